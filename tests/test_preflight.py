@@ -73,9 +73,11 @@ def test_old_pythons_can_read_scripts(script):
     ast.parse((EXAMPLES / script).read_text("utf-8"), feature_version=(3, 8))
 
 
-def test_other_errors_keep_their_traceback(capsys):
+def test_what_is_printed(capsys):
     for error, text in (
         (ModuleNotFoundError("no module", name="elsewhere"), "Traceback.*no module"),
+        (ModuleNotFoundError("no module", name="numpy.renamed"), "Traceback.*no module"),
+        (ImportError("fastcollate needs NumPy 9.9"), "^fastcollate needs NumPy 9.9\n$"),
         (ImportError("cannot import name", name="torch"), "Traceback.*cannot import name"),
         (ValueError("wrong"), "Traceback.*wrong"),
         (KeyboardInterrupt(), "^interrupted\n$"),

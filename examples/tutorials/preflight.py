@@ -12,6 +12,7 @@ if sys.version_info < (3, 10):  # noqa: UP036  # examples also run where nothing
     sys.exit(f"Python {version} is too old; run this with Python 3.10 or newer")
 
 import argparse
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 
@@ -21,15 +22,18 @@ INSTALL["fastcollate"] = "pip install . (in the root of the repository)"
 
 
 def hint_of(error: BaseException) -> str | None:
-    """Return one line on a missing package of the examples, or None for other errors."""
-    if not isinstance(error, ModuleNotFoundError) or error.name is None:
-        return None
-    name = error.name.partition(".")[0]
-    return f"{name} is not installed; run: {INSTALL[name]}" if name in INSTALL else None
+    """Return one line on a package that is missing or too old, or None for other errors."""
+    if isinstance(error, ModuleNotFoundError):
+        name = (error.name or "").partition(".")[0]
+        if name in INSTALL and find_spec(name) is None:
+            return f"{name} is not installed; run: {INSTALL[name]}"
+    if isinstance(error, ImportError) and str(error).startswith("fastcollate "):
+        return str(error)  # says what to do itself
+    return None
 
 
 def report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Print an uncaught error; a missing package and Ctrl-C take one line."""
+    """Print an uncaught error; a package to install and Ctrl-C take one line."""
     line = "interrupted" if kind is KeyboardInterrupt else hint_of(error)
     if line is None:
         sys.__excepthook__(kind, error, trace)
