@@ -69,7 +69,7 @@ def draw(cases: dict[str, list[Point]], target: Path | None) -> None:
                 ALGORITHMS[point.algorithm],
                 color="tab:blue" if point.is_ours else "tab:red",
                 fillstyle="full" if point.is_ours else "none",
-                label=f"fc.planning.pack {point.name!r}" if point.is_ours else f"{point.name}",
+                label=f"pack {point.name!r}" if point.is_ours else f"{point.name}",
                 linestyle="",
             )
         panel.set(xscale="log", title=title, xlabel="milliseconds")
