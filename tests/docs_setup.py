@@ -105,30 +105,6 @@ def samples(columns, n=4):
     return [rows[:n], rows[n : 2 * n]]
 
 
-class Tokenizer:
-    eos_token_id = 2
-
-    def __len__(self):
-        return 64
-
-    def decode(self, ids):
-        return " ".join(map(str, ids))
-
-
-def readme():
-    import torch
-
-    columns = turns()
-    return with_model() | {
-        **some(columns, "prompts", "responses", "uids", "ids", "masks"),
-        "rewards": [[0.5] * len(row) for row in columns["responses"]], "old": columns["logprobs"],
-        "tokenizer": Tokenizer(),
-        "rows": [[1, 2], [3]], "attention_mask": torch.ones(2, 3),
-        "prompt": [1, 2], "response": [3, 4], "mask": [1, 1],
-        "lists_of_samples": samples(columns), "train": len,
-    }  # fmt: skip
-
-
 def attention():
     prompts, responses = [[1, 2, 3], [1, 2, 3], [4]], [[5, 6], [5, 7, 8], [9, 3, 4, 5]]
     names = {
@@ -331,7 +307,7 @@ def nemo_rl():
 
 
 PAGES = {
-    "README.md": readme, "docs/attention.md": attention, "docs/balance.md": balance,
+    "README.md": with_model, "docs/attention.md": attention, "docs/balance.md": balance,
     "docs/batches.md": batches, "docs/frameworks/index.md": dict,
     "docs/frameworks/nemo_rl.md": nemo_rl, "docs/frameworks/skyrl.md": skyrl,
     "docs/frameworks/transformers.md": for_trainers, "docs/frameworks/trl.md": trl,
@@ -342,9 +318,6 @@ PAGES = {
 }  # fmt: skip
 
 BEFORE = {
-    ("README.md", "batch.block_mask()"): lambda names: with_model("flex_attention"),
-    ("README.md", "fc.unpad(hidden"): lambda names: {"hidden": names["attention_mask"][..., None]},
-    ("README.md", "batch.gather(logprobs"): lambda names: {"logprobs": predicted(names["batch"])},
     ("docs/batches.md", '"old_logprobs":'): lambda names: {
         "old": names["sampled"],
         "advantages": [1.0] * 24,

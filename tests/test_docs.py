@@ -292,15 +292,38 @@ def anchors(path):
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+PUBLISHED = {
+    r"https://fastcollate\.github\.io/fastcollate/(?:(.+)\.html)?": "docs/{}.md",
+    r"https://github\.com/fastcollate/fastcollate/blob/main/(.+)": "{}",
+    r"https://raw\.githubusercontent\.com/fastcollate/fastcollate/main/(.+)": "{}",
+}
+
+
+def source(address, page):
+    """Return the file that a link leads to; None if it is another project's."""
+    for pattern, path in PUBLISHED.items():
+        if match := re.fullmatch(pattern, address):
+            return ROOT / path.format(match[1] or "index")
+    if re.match(r"[a-z]+:", address):
+        return None
+    return page.parent / address if address else page
+
+
+def links(page):
+    return re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", page.read_text("utf-8")))
+
+
 @pytest.mark.parametrize("page", [*page_names(), "CONTRIBUTING.md", "CHANGELOG.md"])
 def test_links(page):
-    path = ROOT / page
     broken = []
-    for link in re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", path.read_text("utf-8"))):
-        if re.match(r"[a-z]+:", link):
-            continue
-        file, _, anchor = link.partition("#")
-        target = path.parent / file if file else path
-        if not target.exists() or (anchor and anchor not in anchors(target)):
+    for link in links(ROOT / page):
+        address, _, anchor = link.partition("#")
+        target = source(address, ROOT / page)
+        if target and not (target.exists() and (not anchor or anchor in anchors(target))):
             broken.append(link)
     assert not broken
+
+
+def test_links_of_the_readme_are_absolute():
+    """It is shown on PyPI, too."""
+    assert all(link.startswith("https://") for link in links(ROOT / "README.md"))
