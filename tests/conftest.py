@@ -5,7 +5,7 @@ import os
 from importlib.util import find_spec
 
 import pytest
-from hypothesis import settings
+from hypothesis import Phase, settings
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     # There is one for each core: threads of torch and of NumPy would only wait for one another.
@@ -14,11 +14,18 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # Ray's workers would give way to all other processes: imports of torch then take half a minute.
 os.environ.setdefault("RAY_worker_niceness", "0")
 
+# Most tests build batches of tensors, the default.
+ABSENT = [name for name in ("torch", "tokenizers") if find_spec(name) is None]
+
+# Without torch, there is nothing to learn from shrinking the examples of tests that need it.
+PHASES = [Phase.explicit, Phase.reuse, Phase.generate] if "torch" in ABSENT else list(Phase)
+
 # In CI the same examples every time, so that a red build is red for the change that is in it;
-# on a developer's machine new ones, so that somebody finds what they miss.
-settings.register_profile("ci", max_examples=150, deadline=None, derandomize=True)
-settings.register_profile("dev", max_examples=100, deadline=None)
-settings.register_profile("quick", max_examples=10, deadline=None)  # --hypothesis-profile=quick
+# on a developer's machine new ones, so that somebody finds what they miss. Few of them are drawn
+# with --hypothesis-profile=quick.
+settings.register_profile("ci", phases=PHASES, max_examples=150, deadline=None, derandomize=True)
+settings.register_profile("dev", phases=PHASES, max_examples=100, deadline=None)
+settings.register_profile("quick", phases=PHASES, max_examples=10, deadline=None)
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
@@ -98,10 +105,6 @@ def pytest_runtest_setup(item):
         needed = marker.kwargs.get("count", 1)
         if gpus() < needed:
             pytest.skip("needs a GPU" if needed == 1 else f"needs {needed} GPUs")
-
-
-# Most tests build batches of tensors, the default.
-ABSENT = [name for name in ("torch", "tokenizers") if find_spec(name) is None]
 
 
 @pytest.hookimpl(wrapper=True)
