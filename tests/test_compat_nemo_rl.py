@@ -2,6 +2,7 @@
 
 import json
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,7 +40,11 @@ def test_what_nemo_rl_itself_gave(case):
     packer, expected = get_packer(*case["arguments"]), case["result"]
     bins = packer.pack(lengths)
     assert bins == expected["bins"]
-    assert packer.compute_metrics(lengths, bins) == expected["metrics"]
+    # Before Python 3.11, deviations are rounded in another way.
+    metrics = pytest.approx(
+        expected["metrics"], rel=1e-15 if sys.version_info < (3, 11) else 0, abs=0
+    )
+    assert packer.compute_metrics(lengths, bins) == metrics
     if packer.collect_metrics:
         if expected["aggregated"]["total_bins"] == 2 * len(bins) > 0:
             packer.pack(lengths)
@@ -76,6 +81,7 @@ def test_bins_and_metrics_are_those_of_nemo_rl(drawn, algorithm, least, multiple
         random.seed(seed)
         expected = port.pack_sequences(lengths, algorithm, capacity, least, multiple, most)
     except ValueError:
+        random.seed(seed)
         with pytest.raises(
             ValueError, match=r"exceeds bin capacity|Cannot create|must be positive"
         ):
