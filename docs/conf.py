@@ -37,6 +37,7 @@ autodoc_typehints = "none"
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False
 
+highlight_language = "text"
 myst_heading_anchors = 4
 
 # All pages in one sidebar; no fonts or scripts from elsewhere. pydata-sphinx-theme puts captions

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 from fastcollate.compat.versions import VERIFIED
 
+__all__ = ["Patched"]
+
 logger = logging.getLogger(__name__)
 
 
