@@ -46,8 +46,15 @@ def array_type(request):
 # Files whose tests start a cluster or many processes, or measure how soon something happens: they
 # do not share the machine with others (`make test`).
 ALONE = {
-    *("test_builder_interrupts", "test_collator_ray", "test_forks", "test_interrupts"),
-    *("test_merge_growth", "test_pinning", "test_prefetch", "test_ray", "test_train_grpo"),
+    *("test_builder_interrupts", "test_collator_ray", "test_docs_ray", "test_forks"),
+    *(
+        "test_interrupts",
+        "test_merge_growth",
+        "test_pinning",
+        "test_prefetch",
+        "test_ray",
+        "test_train_grpo",
+    ),
     "test_tutorial_ray",
 }
 

@@ -13,7 +13,7 @@ import numpy as np
 import fastcollate as fc
 
 NEEDS = (  # the reason to skip a snippet that matches, unless the condition holds
-    (r"\bray\.(get|put_turns|plan_step|collate)\b", lambda: False, "needs a Ray cluster"),
+    (r"\bray\.(get|put_turns|plan_step|collate)\b", lambda: False, "in test_docs_ray.py"),
     *(
         (rf"\b{pattern}\b", lambda name=name: find_spec(name) is not None, f"needs {name}")
         for pattern, name in {
