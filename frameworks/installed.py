@@ -27,7 +27,7 @@ PROJECTS = {
     "trl": ("Project-URL", "Homepage, https://github.com/huggingface/trl"),
     "verl": ("Home-page", "https://github.com/verl-project/verl"),
 }
-"""What the metadata of each package says that only the project meant would say."""
+"""A field of each package's metadata by which other projects are told apart."""
 
 MODULES = {
     "axolotl.utils.samplers.multipack",
@@ -103,7 +103,7 @@ GIVEN: dict[str, dict[str, Any]] = {
         "is_torch_npu_available": lambda check_device: False,
     },
 }
-"""What stubs have that is called."""
+"""Attributes of stubs that are called, by module."""
 
 
 def version(package: str) -> str | None:

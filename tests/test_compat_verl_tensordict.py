@@ -192,6 +192,7 @@ COLUMNS = [[1, 2], [3]], [[4], [5, 6]], [[1], [0, 1]], [1.0, 2.0], [[-1.0], [-2.
             "images has no item per row",
         ),
         ({"loss_mask": [[1], [0, 0.5]]}, r"loss_mask\[1, 1\] is 0.5, but verl's response_mask"),
+        ({"loss_mask": [[2], [0, 1]]}, r"loss_mask\[0, 0\] is 2.0, but verl's response_mask"),
     ],
 )
 def test_bad_batches(options, message):

@@ -1,5 +1,6 @@
 """The comparison with frameworks covers all of compat, and finds and names what differs."""
 
+import itertools
 import re
 import types
 from importlib import import_module
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import strategies as st
 
 from fastcollate.compat.versions import VERIFIED
-from frameworks.parity import NAMES, framework
+from frameworks.parity import NAMES, framework, running
 from frameworks.parity.__main__ import main
 from frameworks.parity.differences import first_difference
 from frameworks.parity.framework import Case, Framework, Peer
@@ -125,6 +126,19 @@ def test_a_difference_has_its_seed_and_its_smallest_case():
     assert again.cases < CASES_PER_SEED
 
 
+def test_each_seed_has_its_own_cases(monkeypatch):
+    drawn = set()
+
+    def case(draw, peer):
+        drawn.add(draw(st.integers(0, 2**60)))
+        return Case(lambda: 0, lambda: 0, {})
+
+    clock = itertools.count()  # 0 after the first case, then 1, 2, ... after each seed
+    monkeypatch.setattr(running, "time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+    assert compare(case, None, 3, seed=0).cases == 3 * CASES_PER_SEED
+    assert len(drawn) > 2 * CASES_PER_SEED
+
+
 @pytest.mark.parametrize(
     ("theirs", "ours", "expected"),
     [
@@ -207,6 +221,7 @@ DIFFERENT = [
     (ints([0.0], float), ints([-0.0], float), "it[0]: theirs is 0.0, ours -0.0 (1 of 1 differ)"),
     (nested([[1, 2], [3]]), nested([[1, 2], [4]]), "it[1][0]: theirs is 3, ours 4 (1 of 1 differ)"),
     (table([[1]]), table([[2]]), "it['a'][0][0]: theirs is 1, ours 2"),
+    (table([1]), table([1.0]), "it: theirs is of schema a: int64, ours of schema a: double"),
     (table([[1]]), {"a": [[1]]}, "it: theirs is of <class 'pyarrow.lib.Table'>, ours of <class"),
 ]
 

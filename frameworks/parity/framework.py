@@ -1,4 +1,4 @@
-"""What a framework's module of comparisons consists of."""
+"""The parts of a framework's module of comparisons."""
 
 from __future__ import annotations
 

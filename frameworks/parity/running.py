@@ -23,7 +23,7 @@ class Outcome(NamedTuple):
     cases: int
     """The number of cases without a difference."""
     difference: str | None = None
-    """What differs, with the seed and the arguments."""
+    """The first difference, with the seed and the arguments."""
 
 
 class DifferenceError(AssertionError):

@@ -54,8 +54,8 @@ def to_tensordict(batch: Batch[Any]) -> TensorDict:
     Raises
     ------
     ValueError
-        The batch is of another layout, or a slice for context parallelism; the loss mask has
-        another value than 0 and 1; two outputs have one key in verl; an output has no item per row.
+        The batch is of another layout; the loss mask has another value than 0 and 1; two outputs
+        have one key in verl; an output has no item per row.
     TypeError
         `batch` is no :class:`fastcollate.Batch`.
     ImportError
@@ -91,10 +91,6 @@ def _check_layout(batch: Batch[Any]) -> None:
         raise ValueError(
             f"batch has the layout {layout!r}, but verl's is {LAYOUT!r}; pass "
             f"batch.to_layout({LAYOUT!r}), or pass layout={LAYOUT!r} to build_batch"
-        )
-    if batch.spec.cp is not None:
-        raise ValueError(
-            "batch is a slice for context parallelism; pass the whole batch, which verl slices"
         )
     for output in batch.spec.table:
         if output.align in ("joined", "joined_offsets"):
