@@ -23,36 +23,21 @@ from rich.text import Text
 import fastcollate as fc
 from fastcollate import _fastcollate
 from fastcollate.cli.options import AsJson, Debug
+from fastcollate.compat.versions import VERIFIED
 from fastcollate.handover import pinning
 
 LIBRARIES = ("numpy", "torch", "pyarrow", "ray", "tokenizers", "transformers", "datasets")
 
-REPLACED: dict[str, dict[str, tuple[str, ...]]] = {
-    "skyrl": {
-        "skyrl.train.dataset.preprocess": (
-            *("convert_prompts_responses_to_batch_tensors", "compute_prompt_boundaries"),
-            *("compute_prompt_mini_batch_boundaries",),
-        ),
-        "skyrl.train.generators.utils": ("merge_stepwise_output",),
-        "skyrl.train.dataset.bin_packing": ("make_seq_packer",),
-        "skyrl.train.dataset.collators": ("DefaultCollator", "PackedDataCollator"),
-        "skyrl.train.sft_trainer": ("collate_sft_batch",),
-    },
+UNPATCHED: dict[str, dict[str, tuple[str, ...]]] = {
+    "nemo_rl": {"nemo_rl.data.packing.algorithms": ("get_packer",)},
     "verl": {
         "verl.trainer.ppo.padding_utils": (
             *("construct_minimal_padding_template", "build_padding_position_ids"),
             *("build_padding_routed_experts",),
         ),
-        "verl.utils.seqlen_balancing": (
-            *("karmarkar_karp", "get_seqlen_balanced_partitions", "rearrange_micro_batches"),
-        ),
-        "verl.workers.utils.padding": ("left_right_2_no_padding", "no_padding_2_padding"),
     },
-    "trl": {"trl.data_utils": ("pack_dataset",)},
-    "nemo_rl": {"nemo_rl.data.packing.algorithms": ("get_packer",)},
-    "transformers": {"transformers.data.data_collator": ("DataCollatorWithFlattening",)},
 }
-"""Functions of frameworks that fastcollate's replace, by module."""
+"""Functions of frameworks that fastcollate has, but ``patch()`` does not replace, by module."""
 
 _DISTRIBUTIONS = {"nemo_rl": "nemo-rl"}
 
@@ -230,7 +215,7 @@ def _quota() -> float | None:
 def _frameworks() -> Iterator[Finding]:
     """Compare the parameters of installed frameworks' functions with fastcollate's."""
     section = "frameworks"
-    for package, modules in REPLACED.items():
+    for package in VERIFIED:
         spec = importlib.util.find_spec(package)
         if spec is None or not spec.submodule_search_locations:
             yield Finding(section, package, "not installed")
@@ -238,22 +223,34 @@ def _frameworks() -> Iterator[Finding]:
         compat = import_module(f"fastcollate.compat.{package}")
         root = Path(next(iter(spec.submodule_search_locations)))
         same, wrong = 0, []
-        for module, names in modules.items():
-            source = root.joinpath(*module.split(".")[1:])
-            for name in names:
-                theirs = parameters(source, name)
-                if theirs is None:
-                    wrong.append(f"{module}.{name} is not there")
-                    continue
-                ours = list(inspect.signature(getattr(compat, name)).parameters)
-                # Ours may have more parameters, and another name for the first, positional one.
-                if lacking := [one for one in theirs[1:] if one not in ours]:
-                    wrong.append(f"{module}.{name} has {', '.join(lacking)}, which ours has not")
-                else:
-                    same += 1
-        version = _version(package) or "of unknown version"
-        text = f"{version}: {same} functions match"
+        version = _version(package)
+        for module, name in replaced(package, version):
+            theirs = parameters(root.joinpath(*module.split(".")[1:]), name)
+            if theirs is None:
+                wrong.append(f"{module}.{name} is not there")
+                continue
+            ours = list(inspect.signature(getattr(compat, name)).parameters)
+            # Ours may have more parameters, and another name for the first, positional one.
+            if lacking := [one for one in theirs[1:] if one not in ours]:
+                wrong.append(f"{module}.{name} has {', '.join(lacking)}, which ours has not")
+            else:
+                same += 1
+        text = f"{version or 'of unknown version'}: {same} functions match"
         yield Finding(section, package, "; ".join([text, *wrong]), bool(wrong))
+
+
+def replaced(package: str, version: str | None) -> list[tuple[str, str]]:
+    """Return modules and names of a framework's functions that fastcollate has, too."""
+    modules = UNPATCHED.get(package, {})
+    found = [(module, name) for module, names in modules.items() for name in names]
+    if hasattr(import_module(f"fastcollate.compat.{package}"), "patch"):
+        patcher = import_module(f"fastcollate.compat.{package}.patches").PATCHER
+        found += [
+            (each.module, each.name)
+            for each in patcher.replacements
+            if not each.versions or version not in VERIFIED[package] or version in each.versions
+        ]
+    return found
 
 
 def parameters(source: Path, name: str) -> list[str] | None:
