@@ -75,7 +75,7 @@ PARTS = (
 
 def page(about: Mapping[str, str], results: Results) -> str:
     """Write the page; parts without figures are marked."""
-    made = "Not measured yet: nobody has run `make gpu` where there is a GPU."
+    made = "Not measured yet: `make gpu` has not run on a machine with a GPU."
     if about:
         made = ", ".join(f"{name} {value}" for name, value in about.items()) + "."
     blocks = [
