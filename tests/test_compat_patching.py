@@ -2,6 +2,8 @@
 
 import importlib
 import logging
+import os
+import signal
 import sys
 import threading
 from textwrap import dedent
@@ -244,6 +246,27 @@ def test_a_framework_without_metadata_is_refused(folder):
         patcher().patch()
 
 
+def test_broken_metadata_are_none(folder):
+    (folder / "made_up-1.2.dist-info" / "METADATA").write_text("Name: made_up\n")
+    with pytest.raises(RuntimeError, match=r"can be imported, but its version cannot be verified"):
+        patcher().patch()
+
+
+def test_a_stand_in_of_the_framework_is_refused(monkeypatch):
+    monkeypatch.setitem(sys.modules, "made_down", ModuleType("made_down"))
+    monkeypatch.setitem(patching.VERIFIED, "made_down", ("3.0",))
+    stand_in = Patcher("MadeDown", package="made_down", compat="x", replacements=TABLE)
+    with pytest.raises(RuntimeError, match=r"can be imported, but its version cannot be verified"):
+        stand_in.patch()
+
+
+@pytest.mark.parametrize("entry", [object(), ModuleType("made_up.trainer")])
+def test_stand_ins_of_modules_are_refused(folder, monkeypatch, entry):
+    monkeypatch.setitem(sys.modules, "made_up.trainer", entry)
+    with pytest.raises(RuntimeError, match=r"made_up\.trainer does not import double"):
+        patcher().patch()
+
+
 def test_a_replaced_definition_is_refused(folder):
     import made_up.numbers
 
@@ -309,13 +332,24 @@ def test_modules_that_differ_from_the_table_are_refused(folder):
         ([*TABLE, Replacement("made_up.numbers", "halve", abs)], "numbers has no halve"),
         ([*TABLE, Replacement("made_up.letters", "upper", abs)], "there is no module made_up.lett"),
         ([TABLE[2]._replace(bound_in=("made_up.trainer",))], "trainer does not import Counter"),
-        ([TABLE[0]._replace(bound_in=())], r"trainer\.double is bound at import, too"),
     ]:
         before = bindings()
         with pytest.raises(RuntimeError, match=f"^MadeUp 1.2 differs .*: .*{difference}") as error:
             patcher(table).patch()
         assert "\n" not in str(error.value)
         assert bindings() == before, difference
+
+
+def test_names_that_are_not_in_the_table_are_refused(folder):
+    importlib.import_module("made_up.trainer")
+
+    before = bindings()
+    message = (
+        r"^made_up\.trainer\.double is MadeUp's own function, too, .*made_up\.patch\(\) before"
+    )
+    with pytest.raises(RuntimeError, match=message):
+        patcher([TABLE[0]._replace(bound_in=())]).patch()
+    assert bindings() == before
 
 
 def test_modules_that_are_being_imported_take_the_replacement(folder, monkeypatch):
@@ -432,3 +466,70 @@ def test_threads(folder):
         thread.join()
     assert not wrong
     assert bindings() == before
+
+
+@pytest.mark.parametrize("reloaded", ["made_up.numbers", "made_up.trainer"])
+def test_a_module_that_was_loaded_again_has_its_own_functions(folder, reloaded):
+    import made_up.numbers
+    import made_up.trainer
+
+    made_up_patcher = patcher()
+    made_up_patcher.patch()
+    importlib.reload(sys.modules[reloaded])
+    if reloaded == "made_up.trainer":  # it took the replacement again
+        made_up_patcher.patch()
+        made_up_patcher.unpatch()
+    else:
+        with pytest.raises(
+            RuntimeError, match=r"numbers\.double has been loaded or replaced since"
+        ):
+            made_up_patcher.patch()
+    made_up_patcher.unpatch()
+    for module in made_up.numbers, made_up.trainer:
+        assert module.double.__module__ == "made_up.numbers"
+
+
+def test_modules_that_were_imported_again_have_their_own_functions(folder):
+    import made_up.numbers
+    import made_up.trainer
+
+    before = bindings()
+    made_up_patcher = patcher()
+    made_up_patcher.patch()
+    old = {name: sys.modules.pop(name) for name in ("made_up.numbers", "made_up.trainer")}
+    importlib.import_module("made_up.trainer")
+    with pytest.raises(RuntimeError, match=r"numbers\.double has been loaded or replaced since"):
+        made_up_patcher.patch()
+    made_up_patcher.unpatch()
+    new = sys.modules["made_up.numbers"].double
+    assert sys.modules["made_up.trainer"].double is new is not double
+    sys.modules.update(old)
+    made_up.numbers, made_up.trainer = old.values()
+    assert bindings() == before
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_child_can_patch_while_threads_do(folder):
+    made_up_patcher = patcher()
+    made_up_patcher.patch()
+    stop = threading.Event()
+
+    def work():
+        while not stop.is_set():
+            with made_up_patcher.patch():
+                pass
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in range(30):
+            if (child := os.fork()) == 0:
+                signal.alarm(20)
+                made_up_patcher.patch()
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()

@@ -6,10 +6,12 @@ replaced in every module that imported it before. Each framework has a table of 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import importlib.util
 import logging
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +24,14 @@ from fastcollate.compat.versions import VERIFIED
 __all__ = ["Patched"]
 
 logger = logging.getLogger(__name__)
+
+_LOCK = threading.RLock()
+"""Held while modules are changed. A fork waits for it, so no child has half of a patch."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
+    )
 
 
 class Replacement(NamedTuple):
@@ -118,7 +128,6 @@ class Patcher:
         self.package = package
         self.compat = compat
         self.replacements = tuple(replacements)
-        self._lock = threading.Lock()
         self._count = 0
         self._bound: list[_Bound] = []
         self._patched: Patched
@@ -126,7 +135,8 @@ class Patcher:
     def patch(self) -> Patched:
         """Replace the functions in all modules that bind them; a second call is only counted.
 
-        Nothing is changed unless all modules are as expected.
+        Nothing is changed unless all modules are as expected. Instances of a replaced class keep
+        their class; pickle refuses them until :meth:`unpatch`.
 
         Returns
         -------
@@ -141,14 +151,15 @@ class Patcher:
             Its version is not a verified one, a module differs from what was verified, or an
             attribute has already been replaced.
         """
-        with self._lock:
+        with _LOCK:
             if self._count > 0:
+                self._check_intact()
                 self._count += 1
                 return self._patched
         version = self.version()
         # Imports take locks of their own, so they cannot wait for each other and for this one.
         table, skipped = self._imported(version)
-        with self._lock:
+        with _LOCK:
             if self._count == 0:
                 bound = self._verified(table, version)
                 self._warn_of_other_modules(bound)
@@ -162,13 +173,15 @@ class Patcher:
                     self.unpatch,
                 )
                 logger.info("%s", self._patched)
+            self._check_intact()
             self._count += 1
             return self._patched
 
     def unpatch(self) -> None:
         """Undo one call of :meth:`patch`; the last one restores all modules.
 
-        Modules of the framework that were imported after :meth:`patch` are restored, too.
+        Modules of the framework that were imported after :meth:`patch` are restored, too. Those
+        that were loaded again have the framework's own functions already.
 
         Raises
         ------
@@ -176,7 +189,7 @@ class Patcher:
             The framework is not patched, or an attribute has been replaced again since; then
             nothing is changed.
         """
-        with self._lock:
+        with _LOCK:
             if self._count == 0:
                 raise RuntimeError(
                     f"{self.framework} is not patched; call {self.compat}.patch() first"
@@ -185,12 +198,12 @@ class Patcher:
                 bound = [*self._bound, *self._bound_since()]
                 for each in bound:
                     found = vars(each.module).get(each.name)
-                    if found is not each.replacement:
+                    if found is not each.replacement and not _is_own_again(each, found):
                         raise RuntimeError(
                             f"{each.path} has been replaced by {_described(found)} since "
                             f"{self.compat}.patch(); undo that first"
                         )
-                _set((each, each.original) for each in bound)
+                _set((each, each.original) for each in bound if _is_set(each))
                 self._bound = []
             self._count -= 1
 
@@ -206,15 +219,16 @@ class Patcher:
         """
         verified = VERIFIED[self.package]
         pip_install = f"pip install {self.package}=={verified[-1]}"
-        try:
+        version: str | None = None  # as of broken metadata
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             version = importlib.metadata.version(self.package)
-        except importlib.metadata.PackageNotFoundError:
-            if importlib.util.find_spec(self.package) is None:
-                raise ImportError(f"{self.framework} is not installed; {pip_install}") from None
+        if version is None:
+            if self.package not in sys.modules and importlib.util.find_spec(self.package) is None:
+                raise ImportError(f"{self.framework} is not installed; {pip_install}")
             raise RuntimeError(
                 f"{self.framework} can be imported, but its version cannot be verified, since it "
                 f"was not installed by pip; {pip_install}"
-            ) from None
+            )
         if version.partition("+")[0] not in verified:
             raise RuntimeError(
                 f"{self.framework} {version} is installed, but {self.compat}.patch() has been "
@@ -272,7 +286,7 @@ class Patcher:
                 if importer is None:
                     continue  # it will bind the replacement
                 path = f"{name}.{each.name}"
-                found = vars(importer).get(each.name)
+                found = _namespace(importer).get(each.name)
                 if found is original:
                     bound.append(_Bound(path, importer, each.name, original, each.replacement))
                 elif found is not None:
@@ -282,7 +296,10 @@ class Patcher:
         listed = {each.key for each in bound}
         for found in _attributes({id(each.original): each for each in bound}):
             if self._is_own(found.path) and found.key not in listed:
-                raise self._differs(version, f"{found.path} is bound at import, too")
+                raise RuntimeError(
+                    f"{found.path} is {self.framework}'s own function, too, and not one of the "
+                    f"names that were verified; call {self.compat}.patch() before importing it"
+                )
         return bound
 
     def _bound_since(self) -> list[_Bound]:
@@ -304,9 +321,19 @@ class Patcher:
                 importer = sys.modules.get(name)
                 if importer is None or (id(importer), row.name) in listed:
                     continue
-                if vars(importer).get(row.name) not in (None, each.original):
+                if _namespace(importer).get(row.name) not in (None, each.original):
                     since.append(each._replace(path=f"{name}.{row.name}", module=importer))
         return since
+
+    def _check_intact(self) -> None:
+        """Raise an error if a module lost its replacement since `patch`."""
+        for each in self._bound:
+            module = sys.modules.get(each.path.rpartition(".")[0])
+            if module is not None and _namespace(module).get(each.name) is not each.replacement:
+                raise RuntimeError(
+                    f"{each.path} has been loaded or replaced since {self.compat}.patch(); call "
+                    f"{self.compat}.unpatch() as often as patch() first"
+                )
 
     def _warn_of_other_modules(self, bound: Sequence[_Bound]) -> None:
         """Log a warning of modules outside the framework that keep the originals."""
@@ -358,9 +385,25 @@ def _is_defined_in(module: ModuleType, value: object) -> bool:
     )
 
 
+def _is_own_again(bound: _Bound, found: object) -> bool:
+    """Return True for a function of the framework that was defined again, by a reload."""
+    module = sys.modules.get(bound.original.__module__)
+    return module is not None and _is_defined_in(module, found)
+
+
+def _is_set(bound: _Bound) -> bool:
+    return vars(bound.module).get(bound.name) is bound.replacement
+
+
+def _namespace(module: object) -> dict[str, Any]:
+    """Return the attributes of an entry of `sys.modules`, which may be any object."""
+    return getattr(module, "__dict__", {})
+
+
 def _may_bind_later(module: ModuleType) -> bool:
     """Return True for modules that import their names on access, or are being imported."""
-    return hasattr(module, "__getattr__") or getattr(module.__spec__, "_initializing", False)
+    spec = getattr(module, "__spec__", None)
+    return hasattr(module, "__getattr__") or getattr(spec, "_initializing", False)
 
 
 def _described(value: object) -> str:
