@@ -133,15 +133,17 @@ class Patcher:
         self._patched: Patched
 
     def patch(self) -> Patched:
-        """Replace the functions in all modules that bind them; a second call is only counted.
+        """Replace the framework's functions in all modules of the framework that bind them.
 
-        Nothing is changed unless all modules are as expected. Instances of a replaced class keep
-        their class; pickle refuses them until :meth:`unpatch`.
+        Call it once in each process that collates, before modules of your own import the
+        functions. A second call is only counted: each needs an ``unpatch()``. Nothing is changed
+        unless all modules are as expected. Instances of a replaced class keep their class; pickle
+        refuses them until ``unpatch()``.
 
         Returns
         -------
         Patched
-            The replaced attributes.
+            The replaced attributes; ``with patch():`` calls ``unpatch()`` at the end.
 
         Raises
         ------
@@ -178,9 +180,9 @@ class Patcher:
             return self._patched
 
     def unpatch(self) -> None:
-        """Undo one call of :meth:`patch`; the last one restores all modules.
+        """Undo one call of ``patch()``; the last one restores the framework's own functions.
 
-        Modules of the framework that were imported after :meth:`patch` are restored, too. Those
+        Modules of the framework that were imported after ``patch()`` are restored, too. Those
         that were loaded again have the framework's own functions already.
 
         Raises

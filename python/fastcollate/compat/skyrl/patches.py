@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastcollate.compat.patching import Patched, Patcher, Replacement
+from fastcollate.compat.patching import Patcher, Replacement
 from fastcollate.compat.skyrl.batch_tensors import (
     convert_prompts_responses_to_batch_tensors,
     make_router_padding_mask,
@@ -68,35 +68,4 @@ PATCHER = Patcher(
     ],
 )
 
-
-def patch() -> Patched:
-    """Replace SkyRL's functions by those of this package, in all modules of SkyRL that bind them.
-
-    Call it once in each process that collates, such as the Ray task or actor of the trainer, before
-    modules of your own import the functions. Calls are counted: each needs an :func:`unpatch`.
-
-    Returns
-    -------
-    Patched
-        The replaced attributes; ``with patch():`` calls :func:`unpatch` at the end.
-
-    Raises
-    ------
-    ImportError
-        SkyRL is not installed, or none of the functions can be imported.
-    RuntimeError
-        The installed version is not a verified one, a module of SkyRL differs from that version, or
-        a function has already been replaced. Nothing is changed.
-    """
-    return PATCHER.patch()
-
-
-def unpatch() -> None:
-    """Undo one call of :func:`patch`; the last one restores SkyRL's own functions.
-
-    Raises
-    ------
-    RuntimeError
-        SkyRL is not patched, or a function has been replaced again since. Nothing is changed.
-    """
-    PATCHER.unpatch()
+patch, unpatch = PATCHER.patch, PATCHER.unpatch

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastcollate.compat.patching import Patched, Patcher, Replacement
+from fastcollate.compat.patching import Patcher, Replacement
 from fastcollate.compat.transformers.flattening import DataCollatorWithFlattening
 
 PATCHER = Patcher(
@@ -19,35 +19,4 @@ PATCHER = Patcher(
     ],
 )
 
-
-def patch() -> Patched:
-    """Replace ``transformers.DataCollatorWithFlattening`` in all modules that bind it.
-
-    Call it before modules of your own import the class. Calls are counted: each needs an
-    :func:`unpatch`.
-
-    Returns
-    -------
-    Patched
-        The replaced attributes; ``with patch():`` calls :func:`unpatch` at the end.
-
-    Raises
-    ------
-    ImportError
-        transformers is not installed, or cannot be imported.
-    RuntimeError
-        The installed version is not a verified one, a module of transformers differs from that
-        version, or the class has already been replaced. Nothing is changed.
-    """
-    return PATCHER.patch()
-
-
-def unpatch() -> None:
-    """Undo one call of :func:`patch`; the last one restores the class of transformers.
-
-    Raises
-    ------
-    RuntimeError
-        transformers is not patched, or the class has been replaced again since. Nothing is changed.
-    """
-    PATCHER.unpatch()
+patch, unpatch = PATCHER.patch, PATCHER.unpatch

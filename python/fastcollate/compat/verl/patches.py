@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastcollate.compat.patching import Patched, Patcher, Replacement
+from fastcollate.compat.patching import Patcher, Replacement
 from fastcollate.compat.verl.dynamic_batches import prepare_dynamic_batch, restore_dynamic_batch
 from fastcollate.compat.verl.padding import left_right_2_no_padding, no_padding_2_padding
 from fastcollate.compat.verl.seqlen_balancing import (
@@ -25,6 +25,8 @@ LOSSES = (
     "verl.trainer.distillation",  # imports all names of its losses
 )
 
+# Not the functions of padding rows: rows of verl's own have fields of other lengths. Data-parallel
+# ranks agree on the number of micro-batches by fewer messages than verl, so all have to patch.
 PATCHER = Patcher(
     "verl",
     package="verl",
@@ -49,38 +51,4 @@ PATCHER = Patcher(
     ],
 )
 
-
-def patch() -> Patched:
-    """Replace verl's functions by those of this package, in all modules of verl that bind them.
-
-    Those of padding rows are left out, since rows of verl's have fields of other lengths.
-
-    Call it once in each process of a trainer and of its workers, before modules of your own import
-    the functions: all data-parallel ranks must split micro-batches by the same implementation.
-    Calls are counted: each needs an :func:`unpatch`.
-
-    Returns
-    -------
-    Patched
-        The replaced attributes; ``with patch():`` calls :func:`unpatch` at the end.
-
-    Raises
-    ------
-    ImportError
-        verl is not installed, or none of the functions can be imported.
-    RuntimeError
-        The installed version is not a verified one, a module of verl differs from that version, or
-        a function has already been replaced. Nothing is changed.
-    """
-    return PATCHER.patch()
-
-
-def unpatch() -> None:
-    """Undo one call of :func:`patch`; the last one restores verl's own functions.
-
-    Raises
-    ------
-    RuntimeError
-        verl is not patched, or a function has been replaced again since. Nothing is changed.
-    """
-    PATCHER.unpatch()
+patch, unpatch = PATCHER.patch, PATCHER.unpatch
