@@ -45,10 +45,14 @@ class RepositoryLinks(SphinxTransform):
         if page in self.env.found_docs:
             node.replace_self(page_link(node, page, anchor))
         else:
-            kind = "tree" if path.is_dir() else "blob"
-            url = f"{URL}/{kind}/main/{path.relative_to(ROOT).as_posix()}"
-            url += f"#{anchor}" if anchor else ""
+            url = repository_url(path) + (f"#{anchor}" if anchor else "")
             node.replace_self(nodes.reference("", "", *node.children, refuri=url, internal=False))
+
+
+def repository_url(path: Path) -> str:
+    """Return the address of a file or folder in the repository."""
+    kind = "tree" if path.is_dir() else "blob"
+    return f"{URL}/{kind}/main/{path.relative_to(ROOT).as_posix()}"
 
 
 def is_file_name(node: Any) -> bool:
