@@ -218,6 +218,7 @@ def packing():
         "cross_entropy": torch.nn.functional.cross_entropy,
         "lengths": [len(p) + len(r) for p, r in zip(prompts, responses, strict=True)],
         "padded": fc.build_batch(prompts, responses, pad_token_id=0),
+        "trajectories": columns["ids"],
         "capacity": 64, "dp_size": 8, "seq_len": 64, "num_train_workers": 8,
         "merge_plan": fc.merge_turns(prompts, responses, trajectory_ids=columns["ids"]),
         "cp_size": 2, "cp_rank": 1, "model_logprobs": lambda part: part.input_ids.float(),
