@@ -13,7 +13,7 @@ WORDS = {
     2: "‹end›", 11: "+", 12: "=", 13: "*", 21: "2", 23: "4", 26: "6", 27: "7", 31: "calc", 32: "42",
     40: "Hi", 41: "Hello",
 }  # fmt: skip
-CELL, LEFT, ROW = 58, 128, 36
+CELL, LEFT, ROW, TITLE = 48, 16, 36, 26
 
 
 def batch_of_start_page() -> Any:
@@ -45,13 +45,13 @@ def draw() -> dict[str, Picture]:
     width, response = len(ids[0]), len(mask[0])
     begin = width - response
     picture = Picture(
-        LEFT + CELL * width + 20, 60 + ROW * len(ids) + 2 * (26 * len(ids) + 18),
+        2 * LEFT + CELL * width, 82 + (TITLE + 8) * 2 + TITLE + ROW * len(ids) + 52 * len(ids),
         "Three rows of token ids, padded on the left. Below them, loss_mask and rewards have one "
         "value for each response position, aligned on the right.",
     )  # fmt: skip
-    y = 16.0
-    picture.write(16, y + 10, "input_ids", "code bold")
-    picture.write(16, y + 28, f"({len(ids)}, {width})", "small code dim")
+    y = 12.0
+    picture.write(LEFT, y + 10, f"input_ids ({len(ids)}, {width})", "code bold")
+    y += TITLE
     for row, tokens in enumerate(ids):
         for column, token in enumerate(tokens):
             at = column - begin
@@ -63,13 +63,14 @@ def draw() -> dict[str, Picture]:
             if is_token:
                 picture.write(x + CELL / 2, y + 12, WORDS[token], "bold", "middle")
             picture.write(
-                x + CELL / 2, y + (27 if is_token else 18), str(token), "small code dim", "middle"
+                x + CELL / 2, y + (27 if is_token else 18), str(token), "small code", "middle"
             )
         y += ROW
     for name, values in (("loss_mask", mask), ("rewards", rewards)):
-        y += 18
-        picture.write(16, y + 10, name, "code bold")
-        picture.write(16, y + 28, f"({len(ids)}, {response})", "small code dim")
+        y += 8
+        x = LEFT + CELL * begin
+        picture.write(x, y + 10, f"{name} ({len(ids)}, {response})", "code bold")
+        y += TITLE
         for row, numbers in enumerate(values):
             for at, number in enumerate(numbers):
                 is_response = bool(sampled[row][at])
@@ -77,7 +78,7 @@ def draw() -> dict[str, Picture]:
                 picture.box(LEFT + CELL * (begin + at), y, CELL, 26, box, f"{number:g}")
             y += 26
     picture.legend(
-        16, y + 26, prompt="prompt", trained="sampled, trains", masked="tool output, masked",
+        LEFT, y + 24, prompt="prompt", trained="sampled, trains", masked="tool output, masked",
         padding="padding",
     )  # fmt: skip
     return {"batch": picture}

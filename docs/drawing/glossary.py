@@ -18,9 +18,9 @@ def turns() -> Picture:
         merge="exact",
     )  # fmt: skip
     (ids,), (mask,) = batch.input_ids.tolist(), batch.loss_mask.tolist()
-    left = 120
+    left = 70
     picture = Picture(
-        left + CELL * len(ids) + 200, 208,
+        left + CELL * len(ids) + 16, 230,
         "Three turns of a trajectory. Each prompt repeats all earlier turns. The row that they "
         "make has every token once; its pieces are the three responses; tool outputs are masked.",
     )  # fmt: skip
@@ -30,9 +30,7 @@ def turns() -> Picture:
         for column, token in enumerate([*prompt, *response]):
             kind = "prompt" if column < len(prompt) else "trained"
             picture.box(left + CELL * column, y, CELL, ROW, kind, str(token))
-    x = left + CELL * len(ids) + 16
-    picture.write(x, 27, "one trajectory:", "small dim")
-    picture.write(x, 43, "three turns", "small dim")
+    picture.write(left + CELL * len(ids), 27, "one trajectory: three turns", "small dim", "end")
     y = 128.0
     picture.arrow(left + CELL * len(ids) / 2, 108, left + CELL * len(ids) / 2, y - 4)
     picture.write(16, y + ROW / 2, "row", "bold")
@@ -54,9 +52,9 @@ def turns() -> Picture:
 def groups() -> Picture:
     """Draw the rows of two prompts."""
     uids, lengths = ["p0", "p0", "p0", "p1", "p1"], [(3, 5), (3, 2), (3, 4), (5, 2), (5, 4)]
-    left = 70
+    left, cell = 70, 24
     picture = Picture(
-        560, 32 + 31 * len(uids),
+        430, 32 + 31 * len(uids),
         "Five rows: three with the uid p0 and the same prompt, two with the uid p1.",
     )  # fmt: skip
     for row, (prompt, response) in enumerate(lengths):
@@ -64,8 +62,8 @@ def groups() -> Picture:
         picture.write(16, y + ROW / 2, f"row {row}", "bold")
         for column in range(prompt + response):
             kind = "prompt" if column < prompt else "trained"
-            picture.box(left + CELL * column, y, CELL, ROW, kind)
-    x = left + CELL * 9 + 12
+            picture.box(left + cell * column, y, cell, ROW, kind)
+    x = left + cell * 9 + 12
     for first, end in fc.planning.prompt_boundaries(uids):
         top, bottom = 16 + 31 * first, 14 + 31 * (end - 1) + ROW
         picture.parts.append(f'<path d="M{x} {top}h5V{bottom}h-5" class="line"/>')
@@ -79,7 +77,7 @@ def bins() -> Picture:
     plan = fc.planning.pack(lengths, capacity)
     left, kinds = 70, ["prompt", "trained", "masked", "shared", "other", "plain"]
     picture = Picture(
-        left + CELL * capacity + 190, 26 + 31 * len(plan.bins) + 22,
+        left + CELL * capacity + 16, 26 + 31 * len(plan.bins) + 22,
         f"Six rows in {len(plan.bins)} bins of {capacity} tokens; free positions are padding.",
     )  # fmt: skip
     for number, rows in enumerate(plan.bins):
@@ -102,11 +100,11 @@ def step() -> Picture:
     uids, lengths = list("aabbbcdd"), [5, 4, 3, 6, 2, 4, 3, 5]
     plan = fc.plan_step(lengths, uids=uids, prompts_per_mini_batch=2, dp_size=2)
     kinds = dict(zip("abcd", ("prompt", "trained", "masked", "shared"), strict=True))
-    left, unit, gap, shard_width = 110, 15, 30, 260
+    left, unit, gap, shard_width = 16, 12, 12, 200
     most = max(len(plan.shard(mini, 0).rows) for mini in range(plan.num_mini_batches))
     height = 22 * most + 14
     picture = Picture(
-        left + 2 * (shard_width + gap), 46 + plan.num_mini_batches * (height + 14) + 4,
+        left + 2 * (shard_width + gap), 50 + plan.num_mini_batches * (height + 30),
         "Two mini-batches of two prompts each, as shards for two ranks. A shard has the same "
         "number of slots on every rank, and is processed in two micro-batches. Padding rows fill "
         "free slots.",
@@ -115,9 +113,8 @@ def step() -> Picture:
         x = left + rank * (shard_width + gap)
         picture.write(x + 6, 20, f"rank {rank}", "bold")
     for mini in range(plan.num_mini_batches):
-        top = 36 + mini * (height + 14)
-        picture.write(16, top + 14, "mini-batch", "bold")
-        picture.write(16, top + 31, f"{mini}: 2 prompts", "small dim")
+        top = 56 + mini * (height + 30)
+        picture.write(left, top - 12, f"mini-batch {mini}: 2 prompts", "small dim")
         for rank in range(2):
             x = left + rank * (shard_width + gap)
             shard = plan.shard(mini, rank)
@@ -132,8 +129,8 @@ def step() -> Picture:
                     text = "" if row < 0 else f"row {row}"
                     picture.box(x + 6, y, unit * max(length, 2) + 18, 22, kind, text, "small")
                     y += 22
-                picture.line(x + 152, first + 3, x + 152, y - 3)
-                picture.write(x + 160, (first + y) / 2, f"micro-batch {number}", "small dim")
+                picture.line(x + 106, first + 3, x + 106, y - 3)
+                picture.write(x + 114, (first + y) / 2, f"micro-batch {number}", "small dim")
     text = "Each outlined box is a shard, each of its lines a slot; a colour is a prompt."
     picture.write(16, picture.height - 20, text, "small dim")
     return picture
@@ -147,11 +144,11 @@ def segments() -> Picture:
         layout="two_segment",
     )  # fmt: skip
     picture = Picture(
-        700, 112,
-        "Two rows of tokens on the left, the grid of the two-segment layout on the right. Each row "
+        340, 232,
+        "Two rows of tokens, and below them the grid of the two-segment layout. Each row "
         "is two segments: its prompt ends in column 2, its response begins in column 3.",
     )  # fmt: skip
-    left, right = 70, 350
+    left, top = 70, 136
     for row, (prompt, response) in enumerate(rows):
         y = 14 + 31 * row
         picture.write(16, y + ROW / 2, f"row {row}", "bold")
@@ -160,18 +157,18 @@ def segments() -> Picture:
             picture.box(left + CELL * column, y, CELL, ROW, kind, str(token))
     for row, tokens in enumerate(batch.input_ids.tolist()):
         for column in range(len(tokens)):
-            picture.box(right + CELL * column, 14 + 31 * row, CELL, ROW, "padding")
-    picture.arrow(left + CELL * 5 + 20, 42, right - 20, 42)
+            picture.box(left + CELL * column, top + 31 * row, CELL, ROW, "padding")
+    picture.arrow(left + CELL * 3, 104, left + CELL * 3, top - 6)
     segments = batch.plan.read_segments().tolist()
     for row, start, length, to_row, to_column in segments:
         kind = "prompt" if start == 0 else "trained"
-        x, y = right + CELL * to_column, 14 + 31 * to_row
+        x, y = left + CELL * to_column, top + 31 * to_row
         tokens = [*rows[row][0], *rows[row][1]][start : start + length]
         picture.box(x, y, CELL * length, ROW, kind, " ".join(map(str, tokens)))
     row, start, length, to_row, to_column = segments[2]
     picture.brace(left + CELL * start, left + CELL * (start + length), 73, f"a span of row {row}")
     text = f"a segment: {(row, start, length)} to {(to_row, to_column)}"
-    picture.brace(right + CELL * to_column, right + CELL * (to_column + length), 73, text)
+    picture.brace(left + CELL * to_column, left + CELL * (to_column + length), top + 59, text)
     return picture
 
 
@@ -184,7 +181,7 @@ def tree() -> Picture:
     plan = fc.planning.prefix_tree(prompts, responses)
     left = 110
     picture = Picture(
-        620, 176,
+        440, 182,
         "Three rows that begin with the same tokens; the bin stores each shared token once.",
     )  # fmt: skip
     tokens = [[*prompt, *response] for prompt, response in zip(prompts, responses, strict=True)]
@@ -200,10 +197,10 @@ def tree() -> Picture:
             picture.box(left + CELL * column, y, CELL, ROW, kind, str(token))
             if column >= shared:
                 stored.append((token, kind))
-    picture.write(left + CELL * 6 + 16, 58, "dashed: shared with the row above,", "small dim")
-    picture.write(left + CELL * 6 + 16, 74, "stored and computed once", "small dim")
-    y = 128.0
-    picture.arrow(left + CELL * 3, 110, left + CELL * 3, y - 4)
+    y = 140.0
+    picture.arrow(left + CELL, 110, left + CELL, y - 4)
+    text = "dashed: shared with the row above, stored once"
+    picture.write(left + CELL + 14, 122, text, "small dim")
     picture.write(16, y + ROW / 2, "tree (a bin)", "bold")
     assert batch.input_ids.tolist() == [[token for token, _ in stored]]
     for column, (token, kind) in enumerate(stored):

@@ -11,7 +11,7 @@ from svg import Picture
 
 PAGE = Path(__file__).parents[1] / "speed.md"
 UNITS = {"s": 1.0, "ms": 1e-3, "µs": 1e-6}
-LEFT, WIDTH, LINE = 300, 330, 40
+LEFT, WIDTH, LINE = 26, 330, 60
 
 
 def table(header: str) -> list[list[str]]:
@@ -57,7 +57,7 @@ def bars(rows: list[Bar], theirs: str, text: str) -> Picture:
     low = 10 ** math.floor(math.log10(min(row.here for row in rows) / 2))
     high = 10 ** math.ceil(math.log10(max(row.there for row in rows)))
     scale = WIDTH / math.log10(high / low)
-    picture = Picture(LEFT + WIDTH + 110, 44 + LINE * len(rows) + 32, text)
+    picture = Picture(LEFT + WIDTH + 84, 44 + LINE * len(rows) + 32, text)
     picture.legend(16, 20, trained="fastcollate", masked=theirs)
     bottom = 44 + LINE * len(rows)
     for power in range(round(math.log10(high / low)) + 1):
@@ -65,9 +65,9 @@ def bars(rows: list[Bar], theirs: str, text: str) -> Picture:
         picture.line(x, 40, x, bottom, "grid")
         picture.write(x, bottom + 14, in_words(low * 10**power), "small dim", "middle")
     for number, row in enumerate(rows):
-        y = 44 + LINE * number
-        picture.write(LEFT - 10, y + (10 if row.other else 17), row.name, "small", "end")
-        picture.write(LEFT - 10, y + 25, row.other, "small dim", "end")
+        y = 62 + LINE * number
+        name = f"{row.name} ({row.other})" if row.other else row.name
+        picture.write(LEFT, y - 10, name, "small")
         for place, kind, time in ((y, "trained", row.here), (y + 16, "masked", row.there)):
             picture.box(LEFT, place, math.log10(time / low) * scale, 17, kind)
         end = LEFT + math.log10(row.there / low) * scale

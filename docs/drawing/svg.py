@@ -1,4 +1,7 @@
-"""Small SVG pictures in one style: boxes on a card, readable on light and dark pages."""
+"""Small SVG pictures in one style: boxes on a card, readable on light and dark pages.
+
+They are at most 440 pixels wide, so a phone shows them whole, with letters of a readable size.
+"""
 
 from __future__ import annotations
 
@@ -70,11 +73,15 @@ class Picture:
         self.write((x + to_x) / 2, y + 16, text, "small dim", "middle")
 
     def legend(self, x: float, y: float, **texts: str) -> None:
-        """Draw a box of each kind, and its text."""
+        """Draw a box of each kind, and its text, in as many lines as they need."""
+        left = x
         for kind, text in texts.items():
+            width = 41 + 6.2 * len(text)
+            if x + width > self.width:
+                x, y = left, y + 22
             self.box(x, y - 8, 18, 16, kind)
             self.write(x + 23, y, text, "small dim")
-            x += 41 + 6.2 * len(text)
+            x += width
 
     def svg(self) -> str:
         """Return the file's text."""
