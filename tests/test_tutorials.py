@@ -5,6 +5,7 @@ import copy
 import re
 import sys
 import textwrap
+import types
 from pathlib import Path
 
 import numpy as np
@@ -102,6 +103,60 @@ def test_the_grpo_loss_is_that_of_rows_one_by_one(rollouts):
         assert count == tokens[index]
         assert_same(outcome(changed, loss), outcome(changed, expected / count))
     assert clips > 10
+
+
+def packed_loop():
+    """Return the script after the changes of the page."""
+    code = (EXAMPLES / "tutorials" / "grpo_loop.py").read_text("utf-8")
+    changes = blocks((DOCS / "grpo_loop.md").read_text("utf-8"), "diff")
+    assert len(changes) == 2
+    for change in changes:
+        lines = change.splitlines(keepends=True)
+        before = "".join(line[1:] for line in lines if line[0] == "-")
+        assert code.count(before) == 1
+        code = code.replace(before, "".join(line[1:] for line in lines if line[0] == "+"))
+    loop = types.ModuleType("packed_loop")
+    exec(code, loop.__dict__)
+    return loop
+
+
+def test_packed_mini_batches_train_as_padded_ones(rollouts, monkeypatch):
+    model, *columns = rollouts
+    monkeypatch.setattr(grpo_loop, "PROMPTS", 4)
+    packed = packed_loop()
+    packed.PROMPTS = 4
+    trained = []
+    for loop in grpo_loop, packed:
+        batch = loop.collate(*columns)
+        assert loop.largest_difference(model, batch) < 1e-5
+        shapes, policy_loss = [], loop.policy_loss
+
+        def recorded(log_probs, batch, tokens, shapes=shapes, policy_loss=policy_loss):
+            shapes.append(tuple(batch.input_ids.shape))
+            return policy_loss(log_probs, batch, tokens)
+
+        monkeypatch.setattr(loop, "policy_loss", recorded)
+        changed = copy.deepcopy(model)
+        loop.train_step(changed, torch.optim.SGD(changed.parameters(), lr=0.1), batch)
+        trained.append((shapes, torch.cat([each.flatten() for each in changed.parameters()])))
+    (padded_shapes, padded), (packed_shapes, parameters) = trained
+    before = torch.cat([each.flatten() for each in model.parameters()])
+    assert [rows for rows, _ in padded_shapes] == [16, 16]
+    assert max(rows for rows, _ in packed_shapes) < 8
+    assert (padded - before).abs().max() > 1e-3
+    torch.testing.assert_close(parameters, padded, rtol=0, atol=1e-7)
+
+
+def test_normalizing_per_prompt_gives_the_advantages_of_equally_long_responses():
+    rewards = np.random.default_rng(0).random(16)
+    for lengths, same in ([3] * 16, True), ([1 + row % 4 for row in range(16)], False):
+        responses = [[2] * length for length in lengths]
+        uids = [row // grpo_loop.SAMPLES for row in range(16)]
+        fields = {"rewards": fc.Field(rewards, spread="trained")}
+        batch = fc.build_batch([[1]] * 16, responses, pad_token_id=0, fields=fields, uids=uids)
+        advantages = batch.normalize(batch.rewards, fc.plan_step(batch), per="prompt")
+        found = np.array([row[0] for row in batch.gather(advantages)])
+        assert np.allclose(found, grpo_loop.group_advantages(rewards), atol=1e-5) == same
 
 
 # Tool use

@@ -20,7 +20,7 @@ WORDS = ("<pad>", "<end>", "repeat", "please", *"0123456789")
 PAD, END = WORDS.index("<pad>"), WORDS.index("<end>")
 PROMPTS, SAMPLES = 16, 8  # prompts of a step, responses of a prompt
 MAX_RESPONSE = 8
-CLIP = 0.2
+CLIP = 0.2  # ratios of probabilities are clipped to 0.8 and 1.2
 
 
 def make_model(words: int = len(WORDS)) -> LlamaForCausalLM:
@@ -66,7 +66,7 @@ def sample(
 
 
 def group_advantages(rewards: Sequence[float], samples: int = SAMPLES) -> np.ndarray:
-    """Compare each reward with those of the other responses to the prompt."""
+    """Return the rewards minus the mean of their prompt, over its standard deviation."""
     groups = np.reshape(rewards, (-1, samples))
     centred = groups - groups.mean(1, keepdims=True)
     return (centred / (groups.std(1, keepdims=True) + 1e-6)).ravel()
