@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from types import SimpleNamespace
 
 import numpy as np
+from small_llama import SIZES, llama
 
 import fastcollate as fc
 
@@ -38,20 +39,6 @@ PAGE_NEEDS = {
     "docs/frameworks/verl.md": ("torch", "tensordict"), "docs/merging.md": ("torch", "tokenizers"),
     "docs/tables.md": ("torch", "pyarrow"),
 }  # fmt: skip
-
-SIZES = {
-    "vocab_size": 64, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2,
-    "num_attention_heads": 2, "num_key_value_heads": 1,
-}  # fmt: skip
-
-
-def llama(attention="sdpa"):
-    import torch
-    import transformers
-
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(**SIZES, attn_implementation=attention)
-    return transformers.LlamaForCausalLM(config)
 
 
 def qwen():

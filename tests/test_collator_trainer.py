@@ -4,6 +4,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
+from small_llama import llama
 
 import fastcollate as fc
 
@@ -48,15 +49,6 @@ def losses(collate, folder, **options):
     """Train a small model for a few steps, and return what the Trainer logs."""
     import transformers
 
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=32,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        use_cache=False,
-    )
     arguments = transformers.TrainingArguments(
         output_dir=str(folder),
         per_device_train_batch_size=4,
@@ -71,7 +63,7 @@ def losses(collate, folder, **options):
         **options,
     )
     trainer = transformers.Trainer(
-        transformers.LlamaForCausalLM(config),
+        llama(use_cache=False),
         arguments,
         train_dataset=rows(),
         data_collator=collate,

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from outcomes import outcome
 
 import fastcollate as fc
 from fastcollate.compat import verl
@@ -21,15 +22,7 @@ torch = pytest.importorskip("torch")
 GOLDEN = json.loads((Path(__file__).parent / "golden" / "verl_partitions.json").read_text())
 ERRORS = {"AssertionError": AssertionError, "ValueError": ValueError}
 
-
 there = real("verl.utils.seqlen_balancing")
-
-
-def outcome(function, *args, **options):
-    try:
-        return function(*args, **options)
-    except (AssertionError, IndexError, ValueError, ZeroDivisionError) as error:
-        return type(error)
 
 
 # Partitions

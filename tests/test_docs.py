@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from docs_setup import BEFORE, NEEDS, PAGE_NEEDS, PAGES, llama
+from docs_setup import BEFORE, NEEDS, PAGE_NEEDS, PAGES
+from small_llama import llama
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same

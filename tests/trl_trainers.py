@@ -7,8 +7,8 @@ import sys
 import tempfile
 
 import datasets
-import torch
 import transformers
+from small_llama import llama
 from tokenizers import Tokenizer, models, pre_tokenizers
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
@@ -45,18 +45,6 @@ def texts(count):
         yield " ".join(f"w{rng.randrange(PAD)}" for _ in range(rng.randrange(2, 20)))
 
 
-def model():
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=32,
-        hidden_size=16,
-        intermediate_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-    )
-    return transformers.LlamaForCausalLM(config)
-
-
 def options(folder):
     return {
         "output_dir": folder,
@@ -88,7 +76,7 @@ def sft(folder, strategy, collator=None):
         packing = {}
     arguments = SFTConfig(max_length=24, **packing, **options(folder))
     trainer = SFTTrainer(
-        model(), arguments, data_collator=collator, train_dataset=data, processing_class=words
+        llama(), arguments, data_collator=collator, train_dataset=data, processing_class=words
     )
     return losses(trainer)
 
@@ -96,7 +84,7 @@ def sft(folder, strategy, collator=None):
 def dpo(folder, collator=None):
     words = list(texts(48))
     pairs = {"prompt": words[:16], "chosen": words[16:32], "rejected": words[32:]}
-    policy = model()
+    policy = llama()
     trainer = DPOTrainer(
         policy,
         ref_model=copy.deepcopy(policy),

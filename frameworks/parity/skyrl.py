@@ -19,7 +19,6 @@ from frameworks.parity.framework import Case, Draw, Framework, Peer
 
 SKYRL = Framework("SkyRL", "skyrl")
 SKYRL.not_compared.update(
-    compute_prompt_end_indices="of SkyRL before 0.3.0",
     PackingStrategy="an enumeration of names",
     SeqPacker="the packers that make_seq_packer returns",
 )

@@ -414,6 +414,5 @@ def _described(value: object) -> str:
 
 
 def _set(values: Iterator[tuple[_Bound, Any]]) -> None:
-    # Past `__setattr__`, which lazy modules may have.
     for each, value in values:
-        vars(each.module)[each.name] = value
+        setattr(each.module, each.name, value)

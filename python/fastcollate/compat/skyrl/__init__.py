@@ -6,7 +6,6 @@ from fastcollate.compat.skyrl.batch_tensors import (
 )
 from fastcollate.compat.skyrl.mini_batches import (
     compute_prompt_boundaries,
-    compute_prompt_end_indices,
     compute_prompt_mini_batch_boundaries,
 )
 from fastcollate.compat.skyrl.patches import patch, unpatch
@@ -29,7 +28,6 @@ __all__ = [
     "SeqPacker",
     "collate_sft_batch",
     "compute_prompt_boundaries",
-    "compute_prompt_end_indices",
     "compute_prompt_mini_batch_boundaries",
     "convert_prompts_responses_to_batch_tensors",
     "make_router_padding_mask",

@@ -35,28 +35,6 @@ def compute_prompt_boundaries(uids: Sequence[Any]) -> list[tuple[int, int]]:
     return list(_boundaries(uids))
 
 
-def compute_prompt_end_indices(uids: Sequence[Any]) -> list[int]:
-    """Find the end of every prompt: the second items of :func:`compute_prompt_boundaries`.
-
-    Returns
-    -------
-    list[int]
-        One past the last row of each prompt; none for no uids.
-
-    Raises
-    ------
-    AssertionError
-        If a uid comes again after another.
-
-    Notes
-    -----
-    SkyRL before 0.3 had a function of this name in its trainer, which did not check for uids that
-    recur, and returned one prompt for no uids.
-    """
-    ends: list[int] = _boundaries(uids).offsets[1:].tolist()
-    return ends
-
-
 def compute_prompt_mini_batch_boundaries(
     uids: Sequence[Any],
     mini_batch_size: int,
@@ -102,7 +80,7 @@ def compute_prompt_mini_batch_boundaries(
     """
     if len(uids) == 0:
         raise IndexError("uids is empty; pass at least one uid")
-    ends = compute_prompt_end_indices(uids)
+    ends: list[int] = _boundaries(uids).offsets[1:].tolist()
     if len(ends) != train_batch_size:
         raise AssertionError(
             f"train_batch_size is {train_batch_size}, but uids name {len(ends)} prompts; "
