@@ -1,5 +1,5 @@
-# Every task sets itself up: the virtual environment and the extension are made if they are missing
-# or older than their sources.
+# Every task first makes the virtual environment and the extension, if they are missing or older
+# than their sources.
 
 PYTHON ?= python3# 3.10 or newer; it makes the virtual environment
 
@@ -29,10 +29,10 @@ FUZZ_CASES ?= 1000000# of each property of the core
 
 export PROPTEST_CASES ?= 500
 
-# Tests in which memory is shared, moved, resized or described wrongly.
+# Tests that share, move or resize memory, or describe it wrongly.
 SANITIZED := $(wildcard $(addprefix tests/test_, memory.py safety.py *attacks.py *_input.py arrow*.py \
   ragged.py fields.py views.py builder*.py moved_memory.py forks.py))
-# These measure the usual allocator.
+# These tests measure the usual allocator.
 NOT_SANITIZED := not take_no_page_faults and not small_batches_leave_no_memory
 
 .PHONY: help demo test test-fast test-wheel peers parity gpu fuzz fuzz-core corpus sanitize bench bench-smoke lint format docs pictures build rollouts clean
@@ -84,7 +84,7 @@ COUNTING := -Cpasses=sancov-module $(addprefix -Cllvm-args=-sanitizer-coverage-,
 	level=3 inline-8bit-counters pc-table)
 HOST = $(shell rustc -vV | sed -n 's/^host: //p')
 
-corpus: $(BUILT) ## look for FUZZ_SECONDS, and keep the inputs that fuzzing begins with
+corpus: $(BUILT) ## look for FUZZ_SECONDS, and renew the inputs that fuzzing begins with
 	RUSTFLAGS="$(COUNTING)" cargo build --release --package fastcollate-python \
 		--target $(HOST) --target-dir $(COUNTED)
 	rm -rf $(COUNTED)/python && mkdir $(COUNTED)/python && cp -r python/fastcollate $(COUNTED)/python
@@ -100,11 +100,11 @@ bench: $(BUILT) ## measure the speed
 	cargo bench --bench '*'
 	for bench in $(BENCHES); do $(BIN)/python $$bench || exit; done
 
-bench-smoke: $(BUILT) ## run every benchmark once on little data, to see that it works
+bench-smoke: $(BUILT) ## run every benchmark once on little data, to check that it works
 	cargo test --bench '*'
 	for bench in $(BENCHES); do $(BIN)/python $$bench --smoke || exit; done
 
-lint: $(BUILT) ## check formatting, lints, types, stubs, workflows, and what PyPI gets
+lint: $(BUILT) ## check formatting, lints, types, stubs, workflows, and the sdist for PyPI
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo clippy --package fastcollate-python --features abi3 -- -D warnings

@@ -187,7 +187,7 @@ def peak(is_smoke: bool, form: str, index: int) -> float:
     return most / sum(array.nbytes for array in arrays_of(batch))
 
 
-# What we compare with
+# Implementations for comparison
 
 
 def generator_output(turns: Turns, fields: Rollouts) -> Rollouts:

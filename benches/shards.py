@@ -183,7 +183,7 @@ def of_built(effort: Effort, size: str, form: str, keeps: bool) -> Figures:
     return effort.run(calls)
 
 
-# What we compare with
+# Implementations for comparison
 
 
 def plain_ways(

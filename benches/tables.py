@@ -26,7 +26,7 @@ from common.workload import long_rollouts, rollouts
 from fastcollate.testing.reference import assert_same
 
 Forms = dict[str, Callable[[], Any]]
-"""What hands over all rows, in a form of a library's."""
+"""Functions that return all rows, by the name of the library's form."""
 
 
 def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:

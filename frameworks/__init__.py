@@ -1,4 +1,4 @@
-"""What frameworks do: their own modules where `make peers` has them, else in our own words.
+"""Functions of frameworks for comparison: their own modules after `make peers`, else ports.
 
-Ports are slow, and right for the inputs of tests and benchmarks.
+Ports are slow, and correct for the inputs of tests and benchmarks.
 """

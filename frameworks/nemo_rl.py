@@ -1,4 +1,4 @@
-"""How NeMo-RL packs sequences into bins, in terms of our own algorithms."""
+"""Ports of NeMo-RL's packers of sequences into bins, on the reference algorithms."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def pack_sequences(
     bin_count_multiple: int | None = None,
     max_sequences_per_bin: int = -1,
 ) -> Bins:
-    """Do what the packers of NeMo-RL's ``get_packer`` do.
+    """Pack sequences as the packers of NeMo-RL's ``get_packer``.
 
     Parameters
     ----------
@@ -78,7 +78,7 @@ def pack_sequences(
 
 
 def packing_stats(lengths: Sequence[int], bins: Bins, capacity: int) -> dict[str, float]:
-    """Do what ``compute_metrics`` of NeMo-RL's packers does.
+    """Return the metrics of ``compute_metrics`` of NeMo-RL's packers.
 
     Returns
     -------

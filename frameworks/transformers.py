@@ -1,4 +1,4 @@
-"""How transformers flattens a batch, token by token."""
+"""Port of transformers' collator that flattens a batch, token by token."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def flatten_features(
     return_seq_idx: bool = False,
     position_ids_start: int = 0,
 ) -> dict[str, Any]:
-    """Do what transformers' ``DataCollatorWithFlattening`` does, into NumPy arrays.
+    """Return the batch of transformers' ``DataCollatorWithFlattening``, as NumPy arrays.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""How TRL packs the rows of a dataset, value by value."""
+"""Port of TRL's packing of the rows of a dataset, value by value."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Columns = Mapping[str, Sequence[Sequence[Any]]]
 
 
 def pack_dataset(columns: Columns, seq_length: int, strategy: str = "bfd") -> dict[str, Any]:
-    """Do what TRL's function of this name does to one batch of a dataset.
+    """Return one batch of a dataset packed as by TRL's function of this name.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ from verdicts import HostileInterrupt, Verdict, outcome
 _NAMES = dict(zip(TOKENS, ("prompt", "response"), strict=True))
 _NAMES |= {key: key for key in KEYS}
 _NAMES |= {"uids": "uid", "trajectory_ids": "trajectory_id", "is_last_step": "is_last_step"}
-"""What `add` calls the arguments of `build_batch`."""
+"""Names of the arguments of `build_batch` in `add`."""
 
 
 def add_rows(choices: Choices) -> None:

@@ -86,11 +86,11 @@ class Call:
 
     @property
     def has_fronts(self) -> bool:
-        """Whether a token is in front of the first one of every response."""
+        """True if a token precedes the first one of every response."""
         return all(prompt > 0 or response == 0 for prompt, response in self.row_lens)
 
     def expected(self, layout: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Return what the reference gives, in the dtypes that are asked for.
+        """Return the reference's result in the requested dtypes.
 
         `layout` is for the references, in place of the call's own.
         """
@@ -130,13 +130,13 @@ def draw_call(choices: Choices, *, merges: bool = False) -> Call:
 
 
 def give_columns(choices: Choices, call: Call) -> None:
-    """Draw what columns come as."""
+    """Draw the type of each column."""
     for name, rows in call.plain.items():
         if name in (*TOKENS, *KEYS):
             call.arguments[name] = as_input(choices, rows, ids=name in TOKENS)
 
 
-# What it holds
+# Values of a call
 
 
 def _draw_rows(choices: Choices, call: Call) -> None:
@@ -334,7 +334,7 @@ def _per_row(choices: Choices, call: Call) -> tuple[Any, Any]:
     return fc.PerRow(given, concat=concat), fc.PerRow(rows, concat=concat)
 
 
-# What it comes as
+# Types of its arguments
 
 
 def as_input(choices: Choices, rows: Sequence[Any], *, ids: bool) -> Any:
@@ -365,13 +365,13 @@ def as_arrays(choices: Choices, rows: Sequence[np.ndarray]) -> Any:
 
 
 def _lengthened(rows: Sequence[np.ndarray]) -> np.ndarray:
-    """Put one token behind each row, which nobody may read."""
+    """Append a token to each row that must not be read."""
     around = [np.concatenate([row, np.ones((1, *row.shape[1:]), row.dtype)]) for row in rows]
     return np.concatenate(around)
 
 
 def _narrowed(_: Choices, rows: Sequence[np.ndarray]) -> Any:
-    """Jagged, with space behind each row."""
+    """Return a jagged tensor with unused space after each row."""
     lens = torch.tensor([len(row) for row in rows])
     offsets = torch.cat([torch.zeros(1, dtype=torch.int64), (lens + 1).cumsum(0)])
     values = torch.from_numpy(_lengthened(rows))

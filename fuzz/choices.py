@@ -11,9 +11,9 @@ T = TypeVar("T")
 
 
 class Choices:
-    """Choices that bytes make, the same ones every time.
+    """Choices determined by bytes, the same ones every time.
 
-    Behind the end of the bytes every choice is the first option, so all of it comes to an end.
+    After the end of the bytes every choice is the first option, so every target ends.
     This is not ``atheris.FuzzedDataProvider``, so that an input can be run again without atheris.
     """
 
@@ -21,7 +21,7 @@ class Choices:
         self._data = data
         self._at = 0
         self.rng = np.random.default_rng(self.below(1 << 16))
-        """Bulk values come from here: a fuzzer has better things to do than to pick each."""
+        """The source of bulk values: choosing each by bytes would make inputs longer."""
 
     def below(self, limit: int) -> int:
         """Choose a number from 0 on."""

@@ -104,7 +104,7 @@ def _interrupt(_: Choices, __: Call) -> None:
 
 
 def _empty(choices: Choices, call: Call) -> None:
-    """Take away what is being read, or the whole of another argument."""
+    """Remove the items that are being read, or all of another argument."""
     given = call.arguments[choices.pick(list(call.arguments))]
     if type(given) is list:
         victim = choices.pick([given, *[row for row in given if type(row) is list]])

@@ -49,7 +49,7 @@ def _against(
     expected: Callable[[], Any],
     wrong: Sequence[dict[str, Any]],
 ) -> tuple[Any, Any] | None:
-    """Return what a function and its reference give, if the call is right."""
+    """Return the results of a function and of its reference, if the call is valid."""
 
     def wrong_option(choices: Choices, call: Call) -> Verdict:
         call.arguments |= choices.pick(wrong)
@@ -103,7 +103,7 @@ _WAYS: list[Way] = [_odd_number, _odd_item, _hostile_argument]
 
 
 def _no_weights() -> list[Any]:
-    """Make what cannot be weights: anew for each call, since hostile items change arguments."""
+    """Make invalid weights: anew for each call, since hostile items change arguments."""
     return [None, 5, "text", {1, 2}, [-1], np.ones((2, 2)), [None], ["1"]]
 
 

@@ -1,4 +1,4 @@
-"""Target: what is unpickled, or read from tables."""
+"""Targets: objects that are unpickled or read from tables."""
 
 from __future__ import annotations
 

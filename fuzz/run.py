@@ -1,4 +1,4 @@
-"""Feed the library what a fuzzer makes up: no crash, no hang, no leak, no wrong number.
+"""Call the library with the inputs of a fuzzer: no crash, no hang, no leak, no wrong number.
 
 ``python fuzz/run.py --seconds 60`` looks for inputs that fail, guided by atheris where that is
 installed: it prefers inputs that reach new code. With ``--random`` inputs are random, and some are
@@ -33,12 +33,12 @@ TIMEOUT = 20
 """Seconds that an input may take; a usual one takes some milliseconds."""
 
 REPEATS = 30
-"""How much longer an input may take that is repeated to see whether memory is lost."""
+"""The factor of `TIMEOUT` for an input that is repeated to detect leaks."""
 
 HERE = Path(__file__).parent
 
 FOUND = HERE / "found"
-"""Where an input that fails is kept."""
+"""The folder of inputs that fail."""
 
 SOURCES, TESTING = HERE.parent / "python", "fastcollate/testing/**/*.py"
 
@@ -46,7 +46,7 @@ CORPUS = HERE / "corpus.txt"
 """Inputs that reach all code that inputs reached, one a line."""
 
 ATHERIS = [sys.executable, __file__, "--atheris"]
-"""How to call this file as atheris: it ends the process that it is called in."""
+"""The command that runs this file as atheris, which ends its process."""
 
 
 def main() -> None:
@@ -88,7 +88,7 @@ def write_corpus(inputs: Iterable[bytes]) -> None:
 
 
 def run_guided(seconds: int, seed: int, *, keep: bool) -> None:
-    """Run what atheris makes of inputs that reached new code of ours."""
+    """Run the inputs that atheris derives from those that reached new code."""
     with tempfile.TemporaryDirectory() as folder:
         inputs, kept = Path(folder, "inputs"), Path(folder, "kept")
         inputs.mkdir()
@@ -106,10 +106,10 @@ def run_guided(seconds: int, seed: int, *, keep: bool) -> None:
 
 
 def call_atheris(arguments: list[str]) -> None:
-    """Do what atheris, or libFuzzer in it, does with such arguments."""
+    """Run atheris, or libFuzzer in it, with these arguments."""
     import atheris
 
-    # What the references do is no code to be reached.
+    # Coverage of the references does not count.
     references = (path.relative_to(SOURCES).with_suffix("") for path in SOURCES.glob(TESTING))
     names = [".".join(path.parts).removesuffix(".__init__") for path in references]
     with atheris.instrument_imports(include=["fastcollate"], exclude=names):
@@ -156,7 +156,7 @@ def random_inputs(seed: int) -> Iterator[bytes]:
 
 
 def run(data: bytes) -> None:
-    """Do what an input says; some do it many times over."""
+    """Run an input; some are repeated."""
     from target import check_memory, once
 
     once(data)
@@ -165,7 +165,7 @@ def run(data: bytes) -> None:
 
 
 def is_repeated(data: bytes) -> bool:
-    """Tell whether an input is repeated; the same ones are when they are run again."""
+    """Return True if an input is repeated; it depends on the input alone."""
     return zlib.crc32(data) % 1024 == 0  # it takes as long as some hundred inputs
 
 

@@ -27,7 +27,7 @@ def spoil(choices: Choices, call: Call, ways: Sequence[Way]) -> Verdict:
     return verdicts[0] if verdicts else Verdict.RIGHT
 
 
-# What is wrong
+# Mistakes
 
 
 def _rows(choices: Choices, call: Call, name: str) -> list[Any]:
@@ -199,7 +199,7 @@ def _odd_option(choices: Choices, call: Call) -> Verdict:
     return Verdict.EITHER
 
 
-# What is hostile
+# Hostile arguments
 
 
 def _hostile_item(choices: Choices, call: Call) -> Verdict:
@@ -313,11 +313,11 @@ BUILDING: list[Way] = [
 """Ways to spoil a call of `build_batch`."""
 
 
-# What is said of trajectories
+# Trajectories
 
 
 def _wrong_merge(choices: Choices, call: Call) -> Verdict:
-    """Say what cannot be of trajectories, or of how they are merged."""
+    """Make the trajectories of a call, or the options of merging, invalid."""
     count = len(call.plain["prompts"])
     wrong: list[dict[str, Any]] = [
         {"merge_rewards": "most"},

@@ -1,4 +1,4 @@
-"""What is done with a fuzzer's input."""
+"""Functions that run an input of the fuzzer."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ TARGETS: list[Callable[[Choices], None]] = [
     restore_ragged,
     restore_tables,
 ]
-"""The first byte chooses. What is added or moved here gives another meaning to all inputs."""
+"""The first byte chooses. A target that is added or moved changes the meaning of all inputs."""
 
 ROUNDS = 10
-"""How often an input is repeated to see whether each time some memory is lost."""
+"""Repetitions of an input between two counts of memory."""
 
 
 gc.freeze()  # what is imported need not be looked at each time
@@ -39,7 +39,7 @@ fc.memory.set_default_pool(None)
 
 
 def once(data: bytes) -> None:
-    """Do what an input says."""
+    """Run an input."""
     _target(data)(Choices(data[1:]))
 
 

@@ -70,7 +70,7 @@ def some(choices: Choices, values: Sequence[Any], count: int) -> list[Any]:
 
 
 Change = Callable[[Choices, "list[int]", "list[int]"], "list[int]"]
-"""From a turn to what the prompt of the next begins with."""
+"""From a turn's prompt and response to the start of the next prompt."""
 
 
 def _cut(choices: Choices, prompt: list[int], response: list[int]) -> list[int]:

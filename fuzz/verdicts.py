@@ -1,4 +1,4 @@
-"""What may come of a call, and whether that came of it."""
+"""Allowed outcomes of a call, and checks of the actual one."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from calls import Call
 _TAKEN = (
     "another call has finished or cleared the same rows meanwhile; call finish in one thread only"
 )
-"""What a builder says whose rows were taken by an item that it was just reading."""
+"""The error of a builder whose rows were taken by an item that it was reading."""
 
 
 class Verdict(IntEnum):
-    """What has to come of a call."""
+    """The required outcome of a call."""
 
     RIGHT = 0
     """The reference's batch."""
     REFUSED = 1
     """A `TypeError` or `ValueError`."""
     EITHER = 2
-    """A batch of whatever, or an error, even a hostile object's own."""
+    """A batch with any values, or an error, including one raised by a hostile object."""
 
 
 class HostileError(Exception):
-    """What hostile objects raise."""
+    """An error raised by hostile objects."""
 
 
 class HostileInterrupt(BaseException):
-    """What hostile objects raise as if somebody had pressed Ctrl-C."""
+    """An interrupt raised by hostile objects, like that of Ctrl-C."""
 
 
 def outcome(function: Callable[..., Any], verdict: Verdict, call: Call) -> Any:
-    """Return what a function gives, or None where it says no and may."""
+    """Return a function's result, or None if it raises an allowed error."""
     try:
         found = function(**call.arguments)
     except Exception as error:
@@ -65,7 +65,7 @@ def judge(error: Exception, verdict: Verdict, call: Call) -> None:
 
 
 def _names_one(call: Call, message: str) -> bool:
-    """Say whether a message has the name of an argument: as a word, since `k` is one."""
+    """Return True if a message has the name of an argument: as a word, since `k` is one."""
     fields = [*(call.arguments.get("fields") or ()), *call.plain.get("fields", ())]
     names = [*call.arguments, *call.plain, *map(str, fields), "dtype", "trajectory id"]
     return any(re.search(rf"\b{re.escape(name)}\b", message) for name in names)

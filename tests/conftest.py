@@ -87,7 +87,7 @@ def pytest_ignore_collect(collection_path, config):
 
 @pytest.fixture(scope="module", autouse=True)
 def frozen():
-    """Keep what was imported so far, torch's half a million objects, out of collections."""
+    """Exclude all objects imported so far, half a million of torch's, from collections."""
     gc.collect()
     gc.freeze()
 

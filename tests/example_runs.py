@@ -31,7 +31,7 @@ def run_example(script, *arguments, before=""):
 
 
 def output_of(script, *arguments):
-    """Return what a script prints; it has to succeed without an error or a warning."""
+    """Return the output of a script, which has to succeed without an error or a warning."""
     run = run_example(script, *arguments)
     assert run.returncode == 0, run.stderr
     return run.stdout

@@ -53,7 +53,7 @@ def bins(draw, lens, *, splits=True):
 
 @st.composite
 def packed_options(draw, lens, *, splits=True, shifts=SHIFTS):
-    """Draw how sequences are packed.
+    """Draw packing options.
 
     Returns
     -------

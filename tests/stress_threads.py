@@ -214,7 +214,7 @@ STEPS: list[tuple[Callable[[Work], None], int]] = [
     (Work.change, 4),
     (Work.read_changing, 3),
 ]
-"""What a thread does next, and how often."""
+"""Steps of a thread, and their weights."""
 
 
 def stress(threads: int, seconds: float, seed: int = 0) -> tuple[int, Counter[str]]:

@@ -70,7 +70,7 @@ pointer_of_capsule.restype = c_void_p
 pointer_of_capsule.argtypes = [py_object, c_char_p]
 
 KEPT = []
-"""What capsules point to."""
+"""Memory that capsules point to."""
 
 
 def keep(value):
@@ -236,7 +236,7 @@ def refuses(make, *patterns):
 
 
 DEPTHS = {kind: 3 if kind in ("table", "trailing") else 2 for kind in KINDS}
-"""How many structs are in each other."""
+"""Depth of nested structs, by kind."""
 
 STRUCTS = [
     pytest.param(kind, depth, id=f"{kind}-{depth}")
@@ -410,7 +410,7 @@ def test_capsules_that_are_read_twice(make):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_structs_are_released_once(kind):
-    """When the last array over their memory is gone, or at once if they are wrong."""
+    """Structs are released with the last array over their memory, or at once if invalid."""
     released = []
     release = keep(RELEASE(lambda struct: released.append(end_of(struct))))
 
@@ -459,7 +459,7 @@ def test_memory_that_is_not_aligned(kind):
 
 
 def test_children_that_outlive_their_parent():
-    """Who takes a child leaves a released struct, and releases the child itself."""
+    """A consumer that takes a child leaves a released struct, and releases the child itself."""
     rows = fc.ragged([[[1, 2]], [[3, 4], [5, 6]]])
     capsules = rows.__arrow_c_array__()
     address = rows.values.ctypes.data

@@ -325,7 +325,7 @@ def test_what_cannot_be_broadcast(values):
 
 
 def test_a_field_of_any_length_in_jagged_rows():
-    """Which no function of ours makes, but a pickle that was changed may say."""
+    """No function makes such a field, but an altered pickle may contain one."""
     batch = fc.build_batch(
         [[1], [2, 3]], [[4], [5, 6]], pad_token_id=0, loss_mask=[[1], [1, 1]], array_type="numpy"
     )

@@ -31,7 +31,7 @@ def outcome(model, log_probs):
 
 
 def learn_like_rows(model, batch, mask, position_ids):
-    """Compare what a model learns from a batch with what it learns from its rows one by one."""
+    """Compare the training of a model on a batch with that on its rows one by one."""
     leading = position_ids.shape
     hidden = model.model(
         input_ids=batch.input_ids.reshape(leading), position_ids=position_ids,

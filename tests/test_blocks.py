@@ -480,7 +480,7 @@ def test_a_block_without_a_value_takes_the_shape_of_others(empty, rank):
 
 
 def test_what_blocks_decide_together():
-    """Compare what data of other blocks changes: dtypes, and whose values a merged row has."""
+    """Compare results that depend on other blocks: dtypes, and the sources of merged values."""
     kinds = ["float32", "float32", "float64", "int64", "int64", "float32"]
     image = [np.full((n, 2), n, kind) for n, kind in enumerate(kinds)]
     routes = [np.full((2, 1, 2), most) for most in (3, 3, 3, 3, 3, 300)]

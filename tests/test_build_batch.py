@@ -1,4 +1,4 @@
-"""build_batch gives what both references give: values, dtypes, shapes and contiguity."""
+"""build_batch has the results of both references: values, dtypes, shapes and contiguity."""
 
 import warnings
 from array import array

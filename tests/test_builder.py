@@ -97,7 +97,7 @@ def test_one_reward_per_row(array_type):
 @pytest.mark.parametrize("first", [0, 1, 2])
 @pytest.mark.parametrize("item", [2**31, -(2**31) - 1, 2**63 - 1, -(2**63)])
 def test_ids_beyond_int32_in_any_row(first, item, array_type):
-    """Wherever the first large id comes: what was kept before it has to stay."""
+    """Rows before the first large id stay as they are, at any place of it."""
     rows = [[1, -5], [2**31 - 1], [-(2**31), 3]]
     rows[first] = [item, *rows[first]]
     options = {"pad_token_id": 0}
@@ -120,7 +120,7 @@ def test_what_was_added_may_change_afterwards(array, array_type):
 
 
 def test_lists_are_freed():
-    """That is what a builder is for: numbers of lists take eight times the memory."""
+    """Lists are freed at once: their numbers take eight times the memory."""
     builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy")
     number = int("1000000000000000")  # no constant: those are never freed without a GIL
     row = [number] * 10

@@ -74,7 +74,7 @@ def with_later_keys(merged):
 
 
 def expected(merge, generator_output):
-    """Give what `outcome` is compared with."""
+    """Return the result that `outcome` is compared with."""
     try:
         merged = merge(copy.deepcopy(generator_output))
     except (AssertionError, IndexError, KeyError, TypeError) as error:
@@ -316,7 +316,7 @@ def test_values_are_counted_in_merged_rows(steps):
 
 
 def test_the_first_reward_of_a_trajectory_tells_what_they_are(steps):
-    """Where the first is a number, a list is a reward like any other, if its row has as many."""
+    """If the first is a number, a list is a reward like any other if its length is its row's."""
     for key in PER_TURN:
         steps[key] = steps[key][3:5]
     steps["response_ids"][0] = steps["loss_masks"][0] = steps["rollout_logprobs"][0] = []

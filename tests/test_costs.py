@@ -34,7 +34,7 @@ def mask(length, window=None, chunk=None):
 
 
 def seen_by(length, kind):
-    """Count what each token looks at, on the average of all layers."""
+    """Count the tokens that each token attends to, averaged over all layers."""
     window, chunk = kind.get("window"), kind.get("chunk")
     shares = [
         kind.get(f"{name}_share", 1.0) if kind.get(name) else 0.0 for name in ("window", "chunk")

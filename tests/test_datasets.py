@@ -133,7 +133,7 @@ def test_columns_are_read_by_all_that_takes_rows(data):
 
 
 def test_no_row_is_made_of_python_objects(data, monkeypatch):
-    """A row costs what `datasets` takes to make it, whatever is read of it."""
+    """Columns are read instead: `datasets` takes as long for a row if one column of it is read."""
     collate = fc.Collator(**OPTIONS, ignore=["note", "routes"])
     columns = {key: data[key] for key in data.column_names}
     expected = collate(data)

@@ -104,7 +104,7 @@ def test_labels_without_loss_masks_are_all_responses(array_type):
 
 @pytest.mark.parametrize("layout", [*LAYOUTS, "packed"])
 def test_nothing_predicts_the_first_token_of_a_sequence(layout, array_type):
-    """Not what padding in front of it does, nor the sequence before it."""
+    """Neither padding in front of it nor the sequence before it predicts it."""
     batch = fc.build_batch(
         [[], [8], []],
         [[5, 6, 7], [9], []],

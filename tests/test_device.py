@@ -40,7 +40,7 @@ def build(**options):
 
 
 def copied_on_the_host(batch):
-    """Do what `Batch.to` does, for a device that is the host."""
+    """Copy a batch as `Batch.to` does, with the host as the device."""
     tensors = to_device.checked_tensors(batch)
     transfer = to_device.Transfer()
     target = torch.device("cpu")

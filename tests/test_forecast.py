@@ -1,4 +1,4 @@
-"""Forecasts: what ranks compute and wait, by loops over their bins."""
+"""Forecasts: times of computing and of waiting of ranks, by loops over their bins."""
 
 import sys
 import time
@@ -42,7 +42,7 @@ def micro_batches_of(shard, count):
 
 
 def width_of(plan, lens):
-    """The width of what is written, by building it; None if nothing is padded."""
+    """The width of the output, by building it; None if nothing is padded."""
     prompts = [[1] * p for p, _ in lens]
     responses = [[2] * r for _, r in lens]
     shard = plan.shard(0, 0)

@@ -37,7 +37,7 @@ def check(gathered, values, offsets):
 
 @st.composite
 def batches(draw, layout, array_type):
-    """Draw a batch and what the loops make of the same."""
+    """Draw a batch and the result of the loops for the same rows."""
     data = draw(rollouts(max_long_len=40))._replace(rewards=None, loss_mask=None, logprobs=None)
     options = {"pad_token_id": 0, "layout": draw(layouts(layout, data))}
     reference = build_batch_loops(**data._asdict(), **options)
@@ -72,7 +72,7 @@ def test_gather_equals_the_loops(layout, drawn, array_type):
     try:
         expected = gather_loops(reference, x, **options)
     except ValueError:
-        # Which rows have a response and no prompt?
+        # Rows with a response and no prompt.
         lens = zip(batch.prompt_lens.tolist(), batch.response_lens.tolist(), strict=True)
         row = [prompt == 0 < response for prompt, response in lens].index(True)
         with pytest.raises(ValueError, match=rf"\b{row}\b"):
@@ -134,7 +134,7 @@ def test_values_about_the_next_token_may_lack_the_last(layout, array_type):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_labels_come_back_at_the_token_in_front(layout, array_type):
-    """What is gathered with the shift from labels that are shifted is the responses."""
+    """The responses are gathered from shifted labels with the same shift."""
     batch = small(layout, array_type, labels="shifted")
     gathered = batch.gather(batch.labels, of="sequence", shift="next_token")
     assert gathered.values.tolist() == [5, 6, 7]

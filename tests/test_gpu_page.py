@@ -50,7 +50,7 @@ def test_the_page(benches, results):
 
     text = page({"GPU": "one of ours", "torch": "2.x"}, results)
     assert "GPU one of ours, torch 2.x." in text
-    assert "of what the bus gives: reached by 1 of 2; missed by 1 MB (40 %)." in text
+    assert "of the speed of the bus: reached by 1 of 2; missed by 1 MB (40 %)." in text
     missed = "1 MB copied, 2x (3.0 %), 1 MB built, 2x (3.0 %)"
     assert f"with `prefetch`: reached by 2 of 4; missed by {missed}." in text
     for line in (

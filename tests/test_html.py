@@ -13,7 +13,7 @@ RESPONSES = [[3], [5], [8], [7, 8, 9], [1]]
 
 
 def words(one):
-    """Return what a notebook shows of something, in one line."""
+    """Return the text of an object in a notebook, in one line."""
     return " ".join(Html(one._repr_html_()).text.split())
 
 

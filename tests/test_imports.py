@@ -16,7 +16,7 @@ def name_of(path):
 
 
 def imported(tree):
-    """Find what a module imports, for itself or in a function, but for type checkers alone."""
+    """Return the imports of a module and of its functions, except those for type checkers."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
             continue

@@ -69,7 +69,7 @@ class Interrupt(Exception):
 
 
 def interrupted(call):
-    """Return how long after a signal a call ends."""
+    """Return the time from a signal to the end of a call."""
 
     def interrupt(number, frame):
         raise Interrupt

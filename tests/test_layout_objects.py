@@ -1,4 +1,4 @@
-"""Layouts as objects: what they take, hold, print and compare as."""
+"""Layouts as objects: arguments, attributes, text and comparison."""
 
 import copy
 import json

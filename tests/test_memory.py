@@ -49,7 +49,7 @@ def pool():
 
 
 def use(pool, *sizes):
-    """Take what memory the pool has, fill it, and give it back."""
+    """Take all memory of the pool, fill it, and return it."""
     batches = [build(9, rows=rows, pool=pool) for rows in sizes or (ROWS, ROWS, 1)]
     for batch in batches:
         for value in batch.values():

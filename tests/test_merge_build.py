@@ -63,7 +63,7 @@ def cases(draw, array_type):
 
 
 def merge_of(inputs, options):
-    """Return what to pass as ``merge``: the policy by its name if that suffices."""
+    """Return the argument ``merge``: the policy by its name if that suffices."""
     if list(options) == ["policy"]:
         return options["policy"]
     return plan_of(inputs, options)

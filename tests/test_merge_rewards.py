@@ -58,7 +58,7 @@ def by_call(turns, rewards, ids, **options):
 
 
 def by_blocks(turns, rewards, ids, **options):
-    """Build what ranks read of what workers have put."""
+    """Build the batches that ranks read from the parts that workers have put."""
     columns = {**turns, "rewards": rewards, "trajectory_ids": ids}
     table, parts = stored(**columns, **options)
     step = joined([table], ["block"])

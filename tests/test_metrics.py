@@ -1,4 +1,4 @@
-"""Metrics: what trains, and lengths."""
+"""Metrics: trained tokens, and lengths."""
 
 import numpy as np
 import pytest

@@ -310,6 +310,6 @@ def test_selecting_keeps_what_overflows_out_of_the_loss():
     assert torch.isfinite(new.grad).all()
     by_hand = [np.exp(-0.5) - 0.5] * 2
     assert kl.detach().numpy() == pytest.approx(by_hand)
-    # What a product with the mask makes of the same.
+    # The same by a product with the mask.
     apart = batch.ref_logprobs - batch.logprobs
     assert not torch.isfinite(((apart.exp() - apart - 1) * batch.loss_mask).sum())

@@ -60,7 +60,7 @@ def quiet():
 
 @st.composite
 def with_prompts(draw, data):
-    """Draw whether every sequence has a prompt, which shifted fields need."""
+    """Draw data in which every sequence has a prompt, as shifted fields require, or any data."""
     if draw(st.integers(0, 3)) > 0:
         return data._replace(prompts=[prompt or [3] for prompt in data.prompts])
     return data
@@ -68,7 +68,7 @@ def with_prompts(draw, data):
 
 @st.composite
 def cases(draw, array_type, **limits):
-    """Draw rollouts and how they are packed.
+    """Draw rollouts and packing options.
 
     Returns
     -------
@@ -389,7 +389,7 @@ def test_other_dtypes(drawn, array_type):
 
 
 def test_weights_that_their_dtype_rounds_to_zero(array_type):
-    """They neither train nor get lost: what is written is the fill."""
+    """They neither train nor get lost: the fill is written."""
     options = {
         "prompts": [[], [1]],
         "responses": [[2, 3], [4]],

@@ -1,4 +1,4 @@
-"""Samples of several sequences each: what packers of datasets make, taken apart again."""
+"""Samples of several sequences each, as packers of datasets make them, are split again."""
 
 from itertools import pairwise
 

@@ -1,4 +1,4 @@
-"""Steps whose sequences are packed: which rank gets which bins, and that they train the same."""
+"""Steps whose sequences are packed: the bins of each rank, and equal training."""
 
 import json
 import math
@@ -129,7 +129,7 @@ def test_bins_go_round_to_the_ranks(drawn):
 
 
 def costs_of_ranks(plan, cost, mini_batch=0):
-    """Sum what the rows of each rank cost."""
+    """Sum the costs of the rows of each rank."""
     shards = [plan.shard(mini_batch, rank) for rank in range(plan.dp_size)]
     return [sum(map(cost, shard.lengths.tolist())) for shard in shards]
 
@@ -483,7 +483,7 @@ def test_packed_shards_train_as_their_mini_batch(policy, step):
 
 
 def columns_of(step):
-    """Return what the rows of a step are made of, as lists."""
+    """Return the columns of a step's rows, as lists."""
     names = ("prompts", "responses", "rewards", "loss_mask")
     columns = {name: step.turns[name] for name in names}
     if step.policy is None:

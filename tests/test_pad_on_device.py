@@ -66,7 +66,7 @@ def test_compact_batches_are_widened(drawn):
 
 @given(drawn=st.data())
 def test_merged_turns(drawn):
-    """Observations between responses hold what gaps hold, and not what padding does."""
+    """Observations between responses hold the values of gaps, not of padding."""
     data = drawn.draw(trajectories())
     turns = data.turns._asdict()
     lengths = list(map(len, turns["responses"]))

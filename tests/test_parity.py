@@ -27,7 +27,7 @@ def compat_of(name):
 
 
 def peer_of(name):
-    """Return what is there; in place of NeMo-RL, which is not on PyPI, ours."""
+    """Return the installed framework; for NeMo-RL, which is not on PyPI, our `compat` module."""
     if (peer := FRAMEWORKS[name].peer()) is not None:
         return peer
     if name != "nemo_rl":

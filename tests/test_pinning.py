@@ -40,7 +40,7 @@ LAYOUTS = ["left", "two_segment", "right", "jagged"]
 
 
 class Allocator:
-    """Stands for torch's: counts what it gives, and fills it with what nobody should read."""
+    """Stands for torch's: counts its blocks, and fills them with values that must not be read."""
 
     def __init__(self):
         self.sizes = []
@@ -422,7 +422,7 @@ def test_a_default_pool_may_be_pinned(allocator):
         assert len(allocator.sizes) == 2
         assert_same(again.to_layout(fc.Left(pad_to=4)), build(pin_memory=False, pool=None))
         del batch, again
-        # What has to be NumPy's is pageable.
+        # Arrays that have to be NumPy's are pageable.
         assert isinstance(build(pin_memory=False, array_type="numpy").input_ids, np.ndarray)
     finally:
         fc.memory.set_default_pool(before)

@@ -353,7 +353,7 @@ def test_closing_does_not_wait_for_ever(monkeypatch, caplog):
 
 
 def test_closing_by_another_thread_wakes_nobody_up_in_vain():
-    """Who waits while it is closed gets the end, or an error, but no hang."""
+    """A thread that waits while it is closed gets the end, or an error, but no hang."""
     gated = Gated(1)
     batches = fc.prefetch(gated)
     ends = []

@@ -1,4 +1,4 @@
-"""prefetch to a device: what was asked for arrives, and no slab is written while it is read.
+"""prefetch to a device: the batches arrive, and no slab is written while it is read.
 
 The device is a fake one, on the host: its copies read their source only when they are done, so a
 slab that is written too early shows in the values.
@@ -462,7 +462,7 @@ def test_without_pinned_memory_batches_arrive_all_the_same(lane):
 
 
 class FakeModule:
-    """What torch has for a device with streams; it keeps a log of what it is asked for."""
+    """Stands for torch's module of a device with streams; it keeps a log of its calls."""
 
     def __init__(self):
         self.log = log = []

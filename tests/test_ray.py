@@ -1,4 +1,4 @@
-"""Hand-over on a real Ray cluster of several nodes: what arrives is what one call would build."""
+"""Hand-over on a real Ray cluster of several nodes: the batches are those of one call."""
 
 import dataclasses
 import logging

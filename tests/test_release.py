@@ -1,4 +1,4 @@
-"""What a release says of itself is the same in all places."""
+"""The facts of a release are the same in all places."""
 
 import re
 import shutil

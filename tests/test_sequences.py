@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings(
 
 
 def outcome(call):
-    """Return what a call gives, or the error that it raises."""
+    """Return the result of a call, or the error that it raises."""
     try:
         return call(), None
     except ValueError as error:

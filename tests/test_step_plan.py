@@ -134,7 +134,7 @@ def test_steps_are_those_of_the_reference(step):
 
 
 def check(plan, found, what, uids):
-    """Check what has to hold of any plan."""
+    """Check the conditions that hold for any plan."""
     rows = len(what[0])
     written = np.concatenate([shard.rows for shards in found for shard in shards])
     padding = np.concatenate([shard.is_padding for shards in found for shard in shards])

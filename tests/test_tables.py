@@ -150,7 +150,7 @@ def test_duckdb():
 
 
 def unread():
-    """Make what gives its rows when it is asked, by the call that its error names."""
+    """Yield functions that make objects without rows in memory, and the call that reads them."""
     from pyarrow import dataset
 
     table = pa.Table.from_pylist(ROWS)

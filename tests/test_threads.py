@@ -1,4 +1,4 @@
-"""Threads that share what they may share, with the GIL and without it."""
+"""Threads that share objects as documented, with the GIL and without it."""
 
 import subprocess
 import sys

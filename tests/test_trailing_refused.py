@@ -86,7 +86,7 @@ SEQUENCES = [list, tuple, as_strided_nested, as_tensors, as_device_tensors, as_o
 """Sequences of rows, each of which has a shape of its own."""
 
 NO_NUMBERS = [as_nested_lists, as_arrow_list_of_lists]
-"""What is no row of numbers at all."""
+"""Inputs that are no rows of numbers."""
 
 
 @pytest.mark.parametrize("k", [1, 3, 0])

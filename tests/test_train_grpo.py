@@ -111,7 +111,7 @@ def test_the_seed_decides():
 
 
 def test_steps_are_timed():
-    """The timer holds what each pass computed, to fit costs to."""
+    """The timer holds the work of each pass, to fit costs to."""
     learner = Learner(replace(OPTIONS, dtype="float32"))
     columns = learner.play(0).columns(OPTIONS.samples)
     for rows in (6, 12, 18, 24, 30, 31):

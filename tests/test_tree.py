@@ -134,7 +134,7 @@ LAYOUTS = [
 
 
 def unrouted(batch):
-    """Leave out what rows that share tokens have of the first one."""
+    """Return a batch without routes: rows that share tokens have those of the first row."""
     return {k: v for k, v in batch.items() if k not in ("routed_experts", "router_padding_mask")}
 
 
@@ -206,7 +206,7 @@ def test_some_bins(drawn, array_type):
         for old, new, has_one in zip(before[row], after[number], is_led, strict=True):
             bin_, column = divmod(int(old), width)
             assert int(new) == (bins.index(bin_) * width + column if has_one else 0)
-    # What the same rows alone would be, but for where they lie.
+    # The result of the same rows alone, except for their positions.
     alone = fc.build_batch(**data._asdict(), **options, layout="jagged")
     every = alone.select(fc.planning.Shard(rows, [False] * len(rows), len(data.prompts)))
     again = found.to_layout("jagged")

@@ -30,7 +30,7 @@ ROOMY = fc.Tree(1 << 20)
 
 
 class Put:
-    """What workers have put, joined, with everything carried in between."""
+    """The joined parts of workers; every object is carried between processes."""
 
     def __init__(self, blocks, **options):
         put = [

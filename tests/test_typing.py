@@ -26,7 +26,7 @@ follow_imports = skip
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
-    """Keep what mypy found out of NumPy and of the package for the next program."""
+    """Keep mypy's cache of NumPy and of the package for the next program."""
     return tmp_path_factory.mktemp("mypy")
 
 

@@ -13,7 +13,7 @@ from fastcollate.testing.reference import assert_same
 
 
 class Doubled(list):
-    """Iterates over twice what it stores, as NumPy and torch see it."""
+    """Iterates over other items than it stores: twice the stored ones, and a 4."""
 
     def __iter__(self):
         return (2 * item for item in [*super().__iter__(), 4])

@@ -27,7 +27,7 @@ class Peer(NamedTuple):
     """Ours with the same bins."""
     pack: Callable[[Any, int], Bins]
     prepare: Callable[[Lengths], Any]
-    """Makes what it takes of lengths, outside the time."""
+    """Converts lengths to the input of `pack`, outside the measured time."""
 
 
 def peers() -> list[Peer]:

@@ -33,7 +33,7 @@ PARTS = (
         "copies",
         "Copies",
         '`batch.to("cuda", non_blocking=True)`, which is one copy, and `.to` of each tensor, until '
-        "all has arrived;\nin brackets the share of what the *bus* gives: `copy_` of one pinned "
+        "all has arrived;\nin brackets the share of the speed of the *bus*: `copy_` of one pinned "
         "block of as many bytes.",
         tables.of_copies,
         "gpu_copies.svg",
@@ -96,7 +96,7 @@ def page(about: Mapping[str, str], results: Results) -> str:
 
 
 def _goals(results: Results) -> str:
-    copies = f"- One copy per batch is at {tables.percent(tables.OF_BUS)} of what the bus gives"
+    copies = f"- One copy per batch reaches {tables.percent(tables.OF_BUS)} of the speed of the bus"
     waiting = (
         f"- The device waits less than {tables.percent(tables.WAITING)} of its time with `prefetch`"
     )

@@ -11,10 +11,10 @@ Results = Mapping[str, Sequence[Figures]]
 """The figures of each part, by size of the batch."""
 
 OF_BUS = 0.9
-"""Goal: how fast one copy per batch is, of what the bus gives."""
+"""Goal: the speed of one copy per batch, as a share of the speed of the bus."""
 
 WAITING = 0.01
-"""Goal: below which share of its time a device waits for prefetched batches."""
+"""Goal: the share of its time that a device waits for prefetched batches is below this."""
 
 PINNING = ("pageable, first", "pageable, recycled", "pinned, first", "pinned, recycled")
 COPIES = ("one copy, pinned", "per tensor, pinned", "one copy, pageable", "per tensor, pageable")

@@ -22,16 +22,16 @@ from device.batches import build, bytes_of
 from device.machines import Machine
 
 FACTORS = (1, 2, 5)
-"""How many times as long a step takes as its batch does without prefetching."""
+"""Times of a step, relative to the time of its batch without prefetching."""
 
 WARM_UP = 3
 """Steps that are not counted: memory is taken, and processes start."""
 
 WIDTHS, LEAST = (8192, 4096, 2048, 1024, 512, 256), 8
-"""Of the matrices, and how many multiplications a step has at least, but for the smallest."""
+"""Widths of the matrices, and the least number of multiplications of all steps but the smallest."""
 
 SHARED_MEMORY = Path("/dev/shm")
-"""Where workers put what they send, on Linux."""
+"""The folder of the memory that workers send, on Linux."""
 
 WORKERS = min(4, os.cpu_count() or 1)
 """Processes of a DataLoader."""

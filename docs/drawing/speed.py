@@ -44,7 +44,7 @@ class Bar(NamedTuple):
 
     name: str
     other: str
-    """What is compared with, if lines differ in it."""
+    """The implementation compared with, if it differs between lines."""
     here: float
     """Seconds."""
     there: float

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import fastcollate as fc
 
 TIMEOUT = timedelta(minutes=2)
-"""How long ranks wait for each other."""
+"""The longest wait of a rank for the others."""
 
 
 @dataclass(frozen=True)

@@ -34,11 +34,11 @@ class Report:
     """One per mini-batch, of all ranks together."""
     turns: int
     rows: int
-    """How many were made of the turns."""
+    """The number of rows built from the turns."""
     positions: int
-    """How many the model read in order to learn, with padding, on all ranks together."""
+    """The number of positions in the training input, with padding, on all ranks together."""
     seconds: dict[str, float]
-    """What took how long, on the first rank."""
+    """Time of each part, by its name, on the first rank."""
 
 
 class Clock:

@@ -34,7 +34,7 @@ class Rollouts:
     trajectory_ids: list[str] = field(default_factory=list)
     is_last_step: list[bool] = field(default_factory=list)
     encodings: list[str] = field(default_factory=list)
-    """How prompts continue: `"tokens"` (earlier ids, exactly) or `"text"` (encoded afresh)."""
+    """The start of later prompts: `"tokens"` (the earlier ids) or `"text"` (encoded afresh)."""
 
     def __len__(self) -> int:
         return len(self.prompts)

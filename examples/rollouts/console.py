@@ -27,7 +27,7 @@ _OF_THE_MACHINE = re.compile(rf"(?<=0x)[0-9a-f]{{6,}}|{re.escape(sysconfig.get_p
 
 
 class Observation(NamedTuple):
-    """What the console printed after one statement."""
+    """The output of the console after one statement."""
 
     text: str
     exception: str | None

@@ -171,7 +171,7 @@ def play(
 
 
 def summary(turns: list[Turn]) -> Table:
-    """Count what was recorded."""
+    """Return a table of the numbers of recorded turns, by encoding."""
     columns = [[turn for turn in turns if turn["encoding"] == kind] for kind in ENCODINGS]
     table = Table("encoding", title="Recorded rollouts", title_justify="left")
     for kind in ENCODINGS:

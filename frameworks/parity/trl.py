@@ -90,7 +90,7 @@ def language_modeling(
 def preference(
     samples: list[dict[str, Any]], pad_token_id: int, pad_to_multiple_of: int | None
 ) -> dict[str, Any]:
-    """Do what TRL's ``DataCollatorForPreference`` does."""
+    """Return the batch of TRL's ``DataCollatorForPreference``."""
     fields = {}
     outputs = {key: key for key in ("input_ids", "attention_mask", "completion_mask")}
     if "ref_chosen_logps" in samples[0]:

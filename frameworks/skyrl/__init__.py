@@ -1,4 +1,4 @@
-"""What SkyRL does."""
+"""Ports of SkyRL's functions."""
 
 from frameworks.skyrl.batch_tensors import (
     convert_prompts_responses_to_batch_tensors,

@@ -1,4 +1,4 @@
-"""What SkyRL's functions do, in loops of our own."""
+"""Ports of SkyRL's functions for batch tensors, as loops."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def convert_prompts_responses_to_batch_tensors(
     logprobs: Sequence[list[float]] | None = None,
     rollout_expert_indices: Sequence[Array] | None = None,
 ) -> tuple[torch.Tensor | None, ...]:
-    """Do what SkyRL's function of this name does, in loops of our own.
+    """Return the results of SkyRL's function of this name, by loops.
 
     Parameters
     ----------
@@ -124,7 +124,7 @@ def make_router_padding_mask(
     Returns
     -------
     torch.Tensor
-        Bool (B, W): True on padding and on real tokens behind the captured ones.
+        Bool (B, W): True on padding and on real tokens after the captured ones.
 
     Raises
     ------

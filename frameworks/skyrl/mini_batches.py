@@ -1,4 +1,4 @@
-"""How SkyRL finds prompts and mini-batches, row by row."""
+"""Ports of SkyRL's boundaries of prompts and mini-batches, row by row."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def compute_prompt_boundaries(uids: Sequence[str]) -> list[tuple[int, int]]:
-    """Do what SkyRL's function of this name does: this is the peer in the benchmarks.
+    """Return the result of SkyRL's function of this name: this is the peer in the benchmarks.
 
     Raises
     ------
@@ -42,7 +42,7 @@ def compute_prompt_mini_batch_boundaries(
     is_stepwise: bool,
     n_samples_per_prompt: int,
 ) -> list[tuple[int, int]]:
-    """Do what SkyRL's function of this name does.
+    """Return the result of SkyRL's function of this name.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""How SkyRL collates examples of supervised fine-tuning, token by token."""
+"""Ports of SkyRL's collators for supervised fine-tuning, token by token."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Examples = Sequence[Mapping[str, Any]]
 
 
 def collate_sft_batch(examples: Examples, pad_token_id: Any) -> dict[str, Any]:
-    """Do what SkyRL's function of this name does: a left-padded batch.
+    """Return a left-padded batch, as SkyRL's function of this name.
 
     Parameters
     ----------
@@ -67,7 +67,7 @@ def collate_sft_batch(examples: Examples, pad_token_id: Any) -> dict[str, Any]:
 
 
 def collate_default(examples: Examples, pad_token_id: Any) -> dict[str, Any]:
-    """Do what SkyRL's ``DefaultCollator`` does: the loss mask is divided by its sum.
+    """Return the batch of SkyRL's ``DefaultCollator``: the loss mask is divided by its sum.
 
     Returns
     -------
@@ -90,14 +90,14 @@ def collate_packed(
     dp_size: int,
     is_limited: bool = True,
 ) -> dict[str, Any]:
-    """Do what SkyRL's ``PackedDataCollator`` does to a batch of training.
+    """Return the training batch of SkyRL's ``PackedDataCollator``.
 
     Parameters
     ----------
     examples
         As of `collate_sft_batch`, without images.
     pad_token_id
-        The id between and behind examples.
+        The id between and after examples.
     capacity
         How many positions a row may have, or tokens, or one place if that is more.
     align_size
@@ -180,7 +180,7 @@ def collate_packed(
 def packed_align_size(
     tp_size: int, cp_size: int, fp8_enabled: bool = False, fp8_recipe: str | None = None
 ) -> int:
-    """Return what SkyRL rounds an example's place up to.
+    """Return the number whose multiples SkyRL rounds the length of an example's place up to.
 
     Returns
     -------
@@ -206,6 +206,6 @@ def packed_align_size(
 
 
 def packed_align_size_of_0_3(tp_size: int, cp_size: int, fp8_enabled: bool = False) -> int:
-    """Return what SkyRL 0.3.0 rounds an example's place up to: it knows no recipes."""
+    """Return the number for SkyRL 0.3.0, which has no recipes."""
     size = 2 * tp_size * cp_size if cp_size > 1 else tp_size
     return math.lcm(size, 16 * cp_size) if fp8_enabled else size

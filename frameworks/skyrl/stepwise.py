@@ -1,4 +1,4 @@
-"""How SkyRL merges the turns of a trajectory, on lists."""
+"""Port of SkyRL's merge of the turns of a trajectory, on lists."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ KEYS = (
     *("trajectory_generation_times", "trajectory_time_splits", "trajectory_ids", "is_last_step"),
     "rollout_metrics",
 )
-"""What a merged output has, in this order."""
+"""Keys of a merged output, in this order."""
 
 REFUSED = ("rollout_expert_indices", "pixel_values", "image_grid_thw")
 
 
 def merge_stepwise_output(generator_output: Mapping[str, Any]) -> dict[str, Any]:
-    """Do what SkyRL's function of this name does, turn by turn.
+    """Return the result of SkyRL's function of this name, turn by turn.
 
     The tokens so far are joined, cut out of the next prompt and compared at every turn, as there:
     this is the peer in the benchmarks.
@@ -31,7 +31,7 @@ def merge_stepwise_output(generator_output: Mapping[str, Any]) -> dict[str, Any]
         ``rewards``, lists or numbers; ``trajectory_ids`` and ``is_last_step``; and if there are any
         ``rollout_logprobs``, lists, ``rollout_sample_support``, arrays (tokens, k), and
         ``stop_reasons``. A trajectory ends where ``is_last_step``
-        is true; turns behind the last such one are left out.
+        is true; turns after the last such one are left out.
 
     Returns
     -------

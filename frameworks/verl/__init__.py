@@ -1,4 +1,4 @@
-"""What verl does."""
+"""Ports of verl's functions."""
 
 from frameworks.verl.padding import no_padding_loops, response_outputs_loops
 from frameworks.verl.rollouts import clipped_losses, grpo_loops, rollout_loops

@@ -1,4 +1,4 @@
-"""How verl takes the padding out of batches and outputs, and puts it back, row by row."""
+"""Ports of verl's functions that remove and restore padding, row by row."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 def no_padding_loops(
     padded: Sequence[Sequence[Any]], mask: Sequence[Sequence[Any]]
 ) -> list[list[Any]]:
-    """Keep what the mask has, of each row."""
+    """Return the values of each row at positions where the mask is true."""
     return [
         [value for value, kept in zip(row, row_mask, strict=True) if kept]
         for row, row_mask in zip(padded, mask, strict=True)
@@ -23,7 +23,7 @@ def response_outputs_loops(
     width: int,
     zero: Any,
 ) -> list[list[Any]]:
-    """Take what predicts responses, one place before them, out of values of whole rows."""
+    """Return the values one position before each response token, out of values of whole rows."""
     rows = []
     end = 0
     for prompt_len, response_len in zip(prompt_lens, response_lens, strict=True):

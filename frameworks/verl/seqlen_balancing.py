@@ -1,4 +1,4 @@
-"""How verl splits batches into micro-batches, row by row."""
+"""Ports of verl's division of batches into micro-batches, row by row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How verl makes rows that only fill up a batch, field by field."""
+"""Ports of verl's functions that make padding rows, field by field."""
 
 from __future__ import annotations
 
