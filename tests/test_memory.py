@@ -119,8 +119,8 @@ def test_outputs_lie_on_cache_lines(array_type, pool):
             assert np.asarray(value).__array_interface__["data"][0] % 64 == 0
 
 
-# What sees an output: a view of it, and how to read the view. Every one of them has to keep the
-# memory from being recycled, after the output itself and the batch are gone.
+# Views of an output, with functions that read them. Each has to keep the memory from being
+# recycled, after the output itself and the batch are gone.
 VIEWS_OF_ARRAYS = {
     "itself": lambda array: array,
     "rows": lambda array: array[1:],

@@ -62,7 +62,7 @@ def test_equals_the_loops(layout, data):
 @given(data=st.data())
 def test_selected_rows_are_those_built_from_turns(layout, data):
     turns, _, options, shard = data.draw(cases(layout))
-    # What a batch's widths were rounded to is not known when it is widened for synthetic rows.
+    # A batch that is widened for synthetic rows has no record of the multiple of its widths.
     is_wide = any(turns.prompts) and any(turns.responses)
     assume(is_wide or isinstance(options["layout"], str))
     arguments = {**turns._asdict(), **options, "array_type": "numpy"}

@@ -166,7 +166,7 @@ def test_values_go_back_to_rows(drawn, array_type):
     assert rows_of(batch.gather(batch.targets)) == data.responses
     tokens = batch.gather(batch.input_ids, of="sequence", shift="none")
     assert rows_of(tokens) == data.responses
-    # What stands at a position is about the token that follows on it in each row.
+    # The value at a position is about the token after it in each row.
     bins, width = batch.input_ids.shape
     places = np.arange(bins * width).reshape(bins, width)
     if array_type == "torch":
