@@ -15,11 +15,12 @@ import fastcollate as fc
 
 NEEDS = (  # the reason to skip a snippet that matches, unless the condition holds
     (r"\bray\.(get|put_turns|plan_step|collate)\b", lambda: False, "in test_docs_ray.py"),
+    (r"\bSFTTrainer\b", lambda: False, "in test_trl_trainers.py"),
     *(
         (rf"\b{pattern}\b", lambda name=name: find_spec(name) is not None, f"needs {name}")
         for pattern, name in {
             "pyarrow": "pyarrow", "polars": "polars", "duckdb": "duckdb", "pandas": "pandas",
-            "datasets": "datasets", "Trainer": "accelerate", "SFTTrainer": "trl",
+            "datasets": "datasets", "Trainer": "accelerate",
             "nemo_rl.distributed": "nemo_rl", "import transformers": "transformers",
             "for_ray_data": "ray", "tokenizer": "tokenizers", "model": "transformers",
             "model_logprobs": "transformers", "flex_model": "transformers",

@@ -54,3 +54,9 @@ def test_losses_are_the_same(found, name, runs):
 
 def test_the_trainer_calls_ours(found):
     assert "trl.trainer.sft_trainer.pack_dataset" in found["bindings"]
+
+
+def test_the_snippets_of_the_page(found):
+    patched, packed, preferences = found["page"]
+    assert patched == packed
+    assert len(set(patched)) == len(set(preferences)) == 3

@@ -1,14 +1,18 @@
 """Train by TRL with its own functions and with ours, and print the losses as JSON."""
 
 import copy
+import functools
 import json
+import os
 import random
 import sys
 import tempfile
 
 import datasets
+import docs_setup
 import transformers
 from small_llama import llama
+from test_docs import SNIPPETS, run
 from tokenizers import Tokenizer, models, pre_tokenizers
 from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
@@ -96,6 +100,40 @@ def dpo(folder, collator=None):
     return losses(trainer)
 
 
+def page(folder):
+    """Run all snippets of docs/frameworks/trl.md, and train by the trainers that they make."""
+    os.chdir(folder)
+    tokenizer().save_pretrained("model")
+    llama().save_pretrained("model")
+    words = list(texts(48))
+    pairs = {"prompt": words[:16], "chosen": words[16:32], "rejected": words[32:]}
+    trainers = []
+
+    def kept(trainer):
+        @functools.wraps(trainer)
+        def make(*args, **kwargs):
+            trainers.append(trainer(*args, **kwargs))
+            return trainers[-1]
+
+        return make
+
+    names = docs_setup.trl()
+    names |= {
+        "fc": fc,
+        "model": "model",
+        "dataset": datasets.Dataset(names["dataset"]),
+        "preferences": datasets.Dataset.from_dict(pairs),
+        "SFTConfig": functools.partial(SFTConfig, **options("output")),
+        "DPOConfig": functools.partial(DPOConfig, **options("output")),
+        "SFTTrainer": kept(SFTTrainer),
+        "DPOTrainer": kept(DPOTrainer),
+    }
+    for snippet in SNIPPETS["docs/frameworks/trl.md"]:
+        run(snippet, names)
+    compat.unpatch()
+    return [losses(trainer) for trainer in trainers]
+
+
 def main():
     datasets.disable_progress_bars()
     found = {}
@@ -106,6 +144,7 @@ def main():
                 found[f"sft {strategy}"].append(sft(folder, strategy))
         found["sft bfd_split"].append(sft(folder, "bfd_split", SFT))
         found["dpo"] = [dpo(folder), dpo(folder, DPO)]
+        found["page"] = page(folder)
     found["bindings"] = patched.bindings
     # TRL's trainers print their logs.
     print(json.dumps(found), file=sys.stderr)
