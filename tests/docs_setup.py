@@ -14,6 +14,7 @@ from small_llama import SIZES, llama
 import fastcollate as fc
 
 NEEDS = (  # the reason to skip a snippet that matches, unless the condition holds
+    (r"\bskyrl\.train\b", lambda: find_spec("skyrl") is not None, "needs skyrl"),
     (r"\bray\.(get|put_turns|plan_step|collate)\b", lambda: False, "in test_docs_ray.py"),
     (r"\bSFTTrainer\b", lambda: False, "in test_trl_trainers.py"),
     *(
@@ -24,7 +25,7 @@ NEEDS = (  # the reason to skip a snippet that matches, unless the condition hol
             "nemo_rl.distributed": "nemo_rl", "import transformers": "transformers",
             "for_ray_data": "ray", "tokenizer": "tokenizers", "model": "transformers",
             "model_logprobs": "transformers", "flex_model": "transformers",
-            "windowed_model": "transformers", "skyrl.train": "skyrl",
+            "windowed_model": "transformers",
             "verl.patch": "verl",
         }.items()
     ),

@@ -48,6 +48,13 @@ def test_every_public_function_is_compared_or_a_reason_is_given(name):
     assert VERIFIED.keys() == FRAMEWORKS.keys()
 
 
+@pytest.fixture
+def few_cases(monkeypatch):
+    """Draw less, since `make parity` compares on thousands of cases."""
+    monkeypatch.setattr(running, "CASES_PER_SEED", 4)
+
+
+@pytest.mark.usefixtures("few_cases")
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_differs(name):
     peer = peer_of(name)
@@ -66,6 +73,7 @@ BREAKABLE = [
 ]
 
 
+@pytest.mark.usefixtures("few_cases")
 @pytest.mark.parametrize(("name", "names", "function"), BREAKABLE)
 def test_a_broken_function_is_found(name, names, function, monkeypatch):
     peer = peer_of(name)
