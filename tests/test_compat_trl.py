@@ -270,3 +270,9 @@ def test_the_format_of_an_iterable_dataset_stays(datasets):
     dataset = IterableDataset(table).with_format("numpy")
     dataset._formatting = types.SimpleNamespace(format_type="numpy")
     assert pack_dataset(dataset, 5).format["type"] == "numpy"
+
+
+def test_without_pyarrow(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError, match=r"^pack_dataset needs pyarrow: pip install pyarrow$"):
+        pack_dataset(pa.table({"a": [[1]]}), 4)

@@ -270,6 +270,24 @@ def test_rows_without_tokens():
         (3, (4,), TypeError, "batch is 3"),
         ({"input_ids": torch.zeros(2, 3)}, (4,), KeyError, "attention_mask"),
         ({**padded([3]), "attention_mask": [[1]]}, (4,), TypeError, "attention_mask is"),
+        (
+            {**padded([3, 1]), "attention_mask": torch.tensor([[1, 1, 1], [-1, -1, -1]])},
+            (4,),
+            ValueError,
+            r"^attention_mask\[1\] has the sum -3; pass 1 for tokens and 0 for padding$",
+        ),
+        (
+            padded([3], dtype=torch.float32),
+            (4,),
+            TypeError,
+            r"^attention_mask is float32 Tensor of shape \(1, 3\); pass integers or bools$",
+        ),
+        (
+            {**padded([1]), "attention_mask": np.array([[np.nan]])},
+            (4,),
+            TypeError,
+            r"^attention_mask is float64 ndarray",
+        ),
     ],
 )
 def test_bad_input(batch, args, error, message):

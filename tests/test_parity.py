@@ -1,7 +1,10 @@
 """The comparison with frameworks covers all of compat, and finds and names what differs."""
 
 import itertools
+import os
 import re
+import subprocess
+import sys
 import types
 from importlib import import_module
 
@@ -101,7 +104,7 @@ def test_a_wrong_value_is_named(monkeypatch, capsys):
         return packed.set_column(packed.column_names.index("input_ids"), "input_ids", column)
 
     monkeypatch.setattr(compat, "pack_dataset", wrong)
-    assert main(["trl", "--seconds", "0", "--seed", "3"]) == 1
+    assert main(["trl", "--seconds", "0.01", "--seed", "3"]) == 1
     printed = capsys.readouterr().out
     assert "DIFFERS" in printed
     expected = (
@@ -180,6 +183,54 @@ def test_what_is_missing(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         main(["slime"])
     assert "unknown framework slime; pass some of nemo_rl," in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
+def test_times_that_are_not_positive_and_finite(seconds, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["trl", "--seconds", seconds])
+    error = capsys.readouterr().err.splitlines()[-1]
+    assert error.endswith(f"seconds is {float(seconds)}; pass a number above 0")
+
+
+def test_ctrl_c(monkeypatch):
+    def interrupt(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Framework, "peer", interrupt)
+    assert main(["trl"]) == 130
+
+
+WITHOUT = """
+import sys
+sys.modules[{name!r}] = None  # Python then acts as if it were not installed
+from frameworks.parity.__main__ import main
+sys.exit(main(["verl", "--seconds", "0.01"]))
+"""
+
+
+def run_python(*arguments, **options):
+    """Run Python where this process finds its modules."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    options = {"stderr": subprocess.PIPE, "env": environment, "text": True, **options}
+    return subprocess.run([sys.executable, *arguments], check=False, **options)
+
+
+@pytest.mark.parametrize("name", ["hypothesis", "pyarrow", "torch"])
+def test_missing_packages(name):
+    run = run_python("-c", WITHOUT.format(name=name))
+    assert run.returncode == 2
+    expected = f"error: {name} is not installed; run: pip install {name}"
+    assert run.stderr.splitlines()[-1] == f"python -m frameworks.parity: {expected}"
+    assert "Traceback" not in run.stderr
+
+
+def test_a_closed_pipe():
+    reader, writer = os.pipe()
+    os.close(reader)
+    run = run_python("-m", "frameworks.parity", "nemo_rl", "--seconds", "0.01", stdout=writer)
+    os.close(writer)
+    assert (run.returncode, run.stderr) == (1, "")
 
 
 def ints(values, dtype=np.int64):

@@ -97,7 +97,7 @@ def refused(arguments, monkeypatch, capsys):
     return capsys.readouterr().err.splitlines()[-1]
 
 
-@pytest.mark.parametrize("device", ["cuda:99", "nowhere"])
+@pytest.mark.parametrize("device", ["cuda:99", "meta", "nowhere"])
 def test_devices_that_cannot_be_used(device, monkeypatch, capsys):
     pytest.importorskip("torch")
     error = refused(["--device", device], monkeypatch, capsys)

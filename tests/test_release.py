@@ -48,6 +48,25 @@ def test_releases_are_built_and_checked_with_the_tools_of_the_other_tasks():
     }
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="needs bash")
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["build"], "''; pass a target, such as x86_64-unknown-linux-gnu"),
+        (["test"], "''; pass a target, such as x86_64-unknown-linux-gnu"),
+        (["test", "banana"], "'banana'; pass a target, such as x86_64-unknown-linux-gnu"),
+        (["version"], "''; pass a tag, such as v0.1.0"),
+    ],
+)
+def test_arguments_that_the_wheel_script_does_not_take(arguments, expected):
+    script = ROOT / ".ci/wheels"
+    if not script.exists():
+        pytest.skip("needs a checkout")
+    run = subprocess.run([script, *arguments], capture_output=True, text=True, check=False)
+    assert run.returncode == 2
+    assert run.stderr == f".ci/wheels {arguments[0]}: the argument is {expected}\n"
+
+
 @pytest.mark.slow
 def test_the_sdist_has_what_a_build_needs(tmp_path):
     maturin = shutil.which("maturin", path=Path(sys.executable).parent)

@@ -66,11 +66,11 @@ def read_arguments(description: str | None, steps: int) -> argparse.Namespace:
 
 
 def check_device(parser: argparse.ArgumentParser, device: str) -> None:
-    """Exit with one line if torch cannot use a device."""
+    """Exit with one line if torch cannot compute on a device, or copy values from it."""
     import torch
 
     try:
-        torch.empty(0, device=device)
+        torch.zeros(1, device=device).cpu()
     except (RuntimeError, AssertionError) as error:  # AssertionError: torch built without it
         reason = str(error).partition("\n")[0]
         parser.error(

@@ -144,8 +144,10 @@ def _packed_batch(examples: Any, seq_length: int, strategy: str) -> Any:
 
 def _as_table(dataset: Any) -> Any:
     """Return a pyarrow table over the memory of an object that exports Arrow."""
-    import pyarrow as pa
-
+    try:
+        import pyarrow as pa
+    except ModuleNotFoundError as error:
+        raise ImportError("pack_dataset needs pyarrow: pip install pyarrow") from error
     if isinstance(dataset, pa.Table):
         return dataset
     if isinstance(dataset, pa.RecordBatch):

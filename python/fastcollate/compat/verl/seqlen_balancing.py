@@ -9,12 +9,12 @@ import numpy as np
 
 from fastcollate import _fastcollate
 from fastcollate.arguments import checked_count, checked_int, checked_integer, id_list
-from fastcollate.arrays import describe, is_array, places_of, to_numpy
+from fastcollate.arrays import describe, dtype_name, is_array, places_of, to_numpy
 from fastcollate.batch import Batch
 from fastcollate.compat.verl.mappings import is_tensordict, jagged_lengths, picked
 from fastcollate.plan.costs import checked_weights, flops_costs
 from fastcollate.plan.grouping import starts_of
-from fastcollate.plan.lengths import Integers, checked_lengths
+from fastcollate.plan.lengths import MAX_TOKENS, Integers, checked_lengths
 from fastcollate.plan.partitioning import lists_of
 from fastcollate.plan.shard import Shard
 
@@ -228,7 +228,7 @@ def rearrange_micro_batches(
     batch
         N rows: a TensorDict, a dict, or a :class:`fastcollate.Batch`. The first two have either
         ``input_ids``, a jagged nested tensor or a :class:`fastcollate.Ragged`, or
-        ``attention_mask`` ``(N, S)``, a tensor or an array.
+        ``attention_mask`` ``(N, S)``, a tensor or an array of integers or bools.
     max_token_len
         Most tokens of a micro-batch.
     dp_group
@@ -258,10 +258,12 @@ def rearrange_micro_batches(
     ------
     AssertionError
         `max_token_len` is less than the width S, or, without one, than the longest row; N is no
-        multiple of `force_group_size`. Other ranks of the group then get a ValueError.
+        multiple of `force_group_size`.
     ValueError
         There are no rows, or too few for the number of micro-batches; rows that stay together have
-        more tokens than `max_token_len`; `num_batches_divided_by` or `force_group_size` is below 1.
+        more tokens than `max_token_len`; `num_batches_divided_by` or `force_group_size` is below 1;
+        the sum of a row of ``attention_mask`` is negative or above 2**31; another rank of the group
+        raised an error for its batch.
     TypeError
         An argument is of another type than above.
 
@@ -278,13 +280,13 @@ def rearrange_micro_batches(
         step = checked_count("num_batches_divided_by", num_batches_divided_by, "a number")
     if min_num_micro_batch is not None:
         least = checked_int("min_num_micro_batch", min_num_micro_batch, "a number")
-    lengths, longest = _lengths(batch)
-    num_rows = len(lengths)
-    refusal = _refusal(num_rows, longest, limit, group_size)
     ranks = _Ranks(dp_group if same_micro_num_in_dp else None)
-    if refusal is not None:
+    try:
+        lengths = _checked_rows(batch, limit, group_size)
+    except Exception:
         ranks.most(1, 0, 0, 0)
-        raise refusal
+        raise
+    num_rows = len(lengths)
 
     costs = flops_costs(lengths).reshape(-1, group_size).sum(1)
     lengths = lengths.reshape(-1, group_size).sum(1)
@@ -318,21 +320,23 @@ def rearrange_micro_batches(
     return [_micro_batch(batch, num_rows, rows) for rows in indices], indices
 
 
-def _refusal(num_rows: int, longest: int, limit: int, group_size: int) -> Exception | None:
-    """Return the error of a rank's own batch, if any, before communicating."""
+def _checked_rows(batch: Any, limit: int, group_size: int) -> Integers:
+    """Return the tokens of each row, without communicating."""
+    lengths, longest = _lengths(batch)
+    num_rows = len(lengths)
     if num_rows == 0:
-        return ValueError("batch has no rows; pass at least one")
+        raise ValueError("batch has no rows; pass at least one")
     if limit < longest:
-        return AssertionError(
+        raise AssertionError(
             f"max_token_len is {limit}, but the batch is {longest} tokens wide; pass at least "
             f"{longest}"
         )
     if num_rows % group_size != 0:
-        return AssertionError(
+        raise AssertionError(
             f"batch has {num_rows} rows, which force_group_size={group_size} does not divide; pass "
             f"a multiple of {group_size} rows"
         )
-    return None
+    return lengths
 
 
 class _Ranks:
@@ -374,7 +378,13 @@ def _lengths(batch: Any) -> tuple[Integers, int]:
     mask = batch["attention_mask"]
     if not is_array(mask) or mask.ndim != 2:
         raise TypeError(f"attention_mask is {describe(mask)}; pass one of shape (rows, tokens)")
+    if not dtype_name(mask.dtype).startswith(("int", "uint", "bool")):
+        raise TypeError(f"attention_mask is {describe(mask)}; pass integers or bools")
     lengths = np.asarray(to_numpy(mask.sum(1))).astype(np.int64)
+    if (row := _fastcollate.first_no_length(lengths, MAX_TOKENS)) is not None:
+        raise ValueError(
+            f"attention_mask[{row}] has the sum {lengths[row]}; pass 1 for tokens and 0 for padding"
+        )
     return lengths, int(mask.shape[1])
 
 
