@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import sys
+from email.message import Message
 from types import SimpleNamespace
 
 import pytest
@@ -24,7 +25,9 @@ def skyrl(monkeypatch):
     version = installed.version("skyrl")
     if version is None:
         pytest.skip("SkyRL was not downloaded (make peers)")
-    monkeypatch.setattr(importlib.metadata, "version", lambda name: version)
+    metadata = Message()
+    metadata["Version"] = version
+    monkeypatch.setattr(importlib.metadata, "metadata", lambda name: metadata)
     with installed.as_installed("skyrl"):
         yield {name: sys.modules[name] for name in MODULES}
 

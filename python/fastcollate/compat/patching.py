@@ -221,16 +221,17 @@ class Patcher:
         """
         verified = VERIFIED[self.package]
         pip_install = f"pip install {self.package}=={verified[-1]}"
-        version: str | None = None  # as of broken metadata
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            version = importlib.metadata.version(self.package)
-        if version is None:
+        versions: list[str] = []  # empty, too, if the metadata are broken
+        with contextlib.suppress(ModuleNotFoundError, FileNotFoundError):
+            versions = importlib.metadata.metadata(self.package).get_all("Version") or []
+        if not versions:
             if self.package not in sys.modules and importlib.util.find_spec(self.package) is None:
                 raise ImportError(f"{self.framework} is not installed; {pip_install}")
             raise RuntimeError(
                 f"{self.framework} can be imported, but its version cannot be verified, since it "
                 f"was not installed by pip; {pip_install}"
             )
+        version = versions[0]
         if version.partition("+")[0] not in verified:
             raise RuntimeError(
                 f"{self.framework} {version} is installed, but {self.compat}.patch() has been "
