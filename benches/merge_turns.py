@@ -18,7 +18,7 @@ SkyRL
 memcmp
     The bare comparison of as many bytes: 4 a token for arrays, 8, a pointer, for lists.
 a token
-    What fastcollate takes for one token of a prompt or response.
+    Time of fastcollate for one token of a prompt or response.
 peak, peak of port
     Peak increase of the process's memory in a call, on fresh memory, as a multiple of the batch
     (Linux only).

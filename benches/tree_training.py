@@ -7,11 +7,11 @@ both (`examples/policy.py`): the only difference is the sharing.
 packed, tree
     Forward pass, backward pass and optimizer step over all rows, one mini-batch.
 packed/tree
-    How many times as long the packed rows take.
+    Time of packed rows, relative to that of trees.
 tokens
-    How many times as many tokens they have: 16/9.
+    Their tokens, relative to those of trees: 16/9.
 positions
-    How many times as many positions, with padding.
+    Their positions, with padding, relative to those of trees.
 build, mask
     For the tree, the times of `build_batch`, sharing and packing included, and of its masks.
 """

@@ -11,6 +11,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "extensions"))
 
+from repository_links import URL  # noqa: E402
+
 project = "fastcollate"
 author = "The fastcollate developers"
 copyright = "The fastcollate developers"
@@ -47,18 +49,15 @@ pygments_dark_style = "github-dark"
 html_title = "fastcollate"
 html_baseurl = "https://fastcollate.github.io/fastcollate/"
 html_copy_source = False  # llms_txt writes Markdown with absolute links
-REPOSITORY = "https://github.com/fastcollate/fastcollate"
 ICON = """<svg viewBox="0 0 16 16" fill="none" stroke="currentColor" stroke-width="1.5"
 aria-hidden="true">
 <circle cx="4" cy="3" r="2"/><circle cx="4" cy="13" r="2"/><circle cx="12" cy="5" r="2"/>
 <path d="M4 5v6M12 7c0 3-8 1-8 4"/></svg>"""
 html_theme_options = {
-    "source_repository": REPOSITORY,
+    "source_repository": URL,
     "source_branch": "main",
     "source_directory": "docs/",
-    "footer_icons": [
-        {"name": "Repository on GitHub", "url": REPOSITORY, "html": ICON, "class": ""}
-    ],
+    "footer_icons": [{"name": "Repository on GitHub", "url": URL, "html": ICON, "class": ""}],
 }
 html_static_path = ["static"]
 html_css_files = ["site.css"]

@@ -38,9 +38,9 @@ def pack_sequences(
         ``"concatenative"``, ``"first_fit_decreasing"``, ``"first_fit_shuffle"`` (whose order comes
         from Python's global generator) or ``"modified_first_fit_decreasing"``.
     capacity
-        How many tokens go into a bin.
+        Most tokens of a bin.
     min_bin_count, bin_count_multiple
-        How many bins there are at least, and what their number is a multiple of.
+        Least number of bins, and a divisor of their number.
     max_sequences_per_bin
         The same attribute of the concatenative packer; -1 for no limit.
 

@@ -18,7 +18,7 @@ def pack_dataset(columns: Columns, seq_length: int, strategy: str = "bfd") -> di
     columns
         Rows of values by name; a row has as many values in every column.
     seq_length
-        How many values a packed row has at most.
+        Most values of a packed row.
     strategy
         ``"bfd"``, ``"bfd_split"`` or ``"wrapped"``.
 

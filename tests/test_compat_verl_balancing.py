@@ -149,18 +149,10 @@ def test_micro_batches_are_those_of_verl(case):
 )
 def test_micro_batches_are_the_reference(lengths, limit, options):
     found = outcome(verl.rearrange_micro_batches, nested(lengths), limit, **options)
-    group_size = options.get("force_group_size", 1)
-    if len(lengths) % group_size:
+    if len(lengths) % options.get("force_group_size", 1):
         assert found is AssertionError
         return
-    expected = rearrange_loops(
-        [lengths],
-        limit,
-        multiple_of=options.get("num_batches_divided_by", 1),
-        least=options.get("min_num_micro_batch", 0),
-        by_cost=options.get("use_dynamic_bsz_balance", True),
-        group_size=group_size,
-    )
+    expected = rearrange_loops([lengths], limit, **options)
     indices = found if isinstance(found, type) else found[1]
     assert (ValueError if expected is None else expected[0]) == indices
     if there:
@@ -353,10 +345,6 @@ def test_ranks_get_the_same_number_of_micro_batches(tmp_path):
         elif not options.get("same_micro_num_in_dp", True):
             assert results == [rearrange_loops([each], limit)[0] for each in lengths]
         else:
-            expected = rearrange_loops(
-                lengths,
-                limit,
-                multiple_of=options.get("num_batches_divided_by", 1),
-                group_size=size,
-            )
+            options = {name: options[name] for name in options if name != "same_micro_num_in_dp"}
+            expected = rearrange_loops(lengths, limit, **options)
             assert results == ([ValueError] * 2 if expected is None else expected)

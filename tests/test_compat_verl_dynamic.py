@@ -148,30 +148,29 @@ OPTIONS = st.fixed_dictionaries(
         "num_batches_divided_by": st.integers(1, 3),
         "min_num_micro_batch": st.integers(1, 5),
         "use_dynamic_bsz_balance": st.booleans(),
-        "same_micro_num_in_dp": st.booleans(),
     },
 )
 
 
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=10), st.integers(5, 20), OPTIONS)
-def test_micro_batches_are_the_reference(lengths, limit, options):
+@given(
+    st.lists(st.integers(1, 9), min_size=1, max_size=10),
+    st.integers(5, 20),
+    OPTIONS,
+    st.booleans(),
+)
+def test_micro_batches_are_the_reference(lengths, limit, options, same_number):
     batch = data_proto(lengths)
-    found = outcome(verl.prepare_dynamic_batch, batch, limit, **options)
+    call = {**options, "same_micro_num_in_dp": same_number}  # without a group of ranks, no matter
+    found = outcome(verl.prepare_dynamic_batch, batch, limit, **call)
     if max(lengths) > limit:
         assert found is AssertionError
     else:
-        expected = rearrange_loops(
-            [lengths],
-            limit,
-            multiple_of=options.get("num_batches_divided_by", 1),
-            least=options.get("min_num_micro_batch", 0),
-            by_cost=options.get("use_dynamic_bsz_balance", True),
-        )
+        expected = rearrange_loops([lengths], limit, **options)
         assert (found if expected is None else found[1]) == (
             ValueError if expected is None else expected[0]
         )
     if there:
-        expected = outcome(there.prepare_dynamic_batch, batch, limit, **options)
+        expected = outcome(there.prepare_dynamic_batch, batch, limit, **call)
         assert_equal(found, expected)
     if not isinstance(found, type):
         assert_parts(batch, *found)

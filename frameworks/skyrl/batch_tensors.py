@@ -119,7 +119,7 @@ def make_router_padding_mask(
     attention_mask
         (B, W), not 0 on real tokens.
     captured_route_lengths
-        How many of each row's first real tokens have a route.
+        Number of tokens with a route in each row: its first real ones.
 
     Returns
     -------

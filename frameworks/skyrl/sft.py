@@ -99,7 +99,7 @@ def collate_packed(
     pad_token_id
         The id between and after examples.
     capacity
-        How many positions a row may have, or tokens, or one place if that is more.
+        Most positions of a row, or most tokens; at least the place of one example.
     align_size
         The multiple that an example's place in a row is rounded up to: `packed_align_size`.
     dp_size

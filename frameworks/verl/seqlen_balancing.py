@@ -16,10 +16,10 @@ def rearrange_loops(
     ranks: Sequence[Sequence[int]],
     limit: int,
     *,
-    multiple_of: int = 1,
-    least: int = 0,
-    by_cost: bool = True,
-    group_size: int = 1,
+    num_batches_divided_by: int = 1,
+    min_num_micro_batch: int = 0,
+    use_dynamic_bsz_balance: bool = True,
+    force_group_size: int = 1,
 ) -> list[list[Part]] | None:
     """Split the rows of ranks as verl's ``rearrange_micro_batches`` does.
 
@@ -29,12 +29,12 @@ def rearrange_loops(
         Tokens of the rows of each rank. All ranks get the same number of micro-batches.
     limit
         Tokens of a micro-batch.
-    multiple_of, least
-        What the number of micro-batches is a multiple of, and at least.
-    by_cost
-        Whether those that cost least come at both ends.
-    group_size
-        How many rows stay together.
+    num_batches_divided_by, min_num_micro_batch
+        A divisor of the number of micro-batches, and the least number.
+    use_dynamic_bsz_balance
+        True if the micro-batches of least cost come at both ends.
+    force_group_size
+        Number of consecutive rows that stay together.
 
     Returns
     -------
@@ -42,7 +42,10 @@ def rearrange_loops(
         The rows of each micro-batch of each rank; None if there are too few.
     """
     groups = [
-        [range(start, start + group_size) for start in range(0, len(lengths), group_size)]
+        [
+            range(start, start + force_group_size)
+            for start in range(0, len(lengths), force_group_size)
+        ]
         for lengths in ranks
     ]
     tokens = [
@@ -53,8 +56,9 @@ def rearrange_loops(
         [sum(24_576 * lengths[row] + lengths[row] ** 2 for row in group) for group in of_rank]
         for lengths, of_rank in zip(ranks, groups, strict=True)
     ]
-    count = max(1, least, *(min(len(each), -(-sum(each) // limit)) for each in tokens))
-    while count % multiple_of:
+    least = max(1, min_num_micro_batch)
+    count = max(least, *(min(len(each), -(-sum(each) // limit)) for each in tokens))
+    while count % num_batches_divided_by:
         count += 1
     while count <= min(map(len, tokens)):
         found = [
@@ -65,11 +69,11 @@ def rearrange_loops(
             return [
                 [
                     [row for group in part for row in of_rank[group]]
-                    for part in _by_cost(of_parts, cost, by_cost)
+                    for part in _by_cost(of_parts, cost, use_dynamic_bsz_balance)
                 ]
                 for of_parts, of_rank, cost in zip(parts, groups, costs, strict=True)
             ]
-        count += multiple_of
+        count += num_batches_divided_by
     return None
 
 

@@ -155,9 +155,7 @@ class Patcher:
         """
         with _LOCK:
             if self._count > 0:
-                self._check_intact()
-                self._count += 1
-                return self._patched
+                return self._counted()
         version = self.version()
         # Imports take locks of their own, so they cannot wait for each other and for this one.
         table, skipped = self._imported(version)
@@ -175,9 +173,7 @@ class Patcher:
                     self.unpatch,
                 )
                 logger.info("%s", self._patched)
-            self._check_intact()
-            self._count += 1
-            return self._patched
+            return self._counted()
 
     def unpatch(self) -> None:
         """Undo one call of ``patch()``; the last one restores the framework's own functions.
@@ -328,8 +324,8 @@ class Patcher:
                     since.append(each._replace(path=f"{name}.{row.name}", module=importer))
         return since
 
-    def _check_intact(self) -> None:
-        """Raise an error if a module lost its replacement since `patch`."""
+    def _counted(self) -> Patched:
+        """Count a call of `patch`; an error if a module lost its replacement since the first."""
         for each in self._bound:
             module = sys.modules.get(each.path.rpartition(".")[0])
             if module is not None and _namespace(module).get(each.name) is not each.replacement:
@@ -337,6 +333,8 @@ class Patcher:
                     f"{each.path} has been loaded or replaced since {self.compat}.patch(); call "
                     f"{self.compat}.unpatch() as often as patch() first"
                 )
+        self._count += 1
+        return self._patched
 
     def _warn_of_other_modules(self, bound: Sequence[_Bound]) -> None:
         """Log a warning of modules outside the framework that keep the originals."""

@@ -292,7 +292,7 @@ def merge_columns_loops(
     Parameters
     ----------
     merged
-        Which turns make a row, and their tokens.
+        The turns of each row, and their tokens.
     rewards, loss_mask, logprobs, fields
         As `fastcollate.build_batch`, with one item per turn.
     **per_row
@@ -360,7 +360,7 @@ def masked_rewards_loops(merged: MergedTurns, rewards: Field) -> int:
     Parameters
     ----------
     merged
-        Which turns make a row.
+        The turns of each row.
     rewards
         As `fastcollate.build_batch`, with one item per turn.
 
