@@ -23,7 +23,6 @@ __all__ = [
     "PADDING_AS",
     "PAD_ROWS",
     "POLICIES",
-    "POSITION_IDS",
     "SHARES",
     "SHIFTS",
     "SYNTHETIC_LENS",
@@ -82,7 +81,6 @@ PACK_ALGORITHMS: tuple[str, ...]
 PADDING_AS: tuple[str, ...]
 PAD_ROWS: tuple[str, ...]
 POLICIES: tuple[str, ...]
-POSITION_IDS: tuple[str, ...]
 SHARES: tuple[str, ...]
 SHIFTS: tuple[str, ...]
 SYNTHETIC_LENS: tuple[int, int]
@@ -168,7 +166,7 @@ class OutputSpec:
         input_ids: str = "int64",
         attention_mask: str = "int64",
         response_mask: str = "int64",
-        position_ids: tuple[str | None, str] | None = None,
+        position_ids: tuple[str, str] | None = None,
         labels: tuple[bool, str] | None = None,
         sequence_ids: str = "int64",
         bare: bool = False,
@@ -177,7 +175,7 @@ class OutputSpec:
     @property
     def input_ids(self) -> str: ...
     @property
-    def position_ids(self) -> tuple[str | None, str]: ...
+    def position_ids(self) -> tuple[str, str]: ...
     @property
     def labels(self) -> tuple[bool, str] | None: ...
     @property

@@ -23,6 +23,7 @@ from fastcollate.ops.check import checked
 from fastcollate.ops.findings import Findings
 from fastcollate.ops.gather import gathered
 from fastcollate.ops.loss_positions import LossPositions, loss_positions, targets
+from fastcollate.ops.model_inputs import Mask, model_inputs, positions
 from fastcollate.ops.normalize import LossNormalizers, loss_normalizers, normalized
 from fastcollate.ops.places import RowPlaces, trained_places
 from fastcollate.ops.relayout import relayout
@@ -52,7 +53,7 @@ else:
 
 _NEEDS_PLAN = frozenset(
     {
-        *("plan", "spec", "prompt_lens", "response_lens", "metrics", "bin_plan"),
+        *("plan", "spec", "prompt_lens", "response_lens", "metrics", "bin_plan", "position_ids"),
         *("subtree_end", "targets"),
     }
 )
@@ -76,10 +77,13 @@ def _missing(name: str) -> MissingPlanError:
 class Batch(Mapping[str, Any], Generic[Array]):
     """A read-only mapping from output names to arrays, with the plan they were written by.
 
-    Can be passed on as a dict: ``dict(batch)``, ``f(**batch)``. Keys are also attributes, unless a
-    method or property has that name. Batches compare by identity. For type checkers,
-    ``Batch[torch.Tensor]`` has tensors and ``Batch[np.ndarray]`` arrays. All outputs share one
-    allocation, which any one of them keeps alive: ``clone`` outputs that outlive the batch.
+    ``dict(batch)`` is the data; models are called with :meth:`model_inputs`. Keys are also
+    attributes. Batches compare by identity. For type checkers, ``Batch[torch.Tensor]`` has tensors
+    and ``Batch[np.ndarray]`` arrays. All outputs share one allocation, which any one of them keeps
+    alive: ``clone`` outputs that outlive the batch.
+
+    The keys of a :class:`Collator`'s batch are those of :meth:`model_inputs`, for trainers that
+    call the model with all of them; the other outputs, such as ``loss_mask``, are attributes only.
 
     Parameters
     ----------
@@ -107,7 +111,10 @@ class Batch(Mapping[str, Any], Generic[Array]):
         "__weakref__",
         "_data",
         "_handover",
+        "_inputs",
+        "_made_positions",
         "_masked_rewards",
+        "_model_mask",
         "_owner",
         "_plan_or_call",
         "_spec",
@@ -122,6 +129,9 @@ class Batch(Mapping[str, Any], Generic[Array]):
     _plan_or_call: Plan | Callable[[], Plan] | None
     _spec: BatchSpec | None
     _handover: dict[str, float] | None
+    _model_mask: Mask | Literal["default"] | None  # of a Collator's batch
+    _inputs: dict[str, Any] | None  # the items of a Collator's batch, made on first access
+    _made_positions: Any
     _masked_rewards: int
     _owner: Owner | None
     uids: Sequence[Any] | None
@@ -167,7 +177,8 @@ class Batch(Mapping[str, Any], Generic[Array]):
         self._data = dict(data)
         self._plan_or_call = plan
         self._spec = spec
-        self._owner = self._handover = None
+        self._owner = self._handover = self._model_mask = None
+        self._inputs = self._made_positions = None
         self._masked_rewards = 0
         self.uids = uids
         self.trajectory_ids = trajectory_ids
@@ -189,7 +200,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
         batch.is_padding = collated.is_padding
         batch._masked_rewards = collated.masked_rewards
         batch._owner = collated.owner
-        batch._handover = None
+        batch._handover = batch._model_mask = batch._inputs = batch._made_positions = None
         return batch
 
     def _replace(self, **state: Any) -> Batch[Array]:
@@ -198,7 +209,28 @@ class Batch(Mapping[str, Any], Generic[Array]):
         for name in Batch.__slots__:
             if name != "__weakref__":
                 setattr(again, name, state[name] if name in state else getattr(self, name))
+        again._inputs = again._made_positions = None
         return again
+
+    @property
+    def _items(self) -> dict[str, Any]:
+        """The mapping: all outputs, or what a model is called with."""
+        if self._model_mask is None:
+            return self._data
+        if self._inputs is None:
+            mask = None if self._model_mask == "default" else self._model_mask
+            self._inputs = self.model_inputs(mask)
+        return self._inputs
+
+    @property
+    def _position_ids(self) -> Any:
+        """The output, or else positions made from the plan."""
+        if "position_ids" in self._data:
+            return self._data["position_ids"]
+        if self._made_positions is None:
+            self._check_whole()
+            self._made_positions = positions(self)
+        return self._made_positions
 
     def _with_data(self, data: dict[str, Any], **state: Any) -> Batch:
         """Return a batch of other outputs, in their own memory."""
@@ -222,36 +254,50 @@ class Batch(Mapping[str, Any], Generic[Array]):
 
     def __getitem__(self, key: str) -> Any:
         try:
-            return self._data[key]
+            items = self._items
+            return items[key] if key in items else self._data[key]
         except (KeyError, TypeError) as error:  # slices have no hash
             message = f"Batch has no output {key!r}; its outputs are {list(self)}"
             raise KeyError(message) from error
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._data)
+        return iter(self._items)
 
     def __len__(self) -> int:
-        return len(self._data)
+        return len(self._items)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._items
 
     def __getattr__(self, name: str) -> Any:
         # Called if no method or property has that name, or a property finds no plan. Private
         # names are never keys: looking up `_data` here before it is set would recurse forever.
         if name.startswith("_"):
             raise AttributeError(f"Batch has no attribute {name!r}")
-        if name in _NEEDS_PLAN:
+        if name in _NEEDS_PLAN and self._plan_or_call is None and name not in self._data:
             raise _missing(name)
+        if name in self._items:
+            return self._items[name]
         if name in self._data:
             return self._data[name]
+        if name == "position_ids" and self._spec is not None:
+            if self._spec.outputs.position_ids[0] != "omitted":
+                return self._position_ids
+            raise AttributeError(
+                "Batch has no position_ids: they were left out by position_ids=False, or because "
+                "models count those of images in three dimensions; pass position_ids=True"
+            )
         if name == "attention_mask" and self._plan_or_call is not None:
             raise AttributeError(
-                "Batch has no attention_mask, since rows of its layout share output rows; pass "
-                "batch.dense_mask() or batch.block_mask() to the model"
+                "Batch has no attention_mask, since rows of its layout share output rows; call the "
+                "model with **batch.model_inputs(), or pass batch.dense_mask() or "
+                "batch.block_mask()"
             )
         raise AttributeError(f"Batch has no attribute or key {name!r}; its keys are {list(self)}")
 
     def __dir__(self) -> list[str]:
         names = (name for name in super().__dir__() if name.startswith("__") or name[0] != "_")
-        return sorted({*names, *map(str, self._data)})
+        return sorted({*names, *map(str, self._items), *map(str, self._data)})
 
     def __eq__(self, other: object) -> bool:
         # A mapping would compare its tensors and take the truth value of the result.
@@ -262,7 +308,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
     def __reduce__(self) -> tuple[Callable[..., Batch], tuple[Any, ...], tuple[None, Any]]:
         names = (self.uids, self.trajectory_ids, self.is_last_step)
         how = (self._plan, self._spec, *names, self.merge_plan, self.is_padding)
-        state = {"_masked_rewards": self._masked_rewards}
+        state = {"_masked_rewards": self._masked_rewards, "_model_mask": self._model_mask}
         return unpickled, (type(self), own_memory(self._data), *how), (None, state)
 
     @property
@@ -399,7 +445,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
         training: dict[str, float] = {}
         # Without a table of outputs the mask is not known, a context-parallel part has only some
         # of it, and tensors of the device "meta" have no values.
-        has_values = not getattr(self["input_ids"], "is_meta", False)
+        has_values = not getattr(self._data["input_ids"], "is_meta", False)
         if self._spec is not None and self._spec.cp is None and has_values:
             spans = RowPlaces.of(plan).responses
             trained = spans.counts_in(trained_places(self), plan.num_rows)[is_real]
@@ -581,18 +627,63 @@ class Batch(Mapping[str, Any], Generic[Array]):
         """
         return gathered(self.plan, x, of, shift, missing, per, gaps)
 
-    def dense_mask(self, dtype: Any = "bool", window: int | None = None) -> Array:
-        """Return the attention mask as an array over all pairs of positions.
+    def model_inputs(self, mask: Mask | None = None) -> dict[str, Any]:
+        """Return what a transformers model is called with: ``model(**batch.model_inputs())``.
 
-        True where a position attends to another (see :attr:`subtree_end`): for
-        ``scaled_dot_product_attention``, and as `attention_mask` of transformers models with
-        ``attn_implementation="sdpa"``.
+        Parameters
+        ----------
+        mask
+            For packed rows, jagged rows and trees: ``"dense"`` adds :meth:`dense_mask` as
+            ``attention_mask``, and ``"block"`` :meth:`block_mask`, for models with
+            ``attn_implementation="flex_attention"``. None adds the dense mask only where the
+            model needs it.
+
+        Returns
+        -------
+        dict
+            ``input_ids``, (B, W), jagged (1, tokens). ``attention_mask`` of padded rows; the dense
+            mask of trees; none for packed and jagged rows, whose sequences models find by their
+            positions, unless those are left out. ``position_ids``, unless left out. With `labels`,
+            both ``labels``, each at its own token, and ``shift_labels``, each at the token before:
+            a model takes the second for its loss, and a trainer counts the first.
+            ``use_cache=False``, except for padded rows: a cache would take the place of masks.
+            Fields of ``PerRow(concat=True)``, such as ``pixel_values``.
+
+        Raises
+        ------
+        MissingPlanError
+            If the batch was made from a mapping: it is what a model is called with.
+        TypeError, ValueError
+            If `mask` does not fit the layout or the array type.
+
+        Examples
+        --------
+        >>> batch = fc.build_batch(
+        ...     [[5, 6], [7]], [[8], [9]], pad_token_id=0, labels="aligned", array_type="numpy"
+        ... )
+        >>> for name, value in batch.model_inputs().items():
+        ...     print(name, value.tolist())
+        input_ids [[5, 6, 8], [0, 7, 9]]
+        attention_mask [[1, 1, 1], [0, 1, 1]]
+        position_ids [[0, 1, 2], [0, 0, 1]]
+        labels [[-100, -100, 8], [-100, -100, 9]]
+        shift_labels [[-100, 8, -100], [-100, 9, -100]]
+        """
+        self._check_whole()
+        return model_inputs(self, mask)
+
+    def dense_mask(self, dtype: Any = "float32", window: int | None = None) -> Array:
+        """Return the attention mask as an array over all pairs of positions (:attr:`subtree_end`).
+
+        For ``scaled_dot_product_attention``, and as `attention_mask` of transformers models with
+        ``attn_implementation="sdpa"`` or ``"eager"``.
 
         Parameters
         ----------
         dtype
-            ``bool``, or the float dtype that the model computes in, for an additive mask of 0 and
-            the dtype's minimum. Eager attention needs the latter: it would add booleans to scores.
+            The dtype of an additive mask: 0 where a position attends to another, and the dtype's
+            minimum elsewhere. Or ``bool``, True where it attends: a quarter of the memory, but not
+            for eager attention, which would add booleans to scores.
         window
             Sliding window: a token attends to the last `window` tokens of its sequence, itself
             included. None: to all.
@@ -952,7 +1043,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
     @property
     def _outputs(self) -> list[tuple[str, ...]]:
         """The key, dtype and shape of each output."""
-        return [(str(key), *_describe(value)) for key, value in self._data.items()]
+        return [(str(key), *_describe(value)) for key, value in self._items.items()]
 
     @property
     def _is_real(self) -> np.ndarray:

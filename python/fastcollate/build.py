@@ -19,7 +19,7 @@ from fastcollate.arguments import (
 from fastcollate.arrays import describe
 from fastcollate.batch import Batch
 from fastcollate.core_call import checked_pad, collate_fields
-from fastcollate.dtypes import checked_outputs, needs_loss_mask
+from fastcollate.dtypes import checked_outputs
 from fastcollate.handover.pools import PoolArgument, checked_memory
 from fastcollate.ingest.fields import (
     LOGPROBS,
@@ -149,8 +149,9 @@ def build_batch(
         `merge`, to the last sampled token, as `merge_rewards` says).
     loss_mask, logprobs
         One value per response token. A loss mask may hold weights, but not NaN; as int32 or int64
-        (see `dtypes`) whole numbers, as bool 0 and 1. The output is 0 on tokens that no token
-        predicts: the first of a row without a prompt, and of each part of a row split by packing.
+        (see `dtypes`) whole numbers, as bool 0 and 1. None means that all sampled tokens train. The
+        output ``loss_mask`` is always there, and 0 on tokens that no token predicts: the first of a
+        row without a prompt, and of each part of a row split by packing.
         ``fc.Field(rows, align="sequence")`` passes one value per prompt and response token for
         these and `rewards`; the prompts' values are not read (but nulls of Arrow are an error).
     fields
@@ -167,7 +168,7 @@ def build_batch(
         arguments then have one item per turn, and `trajectory_ids` or `is_last_step` identify the
         trajectories. Response-aligned fields are joined; observations between the responses hold 0
         (:class:`Field`: `gap_fill`) and no label. As in SkyRL, the response mask is 1 on them:
-        train by the output ``loss_mask``, which is present even if the argument is None. Ids,
+        train by ``loss_mask``. Ids,
         :class:`PerRow` and :class:`RoutedExperts` values are those of the row's last turn.
     merge_rewards
         With `merge` and one reward per turn, the reward of a merged row, as in :func:`merge_turns`:
@@ -187,14 +188,19 @@ def build_batch(
         that of :func:`fastcollate.parallel.cp_split`, but each rank reads and writes only its part.
         For the packed layout, with a `multiple_of` divisible by twice ``cp_size``.
     position_ids
-        Add ``position_ids``, counted from 0 in each sequence. Padding holds 0 (``"zero"``, or
-        True), 1 (``"one"``) or, with ``"repeat_last"``, 0 before a sequence and its last position
-        after it, as verl's ``clip(cumsum(attention_mask) - 1, 0)``. The packed layout always has
-        them; there padding continues the count by default (:class:`Packed`: `padding_as`).
+        The output ``position_ids``, counted from 0 in each sequence. None: written in packed rows
+        and trees, and with `labels` in layouts that pad on the left; otherwise
+        ``batch.position_ids`` is made on first access. Padding holds 0 (``"zero"``, or True), 1
+        (``"one"``) or, with ``"repeat_last"``, 0 before a sequence and its last position after it,
+        as verl's ``clip(cumsum(attention_mask) - 1, 0)``; by default 0, and in packed rows as
+        :class:`Packed` says (`padding_as`). False leaves them out, as does None if `fields` has
+        ``position_ids`` of its own or grids of images (``image_grid_thw``, ``video_grid_thw``),
+        whose models count positions in three dimensions.
     labels
-        Add ``labels``: the ids of response tokens that train, and -100 elsewhere. ``"shifted"``:
-        each position holds the label of its sequence's next token, for custom losses.
-        ``"aligned"``: for Hugging Face models, which shift labels themselves.
+        The ids of response tokens that train, and -100 elsewhere. ``"aligned"``: as the output
+        ``labels``, each at its own token, for models that shift labels. ``"shifted"``: as
+        ``shift_labels``, each at the token before, whose output predicts it.
+        :meth:`Batch.model_inputs` passes both to a model.
     layout
         The arrangement of rows in the outputs: :class:`Left`, :class:`Right`, :class:`TwoSegment`,
         :class:`Jagged`, :class:`Packed` or :class:`Tree`, with their options, such as
@@ -229,9 +235,10 @@ def build_batch(
     -------
     Batch
         ``input_ids`` and ``attention_mask``, int64 (B, W); ``response_mask``, int64 (B, R);
-        ``position_ids`` and ``labels``, int64 (B, W), if requested; ``loss_mask``, ``rewards`` and
-        ``logprobs``, float32 (B, R) with zeros on padding, if given; and those of `fields`. Other
-        dtypes by `dtypes`; for other shapes see :class:`Jagged`, :class:`Packed` and :class:`Tree`.
+        ``loss_mask``, float32 (B, R); ``position_ids`` and ``labels`` or ``shift_labels``, int64
+        (B, W), if requested; ``rewards`` and ``logprobs``, float32 (B, R) with zeros on padding, if
+        given; and those of `fields`. Other dtypes by `dtypes`; for other shapes see
+        :class:`Jagged`, :class:`Packed` and :class:`Tree`.
 
     Raises
     ------
@@ -274,6 +281,7 @@ def build_batch(
       input_ids       int64    (2, 4)
       attention_mask  int64    (2, 4)
       response_mask   int64    (2, 3)
+      loss_mask       float32  (2, 3)
       rewards         float32  (2, 3)
     >>> batch.rewards
     array([[0. , 0. , 0.5],
@@ -299,12 +307,7 @@ def build_batch(
     merging = checked_merge(merge, merge_rewards, trajectory_ids, is_last_step)
     names = checked_names(uids=uids, trajectory_ids=trajectory_ids, is_last_step=is_last_step)
     check_uids(merging, names.get("uids"))
-    has_loss_mask = loss_mask is not None or needs_loss_mask(
-        layout.spec, merging is not None or shard is not None
-    )
-    outputs, specs = checked_outputs(
-        dtypes, layout.name, position_ids, labels, specs, array_type, has_loss_mask
-    )
+    outputs, specs = checked_outputs(dtypes, layout.name, position_ids, labels, specs, array_type)
     collated = collate_fields(
         tokens,
         pad_token_id,
@@ -391,11 +394,6 @@ def _checked_plain(
         raise ValueError(
             f"labels is {labels!r}, but a position of a tree can predict several tokens; leave "
             "labels out: batch.targets has the tokens, and batch.predictors the positions"
-        )
-    if labels == "shifted" and isinstance(chosen, Packed) and chosen.shift == "next_token":
-        raise ValueError(
-            "labels is 'shifted' and shift of the layout is 'next_token', which would shift labels "
-            "twice; pass labels='aligned', or shift='none'"
         )
     return chosen
 

@@ -14,7 +14,7 @@ from fastcollate.arguments import check_bool, counted, spells_out, suggests_name
 from fastcollate.arrays import describe
 from fastcollate.batch import Array, Batch
 from fastcollate.build import ROW_OPTIONS, build_batch, check_options
-from fastcollate.dtypes import checked_outputs, needs_loss_mask, taken_apart
+from fastcollate.dtypes import checked_outputs, taken_apart
 from fastcollate.ingest.fields import (
     LOGPROBS,
     LOSS_MASK,
@@ -328,13 +328,12 @@ class BatchBuilder(Generic[Array]):
             elif isinstance(field, PerRow):
                 align = "joined" if field.concat else _form(key, 0, field)
                 specs.append(FieldSpec(key, key, align=align, dtype=None))
-        names = ("position_ids", "labels", "layout", "merge")
-        position_ids, labels, layout, merge = (self._options[name] for name in names)
+        position_ids, labels, layout = (
+            self._options[name] for name in ("position_ids", "labels", "layout")
+        )
         layout = LEFT if layout is None else checked_layout(layout)
-        has_loss_mask = needs_loss_mask(layout.spec, merge is not None)
-        has_loss_mask |= any(spec.weighs for spec in specs)
         outputs, _ = checked_outputs(
-            "default", layout.name, position_ids, labels, [], "numpy", has_loss_mask
+            "default", layout.name, position_ids, labels, [(None, one) for one in specs], "torch"
         )
         rounds_up = (getattr(layout, "multiple_of", None) or 1) > 1
         OutputTable.of_layout(layout.name, rounds_up, 0, specs, outputs)

@@ -8,15 +8,12 @@ from typing import (
     Any,
     Generic,
     Literal,
-    TypeAlias,
     TypeVar,
     cast,
-    get_args,
     overload,
 )
 
 from fastcollate.arguments import (
-    check_choice,
     id_list,
     spells_out,
     suggests_names,
@@ -29,7 +26,8 @@ from fastcollate.handover.pools import BufferPool
 from fastcollate.ingest.fields import Field, PerRow, RoutedExperts
 from fastcollate.ingest.padded_blocks import padding_message
 from fastcollate.ingest.samples import checked_sources, columns_of
-from fastcollate.plan.layouts import LEFT, Layout, Packed, Tree, checked_layout
+from fastcollate.ops.model_inputs import Mask, check_mask
+from fastcollate.plan.layouts import LEFT, Tree, checked_layout
 
 if TYPE_CHECKING:
     import torch
@@ -45,9 +43,6 @@ if TYPE_CHECKING:
         ignore: Collection[str] | Literal["rest"]
         mask: Mask | None
 
-
-Mask: TypeAlias = Literal["dense", "block"]
-"""Kinds of masks that can be added as ``attention_mask``."""
 
 Made = TypeVar("Made", covariant=True)
 """Type of a collator's result: a :class:`Batch`, or a dict if it has ``outputs``."""
@@ -103,20 +98,16 @@ class Collator(Generic[Made]):
         Keys of samples to ignore, or ``"rest"`` for all unknown ones. Other unknown keys are an
         error, so that misspelled keys are found.
     outputs
-        Keys of the outputs to return as a plain dict, in this order; for models that are called
-        with every output. A mapping renames them, each to one name or several:
-        ``{"cu_seqlens": ("cu_seq_lens_q", "cu_seq_lens_k")}``. None returns a :class:`Batch` of all
-        outputs.
+        None returns a :class:`Batch` whose keys are what a model is called with
+        (:meth:`Batch.model_inputs`); all other outputs are its attributes. Otherwise the keys of
+        the outputs to return as a plain dict, in this order. A mapping renames them, each to one
+        name or several: ``{"cu_seqlens": ("cu_seq_lens_q", "cu_seq_lens_k")}``.
     mask
-        Add ``attention_mask`` to batches of layouts that have none. ``"dense"``:
-        :meth:`Batch.dense_mask`, for ``attn_implementation="sdpa"``. ``"block"``:
-        :meth:`Batch.block_mask`, for ``"flex_attention"``; it cannot be pickled, and so not sent by
-        workers of a ``DataLoader``. Required for trees, whose tokens would otherwise attend to
-        other branches.
+        As :meth:`Batch.model_inputs`.
     **options
         Options of :class:`BatchBuilder`, which are those of :func:`build_batch` that do not depend
         on the rows. Samples of ``input_ids`` without ``prompt_len`` give ``labels``, as do all
-        samples if `outputs` names them: ``"aligned"`` unless ``labels="shifted"``.
+        samples if `outputs` names them.
 
     Raises
     ------
@@ -184,7 +175,7 @@ class Collator(Generic[Made]):
         own: dict[str, Any] = {"pad_token_id": pad_token_id, "array_type": array_type}
         check_options(**own, **{**ROW_OPTIONS, **options})
         layout = LEFT if (given := options.get("layout")) is None else checked_layout(given)
-        _check_mask(mask, layout, array_type)
+        check_mask(mask, layout.name, layout.spec.is_padded, array_type == "numpy")
         self._mask, self._is_tree = mask, isinstance(layout, Tree)
         self._pad_token_id = pad_token_id
         self._fields = checked_sources(fields or {})
@@ -201,20 +192,16 @@ class Collator(Generic[Made]):
         samples
             A sequence of mappings, or columns as a mapping, table or ``Dataset``.
         """
-        arguments, has_labels, ids, unpredicted = columns_of(samples, self._fields, self._ignore)
+        arguments, has_labels, ids = columns_of(samples, self._fields, self._ignore)
         options = self._options
-        if unpredicted is not None:
-            _check_predicted(*unpredicted, **options)
-        has_labels = has_labels or "labels" in (self._outputs or {})
+        has_labels = has_labels or not {"labels", "shift_labels"}.isdisjoint(self._outputs or ())
         if has_labels and not self._is_tree and options.get("labels") is None:
             options = {**options, "labels": "aligned"}
         made: Any = build_batch(**arguments, pad_token_id=self._pad_token_id, **options)
         for name, rows in ids.items():
             if (message := padding_message(name, rows, self._pad_token_id)) is not None:
                 warn_user(message)
-        if self._mask is not None:
-            found = made.block_mask() if self._mask == "block" else made.dense_mask()
-            made = made._replace(_data={**made, "attention_mask": found})
+        made = made._replace(_model_mask=self._mask or "default")
         if self._outputs is not None:
             outputs = self._outputs.items()
             made = {name: _output(made, key) for key, names in outputs for name in names}
@@ -262,47 +249,6 @@ class Collator(Generic[Made]):
         return f"Collator({', '.join(given)})"
 
 
-def _check_predicted(key: str, row: int, **options: Any) -> None:
-    """Refuse a row whose first token trains if no position holds its label."""
-    layout = options.get("layout")
-    if options.get("labels") == "shifted":
-        shift = "labels='shifted'"
-    elif isinstance(layout, Packed) and layout.shift == "next_token":
-        shift = "shift='next_token'"
-    elif isinstance(layout, Tree) or layout == Tree.name:
-        shift = "layout=fc.Tree(...)"
-    else:
-        return
-    if options.get("merge") is None:
-        raise ValueError(
-            f"{key} marks the first token of row {row} as trained, but with {shift} no position "
-            "holds its label; begin the row with a token that does not train (such as BOS), or "
-            f"mark the first one so in {key}"
-        )
-
-
-def _check_mask(mask: Any, layout: Layout, array_type: str) -> None:
-    """Check that a mask fits the layout and array type; trees need one."""
-    if mask is None:
-        if isinstance(layout, Tree):
-            raise ValueError(
-                f"layout is {layout!r} and mask is None, but without a mask a model lets tokens "
-                "look at other branches; pass mask='dense' or 'block'"
-            )
-        return
-    check_choice("mask", mask, get_args(Mask))
-    if layout.spec.is_padded:
-        raise ValueError(
-            f"mask is {mask!r}, but batches with layout={layout.name!r} have an attention_mask; "
-            "leave mask out"
-        )
-    if mask == "block" and array_type == "numpy":
-        raise ValueError(
-            "mask is 'block', but array_type is 'numpy', which FlexAttention does not take; pass "
-            "mask='dense', or array_type='torch'"
-        )
-
-
 def _names(argument: str, names: Any) -> list[str]:
     """Return a collection of keys as a list."""
     if isinstance(names, str):
@@ -341,9 +287,11 @@ def _named(outputs: Any) -> dict[str, list[str]]:
 
 def _output(batch: Batch, key: str) -> Any:
     """Return an output by its key; a key that the batch lacks is an error."""
-    if key not in batch:
+    try:
+        return batch[key]
+    except KeyError as error:
+        known = sorted({*batch, *batch._data})
         raise ValueError(
-            f"outputs has {key!r}, which is no output of the batch; pass some of {list(batch)} (a "
+            f"outputs has {key!r}, which is no output of the batch; pass some of {known} (a "
             "mapping is from these to their names in the dict)"
-        )
-    return batch[key]
+        ) from error

@@ -18,7 +18,6 @@ from fastcollate._fastcollate import (
     collate,
 )
 from fastcollate.arguments import checked_int
-from fastcollate.dtypes import DEFAULT
 from fastcollate.handover.pools import PoolArgument, checked_memory
 from fastcollate.ingest.fields import object_outputs
 from fastcollate.ingest.tokens import Tokens
@@ -27,6 +26,9 @@ from fastcollate.plan.layouts import LEFT
 from fastcollate.plan.merging import MergePlan, Merging
 from fastcollate.plan.shard import Shard, picked_names
 from fastcollate.requirements import LEAST_TORCH, check_version
+
+_AS_PASSED = OutputSpec()
+"""The outputs of frameworks' functions, which return loss masks as passed, if at all."""
 
 
 class BatchSpec(NamedTuple):
@@ -63,7 +65,7 @@ def collate_fields(
     fields: Sequence[tuple[Any, FieldSpec]],
     array_type: str,
     layout: LayoutSpec = LEFT.spec,
-    outputs: OutputSpec = DEFAULT,
+    outputs: OutputSpec = _AS_PASSED,
     pool: PoolArgument = "default",
     names: Mapping[str, list[Any]] | None = None,
     merging: Merging | None = None,

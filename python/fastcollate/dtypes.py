@@ -6,20 +6,22 @@ Expert routes without a dtype get one from their values, in `rust/core/batch/pla
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
-from fastcollate._fastcollate import POSITION_IDS, FieldSpec, LayoutSpec, OutputSpec, OutputTable
+from fastcollate._fastcollate import FieldSpec, OutputSpec, OutputTable
 from fastcollate.arrays import checked_dtype_name
-from fastcollate.option_types import LABELS
+from fastcollate.option_types import LABELS, PositionIds
 
-DEFAULT = OutputSpec()
+DEFAULT = OutputSpec(loss_mask="float32")
 """The dtypes that current frameworks use."""
 
-_TRAINED = OutputSpec(loss_mask="float32")
-"""The same with a loss mask that marks trained tokens."""
+PADDINGS: tuple[str, ...] = get_args(PositionIds)
 
 _DEFAULT = dict.fromkeys(
-    ("input_ids", "attention_mask", "response_mask", "position_ids", "labels", "sequence_ids"),
+    (
+        *("input_ids", "attention_mask", "response_mask", "position_ids", "sequence_ids"),
+        *("labels", "shift_labels"),
+    ),
     "int64",
 ) | {"loss_mask": "float32"}
 _COMPACT = {
@@ -29,18 +31,13 @@ _COMPACT = {
     "position_ids": "int32",
     "sequence_ids": "int32",
     "labels": "int64",  # torch's losses take no other integers
+    "shift_labels": "int64",
     "loss_mask": "float32",
 }
 _PRESETS = {"default": _DEFAULT, "compact": _COMPACT}
 
-
-def needs_loss_mask(layout: LayoutSpec, is_merged_or_shard: bool) -> bool:
-    """Return True if a batch has a ``loss_mask`` output even if the argument is None.
-
-    Merged rows have observations, shards padding rows, and rows in bins tokens that no token
-    predicts: the response mask does not mark which of them train.
-    """
-    return layout.has_bins or is_merged_or_shard
+GRIDS = ("image_grid_thw", "video_grid_thw")
+"""Fields of models that count positions in three dimensions, from these grids."""
 
 
 def checked_outputs(
@@ -50,31 +47,36 @@ def checked_outputs(
     labels: str | None,
     fields: list[tuple[Any, FieldSpec]],
     array_type: str,
-    has_loss_mask: bool = False,
 ) -> tuple[OutputSpec, list[tuple[Any, FieldSpec]]]:
-    """Return the outputs and fields with their dtypes, from a preset's name or a mapping by key.
-
-    `has_loss_mask` adds a loss mask that marks trained tokens even if no field is one.
-    """
+    """Return the outputs and fields with their dtypes, from a preset's name or a mapping by key."""
     if isinstance(position_ids, bool):
-        position_ids = "zero" if position_ids else None
-    if position_ids is not None and position_ids not in POSITION_IDS:
-        message = (
-            f"position_ids is {position_ids!r}; pass 'zero' (or True), 'one', 'repeat_last' or None"
+        positions = "zero" if position_ids else "omitted"
+    elif position_ids is None:
+        # Models would take ours in place of their own.
+        has_own = any(spec.key in ("position_ids", *GRIDS) for _, spec in fields)
+        positions = "omitted" if has_own else "default"
+    elif position_ids in PADDINGS:
+        positions = position_ids
+    else:
+        raise ValueError(
+            f"position_ids is {position_ids!r}; pass 'zero' (or True), 'one', 'repeat_last', "
+            "False or None"
         )
-        raise ValueError(message)
     if labels is not None and labels not in LABELS:
         raise ValueError(f"labels is {labels!r}; pass 'aligned', 'shifted' or None")
-    if position_ids is labels is None and isinstance(dtypes, str) and dtypes == "default":
-        outputs = _TRAINED if has_loss_mask else DEFAULT
+    is_default = labels is None and positions == "default"
+    if is_default and isinstance(dtypes, str) and dtypes == "default":
+        outputs = DEFAULT
     else:
         preset, by_key = taken_apart(dtypes)
         # A batch keeps the dtypes of outputs that only other layouts have.
         names = dict(_PRESETS[preset])
-        outputs = _outputs(names, position_ids, labels, has_loss_mask)
+        outputs = _outputs(names, positions, labels)
         if by_key:
             table = OutputTable.of_layout(layout, False, 0, [], outputs)
             own = {output.key for output in table if output.key in names}
+            if positions == "default":
+                own.add("position_ids")  # made on access
             known = own | {spec.key for _, spec in fields if spec.is_written}
             if unknown := [key for key in by_key if key not in known]:
                 raise ValueError(
@@ -82,7 +84,7 @@ def checked_outputs(
                     f"dtypes; pass keys of {sorted(known)}"
                 )
             names |= {key: dtype for key, dtype in by_key.items() if key in own}
-            outputs = _outputs(names, position_ids, labels, has_loss_mask)
+            outputs = _outputs(names, positions, labels)
             fields = [
                 (rows, spec.with_dtype(by_key[spec.key]) if spec.key in by_key else spec)
                 for rows, spec in fields
@@ -97,18 +99,17 @@ def checked_outputs(
     return outputs, fields
 
 
-def _outputs(
-    names: Mapping[str, str], position_ids: str | None, labels: str | None, has_loss_mask: bool
-) -> OutputSpec:
+def _outputs(names: Mapping[str, str], positions: str, labels: str | None) -> OutputSpec:
     """Return the outputs of the dtypes given by key."""
+    is_shifted = labels == "shifted"
     return OutputSpec(
         names["input_ids"],
         names["attention_mask"],
         names["response_mask"],
-        (position_ids, names["position_ids"]),
-        None if labels is None else (labels == "shifted", names["labels"]),
+        (positions, names["position_ids"]),
+        None if labels is None else (is_shifted, names["shift_labels" if is_shifted else "labels"]),
         names["sequence_ids"],
-        loss_mask=names["loss_mask"] if has_loss_mask else None,
+        loss_mask=names["loss_mask"],
     )
 
 

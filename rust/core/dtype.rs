@@ -105,16 +105,6 @@ impl Dtype {
         }
     }
 
-    /// True if two byte spans hold equal values; 0.0 equals -0.0.
-    pub fn is_same(self, left: &[u8], right: &[u8]) -> bool {
-        let is_zero = |item: &[u8]| match item {
-            [rest @ .., last] => rest.iter().all(|&byte| byte == 0) && last & 0x7f == 0,
-            [] => true,
-        };
-        let are_zero = |bytes: &[u8]| bytes.chunks(self.size()).all(is_zero);
-        left == right || (self.is_float() && are_zero(left) && are_zero(right))
-    }
-
     /// Bytes per value.
     pub fn size(self) -> usize {
         match self {

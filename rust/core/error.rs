@@ -347,18 +347,6 @@ pub enum Error {
     },
 
     #[error(
-        "row {row} has no prompt, so with {shift} no position holds {field} of its first response \
-         token, which {why}; begin the row with a prompt token (such as BOS), or {remedy}"
-    )]
-    NoPlace {
-        shift: &'static str,
-        field: String,
-        row: usize,
-        why: &'static str,
-        remedy: &'static str,
-    },
-
-    #[error(
         "a batch of {rows} rows x {width} positions exceeds any memory; pass fewer or shorter rows"
     )]
     TooLarge { rows: usize, width: usize },

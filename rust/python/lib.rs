@@ -52,7 +52,6 @@ mod _fastcollate {
 
     /// Add the valid option names: the tables that also parse them.
     fn add_names(module: &Bound<PyModule>) -> PyResult<()> {
-        use super::batch::output_spec::POSITION_IDS;
         use super::plan::layout::{LAYOUTS, PADDING_AS, SHIFTS};
         use super::plan::merging::{MASK_DRIFTS, MERGE_REWARDS, POLICIES};
         use super::plan::packing::{ALGORITHMS, COSTS, GROWTHS, OVERSIZES};
@@ -73,7 +72,6 @@ mod _fastcollate {
         module.add("PADDING_AS", PADDING_AS.all(py)?)?;
         module.add("PAD_ROWS", PAD_ROWS.all(py)?)?;
         module.add("POLICIES", POLICIES.all(py)?)?;
-        module.add("POSITION_IDS", POSITION_IDS.all(py)?)?;
         module.add("SHARES", SHARES.all(py)?)?;
         module.add("SHIFTS", SHIFTS.all(py)?)?;
         module.add("WIDTHS", WIDTHS.all(py)?)

@@ -215,15 +215,18 @@ def stored(
         merge=merge,
         merge_rewards=merge_rewards,
     )
-    offsets, of_responses = np.asarray(batch["offsets"]), np.asarray(batch["response_offsets"])
-    tokens = Ragged(to_array(batch["input_ids"]), offsets)
+    offsets, of_responses = (
+        np.asarray(batch._data["offsets"]),
+        np.asarray(batch._data["response_offsets"]),
+    )
+    tokens = Ragged(to_array(batch._data["input_ids"]), offsets)
     sources = batch.plan.sources
 
     plain: dict[str, _Stored] = {}
     for name, given in zip(PLAIN, (loss_mask, rewards, logprobs), strict=True):
         if given is None:
             continue
-        values = to_array(batch[name])
+        values = to_array(batch._data[name])
         if name == "rewards" and _is_one_number_each(rewards):
             numbers = values[of_responses[:-1] + _last_places(batch)]
             plain[name] = _Stored(ColumnKind("number", None, "float32", ()), numbers)
@@ -375,15 +378,15 @@ def _stored_field(
             values = values.float()  # exact
         numbers = to_numpy(values)[sources]
         return _Stored(ColumnKind("number", kind, _dtype_of(numbers), numbers.shape[1:]), numbers)
-    values = to_array(batch[key])
+    values = to_array(batch._data[key])
     is_empty = len(values) == 0 or _are_missing(field.rows)
-    of_values = (kind, dtype_name(batch[key].dtype), values.shape[1:], is_empty)
+    of_values = (kind, dtype_name(batch._data[key].dtype), values.shape[1:], is_empty)
     if isinstance(field, Field):
         is_of_responses = batch.spec.table[key].align == "response"
         column = Ragged(values, of_responses if is_of_responses else offsets)
         return _Stored(ColumnKind(field.align, *of_values), column)
     # Routes belong to a row's first tokens.
-    missing = _set_in_rows(np.asarray(batch["router_padding_mask"]), offsets)
+    missing = _set_in_rows(np.asarray(batch._data["router_padding_mask"]), offsets)
     captured = np.diff(offsets) - missing
     return _Stored(ColumnKind("experts", *of_values), (Ragged(values, offsets), captured))
 

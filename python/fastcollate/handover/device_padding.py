@@ -88,11 +88,10 @@ def pad_on_device(
     outputs, fields = checked_outputs(
         dtypes,
         name,
-        before.position_ids[0],
+        _POSITIONS.get(before.position_ids[0], before.position_ids[0]),
         None if before.labels is None else ("shifted" if before.labels[0] else "aligned"),
         [(None, spec) for spec in spec.fields],
         "torch",
-        before.loss_mask is not None,
     )
     specs = [spec for _, spec in fields]
     rounds_up = plan.multiple_of > 1
@@ -100,7 +99,7 @@ def pad_on_device(
     _check_weights(spec.fields, specs)
     spec = spec._replace(fields=specs, outputs=outputs, table=table)
     wanted = {output.key: output.dtype for output in table}
-    data = {key: _as_dtype(value, wanted.get(key)) for key, value in batch.items()}
+    data = {key: _as_dtype(value, wanted.get(key)) for key, value in batch._data.items()}
     if target is not None and plan.is_jagged:
         rows = np.arange(plan.num_rows)
         everything = Shard(rows, np.zeros(len(rows), np.bool_), plan.num_rows)
@@ -108,6 +107,9 @@ def pad_on_device(
         data = _Padding(data, plan, spec, batch.is_padding).outputs()
     return batch._with_data(data, _plan_or_call=plan, _spec=spec)
 
+
+_POSITIONS = {"default": None, "omitted": False}
+"""Positions of a spec as the argument that gave them, where it is no padding."""
 
 _WHOLE = ("bool", "int32", "int64")
 """Integer dtypes; each holds the values of those before it."""

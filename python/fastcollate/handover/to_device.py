@@ -260,7 +260,9 @@ def _mapped_outputs(batch: Batch, function: Callable[[Any], Any]) -> dict[str, A
     kept: set[str] = set()
     if batch._spec is not None:
         kept = {spec.key for spec in batch._spec.fields if spec.align == "object"}
-    return {key: value if key in kept else mapped(value, function) for key, value in batch.items()}
+    return {
+        key: value if key in kept else mapped(value, function) for key, value in batch._data.items()
+    }
 
 
 def _rebuilt_mapping(mapping: Mapping[Any, Any], items: dict[Any, Any]) -> Any:

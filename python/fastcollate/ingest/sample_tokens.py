@@ -57,8 +57,6 @@ class SampleTokens(NamedTuple):
     """Token ids, and loss masks if samples mark trained tokens, for `build_batch`."""
     packed: Packed | None
     """The sequences of packed samples, each a row of the batch."""
-    unpredicted: tuple[str, int] | None = None
-    """The key that marks the first token of a row as trained, and the first such row."""
 
 
 def tokens_of(columns: Mapping[str, Any]) -> SampleTokens:
@@ -90,17 +88,13 @@ def tokens_of(columns: Mapping[str, Any]) -> SampleTokens:
         packed = Packed(ids, offsets)
     starts, lengths = offsets[:-1], np.diff(offsets)
     arguments: dict[str, Any] = {"sequences": RowSpans([(ids.values, starts, lengths)])}
-    unpredicted = None
     if "prompt_len" in columns:
         arguments["prompt_lens"] = _prompt_lens(columns["prompt_len"], lengths)
     elif (trained := _trained(ids, columns)) is not None:
-        arguments["prompt_lens"] = first = _first(trained, offsets)
-        if (begins := (first == 0) & (lengths > 0)).any():
-            mark = next(key for key in ("labels", *MASKS) if key in columns)
-            unpredicted = mark, int(begins.argmax())
+        arguments["prompt_lens"] = _first(trained, offsets)
         mask = RowSpans([(trained, starts, lengths)])
         arguments["loss_mask"] = Field(mask, align="sequence")
-    return SampleTokens(arguments, packed, unpredicted)
+    return SampleTokens(arguments, packed)
 
 
 def check_one_mark(columns: Collection[str], key: str, others: Collection[str]) -> None:

@@ -64,8 +64,6 @@ class Columns(NamedTuple):
     has_labels: bool
     ids: dict[str, Any]
     """Given rows of ids by key, unless the samples state that none is padding."""
-    unpredicted: tuple[str, int] | None = None
-    """See `SampleTokens`."""
 
 
 def columns_of(
@@ -111,7 +109,7 @@ def columns_of(
             f"fields[{two[0]!r}] reads two keys, {sources[two[0]]}, but samples are no pairs of "
             "'chosen_ids' and 'rejected_ids'; pass one key"
         )
-    arguments, packed, unpredicted = tokens_of(own)
+    arguments, packed = tokens_of(own)
     if packed is not None:
         check_packed(columns, fields, of_fields)
         columns = {
@@ -138,7 +136,7 @@ def columns_of(
         return Columns(arguments, False, {})
     is_told = packed is not None or "attention_mask" in columns
     ids = {} if is_told else {"input_ids": columns["input_ids"]}
-    return Columns(arguments, "prompt_len" not in columns, ids, unpredicted)
+    return Columns(arguments, "prompt_len" not in columns, ids)
 
 
 def _take_loss_mask(arguments: dict[str, Any]) -> None:

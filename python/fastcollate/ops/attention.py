@@ -28,12 +28,12 @@ def subtree_end(batch: Batch) -> Any:
     """See :attr:`fastcollate.Batch.subtree_end`."""
     plan = batch.plan
     ends = plan.subtree_ends().reshape(plan.leading_shape(of_sequence=True))
-    return like_of(ends, batch["input_ids"])
+    return like_of(ends, batch._data["input_ids"])
 
 
 def dense_mask(batch: Batch, dtype: Any, window: int | None) -> Any:
     """See :meth:`fastcollate.Batch.dense_mask`."""
-    plan, like = batch.plan, batch["input_ids"]
+    plan, like = batch.plan, batch._data["input_ids"]
     kind = dtype_like(like, dtype)
     if (name := dtype_name(kind)) not in ("bool", "bfloat16", "float16", "float32", "float64"):
         raise TypeError(
@@ -65,7 +65,7 @@ def block_mask(batch: Batch, block_size: int, device: Any, window: int | None) -
     """See :meth:`fastcollate.Batch.block_mask`."""
     block_size = checked_count("block_size", block_size, "a number of positions", bits=32)
     window = checked_window(window)
-    plan, like = batch.plan, batch["input_ids"]
+    plan, like = batch.plan, batch._data["input_ids"]
     make = _block_mask_class(like)
     device = like.device if device is None else device
 
@@ -138,7 +138,7 @@ class AttentionRanges(NamedTuple):
 
 def attention_ranges(batch: Batch) -> AttentionRanges:
     """See :meth:`fastcollate.Batch.attention_ranges`."""
-    like = batch["input_ids"]
+    like = batch._data["input_ids"]
     return AttentionRanges(*(like_of(array, like) for array in batch.plan.attention_ranges()))
 
 

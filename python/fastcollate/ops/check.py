@@ -84,7 +84,7 @@ class _Facts(NamedTuple):
         mask = on_host(trained_mask(batch)).reshape(-1)
         trained = np.flatnonzero(mask != 0)  # faster on booleans
         counts = places.responses.counts_in(trained, batch.plan.num_rows)
-        ids = on_host(batch["input_ids"]).reshape(-1)
+        ids = on_host(batch._data["input_ids"]).reshape(-1)
         return cls(batch, places, ids, batch._is_real, mask, trained, counts)
 
     def rows_with(self, is_found: np.ndarray, spans: Spans) -> Iterator[_Found]:
@@ -145,13 +145,13 @@ def _trained_first_tokens(facts: _Facts) -> Iterator[Finding]:
     labels = batch.spec.outputs.labels
     if labels is not None:
         # With shifted labels, a last position would hold the label of a first token.
-        is_shifted = labels[0] or plan.is_shifted
+        is_shifted = labels[0]
         ends = spans.starts + spans.lengths
         lens = facts.places.prompt_lens + facts.places.response_lens
         is_last = is_first if plan.is_packed else ends == lens[spans.rows]
         places = spans.places + (spans.lengths - 1 if is_shifted else 0)
         places = places[is_last if is_shifted else is_first]
-        values = on_host(batch["labels"]).reshape(-1)
+        values = on_host(batch._data["shift_labels" if is_shifted else "labels"]).reshape(-1)
         is_found = np.zeros(len(values), np.bool_)
         is_found[places] = values[places] != IGNORE_INDEX
         what = "last position, which predicts nothing," if is_shifted else "first token"
@@ -183,10 +183,10 @@ def _bad_numbers(facts: _Facts) -> Iterator[Finding]:
         "stream": (places.streams, int(places.streams.lengths.sum())),
     }
     for output in batch.spec.table:
-        if output.align not in sizes or not is_float(batch[output.key]):
+        if output.align not in sizes or not is_float(batch._data[output.key]):
             continue
         spans, positions = sizes[output.align]
-        values = on_host(batch[output.key])
+        values = on_host(batch._data[output.key])
         is_nan = np.isnan(values).reshape(-1)
         if len(is_nan) != positions:
             is_nan = is_nan.reshape(positions, -1).any(1)
@@ -213,7 +213,7 @@ def _untrained_rewards(facts: _Facts) -> Iterator[Finding]:
     table = batch.spec.table
     if REWARDS.key not in table or table[REWARDS.key].align != "response":
         return
-    rewards = on_host(batch[REWARDS.key]).reshape(-1)
+    rewards = on_host(batch._data[REWARDS.key]).reshape(-1)
     if len(rewards) != len(facts.mask):
         return  # a field of that name, with several values per token
     is_found = (rewards != 0) & (facts.mask == 0)

@@ -86,10 +86,13 @@ def cp_split(batch: Batch[Array], cp_size: int, cp_rank: int) -> Batch[Array]:
     spec = batch.spec
     per_token = {output.key for output in spec.table if output.align in ("sequence", "response")}
     if cp_size == 1:
-        return batch._with_data(dict(batch))
+        return batch._with_data(dict(batch._data))
     positions = _positions_of(batch, cp_size, cp_rank)
     return batch._with_data(
-        {key: _at(value, positions) if key in per_token else value for key, value in batch.items()},
+        {
+            key: _at(value, positions) if key in per_token else value
+            for key, value in batch._data.items()
+        },
         _spec=spec._replace(cp=(cp_size, cp_rank)),
     )
 

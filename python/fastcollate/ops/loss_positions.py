@@ -34,7 +34,7 @@ class LossPositions(NamedTuple):
 
 def loss_positions(batch: Batch) -> LossPositions:
     """See :meth:`fastcollate.Batch.loss_positions`."""
-    plan, like = batch.plan, batch["input_ids"]
+    plan, like = batch.plan, batch._data["input_ids"]
     values, predictors = _places(plan, next_token=True)
     shape = plan.leading_shape(of_sequence=False)
     is_trained = on_host(trained_mask(batch) != 0).reshape(-1)[values]
@@ -55,7 +55,7 @@ def loss_positions(batch: Batch) -> LossPositions:
 
 def targets(batch: Batch) -> Any:
     """See :attr:`fastcollate.Batch.targets`."""
-    plan, ids = batch.plan, batch["input_ids"]
+    plan, ids = batch.plan, batch._data["input_ids"]
     values, tokens = _places(plan, next_token=False)
     found = zeros(plan.leading_shape(of_sequence=False), ids)
     found.reshape(-1)[like_of(values, ids)] = taken(ids.reshape(-1), tokens)

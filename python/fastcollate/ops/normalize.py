@@ -208,7 +208,7 @@ def _tokens_of(batch: Batch) -> _Tokens:
     if lie_end_to_end:
         rows = np.repeat(np.arange(plan.num_rows), plan.response_lens)
     elif plan.has_bins:
-        rows = _rows_of_ids(batch["sequence_ids"])
+        rows = _rows_of_ids(batch._data["sequence_ids"])
     return _Tokens(trained_mask(batch), rows, plan.num_rows)
 
 

@@ -10,7 +10,6 @@ from fastcollate.arrays import (
     dtype_name,
     is_only_torch,
     is_tensor,
-    like_of,
     offsets_of,
     to_numpy,
 )
@@ -157,19 +156,8 @@ def _nonempty(spans: Spans) -> Spans:
 
 
 def trained_mask(batch: Batch) -> Any:
-    """Return an output that is nonzero on trained tokens, in the shape of response-aligned fields.
-
-    By the plan: keys may be those of fields. Of the batch's kind, or an array if it has no such
-    output.
-    """
-    plan = batch.plan
-    if batch.spec.outputs.loss_mask is not None:
-        return batch["loss_mask"]
-    if plan.num_unpredicted > 0:
-        return like_of(plan.loss_mask(), batch["input_ids"])
-    if not plan.is_jagged:
-        return batch["response_mask"]
-    return np.ones(int(plan.response_lens.sum()), np.bool_)
+    """Return the loss mask, in the shape of response-aligned fields."""
+    return batch._data["loss_mask"]
 
 
 def trained_places(batch: Batch) -> Integers:

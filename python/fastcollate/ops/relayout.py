@@ -10,12 +10,11 @@ import numpy as np
 from fastcollate._fastcollate import FieldSpec, RowSpans
 from fastcollate.arrays import flattened, taken
 from fastcollate.core_call import collate_fields
-from fastcollate.dtypes import needs_loss_mask
 from fastcollate.ingest.tokens import Whole
 from fastcollate.plan.merging import Merging
 
 if TYPE_CHECKING:
-    from fastcollate._fastcollate import LayoutSpec, OutputSpec, Plan
+    from fastcollate._fastcollate import LayoutSpec, Plan
     from fastcollate.batch import Batch
     from fastcollate.plan.shard import Shard
 
@@ -46,16 +45,16 @@ def relayout(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Ba
 
     def per_token(key: str) -> Any:
         align = table[key].align
-        values = flattened(batch[key], dimensions[align])
+        values = flattened(batch._data[key], dimensions[align])
         # Rows of a tree share positions: streams are taken out row by row.
         return values if places is None or align != "sequence" else taken(values, places)
 
     def column(index: int, spec: FieldSpec) -> Any:
-        value = batch[spec.key]
+        value = batch._data[spec.key]
         if spec.align in ("row", "array", "object"):
             return value
         if spec.align == "joined":
-            bounds = pairwise(np.asarray(batch[beside[index]]).tolist())
+            bounds = pairwise(np.asarray(batch._data[beside[index]]).tolist())
             return [value[start:stop] for start, stop in bounds]
         values = per_token(spec.key)
         is_of_responses = table[spec.key].align == "response"
@@ -73,7 +72,7 @@ def relayout(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Ba
         [(column(index, spec), spec) for index, spec in enumerate(spec.fields)],
         "numpy" if isinstance(ids, np.ndarray) else "torch",
         layout,
-        _outputs(batch, layout, shard),
+        spec.outputs,
         names=names_of(batch),
         merging=Merging(plan, batch.merge_plan, masked_rewards=batch._masked_rewards),
         shard=shard,
@@ -90,16 +89,6 @@ def relayout(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Ba
 def names_of(batch: Batch) -> dict[str, Any]:
     """Return the ids of rows that a batch has."""
     return {name: values for name in ROW_NAMES if (values := getattr(batch, name)) is not None}
-
-
-def _outputs(batch: Batch, layout: LayoutSpec, shard: Shard | None) -> OutputSpec:
-    """Return the outputs other than fields; the layout decides if the loss mask is one of them."""
-    outputs = batch.spec.outputs
-    if any(spec.weighs for spec in batch.spec.fields):
-        return outputs
-    is_made = (batch.merge_plan, batch.is_padding, shard) != (None, None, None)
-    dtype = (outputs.loss_mask or "float32") if needs_loss_mask(layout, is_made) else None
-    return outputs.with_loss_mask(dtype)
 
 
 def _check_whole(plan: Plan) -> None:

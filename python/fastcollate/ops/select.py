@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fastcollate._fastcollate import OutputTable
-from fastcollate.arrays import like_of
 from fastcollate.ops.relayout import names_of, relayout
 from fastcollate.plan.shard import Shard, check_shard
 
@@ -36,21 +34,14 @@ def selected(batch: Batch, shard: Shard) -> Batch:
     if first is None:
         return relayout(batch, plan.layout_for(shard), shard)
     rows = slice(first, first + len(shard.rows))
-    views, spec = _views(batch, rows), batch.spec
+    views = _views(batch, rows)
 
     def pick() -> Plan:
         return plan.pick(shard, plan.layout_for(shard))
 
-    if spec.outputs.loss_mask is None:
-        outputs = spec.outputs.with_loss_mask("float32")
-        table = OutputTable.of_layout(plan.layout, False, spec.pad_token_id, spec.fields, outputs)
-        spec = spec._replace(outputs=outputs, table=table)
-        views["loss_mask"] = like_of(pick().loss_mask(), views["input_ids"])
-        views = {output.key: views[output.key] for output in table}
     return batch._replace(
         _data=views,
         _plan_or_call=pick,
-        _spec=spec,
         _owner=None,
         _handover=None,
         is_padding=[False] * len(shard.rows) if (was := batch.is_padding) is None else was[rows],
@@ -76,12 +67,12 @@ def _views(batch: Batch, rows: slice) -> dict[str, Any]:
     spans: dict[tuple[str, int | None], slice] = {}
     for key, align, field in outputs:
         if align.endswith("_offsets"):
-            offsets = batch[key]
+            offsets = batch._data[key]
             span = slice(int(offsets[rows.start]), int(offsets[rows.stop]))
             spans.setdefault((align.removesuffix("_offsets"), field), span)
     views: dict[str, Any] = {}
     for key, align, field in outputs:
-        value = batch[key]
+        value = batch._data[key]
         if align.endswith("_offsets"):
             views[key] = value[rows.start : rows.stop + 1] - value[rows.start]
         elif align == "batch":  # in a jagged batch only the longest row

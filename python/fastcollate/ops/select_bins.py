@@ -42,7 +42,7 @@ def selected_bins(batch: Batch, bins: Any) -> Batch:
     follows = dict(zip(("predictors", "row_bins"), selected.tree_places(), strict=True))
     data: dict[str, Any] = {}
     for output in batch.spec.table:
-        key, align, value = output.key, output.align, batch[output.key]
+        key, align, value = output.key, output.align, batch._data[output.key]
         if output.field is None and key in follows:
             data[key] = like_of(follows[key], value)
         elif align == "sequence":
@@ -54,7 +54,7 @@ def selected_bins(batch: Batch, bins: Any) -> Batch:
         elif align == "object":
             data[key] = [value[row] for row in rows.tolist()]
         elif align == "joined":
-            offsets = to_numpy(batch[f"{key}_offsets"])
+            offsets = to_numpy(batch._data[f"{key}_offsets"])
             data[key] = taken(value, places_of(offsets[rows], np.diff(offsets)[rows]))
         else:
             data[key] = like_of(offsets_of(np.diff(to_numpy(value))[rows]), value)

@@ -201,12 +201,6 @@ def unpredicted_tokens(rows: Rows, streams: Grid) -> Integers:
 
 
 def weights_of(batch: Any) -> NDArray[Any]:
-    """Return a batch's loss mask, or else its response mask, flattened."""
-    if batch.spec.outputs.loss_mask is not None or any(f.weighs for f in batch.spec.fields):
-        mask = to_numpy(batch["loss_mask"])
-    elif "response_mask" in batch.spec.table:
-        mask = to_numpy(batch["response_mask"])
-    else:
-        mask = np.ones(int(batch.plan.response_lens.sum()), np.uint8)
-    flat: NDArray[Any] = mask.reshape(-1)
+    """Return a batch's loss mask, flattened."""
+    flat: NDArray[Any] = to_numpy(batch._data["loss_mask"]).reshape(-1)
     return flat

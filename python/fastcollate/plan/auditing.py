@@ -162,7 +162,7 @@ class _Ledger:
         weights = weights_of(batch)
         self._open(responses.size, responses.width)
         held = self._check_weights(index, batch, rows, responses, streams, tokens, weights)
-        ids = to_numpy(batch["input_ids"]).reshape(-1)
+        ids = to_numpy(batch._data["input_ids"]).reshape(-1)
         self._check_padding(index, batch, ids, streams)
         if self.turns is not None:
             self._check_ids(index, rows, streams, tokens, ids)
@@ -280,7 +280,7 @@ class _Ledger:
         for key, fill in outputs.items():
             if key not in batch.spec.table:
                 continue
-            values = ids if key == "input_ids" else to_numpy(batch[key]).reshape(-1)
+            values = ids if key == "input_ids" else to_numpy(batch._data[key]).reshape(-1)
             there = values[grid.places]
             # Rows of a tree share positions.
             is_stray = np.count_nonzero(values != fill) != np.count_nonzero(there != fill)
@@ -350,8 +350,8 @@ class _Ledger:
     ) -> None:
         """Compare labels with the ids of tokens that train."""
         self.compared.add("labels")
-        labels = to_numpy(batch["labels"]).reshape(-1)
-        is_shifted = batch.spec.outputs.labels[0] or batch.plan.is_shifted
+        is_shifted = batch.spec.outputs.labels[0]
+        labels = to_numpy(batch._data["shift_labels" if is_shifted else "labels"]).reshape(-1)
         places = rows.places_of_responses(grid)
         if not trains.all() or places.min(initial=0) < 0:
             places = places[trains & (places >= 0)]
@@ -378,10 +378,10 @@ class _Ledger:
         items = span_of(rows.response_offsets[responses.row] + responses.start, responses.length)
         row = rows.of_responses[items]
         step = (np.arange(len(tokens)) - rows.response_offsets[rows.of_responses])[items]
-        targets, predictors = (to_numpy(batch[key])[places] for key in ("targets", "predictors"))
-        ids, depths, ends = (
-            to_numpy(batch[key]).reshape(-1) for key in ("input_ids", "position_ids", "subtree_end")
-        )
+        data = batch._data
+        targets, predictors = (to_numpy(data[key])[places] for key in ("targets", "predictors"))
+        outputs = data["input_ids"], batch._position_ids, data["subtree_end"]
+        ids, depths, ends = (to_numpy(output).reshape(-1) for output in outputs)
         is_real = rows.source[row] >= 0
         if self.turns is not None:
             expected = rows.ids(self.turns, tokens)[items]

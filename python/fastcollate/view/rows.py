@@ -244,7 +244,7 @@ class _Rows:
         words.append(f"response {places.response_lens[row]:,}")
         words.append(f"{trained:,} trained")
         for key in self.per_row:
-            value = " ".join(readable(_written(batch[key][row])).split())
+            value = " ".join(readable(_written(batch._data[key][row])).split())
             words.append(f"{key} {shortened(value, MOST_VALUE)}")
         return ", ".join(word.replace(" ", NO_BREAK) for word in words)
 
@@ -309,7 +309,7 @@ class _Rows:
         """Return the values of all pieces' tokens in an output; None for missing ones."""
         places = np.concatenate([places[align] for _, places in self.found])
         has_value = places >= 0
-        flat = flattened(self.batch[key], self.leading[align])
+        flat = flattened(self.batch._data[key], self.leading[align])
         if has_value.all():
             return on_host(taken(flat, places))
         values = np.full(len(places), None, object)

@@ -21,7 +21,8 @@ mod unplaced;
 pub use field::{FieldKind, FieldSpec, Layers, Spread};
 pub use from_slices::{Collated, collate_slices};
 pub use outputs::{
-    Alignment, Beside, IGNORE_INDEX, LOSS_MASK, Output, OutputSpec, PadValue, What, outputs,
+    Alignment, Beside, IGNORE_INDEX, LOSS_MASK, Output, OutputSpec, PadValue, PositionIds, What,
+    outputs,
 };
 pub use planned::{Array, CACHE_LINE, Columns, Planned, PlannedOutput, Request, Value};
 pub use rows::{BatchRows, RowSource};

@@ -40,9 +40,8 @@ pub struct OutputSpec {
     pub response_mask: Dtype,
     /// Dtype of the row index of each token, where several rows share an output row.
     pub sequence_ids: IntDtype,
-    /// Padding value and dtype. Without a padding value, only batches in bins have positions, and
-    /// the layout decides how padding counts.
-    pub position_ids: (Option<PositionPadding>, IntDtype),
+    /// Which batches have positions, their values on padding, and the dtype.
+    pub position_ids: (PositionIds, IntDtype),
     /// True if shifted, and the dtype.
     pub labels: Option<(bool, IntDtype)>,
     /// Which of the outputs that are not fields are present.
@@ -51,6 +50,18 @@ pub struct OutputSpec {
     /// and follows from the plan without a column. None if it is an ordinary column or not an
     /// output.
     pub loss_mask: Option<Dtype>,
+}
+
+/// Which batches have position ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PositionIds {
+    /// Those in bins, where the layout decides how padding counts; and those with labels if rows
+    /// begin with padding, which learned positions would count.
+    Default,
+    /// None.
+    Omitted,
+    /// All, with this on padding.
+    Padded(PositionPadding),
 }
 
 /// The outputs besides the fields.
@@ -227,7 +238,7 @@ impl OutputSpec {
         attention_mask: Dtype::I64,
         response_mask: Dtype::I64,
         sequence_ids: IntDtype::I64,
-        position_ids: (None, IntDtype::I64),
+        position_ids: (PositionIds::Omitted, IntDtype::I64),
         labels: None,
         beside: Beside::Nothing,
         loss_mask: None,
@@ -298,7 +309,8 @@ impl OutputSpec {
         }
         let labels = |(shifted, dtype): (bool, IntDtype)| {
             let what = What::Labels { shifted, dtype };
-            output(what, "labels", IGNORE_INDEX, dtype.into())
+            let key = if shifted { "shift_labels" } else { "labels" };
+            output(what, key, IGNORE_INDEX, dtype.into())
         };
         outputs.extend(self.labels.map(labels));
         outputs
@@ -306,12 +318,16 @@ impl OutputSpec {
 
     /// The position ids, if present.
     fn positions(&self, layout: Layout) -> Option<Output> {
-        let (padding, dtype) = self.position_ids;
-        let fill = match padding {
-            None if !layout.has_bins() => return None,
-            None | Some(PositionPadding::Zero) => PadValue::Number(Number::Int(0)),
-            Some(PositionPadding::One) => PadValue::Number(Number::Int(1)),
-            Some(PositionPadding::RepeatLast) => PadValue::RepeatLast,
+        let (positions, dtype) = self.position_ids;
+        let is_needed = layout.has_bins() || (layout.pads_left() && self.labels.is_some());
+        let fill = match positions {
+            PositionIds::Omitted => return None,
+            PositionIds::Default if !is_needed => return None,
+            PositionIds::Default | PositionIds::Padded(PositionPadding::Zero) => {
+                PadValue::Number(Number::Int(0))
+            }
+            PositionIds::Padded(PositionPadding::One) => PadValue::Number(Number::Int(1)),
+            PositionIds::Padded(PositionPadding::RepeatLast) => PadValue::RepeatLast,
         };
         let output = Output::new(What::PositionIds, "position_ids", Alignment::Sequence);
         Some(Output {

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::arrays::{Content, Derived, Job, LossMask, Read, Source, jobs};
 use super::execute::{self, Jobs};
-use super::outputs::{Output, OutputSpec, What, outputs};
+use super::outputs::{Output, OutputSpec, PositionIds, What, outputs};
 use super::places::{Place, Placed};
 use super::segments::{Segments, row_offsets};
 use super::spread::check_trained;
@@ -105,7 +105,7 @@ impl Request<'_> {
         let fields = columns.fields.iter_mut();
         let mut fields: Vec<_> = fields.map(|field| field as &mut dyn FieldColumn).collect();
         let planned = self.plan_fields(rows, placement, &mut fields)?;
-        check_unplaced(&planned, self, placement, &columns.source(rows.read()))?;
+        check_unplaced(&planned, placement, &columns.source(rows.read()))?;
         Ok(planned)
     }
 
@@ -215,7 +215,11 @@ impl Planner<'_> {
                 self.derived(&output, Place::Sequence, rows)
             }
             What::PositionIds => {
-                let (padding, dtype) = spec.position_ids;
+                let (positions, dtype) = spec.position_ids;
+                let padding = match positions {
+                    PositionIds::Padded(padding) => Some(padding),
+                    PositionIds::Default | PositionIds::Omitted => None,
+                };
                 // In a tree, segments continue from where they branch off the previous row.
                 let place = match (placement.layout.is_packed(), padding) {
                     // Every part of a sequence counts from 0, and by default so does its padding.
@@ -231,8 +235,7 @@ impl Planner<'_> {
                 self.derived(&output, place, Derived::Positions(padding, dtype))
             }
             What::Labels { shifted, dtype } => {
-                let (grid, shifted) = placement.labels(self.assembly, shifted);
-                let place = match grid {
+                let place = match placement.labels(self.assembly, shifted) {
                     Cow::Borrowed(_) => Place::Sequence,
                     Cow::Owned(grid) => Place::Own(grid),
                 };

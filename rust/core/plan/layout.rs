@@ -82,6 +82,15 @@ impl Layout {
         matches!(self.form(), Form::Packed | Form::Tree)
     }
 
+    /// True if padding comes before the tokens of a row.
+    #[must_use]
+    pub fn pads_left(self) -> bool {
+        match self {
+            Self::Left | Self::TwoSegment => true,
+            Self::Right | Self::Jagged | Self::Packed | Self::Tree => false,
+        }
+    }
+
     /// True if outputs of token streams, or of responses, have a row dimension.
     #[must_use]
     pub fn has_rows(self, of: Of) -> bool {

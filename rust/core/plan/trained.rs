@@ -79,18 +79,15 @@ impl Placement {
         self.response.with_segments(trained)
     }
 
-    /// The places of labels, and true if each holds the label of the next token, because of
-    /// `shifted` or the shift of response-aligned fields. A token that nothing predicts has no
-    /// label.
+    /// The places of labels; if `shifted`, each holds the label of the next token. A token that
+    /// nothing predicts has no label.
     #[must_use]
-    pub fn labels(&self, assembly: &Assembly, shifted: bool) -> (Cow<'_, Grid>, bool) {
-        let is_shifted = shifted || self.is_shifted();
+    pub fn labels(&self, assembly: &Assembly, shifted: bool) -> Cow<'_, Grid> {
         let grid = &self.sequence;
         let is_packed = self.bin_layout.is_some();
-        let places = if is_shifted && is_packed {
+        if shifted && is_packed {
             Cow::Owned(grid.without_last())
-        } else if is_shifted || (!is_packed && assembly.rows().iter().all(|row| row.prompt_len > 0))
-        {
+        } else if shifted || (!is_packed && assembly.rows().iter().all(|row| row.prompt_len > 0)) {
             Cow::Borrowed(grid)
         } else {
             Cow::Owned(
@@ -99,8 +96,7 @@ impl Placement {
                     false => *segment,
                 }),
             )
-        };
-        (places, is_shifted)
+        }
     }
 
     /// The sampled tokens of real rows that nothing predicts, each as a row and an offset in its
@@ -108,10 +104,10 @@ impl Placement {
     pub fn unpredicted<'a>(&'a self, assembly: &'a Assembly) -> impl Iterator<Item = Unpredicted> {
         let of_part = |segment: &Segment| {
             let token = { segment.from }.checked_sub(assembly.rows()[segment.row].prompt_len)?;
-            (segment.len > 0).then_some((segment.row, token, segment.from == 0))
+            (segment.len > 0).then_some((segment.row, token))
         };
         let of_row = |(index, row): (usize, &Row)| {
-            (row.prompt_len == 0 && row.response_len > 0).then_some((index, 0, true))
+            (row.prompt_len == 0 && row.response_len > 0).then_some((index, 0))
         };
         let is_split = self.bin_layout.is_some();
         let parts = is_split.then(|| self.sequence.segments().iter().filter_map(of_part));
@@ -121,12 +117,8 @@ impl Placement {
             .flatten()
             .chain(rows.into_iter().flatten());
         tokens
-            .filter(|&(row, token, _)| assembly.trains(row, token))
-            .map(|(row, token, begins_row)| Unpredicted {
-                row,
-                token,
-                begins_row,
-            })
+            .filter(|&(row, token)| assembly.trains(row, token))
+            .map(|(row, token)| Unpredicted { row, token })
     }
 
     /// True if a segment of the token streams begins a sequence, or a part of a split one. In the
@@ -149,8 +141,6 @@ pub struct Unpredicted {
     pub row: usize,
     /// Its offset in the row's response.
     pub token: usize,
-    /// True if it is the first token of its row, not of a later part.
-    pub begins_row: bool,
 }
 
 impl Grid {

@@ -1,6 +1,6 @@
 //! The outputs of a batch besides its fields, as Python options.
 
-use fastcollate::batch::{Beside, LOSS_MASK, OutputSpec as Spec};
+use fastcollate::batch::{Beside, LOSS_MASK, OutputSpec as Spec, PositionIds};
 use fastcollate::write::PositionPadding;
 use fastcollate::{Dtype, IntDtype};
 use pyo3::prelude::*;
@@ -25,14 +25,17 @@ impl OutputSpec {
         input_ids: &str,
         attention_mask: &str,
         response_mask: &str,
-        position_ids: Option<(Option<String>, String)>,
+        position_ids: Option<(String, String)>,
         labels: Option<(bool, String)>,
         sequence_ids: &str,
         bare: bool,
         loss_mask: Option<&str>,
     ) -> Result<Self> {
         let mask = |key, name: &str| Dtype::of_name(key, name, Dtype::OF_MASKS);
-        let (padding, dtype) = position_ids.unwrap_or((None, "int64".to_owned()));
+        let (positions, dtype) = match &position_ids {
+            Some((positions, dtype)) => (POSITIONS.value(positions)?, dtype.as_str()),
+            None => (PositionIds::Default, "int64"),
+        };
         let labels = labels.map(|(shifted, dtype)| {
             IntDtype::of_name("labels", &dtype).map(|dtype| (shifted, dtype))
         });
@@ -41,10 +44,7 @@ impl OutputSpec {
             attention_mask: mask("attention_mask", attention_mask)?,
             response_mask: mask("response_mask", response_mask)?,
             sequence_ids: IntDtype::of_name("sequence_ids", sequence_ids)?,
-            position_ids: (
-                padding.map(|name| POSITION_IDS.value(&name)).transpose()?,
-                IntDtype::of_name("position_ids", &dtype)?,
-            ),
+            position_ids: (positions, IntDtype::of_name("position_ids", dtype)?),
             labels: labels.transpose()?,
             beside: if bare { Beside::Ids } else { Beside::All },
             loss_mask: None,
@@ -52,14 +52,11 @@ impl OutputSpec {
         Self(spec).with_loss_mask(loss_mask)
     }
 
-    /// Padding of the positions, if given, and their dtype.
+    /// `"default"`, `"omitted"` or the padding of the positions, and their dtype.
     #[getter]
-    fn position_ids(&self) -> (Option<&'static str>, &'static str) {
-        let (padding, dtype) = self.0.position_ids;
-        (
-            padding.map(|padding| POSITION_IDS.name(padding)),
-            dtype.name(),
-        )
+    fn position_ids(&self) -> (&'static str, &'static str) {
+        let (positions, dtype) = self.0.position_ids;
+        (POSITIONS.name(positions), dtype.name())
     }
 
     /// True if labels are shifted, and their dtype; None without labels.
@@ -109,12 +106,17 @@ impl OutputSpec {
     }
 }
 
-/// Padding of positions.
-pub const POSITION_IDS: Names<PositionPadding> = Names::new(
+/// Which batches have positions, and their padding.
+pub const POSITIONS: Names<PositionIds> = Names::new(
     "position_ids",
     &[
-        (PositionPadding::Zero, "zero"),
-        (PositionPadding::One, "one"),
-        (PositionPadding::RepeatLast, "repeat_last"),
+        (PositionIds::Padded(PositionPadding::Zero), "zero"),
+        (PositionIds::Padded(PositionPadding::One), "one"),
+        (
+            PositionIds::Padded(PositionPadding::RepeatLast),
+            "repeat_last",
+        ),
+        (PositionIds::Default, "default"),
+        (PositionIds::Omitted, "omitted"),
     ],
 );
