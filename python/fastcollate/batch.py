@@ -627,7 +627,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
         """
         return gathered(self.plan, x, of, shift, missing, per, gaps)
 
-    def model_inputs(self, mask: Mask | None = None) -> dict[str, Any]:
+    def model_inputs(self, mask: Mask | None = None, dtype: Any = "float32") -> dict[str, Any]:
         """Return what a transformers model is called with: ``model(**batch.model_inputs())``.
 
         Parameters
@@ -637,6 +637,10 @@ class Batch(Mapping[str, Any], Generic[Array]):
             ``attention_mask``, and ``"block"`` :meth:`block_mask`, for models with
             ``attn_implementation="flex_attention"``. None adds the dense mask only where the
             model needs it.
+        dtype
+            Dtype of the dense mask, which is additive. float32 suits models of float32, bfloat16
+            and float16; pass ``"float64"`` for a model of float64, for which torch's
+            ``scaled_dot_product_attention`` misreads a mask of float32.
 
         Returns
         -------
@@ -669,8 +673,10 @@ class Batch(Mapping[str, Any], Generic[Array]):
         labels [[-100, -100, 8], [-100, -100, 9]]
         shift_labels [[-100, 8, -100], [-100, 9, -100]]
         """
+        if self._plan is None:
+            raise _missing("model_inputs")
         self._check_whole()
-        return model_inputs(self, mask)
+        return model_inputs(self, mask, dtype)
 
     def dense_mask(self, dtype: Any = "float32", window: int | None = None) -> Array:
         """Return the attention mask as an array over all pairs of positions (:attr:`subtree_end`).
@@ -683,7 +689,8 @@ class Batch(Mapping[str, Any], Generic[Array]):
         dtype
             The dtype of an additive mask: 0 where a position attends to another, and the dtype's
             minimum elsewhere. Or ``bool``, True where it attends: a quarter of the memory, but not
-            for eager attention, which would add booleans to scores.
+            for eager attention, which would add booleans to scores. For models of float64 pass
+            ``"float64"``: torch's ``scaled_dot_product_attention`` misreads float32 there.
         window
             Sliding window: a token attends to the last `window` tokens of its sequence, itself
             included. None: to all.

@@ -17,7 +17,7 @@ Mask: TypeAlias = Literal["dense", "block"]
 """Kinds of masks for layouts whose rows share output rows."""
 
 
-def model_inputs(batch: Batch, mask: Mask | None) -> dict[str, Any]:
+def model_inputs(batch: Batch, mask: Mask | None, dtype: Any) -> dict[str, Any]:
     """See :meth:`fastcollate.Batch.model_inputs`."""
     plan, outputs = batch.plan, batch._data
     is_padded = not (plan.has_bins or plan.is_jagged)
@@ -35,7 +35,7 @@ def model_inputs(batch: Batch, mask: Mask | None) -> dict[str, Any]:
         inputs["attention_mask"] = batch.block_mask()
     elif mask == "dense" or plan.is_tree or not is_ours:
         # Models find the sequences of packed rows by positions, which may be the caller's here.
-        inputs["attention_mask"] = batch.dense_mask()
+        inputs["attention_mask"] = batch.dense_mask(dtype)
     if is_ours or "position_ids" in outputs:
         inputs["position_ids"] = in_rows(batch._position_ids)
     if "labels" in outputs:

@@ -16,7 +16,6 @@ def field_outputs(
     field: Any,
     tokens: Grid,
     answers: Grid,
-    sampled: Sequence[Sequence[Any]],
     streams: Grid | None = None,
 ) -> dict[str, Any]:
     """Build the outputs of one item of `fields`: its own and accompanying ones.
@@ -33,28 +32,8 @@ def field_outputs(
     grid = (streams or tokens) if field.align == "sequence" else answers
     dtype = _name(field.dtype) or "float32"
     rows = _shaped(rows, trailing)
-    if field.align == "response":
-        refuse_lost(key, tokens, answers, rows, np.full(trailing, field.fill), dtype, sampled)
     placed = place(grid, rows, np.full(trailing, field.fill))
     return {key: _typed(placed, dtype, grid, trailing)}
-
-
-def refuse_lost(
-    key: str,
-    tokens: Grid,
-    answers: Grid,
-    rows: Sequence[Any],
-    fill: Any,
-    dtype: str,
-    sampled: Sequence[Sequence[Any]],
-) -> None:
-    """Raise a ValueError for a first value that is not the fill in a row without a prompt."""
-    for index, (places, row) in enumerate(zip(answers.places, rows, strict=True)):
-        is_headless = tokens.lens[index] == answers.lens[index] > 0 and places[0] is None
-        if is_headless and sampled[index][0]:
-            value, pad = (readable(cast(number, dtype)) for number in (row[0], fill))
-            if not np.array_equal(value, pad, equal_nan=value.dtype.kind == "f"):
-                raise ValueError(f"the first value of {key}[{index}] has no place")
 
 
 def _routed_experts(key: str, field: Any, tokens: Grid) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fastcollate._fastcollate import IGNORE_INDEX
-from fastcollate.testing.reference.fields import field_outputs, is_of_streams, refuse_lost
+from fastcollate.testing.reference.fields import field_outputs, is_of_streams
 from fastcollate.testing.reference.grids import Grid, grids_of, layout_options, place
 from fastcollate.testing.reference.packed import (
     packed_grids,
@@ -47,7 +47,7 @@ def build_batch_loops(
     fields: Mapping[str, Any] | None = None,
     uids: Any | None = None,
     trajectory_ids: Any | None = None,
-    position_ids: str | None = None,
+    position_ids: str | bool | None = None,
     labels: str | None = None,
     layout: Any = "left",
     bins: Any | None = None,
@@ -91,21 +91,17 @@ def build_batch_loops(
     -------
     dict[str, object]
         ``input_ids`` and ``attention_mask``, int64 ``(B, W)``; ``response_mask``, int64
-        ``(B, R)``; of those asked for ``position_ids`` and ``labels``, int64 ``(B, W)``; of those
-        given ``loss_mask``, ``rewards`` and ``logprobs``, float32 ``(B, R)``, and `fields`. W is
+        ``(B, R)``; of those asked for ``position_ids``, and ``labels`` or ``shift_labels``, int64
+        ``(B, W)``; ``loss_mask``, float32 ``(B, R)``; of those given ``rewards`` and ``logprobs``,
+        float32 ``(B, R)``, and `fields`. Positions come with labels if rows are padded on the left,
+        unless `position_ids` is False. W is
         the longest prompt + response, R the longest response, unless fixed. In the jagged layout
         there are no masks, but offsets, and T tokens take the place of ``(B, W)``, the response
         tokens that of ``(B, R)``. All are NumPy arrays, except bfloat16, which are tensors,
         ``max_seqlen``, an int, and arrays per row that are not joined, a list. The packed
-        layout has no attention mask, but always ``position_ids``, ``sequence_ids`` and the
+        layout has no attention mask, but ``position_ids``, ``sequence_ids`` and the
         boundaries of segments; (N, W) takes the place of all, for N rows of W positions. A tree has
         the outputs of `fastcollate.Tree`.
-
-    Raises
-    ------
-    ValueError
-        If values or labels are shifted to the preceding token, and a row without a prompt has a
-        first token that trains, or a first value that is not the fill.
     """
     layout, own = layout_options(layout)
     options = own | options
@@ -138,34 +134,32 @@ def build_batch_loops(
         batch |= _offsets(tokens, answers)
     else:
         batch |= {"attention_mask": _mask(tokens), "response_mask": _mask(answers, is_padding)}
-    if position_ids is not None and layout not in ("packed", "tree"):
+    if position_ids is None and labels is not None and layout in ("left", "two_segment"):
+        position_ids = "zero"
+    if position_ids is False:
+        batch.pop("position_ids", None)
+    elif position_ids is not None and layout not in ("packed", "tree"):
         batch["position_ids"] = positions(tokens, list(map(range, tokens.lens)), position_ids)
 
     per_token = {
         key: [_per_token(row, count) for row, count in zip(column, response_lens, strict=True)]
         for key, column in given_fields(rewards=rewards, loss_mask=loss_mask, logprobs=logprobs)
     }
-    has_loss_mask = layout in ("packed", "tree") or loss_mask is not None or sampled is not None
     if sampled is None:
         sampled = [[1] * count for count in response_lens]
     given = per_token.get("loss_mask", sampled)
-    is_moved = labels == "shifted" or options.get("shift") == "next_token"
-    if is_moved or layout == "tree":
-        _refuse_headless(prompt_lens, given)
     weights = _predicted(given, before, prompt_lens)
-    if labels is not None:
-        batch["labels"] = _ints(
-            before if is_moved else tokens, _labels(rows, weights), IGNORE_INDEX
-        )
-    if has_loss_mask:
-        per_token = {"loss_mask": weights} | per_token | {"loss_mask": weights}
+    if labels == "aligned":
+        batch["labels"] = _ints(tokens, _labels(rows, weights), IGNORE_INDEX)
+    elif labels == "shifted":
+        batch["shift_labels"] = _ints(before, _labels(rows, weights), IGNORE_INDEX)
+    per_token = {"loss_mask": weights} | per_token | {"loss_mask": weights}
     for key, column in per_token.items():
         dtype = loss_mask_dtype if key == "loss_mask" else "float32"
         batch[key] = np.array(place(answers, column, 0.0), dtype).reshape(answers.shape)
-        refuse_lost(key, tokens, answers, column, 0.0, "float32", sampled)
     for key, field in (fields or {}).items():
         of_tokens = on_trained(key, values_per_token(field, prompt_lens, response_lens), weights)
-        batch |= field_outputs(key, of_tokens, tokens, answers, sampled, streams)
+        batch |= field_outputs(key, of_tokens, tokens, answers, streams)
     return batch
 
 
@@ -189,13 +183,6 @@ def _mask(grid: Grid, is_padding: Sequence[bool] | None = None) -> Array:
 
 def _ints(grid: Grid, rows: list[Any], pad: int) -> Array:
     return np.array(place(grid, rows, pad), np.int64).reshape(grid.shape)
-
-
-def _refuse_headless(prompt_lens: list[int], weights: Any) -> None:
-    """Raise a ValueError if a first token without a prompt trains."""
-    for index, row in enumerate(weights):
-        if prompt_lens[index] == 0 and len(row) > 0 and row[0] != 0:
-            raise ValueError(f"no token is in front of the first one of row {index}, which trains")
 
 
 def _predicted(weights: Any, before: Grid, prompt_lens: list[int]) -> list[Any]:

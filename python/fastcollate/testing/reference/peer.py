@@ -75,10 +75,11 @@ def build_batch_numpy(
             for out, values in zip(padded, field, strict=True):
                 out[response_width - len(values) :] = assignable(values, np.float32)
         batch[key] = padded
-    if loss_mask is not None:
-        # Nothing predicts the first token of a row without a prompt.
-        headless = np.flatnonzero((prompt_lens == 0) & (response_lens > 0))
-        batch["loss_mask"][headless, response_width - response_lens[headless]] = 0
+    if loss_mask is None:
+        batch["loss_mask"] = batch["response_mask"].astype(np.float32)
+    # Nothing predicts the first token of a row without a prompt.
+    headless = np.flatnonzero((prompt_lens == 0) & (response_lens > 0))
+    batch["loss_mask"][headless, response_width - response_lens[headless]] = 0
     return batch
 
 

@@ -258,17 +258,12 @@ def extras(draw: st.DrawFn, data: Rollouts, array_type: str = "numpy") -> dict[s
         fields["routed_experts"] = draw(_routed_experts(data))
     keys = draw(st.permutations(list(fields)))
     uids = st.none() | st.lists(st.text(max_size=2) | st.integers(), min_size=rows, max_size=rows)
-    # The label of a first token without a prompt has no preceding position.
-    is_led = all(
-        len(p) > 0 or len(r) == 0 for p, r in zip(data.prompts, data.responses, strict=True)
-    )
-    labels = [None, "aligned", *(["shifted"] if is_led else [])]
     arguments = {
         "fields": {key: fields[key] for key in keys},
         "uids": draw(uids),
         "trajectory_ids": draw(uids),
-        "position_ids": draw(st.sampled_from([None, "zero", "one", "repeat_last"])),
-        "labels": draw(st.sampled_from(labels)),
+        "position_ids": draw(st.sampled_from([None, False, "zero", "one", "repeat_last"])),
+        "labels": draw(st.sampled_from([None, "aligned", "shifted"])),
     }
     return {name: value for name, value in arguments.items() if value is not None}
 

@@ -1,0 +1,341 @@
+"""Models called with `Batch.model_inputs` train the rows, in every layout, however it was made."""
+
+import numpy as np
+import pytest
+from small_models import small_model
+
+import fastcollate as fc
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
+
+PROMPTS = [[5, 6, 7], [], [8], [5, 6], [9, 10, 11, 12]]
+RESPONSES = [[13, 14], [15, 16, 17], [18, 19, 20, 21], [22], []]
+MASKS = [[1, 1], [1, 1, 0], [0, 1, 1, 1], [1], []]
+
+LAYOUTS = {
+    "left": fc.Left(),
+    "wide": fc.Left(pad_to=16),
+    "right": fc.Right(),
+    "two_segment": fc.TwoSegment(),
+    "jagged": fc.Jagged(),
+    "packed": fc.Packed(8),
+    "shifted": fc.Packed(8, shift="next_token"),
+    "rounded": fc.Packed(12, multiple_of=4, padding_as="last_segment"),
+    "single_row": fc.Packed.single_row(),
+    "tree": fc.Tree(12),
+}
+EACH_LAYOUT = pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+WITH_LABELS = pytest.mark.parametrize(
+    "layout", [one for one in LAYOUTS.values() if one.name != "tree"], ids=list(LAYOUTS)[:-1]
+)
+# Llama's eager attention rounds to float32, where the mask of left padding in float64 is infinite.
+EACH_MODEL = pytest.mark.parametrize(
+    ("family", "attention"), [("gpt2", "eager"), ("gpt2", "sdpa"), ("llama", "sdpa")]
+)
+
+
+def rows_alone(model):
+    """Return the sum of the losses of rows one by one, and its gradients."""
+    losses = []
+    for prompt, response, mask in zip(PROMPTS, RESPONSES, MASKS, strict=True):
+        ids = torch.tensor([[*prompt, *response]])
+        log_probs = model(input_ids=ids, use_cache=False).logits[:, :-1].log_softmax(-1)
+        each = -log_probs.gather(-1, ids[:, 1:, None])[0, :, 0]
+        weights = torch.tensor([0] * len(prompt) + mask, dtype=each.dtype)[1:]
+        losses.append((each * weights).sum())
+    return outcome(model, sum(losses))
+
+
+def outcome(model, loss):
+    model.zero_grad()
+    loss.backward()
+    return loss.item(), torch.cat([one.grad.flatten() for one in model.parameters()])
+
+
+def by_positions(model, batch):
+    """Sum the loss as a custom loop does, in float64."""
+    logits = model(**batch.model_inputs(dtype="float64")).logits.flatten(0, 1)
+    pos, inv = batch.loss_positions()
+    log_probs = logits[pos].log_softmax(-1)[inv, batch.targets.long()]
+    return -(log_probs * batch.loss_mask).sum()
+
+
+def assert_same(found, expected, tolerance=1e-9):
+    assert found[0] == pytest.approx(expected[0], rel=tolerance)
+    torch.testing.assert_close(found[1], expected[1], rtol=tolerance * 100, atol=tolerance)
+
+
+def built(layout, **options):
+    return fc.build_batch(
+        PROMPTS, RESPONSES, pad_token_id=0, loss_mask=MASKS, layout=layout, **options
+    )
+
+
+def by_builder(layout, **options):
+    builder = fc.BatchBuilder(pad_token_id=0, layout=layout, **options)
+    for prompt, response, mask in zip(PROMPTS, RESPONSES, MASKS, strict=True):
+        builder.add(prompt, response, loss_mask=mask)
+    return builder.finish()
+
+
+def by_collator(layout, **options):
+    samples = [
+        {"prompt": prompt, "response": response, "loss_mask": mask}
+        for prompt, response, mask in zip(PROMPTS, RESPONSES, MASKS, strict=True)
+    ]
+    return fc.Collator(pad_token_id=0, layout=layout, **options)(samples)
+
+
+def converted(layout, **options):
+    other = "jagged" if layout.name == "left" else "left"
+    return built(other, **options).to_layout(layout)
+
+
+def of_a_shard(layout, **options):
+    tree = fc.planning.prefix_tree(
+        sequences=[[*p, *r] for p, r in zip(PROMPTS, RESPONSES, strict=True)],
+        prompt_lens=[len(p) for p in PROMPTS],
+    )
+    rows = tree if layout.name == "tree" else built(fc.Left())
+    plan = fc.plan_step(rows, dp_size=1, layout=layout if layout.spec.has_bins else None)
+    return built(layout, shard=plan.shard(0, 0), **options)
+
+
+WAYS = [built, by_builder, by_collator, converted, of_a_shard]
+
+
+@EACH_MODEL
+@EACH_LAYOUT
+def test_a_loop_of_ones_own_trains_the_rows(layout, family, attention):
+    model = small_model(family, attention)
+    expected = rows_alone(model)
+    tolerance = 1e-9 if family == "gpt2" else 1e-7  # rotations round to float32
+    assert_same(outcome(model, by_positions(model, built(layout))), expected, tolerance)
+
+
+@EACH_MODEL
+@pytest.mark.parametrize("labels", ["aligned", "shifted"])
+@WITH_LABELS
+def test_the_models_own_loss_trains_the_rows(layout, labels, family, attention):
+    model = small_model(family, attention)
+    expected = rows_alone(model)
+    batch = built(layout, labels=labels)
+    loss = model(**batch.model_inputs()).loss * batch.loss_mask.sum()
+    assert_same(outcome(model, loss), expected, 1e-6)  # transformers rounds logits to float32
+
+
+@pytest.mark.parametrize("way", WAYS)
+@EACH_LAYOUT
+def test_every_way_to_make_a_batch(layout, way):
+    model = small_model("gpt2", "eager")
+    options = {} if layout.name == "tree" else {"labels": "aligned"}
+    batch = way(layout, **options)
+    assert_same(outcome(model, by_positions(model, batch)), rows_alone(model))
+    if options:
+        loss = model(**batch.model_inputs()).loss * batch.loss_mask.sum()
+        assert_same(outcome(model, loss), rows_alone(model), 1e-6)
+
+
+@pytest.mark.parametrize("layout", [LAYOUTS[name] for name in ("jagged", "packed", "tree")])
+def test_masks_by_name(layout):
+    model = small_model("llama", "sdpa")
+    batch = built(layout)
+    block = batch.model_inputs("block")["attention_mask"]
+    assert type(block).__name__ == "BlockMask"
+    inputs = batch.model_inputs("dense", dtype="float64")
+    assert inputs["attention_mask"].dtype == torch.float64
+    expected = model(**batch.model_inputs(dtype="float64")).logits
+    found = model(**inputs).logits
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+
+
+@EACH_MODEL
+@pytest.mark.parametrize("layout", [LAYOUTS["packed"], LAYOUTS["jagged"]])
+def test_positions_of_ones_own_leave_sequences_apart(layout, family, attention):
+    model = small_model(family, attention)
+    batch = built(layout, position_ids=False)
+    inputs = batch.model_inputs(dtype="float64")
+    assert "position_ids" not in inputs
+    with pytest.raises(AttributeError, match="position_ids=False"):
+        batch.position_ids  # noqa: B018
+    own = built(layout).model_inputs()["position_ids"]
+    pos, inv = batch.loss_positions()
+    logits = model(**inputs, position_ids=own).logits.flatten(0, 1)
+    log_probs = logits[pos].log_softmax(-1)[inv, batch.targets]
+    assert_same(outcome(model, -(log_probs * batch.loss_mask).sum()), rows_alone(model))
+
+
+# The outputs
+
+
+@EACH_LAYOUT
+@pytest.mark.parametrize("way", WAYS)
+def test_the_loss_mask_is_an_output_of_every_batch(layout, way):
+    batch = way(layout)
+    assert float(batch.loss_mask.sum()) == 8 - 1  # the first token of a row without a prompt
+    assert batch.metrics["batch/tokens_without_predecessor"] == 1
+    assert batch.metrics["batch/trained_tokens"] == 7
+
+
+@EACH_LAYOUT
+def test_without_a_loss_mask_all_predicted_tokens_train(layout):
+    batch = fc.build_batch(PROMPTS, RESPONSES, pad_token_id=0, layout=layout)
+    assert float(batch.loss_mask.sum()) == sum(map(len, RESPONSES)) - 1
+
+
+@EACH_LAYOUT
+@pytest.mark.parametrize("labels", [None, "aligned", "shifted"])
+def test_positions_are_there_or_made(layout, labels, array_type):
+    if layout.name == "tree" and labels:
+        return
+    batch = built(layout, labels=labels, array_type=array_type)
+    pads_left = layout.name in ("left", "two_segment")
+    assert ("position_ids" in batch) == (layout.spec.has_bins or (pads_left and labels is not None))
+    written = built(layout, labels=labels, array_type=array_type, position_ids=True)
+    ids = np.asarray(batch.input_ids)
+    is_token = ids != 0
+    found, expected = np.asarray(batch.position_ids), np.asarray(written["position_ids"])
+    assert found.dtype == expected.dtype == np.int64
+    assert found.shape == ids.shape
+    assert (found[is_token] == expected[is_token]).all()
+    assert batch.position_ids is batch.position_ids
+    assert "position_ids" not in built(layout, position_ids=False)
+
+
+def test_positions_have_their_dtype():
+    assert built(LAYOUTS["left"], dtypes="compact").position_ids.dtype == torch.int32
+    assert (
+        built(LAYOUTS["right"], dtypes={"position_ids": "int32"}).position_ids.dtype == torch.int32
+    )
+
+
+def test_images_that_count_in_three_dimensions_have_no_positions_of_ours():
+    grids = [np.full((1, 3), 2)] * len(PROMPTS)
+    fields = {
+        "pixel_values": fc.PerRow([np.ones((4, 2), np.float32)] * len(PROMPTS), concat=True),
+        "image_grid_thw": fc.PerRow(grids, concat=True),
+    }
+    for layout in ("left", fc.Packed(8)):
+        batch = built(fc.Left() if layout == "left" else layout, labels="aligned", fields=fields)
+        inputs = batch.model_inputs()
+        assert "position_ids" not in batch
+        assert "position_ids" not in inputs
+        assert inputs["pixel_values"].shape == (20, 2)
+        assert inputs["image_grid_thw"].shape == (5, 3)
+        assert "pixel_values_offsets" not in inputs
+        assert inputs["attention_mask"].dim() == (2 if layout == "left" else 4)
+    assert (
+        "position_ids"
+        in built(fc.Left(), labels="aligned", position_ids=True, fields=fields).model_inputs()
+    )
+
+
+def test_positions_among_the_fields_take_the_place_of_ours():
+    own = [[7] * (len(p) + len(r)) for p, r in zip(PROMPTS, RESPONSES, strict=True)]
+    field = fc.Field(own, align="sequence", dtype="int64")
+    batch = built(fc.Left(), labels="aligned", fields={"position_ids": field})
+    assert set(batch.model_inputs()["position_ids"].unique().tolist()) == {0, 7}
+
+
+@WITH_LABELS
+def test_labels_say_where_they_lie(layout, array_type):
+    aligned = built(layout, labels="aligned", array_type=array_type)
+    shifted = built(layout, labels="shifted", array_type=array_type)
+    assert "labels" in aligned
+    assert "shift_labels" not in aligned
+    assert "shift_labels" in shifted
+    assert "labels" not in shifted
+    for batch in (aligned, shifted):
+        inputs = batch.model_inputs()
+        labels, moved = np.asarray(inputs["labels"]), np.asarray(inputs["shift_labels"])
+        ids = np.asarray(inputs["input_ids"])
+        assert (labels[:, 1:] == moved[:, :-1]).all()
+        assert (labels[:, 0] == -100).all()
+        assert (moved[:, -1] == -100).all()
+        assert ((labels == -100) | (labels == ids)).all()
+        assert (labels != -100).sum() == 7
+    key = "labels" if array_type == "numpy" else "shift_labels"
+    assert np.array_equal(
+        np.asarray(aligned.model_inputs()[key]), np.asarray(shifted.model_inputs()[key])
+    )
+
+
+def test_a_dense_mask_is_additive():
+    mask = built(LAYOUTS["tree"]).model_inputs()["attention_mask"]
+    assert mask.dtype == torch.float32
+    assert set(mask.unique().tolist()) == {0.0, torch.finfo(torch.float32).min}
+
+
+def test_a_batch_from_a_mapping_is_what_a_model_is_called_with():
+    batch = by_collator(LAYOUTS["left"], labels="aligned")
+    again = type(batch)({key: batch[key] for key in batch})
+    assert dict(again).keys() == dict(batch).keys()
+    with pytest.raises(fc.batch.MissingPlanError, match="model_inputs"):
+        again.model_inputs()
+
+
+def test_masks_that_do_not_fit():
+    with pytest.raises(ValueError, match="have an attention_mask; leave mask out"):
+        built(LAYOUTS["left"]).model_inputs("dense")
+    with pytest.raises(ValueError, match="FlexAttention does not take"):
+        built(LAYOUTS["tree"], array_type="numpy").model_inputs("block")
+    with pytest.raises(ValueError, match="mask is 'causal'; pass 'dense', 'block'"):
+        built(LAYOUTS["tree"]).model_inputs("causal")
+
+
+def test_a_rank_of_several_has_a_part_of_the_context_only():
+    layout = fc.Packed(8, multiple_of=4)
+    with pytest.raises(ValueError, match="context-parallel"):
+        built(layout, cp=(2, 0)).model_inputs()
+
+
+# Collators
+
+
+@EACH_LAYOUT
+def test_the_keys_of_a_collators_batch_are_what_the_model_is_called_with(layout):
+    labels = {} if layout.name == "tree" else {"labels": "aligned"}
+    batch = by_collator(layout, **labels)
+    expected = built(layout, **labels).model_inputs()
+    assert list(batch) == list(expected)
+    assert len(batch) == len(expected)
+    for key, value in batch.items():
+        assert value is False or torch.equal(value, expected[key])
+        assert getattr(batch, key) is value
+    assert "loss_mask" not in batch
+    assert "loss_mask" not in dict(batch)
+    assert torch.equal(batch.loss_mask, built(layout, **labels).loss_mask)
+    model = small_model("gpt2", "eager")
+    if labels:
+        loss = model(**batch).loss * batch.loss_mask.sum()
+        assert_same(outcome(model, loss), rows_alone(model), 1e-6)
+    else:
+        logits = model(**batch).logits.flatten(0, 1)
+        pos, inv = batch.loss_positions()
+        log_probs = logits[pos].log_softmax(-1)[inv, batch.targets]
+        assert_same(outcome(model, -(log_probs * batch.loss_mask).sum()), rows_alone(model))
+
+
+@EACH_LAYOUT
+def test_a_collators_batch_keeps_its_plan(layout):
+    import pickle
+
+    batch = by_collator(layout)
+    for again in (batch, pickle.loads(pickle.dumps(batch)), batch.to("meta").to("meta")):
+        assert list(again) == list(batch)
+        assert again.plan.num_rows == len(PROMPTS)
+    assert [len(row) for row in batch.gather(batch.loss_mask, of="response", missing=0)] == [
+        2,
+        3,
+        4,
+        1,
+        0,
+    ]
+    assert "response" in str(batch.show())
+    assert len(batch.check()) > 0  # a row without a response
+    if layout != LAYOUTS["shifted"]:  # it has no value of a first token without a prompt
+        left = batch.to_layout("left")
+        assert torch.equal(left.input_ids, built(fc.Left()).input_ids)
