@@ -81,16 +81,14 @@ def test_everything_is_masked(build):
 def test_a_label_on_a_first_token(build, layout, labels):
     if isinstance(layout, fc.Tree):
         pytest.skip("a tree has no labels")
-    if isinstance(layout, fc.Packed) and layout.shift == "next_token":
-        labels = "aligned"  # to be shifted with the other outputs
     batch = build(labels=labels)
     plan = batch.plan.to_dict()
-    is_shifted = labels == "shifted" or batch.plan.is_shifted
+    is_shifted = labels == "shifted"
     # The first token of row 1, or the last position, which would predict that of the next row.
     spans = [span for span in plan["sequence_segments"].tolist() if span[0] == 1]
     _, start, length, output_row, column = spans[-1] if is_shifted else spans[0]
     place = output_row * int(plan["sequence_shape"][1]) + column + (length - 1) * is_shifted
-    batch["labels"].reshape(-1)[place] = 4
+    batch["shift_labels" if is_shifted else "labels"].reshape(-1)[place] = 4
     position = start + length - 1 if is_shifted else 0
     assert found(batch) == [("trains_first_token", 1, position)]
 
@@ -101,10 +99,11 @@ def test_a_label_on_the_first_token_of_a_part(layout, array_type):
         pytest.skip("only packers split rows")
     columns = {"prompts": [[1, 2]], "responses": [[3, 4, 5, 6, 7, 8]], "pad_token_id": 0}
     layout = fc.Packed(capacity=4, algorithm="concat", shift=layout.shift)
-    batch = fc.build_batch(**columns, labels="aligned", layout=layout, array_type=array_type)
+    labels = "shifted" if layout.shift == "next_token" else "aligned"
+    batch = fc.build_batch(**columns, labels=labels, layout=layout, array_type=array_type)
     assert found(batch) == []
-    if batch.plan.is_shifted:
-        batch["labels"][0, 3] = 5
+    if labels == "shifted":
+        batch["shift_labels"][0, 3] = 5
         assert found(batch) == [("trains_first_token", 0, 3)]
     else:
         batch["labels"][1, 0] = 5

@@ -31,8 +31,6 @@ def arguments(draw, array_type, shifts=("none",)):
     multiple = 2 * cp_size * draw(st.sampled_from([1, 1, 2]))
     more = draw(extras(data, array_type)) | {"pad_token_id": -3}
     how = {"padding_as": draw(st.sampled_from(PADDING_AS)), "shift": draw(st.sampled_from(shifts))}
-    if how["shift"] == "next_token" and more.get("labels") == "shifted":
-        more["labels"] = "aligned"
     parts = draw(bins(lens_of(data), splits=how["shift"] == "none"))
     loads = [sum(-(-part[2] // multiple) * multiple for part in bin_) for bin_ in parts]
     if draw(st.booleans()):

@@ -38,7 +38,7 @@ def test_equal_the_loops(layout, drawn, array_type):
     options = {
         "pad_token_id": 7,
         "layout": layout,
-        "position_ids": drawn.draw(st.sampled_from([None, "zero", "one", "repeat_last"])),
+        "position_ids": drawn.draw(st.sampled_from([None, False, "zero", "one", "repeat_last"])),
         "labels": drawn.draw(st.sampled_from([None, "aligned", "shifted"])),
     }
     options["layout"] = drawn.draw(layouts(layout, data))
@@ -88,7 +88,8 @@ N = -100
 )
 def test_labels_written_out(layout, labels, expected, array_type):
     batch = derived(layout, array_type, labels=labels, loss_mask=LOSS_MASKS)
-    assert_same({"labels": batch.labels}, {"labels": np.array(expected, np.int64)})
+    key = "shift_labels" if labels == "shifted" else "labels"
+    assert_same({key: batch[key]}, {key: np.array(expected, np.int64)})
 
 
 def test_labels_without_loss_masks_are_all_responses(array_type):
@@ -137,7 +138,7 @@ def test_normalizers_count_what_labels_do_without_loss_masks(layout, array_type)
 
 @pytest.mark.parametrize("layout", [*LAYOUTS, "packed"])
 def test_shifted_labels_of_rows_without_a_prompt(layout, array_type):
-    """They are refused, unless the first token does not train: no position holds its label."""
+    """No position holds the label of the first token, which does not train."""
     arguments = {
         "prompts": [[1], []],
         "responses": [[2], [3, 4]],
@@ -147,15 +148,14 @@ def test_shifted_labels_of_rows_without_a_prompt(layout, array_type):
     }
     ways = [{"labels": "shifted"}]
     if layout == "packed":
-        ways.append({"layout": fc.Packed.single_row(shift="next_token")})
-    for masks in ({}, {"loss_mask": [[1], [1, 1]]}):
+        ways.append({"labels": "shifted", "layout": fc.Packed.single_row(shift="next_token")})
+    for masks in ({}, {"loss_mask": [[1], [1, 1]]}, {"loss_mask": [[1], [0, 1]]}):
         for how in ways:
-            with pytest.raises(ValueError, match=r"row 1 has no prompt, .* loss_mask") as error:
-                fc.build_batch(**{**arguments, **masks, **how})
-            assert "shift='none'" not in str(error.value)
-    batch = fc.build_batch(**arguments, labels="shifted", loss_mask=[[1], [0, 1]])
-    labels = np.asarray(batch.labels)
-    assert sorted(labels[labels != N].tolist()) == [2, 4]
+            batch = fc.build_batch(**{**arguments, **masks, **how})
+            labels = np.asarray(batch.shift_labels)
+            assert sorted(labels[labels != N].tolist()) == [2, 4]
+            assert float(batch.loss_mask.sum()) == 2
+            assert batch.metrics["batch/tokens_without_predecessor"] == 1
 
 
 def test_labels_are_ids_whatever_the_ids_are(array_type):
@@ -185,7 +185,7 @@ def test_compact(layout, array_type):
     options = {"position_ids": "repeat_last", "labels": "shifted", "loss_mask": LOSS_MASKS}
     compact = derived(layout, array_type, dtypes="compact", **options)
     reference = derived(layout, "numpy", **options)
-    expected = {key: reference[key] for key in ("position_ids", "labels")}
+    expected = {key: reference[key] for key in ("position_ids", "shift_labels")}
     expected["position_ids"] = expected["position_ids"].astype(np.int32)
     # torch's losses take no int32.
     assert_same({key: compact[key] for key in expected}, expected)
@@ -212,7 +212,7 @@ def test_shifted_labels_are_what_cross_entropy_takes():
     following = torch.roll(batch.input_ids, -1, dims=1)
     logits.scatter_(-1, following[..., None], 0.0)
     loss = torch.nn.functional.cross_entropy(
-        logits.flatten(0, 1), batch.labels.flatten(), reduction="sum"
+        logits.flatten(0, 1), batch.shift_labels.flatten(), reduction="sum"
     )
     assert loss == 0
     assert int((batch.labels != N).sum()) == 2

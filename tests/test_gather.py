@@ -136,7 +136,7 @@ def test_values_about_the_next_token_may_lack_the_last(layout, array_type):
 def test_labels_come_back_at_the_token_in_front(layout, array_type):
     """The responses are gathered from shifted labels with the same shift."""
     batch = small(layout, array_type, labels="shifted")
-    gathered = batch.gather(batch.labels, of="sequence", shift="next_token")
+    gathered = batch.gather(batch.shift_labels, of="sequence", shift="next_token")
     assert gathered.values.tolist() == [5, 6, 7]
 
 

@@ -246,9 +246,10 @@ def test_written_out(array_type):
 def test_labels_without_loss_masks(labels, expected, array_type):
     """An observation is no label, in any layout to which the batch goes."""
     batch = small(array_type, labels=labels)
-    assert batch.labels.tolist() == expected
-    assert batch.to_layout("right").to_layout("left").labels.tolist() == expected
-    assert batch.to_layout("jagged").labels.tolist() == expected[0] + expected[1][4:]
+    key = "shift_labels" if labels == "shifted" else "labels"
+    assert batch[key].tolist() == expected
+    assert batch.to_layout("right").to_layout("left")[key].tolist() == expected
+    assert batch.to_layout("jagged")[key].tolist() == expected[0] + expected[1][4:]
 
 
 def test_a_reward_per_turn_written_out(array_type):

@@ -188,10 +188,13 @@ def test_values_of_the_next_token(array_type):
         "weight": fc.PerRow([10, 20, 30]),
     }
     batch = small(array_type, packed(shift="next_token"), labels="aligned", fields=fields)
-    moved = ("response_mask", "labels", "loss_mask", "rewards", "advantages")
+    own = lists_of(batch, "labels")
+    assert own == {"labels": [[N, 8, N, 10, N, N], [N, N, 5, 6, N, N]]}
+    batch = small(array_type, packed(shift="next_token"), labels="shifted", fields=fields)
+    moved = ("response_mask", "shift_labels", "loss_mask", "rewards", "advantages")
     assert lists_of(batch, *moved) == {
         "response_mask": [[1, 1, 1, 0, 1, 0], [0, 1, 1, 0, 0, 0]],
-        "labels": [[8, N, 10, N, N, N], [N, 5, 6, N, N, N]],
+        "shift_labels": [[8, N, 10, N, N, N], [N, 5, 6, N, N, N]],
         "loss_mask": [[0.5, 0, 1, 0, 0, 0], [0, 1, 1, 0, 0, 0]],
         "rewards": [[0, 0, 2, 0, 1, 0], [0, 0, 0.5, 0, 0, 0]],
         "advantages": [[4, 5, 6, -1, 3, -1], [-1, 1, 2, -1, -1, -1]],
@@ -200,7 +203,8 @@ def test_values_of_the_next_token(array_type):
         "segments": [[3, 3, 3, 3, 2, 2], [1, 1, 1, 1, 0, 0]],
         "weight": [10, 20, 30],
     }
-    assert_same({"labels": small(array_type, labels="shifted")["labels"]}, {"labels": batch.labels})
+    unmoved = small(array_type, labels="shifted")
+    assert_same({"labels": unmoved.shift_labels}, {"labels": batch.shift_labels})
 
 
 # With pad_to=8, rows end with 2 and 4 positions of padding.
@@ -729,7 +733,6 @@ FEWER = plan_of([[(1, 0, 2)], [(0, 0, 4)]])
         ({"layout": fc.Packed(plan=OTHER)}, ValueError, r"3 tokens in row 1, but the row has 2"),
         ({"layout": fc.Packed(plan=FEWER)}, ValueError, r"\b2\b.*\b3\b"),
         ({"layout": fc.Packed(plan=[[0, 1, 3]])}, ValueError, "it has row 3, but there are 3 rows"),
-        ({"layout": packed(shift="next_token"), "labels": "shifted"}, ValueError, "twice"),
         ({"layout": packed(pad_to=5)}, ValueError, "6 .*pad_to.* 5|pad_to is 5"),
         ({"layout": fc.Packed.single_row(pad_to=9)}, ValueError, "10 .*pad_to.* 9|pad_to is 9"),
         ({"dtypes": {"sequence_ids": "float32"}}, ValueError, "sequence_ids"),
@@ -763,7 +766,7 @@ def test_a_shard_of_bins_needs_the_packed_layout():
 
 @pytest.mark.parametrize("field", ["loss_mask", "rewards", "logprobs", "fields"])
 def test_a_first_value_without_a_place(field, array_type):
-    """There is no prompt in front of it: it must not get lost unless it says nothing."""
+    """No token predicts it: the row trains without it."""
     inputs = {
         "prompts": [[1], []],
         "responses": [[2], [3, 4]],
@@ -782,13 +785,14 @@ def test_a_first_value_without_a_place(field, array_type):
         spoilt = {"fields": {"loss": fc.Field([[1], [5, 1]], fill=9)}}
     else:
         spoilt = {field: [[1], [5, 1]]}
-    name = {"fields": "loss", "loss_mask": "the loss mask"}.get(field, field)
-    with pytest.raises(ValueError, match=rf"row 1 has no prompt.* {name} "):
-        fc.build_batch(**{**inputs, **spoilt})
-    fc.build_batch(**{**inputs, **spoilt, "layout": fc.Packed.single_row()})
+    again = fc.build_batch(**{**inputs, **spoilt})
+    assert all(again[key].tolist() == batch[key].tolist() for key in inputs if key in batch)
+    assert again.metrics["batch/tokens_without_predecessor"] == 1
     del inputs["loss_mask"]
-    with pytest.raises(ValueError, match=r"\b1\b.*prompt"):
-        fc.build_batch(**inputs)
+    assert fc.build_batch(**inputs).loss_mask.tolist() == [[1, 0, 1, 0]]
+    if field == "loss_mask":
+        with pytest.raises(ValueError, match=r"loss_mask\[1\]\[0\] is NaN"):
+            fc.build_batch(**inputs, loss_mask=[[1], [float("nan"), 1]])
 
 
 @pytest.mark.parametrize("rewards", [[5, 0], [[5], [0, 0]]])
@@ -799,8 +803,8 @@ def test_a_response_of_one_token_without_a_place(rewards, array_type):
     batch = fc.build_batch(**inputs, **options, rewards=[0, 5], layout=shifted)
     assert batch.rewards.tolist() == [[0, 0, 5, 0]]
     assert batch.response_mask.tolist() == [[0, 1, 1, 0]]
-    with pytest.raises(ValueError, match=r"row 0 has no prompt.* rewards "):
-        fc.build_batch(**inputs, **options, rewards=rewards, layout=shifted)
+    batch = fc.build_batch(**inputs, **options, rewards=rewards, layout=shifted)
+    assert batch.rewards.tolist() == [[0, 0, 0, 0]]
     beside = fc.Packed.single_row()
     assert fc.build_batch(**inputs, **options, rewards=rewards, layout=beside).rewards[0, 0] == 5
 

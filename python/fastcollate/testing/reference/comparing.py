@@ -17,7 +17,8 @@ def assert_same(actual: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
     ----------
     actual, expected
         Mappings of names to NumPy arrays or torch CPU tensors, in any mixture, to lists of them, or
-        to ints: a `Batch`, or a dict from one of the functions of this package.
+        to ints: a `Batch`, of which all outputs are compared, or a dict from one of the functions
+        of this package.
 
     Raises
     ------
@@ -25,6 +26,7 @@ def assert_same(actual: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
         If the keys or their order, a type, dtype, shape or value differ, or an array is not
         C-contiguous. Values are compared by their bits, so 0.0 is not -0.0; NaN is like any NaN.
     """
+    actual, expected = (getattr(batch, "_data", batch) for batch in (actual, expected))
     _require(list(actual) == list(expected), f"keys {list(actual)}, expected {list(expected)}")
     for key, value in expected.items():
         _assert_same_value(key, actual[key], value)
