@@ -65,8 +65,8 @@ class TreePlan(Table):
     Raises
     ------
     ValueError
-        The tables are inconsistent: `merge` has other rows; `order` is no permutation of the rows, or a row shares more
-        tokens with the one before it than one of the two has.
+        The tables are inconsistent: `order` is no permutation of the rows, a row shares more tokens
+        with the one before it than one of the two has, or `merge` has other rows.
     """
 
     order: Integers
