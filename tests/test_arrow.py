@@ -2,8 +2,10 @@
 
 import gc
 import pickle
+import re
 import subprocess
 import sys
+from functools import partial
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from test_ragged import address, ragged_lists, refuses, same
 
 import fastcollate as fc
 from fastcollate._fastcollate import arrow_lists
+from fastcollate.testing.reference import assert_same
 
 pa = pytest.importorskip("pyarrow")
 
@@ -261,8 +264,8 @@ def test_nulls_outside_a_slice():
         pa.array([1, 2]),
         pa.array(["a"]),
         pa.array([["a"]]),
-        pa.array([[], []]),
         pa.array([[[1], [2]]]),
+        pa.nulls(2),
         pa.array([[1]], pa.list_(pa.timestamp("s"))),
         pa.array([{"a": 1}]),
         pa.chunked_array([], pa.int64()),
@@ -272,6 +275,115 @@ def test_nulls_outside_a_slice():
 def test_wrong_types(array):
     message = "x is an Arrow array of type .*; pass lists of integers, floats or booleans"
     refuses(TypeError, message, fc.ragged, array)
+
+
+# Lists without any number
+
+
+def polars(rows):
+    return pytest.importorskip("polars").Series(rows)
+
+
+def polars_nulls(rows):
+    pl = pytest.importorskip("polars")
+    return pl.DataFrame({"rows": pl.Series(rows, dtype=pl.List(pl.Null))})
+
+
+def duckdb(rows):
+    values = ", ".join(["([])"] * len(rows))
+    return pytest.importorskip("duckdb").sql(f"SELECT * FROM (VALUES {values})").to_arrow_table()
+
+
+def pandas(rows):
+    return pytest.importorskip("pandas").Series(rows)
+
+
+def pandas_nulls(rows):
+    pd = pytest.importorskip("pandas")
+    return pd.Series(rows, dtype=pd.ArrowDtype(pa.list_(pa.null())))
+
+
+EMPTY = {
+    **{str(kind): partial(pa.array, type=kind) for make in LISTS for kind in [make(pa.null())]},
+    "fixed size of null": partial(pa.array, type=pa.list_(pa.null(), 0)),
+    "list of int64": partial(pa.array, type=pa.list_(pa.int64())),
+    "list of float32": partial(pa.array, type=pa.list_(pa.float32())),
+    "fixed size of int64": partial(pa.array, type=pa.list_(pa.int64(), 0)),
+    "slice": lambda rows: pa.array([*rows, [], []])[1:-1],
+    "chunks": lambda rows: pa.chunked_array([pa.array([row]) for row in rows]),
+    "table": lambda rows: pa.table({"rows": rows}),
+    **{make.__name__: make for make in (polars, polars_nulls, duckdb, pandas, pandas_nulls)},
+    "ragged": lambda rows: fc.Ragged(np.zeros(0, np.int64), [0] * (len(rows) + 1)),
+    "ragged floats": lambda rows: fc.Ragged(np.zeros(0), [0] * (len(rows) + 1)),
+    "array": lambda rows: np.zeros((len(rows), 0), np.int64),
+    "arrays": lambda rows: [np.array(row) for row in rows],
+}
+CALLS = {
+    "prompts": lambda rows: ((rows, [[7, 8]] * len(rows)), {}),
+    "responses": lambda rows: (([[1]] * len(rows), rows), {}),
+    "both": lambda rows: ((rows, rows), {}),
+    "sequences": lambda rows: ((), {"sequences": rows, "prompt_lens": [0] * len(rows)}),
+    "loss_mask": lambda rows: (([[1]] * len(rows), [[]] * len(rows)), {"loss_mask": rows}),
+    "rewards": lambda rows: (([[1]] * len(rows), [[]] * len(rows)), {"rewards": rows}),
+    "logprobs": lambda rows: (([[1]] * len(rows), [[]] * len(rows)), {"logprobs": rows}),
+    "field": lambda rows: (
+        ([[1]] * len(rows), [[]] * len(rows)), {"fields": {"x": fc.Field(rows, dtype="int32")}}
+    ),
+    "field along sequences": lambda rows: (
+        ([[]] * len(rows), [[]] * len(rows)), {"fields": {"x": fc.Field(rows, align="sequence")}}
+    ),
+    "merge": lambda rows: (
+        ([[1]] * len(rows), rows), {"merge": "exact", "trajectory_ids": range(len(rows))}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("kind", EMPTY)
+@pytest.mark.parametrize("count", [1, 3])
+def test_lists_without_numbers_are_read_as_empty_lists(kind, call, count):
+    lists = [[] for _ in range(count)]
+    (found, options), (expected, others) = CALLS[call](EMPTY[kind](lists)), CALLS[call](lists)
+    for layout in ("left", "two_segment", "jagged", fc.Packed(8), "tree"):
+        if layout in ("jagged", "tree") and call == "field along sequences":
+            continue  # nothing is written
+        same_options = {"pad_token_id": 0, "array_type": "numpy", "layout": layout}
+        try:
+            wanted = fc.build_batch(*expected, **others, **same_options)
+        except ValueError as error:
+            with pytest.raises(ValueError, match=f"^{re.escape(str(error))}$"):
+                fc.build_batch(*found, **options, **same_options)
+            continue
+        assert_same(fc.build_batch(*found, **options, **same_options), wanted)
+
+
+@pytest.mark.parametrize("kind", EMPTY)
+def test_columns_without_numbers(kind):
+    rows = [[], [], []]
+    column = EMPTY[kind](rows)
+    assert fc.ragged(column).to_list() == rows
+    assert fc.pad(column, "left", fill=0, array_type="numpy").shape == (3, 0)
+    if "null" in kind:
+        assert fc.ragged(column).dtype == fc.ragged(rows).dtype == np.float64
+
+
+@pytest.mark.parametrize("make", LISTS)
+def test_nulls_of_no_type(make):
+    """Lists of nulls alone are refused where the first null is."""
+    column = pa.array([[], [None, None], [None]], make(pa.null()))
+    message = r"^x\[1\]\[0\] is null; fill or drop nulls first$"
+    refuses(ValueError, message, fc.ragged, column)
+    refuses(ValueError, message, fc.ragged, pa.chunked_array([column[:1], column[1:]]))
+    with pytest.raises(ValueError, match=r"responses\[1\]\[0\] is null"):
+        fc.build_batch([[1]] * 3, column, pad_token_id=0)
+    null_row = pa.array([[], None], make(pa.null()))
+    refuses(ValueError, r"^x\[1\] is null; fill", fc.ragged, null_row)
+
+
+def test_nulls_of_no_type_in_lists_of_one_size():
+    column = pa.array([[None, None]] * 3, pa.list_(pa.null(), 2))
+    refuses(ValueError, r"^x\[0\]\[0\] is null; fill", fc.ragged, column)
+    assert fc.ragged(column[:0]).to_list() == []
 
 
 class Strange:

@@ -387,10 +387,40 @@ def test_schemas_without_end():
 
 
 def test_other_types_are_named():
-    for leaf, name in ((b"u", "Utf8"), (b"n", "Null"), (b"tdD", "Date32")):
+    for leaf, name in ((b"u", "Utf8"), (b"z", "Binary"), (b"tdD", "Date32")):
         rows = Arrow(schema(b"+l", schema(leaf)), KINDS["list"]()[1])
         with pytest.raises(TypeError, match=f"^x is an Arrow array of type List.*{name}"):
             fc.ragged(rows)
+
+
+@pytest.mark.parametrize("buffers", [[], [None], [np.zeros(1, np.uint8)]])
+def test_nulls_without_memory(buffers):
+    """Producers give arrays of nulls no buffer, or one."""
+    nulls = schema(b"n")
+
+    def rows(length=6, offsets=(0, 0, 0, 0), **fields):
+        offsets = np.array(offsets, np.int32)
+        child = array(length, list(buffers), null_count=length, **fields)
+        return Arrow(schema(b"+l", nulls), array(3, [None, offsets], child))
+
+    assert fc.ragged(rows()).to_list() == [[], [], []]
+    assert fc.ragged(rows(0)).to_list() == [[], [], []]
+    with pytest.raises(ValueError, match=r"^x\[1\]\[0\] is null"):
+        fc.ragged(rows(offsets=(0, 0, 2, 2)))
+    refuses(lambda: rows(offsets=(0, 0, 0, 7)), "end beyond its 6 values")
+    refuses(lambda: rows(-1))
+    refuses(lambda: rows(release=None))
+    refuses(lambda: rows(n_buffers=2), "buffers")
+    if buffers:
+        child = array(6, list(buffers), null_count=6)
+        child.buffers = None
+        lists = array(3, [None, np.zeros(4, np.int32)], child)
+        refuses(lambda: Arrow(schema(b"+l", nulls), lists), "no buffers")
+    for size, length in ((2, 2**61), (0, 2**62)):
+        child = array(2**62, list(buffers), null_count=2**62)
+        lie = Arrow(schema(b"+w:%d" % size, nulls), array(length, [None], child))
+        with pytest.raises((ValueError, MemoryError)):
+            fc.ragged(lie)
 
 
 def test_metadata_is_not_read():

@@ -80,8 +80,11 @@ def merged_of(inputs, options):
 
 
 def check_ids(batch, inputs, merged):
-    for name in ("uids", "trajectory_ids", "is_last_step"):
-        values = inputs.get(name)
+    found = {name: inputs.get(name) for name in ("uids", "trajectory_ids", "is_last_step")}
+    if found["is_last_step"] is None:  # then there are ids
+        ids = list(found["trajectory_ids"])
+        found["is_last_step"] = [one != two for one, two in zip(ids, [*ids[1:], ids], strict=True)]
+    for name, values in found.items():
         expected = None if values is None else [values[row.source] for row in merged.rows]
         assert getattr(batch, name) == expected, name
 
@@ -280,6 +283,52 @@ def test_without_merging(array_type):
     assert batch.is_last_step == [False, True, True]
     assert plain.is_last_step is None
     assert not any(name.startswith("generate/") for name in batch.metrics)
+
+
+@share(2)
+@given(drawn=st.data())
+def test_ids_of_the_plan(drawn):
+    """A plan knows the trajectories of its rows, whatever is passed beside it."""
+    data = drawn.draw(trajectories(max_long_len=20))
+    names = drawn.draw(named(data))
+    options = drawn.draw(merge_options())
+    turns = data.turns.prompts, data.turns.responses
+    plan = fc.merge_turns(*turns, **names, **options)
+    arguments = {"pad_token_id": 0, "array_type": "numpy", "merge": plan}
+    expected = fc.build_batch(*turns, **arguments, **names)
+    batch = fc.build_batch(*turns, **arguments)
+    assert batch.trajectory_ids == expected.trajectory_ids
+    assert batch.is_last_step == expected.is_last_step
+    assert (batch.trajectory_ids is None) == (names.get("trajectory_ids") is None)
+    last = [data.is_last_step[turn] for turn in plan.sources.tolist()]
+    assert batch.is_last_step == last
+    step = fc.plan_step(batch, dp_size=2, keep_together="trajectory")
+    for rank in range(2):
+        shard = step.shard(0, rank)
+        part = fc.build_batch(*turns, **arguments, shard=shard)
+        whole = fc.build_batch(*turns, **arguments, **names, shard=shard)
+        selected = batch.select(shard)
+        for name in ("trajectory_ids", "is_last_step", "is_padding"):
+            assert getattr(part, name) == getattr(whole, name) == getattr(selected, name)
+    again = batch.to_layout("jagged")
+    assert (again.trajectory_ids, again.is_last_step) == (batch.trajectory_ids, last)
+
+
+def test_ids_beside_a_plan_written_out(array_type):
+    plan = fc.merge_turns(PROMPTS, RESPONSES, trajectory_ids=["s", "s", "t"])
+    arguments = {"trajectory_ids": None, "merge": plan}
+    batch = small(array_type, **arguments)
+    assert (batch.trajectory_ids, batch.is_last_step) == (["s", "t"], [True, True])
+    rows = batch.select(rows=[1, 0])
+    assert (rows.trajectory_ids, rows.is_last_step) == (["t", "s"], [True, True])
+    forked = fc.merge_turns(
+        [[1], [1, 2, 3], [1]], [[2], [4], [5]], trajectory_ids=["a"] * 3, policy="branch"
+    )
+    batch = small(
+        array_type, prompts=[[1], [1, 2, 3], [1]], responses=[[2], [4], [5]], uids=None,
+        trajectory_ids=None, merge=forked,
+    )  # fmt: skip
+    assert (batch.trajectory_ids, batch.is_last_step) == (["a", "a"], [False, True])
 
 
 def test_all_that_is_beside_the_outputs_is_pickled():

@@ -224,7 +224,7 @@ def test_bins_that_cannot_be_selected():
             batch.select(bins=bins)
     with pytest.raises(TypeError, match="bins"):
         batch.select(bins=[0.5])
-    with pytest.raises(TypeError, match="shard and bins are both None"):
+    with pytest.raises(TypeError, match="shard, rows and bins are None; pass one"):
         batch.select()
     with pytest.raises(ValueError, match="layout='left'"):
         batch.to_layout("left").select(bins=[0])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import fastcollate as fc
 from fastcollate.planning import Costs, StepPlan, TreeBins, prefix_tree
 from fastcollate.testing.reference import assert_same
-from fastcollate.testing.strategies import forks
+from fastcollate.testing.strategies import forks, merge_options, trajectories
 
 
 @st.composite
@@ -157,6 +157,42 @@ def test_merged_turns_share_after_they_are_merged():
     assert sum(float(batch.loss_mask.sum()) for batch in batches) == 5
     found = {tuple(row.tolist()) for batch in batches for row in batch.gather(batch.targets)}
     assert found == {(3, 4, 7, 8), (5, 6, 9)}
+
+
+@given(data=trajectories(max_long_len=20), drawn=st.data())
+def test_uids_of_merged_turns_are_those_of_a_merge_plan(data, drawn):
+    """Per turn or per row; with or without trajectories beside them."""
+    turns = data.turns.prompts, data.turns.responses
+    merge = fc.merge_turns(*turns, is_last_step=data.is_last_step, **drawn.draw(merge_options()))
+    uids = np.cumsum([0, *data.is_last_step[:-1]]) // drawn.draw(st.integers(1, 2))
+    uids = drawn.draw(st.sampled_from([uids, uids.tolist(), uids[merge.sources]]))
+    tree = prefix_tree(*turns, merge=merge)
+    assert pickle.loads(pickle.dumps(tree)).merge == merge
+    options = {
+        "uids": uids,
+        "prompts_per_mini_batch": drawn.draw(st.integers(1, 2)),
+        "allow_partial": True,
+        "n_samples_per_prompt": drawn.draw(st.sampled_from([None, 2])),
+    }
+    alone = fc.plan_step(merge, **options)
+    for plan in (fc.plan_step(tree, **options), fc.plan_step(tree, layout=fc.Tree(99), **options)):
+        assert plan.prompt_offsets.tolist() == alone.prompt_offsets.tolist()
+        assert plan.mini_batch_prompts.tolist() == alone.mini_batch_prompts.tolist()
+
+
+def test_uids_that_are_neither_per_turn_nor_per_row():
+    merge = fc.merge_turns([[1], [1, 2], [3]], [[2], [3], [4]], trajectory_ids=[0, 0, 1])
+    tree = prefix_tree([[1], [1, 2], [3]], [[2], [3], [4]], merge=merge)
+    message = r"uids has 4 items, but the plan has 2 rows of 3 turns; pass one per row or per turn"
+    with pytest.raises(ValueError, match=message):
+        fc.plan_step(tree, uids=[0] * 4)
+    for alone in (tree.select([0, 1]), type(tree).from_dict(tree.to_dict())):
+        assert alone.merge is None
+        with pytest.raises(ValueError, match="uids has 3 items, but there are 2 rows"):
+            fc.plan_step(alone, uids=[0] * 3)
+    assert type(tree).from_dict(tree.to_dict()) == tree
+    with pytest.raises(ValueError, match="merge has other rows than the tree plan"):
+        type(tree)([0], [0], [1], [1], merge)
 
 
 def test_planned_without_bins_the_rows_of_a_rank_share():

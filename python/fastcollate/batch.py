@@ -11,6 +11,7 @@ from fastcollate._fastcollate import Owner, Plan
 from fastcollate.arguments import check_bool, counted, suggests_names, warn_user
 from fastcollate.core_call import BatchSpec, Collated
 from fastcollate.handover.to_device import moved, pinned_batch
+from fastcollate.missing_outputs import missing_key, missing_output
 from fastcollate.ops.attention import (
     AttentionRanges,
     attention_ranges,
@@ -27,7 +28,7 @@ from fastcollate.ops.model_inputs import Mask, model_inputs, positions
 from fastcollate.ops.normalize import LossNormalizers, loss_normalizers, normalized
 from fastcollate.ops.places import RowPlaces, trained_places
 from fastcollate.ops.relayout import relayout
-from fastcollate.ops.select import selected
+from fastcollate.ops.select import selected, selected_rows
 from fastcollate.ops.select_bins import selected_bins
 from fastcollate.pickling import own_memory, unpickled
 from fastcollate.plan.bin_plan import BinPlan
@@ -257,8 +258,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
             items = self._items
             return items[key] if key in items else self._data[key]
         except (KeyError, TypeError) as error:  # slices have no hash
-            message = f"Batch has no output {key!r}; its outputs are {list(self)}"
-            raise KeyError(message) from error
+            raise KeyError(missing_key(self, key)) from error
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._items)
@@ -280,20 +280,10 @@ class Batch(Mapping[str, Any], Generic[Array]):
             return self._items[name]
         if name in self._data:
             return self._data[name]
-        if name == "position_ids" and self._spec is not None:
-            if self._spec.outputs.position_ids[0] != "omitted":
-                return self._position_ids
-            raise AttributeError(
-                "Batch has no position_ids: they were left out by position_ids=False, or because "
-                "models count those of images in three dimensions; pass position_ids=True"
-            )
-        if name == "attention_mask" and self._plan_or_call is not None:
-            raise AttributeError(
-                "Batch has no attention_mask, since rows of its layout share output rows; call the "
-                "model with **batch.model_inputs(), or pass batch.dense_mask() or "
-                "batch.block_mask()"
-            )
-        raise AttributeError(f"Batch has no attribute or key {name!r}; its keys are {list(self)}")
+        has_own_positions = self._spec is None or self._spec.outputs.position_ids[0] == "omitted"
+        if name == "position_ids" and not has_own_positions:
+            return self._position_ids
+        raise AttributeError(missing_output(self, name))
 
     def __dir__(self) -> list[str]:
         names = (name for name in super().__dir__() if name.startswith("__") or name[0] != "_")
@@ -990,14 +980,21 @@ class Batch(Mapping[str, Any], Generic[Array]):
         return pinned_batch(self)
 
     def select(
-        self, shard: Shard | None = None, *, bins: Sequence[int] | None = None
+        self,
+        shard: Shard | None = None,
+        *,
+        rows: Sequence[int] | None = None,
+        bins: Sequence[int] | None = None,
     ) -> Batch[Array]:
-        """Select the rows of a shard, with its padding rows, or some bins of a tree.
+        """Select some rows, the rows of a shard with its padding rows, or some bins of a tree.
 
         Parameters
         ----------
         shard
             A shard of a plan that :func:`fastcollate.plan_step` made of this batch.
+        rows
+            Instead of a shard, the indices of rows, in the order of the result, each once. Padding
+            rows stay padding rows.
         bins
             Instead of a shard, the indices of a tree's bins, in the order of the result. Rows of
             these bins keep their order; ``predictors`` index the positions of the new batch.
@@ -1005,22 +1002,38 @@ class Batch(Mapping[str, Any], Generic[Array]):
         Returns
         -------
         Batch
-            As wide as this one. Views of its outputs if the shard's rows are consecutive and none
-            is padding; else a copy: of a shard on the host, of bins on the device of this batch.
+            In the layout of this batch, and as wide. Views of its outputs if the rows are
+            consecutive and the shard adds no padding; else a copy: of rows on the host, of bins on
+            the device of this batch. Packed rows stay in their bins, in the order of this batch,
+            and bins without selected rows are left out; :meth:`to_layout` packs them again.
 
         Raises
         ------
         ValueError
             The plan was made for another batch, or with a layout that arranges these rows
-            differently; a shard of a batch with bins; bins that do not exist, are given twice, or
-            are of another layout than a tree.
+            differently; a shard of a batch with bins; rows of a tree, or of a packed batch that
+            split them; rows or bins that do not exist or are given twice, or none at all; bins of
+            another layout than a tree.
         TypeError
-            Neither or both are given, or one has the wrong type.
+            None or several of the arguments are given, or one has the wrong type.
+
+        Examples
+        --------
+        >>> batch = fc.build_batch(
+        ...     [[5, 6], [7], [8]], [[8, 9], [3], [4]], pad_token_id=0, array_type="numpy"
+        ... )
+        >>> batch.select(rows=[2, 0]).input_ids
+        array([[0, 0, 8, 4],
+               [5, 6, 8, 9]])
         """
-        if (shard is None) == (bins is None):
-            found = "None" if shard is None else "given"
-            raise TypeError(f"shard and bins are both {found}; pass one of them")
-        return selected(self, shard) if shard is not None else selected_bins(self, bins)
+        arguments = {"shard": shard, "rows": rows, "bins": bins}
+        given = [name for name, value in arguments.items() if value is not None]
+        if len(given) != 1:
+            found = f"{' and '.join(given)} are given" if given else "shard, rows and bins are None"
+            raise TypeError(f"{found}; pass one of shard, rows and bins")
+        if rows is not None:
+            return selected_rows(self, rows)
+        return selected(self, shard) if bins is None else selected_bins(self, bins)
 
     def __repr__(self) -> str:
         cells = self._outputs

@@ -161,7 +161,7 @@ def build_batch(
         ``{"sequence_mask": fc.Field(masks, align="sequence", dtype="bool")}``.
     uids, trajectory_ids, is_last_step
         One object per row, kept as ``batch.uids``, ``batch.trajectory_ids`` and
-        ``batch.is_last_step``.
+        ``batch.is_last_step``. With `merge`, the last two have the plan's values if not given.
     merge
         Merge the turns of a trajectory that continue each other into one row: a policy of
         :func:`merge_turns` with its default options, or a plan that it made of the same turns. All

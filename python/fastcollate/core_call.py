@@ -112,6 +112,8 @@ def collate_fields(
     if memory.pinned is not None:
         data = memory.pinned.over_slab(data)
     sources = _sources(plan, merging, shard)
+    if merging is not None:
+        names = merging.names() | dict(names)
     if not all(spec.is_written for _, spec in fields):
         data |= object_outputs(table, fields, sources)
     if sources is not None:

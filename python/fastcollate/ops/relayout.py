@@ -26,7 +26,7 @@ ROW_NAMES = ("uids", "trajectory_ids", "is_last_step")
 def relayout(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Batch:
     """Write a batch, or some of its rows, again (see :meth:`fastcollate.Batch.to_layout`)."""
     plan, spec, table = batch.plan, batch.spec, batch.spec.table
-    _check_whole(plan)
+    _check_whole(plan, shard)
     sequence_starts, response_starts = plan.row_starts()
     prompt_lens, response_lens = plan.prompt_lens, plan.response_lens
     lens = prompt_lens + response_lens
@@ -83,7 +83,10 @@ def relayout(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Ba
     elif was is not None:
         rows = zip(shard.rows.tolist(), shard.is_padding.tolist(), strict=True)
         collated = collated._replace(is_padding=[padding or was[row] for row, padding in rows])
-    return batch._of(collated)
+    again = batch._of(collated)
+    if batch._model_mask is not None:  # a kind of mask is the layout's
+        again._model_mask = "default" if shard is None else batch._model_mask
+    return again
 
 
 def names_of(batch: Batch) -> dict[str, Any]:
@@ -91,21 +94,23 @@ def names_of(batch: Batch) -> dict[str, Any]:
     return {name: values for name in ROW_NAMES if (values := getattr(batch, name)) is not None}
 
 
-def _check_whole(plan: Plan) -> None:
-    """Check that every value of a packed batch has a place, those of a row in one span."""
+def _check_whole(plan: Plan, shard: Shard | None) -> None:
+    """Check that every value of the packed rows has a place, those of a row in one span."""
     if (bins := plan.bins()) is None:
         return
-    if len(bins[1]) != plan.num_rows:
-        split = np.flatnonzero(np.bincount(bins[1], minlength=plan.num_rows) > 1)
-        raise ValueError(
-            f"row {split[0]} of the batch was split when it was packed; "
-            "call build_batch with the new layout"
-        )
-    headless = np.flatnonzero((plan.prompt_lens == 0) & (plan.response_lens > 0))
+    is_read = np.ones(plan.num_rows, np.bool_)
+    advice = "call build_batch with the new layout"
+    if shard is not None:
+        is_read = np.isin(np.arange(plan.num_rows), shard.rows)
+        advice = "call build_batch with the rows to select"
+    split = np.flatnonzero(is_read & (np.bincount(bins[1], minlength=plan.num_rows) > 1))
+    if len(split) > 0:
+        raise ValueError(f"row {split[0]} of the batch was split when it was packed; {advice}")
+    headless = np.flatnonzero(is_read & (plan.prompt_lens == 0) & (plan.response_lens > 0))
     if plan.is_shifted and len(headless) > 0:
         raise ValueError(
             f"row {headless[0]} of the batch has no prompt, so with shift='next_token' no value of "
-            "its first response token was kept; call build_batch with the new layout"
+            f"its first response token was kept; {advice}"
         )
 
 

@@ -1,35 +1,93 @@
-"""Shards of a batch: the rows that one rank trains on, as views if they are adjacent."""
+"""Rows of a batch, or those of a shard, as views if they are adjacent."""
 
 from __future__ import annotations
 
+import reprlib
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from fastcollate.arguments import counted, is_sequence
+from fastcollate.arrays import describe, dtype_name, is_tensor
+from fastcollate.missing_outputs import rows_advice
 from fastcollate.ops.relayout import names_of, relayout
+from fastcollate.plan.lengths import checked_indices
 from fastcollate.plan.shard import Shard, check_shard
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from fastcollate._fastcollate import Plan
     from fastcollate.batch import Batch
     from fastcollate.plan.layouts import Layout
 
 
-def selected(batch: Batch, shard: Shard) -> Batch:
+def selected(batch: Batch, shard: Any) -> Batch:
     """See :meth:`fastcollate.Batch.select`."""
+    if not isinstance(shard, Shard) and (
+        is_sequence(shard) or isinstance(shard, (Integral, slice))
+    ):
+        raise TypeError(f"shard is {describe(shard)}; {rows_advice(batch, shard)}")
     check_shard(shard)
-    if batch.plan.has_bins:
-        advice = " or bins=..." if batch.plan.is_tree else ""
+    plan = batch.plan
+    if plan.has_bins:
+        advice = " or bins=..." if plan.is_tree else ""
         raise ValueError(
-            f"the batch has layout={batch.plan.layout!r}, so several of its rows share a row of "
+            f"the batch has layout={plan.layout!r}, so several of its rows share a row of "
             f"the outputs; pass shard to build_batch{advice}, or select from a padded or jagged "
             "batch"
         )
-    plan = batch.plan
     found = None if shard.layout is None else _other_layout(plan, shard, shard.layout)
     if found is not None:
         raise ValueError(
             f"the step was planned with layout={shard.layout!r}, but selected rows keep the layout "
             f"of their batch, {found}; plan the step without layout, or pass shard to build_batch"
         )
+    return _picked(batch, shard)
+
+
+def selected_rows(batch: Batch, rows: Any) -> Batch:
+    """See :meth:`fastcollate.Batch.select`."""
+    plan = batch.plan
+    indices = _checked_rows(batch, rows)
+    if plan.is_tree:
+        shown = reprlib.repr(indices.tolist())
+        raise ValueError(
+            f"rows is {shown}, but the batch has layout='tree', whose rows share tokens; select "
+            f"whole bins by bins=..., or call batch.to_layout('jagged').select(rows={shown})"
+        )
+    return _picked(batch, Shard(indices, np.zeros(len(indices), np.bool_), plan.num_rows))
+
+
+def _checked_rows(batch: Batch, rows: Any) -> NDArray[np.int64]:
+    """Return indices of a batch's rows, each once."""
+    is_mask = isinstance(rows, np.ndarray) or is_tensor(rows)
+    is_mask = is_mask and dtype_name(rows.dtype) == "bool"
+    if not is_sequence(rows) or is_mask:
+        raise TypeError(f"rows is {describe(rows)}; {rows_advice(batch, rows)}")
+    indices, count = checked_indices("rows", rows, "rows"), batch.plan.num_rows
+    if len(indices) == 0:
+        raise ValueError("rows is empty; pass the index of at least one row")
+    if (beyond := np.flatnonzero(indices >= count)).size:
+        at = beyond[0]
+        raise ValueError(
+            f"rows[{at}] is {indices[at]}, but the batch has {counted(count, 'row')}; pass indices "
+            f"from 0 to {count - 1}"
+        )
+    order = np.argsort(indices, kind="stable")
+    if (again := np.flatnonzero(np.diff(indices[order]) == 0)).size:
+        at = order[again[0] + 1]
+        raise ValueError(
+            f"rows[{order[again[0]]}] and rows[{at}] are both {indices[at]}, and a repeated row "
+            "would train twice; pass each row once"
+        )
+    return indices
+
+
+def _picked(batch: Batch, shard: Shard) -> Batch:
+    """Return a batch of a shard's rows: views if they are adjacent, else copies."""
+    plan = batch.plan
     first = plan.first_in_view(shard)
     if first is None:
         return relayout(batch, plan.layout_for(shard), shard)

@@ -401,6 +401,32 @@ class Merging(NamedTuple):
         log_breaks(plan)
         return plan
 
+    @property
+    def ends(self) -> NDArray[np.int64] | None:
+        """One past the last turn of each trajectory; None if rows are read again."""
+        if isinstance(self.row_source, Plan):
+            return None
+        if isinstance(self.row_source, Merge):
+            return self.row_source.ends
+        return np.array(self.row_source[1][0], np.int64)
+
+    @property
+    def ids(self) -> Sequence[Any] | None:
+        """The id of each trajectory, if there are ids."""
+        return self.trajectory_ids if self.plan is None else self.plan.trajectory_ids
+
+    def names(self) -> dict[str, list[Any]]:
+        """Return the ids and flags of turns that follow from their trajectories."""
+        if (ends := self.ends) is None:
+            return {}
+        is_last = np.zeros(ends.max(initial=0), np.bool_)
+        is_last[ends - 1] = True
+        names: dict[str, list[Any]] = {"is_last_step": is_last.tolist()}
+        if (ids := self.ids) is not None:
+            trajectories = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
+            names["trajectory_ids"] = [ids[trajectory] for trajectory in trajectories.tolist()]
+        return names
+
 
 def checked_merge(
     merge: MergePlan | Merging | str | None,
@@ -430,13 +456,9 @@ def check_uids(merging: Merging | None, uids: list[Any] | None) -> None:
     ValueError
         A trajectory has several uids.
     """
-    if merging is None or uids is None or isinstance(merging.row_source, Plan):
+    if merging is None or uids is None or (ends := merging.ends) is None:
         return
-    if isinstance(merging.row_source, Merge):
-        ends = merging.row_source.ends
-    else:
-        ends = np.array(merging.row_source[1][0], np.int64)
-    if len(uids) != (ends[-1] if len(ends) > 0 else 0):
+    if len(uids) != ends.max(initial=0):
         return  # not one per turn: reported elsewhere
     starts = starts_of("uids", uids)
     split = np.setdiff1d(starts[1:], ends, assume_unique=True)
@@ -444,8 +466,7 @@ def check_uids(merging: Merging | None, uids: list[Any] | None) -> None:
         return
     turn = int(split[0])
     trajectory = int(np.searchsorted(ends, turn, side="right"))
-    ids = merging.trajectory_ids if merging.plan is None else merging.plan.trajectory_ids
-    name = trajectory if ids is None else shown(ids[trajectory])
+    name = trajectory if merging.ids is None else shown(merging.ids[trajectory])
     raise ValueError(
         f"uids[{turn}] is {shown(uids[turn])}, but uids[{turn - 1}], of the same trajectory "
         f"{name}, is {shown(uids[turn - 1])}; the turns of a trajectory are of one prompt: "

@@ -96,5 +96,9 @@ def prefix_tree(
         None if same_inputs is None else group_numbers("same_inputs", same_inputs),
     )
     return TreePlan._trusted(
-        order=order, shared=shared, prompt_lens=prompt_lens, response_lens=response_lens
+        order=order,
+        shared=shared,
+        prompt_lens=prompt_lens,
+        response_lens=response_lens,
+        merge=merge,
     )

@@ -30,11 +30,10 @@ class StepRows(NamedTuple):
     @classmethod
     def of(cls, rows: Any) -> StepRows:
         """Read the argument `rows` of `plan_step`."""
-        if isinstance(rows, MergePlan):
+        if isinstance(rows, (MergePlan, TreePlan)):
             lengths = np.stack([rows.prompt_lens, rows.response_lens], 1)
-            return cls(lengths, merge=rows, may_be_per_turn=True)
-        if isinstance(rows, TreePlan):
-            return cls(np.stack([rows.prompt_lens, rows.response_lens], 1))
+            merge = rows.merge if isinstance(rows, TreePlan) else rows
+            return cls(lengths, merge=merge, may_be_per_turn=merge is not None)
         if hasattr(rows, "_step_rows"):  # a Batch
             of_batch: StepRows = rows._step_rows()
             return of_batch

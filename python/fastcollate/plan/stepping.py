@@ -67,8 +67,9 @@ def plan_step(
         :class:`fastcollate.planning.TreePlan`.
     uids
         The prompt id of each row, as in :func:`fastcollate.planning.prompt_boundaries`; for a merge
-        plan, one per turn or one per row. By default those of the batch. Without uids, each row is
-        a prompt, or each ``n_samples_per_prompt`` consecutive rows.
+        plan, and a tree plan of merged turns, one per turn or one per row. By default those of the
+        batch. Without uids, each row is a prompt, or each ``n_samples_per_prompt`` consecutive
+        rows.
     prompts_per_mini_batch, rows_per_mini_batch
         Size of a mini-batch, in one of the two units. By default all rows are one mini-batch.
     dp_size
@@ -118,8 +119,8 @@ def plan_step(
     is_stepwise
         True if a trajectory may be several rows. By default true if trajectories are known.
     trajectory_ids, is_last_step
-        Each row's trajectory id, and a flag for its last row. Merge plans and batches have their
-        own.
+        Each row's trajectory id, and a flag for its last row. Merge plans, tree plans of merged
+        turns and batches have their own.
 
     Returns
     -------

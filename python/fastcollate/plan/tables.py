@@ -54,11 +54,15 @@ class Table:
         dict
             The parameters by name.
         """
-        names = (field.name for field in fields(self))  # type: ignore[arg-type]
-        return dict(zip(names, map(_plain, self._values()), strict=True))
+        return dict(zip(self._names(), map(_plain, self._values()), strict=True))
 
     def _values(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, field.name) for field in fields(self))  # type: ignore[arg-type]
+        return tuple(getattr(self, name) for name in self._names())
+
+    @classmethod
+    def _names(cls) -> list[str]:
+        """Return the names of the values."""
+        return [field.name for field in fields(cls) if field.compare]  # type: ignore[arg-type]
 
     def _set_array(self, name: str, dtype: Any) -> None:
         """Store an array as read-only."""
@@ -152,7 +156,7 @@ def check_names(kind: type[Table], what: str, tables: Any) -> None:
     """
     if not isinstance(tables, Mapping):
         raise TypeError(f"tables is {describe(tables)}; pass the dict that to_dict returned")
-    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    names = set(kind._names())
     for name in sorted(names - set(tables)):
         raise contradiction(what, f"tables has no {name!r}")
     for key in set(tables) - names:

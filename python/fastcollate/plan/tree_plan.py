@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from fastcollate.plan.tables import Table, check_names, contradiction, listed_in
 from fastcollate.plan.tree_bins import TreeBins
 from fastcollate.plan.tree_report import TreeReport
 from fastcollate.view.plan_pages import tree_page
+
+if TYPE_CHECKING:
+    from fastcollate.plan.merging import MergePlan
 
 
 def checked_tree_packer(capacity: Any, *, cost: Any, **options: Any) -> Packer:
@@ -55,18 +58,22 @@ class TreePlan(Table):
         Rows further apart share the minimum of the values after the first up to the second.
     prompt_lens, response_lens
         Tokens of each row, in the order of the input, int64 (rows,).
+    merge
+        The plan that merged turns into these rows, if any: :func:`fastcollate.plan_step` then
+        takes uids per turn. Kept by pickle, but not by ``to_dict`` and ``select``.
 
     Raises
     ------
     ValueError
-        The tables are inconsistent: `order` is no permutation of the rows, or a row shares more
-        tokens with the one before it than one of the two has.
+        The tables are inconsistent: `order` is no permutation of the rows, a row shares more tokens
+        with the one before it than one of the two has, or `merge` has other rows.
     """
 
     order: Integers
     shared: Integers
     prompt_lens: Integers
     response_lens: Integers
+    merge: MergePlan | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         names = ("order", "shared", "prompt_lens", "response_lens")
@@ -88,6 +95,14 @@ class TreePlan(Table):
                 raise contradiction("tree plan", reason)
         if (reason := _fastcollate.tree_defect(self.order, self.shared, self.lengths)) is not None:
             raise contradiction("tree plan", reason)
+        if self.merge is not None and not (
+            np.array_equal(self.merge.prompt_lens, self.prompt_lens)
+            and np.array_equal(self.merge.response_lens, self.response_lens)
+        ):
+            raise ValueError("merge has other rows than the tree plan; pass the plan of its rows")
+
+    def __reduce__(self) -> tuple[type[TreePlan], tuple[Any, ...]]:
+        return type(self), (*self._values(), self.merge)
 
     @property
     def num_rows(self) -> int:

@@ -1,5 +1,7 @@
 //! Layouts: their forms, options, and placement of rows.
 
+use std::collections::HashMap;
+
 use super::pack::{Cost, PackSpec};
 use super::packed::{BinLayout, PaddingAs};
 use super::placement::{Align, Grid, Longest, Placement, Widths, rounded_width};
@@ -404,11 +406,46 @@ impl Placement {
     }
 
     /// The layout of rows picked from these for a shard: the same layout, at least as wide as these
-    /// and as the shard's step. None for rows in bins, whose output rows are not rows of a shard.
+    /// and as the shard's step. Packed rows stay in their bins, without the bins of other rows. None
+    /// for trees, whose rows share tokens.
     #[must_use]
     pub fn layout_for(&self, shard: &Shard) -> Option<LayoutSpec> {
+        if let Some(packing) = self.bin_layout {
+            let packed = PackedSpec {
+                bins: BinSource::Given(self.bins_of(shard), packing.multiple_of),
+                shift: packing.shift,
+                padding_as: packing.padding_as,
+            };
+            let width = Some(self.sequence.width());
+            return Some(LayoutSpec::packed(packed, width, packing.multiple_of));
+        }
         let widths = self.widths_for(shard)?;
         Some(LayoutSpec::of_rows(self.layout, widths))
+    }
+
+    /// The bins of the picked rows, numbered as picked, each row picked once.
+    fn bins_of(&self, shard: &Shard) -> Bins {
+        let rows: HashMap<_, _> = { shard.picks.iter().enumerate() }
+            .filter_map(|(index, pick)| Some((pick.row?, index)))
+            .collect();
+        let mut bins = Bins {
+            offsets: vec![0],
+            spans: Vec::with_capacity(rows.len()),
+        };
+        let of_bins = { self.sequence.segments() }.chunk_by(|a, b| a.dst_row == b.dst_row);
+        for bin in of_bins {
+            bins.spans.extend(bin.iter().filter_map(|segment| {
+                Some(Span {
+                    index: *rows.get(&segment.row)?,
+                    from: segment.from,
+                    len: segment.len,
+                })
+            }));
+            if bins.spans.len() > bins.offsets[bins.offsets.len() - 1] {
+                bins.offsets.push(bins.spans.len());
+            }
+        }
+        bins
     }
 
     /// The first row of a shard whose rows are a view of these: they are consecutive, none is

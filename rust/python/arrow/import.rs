@@ -411,7 +411,7 @@ unsafe fn check(array: *const ArrowArray, data_type: &DataType) -> Checked<Range
                 array.buffers.add(index).read_unaligned()
             }
         };
-        if buffer(0).is_null() && array.null_count > 0 {
+        if buffer(0).is_null() && array.null_count > 0 && *data_type != DataType::Null {
             return Err(format!(
                 "its array of type {data_type} has {} nulls, but does not say where",
                 array.null_count
@@ -472,7 +472,7 @@ fn widths_of(data_type: &DataType) -> Checked<Vec<Width>> {
     let width = |bits, more| Width { bits, more };
     Ok(match data_type {
         DataType::Number(number) => vec![width(number.bits(), 0)],
-        DataType::Struct(_) | DataType::List(Form::FixedSize(_), _) => Vec::new(),
+        DataType::Null | DataType::Struct(_) | DataType::List(Form::FixedSize(_), _) => Vec::new(),
         DataType::List(Form::List, _) => vec![width(32, 1)],
         DataType::List(Form::LargeList, _) => vec![width(64, 1)],
         DataType::List(Form::ListView, _) => vec![width(32, 0), width(32, 0)],

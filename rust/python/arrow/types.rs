@@ -6,6 +6,8 @@ use std::fmt::{self, Display};
 #[derive(Clone, PartialEq)]
 pub enum DataType {
     Number(Number),
+    /// Nulls alone: the items of lists that are all empty.
+    Null,
     List(Form, Box<Item>),
     Struct(Vec<Item>),
     /// Types of the indices and of the items.
@@ -125,9 +127,11 @@ impl DataType {
         if let Some((number, ..)) = NUMBERS.iter().find(|(_, name, _)| *name == format) {
             return Some(Self::Number(*number));
         }
+        if format == "n" {
+            return Some(Self::Null);
+        }
         let are_integers = |text: &str| text.split(',').all(|number| number.parse::<i32>().is_ok());
         Some(Self::Other(match format {
-            "n" => "Null",
             "z" => "Binary",
             "Z" => "LargeBinary",
             "vz" => "BinaryView",
@@ -163,6 +167,7 @@ impl Display for DataType {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         match self {
             Self::Number(number) => write!(f, "{number:?}"),
+            Self::Null => f.write_str("Null"),
             Self::List(Form::FixedSize(size), item) => write!(f, "FixedSizeList({size} x {item})"),
             Self::List(form, item) => write!(f, "{form:?}({item})"),
             Self::Struct(columns) => {

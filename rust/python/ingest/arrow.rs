@@ -111,7 +111,8 @@ struct Rows<'a> {
     form: Form,
     /// Trailing dimensions, if tokens are fixed-size lists.
     trailing: Vec<usize>,
-    number: Number,
+    /// The type of the numbers; None if all are null, so that lists have to be empty.
+    number: Option<Number>,
 }
 
 impl<'a> Rows<'a> {
@@ -144,8 +145,10 @@ impl<'a> Rows<'a> {
             trailing.push(*size);
             token = &item.data_type;
         }
-        let DataType::Number(number) = token else {
-            return Err(wrong_type());
+        let number = match token {
+            DataType::Number(number) => Some(*number),
+            DataType::Null => None,
+            _ => return Err(wrong_type()),
         };
         Ok(Self {
             place,
@@ -154,7 +157,7 @@ impl<'a> Rows<'a> {
             is_column,
             form: *form,
             trailing,
-            number: *number,
+            number,
         })
     }
 
@@ -280,7 +283,17 @@ impl<'a> Rows<'a> {
         if bytes.is_none_or(|bytes| isize::try_from(bytes).is_err()) {
             return Err(self.invalid(format!("its values of shape {shape:?} are too large")));
         }
-        let dtype = match self.number {
+        let Some(number) = self.number else {
+            let rows = offsets.windows(2).enumerate();
+            let mut filled = rows.filter(|(_, ends)| ends[0] < ends[1]);
+            let is_null = |row| null_rows.binary_search(&row).is_ok();
+            return match filled.find(|&(row, _)| !is_null(row)) {
+                Some((row, _)) => Err(self.null(format!("[{}][0]", self.first + row))),
+                // The dtype that NumPy gives to lists without numbers.
+                None => Ok(array_of(&[], &shape, dtype::<f64>(py))?),
+            };
+        };
+        let dtype = match number {
             Number::Boolean => {
                 let booleans = tokens.iter().flat_map(Array::booleans);
                 let booleans = PyArray1::from_iter(py, booleans).reshape(shape)?;

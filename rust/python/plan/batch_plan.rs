@@ -177,10 +177,9 @@ impl Plan {
 
     /// The layout of a shard of these rows, with the width of its step.
     fn layout_for(&self, shard: Shard) -> Result<LayoutSpec> {
-        let packed =
-            || Core::InvalidPlan("packed rows cannot be picked from their bins".to_owned());
+        let in_tree = || Core::InvalidPlan("rows cannot be picked from a tree".to_owned());
         let layout = self.placement.layout_for(&shard.0);
-        Ok(layout.map(LayoutSpec::of_rows).ok_or_else(packed)?)
+        Ok(layout.map(LayoutSpec::of_rows).ok_or_else(in_tree)?)
     }
 
     /// The plan of some of the rows in a new layout.
