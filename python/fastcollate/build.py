@@ -22,6 +22,7 @@ from fastcollate.core_call import checked_pad, collate_fields
 from fastcollate.dtypes import checked_outputs, needs_loss_mask
 from fastcollate.handover.pools import PoolArgument, checked_memory
 from fastcollate.ingest.fields import (
+    ADVANTAGES,
     LOGPROBS,
     LOSS_MASK,
     REWARDS,
@@ -100,6 +101,7 @@ def build_batch(
     rewards: Rows | Field | None = None,
     loss_mask: Rows | Field | None = None,
     logprobs: Rows | Field | None = None,
+    advantages: Rows | Field | None = None,
     fields: Mapping[str, Field | PerRow | RoutedExperts] | None = None,
     uids: Sequence[Any] | None = None,
     trajectory_ids: Sequence[Any] | None = None,
@@ -152,7 +154,11 @@ def build_batch(
         (see `dtypes`) whole numbers, as bool 0 and 1. The output is 0 on tokens that no token
         predicts: the first of a row without a prompt, and of each part of a row split by packing.
         ``fc.Field(rows, align="sequence")`` passes one value per prompt and response token for
-        these and `rewards`; the prompts' values are not read (but nulls of Arrow are an error).
+        these, `rewards` and `advantages`; the prompts' values are not read (but nulls of Arrow are
+        an error).
+    advantages
+        One value per response token, or one per row, written to the tokens of the row that train
+        (with `merge`, one per turn, to the turn's own). All other positions hold 0.
     fields
         More fields by key: :class:`Field` per token, :class:`PerRow` and :class:`RoutedExperts`. A
         key must not be that of another output, nor ``loss_mask``: a field does not decide which
@@ -229,9 +235,10 @@ def build_batch(
     -------
     Batch
         ``input_ids`` and ``attention_mask``, int64 (B, W); ``response_mask``, int64 (B, R);
-        ``position_ids`` and ``labels``, int64 (B, W), if requested; ``loss_mask``, ``rewards`` and
-        ``logprobs``, float32 (B, R) with zeros on padding, if given; and those of `fields`. Other
-        dtypes by `dtypes`; for other shapes see :class:`Jagged`, :class:`Packed` and :class:`Tree`.
+        ``position_ids`` and ``labels``, int64 (B, W), if requested; ``loss_mask``, ``rewards``,
+        ``logprobs`` and ``advantages``, float32 (B, R) with zeros on padding, if given; and those
+        of `fields`. Other dtypes by `dtypes`; for other shapes see :class:`Jagged`,
+        :class:`Packed` and :class:`Tree`.
 
     Raises
     ------
@@ -294,6 +301,8 @@ def build_batch(
         specs.append(given_along(rewards, REWARDS))
     if logprobs is not None:
         specs.append(given_along(logprobs, LOGPROBS))
+    if advantages is not None:
+        specs.append(given_along(advantages, ADVANTAGES))
     if fields is not None:
         specs += checked_fields(fields, array_type)
     merging = checked_merge(merge, merge_rewards, trajectory_ids, is_last_step)

@@ -78,8 +78,8 @@ class Collator(Generic[Made]):
         pairs, row ``i`` is the chosen response of pair ``i`` and row ``n + i`` the rejected one,
         both with its ``uid``. The batch has ``completion_mask``, 1 on responses, along
         ``input_ids``.
-    ``rewards``, ``loss_mask``, ``logprobs``
-        One number per response token; for rewards also one per row. Not for pairs.
+    ``rewards``, ``loss_mask``, ``logprobs``, ``advantages``
+        One number per response token; for rewards and advantages also one per row. Not for pairs.
     ``uid``, ``trajectory_id``, ``is_last_step``
         Kept per row. Pairs take ``uid`` only.
 
@@ -96,7 +96,7 @@ class Collator(Generic[Made]):
         As :func:`build_batch`.
     fields
         More fields by the keys of their outputs, each with the samples' key in place of the rows:
-        ``{"advantages": fc.Field("adv"), "images": fc.PerRow("pixel_values", concat=True)}``. For
+        ``{"values": fc.Field("critic"), "images": fc.PerRow("pixel_values", concat=True)}``. For
         pairs, a tuple of the chosen row's and the rejected row's key, or one key for both:
         ``{"ref_logps": fc.PerRow(("ref_chosen_logps", "ref_rejected_logps"))}``.
     ignore

@@ -60,6 +60,7 @@ class BatchOptions(RowOptions, ShardOptions, total=False):
     rewards: Rows | Field | None
     loss_mask: Rows | Field | None
     logprobs: Rows | Field | None
+    advantages: Rows | Field | None
     fields: Mapping[str, Field | PerRow | RoutedExperts] | None
     uids: Sequence[Any] | None
     trajectory_ids: Sequence[Any] | None

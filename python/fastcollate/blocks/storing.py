@@ -47,7 +47,7 @@ PART_BYTES = 4 << 20
 A reader of one row fetches the whole object, and each fetch has a fixed cost.
 """
 
-PLAIN = ("loss_mask", "rewards", "logprobs")
+PLAIN = ("loss_mask", "rewards", "logprobs", "advantages")
 """Arguments of `build_batch` that are fields, and the keys of their outputs."""
 
 Part = dict[str, Any]
@@ -170,6 +170,7 @@ def stored(
     rewards: Rows | Field | None = None,
     loss_mask: Rows | Field | None = None,
     logprobs: Rows | Field | None = None,
+    advantages: Rows | Field | None = None,
     fields: Mapping[str, Field | PerRow | RoutedExperts] | None = None,
     uids: Sequence[Any] | None = None,
     trajectory_ids: Sequence[Any] | None = None,
@@ -184,8 +185,8 @@ def stored(
 
     Parameters
     ----------
-    prompts, responses, sequences, prompt_lens, rewards, loss_mask, logprobs, fields, uids, \
-    trajectory_ids, is_last_step, merge, merge_rewards
+    prompts, responses, sequences, prompt_lens, rewards, loss_mask, logprobs, advantages, fields, \
+    uids, trajectory_ids, is_last_step, merge, merge_rewards
         As :func:`fastcollate.build_batch`.
     share, same_inputs
         The sharing rule, and ids of the other inputs of each turn, as in
@@ -208,6 +209,7 @@ def stored(
         rewards=_held("rewards", rewards),
         loss_mask=_held("loss_mask", loss_mask),
         logprobs=_held("logprobs", logprobs),
+        advantages=_held("advantages", advantages),
         fields=fields,
         uids=uids,
         trajectory_ids=trajectory_ids,
@@ -220,7 +222,7 @@ def stored(
     sources = batch.plan.sources
 
     plain: dict[str, _Stored] = {}
-    for name, given in zip(PLAIN, (loss_mask, rewards, logprobs), strict=True):
+    for name, given in zip(PLAIN, (loss_mask, rewards, logprobs, advantages), strict=True):
         if given is None:
             continue
         values = to_array(batch[name])

@@ -39,6 +39,7 @@ COLUMNS = {
     "rewards": "rewards",
     "loss_mask": "loss_mask",
     "logprobs": "logprobs",
+    "advantages": "advantages",
     "uid": "uids",
     "trajectory_id": "trajectory_ids",
     "is_last_step": "is_last_step",

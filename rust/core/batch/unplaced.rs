@@ -30,7 +30,7 @@ pub(super) fn check_unplaced(
     let has_lost = |array: &Array| match array.place.whole() {
         Place::Predicted(_) => true,
         Place::Response => placement.is_shifted(),
-        Place::Sequence | Place::Own(_) | Place::Part(..) => false,
+        Place::Sequence | Place::Trained(_) | Place::Own(_) | Place::Part(..) => false,
     };
     let lost = || fields.iter().filter(|(_, array)| has_lost(array));
     let all = Grid::of_tokens(unpredicted.iter().copied())?;
