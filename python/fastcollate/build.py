@@ -34,6 +34,7 @@ from fastcollate.ingest.fields import (
     given_along,
 )
 from fastcollate.ingest.padded_blocks import padding_message
+from fastcollate.ingest.plain_fields import with_fields
 from fastcollate.ingest.tokens import checked_tokens
 from fastcollate.option_types import (
     ARRAY_TYPES,
@@ -102,7 +103,7 @@ def build_batch(
     loss_mask: Rows | Field | None = None,
     logprobs: Rows | Field | None = None,
     advantages: Rows | Field | None = None,
-    fields: Mapping[str, Field | PerRow | RoutedExperts] | None = None,
+    fields: Mapping[str, Field | PerRow | RoutedExperts | Rows] | None = None,
     uids: Sequence[Any] | None = None,
     trajectory_ids: Sequence[Any] | None = None,
     is_last_step: Sequence[bool] | None = None,
@@ -160,8 +161,10 @@ def build_batch(
         One value per response token, or one per row, written to the tokens of the row that train
         (with `merge`, one per turn, to the turn's own). All other positions hold 0.
     fields
-        More fields by key: :class:`Field` per token, :class:`PerRow` and :class:`RoutedExperts`. A
-        key must not be that of another output, nor ``loss_mask``: a field does not decide which
+        More fields by key: :class:`Field` per token, :class:`PerRow` and :class:`RoutedExperts`.
+        Rows of values are a :class:`Field` if their lengths are those of all responses, or those of
+        all sequences: ``{"values": [[0.5], [0.1, 0.3]]}``. A key must not be that of another
+        output, nor ``loss_mask``: a field does not decide which
         tokens train. A mask along whole sequences takes a key of its own:
         ``{"sequence_mask": fc.Field(masks, align="sequence", dtype="bool")}``.
     uids, trajectory_ids, is_last_step
@@ -304,7 +307,7 @@ def build_batch(
     if advantages is not None:
         specs.append(given_along(advantages, ADVANTAGES))
     if fields is not None:
-        specs += checked_fields(fields, array_type)
+        specs += checked_fields(with_fields(fields, tokens), array_type)
     merging = checked_merge(merge, merge_rewards, trajectory_ids, is_last_step)
     names = checked_names(uids=uids, trajectory_ids=trajectory_ids, is_last_step=is_last_step)
     check_uids(merging, names.get("uids"))

@@ -24,6 +24,7 @@ from fastcollate.ingest.fields import (
     FieldOptions,
     PerRow,
     RoutedExperts,
+    Rows,
     check_keys,
     form_of,
     given_along,
@@ -32,6 +33,7 @@ from fastcollate.ingest.fields import (
     options_of,
     unreadable,
 )
+from fastcollate.ingest.plain_fields import with_fields_of_row
 from fastcollate.ingest.tokens import Tokens, checked_row_tokens
 from fastcollate.plan.layouts import LEFT, checked_layout
 
@@ -172,7 +174,7 @@ class BatchBuilder(Generic[Array]):
         loss_mask: Any = None,
         logprobs: Any = None,
         advantages: Any = None,
-        fields: Mapping[str, Field | PerRow | RoutedExperts] | None = None,
+        fields: Mapping[str, Field | PerRow | RoutedExperts | Rows] | None = None,
         uid: Any = None,
         trajectory_id: Any = None,
         is_last_step: bool | None = None,
@@ -192,7 +194,7 @@ class BatchBuilder(Generic[Array]):
             of the sequence, for these, `rewards` and `advantages`.
         fields
             More fields by key, as for ``build_batch``, but with the values of this row only:
-            ``{"ref_logprobs": fc.Field([-0.5, -0.1])}``, ``{"reward_id": fc.PerRow(3)}``.
+            ``{"ref_logprobs": [-0.5, -0.1]}``, ``{"reward_id": fc.PerRow(3)}``.
         uid, trajectory_id, is_last_step
             Kept per row.
 
@@ -228,6 +230,9 @@ class BatchBuilder(Generic[Array]):
                 objects.append(value)
         fields = {} if fields is None else fields
         check_keys(fields)
+        first = next(iter(self._rows), None)
+        known = {} if first is None else first.kinds.fields
+        fields = with_fields_of_row(fields, tokens, index, known)
         kinds = _Kinds(values, {key: options_of(one) for key, one in fields.items()})
         for key in sorted(fields):
             if isinstance(field := fields[key], PerRow):

@@ -28,7 +28,7 @@ from fastcollate.build import ROW_OPTIONS, build_batch, check_options
 from fastcollate.handover.pools import BufferPool
 from fastcollate.ingest.fields import Field, PerRow, RoutedExperts
 from fastcollate.ingest.padded_blocks import padding_message
-from fastcollate.ingest.samples import checked_sources, columns_of
+from fastcollate.ingest.samples import checked_columns, checked_sources, columns_of
 from fastcollate.plan.layouts import LEFT, Layout, Packed, Tree, checked_layout
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
         """Options of collators that do not depend on their outputs."""
 
         fields: Mapping[str, Field | PerRow | RoutedExperts] | None
+        columns: Mapping[str, str] | None
         ignore: Collection[str] | Literal["rest"]
         mask: Mask | None
 
@@ -99,6 +100,11 @@ class Collator(Generic[Made]):
         ``{"values": fc.Field("critic"), "images": fc.PerRow("pixel_values", concat=True)}``. For
         pairs, a tuple of the chosen row's and the rejected row's key, or one key for both:
         ``{"ref_logps": fc.PerRow(("ref_chosen_logps", "ref_rejected_logps"))}``.
+    columns
+        Other names that the samples have for the keys above, such as
+        ``{"question_ids": "prompt", "completion_ids": "response"}``. Arguments of
+        :func:`build_batch` are accepted, too: ``"prompts"``, ``"responses"``, ``"sequences"``,
+        ``"prompt_lens"``, ``"uids"`` and ``"trajectory_ids"``.
     ignore
         Keys of samples to ignore, or ``"rest"`` for all unknown ones. Other unknown keys are an
         error, so that misspelled keys are found.
@@ -173,6 +179,7 @@ class Collator(Generic[Made]):
         *,
         pad_token_id: int,
         fields: Mapping[str, Field | PerRow | RoutedExperts] | None = None,
+        columns: Mapping[str, str] | None = None,
         ignore: Collection[str] | Literal["rest"] = (),
         outputs: Sequence[str] | Mapping[str, str | Sequence[str]] | None = None,
         mask: Mask | None = None,
@@ -189,6 +196,8 @@ class Collator(Generic[Made]):
         self._pad_token_id = pad_token_id
         self._fields = checked_sources(fields or {})
         self._ignore = None if ignore == "rest" else frozenset(_names("ignore", ignore))
+        columns = {} if columns is None else columns
+        self._columns = checked_columns(columns, self._fields, self._ignore)
         self._outputs = None if outputs is None else _named(outputs)
         kind = {} if array_type == "torch" else {"array_type": array_type}
         self._options: dict[str, Any] = {**kind, **options}
@@ -201,7 +210,9 @@ class Collator(Generic[Made]):
         samples
             A sequence of mappings, or columns as a mapping, table or ``Dataset``.
         """
-        arguments, has_labels, ids, unpredicted = columns_of(samples, self._fields, self._ignore)
+        arguments, has_labels, ids, unpredicted = columns_of(
+            samples, self._fields, self._ignore, self._columns
+        )
         options = self._options
         if unpredicted is not None:
             _check_predicted(*unpredicted, **options)
@@ -253,6 +264,7 @@ class Collator(Generic[Made]):
         state = {
             "pad_token_id": self._pad_token_id,
             "fields": self._fields or None,
+            "columns": self._columns or None,
             "ignore": "rest" if self._ignore is None else sorted(self._ignore) or None,
             "outputs": self._outputs,
             "mask": self._mask,

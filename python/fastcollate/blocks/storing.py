@@ -35,6 +35,8 @@ from fastcollate.ingest.fields import (
     options_of,
     per_row_values,
 )
+from fastcollate.ingest.plain_fields import with_fields
+from fastcollate.ingest.tokens import checked_tokens
 from fastcollate.ops.normalize import loss_weights
 from fastcollate.ops.relayout import names_of
 from fastcollate.plan.merging import MergePlan, MergeRewards
@@ -171,7 +173,7 @@ def stored(
     loss_mask: Rows | Field | None = None,
     logprobs: Rows | Field | None = None,
     advantages: Rows | Field | None = None,
-    fields: Mapping[str, Field | PerRow | RoutedExperts] | None = None,
+    fields: Mapping[str, Field | PerRow | RoutedExperts | Rows] | None = None,
     uids: Sequence[Any] | None = None,
     trajectory_ids: Sequence[Any] | None = None,
     is_last_step: Sequence[bool] | None = None,
@@ -201,16 +203,21 @@ def stored(
     """
     if isinstance(fields, Mapping):
         fields = {key: _held(key, field) for key, field in fields.items()}
+    prompts, responses = _kept("prompts", prompts), _kept("responses", responses)
+    sequences = _kept("sequences", sequences)
+    made: Mapping[str, Field | PerRow | RoutedExperts] | None = with_fields(
+        fields, checked_tokens(prompts, responses, sequences, prompt_lens)
+    )
     batch = _jagged(
-        prompts=_kept("prompts", prompts),
-        responses=_kept("responses", responses),
-        sequences=_kept("sequences", sequences),
+        prompts=prompts,
+        responses=responses,
+        sequences=sequences,
         prompt_lens=prompt_lens,
         rewards=_held("rewards", rewards),
         loss_mask=_held("loss_mask", loss_mask),
         logprobs=_held("logprobs", logprobs),
         advantages=_held("advantages", advantages),
-        fields=fields,
+        fields=made,
         uids=uids,
         trajectory_ids=trajectory_ids,
         is_last_step=is_last_step,
@@ -236,7 +243,7 @@ def stored(
         plain[name] = _Stored(ColumnKind("response", None, values.dtype.name, ()), column)
     more = {
         key: _stored_field(key, field, batch, offsets, of_responses, sources)
-        for key, field in (fields or {}).items()
+        for key, field in (made or {}).items()
     }
 
     num_bytes = _bytes(tokens) + sum(one.num_bytes() for one in (plain | more).values())
@@ -256,7 +263,7 @@ def stored(
             turns = len(batch.plan.to_dict()["turn_prompt_lens"])
             same_inputs = ids_of_rows("same_inputs", same_inputs, turns, sources)
         share_nothing = same_inputs is None and any(
-            isinstance(field, PerRow) and field.concat for field in (fields or {}).values()
+            isinstance(field, PerRow) and field.concat for field in (made or {}).values()
         )
         prompt_lens, ids = batch.plan.prompt_lens, names.get("uids")
         sharing = sharing_of(share, tokens, prompt_lens, ids, same_inputs, share_nothing)

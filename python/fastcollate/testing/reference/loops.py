@@ -91,13 +91,13 @@ def build_batch_loops(
     Returns
     -------
     dict[str, object]
-        ``input_ids`` and ``attention_mask``, int64 ``(B, W)``; ``response_mask``, int64
-        ``(B, R)``; of those asked for ``position_ids`` and ``labels``, int64 ``(B, W)``; of those
-        given ``loss_mask``, ``rewards``, ``logprobs`` and ``advantages``, float32 ``(B, R)``, and
-        `fields`. W is the longest prompt + response, R the longest response, unless fixed. In the jagged layout
-        there are no masks, but offsets, and T tokens take the place of ``(B, W)``, the response
-        tokens that of ``(B, R)``. All are NumPy arrays, except bfloat16, which are tensors,
-        ``max_seqlen``, an int, and arrays per row that are not joined, a list. The packed
+        ``input_ids`` and ``attention_mask``, int64 ``(B, W)``; ``response_mask``, int64 ``(B, R)``;
+        of those asked for ``position_ids`` and ``labels``, int64 ``(B, W)``; of those given
+        ``loss_mask``, ``rewards``, ``logprobs`` and ``advantages``, float32 ``(B, R)``, and
+        `fields`. W is the longest prompt + response, R the longest response, unless fixed. In the
+        jagged layout there are no masks, but offsets, and T tokens take the place of ``(B, W)``,
+        the response tokens that of ``(B, R)``. All are NumPy arrays, except bfloat16, which are
+        tensors, ``max_seqlen``, an int, and arrays per row that are not joined, a list. The packed
         layout has no attention mask, but always ``position_ids``, ``sequence_ids`` and the
         boundaries of segments; (N, W) takes the place of all, for N rows of W positions. A tree has
         the outputs of `fastcollate.Tree`.
