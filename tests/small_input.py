@@ -6,7 +6,7 @@ import pytest
 
 import fastcollate as fc
 
-FIELDS = ["rewards", "loss_mask", "logprobs"]
+FIELDS = ["rewards", "loss_mask", "logprobs", "advantages"]
 TOKENS = ["prompts", "responses"]
 ROWS = [*TOKENS, *FIELDS]
 

@@ -18,7 +18,7 @@ from fastcollate.testing.reference import assert_same, build_batch_loops
 from fastcollate.testing.strategies import as_inputs, rollouts
 
 LAYOUTS = ["left", "two_segment", "right", "jagged"]
-ARGUMENTS = {key: key for key in ("rewards", "loss_mask", "logprobs")}
+ARGUMENTS = {key: key for key in ("rewards", "loss_mask", "logprobs", "advantages")}
 ARGUMENTS |= {"uids": "uid", "trajectory_ids": "trajectory_id"}
 
 

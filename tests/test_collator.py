@@ -29,6 +29,7 @@ KEYS = {
     "rewards": "rewards",
     "loss_mask": "loss_mask",
     "logprobs": "logprobs",
+    "advantages": "advantages",
 }
 MASKS = ("completion_mask", "assistant_masks")
 LAYOUTS = ["left", "two_segment", "right", "jagged"]
