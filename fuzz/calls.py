@@ -272,8 +272,8 @@ def _draw_options(choices: Choices, call: Call) -> None:
     elif choices.one_in(3):
         names = ["float16", "bfloat16"] if options["array_type"] == "torch" else ["float16"]
         given = [key for key in KEYS if key in call.plain]
-        weighs = "labels" in call.plain or not isinstance(call.plain.get("advantages", [[]])[0], list)
-        if weighs and "loss_mask" in given:
+        has_numbers = "advantages" in given and not isinstance(call.plain["advantages"][0], list)
+        if ("labels" in call.plain or has_numbers) and "loss_mask" in given:
             given.remove("loss_mask")  # the references round weights to float32 only
         if call.merge is not None and "rewards" in given:
             given.remove("rewards")  # and sums

@@ -48,10 +48,15 @@ _OLD_LOGPROBS = ("old_logprobs", "old_logps", "old_per_token_logps", "policy_log
 
 _LIMITS = (
     *("max_length", "max_len", "max_seq_len", "max_seq_length", "max_sequence_length"),
-    *("max_prompt_len", "max_prompt_length", "max_response_len", "max_response_length"),
-    *("max_completion_length", "truncation", "truncate", "truncation_side"),
+    *("truncation", "truncate", "truncation_side"),
 )
 """Limits of lengths, which truncate in other libraries."""
+
+_PROMPT_LIMITS = ("max_prompt_len", "max_prompt_length")
+_RESPONSE_LIMITS = (
+    *("max_response_len", "max_response_length", "max_completion_length", "max_new_tokens"),
+)
+_CUT = "rows are never truncated: cut them first"
 
 _BUDGETS = (
     *("max_tokens", "max_token_len", "max_tokens_per_gpu", "max_batch_tokens", "token_budget"),
@@ -77,17 +82,28 @@ ADVICE: dict[str, tuple[tuple[str, str], ...]] = {
         _LIMITS,
         (
             (
-                "layout",
-                "rows are never truncated: cut them first; layout=fc.Left(pad_to=...) fixes the "
-                "width, and warn_above warns of longer rows",
+                "layout warn_above",
+                f"{_CUT}; layout=fc.Left(pad_to=...) fixes the width, and warn_above warns of "
+                "longer rows",
             ),
-            ("capacity", "rows are never truncated: cut them first; capacity limits bins"),
-            ("pad_to", "rows are never truncated: cut them first; pad_to fixes the width"),
-            (
-                "pad_response_to",
-                "rows are never truncated: cut them first; pad_prompt_to and pad_response_to fix "
-                "the widths",
-            ),
+            ("layout", f"{_CUT}; layout=fc.Left(pad_to=...) fixes the width"),
+            ("capacity", f"{_CUT}; capacity limits the tokens of a bin"),
+            ("pad_to", f"{_CUT}; pad_to fixes the width"),
+            ("pad_response_to", f"{_CUT}; pad_prompt_to and pad_response_to fix the widths"),
+        ),
+    ),
+    **dict.fromkeys(
+        _PROMPT_LIMITS,
+        (
+            ("layout", f"{_CUT}; layout=fc.TwoSegment(pad_prompt_to=...) fixes the width"),
+            ("pad_prompt_to", f"{_CUT}; pad_prompt_to fixes the width"),
+        ),
+    ),
+    **dict.fromkeys(
+        _RESPONSE_LIMITS,
+        (
+            ("layout", f"{_CUT}; layout=fc.Left(pad_response_to=...) fixes the width"),
+            ("pad_response_to", f"{_CUT}; pad_response_to fixes the width"),
         ),
     ),
     **dict.fromkeys(

@@ -150,7 +150,7 @@ def _of_tokens(tokens: Tokens) -> _Lengths | str:
             return _Lengths(responses, first + responses)
     elif first is not None:
         prompts = np.asarray(0 if tokens.prompt_lens is None else tokens.prompt_lens)
-        if prompts.size in (1, len(first)):
+        if prompts.ndim == 0 or len(prompts) == len(first):
             return _Lengths(first - prompts, first)
     return "beside tokens whose lengths cannot be read or do not fit together"
 
