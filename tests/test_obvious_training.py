@@ -309,7 +309,7 @@ def test_advantages_of_rows_that_are_spread(model, layout, way):
 @pytest.mark.parametrize("layout", ["left", "right", fc.Packed(capacity=16)])
 def test_advantages_of_merged_turns(model, layout, kind):
     """Each turn counts with its own number, as by itself; observations do not count."""
-    model = model if kind == "gpt2" else llama("eager").double()
+    model = model if kind == "gpt2" else llama()
     prompts = [[1, 2], [1, 2, 3, 4, 5], [7], [8, 9], [8, 9, 10, 11]]
     responses = [[3, 4], [6], [8, 9], [10], [12, 13]]
     gains = [0.5, -1.0, 2.0, 1.5, -0.25]
@@ -333,7 +333,12 @@ def test_advantages_of_merged_turns(model, layout, kind):
         logits = model(input_ids=ids, use_cache=False).logits
         of_row = logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None])[0, :, 0]
         losses.append(-gain * of_row[len(prompt) - 1 :].sum())
-    same(found, outcome(model, losses))
+    expected = outcome(model, losses)
+    if kind == "gpt2":
+        same(found, expected)
+    else:  # in float32
+        assert found[0] == pytest.approx(expected[0], rel=1e-6)
+        torch.testing.assert_close(found[1], expected[1], rtol=1e-4, atol=1e-6)
 
 
 def test_selecting_keeps_what_overflows_out_of_the_loss():
