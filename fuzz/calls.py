@@ -177,10 +177,16 @@ def _draw_values(choices: Choices, call: Call) -> None:
         numbers = choices.pick(_NUMBERS) + _UNUSUAL * (name != "loss_mask")
         lens = call.response_lens
         call.plain[name] = [some(choices, numbers, count) for count in lens]
-        if name in ("rewards", "advantages") and all(lens) and choices.one_in(2):
+        takes_numbers = {"rewards": True, "advantages": _all_train(call)}.get(name, False)
+        if takes_numbers and all(lens) and choices.one_in(2):
             if call.merge is not None:  # they are summed as some kinds of input hold them
                 numbers = np.array(numbers, np.float32).tolist()
             call.plain[name] = some(choices, numbers, len(lens))
+
+
+def _all_train(call: Call) -> bool:
+    """Return True if all response tokens train."""
+    return call.merge is None and "loss_mask" not in call.plain and call.has_fronts
 
 
 class Layout(NamedTuple):
