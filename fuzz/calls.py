@@ -35,7 +35,7 @@ from trajectories import draw_merge, draw_turns, some
 
 TOKENS = ("prompts", "responses")
 NAMED = ("trajectory_ids", "is_last_step")
-KEYS = ("loss_mask", "rewards", "logprobs")
+KEYS = ("loss_mask", "rewards", "logprobs", "advantages")
 
 _IDS = [(0, 128), (0, 200_000), (-(2**31), 2**31 - 1), (-(2**63), 2**63 - 1)]
 _INT32 = range(-(2**31), 2**31)
@@ -177,10 +177,16 @@ def _draw_values(choices: Choices, call: Call) -> None:
         numbers = choices.pick(_NUMBERS) + _UNUSUAL * (name != "loss_mask")
         lens = call.response_lens
         call.plain[name] = [some(choices, numbers, count) for count in lens]
-        if name == "rewards" and all(lens) and choices.one_in(2):
+        takes_numbers = {"rewards": True, "advantages": _all_train(call)}.get(name, False)
+        if takes_numbers and all(lens) and choices.one_in(2):
             if call.merge is not None:  # they are summed as some kinds of input hold them
                 numbers = np.array(numbers, np.float32).tolist()
             call.plain[name] = some(choices, numbers, len(lens))
+
+
+def _all_train(call: Call) -> bool:
+    """Return True if all response tokens train."""
+    return call.merge is None and "loss_mask" not in call.plain and call.has_fronts
 
 
 class Layout(NamedTuple):
@@ -272,7 +278,8 @@ def _draw_options(choices: Choices, call: Call) -> None:
     elif choices.one_in(3):
         names = ["float16", "bfloat16"] if options["array_type"] == "torch" else ["float16"]
         given = [key for key in KEYS if key in call.plain]
-        if "labels" in call.plain and "loss_mask" in given:
+        has_numbers = "advantages" in given and not isinstance(call.plain["advantages"][0], list)
+        if ("labels" in call.plain or has_numbers) and "loss_mask" in given:
             given.remove("loss_mask")  # the references round weights to float32 only
         if call.merge is not None and "rewards" in given:
             given.remove("rewards")  # and sums

@@ -125,7 +125,8 @@ def _no_rows(choices: Choices, call: Call) -> Verdict:
     if no_rows is None and name in KEYS:
         return Verdict.EITHER
     call.arguments[name] = no_rows
-    return Verdict.EITHER if name == "rewards" else Verdict.REFUSED  # it takes numbers, too
+    # These take one number per row, too.
+    return Verdict.EITHER if name in ("rewards", "advantages") else Verdict.REFUSED
 
 
 def _no_number(choices: Choices, call: Call) -> Verdict:

@@ -6,9 +6,11 @@ import pytest
 
 import fastcollate as fc
 
-FIELDS = ["rewards", "loss_mask", "logprobs"]
+FIELDS = ["rewards", "loss_mask", "logprobs", "advantages"]
 TOKENS = ["prompts", "responses"]
 ROWS = [*TOKENS, *FIELDS]
+OF_SKYRL = ROWS[:-1]
+"""Those that SkyRL's function takes."""
 
 
 def good_input():

@@ -8,7 +8,17 @@ from array import array
 
 import numpy as np
 import pytest
-from small_input import FIELDS, ROWS, TOKENS, build, good_input, refuses, with_item, with_row
+from small_input import (
+    FIELDS,
+    OF_SKYRL,
+    ROWS,
+    TOKENS,
+    build,
+    good_input,
+    refuses,
+    with_item,
+    with_row,
+)
 
 import fastcollate as fc
 from fastcollate.testing.strategies import as_kind
@@ -319,8 +329,8 @@ def test_compat_names_the_place_as_well():
     pytest.importorskip("torch")
     from fastcollate.compat.skyrl import convert_prompts_responses_to_batch_tensors
 
-    good = [good_input()[name] for name in ROWS]
-    for position, name in enumerate(ROWS):
+    good = [good_input()[name] for name in OF_SKYRL]
+    for position, name in enumerate(OF_SKYRL):
         args = list(good)
         args[position] = with_item(name, "x")[name]
         with pytest.raises(TypeError, match=rf"^{name}s?\[1\]\[0\] is 'x'"):

@@ -18,7 +18,7 @@ from fastcollate.testing.reference import assert_same, build_batch_loops
 from fastcollate.testing.strategies import as_inputs, rollouts
 
 LAYOUTS = ["left", "two_segment", "right", "jagged"]
-ARGUMENTS = {key: key for key in ("rewards", "loss_mask", "logprobs")}
+ARGUMENTS = {key: key for key in ("rewards", "loss_mask", "logprobs", "advantages")}
 ARGUMENTS |= {"uids": "uid", "trajectory_ids": "trajectory_id"}
 
 
@@ -349,8 +349,9 @@ def test_extra_fields(data, keys, layout, array_type):
         (fc.Field([1, 2], dtype="int64"), "row 1 has x as.*int64"),
         (fc.PerRow(None), r"x\[1\] is None"),
         (fc.PerRow(3), "row 1 has x as.*PerRow"),
-        ([1.0, 2.0], r"x\[1\].*fc.Field"),
-        (None, r"x\[1\]"),
+        ([1.0], r"fields\['x'\] of row 1 has 1 item, but its response has 2, and 3 with"),
+        (1.0, r'row 1 is 1.0: one number; pass fc.Field\(1.0, spread="trained"\) or fc.PerRow\('),
+        (None, r"fields\['x'\] of row 1 is None; pass fc.Field, fc.PerRow"),
     ],
 )
 def test_extra_fields_that_cannot_be(field, message):

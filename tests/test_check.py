@@ -294,7 +294,7 @@ def test_bad_arguments(build):
         ({"eos_token_id": "</s>"}, "eos_token_id is '</s>'; pass the id of the token"),
         ({"eos_token_id": []}, "pass the id of the token that ends an answer"),
         ({"eos_token_id": [1.5]}, r"eos_token_id\[0\] is 1.5"),
-        ({"vocab": 3}, "did you mean 'vocab_size'?"),
+        ({"vocab": 3}, "no argument 'vocab'; pass vocab_size"),
     ]:
         with pytest.raises((TypeError, ValueError), match=message):
             batch.check(**options)

@@ -29,6 +29,7 @@ KEYS = {
     "rewards": "rewards",
     "loss_mask": "loss_mask",
     "logprobs": "logprobs",
+    "advantages": "advantages",
 }
 MASKS = ("completion_mask", "assistant_masks")
 LAYOUTS = ["left", "two_segment", "right", "jagged"]
@@ -483,6 +484,147 @@ def test_turns_merge():
     assert batch.input_ids.tolist() == [[1, 2, 3, 4, 5]]
 
 
+# Other names
+
+
+NAMED = {
+    "question_ids": [[1, 2], [3]],
+    "completion_ids": [[4], [5, 6]],
+    "gid": ["a", "b"],
+    "adv": [0.5, -1.0],
+    "lp": [[-0.5], [-1.0, -2.0]],
+    "text": ["hi", "there"],
+}
+RENAMED = {"question_ids": "prompts", "completion_ids": "response", "gid": "uids"}
+RENAMED |= {"adv": "advantages", "lp": "logprobs"}
+
+
+@pytest.mark.parametrize("kind", ["list", "columns", "arrow", "dataset", "pandas"])
+def test_columns_of_other_names(kind):
+    samples = NAMED
+    if kind == "list":
+        samples = [dict(zip(NAMED, row, strict=True)) for row in zip(*NAMED.values(), strict=True)]
+    elif kind == "arrow":
+        samples = pytest.importorskip("pyarrow").table(NAMED)
+    elif kind == "dataset":
+        samples = pytest.importorskip("datasets").Dataset.from_dict(NAMED)
+    elif kind == "pandas":
+        samples = pytest.importorskip("pandas").DataFrame(NAMED)
+    collate = fc.Collator(pad_token_id=0, columns=RENAMED, ignore=["text"], array_type="numpy")
+    expected = fc.build_batch(
+        NAMED["question_ids"], NAMED["completion_ids"], pad_token_id=0, uids=NAMED["gid"],
+        advantages=NAMED["adv"], logprobs=NAMED["lp"], array_type="numpy",
+    )  # fmt: skip
+    for one in (collate, pickle.loads(pickle.dumps(collate))):
+        found = one(samples)
+        assert_same(found, expected)
+        assert found.uids == ["a", "b"]
+    assert "columns={'question_ids': 'prompt', 'completion_ids': 'response', 'gid'" in repr(collate)
+    ignoring = fc.Collator(pad_token_id=0, columns=RENAMED, ignore="rest", array_type="numpy")
+    assert_same(ignoring(samples), expected)
+
+
+def test_sequences_of_other_names():
+    columns = {"tokens": "sequences", "n": "prompt_lens"}
+    collate = fc.Collator(pad_token_id=0, columns=columns, array_type="numpy")
+    found = collate([{"tokens": [1, 2, 3], "n": 2}])
+    assert_same(found, collate_loops([{"input_ids": [1, 2, 3], "prompt_len": 2}], pad_token_id=0))
+
+
+def test_one_key_for_another():
+    """A known key may be another column's, and text a key that the samples need not have."""
+    columns = {"prompt_ids": "prompt", "completion_ids": "response"}
+    collate = fc.Collator(pad_token_id=0, columns=columns, ignore=["prompt"], array_type="numpy")
+    sample = {"prompt": "hi", "prompt_ids": [1, 2], "completion_ids": [3]}
+    assert collate([sample]).input_ids.tolist() == [[1, 2, 3]]
+    with pytest.raises(ValueError, match=r"samples have 'prompt', and columns has 'prompt_ids'"):
+        fc.Collator(pad_token_id=0, columns=columns)([sample])
+
+
+@pytest.mark.parametrize(
+    ("options", "exception", "pattern"),
+    [
+        ({"columns": ["a"]}, TypeError, r"columns is \['a'\] .*pass a mapping"),
+        ({"columns": {1: "prompt"}}, TypeError, "columns has 1: 'prompt'; pass strings"),
+        ({"columns": {"a": 1}}, TypeError, "columns has 'a': 1; pass strings"),
+        ({"columns": {"a": "x"}}, ValueError, r"columns\['a'\] is 'x', .*pass one of \['prompt',"),
+        ({"columns": {"a": "promts"}}, ValueError, "did you mean 'prompts'"),
+        (
+            {"columns": {"a": "prompt", "b": "prompts"}},
+            ValueError,
+            "two keys for 'prompts', 'a' and 'b'",
+        ),
+        ({"columns": {"a": "prompt"}, "ignore": ["a"]}, ValueError, "'a', but ignore has it"),
+        (
+            {"columns": {"a": "uid"}, "fields": {"x": fc.PerRow("a")}},
+            ValueError,
+            r"columns has 'a', but fields\['x'\] reads it",
+        ),
+    ],
+)
+def test_columns_that_cannot_be(options, exception, pattern):
+    with pytest.raises(exception, match=pattern):
+        fc.Collator(pad_token_id=0, **options)
+
+
+def test_a_column_that_is_missing():
+    collate = fc.Collator(pad_token_id=0, columns={"q": "prompts"})
+    with pytest.raises(ValueError, match=r"columns has 'q', which samples do not .*\['response'\]"):
+        collate([{"response": [1]}])
+    samples = [{"q": [1], "response": [2]}, {"response": [2]}]
+    with pytest.raises(ValueError, match=r"samples\[1\] has no 'q', but samples\[0\] has"):
+        collate(samples)
+
+
+@pytest.mark.parametrize("kind", ["list", "columns", "arrow"])
+def test_one_error_names_all_unknown_keys(kind):
+    samples = NAMED | {"mask": [[1], [1, 0]], "score": [0.5, 1.5]}
+    if kind == "list":
+        samples = [
+            dict(zip(samples, row, strict=True)) for row in zip(*samples.values(), strict=True)
+        ]
+    elif kind == "arrow":
+        samples = pytest.importorskip("pyarrow").table(samples)
+    with pytest.raises(ValueError, match="samples have the keys") as raised:
+        fc.Collator(pad_token_id=0)(samples)
+    assert str(raised.value) == (
+        "samples have the keys 'question_ids', 'completion_ids', 'gid', 'adv', 'lp', 'text', "
+        "'mask' and 'score', which are not known (text in 'gid' and 'text' has to be tokenized "
+        "first); pass columns={'question_ids': 'prompts', 'completion_ids': 'responses', 'adv': "
+        "'advantages', 'score': 'rewards'}, fields={'lp': fc.Field('lp'), 'mask': "
+        "fc.Field('mask')} and ignore=['gid', 'text'], or ignore=['question_ids', "
+        "'completion_ids', 'gid', 'adv', 'lp', 'text', 'mask', 'score']"
+    )
+
+
+@pytest.mark.parametrize(
+    ("sample", "advice"),
+    [
+        (
+            {"prompt_ids": [1], "completion_ids": [2]},
+            "pass columns={'completion_ids': 'responses', 'prompt_ids': 'prompts'}, or ignore",
+        ),
+        ({"prompt": [1], "response": [2], "reward": 1}, "pass columns={'reward': 'rewards'}, or"),
+        ({"prompt": [1], "response": [2], "group_id": "a"}, "pass columns={'group_id': 'uids'}"),
+        ({"prompt": [1], "response": [2], "promt": [1]}, "fields={'promt': fc.Field('promt')}"),
+        ({"input_ids": [1], "completion_ids": [1, 2]}, "; pass ignore=['completion_ids']"),
+        ({"prompt": [1], "response": [2], "ref_logprobs": [1]}, "fields={'ref_logprobs': fc.F"),
+        ({**PAIRS[0], "reward": 1}, "fields={'reward': fc.PerRow('reward')}"),
+    ],
+)
+def test_advice_for_names_of_other_libraries(sample, advice):
+    with pytest.raises(ValueError, match=re.escape(advice)):
+        fc.Collator(pad_token_id=0)([sample])
+
+
+@pytest.mark.parametrize("key", ["prompt", "response"])
+def test_text_is_not_token_ids(key):
+    sample = {"prompt": [1], "response": [2], key: "What is"}
+    for samples in ([sample], columns_of([sample])):
+        with pytest.raises(TypeError, match=f"^{key} holds text, 'What is', .*tokenize it first"):
+            fc.Collator(pad_token_id=0)(samples)
+
+
 # Bad input
 
 
@@ -495,7 +637,11 @@ def refuses(samples, exception, pattern, **options):
 @pytest.mark.parametrize(
     ("change", "exception", "pattern"),
     [
-        ({"loss_masks": [1]}, ValueError, "'loss_masks', which .*did you mean 'loss_mask'"),
+        (
+            {"loss_masks": [1]},
+            ValueError,
+            r"'loss_masks', which .* pass columns={'loss_masks': 'loss_mask'}, or ignore=",
+        ),
         ({"text": "hi"}, ValueError, r"'text', which .*ignore=\['text'\]"),
         (
             {"input_ids": [1]},
@@ -527,7 +673,7 @@ ONE_TURN = {"prompt": [1, 2], "response": [3]}
         (TOKENS, [0, 1], "fields={'x': fc.Field('x')}, or ignore=['x']"),
         (TOKENS, [0, 1, 2, 3], "; pass ignore=['x']"),
         (TOKENS, 0.5, "fields={'x': fc.PerRow('x')}, or ignore=['x']"),
-        (TOKENS, "abc", "; pass ignore=['x']"),
+        (TOKENS, "abc", " (text in 'x' has to be tokenized first); pass ignore=['x']"),
         (ONE_TURN, [0, 1, 1], "fields={'x': fc.Field('x', align='sequence')}, or ignore=['x']"),
         (ONE_TURN, [0], "fields={'x': fc.Field('x')}, or ignore=['x']"),
         (ONE_TURN, [0, 1], "; pass ignore=['x']"),
@@ -542,7 +688,7 @@ def test_advice_for_unknown_keys_fits_their_rows(tokens, value, advice, kind):
         samples = pytest.importorskip("pyarrow").table(samples)
     elif kind == "dataset":
         samples = pytest.importorskip("datasets").Dataset.from_dict(samples)
-    with pytest.raises(ValueError, match="'x', which is not known; pass ") as raised:
+    with pytest.raises(ValueError, match=r"'x', which is not known.*; pass ") as raised:
         fc.Collator(pad_token_id=0, array_type="numpy")(samples)
     assert str(raised.value).endswith(advice)
 
@@ -705,9 +851,9 @@ def test_bad_columns(columns, exception, pattern):
 @pytest.mark.parametrize(
     ("options", "exception", "pattern"),
     [
-        ({"pad_token": 3}, TypeError, "no argument 'pad_token'; did you mean 'pad_token_id'"),
+        ({"pad_token": 3}, TypeError, "no argument 'pad_token'; pass the .* as pad_token_id"),
         ({"rewards": [1]}, TypeError, "no argument 'rewards'.*come with the samples"),
-        ({"x": None}, TypeError, "no argument 'x'; pass some of"),
+        ({"x": None}, TypeError, r"no argument 'x'; help\(fc.Collator\) lists its arg"),
         ({"layout": "up"}, ValueError, "layout"),
         ({"pad_to": 8}, TypeError, r"pass layout=fc.Left\(pad_to="),
         ({"array_type": "list"}, ValueError, "array_type"),
@@ -950,7 +1096,8 @@ def test_a_loss_mask_of_pairs(array_type):
 def test_a_pairs_unknown_keys_make_one_field(key, other, advice):
     pair = {"prompt_ids": [1], "chosen_ids": [2, 3], "rejected_ids": [4, 5, 6]}
     both = sorted((key, other))
-    message = f"samples have the key {key!r}, which is not known; pass {advice % tuple(both)}, or"
+    keys = f"{key!r} and {other!r}, which are not known"
+    message = f"samples have the keys {keys}; pass {advice % tuple(both)}, or ignore={[key, other]}"
     with pytest.raises(ValueError, match=re.escape(message)):
         fc.Collator(pad_token_id=0)([{**pair, key: 0.5, other: 1.5}])
 

@@ -75,7 +75,7 @@ def test_every_half_value_of_a_list():
 def test_a_mapping_changes_what_it_names(dtype, array_type):
     batch = build(array_type=array_type, dtypes={"attention_mask": dtype, "input_ids": dtype})
     names = {key: str(value.dtype).removeprefix("torch.") for key, value in batch.items()}
-    fields = dict.fromkeys(["loss_mask", "rewards", "logprobs"], "float32")
+    fields = dict.fromkeys(["loss_mask", "rewards", "logprobs", "advantages"], "float32")
     masks = {"input_ids": "int32", "attention_mask": "int32", "response_mask": "int64"}
     assert names == {**masks, **fields}
 

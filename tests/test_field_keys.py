@@ -13,7 +13,7 @@ from fastcollate.testing.reference import assert_same, build_batch_loops
 LAYOUTS = ["left", "two_segment", "right", "jagged", "packed"]
 KEYS = [
     *("input_ids", "attention_mask", "response_mask", "position_ids", "sequence_ids", "labels"),
-    *("rewards", "logprobs", "router_padding_mask", "offsets", "response_offsets"),
+    *("rewards", "logprobs", "advantages", "router_padding_mask", "offsets", "response_offsets"),
     *("cu_seqlens", "max_seqlen", "row_cu_seqlens", "cu_seqlens_padded", "max_seqlen_padded"),
 ]
 ROWS = {"prompts": [[1, 2], [3]], "responses": [[4], [5, 6, 7]], "pad_token_id": 0}
@@ -27,7 +27,7 @@ def mask():
 @given(
     key=st.sampled_from(KEYS),
     layout=st.sampled_from(LAYOUTS),
-    optional=st.sets(st.sampled_from(["loss_mask", "rewards", "logprobs"])),
+    optional=st.sets(st.sampled_from(["loss_mask", "rewards", "logprobs", "advantages"])),
     options=st.sampled_from([{}, {"labels": "aligned"}, {"position_ids": "one"}]),
 )
 def test_a_key_is_free_where_no_other_output_has_it(key, layout, optional, options):

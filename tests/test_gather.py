@@ -38,7 +38,8 @@ def check(gathered, values, offsets):
 @st.composite
 def batches(draw, layout, array_type):
     """Draw a batch and the result of the loops for the same rows."""
-    data = draw(rollouts(max_long_len=40))._replace(rewards=None, loss_mask=None, logprobs=None)
+    data = draw(rollouts(max_long_len=40))
+    data = data._replace(rewards=None, loss_mask=None, logprobs=None, advantages=None)
     options = {"pad_token_id": 0, "layout": draw(layouts(layout, data))}
     reference = build_batch_loops(**data._asdict(), **options)
     return fc.build_batch(**data._asdict(), **options, array_type=array_type), reference

@@ -84,7 +84,7 @@ def test_compact(array_type):
         "cu_seqlens": "int32",
         "offsets": "int64",
         "response_offsets": "int64",
-        **dict.fromkeys(["loss_mask", "rewards", "logprobs"], "float32"),
+        **dict.fromkeys(["loss_mask", "rewards", "logprobs", "advantages"], "float32"),
     }
     assert type(batch.max_seqlen) is int
 

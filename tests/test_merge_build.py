@@ -114,7 +114,7 @@ def test_other_dtypes(drawn, array_type):
     for name in ("prompts", "responses"):
         inputs[name] = [[token % 1000 for token in row] for row in inputs[name]]
     merged = merged_of(inputs, options)
-    columns = ("rewards", "loss_mask", "logprobs", "fields", "uids", "trajectory_ids")
+    columns = ("rewards", "loss_mask", "logprobs", "advantages", "fields", "uids", "trajectory_ids")
     columns = merge_columns_loops(merged, **{name: inputs.get(name) for name in columns})
     dtypes = ["compact", {"loss_mask": "float16"}] if inputs["loss_mask"] else ["compact"]
     shared = {

@@ -351,12 +351,17 @@ def test_written_out(texts, rows, breaks, options):
     assert letters(plan.report.breaks) == breaks
 
 
+def with_masks_only(turns):
+    """Return turns without the columns that merging does not read."""
+    return turns._replace(rewards=None, logprobs=None, advantages=None)
+
+
 @pytest.mark.parametrize("policy", ["exact", "branch", "realign"])
 @given(drawn=st.data())
 def test_any_turns(policy, drawn):
     data = drawn.draw(trajectories())
     options = {**drawn.draw(merge_options(policy)), **drawn.draw(named(data))}
-    inputs = drawn.draw(as_inputs(data.turns._replace(rewards=None, logprobs=None)))
+    inputs = drawn.draw(as_inputs(with_masks_only(data.turns)))
     loss_mask = inputs.pop("loss_mask", None)
     if drawn.draw(st.booleans()):
         options["drop_untrainable"] = True
@@ -379,7 +384,7 @@ def test_long_turns(policy, drawn):
     """Comparing goes block by block, and what differs may be anywhere in one."""
     data = drawn.draw(trajectories(max_trajectories=2, max_len=40, max_long_len=3000))
     options = {**drawn.draw(merge_options(policy)), **drawn.draw(named(data))}
-    inputs = drawn.draw(as_inputs(data.turns._replace(rewards=None, loss_mask=None, logprobs=None)))
+    inputs = drawn.draw(as_inputs(with_masks_only(data.turns)._replace(loss_mask=None)))
     merged = merge_turns_loops(data.turns.prompts, data.turns.responses, **options)
     check_plan(fc.merge_turns(**inputs, **options), merged)
 

@@ -2,14 +2,14 @@
 
 import inspect
 import pickle
-from functools import partial
+import re
 from typing import get_args
 
 import numpy as np
 import pytest
 
 import fastcollate as fc
-from fastcollate import _fastcollate, option_types
+from fastcollate import _fastcollate, names, option_types
 from fastcollate.option_types import BatchOptions, RowOptions
 from fastcollate.plan import layouts, merging, packing, partitioning, sharing, stepping
 from fastcollate.plan.costs import NAMED_COSTS
@@ -26,36 +26,101 @@ CALLED = [*MADE_BY_USERS, *filter(inspect.isfunction, FUNCTIONS)]
 SMALL = {"prompts": [[1]], "responses": [[2]], "pad_token_id": 0, "array_type": "numpy"}
 
 
+ADD = fc.BatchBuilder(pad_token_id=0).add
+
+
 @pytest.mark.parametrize(
-    ("call", "old", "new"),
+    ("call", "name", "advice"),
     [
-        (fc.build_batch, "loss_masks", "loss_mask"),
-        (fc.build_batch, "max_seq_len", "warn_above"),
-        (fc.BatchBuilder, "max_seq_len", "warn_above"),
-        (fc.BatchBuilder(pad_token_id=0).add, "loss_masks", "loss_mask"),
-        (fc.Collator, "max_seq_len", "warn_above"),
-        (partial(fc.BatchBuilder, pad_token_id=0), "max_seq_len", "warn_above"),
-        (fc.merge_turns, "realign", "mask_drift"),
-        (fc.merge_turns, "loss_masks", "loss_mask"),
-        (fc.plan_step, "what", "rows"),
-        (fc.plan_step, "pack", r"layout=fc.Packed\(capacity=\.\.\.\)"),
-        (fc.planning.pack, "pad_to_multiple_of", "multiple_of"),
-        (fc.build_batch, "pad_to", r"layout=fc.Left\(pad_to=\.\.\.\)"),
-        (fc.build_batch, "max_prompt_len", r"layout=fc.TwoSegment\(pad_prompt_to=\.\.\.\)"),
-        (fc.BatchBuilder, "pad_to_multiple_of", r"layout=fc.Left\(multiple_of=\.\.\.\)"),
-        (partial(fc.Collator, pad_token_id=0), "rows", r"layout=fc.Packed.single_row\(\)"),
-        (fc.build_batch, "pack", r"layout=fc.Packed\(capacity=\.\.\.\)"),
-        (fc.memory.pad_on_device, "max_response_len", r"layout=fc.Left\(pad_response_to=\.\.\.\)"),
-        (fc.Right, "max_response_len", "pad_response_to"),
-        (fc.Packed, "tail", "padding_as"),
-        (fc.plan_step, "shards", "shard_by"),
-        (fc.plan_step, "copy", "pad_rows='copy_first' or pad_rows='copy_cycle'"),
+        (fc.build_batch, "values", "pass fields={'values': fc.Field(...)}"),
+        (fc.build_batch, "ref_logprobs", "pass fields={'ref_logprobs': fc.Field(...)}"),
+        (ADD, "ref_log_probs", "pass fields={'ref_log_probs': fc.Field(...)}"),
+        (
+            fc.build_batch,
+            "old_log_probs",
+            "pass fields={'old_log_probs': fc.Field(...)}, or logprobs if the sampler returned",
+        ),
+        (fc.build_batch, "rollout_log_probs", "pass logprobs"),
+        (fc.build_batch, "input_ids", "pass sequences, with the lengths of their prompts as prom"),
+        (ADD, "input_ids", "pass sequence, with the length of its prompt as prompt_len"),
+        (fc.build_batch, "completions", "pass responses"),
+        (fc.merge_turns, "completion_ids", "pass responses"),
+        (ADD, "completion_ids", "pass response"),
+        (fc.build_batch, "completion_mask", "pass loss_mask"),
+        (fc.build_batch, "response_mask", "pass loss_mask: the batch's response_mask is made fr"),
+        (fc.build_batch, "max_length", "rows are never truncated: cut them first; layout=fc.Le"),
+        (fc.BatchBuilder, "max_seq_len", "rows are never truncated: cut them first; layout=fc.L"),
+        (fc.Packed, "max_length", "rows are never truncated: cut them first; capacity limits"),
+        (
+            fc.build_batch,
+            "max_prompt_len",
+            "rows are never truncated: cut them first; layout=fc.TwoSegment(pad_prompt_to=...)",
+        ),
+        (
+            fc.memory.pad_on_device,
+            "max_response_len",
+            "rows are never truncated: cut them first; layout=fc.Left(pad_response_to=...)",
+        ),
+        (fc.Right, "max_response_len", "rows are never truncated: cut them first; pad_response_to"),
+        (fc.build_batch, "truncation", "rows are never truncated: cut them first"),
+        (fc.build_batch, "padding", "rows are padded to the longest one"),
+        (fc.build_batch, "padding_side", "pass layout='left' or 'right'"),
+        (fc.unpad, "padding_side", "pass side"),
+        (fc.build_batch, "return_tensors", "pass array_type='torch' or 'numpy'"),
+        (fc.Collator, "device", "batches are built in host memory: call batch.to(device)"),
+        (fc.build_batch, "capacity", "pass layout=fc.Packed(capacity=...)"),
+        (fc.build_batch, "attention_mask", "it is made from the lengths: pass rows without pad"),
+        (ADD, "attention_mask", "it is made from the lengths: pass a row without padding"),
+        (fc.build_batch, "out", "outputs are written to memory of a pool: pass pool=fc.memory."),
+        (fc.build_batch, "rows", "pass prompts and responses, or sequences with prompt_lens"),
+        (fc.build_batch, "multiple_of", "pass layout=fc.Left(multiple_of=...)"),
+        (fc.BatchBuilder, "pad_to_multiple_of", "pass layout=fc.Left(multiple_of=...)"),
+        (fc.planning.pack, "pad_to_multiple_of", "pass multiple_of"),
+        (fc.build_batch, "pad_to", "pass layout=fc.Left(pad_to=...)"),
+        (fc.plan_step, "balance", "pass shard_by, such as shard_by='tokens'"),
+        (fc.Packed, "bins", "pass num_bins for their number, or the bins themselves as plan"),
+        (fc.build_batch, "bins", "pass layout=fc.Packed(plan=bins)"),
+        (fc.build_batch, "packing", "pass layout=fc.Packed(capacity=...)"),
+        (fc.plan_step, "pack", "pass layout=fc.Packed(capacity=...)"),
+        (fc.Packed, "max_tokens", "pass capacity"),
+        (fc.build_batch, "max_tokens", "pass layout=fc.Packed(capacity=...)"),
+        (fc.build_batch, "tokenizer", "rows are token ids: tokenize them first"),
+        (fc.build_batch, "group_ids", "pass uids"),
+        (ADD, "group_ids", "pass uid"),
+        # The same word.
+        (fc.build_batch, "prompt", "did you mean 'prompts'?"),
+        (fc.build_batch, "logprob", "did you mean 'logprobs'?"),
+        (fc.build_batch, "log_probs", "did you mean 'logprobs'?"),
+        (fc.build_batch, "loss_masks", "did you mean 'loss_mask'?"),
+        (fc.build_batch, "PadTokenID", "did you mean 'pad_token_id'?"),
+        (fc.build_batch, "repsonses", "did you mean 'responses'?"),
+        (ADD, "uids", "did you mean 'uid'?"),
+        # Neither.
+        (fc.build_batch, "sharding", "help(fc.build_batch) lists its arguments"),
+        (fc.build_batch, "cpu", "help(fc.build_batch) lists its arguments"),
+        (fc.planning.pack, "sharding", "help(fc.planning.pack) lists its arguments"),
+        (ADD, "truncation", "help(fc.BatchBuilder.add) lists its arguments"),
+        (fc.Left, "capacity", "pass some of pad_to, pad_response_to, multiple_of"),
+        (fc.Jagged, "pad_to", "it takes none"),
     ],
 )
-def test_former_names(call, old, new):
-    with pytest.raises(TypeError, match=f"has no argument '{old}'; pass {new}") as caught:
-        call(**{old: None})
+def test_names_of_other_libraries(call, name, advice):
+    with pytest.raises(TypeError, match=re.escape(f"has no argument '{name}'; {advice}")) as caught:
+        call(**{name: None})
     assert caught.value.__cause__ is caught.value.__context__ is None
+
+
+def test_advice_names_arguments_that_there_are():
+    known = {name for call in [*CALLED, ADD] for name in inspect.signature(call).parameters}
+    known |= set(inspect.signature(fc.Batch.check).parameters)
+    for name, pairs in names.ADVICE.items():
+        for needs, text in pairs:
+            assert set(needs.split()) <= known, name
+            assert not text.endswith("."), name
+    assert set(names.OTHER_NAMES) | set(names.ROW_NAMES) <= known
+    ours = inspect.signature(fc.build_batch).parameters.keys()
+    for column, others in names.OTHER_NAMES.items():
+        assert not ours & set(others), column
 
 
 def test_former_values():
@@ -68,6 +133,8 @@ def test_former_values():
 @pytest.mark.parametrize("call", CALLED, ids=lambda call: call.__name__)
 def test_a_typing_error_in_any_argument(call):
     for name in inspect.signature(call).parameters:
+        if len(name) < names._LEAST_EXTENDED:
+            continue
         with pytest.raises(TypeError, match=f"no argument '{name}x'; did you mean '{name}'"):
             call(**{f"{name}x": None})
 
@@ -153,6 +220,8 @@ def test_position_ids_as_a_flag(layout):
 
 def test_the_top_level_is_small():
     assert len(fc.__all__) <= 20
+    assert {name for name in dir(fc) if not name.startswith("_")} == {*fc.__all__}
+    assert "__version__" in dir(fc)
     for module in MODULES:
         for name in module.__all__:
             assert hasattr(module, name)

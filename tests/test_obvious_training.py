@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from small_llama import llama
 
 import fastcollate as fc
 
@@ -265,17 +266,26 @@ def test_shards_of_merged_turns(model, layout, pad_rows, masks):
     same(outcome(model, losses), one_by_one(model, whole(zip(prompts, responses, strict=True))))
 
 
+@pytest.mark.parametrize("way", ["numbers", "tokens", "field"])
 @pytest.mark.parametrize("layout", ["left", fc.Packed(capacity=9)])
-def test_advantages_of_rows_that_are_spread(model, layout):
+def test_advantages_of_rows_that_are_spread(model, layout, way):
     """As docs/batches.md does: each token that trains counts with the number of its row."""
     rows = [(prompt, response) for prompt, response in ROWS if prompt and response]
     prompts, responses = zip(*rows, strict=True)
     masks = [[int(at % 2 == 0) for at in range(len(row))] for row in responses]
     gains = [0.5 - row for row in range(len(rows))]
+    values = {
+        "numbers": {"advantages": gains},
+        "tokens": {
+            "advantages": [
+                [gain * at for at in mask] for gain, mask in zip(gains, masks, strict=True)
+            ]
+        },
+        "field": {"fields": {"advantages": fc.Field(gains, spread="trained")}},
+    }
     batch = fc.build_batch(
         prompts, responses, pad_token_id=0, loss_mask=masks, position_ids="zero", layout=layout,
-        dtypes={"loss_mask": "bool"},
-        fields={"advantages": fc.Field(gains, spread="trained", dtype="float64")},
+        dtypes={"loss_mask": "bool", "advantages": "float64"}, **values[way],
     )  # fmt: skip
     log_probs = log_probs_of(model, batch)
     if layout == "left":
@@ -293,6 +303,42 @@ def test_advantages_of_rows_that_are_spread(model, layout):
         of_response = of_row[len(prompt) - 1 :]
         losses.append(-gain * of_response[torch.tensor(mask, dtype=torch.bool)].sum())
     same(found, outcome(model, losses))
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+@pytest.mark.parametrize("layout", ["left", "right", fc.Packed(capacity=16)])
+def test_advantages_of_merged_turns(model, layout, kind):
+    """Each turn counts with its own number, as by itself; observations do not count."""
+    model = model if kind == "gpt2" else llama()
+    prompts = [[1, 2], [1, 2, 3, 4, 5], [7], [8, 9], [8, 9, 10, 11]]
+    responses = [[3, 4], [6], [8, 9], [10], [12, 13]]
+    gains = [0.5, -1.0, 2.0, 1.5, -0.25]
+    batch = fc.build_batch(
+        prompts, responses, pad_token_id=0, advantages=gains, trajectory_ids=[0, 0, 1, 2, 2],
+        merge="exact", layout=layout, position_ids="zero", dtypes={"advantages": "float64"},
+    )  # fmt: skip
+    assert batch.plan.num_rows == 3
+    trained, log_probs = batch.loss_mask > 0, log_probs_of(model, batch)
+    if layout == "left":
+        log_probs = log_probs[:, -trained.shape[1] :]
+    elif layout == "right":
+        starts = batch.prompt_lens[:, None] - 1 + torch.arange(trained.shape[1])
+        log_probs = log_probs.gather(1, starts.clamp(max=log_probs.shape[1] - 1))
+    else:  # beside their own tokens
+        log_probs = torch.nn.functional.pad(log_probs, (1, 0))
+    found = outcome(model, [-(log_probs[trained] * batch.advantages[trained]).sum()])
+    losses = []
+    for prompt, response, gain in zip(prompts, responses, gains, strict=True):
+        ids = torch.tensor([[*prompt, *response]])
+        logits = model(input_ids=ids, use_cache=False).logits
+        of_row = logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None])[0, :, 0]
+        losses.append(-gain * of_row[len(prompt) - 1 :].sum())
+    expected = outcome(model, losses)
+    if kind == "gpt2":
+        same(found, expected)
+    else:  # in float32
+        assert found[0] == pytest.approx(expected[0], rel=1e-6)
+        torch.testing.assert_close(found[1], expected[1], rtol=1e-4, atol=1e-6)
 
 
 def test_selecting_keeps_what_overflows_out_of_the_loss():

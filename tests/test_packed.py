@@ -438,7 +438,7 @@ def test_bins_of_one_sequence_are_the_right_layout(drawn, array_type):
     batch = fc.build_batch(**data._asdict(), **more, layout=layout)
     wide = fc.Right(pad_response_to=max(lens))
     right = fc.build_batch(**data._asdict(), **more, layout=wide)
-    responses = {"response_mask", "loss_mask", "rewards", "logprobs"}
+    responses = {"response_mask", "loss_mask", "rewards", "logprobs", "advantages"}
     responses |= {spec.key for spec in right.spec.fields if spec.align == "response"}
     for key in set(right) - {"attention_mask"}:
         if key not in responses:
@@ -669,7 +669,7 @@ def test_a_builder_gives_the_same(drawn, array_type):
     options |= {"pad_token_id": 0, "array_type": array_type}
     builder = fc.BatchBuilder(**options)
     for row, (prompt, response) in enumerate(zip(data.prompts, data.responses, strict=True)):
-        given_fields = {key: getattr(data, key) for key in ("rewards", "loss_mask", "logprobs")}
+        given_fields = {key: getattr(data, key) for key in data._fields[2:]}
         of_row = {name: rows[row] for name, rows in given_fields.items() if rows is not None}
         builder.add(prompt, response, **of_row)
     with quiet():

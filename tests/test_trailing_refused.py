@@ -5,7 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
-from small_input import FIELDS, ROWS, TOKENS, good_input, refuses
+from small_input import FIELDS, OF_SKYRL, ROWS, TOKENS, good_input, refuses
 
 import fastcollate as fc
 from fastcollate.blocks.storing import stored
@@ -159,6 +159,7 @@ KEYS = {
     "rewards": "rewards",
     "loss_mask": "loss_mask",
     "logprobs": "logprobs",
+    "advantages": "advantages",
 }
 
 
@@ -197,13 +198,13 @@ def test_rows_of_builders(name, array):
 
 
 @pytest.mark.parametrize("make", COLUMNS)
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", OF_SKYRL)
 def test_skyrl(name, make):
     pytest.importorskip("torch")
     from fastcollate.compat.skyrl import convert_prompts_responses_to_batch_tensors
 
     names = {"loss_mask": "loss_masks"}
-    inputs = {names.get(key, key): good_input()[key] for key in ROWS}
+    inputs = {names.get(key, key): good_input()[key] for key in OF_SKYRL}
     inputs[names.get(name, name)] = make(rows_of(name, 3))
     place = rf"^{names.get(name, name)}\[0\]"
     with pytest.raises(ValueError, match=rf"{place} has shape \({LENGTHS[name][0]}, 3\)"):

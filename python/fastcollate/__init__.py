@@ -58,6 +58,10 @@ __all__ = [
 
 if not TYPE_CHECKING:  # type checkers would take any name for one of the package
 
+    def __dir__():
+        """List the public names; modules of the package are imported by their own."""
+        return [*__all__, *(name for name in globals() if name.startswith("__"))]
+
     def __getattr__(name):
         """Raise an error that names the module of a name."""
         for module in (planning, memory, parallel):

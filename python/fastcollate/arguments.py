@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import inspect
 import operator
@@ -14,28 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeVar, cast
 
 from fastcollate.arrays import describe
+from fastcollate.names import advice_for
 
 T = TypeVar("T", bound=Callable[..., Any])
-
-FORMER_NAMES = {
-    "copy": ["pad_rows='copy_first' or pad_rows='copy_cycle'"],
-    "lengths": ["x=fc.unpad(x, lengths=...)"],
-    "loss_masks": ["loss_mask"],
-    "max_prompt_len": ["layout=fc.TwoSegment(pad_prompt_to=...)", "pad_prompt_to"],
-    "max_response_len": ["layout=fc.Left(pad_response_to=...)", "pad_response_to"],
-    "max_seq_len": ["warn_above"],
-    "pack": ["layout=fc.Packed(capacity=...)"],
-    "pad_to": ["layout=fc.Left(pad_to=...)"],
-    "pad_to_multiple_of": ["layout=fc.Left(multiple_of=...)", "multiple_of"],
-    "padding_side": ["side", "x=fc.unpad(x, lengths=..., side=...)"],
-    "realign": ["mask_drift"],
-    "rows": ["shard", "layout=fc.Packed.single_row()"],
-    "shards": ["shard_by"],
-    "shift": ["layout=fc.Packed(capacity=..., shift=...)"],
-    "tail": ["layout=fc.Packed(capacity=..., padding_as=...)", "padding_as"],
-    "what": ["rows"],
-}
-"""Former arguments, and what to pass instead: the first that the callee has."""
 
 _PACKAGE = os.path.dirname(__file__) + os.sep
 
@@ -97,14 +77,28 @@ def wrong_name(function: Callable[..., Any], given: Iterable[str]) -> str | None
     unknown = next((name for name in given if name not in known), None)
     if unknown is None or any(one.kind is one.VAR_KEYWORD for one in parameters):
         return None
-    advice = f"pass some of {', '.join(known)}" if known else "it takes none"
-    former = (one for one in FORMER_NAMES.get(unknown, ()) if one.partition("=")[0] in known)
-    if instead := next(former, None):
-        advice = f"pass {instead}"
-    elif close := difflib.get_close_matches(unknown, known, 1):
-        advice = f"did you mean {close[0]!r}?"
     callee = function.__qualname__.removesuffix(".__init__")
+    if (advice := advice_for(unknown, known)) is None:
+        advice = f"help({_public_name(callee)}) lists its arguments"
+        if len(known) <= MOST_LISTED:
+            advice = f"pass some of {', '.join(known)}" if known else "it takes none"
     return f"{callee} has no argument {unknown!r}; {advice}"
+
+
+MOST_LISTED = 8
+"""Most arguments that an error lists."""
+
+
+def _public_name(callee: str) -> str:
+    """Return the name of a function, class or method as users import it."""
+    import fastcollate as fc
+
+    name = callee.partition(".")[0]
+    modules = (fc, fc.planning, fc.memory, fc.parallel)
+    module = next((one for one in modules if name in one.__all__), None)
+    if module is None:
+        return callee
+    return f"{module.__name__.replace('fastcollate', 'fc')}.{callee}"
 
 
 def warn_user(message: str) -> None:

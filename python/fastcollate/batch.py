@@ -148,6 +148,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
     loss_mask: Array
     rewards: Array
     logprobs: Array
+    advantages: Array
     position_ids: Array
     labels: Array
     sequence_ids: Array

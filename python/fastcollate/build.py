@@ -22,6 +22,7 @@ from fastcollate.core_call import checked_pad, collate_fields
 from fastcollate.dtypes import checked_outputs
 from fastcollate.handover.pools import PoolArgument, checked_memory
 from fastcollate.ingest.fields import (
+    ADVANTAGES,
     LOGPROBS,
     LOSS_MASK,
     REWARDS,
@@ -33,6 +34,7 @@ from fastcollate.ingest.fields import (
     given_along,
 )
 from fastcollate.ingest.padded_blocks import padding_message
+from fastcollate.ingest.plain_fields import with_fields
 from fastcollate.ingest.tokens import checked_tokens
 from fastcollate.option_types import (
     ARRAY_TYPES,
@@ -100,7 +102,8 @@ def build_batch(
     rewards: Rows | Field | None = None,
     loss_mask: Rows | Field | None = None,
     logprobs: Rows | Field | None = None,
-    fields: Mapping[str, Field | PerRow | RoutedExperts] | None = None,
+    advantages: Rows | Field | None = None,
+    fields: Mapping[str, Field | PerRow | RoutedExperts | Rows] | None = None,
     uids: Sequence[Any] | None = None,
     trajectory_ids: Sequence[Any] | None = None,
     is_last_step: Sequence[bool] | None = None,
@@ -153,10 +156,16 @@ def build_batch(
         output ``loss_mask`` is always there, and 0 on tokens that no token predicts: the first of a
         row without a prompt, and of each part of a row split by packing.
         ``fc.Field(rows, align="sequence")`` passes one value per prompt and response token for
-        these and `rewards`; the prompts' values are not read (but nulls of Arrow are an error).
+        these, `rewards` and `advantages`; the prompts' values are not read (but nulls of Arrow are
+        an error).
+    advantages
+        One value per response token, or one per row, written to the tokens of the row that train
+        (with `merge`, one per turn, to the turn's own). All other positions hold 0.
     fields
-        More fields by key: :class:`Field` per token, :class:`PerRow` and :class:`RoutedExperts`. A
-        key must not be that of another output, nor ``loss_mask``: a field does not decide which
+        More fields by key: :class:`Field` per token, :class:`PerRow` and :class:`RoutedExperts`.
+        Rows of values are a :class:`Field` if their lengths are those of all responses, or those of
+        all sequences: ``{"values": [[0.5], [0.1, 0.3]]}``. A key must not be that of another
+        output, nor ``loss_mask``: a field does not decide which
         tokens train. A mask along whole sequences takes a key of its own:
         ``{"sequence_mask": fc.Field(masks, align="sequence", dtype="bool")}``.
     uids, trajectory_ids, is_last_step
@@ -236,9 +245,9 @@ def build_batch(
     Batch
         ``input_ids`` and ``attention_mask``, int64 (B, W); ``response_mask``, int64 (B, R);
         ``loss_mask``, float32 (B, R); ``position_ids`` and ``labels`` or ``shift_labels``, int64
-        (B, W), if requested; ``rewards`` and ``logprobs``, float32 (B, R) with zeros on padding, if
-        given; and those of `fields`. Other dtypes by `dtypes`; for other shapes see
-        :class:`Jagged`, :class:`Packed` and :class:`Tree`.
+        (B, W), if requested; ``rewards``, ``logprobs`` and ``advantages``, float32 (B, R) with
+        zeros on padding, if given; and those of `fields`. Other dtypes by `dtypes`; for other
+        shapes see :class:`Jagged`, :class:`Packed` and :class:`Tree`.
 
     Raises
     ------
@@ -302,8 +311,10 @@ def build_batch(
         specs.append(given_along(rewards, REWARDS))
     if logprobs is not None:
         specs.append(given_along(logprobs, LOGPROBS))
+    if advantages is not None:
+        specs.append(given_along(advantages, ADVANTAGES))
     if fields is not None:
-        specs += checked_fields(fields, array_type)
+        specs += checked_fields(with_fields(fields, tokens), array_type)
     merging = checked_merge(merge, merge_rewards, trajectory_ids, is_last_step)
     names = checked_names(uids=uids, trajectory_ids=trajectory_ids, is_last_step=is_last_step)
     check_uids(merging, names.get("uids"))

@@ -16,6 +16,7 @@ from fastcollate.batch import Array, Batch
 from fastcollate.build import ROW_OPTIONS, build_batch, check_options
 from fastcollate.dtypes import checked_outputs, taken_apart
 from fastcollate.ingest.fields import (
+    ADVANTAGES,
     LOGPROBS,
     LOSS_MASK,
     REWARDS,
@@ -23,6 +24,7 @@ from fastcollate.ingest.fields import (
     FieldOptions,
     PerRow,
     RoutedExperts,
+    Rows,
     check_keys,
     form_of,
     given_along,
@@ -31,6 +33,7 @@ from fastcollate.ingest.fields import (
     options_of,
     unreadable,
 )
+from fastcollate.ingest.plain_fields import with_fields_of_row
 from fastcollate.ingest.tokens import Tokens, checked_row_tokens
 from fastcollate.plan.layouts import LEFT, checked_layout
 
@@ -44,6 +47,9 @@ T = TypeVar("T")
 
 _ARGUMENTS = {"uid": "uids", "trajectory_id": "trajectory_ids"}
 """Arguments of `add`, and their names in `build_batch`."""
+
+_NUMBERS = ("rewards", "advantages")
+"""Arguments of one number per token, or one per row."""
 
 _IDS = ("uid", "trajectory_id", "is_last_step")
 
@@ -167,7 +173,8 @@ class BatchBuilder(Generic[Array]):
         rewards: Any = None,
         loss_mask: Any = None,
         logprobs: Any = None,
-        fields: Mapping[str, Field | PerRow | RoutedExperts] | None = None,
+        advantages: Any = None,
+        fields: Mapping[str, Field | PerRow | RoutedExperts | Rows] | None = None,
         uid: Any = None,
         trajectory_id: Any = None,
         is_last_step: bool | None = None,
@@ -180,14 +187,14 @@ class BatchBuilder(Generic[Array]):
             Token ids, in any form that a row of :func:`fastcollate.build_batch` may have.
         sequence, prompt_len
             Instead of both, a whole sequence and its number of prompt tokens; None for 0.
-        rewards
+        rewards, advantages
             One number per response token, or one for the row.
         loss_mask, logprobs
             One number per response token. ``fc.Field(row, align="sequence")`` passes one per token
-            of the sequence, for these and `rewards`.
+            of the sequence, for these, `rewards` and `advantages`.
         fields
             More fields by key, as for ``build_batch``, but with the values of this row only:
-            ``{"advantages": fc.Field([0.5, 0.5])}``, ``{"reward_id": fc.PerRow(3)}``.
+            ``{"ref_logprobs": [-0.5, -0.1]}``, ``{"reward_id": fc.PerRow(3)}``.
         uid, trajectory_id, is_last_step
             Kept per row.
 
@@ -205,16 +212,16 @@ class BatchBuilder(Generic[Array]):
         if loss_mask is not None:
             values["loss_mask"] = False
             arrays.append(self._along(loss_mask, LOSS_MASK))
-        if rewards is not None:
-            spec, rewards = self._along(rewards, REWARDS)
-            values["rewards"] = _is_number(rewards)
-            if values["rewards"]:
-                rewards = REWARDS.number(rewards, index)
-                objects.append(rewards)
-            arrays.append((spec, rewards))
-        if logprobs is not None:
-            values["logprobs"] = False
-            arrays.append(self._along(logprobs, LOGPROBS))
+        given = ((rewards, REWARDS), (logprobs, LOGPROBS), (advantages, ADVANTAGES))
+        for one, of_key in given:
+            if one is None:
+                continue
+            spec, row = self._along(one, of_key)
+            values[spec.key] = spec.key in _NUMBERS and _is_number(row)
+            if values[spec.key]:
+                row = of_key.number(row, index)
+                objects.append(row)
+            arrays.append((spec, row))
         if is_last_step is not None:
             check_bool("is_last_step", is_last_step)
         for name, value in zip(_IDS, (uid, trajectory_id, is_last_step), strict=True):
@@ -223,6 +230,9 @@ class BatchBuilder(Generic[Array]):
                 objects.append(value)
         fields = {} if fields is None else fields
         check_keys(fields)
+        first = next(iter(self._rows), None)
+        known = {} if first is None else first.kinds.fields
+        fields = with_fields_of_row(fields, tokens, index, known)
         kinds = _Kinds(values, {key: options_of(one) for key, one in fields.items()})
         for key in sorted(fields):
             if isinstance(field := fields[key], PerRow):
@@ -388,9 +398,10 @@ def _columns(rows: list[_Row]) -> dict[str, Any]:
     prompts, responses, *arrays = stored_columns([row.stored for row in rows])
     objects = map(list, zip(*[row.objects for row in rows], strict=True))
     values, fields = kinds.columns(iter(arrays), objects)
-    if kinds.values.get("rewards"):
-        # float64, as they may be summed before rounding.
-        values["rewards"] = np.array(values["rewards"])
+    for name in _NUMBERS:
+        if kinds.values.get(name):
+            # float64, as rewards may be summed before rounding.
+            values[name] = np.array(values[name])
     values = {_ARGUMENTS.get(name, name): column for name, column in values.items()}
     return {"prompts": prompts, "responses": responses, **values, "fields": fields or None}
 
@@ -406,12 +417,13 @@ def _difference(index: int, own: _Kinds, first: _Kinds) -> Exception | None:
         for name in names:
             if name not in known:
                 return ValueError(f"row {index} has {name}, but row 0 has not; {_ADVICE}")
-    if own.values.get("rewards") != first.values.get("rewards"):
-        kinds = ("one per response token", "one number")
-        return TypeError(
-            f"rewards[{index}] is {kinds[own.values['rewards']]}, but rewards[0] is "
-            f"{kinds[first.values['rewards']]}; pass the same kind for all rows"
-        )
+    for name in _NUMBERS:
+        if own.values.get(name) != first.values.get(name):
+            kinds = ("one per response token", "one number")
+            return TypeError(
+                f"{name}[{index}] is {kinds[own.values[name]]}, but {name}[0] is "
+                f"{kinds[first.values[name]]}; pass the same kind for all rows"
+            )
     for key, kind in own.fields.items():
         if kind != first.fields[key]:
             return ValueError(
@@ -421,9 +433,9 @@ def _difference(index: int, own: _Kinds, first: _Kinds) -> Exception | None:
     return None
 
 
-def _is_number(rewards: Any) -> bool:
-    """Return True if rewards are one number for the whole row."""
-    return getattr(rewards, "ndim", None) == 0 or not hasattr(rewards, "__len__")
+def _is_number(row: Any) -> bool:
+    """Return True if a row is one number."""
+    return getattr(row, "ndim", None) == 0 or not hasattr(row, "__len__")
 
 
 def _form(key: str, index: int, one: PerRow) -> str:

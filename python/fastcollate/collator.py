@@ -25,7 +25,7 @@ from fastcollate.build import ROW_OPTIONS, build_batch, check_options
 from fastcollate.handover.pools import BufferPool
 from fastcollate.ingest.fields import Field, PerRow, RoutedExperts
 from fastcollate.ingest.padded_blocks import padding_message
-from fastcollate.ingest.samples import checked_sources, columns_of
+from fastcollate.ingest.samples import checked_columns, checked_sources, columns_of
 from fastcollate.ops.model_inputs import Mask, check_mask
 from fastcollate.plan.layouts import LEFT, Tree, checked_layout
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         """Options of collators that do not depend on their outputs."""
 
         fields: Mapping[str, Field | PerRow | RoutedExperts] | None
+        columns: Mapping[str, str] | None
         ignore: Collection[str] | Literal["rest"]
         mask: Mask | None
 
@@ -73,8 +74,8 @@ class Collator(Generic[Made]):
         pairs, row ``i`` is the chosen response of pair ``i`` and row ``n + i`` the rejected one,
         both with its ``uid``. The batch has ``completion_mask``, 1 on responses, along
         ``input_ids``.
-    ``rewards``, ``loss_mask``, ``logprobs``
-        One number per response token; for rewards also one per row. Not for pairs.
+    ``rewards``, ``loss_mask``, ``logprobs``, ``advantages``
+        One number per response token; for rewards and advantages also one per row. Not for pairs.
     ``uid``, ``trajectory_id``, ``is_last_step``
         Kept per row. Pairs take ``uid`` only.
 
@@ -91,9 +92,14 @@ class Collator(Generic[Made]):
         As :func:`build_batch`.
     fields
         More fields by the keys of their outputs, each with the samples' key in place of the rows:
-        ``{"advantages": fc.Field("adv"), "images": fc.PerRow("pixel_values", concat=True)}``. For
+        ``{"values": fc.Field("critic"), "images": fc.PerRow("pixel_values", concat=True)}``. For
         pairs, a tuple of the chosen row's and the rejected row's key, or one key for both:
         ``{"ref_logps": fc.PerRow(("ref_chosen_logps", "ref_rejected_logps"))}``.
+    columns
+        Other names that the samples have for the keys above, such as
+        ``{"question_ids": "prompt", "completion_ids": "response"}``. Arguments of
+        :func:`build_batch` are accepted, too: ``"prompts"``, ``"responses"``, ``"sequences"``,
+        ``"prompt_lens"``, ``"uids"`` and ``"trajectory_ids"``.
     ignore
         Keys of samples to ignore, or ``"rest"`` for all unknown ones. Other unknown keys are an
         error, so that misspelled keys are found.
@@ -164,6 +170,7 @@ class Collator(Generic[Made]):
         *,
         pad_token_id: int,
         fields: Mapping[str, Field | PerRow | RoutedExperts] | None = None,
+        columns: Mapping[str, str] | None = None,
         ignore: Collection[str] | Literal["rest"] = (),
         outputs: Sequence[str] | Mapping[str, str | Sequence[str]] | None = None,
         mask: Mask | None = None,
@@ -180,6 +187,8 @@ class Collator(Generic[Made]):
         self._pad_token_id = pad_token_id
         self._fields = checked_sources(fields or {})
         self._ignore = None if ignore == "rest" else frozenset(_names("ignore", ignore))
+        columns = {} if columns is None else columns
+        self._columns = checked_columns(columns, self._fields, self._ignore)
         self._outputs = None if outputs is None else _named(outputs)
         kind = {} if array_type == "torch" else {"array_type": array_type}
         self._options: dict[str, Any] = {**kind, **options}
@@ -192,7 +201,7 @@ class Collator(Generic[Made]):
         samples
             A sequence of mappings, or columns as a mapping, table or ``Dataset``.
         """
-        arguments, has_labels, ids = columns_of(samples, self._fields, self._ignore)
+        arguments, has_labels, ids = columns_of(samples, self._fields, self._ignore, self._columns)
         options = self._options
         has_labels = has_labels or not {"labels", "shift_labels"}.isdisjoint(self._outputs or ())
         if has_labels and not self._is_tree and options.get("labels") is None:
@@ -240,6 +249,7 @@ class Collator(Generic[Made]):
         state = {
             "pad_token_id": self._pad_token_id,
             "fields": self._fields or None,
+            "columns": self._columns or None,
             "ignore": "rest" if self._ignore is None else sorted(self._ignore) or None,
             "outputs": self._outputs,
             "mask": self._mask,

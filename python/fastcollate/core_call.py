@@ -87,7 +87,7 @@ def collate_fields(
             "share"
         )
     counts = [(name, len(values)) for name, values in names.items()]
-    plan, table, arrays, owner, merge, masked_rewards = collate(
+    plan, specs, table, arrays, owner, merge, masked_rewards = collate(
         tokens,
         row_source,
         shard,
@@ -118,7 +118,6 @@ def collate_fields(
         data |= object_outputs(table, fields, sources)
     if sources is not None:
         names = {name: picked_names(name, values, sources, shard) for name, values in names.items()}
-    specs = [_written(spec, table) for _, spec in fields]
     return Collated(
         data,
         plan,
@@ -131,14 +130,6 @@ def collate_fields(
         ),
         owner=owner,
     )
-
-
-def _written(spec: FieldSpec, table: OutputTable) -> FieldSpec:
-    """Return the spec by which a field is read from the batch."""
-    if spec.align in ("cut", "experts"):
-        spec = spec.of_output()
-    # The dtype of routes may depend on the values.
-    return spec.with_dtype(table[spec.key].dtype) if spec.dtype is None else spec
 
 
 def _as_tensor(torch: Any, value: Any) -> Any:

@@ -25,8 +25,7 @@ _REQUESTS = {
         "pass position_ids=True to build_batch: they were left out by position_ids=False, or "
         "because models count those of images in three dimensions"
     ),
-    **{name: f"pass {name}=... to build_batch" for name in ("rewards", "logprobs")},
-    "advantages": "pass fields={'advantages': fc.Field(...)} to build_batch",
+    **{name: f"pass {name}=... to build_batch" for name in ("rewards", "logprobs", "advantages")},
     "router_padding_mask": "pass fields={'routes': fc.RoutedExperts(...)} to build_batch",
     "cu_seqlens": _CONCATENATED,
     "max_seqlen": _CONCATENATED,

@@ -60,7 +60,8 @@ class BatchOptions(RowOptions, ShardOptions, total=False):
     rewards: Rows | Field | None
     loss_mask: Rows | Field | None
     logprobs: Rows | Field | None
-    fields: Mapping[str, Field | PerRow | RoutedExperts] | None
+    advantages: Rows | Field | None
+    fields: Mapping[str, Field | PerRow | RoutedExperts | Rows] | None
     uids: Sequence[Any] | None
     trajectory_ids: Sequence[Any] | None
     is_last_step: Sequence[bool] | None

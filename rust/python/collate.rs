@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fastcollate::batch::{
-    Columns, OutputSpec as Outputs, Planned, Request, RowSource as CoreSource,
+    Columns, OutputSpec as Outputs, Planned, Request, RowSource as CoreSource, What,
 };
 use fastcollate::plan::{Assembly, CpRank, Placement, Turns};
 use fastcollate::{FieldColumn, SliceColumn, TokenStreams};
@@ -30,10 +30,12 @@ use crate::plan::tables::usizes;
 /// From this size on, other Python threads may run while plain memory is copied.
 const DETACH_FROM: usize = 1 << 20;
 
-/// The plan, the outputs in order, the owner of their memory unless an allocator gave it, the
-/// merge, and the number of rewards on tokens that merging masked.
+/// The plan, the fields as they are read from their outputs, the outputs in order, the owner of
+/// their memory unless an allocator gave it, the merge, and the number of rewards on tokens that
+/// merging masked.
 type Collated<'py> = (
     Plan,
+    Vec<Bound<'py, FieldSpec>>,
     OutputTable,
     Vec<Named<'py>>,
     Option<Bound<'py, Owner>>,
@@ -41,8 +43,9 @@ type Collated<'py> = (
     usize,
 );
 
-/// Collate rows. Returns the plan, the outputs in order, the owner of their memory, the merge made
-/// here, and the number of rewards on tokens that merging masked.
+/// Collate rows. Returns the plan, the fields as they are read from their outputs, the outputs in
+/// order, the owner of their memory, the merge made here, and the number of rewards on tokens that
+/// merging masked.
 ///
 /// `row_source` defines the rows if they are not one turn each. `shard` selects rows, by default
 /// all, and `widths` names the rows that its widths come from. `cp` is the number of
@@ -128,6 +131,7 @@ pub fn collate<'py>(
             (arrays, Some(owner))
         }
     };
+    let specs = of_outputs(py, &fields, &columns.fields, &planned)?;
     let table = OutputTable::new(planned.outputs.into_iter().map(|planned| planned.output));
     let assembly = rows.into_assembly();
     let turns = match &row_source {
@@ -136,7 +140,7 @@ pub fn collate<'py>(
         _ => turns,
     };
     let plan = Plan::new(turns, assembly, placement);
-    Ok((plan, table, arrays, owner, merge, masked_rewards))
+    Ok((plan, specs, table, arrays, owner, merge, masked_rewards))
 }
 
 /// Write the rows of a field by themselves as one array: padded or concatenated.
@@ -186,6 +190,30 @@ fn read<'py>(
 ) -> Result<Vec<Rows<'py>>> {
     let columns = { fields.iter() }.map(|(values, field)| field.get().read(values, turns));
     columns.filter_map(Result::transpose).collect()
+}
+
+/// The fields as they are read from their outputs.
+fn of_outputs<'py>(
+    py: Python<'py>,
+    fields: &[(Bound<'py, PyAny>, Bound<'py, FieldSpec>)],
+    columns: &[Rows<'py>],
+    planned: &Planned,
+) -> PyResult<Vec<Bound<'py, FieldSpec>>> {
+    let mut columns = columns.iter();
+    let mut specs = Vec::with_capacity(fields.len());
+    for (index, (_, field)) in fields.iter().enumerate() {
+        let spec = &field.get().0;
+        let column = spec.is_written().then(|| columns.next()).flatten();
+        let has_numbers = column.is_some_and(FieldColumn::is_one_number_each);
+        let mut outputs = planned.outputs.iter().map(|planned| &planned.output);
+        let dtype = outputs.find(|output| output.what == What::Field(index));
+        let own = spec.of_output(dtype.and_then(|output| output.dtype), has_numbers);
+        specs.push(match own == *spec {
+            true => field.clone(),
+            false => Bound::new(py, FieldSpec(own))?,
+        });
+    }
+    Ok(specs)
 }
 
 /// A planned batch and its inputs.

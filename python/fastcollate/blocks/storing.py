@@ -35,6 +35,8 @@ from fastcollate.ingest.fields import (
     options_of,
     per_row_values,
 )
+from fastcollate.ingest.plain_fields import with_fields
+from fastcollate.ingest.tokens import checked_tokens
 from fastcollate.ops.normalize import loss_weights
 from fastcollate.ops.relayout import names_of
 from fastcollate.plan.merging import MergePlan, MergeRewards
@@ -47,7 +49,7 @@ PART_BYTES = 4 << 20
 A reader of one row fetches the whole object, and each fetch has a fixed cost.
 """
 
-PLAIN = ("loss_mask", "rewards", "logprobs")
+PLAIN = ("loss_mask", "rewards", "logprobs", "advantages")
 """Arguments of `build_batch` that are fields, and the keys of their outputs."""
 
 Part = dict[str, Any]
@@ -170,7 +172,8 @@ def stored(
     rewards: Rows | Field | None = None,
     loss_mask: Rows | Field | None = None,
     logprobs: Rows | Field | None = None,
-    fields: Mapping[str, Field | PerRow | RoutedExperts] | None = None,
+    advantages: Rows | Field | None = None,
+    fields: Mapping[str, Field | PerRow | RoutedExperts | Rows] | None = None,
     uids: Sequence[Any] | None = None,
     trajectory_ids: Sequence[Any] | None = None,
     is_last_step: Sequence[bool] | None = None,
@@ -184,8 +187,8 @@ def stored(
 
     Parameters
     ----------
-    prompts, responses, sequences, prompt_lens, rewards, loss_mask, logprobs, fields, uids, \
-    trajectory_ids, is_last_step, merge, merge_rewards
+    prompts, responses, sequences, prompt_lens, rewards, loss_mask, logprobs, advantages, fields, \
+    uids, trajectory_ids, is_last_step, merge, merge_rewards
         As :func:`fastcollate.build_batch`.
     share, same_inputs
         The sharing rule, and ids of the other inputs of each turn, as in
@@ -200,15 +203,21 @@ def stored(
     """
     if isinstance(fields, Mapping):
         fields = {key: _held(key, field) for key, field in fields.items()}
+    prompts, responses = _kept("prompts", prompts), _kept("responses", responses)
+    sequences = _kept("sequences", sequences)
+    made: Mapping[str, Field | PerRow | RoutedExperts] | None = with_fields(
+        fields, checked_tokens(prompts, responses, sequences, prompt_lens)
+    )
     batch = _jagged(
-        prompts=_kept("prompts", prompts),
-        responses=_kept("responses", responses),
-        sequences=_kept("sequences", sequences),
+        prompts=prompts,
+        responses=responses,
+        sequences=sequences,
         prompt_lens=prompt_lens,
         rewards=_held("rewards", rewards),
         loss_mask=_held("loss_mask", loss_mask),
         logprobs=_held("logprobs", logprobs),
-        fields=fields,
+        advantages=_held("advantages", advantages),
+        fields=made,
         uids=uids,
         trajectory_ids=trajectory_ids,
         is_last_step=is_last_step,
@@ -223,7 +232,7 @@ def stored(
     sources = batch.plan.sources
 
     plain: dict[str, _Stored] = {}
-    for name, given in zip(PLAIN, (loss_mask, rewards, logprobs), strict=True):
+    for name, given in zip(PLAIN, (loss_mask, rewards, logprobs, advantages), strict=True):
         if given is None:
             continue
         values = to_array(batch._data[name])
@@ -237,7 +246,7 @@ def stored(
         plain[name] = _Stored(ColumnKind("response", None, values.dtype.name, ()), column)
     more = {
         key: _stored_field(key, field, batch, offsets, of_responses, sources)
-        for key, field in (fields or {}).items()
+        for key, field in (made or {}).items()
     }
 
     num_bytes = _bytes(tokens) + sum(one.num_bytes() for one in (plain | more).values())
@@ -257,7 +266,7 @@ def stored(
             turns = len(batch.plan.to_dict()["turn_prompt_lens"])
             same_inputs = ids_of_rows("same_inputs", same_inputs, turns, sources)
         share_nothing = same_inputs is None and any(
-            isinstance(field, PerRow) and field.concat for field in (fields or {}).values()
+            isinstance(field, PerRow) and field.concat for field in (made or {}).values()
         )
         prompt_lens, ids = batch.plan.prompt_lens, names.get("uids")
         sharing = sharing_of(share, tokens, prompt_lens, ids, same_inputs, share_nothing)

@@ -45,6 +45,7 @@ Rows: TypeAlias = "Sequence[Any] | NDArray[Any] | torch.Tensor | Ragged | Any"
 LOSS_MASK = FieldSpec("loss_mask", "loss_mask", plain=True, weighs=True)
 REWARDS = FieldSpec("rewards", "rewards", plain=True, spread="last_of_row")
 LOGPROBS = FieldSpec("logprobs", "logprobs", plain=True)
+ADVANTAGES = FieldSpec("advantages", "advantages", plain=True, spread="trained")
 
 
 Spread: TypeAlias = Literal["all", "trained", "last"]
@@ -220,9 +221,14 @@ def given_along(rows: Any, spec: FieldSpec) -> tuple[Any, FieldSpec]:
         return rows, spec
     for name, default in _OWN_OPTIONS:
         if (value := getattr(rows, name)) != default:
+            instead = (
+                f"pass the numbers themselves: {spec.key}=[...]"
+                if name == "spread"
+                else "pass align alone, and dtypes for its dtype"
+            )
             raise ValueError(
                 f"{spec.key} is an fc.Field with {name}={value!r}, but has an output of its own: "
-                "pass align alone, and dtypes for its dtype"
+                f"{instead}"
             )
     rows.check_align(spec.key)
     return rows.rows, _along(spec, rows.align)

@@ -32,7 +32,7 @@ def arguments_of_pairs(columns: Mapping[str, Any], of_fields: Collection[str]) -
         present = next(key for key in PAIR if key in columns)
         raise ValueError(
             f"samples have {present!r}, but no {missing[0]!r}; pass 'prompt_ids', 'chosen_ids' and "
-            "'rejected_ids'"
+            "'rejected_ids' (or, for rows of another kind, rename it by columns)"
         )
     if wrong := [key for key in columns if key not in (*PAIR, "uid", *of_fields)]:
         raise ValueError(

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -21,10 +20,10 @@ from fastcollate.ingest.dataset_columns import (
 )
 from fastcollate.ingest.fields import Field, PerRow, RoutedExperts
 from fastcollate.ingest.pairs import PAIR, arguments_of_pairs, joined
+from fastcollate.ingest.sample_keys import ARGUMENTS, COLUMNS, KEYS, Keys, read
 from fastcollate.ingest.sample_tokens import (
     MASKS,
     OPTIONAL,
-    SEQUENCE,
     TURN,
     check_one_mark,
     check_packed,
@@ -32,18 +31,9 @@ from fastcollate.ingest.sample_tokens import (
     tokens_of,
 )
 from fastcollate.ingest.table_columns import is_column, is_frame, read_column
+from fastcollate.names import same_word
 
 AnyField = Field | PerRow | RoutedExperts
-
-COLUMNS = {
-    "rewards": "rewards",
-    "loss_mask": "loss_mask",
-    "logprobs": "logprobs",
-    "uid": "uids",
-    "trajectory_id": "trajectory_ids",
-    "is_last_step": "is_last_step",
-}
-"""Keys of samples other than those of tokens, and their arguments of `build_batch`."""
 
 EXPECTED = (
     "pass a list of dicts, a dict of columns, a table of Arrow, Polars or pandas, or a Dataset, "
@@ -52,9 +42,6 @@ EXPECTED = (
 
 _READERS = ("to_arrow_table", "read_all", "to_table", "collect", "read")
 """Methods that return the table of a query, a stream, a file or a plan."""
-
-_First = Callable[[str], Any]
-"""Returns the first row of a key, or raises if there is none."""
 
 
 class Columns(NamedTuple):
@@ -67,7 +54,10 @@ class Columns(NamedTuple):
 
 
 def columns_of(
-    samples: Any, fields: Mapping[str, AnyField], ignore: Collection[str] | None
+    samples: Any,
+    fields: Mapping[str, AnyField],
+    ignore: Collection[str] | None,
+    renamed: Mapping[str, str],
 ) -> Columns:
     """Return the columns of samples, as arguments of `build_batch`.
 
@@ -79,11 +69,13 @@ def columns_of(
         More fields by key, each with the samples' key in place of its rows.
     ignore
         Keys of samples to ignore; None for all unknown ones.
+    renamed
+        Keys of samples, and the known key of each (see `checked_columns`).
     """
     sources = {key: _sources(key, field) for key, field in fields.items()}
     of_fields = {source for pair in sources.values() for source in pair}
-    known = {*COLUMNS, *TURN, *SEQUENCE, *PAIR, *of_fields}
-    columns = _by_key(samples, known, ignore)
+    columns = _by_key(samples, Keys(of_fields, renamed, ignore))
+    _check_no_text(columns)
     for key, pair in sources.items():
         if missing := [source for source in pair if source not in columns]:
             raise ValueError(
@@ -152,6 +144,51 @@ def _take_loss_mask(arguments: dict[str, Any]) -> None:
     arguments["loss_mask"] = field
 
 
+def _check_no_text(columns: Mapping[str, Any]) -> None:
+    """Refuse text in place of token ids."""
+    keys = (*TURN, "input_ids", *PAIR)
+    first = {key: read(lambda key: columns[key][0], key) for key in keys if key in columns}
+    if text := [key for key, row in first.items() if isinstance(row, str)]:
+        raise TypeError(
+            f"{text[0]} holds text, {first[text[0]]!r:.40}, but batches are made of token ids; "
+            "tokenize it first, and pass the ids"
+        )
+
+
+def checked_columns(
+    columns: Any, fields: Mapping[str, AnyField], ignore: Collection[str] | None
+) -> dict[str, str]:
+    """Return the samples' keys to rename, and the known key of each."""
+    if not isinstance(columns, Mapping):
+        raise TypeError(
+            f"columns is {describe(columns)}; pass a mapping from keys of samples, such as "
+            "{'question_ids': 'prompts'}"
+        )
+    renamed: dict[str, str] = {}
+    owners: dict[str, str] = {}
+    of_fields = {source: key for key, field in fields.items() for source in _sources(key, field)}
+    for key, name in columns.items():
+        if not isinstance(key, str) or not isinstance(name, str):
+            raise TypeError(f"columns has {key!r}: {name!r}; pass strings")
+        known = ARGUMENTS.get(name, name)
+        if known not in KEYS:
+            meant = same_word(name, (*KEYS, *ARGUMENTS))
+            advice = f"pass one of {[*KEYS, *ARGUMENTS]}"
+            raise ValueError(
+                f"columns[{key!r}] is {name!r}, which samples cannot have; "
+                f"{advice if meant is None else f'did you mean {meant!r}?'}"
+            )
+        if known in owners:
+            raise ValueError(
+                f"columns has two keys for {name!r}, {owners[known]!r} and {key!r}; pass one"
+            )
+        if key in of_fields or key in (ignore or ()):
+            other = f"fields[{of_fields[key]!r}] reads it" if key in of_fields else "ignore has it"
+            raise ValueError(f"columns has {key!r}, but {other}; leave it out of one of them")
+        renamed[key], owners[known] = known, key
+    return renamed
+
+
 def checked_sources(fields: Mapping[str, Any]) -> dict[str, AnyField]:
     """Check fields that hold a key of the samples in place of rows."""
     if not isinstance(fields, Mapping):
@@ -195,16 +232,17 @@ def _with_values(field: AnyField, values: Any) -> AnyField:
 # Keys
 
 
-def _by_key(samples: Any, known: Collection[str], ignore: Collection[str] | None) -> dict[str, Any]:
-    """Return the used columns, with one item per row each."""
+def _by_key(samples: Any, keys: Keys) -> dict[str, Any]:
+    """Return the used columns by known key, with one item per row each."""
     if is_dataset(samples) and not makes_rows(samples) and len(samples) > 0:
-        used = _used(shown_columns(samples), known, ignore, lambda key: first_row(samples)[key])
-        return read_columns(samples, used)
+        used = keys.used(shown_columns(samples), lambda key: first_row(samples)[key])
+        columns = read_columns(samples, list(used))
+        return {name: columns[key] for key, name in used.items()}
     _check_is_one_batch(samples)
     names = samples if isinstance(samples, Mapping) else _names_of_table(samples)
     if names is not None:
-        used = _used(names, known, ignore, lambda key: _readable(samples[key])[0])
-        columns = {key: _readable(samples[key]) for key in used}
+        used = keys.used(names, lambda key: _readable(samples[key])[0])
+        columns = {name: _readable(samples[key]) for key, name in used.items()}
         for key in (*TURN, *PAIR, "input_ids"):
             if _is_one_row(columns.get(key)):
                 raise ValueError(
@@ -213,7 +251,7 @@ def _by_key(samples: Any, known: Collection[str], ignore: Collection[str] | None
         return columns
     if not _is_sequence(samples):
         raise TypeError(f"samples is {describe(samples)}; {EXPECTED}")
-    return _transposed(samples, known, ignore)
+    return _transposed(samples, keys)
 
 
 def _check_is_one_batch(samples: Any) -> None:
@@ -286,10 +324,8 @@ def _readable(column: Any) -> Any:
     return rows
 
 
-def _transposed(
-    samples: Sequence[Any], known: Collection[str], ignore: Collection[str] | None
-) -> dict[str, Any]:
-    """Return one list per key, from samples that all have the same keys."""
+def _transposed(samples: Sequence[Any], keys: Keys) -> dict[str, Any]:
+    """Return one list per known key, from samples that all have the same keys."""
     if len(samples) == 0:
         raise ValueError("samples is empty; pass at least one sample")
     # Read once, and no further: a dataset may make its samples anew each time, and endlessly.
@@ -304,86 +340,15 @@ def _transposed(
             raise TypeError(
                 f"samples[{index}] is {describe(sample)}; pass a mapping such as a dict"
             )
-    used = _used(samples[0], known, ignore, samples[0].__getitem__)
+    used = keys.used(samples[0], samples[0].__getitem__)
     for index, sample in enumerate(samples):
         if sample.keys() == samples[0].keys():
             continue
-        own = _used(sample, known, ignore, sample.__getitem__)
+        own = keys.used(sample, sample.__getitem__, is_first=False)
         for holder, names, other, others in ((0, used, index, own), (index, own, 0, used)):
             if missing := [name for name in names if name not in others]:
                 raise ValueError(
                     f"samples[{other}] has no {missing[0]!r}, but samples[{holder}] has; "
                     "pass it in all samples or in none"
                 )
-    return {key: [sample[key] for sample in samples] for key in used}
-
-
-def _used(
-    keys: Iterable[str], known: Collection[str], ignore: Collection[str] | None, first: _First
-) -> list[str]:
-    """Return the known keys; unknown ones that are not ignored are errors."""
-    if ignore is None:
-        return [key for key in keys if key in known]
-    used = [key for key in keys if key not in ignore]
-    for key in used:
-        if key not in known:
-            both = _of_both_rows(key, used)
-            close = difflib.get_close_matches(str(key), known, 1) if len(both) == 1 else []
-            meant = f" (did you mean {close[0]!r}?)" if close else ""
-            raise ValueError(
-                f"samples have the key {key!r}, which is not known{meant}; "
-                f"pass {_field_for(both, first)}ignore=[{key!r}]"
-            )
-    return used
-
-
-def _of_both_rows(key: str, keys: Collection[str]) -> tuple[str, ...]:
-    """Return a key, for pairs the chosen row's key and the rejected row's."""
-    name = str(key)
-    chosen, rejected = name.replace("rejected", "chosen"), name.replace("chosen", "rejected")
-    is_of_pair = PAIR[1] in keys and chosen != rejected and {chosen, rejected} <= {*keys}
-    return (chosen, rejected) if is_of_pair else (key,)
-
-
-def _field_for(keys: tuple[str, ...], first: _First) -> str:
-    """Return a suggested field for a key, or two keys of pairs, judging by the first row."""
-    key = keys[0]
-    row, tokens = _read(first, key), _length(first, "input_ids")
-    response = _length(first, "response")
-    if len(keys) > 1:
-        response = _length(first, PAIR[1])
-        tokens = None if response is None else response + (_length(first, PAIR[0]) or 0)
-    elif tokens is not None:
-        prompt_len = _read(first, "prompt_len")
-        response = tokens - prompt_len if isinstance(prompt_len, int) else None
-    elif response is not None:
-        tokens = response + (_length(first, "prompt") or 0)
-    count = _length(first, key)
-    source = repr(key) if len(keys) == 1 else repr(keys)
-    if isinstance(row, (int, float, np.number)):
-        field = f"fc.PerRow({source})"
-    elif count is not None and count == response:
-        field = f"fc.Field({source})"
-    elif count is not None and count == tokens:
-        field = f"fc.Field({source}, align='sequence')"
-    else:
-        return ""
-    if len(keys) > 1:  # a field of both rows has neither's name
-        key = "_".join(word for word in key.split("_") if word != "chosen") or key
-    return f"fields={{{key!r}: {field}}}, or "
-
-
-def _read(first: _First, key: str) -> Any:
-    """Return the first row of a key as a Python object; None if there is none."""
-    try:
-        row = first(key)
-    except (LookupError, TypeError):
-        return None
-    return row.as_py() if hasattr(row, "as_py") else row
-
-
-def _length(first: _First, key: str) -> int | None:
-    """Return the number of items of the first row of a key; None if it has none to count."""
-    row = _read(first, key)
-    is_row = hasattr(row, "__len__") and not isinstance(row, (str, bytes, Mapping))
-    return len(row) if is_row and getattr(row, "ndim", 1) > 0 else None
+    return {name: [sample[key] for sample in samples] for key, name in used.items()}

@@ -106,10 +106,10 @@ def put_turns(
     turns
         A builder, which is empty afterwards, or columns: a mapping with ``prompts`` and
         ``responses``, or ``sequences`` and ``prompt_lens``, and any of ``rewards``, ``loss_mask``,
-        ``logprobs``, ``fields``, ``uids``, ``trajectory_ids`` and ``is_last_step``, each as
-        :func:`fastcollate.build_batch` takes it. All turns of a trajectory must be in one block.
-        Of a builder's options, only `merge` and `merge_rewards` apply: the layout is chosen when
-        rows are collated.
+        ``logprobs``, ``advantages``, ``fields``, ``uids``, ``trajectory_ids`` and
+        ``is_last_step``, each as :func:`fastcollate.build_batch` takes it. All turns of a
+        trajectory must be in one block. Of a builder's options, only `merge` and `merge_rewards`
+        apply: the layout is chosen when rows are collated.
     merge, merge_rewards
         As in ``build_batch``. None uses the builder's.
     share

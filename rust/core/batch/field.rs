@@ -68,6 +68,8 @@ pub enum Spread {
     All,
     /// The tokens that train.
     Trained,
+    /// The tokens that train, each with its own value: the output of a field of `Trained`.
+    OfOutput,
     /// The last response token of each turn that is in a row.
     Last,
     /// The last sampled token of the row, which has one number for all of its turns.
@@ -80,7 +82,7 @@ impl Spread {
         let field = field.to_owned();
         let tokens = match self {
             Self::All => "the tokens of its response",
-            Self::Trained => "the tokens of its row that train",
+            Self::Trained | Self::OfOutput => "the tokens of its row that train",
             Self::Last => "the last response token of its row",
             Self::LastOfRow => return Error::NoLastToken { field, row, form },
         };
@@ -177,6 +179,31 @@ impl FieldSpec {
     /// True if values are read and written here, and not kept by the caller.
     pub fn is_written(&self) -> bool {
         !matches!(self.kind, FieldKind::Array { .. } | FieldKind::Object)
+    }
+
+    /// The field as it is read from its own output of this dtype, which has no other layers and
+    /// one value per token; `has_numbers` is true if rows were one number each.
+    #[must_use]
+    pub fn of_output(&self, dtype: Option<Dtype>, has_numbers: bool) -> Self {
+        let kind = match self.kind {
+            FieldKind::Cut => FieldKind::Response,
+            FieldKind::Experts { count, .. } => FieldKind::Experts {
+                count,
+                layers: None,
+            },
+            kind => kind,
+        };
+        let spread = match self.spread {
+            Some(Spread::Trained) if has_numbers => Some(Spread::OfOutput),
+            Some(Spread::Trained) => None,
+            spread => spread,
+        };
+        Self {
+            kind,
+            spread,
+            dtype: self.dtype.or(dtype),
+            ..self.clone()
+        }
     }
 
     /// The check of the values.

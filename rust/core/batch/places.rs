@@ -18,6 +18,8 @@ pub(super) enum Place {
     Response,
     /// The grid of responses, without tokens that nothing predicts.
     Predicted(Grid),
+    /// The grid of responses, without tokens that do not train.
+    Trained(Grid),
     /// On a grid of its own.
     Own(Grid),
     /// Some positions of another place.
@@ -30,7 +32,9 @@ impl Place {
         match self {
             Self::Sequence => &placement.sequence,
             Self::Response => &placement.response,
-            Self::Predicted(grid) | Self::Own(grid) | Self::Part(_, grid) => grid,
+            Self::Predicted(grid) | Self::Trained(grid) | Self::Own(grid) | Self::Part(_, grid) => {
+                grid
+            }
         }
     }
 
@@ -105,16 +109,21 @@ impl FieldSpec {
             }
             FieldKind::Response | FieldKind::Cut if column.is_one_number_each() => {
                 let form = rows.turns.form();
-                let assembly = match self.spread {
-                    Some(Spread::All | Spread::Trained) => None,
+                match self.spread {
+                    Some(Spread::All) => (None, Place::Response),
+                    Some(Spread::Trained | Spread::OfOutput) => {
+                        (None, Place::Trained(placement.trained_responses(batch)))
+                    }
                     Some(Spread::Last) => {
                         let is_given = |turn| column.is_given(turn);
                         let lost = |turn| Spread::Last.no_token(name, turn, form);
-                        Some(batch.on_last_tokens(is_given).map_err(lost)?)
+                        let assembly = batch.on_last_tokens(is_given).map_err(lost)?;
+                        (Some(assembly), Place::Response)
                     }
-                    Some(Spread::LastOfRow) | None => Some(batch.on_last_token(name, form)?),
-                };
-                (assembly, Place::Response)
+                    Some(Spread::LastOfRow) | None => {
+                        (Some(batch.on_last_token(name, form)?), Place::Response)
+                    }
+                }
             }
             FieldKind::Cut => {
                 rows.turns.check_stream_lens(name, &lens, false)?;
@@ -122,7 +131,12 @@ impl FieldSpec {
             }
             FieldKind::Response if !self.any_length => {
                 rows.turns.check_response_lens(name, &lens)?;
-                (None, Place::Response)
+                match self.spread {
+                    Some(Spread::OfOutput) => {
+                        (None, Place::Trained(placement.trained_responses(batch)))
+                    }
+                    _ => (None, Place::Response),
+                }
             }
             FieldKind::Response => match placement.layout.form() {
                 Form::Packed => {

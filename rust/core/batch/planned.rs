@@ -10,7 +10,7 @@ use super::places::{Place, Placed};
 use super::segments::{Segments, row_offsets};
 use super::spread::check_trained;
 use super::unplaced::check_unplaced;
-use super::{Alignment, BatchRows, FieldSpec, Spread};
+use super::{Alignment, BatchRows, FieldSpec};
 use crate::column::{AnyColumn, FieldColumn, SliceColumn, Tokens};
 use crate::dtype::{Dtype, IntDtype};
 use crate::error::{Error, Result};
@@ -298,8 +298,7 @@ impl Planner<'_> {
                         let grid = placement.predicted_responses(self.assembly);
                         place = of_responses(grid, Place::Predicted);
                     }
-                    if self.request.fields[index].spread == Some(Spread::Trained) {
-                        place = Place::Own(placement.trained_responses(self.assembly));
+                    if let Place::Trained(_) = place {
                         field.trained_by = self.mask.clone().map(Box::new);
                     }
                     output.dtype = Some(field.dtype);

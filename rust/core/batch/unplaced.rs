@@ -24,7 +24,7 @@ pub(super) fn check_unplaced(
     let has_lost = |array: &Array| match array.place.whole() {
         Place::Predicted(_) => true,
         Place::Response => placement.is_shifted(),
-        Place::Sequence | Place::Own(_) | Place::Part(..) => false,
+        Place::Sequence | Place::Trained(_) | Place::Own(_) | Place::Part(..) => false,
     };
     for (_, array) in planned.arrays() {
         if matches!(array.content, Content::Read(Read::Field(_))) && has_lost(array) {

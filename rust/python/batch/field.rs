@@ -47,6 +47,7 @@ pub const SPREADS: Names<Spread> = Names::new(
     &[
         (Spread::All, "all"),
         (Spread::Trained, "trained"),
+        (Spread::OfOutput, "of_output"),
         (Spread::Last, "last"),
         (Spread::LastOfRow, "last_of_row"),
     ],
@@ -191,22 +192,6 @@ impl FieldSpec {
             kind: ALONG.value(align)?,
             ..self.0.clone()
         }))
-    }
-
-    /// The same field read from its own output, which has no other layers.
-    fn of_output(&self) -> Self {
-        let kind = match self.0.kind {
-            FieldKind::Cut => FieldKind::Response,
-            FieldKind::Experts { count, .. } => FieldKind::Experts {
-                count,
-                layers: None,
-            },
-            kind => kind,
-        };
-        Self(Spec {
-            kind,
-            ..self.0.clone()
-        })
     }
 
     /// The same field with another output dtype; None if it follows from the largest index.

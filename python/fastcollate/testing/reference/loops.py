@@ -26,7 +26,7 @@ from fastcollate.testing.reference.reading import (
     rows_of,
 )
 from fastcollate.testing.reference.sharing import prefix_tree_loops
-from fastcollate.testing.reference.spreading import on_trained, values_per_token
+from fastcollate.testing.reference.spreading import numbers_as_field, on_trained, values_per_token
 from fastcollate.testing.reference.tree import (
     stream_offsets,
     tree_batch_of,
@@ -44,6 +44,7 @@ def build_batch_loops(
     rewards: Field | None = None,
     loss_mask: Rows | None = None,
     logprobs: Rows | None = None,
+    advantages: Field | None = None,
     fields: Mapping[str, Any] | None = None,
     uids: Any | None = None,
     trajectory_ids: Any | None = None,
@@ -67,9 +68,9 @@ def build_batch_loops(
         B rows of token ids each. A row is a sequence of numbers, an array or a CPU tensor.
     pad_token_id
         The padding token.
-    rewards, loss_mask, logprobs
+    rewards, loss_mask, logprobs, advantages
         B rows with one value per response token; for ``rewards`` also B numbers, of which each
-        lands on the last response token of its row.
+        lands on the last response token of its row, and for ``advantages``, on tokens that train.
     fields, position_ids, labels, layout
         As in `fastcollate.build_batch`. Labels follow the loss masks as in the output.
     uids, trajectory_ids
@@ -90,19 +91,19 @@ def build_batch_loops(
     Returns
     -------
     dict[str, object]
-        ``input_ids`` and ``attention_mask``, int64 ``(B, W)``; ``response_mask``, int64
-        ``(B, R)``; of those asked for ``position_ids``, and ``labels`` or ``shift_labels``, int64
-        ``(B, W)``; ``loss_mask``, float32 ``(B, R)``; of those given ``rewards`` and ``logprobs``,
-        float32 ``(B, R)``, and `fields`. Positions come with labels if rows are padded on the left,
-        unless `position_ids` is False. W is
-        the longest prompt + response, R the longest response, unless fixed. In the jagged layout
-        there are no masks, but offsets, and T tokens take the place of ``(B, W)``, the response
-        tokens that of ``(B, R)``. All are NumPy arrays, except bfloat16, which are tensors,
-        ``max_seqlen``, an int, and arrays per row that are not joined, a list. The packed
-        layout has no attention mask, but ``position_ids``, ``sequence_ids`` and the
-        boundaries of segments; (N, W) takes the place of all, for N rows of W positions. A tree has
-        the outputs of `fastcollate.Tree`.
+        ``input_ids`` and ``attention_mask``, int64 ``(B, W)``; ``response_mask``, int64 ``(B, R)``;
+        of those asked for ``position_ids``, and ``labels`` or ``shift_labels``, int64 ``(B, W)``;
+        ``loss_mask``, float32 ``(B, R)``; of those given ``rewards``, ``logprobs`` and
+        ``advantages``, float32 ``(B, R)``, and `fields`. Positions come with labels if rows are
+        padded on the left, unless `position_ids` is False. W is the longest prompt + response, R
+        the longest response, unless fixed. In the jagged layout there are no masks, but offsets,
+        and T tokens take the place of ``(B, W)``, the response tokens that of ``(B, R)``. All are
+        NumPy arrays, except bfloat16, which are tensors, ``max_seqlen``, an int, and arrays per row
+        that are not joined, a list. The packed layout has no attention mask, but ``position_ids``,
+        ``sequence_ids`` and the boundaries of segments; (N, W) takes the place of all, for N rows
+        of W positions. A tree has the outputs of `fastcollate.Tree`.
     """
+    advantages, fields = numbers_as_field(advantages, fields)
     layout, own = layout_options(layout)
     options = own | options
     prompt_rows = [readable(row) for row in rows_of(prompts)]
@@ -143,7 +144,9 @@ def build_batch_loops(
 
     per_token = {
         key: [_per_token(row, count) for row, count in zip(column, response_lens, strict=True)]
-        for key, column in given_fields(rewards=rewards, loss_mask=loss_mask, logprobs=logprobs)
+        for key, column in given_fields(
+            rewards=rewards, loss_mask=loss_mask, logprobs=logprobs, advantages=advantages
+        )
     }
     if sampled is None:
         sampled = [[1] * count for count in response_lens]

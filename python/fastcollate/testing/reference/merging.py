@@ -10,7 +10,12 @@ import numpy as np
 
 from fastcollate.testing.reference.loops import build_batch_loops
 from fastcollate.testing.reference.reading import Field, Rows, is_number, readable, rows_of
-from fastcollate.testing.reference.spreading import filled, is_spread, merged_spread
+from fastcollate.testing.reference.spreading import (
+    filled,
+    is_spread,
+    merged_spread,
+    numbers_as_field,
+)
 
 Origin: TypeAlias = tuple[int, int] | None
 """The origin of a sampled token: turn, and position in its response. None for prompts,
@@ -284,6 +289,7 @@ def merge_columns_loops(
     rewards: Field | None = None,
     loss_mask: Rows | None = None,
     logprobs: Rows | None = None,
+    advantages: Field | None = None,
     fields: Mapping[str, Any] | None = None,
     **per_row: Any,
 ) -> dict[str, Any]:
@@ -293,7 +299,7 @@ def merge_columns_loops(
     ----------
     merged
         The turns of each row, and their tokens.
-    rewards, loss_mask, logprobs, fields
+    rewards, loss_mask, logprobs, advantages, fields
         As `fastcollate.build_batch`, with one item per turn.
     **per_row
         Sequences of one object per turn, or None: ``uids``, ``trajectory_ids``, ``is_last_step``.
@@ -313,7 +319,9 @@ def merge_columns_loops(
         "prompts": [row.prompt for row in merged.rows],
         "responses": [row.response for row in merged.rows],
     }
-    for name, column in (("loss_mask", loss_mask), ("logprobs", logprobs)):
+    advantages, fields = numbers_as_field(advantages, fields)
+    per_token = {"loss_mask": loss_mask, "logprobs": logprobs, "advantages": advantages}
+    for name, column in per_token.items():
         if column is not None:
             columns[name] = _merged_rows(merged, rows_of(column), 0.0)
     if rewards is not None:
@@ -435,6 +443,7 @@ def build_merged_batch_loops(
     rewards: Field | None = None,
     loss_mask: Rows | None = None,
     logprobs: Rows | None = None,
+    advantages: Field | None = None,
     fields: Mapping[str, Any] | None = None,
     uids: Any | None = None,
     labels: str | None = None,
@@ -444,7 +453,7 @@ def build_merged_batch_loops(
 
     Parameters
     ----------
-    prompts, responses, rewards, loss_mask, logprobs, fields, labels
+    prompts, responses, rewards, loss_mask, logprobs, advantages, fields, labels
         As `fastcollate.build_batch`, with one item per turn.
     merge
         A policy, or arguments of `merge_turns_loops`.
@@ -471,7 +480,12 @@ def build_merged_batch_loops(
         prompts, responses, trajectory_ids=trajectory_ids, is_last_step=is_last_step, **arguments
     )
     columns = merge_columns_loops(
-        merged, rewards=rewards, loss_mask=loss_mask, logprobs=logprobs, fields=fields
+        merged,
+        rewards=rewards,
+        loss_mask=loss_mask,
+        logprobs=logprobs,
+        advantages=advantages,
+        fields=fields,
     )
     # Every sampled token that is kept trains; observations do not.
     sampled = [[int(origin is not None) for origin in row.origins] for row in merged.rows]

@@ -23,14 +23,15 @@ def build_packed_numpy(
     rewards: Rows | None = None,
     loss_mask: Rows | None = None,
     logprobs: Rows | None = None,
+    advantages: Rows | None = None,
 ) -> dict[str, Any]:
     """Build the packed layout with one NumPy slice write per sequence and array.
 
     Parameters
     ----------
-    prompts, responses, pad_token_id, shift, rewards, loss_mask, logprobs
+    prompts, responses, pad_token_id, shift, rewards, loss_mask, logprobs, advantages
         As `build_batch_loops`. There is a token in front of every response, and there are no single
-        rewards.
+        rewards or advantages.
     pack
         A `fastcollate.planning.BinPlan` that splits no sequence and rounds no length.
 
@@ -95,7 +96,10 @@ def build_packed_numpy(
         batch["response_mask"][row, end - moved - count : end - moved] = 1
     if loss_mask is None:
         batch["loss_mask"] = batch["response_mask"].astype(np.float32)
-    for key, field in given_fields(rewards=rewards, loss_mask=loss_mask, logprobs=logprobs):
+    given = given_fields(
+        rewards=rewards, loss_mask=loss_mask, logprobs=logprobs, advantages=advantages
+    )
+    for key, field in given:
         batch[key] = padded = np.zeros(shape, np.float32)
         for sequence, row, end in ends:
             values = field[sequence]

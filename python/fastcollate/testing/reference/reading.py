@@ -18,7 +18,7 @@ Array: TypeAlias = npt.NDArray[Any]
 Row: TypeAlias = "Sequence[Any] | Array | torch.Tensor"
 Rows: TypeAlias = "Sequence[Row] | Array | torch.Tensor"
 Field: TypeAlias = "Rows | Sequence[float]"
-"""One row for every row of the batch or, for rewards, one number."""
+"""One row for every row of the batch or, for rewards and advantages, one number."""
 
 
 def rows_of(column: Any) -> Any:
@@ -58,7 +58,10 @@ def _named(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def given_fields(*, rewards: Any, loss_mask: Any, logprobs: Any) -> list[tuple[str, Any]]:
+def given_fields(
+    *, rewards: Any, loss_mask: Any, logprobs: Any, advantages: Any
+) -> list[tuple[str, Any]]:
     """Pair the fields that were given with their names, in the order of the outputs."""
     fields = [("loss_mask", loss_mask), ("rewards", rewards), ("logprobs", logprobs)]
+    fields.append(("advantages", advantages))
     return [(key, rows_of(field)) for key, field in fields if field is not None]

@@ -10,7 +10,7 @@ from fastcollate._fastcollate import IGNORE_INDEX
 from fastcollate.ingest.fields import Field
 from fastcollate.testing.reference.loops import build_batch_loops
 
-_COLUMNS = ("rewards", "loss_mask", "logprobs")
+_COLUMNS = ("rewards", "loss_mask", "logprobs", "advantages")
 
 
 def collate_loops(

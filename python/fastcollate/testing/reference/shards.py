@@ -14,7 +14,7 @@ from fastcollate.testing.reference.grids import layout_options
 from fastcollate.testing.reference.loops import build_batch_loops
 from fastcollate.testing.reference.packed import Part
 from fastcollate.testing.reference.reading import Field, Rows, is_number, readable, rows_of
-from fastcollate.testing.reference.spreading import Spread, values_per_token
+from fastcollate.testing.reference.spreading import Spread, numbers_as_field, values_per_token
 
 
 def build_shard_loops(
@@ -26,6 +26,7 @@ def build_shard_loops(
     rewards: Field | None = None,
     loss_mask: Rows | None = None,
     logprobs: Rows | None = None,
+    advantages: Field | None = None,
     fields: Mapping[str, Any] | None = None,
     labels: str | None = None,
     layout: Any = "left",
@@ -36,7 +37,8 @@ def build_shard_loops(
 
     Parameters
     ----------
-    prompts, responses, pad_token_id, rewards, loss_mask, logprobs, fields, labels, layout
+    prompts, responses, pad_token_id, rewards, loss_mask, logprobs, advantages, fields, labels, \
+    layout
         As in `fastcollate.build_batch`, for all rows of the step.
     shard
         The rows, as in `fastcollate.planning.Shard`. Padding rows train nothing, and have no routes
@@ -52,6 +54,7 @@ def build_shard_loops(
     dict[str, object]
         As `build_batch_loops`, as wide as the whole step.
     """
+    advantages, fields = numbers_as_field(advantages, fields)
     layout, own = layout_options(layout)
     options = own | options
     prompt_rows = [list(readable(row)) for row in rows_of(prompts)]
@@ -82,8 +85,9 @@ def build_shard_loops(
         )
     if loss_mask is not None:
         columns["loss_mask"] = picked([readable(r) for r in rows_of(loss_mask)], [0], zeros)
-    if logprobs is not None:
-        columns["logprobs"] = picked([readable(row) for row in rows_of(logprobs)], [0], zeros)
+    for name, values in (("logprobs", logprobs), ("advantages", advantages)):
+        if values is not None:
+            columns[name] = picked([readable(row) for row in rows_of(values)], [0], zeros)
     if fields is not None:
         of_rows = list(map(len, prompt_rows)), list(map(len, response_rows))
         real = [row for row, is_padding in picks if not is_padding]

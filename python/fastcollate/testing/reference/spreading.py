@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from fastcollate.ingest.fields import Field
 from fastcollate.testing.reference.reading import is_number, readable, rows_of
 
 
@@ -22,6 +23,15 @@ class Spread(list[Any]):
         spread = cls(rows)
         spread.given = list(given)
         return spread
+
+
+def numbers_as_field(
+    advantages: Any, fields: Mapping[str, Any] | None
+) -> tuple[Any, Mapping[str, Any] | None]:
+    """Return advantages per token and fields: numbers per row become a field of the same key."""
+    if advantages is None or not is_number(rows_of(advantages)[0]):
+        return advantages, fields
+    return None, {"advantages": Field(advantages, spread="trained"), **(fields or {})}
 
 
 def held(field: Any, number: Any) -> Any:

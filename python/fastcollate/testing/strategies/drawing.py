@@ -19,6 +19,7 @@ class Rollouts(NamedTuple):
     rewards: list[list[Number]] | list[Number] | None = None
     loss_mask: list[list[Number]] | None = None
     logprobs: list[list[Number]] | None = None
+    advantages: list[list[Number]] | list[Number] | None = None
 
 
 # Bulk values come from a NumPy generator, as drawing each of them by Hypothesis would take most of
@@ -144,7 +145,7 @@ def with_fields(
     *,
     nan_in_masks: bool = False,
 ) -> Rollouts:
-    """Draw rewards, loss masks and log-probabilities for token ids.
+    """Draw rewards, loss masks, log-probabilities and advantages for token ids.
 
     Parameters
     ----------
@@ -176,4 +177,5 @@ def with_fields(
         rewards=rewards,
         loss_mask=field(_NUMBERS if nan_in_masks else _MASKS),
         logprobs=field(_NUMBERS),
+        advantages=field(_NUMBERS),
     )

@@ -84,7 +84,7 @@ def as_sequences(draw: st.DrawFn, data: Rollouts, *, as_lists: bool = False) -> 
     lens = [len(prompt) for prompt in data.prompts]
     if any(lens) or draw(st.booleans()):
         inputs["prompt_lens"] = draw(st.sampled_from([lens, tuple(lens), np.array(lens)]))
-    for name in ("rewards", "loss_mask", "logprobs"):
+    for name in ("rewards", "loss_mask", "logprobs", "advantages"):
         rows = getattr(data, name)
         if rows is None:
             continue
