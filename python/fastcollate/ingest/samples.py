@@ -19,7 +19,15 @@ from fastcollate.ingest.dataset_columns import (
     read_columns,
     shown_columns,
 )
-from fastcollate.ingest.fields import Field, PerRow, RoutedExperts
+from fastcollate.ingest.fields import (
+    LABELS,
+    Field,
+    PerRow,
+    RoutedExperts,
+    check_key,
+    other_key,
+    reserved_keys,
+)
 from fastcollate.ingest.pairs import PAIR, arguments_of_pairs, joined
 from fastcollate.ingest.sample_tokens import (
     MASKS,
@@ -165,6 +173,7 @@ def checked_sources(fields: Mapping[str, Any]) -> dict[str, AnyField]:
                 "fc.RoutedExperts with the samples' key in place of the rows: "
                 f"fc.Field({key!r})"
             )
+        check_key(key)
         _sources(key, field)
     return dict(fields)
 
@@ -350,6 +359,8 @@ def _of_both_rows(key: str, keys: Collection[str]) -> tuple[str, ...]:
 def _field_for(keys: tuple[str, ...], first: _First) -> str:
     """Return a suggested field for a key, or two keys of pairs, judging by the first row."""
     key = keys[0]
+    if key in LABELS:
+        return ""
     row, tokens = _read(first, key), _length(first, "input_ids")
     response = _length(first, "response")
     if len(keys) > 1:
@@ -372,6 +383,8 @@ def _field_for(keys: tuple[str, ...], first: _First) -> str:
         return ""
     if len(keys) > 1:  # a field of both rows has neither's name
         key = "_".join(word for word in key.split("_") if word != "chosen") or key
+    elif key in reserved_keys():
+        key = other_key(key)
     return f"fields={{{key!r}: {field}}}, or "
 
 
