@@ -19,7 +19,7 @@ T = TypeVar("T", bound=Callable[..., Any])
 
 FORMER_NAMES = {
     "copy": ["pad_rows='copy_first' or pad_rows='copy_cycle'"],
-    "lengths": ["x=fc.unpad(x, lengths=...)"],
+    "lengths": ["x=fc.unpad(x, lengths=..., side=...)"],
     "loss_masks": ["loss_mask"],
     "max_prompt_len": ["layout=fc.TwoSegment(pad_prompt_to=...)", "pad_prompt_to"],
     "max_response_len": ["layout=fc.Left(pad_response_to=...)", "pad_response_to"],
