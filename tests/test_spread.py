@@ -498,6 +498,15 @@ def test_a_reward_of_zero_needs_no_token(array_type):
         rewards = [1.5, zero, 2.5]
         batch = fc.build_batch(prompts, responses, rewards=rewards, **options)
         assert batch.rewards.tolist() == [[0, 1.5], [0, 0], [0, 2.5]]
+        assert_same(batch, build_batch_loops(prompts, responses, rewards=rewards, pad_token_id=0))
+        for merge in ("exact", "realign"):
+            turns = {"merge": merge, "trajectory_ids": [0, 1, 1]}
+            merged = fc.build_batch(prompts, responses, rewards=rewards, **turns, **options)
+            turns["merge"] = {"policy": merge}
+            loops = build_merged_batch_loops(
+                prompts, responses, rewards=rewards, pad_token_id=0, **turns
+            )
+            assert_same(merged, loops)
         builder = fc.BatchBuilder(**options)
         for prompt, response, reward in zip(prompts, responses, rewards, strict=True):
             builder.add(prompt, response, rewards=reward)

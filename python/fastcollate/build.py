@@ -154,8 +154,8 @@ def build_batch(
         no token predicts: the first of a row without a prompt, and of each part of a row split by
         packing.
         ``fc.Field(rows, align="sequence")`` passes one value per prompt and response token for
-        these and `rewards`; the prompts' values do not count (but are checked in a loss mask, and
-        nulls of Arrow are an error).
+        these and `rewards`; the prompts' values do not count (but nulls of Arrow are an error, and
+        negative numbers in a loss mask).
     fields
         More fields by key: :class:`Field` per token, :class:`PerRow` and :class:`RoutedExperts`. A
         key must not be that of another output, or of an attribute or method of :class:`Batch`

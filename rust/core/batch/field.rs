@@ -199,11 +199,11 @@ impl FieldSpec {
         }
     }
 
-    /// Check a loss mask's values of a turn's prompt, which are not written: labels that are passed
-    /// as a loss mask are negative there.
+    /// Refuse a loss mask that is negative on a turn's prompt, as labels are. The values there are
+    /// not written, so others may be anything, such as NaN.
     ///
     /// # Errors
-    /// Those of the column.
+    /// [`Error::Negative`], and errors of the column's rows.
     pub fn check_prompt(&self, column: &dyn Column<f64>, turn: usize, len: usize) -> Result<()> {
         if self.kind != FieldKind::Cut || !self.weighs {
             return Ok(());
@@ -211,7 +211,10 @@ impl FieldSpec {
         let mut values = [0.0; 1 << 10];
         for from in (0..len).step_by(values.len()) {
             let count = values.len().min(len - from);
-            column.read(turn, from, &mut values[..count])?;
+            match column.read(turn, from, &mut values[..count]) {
+                Ok(()) | Err(Error::Nan { .. } | Error::NotWhole { .. }) => {}
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }

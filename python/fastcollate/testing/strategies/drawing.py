@@ -96,7 +96,7 @@ def rollouts(
     -------
     SearchStrategy[Rollouts]
         Token ids are any int64. Fields hold ints, floats and bools, and may be absent; rewards
-        are per token, or at times one number per row, 0 for an empty response.
+        are per token, or at times one number per row if no response is empty.
     """
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     length = st.integers(0, max_len)
@@ -172,10 +172,8 @@ def with_fields(
         return values(families, list(map(len, responses))) if draw(st.booleans()) else None
 
     rewards: list[list[Number]] | list[Number] | None = field(_NUMBERS)
-    if rewards is not None and draw(st.booleans()):
-        (numbers,) = values(_NUMBERS, [len(responses)])
-        pairs = zip(numbers, responses, strict=True)
-        rewards = [number if response else 0 for number, response in pairs]
+    if rewards is not None and all(responses) and draw(st.booleans()):
+        (rewards,) = values(_NUMBERS, [len(responses)])
     return Rollouts(
         prompts=prompts,
         responses=responses,
