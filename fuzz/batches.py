@@ -10,6 +10,7 @@ from typing import Any
 import fastcollate as fc
 from calls import TOKENS, Call, draw_call, draw_layout, give_columns, packed_places
 from choices import Choices
+from fastcollate.ops.places import on_host, trained_mask
 from fastcollate.testing.reference import (
     assert_same,
     broadcast_loops,
@@ -108,7 +109,8 @@ def check_way_back(choices: Choices, batch: fc.Batch, places: Any, call: Call) -
     per_row = choices.rng.normal(size=plan.num_rows)
     on: Any = "response" if call.merge else choices.pick([None, "response"])
     found = batch.broadcast(per_row, on=on) if on else batch.broadcast(per_row)
-    assert_same({"x": found}, {"x": broadcast_loops(places, per_row)})
+    mask = None if on else on_host(trained_mask(batch))
+    assert_same({"x": found}, {"x": broadcast_loops(places, per_row, mask)})
     for other in (x[:-1], x[None], per_row):
         with suppress(ValueError):  # or it has the shape of responses by chance
             batch.gather(other)

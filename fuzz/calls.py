@@ -174,7 +174,9 @@ def _draw_values(choices: Choices, call: Call) -> None:
     for name in KEYS:
         if not choices.one_in(2):
             continue
-        numbers = choices.pick(_NUMBERS) + _UNUSUAL * (name != "loss_mask")
+        numbers = choices.pick(_NUMBERS) + _UNUSUAL
+        if name == "loss_mask":
+            numbers = [number for number in numbers if number >= 0]
         lens = call.response_lens
         call.plain[name] = [some(choices, numbers, count) for count in lens]
         takes_numbers = {"rewards": True, "advantages": _all_train(call)}.get(name, False)
@@ -422,7 +424,7 @@ def _padded(_: Choices, rows: Sequence[np.ndarray]) -> Any:
     table = np.ones((len(rows), longest + 1, *rows[0].shape[1:]), rows[0].dtype)
     for out, row in zip(table, rows, strict=True):
         out[: len(row)] = row
-    return fc.unpad(table, lengths=[len(row) for row in rows])
+    return fc.unpad(table, lengths=[len(row) for row in rows], side="right")
 
 
 _WHOLE: list[Callable[[Choices, Sequence[np.ndarray]], Any]] = [

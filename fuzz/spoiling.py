@@ -141,7 +141,7 @@ def _no_number(choices: Choices, call: Call) -> Verdict:
         wrong += [lambda: 1.5, lambda: 2**63, lambda: -(10**5000), lambda: np.float32(1)]
         wrong += [lambda: np.uint64(2**63), lambda: torch.tensor(1.0)]
     elif name == "loss_mask":
-        wrong += [lambda: float("nan"), lambda: np.float16("nan")]
+        wrong += [lambda: float("nan"), lambda: np.float16("nan"), lambda: -1, lambda: -100.0]
     row[choices.below(len(row))] = choices.pick(wrong)()
     # [1] for one number of one row is a row; tokens that no row has are not read.
     may_be_right = row is rows or call.merge is not None

@@ -21,6 +21,7 @@ from small_input import (
 )
 
 import fastcollate as fc
+from fastcollate.testing.reference import assert_same
 from fastcollate.testing.strategies import as_kind
 
 NAN = float("nan")
@@ -127,6 +128,70 @@ def test_nan_in_a_loss_mask(dtype):
     row = [1.0, NAN] if dtype is None else np.array([1.0, NAN], dtype)
     refuses(with_row("loss_mask", row), ValueError, r"loss_mask\[1\]\[1\] is NaN")
     build(**with_row("rewards", row), **with_row("logprobs", row))
+
+
+NEGATIVE = r"is -100, but a token cannot train with a negative weight; pass 0 .*labels != -100"
+
+
+@pytest.mark.parametrize("dtype", [None, "i1", "i2", "i4", "i8", "f2", "f4", "f8", ">i4", ">f8"])
+def test_labels_as_a_loss_mask(dtype):
+    """Their sum, the divisor of losses, would be negative."""
+    row = [1, -100] if dtype is None else np.array([1, -100], dtype)
+    refuses(with_row("loss_mask", row), ValueError, rf"loss_mask\[1\]\[1\] {NEGATIVE}")
+    build(**with_row("rewards", row), **with_row("logprobs", row))
+    assert build(**with_row("loss_mask", [1, -0.0])).loss_mask[1, -1] == 0
+    assert build(**with_row("loss_mask", [1, float("inf")])).loss_mask[1, -1] == np.inf
+
+
+@pytest.mark.parametrize("merge", [None, "exact"])
+@pytest.mark.parametrize("dtype", [None, "int64", "float64", "bool"])
+@pytest.mark.parametrize("make", [list, np.array])
+def test_labels_along_sequences_as_a_loss_mask(make, dtype, merge):
+    """They are negative on prompts, of which no value is written, and ids elsewhere."""
+    turns = {"prompts": [[1, 2], [3]], "responses": [[4], [5, 6]], "trajectory_ids": [0, 1]}
+    options = {"pad_token_id": 0, "merge": merge, "array_type": "numpy"}
+    options |= {} if dtype is None else {"dtypes": {"loss_mask": dtype}}
+    ids = [0, 1] if dtype == "bool" else [4, 6]
+    good = [make([0, 0, ids[1]]), make([0, *ids])]
+    labels = [make([0, 0, ids[1]]), make([-100, *ids])]
+    inner = [make([0, -100, ids[1]]), make([0, *ids])]
+
+    def add_all(rows):
+        builder = fc.BatchBuilder(**options)
+        for prompt, response, row in zip(*list(turns.values())[:2], rows, strict=True):
+            own = fc.Field(row, align="sequence")
+            builder.add(prompt, response, loss_mask=own, trajectory_id=len(builder))
+        return builder.finish()
+
+    mask = fc.Field(good, align="sequence")
+    assert_same(add_all(good), fc.build_batch(**turns, loss_mask=mask, **options))
+    for rows, place in ((labels, r"\[1\]\[0\]"), (inner, r"\[0\]\[1\]")):
+        mask = fc.Field(rows, align="sequence")
+        with pytest.raises(ValueError, match=f"loss_mask{place} {NEGATIVE}"):
+            fc.build_batch(**turns, loss_mask=mask, **options)
+        with pytest.raises(ValueError, match=f"loss_mask{place} {NEGATIVE}"):
+            add_all(rows)
+
+
+def test_a_collator_refuses_labels_as_a_loss_mask():
+    samples = [{"prompt": [1], "response": [2, 3], "loss_mask": [-100, 3]}]
+    with pytest.raises(ValueError, match=rf"loss_mask\[0\]\[0\] {NEGATIVE}"):
+        fc.Collator(pad_token_id=0)(samples)
+    turns = {"prompts": [[1], [1, 2, 3]], "responses": [[2], [4]], "trajectory_ids": [0, 0]}
+    with pytest.raises(ValueError, match=rf"loss_mask\[1\]\[0\] {NEGATIVE}"):
+        fc.merge_turns(**turns, loss_mask=[[0], [-100]], drop_untrainable=True)
+
+
+def test_masks_of_frameworks_may_be_negative():
+    """As theirs, which multiply by them."""
+    torch = pytest.importorskip("torch")
+    from fastcollate.compat import skyrl
+
+    found = skyrl.convert_prompts_responses_to_batch_tensors(
+        pad_token_id=0, prompts=[[1]], responses=[[2, 3]], rewards=[[0.0, 1.0]],
+        loss_masks=[[-100, 1]],
+    )  # fmt: skip
+    assert any(torch.is_tensor(one) and (one == -100).any() for one in found)
 
 
 def test_nan_in_a_loss_mask_of_torch():

@@ -5,6 +5,7 @@ import pytest
 from conftest import NEEDS_TORCH
 
 import fastcollate as fc
+from fastcollate.testing.reference import assert_same
 
 # A row of two turns with an observation, one whose first turn drifted, and one turn alone.
 TURNS = {
@@ -33,7 +34,7 @@ def build(array_type="numpy", **options):
 
 def rows_of(batch, values):
     """Take each row's response out of a field."""
-    return batch.gather(values).to_list()
+    return batch.gather(values, of="response").to_list()
 
 
 @pytest.mark.parametrize("layout", ["left", "right", "two_segment", "jagged"])
@@ -71,6 +72,54 @@ def test_padding_rows(layout, pad_rows, array_type):
         found = np.asarray(shard.broadcast(ones))
         assert (found == (np.asarray(shard.loss_mask) != 0)).all()
         assert shard.broadcast(ones, on="response").sum() == shard.response_lens.sum()
+
+
+LAYOUTS = ["left", "right", "two_segment", "jagged", fc.Packed(capacity=8), "tree"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("masks", [None, [[0, 1, 0.5], [0, 0], [0, 1]]])
+def test_the_same_numbers_as_those_of_a_field(layout, masks, array_type):
+    """Of a row that trains nothing, of a first token without a prompt, and where the mask is 0."""
+    prompts, responses = [[], [1], [2, 3]], [[4, 5, 6], [7, 8], [9, 1]]
+    if layout == "tree":
+        prompts[0] = [5]  # a first token cannot train there
+    numbers = [0.5, -2.0, 3.0]
+    batch = fc.build_batch(
+        prompts, responses, pad_token_id=0, loss_mask=masks, layout=layout, array_type=array_type,
+        fields={"x": fc.Field(numbers, spread="trained")},
+    )  # fmt: skip
+    assert_same({"x": batch.broadcast(numbers)}, {"x": batch["x"]})
+    if masks:
+        mask, found = np.asarray(batch["loss_mask"]), np.asarray(batch.broadcast(numbers))
+        assert not found[mask == 0].any()
+        assert found[mask != 0].all()
+
+
+def test_a_mask_that_is_modified_is_read(array_type):
+    batch = fc.build_batch(
+        [[1], [2]], [[3, 4], [5]], pad_token_id=0, loss_mask=[[1, 1], [1]], array_type=array_type
+    )
+    batch.loss_mask[0, 0] = 0
+    assert batch.broadcast([7, 8]).tolist() == [[0, 7], [0, 8]]
+    assert batch.broadcast([7, 8], on="response").tolist() == [[7, 7], [0, 8]]
+
+
+@NEEDS_TORCH
+def test_masked_tokens_have_no_gradient():
+    import torch
+
+    per_row = torch.tensor([1.0, float("nan"), 3.0], requires_grad=True)
+    for dtype in ("float32", "bool", "int64"):
+        batch = fc.build_batch(
+            [[1]] * 3, [[2, 3]] * 3, pad_token_id=0, loss_mask=[[1, 0], [0, 0], [1, 1]],
+            dtypes={"loss_mask": dtype},
+        )  # fmt: skip
+        per_row.grad = None
+        found = batch.broadcast(per_row)
+        assert found.tolist() == [[1, 0], [0, 0], [3, 3]]
+        found.sum().backward()
+        assert per_row.grad.tolist() == [1, 0, 2]
 
 
 @NEEDS_TORCH

@@ -267,7 +267,7 @@ def test_torch_rows_of_unusual_kinds():
 
 def test_not_finite_numbers_stay_and_masks_may_be_infinite(array_type):
     row = [np.nan, np.inf, -np.inf, -0.0]
-    mask = [1, np.inf, -np.inf, -0.0]
+    mask = [1, np.inf, 0.5, -0.0]
     data = Rollouts([[]], [[1, 2, 3, 4]], rewards=[row], loss_mask=[mask], logprobs=[row])
     batch = fc.build_batch(**data._asdict(), pad_token_id=0, array_type=array_type)
     assert_same(batch, reference(data))
@@ -294,17 +294,18 @@ def test_a_large_batch(kind, array_type):
         lens = rng.integers(0, 3000, (2, 300))
         ids = [[rng.integers(0, 10**6, n).tolist() for n in row] for row in lens]
         field = [rng.standard_normal(n).tolist() for n in lens[1]]
+        masks = [rng.random(n).tolist() for n in lens[1]]
         prompts, responses = [[as_kind(row, kind, ids=True) for row in rows] for rows in ids]
         batch = fc.build_batch(
             prompts,
             responses,
             pad_token_id=pad_token_id,
             logprobs=field,
-            loss_mask=field,
+            loss_mask=masks,
             array_type=array_type,
         )
         expected = build_batch_numpy(
-            *ids, pad_token_id=pad_token_id, logprobs=field, loss_mask=field
+            *ids, pad_token_id=pad_token_id, logprobs=field, loss_mask=masks
         )
         assert_same(batch, expected)
         del batch

@@ -171,7 +171,41 @@ def test_parts_of_a_row_in_any_order(layout, array_type, trains):
 
 
 def test_rounding_is_no_positive_log_probability(build):
-    assert found(build(logprobs=[[1e-6, 0.0], [0.0, 1e-7], [0.0, 0.0, 0.0]])) == []
+    assert found(build(logprobs=[[1e-6, 0.0], [0.0, 1e-7], [0.0, 0.0, -1e-6]])) == []
+
+
+def test_log_probabilities_that_are_all_zero(build):
+    """As of an engine that was not asked for them: ratios to them are not those of a policy."""
+    zeros = [[-0.5, -1.0], [0.0, -0.0], [0.0, 0.0, 0.0]]
+    assert found(build(logprobs=zeros)) == [("zero_logprobs", 1, None), ("zero_logprobs", 2, None)]
+    masks = [[1, 1], [1, 1], [0, 0, 0]]
+    rewards = [[0.0, 1.0], [0.0, 2.0], [0.0] * 3]
+    kinds = found(build(logprobs=zeros, loss_mask=masks, rewards=rewards))
+    assert kinds == [("trains_nothing", 2, None), ("zero_logprobs", 1, None)]
+
+
+def test_masks_that_are_modified(build):
+    batch = build()
+    shape, targets = tuple(batch["loss_mask"].shape), batch.targets
+    batch["loss_mask"][...] = batch["loss_mask"] * targets  # 6 and 9, 7 and 9, 8 and 9
+    assert set(found(batch)) == {
+        ("labels_as_mask", row, len_) for row, len_ in ((0, 2), (1, 1), (2, 2))
+    }
+    batch = build()
+    mask = batch["loss_mask"].reshape(-1)
+    mask[mask != 0] = -100
+    assert {kind for kind, *_ in found(batch)} >= {"labels_as_mask"}
+    batch = build()
+    mask = batch["loss_mask"].reshape(-1)
+    mask[mask != 0] = -0.5
+    assert found(batch) == [
+        ("negative_mask", 0, 2),
+        ("negative_mask", 1, 1),
+        ("negative_mask", 2, 2),
+    ]
+    assert tuple(batch["loss_mask"].shape) == shape
+    weights = build(loss_mask=[[0.5, 2.0], [3, 0.25], [1, 0, 0.125]])
+    assert found(weights) == []
 
 
 def test_nan_in_other_fields(build):
@@ -209,6 +243,16 @@ def test_an_id_beyond_the_vocabulary(build):
     ]
     prompts = [[1, 2], [-3], [4, 5]]
     assert found(build(prompts=prompts), vocab_size=10) == [("outside_vocabulary", 1, 0)]
+
+
+def test_labels_as_ids(build):
+    """Without the size of the vocabulary, too: no embedding has the index -100."""
+    batch = build(prompts=[[1, 2], [-100], [4, 5]])
+    assert found(batch) == [("outside_vocabulary", 1, 0)]
+    assert "the id -100 is not from 0 on" in str(batch.check()[0])
+    batch = build(pad_token_id=-1)
+    is_padded = batch.plan.num_positions > int(batch.metrics["batch/tokens"])
+    assert found(batch) == ([("outside_vocabulary", None, None)] if is_padded else [])
 
 
 def test_a_padding_token_beyond_the_vocabulary(build):

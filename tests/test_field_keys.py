@@ -12,7 +12,7 @@ from fastcollate.testing.reference import assert_same, build_batch_loops
 
 LAYOUTS = ["left", "two_segment", "right", "jagged", "packed"]
 KEYS = [
-    *("input_ids", "attention_mask", "response_mask", "position_ids", "sequence_ids", "labels"),
+    *("input_ids", "attention_mask", "response_mask", "position_ids", "sequence_ids"),
     *("rewards", "logprobs", "advantages", "router_padding_mask", "offsets", "response_offsets"),
     *("cu_seqlens", "max_seqlen", "row_cu_seqlens", "cu_seqlens_padded", "max_seqlen_padded"),
 ]
@@ -103,27 +103,27 @@ def test_to_other_layouts_and_shards():
 
 @NEEDS_TORCH
 def test_on_a_device():
-    fields = {"attention_mask": mask(), "labels": mask()}
+    fields = {"attention_mask": mask(), "own": mask()}
     jagged = fc.build_batch(**ROWS, fields=fields, layout="jagged")
     with pytest.raises(ValueError, match=r"the batch's own and fields.'attention_mask'"):
         fc.memory.pad_on_device(jagged, "left")
     del fields["attention_mask"]
     jagged = fc.build_batch(**ROWS, fields=fields, layout="jagged")
-    padded = fc.memory.pad_on_device(jagged, "left", dtypes={"labels": "uint8"})
-    fields = {"labels": fc.Field(MASKS, align="sequence", dtype="uint8")}
+    padded = fc.memory.pad_on_device(jagged, "left", dtypes={"own": "uint8"})
+    fields = {"own": fc.Field(MASKS, align="sequence", dtype="uint8")}
     assert_same(padded, fc.build_batch(**ROWS, fields=fields))
 
 
 def test_builders_collators_and_blocks():
-    expected = fc.build_batch(**ROWS, fields={"labels": mask()}, array_type="numpy")
+    expected = fc.build_batch(**ROWS, fields={"own": mask()}, array_type="numpy")
     builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy")
     samples = []
     for prompt, response, row in zip(ROWS["prompts"], ROWS["responses"], MASKS, strict=True):
         field = fc.Field(row, align="sequence", dtype="bool")
-        builder.add(prompt, response, fields={"labels": field})
+        builder.add(prompt, response, fields={"own": field})
         samples.append({"prompt": prompt, "response": response, "mask": row})
     assert_same(builder.finish(), expected)
-    fields = {"labels": fc.Field("mask", align="sequence", dtype="bool")}
+    fields = {"own": fc.Field("mask", align="sequence", dtype="bool")}
     assert_same(fc.Collator(pad_token_id=0, fields=fields, array_type="numpy")(samples), expected)
     columns = {key: ROWS[key] for key in ("prompts", "responses")}
     columns["fields"] = {"rewards": fc.Field(MASKS, align="sequence", dtype="int16")}
@@ -131,3 +131,72 @@ def test_builders_collators_and_blocks():
     shard = fc.plan_step([3, 4], dp_size=1).shard(0, 0)
     found, _ = through_blocks([columns], lambda _: shard, options)
     assert_same(found, fc.build_batch(**columns, **options, shard=shard))
+
+
+RESERVED = ("targets", "subtree_end", "plan", "select", "metrics", "uids", "prompt_lens", "show")
+
+
+def calls_with(key, field):
+    """Return the calls that take a field by its key."""
+    builder = fc.BatchBuilder(pad_token_id=0)
+    batch = fc.build_batch(**ROWS)
+    shard = fc.plan_step(batch, dp_size=1).shard(0, 0)
+    columns = {**{name: ROWS[name] for name in ("prompts", "responses")}, "fields": {key: field}}
+    one = type(field)(field.rows[0] if isinstance(field, fc.Field) else 1)
+    options = {"pad_token_id": 0}
+    return [
+        lambda: fc.build_batch(**ROWS, fields={key: field}),
+        lambda: builder.add([1], [4], fields={key: one}),
+        lambda: fc.Collator(pad_token_id=0, fields={key: type(field)("x")}),
+        lambda: through_blocks([columns], lambda _: shard, options),
+    ]
+
+
+@pytest.mark.parametrize("key", [*RESERVED, "gather", "model_inputs"])
+def test_names_of_a_batch_are_refused(key):
+    """As attributes they are not the field: `batch.targets` would be the ids."""
+    message = rf"fields has '{key}', but batch.{key} is an attribute .* another key, such as 'my_"
+    for field in (fc.Field([[4.0], [5, 6, 7]]), fc.PerRow([1, 2])):
+        for call in calls_with(key, field):
+            with pytest.raises(ValueError, match=message):
+                call()
+
+
+def test_all_names_of_a_batch_are_refused_except_those_of_a_mapping():
+    public = [name for name in dir(fc.Batch) if not name.startswith("_")]
+    allowed = {"get", "items", "keys", "values"}
+    assert allowed < set(public)
+    for key in public:
+        fields = {key: fc.Field([[1.5], [2.5, 3.5, 4.5]])}
+        if key in allowed:
+            batch = fc.build_batch(**ROWS, fields=fields)
+            assert batch[key].sum() == 12
+            assert callable(getattr(batch, key))
+        else:
+            with pytest.raises(ValueError, match=f"fields has '{key}'"):
+                fc.build_batch(**ROWS, fields=fields)
+
+
+@pytest.mark.parametrize("key", ["labels", "shift_labels"])
+def test_labels_are_no_field(key):
+    message = rf"fields has '{key}', but labels are .*labels='aligned' or 'shifted'.*fill=-100"
+    for field in (fc.Field(MASKS, align="sequence"), fc.PerRow([1, 2])):
+        for call in calls_with(key, field):
+            with pytest.raises(ValueError, match=message):
+                call()
+    fields = {"teacher_labels": fc.Field(MASKS, align="sequence", fill=-100, dtype="int64")}
+    batch = fc.build_batch(**ROWS, labels="aligned", fields=fields, array_type="numpy")
+    is_padding = batch.attention_mask == 0
+    assert set(batch["teacher_labels"][is_padding]) == {-100}
+
+
+def test_suggested_fields_have_a_key_that_is_accepted():
+    sample = {"prompt": [1], "response": [2, 3], "targets": [4, 5], "shift_labels": [6, 7, 8]}
+    collate = fc.Collator(pad_token_id=0, ignore=["shift_labels"])
+    with pytest.raises(ValueError, match=r"fields={'my_targets': fc.Field\('targets'\)}"):
+        collate([sample])
+    fields = {"my_targets": fc.Field("targets")}
+    collate = fc.Collator(pad_token_id=0, fields=fields, ignore=["shift_labels"])
+    assert collate([sample])["my_targets"].tolist() == [[4, 5]]
+    with pytest.raises(ValueError, match=r"'shift_labels', which is not known.*; pass ignore="):
+        fc.Collator(pad_token_id=0, fields=fields)([sample])

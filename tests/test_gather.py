@@ -86,11 +86,18 @@ def test_gather_equals_the_loops(layout, drawn, array_type):
 @share(4)
 @given(drawn=st.data())
 def test_broadcast_equals_the_loops(layout, drawn, array_type):
-    batch, reference = drawn.draw(batches(layout, array_type))
+    data = drawn.draw(rollouts(max_long_len=40))
+    options = {"pad_token_id": 0, "layout": drawn.draw(layouts(layout, data))}
+    batch = fc.build_batch(**data._asdict(), **options, array_type=array_type)
+    ones = data.loss_mask or [[1] * len(row) for row in data.responses]
+    reference = build_batch_loops(**data._replace(loss_mask=ones)._asdict(), **options)
     rng = np.random.default_rng(drawn.draw(st.integers(0, 2**32 - 1)))
     per_row = rng.standard_normal(len(batch.prompt_lens)) * 100
     per_row = per_row.astype(drawn.draw(st.sampled_from(DTYPES)))
     found = batch.broadcast(like(per_row, array_type))
+    expected = broadcast_loops(reference, per_row, reference["loss_mask"])
+    assert_same({"x": found}, {"x": expected})
+    found = batch.broadcast(like(per_row, array_type), on="response")
     assert_same({"x": found}, {"x": broadcast_loops(reference, per_row)})
 
 
@@ -108,7 +115,7 @@ def test_a_field_comes_back(layout, array_type):
     logprobs = [[-0.5], [-1, -2], []]
     batch = small(layout, array_type, logprobs=logprobs)
     expected = np.array([-0.5, -1, -2], np.float32)
-    check(batch.gather(batch.logprobs), expected, np.array([0, 1, 3, 3]))
+    check(batch.gather(batch.logprobs, of="response"), expected, np.array([0, 1, 3, 3]))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -131,6 +138,48 @@ def test_values_about_the_next_token_may_lack_the_last(layout, array_type):
         batch.gather(batch.input_ids[..., :-1], of="sequence", shift="none")
     with pytest.raises(ValueError, match="shape"):
         batch.gather(batch.input_ids[..., :-2], of="sequence", shift="next_token")
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS, fc.Packed(8), fc.Packed(8, shift="next_token")])
+@pytest.mark.parametrize("prompt_lens", [(0, 0), (1, 1), (2, 2)])
+def test_a_shape_of_two_readings_needs_of(layout, prompt_lens, array_type):
+    """Log-probabilities, one shorter than rows of one prompt token, would be read as responses."""
+    responses = [[5, 6, 7], [8]] if layout != "jagged" else [[5, 6, 7]]
+    prompts = [list(range(n)) for n in prompt_lens][: len(responses)]
+    masks = [[0] + [1] * (len(r) - 1) for r in responses]
+    batch = fc.build_batch(
+        prompts, responses, pad_token_id=0, loss_mask=masks, layout=layout, array_type=array_type
+    )
+    x = batch.loss_mask
+    is_packed = isinstance(layout, fc.Packed)
+    if prompt_lens[0] == 2 and not is_packed:
+        assert batch.gather(x) == batch.gather(x, of="response")
+        return
+    message = r"of is None, but x has shape .*pass of='response'.*of='sequence' with shift='next_t"
+    with pytest.raises(ValueError, match=message):
+        batch.gather(x)
+    if prompt_lens[0] == 1 and not is_packed:
+        assert batch.gather(x, shift="none") == batch.gather(x, of="response")
+    else:
+        with pytest.raises(ValueError, match=message):
+            batch.gather(x, shift="none")
+    trailing = like(np.ones((*x.shape, 2)), array_type)
+    with pytest.raises(ValueError, match=message):
+        batch.gather(trailing)
+    assert batch.gather(trailing, of="response", missing=0).values.shape == (
+        batch.plan.response_lens.sum(),
+        2,
+    )
+
+
+def test_a_shape_of_sequences_alone_is_refused_as_that_of_responses(array_type):
+    batch = small("left", array_type)
+    with pytest.raises(ValueError, match=r"shape \(3, 3\), but of is 'response'"):
+        batch.gather(batch.input_ids)
+    with pytest.raises(
+        ValueError, match="shift is 'next_token', but of is None; pass of='sequence'"
+    ):
+        batch.gather(batch.input_ids, shift="next_token")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -159,7 +208,7 @@ def test_broadcast_written_out(layout, expected, array_type):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_broadcast_and_back(layout, array_type):
     batch = small(layout, array_type)
-    gathered = batch.gather(batch.broadcast(like(np.array([1, 2, 3]), array_type)))
+    gathered = batch.gather(batch.broadcast(like(np.array([1, 2, 3]), array_type)), of="response")
     assert gathered.values.tolist() == [1, 2, 2]
 
 
@@ -267,9 +316,9 @@ def test_dtypes_stay():
 
     batch = small("left", "torch")
     x = torch.ones(3, 2, dtype=torch.bfloat16)
-    assert batch.gather(x).values.dtype is torch.bfloat16
+    assert batch.gather(x, of="response").values.dtype is torch.bfloat16
     assert batch.broadcast(torch.ones(3, dtype=torch.bfloat16)).dtype is torch.bfloat16
-    assert not batch.gather(x).values.requires_grad
+    assert not batch.gather(x, of="response").values.requires_grad
 
 
 # Bad input

@@ -119,11 +119,13 @@ def test_builders_and_blocks_equal_a_batch(drawn):
         ([1, 0.5, 0.25], "int64", r"loss_mask\[1\]\[1\] is 0.5, .* int64 .* whole numbers from"),
         ([1, 0.5, 2], "bool", r"loss_mask\[1\]\[1\] is 0.5, .* bool .* 0 or 1"),
         ([0, 1, 2], "bool", r"loss_mask\[1\]\[2\] is 2, .* bool .* 0 or 1"),
-        ([0, -1, 1], "bool", r"loss_mask\[1\]\[1\] is -1, .* bool"),
+        ([0, -1, 1], "bool", r"loss_mask\[1\]\[1\] is -1, but .* negative"),
+        ([0, -100, 1], "int32", r"loss_mask\[1\]\[1\] is -100, but .* negative"),
+        ([0, -0.5, 1], "int64", r"loss_mask\[1\]\[1\] is -0.5, but .* negative"),
         (
             [0, 1, 2**31],
             "int32",
-            r"loss_mask\[1\]\[2\] is 2147483648, .* int32 .* from -2147483648 to 2147483647,",
+            r"loss_mask\[1\]\[2\] is 2147483648, .* int32 .* from 0 to 2147483647,",
         ),
         (
             [0, 1, 2**53 + 1],
@@ -133,7 +135,8 @@ def test_builders_and_blocks_equal_a_batch(drawn):
         ([0, 1, 1e300], "int64", r"loss_mask\[1\]\[2\] is 1e300, .* int64"),
         ([0, 1, 1e-50], "int64", r"loss_mask\[1\]\[2\] is 1e-50, .* int64"),
         ([0, 1, float("nan")], "int32", r"loss_mask\[1\]\[2\] is NaN, .* int32"),
-        ([0, float("-inf"), 1], "bool", r"loss_mask\[1\]\[1\] is -inf, .* bool"),
+        ([0, float("inf"), 1], "bool", r"loss_mask\[1\]\[1\] is inf, .* bool"),
+        ([0, float("-inf"), 1], "bool", r"loss_mask\[1\]\[1\] is -inf, but .* negative"),
     ],
 )
 def test_weights_that_are_not_whole(row, dtype, message):
@@ -157,9 +160,9 @@ def test_what_nothing_predicts_has_to_be_whole_too():
 def test_limits(array_type):
     for dtype, limit in (("int32", 2**31 - 1), ("int64", 2**53 - 1)):
         for kind in (list, np.array):
-            masks = [kind([limit]), kind([-limit, 0, 1]), kind([0, float(limit)])]
+            masks = [kind([limit]), kind([-0.0, 0, 1]), kind([0, float(limit)])]
             batch = build(masks, dtype, array_type=array_type)
-            assert batch.loss_mask.tolist() == [[0, 0, limit], [-limit, 0, 1], [0, 0, limit]]
+            assert batch.loss_mask.tolist() == [[0, 0, limit], [0, 0, 1], [0, 0, limit]]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

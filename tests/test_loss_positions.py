@@ -74,11 +74,6 @@ def test_a_changed_mask_is_read_and_checked():
         batch.loss_positions()
 
 
-def test_a_field_of_that_name_is_the_attribute():
-    batch = built([(1, 2)], "left", fields={"targets": fc.Field([[7, 8]], dtype="int64")})
-    assert batch.targets.tolist() == [[7, 8]]
-
-
 def test_padding_rows_and_merged_turns():
     prompts, responses = [[1], [1, 2, 3], [9]], [[2], [4, 5], [8]]
     merge = fc.merge_turns(prompts, responses, trajectory_ids=["a", "a", "b"])

@@ -82,7 +82,9 @@ def test_rows_that_are_not_merged_are_turns(layout, drawn, array_type):
     reference = build_batch_loops(**inputs)
     x = values_of(drawn.draw, reference, "response")
     for asked in (ROW, SAMPLED, TURN):
-        check(batch.gather(like(x, array_type), **asked), *gather_loops(reference, x))
+        check(
+            batch.gather(like(x, array_type), of="response", **asked), *gather_loops(reference, x)
+        )
 
 
 # The first trajectory is one row, [1, 2] + [3, 4, 5, 6], of which 4 is an observation.

@@ -359,3 +359,57 @@ def test_selecting_keeps_what_overflows_out_of_the_loss():
     # The same by a product with the mask.
     apart = batch.ref_logprobs - batch.logprobs
     assert not torch.isfinite(((apart.exp() - apart - 1) * batch.loss_mask).sum())
+
+
+@pytest.mark.parametrize("layout", ["left", "right", "jagged", fc.Packed(16)], ids=str)
+def test_numbers_of_rows_of_which_some_train_nothing(model, layout):
+    """An empty response, one that is masked, and tokens that are: a field and `broadcast` agree."""
+    prompts, responses = [[9, 3], [12], [7], [21, 22]], [[4, 2, 1], [], [5, 6], [8, 13]]
+    masks, numbers = [[1, 0, 1], [], [0, 0], [1, 1]], [0.5, float("nan"), float("inf"), -2.0]
+    batch = fc.build_batch(
+        prompts, responses, pad_token_id=0, loss_mask=masks, rewards=[1.0, 0.0, 0.0, 2.0],
+        fields={"advantages": fc.Field(numbers, spread="trained")}, layout="right",
+        position_ids="zero",
+    )  # fmt: skip
+    assert batch.rewards.sum(1).tolist() == [1, 0, 0, 2]
+    log_probs = batch.gather(log_probs_of(model, batch), of="sequence", shift="next_token").values
+    expected = one_by_one_weighed(model, prompts, responses, masks, [0.5, 0, 0, -2.0])
+    other = batch.to_layout(layout)
+    for weights in (other["advantages"], other.broadcast(numbers)):
+        weights = other.gather(weights, of="response").values.double()
+        found = outcome(model, [-(log_probs * weights).sum()])
+        same(found, expected)
+        log_probs = batch.gather(log_probs_of(model, batch), of="sequence", shift="next_token")
+        log_probs = log_probs.values
+
+
+def one_by_one_weighed(model, prompts, responses, masks, numbers):
+    """Train each row by itself, each token by its mask times the number of the row."""
+    losses = []
+    for prompt, response, mask, number in zip(prompts, responses, masks, numbers, strict=True):
+        ids = torch.tensor([[*prompt, *response]])
+        logits = model(input_ids=ids, use_cache=False).logits
+        log_probs = logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None])[0, :, 0]
+        weights = torch.tensor(mask, dtype=torch.float64) * number
+        losses.append(-(log_probs[len(prompt) - 1 :] * weights).sum())
+    return outcome(model, losses)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padded_rows_and_values_as_long_as_responses(model, side):
+    """With one prompt token, a model's values have the width of responses, but not their places."""
+    rows = [([9], [4, 2, 1]), ([12], [13]), ([7], [5, 6])]
+    block = fc.pad([[*p, *r] for p, r in rows], side=side)
+    with pytest.raises(ValueError, match="side is None"):
+        fc.unpad(block, [4, 2, 3])
+    sequences = fc.unpad(block, [4, 2, 3], side=side)
+    batch = fc.build_batch(
+        sequences=sequences, prompt_lens=[1, 1, 1], pad_token_id=0, layout="right",
+        position_ids="zero",
+    )  # fmt: skip
+    log_probs = log_probs_of(model, batch)
+    assert log_probs.shape == batch.response_mask.shape
+    with pytest.raises(ValueError, match="of='sequence' with shift='next_token'"):
+        batch.gather(log_probs)
+    gathered = batch.gather(log_probs, of="sequence", shift="next_token")
+    same(outcome(model, [-gathered.values.sum()]), one_by_one(model, whole(rows)))

@@ -80,6 +80,9 @@ def test_broadcast_equals_the_loops(drawn, array_type):
     batch, grids = build(data, options, array_type), grids_of(data, reference)
     per_row = values_of(drawn.draw, (len(data.prompts),))
     found = batch.broadcast(like(per_row, array_type))
+    mask = np.asarray(batch.loss_mask)
+    assert_same({"x": found}, {"x": broadcast_loops(grids, per_row, mask)})
+    found = batch.broadcast(like(per_row, array_type), on="response")
     assert_same({"x": found}, {"x": broadcast_loops(grids, per_row)})
 
 
@@ -135,7 +138,7 @@ def test_written_out(asked, array_type):
     ids = batch.input_ids
     assert ids.tolist() == [[7, 8, 10, 1, 2, 3, 4], [9, 11, 5, 6, 0, 0, 0]]
     assert rows_of(batch.gather(ids, of="sequence", shift="none", **asked)) == RESPONSES
-    assert rows_of(batch.gather(ids, **asked)) == RESPONSES
+    assert rows_of(batch.gather(ids, of="response", **asked)) == RESPONSES
     # Of token 5 the one in front is in another row.
     before = batch.gather(ids, of="sequence", shift="next_token", missing=-1, **asked)
     assert rows_of(before) == [[2, 3, -1, 5], [8], [9]]
@@ -148,10 +151,10 @@ def test_outputs_that_were_moved(array_type):
     logprobs = [[-1, -2, -3, -4], [-5], [-6]]
     batch = small(array_type, "next_token", logprobs=logprobs)
     assert batch.logprobs.tolist() == [[0, -5, 0, 0, -1, -2, 0], [-6, 0, -4, 0, 0, 0, 0]]
-    found = batch.gather(batch.logprobs, missing=7)
+    found = batch.gather(batch.logprobs, of="response", missing=7)
     assert rows_of(found) == [[-1, -2, 7, -4], [-5], [-6]]
     with pytest.raises(ValueError, match=r"\b0\b.*missing"):
-        batch.gather(batch.logprobs)
+        batch.gather(batch.logprobs, of="response")
     # Token ids are where they are.
     assert rows_of(batch.gather(batch.input_ids, of="sequence", shift="none")) == RESPONSES
     moved = batch.gather(batch.input_ids, of="sequence", shift="next_token", missing=-1)
@@ -168,8 +171,8 @@ def test_a_field_comes_back(shift, array_type):
     logprobs = [[-1, -2, -3, -4], [-5], [-6]]
     whole = fc.Packed(8, multiple_of=2, shift=shift)
     batch = small(array_type, layout=whole, logprobs=logprobs)
-    assert rows_of(batch.gather(batch.logprobs)) == logprobs
-    assert rows_of(batch.gather(batch.logprobs, per="turn")) == logprobs
+    assert rows_of(batch.gather(batch.logprobs, of="response")) == logprobs
+    assert rows_of(batch.gather(batch.logprobs, of="response", per="turn")) == logprobs
 
 
 def test_a_row_without_a_prompt(array_type):
@@ -182,10 +185,10 @@ def test_a_row_without_a_prompt(array_type):
     }
     batch = fc.build_batch(**options, layout=fc.Packed.single_row(shift="next_token"))
     with pytest.raises(ValueError, match=r"\b1\b.*missing"):
-        batch.gather(batch.loss_mask)
-    assert rows_of(batch.gather(batch.loss_mask, missing=7)) == [[1], [7, 1]]
+        batch.gather(batch.loss_mask, of="response")
+    assert rows_of(batch.gather(batch.loss_mask, of="response", missing=7)) == [[1], [7, 1]]
     beside = fc.build_batch(**options, layout=fc.Packed.single_row())
-    assert rows_of(beside.gather(batch.input_ids)) == [[2], [3, 4]]
+    assert rows_of(beside.gather(batch.input_ids, of="response")) == [[2], [3, 4]]
 
 
 def test_merged_turns_come_back(array_type):
@@ -199,9 +202,12 @@ def test_merged_turns_come_back(array_type):
     for shift in SHIFTS:
         batch = small(array_type, shift, parts, merge="exact", **turns)
         assert batch.input_ids.tolist() == [[7, 8, 0, 0, 0, 0], [1, 2, 3, 4, 5, 6]]
-        assert rows_of(batch.gather(batch.logprobs, per="turn")) == turns["logprobs"]
-        assert rows_of(batch.gather(batch.logprobs, gaps=False)) == [[-1, -2, -3], [-4]]
-        assert rows_of(batch.gather(batch.logprobs)) == [[-1, 0, -2, -3], [-4]]
+        assert rows_of(batch.gather(batch.logprobs, of="response", per="turn")) == turns["logprobs"]
+        assert rows_of(batch.gather(batch.logprobs, of="response", gaps=False)) == [
+            [-1, -2, -3],
+            [-4],
+        ]
+        assert rows_of(batch.gather(batch.logprobs, of="response")) == [[-1, 0, -2, -3], [-4]]
 
 
 @pytest.mark.parametrize("shift", SHIFTS)
@@ -213,12 +219,16 @@ def test_copied_rows_are_left_out(shift, array_type):
     batch = small(array_type, shift, parts, shard=shard, loss_mask=masks)
     assert batch.input_ids.tolist() == [[9, 11, 0, 0, 0, 0, 0, 0], [1, 2, 3, 4, 5, 6, 9, 11]]
     assert batch.loss_mask[0].tolist() == [0] * 8
-    assert rows_of(batch.gather(batch.loss_mask)) == [[1], [1] * 4]
-    assert rows_of(batch.gather(batch.loss_mask, per="turn", missing=-1)) == [[1] * 4, [-1], [1]]
+    assert rows_of(batch.gather(batch.loss_mask, of="response")) == [[1], [1] * 4]
+    assert rows_of(batch.gather(batch.loss_mask, of="response", per="turn", missing=-1)) == [
+        [1] * 4,
+        [-1],
+        [1],
+    ]
     per_row = like(np.array([1, 2, 3]), array_type)
     for on in ("trained", "response"):
         found = batch.broadcast(per_row, on=on)
-        assert rows_of(batch.gather(found)) == [[1], [2] * 4]
+        assert rows_of(batch.gather(found, of="response")) == [[1], [2] * 4]
         assert found[0].tolist().count(3) == (on == "response")
 
 
@@ -254,7 +264,9 @@ def test_padding_rows_are_left_out(array_type):
     assert found.tolist() == [[0, 0, 1.5, 0, 9, 0], [0, 2.5, 0, 0, 0, 0]]
     again = pickle.loads(pickle.dumps(batch))
     assert rows_of(again.gather(ids, of="sequence", shift="none")) == [[6], [5]]
-    assert rows_of(again.to_layout("left").gather(batch.to_layout("left").loss_mask)) == [
+    assert rows_of(
+        again.to_layout("left").gather(batch.to_layout("left").loss_mask, of="response")
+    ) == [
         [1],
         [0],
         [1],
@@ -291,13 +303,16 @@ def test_gradients_of_gather(of, shift, trailing, asked):
 @NEEDS_TORCH
 @pytest.mark.parametrize(("shift", "taken"), [("none", [4, 1, 1]), ("next_token", [3, 1, 1])])
 def test_gradients_of_broadcast(shift, taken):
+    """The first token of a part has no predecessor, and with a shift no place."""
     import torch
 
     per_row = torch.randn(3, dtype=torch.float64, requires_grad=True)
     batch = small("torch", shift)
-    assert torch.autograd.gradcheck(batch.broadcast, per_row)
-    batch.broadcast(per_row).sum().backward()
-    assert per_row.grad.tolist() == taken
+    for on, counts in (("response", taken), ("trained", [3, 1, 1])):
+        assert torch.autograd.gradcheck(lambda x, on=on: batch.broadcast(x, on=on), per_row)
+        per_row.grad = None
+        batch.broadcast(per_row, on=on).sum().backward()
+        assert per_row.grad.tolist() == counts
 
 
 # Bad input

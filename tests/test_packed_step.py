@@ -437,10 +437,14 @@ def losses_of_shard(policy, batch, shift, tokens, rows):
     losses = -log_probs * batch.rewards * batch.loss_mask
     means = [
         loss.sum() / mask.sum().clip(1)
-        for loss, mask in zip(batch.gather(losses), batch.gather(batch.loss_mask), strict=True)
+        for loss, mask in zip(
+            batch.gather(losses, of="response"),
+            batch.gather(batch.loss_mask, of="response"),
+            strict=True,
+        )
     ]
     reduced = [losses.sum(), losses.sum() / tokens, sum(means, losses.sum() * 0) / rows]
-    return batch.gather(log_probs.detach()), reduced
+    return batch.gather(log_probs.detach(), of="response"), reduced
 
 
 @share(3)
@@ -474,7 +478,7 @@ def test_packed_shards_train_as_their_mini_batch(policy, step):
 
     # Every log-probability comes back to its row.
     in_order, _ = forward(policy, whole)
-    expected = whole.gather(in_order.detach() * whole.response_mask)
+    expected = whole.gather(in_order.detach() * whole.response_mask, of="response")
     of_slots = fc.Ragged.concat(gathered)
     assert len(of_slots) == plan.num_real_rows
     of_rows = fc.planning.drop_padding(of_slots, plan)
@@ -525,12 +529,12 @@ def test_padding_is_in_no_normalizer(step):
     assert found_tokens.tolist() == tokens.tolist()
     assert found_rows.tolist() == rows.tolist()
     advantages = torch.randn(step.whole.loss_mask.shape, dtype=torch.float64)
-    ragged = step.whole.gather(advantages)
+    ragged = step.whole.gather(advantages, of="response")
     values = torch.zeros(packed.loss_mask.shape, dtype=torch.float64)
-    places = packed.gather(torch.arange(values.numel()).reshape(values.shape)).values
+    places = packed.gather(torch.arange(values.numel()).reshape(values.shape), of="response").values
     values.view(-1)[places] = ragged.values
-    found = packed.gather(packed.normalize(values, plan))
-    expected = step.whole.gather(step.whole.normalize(advantages, plan))
+    found = packed.gather(packed.normalize(values, plan), of="response")
+    expected = step.whole.gather(step.whole.normalize(advantages, plan), of="response")
     same(found.values, expected.values, "normalize")
 
 
@@ -567,5 +571,5 @@ def test_merged_turns_are_packed_once():
     batch = fc.build_batch(**turns, pad_token_id=0, merge=merge, shard=plan.shard(0, 0))
     assert sorted(plan.shard(0, 0).rows.tolist()) == [0, 1, 2]
     assert (batch.input_ids[batch.sequence_ids >= 0] == 4).sum() == 1
-    found = batch.gather(batch.loss_mask, per="turn").to_list()
+    found = batch.gather(batch.loss_mask, of="response", per="turn").to_list()
     assert found == [list(map(float, row)) for row in turns["loss_mask"]]

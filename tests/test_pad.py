@@ -201,7 +201,7 @@ def test_memory_of_the_default_pool():
     try:
         found = fc.pad([[1] * 5000] * 9, array_type="numpy")
         assert pool.live_bytes >= found.nbytes
-        column = fc.unpad(found, [4000] * 9)
+        column = fc.unpad(found, [4000] * 9, side="right")
         del found
         assert pool.idle_bytes > 0
         assert column.lengths.tolist() == [4000] * 9
@@ -366,6 +366,32 @@ X = np.ones((2, 3))
 )
 def test_bad_masks(error, message, options):
     refuses(error, message, fc.unpad, X, **options)
+
+
+@pytest.mark.parametrize("make", [list, np.array])
+def test_lengths_do_not_say_the_side(make):
+    """Right-padded, the rows of a left-padded block would be padding and half of the tokens."""
+    left = make([[0, 0, 5, 6], [1, 2, 3, 4]])
+    message = (
+        r"side is None, but lengths\[0\] is 2 and x\[0\] has 4 tokens; pass side='left'.*'right'"
+    )
+    refuses(ValueError, message, fc.unpad, left, [2, 4])
+    refuses(ValueError, r"lengths\[1\] is 0", fc.unpad, left, lengths=[4, 0])
+    assert fc.unpad(left, [2, 4], side="left").to_list() == [[5, 6], [1, 2, 3, 4]]
+    assert fc.unpad(left, [2, 4], side="right").to_list() == [[0, 0], [1, 2, 3, 4]]
+    assert fc.unpad(left, [4, 4]).to_list() == [[0, 0, 5, 6], [1, 2, 3, 4]]
+    assert fc.unpad(left, mask=[[0, 0, 1, 1], [1] * 4]).to_list() == [[5, 6], [1, 2, 3, 4]]
+    refuses(ValueError, "side is 'right', but mask says", fc.unpad, left, mask=left, side="right")
+    refuses(ValueError, r"lengths\[1\] is 5, but x\[1\] has 4", fc.unpad, left, [2, 5])
+
+
+@pytest.mark.parametrize("side", SIDES)
+def test_the_message_of_padded_rows_suggests_a_call_that_works(side):
+    rows = fc.pad([[5] * 3, [6] * 9, [7] * 4], side=side, array_type="numpy")
+    with pytest.warns(UserWarning, match="fc.unpad") as found:
+        fc.build_batch(rows, [[1]] * 3, pad_token_id=0, array_type="numpy")
+    call = str(found[0].message).split("take it out by ")[1].replace("...", "[3, 9, 4]")
+    assert eval(call, {"fc": fc, "prompts": rows}).to_list() == [[5] * 3, [6] * 9, [7] * 4]
 
 
 def test_bad_masks_of_rows():

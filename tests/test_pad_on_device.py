@@ -123,7 +123,7 @@ def test_where_rows_begin_goes_through_pinned_memory(monkeypatch):
 
 def test_the_way_back_from_the_device():
     batch = fc.memory.pad_on_device(fc.build_batch(**INPUTS, layout="jagged"), "right")
-    rows = batch.gather(batch.rewards)
+    rows = batch.gather(batch.rewards, of="response")
     assert [row.tolist() for row in rows] == [[0.5], [0, 0, 1]]
 
 

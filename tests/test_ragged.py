@@ -257,7 +257,7 @@ def test_gradients_flow():
     fc.Ragged.concat([ragged, ragged]).to_torch_nested().values().sum().backward()
     assert values.grad.tolist() == [2] * 5
     values.grad = None
-    fc.unpad(values[:4].reshape(2, 2), lengths=[1, 2]).values.sum().backward()
+    fc.unpad(values[:4].reshape(2, 2), lengths=[1, 2], side="right").values.sum().backward()
     assert values.grad.tolist() == [1, 0, 1, 1, 0]
 
 
@@ -621,7 +621,7 @@ def test_padded_arrays_that_are_not_contiguous(dtype, trailing, padding_side, ar
 def test_padded_arrays_that_are_not_aligned():
     packed = np.zeros(4, dtype=[("flag", "u1"), ("values", "i8", 3)])
     packed["values"] = np.arange(12).reshape(4, 3)
-    found = fc.unpad(packed["values"], lengths=[1, 0, 3, 2])
+    found = fc.unpad(packed["values"], lengths=[1, 0, 3, 2], side="right")
     assert found.to_list() == [[0], [], [6, 7, 8], [9, 10]]
 
 

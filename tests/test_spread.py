@@ -72,8 +72,8 @@ def outcome(call):
 
 LOST = [
     "but there is none; pass None instead",
+    "is NaN",
     # of the oracle
-    "nothing in its row trains",
     "no token to put",
 ]
 
@@ -434,33 +434,100 @@ def test_what_cannot_be(field, message):
 def test_numbers_that_no_token_takes():
     prompts, responses = [[1], [2], []], [[3], [], [4]]
     options = {"pad_token_id": 0, "array_type": "numpy"}
-    lost = {
-        "last": r"x\[1\] is one .* the last .* none; pass None",
-        "trained": r"x\[1\] is one .* train",
-    }
-    for spread, message in lost.items():
-        with pytest.raises(ValueError, match=message):
-            fc.build_batch(
-                prompts, responses, fields={"x": fc.Field([1, 2, 3], spread=spread)}, **options
-            )
-        builder = fc.BatchBuilder(**options)
-        builder.add([1], [3], fields={"x": fc.Field(1, spread=spread)})
-        with pytest.raises(ValueError, match=message):
-            builder.add([2], [], fields={"x": fc.Field(2, spread=spread)})
-        assert len(builder) == 1
-    # Nothing predicts the only token of the last row.
-    field = fc.Field([1, None, 3], spread="trained", default=0)
-    with pytest.raises(ValueError, match=r"x\[2\] is one number .*None .*spread='all'"):
-        fc.build_batch(prompts, responses, fields={"x": field}, **options)
-    field = fc.Field([1, None, None], spread="trained", default=0)
-    assert fc.build_batch(prompts, responses, fields={"x": field}, **options)["x"].tolist() == [
-        [1], [0], [0],
-    ]  # fmt: skip
+    message = r"x\[1\] is one number for the last .* none; pass None"
+    with pytest.raises(ValueError, match=message):
+        fc.build_batch(
+            prompts, responses, fields={"x": fc.Field([1, 2, 3], spread="last")}, **options
+        )
+    builder = fc.BatchBuilder(**options)
+    builder.add([1], [3], fields={"x": fc.Field(1, spread="last")})
+    with pytest.raises(ValueError, match=message):
+        builder.add([2], [], fields={"x": fc.Field(2, spread="last")})
+    assert len(builder) == 1
     assert fc.build_batch(
         prompts, responses, fields={"x": fc.Field([1, 2, 3], spread="all")}, **options
     )["x"].tolist() == [[1], [0], [3]]
-    with pytest.raises(ValueError, match=r"x\[1\] is one number for the tokens .* train"):
-        build(loss_mask=[[1], [0] * 3, [1, 1]], x=fc.Field([1, 2, 3], spread="trained"))
+
+
+def test_rows_that_train_nothing_ignore_their_number(array_type):
+    """An empty response, a first token that nothing predicts, and a masked one; whatever number."""
+    prompts, responses = [[1], [2], [], [3]], [[4], [], [5], [6]]
+    options = {"pad_token_id": 0, "array_type": array_type, "loss_mask": [[1], [], [1], [0]]}
+    for number in (2, -0.5, math.nan, math.inf):
+        field = fc.Field([1, number, number, number], spread="trained", fill=7)
+        batch = fc.build_batch(prompts, responses, fields={"x": field}, **options)
+        assert batch["x"].tolist() == [[1], [7], [7], [7]]
+        builder = fc.BatchBuilder(pad_token_id=0, array_type=array_type)
+        for *tokens, mask, one in zip(
+            prompts, responses, options["loss_mask"], field.rows, strict=True
+        ):
+            own = {"x": fc.Field(one, spread="trained", fill=7)}
+            builder.add(*tokens, loss_mask=mask, fields=own)
+        assert_same({"x": builder.finish()["x"]}, {"x": batch["x"]})
+        blocks = {"prompts": prompts, "responses": responses, "loss_mask": options["loss_mask"]}
+        blocks["fields"] = {"x": field}
+        shard = fc.plan_step(batch, dp_size=1).shard(0, 0)
+        kind = {"pad_token_id": 0, "array_type": array_type}
+        found, _ = through_blocks([blocks], lambda _, shard=shard: shard, kind)
+        assert_same({"x": found["x"]}, {"x": batch["x"]})
+
+
+def test_nan_where_something_trains():
+    for dtype in ("float32", "float64", "float16"):
+        numbers = fc.Field([1, math.nan, 3], spread="trained", dtype=dtype)
+        with pytest.raises(ValueError, match=r"x\[1\] is NaN; pass a number"):
+            build(x=numbers)
+        assert build(loss_mask=[[1], [0] * 3, [1, 0]], x=numbers)["x"].tolist() == [
+            [0, 0, 1], [0, 0, 0], [0, 3, 0],
+        ]  # fmt: skip
+    prompts, responses = [[1], [1, 2, 3, 7]], [[2, 3], [8, 9]]
+    turns = {"prompts": prompts, "responses": responses, "pad_token_id": 0, "array_type": "numpy"}
+    turns |= {"merge": "exact", "trajectory_ids": [0, 0]}
+    field = {"x": fc.Field([math.nan, 5], spread="trained")}
+    batch = fc.build_batch(**turns, loss_mask=[[0, 0], [1, 1]], fields=field)
+    assert batch["x"].tolist() == [[0, 0, 0, 5, 5]]
+    for masks in (None, [[0, 1], [1, 1]], [[0, 1], [0, 0]]):
+        with pytest.raises(ValueError, match=r"x\[0\] is NaN"):
+            fc.build_batch(**turns, loss_mask=masks, fields=field)
+
+
+def test_a_reward_of_zero_needs_no_token(array_type):
+    """A filtered sample has an empty response and the reward 0; another number would be lost."""
+    prompts, responses = [[1], [2], [3]], [[4, 5], [], [6]]
+    options = {"pad_token_id": 0, "array_type": array_type}
+    for zero in (0, 0.0, -0.0, False):
+        rewards = [1.5, zero, 2.5]
+        batch = fc.build_batch(prompts, responses, rewards=rewards, **options)
+        assert batch.rewards.tolist() == [[0, 1.5], [0, 0], [0, 2.5]]
+        assert_same(batch, build_batch_loops(prompts, responses, rewards=rewards, pad_token_id=0))
+        for merge in ("exact", "realign"):
+            turns = {"merge": merge, "trajectory_ids": [0, 1, 1]}
+            merged = fc.build_batch(prompts, responses, rewards=rewards, **turns, **options)
+            turns["merge"] = {"policy": merge}
+            loops = build_merged_batch_loops(
+                prompts, responses, rewards=rewards, pad_token_id=0, **turns
+            )
+            assert_same(merged, loops)
+        builder = fc.BatchBuilder(**options)
+        for prompt, response, reward in zip(prompts, responses, rewards, strict=True):
+            builder.add(prompt, response, rewards=reward)
+        assert_same(builder.finish(), batch)
+    shard = fc.plan_step(batch, dp_size=1).shard(0, 0)
+    columns = {"prompts": prompts, "responses": responses, "rewards": [1.5, 0.0, 2.5]}
+    found, _ = through_blocks([columns], lambda _: shard, options)
+    assert found.rewards.tolist() == batch.rewards.tolist()
+    columns = {"prompts": prompts[:2], "responses": responses[:2], "rewards": [1.5, 0.0]}
+    shard = fc.plan_step(([1, 1], [2, 0]), dp_size=1).shard(0, 0)
+    found, _ = through_blocks([columns], lambda _: shard, options)
+    assert found.rewards.tolist() == [[0, 1.5], [0, 0]]
+    lost = r"rewards\[1\] is one number for the whole row, .* pass 0, a response of"
+    for number in (1, -1e-30, math.nan, math.inf):
+        with pytest.raises(ValueError, match=lost):
+            fc.build_batch(prompts, responses, rewards=[1.5, number, 2.5], **options)
+        builder = fc.BatchBuilder(**options)
+        builder.add([1], [4, 5], rewards=1.5)
+        with pytest.raises(ValueError, match=lost):
+            builder.add([2], [], rewards=number)
 
 
 def test_padding_rows_need_no_token():

@@ -352,8 +352,8 @@ def test_what_a_tree_does_not_have():
         assert batch.predictors.tolist() == [0, 0, 0]
         assert batch.loss_mask.tolist() == [1, 0, 1]
         assert batch.metrics["batch/tokens_without_predecessor"] == 1
-    with pytest.raises(ValueError, match="'targets': the batch's own and fields"):
-        build(layout="tree", fields={"targets": fc.PerRow([1, 2, 3])})
+    with pytest.raises(ValueError, match="'predictors': the batch's own and fields"):
+        build(layout="tree", fields={"predictors": fc.PerRow([1, 2, 3])})
     with pytest.raises(ValueError, match=r"context parallelism"):
         fc.parallel.cp_split(build(layout="tree"), 2, 0)
 
@@ -578,7 +578,10 @@ def test_merged_rows_share_tokens(drawn, array_type):
     assert_same(batch, expected)
     assert_same(unrouted(batch.to_layout("jagged")), unrouted(jagged))
     per = {"per": "turn", "missing": -1}
-    found, plain = batch.gather(batch.targets, **per), jagged.gather(jagged.targets, **per)
+    found, plain = (
+        batch.gather(batch.targets, of="response", **per),
+        jagged.gather(jagged.targets, of="response", **per),
+    )
     assert rows_of(found) == rows_of(plain)
     assert batch.metrics["batch/trained_tokens"] == jagged.metrics["batch/trained_tokens"]
 

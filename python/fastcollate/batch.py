@@ -527,7 +527,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
         Parameters
         ----------
         vocab_size
-            Number of token ids; None skips the check of ids.
+            Number of token ids; if None, ids are only checked to be 0 or more.
         eos_token_id
             The id or ids that end a response; None skips the check for responses that are cut off.
 
@@ -538,11 +538,15 @@ class Batch(Mapping[str, Any], Generic[Array]):
             table; empty if nothing was found. The kinds: ``"all_masked"``, no token of the batch
             trains, else ``"trains_nothing"``, no token of a row trains;
             ``"trains_first_token"``, a label or loss mask on a token that no token predicts;
-            ``"nan"``, in a float output with one value per token; ``"positive_logprob"`` and
-            ``"infinite_logprob"`` in ``logprobs``; ``"untrained_reward"``, a reward on a token that
-            does not train, in a row that does; ``"outside_vocabulary"``; ``"cut_off"``, the last
-            trained token is not in `eos_token_id`; ``"duplicate"``, the tokens of an earlier row;
-            ``"padding"``, half of the positions or more, in padded layouts.
+            ``"labels_as_mask"``, a loss mask of token ids and -100, and ``"negative_mask"``, other
+            negative weights (:func:`build_batch` refuses them, but masks can be modified);
+            ``"nan"``, in a float output with one value per token; ``"zero_logprobs"``, 0 on the
+            whole response of a row that trains, ``"positive_logprob"`` and ``"infinite_logprob"``
+            in ``logprobs``; ``"untrained_reward"``, a reward on a token that does not train, in a
+            row that does; ``"outside_vocabulary"``, an id below 0, or not below `vocab_size`;
+            ``"cut_off"``, the last trained token is not in `eos_token_id`; ``"duplicate"``, the
+            tokens of an earlier row; ``"padding"``, half of the positions or more, in padded
+            layouts.
 
         Raises
         ------
@@ -569,7 +573,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
     def gather(
         self,
         x: Any,
-        of: Literal["response", "sequence"] = "response",
+        of: Literal["response", "sequence"] | None = None,
         shift: Shift | None = None,
         missing: float | None = None,
         per: Literal["row", "turn"] = "row",
@@ -587,7 +591,8 @@ class Batch(Mapping[str, Any], Generic[Array]):
         of
             ``"response"``: `x` is aligned with this batch's response-aligned fields, (B, R, ...)
             (packed: with the batch's `shift`). ``"sequence"``: `x` is aligned with ``input_ids``,
-            (B, W, ...).
+            (B, W, ...). None means ``"response"``, and is refused if the shape of `x` fits both, as
+            it always does in packed batches.
         shift
             Required with ``of="sequence"``. ``"next_token"``: position p of a sequence holds the
             value of token p + 1, as in log-probabilities of a model; then `x` may be one position
@@ -612,7 +617,8 @@ class Batch(Mapping[str, Any], Generic[Array]):
         Raises
         ------
         ValueError
-            If `x` has another shape, or values are missing and `missing` is None.
+            If `x` has another shape, or one that fits both alignments and `of` is None; if values
+            are missing and `missing` is None.
         TypeError
             If `shift` is not given with ``of="sequence"``.
         """
@@ -794,10 +800,10 @@ class Batch(Mapping[str, Any], Generic[Array]):
         return loss_positions(self)
 
     def broadcast(self, per_row: Any, on: Literal["trained", "response"] = "trained") -> Any:
-        """Broadcast one value per row to the sampled tokens of the row.
+        """Broadcast one value per row to the tokens of the row that train.
 
-        The loss mask is not read: select by it, or pass ``fc.Field(per_row, spread="trained")`` to
-        :func:`build_batch`, which is 0 on masked tokens, too.
+        As ``fc.Field(per_row, spread="trained")`` in :func:`build_batch`, for numbers that are
+        computed after the batch.
 
         Parameters
         ----------
@@ -805,9 +811,9 @@ class Batch(Mapping[str, Any], Generic[Array]):
             One number per row, (B,): an array, a tensor (gradients flow through) or a sequence.
             Padding rows count, unlike in :meth:`gather` of packed batches.
         on
-            ``"trained"``: the sampled tokens of rows other than padding, whatever their loss mask.
-            ``"response"``: all response tokens, including observations, masked tokens and padding
-            rows.
+            ``"trained"``: the tokens whose ``loss_mask`` is not 0, or would not be if it was not
+            given. ``"response"``: all response tokens, including observations, masked tokens and
+            padding rows.
 
         Returns
         -------
@@ -820,13 +826,17 @@ class Batch(Mapping[str, Any], Generic[Array]):
         ------
         ValueError
             If `per_row` has another shape.
+
+        Notes
+        -----
+        If the loss mask is on another device than `per_row`, ``on="trained"`` synchronizes.
         """
         if isinstance(per_row, (list, tuple)):
             numbers = np.asarray(per_row)
             is_float = numbers.dtype == np.float64
             per_row = self._like_outputs(numbers.astype(np.float32) if is_float else numbers)
         self._check_whole()
-        return broadcasted(self.plan, per_row, on)
+        return broadcasted(self, per_row, on)
 
     def normalize(
         self,

@@ -141,7 +141,7 @@ def build_batch(
         sequence, a 2-D array or tensor, a :class:`Ragged`, a nested tensor, an Arrow array of lists
         (``pyarrow``, ``polars``, ``duckdb``, ...), a table of one such column, or a column of
         ``datasets`` or pandas. Every element of a 2-D array counts as a token: pass
-        ``fc.unpad(x, lengths)`` if it is padded. Gradients do not flow into a batch.
+        ``fc.unpad(x, lengths, side="left")`` if it is padded. Gradients do not flow into a batch.
     sequences, prompt_lens
         Alternative to prompts and responses: ``B`` rows of whole sequences, and the number of
         prompt tokens of each, as ``B`` integers (None for 0). The rest is the response.
@@ -149,15 +149,16 @@ def build_batch(
         The value of padding in ``input_ids``. Masks come from lengths, so real tokens may equal it.
     rewards
         One value per response token, or one per row, written to the row's last response token (with
-        `merge`, to the last sampled token, as `merge_rewards` says).
+        `merge`, to the last sampled token, as `merge_rewards` says). A row without such a token has
+        to have 0.
     loss_mask, logprobs
-        One value per response token. A loss mask may hold weights, but not NaN; as int32 or int64
-        (see `dtypes`) whole numbers, as bool 0 and 1. None means that all sampled tokens train. The
-        output ``loss_mask`` is always there, and 0 on tokens that no token predicts: the first of a
-        row without a prompt, and of each part of a row split by packing.
+        One value per response token. A loss mask may hold weights, neither negative nor NaN; as
+        int32 or int64 (see `dtypes`) whole numbers, as bool 0 and 1. None means that all sampled
+        tokens train. The output ``loss_mask`` is always there, and 0 on tokens that no token
+        predicts: the first of a row without a prompt, and of each part of a row split by packing.
         ``fc.Field(rows, align="sequence")`` passes one value per prompt and response token for
-        these, `rewards` and `advantages`; the prompts' values are not read (but nulls of Arrow are
-        an error).
+        these, `rewards` and `advantages`; the prompts' values do not count (but nulls of Arrow are
+        an error, and negative numbers in a loss mask).
     advantages
         One value per response token, or one per row, written to the tokens of the row that train
         (with `merge`, one per turn, to the turn's own). All other positions hold 0.
@@ -165,8 +166,10 @@ def build_batch(
         More fields by key: :class:`Field` per token, :class:`PerRow` and :class:`RoutedExperts`.
         Rows of values are a :class:`Field` if their lengths are those of all responses, or those of
         all sequences: ``{"values": [[0.5], [0.1, 0.3]]}``. A key must not be that of another
-        output, nor ``loss_mask``: a field does not decide which
-        tokens train. A mask along whole sequences takes a key of its own:
+        output, or of an attribute or method of :class:`Batch` except those of every mapping (a
+        field ``values`` is ``batch["values"]``). Nor may it be ``loss_mask``, ``labels`` or
+        ``shift_labels``: a field does not decide which tokens train. A mask along whole sequences
+        takes a key of its own:
         ``{"sequence_mask": fc.Field(masks, align="sequence", dtype="bool")}``.
     uids, trajectory_ids, is_last_step
         One object per row, kept as ``batch.uids``, ``batch.trajectory_ids`` and
@@ -255,8 +258,9 @@ def build_batch(
         An empty batch; trajectories that are missing, contradict each other, have several uids or
         differ from those of `merge`; a reward of an earlier turn that would be dropped (see
         `merge_rewards`); fields of different row counts; a field row of another length than its
-        response; a row longer than a fixed width; a token id beyond its dtype; NaN in a loss mask,
-        or a weight that its dtype cannot hold; one reward for an empty response; a bin plan for
+        response; a row longer than a fixed width; a token id beyond its dtype; NaN or a negative
+        number in a loss mask, or a weight that its dtype cannot hold; one reward other than 0 for
+        an empty response; a bin plan for
         other rows, or bins wider than a fixed width; a value other than that of padding that has no
         place (:class:`Packed`: `shift`); invalid dtypes; a layout other than that of the shard's
         step.

@@ -11,9 +11,11 @@ use crate::error::{Error, InputPlace, Result};
 pub enum Check {
     /// Nothing.
     None,
-    /// No NaN: for weights and masks.
+    /// No NaN.
     Number,
-    /// An integer that the dtype can hold, and that is exact in float64.
+    /// Neither NaN nor negative: for weights of tokens.
+    Weight,
+    /// A weight that is a whole number, which the dtype can hold and float64 exactly.
     Whole(Dtype),
     /// An index from 0 to below the given limit.
     Index(i64),
@@ -38,7 +40,7 @@ pub fn check_type<T: Element>(field: &str, turn: usize, values: &Slice) -> Resul
 /// Check values just read from token `from` of a turn, `inner` per token.
 ///
 /// # Errors
-/// [`Error::Nan`], [`Error::NotWhole`] or [`Error::NoIndex`] naming the first wrong value.
+/// [`Error::Nan`], [`Error::Negative`], [`Error::NotWhole`] or [`Error::NoIndex`] naming the first wrong value.
 #[inline(never)]
 pub fn check_values<T: Element>(
     field: &str,
@@ -64,8 +66,10 @@ impl Check {
     fn failed(self, place: InputPlace, value: &dyn Debug) -> Error {
         // In exponent notation if there are many digits.
         let value = format!("{value:?}").trim_end_matches(".0").to_owned();
+        let is_negative = value.starts_with('-');
         match self {
-            Self::None | Self::Number => Error::Nan { place },
+            Self::Weight | Self::Whole(_) if is_negative => Error::Negative { place, value },
+            Self::None | Self::Number | Self::Weight => Error::Nan { place },
             Self::Whole(dtype) => Error::NotWhole {
                 place,
                 value,

@@ -78,15 +78,15 @@ impl Dtype {
         matches!(self, Self::F16 | Self::Bf16 | Self::F32 | Self::F64)
     }
 
-    /// The whole numbers that an integer dtype can hold and that are exact in float64.
-    pub fn whole_numbers(self) -> RangeInclusive<i64> {
+    /// The whole numbers from 0 on that an integer dtype can hold and that are exact in float64.
+    pub fn whole_weights(self) -> RangeInclusive<i64> {
         const EXACT: i64 = (1 << f64::MANTISSA_DIGITS) - 1;
-        match self {
-            Self::Bool => 0..=1,
-            Self::U8 => 0..=u8::MAX.into(),
-            Self::I16 => i16::MIN.into()..=i16::MAX.into(),
-            Self::I32 => i32::MIN.into()..=i32::MAX.into(),
-            Self::I64 | Self::F16 | Self::Bf16 | Self::F32 | Self::F64 => -EXACT..=EXACT,
+        0..=match self {
+            Self::Bool => 1,
+            Self::U8 => u8::MAX.into(),
+            Self::I16 => i16::MAX.into(),
+            Self::I32 => i32::MAX.into(),
+            Self::I64 | Self::F16 | Self::Bf16 | Self::F32 | Self::F64 => EXACT,
         }
     }
 

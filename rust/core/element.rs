@@ -293,8 +293,9 @@ macro_rules! integer_element {
             fn first_wrong(values: &[Self], check: Check) -> Option<usize> {
                 match check {
                     Check::None | Check::Number => None,
+                    Check::Weight => first(values, |value| value < <$type>::ZERO),
                     Check::Whole(dtype) => {
-                        let range = dtype.whole_numbers();
+                        let range = dtype.whole_weights();
                         first(values, |value| !range.contains(&value.into()))
                     }
                     // Every byte is a valid index.
@@ -422,8 +423,11 @@ macro_rules! float_element {
                 match check {
                     Check::None => None,
                     Check::Number => first(values, |value| value.is_nan()),
+                    Check::Weight => {
+                        first(values, |value| value.is_nan() | (value < <$type>::ZERO))
+                    }
                     Check::Whole(dtype) => {
-                        let range = dtype.whole_numbers();
+                        let range = dtype.whole_weights();
                         first(values, |value| {
                             let value: f64 = value.into();
                             // Rounding is a function call; beyond 64 bits no whole number is in

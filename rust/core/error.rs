@@ -173,7 +173,7 @@ pub enum Error {
 
     #[error(
         "{field}[{row}] is one number for the whole row, but {} has no last token to hold it; \
-         pass a response of at least one token, or one value per response token",
+         pass 0, a response of at least one token, or one value per response token",
         .form.response(*.row)
     )]
     NoLastToken {
@@ -183,14 +183,10 @@ pub enum Error {
     },
 
     #[error(
-        "{field}[{row}] is one number for {tokens}, but there is none; pass None instead, with \
-         default=, or spread='all'"
+        "{field}[{row}] is one number for the last response token of its row, but there is none; \
+         pass None instead, with default=, or spread='all'"
     )]
-    NoTokenFor {
-        field: String,
-        row: usize,
-        tokens: &'static str,
-    },
+    NoTokenFor { field: String, row: usize },
 
     #[error("{field}[{row}] is None; pass its values (a field's default= stands for missing ones)")]
     MissingRow { field: String, row: usize },
@@ -236,9 +232,16 @@ pub enum Error {
     Nan { place: InputPlace },
 
     #[error(
+        "{place} is {value}, but a token cannot train with a negative weight; pass 0 for tokens that \
+         do not train (if these are labels, pass labels != -100 as the {})",
+        .place.field
+    )]
+    Negative { place: InputPlace, value: String },
+
+    #[error(
         "{place} is {value}, which dtype {} of {} cannot hold; pass {}, or a dtype of floats",
         .dtype.name(), .place.field,
-        whole_numbers(*.dtype)
+        whole_weights(*.dtype)
     )]
     NotWhole {
         place: InputPlace,
@@ -625,8 +628,8 @@ impl PartialEq for External {
 }
 
 /// The numbers that a dtype of weights accepts.
-fn whole_numbers(dtype: Dtype) -> String {
-    let range = dtype.whole_numbers();
+fn whole_weights(dtype: Dtype) -> String {
+    let range = dtype.whole_weights();
     match dtype {
         Dtype::Bool => "0 or 1".to_owned(),
         _ => format!("whole numbers from {} to {}", range.start(), range.end()),

@@ -237,7 +237,10 @@ def stored(
             continue
         values = to_array(batch._data[name])
         if name == "rewards" and _is_one_number_each(rewards):
-            numbers = values[of_responses[:-1] + _last_places(batch)]
+            places = of_responses[:-1] + _last_places(batch)
+            numbers = np.zeros(len(places), values.dtype)
+            has_tokens = np.diff(of_responses) > 0
+            numbers[has_tokens] = values[places[has_tokens]]
             plain[name] = _Stored(ColumnKind("number", None, "float32", ()), numbers)
             continue
         if name == "loss_mask":

@@ -80,8 +80,9 @@ class Field:
         Write one number per row, such as an advantage, to ``"all"`` response tokens, to those that
         are ``"trained"`` (where ``loss_mask`` is not 0, or would not be if it is not given), or to
         the ``"last"``. All other positions hold `fill`. With merged turns, each turn's number goes
-        to its own tokens, and none to observations. A number without a token is an error, unless it
-        is for ``"all"`` of an empty response.
+        to its own tokens, and none to observations. A number for the last token of an empty
+        response is an error, as is NaN for tokens that are trained; if none of a row is, its number
+        is ignored.
     default
         The value of each token of a row that is None, or null in Arrow; with `spread`, the number
         of such a row. If None, such rows are errors.
@@ -302,7 +303,7 @@ def _joined(arrays: list[Any], dtype: Any) -> tuple[Any, Any]:
 
 
 def check_keys(fields: Any) -> None:
-    """Check that the argument ``fields`` is a mapping of strings.
+    """Check that the argument ``fields`` is a mapping of strings, and that each may be a key.
 
     A field ``loss_mask`` is refused, as its zeros would still train.
     """
@@ -317,6 +318,45 @@ def check_keys(fields: Any) -> None:
             "loss_mask=fc.Field(rows, align='sequence'), and for an output along sequences a field "
             "under another key"
         )
+    for key in fields:
+        check_key(key)
+
+
+LABELS = ("labels", "shift_labels")
+"""Keys of labels, which are written from the ids and the loss mask."""
+
+
+def check_key(key: str) -> None:
+    """Refuse a field that the batch would hide, or that a model would take for its labels."""
+    if key in LABELS:
+        raise ValueError(
+            f"fields has {key!r}, but labels are the ids of tokens that train, and -100 elsewhere; "
+            "pass labels='aligned' or 'shifted', with loss_mask=... for the tokens that train. "
+            "Other targets need another key, and fill=-100 if they are along sequences"
+        )
+    if key in reserved_keys():
+        raise ValueError(
+            f"fields has {key!r}, but batch.{key} is an attribute or method of every batch, which "
+            f"would hide the field; pass the field under another key, such as {other_key(key)!r}"
+        )
+
+
+def other_key(key: str) -> str:
+    """Return a key to suggest instead of a reserved one."""
+    return f"my_{key}"
+
+
+@functools.cache
+def reserved_keys() -> frozenset[str]:
+    """Return the public attributes and methods of batches, which keys of fields must not have.
+
+    Those of every mapping are no attributes to look for data in: a field ``values`` is read as
+    ``batch["values"]``.
+    """
+    from fastcollate.batch import Batch  # imports this module
+
+    names = {name for name in dir(Batch) if not name.startswith("_")} | {"model_inputs"}
+    return frozenset(names.difference(dir(Mapping)))
 
 
 def checked_fields(fields: Mapping[str, Any], array_type: str) -> list[tuple[Any, FieldSpec]]:

@@ -69,12 +69,11 @@ def padding_message(name: str, rows: Any, pad_token_id: int) -> str | None:
         least = LONG_RUN if is_few else SHARED_RUN if is_shared else RUN
         if longest >= least and len(flags) * share**longest < CHANCE:
             edge = "end" if side == "right" else "begin"
-            lengths = "lengths=..." if side == "right" else "lengths=..., side='left'"
             return (
                 f"{name} has {counted(len(block), 'row')} of {block.shape[1]} tokens, of which "
                 f"{padded:,} {edge} with up to {longest} tokens that are pad_token_id="
                 f"{pad_token_id}: if that is padding, it counts as tokens; take it out by "
-                f"fc.unpad({name}, {lengths})"
+                f"fc.unpad({name}, lengths=..., side={side!r})"
             )
     return None
 

@@ -18,7 +18,12 @@ from fastcollate.ingest.dataset_columns import (
     read_columns,
     shown_columns,
 )
-from fastcollate.ingest.fields import Field, PerRow, RoutedExperts
+from fastcollate.ingest.fields import (
+    Field,
+    PerRow,
+    RoutedExperts,
+    check_key,
+)
 from fastcollate.ingest.pairs import PAIR, arguments_of_pairs, joined
 from fastcollate.ingest.sample_keys import ARGUMENTS, COLUMNS, KEYS, Keys, read
 from fastcollate.ingest.sample_tokens import (
@@ -200,6 +205,7 @@ def checked_sources(fields: Mapping[str, Any]) -> dict[str, AnyField]:
                 "fc.RoutedExperts with the samples' key in place of the rows: "
                 f"fc.Field({key!r})"
             )
+        check_key(key)
         _sources(key, field)
     return dict(fields)
 

@@ -6,14 +6,24 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastcollate.arrays import checked_array, describe, is_array, of_bits, signed_like
+from fastcollate.arrays import (
+    checked_array,
+    describe,
+    is_array,
+    is_tensor,
+    of_bits,
+    signed_like,
+    to_tensor,
+)
+from fastcollate.ops.places import on_host, trained_mask
 
 if TYPE_CHECKING:
-    from fastcollate._fastcollate import Plan
+    from fastcollate.batch import Batch
 
 
-def broadcasted(plan: Plan, per_row: Any, on: str) -> Any:
+def broadcasted(batch: Batch, per_row: Any, on: str) -> Any:
     """See :meth:`fastcollate.Batch.broadcast`."""
+    plan = batch.plan
     if not isinstance(on, str) or on not in ("trained", "response"):
         raise ValueError(f"on is {on!r}; pass 'trained' or 'response'")
     if not is_array(per_row):
@@ -36,9 +46,12 @@ def broadcasted(plan: Plan, per_row: Any, on: str) -> Any:
     rows = np.repeat(np.arange(plan.num_rows), lens)
     rows, places = rows[places >= 0], places[places >= 0]
     shape = plan.leading_shape(of_sequence=False)
+    mask = trained_mask(batch) if on == "trained" else None
     if isinstance(per_row, np.ndarray):
         out = np.zeros(shape, per_row.dtype)
         out.reshape(-1)[places] = per_row[rows]
+        if mask is not None:
+            out[on_host(mask) == 0] = 0
         return out
     import torch
 
@@ -46,4 +59,7 @@ def broadcasted(plan: Plan, per_row: Any, on: str) -> Any:
     index = torch.from_numpy(places).to(per_row.device)
     zeros = signed_like(per_row.new_zeros(int(np.prod(shape))))
     out = zeros.index_copy(0, index, signed_like(values))
+    if mask is not None:
+        mask = mask if is_tensor(mask) else to_tensor(mask)
+        out = out.masked_fill((mask.to(out.device) == 0).reshape(-1), 0)
     return of_bits(out, per_row.dtype).reshape(shape)

@@ -11,7 +11,7 @@ import numpy as np
 from fastcollate._fastcollate import IGNORE_INDEX
 from fastcollate.arguments import checked_count, checked_int, counted
 from fastcollate.arrays import describe, is_array
-from fastcollate.ingest.fields import LOGPROBS, REWARDS
+from fastcollate.ingest.fields import LOGPROBS, LOSS_MASK, REWARDS
 from fastcollate.ops.findings import Finding, Findings
 from fastcollate.ops.places import RowPlaces, Spans, is_float, on_host, trained_mask
 from fastcollate.plan.packing import pack
@@ -38,10 +38,10 @@ def checked(batch: Batch, vocab_size: int | None, eos_token_id: Any) -> Findings
     findings = Findings()
     findings += _without_loss(facts)
     findings += _trained_first_tokens(facts)
+    findings += _bad_masks(facts)
     findings += _bad_numbers(facts)
     findings += _untrained_rewards(facts)
-    if vocab_size is not None:
-        findings += _outside_vocabulary(facts, vocab_size)
+    findings += _outside_vocabulary(facts, vocab_size)
     if ends is not None:
         findings += _cut_off(facts, ends)
     findings += _duplicates(facts)
@@ -173,6 +173,35 @@ def _trained_first_tokens(facts: _Facts) -> Iterator[Finding]:
         yield found.finding(kind, reason, advice.format(0))
 
 
+def _bad_masks(facts: _Facts) -> Iterator[Finding]:
+    """Find negative weights in the loss mask, and labels in its place.
+
+    Batches of frameworks' functions may be built with them.
+    """
+    batch, spans = facts.batch, facts.places.responses
+    table = batch.spec.table
+    if LOSS_MASK.key not in table or table[LOSS_MASK.key].align != "response":
+        return
+    mask, tokens = (on_host(one).reshape(-1) for one in (batch[LOSS_MASK.key], batch.targets))
+    # Labels are the tokens' ids or -100; 0 also stands where a mask has no value.
+    is_label = (mask == 0) | (mask == IGNORE_INDEX) | (mask == tokens)
+    is_odd = (mask != 0) & (mask != 1) & is_label
+    others = spans.counts_in(np.flatnonzero(~is_label), len(facts.counts))
+    rows, _, places = spans.located(np.flatnonzero(is_odd))
+    is_odd[:] = False
+    is_odd[places[others[rows] == 0]] = True
+    labels = set()
+    for found in facts.rows_with(is_odd, spans):
+        labels.add(found.row)
+        value, token = mask[found.place], tokens[found.place]
+        reason = f"loss_mask is {value:g} on the token {token}, as labels are"
+        yield found.finding("labels_as_mask", reason, "pass labels != -100 as the loss mask")
+    for found in facts.rows_with(mask < 0, spans):
+        if found.row not in labels:
+            reason = f"loss_mask is {mask[found.place]:.4g}, a negative weight"
+            yield found.finding("negative_mask", reason, "set it to 0 on tokens that do not train")
+
+
 def _bad_numbers(facts: _Facts) -> Iterator[Finding]:
     """Find NaN in any float output, and invalid log-probabilities."""
     batch = facts.batch
@@ -197,6 +226,12 @@ def _bad_numbers(facts: _Facts) -> Iterator[Finding]:
         if output.key != LOGPROBS.key or values.size != len(facts.mask):
             continue
         values = values.reshape(-1)
+        counts = spans.counts_in(np.flatnonzero(values), len(facts.counts))
+        for row in np.flatnonzero((counts == 0) & (facts.counts > 0) & facts.is_real).tolist():
+            length = counted(int(facts.places.response_lens[row]), "response token")
+            reason = f"{output.key} is 0, a probability of 1, on all of its {length}"
+            advice = "pass those that the sampler returned, or leave them out"
+            yield Finding("zero_logprobs", row, None, reason, advice)
         for found in facts.rows_with(values > POSITIVE, spans):
             reason = f"{output.key} has {values[found.place]:.4g}, a probability of more than 1"
             advice = "pass log-probabilities, not losses or logits"
@@ -224,17 +259,20 @@ def _untrained_rewards(facts: _Facts) -> Iterator[Finding]:
             yield found.finding("untrained_reward", reason, advice)
 
 
-def _outside_vocabulary(facts: _Facts, vocab_size: int) -> Iterator[Finding]:
-    """Find ids outside the vocabulary."""
+def _outside_vocabulary(facts: _Facts, vocab_size: int | None) -> Iterator[Finding]:
+    """Find ids outside the vocabulary, or below 0 if its size is not given."""
     ids, pad = facts.ids, facts.batch.spec.pad_token_id
     kind, advice = "outside_vocabulary", "use the tokenizer of the model, or its vocab_size"
+    limits = "from 0 on" if vocab_size is None else f"from 0 to {vocab_size - 1}"
     tokens = int(facts.places.written.lengths.sum())
-    if not 0 <= pad < vocab_size and tokens < len(ids):
-        reason = f"pad_token_id is {pad}, but ids go from 0 to {vocab_size - 1}"
+    if (pad < 0 or (vocab_size is not None and pad >= vocab_size)) and tokens < len(ids):
+        reason = f"pad_token_id is {pad}, but ids go {limits}"
         yield Finding(kind, None, None, reason, "pass another pad_token_id")
-    for found in facts.rows_with((ids < 0) | (ids >= vocab_size), facts.places.written):
-        reason = f"the id {ids[found.place]} is not from 0 to {vocab_size - 1}"
-        yield found.finding(kind, reason, advice)
+    is_outside = ids < 0 if vocab_size is None else (ids < 0) | (ids >= vocab_size)
+    for found in facts.rows_with(is_outside, facts.places.written):
+        reason = f"the id {ids[found.place]} is not {limits}"
+        is_label = ids[found.place] == IGNORE_INDEX
+        yield found.finding(kind, reason, "pass ids, not labels" if is_label else advice)
 
 
 def _cut_off(facts: _Facts, ends: list[int]) -> Iterator[Finding]:

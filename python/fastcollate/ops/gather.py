@@ -26,13 +26,19 @@ if TYPE_CHECKING:
 
 
 def gathered(
-    plan: Plan, x: Any, of: str, shift: str | None, missing: float | None, per: str, gaps: bool
+    plan: Plan,
+    x: Any,
+    of: str | None,
+    shift: str | None,
+    missing: float | None,
+    per: str,
+    gaps: bool,
 ) -> Ragged:
     """See :meth:`fastcollate.Batch.gather`."""
     check_bool("gaps", gaps)
     if not isinstance(per, str) or per not in ("row", "turn"):
         raise ValueError(f"per is {per!r}; pass 'row' or 'turn'")
-    if not isinstance(of, str) or of not in ("response", "sequence"):
+    if of is not None and (not isinstance(of, str) or of not in ("response", "sequence")):
         raise ValueError(f"of is {of!r}; pass 'response' or 'sequence'")
     if shift is None:
         if of == "sequence":
@@ -41,22 +47,23 @@ def gathered(
                 "holds the value of token p + 1, as log-probabilities of a model do, or "
                 "shift='none' if it holds that of token p"
             )
-        shift = "none"
-    if shift not in ("none", "next_token"):
+    elif shift not in ("none", "next_token"):
         raise ValueError(f"shift is {shift!r}; pass 'none' or 'next_token'")
+    is_shifted = shift == "next_token"
+    if is_shifted and of != "sequence":
+        raise ValueError(
+            f"shift is 'next_token', but of is {of!r}; pass of='sequence', or leave shift out"
+        )
     x = checked_array("x", x)
     missing = _checked_missing(missing, x)
-    is_shifted = shift == "next_token"
-    if is_shifted and of == "response":
-        raise ValueError(
-            "shift is 'next_token', but of is 'response'; pass of='sequence', or leave shift out"
-        )
+    if of is None:
+        _check_one_reading(plan, tuple(x.shape), shift)
+    of, shift = of or "response", shift or "none"
     leading = plan.leading_shape(of_sequence=of == "sequence")
-    width = leading[-1]
     found = tuple(x.shape)[: len(leading)]
     expected = [leading]
     if is_shifted:
-        expected.append((*leading[:-1], max(width - 1, 0)))
+        expected.append(_without_last(leading))
     if found not in expected:
         shapes = " or ".join(str(shape) for shape in expected)
         raise ValueError(
@@ -75,6 +82,28 @@ def gathered(
     )
     values = _at(flattened(x, len(leading)), places, missing)
     return Ragged(values, offsets_of(lens))
+
+
+def _without_last(leading: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a shape with one position less, as for the predictions of next tokens."""
+    return (*leading[:-1], max(leading[-1] - 1, 0))
+
+
+def _check_one_reading(plan: Plan, shape: tuple[int, ...], shift: str | None) -> None:
+    """Refuse values of responses that could be values of sequences, by their shape."""
+    responses = plan.leading_shape(of_sequence=False)
+    sequences = plan.leading_shape(of_sequence=True)
+    found = shape[: len(sequences)]
+    is_shorter = found == _without_last(sequences) and shift != "none"
+    if shape[: len(responses)] != responses or not (found == sequences or is_shorter):
+        return
+    widths = f"{sequences} or {_without_last(sequences)}"
+    raise ValueError(
+        f"of is None, but x has shape {shape}, which is that of response-aligned fields, "
+        f"{responses}, and one of those of values along input_ids, {widths}; pass of='response' if "
+        "x is aligned like batch.response_mask or batch.loss_mask, or of='sequence' with "
+        "shift='next_token' if x comes from a model, such as its log-probabilities"
+    )
 
 
 def _checked_missing(missing: Any, x: Any) -> float | None:

@@ -260,7 +260,7 @@ def _joined_if_short(rows: Any) -> Any:
 
 
 @suggests_names
-def unpad(x: Any, lengths: Any = None, *, mask: Any = None, side: Side = "right") -> Ragged:
+def unpad(x: Any, lengths: Any = None, *, mask: Any = None, side: Side | None = None) -> Ragged:
     r"""Remove the padding of rows, by their lengths or a mask.
 
     Parameters
@@ -275,7 +275,8 @@ def unpad(x: Any, lengths: Any = None, *, mask: Any = None, side: Side = "right"
         ``attention_mask`` or a ``loss_mask``. The kept tokens of a row need not be adjacent, as in
         ``x[mask]`` and flash-attn's ``unpad_input``.
     side
-        The side of padding, with `lengths`.
+        The side of the padding: ``"left"`` or ``"right"``. Required with `lengths`, unless each is
+        the whole width; a mask says where padding is.
 
     Returns
     -------
@@ -286,8 +287,9 @@ def unpad(x: Any, lengths: Any = None, *, mask: Any = None, side: Side = "right"
     Raises
     ------
     TypeError, ValueError
-        Neither `lengths` nor `mask`, or both; a number of rows that differs from that of `x`;
-        lengths beyond its width; a mask of another shape, or of other numbers than 0 and 1.
+        Neither `lengths` nor `mask`, or both; `lengths` of padded rows without `side`; a number of
+        rows that differs from that of `x`; lengths beyond its width; a mask of another shape, or of
+        other numbers than 0 and 1.
 
     Notes
     -----
@@ -301,12 +303,13 @@ def unpad(x: Any, lengths: Any = None, *, mask: Any = None, side: Side = "right"
     >>> fc.unpad(x, mask=[[1, 0, 1], [0, 0, 0]]).to_list()
     [[0, 6], []]
     """
-    check_choice("side", side, SIDES)
+    if side is not None:
+        check_choice("side", side, SIDES)
     if (lengths is None) == (mask is None):
         found = "None" if mask is None else "given"
         raise TypeError(f"lengths and mask are both {found}; pass one of them")
     if mask is not None:
-        if side != "right":
+        if side is not None:
             raise ValueError(f"side is {side!r}, but mask says where padding is; leave side out")
         return _masked(x, mask)
     if isinstance(x, (list, tuple)):
@@ -317,7 +320,10 @@ def unpad(x: Any, lengths: Any = None, *, mask: Any = None, side: Side = "right"
     if (beyond := lengths > width).any():
         row = int(beyond.argmax())
         raise _other_length(row, int(lengths[row]), width)
-    if (lengths == width).all():
+    if (is_padded := lengths < width).any():
+        row = int(is_padded.argmax())
+        _check_side(side, row, int(lengths[row]), width)
+    else:
         return ragged(x)
     columns = width - lengths if side == "left" else np.zeros(rows, np.int64)
     if lengths.sum() < SHORT_ROW * rows:
@@ -406,10 +412,21 @@ def _other_length(row: int, length: int, width: int) -> ValueError:
     )
 
 
-def _trimmed(rows: Sequence[Any], lengths: Any, side: str) -> list[Any]:
+def _check_side(side: str | None, row: int, length: int, width: int) -> None:
+    """Check that the side of a padded row is given: its tokens do not tell."""
+    if side is None:
+        raise ValueError(
+            f"side is None, but lengths[{row}] is {length} and x[{row}] has "
+            f"{counted(width, 'token')}; pass side='left' if padding comes before a row's tokens, "
+            "as in prompts of generation, or side='right' if it comes after them"
+        )
+
+
+def _trimmed(rows: Sequence[Any], lengths: Any, side: str | None) -> list[Any]:
     """Remove the padding of rows that are sequences, arrays or tensors."""
     checked = _lengths_of(len(rows), lengths).tolist()
     trimmed = []
+    widths = []
     for index, (row, length) in enumerate(zip(rows, checked, strict=True)):
         try:
             width = len(row)
@@ -417,5 +434,9 @@ def _trimmed(rows: Sequence[Any], lengths: Any, side: str) -> list[Any]:
             raise TypeError(f"x[{index}] is {describe(row)}; {EXPECTED}") from error
         if length > width:
             raise _other_length(index, length, width)
-        trimmed.append(row[:length] if side == "right" else row[width - length :])
+        widths.append(width)
+        trimmed.append(row[width - length :] if side == "left" else row[:length])
+    for index, (length, width) in enumerate(zip(checked, widths, strict=True)):
+        if length < width:
+            _check_side(side, index, length, width)
     return trimmed

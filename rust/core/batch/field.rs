@@ -2,6 +2,7 @@
 
 use super::outputs::{Alignment, Output, PadValue, ROUTER_PADDING_MASK, What};
 use crate::check::Check;
+use crate::column::Column;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::fill_number::Number;
@@ -77,16 +78,26 @@ pub enum Spread {
 }
 
 impl Spread {
-    /// The error for a number that no token of its row takes.
+    /// True if a number, none for a default, is lost in a row without a token to hold it.
+    pub fn loses(self, number: Option<f64>) -> bool {
+        match self {
+            // Numbers for all tokens of an empty set.
+            Self::All | Self::Trained | Self::OfOutput => false,
+            Self::Last => number.is_some(),
+            // The sum over the row is 0 with or without a token.
+            Self::LastOfRow => number != Some(0.0),
+        }
+    }
+
+    /// The error for a number that is lost.
     pub fn no_token(self, field: &str, row: usize, form: TokenForm) -> Error {
         let field = field.to_owned();
-        let tokens = match self {
-            Self::All => "the tokens of its response",
-            Self::Trained | Self::OfOutput => "the tokens of its row that train",
-            Self::Last => "the last response token of its row",
-            Self::LastOfRow => return Error::NoLastToken { field, row, form },
-        };
-        Error::NoTokenFor { field, row, tokens }
+        match self {
+            Self::LastOfRow => Error::NoLastToken { field, row, form },
+            Self::All | Self::Trained | Self::OfOutput | Self::Last => {
+                Error::NoTokenFor { field, row }
+            }
+        }
     }
 }
 
@@ -210,9 +221,31 @@ impl FieldSpec {
     pub fn check(&self) -> Check {
         match self.dtype {
             Some(dtype) if self.weighs && !dtype.is_float() => Check::Whole(dtype),
-            _ if self.weighs => Check::Number,
+            // Masks of any length are those of frameworks, which multiply by them.
+            _ if self.weighs && self.any_length => Check::Number,
+            _ if self.weighs => Check::Weight,
             _ => Check::None,
         }
+    }
+
+    /// Refuse a loss mask that is negative on a turn's prompt, as labels are. The values there are
+    /// not written, so others may be anything, such as NaN.
+    ///
+    /// # Errors
+    /// [`Error::Negative`], and errors of the column's rows.
+    pub fn check_prompt(&self, column: &dyn Column<f64>, turn: usize, len: usize) -> Result<()> {
+        if self.kind != FieldKind::Cut || !self.weighs {
+            return Ok(());
+        }
+        let mut values = [0.0; 1 << 10];
+        for from in (0..len).step_by(values.len()) {
+            let count = values.len().min(len - from);
+            match column.read(turn, from, &mut values[..count]) {
+                Ok(()) | Err(Error::Nan { .. } | Error::NotWhole { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
     }
 
     /// Check the number of values of the row at this index against its lengths.

@@ -108,25 +108,31 @@ impl FieldSpec {
                 (Some(batch.with_streams(&lens, true)), place)
             }
             FieldKind::Response | FieldKind::Cut if column.is_one_number_each() => {
-                let form = rows.turns.form();
-                match self.spread {
-                    Some(Spread::All) => (None, Place::Response),
-                    Some(Spread::Trained | Spread::OfOutput) => {
-                        (None, Place::Trained(placement.trained_responses(batch)))
+                let spread = self.spread.unwrap_or(Spread::LastOfRow);
+                let numbers = column.numbers().unwrap_or_default();
+                let given = |turn| column.is_given(turn).then(|| numbers[turn]);
+                let is_lost = |turn| spread.loses(given(turn));
+                let assembly = match spread {
+                    Spread::All | Spread::Trained | Spread::OfOutput => None,
+                    Spread::Last => Some(batch.on_last_tokens(is_lost)),
+                    Spread::LastOfRow => Some(batch.on_last_token(is_lost)),
+                };
+                let lost = |turn| spread.no_token(name, turn, rows.turns.form());
+                let place = match spread {
+                    Spread::Trained | Spread::OfOutput => {
+                        Place::Trained(placement.trained_responses(batch))
                     }
-                    Some(Spread::Last) => {
-                        let is_given = |turn| column.is_given(turn);
-                        let lost = |turn| Spread::Last.no_token(name, turn, form);
-                        let assembly = batch.on_last_tokens(is_given).map_err(lost)?;
-                        (Some(assembly), Place::Response)
-                    }
-                    Some(Spread::LastOfRow) | None => {
-                        (Some(batch.on_last_token(name, form)?), Place::Response)
-                    }
-                }
+                    Spread::All | Spread::Last | Spread::LastOfRow => Place::Response,
+                };
+                (assembly.transpose().map_err(lost)?, place)
             }
             FieldKind::Cut => {
                 rows.turns.check_stream_lens(name, &lens, false)?;
+                for row in batch.rows() {
+                    if let Some(turn) = row.source {
+                        self.check_prompt(column, turn, row.prompt_len)?;
+                    }
+                }
                 (Some(batch.after_prompts(rows.turns)), Place::Response)
             }
             FieldKind::Response if !self.any_length => {

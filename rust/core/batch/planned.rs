@@ -89,7 +89,7 @@ pub struct Array {
 
 impl Request<'_> {
     /// Plan a batch: all errors in lengths and dimensions are found here. Values are read only if
-    /// they have no place, or to choose a dtype.
+    /// they have no place, to choose a dtype, or to refuse NaN among numbers of rows.
     ///
     /// # Errors
     /// Inputs that do not fit together, and errors of the columns.
@@ -145,15 +145,7 @@ impl Request<'_> {
             assembly: mask.field.assembly.clone(),
             dtype: mask.field.dtype,
         });
-        let form = rows.turns.form();
-        check_trained(
-            self.fields,
-            columns,
-            rows.read(),
-            placement,
-            mask.as_ref(),
-            form,
-        )?;
+        check_trained(self.fields, columns, rows.read(), placement, mask.as_ref())?;
         let chunks = self.cp.map(|rank| rank.chunks(placement)).transpose()?;
         let mut planner = Planner {
             request: self,

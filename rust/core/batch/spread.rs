@@ -3,56 +3,77 @@
 use super::arrays::LossMask;
 use super::{FieldSpec, Spread};
 use crate::column::{Column, FieldColumn};
-use crate::error::Result;
-use crate::plan::{Assembly, Placement, Segment, TokenForm};
+use crate::error::{Error, InputPlace, Result};
+use crate::plan::{Assembly, Placement, Segment};
 
 /// Loss mask values read at a time.
 const CHUNK: usize = 1 << 12;
 
-/// Refuse a row's number if no token of the row trains.
+/// Refuse a turn's number if it is NaN and a token of the turn trains; elsewhere it is not written.
 ///
 /// # Errors
-/// [`NoTokenFor`](crate::Error::NoTokenFor), and errors of the loss mask.
+/// [`Error::Nan`], and errors of the loss mask.
 pub(super) fn check_trained(
     fields: &[&FieldSpec],
     columns: &[&mut dyn FieldColumn],
     assembly: &Assembly,
     placement: &Placement,
     mask: Option<&LossMask>,
-    form: TokenForm,
 ) -> Result<()> {
     let written = fields.iter().filter(|field| field.is_written());
-    let mut spread = written.zip(columns).filter(|(field, column)| {
-        field.spread == Some(Spread::Trained) && column.is_one_number_each()
-    });
     let mut trains: Option<Vec<bool>> = None;
-    spread.try_for_each(|(field, column)| {
+    for (field, column) in written.zip(columns) {
+        let numbers = match field.spread {
+            Some(Spread::Trained) => column.numbers().unwrap_or_default(),
+            _ => continue,
+        };
+        let is_nan = |turn: &usize| numbers[*turn].is_nan();
+        let mut nans = (0..numbers.len()).filter(is_nan).peekable();
+        if nans.peek().is_none() {
+            continue;
+        }
         let trains = match &trains {
             Some(trains) => trains,
-            None => trains.insert(rows_that_train(columns, assembly, placement, mask)?),
+            None => trains.insert(turns_that_train(
+                numbers.len(),
+                columns,
+                assembly,
+                placement,
+                mask,
+            )?),
         };
-        let lost = { assembly.rows().iter().zip(trains) }
-            .filter(|(row, trains)| !row.is_padding && !**trains)
-            .filter_map(|(row, _)| row.source);
-        match { lost }.find(|&turn| column.is_given(turn)) {
-            None => Ok(()),
-            Some(row) => Err(Spread::Trained.no_token(&field.name, row, form)),
+        if let Some(row) = nans.find(|&turn| trains[turn]) {
+            let field = field.name.clone();
+            let position = None;
+            let place = InputPlace {
+                field,
+                row,
+                position,
+            };
+            return Err(Error::Nan { place });
         }
-    })
+    }
+    Ok(())
 }
 
-/// Flags of the rows with a token that trains.
-fn rows_that_train(
+/// Flags of the turns with a token that trains.
+fn turns_that_train(
+    count: usize,
     columns: &[&mut dyn FieldColumn],
     assembly: &Assembly,
     placement: &Placement,
     mask: Option<&LossMask>,
 ) -> Result<Vec<bool>> {
-    let mut trains = vec![false; assembly.rows().len()];
+    let mut trains = vec![false; count];
     for segment in placement.trained_responses(assembly).segments() {
-        if !trains[segment.row] {
-            trains[segment.row] = match mask {
-                None => segment.len > 0,
+        let pieces = assembly.pieces(segment.row);
+        let index = pieces.partition_point(|piece| piece.end() <= segment.from);
+        let Some(piece) = pieces.get(index).filter(|_| segment.len > 0) else {
+            continue;
+        };
+        if !trains[piece.turn] {
+            trains[piece.turn] = match mask {
+                None => true,
                 Some(mask) => {
                     let own = mask.assembly.as_ref().unwrap_or(assembly);
                     weighs(mask, columns[mask.column], own, segment)?

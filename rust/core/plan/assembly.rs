@@ -264,8 +264,9 @@ impl Assembly {
     /// the value of the last turn in the row.
     ///
     /// # Errors
-    /// [`Error::NoLastToken`] for a row without a response token of any turn.
-    pub fn on_last_token(&self, field: &str, form: TokenForm) -> Result<Self> {
+    /// The last turn of the first row without a response token of any turn, if that turn's value
+    /// `is_lost` then.
+    pub fn on_last_token(&self, is_lost: impl Fn(usize) -> bool) -> Result<Self, usize> {
         let last_tokens = self.rows.iter().enumerate().map(|(index, row)| {
             let Some(turn) = row.source else {
                 return Ok(None);
@@ -278,14 +279,11 @@ impl Assembly {
                     len: 1,
                     ..*last
                 })),
-                None => Err(Error::NoLastToken {
-                    field: field.to_owned(),
-                    row: turn,
-                    form,
-                }),
+                None if is_lost(turn) => Err(turn),
+                None => Ok(None),
             }
         });
-        let pieces = last_tokens.collect::<Result<Vec<_>>>()?;
+        let pieces = last_tokens.collect::<Result<Vec<_>, _>>()?;
         Ok(Self::of_rows(self.rows.iter().copied().zip(pieces)))
     }
 
@@ -293,8 +291,8 @@ impl Assembly {
     /// values of turns without a token there are left out.
     ///
     /// # Errors
-    /// The last turn of the first row without any value, if that turn's value `is_given`.
-    pub fn on_last_tokens(&self, is_given: impl Fn(usize) -> bool) -> Result<Self, usize> {
+    /// The last turn of the first row without any value, if that turn's value `is_lost` then.
+    pub fn on_last_tokens(&self, is_lost: impl Fn(usize) -> bool) -> Result<Self, usize> {
         let (mut pieces, mut piece_offsets) = (Vec::new(), vec![0]);
         for (index, row) in self.rows.iter().enumerate() {
             let first = pieces.len();
@@ -312,7 +310,7 @@ impl Assembly {
             }
             if pieces.len() == first
                 && !row.is_padding
-                && let Some(turn) = row.source.filter(|&turn| is_given(turn))
+                && let Some(turn) = row.source.filter(|&turn| is_lost(turn))
             {
                 return Err(turn);
             }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fastcollate::batch::{FieldSpec as Field, Spread};
+use fastcollate::batch::FieldSpec as Field;
 use fastcollate::plan::{Along, TokenForm};
 use fastcollate::{
     AnyColumn, Check, Column as _, Dtype, Error as Core, FieldColumn as _, WholeNumbers, bf16, f16,
@@ -364,12 +364,11 @@ impl<'py> Array<'py> {
             || row.is_exact_instance_of::<PyFloat>()
             || row.is_exact_instance_of::<PyInt>();
         if let Some(spread) = field.spread.filter(|_| is_number) {
-            let is_lost = response == 0 && !row.is_none() && spread != Spread::All;
-            let lost = || spread.no_token(name, index, form);
-            return if is_lost {
-                Err(lost().into())
-            } else {
-                Ok(None)
+            // An integer beyond floats is not 0.
+            let number = (!row.is_none()).then(|| row.extract().unwrap_or(f64::INFINITY));
+            return match response == 0 && spread.loses(number) {
+                true => Err(spread.no_token(name, index, form).into()),
+                false => Ok(None),
             };
         }
         if row.is_none() && !matches!(missing, Missing::NoRow) {
@@ -394,6 +393,7 @@ impl<'py> Array<'py> {
         }?;
         let found = row.lens()[0];
         field.check_row(index, lens, found, form)?;
+        field.check_prompt(&row, 0, prompt)?;
         let from = match field.along() {
             Along::Response => 0,
             Along::Sequence => prompt,

@@ -211,5 +211,12 @@ def _labels(rows: list[Any], weights: list[Any]) -> list[list[int]]:
 
 
 def _per_token(values: Any, count: int) -> Any:
-    """Return a value for each response token: a number per row is put on the last."""
+    """Return a value for each response token: a number per row is put on the last.
+
+    0 needs no token.
+    """
+    if is_number(values) and count == 0:
+        if values != 0:
+            raise ValueError(f"there is no token to put {values} on")
+        return []
     return [*[0.0] * (count - 1), values] if is_number(values) else readable(values)

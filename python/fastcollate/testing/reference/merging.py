@@ -395,10 +395,11 @@ def masked_rewards_loops(merged: MergedTurns, rewards: Field) -> int:
 def _last_number(row: MergedRow, number: Any) -> list[Any]:
     """Put a number on the last token of a row that was sampled."""
     sampled = [position for position, origin in enumerate(row.origins) if origin is not None]
-    if not sampled:
+    if not sampled and number != 0:
         raise ValueError(f"the row of turn {row.source} has no token to put {number} on")
     values: list[Any] = [0.0] * len(row.origins)
-    values[sampled[-1]] = number
+    if sampled:
+        values[sampled[-1]] = number
     return values
 
 

@@ -163,8 +163,7 @@ def _picked_field(field: Any, picks: Any) -> Any:
             if is_padding and row >= 0:
                 chosen[index] = np.full((len(rows[row]), *trailing), gap)
     if isinstance(field.rows, Spread):
-        given = [row >= 0 and not padding and field.rows.given[row] for row, padding in picks]
-        chosen = Spread.of(chosen, given)
+        chosen = Spread(chosen)
     return dataclasses.replace(field, rows=chosen)
 
 

@@ -13,16 +13,7 @@ from fastcollate.testing.reference.reading import is_number, readable, rows_of
 
 
 class Spread(list[Any]):
-    """Values per token of rows that had one number each, and a flag per row that had one."""
-
-    given: list[bool]
-
-    @classmethod
-    def of(cls, rows: Sequence[Any], given: Sequence[bool]) -> Spread:
-        """Return rows with their flags."""
-        spread = cls(rows)
-        spread.given = list(given)
-        return spread
+    """Values per token of rows that had one number each."""
 
 
 def numbers_as_field(
@@ -57,7 +48,7 @@ def values_per_token(
     """Return a `fastcollate.Field` with a value for each of its tokens.
 
     Numbers that are spread onto trained tokens are on all tokens of the response, as `Spread`. A
-    number without a token is an error in some rows, or in all.
+    number for the last token of an empty response is an error in some rows, or in all.
     """
     if type(field).__name__ != "Field" or isinstance(field.rows, Spread):
         return field
@@ -77,7 +68,7 @@ def values_per_token(
         else:
             values.append([number] * count)
     if field.spread == "trained":
-        return dataclasses.replace(field, rows=Spread.of(values, given), default=None)
+        return dataclasses.replace(field, rows=Spread(values), default=None)
     return dataclasses.replace(field, rows=values, spread=None, default=None)
 
 
@@ -102,14 +93,14 @@ def filled(field: Any, lens: Sequence[int]) -> Any:
 
 
 def on_trained(key: str, field: Any, weights: Sequence[Sequence[Any]]) -> Any:
-    """Return a field of numbers that are only on tokens of nonzero weight."""
+    """Return a field of numbers on tokens of nonzero weight only, where NaN is an error."""
     if type(field).__name__ != "Field" or field.spread != "trained":
         return field
     rows = []
     for index, (row, of_row) in enumerate(zip(field.rows, weights, strict=True)):
         trains = [np.float32(weight) != 0 for weight in of_row]
-        if field.rows.given[index] and not any(trains):
-            raise ValueError(f"{key}[{index}] is a number, but nothing in its row trains")
+        if any(one and value != value for value, one in zip(row, trains, strict=True)):
+            raise ValueError(f"a number of {key} in row {index} is NaN")
         rows.append(
             [
                 value if one else held(field, field.fill)
@@ -144,8 +135,7 @@ def merged_spread(field: Any, rows: Sequence[Any]) -> Any:
                 values[place] = numbers[turn]
         columns.append(values)
     if field.spread == "trained":
-        of_rows = [given[row.source] for row in rows]
-        return dataclasses.replace(field, rows=Spread.of(columns, of_rows), default=None)
+        return dataclasses.replace(field, rows=Spread(columns), default=None)
     return dataclasses.replace(field, rows=columns, spread=None, default=None)
 
 

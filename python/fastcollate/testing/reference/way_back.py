@@ -133,14 +133,17 @@ def _joined(
     return np.array(values, x.dtype).reshape(len(values), *trailing), np.array(offsets, np.int64)
 
 
-def broadcast_loops(batch: Mapping[str, Any] | Grids, per_row: Any) -> Array:
-    """Put each row's number on all of its response tokens, and 0 on padding."""
+def broadcast_loops(batch: Mapping[str, Any] | Grids, per_row: Any, mask: Any = None) -> Array:
+    """Put each row's number on its response tokens, and 0 on padding.
+
+    With a mask, which has the shape of the result, only where it is not 0.
+    """
     per_row = readable(per_row)
     answers = _grids(batch).answers
     out: Array = np.zeros(answers.shape, per_row.dtype)
     for row, places in enumerate(answers.places):
         for place in places:
-            if place is not None:
+            if place is not None and (mask is None or readable(mask)[place] != 0):
                 out[place] = per_row[row]
     return out
 

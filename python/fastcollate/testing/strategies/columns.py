@@ -57,7 +57,7 @@ def _ragged_padded(values: Array, lens: list[int]) -> Any:
     table = np.full((len(lens), max(lens) + 1), 77, values.dtype)
     for out, row in zip(table, _rows(values, lens), strict=True):
         out[: len(row)] = row
-    return fc.unpad(table, lengths=lens)
+    return fc.unpad(table, lengths=lens, side="right")
 
 
 def _nested(values: Array, lens: list[int]) -> Any:

@@ -27,7 +27,7 @@ class Rollouts(NamedTuple):
 Family: TypeAlias = Callable[[np.random.Generator, int], list[Any]]
 
 _INT64 = np.iinfo(np.int64)
-_MIXED: list[Number] = [0, 1, True, False, 0.5, -0.0, 2**24 + 1, -3]
+_MIXED: list[Number] = [0, 1, True, False, 0.5, -0.0, 2**24 + 1, 3]
 _BITS: list[Number] = [0, 1, True, False, 0.0, 1.0, -0.0]
 # Halfway between two float32, over the largest, under the smallest, and denormal there.
 _ROUNDED = [1 + 2**-24, 1 + 3 * 2**-24, 1e300, 3.4028236e38, 1e-300, 1e-40]
@@ -42,8 +42,8 @@ _TOKENS: dict[str, Family] = {
 _MASKS: dict[str, Family] = {
     "zeros and ones": lambda rng, n: rng.integers(0, 2, n).tolist(),
     "booleans": lambda rng, n: (rng.random(n) < 0.5).tolist(),
-    "eighths": lambda rng, n: (rng.integers(-128, 128, n) / 8).tolist(),
-    "normal": lambda rng, n: rng.standard_normal(n).tolist(),
+    "eighths": lambda rng, n: (rng.integers(0, 128, n) / 8).tolist(),
+    "normal": lambda rng, n: abs(rng.standard_normal(n)).tolist(),
     "mixed types": lambda rng, n: [_MIXED[i] for i in rng.integers(0, len(_MIXED), n)],
 }
 _WHOLE: dict[str, Family] = {
@@ -54,11 +54,14 @@ _WHOLE: dict[str, Family] = {
 }
 _COUNTS: dict[str, Family] = {
     **_WHOLE,
-    "counts": lambda rng, n: rng.integers(-(2**20), 2**20, n).tolist(),
-    "whole floats": lambda rng, n: rng.integers(-128, 128, n).astype(float).tolist(),
+    "counts": lambda rng, n: rng.integers(0, 2**20, n).tolist(),
+    "whole floats": lambda rng, n: rng.integers(0, 128, n).astype(float).tolist(),
 }
 _NUMBERS: dict[str, Family] = {
     **_MASKS,
+    "eighths": lambda rng, n: (rng.integers(-128, 128, n) / 8).tolist(),
+    "normal": lambda rng, n: rng.standard_normal(n).tolist(),
+    "mixed signs": lambda rng, n: [(-1) ** i * _MIXED[i % 8] for i in rng.integers(0, 16, n)],
     "not finite": lambda rng, n: rng.choice([np.inf, -np.inf, np.nan, -0.0, 1.5], n).tolist(),
     "rounded": lambda rng, n: rng.choice(_ROUNDED, n).tolist(),
 }
@@ -87,7 +90,8 @@ def rollouts(
     max_long_len
         The same for the one long row that some batches have.
     nan_in_masks
-        If True, a loss mask may hold NaN and infinity, as rewards and log-probabilities may.
+        If True, a loss mask may hold NaN, infinity and negative numbers, as rewards and
+        log-probabilities may.
 
     Returns
     -------
