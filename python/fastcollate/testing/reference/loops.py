@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -48,7 +48,7 @@ def build_batch_loops(
     fields: Mapping[str, Any] | None = None,
     uids: Any | None = None,
     trajectory_ids: Any | None = None,
-    position_ids: str | bool | None = None,
+    position_ids: str | Literal[False] | None = None,
     labels: str | None = None,
     layout: Any = "left",
     bins: Any | None = None,
@@ -125,10 +125,10 @@ def build_batch_loops(
 
     batch: dict[str, Any] = {"input_ids": _ints(tokens, rows, pad_token_id)}
     if layout == "packed":
-        batch |= packed_outputs(packing, tokens, position_ids)
+        batch |= packed_outputs(packing, tokens, position_ids or None)
         batch["response_mask"] = _mask(answers, is_padding)
     elif layout == "tree":
-        batch |= tree_outputs(tree, rows, position_ids)
+        batch |= tree_outputs(tree, rows, position_ids or None)
         if any(is_of_streams(field) for field in (fields or {}).values()):
             batch |= stream_offsets(tree)
     elif layout == "jagged":
@@ -139,7 +139,7 @@ def build_batch_loops(
         position_ids = "zero"
     if position_ids is False:
         batch.pop("position_ids", None)
-    elif position_ids is not None and layout not in ("packed", "tree"):
+    elif position_ids and layout not in ("packed", "tree"):
         batch["position_ids"] = positions(tokens, list(map(range, tokens.lens)), position_ids)
 
     per_token = {
