@@ -241,7 +241,6 @@ def test_names_that_are_in_modules(module):
 @pytest.mark.parametrize(
     ("hint", "names"),
     [
-        (option_types.PositionIds, _fastcollate.POSITION_IDS),
         (layouts.Shift, _fastcollate.SHIFTS),
         (layouts.PaddingAs, _fastcollate.PADDING_AS),
         (merging.Policy, _fastcollate.POLICIES),
