@@ -779,8 +779,8 @@ class Batch(Mapping[str, Any], Generic[Array]):
 
         Notes
         -----
-        Trained tokens are those whose ``loss_mask`` is not 0; without a loss mask, sampled tokens
-        that a token predicts. If the mask is on a device, this call synchronizes.
+        Trained tokens are those whose ``loss_mask`` is not 0. If the mask is on a device, this call
+        synchronizes.
 
         Examples
         --------
@@ -848,7 +848,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
 
         ``(x - mean) / sqrt(max(var, 1e-8))``, with the population variance, over the trained tokens
         of the real rows within each boundary: those where ``loss_mask`` is not 0 (weights only
-        select), or ``response_mask`` if there is no loss mask.
+        select).
 
         Parameters
         ----------
@@ -903,9 +903,9 @@ class Batch(Mapping[str, Any], Generic[Array]):
         Returns
         -------
         LossNormalizers
-            ``tokens``, float64 (mini-batches,): the sum of ``loss_mask`` over real rows (of
-            ``response_mask`` if there is no loss mask); and ``rows``, int64 (mini-batches,): the
-            number of real rows, masked ones included. NumPy arrays. 1 instead of 0, so that the
+            ``tokens``, float64 (mini-batches,): the sum of ``loss_mask`` over real rows; and
+            ``rows``, int64 (mini-batches,): the number of real rows, masked ones included. NumPy
+            arrays. 1 instead of 0, so that the
             loss of an empty mini-batch is 0 and not NaN.
 
         Raises
