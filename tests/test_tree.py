@@ -123,7 +123,7 @@ def test_positions_look_at_ancestors_and_themselves(drawn, array_type):
     ends = np.asarray(batch["subtree_end"])
     query, key = np.mgrid[:width, :width]
     assert np.array_equal((key <= query) & (query < ends[:, None, :]), expected)
-    assert np.array_equal(np.asarray(batch.dense_mask())[:, 0], expected)
+    assert np.array_equal(np.asarray(batch.dense_mask("bool"))[:, 0], expected)
     assert np.array_equal(np.asarray(batch.subtree_end), ends)
 
 
@@ -429,7 +429,7 @@ def test_a_collator_attaches_a_mask(array_type):
     collate = fc.Collator(pad_token_id=0, layout="tree", mask="dense", array_type=array_type)
     batch = pickle.loads(pickle.dumps(collate))(samples)
     plain = build(layout="tree")
-    assert list(batch) == [*plain, "attention_mask"]
+    assert list(batch) == ["input_ids", "attention_mask", "position_ids", "use_cache"]
     assert np.array_equal(batch["attention_mask"], plain.dense_mask())
     assert batch.to_layout("left").input_ids.tolist() == plain.to_layout("left").input_ids.tolist()
     assert "mask='dense'" in repr(collate)
@@ -481,8 +481,6 @@ def test_a_chain_of_prefixes_takes_no_memory_of_its_square():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"layout": "tree"}, r"layout is .* and mask is None.* pass mask='dense' or 'block'"),
-        ({"layout": fc.Tree(8)}, r"capacity=8.* and mask is None"),
         ({"layout": "tree", "mask": "sparse"}, "mask is 'sparse'; pass 'dense', 'block'"),
         ({"mask": "dense"}, "batches with layout='left' have an attention_mask; leave mask out"),
         ({"layout": "tree", "mask": "block", "array_type": "numpy"}, "pass mask='dense', or"),
