@@ -888,6 +888,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
         In a batch made from a mapping the mask is the key ``loss_mask``, else ``response_mask``,
         else all tokens that ``response_offsets`` count.
         """
+        self._check_whole()
         return normalized(self, advantages, plan, per)
 
     def loss_normalizers(self, plan: StepPlan) -> LossNormalizers:
@@ -915,6 +916,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
         ValueError, TypeError
             If the plan is of another batch, or no step plan.
         """
+        self._check_whole()
         return loss_normalizers(self, plan)
 
     def to_layout(

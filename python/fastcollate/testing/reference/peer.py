@@ -68,6 +68,8 @@ def build_batch_numpy(
         "attention_mask": _ones_from(starts, width),
         "response_mask": _ones_from((response_width - response_lens).tolist(), response_width),
     }
+    if loss_mask is None:
+        batch["loss_mask"] = batch["response_mask"].astype(np.float32)
     given = given_fields(
         rewards=rewards, loss_mask=loss_mask, logprobs=logprobs, advantages=advantages
     )
@@ -79,8 +81,6 @@ def build_batch_numpy(
             for out, values in zip(padded, field, strict=True):
                 out[response_width - len(values) :] = assignable(values, np.float32)
         batch[key] = padded
-    if loss_mask is None:
-        batch["loss_mask"] = batch["response_mask"].astype(np.float32)
     # Nothing predicts the first token of a row without a prompt.
     headless = np.flatnonzero((prompt_lens == 0) & (response_lens > 0))
     batch["loss_mask"][headless, response_width - response_lens[headless]] = 0
