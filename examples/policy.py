@@ -25,7 +25,7 @@ def response_log_probs(policy: nn.Module, batch: fc.Batch) -> Tensor:
     ids, positions = batch.input_ids, batch.position_ids
     if "predictors" in batch:  # a tree: the output layer runs only on positions of the loss
         read, index = batch.loss_positions()
-        log_probs: Tensor = policy(ids, positions, batch.dense_mask(), read)
+        log_probs: Tensor = policy(ids, positions, batch.dense_mask(torch.bool), read)
         return log_probs[index, batch.targets]
     places = torch.arange(ids.numel(), device=ids.device).view_as(ids)
     if "sequence_ids" in batch:
