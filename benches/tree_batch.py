@@ -80,8 +80,8 @@ def as_lists(columns: dict[str, Any]) -> dict[str, Any]:
 def figures(effort: Effort, columns: dict[str, Any]) -> Figures:
     """Measure a batch of rows in both layouts."""
     prompts, responses = columns["prompts"], columns["responses"]
-    fields = {"advantages": fc.Field(columns["logprobs"])}
-    build = partial(fc.build_batch, **columns, fields=fields, pad_token_id=0, array_type="numpy")
+    inputs = {**columns, "advantages": columns["logprobs"]}
+    build = partial(fc.build_batch, **inputs, pad_token_id=0, array_type="numpy")
     plan = fc.planning.prefix_tree(prompts, responses)
     tree = partial(build, layout=fc.Tree(plan=plan.pack(CAPACITY)))
     packed = partial(build, layout=fc.Packed(plan=fc.planning.pack(plan.lengths, CAPACITY)))

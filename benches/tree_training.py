@@ -64,7 +64,7 @@ def of_rows(effort: Effort, groups: int, half: int) -> Figures:
         "packed": partial(update, packed),
         "tree": partial(update, tree),
         "build": partial(fc.build_batch, **columns, pad_token_id=0, layout=fc.Tree(capacity)),
-        "mask": partial(tree.dense_mask, torch.bool),
+        "mask": partial(tree.dense_mask, "bool"),
     }
     times = effort.run(calls)
     tokens = sum(map(len, columns["prompts"] + columns["responses"]))
@@ -90,7 +90,7 @@ def samples(groups: int, half: int) -> dict[str, Any]:
         "responses": list(responses),
         "loss_mask": list(np.ones_like(responses)),
         "logprobs": list(np.full(responses.shape, -np.log(VOCABULARY))),
-        "fields": {"advantages": fc.Field(rng.standard_normal(responses.shape).tolist())},
+        "advantages": rng.standard_normal(responses.shape).tolist(),
         "array_type": "torch",
     }
 
@@ -98,7 +98,7 @@ def samples(groups: int, half: int) -> dict[str, Any]:
 def loss_of(policy: Policy, batch: fc.Batch) -> torch.Tensor:
     """Return the loss of the example trainer."""
     read, index = batch.loss_positions()
-    found = policy(batch.input_ids, batch.position_ids, batch.dense_mask(torch.bool), read)
+    found = policy(batch.input_ids, batch.position_ids, batch.dense_mask("bool"), read)
     return policy_loss(found[index, batch.targets], batch, float(batch.loss_mask.sum()))
 
 

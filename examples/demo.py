@@ -231,10 +231,9 @@ def train_step(
         uids=rollouts.uids,
         trajectory_ids=rollouts.trajectory_ids,
         merge=plan,
-        position_ids="zero",
     )
     trained = batch.loss_mask != 0
-    weights = batch.broadcast(group_advantages(batch))[trained]
+    weights = (batch.broadcast(group_advantages(batch)) * batch.loss_mask)[trained]
 
     torch.manual_seed(0)
     policy = Policy(vocab_size, max_positions=batch.input_ids.shape[1])

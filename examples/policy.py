@@ -19,13 +19,14 @@ def response_log_probs(policy: nn.Module, batch: fc.Batch) -> Tensor:
     policy
         A :class:`Policy`.
     batch
-        Left-padded, packed with ``shift="next_token"``, or a tree; with ``position_ids="zero"``. In
-        a tree, values of tokens that do not train are undefined.
+        Left-padded, packed with ``shift="next_token"`` and ``position_ids="zero"`` (or positions of
+        padding could exceed the policy's), or a tree. In a tree, values of tokens that do not train
+        are undefined.
     """
     ids, positions = batch.input_ids, batch.position_ids
     if "predictors" in batch:  # a tree: the output layer runs only on positions of the loss
         read, index = batch.loss_positions()
-        log_probs: Tensor = policy(ids, positions, batch.dense_mask(torch.bool), read)
+        log_probs: Tensor = policy(ids, positions, batch.dense_mask("bool"), read)
         return log_probs[index, batch.targets]
     places = torch.arange(ids.numel(), device=ids.device).view_as(ids)
     if "sequence_ids" in batch:

@@ -138,7 +138,7 @@ def batches():
         "entropy": [[0.5] * len(row) for row in sequences],
         "top": [np.zeros((len(row), 20), np.int32) for row in responses],
         "routes": [np.zeros((len(row), 2, 2), np.uint8) for row in responses],
-        "difficulty": [0.5] * 24, "names": ["a"] * 24,
+        "difficulty": [0.5] * 24, "coefs": [0.1] * 24, "names": ["a"] * 24,
         "images": [np.zeros((row % 3, 4), np.float32) for row in range(24)],
         "per_row_advantages": torch.ones(24), "pad_token_id": 0,
         "prompt": [1, 2], "response": [3, 4], "mask": [1, 1],
@@ -240,11 +240,11 @@ def trees():
     }  # fmt: skip
 
 
-def with_positions(names):
-    """Return a batch whose positions count real tokens."""
+def with_masks(names):
+    """Return a batch of the page's rows, of which all tokens train."""
     masks = [[1] * len(row) for row in names["responses"]]
     rows = some(names, "prompts", "responses") | {"loss_mask": masks} | {"pad_token_id": 0}
-    return {"batch": fc.build_batch(**rows, position_ids="zero")}
+    return {"batch": fc.build_batch(**rows)}
 
 
 def trl():
@@ -312,7 +312,7 @@ BEFORE = {
         "old": names["sampled"],
         "advantages": [1.0] * 24,
     },
-    ("docs/batches.md", "def model_logprobs"): with_positions,
+    ("docs/batches.md", "def model_logprobs"): with_masks,
     ("docs/batches.md", "fc.pad(rows"): lambda names: {
         "rows": names["ids"],
         "lens": [len(row) for row in names["ids"]],

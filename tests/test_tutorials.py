@@ -2,6 +2,7 @@
 
 import ast
 import copy
+import functools
 import re
 import sys
 import textwrap
@@ -109,7 +110,7 @@ def packed_loop():
     """Return the script after the changes of the page."""
     code = (EXAMPLES / "tutorials" / "grpo_loop.py").read_text("utf-8")
     changes = blocks((DOCS / "grpo_loop.md").read_text("utf-8"), "diff")
-    assert len(changes) == 2
+    assert len(changes) == 1
     for change in changes:
         lines = change.splitlines(keepends=True)
         before = "".join(line[1:] for line in lines if line[0] == "-")
@@ -250,7 +251,7 @@ def test_the_packed_loss_is_that_of_conversations_one_by_one():
         count += trained.sum()
     expected = outcome(model, expected / count)
     for collate in sft_packing.PADDED, sft_packing.PACKED:
-        loss = model(**collate(samples), use_cache=False).loss
+        loss = model(**collate(samples)).loss
         assert_same(outcome(model, loss), expected)
 
 
@@ -268,7 +269,10 @@ def test_trees():
     assert positions[0] > positions[1] > 5 * positions[2]
 
 
-def test_the_loss_of_a_tree_is_that_of_rows_one_by_one():
+def test_the_loss_of_a_tree_is_that_of_rows_one_by_one(monkeypatch):
+    # torch's scaled_dot_product_attention misreads a float32 mask beside float64.
+    in_float64 = functools.partialmethod(fc.Batch.model_inputs, dtype="float64")
+    monkeypatch.setattr(fc.Batch, "model_inputs", in_float64)
     torch.manual_seed(0)
     model = trees.make_model().double()
     columns = {name: rows[:6] for name, rows in trees.load_columns().items()}
@@ -280,7 +284,7 @@ def test_the_loss_of_a_tree_is_that_of_rows_one_by_one():
     assert 0 < count < sum(map(len, columns["responses"]))
     expected = outcome(model, expected / count)
     for layout in trees.LAYOUTS.values():
-        batch = fc.build_batch(**columns, pad_token_id=0, position_ids="zero", layout=layout)
+        batch = fc.build_batch(**columns, pad_token_id=0, layout=layout)
         assert_same(outcome(model, trees.loss_of(model, batch)), expected)
 
 

@@ -29,7 +29,8 @@ def policy_loss(log_probs: Tensor, batch: fc.Batch, tokens: float) -> Tensor:
     advantages = batch.advantages[trained]
     ratio = (log_probs - batch.logprobs)[trained].exp()
     clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
-    loss: Tensor = -torch.minimum(ratio * advantages, clipped * advantages).sum() / tokens
+    losses = -torch.minimum(ratio * advantages, clipped * advantages)
+    loss: Tensor = (losses * batch.loss_mask[trained]).sum() / tokens
     return loss
 
 

@@ -100,7 +100,7 @@ class Turns:
             "logprobs": self.logprobs,
             # All tokens of the policy are trained on. In merged rows, tokens of the game have 0.
             "loss_mask": [[1] * len(response) for response in self.responses],
-            "fields": {"advantages": fc.Field(group_advantages(self, samples))},
+            "advantages": group_advantages(self, samples),
             "uids": self.uids,
             "trajectory_ids": self.trajectory_ids,
             "is_last_step": self.is_last_step,

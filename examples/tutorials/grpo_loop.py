@@ -81,17 +81,14 @@ def collate(
         responses,
         pad_token_id=PAD,
         logprobs=log_probs,
-        fields={"advantages": fc.Field(group_advantages(rewards), spread="trained")},
+        advantages=group_advantages(rewards),
         uids=[row // SAMPLES for row in range(len(prompts))],
-        position_ids="zero",
     )
 
 
 def response_log_probs(model: LlamaForCausalLM, batch: fc.Batch) -> Tensor:
     """Return the log-probabilities of response tokens, in the shape of ``batch.loss_mask``."""
-    hidden = model.model(
-        batch.input_ids, attention_mask=batch.attention_mask, position_ids=batch.position_ids
-    ).last_hidden_state
+    hidden = model.base_model(**batch.model_inputs()).last_hidden_state
     positions, index = batch.loss_positions()
     log_probs = model.lm_head(hidden.flatten(0, 1)[positions]).log_softmax(-1)
     return log_probs[index, batch.targets]
@@ -103,7 +100,8 @@ def policy_loss(log_probs: Tensor, batch: fc.Batch, tokens: float) -> Tensor:
     advantages = batch.advantages[trained]
     ratio = (log_probs[trained] - batch.logprobs[trained]).exp()
     clipped = ratio.clamp(1 - CLIP, 1 + CLIP)
-    return -torch.minimum(ratio * advantages, clipped * advantages).sum() / tokens
+    losses = -torch.minimum(ratio * advantages, clipped * advantages)
+    return (losses * batch.loss_mask[trained]).sum() / tokens
 
 
 @torch.no_grad()

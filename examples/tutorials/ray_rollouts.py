@@ -45,7 +45,7 @@ def sample_turns(model: nn.Module, rng: np.random.Generator, rank: int) -> dict[
         "responses": responses,
         "logprobs": log_probs,
         "rewards": rewards,
-        "fields": {"advantages": fc.Field(group_advantages(rewards), spread="trained")},
+        "advantages": group_advantages(rewards),
         "uids": [rank * PROMPTS + row // SAMPLES for row in range(len(prompts))],
     }
 
@@ -96,7 +96,7 @@ class Worker:
 
 def loss_of(model: nn.Module, shard: fastcollate.ray.BlockShard) -> Tensor:
     """Return a rank's share of the loss of a mini-batch."""
-    batch = fc.ray.collate(shard, pad_token_id=PAD, position_ids="zero").to(model.device)
+    batch = fc.ray.collate(shard, pad_token_id=PAD).to(model.device)
     return policy_loss(response_log_probs(model, batch), batch, shard.loss_normalizers.tokens)
 
 

@@ -32,14 +32,8 @@ def load_samples() -> list[dict[str, list[int]]]:
     return samples
 
 
-PADDED = fc.Collator(
-    pad_token_id=0, layout="right", outputs=("input_ids", "attention_mask", "labels")
-)
-PACKED = fc.Collator(
-    pad_token_id=0,
-    layout=fc.Packed(capacity=CAPACITY),
-    outputs=("input_ids", "position_ids", "labels"),
-)
+PADDED = fc.Collator(pad_token_id=0, layout="right")
+PACKED = fc.Collator(pad_token_id=0, layout=fc.Packed(capacity=CAPACITY))
 
 
 def make_model() -> LlamaForCausalLM:
@@ -54,10 +48,10 @@ def make_model() -> LlamaForCausalLM:
 def compare(model: LlamaForCausalLM, samples: list[dict[str, list[int]]]) -> None:
     """Print the size and the loss of one batch, padded and packed."""
     for name, collate in ("padded", PADDED), ("packed", PACKED):
-        batch = {key: value.to(model.device) for key, value in collate(samples).items()}
+        batch = collate(samples).to(model.device)
         with torch.no_grad():
-            loss = model(**batch, use_cache=False).loss
-        rows, width = batch["input_ids"].shape
+            loss = model(**batch).loss
+        rows, width = batch.input_ids.shape
         print(f"{name}: {rows:2} rows of {width:,} = {rows * width:,} positions, loss {loss:.4f}")
 
 
@@ -75,7 +69,7 @@ def main() -> None:
     loader = DataLoader(samples, CONVERSATIONS, sampler=order, collate_fn=PACKED)
     with fc.prefetch(loader, arguments.device) as batches:
         for step, batch in enumerate(batches, 1):
-            loss = model(**batch, use_cache=False).loss
+            loss = model(**batch).loss
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

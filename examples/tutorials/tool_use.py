@@ -78,12 +78,11 @@ def collate(conversations: list[Conversation], merge: str | None = "exact") -> f
         prompts=[prompt for one in conversations for prompt in one.prompts],
         responses=[response for one in conversations for response in one.responses],
         logprobs=[log_probs for one in conversations for log_probs in one.log_probs],
-        fields={"advantages": fc.Field(advantages[numbers], spread="trained")},
+        advantages=advantages[numbers],
         uids=[number // SAMPLES for number in numbers],
         trajectory_ids=numbers,
         merge=merge,
         pad_token_id=PAD,
-        position_ids="zero",
     )
 
 

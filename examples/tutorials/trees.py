@@ -45,14 +45,11 @@ def make_model() -> LlamaForCausalLM:
 
 def loss_of(model: LlamaForCausalLM, batch: fc.Batch) -> Tensor:
     """Return the mean loss of trained tokens; the same code for every layout."""
-    hidden = model.model(
-        input_ids=batch.input_ids,
-        position_ids=batch.position_ids,
-        attention_mask=batch.dense_mask(),
-    ).last_hidden_state
+    hidden = model.base_model(**batch.model_inputs()).last_hidden_state
     positions, index = batch.loss_positions()
     log_probs = model.lm_head(hidden.flatten(0, 1)[positions]).log_softmax(-1)
-    return -log_probs[index, batch.targets][batch.loss_mask != 0].mean()
+    losses = -log_probs[index, batch.targets] * batch.loss_mask
+    return losses[batch.loss_mask != 0].sum() / batch.loss_mask.sum()
 
 
 def gradient_norm(model: LlamaForCausalLM) -> float:
@@ -68,7 +65,7 @@ def main() -> None:
     columns = load_columns()
     model = make_model().to(arguments.device)
     for name, layout in LAYOUTS.items():
-        batch = fc.build_batch(**columns, pad_token_id=0, position_ids="zero", layout=layout)
+        batch = fc.build_batch(**columns, pad_token_id=0, layout=layout)
         batch = batch.to(arguments.device)
         start = time.perf_counter()
         loss = loss_of(model, batch)
