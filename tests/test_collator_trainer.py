@@ -123,3 +123,28 @@ def test_a_batch_as_it_is_trains_learned_positions(layout, workers, tmp_path):
     assert found == pytest.approx(expected, abs=1e-6)
     for one, other in zip(ours.parameters(), by_hand.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("layout", ["left", "right", "packed"])
+def test_labels_are_smoothed(layout, tmp_path):
+    """The smoother takes labels out of the inputs, and shifts them."""
+    by_hand, ours = small_model("gpt2", "eager"), small_model("gpt2", "eager")
+    smoothing = {"label_smoothing_factor": 0.1}
+    expected = losses(padded, tmp_path / "padded", by_hand, **smoothing)
+    collate = fc.Collator(pad_token_id=0, layout=LAYOUTS[layout])
+    found = losses(collate, tmp_path / "ours", ours, **smoothing)
+    assert found == pytest.approx(expected, abs=1e-6)
+
+
+def test_items_change_where_no_plan_describes_them():
+    batch = fc.Collator(pad_token_id=0)(rows())
+    again = type(batch)({key: batch[key] for key in batch})
+    assert again.pop("labels") is batch["labels"]
+    assert again.pop("labels", None) is None
+    again["use_cache"] = False
+    assert "labels" not in again
+    assert again.use_cache is False
+    for change in (lambda: batch.pop("labels"), lambda: batch.__setitem__("labels", None)):
+        with pytest.raises(TypeError, match=r"read-only; pass dict\(batch\)"):
+            change()
+    assert "labels" in batch

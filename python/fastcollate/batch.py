@@ -272,6 +272,22 @@ class Batch(Mapping[str, Any], Generic[Array]):
     def __contains__(self, key: object) -> bool:
         return key in self._items
 
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._of_mapping()[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self._of_mapping()[key]
+
+    def pop(self, key: str, *default: Any) -> Any:
+        """Remove an item of a batch made from a mapping, as trainers do with its labels."""
+        return self._of_mapping().pop(key, *default)
+
+    def _of_mapping(self) -> dict[str, Any]:
+        """Return the items, which may change if no plan describes them."""
+        if self._plan_or_call is not None:
+            raise TypeError("a Batch is read-only; pass dict(batch), whose items may change")
+        return self._data
+
     def __getattr__(self, name: str) -> Any:
         # Called if no method or property has that name, or a property finds no plan. Private
         # names are never keys: looking up `_data` here before it is set would recurse forever.

@@ -26,6 +26,10 @@ _REQUESTS = {
         "because models count those of images in three dimensions"
     ),
     **{name: f"pass {name}=... to build_batch" for name in ("rewards", "logprobs", "advantages")},
+    "loss_mask": (
+        "trainers make a batch again from its items: name 'loss_mask' in the outputs= of the "
+        "Collator"
+    ),
     "router_padding_mask": "pass fields={'routes': fc.RoutedExperts(...)} to build_batch",
     "cu_seqlens": _CONCATENATED,
     "max_seqlen": _CONCATENATED,
