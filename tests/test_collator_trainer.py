@@ -5,6 +5,7 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 from small_llama import llama
+from small_models import small_model
 
 import fastcollate as fc
 
@@ -45,7 +46,7 @@ def padded(samples):
     return {key: torch.tensor(values) for key, values in batch.items()}
 
 
-def losses(collate, folder, **options):
+def losses(collate, folder, model=None, **options):
     """Train a small model for a few steps, and return what the Trainer logs."""
     import transformers
 
@@ -63,7 +64,7 @@ def losses(collate, folder, **options):
         **options,
     )
     trainer = transformers.Trainer(
-        llama(use_cache=False),
+        model or llama(use_cache=False),
         arguments,
         train_dataset=rows(),
         data_collator=collate,
@@ -98,3 +99,27 @@ def test_a_batch_goes_to_the_model_from_worker_processes(expected, tmp_path):
     collate = fc.Collator(pad_token_id=0, layout="right", outputs=OUTPUTS)
     found = losses(collate, tmp_path, dataloader_num_workers=2)
     assert found == pytest.approx(expected, abs=1e-5)
+
+
+LAYOUTS = {
+    "left": "left",
+    "right": "right",
+    "two_segment": "two_segment",
+    "jagged": "jagged",
+    "packed": fc.Packed(capacity=24),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_batch_as_it_is_trains_learned_positions(layout, workers, tmp_path):
+    """The Trainer makes each batch again from its items, and a model of its own shifts labels."""
+    if workers and layout != "left":
+        pytest.skip("workers do the same in every layout")
+    by_hand, ours = small_model("gpt2", "eager"), small_model("gpt2", "eager")
+    expected = losses(padded, tmp_path / "padded", by_hand)
+    collate = fc.Collator(pad_token_id=0, layout=layout)
+    found = losses(collate, tmp_path / "ours", ours, dataloader_num_workers=workers)
+    assert found == pytest.approx(expected, abs=1e-6)
+    for one, other in zip(ours.parameters(), by_hand.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-6, atol=1e-8)

@@ -174,7 +174,7 @@ def test_labels_are_ids_whatever_the_ids_are(array_type):
 @pytest.mark.parametrize("weight", [0.0, -0.0, False, 0])
 def test_weights_of_nothing(weight):
     batch = fc.build_batch(
-        [[1]], [[2, 3]], pad_token_id=0, labels="aligned", loss_mask=[[weight, -0.5]],
+        [[1]], [[2, 3]], pad_token_id=0, labels="aligned", loss_mask=[[weight, 0.5]],
         array_type="numpy",
     )  # fmt: skip
     assert batch.labels.tolist() == [[N, N, 3]]
@@ -215,7 +215,7 @@ def test_shifted_labels_are_what_cross_entropy_takes():
         logits.flatten(0, 1), batch.shift_labels.flatten(), reduction="sum"
     )
     assert loss == 0
-    assert int((batch.labels != N).sum()) == 2
+    assert int((batch.shift_labels != N).sum()) == 2
 
 
 @pytest.mark.parametrize("value", ["two", "", 0, 1, []])

@@ -411,7 +411,7 @@ def test_garbage_is_overwritten(layout, dtypes, rows, pool):
         "prompts": prompts,
         "responses": responses,
         "rewards": rng.random(rows) if layout == "right" else field,
-        "loss_mask": field,
+        "loss_mask": [abs(row) for row in field],
         "logprobs": field,
         "pad_token_id": 0,
         "layout": layout,

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fastcollate as fc
-from fastcollate import _fastcollate, names, option_types
+from fastcollate import _fastcollate, names
 from fastcollate.option_types import BatchOptions, RowOptions
 from fastcollate.plan import layouts, merging, packing, partitioning, sharing, stepping
 from fastcollate.plan.costs import NAMED_COSTS
@@ -241,7 +241,6 @@ def test_names_that_are_in_modules(module):
 @pytest.mark.parametrize(
     ("hint", "names"),
     [
-        (option_types.PositionIds, _fastcollate.POSITION_IDS),
         (layouts.Shift, _fastcollate.SHIFTS),
         (layouts.PaddingAs, _fastcollate.PADDING_AS),
         (merging.Policy, _fastcollate.POLICIES),

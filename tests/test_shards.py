@@ -163,7 +163,10 @@ def test_padding_rows_train_nothing():
     assert batch.is_last_step == [True, True, True]
     assert batch.is_padding == [False, True, True]
     # Of the turns, padding gives none back.
-    assert batch.gather(batch.rewards, per="turn", missing=-9).to_list() == [[-9, -9], [3]]
+    assert batch.gather(batch.rewards, of="response", per="turn", missing=-9).to_list() == [
+        [-9, -9],
+        [3],
+    ]
 
 
 def test_merged_rows_of_a_shard():

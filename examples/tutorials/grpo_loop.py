@@ -128,6 +128,7 @@ def train_step(model: LlamaForCausalLM, optimizer: torch.optim.Optimizer, batch:
 def main() -> None:
     """Train, and print the reward."""
     arguments = preflight.read_arguments(__doc__, steps=60)
+    torch.set_num_threads(1)  # small models gain nothing from more
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
     model = make_model().to(arguments.device)

@@ -97,6 +97,7 @@ class Decoder:
 def main() -> None:
     """Train, and print rewards and sizes."""
     arguments = preflight.read_arguments(__doc__, steps=40)
+    torch.set_num_threads(1)  # small models gain nothing from more
     torch.manual_seed(0)
     rng = np.random.default_rng(0)
     model = make_model(len(WORDS)).to(arguments.device)

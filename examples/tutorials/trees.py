@@ -60,6 +60,7 @@ def gradient_norm(model: LlamaForCausalLM) -> float:
 def main() -> None:
     """Compare the layouts, then train on the tree."""
     arguments = preflight.read_arguments(__doc__, steps=10)
+    torch.set_num_threads(1)  # small models gain nothing from more
     torch.manual_seed(0)
     columns = load_columns()
     model = make_model().to(arguments.device)

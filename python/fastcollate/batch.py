@@ -54,7 +54,7 @@ else:
 
 _NEEDS_PLAN = frozenset(
     {
-        *("plan", "spec", "prompt_lens", "response_lens", "metrics", "bin_plan", "position_ids"),
+        *("plan", "spec", "prompt_lens", "response_lens", "metrics", "bin_plan"),
         *("subtree_end", "targets"),
     }
 )
@@ -275,7 +275,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
         # names are never keys: looking up `_data` here before it is set would recurse forever.
         if name.startswith("_"):
             raise AttributeError(f"Batch has no attribute {name!r}")
-        if name in _NEEDS_PLAN and self._plan_or_call is None and name not in self._data:
+        if name in _NEEDS_PLAN:
             raise _missing(name)
         if name in self._items:
             return self._items[name]
@@ -779,8 +779,8 @@ class Batch(Mapping[str, Any], Generic[Array]):
 
         Notes
         -----
-        Trained tokens are those whose ``loss_mask`` is not 0; without a loss mask, sampled tokens
-        that a token predicts. If the mask is on a device, this call synchronizes.
+        Trained tokens are those whose ``loss_mask`` is not 0. If the mask is on a device, this call
+        synchronizes.
 
         Examples
         --------
@@ -848,7 +848,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
 
         ``(x - mean) / sqrt(max(var, 1e-8))``, with the population variance, over the trained tokens
         of the real rows within each boundary: those where ``loss_mask`` is not 0 (weights only
-        select), or ``response_mask`` if there is no loss mask.
+        select).
 
         Parameters
         ----------
@@ -903,9 +903,9 @@ class Batch(Mapping[str, Any], Generic[Array]):
         Returns
         -------
         LossNormalizers
-            ``tokens``, float64 (mini-batches,): the sum of ``loss_mask`` over real rows (of
-            ``response_mask`` if there is no loss mask); and ``rows``, int64 (mini-batches,): the
-            number of real rows, masked ones included. NumPy arrays. 1 instead of 0, so that the
+            ``tokens``, float64 (mini-batches,): the sum of ``loss_mask`` over real rows; and
+            ``rows``, int64 (mini-batches,): the number of real rows, masked ones included. NumPy
+            arrays. 1 instead of 0, so that the
             loss of an empty mini-batch is 0 and not NaN.
 
         Raises

@@ -355,7 +355,7 @@ def reserved_keys() -> frozenset[str]:
     """
     from fastcollate.batch import Batch  # imports this module
 
-    names = {name for name in dir(Batch) if not name.startswith("_")} | {"model_inputs"}
+    names = {name for name in dir(Batch) if not name.startswith("_")}
     return frozenset(names.difference(dir(Mapping)))
 
 

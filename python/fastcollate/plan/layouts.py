@@ -285,7 +285,7 @@ class Jagged(Layout):
     ``input_ids``, int64 (tokens,), come with the rows' ``offsets``, int64 (B + 1,), the same
     offsets as ``cu_seqlens``, int32, and ``max_seqlen``, an int. Per-token fields are
     (tokens, ...). Response-aligned fields are (response tokens, ...), with ``response_offsets``,
-    int64 (B + 1,). There are no masks.
+    int64 (B + 1,). ``loss_mask`` is the only mask.
     """
 
     name: ClassVar[str] = "jagged"
@@ -311,7 +311,7 @@ class Packed(Layout):
         loss_mask       |  0   0   r   r   0   r   0  |
                          <------------ W ------------>
 
-    ``position_ids`` and ``sequence_ids``, int64 (N, W), are always included: the position of each
+    ``position_ids`` and ``sequence_ids``, int64 (N, W), are included: the position of each
     token in its sequence, and its row in the batch, -1 on padding. ``cu_seqlens``, int32
     (segments + 1,), holds the offsets of attention segments over all bins laid end to end,
     ``row_cu_seqlens`` the offsets in each bin, a list of N int32 arrays, and ``max_seqlen``, an
@@ -340,11 +340,11 @@ class Packed(Layout):
     pad_to
         Fixed ``W``; by default the width of the fullest bin. A fuller bin is an error.
     shift
-        Alignment of response-aligned fields and labels. ``"none"``: at their tokens.
-        ``"next_token"``: at the preceding token, whose output predicts them; the last position of
-        a sequence holds the padding value, so no loss crosses a boundary. The first response token
-        then has no position in a row without a prompt, which is an error if it trains, or in a
-        later part of a split row.
+        Alignment of response-aligned fields. ``"none"``: at their tokens. ``"next_token"``: at the
+        preceding token, whose output predicts them; the last position of a sequence holds the
+        padding value, so no loss crosses a boundary. The first response token of a row without a
+        prompt, or of a later part of a split row, then has no position, and its values are left
+        out. Labels are moved by ``labels="shifted"`` alone.
     padding_as
         Treatment of the padding after the last sequence of a bin in ``cu_seqlens`` and
         ``position_ids``: ``"own_segment"``, a separate sequence; ``"last_segment"``, part of the
@@ -532,8 +532,8 @@ class Tree(Layout):
     a shared token come from the first of its rows in the tree. There are no other masks, no
     ``labels`` and no ``cu_seqlens``.
 
-    The first response token of a row without a prompt has no predictor (the value is 0), which is
-    an error if it trains. Losses equal those of separate rows only if each token's result depends
+    The first response token of a row without a prompt has no predictor (the value is 0) and does
+    not train. Losses equal those of separate rows only if each token's result depends
     on the tokens before it alone: see :func:`fastcollate.planning.prefix_tree`.
 
     Parameters

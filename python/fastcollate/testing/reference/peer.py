@@ -71,6 +71,8 @@ def build_batch_numpy(
     given = given_fields(
         rewards=rewards, loss_mask=loss_mask, logprobs=logprobs, advantages=advantages
     )
+    if loss_mask is None:
+        batch["loss_mask"] = batch["response_mask"].astype(np.float32)
     for key, field in given:
         padded = np.zeros((rows, response_width), np.float32)
         if is_number(field[0]):
@@ -79,8 +81,6 @@ def build_batch_numpy(
             for out, values in zip(padded, field, strict=True):
                 out[response_width - len(values) :] = assignable(values, np.float32)
         batch[key] = padded
-    if loss_mask is None:
-        batch["loss_mask"] = batch["response_mask"].astype(np.float32)
     # Nothing predicts the first token of a row without a prompt.
     headless = np.flatnonzero((prompt_lens == 0) & (response_lens > 0))
     batch["loss_mask"][headless, response_width - response_lens[headless]] = 0
