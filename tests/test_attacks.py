@@ -189,7 +189,7 @@ def test_batches_that_are_no_batches():
     assert not hasattr(fc.Batch({"a": 1}), "plan")
     with pytest.raises(RuntimeError, match="made from a mapping"):
         _ = fc.Batch({"a": 1}).metrics
-    with pytest.raises(AttributeError, match="_data"):  # and not endless recursion
+    with pytest.raises(AttributeError, match="has no attribute '_"):  # and not endless recursion
         _ = fc.Batch.__new__(fc.Batch).input_ids
     assert "1  int" in repr(fc.Batch({1: 2}))
     assert "1" in dir(fc.Batch({1: 2}))

@@ -174,12 +174,13 @@ def test_a_loss_mask_of_the_users():
 @pytest.mark.parametrize("layout", LAYOUTS[:5], ids=IDS[:5])
 def test_one_label(labels, layout):
     step = Step(layout, labels=labels)
-    flat = step.batches[1]["labels"].reshape(-1)
+    labels = step.batches[1]["labels" if labels == "aligned" else "shift_labels"]
+    flat = labels.reshape(-1)
     for place in range(len(flat)):
         was, flat[place] = flat[place], 5
         (found,) = step.audit().findings
         assert (found.reason, found.rank) == ("label", 1)
-        assert found.row * step.batches[1]["labels"].shape[-1] + found.column == place
+        assert found.row * labels.shape[-1] + found.column == place
         flat[place] = -100
         assert [one.reason for one in step.audit().findings] == ["label"] * int(was != -100)
         flat[place] = was

@@ -20,7 +20,8 @@ from fastcollate.testing.reference import (
 )
 from fastcollate.testing.strategies import extras, rollouts
 
-BUILT_IN = ["input_ids", "position_ids", "sequence_ids", "response_mask", "labels", "loss_mask"]
+BUILT_IN = ["input_ids", "position_ids", "sequence_ids", "response_mask"]
+BUILT_IN += ["labels", "shift_labels", "loss_mask"]
 
 
 @st.composite

@@ -110,8 +110,8 @@ def test_padding_rows_stay_padding(layout):
     batch = padded.select(rows=[1, 0])
     assert (batch.is_padding, batch.uids) == ([True, False], ["pad1", "d"])
     of_padding = [] if batch.plan.is_packed else [[0]]
-    assert batch.gather(batch.loss_mask).to_list() == [*of_padding, [1]]
-    assert batch.gather(batch.rewards).to_list() == [*of_padding, [4]]
+    assert batch.gather(batch.loss_mask, of="response").to_list() == [*of_padding, [1]]
+    assert batch.gather(batch.rewards, of="response").to_list() == [*of_padding, [4]]
     assert padded.select(rows=[1]).is_padding == [True]
     assert padded.select(rows=[0, 1]).is_padding == [False, True]
     assert float(padded.select(rows=[1]).loss_mask.sum()) == 0
@@ -127,10 +127,10 @@ def test_rows_of_merged_turns_keep_their_pieces(layout):
     )  # fmt: skip
     batch = whole.select(rows=[2, 0])
     assert (batch.uids, batch.trajectory_ids) == (["r", "p"], ["c", "a"])
-    assert batch.gather(batch.loss_mask, gaps=True).to_list() == [[1], [1, 0, 1]]
-    assert batch.gather(batch.rewards, per="turn", missing=-1).to_list() == [
-        [1], [2], [-1, -1], [5]
-    ]  # fmt: skip
+    assert batch.gather(batch.loss_mask, of="response").to_list() == [[1], [1, 0, 1]]
+    assert batch.gather(
+        batch.rewards, of="response", per="turn", missing=-1
+    ).to_list() == [[1], [2], [-1, -1], [5]]  # fmt: skip
     assert batch.merge_plan is whole.merge_plan
     assert fc.plan_step(batch).num_rows == 2
 
@@ -265,8 +265,7 @@ ADVICE = {
     "position_ids": "pass position_ids=True to build_batch",
     "rewards": "pass rewards=... to build_batch",
     "logprobs": "pass logprobs=... to build_batch",
-    "loss_mask": "pass loss_mask=... to build_batch",
-    "advantages": "pass fields={'advantages': fc.Field(...)} to build_batch",
+    "advantages": "pass advantages=... to build_batch",
     "router_padding_mask": "pass fields={'routes': fc.RoutedExperts(...)} to build_batch",
     "cu_seqlens": "pass layout=fc.Packed(...) or layout='jagged' to build_batch",
     "max_seqlen": "pass layout=fc.Packed(...) or layout='jagged' to build_batch",
@@ -284,11 +283,11 @@ ADVICE = {
 
 MADE_BY = {
     "labels": {"labels": "aligned"},
+    "shift_labels": {"labels": "shifted"},
     "position_ids": {"position_ids": True},
     "rewards": {"rewards": [1.0] * 4},
     "logprobs": {"logprobs": [[0, 0], [0], [0] * 3, [0]]},
-    "loss_mask": {"loss_mask": [[1, 1], [1], [1] * 3, [1]]},
-    "advantages": {"fields": {"advantages": fc.Field([[1, 1], [1], [1] * 3, [1]])}},
+    "advantages": {"advantages": [[1, 1], [1], [1] * 3, [1]]},
     "router_padding_mask": {"fields": {"routes": fc.RoutedExperts([np.zeros((0, 1, 2), int)] * 4)}},
     "cu_seqlens": {"layout": "jagged"},
     "max_seqlen": {"layout": fc.Packed(8)},
@@ -313,16 +312,22 @@ def test_every_optional_output_has_advice():
     keys = {key for layout in layouts for key in small(layout)}
     keys |= {key for options in MADE_BY.values() for key in small(**options)}
     of_callers = {"routes", "x"}
-    always = {"input_ids", "attention_mask", "response_mask", "targets", "subtree_end"}
+    always = {"input_ids", "attention_mask", "response_mask", "loss_mask", "targets"}
+    always |= {"subtree_end"}
     assert keys - always - of_callers == set(MADE_BY)
 
 
 @pytest.mark.parametrize("name", ADVICE)
 def test_outputs_that_were_not_made(name):
-    made = small()
-    if name in made:
-        pytest.skip("it is always made")
-    for batch in (made, type(made)(dict(made))):
+    made = small(position_ids=False)
+    if name == "position_ids":  # without a plan there is another reason
+        batches = [made]
+        assert hasattr(small(), name)
+        with pytest.raises(fc.planning.MissingPlanError, match="mapping and has no position_ids"):
+            getattr(type(made)(dict(made)), name)
+    else:
+        batches = [made, type(made)(dict(made))]
+    for batch in batches:
         with pytest.raises(AttributeError, match=f"^Batch has no {name}; ") as error:
             getattr(batch, name)
         assert ADVICE[name] in str(error.value)
@@ -339,9 +344,17 @@ def test_outputs_that_were_not_made(name):
 @pytest.mark.parametrize(
     ("layout", "name", "message"),
     [
-        ("jagged", "attention_mask", "share output rows; pass batch.dense_mask()"),
-        (fc.Packed(8), "attention_mask", "share output rows; pass batch.dense_mask()"),
-        ("tree", "attention_mask", "share output rows; pass batch.dense_mask()"),
+        (
+            "jagged",
+            "attention_mask",
+            "share output rows; call the model with **batch.model_inputs()",
+        ),
+        (
+            fc.Packed(8),
+            "attention_mask",
+            "share output rows; call the model with **batch.model_inputs()",
+        ),
+        ("tree", "attention_mask", "share output rows; call the model with **batch.model_inputs()"),
         (
             "jagged",
             "response_mask",

@@ -11,6 +11,7 @@ from fastcollate._fastcollate import Owner, Plan
 from fastcollate.arguments import check_bool, counted, suggests_names, warn_user
 from fastcollate.core_call import BatchSpec, Collated
 from fastcollate.handover.to_device import moved, pinned_batch
+from fastcollate.ingest.fields import reserves_keys
 from fastcollate.missing_outputs import missing_key, missing_output
 from fastcollate.ops.attention import (
     AttentionRanges,
@@ -74,6 +75,7 @@ def _missing(name: str) -> MissingPlanError:
     )
 
 
+@reserves_keys
 @suggests_names
 class Batch(Mapping[str, Any], Generic[Array]):
     """A read-only mapping from output names to arrays, with the plan they were written by.
@@ -886,6 +888,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
         In a batch made from a mapping the mask is the key ``loss_mask``, else ``response_mask``,
         else all tokens that ``response_offsets`` count.
         """
+        self._check_whole()
         return normalized(self, advantages, plan, per)
 
     def loss_normalizers(self, plan: StepPlan) -> LossNormalizers:
@@ -913,6 +916,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
         ValueError, TypeError
             If the plan is of another batch, or no step plan.
         """
+        self._check_whole()
         return loss_normalizers(self, plan)
 
     def to_layout(

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import islice
 from numbers import Number
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 import numpy as np
 
@@ -334,7 +334,7 @@ def check_key(key: str) -> None:
             "pass labels='aligned' or 'shifted', with loss_mask=... for the tokens that train. "
             "Other targets need another key, and fill=-100 if they are along sequences"
         )
-    if key in reserved_keys():
+    if is_reserved(key):
         raise ValueError(
             f"fields has {key!r}, but batch.{key} is an attribute or method of every batch, which "
             f"would hide the field; pass the field under another key, such as {other_key(key)!r}"
@@ -346,17 +346,26 @@ def other_key(key: str) -> str:
     return f"my_{key}"
 
 
-@functools.cache
-def reserved_keys() -> frozenset[str]:
-    """Return the public attributes and methods of batches, which keys of fields must not have.
+Batches = TypeVar("Batches")
+
+_reserved: set[str] = set()
+"""Filled by the module of batches, which imports this one."""
+
+
+def reserves_keys(batches: type[Batches]) -> type[Batches]:
+    """Refuse the public attributes and methods of a class of batches as keys of fields.
 
     Those of every mapping are no attributes to look for data in: a field ``values`` is read as
     ``batch["values"]``.
     """
-    from fastcollate.batch import Batch  # imports this module
+    public = (name for name in dir(batches) if not name.startswith("_"))
+    _reserved.update(set(public).difference(dir(Mapping)))
+    return batches
 
-    names = {name for name in dir(Batch) if not name.startswith("_")}
-    return frozenset(names.difference(dir(Mapping)))
+
+def is_reserved(key: str) -> bool:
+    """Return True for public attributes and methods of batches, which no field may have as key."""
+    return key in _reserved
 
 
 def checked_fields(fields: Mapping[str, Any], array_type: str) -> list[tuple[Any, FieldSpec]]:

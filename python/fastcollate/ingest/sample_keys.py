@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastcollate.ingest.fields import LABELS, other_key, reserved_keys
+from fastcollate.ingest.fields import LABELS, is_reserved, other_key
 from fastcollate.ingest.pairs import PAIR
 from fastcollate.ingest.sample_tokens import SEQUENCE, TURN
 from fastcollate.names import column_called, same_word
@@ -104,7 +104,7 @@ def _message(unknown: list[str], names: Mapping[str, str], first: First) -> str:
             # A field of both rows has neither's name.
             words = (word for word in both[0].split("_") if word != "chosen")
             name = key if len(both) == 1 else "_".join(words) or both[0]
-            fields[other_key(name) if name in reserved_keys() else name] = field
+            fields[other_key(name) if is_reserved(name) else name] = field
             handled |= {*both}
     rest = [key for key in unknown if key not in columns and (key in text or key not in handled)]
     ways = [f"columns={columns!r}"] if columns else []

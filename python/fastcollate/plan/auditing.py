@@ -146,6 +146,7 @@ class _Ledger:
 
     def enter_batch(self, index: int, batch: Any, expected: Shard | None) -> None:
         """Read a batch's arrays according to its plan."""
+        batch._check_whole()
         # Segments are those read, not written: in a tree, rows share positions.
         tables = batch.plan.to_dict() | {"sequence_segments": batch.plan.read_segments()}
         if not np.array_equal(np.diff(self.offsets), tables["turn_response_lens"]):

@@ -68,6 +68,8 @@ def build_batch_numpy(
         "attention_mask": _ones_from(starts, width),
         "response_mask": _ones_from((response_width - response_lens).tolist(), response_width),
     }
+    if loss_mask is None:
+        batch["loss_mask"] = batch["response_mask"].astype(np.float32)
     given = given_fields(
         rewards=rewards, loss_mask=loss_mask, logprobs=logprobs, advantages=advantages
     )
