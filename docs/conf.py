@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "extensions"))
 
-from repository_links import URL  # noqa: E402
+from repository_links import URL
 
 project = "fastcollate"
 author = "The fastcollate developers"
