@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fastcollate::batch::{
-    Beside, Collated, Columns, FieldKind, FieldSpec, LOSS_MASK, Layers, OutputSpec, Request,
-    RowSource, Spread, Value, collate_slices,
+    Beside, Collated, Columns, FieldKind, FieldSpec, LOSS_MASK, Layers, OutputSpec, PositionIds,
+    Request, RowSource, Spread, Value, collate_slices,
 };
 use fastcollate::plan::merge::{MergePolicy, MergeRewards, MergeSpec, Streams};
 use fastcollate::plan::pack::{Algorithm, Cost, Growth, Oversize, PackSpec, Packer};
@@ -28,7 +28,7 @@ const OUTPUTS: OutputSpec = OutputSpec {
     attention_mask: Dtype::Bool,
     response_mask: Dtype::I64,
     sequence_ids: IntDtype::I32,
-    position_ids: (Some(PositionPadding::Zero), IntDtype::I32),
+    position_ids: (PositionIds::Padded(PositionPadding::Zero), IntDtype::I32),
     labels: Some((false, IntDtype::I64)),
     beside: Beside::All,
     loss_mask: Some(Dtype::F32),

@@ -128,11 +128,11 @@ def test_masks_are_as_defined(layout, array_type, lens, window):
     np.testing.assert_array_equal(
         (columns <= columns[:, None]) & (columns[:, None] < ends), expected
     )
-    mask = batch.dense_mask(window=window)
+    mask = batch.dense_mask("bool", window)
     assert isinstance(mask, type(batch.input_ids))
     expected = mask_of(batch, window)
     np.testing.assert_array_equal(to_numpy(mask), expected, strict=True)
-    additive = batch.dense_mask("float32", window)
+    additive = batch.dense_mask(window=window)
     least = np.finfo(np.float32).min
     np.testing.assert_array_equal(
         to_numpy(additive), np.where(expected, np.float32(0), least), strict=True

@@ -202,7 +202,6 @@ def test_loss_normalizers_are_those_of_all_columns(data):
     found, expected = step.loss_normalizers(plan), whole.loss_normalizers(plan)
     assert_same(found._asdict(), expected._asdict())
     readable = whole.to_layout("left")
-    readable = {**readable, "loss_mask": readable.get("loss_mask", readable.plan.loss_mask())}
     tokens, rows = loss_normalizers_loops(readable, plan, in_slots=False)
     assert np.allclose(found.tokens, tokens, rtol=1e-12, atol=0)
     assert found.rows.tolist() == rows

@@ -200,7 +200,8 @@ def test_a_field_that_only_the_first_row_lacks():
     builder.add([1], [2])
     with pytest.raises(ValueError, match="rewards"):
         builder.add([1], [2], rewards=[1.0])
-    assert list(builder.finish()) == ["input_ids", "attention_mask", "response_mask"]
+    keys = ["input_ids", "attention_mask", "response_mask", "loss_mask"]
+    assert list(builder.finish()) == keys
 
 
 def test_one_reward_for_an_empty_response():

@@ -271,10 +271,12 @@ def test_written_out(samples, array_type):
     assert {key: value.tolist() for key, value in batch.items()} == {
         "input_ids": [[1, 2, 3, 0], [4, 5, 6, 7], [8, 9, 0, 0]],
         "attention_mask": [[1, 1, 1, 0], [1, 1, 1, 1], [1, 1, 0, 0]],
-        "response_mask": [[1, 1, 0], [1, 1, 1], [0, 0, 0]],
+        "position_ids": [[0, 1, 2, 0], [0, 1, 2, 3], [0, 1, 0, 0]],
         "labels": [[-100, 2, 3, -100], [-100, 5, -100, 7], [-100, -100, -100, -100]],
-        "loss_mask": [[1, 1, 0], [1, 0, 1], [0, 0, 0]],
+        "shift_labels": [[2, 3, -100, -100], [5, -100, 7, -100], [-100, -100, -100, -100]],
     }
+    assert batch.response_mask.tolist() == [[1, 1, 0], [1, 1, 1], [0, 0, 0]]
+    assert batch.loss_mask.tolist() == [[1, 1, 0], [1, 0, 1], [0, 0, 0]]
     assert batch.prompt_lens.tolist() == [1, 1, 2]
 
 
@@ -305,6 +307,12 @@ def test_a_mask_may_be_a_field_instead(array_type):
     assert batch.weights.tolist() == [[0, 5]]
 
 
+OF_PAIRS = (
+    *("response_mask", "completion_mask", "loss_mask"),
+    *("scores", "levels", "advantages"),
+)
+
+
 @pytest.mark.parametrize("form", TABLES)
 def test_pairs_written_out(form, array_type):
     uids = ["a", "b", "b"]
@@ -324,7 +332,8 @@ def test_pairs_written_out(form, array_type):
     }
     collate = fc.Collator(pad_token_id=0, layout="right", fields=fields, array_type=array_type)
     batch = pickle.loads(pickle.dumps(collate))(form(samples))
-    assert {key: value.tolist() for key, value in batch.items()} == {
+    assert list(batch) == ["input_ids", "attention_mask", "position_ids"]
+    assert {key: batch[key].tolist() for key in (*list(batch)[:2], *OF_PAIRS)} == {
         "input_ids": [
             [1, 2, 3, 4, 5],
             [7, 8, 9, 0, 0],
@@ -343,6 +352,7 @@ def test_pairs_written_out(form, array_type):
             [0, 0, 1, 1, 0],
             [0, 0, 1, 0, 0],
         ],
+        "loss_mask": [[1, 1], [1, 0], [1, 0], [1, 0], [1, 1], [1, 0]],
         "scores": [0.5, -1, 3, 1.5, 2, 4],
         "levels": [0, 1, 2] * 2,
         "advantages": [[0.5, 0.5], [-1, 0], [3, 0], [1.5, 0], [2, 2], [4, 0]],
@@ -459,7 +469,7 @@ def test_outputs_can_be_named(array_type):
 @pytest.mark.parametrize("outputs", [["cu_seq_lens_q"], {"cu_seq_lens_q": "cu_seqlens"}])
 def test_outputs_that_no_batch_has(outputs):
     pattern = (
-        r"outputs has 'cu_seq_lens_q', .* pass some of \['input_ids', .*from these to their na"
+        r"outputs has 'cu_seq_lens_q', .* pass some of \['attention_mask', .*from these to"
     )
     refuses(LABELLED, ValueError, pattern, outputs=outputs)
 
@@ -470,7 +480,8 @@ def test_rows_without_padding(array_type):
     )
     batch = collate(LABELLED)
     assert batch.input_ids.tolist() == [[1, 2, 3, 4, 5, 6, 7, 8, 9]]
-    assert batch.labels.tolist() == [[2, 3, -100, 5, -100, 7, -100, -100, -100]]
+    assert batch.shift_labels.tolist() == [[2, 3, -100, 5, -100, 7, -100, -100, -100]]
+    assert batch.labels.tolist() == [[-100, 2, 3, -100, 5, -100, 7, -100, -100]]
     assert batch.position_ids.tolist() == [[0, 1, 2, 0, 1, 2, 3, 0, 1]]
     assert batch.cu_seqlens.tolist() == [0, 3, 7, 9]
 

@@ -143,7 +143,10 @@ def test_no_row_is_made_of_python_objects(data, monkeypatch):
     assert_same(collate(columns), expected)
     assert_same(
         fc.build_batch(data["prompt"], data["response"], **OPTIONS),
-        {key: expected[key] for key in ("input_ids", "attention_mask", "response_mask")},
+        {
+            key: expected[key]
+            for key in ("input_ids", "attention_mask", "response_mask", "loss_mask")
+        },
     )
 
 

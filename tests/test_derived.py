@@ -215,7 +215,7 @@ def test_shifted_labels_are_what_cross_entropy_takes():
         logits.flatten(0, 1), batch.shift_labels.flatten(), reduction="sum"
     )
     assert loss == 0
-    assert int((batch.labels != N).sum()) == 2
+    assert int((batch.shift_labels != N).sum()) == 2
 
 
 @pytest.mark.parametrize("value", ["two", "", 0, 1, []])

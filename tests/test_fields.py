@@ -147,8 +147,8 @@ def test_keys_are_in_the_order_of_the_mapping(array_type):
         array_type=array_type,
     )
     assert list(batch) == [
-        *("input_ids", "attention_mask", "response_mask", "position_ids", "labels", "rewards"),
-        *("z", "z_offsets", "routes", "router_padding_mask", "a"),
+        *("input_ids", "attention_mask", "response_mask", "position_ids", "labels", "loss_mask"),
+        *("rewards", "z", "z_offsets", "routes", "router_padding_mask", "a"),
     ]
     assert batch.a is batch["a"]
 

@@ -35,6 +35,7 @@ def test_written_out(array_type):
         "offsets": np.array([0, 3, 5, 6], np.int64),
         "max_seqlen": 3,
         "response_offsets": np.array([0, 1, 3, 3], np.int64),
+        "loss_mask": np.array([1, 0, 1], np.float32),
         "rewards": np.array([0.5, 1, 2], np.float32),
     }
     assert_same(batch, expected)

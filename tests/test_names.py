@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fastcollate as fc
-from fastcollate import _fastcollate, names, option_types
+from fastcollate import _fastcollate, names
 from fastcollate.option_types import BatchOptions, RowOptions
 from fastcollate.plan import layouts, merging, packing, partitioning, sharing, stepping
 from fastcollate.plan.costs import NAMED_COSTS

@@ -191,13 +191,13 @@ def test_shifted_values_of_packed_rows(model, masks):
     rows = [(prompt, response) for prompt, response in ROWS if prompt]
     prompts, responses = zip(*rows, strict=True)
     weights = {"loss_mask": [[1] * len(row) for row in responses]} if masks else {}
-    how = {"layout": fc.Packed(capacity=9, shift="next_token"), "labels": "aligned"}
+    how = {"layout": fc.Packed(capacity=9, shift="next_token"), "labels": "shifted"}
     batch = fc.build_batch(prompts, responses, pad_token_id=0, **how, **weights)
     ids, positions = batch.input_ids, batch.position_ids
     logits = model(input_ids=ids, position_ids=positions, use_cache=False).logits
     trained = batch.loss_mask > 0
     losses = torch.nn.functional.cross_entropy(
-        logits[trained], batch.labels[trained], reduction="none"
+        logits[trained], batch.shift_labels[trained], reduction="none"
     )
     losses = [(losses * batch.loss_mask[trained]).sum()]
     same(outcome(model, losses), one_by_one(model, whole(rows)))

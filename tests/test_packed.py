@@ -331,11 +331,12 @@ def test_a_split_sequence(array_type):
     }
     assert batch.metrics["batch/tokens_without_predecessor"] == 2
     # No token of its own part is in front of the fourth and of the seventh.
+    inputs["labels"] = "shifted"
     with warns_of(2):
         batch = fc.build_batch(**inputs, layout=fc.Packed(plan=plan, shift="next_token"))
-    assert lists_of(batch, "response_mask", "labels", "rewards") == {
+    assert lists_of(batch, "response_mask", "shift_labels", "rewards") == {
         "response_mask": [[0, 1, 0, 0, 0], [1, 1, 0, 1, 0], [0, 0, 0, 0, 0]],
-        "labels": [[N, 3, N, N, N], [5, 6, N, 9, N], [N, N, N, N, N]],
+        "shift_labels": [[N, 3, N, N, N], [5, 6, N, 9, N], [N, N, N, N, N]],
         "rewards": [[0, 1, 0, 0, 0], [3, 4, 0, 6, 0], [0, 0, 0, 0, 0]],
     }
 
@@ -393,23 +394,22 @@ def test_other_dtypes(drawn, array_type):
 
 
 def test_weights_that_their_dtype_rounds_to_zero(array_type):
-    """They neither train nor get lost: the fill is written."""
+    """They do not train: the fill is written."""
     options = {
         "prompts": [[], [1]],
         "responses": [[2, 3], [4]],
         "loss_mask": [[1e-9, 1], [1e-9]],
         "pad_token_id": 0,
         "layout": fc.Packed.single_row(shift="next_token"),
-        "labels": "aligned",
+        "labels": "shifted",
         "array_type": array_type,
     }
     batch = fc.build_batch(**options, dtypes={"loss_mask": "float16"})
-    assert lists_of(batch, "loss_mask", "labels") == {
+    assert lists_of(batch, "loss_mask", "shift_labels") == {
         "loss_mask": [[1, 0, 0, 0]],
-        "labels": [[3, N, N, N]],
+        "shift_labels": [[3, N, N, N]],
     }
-    with pytest.raises(ValueError, match=r"row 0 has no prompt.* the loss mask "):
-        fc.build_batch(**options)
+    assert fc.build_batch(**options).shift_labels.tolist() == [[3, N, 4, N]]
 
 
 @NEEDS_TORCH

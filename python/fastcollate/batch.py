@@ -55,7 +55,7 @@ else:
 
 _NEEDS_PLAN = frozenset(
     {
-        *("plan", "spec", "prompt_lens", "response_lens", "metrics", "bin_plan", "position_ids"),
+        *("plan", "spec", "prompt_lens", "response_lens", "metrics", "bin_plan"),
         *("subtree_end", "targets"),
     }
 )
@@ -277,7 +277,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
         # names are never keys: looking up `_data` here before it is set would recurse forever.
         if name.startswith("_"):
             raise AttributeError(f"Batch has no attribute {name!r}")
-        if name in _NEEDS_PLAN and self._plan_or_call is None and name not in self._data:
+        if name in _NEEDS_PLAN:
             raise _missing(name)
         if name in self._items:
             return self._items[name]

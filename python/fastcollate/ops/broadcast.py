@@ -15,7 +15,7 @@ from fastcollate.arrays import (
     signed_like,
     to_tensor,
 )
-from fastcollate.ops.places import on_host, trained_mask
+from fastcollate.ops.places import on_host
 
 if TYPE_CHECKING:
     from fastcollate.batch import Batch
@@ -46,7 +46,7 @@ def broadcasted(batch: Batch, per_row: Any, on: str) -> Any:
     rows = np.repeat(np.arange(plan.num_rows), lens)
     rows, places = rows[places >= 0], places[places >= 0]
     shape = plan.leading_shape(of_sequence=False)
-    mask = trained_mask(batch) if on == "trained" else None
+    mask = batch._data["loss_mask"] if on == "trained" else None
     if isinstance(per_row, np.ndarray):
         out = np.zeros(shape, per_row.dtype)
         out.reshape(-1)[places] = per_row[rows]

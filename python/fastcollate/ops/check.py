@@ -13,7 +13,7 @@ from fastcollate.arguments import checked_count, checked_int, counted
 from fastcollate.arrays import describe, is_array
 from fastcollate.ingest.fields import LOGPROBS, LOSS_MASK, REWARDS
 from fastcollate.ops.findings import Finding, Findings
-from fastcollate.ops.places import RowPlaces, Spans, is_float, on_host, trained_mask
+from fastcollate.ops.places import RowPlaces, Spans, is_float, on_host
 from fastcollate.plan.packing import pack
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class _Facts(NamedTuple):
     @classmethod
     def of(cls, batch: Batch) -> _Facts:
         places = RowPlaces.of(batch.plan)
-        mask = on_host(trained_mask(batch)).reshape(-1)
+        mask = on_host(batch._data["loss_mask"]).reshape(-1)
         trained = np.flatnonzero(mask != 0)  # faster on booleans
         counts = places.responses.counts_in(trained, batch.plan.num_rows)
         ids = on_host(batch._data["input_ids"]).reshape(-1)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fastcollate.arrays import like_of, taken, zeros
-from fastcollate.ops.places import on_host, trained_mask
+from fastcollate.ops.places import on_host
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -37,7 +37,7 @@ def loss_positions(batch: Batch) -> LossPositions:
     plan, like = batch.plan, batch._data["input_ids"]
     values, predictors = _places(plan, next_token=True)
     shape = plan.leading_shape(of_sequence=False)
-    is_trained = on_host(trained_mask(batch) != 0).reshape(-1)[values]
+    is_trained = on_host(batch._data["loss_mask"] != 0).reshape(-1)[values]
     values, predictors = values[is_trained], predictors[is_trained]
     if (predictors < 0).any():
         raise ValueError(

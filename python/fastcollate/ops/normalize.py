@@ -19,7 +19,6 @@ from fastcollate.arrays import (
     where_or_zero,
     zeros,
 )
-from fastcollate.ops.places import trained_mask
 from fastcollate.plan.step_plan import check_step_plan
 
 if TYPE_CHECKING:
@@ -209,7 +208,7 @@ def _tokens_of(batch: Batch) -> _Tokens:
         rows = np.repeat(np.arange(plan.num_rows), plan.response_lens)
     elif plan.has_bins:
         rows = _rows_of_ids(batch._data["sequence_ids"])
-    return _Tokens(trained_mask(batch), rows, plan.num_rows)
+    return _Tokens(batch._data["loss_mask"], rows, plan.num_rows)
 
 
 def _tokens_of_mapping(batch: Batch) -> _Tokens:

@@ -155,14 +155,9 @@ def _nonempty(spans: Spans) -> Spans:
     return Spans(*(column[spans.lengths > 0] for column in spans))
 
 
-def trained_mask(batch: Batch) -> Any:
-    """Return the loss mask, in the shape of response-aligned fields."""
-    return batch._data["loss_mask"]
-
-
 def trained_places(batch: Batch) -> Integers:
     """Return the ascending positions of response-aligned outputs whose tokens train."""
-    return np.flatnonzero(on_host(trained_mask(batch) != 0))
+    return np.flatnonzero(on_host(batch._data["loss_mask"] != 0))
 
 
 def on_host(value: Any) -> np.ndarray:

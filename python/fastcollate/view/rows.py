@@ -12,7 +12,7 @@ import numpy as np
 
 from fastcollate.arguments import checked_index, counted
 from fastcollate.arrays import flattened, offsets_of, taken
-from fastcollate.ops.places import RowPlaces, on_host, trained_mask
+from fastcollate.ops.places import RowPlaces, on_host
 from fastcollate.view.styles import Kind
 from fastcollate.view.tokens import NO_BREAK, Decoder, readable, shortened
 
@@ -165,7 +165,7 @@ class _Rows:
         has_value = places >= 0
         trains = np.zeros(len(places), np.bool_)
         if has_value.any():
-            mask = flattened(trained_mask(self.batch), self.leading["response"])
+            mask = flattened(self.batch._data["loss_mask"], self.leading["response"])
             trains[has_value] = on_host(taken(mask, places[has_value])) != 0
         bounds = list(zip(rows, pairwise(offsets.tolist()), strict=True))
         self.response_places = {row: places[slice(*ends)] for row, ends in bounds}

@@ -427,7 +427,10 @@ mod tests {
         attention_mask: Dtype::Bool,
         response_mask: Dtype::Bool,
         sequence_ids: IntDtype::I32,
-        position_ids: (Some(PositionPadding::RepeatLast), IntDtype::I64),
+        position_ids: (
+            PositionIds::Padded(PositionPadding::RepeatLast),
+            IntDtype::I64,
+        ),
         labels: Some((false, IntDtype::I64)),
         beside: Beside::All,
         loss_mask: Some(Dtype::F32),

@@ -47,9 +47,11 @@ impl OutputSpec {
             position_ids: (positions, IntDtype::of_name("position_ids", dtype)?),
             labels: labels.transpose()?,
             beside: if bare { Beside::Ids } else { Beside::All },
-            loss_mask: None,
+            loss_mask: { loss_mask }
+                .map(|name| Dtype::of_name(LOSS_MASK, name, Dtype::OF_WEIGHTS))
+                .transpose()?,
         };
-        Self(spec).with_loss_mask(loss_mask)
+        Ok(Self(spec))
     }
 
     /// `"default"`, `"omitted"` or the padding of the positions, and their dtype.
@@ -77,15 +79,6 @@ impl OutputSpec {
     #[getter]
     fn loss_mask(&self) -> Option<&'static str> {
         self.0.loss_mask.map(Dtype::name)
-    }
-
-    /// The same outputs with or without a loss mask that selects what trains.
-    fn with_loss_mask(&self, dtype: Option<&str>) -> Result<Self> {
-        let dtype = dtype.map(|name| Dtype::of_name(LOSS_MASK, name, Dtype::OF_WEIGHTS));
-        Ok(Self(Spec {
-            loss_mask: dtype.transpose()?,
-            ..self.0
-        }))
     }
 
     fn __reduce__<'py>(

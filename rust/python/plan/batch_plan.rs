@@ -9,7 +9,6 @@ use fastcollate::plan::{
     Assembly, AttentionRange, BinLayout, BlockTables, Chunk, CpRank, Grid, Layout, Longest, Of,
     Per, Placement, Row, Segment, Shift, Turns, Values, Widths, gather_places,
 };
-use fastcollate::write::{Destination, write_mask};
 use numpy::ndarray::Array2;
 use numpy::{
     IntoPyArray, PyArray1, PyArray2, PyArray4, PyArray5, PyArrayMethods, PyReadonlyArray1,
@@ -400,22 +399,6 @@ impl Plan {
     #[getter]
     fn num_unpredicted(&self) -> usize {
         self.placement.unpredicted(&self.assembly).count()
-    }
-
-    /// The loss mask derived from the plan alone, in the shape of response-aligned fields: float32.
-    fn loss_mask<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let grid = self.placement.trained_responses(&self.assembly);
-        let values = PyArray1::zeros(py, grid.positions(), false);
-        let mut memory = values.try_readwrite()?;
-        let to = Destination {
-            values: memory.as_slice_mut()?,
-            is_zeroed: true,
-        };
-        write_mask(&grid.whole(), 1_f32, 0.0, to);
-        if !self.placement.layout.has_rows(Of::Response) {
-            return Ok(values.into_any());
-        }
-        Ok(values.reshape([grid.rows(), grid.width()])?.into_any())
     }
 
     /// Number of response tokens without a place because a packer split their sequence before them.
