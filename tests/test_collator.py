@@ -468,9 +468,7 @@ def test_outputs_can_be_named(array_type):
 
 @pytest.mark.parametrize("outputs", [["cu_seq_lens_q"], {"cu_seq_lens_q": "cu_seqlens"}])
 def test_outputs_that_no_batch_has(outputs):
-    pattern = (
-        r"outputs has 'cu_seq_lens_q', .* pass some of \['attention_mask', .*from these to"
-    )
+    pattern = r"outputs has 'cu_seq_lens_q', .* pass some of \['attention_mask', .*from these to"
     refuses(LABELLED, ValueError, pattern, outputs=outputs)
 
 
