@@ -75,9 +75,9 @@ def fields_of(rows):
     return {key: field for key, field in FIELDS_OF.items() if key in rows[0]}
 
 
-def collators(rows):
+def collators(rows, **options):
     """Return a collator in all forms that Ray Data may be given."""
-    collate = fc.Collator(pad_token_id=-1, fields=fields_of(rows))
+    collate = fc.Collator(pad_token_id=-1, fields=fields_of(rows), **options)
     forms = [collate, collate.for_ray_data()]
     return forms + [pickle.loads(pickle.dumps(form)) for form in forms]
 
@@ -97,18 +97,29 @@ def name_of(rows):
 @pytest.mark.parametrize("rows", [LISTS, ARRAYS, ONE_SHAPE, TRAILING, FIELDS], ids=name_of)
 def test_ray_data(rows):
     data = ray.data.from_items(rows)
-    for collate_fn in collators(rows):
+    for collate_fn in collators(rows, outputs=list(reference(rows))):
         batches = list(data.iter_torch_batches(batch_size=4, collate_fn=collate_fn))
         assert len(batches) == 3
         for batch, first in zip(batches, (0, 4, 8), strict=True):
             assert_same(batch, reference(rows[first : first + 4]))
 
 
+def test_batches_are_what_a_model_is_called_with():
+    """Ray keeps the items of a batch, and no attributes."""
+    data = ray.data.from_items(ARRAYS)
+    for collate_fn in collators(ARRAYS):
+        (batch,) = data.iter_torch_batches(batch_size=10, collate_fn=collate_fn)
+        assert {"input_ids", "attention_mask", "position_ids", "labels"} <= set(batch)
+        assert "response_mask" not in batch
+        whole = fc.Collator(pad_token_id=-1)(ARRAYS)
+        assert_same(batch, whole.model_inputs())
+
+
 @pytest.mark.parametrize("rows", [ARRAYS, ONE_SHAPE, TRAILING, FIELDS], ids=name_of)
 def test_rows_of_several_blocks(rows):
     # Columns of several chunks, each with offsets and shapes of its own.
     data = ray.data.from_items(rows, override_num_blocks=4)
-    for collate_fn in collators(rows):
+    for collate_fn in collators(rows, outputs=list(reference(rows))):
         (batch,) = data.iter_torch_batches(batch_size=10, collate_fn=collate_fn)
         assert_same(batch, reference(rows))
 
@@ -121,7 +132,7 @@ def test_worker_processes():
             return [{key: value.numpy() for key, value in batch.items()} for batch in batches]
 
     trainer = Trainer.remote()
-    for collate_fn in collators(FIELDS)[:2]:
+    for collate_fn in collators(FIELDS, outputs=list(reference(FIELDS)))[:2]:
         data = ray.data.from_items(FIELDS).iterator()
         batches = ray.get(trainer.batches_of.remote(data, collate_fn), timeout=120)
         for batch, first in zip(batches, (0, 4, 8), strict=True):

@@ -73,8 +73,6 @@ def build_batch_numpy(
     given = given_fields(
         rewards=rewards, loss_mask=loss_mask, logprobs=logprobs, advantages=advantages
     )
-    if loss_mask is None:
-        batch["loss_mask"] = batch["response_mask"].astype(np.float32)
     for key, field in given:
         padded = np.zeros((rows, response_width), np.float32)
         if is_number(field[0]):
