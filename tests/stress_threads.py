@@ -56,7 +56,7 @@ class Work:
         rng = np.random.default_rng(seed)
         prompts = [rng.integers(0, 10**9, n).tolist() for n in rng.integers(1, 60, ROWS)]
         responses = [rng.integers(0, 10**9, n).tolist() for n in rng.integers(1, 60, ROWS)]
-        rewards = [rng.standard_normal(len(row)).tolist() for row in responses]
+        rewards = [rng.random(len(row)).tolist() for row in responses]
         kinds: list[Callable[[list[int]], Any]] = [
             list,
             tuple,

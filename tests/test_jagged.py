@@ -146,6 +146,7 @@ def test_a_large_batch(array_type):
         "offsets": offsets,
         "max_seqlen": max(map(len, rows)),
         "response_offsets": np.cumsum([0, *lens[1]]),
+        "loss_mask": np.concatenate([np.arange(n) + m > 0 for m, n in lens.T]).astype(np.float32),
         "logprobs": np.concatenate(field).astype(np.float32),
     }
     assert_same(batch, expected)

@@ -216,8 +216,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
         again._inputs = again._made_positions = None
         return again
 
-    @property
-    def _items(self) -> dict[str, Any]:
+    def _mapping(self) -> dict[str, Any]:
         """The mapping: all outputs, or what a model is called with."""
         if self._model_mask is None:
             return self._data
@@ -258,19 +257,19 @@ class Batch(Mapping[str, Any], Generic[Array]):
 
     def __getitem__(self, key: str) -> Any:
         try:
-            items = self._items
+            items = self._mapping()
             return items[key] if key in items else self._data[key]
         except (KeyError, TypeError) as error:  # slices have no hash
             raise KeyError(missing_key(self, key)) from error
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._items)
+        return iter(self._mapping())
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._mapping())
 
     def __contains__(self, key: object) -> bool:
-        return key in self._items
+        return key in self._mapping()
 
     def __setitem__(self, key: str, value: Any) -> None:
         self._of_mapping()[key] = value
@@ -295,8 +294,8 @@ class Batch(Mapping[str, Any], Generic[Array]):
             raise AttributeError(f"Batch has no attribute {name!r}")
         if name in _NEEDS_PLAN:
             raise _missing(name)
-        if name in self._items:
-            return self._items[name]
+        if name in self._mapping():
+            return self._mapping()[name]
         if name in self._data:
             return self._data[name]
         has_own_positions = self._spec is None or self._spec.outputs.position_ids[0] == "omitted"
@@ -306,7 +305,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
 
     def __dir__(self) -> list[str]:
         names = (name for name in super().__dir__() if name.startswith("__") or name[0] != "_")
-        return sorted({*names, *map(str, self._items), *map(str, self._data)})
+        return sorted({*names, *map(str, self._mapping()), *map(str, self._data)})
 
     def __eq__(self, other: object) -> bool:
         # A mapping would compare its tensors and take the truth value of the result.
@@ -1094,7 +1093,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
     @property
     def _outputs(self) -> list[tuple[str, ...]]:
         """The key, dtype and shape of each output."""
-        return [(str(key), *_describe(value)) for key, value in self._items.items()]
+        return [(str(key), *_describe(value)) for key, value in self._mapping().items()]
 
     @property
     def _is_real(self) -> np.ndarray:

@@ -104,6 +104,8 @@ def build_batch_loops(
         of W positions. A tree has the outputs of `fastcollate.Tree`.
     """
     advantages, fields = numbers_as_field(advantages, fields)
+    if position_ids is None and "position_ids" in (fields or {}):
+        position_ids = False  # they are the caller's
     layout, own = layout_options(layout)
     options = own | options
     prompt_rows = [readable(row) for row in rows_of(prompts)]
