@@ -217,7 +217,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
         return again
 
     def _mapping(self) -> dict[str, Any]:
-        """The mapping: all outputs, or what a model is called with."""
+        """Return the items: all outputs, or what a model is called with."""
         if self._model_mask is None:
             return self._data
         if self._inputs is None:
