@@ -96,8 +96,9 @@ def unpadding(x: NDArray[Any], lens: NDArray[Any], by: str) -> Calls:
     of_torch: Callable[[], Any] = partial(tensor.__getitem__, torch.from_numpy(mask))
     if by == "lengths":
         of_torch = lambda: torch.cat([tensor[row, :n] for row, n in enumerate(listed)])  # noqa: E731
+    how: dict[str, Any] = {"lengths": lens, "side": "right"} if by == "lengths" else {"mask": mask}
     calls: Calls = {
-        "fastcollate": partial(fc.unpad, x, **{by: lens if by == "lengths" else mask}),
+        "fastcollate": partial(fc.unpad, x, **how),
         "torch": of_torch,
         "NumPy": partial(x.__getitem__, mask),
     }

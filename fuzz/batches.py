@@ -10,7 +10,7 @@ from typing import Any
 import fastcollate as fc
 from calls import TOKENS, Call, draw_call, draw_layout, give_columns, packed_places
 from choices import Choices
-from fastcollate.ops.places import on_host, trained_mask
+from fastcollate.ops.places import on_host
 from fastcollate.testing.reference import (
     assert_same,
     broadcast_loops,
@@ -109,7 +109,7 @@ def check_way_back(choices: Choices, batch: fc.Batch, places: Any, call: Call) -
     per_row = choices.rng.normal(size=plan.num_rows)
     on: Any = "response" if call.merge else choices.pick([None, "response"])
     found = batch.broadcast(per_row, on=on) if on else batch.broadcast(per_row)
-    mask = None if on else on_host(trained_mask(batch))
+    mask = None if on else on_host(batch.loss_mask)
     assert_same({"x": found}, {"x": broadcast_loops(places, per_row, mask)})
     for other in (x[:-1], x[None], per_row):
         with suppress(ValueError):  # or it has the shape of responses by chance
