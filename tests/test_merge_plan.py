@@ -352,3 +352,12 @@ def test_what_are_no_rows(rows):
     for both in ((rows, [[1], [2]]), ([[1], [2]], rows)):
         with raises("prompts|responses", (TypeError, ValueError)):
             fc.merge_turns(*both, trajectory_ids=["s", "s"])
+
+
+def test_uids_per_turn_of_a_step_are_those_of_trajectories():
+    turns = [[1], [1, 2, 3], [4]], [[2], [5], [6]]
+    plan = fc.merge_turns(*turns, trajectory_ids=[0, 0, 1])
+    assert plan.num_rows == 2
+    with pytest.raises(ValueError, match=r"uids\[1\] is 'b', but uids\[0\], of the same traj"):
+        fc.plan_step(plan, uids=["a", "b", "c"], dp_size=1)
+    assert fc.plan_step(plan, uids=["a", "a", "c"], dp_size=1).prompt_offsets.tolist() == [0, 1, 2]

@@ -339,3 +339,24 @@ def test_a_collators_batch_keeps_its_plan(layout):
     if layout != LAYOUTS["shifted"]:  # it has no value of a first token without a prompt
         left = batch.to_layout("left")
         assert torch.equal(left.input_ids, built(fc.Left()).input_ids)
+
+
+def test_other_outputs_are_read_without_making_the_inputs():
+    batch = by_collator(LAYOUTS["tree"])
+    assert batch.loss_mask is batch["loss_mask"]
+    assert not hasattr(batch, "nothing")
+    assert batch._inputs is None  # a dense mask grows with the square of the width
+    assert batch.attention_mask is batch["attention_mask"]
+
+
+def test_a_rank_of_a_collators_batch_has_the_outputs():
+    batch = by_collator(fc.Packed(8, multiple_of=4), labels="aligned")
+    part = fc.parallel.cp_split(batch, 2, 0)
+    assert list(part) == list(batch._data)
+    assert part.loss_mask.shape == (*batch.loss_mask.shape[:1], batch.loss_mask.shape[1] // 2)
+    assert "attention_mask" not in part
+
+
+def test_fields_are_no_inputs_under_their_names():
+    fields = {"use_cache": fc.PerRow([np.ones((1, 2))] * len(PROMPTS), concat=True)}
+    assert built(LAYOUTS["jagged"], fields=fields).model_inputs()["use_cache"] is False

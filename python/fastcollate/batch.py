@@ -25,7 +25,7 @@ from fastcollate.ops.check import checked
 from fastcollate.ops.findings import Findings
 from fastcollate.ops.gather import gathered
 from fastcollate.ops.loss_positions import LossPositions, loss_positions, targets
-from fastcollate.ops.model_inputs import Mask, model_inputs, positions
+from fastcollate.ops.model_inputs import KEYS, Mask, model_inputs, positions
 from fastcollate.ops.normalize import LossNormalizers, loss_normalizers, normalized
 from fastcollate.ops.places import RowPlaces, trained_places
 from fastcollate.ops.relayout import relayout
@@ -257,8 +257,8 @@ class Batch(Mapping[str, Any], Generic[Array]):
 
     def __getitem__(self, key: str) -> Any:
         try:
-            items = self._mapping()
-            return items[key] if key in items else self._data[key]
+            is_input = self._model_mask is not None and key in KEYS
+            return self._mapping()[key] if is_input else self._data[key]
         except (KeyError, TypeError) as error:  # slices have no hash
             raise KeyError(missing_key(self, key)) from error
 
@@ -294,10 +294,10 @@ class Batch(Mapping[str, Any], Generic[Array]):
             raise AttributeError(f"Batch has no attribute {name!r}")
         if name in _NEEDS_PLAN:
             raise _missing(name)
-        if name in self._mapping():
-            return self._mapping()[name]
-        if name in self._data:
+        if (self._model_mask is None or name not in KEYS) and name in self._data:
             return self._data[name]
+        if name in KEYS and name in (items := self._mapping()):
+            return items[name]
         has_own_positions = self._spec is None or self._spec.outputs.position_ids[0] == "omitted"
         if name == "position_ids" and not has_own_positions:
             return self._position_ids

@@ -73,7 +73,7 @@ def missing_output(batch: Batch, name: str) -> str:
         return f"Batch has no {name}, since {reason}"
     if (request := _REQUESTS.get(name)) is not None:
         return f"Batch has no {name}; {request}"
-    return f"Batch has no output or attribute {name!r}; its outputs are {list(batch)}"
+    return f"Batch has no output or attribute {name!r}; its outputs are {list(batch._data)}"
 
 
 def rows_advice(batch: Batch, rows: Any) -> str:

@@ -102,7 +102,7 @@ def _message(unknown: list[str], names: Mapping[str, str], first: First) -> str:
         both = _of_both_rows(key, names)
         if (field := _field_for(both, of_name)) is not None:
             # A field of both rows has neither's name.
-            words = (word for word in both[0].split("_") if word != "chosen")
+            words = (word for word in str(both[0]).split("_") if word != "chosen")
             name = key if len(both) == 1 else "_".join(words) or both[0]
             fields[other_key(name) if is_reserved(name) else name] = field
             handled |= {*both}

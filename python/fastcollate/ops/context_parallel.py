@@ -94,6 +94,7 @@ def cp_split(batch: Batch[Array], cp_size: int, cp_rank: int) -> Batch[Array]:
             for key, value in batch._data.items()
         },
         _spec=spec._replace(cp=(cp_size, cp_rank)),
+        _model_mask=None,  # models take whole rows
     )
 
 

@@ -13,6 +13,9 @@ from fastcollate.arrays import convert, dtype_like, like_of, zeros
 if TYPE_CHECKING:
     from fastcollate.batch import Batch
 
+KEYS = {"input_ids", "attention_mask", "position_ids", "labels", "shift_labels", "use_cache"}
+"""The keys of all inputs that are not fields."""
+
 Mask: TypeAlias = Literal["dense", "block"]
 """Kinds of masks for layouts whose rows share output rows."""
 
@@ -47,7 +50,7 @@ def model_inputs(batch: Batch, mask: Mask | None, dtype: Any) -> dict[str, Any]:
     if not is_padded:
         inputs["use_cache"] = False
     joined = (output.key for output in batch.spec.table if output.align == "joined")
-    return inputs | {key: outputs[key] for key in joined}
+    return inputs | {key: outputs[key] for key in joined if key not in KEYS}
 
 
 def check_mask(mask: Any, layout: str, is_padded: bool, is_numpy: bool) -> None:
