@@ -604,7 +604,8 @@ class Batch(Mapping[str, Any], Generic[Array]):
         ----------
         x
             An array or tensor, on any device; trailing dimensions are kept. A tensor's gradients
-            flow through.
+            flow through. In a tree, a position that several tokens follow has one value for all of
+            them: for log-probabilities use :meth:`loss_positions` instead.
         of
             ``"response"``: `x` is aligned with this batch's response-aligned fields, (B, R, ...)
             (packed: with the batch's `shift`). ``"sequence"``: `x` is aligned with ``input_ids``,

@@ -105,7 +105,8 @@ class Collator(Generic[Made]):
         error, so that misspelled keys are found.
     outputs
         None returns a :class:`Batch` whose keys are what a model is called with
-        (:meth:`Batch.model_inputs`); all other outputs are its attributes. Otherwise the keys of
+        (:meth:`Batch.model_inputs`); all other outputs are its attributes. Of the two kinds of
+        labels, the loss uses ``shift_labels``: change both, or neither. Otherwise the keys of
         the outputs to return as a plain dict, in this order. A mapping renames them, each to one
         name or several: ``{"cu_seqlens": ("cu_seq_lens_q", "cu_seq_lens_k")}``.
     mask

@@ -66,9 +66,16 @@ def gathered(
         expected.append(_without_last(leading))
     if found not in expected:
         shapes = " or ".join(str(shape) for shape in expected)
+        whole = plan.leading_shape(of_sequence=True)
+        advice = ""
+        if of == "response" and tuple(x.shape)[: len(whole)] in (whole, _without_last(whole)):
+            advice = (
+                "; if x lies along input_ids, as log-probabilities of a model do, pass "
+                "of='sequence', shift='next_token'"
+            )
         raise ValueError(
             f"x has shape {tuple(x.shape)}, but of is {of!r} and shift {shift!r}; pass x of shape "
-            f"{shapes}, with or without trailing dimensions"
+            f"{shapes}, with or without trailing dimensions{advice}"
         )
     places, lens = plan.gather_places(
         of_sequence=of == "sequence",
