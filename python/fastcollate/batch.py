@@ -298,8 +298,8 @@ class Batch(Mapping[str, Any], Generic[Array]):
             return self._data[name]
         if name in KEYS and name in (items := self._mapping()):
             return items[name]
-        has_own_positions = self._spec is None or self._spec.outputs.position_ids[0] == "omitted"
-        if name == "position_ids" and not has_own_positions:
+        are_left_out = self._spec is None or self._spec.outputs.position_ids[0] == "omitted"
+        if name == "position_ids" and not are_left_out:
             return self._position_ids
         raise AttributeError(missing_output(self, name))
 
@@ -924,8 +924,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
         LossNormalizers
             ``tokens``, float64 (mini-batches,): the sum of ``loss_mask`` over real rows; and
             ``rows``, int64 (mini-batches,): the number of real rows, masked ones included. NumPy
-            arrays. 1 instead of 0, so that the
-            loss of an empty mini-batch is 0 and not NaN.
+            arrays. 1 instead of 0, so that the loss of an empty mini-batch is 0 and not NaN.
 
         Raises
         ------

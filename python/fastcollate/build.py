@@ -180,8 +180,8 @@ def build_batch(
         arguments then have one item per turn, and `trajectory_ids` or `is_last_step` identify the
         trajectories. Response-aligned fields are joined; observations between the responses hold 0
         (:class:`Field`: `gap_fill`) and no label. As in SkyRL, the response mask is 1 on them:
-        train by ``loss_mask``. Ids,
-        :class:`PerRow` and :class:`RoutedExperts` values are those of the row's last turn.
+        train by ``loss_mask``. Ids, :class:`PerRow` and :class:`RoutedExperts` values are those of
+        the row's last turn.
     merge_rewards
         With `merge` and one reward per turn, the reward of a merged row, as in :func:`merge_turns`:
         ``"error"`` (rewards of earlier turns have to be 0), ``"sum"`` or ``"last"``. None is the

@@ -99,6 +99,11 @@ def checked_outputs(
     return outputs, fields
 
 
+def labels_key(is_shifted: bool) -> str:
+    """Return the key of labels: at their own tokens, or each at the token before."""
+    return "shift_labels" if is_shifted else "labels"
+
+
 def _outputs(names: Mapping[str, str], positions: str, labels: str | None) -> OutputSpec:
     """Return the outputs of the dtypes given by key."""
     is_shifted = labels == "shifted"
@@ -107,7 +112,7 @@ def _outputs(names: Mapping[str, str], positions: str, labels: str | None) -> Ou
         names["attention_mask"],
         names["response_mask"],
         (positions, names["position_ids"]),
-        None if labels is None else (is_shifted, names["shift_labels" if is_shifted else "labels"]),
+        None if labels is None else (is_shifted, names[labels_key(is_shifted)]),
         names["sequence_ids"],
         loss_mask=names["loss_mask"],
     )

@@ -11,6 +11,7 @@ import numpy as np
 from fastcollate._fastcollate import IGNORE_INDEX
 from fastcollate.arguments import checked_count, checked_int, counted
 from fastcollate.arrays import describe, is_array
+from fastcollate.dtypes import labels_key
 from fastcollate.ingest.fields import LOGPROBS, LOSS_MASK, REWARDS
 from fastcollate.ops.findings import Finding, Findings
 from fastcollate.ops.places import RowPlaces, Spans, is_float, on_host
@@ -151,7 +152,7 @@ def _trained_first_tokens(facts: _Facts) -> Iterator[Finding]:
         is_last = is_first if plan.is_packed else ends == lens[spans.rows]
         places = spans.places + (spans.lengths - 1 if is_shifted else 0)
         places = places[is_last if is_shifted else is_first]
-        values = on_host(batch._data["shift_labels" if is_shifted else "labels"]).reshape(-1)
+        values = on_host(batch._data[labels_key(is_shifted)]).reshape(-1)
         is_found = np.zeros(len(values), np.bool_)
         is_found[places] = values[places] != IGNORE_INDEX
         what = "last position, which predicts nothing," if is_shifted else "first token"

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fastcollate._fastcollate import IGNORE_INDEX
 from fastcollate.arrays import describe, offsets_of, places_of, to_numpy
+from fastcollate.dtypes import labels_key
 from fastcollate.plan.audit_report import REASONS, Audit, AuditSpan, Where
 from fastcollate.plan.audit_tables import (
     Grid,
@@ -352,7 +353,7 @@ class _Ledger:
         """Compare labels with the ids of tokens that train."""
         self.compared.add("labels")
         is_shifted = batch.spec.outputs.labels[0]
-        labels = to_numpy(batch._data["shift_labels" if is_shifted else "labels"]).reshape(-1)
+        labels = to_numpy(batch._data[labels_key(is_shifted)]).reshape(-1)
         places = rows.places_of_responses(grid)
         if not trains.all() or places.min(initial=0) < 0:
             places = places[trains & (places >= 0)]
