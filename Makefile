@@ -11,7 +11,8 @@ endif
 INSTALLED := .venv/installed.stamp
 BUILT := .venv/built.stamp
 DOCS_INSTALLED := .venv/docs.stamp
-SOURCES := pyproject.toml Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Cargo.toml)
+SOURCES := pyproject.toml Cargo.toml Cargo.lock $(shell find rust -path rust/core/tests -prune -o \
+  \( -name '*.rs' -o -name Cargo.toml \) -print)
 BENCHES := $(wildcard benches/*.py)
 PEERS := .peers
 
@@ -75,7 +76,7 @@ fuzz: $(BUILT) ## look for input that breaks the library, for FUZZ_SECONDS (60)
 	$(BIN)/python fuzz/run.py --seconds $$(($(FUZZ_SECONDS) / 2)) --random
 
 fuzz-core: $(INSTALLED) ## check properties of the core on FUZZ_CASES (1000000) inputs each
-	PROPTEST_CASES=$(FUZZ_CASES) cargo test --profile fuzz --test '*'
+	PROPTEST_CASES=$(FUZZ_CASES) cargo test --package fastcollate --profile fuzz --test '*'
 
 # The fuzzer is guided by coverage of Rust, too: a second build of the extension counts it, for the
 # libFuzzer that comes with atheris. Linux on x86-64 only.
@@ -97,11 +98,11 @@ sanitize: $(INSTALLED) ## run tests of memory, and the fuzzer, with AddressSanit
 	.ci/sanitize $(BIN)/python fuzz/run.py --seconds $(FUZZ_SECONDS) --random
 
 bench: $(BUILT) ## measure the speed
-	cargo bench --bench '*'
+	cargo bench --package fastcollate --bench '*'
 	for bench in $(BENCHES); do $(BIN)/python $$bench || exit; done
 
 bench-smoke: $(BUILT) ## run every benchmark once on little data, to check that it works
-	cargo test --bench '*'
+	cargo test --package fastcollate --bench '*'
 	for bench in $(BENCHES); do $(BIN)/python $$bench --smoke || exit; done
 
 lint: $(BUILT) ## check formatting, lints, types, stubs, workflows, and the sdist for PyPI
