@@ -23,6 +23,7 @@ from rich.text import Text
 from tokenizers import Tokenizer
 
 import fastcollate as fc
+from fastcollate.planning import Merge
 from fastcollate.testing import reference
 from policy import Policy, response_log_probs
 from rollouts import PAD_TOKEN_ID, Rollouts, load_rollouts, load_tokenizer
@@ -56,7 +57,7 @@ def main() -> None:
         console.print(shown(rollouts, batch, row, tokenizer))
 
     console.rule("[bold]One row per trajectory instead of one per turn")
-    plan = merge(rollouts, policy="realign", mask_drift="span", tokenizer=tokenizer)
+    plan = merge(rollouts, policy=Merge("realign", mask_drift="span"), tokenizer=tokenizer)
     report = str(plan.report).splitlines()[:SHOWN_LINES]
     console.print(Text("\n".join(report)), no_wrap=True, overflow="ellipsis")
 
@@ -206,7 +207,7 @@ def train_steps(rollouts: Rollouts, vocab_size: int) -> Table:
         "exact": merge(rollouts),
         "branch": merge(rollouts, policy="branch"),
         **{
-            f"realign, {masked}": merge(rollouts, policy="realign", mask_drift=masked)
+            f"realign, {masked}": merge(rollouts, policy=Merge("realign", mask_drift=masked))
             for masked in ("response", "tail", "span")
         },
     }

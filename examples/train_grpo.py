@@ -8,7 +8,7 @@ Run it from the root of the repository::
     python examples/train_grpo.py --ray                   # two actors; no process has all tokens
     python examples/train_grpo.py --no-merge --no-pack    # a padded row per turn
     python examples/train_grpo.py --tree                  # what rows begin with in common, once
-    python examples/train_grpo.py --ddp --widths shard    # each rank as wide as its own rows
+    python examples/train_grpo.py --ddp --narrow    # each rank as wide as its own rows
 
 The policy plays games of several turns (``grpo/playing.py``), whose turns are merged, planned and
 packed here, and learns from the batches (``grpo/learning.py``). All options give the same losses,
@@ -85,12 +85,12 @@ def train_step(learner: Learner, turns: Turns, clock: Clock) -> Report:
 
     def batches() -> Iterator[fc.Batch]:
         for mini_batch in range(plan.num_mini_batches):
+            shard = plan.shard(mini_batch, learner.rank)
             yield fc.build_batch(
                 **columns,
                 pad_token_id=PAD,
                 merge=whole.merge_plan,
-                shard=plan.shard(mini_batch, learner.rank),
-                widths=options.widths,
+                shard=shard.narrow() if options.narrow else shard,
                 position_ids="zero",  # or positions of padding would exceed the model's
             )
 

@@ -163,8 +163,8 @@ def _draw_turns(choices: Choices, call: Call) -> None:
 def _merge_arguments(choices: Choices, call: Call) -> dict[str, Any]:
     """Give a policy by its name, if that says it all, or a plan."""
     assert call.merge is not None
-    if len(call.merge) == 2 and choices.one_in(2):
-        return {"merge": call.merge["policy"], "merge_rewards": call.merge["merge_rewards"]}
+    if choices.one_in(2):
+        return {"merge": call.merge["policy"]}
     names = [name for name in (*TOKENS, *NAMED) if name in call.plain]
     return {"merge": fc.merge_turns(**{name: call.plain[name] for name in names}, **call.merge)}
 

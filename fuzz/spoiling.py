@@ -162,7 +162,6 @@ def _wrong_option(choices: Choices, call: Call) -> Verdict:
         {"position_ids": "two"},
         {"labels": True},
         {"pad_to": 5},
-        {"warn_above": "long"},
         {"dtypes": "short"},
         {"dtypes": {"nothing": "int32"}},
         {"dtypes": {"input_ids": "float32"}},
@@ -188,15 +187,10 @@ def _wrong_option(choices: Choices, call: Call) -> Verdict:
 def _odd_option(choices: Choices, call: Call) -> Verdict:
     """Pass an argument at the edge of what there may be."""
     odd = [0, 1, 2, 7, 2**50, 2**62, 2**63 - 1, 2**64, True, 0.5]
-    name = choices.pick(
-        ["pad_to", "multiple_of", "pad_prompt_to", "pad_response_to", "warn_above", "capacity"]
-    )
-    if name == "warn_above":
-        call.arguments[name] = choices.pick([*odd, Acts(choices, call)])
-    else:
-        kind = choices.pick([fc.Left, fc.TwoSegment, fc.Right, fc.Packed, fc.Packed.single_row])
-        with suppress(TypeError, ValueError):
-            call.arguments["layout"] = kind(**{name: choices.pick(odd)})
+    name = choices.pick(["pad_to", "multiple_of", "pad_prompt_to", "pad_response_to", "capacity"])
+    kind = choices.pick([fc.Left, fc.TwoSegment, fc.Right, fc.Packed, fc.Packed.single_row])
+    with suppress(TypeError, ValueError):
+        call.arguments["layout"] = kind(**{name: choices.pick(odd)})
     return Verdict.EITHER
 
 
@@ -321,7 +315,6 @@ def _wrong_merge(choices: Choices, call: Call) -> Verdict:
     """Make the trajectories of a call, or the options of merging, invalid."""
     count = len(call.plain["prompts"])
     wrong: list[dict[str, Any]] = [
-        {"merge_rewards": "most"},
         {"trajectory_ids": [0] * 17},
         {"trajectory_ids": None, "is_last_step": None},
         {"trajectory_ids": 5},
@@ -332,18 +325,14 @@ def _wrong_merge(choices: Choices, call: Call) -> Verdict:
         {"is_last_step": "text"},
     ]
     if "merge" in call.arguments:
-        wrong = [*wrong[:2], *wrong[3:], {"merge": "greedy"}, {"merge": 5}]
+        wrong = [wrong[0], *wrong[2:], {"merge": "greedy"}, {"merge": 5}]
         wrong.append({"merge": fc.merge_turns([[1]] * 17, [[1]] * 17, is_last_step=[True] * 17)})
     else:
         wrong += [
             {"is_last_step": [False] * count},
             {"policy": "greedy"},
             {"policy": None},
-            {"policy": "realign", "mask_drift": "head"},
-            {"policy": "realign", "max_drift_tokens": -1},
-            {"policy": "realign", "max_drift_tokens": 1.5},
-            {"policy": "realign", "mask_drift": "tail", "fork_threshold": -1},
-            {"policy": "exact", "mask_drift": "span"},
+            {"policy": ["realign"]},
             {"drop_untrainable": 1},
             {"allow_unfinished": None},
             {"tokenizer": 5},

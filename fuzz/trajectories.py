@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from choices import Choices
+from fastcollate.planning import Merge
 
 # Few different ids, so that turns also agree by accident; equal large ones are not one object.
 _VOCABULARIES = [[0, 1], [5, 6, 7], [1000, 1001], [-(2**63), -1, 2**63 - 1]]
@@ -105,11 +106,11 @@ _CHANGES: list[Change] = [
 
 def draw_merge(choices: Choices) -> dict[str, Any]:
     """Draw options of `merge_turns`."""
-    options: dict[str, Any] = {"policy": choices.pick(["exact", "branch", "realign", "realign"])}
-    options["merge_rewards"] = choices.pick(["error", "sum", "last"])
-    if options["policy"] == "realign" and choices.one_in(2):
+    policy = choices.pick(["exact", "branch", "realign", "realign"])
+    options: dict[str, Any] = {"rewards": choices.pick(["error", "sum", "last"])}
+    if policy == "realign" and choices.one_in(2):
         options["mask_drift"] = choices.pick(["tail", "response", "span"])
         options["max_drift_tokens"] = choices.pick([0, 1, 3, 100])
         if options["mask_drift"] != "span":
             options["fork_threshold"] = choices.pick([None, 1, 3, 1024])
-    return options
+    return {"policy": Merge(policy, **options)}

@@ -363,11 +363,6 @@ def test_unknown_array_type():
             build(array_type=array_type)
 
 
-@pytest.mark.parametrize("warn_above", ["10", 1.5, [10]])
-def test_warn_above_of_a_wrong_kind(warn_above):
-    refuses({"warn_above": warn_above}, TypeError, "warn_above")
-
-
 def test_torch_that_is_not_installed():
     # None in sys.modules makes the import fail, as if torch were not there.
     code = """if True:

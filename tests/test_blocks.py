@@ -13,10 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fastcollate as fc
-from fastcollate.blocks import spans
+from fastcollate.blocks import reading, spans
 from fastcollate.blocks.joining import joined
-from fastcollate.blocks.reading import built, parts_of
+from fastcollate.blocks.reading import parts_of
 from fastcollate.blocks.storing import ArrayKind, stored
+from fastcollate.options import Options
 from fastcollate.testing.reference import assert_same, loss_normalizers_loops
 from fastcollate.testing.strategies import extras, rollouts, trajectories
 
@@ -58,6 +59,11 @@ def split(columns, offsets):
         {name: cut(value, first, end) for name, value in columns.items()}
         for first, end in pairwise(offsets)
     ]
+
+
+def built(step, shard, parts, cp=None, **options):
+    """Build a shard with unchecked options."""
+    return reading.built(step, shard, parts, Options.check(**options), cp)
 
 
 def through_blocks(blocks, shard_of, options, merge=None, part_bytes=1 << 20):
@@ -545,7 +551,7 @@ def test_blocks_merged_by_plans():
         "responses": [[2], [], [], [6, 9], [1], [2]],
         "trajectory_ids": list("aabccd"),
     }
-    how = {"policy": "realign", "max_drift_tokens": 2, "drop_untrainable": True}
+    how = {"policy": fc.planning.Merge("realign", max_drift_tokens=2), "drop_untrainable": True}
     options = {"pad_token_id": 0, "array_type": "numpy"}
     whole = fc.merge_turns(**turns, **how)
     blocks = [

@@ -21,7 +21,7 @@ RESPONSE = [[0.5] * 4, [2] * 3, [3] * 2]
 def build(array_type="numpy", **options):
     names = ("prompts", "responses", "trajectory_ids")
     turns = {name: TURNS[name] for name in names}
-    plan = fc.merge_turns(**turns, policy="realign", mask_drift="span")
+    plan = fc.merge_turns(**turns, policy=fc.planning.Merge("realign", mask_drift="span"))
     return fc.build_batch(
         **turns,
         pad_token_id=0,

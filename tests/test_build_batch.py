@@ -1,6 +1,5 @@
 """build_batch has the results of both references: values, dtypes, shapes and contiguity."""
 
-import warnings
 from array import array
 
 import numpy as np
@@ -271,18 +270,6 @@ def test_not_finite_numbers_stay_and_masks_may_be_infinite(array_type):
     data = Rollouts([[]], [[1, 2, 3, 4]], rewards=[row], loss_mask=[mask], logprobs=[row])
     batch = fc.build_batch(**data._asdict(), pad_token_id=0, array_type=array_type)
     assert_same(batch, reference(data))
-
-
-def test_warn_above_warns_and_cuts_nothing(array_type):
-    inputs = {"prompts": [[1, 2], [3]], "responses": [[4, 5], [6]], "pad_token_id": 0}
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        fc.build_batch(**inputs, warn_above=4, array_type=array_type)
-    assert not caught
-    with pytest.warns(UserWarning, match=r"4.*\b3\b") as record:
-        batch = fc.build_batch(**inputs, warn_above=3, array_type=array_type)
-    assert record[0].filename == __file__
-    assert batch.input_ids.shape == (2, 4)
 
 
 @pytest.mark.slow

@@ -78,7 +78,7 @@ def test_outputs_are_those_of_the_host(layout, drawn):
     assert_same(copied_on_the_host(batch), expected)
     assert_same(batch, expected)
     with fake_allocator():
-        assert_same(fc.build_batch(**data._asdict(), **options, pin_memory=True), expected)
+        assert_same(fc.build_batch(**data._asdict(), **options, pool="pinned"), expected)
         assert_same(copied_on_the_host(batch.pin_memory()), expected)
 
 
@@ -223,7 +223,7 @@ def test_rows_of_a_batch():
     shard = fc.plan_step(batch, dp_size=2).shard(0, 1)
     assert_same(copied_on_the_host(batch.select(shard)), batch.select(shard))
     with fake_allocator():
-        pinned = build(pin_memory=True)
+        pinned = build(pool="pinned")
         assert_same(copied_on_the_host(pinned.select(shard)), batch.select(shard))
         assert_same(copied_on_the_host(pinned), batch)
         assert copied_on_the_host(pinned).metrics["handover/copies"] == 1
@@ -520,9 +520,9 @@ def test_pageable_memory_is_never_copied_asynchronously(monkeypatch):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("options", [*({"layout": name} for name in LAYOUTS), PACKED])
-@pytest.mark.parametrize("pin_memory", [False, True])
-def test_on_the_gpu(options, pin_memory):
-    batch = build(**options, pin_memory=pin_memory)
+@pytest.mark.parametrize("pool", ["default", "pinned"])
+def test_on_the_gpu(options, pool):
+    batch = build(**options, pool=pool)
     on_device = batch.to("cuda", non_blocking=True)
     assert {value.device for value in on_device.values() if isinstance(value, torch.Tensor)} == {
         torch.device("cuda", torch.cuda.current_device())
@@ -540,7 +540,7 @@ def test_copies_from_many_threads():
         try:
             for _ in range(20):
                 batch = fc.build_batch(
-                    [[number] * 1000] * 9, [[number]] * 9, pad_token_id=0, pin_memory=True
+                    [[number] * 1000] * 9, [[number]] * 9, pad_token_id=0, pool="pinned"
                 )
                 assert (batch.to("cuda", non_blocking=True).input_ids == number).all()
         except BaseException as error:

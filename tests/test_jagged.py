@@ -118,11 +118,6 @@ def test_widths_of_what_has_none(name):
         fc.Jagged(**{name: 8})
 
 
-def test_the_longest_row_is_reported():
-    with pytest.warns(UserWarning, match="longest row has 5 tokens"):
-        build(layout="jagged", warn_above=4)
-
-
 def test_bad_rows_are_named_as_in_any_layout():
     changes = {"layout": "jagged", **with_row("loss_mask", [1.0])}
     refuses(changes, ValueError, r"loss_mask\[1\] has 1 items, but responses\[1\] has 2")

@@ -62,16 +62,6 @@ def test_a_number_per_row_lands_on_the_last_token(array_type):
     assert batch.rewards.tolist() == [[0.0, 0.5], [2.0, 0.0]]
 
 
-def test_the_longest_row_is_not_the_width():
-    fc.build_batch(
-        [[1]], [[2]], pad_token_id=0, layout=fc.Left(pad_to=100), warn_above=2, array_type="numpy"
-    )
-    with pytest.warns(UserWarning, match="longest row has 2 tokens"):
-        fc.build_batch(
-            [[1]], [[2]], pad_token_id=0, layout=fc.Left(pad_to=9), warn_above=1, array_type="numpy"
-        )
-
-
 @pytest.mark.parametrize(
     ("layout", "message"),
     [

@@ -146,7 +146,7 @@ def test_more_tokens_than_can_be_counted():
     "arguments",
     [
         {"policy": np.array(["exact", "branch"])},
-        {"mask_drift": ["tail"], "policy": "realign"},
+        {"policy": ["realign"]},
         {"drop_untrainable": "no"},
         {"allow_unfinished": 2},
         {"tokenizer": 5},

@@ -63,8 +63,8 @@ def cases(draw, array_type):
 
 
 def merge_of(inputs, options):
-    """Return the argument ``merge``: the policy by its name if that suffices."""
-    if list(options) == ["policy"]:
+    """Return the argument ``merge``: the policy by its name if that is all, or a plan."""
+    if isinstance(options["policy"], str):
         return options["policy"]
     return plan_of(inputs, options)
 

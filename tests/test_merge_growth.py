@@ -93,8 +93,8 @@ def wait_after_signal(call, after):
 OPTIONS = [
     {"policy": "exact"},
     {"policy": "branch"},
-    {"policy": "realign", "fork_threshold": None},
-    {"policy": "realign", "mask_drift": "span"},
+    {"policy": fc.planning.Merge("realign", fork_threshold=None)},
+    {"policy": fc.planning.Merge("realign", mask_drift="span")},
 ]
 
 

@@ -84,7 +84,7 @@ def test_metrics():
 
 @pytest.mark.parametrize(("how", "masked"), [("tail", 3), ("response", 4), ("span", 1)])
 def test_masked_tokens(how, masked):
-    plan = merge("a>bcde", "abxde>f", policy="realign", mask_drift=how)
+    plan = merge("a>bcde", "abxde>f", policy=fc.planning.Merge("realign", mask_drift=how))
     assert plan.report.masked_tokens == masked
     assert plan.report.metrics["generate/num_tokens_masked_by_merge"] == masked
 
@@ -308,16 +308,27 @@ def test_different_counts_of_turns():
 @pytest.mark.parametrize(
     ("options", "exception", "message"),
     [
+        (
+            {"mask_drift": "head"},
+            ValueError,
+            "'head'; pass 'tail', 'response', 'span'",
+        ),
+        ({"mask_drift": ["tail"]}, TypeError, "mask_drift is"),
+        ({"max_drift_tokens": -1}, ValueError, "max_drift_tokens is -1"),
+        ({"max_drift_tokens": 1.5}, TypeError, "max_drift_tokens is 1.5"),
+        ({"mask_drift": "response", "fork_threshold": -1}, ValueError, "fork_threshold is -1"),
+    ],
+)
+def test_options_of_realigning(options, exception, message):
+    with pytest.raises(exception, match=message):
+        fc.planning.Merge("realign", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "exception", "message"),
+    [
         ({"policy": "greedy"}, ValueError, "policy is 'greedy'"),
         ({"policy": None}, (TypeError, ValueError), "policy is None"),
-        ({"policy": "realign", "mask_drift": "head"}, ValueError, "mask_drift is 'head'"),
-        ({"policy": "realign", "max_drift_tokens": -1}, ValueError, "max_drift_tokens is -1"),
-        ({"policy": "realign", "max_drift_tokens": 1.5}, TypeError, "max_drift_tokens is 1.5"),
-        (
-            {"policy": "realign", "mask_drift": "response", "fork_threshold": -1},
-            ValueError,
-            "fork_threshold is -1",
-        ),
         ({"trajectory_ids": 5}, TypeError, "trajectory_ids"),
         ({"trajectory_ids": "stst"}, TypeError, "trajectory_ids"),
         ({"is_last_step": 5}, TypeError, "is_last_step"),

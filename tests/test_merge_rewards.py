@@ -1,5 +1,6 @@
 """Rewards and uids of merged turns: one number per turn, tokens that are masked, one uid each."""
 
+import dataclasses
 import json
 import pickle
 import re
@@ -10,11 +11,12 @@ import pytest
 from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
+from test_blocks import built
 
 import fastcollate as fc
 from fastcollate.blocks.joining import joined
-from fastcollate.blocks.reading import built
 from fastcollate.blocks.storing import stored
+from fastcollate.planning import Merge
 from fastcollate.testing.reference import (
     assert_same,
     build_merged_batch_loops,
@@ -73,7 +75,7 @@ WAYS = [by_call, by_builder, by_collator, by_blocks]
 @pytest.mark.parametrize("build_by", WAYS)
 @pytest.mark.parametrize(("rule", "expected"), [("sum", [7.5, 9]), ("last", [4, 9])])
 def test_one_number_per_turn(build_by, rule, expected):
-    batch = build_by(TURNS, [1.5, 2, 4, 9], IDS, merge="exact", merge_rewards=rule)
+    batch = build_by(TURNS, [1.5, 2, 4, 9], IDS, merge=Merge(rewards=rule))
     assert batch.rewards.tolist() == [[0, 0, 0, 0, expected[0]], [0, 0, 0, 0, expected[1]]]
     assert batch.merge_plan.merge_rewards == rule
 
@@ -83,7 +85,7 @@ def test_a_number_that_would_be_dropped_is_an_error(build_by):
     message = re.escape("rewards[1] is 2.0, but the turn is not the last of row 0")
     with pytest.raises(ValueError, match=message) as error:
         build_by(TURNS, [0, 2, 4, 9], IDS, merge="exact")
-    for way_out in ("turn 2", "merge_rewards='sum'", "merge_rewards='last'", "per response token"):
+    for way_out in ("turn 2", "rewards='sum'", "rewards='last'", "per response token"):
         assert way_out in str(error.value)
     batch = build_by(TURNS, [0, -0.0, 4, 9], IDS, merge="exact")
     assert batch.rewards[:, -1].tolist() == [4, 9]
@@ -97,9 +99,11 @@ def test_sums_are_rounded_once(build_by):
     ids = ["s"] * 3
     turns = {name: rows[:3] for name, rows in TURNS.items()}
     for numbers in ([2**24 + 1, -(2**24), 0], [2**24, 0.75, 0.75], [3e38, 3e38, -3e38]):
-        batch = build_by(turns, numbers, ids, merge="exact", merge_rewards="sum")
+        batch = build_by(turns, numbers, ids, merge=Merge(rewards="sum"))
         assert batch.rewards[0, -1] == np.float32(sum(map(float, numbers)))
-    batch = build([0.1, 0.2, 0.3], ids, turns, merge_rewards="sum", dtypes={"rewards": "float64"})
+    batch = build(
+        [0.1, 0.2, 0.3], ids, turns, merge=Merge(rewards="sum"), dtypes={"rewards": "float64"}
+    )
     assert batch.rewards[0, -1] == 0.1 + 0.2 + 0.3
 
 
@@ -137,9 +141,9 @@ def test_no_token_of_the_last_turn():
     """The number lands on the last token that was sampled; turns without one are added too."""
     turns = {**TURNS, "responses": [[3], [], [], [9]]}
     turns["prompts"] = [[1, 2], [1, 2, 3, 4], [1, 2, 3, 4], [7]]
-    batch = build([1, 2, 4, 9], turns=turns, merge_rewards="sum")
+    batch = build([1, 2, 4, 9], turns=turns, merge=Merge(rewards="sum"))
     assert batch.rewards.tolist() == [[7, 0], [0, 9]]
-    batch = build([1, 2, 4, 9], turns=turns, merge_rewards="last")
+    batch = build([1, 2, 4, 9], turns=turns, merge=Merge(rewards="last"))
     assert batch.rewards.tolist() == [[4, 0], [0, 9]]
 
 
@@ -168,13 +172,13 @@ def test_shards_agree():
         shard = plan.shard(0, rank)
         with pytest.raises(ValueError, match=r"rewards\[0\]"):
             build([1, 2, 4, 9], shard=shard)
-        batch = build([1, 2, 4, 9], shard=shard, merge_rewards="sum")
+        batch = build([1, 2, 4, 9], shard=shard, merge=Merge(rewards="sum"))
         assert batch.rewards.max() in (7, 9)
 
 
 def test_the_plan_keeps_the_rule():
     plans = {
-        rule: fc.merge_turns(**TURNS, trajectory_ids=IDS, merge_rewards=rule)
+        rule: fc.merge_turns(**TURNS, trajectory_ids=IDS, policy=Merge(rewards=rule))
         for rule in ("error", "sum", "last")
     }
     assert fc.merge_turns(**TURNS, trajectory_ids=IDS) == plans["error"]
@@ -225,23 +229,34 @@ def test_a_turn_without_tokens_is_in_a_row_of_its_trajectory(row):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"merge_rewards": "mean"}, "merge_rewards is 'mean'"),
-        ({"merge_rewards": 1}, "merge_rewards is 1"),
-        ({"merge_rewards": "sum", "merge": None}, "merge is None"),
-        ({"merge_rewards": "sum", "merge": fc.merge_turns(**TURNS, trajectory_ids=IDS)}, "'error'"),
+        ({"rewards": "mean"}, "rewards is 'mean'; pass 'error', 'sum', 'last'"),
+        ({"rewards": 1}, "rewards is 1"),
+        ({"policy": "greedy"}, "policy is 'greedy'; pass 'exact', 'branch', 'realign'"),
+        ({"rewards": None}, "rewards is None"),
     ],
 )
 def test_options_that_cannot_be(options, message):
-    options = {"merge": "exact", **options}
+    with pytest.raises((TypeError, ValueError), match=message):
+        Merge(**options)
+
+
+@pytest.mark.parametrize("merge", ["sum", 1, {"rewards": "sum"}, [Merge()]])
+def test_merges_that_cannot_be(merge):
+    message = re.escape(f"merge is {merge!r}"[:9]) + ".*; pass 'exact', 'branch', 'realign'"
     with pytest.raises(ValueError, match=message):
-        build([1, 2, 4, 9], **options)
+        build([1, 2, 4, 9], merge=merge)
     with pytest.raises(ValueError, match=message):
-        fc.BatchBuilder(pad_token_id=0, **options)
+        fc.BatchBuilder(pad_token_id=0, merge=merge)
     with pytest.raises(ValueError, match=message):
-        fc.Collator(pad_token_id=0, **options)
-    if options["merge"] == "exact":
-        with pytest.raises(ValueError, match="merge_rewards"):
-            fc.merge_turns(**TURNS, trajectory_ids=IDS, merge_rewards=options["merge_rewards"])
+        fc.Collator(pad_token_id=0, merge=merge)
+
+
+def test_a_merge_is_a_value():
+    rule = Merge("realign", mask_drift="span", rewards="sum")
+    assert rule == Merge("realign", rewards="sum", mask_drift="span") != Merge("realign")
+    assert pickle.loads(pickle.dumps(rule)) == rule
+    assert hash(rule) == hash(dataclasses.replace(rule))
+    assert "mask_drift='span'" in repr(rule)
 
 
 # Rewards on tokens that realigning masks
@@ -250,7 +265,9 @@ def test_options_that_cannot_be(options, message):
 @pytest.mark.parametrize("build_by", WAYS)
 @pytest.mark.parametrize(("realign", "masked"), [("tail", 2), ("response", 2), ("span", 1)])
 def test_a_reward_on_a_masked_token(build_by, realign, masked):
-    plan = fc.merge_turns(**DRIFTED, trajectory_ids=[1, 1], policy="realign", mask_drift=realign)
+    plan = fc.merge_turns(
+        **DRIFTED, trajectory_ids=[1, 1], policy=Merge("realign", mask_drift=realign)
+    )
     rewards = [[1, 2], [4]]
     with pytest.warns(UserWarning, match=f"{masked} rewards? lies? on") as seen:
         batch = build_by(DRIFTED, rewards, [1, 1], merge=plan)
@@ -265,7 +282,9 @@ def test_a_reward_on_a_masked_token(build_by, realign, masked):
 
 @pytest.mark.parametrize("build_by", WAYS)
 def test_nothing_is_said_where_the_reward_is_0(build_by):
-    plan = fc.merge_turns(**DRIFTED, trajectory_ids=[1, 1], policy="realign", mask_drift="span")
+    plan = fc.merge_turns(
+        **DRIFTED, trajectory_ids=[1, 1], policy=Merge("realign", mask_drift="span")
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         batch = build_by(DRIFTED, [[0, 2], [4]], [1, 1], merge=plan)
@@ -274,13 +293,13 @@ def test_nothing_is_said_where_the_reward_is_0(build_by):
 
 @pytest.mark.parametrize("build_by", WAYS)
 def test_a_number_whose_token_is_masked_is_added_with_a_warning(build_by):
-    options = {"policy": "realign", "merge_rewards": "sum"}
-    plan = fc.merge_turns(**DRIFTED, trajectory_ids=[1, 1], **options)
+    plan = fc.merge_turns(**DRIFTED, trajectory_ids=[1, 1], policy=Merge("realign", rewards="sum"))
     with pytest.warns(UserWarning, match="1 reward lies on a token"):
         batch = build_by(DRIFTED, [3, 4], [1, 1], merge=plan)
     assert batch.rewards.sum() == 7
     assert batch.metrics[METRIC] == 1
-    spared = fc.merge_turns(**DRIFTED, trajectory_ids=[1, 1], **options, mask_drift="span")
+    options = {"policy": Merge("realign", rewards="sum", mask_drift="span")}
+    spared = fc.merge_turns(**DRIFTED, trajectory_ids=[1, 1], **options)
     for rewards, merge in (([0, 4], plan), ([3, 4], spared)):
         assert build_by(DRIFTED, rewards, [1, 1], merge=merge).metrics[METRIC] == 0
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from turns import check_plan, last_steps, origins_of, runs_of, text_of, turns
 
 import fastcollate as fc
+from fastcollate.planning import Merge
 from fastcollate.testing.reference import merge_turns_loops
 from fastcollate.testing.strategies import as_inputs, merge_options, named, trajectories
 
@@ -297,13 +298,16 @@ FORKS = {
 POLICIES = [
     ({"policy": "exact"}, EXACT),
     ({"policy": "branch"}, BRANCH),
-    ({"policy": "realign", "mask_drift": "tail"}, TAIL),
-    ({"policy": "realign", "mask_drift": "response"}, RESPONSE),
-    ({"policy": "realign", "mask_drift": "span"}, SPAN),
-    ({"policy": "realign", "max_drift_tokens": 3}, NEAR_TAIL),
-    ({"policy": "realign", "mask_drift": "response", "max_drift_tokens": 3}, NEAR_RESPONSE),
-    ({"policy": "realign", "mask_drift": "span", "max_drift_tokens": 3}, NEAR_SPAN),
-    ({"policy": "realign", "mask_drift": "response", "fork_threshold": 2}, FORKS),
+    ({"policy": Merge("realign", mask_drift="tail")}, TAIL),
+    ({"policy": Merge("realign", mask_drift="response")}, RESPONSE),
+    ({"policy": Merge("realign", mask_drift="span")}, SPAN),
+    ({"policy": Merge("realign", max_drift_tokens=3)}, NEAR_TAIL),
+    (
+        {"policy": Merge("realign", mask_drift="response", max_drift_tokens=3)},
+        NEAR_RESPONSE,
+    ),
+    ({"policy": Merge("realign", mask_drift="span", max_drift_tokens=3)}, NEAR_SPAN),
+    ({"policy": Merge("realign", mask_drift="response", fork_threshold=2)}, FORKS),
 ]
 EXAMPLES = [
     pytest.param(*example, options, id=f"{'-'.join(map(str, options.values()))}-{name}")
@@ -433,14 +437,16 @@ def test_many_branches(policy):
 def test_a_long_drift_opens_a_row(drift):
     """As TRL's rollout worker, whose threshold is 1,024 tokens; a bound of None is none."""
     turns = {"prompts": [[1], [1, 2, 3]], "responses": [[2] * (drift + 1), [4]]}
-    arguments = {**turns, "is_last_step": [False, True], "policy": "realign"}
-    assert fc.merge_turns(**arguments).num_rows == 1 + (drift >= 1024)
+    turns["is_last_step"] = [False, True]
+    assert fc.merge_turns(**turns, policy="realign").num_rows == 1 + (drift >= 1024)
     for threshold, rows in ((None, 1), (drift + 1, 1), (drift, 2), (0, 2)):
-        plan = fc.merge_turns(**arguments, fork_threshold=threshold)
+        policy = Merge("realign", fork_threshold=threshold)
+        plan = fc.merge_turns(**turns, policy=policy)
         assert plan.num_rows == rows
         assert plan.report.breaks[0].realigned == (rows == 1)
     for threshold, rows in ((None, 1), (2, 1), (1, 2)):  # of the turn's own response
-        plan = fc.merge_turns(**arguments, mask_drift="response", fork_threshold=threshold)
+        policy = Merge("realign", mask_drift="response", fork_threshold=threshold)
+        plan = fc.merge_turns(**turns, policy=policy)
         assert plan.num_rows == rows
 
 
@@ -452,4 +458,4 @@ def test_no_bound_without_realigning(options, threshold):
     with pytest.raises(
         ValueError, match=f"fork_threshold is {threshold}, .*; pass policy='realign'"
     ):
-        fc.merge_turns([[1]], [[2]], is_last_step=[True], fork_threshold=threshold, **options)
+        Merge(fork_threshold=threshold, **options)

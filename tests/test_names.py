@@ -10,9 +10,10 @@ import pytest
 
 import fastcollate as fc
 from fastcollate import _fastcollate, names
-from fastcollate.option_types import BatchOptions, RowOptions
+from fastcollate.options import BatchOptions, RowOptions
 from fastcollate.plan import layouts, merging, packing, partitioning, sharing, stepping
 from fastcollate.plan.costs import NAMED_COSTS
+from fastcollate.row_columns import IDS, TOKENS
 
 MODULES = [fc, fc.planning, fc.memory, fc.parallel]
 MADE_BY_USERS = [
@@ -117,7 +118,7 @@ def test_advice_names_arguments_that_there_are():
         for needs, text in pairs:
             assert set(needs.split()) <= known, name
             assert not text.endswith("."), name
-    assert set(names.OTHER_NAMES) | set(names.ROW_NAMES) <= known
+    assert set(names.OTHER_NAMES) | {*TOKENS, *IDS} <= known
     ours = inspect.signature(fc.build_batch).parameters.keys()
     for column, others in names.OTHER_NAMES.items():
         assert not ours & set(others), column
@@ -188,18 +189,21 @@ def test_options_are_those_of_build_batch():
 
 @pytest.mark.parametrize("by", ["function", "builder", "collator", "batch"])
 def test_warnings_point_at_the_callers_line(by):
-    options = {"pad_token_id": 0, "warn_above": 1, "array_type": "numpy"}
+    options = {"pad_token_id": 0, "array_type": "numpy"}
+    prompts, responses = [[0, 0, 0, 0, 5], [0, 0, 1, 2, 6]], [[1], [2]]  # as if they were padded
     builder = fc.BatchBuilder(**options)
-    builder.add([1], [2])
+    for prompt, response in zip(prompts, responses, strict=True):
+        builder.add(prompt, response)
+    samples = [{"prompt": p, "response": r} for p, r in zip(prompts, responses, strict=True)]
     batch = fc.build_batch([[1]], [[2, 3]], pad_token_id=0, array_type="numpy")
     plan = fc.planning.pack([3], 2, algorithm="concat")
     calls = {
-        "function": lambda: fc.build_batch([[1]], [[2]], **options),
+        "function": lambda: fc.build_batch(prompts, responses, **options),
         "builder": builder.finish,
-        "collator": lambda: fc.Collator(**options)([{"prompt": [1], "response": [2]}]),
+        "collator": lambda: fc.Collator(**options)(samples),
         "batch": lambda: batch.to_layout(fc.Packed(plan=plan, shift="next_token")),
     }
-    with pytest.warns(UserWarning, match="exceeds warn_above=1|packing split") as record:
+    with pytest.warns(UserWarning, match="tokens that are pad_token_id=|packing split") as record:
         calls[by]()
     assert [one.filename for one in record] == [__file__]
 

@@ -481,11 +481,10 @@ def test_merged_turns_equal_the_loops(drawn, array_type):
         ends = np.flatnonzero(data.is_last_step)
         more["uids"] = [more["uids"][np.searchsorted(ends, turn)] for turn in range(ends[-1] + 1)]
     arguments = {**data.turns._asdict(), **more}
-    merging = {"merge": policy, "merge_rewards": "sum"}
-    by_loops = {"merge": {"policy": policy, "merge_rewards": "sum"}}
+    merging = {"merge": fc.planning.Merge(policy, rewards="sum")}
     with quiet():
         try:
-            expected = build_merged_batch_loops(**arguments, **by_loops, **reference)
+            expected = build_merged_batch_loops(**arguments, **merging, **reference)
         except ValueError:
             with pytest.raises(ValueError, match="prompt"):
                 fc.build_batch(**arguments, **merging, **options, array_type=array_type)

@@ -71,8 +71,8 @@ def test_merged_turns(drawn):
     turns = data.turns._asdict()
     lengths = list(map(len, turns["responses"]))
     fields = {"x": fc.Field([[5] * length for length in lengths], fill=-1, gap_fill=-2)}
-    inputs = {**turns, "trajectory_ids": data.trajectory_ids, "merge": "exact", "fields": fields}
-    inputs["merge_rewards"] = "last"
+    inputs = {**turns, "trajectory_ids": data.trajectory_ids, "fields": fields}
+    inputs["merge"] = fc.planning.Merge("exact", rewards="last")
     jagged = fc.build_batch(**inputs, pad_token_id=3, labels="aligned", layout="jagged")
     for layout in PADDED:
         expected = fc.build_batch(**inputs, pad_token_id=3, labels="aligned", layout=layout)
@@ -176,7 +176,7 @@ def test_on_the_gpu(layout):
     masks = [rng.integers(0, 2, n) for n in lengths[1]]
     inputs = {"prompts": prompts, "responses": responses, "loss_mask": masks, "pad_token_id": 0}
     inputs |= {"position_ids": "repeat_last", "labels": "shifted"}
-    jagged = fc.build_batch(**inputs, layout="jagged", dtypes="compact", pin_memory=True)
+    jagged = fc.build_batch(**inputs, layout="jagged", dtypes="compact", pool="pinned")
     batch = fc.memory.pad_on_device(jagged.to("cuda", non_blocking=True), layout)
     assert batch.input_ids.is_cuda
     assert_same(batch.to("cpu"), fc.build_batch(**inputs, layout=layout))

@@ -72,8 +72,8 @@ def allocator():
         yield allocator
 
 
-def build(pool="default", **options):
-    return fc.build_batch(**INPUTS, pool=pool, **{"pin_memory": True, **options})
+def build(pool="pinned", **options):
+    return fc.build_batch(**INPUTS, pool=pool, **options)
 
 
 def tensors_of(batch):
@@ -89,11 +89,9 @@ def tensors_of(batch):
 def test_outputs_are_those_of_build_batch(layout, drawn):
     data = drawn.draw(rollouts())
     options = {"pad_token_id": 3, "layout": layout, "position_ids": "zero", "labels": "aligned"}
-    pinned = drawn.draw(
-        st.sampled_from([{"pin_memory": True}, {"pool": fc.memory.BufferPool(pin_memory=True)}])
-    )
+    pool = drawn.draw(st.sampled_from(["pinned", fc.memory.BufferPool(pin_memory=True)]))
     with fake_allocator() as allocator:
-        batch = fc.build_batch(**drawn.draw(as_inputs(data)), **options, **pinned)
+        batch = fc.build_batch(**drawn.draw(as_inputs(data)), **options, pool=pool)
     assert len(allocator.sizes) == 1
     assert_same(batch, build_batch_loops(**data._asdict(), **options))
 
@@ -103,7 +101,7 @@ def test_every_dtype(allocator):
     dtypes = ["bool", "uint8", "int16", "int32", "int64", "float16", "bfloat16", "float32"]
     fields = {dtype: fc.Field(rows, dtype=dtype) for dtype in dtypes}
     inputs = {"prompts": rows, "responses": rows, "pad_token_id": 0, "fields": fields}
-    batch = fc.build_batch(**inputs, dtypes="compact", pin_memory=True)
+    batch = fc.build_batch(**inputs, dtypes="compact", pool="pinned")
     assert_same(batch, fc.build_batch(**inputs, dtypes="compact"))
     assert batch["bfloat16"].dtype == torch.bfloat16
 
@@ -111,7 +109,7 @@ def test_every_dtype(allocator):
 def test_packed(allocator):
     options = {"layout": fc.Packed(capacity=8)}
     batch = build(**options)
-    assert_same(batch, build(**options, pin_memory=False))
+    assert_same(batch, build("default", **options))
 
 
 def test_outputs_are_tensors_over_the_slab_itself(allocator):
@@ -129,16 +127,16 @@ def test_outputs_are_tensors_over_the_slab_itself(allocator):
 
 
 def test_an_empty_output(allocator):
-    batch = fc.build_batch([[1], [2]], [[], []], pad_token_id=0, pin_memory=True)
+    batch = fc.build_batch([[1], [2]], [[], []], pad_token_id=0, pool="pinned")
     assert batch.response_mask.shape == (2, 0)
     assert batch.input_ids.tolist() == [[1], [2]]
 
 
 def test_what_makes_batches_pins_them(allocator):
-    builder = fc.BatchBuilder(pad_token_id=0, pin_memory=True)
+    builder = fc.BatchBuilder(pad_token_id=0, pool="pinned")
     builder.add([1], [2])
     assert builder.finish().input_ids.tolist() == [[1, 2]]
-    collate = fc.Collator(pad_token_id=0, pin_memory=True)
+    collate = fc.Collator(pad_token_id=0, pool="pinned")
     assert collate([{"prompt": [1], "response": [2]}]).input_ids.tolist() == [[1, 2]]
     assert len(allocator.sizes) == 2
 
@@ -154,7 +152,7 @@ def test_a_bad_number_leaves_nothing(allocator):
 
 def test_errors_of_shape_take_no_memory(allocator):
     with pytest.raises(ValueError, match="rewards"):
-        fc.build_batch([[1]], [[2]], rewards=[[1, 2]], pad_token_id=0, pin_memory=True)
+        fc.build_batch([[1]], [[2]], rewards=[[1, 2]], pad_token_id=0, pool="pinned")
     assert allocator.sizes == []
 
 
@@ -388,13 +386,11 @@ def test_bad_pools(arguments, error, pattern):
 @pytest.mark.parametrize(
     ("arguments", "error", "pattern"),
     [
-        ({"pin_memory": "yes"}, TypeError, "pin_memory is 'yes'"),
-        ({"array_type": "numpy"}, ValueError, "pin_memory=True gives tensors, but array_type"),
-        ({"pool": fc.memory.BufferPool(1 << 20)}, ValueError, "pool has pageable memory"),
+        ({"pool": "pin"}, TypeError, "pool is 'pin'; pass a BufferPool, 'default', 'pinned' or"),
+        ({"array_type": "numpy"}, ValueError, "pool='pinned' gives tensors, but array_type"),
         (
             {
                 "pool": fc.memory.BufferPool(pin_memory=True),
-                "pin_memory": False,
                 "array_type": "numpy",
             },
             ValueError,
@@ -405,7 +401,7 @@ def test_bad_pools(arguments, error, pattern):
 def test_bad_arguments(arguments, error, pattern, allocator):
     with pytest.raises(error, match=pattern):
         build(**arguments)
-    options = {"pad_token_id": 0, "pin_memory": True, **arguments}
+    options = {"pad_token_id": 0, "pool": "pinned", **arguments}
     with pytest.raises(error, match=pattern):
         fc.BatchBuilder(**options)
 
@@ -415,15 +411,15 @@ def test_a_default_pool_may_be_pinned(allocator):
     pool = fc.memory.BufferPool(pin_memory=True, depth=3)
     fc.memory.set_default_pool(pool)
     try:
-        batch = build(pin_memory=False)
+        batch = build("default")
         assert len(allocator.sizes) == 1
         assert pool.live_bytes > 0
         again = batch.to_layout("right")
         assert len(allocator.sizes) == 2
-        assert_same(again.to_layout(fc.Left(pad_to=4)), build(pin_memory=False, pool=None))
+        assert_same(again.to_layout(fc.Left(pad_to=4)), build(pool=None))
         del batch, again
         # Arrays that have to be NumPy's are pageable.
-        assert isinstance(build(pin_memory=False, array_type="numpy").input_ids, np.ndarray)
+        assert isinstance(build("default", array_type="numpy").input_ids, np.ndarray)
     finally:
         fc.memory.set_default_pool(before)
 
@@ -443,7 +439,7 @@ def test_one_warning_and_pageable_memory(allocator):
         second = build(pool)  # and depth bounds nothing
         third = build()
     for batch in (first, second, third):
-        assert_same(batch, build(pin_memory=False))
+        assert_same(batch, build("default"))
     assert pool.live_bytes > 0  # they are recycled as those of other pools
     assert repr(pool).endswith(f"{pool.live_bytes} bytes of batches that could not be pinned")
     del batch, first, second
@@ -458,7 +454,7 @@ def test_without_an_accelerator(monkeypatch):
     monkeypatch.setattr(pinning, "_has_warned", False)
     with pytest.warns(UserWarning, match="torch finds no accelerator"):
         batch = build()
-    assert_same(batch, build(pin_memory=False))
+    assert_same(batch, build("default"))
 
 
 def test_workers_of_a_data_loader_pin_nothing(monkeypatch):
@@ -520,7 +516,7 @@ def test_copies_in_flight_are_not_written_over():
     inputs = [rows + number for number in range(4)]
 
     def made(ids):
-        return fc.build_batch(ids, rows[:, :0], pad_token_id=0, pin_memory=True)
+        return fc.build_batch(ids, rows[:, :0], pad_token_id=0, pool="pinned")
 
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):

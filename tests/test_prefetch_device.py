@@ -589,7 +589,7 @@ def pinned(monkeypatch):
 
 
 def test_pinned_batches_are_copied_from_where_they_are(pinned, lane):
-    made = (batch_of(n, pin_memory=True) for n in range(3))
+    made = (batch_of(n, pool="pinned") for n in range(3))
     with fc.prefetch(made, "cuda") as batches:
         for number, batch in enumerate(batches):
             assert_same(batch, batch_of(number))
@@ -607,10 +607,10 @@ def test_a_pool_and_prefetch_do_not_wait_for_each_other(debug, pinned, lane, mon
 
 
 def test_parts_of_pinned_batches(pinned, lane):
-    whole = batch_of(3, rows=9, pin_memory=True)
+    whole = batch_of(3, rows=9, pool="pinned")
     rows = {"ids": whole.input_ids[2:3], "strided": whole.rewards[:, 1:], "all": whole.rewards}
-    rows["one"] = batch_of(4, pin_memory=True).rewards[:1, 0]  # contiguous, with a stride of 3
-    rows["alone"] = batch_of(5, pin_memory=True).rewards[:, 1:]
+    rows["one"] = batch_of(4, pool="pinned").rewards[:1, 0]  # contiguous, with a stride of 3
+    rows["alone"] = batch_of(5, pool="pinned").rewards[:, 1:]
     with fc.prefetch([rows], "cuda") as items:
         moved = next(items)
     for key, value in rows.items():
@@ -619,7 +619,7 @@ def test_parts_of_pinned_batches(pinned, lane):
 
 def test_all_memory_on_the_device_is_handed_over(pinned, lane):
     """Or it may be used again while the thread that asked for the item still reads it."""
-    item = [batch_of(1, pin_memory=True), batch_of(2, pin_memory=True), torch.ones(3)]
+    item = [batch_of(1, pool="pinned"), batch_of(2, pool="pinned"), torch.ones(3)]
     with fc.prefetch([item], "cuda") as items:
         first, second, tensor = next(items)
     memory = [
@@ -637,7 +637,7 @@ def test_changes_in_flight_are_found(pinned, monkeypatch):
 
     def made():
         for number in range(3):
-            kept.append(batch_of(number, pin_memory=True))
+            kept.append(batch_of(number, pool="pinned"))
             yield kept[-1]
             kept[0].rewards.add_(1)
 
@@ -651,7 +651,7 @@ def test_changes_of_the_last_batch_are_found(pinned, lane, monkeypatch):
     monkeypatch.setenv("FASTCOLLATE_DEBUG", "1")
 
     def made():
-        batch = batch_of(0, pin_memory=True)
+        batch = batch_of(0, pool="pinned")
         yield batch
         batch.rewards.add_(1)
 
@@ -665,13 +665,11 @@ def test_changes_of_the_last_batch_are_found(pinned, lane, monkeypatch):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("pin_memory", [False, True])
+@pytest.mark.parametrize("pool", ["default", "pinned"])
 @pytest.mark.parametrize("depth", [1, 3])
-def test_on_the_gpu(pin_memory, depth):
+def test_on_the_gpu(pool, depth):
     """Batches of many sizes, used by slow kernels of another stream while the next ones come."""
-    made = (
-        batch_of(n, rows=100 * (n % 5 + 1), length=200, pin_memory=pin_memory) for n in range(40)
-    )
+    made = (batch_of(n, rows=100 * (n % 5 + 1), length=200, pool=pool) for n in range(40))
     sums = []
     with torch.cuda.stream(torch.cuda.Stream()), fc.prefetch(made, "cuda", depth=depth) as batches:
         for batch in batches:

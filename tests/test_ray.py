@@ -259,11 +259,9 @@ def test_micro_batches_have_their_own_widths_and_parts(rollouts):
     assert [row for part in parts for row in part.shard.rows.tolist()] == shard.shard.rows.tolist()
     for part in parts:
         assert part.loss_normalizers == shard.loss_normalizers
-        for widths in ("step", "shard"):
-            batch = fc.ray.collate(part, pad_token_id=0, array_type="numpy", widths=widths)
-            check((batch, {name: getattr(batch, name) for name in NAMES}), part, widths=widths)
-    with pytest.raises(ValueError, match="widths is 'own'; pass 'step', 'shard'"):
-        fc.ray.collate(shard, pad_token_id=0, widths="own")
+        for one in (part, part.narrow()):
+            batch = fc.ray.collate(one, pad_token_id=0, array_type="numpy")
+            check((batch, {name: getattr(batch, name) for name in NAMES}), one)
 
 
 def test_a_shard_twice_and_a_task_that_is_retried(rollouts, consumers, tmp_path):
@@ -528,19 +526,16 @@ def test_ranks_of_one_node_share_objects(cluster, monkeypatch):
             assert_same(fc.ray.get_shard(ref), batch.select(plan.shard(0, rank)))
 
 
-def test_a_shard_is_got_as_wide_as_its_own_rows(cluster):
+def test_a_shard_is_got_and_made_as_wide_as_its_own_rows(cluster):
     columns_ = columns(0)
     for layout in ("left", "right", "two_segment", "jagged"):
         options = {**columns_, "pad_token_id": 0, "array_type": "numpy", "layout": layout}
         plan = fc.plan_step(batch := fc.build_batch(**options), dp_size=3)
         for rank, ref in enumerate(fc.ray.put_shards(batch, plan)[0]):
-            found = fc.ray.get_shard(ref, widths="shard")
-            expected = fc.build_batch(**options, shard=plan.shard(0, rank), widths="shard")
+            found = fc.ray.get_shard(ref).to_layout(layout)
+            expected = fc.build_batch(**options, shard=plan.shard(0, rank).narrow())
             assert_same(found, expected)
             assert found.is_padding == expected.is_padding
-    (refs,) = fc.ray.put_shards({"x": np.zeros((3, 2))}, boundaries=[(0, 3)], dp_size=1)
-    with pytest.raises(ValueError, match="widths is 'shard', but a mapping was put"):
-        fc.ray.get_shard(refs[0], widths="shard")
 
 
 def test_turns_are_whole_sequences(rollouts):

@@ -9,6 +9,7 @@ from test_layouts import layouts
 
 import fastcollate as fc
 from fastcollate.blocks.storing import stored
+from fastcollate.planning import Merge
 from fastcollate.testing.reference import assert_same
 from fastcollate.testing.strategies import (
     as_sequences,
@@ -115,7 +116,6 @@ def test_turns_are_merged(layout, drawn, array_type):
         build["shard"] = fc.plan_step(lens, dp_size=2).shard(0, drawn.draw(st.integers(0, 1)))
     check_same(lambda rows: fc.build_batch(**rows, **build), inputs, parts)
     named = {**build, **by, "merge": options["policy"], "shard": None}
-    named["merge_rewards"] = options["merge_rewards"]
     check_same(lambda rows: fc.build_batch(**rows, **named), inputs, parts)
 
 
@@ -167,7 +167,7 @@ def test_blocks_are_the_same(drawn):
     more = {"is_last_step": data.is_last_step}
     more["merge"] = drawn.draw(st.sampled_from([None, "exact", "branch", "realign"]))
     if data.turns.rewards is not None and not isinstance(data.turns.rewards[0], list):
-        more["merge_rewards"] = None if more["merge"] is None else "sum"
+        more["merge"] = more["merge"] and Merge(more["merge"], rewards="sum")
     inputs = drawn.draw(as_sequences(data.turns, as_lists=True))  # a block keeps dtypes
     table, parts = stored(**inputs, **more, part_bytes=64)
     expected, expected_parts = stored(**given_parts(data.turns), **more, part_bytes=64)

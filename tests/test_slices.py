@@ -71,10 +71,8 @@ def test_equals_the_loops(layout, array_type, data):
     inputs = data.draw(as_inputs(turns))
     layout = {"layout": plan.layout} if plan.layout else {}
     for part in micro_batches_of(plan, data.draw):
-        for widths, expected in (("step", part), ("shard", narrowed(part, lens))):
-            batch = fc.build_batch(
-                **inputs, **options, shard=part, widths=widths, array_type=array_type
-            )
+        for shard, expected in ((part, part), (part.narrow(), narrowed(part, lens))):
+            batch = fc.build_batch(**inputs, **options, shard=shard, array_type=array_type)
             loops = build_shard_loops(**turns._asdict(), **{**options, **layout}, shard=expected)
             assert_same(batch, loops)
             assert batch.is_padding == part.is_padding.tolist()
@@ -92,7 +90,7 @@ def test_no_value_is_lost_or_there_twice(layout, array_type, data):
     assert [row for part in parts for row in part.rows.tolist()] == plan.rows.tolist()
     names, found = [], {"input_ids": [], "loss_mask": []}
     for part in parts:
-        batch = fc.build_batch(**arguments, shard=part, widths="shard")
+        batch = fc.build_batch(**arguments, shard=part.narrow())
         names += batch.uids
         jagged = batch if batch.plan.is_jagged else batch.to_layout("jagged")
         for key, of in (("input_ids", "offsets"), ("loss_mask", "response_offsets")):
@@ -129,16 +127,17 @@ def test_written_out():
     columns = {"prompts": prompts, "responses": responses, "pad_token_id": 0, "array_type": "numpy"}
     plan = fc.plan_step(fc.build_batch(**columns), dp_size=2)
 
-    def ids_of(rank, **options):
-        batch = fc.build_batch(**columns, shard=plan.shard(0, rank), **options)
-        return batch.input_ids.tolist()
+    def ids_of(rank, is_narrow=False, **options):
+        shard = plan.shard(0, rank)
+        shard = shard.narrow() if is_narrow else shard
+        return fc.build_batch(**columns, shard=shard, **options).input_ids.tolist()
 
     assert ids_of(0) == [[0, 0, 1, 1, 2], [0, 2, 3, 4, 3]]
-    assert ids_of(0, widths="shard") == [[0, 1, 1, 2], [2, 3, 4, 3]]
-    assert ids_of(1, widths="shard") == ids_of(1) == [[5, 4, 5, 6, 7], [0, 0, 0, 0, 0]]
+    assert ids_of(0, is_narrow=True) == [[0, 1, 1, 2], [2, 3, 4, 3]]
+    assert ids_of(1, is_narrow=True) == ids_of(1) == [[5, 4, 5, 6, 7], [0, 0, 0, 0, 0]]
     # Values fixed by the layout stay.
-    assert ids_of(0, widths="shard", layout=fc.Left(pad_to=5)) == ids_of(0)
-    assert ids_of(0, widths="shard", layout=fc.Left(multiple_of=3))[0] == [0, 0, 0, 1, 1, 2]
+    assert ids_of(0, is_narrow=True, layout=fc.Left(pad_to=5)) == ids_of(0)
+    assert ids_of(0, is_narrow=True, layout=fc.Left(multiple_of=3))[0] == [0, 0, 0, 1, 1, 2]
 
 
 def test_bin_by_bin():
@@ -155,7 +154,7 @@ def test_bin_by_bin():
     by_step = [fc.build_batch(**columns, shard=part).input_ids for part in parts]
     whole = fc.build_batch(**columns, shard=shard).input_ids
     assert_same({"x": np.concatenate(by_step)}, {"x": whole})
-    own = [fc.build_batch(**columns, shard=part, widths="shard").input_ids for part in parts]
+    own = [fc.build_batch(**columns, shard=part.narrow()).input_ids for part in parts]
     tokens = [sum(len(columns["responses"][row]) + 1 for row in rows) for rows in bins]
     assert [ids.shape for ids in own] == [(1, count) for count in tokens]
     assert len(set(tokens)) > 1
@@ -190,24 +189,23 @@ def test_micro_batches_that_cannot_be(count, exception, message):
             packed.micro_batches(count)
 
 
-@pytest.mark.parametrize(
-    ("widths", "exception", "message"),
-    [
-        ("shards", ValueError, "widths is 'shards'; pass 'step', 'shard'"),
-        (None, TypeError, "widths is None .*; pass 'step', 'shard'"),
-        (8, TypeError, "widths is 8"),
-        ("shard", ValueError, "widths is 'shard', but shard is None; pass shard"),
-    ],
-)
-def test_widths_that_cannot_be(widths, exception, message):
-    with pytest.raises(exception, match=message):
-        fc.build_batch([[1]], [[2]], pad_token_id=0, widths=widths, array_type="numpy")
+def test_narrow_shards():
+    shard = fc.plan_step([3, 4, 5], dp_size=2).shard(0, 0)
+    narrow = shard.narrow()
+    assert narrow.is_narrow
+    assert not shard.is_narrow
+    assert narrow != shard
+    assert narrow == narrow.narrow() == pickle.loads(pickle.dumps(narrow))
+    assert all(part.is_narrow for part in narrow.micro_batches(2))
+    batch = fc.build_batch([[1]] * 3, [[2] * n for n in (2, 3, 4)], pad_token_id=0)
+    with pytest.raises(ValueError, match="the shard is narrow, but selected rows keep the width"):
+        batch.select(narrow)
 
 
 def test_rows_of_other_steps_are_noticed_all_the_same():
     shard = fc.plan_step([3, 4], dp_size=2).shard(0, 0)
     with pytest.raises(ValueError, match="longest"):
-        fc.build_batch([[1], [2]], [[1, 2], [3]], pad_token_id=0, shard=shard, widths="shard")
+        fc.build_batch([[1], [2]], [[1, 2], [3]], pad_token_id=0, shard=shard.narrow())
 
 
 # All of them together
@@ -280,7 +278,7 @@ def test_all_slices_rejoin(array_type, data):
                 of_stage["routes"] = expected.routes[:, :, stage.start : stage.stop]
                 assert_same(merged, of_stage)
             rows_of_rank.append(np.asarray(expected.input_ids))
-            jagged = build(shard=part, widths="shard", layout=None).plan
+            jagged = build(shard=part.narrow(), layout=None).plan
             assert jagged.prompt_lens.tolist() == expected.plan.prompt_lens.tolist()
             ids = np.asarray(expected.input_ids)
             owners = np.asarray(expected.sequence_ids)
@@ -419,12 +417,12 @@ def test_slices_of_blocks():
         columns["fields"] = {"routes": fc.RoutedExperts(routes, layers=layers)}
         for rank in range(2):
             for part in plan.shard(0, rank).micro_batches():
-                for how in ({"widths": "shard"}, {"cp": (2, 1)}, {"cp": (2, 0), "widths": "shard"}):
-                    how = {**options, **how}
+                for cp, shard in ((None, part.narrow()), ((2, 1), part), ((2, 0), part.narrow())):
+                    how = {**options, "cp": cp}
                     found, _ = through_blocks(
-                        split(columns, [0, 2, 4, 5]), lambda _, part=part: part, how
+                        split(columns, [0, 2, 4, 5]), lambda _, shard=shard: shard, how
                     )
-                    assert_same(found, fc.build_batch(**columns, **how, shard=part))
+                    assert_same(found, fc.build_batch(**columns, **how, shard=shard))
 
 
 # Examples of the page

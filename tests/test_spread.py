@@ -9,14 +9,13 @@ from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
 from packings import lens_of, packed_options
-from test_blocks import through_blocks
+from test_blocks import built, through_blocks
 from test_layouts import layouts
 from test_merge_build import merge_of
 from test_shards import shards
 
 import fastcollate as fc
 from fastcollate.blocks.joining import joined
-from fastcollate.blocks.reading import built
 from fastcollate.blocks.storing import stored
 from fastcollate.testing.reference import (
     assert_same,

@@ -95,7 +95,7 @@ def test_log_probs_are_those_that_the_player_had(options):
 
 @pytest.mark.parametrize("options", [PLAIN, {}], ids=["padded", "packed"])
 def test_losses_are_those_of_batches_as_wide_as_the_step(plain, options):
-    reports = train(replace(OPTIONS, **options, widths="shard"))
+    reports = train(replace(OPTIONS, **options, narrow=True))
     assert_learned_the_same(reports, plain)
     as_wide = train(replace(OPTIONS, **options)) if options == {} else plain
     positions = [sum(report.positions for report in run) for run in (reports, as_wide)]
@@ -133,9 +133,7 @@ def test_two_processes_learn_the_same(plain, tmp_path, monkeypatch):
     folder = tmp_path / "100%20 sure"  # where processes meet, as some users' folders are called
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
-    assert_learned_the_same(
-        train_ddp(replace(OPTIONS, ranks=2, widths="shard", balance=True)), plain
-    )
+    assert_learned_the_same(train_ddp(replace(OPTIONS, ranks=2, narrow=True, balance=True)), plain)
 
 
 @pytest.fixture(scope="module")
@@ -198,10 +196,10 @@ def test_runs_that_cannot_be_shared_are_refused():
 
 
 def test_the_command_line(monkeypatch):
-    given = ["--no-merge", "--ddp", "--steps", "7", "--dtype", "float64", "--widths", "shard"]
+    given = ["--no-merge", "--ddp", "--steps", "7", "--dtype", "float64", "--narrow"]
     given += ["--no-balance"]
     monkeypatch.setattr(sys, "argv", ["train_grpo.py", *given])
-    options = Options(merge=False, ranks=2, steps=7, dtype="float64", widths="shard", balance=False)
+    options = Options(merge=False, ranks=2, steps=7, dtype="float64", narrow=True, balance=False)
     assert read_command_line("") == (options, "ddp", None)
 
 

@@ -557,13 +557,14 @@ def test_merged_rows_share_tokens(drawn, array_type):
     names = {name: more[name] for name in ("trajectory_ids", "is_last_step")}
     count = len(merge_turns_loops(**tokens, **names, policy=policy).rows)
     reference = {"share": "all", "same_inputs": list(range(count)) if has_images else None}
-    built = {"merge": policy, "merge_rewards": "sum", "array_type": array_type, "layout": "tree"}
+    merge = fc.planning.Merge(policy, rewards="sum")
+    built = {"merge": merge, "array_type": array_type, "layout": "tree"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             expected = build_merged_batch_loops(
                 **arguments,
-                merge={"policy": policy, "merge_rewards": "sum"},
+                merge=merge,
                 layout="tree",
                 **reference,
             )

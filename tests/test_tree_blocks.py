@@ -10,12 +10,12 @@ import pytest
 from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
-from test_blocks import carried, split
+from test_blocks import built, carried, split
 
 import fastcollate as fc
 from fastcollate._fastcollate import hash_prompts
 from fastcollate.blocks.joining import joined
-from fastcollate.blocks.reading import built, parts_of
+from fastcollate.blocks.reading import parts_of
 from fastcollate.blocks.sharing import check_share
 from fastcollate.blocks.storing import stored
 from fastcollate.blocks.trees import joined_tree

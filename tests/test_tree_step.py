@@ -91,18 +91,17 @@ def test_every_token_has_one_value_on_one_rank(drawn, given, array_type):
     built = {"fields": {"number": fc.Field(ids, dtype="float32")}, "array_type": array_type}
     whole = fc.build_batch(**columns, uids=uids, pad_token_id=9, layout="jagged")
     normalizers = whole.loss_normalizers(plan)
-    width = given.draw(st.sampled_from(["step", "shard"]))
+    is_narrow = given.draw(st.booleans())
     found, batches = [], []
     for mini_batch in range(plan.num_mini_batches):
         first, last = plan.mini_batches[mini_batch]
         trained = 0
         for rank in range(plan.dp_size):
             shard = pickle.loads(pickle.dumps(plan.shard(mini_batch, rank)))
-            batch = fc.build_batch(
-                **columns, uids=uids, pad_token_id=9, shard=shard, widths=width, **built
-            )
+            shard = shard.narrow() if is_narrow else shard
+            batch = fc.build_batch(**columns, uids=uids, pad_token_id=9, shard=shard, **built)
             batches.append(batch)
-            assert width == "shard" or batch.input_ids.shape[1] == plan.bin_width
+            assert is_narrow or batch.input_ids.shape[1] == plan.bin_width
             trained += float(batch.loss_mask.sum())
             number = np.asarray(batch.number)[np.asarray(batch.loss_mask) > 0]
             found.append(number)

@@ -16,7 +16,7 @@ from device.machines import Machine
 
 def of_copying(effort: Effort, machine: Machine, rows: Rollouts) -> Figures:
     """Measure one copy per batch, one per tensor, and the rate of the bus: one pinned block."""
-    pinned, pageable = build(rows, pin_memory=True), build(rows)
+    pinned, pageable = build(rows, pool="pinned"), build(rows)
     size = int(pinned.to(machine.device).metrics["handover/bytes"])
     block = machine.pinned(size)
     target = torch.empty(size, dtype=torch.uint8, device=machine.device)

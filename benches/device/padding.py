@@ -14,8 +14,8 @@ from device.machines import Machine
 
 def of_padding(effort: Effort, machine: Machine, rows: Rollouts) -> Figures:
     """Measure both, with the time to build the batches and without."""
-    build_jagged = partial(build, rows, layout="jagged", dtypes="compact", pin_memory=True)
-    build_padded = partial(build, rows, pin_memory=True)
+    build_jagged = partial(build, rows, layout="jagged", dtypes="compact", pool="pinned")
+    build_padded = partial(build, rows, pool="pinned")
     jagged, padded = build_jagged(), build_padded()
 
     def there(batch: fc.Batch) -> fc.Batch:

@@ -52,7 +52,7 @@ PARTS = (
         "Waiting for batches that are built",
         "The same loop, where each batch is built from arrays first, and steps are longer "
         "accordingly. *DataLoader* has up\nto four workers that build plain dicts, "
-        "`pin_memory=True`, and a copy of each tensor; it is left out where shared\nmemory is too "
+        '`pool="pinned"`, and a copy of each tensor; it is left out where shared\nmemory is too '
         "small for it.",
         tables.of_waiting,
     ),

@@ -14,7 +14,7 @@ from device.machines import Machine
 def of_pinning(effort: Effort, machine: Machine, rows: Rollouts) -> Figures:
     """Measure building from arrays, into new or used memory."""
     pool = fc.memory.BufferPool(max_bytes=4 << 30)
-    pinned = partial(build, rows, pin_memory=True)
+    pinned = partial(build, rows, pool="pinned")
     times = effort.run(
         {
             "pageable, first": partial(build, rows, pool=None),

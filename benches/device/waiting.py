@@ -45,7 +45,7 @@ def of_waiting(effort: Effort, machine: Machine, rows: Rollouts) -> Iterator[tup
 
     Yields the name of the case, and the figures of each length of step.
     """
-    ready = build(rows, pin_memory=True)
+    ready = build(rows, pool="pinned")
     size = bytes_of(ready)
     for source, loops in loops_of(machine, rows, ready).items():
         with loops["without"](9) as batches:
@@ -107,7 +107,7 @@ def times(count: int, call: Callable[[], object]) -> None:
 
 def loops_of(machine: Machine, rows: Rollouts, ready: fc.Batch) -> dict[str, dict[str, Loop]]:
     """Return all loops, by the source of batches and by name."""
-    build_pinned = partial(build, rows, pin_memory=True)
+    build_pinned = partial(build, rows, pool="pinned")
     loops: dict[str, dict[str, Loop]] = {}
     for source, make in {"copied": lambda: ready, "built": build_pinned}.items():
         loops[source] = {

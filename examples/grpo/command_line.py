@@ -28,8 +28,8 @@ def read_command_line(description: str) -> tuple[Options, Where, Path | None]:
     parser.add_argument("--pack", action=switch, default=True, help="several rows share one")
     help_ = "ranks get rows of about the same cost, not in turn"
     parser.add_argument("--balance", action=switch, default=True, help=help_)
-    widths = {"choices": ["step", "shard"], "default": Options.widths}
-    parser.add_argument("--widths", **widths, help="whose longest row a batch is as wide as")
+    help_ = "a rank's batch is as wide as its own longest row, not the step's"
+    parser.add_argument("--narrow", action=switch, default=False, help=help_)
     parser.add_argument("--tree", action=switch, default=False, help="or share what they can")
     parser.add_argument("--prefetch", action=switch, default=True, help="collate while it trains")
     where = parser.add_mutually_exclusive_group()

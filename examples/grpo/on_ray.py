@@ -120,7 +120,9 @@ class Worker:
         batches = (
             # Positions of padding are zero, or they would exceed the model's.
             fastcollate.ray.collate(
-                shard, pad_token_id=PAD, position_ids="zero", widths=self.options.widths
+                shard.narrow() if self.options.narrow else shard,
+                pad_token_id=PAD,
+                position_ids="zero",
             )
             for shard in shards
         )

@@ -23,7 +23,7 @@ class Options:
     pack: bool = True
     tree: bool = False  # in place of packed rows
     balance: bool = True
-    widths: Literal["step", "shard"] = "step"
+    narrow: bool = False  # batches as wide as the rank's own rows
     prefetch: bool = True
     ranks: int = 1
     prompts: int = 16  # of a step

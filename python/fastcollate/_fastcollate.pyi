@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 from fastcollate.ingest.tokens import Tokens
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.costs import Weights
-from fastcollate.plan.shard import Shard
 from fastcollate.plan.tree_bins import TreeBins
 
 __all__ = [
@@ -26,7 +25,6 @@ __all__ = [
     "SHARES",
     "SHIFTS",
     "SYNTHETIC_LENS",
-    "WIDTHS",
     "BufferPool",
     "CostSpec",
     "FieldSpec",
@@ -84,7 +82,6 @@ POLICIES: tuple[str, ...]
 SHARES: tuple[str, ...]
 SHIFTS: tuple[str, ...]
 SYNTHETIC_LENS: tuple[int, int]
-WIDTHS: tuple[str, ...]
 
 @final
 class FieldSpec:
@@ -429,10 +426,10 @@ class Plan:
     def prompt_lens(self) -> NDArray[int64]: ...
     @property
     def response_lens(self) -> NDArray[int64]: ...
-    def first_in_view(self, shard: Shard) -> int | None: ...
-    def layout_for(self, shard: Shard) -> LayoutSpec: ...
+    def first_in_view(self, shard: ShardSpec) -> int | None: ...
+    def layout_for(self, shard: ShardSpec) -> LayoutSpec: ...
     def leading_shape(self, of_sequence: bool) -> tuple[int, ...]: ...
-    def pick(self, shard: Shard, layout: LayoutSpec) -> Plan: ...
+    def pick(self, shard: ShardSpec, layout: LayoutSpec) -> Plan: ...
     def gather_places(
         self,
         of_sequence: bool,
@@ -470,6 +467,23 @@ class Plan:
     @staticmethod
     def joined(plans: Sequence[dict[str, Any]]) -> Plan: ...
 
+@final
+class ShardSpec:
+    """The compiled form of a shard."""
+
+    def __new__(
+        cls,
+        rows: NDArray[int64],
+        is_padding: NDArray[bool_],
+        num_rows: int,
+        widths: tuple[int, int, int] | None,
+        lengths: NDArray[int64] | None,
+        bin_offsets: NDArray[int64] | None,
+        bin_width: int,
+        shared: NDArray[int64] | None,
+        is_narrow: bool,
+    ) -> ShardSpec: ...
+
 def before_fork() -> None: ...
 def after_fork() -> None: ...
 def forked() -> None: ...
@@ -478,8 +492,7 @@ def compact_ids(name: str, row: Any, index: int) -> NDArray[Any]: ...
 def collate(
     tokens: Tokens,
     row_source: Merge | tuple[MergeSpec, tuple[Sequence[int], str]] | Plan | None,
-    shard: Shard | None,
-    widths: str,
+    shard: ShardSpec | None,
     cp: tuple[int, int] | None,
     pad_token_id: int,
     fields: Sequence[tuple[Any, FieldSpec]],

@@ -435,7 +435,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
             ``generate/num_seq_before_merge``, and ``generate/num_rewards_masked_by_merge``: nonzero
             rewards on tokens that realigning masked. Rewards per token are lost there; one reward
             per turn whose last token is masked moves to the end of the row
-            (``merge_rewards="sum"``). The metrics of merging are those of the whole step, also in a
+            (``rewards="sum"``). The metrics of merging are those of the whole step, also in a
             shard.
         """
         plan = self.plan
@@ -971,7 +971,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
         device
             Such as ``"cuda"``, ``"cuda:1"``, a ``torch.device`` or ``"cpu"``.
         non_blocking
-            Return before the copy is done, if the batch is pinned (``build_batch(pin_memory=True)``
+            Return before the copy is done, if the batch is pinned (``build_batch(pool="pinned")``
             or :meth:`pin_memory`). The device's streams keep the order; on the host, the batch must
             not change until the copy is done (``FASTCOLLATE_DEBUG=1`` checks this). A copy to the
             host is complete on return.
@@ -995,7 +995,7 @@ class Batch(Mapping[str, Any], Generic[Array]):
         """Copy the batch to pinned memory, if it is not there yet.
 
         Called by ``DataLoader(pin_memory=True)``. Without workers, or if the batch is built in the
-        training process, ``build_batch(pin_memory=True)`` saves the copy.
+        training process, ``build_batch(pool="pinned")`` saves the copy.
 
         Returns
         -------

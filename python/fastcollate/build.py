@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import inspect
-import operator
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from fastcollate._fastcollate import FieldSpec, Plan
+from fastcollate._fastcollate import FieldSpec
 from fastcollate.arguments import (
     checked_count,
     checked_int,
-    checked_integer,
     id_list,
     suggests_names,
     warn_user,
 )
 from fastcollate.arrays import describe
 from fastcollate.batch import Batch
-from fastcollate.core_call import checked_pad, collate_fields
-from fastcollate.dtypes import checked_outputs
-from fastcollate.handover.pools import PoolArgument, checked_memory
+from fastcollate.core_call import Request, collate
+from fastcollate.dtypes import Labels, PositionIds, Preset
+from fastcollate.handover.pools import PoolArgument
 from fastcollate.ingest.fields import (
     ADVANTAGES,
     LOGPROBS,
@@ -36,33 +33,10 @@ from fastcollate.ingest.fields import (
 from fastcollate.ingest.padded_blocks import padding_message
 from fastcollate.ingest.plain_fields import with_fields
 from fastcollate.ingest.tokens import checked_tokens
-from fastcollate.option_types import (
-    ARRAY_TYPES,
-    ArrayType,
-    Labels,
-    PositionIds,
-    Preset,
-    RowOptions,
-    WidthsOf,
-)
-from fastcollate.plan.layouts import (
-    LEFT,
-    Layout,
-    LayoutArgument,
-    Packed,
-    Tree,
-    checked_layout,
-    split_message,
-)
-from fastcollate.plan.merging import (
-    MergePlan,
-    MergeRewards,
-    Policy,
-    check_merge_arguments,
-    check_uids,
-    checked_merge,
-)
-from fastcollate.plan.shard import Shard, check_shard, check_widths
+from fastcollate.options import ArrayType, Options
+from fastcollate.plan.layouts import Layout, LayoutArgument, Packed, split_message
+from fastcollate.plan.merging import Merge, MergePlan, Merging, Policy, check_uids, merging_of
+from fastcollate.plan.shard import Shard, check_shard
 from fastcollate.plan.trajectories import checked_flags
 
 if TYPE_CHECKING:
@@ -70,7 +44,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
-    from fastcollate.option_types import BatchOptions
+    from fastcollate.options import BatchOptions
 
 
 @overload
@@ -107,19 +81,15 @@ def build_batch(
     uids: Sequence[Any] | None = None,
     trajectory_ids: Sequence[Any] | None = None,
     is_last_step: Sequence[bool] | None = None,
-    merge: Policy | MergePlan | None = None,
-    merge_rewards: MergeRewards | None = None,
+    merge: Policy | Merge | MergePlan | None = None,
     shard: Shard | None = None,
-    widths: WidthsOf = "step",
     cp: tuple[int, int] | None = None,
     position_ids: PositionIds | bool | None = None,
     labels: Labels | None = None,
     layout: LayoutArgument | None = None,
-    warn_above: int | None = None,
     dtypes: Preset | Mapping[str, Any] = "default",
     array_type: ArrayType = "torch",
     pool: PoolArgument = "default",
-    pin_memory: bool = False,
 ) -> Batch:
     """Build one training batch from ragged rows.
 
@@ -149,7 +119,7 @@ def build_batch(
         The value of padding in ``input_ids``. Masks come from lengths, so real tokens may equal it.
     rewards
         One value per response token, or one per row, written to the row's last response token (with
-        `merge`, to the last sampled token, as `merge_rewards` says). A row without such a token has
+        `merge`, to the last sampled token, as `merge` says). A row without such a token has
         to have 0.
     loss_mask, logprobs
         One value per response token. A loss mask may hold weights, neither negative nor NaN; as
@@ -182,19 +152,11 @@ def build_batch(
         (:class:`Field`: `gap_fill`) and no label. As in SkyRL, the response mask is 1 on them:
         train by ``loss_mask``. Ids, :class:`PerRow` and :class:`RoutedExperts` values are those of
         the row's last turn.
-    merge_rewards
-        With `merge` and one reward per turn, the reward of a merged row, as in :func:`merge_turns`:
-        ``"error"`` (rewards of earlier turns have to be 0), ``"sum"`` or ``"last"``. None is the
-        plan's setting, and ``"error"`` for a policy.
     shard
         Build only the rows of this shard of :func:`plan_step`, with its padding rows, or of one of
         its micro-batches. All other arguments are those of the whole step. Padding rows do not
         train: their loss mask and response mask are 0, and they have no labels, routes or values of
         response tokens; ``batch.is_padding`` marks them.
-    widths
-        The rows that determine the widths of a shard, where the layout does not fix them.
-        ``"step"``: all rows of the step, so that all ranks and micro-batches have the same widths.
-        ``"shard"``: the shard's own rows or bins, where ranks need not agree (DDP and FSDP).
     cp
         Write only the chunks of one context-parallel rank: ``(cp_size, cp_rank)``. The batch is
         that of :func:`fastcollate.parallel.cp_split`, but each rank reads and writes only its part.
@@ -219,8 +181,6 @@ def build_batch(
         ``fc.Left(pad_to=4096)``. ``"left"``, ``"right"``, ``"two_segment"``, ``"jagged"`` and
         ``"tree"`` mean the default options. None is the layout that the shard's step was planned
         with, which admits no other; otherwise ``"left"``.
-    warn_above
-        Warn if the longest row exceeds this number of tokens. Rows are never truncated.
     dtypes
         ``"default"``: int64 ids and masks, float32 fields. ``"compact"``: int32 ids and
         positions, bool masks, float32 fields, and int64 labels, which torch's losses need. Or a
@@ -234,14 +194,6 @@ def build_batch(
         Source of the batch's memory, which returns to it when no tensor uses it any more: a
         :class:`fastcollate.memory.BufferPool`, ``"default"`` for
         :func:`fastcollate.memory.get_default_pool`, or None for fresh memory.
-    pin_memory
-        Write the tensors into page-locked memory, so that ``batch.to(device, non_blocking=True)``
-        returns at once; do not change them until the copy is done. The memory comes from torch's
-        allocator, which keeps it pinned and does not reuse it while a copy is in flight;
-        ``pool=BufferPool(pin_memory=True)`` bounds the number of live batches. The tensors share
-        one storage: pickling one of them carries all of it, and ``torch.save`` refuses two; pickle
-        or save the batch. Without an accelerator, or if no more memory can be locked, a warning
-        is given once and the memory is pageable.
 
     Returns
     -------
@@ -257,7 +209,7 @@ def build_batch(
     ValueError
         An empty batch; trajectories that are missing, contradict each other, have several uids or
         differ from those of `merge`; a reward of an earlier turn that would be dropped (see
-        `merge_rewards`); fields of different row counts; a field row of another length than its
+        `merge`); fields of different row counts; a field row of another length than its
         response; a row longer than a fixed width; a token id beyond its dtype; NaN or a negative
         number in a loss mask, or a weight that its dtype cannot hold; one reward other than 0 for
         an empty response; a bin plan for
@@ -300,12 +252,55 @@ def build_batch(
     array([[0. , 0. , 0.5],
            [0. , 0. , 1. ]], dtype=float32)
     """
+    options = Options.check(
+        pad_token_id, array_type, position_ids, labels, layout, dtypes, pool, merge
+    )
+    return build_rows(
+        options,
+        prompts,
+        responses,
+        sequences=sequences,
+        prompt_lens=prompt_lens,
+        rewards=rewards,
+        loss_mask=loss_mask,
+        logprobs=logprobs,
+        advantages=advantages,
+        fields=fields,
+        uids=uids,
+        trajectory_ids=trajectory_ids,
+        is_last_step=is_last_step,
+        shard=shard,
+        cp=cp,
+    )
+
+
+def build_rows(
+    options: Options,
+    prompts: Any = None,
+    responses: Any = None,
+    *,
+    sequences: Any = None,
+    prompt_lens: Any = None,
+    rewards: Any = None,
+    loss_mask: Any = None,
+    logprobs: Any = None,
+    advantages: Any = None,
+    fields: Any = None,
+    uids: Any = None,
+    trajectory_ids: Any = None,
+    is_last_step: Any = None,
+    shard: Shard | None = None,
+    cp: Any = None,
+    merging: Merging | None = None,
+) -> Batch:
+    """Build a batch of columns, with checked options.
+
+    `merging` replaces the merge of the options, for rows that were merged before.
+    """
     tokens = checked_tokens(prompts, responses, sequences, prompt_lens)
     if shard is not None:
         check_shard(shard)
-    check_widths(widths, shard)
-    planned = None if shard is None else shard.layout
-    layout = _checked_plain(array_type, warn_above, labels, layout, planned)
+    layout = options.layout_of(None if shard is None else shard.layout)
     if cp is not None:
         cp = checked_cp(cp, layout)
     specs: list[tuple[Rows, FieldSpec]] = []
@@ -318,105 +313,48 @@ def build_batch(
     if advantages is not None:
         specs.append(given_along(advantages, ADVANTAGES))
     if fields is not None:
-        specs += checked_fields(with_fields(fields, tokens), array_type)
-    merging = checked_merge(merge, merge_rewards, trajectory_ids, is_last_step)
-    names = checked_names(uids=uids, trajectory_ids=trajectory_ids, is_last_step=is_last_step)
-    check_uids(merging, names.get("uids"))
-    outputs, specs = checked_outputs(dtypes, layout.name, position_ids, labels, specs, array_type)
-    collated = collate_fields(
-        tokens,
-        pad_token_id,
-        specs,
-        array_type,
-        layout.spec,
-        outputs,
-        pool,
-        names,
-        merging,
-        shard,
-        widths,
-        cp,
-        pin_memory,
+        specs += checked_fields(with_fields(fields, tokens), options.array_type)
+    if merging is None:
+        merging = merging_of(options.merge, trajectory_ids, is_last_step)
+    ids = checked_ids(uids, trajectory_ids, is_last_step)
+    check_uids(merging, ids.get("uids"))
+    outputs, specs = options.outputs_of(layout, specs)
+    collated = collate(
+        Request(
+            tokens,
+            options.pad_token_id,
+            specs,
+            options.array_type,
+            layout.spec,
+            outputs,
+            options.pool,
+            ids,
+            merging,
+            shard,
+            cp,
+        )
     )
     for name, column in zip(tokens._fields, tokens, strict=True):
-        if (message := padding_message(name, column, collated.spec.pad_token_id)) is not None:
+        if (message := padding_message(name, column, options.pad_token_id)) is not None:
             warn_user(message)
             break
     if (message := split_message(collated.plan)) is not None:
         warn_user(message)
     if (message := masked_message(collated.masked_rewards)) is not None:
         warn_user(message)
-    if (message := excess_message(collated.plan, warn_above)) is not None:
-        warn_user(message)
     return Batch._of(collated)
 
 
-ROW_OPTIONS = {
-    name: parameter.default
-    for name, parameter in inspect.signature(build_batch).parameters.items()
-    if name in RowOptions.__optional_keys__
-}
-"""Options that do not depend on the rows of a batch, with their defaults."""
-
-
-def checked_names(
-    *, uids: Any | None, trajectory_ids: Any | None, is_last_step: Any | None
-) -> dict[str, list[Any]]:
+def checked_ids(uids: Any, trajectory_ids: Any, is_last_step: Any) -> dict[str, list[Any]]:
     """Return the given ids of rows, checked."""
-    names: dict[str, list[Any]] = {}
+    ids: dict[str, list[Any]] = {}
     if uids is not None:
-        names["uids"] = id_list("uids", uids)
+        ids["uids"] = id_list("uids", uids)
     if trajectory_ids is not None:
-        names["trajectory_ids"] = id_list("trajectory_ids", trajectory_ids)
+        ids["trajectory_ids"] = id_list("trajectory_ids", trajectory_ids)
     if is_last_step is not None:
-        names["is_last_step"] = checked_flags("is_last_step", is_last_step).tolist()
-    return names
-
-
-def check_options(
-    *,
-    pad_token_id: int,
-    position_ids: str | bool | None,
-    labels: str | None,
-    layout: Any,
-    warn_above: int | None,
-    dtypes: Any,
-    array_type: str,
-    pool: PoolArgument,
-    pin_memory: bool,
-    merge: Any,
-    merge_rewards: Any,
-) -> None:
-    """Check the options of `build_batch` that do not depend on rows."""
-    layout = _checked_plain(array_type, warn_above, labels, layout)
-    check_merge_arguments(merge, merge_rewards)
-    checked_memory(pool, pin_memory, array_type)
-    # The valid keys of a mapping of dtypes depend on the fields of the rows.
-    preset = "default" if isinstance(dtypes, Mapping) else dtypes
-    outputs, _ = checked_outputs(preset, layout.name, position_ids, labels, [], array_type)
-    checked_pad(pad_token_id, outputs)
-
-
-def _checked_plain(
-    array_type: Any, warn_above: Any, labels: Any, layout: Any, planned: Layout | None = None
-) -> Layout:
-    """Check options that depend only on each other and a shard's layout; return the layout."""
-    check_array_type(array_type)
-    if warn_above is not None:
-        checked_integer("warn_above", warn_above, "an integer or None")
-    chosen = planned or LEFT if layout is None else checked_layout(layout, planned)
-    if labels is not None and isinstance(chosen, Tree):
-        raise ValueError(
-            f"labels is {labels!r}, but a position of a tree can predict several tokens; leave "
-            "labels out: batch.targets has the tokens, and batch.predictors the positions"
-        )
-    return chosen
-
-
-def check_array_type(array_type: Any) -> None:
-    """Check the argument ``array_type``."""
-    if not isinstance(array_type, str) or array_type not in ARRAY_TYPES:
-        raise ValueError(f"array_type is {array_type!r}; pass 'torch' or 'numpy'")
+        ids["is_last_step"] = checked_flags("is_last_step", is_last_step).tolist()
+    return ids
 
 
 def checked_cp(cp: Any, layout: Layout) -> tuple[int, int] | None:
@@ -433,16 +371,6 @@ def checked_cp(cp: Any, layout: Layout) -> tuple[int, int] | None:
             "packed rows; pass layout=fc.Packed(...), or leave cp out"
         )
     return (size, rank) if size > 1 else None
-
-
-def excess_message(plan: Plan, warn_above: int | None) -> str | None:
-    """Return a warning if the longest row exceeds ``warn_above``."""
-    if warn_above is None or plan.longest_row <= operator.index(warn_above):
-        return None
-    return (
-        f"the longest row has {plan.longest_row} tokens, which exceeds warn_above={warn_above}, "
-        "and rows are not truncated; check the limits of the generation"
-    )
 
 
 def masked_message(count: int) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, cast, overload
 
 import numpy as np
@@ -13,8 +14,7 @@ from fastcollate._fastcollate import FieldSpec, OutputTable, RowStore, StoredRow
 from fastcollate.arguments import check_bool, counted, spells_out, suggests_names, wrong_name
 from fastcollate.arrays import describe
 from fastcollate.batch import Array, Batch
-from fastcollate.build import ROW_OPTIONS, build_batch, check_options
-from fastcollate.dtypes import checked_outputs, taken_apart
+from fastcollate.build import build_batch, build_rows
 from fastcollate.ingest.fields import (
     ADVANTAGES,
     LOGPROBS,
@@ -35,23 +35,22 @@ from fastcollate.ingest.fields import (
 )
 from fastcollate.ingest.plain_fields import with_fields_of_row
 from fastcollate.ingest.tokens import Tokens, checked_row_tokens
-from fastcollate.plan.layouts import LEFT, checked_layout
+from fastcollate.options import Options, RowOptions
+from fastcollate.row_columns import IDS, TOKENS
 
 if TYPE_CHECKING:
     import torch
     from typing_extensions import Unpack
 
-    from fastcollate.option_types import ArrayType, RowOptions
+    from fastcollate.options import ArrayType
 
 T = TypeVar("T")
 
-_ARGUMENTS = {"uid": "uids", "trajectory_id": "trajectory_ids"}
+_ARGUMENTS = {name: column for column, name in {**TOKENS, **IDS}.items()}
 """Arguments of `add`, and their names in `build_batch`."""
 
 _NUMBERS = ("rewards", "advantages")
 """Arguments of one number per token, or one per row."""
-
-_IDS = ("uid", "trajectory_id", "is_last_step")
 
 _ADVICE = "pass it for every row or for none"
 
@@ -106,8 +105,7 @@ class BatchBuilder(Generic[Array]):
 
     Parameters
     ----------
-    pad_token_id, merge, merge_rewards, position_ids, labels, layout, warn_above, dtypes, \
-    array_type, pool, pin_memory
+    pad_token_id, merge, position_ids, labels, layout, dtypes, array_type, pool
         As :func:`fastcollate.build_batch`. With `merge`, add the turns of a trajectory in order.
 
     Raises
@@ -143,7 +141,7 @@ class BatchBuilder(Generic[Array]):
         array_type: Literal["numpy"],
         **options: Unpack[RowOptions],
     ) -> None: ...
-    @spells_out(ROW_OPTIONS, build_batch)
+    @spells_out(RowOptions.__optional_keys__, build_batch)
     def __init__(
         self,
         *,
@@ -153,10 +151,9 @@ class BatchBuilder(Generic[Array]):
     ) -> None:
         if (message := wrong_name(BatchBuilder, options)) is not None:
             raise TypeError(message)
-        own = {"pad_token_id": pad_token_id, "array_type": array_type}
-        self._options: dict[str, Any] = {**own, **ROW_OPTIONS, **options}
-        check_options(**self._options)
-        _, self._dtypes = taken_apart(self._options["dtypes"])
+        self._options = Options.check_early(
+            pad_token_id=pad_token_id, array_type=array_type, **options
+        )
         # Held only for statements that call no Python code, so that signal handlers and
         # finalizers run before or after them.
         self._lock = threading.RLock()
@@ -224,7 +221,7 @@ class BatchBuilder(Generic[Array]):
             arrays.append((spec, row))
         if is_last_step is not None:
             check_bool("is_last_step", is_last_step)
-        for name, value in zip(_IDS, (uid, trajectory_id, is_last_step), strict=True):
+        for name, value in zip(IDS.values(), (uid, trajectory_id, is_last_step), strict=True):
             if value is not None:
                 values[name] = True
                 objects.append(value)
@@ -267,8 +264,8 @@ class BatchBuilder(Generic[Array]):
         -----
         Rows added during the call belong to the next batch.
         """
-        build: Any = build_batch
-        return cast("Batch[Array]", self._build_by(build, **self._options))
+        build = partial(build_rows, self._options)
+        return cast("Batch[Array]", self._build_by(build))
 
     def clear(self) -> None:
         """Drop all rows. Their memory is kept for the next ones, as by :meth:`finish`."""
@@ -338,19 +335,16 @@ class BatchBuilder(Generic[Array]):
             elif isinstance(field, PerRow):
                 align = "joined" if field.concat else _form(key, 0, field)
                 specs.append(FieldSpec(key, key, align=align, dtype=None))
-        position_ids, labels, layout = (
-            self._options[name] for name in ("position_ids", "labels", "layout")
-        )
-        layout = LEFT if layout is None else checked_layout(layout)
-        outputs, _ = checked_outputs(
-            "default", layout.name, position_ids, labels, [(None, one) for one in specs], "torch"
+        layout = self._options.layout_of(None)
+        outputs, _ = self._options.outputs._replace(by_key={}).of_batch(
+            layout.name, [(None, one) for one in specs], "torch"
         )
         rounds_up = (getattr(layout, "multiple_of", None) or 1) > 1
         OutputTable.of_layout(layout.name, rounds_up, 0, specs, outputs)
 
     def _typed(self, spec: FieldSpec) -> FieldSpec:
         """Return the spec of a field with the dtype of its output."""
-        dtype = self._dtypes.get(spec.key)
+        dtype = self._options.outputs.by_key.get(spec.key)
         return spec if dtype is None else spec.with_dtype(dtype)
 
     def _along(self, values: Any, spec: FieldSpec) -> tuple[FieldSpec, Any]:

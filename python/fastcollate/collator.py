@@ -21,20 +21,22 @@ from fastcollate.arguments import (
     wrong_name,
 )
 from fastcollate.batch import Batch
-from fastcollate.build import ROW_OPTIONS, build_batch, check_options
+from fastcollate.build import build_batch, build_rows
+from fastcollate.dtypes import Outputs
 from fastcollate.handover.pools import BufferPool
 from fastcollate.ingest.fields import Field, PerRow, RoutedExperts
 from fastcollate.ingest.padded_blocks import padding_message
 from fastcollate.ingest.samples import checked_columns, checked_sources, columns_of
 from fastcollate.ops.model_inputs import Mask, check_mask
-from fastcollate.plan.layouts import LEFT, Tree, checked_layout
+from fastcollate.options import Options, RowOptions
+from fastcollate.plan.layouts import Tree
 
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
-    from fastcollate.option_types import ArrayType, RowOptions
+    from fastcollate.options import ArrayType
 
     class CollatorOptions(RowOptions, total=False):
         """Options of collators that do not depend on their outputs."""
@@ -165,7 +167,7 @@ class Collator(Generic[Made]):
         array_type: ArrayType = "torch",
         **options: Unpack[CollatorOptions],
     ) -> None: ...
-    @spells_out(ROW_OPTIONS, build_batch)
+    @spells_out(RowOptions.__optional_keys__, build_batch)
     def __init__(
         self,
         *,
@@ -180,19 +182,25 @@ class Collator(Generic[Made]):
     ) -> None:
         if (message := wrong_name(Collator, options)) is not None:
             raise TypeError(f"{message} (columns of rows come with the samples)")
-        own: dict[str, Any] = {"pad_token_id": pad_token_id, "array_type": array_type}
-        check_options(**own, **{**ROW_OPTIONS, **options})
-        layout = LEFT if (given := options.get("layout")) is None else checked_layout(given)
+        self._options = Options.check_early(
+            pad_token_id=pad_token_id, array_type=array_type, **options
+        )
+        layout = self._options.layout_of(None)
         check_mask(mask, layout.name, layout.spec.is_padded, array_type == "numpy")
         self._mask, self._is_tree = mask, isinstance(layout, Tree)
-        self._pad_token_id = pad_token_id
         self._fields = checked_sources(fields or {})
         self._ignore = None if ignore == "rest" else frozenset(_names("ignore", ignore))
         columns = {} if columns is None else columns
         self._columns = checked_columns(columns, self._fields, self._ignore)
-        self._outputs = None if outputs is None else _named(outputs)
+        self._keys = None if outputs is None else _named(outputs)
+        # With labels, which samples may have.
+        self._with_labels = self._options
+        if not self._is_tree and options.get("labels") is None:
+            of_outputs = options.get("dtypes", "default"), options.get("position_ids")
+            labelled = Outputs.check(*of_outputs, "aligned")
+            self._with_labels = self._options._replace(outputs=labelled)
         kind = {} if array_type == "torch" else {"array_type": array_type}
-        self._options: dict[str, Any] = {**kind, **options}
+        self._given = {**kind, **options}
 
     def __call__(self, samples: Any) -> Made:
         """Make a batch of samples.
@@ -203,17 +211,15 @@ class Collator(Generic[Made]):
             A sequence of mappings, or columns as a mapping, table or ``Dataset``.
         """
         arguments, has_labels, ids = columns_of(samples, self._fields, self._ignore, self._columns)
-        options = self._options
-        has_labels = has_labels or not {"labels", "shift_labels"}.isdisjoint(self._outputs or ())
-        if has_labels and not self._is_tree and options.get("labels") is None:
-            options = {**options, "labels": "aligned"}
-        made: Any = build_batch(**arguments, pad_token_id=self._pad_token_id, **options)
+        has_labels = has_labels or not {"labels", "shift_labels"}.isdisjoint(self._keys or ())
+        options = self._with_labels if has_labels else self._options
+        made: Any = build_rows(options, **arguments)
         for name, rows in ids.items():
-            if (message := padding_message(name, rows, self._pad_token_id)) is not None:
+            if (message := padding_message(name, rows, options.pad_token_id)) is not None:
                 warn_user(message)
         made = made._replace(_model_mask=self._mask or "default")
-        if self._outputs is not None:
-            outputs = self._outputs.items()
+        if self._keys is not None:
+            outputs = self._keys.items()
             made = {name: _output(made, key) for key, names in outputs for name in names}
         return cast("Made", made)
 
@@ -239,7 +245,7 @@ class Collator(Generic[Made]):
         return ArrowCollator(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        if isinstance(self._options.get("pool"), BufferPool):
+        if isinstance(self._options.pool, BufferPool):
             raise TypeError(
                 "a Collator with a BufferPool cannot be pickled: memory belongs to a process; "
                 "pass pool='default'"
@@ -248,13 +254,13 @@ class Collator(Generic[Made]):
 
     def __repr__(self) -> str:
         state = {
-            "pad_token_id": self._pad_token_id,
+            "pad_token_id": self._options.pad_token_id,
             "fields": self._fields or None,
             "columns": self._columns or None,
             "ignore": "rest" if self._ignore is None else sorted(self._ignore) or None,
-            "outputs": self._outputs,
+            "outputs": self._keys,
             "mask": self._mask,
-            **self._options,
+            **self._given,
         }
         given = (f"{name}={value!r}" for name, value in state.items() if value is not None)
         return f"Collator({', '.join(given)})"

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from fastcollate import _fastcollate
 from fastcollate._fastcollate import (
     FieldSpec,
     LayoutSpec,
@@ -15,7 +17,6 @@ from fastcollate._fastcollate import (
     OutputTable,
     Owner,
     Plan,
-    collate,
 )
 from fastcollate.arguments import checked_int
 from fastcollate.handover.pools import PoolArgument, checked_memory
@@ -59,43 +60,45 @@ class Collated(NamedTuple):
     """Keeps the memory of the outputs; None for pinned memory."""
 
 
-def collate_fields(
-    tokens: Tokens,
-    pad_token_id: int,
-    fields: Sequence[tuple[Any, FieldSpec]],
-    array_type: str,
-    layout: LayoutSpec = LEFT.spec,
-    outputs: OutputSpec = _AS_PASSED,
-    pool: PoolArgument = "default",
-    names: Mapping[str, list[Any]] | None = None,
-    merging: Merging | None = None,
-    shard: Shard | None = None,
-    widths: str = "step",
-    cp: tuple[int, int] | None = None,
-    pin_memory: bool = False,
-) -> Collated:
+class Request(NamedTuple):
+    """What a batch is made of: checked options, columns and the rows to write."""
+
+    tokens: Tokens
+    pad_token_id: Any
+    fields: Sequence[tuple[Any, FieldSpec]] = ()
+    array_type: str = "torch"
+    layout: LayoutSpec = LEFT.spec
+    outputs: OutputSpec = _AS_PASSED
+    pool: PoolArgument = "default"
+    ids: Mapping[str, list[Any]] = MappingProxyType({})
+    merging: Merging | None = None
+    shard: Shard | None = None
+    cp: tuple[int, int] | None = None
+
+
+def collate(request: Request) -> Collated:
     """Call the core, and make tensors of its outputs."""
+    # One statement: reading eleven attributes takes longer.
+    (tokens, pad_token_id, fields, array_type, layout, outputs, pool, names, merging, shard, cp) = (
+        request
+    )
     pad_token_id = checked_pad(pad_token_id, outputs)
     torch = None if array_type == "numpy" else import_torch()
-    row_source = None if merging is None else merging.row_source
-    memory = checked_memory(pool, pin_memory, array_type)
-    names = names or {}
+    memory = checked_memory(pool, array_type)
     uids = names.get("uids")
     if layout.shares_by_uid and uids is None:
         raise ValueError(
             "share of the layout is 'group', but uids is None; pass one uid per row, or another "
             "share"
         )
-    counts = [(name, len(values)) for name, values in names.items()]
-    plan, specs, table, arrays, owner, merge, masked_rewards = collate(
+    plan, specs, table, arrays, owner, merge, masked_rewards = _fastcollate.collate(
         tokens,
-        row_source,
-        shard,
-        widths,
+        None if merging is None else merging.row_source,
+        None if shard is None else shard.spec,
         cp,
         pad_token_id,
         fields,
-        counts,
+        [(name, len(values)) for name, values in names.items()],
         group_numbers("uids", uids) if layout.shares_by_uid else None,
         layout,
         outputs,
@@ -150,16 +153,6 @@ def _sources(plan: Plan, merging: Merging | None, shard: Shard | None) -> list[i
     return None if merging is None and shard is None else plan.sources.tolist()
 
 
-def checked_pad(pad_token_id: Any, outputs: OutputSpec) -> int:
-    """Return the padding token as an int that its output can hold."""
-    return checked_int(
-        "pad_token_id",
-        pad_token_id,
-        "an integer such as tokenizer.pad_token_id, or tokenizer.eos_token_id if that is None",
-        bits=32 if outputs.input_ids == "int32" else 64,
-    )
-
-
 @cache
 def import_torch() -> Any:
     """Import torch; the error of a missing or too old one gives the command that installs it."""
@@ -173,3 +166,13 @@ def import_torch() -> Any:
     advice = "pip install --upgrade torch, or pass array_type='numpy'"
     check_version("torch", torch.__version__, LEAST_TORCH, advice)
     return torch
+
+
+def checked_pad(pad_token_id: Any, outputs: OutputSpec) -> int:
+    """Return the padding token as an int that its output can hold."""
+    return checked_int(
+        "pad_token_id",
+        pad_token_id,
+        "an integer such as tokenizer.pad_token_id, or tokenizer.eos_token_id if that is None",
+        bits=32 if outputs.input_ids == "int32" else 64,
+    )

@@ -6,11 +6,16 @@ Expert routes without a dtype get one from their values, in `rust/core/batch/pla
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from fastcollate._fastcollate import FieldSpec, OutputSpec, OutputTable
 from fastcollate.arrays import checked_dtype_name
-from fastcollate.option_types import LABELS, PositionIds
+
+PositionIds: TypeAlias = Literal["zero", "one", "repeat_last"]
+Labels: TypeAlias = Literal["aligned", "shifted"]
+Preset: TypeAlias = Literal["default", "compact"]
+
+LABELS: tuple[str, ...] = get_args(Labels)
 
 DEFAULT = OutputSpec(loss_mask="float32")
 """The dtypes that current frameworks use."""
@@ -40,63 +45,85 @@ GRIDS = ("image_grid_thw", "video_grid_thw")
 """Fields of models that count positions in three dimensions, from these grids."""
 
 
-def checked_outputs(
-    dtypes: str | Mapping[str, Any],
-    layout: str,
-    position_ids: str | bool | None,
-    labels: str | None,
-    fields: list[tuple[Any, FieldSpec]],
-    array_type: str,
-) -> tuple[OutputSpec, list[tuple[Any, FieldSpec]]]:
-    """Return the outputs and fields with their dtypes, from a preset's name or a mapping by key."""
-    if isinstance(position_ids, bool):
-        positions = "zero" if position_ids else "omitted"
-    elif position_ids is None:
-        # Models would take ours in place of their own.
-        has_own = any(spec.key in ("position_ids", *GRIDS) for _, spec in fields)
-        positions = "omitted" if has_own else "default"
-    elif position_ids in PADDINGS:
-        positions = position_ids
-    else:
-        raise ValueError(
-            f"position_ids is {position_ids!r}; pass 'zero' (or True), 'one', 'repeat_last', "
-            "False or None"
-        )
-    if labels is not None and labels not in LABELS:
-        raise ValueError(f"labels is {labels!r}; pass 'aligned', 'shifted' or None")
-    is_default = labels is None and positions == "default"
-    if is_default and isinstance(dtypes, str) and dtypes == "default":
-        outputs = DEFAULT
-    else:
-        preset, by_key = taken_apart(dtypes)
+class Outputs(NamedTuple):
+    """Dtypes of outputs, and the choice of optional ones, checked."""
+
+    spec: OutputSpec
+    """The outputs of a batch, if its fields and `by_key` change nothing."""
+    preset: Mapping[str, str]
+    by_key: Mapping[str, str]
+    """Dtypes that differ from those of the preset."""
+    positions: str
+    labels: Labels | None
+
+    @classmethod
+    def check(cls, dtypes: Any, position_ids: Any, labels: Any) -> Outputs:
+        """Check the arguments ``dtypes``, ``position_ids`` and ``labels``."""
+        if position_ids is None:
+            positions = "default"
+        elif isinstance(position_ids, bool):
+            positions = "zero" if position_ids else "omitted"
+        elif position_ids in PADDINGS:
+            positions = position_ids
+        else:
+            raise ValueError(
+                f"position_ids is {position_ids!r}; pass 'zero' (or True), 'one', 'repeat_last', "
+                "False or None"
+            )
+        if labels is None:
+            if positions == "default" and isinstance(dtypes, str) and dtypes == "default":
+                return _DEFAULT_OUTPUTS
+        elif labels not in LABELS:
+            raise ValueError(f"labels is {labels!r}; pass 'aligned', 'shifted' or None")
+        preset, by_key = _read_dtypes(dtypes)
+        return cls(_spec_of(preset, positions, labels), preset, by_key, positions, labels)
+
+    def of_batch(
+        self, layout: str, fields: list[tuple[Any, FieldSpec]], array_type: str
+    ) -> tuple[OutputSpec, list[tuple[Any, FieldSpec]]]:
+        """Return the outputs and fields of a batch with their dtypes."""
+        spec, positions = self.spec, self.positions
+        if positions == "default":
+            for _, field in fields:
+                # Models would take ours in place of their own.
+                if field.key in ("position_ids", *GRIDS):
+                    positions = "omitted"
+                    spec = _spec_of(self.preset, positions, self.labels)
+        if self.by_key:
+            spec, fields = self._by_key(spec, positions, layout, fields)
+        if array_type == "numpy":
+            for _, field in fields:
+                if field.dtype == "bfloat16":
+                    raise ValueError(
+                        f"dtype of {field.key} is bfloat16, which NumPy does not have; pass "
+                        "array_type='torch', or another dtype"
+                    )
+        return spec, fields
+
+    def _by_key(
+        self, spec: OutputSpec, positions: str, layout: str, fields: list[tuple[Any, FieldSpec]]
+    ) -> tuple[OutputSpec, list[tuple[Any, FieldSpec]]]:
+        """Return the outputs and fields with the dtypes that are given by key."""
+        table = OutputTable.of_layout(layout, False, 0, [], spec)
+        own = {output.key for output in table if output.key in self.preset}
+        if positions == "default":
+            own.add("position_ids")  # made on access
+        known = own | {field.key for _, field in fields if field.is_written}
+        if unknown := [key for key in self.by_key if key not in known]:
+            raise ValueError(
+                f"dtypes has the key {unknown[0]!r}, which is no output with a choice of "
+                f"dtypes; pass keys of {sorted(known)}"
+            )
         # A batch keeps the dtypes of outputs that only other layouts have.
-        names = dict(_PRESETS[preset])
-        outputs = _outputs(names, positions, labels)
-        if by_key:
-            table = OutputTable.of_layout(layout, False, 0, [], outputs)
-            own = {output.key for output in table if output.key in names}
-            if positions == "default":
-                own.add("position_ids")  # made on access
-            known = own | {spec.key for _, spec in fields if spec.is_written}
-            if unknown := [key for key in by_key if key not in known]:
-                raise ValueError(
-                    f"dtypes has the key {unknown[0]!r}, which is no output with a choice of "
-                    f"dtypes; pass keys of {sorted(known)}"
-                )
-            names |= {key: dtype for key, dtype in by_key.items() if key in own}
-            outputs = _outputs(names, positions, labels)
-            fields = [
-                (rows, spec.with_dtype(by_key[spec.key]) if spec.key in by_key else spec)
-                for rows, spec in fields
-            ]
-    if array_type == "numpy":
-        for _, spec in fields:
-            if spec.dtype == "bfloat16":
-                raise ValueError(
-                    f"dtype of {spec.key} is bfloat16, which NumPy does not have; pass "
-                    "array_type='torch', or another dtype"
-                )
-    return outputs, fields
+        chosen = {key: dtype for key, dtype in self.by_key.items() if key in own}
+        spec = _spec_of({**self.preset, **chosen}, positions, self.labels)
+        return spec, [
+            (rows, field.with_dtype(self.by_key[field.key]) if field.key in self.by_key else field)
+            for rows, field in fields
+        ]
+
+
+_DEFAULT_OUTPUTS = Outputs(DEFAULT, _DEFAULT, {}, "default", None)
 
 
 def labels_key(is_shifted: bool) -> str:
@@ -104,7 +131,7 @@ def labels_key(is_shifted: bool) -> str:
     return "shift_labels" if is_shifted else "labels"
 
 
-def _outputs(names: Mapping[str, str], positions: str, labels: str | None) -> OutputSpec:
+def _spec_of(names: Mapping[str, str], positions: str, labels: str | None) -> OutputSpec:
     """Return the outputs of the dtypes given by key."""
     is_shifted = labels == "shifted"
     return OutputSpec(
@@ -118,11 +145,11 @@ def _outputs(names: Mapping[str, str], positions: str, labels: str | None) -> Ou
     )
 
 
-def taken_apart(dtypes: Any) -> tuple[str, dict[str, str]]:
-    """Return the preset, and the names of dtypes that differ from it."""
+def _read_dtypes(dtypes: Any) -> tuple[Mapping[str, str], dict[str, str]]:
+    """Return the dtypes of the preset, and those that differ, by key."""
     if isinstance(dtypes, Mapping):
-        return "default", {key: checked_dtype_name(dtype, key) for key, dtype in dtypes.items()}
+        return _DEFAULT, {key: checked_dtype_name(dtype, key) for key, dtype in dtypes.items()}
     if isinstance(dtypes, str) and dtypes in _PRESETS:
-        return dtypes, {}
+        return _PRESETS[dtypes], {}
     message = f"dtypes is {dtypes!r}; pass 'default', 'compact' or a mapping from output keys"
     raise ValueError(message) if isinstance(dtypes, str) else TypeError(message)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
+from fastcollate.row_columns import IDS, TOKENS
+
 OTHER_NAMES: dict[str, tuple[str, ...]] = {
     "prompts": (
         *("prompt_ids", "prompt_token_ids", "prompt_tokens", "raw_prompt_ids", "question_ids"),
@@ -30,15 +32,7 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
 }
 """What other libraries call the columns of rollouts."""
 
-ROW_NAMES = {
-    "prompts": "prompt",
-    "responses": "response",
-    "sequences": "sequence",
-    "prompt_lens": "prompt_len",
-    "uids": "uid",
-    "trajectory_ids": "trajectory_id",
-}
-"""Names of columns where there is one row."""
+_OF_ROWS = {**TOKENS, **IDS}
 
 _FIELDS = ("values", "returns", "ref_logprobs", "ref_logps", "reference_logprobs", "entropies")
 """Columns without an argument of their own."""
@@ -81,11 +75,6 @@ ADVICE: dict[str, tuple[tuple[str, str], ...]] = {
     **dict.fromkeys(
         _LIMITS,
         (
-            (
-                "layout warn_above",
-                f"{_CUT}; layout=fc.Left(pad_to=...) fixes the width, and warn_above warns of "
-                "longer rows",
-            ),
             ("layout", f"{_CUT}; layout=fc.Left(pad_to=...) fixes the width"),
             ("capacity", f"{_CUT}; capacity limits the tokens of a bin"),
             ("pad_to", f"{_CUT}; pad_to fixes the width"),
@@ -114,6 +103,7 @@ ADVICE: dict[str, tuple[tuple[str, str], ...]] = {
         ),
     ),
     "capacity": (("layout", "pass layout=fc.Packed(capacity=...)"),),
+    "pin_memory": (("pool", 'pass pool="pinned"'),),
     "packing": (("layout", "pass layout=fc.Packed(capacity=...)"),),
     "pack": (("layout", "pass layout=fc.Packed(capacity=...)"),),
     "bins": (
@@ -204,7 +194,7 @@ def advice_for(name: str, known: Collection[str]) -> str | None:
                 return text.replace("<name>", name)
     column = column_called(name)
     if column is not None:
-        ours = (one for one in (column, ROW_NAMES.get(column)) if one in known)
+        ours = (one for one in (column, _OF_ROWS.get(column)) if one in known)
         if (argument := next(ours, None)) is not None:
             return f"pass {argument}"
     return None

@@ -21,6 +21,7 @@ Seven plans hold the results. They contain no tokens, except the few around brea
 
 Related names:
 
+- :class:`Merge`: the rule by which turns are merged, with its options.
 - :class:`Shard`: one rank's rows of a mini-batch or micro-batch.
 - :class:`MergeReport`, :class:`Break`, :class:`TrajectoryTree` and :class:`Branch`: the savings of
   merging, each turn that it could not join, and the rows of a trajectory.
@@ -56,7 +57,7 @@ from fastcollate.plan.fitting import CostFit, StepTimer
 from fastcollate.plan.forecast import Forecast, compare_plans
 from fastcollate.plan.merge_report import Break, MergeReport
 from fastcollate.plan.merge_tree import Branch, TrajectoryTree
-from fastcollate.plan.merging import MergePlan
+from fastcollate.plan.merging import Merge, MergePlan
 from fastcollate.plan.packing import pack
 from fastcollate.plan.partitioning import MicroBatches, micro_batches, partition
 from fastcollate.plan.prompt_boundaries import PromptBoundaries, prompt_boundaries
@@ -78,6 +79,7 @@ __all__ = [
     "Finding",
     "Forecast",
     "LossNormalizers",
+    "Merge",
     "MergePlan",
     "MergeReport",
     "MicroBatches",

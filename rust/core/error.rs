@@ -193,8 +193,9 @@ pub enum Error {
 
     #[error(
         "{field}[{turn}] is {number}, but the turn is not the last of row {row}, which ends with turn \
-         {last} and takes one number; pass merge_rewards='sum' to add up the numbers of a row's turns, \
-         merge_rewards='last' to drop all but the last turn's, or one reward per response token"
+         {last} and takes one number; merge with fc.planning.Merge(..., rewards='sum') to add up the numbers of a \
+         row's turns, rewards='last' to drop all but the last turn's, or pass one reward per response \
+         token"
     )]
     EarlierNumber {
         field: String,

@@ -23,7 +23,7 @@ use crate::interrupt::poll;
 use crate::plan::batch_plan::Plan;
 use crate::plan::layout::LayoutSpec;
 use crate::plan::merging::{Merge, RowSource, merged};
-use crate::plan::shard::{Shard, WIDTHS};
+use crate::plan::shard::ShardSpec;
 use crate::plan::sharing::compared;
 use crate::plan::tables::usizes;
 
@@ -48,8 +48,7 @@ type Collated<'py> = (
 /// merging masked.
 ///
 /// `row_source` defines the rows if they are not one turn each. `shard` selects rows, by default
-/// all, and `widths` names the rows that its widths come from. `cp` is the number of
-/// context-parallel ranks and the rank whose chunks are written. `counts` holds the numbers of
+/// all. `cp` is the number of context-parallel ranks and the rank whose chunks are written. `counts` holds the numbers of
 /// items of fields that are not written here. `uids` holds the group number of each turn if rows
 /// share tokens by group. `allocator` is called with the number of bytes once rows are merged and
 /// placed; it returns an array of bytes owned by the caller, or None for memory of the pool.
@@ -62,8 +61,7 @@ pub fn collate<'py>(
     py: Python<'py>,
     tokens: TokenInput<'py>,
     row_source: Option<RowSource<'py>>,
-    mut shard: Option<Shard>,
-    widths: &str,
+    shard: Option<&ShardSpec>,
     cp: Option<(usize, usize)>,
     pad_token_id: i64,
     fields: Vec<(Bound<'py, PyAny>, Bound<'py, FieldSpec>)>,
@@ -98,19 +96,16 @@ pub fn collate<'py>(
     };
     let specs: Vec<_> = fields.iter().map(|(_, field)| &field.get().0).collect();
     let layout = layout.get();
-    if let Some(shard) = &mut shard {
-        shard.0.widths_of = WIDTHS.value(widths)?;
-    }
-    let of_step = shard.as_ref().map(|shard| &shard.0);
-    let mut rows = source.rows(&turns, of_step, layout.core())?;
+    let shard = shard.map(|shard| &shard.0);
+    let mut rows = source.rows(&turns, shard, layout.core())?;
     if layout.core().layout().is_tree() {
         let uids = uids.map(|ids| usizes("uids", &ids)).transpose()?;
         compared(py, &columns.tokens, &turns, |streams| {
-            rows.share(streams, layout.core(), of_step, &specs, uids.as_deref())
+            rows.share(streams, layout.core(), shard, &specs, uids.as_deref())
         })?;
     }
     let masked_rewards = source.merge_numbers(&specs, &mut columns)?;
-    let placement = layout.place(py, &rows, shard.as_ref())?;
+    let placement = layout.place(py, &rows, shard)?;
     let request = Request {
         pad_token_id,
         fields: &specs,

@@ -46,6 +46,8 @@ mod _fastcollate {
     #[pymodule_export]
     use super::plan::partitioning::{partition, split_micro_batches};
     #[pymodule_export]
+    use super::plan::shard::ShardSpec;
+    #[pymodule_export]
     use super::plan::sharing::{PrefixTree, hash_prompts, share_prefixes, tree_defect};
     #[pymodule_export]
     use super::plan::stepping::{group_offsets, split_step, step_defect};
@@ -56,7 +58,6 @@ mod _fastcollate {
         use super::plan::merging::{MASK_DRIFTS, MERGE_REWARDS, POLICIES};
         use super::plan::packing::{ALGORITHMS, COSTS, GROWTHS, OVERSIZES};
         use super::plan::partitioning::ORDERS;
-        use super::plan::shard::WIDTHS;
         use super::plan::sharing::SHARES;
         use super::plan::stepping::PAD_ROWS;
 
@@ -73,8 +74,7 @@ mod _fastcollate {
         module.add("PAD_ROWS", PAD_ROWS.all(py)?)?;
         module.add("POLICIES", POLICIES.all(py)?)?;
         module.add("SHARES", SHARES.all(py)?)?;
-        module.add("SHIFTS", SHIFTS.all(py)?)?;
-        module.add("WIDTHS", WIDTHS.all(py)?)
+        module.add("SHIFTS", SHIFTS.all(py)?)
     }
 
     #[pymodule_init]

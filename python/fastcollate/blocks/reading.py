@@ -14,8 +14,9 @@ from fastcollate.arrays import checked_dtype_name, is_only_torch, is_tensor, ten
 from fastcollate.batch import Batch
 from fastcollate.blocks.joining import JoinedBlocks
 from fastcollate.blocks.storing import ColumnKind, Part, unpacked
-from fastcollate.build import build_batch
+from fastcollate.build import build_rows
 from fastcollate.ingest.columns import Ragged
+from fastcollate.options import Options
 from fastcollate.plan.merging import Merging
 from fastcollate.plan.shard import Shard
 
@@ -34,7 +35,13 @@ def parts_of(step: JoinedBlocks, shard: Shard) -> list[int]:
     return [int(part) for part in np.unique(found)]
 
 
-def built(step: JoinedBlocks, shard: Shard, parts: Mapping[int, Part], **options: Any) -> Batch:
+def built(
+    step: JoinedBlocks,
+    shard: Shard,
+    parts: Mapping[int, Part],
+    options: Options,
+    cp: tuple[int, int] | None = None,
+) -> Batch:
     """Build the batch of a shard.
 
     Parameters
@@ -43,16 +50,14 @@ def built(step: JoinedBlocks, shard: Shard, parts: Mapping[int, Part], **options
         All rows, and those of the shard.
     parts
         The parts that `parts_of` returns, by index.
-    **options
-        Options of :func:`fastcollate.build_batch`, which gives an equal batch from all columns.
+    options, cp
+        As :func:`fastcollate.build_batch`, which gives an equal batch from all columns.
     """
     lens = step.plan.prompt_lens, step.plan.response_lens
     runs = list(_runs(step, parts))
     _check_rows(runs, lens[0] + lens[1])
-    dtypes = options.get("dtypes")
-    if isinstance(dtypes, Mapping):
-        _check_dtypes(step, dtypes)
-    array_type = options.get("array_type", "torch")
+    _check_dtypes(step, options.outputs.by_key)
+    array_type = options.array_type
 
     def read(kind: ColumnKind, get: Callable[[Part], Any]) -> Any:
         if kind.form in ("array", "object"):
@@ -70,11 +75,11 @@ def built(step: JoinedBlocks, shard: Shard, parts: Mapping[int, Part], **options
         **columns,
         **step.names,
         "fields": fields or None,
-        "merge": Merging(step.plan, step.merge_plan, masked_rewards=step.masked_rewards),
         "shard": shard,
-        **options,
+        "cp": cp,
+        "merging": Merging(step.plan, step.merge_plan, masked_rewards=step.masked_rewards),
     }
-    return build_batch(**arguments)
+    return build_rows(options, **arguments)
 
 
 def _getter(*keys: str) -> Callable[[Part], Any]:

@@ -39,7 +39,8 @@ from fastcollate.ingest.plain_fields import with_fields
 from fastcollate.ingest.tokens import checked_tokens
 from fastcollate.ops.normalize import loss_weights
 from fastcollate.ops.relayout import names_of
-from fastcollate.plan.merging import MergePlan, MergeRewards
+from fastcollate.plan.merging import Merge, MergePlan, Policy
+from fastcollate.row_columns import VALUES
 
 Integers = NDArray[np.int64]
 
@@ -49,11 +50,10 @@ PART_BYTES = 4 << 20
 A reader of one row fetches the whole object, and each fetch has a fixed cost.
 """
 
-PLAIN = ("loss_mask", "rewards", "logprobs", "advantages")
 """Arguments of `build_batch` that are fields, and the keys of their outputs."""
 
 Part = dict[str, Any]
-"""Columns of contiguous rows: ``input_ids``, those of `PLAIN` and, by key, ``fields``. Each is a
+"""Columns of contiguous rows: ``input_ids``, those of `VALUES` and, by key, ``fields``. Each is a
 `Ragged` of token values, a `Ragged` with the captured tokens of each row, an array of one item per
 row, or a list of arrays or objects."""
 
@@ -177,8 +177,7 @@ def stored(
     uids: Sequence[Any] | None = None,
     trajectory_ids: Sequence[Any] | None = None,
     is_last_step: Sequence[bool] | None = None,
-    merge: str | MergePlan | None = None,
-    merge_rewards: MergeRewards | None = None,
+    merge: Policy | Merge | MergePlan | None = None,
     share: BlockShare | None = None,
     same_inputs: Sequence[Any] | None = None,
     part_bytes: int = PART_BYTES,
@@ -188,7 +187,7 @@ def stored(
     Parameters
     ----------
     prompts, responses, sequences, prompt_lens, rewards, loss_mask, logprobs, advantages, fields, \
-    uids, trajectory_ids, is_last_step, merge, merge_rewards
+    uids, trajectory_ids, is_last_step, merge
         As :func:`fastcollate.build_batch`.
     share, same_inputs
         The sharing rule, and ids of the other inputs of each turn, as in
@@ -222,7 +221,6 @@ def stored(
         trajectory_ids=trajectory_ids,
         is_last_step=is_last_step,
         merge=merge,
-        merge_rewards=merge_rewards,
     )
     offsets, of_responses = (
         np.asarray(batch._data["offsets"]),
@@ -232,7 +230,7 @@ def stored(
     sources = batch.plan.sources
 
     plain: dict[str, _Stored] = {}
-    for name, given in zip(PLAIN, (loss_mask, rewards, logprobs, advantages), strict=True):
+    for name, given in zip(VALUES, (rewards, loss_mask, logprobs, advantages), strict=True):
         if given is None:
             continue
         values = to_array(batch._data[name])

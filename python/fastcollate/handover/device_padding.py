@@ -11,11 +11,10 @@ from fastcollate._fastcollate import OutputTable
 from fastcollate.arguments import suggests_names
 from fastcollate.arrays import is_tensor, offsets_of
 from fastcollate.batch import Array, Batch
-from fastcollate.dtypes import checked_outputs
+from fastcollate.dtypes import Outputs, Preset
 from fastcollate.handover.pinning import pinned
 from fastcollate.handover.slabs import over
 from fastcollate.handover.to_device import checked_tensors, has_bus
-from fastcollate.option_types import Preset
 from fastcollate.plan.layouts import BY_NAME, LayoutArgument, checked_layout
 from fastcollate.plan.shard import Shard
 
@@ -85,25 +84,23 @@ def pad_on_device(
         )
     name = plan.layout if target is None else target.name
     before = spec.outputs
-    outputs, fields = checked_outputs(
+    wanted = Outputs.check(
         dtypes,
-        name,
         _POSITIONS.get(before.position_ids[0], before.position_ids[0]),
         None if before.labels is None else ("shifted" if before.labels[0] else "aligned"),
-        [(None, spec) for spec in spec.fields],
-        "torch",
     )
+    outputs, fields = wanted.of_batch(name, [(None, spec) for spec in spec.fields], "torch")
     specs = [spec for _, spec in fields]
     rounds_up = plan.multiple_of > 1
     table = OutputTable.of_layout(name, rounds_up, spec.pad_token_id, specs, outputs)
     _check_weights(spec.fields, specs)
     spec = spec._replace(fields=specs, outputs=outputs, table=table)
-    wanted = {output.key: output.dtype for output in table}
-    data = {key: _as_dtype(value, wanted.get(key)) for key, value in batch._data.items()}
+    dtype_of = {output.key: output.dtype for output in table}
+    data = {key: _as_dtype(value, dtype_of.get(key)) for key, value in batch._data.items()}
     if target is not None and plan.is_jagged:
         rows = np.arange(plan.num_rows)
         everything = Shard(rows, np.zeros(len(rows), np.bool_), plan.num_rows)
-        plan = plan.pick(everything, target.spec)
+        plan = plan.pick(everything.spec, target.spec)
         data = _Padding(data, plan, spec, batch.is_padding).outputs()
     return batch._with_data(data, _plan_or_call=plan, _spec=spec)
 

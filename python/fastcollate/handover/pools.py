@@ -23,7 +23,7 @@ Enough for some batches of a few hundred megabytes, where recycling pays most, a
 with the memory of a training machine.
 """
 
-PoolArgument: TypeAlias = 'BufferPool | Literal["default"] | None'
+PoolArgument: TypeAlias = 'BufferPool | Literal["default", "pinned"] | None'
 
 
 class Memory(NamedTuple):
@@ -53,7 +53,7 @@ class BufferPool:
         The most idle bytes to keep; beyond, the least recently used memory is freed. For pinned
         memory, the most bytes of live batches; None for no limit.
     pin_memory
-        If True, batches are pinned, as by ``build_batch(pin_memory=True)``. Their memory comes from
+        If True, batches are pinned, as by ``build_batch(pool="pinned")``. Their memory comes from
         torch's caching allocator for pinned memory and returns there, where it stays pinned: that
         allocator tracks copies in flight, and reuses no memory before they are done. If nothing can
         be pinned, memory is pageable, with one warning.
@@ -156,28 +156,20 @@ def set_default_pool(pool: BufferPool | None) -> None:
     _default = pool
 
 
-def checked_memory(
-    pool: PoolArgument, pin_memory: bool = False, array_type: str = "torch"
-) -> Memory:
-    """Return the memory source for the arguments ``pool`` and ``pin_memory``."""
+def checked_memory(pool: PoolArgument, array_type: str = "torch") -> Memory:
+    """Return the memory source for the argument ``pool``."""
     default = _default  # another thread may set it
-    own = default if type(pool) is str and pool == "default" else _checked_pool(pool)
+    is_pinned = False
+    if isinstance(pool, str) and pool in ("default", "pinned"):
+        own, is_pinned = default, pool == "pinned"
+    elif pool is None or isinstance(pool, BufferPool):
+        own = pool
+    else:
+        raise TypeError(f"pool is {pool!r}; pass a BufferPool, 'default', 'pinned' or None")
     slabs = None if own is None else own._slabs
-    if pin_memory is False and (slabs is None or (own is default and array_type == "numpy")):
+    if not is_pinned and (slabs is None or (own is default and array_type == "numpy")):
         return FRESH if own is None else own._memory
-    check_bool("pin_memory", pin_memory)
-    if slabs is None and own is not None and own is not default:
-        raise ValueError(
-            "pool has pageable memory, but pin_memory=True; "
-            "pass fastcollate.memory.BufferPool(pin_memory=True)"
-        )
     if array_type == "numpy":
-        what = "pin_memory=True" if pin_memory else "a pool of pinned memory"
+        what = "pool='pinned'" if is_pinned else "a pool of pinned memory"
         raise ValueError(f"{what} gives tensors, but array_type='numpy'; pass array_type='torch'")
     return Memory(None if own is None else own._core, PinnedAllocator(slabs))
-
-
-def _checked_pool(pool: PoolArgument) -> BufferPool | None:
-    if pool is None or isinstance(pool, BufferPool):
-        return pool
-    raise TypeError(f"pool is {pool!r}; pass a BufferPool, 'default' or None")

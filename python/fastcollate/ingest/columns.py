@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from fastcollate.option_types import ArrayType
+    from fastcollate.options import ArrayType
 
 
 @final

@@ -11,26 +11,17 @@ from fastcollate.ingest.fields import LABELS, is_reserved, other_key
 from fastcollate.ingest.pairs import PAIR
 from fastcollate.ingest.sample_tokens import SEQUENCE, TURN
 from fastcollate.names import column_called, same_word
+from fastcollate.row_columns import IDS, TOKENS, VALUES
 
-COLUMNS = {
-    "rewards": "rewards",
-    "loss_mask": "loss_mask",
-    "logprobs": "logprobs",
-    "advantages": "advantages",
-    "uid": "uids",
-    "trajectory_id": "trajectory_ids",
-    "is_last_step": "is_last_step",
-}
+COLUMNS = {name: name for name in VALUES} | {key: name for name, key in IDS.items()}
 """Keys of samples other than those of tokens, and their arguments of `build_batch`."""
 
 KEYS = tuple(dict.fromkeys((*TURN, *SEQUENCE, *PAIR, *COLUMNS)))
 """Keys with a meaning."""
 
 ARGUMENTS = {
-    "prompts": "prompt",
-    "responses": "response",
+    **TOKENS,
     "sequences": "input_ids",
-    "prompt_lens": "prompt_len",
     **{name: key for key, name in COLUMNS.items() if name != key},
 }
 """Arguments of `build_batch`, and the keys of samples that they come from."""

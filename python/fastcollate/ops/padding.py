@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fastcollate.ingest.fields import Rows
-    from fastcollate.option_types import ArrayType
+    from fastcollate.options import ArrayType
 
 Side = Literal["right", "left"]
 

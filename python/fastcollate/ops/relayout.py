@@ -9,18 +9,15 @@ import numpy as np
 
 from fastcollate._fastcollate import FieldSpec, RowSpans
 from fastcollate.arrays import flattened, taken
-from fastcollate.core_call import collate_fields
+from fastcollate.core_call import Request, collate
 from fastcollate.ingest.tokens import Whole
 from fastcollate.plan.merging import Merging
+from fastcollate.row_columns import IDS
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import LayoutSpec, Plan
     from fastcollate.batch import Batch
     from fastcollate.plan.shard import Shard
-
-
-ROW_NAMES = ("uids", "trajectory_ids", "is_last_step")
-"""Ids of rows, as arguments of `build_batch` and attributes of a batch."""
 
 
 def relayout(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Batch:
@@ -66,17 +63,18 @@ def relayout(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Ba
         return RowSpans([(values, starts, counts)])
 
     ids = per_token("input_ids")
-    collated = collate_fields(
+    request = Request(
         Whole(RowSpans([(ids, sequence_starts, lens)]), prompt_lens),
         spec.pad_token_id,
         [(column(index, spec), spec) for index, spec in enumerate(spec.fields)],
         "numpy" if isinstance(ids, np.ndarray) else "torch",
         layout,
         spec.outputs,
-        names=names_of(batch),
+        ids=names_of(batch),
         merging=Merging(plan, batch.merge_plan, masked_rewards=batch._masked_rewards),
         shard=shard,
     )
+    collated = collate(request)
     was = batch.is_padding
     if shard is None:
         collated = collated._replace(is_padding=was)
@@ -91,7 +89,7 @@ def relayout(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Ba
 
 def names_of(batch: Batch) -> dict[str, Any]:
     """Return the ids of rows that a batch has."""
-    return {name: values for name in ROW_NAMES if (values := getattr(batch, name)) is not None}
+    return {name: values for name in IDS if (values := getattr(batch, name)) is not None}
 
 
 def _check_whole(plan: Plan, shard: Shard | None) -> None:

@@ -31,6 +31,11 @@ def selected(batch: Batch, shard: Any) -> Batch:
         raise TypeError(f"shard is {describe(shard)}; {rows_advice(batch, shard)}")
     check_shard(shard)
     plan = batch.plan
+    if shard.is_narrow:
+        raise ValueError(
+            "the shard is narrow, but selected rows keep the width of their batch; pass shard to "
+            "build_batch, or select the shard of the plan and call to_layout"
+        )
     if plan.has_bins:
         advice = " or bins=..." if plan.is_tree else ""
         raise ValueError(
@@ -88,14 +93,14 @@ def _checked_rows(batch: Batch, rows: Any) -> NDArray[np.int64]:
 def _picked(batch: Batch, shard: Shard) -> Batch:
     """Return a batch of a shard's rows: views if they are adjacent, else copies."""
     plan = batch.plan
-    first = plan.first_in_view(shard)
+    first = plan.first_in_view(shard.spec)
     if first is None:
-        return relayout(batch, plan.layout_for(shard), shard)
+        return relayout(batch, plan.layout_for(shard.spec), shard)
     rows = slice(first, first + len(shard.rows))
     views = _views(batch, rows)
 
     def pick() -> Plan:
-        return plan.pick(shard, plan.layout_for(shard))
+        return plan.pick(shard.spec, plan.layout_for(shard.spec))
 
     return batch._replace(
         _data=views,
@@ -111,8 +116,8 @@ def _other_layout(plan: Plan, shard: Shard, layout: Layout) -> str | None:
     """Describe a batch's layout, if it arranges rows differently from the layout of the step."""
     if layout.name != plan.layout:
         return repr(plan.layout)
-    kept = plan.pick(shard, plan.layout_for(shard))
-    planned = plan.pick(shard, layout.spec)
+    kept = plan.pick(shard.spec, plan.layout_for(shard.spec))
+    planned = plan.pick(shard.spec, layout.spec)
     if (kept.width, kept.response_width) == (planned.width, planned.response_width):
         return None
     return f"{plan.layout!r} with rows of {kept.width} positions in place of {planned.width}"

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
-from fastcollate._fastcollate import MASK_DRIFTS, MERGE_REWARDS, POLICIES, Merge, MergeSpec, Plan
-from fastcollate.arguments import check_bool, checked_count, counted, suggests_names
+from fastcollate._fastcollate import MASK_DRIFTS, MERGE_REWARDS, POLICIES, MergeSpec, Plan
+from fastcollate._fastcollate import Merge as CoreMerge
+from fastcollate.arguments import (
+    check_bool,
+    check_choice,
+    checked_count,
+    counted,
+    suggests_names,
+)
 from fastcollate.arrays import describe
 from fastcollate.ingest.fields import LOSS_MASK, Field, Rows, given_along
 from fastcollate.ingest.tokens import checked_tokens
@@ -45,6 +53,92 @@ LOGGED_BREAKS = 3
 """Number of breaks logged per trajectory."""
 
 
+@suggests_names
+@dataclass(frozen=True)
+class Merge:
+    """The rule that merges the turns of a trajectory into rows; ``"exact"`` is ``Merge("exact")``.
+
+    Parameters
+    ----------
+    policy
+        ``"exact"``: a turn continues the one before it if its prompt begins with that turn's prompt
+        and response; else it starts a new row. ``"branch"``: it continues the longest matching
+        earlier turn of its trajectory that has no continuation yet, so that sub-agents, retries
+        and folded contexts get separate rows. ``"realign"``: as ``"exact"``, but if the prompt
+        differs inside the last response, as in re-tokenised text, the prompt takes precedence, and
+        the sampled tokens that it replaces are masked.
+    mask_drift
+        The tokens that ``"realign"`` masks: ``"tail"``, the response from the first difference;
+        ``"response"``, the whole response with the difference, and those after it; ``"span"``, the
+        tail except for the end of the response, if that occurs later in the prompt. Rewards and
+        log-probabilities of masked tokens are dropped.
+    max_drift_tokens
+        Realign also if the prompt differs at most this many tokens before the end of the last
+        response. A difference inside the first prompt of a row is never realigned.
+    fork_threshold
+        At this many tokens or more, a turn starts a new row instead of being realigned; None for no
+        bound. With ``mask_drift="tail"``, tokens of the row from the first difference (TRL's rule
+        and default); with ``mask_drift="response"``, tokens of the turn's own response (slime's).
+    rewards
+        The reward of a row of several turns if `build_batch` gets one number per turn. ``"error"``:
+        the last turn's number, and an error if that of an earlier turn is not 0. ``"sum"``: the sum
+        over its turns, added in float64 in the order of turns. ``"last"``: the last turn's number;
+        earlier ones are dropped. The reward is placed at the row's last sampled token. Per-token
+        rewards are unaffected: each stays with its token.
+
+    Raises
+    ------
+    ValueError, TypeError
+        An option has no such value, or does not apply to the policy.
+    """
+
+    policy: Policy = "exact"
+    _: KW_ONLY
+    mask_drift: MaskDrift = "tail"
+    max_drift_tokens: int = 0
+    fork_threshold: int | None = 1024
+    rewards: MergeRewards = "error"
+
+    def __post_init__(self) -> None:
+        for name, values in (
+            ("policy", POLICIES),
+            ("mask_drift", MASK_DRIFTS),
+            ("rewards", MERGE_REWARDS),
+        ):
+            check_choice(name, getattr(self, name), values)
+        policy, mask_drift = self.policy, self.mask_drift
+        advice = "a number of tokens"
+        drift = checked_count("max_drift_tokens", self.max_drift_tokens, advice, least=0)
+        object.__setattr__(self, "max_drift_tokens", drift)
+        if self.fork_threshold is not None:
+            advice = "None for no bound, or a number of tokens"
+            fork = checked_count("fork_threshold", self.fork_threshold, advice, least=0)
+            object.__setattr__(self, "fork_threshold", fork)
+        if policy != "realign" and (mask_drift != "tail" or drift != 0):
+            name = "mask_drift" if mask_drift != "tail" else "max_drift_tokens"
+            raise ValueError(
+                f"{name} is {getattr(self, name)!r}, but policy is {policy!r}; pass "
+                f"policy='realign', or leave {name} out"
+            )
+        if self.fork_threshold != 1024 and (policy != "realign" or mask_drift == "span"):
+            raise ValueError(
+                f"fork_threshold is {self.fork_threshold}, but policy is {policy!r} and mask_drift "
+                f"{mask_drift!r}; pass policy='realign' with mask_drift='tail' or 'response', or "
+                "leave fork_threshold out"
+            )
+
+    @property
+    def spec(self) -> MergeSpec:
+        """The compiled form."""
+        return MergeSpec(
+            self.policy, self.mask_drift, self.max_drift_tokens, self.fork_threshold, self.rewards
+        )
+
+
+_MERGES: dict[str, Merge] = {policy: Merge(policy) for policy in get_args(Policy)}
+"""Policies with their default options."""
+
+
 class MergePlan:
     """The mapping of turns to rows that :func:`merge_turns` returns.
 
@@ -62,7 +156,7 @@ class MergePlan:
 
     def __init__(
         self,
-        merge: Merge,
+        merge: CoreMerge,
         trajectory_ids: Sequence[Any] | None = None,
         tokenizer: Tokenizer | None = None,
     ) -> None:
@@ -211,7 +305,7 @@ class MergePlan:
         """
         if not isinstance(tables, Mapping):
             raise TypeError(f"tables is {describe(tables)}; pass the dict that to_dict returned")
-        return cls(Merge.from_dict(dict(tables)))
+        return cls(CoreMerge.from_dict(dict(tables)))
 
     def __eq__(self, other: object) -> bool:
         return self._merge == other._merge if isinstance(other, MergePlan) else NotImplemented
@@ -239,11 +333,7 @@ def merge_turns(
     prompt_lens: Any | None = None,
     trajectory_ids: Sequence[Any] | None = None,
     is_last_step: Sequence[bool] | None = None,
-    policy: Policy = "exact",
-    mask_drift: MaskDrift = "tail",
-    max_drift_tokens: int = 0,
-    fork_threshold: int | None = 1024,
-    merge_rewards: MergeRewards = "error",
+    policy: Policy | Merge = "exact",
     loss_mask: Rows | Field | None = None,
     drop_untrainable: bool = False,
     allow_unfinished: bool = False,
@@ -266,30 +356,8 @@ def merge_turns(
     is_last_step
         True for the last turn of each trajectory. Ids or flags suffice; both must agree.
     policy
-        ``"exact"``: a turn continues the one before it if its prompt begins with that turn's prompt
-        and response; else it starts a new row. ``"branch"``: it continues the longest matching
-        earlier turn of its trajectory that has no continuation yet, so that sub-agents, retries
-        and folded contexts get separate rows. ``"realign"``: as ``"exact"``, but if the prompt
-        differs inside the last response, as in re-tokenised text, the prompt takes precedence, and
-        the sampled tokens that it replaces are masked.
-    mask_drift
-        The tokens that ``"realign"`` masks: ``"tail"``, the response from the first difference;
-        ``"response"``, the whole response with the difference, and those after it; ``"span"``, the
-        tail except for the end of the response, if that occurs later in the prompt. Rewards and
-        log-probabilities of masked tokens are dropped.
-    max_drift_tokens
-        Realign also if the prompt differs at most this many tokens before the end of the last
-        response. A difference inside the first prompt of a row is never realigned.
-    fork_threshold
-        At this many tokens or more, a turn starts a new row instead of being realigned; None for no
-        bound. With ``mask_drift="tail"``, tokens of the row from the first difference (TRL's rule
-        and default); with ``mask_drift="response"``, tokens of the turn's own response (slime's).
-    merge_rewards
-        The reward of a row of several turns if `build_batch` gets one number per turn; stored in
-        the plan. ``"error"``: the last turn's number, and an error if that of an earlier turn is
-        not 0. ``"sum"``: the sum over its turns, added in float64 in the order of turns.
-        ``"last"``: the last turn's number; earlier ones are dropped. The reward is placed at the
-        row's last sampled token. Per-token rewards are unaffected: each stays with its token.
+        The rule: ``"exact"``, ``"branch"`` or ``"realign"`` with its default options, or a
+        :class:`fastcollate.planning.Merge`. Its rule for rewards is stored in the plan.
     loss_mask, drop_untrainable
         Drop trajectories without a token to train: whose responses are empty or, with a loss mask,
         masked entirely. Otherwise they keep their rows.
@@ -329,7 +397,9 @@ def merge_turns(
     6.0
     """
     tokens = checked_tokens(prompts, responses, sequences, prompt_lens)
-    spec = checked_policy(policy, mask_drift, max_drift_tokens, fork_threshold, merge_rewards)
+    if not isinstance(policy, Merge):
+        check_choice("policy", policy, POLICIES)
+        policy = _MERGES[policy]
     check_bool("drop_untrainable", drop_untrainable)
     check_bool("allow_unfinished", allow_unfinished)
     if tokenizer is not None and not hasattr(tokenizer, "decode"):
@@ -338,53 +408,18 @@ def merge_turns(
         trajectory_ids, is_last_step, allow_unfinished=allow_unfinished
     )
     mask = None if loss_mask is None else given_along(loss_mask, LOSS_MASK)
-    merge = _fastcollate.merge_turns(tokens, trajectories.for_core(), spec, mask, drop_untrainable)
+    merge = _fastcollate.merge_turns(
+        tokens, trajectories.for_core(), policy.spec, mask, drop_untrainable
+    )
     plan = MergePlan(merge, trajectories.ids, tokenizer)
     log_breaks(plan)
     return plan
 
 
-def checked_policy(
-    policy: str,
-    mask_drift: str = "tail",
-    max_drift_tokens: int = 0,
-    fork_threshold: int | None = 1024,
-    merge_rewards: str = "error",
-) -> MergeSpec:
-    """Check the arguments of a policy."""
-    for name, value, values in (
-        ("policy", policy, POLICIES),
-        ("mask_drift", mask_drift, MASK_DRIFTS),
-        ("merge_rewards", merge_rewards, MERGE_REWARDS),
-    ):
-        if not isinstance(value, str) or value not in values:
-            *others, last = map(repr, values)
-            raise ValueError(f"{name} is {value!r}; pass {', '.join(others)} or {last}")
-    advice = "a number of tokens"
-    max_drift_tokens = checked_count("max_drift_tokens", max_drift_tokens, advice, least=0)
-    if fork_threshold is not None:
-        advice = "None for no bound, or a number of tokens"
-        fork_threshold = checked_count("fork_threshold", fork_threshold, advice, least=0)
-    if policy != "realign" and (mask_drift != "tail" or max_drift_tokens != 0):
-        name = "mask_drift" if mask_drift != "tail" else "max_drift_tokens"
-        given = mask_drift if mask_drift != "tail" else max_drift_tokens
-        raise ValueError(
-            f"{name} is {given!r}, but policy is {policy!r}; pass policy='realign', or leave "
-            f"{name} out"
-        )
-    if fork_threshold != 1024 and (policy != "realign" or mask_drift == "span"):
-        raise ValueError(
-            f"fork_threshold is {fork_threshold}, but policy is {policy!r} and mask_drift "
-            f"{mask_drift!r}; pass policy='realign' with mask_drift='tail' or 'response', or leave "
-            "fork_threshold out"
-        )
-    return MergeSpec(policy, mask_drift, max_drift_tokens, fork_threshold, merge_rewards)
-
-
 class Merging(NamedTuple):
     """The source of a batch's rows, if not one turn each."""
 
-    row_source: Merge | tuple[MergeSpec, tuple[list[int], str]] | Plan
+    row_source: CoreMerge | tuple[MergeSpec, tuple[list[int], str]] | Plan
     """The core's source of rows: a merge, a policy and trajectories, or the plan of a batch whose
     rows are read again."""
     plan: MergePlan | None = None
@@ -393,7 +428,7 @@ class Merging(NamedTuple):
     masked_rewards: int = 0
     """Number of rewards on tokens that an earlier merge masked."""
 
-    def plan_of(self, merge: Merge | None) -> MergePlan | None:
+    def plan_of(self, merge: CoreMerge | None) -> MergePlan | None:
         """Return the plan of a new merge, or the existing plan if `merge` is None."""
         if merge is None:
             return self.plan
@@ -406,7 +441,7 @@ class Merging(NamedTuple):
         """One past the last turn of each trajectory; None if rows are read again."""
         if isinstance(self.row_source, Plan):
             return None
-        if isinstance(self.row_source, Merge):
+        if isinstance(self.row_source, CoreMerge):
             return self.row_source.ends
         return np.array(self.row_source[1][0], np.int64)
 
@@ -428,24 +463,29 @@ class Merging(NamedTuple):
         return names
 
 
-def checked_merge(
-    merge: MergePlan | Merging | str | None,
-    merge_rewards: str | None,
-    trajectory_ids: Any,
-    is_last_step: Any,
-) -> Merging | None:
-    """Check the merging arguments of `build_batch`, and find trajectories if needed."""
-    if isinstance(merge, Merging):
+def checked_merge(merge: Any) -> Merge | MergePlan:
+    """Return the argument ``merge``, with the options of a policy."""
+    if isinstance(merge, (Merge, MergePlan)):
         return merge
-    check_merge_arguments(merge, merge_rewards)
+    if isinstance(merge, str) and merge in _MERGES:
+        return _MERGES[merge]
+    raise ValueError(
+        f"merge is {describe(merge)}; pass 'exact', 'branch', 'realign' or None or, for more "
+        "options, fc.planning.Merge(...) or a plan of fc.merge_turns"
+    )
+
+
+def merging_of(
+    merge: Merge | MergePlan | None, trajectory_ids: Any, is_last_step: Any
+) -> Merging | None:
+    """Return the rows that turns are merged into, with their trajectories."""
     if merge is None:
         return None
     if isinstance(merge, MergePlan):
         merge.check_trajectories(trajectory_ids, is_last_step)
         return Merging(merge._merge, merge)
     trajectories = checked_trajectories(trajectory_ids, is_last_step)
-    spec = checked_policy(merge, merge_rewards=merge_rewards or "error")
-    return Merging((spec, trajectories.for_core()), None, trajectories.ids)
+    return Merging((merge.spec, trajectories.for_core()), None, trajectories.ids)
 
 
 def check_uids(merging: Merging | None, uids: list[Any] | None) -> None:
@@ -472,32 +512,6 @@ def check_uids(merging: Merging | None, uids: list[Any] | None) -> None:
         f"{name}, is {shown(uids[turn - 1])}; the turns of a trajectory are of one prompt: "
         "pass the same uid for all of them"
     )
-
-
-def check_merge_arguments(merge: Any, merge_rewards: Any) -> None:
-    """Check ``merge`` and ``merge_rewards`` as far as possible without turns."""
-    is_policy = isinstance(merge, str) and merge in POLICIES
-    if merge is not None and not isinstance(merge, MergePlan) and not is_policy:
-        raise ValueError(
-            f"merge is {describe(merge)}; pass 'exact', 'branch', 'realign', None or, for more "
-            "options, a plan of fc.merge_turns"
-        )
-    if merge_rewards is None:
-        return
-    if not isinstance(merge_rewards, str) or merge_rewards not in MERGE_REWARDS:
-        raise ValueError(
-            f"merge_rewards is {describe(merge_rewards)}; pass 'error', 'sum', 'last' or None"
-        )
-    if merge is None:
-        raise ValueError(
-            f"merge_rewards is {merge_rewards!r}, but merge is None; pass merge, or leave "
-            "merge_rewards out"
-        )
-    if isinstance(merge, MergePlan) and merge_rewards != merge.merge_rewards:
-        raise ValueError(
-            f"merge_rewards is {merge_rewards!r}, but merge is a plan with "
-            f"merge_rewards={merge.merge_rewards!r}; pass merge_rewards to fc.merge_turns alone"
-        )
 
 
 def log_breaks(plan: MergePlan) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
@@ -11,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
-from fastcollate._fastcollate import WIDTHS
+from fastcollate._fastcollate import ShardSpec
 from fastcollate.arguments import (
-    check_choice,
+    check_bool,
     checked_count,
     checked_int,
     counted,
@@ -59,6 +60,8 @@ class Shard(Table):
     shared
         If bins are trees, the number of tokens that each row shares with the one before it in its
         bin, int64 (n,).
+    is_narrow
+        True if batches of the shard are as wide as its own rows (see :meth:`narrow`).
 
     Raises
     ------
@@ -77,6 +80,7 @@ class Shard(Table):
     bin_width: int = 0
     layout: Layout | None = None
     shared: Integers | None = None
+    is_narrow: bool = False
 
     def __post_init__(self) -> None:
         self._set_array("rows", np.int64)
@@ -121,6 +125,35 @@ class Shard(Table):
             if len(widths) != 3 or min(widths) < 0:
                 raise ValueError(f"widths is {self.widths}; pass three lengths of 0 or more")
             object.__setattr__(self, "widths", widths)
+        check_bool("is_narrow", self.is_narrow)
+
+    @cached_property
+    def spec(self) -> ShardSpec:
+        """The compiled form."""
+        return ShardSpec(
+            self.rows,
+            self.is_padding,
+            self.num_rows,
+            self.widths,
+            self.lengths,
+            self.bin_offsets,
+            self.bin_width,
+            self.shared,
+            self.is_narrow,
+        )
+
+    def narrow(self) -> Shard:
+        """Return the shard with batches as wide as its own rows, or bins.
+
+        By default all shards of a step have the same widths. Where ranks need not agree (DDP and
+        FSDP), a narrow shard has less padding, unless the layout fixes its widths.
+
+        Returns
+        -------
+        Shard
+            The same rows, for ``build_batch(shard=...)``; its micro-batches are narrow, too.
+        """
+        return Shard._trusted(**{**self._named(), "is_narrow": True})
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -141,7 +174,7 @@ class Shard(Table):
         -------
         list of Shard
             The same number on every rank of the mini-batch. By default each is as wide as the step,
-            and with ``build_batch(widths="shard")`` as wide as its own rows.
+            and as wide as its own rows if the shard is narrow (:meth:`narrow`).
 
         Raises
         ------
@@ -194,7 +227,7 @@ class Shard(Table):
             "shared": None if self.shared is None else self.shared[first:end],
             "bin_offsets": bins,
         }
-        return Shard._trusted(**{**vars(self), **own})
+        return Shard._trusted(**{**self._named(), **own})
 
     def __repr__(self) -> str:
         padding = int(np.count_nonzero(self.is_padding))
@@ -240,17 +273,6 @@ def shared_defect(
         )
     defect: str | None = _fastcollate.tree_defect(np.arange(len(shared)), shared, lengths)
     return defect
-
-
-def check_widths(widths: Any, shard: Any) -> None:
-    """Check the argument ``widths`` against ``shard``, which may be None."""
-    if not isinstance(widths, str) or widths not in WIDTHS:
-        check_choice("widths", widths, WIDTHS)
-    if shard is None and widths == "shard":
-        raise ValueError(
-            "widths is 'shard', but shard is None; pass shard, or leave widths out: a batch of all "
-            "rows is as wide as the longest of them"
-        )
 
 
 def check_shard(shard: Any) -> None:

@@ -283,6 +283,7 @@ class StepPlan(Table):
             bin_width=self.bin_width,
             layout=self.layout,
             shared=None if self.shared is None else self.shared[start:end],
+            is_narrow=False,
         )
 
     @suggests_names

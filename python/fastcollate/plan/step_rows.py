@@ -9,7 +9,7 @@ import numpy as np
 from fastcollate.arguments import counted, id_list
 from fastcollate.arrays import is_tensor
 from fastcollate.plan.lengths import Integers, checked_lengths
-from fastcollate.plan.merging import MergePlan, check_uids, checked_merge
+from fastcollate.plan.merging import MergePlan, check_uids, merging_of
 from fastcollate.plan.trajectories import checked_trajectories
 from fastcollate.plan.tree_plan import TreePlan
 
@@ -65,7 +65,7 @@ class StepRows(NamedTuple):
         if self.may_be_per_turn and self.merge is not None:
             if count == self.merge.num_turns:
                 if name == "uids":
-                    merging = checked_merge(self.merge, None, None, None)
+                    merging = merging_of(self.merge, None, None)
                     check_uids(merging, id_list(name, values))
                 sources = self.merge.sources
                 if isinstance(values, np.ndarray) or is_tensor(values):

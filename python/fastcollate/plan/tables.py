@@ -54,7 +54,10 @@ class Table:
         dict
             The parameters by name.
         """
-        return dict(zip(self._names(), map(_plain, self._values()), strict=True))
+        return {name: _plain(value) for name, value in self._named().items()}
+
+    def _named(self) -> dict[str, Any]:
+        return dict(zip(self._names(), self._values(), strict=True))
 
     def _values(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in self._names())

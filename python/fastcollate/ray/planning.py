@@ -17,15 +17,15 @@ from fastcollate.blocks.reading import built, parts_of
 from fastcollate.blocks.trees import joined_tree
 from fastcollate.build import build_batch
 from fastcollate.ops.normalize import LossNormalizers
-from fastcollate.ops.relayout import ROW_NAMES
-from fastcollate.option_types import ArrayType, ShardOptions
+from fastcollate.options import ArrayType, Options, ShardOptions
 from fastcollate.plan import stepping
 from fastcollate.plan.layouts import LayoutArgument, Tree, checked_layout
 from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.shard import Shard
 from fastcollate.plan.step_plan import StepPlan
 from fastcollate.ray.fetching import TIMEOUT, checked_timeout, fetched
-from fastcollate.ray.putting import COLUMNS, Block
+from fastcollate.ray.putting import Block
+from fastcollate.row_columns import COLUMNS, IDS
 
 if TYPE_CHECKING:
     import torch
@@ -89,6 +89,10 @@ class BlockShard:
         objects of its own rows.
         """
         return [replace(self, shard=part) for part in self.shard.micro_batches(count)]
+
+    def narrow(self) -> BlockShard:
+        """Return the shard with batches as wide as its own rows (:meth:`Shard.narrow`)."""
+        return replace(self, shard=self.shard.narrow())
 
     def __repr__(self) -> str:
         rows, parts = counted(len(self), "row"), counted(len(self.parts), "object")
@@ -215,7 +219,7 @@ def plan_step(
         An item of `blocks` is no block, for instance a reference to one: ``ray.get`` it first.
     """
     blocks = _checked_blocks(blocks)
-    for name in ROW_NAMES:
+    for name in IDS:
         if name in options:
             raise TypeError(f"{name} is no argument of plan_step; pass it to put_turns")
     of_blocks, names = [block.table for block in blocks], [block.name for block in blocks]
@@ -280,7 +284,7 @@ def collate(
     array_type
         As in ``build_batch``.
     **options
-        Options of ``build_batch``: ``widths``, ``layout``, ``position_ids``, ``labels``,
+        Options of ``build_batch``: ``layout``, ``position_ids``, ``labels``,
         ``dtypes``, ``pool`` and so on, except columns, ``merge`` and ``shard``, which come from the
         blocks and the plan. So does the layout of a step that was planned with one.
 
@@ -314,8 +318,14 @@ def collate(
     )[0]
     parts = {part: shard.parts[part] for part in parts_of(step, shard.shard)}
     found = fetched(shard.name, parts, step.part_name, timeout)
+    rest: dict[str, Any] = {**options}
+    cp = rest.pop("cp", None)
     return built(
-        step, shard.shard, found, pad_token_id=pad_token_id, array_type=array_type, **options
+        step,
+        shard.shard,
+        found,
+        Options.check(pad_token_id, array_type, **rest),
+        cp,
     )
 
 

@@ -13,12 +13,10 @@ from numpy.typing import NDArray
 from fastcollate.arguments import checked_count, counted, suggests_names
 from fastcollate.arrays import describe
 from fastcollate.blocks.sharing import BlockShare, check_share
-from fastcollate.blocks.storing import PART_BYTES, PLAIN, BlockTable, stored
+from fastcollate.blocks.storing import PART_BYTES, BlockTable, stored
 from fastcollate.builder import BatchBuilder
-from fastcollate.ops.relayout import ROW_NAMES
-from fastcollate.plan.merging import MergePlan, MergeRewards, Policy, check_merge_arguments
-
-COLUMNS = ("prompts", "responses", "sequences", "prompt_lens", *PLAIN, "fields", *ROW_NAMES)
+from fastcollate.plan.merging import Merge, MergePlan, Policy, checked_merge
+from fastcollate.row_columns import COLUMNS
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,8 +86,7 @@ class Block:
 def put_turns(
     turns: BatchBuilder | Mapping[str, Any],
     *,
-    merge: Policy | MergePlan | None = None,
-    merge_rewards: MergeRewards | None = None,
+    merge: Policy | Merge | MergePlan | None = None,
     share: BlockShare | None = None,
     same_inputs: Sequence[Any] | None = None,
     name: str | None = None,
@@ -108,9 +105,9 @@ def put_turns(
         ``responses``, or ``sequences`` and ``prompt_lens``, and any of ``rewards``, ``loss_mask``,
         ``logprobs``, ``advantages``, ``fields``, ``uids``, ``trajectory_ids`` and
         ``is_last_step``, each as :func:`fastcollate.build_batch` takes it. All turns of a
-        trajectory must be in one block. Of a builder's options, only `merge` and `merge_rewards`
-        apply: the layout is chosen when rows are collated.
-    merge, merge_rewards
+        trajectory must be in one block. Of a builder's options, only `merge` applies: the
+        layout is chosen when rows are collated.
+    merge
         As in ``build_batch``. None uses the builder's.
     share
         The rule by which rows share tokens, for a step with the layout :class:`fastcollate.Tree`.
@@ -134,8 +131,8 @@ def put_turns(
     Raises
     ------
     ValueError, TypeError
-        As ``build_batch``, for invalid turns; a mapping with other keys; a `merge` or
-        `merge_rewards` that is not the builder's; ``share="all"``, ``share="group"`` without uids,
+        As ``build_batch``, for invalid turns; a mapping with other keys; a `merge` that is
+        not the builder's; ``share="all"``, ``share="group"`` without uids,
         or `same_inputs` without `share`.
 
     Notes
@@ -145,6 +142,7 @@ def put_turns(
     actor ends when its last handle is dropped, so keep that too. The process of a task stays alive
     as long as its blocks are referenced.
     """
+    merge = None if merge is None else checked_merge(merge)
     part_bytes = checked_count("part_bytes", part_bytes, "a number of bytes")
     check_share(share, same_inputs)
     name = _own_name() if name is None else str(name)
@@ -156,10 +154,13 @@ def put_turns(
         return Block(name, table, tuple(map(ray.put, parts)))
 
     if isinstance(turns, BatchBuilder):
-        told = _told(turns, merge=merge, merge_rewards=merge_rewards)
-        check_merge_arguments(told["merge"], told["merge_rewards"])
-        return turns._build_by(put, **told)
-    check_merge_arguments(merge, merge_rewards)
+        own = turns._options.merge
+        if merge is not None and own is not None and merge != own:
+            raise ValueError(
+                f"merge is {merge!r}, but the BatchBuilder has merge={own!r}; leave merge out, or "
+                "give the builder the same"
+            )
+        return turns._build_by(put, merge=own if merge is None else merge)
     if not isinstance(turns, Mapping):
         raise TypeError(
             f"turns is {describe(turns)}; pass a BatchBuilder, or a mapping with prompts and "
@@ -170,19 +171,7 @@ def put_turns(
             f"turns has the key {unknown[0]!r}, but the columns are {', '.join(COLUMNS)}; put "
             "others into fields, and pass options of build_batch to fastcollate.ray.collate"
         )
-    return put(**turns, merge=merge, merge_rewards=merge_rewards)
-
-
-def _told(builder: BatchBuilder, **options: Any) -> dict[str, Any]:
-    """Return a builder's options, or the passed ones where it has none."""
-    told = {name: builder._options[name] for name in options}
-    for name, value in options.items():
-        if value is not None and told[name] is not None and value != told[name]:
-            raise ValueError(
-                f"{name} is {value!r}, but the BatchBuilder has {name}={told[name]!r}; "
-                f"leave {name} out, or give the builder the same"
-            )
-    return {name: options[name] if value is None else value for name, value in told.items()}
+    return put(**turns, merge=merge)
 
 
 def _own_name() -> str:

@@ -13,9 +13,7 @@ from fastcollate.arrays import describe
 from fastcollate.batch import Batch
 from fastcollate.blocks.slicing import checked_rows, rows_of, shards_of
 from fastcollate.blocks.spans import Shards, packed, unpacked
-from fastcollate.option_types import WidthsOf
-from fastcollate.plan.layouts import BY_NAME
-from fastcollate.plan.shard import Shard, check_widths
+from fastcollate.plan.shard import Shard
 from fastcollate.plan.step_plan import StepPlan
 from fastcollate.ray.fetching import TIMEOUT, checked_timeout, fetched
 
@@ -151,7 +149,6 @@ def _checked_shards(
 def get_shard(
     shard: ShardRef,
     *,
-    widths: WidthsOf = "step",
     copy: bool = False,
     timeout: float = TIMEOUT,
 ) -> Batch | dict[str, Any]:
@@ -161,10 +158,6 @@ def get_shard(
     ----------
     shard
         A reference of :func:`put_shards`.
-    widths
-        ``"step"``: as wide as the batch of all rows. ``"shard"``: as wide as its own longest rows,
-        if ranks need not agree (DDP and FSDP); the shard is then written again without the other
-        padding.
     copy
         If True, outputs are copies. If False, they are views of the object store's memory, which
         all processes of the node share: do not write into them. NumPy arrays are read-only; torch
@@ -184,26 +177,15 @@ def get_shard(
         The object, or the process that put it, is lost.
     ShardTimeoutError
         It did not arrive in time.
-    ValueError
-        ``widths="shard"`` for a shard of a mapping, whose lengths are not known.
     TypeError
         `shard` is no reference to a shard.
     """
     if not isinstance(shard, ShardRef):
         raise TypeError(f"shard is {describe(shard)}; pass one of what put_shards returned")
-    check_widths(widths, shard)
     check_bool("copy", copy)
     refs = {0: shard.ref}
     found: Shards = fetched(shard.name, refs, lambda _: "its object", checked_timeout(timeout))[0]
-    rows = unpacked(found, shard.index, copy)
-    if widths == "step":
-        return rows
-    if not isinstance(rows, Batch):
-        raise ValueError(
-            "widths is 'shard', but a mapping was put, whose rows have no known lengths; put a "
-            "Batch, or leave widths out"
-        )
-    return rows.to_layout(BY_NAME[rows.plan.layout])
+    return unpacked(found, shard.index, copy)
 
 
 def _num_nodes() -> int:

@@ -17,17 +17,9 @@ pub struct Shard {
     pub lens: Option<Vec<usize>>,
     /// The bins of the rows, if packed.
     pub bins: Option<ShardBins>,
-    /// The rows that determine its widths.
-    pub widths_of: WidthsOf,
-}
-
-/// The rows that determine a shard's widths where no option fixes them.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WidthsOf {
-    /// Those of the whole step, so that all shards have the same width.
-    Step,
-    /// The shard's own.
-    Shard,
+    /// True if it is as wide as its own rows where no option fixes its widths; else it is as wide
+    /// as the step, so that all shards have the same width.
+    pub is_narrow: bool,
 }
 
 /// The bins of a shard, over consecutive rows.
@@ -73,9 +65,9 @@ impl Shard {
         if self.picks.is_empty() {
             return Err(Error::OtherShard("has no rows".to_owned()));
         }
-        Ok(match self.widths_of {
-            WidthsOf::Step => least,
-            WidthsOf::Shard => Longest::default(),
+        Ok(match self.is_narrow {
+            false => least,
+            true => Longest::default(),
         })
     }
 
@@ -92,8 +84,8 @@ impl Shard {
 
     /// The minimum width of its bins.
     pub(super) fn least_bin_width(&self) -> usize {
-        match (&self.bins, self.widths_of) {
-            (Some(bins), WidthsOf::Step) => bins.width,
+        match (&self.bins, self.is_narrow) {
+            (Some(bins), false) => bins.width,
             _ => 0,
         }
     }

@@ -12,7 +12,7 @@ use fastcollate::plan::pack::{Algorithm, Cost, Growth, Oversize, PackSpec, Packe
 use fastcollate::plan::share::{Share, Tree, TreeRow};
 use fastcollate::plan::{
     BinSource, Bins, CpRank, Layout, LayoutSpec, Longest, PackedSpec, PaddingAs, Pick, Shard,
-    Shift, TreeSource, TreeSpec, Turns, Widths, WidthsOf,
+    Shift, TreeSource, TreeSpec, Turns, Widths,
 };
 use fastcollate::polling::Poll;
 use fastcollate::write::PositionPadding;
@@ -510,7 +510,7 @@ proptest! {
             widths: Some(Longest::of_rows(merge.assembly.rows())),
             lens: None,
             bins: None,
-            widths_of: WidthsOf::Step,
+            is_narrow: false,
         };
         let of_shard = |source, columns| {
             let (layout, poll) = (rows(Layout::Right), || Ok(()));

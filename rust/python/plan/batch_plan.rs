@@ -18,7 +18,7 @@ use pyo3::types::{PyDict, PyTuple, PyType};
 
 use crate::error::{Error, Result};
 use crate::plan::layout::{LAYOUTS, LayoutSpec, PADDING_AS, SHIFTS};
-use crate::plan::shard::Shard;
+use crate::plan::shard::ShardSpec;
 use crate::plan::tables::{
     self, Column, column, column_of, rows_of, rows_of_table, set_table, sources_of, to_i64, usizes,
 };
@@ -168,24 +168,24 @@ impl Plan {
 
     /// Check that a shard consists of these rows. Returns its first row if it is a view of the
     /// outputs: its rows are contiguous, none is padding, and the step is no wider.
-    fn first_in_view(&self, shard: Shard) -> Result<Option<usize>> {
+    fn first_in_view(&self, shard: &ShardSpec) -> Result<Option<usize>> {
         let rows = self.assembly.rows();
         shard.0.check(rows, Longest::of_rows(rows))?;
         Ok(self.placement.first_in_view(&shard.0))
     }
 
     /// The layout of a shard of these rows, with the width of its step.
-    fn layout_for(&self, shard: Shard) -> Result<LayoutSpec> {
+    fn layout_for(&self, shard: &ShardSpec) -> Result<LayoutSpec> {
         let in_tree = || Core::InvalidPlan("rows cannot be picked from a tree".to_owned());
         let layout = self.placement.layout_for(&shard.0);
         Ok(layout.map(LayoutSpec::of_rows).ok_or_else(in_tree)?)
     }
 
     /// The plan of some of the rows in a new layout.
-    fn pick(&self, py: Python, shard: Shard, layout: &LayoutSpec) -> Result<Self> {
+    fn pick(&self, py: Python, shard: &ShardSpec, layout: &LayoutSpec) -> Result<Self> {
         let source = RowSource::Batch(&self.assembly);
         let rows = source.rows(&self.turns, Some(&shard.0), layout.core())?;
-        let placement = layout.place(py, &rows, Some(&shard))?;
+        let placement = layout.place(py, &rows, Some(&shard.0))?;
         Ok(Self::new(
             self.turns.clone(),
             rows.into_assembly(),

@@ -4,7 +4,7 @@ use fastcollate::batch::BatchRows;
 use fastcollate::plan::share::{Share, Tree};
 use fastcollate::plan::{
     BinSource, Bins as CoreBins, Layout, LayoutSpec as CoreSpec, Longest, PackedSpec, PaddingAs,
-    Placement, Shift, Span, TreeSource, TreeSpec, Widths,
+    Placement, Shard, Shift, Span, TreeSource, TreeSpec, Widths,
 };
 use fastcollate::{Error as Core, Ticks};
 use numpy::PyReadonlyArray1;
@@ -14,7 +14,6 @@ use crate::error::Result;
 use crate::interrupt::stoppable;
 use crate::names::Names;
 use crate::plan::packing::{PackSpec, PyCost};
-use crate::plan::shard::Shard;
 use crate::plan::sharing::{PrefixTree, SHARES, tree_rows};
 use crate::plan::tables::usizes;
 
@@ -173,7 +172,6 @@ impl LayoutSpec {
     /// # Errors
     /// As [`CoreSpec::place`].
     pub fn place(&self, py: Python, rows: &BatchRows, shard: Option<&Shard>) -> Result<Placement> {
-        let shard = shard.map(|shard| &shard.0);
         let place = |ticks: &mut Ticks| {
             self.cost
                 .with(|cost| rows.place(&self.core, shard, &cost, ticks))

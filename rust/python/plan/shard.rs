@@ -1,53 +1,55 @@
 //! Shards in Python.
 
 use fastcollate::Error as Core;
-use fastcollate::plan::{Longest, Pick, Shard as CoreShard, ShardBins, WidthsOf};
+use fastcollate::plan::{Longest, Pick, Shard, ShardBins};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 
-use crate::names::Names;
+use crate::error::Result;
 use crate::plan::tables::usizes;
 
-/// The rows that the widths of a shard come from.
-pub const WIDTHS: Names<WidthsOf> = Names::new(
-    "widths",
-    &[(WidthsOf::Step, "step"), (WidthsOf::Shard, "shard")],
-);
+/// The compiled form of a shard: rows picked from all rows of a step.
+#[pyclass(frozen, module = "fastcollate._fastcollate")]
+pub struct ShardSpec(pub Shard);
 
-/// Rows selected from all rows of a step.
-pub struct Shard(pub CoreShard);
-
-impl<'py> FromPyObject<'_, 'py> for Shard {
-    type Error = PyErr;
-
-    fn extract(shard: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
-        let rows: PyReadonlyArray1<i64> = shard.getattr("rows")?.extract()?;
-        let is_padding: PyReadonlyArray1<bool> = shard.getattr("is_padding")?.extract()?;
-        let lengths: Option<PyReadonlyArray1<i64>> = shard.getattr("lengths")?.extract()?;
-        let offsets: Option<PyReadonlyArray1<i64>> = shard.getattr("bin_offsets")?.extract()?;
-        let shared: Option<PyReadonlyArray1<i64>> = shard.getattr("shared")?.extract()?;
-        let widths: Option<(usize, usize, usize)> = shard.getattr("widths")?.extract()?;
+#[pymethods]
+impl ShardSpec {
+    /// `bins` holds the offsets of bins, the width of the step's widest bin and, if bins are trees,
+    /// the number of tokens that each row shares with the row before it.
+    #[new]
+    #[expect(clippy::too_many_arguments, reason = "called once")]
+    fn new(
+        rows: PyReadonlyArray1<i64>,
+        is_padding: PyReadonlyArray1<bool>,
+        num_rows: usize,
+        widths: Option<(usize, usize, usize)>,
+        lengths: Option<PyReadonlyArray1<i64>>,
+        bin_offsets: Option<PyReadonlyArray1<i64>>,
+        bin_width: usize,
+        shared: Option<PyReadonlyArray1<i64>>,
+        is_narrow: bool,
+    ) -> Result<Self> {
         let (rows, is_padding) = (rows.as_array(), is_padding.as_array());
         if rows.len() != is_padding.len() {
             let (rows, flags) = (rows.len(), is_padding.len());
             let reason = format!("has {rows} rows, but {flags} flags in is_padding");
-            return Err(crate::error::Error::from(Core::OtherShard(reason)).into());
+            return Err(Core::OtherShard(reason).into());
         }
         let pick = |(&row, &is_padding): (&i64, &bool)| Pick {
             row: row.try_into().ok(),
             is_padding,
         };
         let len = |&len: &i64| len.try_into().unwrap_or(usize::MAX);
-        let bins = offsets.map(|offsets| {
-            PyResult::Ok(ShardBins {
+        let bins = bin_offsets.map(|offsets| -> Result<_> {
+            Ok(ShardBins {
                 offsets: usizes("bin_offsets", &offsets)?,
-                width: shard.getattr("bin_width")?.extract()?,
+                width: bin_width,
                 shared: shared.map(|shared| usizes("shared", &shared)).transpose()?,
             })
         });
-        Ok(Self(CoreShard {
+        Ok(Self(Shard {
             picks: rows.iter().zip(is_padding).map(pick).collect(),
-            num_rows: shard.getattr("num_rows")?.extract()?,
+            num_rows,
             widths: widths.map(|(prompt, response, sequence)| Longest {
                 prompt,
                 response,
@@ -55,7 +57,7 @@ impl<'py> FromPyObject<'_, 'py> for Shard {
             }),
             lens: lengths.map(|lengths| lengths.as_array().iter().map(len).collect()),
             bins: bins.transpose()?,
-            widths_of: WidthsOf::Step,
+            is_narrow,
         }))
     }
 }

@@ -10,10 +10,9 @@ import numpy as np
 
 from fastcollate._fastcollate import FieldSpec
 from fastcollate.arguments import checked_integer
-from fastcollate.build import excess_message
 from fastcollate.compat.skyrl.installed import skyrl_module
 from fastcollate.compat.skyrl.packed_tensors import checked_routes, packed_routes, packed_support
-from fastcollate.core_call import collate_fields
+from fastcollate.core_call import Request, collate
 from fastcollate.ingest.column_input import ragged
 from fastcollate.ingest.fields import Rows
 from fastcollate.ingest.tokens import Parts
@@ -143,9 +142,14 @@ def convert_prompts_responses_to_batch_tensors(
         else:
             fields.append((checked_routes(rollout_expert_indices, rows), ROUTES))
     pad_token_id = getattr(pad_token_id, "pad_token_id", pad_token_id)
-    collated = collate_fields(Parts(prompts, responses), pad_token_id, fields, "torch")
-    if (message := excess_message(collated.plan, max_seq_len)) is not None:
-        logger.warning(message)
+    collated = collate(Request(Parts(prompts, responses), pad_token_id, fields))
+    if max_seq_len is not None and collated.plan.longest_row > max_seq_len:
+        logger.warning(
+            "the longest row has %d tokens, which exceeds max_seq_len=%d, and rows are not "
+            "truncated; check the limits of the generation",
+            collated.plan.longest_row,
+            max_seq_len,
+        )
 
     data = collated.data
     tensors = (

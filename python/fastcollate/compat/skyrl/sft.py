@@ -15,7 +15,7 @@ from fastcollate.arguments import counted
 from fastcollate.arrays import offsets_of
 from fastcollate.compat.skyrl.packed_alignment import Alignment, packed_alignment
 from fastcollate.compat.skyrl.training_batch import Columns, training_batch
-from fastcollate.core_call import collate_fields
+from fastcollate.core_call import Request, collate
 from fastcollate.ingest.tokens import Whole
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.layouts import Packed
@@ -274,7 +274,7 @@ class PackedDataCollator:
         plan = self._bins(list(map(len, ids)), align)
         layout = Packed(plan=plan, shift="next_token", padding_as="no_segment")
         try:
-            packed = collate_fields(
+            request = Request(
                 Whole(ids),
                 self.tokenizer.pad_token_id,
                 [(loss_masks, LOSS_MASK)],
@@ -282,6 +282,7 @@ class PackedDataCollator:
                 layout.spec,
                 PACKED,
             )
+            packed = collate(request)
         except (TypeError, ValueError) as error:
             raise _renamed(error, "input_ids") from error
         logger.info(
@@ -392,7 +393,7 @@ def _left_padded(key: str, rows: list[Any], fill: Any) -> Any:
 
     def collated(rows: list[Any]) -> Any:
         # Ids and masks as fields of one batch took no less time.
-        return collate_fields(Whole(rows), fill, [], "torch", outputs=LEFT_PADDED).data["input_ids"]
+        return collate(Request(Whole(rows), fill, outputs=LEFT_PADDED)).data["input_ids"]
 
     try:
         try:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from fastcollate._fastcollate import IGNORE_INDEX, FieldSpec, OutputSpec
-from fastcollate.core_call import collate_fields
+from fastcollate.core_call import Request, collate
 from fastcollate.ingest.tokens import Whole
-from fastcollate.option_types import ArrayType
+from fastcollate.options import ArrayType
 from fastcollate.plan.layouts import JAGGED
 
 LABELS = FieldSpec("labels", "labels", align="sequence", dtype="int64")
@@ -106,7 +106,7 @@ class DataCollatorWithFlattening:
         rows = [feature["input_ids"] for feature in features]
         labels = [feature["labels"] for feature in features] if "labels" in features[0] else None
         try:
-            collated = collate_fields(
+            request = Request(
                 Whole(rows),
                 0,  # there is no padding
                 [] if labels is None else [(labels, LABELS)],
@@ -114,6 +114,7 @@ class DataCollatorWithFlattening:
                 JAGGED.spec,
                 OutputSpec(position_ids=("zero", "int64") if self.return_position_ids else None),
             )
+            collated = collate(request)
         except (TypeError, ValueError) as error:
             raise _renamed(error) from error
         flat, lengths = collated.data, collated.plan.response_lens

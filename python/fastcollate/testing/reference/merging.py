@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from fastcollate.plan.merging import Merge
 from fastcollate.testing.reference.loops import build_batch_loops
 from fastcollate.testing.reference.reading import Field, Rows, is_number, readable, rows_of
 from fastcollate.testing.reference.spreading import (
@@ -70,15 +71,6 @@ class MergedTurns(NamedTuple):
     """As `fastcollate.merge_turns`."""
 
 
-class _Rules(NamedTuple):
-    """The rules of merging."""
-
-    policy: str
-    mask_drift: str
-    max_drift_tokens: int
-    fork_threshold: int | None
-
-
 @dataclasses.dataclass
 class _Group:
     """Turns that form one row so far."""
@@ -100,11 +92,7 @@ def merge_turns_loops(
     *,
     trajectory_ids: Sequence[Any] | None = None,
     is_last_step: Sequence[bool] | None = None,
-    policy: str = "exact",
-    mask_drift: str = "tail",
-    max_drift_tokens: int = 0,
-    fork_threshold: int | None = 1024,
-    merge_rewards: str = "error",
+    policy: str | Merge = "exact",
     loss_mask: Rows | None = None,
     drop_untrainable: bool = False,
     allow_unfinished: bool = False,
@@ -113,8 +101,7 @@ def merge_turns_loops(
 
     Parameters
     ----------
-    prompts, responses, trajectory_ids, is_last_step, policy, mask_drift, max_drift_tokens, \
-    fork_threshold, merge_rewards, loss_mask, drop_untrainable
+    prompts, responses, trajectory_ids, is_last_step, policy, loss_mask, drop_untrainable
         As in `fastcollate.merge_turns`.
     allow_unfinished
         Ignored: it makes no difference for valid input.
@@ -124,7 +111,7 @@ def merge_turns_loops(
     MergedTurns
         The rows with their tokens and the origin of each, and the turns that did not fit.
     """
-    rules = _Rules(policy, mask_drift, max_drift_tokens, fork_threshold)
+    rules = policy if isinstance(policy, Merge) else Merge(policy)  # type: ignore[arg-type]
     prompt_ids, response_ids = _as_lists(prompts), _as_lists(responses)
     trajectories = _trajectories(len(prompt_ids), trajectory_ids, is_last_step)
     weights = None if loss_mask is None else [readable(row) for row in rows_of(loss_mask)]
@@ -147,7 +134,7 @@ def merge_turns_loops(
             rows.append(MergedRow(group.last_turn, trajectory, *streams, group.turns))
     response_lens = list(map(len, response_ids))
     found = rows, breaks, trajectories, dropped, masked_tokens
-    return MergedTurns(*found, response_lens, merge_rewards)
+    return MergedTurns(*found, response_lens, rules.rewards)
 
 
 def _grouped(
@@ -155,7 +142,7 @@ def _grouped(
     responses: list[list[int]],
     trajectory: int,
     turns: list[int],
-    rules: _Rules,
+    rules: Merge,
 ) -> tuple[list[_Group], list[MergeBreak]]:
     """Find the groups of one trajectory, in the order of their first turns."""
     groups: list[_Group] = []
@@ -230,7 +217,7 @@ def _first_difference(tokens: list[int], prompt: list[int]) -> int:
     raise AssertionError("the tokens are a prefix of the prompt")
 
 
-def _realigns(group: _Group, position: int, response: list[int], rules: _Rules) -> bool:
+def _realigns(group: _Group, position: int, response: list[int], rules: Merge) -> bool:
     """Return True if a turn that differs from its group still joins it."""
     if position < group.prompt_len:
         return False
@@ -476,7 +463,7 @@ def build_merged_batch_loops(
         If rewards are one number per turn, and a row has no sampled token to put it on, or a number
         would be dropped.
     """
-    arguments = {"policy": merge} if isinstance(merge, str) else merge
+    arguments = merge if isinstance(merge, dict) else {"policy": merge}
     merged = merge_turns_loops(
         prompts, responses, trajectory_ids=trajectory_ids, is_last_step=is_last_step, **arguments
     )

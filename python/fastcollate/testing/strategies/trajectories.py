@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from hypothesis import strategies as st
 
+from fastcollate.plan.merging import Merge
 from fastcollate.testing.strategies.drawing import Rollouts, with_fields
 
 
@@ -212,14 +213,13 @@ def named(draw: st.DrawFn, data: Trajectories) -> dict[str, Any]:
 def merge_options(draw: st.DrawFn, policy: str | None = None) -> dict[str, Any]:
     """Draw a policy, if none is given, and its options: arguments of `fastcollate.merge_turns`."""
     policy = draw(st.sampled_from(["exact", "branch", "realign"])) if policy is None else policy
-    options: dict[str, Any] = {"policy": policy}
-    options["merge_rewards"] = draw(st.sampled_from(["error", "sum", "last"]))
+    options: dict[str, Any] = {"rewards": draw(st.sampled_from(["error", "sum", "last"]))}
     if policy == "realign":
         options["mask_drift"] = draw(st.sampled_from(REALIGNING))
         options["max_drift_tokens"] = draw(st.sampled_from([0, 0, 1, 3, 100]))
         if options["mask_drift"] != "span":
             options["fork_threshold"] = draw(st.sampled_from([None, 1, 3, 1024, 1024]))
-    return options
+    return {"policy": Merge(policy, **options)}  # type: ignore[arg-type]
 
 
 def taking_numbers(options: dict[str, Any], rewards: Any | None) -> dict[str, Any]:
@@ -239,6 +239,6 @@ def taking_numbers(options: dict[str, Any], rewards: Any | None) -> dict[str, An
         Options, the same if rewards are per token.
     """
     are_numbers = rewards is not None and not hasattr(rewards[0], "__len__")
-    if are_numbers and options.get("merge_rewards", "error") == "error":
-        return {**options, "merge_rewards": "sum"}
+    if are_numbers and options["policy"].rewards == "error":
+        return {**options, "policy": replace(options["policy"], rewards="sum")}
     return options

@@ -1,0 +1,146 @@
+"""Options of a batch that do not depend on its rows: listed, with their defaults, and checked once.
+
+`build_batch` has their docstrings; a test compares its signature with :class:`BatchOptions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, get_args
+
+from fastcollate._fastcollate import OutputSpec
+from fastcollate.core_call import checked_pad
+from fastcollate.dtypes import Outputs
+from fastcollate.handover.pools import PoolArgument, checked_memory
+from fastcollate.plan.layouts import LEFT, Layout, Tree, checked_layout
+from fastcollate.plan.merging import Merge, MergePlan, checked_merge
+
+if TYPE_CHECKING:
+    from fastcollate._fastcollate import FieldSpec
+    from fastcollate.dtypes import Labels, PositionIds, Preset
+    from fastcollate.ingest.fields import Field, PerRow, RoutedExperts, Rows
+    from fastcollate.plan.layouts import LayoutArgument
+    from fastcollate.plan.merging import Policy
+    from fastcollate.plan.shard import Shard
+
+ArrayType: TypeAlias = Literal["torch", "numpy"]
+
+# `get_args` takes longer than all other checks of a small batch.
+ARRAY_TYPES: tuple[str, ...] = get_args(ArrayType)
+
+
+class WriteOptions(TypedDict, total=False):
+    """Options for writing rows."""
+
+    position_ids: PositionIds | bool | None
+    labels: Labels | None
+    layout: LayoutArgument | None
+    dtypes: Preset | Mapping[str, Any]
+    pool: PoolArgument
+
+
+class ShardOptions(WriteOptions, total=False):
+    """Options for writing the rows of a shard."""
+
+    cp: tuple[int, int] | None
+
+
+class RowOptions(WriteOptions, total=False):
+    """Options for merging and writing rows: all that do not depend on the rows of a batch."""
+
+    merge: Policy | Merge | MergePlan | None
+
+
+class BatchOptions(RowOptions, ShardOptions, total=False):
+    """All options, including those that depend on the rows."""
+
+    sequences: Rows | None
+    prompt_lens: Any | None
+    rewards: Rows | Field | None
+    loss_mask: Rows | Field | None
+    logprobs: Rows | Field | None
+    advantages: Rows | Field | None
+    fields: Mapping[str, Field | PerRow | RoutedExperts | Rows] | None
+    uids: Sequence[Any] | None
+    trajectory_ids: Sequence[Any] | None
+    is_last_step: Sequence[bool] | None
+    shard: Shard | None
+
+
+class Options(NamedTuple):
+    """The options of a batch, checked."""
+
+    pad_token_id: int
+    array_type: ArrayType
+    layout: Layout | None
+    """None: the layout of the shard, or left."""
+    outputs: Outputs
+    pool: PoolArgument
+    merge: Merge | MergePlan | None
+
+    @classmethod
+    def check(
+        cls,
+        pad_token_id: Any,
+        array_type: ArrayType = "torch",
+        position_ids: Any = None,
+        labels: Any = None,
+        layout: Any = None,
+        dtypes: Any = "default",
+        pool: Any = "default",
+        merge: Any = None,
+    ) -> Options:
+        """Check all options that do not depend on rows.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As :func:`fastcollate.build_batch`.
+        """
+        if not isinstance(array_type, str) or array_type not in ARRAY_TYPES:
+            raise ValueError(f"array_type is {array_type!r}; pass 'torch' or 'numpy'")
+        if layout is not None:
+            layout = checked_layout(layout)
+        outputs = Outputs.check(dtypes, position_ids, labels)
+        return cls(
+            checked_pad(pad_token_id, outputs.spec),
+            array_type,
+            layout,
+            outputs,
+            pool,
+            None if merge is None else checked_merge(merge),
+        )
+
+    @classmethod
+    def check_early(cls, **options: Any) -> Options:
+        """Check the options before there are rows, as of a builder or a collator."""
+        checked = cls.check(**options)
+        checked.layout_of(None)
+        checked_memory(checked.pool, checked.array_type)
+        return checked
+
+    def layout_of(self, planned: Layout | None) -> Layout:
+        """Return the layout of a batch of all rows, or of a shard planned with a layout.
+
+        Raises
+        ------
+        ValueError
+            The shard was planned with another one, or labels have no place in a tree.
+        """
+        if self.layout is None:
+            layout = planned or LEFT
+        else:
+            layout = self.layout if planned is None else checked_layout(self.layout, planned)
+        if self.outputs.labels is not None and isinstance(layout, Tree):
+            raise ValueError(
+                f"labels is {self.outputs.labels!r}, but a position of a tree can predict several "
+                "tokens; leave labels out: batch.targets has the tokens, and batch.predictors the "
+                "positions"
+            )
+        return layout
+
+    def outputs_of(
+        self, layout: Layout, fields: list[tuple[Any, FieldSpec]]
+    ) -> tuple[OutputSpec, list[tuple[Any, FieldSpec]]]:
+        """Return the outputs and fields of a batch with their dtypes."""
+        return self.outputs.of_batch(layout.name, fields, self.array_type)
