@@ -190,10 +190,10 @@ def test_options_are_those_of_build_batch():
 @pytest.mark.parametrize("by", ["function", "builder", "collator", "batch"])
 def test_warnings_point_at_the_callers_line(by):
     options = {"pad_token_id": 0, "array_type": "numpy"}
-    prompts, responses = [[0, 0, 0, 0, 5], [0, 0, 1, 2, 6]], [[1], [2]]  # as if they were padded
-    builder = fc.BatchBuilder(**options)
-    for prompt, response in zip(prompts, responses, strict=True):
-        builder.add(prompt, response)
+    prompts, responses = [[0, 0, 0, 0, 5], [0, 0, 1, 2, 6]], [[1], [2]]  # looks padded
+    layout = fc.Packed(2, algorithm="concat", shift="next_token")
+    builder = fc.BatchBuilder(**options, layout=layout)
+    builder.add([1], [2, 3])
     samples = [{"prompt": p, "response": r} for p, r in zip(prompts, responses, strict=True)]
     batch = fc.build_batch([[1]], [[2, 3]], pad_token_id=0, array_type="numpy")
     plan = fc.planning.pack([3], 2, algorithm="concat")

@@ -94,8 +94,7 @@ def build_batch(
     """Build one training batch from ragged rows.
 
     ``B`` is the number of rows, ``W`` the length of the longest row and ``R`` that of the longest
-    response. By default, rows are left-padded and response-aligned fields right-aligned (see
-    `layout`)::
+    response. By default, rows are left-padded and response-aligned fields right-aligned::
 
         input_ids       | PAD PAD  p   p   r   r  |      loss_mask  |  0   r   r  |
                         |  p   p   p   r   r   r  |                 |  r   r   r  |
@@ -106,94 +105,70 @@ def build_batch(
     Parameters
     ----------
     prompts, responses
-        ``B`` rows of token ids each. A row is a list or tuple of integers, an ``array.array``, or a
-        1-D NumPy array or torch tensor of any integer type; kinds may be mixed. The rows form a
-        sequence, a 2-D array or tensor, a :class:`Ragged`, a nested tensor, an Arrow array of lists
-        (``pyarrow``, ``polars``, ``duckdb``, ...), a table of one such column, or a column of
-        ``datasets`` or pandas. Every element of a 2-D array counts as a token: pass
-        ``fc.unpad(x, lengths, side="left")`` if it is padded. Gradients do not flow into a batch.
+        ``B`` rows of token ids each: lists, tuples, or 1-D arrays or tensors of any integer type,
+        in a sequence, a 2-D array (every element is a token; see :func:`fastcollate.unpad`), a
+        :class:`Ragged`, a nested tensor, or a column of Arrow, pandas or ``datasets``.
     sequences, prompt_lens
-        Alternative to prompts and responses: ``B`` rows of whole sequences, and the number of
-        prompt tokens of each, as ``B`` integers (None for 0). The rest is the response.
+        Instead of both, ``B`` whole sequences and the number of prompt tokens of each (None for 0).
     pad_token_id
         The value of padding in ``input_ids``. Masks come from lengths, so real tokens may equal it.
     rewards
         One value per response token, or one per row, written to the row's last response token (with
-        `merge`, to the last sampled token, as `merge` says). A row without such a token has
-        to have 0.
+        `merge`, to the last sampled token, as `merge` says). A row without one has to have 0.
     loss_mask, logprobs
-        One value per response token. A loss mask may hold weights, neither negative nor NaN; as
-        int32 or int64 (see `dtypes`) whole numbers, as bool 0 and 1. None means that all sampled
-        tokens train. The output ``loss_mask`` is always there, and 0 on tokens that no token
-        predicts: the first of a row without a prompt, and of each part of a row split by packing.
-        ``fc.Field(rows, align="sequence")`` passes one value per prompt and response token for
-        these, `rewards` and `advantages`; the prompts' values do not count (but nulls of Arrow are
-        an error, and negative numbers in a loss mask).
+        One value per response token. Weights in a loss mask are neither negative nor NaN. Without a
+        mask all sampled tokens train. The output ``loss_mask`` is always there, and 0 on tokens
+        that no token predicts: the first of a row without a prompt, and of each part of a split
+        row. ``fc.Field(rows, align="sequence")`` passes one value per prompt and response token for
+        these, `rewards` and `advantages`; values of prompts do not count.
     advantages
         One value per response token, or one per row, written to the tokens of the row that train
         (with `merge`, one per turn, to the turn's own). All other positions hold 0.
     fields
-        More fields by key: :class:`Field` per token, :class:`PerRow` and :class:`RoutedExperts`.
-        Rows of values are a :class:`Field` if their lengths are those of all responses, or those of
-        all sequences: ``{"values": [[0.5], [0.1, 0.3]]}``. A key must not be that of another
-        output, or of an attribute or method of :class:`Batch` except those of every mapping (a
-        field ``values`` is ``batch["values"]``). Nor may it be ``loss_mask``, ``labels`` or
-        ``shift_labels``: a field does not decide which tokens train. A mask along whole sequences
-        takes a key of its own:
-        ``{"sequence_mask": fc.Field(masks, align="sequence", dtype="bool")}``.
+        More fields by key: :class:`Field`, :class:`PerRow` and :class:`RoutedExperts`, or rows of
+        values with the lengths of all responses or of all sequences. A key must not be that of an
+        output, nor of an attribute of :class:`Batch` other than a mapping's.
     uids, trajectory_ids, is_last_step
-        One object per row, kept as ``batch.uids``, ``batch.trajectory_ids`` and
-        ``batch.is_last_step``. With `merge`, the last two have the plan's values if not given.
+        One object per row, kept as attributes of the batch. With `merge`, the last two have the
+        plan's values if not given.
     merge
-        Merge the turns of a trajectory that continue each other into one row: a policy of
-        :func:`merge_turns` with its default options, or a plan that it made of the same turns. All
-        arguments then have one item per turn, and `trajectory_ids` or `is_last_step` identify the
-        trajectories. Response-aligned fields are joined; observations between the responses hold 0
-        (:class:`Field`: `gap_fill`) and no label. As in SkyRL, the response mask is 1 on them:
-        train by ``loss_mask``. Ids, :class:`PerRow` and :class:`RoutedExperts` values are those of
-        the row's last turn.
+        Merge the turns of a trajectory that continue each other into one row: ``"exact"``,
+        ``"branch"``, ``"realign"``, :class:`fastcollate.planning.Merge` or a plan of
+        :func:`merge_turns`. All arguments then have one item per turn, and `trajectory_ids` or
+        `is_last_step` identify the trajectories. Observations between responses hold 0 and no
+        label; the response mask is 1 on them, as in SkyRL, so train by ``loss_mask``. Values and
+        ids per row are those of the last turn.
     shard
-        Build only the rows of this shard of :func:`plan_step`, with its padding rows, or of one of
-        its micro-batches. All other arguments are those of the whole step. Padding rows do not
-        train: their loss mask and response mask are 0, and they have no labels, routes or values of
-        response tokens; ``batch.is_padding`` marks them.
+        Build only the rows of this shard of :func:`plan_step`, with its padding rows, as wide as
+        the step (or see :meth:`fastcollate.planning.Shard.narrow`). All other arguments are those
+        of the whole step. Padding rows train nothing; ``batch.is_padding`` marks them.
     cp
-        Write only the chunks of one context-parallel rank: ``(cp_size, cp_rank)``. The batch is
-        that of :func:`fastcollate.parallel.cp_split`, but each rank reads and writes only its part.
-        For the packed layout, with a `multiple_of` divisible by twice ``cp_size``.
+        ``(cp_size, cp_rank)``: write only the chunks of one context-parallel rank, as
+        :func:`fastcollate.parallel.cp_split`. For the packed layout, with a `multiple_of` divisible
+        by twice ``cp_size``.
     position_ids
-        The output ``position_ids``, counted from 0 in each sequence. None: written in packed rows
-        and trees, and with `labels` in layouts that pad on the left; otherwise
-        ``batch.position_ids`` is made on first access. Padding holds 0 (``"zero"``, or True), 1
-        (``"one"``) or, with ``"repeat_last"``, 0 before a sequence and its last position after it,
-        as verl's ``clip(cumsum(attention_mask) - 1, 0)``; by default 0, and in packed rows as
-        :class:`Packed` says (`padding_as`). False leaves them out, as does None if `fields` has
-        ``position_ids`` of its own or grids of images (``image_grid_thw``, ``video_grid_thw``),
-        whose models count positions in three dimensions.
+        The output ``position_ids``, counted from 0 in each sequence, with padding of 0 (``"zero"``,
+        or True), 1 (``"one"``) or, as in verl, the last position (``"repeat_last"``). None: written
+        where models need them, else made on first access. False, or a field of this key or of
+        ``image_grid_thw`` or ``video_grid_thw``, leaves them out.
     labels
-        The ids of response tokens that train, and -100 elsewhere. ``"aligned"``: as the output
-        ``labels``, each at its own token, for models that shift labels. ``"shifted"``: as
-        ``shift_labels``, each at the token before, whose output predicts it.
-        :meth:`Batch.model_inputs` passes both to a model.
+        The ids of response tokens that train, and -100 elsewhere: ``"aligned"``, as ``labels``,
+        each at its own token, or ``"shifted"``, as ``shift_labels``, each at the token before.
     layout
-        The arrangement of rows in the outputs: :class:`Left`, :class:`Right`, :class:`TwoSegment`,
-        :class:`Jagged`, :class:`Packed` or :class:`Tree`, with their options, such as
-        ``fc.Left(pad_to=4096)``. ``"left"``, ``"right"``, ``"two_segment"``, ``"jagged"`` and
-        ``"tree"`` mean the default options. None is the layout that the shard's step was planned
-        with, which admits no other; otherwise ``"left"``.
+        :class:`Left` (the default), :class:`Right`, :class:`TwoSegment`, :class:`Jagged`,
+        :class:`Packed` or :class:`Tree`, such as ``fc.Left(pad_to=4096)``; or a name such as
+        ``"two_segment"``. None is the layout that the shard's step was planned with, if any.
     dtypes
-        ``"default"``: int64 ids and masks, float32 fields. ``"compact"``: int32 ids and
-        positions, bool masks, float32 fields, and int64 labels, which torch's losses need. Or a
-        mapping from keys to dtypes (names, or NumPy's or torch's own) that differ from the
-        default: int32 for ids, positions and labels; int32 or bool for ``attention_mask`` and
-        ``response_mask``; bool, int32 or int64 for ``loss_mask``; for fields float64, or bfloat16
-        or float16, rounded as torch rounds float32.
+        ``"default"``: int64 ids and masks, float32 fields. ``"compact"``: int32 ids, bool masks.
+        Or a mapping from keys to dtypes that differ from the default: int32 for ids, positions and
+        labels; int32 or bool for masks; bool, int32 or int64 for ``loss_mask``; float64, bfloat16
+        or float16 for fields.
     array_type
         ``"torch"`` or ``"numpy"``.
     pool
-        Source of the batch's memory, which returns to it when no tensor uses it any more: a
-        :class:`fastcollate.memory.BufferPool`, ``"default"`` for
-        :func:`fastcollate.memory.get_default_pool`, or None for fresh memory.
+        The source of memory, which returns to it when no tensor uses it any more: ``"default"``,
+        ``"pinned"`` for page-locked memory, from which ``batch.to(device, non_blocking=True)``
+        returns at once, a :class:`fastcollate.memory.BufferPool`, or None for fresh memory.
 
     Returns
     -------
@@ -201,39 +176,29 @@ def build_batch(
         ``input_ids`` and ``attention_mask``, int64 (B, W); ``response_mask``, int64 (B, R);
         ``loss_mask``, float32 (B, R); ``position_ids`` and ``labels`` or ``shift_labels``, int64
         (B, W), if requested; ``rewards``, ``logprobs`` and ``advantages``, float32 (B, R) with
-        zeros on padding, if given; and those of `fields`. Other dtypes by `dtypes`; for other
-        shapes see :class:`Jagged`, :class:`Packed` and :class:`Tree`.
+        zeros on padding, if given; and `fields`. For other shapes see the layouts.
 
     Raises
     ------
-    ValueError
-        An empty batch; trajectories that are missing, contradict each other, have several uids or
-        differ from those of `merge`; a reward of an earlier turn that would be dropped (see
-        `merge`); fields of different row counts; a field row of another length than its
-        response; a row longer than a fixed width; a token id beyond its dtype; NaN or a negative
-        number in a loss mask, or a weight that its dtype cannot hold; one reward other than 0 for
-        an empty response; a bin plan for
-        other rows, or bins wider than a fixed width; a value other than that of padding that has no
-        place (:class:`Packed`: `shift`); invalid dtypes; a layout other than that of the shard's
-        step.
-    TypeError
-        An object that is no field, row or number, named by field, row and position.
+    ValueError, TypeError
+        Anything that would train wrong tokens: rows that are missing, of other lengths or too long
+        for a fixed width; values that are NaN, negative weights, or do not fit a dtype; rewards
+        that merging would drop; values without a place; another plan's rows. Named by field, row
+        and position.
     ImportError
-        If torch tensors are requested and torch is not installed.
+        Torch tensors are requested and torch is not installed.
 
     Warns
     -----
     UserWarning
-        If rows of one length begin or end with several padding tokens, as in a padded block (all of
-        it counts as tokens); the longest row exceeds `warn_above`; values have no place because
-        packing split rows; or rewards lie on tokens that realigning masked.
+        Rows look padded (all of it counts as tokens); values have no place because packing split
+        rows; rewards lie on tokens that realigning masked; or memory cannot be pinned.
 
     Notes
     -----
     The left layout is that of SkyRL's ``convert_prompts_responses_to_batch_tensors``, except that
-    the loss mask of a first token without a prompt is 0. The lenient form,
-    :func:`fastcollate.compat.skyrl.convert_prompts_responses_to_batch_tensors`, keeps it as given.
-    Python numbers round to float32 as in NumPy.
+    the loss mask of a first token without a prompt is 0. The lenient form is in
+    :mod:`fastcollate.compat.skyrl`. Python numbers round to float32 as in NumPy.
 
     Examples
     --------
@@ -241,13 +206,6 @@ def build_batch(
     >>> batch = fc.build_batch(
     ...     [[1, 2], [3]], [[4], [5, 6, 7]], pad_token_id=0, rewards=[0.5, 1.0], array_type="numpy"
     ... )
-    >>> batch
-    Batch of 2 rows, 7 tokens, 12.5% padding
-      input_ids       int64    (2, 4)
-      attention_mask  int64    (2, 4)
-      response_mask   int64    (2, 3)
-      loss_mask       float32  (2, 3)
-      rewards         float32  (2, 3)
     >>> batch.rewards
     array([[0. , 0. , 0.5],
            [0. , 0. , 1. ]], dtype=float32)
@@ -255,22 +213,23 @@ def build_batch(
     options = Options.check(
         pad_token_id, array_type, position_ids, labels, layout, dtypes, pool, merge
     )
+    # By position: keywords would take a microsecond.
     return build_rows(
         options,
         prompts,
         responses,
-        sequences=sequences,
-        prompt_lens=prompt_lens,
-        rewards=rewards,
-        loss_mask=loss_mask,
-        logprobs=logprobs,
-        advantages=advantages,
-        fields=fields,
-        uids=uids,
-        trajectory_ids=trajectory_ids,
-        is_last_step=is_last_step,
-        shard=shard,
-        cp=cp,
+        sequences,
+        prompt_lens,
+        rewards,
+        loss_mask,
+        logprobs,
+        advantages,
+        fields,
+        uids,
+        trajectory_ids,
+        is_last_step,
+        shard,
+        cp,
     )
 
 
@@ -278,7 +237,6 @@ def build_rows(
     options: Options,
     prompts: Any = None,
     responses: Any = None,
-    *,
     sequences: Any = None,
     prompt_lens: Any = None,
     rewards: Any = None,
