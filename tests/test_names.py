@@ -10,15 +10,16 @@ import pytest
 
 import fastcollate as fc
 from fastcollate import _fastcollate, names
+from fastcollate.handover.prefetching import Prefetcher
 from fastcollate.option_types import BatchOptions, RowOptions
 from fastcollate.plan import layouts, merging, packing, partitioning, sharing, stepping
 from fastcollate.plan.costs import NAMED_COSTS
 
-MODULES = [fc, fc.planning, fc.memory, fc.parallel]
+MODULES = [fc, fc.planning, fc.memory]
 MADE_BY_USERS = [
     *(fc.BatchBuilder, fc.Collator, fc.Field, fc.PerRow, fc.Ragged, fc.RoutedExperts),
     *(fc.Left, fc.Right, fc.TwoSegment, fc.Jagged, fc.Packed),
-    *(fc.memory.BufferPool, fc.memory.Prefetcher),
+    *(fc.memory.BufferPool, Prefetcher),
 ]
 FUNCTIONS = [getattr(module, name) for module in MODULES for name in module.__all__]
 CALLED = [*MADE_BY_USERS, *filter(inspect.isfunction, FUNCTIONS)]
@@ -57,7 +58,7 @@ ADD = fc.BatchBuilder(pad_token_id=0).add
             "rows are never truncated: cut them first; layout=fc.TwoSegment(pad_prompt_to=...)",
         ),
         (
-            fc.memory.pad_on_device,
+            fc.Batch.pad_on_device,
             "max_response_len",
             "rows are never truncated: cut them first; layout=fc.Left(pad_response_to=...)",
         ),

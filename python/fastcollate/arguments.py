@@ -94,7 +94,7 @@ def _public_name(callee: str) -> str:
     import fastcollate as fc
 
     name = callee.partition(".")[0]
-    modules = (fc, fc.planning, fc.memory, fc.parallel)
+    modules = (fc, fc.planning, fc.memory)
     module = next((one for one in modules if name in one.__all__), None)
     if module is None:
         return callee

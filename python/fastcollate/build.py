@@ -197,7 +197,7 @@ def build_batch(
         ``"shard"``: the shard's own rows or bins, where ranks need not agree (DDP and FSDP).
     cp
         Write only the chunks of one context-parallel rank: ``(cp_size, cp_rank)``. The batch is
-        that of :func:`fastcollate.parallel.cp_split`, but each rank reads and writes only its part.
+        that of :meth:`Batch.cp_split`, but each rank reads and writes only its part.
         For the packed layout, with a `multiple_of` divisible by twice ``cp_size``.
     position_ids
         The output ``position_ids``, counted from 0 in each sequence. None: written in packed rows
@@ -339,7 +339,7 @@ def build_batch(
         pin_memory,
     )
     for name, column in zip(tokens._fields, tokens, strict=True):
-        if (message := padding_message(name, column, collated.spec.pad_token_id)) is not None:
+        if (message := padding_message(name, column, int(pad_token_id))) is not None:
             warn_user(message)
             break
     if (message := split_message(collated.plan)) is not None:

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from fastcollate._fastcollate import FieldSpec, OutputTable, RowStore, StoredRow, stored_columns
 from fastcollate.arguments import check_bool, counted, spells_out, suggests_names, wrong_name
 from fastcollate.arrays import describe
-from fastcollate.batch import Array, Batch
+from fastcollate.batch import Batch
+from fastcollate.batch_mapping import Array
 from fastcollate.build import ROW_OPTIONS, build_batch, check_options
 from fastcollate.dtypes import checked_outputs, taken_apart
 from fastcollate.ingest.fields import (

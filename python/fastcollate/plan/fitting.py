@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,15 +16,10 @@ from numpy.typing import NDArray
 from fastcollate.arguments import checked_count, counted, suggests_names
 from fastcollate.arrays import describe, to_numpy
 from fastcollate.plan.axes import new_axes
+from fastcollate.plan.costs import TERMS, Costs
 from fastcollate.plan.lengths import Integers, checked_lengths
 
-if TYPE_CHECKING:
-    from fastcollate.plan.costs import Costs
-
 Floats: TypeAlias = NDArray[np.float64]
-
-TERMS = ("per_token", "per_pair", "per_sequence", "per_bin")
-"""The terms of costs."""
 
 ALIKE = 1e-3
 """Minimum share of a term that the other terms leave unexplained."""

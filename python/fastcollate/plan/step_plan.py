@@ -16,11 +16,7 @@ from fastcollate import _fastcollate
 from fastcollate._fastcollate import SYNTHETIC_LENS
 from fastcollate.arguments import checked_index, counted, suggests_names
 from fastcollate.arrays import describe, offsets_of
-from fastcollate.plan.audit_report import Audit, Where
-from fastcollate.plan.audit_tables import checked_turns
-from fastcollate.plan.auditing import audited, parts_of
 from fastcollate.plan.costs import Costs
-from fastcollate.plan.forecast import Forecast, Sync, forecast_step
 from fastcollate.plan.layouts import LEFT, Layout, Packed, Tree
 from fastcollate.plan.lengths import Integers
 from fastcollate.plan.shard import Shard, Widths, layout_defect, shared_defect
@@ -32,11 +28,11 @@ from fastcollate.plan.tables import (
     not_valid,
 )
 from fastcollate.plan.tree_plan import TreePlan
-from fastcollate.view.plan_pages import step_page
 
 if TYPE_CHECKING:
-    from fastcollate.batch import Batch
     from fastcollate.ingest.fields import Field, Rows
+    from fastcollate.plan.audit_report import Audit
+    from fastcollate.plan.forecast import Forecast, Sync
     from fastcollate.plan.merging import MergePlan
 
 
@@ -288,7 +284,7 @@ class StepPlan(Table):
     @suggests_names
     def audit(
         self,
-        batches: Iterable[Batch | Shard | Sequence[Batch | Shard]],
+        batches: Iterable[Mapping[str, Any] | Shard | Sequence[Mapping[str, Any] | Shard]],
         prompts: Rows | None = None,
         responses: Rows | None = None,
         *,
@@ -347,6 +343,10 @@ class StepPlan(Table):
         >>> finding.reason, finding.turn
         ('missing', 2)
         """
+        from fastcollate.plan.audit_report import Where
+        from fastcollate.plan.audit_tables import checked_turns
+        from fastcollate.plan.auditing import audit, parts_of
+
         if not isinstance(batches, Iterable):
             raise TypeError(
                 f"batches is {describe(batches)}; pass a list of the batches or shards of all ranks"
@@ -373,7 +373,7 @@ class StepPlan(Table):
             wheres += [Where(index, *rank, part) for part in range(len(item))]
             planned += parts_of(shard, item)
         merged = None if merge is None else merge._merge
-        return audited(items, wheres, turns, merged, planned, self.row_lengths)
+        return audit(items, wheres, turns, merged, planned, self.row_lengths)
 
     def forecast(
         self,
@@ -421,6 +421,8 @@ class StepPlan(Table):
         >>> plan.forecast(fc.planning.Costs(per_token=1.0))
         Forecast: 1 mini-batch in 10, of which ranks wait 20.0%; no plan takes less than 8
         """
+        from fastcollate.plan.forecast import forecast_step
+
         return forecast_step(self, costs, sync, micro_batches, computes_padding, tree)
 
     def describe(self) -> str:
@@ -514,6 +516,8 @@ class StepPlan(Table):
         return real[self.mini_batch_offsets]
 
     def _repr_html_(self) -> str:
+        from fastcollate.view.plan_pages import step_page
+
         return step_page(repr(self), *self._cells(), self.tokens_per_rank)
 
     def _prompts_in(self, mini_batch: int) -> int:
@@ -543,12 +547,3 @@ def _span(counts: Integers) -> str:
     """Return the range of some numbers as text."""
     least, most = int(counts.min()), int(counts.max())
     return f"{least:,}" if least == most else f"{least:,} to {most:,}"
-
-
-def check_step_plan(plan: Any) -> None:
-    """Check that an argument is a step plan."""
-    if not hasattr(plan, "inverse") or not hasattr(plan, "mini_batch_offsets"):
-        raise TypeError(
-            f"plan is {describe(plan)}; pass a plan of fastcollate.plan_step, or the step of a "
-            "plan of fastcollate.ray.plan_step"
-        )

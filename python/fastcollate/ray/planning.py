@@ -12,12 +12,12 @@ import ray
 from fastcollate.arguments import counted, spells_out, suggests_names, wrong_name
 from fastcollate.arrays import describe
 from fastcollate.batch import Batch
+from fastcollate.batch_state import ROW_NAMES
 from fastcollate.blocks.joining import JoinedBlocks, joined
 from fastcollate.blocks.reading import built, parts_of
 from fastcollate.blocks.trees import joined_tree
 from fastcollate.build import build_batch
 from fastcollate.ops.normalize import LossNormalizers
-from fastcollate.ops.relayout import ROW_NAMES
 from fastcollate.option_types import ArrayType, ShardOptions
 from fastcollate.plan import stepping
 from fastcollate.plan.layouts import LayoutArgument, Tree, checked_layout

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from fastcollate.arguments import checked_count, counted, suggests_names
 from fastcollate.arrays import describe
+from fastcollate.batch_state import ROW_NAMES
 from fastcollate.blocks.sharing import BlockShare, check_share
 from fastcollate.blocks.storing import PART_BYTES, PLAIN, BlockTable, stored
 from fastcollate.builder import BatchBuilder
-from fastcollate.ops.relayout import ROW_NAMES
 from fastcollate.plan.merging import MergePlan, MergeRewards, Policy, check_merge_arguments
 
 COLUMNS = ("prompts", "responses", "sequences", "prompt_lens", *PLAIN, "fields", *ROW_NAMES)

@@ -54,6 +54,11 @@ def _drawn_tree(report: MergeReport) -> str:
     return markup.folded("the trajectory with the most breaks", text_block("\n".join(lines)))
 
 
+def text_page(content: object) -> str:
+    """Return text as a page."""
+    return markup.page(text_block(content))
+
+
 def text_block(content: object) -> str:
     """Return text as a block."""
     return markup.text("div", content, "tokens")
