@@ -45,7 +45,9 @@ def copied_on_the_host(batch):
     tensors = to_device.checked_tensors(batch._state)
     transfer = to_device.Transfer()
     target = torch.device("cpu")
-    moves = to_device.copied(tensors, to_device.slab_of(batch._state, tensors), target, False, transfer)
+    moves = to_device.copied(
+        tensors, to_device.slab_of(batch._state, tensors), target, False, transfer
+    )
     return batch._of(to_device.rebuild(batch._state, moves, transfer))
 
 
