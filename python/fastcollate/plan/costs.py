@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, asdict, dataclass, fields
 from functools import cached_property
 from numbers import Real
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,9 +19,6 @@ from fastcollate.plan.lengths import Integers, checked_lengths
 
 if TYPE_CHECKING:
     from fastcollate.plan.fitting import CostFit
-
-TERMS = ("per_token", "per_pair", "per_sequence", "per_bin")
-"""The terms of costs."""
 
 CostFunction: TypeAlias = Callable[[Integers], ArrayLike]
 """Maps lengths of rows in tokens, int64 (rows,), to costs of the same shape."""
@@ -69,6 +66,8 @@ class Costs:
     array([9. , 2.5])
     """
 
+    TERMS: ClassVar = ("per_token", "per_pair", "per_sequence", "per_bin")
+
     per_token: float = 0.0
     per_pair: float = 0.0
     per_sequence: float = 0.0
@@ -80,10 +79,10 @@ class Costs:
     chunk_share: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in TERMS:
+        for name in self.TERMS:
             object.__setattr__(self, name, _checked_cost(name, getattr(self, name)))
-        if not any(getattr(self, name) for name in TERMS):
-            raise ValueError(f"{', '.join(TERMS)} are all 0; pass one above 0")
+        if not any(getattr(self, name) for name in self.TERMS):
+            raise ValueError(f"{', '.join(self.TERMS)} are all 0; pass one above 0")
         shares = 0.0
         for name in ("window", "chunk"):
             if (size := getattr(self, name)) is None:
