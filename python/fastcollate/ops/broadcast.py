@@ -12,10 +12,10 @@ from fastcollate.arrays import (
     is_array,
     is_tensor,
     of_bits,
+    on_host,
     signed_like,
     to_tensor,
 )
-from fastcollate.ops.places import on_host
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Plan

@@ -10,14 +10,13 @@ import numpy as np
 
 from fastcollate._fastcollate import IGNORE_INDEX
 from fastcollate.arguments import checked_count, checked_int, counted
-from fastcollate.arrays import describe, is_array
+from fastcollate.arrays import describe, is_array, is_float, on_host
 from fastcollate.dtypes import labels_key
 from fastcollate.ingest.fields import LOGPROBS, LOSS_MASK, REWARDS
 from fastcollate.ops.findings import Finding, Findings
 from fastcollate.ops.loss_positions import targets
-from fastcollate.ops.places import RowPlaces, is_float, on_host
 from fastcollate.plan.packing import pack
-from fastcollate.plan.plan_tables import Spans
+from fastcollate.plan.plan_tables import PlanTables, Spans
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -69,7 +68,7 @@ class _Facts(NamedTuple):
     """A batch, with data that several checks share."""
 
     state: BatchState
-    places: RowPlaces
+    places: PlanTables
     ids: Integers
     """The token ids, flat."""
     is_real: NDArray[np.bool_]
@@ -83,7 +82,7 @@ class _Facts(NamedTuple):
 
     @classmethod
     def of(cls, state: BatchState) -> _Facts:
-        places = RowPlaces.of(state.plan)
+        places = PlanTables(state.plan)
         mask = on_host(state.data["loss_mask"]).reshape(-1)
         trained = np.flatnonzero(mask != 0)  # faster on booleans
         counts = places.responses.counts_in(trained, state.plan.num_rows)

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fastcollate.arrays import like_of, taken, zeros
-from fastcollate.ops.places import on_host
+from fastcollate.arrays import like_of, on_host, taken, zeros
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

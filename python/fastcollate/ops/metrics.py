@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fastcollate.ops.places import RowPlaces, on_host
+from fastcollate.arrays import on_host
 from fastcollate.plan.lengths import percentiles
+from fastcollate.plan.plan_tables import PlanTables
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Plan
@@ -33,7 +34,7 @@ def metrics_of(state: BatchState) -> dict[str, float]:
     # of it, and tensors of the device "meta" have no values.
     has_values = not getattr(state.data["input_ids"], "is_meta", False)
     if state.options is not None and state.options.cp is None and has_values:
-        spans = RowPlaces.of(plan).responses
+        spans = PlanTables(plan).responses
         places = np.flatnonzero(on_host(state.data["loss_mask"] != 0))
         trained = spans.counts_in(places, plan.num_rows)[is_real]
         training = {

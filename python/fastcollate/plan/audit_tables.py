@@ -97,7 +97,7 @@ class Rows(PlanTables):
         super().__init__(plan)
         size = math.prod(plan.leading_shape(of_sequence=False))
         self.response_grid = Grid(self.responses, size, plan.response_width, plan.is_packed)
-        self.stream_grid = Grid(self.read, plan.num_positions, plan.width, plan.is_packed)
+        self.stream_grid = Grid(self.tokens, plan.num_positions, plan.width, plan.is_packed)
 
     @property
     def response_offsets(self) -> Integers:
@@ -109,7 +109,7 @@ class Rows(PlanTables):
         """The row of each response token."""
         return np.repeat(np.arange(len(self.source)), self.response_lens)
 
-    def tokens(self, turn_offsets: Integers) -> Integers:
+    def sampled(self, turn_offsets: Integers) -> Integers:
         """Return the sampled token of each response token of the rows; -1 if none."""
         offsets = self.response_offsets
         turn, start, at, length, _ = self.pieces.T

@@ -5,14 +5,15 @@ Plan tables give the expected position of each token; arrays and the caller's tu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import IGNORE_INDEX
+from fastcollate.arguments import counted
 from fastcollate.arrays import describe, offsets_of, places_of, to_numpy
 from fastcollate.dtypes import labels_key
 from fastcollate.ops.model_inputs import positions
@@ -29,6 +30,7 @@ from fastcollate.plan.audit_tables import (
     Grid,
     Rows,
     Turns,
+    checked_turns,
     span_of,
     unpredicted_tokens,
 )
@@ -38,11 +40,62 @@ from fastcollate.plan.shard import Shard
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Merge
     from fastcollate.batch_state import BatchState
+    from fastcollate.plan.merging import MergePlan
+    from fastcollate.plan.step_plan import StepPlan
 
 Integers = NDArray[np.int64]
 
 
-def audit(
+Given: TypeAlias = tuple[Any, Any, Any, Any, Any]
+"""Prompts, responses, sequences, lengths of prompts and loss mask of turns, as passed."""
+
+
+def audit_step(plan: StepPlan, batches: Any, turns: Given, merge: MergePlan | None) -> Audit:
+    """See :meth:`fastcollate.planning.StepPlan.audit`."""
+    if not isinstance(batches, Iterable):
+        raise TypeError(
+            f"batches is {describe(batches)}; pass a list of the batches or shards of all ranks"
+        )
+    given = list(batches)
+    ranks = [(m, r) for m in range(plan.num_mini_batches) for r in range(plan.dp_size)]
+    if len(given) != len(ranks):
+        raise ValueError(
+            f"batches has {counted(len(given), 'item')}, but the plan has "
+            f"{counted(plan.num_mini_batches, 'mini-batch', 'mini-batches')} for "
+            f"{counted(plan.dp_size, 'rank')}; pass one item for every rank of every mini-batch, "
+            "in this order"
+        )
+    items, wheres, planned = [], [], []
+    for index, (item, rank) in enumerate(zip(given, ranks, strict=True)):
+        shard = plan.shard(*rank)
+        if not isinstance(item, (list, tuple)):
+            items.append(item)
+            wheres.append(Where(index, *rank))
+            planned.append(shard)
+            continue
+        items += item
+        wheres += [Where(index, *rank, part) for part in range(len(item))]
+        planned += _parts_of(shard, item)
+    merged = None if merge is None else merge._merge
+    return _audit(items, wheres, checked_turns(*turns), merged, planned, plan.row_lengths)
+
+
+def audit_merge(plan: MergePlan, batches: Any, turns: Given) -> Audit:
+    """See :meth:`fastcollate.planning.MergePlan.audit`."""
+    if not isinstance(batches, Iterable):
+        raise TypeError(f"batches is {describe(batches)}; pass a batch, or a list of batches")
+    items: list[Any] = [batches] if isinstance(batches, Mapping) else list(batches)
+    for index, item in enumerate(items):
+        if isinstance(item, Shard):
+            raise TypeError(
+                f"batches[{index}] is a Shard; pass it to the audit of its step plan, with "
+                "merge as this plan"
+            )
+    wheres = [Where(index) for index in range(len(items))]
+    return _audit(items, wheres, checked_turns(*turns), plan._merge)
+
+
+def _audit(
     items: Iterable[Any],
     wheres: Sequence[Where],
     turns: Turns | None,
@@ -87,7 +140,7 @@ def audit(
     return auditor.close()
 
 
-def parts_of(shard: Shard, parts: Sequence[Any]) -> list[Shard]:
+def _parts_of(shard: Shard, parts: Sequence[Any]) -> list[Shard]:
     """Return the expected rows of a shard's micro-batches; the last has all remaining ones."""
     sizes = [
         len(part) if isinstance(part, Shard) else part.plan.num_rows
@@ -132,7 +185,7 @@ class _Auditor(Ledger):
         if expected is not None:
             self._check_rows(index, rows, expected)
         responses, streams = rows.response_grid, rows.stream_grid
-        tokens = rows.tokens(self.offsets)
+        tokens = rows.sampled(self.offsets)
         weights = to_numpy(state.data["loss_mask"]).reshape(-1)
         self._open(responses.size, responses.width)
         held = self._check_weights(index, state, rows, responses, streams, tokens, weights)

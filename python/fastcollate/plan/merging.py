@@ -18,7 +18,6 @@ from fastcollate.arrays import describe
 from fastcollate.ingest.fields import LOSS_MASK, Field, Rows, given_along
 from fastcollate.ingest.tokens import checked_tokens
 from fastcollate.plan.grouping import shown, starts_of
-from fastcollate.plan.shard import Shard
 from fastcollate.plan.trajectories import checked_trajectories
 
 if TYPE_CHECKING:
@@ -168,21 +167,10 @@ class MergePlan:
         ValueError, TypeError, MissingPlanError
             As in :meth:`StepPlan.audit`.
         """
-        from fastcollate.plan.audit_report import Where
-        from fastcollate.plan.audit_tables import checked_turns
-        from fastcollate.plan.auditing import audit
+        from fastcollate.plan.auditing import audit_merge
 
-        if not isinstance(batches, Iterable):
-            raise TypeError(f"batches is {describe(batches)}; pass a batch, or a list of batches")
-        items: list[Any] = [batches] if isinstance(batches, Mapping) else list(batches)
-        for index, item in enumerate(items):
-            if isinstance(item, Shard):
-                raise TypeError(
-                    f"batches[{index}] is a Shard; pass it to the audit of its step plan, with "
-                    "merge as this plan"
-                )
-        turns = checked_turns(prompts, responses, sequences, prompt_lens, loss_mask)
-        return audit(items, [Where(index) for index in range(len(items))], turns, self._merge)
+        turns = prompts, responses, sequences, prompt_lens, loss_mask
+        return audit_merge(self, batches, turns)
 
     def to_dict(self) -> dict[str, NDArray[np.int64]]:
         """Return the plan's tables, all int64.

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+from fastcollate.arrays import offsets_of
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Plan
@@ -112,12 +115,15 @@ class PlanTables:
         start in the row's response, number of tokens, and 1 if they train.
     turn_response_lens : int64 (turns,)
         Response tokens of each turn.
-    read : Spans
-        The rows' tokens in sequence-aligned outputs; in a tree they overlap.
+    tokens : Spans
+        The rows' tokens in sequence-aligned outputs. In a tree they overlap.
     written : Spans
-        The same, but each position belongs only to the row that it is written for.
+        The same, but each position belongs only to the row that it is written for. Rows without a
+        position of their own have an empty span.
     responses : Spans
         The values of their response tokens in response-aligned outputs.
+    width : int
+        Width of sequence-aligned outputs; jagged ones count as one row.
     """
 
     def __init__(self, plan: Plan) -> None:
@@ -129,9 +135,17 @@ class PlanTables:
         self.piece_counts: Integers = np.diff(tables["piece_offsets"])
         self.pieces: Integers = tables["pieces"]
         self.turn_response_lens: Integers = tables["turn_response_lens"]
-        self.read = _spans(plan.read_segments(), plan.width)
+        self.width = plan.width
+        self.tokens = _spans(plan.read_segments(), plan.width).nonempty()
         self.written = _spans(tables["sequence_segments"], plan.width)
-        self.responses = _spans(tables["response_segments"], plan.response_width)
+        self.responses = _spans(tables["response_segments"], plan.response_width).nonempty()
+
+    @cached_property
+    def streams(self) -> Spans:
+        """The values of the rows' tokens where each row has its own positions, as in trees."""
+        lens = self.prompt_lens + self.response_lens
+        rows = np.arange(len(lens))
+        return Spans(rows, np.zeros_like(rows), lens, offsets_of(lens)[:-1])
 
     def last_sampled(self) -> Integers:
         """Return the index of each row's last sampled token in its response; 0 if none."""

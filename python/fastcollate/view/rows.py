@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from fastcollate.arguments import checked_index, counted
-from fastcollate.arrays import flattened, offsets_of, taken
-from fastcollate.ops.places import RowPlaces, on_host
+from fastcollate.arrays import flattened, offsets_of, on_host, taken
+from fastcollate.plan.plan_tables import PlanTables
 from fastcollate.view.styles import Kind
 from fastcollate.view.tokens import NO_BREAK, Decoder, readable, shortened
 
@@ -116,7 +116,7 @@ class _Rows:
         self.state = state
         self.decoder = decoder
         self.plan = state.plan
-        self.places = RowPlaces.of(self.plan)
+        self.places = PlanTables(self.plan)
         self.lens = self.places.prompt_lens + self.places.response_lens
         self.fold = fold
         self.per_token, self.per_row = _checked_fields(state, fields)
