@@ -11,7 +11,7 @@ from fastcollate.arguments import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fastcollate.plan.merge_report import Break
+    from fastcollate.plan.breaks import Break
 
 
 MOST_LEVELS = 10

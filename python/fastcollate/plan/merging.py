@@ -22,7 +22,8 @@ from fastcollate.plan.trajectories import checked_trajectories
 
 if TYPE_CHECKING:
     from fastcollate.plan.audit_report import Audit
-    from fastcollate.plan.merge_report import MergeReport, Tokenizer
+    from fastcollate.plan.breaks import Tokenizer
+    from fastcollate.plan.merge_report import MergeReport
 
 logger = logging.getLogger(__name__)
 
