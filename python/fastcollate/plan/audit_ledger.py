@@ -91,7 +91,7 @@ class Ledger:
         """Add findings of sampled tokens at response positions."""
         turns = np.searchsorted(self.offsets, tokens, side="right") - 1
         positions = tokens - self.offsets[turns]
-        self._find_runs(kind, index, turns, positions, places, width, found, expected)
+        self._find_places(kind, index, places, width, found, expected, turns, positions)
 
     def _find_places(
         self,
@@ -101,37 +101,10 @@ class Ledger:
         width: int,
         found: NDArray[Any] | None = None,
         expected: NDArray[Any] | None = None,
+        turns: Integers | None = None,
+        positions: Integers | None = None,
     ) -> None:
-        """Add findings of positions without a token."""
-        self._find_runs(kind, index, None, None, places, width, found, expected)
-
-    def _find_ids(
-        self,
-        index: int,
-        part: str,
-        turns: Integers,
-        positions: Integers,
-        places: Integers,
-        width: int,
-        found: NDArray[Any],
-        expected: NDArray[Any],
-    ) -> None:
-        """Add findings of ids that differ from those of turns."""
-        kind = "altered" if part == "response" else "altered prompt"
-        self._find_runs(kind, index, turns, positions, places, width, found, expected)
-
-    def _find_runs(
-        self,
-        kind: str,
-        index: int,
-        turns: Integers | None,
-        positions: Integers | None,
-        places: Integers,
-        width: int,
-        found: NDArray[Any] | None = None,
-        expected: NDArray[Any] | None = None,
-    ) -> None:
-        """Join consecutive findings, and add them."""
+        """Add findings at positions, consecutive ones joined; of tokens, if they have turns."""
         if len(places) == 0:
             return
         width = max(width, 1)

@@ -183,7 +183,10 @@ class _Auditor(Ledger):
                 "these turns"
             )
         if expected is not None:
-            self._check_rows(index, rows, expected)
+            source = rows.source
+            if self.merge is not None and len(source) > 0:
+                source = np.where(source < 0, -1, self.merge.turn_rows[source])
+            self._check_rows(index, source, rows.is_padding, expected)
         responses, streams = rows.response_grid, rows.stream_grid
         tokens = rows.sampled(self.offsets)
         weights = to_numpy(state.data["loss_mask"]).reshape(-1)
@@ -200,15 +203,14 @@ class _Auditor(Ledger):
         if state.plan.is_tree:
             self._check_tree(index, state, rows, responses, streams, tokens)
 
-    def _check_rows(self, index: int, rows: Rows, expected: Shard) -> None:
-        """Compare the rows of a batch with those of the plan."""
-        found = rows.source
-        if self.merge is not None and len(found) > 0:
-            found = np.where(found < 0, -1, self.merge.turn_rows[found])
+    def _check_rows(
+        self, index: int, found: Integers, is_padding: NDArray[np.bool_], expected: Shard
+    ) -> None:
+        """Compare the rows of a batch or shard with those of the plan."""
         if len(found) != len(expected):
             self._find("rows", index, found=len(found), expected=len(expected))
             return
-        wrong = (found != expected.rows) | (rows.is_padding != expected.is_padding)
+        wrong = (found != expected.rows) | (is_padding != expected.is_padding)
         for row in np.flatnonzero(wrong).tolist():
             planned = int(expected.rows[row])
             self._find("rows", index, row=row, found=int(found[row]), expected=planned)
@@ -332,10 +334,10 @@ class _Auditor(Ledger):
         row, start, length = (x[is_of_turn] for x in (grid.row, grid.start, grid.length))
         dst, source = grid.dst[is_of_turn], rows.source[row]
         in_prompt = np.clip(prompts.lengths[source] - start, 0, length)
-        for part, spans, begin, skip, count in (
-            ("prompt", prompts, start, 0 * length, in_prompt),
+        for kind, spans, begin, skip, count in (
+            ("altered prompt", prompts, start, 0 * length, in_prompt),
             (
-                "response",
+                "altered",
                 responses,
                 np.maximum(start - prompts.lengths[source], 0),
                 in_prompt,
@@ -348,10 +350,9 @@ class _Auditor(Ledger):
                 wrong = np.flatnonzero(found != expected)
                 segment = np.searchsorted(np.cumsum(count), wrong, side="right")
                 within = wrong - offsets_of(count)[segment]
-                place = dst[segment] + skip[segment] + within
-                self._find_ids(
-                    *(index, part, source[segment], begin[segment] + within, place, grid.width),
-                    *(found[wrong], expected[wrong]),
+                self._find_places(
+                    *(kind, index, dst[segment] + skip[segment] + within, grid.width),
+                    *(found[wrong], expected[wrong], source[segment], begin[segment] + within),
                 )
         if self.merge is None:
             return
@@ -363,9 +364,9 @@ class _Auditor(Ledger):
         position = token - self.offsets[turn]
         found, expected = ids[place], responses.values[responses.starts[turn] + position]
         wrong = (found != expected) & (turn != rows.source[rows.of_responses[known]])
-        self._find_ids(
-            *(index, "response", turn[wrong], position[wrong], place[wrong], grid.width),
-            *(found[wrong], expected[wrong]),
+        self._find_places(
+            *("altered", index, place[wrong], grid.width),
+            *(found[wrong], expected[wrong], turn[wrong], position[wrong]),
         )
 
     def _check_labels(
@@ -436,7 +437,7 @@ class _Auditor(Ledger):
         """Count the tokens that a batch of a shard will train."""
         assert row_lengths is not None
         if expected is not None:
-            self._check_shard(index, shard, expected)
+            self._check_rows(index, shard.rows, shard.is_padding, expected)
         rows = shard.rows[~shard.is_padding]
         slots = np.flatnonzero(~shard.is_padding)
         known = (rows >= 0) & (rows < len(row_lengths))
@@ -459,13 +460,3 @@ class _Auditor(Ledger):
         self.reasons[first] = UNPREDICTED
         copies = shard.rows[shard.is_padding]
         self.padding_tokens += int(row_lengths[copies[copies >= 0], 1].sum())
-
-    def _check_shard(self, index: int, shard: Shard, expected: Shard) -> None:
-        """Compare the rows of a shard with those of the plan."""
-        if len(shard) != len(expected):
-            self._find("rows", index, found=len(shard), expected=len(expected))
-            return
-        wrong = (shard.rows != expected.rows) | (shard.is_padding != expected.is_padding)
-        for row in np.flatnonzero(wrong).tolist():
-            found, planned = int(shard.rows[row]), int(expected.rows[row])
-            self._find("rows", index, row=row, found=found, expected=planned)
