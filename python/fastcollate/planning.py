@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from fastcollate.ops.drop_padding import drop_padding
     from fastcollate.ops.last_step import broadcast_last_step
     from fastcollate.plan.fitting import StepTimer
-    from fastcollate.plan.forecast import compare_plans
+    from fastcollate.plan.forecasting import compare_plans
     from fastcollate.plan.partitioning import MicroBatches, micro_batches, partition
     from fastcollate.plan.prompt_boundaries import prompt_boundaries
     from fastcollate.plan.sharing import prefix_tree
@@ -82,7 +82,7 @@ _ON_USE = {
     "StepPlan": "plan.step_plan",
     "StepTimer": "plan.fitting",
     "broadcast_last_step": "ops.last_step",
-    "compare_plans": "plan.forecast",
+    "compare_plans": "plan.forecasting",
     "drop_padding": "ops.drop_padding",
     "micro_batches": "plan.partitioning",
     "partition": "plan.partitioning",

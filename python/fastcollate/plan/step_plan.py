@@ -394,7 +394,7 @@ class StepPlan(Table):
         >>> plan.forecast(fc.planning.Costs(per_token=1.0))
         Forecast: 1 mini-batch in 10, of which ranks wait 20.0%; no plan takes less than 8
         """
-        from fastcollate.plan.forecast import forecast_step
+        from fastcollate.plan.forecasting import forecast_step
 
         return forecast_step(self, costs, sync, micro_batches, computes_padding, tree)
 

@@ -193,7 +193,7 @@ class TreeBins(Table):
             `costs` are not :class:`Costs`; `sync` is unknown; or `dp_size` does not divide the
             number of bins.
         """
-        from fastcollate.plan.forecast import forecast_tree
+        from fastcollate.plan.forecasting import forecast_tree
 
         return forecast_tree(self, costs, dp_size, sync, tree)
 
