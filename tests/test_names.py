@@ -265,3 +265,11 @@ def test_every_layout_and_cost_has_a_name_that_the_core_reads():
     assert set(get_args(by_name)) == set(_fastcollate.LAYOUTS)
     for layout in layouts.BY_NAME.values():
         assert layout.spec.name == layout.name
+
+
+def test_errors_of_inherited_methods_name_the_public_class():
+    batch = fc.build_batch(**SMALL)
+    with pytest.raises(TypeError, match=r"^Batch\.gather has no argument 'alignment'; pass"):
+        batch.gather(alignment="response")
+    with pytest.raises(TypeError, match=r"^Batch has no argument 'plan'; pass some of data"):
+        fc.Batch({}, plan=batch.plan)

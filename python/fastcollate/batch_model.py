@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
-from fastcollate.arguments import suggests_names
 from fastcollate.batch_mapping import Array, BatchMapping
 from fastcollate.batch_state import missing_plan
 from fastcollate.ops.attention import (
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from fastcollate.plan.step_plan import StepPlan
 
 
-@suggests_names
 class ModelBatch(BatchMapping[Array]):
     """The operations of :class:`fastcollate.Batch` before and after a model."""
 
