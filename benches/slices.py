@@ -120,7 +120,7 @@ def of_rank(captured: int, tokens: int) -> list[slice]:
 
 def cut(whole: fc.Batch) -> tuple[np.ndarray, np.ndarray]:
     """Copy the rank's part of a whole batch's routes and their mask."""
-    part = fc.parallel.cp_split(whole, CP, CP_RANK)
+    part = whole.cp_split(CP, CP_RANK)
     return part["routes"][:, :, STAGE.start : STAGE.stop].copy(), part["router_padding_mask"]
 
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import fastcollate as fc
-from fastcollate.ops.normalize import loss_normalizers, normalized
 from fastcollate.testing.reference import (
     assert_same,
     broadcast_last_step_loops,
@@ -19,6 +18,8 @@ from fastcollate.testing.reference import (
     loss_normalizers_loops,
     normalize_loops,
 )
+
+normalized, loss_normalizers = fc.Batch.normalize, fc.Batch.loss_normalizers
 
 BOUNDARIES = ["mini_batch", "batch", "prompt"]
 DTYPES = ["float16", "float32", "float64"]
@@ -375,7 +376,7 @@ def test_nothing_is_divided_by_zero(array_type):
     for per in BOUNDARIES:
         assert not to_numpy(normalized(batch, x, PLAN, per)).any()
     found = loss_normalizers(batch, PLAN)
-    assert type(found) is fc.planning.LossNormalizers
+    assert type(found)._fields == ("tokens", "rows")
     assert found.tokens.tolist() == [1, 1]
     assert found.rows.tolist() == [3, 2]
     # A mini-batch that is all padding.
@@ -509,21 +510,14 @@ def test_normalising_equals_the_loops(drawn, layout, data, array_type):
     assert (found.tokens.tolist(), found.rows.tolist()) == (tokens, rows)
 
 
-class Flagged(fc.Batch):
-    """A batch of a plan, with its plan."""
-
-    __slots__ = ("is_padding",)
-
-
 def test_without_padding_a_batch_of_a_plan_is_known_by_its_flags():
     plan = plan_of([1, 2, 0], [False] * 3, [0, 1, 3], [0, 3], [[1, 1], [1, 1], [1, 1]])
     masks = [[1.0], [0.0], [0.5]]
     in_order = batch_of([(1, 1)] * 3, loss_mask=masks)
     assert loss_normalizers(in_order, plan).tokens.tolist() == [1, 1.5]
-    flagged = Flagged(in_order)
-    flagged.is_padding = [False] * 3
+    flagged = in_order._replace(is_padding=[False] * 3)
     assert loss_normalizers(flagged, plan).tokens.tolist() == [1, 0.5]
-    flagged.is_padding = [False, True, False]
+    flagged = in_order._replace(is_padding=[False, True, False])
     refuses(ValueError, r"is_padding\[1\] is True in the batch", loss_normalizers, flagged, plan)
 
 

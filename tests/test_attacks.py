@@ -192,7 +192,7 @@ def test_batches_that_are_no_batches():
         _ = fc.Batch.__new__(fc.Batch).input_ids
     assert "1  int" in repr(fc.Batch({1: 2}))
     assert "1" in dir(fc.Batch({1: 2}))
-    assert fc.Batch({}, build().plan).prompt_lens.tolist() == [2, 1, 3]
+    assert fc.Batch({})._replace(made_by=build().plan).prompt_lens.tolist() == [2, 1, 3]
 
 
 ROW_TABLES = ("source", "prompt_lens", "response_lens", "is_padding")

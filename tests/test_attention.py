@@ -277,7 +277,7 @@ def test_memory_that_there_is_not():
 @NEEDS_TORCH
 def test_a_part_of_a_batch_has_no_mask():
     batch = built([(2, 6)], fc.Packed.single_row(multiple_of=4), "torch")
-    part = fc.parallel.cp_split(batch, 2, 0)
+    part = batch.cp_split(2, 0)
     for call in part.dense_mask, part.block_mask, part.attention_ranges, part.loss_positions:
         with pytest.raises(ValueError, match="chunks of context-parallel rank 0 of 2 alone"):
             call()

@@ -436,7 +436,7 @@ def test_tokens_without_a_place():
     for key in ("input_ids", "attention_mask", "loss_mask"):
         step.batches[0][key][0, -1] = 0
     plan = fc.planning.Plan.from_dict(tables)
-    step.batches[0] = step.batches[0]._replace(_plan_or_call=plan)
+    step.batches[0] = step.batches[0]._replace(made_by=plan)
     audit = step.audit()
     assert audit.ok, audit
     assert audit.counts == {"trained": 22, "cut": 1}

@@ -161,7 +161,7 @@ def test_plan_of_broken_tables(batch, value):
             continue
         assert isinstance(value, int)
         assert value >= 0
-        assert fc.Batch(batch, plan).metrics["batch/rows"] == 2
+        assert fc.Batch(batch)._replace(made_by=plan).metrics["batch/rows"] == 2
         assert pickle.loads(pickle.dumps(plan)) == plan
 
 

@@ -55,11 +55,11 @@ def cases(draw, array_type):
 @given(drawn=st.data())
 def test_equals_the_loops(drawn, array_type):
     batch, keys, cp_size = drawn.draw(cases(array_type))
-    parts = [fc.parallel.cp_split(batch, cp_size, rank) for rank in range(cp_size)]
+    parts = [batch.cp_split(cp_size, rank) for rank in range(cp_size)]
     for rank, part in enumerate(parts):
         assert_same(part, cp_split_loops(batch, keys, cp_size, rank))
     for key in keys:
-        found = fc.parallel.cp_merge([part[key] for part in parts], batch)
+        found = batch.cp_merge([part[key] for part in parts])
         assert_same({key: found}, {key: batch[key]})
 
 
@@ -76,7 +76,7 @@ def test_parts_are_built_alone(drawn, array_type):
         return
     for rank in range(cp_size):
         part = fc.build_batch(**drawn, cp=(cp_size, rank))
-        expected = fc.parallel.cp_split(batch, cp_size, rank)
+        expected = batch.cp_split(cp_size, rank)
         assert_same(part, expected)
         assert part.plan == batch.plan == expected.plan
         assert part.uids == batch.uids == expected.uids
@@ -93,7 +93,7 @@ def test_outputs_of_a_model_are_merged(drawn, array_type):
     dtype = drawn.draw(st.sampled_from(DTYPES))
     shape = (rows, width // cp_size, *trailing)
     values = [(rng.standard_normal(shape) * 100).astype(dtype) for _ in range(cp_size)]
-    found = fc.parallel.cp_merge([like(value, array_type) for value in values], batch)
+    found = batch.cp_merge([like(value, array_type) for value in values])
     assert_same({"x": found}, {"x": cp_merge_loops(values, batch)})
 
 
@@ -118,7 +118,7 @@ def test_written_out(array_type):
         [1, 2, 3, 4, 5, 6, 0, 0, 8, 9, 11, 0],
         [7, 10, 0, 0, *[0] * 8],
     ]
-    first, second = (fc.parallel.cp_split(batch, 2, rank) for rank in range(2))
+    first, second = (batch.cp_split(2, rank) for rank in range(2))
     assert first.input_ids.tolist() == [[1, 2, 0, 0, 8, 0], [7, 0, 0, 0, 0, 0]]
     assert second.input_ids.tolist() == [[3, 4, 5, 6, 9, 11], [10, 0, 0, 0, 0, 0]]
     assert first.position_ids.tolist() == [[0, 1, 6, 7, 0, 3], [0, 3, 0, 1, 6, 7]]
@@ -142,13 +142,8 @@ def test_padding_is_cut(padding_as, expected, array_type):
     batch = small(array_type, layout=fc.Packed(plan=PLAN, padding_as=padding_as))
     batch.input_ids[1, 2:] = like(np.arange(10), array_type)
     columns = cp_columns_loops(batch, 2, 0)[1]
-    assert (
-        fc.parallel.cp_split(batch, 2, 0).input_ids[1].tolist()
-        == batch.input_ids[1, columns].tolist()
-    )
-    whole = fc.parallel.cp_merge(
-        [fc.parallel.cp_split(batch, 2, rank).input_ids for rank in range(2)], batch
-    )
+    assert batch.cp_split(2, 0).input_ids[1].tolist() == batch.input_ids[1, columns].tolist()
+    whole = batch.cp_merge([batch.cp_split(2, rank).input_ids for rank in range(2)])
     assert whole.tolist() == batch.input_ids.tolist()
     if padding_as != "last_segment":
         assert columns == [0, 3, 4, 5, 10, 11]
@@ -162,36 +157,36 @@ def test_values_per_row_are_not_cut(array_type):
     inputs = {"prompts": [[1] * 5] * 2, "responses": [[2] * 7] * 2, "layout": fc.Packed(12)}
     batch = small(array_type, **inputs, fields={"x": fc.PerRow(table)})
     assert batch.x.shape == batch.input_ids.shape
-    part = fc.parallel.cp_split(batch, 3, 1)
+    part = batch.cp_split(3, 1)
     assert part.input_ids.shape == (2, 4)
     assert part.x is batch.x
 
 
 def test_one_rank_has_everything(array_type):
     batch = small(array_type, layout=fc.Packed(7))  # odd places
-    part = fc.parallel.cp_split(batch, 1, 0)
+    part = batch.cp_split(1, 0)
     assert_same(part, batch)
-    assert_same({"x": fc.parallel.cp_merge([part.input_ids], batch)}, {"x": batch.input_ids})
+    assert_same({"x": batch.cp_merge([part.input_ids])}, {"x": batch.input_ids})
 
 
 def test_a_part_has_the_plan_of_the_whole(array_type):
     batch = small(array_type, uids=list("abc"))
     parts = [small(array_type, uids=list("abc"), cp=(2, rank)) for rank in range(2)]
-    for part in (fc.parallel.cp_split(batch, 2, 1), parts[1]):
+    for part in (batch.cp_split(2, 1), parts[1]):
         assert type(part) is fc.Batch
         again = pickle.loads(pickle.dumps(part))
         assert_same(again, part)
         assert again.plan == part.plan == batch.plan
         assert part.uids == again.uids == list("abc")
         assert repr(part).splitlines()[0] == repr(batch).splitlines()[0]
-        merged = fc.parallel.cp_merge([part.input_ids for part in parts], part)
+        merged = part.cp_merge([part.input_ids for part in parts])
         assert_same({"x": merged}, {"x": batch.input_ids})
         assert part.gather(merged, of="response").to_list() == [[4, 5, 6], [10], [11]]
         with pytest.raises(ValueError, match=r"x has shape \(2, 6\)"):
             part.gather(part.input_ids, of="response")
         plan = fc.plan_step(small(array_type))
         for call in (
-            lambda part: fc.parallel.cp_split(part, 2, 0),
+            lambda part: part.cp_split(2, 0),
             lambda part: part.to_layout("left"),
             lambda part: part.broadcast(like(np.ones(3), array_type)),
             lambda part, plan=plan: part.loss_normalizers(plan),
@@ -207,13 +202,13 @@ def test_a_part_has_the_plan_of_the_whole(array_type):
 
 def test_after_pickling(array_type):
     batch = pickle.loads(pickle.dumps(small(array_type)))
-    assert_same(fc.parallel.cp_split(batch, 2, 0), fc.parallel.cp_split(small(array_type), 2, 0))
+    assert_same(batch.cp_split(2, 0), small(array_type).cp_split(2, 0))
 
 
 def test_the_batch_stays_as_it_is(array_type):
     batch = small(array_type)
     for rank in range(2):
-        part = fc.parallel.cp_split(batch, 2, rank)
+        part = batch.cp_split(2, rank)
         part.input_ids[...] = -1
     assert_same(batch, small(array_type))
 
@@ -253,8 +248,8 @@ def test_a_model_of_tokens_computes_the_same(shift, cp_size):
     def loss_of(part):
         return (values_of(part) * part.rewards * part.loss_mask).sum()
 
-    parts = [fc.parallel.cp_split(batch, cp_size, rank) for rank in range(cp_size)]
-    merged = fc.parallel.cp_merge([values_of(part) for part in parts], batch)
+    parts = [batch.cp_split(cp_size, rank) for rank in range(cp_size)]
+    merged = batch.cp_merge([values_of(part) for part in parts])
     torch.testing.assert_close(merged, values_of(batch), rtol=0, atol=1e-12)
     expected = torch.autograd.grad(loss_of(batch), parameters)
     by_parts = torch.autograd.grad(sum(map(loss_of, parts)), parameters)
@@ -288,8 +283,8 @@ def test_attention_over_all_ranks_computes_the_same(padding_as):
             query[queries.input_ids], key[ids[:, 0]], value[ids[:, 0]], attn_mask=visible
         )
 
-    parts = [fc.parallel.cp_split(batch, 2, rank) for rank in range(2)]
-    merged = fc.parallel.cp_merge([attended(part, parts) for part in parts], batch)
+    parts = [batch.cp_split(2, rank) for rank in range(2)]
+    merged = batch.cp_merge([attended(part, parts) for part in parts])
     expected = attended(batch, [batch])
     is_real = batch.sequence_ids >= 0
     torch.testing.assert_close(merged[is_real], expected[is_real], rtol=0, atol=1e-12)
@@ -301,7 +296,7 @@ def test_gradients():
 
     batch = small("torch")
     parts = [torch.randn(2, 6, 2, dtype=torch.float64, requires_grad=True) for _ in range(2)]
-    assert torch.autograd.gradcheck(lambda *parts: fc.parallel.cp_merge(parts, batch), parts)
+    assert torch.autograd.gradcheck(lambda *parts: batch.cp_merge(parts), parts)
 
 
 @pytest.mark.parametrize("padding", ["zero", "one", "repeat_last"])
@@ -317,7 +312,7 @@ def test_positions_of_padding(padding, size):
         batch = fc.build_batch(**options)
         for rank in range(size):
             part = fc.build_batch(**options, cp=(size, rank))
-            assert_same(part, fc.parallel.cp_split(batch, size, rank))
+            assert_same(part, batch.cp_split(size, rank))
 
 
 def test_a_part_of_many_positions():
@@ -337,7 +332,7 @@ def test_a_part_of_many_positions():
     batch = fc.build_batch(**columns)
     for rank in range(4):
         part = fc.build_batch(**columns, cp=(4, rank))
-        assert_same(part, fc.parallel.cp_split(batch, 4, rank))
+        assert_same(part, batch.cp_split(4, rank))
 
 
 def bytes_of(batch):
@@ -351,7 +346,7 @@ def test_a_part_takes_its_share_of_the_memory(size):
     whole = bytes_of(fc.build_batch(**columns))
     part = fc.build_batch(**columns, cp=(size, 1))
     assert abs(bytes_of(part) * size / whole - 1) < 0.05
-    assert part._owner is not None
+    assert part._state.owner is not None
 
 
 def test_shards_of_a_step_are_cut():
@@ -365,7 +360,7 @@ def test_shards_of_a_step_are_cut():
                 whole = fc.build_batch(**columns, shard=one)
                 for cp_rank in range(2):
                     part = fc.build_batch(**columns, shard=one, cp=(2, cp_rank))
-                    assert_same(part, fc.parallel.cp_split(whole, 2, cp_rank))
+                    assert_same(part, whole.cp_split(2, cp_rank))
                     assert part.is_padding == whole.is_padding
 
 
@@ -392,18 +387,15 @@ def test_shards_of_a_step_are_cut():
 )
 def test_splits_that_cannot_be(cp_size, cp_rank, exception, message):
     with pytest.raises(exception, match=message):
-        fc.parallel.cp_split(small(), cp_size, cp_rank)
+        small().cp_split(cp_size, cp_rank)
 
 
 def test_other_layouts():
     left = fc.build_batch([[1]], [[2]], pad_token_id=0, array_type="numpy")
     with pytest.raises(ValueError, match=r"layout='left'.*layout=fc.Packed"):
-        fc.parallel.cp_split(left, 2, 0)
+        left.cp_split(2, 0)
     with pytest.raises(ValueError, match="layout='left'"):
-        fc.parallel.cp_merge([left.input_ids], left)
-    for other in (dict(small()), None):
-        with pytest.raises(TypeError, match="pass a Batch"):
-            fc.parallel.cp_split(other, 2, 0)
+        left.cp_merge([left.input_ids])
 
 
 def test_parts_that_cannot_be(array_type):
@@ -424,7 +416,7 @@ def test_parts_that_cannot_be(array_type):
         ([zeros(2, 4)] * 3, ValueError, "multiple_of=6"),
     ]:
         with pytest.raises(exception, match=message):
-            fc.parallel.cp_merge(parts, batch)
+            batch.cp_merge(parts)
 
 
 @NEEDS_TORCH
@@ -432,7 +424,7 @@ def test_arrays_and_tensors_together():
     import torch
 
     with pytest.raises(TypeError, match=r"parts\[1\]"):
-        fc.parallel.cp_merge([np.zeros((2, 6)), torch.zeros(2, 6)], small())
+        small().cp_merge([np.zeros((2, 6)), torch.zeros(2, 6)])
 
 
 @pytest.mark.parametrize(

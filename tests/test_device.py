@@ -42,11 +42,13 @@ def build(**options):
 
 def copied_on_the_host(batch):
     """Copy a batch as `Batch.to` does, with the host as the device."""
-    tensors = to_device.checked_tensors(batch)
+    tensors = to_device.checked_tensors(batch._state)
     transfer = to_device.Transfer()
     target = torch.device("cpu")
-    moves = to_device.copied(tensors, to_device.slab_of(batch, tensors), target, False, transfer)
-    return to_device.rebuilt(batch, moves, transfer)
+    moves = to_device.copied(
+        tensors, to_device.slab_of(batch._state, tensors), target, False, transfer
+    )
+    return batch._of(to_device.rebuild(batch._state, moves, transfer))
 
 
 def storages(batch):
@@ -191,7 +193,7 @@ def test_batches_that_lie_in_pieces():
     for other in (pickle.loads(pickle.dumps(batch)), fc.Batch(dict(batch))):
         again = copied_on_the_host(other)
         assert_same(again, batch)
-        assert again._handover["handover/copies"] == 1  # they are small
+        assert again._state.transfer["handover/copies"] == 1  # they are small
     large = fc.build_batch([[1] * 20_000] * 2, [[2]] * 2, pad_token_id=0)
     again = copied_on_the_host(pickle.loads(pickle.dumps(large)))
     assert_same(again, large)
@@ -250,7 +252,7 @@ def test_a_batch_is_in_use_while_it_is_copied():
     """Its memory does not go back to the pool in the meantime."""
     pool = fc.memory.BufferPool(1 << 20)
     batch = build(pool=pool)
-    slab = to_device.slab_of(batch, to_device.checked_tensors(batch))
+    slab = to_device.slab_of(batch._state, to_device.checked_tensors(batch._state))
     del batch
     assert pool.idle_bytes == 0
     del slab

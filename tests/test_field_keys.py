@@ -107,10 +107,10 @@ def test_on_a_device():
     fields = {"attention_mask": mask(), "own": mask()}
     jagged = fc.build_batch(**ROWS, fields=fields, layout="jagged")
     with pytest.raises(ValueError, match=r"the batch's own and fields.'attention_mask'"):
-        fc.memory.pad_on_device(jagged, "left")
+        jagged.pad_on_device("left")
     del fields["attention_mask"]
     jagged = fc.build_batch(**ROWS, fields=fields, layout="jagged")
-    padded = fc.memory.pad_on_device(jagged, "left", dtypes={"own": "uint8"})
+    padded = jagged.pad_on_device("left", dtypes={"own": "uint8"})
     fields = {"own": fc.Field(MASKS, align="sequence", dtype="uint8")}
     assert_same(padded, fc.build_batch(**ROWS, fields=fields))
 

@@ -43,7 +43,7 @@ def test_a_batch(layout, array_type):
 def test_a_batch_that_knows_little():
     layout = fc.Packed(capacity=8, multiple_of=4)
     batch = fc.build_batch([[1, 2]], [[3, 4]], pad_token_id=0, layout=layout, array_type="numpy")
-    for part in (fc.Batch(batch), fc.Batch({}), fc.parallel.cp_split(batch, 2, 0)):
+    for part in (fc.Batch(batch), fc.Batch({}), batch.cp_split(2, 0)):
         assert repr(part).splitlines()[0] in words(part)
         assert all(key in words(part) for key in part)
     assert "<b>" not in fc.Batch({"<b>": 1})._repr_html_()

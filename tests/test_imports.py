@@ -1,8 +1,13 @@
 """Modules form layers: none imports, even by way of others, one that imports it."""
 
 import ast
+import re
+import subprocess
+import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
+
+import pytest
 
 import fastcollate as fc
 
@@ -15,14 +20,14 @@ def name_of(path):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imported(tree):
-    """Return the imports of a module and of its functions, except those for type checkers."""
+def imported(tree, for_types=False):
+    """Return the imports of a module and of its functions; those for type checkers if asked."""
     for node in ast.iter_child_nodes(tree):
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) and not for_types:
             continue
         if isinstance(node, ast.ImportFrom):
             yield from [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        yield from imported(node)
+        yield from imported(node, for_types)
 
 
 def test_no_module_imports_itself_by_way_of_others():
@@ -38,9 +43,32 @@ def test_no_module_imports_itself_by_way_of_others():
     assert list(TopologicalSorter(graph).static_order())  # raises CycleError
 
 
-def test_plans_know_no_batch():
-    for path in (ROOT / "plan").glob("*.py"):
-        modules = set(imported(ast.parse(path.read_text())))
-        assert not modules & {"fastcollate.batch", "fastcollate.core_call", "fastcollate.build"}, (
-            path
-        )
+CALLS = {f"fastcollate.{name}" for name in ("build", "builder", "collator")}
+BATCHES = {f"fastcollate.{name}" for name in ("batch", "batch_mapping", "batch_model")}
+
+
+@pytest.mark.parametrize("folder", ["ingest", "plan", "ops", "handover", "view"])
+def test_operations_know_no_batch(folder):
+    """They take its plan, its arrays or its state; annotations count."""
+    for path in (ROOT / folder).glob("*.py"):
+        modules = set(imported(ast.parse(path.read_text()), for_types=True))
+        assert not modules & (CALLS | BATCHES), path
+
+
+def test_analysis_and_display_are_imported_on_use():
+    code = "import sys, fastcollate; print(*sorted(sys.modules))"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(run.stdout.split())
+    packages = {name_of(path) for path in ROOT.rglob("__init__.py")}
+    ours = {name for name in loaded - packages if name.startswith("fastcollate.")}
+    assert len(ours) <= 65
+    named = re.compile(r"\.(view|report)\.|audit|forecast|fitting|report|check|to_device|prefetch")
+    assert not [name for name in ours if named.search(name)]
+
+
+def test_names_that_are_imported_on_use():
+    for module in (fc, fc.planning, fc.memory):
+        assert set(module.__all__) <= set(dir(module))
+        assert all(getattr(module, name) is getattr(module, name) for name in module.__all__)
+        with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+            _ = module.nothing

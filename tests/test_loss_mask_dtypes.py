@@ -181,15 +181,13 @@ def test_padding_on_a_device():
     masks = [[1], [0, 1, 1], [1, 1]]
     options = {"array_type": "torch"}
     jagged = build(masks, "bool", layout="jagged", **options)
-    assert_same(
-        fc.memory.pad_on_device(jagged, "right"), build(masks, "bool", layout="right", **options)
-    )
+    assert_same(jagged.pad_on_device("right"), build(masks, "bool", layout="right", **options))
     for dtype in ("int64", "float32"):
-        padded = fc.memory.pad_on_device(jagged, "left", dtypes={"loss_mask": dtype})
+        padded = jagged.pad_on_device("left", dtypes={"loss_mask": dtype})
         assert_same(padded, build(masks, dtype, **options))
     jagged = build(masks, "float32", layout="jagged", **options)
     with pytest.raises(ValueError, match=r"loss_mask is float32 .* bool, .*build_batch"):
-        fc.memory.pad_on_device(jagged, "left", dtypes={"loss_mask": "bool"})
+        jagged.pad_on_device("left", dtypes={"loss_mask": "bool"})
     jagged = build([[1], [0, 2, 1], [1, 1]], "int64", layout="jagged", **options)
     with pytest.raises(ValueError, match=r"loss_mask is int64 .* int32"):
-        fc.memory.pad_on_device(jagged, "left", dtypes={"loss_mask": "int32"})
+        jagged.pad_on_device("left", dtypes={"loss_mask": "int32"})

@@ -31,8 +31,8 @@ def storm(turns, trajectories=1):
 def test_sizes_make_no_break(monkeypatch):
     """Metrics, the forms of a batch and of its report count breaks without making them."""
     made = []
-    make = merge_report._break
-    monkeypatch.setattr(merge_report, "_break", lambda *entry: made.append(1) or make(*entry))
+    make = merge_report.make_break
+    monkeypatch.setattr(merge_report, "make_break", lambda *entry: made.append(1) or make(*entry))
     turns = storm(50, trajectories=4)
     batch = fc.build_batch(**turns, pad_token_id=0, merge="exact", array_type="numpy")
     assert batch.metrics["generate/num_merge_breaks"] == 196

@@ -3,7 +3,7 @@
 import pytest
 
 import fastcollate as fc
-from fastcollate.plan import break_hints
+from fastcollate.plan import breaks
 
 
 class Pieces:
@@ -37,13 +37,13 @@ def broken(first, response, second, tokenizer=None):
 @pytest.mark.parametrize(
     ("response", "again", "hint"),
     [
-        (["hel", "lo"], ["hello"], break_hints.SAME_TEXT),
-        (["hel", "lo"], ["he", "llo", " more"], break_hints.SAME_TEXT),
-        (["sure", " he", "llo"], ["sure", " hello", " and", " on"], break_hints.SAME_TEXT),
-        (["<think>", "hm", "</think>", "yes"], ["yes", "<end>"], break_hints.REASONING),
-        ([" yes", "."], ["yes", "."], break_hints.SPACE),
+        (["hel", "lo"], ["hello"], breaks.SAME_TEXT),
+        (["hel", "lo"], ["he", "llo", " more"], breaks.SAME_TEXT),
+        (["sure", " he", "llo"], ["sure", " hello", " and", " on"], breaks.SAME_TEXT),
+        (["<think>", "hm", "</think>", "yes"], ["yes", "<end>"], breaks.REASONING),
+        ([" yes", "."], ["yes", "."], breaks.SPACE),
         (["yes", "\n"], ["yes", "<end>", "next"], None),
-        (["yes", "\n\n", "more", "."], ["yes", "\n", "more", "."], break_hints.SPACE),
+        (["yes", "\n\n", "more", "."], ["yes", "\n", "more", "."], breaks.SPACE),
         (["yes", "."], ["no", "."], None),
         # All that was sampled is in common; what differs has no text.
         (["yes", ""], ["yes", "<end>"], None),
@@ -58,7 +58,7 @@ def test_hints(response, again, hint):
 def test_hints_without_a_tokenizer():
     assert broken(["ask:"], ["hel", "lo"], ["ask:", "hello"], tokenizer=False).hint is None
     changed = broken(["on Monday", "ask:"], ["yes"], ["on Tuesday", "ask:", "yes"], tokenizer=False)
-    assert changed.hint == break_hints.FIRST_PROMPT
+    assert changed.hint == breaks.FIRST_PROMPT
 
 
 PROMPTS = [[1, 2], [1, 2, 3, 9], [1, 2, 3, 8], [1, 2, 3, 9, 4, 7], [1, 2, 3, 8, 5, 6], [5]]
@@ -152,4 +152,4 @@ def test_the_recorded_rollouts():
         tokenizer=load_tokenizer(),
     ).report
     # The agent samples encodings that are not the tokenizer's own: that is all there is.
-    assert {found.hint for found in report.breaks} == {break_hints.SAME_TEXT}
+    assert {found.hint for found in report.breaks} == {breaks.SAME_TEXT}

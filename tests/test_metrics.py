@@ -86,7 +86,7 @@ def test_percentiles_are_those_of_numpy(lengths):
 
 def test_a_batch_without_a_table_of_outputs_has_the_sizes_alone():
     batch = fc.build_batch([[1]], [[2]], pad_token_id=0, array_type="numpy")
-    metrics = fc.Batch(batch, batch.plan).metrics
+    metrics = fc.Batch(batch)._replace(made_by=batch.plan).metrics
     assert metrics["batch/tokens"] == 2
     assert "batch/trained_tokens" not in metrics
 
@@ -94,6 +94,6 @@ def test_a_batch_without_a_table_of_outputs_has_the_sizes_alone():
 def test_a_part_for_context_parallelism_has_the_sizes_alone():
     layout = fc.Packed(capacity=8, multiple_of=4)
     batch = fc.build_batch([[1, 2]], [[3, 4]], pad_token_id=0, layout=layout, array_type="numpy")
-    metrics = fc.parallel.cp_split(batch, 2, 0).metrics
+    metrics = batch.cp_split(2, 0).metrics
     assert metrics["batch/tokens"] == 4
     assert "batch/trained_tokens" not in metrics

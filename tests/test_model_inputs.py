@@ -273,7 +273,7 @@ def test_a_batch_from_a_mapping_is_what_a_model_is_called_with():
     batch = by_collator(LAYOUTS["left"], labels="aligned")
     again = type(batch)({key: batch[key] for key in batch})
     assert dict(again).keys() == dict(batch).keys()
-    with pytest.raises(fc.batch.MissingPlanError, match="model_inputs"):
+    with pytest.raises(fc.planning.MissingPlanError, match="model_inputs"):
         again.model_inputs()
 
 
@@ -351,7 +351,7 @@ def test_other_outputs_are_read_without_making_the_inputs():
 
 def test_a_rank_of_a_collators_batch_has_the_outputs():
     batch = by_collator(fc.Packed(8, multiple_of=4), labels="aligned")
-    part = fc.parallel.cp_split(batch, 2, 0)
+    part = batch.cp_split(2, 0)
     assert list(part) == list(batch._data)
     assert part.loss_mask.shape == (*batch.loss_mask.shape[:1], batch.loss_mask.shape[1] // 2)
     assert "attention_mask" not in part

@@ -10,16 +10,17 @@ import pytest
 
 import fastcollate as fc
 from fastcollate import _fastcollate, names
+from fastcollate.handover.prefetching import Prefetcher
 from fastcollate.options import BatchOptions, RowOptions
 from fastcollate.plan import layouts, merging, packing, partitioning, sharing, stepping
 from fastcollate.plan.costs import NAMED_COSTS
 from fastcollate.row_columns import IDS, TOKENS
 
-MODULES = [fc, fc.planning, fc.memory, fc.parallel]
+MODULES = [fc, fc.planning, fc.memory]
 MADE_BY_USERS = [
     *(fc.BatchBuilder, fc.Collator, fc.Field, fc.PerRow, fc.Ragged, fc.RoutedExperts),
     *(fc.Left, fc.Right, fc.TwoSegment, fc.Jagged, fc.Packed),
-    *(fc.memory.BufferPool, fc.memory.Prefetcher),
+    *(fc.memory.BufferPool, Prefetcher),
 ]
 FUNCTIONS = [getattr(module, name) for module in MODULES for name in module.__all__]
 CALLED = [*MADE_BY_USERS, *filter(inspect.isfunction, FUNCTIONS)]
@@ -58,7 +59,7 @@ ADD = fc.BatchBuilder(pad_token_id=0).add
             "rows are never truncated: cut them first; layout=fc.TwoSegment(pad_prompt_to=...)",
         ),
         (
-            fc.memory.pad_on_device,
+            fc.Batch.pad_on_device,
             "max_response_len",
             "rows are never truncated: cut them first; layout=fc.Left(pad_response_to=...)",
         ),
@@ -268,3 +269,11 @@ def test_every_layout_and_cost_has_a_name_that_the_core_reads():
     assert set(get_args(by_name)) == set(_fastcollate.LAYOUTS)
     for layout in layouts.BY_NAME.values():
         assert layout.spec.name == layout.name
+
+
+def test_errors_of_inherited_methods_name_the_public_class():
+    batch = fc.build_batch(**SMALL)
+    with pytest.raises(TypeError, match=r"^Batch\.gather has no argument 'alignment'; pass"):
+        batch.gather(alignment="response")
+    with pytest.raises(TypeError, match=r"^Batch has no argument 'plan'; pass some of data"):
+        fc.Batch({}, plan=batch.plan)

@@ -1,4 +1,4 @@
-"""Padding and unpadding by themselves: `pad`, `Ragged.to_padded` and `unpad`."""
+"""Padding and unpadding by themselves: `pad` and `unpad`."""
 
 import numpy as np
 import pytest
@@ -66,9 +66,8 @@ def test_rows_of_arrays(case):
     if rows:
         column = fc.ragged(rows)
         same(fc.pad(column, **options, array_type="numpy"), expected)
-        same(column.to_padded(**options), expected)
         wide = padded(rows, options["side"], options["fill"], width, "float64", trailing)
-        same(column.to_padded(**options, dtype="float64"), wide)
+        same(fc.pad(column, **options, dtype="float64", array_type="numpy"), wide)
 
 
 @NEEDS_TORCH
@@ -92,7 +91,7 @@ def test_rows_of_tensors(case, needs_grad):
         found = fc.pad(tensors, **options)
     same(found, expected)
     column = fc.ragged([tensor.detach() for tensor in tensors])
-    same(column.to_padded(**options), expected)
+    same(fc.pad(column, **options), expected)
     if trailing != (2, 0):
         same(fc.pad(column.to_torch_nested(), **options), expected)
 
@@ -147,7 +146,7 @@ def test_tensors_of_bfloat16():
     rows = [torch.tensor([0.5, 1.5]).bfloat16(), torch.tensor([2.5]).bfloat16()]
     found = fc.pad(rows, "left", fill=-1)
     assert torch.equal(found, torch.tensor([[0.5, 1.5], [-1, 2.5]]).bfloat16())
-    assert torch.equal(fc.ragged(rows).to_padded("left", -1), found)
+    assert torch.equal(fc.pad(fc.ragged(rows), "left", -1), found)
     assert fc.pad(rows, dtype="float32", array_type="numpy").dtype == np.float32
     refuses(ValueError, "which NumPy does not have", fc.pad, rows, array_type="numpy")
 
@@ -159,14 +158,15 @@ def test_tensors_of_a_device():
 
     rows = fc.ragged([[1.0, 2], [], [3]], "float32")
     values = torch.from_numpy(rows.values).requires_grad_()
-    found = fc.Ragged(values, rows.offsets).to_padded("left", 9, multiple_of=4, dtype="float64")
+    column = fc.Ragged(values, rows.offsets)
+    found = fc.pad(column, "left", 9, multiple_of=4, dtype="float64")
     assert found.dtype == torch.float64
     assert found.tolist() == [[9, 9, 1, 2], [9, 9, 9, 9], [9, 9, 9, 3]]
     found[0].sum().backward()
     assert values.grad.tolist() == [1, 1, 0]
     half = fc.Ragged(torch.tensor([1.5], requires_grad=True), [0, 0, 1])
-    refuses(ValueError, r"rows\[1\]\[0\] is 1.5, which does not", half.to_padded, dtype="int64")
-    refuses(ValueError, "row 1 has 1 token", half.to_padded, pad_to=0)
+    refuses(ValueError, r"rows\[1\]\[0\] is 1.5, which does not", fc.pad, half, dtype="int64")
+    refuses(ValueError, "row 1 has 1 token", fc.pad, half, pad_to=0)
 
 
 @pytest.mark.parametrize("form", ["array", "chunked", "table", "polars"])
@@ -316,7 +316,7 @@ def test_there_and_back(case, side):
     rows = case[0]
     if rows:
         column = fc.ragged(rows)
-        block = column.to_padded(side)
+        block = fc.pad(column, side, array_type="numpy")
         lengths = column.lengths
         assert fc.unpad(block, lengths, side=side) == column
         mask = np.arange(block.shape[1]) < lengths[:, None]

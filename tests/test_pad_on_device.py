@@ -34,7 +34,7 @@ def test_outputs_are_those_of_the_host(drawn):
     options = {"layout": drawn.draw(layouts(layout, data))}
     expected = build_batch_loops(**inputs, **options)
     jagged = fc.build_batch(**inputs, layout="jagged")
-    batch = fc.memory.pad_on_device(jagged, **options)
+    batch = jagged.pad_on_device(**options)
     assert_same(batch, expected)
     on_host = fc.build_batch(**inputs, **options)
     assert batch.plan == on_host.plan
@@ -58,10 +58,10 @@ def test_compact_batches_are_widened(drawn):
     if layout == "jagged to left":
         compact["layout"] = "jagged"
     batch = fc.build_batch(**inputs, **compact)
-    wide = fc.memory.pad_on_device(batch, None if layout == "packed" else options["layout"])
+    wide = batch.pad_on_device(None if layout == "packed" else options["layout"])
     assert_same(wide, fc.build_batch(**inputs, **options))
     if layout != "jagged to left":
-        assert_same(fc.memory.pad_on_device(wide, dtypes="compact"), batch)
+        assert_same(wide.pad_on_device(dtypes="compact"), batch)
 
 
 @given(drawn=st.data())
@@ -76,7 +76,7 @@ def test_merged_turns(drawn):
     jagged = fc.build_batch(**inputs, pad_token_id=3, labels="aligned", layout="jagged")
     for layout in PADDED:
         expected = fc.build_batch(**inputs, pad_token_id=3, labels="aligned", layout=layout)
-        batch = fc.memory.pad_on_device(jagged, layout)
+        batch = jagged.pad_on_device(layout)
         assert_same(batch, expected)
         assert batch.plan == expected.plan
         assert batch.merge_plan is jagged.merge_plan
@@ -89,16 +89,14 @@ def test_rows_of_a_step():
     for rank in range(3):
         shard = plan.shard(0, rank)
         jagged = fc.build_batch(**INPUTS, shard=shard, layout="jagged")
-        again = fc.memory.pad_on_device(jagged, fc.Left(pad_to=4, pad_response_to=3))
+        again = jagged.pad_on_device(fc.Left(pad_to=4, pad_response_to=3))
         assert_same(again, fc.build_batch(**INPUTS, shard=shard))
         assert again.is_padding == jagged.is_padding
 
 
 def test_dtypes_by_key():
     batch = fc.build_batch(**INPUTS, layout="jagged", dtypes="compact")
-    again = fc.memory.pad_on_device(
-        batch, "left", dtypes={"rewards": "bfloat16", "input_ids": "int32"}
-    )
+    again = batch.pad_on_device("left", dtypes={"rewards": "bfloat16", "input_ids": "int32"})
     expected = fc.build_batch(**INPUTS, dtypes={"rewards": "bfloat16", "input_ids": "int32"})
     assert_same(again, expected)
     assert_same(again.to_layout("right"), expected.to_layout("right"))
@@ -106,7 +104,7 @@ def test_dtypes_by_key():
 
 def test_what_was_moved_is_kept():
     batch = fc.build_batch(**INPUTS, layout="jagged").to("meta")
-    again = fc.memory.pad_on_device(batch, "left")
+    again = batch.pad_on_device("left")
     assert again.input_ids.device.type == "meta"
     assert again.input_ids.shape == (2, 4)
     assert again.metrics["handover/bytes"] == batch.metrics["handover/bytes"] > 0
@@ -116,13 +114,13 @@ def test_where_rows_begin_goes_through_pinned_memory(monkeypatch):
     """Or the host would wait for what the device is doing."""
     monkeypatch.setattr(device_padding, "has_bus", lambda device: True)
     with fake_allocator() as allocator:
-        batch = fc.memory.pad_on_device(fc.build_batch(**INPUTS, layout="jagged"), "left")
+        batch = fc.build_batch(**INPUTS, layout="jagged").pad_on_device("left")
     assert_same(batch, fc.build_batch(**INPUTS))
     assert allocator.sizes == [5 * 2 * 8]
 
 
 def test_the_way_back_from_the_device():
-    batch = fc.memory.pad_on_device(fc.build_batch(**INPUTS, layout="jagged"), "right")
+    batch = fc.build_batch(**INPUTS, layout="jagged").pad_on_device("right")
     rows = batch.gather(batch.rewards, of="response")
     assert [row.tolist() for row in rows] == [[0.5], [0, 0, 1]]
 
@@ -149,22 +147,20 @@ def test_the_way_back_from_the_device():
 )
 def test_bad_arguments(options, arguments, pattern):
     with pytest.raises(ValueError, match=pattern):
-        fc.memory.pad_on_device(fc.build_batch(**INPUTS, **options), **arguments)
+        fc.build_batch(**INPUTS, **options).pad_on_device(**arguments)
 
 
 def test_bad_batches():
     jagged = {"layout": "jagged"}
-    with pytest.raises(TypeError, match="pass a Batch"):
-        fc.memory.pad_on_device(dict(fc.build_batch(**INPUTS, **jagged)), "left")
     with pytest.raises(TypeError, match="array_type='torch'"):
-        fc.memory.pad_on_device(fc.build_batch(**INPUTS, **jagged, array_type="numpy"), "left")
+        fc.build_batch(**INPUTS, **jagged, array_type="numpy").pad_on_device("left")
     with pytest.raises(fc.planning.MissingPlanError):
-        fc.memory.pad_on_device(fc.Batch(fc.build_batch(**INPUTS, **jagged)), "left")
+        fc.Batch(fc.build_batch(**INPUTS, **jagged)).pad_on_device("left")
 
 
 def test_a_batch_of_another_process():
     batch = pickle.loads(pickle.dumps(fc.build_batch(**INPUTS, layout="jagged")))
-    assert_same(fc.memory.pad_on_device(batch, "left"), fc.build_batch(**INPUTS))
+    assert_same(batch.pad_on_device("left"), fc.build_batch(**INPUTS))
 
 
 @pytest.mark.gpu
@@ -177,6 +173,6 @@ def test_on_the_gpu(layout):
     inputs = {"prompts": prompts, "responses": responses, "loss_mask": masks, "pad_token_id": 0}
     inputs |= {"position_ids": "repeat_last", "labels": "shifted"}
     jagged = fc.build_batch(**inputs, layout="jagged", dtypes="compact", pool="pinned")
-    batch = fc.memory.pad_on_device(jagged.to("cuda", non_blocking=True), layout)
+    batch = jagged.to("cuda", non_blocking=True).pad_on_device(layout)
     assert batch.input_ids.is_cuda
     assert_same(batch.to("cpu"), fc.build_batch(**inputs, layout=layout))

@@ -109,7 +109,7 @@ def test_the_plan_of_a_view_is_made_when_it_is_read(layout):
     copies = []
     for select in (lambda view: view, pickle.dumps, lambda view: view.plan, repr):
         view = batch.select(plan.shard(0, 1))
-        assert callable(view._plan_or_call)
+        assert callable(view._state.made_by)
         select(view)
         copies.append(pickle.loads(pickle.dumps(view)))
         assert view.plan is view.plan

@@ -271,8 +271,7 @@ def test_all_slices_rejoin(array_type, data):
                         is_whole = one[key].is_contiguous() if array_type == "torch" else False
                         assert is_whole or one[key].flags.c_contiguous
                 merged = {
-                    key: fc.parallel.cp_merge([one[key] for one in of_ranks], of_ranks[0])
-                    for key in per_token
+                    key: of_ranks[0].cp_merge([one[key] for one in of_ranks]) for key in per_token
                 }
                 of_stage = {key: expected[key] for key in per_token}
                 of_stage["routes"] = expected.routes[:, :, stage.start : stage.stop]

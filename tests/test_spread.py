@@ -272,7 +272,7 @@ def test_padding_on_a_device():
     }
     jagged = build("jagged", "torch", **fields)
     for layout in ("left", "right", "two_segment"):
-        assert_same(fc.memory.pad_on_device(jagged, layout), build(layout, "torch", **fields))
+        assert_same(jagged.pad_on_device(layout), build(layout, "torch", **fields))
 
 
 def test_rows_that_are_none():

@@ -355,7 +355,7 @@ def test_what_a_tree_does_not_have():
     with pytest.raises(ValueError, match="'predictors': the batch's own and fields"):
         build(layout="tree", fields={"predictors": fc.PerRow([1, 2, 3])})
     with pytest.raises(ValueError, match=r"context parallelism"):
-        fc.parallel.cp_split(build(layout="tree"), 2, 0)
+        build(layout="tree").cp_split(2, 0)
 
 
 def test_no_token(array_type):
@@ -413,7 +413,7 @@ def test_a_batch_on_its_way(array_type):
     assert_same(batch, build(layout="tree"))
     if array_type == "torch":
         assert_same(batch.to("cpu"), batch)
-        wide = fc.memory.pad_on_device(batch, dtypes={"loss_mask": "float64"})
+        wide = batch.pad_on_device(dtypes={"loss_mask": "float64"})
         assert wide.loss_mask.tolist() == batch.loss_mask.tolist()
         assert (
             wide.to_layout("left").input_ids.tolist() == batch.to_layout("left").input_ids.tolist()

@@ -19,7 +19,7 @@ def of_padding(effort: Effort, machine: Machine, rows: Rollouts) -> Figures:
     jagged, padded = build_jagged(), build_padded()
 
     def there(batch: fc.Batch) -> fc.Batch:
-        moved = fc.memory.pad_on_device(batch.to(machine.device, non_blocking=True), "left")
+        moved = batch.to(machine.device, non_blocking=True).pad_on_device("left")
         machine.wait()
         return moved
 

@@ -6,11 +6,11 @@
 array([[ 5,  6,  8],
        [ 7,  9, 10]])
 
-More names are in :mod:`fastcollate.planning`, :mod:`fastcollate.memory` and
-:mod:`fastcollate.parallel`.
+More names are in :mod:`fastcollate.planning` and :mod:`fastcollate.memory`.
 """
 
 import logging
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from fastcollate.requirements import check_requirements
@@ -18,20 +18,22 @@ from fastcollate.requirements import check_requirements
 check_requirements()
 
 # isort: split
-from fastcollate import memory, parallel, planning
+from fastcollate import memory, planning
 from fastcollate._fastcollate import __version__ as __version__
 from fastcollate.batch import Batch
 from fastcollate.build import build_batch
-from fastcollate.builder import BatchBuilder
-from fastcollate.collator import Collator
-from fastcollate.handover.prefetching import prefetch
 from fastcollate.ingest.column_input import ragged
 from fastcollate.ingest.columns import Ragged
 from fastcollate.ingest.fields import Field, PerRow, RoutedExperts
-from fastcollate.ops.padding import pad, unpad
 from fastcollate.plan.layouts import Jagged, Left, Packed, Right, Tree, TwoSegment
 from fastcollate.plan.merging import merge_turns
-from fastcollate.plan.stepping import plan_step
+
+if TYPE_CHECKING:
+    from fastcollate.builder import BatchBuilder
+    from fastcollate.collator import Collator
+    from fastcollate.handover.prefetching import prefetch
+    from fastcollate.ops.padding import pad, unpad
+    from fastcollate.plan.stepping import plan_step
 
 __all__ = [
     "Batch",
@@ -56,6 +58,16 @@ __all__ = [
     "unpad",
 ]
 
+_ON_USE = {
+    "BatchBuilder": "builder",
+    "Collator": "collator",
+    "pad": "ops.padding",
+    "plan_step": "plan.stepping",
+    "prefetch": "handover.prefetching",
+    "unpad": "ops.padding",
+}
+"""Modules of names that are imported on use."""
+
 if not TYPE_CHECKING:  # type checkers would take any name for one of the package
 
     def __dir__():
@@ -63,8 +75,12 @@ if not TYPE_CHECKING:  # type checkers would take any name for one of the packag
         return [*__all__, *(name for name in globals() if name.startswith("__"))]
 
     def __getattr__(name):
-        """Raise an error that names the module of a name."""
-        for module in (planning, memory, parallel):
+        """Import a name on first use; the error of another one names its module."""
+        if name in _ON_USE:
+            value = getattr(import_module(f"fastcollate.{_ON_USE[name]}"), name)
+            globals()[name] = value
+            return value
+        for module in (planning, memory):
             if name in module.__all__:
                 place = f"{module.__name__}.{name}"
                 raise AttributeError(f"fastcollate has no attribute {name!r}; it is {place}")

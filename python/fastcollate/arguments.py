@@ -23,13 +23,17 @@ _PACKAGE = os.path.dirname(__file__) + os.sep
 def suggests_names(target: T) -> T:
     """Decorate a function or class: the error for an unknown argument names the one to pass.
 
-    For a class, this covers ``__init__`` and the public methods.
+    For a class, this covers ``__init__`` and the public methods, inherited ones included.
     """
     if not isinstance(target, type):
         return cast("T", _suggesting(target))
-    for name, method in list(vars(target).items()):
+    bases = [base for base in target.__mro__[::-1] if base.__module__.startswith("fastcollate.")]
+    methods = {name: value for base in bases for name, value in vars(base).items()}
+    for name, method in methods.items():
         if inspect.isfunction(method) and (name == "__init__" or not name.startswith("_")):
-            setattr(target, name, _suggesting(method))
+            method = _suggesting(method)
+            method.__qualname__ = f"{target.__name__}.{name}"
+            setattr(target, name, method)
     return target
 
 
@@ -63,7 +67,7 @@ def _suggesting(function: Callable[..., Any]) -> Callable[..., Any]:
         except TypeError as error:
             # If the call itself fails, no frame of the function is in the traceback.
             has_begun = error.__traceback__ is None or error.__traceback__.tb_next is not None
-            if has_begun or (message := wrong_name(function, kwargs)) is None:
+            if has_begun or (message := wrong_name(call, kwargs)) is None:
                 raise
         raise TypeError(message)
 
@@ -94,7 +98,7 @@ def _public_name(callee: str) -> str:
     import fastcollate as fc
 
     name = callee.partition(".")[0]
-    modules = (fc, fc.planning, fc.memory, fc.parallel)
+    modules = (fc, fc.planning, fc.memory)
     module = next((one for one in modules if name in one.__all__), None)
     if module is None:
         return callee

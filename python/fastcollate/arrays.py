@@ -90,6 +90,19 @@ def to_numpy(value: Any) -> Any:
     return value.detach().cpu().numpy() if is_tensor(value) else value
 
 
+def on_host(value: Any) -> np.ndarray:
+    """Return an output as an array on the host; floats that NumPy lacks as float32."""
+    if is_tensor(value) and is_only_torch(value.dtype):
+        value = value.float()
+    array: np.ndarray = to_numpy(value)
+    return array
+
+
+def is_float(value: Any) -> bool:
+    """Return True for an output of floats."""
+    return "float" in dtype_name(value.dtype)
+
+
 def offsets_of(lengths: Any) -> np.ndarray:
     """Return the offsets of spans of these lengths: int64 (n + 1,)."""
     offsets = np.zeros(len(lengths) + 1, np.int64)

@@ -144,8 +144,8 @@ def build_batch(
         of the whole step. Padding rows train nothing; ``batch.is_padding`` marks them.
     cp
         ``(cp_size, cp_rank)``: write only the chunks of one context-parallel rank, as
-        :func:`fastcollate.parallel.cp_split`. For the packed layout, with a `multiple_of` divisible
-        by twice ``cp_size``.
+        :meth:`Batch.cp_split`. For the packed layout, with a `multiple_of` divisible by twice
+        ``cp_size``.
     position_ids
         The output ``position_ids``, counted from 0 in each sequence, with padding of 0 (``"zero"``,
         or True), 1 (``"one"``) or, as in verl, the last position (``"repeat_last"``). None: written
@@ -293,7 +293,7 @@ def build_rows(
         )
     )
     for name, column in zip(tokens._fields, tokens, strict=True):
-        if (message := padding_message(name, column, options.pad_token_id)) is not None:
+        if (message := padding_message(name, column, int(options.pad_token_id))) is not None:
             warn_user(message)
             break
     if (message := split_message(collated.plan)) is not None:

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from fastcollate._fastcollate import FieldSpec, OutputTable, RowStore, StoredRow, stored_columns
 from fastcollate.arguments import check_bool, counted, spells_out, suggests_names, wrong_name
 from fastcollate.arrays import describe
-from fastcollate.batch import Array, Batch
+from fastcollate.batch import Batch
+from fastcollate.batch_mapping import Array
 from fastcollate.build import build_batch, build_rows
 from fastcollate.ingest.fields import (
     ADVANTAGES,

@@ -217,7 +217,7 @@ class Collator(Generic[Made]):
         for name, rows in ids.items():
             if (message := padding_message(name, rows, options.pad_token_id)) is not None:
                 warn_user(message)
-        made = made._replace(_model_mask=self._mask or "default")
+        made = made._replace(model_mask=self._mask or "default")
         if self._keys is not None:
             outputs = self._keys.items()
             made = {name: _output(made, key) for key, names in outputs for name in names}

@@ -1,4 +1,4 @@
-"""The call of the core: from rows to outputs and the data of a batch."""
+"""The call of the core: from rows to the outputs of a batch."""
 
 from __future__ import annotations
 
@@ -14,50 +14,21 @@ from fastcollate._fastcollate import (
     FieldSpec,
     LayoutSpec,
     OutputSpec,
-    OutputTable,
-    Owner,
     Plan,
 )
 from fastcollate.arguments import checked_int
+from fastcollate.batch_state import BatchSpec, BatchState
 from fastcollate.handover.pools import PoolArgument, checked_memory
 from fastcollate.ingest.fields import object_outputs
 from fastcollate.ingest.tokens import Tokens
 from fastcollate.plan.grouping import group_numbers
 from fastcollate.plan.layouts import LEFT
-from fastcollate.plan.merging import MergePlan, Merging
+from fastcollate.plan.merging import Merging
 from fastcollate.plan.shard import Shard, picked_names
 from fastcollate.requirements import LEAST_TORCH, check_version
 
 _AS_PASSED = OutputSpec()
 """The outputs of frameworks' functions, which return loss masks as passed, if at all."""
-
-
-class BatchSpec(NamedTuple):
-    """The options of a batch, in addition to its plan, and its outputs."""
-
-    pad_token_id: int
-    fields: list[FieldSpec]
-    outputs: OutputSpec
-    table: OutputTable
-    cp: tuple[int, int] | None = None
-    """``(cp_size, cp_rank)`` of the chunks in the batch; None if it holds all."""
-
-
-class Collated(NamedTuple):
-    """The outputs and other data of a :class:`fastcollate.Batch`."""
-
-    data: dict[str, Any]
-    plan: Plan
-    spec: BatchSpec
-    uids: Sequence[Any] | None = None
-    trajectory_ids: Sequence[Any] | None = None
-    is_last_step: Sequence[bool] | None = None
-    merge_plan: MergePlan | None = None
-    is_padding: Sequence[bool] | None = None
-    masked_rewards: int = 0
-    """Number of rewards on tokens that merging masked."""
-    owner: Owner | None = None
-    """Keeps the memory of the outputs; None for pinned memory."""
 
 
 class Request(NamedTuple):
@@ -70,13 +41,13 @@ class Request(NamedTuple):
     layout: LayoutSpec = LEFT.spec
     outputs: OutputSpec = _AS_PASSED
     pool: PoolArgument = "default"
-    ids: Mapping[str, list[Any]] = MappingProxyType({})
+    ids: Mapping[str, Any] = MappingProxyType({})
     merging: Merging | None = None
     shard: Shard | None = None
     cp: tuple[int, int] | None = None
 
 
-def collate(request: Request) -> Collated:
+def collate(request: Request) -> BatchState:
     """Call the core, and make tensors of its outputs."""
     # One statement: reading eleven attributes takes longer.
     (tokens, pad_token_id, fields, array_type, layout, outputs, pool, names, merging, shard, cp) = (
@@ -121,7 +92,7 @@ def collate(request: Request) -> Collated:
         data |= object_outputs(table, fields, sources)
     if sources is not None:
         names = {name: picked_names(name, values, sources, shard) for name, values in names.items()}
-    return Collated(
+    return BatchState(
         data,
         plan,
         BatchSpec(pad_token_id, specs, outputs, table, cp),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from fastcollate.arrays import is_tensor, to_numpy
 
 if TYPE_CHECKING:
-    from fastcollate.batch import Batch
+    from fastcollate._fastcollate import Plan
 
 _PACKED = "pass layout=fc.Packed(...) to build_batch"
 _ROUNDED = "pass layout=fc.Packed(..., multiple_of=...) to build_batch"
@@ -54,31 +55,29 @@ _LABELS_OF_TREE = (
 )
 
 
-def missing_key(batch: Batch, key: Any) -> str:
+def missing_key(plan: Plan | None, keys: Iterable[Any], key: Any, is_attribute: bool) -> str:
     """Return the error message for ``batch[key]``."""
     if not isinstance(key, str):
         return (
             f"batch[...] takes the key of an output, such as 'input_ids', and found "
-            f"{reprlib.repr(key)}; {rows_advice(batch, key)}"
+            f"{reprlib.repr(key)}; {rows_advice(plan, key)}"
         )
-    is_made = key == "position_ids" and hasattr(batch, key)
-    if not key.startswith("_") and (is_made or hasattr(type(batch), key)):
+    if is_attribute:
         return f"{key!r} is not an output but an attribute; use batch.{key}"
-    return missing_output(batch, key)
+    return missing_output(plan, keys, key)
 
 
-def missing_output(batch: Batch, name: str) -> str:
+def missing_output(plan: Plan | None, keys: Iterable[Any], name: str) -> str:
     """Return the error message for an output that was not made, and the option that adds it."""
-    if (reason := _not_in_layout(batch, name)) is not None:
+    if (reason := _not_in_layout(plan, name)) is not None:
         return f"Batch has no {name}, since {reason}"
     if (request := _REQUESTS.get(name)) is not None:
         return f"Batch has no {name}; {request}"
-    return f"Batch has no output or attribute {name!r}; its outputs are {list(batch._data)}"
+    return f"Batch has no output or attribute {name!r}; its outputs are {list(keys)}"
 
 
-def rows_advice(batch: Batch, rows: Any) -> str:
+def rows_advice(plan: Plan | None, rows: Any) -> str:
     """Return the advice to select rows, with the indices that the caller passed, if they are."""
-    plan = batch._plan
     shown = "[...]" if plan is None else _shown(rows, plan.num_rows) or "[...]"
     return (
         f"call batch.select(rows={shown}) for a batch of rows, or batch.show(rows={shown}) to look "
@@ -86,9 +85,8 @@ def rows_advice(batch: Batch, rows: Any) -> str:
     )
 
 
-def _not_in_layout(batch: Batch, name: str) -> str | None:
+def _not_in_layout(plan: Plan | None, name: str) -> str | None:
     """Return the reason for an output that the batch's layout cannot have."""
-    plan = batch._plan
     if plan is None:
         return None
     if name in ("labels", "shift_labels"):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from fastcollate.arrays import is_tensor
-
-if TYPE_CHECKING:
-    from fastcollate.batch import Batch
+from fastcollate.batch_state import BatchState
 
 
 def own_memory(data: dict[str, Any]) -> dict[str, Any]:
@@ -59,8 +57,7 @@ def _can_be_joined(values: list[Any]) -> bool:
     )
 
 
-def unpickled(kind: type[Batch], data: dict[str, Any], *how: Any) -> Batch:
-    """Return the batch of a pickle."""
-    return kind(
-        {k: value.parts() if type(value) is _Joined else value for k, value in data.items()}, *how
-    )
+def restore(kind: Any, data: dict[str, Any], *state: Any) -> Any:
+    """Return the batch of a pickle: its class, its outputs, and the rest of its state."""
+    data = {k: value.parts() if type(value) is _Joined else value for k, value in data.items()}
+    return kind._of(BatchState(data, *state))

@@ -23,78 +23,52 @@ Related names:
 
 - :class:`Merge`: the rule by which turns are merged, with its options.
 - :class:`Shard`: one rank's rows of a mini-batch or micro-batch.
-- :class:`MergeReport`, :class:`Break`, :class:`TrajectoryTree` and :class:`Branch`: the savings of
-  merging, each turn that it could not join, and the rows of a trajectory.
-- :class:`Audit` and :class:`AuditSpan`: the outcome of every sampled token, from the ``audit``
-  methods of plans.
-- :class:`TreeReport` and :class:`SharedTokens`: the tokens saved by sharing, and the rows that
-  share them.
-- :class:`TreeNodes`: runs of tokens that belong to the same rows.
-- :func:`prompt_boundaries` and :class:`PromptBoundaries`: the first row of each prompt, and one
-  past its last.
+- :func:`prompt_boundaries`: the first row of each prompt, and one past its last.
 - :class:`Costs`: costs of tokens, attention pairs, sequences and bins, for every argument that
   takes costs.
-- :class:`CostFit` and :class:`StepTimer`: costs from measurements, and the timer for them.
-- :class:`Forecast`: compute and idle time of ranks; made by :meth:`StepPlan.forecast`.
-- :func:`compare_plans`: the forecasts of several plans, as a table.
-- :class:`LossNormalizers`: the divisors of the losses of each mini-batch.
+- :class:`StepTimer`: the timer for measurements, to which :meth:`Costs.fit` fits costs.
+- :func:`compare_plans`: the forecasts of several plans (:meth:`StepPlan.forecast`), as a table.
 - :func:`broadcast_last_step`: the value of a trajectory's last step, on all its steps.
 - :func:`drop_padding`: results of all shards in the order of the step's rows, without padding rows.
-- :class:`Finding`: a finding of ``batch.check()``.
 - :class:`MissingPlanError`: raised for batches made from a mapping, which have no plan.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from fastcollate._fastcollate import Plan
-from fastcollate.batch import MissingPlanError
-from fastcollate.ops.drop_padding import drop_padding
-from fastcollate.ops.findings import Finding
-from fastcollate.ops.last_step import broadcast_last_step
-from fastcollate.ops.normalize import LossNormalizers
-from fastcollate.plan.audit_report import Audit, AuditSpan
+from fastcollate.batch_state import MissingPlanError
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.costs import Costs
-from fastcollate.plan.fitting import CostFit, StepTimer
-from fastcollate.plan.forecast import Forecast, compare_plans
-from fastcollate.plan.merge_report import Break, MergeReport
-from fastcollate.plan.merge_tree import Branch, TrajectoryTree
 from fastcollate.plan.merging import Merge, MergePlan
 from fastcollate.plan.packing import pack
-from fastcollate.plan.partitioning import MicroBatches, micro_batches, partition
-from fastcollate.plan.prompt_boundaries import PromptBoundaries, prompt_boundaries
 from fastcollate.plan.shard import Shard
-from fastcollate.plan.sharing import prefix_tree
-from fastcollate.plan.step_plan import StepPlan
 from fastcollate.plan.tree_bins import TreeBins
-from fastcollate.plan.tree_plan import TreeNodes, TreePlan
-from fastcollate.plan.tree_report import SharedTokens, TreeReport
+from fastcollate.plan.tree_plan import TreePlan
+
+if TYPE_CHECKING:
+    from fastcollate.ops.drop_padding import drop_padding
+    from fastcollate.ops.last_step import broadcast_last_step
+    from fastcollate.plan.fitting import StepTimer
+    from fastcollate.plan.forecasting import compare_plans
+    from fastcollate.plan.partitioning import MicroBatches, micro_batches, partition
+    from fastcollate.plan.prompt_boundaries import prompt_boundaries
+    from fastcollate.plan.sharing import prefix_tree
+    from fastcollate.plan.step_plan import StepPlan
 
 __all__ = [
-    "Audit",
-    "AuditSpan",
     "BinPlan",
-    "Branch",
-    "Break",
-    "CostFit",
     "Costs",
-    "Finding",
-    "Forecast",
-    "LossNormalizers",
     "Merge",
     "MergePlan",
-    "MergeReport",
     "MicroBatches",
     "MissingPlanError",
     "Plan",
-    "PromptBoundaries",
     "Shard",
-    "SharedTokens",
     "StepPlan",
     "StepTimer",
-    "TrajectoryTree",
     "TreeBins",
-    "TreeNodes",
     "TreePlan",
-    "TreeReport",
     "broadcast_last_step",
     "compare_plans",
     "drop_padding",
@@ -104,3 +78,31 @@ __all__ = [
     "prefix_tree",
     "prompt_boundaries",
 ]
+
+_ON_USE = {
+    "MicroBatches": "plan.partitioning",
+    "StepPlan": "plan.step_plan",
+    "StepTimer": "plan.fitting",
+    "broadcast_last_step": "ops.last_step",
+    "compare_plans": "plan.forecasting",
+    "drop_padding": "ops.drop_padding",
+    "micro_batches": "plan.partitioning",
+    "partition": "plan.partitioning",
+    "prefix_tree": "plan.sharing",
+    "prompt_boundaries": "plan.prompt_boundaries",
+}
+"""Modules of names that are imported on use."""
+
+if not TYPE_CHECKING:  # type checkers would take any name for one of the module
+
+    def __getattr__(name: str) -> Any:
+        """Import a name on first use."""
+        if name not in _ON_USE:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(f"fastcollate.{_ON_USE[name]}"), name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        """List the public names."""
+        return [*__all__, *(name for name in globals() if name.startswith("__"))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,9 +86,8 @@ def packed(batch: Mapping[str, Any], shards: Sequence[Mapping[str, Any]]) -> Sha
         if not isinstance(shard, Batch):
             batches.append((_pickled(outputs), _pickled(None)))
             continue
-        names = (shard.uids, shard.trajectory_ids, shard.is_last_step)
-        more = (shard.merge_plan, shard.is_padding)
-        one = Batch(outputs, None, shard.spec, *names, *more)
+        shard._state.check_whole()
+        one = shard._replace(data=outputs, made_by=None, model_mask=None)
         batches.append((_pickled(one), _pickled(shard.plan)))
     return Shards(arrays.arrays(), batches)
 
@@ -129,4 +128,4 @@ def unpacked(shards: Shards, index: int, copy: bool) -> Batch | dict[str, Any]:
     if not isinstance(batch, Batch):
         return data
     # The plan is unpickled on first use: that takes most of the time.
-    return batch._with_data(data, _plan_or_call=partial(pickle.loads, plan))
+    return batch._with_data(data, made_by=cache(partial(pickle.loads, plan)))

@@ -38,8 +38,8 @@ from fastcollate.ingest.fields import (
 from fastcollate.ingest.plain_fields import with_fields
 from fastcollate.ingest.tokens import checked_tokens
 from fastcollate.ops.normalize import loss_weights
-from fastcollate.ops.relayout import names_of
 from fastcollate.plan.merging import Merge, MergePlan, Policy
+from fastcollate.plan.plan_tables import PlanTables
 from fastcollate.row_columns import VALUES
 
 Integers = NDArray[np.int64]
@@ -235,7 +235,7 @@ def stored(
             continue
         values = to_array(batch._data[name])
         if name == "rewards" and _is_one_number_each(rewards):
-            places = of_responses[:-1] + _last_places(batch)
+            places = of_responses[:-1] + PlanTables(batch.plan).last_sampled()
             numbers = np.zeros(len(places), values.dtype)
             has_tokens = np.diff(of_responses) > 0
             numbers[has_tokens] = values[places[has_tokens]]
@@ -260,11 +260,11 @@ def stored(
         }
         for first, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True)
     ]
-    names = names_of(batch)
+    names = batch._state.ids
     sharing = None
     if share is not None:
         if same_inputs is not None:
-            turns = len(batch.plan.to_dict()["turn_prompt_lens"])
+            turns = batch.plan.num_turns
             same_inputs = ids_of_rows("same_inputs", same_inputs, turns, sources)
         share_nothing = same_inputs is None and any(
             isinstance(field, PerRow) and field.concat for field in (made or {}).values()
@@ -280,7 +280,7 @@ def stored(
         _loss_weights(batch, plain.get("loss_mask"), of_responses),
         bounds,
         num_bytes,
-        batch._masked_rewards,
+        batch._state.masked_rewards,
         sharing,
     )
     return table, parts
@@ -452,7 +452,7 @@ def _loss_weights(
 ) -> NDArray[np.float64]:
     """Sum the loss mask of each row, or count its response tokens."""
     if masks is None or masks.column.values.dtype != np.uint8:
-        return loss_weights(batch)
+        return loss_weights(batch._state)
     # Sums of 0 and 1 are exact in any order.
     holds = np.diff(of_responses) > 0
     weights, starts = np.zeros(len(holds)), of_responses[:-1][holds]
@@ -471,18 +471,6 @@ def _is_one_number_each(rewards: Any) -> bool:
     return isinstance(first, (bool, int, float, np.number, np.bool_)) or (
         is_tensor(first) and first.dim() == 0
     )
-
-
-def _last_places(batch: Batch) -> Integers:
-    """Return the index of each row's last sampled token in its response."""
-    tables = batch.plan.to_dict()
-    pieces, counts = tables["pieces"], np.diff(tables["piece_offsets"])
-    rows = np.repeat(np.arange(len(counts)), counts)
-    _, _, start, length, _ = pieces.T
-    places = np.zeros(len(counts), np.int64)
-    holds = length > 0
-    places[rows[holds]] = (start + length - 1)[holds]  # a row's last assignment stays
-    return places
 
 
 def _bytes(column: Any) -> int:

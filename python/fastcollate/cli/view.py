@@ -21,7 +21,7 @@ from fastcollate.cli.options import (
 )
 from fastcollate.cli.tokenizers import FileTokenizer
 from fastcollate.ingest.columns import Ragged
-from fastcollate.view.batch_view import FOLD
+from fastcollate.view.rows import FOLD
 
 
 @reads_columns

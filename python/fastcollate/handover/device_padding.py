@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastcollate._fastcollate import OutputTable
-from fastcollate.arguments import suggests_names
 from fastcollate.arrays import is_tensor, offsets_of
-from fastcollate.batch import Array, Batch
 from fastcollate.dtypes import Outputs, Preset
 from fastcollate.handover.pinning import pinned
 from fastcollate.handover.slabs import over
@@ -20,56 +18,17 @@ from fastcollate.plan.shard import Shard
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import FieldSpec, Output, Plan
-    from fastcollate.core_call import BatchSpec
+    from fastcollate.batch_state import BatchSpec, BatchState
 
 
-@suggests_names
-def pad_on_device(
-    batch: Batch[Array],
+def pad_state(
+    state: BatchState,
     layout: LayoutArgument | None = None,
-    *,
     dtypes: Preset | Mapping[str, Any] = "default",
-) -> Batch[Array]:
-    """Pad a jagged batch on its device, or widen the dtypes of a compact one.
-
-    With ``dtypes="compact"``, padding and masks of a jagged batch do not cross the bus.
-
-    Parameters
-    ----------
-    batch
-        A batch of tensors on any device, in the jagged layout or already in `layout`.
-    layout
-        The target layout, :class:`Left`, :class:`Right` or :class:`TwoSegment`, or its name; None
-        for a batch that is padded already. Widths that are not fixed come from these rows: for a
-        shard that was built jagged, fix the widths of its step.
-    dtypes
-        As in :func:`build_batch`: a preset for the outputs that are not fields, or dtypes by key.
-
-    Returns
-    -------
-    Batch
-        The same values, dtypes and shapes as :func:`build_batch` would have written with these
-        options, on the device of `batch`. Fields keep their dtypes, unless `dtypes` names them.
-
-    Raises
-    ------
-    ValueError
-        The batch is neither jagged nor of that layout, a row is wider than fixed widths, or a dtype
-        is invalid.
-    TypeError
-        `batch` is not a batch of tensors.
-    MissingPlanError
-        The batch was made from a mapping.
-
-    Notes
-    -----
-    Takes a few torch operations per output and one small copy of the row offsets, without
-    synchronizing with the device.
-    """
-    if not isinstance(batch, Batch):
-        raise TypeError(f"batch is of type {type(batch).__name__}; pass a Batch of build_batch")
-    checked_tensors(batch)
-    plan, spec = batch.plan, batch.spec
+) -> BatchState:
+    """See :meth:`fastcollate.Batch.pad_on_device`."""
+    checked_tensors(state)
+    plan, spec = state.plan, state.spec
     target = BY_NAME.get(plan.layout) if layout is None else checked_layout(layout)
     if plan.is_jagged:
         if target is None or not target.spec.is_padded:
@@ -96,13 +55,13 @@ def pad_on_device(
     _check_weights(spec.fields, specs)
     spec = spec._replace(fields=specs, outputs=outputs, table=table)
     dtype_of = {output.key: output.dtype for output in table}
-    data = {key: _as_dtype(value, dtype_of.get(key)) for key, value in batch._data.items()}
+    data = {key: _as_dtype(value, dtype_of.get(key)) for key, value in state.data.items()}
     if target is not None and plan.is_jagged:
         rows = np.arange(plan.num_rows)
         everything = Shard(rows, np.zeros(len(rows), np.bool_), plan.num_rows)
         plan = plan.pick(everything.spec, target.spec)
-        data = _Padding(data, plan, spec, batch.is_padding).outputs()
-    return batch._with_data(data, _plan_or_call=plan, _spec=spec)
+        data = _Padding(data, plan, spec, state.is_padding).outputs()
+    return state._replace(data=data, owner=None, made_by=plan, options=spec)
 
 
 _POSITIONS = {"default": None, "omitted": False}

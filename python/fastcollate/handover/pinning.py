@@ -171,6 +171,10 @@ class PinnedSlabs:
         with self._lock:
             return [place.size for place in self._places if place.trace and place.is_taken()]
 
+    def rounded_sizes(self) -> list[int]:
+        """Return the bytes that torch's allocator takes for each slab that is alive."""
+        return list(map(rounded, self.sizes()))
+
     def _enter(self, place: _Place) -> bool:
         """Add an entry if the limits allow it, so that the slow allocation needs no lock."""
         with self._lock:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias
 
 from fastcollate._fastcollate import BufferPool as CorePool
 from fastcollate._fastcollate import after_fork, before_fork, forked
@@ -14,7 +14,9 @@ from fastcollate.arguments import (
     counted,
     suggests_names,
 )
-from fastcollate.handover.pinning import PinnedAllocator, PinnedSlabs, rounded
+
+if TYPE_CHECKING:
+    from fastcollate.handover.pinning import PinnedAllocator, PinnedSlabs
 
 DEFAULT_MAX_BYTES = 1 << 30
 """Most idle bytes of the default pool.
@@ -89,6 +91,8 @@ class BufferPool:
         self._memory = Memory(self._core, None)
         self._slabs = None
         if pin_memory:
+            from fastcollate.handover.pinning import PinnedSlabs
+
             depth = checked_count("depth", depth, "a number of batches")
             self._slabs = PinnedSlabs(max_bytes, depth, checked_seconds("timeout", timeout))
 
@@ -105,8 +109,8 @@ class BufferPool:
     @property
     def live_bytes(self) -> int:
         """Bytes, rounded up, of batches of which any tensor or view is alive."""
-        slabs = [] if self._slabs is None else self._slabs.sizes()
-        return self._core.live_bytes + sum(map(rounded, slabs))
+        pinned = 0 if self._slabs is None else sum(self._slabs.rounded_sizes())
+        return self._core.live_bytes + pinned
 
     def clear(self) -> None:
         """Free the idle bytes. Live batches keep theirs."""
@@ -124,7 +128,7 @@ class BufferPool:
         return (
             f"BufferPool({bound}pin_memory=True, depth={self._slabs.depth}): "
             f"{counted(len(sizes), 'pinned batch', 'pinned batches')} alive, "
-            f"of {sum(sizes)} bytes, rounded up to {sum(map(rounded, sizes))}"
+            f"of {sum(sizes)} bytes, rounded up to {sum(self._slabs.rounded_sizes())}"
             + (f"; {pageable} bytes of batches that could not be pinned" if pageable else "")
         )
 
@@ -172,4 +176,6 @@ def checked_memory(pool: PoolArgument, array_type: str = "torch") -> Memory:
     if array_type == "numpy":
         what = "pool='pinned'" if is_pinned else "a pool of pinned memory"
         raise ValueError(f"{what} gives tensors, but array_type='numpy'; pass array_type='torch'")
+    from fastcollate.handover.pinning import PinnedAllocator
+
     return Memory(None if own is None else own._core, PinnedAllocator(slabs))

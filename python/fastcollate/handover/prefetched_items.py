@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from fastcollate.arrays import is_tensor
-from fastcollate.batch import Batch
 from fastcollate.handover.in_flight import Event, InFlight, is_watched
 from fastcollate.handover.slabs import (
     as_bytes,
@@ -24,6 +23,7 @@ from fastcollate.handover.to_device import (
     Moves,
     Transfer,
     checked_tensors,
+    is_batch,
     is_on_host,
     mapped,
     over_copy,
@@ -64,10 +64,10 @@ class Blocking(Same):
 
     def __call__(self, item: Any) -> HandOver:
         """Move all tensors at once."""
-        if isinstance(item, Batch):
+        if is_batch(item):
             batch = item.to(self._device)
-            if batch is not item and batch._handover is not None:
-                self.transfer.add(batch._handover)
+            if batch is not item and batch._state.transfer is not None:
+                self.transfer.add(batch._state.transfer)
             return lambda: batch
         moved = mapped(item, lambda value: _to(value, self._device, self.transfer))
         return lambda: moved
@@ -94,8 +94,8 @@ class OnLane(Same):
     def __call__(self, item: Any) -> HandOver:
         """Begin to copy all tensors."""
         self.check()
-        if isinstance(item, Batch):
-            checked_tensors(item)  # or refuse it
+        if is_batch(item):
+            checked_tensors(item._state)  # or refuse it
         found: dict[int, Any] = {}
         mapped(item, lambda value: found.setdefault(id(value), value))
         tensors = [value for value in found.values() if _can_be_carried(value)]
@@ -116,9 +116,9 @@ class OnLane(Same):
             moves |= packed
         # The item's host memory is not needed any more.
         moved = mapped(item, lambda value: moves.get(id(value), value))
-        if isinstance(moved, Batch):
+        if is_batch(moved):
             own = Transfer(self.transfer.bytes - before[0], self.transfer.copies - before[1])
-            moved = moved._replace(_handover=own.metrics)
+            moved = moved._replace(transfer=own.metrics)
         self._count += 1
 
         def hand_over() -> Any:

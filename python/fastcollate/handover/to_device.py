@@ -25,7 +25,7 @@ from fastcollate.handover.slabs import (
 )
 
 if TYPE_CHECKING:
-    from fastcollate.batch import Batch
+    from fastcollate.batch_state import BatchState
 
 SMALL = 1 << 16
 """Most bytes of a tensor outside the slab that is packed with others before the copy."""
@@ -53,34 +53,34 @@ Moves = dict[int, Any]
 """Maps the id of a tensor to its replacement."""
 
 
-def moved(batch: Batch, device: Any, non_blocking: bool) -> Batch:
+def move(state: BatchState, device: Any, non_blocking: bool) -> BatchState:
     """See :meth:`fastcollate.Batch.to`."""
-    tensors = checked_tensors(batch)
+    tensors = checked_tensors(state)
     target = resolved(device)
     tensors = [tensor for tensor in tensors if tensor.device != target]
     if not tensors:
-        return batch
+        return state
     if is_watched():
         watched.check()
     transfer = Transfer()
-    moves = copied(tensors, slab_of(batch, tensors), target, non_blocking, transfer)
-    return rebuilt(batch, moves, transfer)
+    moves = copied(tensors, slab_of(state, tensors), target, non_blocking, transfer)
+    return rebuild(state, moves, transfer)
 
 
-def pinned_batch(batch: Batch) -> Batch:
+def pin(state: BatchState) -> BatchState:
     """See :meth:`fastcollate.Batch.pin_memory`."""
-    tensors = [tensor for tensor in checked_tensors(batch) if is_on_host(tensor)]
+    tensors = [tensor for tensor in checked_tensors(state) if is_on_host(tensor)]
     tensors = [tensor for tensor in tensors if tensor.numel() and not tensor.is_pinned()]
     plain = [tensor for tensor in tensors if is_plain(tensor)]
     if not tensors:
-        return batch
+        return state
     offsets, size = offsets_of_packed(plain)
     slab = pinned(max(size, 1))
     if slab is None:
-        return batch
+        return state
     moves = packed_into(slab, plain, offsets)
     moves |= {id(tensor): tensor.pin_memory() for tensor in tensors if id(tensor) not in moves}
-    return rebuilt(batch, moves, None)
+    return rebuild(state, moves, None)
 
 
 def copied(
@@ -193,20 +193,19 @@ def resolved(device: Any) -> Any:
 # Tensors of batches
 
 
-def slab_of(batch: Batch, tensors: Sequence[Any]) -> Any | None:
+def slab_of(state: BatchState, tensors: Sequence[Any]) -> Any | None:
     """Return the bytes of a batch's slab as a tensor that is no view of any; None if it has none.
 
     Outputs may have left the slab: ``share_memory_()`` moves a tensor.
     """
-    owner = getattr(batch, "_owner", None)
-    if owner is not None:
+    if state.owner is not None:
         import torch
 
-        return torch.from_numpy(owner.bytes())
+        return torch.from_numpy(state.owner.bytes())
     return common_slab([tensor for tensor in tensors if is_plain(tensor)])
 
 
-def checked_tensors(batch: Batch) -> list[Any]:
+def checked_tensors(state: BatchState) -> list[Any]:
     """Return all tensors of a batch, each once; TypeError for NumPy arrays."""
     found: dict[int, Any] = {}
 
@@ -220,16 +219,20 @@ def checked_tensors(batch: Batch) -> list[Any]:
             found[id(value)] = value
         return value
 
-    mapped(batch, see)
+    _mapped_outputs(state, see)
     return list(found.values())
 
 
-def rebuilt(batch: Batch, moves: Moves, transfer: Transfer | None) -> Batch:
+def rebuild(state: BatchState, moves: Moves, transfer: Transfer | None) -> BatchState:
     """Return a batch with its tensors replaced and all else unchanged."""
-    data = _mapped_outputs(batch, lambda tensor: moves.get(id(tensor), tensor))
-    if transfer is None:
-        return batch._with_data(data)
-    return batch._with_data(data, _handover=transfer.metrics)
+    data = _mapped_outputs(state, lambda tensor: moves.get(id(tensor), tensor))
+    metrics = state.transfer if transfer is None else transfer.metrics
+    return state._replace(data=data, owner=None, transfer=metrics)
+
+
+def is_batch(value: Any) -> bool:
+    """Return True for a :class:`fastcollate.Batch`, whose class this module does not know."""
+    return hasattr(value, "_state") and hasattr(value, "_with_data")
 
 
 def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
@@ -240,8 +243,8 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
     """
     if is_tensor(value) or isinstance(value, np.ndarray):
         return function(value)
-    if hasattr(value, "_with_data"):  # a Batch
-        return value._with_data(_mapped_outputs(value, function))
+    if is_batch(value):
+        return value._with_data(_mapped_outputs(value._state, function))
     # BatchEncoding.to would change the object in place.
     knows_how = hasattr(value, "to") and not isinstance(value, (dict, UserDict))
     if isinstance(value, Mapping) and not knows_how:
@@ -252,16 +255,16 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
     return function(value) if hasattr(value, "to") else value
 
 
-def _mapped_outputs(batch: Batch, function: Callable[[Any], Any]) -> dict[str, Any]:
+def _mapped_outputs(state: BatchState, function: Callable[[Any], Any]) -> dict[str, Any]:
     """Replace the arrays and tensors of a batch's outputs by a function's results.
 
     The caller's objects (:class:`fastcollate.PerRow`) stay unchanged.
     """
     kept: set[str] = set()
-    if batch._spec is not None:
-        kept = {spec.key for spec in batch._spec.fields if spec.align == "object"}
+    if state.options is not None:
+        kept = {spec.key for spec in state.options.fields if spec.align == "object"}
     return {
-        key: value if key in kept else mapped(value, function) for key, value in batch._data.items()
+        key: value if key in kept else mapped(value, function) for key, value in state.data.items()
     }
 
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import operator
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal, final, overload
+from typing import TYPE_CHECKING, Any, final, overload
 
 import numpy as np
 
 from fastcollate._fastcollate import arrow_lists
-from fastcollate.arguments import check_choice, counted, suggests_names
+from fastcollate.arguments import counted, suggests_names
 from fastcollate.arrays import (
     checked_array,
-    checked_dtype_name,
     concatenate,
     describe,
     dtype_name,
@@ -29,15 +28,12 @@ from fastcollate.arrays import (
     to_numpy,
     to_tensor,
 )
-from fastcollate.writing import is_computed, padded, padded_where_they_lie
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     import torch
     from numpy.typing import NDArray
-
-    from fastcollate.options import ArrayType
 
 
 @final
@@ -199,32 +195,6 @@ class Ragged:
         """Return the rows as lists of Python numbers (nested, with trailing dimensions)."""
         values = self._values.tolist()
         return [values[begin:end] for begin, end in pairwise(self._offsets.tolist())]
-
-    def to_padded(
-        self,
-        side: Literal["right", "left"] = "right",
-        fill: float = 0,
-        *,
-        pad_to: int | None = None,
-        multiple_of: int = 1,
-        dtype: Any = None,
-        array_type: ArrayType | None = None,
-    ) -> Any:
-        r"""Return the rows padded to one array, (rows, width, \*trailing): a copy.
-
-        The options are those of :func:`fastcollate.pad`; if `array_type` is None, the result has
-        the library of the values.
-        """
-        is_of_torch = is_tensor(self._values)
-        if array_type is None:
-            array_type = "torch" if is_of_torch else "numpy"
-        check_choice("array_type", array_type, ("torch", "numpy"))
-        name = checked_dtype_name(self.dtype if dtype is None else dtype, "rows")
-        if is_of_torch and array_type == "torch" and is_computed(self._values):
-            return padded_where_they_lie(
-                self._values, self._offsets, name, side, fill, pad_to, multiple_of
-            )
-        return padded(self, name, side, fill, pad_to, multiple_of, array_type)
 
     def to_torch_nested(self) -> torch.Tensor:
         r"""Return a jagged nested tensor, (rows, jagged, \*trailing), over the same values.

@@ -14,7 +14,7 @@ from fastcollate.arrays import convert, dtype_like, dtype_name, is_tensor, like_
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
-    from fastcollate.batch import Batch
+    from fastcollate._fastcollate import Plan
 
 
 _TABLES = [
@@ -24,16 +24,14 @@ _TABLES = [
 """The tables of a ``BlockMask``, in the order of a plan's tables."""
 
 
-def subtree_end(batch: Batch) -> Any:
-    """See :attr:`fastcollate.Batch.subtree_end`."""
-    plan = batch.plan
+def subtree_end(plan: Plan, like: Any) -> Any:
+    """See :attr:`fastcollate.Batch.subtree_end`; `like` are the token ids."""
     ends = plan.subtree_ends().reshape(plan.leading_shape(of_sequence=True))
-    return like_of(ends, batch._data["input_ids"])
+    return like_of(ends, like)
 
 
-def dense_mask(batch: Batch, dtype: Any, window: int | None) -> Any:
+def dense_mask(plan: Plan, like: Any, dtype: Any, window: int | None = None) -> Any:
     """See :meth:`fastcollate.Batch.dense_mask`."""
-    plan, like = batch.plan, batch._data["input_ids"]
     kind = dtype_like(like, dtype)
     if (name := dtype_name(kind)) not in ("bool", "bfloat16", "float16", "float32", "float64"):
         raise TypeError(
@@ -61,11 +59,12 @@ def _additive(mask: Any, dtype: Any) -> Any:
     return mask.new_zeros(mask.shape, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
 
 
-def block_mask(batch: Batch, block_size: int, device: Any, window: int | None) -> BlockMask:
+def block_mask(
+    plan: Plan, like: Any, block_size: int = 128, device: Any = None, window: int | None = None
+) -> BlockMask:
     """See :meth:`fastcollate.Batch.block_mask`."""
     block_size = checked_count("block_size", block_size, "a number of positions", bits=32)
     window = checked_window(window)
-    plan, like = batch.plan, batch._data["input_ids"]
     make = _block_mask_class(like)
     device = like.device if device is None else device
 
@@ -136,10 +135,9 @@ class AttentionRanges(NamedTuple):
     is_causal: Any
 
 
-def attention_ranges(batch: Batch) -> AttentionRanges:
+def attention_ranges(plan: Plan, like: Any) -> AttentionRanges:
     """See :meth:`fastcollate.Batch.attention_ranges`."""
-    like = batch._data["input_ids"]
-    return AttentionRanges(*(like_of(array, like) for array in batch.plan.attention_ranges()))
+    return AttentionRanges(*(like_of(array, like) for array in plan.attention_ranges()))
 
 
 def checked_window(window: Any) -> int | None:

@@ -12,18 +12,17 @@ from fastcollate.arrays import (
     is_array,
     is_tensor,
     of_bits,
+    on_host,
     signed_like,
     to_tensor,
 )
-from fastcollate.ops.places import on_host
 
 if TYPE_CHECKING:
-    from fastcollate.batch import Batch
+    from fastcollate._fastcollate import Plan
 
 
-def broadcasted(batch: Batch, per_row: Any, on: str) -> Any:
+def broadcast(plan: Plan, loss_mask: Any, per_row: Any, on: str) -> Any:
     """See :meth:`fastcollate.Batch.broadcast`."""
-    plan = batch.plan
     if not isinstance(on, str) or on not in ("trained", "response"):
         raise ValueError(f"on is {on!r}; pass 'trained' or 'response'")
     if not is_array(per_row):
@@ -46,7 +45,7 @@ def broadcasted(batch: Batch, per_row: Any, on: str) -> Any:
     rows = np.repeat(np.arange(plan.num_rows), lens)
     rows, places = rows[places >= 0], places[places >= 0]
     shape = plan.leading_shape(of_sequence=False)
-    mask = batch._data["loss_mask"] if on == "trained" else None
+    mask = loss_mask if on == "trained" else None
     if isinstance(per_row, np.ndarray):
         out = np.zeros(shape, per_row.dtype)
         out.reshape(-1)[places] = per_row[rows]

@@ -10,17 +10,18 @@ import numpy as np
 
 from fastcollate._fastcollate import IGNORE_INDEX
 from fastcollate.arguments import checked_count, checked_int, counted
-from fastcollate.arrays import describe, is_array
+from fastcollate.arrays import describe, is_array, is_float, on_host
 from fastcollate.dtypes import labels_key
 from fastcollate.ingest.fields import LOGPROBS, LOSS_MASK, REWARDS
 from fastcollate.ops.findings import Finding, Findings
-from fastcollate.ops.places import RowPlaces, Spans, is_float, on_host
+from fastcollate.ops.loss_positions import targets
 from fastcollate.plan.packing import pack
+from fastcollate.plan.plan_tables import PlanTables, Spans
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fastcollate.batch import Batch
+    from fastcollate.batch_state import BatchState
     from fastcollate.plan.lengths import Integers
 
 MOST_PADDING = 0.5
@@ -30,12 +31,12 @@ POSITIVE = 1e-4
 """Largest valid log-probability; above 0 to allow for rounding."""
 
 
-def checked(batch: Batch, vocab_size: int | None, eos_token_id: Any) -> Findings:
+def check(state: BatchState, vocab_size: int | None, eos_token_id: Any) -> Findings:
     """See :meth:`fastcollate.Batch.check`."""
     if vocab_size is not None:
         vocab_size = checked_count("vocab_size", vocab_size, "the number of token ids")
     ends = None if eos_token_id is None else _checked_ids(eos_token_id)
-    facts = _Facts.of(batch)
+    facts = _Facts.of(state)
     findings = Findings()
     findings += _without_loss(facts)
     findings += _trained_first_tokens(facts)
@@ -66,8 +67,8 @@ def _checked_ids(eos_token_id: Any) -> list[int]:
 class _Facts(NamedTuple):
     """A batch, with data that several checks share."""
 
-    batch: Batch
-    places: RowPlaces
+    state: BatchState
+    places: PlanTables
     ids: Integers
     """The token ids, flat."""
     is_real: NDArray[np.bool_]
@@ -80,13 +81,13 @@ class _Facts(NamedTuple):
     """Number of trained tokens of each row."""
 
     @classmethod
-    def of(cls, batch: Batch) -> _Facts:
-        places = RowPlaces.of(batch.plan)
-        mask = on_host(batch._data["loss_mask"]).reshape(-1)
+    def of(cls, state: BatchState) -> _Facts:
+        places = PlanTables(state.plan)
+        mask = on_host(state.data["loss_mask"]).reshape(-1)
         trained = np.flatnonzero(mask != 0)  # faster on booleans
-        counts = places.responses.counts_in(trained, batch.plan.num_rows)
-        ids = on_host(batch._data["input_ids"]).reshape(-1)
-        return cls(batch, places, ids, batch._is_real, mask, trained, counts)
+        counts = places.responses.counts_in(trained, state.plan.num_rows)
+        ids = on_host(state.data["input_ids"]).reshape(-1)
+        return cls(state, places, ids, state.is_real, mask, trained, counts)
 
     def rows_with(self, is_found: np.ndarray, spans: Spans) -> Iterator[_Found]:
         """Yield the real rows with findings, in order."""
@@ -139,11 +140,11 @@ def _without_loss(facts: _Facts) -> Iterator[Finding]:
 
 def _trained_first_tokens(facts: _Facts) -> Iterator[Finding]:
     """Find labels and loss masks of tokens that no token predicts."""
-    batch, spans = facts.batch, facts.places.tokens
-    plan = batch.plan
+    state, spans = facts.state, facts.places.tokens
+    plan = state.plan
     kind, advice = "trains_first_token", "set it to {}: no token before it predicts it"
     is_first = np.full(len(spans.rows), True) if plan.is_packed else spans.starts == 0
-    labels = batch.spec.outputs.labels
+    labels = state.spec.outputs.labels
     if labels is not None:
         # With shifted labels, a last position would hold the label of a first token.
         is_shifted = labels[0]
@@ -152,7 +153,7 @@ def _trained_first_tokens(facts: _Facts) -> Iterator[Finding]:
         is_last = is_first if plan.is_packed else ends == lens[spans.rows]
         places = spans.places + (spans.lengths - 1 if is_shifted else 0)
         places = places[is_last if is_shifted else is_first]
-        values = on_host(batch._data[labels_key(is_shifted)]).reshape(-1)
+        values = on_host(state.data[labels_key(is_shifted)]).reshape(-1)
         is_found = np.zeros(len(values), np.bool_)
         is_found[places] = values[places] != IGNORE_INDEX
         what = "last position, which predicts nothing," if is_shifted else "first token"
@@ -179,11 +180,13 @@ def _bad_masks(facts: _Facts) -> Iterator[Finding]:
 
     Batches of frameworks' functions may be built with them.
     """
-    batch, spans = facts.batch, facts.places.responses
-    table = batch.spec.table
+    state, spans = facts.state, facts.places.responses
+    table = state.spec.table
     if LOSS_MASK.key not in table or table[LOSS_MASK.key].align != "response":
         return
-    mask, tokens = (on_host(one).reshape(-1) for one in (batch[LOSS_MASK.key], batch.targets))
+    mask, tokens = (
+        on_host(one).reshape(-1) for one in (state.data[LOSS_MASK.key], _targets(state))
+    )
     # Labels are the tokens' ids or -100; 0 also stands where a mask has no value.
     is_label = (mask == 0) | (mask == IGNORE_INDEX) | (mask == tokens)
     is_odd = (mask != 0) & (mask != 1) & is_label
@@ -203,20 +206,27 @@ def _bad_masks(facts: _Facts) -> Iterator[Finding]:
             yield found.finding("negative_mask", reason, "set it to 0 on tokens that do not train")
 
 
+def _targets(state: BatchState) -> Any:
+    """Return the token of each response-aligned value."""
+    if "targets" in state.data:
+        return state.data["targets"]
+    return targets(state.plan, state.data["input_ids"])
+
+
 def _bad_numbers(facts: _Facts) -> Iterator[Finding]:
     """Find NaN in any float output, and invalid log-probabilities."""
-    batch = facts.batch
+    state = facts.state
     places = facts.places
     sizes = {
         "sequence": (places.written, len(facts.ids)),
         "response": (places.responses, len(facts.mask)),
         "stream": (places.streams, int(places.streams.lengths.sum())),
     }
-    for output in batch.spec.table:
-        if output.align not in sizes or not is_float(batch._data[output.key]):
+    for output in state.spec.table:
+        if output.align not in sizes or not is_float(state.data[output.key]):
             continue
         spans, positions = sizes[output.align]
-        values = on_host(batch._data[output.key])
+        values = on_host(state.data[output.key])
         is_nan = np.isnan(values).reshape(-1)
         if len(is_nan) != positions:
             is_nan = is_nan.reshape(positions, -1).any(1)
@@ -245,11 +255,11 @@ def _bad_numbers(facts: _Facts) -> Iterator[Finding]:
 
 def _untrained_rewards(facts: _Facts) -> Iterator[Finding]:
     """Find rewards on tokens that do not train, in rows that do."""
-    batch = facts.batch
-    table = batch.spec.table
+    state = facts.state
+    table = state.spec.table
     if REWARDS.key not in table or table[REWARDS.key].align != "response":
         return
-    rewards = on_host(batch._data[REWARDS.key]).reshape(-1)
+    rewards = on_host(state.data[REWARDS.key]).reshape(-1)
     if len(rewards) != len(facts.mask):
         return  # a field of that name, with several values per token
     is_found = (rewards != 0) & (facts.mask == 0)
@@ -262,7 +272,7 @@ def _untrained_rewards(facts: _Facts) -> Iterator[Finding]:
 
 def _outside_vocabulary(facts: _Facts, vocab_size: int | None) -> Iterator[Finding]:
     """Find ids outside the vocabulary, or below 0 if its size is not given."""
-    ids, pad = facts.ids, facts.batch.spec.pad_token_id
+    ids, pad = facts.ids, facts.state.spec.pad_token_id
     kind, advice = "outside_vocabulary", "use the tokenizer of the model, or its vocab_size"
     limits = "from 0 on" if vocab_size is None else f"from 0 to {vocab_size - 1}"
     tokens = int(facts.places.written.lengths.sum())
@@ -313,7 +323,7 @@ def _duplicates(facts: _Facts) -> Iterator[Finding]:
 
 def _padding(facts: _Facts) -> Iterator[Finding]:
     """Report a batch that is mostly padding, which packing would reduce."""
-    plan = facts.batch.plan
+    plan = facts.state.plan
     lens = (facts.places.prompt_lens + facts.places.response_lens)[facts.is_real]
     # Padding rows fill up the number of rows in any layout.
     tokens, positions = int(lens.sum()), len(lens) * plan.width

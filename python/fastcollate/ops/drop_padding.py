@@ -13,7 +13,7 @@ from fastcollate.arrays import (
     taken,
 )
 from fastcollate.ingest.columns import Ragged, picked
-from fastcollate.plan.step_plan import check_step_plan
+from fastcollate.plan.tables import check_step_plan
 
 if TYPE_CHECKING:
     from fastcollate.plan.step_plan import StepPlan

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fastcollate._fastcollate import Plan
 
 
-def gathered(
+def gather(
     plan: Plan,
     x: Any,
     of: str | None,

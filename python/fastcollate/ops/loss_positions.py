@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fastcollate.arrays import like_of, taken, zeros
-from fastcollate.ops.places import on_host
+from fastcollate.arrays import like_of, on_host, taken, zeros
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fastcollate._fastcollate import Plan
-    from fastcollate.batch import Batch
 
 
 class LossPositions(NamedTuple):
@@ -32,12 +30,11 @@ class LossPositions(NamedTuple):
     inv: Any
 
 
-def loss_positions(batch: Batch) -> LossPositions:
-    """See :meth:`fastcollate.Batch.loss_positions`."""
-    plan, like = batch.plan, batch._data["input_ids"]
+def loss_positions(plan: Plan, like: Any, loss_mask: Any) -> LossPositions:
+    """See :meth:`fastcollate.Batch.loss_positions`; `like` are the token ids."""
     values, predictors = _places(plan, next_token=True)
     shape = plan.leading_shape(of_sequence=False)
-    is_trained = on_host(batch._data["loss_mask"] != 0).reshape(-1)[values]
+    is_trained = on_host(loss_mask != 0).reshape(-1)[values]
     values, predictors = values[is_trained], predictors[is_trained]
     if (predictors < 0).any():
         raise ValueError(
@@ -53,9 +50,8 @@ def loss_positions(batch: Batch) -> LossPositions:
     return LossPositions(like_of(np.flatnonzero(is_read), like), like_of(inv, like))
 
 
-def targets(batch: Batch) -> Any:
+def targets(plan: Plan, ids: Any) -> Any:
     """See :attr:`fastcollate.Batch.targets`."""
-    plan, ids = batch.plan, batch._data["input_ids"]
     values, tokens = _places(plan, next_token=False)
     found = zeros(plan.leading_shape(of_sequence=False), ids)
     found.reshape(-1)[like_of(values, ids)] = taken(ids.reshape(-1), tokens)

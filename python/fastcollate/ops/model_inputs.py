@@ -9,9 +9,10 @@ import numpy as np
 from fastcollate._fastcollate import IGNORE_INDEX
 from fastcollate.arguments import check_choice
 from fastcollate.arrays import convert, dtype_like, like_of, zeros
+from fastcollate.ops.attention import block_mask, dense_mask
 
 if TYPE_CHECKING:
-    from fastcollate.batch import Batch
+    from fastcollate.batch_state import BatchState
 
 KEYS = {"input_ids", "attention_mask", "position_ids", "labels", "shift_labels", "use_cache"}
 """The keys of all inputs that are not fields."""
@@ -20,9 +21,11 @@ Mask: TypeAlias = Literal["dense", "block"]
 """Kinds of masks for layouts whose rows share output rows."""
 
 
-def model_inputs(batch: Batch, mask: Mask | None, dtype: Any) -> dict[str, Any]:
-    """See :meth:`fastcollate.Batch.model_inputs`."""
-    plan, outputs = batch.plan, batch._data
+def model_inputs(
+    state: BatchState, position_ids: Any | None, mask: Mask | None, dtype: Any = "float32"
+) -> dict[str, Any]:
+    """See :meth:`fastcollate.Batch.model_inputs`; without positions if they are None."""
+    plan, outputs = state.plan, state.data
     is_padded = not (plan.has_bins or plan.is_jagged)
     check_mask(mask, plan.layout, is_padded, isinstance(outputs["input_ids"], np.ndarray))
 
@@ -31,16 +34,16 @@ def model_inputs(batch: Batch, mask: Mask | None, dtype: Any) -> dict[str, Any]:
         return value[None] if plan.is_jagged else value
 
     inputs = {"input_ids": in_rows(outputs["input_ids"])}
-    is_ours = batch.spec.outputs.position_ids[0] != "omitted"
+    is_ours = state.spec.outputs.position_ids[0] != "omitted"
     if is_padded:
         inputs["attention_mask"] = outputs["attention_mask"]
     elif mask == "block":
-        inputs["attention_mask"] = batch.block_mask()
+        inputs["attention_mask"] = block_mask(plan, outputs["input_ids"])
     elif mask == "dense" or plan.is_tree or not is_ours:
         # Models find the sequences of packed rows by positions, which may be the caller's here.
-        inputs["attention_mask"] = batch.dense_mask(dtype)
-    if is_ours or "position_ids" in outputs:
-        inputs["position_ids"] = in_rows(batch._position_ids)
+        inputs["attention_mask"] = dense_mask(plan, outputs["input_ids"], dtype)
+    if position_ids is not None:
+        inputs["position_ids"] = in_rows(position_ids)
     if "labels" in outputs:
         labels = in_rows(outputs["labels"])
         inputs |= {"labels": labels, "shift_labels": _moved(labels, -1)}
@@ -49,7 +52,7 @@ def model_inputs(batch: Batch, mask: Mask | None, dtype: Any) -> dict[str, Any]:
         inputs |= {"labels": _moved(labels, 1), "shift_labels": labels}
     if not is_padded:
         inputs["use_cache"] = False
-    joined = (output.key for output in batch.spec.table if output.align == "joined")
+    joined = (output.key for output in state.spec.table if output.align == "joined")
     return inputs | {key: outputs[key] for key in joined if key not in KEYS}
 
 
@@ -70,12 +73,21 @@ def check_mask(mask: Any, layout: str, is_padded: bool, is_numpy: bool) -> None:
         )
 
 
-def positions(batch: Batch) -> Any:
-    """Return the position of each token in its row, 0 on padding, in the shape of the ids."""
-    plan, ids = batch.plan, batch._data["input_ids"]
+def positions(state: BatchState) -> Any | None:
+    """Return the output of positions, or else make them; None if they were left out.
+
+    Made ones are those of each token in its row, 0 on padding, in the shape of the ids.
+    """
+    if "position_ids" in state.data:
+        return state.data["position_ids"]
+    options = state.options
+    if options is None or options.outputs.position_ids[0] == "omitted":
+        return None
+    state.check_whole()
+    plan, ids = state.plan, state.data["input_ids"]
     depths = plan.depths().reshape(plan.leading_shape(of_sequence=True))
     found = like_of(depths, ids)
-    return convert(found, dtype_like(found, batch.spec.outputs.position_ids[1]))
+    return convert(found, dtype_like(found, options.outputs.position_ids[1]))
 
 
 def _moved(labels: Any, columns: int) -> Any:

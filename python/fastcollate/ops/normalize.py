@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -19,12 +20,13 @@ from fastcollate.arrays import (
     where_or_zero,
     zeros,
 )
-from fastcollate.plan.step_plan import check_step_plan
+from fastcollate.batch_state import missing_plan
+from fastcollate.plan.tables import check_step_plan
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fastcollate.batch import Batch
+    from fastcollate.batch_state import BatchState
     from fastcollate.plan.step_plan import StepPlan
 
 _LEAST_VARIANCE = 1e-8
@@ -57,16 +59,16 @@ class _Tokens(NamedTuple):
     """Number of rows."""
 
 
-def normalized(
-    batch: Batch,
+def normalize(
+    state: BatchState,
     advantages: Any,
     plan: StepPlan,
     per: Literal["mini_batch", "batch", "prompt"],
 ) -> Any:
     """See :meth:`fastcollate.Batch.normalize`."""
     x = as_floats(checked_array("advantages", advantages))
-    tokens = _tokens_of(batch)
-    slots = _slots_of_rows(batch, tokens.num_rows, plan)
+    tokens = _tokens_of(state)
+    slots = _slots_of_rows(state, tokens.num_rows, plan)
     groups, count = _groups(plan, slots, per)
     mask, rows_of_tokens = tokens.mask != 0, tokens.rows  # nonzero weights select
     if tuple(x.shape) != tuple(mask.shape):
@@ -106,10 +108,10 @@ def normalized(
     return result.reshape(shape)
 
 
-def loss_normalizers(batch: Batch, plan: StepPlan) -> LossNormalizers:
+def loss_normalizers(state: BatchState, plan: StepPlan) -> LossNormalizers:
     """See :meth:`fastcollate.Batch.loss_normalizers`."""
-    tokens = _tokens_of(batch)
-    slots = _slots_of_rows(batch, tokens.num_rows, plan)
+    tokens = _tokens_of(state)
+    slots = _slots_of_rows(state, tokens.num_rows, plan)
     return normalizers_of(_weights(tokens), slots, plan)
 
 
@@ -124,9 +126,9 @@ def normalizers_of(
     return LossNormalizers(np.where(tokens == 0, 1.0, tokens), np.maximum(rows, 1))
 
 
-def loss_weights(batch: Batch) -> NDArray[np.float64]:
+def loss_weights(state: BatchState) -> NDArray[np.float64]:
     """Sum the mask of each row token by token, so that sums round the same in all layouts."""
-    return _weights(_tokens_of(batch))
+    return _weights(_tokens_of(state))
 
 
 def _weights(tokens: _Tokens) -> NDArray[np.float64]:
@@ -141,12 +143,12 @@ def _weights(tokens: _Tokens) -> NDArray[np.float64]:
     return sums
 
 
-def _slots_of_rows(batch: Batch, rows: int, plan: StepPlan) -> NDArray[np.int64]:
+def _slots_of_rows(state: BatchState, rows: int, plan: StepPlan) -> NDArray[np.int64]:
     """Return the plan's slot of each row of a batch, which is in step order or slot order."""
     check_step_plan(plan)
     inverse: NDArray[np.int64] = plan.inverse
     slots = len(plan.rows)
-    is_padding = batch.is_padding
+    is_padding = state.is_padding
     if rows == slots and (rows != len(inverse) or is_padding is not None):
         slots_of_rows = np.arange(slots)
         known = None if is_padding is None else np.asarray(is_padding, np.bool_)
@@ -164,13 +166,13 @@ def _slots_of_rows(batch: Batch, rows: int, plan: StepPlan) -> NDArray[np.int64]
             f"{counted(len(inverse), 'row')} in {counted(slots, 'slot')}; pass a batch of all rows "
             "of the step, in their order and without padding, or of all slots"
         )
-    _check_lengths(batch, plan, slots_of_rows)
+    _check_lengths(state, plan, slots_of_rows)
     return slots_of_rows
 
 
-def _check_lengths(batch: Batch, plan: StepPlan, slots: NDArray[np.int64]) -> None:
+def _check_lengths(state: BatchState, plan: StepPlan, slots: NDArray[np.int64]) -> None:
     """Check that real rows have the planned lengths, if the batch has lengths."""
-    if (placed := batch._plan) is None:
+    if (placed := state.known_plan) is None:
         return
     found = placed.prompt_lens + placed.response_lens
     expected = plan.row_lengths.sum(1)[plan.rows[slots]]
@@ -197,32 +199,31 @@ def _groups(plan: StepPlan, slots: NDArray[np.int64], per: str) -> tuple[NDArray
     raise ValueError(f"per is {per!r}; pass 'mini_batch', 'batch' or 'prompt'")
 
 
-def _tokens_of(batch: Batch) -> _Tokens:
+def _tokens_of(state: BatchState) -> _Tokens:
     """Return the trained response positions, by the plan: keys may be those of fields."""
-    if batch._spec is None:
-        return _tokens_of_mapping(batch)
-    plan = batch.plan
+    if state.options is None:
+        return _tokens_of_mapping(state.data)
+    plan = state.plan
     rows = None
     lie_end_to_end = len(plan.leading_shape(of_sequence=False)) == 1
     if lie_end_to_end:
         rows = np.repeat(np.arange(plan.num_rows), plan.response_lens)
     elif plan.has_bins:
-        rows = _rows_of_ids(batch._data["sequence_ids"])
-    return _Tokens(batch._data["loss_mask"], rows, plan.num_rows)
+        rows = _rows_of_ids(state.data["sequence_ids"])
+    return _Tokens(state.data["loss_mask"], rows, plan.num_rows)
 
 
-def _tokens_of_mapping(batch: Batch) -> _Tokens:
+def _tokens_of_mapping(data: Mapping[str, Any]) -> _Tokens:
     """Return the trained response positions of a batch made from a mapping.
 
     The mask is ``loss_mask``; without one, ``response_mask``; without either, all response tokens
-    of ``response_offsets`` train. ``sequence_ids`` or ``response_offsets`` give the row of each
-    position; without either, each row is an output row. The rows of ``sequence_ids`` cannot be
-    counted without a plan.
+    of ``response_offsets`` train. ``response_offsets`` give the row of each position; without
+    them, each row is an output row. The rows of ``sequence_ids`` cannot be counted.
     """
-    offsets = batch.get("response_offsets")
-    mask = batch.get("loss_mask")
+    offsets = data.get("response_offsets")
+    mask = data.get("loss_mask")
     if mask is None:
-        mask = batch.get("response_mask")
+        mask = data.get("response_mask")
     if mask is None and offsets is not None:
         mask = np.ones(int(offsets[-1]), np.bool_)
     if mask is None:
@@ -230,8 +231,8 @@ def _tokens_of_mapping(batch: Batch) -> _Tokens:
             "the batch has no loss_mask, response_mask or response_offsets; pass a batch with one "
             "of them"
         )
-    if "sequence_ids" in batch:
-        return _Tokens(mask, _rows_of_ids(batch["sequence_ids"]), batch.plan.num_rows)
+    if "sequence_ids" in data:
+        raise missing_plan("plan")  # which would have the number of rows
     if offsets is not None:
         lens = np.diff(to_numpy(offsets))
         return _Tokens(mask, np.repeat(np.arange(len(lens)), lens), len(lens))

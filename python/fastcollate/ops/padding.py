@@ -139,9 +139,11 @@ def pad(
     """
     check_choice("array_type", array_type, ("torch", "numpy"))
     if isinstance(rows, Ragged):
-        return rows.to_padded(
-            side, fill, pad_to=pad_to, multiple_of=multiple_of, dtype=dtype, array_type=array_type
-        )
+        values, offsets = rows.values, rows.offsets
+        name = checked_dtype_name(rows.dtype if dtype is None else dtype, "rows")
+        if array_type == "torch" and is_tensor(values) and is_computed(values):
+            return padded_where_they_lie(values, offsets, name, side, fill, pad_to, multiple_of)
+        return padded(rows, name, side, fill, pad_to, multiple_of, array_type)
     rows, found = _with_dtype(rows, dtype)
     name = checked_dtype_name(found, "rows")
     if array_type == "torch" and _are_computed(rows):

@@ -12,17 +12,17 @@ from fastcollate.arrays import flattened, taken
 from fastcollate.core_call import Request, collate
 from fastcollate.ingest.tokens import Whole
 from fastcollate.plan.merging import Merging
-from fastcollate.row_columns import IDS
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import LayoutSpec, Plan
-    from fastcollate.batch import Batch
+    from fastcollate.batch_state import BatchState
     from fastcollate.plan.shard import Shard
 
 
-def relayout(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Batch:
+def relayout(state: BatchState, layout: LayoutSpec, shard: Shard | None = None) -> BatchState:
     """Write a batch, or some of its rows, again (see :meth:`fastcollate.Batch.to_layout`)."""
-    plan, spec, table = batch.plan, batch.spec, batch.spec.table
+    plan, spec = state.plan, state.spec
+    table = spec.table
     _check_whole(plan, shard)
     sequence_starts, response_starts = plan.row_starts()
     prompt_lens, response_lens = plan.prompt_lens, plan.response_lens
@@ -42,16 +42,16 @@ def relayout(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Ba
 
     def per_token(key: str) -> Any:
         align = table[key].align
-        values = flattened(batch._data[key], dimensions[align])
+        values = flattened(state.data[key], dimensions[align])
         # Rows of a tree share positions: streams are taken out row by row.
         return values if places is None or align != "sequence" else taken(values, places)
 
     def column(index: int, spec: FieldSpec) -> Any:
-        value = batch._data[spec.key]
+        value = state.data[spec.key]
         if spec.align in ("row", "array", "object"):
             return value
         if spec.align == "joined":
-            bounds = pairwise(np.asarray(batch._data[beside[index]]).tolist())
+            bounds = pairwise(np.asarray(state.data[beside[index]]).tolist())
             return [value[start:stop] for start, stop in bounds]
         values = per_token(spec.key)
         is_of_responses = table[spec.key].align == "response"
@@ -70,26 +70,20 @@ def relayout(batch: Batch, layout: LayoutSpec, shard: Shard | None = None) -> Ba
         "numpy" if isinstance(ids, np.ndarray) else "torch",
         layout,
         spec.outputs,
-        ids=names_of(batch),
-        merging=Merging(plan, batch.merge_plan, masked_rewards=batch._masked_rewards),
+        ids=state.ids,
+        merging=Merging(plan, state.merge_plan, masked_rewards=state.masked_rewards),
         shard=shard,
     )
     collated = collate(request)
-    was = batch.is_padding
+    was = state.is_padding
     if shard is None:
         collated = collated._replace(is_padding=was)
     elif was is not None:
         rows = zip(shard.rows.tolist(), shard.is_padding.tolist(), strict=True)
         collated = collated._replace(is_padding=[padding or was[row] for row, padding in rows])
-    again = batch._of(collated)
-    if batch._model_mask is not None:  # a kind of mask is the layout's
-        again._model_mask = "default" if shard is None else batch._model_mask
-    return again
-
-
-def names_of(batch: Batch) -> dict[str, Any]:
-    """Return the ids of rows that a batch has."""
-    return {name: values for name in IDS if (values := getattr(batch, name)) is not None}
+    mask = state.model_mask  # a kind of mask is the layout's
+    is_kept = mask is None or shard is not None
+    return collated._replace(model_mask=mask if is_kept else "default")
 
 
 def _check_whole(plan: Plan, shard: Shard | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+from functools import cache
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from fastcollate.arguments import counted, is_sequence
 from fastcollate.arrays import describe, dtype_name, is_tensor
 from fastcollate.missing_outputs import rows_advice
-from fastcollate.ops.relayout import names_of, relayout
+from fastcollate.ops.relayout import relayout
 from fastcollate.plan.lengths import checked_indices
 from fastcollate.plan.shard import Shard, check_shard
 
@@ -19,18 +20,18 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fastcollate._fastcollate import Plan
-    from fastcollate.batch import Batch
+    from fastcollate.batch_state import BatchState
     from fastcollate.plan.layouts import Layout
 
 
-def selected(batch: Batch, shard: Any) -> Batch:
+def select_shard(state: BatchState, shard: Any) -> BatchState:
     """See :meth:`fastcollate.Batch.select`."""
     if not isinstance(shard, Shard) and (
         is_sequence(shard) or isinstance(shard, (Integral, slice))
     ):
-        raise TypeError(f"shard is {describe(shard)}; {rows_advice(batch, shard)}")
+        raise TypeError(f"shard is {describe(shard)}; {rows_advice(state.plan, shard)}")
     check_shard(shard)
-    plan = batch.plan
+    plan = state.plan
     if shard.is_narrow:
         raise ValueError(
             "the shard is narrow, but selected rows keep the width of their batch; pass shard to "
@@ -49,29 +50,29 @@ def selected(batch: Batch, shard: Any) -> Batch:
             f"the step was planned with layout={shard.layout!r}, but selected rows keep the layout "
             f"of their batch, {found}; plan the step without layout, or pass shard to build_batch"
         )
-    return _picked(batch, shard)
+    return _pick(state, shard)
 
 
-def selected_rows(batch: Batch, rows: Any) -> Batch:
+def select_rows(state: BatchState, rows: Any) -> BatchState:
     """See :meth:`fastcollate.Batch.select`."""
-    plan = batch.plan
-    indices = _checked_rows(batch, rows)
+    plan = state.plan
+    indices = _checked_rows(plan, rows)
     if plan.is_tree:
         shown = reprlib.repr(indices.tolist())
         raise ValueError(
             f"rows is {shown}, but the batch has layout='tree', whose rows share tokens; select "
             f"whole bins by bins=..., or call batch.to_layout('jagged').select(rows={shown})"
         )
-    return _picked(batch, Shard(indices, np.zeros(len(indices), np.bool_), plan.num_rows))
+    return _pick(state, Shard(indices, np.zeros(len(indices), np.bool_), plan.num_rows))
 
 
-def _checked_rows(batch: Batch, rows: Any) -> NDArray[np.int64]:
+def _checked_rows(plan: Plan, rows: Any) -> NDArray[np.int64]:
     """Return indices of a batch's rows, each once."""
     is_mask = isinstance(rows, np.ndarray) or is_tensor(rows)
     is_mask = is_mask and dtype_name(rows.dtype) == "bool"
     if not is_sequence(rows) or is_mask:
-        raise TypeError(f"rows is {describe(rows)}; {rows_advice(batch, rows)}")
-    indices, count = checked_indices("rows", rows, "rows"), batch.plan.num_rows
+        raise TypeError(f"rows is {describe(rows)}; {rows_advice(plan, rows)}")
+    indices, count = checked_indices("rows", rows, "rows"), plan.num_rows
     if len(indices) == 0:
         raise ValueError("rows is empty; pass the index of at least one row")
     if (beyond := np.flatnonzero(indices >= count)).size:
@@ -90,25 +91,27 @@ def _checked_rows(batch: Batch, rows: Any) -> NDArray[np.int64]:
     return indices
 
 
-def _picked(batch: Batch, shard: Shard) -> Batch:
+def _pick(state: BatchState, shard: Shard) -> BatchState:
     """Return a batch of a shard's rows: views if they are adjacent, else copies."""
-    plan = batch.plan
+    plan = state.plan
     first = plan.first_in_view(shard.spec)
     if first is None:
-        return relayout(batch, plan.layout_for(shard.spec), shard)
+        return relayout(state, plan.layout_for(shard.spec), shard)
     rows = slice(first, first + len(shard.rows))
-    views = _views(batch, rows)
+    views = _views(state, rows)
 
+    @cache
     def pick() -> Plan:
         return plan.pick(shard.spec, plan.layout_for(shard.spec))
 
-    return batch._replace(
-        _data=views,
-        _plan_or_call=pick,
-        _owner=None,
-        _handover=None,
-        is_padding=[False] * len(shard.rows) if (was := batch.is_padding) is None else was[rows],
-        **{name: list(values[rows]) for name, values in names_of(batch).items()},
+    was = state.is_padding
+    return state._replace(
+        data=views,
+        made_by=pick,
+        owner=None,
+        transfer=None,
+        is_padding=[False] * len(shard.rows) if was is None else was[rows],
+        **state.ids_of(range(first, rows.stop)),
     )
 
 
@@ -123,23 +126,23 @@ def _other_layout(plan: Plan, shard: Shard, layout: Layout) -> str | None:
     return f"{plan.layout!r} with rows of {kept.width} positions in place of {planned.width}"
 
 
-def _views(batch: Batch, rows: slice) -> dict[str, Any]:
+def _views(state: BatchState, rows: slice) -> dict[str, Any]:
     """Return the outputs of adjacent rows, over the same memory."""
-    outputs = [(output.key, output.align, output.field) for output in batch.spec.table]
+    outputs = [(output.key, output.align, output.field) for output in state.spec.table]
     # Concatenated values are selected by their offsets; all others, by rows.
     spans: dict[tuple[str, int | None], slice] = {}
     for key, align, field in outputs:
         if align.endswith("_offsets"):
-            offsets = batch._data[key]
+            offsets = state.data[key]
             span = slice(int(offsets[rows.start]), int(offsets[rows.stop]))
             spans.setdefault((align.removesuffix("_offsets"), field), span)
     views: dict[str, Any] = {}
     for key, align, field in outputs:
-        value = batch._data[key]
+        value = state.data[key]
         if align.endswith("_offsets"):
             views[key] = value[rows.start : rows.stop + 1] - value[rows.start]
         elif align == "batch":  # in a jagged batch only the longest row
-            views[key] = int((batch.plan.prompt_lens + batch.plan.response_lens)[rows].max())
+            views[key] = int((state.plan.prompt_lens + state.plan.response_lens)[rows].max())
         else:
             views[key] = value[spans.get((align, field if align == "joined" else None), rows)]
     return views

@@ -8,16 +8,15 @@ import numpy as np
 
 from fastcollate.arguments import counted
 from fastcollate.arrays import like_of, offsets_of, places_of, taken, to_numpy
-from fastcollate.ops.relayout import names_of
 from fastcollate.plan.lengths import checked_indices
 
 if TYPE_CHECKING:
-    from fastcollate.batch import Batch
+    from fastcollate.batch_state import BatchState
 
 
-def selected_bins(batch: Batch, bins: Any) -> Batch:
+def select_bins(state: BatchState, bins: Any) -> BatchState:
     """See :meth:`fastcollate.Batch.select`."""
-    plan = batch.plan
+    plan = state.plan
     if not plan.is_tree:
         raise ValueError(
             f"bins is given, but the batch has layout={plan.layout!r}; pass a batch that was built "
@@ -41,8 +40,8 @@ def selected_bins(batch: Batch, bins: Any) -> Batch:
     }
     follows = dict(zip(("predictors", "row_bins"), selected.tree_places(), strict=True))
     data: dict[str, Any] = {}
-    for output in batch.spec.table:
-        key, align, value = output.key, output.align, batch._data[output.key]
+    for output in state.spec.table:
+        key, align, value = output.key, output.align, state.data[output.key]
         if output.field is None and key in follows:
             data[key] = like_of(follows[key], value)
         elif align == "sequence":
@@ -54,17 +53,16 @@ def selected_bins(batch: Batch, bins: Any) -> Batch:
         elif align == "object":
             data[key] = [value[row] for row in rows.tolist()]
         elif align == "joined":
-            offsets = to_numpy(batch._data[f"{key}_offsets"])
+            offsets = to_numpy(state.data[f"{key}_offsets"])
             data[key] = taken(value, places_of(offsets[rows], np.diff(offsets)[rows]))
         else:
             data[key] = like_of(offsets_of(np.diff(to_numpy(value))[rows]), value)
-    was = batch.is_padding
-    return batch._with_data(
-        data,
-        _plan_or_call=selected,
-        _handover=None,
+    was = state.is_padding
+    return state._replace(
+        data=data,
+        made_by=selected,
+        owner=None,
+        transfer=None,
         is_padding=[False if was is None else was[row] for row in rows.tolist()],
-        **{
-            name: [values[row] for row in rows.tolist()] for name, values in names_of(batch).items()
-        },
+        **state.ids_of(rows.tolist()),
     )

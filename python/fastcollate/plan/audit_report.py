@@ -10,8 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate.arguments import checked_index, counted
-from fastcollate.view import markup
-from fastcollate.view.plan_pages import text_block
 
 REASONS = ("", "trained", "masked", "unpredicted", "cut", "drift", "dropped")
 """Outcomes of tokens by number; the first is unknown."""
@@ -218,4 +216,6 @@ class Audit:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return markup.page(text_block(self))
+        from fastcollate.view.plan_pages import text_page
+
+        return text_page(self)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import math
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,10 @@ from fastcollate.arrays import offsets_of, places_of, to_numpy
 from fastcollate.ingest.column_input import ragged
 from fastcollate.ingest.fields import Field
 from fastcollate.ingest.tokens import Whole, checked_tokens
+from fastcollate.plan.plan_tables import PlanTables, Spans
+
+if TYPE_CHECKING:
+    from fastcollate._fastcollate import Plan
 
 Integers = NDArray[np.int64]
 
@@ -19,8 +24,8 @@ Integers = NDArray[np.int64]
 class Turns(NamedTuple):
     """The turns as sampled."""
 
-    prompts: Spans
-    responses: Spans
+    prompts: TurnSpans
+    responses: TurnSpans
     weights: NDArray[Any] | None
 
     def sampled_ids(self, tokens: Integers) -> NDArray[Any]:
@@ -32,7 +37,7 @@ class Turns(NamedTuple):
         return found
 
 
-class Spans(NamedTuple):
+class TurnSpans(NamedTuple):
     """Spans of an array, one per turn."""
 
     values: NDArray[Any]
@@ -40,7 +45,7 @@ class Spans(NamedTuple):
     lengths: Integers
 
     @classmethod
-    def of(cls, rows: Any) -> Spans:
+    def of(cls, rows: Any) -> TurnSpans:
         """Read rows of any kind."""
         column = ragged(rows)
         return cls(to_numpy(column.values), column.offsets[:-1], column.lengths)
@@ -59,12 +64,12 @@ def checked_turns(
         return None
     tokens = checked_tokens(prompts, responses, sequences, prompt_lens)
     if isinstance(tokens, Whole):
-        whole = Spans.of(tokens.sequences)
+        whole = TurnSpans.of(tokens.sequences)
         lens = np.broadcast_to(np.asarray(tokens.prompt_lens or 0), whole.lengths.shape)
-        first = Spans(whole.values, whole.starts, np.asarray(lens, np.int64))
-        second = Spans(whole.values, whole.starts + lens, whole.lengths - lens)
+        first = TurnSpans(whole.values, whole.starts, np.asarray(lens, np.int64))
+        second = TurnSpans(whole.values, whole.starts + lens, whole.lengths - lens)
     else:
-        first, second = Spans.of(tokens.prompts), Spans.of(tokens.responses)
+        first, second = TurnSpans.of(tokens.prompts), TurnSpans.of(tokens.responses)
     if len(first.lengths) != len(second.lengths):
         raise ValueError(
             f"prompts has {counted(len(first.lengths), 'row')}, but responses has "
@@ -73,7 +78,7 @@ def checked_turns(
     weights = None
     if loss_mask is not None:
         is_whole = isinstance(loss_mask, Field) and loss_mask.align == "sequence"
-        given = Spans.of(loss_mask.rows if isinstance(loss_mask, Field) else loss_mask)
+        given = TurnSpans.of(loss_mask.rows if isinstance(loss_mask, Field) else loss_mask)
         expected = first.lengths + second.lengths if is_whole else second.lengths
         if not np.array_equal(given.lengths, expected):
             raise ValueError(
@@ -85,27 +90,14 @@ def checked_turns(
     return Turns(first, second, weights)
 
 
-class Rows(NamedTuple):
-    """The sources of a batch's rows."""
+class Rows(PlanTables):
+    """The rows of a batch, with the tokens of their responses."""
 
-    source: Integers
-    prompt_lens: Integers
-    response_lens: Integers
-    is_padding: NDArray[np.bool_]
-    piece_counts: Integers
-    pieces: Integers
-
-    @classmethod
-    def of(cls, tables: dict[str, Any]) -> Rows:
-        """Read a plan's tables."""
-        return cls(
-            tables["source"],
-            tables["prompt_lens"],
-            tables["response_lens"],
-            tables["is_padding"].astype(np.bool_),
-            np.diff(tables["piece_offsets"]),
-            tables["pieces"],
-        )
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        size = math.prod(plan.leading_shape(of_sequence=False))
+        self.response_grid = Grid(self.responses, size, plan.response_width, plan.is_packed)
+        self.stream_grid = Grid(self.tokens, plan.num_positions, plan.width, plan.is_packed)
 
     @property
     def response_offsets(self) -> Integers:
@@ -117,7 +109,7 @@ class Rows(NamedTuple):
         """The row of each response token."""
         return np.repeat(np.arange(len(self.source)), self.response_lens)
 
-    def tokens(self, turn_offsets: Integers) -> Integers:
+    def sampled(self, turn_offsets: Integers) -> Integers:
         """Return the sampled token of each response token of the rows; -1 if none."""
         offsets = self.response_offsets
         turn, start, at, length, _ = self.pieces.T
@@ -168,17 +160,10 @@ class Rows(NamedTuple):
 class Grid:
     """The positions of spans of rows in an output."""
 
-    def __init__(self, rows: int, width: int, segments: Integers, is_packed: bool) -> None:
-        self.size, self.width, self.is_packed = rows * width, width, is_packed
-        self.row, self.start, self.length, dst_row, dst_col = segments.T
-        self.dst = dst_row * width + dst_col
+    def __init__(self, spans: Spans, size: int, width: int, is_packed: bool) -> None:
+        self.row, self.start, self.length, self.dst = spans
+        self.size, self.width, self.is_packed = size, width, is_packed
         self.places = places_of(self.dst, self.length)
-
-    @classmethod
-    def of(cls, tables: dict[str, Any], name: str) -> Grid:
-        """Read a plan's tables."""
-        rows, width = tables[f"{name}_shape"].tolist()
-        return cls(rows, width, tables[f"{name}_segments"], "packing" in tables)
 
 
 def span_of(starts: Integers, lengths: Integers) -> Any:
@@ -198,9 +183,3 @@ def unpredicted_tokens(rows: Rows, streams: Grid) -> Integers:
     begins = (first >= 0) & (streams.length > 0)
     unpredicted: Integers = rows.response_offsets[streams.row[begins]] + first[begins]
     return unpredicted
-
-
-def weights_of(batch: Any) -> NDArray[Any]:
-    """Return a batch's loss mask, flattened."""
-    flat: NDArray[Any] = to_numpy(batch._data["loss_mask"]).reshape(-1)
-    return flat

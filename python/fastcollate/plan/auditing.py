@@ -5,39 +5,97 @@ Plan tables give the expected position of each token; arrays and the caller's tu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import IGNORE_INDEX
+from fastcollate.arguments import counted
 from fastcollate.arrays import describe, offsets_of, places_of, to_numpy
 from fastcollate.dtypes import labels_key
-from fastcollate.plan.audit_report import REASONS, Audit, AuditSpan, Where
+from fastcollate.ops.model_inputs import positions
+from fastcollate.plan.audit_ledger import (
+    CUT,
+    MASKED,
+    NONE,
+    TRAINED,
+    UNPREDICTED,
+    Ledger,
+)
+from fastcollate.plan.audit_report import Audit, Where
 from fastcollate.plan.audit_tables import (
     Grid,
     Rows,
     Turns,
+    checked_turns,
     span_of,
     unpredicted_tokens,
-    weights_of,
 )
+from fastcollate.plan.plan_tables import PlanTables
 from fastcollate.plan.shard import Shard
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Merge
+    from fastcollate.batch_state import BatchState
+    from fastcollate.plan.merging import MergePlan
+    from fastcollate.plan.step_plan import StepPlan
 
 Integers = NDArray[np.int64]
 
-_NONE, _TRAINED, _MASKED, _UNPREDICTED, _CUT, _DRIFT, _DROPPED = range(len(REASONS))
 
-MOST_FINDINGS = 100
-"""Number of findings of each kind that are kept."""
+Given: TypeAlias = tuple[Any, Any, Any, Any, Any]
+"""Prompts, responses, sequences, lengths of prompts and loss mask of turns, as passed."""
 
 
-def audited(
+def audit_step(plan: StepPlan, batches: Any, turns: Given, merge: MergePlan | None) -> Audit:
+    """See :meth:`fastcollate.planning.StepPlan.audit`."""
+    if not isinstance(batches, Iterable):
+        raise TypeError(
+            f"batches is {describe(batches)}; pass a list of the batches or shards of all ranks"
+        )
+    given = list(batches)
+    ranks = [(m, r) for m in range(plan.num_mini_batches) for r in range(plan.dp_size)]
+    if len(given) != len(ranks):
+        raise ValueError(
+            f"batches has {counted(len(given), 'item')}, but the plan has "
+            f"{counted(plan.num_mini_batches, 'mini-batch', 'mini-batches')} for "
+            f"{counted(plan.dp_size, 'rank')}; pass one item for every rank of every mini-batch, "
+            "in this order"
+        )
+    items, wheres, planned = [], [], []
+    for index, (item, rank) in enumerate(zip(given, ranks, strict=True)):
+        shard = plan.shard(*rank)
+        if not isinstance(item, (list, tuple)):
+            items.append(item)
+            wheres.append(Where(index, *rank))
+            planned.append(shard)
+            continue
+        items += item
+        wheres += [Where(index, *rank, part) for part in range(len(item))]
+        planned += _parts_of(shard, item)
+    merged = None if merge is None else merge._merge
+    return _audit(items, wheres, checked_turns(*turns), merged, planned, plan.row_lengths)
+
+
+def audit_merge(plan: MergePlan, batches: Any, turns: Given) -> Audit:
+    """See :meth:`fastcollate.planning.MergePlan.audit`."""
+    if not isinstance(batches, Iterable):
+        raise TypeError(f"batches is {describe(batches)}; pass a batch, or a list of batches")
+    items: list[Any] = [batches] if isinstance(batches, Mapping) else list(batches)
+    for index, item in enumerate(items):
+        if isinstance(item, Shard):
+            raise TypeError(
+                f"batches[{index}] is a Shard; pass it to the audit of its step plan, with "
+                "merge as this plan"
+            )
+    wheres = [Where(index) for index in range(len(items))]
+    return _audit(items, wheres, checked_turns(*turns), plan._merge)
+
+
+def _audit(
     items: Iterable[Any],
     wheres: Sequence[Where],
     turns: Turns | None,
@@ -64,7 +122,7 @@ def audited(
     """
     items = list(items)
     for index, item in enumerate(items):
-        if not isinstance(item, Shard) and not hasattr(item, "_plan"):
+        if not isinstance(item, Shard) and not hasattr(item, "_state"):
             raise TypeError(
                 f"batches[{wheres[index].batch}] is {describe(item)}; pass the Batch that "
                 "build_batch returned, or the shard that it is to be built of"
@@ -72,22 +130,22 @@ def audited(
     if merge is None:
         plans = (item.merge_plan for item in items if not isinstance(item, Shard))
         merge = next((plan._merge for plan in plans if plan is not None), None)
-    ledger = _Ledger(_lengths(items, turns, merge, row_lengths), turns, merge, wheres)
+    auditor = _Auditor(_lengths(items, turns, merge, row_lengths), turns, merge, wheres)
     for index, item in enumerate(items):
         expected = None if planned is None else planned[index]
         if isinstance(item, Shard):
-            ledger.enter_shard(index, item, expected, row_lengths)
+            auditor.enter_shard(index, item, expected, row_lengths)
         else:
-            ledger.enter_batch(index, item, expected)
-    return ledger.close()
+            auditor.enter_batch(index, item._state, expected)
+    return auditor.close()
 
 
-def parts_of(shard: Shard, parts: Sequence[Any]) -> list[Shard]:
+def _parts_of(shard: Shard, parts: Sequence[Any]) -> list[Shard]:
     """Return the expected rows of a shard's micro-batches; the last has all remaining ones."""
     sizes = [
         len(part) if isinstance(part, Shard) else part.plan.num_rows
         for part in parts
-        if isinstance(part, Shard) or hasattr(part, "_plan")  # others are rejected later
+        if isinstance(part, Shard) or hasattr(part, "_state")  # others are rejected later
     ]
     ends = np.cumsum(sizes).tolist()
     ends[-1:] = [len(shard)]
@@ -105,83 +163,54 @@ def _lengths(
         return turns.responses.lengths
     for item in items:
         if not isinstance(item, Shard):
-            return np.asarray(item.plan.to_dict()["turn_response_lens"])
+            return PlanTables(item.plan).turn_response_lens
     if merge is not None:
         return merge.turn_response_lens
     assert row_lengths is not None
     return np.ascontiguousarray(row_lengths[:, 1])
 
 
-class _Ledger:
-    """The outcomes of sampled tokens so far."""
+class _Auditor(Ledger):
+    """Reads batches and shards."""
 
-    def __init__(
-        self,
-        lengths: Integers,
-        turns: Turns | None,
-        merge: Merge | None,
-        wheres: Sequence[Where],
-    ) -> None:
-        self.turns, self.merge, self.wheres = turns, merge, wheres
-        self.offsets = offsets_of(lengths)
-        total = int(self.offsets[-1])
-        self.reasons = np.zeros(total, np.uint8)
-        self.places = np.full(total, -1)
-        """Position of each token, counted over the responses of all batches."""
-        self.bases = [0]
-        self.widths: list[int] = []
-        self.findings: list[AuditSpan] = []
-        self.problems: dict[str, int] = {}
-        self.padding_tokens = 0
-        self.compared: set[str] = set()
-        if merge is not None:
-            self.pieces = merge.to_dict()
-            stands = np.zeros(total, np.bool_)
-            turn, start, _, length, _ = self.pieces["pieces"].T
-            stands[places_of(self.offsets[turn] + start, length)] = True
-            self.reasons[~stands] = _DRIFT
-            is_dropped = np.repeat(merge.turn_rows < 0, lengths)
-            self.reasons[is_dropped] = _DROPPED
-
-    # Batches
-
-    def enter_batch(self, index: int, batch: Any, expected: Shard | None) -> None:
+    def enter_batch(self, index: int, state: BatchState, expected: Shard | None) -> None:
         """Read a batch's arrays according to its plan."""
-        batch._check_whole()
-        # Segments are those read, not written: in a tree, rows share positions.
-        tables = batch.plan.to_dict() | {"sequence_segments": batch.plan.read_segments()}
-        if not np.array_equal(np.diff(self.offsets), tables["turn_response_lens"]):
+        state.check_whole()
+        rows = Rows(state.plan)
+        if not np.array_equal(np.diff(self.offsets), rows.turn_response_lens):
             raise ValueError(
                 f"batches[{index}] was built from other turns; pass batches of the same turns, and "
                 "these turns"
             )
-        rows = Rows.of(tables)
         if expected is not None:
-            self._check_rows(index, rows, expected)
-        responses = Grid.of(tables, "response")
-        streams = Grid.of(tables, "sequence")
-        tokens = rows.tokens(self.offsets)
-        weights = weights_of(batch)
+            source = rows.source
+            if self.merge is not None and len(source) > 0:
+                source = np.where(source < 0, -1, self.merge.turn_rows[source])
+            self._check_rows(index, source, rows.is_padding, expected)
+        responses, streams = rows.response_grid, rows.stream_grid
+        tokens = rows.sampled(self.offsets)
+        weights = to_numpy(state.data["loss_mask"]).reshape(-1)
         self._open(responses.size, responses.width)
-        held = self._check_weights(index, batch, rows, responses, streams, tokens, weights)
-        ids = to_numpy(batch._data["input_ids"]).reshape(-1)
-        self._check_padding(index, batch, ids, streams)
+        held = self._check_weights(index, state, rows, responses, streams, tokens, weights)
+        ids = to_numpy(state.data["input_ids"]).reshape(-1)
+        self._check_padding(index, state, ids, streams)
         if self.turns is not None:
             self._check_ids(index, rows, streams, tokens, ids)
-        if batch.spec.outputs.labels is not None:
-            self._check_labels(index, batch, rows, streams, ids, held)
-        if batch.plan.is_tree:
-            self._check_tree(index, batch, rows, responses, streams, tokens)
+        if (labels := state.spec.outputs.labels) is not None:
+            key = labels_key(is_shifted=labels[0])
+            values = to_numpy(state.data[key]).reshape(-1)
+            self._check_labels(index, values, labels[0], rows, ids, held)
+        if state.plan.is_tree:
+            self._check_tree(index, state, rows, responses, streams, tokens)
 
-    def _check_rows(self, index: int, rows: Rows, expected: Shard) -> None:
-        """Compare the rows of a batch with those of the plan."""
-        found = rows.source
-        if self.merge is not None and len(found) > 0:
-            found = np.where(found < 0, -1, self.merge.turn_rows[found])
+    def _check_rows(
+        self, index: int, found: Integers, is_padding: NDArray[np.bool_], expected: Shard
+    ) -> None:
+        """Compare the rows of a batch or shard with those of the plan."""
         if len(found) != len(expected):
             self._find("rows", index, found=len(found), expected=len(expected))
             return
-        wrong = (found != expected.rows) | (rows.is_padding != expected.is_padding)
+        wrong = (found != expected.rows) | (is_padding != expected.is_padding)
         for row in np.flatnonzero(wrong).tolist():
             planned = int(expected.rows[row])
             self._find("rows", index, row=row, found=int(found[row]), expected=planned)
@@ -189,7 +218,7 @@ class _Ledger:
     def _check_weights(
         self,
         index: int,
-        batch: Any,
+        state: BatchState,
         rows: Rows,
         grid: Grid,
         streams: Grid,
@@ -224,14 +253,14 @@ class _Ledger:
         idle = np.flatnonzero(is_sampled & ~trains)
         left = token[idle]
         given = None if self.turns is None else self.turns.weights
-        reason = np.full(len(left), _NONE, np.uint8)
+        reason = np.full(len(left), NONE, np.uint8)
         if given is not None:
-            reason[given[left] == 0] = _MASKED
-        elif any(spec.weighs for spec in batch.spec.fields):
-            reason[:] = _MASKED
+            reason[given[left] == 0] = MASKED
+        elif any(spec.weighs for spec in state.spec.fields):
+            reason[:] = MASKED
         of_rows = idle if isinstance(items, slice) else items[idle]
-        reason[np.isin(of_rows, unpredicted)] = _UNPREDICTED
-        silent = reason == _NONE
+        reason[np.isin(of_rows, unpredicted)] = UNPREDICTED
+        silent = reason == NONE
         self._find_tokens("untrained", index, left[silent], places[idle][silent], grid.width)
         self._note(left, reason, self.bases[index] + places[idle])
         if is_real is not True:
@@ -256,7 +285,7 @@ class _Ledger:
             unplaced[items] = False
             unplaced &= (tokens >= 0) & np.repeat(~rows.is_padding, rows.response_lens)
             lost = np.flatnonzero(unplaced)
-            self._note(tokens[lost], np.where(np.isin(lost, unpredicted), _UNPREDICTED, _CUT))
+            self._note(tokens[lost], np.where(np.isin(lost, unpredicted), UNPREDICTED, CUT))
         held = np.zeros(len(tokens), np.bool_)
         held[items] = trains
         return held
@@ -267,26 +296,26 @@ class _Ledger:
         first, last = tokens[[0, -1]].tolist() if len(tokens) > 0 else (0, -1)
         if last - first == len(tokens) - 1 and (tokens[1:] - tokens[:-1] == 1).all():
             at: Any = slice(first, last + 1)  # no token is repeated
-            was = self.reasons[at] == _TRAINED
-            self.reasons[at], self.places[at] = _TRAINED, here
+            was = self.reasons[at] == TRAINED
+            self.reasons[at], self.places[at] = TRAINED, here
         else:
-            was = self.reasons[tokens] == _TRAINED
-            self.reasons[tokens], self.places[tokens] = _TRAINED, here
+            was = self.reasons[tokens] == TRAINED
+            self.reasons[tokens], self.places[tokens] = TRAINED, here
             was |= self.places[tokens] != here  # of several positions, the last remains
         if was.any():
             self._find_tokens("repeated", index, tokens[was], places[was], width)
 
-    def _check_padding(self, index: int, batch: Any, ids: NDArray[Any], grid: Grid) -> None:
+    def _check_padding(self, index: int, state: BatchState, ids: NDArray[Any], grid: Grid) -> None:
         """Check that positions outside of rows hold padding."""
-        outputs = {"attention_mask": 0, "input_ids": batch.spec.pad_token_id}
+        outputs = {"attention_mask": 0, "input_ids": state.spec.pad_token_id}
         for key, fill in outputs.items():
-            if key not in batch.spec.table:
+            if key not in state.spec.table:
                 continue
-            values = ids if key == "input_ids" else to_numpy(batch._data[key]).reshape(-1)
+            values = ids if key == "input_ids" else to_numpy(state.data[key]).reshape(-1)
             there = values[grid.places]
             # Rows of a tree share positions.
             is_stray = np.count_nonzero(values != fill) != np.count_nonzero(there != fill)
-            if is_stray or batch.plan.is_tree:
+            if is_stray or state.plan.is_tree:
                 stray = values != fill
                 stray[grid.places] = False
                 self._find_places("padding", index, np.flatnonzero(stray), grid.width)
@@ -305,10 +334,10 @@ class _Ledger:
         row, start, length = (x[is_of_turn] for x in (grid.row, grid.start, grid.length))
         dst, source = grid.dst[is_of_turn], rows.source[row]
         in_prompt = np.clip(prompts.lengths[source] - start, 0, length)
-        for part, spans, begin, skip, count in (
-            ("prompt", prompts, start, 0 * length, in_prompt),
+        for kind, spans, begin, skip, count in (
+            ("altered prompt", prompts, start, 0 * length, in_prompt),
             (
-                "response",
+                "altered",
                 responses,
                 np.maximum(start - prompts.lengths[source], 0),
                 in_prompt,
@@ -321,10 +350,9 @@ class _Ledger:
                 wrong = np.flatnonzero(found != expected)
                 segment = np.searchsorted(np.cumsum(count), wrong, side="right")
                 within = wrong - offsets_of(count)[segment]
-                place = dst[segment] + skip[segment] + within
-                self._find_ids(
-                    *(index, part, source[segment], begin[segment] + within, place, grid.width),
-                    *(found[wrong], expected[wrong]),
+                self._find_places(
+                    *(kind, index, dst[segment] + skip[segment] + within, grid.width),
+                    *(found[wrong], expected[wrong], source[segment], begin[segment] + within),
                 )
         if self.merge is None:
             return
@@ -336,24 +364,23 @@ class _Ledger:
         position = token - self.offsets[turn]
         found, expected = ids[place], responses.values[responses.starts[turn] + position]
         wrong = (found != expected) & (turn != rows.source[rows.of_responses[known]])
-        self._find_ids(
-            *(index, "response", turn[wrong], position[wrong], place[wrong], grid.width),
-            *(found[wrong], expected[wrong]),
+        self._find_places(
+            *("altered", index, place[wrong], grid.width),
+            *(found[wrong], expected[wrong], turn[wrong], position[wrong]),
         )
 
     def _check_labels(
         self,
         index: int,
-        batch: Any,
+        labels: NDArray[Any],
+        is_shifted: bool,
         rows: Rows,
-        grid: Grid,
         ids: NDArray[Any],
         trains: NDArray[np.bool_],
     ) -> None:
         """Compare labels with the ids of tokens that train."""
         self.compared.add("labels")
-        is_shifted = batch.spec.outputs.labels[0]
-        labels = to_numpy(batch._data[labels_key(is_shifted)]).reshape(-1)
+        grid = rows.stream_grid
         places = rows.places_of_responses(grid)
         if not trains.all() or places.min(initial=0) < 0:
             places = places[trains & (places >= 0)]
@@ -369,7 +396,7 @@ class _Ledger:
     def _check_tree(
         self,
         index: int,
-        batch: Any,
+        state: BatchState,
         rows: Rows,
         responses: Grid,
         streams: Grid,
@@ -380,9 +407,9 @@ class _Ledger:
         items = span_of(rows.response_offsets[responses.row] + responses.start, responses.length)
         row = rows.of_responses[items]
         step = (np.arange(len(tokens)) - rows.response_offsets[rows.of_responses])[items]
-        data = batch._data
+        data = state.data
         targets, predictors = (to_numpy(data[key])[places] for key in ("targets", "predictors"))
-        outputs = data["input_ids"], batch._position_ids, data["subtree_end"]
+        outputs = data["input_ids"], positions(state), data["subtree_end"]
         ids, depths, ends = (to_numpy(output).reshape(-1) for output in outputs)
         is_real = rows.source[row] >= 0
         if self.turns is not None:
@@ -410,7 +437,7 @@ class _Ledger:
         """Count the tokens that a batch of a shard will train."""
         assert row_lengths is not None
         if expected is not None:
-            self._check_shard(index, shard, expected)
+            self._check_rows(index, shard.rows, shard.is_padding, expected)
         rows = shard.rows[~shard.is_padding]
         slots = np.flatnonzero(~shard.is_padding)
         known = (rows >= 0) & (rows < len(row_lengths))
@@ -430,153 +457,6 @@ class _Ledger:
         self._enter(index, token, place, width)
         has_no_prompt = row_lengths[rows, 0] == 0
         first = (self.offsets[turn] + start)[has_no_prompt & (at == 0) & (length > 0)]
-        self.reasons[first] = _UNPREDICTED
+        self.reasons[first] = UNPREDICTED
         copies = shard.rows[shard.is_padding]
         self.padding_tokens += int(row_lengths[copies[copies >= 0], 1].sum())
-
-    def _check_shard(self, index: int, shard: Shard, expected: Shard) -> None:
-        """Compare the rows of a shard with those of the plan."""
-        if len(shard) != len(expected):
-            self._find("rows", index, found=len(shard), expected=len(expected))
-            return
-        wrong = (shard.rows != expected.rows) | (shard.is_padding != expected.is_padding)
-        for row in np.flatnonzero(wrong).tolist():
-            found, planned = int(shard.rows[row]), int(expected.rows[row])
-            self._find("rows", index, row=row, found=found, expected=planned)
-
-    # Findings
-
-    def _open(self, size: int, width: int) -> None:
-        """Begin the next batch, with `size` response positions."""
-        self.bases.append(self.bases[-1] + size)
-        self.widths.append(max(width, 1))
-
-    def _note(
-        self, tokens: Integers, reasons: NDArray[Any], places: Integers | None = None
-    ) -> None:
-        """Record the reasons of untrained tokens, unless they train elsewhere."""
-        fresh = self.reasons[tokens] != _TRAINED
-        self.reasons[tokens[fresh]] = reasons[fresh]
-        if places is not None:
-            self.places[tokens[fresh]] = places[fresh]
-
-    def _find(self, kind: str, index: int, count: int = 1, **details: Any) -> None:
-        """Add a finding in a batch, up to the limit of its kind."""
-        before = self.problems.get(kind, 0)
-        self.problems[kind] = before + count
-        if sum(finding.reason == kind for finding in self.findings) < MOST_FINDINGS:
-            where = self.wheres[index]
-            self.findings.append(AuditSpan(kind, **where._asdict(), **details))
-
-    def _find_tokens(
-        self,
-        kind: str,
-        index: int,
-        tokens: Integers,
-        places: Integers,
-        width: int,
-        found: NDArray[Any] | None = None,
-        expected: NDArray[Any] | None = None,
-    ) -> None:
-        """Add findings of sampled tokens at response positions."""
-        turns = np.searchsorted(self.offsets, tokens, side="right") - 1
-        positions = tokens - self.offsets[turns]
-        self._find_runs(kind, index, turns, positions, places, width, found, expected)
-
-    def _find_places(
-        self,
-        kind: str,
-        index: int,
-        places: Integers,
-        width: int,
-        found: NDArray[Any] | None = None,
-        expected: NDArray[Any] | None = None,
-    ) -> None:
-        """Add findings of positions without a token."""
-        self._find_runs(kind, index, None, None, places, width, found, expected)
-
-    def _find_ids(
-        self,
-        index: int,
-        part: str,
-        turns: Integers,
-        positions: Integers,
-        places: Integers,
-        width: int,
-        found: NDArray[Any],
-        expected: NDArray[Any],
-    ) -> None:
-        """Add findings of ids that differ from those of turns."""
-        kind = "altered" if part == "response" else "altered prompt"
-        self._find_runs(kind, index, turns, positions, places, width, found, expected)
-
-    def _find_runs(
-        self,
-        kind: str,
-        index: int,
-        turns: Integers | None,
-        positions: Integers | None,
-        places: Integers,
-        width: int,
-        found: NDArray[Any] | None = None,
-        expected: NDArray[Any] | None = None,
-    ) -> None:
-        """Join consecutive findings, and add them."""
-        if len(places) == 0:
-            return
-        width = max(width, 1)
-        begins = np.diff(places, prepend=places[0] - 2) != 1
-        begins |= places % width == 0
-        for ids in (turns, positions):
-            if ids is not None:
-                begins |= np.diff(ids, prepend=-9) != (1 if ids is positions else 0)
-        first = np.flatnonzero(begins)
-        lengths = np.diff(np.append(first, len(places)))
-        for at, length in zip(first.tolist(), lengths.tolist(), strict=True):
-            row, column = divmod(int(places[at]), width)
-            self._find(
-                kind,
-                index,
-                length,
-                turn=None if turns is None else int(turns[at]),
-                position=None if positions is None else int(positions[at]),
-                length=length,
-                row=row,
-                column=column,
-                found=None if found is None else found[at].item(),
-                expected=None if expected is None else expected[at].item(),
-            )
-
-    def close(self) -> Audit:
-        """Return the result."""
-        missing = np.flatnonzero((self.reasons == _NONE) & (self.places < 0))
-        if len(missing) > 0:
-            turns = np.searchsorted(self.offsets, missing, side="right") - 1
-            positions = missing - self.offsets[turns]
-            first = np.flatnonzero(
-                (np.diff(missing, prepend=-2) != 1) | (np.diff(turns, prepend=-1) != 0)
-            )
-            lengths = np.diff(np.append(first, len(missing)))
-            self.problems["missing"] = len(missing)
-            self.findings += [
-                AuditSpan(
-                    "missing", turn=int(turns[at]), position=int(positions[at]), length=length
-                )
-                for at, length in zip(first[:MOST_FINDINGS], lengths.tolist(), strict=False)
-            ]
-        counts = [int(np.count_nonzero(self.reasons == reason)) for reason in range(len(REASONS))]
-        return Audit(
-            num_turns=len(self.offsets) - 1,
-            num_tokens=int(self.offsets[-1]),
-            counts={name: n for name, n in zip(REASONS, counts, strict=True) if name and n},
-            padding_tokens=self.padding_tokens,
-            problems=self.problems,
-            findings=self.findings,
-            compared=sorted(self.compared),
-            _offsets=self.offsets,
-            _reasons=self.reasons,
-            _places=self.places,
-            _bases=np.array(self.bases),
-            _widths=self.widths,
-            _wheres=self.wheres,
-        )

@@ -14,7 +14,6 @@ from fastcollate.arguments import checked_int, counted
 from fastcollate.arrays import offsets_of
 from fastcollate.plan.lengths import MAX_TOKENS, Integers, checked_indices, checked_lengths
 from fastcollate.plan.tables import Table, check_names, contradiction, listed_integers, not_valid
-from fastcollate.view.plan_pages import bins_page
 
 
 @dataclass(frozen=True, eq=False)
@@ -245,6 +244,8 @@ class BinPlan(Table):
         )
 
     def _repr_html_(self) -> str:
+        from fastcollate.view.plan_pages import bins_page
+
         return bins_page(repr(self), self._cells(), self.loads, self.capacity)
 
     def _per_bin(self, values: Integers) -> Integers:

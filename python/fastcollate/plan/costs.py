@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, asdict, dataclass, fields
 from functools import cached_property
 from numbers import Real
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,9 +15,10 @@ from numpy.typing import ArrayLike, NDArray
 from fastcollate._fastcollate import CostSpec
 from fastcollate.arguments import checked_count, suggests_names
 from fastcollate.arrays import NUMBERS, describe, is_only_torch, is_tensor, to_numpy
-from fastcollate.plan.fitting import TERMS, CostFit, Work, fit, predict
 from fastcollate.plan.lengths import Integers, checked_lengths
-from fastcollate.plan.model_costs import parameters_of
+
+if TYPE_CHECKING:
+    from fastcollate.plan.fitting import CostFit
 
 CostFunction: TypeAlias = Callable[[Integers], ArrayLike]
 """Maps lengths of rows in tokens, int64 (rows,), to costs of the same shape."""
@@ -65,6 +66,8 @@ class Costs:
     array([9. , 2.5])
     """
 
+    TERMS: ClassVar = ("per_token", "per_pair", "per_sequence", "per_bin")
+
     per_token: float = 0.0
     per_pair: float = 0.0
     per_sequence: float = 0.0
@@ -76,10 +79,10 @@ class Costs:
     chunk_share: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in TERMS:
+        for name in self.TERMS:
             object.__setattr__(self, name, _checked_cost(name, getattr(self, name)))
-        if not any(getattr(self, name) for name in TERMS):
-            raise ValueError(f"{', '.join(TERMS)} are all 0; pass one above 0")
+        if not any(getattr(self, name) for name in self.TERMS):
+            raise ValueError(f"{', '.join(self.TERMS)} are all 0; pass one above 0")
         shares = 0.0
         for name in ("window", "chunk"):
             if (size := getattr(self, name)) is None:
@@ -136,6 +139,8 @@ class Costs:
         >>> fc.planning.Costs.from_config(config | {"intermediate_size": 16, "vocab_size": 32})
         Costs(per_token=9216.0, per_pair=192.0)
         """
+        from fastcollate.plan.model_costs import parameters_of
+
         return cls(**parameters_of(config))
 
     @classmethod
@@ -179,6 +184,8 @@ class Costs:
         >>> round(fit.costs.per_token, 8), round(fit.costs.per_bin, 5)
         (1e-05, 0.01)
         """
+        from fastcollate.plan.fitting import fit
+
         if like is None:
             like = cls(per_token=1.0)
         elif not isinstance(like, Costs):
@@ -187,6 +194,8 @@ class Costs:
 
     def predict(self, micro_batches: Any) -> NDArray[np.float64]:
         """Return the costs of micro-batches, in any form that :meth:`fit` takes, float64 (n,)."""
+        from fastcollate.plan.fitting import Work, predict
+
         named = enumerate(micro_batches)
         return predict(self, [Work.of(what, f"micro_batches[{index}]") for index, what in named])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from fastcollate.plan.costs import Costs
 
 Floats: TypeAlias = NDArray[np.float64]
-
-TERMS = ("per_token", "per_pair", "per_sequence", "per_bin")
-"""The terms of costs."""
 
 ALIKE = 1e-3
 """Minimum share of a term that the other terms leave unexplained."""
@@ -256,10 +253,11 @@ def fit(timings: Any, like: Costs) -> CostFit:
     """Fit costs; :meth:`Costs.fit` has the arguments."""
     works, measured = checked_timings(timings)
     terms = np.array([work.terms(like) for work in works], np.float64)
-    if len(measured) < len(TERMS) + 1:
+    num_terms = len(like.TERMS)
+    if len(measured) < num_terms + 1:
         raise ValueError(
-            f"timings has {counted(len(measured), 'item')}, but {len(TERMS)} costs are fitted; "
-            f"pass at least {len(TERMS) + 1}, better 50, of micro-batches with different numbers "
+            f"timings has {counted(len(measured), 'item')}, but {num_terms} costs are fitted; "
+            f"pass at least {num_terms + 1}, better 50, of micro-batches with different numbers "
             "of tokens and of sequences"
         )
     if (terms == terms[0]).all():
@@ -274,18 +272,18 @@ def fit(timings: Any, like: Costs) -> CostFit:
     scale = np.linalg.norm(columns, axis=0)
     scale[scale == 0] = 1.0
     columns /= scale
-    _warn_of_terms_alike(columns)
+    _warn_of_terms_alike(like.TERMS, columns)
     found = _non_negative(columns, np.ones(len(measured))) / scale
     if not found.any():
         raise ValueError("timings do not grow with what was computed; measure a pass over a batch")
-    costs = replace(like, **dict(zip(TERMS, found.tolist(), strict=True)))
+    costs = replace(like, **dict(zip(like.TERMS, found.tolist(), strict=True)))
     return CostFit(costs, measured, terms @ found)
 
 
 def predict(costs: Costs, works: Iterable[Work]) -> Floats:
     """Return the predicted cost of each part of a step."""
     terms = np.array([work.terms(costs) for work in works], np.float64)
-    predicted: Floats = terms @ np.array([getattr(costs, name) for name in TERMS])
+    predicted: Floats = terms @ np.array([getattr(costs, name) for name in costs.TERMS])
     return predicted
 
 
@@ -326,10 +324,10 @@ def _non_negative(columns: Floats, target: Floats) -> Floats:
     return best
 
 
-def _warn_of_terms_alike(columns: Floats) -> None:
+def _warn_of_terms_alike(names: Sequence[str], columns: Floats) -> None:
     """Warn of terms that are nearly linear combinations of others in all timings."""
     alike = []
-    for term, name in enumerate(TERMS):
+    for term, name in enumerate(names):
         others = np.delete(columns, term, axis=1)
         found = np.linalg.lstsq(others, columns[:, term], rcond=None)[0]
         if np.linalg.norm(columns[:, term] - others @ found) < ALIKE**0.5 * np.linalg.norm(

@@ -6,90 +6,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from operator import eq, itemgetter
-from typing import Any, Literal, NamedTuple, Protocol, overload
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import Merge
 from fastcollate.arguments import checked_index, counted
-from fastcollate.plan.break_hints import hint_of
+from fastcollate.plan.breaks import Break, Tokenizer, make_break
 from fastcollate.plan.merge_tree import TrajectoryTree
 
 SHOWN_BREAKS = 8
 """Number of breaks in a printed report."""
-
-AROUND = 5
-"""Number of ids that a break keeps on either side of its position."""
-
-
-class Tokenizer(Protocol):
-    """An object that decodes token ids to text."""
-
-    def decode(self, ids: list[int], /) -> str:
-        """Return the text of ids."""
-
-
-class Break(NamedTuple):
-    """A turn that does not continue the tokens before it.
-
-    With policy ``"branch"``, a turn that opens a group is compared with the turn just before it.
-
-    Attributes
-    ----------
-    turn : int
-        The turn, as an index of the input.
-    trajectory : int
-        Its trajectory, numbered from 0.
-    position : int
-        Position of the first difference between its prompt and the tokens before it.
-    expected : int
-        The id there in the tokens before it.
-    found : int or None
-        The id there in the prompt; None if the prompt ends there.
-    kind : str
-        ``"shorter"``: the prompt ends there. ``"drift"``: the position lies inside the last
-        response, as with re-tokenised text, or was realigned. ``"diverged"``: anything else.
-    realigned : bool
-        True if the turn was joined by policy ``"realign"``.
-    expected_ids, found_ids : tuple of int
-        Ids of the tokens before it and of the prompt, from up to 5 positions before to 5 after.
-    expected_text, found_text : str or None
-        These ids as text, if there is a tokenizer.
-    trajectory_id : object
-        The trajectory's id, if there are ids.
-    hint : str or None
-        The reason, if the difference is of a known kind: a changed first prompt or, with a
-        tokenizer, the same text in other tokens, a removed reasoning block, or white space.
-    """
-
-    turn: int
-    trajectory: int
-    position: int
-    expected: int
-    found: int | None
-    kind: Literal["diverged", "shorter", "drift"]
-    realigned: bool
-    expected_ids: tuple[int, ...]
-    found_ids: tuple[int, ...]
-    expected_text: str | None = None
-    found_text: str | None = None
-    trajectory_id: Any = None
-    hint: str | None = None
-
-    def __str__(self) -> str:
-        name = self.trajectory if self.trajectory_id is None else repr(self.trajectory_id)
-        kind = f"{self.kind}, realigned" if self.realigned else self.kind
-        found = "the prompt ends" if self.found is None else f"the prompt has {self.found}"
-        expected_ids = _window(self.expected_ids, self.position) + _text(self.expected_text)
-        found_ids = _window(self.found_ids, self.position) + _text(self.found_text)
-        hint = "" if self.hint is None else f"\n  hint      {self.hint}"
-        return (
-            f"turn {self.turn} of trajectory {name} ({kind}): "
-            f"at position {self.position} {found} instead of {self.expected}\n"
-            f"  expected  {expected_ids}\n"
-            f"  found     {found_ids}{hint}"
-        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -294,7 +222,7 @@ class Breaks(Sequence[Break]):
         first = int(self._merge.ends[trajectory - 1]) if trajectory > 0 else 0
         first_prompt_len = int(self._merge.turn_prompt_lens[first])
         ids, tokenizer = self._trajectory_ids, self._tokenizer
-        return _break(entry, trajectory, first_prompt_len, ids, tokenizer)
+        return make_break(entry, trajectory, first_prompt_len, ids, tokenizer)
 
     def tree(self, trajectory: int | None) -> TrajectoryTree:
         """See :meth:`MergeReport.tree`."""
@@ -337,46 +265,3 @@ class Breaks(Sequence[Break]):
 
     def __repr__(self) -> str:
         return f"Breaks: {len(self):,}"
-
-
-def _break(
-    entry: Any,
-    trajectory: int,
-    first_prompt_len: int,
-    trajectory_ids: Sequence[Any] | None,
-    tokenizer: Tokenizer | None,
-) -> Break:
-    turn, position, start, kind, realigned, expected, found = entry
-    at = position - start
-    same, expected_text, found_text = (
-        None if tokenizer is None else tokenizer.decode(ids)
-        for ids in (expected[:at], expected, found)
-    )
-    return Break(
-        turn=turn,
-        trajectory=trajectory,
-        position=position,
-        expected=expected[at],
-        found=found[at] if at < len(found) else None,
-        kind=kind,
-        realigned=realigned,
-        expected_ids=tuple(expected),
-        found_ids=tuple(found),
-        expected_text=expected_text,
-        found_text=found_text,
-        trajectory_id=None if trajectory_ids is None else trajectory_ids[trajectory],
-        hint=hint_of(position, first_prompt_len, same, expected_text, found_text),
-    )
-
-
-def _window(ids: tuple[int, ...], position: int) -> str:
-    """Return ids as text, with that at `position` in brackets."""
-    at = min(position, AROUND)
-    cells = [f"[{i}]" if index == at else str(i) for index, i in enumerate(ids)]
-    if at == len(ids):
-        cells.append("[]")
-    return ("... " if position > AROUND else "") + " ".join(cells)
-
-
-def _text(text: str | None) -> str:
-    return "" if text is None else f"   {text!r}"

@@ -7,13 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from fastcollate.arguments import counted
-from fastcollate.view import markup
-from fastcollate.view.plan_pages import text_block
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fastcollate.plan.merge_report import Break
+    from fastcollate.plan.breaks import Break
 
 
 MOST_LEVELS = 10
@@ -113,7 +111,9 @@ class TrajectoryTree(NamedTuple):
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        return markup.page(text_block(self))
+        from fastcollate.view.plan_pages import text_page
+
+        return text_page(self)
 
 
 def _head(branch: Branch) -> str:

@@ -25,17 +25,13 @@ from fastcollate.arguments import (
 from fastcollate.arrays import describe
 from fastcollate.ingest.fields import LOSS_MASK, Field, Rows, given_along
 from fastcollate.ingest.tokens import checked_tokens
-from fastcollate.plan.audit_report import Audit, Where
-from fastcollate.plan.audit_tables import checked_turns
-from fastcollate.plan.auditing import audited
 from fastcollate.plan.grouping import shown, starts_of
-from fastcollate.plan.merge_report import MergeReport, Tokenizer
-from fastcollate.plan.shard import Shard
 from fastcollate.plan.trajectories import checked_trajectories
-from fastcollate.view.plan_pages import merge_page
 
 if TYPE_CHECKING:
-    from fastcollate.batch import Batch
+    from fastcollate.plan.audit_report import Audit
+    from fastcollate.plan.breaks import Tokenizer
+    from fastcollate.plan.merge_report import MergeReport
 
 logger = logging.getLogger(__name__)
 
@@ -212,6 +208,8 @@ class MergePlan:
     @cached_property
     def report(self) -> MergeReport:
         """The savings of merging, and the turns it could not join."""
+        from fastcollate.plan.merge_report import MergeReport
+
         return MergeReport.of_merge(self._merge, self.trajectory_ids, self._tokenizer)
 
     def check_trajectories(self, trajectory_ids: Any | None, is_last_step: Any | None) -> None:
@@ -237,7 +235,7 @@ class MergePlan:
     @suggests_names
     def audit(
         self,
-        batches: Batch | Iterable[Batch],
+        batches: Mapping[str, Any] | Iterable[Mapping[str, Any]],
         prompts: Rows | None = None,
         responses: Rows | None = None,
         *,
@@ -264,17 +262,10 @@ class MergePlan:
         ValueError, TypeError, MissingPlanError
             As in :meth:`StepPlan.audit`.
         """
-        if not isinstance(batches, Iterable):
-            raise TypeError(f"batches is {describe(batches)}; pass a batch, or a list of batches")
-        items: list[Any] = [batches] if hasattr(batches, "_plan") else list(batches)
-        for index, item in enumerate(items):
-            if isinstance(item, Shard):
-                raise TypeError(
-                    f"batches[{index}] is a Shard; pass it to the audit of its step plan, with "
-                    "merge as this plan"
-                )
-        turns = checked_turns(prompts, responses, sequences, prompt_lens, loss_mask)
-        return audited(items, [Where(index) for index in range(len(items))], turns, self._merge)
+        from fastcollate.plan.auditing import audit_merge
+
+        turns = prompts, responses, sequences, prompt_lens, loss_mask
+        return audit_merge(self, batches, turns)
 
     def to_dict(self) -> dict[str, NDArray[np.int64]]:
         """Return the plan's tables, all int64.
@@ -321,6 +312,8 @@ class MergePlan:
         return f"MergePlan: {turns} of {trajectories} in {rows}"
 
     def _repr_html_(self) -> str:
+        from fastcollate.view.plan_pages import merge_page
+
         return merge_page(repr(self), self.report)
 
 

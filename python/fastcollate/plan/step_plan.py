@@ -16,11 +16,7 @@ from fastcollate import _fastcollate
 from fastcollate._fastcollate import SYNTHETIC_LENS
 from fastcollate.arguments import checked_index, counted, suggests_names
 from fastcollate.arrays import describe, offsets_of
-from fastcollate.plan.audit_report import Audit, Where
-from fastcollate.plan.audit_tables import checked_turns
-from fastcollate.plan.auditing import audited, parts_of
 from fastcollate.plan.costs import Costs
-from fastcollate.plan.forecast import Forecast, Sync, forecast_step
 from fastcollate.plan.layouts import LEFT, Layout, Packed, Tree
 from fastcollate.plan.lengths import Integers
 from fastcollate.plan.shard import Shard, Widths, layout_defect, shared_defect
@@ -32,11 +28,11 @@ from fastcollate.plan.tables import (
     not_valid,
 )
 from fastcollate.plan.tree_plan import TreePlan
-from fastcollate.view.plan_pages import step_page
 
 if TYPE_CHECKING:
-    from fastcollate.batch import Batch
     from fastcollate.ingest.fields import Field, Rows
+    from fastcollate.plan.audit_report import Audit
+    from fastcollate.plan.forecast import Forecast, Sync
     from fastcollate.plan.merging import MergePlan
 
 
@@ -289,7 +285,7 @@ class StepPlan(Table):
     @suggests_names
     def audit(
         self,
-        batches: Iterable[Batch | Shard | Sequence[Batch | Shard]],
+        batches: Iterable[Mapping[str, Any] | Shard | Sequence[Mapping[str, Any] | Shard]],
         prompts: Rows | None = None,
         responses: Rows | None = None,
         *,
@@ -348,33 +344,10 @@ class StepPlan(Table):
         >>> finding.reason, finding.turn
         ('missing', 2)
         """
-        if not isinstance(batches, Iterable):
-            raise TypeError(
-                f"batches is {describe(batches)}; pass a list of the batches or shards of all ranks"
-            )
-        given = list(batches)
-        ranks = [(m, r) for m in range(self.num_mini_batches) for r in range(self.dp_size)]
-        if len(given) != len(ranks):
-            raise ValueError(
-                f"batches has {counted(len(given), 'item')}, but the plan has "
-                f"{counted(self.num_mini_batches, 'mini-batch', 'mini-batches')} for "
-                f"{counted(self.dp_size, 'rank')}; pass one item for every rank of every "
-                "mini-batch, in this order"
-            )
-        turns = checked_turns(prompts, responses, sequences, prompt_lens, loss_mask)
-        items, wheres, planned = [], [], []
-        for index, (item, rank) in enumerate(zip(given, ranks, strict=True)):
-            shard = self.shard(*rank)
-            if not isinstance(item, (list, tuple)):
-                items.append(item)
-                wheres.append(Where(index, *rank))
-                planned.append(shard)
-                continue
-            items += item
-            wheres += [Where(index, *rank, part) for part in range(len(item))]
-            planned += parts_of(shard, item)
-        merged = None if merge is None else merge._merge
-        return audited(items, wheres, turns, merged, planned, self.row_lengths)
+        from fastcollate.plan.auditing import audit_step
+
+        turns = prompts, responses, sequences, prompt_lens, loss_mask
+        return audit_step(self, batches, turns, merge)
 
     def forecast(
         self,
@@ -422,6 +395,8 @@ class StepPlan(Table):
         >>> plan.forecast(fc.planning.Costs(per_token=1.0))
         Forecast: 1 mini-batch in 10, of which ranks wait 20.0%; no plan takes less than 8
         """
+        from fastcollate.plan.forecasting import forecast_step
+
         return forecast_step(self, costs, sync, micro_batches, computes_padding, tree)
 
     def describe(self) -> str:
@@ -430,42 +405,9 @@ class StepPlan(Table):
         Rows exclude padding; tokens per rank include it. The imbalance is the maximum over ranks
         divided by the mean. Ranks with only padding rows are counted below the table.
         """
-        cells, notes = self._cells()
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = ("  ".join(map(str.rjust, row, widths)) for row in cells)
-        return "\n".join((repr(self), *lines, *notes))
+        from fastcollate.view.step_table import step_lines
 
-    def _cells(self) -> tuple[list[list[str]], list[str]]:
-        """Return the table of mini-batches with its header, and the notes below it."""
-        bins = self.bin_offsets
-        head = ["mini-batch", "prompts", "rows", "padding", "padding per rank", "tokens per rank"]
-        head += ["imbalance"] if bins is None else ["imbalance", "bins per rank"]
-        cells = [head]
-        padding = np.diff(offsets_of(self.is_padding)[self._rank_offsets], axis=1)
-        without_rows = np.count_nonzero(np.diff(self._rank_offsets, axis=1) == padding, axis=1)
-        for index, (rows, tokens) in enumerate(
-            zip(self.real_rows_per_mini_batch.tolist(), self.tokens_per_rank, strict=True)
-        ):
-            imbalance = int(tokens.max()) / float(tokens.mean()) if tokens.any() else 1.0
-            cells.append(
-                [
-                    str(index),
-                    f"{self._prompts_in(index):,}",
-                    f"{rows:,}",
-                    f"{padding[index].sum():,}",
-                    _span(padding[index]),
-                    _span(tokens),
-                    f"{imbalance:.3f}",
-                ]
-            )
-            if bins is not None:
-                first, second = np.searchsorted(bins, self._rank_offsets[index, :2])
-                cells[-1].append(f"{second - first:,}")
-        notes = [
-            f"mini-batch {index}: {counted(int(without_rows[index]), 'rank')} without a real row"
-            for index in np.flatnonzero(without_rows)
-        ]
-        return cells, notes
+        return "\n".join((repr(self), *step_lines(self)))
 
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any]) -> StepPlan:
@@ -515,15 +457,9 @@ class StepPlan(Table):
         return real[self.mini_batch_offsets]
 
     def _repr_html_(self) -> str:
-        return step_page(repr(self), *self._cells(), self.tokens_per_rank)
+        from fastcollate.view.step_table import step_page
 
-    def _prompts_in(self, mini_batch: int) -> int:
-        """Count the prompts that have rows in a mini-batch."""
-        start, end = self._row_offsets[mini_batch : mini_batch + 2].tolist()
-        if start == end:
-            return 0
-        first, last = np.searchsorted(self.prompt_offsets, [start, end - 1], "right")
-        return int(last - first + 1)
+        return step_page(self)
 
 
 def _exact(name: str, value: Any) -> Any:
@@ -538,18 +474,3 @@ def _exact(name: str, value: Any) -> Any:
         except (TypeError, ValueError) as error:
             raise not_valid("step plan", f"layout cannot be read: {error}") from error
     return listed("step plan", name, value, "b" if name == "is_padding" else "i")
-
-
-def _span(counts: Integers) -> str:
-    """Return the range of some numbers as text."""
-    least, most = int(counts.min()), int(counts.max())
-    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
-
-
-def check_step_plan(plan: Any) -> None:
-    """Check that an argument is a step plan."""
-    if not hasattr(plan, "inverse") or not hasattr(plan, "mini_batch_offsets"):
-        raise TypeError(
-            f"plan is {describe(plan)}; pass a plan of fastcollate.plan_step, or the step of a "
-            "plan of fastcollate.ray.plan_step"
-        )

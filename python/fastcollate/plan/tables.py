@@ -164,3 +164,12 @@ def check_names(kind: type[Table], what: str, tables: Any) -> None:
         raise contradiction(what, f"tables has no {name!r}")
     for key in set(tables) - names:
         raise contradiction(what, f"tables has the unknown key {key!r}")
+
+
+def check_step_plan(plan: Any) -> None:
+    """Check that an argument is a step plan."""
+    if not hasattr(plan, "inverse") or not hasattr(plan, "mini_batch_offsets"):
+        raise TypeError(
+            f"plan is {describe(plan)}; pass a plan of fastcollate.plan_step, or the step of a "
+            "plan of fastcollate.ray.plan_step"
+        )

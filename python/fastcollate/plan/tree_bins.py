@@ -14,7 +14,6 @@ from fastcollate import _fastcollate
 from fastcollate.arguments import checked_count, checked_int, counted
 from fastcollate.arrays import offsets_of
 from fastcollate.plan.costs import Costs
-from fastcollate.plan.forecast import Forecast, Sync, forecast_tree
 from fastcollate.plan.lengths import Integers, lengths_defect
 from fastcollate.plan.tables import (
     Table,
@@ -26,6 +25,7 @@ from fastcollate.plan.tables import (
 )
 
 if TYPE_CHECKING:
+    from fastcollate.plan.forecast import Forecast, Sync
     from fastcollate.plan.tree_plan import TreePlan
 
 
@@ -193,6 +193,8 @@ class TreeBins(Table):
             `costs` are not :class:`Costs`; `sync` is unknown; or `dp_size` does not divide the
             number of bins.
         """
+        from fastcollate.plan.forecasting import forecast_tree
+
         return forecast_tree(self, costs, dp_size, sync, tree)
 
     @property

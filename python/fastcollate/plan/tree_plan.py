@@ -17,11 +17,10 @@ from fastcollate.plan.lengths import Integers, checked_indices, lengths_defect
 from fastcollate.plan.packing import Algorithm, Oversize, Packer
 from fastcollate.plan.tables import Table, check_names, contradiction, listed_integers, not_valid
 from fastcollate.plan.tree_bins import TreeBins
-from fastcollate.plan.tree_report import TreeReport
-from fastcollate.view.plan_pages import tree_page
 
 if TYPE_CHECKING:
     from fastcollate.plan.merging import MergePlan
+    from fastcollate.plan.tree_report import TreeReport
 
 
 def checked_tree_packer(capacity: Any, *, cost: Any, **options: Any) -> Packer:
@@ -154,6 +153,8 @@ class TreePlan(Table):
     @cached_property
     def report(self) -> TreeReport:
         """The tokens saved by sharing, and the rows that share them."""
+        from fastcollate.plan.tree_report import TreeReport
+
         unshared = PrefixTree(self.order, np.zeros_like(self.shared), self.lengths)
         return TreeReport(
             num_rows=self.num_rows,
@@ -297,6 +298,8 @@ class TreePlan(Table):
         return f"TreePlan: {before} of {rows} in {after}, {ratio}"
 
     def _repr_html_(self) -> str:
+        from fastcollate.view.plan_pages import tree_page
+
         return tree_page(repr(self), self.report)
 
     @cached_property

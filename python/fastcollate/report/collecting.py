@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fastcollate.batch import Batch
     from fastcollate.cli.columns import Rows
     from fastcollate.ops.findings import Finding
-    from fastcollate.plan.merge_report import Tokenizer
+    from fastcollate.plan.breaks import Tokenizer
 
 LAYOUTS = ("left, right", "two_segment", "jagged", "packed", "tree")
 """The layouts that are compared."""

@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastcollate.arguments import checked_count
+from fastcollate.ops.metrics import metrics_of
 from fastcollate.view import markup
 from fastcollate.view.lines import lines_of, plain
 from fastcollate.view.page import rows_html
-from fastcollate.view.rows import shown
+from fastcollate.view.rows import FOLD, shown
 from fastcollate.view.styles import Kind
 from fastcollate.view.tokens import NO_BREAK
 
 if TYPE_CHECKING:
-    from fastcollate.batch import Batch
-
-FOLD = 16
-"""Number of tokens shown at either end of a long run."""
+    from fastcollate.batch_state import BatchState
 
 
 class BatchView:
@@ -29,9 +27,16 @@ class BatchView:
     ``rich.print``, it has colours if rich is installed; in a notebook it is HTML.
     """
 
-    def __init__(self, batch: Batch, rows: Any, tokenizer: Any, fields: Any, fold: Any) -> None:
+    def __init__(
+        self,
+        state: BatchState,
+        rows: Any = None,
+        tokenizer: Any = None,
+        fields: Any = (),
+        fold: Any = FOLD,
+    ) -> None:
         fold = None if fold is None else checked_count("fold", fold, "a number of tokens, or None")
-        self._shown = shown(batch, rows, tokenizer, fields, fold)
+        self._shown = shown(state, rows, tokenizer, fields, fold)
 
     def text(self, width: int = 80) -> str:
         """Return plain text in lines of the given width.
@@ -90,25 +95,28 @@ class BatchView:
             yield Text.assemble(*line, no_wrap=True, overflow="ignore")
 
 
-def batch_page(batch: Batch) -> str:
-    """Return HTML of a whole batch: its outputs, the kinds of its positions, and some rows."""
-    title = markup.text("p", batch._head, "title")
-    outputs = markup.table(("output", "dtype", "shape"), batch._outputs)
-    if batch._spec is None or batch._spec.cp is not None:
-        return markup.page(title, outputs)
+def batch_page(state: BatchState, head: str, outputs: Sequence[tuple[str, ...]]) -> str:
+    """Return HTML of a whole batch: its outputs, the kinds of its positions, and some rows.
+
+    `head` is a summary, and `outputs` has the key, dtype and shape of each item.
+    """
+    title = markup.text("p", head, "title")
+    table = markup.table(("output", "dtype", "shape"), outputs)
+    if state.options is None or state.options.cp is not None:
+        return markup.page(title, table)
     return markup.page(
         title,
-        _shares(batch),
-        markup.folded(f"{len(batch)} outputs", outputs),
-        batch.show().rows_html(),
+        _shares(state),
+        markup.folded(f"{len(outputs)} outputs", table),
+        BatchView(state).rows_html(),
     )
 
 
-def _shares(batch: Batch) -> str:
+def _shares(state: BatchState) -> str:
     """Return a bar of the kinds of positions; tokens of a tree may have several kinds."""
-    if batch.plan.is_tree:
+    if state.plan.is_tree:
         return ""
-    metrics = {key.removeprefix("batch/"): int(value) for key, value in batch.metrics.items()}
+    metrics = {key.removeprefix("batch/"): int(value) for key, value in metrics_of(state).items()}
     counts: dict[Kind, int] = {
         "prompt": metrics["prompt_tokens"],
         "trained": metrics["trained_tokens"],

@@ -41,7 +41,7 @@ def merge_page(title: str, report: MergeReport) -> str:
         markup.table(("rows of a trajectory", "trajectories"), spread),
         markup.text("p", f"breaks: {len(report.breaks):,}{f' ({kinds})' if kinds else ''}"),
         *breaks,
-        _more(len(report.breaks) - len(breaks), "plan.report.breaks"),
+        more(len(report.breaks) - len(breaks), "plan.report.breaks"),
         *([_drawn_tree(report)] if breaks else []),
     )
 
@@ -54,6 +54,11 @@ def _drawn_tree(report: MergeReport) -> str:
     return markup.folded("the trajectory with the most breaks", text_block("\n".join(lines)))
 
 
+def text_page(content: object) -> str:
+    """Return text as a page."""
+    return markup.page(text_block(content))
+
+
 def text_block(content: object) -> str:
     """Return text as a block."""
     return markup.text("div", content, "tokens")
@@ -62,26 +67,12 @@ def text_block(content: object) -> str:
 def bins_page(title: str, cells: Sequence[Sequence[str]], loads: Integers, capacity: int) -> str:
     """Return the contents and fill of bins."""
     fullest = f"tokens of each bin, the fullest first, of {capacity:,}"
-    plot = markup.columns(_drawn(-np.sort(-loads)), max(capacity, int(loads.max(initial=0))))
+    plot = markup.columns(drawn(-np.sort(-loads)), max(capacity, int(loads.max(initial=0))))
     return markup.page(
         markup.text("p", title, "title"),
         markup.table(cells[0], cells[1:]),
         *([plot, markup.text("p", fullest, "note")] if plot else []),
     )
-
-
-def step_page(
-    title: str, cells: Sequence[Sequence[str]], notes: Sequence[str], tokens_per_rank: Integers
-) -> str:
-    """Return the mini-batches of a step, and each rank's share of the first ones."""
-    parts = [markup.text("p", title, "title"), markup.table(cells[0], cells[1:])]
-    parts += [markup.text("p", note, "note") for note in notes]
-    most = int(tokens_per_rank.max(initial=0))
-    for index, tokens in enumerate(tokens_per_rank[:SHOWN]):
-        plot = markup.columns(_drawn(tokens), most)
-        parts += [plot, markup.text("p", f"tokens of each rank, mini-batch {index}", "note")]
-    parts.append(_more(len(tokens_per_rank) - SHOWN, "plan.tokens_per_rank"))
-    return markup.page(*parts)
 
 
 def tree_page(title: str, report: TreeReport) -> str:
@@ -99,7 +90,7 @@ def tree_page(title: str, report: TreeReport) -> str:
             ("trees", "nodes of the longest way", "forks"), [[f"{number:,}" for number in shape]]
         ),
         *(markup.text("div", tokens, "tokens") for tokens in largest),
-        _more(report.num_shared - len(largest), "plan.report.shared"),
+        more(report.num_shared - len(largest), "plan.report.shared"),
     )
 
 
@@ -112,11 +103,12 @@ def _before_after(sizes: Sequence[tuple[str, int, int]]) -> str:
     return markup.table(("", "before", "after", ""), rows)
 
 
-def _more(count: int, place: str) -> str:
+def more(count: int, place: str) -> str:
+    """Return a note on items that are not shown, if there are any."""
     return markup.text("p", f"and {count:,} more in {place}", "note") if count > 0 else ""
 
 
-def _drawn(values: Integers) -> list[float]:
+def drawn(values: Integers) -> list[float]:
     """Return the values, thinned evenly if they exceed the columns of a plot."""
     if len(values) > MOST_COLUMNS:
         values = values[np.linspace(0, len(values) - 1, MOST_COLUMNS).astype(np.int64)]

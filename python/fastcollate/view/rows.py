@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from fastcollate.arguments import checked_index, counted
-from fastcollate.arrays import flattened, offsets_of, taken
-from fastcollate.ops.places import RowPlaces, on_host
+from fastcollate.arrays import flattened, offsets_of, on_host, taken
+from fastcollate.plan.plan_tables import PlanTables
 from fastcollate.view.styles import Kind
 from fastcollate.view.tokens import NO_BREAK, Decoder, readable, shortened
 
 if TYPE_CHECKING:
-    from fastcollate.batch import Batch
+    from fastcollate.batch_state import BatchState
     from fastcollate.plan.lengths import Integers
+
+FOLD = 16
+"""Number of tokens shown at either end of a long run."""
 
 SHOWN_ROWS = 4
 """Number of rows shown by default."""
@@ -101,22 +104,22 @@ class Shown(NamedTuple):
     """True if there is a tokenizer."""
 
 
-def shown(batch: Batch, rows: Any, tokenizer: Any, fields: Any, fold: int | None) -> Shown:
+def shown(state: BatchState, rows: Any, tokenizer: Any, fields: Any, fold: int | None) -> Shown:
     """Return the view of a batch."""
-    return _Rows(batch, Decoder(tokenizer), fields, fold).shown(rows)
+    return _Rows(state, Decoder(tokenizer), fields, fold).shown(rows)
 
 
 class _Rows:
     """Selection and reading of the rows that are shown."""
 
-    def __init__(self, batch: Batch, decoder: Decoder, fields: Any, fold: int | None) -> None:
-        self.batch = batch
+    def __init__(self, state: BatchState, decoder: Decoder, fields: Any, fold: int | None) -> None:
+        self.state = state
         self.decoder = decoder
-        self.plan = batch.plan
-        self.places = RowPlaces.of(self.plan)
+        self.plan = state.plan
+        self.places = PlanTables(self.plan)
         self.lens = self.places.prompt_lens + self.places.response_lens
         self.fold = fold
-        self.per_token, self.per_row = _checked_fields(batch, fields)
+        self.per_token, self.per_row = _checked_fields(state, fields)
         self.leading = {
             "sequence": len(self.plan.leading_shape(of_sequence=True)),
             "response": len(self.plan.leading_shape(of_sequence=False)),
@@ -165,7 +168,7 @@ class _Rows:
         has_value = places >= 0
         trains = np.zeros(len(places), np.bool_)
         if has_value.any():
-            mask = flattened(self.batch._data["loss_mask"], self.leading["response"])
+            mask = flattened(self.state.data["loss_mask"], self.leading["response"])
             trains[has_value] = on_host(taken(mask, places[has_value])) != 0
         bounds = list(zip(rows, pairwise(offsets.tolist()), strict=True))
         self.response_places = {row: places[slice(*ends)] for row, ends in bounds}
@@ -233,18 +236,18 @@ class _Rows:
 
     def row_title(self, row: int, start: int, stop: int) -> str:
         """Return the title of a row: its index, lengths, and values per row."""
-        batch, places = self.batch, self.places
+        state, places = self.state, self.places
         trained = int(np.count_nonzero(self.trains[row]))
         words = [f"row {row}"]
         if stop - start < self.lens[row]:
             words.append(f"tokens {start:,} to {stop - 1:,} of {self.lens[row]:,}")
-        if batch.is_padding is not None and batch.is_padding[row]:
+        if state.is_padding is not None and state.is_padding[row]:
             words.append("a padding row")
         words.append(f"prompt {places.prompt_lens[row]:,}")
         words.append(f"response {places.response_lens[row]:,}")
         words.append(f"{trained:,} trained")
         for key in self.per_row:
-            value = " ".join(readable(_written(batch._data[key][row])).split())
+            value = " ".join(readable(_written(state.data[key][row])).split())
             words.append(f"{key} {shortened(value, MOST_VALUE)}")
         return ", ".join(word.replace(" ", NO_BREAK) for word in words)
 
@@ -301,7 +304,7 @@ class _Rows:
         for (piece, _), of_piece in zip(self.found, ids, strict=True):
             piece.texts = decode(of_piece.tolist())
         for key in self.per_token:
-            values = np.split(self.values(key, self.batch.spec.table[key].align), bounds)
+            values = np.split(self.values(key, self.state.spec.table[key].align), bounds)
             for (piece, _), of_piece in zip(self.found, values, strict=True):
                 piece.values.append(list(map(_written, of_piece)))
 
@@ -309,7 +312,7 @@ class _Rows:
         """Return the values of all pieces' tokens in an output; None for missing ones."""
         places = np.concatenate([places[align] for _, places in self.found])
         has_value = places >= 0
-        flat = flattened(self.batch._data[key], self.leading[align])
+        flat = flattened(self.state.data[key], self.leading[align])
         if has_value.all():
             return on_host(taken(flat, places))
         values = np.full(len(places), None, object)
@@ -319,10 +322,10 @@ class _Rows:
         return values
 
 
-def _checked_fields(batch: Batch, fields: Any) -> tuple[list[str], list[str]]:
+def _checked_fields(state: BatchState, fields: Any) -> tuple[list[str], list[str]]:
     """Return the requested outputs with values per token, and those with one per row."""
     keys = [fields] if isinstance(fields, str) else list(fields)
-    table = batch.spec.table
+    table = state.spec.table
     known = [
         output.key
         for output in table

@@ -224,7 +224,8 @@ def _upsampled(batch: Batch, multiple: int, eos: int) -> Batch:
     ids = flattened(again["input_ids"], again["input_ids"].ndim)
     ids[starts[count:, None] + np.arange(BATCH_ROW_LENGTH)] = eos
     if again.uids is not None:
-        again.uids = [*again.uids[:count], *[f"pad{uuid.uuid4().hex}"] * missing]
+        uids = [*again.uids[:count], *[f"pad{uuid.uuid4().hex}"] * missing]
+        again = again._replace(uids=uids)
     return again
 
 

@@ -21,7 +21,7 @@ def cp_columns_loops(batch: Mapping[str, Any], cp_size: int, cp_rank: int) -> li
         The outputs of a packed batch: ``row_cu_seqlens_padded`` (or ``row_cu_seqlens``, if nothing
         was rounded) are the offsets of segments. Columns after the last are a segment, too.
     cp_size, cp_rank
-        As in `fastcollate.parallel.cp_split`.
+        As in `fastcollate.Batch.cp_split`.
 
     Raises
     ------

@@ -1,22 +1,16 @@
-"""Positions of rows' tokens and response values in a batch's outputs, and the trained ones."""
+"""The tables of a batch's plan, read for operations and checks."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from fastcollate.arrays import (
-    dtype_name,
-    is_only_torch,
-    is_tensor,
-    offsets_of,
-    to_numpy,
-)
+from fastcollate.arrays import offsets_of
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Plan
-    from fastcollate.batch import Batch
     from fastcollate.plan.lengths import Integers
 
 
@@ -98,76 +92,72 @@ class Spans(NamedTuple):
         order: Integers = np.lexsort((self.starts, self.rows))
         return order
 
+    def nonempty(self) -> Spans:
+        """Return the spans that have tokens."""
+        return Spans(*(column[self.lengths > 0] for column in self))
 
-class RowPlaces(NamedTuple):
-    """Positions of a batch's rows in its outputs.
+
+class PlanTables:
+    """The sources of a batch's rows, and their positions in its outputs.
 
     Attributes
     ----------
+    source : int64 (rows,)
+        The last turn of each row; -1 for a synthetic row.
+    prompt_lens, response_lens : int64 (rows,)
+        The lengths of the rows.
+    is_padding : bool (rows,)
+        True for padding rows.
+    piece_counts : int64 (rows,)
+        Number of pieces of each row.
+    pieces : int64 (pieces, 5)
+        The spans of turns' responses that a row consists of: turn, start in the turn's response,
+        start in the row's response, number of tokens, and 1 if they train.
+    turn_response_lens : int64 (turns,)
+        Response tokens of each turn.
     tokens : Spans
-        Their tokens, in sequence-aligned outputs. In a tree they overlap.
+        The rows' tokens in sequence-aligned outputs. In a tree they overlap.
     written : Spans
         The same, but each position belongs only to the row that it is written for. Rows without a
         position of their own have an empty span.
     responses : Spans
-        The values of their response tokens, in response-aligned outputs.
-    streams : Spans
-        The values of their tokens, in outputs where each row has its own positions, as in trees.
-    prompt_lens, response_lens : int64 (rows,)
-        The lengths of the rows.
+        The values of their response tokens in response-aligned outputs.
     width : int
         Width of sequence-aligned outputs; jagged ones count as one row.
     """
 
-    tokens: Spans
-    written: Spans
-    responses: Spans
-    streams: Spans
-    prompt_lens: Integers
-    response_lens: Integers
-    width: int
-
-    @classmethod
-    def of(cls, plan: Plan) -> RowPlaces:
-        """Return the positions of a plan's rows."""
+    def __init__(self, plan: Plan) -> None:
         tables = plan.to_dict()
-        prompt_lens, response_lens = tables["prompt_lens"], tables["response_lens"]
-        width, lens = int(tables["sequence_shape"][1]), prompt_lens + response_lens
+        self.source: Integers = tables["source"]
+        self.prompt_lens: Integers = tables["prompt_lens"]
+        self.response_lens: Integers = tables["response_lens"]
+        self.is_padding = tables["is_padding"].astype(np.bool_)
+        self.piece_counts: Integers = np.diff(tables["piece_offsets"])
+        self.pieces: Integers = tables["pieces"]
+        self.turn_response_lens: Integers = tables["turn_response_lens"]
+        self.width = plan.width
+        self.tokens = _spans(plan.read_segments(), plan.width).nonempty()
+        self.written = _spans(tables["sequence_segments"], plan.width)
+        self.responses = _spans(tables["response_segments"], plan.response_width).nonempty()
+
+    @cached_property
+    def streams(self) -> Spans:
+        """The values of the rows' tokens where each row has its own positions, as in trees."""
+        lens = self.prompt_lens + self.response_lens
         rows = np.arange(len(lens))
-        return cls(
-            _nonempty(_spans(plan.read_segments(), width)),
-            _spans(tables["sequence_segments"], width),
-            _nonempty(_spans(tables["response_segments"], int(tables["response_shape"][1]))),
-            Spans(rows, np.zeros_like(rows), lens, offsets_of(lens)[:-1]),
-            prompt_lens,
-            response_lens,
-            width,
-        )
+        return Spans(rows, np.zeros_like(rows), lens, offsets_of(lens)[:-1])
+
+    def last_sampled(self) -> Integers:
+        """Return the index of each row's last sampled token in its response; 0 if none."""
+        rows = np.repeat(np.arange(len(self.piece_counts)), self.piece_counts)
+        _, _, start, length, _ = self.pieces.T
+        places = np.zeros(len(self.piece_counts), np.int64)
+        holds = length > 0
+        places[rows[holds]] = (start + length - 1)[holds]  # a row's last assignment stays
+        return places
 
 
 def _spans(segments: Integers, width: int) -> Spans:
     """Read a table of segments: row, start, length, output row, column."""
     rows, starts, lengths, output_rows, columns = segments.T
     return Spans(rows, starts, lengths, output_rows * width + columns)
-
-
-def _nonempty(spans: Spans) -> Spans:
-    return Spans(*(column[spans.lengths > 0] for column in spans))
-
-
-def trained_places(batch: Batch) -> Integers:
-    """Return the ascending positions of response-aligned outputs whose tokens train."""
-    return np.flatnonzero(on_host(batch._data["loss_mask"] != 0))
-
-
-def on_host(value: Any) -> np.ndarray:
-    """Return an output as an array on the host; floats that NumPy lacks as float32."""
-    if is_tensor(value) and is_only_torch(value.dtype):
-        value = value.float()
-    array: np.ndarray = to_numpy(value)
-    return array
-
-
-def is_float(value: Any) -> bool:
-    """Return True for an output of floats."""
-    return "float" in dtype_name(value.dtype)

@@ -1,0 +1,294 @@
+"""The mapping behaviour of a batch: its items and attributes, and the plan of its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, cast
+
+import numpy as np
+
+from fastcollate.batch_state import BatchState, missing_plan
+from fastcollate.missing_outputs import missing_key, missing_output
+from fastcollate.ops.attention import subtree_end
+from fastcollate.ops.loss_positions import targets
+from fastcollate.ops.model_inputs import KEYS, model_inputs, positions
+from fastcollate.pickling import own_memory, restore
+from fastcollate.plan.bin_plan import BinPlan
+
+if TYPE_CHECKING:
+    from typing_extensions import Self, TypeVar  # with defaults
+
+    from fastcollate._fastcollate import Plan
+    from fastcollate.batch_state import BatchSpec
+    from fastcollate.plan.merging import MergePlan
+
+    Array = TypeVar("Array", covariant=True, default=Any)
+else:
+    from typing import TypeVar
+
+    Array = TypeVar("Array", covariant=True)
+
+_NEEDS_PLAN = frozenset(
+    {
+        *("plan", "spec", "prompt_lens", "response_lens", "metrics", "bin_plan"),
+        *("subtree_end", "targets"),
+    }
+)
+
+
+class BatchMapping(Mapping[str, Any], Generic[Array]):
+    """The items and attributes of :class:`fastcollate.Batch`."""
+
+    __slots__ = ("__weakref__", "_inputs", "_positions", "_state")
+
+    _state: BatchState
+    _inputs: dict[str, Any] | None  # the items of a collator's batch, made on first access
+    _positions: Any  # made on first access
+
+    # Types of outputs, for type checkers: they are read by `__getattr__`.
+    input_ids: Array
+    attention_mask: Array
+    response_mask: Array
+    loss_mask: Array
+    rewards: Array
+    logprobs: Array
+    advantages: Array
+    position_ids: Array
+    labels: Array
+    sequence_ids: Array
+    router_padding_mask: Array
+    offsets: Array
+    response_offsets: Array
+    sequence_offsets: Array
+    predictors: Array
+    row_bins: Array
+    cu_seqlens: Array
+    cu_seqlens_padded: Array
+    row_cu_seqlens: list[Array]
+    row_cu_seqlens_padded: list[Array]
+    max_seqlen: int
+    max_seqlen_padded: int
+
+    def __init__(self, data: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
+        self._state = BatchState(dict(data))
+        self._inputs = self._positions = None
+
+    @classmethod
+    def _of(cls, state: BatchState) -> Self:
+        """Return the batch of a state."""
+        batch = object.__new__(cls)
+        batch._state = state
+        batch._inputs = batch._positions = None
+        return batch
+
+    def _replace(self, **state: Any) -> Self:
+        """Return a copy with other values in its state; batches are not changed elsewhere."""
+        return self._of(self._state._replace(**state))
+
+    def _with_data(self, data: dict[str, Any], **state: Any) -> Self:
+        """Return a batch of other outputs, in their own memory."""
+        return self._replace(data=data, owner=None, **state)
+
+    @property
+    def _data(self) -> dict[str, Any]:
+        """All outputs."""
+        return self._state.data
+
+    def _mapping(self) -> dict[str, Any]:
+        """Return the items: all outputs, or what a model is called with."""
+        state = self._state
+        if state.model_mask is None:
+            return state.data
+        if self._inputs is None:
+            mask = None if state.model_mask == "default" else state.model_mask
+            self._inputs = model_inputs(state, self._position_ids, mask)
+        return self._inputs
+
+    @property
+    def _position_ids(self) -> Any:
+        """The output, or else positions made from the plan; None if they were left out."""
+        if self._positions is None:
+            self._positions = positions(self._state)
+        return self._positions
+
+    def __getitem__(self, key: str) -> Any:
+        state = self._state
+        try:
+            is_input = state.model_mask is not None and key in KEYS
+            return self._mapping()[key] if is_input else state.data[key]
+        except (KeyError, TypeError) as error:  # slices have no hash
+            message = missing_key(state.known_plan, state.data, key, self._is_attribute(key))
+            raise KeyError(message) from error
+
+    def _is_attribute(self, key: Any) -> bool:
+        """Return True for the name of a public attribute or method."""
+        if not isinstance(key, str) or key.startswith("_"):
+            return False
+        return hasattr(self if key == "position_ids" else type(self), key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._mapping())
+
+    def __len__(self) -> int:
+        return len(self._mapping())
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._mapping()
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self._of_mapping()[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self._of_mapping()[key]
+
+    def pop(self, key: str, *default: Any) -> Any:
+        """Remove an item of a batch made from a mapping, as trainers do with its labels."""
+        return self._of_mapping().pop(key, *default)
+
+    def _of_mapping(self) -> dict[str, Any]:
+        """Return the items, which may change if no plan describes them."""
+        if self._state.made_by is not None:
+            raise TypeError("a Batch is read-only; pass dict(batch), whose items may change")
+        return self._state.data
+
+    def __getattr__(self, name: str) -> Any:
+        # Called if no method or property has that name, or a property finds no plan. Private
+        # names are never keys: looking up `_state` here before it is set would recurse forever.
+        if name.startswith("_"):
+            raise AttributeError(f"Batch has no attribute {name!r}")
+        if name in _NEEDS_PLAN:
+            raise missing_plan(name)
+        state = self._state
+        if (state.model_mask is None or name not in KEYS) and name in state.data:
+            return state.data[name]
+        if name in KEYS and name in (items := self._mapping()):
+            return items[name]
+        if name == "position_ids" and (found := self._position_ids) is not None:
+            return found
+        raise AttributeError(missing_output(state.known_plan, state.data, name))
+
+    def __dir__(self) -> list[str]:
+        names = (name for name in super().__dir__() if name.startswith("__") or name[0] != "_")
+        return sorted({*names, *map(str, self._mapping()), *map(str, self._data)})
+
+    def __eq__(self, other: object) -> bool:
+        # A mapping would compare its tensors and take the truth value of the result.
+        return self is other
+
+    __hash__ = object.__hash__
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        state = self._state
+        data, plan = own_memory(state.data), state.known_plan
+        return restore, (
+            type(self),
+            *state._replace(data=data, made_by=plan, owner=None, transfer=None),
+        )
+
+    @property
+    def uids(self) -> Sequence[Any] | None:
+        """The id of each row's prompt group, as it was passed; None if not given."""
+        return self._state.uids
+
+    @property
+    def trajectory_ids(self) -> Sequence[Any] | None:
+        """The id of each row's trajectory, as it was passed; None if not given."""
+        return self._state.trajectory_ids
+
+    @property
+    def is_last_step(self) -> Sequence[bool] | None:
+        """True for rows that hold their trajectory's last turn; None if not given."""
+        return self._state.is_last_step
+
+    @property
+    def merge_plan(self) -> MergePlan | None:
+        """The plan by which turns were merged; None without merging."""
+        return self._state.merge_plan
+
+    @property
+    def is_padding(self) -> Sequence[bool] | None:
+        """True for padding rows; None if the batch can have none."""
+        return self._state.is_padding
+
+    @property
+    def plan(self) -> Plan:
+        """The lengths of the rows and their positions in the outputs.
+
+        Raises
+        ------
+        MissingPlanError
+            If the batch was made from a mapping; the other properties raise it too.
+        """
+        return self._state.plan
+
+    @property
+    def spec(self) -> BatchSpec:
+        """The options that the batch was built with, in addition to its plan."""
+        return self._state.spec
+
+    @property
+    def bin_plan(self) -> BinPlan | None:
+        """The bins of the packed layout, with the width as capacity; None in other layouts."""
+        if (bins := self.plan.bins()) is None:
+            return None
+        plan = self.plan
+        offsets, indices, starts, lengths = bins
+        return BinPlan(
+            offsets,
+            indices,
+            starts,
+            lengths,
+            num_sequences=plan.num_rows,
+            capacity=max(plan.width, 1),
+            multiple_of=plan.multiple_of,
+        )
+
+    @property
+    def prompt_lens(self) -> Array:
+        """Prompt tokens of each row: int64 (rows,), an array of the batch's kind."""
+        return self._like_outputs(self.plan.prompt_lens)
+
+    @property
+    def response_lens(self) -> Array:
+        """Response tokens of each row: int64 (rows,), an array of the batch's kind."""
+        return self._like_outputs(self.plan.response_lens)
+
+    @property
+    def subtree_end(self) -> Array:
+        """The attention mask as one integer per position: int32, in the shape of ``input_ids``.
+
+        Position q of an output row attends to k if and only if ``k <= q < subtree_end[k]``.
+        Positions count within the output row, (N, W), and in the jagged layout over all tokens,
+        (total,). A token's subtree ends with its sequence. Padding attends to itself only, even if
+        `padding_as` makes it part of a segment of ``cu_seqlens``.
+
+        Computed on each access, on the device of ``input_ids``. If there is an output of that key,
+        as in trees, that one is returned.
+        """
+        self._state.check_whole()
+        data = self._data
+        if "subtree_end" in data:
+            return cast("Array", data["subtree_end"])
+        return cast("Array", subtree_end(self.plan, data["input_ids"]))
+
+    @property
+    def targets(self) -> Array:
+        """The token of each response-aligned value, of the dtype of ``input_ids``.
+
+        (B, R), packed (N, W), jagged (response tokens,). 0 where there is no token, so that it can
+        index logits (:meth:`loss_positions`). If there is an output of that key, that one is
+        returned.
+        """
+        if "targets" in self._data:
+            return cast("Array", self._data["targets"])
+        self._state.check_whole()
+        return cast("Array", targets(self.plan, self._data["input_ids"]))
+
+    def _like_outputs(self, array: np.ndarray) -> Array:
+        """Return an array of the outputs' kind."""
+        found: Any = array
+        if not isinstance(next(iter(self._data.values()), array), np.ndarray):
+            import torch
+
+            found = torch.from_numpy(array)
+        return cast("Array", found)

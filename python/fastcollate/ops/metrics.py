@@ -1,0 +1,67 @@
+"""Sizes of a batch, for logging."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fastcollate.arrays import on_host
+from fastcollate.plan.lengths import percentiles
+from fastcollate.plan.plan_tables import PlanTables
+
+if TYPE_CHECKING:
+    from fastcollate._fastcollate import Plan
+    from fastcollate.batch_state import BatchState
+
+
+def metrics_of(state: BatchState) -> dict[str, float]:
+    """See :attr:`fastcollate.Batch.metrics`."""
+    plan = state.plan
+    is_real = state.is_real
+    prompt_lens, response_lens = plan.prompt_lens[is_real], plan.response_lens[is_real]
+    prompt_tokens, response_tokens = int(prompt_lens.sum()), int(response_lens.sum())
+    tokens, padded_tokens = prompt_tokens + response_tokens, plan.num_positions
+    merging: dict[str, float] = {}
+    if state.merge_plan is not None:
+        masked = {"generate/num_rewards_masked_by_merge": float(state.masked_rewards)}
+        merging = state.merge_plan.report.metrics | masked
+    bins = {"batch/bins": float(plan.num_output_rows)} if plan.has_bins else {}
+    if plan.is_tree:
+        bins["batch/token_ratio"] = tokens / plan.num_placed if plan.num_placed else 1.0
+    training: dict[str, float] = {}
+    # Without a table of outputs the mask is not known, a context-parallel part has only some
+    # of it, and tensors of the device "meta" have no values.
+    has_values = not getattr(state.data["input_ids"], "is_meta", False)
+    if state.options is not None and state.options.cp is None and has_values:
+        spans = PlanTables(plan).responses
+        places = np.flatnonzero(on_host(state.data["loss_mask"] != 0))
+        trained = spans.counts_in(places, plan.num_rows)[is_real]
+        training = {
+            "batch/trained_tokens": float(trained.sum()),
+            "batch/rows_without_loss": float(np.count_nonzero(trained == 0)),
+        }
+    return {
+        "batch/rows": float(len(prompt_lens)),
+        **bins,
+        "batch/tokens": float(tokens),
+        "batch/prompt_tokens": float(prompt_tokens),
+        "batch/response_tokens": float(response_tokens),
+        "batch/padded_tokens": float(padded_tokens),
+        "batch/padding_fraction": padding_of(plan),
+        "batch/longest_row": float((prompt_lens + response_lens).max(initial=0)),
+        "batch/longest_prompt": float(prompt_lens.max(initial=0)),
+        "batch/longest_response": float(response_lens.max(initial=0)),
+        **percentiles("batch/row_length", prompt_lens + response_lens),
+        **percentiles("batch/prompt_length", prompt_lens),
+        **percentiles("batch/response_length", response_lens),
+        **training,
+        "batch/tokens_without_predecessor": float(plan.num_unpredicted),
+        **merging,
+        **(state.transfer or {}),
+    }
+
+
+def padding_of(plan: Plan) -> float:
+    """Return the share of positions without a token of a real row."""
+    return 1 - plan.num_placed / plan.num_positions if plan.num_positions else 0.0
