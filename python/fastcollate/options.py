@@ -72,7 +72,7 @@ class Options(NamedTuple):
 
     pad_token_id: int
     array_type: ArrayType
-    layout: Layout | None
+    layout: LayoutArgument | None
     """None: the layout of the shard, or left."""
     outputs: Outputs
     pool: PoolArgument
@@ -99,8 +99,6 @@ class Options(NamedTuple):
         """
         if not isinstance(array_type, str) or array_type not in ARRAY_TYPES:
             raise ValueError(f"array_type is {array_type!r}; pass 'torch' or 'numpy'")
-        if layout is not None:
-            layout = checked_layout(layout)
         outputs = Outputs.check(dtypes, position_ids, labels)
         return cls(
             checked_pad(pad_token_id, outputs.spec),
@@ -115,9 +113,8 @@ class Options(NamedTuple):
     def check_early(cls, **options: Any) -> Options:
         """Check the options before there are rows, as of a builder or a collator."""
         checked = cls.check(**options)
-        checked.layout_of(None)
         checked_memory(checked.pool, checked.array_type)
-        return checked
+        return checked._replace(layout=checked.layout_of(None))
 
     def layout_of(self, planned: Layout | None) -> Layout:
         """Return the layout of a batch of all rows, or of a shard planned with a layout.
@@ -127,10 +124,7 @@ class Options(NamedTuple):
         ValueError
             The shard was planned with another one, or labels have no place in a tree.
         """
-        if self.layout is None:
-            layout = planned or LEFT
-        else:
-            layout = self.layout if planned is None else checked_layout(self.layout, planned)
+        layout = planned or LEFT if self.layout is None else checked_layout(self.layout, planned)
         if self.outputs.labels is not None and isinstance(layout, Tree):
             raise ValueError(
                 f"labels is {self.outputs.labels!r}, but a position of a tree can predict several "

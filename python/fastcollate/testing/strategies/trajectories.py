@@ -239,6 +239,8 @@ def taking_numbers(options: dict[str, Any], rewards: Any | None) -> dict[str, An
         Options, the same if rewards are per token.
     """
     are_numbers = rewards is not None and not hasattr(rewards[0], "__len__")
-    if are_numbers and options["policy"].rewards == "error":
-        return {**options, "policy": replace(options["policy"], rewards="sum")}
+    policy = options["policy"]
+    policy = Merge(policy) if isinstance(policy, str) else policy  # type: ignore[arg-type]
+    if are_numbers and policy.rewards == "error":
+        return {**options, "policy": replace(policy, rewards="sum")}
     return options
