@@ -16,7 +16,7 @@ from fastcollate.arguments import (
 from fastcollate.arrays import describe
 from fastcollate.batch import Batch
 from fastcollate.core_call import Request, collate
-from fastcollate.dtypes import Labels, PositionIds, Preset
+from fastcollate.dtypes import ArrayType, Labels, PositionIds, Preset
 from fastcollate.handover.pools import PoolArgument
 from fastcollate.ingest.fields import (
     ADVANTAGES,
@@ -33,7 +33,7 @@ from fastcollate.ingest.fields import (
 from fastcollate.ingest.padded_blocks import padding_message
 from fastcollate.ingest.plain_fields import with_fields
 from fastcollate.ingest.tokens import checked_tokens
-from fastcollate.options import ArrayType, Options
+from fastcollate.options import Options
 from fastcollate.plan.layouts import Layout, LayoutArgument, Packed, split_message
 from fastcollate.plan.merging import Merge, MergePlan, Merging, Policy, check_uids, merging_of
 from fastcollate.plan.shard import Shard, check_shard

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import Unpack
 
-    from fastcollate.options import ArrayType
+    from fastcollate.dtypes import ArrayType
 
 T = TypeVar("T")
 

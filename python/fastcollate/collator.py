@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
-    from fastcollate.options import ArrayType
+    from fastcollate.dtypes import ArrayType
 
     class CollatorOptions(RowOptions, total=False):
         """Options of collators that do not depend on their outputs."""

@@ -14,6 +14,10 @@ from fastcollate.arrays import checked_dtype_name
 PositionIds: TypeAlias = Literal["zero", "one", "repeat_last"]
 Labels: TypeAlias = Literal["aligned", "shifted"]
 Preset: TypeAlias = Literal["default", "compact"]
+ArrayType: TypeAlias = Literal["torch", "numpy"]
+
+# `get_args` takes longer than all other checks of a small batch.
+ARRAY_TYPES: tuple[str, ...] = get_args(ArrayType)
 
 LABELS: tuple[str, ...] = get_args(Labels)
 

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypedDict, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from fastcollate._fastcollate import OutputSpec
 from fastcollate.core_call import checked_pad
-from fastcollate.dtypes import Outputs
+from fastcollate.dtypes import ARRAY_TYPES, ArrayType, Outputs
 from fastcollate.handover.pools import PoolArgument, checked_memory
 from fastcollate.plan.layouts import LEFT, Layout, Tree, checked_layout
 from fastcollate.plan.merging import Merge, MergePlan, checked_merge
@@ -22,11 +22,6 @@ if TYPE_CHECKING:
     from fastcollate.plan.layouts import LayoutArgument
     from fastcollate.plan.merging import Policy
     from fastcollate.plan.shard import Shard
-
-ArrayType: TypeAlias = Literal["torch", "numpy"]
-
-# `get_args` takes longer than all other checks of a small batch.
-ARRAY_TYPES: tuple[str, ...] = get_args(ArrayType)
 
 
 class WriteOptions(TypedDict, total=False):

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from fastcollate.dtypes import ArrayType
     from fastcollate.ingest.fields import Rows
-    from fastcollate.options import ArrayType
 
 Side = Literal["right", "left"]
 

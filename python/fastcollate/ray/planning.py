@@ -16,8 +16,9 @@ from fastcollate.blocks.joining import JoinedBlocks, joined
 from fastcollate.blocks.reading import built, parts_of
 from fastcollate.blocks.trees import joined_tree
 from fastcollate.build import build_batch
+from fastcollate.dtypes import ArrayType
 from fastcollate.ops.normalize import LossNormalizers
-from fastcollate.options import ArrayType, Options, ShardOptions
+from fastcollate.options import Options, ShardOptions
 from fastcollate.plan import stepping
 from fastcollate.plan.layouts import LayoutArgument, Tree, checked_layout
 from fastcollate.plan.merging import MergePlan

@@ -10,8 +10,8 @@ import numpy as np
 
 from fastcollate._fastcollate import IGNORE_INDEX, FieldSpec, OutputSpec
 from fastcollate.core_call import Request, collate
+from fastcollate.dtypes import ArrayType
 from fastcollate.ingest.tokens import Whole
-from fastcollate.options import ArrayType
 from fastcollate.plan.layouts import JAGGED
 
 LABELS = FieldSpec("labels", "labels", align="sequence", dtype="int64")
