@@ -69,7 +69,7 @@ def looks(batch: fc.Batch[torch.Tensor]) -> list[int | None]:
     print(batch.show([0, 3], fields="rewards", fold=None).text(width=100))
     batch.show(rows="all")  # type: ignore[arg-type]
     findings = batch.check(vocab_size=32000, eos_token_id=[2, 7])
-    assert_type(findings[0].reason, str)
+    assert_type(findings[0].row, int | None)
     return [finding.row for finding in findings]
 
 
