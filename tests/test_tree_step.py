@@ -98,8 +98,8 @@ def test_every_token_has_one_value_on_one_rank(drawn, given, array_type):
         trained = 0
         for rank in range(plan.dp_size):
             shard = pickle.loads(pickle.dumps(plan.shard(mini_batch, rank)))
-            shard = shard.narrow() if is_narrow else shard
-            batch = fc.build_batch(**columns, uids=uids, pad_token_id=9, shard=shard, **built)
+            one = shard.narrow() if is_narrow else shard
+            batch = fc.build_batch(**columns, uids=uids, pad_token_id=9, shard=one, **built)
             batches.append(batch)
             assert is_narrow or batch.input_ids.shape[1] == plan.bin_width
             trained += float(batch.loss_mask.sum())

@@ -239,7 +239,7 @@ def taking_numbers(options: dict[str, Any], rewards: Any | None) -> dict[str, An
         Options, the same if rewards are per token.
     """
     are_numbers = rewards is not None and not hasattr(rewards[0], "__len__")
-    policy = options["policy"]
+    policy = options.get("policy", "exact")
     policy = Merge(policy) if isinstance(policy, str) else policy  # type: ignore[arg-type]
     if are_numbers and policy.rewards == "error":
         return {**options, "policy": replace(policy, rewards="sum")}
