@@ -94,18 +94,20 @@ def restore_tables(choices: Choices) -> None:
         [
             lambda: (fc.merge_turns(**rows, is_last_step=turns.is_last_step), "merge"),
             lambda: (
-                fc.planning.pack(totals, 1 + choices.below(capacity), oversize="split"),
+                fc.planning.pack(totals, fc.Packed(1 + choices.below(capacity), oversize="split")),
                 "pack",
             ),
             lambda: (fc.plan_step(tuple(lens), dp_size=1 + choices.below(3), **step), "step"),
             lambda: (fc.planning.micro_batches(totals, capacity), "micro-batches"),
         ]
     )()
+    kind: Any = type(plan)
+    restore = getattr(kind, "from_dict", lambda tables: kind(**tables))
     try:
-        restored = type(plan).from_dict(_spoilt(choices, plan.to_dict()))
+        restored = restore(_spoilt(choices, plan.to_dict()))
     except (TypeError, ValueError):
         return
-    assert type(plan).from_dict(restored.to_dict()) == restored
+    assert restore(restored.to_dict()) == restored
     repr(restored)
     how: dict[str, Any] = {given: restored}
     if given == "merge":

@@ -45,9 +45,9 @@ from fastcollate.option_types import (
     RowOptions,
     WidthsOf,
 )
+from fastcollate.plan.layout import Layout
 from fastcollate.plan.layouts import (
     LEFT,
-    Layout,
     LayoutArgument,
     Packed,
     Tree,

@@ -28,7 +28,7 @@ from fastcollate.plan.layouts import Jagged, Left, Right
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fastcollate.plan.layouts import Layout
+    from fastcollate.plan.layout import Layout
 
 JAGGED = Jagged()
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from fastcollate._fastcollate import Plan
     from fastcollate.batch import Batch
-    from fastcollate.plan.layouts import Layout
+    from fastcollate.plan.layout import Layout
 
 
 def selected(batch: Batch, shard: Any) -> Batch:

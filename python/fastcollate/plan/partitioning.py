@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,7 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 from fastcollate import _fastcollate
 from fastcollate.arguments import (
     check_bool,
-    check_choice,
     checked_count,
     checked_index,
     checked_int,
@@ -92,7 +91,6 @@ def partition(
     [[1, 2], [0, 3]]
     """
     k = checked_count("k", k, "a number of parts")
-    check_choice("algorithm", algorithm, get_args(Algorithm))
     check_bool("equal_size", equal_size)
     if cost is None:
         weights = checked_weights("lengths has", lengths, "sequence")
@@ -189,7 +187,6 @@ def micro_batches(
     dp_size = checked_count("dp_size", dp_size, "a number of ranks")
     multiple = checked_count("bins_multiple_of", bins_multiple_of, "a number of micro-batches")
     min_bins = checked_count("min_bins", min_bins, "a number of micro-batches")
-    check_choice("order", order, _fastcollate.ORDERS)
     costs = weights_of("cost", cost, lengths, "sequence")
     too_long = np.flatnonzero(lengths > capacity)
     if len(too_long) > 0:
@@ -211,7 +208,7 @@ def micro_batches(
             "smaller dp_size, bins_multiple_of or min_bins"
         )
     found = _fastcollate.split_micro_batches(
-        costs, lengths, capacity, per_rank * dp_size, multiple * dp_size, False, dp_size, order
+        costs, lengths, capacity, per_rank * dp_size, multiple * dp_size, False, (dp_size, order)
     )
     if found is None:
         most = count // (multiple * dp_size) * multiple

@@ -20,7 +20,8 @@ from fastcollate.arguments import (
     suggests_names,
 )
 from fastcollate.arrays import describe
-from fastcollate.plan.layouts import Layout, Packed, Tree
+from fastcollate.plan.layout import Layout
+from fastcollate.plan.layouts import Packed, Tree
 from fastcollate.plan.lengths import Integers
 from fastcollate.plan.tables import Table, contradiction, offsets_defect
 

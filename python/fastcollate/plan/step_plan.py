@@ -21,7 +21,8 @@ from fastcollate.plan.audit_tables import checked_turns
 from fastcollate.plan.auditing import audited, parts_of
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.forecast import Forecast, Sync, forecast_step
-from fastcollate.plan.layouts import LEFT, Layout, Packed, Tree
+from fastcollate.plan.layout import Layout
+from fastcollate.plan.layouts import LEFT, Packed, Tree, layout_of
 from fastcollate.plan.lengths import Integers
 from fastcollate.plan.shard import Shard, Widths, layout_defect, shared_defect
 from fastcollate.plan.tables import (
@@ -533,7 +534,7 @@ def _exact(name: str, value: Any) -> Any:
         return value
     if name == "layout":
         try:
-            return Layout.from_dict(value)
+            return layout_of(value)
         except (TypeError, ValueError) as error:
             raise not_valid("step plan", f"layout cannot be read: {error}") from error
     return listed("step plan", name, value, "b" if name == "is_padding" else "i")
