@@ -101,7 +101,7 @@ ADD = fc.BatchBuilder(pad_token_id=0).add
         (fc.build_batch, "sharding", "help(fc.build_batch) lists its arguments"),
         (fc.build_batch, "cpu", "help(fc.build_batch) lists its arguments"),
         (fc.planning.pack, "sharding", "pass some of lengths, layout, keep_together, costs"),
-        (fc.planning.Costs, "sharding", "help(fc.planning.Costs) lists its arguments"),
+        (fc.Packed, "sharding", "help(fc.Packed) lists its arguments"),
         (ADD, "truncation", "help(fc.BatchBuilder.add) lists its arguments"),
         (fc.Left, "capacity", "pass some of pad_to, pad_response_to, multiple_of"),
         (fc.Jagged, "pad_to", "it takes none"),

@@ -561,7 +561,7 @@ def spread_bins(
     offsets: NDArray[int64], items: NDArray[int64], bins: int
 ) -> tuple[NDArray[int64], NDArray[int64]]: ...
 def partition(
-    weights: Weights, parts: int, algorithm: Any, equal_size: bool
+    weights: Weights, parts: int, algorithm: str, equal_size: bool
 ) -> tuple[NDArray[int64], NDArray[int64]]: ...
 def split_micro_batches(
     costs: Weights,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from fastcollate import _fastcollate
 from fastcollate.arguments import (
     check_bool,
+    check_choice,
     checked_count,
     checked_index,
     checked_int,
@@ -91,6 +92,7 @@ def partition(
     [[1, 2], [0, 3]]
     """
     k = checked_count("k", k, "a number of parts")
+    check_choice("algorithm", algorithm, get_args(Algorithm))  # the core has one more
     check_bool("equal_size", equal_size)
     if cost is None:
         weights = checked_weights("lengths has", lengths, "sequence")

@@ -68,10 +68,10 @@ pub fn partition<'py>(
     py: Python<'py>,
     weights: Weights,
     parts: usize,
-    algorithm: &Bound<PyAny>,
+    algorithm: &str,
     equal_size: bool,
 ) -> Result<Table<'py>> {
-    let algorithm = ALGORITHMS.read(algorithm)?;
+    let algorithm = ALGORITHMS.value(algorithm)?;
     let weights = weights.read()?;
     let found = stoppable(py, |ticks| {
         weights.partition(parts, algorithm, equal_size, ticks)
