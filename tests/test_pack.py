@@ -777,3 +777,24 @@ def test_as_many_bins_with_other_limits():
 def test_numbers_of_bins_that_cannot_be(options, error, message):
     with pytest.raises(error, match=message):
         pack([1, 2, 3], **options)
+
+
+@pytest.mark.parametrize(
+    ("layout", "options", "error", "message"),
+    [
+        (10, {}, TypeError, r"layout is 10 \(int\); pass fc.Packed\(capacity=...\)"),
+        (fc.Tree(10), {}, TypeError, r"layout is Tree\(capacity=10\) .*; pass fc.Packed"),
+        (fc.Packed.single_row(), {}, ValueError, r"Packed.single_row\(\), which has its bins"),
+        (fc.Packed(plan=[[0, 1]]), {}, ValueError, "which has its bins already; pass fc.Packed"),
+        (fc.Packed(10), {"costs": [1, 2]}, ValueError, "which does not use them; pass max_cost"),
+        (
+            fc.Packed(10, algorithm="concat", grow_by="splitting"),
+            {"costs": [1, 2]},
+            ValueError,
+            "costs is given, but algorithm='concat' cuts",
+        ),
+    ],
+)
+def test_layouts_that_do_not_pack(layout, options, error, message):
+    with pytest.raises(error, match=message):
+        fc.planning.pack([3, 4], layout, **options)

@@ -519,3 +519,19 @@ def test_plans_cannot_be_changed():
         plan.order[0] = 1
     with pytest.raises(AttributeError):
         plan.order = plan.shared
+
+
+@pytest.mark.parametrize(
+    ("layout", "exception", "message"),
+    [
+        (9, TypeError, "layout is 9 (int); pass fc.Tree(capacity=...)"),
+        (fc.Packed(9), TypeError, "layout is Packed(capacity=9) (Packed); pass fc.Tree"),
+        (fc.Tree(), ValueError, "layout has no capacity, which bins need"),
+        (fc.Tree(9, share="group"), ValueError, "layout has share, but this plan says what"),
+        (fc.Tree(9, same_inputs=[0]), ValueError, "layout has same_inputs, but this plan"),
+        (fc.Tree(9, plan=prefix_tree([[1]], [[2]])), ValueError, "layout has plan, but this plan"),
+    ],
+)
+def test_layouts_that_pack_no_tree(layout, exception, message):
+    with pytest.raises(exception, match=re.escape(message)):
+        prefix_tree([[1]], [[2]]).pack(layout)
