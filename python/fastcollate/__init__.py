@@ -29,7 +29,8 @@ from fastcollate.ingest.column_input import ragged
 from fastcollate.ingest.columns import Ragged
 from fastcollate.ingest.fields import Field, PerRow, RoutedExperts
 from fastcollate.ops.padding import pad, unpad
-from fastcollate.plan.layouts import Jagged, Left, Packed, Right, Tree, TwoSegment
+from fastcollate.plan.layout import Jagged, Left, Right, TwoSegment
+from fastcollate.plan.layouts import Packed, Tree
 from fastcollate.plan.merging import merge_turns
 from fastcollate.plan.stepping import plan_step
 

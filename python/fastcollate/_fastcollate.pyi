@@ -55,7 +55,6 @@ __all__ = [
     "spread_bins",
     "step_defect",
     "stored_columns",
-    "tree_defect",
     "write_rows",
 ]
 
@@ -528,9 +527,6 @@ def share_prefixes(
     same_inputs: NDArray[int64] | None,
 ) -> list[NDArray[int64]]: ...
 def hash_prompts(tokens: Tokens) -> NDArray[uint64]: ...
-def tree_defect(
-    order: NDArray[int64], shared: NDArray[int64], lengths: NDArray[int64]
-) -> str | None: ...
 def arrow_lists(
     values: NDArray[Any], offsets: NDArray[int64], requested_schema: object | None
 ) -> tuple[object, object]: ...

@@ -44,7 +44,7 @@ mod _fastcollate {
     #[pymodule_export]
     use super::plan::partitioning::{partition, split_micro_batches};
     #[pymodule_export]
-    use super::plan::sharing::{PrefixTree, hash_prompts, share_prefixes, tree_defect};
+    use super::plan::sharing::{PrefixTree, hash_prompts, share_prefixes};
     #[pymodule_export]
     use super::plan::stepping::{group_offsets, split_step, step_defect};
 

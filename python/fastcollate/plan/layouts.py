@@ -1,4 +1,4 @@
-"""Layouts: the arrangement of a batch's rows in its outputs, and the options of each."""
+"""The layouts whose output rows are bins of rows, and layouts by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.binned import BinnedLayout, Growth
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.grouping import group_numbers
-from fastcollate.plan.layout import Layout, call_text
+from fastcollate.plan.layout import Jagged, Layout, Left, Right, TwoSegment, call_text
 from fastcollate.plan.lengths import checked_indices
 from fastcollate.plan.tree_bins import TreeBins
 from fastcollate.plan.tree_plan import TreePlan
@@ -22,164 +22,6 @@ Share: TypeAlias = Literal["all", "group", "prompts"]
 """The tokens that rows of a tree may share."""
 Shift: TypeAlias = Literal["none", "next_token"]
 PaddingAs: TypeAlias = Literal["own_segment", "last_segment", "no_segment"]
-
-
-@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class _OneBlock(Layout):
-    """Base of layouts with prompts and responses in one block."""
-
-    pad_to: int | None = None
-    pad_response_to: int | None = None
-    multiple_of: int = 1
-
-    def __post_init__(self) -> None:
-        self._check_widths("pad_to", "pad_response_to", rounded=["pad_to"])
-        widths = (self.pad_to, None, self.pad_response_to)
-        self._set("spec", LayoutSpec(self.name, *widths, self.multiple_of))
-
-
-@suggests_names
-@dataclass(frozen=True, repr=False, kw_only=True)
-class Left(_OneBlock):
-    """One left-padded block; response-aligned fields are right-aligned. SkyRL's layout.
-
-    With ``B`` rows, ``W = max(prompt + response)`` and ``R = max(response)``::
-
-        input_ids       | PAD PAD  p   p   r   r  |      loss_mask  |  0   r   r  |
-                        |  p   p   p   r   r   r  |                 |  r   r   r  |
-                         <---------- W ---------->                   <---- R --->
-
-    Response values are aligned with ``log_probs[:, -R - 1 : -1]``.
-
-    Parameters
-    ----------
-    pad_to
-        Fixed ``W``, equal on all data-parallel ranks. A longer row is an error.
-    pad_response_to
-        Fixed ``R``, and a lower bound of ``W``.
-    multiple_of
-        Round ``W`` up to a multiple of this.
-
-    Raises
-    ------
-    ValueError
-        A width is below 0, `multiple_of` is below 1, or `pad_to` is not a multiple of it.
-    TypeError
-        An argument is not an integer.
-
-    Examples
-    --------
-    >>> fc.Left(pad_to=4096, multiple_of=64)
-    Left(pad_to=4096, multiple_of=64)
-    """
-
-    __slots__ = ()
-
-    name: ClassVar[str] = "left"
-
-
-@suggests_names
-@dataclass(frozen=True, repr=False, kw_only=True)
-class Right(_OneBlock):
-    """One right-padded block.
-
-    With ``B`` rows, ``W = max(prompt + response)`` and ``R = max(response)``::
-
-        input_ids       |  p   p   r   r  PAD PAD |      loss_mask  |  r   r   0  |
-                        |  p   p   p   r   r   r  |                 |  r   r   r  |
-                         <---------- W ---------->                   <---- R --->
-
-    Parameters
-    ----------
-    pad_to, pad_response_to, multiple_of
-        As in :class:`Left`.
-
-    Raises
-    ------
-    ValueError, TypeError
-        As in :class:`Left`.
-    """
-
-    __slots__ = ()
-
-    name: ClassVar[str] = "right"
-
-
-@suggests_names
-@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class TwoSegment(Layout):
-    """Left-padded prompts, then right-padded responses. verl's layout.
-
-    With ``B`` rows, ``P = max(prompt)``, ``R = max(response)`` and ``W = P + R``::
-
-        input_ids       | PAD  p   p   r   r  PAD |      loss_mask  |  r   r   0  |
-                        |  p   p   p   r   r   r  |                 |  r   r   r  |
-                         <--- P --->   <--- R --->                   <---- R --->
-
-    Parameters
-    ----------
-    pad_prompt_to, pad_response_to
-        Fixed ``P`` and ``R``, equal on all data-parallel ranks. A longer prompt or response is an
-        error.
-    multiple_of
-        Round ``P`` and ``R`` each up to a multiple of this.
-
-    Raises
-    ------
-    ValueError
-        A width is below 0, `multiple_of` is below 1, or a fixed width is not a multiple of it.
-    TypeError
-        An argument is not an integer.
-    """
-
-    name: ClassVar[str] = "two_segment"
-
-    pad_prompt_to: int | None = None
-    pad_response_to: int | None = None
-    multiple_of: int = 1
-
-    def __post_init__(self) -> None:
-        widths = "pad_prompt_to", "pad_response_to"
-        self._check_widths(*widths, rounded=widths)
-        fixed = (None, self.pad_prompt_to, self.pad_response_to)
-        self._set("spec", LayoutSpec(self.name, *fixed, self.multiple_of))
-
-    def row_width(
-        self, widths: tuple[int, int, int], bin_width: int | None, has_only_totals: bool
-    ) -> int | None:
-        """Return the width of an output row in positions: of prompt and response together."""
-        if has_only_totals:
-            return Layout.row_width(self, widths, bin_width, has_only_totals)
-        both = self.pad_prompt_to or widths[0], self.pad_response_to or widths[1]
-        return sum(map(self._rounded, both))
-
-
-@suggests_names
-@dataclass(frozen=True, slots=True, repr=False)
-class Jagged(Layout):
-    """Rows end to end without padding, for variable-length attention.
-
-    For two rows::
-
-        input_ids       |  p   p   r   r  |  p   p   p   r   r   r  |
-        loss_mask       |  r   r  |  r   r   r  |
-
-    ``input_ids``, int64 (tokens,), come with the rows' ``offsets``, int64 (B + 1,), the same
-    offsets as ``cu_seqlens``, int32, and ``max_seqlen``, an int. Per-token fields are
-    (tokens, ...). Response-aligned fields are (response tokens, ...), with ``response_offsets``,
-    int64 (B + 1,). ``loss_mask`` is the only mask.
-    """
-
-    name: ClassVar[str] = "jagged"
-
-    def __post_init__(self) -> None:
-        self._set("spec", LayoutSpec(self.name, None, None, None, 1))
-
-    def row_width(
-        self, widths: tuple[int, int, int], bin_width: int | None, has_only_totals: bool
-    ) -> int | None:
-        """Return None: rows lie end to end."""
-        return None
 
 
 @suggests_names
@@ -277,8 +119,8 @@ class Packed(BinnedLayout):
     ------
     ValueError
         None or several of `capacity`, `num_bins` and `plan` are given; a packing option is given
-        with a plan; `multiple_of` differs from the plan's; `pad_to` is not a multiple; or ``pack``
-        rejects the options.
+        with a plan; `multiple_of` differs from the plan's; `pad_to` is not a multiple; or an option
+        of packing is invalid or excludes another.
     TypeError
         An argument has the wrong type.
 
@@ -447,17 +289,18 @@ class Tree(BinnedLayout):
     max_sequences
         Maximum rows of a bin.
     min_bins, bins_multiple_of
-        Minimum number of bins, and a number that it must be a multiple of, such as the number
-        of ranks. If there are too few, trees of a bin are separated, then cut where that
-        duplicates the fewest tokens; ties go to the cut that halves the largest one. It is an
-        error only if there are fewer rows than bins.
+        Minimum number of bins, and a number that it must be a multiple of, such as the number of
+        ranks. If there are too few, trees of a bin are separated, then cut where that duplicates
+        the fewest tokens; ties go to the cut that halves the largest one. It is an error only if
+        there are fewer rows than bins.
     oversize
         Treatment of a row that exceeds the capacity, or `max_cost`, by itself: ``"error"`` or
-        ``"own_bin"``, as in there.
+        ``"own_bin"``, as there.
     max_cost, cost
-        Maximum cost of a bin, in addition to the capacity: the cost of its rows, less that of
-        the tokens each row shares with the one before it. ``cost`` is a name, :class:`Costs` or
-        a function of lengths, as in there; a longer row must not cost less.
+        Maximum cost of a bin, in addition to the capacity: the cost of its rows, less that of the
+        tokens each row shares with the one before it. ``cost`` is a name,
+        :class:`fastcollate.planning.Costs` or a function of lengths, as there; a longer row must
+        not cost less.
     multiple_of
         Round the width of each whole tree up to a multiple of this; by default that of `plan`.
     pad_to
@@ -467,8 +310,8 @@ class Tree(BinnedLayout):
     ------
     ValueError
         A packing option is given without a capacity, a capacity with bins, or `share` with a plan;
-        `multiple_of` differs from the plan's; `pad_to` is not a multiple; or ``TreePlan.pack``
-        rejects the options.
+        `multiple_of` differs from the plan's; `pad_to` is not a multiple; or an option of packing
+        is invalid, splits rows or excludes another.
     TypeError
         An argument has the wrong type.
 

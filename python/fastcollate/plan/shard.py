@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate import _fastcollate
-from fastcollate._fastcollate import WIDTHS
+from fastcollate._fastcollate import WIDTHS, PrefixTree
 from fastcollate.arguments import (
     check_choice,
     checked_count,
@@ -239,8 +238,11 @@ def shared_defect(
             f"shared[{slot}] is {shared[slot]}, but must be 0 for the first row of a bin, and for "
             "padding"
         )
-    defect: str | None = _fastcollate.tree_defect(np.arange(len(shared)), shared, lengths)
-    return defect
+    try:
+        PrefixTree(np.arange(len(shared)), shared, lengths)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def check_widths(widths: Any, shard: Any) -> None:

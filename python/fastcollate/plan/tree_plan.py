@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastcollate import _fastcollate
 from fastcollate._fastcollate import PrefixTree
 from fastcollate.arguments import counted, suggests_names
 from fastcollate.arrays import describe
@@ -76,8 +75,10 @@ class TreePlan(Table):
         for name in names[2:]:
             if (reason := lengths_defect(name, getattr(self, name))) is not None:
                 raise contradiction("tree plan", reason)
-        if (reason := _fastcollate.tree_defect(self.order, self.shared, self.lengths)) is not None:
-            raise contradiction("tree plan", reason)
+        try:
+            self._core  # noqa: B018
+        except ValueError as error:
+            raise contradiction("tree plan", str(error)) from None
         if self.merge is not None and not (
             np.array_equal(self.merge.prompt_lens, self.prompt_lens)
             and np.array_equal(self.merge.response_lens, self.response_lens)

@@ -75,14 +75,12 @@ impl BinTables<'_> {
             len: index(self.starts[piece] + self.lens[piece]),
             shared: index(self.starts[piece]),
         };
-        let bin = |ends: &[i64]| {
-            let rows = index(ends[0])..index(ends[1]);
-            Tree::new(rows.map(row).collect()).map_err(|error| match error {
-                Error::InvalidPlan(reason) => reason,
-                other => other.to_string(),
-            })
-        };
-        self.offsets.windows(2).map(bin).collect()
+        let rows: Vec<_> = (0..pieces).map(row).collect();
+        let offsets: Vec<_> = self.offsets.iter().map(|&offset| index(offset)).collect();
+        Tree::of_bins(&offsets, &rows).map_err(|error| match error {
+            Error::InvalidPlan(reason) => reason,
+            other => other.to_string(),
+        })
     }
 
     /// The reason if any token of a sequence does not lie in exactly one piece.

@@ -7,6 +7,7 @@ use fastcollate::polling::Polled;
 use fastcollate::{Error as Core, TokenStreams};
 use numpy::ndarray::Array2;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArray1};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::error::{Error, Result};
@@ -99,7 +100,7 @@ impl PrefixTree {
 ///
 /// # Errors
 /// Tables that do not fit together.
-pub fn tree_rows(
+fn tree_rows(
     order: &PyReadonlyArray1<i64>,
     shared: &PyReadonlyArray1<i64>,
     lengths: &PyReadonlyArray1<i64>,
@@ -152,14 +153,21 @@ pub fn compared<T: Send>(
 
 #[pymethods]
 impl PrefixTree {
-    /// The tree of sorted rows, with their shared lengths; prompt and response lengths are by row.
+    /// The tree of sorted rows, with their shared lengths; lengths are by row.
+    ///
+    /// # Errors
+    /// `ValueError` with the first defect of the tables.
     #[new]
     fn new(
         order: PyReadonlyArray1<i64>,
         shared: PyReadonlyArray1<i64>,
         lengths: PyReadonlyArray1<i64>,
     ) -> Result<Self> {
-        Ok(Self(Tree::new(tree_rows(&order, &shared, &lengths)?)?))
+        let tree = tree_rows(&order, &shared, &lengths).and_then(|rows| Ok(Tree::new(rows)?));
+        Ok(Self(tree.map_err(|error| match error {
+            Error::Core(Core::InvalidPlan(reason)) => PyValueError::new_err(reason).into(),
+            other => other,
+        })?))
     }
 
     /// Number of tokens, with shared tokens counted once.
@@ -312,20 +320,6 @@ impl PrefixTree {
         }
         let (order, shared) = columns(py, &rows);
         Ok([column_of(py, offsets), order, shared])
-    }
-}
-
-/// Describe the defect in the tables of a tree, if any.
-#[pyfunction]
-pub fn tree_defect(
-    order: PyReadonlyArray1<i64>,
-    shared: PyReadonlyArray1<i64>,
-    lengths: PyReadonlyArray1<i64>,
-) -> Result<Option<String>> {
-    match PrefixTree::new(order, shared, lengths) {
-        Ok(_) => Ok(None),
-        Err(Error::Core(Core::InvalidPlan(reason))) => Ok(Some(reason)),
-        Err(error) => Err(error),
     }
 }
 
