@@ -54,7 +54,7 @@ class BinnedLayout(Layout):
         """The compiled options of packing; None if rows are not packed by length."""
         return self.spec.packer
 
-    def costs(self, lengths: Integers) -> NDArray[np.float64] | None:
+    def packing_costs(self, lengths: Integers) -> NDArray[np.float64] | None:
         """Return the costs of sequences of the given lengths; None if packing uses none."""
         if self.max_cost is None and getattr(self, "grow_by", "moving") == "moving":
             return None

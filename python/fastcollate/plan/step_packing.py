@@ -112,7 +112,7 @@ def packed_slots(
     spec = layout.packer
     assert spec is not None
     if tree is None:
-        limited = layout.costs(lengths)
+        limited = layout.packing_costs(lengths)
         numbers = None
         if groups is not None:
             numbers = np.repeat(np.arange(len(groups) - 1), np.diff(groups))
