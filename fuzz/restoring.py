@@ -81,6 +81,14 @@ def _spoilt(choices: Choices, tables: dict[str, Any]) -> dict[str, Any]:
     return tables
 
 
+def _tables_of(plan: Any) -> dict[str, Any]:
+    """Return what makes a plan again."""
+    if hasattr(plan, "to_dict"):
+        tables: dict[str, Any] = plan.to_dict()
+        return tables
+    return dict(zip(plan._names(), plan._values(), strict=True))
+
+
 def restore_tables(choices: Choices) -> None:
     """Change tables of a plan of another kind: it is refused, or batches can be built by it."""
     turns = draw_turns(choices)
@@ -104,10 +112,10 @@ def restore_tables(choices: Choices) -> None:
     kind: Any = type(plan)
     restore = getattr(kind, "from_dict", lambda tables: kind(**tables))
     try:
-        restored = restore(_spoilt(choices, plan.to_dict()))
+        restored = restore(_spoilt(choices, _tables_of(plan)))
     except (TypeError, ValueError):
         return
-    assert restore(restored.to_dict()) == restored
+    assert restore(_tables_of(restored)) == restored
     repr(restored)
     how: dict[str, Any] = {given: restored}
     if given == "merge":

@@ -129,7 +129,7 @@ class Work:
         bins = fc.planning.pack(self.lengths, fc.Packed(512))
         return (
             as_bytes(step.to_dict()),
-            as_bytes(bins.to_dict()),
+            as_bytes(list(bins._values())),
             fc.planning.partition(self.lengths, 7),
         )
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from packings import pack
+from packings import pack, tables_of
 
 import fastcollate as fc
 from fastcollate.plan.layouts import layout_of
@@ -626,7 +626,7 @@ def test_plans_are_kept_and_compared(problem):
         return
     for same in (
         pickle.loads(pickle.dumps(plan)),
-        fc.planning.BinPlan(**plan.to_dict()),
+        fc.planning.BinPlan(**tables_of(plan)),
     ):
         assert same == plan
         assert same.sequence_lengths.tolist() == lengths
@@ -634,7 +634,7 @@ def test_plans_are_kept_and_compared(problem):
 
 
 def good_tables():
-    return pack([12, 3], 10, oversize="split").to_dict()
+    return tables_of(pack([12, 3], 10, oversize="split"))
 
 
 @pytest.mark.parametrize(
@@ -679,7 +679,7 @@ def test_plans_are_checked(changes, message):
 
 
 def test_plans_of_whole_sequences_are_checked():
-    tables = pack([4, 3], 10).to_dict()
+    tables = tables_of(pack([4, 3], 10))
     with pytest.raises(ValueError, match="the pieces of sequence 1 have gaps or overlaps"):
         fc.planning.BinPlan(**{**tables, "starts": [0, 2]})
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from packings import tables_of
 
 import fastcollate as fc
 from fastcollate.planning import TreeBins, TreePlan, prefix_tree
@@ -64,7 +65,7 @@ def test_plans_are_those_of_a_trie_whatever_rows_are(data):
     assert plan.tokens_after == len(trie.tokens)
     assert plan.tokens_before == sum(map(len, trie.paths))
     assert plan == prefix_tree(*forked[:2], **options)
-    for copy in pickle.loads(pickle.dumps(plan)), TreePlan(*plan.to_dict().values()):
+    for copy in pickle.loads(pickle.dumps(plan)), TreePlan(**tables_of(plan)):
         assert copy == plan
 
 
@@ -443,7 +444,7 @@ def test_bins_that_cannot_be(options, message):
     ],
 )
 def test_tables_that_are_no_tree(change, message):
-    tables = prefix_tree([[1, 2], [1, 2]], [[3], [4]]).to_dict()
+    tables = tables_of(prefix_tree([[1, 2], [1, 2]], [[3], [4]]))
     with pytest.raises(ValueError, match=r"not a valid tree plan.*" + re.escape(message)):
         TreePlan(**tables | change)
 
@@ -468,7 +469,7 @@ def test_tables_that_are_no_tree(change, message):
     ],
 )
 def test_tables_that_are_no_bins(change, message):
-    tables = prefix_tree([[1, 2], [1, 2]], [[3], [4]]).pack(fc.Tree(9)).to_dict()
+    tables = tables_of(prefix_tree([[1, 2], [1, 2]], [[3], [4]]).pack(fc.Tree(9)))
     with pytest.raises(ValueError, match=re.escape(message)):
         TreeBins(**tables | change)
 

@@ -23,7 +23,13 @@ from fastcollate.arguments import (
 from fastcollate.plan.costs import CostArgument, checked_weights, weights_of
 from fastcollate.plan.lengths import Integers, checked_lengths, lengths_defect
 from fastcollate.plan.shard import Shard
-from fastcollate.plan.tables import Table, check_names, contradiction, not_valid, offsets_defect
+from fastcollate.plan.tables import (
+    StoredTable,
+    check_names,
+    contradiction,
+    not_valid,
+    offsets_defect,
+)
 
 _PIECE = 1 << 20
 """Number of items converted to a list at a time."""
@@ -224,7 +230,7 @@ def micro_batches(
 
 
 @dataclass(frozen=True, eq=False)
-class MicroBatches(Table):
+class MicroBatches(StoredTable):
     """The sequences of each micro-batch, and the micro-batches of each data-parallel rank.
 
     Made by :func:`fastcollate.planning.micro_batches`. It holds no tokens, can be pickled, and is

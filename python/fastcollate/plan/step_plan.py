@@ -26,7 +26,7 @@ from fastcollate.plan.layouts import LEFT, Packed, Tree, layout_of
 from fastcollate.plan.lengths import Integers
 from fastcollate.plan.shard import Shard, Widths, layout_defect, shared_defect
 from fastcollate.plan.tables import (
-    Table,
+    StoredTable,
     check_names,
     contradiction,
     listed,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class StepPlan(Table):
+class StepPlan(StoredTable):
     """The rows of each mini-batch and data-parallel rank.
 
     Made by :func:`fastcollate.plan_step`. It holds no tokens, can be pickled, and is written as

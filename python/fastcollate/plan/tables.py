@@ -46,16 +46,6 @@ class Table:
     def _check(self) -> None:
         """Reject inconsistent values."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the plan as a JSON-compatible dict of lists and numbers.
-
-        Returns
-        -------
-        dict
-            The parameters by name.
-        """
-        return dict(zip(self._names(), map(_plain, self._values()), strict=True))
-
     def _values(self) -> tuple[Any, ...]:
         return tuple(getattr(self, name) for name in self._names())
 
@@ -73,6 +63,20 @@ class Table:
         if not _is_frozen(array) or array.dtype != dtype or not array.flags.aligned:
             array = _frozen(array.astype(dtype))
         object.__setattr__(self, name, array)
+
+
+class StoredTable(Table):
+    """A table that can be written as JSON."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as a JSON-compatible dict of lists and numbers.
+
+        Returns
+        -------
+        dict
+            The parameters by name.
+        """
+        return dict(zip(self._names(), map(_plain, self._values()), strict=True))
 
 
 def _plain(value: Any) -> Any:
