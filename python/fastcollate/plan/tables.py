@@ -109,7 +109,9 @@ def not_valid(what: str, reason: object) -> ValueError:
 
 def contradiction(what: str, defect: str) -> ValueError:
     """Return the error for inconsistent tables."""
-    return not_valid(what, f"{defect}; pass the tables that to_dict returned")
+    is_stored = what in ("step plan", "table of micro-batches")
+    source = "that to_dict returned" if is_stored else "of a plan as it was made"
+    return not_valid(what, f"{defect}; pass the tables {source}")
 
 
 def offsets_defect(name: str, offsets: Any, count: int, parts: str, items: str) -> str | None:
