@@ -52,7 +52,7 @@ def candidates(batch: Rollouts, shift: str) -> dict[str, Callable[[], Any]]:
     """Check that the results are equal; return the calls of a line of the table."""
     pairs = zip(batch["prompts"], batch["responses"], strict=True)
     lens = [len(prompt) + len(response) for prompt, response in pairs]
-    plan = fc.planning.pack(lens, CAPACITY)
+    plan = fc.planning.pack(lens, fc.Packed(CAPACITY))
     build = partial(fc.build_batch, **batch, pad_token_id=0, array_type="numpy")
     ours = partial(build, layout=fc.Packed(plan=plan, shift=shift))
     peer = partial(reference.build_packed_numpy, **batch, pad_token_id=0, pack=plan, shift=shift)

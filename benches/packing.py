@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -33,30 +34,34 @@ from common.report import Effort, Figures, main, time_cell
 CAPACITY = 16_384
 
 
+def _pack(lengths: Lengths, **options: Any) -> fc.planning.BinPlan:
+    return fc.planning.pack(lengths, fc.Packed(CAPACITY, **options))
+
+
 def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
     """Measure every algorithm against a framework, and the growth of the time."""
     lengths = log_normal(256 if effort.is_smoke else 16_384)
     for peer in peers():
         given = peer.prepare(lengths)
         ours = given if isinstance(given, list) else lengths
-        plan = fc.planning.pack(ours, CAPACITY, algorithm=peer.algorithm)
+        plan = _pack(ours, algorithm=peer.algorithm)
         bins = peer.pack(given, CAPACITY)
         if "with tokens" in peer.name:
             assert list(map(len, bins)) == list(map(len, plan.bins))
         else:
             assert [list(contents) for contents in bins] == plan.bins
         calls = {
-            "fastcollate": partial(fc.planning.pack, ours, CAPACITY, algorithm=peer.algorithm),
+            "fastcollate": partial(_pack, ours, algorithm=peer.algorithm),
             "framework": partial(peer.pack, given, CAPACITY),
         }
         figures = effort.run(calls, slow=["framework"])
         figures |= {"bins": plan.num_bins, "bins there": len(bins), "full": plan.efficiency}
         yield f"{peer.algorithm}: {peer.name}", figures
     for algorithm in ("next_fit", "concat"):
-        pack = partial(fc.planning.pack, lengths, CAPACITY, algorithm=algorithm)
+        pack = partial(_pack, lengths, algorithm=algorithm)
         yield algorithm, effort.run({"fastcollate": pack}) | facts(pack())
     for number in (64, 256) if effort.is_smoke else (16_384, 65_536, 262_144, 1_000_000):
-        pack = partial(fc.planning.pack, log_normal(number), CAPACITY)
+        pack = partial(_pack, log_normal(number))
         figures = effort.run({"fastcollate": pack}) | facts(pack())
         figures["per n log n"] = figures["fastcollate"] / (number * np.log2(number))
         yield f"ffd of {number:,}", figures

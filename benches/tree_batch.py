@@ -83,8 +83,10 @@ def figures(effort: Effort, columns: dict[str, Any]) -> Figures:
     inputs = {**columns, "advantages": columns["logprobs"]}
     build = partial(fc.build_batch, **inputs, pad_token_id=0, array_type="numpy")
     plan = fc.planning.prefix_tree(prompts, responses)
-    tree = partial(build, layout=fc.Tree(plan=plan.pack(CAPACITY)))
-    packed = partial(build, layout=fc.Packed(plan=fc.planning.pack(plan.lengths, CAPACITY)))
+    tree = partial(build, layout=fc.Tree(plan=plan.pack(fc.Tree(CAPACITY))))
+    packed = partial(
+        build, layout=fc.Packed(plan=fc.planning.pack(plan.lengths, fc.Packed(CAPACITY)))
+    )
     found, beside = tree(), packed()
     for name in ("input_ids", "logprobs"):
         assert np.array_equal(found.to_layout("left")[name], beside.to_layout("left")[name])

@@ -62,7 +62,7 @@ def point(rows: tuple[Rows, Rows], count: int, formula: float, effort: Effort) -
     flat = np.concatenate([*rows[0], *rows[1]])
     times = effort.run(
         {
-            "plan": lambda: fc.planning.prefix_tree(*rows).pack(CAPACITY),
+            "plan": lambda: fc.planning.prefix_tree(*rows).pack(fc.Tree(CAPACITY)),
             "copy": flat.copy,
         }
     )

@@ -238,10 +238,12 @@ def _draw_packed(choices: Choices, call: Call) -> Layout:
     multiple = choices.pick([1, 1, 2, 8])
     plan = fc.planning.pack(
         lens,
-        multiple * (1 + choices.below(max(lens) + 8)),
-        algorithm=choices.pick(["ffd", "balanced", "concat"]),
-        oversize="split",
-        multiple_of=multiple,
+        fc.Packed(
+            multiple * (1 + choices.below(max(lens) + 8)),
+            algorithm=choices.pick(["ffd", "balanced", "concat"]),
+            oversize="split",
+            multiple_of=multiple,
+        ),
     )
     ways = [plan, plan] if plan.is_split else [plan, plan.bins]
     given = choices.pick([*ways, "single_row"])

@@ -81,6 +81,14 @@ def _spoilt(choices: Choices, tables: dict[str, Any]) -> dict[str, Any]:
     return tables
 
 
+def _tables_of(plan: Any) -> dict[str, Any]:
+    """Return what makes a plan again."""
+    if hasattr(plan, "to_dict"):
+        tables: dict[str, Any] = plan.to_dict()
+        return tables
+    return dict(zip(plan._names(), plan._values(), strict=True))
+
+
 def restore_tables(choices: Choices) -> None:
     """Change tables of a plan of another kind: it is refused, or batches can be built by it."""
     turns = draw_turns(choices)
@@ -94,18 +102,20 @@ def restore_tables(choices: Choices) -> None:
         [
             lambda: (fc.merge_turns(**rows, is_last_step=turns.is_last_step), "merge"),
             lambda: (
-                fc.planning.pack(totals, 1 + choices.below(capacity), oversize="split"),
+                fc.planning.pack(totals, fc.Packed(1 + choices.below(capacity), oversize="split")),
                 "pack",
             ),
             lambda: (fc.plan_step(tuple(lens), dp_size=1 + choices.below(3), **step), "step"),
             lambda: (fc.planning.micro_batches(totals, capacity), "micro-batches"),
         ]
     )()
+    kind: Any = type(plan)
+    restore = getattr(kind, "from_dict", lambda tables: kind(**tables))
     try:
-        restored = type(plan).from_dict(_spoilt(choices, plan.to_dict()))
+        restored = restore(_spoilt(choices, _tables_of(plan)))
     except (TypeError, ValueError):
         return
-    assert type(plan).from_dict(restored.to_dict()) == restored
+    assert restore(_tables_of(restored)) == restored
     repr(restored)
     how: dict[str, Any] = {given: restored}
     if given == "merge":

@@ -12,6 +12,18 @@ PADDING_AS = ["own_segment", "last_segment", "no_segment"]
 ALGORITHMS = ["ffd", "stable_ffd", "ff", "bfd", "mffd", "next_fit", "concat", "balanced"]
 
 
+def pack(lengths, capacity=None, *, keep_together=None, costs=None, **options):
+    """Pack by options of the packed layout, one by one."""
+    layout = fc.Packed(capacity, **options)
+    return fc.planning.pack(lengths, layout, keep_together=keep_together, costs=costs)
+
+
+def tables_of(plan):
+    """Return the arguments that make a plan, as lists and numbers."""
+    values = dict(zip(plan._names(), plan._values(), strict=True))
+    return {name: getattr(value, "tolist", lambda v=value: v)() for name, value in values.items()}
+
+
 def lens_of(data):
     """Tokens of each sequence."""
     return [len(p) + len(r) for p, r in zip(data.prompts, data.responses, strict=True)]

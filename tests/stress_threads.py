@@ -126,10 +126,10 @@ class Work:
         """Plan a step, pack and part."""
         lens = np.array(self.lengths[:ROWS])
         step = fc.plan_step(lens, uids=self.uids, prompts_per_mini_batch=2, dp_size=2)
-        bins = fc.planning.pack(self.lengths, 512)
+        bins = fc.planning.pack(self.lengths, fc.Packed(512))
         return (
             as_bytes(step.to_dict()),
-            as_bytes(bins.to_dict()),
+            as_bytes(list(bins._values())),
             fc.planning.partition(self.lengths, 7),
         )
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fastcollate as fc
+from fastcollate.plan.layouts import layout_of
 from fastcollate.planning import Costs
 
 KINDS = [
@@ -74,9 +75,9 @@ def test_costs_are_sums_over_tokens(lengths, coefficients, kind):
     assert micro == fc.planning.micro_batches(lengths, 100, cost=costs.of)
     limit = max(expected) * 2 + per_bin + 1
     options = {"capacity": 80, "max_cost": limit, "oversize": "split"}
-    bins = fc.planning.pack(lengths, cost=costs, **options)
+    bins = fc.planning.pack(lengths, fc.Packed(cost=costs, **options))
     assert bins == fc.planning.pack(
-        lengths, cost=costs.of, **options | {"max_cost": limit - per_bin}
+        lengths, fc.Packed(cost=costs.of, **options | {"max_cost": limit - per_bin})
     )
     parts = costs.of(bins.lengths)
     for start, end in itertools.pairwise(bins.offsets.tolist()):
@@ -103,13 +104,13 @@ def test_trees_pay_for_new_tokens(rows, kind):
 
     largest = max(cost([row]) for row in range(len(rows)))
     for limit in (largest, largest * 1.5):
-        bins = tree.pack(64, max_cost=limit + 1e-9, cost=costs)
+        bins = tree.pack(fc.Tree(64, max_cost=limit + 1e-9, cost=costs))
         assert max(map(cost, bins.bins)) <= limit + 1e-6
     # One bin does exactly if everything together costs no more.
     together = cost(list(range(len(rows))))
-    assert tree.pack(64, max_cost=together + 1e-9, cost=costs).num_bins == 1
+    assert tree.pack(fc.Tree(64, max_cost=together + 1e-9, cost=costs)).num_bins == 1
     if together > largest + 0.1:
-        assert tree.pack(64, max_cost=together - 0.1, cost=costs).num_bins > 1
+        assert tree.pack(fc.Tree(64, max_cost=together - 0.1, cost=costs)).num_bins > 1
 
 
 def test_they_are_values():
@@ -120,7 +121,7 @@ def test_they_are_values():
     assert costs != Costs(1, 2.5)
     assert len({costs, Costs(1, 2.5, window=4096, window_share=0.5)}) == 1
     layout = fc.Packed(64, max_cost=1e6, cost=costs)
-    assert fc.Packed.from_dict(json.loads(json.dumps(layout.to_dict()))) == layout
+    assert layout_of(json.loads(json.dumps(layout.to_dict()))) == layout
     assert pickle.loads(pickle.dumps(layout)) == layout
     plan = fc.plan_step([3, 4, 5], dp_size=2, layout=layout)
     assert fc.planning.StepPlan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
@@ -165,9 +166,9 @@ def test_bins_that_cost_too_much():
     with pytest.raises(
         ValueError, match=r"max_cost is 5; pass a number above 5, the per_bin of Co"
     ):
-        fc.planning.pack([1], 8, max_cost=5, cost=costs)
+        fc.planning.pack([1], fc.Packed(8, max_cost=5, cost=costs))
     with pytest.raises(ValueError, match=r"lengths\[1\] is 4.* 9.*max_cost=8"):
-        fc.planning.pack([1, 4], 8, max_cost=8, cost=costs)
+        fc.planning.pack([1, 4], fc.Packed(8, max_cost=8, cost=costs))
     with pytest.raises(
         ValueError, match=r"cost is 'work'; pass 'tokens', 'flops', fc.planning.Costs"
     ):

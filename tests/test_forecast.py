@@ -138,7 +138,7 @@ def rows_with_prefixes(groups=4, samples=4):
 def test_trees():
     prompts, responses = rows_with_prefixes()
     tree = fc.planning.prefix_tree(prompts, responses)
-    bins = tree.pack(64, bins_multiple_of=4)
+    bins = tree.pack(fc.Tree(64, bins_multiple_of=4))
     found = bins.forecast(COSTS, 4, tree=tree)
     assert sorted(bin_ for rank in bins.of_ranks(4, shard_by=COSTS) for bin_ in rank) == list(
         range(bins.num_bins)
@@ -219,7 +219,9 @@ def test_plots_without_matplotlib(monkeypatch):
         (lambda _: compare_plans(3, COSTS), TypeError, "plans is 3"),
         (lambda _: compare_plans([3], COSTS), TypeError, r"plans\['plan 0'\] is 3 .*; pass what"),
         (
-            lambda _: compare_plans([fc.planning.prefix_tree([[1]], [[2]]).pack(4)], COSTS),
+            lambda _: compare_plans(
+                [fc.planning.prefix_tree([[1]], [[2]]).pack(fc.Tree(4))], COSTS
+            ),
             ValueError,
             "bins of trees, but dp_size is None; pass dp_size",
         ),

@@ -82,18 +82,18 @@ def test_a_step_plan():
 
 
 def test_a_bin_plan():
-    plan = fc.planning.pack([3, 4, 2, 5], 8)
+    plan = fc.planning.pack([3, 4, 2, 5], fc.Packed(8))
     found = words(plan)
     assert found.startswith(repr(plan))
     assert "per binleastmeanmosttokens" in found
     heights = re.findall(r'<rect [^>]*height="([\d.]+)"', plan._repr_html_())
     assert [round(float(height) / 40 * 8) for height in heights] == [8, 6]
-    larger = fc.planning.pack([16, 4], 8, oversize="own_bin")
+    larger = fc.planning.pack([16, 4], fc.Packed(8, oversize="own_bin"))
     heights = re.findall(r'<rect [^>]*height="([\d.]+)"', larger._repr_html_())
     assert list(map(float, heights)) == [40, 10]
-    many = fc.planning.pack([1] * 1000, 1)
+    many = fc.planning.pack([1] * 1000, fc.Packed(1))
     assert many._repr_html_().count("<rect") == 160
-    assert "<svg" not in fc.planning.pack([], 8)._repr_html_()
+    assert "<svg" not in fc.planning.pack([], fc.Packed(8))._repr_html_()
 
 
 def test_a_tree_plan():
@@ -121,6 +121,6 @@ def test_empty_plans():
     empty = np.zeros(0, np.int64)
     for plan in (
         fc.planning.TreePlan(empty, empty, empty, empty),
-        fc.planning.pack([], 4),
+        fc.planning.pack([], fc.Packed(4)),
     ):
         assert repr(plan) in words(plan)

@@ -34,8 +34,8 @@ def tree():
 
 LONG = {
     "prefix_tree": lambda: fc.planning.prefix_tree(rows(), rows()),
-    "pack a tree": lambda: tree().pack(16_384),
-    "pack many trees": lambda: tree().pack(16_384, min_bins=2_000_000),
+    "pack a tree": lambda: tree().pack(fc.Tree(16_384)),
+    "pack many trees": lambda: tree().pack(fc.Tree(16_384, min_bins=2_000_000)),
     "select": lambda: tree().select(np.arange(0, len(LENGTHS), 2)),
     "karmarkar_karp": lambda: fc.planning.partition(LENGTHS, 8),
     "many parts": lambda: fc.planning.partition(LENGTHS, 100_000),
@@ -45,8 +45,10 @@ LONG = {
     "lpt_swap": lambda: fc.planning.partition(LENGTHS, 2, algorithm="lpt_swap"),
     "plan_step": lambda: fc.plan_step(LENGTHS, dp_size=64, shard_by="flops"),
     "micro_batches": lambda: fc.planning.micro_batches(LENGTHS, 16_384, 8),
-    "concat": lambda: fc.planning.pack(MANY, 16_384, algorithm="concat", oversize="split"),
-    "spread": lambda: fc.planning.pack(MANY, 16_384, min_bins=15_000_000),
+    "concat": lambda: fc.planning.pack(
+        MANY, fc.Packed(16_384, algorithm="concat", oversize="split")
+    ),
+    "spread": lambda: fc.planning.pack(MANY, fc.Packed(16_384, min_bins=15_000_000)),
     **{
         f"{algorithm} {options}": partial(
             fc.planning.pack, MANY, 16_384, algorithm=algorithm, oversize="own_bin", **options

@@ -98,9 +98,7 @@ def test_the_number_exceeds_the_smallest_by_one_in_a_hundred_at_most(cost, sprea
         parts = -(-int(lengths.sum()) // 4_096)
         parts = max(parts, int((2 * lengths > 4_096).sum()))
         first = -(-parts // dp_size) * dp_size
-        found = _fastcollate.split_micro_batches(
-            costs, lengths, 4_096, first, dp_size, True, dp_size, None
-        )
+        found = _fastcollate.split_micro_batches(costs, lengths, 4_096, first, dp_size, True, None)
         most = max(most, micro.num_micro_batches / (len(found[0]) - 1))
     assert most <= 1.01
 

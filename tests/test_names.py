@@ -12,7 +12,7 @@ import fastcollate as fc
 from fastcollate import _fastcollate, names
 from fastcollate.handover.prefetching import Prefetcher
 from fastcollate.options import BatchOptions, RowOptions
-from fastcollate.plan import layouts, merging, packing, partitioning, sharing, stepping
+from fastcollate.plan import binned, layouts, merging, partitioning, stepping
 from fastcollate.plan.costs import NAMED_COSTS
 from fastcollate.row_columns import IDS, TOKENS
 
@@ -77,7 +77,9 @@ ADD = fc.BatchBuilder(pad_token_id=0).add
         (fc.build_batch, "rows", "pass prompts and responses, or sequences with prompt_lens"),
         (fc.build_batch, "multiple_of", "pass layout=fc.Left(multiple_of=...)"),
         (fc.BatchBuilder, "pad_to_multiple_of", "pass layout=fc.Left(multiple_of=...)"),
-        (fc.planning.pack, "pad_to_multiple_of", "pass multiple_of"),
+        (fc.planning.pack, "pad_to_multiple_of", "pass layout=fc.Packed(multiple_of=...)"),
+        (fc.planning.pack, "capacity", "pass layout=fc.Packed(capacity=...)"),
+        (fc.Packed, "pad_to_multiple_of", "pass multiple_of"),
         (fc.build_batch, "pad_to", "pass layout=fc.Left(pad_to=...)"),
         (fc.plan_step, "balance", "pass shard_by, such as shard_by='tokens'"),
         (fc.Packed, "bins", "pass num_bins for their number, or the bins themselves as plan"),
@@ -100,7 +102,8 @@ ADD = fc.BatchBuilder(pad_token_id=0).add
         # Neither.
         (fc.build_batch, "sharding", "help(fc.build_batch) lists its arguments"),
         (fc.build_batch, "cpu", "help(fc.build_batch) lists its arguments"),
-        (fc.planning.pack, "sharding", "help(fc.planning.pack) lists its arguments"),
+        (fc.planning.pack, "sharding", "pass some of lengths, layout, keep_together, costs"),
+        (fc.Packed, "sharding", "help(fc.Packed) lists its arguments"),
         (ADD, "truncation", "help(fc.BatchBuilder.add) lists its arguments"),
         (fc.Left, "capacity", "pass some of pad_to, pad_response_to, multiple_of"),
         (fc.Jagged, "pad_to", "it takes none"),
@@ -197,7 +200,7 @@ def test_warnings_point_at_the_callers_line(by):
     builder.add([1], [2, 3])
     samples = [{"prompt": p, "response": r} for p, r in zip(prompts, responses, strict=True)]
     batch = fc.build_batch([[1]], [[2, 3]], pad_token_id=0, array_type="numpy")
-    plan = fc.planning.pack([3], 2, algorithm="concat")
+    plan = fc.planning.pack([3], fc.Packed(2, algorithm="concat"))
     calls = {
         "function": lambda: fc.build_batch(prompts, responses, **options),
         "builder": builder.finish,
@@ -246,20 +249,36 @@ def test_names_that_are_in_modules(module):
 @pytest.mark.parametrize(
     ("hint", "names"),
     [
-        (layouts.Shift, _fastcollate.SHIFTS),
-        (layouts.PaddingAs, _fastcollate.PADDING_AS),
         (merging.Policy, _fastcollate.POLICIES),
         (merging.MaskDrift, _fastcollate.MASK_DRIFTS),
         (merging.MergeRewards, _fastcollate.MERGE_REWARDS),
-        (packing.Algorithm, _fastcollate.PACK_ALGORITHMS),
-        (packing.Oversize, _fastcollate.OVERSIZES),
-        (sharing.Share, _fastcollate.SHARES),
-        (partitioning.Order, _fastcollate.ORDERS),
         (stepping.PadRows, _fastcollate.PAD_ROWS),
     ],
 )
 def test_type_hints_are_the_names_that_the_core_reads(hint, names):
     assert get_args(hint) == names
+
+
+@pytest.mark.parametrize(
+    ("hint", "call"),
+    [
+        (layouts.Shift, lambda name: fc.Packed(8, shift=name)),
+        (layouts.PaddingAs, lambda name: fc.Packed(8, padding_as=name)),
+        (layouts.Share, lambda name: fc.Tree(8, share=name)),
+        (layouts.Share, lambda name: fc.planning.prefix_tree([[1]], [[2]], share=name)),
+        (binned.Algorithm, lambda name: fc.Packed(8, algorithm=name)),
+        (binned.Oversize, lambda name: fc.Tree(8, oversize=name)),
+        (binned.Growth, lambda name: fc.Packed(8, grow_by=name)),
+        (partitioning.Algorithm, lambda name: fc.planning.partition([1], 1, algorithm=name)),
+        (partitioning.Order, lambda name: fc.planning.micro_batches([1], 8, order=name)),
+    ],
+)
+def test_errors_list_the_names_of_type_hints(hint, call):
+    names = ", ".join(map(repr, get_args(hint)))
+    for given, error in ("other", ValueError), (3, TypeError), (None, TypeError):
+        if (given, hint) != (None, binned.Oversize):
+            with pytest.raises(error, match=rf" is {given!r}.*; pass {names}$"):
+                call(given)
 
 
 def test_every_layout_and_cost_has_a_name_that_the_core_reads():

@@ -357,7 +357,7 @@ def test_options_of_pack(algorithm, drawn):
         assume(multiple == 1)
         how = {"capacity": drawn.draw(st.integers(1, 60)), "algorithm": algorithm}
     data = data._asdict() | {"pad_token_id": 0, "array_type": "numpy"}
-    plan = fc.planning.pack(lens, **how, multiple_of=multiple)
+    plan = fc.planning.pack(lens, fc.Packed(**how, multiple_of=multiple))
     batch = fc.build_batch(**data, layout=fc.Packed(plan=plan))
     layout = fc.Packed(**how, multiple_of=multiple)
     assert_same(batch, fc.build_batch(**data, layout=layout))
@@ -631,7 +631,7 @@ def test_a_large_batch(kind, array_type, shift):
     for seed in (7, 0):
         data = lists(seed, rows=900, tokens=(50, 2_000))
         lens = list(map(len, map(list.__add__, data["prompts"], data["responses"])))
-        plan = fc.planning.pack(lens, 5_000 + max(lens))
+        plan = fc.planning.pack(lens, fc.Packed(5_000 + max(lens)))
         expected = build_packed_numpy(**data, pack=plan, shift=shift)
         if kind == "arrays":
             fields = ("prompts", "responses", "loss_mask", "logprobs")
@@ -647,7 +647,7 @@ def test_a_large_batch(kind, array_type, shift):
 def test_threads_build_at_once(array_type):
     data = lists(1, rows=200, tokens=(1, 60))
     lens = list(map(len, map(list.__add__, data["prompts"], data["responses"])))
-    plans = [fc.planning.pack(lens, capacity) for capacity in (120, 200, 500)]
+    plans = [fc.planning.pack(lens, fc.Packed(capacity)) for capacity in (120, 200, 500)]
     expected = [build_packed_numpy(**data, pack=plan) for plan in plans]
     pool = fc.memory.BufferPool(1 << 24)
 

@@ -43,7 +43,9 @@ def test_broadcast_in_a_shard_with_padding_rows(array_type):
 @pytest.mark.parametrize(
     "plan",
     [
-        lambda cost: fc.planning.pack([3, 4, 5], 100, max_cost=1e9, cost=cost).sequence_lengths,
+        lambda cost: (
+            fc.planning.pack([3, 4, 5], fc.Packed(100, max_cost=1e9, cost=cost)).sequence_lengths
+        ),
         lambda cost: fc.planning.micro_batches([3, 4, 5], 100, cost=cost).lengths,
     ],
 )
@@ -118,7 +120,7 @@ def test_places_are_rounded_up_as_planned():
     with pytest.raises(ValueError, match=r"layout is Packed\(capacity=12, multiple_of=8\)"):
         fc.build_batch(**columns, shard=step.shard(0, 0), layout=fc.Packed(12, multiple_of=8))
     with pytest.raises(ValueError, match="multiple_of is 8"):
-        fc.Packed(plan=fc.planning.pack([3, 4, 3], 12), multiple_of=8)
+        fc.Packed(plan=fc.planning.pack([3, 4, 3], fc.Packed(12)), multiple_of=8)
 
 
 def test_bins_of_others():

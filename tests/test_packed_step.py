@@ -98,13 +98,15 @@ def test_bins_go_round_to_the_ranks(drawn):
         assert len(bins) % math.lcm(dp_size, pack["bins_multiple_of"]) == 0
         try:
             how = {**pack, "bins_multiple_of": math.lcm(dp_size, pack["bins_multiple_of"])}
-            expected = fc.planning.pack(totals[start:end], **how).bins
+            expected = fc.planning.pack(totals[start:end], fc.Packed(**how)).bins
         except ValueError:
             # There are fewer sequences than bins: each is alone, and so are synthetic rows.
             assert sorted(bins) == sorted(
                 [[row] for row in range(start, end)] + [[-1]] * (len(bins) - (end - start))
             )
-            fewest = fc.planning.pack(totals[start:end], **{**pack, "bins_multiple_of": 1}).num_bins
+            fewest = fc.planning.pack(
+                totals[start:end], fc.Packed(**{**pack, "bins_multiple_of": 1})
+            ).num_bins
             step = math.lcm(dp_size, pack["bins_multiple_of"])
             assert len(bins) == -(-fewest // step) * step
         else:
@@ -144,7 +146,9 @@ def test_ranks_get_as_many_bins_within_their_limits(drawn):
         bins = [rows for bins in of_ranks for rows in bins]
         assert sorted(row for rows in bins for row in rows if row >= 0) == [*range(start, end)]
         step = math.lcm(plan.dp_size, pack["bins_multiple_of"])
-        fewest = fc.planning.pack(totals[start:end], **{**pack, "bins_multiple_of": 1}).num_bins
+        fewest = fc.planning.pack(
+            totals[start:end], fc.Packed(**{**pack, "bins_multiple_of": 1})
+        ).num_bins
         # No more bins than packing everything together needs, and none without a row.
         assert len(bins) == -(-fewest // step) * step
         assert {len(bins) for bins in of_ranks} == {len(bins) // plan.dp_size}
@@ -175,7 +179,9 @@ def test_the_slowest_rank_is_about_as_fast_as_can_be(lens, dp_size, capacity):
             [lens[row] for row, of in enumerate(ranks) if of == rank] for rank in range(dp_size)
         ]
         loads = [sum(map(cost, part)) for part in parts]
-        if max(loads) < best and all(fc.planning.pack(p, capacity).num_bins <= each for p in parts):
+        if max(loads) < best and all(
+            fc.planning.pack(p, fc.Packed(capacity)).num_bins <= each for p in parts
+        ):
             best = max(loads)
     found = max(costs_of_ranks(plan, cost))
     assert found <= best * 4 / 3 + cost(2)  # Graham's bound of largest first, and a synthetic row
@@ -209,7 +215,7 @@ def test_as_many_bins_as_asked_for():
     lens = np.random.default_rng(0).integers(50, 900, 64)
     plan = fc.plan_step(lens, dp_size=4, layout=fc.Packed(num_bins=2))
     assert len(plan.bin_offsets) - 1 == 8
-    assert plan.bin_width <= fc.planning.pack(lens, num_bins=8).capacity
+    assert plan.bin_width <= fc.planning.pack(lens, fc.Packed(num_bins=8)).capacity
     assert plan.bin_width <= -(-lens.sum() // 8) * 1.05
     few = fc.plan_step(lens[:5], dp_size=4, layout=fc.Packed(num_bins=2))
     assert few.bin_width == lens[:5].max()
@@ -241,7 +247,7 @@ def test_written_out():
     plan = fc.plan_step([4, 3, 2, 3, 5], **how, shard_by="strided")
     # First fit decreasing: 5, 4 + 2, 3 + 3; of equal lengths the later row first. For two ranks
     # there have to be four bins, so the first with most sequences gives its last one.
-    packed = fc.planning.pack([4, 3, 2, 3, 5], 6, bins_multiple_of=2).bins
+    packed = fc.planning.pack([4, 3, 2, 3, 5], fc.Packed(6, bins_multiple_of=2)).bins
     assert len(packed) == 4
     assert bins_of(plan.shard(0, 0)) == packed[0::2]
     assert bins_of(plan.shard(0, 1)) == packed[1::2]
@@ -290,7 +296,7 @@ def test_what_cannot_be(options, exception, message):
 def test_sequences_over_capacity_in_bins_of_their_own():
     how = {"capacity": 3, "oversize": "own_bin"}
     plan = fc.plan_step([3, 9, 2], layout=fc.Packed(**how))
-    assert bins_of(plan.shard(0, 0)) == fc.planning.pack([3, 9, 2], **how).bins
+    assert bins_of(plan.shard(0, 0)) == fc.planning.pack([3, 9, 2], fc.Packed(**how)).bins
     assert plan.shard(0, 0).bin_width == 9
 
 

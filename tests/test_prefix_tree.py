@@ -1,6 +1,5 @@
 """Trees of rows that begin alike: those of a trie, cut and packed without a token lost."""
 
-import json
 import math
 import pickle
 import re
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from packings import tables_of
 
 import fastcollate as fc
 from fastcollate.planning import TreeBins, TreePlan, prefix_tree
@@ -65,9 +65,8 @@ def test_plans_are_those_of_a_trie_whatever_rows_are(data):
     assert plan.tokens_after == len(trie.tokens)
     assert plan.tokens_before == sum(map(len, trie.paths))
     assert plan == prefix_tree(*forked[:2], **options)
-    for copy in pickle.loads(pickle.dumps(plan)), TreePlan(*plan.to_dict().values()):
+    for copy in pickle.loads(pickle.dumps(plan)), TreePlan(**tables_of(plan)):
         assert copy == plan
-    assert TreePlan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
 
 
 @given(of_forks())
@@ -198,16 +197,16 @@ def test_bins_hold_every_row_once_and_each_of_their_tokens_once(problem):
     if (needs_own_bin or options["oversize"] == "error") and too_large.any():
         first = np.flatnonzero(too_large)[0]
         with pytest.raises(ValueError, match=rf"^row {first} has [\d,]+ tokens?,"):
-            plan.pack(capacity, **options)
+            plan.pack(fc.Tree(capacity, **options))
         return
-    freely = plan.pack(capacity, **{**options, "min_bins": 0, "bins_multiple_of": 1})
+    freely = plan.pack(fc.Tree(capacity, **{**options, "min_bins": 0, "bins_multiple_of": 1}))
     unit = options["bins_multiple_of"]
     needed = -(-max(freely.num_bins, options["min_bins"]) // unit) * unit
     if needed > plan.num_rows:
         with pytest.raises(ValueError, match=rf"at least {needed} bins?, .* may be empty; pass"):
-            plan.pack(capacity, **options)
+            plan.pack(fc.Tree(capacity, **options))
         return
-    bins = plan.pack(capacity, **options)
+    bins = plan.pack(fc.Tree(capacity, **options))
     assert bins.num_bins == needed
     assert sorted(bins.rows.tolist()) == list(range(plan.num_rows))
     place_of = {row: place for place, row in enumerate(trie.order)}
@@ -230,7 +229,6 @@ def test_bins_hold_every_row_once_and_each_of_their_tokens_once(problem):
             assert trie.paths[row][:shared] == before[:shared]
             before = trie.paths[row]
     assert pickle.loads(pickle.dumps(bins)) == bins
-    assert TreeBins.from_dict(json.loads(json.dumps(bins.to_dict()))) == bins
 
 
 @given(forks(max_rows=8, max_many=8), st.integers(0, 30), st.integers(1, 4))
@@ -247,20 +245,21 @@ def test_trees_are_cut_where_that_duplicates_least(forked, room, min_bins):
         chunks = [trie.tokens_of(trie.order[a:b]) for a, b in pairwise(begins)]
         if max(chunks) <= capacity and len(chunks) >= min_bins:
             sizes.append(sum(chunks))
-    assert plan.pack(capacity, min_bins=min_bins).tokens.sum() <= min(sizes)
+    if (freely := plan.pack(fc.Tree(capacity))).num_bins >= min_bins:
+        assert freely.tokens.sum() <= min(sizes)
     if plan.tokens_after <= capacity:
-        assert plan.pack(capacity, min_bins=min_bins).tokens.sum() == min(sizes)
+        assert plan.pack(fc.Tree(capacity, min_bins=min_bins)).tokens.sum() == min(sizes)
 
 
 def test_samples_of_a_prompt_are_parted_evenly():
     """Sixteen ranks and two prompts: none is left without rows, none has more than another."""
     prompts = [[7] * 100] * 8 + [[8] * 100] * 8
     plan = prefix_tree(prompts, [[sample] * 50 for sample in range(16)])
-    assert plan.pack(10_000).num_bins == 1
-    assert plan.pack(10_000, min_bins=2).tokens.tolist() == [500, 500]
-    eight = plan.pack(10_000, bins_multiple_of=8)
+    assert plan.pack(fc.Tree(10_000)).num_bins == 1
+    assert plan.pack(fc.Tree(10_000, min_bins=2)).tokens.tolist() == [500, 500]
+    eight = plan.pack(fc.Tree(10_000, bins_multiple_of=8))
     assert (eight.tokens == 200).all()
-    assert plan.pack(10_000, bins_multiple_of=16).bins == [[row] for row in range(16)]
+    assert plan.pack(fc.Tree(10_000, bins_multiple_of=16)).bins == [[row] for row in range(16)]
 
 
 # Attributes of plans
@@ -281,7 +280,7 @@ def test_a_plan_written_out():
     assert nodes.depths.tolist() == [0, 3, 4, 4, 0]
     assert nodes.subtree_ends.tolist() == [6, 6, 5, 6, 9]
     assert nodes.leaves.tolist() == [2, 4, 3, -1, 0, 4]
-    bins = plan.pack(8)
+    bins = plan.pack(fc.Tree(8))
     assert repr(bins) == "TreeBins: 6 rows in 2 bins of 8 tokens, 56.2% full"
     assert bins.bins == [[3, 4, 0, 2], [1, 5]]
     assert bins.metrics["tree/max_load"] == 6
@@ -427,7 +426,7 @@ def test_rows_and_ids_that_make_no_tree(call, exception, message):
 def test_bins_that_cannot_be(options, message):
     plan = prefix_tree(*rows(*TEXTS))
     with pytest.raises(ValueError, match=re.escape(message)):
-        plan.pack(**options)
+        plan.pack(fc.Tree(**options))
 
 
 @pytest.mark.parametrize(
@@ -442,33 +441,37 @@ def test_bins_that_cannot_be(options, message):
         ({"shared": [0, 0.5]}, "shared is "),
         ({"prompt_lens": [2, -2]}, "prompt_lens[1] is -2, but must be from 0 to"),
         ({"prompt_lens": [[2, 2]]}, "prompt_lens has shape (1, 2)"),
-        ({"other": [0]}, "unknown key 'other'"),
     ],
 )
 def test_tables_that_are_no_tree(change, message):
-    tables = prefix_tree([[1, 2], [1, 2]], [[3], [4]]).to_dict()
+    tables = tables_of(prefix_tree([[1, 2], [1, 2]], [[3], [4]]))
     with pytest.raises(ValueError, match=r"not a valid tree plan.*" + re.escape(message)):
-        TreePlan.from_dict(tables | change)
+        TreePlan(**tables | change)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"offsets": [0, 1]}, "end at 2 (the number of rows), but go from 0 to 1; pass the"),
+        ({"offsets": [0, 1]}, "end at 2 (the number of pieces), but go from 0 to 1; pass the"),
         ({"offsets": [0, 0, 2]}, "offsets must rise, but go from 0 to 0"),
-        ({"offsets": [0, 1, 2]}, "shared[1] is 2, but must be 0 for the first row of bin 1"),
-        ({"rows": [1, 1]}, "row 1 is given twice"),
-        ({"lengths": [3, 1]}, "row 1 shares 2 of its 1 tokens with the row before it"),
+        (
+            {"offsets": [0, 1, 2]},
+            "row 1 shares 2 of its 3 tokens with the row before it, which has 0",
+        ),
+        ({"indices": [1, 1]}, "sequence 0 is in no bin"),
+        ({"num_sequences": 1, "indices": [0, 0]}, "there are 2 pieces of 1 rows"),
+        ({"starts": [0, 4]}, "row 1 shares 4 of its 5 tokens with the row before it, which has 3"),
+        ({"starts": [0, -1]}, "starts[1] is -1, but must be from 0 to"),
         ({"lengths": [3, -1]}, "lengths[1] is -1, but must be from 0 to"),
         ({"capacity": 0}, "capacity is 0"),
         ({"capacity": "many"}, "capacity is 'many'"),
-        ({"shared": [[0, 0]]}, "shared has shape (1, 2)"),
+        ({"starts": [[0, 0]]}, "but have (2,), (1, 2) and (2,)"),
     ],
 )
 def test_tables_that_are_no_bins(change, message):
-    tables = prefix_tree([[1, 2], [1, 2]], [[3], [4]]).pack(9).to_dict()
+    tables = tables_of(prefix_tree([[1, 2], [1, 2]], [[3], [4]]).pack(fc.Tree(9)))
     with pytest.raises(ValueError, match=re.escape(message)):
-        TreeBins.from_dict(tables | change)
+        TreeBins(**tables | change)
 
 
 @pytest.mark.parametrize(
@@ -488,7 +491,7 @@ def test_rows_that_cannot_be_selected(selected, exception, message):
 def test_no_rows_can_be_selected_and_packed():
     none = prefix_tree([[1]], [[2]]).select([])
     assert repr(none) == "TreePlan: 0 tokens of 0 rows in 0, 1.0x fewer"
-    assert none.pack(4).num_bins == none.depth == none.forks == 0
+    assert none.pack(fc.Tree(4)).num_bins == none.depth == none.forks == 0
     assert "0 rows in 0 trees" in str(none.report)
 
 
@@ -517,3 +520,19 @@ def test_plans_cannot_be_changed():
         plan.order[0] = 1
     with pytest.raises(AttributeError):
         plan.order = plan.shared
+
+
+@pytest.mark.parametrize(
+    ("layout", "exception", "message"),
+    [
+        (9, TypeError, "layout is 9 (int); pass fc.Tree(capacity=...)"),
+        (fc.Packed(9), TypeError, "layout is Packed(capacity=9) (Packed); pass fc.Tree"),
+        (fc.Tree(), ValueError, "layout has no capacity, which bins need"),
+        (fc.Tree(9, share="group"), ValueError, "layout has share, but this plan says what"),
+        (fc.Tree(9, same_inputs=[0]), ValueError, "layout has same_inputs, but this plan"),
+        (fc.Tree(9, plan=prefix_tree([[1]], [[2]])), ValueError, "layout has plan, but this plan"),
+    ],
+)
+def test_layouts_that_pack_no_tree(layout, exception, message):
+    with pytest.raises(exception, match=re.escape(message)):
+        prefix_tree([[1]], [[2]]).pack(layout)

@@ -344,7 +344,9 @@ class WithoutHash:
 
 GROUPED = {
     "uids": fc.planning.prompt_boundaries,
-    "keep_together": lambda ids: fc.planning.pack([1] * len(ids), 1 << 20, keep_together=ids),
+    "keep_together": lambda ids: fc.planning.pack(
+        [1] * len(ids), fc.Packed(1 << 20), keep_together=ids
+    ),
     "trajectory_ids": lambda ids: fc.merge_turns(
         [[1]] * len(ids), [[2]] * len(ids), trajectory_ids=ids
     ),

@@ -61,7 +61,7 @@ def cases(draw, array_type, **limits):
     plan = prefix_tree(*data[:2], **sharing, same_inputs=known)
     options = {"multiple_of": draw(st.sampled_from([1, 1, 2, 5]))}
     capacity = draw(st.none() | st.integers(1, max(1, sum(lens))).map(lambda n: n + max(lens) + 5))
-    bins = None if capacity is None else plan.pack(capacity, **options)
+    bins = None if capacity is None else plan.pack(fc.Tree(capacity, **options))
     how = draw(st.sampled_from(["tokens", "plan", "bins"]))
     if how == "tokens":
         layout = {"capacity": capacity, "share": rule, "same_inputs": same_inputs}
@@ -294,7 +294,7 @@ def test_routes_of_shared_tokens_are_of_the_first_row():
 @pytest.mark.parametrize("source", ["plan", "bins"])
 def test_a_plan_is_compared_with_the_rows(source):
     plan = prefix_tree([(1, 2), (1, 2), (3,)], [(4, 5), (4, 6), (7,)])
-    layout = fc.Tree(plan=plan if source == "plan" else plan.pack(10))
+    layout = fc.Tree(plan=plan if source == "plan" else plan.pack(fc.Tree(10)))
     assert_same(build(layout=layout), build(layout="tree"))
     message = (
         "3 tokens in common for row 1 and row 0, but they differ at token 1; pass a plan of these"

@@ -156,7 +156,7 @@ def test_unaligned_costs(dtype):
 
 
 def test_unaligned_tables():
-    plan = fc.planning.pack([3, 4, 2], 8)
+    plan = fc.planning.pack([3, 4, 2], fc.Packed(8))
     tables = {name: unaligned(getattr(plan, name), "int64") for name in ("offsets", "indices")}
     again = dataclasses.replace(plan, **tables)
     assert again == plan

@@ -74,7 +74,7 @@ def groups() -> Picture:
 def bins() -> Picture:
     """Draw rows in bins."""
     lengths, capacity = [7, 5, 4, 3, 3, 2], 10
-    plan = fc.planning.pack(lengths, capacity)
+    plan = fc.planning.pack(lengths, fc.Packed(capacity))
     left, kinds = 70, ["prompt", "trained", "masked", "shared", "other", "plain"]
     picture = Picture(
         left + CELL * capacity + 16, 26 + 31 * len(plan.bins) + 22,

@@ -25,7 +25,8 @@ from fastcollate.build import build_batch
 from fastcollate.ingest.column_input import ragged
 from fastcollate.ingest.columns import Ragged
 from fastcollate.ingest.fields import Field, PerRow, RoutedExperts
-from fastcollate.plan.layouts import Jagged, Left, Packed, Right, Tree, TwoSegment
+from fastcollate.plan.layout import Jagged, Left, Right, TwoSegment
+from fastcollate.plan.layouts import Packed, Tree
 from fastcollate.plan.merging import merge_turns
 
 if TYPE_CHECKING:

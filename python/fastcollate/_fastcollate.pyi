@@ -5,26 +5,18 @@ from numpy import bool_, float64, int32, int64, uint8, uint64
 from numpy.typing import NDArray
 
 from fastcollate.ingest.tokens import Tokens
-from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.costs import Weights
-from fastcollate.plan.tree_bins import TreeBins
 
 __all__ = [
     "COSTS",
-    "GROWTHS",
     "IGNORE_INDEX",
     "LAYOUTS",
     "MASK_DRIFTS",
     "MERGE_REWARDS",
-    "ORDERS",
-    "OVERSIZES",
-    "PACK_ALGORITHMS",
-    "PADDING_AS",
     "PAD_ROWS",
     "POLICIES",
-    "SHARES",
-    "SHIFTS",
     "SYNTHETIC_LENS",
+    "Bins",
     "BufferPool",
     "CostSpec",
     "FieldSpec",
@@ -46,7 +38,6 @@ __all__ = [
     "arrow_chunks",
     "arrow_lists",
     "before_fork",
-    "bins_defect",
     "collate",
     "compact_ids",
     "deal_bins",
@@ -62,7 +53,6 @@ __all__ = [
     "spread_bins",
     "step_defect",
     "stored_columns",
-    "tree_defect",
     "write_rows",
 ]
 
@@ -72,15 +62,8 @@ COSTS: tuple[str, ...]
 LAYOUTS: tuple[str, ...]
 MASK_DRIFTS: tuple[str, ...]
 MERGE_REWARDS: tuple[str, ...]
-ORDERS: tuple[str, ...]
-OVERSIZES: tuple[str, ...]
-GROWTHS: tuple[str, ...]
-PACK_ALGORITHMS: tuple[str, ...]
-PADDING_AS: tuple[str, ...]
 PAD_ROWS: tuple[str, ...]
 POLICIES: tuple[str, ...]
-SHARES: tuple[str, ...]
-SHIFTS: tuple[str, ...]
 SYNTHETIC_LENS: tuple[int, int]
 
 @final
@@ -132,9 +115,14 @@ class LayoutSpec:
         pad_prompt_to: int | None,
         pad_response_to: int | None,
         multiple_of: int,
-        bins: PackSpec | BinPlan | Sequence[Sequence[int]] | None = None,
-        shift: str = "none",
-        padding_as: str = "own_segment",
+    ) -> LayoutSpec: ...
+    @staticmethod
+    def packed(
+        pad_to: int | None,
+        multiple_of: int,
+        bins: PackSpec | Bins | Sequence[Sequence[int]] | None,
+        shift: Any,
+        padding_as: Any,
     ) -> LayoutSpec: ...
     @property
     def name(self) -> str: ...
@@ -142,7 +130,7 @@ class LayoutSpec:
     def of_tree(
         pad_to: int | None,
         multiple_of: int,
-        plan: str | PrefixTree | TreeBins,
+        plan: str | PrefixTree | Bins,
         pack: PackSpec | None,
         same_inputs: NDArray[int64] | None,
     ) -> LayoutSpec: ...
@@ -150,6 +138,8 @@ class LayoutSpec:
     def is_padded(self) -> bool: ...
     @property
     def has_bins(self) -> bool: ...
+    @property
+    def packer(self) -> PackSpec | None: ...
     @property
     def shares_by_uid(self) -> bool: ...
 
@@ -199,27 +189,26 @@ class PackSpec:
 
     def __new__(
         cls,
-        algorithm: str,
-        oversize: str,
-        capacity: int,
-        max_sequences: int,
+        algorithm: Any,
+        oversize: Any | None,
+        capacity: int | None,
+        max_sequences: int | None,
         multiple_of: int,
         max_cost: float,
         cost: str | CostSpec | Callable[[NDArray[int64]], NDArray[float64]],
         min_bins: int,
         bins_multiple_of: int,
-        grow_by: str,
+        grow_by: Any,
         num_bins: int | None,
     ) -> PackSpec: ...
+    @property
+    def oversize(self) -> str: ...
     def pack_for_ranks(
         self,
         lengths: NDArray[int64],
         groups: NDArray[int64] | None,
         limited: NDArray[float64] | None,
-        costs: NDArray[float64] | None,
-        synthetic_cost: float,
-        is_strided: bool,
-        ranks: int,
+        ranks: tuple[int, bool, NDArray[float64] | None, float],
     ) -> tuple[NDArray[int64], NDArray[int64], int]: ...
     def pack(
         self,
@@ -243,6 +232,28 @@ class PrefixTree:
     def select(self, rows: NDArray[int64]) -> tuple[NDArray[int64], NDArray[int64]]: ...
     def parted(self, offsets: NDArray[int64]) -> list[PrefixTree]: ...
     def pack(self, spec: PackSpec) -> list[NDArray[int64]]: ...
+    def pack_for_ranks(
+        self,
+        spec: PackSpec,
+        shared: NDArray[int64],
+        shared_costs: NDArray[float64],
+        ranks: tuple[int, bool, NDArray[float64] | None, float],
+    ) -> tuple[NDArray[int64], NDArray[int64], int, NDArray[int64]]: ...
+
+@final
+class Bins:
+    """Bins of sequences, or of rows that share tokens: their pieces, checked."""
+
+    def __new__(
+        cls,
+        offsets: NDArray[int64],
+        indices: NDArray[int64],
+        starts: NDArray[int64],
+        lengths: NDArray[int64],
+        sequences: int,
+        multiple_of: int,
+        shares: bool,
+    ) -> Bins: ...
 
 @final
 class Output:
@@ -524,14 +535,11 @@ def merge_turns(
 def share_prefixes(
     tokens: Tokens,
     merge: Merge | None,
-    share: str,
+    share: Any,
     uids: NDArray[int64] | None,
     same_inputs: NDArray[int64] | None,
 ) -> list[NDArray[int64]]: ...
 def hash_prompts(tokens: Tokens) -> NDArray[uint64]: ...
-def tree_defect(
-    order: NDArray[int64], shared: NDArray[int64], lengths: NDArray[int64]
-) -> str | None: ...
 def arrow_lists(
     values: NDArray[Any], offsets: NDArray[int64], requested_schema: object | None
 ) -> tuple[object, object]: ...
@@ -561,13 +569,6 @@ def first_no_length(lengths: NDArray[int64], most: int) -> int | None: ...
 def spread_bins(
     offsets: NDArray[int64], items: NDArray[int64], bins: int
 ) -> tuple[NDArray[int64], NDArray[int64]]: ...
-def bins_defect(
-    offsets: NDArray[int64],
-    indices: NDArray[int64],
-    starts: NDArray[int64],
-    lengths: NDArray[int64],
-    sequences: int,
-) -> str | None: ...
 def partition(
     weights: Weights, parts: int, algorithm: str, equal_size: bool
 ) -> tuple[NDArray[int64], NDArray[int64]]: ...
@@ -578,6 +579,5 @@ def split_micro_batches(
     first: int,
     step: int,
     all: bool,
-    ranks: int,
-    order: str | None,
+    ranks: tuple[int, Any] | None,
 ) -> tuple[NDArray[int64], NDArray[int64]] | None: ...

@@ -34,7 +34,8 @@ from fastcollate.ingest.padded_blocks import padding_message
 from fastcollate.ingest.plain_fields import with_fields
 from fastcollate.ingest.tokens import checked_tokens
 from fastcollate.options import Options
-from fastcollate.plan.layouts import Layout, LayoutArgument, Packed, split_message
+from fastcollate.plan.layout import Layout
+from fastcollate.plan.layouts import LayoutArgument, Packed, split_message
 from fastcollate.plan.merging import Merge, MergePlan, Merging, Policy, check_uids, merging_of
 from fastcollate.plan.shard import Shard, check_shard
 from fastcollate.plan.trajectories import checked_flags

@@ -133,9 +133,13 @@ ADVICE: dict[str, tuple[tuple[str, str], ...]] = {
     "pad_to": (("layout", "pass layout=fc.Left(pad_to=...)"),),
     "pad_to_multiple_of": (
         ("multiple_of", "pass multiple_of"),
+        ("lengths layout", "pass layout=fc.Packed(multiple_of=...)"),
         ("layout", "pass layout=fc.Left(multiple_of=...)"),
     ),
-    "multiple_of": (("layout", "pass layout=fc.Left(multiple_of=...)"),),
+    "multiple_of": (
+        ("lengths layout", "pass layout=fc.Packed(multiple_of=...)"),
+        ("layout", "pass layout=fc.Left(multiple_of=...)"),
+    ),
     "padding_side": (
         ("side", "pass side"),
         ("x dtype", "pass x=fc.unpad(x, lengths=..., side=...)"),

@@ -12,7 +12,8 @@ from fastcollate._fastcollate import OutputSpec
 from fastcollate.core_call import checked_pad
 from fastcollate.dtypes import ARRAY_TYPES, ArrayType, Outputs
 from fastcollate.handover.pools import PoolArgument, checked_memory
-from fastcollate.plan.layouts import LEFT, Layout, Tree, checked_layout
+from fastcollate.plan.layout import Layout
+from fastcollate.plan.layouts import LEFT, Tree, checked_layout
 from fastcollate.plan.merging import Merge, MergePlan, checked_merge
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 Three functions group sequences; they differ in their inputs:
 
-- :func:`pack`: a bin capacity, for few bins; with ``algorithm="balanced"``, each sequence goes to
-  the emptiest bin. For rows of the packed layout.
+- :func:`pack`: a packed layout with its capacity, for few bins; with ``algorithm="balanced"``, each
+  sequence goes to the emptiest bin.
 - :func:`partition`: a number of parts of about the same weight, without a capacity.
 - :func:`micro_batches`: a capacity and a number of ranks; every rank gets the same number of
   micro-batches, all of about the same cost.

@@ -23,12 +23,12 @@ from fastcollate.arrays import (
 )
 from fastcollate.handover.pools import checked_memory
 from fastcollate.ingest.fields import Field
-from fastcollate.plan.layouts import Jagged, Left, Right
+from fastcollate.plan.layout import Jagged, Left, Right
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fastcollate.plan.layouts import Layout
+    from fastcollate.plan.layout import Layout
 
 JAGGED = Jagged()
 

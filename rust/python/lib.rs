@@ -40,25 +40,21 @@ mod _fastcollate {
     #[pymodule_export]
     use super::plan::merging::{Merge, MergeSpec, merge_turns};
     #[pymodule_export]
-    use super::plan::packing::{
-        CostSpec, PackSpec, bins_defect, deal_bins, first_no_length, spread_bins,
-    };
+    use super::plan::packing::{Bins, CostSpec, PackSpec, deal_bins, first_no_length, spread_bins};
     #[pymodule_export]
     use super::plan::partitioning::{partition, split_micro_batches};
     #[pymodule_export]
     use super::plan::shard::ShardSpec;
     #[pymodule_export]
-    use super::plan::sharing::{PrefixTree, hash_prompts, share_prefixes, tree_defect};
+    use super::plan::sharing::{PrefixTree, hash_prompts, share_prefixes};
     #[pymodule_export]
     use super::plan::stepping::{group_offsets, split_step, step_defect};
 
     /// Add the valid option names: the tables that also parse them.
     fn add_names(module: &Bound<PyModule>) -> PyResult<()> {
-        use super::plan::layout::{LAYOUTS, PADDING_AS, SHIFTS};
+        use super::plan::layout::LAYOUTS;
         use super::plan::merging::{MASK_DRIFTS, MERGE_REWARDS, POLICIES};
-        use super::plan::packing::{ALGORITHMS, COSTS, GROWTHS, OVERSIZES};
-        use super::plan::partitioning::ORDERS;
-        use super::plan::sharing::SHARES;
+        use super::plan::packing::COSTS;
         use super::plan::stepping::PAD_ROWS;
 
         let py = module.py();
@@ -66,15 +62,8 @@ mod _fastcollate {
         module.add("LAYOUTS", LAYOUTS.all(py)?)?;
         module.add("MASK_DRIFTS", MASK_DRIFTS.all(py)?)?;
         module.add("MERGE_REWARDS", MERGE_REWARDS.all(py)?)?;
-        module.add("ORDERS", ORDERS.all(py)?)?;
-        module.add("OVERSIZES", OVERSIZES.all(py)?)?;
-        module.add("GROWTHS", GROWTHS.all(py)?)?;
-        module.add("PACK_ALGORITHMS", ALGORITHMS.all(py)?)?;
-        module.add("PADDING_AS", PADDING_AS.all(py)?)?;
         module.add("PAD_ROWS", PAD_ROWS.all(py)?)?;
-        module.add("POLICIES", POLICIES.all(py)?)?;
-        module.add("SHARES", SHARES.all(py)?)?;
-        module.add("SHIFTS", SHIFTS.all(py)?)
+        module.add("POLICIES", POLICIES.all(py)?)
     }
 
     #[pymodule_init]

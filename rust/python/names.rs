@@ -1,8 +1,10 @@
 //! Option values by name: one table per set, for parsing, errors and Python.
 
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyString, PyTuple};
+
+use crate::ingest::describe;
 
 /// The values of an option with their names. Tables store the index of a value.
 pub struct Names<T: 'static> {
@@ -35,6 +37,32 @@ impl<T: Copy + PartialEq> Names<T> {
                 [others @ .., last] => format!("{} or {last}", others.join(", ")),
             };
             PyValueError::new_err(format!("{} is '{name}'; pass {names}", self.option))
+        })
+    }
+
+    /// The value that an argument names.
+    ///
+    /// # Errors
+    /// `TypeError` for anything but a string, and `ValueError` for another; both list the names.
+    pub fn read(&self, argument: &Bound<PyAny>) -> PyResult<T> {
+        let option = self.option;
+        let names: Vec<_> = { self.all.iter() }
+            .map(|(_, name)| format!("'{name}'"))
+            .collect();
+        let advice = names.join(", ");
+        let Ok(text) = argument.cast::<PyString>() else {
+            let found = describe(argument)?;
+            return Err(PyTypeError::new_err(format!(
+                "{option} is {found}; pass {advice}"
+            )));
+        };
+        let text = text.to_string_lossy();
+        let named = self.all.iter().find(|(_, name)| *name == text);
+        named.map(|(value, _)| *value).ok_or_else(|| {
+            let text = argument
+                .repr()
+                .map_or(text.to_string(), |repr| repr.to_string());
+            PyValueError::new_err(format!("{option} is {text}; pass {advice}"))
         })
     }
 

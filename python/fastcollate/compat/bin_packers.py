@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from fastcollate._fastcollate import spread_bins
+from fastcollate.plan.binned import Algorithm
+from fastcollate.plan.layouts import Packed
 from fastcollate.plan.lengths import Integers, checked_lengths
-from fastcollate.plan.packing import Algorithm, pack
+from fastcollate.plan.packing import pack
 from fastcollate.plan.partitioning import lists_of
 
 
@@ -72,7 +74,8 @@ class BinPacker:
         if algorithm != "balanced":
             check_capacity(lengths, sizes, capacity)
         # With a capacity below 1, a sequence exceeds it anyway.
-        plan = pack(sizes, max(capacity, 1), algorithm=algorithm, max_sequences=max_sequences)
+        layout = Packed(max(capacity, 1), algorithm=algorithm, max_sequences=max_sequences)
+        plan = pack(sizes, layout)
         multiple = self.bin_count_multiple or 1
         count = -(-max(plan.num_bins, self.min_bin_count or 0) // multiple) * multiple
         if count == plan.num_bins:

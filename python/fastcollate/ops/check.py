@@ -15,6 +15,7 @@ from fastcollate.dtypes import labels_key
 from fastcollate.ingest.fields import LOGPROBS, LOSS_MASK, REWARDS
 from fastcollate.ops.findings import Finding, Findings
 from fastcollate.ops.loss_positions import targets
+from fastcollate.plan.layouts import Packed
 from fastcollate.plan.packing import pack
 from fastcollate.plan.plan_tables import PlanTables, Spans
 
@@ -329,7 +330,7 @@ def _padding(facts: _Facts) -> Iterator[Finding]:
     tokens, positions = int(lens.sum()), len(lens) * plan.width
     if plan.has_bins or plan.is_jagged or tokens == 0 or tokens > (1 - MOST_PADDING) * positions:
         return
-    bins = pack(lens, plan.width)
+    bins = pack(lens, Packed(plan.width))
     share = 1 - tokens / positions
     packed = 1 - tokens / (bins.num_bins * int(bins.loads.max()))
     reason = f"{share:.0%} padding: packed at {plan.width:,} it would be {packed:.0%}"

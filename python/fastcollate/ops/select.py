@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from fastcollate._fastcollate import Plan
     from fastcollate.batch_state import BatchState
-    from fastcollate.plan.layouts import Layout
+    from fastcollate.plan.layout import Layout
 
 
 def select_shard(state: BatchState, shard: Any) -> BatchState:

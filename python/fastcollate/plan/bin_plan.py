@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from fastcollate import _fastcollate
+from fastcollate._fastcollate import Bins
 from fastcollate.arguments import checked_int, counted
 from fastcollate.arrays import offsets_of
-from fastcollate.plan.lengths import MAX_TOKENS, Integers, checked_indices, checked_lengths
-from fastcollate.plan.tables import Table, check_names, contradiction, listed_integers, not_valid
+from fastcollate.plan.lengths import Integers, checked_indices, checked_lengths
+from fastcollate.plan.tables import Table, contradiction, not_valid
+
+NO_LIMIT = (1 << 63) - 1
+"""The capacity of bins without a limit."""
 
 
 @dataclass(frozen=True, eq=False)
 class BinPlan(Table):
     """The sequences, or pieces of them, in each bin, in order.
 
-    Made by :func:`fastcollate.planning.pack`. It holds no tokens, can be pickled, and is written as
-    JSON by ``to_dict``. A *piece* is a span of a sequence that lies in one bin: the whole sequence,
-    unless it was split. Every token of every sequence lies in exactly one piece, and an empty
-    sequence has a piece, too. Two plans are equal if all their values are.
+    Made by :func:`fastcollate.planning.pack`. It holds no tokens, and can be pickled. A *piece* is
+    a span of a sequence that lies in one bin: the whole sequence, unless it was split. Every token
+    of every sequence lies in exactly one piece, and an empty sequence has a piece, too. Two plans
+    are equal if all their values are.
 
     Parameters
     ----------
@@ -48,6 +52,11 @@ class BinPlan(Table):
         The tables are inconsistent: a token lies in no piece or in two, or offsets do not fit.
     """
 
+    _what: ClassVar[str] = "bin plan"
+    _shares: ClassVar[bool] = False
+    _noun: ClassVar[str] = "sequence"
+    _prefix: ClassVar[str] = "pack"
+
     offsets: Integers
     indices: Integers
     starts: Integers
@@ -64,32 +73,35 @@ class BinPlan(Table):
                 number = checked_int(name, getattr(self, name), "a number", bits=bits)
                 object.__setattr__(self, name, number)
         except (TypeError, ValueError, OverflowError) as error:
-            raise not_valid("bin plan", error) from error
+            raise not_valid(self._what, error) from error
         self._check()
 
     def _check(self) -> None:
         """Reject inconsistent tables."""
-        if (reason := self._defect()) is not None:
-            raise contradiction("bin plan", reason)
-
-    def _defect(self) -> str | None:
-        """Return a description of the first inconsistency, or None."""
-        offsets, indices, num_sequences = self.offsets, self.indices, self.num_sequences
         for name, least in (("num_sequences", 0), ("capacity", 1), ("multiple_of", 1)):
             if getattr(self, name) < least:
-                return f"{name} is {getattr(self, name)}, but must be {least} or more"
-        if self.multiple_of > MAX_TOKENS:
-            return f"multiple_of is {self.multiple_of}, but must be at most {MAX_TOKENS}"
-        shapes = [array.shape for array in (indices, self.starts, self.lengths)]
-        if indices.ndim != 1 or len(set(shapes)) > 1:
-            return (
+                reason = f"{name} is {getattr(self, name)}, but must be {least} or more"
+                raise contradiction(self._what, reason)
+        shapes = [array.shape for array in (self.indices, self.starts, self.lengths)]
+        if self.indices.ndim != 1 or len(set(shapes)) > 1:
+            raise contradiction(
+                self._what,
                 "indices, starts and lengths must be of one shape (pieces,), but have "
-                f"{shapes[0]}, {shapes[1]} and {shapes[2]}"
+                f"{shapes[0]}, {shapes[1]} and {shapes[2]}",
             )
-        if offsets.ndim != 1:
-            return f"offsets has shape {offsets.shape}, but must be of shape (bins + 1,)"
-        tables = (offsets, indices, self.starts, self.lengths)
-        return _fastcollate.bins_defect(*tables, num_sequences)
+        if self.offsets.ndim != 1:
+            reason = f"offsets has shape {self.offsets.shape}, but must be of shape (bins + 1,)"
+            raise contradiction(self._what, reason)
+        try:
+            self._core  # noqa: B018
+        except ValueError as error:
+            raise contradiction(self._what, str(error)) from None
+
+    @cached_property
+    def _core(self) -> Bins:
+        """The compiled form."""
+        tables = (self.offsets, self.indices, self.starts, self.lengths)
+        return Bins(*tables, self.num_sequences, self.multiple_of, self._shares)
 
     @classmethod
     def from_bins(
@@ -188,16 +200,17 @@ class BinPlan(Table):
     def metrics(self) -> dict[str, float]:
         """Metrics to log: counts of bins, sequences and tokens, and loads of bins."""
         loads, counts = self.loads, np.diff(self.offsets)
-        return {
-            "pack/num_bins": float(self.num_bins),
-            "pack/num_sequences": float(self.num_sequences),
-            "pack/num_tokens": float(self.lengths.sum()),
-            "pack/efficiency": self.efficiency,
-            "pack/max_load": float(loads.max(initial=0)),
-            "pack/min_load": float(loads.min()) if len(loads) else 0.0,
-            "pack/max_sequences": float(counts.max(initial=0)),
-            "pack/bins_over_capacity": float(np.count_nonzero(loads > self.capacity)),
+        metrics = {
+            "num_bins": self.num_bins,
+            f"num_{self._noun}s": self.num_sequences,
+            "num_tokens": self.lengths.sum(),
+            "efficiency": self.efficiency,
+            "max_load": loads.max(initial=0),
+            "min_load": loads.min() if len(loads) else 0,
+            f"max_{self._noun}s": counts.max(initial=0),
+            "bins_over_capacity": np.count_nonzero(loads > self.capacity),
         }
+        return {f"{self._prefix}/{name}": float(value) for name, value in metrics.items()}
 
     def describe(self) -> str:
         """Return a table of minimum, mean and maximum per bin."""
@@ -211,7 +224,7 @@ class BinPlan(Table):
         rows = {
             "tokens": self._per_bin(self.lengths),
             "with padding": self.loads,
-            "sequences": np.diff(self.offsets),
+            f"{self._noun}s": np.diff(self.offsets),
         }
         if self.multiple_of == 1:
             del rows["with padding"]
@@ -222,24 +235,10 @@ class BinPlan(Table):
                 cells.append((name, f"{least:,}", f"{values.mean():,.1f}", f"{most:,}"))
         return cells
 
-    @classmethod
-    def from_dict(cls, tables: Mapping[str, Any]) -> BinPlan:
-        """Return the plan that ``to_dict`` wrote.
-
-        Raises
-        ------
-        ValueError
-            `tables` are no bin plan.
-        """
-        check_names(cls, "bin plan", tables)
-        return cls(
-            **{name: listed_integers("bin plan", name, value) for name, value in tables.items()}
-        )
-
     def __repr__(self) -> str:
-        sequences, bins = counted(self.num_sequences, "sequence"), counted(self.num_bins, "bin")
+        items, bins = counted(self.num_sequences, self._noun), counted(self.num_bins, "bin")
         return (
-            f"BinPlan: {sequences} in {bins} of {counted(self.capacity, 'token')}, "
+            f"{type(self).__name__}: {items} in {bins} of {counted(self.capacity, 'token')}, "
             f"{self.efficiency:.1%} full"
         )
 

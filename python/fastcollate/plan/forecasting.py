@@ -92,7 +92,7 @@ def forecast_tree(
     _check(costs, sync)
     of_bins = bins.costs(costs) + costs.per_bin
     ranks = bins.of_ranks(dp_size, shard_by=costs)
-    alone = costs.of(bins.lengths)
+    alone = costs.of(bins.sequence_lengths)
     tokens = int(bins.tokens.sum())
     least = of_bins if tree is None else np.array([_tree_cost(tree, costs)])
     bound = max(least.sum() / len(ranks), float(alone.max(initial=0.0)) + costs.per_bin)

@@ -1,308 +1,32 @@
-"""Layouts: the arrangement of a batch's rows in its outputs, and the options of each."""
+"""The layouts whose output rows are bins of rows, and layouts by name."""
 
 from __future__ import annotations
 
-import reprlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, fields
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
 
-from fastcollate._fastcollate import PADDING_AS, SHARES, SHIFTS, LayoutSpec, PackSpec, Plan
-from fastcollate.arguments import check_choice, checked_count, counted, suggests_names
+from fastcollate._fastcollate import Bins, LayoutSpec, PackSpec, Plan
+from fastcollate.arguments import counted, suggests_names
 from fastcollate.arrays import describe
 from fastcollate.plan.bin_plan import BinPlan
-from fastcollate.plan.costs import NAMED_COSTS, CostArgument, Costs
+from fastcollate.plan.binned import BinnedLayout, Growth
+from fastcollate.plan.costs import Costs
 from fastcollate.plan.grouping import group_numbers
+from fastcollate.plan.layout import Jagged, Layout, Left, Right, TwoSegment, call_text
 from fastcollate.plan.lengths import checked_indices
-from fastcollate.plan.packing import Algorithm, Growth, Oversize, Packer
-from fastcollate.plan.tables import Table
 from fastcollate.plan.tree_bins import TreeBins
-from fastcollate.plan.tree_plan import TreePlan, checked_tree_packer
+from fastcollate.plan.tree_plan import TreePlan
 
 Share: TypeAlias = Literal["all", "group", "prompts"]
 """The tokens that rows of a tree may share."""
 Shift: TypeAlias = Literal["none", "next_token"]
 PaddingAs: TypeAlias = Literal["own_segment", "last_segment", "no_segment"]
 
-L = TypeVar("L", bound="Layout")
-
-
-class Layout:
-    """Base class of layouts: small frozen values, validated on construction.
-
-    Two layouts are equal if their classes and all options are.
-    """
-
-    __slots__ = ("spec",)
-
-    name: ClassVar[str]
-    """The layout's name as a string argument."""
-
-    spec: LayoutSpec
-    """The compiled form, built once."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the layout as a JSON-compatible dict.
-
-        Returns
-        -------
-        dict
-            ``"layout"``, the name, and the options that differ from their defaults.
-
-        Raises
-        ------
-        TypeError
-            An option is a function: pickle the layout instead.
-        """
-        return {"layout": self.name} | {
-            name: _plain(name, value) for name, value in self._options().items()
-        }
-
-    @classmethod
-    def from_dict(cls: type[L], options: Mapping[str, Any]) -> L:
-        """Return the layout that :meth:`to_dict` wrote.
-
-        Raises
-        ------
-        TypeError, ValueError
-            `options` is not such a dict, or an option is invalid.
-        """
-        if not isinstance(options, Mapping):
-            raise TypeError(f"options is {describe(options)}; pass the dict that to_dict returned")
-        given = dict(options)
-        name = given.pop("layout", None)
-        kind = _CLASSES.get(name) if isinstance(name, str) else None
-        if kind is None or not issubclass(kind, cls):
-            raise ValueError(
-                f"options['layout'] is {name!r}; pass the dict that {cls.__name__}.to_dict returned"
-            )
-        if isinstance(plan := given.get("plan"), Mapping):
-            given["plan"] = kind._plan_of(plan)
-        if isinstance(cost := given.get("cost"), Mapping):
-            given["cost"] = Costs.from_dict(cost)
-        return kind(**given)
-
-    @staticmethod
-    def _plan_of(tables: Mapping[str, Any]) -> Any:
-        """Return the plan with these tables."""
-        return BinPlan.from_dict(tables)
-
-    def row_width(
-        self, widths: tuple[int, int, int], bin_width: int | None, has_only_totals: bool
-    ) -> int | None:
-        """Return the width of an output row in positions; None if rows lie end to end.
-
-        Parameters
-        ----------
-        widths
-            Token counts of the longest prompt, response and row.
-        bin_width
-            Width of the widest bin, if there are bins.
-        has_only_totals
-            True if only total row lengths are known.
-        """
-        width = self._rounded(widths[2] if bin_width is None else bin_width)
-        return max(width, getattr(self, "pad_to", None) or 0)
-
-    def _rounded(self, width: int) -> int:
-        multiple = getattr(self, "multiple_of", None) or 1
-        return -(-width // multiple) * multiple
-
-    def __reduce__(self) -> tuple[Callable[..., Layout], tuple[Any, ...]]:
-        return _restored, (type(self), self._options())
-
-    def __repr__(self) -> str:
-        return _call(type(self).__name__, self._options())
-
-    def _options(self) -> dict[str, Any]:
-        """Return the options that differ from their defaults."""
-        return {
-            option.name: value
-            for option in fields(self)  # type: ignore[arg-type]
-            if (value := getattr(self, option.name)) is not option.default
-            and (option.default is None or _differ(value, option.default))
-        }
-
-    def _set(self, name: str, value: Any) -> None:
-        object.__setattr__(self, name, value)
-
-    def _check_widths(self, *widths: str, rounded: Sequence[str]) -> None:
-        """Check fixed widths, and that the `rounded` ones are multiples of ``multiple_of``."""
-        for name in widths:
-            if (width := getattr(self, name)) is not None:
-                self._set(name, checked_count(name, width, "a number of tokens", least=0))
-        name = "multiple_of"
-        multiple = checked_count(name, getattr(self, name), "a number of tokens")
-        self._set(name, multiple)
-        for name in rounded:
-            if (width := getattr(self, name) or 0) % multiple:
-                raise ValueError(
-                    f"{name} is {width}, but multiple_of is {multiple}; "
-                    f"pass a multiple of {multiple} as {name}"
-                )
-
-
-@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class _OneBlock(Layout):
-    """Base of layouts with prompts and responses in one block."""
-
-    pad_to: int | None = None
-    pad_response_to: int | None = None
-    multiple_of: int = 1
-
-    def __post_init__(self) -> None:
-        self._check_widths("pad_to", "pad_response_to", rounded=["pad_to"])
-        widths = (self.pad_to, None, self.pad_response_to)
-        self._set("spec", LayoutSpec(self.name, *widths, self.multiple_of))
-
-
-@suggests_names
-@dataclass(frozen=True, repr=False, kw_only=True)
-class Left(_OneBlock):
-    """One left-padded block; response-aligned fields are right-aligned. SkyRL's layout.
-
-    With ``B`` rows, ``W = max(prompt + response)`` and ``R = max(response)``::
-
-        input_ids       | PAD PAD  p   p   r   r  |      loss_mask  |  0   r   r  |
-                        |  p   p   p   r   r   r  |                 |  r   r   r  |
-                         <---------- W ---------->                   <---- R --->
-
-    Response values are aligned with ``log_probs[:, -R - 1 : -1]``.
-
-    Parameters
-    ----------
-    pad_to
-        Fixed ``W``, equal on all data-parallel ranks. A longer row is an error.
-    pad_response_to
-        Fixed ``R``, and a lower bound of ``W``.
-    multiple_of
-        Round ``W`` up to a multiple of this.
-
-    Raises
-    ------
-    ValueError
-        A width is below 0, `multiple_of` is below 1, or `pad_to` is not a multiple of it.
-    TypeError
-        An argument is not an integer.
-
-    Examples
-    --------
-    >>> fc.Left(pad_to=4096, multiple_of=64)
-    Left(pad_to=4096, multiple_of=64)
-    """
-
-    __slots__ = ()
-
-    name: ClassVar[str] = "left"
-
-
-@suggests_names
-@dataclass(frozen=True, repr=False, kw_only=True)
-class Right(_OneBlock):
-    """One right-padded block.
-
-    With ``B`` rows, ``W = max(prompt + response)`` and ``R = max(response)``::
-
-        input_ids       |  p   p   r   r  PAD PAD |      loss_mask  |  r   r   0  |
-                        |  p   p   p   r   r   r  |                 |  r   r   r  |
-                         <---------- W ---------->                   <---- R --->
-
-    Parameters
-    ----------
-    pad_to, pad_response_to, multiple_of
-        As in :class:`Left`.
-
-    Raises
-    ------
-    ValueError, TypeError
-        As in :class:`Left`.
-    """
-
-    __slots__ = ()
-
-    name: ClassVar[str] = "right"
-
 
 @suggests_names
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)
-class TwoSegment(Layout):
-    """Left-padded prompts, then right-padded responses. verl's layout.
-
-    With ``B`` rows, ``P = max(prompt)``, ``R = max(response)`` and ``W = P + R``::
-
-        input_ids       | PAD  p   p   r   r  PAD |      loss_mask  |  r   r   0  |
-                        |  p   p   p   r   r   r  |                 |  r   r   r  |
-                         <--- P --->   <--- R --->                   <---- R --->
-
-    Parameters
-    ----------
-    pad_prompt_to, pad_response_to
-        Fixed ``P`` and ``R``, equal on all data-parallel ranks. A longer prompt or response is an
-        error.
-    multiple_of
-        Round ``P`` and ``R`` each up to a multiple of this.
-
-    Raises
-    ------
-    ValueError
-        A width is below 0, `multiple_of` is below 1, or a fixed width is not a multiple of it.
-    TypeError
-        An argument is not an integer.
-    """
-
-    name: ClassVar[str] = "two_segment"
-
-    pad_prompt_to: int | None = None
-    pad_response_to: int | None = None
-    multiple_of: int = 1
-
-    def __post_init__(self) -> None:
-        widths = "pad_prompt_to", "pad_response_to"
-        self._check_widths(*widths, rounded=widths)
-        fixed = (None, self.pad_prompt_to, self.pad_response_to)
-        self._set("spec", LayoutSpec(self.name, *fixed, self.multiple_of))
-
-    def row_width(
-        self, widths: tuple[int, int, int], bin_width: int | None, has_only_totals: bool
-    ) -> int | None:
-        """Return the width of an output row in positions: of prompt and response together."""
-        if has_only_totals:
-            return Layout.row_width(self, widths, bin_width, has_only_totals)
-        both = self.pad_prompt_to or widths[0], self.pad_response_to or widths[1]
-        return sum(map(self._rounded, both))
-
-
-@suggests_names
-@dataclass(frozen=True, slots=True, repr=False)
-class Jagged(Layout):
-    """Rows end to end without padding, for variable-length attention.
-
-    For two rows::
-
-        input_ids       |  p   p   r   r  |  p   p   p   r   r   r  |
-        loss_mask       |  r   r  |  r   r   r  |
-
-    ``input_ids``, int64 (tokens,), come with the rows' ``offsets``, int64 (B + 1,), the same
-    offsets as ``cu_seqlens``, int32, and ``max_seqlen``, an int. Per-token fields are
-    (tokens, ...). Response-aligned fields are (response tokens, ...), with ``response_offsets``,
-    int64 (B + 1,). ``loss_mask`` is the only mask.
-    """
-
-    name: ClassVar[str] = "jagged"
-
-    def __post_init__(self) -> None:
-        self._set("spec", LayoutSpec(self.name, None, None, None, 1))
-
-    def row_width(
-        self, widths: tuple[int, int, int], bin_width: int | None, has_only_totals: bool
-    ) -> int | None:
-        """Return None: rows lie end to end."""
-        return None
-
-
-@suggests_names
-@dataclass(frozen=True, slots=True, repr=False)
-class Packed(Layout):
+class Packed(BinnedLayout):
     """Several sequences in each row of the output, called a *bin*.
 
     B sequences lie in N bins of W positions, and all per-token outputs are (N, W, ...)::
@@ -324,19 +48,60 @@ class Packed(Layout):
     Parameters
     ----------
     capacity
-        Maximum tokens of a bin, packed by :func:`fastcollate.planning.pack`.
-        :func:`plan_step` packs each mini-batch separately.
+        Maximum tokens of a bin. :func:`plan_step` packs each mini-batch separately.
     plan
-        The bins, instead of a capacity: a plan made by ``pack`` for the lengths of these rows, or
-        a list of rows per bin.
+        The bins, instead of a capacity: a plan made by :func:`fastcollate.planning.pack` for the
+        lengths of these rows, or a list of rows per bin.
     num_bins
-        The number of bins, instead of a capacity, as in ``pack``: bins are as narrow as possible.
-        In :func:`plan_step`, the number of bins per rank.
-    algorithm, max_sequences, min_bins, bins_multiple_of, grow_by, oversize, max_cost, cost
-        With `capacity`, as in ``pack``. For one cost per row, or rows to keep together, pass the
-        plan that ``pack`` makes with them.
+        The number of bins, instead of a capacity: the capacity is the smallest, to 0.1 %, with
+        which `algorithm` needs no more bins: MULTIFIT (Coffman, Garey and Johnson, 1978). Missing
+        bins then take the last sequence of other bins. In :func:`plan_step`, the number of bins per
+        rank.
+    algorithm
+        The choice of a bin for each sequence. A sequence that fits no bin opens another.
+
+        - ``"ffd"``, first fit decreasing: the first bin that fits, longest sequence first, ties in
+          reverse order. SkyRL's and NeMo-RL's.
+        - ``"stable_ffd"``: the same with ties in order. prime-rl's.
+        - ``"ff"``, first fit: the first bin that fits, in the order of the input. axolotl's, and
+          slime's with ``oversize="own_bin"``.
+        - ``"bfd"``, best fit decreasing: the fullest bin that fits, of several the first that was
+          that full; longest sequence first, ties in order. TRL's.
+        - ``"mffd"``, modified first fit decreasing: sequences of more than half of the capacity get
+          a bin each, which others fill up; the rest goes to the emptiest of more bins. NeMo-RL's.
+          Older versions of NeMo-RL add an empty bin if there is no rest.
+        - ``"next_fit"``: the last bin, in the order of the input. NeMo-RL's concatenative packer,
+          and torchtune's without splitting.
+        - ``"concat"``: the same, but the part that exceeds the bin is cut off and opens the next.
+          torchtune's with splitting, and TRL's ``"wrapped"``.
+        - ``"balanced"``: the bin with the fewest tokens, longest sequence first, ties in order.
+          SkyRL's.
+    max_sequences
+        Maximum sequences of a bin, counting pieces of split ones; unlimited by default.
+    min_bins, bins_multiple_of
+        Minimum number of bins, and a number that it must be a multiple of, such as the number of
+        ranks.
+    grow_by
+        The source of missing bins. ``"moving"``: each takes the last sequence of another bin: of
+        the one with the most sequences, of several the last, until it has one left, then of the
+        next; SkyRL's and NeMo-RL's. ``"splitting"``: the costliest bin of several sequences is
+        split in two of about the same `cost`, repeatedly; slime's, with ``cost="tokens"``, and
+        prime-rl's, with ``cost=lambda lengths: lengths**2``.
+    oversize
+        Treatment of a sequence that exceeds the capacity, or `max_cost`, by itself. ``"error"``: an
+        error; ``"own_bin"``: it gets a bin above the limit; ``"split"``: it is split into pieces as
+        long as possible, and a shorter rest, all packed like sequences. The default is ``"error"``,
+        but ``"own_bin"`` for ``"balanced"``, and ``"split"`` for ``"concat"``, which allows nothing
+        else.
+    max_cost, cost
+        Maximum cost of a bin, in addition to the capacity, and the cost of sequences, which
+        ``grow_by="splitting"`` uses, too: ``"flops"``, ``24576 * L + L * L`` for a sequence of L
+        tokens; ``"tokens"``; :class:`fastcollate.planning.Costs`; or a function that maps lengths,
+        int64 (m,), to costs. Costs are finite and not negative; to split by cost, a longer piece
+        must not cost less. Not with ``"concat"``.
     multiple_of
-        Round the width of each sequence up to a multiple of this; by default that of `plan`.
+        Round the width of each sequence up to a multiple of this, which the capacity counts; by
+        default that of `plan`.
     pad_to
         Fixed ``W``; by default the width of the fullest bin. A fuller bin is an error.
     shift
@@ -354,8 +119,8 @@ class Packed(Layout):
     ------
     ValueError
         None or several of `capacity`, `num_bins` and `plan` are given; a packing option is given
-        with a plan; `multiple_of` differs from the plan's; `pad_to` is not a multiple; or ``pack``
-        rejects the options.
+        with a plan; `multiple_of` differs from the plan's; `pad_to` is not a multiple; or an option
+        of packing is invalid or excludes another.
     TypeError
         An argument has the wrong type.
 
@@ -369,20 +134,11 @@ class Packed(Layout):
 
     name: ClassVar[str] = "packed"
 
-    capacity: int | None = None
-    _: KW_ONLY
-    num_bins: int | None = None
+    packs_by: ClassVar[str] = "pack"
+
     plan: BinPlan | Sequence[Sequence[int]] | Literal["single_row"] | None = None
-    algorithm: Algorithm = "ffd"
-    max_sequences: int | None = None
-    min_bins: int = 0
-    bins_multiple_of: int = 1
+    num_bins: int | None = None
     grow_by: Growth = "moving"
-    oversize: Oversize | None = None
-    max_cost: float | None = None
-    cost: Literal["flops", "tokens"] | CostArgument = "flops"
-    multiple_of: int = 1
-    pad_to: int | None = None
     shift: Shift = "none"
     padding_as: PaddingAs = "own_segment"
 
@@ -417,25 +173,15 @@ class Packed(Layout):
 
     def __post_init__(self) -> None:
         self._check_widths("pad_to", rounded=["pad_to"])
-        check_choice("shift", self.shift, SHIFTS)
-        check_choice("padding_as", self.padding_as, PADDING_AS)
         if self.capacity is None and self.num_bins is None and self.plan is None:
             raise ValueError(
                 "capacity and plan are None; pass fc.Packed(capacity=...) for bins of that many "
                 "tokens, fc.Packed(num_bins=...) for a number of bins, fc.Packed(plan=...) for "
                 "bins of your own, or fc.Packed.single_row()"
             )
-        if self.plan is None:
-            self._check_packing()
-        else:
-            self._set("plan", self._checked_plan())
-        spec = LayoutSpec(
-            *(self.name, self.pad_to, None, None, self.multiple_of),
-            self._bins(),
-            self.shift,
-            self.padding_as,
-        )
-        self._set("spec", spec)
+        bins = self._packer() if self.plan is None else self._checked_plan()
+        sizes = self.pad_to, self.multiple_of
+        self._set("spec", LayoutSpec.packed(*sizes, bins, self.shift, self.padding_as))
 
     def row_width(
         self, widths: tuple[int, int, int], bin_width: int | None, has_only_totals: bool
@@ -445,69 +191,56 @@ class Packed(Layout):
             return None
         return Layout.row_width(self, widths, bin_width, has_only_totals)
 
-    @property
-    def packer(self) -> Packer:
-        """The packer with these options."""
-        options = {name: getattr(self, name) for name in _PACKING}
-        return Packer.of(self.capacity, multiple_of=self.multiple_of, **options)
-
     def __repr__(self) -> str:
         options = self._options()
         if options.get("plan") != "single_row":
-            return _call("Packed", options)
+            return call_text("Packed", options)
         del options["plan"]
-        return _call("Packed.single_row", options)
+        return call_text("Packed.single_row", options)
 
-    def _check_packing(self) -> None:
-        """Check the options of packing, and keep numbers as such."""
-        if not isinstance(self.cost, (str, Costs)) and not callable(self.cost):
-            raise TypeError(
-                f"cost is {describe(self.cost)}; pass {', '.join(map(repr, NAMED_COSTS))}, "
-                "fc.planning.Costs(...), a "
-                "function of lengths or, for one cost per row, "
-                "plan=fastcollate.planning.pack(lengths, ..., cost=...)"
-            )
-        if isinstance(self.cost, str):
-            check_choice("cost", self.cost, NAMED_COSTS)
-        packer = self.packer
-        if self.num_bins is None:
-            self._set("capacity", packer.capacity)
-        self._set("num_bins", packer.num_bins)
-        self._set("min_bins", packer.min_bins)
-        self._set("bins_multiple_of", packer.bins_multiple_of)
-        if self.max_sequences is not None:
-            self._set("max_sequences", packer.max_sequences)
-        if self.max_cost is not None:
-            self._set("max_cost", packer.max_cost)
+    def _packer(self) -> PackSpec:
+        """Check the options of packing, and compile them."""
+        if self.num_bins is not None:
+            self._set_count("num_bins", "a number of bins")
+            given = {
+                "capacity": self.capacity is not None,
+                "min_bins": self.min_bins != 0,
+                "bins_multiple_of": self.bins_multiple_of != 1,
+                "grow_by": self.grow_by != "moving",
+                f"algorithm={self.algorithm!r}": self.algorithm == "concat",
+                "oversize='split'": self.oversize == "split",
+            }
+            if wrong := [name for name, is_given in given.items() if is_given]:
+                raise ValueError(
+                    f"num_bins is {self.num_bins}, which says how many bins there are and leaves "
+                    f"their capacity open, but {wrong[0]} is given, too; leave one of them out"
+                )
+        return self._compiled(self.num_bins, self.grow_by)
 
-    def _checked_plan(self) -> BinPlan | tuple[tuple[int, ...], ...] | str:
-        _refuse_packing(self._options(), ("capacity", *_PACKING), "pack")
+    def _checked_plan(self) -> Bins | Sequence[Sequence[int]] | None:
+        """Check the plan, and return its bins; None for a single one."""
         plan = self.plan
-        if isinstance(plan, BinPlan):
-            _check_multiple(self, plan)
-            return plan
+        self._check_bins(plan)
         if isinstance(plan, str) and plan == "single_row":
-            return plan
+            return None
+        if isinstance(plan, BinPlan) and not isinstance(plan, TreeBins):
+            return plan._core
         if isinstance(plan, (list, tuple)):
-            return tuple(
+            bins = tuple(
                 tuple(checked_indices(f"plan[{index}]", bin_, "sequences").tolist())
                 for index, bin_ in enumerate(plan)
             )
+            self._set("plan", bins)
+            return bins
         raise TypeError(
             f"plan is {describe(plan)}; pass the plan that fastcollate.planning.pack returned, or "
             "a list of rows for each bin"
         )
 
-    def _bins(self) -> PackSpec | BinPlan | Sequence[Sequence[int]] | None:
-        """Return the source of the bins; None for a single bin."""
-        if self.plan is None:
-            return self.packer.spec
-        return None if isinstance(self.plan, str) else self.plan
-
 
 @suggests_names
-@dataclass(frozen=True, slots=True, repr=False)
-class Tree(Layout):
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
+class Tree(BinnedLayout):
     """Several rows in each row of the output, with shared prefixes written once.
 
     Rows are sorted by their tokens, and each adds the tokens that it does not share with the row
@@ -551,8 +284,23 @@ class Tree(Layout):
         One id per row, or per merged turn, for non-token inputs such as images: rows with different
         ids share nothing. Without ids, rows with fields of ``PerRow(concat=True)`` share nothing,
         and all other rows have the same inputs.
-    algorithm, max_sequences, min_bins, bins_multiple_of, oversize, max_cost, cost
-        With `capacity`, as in ``TreePlan.pack``.
+    algorithm
+        As in :class:`Packed`, except ``"concat"``, which splits rows.
+    max_sequences
+        Maximum rows of a bin.
+    min_bins, bins_multiple_of
+        Minimum number of bins, and a number that it must be a multiple of, such as the number of
+        ranks. If there are too few, trees of a bin are separated, then cut where that duplicates
+        the fewest tokens; ties go to the cut that halves the largest one. It is an error only if
+        there are fewer rows than bins.
+    oversize
+        Treatment of a row that exceeds the capacity, or `max_cost`, by itself: ``"error"`` or
+        ``"own_bin"``, as there.
+    max_cost, cost
+        Maximum cost of a bin, in addition to the capacity: the cost of its rows, less that of the
+        tokens each row shares with the one before it. ``cost`` is a name,
+        :class:`fastcollate.planning.Costs` or a function of lengths, as there; a longer row must
+        not cost less.
     multiple_of
         Round the width of each whole tree up to a multiple of this; by default that of `plan`.
     pad_to
@@ -562,8 +310,8 @@ class Tree(Layout):
     ------
     ValueError
         A packing option is given without a capacity, a capacity with bins, or `share` with a plan;
-        `multiple_of` differs from the plan's; `pad_to` is not a multiple; or ``TreePlan.pack``
-        rejects the options.
+        `multiple_of` differs from the plan's; `pad_to` is not a multiple; or an option of packing
+        is invalid, splits rows or excludes another.
     TypeError
         An argument has the wrong type.
 
@@ -575,24 +323,14 @@ class Tree(Layout):
 
     name: ClassVar[str] = "tree"
 
-    capacity: int | None = None
-    _: KW_ONLY
+    packs_by: ClassVar[str] = "TreePlan.pack"
+
     plan: TreePlan | TreeBins | None = None
     share: Share = "all"
     same_inputs: Sequence[Any] | None = None
-    algorithm: Algorithm = "ffd"
-    max_sequences: int | None = None
-    min_bins: int = 0
-    bins_multiple_of: int = 1
-    oversize: Oversize | None = None
-    max_cost: float | None = None
-    cost: Literal["flops", "tokens"] | CostArgument = "flops"
-    multiple_of: int = 1
-    pad_to: int | None = None
 
     def __post_init__(self) -> None:
         self._check_widths("pad_to", rounded=["pad_to"])
-        check_choice("share", self.share, SHARES)
         plan = self.plan
         if plan is not None and not isinstance(plan, (TreePlan, TreeBins)):
             raise TypeError(
@@ -601,88 +339,43 @@ class Tree(Layout):
             )
         if plan is not None and self.share != "all":
             raise ValueError("share is given, but plan has decided that already; leave share out")
-        self._check_packing()
+        pack = self._packer()
         ids = None
         if self.same_inputs is not None:
             ids = group_numbers("same_inputs", self.same_inputs)
             self._set("same_inputs", tuple(ids.tolist()))
-        source = plan._core if isinstance(plan, TreePlan) else plan or self.share
-        pack = None if self.capacity is None else self.packer.spec
+        source = self.share if plan is None else plan._core
         spec = LayoutSpec.of_tree(self.pad_to, self.multiple_of, source, pack, ids)
         self._set("spec", spec)
 
-    @property
-    def packer(self) -> Packer:
-        """The packer with these options."""
-        options = {name: getattr(self, name) for name in _TREE_PACKING}
-        return checked_tree_packer(self.capacity, multiple_of=self.multiple_of, **options)
-
-    def _check_packing(self) -> None:
-        """Check the options of packing, and keep numbers as such."""
-        given, plan = self._options(), self.plan
-        if isinstance(plan, TreeBins):
-            _refuse_packing(given, ("capacity", *_TREE_PACKING), "TreePlan.pack")
-            _check_multiple(self, plan)
-        elif self.capacity is not None:
-            if isinstance(self.cost, str):
-                check_choice("cost", self.cost, NAMED_COSTS)
-            packer = self.packer
-            for name in ("capacity", *_TREE_PACKING):
-                if name in given and name not in ("oversize", "cost"):
-                    self._set(name, getattr(packer, name))
-        elif wrong := [name for name in _TREE_PACKING if name in given]:
+    def _packer(self) -> PackSpec | None:
+        """Check the options of packing, and compile them; None without a capacity."""
+        if isinstance(self.plan, TreeBins):
+            self._check_bins(self.plan)
+            return None
+        if self.capacity is None:
+            for name in self._given():
+                raise ValueError(
+                    f"{name} is given, but capacity is None, so all rows lie in one bin; pass a "
+                    f"capacity, or leave {name} out"
+                )
+            return None
+        packer = self._compiled()
+        if packer.oversize == "split":
+            option = "algorithm='concat'" if self.algorithm == "concat" else "oversize='split'"
             raise ValueError(
-                f"{wrong[0]} is given, but capacity is None, so all rows lie in one bin; pass a "
-                f"capacity, or leave {wrong[0]} out"
+                f"{option} splits rows, but bins of trees hold whole rows; pass another algorithm, "
+                "and oversize='error' or 'own_bin'"
             )
+        return packer
 
-    @staticmethod
-    def _plan_of(tables: Mapping[str, Any]) -> TreePlan | TreeBins:
-        return (TreePlan if "order" in tables else TreeBins).from_dict(tables)
-
-
-_PACKING = (
-    "num_bins",
-    "algorithm",
-    "max_sequences",
-    "min_bins",
-    "bins_multiple_of",
-    "grow_by",
-    "oversize",
-    "max_cost",
-    "cost",
-)
-"""Packing options of :class:`Packed`."""
-
-_TREE_PACKING = tuple(name for name in _PACKING if name not in ("num_bins", "grow_by"))
-"""Packing options of :class:`Tree`."""
-
-
-def _differ(value: Any, default: Any) -> bool:
-    """Return whether an option differs from its default."""
-    try:
-        return bool(value != default)
-    except ValueError:  # of an array, which no option is
-        return True
-
-
-def _refuse_packing(given: Iterable[str], names: Iterable[str], function: str) -> None:
-    """Reject packing options given with a plan of bins."""
-    for name in names:
-        if name in given:
+    def _check_cost(self) -> None:
+        """Check the type of the cost."""
+        if not isinstance(self.cost, (str, Costs)) and not callable(self.cost):
             raise ValueError(
-                f"{name} is given, but plan has its bins already; leave {name} out, or pass it "
-                f"to fastcollate.planning.{function}"
+                "cost has one number per row, but a tree needs the cost of tokens that rows have "
+                "in common; pass cost as a name or a function"
             )
-
-
-def _check_multiple(layout: Packed | Tree, plan: BinPlan | TreeBins) -> None:
-    """Check that a layout and its plan round alike."""
-    if layout.multiple_of not in (1, plan.multiple_of):
-        raise ValueError(
-            f"multiple_of is {layout.multiple_of}, but plan was made with "
-            f"multiple_of={plan.multiple_of}; leave multiple_of out"
-        )
 
 
 LayoutArgument: TypeAlias = (
@@ -697,6 +390,27 @@ BY_NAME: dict[str, Layout] = {kind.name: kind() for kind in (Left, Right, TwoSeg
 
 LEFT = BY_NAME["left"]
 JAGGED = BY_NAME["jagged"]
+
+
+def layout_of(options: Any) -> Layout:
+    """Return the layout whose ``to_dict`` returned these options.
+
+    Raises
+    ------
+    TypeError, ValueError
+        `options` is not such a dict, or an option is invalid.
+    """
+    if not isinstance(options, Mapping):
+        raise TypeError(f"options is {describe(options)}; pass the dict that to_dict returned")
+    given = dict(options)
+    name = given.pop("layout", None)
+    if not isinstance(name, str) or (kind := _CLASSES.get(name)) is None:
+        raise ValueError(
+            f"options['layout'] is {name!r}; pass the dict that Layout.to_dict returned"
+        )
+    if isinstance(cost := given.get("cost"), Mapping):
+        given["cost"] = Costs.from_dict(cost)
+    return kind(**given)
 
 
 def checked_layout(layout: Any, planned: Layout | None = None) -> Layout:
@@ -714,7 +428,7 @@ def checked_layout(layout: Any, planned: Layout | None = None) -> Layout:
     TypeError, ValueError
         `layout` is not a layout, or differs from the planned one.
     """
-    if isinstance(planned, (Packed, Tree)) and isinstance(layout, str) and layout == planned.name:
+    if isinstance(planned, BinnedLayout) and isinstance(layout, str) and layout == planned.name:
         return planned
     if isinstance(layout, str) and layout in BY_NAME:
         layout = BY_NAME[layout]
@@ -751,33 +465,3 @@ def split_message(plan: Plan) -> str | None:
         "their values with shift='next_token' and these are left out; pack without splitting, or "
         "pass shift='none'"
     )
-
-
-def _restored(kind: type[Layout], options: dict[str, Any]) -> Layout:
-    """Return the layout restored from a pickle."""
-    return kind(**options)
-
-
-def _plain(name: str, value: Any) -> Any:
-    """Return an option as a JSON-compatible value."""
-    if isinstance(value, (Table, Costs)):
-        return value.to_dict()
-    if isinstance(value, tuple):
-        return [list(item) if isinstance(item, tuple) else item for item in value]
-    if callable(value):
-        raise TypeError(
-            f"{name} is a function, {describe(value)}, which JSON cannot hold; pickle the layout "
-            f"or the plan instead, or pass {name} by name"
-        )
-    return value
-
-
-def _call(name: str, options: Mapping[str, Any]) -> str:
-    """Return the source text of a call with these options."""
-
-    def shown(value: Any) -> str:
-        if isinstance(value, Table):
-            return f"<{value!r}>"
-        return reprlib.repr(value) if isinstance(value, tuple) else repr(value)
-
-    return f"{name}({', '.join(f'{name}={shown(value)}' for name, value in options.items())})"

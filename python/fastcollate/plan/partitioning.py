@@ -23,7 +23,13 @@ from fastcollate.arguments import (
 from fastcollate.plan.costs import CostArgument, checked_weights, weights_of
 from fastcollate.plan.lengths import Integers, checked_lengths, lengths_defect
 from fastcollate.plan.shard import Shard
-from fastcollate.plan.tables import Table, check_names, contradiction, not_valid, offsets_defect
+from fastcollate.plan.tables import (
+    StoredTable,
+    check_names,
+    contradiction,
+    not_valid,
+    offsets_defect,
+)
 
 _PIECE = 1 << 20
 """Number of items converted to a list at a time."""
@@ -92,7 +98,7 @@ def partition(
     [[1, 2], [0, 3]]
     """
     k = checked_count("k", k, "a number of parts")
-    check_choice("algorithm", algorithm, get_args(Algorithm))
+    check_choice("algorithm", algorithm, get_args(Algorithm))  # the core has one more
     check_bool("equal_size", equal_size)
     if cost is None:
         weights = checked_weights("lengths has", lengths, "sequence")
@@ -189,7 +195,6 @@ def micro_batches(
     dp_size = checked_count("dp_size", dp_size, "a number of ranks")
     multiple = checked_count("bins_multiple_of", bins_multiple_of, "a number of micro-batches")
     min_bins = checked_count("min_bins", min_bins, "a number of micro-batches")
-    check_choice("order", order, _fastcollate.ORDERS)
     costs = weights_of("cost", cost, lengths, "sequence")
     too_long = np.flatnonzero(lengths > capacity)
     if len(too_long) > 0:
@@ -211,7 +216,7 @@ def micro_batches(
             "smaller dp_size, bins_multiple_of or min_bins"
         )
     found = _fastcollate.split_micro_batches(
-        costs, lengths, capacity, per_rank * dp_size, multiple * dp_size, False, dp_size, order
+        costs, lengths, capacity, per_rank * dp_size, multiple * dp_size, False, (dp_size, order)
     )
     if found is None:
         most = count // (multiple * dp_size) * multiple
@@ -225,7 +230,7 @@ def micro_batches(
 
 
 @dataclass(frozen=True, eq=False)
-class MicroBatches(Table):
+class MicroBatches(StoredTable):
     """The sequences of each micro-batch, and the micro-batches of each data-parallel rank.
 
     Made by :func:`fastcollate.planning.micro_batches`. It holds no tokens, can be pickled, and is

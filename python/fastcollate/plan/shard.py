@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate import _fastcollate
-from fastcollate._fastcollate import ShardSpec
+from fastcollate._fastcollate import PrefixTree, ShardSpec
 from fastcollate.arguments import (
     check_bool,
     checked_count,
@@ -21,7 +20,8 @@ from fastcollate.arguments import (
     suggests_names,
 )
 from fastcollate.arrays import describe
-from fastcollate.plan.layouts import Layout, Packed, Tree
+from fastcollate.plan.layout import Layout
+from fastcollate.plan.layouts import Packed, Tree
 from fastcollate.plan.lengths import Integers
 from fastcollate.plan.tables import Table, contradiction, offsets_defect
 
@@ -271,8 +271,11 @@ def shared_defect(
             f"shared[{slot}] is {shared[slot]}, but must be 0 for the first row of a bin, and for "
             "padding"
         )
-    defect: str | None = _fastcollate.tree_defect(np.arange(len(shared)), shared, lengths)
-    return defect
+    try:
+        PrefixTree(np.arange(len(shared)), shared, lengths)
+    except ValueError as error:
+        return str(error)
+    return None
 
 
 def check_shard(shard: Any) -> None:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastcollate import _fastcollate
-from fastcollate._fastcollate import SHARES
-from fastcollate.arguments import check_choice, suggests_names
+from fastcollate.arguments import suggests_names
 from fastcollate.arrays import describe
 from fastcollate.ingest.fields import Rows
 from fastcollate.ingest.tokens import checked_tokens
@@ -81,7 +80,6 @@ def prefix_tree(
     >>> tree.order, tree.shared
     (array([0, 1, 2]), array([0, 4, 2]))
     """
-    check_choice("share", share, SHARES)
     if merge is not None and not isinstance(merge, MergePlan):
         raise TypeError(f"merge is {describe(merge)}; pass a plan of fc.merge_turns, or None")
     if (uids is None) == (share == "group"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,10 +12,12 @@ from numpy.typing import NDArray
 from fastcollate._fastcollate import SYNTHETIC_LENS
 from fastcollate.arguments import counted
 from fastcollate.arrays import offsets_of
-from fastcollate.plan.costs import costs_of
-from fastcollate.plan.layouts import Layout, Packed, Tree
+from fastcollate.plan.binned import BinnedLayout
+from fastcollate.plan.costs import Costs, costs_of
+from fastcollate.plan.layout import Layout
+from fastcollate.plan.layouts import Tree
 from fastcollate.plan.lengths import Integers
-from fastcollate.plan.packing import Packer
+from fastcollate.plan.tree_plan import TreePlan
 
 MAX_BINS = 1 << 24
 """Limit of the bins of a step required by ``min_bins``, multiples and ranks."""
@@ -32,31 +35,54 @@ class PackedSlots(NamedTuple):
     """In trees, the number of tokens each row shares with the one before it in its bin."""
 
 
-def checked_packer(layout: Layout | None) -> Packer | None:
-    """Return the packer of mini-batches, if a step's layout has bins."""
-    if isinstance(layout, Tree) and layout.capacity is not None:
-        return layout.packer
-    if not isinstance(layout, Packed) or layout.plan == "single_row":
+def checked_bins(layout: Layout | None) -> BinnedLayout | None:
+    """Return a step's layout if it packs mini-batches."""
+    if not isinstance(layout, BinnedLayout) or layout.plan == "single_row":
         return None
-    if layout.plan is not None:
+    if isinstance(layout, Tree):
+        return None if layout.capacity is None else layout
+    if layout.packer is None:
         raise ValueError(
             "layout has a plan of bins, but a step packs each mini-batch by itself; pass "
             "layout=fc.Packed(capacity=...)"
         )
-    packer = layout.packer
-    if packer.oversize == "split":
+    if layout.packer.oversize == "split":
         raise ValueError(
             f"layout is {layout!r}, which splits rows, but each row of a step belongs to one rank; "
             "pass oversize='error' or 'own_bin', and an algorithm other than 'concat'"
         )
-    return packer
+    return layout
+
+
+def check_tree(layout: Tree, rows: Any, keep_together: str | None) -> None:
+    """Check that a step with the layout `Tree` has one source of shared tokens."""
+    if not isinstance(rows, TreePlan):
+        raise TypeError(
+            f"layout is {layout!r}, but rows says nothing of shared tokens; pass "
+            "rows=fc.planning.prefix_tree(prompts, responses)"
+        )
+    given = layout.plan is not None, layout.share != "all"
+    if any(given):
+        name = ("plan", "share")[given.index(True)]
+        raise ValueError(
+            f"layout has a {name}, but rows says what a step's rows share; leave {name} out of "
+            "the layout, or pass it to fc.planning.prefix_tree"
+        )
+    if layout.capacity is None:
+        raise ValueError("layout has no capacity, which bins need; pass fc.Tree(capacity=...)")
+    if keep_together is not None:
+        raise ValueError(
+            f"keep_together is {keep_together!r}, but a tree keeps those rows together that share "
+            "tokens; leave keep_together out, or pass layout=fc.Packed(capacity=...)"
+        )
 
 
 def packed_slots(
+    tree: TreePlan | None,
     lengths: Integers,
     mini_batches: Integers,
     dp_size: int,
-    packer: Packer,
+    layout: BinnedLayout,
     groups: Integers | None,
     pad_rows: str,
     shard_by: Any,
@@ -65,10 +91,14 @@ def packed_slots(
 
     Parameters
     ----------
+    tree
+        The tokens that rows share, if any. Rows of different mini-batches share nothing.
     lengths
         Tokens of rows, int64 (rows,).
     mini_batches
         Offsets of mini-batches in rows, with the end of the last.
+    layout
+        A layout that :func:`checked_bins` returned.
     groups
         Offsets of groups whose rows share a bin. Mini-batches begin at the start of a group.
     pad_rows
@@ -76,68 +106,81 @@ def packed_slots(
     shard_by
         Assignment of bins to ranks: ``"contiguous"``, ``"strided"`` or costs.
     """
-    multiple = bins_multiple(packer, dp_size, len(mini_batches) - 1)
-    limited = packer.costs(lengths)
+    _check_number_of_bins(layout, dp_size, len(mini_batches) - 1)
     costs, synthetic_cost = sharding_costs(shard_by, lengths, pad_rows)
-    numbers = None
-    if groups is not None:
-        numbers = np.repeat(np.arange(len(groups) - 1), np.diff(groups))
-    num_bins = None if packer.num_bins is None else packer.num_bins * dp_size
-    spec = packer._replace(bins_multiple_of=multiple, num_bins=num_bins).spec
+    is_strided = isinstance(shard_by, str) and shard_by == "strided"
+    spec = layout.packer
+    assert spec is not None
+    if tree is None:
+        limited = layout.packing_costs(lengths)
+        numbers = None
+        if groups is not None:
+            numbers = np.repeat(np.arange(len(groups) - 1), np.diff(groups))
+    else:
+        parts = tree._core.parted(mini_batches)
+        costs_of_shared = _costs_of_shared(None if costs is None else shard_by, tree.shared)
 
-    rows, counts_of_bins, ends = [], [], [0]
-    for mini_batch, (start, end) in enumerate(
-        zip(mini_batches[:-1].tolist(), mini_batches[1:].tolist(), strict=True)
-    ):
+    found, ends = [], [0]
+    for mini_batch, (start, end) in enumerate(pairwise(mini_batches.tolist())):
         part = slice(start, end)
+        rank_costs = None if costs is None else costs[part]
+        ranks = (dp_size, is_strided, rank_costs, synthetic_cost)
         try:
-            of_bins, counts, filled = spec.pack_for_ranks(
-                lengths[part],
-                None if numbers is None else numbers[part] - numbers[start],
-                None if limited is None else limited[part],
-                None if costs is None else costs[part],
-                synthetic_cost,
-                isinstance(shard_by, str) and shard_by == "strided",
-                dp_size,
-            )
+            if tree is None:
+                rows, counts, filled = spec.pack_for_ranks(
+                    lengths[part],
+                    None if numbers is None else numbers[part] - numbers[start],
+                    None if limited is None else limited[part],
+                    ranks,
+                )
+                rows, shared = np.where(rows < 0, -1, rows + start), rows[:0]
+            else:
+                rows, counts, filled, shared = parts[mini_batch].pack_for_ranks(
+                    spec, *costs_of_shared, ranks
+                )
         except ValueError as error:
             where = f"mini-batch {mini_batch}, rows {start} to {end - 1}, cannot be packed"
-            counting = f" (lengths[0] is that of row {start})" if start > 0 else ""
+            is_counted = start > 0 and tree is None
+            counting = f" (lengths[0] is that of row {start})" if is_counted else ""
             raise ValueError(f"{where}{counting}: {error}") from error
-        check_filled(pad_rows, mini_batch, filled, len(counts))
-        rows.append(np.where(of_bins < 0, -1, of_bins + start))
-        counts_of_bins.append(counts)
-        ends.append(ends[-1] + len(of_bins))
-    slots = np.concatenate(rows)
+        if filled < len(counts) and pad_rows == "error":
+            raise ValueError(
+                f"pad_rows is 'error', but mini-batch {mini_batch} fills only "
+                f"{counted(filled, 'bin')} and needs {len(counts)}; pass larger mini-batches, or "
+                "pad_rows='synthetic'"
+            )
+        found.append((rows, counts, shared))
+        ends.append(ends[-1] + len(rows))
+    slots, all_counts, all_shared = map(np.concatenate, zip(*found, strict=True))
     return PackedSlots(
         slots,
         slots < 0,
         np.array(ends, np.int64),
-        offsets_of(np.concatenate(counts_of_bins)),
+        offsets_of(all_counts),
+        None if tree is None else all_shared,
     )
 
 
-def bins_multiple(packer: Packer, dp_size: int, mini_batches: int) -> int:
-    """Return the multiple of a mini-batch's number of bins, after checking `MAX_BINS`."""
-    multiple = math.lcm(dp_size, packer.bins_multiple_of)
-    least = max(multiple, packer.min_bins, dp_size * (packer.num_bins or 1))
+def _check_number_of_bins(layout: BinnedLayout, dp_size: int, mini_batches: int) -> None:
+    """Check a step's number of bins against `MAX_BINS`."""
+    num_bins = getattr(layout, "num_bins", None) or 1
+    multiple = math.lcm(dp_size, layout.bins_multiple_of)
+    least = max(multiple, layout.min_bins, dp_size * num_bins)
     if least * mini_batches > MAX_BINS:
         raise ValueError(
             f"every mini-batch needs a multiple of {multiple} bins (by dp_size and "
             f"bins_multiple_of) and at least {least} (min_bins, num_bins), but a step has at most "
             f"{MAX_BINS:,} bins; pass smaller numbers"
         )
-    return multiple
 
 
-def check_filled(pad_rows: str, mini_batch: int, filled: int, needed: int) -> None:
-    """Check that a mini-batch's rows fill its bins, or that padding rows are allowed."""
-    if filled < needed and pad_rows == "error":
-        raise ValueError(
-            f"pad_rows is 'error', but mini-batch {mini_batch} fills only "
-            f"{counted(filled, 'bin')} and needs {needed}; pass larger mini-batches, or "
-            "pad_rows='synthetic'"
-        )
+def _costs_of_shared(shard_by: Any, shared: Integers) -> tuple[Integers, NDArray[np.float64]]:
+    """Return the numbers of shared tokens, and the costs that rows save by sharing them."""
+    shared = np.unique(shared[shared > 0])
+    if shard_by is None or len(shared) == 0:
+        return shared, np.zeros(len(shared))
+    costs = costs_of("shard_by", shard_by, shared)
+    return shared, costs - shard_by.per_sequence if isinstance(shard_by, Costs) else costs
 
 
 def sharding_costs(

@@ -17,11 +17,12 @@ from fastcollate._fastcollate import SYNTHETIC_LENS
 from fastcollate.arguments import checked_index, counted, suggests_names
 from fastcollate.arrays import describe, offsets_of
 from fastcollate.plan.costs import Costs
-from fastcollate.plan.layouts import LEFT, Layout, Packed, Tree
+from fastcollate.plan.layout import Layout
+from fastcollate.plan.layouts import LEFT, Packed, Tree, layout_of
 from fastcollate.plan.lengths import Integers
 from fastcollate.plan.shard import Shard, Widths, layout_defect, shared_defect
 from fastcollate.plan.tables import (
-    Table,
+    StoredTable,
     check_names,
     contradiction,
     listed,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class StepPlan(Table):
+class StepPlan(StoredTable):
     """The rows of each mini-batch and data-parallel rank.
 
     Made by :func:`fastcollate.plan_step`. It holds no tokens, can be pickled, and is written as
@@ -470,7 +471,7 @@ def _exact(name: str, value: Any) -> Any:
         return value
     if name == "layout":
         try:
-            return Layout.from_dict(value)
+            return layout_of(value)
         except (TypeError, ValueError) as error:
             raise not_valid("step plan", f"layout cannot be read: {error}") from error
     return listed("step plan", name, value, "b" if name == "is_padding" else "i")

@@ -20,10 +20,14 @@ from fastcollate.plan.costs import CostArgument, Costs
 from fastcollate.plan.layouts import LayoutArgument, Tree, checked_layout
 from fastcollate.plan.lengths import Integers
 from fastcollate.plan.prompt_boundaries import prompt_offsets
-from fastcollate.plan.step_packing import checked_packer, packed_slots, sharding_costs
+from fastcollate.plan.step_packing import (
+    check_tree,
+    checked_bins,
+    packed_slots,
+    sharding_costs,
+)
 from fastcollate.plan.step_plan import StepPlan
 from fastcollate.plan.step_rows import StepRows
-from fastcollate.plan.step_trees import check_tree, tree_slots
 
 PadRows: TypeAlias = Literal["synthetic", "copy_first", "copy_cycle", "error"]
 ShardBy: TypeAlias = Literal["contiguous", "strided", "tokens", "flops"]
@@ -159,14 +163,14 @@ def plan_step(
     layout = None if layout is None else checked_layout(layout)
     if isinstance(layout, Tree):
         check_tree(layout, rows, keep_together)
-    packer = checked_packer(layout)
-    if packer is not None and pad_rows == "copy_cycle":
+    binned = checked_bins(layout)
+    if binned is not None and pad_rows == "copy_cycle":
         raise ValueError(
             "pad_rows is 'copy_cycle', which copies single rows, but layout is packed and fills "
             "bins; leave pad_rows out"
         )
     if shard_by is None:
-        shard_by = "contiguous" if packer is None else packer.cost
+        shard_by = "contiguous" if binned is None else binned.cost
     check_bool("allow_partial", allow_partial)
     if is_stepwise is not None:
         check_bool("is_stepwise", is_stepwise)
@@ -217,13 +221,12 @@ def plan_step(
         "has_only_totals": step.has_only_totals,
         "layout": layout,
     }
-    if packer is not None:
-        if isinstance(layout, Tree):
-            packed = tree_slots(rows, mini_batches, dp_size, packer, pad_rows, shard_by)
-        else:
-            packed = packed_slots(
-                step.lengths.sum(1), mini_batches, dp_size, packer, groups, pad_rows, shard_by
-            )
+    if binned is not None:
+        tree = rows if isinstance(layout, Tree) else None
+        lengths = step.lengths.sum(1)
+        packed = packed_slots(
+            tree, lengths, mini_batches, dp_size, binned, groups, pad_rows, shard_by
+        )
         return StepPlan._from_own(**packed._asdict(), **table)
     costs, synthetic_cost = sharding_costs(shard_by, step.lengths.sum(1), pad_rows)
     slots, is_padding, offsets, failure = _fastcollate.split_step(

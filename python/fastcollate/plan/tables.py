@@ -46,16 +46,6 @@ class Table:
     def _check(self) -> None:
         """Reject inconsistent values."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the plan as a JSON-compatible dict of lists and numbers.
-
-        Returns
-        -------
-        dict
-            The parameters by name.
-        """
-        return {name: _plain(value) for name, value in self._named().items()}
-
     def _named(self) -> dict[str, Any]:
         return dict(zip(self._names(), self._values(), strict=True))
 
@@ -76,6 +66,20 @@ class Table:
         if not _is_frozen(array) or array.dtype != dtype or not array.flags.aligned:
             array = _frozen(array.astype(dtype))
         object.__setattr__(self, name, array)
+
+
+class StoredTable(Table):
+    """A table that can be written as JSON."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as a JSON-compatible dict of lists and numbers.
+
+        Returns
+        -------
+        dict
+            The parameters by name.
+        """
+        return {name: _plain(value) for name, value in self._named().items()}
 
 
 def _plain(value: Any) -> Any:
@@ -108,7 +112,9 @@ def not_valid(what: str, reason: object) -> ValueError:
 
 def contradiction(what: str, defect: str) -> ValueError:
     """Return the error for inconsistent tables."""
-    return not_valid(what, f"{defect}; pass the tables that to_dict returned")
+    is_stored = what in ("step plan", "table of micro-batches")
+    source = "that to_dict returned" if is_stored else "of a plan as it was made"
+    return not_valid(what, f"{defect}; pass the tables {source}")
 
 
 def offsets_defect(name: str, offsets: Any, count: int, parts: str, items: str) -> str | None:

@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastcollate import _fastcollate
 from fastcollate._fastcollate import PrefixTree
 from fastcollate.arguments import counted, suggests_names
-from fastcollate.plan.costs import CostArgument, Costs
+from fastcollate.arrays import describe
+from fastcollate.plan.binned import BinnedLayout
 from fastcollate.plan.lengths import Integers, checked_indices, lengths_defect
-from fastcollate.plan.packing import Algorithm, Oversize, Packer
-from fastcollate.plan.tables import Table, check_names, contradiction, listed_integers, not_valid
+from fastcollate.plan.tables import Table, contradiction, not_valid
 from fastcollate.plan.tree_bins import TreeBins
 
 if TYPE_CHECKING:
+    from fastcollate.plan.layouts import Tree
     from fastcollate.plan.merging import MergePlan
     from fastcollate.plan.tree_report import TreeReport
-
-
-def checked_tree_packer(capacity: Any, *, cost: Any, **options: Any) -> Packer:
-    """Return the packer of trees with the options of :meth:`TreePlan.pack`."""
-    packer = Packer.of(capacity, cost=cost, **options)
-    if packer.oversize == "split":
-        option = "algorithm='concat'" if packer.algorithm == "concat" else "oversize='split'"
-        raise ValueError(
-            f"{option} splits rows, but bins of trees hold whole rows; pass another algorithm, "
-            "and oversize='error' or 'own_bin'"
-        )
-    if not isinstance(cost, (str, Costs)) and not callable(cost):
-        raise ValueError(
-            "cost has one number per row, but a tree needs the cost of tokens that rows have "
-            "in common; pass cost as a name or a function"
-        )
-    return packer
 
 
 @suggests_names
@@ -45,8 +27,8 @@ def checked_tree_packer(capacity: Any, *, cost: Any, **options: Any) -> Packer:
 class TreePlan(Table):
     """The shared prefixes of rows: an order of the rows, and one number per row.
 
-    Made by :func:`fastcollate.planning.prefix_tree`. It holds no tokens, can be pickled, and is
-    written as JSON by ``to_dict``. Two plans are equal if all their values are.
+    Made by :func:`fastcollate.planning.prefix_tree`. It holds no tokens, and can be pickled. Two
+    plans are equal if all their values are.
 
     Parameters
     ----------
@@ -59,7 +41,7 @@ class TreePlan(Table):
         Tokens of each row, in the order of the input, int64 (rows,).
     merge
         The plan that merged turns into these rows, if any: :func:`fastcollate.plan_step` then
-        takes uids per turn. Kept by pickle, but not by ``to_dict`` and ``select``.
+        takes uids per turn. Kept by pickle, but not by ``select``.
 
     Raises
     ------
@@ -92,8 +74,10 @@ class TreePlan(Table):
         for name in names[2:]:
             if (reason := lengths_defect(name, getattr(self, name))) is not None:
                 raise contradiction("tree plan", reason)
-        if (reason := _fastcollate.tree_defect(self.order, self.shared, self.lengths)) is not None:
-            raise contradiction("tree plan", reason)
+        try:
+            self._core  # noqa: B018
+        except ValueError as error:
+            raise contradiction("tree plan", str(error)) from None
         if self.merge is not None and not (
             np.array_equal(self.merge.prompt_lens, self.prompt_lens)
             and np.array_equal(self.merge.response_lens, self.response_lens)
@@ -197,20 +181,8 @@ class TreePlan(Table):
             order=order, shared=shared, prompt_lens=prompt_lens, response_lens=response_lens
         )
 
-    def pack(
-        self,
-        capacity: int,
-        *,
-        algorithm: Algorithm = "ffd",
-        max_sequences: int | None = None,
-        multiple_of: int = 1,
-        min_bins: int = 0,
-        bins_multiple_of: int = 1,
-        oversize: Oversize | None = None,
-        max_cost: float | None = None,
-        cost: Literal["flops", "tokens"] | CostArgument = "flops",
-    ) -> TreeBins:
-        """Pack rows into bins that hold shared tokens once.
+    def pack(self, layout: Tree) -> TreeBins:
+        """Pack rows into bins that hold shared tokens once, with the options of a layout.
 
         Rows of a tree lie in one bin, unless the tree exceeds it: the tree is then cut where that
         duplicates the fewest tokens. Trees and the parts of cut trees are packed as sequences are
@@ -218,26 +190,8 @@ class TreePlan(Table):
 
         Parameters
         ----------
-        capacity
-            Maximum tokens of a bin, counting tokens shared by its rows once.
-        algorithm
-            As in ``pack``, except ``"concat"``, which splits rows.
-        max_sequences
-            Maximum rows of a bin.
-        multiple_of
-            Round the width of each tree up to a multiple of this: padding follows whole trees.
-        min_bins, bins_multiple_of
-            Minimum number of bins, and a number that it must be a multiple of, such as the number
-            of ranks. If there are too few, trees of a bin are separated, then cut where that
-            duplicates the fewest tokens; ties go to the cut that halves the largest one. It is an
-            error only if there are fewer rows than bins.
-        oversize
-            Treatment of a row that exceeds the capacity, or `max_cost`, by itself: ``"error"`` or
-            ``"own_bin"``, as in ``pack``.
-        max_cost, cost
-            Maximum cost of a bin, in addition to the capacity: the cost of its rows, less that of
-            the tokens each row shares with the one before it. ``cost`` is a name, :class:`Costs` or
-            a function of lengths, as in ``pack``; a longer row must not cost less.
+        layout
+            The capacity, and the options of packing.
 
         Returns
         -------
@@ -248,49 +202,35 @@ class TreePlan(Table):
         ------
         ValueError
             A row exceeds a bin by itself, unless `oversize` is ``"own_bin"``; there are fewer rows
-            than bins; or options split rows, or are rejected by ``pack``.
+            than bins; or the layout has no capacity, or says itself what rows share.
         TypeError
-            An argument has the wrong type.
+            `layout` is no :class:`fastcollate.Tree`.
 
         Examples
         --------
         >>> prompts, responses = [[1, 2, 3, 4]] * 3, [[5], [6], [7]]
-        >>> fc.planning.prefix_tree(prompts, responses).pack(6).bins
+        >>> fc.planning.prefix_tree(prompts, responses).pack(fc.Tree(6)).bins
         [[1, 2], [0]]
         """
-        packer = checked_tree_packer(
-            capacity,
-            algorithm=algorithm,
-            max_sequences=max_sequences,
-            multiple_of=multiple_of,
-            min_bins=min_bins,
-            bins_multiple_of=bins_multiple_of,
-            oversize=oversize,
-            max_cost=max_cost,
-            cost=cost,
-        )
-        offsets, rows, shared = self._core.pack(packer.spec)
+        if not isinstance(layout, BinnedLayout) or layout.name != "tree":
+            raise TypeError(f"layout is {describe(layout)}; pass fc.Tree(capacity=...)")
+        for name, default in ("plan", None), ("share", "all"), ("same_inputs", None):
+            if getattr(layout, name) != default:
+                raise ValueError(
+                    f"layout has {name}, but this plan says what rows share; leave {name} out"
+                )
+        if (packer := layout.packer) is None:
+            raise ValueError("layout has no capacity, which bins need; pass fc.Tree(capacity=...)")
+        offsets, rows, shared = self._core.pack(packer)
         return TreeBins._trusted(
             offsets=offsets,
-            rows=rows,
-            shared=shared,
-            lengths=self.lengths,
-            capacity=packer.capacity,
-            multiple_of=packer.multiple_of,
+            indices=rows,
+            starts=shared,
+            lengths=self.lengths[rows] - shared,
+            num_sequences=self.num_rows,
+            capacity=layout.capacity,
+            multiple_of=layout.multiple_of,
         )
-
-    @classmethod
-    def from_dict(cls, tables: Mapping[str, Any]) -> TreePlan:
-        """Return the plan that ``to_dict`` wrote.
-
-        Raises
-        ------
-        ValueError
-            `tables` are no tree plan.
-        """
-        check_names(cls, "tree plan", tables)
-        arrays = {name: listed_integers("tree plan", name, value) for name, value in tables.items()}
-        return cls(**arrays)
 
     def __repr__(self) -> str:
         before, rows = counted(self.tokens_before, "token"), counted(self.num_rows, "row")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fastcollate.build import build_batch
 from fastcollate.ingest.columns import Ragged, picked
 from fastcollate.plan.costs import Costs
-from fastcollate.plan.layouts import Packed
+from fastcollate.plan.layouts import Packed, Tree
 from fastcollate.plan.lengths import Integers
 from fastcollate.plan.merging import MergePlan, Policy, merge_turns
 from fastcollate.plan.packing import pack
@@ -321,7 +321,7 @@ class Collector:
         layouts = {"turns": self._positions(prompt_lens, response_lens, capacity, "turns")}
         if is_merged:
             layouts["merged"] = self._positions(*rows, capacity, "merged")
-        bins = pack(row_lens, capacity, oversize="own_bin")
+        bins = pack(row_lens, Packed(capacity, oversize="own_bin"))
         if self._longest[1] is not None:
             self._worst.append(_worst(self._longest[1], f"the longest turn: {longest:,} tokens"))
         merging = None
@@ -384,9 +384,9 @@ class Collector:
         for chunk in self._chunks:
             found = chunk.tree if of == "turns" else chunk.merged_tree
             of_chunk = found.lengths
-            bins = pack(of_chunk, capacity, oversize="own_bin")
+            bins = pack(of_chunk, Packed(capacity, oversize="own_bin"))
             packed = _sum(packed, int(of_chunk.sum()), bins.num_bins * max(bins.loads))
-            trees = found.pack(capacity, oversize="own_bin")
+            trees = found.pack(Tree(capacity, oversize="own_bin"))
             shared = _sum(shared, int(trees.loads.sum()), trees.num_bins * max(trees.loads))
         by_name = (
             Positions(tokens, int((counts * widest(lens)).sum())),

@@ -31,7 +31,7 @@ pub use gather::{Of, Per, Places, Shift, Values, gather_places};
 pub use layout::{BinSource, Form, Layout, LayoutSpec, PackedSpec, TreeSource, TreeSpec};
 pub use packed::{BinLayout, Extent, PaddingAs};
 pub use placement::{Align, Band, Grid, Longest, Placement, Segment, Widths};
-pub use rank_bins::{Deal, RankBins, Rows as PackedRows, deal_bins};
+pub use rank_bins::{Deal, RankBins, Rows as PackedRows, Trees as PackedTrees, deal_bins};
 pub use shard::{Shard, ShardBins};
 pub use step::{Assignment, Cause, Indivisible, MAX_SLOTS, Padding, Slot, Slots, Split};
 pub use tables::{BinTables, StepTables};

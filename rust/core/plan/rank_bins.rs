@@ -5,6 +5,7 @@ use std::collections::BinaryHeap;
 
 use super::pack::{Cost, Growth, Load, PackSpec};
 use super::partition::{First, Item, Parts, balance, karmarkar_karp, swap};
+use super::share::{Tree, TreeRow};
 use crate::error::Result;
 use crate::ticks::Ticks;
 
@@ -35,9 +36,9 @@ pub enum Deal<'a> {
 
 /// The bins of a mini-batch.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RankBins {
+pub struct RankBins<T = Vec<usize>> {
     /// The rows of each bin, rank by rank. An empty bin needs a synthetic row.
-    pub bins: Vec<Vec<usize>>,
+    pub bins: Vec<T>,
     /// Number of bins with rows.
     pub filled: usize,
 }
@@ -51,6 +52,18 @@ pub struct Rows<'a> {
     pub groups: Option<&'a [usize]>,
     /// Costs of rows, if they limit bins or select the bin to split.
     pub limited: Option<&'a [f64]>,
+}
+
+/// The rows of a mini-batch, in bins of which shared tokens are written once.
+pub struct Trees<'a> {
+    /// The rows, and the tokens that they share.
+    pub tree: &'a Tree,
+    /// The row that the first of the costs of rows belongs to.
+    pub first_row: usize,
+    /// The cost that limits bins, or selects the bin to split.
+    pub cost: &'a Cost<'a>,
+    /// The cost of a number of shared tokens, to balance ranks.
+    pub cost_of_shared: &'a dyn Fn(usize) -> f64,
 }
 
 /// Units of packing, as rows.
@@ -127,6 +140,23 @@ impl Rows<'_> {
             *row = rows[*row];
         }
         Ok(bins)
+    }
+}
+
+impl PackSpec {
+    /// The options of a mini-batch: those of each rank, with the same number of bins for all.
+    #[must_use]
+    pub fn for_ranks(&self, ranks: usize) -> Self {
+        let multiple = self.bins_multiple_of;
+        let (mut divisor, mut rest) = (ranks, multiple);
+        while rest > 0 {
+            (divisor, rest) = (rest, divisor % rest);
+        }
+        Self {
+            num_bins: self.num_bins.map(|bins| bins.saturating_mul(ranks)),
+            bins_multiple_of: (ranks / divisor).saturating_mul(multiple),
+            ..self.clone()
+        }
     }
 }
 
@@ -212,19 +242,64 @@ impl Deal<'_> {
         }
         let filled = bins.len();
         bins.resize(wanted.max(filled), Vec::new());
-        Ok(RankBins {
-            bins: self.deal(bins, ranks, ticks)?,
-            filled,
-        })
+        let cost = |rows: &Vec<usize>, costs: &[f64]| sum(rows, costs);
+        let bins = self.deal(bins, Vec::is_empty, cost, ranks, ticks)?;
+        Ok(RankBins { bins, filled })
     }
 
-    /// Give each rank the same number of bins.
-    fn deal(
+    /// Pack the rows of a mini-batch into bins that hold shared tokens once, as many as in
+    /// [`Deal::pack`], and give each rank the same number.
+    ///
+    /// # Errors
+    /// As [`Tree::pack`].
+    pub fn pack_trees(
         self,
-        mut bins: Vec<Vec<usize>>,
+        trees: &Trees,
+        spec: &PackSpec,
         ranks: usize,
         ticks: &mut Ticks,
-    ) -> Result<Vec<Vec<usize>>> {
+    ) -> Result<RankBins<Tree>> {
+        let freely = PackSpec {
+            min_bins: 0,
+            bins_multiple_of: 1,
+            ..spec.clone()
+        };
+        let mut bins = trees.tree.pack(&freely, trees.cost, ticks)?;
+        let wanted = { bins.len().max(spec.min_bins) }.next_multiple_of(spec.bins_multiple_of);
+        if wanted > bins.len() {
+            let grown = PackSpec {
+                min_bins: wanted.min(trees.tree.rows().len()),
+                ..freely
+            };
+            bins = trees.tree.pack(&grown, trees.cost, ticks)?;
+        }
+        let filled = bins.len();
+        bins.resize(wanted.max(filled), Tree::default());
+        let cost = |bin: &Tree, costs: &[f64]| {
+            let added = |row: &TreeRow| {
+                let shared = match row.shared {
+                    0 => 0.0,
+                    shared => (trees.cost_of_shared)(shared),
+                };
+                (costs[row.row - trees.first_row] - shared).max(0.0)
+            };
+            let added: Vec<_> = bin.rows().iter().map(added).collect();
+            added[0] + pairwise_sum(&added[1..])
+        };
+        let is_empty = |bin: &Tree| bin.rows().is_empty();
+        let bins = self.deal(bins, is_empty, cost, ranks, ticks)?;
+        Ok(RankBins { bins, filled })
+    }
+
+    /// Give each rank the same number of bins; `cost` is that of one with rows.
+    fn deal<T: Default>(
+        self,
+        mut bins: Vec<T>,
+        is_empty: impl Fn(&T) -> bool,
+        cost: impl Fn(&T, &[f64]) -> f64,
+        ranks: usize,
+        ticks: &mut Ticks,
+    ) -> Result<Vec<T>> {
         let count = bins.len();
         let order: Vec<_> = match self {
             Self::Contiguous => return Ok(bins),
@@ -232,9 +307,9 @@ impl Deal<'_> {
                 .flat_map(|rank| (rank..count).step_by(ranks))
                 .collect(),
             Self::Balanced { costs, synthetic } => {
-                let cost = |rows: &Vec<usize>| match rows.is_empty() {
+                let cost = |bin: &T| match is_empty(bin) {
                     true => synthetic,
-                    false => rows.iter().map(|&row| costs[row]).sum(),
+                    false => cost(bin, costs),
                 };
                 let costs: Vec<_> = bins.iter().map(cost).collect();
                 deal_bins(&costs, ranks, ticks)?
@@ -302,6 +377,30 @@ fn rounds(ranks: usize, items: usize) -> usize {
 
 fn sum(items: &[usize], costs: &[f64]) -> f64 {
     items.iter().map(|&item| costs[item]).sum()
+}
+
+/// The sum in the order in which NumPy adds: the same to the last bit.
+fn pairwise_sum(values: &[f64]) -> f64 {
+    if values.len() > 128 {
+        let half = values.len() / 2;
+        let (left, right) = values.split_at(half - half % 8);
+        return pairwise_sum(left) + pairwise_sum(right);
+    }
+    let (eights, rest) = values.as_chunks::<8>();
+    let eights = match eights {
+        [] => 0.0,
+        [first, others @ ..] => {
+            let mut sums = *first;
+            for values in others {
+                for (sum, value) in sums.iter_mut().zip(values) {
+                    *sum += value;
+                }
+            }
+            let [a, b, c, d, e, f, g, h] = sums;
+            ((a + b) + (c + d)) + ((e + f) + (g + h))
+        }
+    };
+    rest.iter().fold(eights, |sum, value| sum + value)
 }
 
 /// Items by cost, costliest first; ties in order.

@@ -1,5 +1,9 @@
 //! Tables of plans from outside, and the first defect in them.
 
+use super::share::{Tree, TreeRow};
+use super::{Bins, Span};
+use crate::error::Error;
+
 /// Exceeds the tokens of any row; sums over all rows fit in 64 bits.
 const MAX_TOKENS: i64 = 1 << 31;
 
@@ -19,6 +23,66 @@ pub struct BinTables<'a> {
 }
 
 impl BinTables<'_> {
+    /// The bins.
+    ///
+    /// # Errors
+    /// The reason if any token of a sequence does not lie in exactly one piece.
+    pub fn bins(&self) -> Result<Bins, String> {
+        if let Some(defect) = self.defect() {
+            return Err(defect);
+        }
+        let spans = (0..self.indices.len()).map(|piece| Span {
+            index: index(self.indices[piece]),
+            from: index(self.starts[piece]),
+            len: index(self.lens[piece]),
+        });
+        Ok(Bins {
+            offsets: self.offsets.iter().map(|&offset| index(offset)).collect(),
+            spans: spans.collect(),
+        })
+    }
+
+    /// The trees of bins whose rows share the tokens before their pieces with the rows before them.
+    ///
+    /// # Errors
+    /// The reason if a row is not in exactly one bin, or shares more tokens than the row before it
+    /// has.
+    pub fn trees(&self) -> Result<Vec<Tree>, String> {
+        let (sequences, pieces) = (self.sequences, self.indices.len());
+        if pieces > sequences {
+            return Err(format!("there are {pieces} pieces of {sequences} rows"));
+        }
+        let zeros = vec![0; self.starts.len()];
+        let unshared = BinTables {
+            starts: &zeros,
+            ..*self
+        };
+        if let Some(defect) = unshared.defect() {
+            return Err(defect);
+        }
+        if let Some(piece) = self
+            .starts
+            .iter()
+            .position(|start| !(0..=MAX_TOKENS).contains(start))
+        {
+            let start = self.starts[piece];
+            return Err(format!(
+                "starts[{piece}] is {start}, but must be from 0 to {MAX_TOKENS}"
+            ));
+        }
+        let row = |piece: usize| TreeRow {
+            row: index(self.indices[piece]),
+            len: index(self.starts[piece] + self.lens[piece]),
+            shared: index(self.starts[piece]),
+        };
+        let rows: Vec<_> = (0..pieces).map(row).collect();
+        let offsets: Vec<_> = self.offsets.iter().map(|&offset| index(offset)).collect();
+        Tree::of_bins(&offsets, &rows).map_err(|error| match error {
+            Error::InvalidPlan(reason) => reason,
+            other => other.to_string(),
+        })
+    }
+
     /// The reason if any token of a sequence does not lie in exactly one piece.
     pub fn defect(&self) -> Option<String> {
         let (sequences, pieces) = (self.sequences, self.indices.len());
@@ -236,4 +300,9 @@ fn offsets_defect(name: &str, offsets: &[i64], end: usize, noun: &str) -> Option
 fn goes_to(offsets: &[i64], end: usize) -> bool {
     let end = i64::try_from(end).ok();
     offsets.first() == Some(&0) && offsets.last().copied() == end
+}
+
+/// An index, known not to be negative.
+fn index(value: i64) -> usize {
+    usize::try_from(value).unwrap_or(0)
 }

@@ -1,7 +1,8 @@
 //! Bins of ranks: all rows are there, every rank has as many bins, and what was started can be stopped.
 
-use fastcollate::plan::pack::{Algorithm, Growth, Oversize, PackSpec, Packer};
-use fastcollate::plan::{Deal, PackedRows, RankBins};
+use fastcollate::plan::pack::{Algorithm, Cost, Growth, Oversize, PackSpec, Packer};
+use fastcollate::plan::share::{Tree, TreeRow};
+use fastcollate::plan::{Deal, PackedRows, PackedTrees, RankBins};
 use fastcollate::{Error, Ticks};
 use proptest::prelude::*;
 
@@ -121,4 +122,58 @@ fn work_can_be_stopped() {
         let found = deal.pack(rows, &spec(64, 8), 8, &mut Ticks::new(&mut hook));
         assert_eq!(found, Err(stopped()));
     }
+}
+
+#[test]
+fn trees_of_ranks() {
+    let row = |(row, shared): (usize, usize)| TreeRow {
+        row: row + 3,
+        len: 10,
+        shared,
+    };
+    let rows = [0, 4, 8, 0, 6, 0].into_iter().enumerate().map(row);
+    let tree = Tree::new(rows.collect()).unwrap();
+    let costs = [7.0, 5.0, 5.0, 9.0, 9.0, 1.0];
+    let pack = |deal: Deal, ranks: usize, min_bins| {
+        let trees = PackedTrees {
+            tree: &tree,
+            first_row: 3,
+            cost: &Cost::Tokens,
+            cost_of_shared: &|shared| shared as f64 / 2.0,
+        };
+        let spec = PackSpec {
+            min_bins,
+            ..spec(18, 1)
+        }
+        .for_ranks(ranks);
+        let mut hook = || Ok(());
+        let found = deal.pack_trees(&trees, &spec, ranks, &mut Ticks::new(&mut hook));
+        let found = found.unwrap();
+        let rows = |bin: &Tree| bin.rows().iter().map(|row| row.row).collect::<Vec<_>>();
+        (
+            found.bins.iter().map(rows).collect::<Vec<_>>(),
+            found.filled,
+        )
+    };
+    let [a, b, c] = [vec![3, 4, 5], vec![6, 7], vec![8]];
+    let bins = |all: [&Vec<usize>; 4]| all.map(Clone::clone).to_vec();
+    let none = vec![];
+    assert_eq!(
+        pack(Deal::Contiguous, 1, 0),
+        (vec![a.clone(), b.clone(), c.clone()], 3)
+    );
+    // Four bins for two ranks: the cut that duplicates fewest tokens is in the first tree.
+    let (found, filled) = pack(Deal::Strided, 2, 0);
+    assert_eq!((found.len(), filled), (4, 4));
+    assert_eq!(found, bins([&vec![3], &b, &vec![4, 5], &c]));
+    let deal = Deal::Balanced {
+        costs: &costs,
+        synthetic: 2.0,
+    };
+    let (found, filled) = pack(deal, 8, 0);
+    assert_eq!((found.len(), filled), (8, 6));
+    assert_eq!(found.iter().filter(|bin| **bin == none).count(), 2);
+    // They cost 15, 1, 7 and, as shared tokens cost 4, 6.
+    let (found, _) = pack(deal, 2, 0);
+    assert_eq!(found, bins([&b, &c, &vec![3], &vec![4, 5]]));
 }

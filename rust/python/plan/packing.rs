@@ -6,8 +6,12 @@ use fastcollate::Error as Core;
 use fastcollate::plan::pack::{
     Algorithm, Cost, Growth, ItemBins, Oversize, PackSpec as CoreSpec, Packer, spread,
 };
-use fastcollate::plan::{AttentionSpan, BinTables, Costs as CoreCosts, Deal, PackedRows};
+use fastcollate::plan::share::Tree;
+use fastcollate::plan::{
+    AttentionSpan, BinTables, Bins as CoreBins, Costs as CoreCosts, Deal, PackedRows,
+};
 use numpy::{PyArray1, PyReadonlyArray1};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::error::{Error, Result};
@@ -16,7 +20,7 @@ use crate::names::Names;
 use crate::plan::tables::{Column, column_of, to_i64, values};
 
 /// Offsets of bins, and the concatenated items of all bins.
-type Bins<'py> = (Column<'py>, Column<'py>);
+type Table<'py> = (Column<'py>, Column<'py>);
 
 /// Packing algorithms.
 pub const ALGORITHMS: Names<Algorithm> = Names::new(
@@ -52,6 +56,9 @@ pub const GROWTHS: Names<Growth> = Names::new(
     &[(Growth::Moving, "moving"), (Growth::Splitting, "splitting")],
 );
 
+/// The limit of what is not limited.
+const NO_LIMIT: usize = i64::MAX as usize;
+
 /// Costs by name.
 pub const COSTS: Names<NamedCost> = Names::new(
     "cost",
@@ -60,6 +67,7 @@ pub const COSTS: Names<NamedCost> = Names::new(
 
 /// Packing options, checked.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
+#[derive(Clone)]
 pub struct PackSpec {
     pub core: CoreSpec,
     pub cost: PyCost,
@@ -130,42 +138,58 @@ pub enum PyCost {
 
 #[pymethods]
 impl PackSpec {
+    /// By default, oversized sequences are split by `concat`, get a bin of their own if balanced,
+    /// and are an error otherwise.
     #[new]
     #[allow(clippy::too_many_arguments, reason = "called in one place")]
     fn new(
-        algorithm: &str,
-        oversize: &str,
-        capacity: usize,
-        max_sequences: usize,
+        algorithm: &Bound<PyAny>,
+        oversize: Option<&Bound<PyAny>>,
+        capacity: Option<usize>,
+        max_sequences: Option<usize>,
         multiple_of: usize,
         max_cost: f64,
-        cost: Bound<PyAny>,
+        cost: &Bound<PyAny>,
         min_bins: usize,
         bins_multiple_of: usize,
-        grow_by: &str,
+        grow_by: &Bound<PyAny>,
         num_bins: Option<usize>,
     ) -> Result<Self> {
-        let cost = match (cost.extract::<&str>(), cost.cast::<CostSpec>()) {
-            (Ok(name), _) => PyCost::Named(COSTS.value(name)?),
-            (_, Ok(costs)) => PyCost::Linear(costs.get().0),
-            _ => PyCost::Function(Arc::new(cost.unbind())),
+        let algorithm = ALGORITHMS.read(algorithm)?;
+        let oversize = match (oversize, algorithm) {
+            (Some(oversize), _) => OVERSIZES.read(oversize)?,
+            (None, Algorithm::Concat) => Oversize::Split,
+            (None, Algorithm::Place(Packer::Balanced)) => Oversize::OwnBin,
+            (None, Algorithm::Place(_)) => Oversize::Error,
+        };
+        let growth = GROWTHS.read(grow_by)?;
+        let cost = match cost.cast::<CostSpec>() {
+            Ok(costs) => PyCost::Linear(costs.get().0),
+            Err(_) if cost.is_callable() => PyCost::Function(Arc::new(cost.clone().unbind())),
+            Err(_) => PyCost::Named(COSTS.read(cost)?),
         };
         Ok(Self {
             core: CoreSpec {
-                algorithm: ALGORITHMS.value(algorithm)?,
-                oversize: OVERSIZES.value(oversize)?,
-                capacity,
-                max_sequences,
+                algorithm,
+                oversize,
+                capacity: capacity.unwrap_or(NO_LIMIT),
+                max_sequences: max_sequences.unwrap_or(NO_LIMIT),
                 multiple_of,
                 max_cost,
                 bin_cost: cost.per_bin(),
                 num_bins,
                 min_bins,
                 bins_multiple_of,
-                growth: GROWTHS.value(grow_by)?,
+                growth,
             },
             cost,
         })
+    }
+
+    /// Treatment of a sequence that exceeds a bin.
+    #[getter]
+    fn oversize(&self) -> &'static str {
+        OVERSIZES.name(self.core.oversize)
     }
 
     /// Pack sequences of these lengths, or numbered groups of them.
@@ -206,57 +230,40 @@ impl PackSpec {
         ])
     }
 
-    /// Pack the rows of a mini-batch for ranks with equal numbers of bins. A rank gets contiguous
-    /// bins, strided bins, or, with `costs`, bins of balanced cost.
+    /// Pack the rows of a mini-batch for ranks with equal numbers of bins.
     ///
     /// # Returns
     /// The rows, int64, with -1 as the one row of an empty bin; the number of rows per bin, int64
     /// (bins,); the number of filled bins.
-    #[allow(clippy::too_many_arguments, reason = "called in one place")]
     fn pack_for_ranks<'py>(
         &self,
         py: Python<'py>,
         lengths: PyReadonlyArray1<i64>,
         groups: Option<PyReadonlyArray1<i64>>,
         limited: Option<PyReadonlyArray1<f64>>,
-        costs: Option<PyReadonlyArray1<f64>>,
-        synthetic_cost: f64,
-        is_strided: bool,
-        ranks: usize,
+        ranks: RankOptions,
     ) -> Result<(Column<'py>, Column<'py>, usize)> {
         let lens = column(&lengths)?;
         let groups = groups.as_ref().map(column).transpose()?;
-        let floats =
-            |costs: Option<PyReadonlyArray1<f64>>| costs.map(|costs| costs.as_array().to_vec());
-        let (limited, costs) = (floats(limited), floats(costs));
+        let limited = limited.map(|costs| costs.as_array().to_vec());
+        let ranks = ranks.read();
         let counts = [
             groups.as_ref().map(Vec::len),
             limited.as_ref().map(Vec::len),
-            costs.as_ref().map(Vec::len),
+            ranks.costs.as_ref().map(Vec::len),
         ];
-        if ranks == 0
-            || counts
-                .into_iter()
-                .flatten()
-                .any(|count| count != lens.len())
-        {
+        let mut counts = counts.into_iter().flatten();
+        if ranks.count == 0 || counts.any(|count| count != lens.len()) {
             return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
         }
         let found = stoppable(py, |ticks| {
-            let deal = match &costs {
-                Some(costs) => Deal::Balanced {
-                    costs,
-                    synthetic: synthetic_cost,
-                },
-                None if is_strided => Deal::Strided,
-                None => Deal::Contiguous,
-            };
             let rows = PackedRows {
                 lens: &lens,
                 groups: groups.as_deref(),
                 limited: limited.as_deref(),
             };
-            deal.pack(rows, &self.core, ranks, ticks)
+            let spec = self.core.for_ranks(ranks.count);
+            ranks.deal().pack(rows, &spec, ranks.count, ticks)
         })?;
         let counts = found.bins.iter().map(|rows| rows.len().max(1));
         let rows = found.bins.iter().flat_map(|rows| {
@@ -269,6 +276,43 @@ impl PackSpec {
             column_of(py, counts),
             found.filled,
         ))
+    }
+}
+
+/// The assignment of a mini-batch's bins to ranks: their number; true if bins are strided; and, to
+/// balance costs, those of rows and of a synthetic row.
+#[derive(FromPyObject)]
+pub struct RankOptions<'py>(usize, bool, Option<PyReadonlyArray1<'py, f64>>, f64);
+
+/// The same, owned.
+pub struct Ranks {
+    pub count: usize,
+    is_strided: bool,
+    pub costs: Option<Vec<f64>>,
+    synthetic: f64,
+}
+
+impl RankOptions<'_> {
+    pub fn read(&self) -> Ranks {
+        Ranks {
+            count: self.0,
+            is_strided: self.1,
+            costs: self.2.as_ref().map(|costs| costs.as_array().to_vec()),
+            synthetic: self.3,
+        }
+    }
+}
+
+impl Ranks {
+    pub fn deal(&self) -> Deal<'_> {
+        match &self.costs {
+            Some(costs) => Deal::Balanced {
+                costs,
+                synthetic: self.synthetic,
+            },
+            None if self.is_strided => Deal::Strided,
+            None => Deal::Contiguous,
+        }
     }
 }
 
@@ -341,7 +385,7 @@ pub fn spread_bins<'py>(
     offsets: PyReadonlyArray1<i64>,
     items: PyReadonlyArray1<i64>,
     bins: usize,
-) -> Result<Bins<'py>> {
+) -> Result<Table<'py>> {
     let offsets = column(&offsets)?;
     let items = column(&items)?;
     let parts = offsets.first() == Some(&0) && offsets.last() == Some(&items.len());
@@ -355,26 +399,55 @@ pub fn spread_bins<'py>(
     ))
 }
 
-/// Describe the defect in the tables of bins of the given number of sequences, if any.
-#[pyfunction]
-pub fn bins_defect(
-    offsets: PyReadonlyArray1<i64>,
-    indices: PyReadonlyArray1<i64>,
-    starts: PyReadonlyArray1<i64>,
-    lengths: PyReadonlyArray1<i64>,
-    sequences: usize,
-) -> Option<String> {
-    let tables = BinTables {
-        offsets: &values(&offsets),
-        indices: &values(&indices),
-        starts: &values(&starts),
-        lens: &values(&lengths),
-        sequences,
-    };
-    tables.defect()
+/// Bins of sequences, or of rows that share tokens: their pieces, checked.
+#[pyclass(frozen, module = "fastcollate._fastcollate")]
+pub struct Bins {
+    pub pieces: Pieces,
+    pub multiple_of: usize,
 }
 
-fn columns(py: Python<'_>, packed: ItemBins) -> Bins<'_> {
+/// The pieces of each bin.
+pub enum Pieces {
+    Spans(CoreBins),
+    Trees(Vec<Tree>),
+}
+
+#[pymethods]
+impl Bins {
+    /// Bins from their offsets in pieces, and the sequence, start and length of each piece. A row
+    /// that shares tokens has one piece, which starts where they end.
+    ///
+    /// # Errors
+    /// `ValueError` with the first defect of the tables.
+    #[new]
+    fn new(
+        offsets: PyReadonlyArray1<i64>,
+        indices: PyReadonlyArray1<i64>,
+        starts: PyReadonlyArray1<i64>,
+        lengths: PyReadonlyArray1<i64>,
+        sequences: usize,
+        multiple_of: usize,
+        shares: bool,
+    ) -> PyResult<Self> {
+        let tables = BinTables {
+            offsets: &values(&offsets),
+            indices: &values(&indices),
+            starts: &values(&starts),
+            lens: &values(&lengths),
+            sequences,
+        };
+        let pieces = match shares {
+            true => tables.trees().map(Pieces::Trees),
+            false => tables.bins().map(Pieces::Spans),
+        };
+        Ok(Self {
+            pieces: pieces.map_err(PyValueError::new_err)?,
+            multiple_of,
+        })
+    }
+}
+
+fn columns(py: Python<'_>, packed: ItemBins) -> Table<'_> {
     (column_of(py, packed.offsets), column_of(py, packed.items))
 }
 

@@ -20,7 +20,7 @@ const ALGORITHMS: Names<Algorithm> = Names::new(
     ],
 );
 
-pub const ORDERS: Names<Order> = Names::new(
+const ORDERS: Names<Order> = Names::new(
     "order",
     &[
         (Order::SmallEnds, "small_ends"),
@@ -71,8 +71,8 @@ pub fn partition<'py>(
     algorithm: &str,
     equal_size: bool,
 ) -> Result<Table<'py>> {
-    let weights = weights.read()?;
     let algorithm = ALGORITHMS.value(algorithm)?;
+    let weights = weights.read()?;
     let found = stoppable(py, |ticks| {
         weights.partition(parts, algorithm, equal_size, ticks)
     });
@@ -83,7 +83,7 @@ pub fn partition<'py>(
 /// number found is used, from `first` on in steps of `step`; None if there are fewer items. With
 /// `all`, no number is skipped.
 ///
-/// Without an order, they are in the order of the Karmarkar-Karp method, for one rank.
+/// `ranks` is their number, and the order of micro-batches on each. Without, they are in the order of the Karmarkar-Karp method, for one rank.
 #[pyfunction]
 #[allow(clippy::too_many_arguments, reason = "called in two places")]
 pub fn split_micro_batches<'py>(
@@ -94,19 +94,17 @@ pub fn split_micro_batches<'py>(
     first: usize,
     step: usize,
     all: bool,
-    ranks: usize,
-    order: Option<&str>,
+    ranks: Option<(usize, Bound<PyAny>)>,
 ) -> Result<Option<Table<'py>>> {
     let lens = usizes("lengths", &lengths)?;
     let costs = costs.read()?;
     if costs.count() != lens.len() {
         return Err(Core::InvalidPlan("there is not one cost for each length".to_owned()).into());
     }
-    let order = order.map(|order| ORDERS.value(order)).transpose()?;
-    let (counts, ranks) = (
-        Counts { first, step, all },
-        order.map(|order| (ranks, order)),
-    );
+    let ordered =
+        |(ranks, order): (usize, Bound<PyAny>)| Ok::<_, PyErr>((ranks, ORDERS.read(&order)?));
+    let ranks = ranks.map(ordered).transpose()?;
+    let counts = Counts { first, step, all };
     let found = stoppable(py, |ticks| {
         costs.micro_batches(&lens, capacity, counts, ranks, ticks)
     });

@@ -2,11 +2,12 @@
 
 use fastcollate::plan::merge::Streams;
 use fastcollate::plan::share::{self, Node, Share, ShareIds, Tree, TreeRow};
-use fastcollate::plan::{Assembly, Turns};
+use fastcollate::plan::{Assembly, PackedTrees, Turns};
 use fastcollate::polling::Polled;
 use fastcollate::{Error as Core, TokenStreams};
 use numpy::ndarray::Array2;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArray1};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::error::{Error, Result};
@@ -14,7 +15,7 @@ use crate::ingest::{Rows, TokenInput, slices_of};
 use crate::interrupt::{poll, stoppable};
 use crate::names::Names;
 use crate::plan::merging::{DETACH_FROM, Merge};
-use crate::plan::packing::PackSpec;
+use crate::plan::packing::{PackSpec, RankOptions};
 use crate::plan::tables::{Column, column_of, rows_of, to_i64, usizes};
 
 /// Rules for sharing tokens between rows.
@@ -42,10 +43,11 @@ pub fn share_prefixes<'py>(
     py: Python<'py>,
     tokens: TokenInput<'py>,
     merge: Option<&Merge>,
-    share: &str,
+    share: &Bound<PyAny>,
     uids: Option<PyReadonlyArray1<'py, i64>>,
     same_inputs: Option<PyReadonlyArray1<'py, i64>>,
 ) -> Result<[Column<'py>; 4]> {
+    let share = SHARES.read(share)?;
     let tokens = tokens.read()?;
     let turns = tokens.turns()?;
     let own;
@@ -59,7 +61,6 @@ pub fn share_prefixes<'py>(
             &own
         }
     };
-    let share = SHARES.value(share)?;
     let uids = uids.map(|ids| usizes("uids", &ids)).transpose()?;
     let same_inputs = { same_inputs.map(|ids| usizes("same_inputs", &ids)) }.transpose()?;
     let ids = ShareIds {
@@ -99,7 +100,7 @@ impl PrefixTree {
 ///
 /// # Errors
 /// Tables that do not fit together.
-pub fn tree_rows(
+fn tree_rows(
     order: &PyReadonlyArray1<i64>,
     shared: &PyReadonlyArray1<i64>,
     lengths: &PyReadonlyArray1<i64>,
@@ -152,14 +153,21 @@ pub fn compared<T: Send>(
 
 #[pymethods]
 impl PrefixTree {
-    /// The tree of sorted rows, with their shared lengths; prompt and response lengths are by row.
+    /// The tree of sorted rows, with their shared lengths; lengths are by row.
+    ///
+    /// # Errors
+    /// `ValueError` with the first defect of the tables.
     #[new]
     fn new(
         order: PyReadonlyArray1<i64>,
         shared: PyReadonlyArray1<i64>,
         lengths: PyReadonlyArray1<i64>,
     ) -> Result<Self> {
-        Ok(Self(Tree::new(tree_rows(&order, &shared, &lengths)?)?))
+        let tree = tree_rows(&order, &shared, &lengths).and_then(|rows| Ok(Tree::new(rows)?));
+        Ok(Self(tree.map_err(|error| match error {
+            Error::Core(Core::InvalidPlan(reason)) => PyValueError::new_err(reason).into(),
+            other => other,
+        })?))
     }
 
     /// Number of tokens, with shared tokens counted once.
@@ -220,6 +228,65 @@ impl PrefixTree {
         Ok(columns(py, &rows.collect::<Vec<_>>()))
     }
 
+    /// Pack the rows of a mini-batch for ranks with equal numbers of bins. `shared` has the numbers
+    /// of tokens that rows may share, ascending and without 0, and `shared_costs` their costs.
+    ///
+    /// # Returns
+    /// The rows, int64, with -1 as the one row of an empty bin; the number of rows per bin, int64
+    /// (bins,); the number of filled bins; the length that each row shares with the previous one.
+    fn pack_for_ranks<'py>(
+        &self,
+        py: Python<'py>,
+        spec: &PackSpec,
+        shared: PyReadonlyArray1<i64>,
+        shared_costs: PyReadonlyArray1<f64>,
+        ranks: RankOptions,
+    ) -> Result<(Column<'py>, Column<'py>, usize, Column<'py>)> {
+        let shared = usizes("shared", &shared)?;
+        let costs = shared_costs.as_array().to_vec();
+        let ranks = ranks.read();
+        let numbers = self.0.rows().iter().map(|row| row.row);
+        let first_row = numbers.clone().min().unwrap_or(0);
+        let count = numbers.map(|row| row + 1 - first_row).max();
+        let has_costs = ranks
+            .costs
+            .as_ref()
+            .is_none_or(|costs| Some(costs.len()) >= count);
+        if ranks.count == 0 || shared.len() != costs.len() || !has_costs {
+            return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
+        }
+        let cost_of_shared = |len: usize| match shared.binary_search(&len) {
+            Ok(place) => costs[place],
+            Err(_) => 0.0,
+        };
+        let found = stoppable(py, |ticks| {
+            let own = spec.core.for_ranks(ranks.count);
+            spec.cost.with(|cost| {
+                let trees = PackedTrees {
+                    tree: &self.0,
+                    first_row,
+                    cost: &cost,
+                    cost_of_shared: &cost_of_shared,
+                };
+                ranks.deal().pack_trees(&trees, &own, ranks.count, ticks)
+            })
+        })?;
+        let counts = found.bins.iter().map(|tree| tree.rows().len().max(1));
+        let rows = found.bins.iter().flat_map(|tree| {
+            let synthetic = tree.rows().is_empty().then_some((-1, 0));
+            let rows = tree.rows().iter();
+            rows.map(|row| (to_i64(row.row), to_i64(row.shared)))
+                .chain(synthetic)
+        });
+        let (rows, shared): (Vec<_>, Vec<_>) = rows.unzip();
+        Ok((
+            PyArray1::from_vec(py, rows),
+            column_of(py, counts),
+            found.filled,
+            PyArray1::from_vec(py, shared),
+        ))
+    }
+
     /// The trees of mini-batches with these row offsets; the last offset is the number of rows.
     fn parted(&self, py: Python<'_>, offsets: PyReadonlyArray1<i64>) -> Result<Vec<Self>> {
         let offsets = usizes("offsets", &offsets)?;
@@ -253,20 +320,6 @@ impl PrefixTree {
         }
         let (order, shared) = columns(py, &rows);
         Ok([column_of(py, offsets), order, shared])
-    }
-}
-
-/// Describe the defect in the tables of a tree, or of bins with a tree each, if any.
-#[pyfunction]
-pub fn tree_defect(
-    order: PyReadonlyArray1<i64>,
-    shared: PyReadonlyArray1<i64>,
-    lengths: PyReadonlyArray1<i64>,
-) -> Result<Option<String>> {
-    match PrefixTree::new(order, shared, lengths) {
-        Ok(_) => Ok(None),
-        Err(Error::Core(Core::InvalidPlan(reason))) => Ok(Some(reason)),
-        Err(error) => Err(error),
     }
 }
 

@@ -310,13 +310,8 @@ class PackedDataCollator:
                     "max_tokens_per_microbatch, or shorter examples"
                 )
         try:
-            plan = pack(
-                places,
-                capacity,
-                algorithm="ffd",
-                min_bins=self.dp_size,
-                bins_multiple_of=self.dp_size,
-            )
+            layout = Packed(capacity, min_bins=self.dp_size, bins_multiple_of=self.dp_size)
+            plan = pack(places, layout)
         except ValueError as error:
             raise ValueError(f"with dp_size={self.dp_size}, {error}") from error
         order = np.arange(plan.num_bins).reshape(-1, self.dp_size).T.reshape(-1)

@@ -10,6 +10,7 @@ import numpy as np
 
 from fastcollate.arguments import checked_count, counted
 from fastcollate.arrays import describe, offsets_of
+from fastcollate.plan.layouts import Packed
 from fastcollate.plan.packing import pack
 
 if TYPE_CHECKING:
@@ -211,7 +212,8 @@ def _best_fit(lengths: Integers, seq_length: int) -> _Parts:
     counts = -(-lengths // seq_length)
     rows = np.repeat(np.arange(len(lengths)), counts)
     starts = (np.arange(len(rows)) - offsets_of(counts)[rows]) * seq_length
-    plan = pack(np.minimum(lengths[rows] - starts, seq_length), seq_length, algorithm="bfd")
+    lens = np.minimum(lengths[rows] - starts, seq_length)
+    plan = pack(lens, Packed(seq_length, algorithm="bfd"))
     order = plan.indices
     return _Parts(rows[order], starts[order], plan.lengths, offsets_of(plan.loads), plan.offsets)
 

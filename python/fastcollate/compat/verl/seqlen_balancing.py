@@ -301,7 +301,7 @@ def rearrange_micro_batches(
             f"{group_size} rows that stay together have {longest} tokens, which exceeds "
             f"max_token_len={limit}; pass a larger max_token_len, or a smaller force_group_size"
         )
-    order = "small_ends" if use_dynamic_bsz_balance else None
+    order = (1, "small_ends") if use_dynamic_bsz_balance else None
     while True:
         if count > fewest:
             found_needed = f"{count} micro-batches" if count < NEVER else "more micro-batches"
@@ -309,7 +309,7 @@ def rearrange_micro_batches(
                 f"max_token_len={limit} needs {found_needed}, but a rank can fill only {fewest}, "
                 f"with {group_size} of its rows in each; pass a larger max_token_len, or more rows"
             )
-        found = _fastcollate.split_micro_batches(costs, lengths, limit, count, step, True, 1, order)
+        found = _fastcollate.split_micro_batches(costs, lengths, limit, count, step, True, order)
         own = NEVER if found is None else len(found[0]) - 1
         count, least = ranks.most(own, -own)
         if found is not None and count == -least:

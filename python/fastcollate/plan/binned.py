@@ -1,0 +1,156 @@
+"""The base of layouts with bins: the options of packing, checked once."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from numbers import Real
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastcollate._fastcollate import PackSpec
+from fastcollate.arguments import checked_count
+from fastcollate.arrays import describe
+from fastcollate.plan.bin_plan import BinPlan
+from fastcollate.plan.costs import CostArgument, Costs, costs_of
+from fastcollate.plan.layout import Layout
+from fastcollate.plan.lengths import Integers
+
+Algorithm: TypeAlias = Literal[
+    "ffd", "stable_ffd", "ff", "bfd", "mffd", "next_fit", "concat", "balanced"
+]
+Oversize: TypeAlias = Literal["error", "own_bin", "split"]
+Growth: TypeAlias = Literal["moving", "splitting"]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class BinnedLayout(Layout):
+    """Base of layouts whose output rows are bins of rows.
+
+    Its options are those of packing, so such a layout is also what packs by hand.
+    """
+
+    packs_by: ClassVar[str]
+    """The function that packs with this layout."""
+
+    capacity: int | None = None
+    _: KW_ONLY
+    plan: Any = None
+    algorithm: Algorithm = "ffd"
+    max_sequences: int | None = None
+    min_bins: int = 0
+    bins_multiple_of: int = 1
+    oversize: Oversize | None = None
+    max_cost: float | None = None
+    cost: Literal["flops", "tokens"] | CostArgument = "flops"
+    multiple_of: int = 1
+    pad_to: int | None = None
+
+    @property
+    def packer(self) -> PackSpec | None:
+        """The compiled options of packing; None if rows are not packed by length."""
+        return self.spec.packer
+
+    def packing_costs(self, lengths: Integers) -> NDArray[np.float64] | None:
+        """Return the costs of sequences of the given lengths; None if packing uses none."""
+        if self.max_cost is None and getattr(self, "grow_by", "moving") == "moving":
+            return None
+        return costs_of("cost", self.cost, lengths, "sequence")
+
+    def _compiled(self, num_bins: int | None = None, grow_by: Any = "moving") -> PackSpec:
+        """Check the options of packing, keep numbers as such, and compile them."""
+        self._check_cost()
+        cost: Any = self.cost
+        if isinstance(cost, Costs):
+            cost = cost.spec
+        elif callable(cost):
+            cost = partial(costs_of, "cost", cost, noun="sequence")
+        if num_bins is None:
+            self._set_count("capacity", "a number of tokens")
+        if self.max_sequences is not None:
+            self._set_count("max_sequences", "a number of sequences")
+        checked_count("multiple_of", self.multiple_of, "a number of tokens", bits=32)
+        self._set_count("min_bins", "a number of bins", least=0)
+        self._set_count("bins_multiple_of", "a number of bins")
+        spec = PackSpec(
+            self.algorithm,
+            self.oversize,
+            self.capacity,
+            self.max_sequences,
+            self.multiple_of,
+            self._checked_max_cost(is_counted=grow_by == "splitting"),
+            cost,
+            self.min_bins,
+            self.bins_multiple_of,
+            grow_by,
+            num_bins,
+        )
+        if self.algorithm == "concat":
+            if spec.oversize != "split":
+                raise ValueError(
+                    f"oversize is {spec.oversize!r}, but algorithm='concat' splits sequences; "
+                    "leave oversize out, or pass algorithm='next_fit'"
+                )
+            if self.max_cost is not None:
+                self.check_whole("max_cost")
+        return spec
+
+    def check_whole(self, name: str) -> None:
+        """Reject an option that is incompatible with cutting sequences at any token."""
+        if self.algorithm == "concat":
+            raise ValueError(
+                f"{name} is given, but algorithm='concat' cuts sequences at any token; leave "
+                f"{name} out, or pass another algorithm"
+            )
+
+    def _set_count(self, name: str, advice: str, **limits: int) -> None:
+        self._set(name, checked_count(name, getattr(self, name), advice, **limits))
+
+    def _check_cost(self) -> None:
+        """Check the type of the cost."""
+        if not isinstance(self.cost, (str, Costs)) and not callable(self.cost):
+            raise TypeError(
+                f"cost is {describe(self.cost)}; pass 'tokens', 'flops', fc.planning.Costs(...), a "
+                "function of lengths or, for one cost per row, "
+                "plan=fastcollate.planning.pack(lengths, fc.Packed(...), costs=...)"
+            )
+
+    def _checked_max_cost(self, *, is_counted: bool) -> float:
+        """Return the limit of costs, infinity if there is none; keep it as a float."""
+        limit, cost = self.max_cost, self.cost
+        if limit is None:
+            if not is_counted and not (isinstance(cost, str) and cost == "flops"):
+                raise ValueError(
+                    "cost is given, but max_cost is None; pass both, or grow_by='splitting' (ranks "
+                    "of a step are balanced by shard_by of plan_step)"
+                )
+            return math.inf
+        if not isinstance(limit, Real) or isinstance(limit, bool):
+            raise TypeError(f"max_cost is {describe(limit)}; pass a number")
+        per_bin = cost.per_bin if isinstance(cost, Costs) else 0.0
+        if not float(limit) > per_bin:
+            beside = f", the per_bin of {cost!r}" if per_bin > 0 else ""
+            raise ValueError(f"max_cost is {limit}; pass a number above {per_bin:g}{beside}")
+        self._set("max_cost", float(limit))
+        return float(limit)
+
+    def _given(self) -> list[str]:
+        """Return the options of packing that are given."""
+        own = ("plan", "multiple_of", "pad_to", "shift", "padding_as", "share", "same_inputs")
+        return [name for name in self._options() if name not in own]
+
+    def _check_bins(self, plan: Any) -> None:
+        """Check that no option of packing is given with a plan, and that both round alike."""
+        for name in self._given():
+            raise ValueError(
+                f"{name} is given, but plan has its bins already; leave {name} out, or pass it "
+                f"to fastcollate.planning.{self.packs_by}"
+            )
+        if isinstance(plan, BinPlan) and self.multiple_of not in (1, plan.multiple_of):
+            raise ValueError(
+                f"multiple_of is {self.multiple_of}, but plan was made with "
+                f"multiple_of={plan.multiple_of}; leave multiple_of out"
+            )
