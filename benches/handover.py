@@ -198,8 +198,8 @@ def of_staging(effort: Effort) -> Figures:
     """Measure the copy into a slab."""
     import torch
 
-    from fastcollate.handover.slabs import offsets_of_packed
-    from fastcollate.handover.to_device import packed_into
+    from fastcollate.device.to_device import packed_into
+    from fastcollate.memory.slabs import offsets_of_packed
 
     tensors = [tensor.clone() for tensor in large_batch(effort).values()]
     offsets, size = offsets_of_packed(tensors)

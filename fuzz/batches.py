@@ -10,7 +10,7 @@ from typing import Any
 import fastcollate as fc
 from calls import TOKENS, Call, draw_call, draw_layout, give_columns, packed_places
 from choices import Choices
-from fastcollate.arrays import on_host
+from fastcollate.common.arrays import on_host
 from fastcollate.testing.reference import (
     assert_same,
     broadcast_loops,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fastcollate as fc
-from fastcollate.arrays import to_numpy
+from fastcollate.common.arrays import to_numpy
 
 LAYOUTS = {
     "left": fc.Left(multiple_of=4),

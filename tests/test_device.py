@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from test_pinning import fake_allocator
 
 import fastcollate as fc
-from fastcollate.handover import in_flight, pinning, slabs, staging, to_device
-from fastcollate.handover.slabs import CACHE_LINE
+from fastcollate.device import in_flight, pinning, slabs, staging, to_device
+from fastcollate.memory.slabs import CACHE_LINE
 from fastcollate.testing.reference import assert_same, build_batch_loops
 from fastcollate.testing.strategies import extras, rollouts
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from test_attention import LAYOUTS, ROWS, rows_of, with_prompts
 
 import fastcollate as fc
-from fastcollate.arrays import to_numpy
+from fastcollate.common.arrays import to_numpy
 
 
 def built(lens, layout, array_type="numpy", masks=None, **options):

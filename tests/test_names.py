@@ -10,11 +10,11 @@ import pytest
 
 import fastcollate as fc
 from fastcollate import _fastcollate, names
-from fastcollate.handover.prefetching import Prefetcher
+from fastcollate.common.row_columns import IDS, TOKENS
+from fastcollate.device.prefetching import Prefetcher
 from fastcollate.options import BatchOptions, RowOptions
 from fastcollate.plan import binned, layouts, merging, partitioning, stepping
 from fastcollate.plan.costs import NAMED_COSTS
-from fastcollate.row_columns import IDS, TOKENS
 
 MODULES = [fc, fc.planning, fc.memory]
 MADE_BY_USERS = [

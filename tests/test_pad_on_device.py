@@ -10,7 +10,7 @@ from test_layouts import layouts
 from test_pinning import fake_allocator
 
 import fastcollate as fc
-from fastcollate.handover import device_padding
+from fastcollate.device import device_padding
 from fastcollate.testing.reference import assert_same, build_batch_loops
 from fastcollate.testing.strategies import extras, rollouts, trajectories
 

@@ -9,7 +9,7 @@ import pytest
 from conftest import NEEDS_TORCH
 
 import fastcollate as fc
-from fastcollate.ingest import padded_blocks
+from fastcollate.rows import padded_blocks
 
 OPTIONS = {"array_type": "numpy"}
 PAD = 7

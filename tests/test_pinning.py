@@ -23,7 +23,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fastcollate as fc
-from fastcollate.handover import pinning
+from fastcollate.device import pinning
 from fastcollate.testing.reference import assert_same, build_batch_loops
 from fastcollate.testing.strategies import as_inputs, rollouts
 
@@ -471,7 +471,7 @@ def test_a_forked_child_has_slabs_of_its_own():
         import os, warnings
         import torch
         import fastcollate as fc
-        from fastcollate.handover import pinning
+        from fastcollate.device import pinning
 
         warnings.simplefilter("ignore")
         pinning.obstacle = lambda: None

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fastcollate as fc
-from fastcollate.handover import prefetching, progress
+from fastcollate.device import prefetching, progress
 from fastcollate.testing.reference import assert_same, collate_loops
 
 NEEDS_FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -209,12 +209,12 @@ def test_long_waits_are_logged(monkeypatch, caplog):
             gated.gate.release()
 
     handler = Release()
-    logging.getLogger("fastcollate.handover.prefetching").addHandler(handler)
+    logging.getLogger("fastcollate.device.prefetching").addHandler(handler)
     try:
         with caplog.at_level(logging.WARNING), fc.prefetch(gated) as batches:
             assert next(batches) == 0
     finally:
-        logging.getLogger("fastcollate.handover.prefetching").removeHandler(handler)
+        logging.getLogger("fastcollate.device.prefetching").removeHandler(handler)
     assert "the iterable has not given item 0" in caplog.text
 
 
@@ -554,7 +554,7 @@ def test_an_interrupt_ends_a_wait():
         with fc.prefetch(items()) as batches:
             next(batches)
     """
-    code = code.replace("import time", "import time, fastcollate.handover.prefetching as own", 1)
+    code = code.replace("import time", "import time, fastcollate.device.prefetching as own", 1)
     code = code.replace("with fc", "own.CLOSE_SECONDS = 0.1\n        with fc")
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -704,7 +704,7 @@ def test_progress_ends_with_the_program_that_shows_it():
     result = run("""if True:
         import os, sys, warnings
         import fastcollate as fc
-        from fastcollate.handover import prefetching
+        from fastcollate.device import prefetching
 
         class Bar:
             def advance(self, waited):

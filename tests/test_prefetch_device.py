@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from test_pinning import fake_allocator
 
 import fastcollate as fc
-from fastcollate.handover import prefetching, staging, streams
+from fastcollate.device import prefetching, staging, streams
 from fastcollate.testing.reference import assert_same
 
 torch = pytest.importorskip("torch")
@@ -434,7 +434,7 @@ def test_long_waits_for_slabs_are_logged(monkeypatch, caplog):
 
     slabs = staging.Staging(FakeLane(), 1, lambda: False)
     slabs.take(1).done = event
-    logger, handler = logging.getLogger("fastcollate.handover.staging"), Finish()
+    logger, handler = logging.getLogger("fastcollate.device.staging"), Finish()
     logger.addHandler(handler)
     try:
         with caplog.at_level(logging.WARNING):

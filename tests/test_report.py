@@ -18,7 +18,7 @@ import pyarrow.parquet as pq  # noqa: E402
 import fastcollate as fc  # noqa: E402
 from fastcollate.cli import files  # noqa: E402
 from fastcollate.cli.app import run  # noqa: E402
-from fastcollate.report import plots  # noqa: E402
+from fastcollate.cli.reporting import plots  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 ROLLOUTS = ROOT / "examples" / "rollouts" / "rollouts.jsonl.gz"

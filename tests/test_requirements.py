@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import fastcollate as fc
-from fastcollate import requirements
+from fastcollate.common import requirements
 
 ROOT = Path(fc.__file__).parent
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
@@ -101,7 +101,7 @@ def test_versions_are_compared_as_numbers(version, is_older):
     assert requirements.is_older(version, (1, 26)) is is_older
 
 
-@pytest.mark.parametrize("name", ["__init__.py", "requirements.py"])
+@pytest.mark.parametrize("name", ["__init__.py", "common/requirements.py"])
 def test_old_pythons_can_read_the_check(name):
     assert ast.parse((ROOT / name).read_text("utf-8"), feature_version=(3, 7))
 

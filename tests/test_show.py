@@ -9,9 +9,9 @@ import pytest
 from html_page import Html
 
 import fastcollate as fc
+from fastcollate.inspect.styles import STYLES
+from fastcollate.inspect.token_view import width_of
 from fastcollate.planning import MissingPlanError
-from fastcollate.view.styles import STYLES
-from fastcollate.view.tokens import width_of
 
 LEGEND = "prompt «trained» ‹masked› ·padding· …n… left out"
 LAYOUTS = [

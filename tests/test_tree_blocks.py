@@ -19,8 +19,8 @@ from fastcollate.blocks.reading import parts_of
 from fastcollate.blocks.sharing import check_share
 from fastcollate.blocks.storing import stored
 from fastcollate.blocks.trees import joined_tree
-from fastcollate.ingest.tokens import checked_tokens
 from fastcollate.planning import prefix_tree
+from fastcollate.rows.tokens import checked_tokens
 from fastcollate.testing.reference import assert_same
 from fastcollate.testing.strategies import forks, trajectories
 

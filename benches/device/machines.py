@@ -60,7 +60,7 @@ class StandIn(HostClock):
 
     def __init__(self) -> None:
         super().__init__("meta")
-        from fastcollate.handover import pinning
+        from fastcollate.device import pinning
 
         pinning.obstacle = lambda: None
         pinning.allocate = lambda size: torch.empty(size, dtype=torch.uint8)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fastcollate.arrays import dtype_name, is_array, is_tensor
+from fastcollate.common.arrays import dtype_name, is_array, is_tensor
 
 Sample = Mapping[str, Any]
 

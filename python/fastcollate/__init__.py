@@ -13,7 +13,7 @@ import logging
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from fastcollate.requirements import check_requirements
+from fastcollate.common.requirements import check_requirements
 
 check_requirements()
 
@@ -22,17 +22,17 @@ from fastcollate import memory, planning
 from fastcollate._fastcollate import __version__ as __version__
 from fastcollate.batch import Batch
 from fastcollate.build import build_batch
-from fastcollate.ingest.column_input import ragged
-from fastcollate.ingest.columns import Ragged
-from fastcollate.ingest.fields import Field, PerRow, RoutedExperts
 from fastcollate.plan.layout import Jagged, Left, Right, TwoSegment
 from fastcollate.plan.layouts import Packed, Tree
 from fastcollate.plan.merging import merge_turns
+from fastcollate.rows.column_input import ragged
+from fastcollate.rows.columns import Ragged
+from fastcollate.rows.fields import Field, PerRow, RoutedExperts
 
 if TYPE_CHECKING:
     from fastcollate.builder import BatchBuilder
     from fastcollate.collator import Collator
-    from fastcollate.handover.prefetching import prefetch
+    from fastcollate.device.prefetching import prefetch
     from fastcollate.ops.padding import pad, unpad
     from fastcollate.plan.stepping import plan_step
 

@@ -4,8 +4,8 @@ from typing import Any, Literal, final
 from numpy import bool_, float64, int32, int64, uint8, uint64
 from numpy.typing import NDArray
 
-from fastcollate.ingest.tokens import Tokens
 from fastcollate.plan.costs import Weights
+from fastcollate.rows.tokens import Tokens
 
 __all__ = [
     "COSTS",

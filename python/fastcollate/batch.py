@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastcollate.arguments import check_bool, counted, suggests_names, warn_user
 from fastcollate.batch_mapping import Array
 from fastcollate.batch_model import ModelBatch
-from fastcollate.ingest.fields import reserves_keys
+from fastcollate.common.arguments import check_bool, counted, suggests_names, warn_user
 from fastcollate.ops.context_parallel import cp_split
 from fastcollate.ops.metrics import metrics_of, padding_of
 from fastcollate.ops.relayout import relayout
@@ -18,15 +17,16 @@ from fastcollate.ops.select import select_rows, select_shard
 from fastcollate.ops.select_bins import select_bins
 from fastcollate.plan.layouts import LayoutArgument, checked_layout, split_message
 from fastcollate.plan.step_rows import StepRows
+from fastcollate.rows.fields import reserves_keys
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from fastcollate.batch_state import BatchState
-    from fastcollate.dtypes import Preset
-    from fastcollate.ops.findings import Findings
+    from fastcollate.inspect.batch_view import BatchView
+    from fastcollate.inspect.findings import Findings
+    from fastcollate.ops.batch_state import BatchState
+    from fastcollate.plan.dtypes import Preset
     from fastcollate.plan.shard import Shard
-    from fastcollate.view.batch_view import BatchView
 
 
 @reserves_keys
@@ -132,7 +132,7 @@ class Batch(ModelBatch[Array]):
         row 1, prompt 1, response 1, 1 trained
           ·2 padding· 7 «3»
         """
-        from fastcollate.view.batch_view import BatchView
+        from fastcollate.inspect.batch_view import BatchView
 
         return BatchView(self._state, rows, tokenizer, fields, fold)
 
@@ -184,7 +184,7 @@ class Batch(ModelBatch[Array]):
           row 0: none of its 2 response tokens trains
           -> leave the row out, or look at its loss_mask
         """
-        from fastcollate.ops.check import check
+        from fastcollate.inspect.check import check
 
         return check(self._state, vocab_size, eos_token_id)
 
@@ -243,7 +243,7 @@ class Batch(ModelBatch[Array]):
             changed here).
         """
         check_bool("non_blocking", non_blocking)
-        from fastcollate.handover.to_device import move
+        from fastcollate.device.to_device import move
 
         return self._with(move(self._state, device, non_blocking))
 
@@ -263,7 +263,7 @@ class Batch(ModelBatch[Array]):
         TypeError
             If the outputs are NumPy arrays.
         """
-        from fastcollate.handover.to_device import pin
+        from fastcollate.device.to_device import pin
 
         return self._with(pin(self._state))
 
@@ -426,7 +426,7 @@ class Batch(ModelBatch[Array]):
         Takes a few torch operations per output and one small copy of the row offsets, without
         synchronizing with the device.
         """
-        from fastcollate.handover.device_padding import pad_state
+        from fastcollate.device.device_padding import pad_state
 
         return self._of(pad_state(self._state, layout, dtypes))
 
@@ -440,7 +440,7 @@ class Batch(ModelBatch[Array]):
         return "\n".join((self._head, *lines))
 
     def _repr_html_(self) -> str:
-        from fastcollate.view.batch_view import batch_page
+        from fastcollate.inspect.batch_view import batch_page
 
         return batch_page(self._state, self._head, self._outputs)
 

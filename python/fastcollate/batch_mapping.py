@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any, Generic, cast
 
 import numpy as np
 
-from fastcollate.batch_state import BatchState, missing_plan
-from fastcollate.missing_outputs import missing_key, missing_output
 from fastcollate.ops.attention import subtree_end
+from fastcollate.ops.batch_state import BatchState, missing_plan
 from fastcollate.ops.loss_positions import targets
+from fastcollate.ops.missing_outputs import missing_key, missing_output
 from fastcollate.ops.model_inputs import KEYS, model_inputs, positions
-from fastcollate.pickling import own_memory, restore
+from fastcollate.ops.pickling import own_memory, restore
 from fastcollate.plan.bin_plan import BinPlan
 
 if TYPE_CHECKING:
     from typing_extensions import Self, TypeVar  # with defaults
 
     from fastcollate._fastcollate import Plan
-    from fastcollate.batch_state import BatchSpec
+    from fastcollate.ops.batch_state import BatchSpec
     from fastcollate.plan.merging import MergePlan
 
     Array = TypeVar("Array", covariant=True, default=Any)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 
 from fastcollate.batch_mapping import Array, BatchMapping
-from fastcollate.batch_state import missing_plan
 from fastcollate.ops.attention import (
     AttentionRanges,
     attention_ranges,
     block_mask,
     dense_mask,
 )
+from fastcollate.ops.batch_state import missing_plan
 from fastcollate.ops.broadcast import broadcast
 from fastcollate.ops.context_parallel import cp_merge
 from fastcollate.ops.gather import gather
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask
 
     from fastcollate._fastcollate import Plan
-    from fastcollate.ingest.columns import Ragged
     from fastcollate.plan.step_plan import StepPlan
+    from fastcollate.rows.columns import Ragged
 
 
 class ModelBatch(BatchMapping[Array]):

@@ -6,19 +6,25 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from fastcollate._fastcollate import FieldSpec
-from fastcollate.arguments import (
+from fastcollate.batch import Batch
+from fastcollate.common.arguments import (
     checked_count,
     checked_int,
     id_list,
     suggests_names,
     warn_user,
 )
-from fastcollate.arrays import describe
-from fastcollate.batch import Batch
-from fastcollate.core_call import Request, collate
-from fastcollate.dtypes import ArrayType, Labels, PositionIds, Preset
-from fastcollate.handover.pools import PoolArgument
-from fastcollate.ingest.fields import (
+from fastcollate.common.arrays import describe
+from fastcollate.memory.pools import PoolArgument
+from fastcollate.ops.collating import Request, collate
+from fastcollate.options import Options
+from fastcollate.plan.dtypes import ArrayType, Labels, PositionIds, Preset
+from fastcollate.plan.layout import Layout
+from fastcollate.plan.layouts import LayoutArgument, Packed, split_message
+from fastcollate.plan.merging import Merge, MergePlan, Merging, Policy, check_uids, merging_of
+from fastcollate.plan.shard import Shard, check_shard
+from fastcollate.plan.trajectories import checked_flags
+from fastcollate.rows.fields import (
     ADVANTAGES,
     LOGPROBS,
     LOSS_MASK,
@@ -30,15 +36,9 @@ from fastcollate.ingest.fields import (
     checked_fields,
     given_along,
 )
-from fastcollate.ingest.padded_blocks import padding_message
-from fastcollate.ingest.plain_fields import with_fields
-from fastcollate.ingest.tokens import checked_tokens
-from fastcollate.options import Options
-from fastcollate.plan.layout import Layout
-from fastcollate.plan.layouts import LayoutArgument, Packed, split_message
-from fastcollate.plan.merging import Merge, MergePlan, Merging, Policy, check_uids, merging_of
-from fastcollate.plan.shard import Shard, check_shard
-from fastcollate.plan.trajectories import checked_flags
+from fastcollate.rows.padded_blocks import padding_message
+from fastcollate.rows.plain_fields import with_fields
+from fastcollate.rows.tokens import checked_tokens
 
 if TYPE_CHECKING:
     import torch

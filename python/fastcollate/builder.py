@@ -11,12 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import FieldSpec, OutputTable, RowStore, StoredRow, stored_columns
-from fastcollate.arguments import check_bool, counted, spells_out, suggests_names, wrong_name
-from fastcollate.arrays import describe
 from fastcollate.batch import Batch
 from fastcollate.batch_mapping import Array
 from fastcollate.build import build_batch, build_rows
-from fastcollate.ingest.fields import (
+from fastcollate.common.arguments import check_bool, counted, spells_out, suggests_names, wrong_name
+from fastcollate.common.arrays import describe
+from fastcollate.common.row_columns import IDS, TOKENS
+from fastcollate.options import Options, RowOptions
+from fastcollate.rows.fields import (
     ADVANTAGES,
     LOGPROBS,
     LOSS_MASK,
@@ -34,16 +36,14 @@ from fastcollate.ingest.fields import (
     options_of,
     unreadable,
 )
-from fastcollate.ingest.plain_fields import with_fields_of_row
-from fastcollate.ingest.tokens import Tokens, checked_row_tokens
-from fastcollate.options import Options, RowOptions
-from fastcollate.row_columns import IDS, TOKENS
+from fastcollate.rows.plain_fields import with_fields_of_row
+from fastcollate.rows.tokens import Tokens, checked_row_tokens
 
 if TYPE_CHECKING:
     import torch
     from typing_extensions import Unpack
 
-    from fastcollate.dtypes import ArrayType
+    from fastcollate.plan.dtypes import ArrayType
 
 T = TypeVar("T")
 

@@ -13,30 +13,30 @@ from typing import (
     overload,
 )
 
-from fastcollate.arguments import (
+from fastcollate.batch import Batch
+from fastcollate.build import build_batch, build_rows
+from fastcollate.common.arguments import (
     id_list,
     spells_out,
     suggests_names,
     warn_user,
     wrong_name,
 )
-from fastcollate.batch import Batch
-from fastcollate.build import build_batch, build_rows
-from fastcollate.dtypes import Outputs
-from fastcollate.handover.pools import BufferPool
-from fastcollate.ingest.fields import Field, PerRow, RoutedExperts
-from fastcollate.ingest.padded_blocks import padding_message
-from fastcollate.ingest.samples import checked_columns, checked_sources, columns_of
+from fastcollate.memory.pools import BufferPool
 from fastcollate.ops.model_inputs import Mask, check_mask
 from fastcollate.options import Options, RowOptions
+from fastcollate.plan.dtypes import Outputs
 from fastcollate.plan.layouts import Tree
+from fastcollate.rows.fields import Field, PerRow, RoutedExperts
+from fastcollate.rows.padded_blocks import padding_message
+from fastcollate.rows.samples import checked_columns, checked_sources, columns_of
 
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
-    from fastcollate.dtypes import ArrayType
+    from fastcollate.plan.dtypes import ArrayType
 
     class CollatorOptions(RowOptions, total=False):
         """Options of collators that do not depend on their outputs."""

@@ -9,20 +9,20 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from fastcollate._fastcollate import OutputSpec
-from fastcollate.core_call import checked_pad
-from fastcollate.dtypes import ARRAY_TYPES, ArrayType, Outputs
-from fastcollate.handover.pools import PoolArgument, checked_memory
+from fastcollate.memory.pools import PoolArgument, checked_memory
+from fastcollate.ops.collating import checked_pad
+from fastcollate.plan.dtypes import ARRAY_TYPES, ArrayType, Outputs
 from fastcollate.plan.layout import Layout
 from fastcollate.plan.layouts import LEFT, Tree, checked_layout
 from fastcollate.plan.merging import Merge, MergePlan, checked_merge
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import FieldSpec
-    from fastcollate.dtypes import Labels, PositionIds, Preset
-    from fastcollate.ingest.fields import Field, PerRow, RoutedExperts, Rows
+    from fastcollate.plan.dtypes import Labels, PositionIds, Preset
     from fastcollate.plan.layouts import LayoutArgument
     from fastcollate.plan.merging import Policy
     from fastcollate.plan.shard import Shard
+    from fastcollate.rows.fields import Field, PerRow, RoutedExperts, Rows
 
 
 class WriteOptions(TypedDict, total=False):

@@ -37,7 +37,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fastcollate._fastcollate import Plan
-from fastcollate.batch_state import MissingPlanError
+from fastcollate.ops.batch_state import MissingPlanError
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.merging import Merge, MergePlan
@@ -47,10 +47,10 @@ from fastcollate.plan.tree_bins import TreeBins
 from fastcollate.plan.tree_plan import TreePlan
 
 if TYPE_CHECKING:
+    from fastcollate.inspect.forecasting import compare_plans
     from fastcollate.ops.drop_padding import drop_padding
     from fastcollate.ops.last_step import broadcast_last_step
     from fastcollate.plan.fitting import StepTimer
-    from fastcollate.plan.forecasting import compare_plans
     from fastcollate.plan.partitioning import MicroBatches, micro_batches, partition
     from fastcollate.plan.prompt_boundaries import prompt_boundaries
     from fastcollate.plan.sharing import prefix_tree

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import Merge, Plan
-from fastcollate.arrays import offsets_of
 from fastcollate.blocks.storing import ArrayKind, BlockTable, ColumnKind
+from fastcollate.common.arrays import offsets_of
 from fastcollate.ops.normalize import LossNormalizers, normalizers_of
 from fastcollate.plan.grouping import distinct, firsts_of, repeated, shown
 from fastcollate.plan.merging import MergePlan

@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import FieldSpec, RowSpans
-from fastcollate.arrays import checked_dtype_name, is_only_torch, is_tensor, tensor_of_bits
 from fastcollate.batch import Batch
 from fastcollate.blocks.joining import JoinedBlocks
 from fastcollate.blocks.storing import ColumnKind, Part, unpacked
 from fastcollate.build import build_rows
-from fastcollate.ingest.columns import Ragged
+from fastcollate.common.arrays import checked_dtype_name, is_only_torch, is_tensor, tensor_of_bits
 from fastcollate.options import Options
 from fastcollate.plan.merging import Merging
 from fastcollate.plan.shard import Shard
+from fastcollate.rows.columns import Ragged
 
 Integers = NDArray[np.int64]
 _Run = tuple[Part | None, int, int]

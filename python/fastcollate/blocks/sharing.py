@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import hash_prompts
-from fastcollate.arguments import check_choice, counted, id_list
-from fastcollate.ingest.columns import Ragged
-from fastcollate.ingest.tokens import checked_tokens
-from fastcollate.plan.lengths import Integers
+from fastcollate.common.arguments import check_choice, counted, id_list
 from fastcollate.plan.sharing import prefix_tree
+from fastcollate.rows.columns import Ragged
+from fastcollate.rows.lengths import Integers
+from fastcollate.rows.tokens import checked_tokens
 
 BlockShare: TypeAlias = Literal["group", "prompts"]
 """The rule by which rows of several processes share tokens."""

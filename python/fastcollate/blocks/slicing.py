@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from fastcollate.arguments import check_choice, checked_count, counted
-from fastcollate.arrays import describe, is_array, is_tensor, taken, to_numpy
+from fastcollate.common.arguments import check_choice, checked_count, counted
+from fastcollate.common.arrays import describe, is_array, is_tensor, taken, to_numpy
 from fastcollate.plan.shard import Shard
 
 PADS = ("error", "copy_first")

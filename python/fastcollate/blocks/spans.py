@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastcollate.arrays import (
+from fastcollate.batch import Batch
+from fastcollate.common.arrays import (
     dtype_name,
     is_only_torch,
     is_tensor,
@@ -17,7 +18,6 @@ from fastcollate.arrays import (
     to_array,
     to_tensor,
 )
-from fastcollate.batch import Batch
 
 
 class Shards(NamedTuple):

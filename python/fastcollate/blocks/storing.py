@@ -12,7 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import RowSpans, arrow_chunks
-from fastcollate.arrays import (
+from fastcollate.batch import Batch
+from fastcollate.blocks.sharing import BlockShare, Sharing, ids_of_rows, sharing_of
+from fastcollate.build import build_batch
+from fastcollate.common.arrays import (
     checked_dtype_name,
     dtype_name,
     is_only_torch,
@@ -21,11 +24,12 @@ from fastcollate.arrays import (
     to_array,
     to_numpy,
 )
-from fastcollate.batch import Batch
-from fastcollate.blocks.sharing import BlockShare, Sharing, ids_of_rows, sharing_of
-from fastcollate.build import build_batch
-from fastcollate.ingest.columns import Ragged
-from fastcollate.ingest.fields import (
+from fastcollate.common.row_columns import VALUES
+from fastcollate.ops.normalize import loss_weights
+from fastcollate.plan.merging import Merge, MergePlan, Policy
+from fastcollate.plan.plan_tables import PlanTables
+from fastcollate.rows.columns import Ragged
+from fastcollate.rows.fields import (
     Field,
     FieldOptions,
     PerRow,
@@ -35,12 +39,8 @@ from fastcollate.ingest.fields import (
     options_of,
     per_row_values,
 )
-from fastcollate.ingest.plain_fields import with_fields
-from fastcollate.ingest.tokens import checked_tokens
-from fastcollate.ops.normalize import loss_weights
-from fastcollate.plan.merging import Merge, MergePlan, Policy
-from fastcollate.plan.plan_tables import PlanTables
-from fastcollate.row_columns import VALUES
+from fastcollate.rows.plain_fields import with_fields
+from fastcollate.rows.tokens import checked_tokens
 
 Integers = NDArray[np.int64]
 

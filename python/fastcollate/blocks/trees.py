@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fastcollate.arrays import offsets_of
 from fastcollate.blocks.joining import block_name
 from fastcollate.blocks.sharing import Sharing
 from fastcollate.blocks.storing import BlockTable
+from fastcollate.common.arrays import offsets_of
 from fastcollate.plan.grouping import distinct, group_numbers, shown
-from fastcollate.plan.lengths import Integers
 from fastcollate.plan.tree_plan import TreePlan
+from fastcollate.rows.lengths import Integers
 
 
 def joined_tree(

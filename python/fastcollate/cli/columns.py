@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fastcollate.arguments import counted
-from fastcollate.arrays import offsets_of, places_of
-from fastcollate.ingest.column_input import ragged
-from fastcollate.ingest.columns import Ragged
-from fastcollate.plan.lengths import Integers
+from fastcollate.common.arguments import counted
+from fastcollate.common.arrays import offsets_of, places_of
+from fastcollate.rows.column_input import ragged
+from fastcollate.rows.columns import Ragged
+from fastcollate.rows.lengths import Integers
 
 ROLES: dict[str, tuple[str, tuple[str, ...]]] = {
     "prompts": (

@@ -24,7 +24,7 @@ import fastcollate as fc
 from fastcollate import _fastcollate
 from fastcollate.cli.options import AsJson, Debug
 from fastcollate.compat.versions import VERIFIED
-from fastcollate.handover import pinning
+from fastcollate.memory import pinning
 
 LIBRARIES = ("numpy", "torch", "pyarrow", "ray", "tokenizers", "transformers", "datasets")
 

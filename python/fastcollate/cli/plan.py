@@ -12,7 +12,6 @@ import typer
 from rich.console import Console
 
 from fastcollate._fastcollate import SYNTHETIC_LENS
-from fastcollate.arrays import offsets_of
 from fastcollate.cli.columns import Rows
 from fastcollate.cli.costs import costs_of
 from fastcollate.cli.files import Source
@@ -26,12 +25,13 @@ from fastcollate.cli.options import (
 )
 from fastcollate.cli.progress import with_progress
 from fastcollate.cli.writing import check_writable, write_whole
+from fastcollate.common.arrays import offsets_of
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.layouts import Packed
-from fastcollate.plan.lengths import Integers
 from fastcollate.plan.merging import Policy, merge_turns
 from fastcollate.plan.step_plan import StepPlan
 from fastcollate.plan.stepping import plan_step
+from fastcollate.rows.lengths import Integers
 
 SHOWN_LINES = 24
 """Number of plan lines that are printed."""

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fastcollate.arguments import counted
 from fastcollate.cli.costs import costs_of
 from fastcollate.cli.files import Source
 from fastcollate.cli.options import (
@@ -25,11 +24,12 @@ from fastcollate.cli.options import (
     reads_columns,
 )
 from fastcollate.cli.progress import with_progress
+from fastcollate.cli.reporting.collecting import Collector
+from fastcollate.cli.reporting.page import page_of
 from fastcollate.cli.tokenizers import FileTokenizer
 from fastcollate.cli.writing import check_writable, write_whole
+from fastcollate.common.arguments import counted
 from fastcollate.plan.merging import Policy
-from fastcollate.report.collecting import Collector
-from fastcollate.report.page import page_of
 
 
 @reads_columns

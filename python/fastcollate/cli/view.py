@@ -20,8 +20,8 @@ from fastcollate.cli.options import (
     reads_columns,
 )
 from fastcollate.cli.tokenizers import FileTokenizer
-from fastcollate.ingest.columns import Ragged
-from fastcollate.view.rows import FOLD
+from fastcollate.inspect.row_view import FOLD
+from fastcollate.rows.columns import Ragged
 
 
 @reads_columns

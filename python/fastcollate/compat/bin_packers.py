@@ -8,9 +8,9 @@ from typing import Any
 from fastcollate._fastcollate import spread_bins
 from fastcollate.plan.binned import Algorithm
 from fastcollate.plan.layouts import Packed
-from fastcollate.plan.lengths import Integers, checked_lengths
 from fastcollate.plan.packing import pack
 from fastcollate.plan.partitioning import lists_of
+from fastcollate.rows.lengths import Integers, checked_lengths
 
 
 class BinPacker:

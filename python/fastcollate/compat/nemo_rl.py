@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, TypeAlias
 
 from fastcollate.compat.bin_packers import BinPacker, check_capacity, unknown_algorithm
-from fastcollate.plan.lengths import checked_lengths
+from fastcollate.rows.lengths import checked_lengths
 
 __all__ = [
     "ConcatenativePacker",

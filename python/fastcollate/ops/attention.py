@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fastcollate.arguments import checked_count
-from fastcollate.arrays import convert, dtype_like, dtype_name, is_tensor, like_of, to_tensor
+from fastcollate.common.arguments import checked_count
+from fastcollate.common.arrays import convert, dtype_like, dtype_name, is_tensor, like_of, to_tensor
 
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import BlockMask

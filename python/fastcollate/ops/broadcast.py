@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastcollate.arrays import (
+from fastcollate.common.arrays import (
     checked_array,
     describe,
     is_array,

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastcollate.arguments import checked_count, checked_int, counted
-from fastcollate.arrays import (
+from fastcollate.common.arguments import checked_count, checked_int, counted
+from fastcollate.common.arrays import (
     checked_array,
     concatenate,
     describe,
@@ -20,7 +20,7 @@ from fastcollate.arrays import (
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Plan
-    from fastcollate.batch_state import BatchState
+    from fastcollate.ops.batch_state import BatchState
 
 
 def cp_split(state: BatchState, cp_size: Any, cp_rank: Any) -> BatchState:

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastcollate.arguments import counted, id_list, suggests_names
-from fastcollate.arrays import (
+from fastcollate.common.arguments import counted, id_list, suggests_names
+from fastcollate.common.arrays import (
     is_array,
     is_tensor,
     taken,
 )
-from fastcollate.ingest.columns import Ragged, picked
 from fastcollate.plan.tables import check_step_plan
+from fastcollate.rows.columns import Ragged, picked
 
 if TYPE_CHECKING:
     from fastcollate.plan.step_plan import StepPlan

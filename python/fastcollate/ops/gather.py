@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastcollate.arguments import check_bool
-from fastcollate.arrays import (
+from fastcollate.common.arguments import check_bool
+from fastcollate.common.arrays import (
     checked_array,
     describe,
     dtype_name,
@@ -19,7 +19,7 @@ from fastcollate.arrays import (
     signed_like,
     taken,
 )
-from fastcollate.ingest.columns import Ragged
+from fastcollate.rows.columns import Ragged
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Plan

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fastcollate.arguments import counted, suggests_names
-from fastcollate.arrays import (
+from fastcollate.common.arguments import counted, suggests_names
+from fastcollate.common.arrays import (
     NUMBERS,
     as_floats,
     checked_array,
@@ -18,8 +18,8 @@ from fastcollate.arrays import (
     where_or_zero,
     zeros,
 )
-from fastcollate.ingest.columns import Ragged
 from fastcollate.plan.trajectories import checked_flags
+from fastcollate.rows.columns import Ragged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

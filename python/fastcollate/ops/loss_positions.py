@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fastcollate.arrays import like_of, on_host, taken, zeros
+from fastcollate.common.arrays import like_of, on_host, taken, zeros
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

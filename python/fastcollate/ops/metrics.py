@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fastcollate.arrays import on_host
-from fastcollate.plan.lengths import percentiles
+from fastcollate.common.arrays import on_host
 from fastcollate.plan.plan_tables import PlanTables
+from fastcollate.rows.lengths import percentiles
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Plan
-    from fastcollate.batch_state import BatchState
+    from fastcollate.ops.batch_state import BatchState
 
 
 def metrics_of(state: BatchState) -> dict[str, float]:

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 import numpy as np
 
 from fastcollate._fastcollate import IGNORE_INDEX
-from fastcollate.arguments import check_choice
-from fastcollate.arrays import convert, dtype_like, like_of, zeros
+from fastcollate.common.arguments import check_choice
+from fastcollate.common.arrays import convert, dtype_like, like_of, zeros
 from fastcollate.ops.attention import block_mask, dense_mask
 
 if TYPE_CHECKING:
-    from fastcollate.batch_state import BatchState
+    from fastcollate.ops.batch_state import BatchState
 
 KEYS = {"input_ids", "attention_mask", "position_ids", "labels", "shift_labels", "use_cache"}
 """The keys of all inputs that are not fields."""

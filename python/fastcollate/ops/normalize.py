@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from fastcollate.arguments import counted
-from fastcollate.arrays import (
+from fastcollate.common.arguments import counted
+from fastcollate.common.arrays import (
     as_floats,
     checked_array,
     convert,
@@ -20,13 +20,13 @@ from fastcollate.arrays import (
     where_or_zero,
     zeros,
 )
-from fastcollate.batch_state import missing_plan
+from fastcollate.ops.batch_state import missing_plan
 from fastcollate.plan.tables import check_step_plan
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from fastcollate.batch_state import BatchState
+    from fastcollate.ops.batch_state import BatchState
     from fastcollate.plan.step_plan import StepPlan
 
 _LEAST_VARIANCE = 1e-8

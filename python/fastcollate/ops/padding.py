@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from fastcollate._fastcollate import RowSpans, arrow_chunks
-from fastcollate.arguments import check_choice, counted, suggests_names
-from fastcollate.arrays import (
+from fastcollate.common.arguments import check_choice, counted, suggests_names
+from fastcollate.common.arrays import (
     checked_array,
     checked_dtype_name,
     describe,
@@ -24,18 +24,18 @@ from fastcollate.arrays import (
     taken,
     to_numpy,
 )
-from fastcollate.ingest.column_input import EXPECTED, checked_dense, ragged
-from fastcollate.ingest.columns import Ragged
-from fastcollate.ingest.table_columns import is_column, read_column
-from fastcollate.plan.lengths import Integers, checked_lengths
-from fastcollate.writing import SIDES, is_computed, joined, padded, padded_where_they_lie
+from fastcollate.ops.writing import SIDES, is_computed, joined, padded, padded_where_they_lie
+from fastcollate.rows.column_input import EXPECTED, checked_dense, ragged
+from fastcollate.rows.columns import Ragged
+from fastcollate.rows.lengths import Integers, checked_lengths
+from fastcollate.rows.table_columns import is_column, read_column
 
 if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
-    from fastcollate.dtypes import ArrayType
-    from fastcollate.ingest.fields import Rows
+    from fastcollate.plan.dtypes import ArrayType
+    from fastcollate.rows.fields import Rows
 
 Side = Literal["right", "left"]
 

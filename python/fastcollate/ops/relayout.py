@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastcollate._fastcollate import FieldSpec, RowSpans
-from fastcollate.arrays import flattened, taken
-from fastcollate.core_call import Request, collate
-from fastcollate.ingest.tokens import Whole
+from fastcollate.common.arrays import flattened, taken
+from fastcollate.ops.collating import Request, collate
 from fastcollate.plan.merging import Merging
+from fastcollate.rows.tokens import Whole
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import LayoutSpec, Plan
-    from fastcollate.batch_state import BatchState
+    from fastcollate.ops.batch_state import BatchState
     from fastcollate.plan.shard import Shard
 
 

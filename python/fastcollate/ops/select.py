@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastcollate.arguments import counted, is_sequence
-from fastcollate.arrays import describe, dtype_name, is_tensor
-from fastcollate.missing_outputs import rows_advice
+from fastcollate.common.arguments import counted, is_sequence
+from fastcollate.common.arrays import describe, dtype_name, is_tensor
+from fastcollate.ops.missing_outputs import rows_advice
 from fastcollate.ops.relayout import relayout
-from fastcollate.plan.lengths import checked_indices
 from fastcollate.plan.shard import Shard, check_shard
+from fastcollate.rows.lengths import checked_indices
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fastcollate._fastcollate import Plan
-    from fastcollate.batch_state import BatchState
+    from fastcollate.ops.batch_state import BatchState
     from fastcollate.plan.layout import Layout
 
 

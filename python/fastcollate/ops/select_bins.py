@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastcollate.arguments import counted
-from fastcollate.arrays import like_of, offsets_of, places_of, taken, to_numpy
-from fastcollate.plan.lengths import checked_indices
+from fastcollate.common.arguments import counted
+from fastcollate.common.arrays import like_of, offsets_of, places_of, taken, to_numpy
+from fastcollate.rows.lengths import checked_indices
 
 if TYPE_CHECKING:
-    from fastcollate.batch_state import BatchState
+    from fastcollate.ops.batch_state import BatchState
 
 
 def select_bins(state: BatchState, bins: Any) -> BatchState:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate.arguments import checked_index, counted
+from fastcollate.common.arguments import checked_index, counted
 
 REASONS = ("", "trained", "masked", "unpredicted", "cut", "drift", "dropped")
 """Outcomes of tokens by number; the first is unknown."""
@@ -216,6 +216,6 @@ class Audit:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from fastcollate.view.plan_pages import text_page
+        from fastcollate.inspect.plan_pages import text_page
 
         return text_page(self)

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fastcollate._fastcollate import Bins
-from fastcollate.arguments import checked_int, counted
-from fastcollate.arrays import offsets_of
-from fastcollate.plan.lengths import Integers, checked_indices, checked_lengths
+from fastcollate.common.arguments import checked_int, counted
+from fastcollate.common.arrays import offsets_of
 from fastcollate.plan.tables import Table, contradiction, not_valid
+from fastcollate.rows.lengths import Integers, checked_indices, checked_lengths
 
 NO_LIMIT = (1 << 63) - 1
 """The capacity of bins without a limit."""
@@ -243,7 +243,7 @@ class BinPlan(Table):
         )
 
     def _repr_html_(self) -> str:
-        from fastcollate.view.plan_pages import bins_page
+        from fastcollate.inspect.plan_pages import bins_page
 
         return bins_page(repr(self), self._cells(), self.loads, self.capacity)
 

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import PackSpec
-from fastcollate.arguments import checked_count
-from fastcollate.arrays import describe
+from fastcollate.common.arguments import checked_count
+from fastcollate.common.arrays import describe
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.costs import CostArgument, Costs, costs_of
 from fastcollate.plan.layout import Layout
-from fastcollate.plan.lengths import Integers
+from fastcollate.rows.lengths import Integers
 
 Algorithm: TypeAlias = Literal[
     "ffd", "stable_ffd", "ff", "bfd", "mffd", "next_fit", "concat", "balanced"

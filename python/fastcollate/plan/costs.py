@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fastcollate._fastcollate import CostSpec
-from fastcollate.arguments import checked_count, suggests_names
-from fastcollate.arrays import NUMBERS, describe, is_only_torch, is_tensor, to_numpy
-from fastcollate.plan.lengths import Integers, checked_lengths
+from fastcollate.common.arguments import checked_count, suggests_names
+from fastcollate.common.arrays import NUMBERS, describe, is_only_torch, is_tensor, to_numpy
+from fastcollate.rows.lengths import Integers, checked_lengths
 
 if TYPE_CHECKING:
     from fastcollate.plan.fitting import CostFit

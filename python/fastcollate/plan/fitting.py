@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate.arguments import checked_count, counted, suggests_names
-from fastcollate.arrays import describe, to_numpy
+from fastcollate.common.arguments import checked_count, counted, suggests_names
+from fastcollate.common.arrays import describe, to_numpy
 from fastcollate.plan.axes import new_axes
-from fastcollate.plan.lengths import Integers, checked_lengths
+from fastcollate.rows.lengths import Integers, checked_lengths
 
 if TYPE_CHECKING:
     from fastcollate.plan.costs import Costs

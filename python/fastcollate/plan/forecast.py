@@ -8,9 +8,9 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate.arguments import counted
+from fastcollate.common.arguments import counted
 from fastcollate.plan.axes import new_axes
-from fastcollate.plan.lengths import Integers
+from fastcollate.rows.lengths import Integers
 
 Sync: TypeAlias = Literal["step", "micro_batch"]
 Floats: TypeAlias = NDArray[np.float64]

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
-from fastcollate.arguments import as_list, id_list
-from fastcollate.arrays import is_tensor, to_numpy
+from fastcollate.common.arguments import as_list, id_list
+from fastcollate.common.arrays import is_tensor, to_numpy
 
 NO_KEY = object()
 """Key of an id that cannot be hashed."""

@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from fastcollate._fastcollate import LayoutSpec
-from fastcollate.arguments import checked_count, suggests_names
-from fastcollate.arrays import describe
+from fastcollate.common.arguments import checked_count, suggests_names
+from fastcollate.common.arrays import describe
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.tables import Table
 

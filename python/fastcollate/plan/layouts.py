@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from fastcollate._fastcollate import Bins, LayoutSpec, PackSpec, Plan
-from fastcollate.arguments import counted, suggests_names
-from fastcollate.arrays import describe
+from fastcollate.common.arguments import counted, suggests_names
+from fastcollate.common.arrays import describe
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.binned import BinnedLayout, Growth
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.grouping import group_numbers
 from fastcollate.plan.layout import Jagged, Layout, Left, Right, TwoSegment, call_text
-from fastcollate.plan.lengths import checked_indices
 from fastcollate.plan.tree_bins import TreeBins
 from fastcollate.plan.tree_plan import TreePlan
+from fastcollate.rows.lengths import checked_indices
 
 Share: TypeAlias = Literal["all", "group", "prompts"]
 """The tokens that rows of a tree may share."""

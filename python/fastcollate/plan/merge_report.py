@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import Merge
-from fastcollate.arguments import checked_index, counted
+from fastcollate.common.arguments import checked_index, counted
 from fastcollate.plan.breaks import Break, Tokenizer, make_break
 from fastcollate.plan.merge_tree import TrajectoryTree
 

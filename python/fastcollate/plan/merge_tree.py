@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from fastcollate.arguments import counted
+from fastcollate.common.arguments import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -111,7 +111,7 @@ class TrajectoryTree(NamedTuple):
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from fastcollate.view.plan_pages import text_page
+        from fastcollate.inspect.plan_pages import text_page
 
         return text_page(self)
 

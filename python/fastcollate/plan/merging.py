@@ -15,18 +15,18 @@ from numpy.typing import NDArray
 from fastcollate import _fastcollate
 from fastcollate._fastcollate import MASK_DRIFTS, MERGE_REWARDS, POLICIES, MergeSpec, Plan
 from fastcollate._fastcollate import Merge as CoreMerge
-from fastcollate.arguments import (
+from fastcollate.common.arguments import (
     check_bool,
     check_choice,
     checked_count,
     counted,
     suggests_names,
 )
-from fastcollate.arrays import describe
-from fastcollate.ingest.fields import LOSS_MASK, Field, Rows, given_along
-from fastcollate.ingest.tokens import checked_tokens
+from fastcollate.common.arrays import describe
 from fastcollate.plan.grouping import shown, starts_of
 from fastcollate.plan.trajectories import checked_trajectories
+from fastcollate.rows.fields import LOSS_MASK, Field, Rows, given_along
+from fastcollate.rows.tokens import checked_tokens
 
 if TYPE_CHECKING:
     from fastcollate.plan.audit_report import Audit
@@ -262,7 +262,7 @@ class MergePlan:
         ValueError, TypeError, MissingPlanError
             As in :meth:`StepPlan.audit`.
         """
-        from fastcollate.plan.auditing import audit_merge
+        from fastcollate.inspect.auditing import audit_merge
 
         turns = prompts, responses, sequences, prompt_lens, loss_mask
         return audit_merge(self, batches, turns)
@@ -312,7 +312,7 @@ class MergePlan:
         return f"MergePlan: {turns} of {trajectories} in {rows}"
 
     def _repr_html_(self) -> str:
-        from fastcollate.view.plan_pages import merge_page
+        from fastcollate.inspect.plan_pages import merge_page
 
         return merge_page(repr(self), self.report)
 

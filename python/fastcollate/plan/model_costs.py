@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fastcollate.arrays import describe
+from fastcollate.common.arrays import describe
 
 PLAIN_MLPS = frozenset(
     {"bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neo", "gpt_neox", "gptj", "opt", "phi"}

@@ -7,13 +7,13 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from fastcollate.arguments import counted, suggests_names
-from fastcollate.arrays import describe
+from fastcollate.common.arguments import counted, suggests_names
+from fastcollate.common.arrays import describe
 from fastcollate.plan.bin_plan import NO_LIMIT, BinPlan
 from fastcollate.plan.costs import costs_of
 from fastcollate.plan.grouping import group_numbers
 from fastcollate.plan.layouts import Packed
-from fastcollate.plan.lengths import checked_lengths
+from fastcollate.rows.lengths import checked_lengths
 
 
 @suggests_names

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fastcollate import _fastcollate
-from fastcollate.arguments import (
+from fastcollate.common.arguments import (
     check_bool,
     check_choice,
     checked_count,
@@ -21,7 +21,6 @@ from fastcollate.arguments import (
     suggests_names,
 )
 from fastcollate.plan.costs import CostArgument, checked_weights, weights_of
-from fastcollate.plan.lengths import Integers, checked_lengths, lengths_defect
 from fastcollate.plan.shard import Shard
 from fastcollate.plan.tables import (
     StoredTable,
@@ -30,6 +29,7 @@ from fastcollate.plan.tables import (
     not_valid,
     offsets_defect,
 )
+from fastcollate.rows.lengths import Integers, checked_lengths, lengths_defect
 
 _PIECE = 1 << 20
 """Number of items converted to a list at a time."""

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from fastcollate.arrays import offsets_of
+from fastcollate.common.arrays import offsets_of
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Plan
-    from fastcollate.plan.lengths import Integers
+    from fastcollate.rows.lengths import Integers
 
 
 class Spans(NamedTuple):

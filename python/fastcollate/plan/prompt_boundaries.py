@@ -8,9 +8,9 @@ from typing import Any, overload
 
 import numpy as np
 
-from fastcollate.arguments import suggests_names
+from fastcollate.common.arguments import suggests_names
 from fastcollate.plan.grouping import group_offsets
-from fastcollate.plan.lengths import Integers
+from fastcollate.rows.lengths import Integers
 
 
 class PromptBoundaries(Sequence[tuple[int, int]]):

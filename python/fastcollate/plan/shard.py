@@ -12,18 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import PrefixTree, ShardSpec
-from fastcollate.arguments import (
+from fastcollate.common.arguments import (
     check_bool,
     checked_count,
     checked_int,
     counted,
     suggests_names,
 )
-from fastcollate.arrays import describe
+from fastcollate.common.arrays import describe
 from fastcollate.plan.layout import Layout
 from fastcollate.plan.layouts import Packed, Tree
-from fastcollate.plan.lengths import Integers
 from fastcollate.plan.tables import Table, contradiction, offsets_defect
+from fastcollate.rows.lengths import Integers
 
 Widths = tuple[int, int, int]
 

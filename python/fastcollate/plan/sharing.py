@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from fastcollate import _fastcollate
-from fastcollate.arguments import suggests_names
-from fastcollate.arrays import describe
-from fastcollate.ingest.fields import Rows
-from fastcollate.ingest.tokens import checked_tokens
+from fastcollate.common.arguments import suggests_names
+from fastcollate.common.arrays import describe
 from fastcollate.plan.grouping import group_numbers
 from fastcollate.plan.layouts import Share
 from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.tree_plan import TreePlan
+from fastcollate.rows.fields import Rows
+from fastcollate.rows.tokens import checked_tokens
 
 
 @suggests_names

@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import SYNTHETIC_LENS
-from fastcollate.arguments import counted
-from fastcollate.arrays import offsets_of
+from fastcollate.common.arguments import counted
+from fastcollate.common.arrays import offsets_of
 from fastcollate.plan.binned import BinnedLayout
 from fastcollate.plan.costs import Costs, costs_of
 from fastcollate.plan.layout import Layout
 from fastcollate.plan.layouts import Tree
-from fastcollate.plan.lengths import Integers
 from fastcollate.plan.tree_plan import TreePlan
+from fastcollate.rows.lengths import Integers
 
 MAX_BINS = 1 << 24
 """Limit of the bins of a step required by ``min_bins``, multiples and ranks."""

@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
 from fastcollate._fastcollate import SYNTHETIC_LENS
-from fastcollate.arguments import checked_index, counted, suggests_names
-from fastcollate.arrays import describe, offsets_of
+from fastcollate.common.arguments import checked_index, counted, suggests_names
+from fastcollate.common.arrays import describe, offsets_of
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.layout import Layout
 from fastcollate.plan.layouts import LEFT, Packed, Tree, layout_of
-from fastcollate.plan.lengths import Integers
 from fastcollate.plan.shard import Shard, Widths, layout_defect, shared_defect
 from fastcollate.plan.tables import (
     StoredTable,
@@ -29,12 +28,13 @@ from fastcollate.plan.tables import (
     not_valid,
 )
 from fastcollate.plan.tree_plan import TreePlan
+from fastcollate.rows.lengths import Integers
 
 if TYPE_CHECKING:
-    from fastcollate.ingest.fields import Field, Rows
     from fastcollate.plan.audit_report import Audit
     from fastcollate.plan.forecast import Forecast, Sync
     from fastcollate.plan.merging import MergePlan
+    from fastcollate.rows.fields import Field, Rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -345,7 +345,7 @@ class StepPlan(StoredTable):
         >>> finding.reason, finding.turn
         ('missing', 2)
         """
-        from fastcollate.plan.auditing import audit_step
+        from fastcollate.inspect.auditing import audit_step
 
         turns = prompts, responses, sequences, prompt_lens, loss_mask
         return audit_step(self, batches, turns, merge)
@@ -396,7 +396,7 @@ class StepPlan(StoredTable):
         >>> plan.forecast(fc.planning.Costs(per_token=1.0))
         Forecast: 1 mini-batch in 10, of which ranks wait 20.0%; no plan takes less than 8
         """
-        from fastcollate.plan.forecasting import forecast_step
+        from fastcollate.inspect.forecasting import forecast_step
 
         return forecast_step(self, costs, sync, micro_batches, computes_padding, tree)
 
@@ -406,7 +406,7 @@ class StepPlan(StoredTable):
         Rows exclude padding; tokens per rank include it. The imbalance is the maximum over ranks
         divided by the mean. Ranks with only padding rows are counted below the table.
         """
-        from fastcollate.view.step_table import step_lines
+        from fastcollate.inspect.step_table import step_lines
 
         return "\n".join((repr(self), *step_lines(self)))
 
@@ -458,7 +458,7 @@ class StepPlan(StoredTable):
         return real[self.mini_batch_offsets]
 
     def _repr_html_(self) -> str:
-        from fastcollate.view.step_table import step_page
+        from fastcollate.inspect.step_table import step_page
 
         return step_page(self)
 

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastcollate.arguments import counted, id_list
-from fastcollate.arrays import is_tensor
-from fastcollate.plan.lengths import Integers, checked_lengths
+from fastcollate.common.arguments import counted, id_list
+from fastcollate.common.arrays import is_tensor
 from fastcollate.plan.merging import MergePlan, check_uids, merging_of
 from fastcollate.plan.trajectories import checked_trajectories
 from fastcollate.plan.tree_plan import TreePlan
+from fastcollate.rows.lengths import Integers, checked_lengths
 
 
 class StepRows(NamedTuple):

@@ -8,7 +8,7 @@ import numpy as np
 
 from fastcollate import _fastcollate
 from fastcollate._fastcollate import PAD_ROWS
-from fastcollate.arguments import (
+from fastcollate.common.arguments import (
     check_bool,
     check_choice,
     checked_count,
@@ -18,7 +18,6 @@ from fastcollate.arguments import (
 )
 from fastcollate.plan.costs import CostArgument, Costs
 from fastcollate.plan.layouts import LayoutArgument, Tree, checked_layout
-from fastcollate.plan.lengths import Integers
 from fastcollate.plan.prompt_boundaries import prompt_offsets
 from fastcollate.plan.step_packing import (
     check_tree,
@@ -28,6 +27,7 @@ from fastcollate.plan.step_packing import (
 )
 from fastcollate.plan.step_plan import StepPlan
 from fastcollate.plan.step_rows import StepRows
+from fastcollate.rows.lengths import Integers
 
 PadRows: TypeAlias = Literal["synthetic", "copy_first", "copy_cycle", "error"]
 ShardBy: TypeAlias = Literal["contiguous", "strided", "tokens", "flops"]

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from fastcollate.arrays import describe
+from fastcollate.common.arrays import describe
 
 T = TypeVar("T", bound="Table")
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate.arguments import id_list
-from fastcollate.arrays import describe, to_numpy
+from fastcollate.common.arguments import id_list
+from fastcollate.common.arrays import describe, to_numpy
 from fastcollate.plan.grouping import group_offsets
 
 

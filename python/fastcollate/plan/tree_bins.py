@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
-from fastcollate.arguments import checked_count, counted
-from fastcollate.arrays import offsets_of
+from fastcollate.common.arguments import checked_count, counted
+from fastcollate.common.arrays import offsets_of
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.costs import Costs
-from fastcollate.plan.lengths import Integers
 from fastcollate.plan.tables import contradiction, offsets_defect
+from fastcollate.rows.lengths import Integers
 
 if TYPE_CHECKING:
     from fastcollate.plan.forecast import Forecast, Sync
@@ -156,6 +156,6 @@ class TreeBins(BinPlan):
             `costs` are not :class:`Costs`; `sync` is unknown; or `dp_size` does not divide the
             number of bins.
         """
-        from fastcollate.plan.forecasting import forecast_tree
+        from fastcollate.inspect.forecasting import forecast_tree
 
         return forecast_tree(self, costs, dp_size, sync, tree)

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastcollate._fastcollate import PrefixTree
-from fastcollate.arguments import counted, suggests_names
-from fastcollate.arrays import describe
+from fastcollate.common.arguments import counted, suggests_names
+from fastcollate.common.arrays import describe
 from fastcollate.plan.binned import BinnedLayout
-from fastcollate.plan.lengths import Integers, checked_indices, lengths_defect
 from fastcollate.plan.tables import Table, contradiction, not_valid
 from fastcollate.plan.tree_bins import TreeBins
+from fastcollate.rows.lengths import Integers, checked_indices, lengths_defect
 
 if TYPE_CHECKING:
     from fastcollate.plan.layouts import Tree
@@ -238,7 +238,7 @@ class TreePlan(Table):
         return f"TreePlan: {before} of {rows} in {after}, {ratio}"
 
     def _repr_html_(self) -> str:
-        from fastcollate.view.plan_pages import tree_page
+        from fastcollate.inspect.plan_pages import tree_page
 
         return tree_page(repr(self), self.report)
 

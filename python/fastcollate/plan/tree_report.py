@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from fastcollate.arguments import counted
+from fastcollate.common.arguments import counted
 
 if TYPE_CHECKING:
     from fastcollate.plan.tree_plan import TreeNodes

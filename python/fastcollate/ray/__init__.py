@@ -27,7 +27,7 @@ Not imported by ``import fastcollate``: write ``import fastcollate.ray``. Needs 
 
 from importlib.util import find_spec
 
-from fastcollate.requirements import LEAST_RAY, check_version
+from fastcollate.common.requirements import LEAST_RAY, check_version
 
 if find_spec("ray") is None:
     raise ImportError("fastcollate.ray needs Ray: pip install 'fastcollate[ray]'")

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import ray
 from ray.exceptions import GetTimeoutError, ObjectLostError, OwnerDiedError, RayError
 
-from fastcollate.arguments import checked_seconds
+from fastcollate.common.arguments import checked_seconds
 
 TIMEOUT = 300.0
 """Default seconds to wait for objects."""

@@ -9,24 +9,24 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import ray
 
-from fastcollate.arguments import counted, spells_out, suggests_names, wrong_name
-from fastcollate.arrays import describe
 from fastcollate.batch import Batch
 from fastcollate.blocks.joining import JoinedBlocks, joined
 from fastcollate.blocks.reading import built, parts_of
 from fastcollate.blocks.trees import joined_tree
 from fastcollate.build import build_batch
-from fastcollate.dtypes import ArrayType
+from fastcollate.common.arguments import counted, spells_out, suggests_names, wrong_name
+from fastcollate.common.arrays import describe
+from fastcollate.common.row_columns import COLUMNS, IDS
 from fastcollate.ops.normalize import LossNormalizers
 from fastcollate.options import Options, ShardOptions
 from fastcollate.plan import stepping
+from fastcollate.plan.dtypes import ArrayType
 from fastcollate.plan.layouts import LayoutArgument, Tree, checked_layout
 from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.shard import Shard
 from fastcollate.plan.step_plan import StepPlan
 from fastcollate.ray.fetching import TIMEOUT, checked_timeout, fetched
 from fastcollate.ray.putting import Block
-from fastcollate.row_columns import COLUMNS, IDS
 
 if TYPE_CHECKING:
     import torch

@@ -10,13 +10,13 @@ import numpy as np
 import ray
 from numpy.typing import NDArray
 
-from fastcollate.arguments import checked_count, counted, suggests_names
-from fastcollate.arrays import describe
 from fastcollate.blocks.sharing import BlockShare, check_share
 from fastcollate.blocks.storing import PART_BYTES, BlockTable, stored
 from fastcollate.builder import BatchBuilder
+from fastcollate.common.arguments import checked_count, counted, suggests_names
+from fastcollate.common.arrays import describe
+from fastcollate.common.row_columns import COLUMNS
 from fastcollate.plan.merging import Merge, MergePlan, Policy, checked_merge
-from fastcollate.row_columns import COLUMNS
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import ray
 
-from fastcollate.arguments import check_bool, checked_count, counted, suggests_names
-from fastcollate.arrays import describe
 from fastcollate.batch import Batch
 from fastcollate.blocks.slicing import checked_rows, rows_of, shards_of
 from fastcollate.blocks.spans import Shards, packed, unpacked
+from fastcollate.common.arguments import check_bool, checked_count, counted, suggests_names
+from fastcollate.common.arrays import describe
 from fastcollate.plan.shard import Shard
 from fastcollate.plan.step_plan import StepPlan
 from fastcollate.ray.fetching import TIMEOUT, checked_timeout, fetched

@@ -124,7 +124,7 @@ pub fn of_table<'py>(rows: &Bound<'py, PyAny>, place: &str) -> Result<Option<Bou
     {
         return Ok(None);
     }
-    let columns = py.import(intern!(py, "fastcollate.ingest.table_columns"))?;
+    let columns = py.import(intern!(py, "fastcollate.rows.table_columns"))?;
     if !columns.call_method1("is_column", (rows,))?.is_truthy()? {
         return Ok(None);
     }

@@ -111,7 +111,7 @@ fn is_ragged(object: &Bound<PyAny>) -> PyResult<bool> {
     object.is_instance(imported(
         &RAGGED,
         object.py(),
-        "fastcollate.ingest.columns",
+        "fastcollate.rows.columns",
         "Ragged",
     )?)
 }

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastcollate._fastcollate import FieldSpec
-from fastcollate.arguments import checked_integer
+from fastcollate.common.arguments import checked_integer
 from fastcollate.compat.skyrl.installed import skyrl_module
 from fastcollate.compat.skyrl.packed_tensors import checked_routes, packed_routes, packed_support
-from fastcollate.core_call import Request, collate
-from fastcollate.ingest.column_input import ragged
-from fastcollate.ingest.fields import Rows
-from fastcollate.ingest.tokens import Parts
+from fastcollate.ops.collating import Request, collate
+from fastcollate.rows.column_input import ragged
+from fastcollate.rows.fields import Rows
+from fastcollate.rows.tokens import Parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fastcollate.arrays import offsets_of
-from fastcollate.plan.lengths import Integers
+from fastcollate.common.arrays import offsets_of
+from fastcollate.rows.lengths import Integers
 
 ROUTE_DTYPES = ("uint8", "int16", "int32")
 

@@ -11,15 +11,15 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fastcollate._fastcollate import FieldSpec, OutputSpec
-from fastcollate.arguments import counted
-from fastcollate.arrays import offsets_of
+from fastcollate.common.arguments import counted
+from fastcollate.common.arrays import offsets_of
 from fastcollate.compat.skyrl.packed_alignment import Alignment, packed_alignment
 from fastcollate.compat.skyrl.training_batch import Columns, training_batch
-from fastcollate.core_call import Request, collate
-from fastcollate.ingest.tokens import Whole
+from fastcollate.ops.collating import Request, collate
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.layouts import Packed
 from fastcollate.plan.packing import pack
+from fastcollate.rows.tokens import Whole
 
 logger = logging.getLogger(__name__)
 

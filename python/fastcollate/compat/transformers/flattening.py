@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from fastcollate._fastcollate import IGNORE_INDEX, FieldSpec, OutputSpec
-from fastcollate.core_call import Request, collate
-from fastcollate.dtypes import ArrayType
-from fastcollate.ingest.tokens import Whole
+from fastcollate.ops.collating import Request, collate
+from fastcollate.plan.dtypes import ArrayType
 from fastcollate.plan.layouts import JAGGED
+from fastcollate.rows.tokens import Whole
 
 LABELS = FieldSpec("labels", "labels", align="sequence", dtype="int64")
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fastcollate.arguments import checked_count, counted
-from fastcollate.arrays import describe, offsets_of
+from fastcollate.common.arguments import checked_count, counted
+from fastcollate.common.arrays import describe, offsets_of
 from fastcollate.plan.layouts import Packed
 from fastcollate.plan.packing import pack
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from fastcollate.arguments import checked_integer
-from fastcollate.arrays import describe, is_array
+from fastcollate.common.arguments import checked_integer
+from fastcollate.common.arrays import describe, is_array
 from fastcollate.compat.verl.mappings import picked_rows
 from fastcollate.compat.verl.seqlen_balancing import rearrange_micro_batches
-from fastcollate.ingest.columns import Ragged
-from fastcollate.plan.lengths import Integers
+from fastcollate.rows.columns import Ragged
+from fastcollate.rows.lengths import Integers
 
 PARTS = ("batch", "non_tensor_batch", "meta_info", "from_dict")
 """Attributes of a DataProto."""

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from fastcollate.arrays import offsets_of, places_of, to_numpy
-from fastcollate.ingest.columns import Ragged, jagged_rows
-from fastcollate.ingest.columns import picked as picked_spans
-from fastcollate.plan.lengths import Integers
+from fastcollate.common.arrays import offsets_of, places_of, to_numpy
+from fastcollate.rows.columns import Ragged, jagged_rows
+from fastcollate.rows.columns import picked as picked_spans
+from fastcollate.rows.lengths import Integers
 
 
 def is_tensordict(value: Any) -> bool:

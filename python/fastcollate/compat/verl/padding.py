@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
-from fastcollate.arrays import describe, is_tensor
+from fastcollate.common.arrays import describe, is_tensor
 from fastcollate.compat.verl.mappings import get_object, is_tensordict, set_object
-from fastcollate.ingest.columns import jagged_rows
+from fastcollate.rows.columns import jagged_rows
 
 if TYPE_CHECKING:
     import torch

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 
 from fastcollate import _fastcollate
-from fastcollate.arguments import checked_count, checked_int, checked_integer, id_list
-from fastcollate.arrays import describe, dtype_name, is_array, places_of, to_numpy
 from fastcollate.batch import Batch
+from fastcollate.common.arguments import checked_count, checked_int, checked_integer, id_list
+from fastcollate.common.arrays import describe, dtype_name, is_array, places_of, to_numpy
 from fastcollate.compat.verl.mappings import is_tensordict, jagged_lengths, picked
 from fastcollate.plan.costs import checked_weights, flops_costs
 from fastcollate.plan.grouping import starts_of
-from fastcollate.plan.lengths import MAX_TOKENS, Integers, checked_lengths
 from fastcollate.plan.partitioning import lists_of
 from fastcollate.plan.shard import Shard
+from fastcollate.rows.lengths import MAX_TOKENS, Integers, checked_lengths
 
 NEVER = 1 << 62
 """A number of micro-batches that is never reached."""

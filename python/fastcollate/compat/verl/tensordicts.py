@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastcollate.arrays import describe, to_numpy, to_tensor
 from fastcollate.batch import Batch
+from fastcollate.common.arrays import describe, to_numpy, to_tensor
 
 if TYPE_CHECKING:
     from tensordict import TensorDict

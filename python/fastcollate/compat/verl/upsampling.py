@@ -11,8 +11,9 @@ from typing import Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
 
-from fastcollate.arguments import checked_count, checked_int, counted
-from fastcollate.arrays import (
+from fastcollate.batch import Batch
+from fastcollate.common.arguments import checked_count, checked_int, counted
+from fastcollate.common.arrays import (
     checked_array,
     convert,
     describe,
@@ -25,7 +26,6 @@ from fastcollate.arrays import (
     to_tensor,
     zeros,
 )
-from fastcollate.batch import Batch
 from fastcollate.plan.shard import Shard
 
 __all__ = [

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastcollate._fastcollate import IGNORE_INDEX
-from fastcollate.ingest.fields import Field
+from fastcollate.rows.fields import Field
 from fastcollate.testing.reference.loops import build_batch_loops
 
 _COLUMNS = ("rewards", "loss_mask", "logprobs", "advantages")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fastcollate.ingest.fields import Field
+from fastcollate.rows.fields import Field
 from fastcollate.testing.reference.reading import is_number, readable, rows_of
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 from hypothesis import strategies as st
 
-from fastcollate.ingest.fields import Field
+from fastcollate.rows.fields import Field
 from fastcollate.testing.strategies.columns import COLUMN_KINDS, as_column
 from fastcollate.testing.strategies.drawing import Rollouts
 from fastcollate.testing.strategies.kinds import FIELD_KINDS, LAYOUTS, TOKEN_KINDS, Array, as_kind

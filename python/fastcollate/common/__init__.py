@@ -1,0 +1,1 @@
+"""What all rooms use: checks of arguments, arrays of NumPy and torch, names of columns."""

@@ -1,0 +1,214 @@
+"""Checks of arguments: their names, and values of plain types."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+import os
+import reprlib
+import sys
+import warnings
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, TypeVar, cast
+
+from fastcollate.common.arrays import describe
+from fastcollate.common.names import advice_for
+
+T = TypeVar("T", bound=Callable[..., Any])
+
+_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+
+def suggests_names(target: T) -> T:
+    """Decorate a function or class: the error for an unknown argument names the one to pass.
+
+    For a class, this covers ``__init__`` and the public methods, inherited ones included.
+    """
+    if not isinstance(target, type):
+        return cast("T", _suggesting(target))
+    bases = [base for base in target.__mro__[::-1] if base.__module__.startswith("fastcollate.")]
+    methods = {name: value for base in bases for name, value in vars(base).items()}
+    for name, method in methods.items():
+        if inspect.isfunction(method) and (name == "__init__" or not name.startswith("_")):
+            method = _suggesting(method)
+            method.__qualname__ = f"{target.__name__}.{name}"
+            setattr(target, name, method)
+    return target
+
+
+def spells_out(names: Collection[str], source: Callable[..., Any]) -> Callable[[T], T]:
+    """Decorate a function that passes ``**options`` on: its signature lists them.
+
+    Parameters
+    ----------
+    names
+        The names of the options.
+    source
+        The function that takes them, with their defaults.
+    """
+
+    def decorate(function: T) -> T:
+        own = inspect.signature(function)
+        parameters = [one for one in own.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        options = inspect.signature(source).parameters
+        parameters += [options[name] for name in options if name in names]
+        function.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+def _suggesting(function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            # If the call itself fails, no frame of the function is in the traceback.
+            has_begun = error.__traceback__ is None or error.__traceback__.tb_next is not None
+            if has_begun or (message := wrong_name(call, kwargs)) is None:
+                raise
+        raise TypeError(message)
+
+    return call
+
+
+def wrong_name(function: Callable[..., Any], given: Iterable[str]) -> str | None:
+    """Return an error message for the first unknown argument; None if there is none."""
+    parameters = inspect.signature(function).parameters.values()
+    known = [one.name for one in parameters if one.name != "self"]
+    unknown = next((name for name in given if name not in known), None)
+    if unknown is None or any(one.kind is one.VAR_KEYWORD for one in parameters):
+        return None
+    callee = function.__qualname__.removesuffix(".__init__")
+    if (advice := advice_for(unknown, known)) is None:
+        advice = f"help({_public_name(callee)}) lists its arguments"
+        if len(known) <= MOST_LISTED:
+            advice = f"pass some of {', '.join(known)}" if known else "it takes none"
+    return f"{callee} has no argument {unknown!r}; {advice}"
+
+
+MOST_LISTED = 8
+"""Most arguments that an error lists."""
+
+
+def _public_name(callee: str) -> str:
+    """Return the name of a function, class or method as users import it."""
+    import fastcollate as fc
+
+    name = callee.partition(".")[0]
+    modules = (fc, fc.planning, fc.memory)
+    module = next((one for one in modules if name in one.__all__), None)
+    if module is None:
+        return callee
+    return f"{module.__name__.replace('fastcollate', 'fc')}.{callee}"
+
+
+def warn_user(message: str) -> None:
+    """Warn at the line that called this package."""
+    depth = 1
+    while sys._getframe(depth).f_code.co_filename.startswith(_PACKAGE):
+        depth += 1
+    warnings.warn(message, stacklevel=depth + 1)
+
+
+def checked_index(name: str, value: Any, count: int) -> int:
+    """Return an argument as an index below `count`."""
+    index = checked_integer(name, value, "an index")
+    if not 0 <= index < count:
+        raise IndexError(
+            f"{name} is {_shown_integer(index)}, but there are {count}; "
+            f"pass an index from 0 to {count - 1}"
+        )
+    return index
+
+
+def checked_integer(name: str, value: Any, advice: str) -> int:
+    """Return an argument as an int. Booleans are refused."""
+    if isinstance(value, bool) or str(getattr(value, "dtype", "")) == "torch.bool":
+        raise TypeError(f"{name} is {describe(value)}; pass {advice}")
+    try:
+        return operator.index(value)
+    except TypeError as error:
+        raise TypeError(f"{name} is {reprlib.repr(value)}; pass {advice}") from error
+
+
+def checked_int(name: str, value: Any, advice: str, *, bits: int = 64) -> int:
+    """Return an argument as an int that fits the given number of bits."""
+    integer = checked_integer(name, value, advice)
+    limit = 1 << (bits - 1)
+    if not -limit <= integer < limit:
+        raise ValueError(
+            f"{name} is {_shown_integer(integer)}, which does not fit int{bits}; "
+            f"pass a number of less than {bits} bits"
+        )
+    return integer
+
+
+def _shown_integer(integer: int) -> str:
+    """Write an integer, or the size of a long one."""
+    length = integer.bit_length()
+    return str(integer) if length < 100 else f"an integer of {length} bits"
+
+
+def checked_count(name: str, value: Any, advice: str, *, least: int = 1, bits: int = 64) -> int:
+    """Return an argument as a count of at least `least`."""
+    count = checked_int(name, value, advice, bits=bits)
+    if count < least:
+        raise ValueError(f"{name} is {count}; pass {advice}, {least} or more")
+    return count
+
+
+def check_bool(name: str, value: Any) -> None:
+    """Check that an argument is a bool."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is {reprlib.repr(value)}; pass True or False")
+
+
+def check_choice(name: str, value: Any, choices: Collection[str | None], more: str = "") -> None:
+    """Check that an argument is one of the choices: strings, or None."""
+    if (value is None or isinstance(value, str)) and value in choices:
+        return
+    advice = f"pass {', '.join(map(repr, choices))}{more}"
+    if not isinstance(value, str):
+        raise TypeError(f"{name} is {describe(value)}; {advice}")
+    raise ValueError(f"{name} is {value!r}; {advice}")
+
+
+def checked_seconds(name: str, value: Any) -> float:
+    """Return an argument as a positive number of seconds."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} is {reprlib.repr(value)}; pass a number of seconds")
+    if not value > 0:
+        raise ValueError(f"{name} is {value}; pass more than 0 seconds")
+    return float(value)
+
+
+def id_list(name: str, values: Any) -> list[Any]:
+    """Return a sequence of objects as a new list."""
+    if not is_sequence(values):
+        raise TypeError(f"{name} is {reprlib.repr(values)}; pass a sequence of one object per row")
+    return as_list(values)
+
+
+def is_sequence(values: Any) -> bool:
+    """Return True for a sequence of items, such as a list, an array or a series."""
+    if not (hasattr(type(values), "__len__") and hasattr(type(values), "__getitem__")):
+        return False
+    return getattr(values, "ndim", 1) != 0 and not isinstance(
+        values, (str, bytes, bytearray, Mapping)
+    )
+
+
+def as_list(values: Any) -> list[Any]:
+    """Return items as a list of Python objects, also from NumPy, Arrow and Polars."""
+    for method in ("to_pylist", "tolist", "to_list"):
+        if hasattr(values, method) and not hasattr(values, "detach"):
+            return list(getattr(values, method)())
+    return list(values)
+
+
+def counted(number: int, noun: str, plural: str | None = None) -> str:
+    """Format a count with its noun: ``1 row``, ``1,500 rows``."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

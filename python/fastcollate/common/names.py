@@ -1,0 +1,253 @@
+"""Names of other libraries for our arguments, and misspelled names."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from fastcollate.common.row_columns import IDS, TOKENS
+
+OTHER_NAMES: dict[str, tuple[str, ...]] = {
+    "prompts": (
+        *("prompt_ids", "prompt_token_ids", "prompt_tokens", "raw_prompt_ids", "question_ids"),
+    ),
+    "responses": (
+        *("completions", "completion_ids", "completion_token_ids", "response_ids"),
+        *("response_token_ids", "response_tokens", "output_ids", "generated_ids"),
+    ),
+    "sequences": ("input_ids", "token_ids", "tokens"),
+    "prompt_lens": ("prompt_lengths", "num_prompt_tokens"),
+    "rewards": ("scores", "token_level_rewards", "token_level_scores"),
+    "loss_mask": (
+        *("completion_mask", "response_mask", "assistant_masks", "action_mask", "label_mask"),
+        *("loss_weights", "token_weights"),
+    ),
+    "logprobs": (
+        *("rollout_logprobs", "sampling_logprobs", "response_logprobs", "completion_logprobs"),
+        *("output_token_logprobs", "sampling_per_token_logps", "inference_logprobs"),
+    ),
+    "advantages": ("adv", "advs"),
+    "uids": ("group_ids", "groups", "prompt_uids", "problem_ids"),
+    "trajectory_ids": ("episode_ids", "rollout_ids", "traj_ids", "traj_uids"),
+    "is_last_step": ("dones", "is_last", "last_step", "is_final"),
+}
+"""What other libraries call the columns of rollouts."""
+
+_OF_ROWS = {**TOKENS, **IDS}
+
+_FIELDS = ("values", "returns", "ref_logprobs", "ref_logps", "reference_logprobs", "entropies")
+"""Columns without an argument of their own."""
+
+_OLD_LOGPROBS = ("old_logprobs", "old_logps", "old_per_token_logps", "policy_logprobs")
+"""Log-probabilities that may be the sampler's or the trainer's."""
+
+_LIMITS = (
+    *("max_length", "max_len", "max_seq_len", "max_seq_length", "max_sequence_length"),
+    *("truncation", "truncate", "truncation_side"),
+)
+"""Limits of lengths, which truncate in other libraries."""
+
+_PROMPT_LIMITS = ("max_prompt_len", "max_prompt_length")
+_RESPONSE_LIMITS = (
+    *("max_response_len", "max_response_length", "max_completion_length", "max_new_tokens"),
+)
+_CUT = "rows are never truncated: cut them first"
+
+_BUDGETS = (
+    *("max_tokens", "max_token_len", "max_tokens_per_gpu", "max_batch_tokens", "token_budget"),
+    *("max_tokens_per_bin", "max_tokens_per_microbatch", "bin_capacity", "bin_size"),
+)
+"""Limits of the tokens of a bin."""
+
+_FIELD = "pass fields={'<name>': fc.Field(...)}"
+
+ADVICE: dict[str, tuple[tuple[str, str], ...]] = {
+    "input_ids": (
+        ("sequences", "pass sequences, with the lengths of their prompts as prompt_lens"),
+        ("sequence", "pass sequence, with the length of its prompt as prompt_len"),
+    ),
+    "response_mask": (
+        ("loss_mask", "pass loss_mask: the batch's response_mask is made from the lengths"),
+    ),
+    **dict.fromkeys(_FIELDS, (("fields", _FIELD),)),
+    **dict.fromkeys(
+        _OLD_LOGPROBS, (("fields", f"{_FIELD}, or logprobs if the sampler returned them"),)
+    ),
+    **dict.fromkeys(
+        _LIMITS,
+        (
+            ("layout", f"{_CUT}; layout=fc.Left(pad_to=...) fixes the width"),
+            ("capacity", f"{_CUT}; capacity limits the tokens of a bin"),
+            ("pad_to", f"{_CUT}; pad_to fixes the width"),
+            ("pad_response_to", f"{_CUT}; pad_prompt_to and pad_response_to fix the widths"),
+        ),
+    ),
+    **dict.fromkeys(
+        _PROMPT_LIMITS,
+        (
+            ("layout", f"{_CUT}; layout=fc.TwoSegment(pad_prompt_to=...) fixes the width"),
+            ("pad_prompt_to", f"{_CUT}; pad_prompt_to fixes the width"),
+        ),
+    ),
+    **dict.fromkeys(
+        _RESPONSE_LIMITS,
+        (
+            ("layout", f"{_CUT}; layout=fc.Left(pad_response_to=...) fixes the width"),
+            ("pad_response_to", f"{_CUT}; pad_response_to fixes the width"),
+        ),
+    ),
+    **dict.fromkeys(
+        _BUDGETS,
+        (
+            ("capacity", "pass capacity"),
+            ("layout", "pass layout=fc.Packed(capacity=...)"),
+        ),
+    ),
+    "capacity": (("layout", "pass layout=fc.Packed(capacity=...)"),),
+    "pin_memory": (("pool", 'pass pool="pinned"'),),
+    "packing": (("layout", "pass layout=fc.Packed(capacity=...)"),),
+    "pack": (("layout", "pass layout=fc.Packed(capacity=...)"),),
+    "bins": (
+        ("num_bins plan", "pass num_bins for their number, or the bins themselves as plan"),
+        ("num_bins", "pass num_bins for their number"),
+        ("plan", "pass plan"),
+        ("layout", "pass layout=fc.Packed(plan=bins)"),
+    ),
+    "balance": (
+        ("shard_by", "pass shard_by, such as shard_by='tokens'"),
+        ("algorithm", "pass algorithm"),
+        ("shard", "plan balanced ranks by fc.plan_step(..., shard_by='tokens'), and pass a shard"),
+    ),
+    "shift": (("layout", "pass layout=fc.Packed(capacity=..., shift=...)"),),
+    "rows": (
+        ("prompts", "pass prompts and responses, or sequences with prompt_lens"),
+        ("num_bins", "pass num_bins"),
+    ),
+    "lengths": (("x dtype", "pass x=fc.unpad(x, lengths=...)"),),
+    "padding": (
+        (
+            "layout",
+            "rows are padded to the longest one; pass layout=fc.Left(pad_to=...) for a fixed width",
+        ),
+        ("pad_to", "pass pad_to for a fixed width"),
+    ),
+    "pad_to": (("layout", "pass layout=fc.Left(pad_to=...)"),),
+    "pad_to_multiple_of": (
+        ("multiple_of", "pass multiple_of"),
+        ("lengths layout", "pass layout=fc.Packed(multiple_of=...)"),
+        ("layout", "pass layout=fc.Left(multiple_of=...)"),
+    ),
+    "multiple_of": (
+        ("lengths layout", "pass layout=fc.Packed(multiple_of=...)"),
+        ("layout", "pass layout=fc.Left(multiple_of=...)"),
+    ),
+    "padding_side": (
+        ("side", "pass side"),
+        ("x dtype", "pass x=fc.unpad(x, lengths=..., side=...)"),
+        ("layout", "pass layout='left' or 'right'"),
+    ),
+    "padding_value": (("fill", "pass fill"), ("pad_token_id", "pass pad_token_id")),
+    "pad_id": (("pad_token_id", "pass pad_token_id"),),
+    "pad_token": (("pad_token_id", "pass the token's id as pad_token_id"),),
+    "tokenizer": (
+        (
+            "pad_token_id",
+            "rows are token ids: tokenize them first, and pass tokenizer.pad_token_id as "
+            "pad_token_id",
+        ),
+    ),
+    "attention_mask": (
+        (
+            "prompts",
+            "it is made from the lengths: pass rows without padding, such as "
+            "fc.unpad(rows, mask=attention_mask)",
+        ),
+        ("prompt", "it is made from the lengths: pass a row without padding"),
+        ("x mask", "pass mask"),
+    ),
+    "return_tensors": (("array_type", "pass array_type='torch' or 'numpy'"),),
+    "device": (
+        ("pad_token_id", "batches are built in host memory: call batch.to(device)"),
+        ("array_type", "the result is in host memory: call .to(device)"),
+    ),
+    "out": (
+        ("pool", "outputs are written to memory of a pool: pass pool=fc.memory.BufferPool(...)"),
+    ),
+    "vocab": (("vocab_size", "pass vocab_size"),),
+    "world_size": (("dp_size", "pass dp_size"),),
+    "num_ranks": (("dp_size", "pass dp_size"),),
+    "mini_batch_size": (
+        (
+            "rows_per_mini_batch",
+            "pass rows_per_mini_batch, or prompts_per_mini_batch if it counts prompts",
+        ),
+    ),
+    "group_size": (("n_samples_per_prompt", "pass n_samples_per_prompt"),),
+    "num_generations": (("n_samples_per_prompt", "pass n_samples_per_prompt"),),
+}
+"""Advice for names of other libraries: pairs of the arguments that the callee needs for it, and the
+text, in which ``<name>`` is the unknown argument. The first pair that fits is used."""
+
+
+def advice_for(name: str, known: Collection[str]) -> str | None:
+    """Return what to pass in place of an unknown argument, or None."""
+    if (same := same_word(name, known)) is not None:
+        return f"did you mean {same!r}?"
+    if (listed := same_word(name, ADVICE)) is not None:
+        for needs, text in ADVICE[listed]:
+            if all(one in known for one in needs.split()):
+                return text.replace("<name>", name)
+    column = column_called(name)
+    if column is not None:
+        ours = (one for one in (column, _OF_ROWS.get(column)) if one in known)
+        if (argument := next(ours, None)) is not None:
+            return f"pass {argument}"
+    return None
+
+
+def column_called(name: str) -> str | None:
+    """Return the column of rollouts that other libraries call so, or None."""
+    for column, others in OTHER_NAMES.items():
+        if same_word(name, (column, *others)) is not None:
+            return column
+    return None
+
+
+def same_word(name: str, known: Iterable[str]) -> str | None:
+    """Return the name that is the same word: in another case or number, or with a letter wrong.
+
+    Similar names are other things: ``ref_logprobs`` is no ``logprobs``.
+    """
+    known = list(known)
+    if name in known:
+        return name
+    folded = _folded(name)
+    of_word = (one for one in known if _folded(one) == folded)
+    return next(of_word, None) or next((one for one in known if _is_slip(name, one)), None)
+
+
+def _folded(name: str) -> str:
+    """Return a name in lower case, in the singular and without underscores."""
+    letters = name.lower().replace("_", "").replace("-", "")
+    return letters if letters.endswith("ss") else letters.removesuffix("s")
+
+
+_LEAST_LETTERS = 6
+"""Letters of a name in which one may be wrong: shorter names like that are other words."""
+
+_LEAST_EXTENDED = 3
+"""The same for an extra letter."""
+
+
+def _is_slip(name: str, known: str) -> bool:
+    """Return True if a letter is missing, extra, wrong or in the place of its neighbour."""
+    start = 0
+    while start < min(len(name), len(known)) and name[start] == known[start]:
+        start += 1
+    rest, other = name[start:], known[start:]
+    if len(name) > len(known):
+        return rest[1:] == other and len(known) >= _LEAST_EXTENDED
+    if max(len(name), len(known)) < _LEAST_LETTERS:
+        return False
+    if len(name) < len(known):
+        return rest == other[1:]
+    return rest[1:] == other[1:] or (rest[1::-1] + rest[2:]) == other

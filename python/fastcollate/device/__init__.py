@@ -1,0 +1,1 @@
+"""Batches on a device: copies, prefetching and padding."""

@@ -1,1 +1,0 @@
-"""Moving batches from host to device: pinned memory, slabs, copies and prefetching."""

@@ -1,0 +1,127 @@
+"""Readable views of a batch."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from fastcollate.common.arguments import checked_count
+from fastcollate.inspect import markup
+from fastcollate.inspect.lines import lines_of, plain
+from fastcollate.inspect.row_view import FOLD, shown
+from fastcollate.inspect.show_page import rows_html
+from fastcollate.inspect.styles import Kind
+from fastcollate.inspect.token_view import NO_BREAK
+from fastcollate.ops.metrics import metrics_of
+
+if TYPE_CHECKING:
+    from fastcollate.ops.batch_state import BatchState
+
+
+class BatchView:
+    """A readable view of a batch's rows, returned by :meth:`fastcollate.Batch.show`.
+
+    ``print`` and ``str`` give plain text as wide as the terminal. At a prompt, and by
+    ``rich.print``, it has colours if rich is installed; in a notebook it is HTML.
+    """
+
+    def __init__(
+        self,
+        state: BatchState,
+        rows: Any = None,
+        tokenizer: Any = None,
+        fields: Any = (),
+        fold: Any = FOLD,
+    ) -> None:
+        fold = None if fold is None else checked_count("fold", fold, "a number of tokens, or None")
+        self._shown = shown(state, rows, tokenizer, fields, fold)
+
+    def text(self, width: int = 80) -> str:
+        """Return plain text in lines of the given width.
+
+        Parameters
+        ----------
+        width
+            In columns; 20 at least.
+        """
+        return plain(lines_of(self._shown, width))
+
+    def _named(self, name: str) -> BatchView:
+        """Return a view of one row under another name than in its batch."""
+        again = object.__new__(type(self))
+        again._shown = self._shown._replace(
+            sections=[
+                section._replace(
+                    parts=[
+                        part._replace(title=part.title.replace(f"row{NO_BREAK}0", name, 1))
+                        for part in section.parts
+                    ]
+                )
+                for section in self._shown.sections
+            ]
+        )
+        return again
+
+    def __str__(self) -> str:
+        return self.text(shutil.get_terminal_size().columns)
+
+    def __repr__(self) -> str:
+        if not sys.stdout.isatty():
+            return str(self)
+        try:
+            from rich.console import Console
+        except ImportError:
+            return str(self)
+        console = Console()
+        with console.capture() as capture:
+            console.print(self)
+        return capture.get().rstrip("\n")
+
+    def _repr_html_(self) -> str:
+        """Return HTML for a notebook, with its styles and without scripts."""
+        return markup.page(self.rows_html())
+
+    def rows_html(self) -> str:
+        """Return HTML without styles, which :func:`markup.page` adds."""
+        return rows_html(self._shown)
+
+    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
+        """Yield the lines for rich."""
+        from rich.text import Text
+
+        for line in lines_of(self._shown, options.max_width):
+            yield Text.assemble(*line, no_wrap=True, overflow="ignore")
+
+
+def batch_page(state: BatchState, head: str, outputs: Sequence[tuple[str, ...]]) -> str:
+    """Return HTML of a whole batch: its outputs, the kinds of its positions, and some rows.
+
+    `head` is a summary, and `outputs` has the key, dtype and shape of each item.
+    """
+    title = markup.text("p", head, "title")
+    table = markup.table(("output", "dtype", "shape"), outputs)
+    if state.options is None or state.options.cp is not None:
+        return markup.page(title, table)
+    return markup.page(
+        title,
+        _shares(state),
+        markup.folded(f"{len(outputs)} outputs", table),
+        BatchView(state).rows_html(),
+    )
+
+
+def _shares(state: BatchState) -> str:
+    """Return a bar of the kinds of positions; tokens of a tree may have several kinds."""
+    if state.plan.is_tree:
+        return ""
+    metrics = {key.removeprefix("batch/"): int(value) for key, value in metrics_of(state).items()}
+    counts: dict[Kind, int] = {
+        "prompt": metrics["prompt_tokens"],
+        "trained": metrics["trained_tokens"],
+        "masked": metrics["response_tokens"] - metrics["trained_tokens"],
+        "padding": metrics["padded_tokens"] - metrics["tokens"],
+    }
+    words = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
+    return markup.shares(counts.items()) + markup.text("p", words, "note")

@@ -1,0 +1,338 @@
+"""Checks of batches for probable mistakes, reported row by row."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fastcollate._fastcollate import IGNORE_INDEX
+from fastcollate.common.arguments import checked_count, checked_int, counted
+from fastcollate.common.arrays import describe, is_array, is_float, on_host
+from fastcollate.inspect.findings import Finding, Findings
+from fastcollate.ops.loss_positions import targets
+from fastcollate.plan.dtypes import labels_key
+from fastcollate.plan.layouts import Packed
+from fastcollate.plan.packing import pack
+from fastcollate.plan.plan_tables import PlanTables, Spans
+from fastcollate.rows.fields import LOGPROBS, LOSS_MASK, REWARDS
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fastcollate.ops.batch_state import BatchState
+    from fastcollate.rows.lengths import Integers
+
+MOST_PADDING = 0.5
+"""Least share of padding at which packing is suggested."""
+
+POSITIVE = 1e-4
+"""Largest valid log-probability; above 0 to allow for rounding."""
+
+
+def check(state: BatchState, vocab_size: int | None, eos_token_id: Any) -> Findings:
+    """See :meth:`fastcollate.Batch.check`."""
+    if vocab_size is not None:
+        vocab_size = checked_count("vocab_size", vocab_size, "the number of token ids")
+    ends = None if eos_token_id is None else _checked_ids(eos_token_id)
+    facts = _Facts.of(state)
+    findings = Findings()
+    findings += _without_loss(facts)
+    findings += _trained_first_tokens(facts)
+    findings += _bad_masks(facts)
+    findings += _bad_numbers(facts)
+    findings += _untrained_rewards(facts)
+    findings += _outside_vocabulary(facts, vocab_size)
+    if ends is not None:
+        findings += _cut_off(facts, ends)
+    findings += _duplicates(facts)
+    findings += _padding(facts)
+    return findings
+
+
+def _checked_ids(eos_token_id: Any) -> list[int]:
+    """Return the ids that may end a response."""
+    advice = "the id of the token that ends an answer, or several"
+    if is_array(eos_token_id):
+        eos_token_id = eos_token_id.reshape(-1).tolist()
+    if isinstance(eos_token_id, (str, bytes)) or not isinstance(eos_token_id, Iterable):
+        return [checked_int("eos_token_id", eos_token_id, advice)]
+    ids = [checked_int(f"eos_token_id[{i}]", one, advice) for i, one in enumerate(eos_token_id)]
+    if not ids:
+        raise ValueError(f"eos_token_id is {describe(eos_token_id)}; pass {advice}")
+    return ids
+
+
+class _Facts(NamedTuple):
+    """A batch, with data that several checks share."""
+
+    state: BatchState
+    places: PlanTables
+    ids: Integers
+    """The token ids, flat."""
+    is_real: NDArray[np.bool_]
+    """True for rows that are not padding."""
+    mask: np.ndarray
+    """Nonzero where a response token trains, flat."""
+    trained: Integers
+    """The positions where it is not 0, ascending."""
+    counts: Integers
+    """Number of trained tokens of each row."""
+
+    @classmethod
+    def of(cls, state: BatchState) -> _Facts:
+        places = PlanTables(state.plan)
+        mask = on_host(state.data["loss_mask"]).reshape(-1)
+        trained = np.flatnonzero(mask != 0)  # faster on booleans
+        counts = places.responses.counts_in(trained, state.plan.num_rows)
+        ids = on_host(state.data["input_ids"]).reshape(-1)
+        return cls(state, places, ids, state.is_real, mask, trained, counts)
+
+    def rows_with(self, is_found: np.ndarray, spans: Spans) -> Iterator[_Found]:
+        """Yield the real rows with findings, in order."""
+        rows, tokens, places = spans.located(np.flatnonzero(is_found))
+        is_real = self.is_real[rows]
+        rows, tokens, places = rows[is_real], tokens[is_real], places[is_real]
+        rows, firsts, counts = np.unique(rows, return_index=True, return_counts=True)
+        for row, first, count in zip(rows.tolist(), firsts.tolist(), counts.tolist(), strict=True):
+            ahead = int(self.places.prompt_lens[row]) if spans is self.places.responses else 0
+            yield _Found(row, int(tokens[first]) + ahead, int(places[first]), count)
+
+
+class _Found(NamedTuple):
+    """Positions of a finding in a row."""
+
+    row: int
+    position: int
+    """The first position, as an index into the row's tokens."""
+    place: int
+    """The same as a flat index into the output."""
+    number: int
+    """Number of positions."""
+
+    def finding(self, kind: str, reason: str, advice: str) -> Finding:
+        """Return the finding, with the reason for the first position."""
+        more = f" ({self.number:,} such tokens in the row)" if self.number > 1 else ""
+        return Finding(kind, self.row, self.position, reason + more, advice)
+
+
+def _without_loss(facts: _Facts) -> Iterator[Finding]:
+    """Find rows without trained tokens, or report once that no row has any."""
+    response_lens = facts.places.response_lens
+    rows = np.flatnonzero((facts.counts == 0) & facts.is_real)
+    if 0 < len(rows) == np.count_nonzero(facts.is_real):
+        tokens = counted(int(response_lens[facts.is_real].sum()), "response token")
+        reason = f"nothing trains: none of {counted(len(rows), 'row')} with {tokens} has a loss"
+        yield Finding("all_masked", None, None, reason, "look at loss_mask: it has no gradient")
+        return
+    for row in rows.tolist():
+        length = int(response_lens[row])
+        reason = f"none of its {counted(length, 'response token')} trains"
+        yield Finding(
+            "trains_nothing",
+            row,
+            None,
+            reason if length > 0 else "it has no response token, so nothing trains",
+            "leave the row out, or look at its loss_mask",
+        )
+
+
+def _trained_first_tokens(facts: _Facts) -> Iterator[Finding]:
+    """Find labels and loss masks of tokens that no token predicts."""
+    state, spans = facts.state, facts.places.tokens
+    plan = state.plan
+    kind, advice = "trains_first_token", "set it to {}: no token before it predicts it"
+    is_first = np.full(len(spans.rows), True) if plan.is_packed else spans.starts == 0
+    labels = state.spec.outputs.labels
+    if labels is not None:
+        # With shifted labels, a last position would hold the label of a first token.
+        is_shifted = labels[0]
+        ends = spans.starts + spans.lengths
+        lens = facts.places.prompt_lens + facts.places.response_lens
+        is_last = is_first if plan.is_packed else ends == lens[spans.rows]
+        places = spans.places + (spans.lengths - 1 if is_shifted else 0)
+        places = places[is_last if is_shifted else is_first]
+        values = on_host(state.data[labels_key(is_shifted)]).reshape(-1)
+        is_found = np.zeros(len(values), np.bool_)
+        is_found[places] = values[places] != IGNORE_INDEX
+        what = "last position, which predicts nothing," if is_shifted else "first token"
+        for found in facts.rows_with(is_found, facts.places.written):
+            reason = f"the {what} has the label {values[found.place]}"
+            yield found.finding(kind, reason, advice.format(IGNORE_INDEX))
+    if plan.is_shifted:
+        return  # the mask of a first token has no place there
+    rows, tokens = np.arange(plan.num_rows), np.zeros(plan.num_rows, np.int64)
+    if plan.is_packed:
+        rows, tokens = spans.rows, spans.starts
+    tokens = tokens - facts.places.prompt_lens[rows]
+    rows, tokens = rows[tokens >= 0], tokens[tokens >= 0]
+    places = facts.places.responses.places_of(rows, tokens)
+    is_found = np.zeros(len(facts.mask), np.bool_)
+    is_found[places[places >= 0]] = facts.mask[places[places >= 0]] != 0
+    for found in facts.rows_with(is_found, facts.places.responses):
+        reason = f"the first token has the loss mask {facts.mask[found.place]}"
+        yield found.finding(kind, reason, advice.format(0))
+
+
+def _bad_masks(facts: _Facts) -> Iterator[Finding]:
+    """Find negative weights in the loss mask, and labels in its place.
+
+    Batches of frameworks' functions may be built with them.
+    """
+    state, spans = facts.state, facts.places.responses
+    table = state.spec.table
+    if LOSS_MASK.key not in table or table[LOSS_MASK.key].align != "response":
+        return
+    mask, tokens = (
+        on_host(one).reshape(-1) for one in (state.data[LOSS_MASK.key], _targets(state))
+    )
+    # Labels are the tokens' ids or -100; 0 also stands where a mask has no value.
+    is_label = (mask == 0) | (mask == IGNORE_INDEX) | (mask == tokens)
+    is_odd = (mask != 0) & (mask != 1) & is_label
+    others = spans.counts_in(np.flatnonzero(~is_label), len(facts.counts))
+    rows, _, places = spans.located(np.flatnonzero(is_odd))
+    is_odd[:] = False
+    is_odd[places[others[rows] == 0]] = True
+    labels = set()
+    for found in facts.rows_with(is_odd, spans):
+        labels.add(found.row)
+        value, token = mask[found.place], tokens[found.place]
+        reason = f"loss_mask is {value:g} on the token {token}, as labels are"
+        yield found.finding("labels_as_mask", reason, "pass labels != -100 as the loss mask")
+    for found in facts.rows_with(mask < 0, spans):
+        if found.row not in labels:
+            reason = f"loss_mask is {mask[found.place]:.4g}, a negative weight"
+            yield found.finding("negative_mask", reason, "set it to 0 on tokens that do not train")
+
+
+def _targets(state: BatchState) -> Any:
+    """Return the token of each response-aligned value."""
+    if "targets" in state.data:
+        return state.data["targets"]
+    return targets(state.plan, state.data["input_ids"])
+
+
+def _bad_numbers(facts: _Facts) -> Iterator[Finding]:
+    """Find NaN in any float output, and invalid log-probabilities."""
+    state = facts.state
+    places = facts.places
+    sizes = {
+        "sequence": (places.written, len(facts.ids)),
+        "response": (places.responses, len(facts.mask)),
+        "stream": (places.streams, int(places.streams.lengths.sum())),
+    }
+    for output in state.spec.table:
+        if output.align not in sizes or not is_float(state.data[output.key]):
+            continue
+        spans, positions = sizes[output.align]
+        values = on_host(state.data[output.key])
+        is_nan = np.isnan(values).reshape(-1)
+        if len(is_nan) != positions:
+            is_nan = is_nan.reshape(positions, -1).any(1)
+        for found in facts.rows_with(is_nan, spans):
+            reason = f"{output.key} has NaN"
+            advice = f"look where {output.key} is computed; a mask does not take NaN away"
+            yield found.finding("nan", reason, advice)
+        if output.key != LOGPROBS.key or values.size != len(facts.mask):
+            continue
+        values = values.reshape(-1)
+        counts = spans.counts_in(np.flatnonzero(values), len(facts.counts))
+        for row in np.flatnonzero((counts == 0) & (facts.counts > 0) & facts.is_real).tolist():
+            length = counted(int(facts.places.response_lens[row]), "response token")
+            reason = f"{output.key} is 0, a probability of 1, on all of its {length}"
+            advice = "pass those that the sampler returned, or leave them out"
+            yield Finding("zero_logprobs", row, None, reason, advice)
+        for found in facts.rows_with(values > POSITIVE, spans):
+            reason = f"{output.key} has {values[found.place]:.4g}, a probability of more than 1"
+            advice = "pass log-probabilities, not losses or logits"
+            yield found.finding("positive_logprob", reason, advice)
+        for found in facts.rows_with(np.isneginf(values) & (facts.mask != 0), spans):
+            reason = f"{output.key} has -inf, a probability of 0, for a token that trains"
+            advice = "look where they are computed: ratios to it are infinite"
+            yield found.finding("infinite_logprob", reason, advice)
+
+
+def _untrained_rewards(facts: _Facts) -> Iterator[Finding]:
+    """Find rewards on tokens that do not train, in rows that do."""
+    state = facts.state
+    table = state.spec.table
+    if REWARDS.key not in table or table[REWARDS.key].align != "response":
+        return
+    rewards = on_host(state.data[REWARDS.key]).reshape(-1)
+    if len(rewards) != len(facts.mask):
+        return  # a field of that name, with several values per token
+    is_found = (rewards != 0) & (facts.mask == 0)
+    for found in facts.rows_with(is_found, facts.places.responses):
+        if facts.counts[found.row] > 0:
+            reason = f"the reward {rewards[found.place]:.4g} is beside a token that does not train"
+            advice = "put it on a token that trains, or look at loss_mask"
+            yield found.finding("untrained_reward", reason, advice)
+
+
+def _outside_vocabulary(facts: _Facts, vocab_size: int | None) -> Iterator[Finding]:
+    """Find ids outside the vocabulary, or below 0 if its size is not given."""
+    ids, pad = facts.ids, facts.state.spec.pad_token_id
+    kind, advice = "outside_vocabulary", "use the tokenizer of the model, or its vocab_size"
+    limits = "from 0 on" if vocab_size is None else f"from 0 to {vocab_size - 1}"
+    tokens = int(facts.places.written.lengths.sum())
+    if (pad < 0 or (vocab_size is not None and pad >= vocab_size)) and tokens < len(ids):
+        reason = f"pad_token_id is {pad}, but ids go {limits}"
+        yield Finding(kind, None, None, reason, "pass another pad_token_id")
+    is_outside = ids < 0 if vocab_size is None else (ids < 0) | (ids >= vocab_size)
+    for found in facts.rows_with(is_outside, facts.places.written):
+        reason = f"the id {ids[found.place]} is not {limits}"
+        is_label = ids[found.place] == IGNORE_INDEX
+        yield found.finding(kind, reason, "pass ids, not labels" if is_label else advice)
+
+
+def _cut_off(facts: _Facts, ends: list[int]) -> Iterator[Finding]:
+    """Find rows whose last trained token does not end a response."""
+    lasts = facts.places.responses.lasts_in(facts.trained, len(facts.counts))
+    rows = np.flatnonzero(lasts >= 0)  # padding rows do not train
+    tokens = lasts[rows] + facts.places.prompt_lens[rows]
+    ids = facts.ids[facts.places.tokens.places_of(rows, tokens)]
+    names = " or ".join(map(str, ends))
+    for index in np.flatnonzero(~np.isin(ids, ends)).tolist():
+        reason = f"the last token that trains is {ids[index]}, not {names}: the answer is cut off"
+        advice = "sample more tokens, or mask answers that are cut off"
+        yield Finding("cut_off", int(rows[index]), int(tokens[index]), reason, advice)
+
+
+def _duplicates(facts: _Facts) -> Iterator[Finding]:
+    """Find rows with the same prompt and response as an earlier one."""
+    places = facts.places
+    rows = np.flatnonzero(facts.is_real)
+    # Rows with unique lengths need not be read.
+    pairs = np.stack([places.prompt_lens[rows], places.response_lens[rows]], 1)
+    _, index, counts = np.unique(pairs, axis=0, return_inverse=True, return_counts=True)
+    rows = rows[counts[index.reshape(-1)] > 1]
+    if len(rows) == 0:
+        return
+    parts = defaultdict(list)
+    for row, place, length in places.tokens.of_rows(rows):
+        parts[row].append(facts.ids[place : place + length].tobytes())
+    firsts: dict[tuple[int, bytes], int] = {}
+    for row in rows.tolist():
+        first = firsts.setdefault((int(places.prompt_lens[row]), b"".join(parts[row])), row)
+        if first != row:
+            reason = f"it has the same tokens as row {first}"
+            advice = "leave it out, if it is not meant to count twice"
+            yield Finding("duplicate", row, None, reason, advice)
+
+
+def _padding(facts: _Facts) -> Iterator[Finding]:
+    """Report a batch that is mostly padding, which packing would reduce."""
+    plan = facts.state.plan
+    lens = (facts.places.prompt_lens + facts.places.response_lens)[facts.is_real]
+    # Padding rows fill up the number of rows in any layout.
+    tokens, positions = int(lens.sum()), len(lens) * plan.width
+    if plan.has_bins or plan.is_jagged or tokens == 0 or tokens > (1 - MOST_PADDING) * positions:
+        return
+    bins = pack(lens, Packed(plan.width))
+    share = 1 - tokens / positions
+    packed = 1 - tokens / (bins.num_bins * int(bins.loads.max()))
+    reason = f"{share:.0%} padding: packed at {plan.width:,} it would be {packed:.0%}"
+    advice = f"pass layout=fc.Packed(capacity={plan.width})"
+    yield Finding("padding", None, None, reason, advice)

@@ -1,0 +1,167 @@
+"""Text in lines of a given width, made of styled pieces."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from itertools import chain
+from typing import NamedTuple, TypeAlias
+
+from fastcollate.inspect.row_view import Piece, Shown
+from fastcollate.inspect.styles import FOLDED, STYLES, TITLE
+from fastcollate.inspect.token_view import NO_BREAK, shortened, width_of
+
+LEAST_WIDTH = 20
+"""Least width of a line, however narrow the terminal is."""
+
+INDENT = 2
+MOST_CELL = 16
+"""Largest width of a token with values below it."""
+
+Styled: TypeAlias = tuple[str, str]
+"""A text and its style in a terminal."""
+
+Line: TypeAlias = list[Styled]
+
+_WORDS = re.compile(r"\n| *[^ \n]+| +")
+"""Line breaks, and words with the spaces in front of them."""
+
+
+def lines_of(shown: Shown, width: int) -> Iterator[Line]:
+    """Yield the lines of a batch's view."""
+    width = max(width, LEAST_WIDTH)
+    yield from wrapped(_legend(), width, 0)
+    for section in shown.sections:
+        yield []
+        indent = INDENT if section.title else 0
+        yield from wrapped([(section.title, TITLE)], width, 0)
+        for part in section.parts:
+            yield from wrapped([(part.title, TITLE)], width, indent)
+            inner = indent + (INDENT if part.title else 0)
+            if part.has_values:
+                yield from _grid(part.pieces, shown.fields, width, inner)
+            else:
+                pieces = (_flowing(piece, shown.is_text) for piece in part.pieces)
+                yield from wrapped(pieces, width, inner)
+    for note in shown.notes:
+        yield []
+        yield from wrapped([(note, FOLDED)], width, 0)
+
+
+def plain(lines: Iterable[Line]) -> str:
+    """Return lines as text without styles."""
+    return "\n".join("".join(text for text, _ in line).rstrip() for line in lines)
+
+
+def _legend() -> Line:
+    """Return the legend of the marks."""
+    words = []
+    for kind, style in STYLES.items():
+        words += [(kind.join(style.marks), style.rich), (" ", "")]
+    return [*words, ("…n… left out", FOLDED)]
+
+
+def _flowing(piece: Piece, is_text: bool) -> Styled:
+    """Return the text of a piece, between its marks."""
+    [text] = piece.texts
+    if piece.kind is None:
+        text = text.replace(" ", NO_BREAK)
+        return f" {text} " if is_text else f"{text} ", FOLDED
+    (opening, closing), style = STYLES[piece.kind]
+    if piece.kind == "padding":
+        text = text.replace(" ", NO_BREAK)
+    elif is_text:
+        return f"{opening}{text}{closing}", style
+    return f"{opening}{text}{closing} ", style
+
+
+def wrapped(pieces: Iterable[Styled], width: int, indent: int) -> Iterator[Line]:
+    """Break text into lines, between words where that is possible."""
+    line: Line = []
+    room = width - indent
+    used = 0
+    margin = (" " * indent, "")
+    for text, style in pieces:
+        for word in _WORDS.findall(text):
+            if not line and style == FOLDED:
+                word = word.lstrip(" ")
+            if word == "\n":
+                yield [margin, *line]
+                line, used = [], 0
+                continue
+            size = width_of(word)
+            if used + size > room and used > 0:
+                yield [margin, *line]
+                line, used = [], 0
+                word = word.lstrip(" ")
+                size = width_of(word)
+            while size > room:
+                head = _head(word, room)
+                yield [margin, (head.replace(NO_BREAK, " "), style)]
+                word = word[len(head) :]
+                size = width_of(word)
+            if word:
+                line.append((word.replace(NO_BREAK, " "), style))
+                used += size
+    if line:
+        yield [margin, *line]
+
+
+def _head(text: str, width: int) -> str:
+    """Return the part of a text that fits, at least one character."""
+    end = len(text)
+    while end > 1 and width_of(text[:end]) > width:
+        end -= 1
+    return text[:end]
+
+
+class _Cell(NamedTuple):
+    """A token with its values below."""
+
+    text: str
+    style: str
+    values: list[str]
+
+
+def _grid(pieces: list[Piece], fields: list[str], width: int, indent: int) -> Iterator[Line]:
+    """Yield lines of tokens with the values of fields below."""
+    names = [shortened(name, max(width // 3, 6)) for name in ("", *fields)]
+    margin = max(map(width_of, names)) + indent
+    room = width - margin
+    row: list[_Cell] = []
+    used = 0
+    for cell in chain.from_iterable(_cells(piece, len(fields), room - 3) for piece in pieces):
+        size = 1 + max(map(width_of, (cell.text, *cell.values)))
+        if row and used + size > room:
+            yield from _grid_lines(row, names, margin)
+            row, used = [], 0
+        row.append(cell)
+        used += size
+    if row:
+        yield from _grid_lines(row, names, margin)
+
+
+def _cells(piece: Piece, count: int, most: int) -> Iterator[_Cell]:
+    """Yield the tokens of a piece; padding and omitted tokens as one."""
+    (opening, closing), style = ("", ""), FOLDED
+    if piece.kind is not None:
+        (opening, closing), style = STYLES[piece.kind]
+        most = min(most, MOST_CELL)
+    columns = zip(*piece.values, strict=True) if piece.values else [("",) * count]
+    for text, values in zip(piece.texts, columns, strict=True):
+        shown = f"{opening}{shortened(text, most)}{closing}"
+        yield _Cell(shown, style, [shortened(value, most) for value in values])
+
+
+def _grid_lines(row: list[_Cell], names: list[str], margin: int) -> Iterator[Line]:
+    """Yield a line of tokens, and a line of values for each field that any of them has."""
+    table = [[cell.text, *cell.values] for cell in row]
+    sizes = [1 + max(map(width_of, texts)) for texts in table]
+    for index, name in enumerate(names):
+        texts = [texts[index] for texts in table]
+        if not any(texts):
+            continue
+        line: Line = [(" " * (margin - width_of(name)) + name, FOLDED)]
+        for cell, text, size in zip(row, texts, sizes, strict=True):
+            line.append((" " * (size - width_of(text)) + text, cell.style if index == 0 else ""))
+        yield line

@@ -1,0 +1,94 @@
+"""Small self-contained HTML: escaped text, tables, bars, and the styles of tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from fastcollate.inspect.styles import Kind
+
+CSS = """
+.fastcollate{font:13px/1.5 system-ui,sans-serif;color:inherit;max-width:100%;overflow-wrap:anywhere}
+.fastcollate p{margin:.3em 0}
+.fastcollate .title{font-weight:600;margin-top:.9em}
+.fastcollate .part{margin-left:1em}
+.fastcollate .note{opacity:.7}
+.fastcollate .tokens{font:12px/1.7 ui-monospace,Menlo,Consolas,monospace;white-space:pre-wrap;
+border-left:2px solid rgba(128,128,128,.4);padding-left:.7em}
+.fastcollate .prompt{background:rgba(56,139,253,.18)}
+.fastcollate .trained{background:rgba(46,160,67,.36);font-weight:600;border-bottom:2px solid}
+.fastcollate .masked{background:rgba(210,153,34,.28);font-style:italic;border-bottom:1px dotted}
+.fastcollate .padding{padding:0 .4em;border-radius:3px;background:repeating-linear-gradient(
+-45deg,rgba(128,128,128,.3) 0 3px,transparent 3px 6px)}
+.fastcollate .folded{padding:0 .4em;opacity:.7}
+.fastcollate .cell{display:inline-block;vertical-align:top;margin:0 2px .4em;text-align:right}
+.fastcollate .cell>*{display:block;min-height:1.7em;padding:0 .2em}
+.fastcollate .names{opacity:.7}
+.fastcollate table{border-collapse:collapse;margin:.5em 0;font-variant-numeric:tabular-nums;
+display:block;overflow-x:auto}
+.fastcollate td,.fastcollate th{padding:.1em .7em;text-align:right;background:none;
+white-space:nowrap;border-bottom:1px solid rgba(128,128,128,.3)}
+.fastcollate td:first-child,.fastcollate th:first-child{text-align:left;padding-left:0}
+.fastcollate .bar{display:flex;height:.9em;max-width:40em;border:solid;border-width:0 1px}
+.fastcollate .bar>*{padding:0;border:0;border-radius:0;min-width:1px}
+.fastcollate svg{display:block;max-width:100%;fill:currentColor;opacity:.75}
+.fastcollate summary{cursor:pointer;opacity:.7}
+"""
+"""Translucent colours, for light and dark pages."""
+
+
+def page(*parts: str) -> str:
+    """Join parts of a view, with its styles."""
+    style = CSS.replace("\n", "")
+    return f'<div class="fastcollate"><style>{style}</style>{"".join(parts)}</div>'
+
+
+def element(tag: str, content: str, kind: str = "", title: str = "") -> str:
+    """Return an element; `content` is HTML, everything else text."""
+    attributes = f' class="{escape(kind)}"' if kind else ""
+    if title:
+        attributes += f' title="{escape(title)}"'
+    return f"<{tag}{attributes}>{content}</{tag}>"
+
+
+def text(tag: str, content: object, kind: str = "", title: str = "") -> str:
+    """Return an element with a text."""
+    return element(tag, escape(str(content)), kind, title)
+
+
+def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
+    """Return a table of texts."""
+    lines = ["".join(text("th", cell) for cell in head)]
+    lines += ["".join(text("td", cell) for cell in row) for row in rows]
+    return element("table", "".join(element("tr", line) for line in lines))
+
+
+def shares(parts: Iterable[tuple[Kind, int]]) -> str:
+    """Return a bar divided by the number of positions of each kind."""
+    pieces = [
+        f'<span class="{kind}" style="flex:{count} 1 0" title="{kind} {count:,}"></span>'
+        for kind, count in parts
+        if count > 0
+    ]
+    return element("div", "".join(pieces), "bar")
+
+
+def columns(values: Sequence[float], most: float) -> str:
+    """Return a column plot with full height at `most`."""
+    if len(values) == 0 or most <= 0:
+        return ""
+    each, height = min(320 / len(values), 12.0), 40
+    bars = "".join(
+        f'<rect x="{index * each:.1f}" y="{height * (1 - value / most):.1f}" '
+        f'width="{each * 0.85:.1f}" height="{height * value / most:.1f}">'
+        f"<title>{value:,.0f}</title></rect>"
+        for index, value in enumerate(values)
+    )
+    width = f"{each * len(values):.0f}"
+    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
+    return f'<svg role="img" {size}>{bars}</svg>'
+
+
+def folded(summary: str, content: str) -> str:
+    """Return content that is shown when its summary is clicked."""
+    return element("details", text("summary", summary) + content)

@@ -1,0 +1,76 @@
+"""The mini-batches of a step as a table, and as HTML."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fastcollate.common.arguments import counted
+from fastcollate.common.arrays import offsets_of
+from fastcollate.inspect import markup
+from fastcollate.inspect.plan_pages import SHOWN, drawn, more
+
+if TYPE_CHECKING:
+    from fastcollate.plan.step_plan import StepPlan
+    from fastcollate.rows.lengths import Integers
+
+
+def step_lines(plan: StepPlan) -> list[str]:
+    """Return the table of mini-batches as lines, and the notes below it."""
+    cells, notes = _cells(plan)
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [*("  ".join(map(str.rjust, row, widths)) for row in cells), *notes]
+
+
+def step_page(plan: StepPlan) -> str:
+    """Return the mini-batches of a step, and each rank's share of the first ones."""
+    cells, notes = _cells(plan)
+    parts = [markup.text("p", repr(plan), "title"), markup.table(cells[0], cells[1:])]
+    parts += [markup.text("p", note, "note") for note in notes]
+    tokens_per_rank = plan.tokens_per_rank
+    most = int(tokens_per_rank.max(initial=0))
+    for index, tokens in enumerate(tokens_per_rank[:SHOWN]):
+        plot = markup.columns(drawn(tokens), most)
+        parts += [plot, markup.text("p", f"tokens of each rank, mini-batch {index}", "note")]
+    parts.append(more(len(tokens_per_rank) - SHOWN, "plan.tokens_per_rank"))
+    return markup.page(*parts)
+
+
+def _cells(plan: StepPlan) -> tuple[list[list[str]], list[str]]:
+    """Return the table of mini-batches with its header, and the notes below it."""
+    bins, offsets = plan.bin_offsets, plan._rank_offsets
+    head = ["mini-batch", "prompts", "rows", "padding", "padding per rank", "tokens per rank"]
+    head += ["imbalance"] if bins is None else ["imbalance", "bins per rank"]
+    cells = [head]
+    padding = np.diff(offsets_of(plan.is_padding)[offsets], axis=1)
+    without_rows = np.count_nonzero(np.diff(offsets, axis=1) == padding, axis=1)
+    columns = zip(plan.mini_batches, plan.tokens_per_rank, strict=True)
+    for index, ((start, end), tokens) in enumerate(columns):
+        imbalance = int(tokens.max()) / float(tokens.mean()) if tokens.any() else 1.0
+        prompts = np.searchsorted(plan.prompt_offsets, [start, end - 1], "right")
+        cells.append(
+            [
+                str(index),
+                f"{prompts[1] - prompts[0] + 1 if start < end else 0:,}",
+                f"{end - start:,}",
+                f"{padding[index].sum():,}",
+                _range(padding[index]),
+                _range(tokens),
+                f"{imbalance:.3f}",
+            ]
+        )
+        if bins is not None:
+            first, second = np.searchsorted(bins, offsets[index, :2])
+            cells[-1].append(f"{second - first:,}")
+    notes = [
+        f"mini-batch {index}: {counted(int(without_rows[index]), 'rank')} without a real row"
+        for index in np.flatnonzero(without_rows)
+    ]
+    return cells, notes
+
+
+def _range(counts: Integers) -> str:
+    """Return the range of some numbers as text."""
+    least, most = int(counts.min()), int(counts.max())
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"

@@ -1,0 +1,149 @@
+"""The call of the core: from rows to the outputs of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastcollate import _fastcollate
+from fastcollate._fastcollate import (
+    FieldSpec,
+    LayoutSpec,
+    OutputSpec,
+    Plan,
+)
+from fastcollate.common.arguments import checked_int
+from fastcollate.common.requirements import LEAST_TORCH, check_version
+from fastcollate.memory.pools import PoolArgument, checked_memory
+from fastcollate.ops.batch_state import BatchSpec, BatchState
+from fastcollate.plan.grouping import group_numbers
+from fastcollate.plan.layouts import LEFT
+from fastcollate.plan.merging import Merging
+from fastcollate.plan.shard import Shard, picked_names
+from fastcollate.rows.fields import object_outputs
+from fastcollate.rows.tokens import Tokens
+
+_AS_PASSED = OutputSpec()
+"""The outputs of frameworks' functions, which return loss masks as passed, if at all."""
+
+
+class Request(NamedTuple):
+    """What a batch is made of: checked options, columns and the rows to write."""
+
+    tokens: Tokens
+    pad_token_id: Any
+    fields: Sequence[tuple[Any, FieldSpec]] = ()
+    array_type: str = "torch"
+    layout: LayoutSpec = LEFT.spec
+    outputs: OutputSpec = _AS_PASSED
+    pool: PoolArgument = "default"
+    ids: Mapping[str, Any] = MappingProxyType({})
+    merging: Merging | None = None
+    shard: Shard | None = None
+    cp: tuple[int, int] | None = None
+
+
+def collate(request: Request) -> BatchState:
+    """Call the core, and make tensors of its outputs."""
+    # One statement: reading eleven attributes takes longer.
+    (tokens, pad_token_id, fields, array_type, layout, outputs, pool, names, merging, shard, cp) = (
+        request
+    )
+    pad_token_id = checked_pad(pad_token_id, outputs)
+    torch = None if array_type == "numpy" else import_torch()
+    memory = checked_memory(pool, array_type)
+    uids = names.get("uids")
+    if layout.shares_by_uid and uids is None:
+        raise ValueError(
+            "share of the layout is 'group', but uids is None; pass one uid per row, or another "
+            "share"
+        )
+    plan, specs, table, arrays, owner, merge, masked_rewards = _fastcollate.collate(
+        tokens,
+        None if merging is None else merging.row_source,
+        None if shard is None else shard.spec,
+        cp,
+        pad_token_id,
+        fields,
+        [(name, len(values)) for name, values in names.items()],
+        group_numbers("uids", uids) if layout.shares_by_uid else None,
+        layout,
+        outputs,
+        memory.pool,
+        memory.pinned,
+    )
+    data = dict(arrays)
+    if torch is not None:
+        data = {key: _as_tensor(torch, value) for key, value in arrays}
+        for _, spec in fields:
+            if spec.dtype == "bfloat16":
+                # NumPy has no bfloat16: the array is int16.
+                data[spec.key] = data[spec.key].view(torch.bfloat16)
+    if memory.pinned is not None:
+        data = memory.pinned.over_slab(data)
+    sources = _sources(plan, merging, shard)
+    if merging is not None:
+        names = merging.names() | dict(names)
+    if not all(spec.is_written for _, spec in fields):
+        data |= object_outputs(table, fields, sources)
+    if sources is not None:
+        names = {name: picked_names(name, values, sources, shard) for name, values in names.items()}
+    return BatchState(
+        data,
+        plan,
+        BatchSpec(pad_token_id, specs, outputs, table, cp),
+        **names,
+        merge_plan=None if merging is None else merging.plan_of(merge),
+        is_padding=None if shard is None else shard.is_padding.tolist(),
+        masked_rewards=(
+            masked_rewards if merging is None else max(masked_rewards, merging.masked_rewards)
+        ),
+        owner=owner,
+    )
+
+
+def _as_tensor(torch: Any, value: Any) -> Any:
+    """Return an output over the same memory as a tensor, or as a list of tensors."""
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value)
+    if isinstance(value, list):
+        # In one storage, which needs one file descriptor if it is shared between processes.
+        return list(torch.from_numpy(np.concatenate(value)).split(list(map(len, value))))
+    return value
+
+
+def _sources(plan: Plan, merging: Merging | None, shard: Shard | None) -> list[int] | None:
+    """Return each row's index into items per turn; None if it is the row number."""
+    if merging is not None and isinstance(merging.row_source, Plan):
+        # Rows were merged before: items are given per row, not per turn.
+        return None if shard is None else shard.rows.tolist()
+    return None if merging is None and shard is None else plan.sources.tolist()
+
+
+@cache
+def import_torch() -> Any:
+    """Import torch; the error of a missing or too old one gives the command that installs it."""
+    try:
+        import torch
+    except ImportError as error:
+        raise ImportError(
+            "array_type='torch' needs torch: pip install 'fastcollate[torch]', "
+            "or pass array_type='numpy'"
+        ) from error
+    advice = "pip install --upgrade torch, or pass array_type='numpy'"
+    check_version("torch", torch.__version__, LEAST_TORCH, advice)
+    return torch
+
+
+def checked_pad(pad_token_id: Any, outputs: OutputSpec) -> int:
+    """Return the padding token as an int that its output can hold."""
+    return checked_int(
+        "pad_token_id",
+        pad_token_id,
+        "an integer such as tokenizer.pad_token_id, or tokenizer.eos_token_id if that is None",
+        bits=32 if outputs.input_ids == "int32" else 64,
+    )

@@ -1,0 +1,111 @@
+"""Error messages for keys that a batch does not have."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fastcollate.common.arrays import is_tensor, to_numpy
+
+if TYPE_CHECKING:
+    from fastcollate._fastcollate import Plan
+
+_PACKED = "pass layout=fc.Packed(...) to build_batch"
+_ROUNDED = "pass layout=fc.Packed(..., multiple_of=...) to build_batch"
+_CONCATENATED = "pass layout=fc.Packed(...) or layout='jagged' to build_batch"
+_TREE = "pass layout=fc.Tree(...) to build_batch"
+_JAGGED = "pass layout='jagged' to build_batch"
+
+_REQUESTS = {
+    "labels": "pass labels='aligned' to build_batch (or 'shifted', for losses that do not shift)",
+    "shift_labels": "pass labels='shifted' to build_batch",
+    "position_ids": (
+        "pass position_ids=True to build_batch: they were left out by position_ids=False, or "
+        "because models count those of images in three dimensions"
+    ),
+    **{name: f"pass {name}=... to build_batch" for name in ("rewards", "logprobs", "advantages")},
+    "loss_mask": (
+        "trainers make a batch again from its items: name 'loss_mask' in the outputs= of the "
+        "Collator"
+    ),
+    "router_padding_mask": "pass fields={'routes': fc.RoutedExperts(...)} to build_batch",
+    "cu_seqlens": _CONCATENATED,
+    "max_seqlen": _CONCATENATED,
+    "row_cu_seqlens": _PACKED,
+    "sequence_ids": _PACKED,
+    **dict.fromkeys(("cu_seqlens_padded", "max_seqlen_padded", "row_cu_seqlens_padded"), _ROUNDED),
+    "offsets": _JAGGED,
+    "response_offsets": "pass layout='jagged' or layout=fc.Tree(...) to build_batch",
+    "sequence_offsets": "pass layout=fc.Tree(...) and a field with align='sequence' to build_batch",
+    "predictors": _TREE,
+    "row_bins": _TREE,
+}
+"""The option that adds an output."""
+
+_SHARED = (
+    "rows of its layout share output rows; call the model with **batch.model_inputs(), or pass "
+    "batch.dense_mask() or batch.block_mask()"
+)
+_END_TO_END = "responses lie end to end in its layout, without padding; see batch.response_offsets"
+_LABELS_OF_TREE = (
+    "a position of a tree can predict several tokens; see batch.targets and batch.predictors"
+)
+
+
+def missing_key(plan: Plan | None, keys: Iterable[Any], key: Any, is_attribute: bool) -> str:
+    """Return the error message for ``batch[key]``."""
+    if not isinstance(key, str):
+        return (
+            f"batch[...] takes the key of an output, such as 'input_ids', and found "
+            f"{reprlib.repr(key)}; {rows_advice(plan, key)}"
+        )
+    if is_attribute:
+        return f"{key!r} is not an output but an attribute; use batch.{key}"
+    return missing_output(plan, keys, key)
+
+
+def missing_output(plan: Plan | None, keys: Iterable[Any], name: str) -> str:
+    """Return the error message for an output that was not made, and the option that adds it."""
+    if (reason := _not_in_layout(plan, name)) is not None:
+        return f"Batch has no {name}, since {reason}"
+    if (request := _REQUESTS.get(name)) is not None:
+        return f"Batch has no {name}; {request}"
+    return f"Batch has no output or attribute {name!r}; its outputs are {list(keys)}"
+
+
+def rows_advice(plan: Plan | None, rows: Any) -> str:
+    """Return the advice to select rows, with the indices that the caller passed, if they are."""
+    shown = "[...]" if plan is None else _shown(rows, plan.num_rows) or "[...]"
+    return (
+        f"call batch.select(rows={shown}) for a batch of rows, or batch.show(rows={shown}) to look "
+        "at them"
+    )
+
+
+def _not_in_layout(plan: Plan | None, name: str) -> str | None:
+    """Return the reason for an output that the batch's layout cannot have."""
+    if plan is None:
+        return None
+    if name in ("labels", "shift_labels"):
+        return _LABELS_OF_TREE if plan.is_tree else None
+    return {"attention_mask": _SHARED, "response_mask": _END_TO_END}.get(name)
+
+
+def _shown(rows: Any, count: int) -> str | None:
+    """Return the source text of indices of `count` rows; None for other objects."""
+    try:
+        if isinstance(rows, slice):
+            return repr(range(*rows.indices(count)))
+        numbers = np.atleast_1d(to_numpy(rows) if is_tensor(rows) else np.asarray(rows))
+    except (TypeError, ValueError):
+        return None
+    if numbers.ndim != 1 or numbers.dtype.kind not in "iub":
+        return None
+    if numbers.dtype == np.bool_:  # a mask
+        numbers = np.flatnonzero(numbers)
+    else:
+        numbers = np.where((numbers < 0) & (numbers >= -count), numbers + count, numbers)
+    return reprlib.repr(numbers.tolist())

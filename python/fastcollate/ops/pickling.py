@@ -1,0 +1,63 @@
+"""Contents of a pickled batch."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from fastcollate.common.arrays import is_tensor
+from fastcollate.ops.batch_state import BatchState
+
+
+def own_memory(data: dict[str, Any]) -> dict[str, Any]:
+    """Copy tensors that cover only part of their storage: torch would pickle all of it.
+
+    Lists of tensors are joined, as torch sends each tensor by its own file descriptor.
+    """
+
+    def own(value: Any) -> Any:
+        if is_tensor(value) and value.untyped_storage().nbytes() > value.nbytes:
+            return value.clone()
+        return _Joined.of(value) if isinstance(value, list) and _can_be_joined(value) else value
+
+    return {key: own(value) for key, value in data.items()}
+
+
+class _Joined(NamedTuple):
+    """A list of tensors joined to one, and their numbers of items."""
+
+    tensor: Any
+    counts: list[int]
+
+    @classmethod
+    def of(cls, tensors: list[Any]) -> _Joined:
+        import torch
+
+        return cls(torch.cat(tensors), list(map(len, tensors)))
+
+    def parts(self) -> list[Any]:
+        """Return the list: views of the one tensor."""
+        return list(self.tensor.split(self.counts))
+
+
+def _can_be_joined(values: list[Any]) -> bool:
+    """Return True for dense tensors on the host that differ only in their number of items."""
+    first: Any = values[0] if values else None
+    if not is_tensor(first) or first.dim() == 0 or first.device.type != "cpu":
+        return False
+
+    def kind(value: Any) -> tuple[Any, ...]:
+        if not is_tensor(value) or value.is_nested:
+            return ()
+        return type(value), value.dtype, value.shape[1:], value.device, value.layout
+
+    is_dense = str(first.layout) == "torch.strided" and not first.is_nested
+    return is_dense and all(
+        kind(value) == kind(first) and value.dim() > 0 and not value.requires_grad
+        for value in values
+    )
+
+
+def restore(kind: Any, data: dict[str, Any], *state: Any) -> Any:
+    """Return the batch of a pickle: its class, its outputs, and the rest of its state."""
+    data = {k: value.parts() if type(value) is _Joined else value for k, value in data.items()}
+    return kind._of(BatchState(data, *state))

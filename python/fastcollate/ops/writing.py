@@ -1,0 +1,160 @@
+"""Single columns of rows, written by the core: padded or concatenated."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fastcollate._fastcollate import FieldSpec, RowSpans, write_rows
+from fastcollate.common.arguments import check_choice
+from fastcollate.common.arrays import (
+    convert,
+    dtype_like,
+    dtype_name,
+    first_misfit,
+    is_tensor,
+    like_of,
+    misfit,
+    places_of,
+    row_and_token,
+    to_tensor,
+)
+from fastcollate.memory.pools import checked_memory
+from fastcollate.plan.layout import Jagged, Left, Right
+from fastcollate.rows.fields import Field
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fastcollate.plan.layout import Layout
+
+JAGGED = Jagged()
+
+SIDES = {"right": Right, "left": Left}
+"""Layouts by the side of padding."""
+
+BITS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
+"""Dtypes by size in bytes that the core uses for any bits."""
+
+
+def padded(
+    rows: Any,
+    dtype: Any,
+    side: str,
+    fill: float,
+    pad_to: int | None,
+    multiple_of: int,
+    array_type: str,
+) -> Any:
+    """Pad rows of any kind that batches accept; `padded_where_they_lie` pads tensors by torch."""
+    layout = checked_layout(side, pad_to, multiple_of)
+    field = Field(rows, align="sequence", fill=fill, dtype=dtype).spec("rows")
+    if array_type == "numpy":
+        if field.dtype == "bfloat16":
+            raise ValueError(
+                "dtype of rows is bfloat16, which NumPy does not have; pass array_type='torch', or "
+                "another dtype"
+            )
+        return _write(rows, field, layout)
+    import torch
+
+    tensor = torch.from_numpy(_write(rows, field, layout))
+    return tensor.view(torch.bfloat16) if field.dtype == "bfloat16" else tensor
+
+
+def padded_where_they_lie(
+    values: Any,
+    offsets: NDArray[np.int64],
+    dtype: Any,
+    side: str,
+    fill: float,
+    pad_to: int | None,
+    multiple_of: int,
+) -> Any:
+    """Pad rows of one tensor by torch: on their device, with gradients."""
+    layout = checked_layout(side, pad_to, multiple_of)
+    Field(values, align="sequence", fill=fill, dtype=dtype).spec("rows")  # checks fill and dtype
+    target = dtype_like(values, dtype)
+    if (index := first_misfit(values, target)) is not None:
+        token = index // max(math.prod(values.shape[1:]), 1)
+        row, position = row_and_token(offsets, token)
+        place = f"rows[{row}][{position}]"
+        raise misfit(place, values.reshape(-1)[index].item(), dtype_name(target))
+    values, lengths = convert(values, target), np.diff(offsets)
+    # Tokens without values: the core computes the width, and writes nothing.
+    blank = RowSpans([(np.empty((len(values), 0), np.uint8), offsets[:-1], lengths)])
+    count, width, _ = _write(blank, _bits("rows", 1), layout).shape
+    starts = np.arange(count, dtype=np.int64) * width
+    places = places_of(starts if side == "right" else starts + width - lengths, lengths)
+    out = values.new_full((count * width, *values.shape[1:]), fill)
+    out = out.index_copy(0, like_of(places, values), values)
+    return out.reshape(count, width, *values.shape[1:])
+
+
+def is_computed(tensor: Any) -> bool:
+    """Return True if torch has to write: a tensor on a device, or one with gradients."""
+    return bool(tensor.requires_grad or not tensor.is_cpu)
+
+
+def checked_layout(side: str, pad_to: int | None, multiple_of: int) -> Layout:
+    """Return the layout of the padding options."""
+    check_choice("side", side, SIDES)
+    return SIDES[side](pad_to=pad_to, multiple_of=multiple_of)
+
+
+def joined(x: Any, columns: NDArray[np.int64], lengths: NDArray[np.int64]) -> Any:
+    """Copy a span of each row of a padded array or tensor, concatenated.
+
+    A span is given by its first column and its number of tokens.
+    """
+    width, *trailing = x.shape[1:]
+    rows = np.arange(len(x), dtype=np.int64)
+    if is_tensor(x) and is_computed(x):
+        tokens = x.reshape(len(x) * width, *trailing)
+        return tokens.index_select(0, like_of(places_of(rows * width + columns, lengths), x))
+    values, stride = _in_memory(x)
+    inner = math.prod(trailing) * x.dtype.itemsize // values.dtype.itemsize
+    spans = RowSpans([(values, rows * stride + columns * inner, lengths * inner)])
+    flat = _write(spans, _bits("x", values.dtype.itemsize), JAGGED)
+    if is_tensor(x):
+        flat = to_tensor(flat)
+    return flat.view(x.dtype).reshape(int(lengths.sum()), *trailing)
+
+
+def _in_memory(x: Any) -> tuple[Any, int]:
+    """Return an array or tensor as flat numbers of `BITS`, and the stride of its rows in them.
+
+    Nothing is copied if each row is contiguous.
+    """
+    size = x.dtype.itemsize
+    bits = BITS.get(size, "uint8")
+    total = math.prod(x.shape[1:])
+    if is_tensor(x):
+        import torch
+
+        x = x.detach().resolve_neg()
+        if x.numel() == 0 or not x[:1].is_contiguous():
+            x = x.contiguous()
+        stride = x.stride(0)
+        length = stride * (len(x) - 1) + total if x.numel() else 0
+        flat = x.as_strided((length,), (1,))
+        return flat.view(getattr(torch, bits)), stride
+    x = np.require(x, requirements="A")
+    if x.size == 0 or not x[:1].flags.c_contiguous or x.strides[0] < 0 or x.strides[0] % size:
+        x = np.ascontiguousarray(x)
+    stride = x.strides[0] // size
+    length = stride * (len(x) - 1) + total if x.size else 0
+    flat = np.lib.stride_tricks.as_strided(x, (length,), (size,)).view(bits)
+    return flat, stride * size // flat.itemsize
+
+
+def _bits(name: str, size: int) -> FieldSpec:
+    """Return a field whose bits are copied unchanged."""
+    return FieldSpec(name, name, align="sequence", dtype=BITS[size])
+
+
+def _write(rows: Any, field: FieldSpec, layout: Layout) -> Any:
+    """Write rows to memory of the default pool."""
+    return write_rows(rows, field, layout.spec, checked_memory("default", array_type="numpy").pool)

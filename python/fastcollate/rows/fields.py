@@ -1,0 +1,618 @@
+"""Fields: values per token or row of a batch, in addition to the token ids."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import reprlib
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+from itertools import islice
+from numbers import Number
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
+
+import numpy as np
+
+from fastcollate._fastcollate import FieldSpec, OutputTable
+from fastcollate.common.arguments import as_list, check_choice, checked_int, suggests_names
+from fastcollate.common.arrays import (
+    NUMBERS,
+    check_unmasked,
+    checked_dtype_name,
+    concatenate,
+    convert,
+    describe,
+    dtype_like,
+    dtype_name,
+    first_misfit,
+    is_array,
+    is_tensor,
+    misfit,
+    offsets_of,
+    to_tensor,
+)
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    from fastcollate.rows.columns import Ragged
+
+Rows: TypeAlias = "Sequence[Any] | NDArray[Any] | torch.Tensor | Ragged | Any"
+"""A per-token field: one row of numbers per training row (see :func:`fastcollate.build_batch`)."""
+
+
+LOSS_MASK = FieldSpec("loss_mask", "loss_mask", plain=True, weighs=True)
+REWARDS = FieldSpec("rewards", "rewards", plain=True, spread="last_of_row")
+LOGPROBS = FieldSpec("logprobs", "logprobs", plain=True)
+ADVANTAGES = FieldSpec("advantages", "advantages", plain=True, spread="trained")
+
+
+Spread: TypeAlias = Literal["all", "trained", "last"]
+"""Tokens of a row that get its one number."""
+
+
+@suggests_names
+@dataclass(frozen=True, eq=False)
+class Field:
+    """A per-token field of a batch, for ``fields=`` of :func:`fastcollate.build_batch`.
+
+    Parameters
+    ----------
+    rows
+        One row per row of the batch, in any form of rows. Rows may have trailing dimensions,
+        (tokens, ...), the same in all rows. With `spread`, one number per row.
+    align
+        ``"response"``: one value per response token, written as (B, R, ...). ``"sequence"``: one
+        value per prompt and response token, written as (B, W, ...).
+    fill
+        The value of padding, which must fit `dtype`. Floats round, but not to infinity; integers
+        may be given as whole floats.
+    gap_fill
+        The value of response-aligned fields on observations of merged turns (and on tokens that
+        realigning masks); `fill` if None.
+    dtype
+        ``"float32"`` if None, whatever the values are: integers beyond 2**24 are then rounded.
+        Or bool, uint8, int16, int32, int64, float16, bfloat16 or float64, as a name, NumPy dtype
+        or torch dtype: integers that do not fit are errors, floats are rounded (Python floats in
+        lists keep all bits in float64).
+    spread
+        Write one number per row, such as an advantage, to ``"all"`` response tokens, to those that
+        are ``"trained"`` (where ``loss_mask`` is not 0, or would not be if it is not given), or to
+        the ``"last"``. All other positions hold `fill`. With merged turns, each turn's number goes
+        to its own tokens, and none to observations. A number for the last token of an empty
+        response is an error, as is NaN for tokens that are trained; if none of a row is, its number
+        is ignored.
+    default
+        The value of each token of a row that is None, or null in Arrow; with `spread`, the number
+        of such a row. If None, such rows are errors.
+    """
+
+    rows: Rows
+    align: Literal["response", "sequence"] = "response"
+    fill: float = 0
+    gap_fill: float | None = None
+    dtype: Any = None
+    spread: Spread | None = None
+    default: float | None = None
+
+    def check_align(self, key: str) -> None:
+        """Check `align`."""
+        if self.align not in ("response", "sequence"):
+            message = f"align of {key} is {self.align!r}; pass 'response' or 'sequence'"
+            raise ValueError(message)
+
+    def spec(self, key: str) -> FieldSpec:
+        """Return how the field is read and written under a key."""
+        self.check_align(key)
+        if self.spread is not None:
+            check_choice(f"spread of {key}", self.spread, get_args(Spread), " or None")
+            if self.align == "sequence" or self.gap_fill is not None:
+                name = "gap_fill" if self.gap_fill is not None else "align"
+                raise ValueError(
+                    f"{key} has spread={self.spread!r}, which puts numbers on response tokens and "
+                    f"fill elsewhere, and {name}={getattr(self, name)!r}; leave {name} out"
+                )
+        dtype = "float32" if self.dtype is None else checked_dtype_name(self.dtype, key)
+        gap_fill = self.fill if self.gap_fill is None else self.gap_fill
+        numbers: dict[str, Any] = {"fill": self.fill, "gap_fill": gap_fill, "default": self.default}
+        for name, number in numbers.items():
+            is_number = isinstance(number, (int, float, np.number, np.bool_))
+            if not is_number and (name != "default" or number is not None):
+                raise TypeError(f"{name} of {key} is {describe(number)}; pass a number")
+        try:
+            return FieldSpec(key, key, align=self.align, dtype=dtype, spread=self.spread, **numbers)
+        except (TypeError, OverflowError) as error:
+            given = (f"{name}={describe(number)}" for name, number in numbers.items())
+            raise ValueError(
+                f"{key} has {', '.join(given)}, which do not all fit {dtype}; pass other numbers, "
+                "or another dtype"
+            ) from error
+
+
+@suggests_names
+@dataclass(frozen=True, eq=False)
+class RoutedExperts:
+    """Expert indices of each token, for ``fields=`` of :func:`fastcollate.build_batch`.
+
+    Written as (B, W, layers, topk), with ``router_padding_mask``, bool (B, W), which is True
+    where no routes were captured: on padding and after a row's captured tokens. Such positions
+    hold ``arange(topk)``, so that the experts of a token are distinct.
+
+    Parameters
+    ----------
+    rows
+        One array, tensor or nested list (captured tokens, layers, topk) of integers per row of the
+        batch, or a :class:`Ragged` of them. The captured tokens are the first of the row; there may
+        be fewer than the row has, or none.
+    num_experts
+        Number of experts: larger indices are errors, and the dtype does not depend on the data.
+    dtype
+        uint8, int16 or int32. If None, the first of these that holds all indices below
+        `num_experts`, or without it all indices of the batch. This is the only dtype that depends
+        on the data.
+    layers
+        Write only these layers, such as ``range(12, 24)`` for a pipeline stage: (B, W, 12, topk).
+        Other layers are read only to choose the dtype from the batch, so that all stages agree.
+
+    Notes
+    -----
+    The contract is that of SkyRL's ``rollout_expert_indices`` and ``make_router_padding_mask``.
+    """
+
+    rows: Rows
+    num_experts: int | None = None
+    dtype: Any = None
+    layers: range | None = None
+
+    def spec(self, key: str) -> FieldSpec:
+        """Return how the field is read and written under a key."""
+        dtype = None if self.dtype is None else checked_dtype_name(self.dtype, key)
+        num_experts = self.num_experts
+        if num_experts is not None:
+            num_experts = checked_int(f"num_experts of {key}", num_experts, "an integer or None")
+        layers = None if self.layers is None else _checked_layers(key, self.layers)
+        return FieldSpec(
+            key, key, align="experts", num_experts=num_experts, dtype=dtype, layers=layers
+        )
+
+
+def _checked_layers(key: str, layers: Any) -> tuple[int, int]:
+    """Return the first layer of a range and one past its last."""
+    if not isinstance(layers, range):
+        raise TypeError(f"layers of {key} is {describe(layers)}; pass range(first, end), or None")
+    if layers.step != 1 or not 0 <= layers.start < layers.stop < 2**63:
+        raise ValueError(
+            f"layers of {key} is {layers}; pass range(first, end) of one layer or more, from 0 on"
+        )
+    return layers.start, layers.stop
+
+
+@suggests_names
+@dataclass(frozen=True, eq=False)
+class PerRow:
+    """Values per row, for ``fields=`` of :func:`fastcollate.build_batch`.
+
+    Parameters
+    ----------
+    values
+        One number per row, written as (B,); or one array for all rows, written as (B, ...). Or a
+        sequence of one array, tensor or list per row, of any shapes, such as ``pixel_values`` and
+        ``image_grid_thw``, kept as a list with their own dtypes. Or one string or other object per
+        row, kept as a list of the same objects and never moved to a device.
+    dtype
+        As for :class:`Field`; if None, integers and booleans become int64, and float32 if any
+        number is a float. ``object`` keeps the values as they are, including None.
+    concat
+        Concatenate the arrays along their first dimension, and add int64 offsets (B + 1,) of the
+        rows under the key with the suffix ``_offsets``.
+    """
+
+    values: Any
+    dtype: Any = None
+    concat: bool = False
+
+
+def given_along(rows: Any, spec: FieldSpec) -> tuple[Any, FieldSpec]:
+    """Return the rows of an argument with its own key, and the spec to read them.
+
+    A :class:`Field` gives their alignment; the output is response-aligned.
+    """
+    if not isinstance(rows, Field):
+        return rows, spec
+    for name, default in _OWN_OPTIONS:
+        if (value := getattr(rows, name)) != default:
+            instead = (
+                f"pass the numbers themselves: {spec.key}=[...]"
+                if name == "spread"
+                else "pass align alone, and dtypes for its dtype"
+            )
+            raise ValueError(
+                f"{spec.key} is an fc.Field with {name}={value!r}, but has an output of its own: "
+                f"{instead}"
+            )
+    rows.check_align(spec.key)
+    return rows.rows, _along(spec, rows.align)
+
+
+_OWN_OPTIONS = [(one.name, one.default) for one in dataclasses.fields(Field)][2:]
+"""Options of :class:`Field` that arguments with their own key refuse, and the defaults."""
+
+_along = functools.cache(FieldSpec.along)
+"""Cached, as only the constant specs are passed."""
+
+
+class FieldOptions(NamedTuple):
+    """A field without its values."""
+
+    make: type[Any]
+    options: dict[str, Any]
+
+    @property
+    def is_of_rows(self) -> bool:
+        """True if a row has one value, whatever its number of tokens."""
+        return self.make is PerRow or self.options.get("spread") is not None
+
+    def __repr__(self) -> str:
+        options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+        return f"{self.make.__name__}({options})"
+
+
+def options_of(field: Any) -> FieldOptions:
+    """Return a field without its values, the first attribute."""
+    if not isinstance(field, (Field, PerRow, RoutedExperts)):
+        return FieldOptions(type(field), {})
+    names = (item.name for item in dataclasses.fields(field))
+    return FieldOptions(
+        type(field), {name: getattr(field, name) for name in islice(names, 1, None)}
+    )
+
+
+def object_outputs(
+    table: OutputTable, fields: Sequence[tuple[Any, FieldSpec]], sources: Sequence[int] | None
+) -> dict[str, Any]:
+    """Return the outputs of fields of one array or object per row, which the core does not write.
+
+    Values of the rows in `sources`, as a list or joined; empty arrays or None for negative rows.
+    """
+    data: dict[str, Any] = {}
+    offsets_keys = {one.field: one.key for one in table if one.align == "joined_offsets"}
+    for output in table:
+        if output.field is None or output.align not in ("object", "joined"):
+            continue
+        given: list[Any] = fields[output.field][0]
+        arrays = given
+        if sources is not None:
+            nothing = None if fields[output.field][1].align == "object" else given[0][:0]
+            arrays = [given[row] if row >= 0 else nothing for row in sources]
+        if output.align == "object":
+            data[output.key] = arrays
+        else:
+            # In the common dtype of all rows of the step, whichever of them are here.
+            joined, offsets = _joined(arrays, _common_dtype(output.key, given))
+            data |= {output.key: joined, offsets_keys[output.field]: offsets}
+    return data
+
+
+def _joined(arrays: list[Any], dtype: Any) -> tuple[Any, Any]:
+    """Return arrays concatenated in one dtype, and the offsets of the rows."""
+    arrays = [array if array.dtype == dtype else convert(array, dtype) for array in arrays]
+    offsets: Any = offsets_of([len(array) for array in arrays])
+    joined = concatenate(arrays)
+    return joined, to_tensor(offsets) if is_tensor(joined) else offsets
+
+
+def check_keys(fields: Any) -> None:
+    """Check that the argument ``fields`` is a mapping of strings, and that each may be a key.
+
+    A field ``loss_mask`` is refused, as its zeros would still train.
+    """
+    if not isinstance(fields, Mapping):
+        raise TypeError(f"fields is {reprlib.repr(fields)}; pass a mapping of keys to fc.Field")
+    for key in fields:
+        if not isinstance(key, str):
+            raise TypeError(f"fields has the key {key!r}; pass strings as keys")
+    if LOSS_MASK.key in fields:
+        raise ValueError(
+            "fields has 'loss_mask', but a field does not decide which tokens train; pass "
+            "loss_mask=fc.Field(rows, align='sequence'), and for an output along sequences a field "
+            "under another key"
+        )
+    for key in fields:
+        check_key(key)
+
+
+LABELS = ("labels", "shift_labels")
+"""Keys of labels, which are written from the ids and the loss mask."""
+
+
+def check_key(key: str) -> None:
+    """Refuse a field that the batch would hide, or that a model would take for its labels."""
+    if key in LABELS:
+        raise ValueError(
+            f"fields has {key!r}, but labels are the ids of tokens that train, and -100 elsewhere; "
+            "pass labels='aligned' or 'shifted', with loss_mask=... for the tokens that train. "
+            "Other targets need another key, and fill=-100 if they are along sequences"
+        )
+    if is_reserved(key):
+        raise ValueError(
+            f"fields has {key!r}, but batch.{key} is an attribute or method of every batch, which "
+            f"would hide the field; pass the field under another key, such as {other_key(key)!r}"
+        )
+
+
+def other_key(key: str) -> str:
+    """Return a key to suggest instead of a reserved one."""
+    return f"my_{key}"
+
+
+Batches = TypeVar("Batches")
+
+_reserved: set[str] = set()
+"""Filled by the module of batches, which imports this one."""
+
+
+def reserves_keys(batches: type[Batches]) -> type[Batches]:
+    """Refuse the public attributes and methods of a class of batches as keys of fields.
+
+    Those of every mapping are no attributes to look for data in: a field ``values`` is read as
+    ``batch["values"]``.
+    """
+    public = (name for name in dir(batches) if not name.startswith("_"))
+    _reserved.update(set(public).difference(dir(Mapping)))
+    return batches
+
+
+def is_reserved(key: str) -> bool:
+    """Return True for public attributes and methods of batches, which no field may have as key."""
+    return key in _reserved
+
+
+def checked_fields(fields: Mapping[str, Any], array_type: str) -> list[tuple[Any, FieldSpec]]:
+    """Return the values and spec of each item of the argument ``fields``, checked."""
+    check_keys(fields)
+    specs: list[tuple[Any, FieldSpec]] = []
+    for key, field in fields.items():
+        if isinstance(field, (Field, RoutedExperts)):
+            spec = field.spec(key)
+            is_spread = isinstance(field, Field) and field.spread is not None
+            specs.append((numbers_of_rows(key, field.rows) if is_spread else field.rows, spec))
+        elif isinstance(field, PerRow):
+            form, values = per_row_values(key, field)
+            if form == "object":
+                specs.append((values, FieldSpec(key, key, align="object", dtype=None)))
+            elif form == "array":
+                arrays = _as_arrays(key, values, field, array_type)
+                align = "joined" if field.concat else "array"
+                specs.append((arrays, FieldSpec(key, key, align=align, dtype=None)))
+            else:
+                dtype = (
+                    _dtype_of(values)
+                    if field.dtype is None
+                    else checked_dtype_name(field.dtype, key)
+                )
+                specs.append((values, FieldSpec(key, key, align="row", dtype=dtype)))
+        else:
+            raise TypeError(
+                f"fields[{key!r}] is {reprlib.repr(field)}; "
+                "pass fc.Field, fc.PerRow or fc.RoutedExperts"
+            )
+    if sum(isinstance(field, RoutedExperts) for field in fields.values()) > 1:
+        raise ValueError(
+            "fields has more than one fc.RoutedExperts, but router_padding_mask belongs to one; "
+            "pass one of them"
+        )
+    return specs
+
+
+def numbers_of_rows(key: str, rows: Any) -> Any:
+    """Return one number per row as an array or a list, which may hold None."""
+    advice = "with spread, pass one number per row"
+    if _is_array(rows):
+        if rows.ndim != 1:
+            raise ValueError(f"{key} has shape {tuple(rows.shape)}; {advice}")
+        return rows
+    try:
+        numbers = as_list(rows)
+    except (TypeError, OverflowError) as error:
+        raise TypeError(f"{key} is {reprlib.repr(rows)}; {advice}") from error
+    if numbers and (getattr(numbers[0], "ndim", 0) > 0 or isinstance(numbers[0], (list, tuple))):
+        raise ValueError(f"{key}[0] is {describe(numbers[0])}; {advice}")
+    return numbers
+
+
+Form: TypeAlias = Literal["number", "array", "object"]
+"""Kinds of values in the rows of a :class:`PerRow`."""
+
+_FORMS: dict[Form, str] = {
+    "number": "a number",
+    "array": "an array",
+    "object": "neither a number nor an array",
+}
+
+
+def per_row_values(key: str, field: PerRow) -> tuple[Form, Any]:
+    """Return the values as one array of numbers, or as a list of one array or object per row."""
+    values = field.values
+    if is_object(field.dtype) or not _is_array(values):
+        try:
+            if isinstance(values, (str, bytes, bytearray, Mapping, Set)):
+                raise TypeError("its items are no rows")
+            values = as_list(values)
+        except (TypeError, OverflowError) as error:  # __len__ may return anything
+            message = f"{key} is {reprlib.repr(values)}; pass one number, array or object per row"
+            raise TypeError(message) from error
+        form = "object" if is_object(field.dtype) else _common_form(key, values)
+        if form == "number":
+            values = _as_numbers(key, values, field.dtype)
+        elif form == "object" and field.dtype is not None and not is_object(field.dtype):
+            raise TypeError(
+                f"{key}[0] is {reprlib.repr(values[0])}; pass numbers or arrays, or dtype=object"
+            )
+    else:
+        form = "number"
+    if field.concat and form != "array":
+        raise ValueError(
+            f"{key} has concat=True, but its values are {form}s; pass arrays, or concat=False"
+        )
+    return form, values
+
+
+def _common_form(key: str, values: list[Any]) -> Form:
+    """Return the kind of value that all rows hold."""
+    forms: list[Form] = []
+    for row, value in enumerate(values):
+        if value is None:
+            raise no_value(key, row)
+        forms.append(form_of(f"{key}[{row}]", value))
+        if forms[row] != forms[0]:
+            raise ValueError(
+                f"{key}[{row}] is {_FORMS[forms[row]]}, but {key}[0] is {_FORMS[forms[0]]}; pass "
+                "one kind for all rows, or dtype=object to keep values as they are"
+            )
+    return forms[0] if forms else "number"
+
+
+def form_of(place: str, value: Any) -> Form:
+    """Return the kind of value of one row."""
+    if isinstance(value, (str, bytes)):
+        return "object"
+    if value is None or isinstance(value, (Number, np.generic)):
+        return "number"
+    try:
+        array = value if is_array(value) else np.asarray(value)
+    except ValueError as error:  # lists of different lengths in it
+        advice = "an array of numbers, or dtype=object to keep values as they are"
+        raise unreadable(place, error, advice) from error
+    # The dtype attribute of a subclass may be anything.
+    if isinstance(array, np.ndarray) and np.asarray(array).dtype.kind in "OSTU":
+        return "object"
+    return "array" if array.ndim > 0 else "number"
+
+
+def is_object(dtype: Any) -> bool:
+    """Return True if a dtype is that of Python objects."""
+    return dtype is object or (isinstance(dtype, (str, np.dtype)) and dtype == "object")
+
+
+def no_value(key: str, row: int) -> ValueError:
+    """Return the error of a row without a value."""
+    return ValueError(
+        f"{key}[{row}] is None; pass a value for every row, dtype=object to keep None, or leave "
+        f"{key} out"
+    )
+
+
+def unreadable(place: str, error: Exception, advice: str = "an array of numbers") -> ValueError:
+    """Return the error of a row that cannot be read as an array."""
+    return ValueError(f"{place} cannot be read ({error}); pass {advice}")
+
+
+def _as_numbers(key: str, values: list[Any], dtype: Any) -> np.ndarray:
+    """Return one number per row as an array, int64 or float64."""
+    numbers = [value.item() if hasattr(value, "item") else value for value in values]
+    holds_floats = dtype is None or "float" in checked_dtype_name(dtype, key)
+    is_float = holds_floats and any(isinstance(number, float) for number in numbers)
+    is_float |= dtype is not None and holds_floats and not all(map(_fits_int64, numbers))
+    for row, number in enumerate(numbers):
+        if not isinstance(number, (int, float)):
+            raise TypeError(
+                f"{key}[{row}] is {reprlib.repr(number)}; pass integers and floats, or "
+                "dtype=object to keep values as they are"
+            )
+        if isinstance(number, float):
+            if not holds_floats:
+                raise misfit(f"{key}[{row}]", number, dtype)
+        elif not is_float and not _fits_int64(number):
+            raise misfit(f"{key}[{row}]", number, "int64", "dtype='float32' or 'float64'")
+        elif (bits := number.bit_length()) > 1023:
+            found = f"an integer of {bits} bits"
+            raise misfit(f"{key}[{row}]", found, "float64", "a smaller number")
+    return np.array(numbers, np.float64 if is_float else np.int64)
+
+
+def _fits_int64(number: Any) -> bool:
+    return not isinstance(number, int) or -(2**63) <= number < 2**63
+
+
+def _as_arrays(key: str, values: list[Any], field: PerRow, array_type: str) -> list[Any]:
+    """Return one array per row, of the batch's kind."""
+    dtype = None if field.dtype is None else checked_dtype_name(field.dtype, key)
+    arrays = [
+        _as_array(f"{key}[{row}]", value, dtype, array_type) for row, value in enumerate(values)
+    ]
+    for row, array in enumerate(arrays if field.concat else ()):
+        if array.shape[1:] != arrays[0].shape[1:]:
+            raise ValueError(
+                f"{key}[{row}] has shape {tuple(array.shape)}, which cannot be joined with "
+                f"{key}[0] of shape {tuple(arrays[0].shape)}; pass concat=False"
+            )
+    if field.concat:
+        _common_dtype(key, arrays)
+    return arrays
+
+
+def _common_dtype(key: str, arrays: Sequence[Any]) -> Any:
+    """Return the dtype of arrays or tensors when they are concatenated."""
+    dtypes = {array.dtype for array in arrays}
+    if len(dtypes) == 1:
+        return dtypes.pop()
+    names = set(map(dtype_name, dtypes))
+    if all(name.startswith(("int", "uint", "bool")) for name in names):
+        common = np.result_type(*names)
+        if common.kind == "f":
+            raise ValueError(
+                f"{key} holds {' and '.join(sorted(names))}, but no integer dtype holds both; "
+                "pass dtype"
+            )
+        return dtype_like(arrays[0], common.name)
+    if isinstance(arrays[0], np.ndarray):
+        return np.result_type(*dtypes)
+    import torch
+
+    return functools.reduce(torch.promote_types, dtypes)
+
+
+def _is_array(values: Any) -> bool:
+    """Return True for an array or tensor of numbers with a first dimension of rows."""
+    if isinstance(values, np.ndarray):
+        return values.ndim > 0 and values.dtype.kind not in "OSTU"
+    return is_tensor(values) and values.dim() > 0
+
+
+def _dtype_of(numbers: Any) -> str:
+    is_float = (
+        numbers.dtype.kind == "f"
+        if isinstance(numbers, np.ndarray)
+        else numbers.dtype.is_floating_point
+    )
+    return "float32" if is_float else "int64"
+
+
+def _as_array(place: str, value: Any, dtype: str | None, array_type: str) -> Any:
+    """Return a row's value as an array of the batch's kind."""
+    check_unmasked(place, value)
+    array: Any
+    try:
+        if array_type == "numpy":
+            array = np.asarray(value.detach().cpu() if is_tensor(value) else value)
+        else:
+            import torch
+
+            # Regardless of torch.set_default_device.
+            array = torch.as_tensor(value, device=None if is_tensor(value) else "cpu")
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(
+            f"{place} is {describe(value)}, which cannot be read ({error}); pass an array of "
+            "numbers"
+        ) from error
+    if dtype is None:
+        return array
+    if isinstance(array, np.ndarray) and array.dtype.kind not in NUMBERS:
+        raise TypeError(f"{place} is {describe(value)}; pass an array of numbers")
+    target = dtype_like(array, dtype)
+    if (index := first_misfit(array, target)) is not None:
+        at = np.unravel_index(index, tuple(array.shape))
+        subscript = "".join(f"[{one}]" for one in at)
+        raise misfit(f"{place}{subscript}", array[at].item(), dtype)
+    return convert(array, target)

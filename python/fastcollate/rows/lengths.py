@@ -1,0 +1,90 @@
+"""Checks of lengths passed by callers."""
+
+from __future__ import annotations
+
+import contextlib
+import reprlib
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastcollate import _fastcollate
+from fastcollate.common.arguments import as_list, checked_int, is_sequence
+from fastcollate.common.arrays import check_unmasked, checked_array, describe, is_tensor, to_numpy
+
+Integers: TypeAlias = NDArray[np.int64]
+
+MAX_TOKENS = 1 << 31
+"""Limit of tokens per row, so that sums over rows fit int64."""
+
+PERCENTILES = (50, 90, 99)
+"""Percentiles of lengths in metrics."""
+
+
+def checked_lengths(name: str, values: Any, noun: str = "row") -> Integers:
+    """Return token counts, from an array, a tensor or a sequence, as int64 (rows,).
+
+    Raises
+    ------
+    TypeError
+        `values` are not integers, or not one for each row.
+    ValueError
+        A count is negative or exceeds `MAX_TOKENS`.
+    """
+    return _checked(name, values, f"the number of tokens of each {noun}", "lengths")
+
+
+def checked_indices(name: str, values: Any, nouns: str) -> Integers:
+    """Return indices of rows, sequences or bins as int64, as `checked_lengths`."""
+    return _checked(name, values, f"indices of {nouns}", "indices")
+
+
+def lengths_defect(name: str, values: Integers) -> str | None:
+    """Describe the first invalid token count of a plan; None if all are valid."""
+    if (row := _fastcollate.first_no_length(values, MAX_TOKENS)) is None:
+        return None
+    return f"{name}[{row}] is {values[row]}, but must be from 0 to {MAX_TOKENS}"
+
+
+def _checked(name: str, values: Any, advice: str, noun: str) -> Integers:
+    check_unmasked(name, values)
+    if is_tensor(values):
+        values = checked_array(name, values)
+        if values.is_meta:
+            raise TypeError(f"{name} is a meta tensor, which has no values; pass {advice}")
+        if values.dtype.is_floating_point:  # NumPy does not have all of them
+            raise TypeError(f"{name} is {describe(values)}; pass {advice}")
+        values = to_numpy(values)
+    if isinstance(values, np.ndarray) and values.dtype != object:
+        found = values
+    else:
+        if not is_sequence(values):
+            raise TypeError(f"{name} is {reprlib.repr(values)}; pass {advice}")
+        found = _integers(name, as_list(values))
+    if found.ndim != 1 or found.dtype.kind not in "iu":
+        raise TypeError(f"{name} is {describe(found)}; pass {advice}")
+    numbers: Integers = found.astype(np.int64)
+    if (row := _fastcollate.first_no_length(numbers, MAX_TOKENS)) is not None:
+        limit = "0 or more" if found[row] < 0 else f"at most {MAX_TOKENS}"
+        raise ValueError(f"{name}[{row}] is {found[row]}; pass {noun} of {limit}")
+    return numbers
+
+
+def _integers(name: str, items: list[Any]) -> Integers:
+    """Return integer-like items as int64."""
+    if set(map(type, items)) <= {int}:
+        with contextlib.suppress(OverflowError):  # the loop names the item
+            return np.array(items, np.int64)
+    numbers = (checked_int(f"{name}[{at}]", one, "an integer") for at, one in enumerate(items))
+    return np.fromiter(numbers, np.int64, len(items))
+
+
+def percentiles(name: str, lengths: Integers) -> dict[str, float]:
+    """Return the 50th, 90th and 99th percentile of some lengths as metrics; 0 if empty."""
+    if len(lengths) == 0:
+        return {f"{name}_p{p}": 0.0 for p in PERCENTILES}
+    # Same as np.percentile, in a tenth of its time for few lengths.
+    places = [(len(lengths) - 1) * p / 100 for p in PERCENTILES]
+    found = np.interp(places, np.arange(len(lengths)), np.sort(lengths)).tolist()
+    return {f"{name}_p{p}": value for p, value in zip(PERCENTILES, found, strict=True)}

@@ -1,0 +1,122 @@
+"""Detection of rows of one length that look padded: all of a block counts as tokens."""
+
+from __future__ import annotations
+
+from operator import getitem
+from typing import Any
+
+import numpy as np
+
+from fastcollate.common.arguments import counted
+from fastcollate.common.arrays import is_array, is_tensor, to_numpy
+
+RUN = 2
+"""Least number of padding tokens at an edge of a row that looks padded.
+
+One such token may be genuine: if the padding token is also the first or last token of sequences,
+all rows have it.
+"""
+
+SHARED_RUN = 4
+"""The same if all rows have equally many: they may share a few first or last tokens."""
+
+LONG_RUN = 8
+"""The same if few rows look padded: some may end with fewer by chance."""
+
+ROWS_PER_PADDED = 4
+"""Padded rows are few if fewer than one row in this number."""
+
+CHANCE = 1e-3
+"""Largest probability of an edge by chance, if the padding token also occurs inside rows."""
+
+SAMPLE = 1024
+"""Rows of a block that are checked for an edge: if it is padded, most rows are."""
+
+FEW = 16
+"""The same for rows that are arrays: reading an item costs as much as checking a list."""
+
+EDGES = ((0, 1), (-1, -2))
+"""Indices of the `RUN` outermost tokens of each edge."""
+
+
+def padding_message(name: str, rows: Any, pad_token_id: int) -> str | None:
+    """Return a warning if a block of rows looks padded.
+
+    A block is an array of two dimensions, or a sequence of rows of one length. It looks padded if
+    one row in four begins or ends with two padding tokens or more, or one row with eight; rows of
+    padding tokens only do not count, nor do two or three tokens that all rows share. If the padding
+    token also occurs inside rows, the edge has to be too long for chance.
+
+    The whole block is read only if a few items of each row suggest such an edge.
+    """
+    try:
+        if not _has_edge(rows, pad_token_id):
+            return None
+        block = (
+            to_numpy(rows) if is_array(rows) else np.stack([np.asarray(to_numpy(r)) for r in rows])
+        )
+    except (IndexError, ValueError):
+        return None  # another thread is changing rows
+    is_pad = block == pad_token_id
+    is_pad = is_pad[~is_pad.all(1)]
+    for side, flags in (("right", is_pad[:, ::-1]), ("left", is_pad)):
+        runs = flags.argmin(1)
+        inside = flags.sum() - runs.sum()
+        share = inside / max(flags.size - runs.sum(), 1)
+        padded, longest = int((runs >= RUN).sum()), int(runs.max(initial=0))
+        is_few = padded * ROWS_PER_PADDED < len(flags)
+        is_shared = len(np.unique(runs)) < 2
+        least = LONG_RUN if is_few else SHARED_RUN if is_shared else RUN
+        if longest >= least and len(flags) * share**longest < CHANCE:
+            edge = "end" if side == "right" else "begin"
+            return (
+                f"{name} has {counted(len(block), 'row')} of {block.shape[1]} tokens, of which "
+                f"{padded:,} {edge} with up to {longest} tokens that are pad_token_id="
+                f"{pad_token_id}: if that is padding, it counts as tokens; take it out by "
+                f"fc.unpad({name}, lengths=..., side={side!r})"
+            )
+    return None
+
+
+def _has_edge(rows: Any, pad: int) -> bool:
+    """Return True if rows are of one length, and one of them begins or ends with padding."""
+    if is_array(rows):
+        is_nested = is_tensor(rows) and rows.is_nested
+        if is_nested or rows.ndim != 2 or len(rows) == 0 or rows.shape[1] <= RUN:
+            return False
+        some = rows[:: -(-len(rows) // SAMPLE)]
+        edges = (to_numpy(some[:, :RUN]), to_numpy(some[:, -RUN:]))
+        return any(edge.dtype.kind in "iu" and (edge == pad).all(1).any() for edge in edges)
+    if not isinstance(rows, (list, tuple)) or len(rows) == 0:
+        return False
+    kind, width = type(rows[0]), len(rows[0])
+    if type(rows[-1]) is not kind or len(rows[-1]) != width:
+        return False  # the usual case, without reading any item
+    is_of_arrays = kind not in (list, tuple)
+    if width <= RUN or (is_of_arrays and not (is_array(rows[0]) and rows[0].ndim == 1)):
+        return False
+    item: Any = _item_of_tensor if is_of_arrays else getitem
+    if kind is np.ndarray:
+        item = np.ndarray.item
+    found = False
+    some = rows[:: -(-len(rows) // FEW)] if is_of_arrays else rows
+    for row in some:  # one loop: small batches take a few microseconds
+        if type(row) is not kind or len(row) != width:
+            return False
+        for first, second in EDGES:
+            edge = item(row, first)
+            if type(edge) is not int:
+                return False  # comparing other types would run their code
+            if edge == pad and not found:
+                inner = item(row, second)
+                found = type(inner) is int and inner == pad
+    shape = (width,)
+    return found and all(
+        type(row) is kind and (row.shape == shape if is_of_arrays else len(row) == width)
+        for row in rows
+    )
+
+
+def _item_of_tensor(row: Any, place: int) -> Any:
+    """Return an item of a 1-D tensor as a Python number; None for other tensors."""
+    return row[place].item() if row.ndim == 1 else None

@@ -1,0 +1,178 @@
+"""Plain values in place of fields: the lengths of their rows give the alignment."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Mapping
+from numbers import Number
+from typing import Any, Literal, NamedTuple, cast
+
+import numpy as np
+
+from fastcollate.common.arguments import counted, is_sequence
+from fastcollate.common.arrays import is_array, is_tensor
+from fastcollate.rows.column_input import ragged
+from fastcollate.rows.columns import Ragged
+from fastcollate.rows.fields import Field, PerRow, RoutedExperts
+from fastcollate.rows.lengths import Integers
+from fastcollate.rows.tokens import Parts, Tokens, Whole
+
+_KINDS = (Field, PerRow, RoutedExperts)
+
+_EXPECTED = "pass fc.Field, fc.PerRow or fc.RoutedExperts"
+
+
+class _Lengths(NamedTuple):
+    """Lengths of the batch's rows, in tokens."""
+
+    responses: Integers
+    sequences: Integers
+
+
+def with_fields(fields: Any, tokens: Tokens) -> Any:
+    """Return the argument ``fields`` of `build_batch` with a :class:`Field` for plain values.
+
+    All of their rows have the lengths of responses, or all have those of sequences, but not both.
+
+    Raises
+    ------
+    TypeError
+        Other values; the message gives the fields to choose from.
+    """
+    if not isinstance(fields, Mapping) or all(isinstance(one, _KINDS) for one in fields.values()):
+        return fields
+    lengths = _of_tokens(tokens)
+    return {
+        key: one
+        if isinstance(one, _KINDS)
+        else Field(one, _align(f"fields[{key!r}]", one, lengths, _shown(one)))
+        for key, one in fields.items()
+    }
+
+
+def with_fields_of_row(fields: Any, tokens: Tokens, index: int, first: Mapping[str, Any]) -> Any:
+    """Return the argument ``fields`` of one row, as `with_fields` for all rows.
+
+    If a row without a prompt may have either alignment, it has that of the `first` row.
+    """
+    if not isinstance(fields, Mapping) or all(isinstance(one, _KINDS) for one in fields.values()):
+        return fields
+    if isinstance(tokens, Parts):
+        lengths = _of_tokens(Parts([tokens.prompts], [tokens.responses]))
+    else:
+        lengths = _of_tokens(Whole([tokens.sequences], tokens.prompt_lens))
+    made = dict(fields)
+    for key, one in fields.items():
+        if isinstance(one, _KINDS):
+            continue
+        place, shown = f"fields[{key!r}] of row {index}", _shown(one)
+        if _is_number(one):
+            raise _error(place, shown, "one number", _of_numbers(shown))
+        if not is_sequence(one):
+            raise TypeError(f"{place} is {shown}; {_EXPECTED}")
+        align = getattr(first.get(key), "options", {}).get("align")
+        made[key] = Field(one, _align(place, [one], lengths, shown, align))
+    return made
+
+
+def _shown(value: Any) -> str:
+    """Return a short representation in one line."""
+    return " ".join(reprlib.repr(value).split())
+
+
+def _is_number(value: Any) -> bool:
+    """Return True for a number, also of NumPy, torch and Arrow."""
+    value = value.as_py() if hasattr(value, "as_py") else value
+    return isinstance(value, (Number, np.generic)) or (is_array(value) and value.ndim == 0)
+
+
+def _align(
+    place: str, values: Any, lengths: _Lengths | str, shown: str, align: Any = None
+) -> Literal["response", "sequence"]:
+    """Return the alignment of plain values, or raise an error with the fields to choose from."""
+    if not is_sequence(values):
+        raise TypeError(f"{place} is {shown}; {_EXPECTED}")
+    if _is_number(next(iter(values), None)):
+        raise _error(place, shown, "one number per row", _of_numbers(shown))
+    found, is_flat = _of_rows(values)
+    of_tokens = [f"fc.Field({shown})", f'fc.Field({shown}, align="sequence")']
+    if found is None:
+        if isinstance(values, (list, tuple)) and any(row is None for row in values):
+            choices = [f"fc.Field({shown}, default=...)", f"fc.PerRow({shown}, dtype=object)"]
+            raise _error(place, shown, "not a row of numbers each", choices)
+        raise _error(place, shown, "not a row of numbers each", [f"fc.PerRow({shown})"])
+    if not is_flat:
+        what = "several values per token"
+        raise _error(place, shown, what, [*of_tokens, f"fc.RoutedExperts({shown})"])
+    if isinstance(lengths, str):
+        raise _error(place, shown, lengths, of_tokens)
+    responses, sequences = lengths
+    fits_responses, fits_sequences = (np.array_equal(found, lens) for lens in lengths)
+    if fits_responses and fits_sequences:
+        if align is None:
+            what = "as long as responses and as sequences, since no row has a prompt"
+            raise _error(place, shown, what, of_tokens)
+        return cast("Literal['response', 'sequence']", align)
+    if fits_responses or fits_sequences:
+        return "response" if fits_responses else "sequence"
+    choices = [*of_tokens, f"fc.PerRow({shown})"]
+    if len(found) != len(responses):
+        rows, expected = counted(len(found), "row"), counted(len(responses), "row")
+        raise _error(place, shown, f"{rows}, but the batch has {expected}", choices)
+    differs = (found != responses) & (found != sequences)
+    row = int((differs if differs.any() else found != responses).argmax())
+    subscript = "" if "of row" in place else f"[{row}]"
+    raise TypeError(
+        f"{place}{subscript} has {counted(int(found[row]), 'item')}, but its response has "
+        f"{responses[row]}, and {sequences[row]} with the prompt; pass {_listed(choices)}"
+    )
+
+
+def _of_numbers(shown: str) -> list[str]:
+    return [f'fc.Field({shown}, spread="trained")', f"fc.PerRow({shown})"]
+
+
+def _error(place: str, shown: str, what: str, choices: list[str]) -> TypeError:
+    return TypeError(f"{place} is {shown}: {what}; pass {_listed(choices)}")
+
+
+def _listed(choices: list[str]) -> str:
+    *others, last = choices
+    return f"{', '.join(others)} or {last}" if others else last
+
+
+def _of_tokens(tokens: Tokens) -> _Lengths | str:
+    """Return the lengths of responses and of sequences, or why they cannot be read."""
+    first, _ = _of_rows(tokens[0])
+    if isinstance(tokens, Parts):
+        responses, _ = _of_rows(tokens.responses)
+        if first is not None and responses is not None and len(first) == len(responses):
+            return _Lengths(responses, first + responses)
+    elif first is not None:
+        prompts = np.asarray(0 if tokens.prompt_lens is None else tokens.prompt_lens)
+        if prompts.ndim == 0 or len(prompts) == len(first):
+            return _Lengths(first - prompts, first)
+    return "beside tokens whose lengths cannot be read or do not fit together"
+
+
+def _of_rows(rows: Any) -> tuple[Integers | None, bool]:
+    """Return the length of each row, or None, and True if a token has one value."""
+    if is_array(rows) and rows.ndim > 1 and not (is_tensor(rows) and rows.is_nested):
+        return np.full(len(rows), rows.shape[1], np.int64), rows.ndim == 2
+    if isinstance(rows, Ragged):
+        return rows.lengths, rows.trailing == ()
+    if hasattr(rows, "__arrow_c_stream__") and not hasattr(type(rows), "__len__"):
+        return None, True  # a stream may yield its rows only once
+    is_of_columns = hasattr(rows, "__arrow_c_array__") or hasattr(rows, "__arrow_c_stream__")
+    if is_sequence(rows) and not is_of_columns and not is_tensor(rows):
+        items = list(rows)
+        if not all(is_sequence(item) for item in items):
+            return None, True
+        full: Any = next((item for item in items if len(item) > 0), [0])
+        is_flat = full.ndim == 1 if is_array(full) else not hasattr(full[0], "__len__")
+        return np.fromiter(map(len, items), np.int64, len(items)), is_flat
+    try:
+        column = ragged(rows)
+    except (TypeError, ValueError):
+        return None, True
+    return column.lengths, column.trailing == ()

@@ -1,0 +1,200 @@
+"""Keys of samples: known ones, those renamed, and advice for all others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastcollate.common.names import column_called, same_word
+from fastcollate.common.row_columns import IDS, TOKENS, VALUES
+from fastcollate.rows.fields import LABELS, is_reserved, other_key
+from fastcollate.rows.pairs import PAIR
+from fastcollate.rows.sample_tokens import SEQUENCE, TURN
+
+COLUMNS = {name: name for name in VALUES} | {key: name for name, key in IDS.items()}
+"""Keys of samples other than those of tokens, and their arguments of `build_batch`."""
+
+KEYS = tuple(dict.fromkeys((*TURN, *SEQUENCE, *PAIR, *COLUMNS)))
+"""Keys with a meaning."""
+
+ARGUMENTS = {
+    **TOKENS,
+    "sequences": "input_ids",
+    **{name: key for key, name in COLUMNS.items() if name != key},
+}
+"""Arguments of `build_batch`, and the keys of samples that they come from."""
+
+_OF_OBJECTS = ("uid", "trajectory_id")
+"""Keys of any objects, such as strings."""
+
+First = Callable[[str], Any]
+"""Returns the first row of a key, or raises if there is none."""
+
+
+class Keys(NamedTuple):
+    """The keys of samples that are used."""
+
+    of_fields: Collection[str]
+    """Those that fields read."""
+    renamed: Mapping[str, str]
+    """Other names of known keys."""
+    ignore: Collection[str] | None
+    """Ignored keys; None for all that are unknown."""
+
+    def used(self, keys: Iterable[str], first: First, *, is_first: bool = True) -> dict[str, str]:
+        """Return the used keys, and the known key of each.
+
+        `is_first` is False for samples after the first one, which may lack keys.
+
+        Raises
+        ------
+        ValueError
+            Unknown keys that are not ignored, all in one message; two keys of one meaning; a
+            missing key of `renamed`.
+        """
+        keys = list(keys)
+        missing = [key for key in self.renamed if key not in keys]
+        if missing and is_first:
+            raise ValueError(
+                f"columns has {missing[0]!r}, which samples do not have (their keys are {keys}); "
+                "pass a key of samples"
+            )
+        ignored = () if self.ignore is None else self.ignore
+        names = {key: self.renamed.get(key, key) for key in keys if key not in ignored}
+        for key, name in self.renamed.items():
+            if key in names and key != name and names.get(name) == name:
+                raise ValueError(
+                    f"samples have {name!r}, and columns has {key!r} for it; leave one out, or "
+                    f"name it in ignore: ignore=[{name!r}]"
+                )
+        unknown = [key for key in names if names[key] not in KEYS and key not in self.of_fields]
+        if unknown and self.ignore is not None:
+            raise ValueError(_message(unknown, names, first))
+        return {key: name for key, name in names.items() if key not in unknown}
+
+
+def _message(unknown: list[str], names: Mapping[str, str], first: First) -> str:
+    """Return the error for unknown keys, with a way to handle each."""
+    own = {name: key for key, name in names.items()}
+
+    def of_name(name: str) -> Any:
+        return first(own.get(name, name))
+
+    text = [key for key in unknown if _is_text(read(of_name, key))]
+    columns = _columns_for(unknown, names, text)
+    own |= {ARGUMENTS.get(name, name): key for key, name in columns.items()}
+    fields: dict[str, str] = {}
+    handled = {*columns, *text}
+    for key in unknown:
+        if key in handled:
+            continue
+        both = _of_both_rows(key, names)
+        if (field := _field_for(both, of_name)) is not None:
+            # A field of both rows has neither's name.
+            words = (word for word in str(both[0]).split("_") if word != "chosen")
+            name = key if len(both) == 1 else "_".join(words) or both[0]
+            fields[other_key(name) if is_reserved(name) else name] = field
+            handled |= {*both}
+    rest = [key for key in unknown if key not in columns and (key in text or key not in handled)]
+    ways = [f"columns={columns!r}"] if columns else []
+    if fields:
+        shown = ", ".join(f"{key!r}: {field}" for key, field in fields.items())
+        ways.append(f"fields={{{shown}}}")
+    if rest:
+        ways.append(f"ignore={rest!r}")
+    advice = _listed(ways) + ("" if rest == unknown else f", or ignore={unknown!r}")
+    keys, verb = ("key", "is") if len(unknown) == 1 else ("keys", "are")
+    about = f" (text in {_listed(list(map(repr, text)))} has to be tokenized first)" if text else ""
+    return (
+        f"samples have the {keys} {_listed(list(map(repr, unknown)))}, which {verb} not "
+        f"known{about}; pass {advice}"
+    )
+
+
+def _columns_for(
+    unknown: list[str], names: Mapping[str, str], text: Collection[str]
+) -> dict[str, str]:
+    """Return the keys that other libraries, or a typing error, give to known ones."""
+    taken = {*names.values()}
+    if PAIR[1] in taken:
+        allowed: Collection[str] = ("uid",)
+    elif "input_ids" in taken:
+        allowed = (*SEQUENCE, *COLUMNS)
+    elif taken & {*TURN}:
+        allowed = (*TURN, *COLUMNS)
+    else:
+        allowed = KEYS
+    columns: dict[str, str] = {}
+    for key in unknown:
+        name = same_word(str(key), (*KEYS, *ARGUMENTS)) or column_called(str(key))
+        known = None if name is None else ARGUMENTS.get(name, name)
+        if known is None or known not in allowed or known in taken:
+            continue
+        if key not in text or known in _OF_OBJECTS:
+            columns[key] = str(name)
+            taken.add(known)
+    if "response" in taken and "prompt" not in taken and PAIR[0] in taken:
+        columns[PAIR[0]] = "prompts"
+    return columns
+
+
+def _listed(items: list[str]) -> str:
+    *others, last = items
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def _is_text(row: Any) -> bool:
+    """Return True for a string, or messages."""
+    if isinstance(row, (list, tuple)) and row:
+        return isinstance(row[0], (str, Mapping))
+    return isinstance(row, str)
+
+
+def _of_both_rows(key: str, keys: Collection[str]) -> tuple[str, ...]:
+    """Return a key, for pairs the chosen row's key and the rejected row's."""
+    name = str(key)
+    chosen, rejected = name.replace("rejected", "chosen"), name.replace("chosen", "rejected")
+    is_of_pair = PAIR[1] in keys and chosen != rejected and {chosen, rejected} <= {*keys}
+    return (chosen, rejected) if is_of_pair else (key,)
+
+
+def _field_for(keys: tuple[str, ...], first: First) -> str | None:
+    """Return a suggested field for a key, or two keys of pairs, judging by the first row."""
+    if keys[0] in LABELS:
+        return None
+    row, count, tokens = read(first, keys[0]), _length(first, keys[0]), _length(first, "input_ids")
+    response = _length(first, "response")
+    if len(keys) > 1:
+        response = _length(first, PAIR[1])
+        tokens = None if response is None else response + (_length(first, PAIR[0]) or 0)
+    elif tokens is not None:
+        prompt_len = read(first, "prompt_len")
+        response = tokens - prompt_len if isinstance(prompt_len, int) else None
+    elif response is not None:
+        tokens = response + (_length(first, "prompt") or 0)
+    source = repr(keys[0]) if len(keys) == 1 else repr(keys)
+    if isinstance(row, (int, float, np.number)):
+        return f"fc.PerRow({source})"
+    if count is not None and count == response:
+        return f"fc.Field({source})"
+    if count is not None and count == tokens:
+        return f"fc.Field({source}, align='sequence')"
+    return None
+
+
+def read(first: First, key: str) -> Any:
+    """Return the first row of a key as a Python object; None if there is none."""
+    try:
+        row = first(key)
+    except (LookupError, TypeError):
+        return None
+    return row.as_py() if hasattr(row, "as_py") else row
+
+
+def _length(first: First, key: str) -> int | None:
+    """Return the number of items of the first row of a key; None if it has none to count."""
+    row = read(first, key)
+    is_row = hasattr(row, "__len__") and not isinstance(row, (str, bytes, Mapping))
+    return len(row) if is_row and getattr(row, "ndim", 1) > 0 else None

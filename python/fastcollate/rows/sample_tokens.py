@@ -1,0 +1,292 @@
+"""The tokens of samples: turns, or sequences with trained tokens marked."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastcollate._fastcollate import IGNORE_INDEX, RowSpans, compact_ids
+from fastcollate.common.arguments import checked_integer, counted, id_list
+from fastcollate.common.arrays import is_tensor, offsets_of, row_and_token, to_numpy
+from fastcollate.rows.column_input import ragged
+from fastcollate.rows.columns import Ragged
+from fastcollate.rows.fields import Field
+
+TURN = ("prompt", "response")
+"""Keys of the tokens of a rollout's turn."""
+
+SEQ_LENGTHS = "seq_lengths"
+"""The key of the lengths of a packed sample's sequences."""
+
+MASKS = ("completion_mask", "assistant_masks")
+"""Keys of masks along a sequence; tokens train where all of them are 1."""
+
+SEQUENCE = ("input_ids", "prompt_len", "labels", *MASKS, "attention_mask", SEQ_LENGTHS)
+"""Keys of sequences. All tokens train, unless ``prompt_len``, ``labels`` or masks are given."""
+
+PACKED = ("input_ids", "labels", *MASKS, "attention_mask", SEQ_LENGTHS)
+"""Keys of packed samples, with one item per token or sequence."""
+
+OPTIONAL = (SEQ_LENGTHS, *MASKS)
+"""Keys that lose their own meaning if a field of the batch reads them."""
+
+
+class Packed(NamedTuple):
+    """Samples that hold several sequences each."""
+
+    ids: Ragged
+    """The tokens of each sample."""
+    offsets: NDArray[np.int64]
+    """Offsets of sequences in the tokens: (sequences + 1,)."""
+
+    def split(self, key: str, column: Any) -> Ragged:
+        """Return a column of samples, one value per token, split into sequences."""
+        rows = _rows(key, column)
+        _check_same_lengths(self.ids, key, rows)
+        return Ragged(rows.values, self.offsets)
+
+
+class SampleTokens(NamedTuple):
+    """Data of samples that follow from their tokens alone."""
+
+    arguments: dict[str, Any]
+    """Token ids, and loss masks if samples mark trained tokens, for `build_batch`."""
+    packed: Packed | None
+    """The sequences of packed samples, each a row of the batch."""
+
+
+def tokens_of(columns: Mapping[str, Any]) -> SampleTokens:
+    """Return the prompts and responses of samples' columns."""
+    if "prompt" in columns or "response" in columns:
+        others = [key for key in SEQUENCE if key in columns]
+        if missing := [key for key in TURN if key not in columns]:
+            present = next(key for key in TURN if key in columns)
+            raise ValueError(f"samples have {present!r}, but no {missing[0]!r}; pass both")
+        if others:
+            raise ValueError(
+                f"samples have {others[0]!r} besides 'prompt' and 'response'; leave it out, or "
+                "name it in ignore"
+            )
+        return SampleTokens({"prompts": columns["prompt"], "responses": columns["response"]}, None)
+    if "input_ids" not in columns:
+        raise ValueError(
+            "samples have no tokens; pass 'prompt' and 'response', or 'input_ids' "
+            f"(their keys are {list(columns)})"
+        )
+    check_one_mark(columns, "prompt_len", ("labels", *MASKS))
+    check_one_mark(columns, "labels", MASKS)
+    ids = ids_of("input_ids", columns["input_ids"])
+    if "attention_mask" in columns:
+        _check_no_padding(ids, ids_of("attention_mask", columns["attention_mask"]))
+    packed, offsets = None, ids.offsets
+    if SEQ_LENGTHS in columns:
+        offsets = _sequence_offsets(ids, ids_of(SEQ_LENGTHS, columns[SEQ_LENGTHS]))
+        packed = Packed(ids, offsets)
+    starts, lengths = offsets[:-1], np.diff(offsets)
+    arguments: dict[str, Any] = {"sequences": RowSpans([(ids.values, starts, lengths)])}
+    if "prompt_len" in columns:
+        arguments["prompt_lens"] = _prompt_lens(columns["prompt_len"], lengths)
+    elif (trained := _trained(ids, columns)) is not None:
+        arguments["prompt_lens"] = _first(trained, offsets)
+        mask = RowSpans([(trained, starts, lengths)])
+        arguments["loss_mask"] = Field(mask, align="sequence")
+    return SampleTokens(arguments, packed)
+
+
+def check_one_mark(columns: Collection[str], key: str, others: Collection[str]) -> None:
+    """Refuse two keys that both mark the trained tokens."""
+    if key in columns and (found := [other for other in others if other in columns]):
+        raise ValueError(
+            f"samples have {key!r} and {found[0]!r}, which both mark the tokens that train; "
+            "pass one of them, or name the other in ignore"
+        )
+
+
+def check_packed(
+    columns: Mapping[str, Any], fields: Mapping[str, Any], of_fields: Collection[str]
+) -> None:
+    """Refuse columns and fields of one sequence or its response: packed samples have several.
+
+    Parameters
+    ----------
+    columns
+        The columns of packed samples by key.
+    fields
+        The fields of the batch by key.
+    of_fields
+        Keys of the samples that fields read.
+    """
+    wrong = [key for key in columns if key not in PACKED and key not in of_fields]
+    wrong += [key for key, field in fields.items() if getattr(field, "align", "") != "sequence"]
+    if wrong:
+        raise ValueError(
+            f"samples are packed, as they have {SEQ_LENGTHS!r}, but {wrong[0]!r} belongs to one "
+            f"sequence or its response; leave {wrong[0]!r} out, or pass one value per token as "
+            "fc.Field(..., align='sequence')"
+        )
+
+
+def _sequence_offsets(ids: Ragged, lengths: Ragged) -> NDArray[np.int64]:
+    """Return the offsets of the sequences of all samples in the tokens."""
+    check_same_rows(SEQ_LENGTHS, len(lengths), len(ids))
+    counts = to_numpy(lengths.values)
+    if (counts < 1).any() or len(counts) == 0:
+        index = int((counts < 1).argmax()) if len(counts) else 0
+        row, position = row_and_token(lengths.offsets, index)
+        found = f"[{row}][{position}] is {counts[index]}" if len(counts) else " has no lengths"
+        raise ValueError(f"{SEQ_LENGTHS}{found}; pass lengths of 1 or more")
+    # Checked one by one, as a sum of large numbers may overflow.
+    most = np.repeat(ids.lengths, lengths.lengths)
+    if (counts > most).any():
+        index = int((counts > most).argmax())
+        row, position = row_and_token(lengths.offsets, index)
+        raise ValueError(
+            f"{SEQ_LENGTHS}[{row}][{position}] is {counts[index]}, but input_ids[{row}] has "
+            f"{counted(int(most[index]), 'token')}; pass lengths that add up to these"
+        )
+    offsets = offsets_of(counts)
+    tokens = np.diff(offsets[lengths.offsets])
+    if (tokens != ids.lengths).any():
+        row = int((tokens != ids.lengths).argmax())
+        raise ValueError(
+            f"{SEQ_LENGTHS}[{row}] adds up to {tokens[row]}, but input_ids[{row}] has "
+            f"{counted(int(ids.lengths[row]), 'token')}; pass lengths that add up to these"
+        )
+    return offsets
+
+
+def ids_of(name: str, column: Any) -> Ragged:
+    """Return a column of integers in one array, or one tensor, on the host."""
+    if isinstance(column, (list, tuple)) or is_object_array(column):
+        if not all(_is_integers(row) for row in column) or len({row.dtype for row in column}) > 1:
+            # The core unpacks Python numbers, and its errors name the place.
+            column = [compact_ids(name, row, index) for index, row in enumerate(column)]
+        if len({row.dtype for row in column}) == 1:
+            return Ragged(np.concatenate(column), offsets_of([len(row) for row in column]))
+        return ragged(column, dtype="int64") if len(column) else Ragged(np.empty(0, np.int64), [0])
+    rows = _rows(name, column)
+    values = to_numpy(rows.values)
+    if values.ndim != 1 or values.dtype.kind not in "biu":
+        raise TypeError(
+            f"{name} holds {values.dtype} of shape {values.shape[1:]} per token; pass one integer "
+            "per token"
+        )
+    # A tensor stays one: the core looks up its memory, which another thread may move.
+    is_view = is_tensor(rows.values) and rows.values.is_cpu
+    return rows if is_view else Ragged(values, rows.offsets)
+
+
+def _rows(name: str, column: Any) -> Ragged:
+    try:
+        return ragged(column)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name} cannot be read: {error}") from error
+
+
+def is_object_array(column: Any) -> bool:
+    """Return True for an array of objects, such as rows of different lengths."""
+    return isinstance(column, np.ndarray) and column.dtype.kind == "O"
+
+
+def _is_integers(row: Any) -> bool:
+    return type(row) is np.ndarray and row.ndim == 1 and row.dtype.kind in "iu"
+
+
+def check_same_rows(name: str, found: int, expected: int, of: str = "input_ids") -> None:
+    """Check that a column has as many rows as that of token ids."""
+    if found != expected:
+        raise ValueError(
+            f"{name} has {counted(found, 'row')}, but {of} has {expected}; pass one row per sample"
+        )
+
+
+def _check_same_lengths(ids: Ragged, name: str, other: Ragged) -> None:
+    check_same_rows(name, len(other), len(ids))
+    differ = other.lengths != ids.lengths
+    if differ.any():
+        row = int(differ.argmax())
+        raise ValueError(
+            f"{name}[{row}] has {other.lengths[row]} items, but input_ids[{row}] has "
+            f"{ids.lengths[row]}; pass one value per token"
+        )
+
+
+def _check_no_padding(ids: Ragged, mask: Ragged) -> None:
+    _check_same_lengths(ids, "attention_mask", mask)
+    values = to_numpy(mask.values)
+    if (values != 1).any():
+        index = int((values != 1).argmax())
+        row, position = row_and_token(ids.offsets, index)
+        raise ValueError(
+            f"attention_mask[{row}][{position}] is {values[index]}, so the row is padded "
+            "already; pass rows without padding"
+        )
+
+
+def _trained(ids: Ragged, columns: Mapping[str, Any]) -> np.ndarray | None:
+    """Return True for tokens that train by labels or masks: bool (tokens,); None if all do."""
+    if "labels" in columns:
+        return _labelled(ids, ids_of("labels", columns["labels"]))
+    masks = [_kept(ids, key, ids_of(key, columns[key])) for key in MASKS if key in columns]
+    return functools.reduce(np.logical_and, masks) if masks else None
+
+
+def _kept(ids: Ragged, key: str, mask: Ragged) -> np.ndarray:
+    """Return True for tokens that a mask keeps: bool (tokens,)."""
+    _check_same_lengths(ids, key, mask)
+    values = to_numpy(mask.values)
+    kept: np.ndarray = values == 1
+    wrong = kept == (values == 0)
+    if wrong.any():
+        index = int(wrong.argmax())
+        row, position = row_and_token(ids.offsets, index)
+        raise ValueError(
+            f"{key}[{row}][{position}] is {values[index]}; pass 1 for tokens that train and 0 for "
+            "others"
+        )
+    return kept
+
+
+def _labelled(ids: Ragged, labels: Ragged) -> np.ndarray:
+    """Return True for tokens with a label: bool (tokens,)."""
+    _check_same_lengths(ids, "labels", labels)
+    targets, tokens = to_numpy(labels.values), to_numpy(ids.values)
+    trained: np.ndarray = targets != IGNORE_INDEX
+    wrong = targets != tokens
+    wrong &= trained
+    if wrong.any():
+        index = int(wrong.argmax())
+        row, position = row_and_token(ids.offsets, index)
+        raise ValueError(
+            f"labels[{row}][{position}] is {targets[index]}, but "
+            f"input_ids[{row}][{position}] is {tokens[index]}; pass {IGNORE_INDEX} or the id of "
+            "the same position (models shift labels themselves)"
+        )
+    return trained
+
+
+def _first(trained: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Return the number of tokens of each row before the first trained one: int64 (rows,)."""
+    places = np.append(np.flatnonzero(trained), len(trained))
+    first = places[np.searchsorted(places, offsets[:-1])]
+    found: np.ndarray = np.minimum(first, offsets[1:]) - offsets[:-1]
+    return found
+
+
+def _prompt_lens(column: Any, lengths: np.ndarray) -> np.ndarray:
+    items = id_list("prompt_len", column)
+    check_same_rows("prompt_len", len(items), len(lengths))
+    prompt_lens = np.empty(len(items), np.int64)
+    for row, item in enumerate(items):
+        count = checked_integer(f"prompt_len[{row}]", item, "an integer")
+        if not 0 <= count <= lengths[row]:
+            raise ValueError(
+                f"prompt_len[{row}] is {count}, but input_ids[{row}] has {lengths[row]} tokens; "
+                f"pass a number from 0 to {lengths[row]}"
+            )
+        prompt_lens[row] = count
+    return prompt_lens

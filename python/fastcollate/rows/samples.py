@@ -1,0 +1,360 @@
+"""Samples, one mapping per row or one column per key, as the columns of `build_batch`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastcollate.common.arrays import describe, is_array
+from fastcollate.common.names import same_word
+from fastcollate.rows.dataset_columns import (
+    first_row,
+    is_dataset,
+    is_streamed,
+    makes_rows,
+    read_columns,
+    shown_columns,
+)
+from fastcollate.rows.fields import (
+    Field,
+    PerRow,
+    RoutedExperts,
+    check_key,
+)
+from fastcollate.rows.pairs import PAIR, arguments_of_pairs, joined
+from fastcollate.rows.sample_keys import ARGUMENTS, COLUMNS, KEYS, Keys, read
+from fastcollate.rows.sample_tokens import (
+    MASKS,
+    OPTIONAL,
+    TURN,
+    check_one_mark,
+    check_packed,
+    is_object_array,
+    tokens_of,
+)
+from fastcollate.rows.table_columns import is_column, is_frame, read_column
+
+AnyField = Field | PerRow | RoutedExperts
+
+EXPECTED = (
+    "pass a list of dicts, a dict of columns, a table of Arrow, Polars or pandas, or a Dataset, "
+    "with one item per row of the batch"
+)
+
+_READERS = ("to_arrow_table", "read_all", "to_table", "collect", "read")
+"""Methods that return the table of a query, a stream, a file or a plan."""
+
+
+class Columns(NamedTuple):
+    """Input of `build_batch`."""
+
+    arguments: dict[str, Any]
+    has_labels: bool
+    ids: dict[str, Any]
+    """Given rows of ids by key, unless the samples state that none is padding."""
+
+
+def columns_of(
+    samples: Any,
+    fields: Mapping[str, AnyField],
+    ignore: Collection[str] | None,
+    renamed: Mapping[str, str],
+) -> Columns:
+    """Return the columns of samples, as arguments of `build_batch`.
+
+    Parameters
+    ----------
+    samples
+        See :class:`fastcollate.Collator`.
+    fields
+        More fields by key, each with the samples' key in place of its rows.
+    ignore
+        Keys of samples to ignore; None for all unknown ones.
+    renamed
+        Keys of samples, and the known key of each (see `checked_columns`).
+    """
+    sources = {key: _sources(key, field) for key, field in fields.items()}
+    of_fields = {source for pair in sources.values() for source in pair}
+    columns = _by_key(samples, Keys(of_fields, renamed, ignore))
+    _check_no_text(columns)
+    for key, pair in sources.items():
+        if missing := [source for source in pair if source not in columns]:
+            raise ValueError(
+                f"fields[{key!r}] reads {missing[0]!r}, which samples do not have; pass a key of "
+                "samples, or leave the field out"
+            )
+    own = {key: one for key, one in columns.items() if key not in OPTIONAL or key not in of_fields}
+    if any(key in columns for key in PAIR):
+        arguments = arguments_of_pairs(columns, of_fields)
+        for key, field in fields.items():
+            if key in arguments["fields"]:
+                raise ValueError(
+                    f"two outputs would be {key!r}: that of pairs and fields[{key!r}]; give the "
+                    "field another key"
+                )
+            chosen, rejected = sources[key][0], sources[key][-1]
+            values = joined(columns[chosen], columns[rejected])
+            arguments["fields"][key] = _with_values(field, values)
+        _take_loss_mask(arguments)
+        return Columns(arguments, False, {key: columns[key] for key in PAIR})
+    if two := [key for key, pair in sources.items() if len(pair) > 1]:
+        raise ValueError(
+            f"fields[{two[0]!r}] reads two keys, {sources[two[0]]}, but samples are no pairs of "
+            "'chosen_ids' and 'rejected_ids'; pass one key"
+        )
+    arguments, packed = tokens_of(own)
+    if packed is not None:
+        check_packed(columns, fields, of_fields)
+        columns = {
+            key: packed.split(key, one) if key in of_fields else one for key, one in columns.items()
+        }
+    for key, name in COLUMNS.items():
+        if key in columns and sources.get(key) != (key,):  # else a field of the same key
+            if name in arguments:
+                check_one_mark(own, key, ("labels", *MASKS))
+            arguments[name] = columns[key]
+    if "loss_mask" in arguments and "loss_mask" in fields:
+        check_one_mark(("loss_mask", *own), "loss_mask", ("labels", *MASKS))
+        raise ValueError(
+            "samples have 'loss_mask', and fields['loss_mask'] reads "
+            f"{sources['loss_mask'][0]!r} for the same output; leave the field out, or name "
+            "'loss_mask' in ignore"
+        )
+    if fields:
+        arguments["fields"] = {
+            key: _with_values(field, columns[sources[key][0]]) for key, field in fields.items()
+        }
+        _take_loss_mask(arguments)
+    if "input_ids" not in columns:
+        return Columns(arguments, False, {})
+    is_told = packed is not None or "attention_mask" in columns
+    ids = {} if is_told else {"input_ids": columns["input_ids"]}
+    return Columns(arguments, "prompt_len" not in columns, ids)
+
+
+def _take_loss_mask(arguments: dict[str, Any]) -> None:
+    """Pass the field ``loss_mask`` as the argument, which decides which tokens train."""
+    if "loss_mask" not in arguments["fields"]:
+        return
+    field = arguments["fields"].pop("loss_mask")
+    if not isinstance(field, Field):
+        raise TypeError(
+            f"fields['loss_mask'] is an fc.{type(field).__name__}, but a loss mask has one value "
+            "per token; pass fc.Field"
+        )
+    arguments["loss_mask"] = field
+
+
+def _check_no_text(columns: Mapping[str, Any]) -> None:
+    """Refuse text in place of token ids."""
+    keys = (*TURN, "input_ids", *PAIR)
+    first = {key: read(lambda key: columns[key][0], key) for key in keys if key in columns}
+    if text := [key for key, row in first.items() if isinstance(row, str)]:
+        raise TypeError(
+            f"{text[0]} holds text, {first[text[0]]!r:.40}, but batches are made of token ids; "
+            "tokenize it first, and pass the ids"
+        )
+
+
+def checked_columns(
+    columns: Any, fields: Mapping[str, AnyField], ignore: Collection[str] | None
+) -> dict[str, str]:
+    """Return the samples' keys to rename, and the known key of each."""
+    if not isinstance(columns, Mapping):
+        raise TypeError(
+            f"columns is {describe(columns)}; pass a mapping from keys of samples, such as "
+            "{'question_ids': 'prompts'}"
+        )
+    renamed: dict[str, str] = {}
+    owners: dict[str, str] = {}
+    of_fields = {source: key for key, field in fields.items() for source in _sources(key, field)}
+    for key, name in columns.items():
+        if not isinstance(key, str) or not isinstance(name, str):
+            raise TypeError(f"columns has {key!r}: {name!r}; pass strings")
+        known = ARGUMENTS.get(name, name)
+        if known not in KEYS:
+            meant = same_word(name, (*KEYS, *ARGUMENTS))
+            advice = f"pass one of {[*KEYS, *ARGUMENTS]}"
+            raise ValueError(
+                f"columns[{key!r}] is {name!r}, which samples cannot have; "
+                f"{advice if meant is None else f'did you mean {meant!r}?'}"
+            )
+        if known in owners:
+            raise ValueError(
+                f"columns has two keys for {name!r}, {owners[known]!r} and {key!r}; pass one"
+            )
+        if key in of_fields or key in (ignore or ()):
+            other = f"fields[{of_fields[key]!r}] reads it" if key in of_fields else "ignore has it"
+            raise ValueError(f"columns has {key!r}, but {other}; leave it out of one of them")
+        renamed[key], owners[known] = known, key
+    return renamed
+
+
+def checked_sources(fields: Mapping[str, Any]) -> dict[str, AnyField]:
+    """Check fields that hold a key of the samples in place of rows."""
+    if not isinstance(fields, Mapping):
+        raise TypeError(f"fields is {describe(fields)}; pass a mapping of keys to fc.Field")
+    for key, field in fields.items():
+        if not isinstance(field, (Field, PerRow, RoutedExperts)):
+            raise TypeError(
+                f"fields[{key!r}] is {describe(field)}; pass fc.Field, fc.PerRow or "
+                "fc.RoutedExperts with the samples' key in place of the rows: "
+                f"fc.Field({key!r})"
+            )
+        check_key(key)
+        _sources(key, field)
+    return dict(fields)
+
+
+def _sources(key: str, field: AnyField) -> tuple[str, ...]:
+    """Return the key of the samples that a field reads, or the two keys for pairs."""
+    source = getattr(field, _values_name(field))
+    if isinstance(source, str):
+        return (source,)
+    sources = source if isinstance(source, tuple) and len(source) == 2 else ()
+    if not sources or not all(isinstance(one, str) for one in sources):
+        raise TypeError(
+            f"fields[{key!r}] holds {describe(source)}, but values come with the samples; "
+            f"pass their key: fc.{type(field).__name__}({key!r})"
+        )
+    return sources
+
+
+def _values_name(field: AnyField) -> str:
+    return dataclasses.fields(field)[0].name
+
+
+def _with_values(field: AnyField, values: Any) -> AnyField:
+    if isinstance(field, PerRow) and field.concat and is_array(values) and values.ndim > 1:
+        values = list(values)  # rows of equal shapes come as one array
+    changes: dict[str, Any] = {_values_name(field): values}
+    return dataclasses.replace(field, **changes)
+
+
+# Keys
+
+
+def _by_key(samples: Any, keys: Keys) -> dict[str, Any]:
+    """Return the used columns by known key, with one item per row each."""
+    if is_dataset(samples) and not makes_rows(samples) and len(samples) > 0:
+        used = keys.used(shown_columns(samples), lambda key: first_row(samples)[key])
+        columns = read_columns(samples, list(used))
+        return {name: columns[key] for key, name in used.items()}
+    _check_is_one_batch(samples)
+    names = samples if isinstance(samples, Mapping) else _names_of_table(samples)
+    if names is not None:
+        used = keys.used(names, lambda key: _readable(samples[key])[0])
+        columns = {name: _readable(samples[key]) for key, name in used.items()}
+        for key in (*TURN, *PAIR, "input_ids"):
+            if _is_one_row(columns.get(key)):
+                raise ValueError(
+                    f"samples is one sample: its {key!r} is one row of ids; pass a list of samples"
+                )
+        return columns
+    if not _is_sequence(samples):
+        raise TypeError(f"samples is {describe(samples)}; {EXPECTED}")
+    return _transposed(samples, keys)
+
+
+def _check_is_one_batch(samples: Any) -> None:
+    """Refuse containers of several tables, and lazy ones."""
+    kind = type(samples).__name__
+    if isinstance(samples, dict):
+        splits = [key for key, one in samples.items() if is_dataset(one) or is_streamed(one)]
+        if splits:
+            raise TypeError(f"samples ({kind}) has splits; pass one: samples[{splits[0]!r}]")
+    elif is_streamed(samples):
+        raise TypeError(
+            f"samples ({kind}) has no length; pass one batch at a time: "
+            "map(collate, samples.iter(batch_size=32))"
+        )
+    elif not _is_sequence(samples) or hasattr(samples, "__arrow_c_stream__"):
+        if reader := next((name for name in _READERS if hasattr(samples, name)), None):
+            raise TypeError(
+                f"the rows of samples ({kind}) are not read yet; pass samples.{reader}()"
+            )
+        if isinstance(samples, Iterator):
+            raise TypeError(
+                f"samples ({kind}) has no length; pass one batch at a time: "
+                "list(itertools.islice(samples, 32))"
+            )
+
+
+def _is_sequence(samples: Any) -> bool:
+    has = (hasattr(type(samples), method) for method in ("__len__", "__getitem__"))
+    return all(has) and not isinstance(samples, (str, bytes, bytearray))
+
+
+def _is_one_row(column: Any) -> bool:
+    """Return True if a column of ids is a single row."""
+    if is_array(column):
+        return column.ndim == 1 and not is_object_array(column)
+    first = column[0] if isinstance(column, (list, tuple)) and column else None
+    return isinstance(first, (int, np.integer))
+
+
+def _names_of_table(samples: Any) -> list[str] | None:
+    """Return the names of a table's columns; None for other objects."""
+    if is_frame(samples):
+        return list(samples.columns)
+    if not hasattr(samples, "__arrow_c_stream__") and not hasattr(samples, "__arrow_c_array__"):
+        return None
+    for of_table in (samples, getattr(samples, "schema", None)):
+        for attribute in ("column_names", "names", "columns"):
+            names = getattr(of_table, attribute, None)
+            if isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names):
+                return list(names)
+    return None
+
+
+def _readable(column: Any) -> Any:
+    """Return a column in a form that can be read: those of datasets, pandas and Ray are converted.
+
+    Rows of NumPy arrays have a Ray type, whose storage lacks part of their shape.
+    """
+    if is_column(column):
+        return read_column(column)
+    name = getattr(getattr(column, "type", None), "extension_name", "")
+    if not name.startswith("ray."):
+        return column
+    chunks = [chunk.to_numpy(zero_copy_only=False) for chunk in getattr(column, "chunks", [column])]
+    if len({chunk.shape[1:] for chunk in chunks} | {chunk.dtype for chunk in chunks}) == 2:
+        return np.concatenate(chunks)
+    rows = np.empty(sum(map(len, chunks)), object)
+    for index, row in enumerate(row for chunk in chunks for row in chunk):
+        rows[index] = row
+    return rows
+
+
+def _transposed(samples: Sequence[Any], keys: Keys) -> dict[str, Any]:
+    """Return one list per known key, from samples that all have the same keys."""
+    if len(samples) == 0:
+        raise ValueError("samples is empty; pass at least one sample")
+    # Read once, and no further: a dataset may make its samples anew each time, and endlessly.
+    samples = list(islice(samples, len(samples)))
+    for index, sample in enumerate(samples):
+        if not isinstance(sample, Mapping):
+            if _names_of_table(sample) is not None:
+                raise TypeError(
+                    f"samples[{index}] is a table ({type(sample).__name__}); pass one table of "
+                    "all rows"
+                )
+            raise TypeError(
+                f"samples[{index}] is {describe(sample)}; pass a mapping such as a dict"
+            )
+    used = keys.used(samples[0], samples[0].__getitem__)
+    for index, sample in enumerate(samples):
+        if sample.keys() == samples[0].keys():
+            continue
+        own = keys.used(sample, sample.__getitem__, is_first=False)
+        for holder, names, other, others in ((0, used, index, own), (index, own, 0, used)):
+            if missing := [name for name in names if name not in others]:
+                raise ValueError(
+                    f"samples[{other}] has no {missing[0]!r}, but samples[{holder}] has; "
+                    "pass it in all samples or in none"
+                )
+    return {name: [sample[key] for sample in samples] for key, name in used.items()}

@@ -1,0 +1,74 @@
+"""Token ids of rows: prompts and responses, or sequences."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from fastcollate.common.arguments import checked_count
+from fastcollate.rows.lengths import Integers, checked_lengths
+
+if TYPE_CHECKING:
+    from fastcollate.rows.fields import Rows
+
+
+class Parts(NamedTuple):
+    """Prompts and responses, of all rows or of one."""
+
+    prompts: Rows
+    responses: Rows
+
+
+class Whole(NamedTuple):
+    """Sequences, of all rows or of one."""
+
+    sequences: Rows
+    prompt_lens: Integers | int | None = None
+    """Numbers of prompt tokens; None for 0."""
+
+
+Tokens: TypeAlias = Parts | Whole
+
+
+def checked_tokens(
+    prompts: Any | None, responses: Any | None, sequences: Any | None, prompt_lens: Any | None
+) -> Tokens:
+    """Check the arguments that hold token ids."""
+    is_whole = _is_whole(
+        (prompts, responses, sequences, prompt_lens),
+        ("prompts", "responses", "sequences", "prompt_lens"),
+    )
+    if not is_whole:
+        return Parts(prompts, responses)
+    if prompt_lens is not None:
+        prompt_lens = checked_lengths("prompt_lens", prompt_lens)
+    return Whole(sequences, prompt_lens)
+
+
+def checked_row_tokens(
+    prompt: Any | None, response: Any | None, sequence: Any | None, prompt_len: Any | None
+) -> Tokens:
+    """Check the arguments that hold the token ids of one row."""
+    is_whole = _is_whole(
+        (prompt, response, sequence, prompt_len), ("prompt", "response", "sequence", "prompt_len")
+    )
+    if not is_whole:
+        return Parts(prompt, response)
+    if prompt_len is not None:
+        prompt_len = checked_count("prompt_len", prompt_len, "a number of tokens", least=0)
+    return Whole(sequence, prompt_len)
+
+
+def _is_whole(given: tuple[Any, Any, Any, Any], names: tuple[str, str, str, str]) -> bool:
+    """Return True if tokens are given as sequences, False for prompts and responses."""
+    prompts, responses, sequences, prompt_lens = given
+    if sequences is None:
+        if prompts is not None and responses is not None and prompt_lens is None:
+            return False
+        wrong = f"{names[0] if prompts is None else names[1]} is None"
+        if prompt_lens is not None:
+            wrong = f"{names[3]} is given without {names[2]}"
+    elif prompts is None and responses is None:
+        return True
+    else:
+        wrong = f"{names[1] if prompts is None else names[0]} is given beside {names[2]}"
+    raise TypeError(f"{wrong}; pass {names[0]} and {names[1]}, or {names[2]} with {names[3]}")

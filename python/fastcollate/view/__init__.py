@@ -1,1 +1,0 @@
-"""Readable views of batches and plans, for terminals, notebooks and pipes."""
