@@ -31,7 +31,7 @@ FUZZ_CASES ?= 1000000# of each property of the core
 export PROPTEST_CASES ?= 500
 
 # Tests that share, move or resize memory, or describe it wrongly.
-SANITIZED := $(wildcard $(addprefix tests/test_, memory/__init__.py safety.py *attacks.py *_input.py arrow*.py \
+SANITIZED := $(wildcard $(addprefix tests/*/test_, memory.py safety.py *attacks.py *_input.py arrow*.py \
   ragged.py fields.py views.py builder*.py moved_memory.py forks.py))
 # These tests measure the usual allocator.
 NOT_SANITIZED := not take_no_page_faults and not small_batches_leave_no_memory
@@ -112,7 +112,7 @@ lint: $(BUILT) ## check formatting, lints, types, stubs, workflows, and the sdis
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	$(BIN)/mypy tests/typed_program.py
+	$(BIN)/mypy tests/helpers/typed_program.py
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python -m mypy.stubtest fastcollate._fastcollate
 	$(BIN)/zizmor --offline --quiet --config .github/zizmor.yml .github

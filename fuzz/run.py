@@ -61,7 +61,7 @@ def main() -> None:
     options = parser.parse_args()
     FOUND.mkdir(exist_ok=True)
     warnings.simplefilter("ignore")
-    sys.path.append(str(HERE.parent / "tests"))  # for check_plan, which tests use, too
+    sys.path.append(str(HERE.parent / "tests" / "helpers"))  # for check_plan, which tests use, too
     if options.atheris:
         call_atheris(options.atheris)
     elif options.inputs:

@@ -29,8 +29,8 @@ differ by design is not drawn: the docstring of the ``compat`` function names it
 
 Modules of `.peers` are loaded one by one, with stubs in place of what they import; they are listed
 in `frameworks.installed`. A comparison may cover several names: ``compares("one", "other")``.
-`tests/test_parity.py` checks that each public name of ``compat`` is compared or has a reason not to
-be, that nothing differs, and that a broken function of ours is found.
+`tests/compat/test_parity.py` checks that each public name of ``compat`` is compared or has a reason
+not to be, that nothing differs, and that a broken function of ours is found.
 """
 
 from importlib import import_module

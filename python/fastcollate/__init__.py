@@ -64,7 +64,7 @@ _ON_USE = {
     "Collator": "collator",
     "pad": "ops.padding",
     "plan_step": "plan.stepping",
-    "prefetch": "handover.prefetching",
+    "prefetch": "device.prefetching",
     "unpad": "ops.padding",
 }
 """Modules of names that are imported on use."""

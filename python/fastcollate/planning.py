@@ -84,7 +84,7 @@ _ON_USE = {
     "StepPlan": "plan.step_plan",
     "StepTimer": "plan.fitting",
     "broadcast_last_step": "ops.last_step",
-    "compare_plans": "plan.forecasting",
+    "compare_plans": "inspect.forecasting",
     "drop_padding": "ops.drop_padding",
     "micro_batches": "plan.partitioning",
     "partition": "plan.partitioning",

@@ -1,0 +1,243 @@
+"""Position ids and labels, which are made of the rows and not handed in."""
+
+import numpy as np
+import pytest
+from any_layout import layouts
+from conftest import NEEDS_TORCH, share
+from hypothesis import given
+from hypothesis import strategies as st
+from refusing import same_or_refused
+from small_input import build, refuses
+
+import fastcollate as fc
+from fastcollate.testing.reference import assert_same, build_batch_loops
+from fastcollate.testing.strategies import rollouts
+
+LAYOUTS = ["left", "two_segment", "right", "jagged"]
+PROMPTS, RESPONSES, LOSS_MASKS = [[1, 2], [3], []], [[4], [5, 6], []], [[1], [0, 0.5], []]
+
+
+def derived(layout, array_type="numpy", **options):
+    """Build rows of 2 + 1, 1 + 2 and 0 + 0 tokens, and one column of padding at least."""
+    chosen = {
+        "left": fc.Left(pad_to=4, pad_response_to=3),
+        "right": fc.Right(pad_to=4, pad_response_to=3),
+        "two_segment": fc.TwoSegment(pad_response_to=3),
+        "jagged": fc.Jagged(),
+    }[layout]
+    return fc.build_batch(
+        PROMPTS, RESPONSES, pad_token_id=0, layout=chosen, array_type=array_type, **options
+    )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@share(4)
+@given(drawn=st.data())
+def test_equal_the_loops(layout, drawn, array_type):
+    data = drawn.draw(rollouts(max_long_len=40))
+    options = {
+        "pad_token_id": 7,
+        "layout": layout,
+        "position_ids": drawn.draw(st.sampled_from([None, False, "zero", "one", "repeat_last"])),
+        "labels": drawn.draw(st.sampled_from([None, "aligned", "shifted"])),
+    }
+    options["layout"] = drawn.draw(layouts(layout, data))
+    same_or_refused(
+        lambda: fc.build_batch(**data._asdict(), **options, array_type=array_type),
+        lambda: build_batch_loops(**data._asdict(), **options),
+    )
+
+
+@pytest.mark.parametrize(
+    ("layout", "padding", "expected"),
+    [
+        ("left", "zero", [[0, 0, 1, 2], [0, 0, 1, 2], [0, 0, 0, 0]]),
+        ("left", "one", [[1, 0, 1, 2], [1, 0, 1, 2], [1, 1, 1, 1]]),
+        ("left", "repeat_last", [[0, 0, 1, 2], [0, 0, 1, 2], [0, 0, 0, 0]]),
+        ("right", "zero", [[0, 1, 2, 0], [0, 1, 2, 0], [0, 0, 0, 0]]),
+        ("right", "one", [[0, 1, 2, 1], [0, 1, 2, 1], [1, 1, 1, 1]]),
+        ("right", "repeat_last", [[0, 1, 2, 2], [0, 1, 2, 2], [0, 0, 0, 0]]),
+        ("two_segment", "zero", [[0, 1, 2, 0, 0], [0, 0, 1, 2, 0], [0, 0, 0, 0, 0]]),
+        ("two_segment", "one", [[0, 1, 2, 1, 1], [1, 0, 1, 2, 1], [1, 1, 1, 1, 1]]),
+        ("two_segment", "repeat_last", [[0, 1, 2, 2, 2], [0, 0, 1, 2, 2], [0, 0, 0, 0, 0]]),
+        *(("jagged", padding, [0, 1, 2, 0, 1, 2]) for padding in ("zero", "one", "repeat_last")),
+    ],
+)
+def test_position_ids_written_out(layout, padding, expected, array_type):
+    batch = derived(layout, array_type, position_ids=padding)
+    assert_same(
+        {"position_ids": batch.position_ids}, {"position_ids": np.array(expected, np.int64)}
+    )
+
+
+N = -100
+
+
+@pytest.mark.parametrize(
+    ("layout", "labels", "expected"),
+    [
+        ("left", "aligned", [[N, N, N, 4], [N, N, N, 6], [N, N, N, N]]),
+        ("left", "shifted", [[N, N, 4, N], [N, N, 6, N], [N, N, N, N]]),
+        ("right", "aligned", [[N, N, 4, N], [N, N, 6, N], [N, N, N, N]]),
+        ("right", "shifted", [[N, 4, N, N], [N, 6, N, N], [N, N, N, N]]),
+        ("two_segment", "aligned", [[N, N, 4, N, N], [N, N, N, 6, N], [N] * 5]),
+        ("two_segment", "shifted", [[N, 4, N, N, N], [N, N, 6, N, N], [N] * 5]),
+        ("jagged", "aligned", [N, N, 4, N, N, 6]),
+        ("jagged", "shifted", [N, 4, N, N, 6, N]),
+    ],
+)
+def test_labels_written_out(layout, labels, expected, array_type):
+    batch = derived(layout, array_type, labels=labels, loss_mask=LOSS_MASKS)
+    key = "shift_labels" if labels == "shifted" else "labels"
+    assert_same({key: batch[key]}, {key: np.array(expected, np.int64)})
+
+
+def test_labels_without_loss_masks_are_all_responses(array_type):
+    """But for the first token of a row without a prompt, which nothing predicts."""
+    batch = derived("jagged", array_type, labels="aligned")
+    assert batch.labels.tolist() == [N, N, 4, N, 5, 6]
+    batch = fc.build_batch(
+        [[], [3]], [[4, 5], [6]], pad_token_id=0, labels="aligned", layout="jagged",
+        array_type=array_type,
+    )  # fmt: skip
+    assert batch.labels.tolist() == [N, 5, N, 6]
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS, "packed"])
+def test_nothing_predicts_the_first_token_of_a_sequence(layout, array_type):
+    """Neither padding in front of it nor the sequence before it predicts it."""
+    batch = fc.build_batch(
+        [[], [8], []],
+        [[5, 6, 7], [9], []],
+        pad_token_id=0,
+        loss_mask=[[1, 1, 1], [0.5], []],
+        labels="aligned",
+        layout=fc.Packed.single_row() if layout == "packed" else layout,
+        array_type=array_type,
+    )
+    ids, labels = (np.asarray(batch[key]).reshape(-1).tolist() for key in ("input_ids", "labels"))
+    assert [label for label in labels if label != N] == [6, 7, 9]
+    assert all(label in (N, token) for token, label in zip(ids, labels, strict=True))
+    weights = np.asarray(batch.loss_mask)
+    assert weights[weights != 0].tolist() == [1, 1, 0.5]
+    assert batch.metrics["batch/tokens_without_predecessor"] == 1
+    plan = fc.plan_step([3, 2, 0])
+    assert batch.loss_normalizers(plan).tokens.tolist() == [2.5]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_normalizers_count_what_labels_do_without_loss_masks(layout, array_type):
+    batch = fc.build_batch(
+        [[], [8]], [[5, 6, 7], [9]], pad_token_id=0, labels="aligned", layout=layout,
+        array_type=array_type,
+    )  # fmt: skip
+    assert batch.loss_normalizers(fc.plan_step([3, 2])).tokens.tolist() == [3]
+
+    assert (np.asarray(batch.labels) != N).sum() == 3
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS, "packed"])
+def test_shifted_labels_of_rows_without_a_prompt(layout, array_type):
+    """No position holds the label of the first token, which does not train."""
+    arguments = {
+        "prompts": [[1], []],
+        "responses": [[2], [3, 4]],
+        "pad_token_id": 0,
+        "layout": fc.Packed.single_row() if layout == "packed" else layout,
+        "array_type": array_type,
+    }
+    ways = [{"labels": "shifted"}]
+    if layout == "packed":
+        ways.append({"labels": "shifted", "layout": fc.Packed.single_row(shift="next_token")})
+    for masks in ({}, {"loss_mask": [[1], [1, 1]]}, {"loss_mask": [[1], [0, 1]]}):
+        for how in ways:
+            batch = fc.build_batch(**{**arguments, **masks, **how})
+            labels = np.asarray(batch.shift_labels)
+            assert sorted(labels[labels != N].tolist()) == [2, 4]
+            assert float(batch.loss_mask.sum()) == 2
+            assert batch.metrics["batch/tokens_without_predecessor"] == 1
+
+
+def test_labels_are_ids_whatever_the_ids_are(array_type):
+    """Also where a token is the pad token, or looks like the label that is ignored."""
+    batch = fc.build_batch(
+        [[0]],
+        [[0, -100, 7]],
+        pad_token_id=0,
+        labels="aligned",
+        layout=fc.Left(pad_to=5),
+        array_type=array_type,
+    )
+    assert batch.labels.tolist() == [[N, N, 0, -100, 7]]
+
+
+@pytest.mark.parametrize("weight", [0.0, -0.0, False, 0])
+def test_weights_of_nothing(weight):
+    batch = fc.build_batch(
+        [[1]], [[2, 3]], pad_token_id=0, labels="aligned", loss_mask=[[weight, 0.5]],
+        array_type="numpy",
+    )  # fmt: skip
+    assert batch.labels.tolist() == [[N, N, 3]]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_compact(layout, array_type):
+    options = {"position_ids": "repeat_last", "labels": "shifted", "loss_mask": LOSS_MASKS}
+    compact = derived(layout, array_type, dtypes="compact", **options)
+    reference = derived(layout, "numpy", **options)
+    expected = {key: reference[key] for key in ("position_ids", "shift_labels")}
+    expected["position_ids"] = expected["position_ids"].astype(np.int32)
+    # torch's losses take no int32.
+    assert_same({key: compact[key] for key in expected}, expected)
+
+
+def test_dtypes_by_key(array_type):
+    batch = build(
+        labels="aligned",
+        position_ids="zero",
+        dtypes={"labels": "int32", "position_ids": np.int32},
+        array_type=array_type,
+    )
+    for key, dtype in {"labels": "int32", "position_ids": "int32", "input_ids": "int64"}.items():
+        assert str(batch[key].dtype).removeprefix("torch.") == dtype
+
+
+@NEEDS_TORCH
+def test_shifted_labels_are_what_cross_entropy_takes():
+    """The loss of a model that knows each next token is 0 on what trains."""
+    import torch
+
+    batch = derived("right", "torch", labels="shifted", loss_mask=LOSS_MASKS)
+    logits = torch.full((*batch.input_ids.shape, 8), -1e9)
+    following = torch.roll(batch.input_ids, -1, dims=1)
+    logits.scatter_(-1, following[..., None], 0.0)
+    loss = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), batch.shift_labels.flatten(), reduction="sum"
+    )
+    assert loss == 0
+    assert int((batch.shift_labels != N).sum()) == 2
+
+
+@pytest.mark.parametrize("value", ["two", "", 0, 1, []])
+@pytest.mark.parametrize("name", ["position_ids", "labels"])
+def test_what_cannot_be_derived(name, value):
+    with pytest.raises((TypeError, ValueError), match=rf"{name} is .*; pass"):
+        build(**{name: value})
+
+
+def test_ids_beyond_compact_labels():
+    changes = {"labels": "aligned", "responses": [[2**31], [8, 9], [10, 11]]}
+    message = r"responses\[0\]\[0\] is 2147483648"
+    refuses({**changes, "dtypes": "compact"}, ValueError, message)
+    with pytest.raises(ValueError, match="int32"):
+        build(**changes, dtypes={"labels": "int32"})
+
+
+@pytest.mark.parametrize("layout", ["left", "jagged"])
+def test_weights_that_their_dtype_rounds_to_zero_do_not_train(layout):
+    options = {"labels": "aligned", "dtypes": {"loss_mask": "float16"}, "array_type": "numpy"}
+    masks = [[1e-9, 1, 6e-8]]
+    batch = fc.build_batch([[1]], [[2, 3, 4]], pad_token_id=0, loss_mask=masks, **options)
+    assert batch.loss_mask[0].astype(bool).tolist() == [False, True, True]
+    assert batch.labels.tolist() == [[-100, -100, 3, 4]]
+    assert batch.to_layout(layout).labels.ravel().tolist() == [-100, -100, 3, 4]

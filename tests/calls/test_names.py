@@ -1,0 +1,299 @@
+"""Names of arguments: each wrong one is an error that gives the right one."""
+
+import inspect
+import pickle
+import re
+from typing import get_args
+
+import numpy as np
+import pytest
+
+import fastcollate as fc
+from fastcollate import _fastcollate
+from fastcollate.common import names
+from fastcollate.common.row_columns import IDS, TOKENS
+from fastcollate.device.prefetching import Prefetcher
+from fastcollate.options import BatchOptions, RowOptions
+from fastcollate.plan import binned, layouts, merging, partitioning, stepping
+from fastcollate.plan.costs import NAMED_COSTS
+
+MODULES = [fc, fc.planning, fc.memory]
+MADE_BY_USERS = [
+    *(fc.BatchBuilder, fc.Collator, fc.Field, fc.PerRow, fc.Ragged, fc.RoutedExperts),
+    *(fc.Left, fc.Right, fc.TwoSegment, fc.Jagged, fc.Packed),
+    *(fc.memory.BufferPool, Prefetcher),
+]
+FUNCTIONS = [getattr(module, name) for module in MODULES for name in module.__all__]
+CALLED = [*MADE_BY_USERS, *filter(inspect.isfunction, FUNCTIONS)]
+
+SMALL = {"prompts": [[1]], "responses": [[2]], "pad_token_id": 0, "array_type": "numpy"}
+
+
+ADD = fc.BatchBuilder(pad_token_id=0).add
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "advice"),
+    [
+        (fc.build_batch, "values", "pass fields={'values': fc.Field(...)}"),
+        (fc.build_batch, "ref_logprobs", "pass fields={'ref_logprobs': fc.Field(...)}"),
+        (ADD, "ref_log_probs", "pass fields={'ref_log_probs': fc.Field(...)}"),
+        (
+            fc.build_batch,
+            "old_log_probs",
+            "pass fields={'old_log_probs': fc.Field(...)}, or logprobs if the sampler returned",
+        ),
+        (fc.build_batch, "rollout_log_probs", "pass logprobs"),
+        (fc.build_batch, "input_ids", "pass sequences, with the lengths of their prompts as prom"),
+        (ADD, "input_ids", "pass sequence, with the length of its prompt as prompt_len"),
+        (fc.build_batch, "completions", "pass responses"),
+        (fc.merge_turns, "completion_ids", "pass responses"),
+        (ADD, "completion_ids", "pass response"),
+        (fc.build_batch, "completion_mask", "pass loss_mask"),
+        (fc.build_batch, "response_mask", "pass loss_mask: the batch's response_mask is made fr"),
+        (fc.build_batch, "max_length", "rows are never truncated: cut them first; layout=fc.Le"),
+        (fc.BatchBuilder, "max_seq_len", "rows are never truncated: cut them first; layout=fc.L"),
+        (fc.Packed, "max_length", "rows are never truncated: cut them first; capacity limits"),
+        (
+            fc.build_batch,
+            "max_prompt_len",
+            "rows are never truncated: cut them first; layout=fc.TwoSegment(pad_prompt_to=...)",
+        ),
+        (
+            fc.Batch.pad_on_device,
+            "max_response_len",
+            "rows are never truncated: cut them first; layout=fc.Left(pad_response_to=...)",
+        ),
+        (fc.Right, "max_response_len", "rows are never truncated: cut them first; pad_response_to"),
+        (fc.build_batch, "truncation", "rows are never truncated: cut them first"),
+        (fc.build_batch, "padding", "rows are padded to the longest one"),
+        (fc.build_batch, "padding_side", "pass layout='left' or 'right'"),
+        (fc.unpad, "padding_side", "pass side"),
+        (fc.build_batch, "return_tensors", "pass array_type='torch' or 'numpy'"),
+        (fc.Collator, "device", "batches are built in host memory: call batch.to(device)"),
+        (fc.build_batch, "capacity", "pass layout=fc.Packed(capacity=...)"),
+        (fc.build_batch, "attention_mask", "it is made from the lengths: pass rows without pad"),
+        (ADD, "attention_mask", "it is made from the lengths: pass a row without padding"),
+        (fc.build_batch, "out", "outputs are written to memory of a pool: pass pool=fc.memory."),
+        (fc.build_batch, "rows", "pass prompts and responses, or sequences with prompt_lens"),
+        (fc.build_batch, "multiple_of", "pass layout=fc.Left(multiple_of=...)"),
+        (fc.BatchBuilder, "pad_to_multiple_of", "pass layout=fc.Left(multiple_of=...)"),
+        (fc.planning.pack, "pad_to_multiple_of", "pass layout=fc.Packed(multiple_of=...)"),
+        (fc.planning.pack, "capacity", "pass layout=fc.Packed(capacity=...)"),
+        (fc.Packed, "pad_to_multiple_of", "pass multiple_of"),
+        (fc.build_batch, "pad_to", "pass layout=fc.Left(pad_to=...)"),
+        (fc.plan_step, "balance", "pass shard_by, such as shard_by='tokens'"),
+        (fc.Packed, "bins", "pass num_bins for their number, or the bins themselves as plan"),
+        (fc.build_batch, "bins", "pass layout=fc.Packed(plan=bins)"),
+        (fc.build_batch, "packing", "pass layout=fc.Packed(capacity=...)"),
+        (fc.plan_step, "pack", "pass layout=fc.Packed(capacity=...)"),
+        (fc.Packed, "max_tokens", "pass capacity"),
+        (fc.build_batch, "max_tokens", "pass layout=fc.Packed(capacity=...)"),
+        (fc.build_batch, "tokenizer", "rows are token ids: tokenize them first"),
+        (fc.build_batch, "group_ids", "pass uids"),
+        (ADD, "group_ids", "pass uid"),
+        # The same word.
+        (fc.build_batch, "prompt", "did you mean 'prompts'?"),
+        (fc.build_batch, "logprob", "did you mean 'logprobs'?"),
+        (fc.build_batch, "log_probs", "did you mean 'logprobs'?"),
+        (fc.build_batch, "loss_masks", "did you mean 'loss_mask'?"),
+        (fc.build_batch, "PadTokenID", "did you mean 'pad_token_id'?"),
+        (fc.build_batch, "repsonses", "did you mean 'responses'?"),
+        (ADD, "uids", "did you mean 'uid'?"),
+        # Neither.
+        (fc.build_batch, "sharding", "help(fc.build_batch) lists its arguments"),
+        (fc.build_batch, "cpu", "help(fc.build_batch) lists its arguments"),
+        (fc.planning.pack, "sharding", "pass some of lengths, layout, keep_together, costs"),
+        (fc.Packed, "sharding", "help(fc.Packed) lists its arguments"),
+        (ADD, "truncation", "help(fc.BatchBuilder.add) lists its arguments"),
+        (fc.Left, "capacity", "pass some of pad_to, pad_response_to, multiple_of"),
+        (fc.Jagged, "pad_to", "it takes none"),
+    ],
+)
+def test_names_of_other_libraries(call, name, advice):
+    with pytest.raises(TypeError, match=re.escape(f"has no argument '{name}'; {advice}")) as caught:
+        call(**{name: None})
+    assert caught.value.__cause__ is caught.value.__context__ is None
+
+
+def test_advice_names_arguments_that_there_are():
+    known = {name for call in [*CALLED, ADD] for name in inspect.signature(call).parameters}
+    known |= set(inspect.signature(fc.Batch.check).parameters)
+    for name, pairs in names.ADVICE.items():
+        for needs, text in pairs:
+            assert set(needs.split()) <= known, name
+            assert not text.endswith("."), name
+    assert set(names.OTHER_NAMES) | {*TOKENS, *IDS} <= known
+    ours = inspect.signature(fc.build_batch).parameters.keys()
+    for column, others in names.OTHER_NAMES.items():
+        assert not ours & set(others), column
+
+
+def test_former_values():
+    with pytest.raises(ValueError, match="dtypes is 'reference'; pass 'default', 'compact'"):
+        fc.build_batch(**SMALL, dtypes="reference")
+    with pytest.raises(ValueError, match=r"pad_rows is 'copy'; .*'copy_first', 'copy_cycle'"):
+        fc.plan_step([2], pad_rows="copy")
+
+
+@pytest.mark.parametrize("call", CALLED, ids=lambda call: call.__name__)
+def test_a_typing_error_in_any_argument(call):
+    for name in inspect.signature(call).parameters:
+        if len(name) < names._LEAST_EXTENDED:
+            continue
+        with pytest.raises(TypeError, match=f"no argument '{name}x'; did you mean '{name}'"):
+            call(**{f"{name}x": None})
+
+
+def test_a_name_like_no_other():
+    with pytest.raises(TypeError, match=r"^prompt_boundaries has no argument 'q'; pass some of u"):
+        fc.planning.prompt_boundaries(q=1)
+
+
+def test_other_errors_of_calls():
+    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'pad_token_id'"):
+        fc.build_batch([[1]], [[2]])
+    with pytest.raises(TypeError, match="takes from 0 to 2 positional arguments but 3"):
+        fc.build_batch([[1]], [[2]], 0, pad_token_id=0)
+    with pytest.raises(TypeError, match="multiple values for argument 'prompts'"):
+        fc.build_batch([[1]], **SMALL)
+
+
+def test_errors_from_within_are_as_they_were():
+    def costs(lengths):
+        raise TypeError("plan_step() got an unexpected keyword argument 'x'")
+
+    with pytest.raises(TypeError, match="unexpected keyword argument 'x'"):
+        fc.plan_step([1], shard_by=costs)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'x'"):
+        fc.plan_step([1], shard_by=lambda lengths: costs(x=lengths))
+
+
+@pytest.mark.parametrize("call", CALLED, ids=lambda call: call.__name__)
+def test_callables_stay_what_they_are(call):
+    assert pickle.loads(pickle.dumps(call)) is call
+    assert call.__doc__ is not None
+    kinds = [parameter.kind for parameter in inspect.signature(call).parameters.values()]
+    assert inspect.Parameter.VAR_POSITIONAL not in kinds
+    assert inspect.Parameter.VAR_KEYWORD not in kinds
+
+
+def test_options_are_those_of_build_batch():
+    written = inspect.signature(fc.build_batch).parameters
+    own = ("prompts", "responses", "pad_token_id", "array_type")
+    types = {
+        name: getattr(hint, "__forward_arg__", hint)
+        for name, hint in BatchOptions.__annotations__.items()
+    }
+    assert types == {name: one.annotation for name, one in written.items() if name not in own}
+    for passed_on in (fc.BatchBuilder, fc.Collator):
+        spelled_out = inspect.signature(passed_on).parameters
+        for name in ("pad_token_id", "array_type", *RowOptions.__annotations__):
+            assert spelled_out[name] == written[name]
+
+
+@pytest.mark.parametrize("by", ["function", "builder", "collator", "batch"])
+def test_warnings_point_at_the_callers_line(by):
+    options = {"pad_token_id": 0, "array_type": "numpy"}
+    prompts, responses = [[0, 0, 0, 0, 5], [0, 0, 1, 2, 6]], [[1], [2]]  # looks padded
+    layout = fc.Packed(2, algorithm="concat", shift="next_token")
+    builder = fc.BatchBuilder(**options, layout=layout)
+    builder.add([1], [2, 3])
+    samples = [{"prompt": p, "response": r} for p, r in zip(prompts, responses, strict=True)]
+    batch = fc.build_batch([[1]], [[2, 3]], pad_token_id=0, array_type="numpy")
+    plan = fc.planning.pack([3], fc.Packed(2, algorithm="concat"))
+    calls = {
+        "function": lambda: fc.build_batch(prompts, responses, **options),
+        "builder": builder.finish,
+        "collator": lambda: fc.Collator(**options)(samples),
+        "batch": lambda: batch.to_layout(fc.Packed(plan=plan, shift="next_token")),
+    }
+    with pytest.warns(UserWarning, match="tokens that are pad_token_id=|packing split") as record:
+        calls[by]()
+    assert [one.filename for one in record] == [__file__]
+
+
+@pytest.mark.parametrize("layout", ["left", "jagged"])
+def test_position_ids_as_a_flag(layout):
+    def build(**options):
+        return dict(fc.build_batch(**SMALL, layout=layout, **options))
+
+    assert np.array_equal(
+        build(position_ids=True)["position_ids"], build(position_ids="zero")["position_ids"]
+    )
+    assert "position_ids" not in build(position_ids=False)
+    assert fc.Collator(pad_token_id=0, position_ids=True, array_type="numpy")(
+        [{"prompt": [1], "response": [2]}]
+    ).position_ids.tolist() == [[0, 1]]
+
+
+def test_the_top_level_is_small():
+    assert len(fc.__all__) <= 20
+    assert {name for name in dir(fc) if not name.startswith("_")} == {*fc.__all__}
+    assert "__version__" in dir(fc)
+    for module in MODULES:
+        for name in module.__all__:
+            assert hasattr(module, name)
+            assert f"`{name}`" in module.__doc__ or module is fc
+
+
+@pytest.mark.parametrize("module", MODULES[1:])
+def test_names_that_are_in_modules(module):
+    for name in module.__all__:
+        assert not hasattr(fc, name)
+        with pytest.raises(AttributeError, match=f"'{name}'; it is {module.__name__}.{name}$"):
+            getattr(fc, name)
+    with pytest.raises(AttributeError, match=r"has no attribute 'packs'$"):
+        _ = fc.packs
+
+
+@pytest.mark.parametrize(
+    ("hint", "names"),
+    [
+        (merging.Policy, _fastcollate.POLICIES),
+        (merging.MaskDrift, _fastcollate.MASK_DRIFTS),
+        (merging.MergeRewards, _fastcollate.MERGE_REWARDS),
+        (stepping.PadRows, _fastcollate.PAD_ROWS),
+    ],
+)
+def test_type_hints_are_the_names_that_the_core_reads(hint, names):
+    assert get_args(hint) == names
+
+
+@pytest.mark.parametrize(
+    ("hint", "call"),
+    [
+        (layouts.Shift, lambda name: fc.Packed(8, shift=name)),
+        (layouts.PaddingAs, lambda name: fc.Packed(8, padding_as=name)),
+        (layouts.Share, lambda name: fc.Tree(8, share=name)),
+        (layouts.Share, lambda name: fc.planning.prefix_tree([[1]], [[2]], share=name)),
+        (binned.Algorithm, lambda name: fc.Packed(8, algorithm=name)),
+        (binned.Oversize, lambda name: fc.Tree(8, oversize=name)),
+        (binned.Growth, lambda name: fc.Packed(8, grow_by=name)),
+        (partitioning.Algorithm, lambda name: fc.planning.partition([1], 1, algorithm=name)),
+        (partitioning.Order, lambda name: fc.planning.micro_batches([1], 8, order=name)),
+    ],
+)
+def test_errors_list_the_names_of_type_hints(hint, call):
+    names = ", ".join(map(repr, get_args(hint)))
+    for given, error in ("other", ValueError), (3, TypeError), (None, TypeError):
+        if (given, hint) != (None, binned.Oversize):
+            with pytest.raises(error, match=rf" is {given!r}.*; pass {names}$"):
+                call(given)
+
+
+def test_every_layout_and_cost_has_a_name_that_the_core_reads():
+    assert set(layouts._CLASSES) == set(_fastcollate.LAYOUTS)
+    assert tuple(NAMED_COSTS) == _fastcollate.COSTS
+    *_, by_name = get_args(layouts.LayoutArgument)
+    assert set(get_args(by_name)) == set(_fastcollate.LAYOUTS)
+    for layout in layouts.BY_NAME.values():
+        assert layout.spec.name == layout.name
+
+
+def test_errors_of_inherited_methods_name_the_public_class():
+    batch = fc.build_batch(**SMALL)
+    with pytest.raises(TypeError, match=r"^Batch\.gather has no argument 'alignment'; pass"):
+        batch.gather(alignment="response")
+    with pytest.raises(TypeError, match=r"^Batch has no argument 'plan'; pass some of data"):
+        fc.Batch({}, plan=batch.plan)

@@ -1,0 +1,533 @@
+"""compat.skyrl gives what SkyRL's function gives, down to its leniencies and exceptions."""
+
+import logging
+import re
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from recorded import recorded
+
+torch = pytest.importorskip("torch")
+
+from stand_ins import installed  # noqa: E402
+
+from fastcollate.compat.skyrl import (  # noqa: E402
+    convert_prompts_responses_to_batch_tensors,
+    make_router_padding_mask,
+)
+from fastcollate.testing.reference import assert_same  # noqa: E402
+from fastcollate.testing.strategies import as_inputs, rollouts  # noqa: E402
+from frameworks import skyrl as port  # noqa: E402
+from frameworks.installed import as_installed, real  # noqa: E402
+
+NAMES = (
+    *("sequences", "attention_mask", "response_mask", "rewards", "loss_masks", "logprobs"),
+    *("rollout_expert_indices", "rollout_sample_support"),
+)
+
+
+class Inputs(NamedTuple):
+    """Rollouts by SkyRL's names of arguments."""
+
+    prompts: list
+    responses: list
+    rewards: list
+    loss_masks: list
+    logprobs: list | None = None
+
+
+def named(results):
+    assert isinstance(results, tuple)
+    assert len(results) in (7, 8)
+    named = {}
+    for name, value in zip(NAMES, results, strict=False):
+        if hasattr(value, "cu_seqlens"):
+            named |= {name: value.values, f"cu_seqlens of {name}": value.cu_seqlens}
+        elif value is not None:
+            named[name] = value
+    return named
+
+
+def check(pad_token_id, *args, **kwargs):
+    """Compare with the port, without SkyRL, and with SkyRL 0.4.0, which is taken for installed."""
+    actual = convert_prompts_responses_to_batch_tensors(pad_token_id, *args, **kwargs)
+    expected = port.convert_prompts_responses_to_batch_tensors(pad_token_id, *args, **kwargs)
+    assert_same(named(actual), named(expected))
+    routes = kwargs.get("rollout_expert_indices") or []
+    if all(isinstance(row, np.ndarray) for row in routes):
+        check_with_0_4(pad_token_id, *args, **kwargs)
+    return actual
+
+
+def check_with_0_4(pad_token_id, *args, **kwargs):
+    """Compare with SkyRL 0.4.0 where `make peers` has it, as if it were installed."""
+    if skyrl_0_4:
+        with as_installed("skyrl"):
+            actual = convert_prompts_responses_to_batch_tensors(pad_token_id, *args, **kwargs)
+        pad = getattr(pad_token_id, "pad_token_id", pad_token_id)
+        with np.errstate(over="ignore"):
+            there = skyrl_0_4.convert_prompts_responses_to_batch_tensors(pad, *args, **kwargs)
+        assert_same(named(actual), named(there))
+
+
+skyrl_0_4 = real("skyrl.train.dataset.preprocess")
+
+
+GOLDEN = recorded("skyrl_batch_tensors")
+
+
+@pytest.mark.parametrize("case", GOLDEN["cases"])
+def test_what_skyrl_itself_gave(case):
+    """Results recorded from SkyRL 0.3.0: ours may not be wrong in the way of our oracle."""
+
+    def tensor(result):
+        dtype = getattr(torch, result["dtype"].removeprefix("torch."))
+        return torch.tensor(result["values"], dtype=dtype).reshape(result["shape"])
+
+    recorded = [None if result is None else tensor(result) for result in case.pop("results")]
+    recorded[0] = recorded[0].to(torch.int64)
+    actual = convert_prompts_responses_to_batch_tensors(**case)
+    assert_same(named(actual), named(tuple(recorded)))
+
+
+@st.composite
+def skyrl_rollouts(draw):
+    """Rollouts whose fields are per token, of any length up to R, and given but for logprobs."""
+    data = draw(rollouts(max_long_len=60, nan_in_masks=True))
+    rows, longest = len(data.prompts), max(map(len, data.responses))
+    number = st.floats(width=32) | st.floats() | st.integers(-(2**24), 2**24) | st.booleans()
+    loose = st.lists(number, max_size=min(longest, 8))
+
+    def per_token(field):
+        if field is None or not isinstance(field[0], list) or draw(st.booleans()):
+            return draw(st.lists(loose, min_size=rows, max_size=rows))
+        return field
+
+    logprobs = draw(st.sampled_from([data.logprobs, [], "fewer"]))
+    if logprobs == "fewer":
+        logprobs = draw(st.lists(loose, max_size=rows))
+    rewards, masks = per_token(data.rewards), per_token(data.loss_mask)
+    return Inputs(data.prompts, data.responses, rewards, masks, logprobs)
+
+
+@given(data=skyrl_rollouts(), pad_token_id=st.sampled_from([0, 7, -1, 2**63 - 1]))
+def test_lists_give_what_skyrl_gives(data, pad_token_id):
+    check(pad_token_id, *data)
+
+
+@given(drawn=st.data())
+def test_every_kind_of_input_gives_what_lists_give(drawn):
+    data = drawn.draw(skyrl_rollouts().filter(lambda data: data.logprobs != []))
+    inputs = drawn.draw(as_inputs(data))
+    expected = port.convert_prompts_responses_to_batch_tensors(7, *data)
+    actual = convert_prompts_responses_to_batch_tensors(7, **inputs)
+    assert_same(named(actual), named(expected))
+
+
+@pytest.fixture
+def inputs():
+    return Inputs(
+        prompts=[[1, 2], [3]],
+        responses=[[4], [5, 6]],
+        rewards=[[0.5], [1.0, 2.0]],
+        loss_masks=[[1], [0, 1]],
+    )
+
+
+def test_a_tokenizer_in_place_of_the_pad_token_id(inputs):
+    check(SimpleNamespace(pad_token_id=11), *inputs)
+
+
+def test_keywords_are_those_of_skyrl(inputs):
+    actual = convert_prompts_responses_to_batch_tensors(
+        7, **inputs._asdict(), rollout_expert_indices=None, max_seq_len=None
+    )
+    assert_same(named(actual), named(check(7, *inputs)))
+
+
+def test_rewards_may_be_tensors(inputs):
+    rewards = [torch.tensor([0.5, 1.5]), torch.tensor([2.0], dtype=torch.float64)]
+    check(7, *inputs._replace(rewards=rewards))
+
+
+@pytest.mark.parametrize("number", [2**60 + 2**36 + 1, 2**53 + 1, -(2**62) - 2**38 - 1])
+def test_whole_numbers_round_as_in_skyrl(inputs, number):
+    rewards, field = [[0.5], [0.5, number]], [[number], [1, number]]
+    check(7, *inputs._replace(rewards=rewards, loss_masks=field, logprobs=field))
+
+
+def test_whole_rewards_beyond_2_53_round_twice(inputs):
+    """The one documented difference: a list of ints alone goes through int64 in SkyRL 0.3.0."""
+    number = 2**60 + 2**36 + 1
+    rewards = [[number], [1, number]]
+    check_with_0_4(7, *inputs._replace(rewards=rewards))
+    results = convert_prompts_responses_to_batch_tensors(
+        7, **inputs._replace(rewards=rewards)._asdict()
+    )
+    expected = torch.tensor([[0, number], [1, number]], dtype=torch.float64).to(torch.float32)
+    assert torch.equal(results[3], expected)
+
+
+def test_short_fields_are_right_aligned(inputs):
+    results = check(7, *inputs._replace(rewards=[[], [9.0]], loss_masks=[[1, 1], [1]]))
+    assert results[3].tolist() == [[0, 0], [0, 9]]
+    assert results[4].tolist() == [[1, 1], [0, 1]]
+
+
+@pytest.mark.parametrize("field", ["rewards", "loss_masks", "logprobs"])
+def test_fields_longer_than_every_response_are_refused(inputs, field):
+    inputs = inputs._replace(**{field: [[1.0], [1.0, 2.0, 3.0]]})
+    with pytest.raises(ValueError, match=rf"{field}\[1\].*3"):
+        convert_prompts_responses_to_batch_tensors(7, *inputs)
+
+
+def test_sequences_of_no_token_are_int64():
+    results = check(7, [[], []], [[], []], [[], []], [[], []], [[], []])
+    assert results[0].dtype == torch.int64
+    assert results[0].shape == (2, 0)
+
+
+def test_nan_in_a_loss_mask(inputs):
+    check(7, *inputs._replace(loss_masks=[[float("nan")], [1, 0]]))
+
+
+@pytest.mark.parametrize("logprobs", [None, []])
+def test_no_logprobs(inputs, logprobs):
+    assert check(7, *inputs._replace(logprobs=logprobs))[5] is None
+
+
+def test_fewer_rows_of_logprobs_leave_zeros(inputs):
+    results = check(7, *inputs._replace(logprobs=[[-1.0]]))
+    assert results[5].tolist() == [[0, -1], [0, 0]]
+
+
+def test_more_rows_of_logprobs(inputs):
+    with pytest.raises(IndexError):
+        convert_prompts_responses_to_batch_tensors(7, *inputs._replace(logprobs=[[]] * 3))
+
+
+@pytest.mark.parametrize("field", ["prompts", "responses", "rewards", "loss_masks"])
+@pytest.mark.parametrize("rows", [0, 1, 3])
+def test_row_counts_are_asserted(inputs, field, rows):
+    with pytest.raises(AssertionError):
+        convert_prompts_responses_to_batch_tensors(7, *inputs._replace(**{field: [[]] * rows}))
+
+
+def test_an_empty_batch_is_asserted():
+    with pytest.raises(AssertionError):
+        convert_prompts_responses_to_batch_tensors(7, [], [], [], [])
+
+
+@pytest.mark.parametrize("rewards", [None, [0.5, 1.0], torch.tensor([0.5, 1.0])])
+def test_rewards_have_to_be_per_token(inputs, rewards):
+    with pytest.raises(TypeError):
+        convert_prompts_responses_to_batch_tensors(7, *inputs._replace(rewards=rewards))
+
+
+@pytest.mark.parametrize("pad", [None, "0", 1.5, SimpleNamespace(pad_token_id=None)])
+def test_the_pad_token_id_has_to_be_one(inputs, pad):
+    with pytest.raises(TypeError, match="pad_token_id"):
+        convert_prompts_responses_to_batch_tensors(pad, *inputs)
+
+
+@pytest.mark.parametrize("experts", [None, []])
+def test_no_routed_experts(inputs, experts):
+    results = convert_prompts_responses_to_batch_tensors(7, *inputs, rollout_expert_indices=experts)
+    assert results[6] is None
+
+
+# Routed experts
+
+
+@st.composite
+def routed_rollouts(draw):
+    """Rollouts of which each row has a token, and experts of the first tokens of each."""
+    data = draw(skyrl_rollouts())
+    data = data._replace(prompts=[[1, *prompt] for prompt in data.prompts])
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    layers, topk = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    dtype = draw(st.sampled_from(["uint8", "int16", "int32"]))
+    experts = draw(st.sampled_from([2, 256, 257, 2**15, 2**15 + 1, 2**31]))
+    experts = min(experts, int(np.iinfo(dtype).max) + 1)
+    routes = []
+    for prompt, response in zip(data.prompts, data.responses, strict=True):
+        captured = draw(st.integers(1, len(prompt) + len(response)))
+        routes.append(rng.integers(0, experts, (captured, layers, topk)).astype(dtype))
+    return data, routes
+
+
+@given(drawn=routed_rollouts())
+def test_routed_experts_are_what_skyrl_gives(drawn):
+    data, routes = drawn
+    results = check(7, *data, rollout_expert_indices=routes)
+    # Both take the mask from the number of captured tokens.
+    captured = list(map(len, routes))
+    mask = make_router_padding_mask(results[1], captured)
+    assert_same({"x": mask}, {"x": port.make_router_padding_mask(results[1], captured)})
+
+
+def route(*experts, dtype=np.uint8):
+    """Make routes of one layer."""
+    return np.array(experts, dtype)[:, None]
+
+
+def test_routed_experts_written_out(inputs):
+    routes = [route([5, 4], [3, 2]), route([7, 6], dtype=np.int32)]
+    results = check(7, *inputs, rollout_expert_indices=routes)
+    assert results[6].dtype is torch.uint8
+    assert results[6][:, :, 0].tolist() == [[[5, 4], [3, 2], [0, 1]], [[7, 6], [0, 1], [0, 1]]]
+    shorter = inputs._replace(prompts=[[1, 2], []])
+    results = check(7, *shorter, rollout_expert_indices=routes)
+    assert results[6][1, :, 0].tolist() == [[0, 1], [7, 6], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("largest", "dtype"),
+    [
+        (255, torch.uint8),
+        (256, torch.int16),
+        (2**15 - 1, torch.int16),
+        (2**15, torch.int32),
+        (2**31 - 1, torch.int32),
+    ],
+)
+def test_the_dtype_of_routed_experts(inputs, largest, dtype):
+    routes = [route([1, 0]), route([largest, 0], dtype=np.int32)]
+    results = check(7, *inputs, rollout_expert_indices=routes)
+    assert results[6].dtype is dtype
+    assert results[6][1, 0, 0].tolist() == [largest, 0]
+
+
+@given(drawn=st.data())
+def test_routes_of_nested_lists_are_those_of_0_3(drawn):
+    """Zeros where none were captured; some rows have none, or more than tokens."""
+    data = drawn.draw(skyrl_rollouts().filter(lambda data: any(data.prompts + data.responses)))
+    layers, topk = drawn.draw(st.integers(1, 2)), drawn.draw(st.integers(1, 3))
+    largest = drawn.draw(st.sampled_from([255, 256, 2**15]))
+    token = st.lists(
+        st.lists(st.integers(0, largest), min_size=topk, max_size=topk),
+        min_size=layers,
+        max_size=layers,
+    )
+    row = st.none() | st.lists(token, max_size=5)
+    rows = len(data.prompts)
+    routes = drawn.draw(st.lists(row, min_size=rows, max_size=rows))
+    check(7, *data, rollout_expert_indices=routes)
+
+
+def test_routes_of_nested_lists_written_out(inputs):
+    routes = [[[[5, 4]], [[3, 2]]], None]
+    results = check(7, *inputs, rollout_expert_indices=routes)
+    assert results[6][:, :, 0].tolist() == [[[5, 4], [3, 2], [0, 0]], [[0, 0]] * 3]
+    assert check(7, *inputs, rollout_expert_indices=[None, []])[6] is None
+
+
+class PackedTensor:
+    """As SkyRL's: a buffer, and where rows begin in it."""
+
+    def __init__(self, values, cu_seqlens):
+        assert cu_seqlens.dtype is torch.int32
+        assert int(cu_seqlens[-1]) == len(values)
+        self.values, self.cu_seqlens = values, cu_seqlens
+
+    def rows(self):
+        return torch.tensor_split(self.values, self.cu_seqlens[1:-1].tolist())
+
+
+@pytest.fixture
+def skyrl_main(monkeypatch):
+    name = "skyrl.backends.skyrl_train.utils.packed_tensor"
+    installed(monkeypatch, name, PackedTensor=PackedTensor)
+
+
+def test_with_packed_tensors_there_are_eight_values(skyrl_main, inputs):
+    """Of the installed SkyRL. Its trainer unpacks as many as it knows."""
+    results = convert_prompts_responses_to_batch_tensors(7, *inputs)
+    assert len(results) == 8
+    assert results[6:] == (None, None)
+    routes = [route([5, 4], [3, 2]), route([700, 6], dtype=np.int16)]
+    support = [np.full((1, 2), 9, np.int32), np.full((2, 2), 8, np.int32)]
+    results = convert_prompts_responses_to_batch_tensors(
+        7, *inputs, rollout_expert_indices=routes, rollout_sample_support=support
+    )
+    assert_same(
+        dict(zip(NAMES, results[:6], strict=False)),
+        dict(
+            zip(
+                NAMES,
+                port.convert_prompts_responses_to_batch_tensors(7, *inputs)[:6],
+                strict=False,
+            )
+        ),
+    )
+    assert results[6].values.dtype is torch.int16
+    assert [rows[:, 0].tolist() for rows in results[6].rows()] == [
+        [[5, 4], [3, 2], [0, 1]],
+        [[700, 6], [0, 1], [0, 1]],
+    ]
+    assert results[7].values.dtype is torch.int32
+    assert [rows.tolist() for rows in results[7].rows()] == [[[9, 9]], [[8, 8]] * 2]
+
+
+def test_the_sample_support_is_that_of_skyrl(inputs):
+    routes = [route([5, 4], [3, 2]), route([700, 6], dtype=np.int16)]
+    support = [np.full((1, 2), 9, np.int32), np.full((2, 2), 8, np.int32)]
+    check_with_0_4(7, *inputs, rollout_expert_indices=routes, rollout_sample_support=support)
+
+
+@pytest.mark.parametrize(
+    ("key", "rows", "exception", "message"),
+    [
+        ("rollout_expert_indices", [[[[0]]], [[[1]]]], TypeError, r"NumPy arrays"),
+        ("rollout_expert_indices", [np.zeros((1, 1, 2), int)] * 2, ValueError, r"\[0\].* int64"),
+        (
+            "rollout_expert_indices",
+            [np.zeros((4, 1, 2), "i2")] * 2,
+            ValueError,
+            r"\[0\] has 4 route rows for 3 tokens",
+        ),
+        (
+            "rollout_expert_indices",
+            [np.zeros((1, 1, 2), "i2"), np.zeros((1, 2, 2), "i2")],
+            ValueError,
+            r"\[1\] has shape",
+        ),
+        ("rollout_sample_support", np.zeros((2, 2), "i4"), TypeError, "list of NumPy arrays"),
+        (
+            "rollout_sample_support",
+            [np.zeros((1, 2), "i4")],
+            ValueError,
+            "1 rows, but prompts has 2",
+        ),
+        ("rollout_sample_support", [[[1]], [[2]]], TypeError, "entries must be NumPy arrays"),
+        ("rollout_sample_support", [np.zeros((1, 2), int)] * 2, ValueError, r"\[0\].* int64"),
+        (
+            "rollout_sample_support",
+            [np.zeros((1, 2), "i4")] * 2,
+            ValueError,
+            r"\[1\] has 1 support rows for 2 response tokens",
+        ),
+        (
+            "rollout_sample_support",
+            [np.zeros((1, 2), "i4"), np.zeros((2, 3), "i4")],
+            ValueError,
+            r"\[1\] has shape",
+        ),
+    ],
+)
+def test_what_packed_tensors_cannot_be_made_of(skyrl_main, inputs, key, rows, exception, message):
+    with pytest.raises(exception, match=message):
+        convert_prompts_responses_to_batch_tensors(7, *inputs, **{key: rows})
+
+
+def test_sample_support_without_packed_tensors(inputs):
+    with pytest.raises(TypeError, match="rollout_sample_support needs the packed tensors"):
+        convert_prompts_responses_to_batch_tensors(7, *inputs, rollout_sample_support=[])
+
+
+def test_rewards_that_require_gradients(inputs):
+    rewards = [torch.tensor(row, requires_grad=True) for row in inputs.rewards]
+    results = convert_prompts_responses_to_batch_tensors(7, *inputs._replace(rewards=rewards))
+    expected = port.convert_prompts_responses_to_batch_tensors(7, *inputs)
+    assert torch.equal(results[3], expected[3])
+
+
+NO_ROUTES = np.zeros((0, 1, 2), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("routes", "exception", "message"),
+    [
+        ([route([0, 1]), [[[0, 1]]]], TypeError, r"NumPy arrays.*\b1\b"),
+        ([None, route([0, 1])], TypeError, r"NumPy arrays.*\b0\b"),
+        ([torch.zeros(1, 1, 2), route([0, 1])], TypeError, r"NumPy arrays.*\b0\b"),
+        ([[[[0]]]], ValueError, r"\b1\b.*\b2\b"),
+        ([[[[0]]], [[["x"]]]], ValueError, r"\[1\]"),
+        ([[[[0]]], [[[1, 2]]]], ValueError, r"\[1\]"),
+        ([route([0, 1])], ValueError, r"\b1\b.*\b2\b.*routes for every trajectory"),
+        ([route([0, 1])] * 3, ValueError, r"\b3\b.*\b2\b"),
+        ([route([0, 1]), NO_ROUTES], ValueError, r"\b1\b"),
+        ([route([0, 1]), np.zeros((1, 2), np.uint8)], ValueError, r"\b1\b"),
+        ([np.zeros((1, 1, 1, 2), np.uint8)] * 2, ValueError, r"\b0\b"),
+        ([route([0, 1]), np.zeros((1, 2, 2), np.uint8)], ValueError, r"\b1\b"),
+        ([route([0, 1]), route([0, 1, 2])], ValueError, r"\b1\b"),
+        ([np.zeros((1, 1, 0), np.uint8)] * 2, ValueError, "topk|experts"),
+        ([route([0, 1]), route(*[[0, 1]] * 4)], ValueError, r"\b1\b.*\b4\b.*\b3\b"),
+        ([route([0, -1], dtype=np.int32), route([0, 1])], ValueError, "-1"),
+    ],
+)
+def test_routed_experts_that_cannot_be(inputs, routes, exception, message):
+    with pytest.raises(exception, match=message) as caught:
+        convert_prompts_responses_to_batch_tensors(7, *inputs, rollout_expert_indices=routes)
+    assert type(caught.value) is exception
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bool", "complex64"])
+def test_dtypes_that_routed_experts_have_not(inputs, dtype):
+    routes = [route([0, 1], dtype=dtype), route([1, 0], dtype=dtype)]
+    with pytest.raises((TypeError, ValueError), match=rf"\b0\b.*{dtype}"):
+        convert_prompts_responses_to_batch_tensors(7, *inputs, rollout_expert_indices=routes)
+
+
+# The mask of positions without routes
+
+
+def test_the_router_padding_mask_written_out():
+    attention_mask = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1], [0, 0, 0, 0], [0, 1, 1, 1]])
+    mask = make_router_padding_mask(attention_mask, [1, 4, 0, 0])
+    assert mask.dtype is torch.bool
+    assert mask.tolist() == [
+        [True, True, False, True],
+        [False] * 4,
+        [True] * 4,
+        [True] * 4,
+    ]
+
+
+@given(drawn=st.data())
+def test_the_router_padding_mask_is_what_the_loops_give(drawn):
+    width = drawn.draw(st.integers(0, 9))
+    tokens = drawn.draw(st.lists(st.integers(0, width), min_size=1, max_size=5))
+    captured = [drawn.draw(st.integers(0, count)) for count in tokens]
+    dtype = drawn.draw(st.sampled_from([torch.int64, torch.int32, torch.bool]))
+    attention_mask = torch.zeros(len(tokens), width, dtype=dtype)
+    for row, count in enumerate(tokens):
+        attention_mask[row, width - count :] = 1
+    before = attention_mask.clone()
+    found = make_router_padding_mask(attention_mask, captured)
+    expected = port.make_router_padding_mask(attention_mask, captured)
+    assert_same({"mask": found}, {"mask": expected})
+    assert torch.equal(attention_mask, before)
+
+
+@pytest.mark.parametrize(
+    ("attention_mask", "captured", "message"),
+    [
+        (torch.ones(3), [1, 1, 1], "Expected 2D attention_mask"),
+        (torch.ones(1, 2, 3), [1], "attention_mask"),
+        (torch.ones(2, 3), [1], r"Expected one captured route length per trajectory.*\b1\b.*\b2\b"),
+        (torch.ones(2, 3), [1, 1, 1], r"\b3\b.*\b2\b"),
+        (torch.ones(2, 3), [1, -1], r"-1"),
+        (torch.ones(2, 3), [1, 4], r"must be within trajectory lengths.*\b4\b.*\b3\b"),
+        (torch.tensor([[0, 1, 1], [1, 1, 1]]), [3, 3], r"\b3\b.*\b2\b"),
+    ],
+)
+def test_router_padding_masks_that_cannot_be(attention_mask, captured, message):
+    with pytest.raises(ValueError, match=message):
+        make_router_padding_mask(attention_mask, captured)
+
+
+def test_max_seq_len_is_logged(inputs, caplog):
+    with caplog.at_level(logging.WARNING):
+        convert_prompts_responses_to_batch_tensors(7, *inputs, max_seq_len=3)
+        assert not caplog.records
+        results = convert_prompts_responses_to_batch_tensors(7, *inputs, max_seq_len=2)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.name.startswith("fastcollate")
+    assert re.search(r"\b3\b.*\b2\b", record.getMessage())
+    assert results[0].shape == (2, 3)

@@ -1,0 +1,156 @@
+"""compat.skyrl packs sequences into the bins that SkyRL packs them into."""
+
+import enum
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from recorded import recorded
+
+from fastcollate.compat.skyrl import PackingStrategy, make_seq_packer
+from fastcollate.testing.reference import pack_loops
+from frameworks.installed import real
+
+GOLDEN = recorded("skyrl_seq_packing")
+BUILTINS = {"ValueError": ValueError}
+
+
+@pytest.mark.parametrize("case", GOLDEN["cases"])
+def test_what_skyrl_itself_gave(case):
+    algorithm, *arguments = case["arguments"]
+    if "raises" in case:
+        with pytest.raises(BUILTINS[case["raises"]]):
+            make_seq_packer(algorithm, *arguments).pack(case["lengths"])
+    else:
+        assert make_seq_packer(algorithm, *arguments).pack(case["lengths"]) == case["result"]
+
+
+def by_reference(lengths, algorithm, capacity, min_bin_count=None, bin_count_multiple=None):
+    """Pack by the reference of our own algorithms."""
+    bins = pack_loops(
+        lengths,
+        capacity,
+        algorithm={"first_fit_decreasing": "ffd"}.get(algorithm, algorithm),
+        min_bins=min_bin_count or 0,
+        bins_multiple_of=bin_count_multiple or 1,
+        oversize="error" if algorithm == "first_fit_decreasing" else "own_bin",
+    )
+    return [[item for item, *_ in contents] for contents in bins]
+
+
+def by_skyrl(lengths, *arguments):
+    return skyrl.make_seq_packer(*arguments).pack(lengths)
+
+
+skyrl = real("skyrl.train.dataset.bin_packing")
+PACKERS = [by_reference, *([by_skyrl] if skyrl else [])]
+
+
+@st.composite
+def sequences(draw):
+    """Lengths, of which many are equal, and a capacity that most of them fit into."""
+    longest = draw(st.sampled_from([3, 10, 100]))
+    lengths = draw(st.lists(st.integers(0, longest), max_size=40))
+    return lengths, draw(st.integers(max(1, longest - 1), 3 * longest))
+
+
+@given(
+    sequences(),
+    st.sampled_from(["first_fit_decreasing", "balanced"]),
+    st.none() | st.integers(0, 12),
+    st.none() | st.integers(1, 5),
+)
+def test_bins_are_those_of_skyrl(drawn, algorithm, least, multiple):
+    lengths, capacity = drawn
+    arguments = (algorithm, capacity, least, multiple)
+    for pack in PACKERS:
+        try:
+            expected = pack(lengths, *arguments)
+        except ValueError:
+            with pytest.raises(ValueError, match=r"exceeds bin capacity|Cannot create"):
+                make_seq_packer(*arguments).pack(lengths)
+            continue
+        packer = make_seq_packer(*arguments)
+        assert packer.pack(lengths) == expected
+        assert packer.pack(np.array(lengths, np.int32)) == expected
+
+
+class OfSkyRL(enum.Enum):
+    FIRST_FIT_DECREASING = "first_fit_decreasing"
+    BALANCED = "balanced"
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    ["balanced", "Balanced", PackingStrategy.BALANCED, OfSkyRL.BALANCED],
+)
+def test_an_algorithm_goes_by_any_name_it_has_there(algorithm):
+    packer = make_seq_packer(algorithm, 10, bin_count_multiple=2)
+    assert (packer.bin_capacity, packer.min_bin_count, packer.bin_count_multiple) == (10, None, 2)
+    assert packer.pack([4, 5, 3]) == [[1, 0], [2]]
+    assert packer.pack([20, 5, 3]) == [[0], [1, 2]]
+
+
+def test_attributes_can_be_changed_as_there():
+    packer = make_seq_packer("first_fit_decreasing", 10)
+    assert packer.pack([5, 5]) == [[1, 0]]
+    packer.min_bin_count = 2
+    assert packer.pack([5, 5]) == [[1], [0]]
+    packer.bin_capacity = 4
+    with pytest.raises(
+        ValueError, match=r"sequence_lengths\[0\] is 5, which exceeds bin capacity 4"
+    ):
+        packer.pack([5, 5])
+
+
+@pytest.mark.parametrize("algorithm", ["ffd", "", None, 3, ["balanced"]])
+def test_other_algorithms_are_refused(algorithm):
+    message = "Unknown packing algorithm: .* pass one of FIRST_FIT_DECREASING, BALANCED"
+    with pytest.raises(ValueError, match=message):
+        make_seq_packer(algorithm, 10)
+
+
+def test_messages_are_those_of_skyrl():
+    for arguments, message in [
+        (([10, 20], 5, None), "Cannot create 5 bins with only 2 sequences"),
+        (([10], None, 4), "Cannot create 4 bins with only 1 sequences"),
+        (([150], None, None), r"sequence_lengths\[0\] is 150, which exceeds bin capacity 100"),
+    ]:
+        lengths, least, multiple = arguments
+        with pytest.raises(ValueError, match=message):
+            make_seq_packer("first_fit_decreasing", 100, least, multiple).pack(lengths)
+    for arguments, message in [
+        ({"min_bin_count": -1}, "min_bin_count must be nonnegative"),
+        ({"bin_count_multiple": 0}, "bin_count_multiple must be positive"),
+        ({"sequence_length_multiple": 0}, "sequence_length_multiple must be positive"),
+        ({"packed_length_multiple": -1}, "packed_length_multiple must be positive"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            make_seq_packer("balanced", 100, **arguments)
+
+
+@given(
+    st.lists(st.integers(0, 30), max_size=20),
+    st.sampled_from(["first_fit_decreasing", "balanced"]),
+    st.integers(1, 40),
+    st.integers(1, 7),
+    st.integers(1, 7),
+)
+def test_lengths_are_rounded_up(lengths, algorithm, capacity, of_sequence, of_bin):
+    """Those of sequences as if they were that long; a bin holds a multiple at most."""
+    packer = make_seq_packer(
+        algorithm,
+        capacity,
+        sequence_length_multiple=of_sequence,
+        packed_length_multiple=of_bin,
+    )
+    rounded = [-(-length // of_sequence) * of_sequence for length in lengths]
+    most = capacity // of_bin * of_bin
+    try:
+        expected = by_reference(rounded, algorithm, most)
+    except ValueError:
+        with pytest.raises(ValueError, match=f"exceeds bin capacity {most}"):
+            packer.pack(lengths)
+        return
+    assert packer.pack(lengths) == expected

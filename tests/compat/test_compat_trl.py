@@ -1,0 +1,277 @@
+"""compat.trl packs datasets as TRL does."""
+
+import sys
+import types
+import warnings
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from recorded import recorded
+
+pa = pytest.importorskip("pyarrow")
+
+from fastcollate.compat.trl import pack_dataset  # noqa: E402
+from frameworks import trl as port  # noqa: E402
+from frameworks.installed import real  # noqa: E402
+
+GOLDEN = recorded("trl_pack_dataset")
+STRATEGIES = ("bfd", "bfd_split", "wrapped")
+
+
+def packed(table, seq_length, strategy="bfd"):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*cut off.*")
+        result = pack_dataset(table, seq_length, strategy)
+    result.validate(full=True)
+    return result
+
+
+@pytest.mark.parametrize("case", GOLDEN["cases"])
+def test_what_trl_itself_gave(case):
+    table = pa.table(case["columns"])
+    result = packed(table, case["seq_length"], case["strategy"])
+    assert result.to_pydict() == case["result"]
+
+
+TYPES = {
+    "int64": st.integers(-(2**63), 2**63 - 1),
+    "int8": st.integers(-128, 127) | st.none(),
+    "float32": st.floats(width=32, allow_nan=False),
+    "string": st.text(max_size=3),
+    "bool": st.booleans(),
+    "list": st.lists(st.integers(0, 9), max_size=2),
+}
+
+
+def arrow_type(name):
+    return pa.list_(pa.int64()) if name == "list" else pa.type_for_alias(name)
+
+
+@st.composite
+def tables(draw):
+    """Tables of columns of lists, of which some are spans of longer ones."""
+    list_type = draw(st.sampled_from([pa.list_, pa.large_list]))
+    lengths = draw(st.lists(st.integers(0, 9), min_size=1, max_size=20))
+    names = draw(st.lists(st.sampled_from(list(TYPES)), min_size=1, max_size=3, unique=True))
+    columns = {}
+    for name in names:
+        rows = [draw(st.lists(TYPES[name], min_size=n, max_size=n)) for n in lengths]
+        ahead = draw(st.integers(0, 2))
+        column = pa.array([*[[]] * ahead, *rows], list_type(arrow_type(name)))[ahead:]
+        columns[name] = (
+            pa.chunked_array([column[:3], column[3:]]) if draw(st.booleans()) else column
+        )
+    return pa.table(columns)
+
+
+trl = real("trl.data_utils")
+
+
+def packed_by_trl(table, seq_length, strategy):
+    """Pack a batch of a dataset by TRL itself, which needs bins to join."""
+    if strategy == "wrapped":
+        return trl._pack_wrapped(table, seq_length)
+    overflow = {"bfd": "truncate", "bfd_split": "split"}[strategy]
+    return trl._pack_bfd(table, seq_length, on_seq_length_overflow=overflow)
+
+
+@given(tables(), st.integers(1, 12), st.sampled_from(STRATEGIES))
+def test_rows_are_those_of_trl(table, seq_length, strategy):
+    result = packed(table, seq_length, strategy)
+    rows = table.to_pydict()
+    assert result.to_pydict() == port.pack_dataset(rows, seq_length, strategy)
+    if trl and (strategy == "wrapped" or any(rows[table.column_names[0]])):
+        assert result.equals(packed_by_trl(table, seq_length, strategy))
+    is_large = pa.types.is_large_list(table.schema.types[0])
+    for name, column in zip(result.column_names, result.columns, strict=True):
+        if name == "seq_lengths":
+            assert column.type == pa.list_(pa.int64() if is_large else pa.int32())
+        else:
+            assert column.type == table.schema.field(name).type
+
+
+ROWS = [[1, 2, 3, 4, 5], [6, 7], [8, 9, 10], [11]]
+
+
+def test_the_example_of_trl():
+    table = pa.table({"input_ids": ROWS, "attention_mask": [[1] * len(row) for row in ROWS]})
+    with pytest.warns(UserWarning, match=r"1 sequence of 4 .* seq_length=4 .* 1 token in all") as w:
+        result = pack_dataset(table, seq_length=4)
+    assert len(w) == 1
+    assert w[0].filename == __file__
+    assert result.to_pydict() == {
+        "input_ids": [[1, 2, 3, 4], [8, 9, 10, 11], [6, 7]],
+        "attention_mask": [[1, 1, 1, 1], [1, 1, 1, 1], [1, 1]],
+        "seq_lengths": [[4], [3, 1], [2]],
+    }
+    assert pack_dataset(table, 4, strategy="bfd_split")["input_ids"].to_pylist() == [
+        [1, 2, 3, 4],
+        [8, 9, 10, 5],
+        [6, 7, 11],
+    ]
+    assert pack_dataset(table, 4, "wrapped")["input_ids"].to_pylist() == [
+        [1, 2, 3, 4],
+        [5, 6, 7, 8],
+        [9, 10, 11],
+    ]
+
+
+def test_whatever_hands_over_arrow_can_be_packed():
+    table = pa.table({"input_ids": ROWS})
+    expected = pack_dataset(table, 5)
+    (batch,) = table.to_batches()
+    assert pack_dataset(batch, 5).equals(expected)
+
+    class Stream:
+        def __arrow_c_stream__(self, requested_schema=None):
+            return table.__arrow_c_stream__(requested_schema)
+
+    assert pack_dataset(Stream(), 5).equals(expected)
+    polars = pytest.importorskip("polars")
+    from_polars = pack_dataset(polars.from_arrow(table), 5)
+    assert from_polars.to_pydict() == expected.to_pydict()
+
+
+def test_nothing_of_a_table_changes():
+    table = pa.table({"input_ids": ROWS})
+    packed(table, 2)
+    assert table.to_pydict() == {"input_ids": ROWS}
+
+
+def test_sequences_without_tokens_and_none_are_left_out():
+    table = pa.table({"a": [[1, 2], None, [], [3]]})
+    assert pack_dataset(table, 4).to_pydict() == {"a": [[1, 2, 3]], "seq_lengths": [[2, 1]]}
+    assert pack_dataset(table, 4, "wrapped").to_pydict() == {"a": [[1, 2, 3]]}
+    for strategy in STRATEGIES:
+        empty = pack_dataset(table.slice(1, 2), 4, strategy)
+        assert empty["a"].to_pylist() == []
+        assert pack_dataset(table.slice(0, 0), 4, strategy).schema == empty.schema
+
+
+def test_what_lies_under_none_is_not_packed():
+    """Arrow leaves the values of a None undefined, so it may have some."""
+    column = pa.ListArray.from_arrays(
+        [0, 2, 4, 5], [1, 2, 3, 4, 5], mask=pa.array([False, True, False])
+    )
+    assert column.to_pylist() == [[1, 2], None, [5]]
+    for strategy in STRATEGIES:
+        assert pack_dataset(pa.table({"a": column}), 4, strategy)["a"].to_pylist() == [[1, 2, 5]]
+
+
+REFUSED = [
+    (
+        {"a": [1, 2]},
+        {},
+        TypeError,
+        "Packing requires all columns to be lists.* column 'a' of type int64",
+    ),
+    ({"a": [[1]], "b": ["x"]}, {}, TypeError, "column 'b' of type string"),
+    (
+        {"a": [[1], [2]], "b": [[1], [2, 3]]},
+        {},
+        ValueError,
+        "All columns must have values of the same length.* row 1 of column 'b' has 2",
+    ),
+    ({"seq_lengths": [[1]]}, {}, KeyError, "seq_lengths"),
+    ({}, {}, ValueError, "no columns"),
+    (
+        {"a": [[1]]},
+        {"strategy": "ffd"},
+        ValueError,
+        "Invalid packing strategy 'ffd', must be one of bfd,",
+    ),
+    ({"a": [[1]]}, {"seq_length": 0}, ValueError, "seq_length is 0"),
+    ({"a": [[1]]}, {"seq_length": 1.5}, TypeError, "seq_length is 1.5"),
+    ({"a": [[1]]}, {"map_kwargs": {"num_proc": 2}}, TypeError, "map_kwargs is"),
+]
+
+
+@pytest.mark.parametrize(("columns", "changes", "exception", "message"), REFUSED)
+def test_bad_input(columns, changes, exception, message):
+    with pytest.raises(exception, match=message):
+        pack_dataset(pa.table(columns), **{"seq_length": 4, **changes})
+
+
+@pytest.mark.parametrize("dataset", [None, [[1, 2]], {"input_ids": [[1]]}, 3])
+def test_other_things_are_no_datasets(dataset):
+    with pytest.raises(TypeError, match=r"dataset is .*; pass an Arrow table"):
+        pack_dataset(dataset, 4)
+
+
+class Dataset:
+    """The part of a dataset that `pack_dataset` uses."""
+
+    def __init__(self, table, format=None):
+        self.table = table
+        self.format = format or {"type": None, "format_kwargs": {}, "columns": table.column_names}
+        self.calls = []
+
+    def with_format(self, type=None, columns=None, **kwargs):
+        result = Dataset(self.table, {"type": type, "format_kwargs": kwargs, "columns": columns})
+        result.calls = self.calls
+        return result
+
+    def map(self, function, *, batched, fn_kwargs, batch_size=1000):
+        assert batched
+        assert self.format["type"] == "arrow"
+        self.calls.append(batch_size)
+        batches = [
+            function(self.table.slice(start, batch_size), **fn_kwargs)
+            for start in range(0, len(self.table), batch_size)
+        ]
+        result = Dataset(pa.concat_tables(batches))
+        result.calls = self.calls
+        return result
+
+
+class IterableDataset(Dataset):
+    """One that keeps its format elsewhere."""
+
+    def __init__(self, table, format=None):
+        super().__init__(table, format)
+        self._formatting = format and types.SimpleNamespace(format_type=format["type"])
+
+
+@pytest.fixture
+def datasets(monkeypatch):
+    """Replace the library by a stand-in with the given parts."""
+    module = types.ModuleType("datasets")
+    module.Dataset = Dataset
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    return module
+
+
+def test_a_dataset_is_mapped_in_batches(datasets):
+    dataset = Dataset(pa.table({"input_ids": ROWS})).with_format("torch", ["input_ids"], device="x")
+    with pytest.warns(UserWarning, match="more than seq_length=3 tokens are cut off"):
+        result = pack_dataset(dataset, 3, map_kwargs={"batch_size": 2})
+    assert result.calls == [2]
+    assert result.table.to_pydict() == {
+        "input_ids": [[1, 2, 3], [6, 7], [8, 9, 10], [11]],
+        "seq_lengths": [[3], [2], [3], [1]],
+    }
+    assert result.format == {
+        "type": "torch",
+        "format_kwargs": {"device": "x"},
+        "columns": ["input_ids", "seq_lengths"],
+    }
+    result = pack_dataset(dataset, 3, "wrapped")
+    assert result.calls == [2, 1000]
+    assert result.format["columns"] == ["input_ids"]
+    assert dataset.format["columns"] == ["input_ids"]
+
+
+def test_the_format_of_an_iterable_dataset_stays(datasets):
+    datasets.Dataset = type("OtherDataset", (), {})
+    table = pa.table({"input_ids": ROWS})
+    assert pack_dataset(IterableDataset(table), 5).format["type"] is None
+    dataset = IterableDataset(table).with_format("numpy")
+    dataset._formatting = types.SimpleNamespace(format_type="numpy")
+    assert pack_dataset(dataset, 5).format["type"] == "numpy"
+
+
+def test_without_pyarrow(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(ImportError, match=r"^pack_dataset needs pyarrow: pip install pyarrow$"):
+        pack_dataset(pa.table({"a": [[1]]}), 4)

@@ -1,0 +1,691 @@
+"""compat.verl fills up batches as verl does, with rows that train nothing."""
+
+import copy
+import math
+import threading
+
+import numpy as np
+import pytest
+from conftest import share
+from hypothesis import given
+from hypothesis import strategies as st
+from recorded import recorded
+
+import fastcollate as fc
+from fastcollate.compat.verl import (
+    build_padding_position_ids,
+    build_padding_routed_experts,
+    construct_minimal_padding_template,
+    upsample_batch,
+)
+from frameworks import verl as port
+from frameworks.installed import real
+
+torch = pytest.importorskip("torch")
+
+EOS = 9
+CONSTRUCTORS = [
+    construct_minimal_padding_template,
+    port.construct_minimal_padding_template,
+]
+
+
+def plain(value):
+    """Give all that is to be the same: library, dtype, shape, types, values."""
+    if isinstance(value, torch.Tensor):
+        return ("torch", str(value.dtype), tuple(value.shape), value.tolist())
+    if isinstance(value, np.ndarray):
+        return ("numpy", value.dtype.str, value.shape, value.tolist())
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value), [plain(item) for item in value]
+    return type(value), value
+
+
+def memory(value):
+    """Give where everything is that could be written to."""
+    if isinstance(value, torch.Tensor):
+        return {value.untyped_storage().data_ptr()} - {0}
+    if isinstance(value, np.ndarray):
+        return {value.__array_interface__["data"][0]} if value.size else set()
+    if isinstance(value, dict):
+        return {id(value)}.union(*map(memory, value.values()))
+    if isinstance(value, list):
+        return {id(value)}.union(*map(memory, value))
+    return set()
+
+
+def assert_apart(*values):
+    """Check that no two of them share memory."""
+    places = [memory(value) for value in values]
+    assert len(set().union(*places)) == sum(map(len, places))
+
+
+def array(values, dtype, array_type):
+    if array_type == "numpy":
+        return np.array(values, dtype=dtype)
+    return torch.tensor(values, dtype=getattr(torch, dtype))
+
+
+def zeros(shape, dtype, array_type):
+    return array(np.zeros(shape).tolist(), dtype, array_type).reshape(shape)
+
+
+def row(array_type, prompt=3, response=2, **more):
+    """Make the fields of a trajectory as verl's agent loop writes them."""
+    ints = {
+        "prompts": range(prompt),
+        "responses": range(response),
+        "input_ids": [*range(prompt), *range(response)],
+        "position_ids": range(prompt + response),
+        "response_mask": [1] * response,
+        "loss_mask": [1] * response,
+    }
+    floats = {"rm_scores": [1] * response, "rollout_log_probs": [-0.5] * response}
+    return {
+        **{key: array(list(values), "int64", array_type) for key, values in ints.items()},
+        **{key: array(list(values), "float32", array_type) for key, values in floats.items()},
+        "num_turns": 3,
+        "uid": "p0",
+        "session_id": 4,
+        "raw_prompt": [{"role": "user"}],
+        **more,
+    }
+
+
+def template(source, tag=None, eos=EOS):
+    """Make a row, and check that the source neither changes nor is shared."""
+    before = plain(source), plain(tag)
+    sample, made = construct_minimal_padding_template(source, tag or {}, eos)
+    assert (plain(source), plain(tag)) == before
+    assert_apart(source, tag, *sample.values(), made)
+    return sample, made
+
+
+# Against verl itself
+
+GOLDEN = recorded("verl_padding")
+
+
+def decoded(value):
+    if isinstance(value, dict) and value.keys() == {"dtype", "shape", "values"}:
+        dtype = getattr(torch, value["dtype"])
+        return torch.tensor(value["values"], dtype=dtype).reshape(value["shape"])
+    return value
+
+
+def fields(recorded):
+    return {key: decoded(value) for key, value in recorded.items()}
+
+
+@pytest.mark.parametrize("construct", CONSTRUCTORS)
+@pytest.mark.parametrize("case", GOLDEN["templates"])
+def test_the_rows_that_verl_itself_made(case, construct):
+    """Recorded from verl 0.9.1."""
+    source = fields(case["source_td"])
+    sample, tag = construct(source, case["source_tag"], case["eos_token_id"])
+    assert plain(sample) == plain(fields(case["sample"]))
+    assert plain(tag) == plain(case["tag"])
+
+
+verl = real("verl.trainer.ppo.padding_utils")
+
+
+@given(
+    st.integers(1, 4),
+    st.integers(1, 4),
+    st.sets(st.sampled_from(["position_ids", "routed_experts", "teacher", "images", "number"])),
+    st.sampled_from([(), (4,), (2, 3)]),
+)
+@pytest.mark.skipif(verl is None, reason="verl was not downloaded (make peers)")
+def test_rows_are_those_of_verl(prompt, response, more, leading):
+    tokens = prompt + response
+    source = row("torch", prompt, response)
+    if "position_ids" in more:
+        source["position_ids"] = zeros((*leading, tokens), "int32", "torch")
+    if "routed_experts" in more:
+        source["routed_experts"] = zeros((tokens, 2, 3), "int16", "torch")
+    if "teacher" in more:
+        source["teacher_ids"] = zeros((tokens, 2), "int32", "torch")
+        source["teacher_logprobs"] = zeros((tokens, 2), "float32", "torch")
+    if "images" in more:
+        source["multi_modal_inputs"] = {"image": [1]}
+    if "number" in more:
+        source["features"] = zeros((tokens + 1,), "float32", "torch")
+    found = template(source, {"seq_len": tokens, "status": "success"})
+    there = verl.construct_minimal_padding_template(source, {"status": "success"}, EOS)
+    assert plain(found) == plain(there)
+    mask = (torch.arange(tokens) % 3).clamp(max=1)
+    for ids in (source["position_ids"], None):
+        positions = verl.build_padding_position_ids(ids, mask)
+        assert plain(build_padding_position_ids(ids, mask)) == plain(positions)
+    experts = source.get("routed_experts")
+    rows = verl.build_padding_routed_experts(experts, tokens)
+    assert plain(build_padding_routed_experts(experts, tokens)) == plain(rows)
+
+
+@pytest.mark.parametrize("case", GOLDEN["position_ids"])
+def test_the_position_ids_that_verl_itself_made(case):
+    found = build_padding_position_ids(decoded(case["source"]), torch.tensor(case["mask"]))
+    assert plain(found) == plain(decoded(case["result"]))
+
+
+@pytest.mark.parametrize("case", GOLDEN["upsampled"])
+def test_as_many_rows_as_verl_itself_added(case, array_type):
+    samples = [row(array_type) for _ in range(case["rows"])]
+    tags = [{} for _ in samples]
+    sizes = ("dp_size", "actor_mini_batch_rows", "critic_mini_batch_rows")
+    found, found_tags = upsample_batch(
+        samples, tags, eos_token_id=EOS, **{key: case[key] for key in sizes}
+    )
+    assert (found is samples) == (found_tags is tags) == case["same"]
+    assert len(found) == len(found_tags) == case["total"]
+    added = found[len(samples) :]
+    assert [sample["session_id"] for sample in added] == case["session_ids"]
+    assert all(len(sample["uid"]) == len("pad") + 32 for sample in added)
+
+
+# Written out
+
+
+def test_a_row(array_type):
+    source = row(array_type, teacher_ids=array([[3, 4]] * 5, "int32", array_type))
+    source["teacher_logprobs"] = array([[-1.0, -2.0]] * 5, "float32", array_type)
+    source["multi_modal_inputs"] = {"pixel_values": zeros((4, 8), "float32", array_type)}
+    sample, tag = template(source, {"seq_len": 5, "prompt_len": 3, "status": "success"})
+    expected = {
+        "prompts": array([EOS] * 127, "int64", array_type),
+        "responses": array([EOS], "int64", array_type),
+        "input_ids": array([EOS] * 128, "int64", array_type),
+        "attention_mask": array([1] * 128, "int64", array_type),
+        "position_ids": array(list(range(128)), "int64", array_type),
+        "response_mask": array([0], "int64", array_type),
+        "loss_mask": array([0], "int64", array_type),
+        "rm_scores": array([0], "float32", array_type),
+        "rollout_log_probs": array([0], "float32", array_type),
+        "teacher_ids": array([[EOS, EOS]] * 128, "int32", array_type),
+        "teacher_logprobs": array([[0, 0]] * 128, "float32", array_type),
+        "multi_modal_inputs": {},
+        "num_turns": 0,
+        "uid": "p0",
+        "session_id": 4,
+        "raw_prompt": [{"role": "user"}],
+    }
+    assert plain(sample) == plain(expected)
+    assert tag == {
+        "seq_len": 128,
+        "prompt_len": 127,
+        "response_len": 1,
+        "is_padding": True,
+        "status": "success",
+    }
+
+
+def test_types_of_vision_tokens_are_those_of_no_image(array_type):
+    pixels, grid = zeros((4, 8), "float32", array_type), zeros((2, 2), "int32", array_type)
+    images = {
+        "vision_token_types": zeros((1, 5), "int64", array_type),
+        "pixel_values": pixels,
+        "image_grid_hws": grid,
+    }
+    sample, _ = template(row(array_type, multi_modal_inputs=images))
+    expected = {
+        "vision_token_types": array([[-1] * 128], "int64", array_type),
+        "pixel_values": pixels[:0],
+        "image_grid_hws": grid[:0],
+    }
+    assert plain(sample["multi_modal_inputs"]) == plain(expected)
+
+
+def test_position_ids_of_more_dimensions(array_type):
+    sample, _ = template(row(array_type, position_ids=zeros((4, 5), "int32", array_type)))
+    assert plain(sample["position_ids"]) == plain(
+        array([list(range(128))] * 4, "int32", array_type)
+    )
+
+
+def test_masks_of_the_whole_sequence(array_type):
+    mask = [False, False, False, True, True]
+    source = row(array_type, response_mask=array(mask, "int64", array_type))
+    sample, _ = template(source | {"loss_mask": array(mask, "bool", array_type)})
+    for key in ("response_mask", "loss_mask"):
+        assert plain(sample[key]) == plain(array([0] * 128, "int64", array_type))
+    for key in ("rm_scores", "rollout_log_probs"):
+        assert plain(sample[key]) == plain(array([0], "float32", array_type))
+
+
+def test_a_mask_of_an_empty_response_is_of_the_sequence_if_it_is_as_long(array_type):
+    mask = zeros((3,), "int64", array_type)
+    sample, _ = template(row(array_type, 3, 0, response_mask=mask))
+    assert len(sample["response_mask"]) == 128
+    assert len(sample["loss_mask"]) == 1
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int16", "int32"])
+def test_routed_experts(array_type, dtype):
+    experts = array([[[1, 2], [3, 4]]] * 5, dtype, array_type)
+    sample, _ = template(row(array_type, routed_experts=experts))
+    assert plain(sample["routed_experts"]) == plain(zeros((128, 2, 2), dtype, array_type))
+
+
+@pytest.mark.parametrize("tokens", [4, 6])
+def test_routed_experts_of_other_than_all_tokens(array_type, tokens):
+    experts = zeros((tokens, 2, 2), "uint8", array_type)
+    sample, _ = template(row(array_type, routed_experts=experts))
+    assert sample["routed_experts"].shape == (128, 2, 2)
+
+
+def test_other_fields_are_resized(array_type):
+    sample, _ = template(
+        row(
+            array_type,
+            advantages=array([1, 2], "float64", array_type),
+            hidden=array([[1, 2, 3, 4]] * 5, "float16", array_type),
+            hint_mask=array([True] * 3, "bool", array_type),
+            mrope=array([[0, 1, 2, 3, 4]] * 3, "int64", array_type),
+            turn_ids=[0, 1],
+            token_kinds=[True] * 5,
+            weights=(0.5, 0.5),
+        )
+    )
+    expected = {
+        "advantages": zeros((1,), "float64", array_type),
+        "hidden": zeros((128, 4), "float16", array_type),
+        "hint_mask": array([False] * 127, "bool", array_type),
+        "mrope": zeros((3, 128), "int64", array_type),
+        "turn_ids": [0],
+        "token_kinds": [False] * 128,
+        "weights": (0.0,),
+    }
+    assert plain({key: sample[key] for key in expected}) == plain(expected)
+
+
+def test_what_is_not_per_token_stays(array_type):
+    kept = {
+        "features": array([1, 2, 3, 4, 5, 6], "float32", array_type),
+        "scale": array(0.5, "float32", array_type),
+        "messages": ["a", "b"],
+        "objects": np.array([{}, {}], dtype=object),
+        "nothing": None,
+        "empty": [],
+        "nested": {"advantages": [1, 2]},
+    }
+    sample, _ = template(row(array_type, **kept))
+    assert plain({key: sample[key] for key in kept}) == plain(kept)
+
+
+def test_bfloat16():
+    values = torch.ones(5, 3, dtype=torch.bfloat16)
+    sample, _ = template(row("torch", teacher_logprobs=values, hidden=values.clone()))
+    for key in ("teacher_logprobs", "hidden"):
+        assert plain(sample[key]) == plain(torch.zeros(128, 3, dtype=torch.bfloat16))
+
+
+def test_gradients_are_left_behind():
+    scores = torch.ones(6, requires_grad=True) * 2
+    sample, _ = template(row("torch", features=scores))
+    assert not sample["features"].requires_grad
+
+
+def test_a_source_of_nothing_gives_tensors():
+    sample, tag = template({})
+    assert sample["input_ids"].tolist() == [EOS] * 128
+    assert isinstance(sample["rm_scores"], torch.Tensor)
+    assert tag["seq_len"] == 128
+
+
+def test_lists_of_tokens_count_tokens():
+    source = {"prompts": [1, 2, 3], "responses": (4, 5), "loss_mask": np.ones(5, np.int64)}
+    sample, _ = template(source)
+    assert plain(sample["prompts"]) == plain(np.array([EOS] * 127))
+    assert plain(sample["loss_mask"]) == plain(np.array([0] * 128))
+
+
+def test_numbers_stay_arrays_where_they_are(array_type):
+    source = row(array_type, num_turns=array(3, "int64", array_type))
+    source["session_id"] = array(5, "int32", array_type)
+    found, _ = upsample_batch([source], [{}], dp_size=3, eos_token_id=EOS)
+    for number, sample in enumerate(found[1:]):
+        assert plain(sample["num_turns"]) == plain(array(0, "int64", array_type))
+        assert plain(sample["session_id"]) == plain(array(number, "int32", array_type))
+
+
+def test_position_ids_count_tokens(array_type):
+    mask = array([False, True, True, False], "bool", array_type)
+    assert plain(build_padding_position_ids(None, mask)) == plain(
+        array([0, 0, 1, 1], "int64", array_type)
+    )
+    source = zeros((2, 3, 7), "float32", array_type)
+    expected = array([[[0, 0, 1, 1]] * 3] * 2, "float32", array_type)
+    assert plain(build_padding_position_ids(source, mask)) == plain(expected)
+    other = array([0, 1, 1, 0], "int64", "torch" if array_type == "numpy" else "numpy")
+    assert plain(build_padding_position_ids(source, other)) == plain(expected)
+
+
+def test_expert_rows(array_type):
+    source = array([[[1, 2]]] * 3, "int16", array_type)
+    assert plain(build_padding_routed_experts(source, 5)) == plain(
+        zeros((5, 1, 2), "int16", array_type)
+    )
+    assert build_padding_routed_experts(source, 0).shape == (0, 1, 2)
+    assert plain(build_padding_routed_experts(array(3, "int64", array_type), 2)) == plain(
+        array(0, "int64", array_type)
+    )
+    assert build_padding_routed_experts(None, 2) is None
+    assert build_padding_routed_experts([[1, 2]], 2) is None
+
+
+# Upsampling
+
+
+def test_the_multiple_is_no_maximum(array_type):
+    samples = [row(array_type) for _ in range(13)]
+    tags = [{} for _ in samples]
+    found, found_tags = upsample_batch(
+        samples, tags, dp_size=8, eos_token_id=EOS, actor_mini_batch_rows=12
+    )
+    assert len(found) == len(found_tags) == 24
+    assert all(mine is theirs for mine, theirs in zip(found, samples, strict=False))
+    assert all(mine is theirs for mine, theirs in zip(found_tags, tags, strict=False))
+    assert len(samples) == len(tags) == 13
+    assert_apart(*samples, *found[13:])
+    assert_apart(*tags, *found_tags[13:])
+
+
+@pytest.mark.parametrize("rows", [0, 6, 12])
+def test_what_divides_already_is_returned_itself(array_type, rows):
+    samples, tags = [row(array_type) for _ in range(rows)], [{} for _ in range(rows)]
+    found = upsample_batch(samples, tags, dp_size=2, eos_token_id=EOS, critic_mini_batch_rows=3)
+    assert found[0] is samples
+    assert found[1] is tags
+
+
+def test_one_new_uid_for_all_and_sessions_from_zero(array_type):
+    samples = [row(array_type), row(array_type, uid="p1")]
+    tags = [{"session_id": 7, "uid": "p0", "is_padding": False}, {}]
+    calls = [upsample_batch(samples, tags, dp_size=5, eos_token_id=EOS) for _ in range(2)]
+    uids = []
+    for found, found_tags in calls:
+        assert len({sample["uid"] for sample in found[2:]}) == 1
+        assert [sample["session_id"] for sample in found[2:]] == [0, 1, 2]
+        assert [tag["session_id"] for tag in found_tags[2:]] == [0, 1, 2]
+        assert all(tag["uid"] == found[2]["uid"] for tag in found_tags[2:])
+        assert all(tag["is_padding"] is True for tag in found_tags[2:])
+        uids.append(found[2]["uid"])
+    assert all(uid.startswith("pad") for uid in uids)
+    assert uids[0] != uids[1]
+    without = {key: value for key, value in samples[0].items() if key != "session_id"}
+    found, found_tags = upsample_batch([without], [{}], dp_size=2, eos_token_id=EOS)
+    assert "session_id" not in found[1]
+    assert found_tags[1].keys() == {"is_padding", "prompt_len", "response_len", "seq_len"}
+
+
+def test_all_samples_tell_what_is_per_token(array_type):
+    """Five numbers in every row are none per token, even where a row has five tokens."""
+    features = array([1, 2, 3, 4, 5], "float32", array_type)
+    mask = zeros((2,), "int64", array_type)
+    samples = [
+        row(array_type, 0, 5, features=features, loss_mask=zeros((5,), "int64", array_type)),
+        row(array_type, 2, 5, features=features, loss_mask=zeros((7,), "int64", array_type)),
+        row(array_type, 1, 2, features=features, response_mask=mask, loss_mask=None),
+    ]
+    found, _ = upsample_batch(samples, [{}] * 3, dp_size=4, eos_token_id=EOS)
+    assert plain(found[3]["features"]) == plain(features)
+    assert len(found[3]["loss_mask"]) == 128  # all of the sequence, though the first has no prompt
+    assert len(found[3]["response_mask"]) == 1
+    assert len(template(samples[0])[0]["features"]) == 1  # alone, the first does not determine it
+
+
+def test_rows_have_the_keys_of_the_first(array_type):
+    samples = [row(array_type, routed_experts=None)]
+    found, _ = upsample_batch(samples, [{}], dp_size=2, eos_token_id=EOS)
+    assert found[1]["routed_experts"] is None
+    assert [*found[1]][: len(samples[0])] == [*samples[0]]
+    assert "routed_experts" not in template(samples[0])[0]
+
+
+def test_rows_train_nothing():
+    """A loss over all rows, and its gradient, is that over the real ones."""
+    samples = [row("torch", 2, 3), row("torch", 1, 2)]
+    found, _ = upsample_batch(samples, [{}, {}], dp_size=8, eos_token_id=1)
+
+    def gradient(rows):
+        weight = torch.linspace(-1, 1, 10, dtype=torch.float64).requires_grad_()
+        losses = [
+            (weight[sample["responses"]] * sample["rm_scores"] * sample["loss_mask"]).sum()
+            for sample in rows
+        ]
+        (sum(losses) / sum(sample["loss_mask"].sum() for sample in rows)).backward()
+        return weight.grad.tolist()
+
+    assert gradient(found) == gradient(samples)
+
+
+# Against the reference
+
+
+@st.composite
+def batches(draw, array_type):
+    """Draw rows that have the same fields, each of the same kind in all rows."""
+    kind = st.sampled_from(["response", "sequence", "prompt", "fixed", "scalar", "list"])
+    known = ["response_mask", "loss_mask", "rm_scores", "rollout_log_probs"]
+    known += ["teacher_ids", "teacher_logprobs", "advantages", "extra"]
+    dtypes = st.sampled_from(["int64", "int32", "float32", "float64", "bool"])
+    layout = {
+        key: (draw(kind), draw(dtypes), draw(st.sampled_from([(), (2,), (2, 3)])))
+        for key in draw(st.sets(st.sampled_from(known)))
+    }
+    leading = draw(st.sampled_from([None, (), (4,), (2, 2)]))
+    experts = draw(st.sampled_from([None, "uint8", "int16", "none"]))
+    numbers = draw(
+        st.sets(st.sampled_from(["num_turns", "session_id", "uid", "multi_modal_inputs"]))
+    )
+    is_array = draw(st.booleans())
+    samples, tags = [], []
+    for index in range(draw(st.integers(1, 6))):
+        prompt, response = draw(st.integers(0, 4)), draw(st.integers(0, 4))
+        sample = {
+            "prompts": zeros((prompt,), "int64", array_type),
+            "responses": zeros((response,), "int64", array_type),
+        }
+        if draw(st.booleans()):
+            sample["input_ids"] = zeros((prompt + response,), "int64", array_type)
+        lens = {"response": response, "sequence": prompt + response, "prompt": prompt, "fixed": 3}
+        for key, (part, dtype, trailing) in layout.items():
+            if part == "list":
+                sample[key] = [1.5] * response
+            elif part == "scalar":
+                sample[key] = array(1, dtype, array_type)
+                if key.startswith("teacher"):
+                    del sample[key]
+            else:
+                sample[key] = zeros((lens[part], *trailing), dtype, array_type)
+                sample[key][...] = 1
+        if leading is not None:
+            sample["position_ids"] = zeros((*leading, prompt + response), "int32", array_type)
+        if experts is not None:
+            shape = (prompt + response, 2, 3)
+            sample["routed_experts"] = (
+                None if experts == "none" else zeros(shape, experts, array_type)
+            )
+        if "multi_modal_inputs" in numbers:
+            sample["multi_modal_inputs"] = {"image": [index]}
+        if "uid" in numbers:
+            sample["uid"] = f"p{index}"
+        for key in {"num_turns", "session_id"} & numbers:
+            sample[key] = array(index, "int64", array_type) if is_array else index
+        samples.append(sample)
+        tags.append(dict.fromkeys(draw(st.sets(st.sampled_from(["session_id", "uid"]))), index))
+    return samples, tags
+
+
+@share(2)
+@given(data=st.data())
+def test_equals_the_reference(array_type, data):
+    samples, tags = data.draw(batches(array_type))
+    sizes = data.draw(
+        st.fixed_dictionaries(
+            {"dp_size": st.integers(1, 16)},
+            optional={
+                "actor_mini_batch_rows": st.none() | st.integers(1, 12),
+                "critic_mini_batch_rows": st.none() | st.integers(1, 12),
+            },
+        )
+    )
+    eos = data.draw(st.integers(0, 1))
+    before = plain(samples), plain(tags)
+    found, found_tags = upsample_batch(samples, tags, eos_token_id=eos, **sizes)
+    assert (plain(samples), plain(tags)) == before
+
+    multiple_of = [size for size in sizes.values() if size is not None]
+    assert len(found) % math.lcm(*multiple_of) == 0
+    assert 0 <= len(found) - len(samples) < math.lcm(*multiple_of)
+    assert_apart(*samples, *found[len(samples) :])
+    uid = found[-1].get("uid")
+    expected = port.upsample_batch(
+        copy.deepcopy(samples),
+        copy.deepcopy(tags),
+        multiple_of=multiple_of,
+        eos_token_id=eos,
+        uid=uid,
+    )
+    assert plain(list(found)) == plain(expected[0])
+    assert plain(list(found_tags)) == plain(expected[1])
+
+    alone = template(samples[0], tags[0], eos)
+    expected = port.construct_minimal_padding_template(samples[0], tags[0], eos)
+    assert plain(alone) == plain(expected)
+
+
+# Errors
+
+
+def refused(error, match, samples=None, tags=None, **arguments):
+    samples = [row("numpy")] * 3 if samples is None else samples
+    tags = [{} for _ in samples] if tags is None else tags
+    with pytest.raises(error, match=match):
+        upsample_batch(samples, tags, **{"dp_size": 2, "eos_token_id": EOS, **arguments})
+
+
+@pytest.mark.parametrize("name", ["dp_size", "actor_mini_batch_rows", "critic_mini_batch_rows"])
+def test_sizes_that_are_none(name):
+    refused(ValueError, rf"{name} is 0; pass a number of r.*, 1 or more", **{name: 0})
+    refused(ValueError, rf"{name} is -2; pass a number of r.*, 1 or more", **{name: -2})
+    refused(TypeError, rf"{name} is 1\.5; pass a number of r", **{name: 1.5})
+    refused(TypeError, rf"{name} is '8'; pass a number of r", **{name: "8"})
+    refused(ValueError, rf"{name} is .*does not fit int64", **{name: 1 << 64})
+
+
+def test_no_dp_size():
+    refused(TypeError, "dp_size is None", dp_size=None)
+
+
+def test_eos_tokens_that_are_none():
+    refused(TypeError, "eos_token_id is None; pass one token id", eos_token_id=None)
+    refused(TypeError, r"eos_token_id is \[1, 2\]", eos_token_id=[1, 2])
+    refused(ValueError, "eos_token_id is -1", eos_token_id=-1)
+    with pytest.raises(TypeError, match="eos_token_id is None"):
+        construct_minimal_padding_template(row("numpy"), {}, None)
+
+
+def test_a_token_that_teachers_cannot_have(array_type):
+    teacher_ids = zeros((5, 1), "uint8", array_type)
+    with pytest.raises(ValueError, match=r"is 256, .* fit uint8, .*'teacher_ids'\]; pass"):
+        construct_minimal_padding_template(row(array_type, teacher_ids=teacher_ids), {}, 256)
+
+
+def test_other_than_lists_of_dicts():
+    refused(TypeError, "samples is <.*; pass a list", samples=iter([]), tags=[])
+    refused(TypeError, "tags is {}; pass a list", tags={})
+    refused(TypeError, "samples is 'ab'; pass a list", samples="ab")
+    refused(TypeError, r"samples\[1\] is 5; pass a dict", samples=[{}, 5, {}])
+    refused(TypeError, r"tags\[0\] is None; pass a dict", tags=[None, {}, {}])
+    with pytest.raises(TypeError, match="source_td is None; pass a dict"):
+        construct_minimal_padding_template(None, {}, EOS)
+    with pytest.raises(TypeError, match="source_tag is None; pass a dict"):
+        construct_minimal_padding_template({}, None, EOS)
+
+
+@pytest.mark.parametrize("rows", [2, 3])
+def test_other_numbers_of_tags(rows):
+    """Also where nothing is to be added."""
+    samples = [row("numpy") for _ in range(rows)]
+    refused(
+        ValueError, f"tags has 1 item, but samples has {rows}; pass", samples=samples, tags=[{}]
+    )
+
+
+def test_tokens_that_do_not_add_up(array_type):
+    wrong = row(array_type, input_ids=zeros((6,), "int64", array_type))
+    refused(
+        ValueError,
+        r"samples\[2\] has 6 input_ids, 3 prompts and 2 responses",
+        samples=[row(array_type), row(array_type), wrong],
+    )
+    with pytest.raises(ValueError, match="source_td has 6 input_ids"):
+        construct_minimal_padding_template(wrong, {}, EOS)
+    short = {key: wrong[key] for key in ("prompts",)} | {"input_ids": wrong["input_ids"][:2]}
+    with pytest.raises(ValueError, match="2 input_ids, 3 prompts and -1 responses"):
+        construct_minimal_padding_template(short, {}, EOS)
+
+
+def test_tokens_of_more_than_one_row(array_type):
+    wrong = row(array_type, prompts=zeros((1, 3), "int64", array_type))
+    with pytest.raises(ValueError, match=r"source_td\['prompts'\] is .*pass the tokens of one row"):
+        construct_minimal_padding_template(wrong, {}, EOS)
+
+
+def test_what_cannot_be_copied():
+    with pytest.raises(
+        TypeError, match=r"source_td\['lock'\] is .* cannot be copied .*; leave it out"
+    ):
+        construct_minimal_padding_template({"lock": threading.Lock()}, {}, EOS)
+    with pytest.raises(
+        TypeError, match=r"tags\[0\]\['lock'\] is .* cannot be copied .*; leave it out"
+    ):
+        upsample_batch([{}], [{"lock": threading.Lock()}], dp_size=2, eos_token_id=EOS)
+
+
+def test_masks_that_are_none(array_type):
+    with pytest.raises(TypeError, match="attention_mask is None"):
+        build_padding_position_ids(None, None)
+    with pytest.raises(ValueError, match="pass the mask of one row"):
+        build_padding_position_ids(None, zeros((1, 2), "int64", array_type))
+
+
+def test_lengths_that_are_none(array_type):
+    source = zeros((2, 1), "int64", array_type)
+    with pytest.raises(TypeError, match="seq_len is None"):
+        build_padding_routed_experts(source, None)
+    with pytest.raises(ValueError, match="seq_len is -1"):
+        build_padding_routed_experts(source, -1)
+
+
+@pytest.mark.parametrize("layout", ["left", "two_segment", "right", "jagged"])
+def test_a_batch_is_upsampled(layout):
+    batch = fc.build_batch(
+        [[1], [2, 3], [4]],
+        [[5, 6], [7], [8]],
+        pad_token_id=0,
+        loss_mask=[[1, 1], [1], [1]],
+        rewards=[1.0, 2.0, 3.0],
+        uids=["a", "a", "b"],
+        layout=layout,
+        array_type="numpy",
+    )
+    more = upsample_batch(batch, dp_size=2, eos_token_id=9, actor_mini_batch_rows=5)
+    assert more.plan.num_rows == 10
+    assert more.is_padding == [False] * 3 + [True] * 7
+    assert more.uids[:3] == ["a", "a", "b"]
+    assert len(set(more.uids[3:])) == 1
+    assert more.uids[3].startswith("pad")
+    synthetic = more.gather(more.input_ids, of="sequence", shift="none")
+    assert synthetic[3:].to_list() == [[9]] * 7
+    assert int((more.input_ids == 9).sum()) == 14
+    assert more.loss_mask.sum() == batch.loss_mask.sum()
+    assert more.rewards.sum() == batch.rewards.sum()
+    again = upsample_batch(batch, dp_size=3, eos_token_id=9)
+    assert again is batch
+    with pytest.raises(TypeError, match="tags is"):
+        upsample_batch(batch, [{}], dp_size=2, eos_token_id=9)

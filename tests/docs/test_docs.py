@@ -1,0 +1,193 @@
+"""Every Python snippet of README.md and of docs, and every example of a docstring, in order.
+
+`docs_setup.py` has the names and packages that pages and snippets need. The name of a test has the
+page and the line, and the reason if the snippet is skipped or moved to the CPU.
+"""
+
+import doctest
+import importlib
+import pkgutil
+import re
+from importlib.util import find_spec
+
+import pytest
+from small_llama import llama
+from snippets import (
+    FENCE,
+    HAS_TORCH,
+    ROOT,
+    SNIPPETS,
+    begin,
+    check,
+    page_names,
+    run,
+)
+
+import fastcollate as fc
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers; of a batch that is not pinned
+
+
+@pytest.fixture(autouse=True)
+def place(monkeypatch, pages):
+    monkeypatch.chdir(pages.folder)
+    monkeypatch.setenv("COLUMNS", "100")
+    if HAS_TORCH:
+        import torch
+
+        # Compiling takes a minute.
+        monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+
+
+def snippet_params():
+    for page, found in SNIPPETS.items():
+        for snippet in found:
+            marks = [pytest.mark.skip(reason=snippet.skipped)] if snippet.skipped else []
+            how = snippet.skipped or ("on the CPU" if snippet.is_moved else "")
+            name = f"{page}:{snippet.line}" + f" {how}" * bool(how)
+            yield pytest.param(snippet, id=name, marks=marks)
+
+
+@pytest.mark.parametrize("snippet", list(snippet_params()))
+def test_a_snippet(snippet, pages):
+    pages.run_to(snippet)
+
+
+# Results of pages
+
+
+def names_after(page, pages):
+    """Run a whole page, but for what is skipped, and return its names."""
+    if SNIPPETS[page][0].skipped:
+        pytest.skip(SNIPPETS[page][0].skipped)
+    return pages.run_to(SNIPPETS[page][-1])
+
+
+@pytest.mark.parametrize("layout", ["packed", "tree"])
+def test_attention(layout):
+    """The same lines do for packed rows and for trees, and give the loss of rows alone."""
+    page = "docs/attention.md"
+    if SNIPPETS[page][0].skipped:
+        pytest.skip(SNIPPETS[page][0].skipped)
+    import torch
+
+    names, hidden, losses = begin(page, SNIPPETS[page]), [], []
+    for snippet in SNIPPETS[page]:
+        if layout == "tree":
+            snippet = snippet._replace(code=snippet.code.replace("fc.Packed(", "fc.Tree("))
+        run(snippet, names)
+        hidden.append(names["hidden"].detach())
+        losses.append(names["loss"].item())
+    assert names["batch"].plan.layout == layout
+    torch.testing.assert_close(hidden[0], hidden[2])
+    expected = 0
+    for prompt, response in zip(names["prompts"], names["responses"], strict=True):
+        logits = names["model"](torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1]
+        expected -= logits.log_softmax(-1).gather(-1, torch.tensor(response)[:, None]).sum()
+    assert losses[0] == pytest.approx(expected.item(), rel=1e-4)
+    assert names["mask"].dtype == names["model"].dtype
+    assert names["attn_type_map"].tolist().count(1) == len(names["q_ranges"]) or layout == "tree"
+
+
+def test_steps(pages):
+    names = names_after("docs/steps.md", pages)
+    assert names["audit"].ok
+    sampled = sum(map(len, names["responses"]))
+    assert f"{sampled:,} sampled tokens of 256 turns" in str(names["audit"])
+
+
+def test_trees(pages):
+    names = names_after("docs/trees.md", pages)
+    assert names["batch"].plan.layout == "tree"
+    assert names["plan"].dp_size == 8
+
+
+@pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
+def test_a_loss_of_a_tree_is_that_of_packed_rows():
+    import torch
+
+    (code,) = (one.code for one in SNIPPETS["docs/trees.md"] if "loss = " in one.code)
+    code = code.replace('"block"', "")  # a dense mask, with a backward pass on the CPU
+    names = {"fc": fc, "prompts": [[1, 2, 3], [1, 2, 3], [4]], "responses": [[5], [5, 6], [7, 8]]}
+    names["masks"] = names["old"] = [[1], [1, 0], [1, 1]]
+    names |= {"adv": [[2.0], [-1, 3], [0.5, 1]], "model": llama()}
+    found = []
+    for layout in ("fc.Tree(", "fc.Packed("):
+        exec(code.replace("fc.Tree(", layout), names)
+        names["loss"].backward()
+        parameters = list(names["model"].parameters())
+        found.append([names["loss"].detach(), *(one.grad.clone() for one in parameters)])
+        names["model"].zero_grad()
+    assert names["batch"].plan.layout == "packed"
+    torch.testing.assert_close(found[0], found[1])
+
+
+def test_balance(pages):
+    assert names_after("docs/balance.md", pages)["plan"].dp_size == 8
+
+
+# Docstrings
+
+
+def modules():
+    for module in pkgutil.walk_packages(fc.__path__, "fastcollate."):
+        if not module.name.endswith("__main__"):
+            yield module.name
+
+
+@pytest.mark.skipif(not HAS_TORCH, reason="torch is not installed")
+@pytest.mark.parametrize("name", list(modules()))
+def test_docstrings(name):
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        pytest.skip(str(error))
+    for parsed in doctest.DocTestFinder().find(module, extraglobs={"fc": fc}):
+        check(parsed, parsed.lineno or 0)
+
+
+# Links
+
+
+def anchors(path):
+    """Return the anchors that GitHub gives to the headings of a page."""
+    text = FENCE.sub("", path.read_text("utf-8"))
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+PUBLISHED = {
+    r"https://fastcollate\.github\.io/fastcollate/(?:(.+)\.html)?": "docs/{}.md",
+    r"https://github\.com/fastcollate/fastcollate/blob/main/(.+)": "{}",
+    r"https://raw\.githubusercontent\.com/fastcollate/fastcollate/main/(.+)": "{}",
+}
+
+
+def source(address, page):
+    """Return the file that a link leads to; None if it is another project's."""
+    for pattern, path in PUBLISHED.items():
+        if match := re.fullmatch(pattern, address):
+            return ROOT / path.format(match[1] or "index")
+    if re.match(r"[a-z]+:", address):
+        return None
+    return page.parent / address if address else page
+
+
+def links(page):
+    return re.findall(r"\]\(([^)\s]+)\)", FENCE.sub("", page.read_text("utf-8")))
+
+
+@pytest.mark.parametrize("page", [*page_names(), "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links(page):
+    broken = []
+    for link in links(ROOT / page):
+        address, _, anchor = link.partition("#")
+        target = source(address, ROOT / page)
+        if target and not (target.exists() and (not anchor or anchor in anchors(target))):
+            broken.append(link)
+    assert not broken
+
+
+def test_links_of_the_readme_are_absolute():
+    """It is shown on PyPI, too."""
+    assert all(link.startswith("https://") for link in links(ROOT / "README.md"))

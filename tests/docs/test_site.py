@@ -1,0 +1,116 @@
+"""The pages of the documentation site: complete reference, navigation and alternative texts."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PACKAGE = ROOT / "python" / "fastcollate"
+PAGES = sorted([*DOCS.glob("**/*.md"), *DOCS.glob("**/*.rst")])
+
+
+def public_names():
+    """Return the names in every `__all__`, read without an import: Ray may be absent."""
+    lists = {}
+    for path in PACKAGE.glob("**/*.py"):
+        module = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+        for node in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+                lists[module.removesuffix(".__init__")] = ast.literal_eval(node.value)
+    for module, names in lists.items():
+        handed_on = lists.get(module.rpartition(".")[0], [])
+        if not set(names) <= set(handed_on):
+            yield from (f"{module}.{name}" for name in names)
+
+
+def test_every_public_name_is_in_the_reference_once():
+    text = "\n".join(path.read_text("utf-8") for path in sorted(DOCS.glob("reference/*.rst")))
+    documented = re.findall(
+        r"^\.\. (?:auto)?(?:class|function|data):: ([\w.]+)", text, re.MULTILINE
+    )
+    whole = re.findall(r"^\.\. automodule:: (\S+)$", text, re.MULTILINE)
+    names = {name for name in public_names() if name.rpartition(".")[0] not in whole}
+    assert len(documented) == len(set(documented))
+    assert names <= set(documented)
+    # Others are types that methods return, which users need not import.
+    received = {name.rpartition(".")[2] for name in set(documented) - names}
+    assert all(name[0].isupper() for name in received)
+    assert received.isdisjoint(name.rpartition(".")[2] for name in names)
+    assert {name.rpartition(".")[0] for name in public_names()} >= set(whole)
+
+
+def entries(page):
+    """Return the pages in the toctrees of a page."""
+    text = page.read_text("utf-8")
+    trees = re.findall(r"^```\{toctree\}\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    trees += re.findall(r"^\.\. toctree::\n((?:   .*\n|\n)*)", text, re.MULTILINE)
+    for line in "\n".join(trees).split("\n"):
+        if line.strip() and not line.strip().startswith(":"):
+            yield from (
+                path for end in (".md", ".rst") for path in page.parent.glob(line.strip() + end)
+            )
+
+
+def test_every_page_is_in_the_navigation():
+    found, to_read = set(), [DOCS / "index.md"]
+    while to_read:
+        page = to_read.pop()
+        if page not in found:
+            found.add(page)
+            to_read += entries(page)
+    assert found == set(PAGES)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).as_posix())
+def test_pictures(page):
+    """Every picture exists and has a text for those who do not see it."""
+    for text, target in re.findall(r"!\[(.*?)\]\((\S+?)\)", page.read_text("utf-8"), re.DOTALL):
+        assert len(text) > 10, target
+        assert (page.parent / target).exists()
+
+
+def test_pictures_show_what_the_library_returns(tmp_path):
+    pytest.importorskip("torch")  # for the snippet of the start page
+    subprocess.run([sys.executable, DOCS / "drawing", "--out", tmp_path], check=True)
+    drawn = {path.name: path.read_text("utf-8") for path in tmp_path.iterdir()}
+    kept = {path.name: path.read_text("utf-8") for path in DOCS.glob("pictures/*")}
+    assert drawn == kept, "run make pictures"
+
+
+def luminance(colour):
+    """Return the relative luminance of `#rrggbb`, by WCAG 2."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (
+        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_of_pictures_has_contrast(scheme):
+    """At least 4.5 to 1: text on every box, dim text on the card."""
+    style = (DOCS / "pictures" / "batch.svg").read_text("utf-8")
+    light, _, dark = style.partition("@media")
+    fills = dict(re.findall(r"(\.?\w+) \{[^}]*?fill: (#\w{6})", light))
+    if scheme == "dark":
+        fills |= dict(re.findall(r"(\.?\w+) \{[^}]*?fill: (#\w{6})", dark))
+    text, dim = fills.pop("text"), fills.pop(".dim")
+    del fills[".tip"]
+    for ink, paper in [(dim, fills[".card"]), *((text, fill) for fill in fills.values())]:
+        low, high = sorted((luminance(ink), luminance(paper)))
+        assert (high + 0.05) / (low + 0.05) >= 4.5, (ink, paper)
+
+
+@pytest.mark.parametrize("path", sorted(DOCS.glob("pictures/*")), ids=lambda path: path.name)
+def test_pictures_fit_on_a_phone(path):
+    """Wider ones would have letters too small to read. Numbers in boxes are not dim."""
+    svg = path.read_text("utf-8")
+    width = re.search(r'<svg [^>]*?width="(\d+)"', svg)
+    assert width
+    assert int(width[1]) <= 440
+    assert not re.search(r'class="[^"]*\bdim\b[^"]*" text-anchor="middle">\d+<', svg)

@@ -1,0 +1,342 @@
+"""The example trainer: merged and packed it learns the same as without, on any number of ranks."""
+
+import os
+import re
+import sys
+import tempfile
+from dataclasses import replace
+from datetime import timedelta
+from importlib.util import find_spec
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import fastcollate as fc
+import train_grpo
+from grpo import command_line
+from grpo.command_line import read_command_line
+from grpo.game import END, MAX_GUESSES, MAX_TOKENS, PAD, VOCABULARY, Game, Task, decode, encode
+from grpo.learning import Learner
+from grpo.options import Options
+from grpo.playing import Turns, group_advantages
+from grpo.reporting import plot, table_of
+from policy import Policy, response_log_probs, within_sequences
+from train_grpo import train, train_ddp
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+# So large steps that what is learned shows in the losses at once.
+OPTIONS = Options(
+    steps=3, prompts=8, samples=4, prompts_per_mini_batch=2, learning_rate=0.01, dtype="float64"
+)
+EXAMPLES = Path(__file__).parents[2] / "examples"
+PLAIN = {"merge": False, "pack": False}
+
+
+@pytest.fixture(scope="module")
+def plain():
+    """Train on a padded row per turn."""
+    reports = train(replace(OPTIONS, **PLAIN, prefetch=False))
+    losses = [loss for report in reports for loss in report.losses]
+    assert np.abs(losses).mean() > 0.02
+    return reports
+
+
+def assert_learned_the_same(reports, expected):
+    assert len(reports) == len(expected)
+    for report, other in zip(reports, expected, strict=True):
+        assert (report.turns, report.reward) == (other.turns, pytest.approx(other.reward))
+        assert report.losses == pytest.approx(other.losses, rel=0, abs=1e-9)
+
+
+@pytest.mark.parametrize(("merge", "pack", "prefetch"), [*product([True, False], repeat=3)][:-1])
+def test_losses_are_those_of_a_padded_row_per_turn(plain, merge, pack, prefetch):
+    reports = train(replace(OPTIONS, merge=merge, pack=pack, prefetch=prefetch))
+    assert_learned_the_same(reports, plain)
+    for report, other in zip(reports, plain, strict=True):
+        assert (report.rows < report.turns) == merge
+        assert (report.positions < other.positions) == (merge or pack)
+
+
+@pytest.mark.parametrize("merge", [True, False])
+def test_trees_learn_the_same(plain, merge):
+    assert_learned_the_same(train(replace(OPTIONS, merge=merge, tree=True)), plain)
+
+
+def test_trees_have_fewer_positions_than_the_same_rows_packed():
+    once = replace(Options(), steps=1)
+    for merge in True, False:
+        packed, tree = (train(replace(once, merge=merge, tree=tree))[0] for tree in (False, True))
+        assert tree.positions < packed.positions
+
+
+def test_trees_of_two_processes_learn_the_same(plain):
+    assert_learned_the_same(train_ddp(replace(OPTIONS, tree=True, ranks=2)), plain)
+
+
+@pytest.mark.parametrize("options", [PLAIN, {}, {"tree": True}], ids=["padded", "packed", "tree"])
+def test_log_probs_are_those_that_the_player_had(options):
+    chosen = replace(OPTIONS, **options)
+    learner = Learner(chosen)
+    columns = learner.play(0).columns(chosen.samples)
+    batch = fc.build_batch(
+        **columns,
+        pad_token_id=PAD,
+        merge=chosen.merging,
+        layout=chosen.layout,
+        position_ids="zero",
+    )
+    found = response_log_probs(learner.policy, batch) * batch.loss_mask
+    torch.testing.assert_close(found, batch.logprobs.double(), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("options", [PLAIN, {}], ids=["padded", "packed"])
+def test_losses_are_those_of_batches_as_wide_as_the_step(plain, options):
+    reports = train(replace(OPTIONS, **options, narrow=True))
+    assert_learned_the_same(reports, plain)
+    as_wide = train(replace(OPTIONS, **options)) if options == {} else plain
+    positions = [sum(report.positions for report in run) for run in (reports, as_wide)]
+    assert positions[0] < positions[1]
+
+
+def test_the_seed_decides():
+    first, again, other = (
+        train(replace(OPTIONS, steps=1, dtype="float32", seed=seed)) for seed in (0, 0, 1)
+    )
+    assert (first[0].reward, first[0].losses) == (again[0].reward, again[0].losses)
+    assert first[0].losses != other[0].losses
+
+
+def test_steps_are_timed():
+    """The timer holds the work of each pass, to fit costs to."""
+    learner = Learner(replace(OPTIONS, dtype="float32"))
+    columns = learner.play(0).columns(OPTIONS.samples)
+    for rows in (6, 12, 18, 24, 30, 31):
+        shard = fc.planning.Shard(np.arange(rows), np.zeros(rows, bool), len(columns["uids"]))
+        batch = fc.build_batch(**columns, pad_token_id=PAD, shard=shard, position_ids="zero")
+        learner.learn(batch, 100.0)
+    timings = learner.timer.timings
+    assert [work.sequences for work, _ in timings] == [12, 18, 24, 30, 31]
+    assert min(seconds for _, seconds in timings) > 0
+
+
+def test_the_reward_rises():
+    reports = train(replace(Options(), steps=30))
+    rewards = [report.reward for report in reports]
+    assert np.mean(rewards[-10:]) > np.mean(rewards[:10]) + 0.05
+
+
+def test_two_processes_learn_the_same(plain, tmp_path, monkeypatch):
+    folder = tmp_path / "100%20 sure"  # where processes meet, as some users' folders are called
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    assert_learned_the_same(train_ddp(replace(OPTIONS, ranks=2, narrow=True, balance=True)), plain)
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Start Ray on this machine alone, whose workers find the example."""
+    ray = pytest.importorskip("ray")
+    paths = [str(EXAMPLES), *filter(None, [os.environ.get("PYTHONPATH")])]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(paths))
+        patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+        ray.init(
+            "local",
+            num_cpus=2,
+            object_store_memory=80 << 20,
+            include_dashboard=False,
+            log_to_driver=False,
+        )
+        try:
+            yield ray
+        finally:
+            ray.shutdown()
+
+
+ON_RAY = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")  # its own
+
+
+@ON_RAY
+def test_actors_of_ray_learn_the_same(plain, cluster):
+    """Of padded turns, which differ most from what two processes have."""
+    from grpo.on_ray import train_on_ray
+
+    options = replace(OPTIONS, **PLAIN, prefetch=False, ranks=2, balance=False)
+    assert_learned_the_same(train_on_ray(options), plain)
+
+
+@ON_RAY
+def test_trees_of_actors_of_ray_learn_the_same(plain, cluster):
+    from grpo.on_ray import train_on_ray
+
+    reports = train_on_ray(replace(OPTIONS, tree=True, ranks=2))
+    assert_learned_the_same(reports, plain)
+
+
+@ON_RAY
+def test_waiting_for_actors_of_ray_ends(cluster, monkeypatch):
+    from grpo import on_ray
+
+    monkeypatch.setattr(on_ray, "TIMEOUT", timedelta(seconds=0.1))
+    on_too_many_cpus = cluster.remote(num_cpus=100)(lambda: None)
+    with pytest.raises(TimeoutError, match="a worker has not answered within 0:00:00"):
+        on_ray.answers([on_too_many_cpus.remote()])
+
+
+def test_runs_that_cannot_be_shared_are_refused():
+    with pytest.raises(ValueError, match="prompts is 9, no multiple of the 2 ranks"):
+        Options(prompts=9, ranks=2)
+
+
+# The command line
+
+
+def test_the_command_line(monkeypatch):
+    given = ["--no-merge", "--ddp", "--steps", "7", "--dtype", "float64", "--narrow"]
+    given += ["--no-balance"]
+    monkeypatch.setattr(sys, "argv", ["train_grpo.py", *given])
+    options = Options(merge=False, ranks=2, steps=7, dtype="float64", narrow=True, balance=False)
+    assert read_command_line("") == (options, "ddp", None)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["--steps", "0"], "steps is 0; pass 1 or more"),
+        (["--seconds", "-1"], "seconds is -1.0; pass 0 or more"),
+        (["--seconds", "nan"], "seconds is nan; pass 0 or more"),
+        (["--seed", "-1"], "seed is -1; pass 0 or more"),
+        (["--device", "nowhere"], "--device: 'nowhere' cannot be used: "),
+        (["--ray"], "--ray: Ray is not installed; pip install"),
+        (["--plot", "run.png"], "--plot: .*matplotlib"),
+    ],
+)
+def test_what_cannot_work_is_said_at_once(given, message, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["train_grpo.py", *given])
+    monkeypatch.setattr(command_line, "find_spec", lambda name: None)
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)  # as if it were missing
+    with pytest.raises(SystemExit):
+        read_command_line("")
+    assert re.search(f"error: .*{message}", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("missing/run.png", "No such file"), ("run.mp3", "not supported"), (".", "directory|denied")],
+)
+def test_plots_that_cannot_be_are_said_at_once(name, message, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(sys, "argv", ["train_grpo.py", "--plot", str(tmp_path / name)])
+    with pytest.raises(SystemExit):
+        read_command_line("")
+    assert re.search(f"--plot: .*{message}", capsys.readouterr().err)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_game_is_compared_with_those_of_its_task():
+    turns = Turns.of([played(secret) for secret in (3, 8, 8, 8)], samples=2)
+    assert turns.rewards == pytest.approx([1.0, 0.9, 0.9, 0.9])
+    assert turns.uids == [0, 0, 0, 1, 1, 1, 1]
+    assert turns.trajectory_ids == [0, 1, 1, 2, 2, 3, 3]
+    assert turns.is_last_step == [True, False, True, False, True, False, True]
+    advantages = group_advantages(turns, samples=2)
+    assert advantages.lengths.tolist() == [2] * 7
+    expected = np.repeat([1, -1, -1, 0, 0, 0, 0], 2)
+    np.testing.assert_allclose(advantages.values, expected, atol=0.01)
+
+
+def played(secret):
+    """Guess 3, then 8."""
+    game = Game(Task(high=9, secret=secret))
+    for guess in ("3 <end>", "8 <end>"):
+        if not game.is_over:
+            say(game, guess)
+    return game
+
+
+def test_ctrl_c_ends_without_a_traceback(monkeypatch):
+    def interrupted(options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(train_grpo, "train", interrupted)
+    monkeypatch.setattr(sys, "argv", ["train_grpo.py"])
+    with pytest.raises(SystemExit, match="interrupted"):
+        train_grpo.main()
+
+
+# The game
+
+
+def say(game, text):
+    for token in encode(text):
+        game.say(token, -1.0)
+
+
+def test_guesses_are_answered():
+    game = Game(Task(high=12, secret=7))
+    for text in ("3 <end>", "12 <end>", "<end>", "higher 1 <end>", "7 <end>"):
+        say(game, text)
+    assert decode(game.tokens) == (
+        "guess 0 to 1 2 <end> 3 <end> higher 1 2 <end> lower <end> what? higher 1 <end> what? "
+        "7 <end>"
+    )
+    assert game.is_over
+    assert game.reward == pytest.approx(0.6)
+
+
+def test_a_guess_may_not_be_too_long():
+    game = Game(Task(high=9, secret=7))
+    say(game, "7 7 7")
+    assert decode(game.tokens).endswith("7 7 7 what?")
+    assert not game.is_over
+
+
+def test_guesses_run_out():
+    game = Game(Task(high=15, secret=7))
+    for _ in range(MAX_GUESSES):
+        assert not game.is_over
+        say(game, "1 5 <end>")
+    assert game.is_over
+    assert game.reward == 0
+    assert len(game.tokens) < MAX_TOKENS
+
+
+def test_turns_go_on_from_each_other():
+    game = Game(Task(high=9, secret=7))
+    for text in ("3 <end>", "8 <end>", "7 <end>"):
+        say(game, text)
+    stream = []
+    for turn in game.turns:
+        assert turn.prompt[: len(stream)] == stream
+        assert turn.response[-1] == END
+        assert len(turn.logprobs) == len(turn.response)
+        stream = turn.prompt + turn.response
+    assert stream == game.tokens
+
+
+# Output
+
+
+def test_what_is_shown(tmp_path):
+    reports = train(replace(OPTIONS, steps=2))
+    table = table_of(reports)
+    assert table.row_count == 3 + len(reports[0].seconds)
+    if find_spec("matplotlib") is not None:
+        plot(reports, tmp_path / "run.png")
+        assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_packed_rows_keep_to_themselves():
+    torch.manual_seed(0)
+    policy = Policy(len(VOCABULARY), MAX_TOKENS).double()
+    ids = torch.tensor([[3, 4, 5, 6, 7, 0]])
+    positions, sequences = torch.tensor([[0, 1, 2, 0, 1, 0]]), torch.tensor([[0, 0, 0, 1, 1, -1]])
+    visible = within_sequences(sequences)
+    together = policy(ids, positions, visible, torch.tensor([3]))
+    apart = policy(ids[:, 3:5], positions[:, 3:5], visible[..., 3:5, 3:5], torch.tensor([0]))
+    torch.testing.assert_close(together, apart)

@@ -1,0 +1,501 @@
+"""The command line: all forms and names of files, one line for each error."""
+
+import gzip
+import importlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+pytest.importorskip("typer")
+pytest.importorskip("tokenizers")
+
+import pyarrow.parquet as pq  # noqa: E402
+
+import fastcollate as fc  # noqa: E402
+from fastcollate.cli import doctor, files  # noqa: E402
+from fastcollate.cli.app import run  # noqa: E402
+from fastcollate.cli.columns import ROLES  # noqa: E402
+from fastcollate.cli.progress import with_progress  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+ROLLOUTS = ROOT / "examples" / "rollouts" / "rollouts.jsonl.gz"
+TOKENIZER = ROOT / "examples" / "rollouts" / "tokenizer.json"
+
+TABLE = {
+    "prompts": [[1, 2], [1, 2, 3, 9], [5], [5, 6, 7], [8]],
+    "responses": [[3], [4, 5], [6], [7, 8], [9, 9]],
+    "loss_mask": [[1], [1, 0], [1], [1, 1], [0, 0]],
+    "rewards": [0.0, 1.0, 0.0, 0.5, 0.0],
+    "uids": ["a", "a", "b", "b", "c"],
+    "trajectory_ids": ["a0", "a0", "b0", "b0", "c0"],
+}
+
+
+def write(path, table=TABLE):
+    """Write a table in the format of a file name."""
+    name = path.name
+    table = table if isinstance(table, pa.Table) else pa.table(table)
+    if ".parquet" in name:
+        pq.write_table(table, path, row_group_size=2)
+    elif ".arrow" in name or ".stream" in name:
+        make = pa.ipc.new_file if ".arrow" in name else pa.ipc.new_stream
+        with pa.OSFile(str(path), "wb") as sink, make(sink, table.schema) as writer:
+            writer.write_table(table, max_chunksize=2)
+    else:
+        text = "".join(json.dumps(row) + "\n" for row in table.to_pylist())
+        opened = gzip.open if name.endswith(".gz") else open
+        with opened(path, "wt", encoding="utf-8") as file:
+            file.write(text)
+    return path
+
+
+@pytest.fixture
+def rollouts(tmp_path):
+    return write(tmp_path / "rollouts.parquet")
+
+
+def shown(capsys, *arguments):
+    """Run a command that ends well, and return what it prints as JSON."""
+    code = run([*map(str, arguments), "--json"])
+    found = capsys.readouterr()
+    assert code == 0, found.err
+    return json.loads(found.out)
+
+
+def rows_of(path, capsys, *arguments):
+    numbers = [option for row in range(5) for option in ("--row", row)]
+    return shown(capsys, "view", path, *numbers, *arguments)
+
+
+EXPECTED = [
+    {
+        "row": row,
+        "prompt": TABLE["prompts"][row],
+        "response": TABLE["responses"][row],
+        **{name: TABLE[name][row] for name in ("loss_mask", "rewards", "uids", "trajectory_ids")},
+    }
+    for row in range(5)
+]
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["r.parquet", "r.arrow", "r.stream", "r.jsonl", "r.json", "r.jsonl.gz", "parquet.without_name"],
+)
+def test_forms(name, tmp_path, capsys):
+    path = write(tmp_path / name)
+    assert rows_of(path, capsys) == EXPECTED
+
+
+def test_a_folder(tmp_path, capsys):
+    table = pa.table(TABLE)
+    write(tmp_path / "0.parquet", table.slice(0, 1))
+    write(tmp_path / "1.jsonl", table.slice(1, 2))
+    write(tmp_path / "2.arrow", table.slice(3))
+    (tmp_path / "README.txt").write_text("no rollouts")
+    assert rows_of(tmp_path, capsys) == EXPECTED
+    assert shown(capsys, "plan", tmp_path)["rows"] == 3  # a trajectory is in two files
+
+
+NAMES = {
+    "ours": {},
+    "skyrl": {
+        "prompts": "prompt_token_ids", "responses": "response_ids", "loss_mask": "loss_masks",
+        "trajectory_ids": "trajectory_id", "uids": "uid",
+    },
+    "trl": {"prompts": "prompt_ids", "responses": "completion_ids", "loss_mask": "completion_mask"},
+    "prime-rl": {
+        "prompts": "prompt_ids", "responses": "completion_ids", "loss_mask": "completion_mask",
+        "rewards": "reward",
+    },
+    "verl": {"loss_mask": "response_mask", "rewards": "token_level_rewards", "uids": "uid"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("names", NAMES.values(), ids=NAMES)
+def test_names_of_frameworks(names, tmp_path, capsys):
+    table = {names.get(name, name): values for name, values in TABLE.items()}
+    table["prompt"] = ["text"] * 5  # what is no list of ids is left alone
+    assert rows_of(write(tmp_path / "r.parquet", table), capsys) == EXPECTED
+
+
+def test_names_that_are_given(tmp_path, capsys):
+    table = {"in": TABLE["prompts"], "out": TABLE["responses"], "mask": TABLE["loss_mask"]}
+    path = write(tmp_path / "r.parquet", table)
+    found = rows_of(path, capsys, "--prompts", "in", "--responses", "out", "--loss-mask", "mask")
+    assert found == [
+        {name: row[name] for name in ("row", "prompt", "response", "loss_mask")} for row in EXPECTED
+    ]
+
+
+def test_padded_rows_of_verl(tmp_path, capsys):
+    """Prompts are padded on the left to 4 tokens, responses on the right to 2."""
+    lens = [(len(p), len(r)) for p, r in zip(TABLE["prompts"], TABLE["responses"], strict=True)]
+    table = {
+        "prompts": [[0] * (4 - len(row)) + row for row in TABLE["prompts"]],
+        "responses": [row + [0] * (2 - len(row)) for row in TABLE["responses"]],
+        "response_mask": [row + [0] * (2 - len(row)) for row in TABLE["loss_mask"]],
+        "attention_mask": [[0] * (4 - p) + [1] * (p + r) + [0] * (2 - r) for p, r in lens],
+    }
+    found = rows_of(write(tmp_path / "r.parquet", table), capsys)
+    assert [row["prompt"] for row in found] == TABLE["prompts"]
+    assert [row["response"] for row in found] == TABLE["responses"]
+    assert [row["loss_mask"] for row in found] == TABLE["loss_mask"]
+
+
+@pytest.mark.parametrize("how", ["mask", "prompt_lens", "neither"])
+def test_whole_sequences(how, tmp_path, capsys):
+    pairs = list(zip(TABLE["prompts"], TABLE["responses"], strict=True))
+    table = {"input_ids": [p + r for p, r in pairs]}
+    if how == "mask":
+        table["completion_mask"] = [[0] * len(p) + [1] * len(r) for p, r in pairs]
+    elif how == "prompt_lens":
+        table["prompt_len"] = [len(p) for p, _ in pairs]
+    found = rows_of(write(tmp_path / "r.parquet", table), capsys)
+    if how == "neither":
+        assert [row["response"] for row in found] == table["input_ids"]
+        return
+    assert [(row["prompt"], row["response"]) for row in found] == pairs
+
+
+def test_names_of_trajectories_that_are_structs(tmp_path, capsys):
+    ids = [{"instance_id": name[0], "repetition_id": 0} for name in TABLE["trajectory_ids"]]
+    path = write(tmp_path / "r.parquet", TABLE | {"trajectory_ids": ids})
+    assert rows_of(path, capsys)[2]["trajectory_ids"] == "b/0"
+
+
+def test_numbers_that_are_whole_at_first(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(files, "CHUNK_BYTES", 4 * 1024)
+    rows = 400
+    table = {"prompts": [[1, 2]] * rows, "responses": [[3, 4]] * rows}
+    table["rewards"] = [0] * (rows - 1) + [0.5]
+    path = tmp_path / "r.jsonl"
+    with open(path, "w") as file:
+        for row in range(rows):
+            file.write(json.dumps({name: values[row] for name, values in table.items()}) + "\n")
+    assert shown(capsys, "view", path, "--row", rows - 1)[0]["rewards"] == 0.5
+
+
+def test_chunks_are_whole_groups(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "CHUNK_TOKENS", 8)
+    monkeypatch.setattr(files, "CHUNK_BYTES", 1024)
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(1, 9, 100)
+    ids = np.repeat(np.arange(len(sizes)), sizes).tolist()
+    table = {"prompts": [[i] for i in ids], "responses": [[i, 1] for i in ids], "uids": ids}
+    for name in ("r.parquet", "r.jsonl", "r.arrow"):
+        source = files.Source.of(write(tmp_path / name, table), {})
+        chunks = [rows for rows, _ in source.chunks()]
+        assert len(chunks) > 10
+        assert [uid for rows in chunks for uid in rows.uids] == ids
+        assert [rows.first_row for rows in chunks] == np.cumsum(
+            [0, *(len(rows.prompts) for rows in chunks[:-1])]
+        ).tolist()
+        for one, after in pairwise(chunks):
+            assert one.uids[-1] != after.uids[0]
+        shares = [share for _, share in source.chunks()]
+        assert shares == sorted(shares)
+        assert shares[-1] == 1
+
+
+def test_a_plan(rollouts, tmp_path, capsys):
+    output = tmp_path / "plan.json"
+    found = shown(capsys, "plan", rollouts, "--dp", 2, "--capacity", 8, "-o", output)
+    assert (found["rows_are"], found["rows"], found["ranks"]) == ("merged turns", 3, 2)
+    assert sum(found["load_per_rank"]) == 6 + 5 + 3
+    plan = fc.planning.StepPlan.from_dict(json.loads(output.read_text()))
+    assert plan.dp_size == 2
+    assert plan.row_lengths.sum(1).tolist() == [6, 5, 3]
+    assert len(plan.bin_offsets) - 1 == found["bins"]
+    turns = shown(capsys, "plan", rollouts, "--merge", "none", "--prompts-per-mini-batch", 1)
+    assert (turns["rows_are"], turns["rows"], turns["mini_batches"]) == ("turns", 5, 3)
+    assert run(["plan", str(rollouts), "--dp", "2"]) == 0
+    assert "StepPlan: 3 rows of 3 prompts" in capsys.readouterr().out
+
+
+def test_costs(rollouts, tmp_path, capsys):
+    costs = fc.planning.Costs(per_token=2.0, per_pair=1.0)
+    path = tmp_path / "costs.json"
+    path.write_text(json.dumps(costs.to_dict()))
+    found = shown(capsys, "plan", rollouts, "--costs", path, "--dp", 3)
+    assert found["cost"] == repr(costs)
+    assert sum(found["load_per_rank"]) == costs.of([6, 5, 3]).sum()
+
+
+def test_a_view(rollouts, capsys):
+    assert run(["view", str(ROLLOUTS), "--tokenizer", str(TOKENIZER), "--row", "12"]) == 0
+    text = capsys.readouterr().out.replace("\xa0", " ")
+    assert "row 12, uid decimal, trajectory decimal/1" in text
+    assert "decimal" in text
+    assert run(["view", str(rollouts), "--field", "rewards", "--all"]) == 0
+    assert "rewards" in capsys.readouterr().out
+    found = shown(capsys, "view", ROLLOUTS, "--tokenizer", TOKENIZER, "--row", 12)
+    assert isinstance(found[0]["response_text"], str)
+
+
+ERRORS = {
+    "no file": (["view", "absent.parquet"], "absent.parquet does not exist; pass a file"),
+    "no form": (["view", "text.txt"], "text.txt is no Parquet, Arrow IPC or JSON lines; pass"),
+    "another form": (["view", "wrong.parquet"], "named as Parquet, but does not begin as such"),
+    "broken": (["view", "broken.parquet"], "broken.parquet cannot be read as Parquet: "),
+    "bad line": (["report", "bad.jsonl"], "bad.jsonl cannot be read as JSON lines: "),
+    "no columns": (
+        ["report", "other.parquet"],
+        "no token ids of prompts and responses under a known name; it has id (string), text "
+        "(string); name a column of lists of integers by --prompts and --responses, or by",
+    ),
+    "no such column": (
+        ["view", "r.parquet", "--prompts", "ids"],
+        "r.parquet has no column 'ids' (--prompts); it has prompts (list",
+    ),
+    "another type": (
+        ["view", "r.parquet", "--prompts", "uids"],
+        "column 'uids' of r.parquet is string; pass a column of lists of integers as --prompts",
+    ),
+    "no rows": (["report", "empty.parquet"], "empty.parquet has no rows; pass a file of"),
+    "empty folder": (["plan", "folder"], "folder has no file of rollouts; pass a folder of"),
+    "lengths": (
+        ["report", "ragged.parquet"],
+        "ragged.parquet, row 3: loss_mask has 1 item, but responses has 2 tokens",
+    ),
+    "null lines": (["plan", "null.jsonl"], "null.jsonl cannot be read as JSON lines: it does not"),
+    "packed null lines": (["view", "null.jsonl.gz"], "JSON lines: it does not begin with '{'"),
+    "an array": (["report", "array.json"], "it does not begin with '{'; write one object of a row"),
+    "no lines": (["view", "empty.jsonl"], "empty.jsonl has no rows; pass a file of rollouts"),
+    "null": (["plan", "null.parquet"], "null.parquet, row 1: prompts is null; leave such rows out"),
+    "no such row": (["view", "r.parquet", "--row", "5"], "--row is 5, but r.parquet has rows 0 to"),
+    "no tokenizer": (["view", "r.parquet", "--tokenizer", "t.json"], "t.json does not exist; pass"),
+    "bad tokenizer": (
+        ["view", "r.parquet", "--tokenizer", "bad.jsonl"],
+        "bad.jsonl is no tokenizer: ",
+    ),
+    "another tokenizer": (
+        ["report", "large.parquet", "--tokenizer", str(TOKENIZER)],
+        "large.parquet, row 1: its response has the id 5000, but ",
+    ),
+    "no folder": (["report", "r.parquet", "-o", "no/r.html"], "no/r.html cannot be written: no is"),
+    "a folder": (["report", "r.parquet", "-o", "folder"], "folder is a folder; pass the name of"),
+    "no costs": (["plan", "r.parquet", "--costs", "bad.jsonl"], "bad.jsonl has no costs: "),
+    "too small": (["plan", "r.parquet", "--capacity", "4"], "exceeds capacity=4"),
+    "no field": (["view", "r.parquet", "--field", "logprobs"], "--field is 'logprobs', but r.p"),
+    "no uids": (["plan", "plain.parquet", "--prompts-per-mini-batch", "2"], "but uids is None"),
+}
+
+
+@pytest.mark.parametrize(("arguments", "message"), ERRORS.values(), ids=ERRORS)
+def test_errors_are_one_line(arguments, message, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write(Path("r.parquet"))
+    write(Path("plain.parquet"), {name: TABLE[name] for name in ("prompts", "responses")})
+    write(Path("other.parquet"), {"id": ["a"], "text": ["b"]})
+    write(Path("empty.parquet"), pa.table(TABLE).slice(0, 0))
+    write(Path("ragged.parquet"), TABLE | {"loss_mask": [[1], [1, 0], [1], [1], [0, 0]]})
+    write(Path("null.parquet"), TABLE | {"prompts": [[1], None, [2], [3], [4]]})
+    write(Path("large.parquet"), TABLE | {"responses": [[3], [4, 5000], [6], [7, 8], [9, 9]]})
+    Path("text.txt").write_text("no rollouts")
+    Path("wrong.parquet").write_text("no rollouts")
+    Path("broken.parquet").write_bytes(Path("r.parquet").read_bytes()[:100])
+    Path("bad.jsonl").write_text('{"prompts": [1], "responses": [2]}\n{"prompts": [1\n')
+    Path("null.jsonl").write_text("null\n")
+    Path("null.jsonl.gz").write_bytes(gzip.compress(b"null\n"))
+    Path("array.json").write_text("[]")
+    Path("empty.jsonl").write_text("\n")
+    Path("folder").mkdir()
+    before = sorted(Path().rglob("*"))
+    assert run(arguments) == 1
+    found = capsys.readouterr()
+    assert found.out == ""
+    assert found.err.startswith("fastcollate: ")
+    assert found.err.count("\n") == 1
+    assert message in found.err
+    assert sorted(Path().rglob("*")) == before  # nothing half-written
+    with pytest.raises(Exception, match=r".") as caught:
+        run([*arguments, "--debug"])
+    assert " ".join(str(caught.value).split()) in found.err
+
+
+def test_wrong_usage(rollouts, capsys):
+    for arguments in (["nothing"], ["view"], ["plan", str(rollouts), "--dp", "0"]):
+        assert run(arguments) == 2
+    assert run(["report", str(rollouts), "--merge", "always"]) == 2
+    assert run(["--version"]) == 0
+    assert fc.__version__ in capsys.readouterr().out
+    assert run(["report", "--help"]) == 0
+    assert "--trajectory-ids" in capsys.readouterr().out
+
+
+def test_a_file_that_cannot_be_replaced(rollouts, tmp_path, monkeypatch, capsys):
+    output = tmp_path / "plan.json"
+    output.write_text("before")
+
+    def fail(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr(os, "replace", fail)
+    assert run(["plan", str(rollouts), "-o", str(output)]) == 1
+    assert "no space left" in capsys.readouterr().err
+    assert output.read_text() == "before"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["plan.json", "rollouts.parquet"]
+
+
+def test_the_doctor(capsys):
+    assert run(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 40  # one screen
+    assert any("fastcollate" in line and fc.__version__ in line for line in lines)
+    found = shown(capsys, "doctor")
+    assert found["ok"]
+    assert np.__version__ in found["versions"]["libraries"]
+    assert {"versions", "devices", "memory", "threads", "frameworks"} <= found.keys()
+
+
+@pytest.mark.parametrize(
+    ("source", "wrong"),
+    [
+        ("def pack_dataset(dataset, seq_length, strategy='bfd', map_kwargs=None): ...", None),
+        ("def pack_dataset(dataset, seq_length, columns=None): ...", "has columns, which ours"),
+        ("def another(): ...", "trl.data_utils.pack_dataset is not there"),
+        ("import nothing_of_this_name\nclass pack_dataset:\n    x = 1", None),
+    ],
+)
+def test_the_doctor_compares_frameworks(source, wrong, tmp_path, monkeypatch, capsys):
+    package = tmp_path / "trl"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise ImportError('is not imported')")
+    (package / "data_utils.py").write_text(source)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert run(["doctor"]) == int(wrong is not None)
+    (line,) = (one for one in capsys.readouterr().out.splitlines() if " trl " in one)
+    assert ("1 functions match" in line) == (wrong is None)
+    assert wrong is None or wrong in line
+
+
+@pytest.mark.parametrize(
+    ("package", "version", "count"),
+    [("nemo_rl", None, 1), ("skyrl", "0.3.0", 8), ("skyrl", "0.4.0", 9), ("skyrl", "0.5.0", 9),
+     ("transformers", None, 1), ("trl", "1.16.0", 1), ("verl", "0.9.1", 12)],
+)  # fmt: skip
+def test_functions_that_ours_stand_in_for_are_there(package, version, count):
+    compat = importlib.import_module(f"fastcollate.compat.{package}")
+    found = doctor.replaced(package, version)
+    assert len(set(found)) == count
+    assert all(callable(getattr(compat, name)) for _, name in found)
+
+
+@pytest.mark.parametrize("columns", [40, 200])
+def test_terminals(columns, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "r.parquet")
+    for arguments in (
+        ["view", "r.parquet"],
+        ["plan", "r.parquet", "--capacity", "8"],
+        ["doctor"],
+        ["view", "--help"],
+        ["view", "absent.parquet"],
+    ):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        code = run(arguments)
+        found = capsys.readouterr()
+        if "absent.parquet" in arguments:
+            assert (code, found.out, found.err.count("\n")) == (1, "", 1)
+            continue
+        assert (code, found.err) == (0, "")
+        assert found.out
+        if arguments[0] == "view":
+            assert max(map(len, found.out.splitlines())) <= max(columns, 40)
+
+
+def test_as_a_module(tmp_path):
+    write(tmp_path / "r.parquet")
+    command = [sys.executable, "-m", "fastcollate", "plan", "r.parquet", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert json.loads(done.stdout)["rows"] == 3
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt, 130), (BrokenPipeError, 0)])
+def test_commands_that_are_stopped(error, code, rollouts, monkeypatch):
+    def stop(*_):
+        raise error
+
+    monkeypatch.setattr(files.Source, "of", stop)
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert run(["view", str(rollouts)]) == code
+
+
+@pytest.mark.parametrize(
+    ("prompts", "responses"), [([[]], [[]]), ([[1]], [[]]), ([[]], [[1]]), ([[1], []], [[], [2]])]
+)
+def test_rows_of_few_tokens(prompts, responses, tmp_path, capsys):
+    table = {
+        "prompts": prompts,
+        "responses": responses,
+        "trajectory_ids": list("ab")[: len(prompts)],
+    }
+    for name in ("r.parquet", "r.jsonl"):
+        path = write(tmp_path / name, table)
+        found = shown(capsys, "report", path, "-o", tmp_path / "r.html")
+        assert found["turns"] == len(prompts)
+        assert found["response_tokens"] == sum(map(len, responses))
+        assert shown(capsys, "view", path)[0]["prompt"] == prompts[0]
+        assert shown(capsys, "plan", path)["rows"] == len(prompts)
+
+
+def test_progress_gives_all_items():
+    assert list(with_progress([(1, 0.5), (2, 1.0)], "reading")) == [1, 2]
+
+
+def test_without_the_extra(tmp_path):
+    program = (
+        "import sys\n"
+        "import fastcollate\n"
+        "assert not {'pyarrow', 'rich', 'typer', 'tokenizers'} & sys.modules.keys()\n"
+        "sys.modules['typer'] = None\n"
+        "from fastcollate.__main__ import main\n"
+        "sys.exit(main())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert (
+        done.stderr == "fastcollate: typer is not installed; run pip install 'fastcollate[cli]'\n"
+    )
+
+
+PAGE = (ROOT / "docs" / "command-line.md").read_text("utf-8")
+
+
+def test_the_page(tmp_path, monkeypatch, capsys):
+    """Every command of the page ends as the page shows it, but for figures of balancing."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "100")
+    Path("rollouts.jsonl.gz").write_bytes(ROLLOUTS.read_bytes())
+    Path("tokenizer.json").write_bytes(TOKENIZER.read_bytes())
+    Path("costs.json").write_text(json.dumps({"per_token": 1.0, "per_pair": 0.001}))
+    commands = re.findall(r"^\$ fastcollate (.*)\n((?:(?!\$ |```).*\n)*)", PAGE, re.MULTILINE)
+    assert len(commands) >= 4
+    for line, output in commands:
+        code = run(line.split())
+        found = capsys.readouterr()
+        text = (found.out + found.err).replace("\xa0", " ")
+        assert code == int(output.startswith("fastcollate: "))
+        shown = output.replace("...\n", "")
+        if line.startswith("plan"):
+            text, shown = (re.sub(r" *[-\d.,]+", " 0", one) for one in (text, shown))
+        assert text.startswith(shown), f"{line}:\n{text}"
+
+
+def test_all_column_names_are_on_the_page():
+    for _, names in ROLES.values():
+        for name in names:
+            assert f"`{name}`" in PAGE

@@ -1,0 +1,260 @@
+"""The report: its content, that it is self-contained, and its rendering in a browser."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pa = pytest.importorskip("pyarrow")
+pytest.importorskip("typer")
+pytest.importorskip("tokenizers")
+
+import pyarrow.parquet as pq  # noqa: E402
+
+import fastcollate as fc  # noqa: E402
+from fastcollate.cli import files  # noqa: E402
+from fastcollate.cli.app import run  # noqa: E402
+from fastcollate.cli.reporting import plots  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+ROLLOUTS = ROOT / "examples" / "rollouts" / "rollouts.jsonl.gz"
+TOKENIZER = ROOT / "examples" / "rollouts" / "tokenizer.json"
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
+
+
+def report_of(path, output, capsys, *options):
+    """Write a report; return its output and the page."""
+    code = run(["report", str(path), "-o", str(output), "--json", *map(str, options)])
+    found = capsys.readouterr()
+    assert code == 0, found.err
+    return json.loads(found.out), output.read_text("utf-8")
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    output = tmp_path_factory.mktemp("report") / "report.html"
+    options = ["--tokenizer", str(TOKENIZER), "-o", str(output)]
+    assert run(["report", str(ROLLOUTS), *options]) == 0
+    return output
+
+
+def test_the_recorded_rollouts(tmp_path, capsys):
+    from rollouts import load_rollouts
+
+    rollouts = load_rollouts()
+    options = ["--tokenizer", TOKENIZER, "--batch-rows", 2000, "--dp", 4]
+    found, page = report_of(ROLLOUTS, tmp_path / "r.html", capsys, *options)
+    columns = rollouts.prompts, rollouts.responses
+    batch = fc.build_batch(*columns, pad_token_id=0, array_type="numpy")
+    assert found["turns"] == len(rollouts)
+    assert found["prompt_tokens"] == int(batch.prompt_lens.sum())
+    left = found["layouts"]["turns"]["left, right"]
+    assert left["positions"] == batch.input_ids.size
+    assert left["padding"] == pytest.approx(batch.metrics["batch/padding_fraction"])
+    merged = fc.build_batch(
+        *columns, pad_token_id=0, array_type="numpy", trajectory_ids=rollouts.trajectory_ids,
+        is_last_step=rollouts.is_last_step, merge="exact",
+    )  # fmt: skip
+    assert found["layouts"]["merged"]["left, right"]["positions"] == merged.input_ids.size
+    two = merged.to_layout("two_segment").input_ids.size
+    assert found["layouts"]["merged"]["two_segment"]["positions"] == two
+    report = merged.merge_plan.report
+    assert found["merging"]["num_rows"] == report.num_rows
+    assert found["merging"]["kinds"] == dict(report.breaks.kinds)
+    assert sum(found["merging"]["hints"].values()) == len(report.breaks)
+    tree = fc.planning.prefix_tree(
+        *columns, merge=merged.merge_plan, share="group", uids=rollouts.uids
+    )
+    tokens = int(tree.lengths.sum() - tree.shared.sum())
+    assert found["layouts"]["merged"]["tree"]["tokens"] == pytest.approx(tokens, rel=0.01)
+    assert len(found["ranks"]["loads"][0]["per_rank"]) == 4
+    assert sum(found["ranks"]["loads"][0]["per_rank"]) == report.tokens_after
+    findings = batch.check(4096)
+    of_kind = {one["kind"]: one["number"] for one in found["findings"]}
+    assert of_kind["duplicate"] == sum(one.kind == "duplicate" for one in findings)
+    text = re.sub(r"<[^>]*>", " ", page)
+    for said in ("1,544", "372", "the same text in other tokens", "duplicate", "idle", "rank 3"):
+        assert said in text
+
+
+def test_the_page_needs_nothing_else(recorded):
+    page = recorded.read_text("utf-8")
+    assert len(page) < 2_000_000
+    assert not re.search(r"(src|href)=|@import|url\((?!#)|https?://|<link|<iframe|fetch\(", page)
+    assert page.count("<script>") == 1
+    titles = re.findall(r"<title>([^<]*)</title>", page)
+    assert len(titles) > 100  # what is shown on hover is there without a script
+    for section in ("Lengths", "Padding by layout", "Merging", "Bins", "Ranks", "Findings"):
+        assert f"<h2>{section}</h2>" in page
+
+
+def write_turns(path, trajectories, seed=0):
+    """Write turns of which some break, of ids and lengths drawn at random."""
+    rng = np.random.default_rng(seed)
+    table = {"prompt_ids": [], "response_ids": [], "uid": [], "trajectory_id": []}
+    for trajectory in range(trajectories):
+        prompt = rng.integers(1, 4000, rng.integers(20, 100)).tolist()
+        for _ in range(5):
+            response = rng.integers(1, 4000, rng.integers(5, 60)).tolist()
+            for name, value in zip(
+                table, (prompt, response, f"p{trajectory // 4}", f"t{trajectory}"), strict=True
+            ):
+                table[name].append(value)
+            prompt = prompt + response + rng.integers(1, 4000, rng.integers(1, 9)).tolist()
+            if rng.random() < 0.1:
+                prompt = [*prompt[:-5], 7, *prompt[-4:]]
+    pq.write_table(pa.table(table), path)
+    return path
+
+
+def test_chunks_change_nothing(tmp_path, monkeypatch, capsys):
+    path = write_turns(tmp_path / "r.parquet", 200)
+    whole, _ = report_of(path, tmp_path / "r.html", capsys)
+    monkeypatch.setattr(files, "CHUNK_BYTES", 1 << 16)
+    monkeypatch.setattr(files, "CHUNK_TOKENS", 1 << 14)
+    parts, _ = report_of(path, tmp_path / "r.html", capsys)
+    assert parts["merging"].pop("trees") != whole["merging"].pop("trees")  # of the first chunk
+    for found in (whole, parts):
+        for by_layout in found["layouts"].values():
+            for name in ("packed", "tree"):  # chunks are packed by themselves
+                del by_layout[name]["positions"], by_layout[name]["padding"]
+                if name == "tree":
+                    del by_layout[name]["tokens"]
+    assert parts == whole
+
+
+def test_rows_of_the_file(tmp_path, monkeypatch, capsys):
+    """Findings name rows of the file, also in later chunks."""
+    monkeypatch.setattr(files, "CHUNK_BYTES", 1 << 10)
+    monkeypatch.setattr(files, "CHUNK_TOKENS", 1 << 6)
+    rows = 100
+    table = {
+        "prompts": [[1, i + 1] for i in range(rows)],
+        "responses": [[i, 5] for i in range(rows)],
+    }
+    table["loss_mask"] = [[1, 1]] * rows
+    table["loss_mask"][77] = [0, 0]
+    table["prompts"][92], table["responses"][92] = table["prompts"][91], table["responses"][91]
+    pq.write_table(pa.table(table), tmp_path / "r.parquet", row_group_size=10)
+    found, page = report_of(tmp_path / "r.parquet", tmp_path / "r.html", capsys)
+    by_kind = {one["kind"]: one["examples"] for one in found["findings"]}
+    assert by_kind["trains_nothing"] == ["row 77: none of its 2 response tokens trains"]
+    assert by_kind["duplicate"] == ["row 92: it has the same tokens as row 91"]
+    assert [worst["row"] for worst in found["worst_rows"]][:2] == [77, 92]
+    assert "row 77, prompt 2" in page.replace("\xa0", " ")
+    assert found["merging"] is None
+    assert "Nothing is known of trajectories" in page
+
+
+@pytest.mark.slow
+def test_a_hundred_thousand_turns(tmp_path, capsys):
+    path = write_turns(tmp_path / "r.parquet", 20_000)
+    found, page = report_of(path, tmp_path / "r.html", capsys)
+    assert found["turns"] == 100_000
+    assert len(page) < 2_000_000
+    assert "drawn" in page  # reasons of breaks are those of a sample
+
+
+def test_reasons_are_drawn_evenly(tmp_path, monkeypatch, capsys):
+    """Half of the breaks, all in later chunks, change the first prompt."""
+    monkeypatch.setattr(files, "CHUNK_BYTES", 1 << 12)
+    monkeypatch.setattr(files, "CHUNK_TOKENS", 1 << 9)
+    table = {"prompts": [], "responses": [], "trajectory_ids": []}
+    for trajectory in range(4000):
+        second = [1, 2, 9, 8, 5] if trajectory < 2000 else [7, 2, 3, 4, 5]
+        table["prompts"] += [[1, 2], second]
+        table["responses"] += [[3, 4], [6]]
+        table["trajectory_ids"] += [trajectory] * 2
+    pq.write_table(pa.table(table), tmp_path / "r.parquet")
+    found, page = report_of(tmp_path / "r.parquet", tmp_path / "r.html", capsys)
+    first, second = found["merging"]["hints"].values()
+    assert abs(first - second) <= 1
+    assert 150 <= first + second == found["merging"]["num_looked_at"] <= 300
+    assert "not known without a tokenizer" in page
+    assert "drawn evenly" in page
+
+
+def test_text_of_rollouts_is_no_markup(tmp_path, capsys):
+    name = "<img src=x onerror=alert(1)>.parquet"
+    table = {"prompts": [[1]], "responses": [[2]], "trajectory_ids": ["<b>&"], "uids": ["<i>"]}
+    table = {column: values * 2 for column, values in table.items()}
+    pq.write_table(pa.table(table), tmp_path / name)
+    _, page = report_of(tmp_path / name, tmp_path / "r.html", capsys)
+    assert "<img" not in page
+    assert "<b>&" not in page
+
+
+def test_plots_of_few_values():
+    for values in ([0], [3], [0, 0, 5], [1.0] * 4):
+        drawn = plots.histogram(np.array(values), "rows")
+        counts = [int(n) for n in re.findall(r": (\d+) rows</title>", drawn)]
+        assert len(counts) == len(set(values))
+        assert sum(counts) == len(values)
+        assert "nan" not in drawn
+    even = plots.histogram(np.arange(150), "rows")
+    assert set(re.findall(r": (\d+) rows</title>", even)) <= {"2", "3", "4"}
+    assert "0 to 3: 4 rows" in even
+    shares = plots.histogram(np.array([0.5, 1.0, 1.25]), "bins", "%")
+    assert "125%" in shares
+    assert "nan" not in plots.columns([0.0, 0.0], "cost")
+
+
+@pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")
+class TestInABrowser:
+    """Layout and script of the page in a browser."""
+
+    def dumped(self, page, tmp_path, *options):
+        """Return the document after a browser has loaded it."""
+        path = tmp_path / "page.html"
+        path.write_text(page, "utf-8")
+        home = f"--user-data-dir={tmp_path / 'home'}"
+        command = [
+            *(BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", home),
+            *(*options, "--virtual-time-budget=2000", "--dump-dom", path.as_uri()),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        return done.stdout
+
+    @pytest.mark.parametrize("width", [400, 1400])
+    def test_nothing_is_wider_than_the_window(self, width, recorded, tmp_path):
+        probe = (
+            "<script>window.onerror = (e) => document.body.dataset.error = e;"
+            "addEventListener('load', () => { const d = document.body.dataset;"
+            "d.over = document.documentElement.scrollWidth - innerWidth;"
+            "d.bars = [...document.querySelectorAll('svg rect')].filter("
+            "(one) => one.getBoundingClientRect().width > 0).length;"
+            "d.empty = [...document.querySelectorAll('section')].filter("
+            "(one) => one.getBoundingClientRect().height < 40).length; });</script></head>"
+        )
+        page = recorded.read_text("utf-8").replace("</head>", probe, 1)
+        found = self.dumped(page, tmp_path, f"--window-size={width},900")
+        body = re.search(r"<body ([^>]*)>", found)[1]
+        assert "data-error" not in body
+        assert int(re.search(r'data-over="(-?\d+)"', body)[1]) <= 0
+        assert int(re.search(r'data-bars="(\d+)"', body)[1]) > 100
+        assert re.search(r'data-empty="(\d+)"', body)[1] == "0"
+        assert found.count("data-tip=") > 100
+
+    def test_hovering(self, recorded, tmp_path):
+        probe = (
+            "<script>addEventListener('load', () => { const bar = document.querySelector('.bar');"
+            "const box = bar.getBoundingClientRect();"
+            "bar.dispatchEvent(new PointerEvent('pointermove', { bubbles: true, "
+            "clientX: box.x, clientY: box.y })); });</script></body>"
+        )
+        page = recorded.read_text("utf-8").replace("</body>", probe, 1)
+        found = self.dumped(page, tmp_path)
+        tip = re.search(r'<div id="tip" style="([^"]*)">([^<]*)</div>', found)
+        assert "display: block" in tip[1]
+        assert re.fullmatch(r"\d+ to \d+: \d+ prompts", tip[2])
+
+    def test_without_scripts(self, recorded, tmp_path):
+        page = re.sub(r"<script>.*</script>", "", recorded.read_text("utf-8"), flags=re.DOTALL)
+        found = self.dumped(page, tmp_path)
+        assert "data-tip" not in found
+        assert found.count("<title>") > 100
+        assert '<div id="tip"></div>' in found

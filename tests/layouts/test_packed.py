@@ -1,0 +1,782 @@
+"""The packed layout: several sequences to a row, against the loops."""
+
+import contextlib
+import pickle
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from conftest import NEEDS_TORCH, share
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from packed_cases import cases, quiet, with_prompts
+from packings import (
+    ALGORITHMS,
+    PADDING_AS,
+    SHIFTS,
+    lens_of,
+    lost_to_splits,
+    packed_options,
+    plan_of,
+)
+
+import fastcollate as fc
+from fastcollate.testing.reference import (
+    assert_same,
+    build_batch_loops,
+    build_merged_batch_loops,
+    build_packed_numpy,
+    build_shard_loops,
+    merge_turns_loops,
+    parts_of,
+)
+from fastcollate.testing.strategies import as_inputs, extras, named, rollouts, trajectories
+
+N = -100
+
+
+@contextlib.contextmanager
+def warns_of(lost):
+    """Expect one warning that says how many tokens have no place, or none."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    assert len(caught) == (lost > 0), [str(one.message) for one in caught]
+    for one in caught:
+        assert one.category is UserWarning
+        assert f"{lost:,} " in str(one.message)
+        assert one.filename.startswith(__file__.rpartition("/")[0])
+
+
+def lost_of(data, reference):
+    shift = reference.get("shift", "none")
+    return lost_to_splits(data, reference["bins"]) if shift == "next_token" else 0
+
+
+@given(drawn=st.data())
+def test_equals_the_loops(drawn, array_type):
+    data, inputs, options, reference, more = drawn.draw(cases(array_type))
+    try:
+        expected = build_batch_loops(**data._asdict(), **reference, **more)
+    except ValueError:
+        rows = [row for row, prompt in enumerate(data.prompts) if not prompt]
+        names = "|".join(map(str, rows))
+        with quiet(), pytest.raises(ValueError, match=rf"\b({names})\b.*prompt"):
+            fc.build_batch(**inputs, **options, **more, array_type=array_type)
+        return
+    with warns_of(lost_of(data, reference)):
+        batch = fc.build_batch(**inputs, **options, **more, array_type=array_type)
+    assert_same(batch, expected)
+    check_plan(batch, data, options, reference)
+    assert batch.uids == more.get("uids")
+    assert batch.trajectory_ids == more.get("trajectory_ids")
+
+
+def check_plan(batch, data, options, reference):
+    """Check a batch's attributes of rows, which are in the order of the input."""
+    assert batch.plan.layout == "packed"
+    assert batch.prompt_lens.tolist() == list(map(len, data.prompts))
+    assert batch.response_lens.tolist() == list(map(len, data.responses))
+    plan = batch.bin_plan
+    assert plan.sequence_lengths.tolist() == lens_of(data)
+    if reference["bins"] is None:
+        assert plan.bins == [list(range(len(data.prompts)))]
+    else:
+        assert list(map(list, parts_of(plan))) == reference["bins"]
+    rows, width = batch.input_ids.shape
+    metrics = batch.metrics
+    assert metrics["batch/bins"] == rows == plan.num_bins
+    assert metrics["batch/rows"] == len(data.prompts)
+    assert metrics["batch/tokens"] == sum(lens_of(data))
+    assert metrics["batch/padded_tokens"] == rows * width
+    if rows * width > 0:
+        padding = 1 - sum(lens_of(data)) / (rows * width)
+        assert metrics["batch/padding_fraction"] == pytest.approx(padding)
+
+
+PARTS = [[(2, 0, 4), (1, 0, 2)], [(0, 0, 4)]]
+
+
+def packed(multiple_of=1, **options):
+    """Two rows for three sequences, of which the last two share one."""
+    return fc.Packed(plan=plan_of(PARTS, multiple_of), multiple_of=multiple_of, **options)
+
+
+def small(array_type="numpy", layout=None, **changes):
+    """Three sequences of 2 + 2, 1 + 1 and 1 + 3 tokens."""
+    inputs = {
+        "prompts": [[1, 2], [3], [4]],
+        "responses": [[5, 6], [7], [8, 9, 10]],
+        "loss_mask": [[1, 1], [0], [0.5, 0, 1]],
+        "rewards": [0.5, 1.0, 2.0],
+        "pad_token_id": 0,
+        "layout": packed() if layout is None else layout,
+        "array_type": array_type,
+    }
+    return fc.build_batch(**{**inputs, **changes})
+
+
+def lists_of(batch, *keys):
+    """Give outputs as lists."""
+
+    def plain(value):
+        if isinstance(value, list):
+            return list(map(plain, value))
+        return value if isinstance(value, int) else value.tolist()
+
+    return {key: plain(batch[key]) for key in keys or batch}
+
+
+def test_written_out(array_type):
+    assert lists_of(small(array_type, labels="aligned")) == {
+        "input_ids": [[4, 8, 9, 10, 3, 7], [1, 2, 5, 6, 0, 0]],
+        "position_ids": [[0, 1, 2, 3, 0, 1], [0, 1, 2, 3, 0, 1]],
+        "sequence_ids": [[2, 2, 2, 2, 1, 1], [0, 0, 0, 0, -1, -1]],
+        "cu_seqlens": [0, 4, 6, 10, 12],
+        "max_seqlen": 4,
+        "row_cu_seqlens": [[0, 4, 6], [0, 4, 6]],
+        "response_mask": [[0, 1, 1, 1, 0, 1], [0, 0, 1, 1, 0, 0]],
+        "labels": [[N, 8, N, 10, N, N], [N, N, 5, 6, N, N]],
+        "loss_mask": [[0, 0.5, 0, 1, 0, 0], [0, 0, 1, 1, 0, 0]],
+        "rewards": [[0, 0, 0, 2, 0, 1], [0, 0, 0, 0.5, 0, 0]],
+    }
+
+
+def test_values_of_the_next_token(array_type):
+    fields = {
+        "advantages": fc.Field([[1, 2], [3], [4, 5, 6]], fill=-1),
+        "segments": fc.Field([[1] * 4, [2] * 2, [3] * 4], align="sequence"),
+        "weight": fc.PerRow([10, 20, 30]),
+    }
+    batch = small(array_type, packed(shift="next_token"), labels="aligned", fields=fields)
+    own = lists_of(batch, "labels")
+    assert own == {"labels": [[N, 8, N, 10, N, N], [N, N, 5, 6, N, N]]}
+    batch = small(array_type, packed(shift="next_token"), labels="shifted", fields=fields)
+    moved = ("response_mask", "shift_labels", "loss_mask", "rewards", "advantages")
+    assert lists_of(batch, *moved) == {
+        "response_mask": [[1, 1, 1, 0, 1, 0], [0, 1, 1, 0, 0, 0]],
+        "shift_labels": [[8, N, 10, N, N, N], [N, 5, 6, N, N, N]],
+        "loss_mask": [[0.5, 0, 1, 0, 0, 0], [0, 1, 1, 0, 0, 0]],
+        "rewards": [[0, 0, 2, 0, 1, 0], [0, 0, 0.5, 0, 0, 0]],
+        "advantages": [[4, 5, 6, -1, 3, -1], [-1, 1, 2, -1, -1, -1]],
+    }
+    assert lists_of(batch, "segments", "weight") == {
+        "segments": [[3, 3, 3, 3, 2, 2], [1, 1, 1, 1, 0, 0]],
+        "weight": [10, 20, 30],
+    }
+    unmoved = small(array_type, labels="shifted")
+    assert_same({"labels": unmoved.shift_labels}, {"labels": batch.shift_labels})
+
+
+# With pad_to=8, rows end with 2 and 4 positions of padding.
+@pytest.mark.parametrize(
+    ("padding_as", "positions", "boundaries", "longest"),
+    [
+        ("own_segment", ([0, 1], [0, 1, 2, 3]), ([0, 4, 6, 8], [0, 4, 8]), 4),
+        ("last_segment", ([2, 3], [4, 5, 6, 7]), ([0, 4, 8], [0, 8]), 8),
+        ("no_segment", ([0, 0], [0, 0, 0, 0]), ([0, 4, 6], [0, 4]), 4),
+    ],
+)
+def test_padding_as(padding_as, positions, boundaries, longest, array_type):
+    batch = small(array_type, packed(pad_to=8, padding_as=padding_as))
+    assert batch.position_ids.tolist() == [
+        [0, 1, 2, 3, 0, 1, *positions[0]],
+        [0, 1, 2, 3, *positions[1]],
+    ]
+    assert lists_of(batch, "row_cu_seqlens")["row_cu_seqlens"] == list(boundaries)
+    first, second = boundaries
+    assert batch.cu_seqlens.tolist() == [*first, *(first[-1] + end for end in second[1:])]
+    assert batch.max_seqlen == longest
+    assert batch.sequence_ids.tolist() == [[2, 2, 2, 2, 1, 1, -1, -1], [0, 0, 0, 0, *[-1] * 4]]
+    assert "cu_seqlens_padded" not in batch
+
+
+# Places of 6 + 3 positions, and of 6: with pad_to=12, rows end with 3 and 6 more.
+@pytest.mark.parametrize(
+    ("padding_as", "positions", "real", "padded"),
+    [
+        (
+            "own_segment",
+            ([0, 1, 2], [0, 1, 2, 3, 4, 5]),
+            ([0, 4, 6, 9], [0, 4, 10]),
+            ([0, 6, 9, 12], [0, 6, 12]),
+        ),
+        (
+            "last_segment",
+            ([3, 4, 5], [6, 7, 8, 9, 10, 11]),
+            ([0, 4, 6], [0, 4]),
+            ([0, 6, 12], [0, 12]),
+        ),
+        ("no_segment", ([0] * 3, [0] * 6), ([0, 4, 6], [0, 4]), ([0, 6, 9], [0, 6])),
+    ],
+)
+def test_rounded_places(padding_as, positions, real, padded, array_type):
+    batch = small(array_type, packed(3, pad_to=12, padding_as=padding_as))
+    assert lists_of(batch, "input_ids", "position_ids", "sequence_ids", "rewards") == {
+        "input_ids": [[4, 8, 9, 10, 0, 0, 3, 7, 0, 0, 0, 0], [1, 2, 5, 6, *[0] * 8]],
+        "position_ids": [
+            [0, 1, 2, 3, 4, 5, 0, 1, 2, *positions[0]],
+            [0, 1, 2, 3, 4, 5, *positions[1]],
+        ],
+        "sequence_ids": [[2] * 4 + [-1] * 2 + [1] * 2 + [-1] * 4, [0] * 4 + [-1] * 8],
+        "rewards": [[0, 0, 0, 2, 0, 0, 0, 1, 0, 0, 0, 0], [0, 0, 0, 0.5, *[0] * 8]],
+    }
+    for suffix, rows in (("", real), ("_padded", padded)):
+        first, second = rows
+        lengths = [*np.diff(first), *np.diff(second)]
+        assert lists_of(batch, f"row_cu_seqlens{suffix}")[f"row_cu_seqlens{suffix}"] == list(rows)
+        assert batch[f"cu_seqlens{suffix}"].tolist() == np.cumsum([0, *lengths]).tolist()
+        assert batch[f"max_seqlen{suffix}"] == max(lengths)
+    keys = list(batch)
+    assert keys.index("row_cu_seqlens_padded") + 1 == keys.index("response_mask")
+
+
+def test_all_in_one_row(array_type):
+    inputs = {"prompts": [[1, 2], [3], []], "responses": [[4], [5, 6], []], "pad_token_id": 0}
+    options = {"layout": fc.Packed.single_row(), "array_type": array_type}
+    batch = fc.build_batch(**inputs, **options)
+    assert lists_of(batch) == {
+        "input_ids": [[1, 2, 4, 3, 5, 6]],
+        "position_ids": [[0, 1, 2, 0, 1, 2]],
+        "sequence_ids": [[0, 0, 0, 1, 1, 1]],
+        "cu_seqlens": [0, 3, 6, 6],
+        "max_seqlen": 3,
+        "row_cu_seqlens": [[0, 3, 6, 6]],
+        "response_mask": [[0, 0, 1, 0, 1, 1]],
+        "loss_mask": [[0, 0, 1, 0, 1, 1]],
+    }
+    assert batch.bin_plan.bins == [[0, 1, 2]]
+    assert batch.is_padding is None
+    jagged = fc.build_batch(**inputs, layout="jagged", array_type=array_type)
+    assert batch.input_ids[0].tolist() == jagged.input_ids.tolist()
+    assert batch.cu_seqlens.tolist() == jagged.cu_seqlens.tolist()
+
+
+@pytest.mark.parametrize("padding", ["zero", "one", "repeat_last"])
+def test_positions_of_padding(padding, array_type):
+    for padding_as in PADDING_AS:
+        layout = packed(3, pad_to=9, padding_as=padding_as)
+        batch = small(array_type, layout, position_ids=padding)
+        first, second, third = {"zero": (0, 0, 0), "one": (1, 1, 1), "repeat_last": (3, 1, 3)}[
+            padding
+        ]
+        assert batch.position_ids.tolist() == [
+            [0, 1, 2, 3, first, first, 0, 1, second],
+            [0, 1, 2, 3, *[third] * 5],
+        ]
+
+
+def test_a_split_sequence(array_type):
+    parts = [[(0, 0, 3)], [(0, 3, 3), (1, 0, 2)], [(0, 6, 1)]]
+    inputs = {
+        "prompts": [[1, 2], [8]],
+        "responses": [[3, 4, 5, 6, 7], [9]],
+        "rewards": [[1, 2, 3, 4, 5], [6]],
+        "pad_token_id": 0,
+        "labels": "aligned",
+        "array_type": array_type,
+    }
+    plan = plan_of(parts)
+    batch = fc.build_batch(**inputs, layout=fc.Packed(plan=plan))
+    assert lists_of(batch) == {
+        "input_ids": [[1, 2, 3, 0, 0], [4, 5, 6, 8, 9], [7, 0, 0, 0, 0]],
+        "position_ids": [[0, 1, 2, 0, 1], [0, 1, 2, 0, 1], [0, 0, 1, 2, 3]],
+        "sequence_ids": [[0, 0, 0, -1, -1], [0, 0, 0, 1, 1], [0, -1, -1, -1, -1]],
+        "cu_seqlens": [0, 3, 5, 8, 10, 11, 15],
+        "max_seqlen": 4,
+        "row_cu_seqlens": [[0, 3, 5], [0, 3, 5], [0, 1, 5]],
+        "response_mask": [[0, 0, 1, 0, 0], [1, 1, 1, 0, 1], [1, 0, 0, 0, 0]],
+        "labels": [[N, N, 3, N, N], [N, 5, 6, N, 9], [N, N, N, N, N]],
+        "loss_mask": [[0, 0, 1, 0, 0], [0, 1, 1, 0, 1], [0, 0, 0, 0, 0]],
+        "rewards": [[0, 0, 1, 0, 0], [2, 3, 4, 0, 6], [5, 0, 0, 0, 0]],
+    }
+    assert batch.metrics["batch/tokens_without_predecessor"] == 2
+    # No token of its own part is in front of the fourth and of the seventh.
+    inputs["labels"] = "shifted"
+    with warns_of(2):
+        batch = fc.build_batch(**inputs, layout=fc.Packed(plan=plan, shift="next_token"))
+    assert lists_of(batch, "response_mask", "shift_labels", "rewards") == {
+        "response_mask": [[0, 1, 0, 0, 0], [1, 1, 0, 1, 0], [0, 0, 0, 0, 0]],
+        "shift_labels": [[N, 3, N, N, N], [5, 6, N, 9, N], [N, N, N, N, N]],
+        "rewards": [[0, 1, 0, 0, 0], [3, 4, 0, 6, 0], [0, 0, 0, 0, 0]],
+    }
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@share(2)
+@given(drawn=st.data())
+def test_options_of_pack(algorithm, drawn):
+    data = drawn.draw(rollouts(max_long_len=30))
+    lens = lens_of(data)
+    multiple = drawn.draw(st.sampled_from([1, 1, 4]))
+    how = {
+        "capacity": max(lens) + drawn.draw(st.integers(4, 40)),
+        "algorithm": algorithm,
+        "max_sequences": drawn.draw(st.sampled_from([None, 2])),
+    }
+    if algorithm == "concat":
+        assume(multiple == 1)
+        how = {"capacity": drawn.draw(st.integers(1, 60)), "algorithm": algorithm}
+    data = data._asdict() | {"pad_token_id": 0, "array_type": "numpy"}
+    plan = fc.planning.pack(lens, fc.Packed(**how, multiple_of=multiple))
+    batch = fc.build_batch(**data, layout=fc.Packed(plan=plan))
+    layout = fc.Packed(**how, multiple_of=multiple)
+    assert_same(batch, fc.build_batch(**data, layout=layout))
+    assert parts_of(batch.bin_plan) == parts_of(plan)
+
+
+# Dtypes
+
+
+@share(2)
+@given(drawn=st.data())
+def test_other_dtypes(drawn, array_type):
+    data, inputs, options, _, more = drawn.draw(cases(array_type))
+    for name in ("prompts", "responses"):
+        inputs[name] = [[token % 1000 for token in row] for row in getattr(data, name)]
+    more["labels"] = "aligned"
+    with quiet():
+        try:
+            batch = fc.build_batch(**inputs, **options, **more, array_type=array_type)
+        except ValueError:
+            assume(False)
+        compact = fc.build_batch(
+            **inputs, **options, **more, array_type=array_type, dtypes="compact"
+        )
+    int32 = {"input_ids", "position_ids", "sequence_ids"}
+    for key, value in batch.items():
+        expected = value
+        if key in int32:
+            expected = value.astype(np.int32) if array_type == "numpy" else value.int()
+        elif key == "response_mask":
+            expected = value.astype(bool) if array_type == "numpy" else value.bool()
+        assert_same({key: compact[key]}, {key: expected})
+    assert list(compact) == list(batch)
+
+
+def test_weights_that_their_dtype_rounds_to_zero(array_type):
+    """They do not train: the fill is written."""
+    options = {
+        "prompts": [[], [1]],
+        "responses": [[2, 3], [4]],
+        "loss_mask": [[1e-9, 1], [1e-9]],
+        "pad_token_id": 0,
+        "layout": fc.Packed.single_row(shift="next_token"),
+        "labels": "shifted",
+        "array_type": array_type,
+    }
+    batch = fc.build_batch(**options, dtypes={"loss_mask": "float16"})
+    assert lists_of(batch, "loss_mask", "shift_labels") == {
+        "loss_mask": [[1, 0, 0, 0]],
+        "shift_labels": [[3, N, N, N]],
+    }
+    assert fc.build_batch(**options).shift_labels.tolist() == [[3, N, 4, N]]
+
+
+@NEEDS_TORCH
+def test_bfloat16():
+    import torch
+
+    batch = small("torch", dtypes={"rewards": "bfloat16", "sequence_ids": "int32"})
+    assert batch.rewards.dtype is torch.bfloat16
+    assert batch.rewards[0].tolist() == [0, 0, 0, 2, 0, 1]
+    assert batch.sequence_ids.dtype is torch.int32
+    assert batch.cu_seqlens.dtype is batch.row_cu_seqlens[0].dtype is torch.int32
+
+
+# Sequences in rows of their own
+
+
+@share(2)
+@given(drawn=st.data())
+def test_bins_of_one_sequence_are_the_right_layout(drawn, array_type):
+    data = drawn.draw(rollouts(max_long_len=30))
+    more = drawn.draw(extras(data, array_type)) | {"pad_token_id": 7, "array_type": array_type}
+    more["position_ids"] = more.get("position_ids", "zero")
+    lens = lens_of(data)
+    plan = plan_of([[(row, 0, count)] for row, count in enumerate(lens)])
+    layout = fc.Packed(plan=plan, padding_as="no_segment")
+    batch = fc.build_batch(**data._asdict(), **more, layout=layout)
+    wide = fc.Right(pad_response_to=max(lens))
+    right = fc.build_batch(**data._asdict(), **more, layout=wide)
+    responses = {"response_mask", "loss_mask", "rewards", "logprobs", "advantages"}
+    responses |= {spec.key for spec in right.spec.fields if spec.align == "response"}
+    for key in set(right) - {"attention_mask"}:
+        if key not in responses:
+            assert_same({key: batch[key]}, {key: right[key]})
+    assert (np.asarray(batch.sequence_ids) >= 0).tolist() == (
+        np.asarray(right.attention_mask) == 1
+    ).tolist()
+    for row, (prompt, response) in enumerate(zip(data.prompts, data.responses, strict=True)):
+        for key in responses & set(batch) & set(right):
+            if key.startswith("field"):
+                continue
+            begin, count = len(prompt), len(response)
+            found = np.asarray(batch[key][row, begin : begin + count])
+            expected = np.asarray(right[key][row, :count])
+            assert np.array_equal(found, expected, equal_nan=found.dtype.kind == "f")
+            assert np.count_nonzero(batch[key][row]) == np.count_nonzero(expected)
+
+
+# Merged turns, and rows of a shard
+
+
+@share(2)
+@given(drawn=st.data())
+def test_merged_turns_equal_the_loops(drawn, array_type):
+    data = drawn.draw(trajectories(max_long_len=20))
+    if drawn.draw(st.booleans()):
+        turns = [[9, *prompt] for prompt in data.turns.prompts]
+        data = data._replace(turns=data.turns._replace(prompts=turns))
+    policy = drawn.draw(st.sampled_from(["exact", "branch", "realign"]))
+    more = drawn.draw(extras(data.turns, array_type)) | {"pad_token_id": 7}
+    more |= {"trajectory_ids": None, "is_last_step": None, **drawn.draw(named(data))}
+    tokens = {"prompts": data.turns.prompts, "responses": data.turns.responses}
+    names = {name: more[name] for name in ("trajectory_ids", "is_last_step")}
+    merged = merge_turns_loops(**tokens, **names, policy=policy)
+    lens = [len(row.prompt) + len(row.response) for row in merged.rows]
+    options, reference = drawn.draw(packed_options(lens))
+    if options["layout"].shift == "next_token" and "labels" in more:
+        more["labels"] = "aligned"
+    if "uids" in more:
+        ends = np.flatnonzero(data.is_last_step)
+        more["uids"] = [more["uids"][np.searchsorted(ends, turn)] for turn in range(ends[-1] + 1)]
+    arguments = {**data.turns._asdict(), **more}
+    merging = {"merge": fc.planning.Merge(policy, rewards="sum")}
+    with quiet():
+        try:
+            expected = build_merged_batch_loops(**arguments, **merging, **reference)
+        except ValueError:
+            with pytest.raises(ValueError, match="prompt"):
+                fc.build_batch(**arguments, **merging, **options, array_type=array_type)
+            return
+        batch = fc.build_batch(**arguments, **merging, **options, array_type=array_type)
+    assert_same(batch, expected)
+    assert batch.merge_plan.num_rows == len(merged.rows) == len(batch.prompt_lens)
+    uids = more.get("uids")
+    assert batch.uids == (None if uids is None else [uids[row.source] for row in merged.rows])
+
+
+@st.composite
+def shards(draw, data):
+    """Draw rows of a step in bins, as a plan that packs assigns them; some are synthetic."""
+    rows = draw(st.permutations(range(len(data.prompts))))
+    rows = rows[: draw(st.integers(1, len(rows)))]
+    rows += [-1] * draw(st.integers(0, 2))
+    multiple = draw(st.sampled_from([1, 1, 2, 4]))
+    lens = [lens_of(data)[row] if row >= 0 else 2 for row in rows]
+    cuts = draw(st.lists(st.integers(1, len(rows) - 1), unique=True)) if len(rows) > 1 else []
+    offsets = [0, *sorted(cuts), len(rows)]
+    places = [-(-count // multiple) * multiple for count in lens]
+    loads = [sum(places[a:b]) for a, b in pairwise(offsets)]
+    width = max(loads) + multiple * draw(st.integers(0, 3))
+    layout = fc.Packed(
+        max(width, 1),
+        multiple_of=multiple,
+        shift=draw(st.sampled_from(SHIFTS)),
+        padding_as=draw(st.sampled_from(PADDING_AS)),
+    )
+    return fc.planning.Shard(
+        np.array(rows),
+        np.array(rows) < 0,
+        num_rows=len(data.prompts),
+        first_pad=draw(st.integers(0, 3)),
+        lengths=np.array(lens),
+        bin_offsets=np.array(offsets),
+        bin_width=width,
+        layout=layout,
+    )
+
+
+@share(2)
+@given(drawn=st.data())
+def test_shards_equal_the_loops(drawn, array_type):
+    data = drawn.draw(rollouts(max_long_len=30).flatmap(with_prompts))
+    inputs = drawn.draw(as_inputs(data))
+    more = drawn.draw(extras(data, array_type)) | {"pad_token_id": 7}
+    shard = drawn.draw(shards(data))
+    layout = shard.layout
+    if layout.shift == "next_token" and "labels" in more:
+        more["labels"] = "aligned"
+    try:
+        expected = build_shard_loops(**data._asdict(), **more, shard=shard, layout=layout)
+    except ValueError:
+        with pytest.raises(ValueError, match="prompt"):
+            fc.build_batch(**inputs, **more, shard=shard, array_type=array_type)
+        return
+    more["layout"] = drawn.draw(st.sampled_from([None, "packed", layout]))
+    batch = fc.build_batch(**inputs, **more, shard=shard, array_type=array_type)
+    assert_same(batch, expected)
+    assert batch.is_padding == shard.is_padding.tolist()
+    assert batch.bin_plan.offsets.tolist() == shard.bin_offsets.tolist()
+    assert pickle.loads(pickle.dumps(shard)) == shard
+
+
+def test_rows_of_a_shard_without_bins(array_type):
+    """A shard says which rows, the layout which of them share a row."""
+    shard = fc.planning.Shard(np.array([2, 0]), np.array([False, False]), 3, (2, 3, 4))
+    batch = small(array_type, fc.Packed(plan=[[0, 1]]), shard=shard)
+    assert batch.input_ids.tolist() == [[4, 8, 9, 10, 1, 2, 5, 6]]
+    assert batch.sequence_ids.tolist() == [[0, 0, 0, 0, 1, 1, 1, 1]]
+
+
+# Copies, threads and memory
+
+
+@share(2)
+@given(drawn=st.data())
+def test_pickled(drawn, array_type):
+    _, inputs, options, _, more = drawn.draw(cases(array_type))
+    with quiet():
+        try:
+            batch = fc.build_batch(**inputs, **options, **more, array_type=array_type)
+        except ValueError:
+            assume(False)
+    again = pickle.loads(pickle.dumps(batch))
+    assert_same(again, batch)
+    assert again.plan == batch.plan
+    assert again.bin_plan == batch.bin_plan
+    assert type(again.plan).from_dict(batch.plan.to_dict()) == batch.plan
+    assert repr(again) == repr(batch)
+    gathered = again.gather(again.response_mask, of="response", missing=7)
+    assert_same(
+        {"values": gathered.values},
+        {"values": batch.gather(batch.response_mask, of="response", missing=7).values},
+    )
+
+
+@share(2)
+@given(drawn=st.data())
+def test_used_memory_gives_the_same(drawn, array_type):
+    """Recycled memory is full of garbage: all of it is written."""
+    data, inputs, options, reference, more = drawn.draw(cases(array_type, shifts=["none"]))
+    expected = build_batch_loops(**data._asdict(), **reference, **more)
+    rows, width = expected["input_ids"].shape
+    pool = fc.memory.BufferPool(1 << 24)
+    fc.build_batch(
+        [[-1] * (width + 8)] * (rows + 8),
+        [[-1] * (width + 8)] * (rows + 8),
+        pad_token_id=-1,
+        rewards=[[np.nan] * (width + 8)] * (rows + 8),
+        array_type=array_type,
+        pool=pool,
+    )
+    batch = fc.build_batch(**inputs, **options, **more, array_type=array_type, pool=pool)
+    assert_same(batch, expected)
+
+
+def lists(seed, rows, tokens):
+    """Make rows of such lengths."""
+    rng = np.random.default_rng(seed)
+    lens = rng.integers(*tokens, (2, rows))
+    return {
+        "prompts": [rng.integers(0, 10**6, n).tolist() for n in lens[0]],
+        "responses": [rng.integers(0, 10**6, n).tolist() for n in lens[1]],
+        "loss_mask": [rng.integers(0, 2, n).tolist() for n in lens[1]],
+        "logprobs": [rng.standard_normal(n).tolist() for n in lens[1]],
+        "pad_token_id": seed,
+    }
+
+
+def arrays_of(batch):
+    return [value for value in batch.values() if hasattr(value, "dtype")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shift", SHIFTS)
+@pytest.mark.parametrize(
+    ("kind", "array_type"), [("lists", "numpy"), pytest.param("arrays", "torch", marks=NEEDS_TORCH)]
+)
+def test_a_large_batch(kind, array_type, shift):
+    """Large enough for threads, and for memory that was used before and has to be cleared."""
+    for seed in (7, 0):
+        data = lists(seed, rows=900, tokens=(50, 2_000))
+        lens = list(map(len, map(list.__add__, data["prompts"], data["responses"])))
+        plan = fc.planning.pack(lens, fc.Packed(5_000 + max(lens)))
+        expected = build_packed_numpy(**data, pack=plan, shift=shift)
+        if kind == "arrays":
+            fields = ("prompts", "responses", "loss_mask", "logprobs")
+            data |= {name: list(map(np.array, data[name])) for name in fields}
+        batch = fc.build_batch(
+            **data, layout=fc.Packed(plan=plan, shift=shift), array_type=array_type
+        )
+        assert sum(np.asarray(value).nbytes for value in arrays_of(batch)) > 64 << 20
+        assert_same(batch, expected)
+        del batch
+
+
+def test_threads_build_at_once(array_type):
+    data = lists(1, rows=200, tokens=(1, 60))
+    lens = list(map(len, map(list.__add__, data["prompts"], data["responses"])))
+    plans = [fc.planning.pack(lens, fc.Packed(capacity)) for capacity in (120, 200, 500)]
+    expected = [build_packed_numpy(**data, pack=plan) for plan in plans]
+    pool = fc.memory.BufferPool(1 << 24)
+
+    def build(index):
+        return fc.build_batch(
+            **data, layout=fc.Packed(plan=plans[index % 3]), array_type=array_type, pool=pool
+        )
+
+    with ThreadPoolExecutor(4) as executor:
+        for index, batch in enumerate(executor.map(build, range(60))):
+            assert_same(batch, expected[index % 3])
+
+
+@share(2)
+@given(drawn=st.data())
+def test_a_builder_gives_the_same(drawn, array_type):
+    data = drawn.draw(rollouts(max_long_len=30).flatmap(with_prompts))
+    options, _ = drawn.draw(packed_options(lens_of(data)))
+    options |= {"pad_token_id": 0, "array_type": array_type}
+    builder = fc.BatchBuilder(**options)
+    for row, (prompt, response) in enumerate(zip(data.prompts, data.responses, strict=True)):
+        given_fields = {key: getattr(data, key) for key in data._fields[2:]}
+        of_row = {name: rows[row] for name, rows in given_fields.items() if rows is not None}
+        builder.add(prompt, response, **of_row)
+    with quiet():
+        try:
+            expected = fc.build_batch(**data._asdict(), **options)
+        except ValueError:
+            with pytest.raises(ValueError, match="prompt"):
+                builder.finish()
+        else:
+            assert_same(builder.finish(), expected)
+
+
+# From one layout to another
+
+
+@pytest.mark.parametrize("there", ["left", "two_segment", "right", "jagged"])
+@share(4)
+@given(drawn=st.data())
+def test_to_and_from_other_layouts(there, drawn, array_type):
+    data, _, options, reference, more = drawn.draw(cases(array_type))
+    inputs = data._asdict() | more
+    other = fc.build_batch(**inputs, layout=there, array_type=array_type)
+    try:
+        expected = build_batch_loops(**inputs, **reference)
+    except ValueError:
+        if data.loss_mask is None:
+            with quiet(), pytest.raises(ValueError, match="prompt"):
+                other.to_layout(options["layout"])
+        return  # a loss mask that is an output is 0 where it is refused as an input
+    with warns_of(lost_of(data, reference)):
+        packed = other.to_layout(options["layout"])
+    assert_same(packed, expected)
+    check_plan(packed, data, options, reference)
+
+    pairs = zip(data.prompts, data.responses, strict=True)
+    if packed.bin_plan.is_split:
+        message = "split"
+    elif options["layout"].shift == "next_token" and any(r and not p for p, r in pairs):
+        message = "no prompt"
+    else:
+        assert_same(packed.to_layout(there), other)
+        again = packed.to_layout(fc.Packed.single_row())
+        assert_same(again, other.to_layout(fc.Packed.single_row()))
+        return
+    with pytest.raises(ValueError, match=message):
+        packed.to_layout(there)
+
+
+# Bad input
+
+
+OTHER = plan_of([[(2, 0, 4), (1, 0, 3)], [(0, 0, 4)]])
+FEWER = plan_of([[(1, 0, 2)], [(0, 0, 4)]])
+
+
+@pytest.mark.parametrize(
+    ("changes", "exception", "message"),
+    [
+        ({"layout": fc.Packed(3)}, ValueError, r"\b0\b.*4.*capacity=3"),
+        ({"layout": fc.Packed(8, min_bins=5)}, ValueError, "3 sequences.*5|5.*3 sequences"),
+        ({"layout": fc.Packed(plan=OTHER)}, ValueError, r"3 tokens in row 1, but the row has 2"),
+        ({"layout": fc.Packed(plan=FEWER)}, ValueError, r"\b2\b.*\b3\b"),
+        ({"layout": fc.Packed(plan=[[0, 1, 3]])}, ValueError, "it has row 3, but there are 3 rows"),
+        ({"layout": packed(pad_to=5)}, ValueError, "6 .*pad_to.* 5|pad_to is 5"),
+        ({"layout": fc.Packed.single_row(pad_to=9)}, ValueError, "10 .*pad_to.* 9|pad_to is 9"),
+        ({"dtypes": {"sequence_ids": "float32"}}, ValueError, "sequence_ids"),
+        ({"dtypes": {"attention_mask": "bool"}}, ValueError, "attention_mask"),
+        ({"fields": {"sequence_ids": fc.PerRow([1, 2, 3])}}, ValueError, "sequence_ids"),
+        ({"fields": {"row_cu_seqlens": fc.PerRow([1, 2, 3])}}, ValueError, "row_cu_seqlens"),
+        ({"responses": [[5, 6], [7], [8, 9]]}, ValueError, "4 tokens in row 2, but the row has 3"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be(changes, exception, message):
+    with pytest.raises(exception, match=message):
+        small(**changes)
+    assert small().input_ids.tolist() == [[4, 8, 9, 10, 3, 7], [1, 2, 5, 6, 0, 0]]
+
+
+def test_a_shard_of_bins_needs_the_packed_layout():
+    shard = fc.planning.Shard(
+        np.array([0]), np.array([False]), 1, lengths=np.array([2]),
+        bin_offsets=np.array([0, 1]), bin_width=2, layout=fc.Packed(2),
+    )  # fmt: skip
+    inputs = {"prompts": [[1]], "responses": [[2]], "pad_token_id": 0, "array_type": "numpy"}
+    for layout in (None, "packed", fc.Packed(2)):
+        assert fc.build_batch(**inputs, shard=shard, layout=layout).input_ids.tolist() == [[1, 2]]
+    for other in ("left", fc.Packed(8)):
+        with pytest.raises(ValueError, match=r"planned with layout=Packed\(capacity=2\)"):
+            fc.build_batch(**inputs, shard=shard, layout=other)
+    for layout in (None, fc.Left(), fc.Packed.single_row()):
+        with pytest.raises(ValueError, match=r"bin_offsets belongs to layout=fc.Packed\(capacity"):
+            replace(shard, layout=layout)
+
+
+@pytest.mark.parametrize("field", ["loss_mask", "rewards", "logprobs", "fields"])
+def test_a_first_value_without_a_place(field, array_type):
+    """No token predicts it: the row trains without it."""
+    inputs = {
+        "prompts": [[1], []],
+        "responses": [[2], [3, 4]],
+        "loss_mask": [[1], [0, 1]],
+        "rewards": [[1], [0, 1]],
+        "logprobs": [[1], [0, 1]],
+        "pad_token_id": 0,
+        "layout": fc.Packed.single_row(shift="next_token"),
+        "array_type": array_type,
+    }
+    batch = fc.build_batch(**inputs, fields={"x": fc.Field([[1], [9, 1]], fill=9)})
+    assert batch.loss_mask.tolist() == [[1, 0, 1, 0]]
+    assert batch.response_mask.tolist() == [[1, 0, 1, 0]]
+    assert batch.x.tolist() == [[1, 9, 1, 9]]
+    if field == "fields":
+        spoilt = {"fields": {"loss": fc.Field([[1], [5, 1]], fill=9)}}
+    else:
+        spoilt = {field: [[1], [5, 1]]}
+    again = fc.build_batch(**{**inputs, **spoilt})
+    assert all(again[key].tolist() == batch[key].tolist() for key in inputs if key in batch)
+    assert again.metrics["batch/tokens_without_predecessor"] == 1
+    del inputs["loss_mask"]
+    assert fc.build_batch(**inputs).loss_mask.tolist() == [[1, 0, 1, 0]]
+    if field == "loss_mask":
+        with pytest.raises(ValueError, match=r"loss_mask\[1\]\[0\] is NaN"):
+            fc.build_batch(**inputs, loss_mask=[[1], [float("nan"), 1]])
+
+
+@pytest.mark.parametrize("rewards", [[5, 0], [[5], [0, 0]]])
+def test_a_response_of_one_token_without_a_place(rewards, array_type):
+    inputs = {"prompts": [[], [1]], "responses": [[2], [3, 4]], "loss_mask": [[0], [1, 1]]}
+    options = {"pad_token_id": 0, "array_type": array_type}
+    shifted = fc.Packed.single_row(shift="next_token")
+    batch = fc.build_batch(**inputs, **options, rewards=[0, 5], layout=shifted)
+    assert batch.rewards.tolist() == [[0, 0, 5, 0]]
+    assert batch.response_mask.tolist() == [[0, 1, 1, 0]]
+    batch = fc.build_batch(**inputs, **options, rewards=rewards, layout=shifted)
+    assert batch.rewards.tolist() == [[0, 0, 0, 0]]
+    beside = fc.Packed.single_row()
+    assert fc.build_batch(**inputs, **options, rewards=rewards, layout=beside).rewards[0, 0] == 5
+
+
+def test_repr():
+    head = repr(small()).splitlines()[0]
+    assert "3 rows" in head
+    assert "10 tokens" in head
+    assert "2 bins" in head
+    assert small().bin_plan == plan_of(PARTS)
+    assert fc.build_batch([[1]], [[2]], pad_token_id=0, array_type="numpy").bin_plan is None

@@ -1,0 +1,98 @@
+"""Inputs of a loss: the positions that predict trained tokens, and these tokens."""
+
+import numpy as np
+import pytest
+from attention_rows import LAYOUTS, ROWS, rows_of, with_prompts
+from conftest import NEEDS_TORCH, share
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fastcollate as fc
+from fastcollate.common.arrays import to_numpy
+
+
+def built(lens, layout, array_type="numpy", masks=None, **options):
+    """Build a batch of different tokens; with fields of response tokens and their predecessors."""
+    prompts, responses = rows_of(lens, layout)
+    rows = zip(prompts, responses, strict=True)
+    before = [[0, *p, *r][len(p) : len(p) + len(r)] for p, r in rows]
+    fields = {
+        "tokens": fc.Field(responses, dtype="int64"),
+        "before": fc.Field(before, dtype="int64"),
+    }
+    fields |= options.pop("fields", {})
+    return fc.build_batch(
+        prompts, responses, pad_token_id=999, loss_mask=masks, fields=fields,
+        array_type=array_type, layout=LAYOUTS[layout], **options,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("is_masked", [False, True])
+@share(10)
+@given(lens=ROWS, data=st.data())
+def test_predictors_are_the_tokens_before(layout, is_masked, array_type, lens, data):
+    lens = with_prompts(lens, layout)
+    masks = None
+    if is_masked:
+        weights = st.sampled_from([0, 0, 1, 0.5])
+        masks = [data.draw(st.lists(weights, min_size=r, max_size=r)) for _, r in lens]
+    batch = built(lens, layout, array_type, masks)
+    tokens, before = to_numpy(batch["tokens"]), to_numpy(batch["before"])
+    np.testing.assert_array_equal(to_numpy(batch.targets), tokens)
+    assert batch.targets.dtype == batch.input_ids.dtype
+    pos, inv = batch.loss_positions()
+    assert isinstance(pos, type(batch.input_ids))
+    pos, inv = to_numpy(pos), to_numpy(inv)
+    mask = to_numpy(batch["loss_mask"]) != 0 if "loss_mask" in batch else before != 0
+    assert inv.shape == mask.shape
+    assert not inv[~mask].any()
+    ids = to_numpy(batch.input_ids).reshape(-1)
+    np.testing.assert_array_equal(ids[pos][inv[mask]], before[mask])
+    if mask.any():
+        np.testing.assert_array_equal(np.unique(inv[mask]), np.arange(len(pos)))
+        assert (np.diff(pos) > 0).all()
+    else:
+        assert pos.tolist() == [0][: ids.size]
+
+
+def test_the_head_runs_where_nothing_trains():
+    for layout in LAYOUTS:
+        batch = built([(2, 3), (1, 0)], layout, masks=[[0, 0, 0], []])
+        pos, inv = batch.loss_positions()
+        logits = np.zeros((batch.input_ids.size, 1000))[pos]
+        assert logits[inv, batch.targets].shape == inv.shape
+
+
+def test_a_changed_mask_is_read_and_checked():
+    batch = built([(2, 3), (0, 2)], "jagged", masks=[[1, 1, 1], [1, 1]])
+    assert batch.loss_positions().pos.tolist() == [1, 2, 3, 5]
+    batch.loss_mask[:2] = 0
+    assert batch.loss_positions().pos.tolist() == [3, 5]
+    batch.loss_mask[:] = 1
+    with pytest.raises(ValueError, match="loss_mask is not 0 on a token that no token predicts"):
+        batch.loss_positions()
+
+
+def test_padding_rows_and_merged_turns():
+    prompts, responses = [[1], [1, 2, 3], [9]], [[2], [4, 5], [8]]
+    merge = fc.merge_turns(prompts, responses, trajectory_ids=["a", "a", "b"])
+    plan = fc.plan_step(merge, uids=["a", "a", "b"], dp_size=2, pad_rows="copy_first")
+    for layout in "left", "jagged":
+        batch = fc.build_batch(
+            prompts, responses, pad_token_id=0, merge=merge, layout=layout, array_type="numpy"
+        )
+        pos, _ = batch.loss_positions()
+        assert batch.input_ids.reshape(-1)[pos].tolist() == [1, 3, 4, 9]
+        mine = fc.build_batch(
+            prompts, responses, pad_token_id=0, merge=merge, layout=layout, array_type="numpy",
+            shard=plan.shard(mini_batch=0, rank=0),
+        )  # fmt: skip
+        again = [mine.input_ids.reshape(-1)[p] for p in mine.loss_positions().pos]
+        assert again == [1, 3, 4][: len(again)]
+
+
+@NEEDS_TORCH
+def test_half_precision_masks():
+    batch = built([(2, 2)], "packed", "torch", [[1, 0.5]], dtypes={"loss_mask": "bfloat16"})
+    assert batch.loss_positions().pos.tolist() == [1, 2]

@@ -1,0 +1,223 @@
+"""The way back from merged rows: to all of their tokens, to sampled ones, and to turns."""
+
+import numpy as np
+import pytest
+from conftest import NEEDS_TORCH, share
+from gathering import WAYS, check, like, shape_of, values_of
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from merged_rows import ROW, SAMPLED, TURN, expected_of, rows_of
+
+import fastcollate as fc
+from fastcollate.testing.reference import (
+    build_batch_loops,
+    build_merged_batch_loops,
+    gather_loops,
+    gather_merged_loops,
+    merge_turns_loops,
+)
+from fastcollate.testing.strategies import merge_options, rollouts, trajectories
+
+LAYOUTS = ["left", "two_segment", "right", "jagged"]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@share(4)
+@given(there=st.sampled_from([None, *LAYOUTS]), drawn=st.data())
+def test_gather_equals_the_loops(layout, there, drawn, array_type):
+    data = drawn.draw(trajectories(max_long_len=20))
+    turns = {
+        "prompts": data.turns.prompts,
+        "responses": data.turns.responses,
+        "is_last_step": data.is_last_step,
+    }
+    options = drawn.draw(merge_options())
+    if drawn.draw(st.booleans()):
+        options |= {"drop_untrainable": True, "loss_mask": data.turns.loss_mask}
+    merged = merge_turns_loops(**turns, **options)
+    assume(merged.rows)
+
+    batch = fc.build_batch(
+        **turns,
+        pad_token_id=0,
+        merge=fc.merge_turns(**turns, **options),
+        layout=layout,
+        array_type=array_type,
+    )
+    if there is not None:
+        batch, layout = batch.to_layout(there), there
+    reference = build_merged_batch_loops(**turns, pad_token_id=0, merge=options, layout=layout)
+    of, shift = drawn.draw(st.sampled_from(WAYS))
+    missing = drawn.draw(st.sampled_from([None, 0, 1]))
+    how = {"of": of, "shift": shift, "missing": missing}
+    x = values_of(drawn.draw, reference, of, drawn.draw(st.sampled_from([(), (), (3,), (0,)])))
+    for asked in (ROW, SAMPLED, TURN):
+        try:
+            expected = expected_of(asked, reference, x, merged, **how)
+        except ValueError:
+            with pytest.raises(ValueError, match="missing"):
+                batch.gather(like(x, array_type), **how, **asked)
+        else:
+            check(batch.gather(like(x, array_type), **how, **asked), *expected)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@share(4)
+@given(drawn=st.data())
+def test_rows_that_are_not_merged_are_turns(layout, drawn, array_type):
+    data = drawn.draw(rollouts(max_long_len=20))
+    inputs = {"prompts": data.prompts, "responses": data.responses}
+    inputs |= {"pad_token_id": 0, "layout": layout}
+    batch = fc.build_batch(**inputs, array_type=array_type)
+    reference = build_batch_loops(**inputs)
+    x = values_of(drawn.draw, reference, "response")
+    for asked in (ROW, SAMPLED, TURN):
+        check(
+            batch.gather(like(x, array_type), of="response", **asked), *gather_loops(reference, x)
+        )
+
+
+# The first trajectory is one row, [1, 2] + [3, 4, 5, 6], of which 4 is an observation.
+TURNS = {
+    "prompts": [[1, 2], [1, 2, 3, 4], [7]],
+    "responses": [[3], [5, 6], [8]],
+    "trajectory_ids": ["s", "s", "t"],
+}
+# Its next prompt has 9 in the place of the second sampled token.
+DRIFTED = {**TURNS, "prompts": [[1], [1, 2, 9], [7]], "responses": [[2, 3], [5, 6], [8]]}
+
+
+def small(layout="left", array_type="numpy", **changes):
+    options = {"merge": "exact", "pad_token_id": 0, "layout": layout, "array_type": array_type}
+    return fc.build_batch(**{**TURNS, **options, **changes})
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_written_out(layout, array_type):
+    batch = small(layout, array_type)
+    ids = batch.input_ids
+    assert rows_of(batch.gather(ids, of="sequence", shift="none")) == [[3, 4, 5, 6], [8]]
+    assert rows_of(batch.gather(ids, of="sequence", shift="none", per="row", gaps=True)) == [
+        [3, 4, 5, 6],
+        [8],
+    ]
+    assert rows_of(batch.gather(ids, of="sequence", shift="none", gaps=False)) == [[3, 5, 6], [8]]
+    assert rows_of(batch.gather(ids, of="sequence", shift="none", per="turn")) == TURNS["responses"]
+    shifted = batch.gather(ids, of="sequence", shift="next_token", per="turn")
+    assert rows_of(shifted) == [[2], [4, 5], [7]]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_field_comes_back_to_its_turns(layout, array_type):
+    logprobs = [[-1], [-2, -3], [-4]]
+    batch = small(layout, array_type, logprobs=logprobs)
+    assert rows_of(batch.gather(batch.logprobs, per="turn")) == logprobs
+    for there in LAYOUTS:
+        other = batch.to_layout(there)
+        assert rows_of(other.gather(other.logprobs, per="turn")) == logprobs
+        assert rows_of(other.gather(other.logprobs, gaps=False)) == [[-1, -2, -3], [-4]]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_tokens_that_drift_masked_are_missing(layout, array_type):
+    batch = small(layout, array_type, **DRIFTED, merge="realign")
+    ids = batch.input_ids
+    assert rows_of(batch.gather(ids, of="sequence", shift="none", per="turn", missing=-7)) == [
+        [2, -7],
+        [5, 6],
+        [8],
+    ]
+    with pytest.raises(ValueError, match=r"\b0\b.*missing"):
+        batch.gather(ids, of="sequence", shift="none", per="turn")
+    # They are not among the tokens of the row, so nothing is missing there.
+    assert rows_of(batch.gather(ids, of="sequence", shift="none", gaps=False)) == [[2, 5, 6], [8]]
+    assert rows_of(batch.gather(ids, of="sequence", shift="none")) == [[2, 9, 5, 6], [8]]
+
+
+def test_turns_that_were_dropped_are_missing(array_type):
+    plan = fc.merge_turns(**TURNS, loss_mask=[[0], [1, 1], [0]], drop_untrainable=True)
+    batch = small("left", array_type, merge=plan)
+    ids = batch.input_ids
+    found = batch.gather(ids, of="sequence", shift="none", per="turn", missing=0)
+    assert rows_of(found) == [[3], [5, 6], [0]]
+    with pytest.raises(ValueError, match=r"\b2\b.*missing"):
+        batch.gather(ids, of="sequence", shift="none", per="turn")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_all_tokens_are_missing(layout, array_type):
+    """There is no value at all to take: the row of both turns has no token."""
+    turns = {"prompts": [[], []], "responses": [[1, 2], []], "trajectory_ids": ["s", "s"]}
+    batch = small(layout, array_type, **turns, merge="realign")
+    for of in ("response", "sequence"):
+        found = batch.gather(batch.input_ids, of=of, shift="none", per="turn", missing=-7)
+        assert rows_of(found) == [[-7, -7], []]
+        assert rows_of(batch.gather(batch.input_ids, of=of, shift="none", gaps=False)) == [[]]
+
+
+def test_an_observation_in_front_of_all_misses_nothing(array_type):
+    """The first turn is empty: the row has no prompt, and its first token was not sampled."""
+    batch = small("left", array_type, prompts=[[], [1], [7]], responses=[[], [2], [8]])
+    how = {"of": "sequence", "shift": "next_token"}
+    assert rows_of(batch.gather(batch.input_ids, **how, per="turn")) == [[], [1], [7]]
+    assert rows_of(batch.gather(batch.input_ids, **how, gaps=False)) == [[1], [7]]
+    with pytest.raises(ValueError, match="missing"):
+        batch.gather(batch.input_ids, **how)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_broadcast_reaches_observations_if_asked_to(layout, array_type):
+    batch = small(layout, array_type)
+    per_row = like(np.array([0.5, 1.5]), array_type)
+    assert rows_of(batch.gather(batch.broadcast(per_row))) == [[0.5, 0, 0.5, 0.5], [1.5]]
+    found = batch.broadcast(per_row, on="response")
+    assert rows_of(batch.gather(found)) == [[0.5] * 4, [1.5]]
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("asked", [SAMPLED, TURN])
+@pytest.mark.parametrize("trailing", [(), (2,)])
+def test_gradients(layout, asked, trailing):
+    import torch
+
+    batch = small(layout, "torch", **DRIFTED, merge="realign")
+    merged = merge_turns_loops(**DRIFTED, policy="realign")
+    reference = build_merged_batch_loops(**DRIFTED, merge="realign", pad_token_id=0, layout=layout)
+    shape = (*shape_of(reference, "sequence"), *trailing)
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+    how = {"of": "sequence", "shift": "next_token", "missing": -1.0}
+
+    # Each value that is taken gets its own gradient, all others 0.
+    places = np.arange(x.numel()).reshape(shape)
+    places, _ = gather_merged_loops(reference, places, merged, per=asked.get("per", "row"), **how)
+    weights = torch.arange(1.0, places.size + 1, dtype=torch.float64).reshape(places.shape)
+    (batch.gather(x, **how, **asked).values * weights).sum().backward()
+    places, weights = torch.from_numpy(places.ravel()), weights.ravel()
+    expected = torch.zeros(x.numel(), dtype=torch.float64)
+    expected[places[places >= 0]] = weights[places >= 0]
+    assert torch.equal(x.grad, expected.reshape(shape))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"per": "token"}, "per is 'token'"),
+        ({"per": None}, "per is None"),
+        ({"gaps": None}, "gaps"),
+        ({"gaps": "no"}, "gaps"),
+        ({"per": "turn", "missing": "x"}, "missing is"),
+    ],
+)
+def test_what_cannot_be_asked_for(options, message):
+    batch = small()
+    with pytest.raises((TypeError, ValueError), match=message):
+        batch.gather(batch.input_ids, of="sequence", shift="none", **options)
+
+
+@pytest.mark.parametrize("asked", [SAMPLED, TURN])
+def test_values_of_a_wrong_shape(asked, array_type):
+    batch = small("left", array_type)
+    for shape in [(3, 4), (2, 6), (2, 3), (2,), ()]:
+        with pytest.raises(ValueError, match="shape"):
+            batch.gather(like(np.zeros(shape), array_type), **asked)

@@ -1,0 +1,342 @@
+"""The way back from packed rows: to sequences in the order of the input, and to turns."""
+
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+from conftest import NEEDS_TORCH
+from gathering import DTYPES, WAYS, check, like
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from merged_rows import ROW, SAMPLED, TURN, expected_of, rows_of
+from packings import SHIFTS, lens_of, packed_options, plan_of
+
+import fastcollate as fc
+from fastcollate.testing.reference import (
+    assert_same,
+    broadcast_loops,
+    gather_loops,
+    merge_turns_loops,
+    packed_grids,
+    packing_of,
+)
+from fastcollate.testing.strategies import Rollouts, merge_options, rollouts, trajectories
+
+
+def values_of(draw, shape, trailing=()):
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    return (rng.standard_normal((*shape, *trailing)) * 100).astype(draw(st.sampled_from(DTYPES)))
+
+
+def build(data, options, array_type, **more):
+    """Build a batch whose loss masks train nothing, so that no value can get lost."""
+    masks = [[0] * len(row) for row in data.responses]
+    tokens = {"prompts": data.prompts, "responses": data.responses, "loss_mask": masks}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what has no place
+        return fc.build_batch(**tokens, pad_token_id=0, **options, array_type=array_type, **more)
+
+
+def grids_of(rows, reference):
+    lens = (list(map(len, rows.prompts)), list(map(len, rows.responses)))
+    how = {name: value for name, value in reference.items() if name != "layout"}
+    return packed_grids(packing_of(*lens, **how))
+
+
+@st.composite
+def ways(draw):
+    of, shift = draw(st.sampled_from(WAYS))
+    return {"of": of, "shift": shift, "missing": draw(st.sampled_from([None, 0, 1]))}
+
+
+@given(drawn=st.data())
+def test_gather_equals_the_loops(drawn, array_type):
+    data = drawn.draw(rollouts(max_long_len=30))
+    options, reference = drawn.draw(packed_options(lens_of(data)))
+    batch, grids = build(data, options, array_type), grids_of(data, reference)
+    how = drawn.draw(ways())
+    trailing = drawn.draw(st.sampled_from([(), (), (3,), (2, 2), (0,)]))
+    x = values_of(drawn.draw, grids.tokens.shape, trailing)
+    if how["shift"] == "next_token" and x.shape[1] > 0 and drawn.draw(st.booleans()):
+        # A row's last position is in front of nothing; log-probabilities often lack it.
+        given_x = like(x[:, :-1].copy(), array_type)
+    else:
+        given_x = like(x, array_type)
+    for asked in (ROW, SAMPLED, TURN):
+        try:
+            expected = gather_loops(grids, x, **how)
+        except ValueError:
+            with pytest.raises(ValueError, match="missing"):
+                batch.gather(given_x, **how, **asked)
+        else:
+            check(batch.gather(given_x, **how, **asked), *expected)
+
+
+@given(drawn=st.data())
+def test_broadcast_equals_the_loops(drawn, array_type):
+    data = drawn.draw(rollouts(max_long_len=30))
+    options, reference = drawn.draw(packed_options(lens_of(data)))
+    batch, grids = build(data, options, array_type), grids_of(data, reference)
+    per_row = values_of(drawn.draw, (len(data.prompts),))
+    found = batch.broadcast(like(per_row, array_type))
+    mask = np.asarray(batch.loss_mask)
+    assert_same({"x": found}, {"x": broadcast_loops(grids, per_row, mask)})
+    found = batch.broadcast(like(per_row, array_type), on="response")
+    assert_same({"x": found}, {"x": broadcast_loops(grids, per_row)})
+
+
+@given(drawn=st.data())
+def test_merged_rows_equal_the_loops(drawn, array_type):
+    data = drawn.draw(trajectories(max_long_len=20))
+    turns = {
+        "prompts": data.turns.prompts,
+        "responses": data.turns.responses,
+        "is_last_step": data.is_last_step,
+    }
+    policy = drawn.draw(merge_options())
+    merged = merge_turns_loops(**turns, **policy)
+    assume(merged.rows)
+    rows = Rollouts([row.prompt for row in merged.rows], [row.response for row in merged.rows])
+    options, reference = drawn.draw(packed_options(lens_of(rows)))
+    batch = build(
+        data.turns,
+        options,
+        array_type,
+        is_last_step=data.is_last_step,
+        merge=fc.merge_turns(**turns, **policy),
+    )
+    grids = grids_of(rows, reference)
+    how = drawn.draw(ways())
+    x = values_of(drawn.draw, grids.tokens.shape, drawn.draw(st.sampled_from([(), (), (3,)])))
+    for asked in (ROW, SAMPLED, TURN):
+        try:
+            expected = expected_of(asked, grids, x, merged, **how)
+        except ValueError:
+            with pytest.raises(ValueError, match="missing"):
+                batch.gather(like(x, array_type), **how, **asked)
+        else:
+            check(batch.gather(like(x, array_type), **how, **asked), *expected)
+
+
+# Rows of 7 + 3 and 4 positions: the first sequence has a part in each.
+PARTS = [[(1, 0, 3), (0, 0, 4)], [(2, 0, 2), (0, 4, 2)]]
+PROMPTS, RESPONSES = [[1, 2], [7, 8], [9]], [[3, 4, 5, 6], [10], [11]]
+
+
+def small(array_type="numpy", shift="none", parts=PARTS, **changes):
+    inputs = {"prompts": PROMPTS, "responses": RESPONSES, "pad_token_id": 0}
+    inputs |= {"layout": fc.Packed(plan=plan_of(parts), shift=shift), "array_type": array_type}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return fc.build_batch(**{**inputs, **changes})
+
+
+@pytest.mark.parametrize("asked", [ROW, SAMPLED, TURN])
+def test_written_out(asked, array_type):
+    batch = small(array_type)
+    ids = batch.input_ids
+    assert ids.tolist() == [[7, 8, 10, 1, 2, 3, 4], [9, 11, 5, 6, 0, 0, 0]]
+    assert rows_of(batch.gather(ids, of="sequence", shift="none", **asked)) == RESPONSES
+    assert rows_of(batch.gather(ids, of="response", **asked)) == RESPONSES
+    # Of token 5 the one in front is in another row.
+    before = batch.gather(ids, of="sequence", shift="next_token", missing=-1, **asked)
+    assert rows_of(before) == [[2, 3, -1, 5], [8], [9]]
+    with pytest.raises(ValueError, match=r"\b0\b.*missing"):
+        batch.gather(ids, of="sequence", shift="next_token", **asked)
+
+
+def test_outputs_that_were_moved(array_type):
+    """They are in the form of the batch's own response fields."""
+    logprobs = [[-1, -2, -3, -4], [-5], [-6]]
+    batch = small(array_type, "next_token", logprobs=logprobs)
+    assert batch.logprobs.tolist() == [[0, -5, 0, 0, -1, -2, 0], [-6, 0, -4, 0, 0, 0, 0]]
+    found = batch.gather(batch.logprobs, of="response", missing=7)
+    assert rows_of(found) == [[-1, -2, 7, -4], [-5], [-6]]
+    with pytest.raises(ValueError, match=r"\b0\b.*missing"):
+        batch.gather(batch.logprobs, of="response")
+    # Token ids are where they are.
+    assert rows_of(batch.gather(batch.input_ids, of="sequence", shift="none")) == RESPONSES
+    moved = batch.gather(batch.input_ids, of="sequence", shift="next_token", missing=-1)
+    assert rows_of(moved) == [[2, 3, -1, 5], [8], [9]]
+    per_row = like(np.array([0.5, 1.5, 2.5]), array_type)
+    assert batch.broadcast(per_row).tolist() == [
+        [0, 1.5, 0, 0, 0.5, 0.5, 0],
+        [2.5, 0, 0.5, 0, 0, 0, 0],
+    ]
+
+
+@pytest.mark.parametrize("shift", SHIFTS)
+def test_a_field_comes_back(shift, array_type):
+    logprobs = [[-1, -2, -3, -4], [-5], [-6]]
+    whole = fc.Packed(8, multiple_of=2, shift=shift)
+    batch = small(array_type, layout=whole, logprobs=logprobs)
+    assert rows_of(batch.gather(batch.logprobs, of="response")) == logprobs
+    assert rows_of(batch.gather(batch.logprobs, of="response", per="turn")) == logprobs
+
+
+def test_a_row_without_a_prompt(array_type):
+    options = {
+        "prompts": [[1], []],
+        "responses": [[2], [3, 4]],
+        "loss_mask": [[1], [0, 1]],
+        "pad_token_id": 0,
+        "array_type": array_type,
+    }
+    batch = fc.build_batch(**options, layout=fc.Packed.single_row(shift="next_token"))
+    with pytest.raises(ValueError, match=r"\b1\b.*missing"):
+        batch.gather(batch.loss_mask, of="response")
+    assert rows_of(batch.gather(batch.loss_mask, of="response", missing=7)) == [[1], [7, 1]]
+    beside = fc.build_batch(**options, layout=fc.Packed.single_row())
+    assert rows_of(beside.gather(batch.input_ids, of="response")) == [[2], [3, 4]]
+
+
+def test_merged_turns_come_back(array_type):
+    turns = {
+        "prompts": [[1, 2], [1, 2, 3, 4], [7]],
+        "responses": [[3], [5, 6], [8]],
+        "trajectory_ids": ["s", "s", "t"],
+        "logprobs": [[-1], [-2, -3], [-4]],
+    }
+    parts = [[(1, 0, 2)], [(0, 0, 6)]]
+    for shift in SHIFTS:
+        batch = small(array_type, shift, parts, merge="exact", **turns)
+        assert batch.input_ids.tolist() == [[7, 8, 0, 0, 0, 0], [1, 2, 3, 4, 5, 6]]
+        assert rows_of(batch.gather(batch.logprobs, of="response", per="turn")) == turns["logprobs"]
+        assert rows_of(batch.gather(batch.logprobs, of="response", gaps=False)) == [
+            [-1, -2, -3],
+            [-4],
+        ]
+        assert rows_of(batch.gather(batch.logprobs, of="response")) == [[-1, 0, -2, -3], [-4]]
+
+
+@pytest.mark.parametrize("shift", SHIFTS)
+def test_copied_rows_are_left_out(shift, array_type):
+    """Rows of a shard without bins, of which the last is there to fill up."""
+    shard = fc.planning.Shard(np.array([2, 0, 2]), np.array([False, False, True]), num_rows=3)
+    masks = [[1] * 4, [1], [1]]
+    parts = [[(2, 0, 2)], [(1, 0, 6), (0, 0, 2)]]
+    batch = small(array_type, shift, parts, shard=shard, loss_mask=masks)
+    assert batch.input_ids.tolist() == [[9, 11, 0, 0, 0, 0, 0, 0], [1, 2, 3, 4, 5, 6, 9, 11]]
+    assert batch.loss_mask[0].tolist() == [0] * 8
+    assert rows_of(batch.gather(batch.loss_mask, of="response")) == [[1], [1] * 4]
+    assert rows_of(batch.gather(batch.loss_mask, of="response", per="turn", missing=-1)) == [
+        [1] * 4,
+        [-1],
+        [1],
+    ]
+    per_row = like(np.array([1, 2, 3]), array_type)
+    for on in ("trained", "response"):
+        found = batch.broadcast(per_row, on=on)
+        assert rows_of(batch.gather(found, of="response")) == [[1], [2] * 4]
+        assert found[0].tolist().count(3) == (on == "response")
+
+
+def test_padding_rows_are_left_out(array_type):
+    shard = fc.planning.Shard(
+        np.array([1, -1, 0]),
+        np.array([False, True, False]),
+        num_rows=2,
+        lengths=np.array([3, 2, 2]),
+        bin_offsets=np.array([0, 2, 3]),
+        bin_width=6,
+        layout=fc.Packed(6),
+    )
+    batch = fc.build_batch(
+        [[1], [2, 3]],
+        [[5], [6]],
+        pad_token_id=9,
+        loss_mask=[[1], [1]],
+        shard=shard,
+        array_type=array_type,
+    )
+    assert batch.input_ids.tolist() == [[2, 3, 6, 9, 9, 9], [1, 5, 9, 9, 9, 9]]
+    assert batch.sequence_ids.tolist() == [[0, 0, 0, 1, 1, -1], [2, 2, -1, -1, -1, -1]]
+    assert batch.loss_mask.tolist() == [[0, 0, 1, 0, 0, 0], [0, 1, 0, 0, 0, 0]]
+    assert batch.row_cu_seqlens[0].tolist() == [0, 3, 5, 6]
+    ids = batch.input_ids
+    assert rows_of(batch.gather(ids, of="sequence", shift="none", per="turn")) == [[5], [6]]
+    assert rows_of(batch.gather(ids, of="sequence", shift="none")) == [[6], [5]]
+    assert rows_of(batch.gather(ids, of="sequence", shift="none", gaps=False)) == [[6], [5]]
+    per_row = like(np.array([1.5, 9, 2.5]), array_type)
+    assert batch.broadcast(per_row).tolist() == [[0, 0, 1.5, 0, 0, 0], [0, 2.5, 0, 0, 0, 0]]
+    found = batch.broadcast(per_row, on="response")
+    assert found.tolist() == [[0, 0, 1.5, 0, 9, 0], [0, 2.5, 0, 0, 0, 0]]
+    again = pickle.loads(pickle.dumps(batch))
+    assert rows_of(again.gather(ids, of="sequence", shift="none")) == [[6], [5]]
+    assert rows_of(
+        again.to_layout("left").gather(batch.to_layout("left").loss_mask, of="response")
+    ) == [
+        [1],
+        [0],
+        [1],
+    ]
+
+
+# Torch
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize("asked", [ROW, TURN])
+@pytest.mark.parametrize(("of", "shift"), WAYS)
+@pytest.mark.parametrize("trailing", [(), (2,)])
+def test_gradients_of_gather(of, shift, trailing, asked):
+    import torch
+
+    batch = small("torch")
+    how = {"of": of, "shift": shift, "missing": -1.0}
+    shape = (*batch.input_ids.shape, *trailing)
+    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
+
+    # Each value that is taken gets its own gradient, all others 0.
+    lens = ([2, 2, 1], [4, 1, 1])
+    grids = packed_grids(packing_of(*lens, PARTS))
+    places, _ = gather_loops(grids, np.arange(x.numel()).reshape(shape), **how)
+    weights = torch.arange(1.0, places.size + 1, dtype=torch.float64).reshape(places.shape)
+    (batch.gather(x, **how, **asked).values * weights).sum().backward()
+    places, weights = torch.from_numpy(places.ravel()), weights.ravel()
+    expected = torch.zeros(x.numel(), dtype=torch.float64)
+    expected[places[places >= 0]] = weights[places >= 0]
+    assert torch.equal(x.grad, expected.reshape(shape))
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize(("shift", "taken"), [("none", [4, 1, 1]), ("next_token", [3, 1, 1])])
+def test_gradients_of_broadcast(shift, taken):
+    """The first token of a part has no predecessor, and with a shift no place."""
+    import torch
+
+    per_row = torch.randn(3, dtype=torch.float64, requires_grad=True)
+    batch = small("torch", shift)
+    for on, counts in (("response", taken), ("trained", [3, 1, 1])):
+        assert torch.autograd.gradcheck(lambda x, on=on: batch.broadcast(x, on=on), per_row)
+        per_row.grad = None
+        batch.broadcast(per_row, on=on).sum().backward()
+        assert per_row.grad.tolist() == counts
+
+
+# Bad input
+
+
+@pytest.mark.parametrize("of", ["response", "sequence"])
+def test_values_of_a_wrong_shape(of, array_type):
+    batch = small(array_type)
+    for shape in [(3, 7), (2, 8), (2, 6), (14,), (1, 14), ()]:
+        with pytest.raises(ValueError, match="shape"):
+            batch.gather(like(np.zeros(shape), array_type), of=of, shift="none")
+    batch.gather(like(np.zeros((2, 7)), array_type), of=of, shift="none")
+    short = like(np.zeros((2, 6)), array_type)
+    batch.gather(short, of="sequence", shift="next_token", missing=0)
+
+
+def test_numbers_per_row_of_a_wrong_shape(array_type):
+    batch = small(array_type)
+    for shape in [(), (2,), (4,), (3, 1), (2, 7)]:
+        with pytest.raises(ValueError, match="shape"):
+            batch.broadcast(like(np.zeros(shape), array_type))
+
+
+def test_moved_outputs_are_not_moved_again(array_type):
+    batch = small(array_type, "next_token")
+    with pytest.raises(ValueError, match="of='sequence'"):
+        batch.gather(batch.response_mask, of="response", shift="next_token")

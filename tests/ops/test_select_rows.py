@@ -1,0 +1,378 @@
+"""Rows of a batch by index: their batch, the loss of a model on it, and errors."""
+
+import pickle
+
+import numpy as np
+import pytest
+from any_layout import layouts
+from conftest import NEEDS_TORCH, share
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from packed_cases import cases as packed_cases
+from packed_cases import quiet
+from step_shards import shard_of
+
+import fastcollate as fc
+from fastcollate.testing.reference import assert_same, build_shard_loops
+from fastcollate.testing.strategies import as_inputs, extras, rollouts
+
+LAYOUTS = ["left", "two_segment", "right", "jagged"]
+NAMES = ("uids", "trajectory_ids", "is_last_step")
+
+
+def selections(count):
+    """Draw indices of some rows, each once: in any order, or consecutive."""
+    ranges = st.tuples(st.integers(0, count - 1), st.integers(1, count)).map(
+        lambda one: list(range(one[0], min(sum(one), count)))
+    )
+    anywhere = st.lists(st.integers(0, count - 1), min_size=1, max_size=count, unique=True)
+    return anywhere | ranges
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@share(2)
+@given(drawn=st.data())
+def test_rows_of_padded_and_jagged_batches(layout, drawn, array_type):
+    data = drawn.draw(rollouts(max_long_len=30))
+    inputs, more = drawn.draw(as_inputs(data)), drawn.draw(extras(data, array_type))
+    options = {**more, "pad_token_id": 7, "layout": drawn.draw(layouts(layout, data))}
+    count = len(data.prompts)
+    ends = drawn.draw(st.lists(st.booleans(), min_size=count, max_size=count))
+    whole = fc.build_batch(**inputs, **options, is_last_step=ends, array_type=array_type)
+    before = pickle.dumps(dict(whole))
+    rows = drawn.draw(selections(count))
+    batch = whole.select(rows=drawn.draw(st.sampled_from([rows, np.array(rows), tuple(rows)])))
+    shard = shard_of(rows, [False] * len(rows), data.prompts, data.responses)
+    assert_same(batch, build_shard_loops(**data._asdict(), **options, shard=shard))
+    if layout != "jagged":
+        width = batch.input_ids.shape[1], batch.response_mask.shape[1]
+        assert width == (whole.input_ids.shape[1], whole.response_mask.shape[1])
+    for name, values in {**more, "is_last_step": ends}.items():
+        if name in NAMES:
+            assert getattr(batch, name) == [values[row] for row in rows]
+    assert batch.is_padding == [False] * len(rows)
+    assert batch.plan.prompt_lens.tolist() == [len(data.prompts[row]) for row in rows]
+    is_view = rows == list(range(rows[0], rows[0] + len(rows)))
+    ids = np.asarray(batch.input_ids), np.asarray(whole.input_ids)
+    assert np.shares_memory(*ids) == (is_view and ids[0].size > 0)
+    for value in batch.values():
+        assert not hasattr(value, "is_contiguous") or value.is_contiguous()
+    assert pickle.dumps(dict(whole)) == before
+
+
+@given(drawn=st.data())
+def test_rows_of_packed_batches_stay_in_their_bins(drawn, array_type):
+    data, inputs, options, _, more = drawn.draw(packed_cases(array_type))
+    with quiet():
+        try:
+            whole = fc.build_batch(**inputs, **options, **more, array_type=array_type)
+        except ValueError:
+            assume(False)
+    rows = drawn.draw(selections(len(data.prompts)))
+    layout, plan = options["layout"], whole.bin_plan
+    counts = np.bincount(plan.indices, minlength=len(data.prompts))
+    headless = [row for row in rows if data.responses[row] and not data.prompts[row]]
+    if (counts[rows] > 1).any() or (layout.shift == "next_token" and headless):
+        with pytest.raises(ValueError, match=r"row \d+ of the batch (was split|has no prompt)"):
+            whole.select(rows=rows)
+        return
+    batch = whole.select(rows=rows)
+    number = {row: index for index, row in enumerate(rows)}
+    bins = [[number[row] for row in bin_ if row in number] for bin_ in plan.bins]
+    again = fc.Packed(
+        plan=[bin_ for bin_ in bins if bin_],
+        multiple_of=whole.plan.multiple_of,
+        pad_to=whole.plan.width,
+        shift=layout.shift,
+        padding_as=layout.padding_as,
+    )
+    padded = fc.build_batch(**inputs, **more, array_type=array_type).select(rows=rows)
+    assert_same(batch, padded.to_layout(again))
+    assert batch.plan == padded.to_layout(again).plan
+    assert batch.uids == padded.uids
+    assert batch.is_padding == [False] * len(rows)
+    assert_same(pickle.loads(pickle.dumps(batch)), batch)
+
+
+def small(layout="left", **options):
+    options = {"pad_token_id": 0, "array_type": "numpy", **options}
+    return fc.build_batch(
+        [[5, 6], [7], [8], [4, 4]], [[8, 9], [3], [4, 5, 6], [1]], layout=layout, **options
+    )
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS, fc.Packed(6)])
+def test_padding_rows_stay_padding(layout):
+    rewards, ids = [1.0, 2.0, 3.0, 4.0], list("abcd")
+    plan = fc.plan_step([4, 2, 4, 3], dp_size=3)
+    padded = small(rewards=rewards, uids=ids, shard=plan.shard(0, 2)).to_layout(layout)
+    assert padded.is_padding == [False, True]
+    batch = padded.select(rows=[1, 0])
+    assert (batch.is_padding, batch.uids) == ([True, False], ["pad1", "d"])
+    of_padding = [] if batch.plan.is_packed else [[0]]
+    assert batch.gather(batch.loss_mask, of="response").to_list() == [*of_padding, [1]]
+    assert batch.gather(batch.rewards, of="response").to_list() == [*of_padding, [4]]
+    assert padded.select(rows=[1]).is_padding == [True]
+    assert padded.select(rows=[0, 1]).is_padding == [False, True]
+    assert float(padded.select(rows=[1]).loss_mask.sum()) == 0
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS, fc.Packed(8)])
+def test_rows_of_merged_turns_keep_their_pieces(layout):
+    turns = ([[1], [1, 2, 3], [6], [7]], [[2], [4], [5, 5], [8]])
+    ids = {"trajectory_ids": list("aabc"), "uids": list("ppqr")}
+    whole = fc.build_batch(
+        *turns, pad_token_id=0, merge="exact", rewards=[[1], [2], [3, 4], [5]], **ids,
+        array_type="numpy", layout=layout,
+    )  # fmt: skip
+    batch = whole.select(rows=[2, 0])
+    assert (batch.uids, batch.trajectory_ids) == (["r", "p"], ["c", "a"])
+    assert batch.gather(batch.loss_mask, of="response").to_list() == [[1], [1, 0, 1]]
+    assert batch.gather(
+        batch.rewards, of="response", per="turn", missing=-1
+    ).to_list() == [[1], [2], [-1, -1], [5]]  # fmt: skip
+    assert batch.merge_plan is whole.merge_plan
+    assert fc.plan_step(batch).num_rows == 2
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize("layout", [*LAYOUTS, fc.Packed(9), fc.Packed(12, multiple_of=4)])
+def test_selected_rows_train_as_alone(layout):
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    import rows_alone
+
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=32, n_positions=32, n_embd=16, n_layer=2, n_head=2,
+        resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
+    )  # fmt: skip
+    model = transformers.GPT2LMHeadModel(config).double()
+    prompts = [[9, 3], [12], [5, 5, 6], [], [21, 22]]
+    responses = [[4, 2, 1], [13], [7, 8], [14, 15, 16], [17, 18, 19, 20]]
+    weights = [1.0, -2.0, 0.5, 3.0, 1.5]
+    whole = fc.build_batch(
+        prompts, responses, pad_token_id=0, layout=layout, position_ids="zero",
+        fields={"weight": fc.Field(weights, spread="trained")},
+    )  # fmt: skip
+    for rows in ([4, 0, 3], [1, 2]):
+        batch = whole.select(rows=rows)
+        is_flat = batch.input_ids.ndim == 1
+        ids, positions = batch.input_ids, batch.position_ids
+        mask = None if "attention_mask" not in batch else batch.attention_mask
+        if mask is None:
+            mask = batch.dense_mask(torch.float64)
+        shape = ids[None] if is_flat else ids
+        logits = model(
+            shape, attention_mask=mask, position_ids=positions[None] if is_flat else positions,
+            use_cache=False,
+        ).logits.flatten(0, 1)  # fmt: skip
+        pos, inv = batch.loss_positions()
+        log_probs = logits[pos].log_softmax(-1)[inv, batch.targets]
+        trained = torch.where(batch.loss_mask != 0, batch.weight.double(), 0.0)
+        found = rows_alone.outcome(model, -(log_probs * trained).sum())
+        losses = [
+            -weights[row] * rows_alone.log_probs_alone(model, prompts[row], responses[row]).sum()
+            for row in rows
+        ]
+        rows_alone.assert_same(found, rows_alone.outcome(model, sum(losses)))
+
+
+@pytest.mark.parametrize(
+    ("rows", "error", "message"),
+    [
+        ([4], ValueError, r"rows\[0\] is 4, but the batch has 4 rows; pass indices from 0 to 3"),
+        ([0, -1], ValueError, r"rows\[1\] is -1; pass indices of 0 or more"),
+        ([2, 0, 2], ValueError, r"rows\[0\] and rows\[2\] are both 2, .* train twice; pass each"),
+        ([], ValueError, "rows is empty; pass the index of at least one row"),
+        ([0.5], TypeError, r"rows\[0\] is 0.5; pass an integer"),
+        ([True, False], TypeError, r"rows\[0\] is True"),
+        (2, TypeError, r"rows is 2 \(int\); call batch.select\(rows=\[2\]\)"),
+        (slice(1, 3), TypeError, r"batch.select\(rows=range\(1, 3\)\)"),
+        (np.array([True, False, True, True]), TypeError, r"select\(rows=\[0, 2, 3\]\)"),
+        ("0", TypeError, r"rows is '0' \(str\); call batch.select\(rows=\[...\]\)"),
+    ],
+)
+@pytest.mark.parametrize("layout", ["left", "jagged", fc.Packed(8), "tree"])
+def test_rows_that_cannot_be_selected(layout, rows, error, message):
+    with pytest.raises(error, match=message):
+        small(layout).select(rows=rows)
+
+
+def test_rows_of_trees_are_selected_by_bins_or_in_another_layout():
+    tree = small("tree")
+    with pytest.raises(ValueError, match=r"bins=..., or call batch.to_layout\('jagged'\).select"):
+        tree.select(rows=[2, 0])
+    rows = tree.to_layout("jagged").select(rows=[2, 0])
+    assert rows.to_layout("tree").input_ids.shape == (1, 8)
+
+
+def test_the_arguments_exclude_each_other():
+    batch = small()
+    shard = fc.plan_step(batch).shard(0, 0)
+    for arguments, found in [
+        ({}, "shard, rows and bins are None"),
+        ({"shard": shard, "rows": [0]}, "shard and rows are given"),
+        ({"rows": [0], "bins": [0]}, "rows and bins are given"),
+    ]:
+        with pytest.raises(TypeError, match=f"{found}; pass one of shard, rows and bins"):
+            batch.select(**arguments)
+    with pytest.raises(RuntimeError, match="made from a mapping and has no plan"):
+        type(batch)(dict(batch)).select(rows=[0])
+
+
+# Indices in the wrong place
+
+
+@pytest.mark.parametrize(
+    ("key", "rows"),
+    [
+        (0, "[0]"),
+        (-1, "[3]"),
+        (np.int64(2), "[2]"),
+        ([0, 3], "[0, 3]"),
+        ((1, 2), "[1, 2]"),
+        (slice(2, 4), "range(2, 4)"),
+        (slice(None, -1), "range(0, 3)"),
+        (np.array([3, 1]), "[3, 1]"),
+        (np.array([False, True, True, False]), "[1, 2]"),
+        ((slice(None), 0), "[...]"),
+        (None, "[...]"),
+        (0.5, "[...]"),
+    ],
+)
+def test_indices_of_rows_are_not_keys(key, rows):
+    batch = small()
+    with pytest.raises(KeyError) as error:
+        batch[key]
+    message = error.value.args[0]
+    assert f"call batch.select(rows={rows}) for a batch of rows" in message
+    assert f"batch.show(rows={rows})" in message
+    assert "takes the key of an output, such as 'input_ids'" in message
+    if key is not None and not isinstance(key, float):
+        with pytest.raises(TypeError) as error:
+            batch.select(key)
+        assert f"call batch.select(rows={rows})" in str(error.value)
+    with pytest.raises(KeyError, match=r"call batch.select\(rows=\[...\]\)"):
+        type(batch)(dict(batch))[key]
+
+
+# Outputs that were not made
+
+ADVICE = {
+    "labels": "pass labels='aligned' to build_batch",
+    "shift_labels": "pass labels='shifted' to build_batch",
+    "position_ids": "pass position_ids=True to build_batch",
+    "rewards": "pass rewards=... to build_batch",
+    "logprobs": "pass logprobs=... to build_batch",
+    "advantages": "pass advantages=... to build_batch",
+    "router_padding_mask": "pass fields={'routes': fc.RoutedExperts(...)} to build_batch",
+    "cu_seqlens": "pass layout=fc.Packed(...) or layout='jagged' to build_batch",
+    "max_seqlen": "pass layout=fc.Packed(...) or layout='jagged' to build_batch",
+    "row_cu_seqlens": "pass layout=fc.Packed(...) to build_batch",
+    "sequence_ids": "pass layout=fc.Packed(...) to build_batch",
+    "cu_seqlens_padded": "pass layout=fc.Packed(..., multiple_of=...) to build_batch",
+    "max_seqlen_padded": "pass layout=fc.Packed(..., multiple_of=...) to build_batch",
+    "row_cu_seqlens_padded": "pass layout=fc.Packed(..., multiple_of=...) to build_batch",
+    "offsets": "pass layout='jagged' to build_batch",
+    "response_offsets": "pass layout='jagged' or layout=fc.Tree(...) to build_batch",
+    "sequence_offsets": "pass layout=fc.Tree(...) and a field with align='sequence'",
+    "predictors": "pass layout=fc.Tree(...) to build_batch",
+    "row_bins": "pass layout=fc.Tree(...) to build_batch",
+}
+
+MADE_BY = {
+    "labels": {"labels": "aligned"},
+    "shift_labels": {"labels": "shifted"},
+    "position_ids": {"position_ids": True},
+    "rewards": {"rewards": [1.0] * 4},
+    "logprobs": {"logprobs": [[0, 0], [0], [0] * 3, [0]]},
+    "advantages": {"advantages": [[1, 1], [1], [1] * 3, [1]]},
+    "router_padding_mask": {"fields": {"routes": fc.RoutedExperts([np.zeros((0, 1, 2), int)] * 4)}},
+    "cu_seqlens": {"layout": "jagged"},
+    "max_seqlen": {"layout": fc.Packed(8)},
+    "row_cu_seqlens": {"layout": fc.Packed(8)},
+    "sequence_ids": {"layout": fc.Packed(8)},
+    "cu_seqlens_padded": {"layout": fc.Packed(8, multiple_of=2)},
+    "max_seqlen_padded": {"layout": fc.Packed(8, multiple_of=2)},
+    "row_cu_seqlens_padded": {"layout": fc.Packed(8, multiple_of=2)},
+    "offsets": {"layout": "jagged"},
+    "response_offsets": {"layout": "tree"},
+    "sequence_offsets": {
+        "layout": "tree",
+        "fields": {"x": fc.Field([[0] * n for n in (4, 2, 4, 3)], align="sequence")},
+    },
+    "predictors": {"layout": fc.Tree(8)},
+    "row_bins": {"layout": fc.Tree(8)},
+}
+
+
+def test_every_optional_output_has_advice():
+    layouts = [*LAYOUTS, fc.Packed(8, multiple_of=2), fc.Tree(8)]
+    keys = {key for layout in layouts for key in small(layout)}
+    keys |= {key for options in MADE_BY.values() for key in small(**options)}
+    of_callers = {"routes", "x"}
+    always = {"input_ids", "attention_mask", "response_mask", "loss_mask", "targets"}
+    always |= {"subtree_end"}
+    assert keys - always - of_callers == set(MADE_BY)
+
+
+@pytest.mark.parametrize("name", ADVICE)
+def test_outputs_that_were_not_made(name):
+    made = small(position_ids=False)
+    for batch in (made, type(made)(dict(made))):
+        with pytest.raises(AttributeError, match=f"^Batch has no {name}; ") as error:
+            getattr(batch, name)
+        assert ADVICE[name] in str(error.value)
+        with pytest.raises(KeyError) as missing:
+            batch[name]
+        assert missing.value.args[0] == str(error.value)
+        assert not hasattr(batch, name)
+        assert name not in batch
+        assert batch.get(name) is None
+    if name in MADE_BY:  # the advice is true
+        assert name in small(**MADE_BY[name])
+
+
+@pytest.mark.parametrize(
+    ("layout", "name", "message"),
+    [
+        (
+            "jagged",
+            "attention_mask",
+            "share output rows; call the model with **batch.model_inputs()",
+        ),
+        (
+            fc.Packed(8),
+            "attention_mask",
+            "share output rows; call the model with **batch.model_inputs()",
+        ),
+        ("tree", "attention_mask", "share output rows; call the model with **batch.model_inputs()"),
+        (
+            "jagged",
+            "response_mask",
+            "end to end in its layout, without padding; see batch.res",
+        ),
+        ("tree", "response_mask", "end to end in its layout, without padding; see batch.res"),
+        ("tree", "labels", "can predict several tokens; see batch.targets and batch.predictors"),
+    ],
+)
+def test_outputs_that_a_layout_cannot_have(layout, name, message):
+    batch = small(layout)
+    for read in (lambda: getattr(batch, name), lambda: batch[name]):
+        with pytest.raises((AttributeError, KeyError)) as error:
+            read()
+        assert f"Batch has no {name}, since " in error.value.args[0]
+        assert message in error.value.args[0]
+
+
+def test_other_names():
+    batch = small()
+    for read in (lambda: batch["reward"], lambda: batch.reward):
+        with pytest.raises((AttributeError, KeyError)) as error:
+            read()
+        assert "no output or attribute 'reward'; its outputs are ['input_ids'," in str(error.value)
+    with pytest.raises(KeyError, match=r"'prompt_lens' is not an output but an attribute; use bat"):
+        batch["prompt_lens"]
+    with pytest.raises(AttributeError, match="no attribute '_private'"):
+        batch._private  # noqa: B018

@@ -1,0 +1,447 @@
+"""Batches of merged turns: the same as merging lists first and building a batch of them."""
+
+import pickle
+
+import numpy as np
+import pytest
+from any_layout import layouts
+from conftest import NEEDS_TORCH, share
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from merging_first import merge_of, plan_of
+from turns import check_plan, check_report
+
+import fastcollate as fc
+from fastcollate.testing.reference import (
+    assert_same,
+    build_merged_batch_loops,
+    merge_columns_loops,
+    merge_turns_loops,
+)
+from fastcollate.testing.strategies import (
+    Rollouts,
+    as_inputs,
+    extras,
+    merge_options,
+    named,
+    taking_numbers,
+    trajectories,
+)
+
+LAYOUTS = ["left", "two_segment", "right", "jagged"]
+pytestmark = pytest.mark.filterwarnings("ignore:.*policy=.realign. masked")
+N = -100
+
+
+@st.composite
+def placed(draw, layout, merged):
+    """Draw a layout with widths for merged rows."""
+    rows = Rollouts([row.prompt for row in merged.rows], [row.response for row in merged.rows])
+    return {"layout": draw(layouts(layout, rows))}
+
+
+@st.composite
+def cases(draw, array_type):
+    """Draw turns with all that they may have: arguments of build_batch but for the layout.
+
+    Returns
+    -------
+    inputs, kinds
+        The same as plain lists, for the loops, and as any kind of input.
+    options
+        Arguments of merge_turns other than the ids and flags.
+    """
+    data = draw(trajectories(max_long_len=20))
+    by_name = [{"policy": name} for name in ("exact", "branch", "realign")]
+    options = draw(st.sampled_from(by_name) | merge_options())
+    options = taking_numbers(options, data.turns.rewards)
+    more = draw(extras(data.turns, array_type))
+    if "uids" in more:
+        ends = np.flatnonzero(data.is_last_step)
+        more["uids"] = [more["uids"][np.searchsorted(ends, turn)] for turn in range(ends[-1] + 1)]
+    more |= {"trajectory_ids": None, "is_last_step": None, "pad_token_id": 7, **draw(named(data))}
+    return {**data.turns._asdict(), **more}, {**draw(as_inputs(data.turns)), **more}, options
+
+
+def merged_of(inputs, options):
+    names = ("prompts", "responses", "trajectory_ids", "is_last_step")
+    return merge_turns_loops(**{name: inputs[name] for name in names}, **options)
+
+
+def check_ids(batch, inputs, merged):
+    found = {name: inputs.get(name) for name in ("uids", "trajectory_ids", "is_last_step")}
+    if found["is_last_step"] is None:  # then there are ids
+        ids = list(found["trajectory_ids"])
+        found["is_last_step"] = [one != two for one, two in zip(ids, [*ids[1:], ids], strict=True)]
+    for name, values in found.items():
+        expected = None if values is None else [values[row.source] for row in merged.rows]
+        assert getattr(batch, name) == expected, name
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@share(4)
+@given(drawn=st.data())
+def test_equals_the_loops(layout, drawn, array_type):
+    inputs, kinds, options = drawn.draw(cases(array_type))
+    merged = merged_of(inputs, options)
+    place = drawn.draw(placed(layout, merged))
+    batch = fc.build_batch(**kinds, **place, merge=merge_of(kinds, options), array_type=array_type)
+    assert_same(batch, build_merged_batch_loops(**inputs, **place, merge=options))
+    check_ids(batch, inputs, merged)
+    check_plan(batch.merge_plan, merged)
+    assert batch.prompt_lens.tolist() == [len(row.prompt) for row in merged.rows]
+    assert batch.response_lens.tolist() == [len(row.response) for row in merged.rows]
+    assert batch.metrics.items() >= batch.merge_plan.report.metrics.items()
+    assert batch.metrics["batch/rows"] == len(merged.rows)
+
+
+@share(2)
+@given(drawn=st.data())
+def test_other_dtypes(drawn, array_type):
+    """As a batch of columns that were merged before."""
+    inputs, _, options = drawn.draw(cases(array_type))
+    for name in ("prompts", "responses"):
+        inputs[name] = [[token % 1000 for token in row] for row in inputs[name]]
+    merged = merged_of(inputs, options)
+    columns = ("rewards", "loss_mask", "logprobs", "advantages", "fields", "uids", "trajectory_ids")
+    columns = merge_columns_loops(merged, **{name: inputs.get(name) for name in columns})
+    dtypes = ["compact", {"loss_mask": "float16"}] if inputs["loss_mask"] else ["compact"]
+    shared = {
+        "pad_token_id": 7,
+        "array_type": array_type,
+        "dtypes": drawn.draw(st.sampled_from(dtypes)),
+        "layout": drawn.draw(st.sampled_from(LAYOUTS)),
+        "position_ids": inputs.get("position_ids"),
+        "labels": inputs.get("labels") if inputs["loss_mask"] else None,
+    }
+    two_steps = fc.build_batch(**columns, **shared)
+    merged = fc.build_batch(**{**inputs, **shared}, merge=merge_of(inputs, options))
+    assert list(merged) == list(two_steps)
+    # Without one per turn, the mask of columns that were merged before has no observations.
+    keys = [key for key in two_steps if inputs["loss_mask"] or key != "loss_mask"]
+    assert_same(*({key: batch[key] for key in keys} for batch in (merged, two_steps)))
+
+
+@pytest.mark.parametrize("here", LAYOUTS)
+@share(4)
+@given(there=st.sampled_from(LAYOUTS), drawn=st.data())
+def test_to_another_layout_and_back(here, there, drawn, array_type):
+    inputs, _, options = drawn.draw(cases(array_type))
+    merged = merged_of(inputs, options)
+    first, second = drawn.draw(placed(here, merged)), drawn.draw(placed(there, merged))
+    merge = merge_of(inputs, options)
+    batch = fc.build_batch(**inputs, **first, merge=merge, array_type=array_type)
+    other = batch.to_layout(**second)
+    assert_same(other, build_merged_batch_loops(**inputs, **second, merge=options))
+    check_ids(other, inputs, merged)
+    assert other.merge_plan == batch.merge_plan
+    assert_same(other.to_layout(**first), batch)
+
+
+@given(drawn=st.data())
+def test_a_reward_per_turn(drawn):
+    """It lands on the last sampled token of the row, whichever turn that is from."""
+    data = drawn.draw(trajectories(max_long_len=20))
+    options = drawn.draw(merge_options())
+    inputs = {**data.turns._asdict(), "is_last_step": data.is_last_step, "trajectory_ids": None}
+    numbers = st.sampled_from([0, 0.0, -0.0, 0.1, 1e8, -1e8, 1e-9, float("inf"), float("nan")])
+    inputs |= {"rewards": [drawn.draw(numbers) for _ in data.is_last_step], "pad_token_id": 0}
+    merge = merge_of(inputs, options)
+    try:
+        expected = build_merged_batch_loops(**inputs, merge=options)
+    except ValueError:
+        with pytest.raises(ValueError, match="rewards"):
+            fc.build_batch(**inputs, merge=merge, array_type="numpy")
+        return
+    assert_same(fc.build_batch(**inputs, merge=merge, array_type="numpy"), expected)
+
+
+@given(drawn=st.data())
+def test_dropped_trajectories_are_not_built(drawn):
+    data = drawn.draw(trajectories(max_trajectories=5, max_turns=2, max_long_len=20))
+    assume(data.turns.loss_mask is not None)
+    options = {"loss_mask": data.turns.loss_mask, "drop_untrainable": True}
+    options = taking_numbers(options, data.turns.rewards)
+    inputs = {**data.turns._asdict(), "is_last_step": data.is_last_step, "trajectory_ids": None}
+    merged = merged_of(inputs, options)
+    assume(merged.rows)
+    plan = plan_of(inputs, options)
+    check_report(plan.report, merged)
+    batch = fc.build_batch(**inputs, pad_token_id=0, merge=plan, array_type="numpy")
+    assert_same(batch, build_merged_batch_loops(**inputs, pad_token_id=0, merge=options))
+    assert batch.merge_plan.report.dropped == merged.dropped
+
+
+PROMPTS, RESPONSES = [[1, 2], [1, 2, 3, 4], [7]], [[3], [5, 6], [8]]
+INPUTS = {
+    "prompts": PROMPTS,
+    "responses": RESPONSES,
+    "trajectory_ids": ["s", "s", "t"],
+    "pad_token_id": 0,
+}
+
+
+def small(array_type="numpy", **changes):
+    """Build rows of 2 + 4 tokens, of which token 4 is an observation, and of 1 + 1."""
+    return fc.build_batch(**{**INPUTS, "merge": "exact", "array_type": array_type, **changes})
+
+
+def lists_of(batch, *keys):
+    return {key: batch[key].tolist() for key in keys}
+
+
+def test_written_out(array_type):
+    batch = small(
+        array_type,
+        rewards=[[0.5], [1, 2], [3]],
+        loss_mask=[[1], [0, 1], [1]],
+        logprobs=[[-1], [-2, -3], [-4]],
+        fields={
+            "gaps": fc.Field([[1], [2, 3], [4]], fill=-1, gap_fill=9, dtype="int16"),
+            "fill": fc.Field([[1], [2, 3], [4]], fill=-1),
+            "ids": fc.Field([[1, 1, 1], [1, 1, 1, 2, 3, 3], [4, 4]], align="sequence", fill=9),
+            "weight": fc.PerRow([1, 2, 3]),
+            "routed_experts": fc.RoutedExperts([np.full((n, 1, 1), n) for n in (3, 5, 2)]),
+        },
+        uids=["v", "v", "w"],
+        is_last_step=[False, True, True],
+        position_ids="zero",
+        labels="aligned",
+    )
+    assert {key: np.squeeze(np.asarray(value)).tolist() for key, value in batch.items()} == {
+        "input_ids": [[1, 2, 3, 4, 5, 6], [0, 0, 0, 0, 7, 8]],
+        "attention_mask": [[1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 1, 1]],
+        "response_mask": [[1, 1, 1, 1], [0, 0, 0, 1]],
+        "position_ids": [[0, 1, 2, 3, 4, 5], [0, 0, 0, 0, 0, 1]],
+        "labels": [[N, N, 3, N, N, 6], [N, N, N, N, N, 8]],
+        "loss_mask": [[1, 0, 0, 1], [0, 0, 0, 1]],
+        "rewards": [[0.5, 0, 1, 2], [0, 0, 0, 3]],
+        "logprobs": [[-1, 0, -2, -3], [0, 0, 0, -4]],
+        "gaps": [[1, 9, 2, 3], [-1, -1, -1, 4]],
+        "fill": [[1, -1, 2, 3], [-1, -1, -1, 4]],
+        "ids": [[1, 1, 1, 2, 3, 3], [9, 9, 9, 9, 4, 4]],
+        "weight": [2, 3],
+        "routed_experts": [[5, 5, 5, 5, 5, 0], [0, 0, 0, 0, 2, 2]],
+        "router_padding_mask": [[False] * 5 + [True], [True] * 4 + [False] * 2],
+    }
+    assert batch.uids == ["v", "w"]
+    assert batch.trajectory_ids == ["s", "t"]
+    assert batch.is_last_step == [True, True]
+    assert batch.merge_plan.sources.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("labels", "expected"),
+    [
+        ("aligned", [[N, N, 3, N, 5, 6], [N, N, N, N, N, 8]]),
+        ("shifted", [[N, 3, N, 5, 6, N], [N, N, N, N, 8, N]]),
+    ],
+)
+def test_labels_without_loss_masks(labels, expected, array_type):
+    """An observation is no label, in any layout to which the batch goes."""
+    batch = small(array_type, labels=labels)
+    key = "shift_labels" if labels == "shifted" else "labels"
+    assert batch[key].tolist() == expected
+    assert batch.to_layout("right").to_layout("left")[key].tolist() == expected
+    assert batch.to_layout("jagged")[key].tolist() == expected[0] + expected[1][4:]
+
+
+def test_a_reward_per_turn_written_out(array_type):
+    batch = small(array_type, rewards=[0, 2, 3])
+    assert batch.rewards.tolist() == [[0, 0, 0, 2], [0, 0, 0, 3]]
+    # The last turn has no token of its own, or none of the row's tokens was sampled.
+    batch = small(array_type, responses=[[3], [], [8]], rewards=[0, 2, 3])
+    assert batch.rewards.tolist() == [[2, 0], [0, 3]]
+    with pytest.raises(ValueError, match=r"rewards\[1\]"):
+        small(prompts=[[1, 2, 3], *PROMPTS[1:]], responses=[[], [], [8]], rewards=[0, 2, 3])
+
+
+def test_images_are_those_of_the_last_turn(array_type):
+    images = [np.ones((turn, 2), np.float32) for turn in range(3)]
+    batch = small(array_type, fields={"images": fc.PerRow(images)})
+    assert_same({"images": batch["images"]}, {"images": images[1:]})
+    batch = small(array_type, fields={"images": fc.PerRow(images, concat=True)})
+    assert batch["images"].shape == (3, 2)
+    assert batch["images_offsets"].tolist() == [0, 1, 3]
+
+
+def test_without_merging(array_type):
+    batch = small(array_type, merge=None, is_last_step=[False, True, True], uids=[1, 2, 3])
+    plain = fc.build_batch(PROMPTS, RESPONSES, pad_token_id=0, array_type=array_type)
+    assert_same(batch, plain)
+    assert batch.merge_plan is None
+    assert batch.trajectory_ids == ["s", "s", "t"]
+    assert batch.is_last_step == [False, True, True]
+    assert plain.is_last_step is None
+    assert not any(name.startswith("generate/") for name in batch.metrics)
+
+
+@share(2)
+@given(drawn=st.data())
+def test_ids_of_the_plan(drawn):
+    """A plan knows the trajectories of its rows, whatever is passed beside it."""
+    data = drawn.draw(trajectories(max_long_len=20))
+    names = drawn.draw(named(data))
+    options = drawn.draw(merge_options())
+    turns = data.turns.prompts, data.turns.responses
+    plan = fc.merge_turns(*turns, **names, **options)
+    arguments = {"pad_token_id": 0, "array_type": "numpy", "merge": plan}
+    expected = fc.build_batch(*turns, **arguments, **names)
+    batch = fc.build_batch(*turns, **arguments)
+    assert batch.trajectory_ids == expected.trajectory_ids
+    assert batch.is_last_step == expected.is_last_step
+    assert (batch.trajectory_ids is None) == (names.get("trajectory_ids") is None)
+    last = [data.is_last_step[turn] for turn in plan.sources.tolist()]
+    assert batch.is_last_step == last
+    step = fc.plan_step(batch, dp_size=2, keep_together="trajectory")
+    for rank in range(2):
+        shard = step.shard(0, rank)
+        part = fc.build_batch(*turns, **arguments, shard=shard)
+        whole = fc.build_batch(*turns, **arguments, **names, shard=shard)
+        selected = batch.select(shard)
+        for name in ("trajectory_ids", "is_last_step", "is_padding"):
+            assert getattr(part, name) == getattr(whole, name) == getattr(selected, name)
+    again = batch.to_layout("jagged")
+    assert (again.trajectory_ids, again.is_last_step) == (batch.trajectory_ids, last)
+
+
+def test_ids_beside_a_plan_written_out(array_type):
+    plan = fc.merge_turns(PROMPTS, RESPONSES, trajectory_ids=["s", "s", "t"])
+    arguments = {"trajectory_ids": None, "merge": plan}
+    batch = small(array_type, **arguments)
+    assert (batch.trajectory_ids, batch.is_last_step) == (["s", "t"], [True, True])
+    rows = batch.select(rows=[1, 0])
+    assert (rows.trajectory_ids, rows.is_last_step) == (["t", "s"], [True, True])
+    forked = fc.merge_turns(
+        [[1], [1, 2, 3], [1]], [[2], [4], [5]], trajectory_ids=["a"] * 3, policy="branch"
+    )
+    batch = small(
+        array_type, prompts=[[1], [1, 2, 3], [1]], responses=[[2], [4], [5]], uids=None,
+        trajectory_ids=None, merge=forked,
+    )  # fmt: skip
+    assert (batch.trajectory_ids, batch.is_last_step) == (["a", "a"], [False, True])
+
+
+def test_all_that_is_beside_the_outputs_is_pickled():
+    batch = small(is_last_step=[False, True, True], labels="aligned")
+    again = pickle.loads(pickle.dumps(batch))
+    assert again.merge_plan == batch.merge_plan
+    assert (again.trajectory_ids, again.is_last_step) == (["s", "t"], [True, True])
+    assert_same(again.to_layout("jagged"), batch.to_layout("jagged"))
+
+
+def test_a_plan_is_good_for_all_turns_of_the_same_lengths(array_type):
+    plan = fc.planning.MergePlan.from_dict(small().merge_plan.to_dict())
+    changes = {"prompts": [[9, 9], [9, 9, 9, 8], [9]], "responses": [[7], [6, 5], [4]]}
+    batch = small(
+        array_type, **changes, merge=plan, trajectory_ids=None, rewards=[[1], [2, 3], [4]]
+    )
+    # A row's tokens are those of its last turn.
+    expected = {
+        "input_ids": [[9, 9, 9, 8, 6, 5], [0, 0, 0, 0, 9, 4]],
+        "rewards": [[1, 0, 2, 3], [0, 0, 0, 4]],
+    }
+    assert lists_of(batch, "input_ids", "rewards") == expected
+    assert batch.trajectory_ids is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"responses": [[3], [5, 6, 9], [8]]}, r"\b1\b"),
+        ({"responses": [[3, 3], [5, 6], [8]]}, r"\b0\b"),
+        ({"prompts": [[1, 2], [1, 2, 3, 4], [7, 7]]}, r"\b2\b"),
+        ({"prompts": [[1, 2], [1, 2, 3], [7]]}, r"\b1\b"),
+        ({"prompts": PROMPTS[:2], "responses": RESPONSES[:2], "trajectory_ids": None}, r"\b[23]\b"),
+    ],
+)
+def test_a_plan_of_other_turns(changes, message):
+    with pytest.raises(ValueError, match=message):
+        small(**changes, merge=small().merge_plan)
+
+
+@pytest.mark.parametrize(
+    ("changes", "exception", "message"),
+    [
+        ({"merge": "greedy"}, ValueError, "merge is 'greedy'"),
+        ({"merge": 5}, (TypeError, ValueError), "merge is 5"),
+        ({"trajectory_ids": None}, ValueError, "trajectory_ids"),
+        ({"trajectory_ids": ["s", "t", "s"]}, ValueError, "'s'"),
+        ({"is_last_step": [False, True, False]}, ValueError, "last"),
+        ({"trajectory_ids": ["s", "t"]}, ValueError, "trajectory_ids"),
+        ({"uids": ["u", "v"]}, ValueError, "uids"),
+        ({"is_last_step": [True, True]}, ValueError, "is_last_step"),
+        ({"rewards": [1, 2]}, ValueError, "rewards"),
+        ({"rewards": [[1], [2, 3]]}, ValueError, "rewards"),
+        ({"rewards": [[1], [2], [3]]}, ValueError, r"rewards\[1\]"),
+        ({"rewards": [[1, 1], [2, 3], [3]]}, ValueError, r"rewards\[0\]"),
+        ({"rewards": [1, [2, 3], [3]]}, TypeError, r"rewards\[\d\]"),
+        ({"rewards": [[1], 2, [3]]}, TypeError, r"rewards\[\d\]"),
+        ({"loss_mask": [[1, 1], [1, 1], [1]]}, ValueError, r"loss_mask\[0\]"),
+        ({"loss_mask": [[float("nan")], [1, 1], [1]]}, ValueError, r"loss_mask\[0\]\[0\]"),
+        ({"logprobs": [[None], [1, 1], [1]]}, TypeError, r"logprobs\[0\]\[0\]"),
+        ({"prompts": [[1, None], PROMPTS[1], PROMPTS[2]]}, TypeError, r"prompts\[0\]\[1\]"),
+        ({"fields": {"x": fc.Field([[1, 1], [1, 1], [1]])}}, ValueError, r"x\[0\]"),
+        ({"fields": {"x": fc.PerRow([1, 2])}}, ValueError, r"\bx\b"),
+        (
+            {"fields": {"x": fc.Field([[1], [1] * 6, [1] * 2], align="sequence")}},
+            ValueError,
+            r"x\[0\]",
+        ),
+        (
+            {"fields": {"x": fc.RoutedExperts([np.ones((n, 1, 1), int) for n in (4, 6, 2)])}},
+            ValueError,
+            r"x\[0\]",
+        ),
+    ],
+)
+def test_what_cannot_be_merged(changes, exception, message):
+    with pytest.raises(exception, match=message):
+        small(**changes)
+    assert small().input_ids.shape == (2, 6)
+
+
+def test_in_memory_that_was_used(array_type):
+    rewards = {"rewards": [[0.5], [1, 2], [3]]}
+    pool = fc.memory.BufferPool(1 << 20)
+    fields = {"x": fc.Field([[8], [8, 8], [8]], gap_fill=7)}
+    small(array_type, **rewards, fields=fields, pool=pool)
+    assert pool.idle_bytes > 0
+    batch = small(array_type, **rewards, labels="aligned", pool=pool)
+    assert_same(batch, small(array_type, **rewards, labels="aligned", pool=None))
+
+
+@NEEDS_TORCH
+def test_half_precision_of_gaps():
+    import torch
+
+    field = fc.Field([[0.1], [0.2, 0.3], [0.4]], fill=-0.0, gap_fill=1 + 2**-9, dtype="bfloat16")
+    batch = small(
+        "torch",
+        fields={"x": field},
+        dtypes={"logprobs": torch.bfloat16},
+        logprobs=[[1], [2, 3], [4]],
+    )
+    wanted = torch.tensor([[0.1, 1 + 2**-9, 0.2, 0.3], [-0.0, -0.0, -0.0, 0.4]])
+    assert_same({"x": batch.x}, {"x": wanted.to(torch.bfloat16)})
+    assert batch.logprobs.tolist() == [[1, 0, 2, 3], [0, 0, 0, 4]]
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        {"trajectory_ids": list("aab")},
+        {"trajectory_ids": list("abb"), "is_last_step": [True, False, True]},
+        {"is_last_step": [True, True, True]},
+        {"trajectory_ids": list("abcd")},
+    ],
+)
+def test_names_of_other_trajectories_than_the_plan(named):
+    turns = ([[1], [2], [2, 3, 4]], [[5], [3], [6]])
+    plan = fc.merge_turns(*turns, trajectory_ids=list("abb"))
+    if "is_last_step" in named and "trajectory_ids" in named:  # its own
+        batch = fc.build_batch(*turns, pad_token_id=0, merge=plan, **named)
+        assert (batch.trajectory_ids, batch.is_last_step) == (["a", "b"], [True, True])
+        return
+    with pytest.raises(ValueError, match=r"trajectory [01] of .* than in the plan of merge; pass"):
+        fc.build_batch(*turns, pad_token_id=0, merge=plan, **named)

@@ -1,0 +1,322 @@
+"""Shards: the rows of one rank, built from the turns of a step or selected from its batch."""
+
+import pickle
+
+import numpy as np
+import pytest
+from conftest import NEEDS_TORCH, share
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from step_shards import shard_of, shards
+
+import fastcollate as fc
+from fastcollate.plan.shard import Shard
+from fastcollate.testing.reference import assert_same, build_shard_loops
+from fastcollate.testing.strategies import as_inputs, extras, rollouts
+
+LAYOUTS = ["left", "two_segment", "right", "jagged"]
+
+
+@st.composite
+def cases(draw, layout):
+    turns = draw(rollouts(max_long_len=30))
+    options = {"layout": layout, "pad_token_id": 7, **draw(extras(turns, "numpy"))}
+    if layout != "jagged" and draw(st.booleans()):
+        kind = {"left": fc.Left, "right": fc.Right, "two_segment": fc.TwoSegment}[layout]
+        options["layout"] = kind(multiple_of=draw(st.integers(1, 4)))
+    return turns, draw(as_inputs(turns)), options, draw(shards(turns))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@share(2)
+@given(data=st.data())
+def test_equals_the_loops(layout, data):
+    turns, inputs, options, shard = data.draw(cases(layout))
+    expected = build_shard_loops(**turns._asdict(), **options, shard=shard)
+    batch = fc.build_batch(**inputs, **options, shard=shard, array_type="numpy")
+    assert_same(batch, expected)
+    assert batch.is_padding == shard.is_padding.tolist()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@share(2)
+@given(data=st.data())
+def test_selected_rows_are_those_built_from_turns(layout, data):
+    turns, _, options, shard = data.draw(cases(layout))
+    # A batch that is widened for synthetic rows has no record of the multiple of its widths.
+    is_wide = any(turns.prompts) and any(turns.responses)
+    assume(is_wide or isinstance(options["layout"], str))
+    arguments = {**turns._asdict(), **options, "array_type": "numpy"}
+    count = len(turns.prompts)
+    arguments |= {"uids": list(range(count)), "is_last_step": [True] * count}
+    whole = fc.build_batch(**arguments)
+    before = pickle.dumps(dict(whole))
+    built = fc.build_batch(**arguments, shard=shard)
+    batch = whole.select(shard)
+    assert_same(batch, built)
+    assert batch.plan == built.plan
+    for name in ("uids", "trajectory_ids", "is_last_step", "is_padding"):
+        assert getattr(batch, name) == getattr(built, name), name
+    assert pickle.dumps(dict(whole)) == before
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_rows_that_follow_each_other_are_views(layout):
+    prompts, responses = [[1], [2, 3], [4]], [[5, 6], [7], [8, 9]]
+    whole = fc.build_batch(
+        prompts,
+        responses,
+        pad_token_id=0,
+        loss_mask=[[1, 1], [1], [1, 1]],
+        fields={"image": fc.PerRow([np.ones((n, 2)) for n in (1, 2, 3)], concat=True)},
+        array_type="numpy",
+        layout=layout,
+    )
+    batch = whole.select(shard_of([1, 2], [False, False], prompts, responses))
+    for key in ("input_ids", "loss_mask", "image"):
+        assert np.shares_memory(batch[key], whole[key])
+    assert batch["image_offsets"].tolist() == [0, 2, 5]
+    other = whole.select(shard_of([2, 1], [False, False], prompts, responses))
+    assert not np.shares_memory(other.input_ids, whole.input_ids)
+    assert other["image_offsets"].tolist() == [0, 3, 5]
+
+
+@pytest.mark.parametrize("layout", ["left", "jagged"])
+def test_the_plan_of_a_view_is_made_when_it_is_read(layout):
+    batch = fc.build_batch(
+        [[1], [2, 3], [4]], [[5], [6], [7, 8]], pad_token_id=0, uids=["a", "b", "c"], layout=layout
+    )
+    plan = fc.plan_step(batch, dp_size=3)
+    copies = []
+    for select in (lambda view: view, pickle.dumps, lambda view: view.plan, repr):
+        view = batch.select(plan.shard(0, 1))
+        assert callable(view._state.made_by)
+        select(view)
+        copies.append(pickle.loads(pickle.dumps(view)))
+        assert view.plan is view.plan
+        assert view.prompt_lens.tolist() == [2]
+        assert view.uids == ["b"]
+        assert view.is_padding == [False]
+    assert all(copy.plan == view.plan for copy in copies)
+    # That a plan is of another batch is said at once.
+    other = fc.plan_step([3, 4, 3], dp_size=3).shard(0, 1)
+    with pytest.raises(
+        ValueError, match=r"shard is of a plan whose longest prompt.*; pass the rows"
+    ):
+        batch.select(other)
+
+
+def test_padding_rows_train_nothing():
+    prompts, responses = [[1], [2, 3]], [[5, 6], [7]]
+    shard = shard_of([1, 0, -1], [False, True, True], prompts, responses, first_pad=4)
+    batch = fc.build_batch(
+        prompts,
+        responses,
+        pad_token_id=9,
+        rewards=[2.0, 3.0],
+        loss_mask=[[1, 1], [1]],
+        logprobs=[[-1.0, -2.0], [-3.0]],
+        fields={
+            "routes": fc.RoutedExperts([np.full((3, 1, 2), 5), np.full((3, 1, 2), 6)]),
+            "gap": fc.Field([[1, 1], [1]], fill=-1, gap_fill=-2),
+            "size": fc.PerRow([10, 20]),
+        },
+        uids=["a", "b"],
+        trajectory_ids=["s", "t"],
+        is_last_step=[False, True],
+        labels="aligned",
+        shard=shard,
+        array_type="numpy",
+    )
+    assert batch.input_ids.tolist() == [[2, 3, 7], [1, 5, 6], [9, 9, 9]]
+    assert batch.attention_mask.tolist() == [[1, 1, 1], [1, 1, 1], [0, 1, 1]]
+    assert batch.response_mask.tolist() == [[0, 1], [0, 0], [0, 0]]
+    assert batch.loss_mask.tolist() == [[0, 1], [0, 0], [0, 0]]
+    assert batch.rewards.tolist() == [[0, 3], [0, 0], [0, 0]]
+    assert batch.logprobs.tolist() == [[0, -3], [0, 0], [0, 0]]
+    assert batch.labels.tolist() == [[-100, -100, 7], [-100] * 3, [-100] * 3]
+    assert batch.routes[:, :, 0].tolist() == [[[6, 6]] * 3, [[0, 1]] * 3, [[0, 1]] * 3]
+    assert batch.router_padding_mask.tolist() == [[False] * 3, [True] * 3, [True] * 3]
+    assert batch.gap.tolist() == [[-1, 1], [-2, -2], [-1, -2]]
+    assert batch["size"].tolist() == [20, 10, 0]
+    assert batch.uids == ["b", "pad4", "pad5"]
+    assert batch.trajectory_ids == ["t", "pad4", "pad5"]
+    assert batch.is_last_step == [True, True, True]
+    assert batch.is_padding == [False, True, True]
+    # Of the turns, padding gives none back.
+    assert batch.gather(batch.rewards, of="response", per="turn", missing=-9).to_list() == [
+        [-9, -9],
+        [3],
+    ]
+
+
+def test_merged_rows_of_a_shard():
+    turns = ([[1], [1, 2, 3], [6], [7]], [[2], [4], [5, 5], [8]])
+    ids = {"trajectory_ids": list("aabc"), "uids": list("ppqr")}
+    whole = fc.build_batch(*turns, pad_token_id=0, merge="exact", **ids, array_type="numpy")
+    shard = Shard(np.array([2, 0]), np.array([False, False]), 3, (1, 3, 4), 0)
+    batch = fc.build_batch(
+        *turns, pad_token_id=0, merge="exact", **ids, shard=shard, array_type="numpy"
+    )
+    assert batch.input_ids.tolist() == [[0, 0, 7, 8], [1, 2, 3, 4]]
+    assert (batch.uids, batch.trajectory_ids) == (["r", "p"], ["c", "a"])
+    assert_same(whole.select(shard), batch)
+    assert whole.select(shard).merge_plan == whole.merge_plan
+    again = pickle.loads(pickle.dumps(batch))
+    assert again.is_padding == [False, False]
+    assert again.plan == batch.plan
+
+
+def test_ranks_agree_on_the_dtype_of_routes():
+    prompts, responses = [[1], [2]], [[3], [4]]
+    routes = fc.RoutedExperts([np.full((2, 1, 2), 300), np.full((2, 1, 2), 3)])
+    for row in (0, 1):
+        batch = fc.build_batch(
+            prompts,
+            responses,
+            pad_token_id=0,
+            fields={"routes": routes},
+            shard=shard_of([row], [False], prompts, responses),
+            array_type="numpy",
+        )
+        assert batch.routes.dtype == np.int16
+
+
+def test_shards_of_other_plans():
+    prompts, responses = [[1], [2, 3]], [[5, 6], [7]]
+    whole = fc.build_batch(prompts, responses, pad_token_id=0, array_type="numpy")
+    for shard, message in [
+        (Shard(np.array([0]), np.array([False]), 3, (2, 2, 3), 0), "plan for 3 rows, but there"),
+        (Shard(np.array([0]), np.array([False]), 2, (2, 2, 4), 0), "longest prompt, response"),
+        (Shard(np.array([2]), np.array([False]), 2, (2, 2, 3), 0), "has row 2, but there are 2"),
+        (Shard(np.array([], int), np.array([], bool), 2, (2, 2, 3), 0), "no rows"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            whole.select(shard)
+        with pytest.raises(ValueError, match=message):
+            fc.build_batch(prompts, responses, pad_token_id=0, shard=shard, array_type="numpy")
+    plan = fc.plan_step(([2, 1], [1, 2]), dp_size=2)  # of the same rows in another order
+    other = fc.build_batch([[1], [2, 3]], [[5, 6], [7]], pad_token_id=0, array_type="numpy")
+    assert other.select(plan.shard(0, 0)).plan.num_rows == 1  # as long as each other
+    plan = fc.plan_step(([2, 1], [2, 1]), dp_size=2)
+    batch = fc.build_batch([[1], [2, 3]], [[5], [6, 7]], pad_token_id=0, array_type="numpy")
+    for use in (batch.select, lambda shard: batch.select(pickle.loads(pickle.dumps(shard)))):
+        with pytest.raises(ValueError, match="4 tokens in row 0, which has 2; pass the rows"):
+            use(plan.shard(0, 0))
+    with pytest.raises(TypeError, match=r"shard is \[0\] \(list\); call batch.select\(rows=\[0\]"):
+        whole.select([0])
+    with pytest.raises(TypeError, match=r"shard is .*; pass plan.shard"):
+        whole.select("0")
+    with pytest.raises(TypeError, match=r"shard is \[0\] \(list\); pass plan.shard"):
+        fc.build_batch(prompts, responses, pad_token_id=0, shard=[0], array_type="numpy")
+
+
+def test_padding_rows_do_not_count_in_metrics():
+    prompts, responses = [[1], [2, 3]], [[5, 6], [7]]
+    shard = shard_of([1, -1], [False, True], prompts, responses)
+    metrics = fc.build_batch(
+        prompts, responses, pad_token_id=0, shard=shard, array_type="numpy"
+    ).metrics
+    assert (metrics["batch/rows"], metrics["batch/tokens"]) == (1, 3)
+    assert metrics["batch/padding_fraction"] == 0.5
+    only_padding = shard_of([0], [True], prompts, responses)
+    batch = fc.build_batch(
+        prompts, responses, pad_token_id=0, shard=only_padding, array_type="numpy"
+    )
+    assert batch.metrics["batch/longest_row"] == 0
+    with pytest.raises(ValueError, match="rows is a Batch with padding rows"):
+        fc.plan_step(batch)
+
+
+@NEEDS_TORCH
+def test_a_pickled_view_carries_its_own_rows_alone():
+    prompts, responses = [[1] * 100] * 200, [[2] * 100] * 200
+    whole = fc.build_batch(prompts, responses, pad_token_id=0)
+    one = whole.select(shard_of([7], [False], prompts, responses))
+    assert one.input_ids.untyped_storage().nbytes() > 100_000
+    assert len(pickle.dumps(one)) < 20_000
+    assert pickle.loads(pickle.dumps(one)).input_ids.tolist() == whole.input_ids[7:8].tolist()
+
+
+def test_images_have_one_dtype_on_all_ranks():
+    images = [np.ones((1, 2), kind) for kind in (np.float32, np.float64, np.int64)]
+    prompts, responses = [[1]] * 3, [[2]] * 3
+    fields = {"image": fc.PerRow(images, concat=True)}
+    arguments = {"pad_token_id": 0, "fields": fields, "array_type": "numpy"}
+    whole = fc.build_batch(prompts, responses, **arguments)
+    for row in range(3):
+        shard = shard_of([row], [False], prompts, responses)
+        assert whole.select(shard).image.dtype == np.float64
+        batch = fc.build_batch(prompts, responses, **arguments, shard=shard)
+        assert batch.image.dtype == np.float64
+
+
+def test_ranks_agree_where_only_totals_are_known():
+    plan = fc.plan_step([1, 1], dp_size=3, pad_rows="synthetic")
+    for layout in LAYOUTS[:3]:
+        shapes = {
+            tuple(value.shape for value in batch.values())
+            for rank in range(3)
+            for batch in [
+                fc.build_batch(
+                    [[], []],
+                    [[1], [1]],
+                    pad_token_id=0,
+                    layout=layout,
+                    shard=plan.shard(0, rank),
+                    array_type="numpy",
+                )
+            ]
+        }
+        assert len(shapes) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (([-1, 0], [False, False], 3), r"rows\[0\] is -1 and is_padding\[0\] is False; pass"),
+        (([-2], [True], 3), r"rows\[0\] is -2 and is_padding\[0\] is True; pass rows of 0 or more"),
+        (([0.5], [False], 3), "rows is float64 ndarray"),
+        (([0, 1], [False], 3), "pass one flag per row"),
+        (([[0]], [[False]], 3), "pass one flag per row"),
+        (([0], ["no"], 3), "is_padding is"),
+        (([0], [False], -1), "num_rows is -1"),
+        (([0], [False], "x"), "num_rows is 'x'"),
+        (([0], [False], 3, (1, 2)), "pass three lengths of 0 or more"),
+        (([0], [False], 3, None, None), "first_pad is None"),
+        (
+            ([0], [False], 3, None, 0, [1, 2]),
+            r"lengths has shape \(2,\) and rows \(1,\); pass one length",
+        ),
+    ],
+)
+def test_shards_that_cannot_be(arguments, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        Shard(*arguments)
+
+
+def test_shards_keep_their_own_arrays():
+    rows = np.array([0, 1])
+    shard = Shard(rows, np.array([False, False]), 2)
+    rows[:] = 5
+    assert shard.rows.tolist() == [0, 1]
+    with pytest.raises(ValueError, match="read-only"):
+        shard.rows[0] = 1
+
+
+def test_ranks_fail_together_where_a_width_is_too_small():
+    prompts, responses = [[1], [2], [3]], [[4], [5, 6], [7]]
+    plan = fc.plan_step(([1, 1, 1], [1, 2, 1]), dp_size=3)
+    for layout in (fc.Left(pad_response_to=1), fc.Left(pad_to=2)):
+        for rank in range(3):
+            with pytest.raises(
+                ValueError, match=r"row 1 has .*rows are not truncated; pass a larger"
+            ):
+                fc.build_batch(
+                    prompts,
+                    responses,
+                    pad_token_id=0,
+                    shard=plan.shard(0, rank),
+                    array_type="numpy",
+                    layout=layout,
+                )

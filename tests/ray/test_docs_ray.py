@@ -1,0 +1,69 @@
+"""Snippets of pages that need a Ray cluster, on one; the others are in `test_docs.py`."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+ray = pytest.importorskip("ray")
+
+from snippets import SNIPPETS, run  # noqa: E402
+
+import fastcollate as fc  # noqa: E402
+import fastcollate.ray  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray
+
+PROMPTS, SAMPLES, RESPONSE = 32, 2, [5, 6, 2]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster():
+    ray.init("local", num_cpus=4, object_store_memory=80 << 20, include_dashboard=False)
+    yield
+    ray.shutdown()
+
+
+def worker_names():
+    """Return the names that snippets use in workers: Ray pickles functions without a module."""
+
+    def sampled_turns():
+        import uuid
+
+        for _ in range(PROMPTS):
+            uid = uuid.uuid4().hex
+            for sample in range(SAMPLES):
+                names = {"uid": uid, "trajectory_id": f"{uid}/{sample}"}
+                yield {"prompt": [1, 3, 4], "response": RESPONSE, "loss_mask": [1, 0, 1], **names}
+
+    def token_loss(batch, trained):
+        return torch.ones(int(trained.sum()), requires_grad=True)
+
+    return {"sampled_turns": sampled_turns, "token_loss": token_loss}
+
+
+def snippet_with(page, text):
+    (found,) = (one for one in SNIPPETS[page] if text in one.code)
+    return found._replace(code=found.code.replace('"cuda"', '"cpu"'))  # workers have no GPU
+
+
+def test_workers_and_ranks():
+    names = {"__name__": "page", "num_rollouts": 2, "dp_size": 2, **worker_names()}
+    run(snippet_with("docs/ray.md", "class Rollout"), names)
+    plan = names["plan"]
+    assert (plan.num_mini_batches, plan.step.num_rows) == (1, 2 * PROMPTS * SAMPLES)
+    batches = [fc.ray.collate(plan.shard(0, rank), pad_token_id=0) for rank in range(2)]
+    assert sum(int(batch.loss_mask.sum()) for batch in batches) == 2 * 2 * PROMPTS * SAMPLES
+
+
+def test_trees():
+    def filled():
+        builder = fc.BatchBuilder(pad_token_id=0)
+        for turn in worker_names()["sampled_turns"]():
+            builder.add(**turn)
+        return builder
+
+    blocks = [fc.ray.put_turns(filled(), share="prompts") for _ in range(16)]
+    names = {"fc": fc, "builder": filled(), "blocks": blocks, "mini_batch": 0, "rank": 0}
+    run(snippet_with("docs/trees.md", "fc.ray.plan_step"), names)
+    assert names["batch"].plan.layout == "tree"
+    # Prompts of all workers are equal: every bin has theirs once.
+    assert names["batch"].input_ids.flatten().tolist().count(4) == len(names["batch"].input_ids)

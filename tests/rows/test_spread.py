@@ -1,0 +1,519 @@
+"""One number a row, spread over its tokens, and rows that are None, against the loops."""
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+from any_layout import layouts
+from conftest import NEEDS_TORCH, share
+from hypothesis import given
+from hypothesis import strategies as st
+from merging_first import merge_of
+from packings import lens_of, packed_options
+from spreading import outcome, same
+from step_shards import shards
+from worker_blocks import built, through_blocks
+
+import fastcollate as fc
+from fastcollate.blocks.joining import joined
+from fastcollate.blocks.storing import stored
+from fastcollate.testing.reference import (
+    assert_same,
+    build_batch_loops,
+    build_merged_batch_loops,
+    build_shard_loops,
+)
+from fastcollate.testing.strategies import (
+    as_inputs,
+    merge_options,
+    named,
+    rollouts,
+    spread_fields,
+    token_fields,
+    trajectories,
+)
+
+LAYOUTS = ["left", "two_segment", "right", "jagged"]
+PROMPTS, RESPONSES, MASKS = [[1, 2], [3], [4]], [[4], [5, 6, 7], [8, 9]], [[1], [0, 1, 1], [1, 0]]
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*policy=.realign. masked", "ignore:.*split")
+
+
+def build(layout="left", array_type="numpy", **fields):
+    """Build rows of one, three and two response tokens with loss masks."""
+    masks = fields.pop("loss_mask", MASKS)
+    return fc.build_batch(
+        PROMPTS, RESPONSES, pad_token_id=0, loss_mask=masks, layout=layout,
+        array_type=array_type, fields=fields,
+    )  # fmt: skip
+
+
+@st.composite
+def fields_of(draw, turns, array_type="numpy"):
+    """Draw a field spread in each way, for all rows or for some, and one of values per token."""
+    fields = {"tokens": draw(token_fields(turns, array_type))}
+    for spread in ("all", "trained", "last"):
+        field = draw(spread_fields(turns, array_type))
+        kind = {name: getattr(field, name) for name in ("rows", "fill", "default", "dtype")}
+        fields[spread] = fc.Field(**kind, spread=spread)
+    return fields
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS, "packed"])
+@share(5)
+@given(drawn=st.data())
+def test_equals_the_loops(layout, drawn, array_type):
+    data = drawn.draw(rollouts(max_long_len=30))
+    fields = drawn.draw(fields_of(data, array_type))
+    options = {"pad_token_id": 7, "fields": fields}
+    if layout == "packed":
+        how, reference = drawn.draw(packed_options(lens_of(data), shifts=["none"]))
+    else:
+        how = reference = {"layout": drawn.draw(layouts(layout, data))}
+    arguments = {**drawn.draw(as_inputs(data)), **options, **how, "array_type": array_type}
+    batch = outcome(lambda: fc.build_batch(**arguments))
+    loops = outcome(lambda: build_batch_loops(**data._asdict(), **{**options, **reference}))
+    there = drawn.draw(st.sampled_from(LAYOUTS))
+
+    def check(batch):
+        assert_same(pickle.loads(pickle.dumps(batch)), batch)
+        if layout == "packed":
+            return
+        # Also where a field of a packed batch would be longer than what trains.
+        other = build_batch_loops(**data._asdict(), **options, layout=there)
+        assert_same(batch.to_layout(there), other)
+        assert_same(batch.to_layout(there).to_layout(how["layout"]), batch)
+
+    same(batch, loops, check)
+
+
+@given(drawn=st.data())
+def test_merged_turns_equal_the_loops(drawn):
+    trajectory = drawn.draw(trajectories(max_long_len=12))
+    data = trajectory.turns._replace(rewards=None)
+    merge = drawn.draw(merge_options())
+    fields = drawn.draw(fields_of(data))
+    names = {"trajectory_ids": None, "is_last_step": None, **drawn.draw(named(trajectory))}
+    layout = drawn.draw(st.sampled_from(LAYOUTS))
+    arguments = {**data._asdict(), **names, "pad_token_id": 7, "layout": layout, "fields": fields}
+    batch = outcome(
+        lambda: fc.build_batch(**arguments, merge=merge_of(arguments, merge), array_type="numpy")
+    )
+    loops = outcome(lambda: build_merged_batch_loops(**arguments, merge=merge))
+    there = drawn.draw(st.sampled_from(LAYOUTS))
+    arguments["layout"] = there
+
+    def check(batch):
+        assert_same(batch.to_layout(there), build_merged_batch_loops(**arguments, merge=merge))
+
+    same(batch, loops, check)
+
+
+@given(drawn=st.data())
+def test_shards_equal_the_loops(drawn):
+    data = drawn.draw(rollouts(max_long_len=20))
+    fields, shard = drawn.draw(fields_of(data)), drawn.draw(shards(data))
+    layout = drawn.draw(st.sampled_from(LAYOUTS))
+    options = {**data._asdict(), "pad_token_id": 7, "layout": layout, "fields": fields}
+    batch = outcome(lambda: fc.build_batch(**options, shard=shard, array_type="numpy"))
+    loops = outcome(lambda: build_shard_loops(**options, shard=shard))
+    whole = outcome(lambda: fc.build_batch(**options, array_type="numpy"))
+
+    def check(batch):
+        if whole is not None:
+            assert_same(whole.select(shard), batch)
+
+    same(batch, loops, check)
+
+
+@given(drawn=st.data())
+def test_builders_and_blocks_equal_a_batch(drawn):
+    data = drawn.draw(rollouts(max_rows=4, max_long_len=20))
+    data = data._replace(rewards=None, logprobs=None, advantages=None)
+    fields = drawn.draw(fields_of(data))
+    fields["tokens"] = fc.Field([[1.5] * len(row) for row in data.responses])
+    for key, field in fields.items():  # rows of their own, as builders get them
+        rows = field.rows.tolist() if hasattr(field.rows, "tolist") else list(field.rows)
+        fields[key] = fc.Field(
+            rows, fill=field.fill, default=field.default, dtype=field.dtype, spread=field.spread
+        )
+    rows = {name: value for name, value in data._asdict().items() if value is not None}
+    options = {"pad_token_id": 7, "array_type": "numpy"}
+    expected = outcome(lambda: fc.build_batch(**rows, fields=fields, **options))
+    builder = fc.BatchBuilder(**options)
+
+    def fill():
+        for index, values in enumerate(zip(*rows.values(), strict=True)):
+            own = {
+                key: fc.Field(
+                    field.rows[index], fill=field.fill, default=field.default, dtype=field.dtype,
+                    spread=field.spread,
+                )
+                for key, field in fields.items()
+            }  # fmt: skip
+            more = {"loss_mask": values[2]} if len(values) > 2 else {}
+            builder.add(values[0], values[1], fields=own, **more)
+        return builder.finish()
+
+    same(outcome(fill), expected, lambda batch: None)
+    if expected is None:
+        return
+    shard = fc.plan_step(expected, dp_size=1).shard(0, 0)
+    columns = {**rows, "fields": fields}
+    batch, _ = through_blocks([columns], lambda _: shard, options)
+    assert_same(batch, fc.build_batch(**columns, **options, shard=shard))
+
+
+# Written out
+
+
+@pytest.mark.parametrize(
+    ("spread", "left", "shifted"),
+    [
+        ("all", [[9, 9, 1], [2, 2, 2], [9, 3, 3]], [[9, 9, 1, 9], [2, 2, 2, 9], [9, 3, 3, 9]]),
+        ("trained", [[9, 9, 1], [9, 2, 2], [9, 3, 9]], None),
+        ("last", [[9, 9, 1], [9, 9, 2], [9, 9, 3]], None),
+    ],
+)
+def test_written_out(spread, left, shifted, array_type):
+    for numbers in ([1, 2, 3], (1.0, 2, 3), np.array([1, 2, 3]), np.array([1, 2, 3], np.float16)):
+        field = fc.Field(numbers, spread=spread, fill=9)
+        assert build(array_type=array_type, x=field)["x"].tolist() == left
+    jagged = build("jagged", array_type, x=field)["x"].tolist()
+    masks = np.array([[0, 0, 1], [1, 1, 1], [0, 1, 1]], bool)
+    assert jagged == np.array(left)[masks].tolist()
+
+
+def test_without_a_loss_mask_all_that_is_predicted_trains():
+    prompts, responses = [[], [1]], [[2, 3], [4]]
+    fields = {"x": fc.Field([1, 2], spread="trained"), "y": fc.Field([1, 2], spread="all")}
+    batch = fc.build_batch(prompts, responses, pad_token_id=0, fields=fields, array_type="numpy")
+    assert batch["x"].tolist() == [[0, 1], [0, 2]]
+    assert batch["y"].tolist() == [[1, 1], [0, 2]]
+
+
+def test_turns_of_a_row_have_their_own_numbers():
+    """Observations have none; of a turn that realigning masked in part, the rest has it."""
+    prompts, responses = [[1], [1, 2, 3, 7], [1, 2, 3, 7, 8, 5]], [[2, 3], [8, 9], [6]]
+    for spread, expected in (
+        ("all", [10, 10, 0, 20, 0, 30]),
+        ("trained", [10, 0, 0, 20, 0, 30]),
+        ("last", [0, 10, 0, 20, 0, 30]),
+    ):
+        batch = fc.build_batch(
+            prompts, responses, pad_token_id=0, trajectory_ids=[0] * 3, array_type="numpy",
+            merge=fc.merge_turns(prompts, responses, trajectory_ids=[0] * 3, policy="realign"),
+            loss_mask=[[1, 0], [1, 1], [1]], fields={"x": fc.Field([10, 20, 30], spread=spread)},
+        )  # fmt: skip
+        assert batch.input_ids.tolist() == [[1, 2, 3, 7, 8, 5, 6]]
+        assert batch["x"].tolist() == [expected]
+
+
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "int32", "int64"])
+def test_integers_keep_all_bits(dtype, array_type):
+    most = 1 if dtype == "bool" else int(np.iinfo(dtype).max)
+    kinds = [list, tuple, np.array, lambda x: [np.int64(v) for v in x], lambda x: np.array(x, "O")]
+    for kind in kinds:
+        field = fc.Field(kind([most, 0, 1]), spread="all", dtype=dtype)
+        x = build("left", array_type, x=field)["x"]
+        assert_same({"x": x}, {"x": np.array([[0, 0, most], [0] * 3, [0, 1, 1]], dtype)})
+
+
+def test_numbers_of_numpy_and_torch():
+    booleans = [np.bool_(True), False, np.True_]
+    x = build(x=fc.Field(booleans, spread="last", dtype="bool"))["x"]
+    assert x[:, -1].tolist() == [True, False, True]
+    exact = [0.1, 1e300, 1 + 2**-40]
+    x = build(x=fc.Field(exact, spread="last", dtype="float64"))["x"]
+    assert x[:, -1].tolist() == exact
+
+
+@NEEDS_TORCH
+def test_numbers_of_tensors():
+    import torch
+
+    for numbers in (torch.tensor([0.5, 1, 2]), [torch.tensor(n) for n in (0.5, 1.0, 2.0)]):
+        x = build("left", "torch", x=fc.Field(numbers, spread="last", dtype=torch.bfloat16))["x"]
+        assert x.dtype is torch.bfloat16
+        assert x[:, -1].tolist() == [0.5, 1, 2]
+
+
+@NEEDS_TORCH
+def test_padding_on_a_device():
+    fields = {
+        spread: fc.Field([1, None, 3], spread=spread, default=7, fill=-1, dtype="float64")
+        for spread in ("all", "trained", "last")
+    }
+    jagged = build("jagged", "torch", **fields)
+    for layout in ("left", "right", "two_segment"):
+        assert_same(jagged.pad_on_device(layout), build(layout, "torch", **fields))
+
+
+def test_rows_that_are_none():
+    batch = build(
+        x=fc.Field([None, [1, 2, 3], np.array([4, 5])], default=-0.0, fill=9),
+        y=fc.Field([[1, 1, 1], None, None], default=7, align="sequence", dtype="int16"),
+        z=fc.Field([None, np.ones((3, 2)), None], default=3),
+    )
+    assert batch["x"].tolist() == [[9, 9, 0], [1, 2, 3], [9, 4, 5]]
+    assert np.signbit(batch["x"][0, 2])
+    assert batch["y"].tolist() == [[0, 1, 1, 1], [7] * 4, [0, 7, 7, 7]]
+    assert batch["z"][0].tolist() == [[0, 0], [0, 0], [3, 3]]
+    assert batch["z"][2].tolist() == [[0, 0], [3, 3], [3, 3]]
+
+
+@pytest.mark.parametrize("given", [(), (0,), (1,), (0, 2), (1, 2), (0, 1, 2)])
+@pytest.mark.parametrize(
+    ("trailing", "dtype"), [((), "int64"), ((2, 2), "float32"), ((0,), "bool")]
+)
+def test_builders_and_blocks_of_rows_that_are_none(given, trailing, dtype):
+    """Nothing says of these rows, or of blocks of them, what values a token has."""
+    options = {"align": "sequence", "default": 1, "fill": 0, "dtype": dtype}
+    rows = [
+        np.arange(n * math.prod(trailing)).reshape(n, *trailing) % 2 if index in given else None
+        for index, n in enumerate((3, 4, 3))
+    ]
+    data = {"prompts": PROMPTS, "responses": RESPONSES}
+    expected = fc.build_batch(
+        **data, fields={"x": fc.Field(rows, **options)}, pad_token_id=0, array_type="numpy"
+    )
+    builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy")
+    for *tokens, row in zip(PROMPTS, RESPONSES, rows, strict=True):
+        builder.add(*tokens, fields={"x": fc.Field(row, **options)})
+    assert_same(builder.finish(), expected)
+
+    blocks = [
+        {**{name: column[i:end] for name, column in data.items()},
+         "fields": {"x": fc.Field(rows[i:end], **options)}}
+        for i, end in ((0, 1), (1, 3))
+    ]  # fmt: skip
+    shard = fc.plan_step(expected, dp_size=1).shard(0, 0)
+    batch, _ = through_blocks(blocks, lambda _: shard, {"pad_token_id": 0, "array_type": "numpy"})
+    assert_same({"x": batch["x"]}, {"x": expected["x"]})
+
+
+def test_blocks_of_a_builder_with_rows_that_are_none():
+    expected = build(x=fc.Field([None, np.ones((3, 2)), None], default=7))["x"]
+    tables, parts = [], []
+    for rows in ((0,), (1, 2)):
+        builder = fc.BatchBuilder(pad_token_id=0)
+        for row in rows:
+            values = np.ones((3, 2)) if row == 1 else None
+            builder.add(PROMPTS[row], RESPONSES[row], fields={"x": fc.Field(values, default=7)})
+        table, stored_parts = builder._build_by(stored)
+        tables.append(table)
+        parts.extend(stored_parts)
+    step = joined(tables, ["one", "two"])
+    shard = fc.plan_step((step.plan.prompt_lens, step.plan.response_lens)).shard(0, 0)
+    batch = built(step, shard, dict(enumerate(parts)), pad_token_id=0, array_type="numpy")
+    assert batch["x"].tolist() == expected.tolist()
+
+
+def test_rows_that_are_null():
+    pa = pytest.importorskip("pyarrow")
+    flat = [None, [1.5, 2.5, 3.5], None]
+    twos = [None, [[1, 2], [3, 4], [5, 6]], [[7, 8], [9, 10]]]
+    short = [None, [1.5, 2.5], None]  # of fixed size: rows that are null have items, too
+    columns = [
+        (flat, pa.array(flat)),
+        (flat, pa.array(flat, pa.large_list(pa.float32()))),
+        (flat, pa.array(flat, pa.list_view(pa.float64()))),
+        (flat, pa.array([[0.5], *flat])[1:]),
+        (flat, pa.chunked_array([pa.array(flat[:1], pa.list_(pa.float64())), pa.array(flat[1:])])),
+        (flat, pa.table({"column": pa.array(flat)})),
+        (twos, pa.array(twos, pa.list_(pa.list_(pa.int64(), 2)))),
+    ]
+    for rows, column in columns:
+        rows = [None if row is None else np.array(row) for row in rows]
+        for dtype in ("float32", "float64"):
+            expected = build(x=fc.Field(rows, default=7, dtype=dtype))
+            assert_same(build(x=fc.Field(column, default=7, dtype=dtype)), expected)
+    array = pa.array(short, pa.list_(pa.float64(), 2))
+    batch = fc.build_batch(
+        PROMPTS, [[1, 2]] * 3, pad_token_id=0, array_type="numpy",
+        fields={"x": fc.Field(array, default=7)},
+    )  # fmt: skip
+    assert batch["x"].tolist() == [[7, 7], [1.5, 2.5], [7, 7]]
+
+
+def test_rows_that_are_null_without_a_default():
+    pa = pytest.importorskip("pyarrow")
+    nulls = pa.chunked_array([pa.array([[1.0]]), pa.array([None, [1, 2]], pa.list_(pa.float64()))])
+    with pytest.raises(ValueError, match=r"^x\[1\] is None; .*default="):
+        build(x=fc.Field(nulls))
+    inner = pa.array([None, [1, 2, None], None], pa.list_(pa.float64()))
+    with pytest.raises(ValueError, match=r"^x\[1\]\[2\] is null; fill or drop nulls first$"):
+        build(x=fc.Field(inner, default=7))
+    with pytest.raises(ValueError, match=r"^loss_mask\[1\] is null; fill or drop nulls first$"):
+        build(loss_mask=nulls)
+
+
+def test_samples_with_a_number_each():
+    samples = [
+        {"prompt": p, "response": r, "loss_mask": m, "adv": a}
+        for p, r, m, a in zip(PROMPTS, RESPONSES, MASKS, [0.5, None, 2.0], strict=True)
+    ]
+    fields = {"x": fc.Field("adv", spread="trained", default=7)}
+    collate = fc.Collator(pad_token_id=0, fields=fields, array_type="numpy")
+    expected = build(x=fc.Field([0.5, 7, 2.0], spread="trained"))
+    assert_same(collate(samples), expected)
+    pa = pytest.importorskip("pyarrow")
+    assert_same(collate(pa.Table.from_pylist(samples)), expected)
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        (fc.Field([1, None, 2], spread="all"), r"x\[1\] is None; .*default="),
+        (fc.Field([None, 1, 2], spread="last"), r"x\[0\] is None; .*default="),
+        (fc.Field([[1], None, [1, 2]]), r"x\[1\] is None; .*default="),
+        (fc.Field([1, 2], spread="all"), r"x has 2 rows, but prompts has 3"),
+        (fc.Field([[1], [1, 2, 3], [2, 3]], spread="last"), r"x\[0\] is .*one number per row"),
+        (fc.Field(np.ones((3, 2)), spread="all"), r"x has shape \(3, 2\); .*one number per row"),
+        (fc.Field(fc.ragged([[1], [1, 2, 3], [2, 3]]), spread="all"), "one number per row"),
+        (fc.Field("abc", spread="all"), "x"),
+        (fc.Field(5, spread="all"), "x is 5; .*one number per row"),
+        (fc.Field([1, "2", 3], spread="all"), r"x\[1\] is '2'"),
+        (fc.Field([1, [2], 3], spread="all"), r"x\[1\] is \[2\]"),
+        (fc.Field([1, 2.5, 3], spread="all", dtype="int64"), r"x\[1\] is 2.5"),
+        (fc.Field([1, 2, 300], spread="last", dtype="uint8"), r"x\[2\] is 300, .* fit uint8"),
+        (fc.Field(np.array([1, 2, 300]), spread="last", dtype="uint8"), r"x\[2\] is 300, .* uint8"),
+        (fc.Field(np.array([1.5] * 3), spread="last", dtype="int32"), r"x.* float64.* integers"),
+        (fc.Field([2, 0, 1], spread="all", dtype="bool"), r"x\[0\] is 2, .* bool"),
+        (
+            fc.Field([1, 2, 3], spread="first"),
+            "spread of x is 'first'; pass 'all', 'trained', 'last'",
+        ),
+        (fc.Field([1, 2, 3], spread=True), "spread of x is True"),
+        (
+            fc.Field([1, 2, 3], spread="all", align="sequence"),
+            "x has spread='all'.*leave align out",
+        ),
+        (fc.Field([1, 2, 3], spread="all", gap_fill=1), "x has spread='all'.*leave gap_fill out"),
+        (fc.Field([1, None, 3], spread="all", default="x"), "default of x is 'x'"),
+        (fc.Field([1, None, 3], spread="all", default=0.5, dtype="int8"), "x|int8"),
+        (fc.Field([1, None, 3], spread="all", default=256, dtype="uint8"), "x has the default 256"),
+        (fc.Field([1, 2, 3]), r"x\[0\]"),
+    ],
+)
+def test_what_cannot_be(field, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        build(x=field)
+
+
+def test_numbers_that_no_token_takes():
+    prompts, responses = [[1], [2], []], [[3], [], [4]]
+    options = {"pad_token_id": 0, "array_type": "numpy"}
+    message = r"x\[1\] is one number for the last .* none; pass None"
+    with pytest.raises(ValueError, match=message):
+        fc.build_batch(
+            prompts, responses, fields={"x": fc.Field([1, 2, 3], spread="last")}, **options
+        )
+    builder = fc.BatchBuilder(**options)
+    builder.add([1], [3], fields={"x": fc.Field(1, spread="last")})
+    with pytest.raises(ValueError, match=message):
+        builder.add([2], [], fields={"x": fc.Field(2, spread="last")})
+    assert len(builder) == 1
+    assert fc.build_batch(
+        prompts, responses, fields={"x": fc.Field([1, 2, 3], spread="all")}, **options
+    )["x"].tolist() == [[1], [0], [3]]
+
+
+def test_rows_that_train_nothing_ignore_their_number(array_type):
+    """An empty response, a first token that nothing predicts, and a masked one; whatever number."""
+    prompts, responses = [[1], [2], [], [3]], [[4], [], [5], [6]]
+    options = {"pad_token_id": 0, "array_type": array_type, "loss_mask": [[1], [], [1], [0]]}
+    for number in (2, -0.5, math.nan, math.inf):
+        field = fc.Field([1, number, number, number], spread="trained", fill=7)
+        batch = fc.build_batch(prompts, responses, fields={"x": field}, **options)
+        assert batch["x"].tolist() == [[1], [7], [7], [7]]
+        builder = fc.BatchBuilder(pad_token_id=0, array_type=array_type)
+        for *tokens, mask, one in zip(
+            prompts, responses, options["loss_mask"], field.rows, strict=True
+        ):
+            own = {"x": fc.Field(one, spread="trained", fill=7)}
+            builder.add(*tokens, loss_mask=mask, fields=own)
+        assert_same({"x": builder.finish()["x"]}, {"x": batch["x"]})
+        blocks = {"prompts": prompts, "responses": responses, "loss_mask": options["loss_mask"]}
+        blocks["fields"] = {"x": field}
+        shard = fc.plan_step(batch, dp_size=1).shard(0, 0)
+        kind = {"pad_token_id": 0, "array_type": array_type}
+        found, _ = through_blocks([blocks], lambda _, shard=shard: shard, kind)
+        assert_same({"x": found["x"]}, {"x": batch["x"]})
+
+
+def test_nan_where_something_trains():
+    for dtype in ("float32", "float64", "float16"):
+        numbers = fc.Field([1, math.nan, 3], spread="trained", dtype=dtype)
+        with pytest.raises(ValueError, match=r"x\[1\] is NaN; pass a number"):
+            build(x=numbers)
+        assert build(loss_mask=[[1], [0] * 3, [1, 0]], x=numbers)["x"].tolist() == [
+            [0, 0, 1], [0, 0, 0], [0, 3, 0],
+        ]  # fmt: skip
+    prompts, responses = [[1], [1, 2, 3, 7]], [[2, 3], [8, 9]]
+    turns = {"prompts": prompts, "responses": responses, "pad_token_id": 0, "array_type": "numpy"}
+    turns |= {"merge": "exact", "trajectory_ids": [0, 0]}
+    field = {"x": fc.Field([math.nan, 5], spread="trained")}
+    batch = fc.build_batch(**turns, loss_mask=[[0, 0], [1, 1]], fields=field)
+    assert batch["x"].tolist() == [[0, 0, 0, 5, 5]]
+    for masks in (None, [[0, 1], [1, 1]], [[0, 1], [0, 0]]):
+        with pytest.raises(ValueError, match=r"x\[0\] is NaN"):
+            fc.build_batch(**turns, loss_mask=masks, fields=field)
+
+
+def test_a_reward_of_zero_needs_no_token(array_type):
+    """A filtered sample has an empty response and the reward 0; another number would be lost."""
+    prompts, responses = [[1], [2], [3]], [[4, 5], [], [6]]
+    options = {"pad_token_id": 0, "array_type": array_type}
+    for zero in (0, 0.0, -0.0, False):
+        rewards = [1.5, zero, 2.5]
+        batch = fc.build_batch(prompts, responses, rewards=rewards, **options)
+        assert batch.rewards.tolist() == [[0, 1.5], [0, 0], [0, 2.5]]
+        assert_same(batch, build_batch_loops(prompts, responses, rewards=rewards, pad_token_id=0))
+        for merge in ("exact", "realign"):
+            turns = {"merge": merge, "trajectory_ids": [0, 1, 1]}
+            merged = fc.build_batch(prompts, responses, rewards=rewards, **turns, **options)
+            turns["merge"] = {"policy": merge}
+            loops = build_merged_batch_loops(
+                prompts, responses, rewards=rewards, pad_token_id=0, **turns
+            )
+            assert_same(merged, loops)
+        builder = fc.BatchBuilder(**options)
+        for prompt, response, reward in zip(prompts, responses, rewards, strict=True):
+            builder.add(prompt, response, rewards=reward)
+        assert_same(builder.finish(), batch)
+    shard = fc.plan_step(batch, dp_size=1).shard(0, 0)
+    columns = {"prompts": prompts, "responses": responses, "rewards": [1.5, 0.0, 2.5]}
+    found, _ = through_blocks([columns], lambda _: shard, options)
+    assert found.rewards.tolist() == batch.rewards.tolist()
+    columns = {"prompts": prompts[:2], "responses": responses[:2], "rewards": [1.5, 0.0]}
+    shard = fc.plan_step(([1, 1], [2, 0]), dp_size=1).shard(0, 0)
+    found, _ = through_blocks([columns], lambda _: shard, options)
+    assert found.rewards.tolist() == [[0, 1.5], [0, 0]]
+    lost = r"rewards\[1\] is one number for the whole row, .* pass 0, a response of"
+    for number in (1, -1e-30, math.nan, math.inf):
+        with pytest.raises(ValueError, match=lost):
+            fc.build_batch(prompts, responses, rewards=[1.5, number, 2.5], **options)
+        builder = fc.BatchBuilder(**options)
+        builder.add([1], [4, 5], rewards=1.5)
+        with pytest.raises(ValueError, match=lost):
+            builder.add([2], [], rewards=number)
+
+
+def test_padding_rows_need_no_token():
+    """They train nothing, whatever number they have."""
+    batch = build()
+    plan = fc.plan_step(batch, dp_size=2, pad_rows="copy_first")
+    for rank in range(2):
+        shard = plan.shard(0, rank)
+        fields = {s: fc.Field([1, 2, 3], spread=s) for s in ("all", "trained", "last")}
+        part = fc.build_batch(
+            PROMPTS, RESPONSES, pad_token_id=0, loss_mask=MASKS, fields=fields, shard=shard,
+            array_type="numpy",
+        )  # fmt: skip
+        for spread in fields:
+            assert not part[spread][np.array(part.is_padding)].any()
