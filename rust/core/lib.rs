@@ -35,7 +35,7 @@ pub use column::{
 };
 pub use dtype::{Dtype, IntDtype};
 pub use element::{Binary, Element, Misfit, Slice, common_values};
-pub use error::{Error, External, InputPlace, Result};
+pub use error::{Error, External, InputPlace, Oversized, Result};
 pub use fill_number::Number;
 pub use half::{bf16, f16};
 pub use memory::filled;

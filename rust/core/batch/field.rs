@@ -157,15 +157,14 @@ impl FieldSpec {
         else {
             return Ok(self);
         };
-        let problem = match self.dtype.unwrap_or(Dtype::I32) {
-            _ if count < 1 => "pass 1 or more".to_owned(),
-            dtype if Number::Int(count - 1).fits(dtype) => return Ok(self),
-            dtype => format!("pass a wider dtype than {}", dtype.name()),
-        };
+        let dtype = self.dtype.unwrap_or(Dtype::I32);
+        if count >= 1 && Number::Int(count - 1).fits(dtype) {
+            return Ok(self);
+        }
         Err(Error::ExpertCount {
             key: self.key,
             count,
-            problem,
+            dtype,
         })
     }
 

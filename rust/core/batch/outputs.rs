@@ -474,7 +474,7 @@ mod tests {
         assert_eq!(
             message(&[&other, &joined], &ALL, Layout::Left),
             "two outputs would be 'images_offsets': fields['images_offsets'] and the offsets of \
-             fields['images']; give the field another key"
+             fields['images']"
         );
         let rewards = FieldSpec {
             is_plain: true,
@@ -483,8 +483,7 @@ mod tests {
         let own = field("rewards", FieldKind::Sequence);
         assert_eq!(
             message(&[&rewards, &own], &ALL, Layout::Left),
-            "two outputs would be 'rewards': the argument rewards and fields['rewards']; give the \
-             field another key"
+            "two outputs would be 'rewards': the argument rewards and fields['rewards']"
         );
         let mask = FieldSpec {
             weighs: false,

@@ -273,17 +273,12 @@ impl PackSpec {
         let found = |item: usize, oversized: Oversized| {
             let members = items.members_of(item);
             let piece = pieces.get(members[0]);
-            let advice = match (oversized, items.noun(pieces)) {
-                (Oversized::Sequences { .. }, _) => "",
-                (_, "sequence") => "oversize='own_bin' or 'split', or ",
-                _ => "oversize='own_bin', or ",
-            };
             Error::Oversized {
                 sequence: piece.index,
                 len: piece.len,
                 together: members.len(),
                 oversized,
-                advice,
+                may_split: items.noun(pieces) == "sequence",
             }
         };
         if let Some(members) = &items.members
