@@ -6,6 +6,7 @@ use std::{fmt, ptr};
 
 use crate::dtype::Dtype;
 use crate::plan::TokenForm;
+use crate::plan::pack::Oversized;
 use crate::text::{counted, grouped, grouped_float, plain_float};
 
 /// The place of a value in the input; prints as `field[row][position]` or `field[row]`.
@@ -26,73 +27,6 @@ impl fmt::Display for InputPlace {
             Some(position) => write!(f, "[{position}]"),
             None => Ok(()),
         }
-    }
-}
-
-/// The limit exceeded by a sequence, or by sequences that stay together.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[allow(missing_docs, reason = "the messages say what the fields are")]
-pub enum Oversized {
-    Sequences { limit: usize },
-    Tokens { tokens: usize, limit: usize },
-    Cost { cost: f64, limit: f64 },
-}
-
-impl Oversized {
-    /// The name of the exceeded limit.
-    pub fn argument(self) -> &'static str {
-        match self {
-            Self::Sequences { .. } => "max_sequences",
-            Self::Tokens { .. } => "capacity",
-            Self::Cost { .. } => "max_cost",
-        }
-    }
-
-    /// The exceeded limit with its value.
-    #[allow(clippy::cast_precision_loss, reason = "limits are printed like costs")]
-    fn describe_limit(self) -> String {
-        let limit = match self {
-            Self::Sequences { limit } | Self::Tokens { limit, .. } => limit as f64,
-            Self::Cost { limit, .. } => limit,
-        };
-        format!("which exceeds {}={}", self.argument(), plain_float(limit))
-    }
-
-    /// The cost of a sequence, if it is not its number of tokens.
-    fn counted_as(self, len: usize, number: impl Fn(usize) -> String) -> String {
-        match self {
-            Self::Tokens { tokens, .. } if tokens != len => {
-                format!(", rounded up to {}", number(tokens))
-            }
-            Self::Cost { cost, .. } => format!(", with a cost of {}", grouped_float(cost)),
-            _ => String::new(),
-        }
-    }
-
-    /// Describe the sequence and the limit that it exceeds.
-    fn describe(self, sequence: usize, len: usize, together: usize) -> String {
-        let head = if together > 1 {
-            let with = match self {
-                Self::Tokens { tokens, .. } => format!(", with {} tokens", grouped(tokens)),
-                _ => self.counted_as(len, grouped),
-            };
-            let together = grouped(together);
-            format!(
-                "keep_together puts {together} sequences, of which {sequence} is the first, in \
-                 one bin{with}"
-            )
-        } else {
-            let found = self.counted_as(len, |tokens| tokens.to_string());
-            format!("lengths[{sequence}] is {len}{found}")
-        };
-        format!("{head}, {}", self.describe_limit())
-    }
-
-    /// Describe a row of a tree that exceeds the limit by itself.
-    fn describe_row(self, row: usize, len: usize) -> String {
-        let (tokens, found) = (counted(len, "token"), self.counted_as(len, grouped));
-        let limit = self.describe_limit();
-        format!("row {row} has {tokens}{found}, {limit}")
     }
 }
 

@@ -25,7 +25,6 @@ pub mod polling;
 mod streams;
 mod text;
 pub mod threads;
-mod ticks;
 pub mod write;
 
 pub use check::{Check, check_type, check_values};
@@ -35,9 +34,9 @@ pub use column::{
 };
 pub use dtype::{Dtype, IntDtype};
 pub use element::{Binary, Element, Misfit, Slice, common_values};
-pub use error::{Error, External, InputPlace, Oversized, Result};
+pub use error::{Error, External, InputPlace, Result};
 pub use fill_number::Number;
 pub use half::{bf16, f16};
 pub use memory::filled;
+pub use polling::{Ticks, unstopped};
 pub use streams::{AnyStreams, TokenStreams};
-pub use ticks::{Ticks, unstopped};

@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-use fastcollate::{Dtype, Error, Oversized};
+use fastcollate::plan::pack::Oversized;
+use fastcollate::{Dtype, Error};
 
 /// The whole message of an error of the core: what is wrong, and what to do about it.
 pub fn message(error: &Error) -> String {

@@ -30,8 +30,8 @@ use crate::memory::filled;
 use crate::plan::merge::Streams;
 use crate::plan::pack::Cost;
 use crate::plan::{Assembly, LayoutSpec, Placement, Shard, Turns};
+use crate::polling::Ticks;
 use crate::polling::{Poll, Polled};
-use crate::ticks::Ticks;
 
 /// A written batch.
 #[derive(Debug)]

@@ -11,8 +11,8 @@ use crate::plan::merge::{Merge, Streams};
 use crate::plan::pack::Cost;
 use crate::plan::share::{ShareIds, Tree};
 use crate::plan::{Assembly, LayoutSpec, Longest, Pick, Placement, Row, Shard, TreeSource, Turns};
+use crate::polling::Ticks;
 use crate::streams::TokenStreams;
-use crate::ticks::Ticks;
 
 /// The inputs of a batch: columns with one row per turn.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 use super::pack::{Cost, Growth, Load, PackSpec};
 use super::partition::{First, Item, Parts, balance, karmarkar_karp, swap};
 use crate::error::Result;
-use crate::ticks::Ticks;
+use crate::polling::Ticks;
 
 /// Share by which the slowest rank may exceed the mean before rows are exchanged.
 const UNEVEN: f64 = 1e-5;

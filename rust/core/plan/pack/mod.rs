@@ -16,7 +16,8 @@ pub use packers::concat;
 pub use spec::{Algorithm, Cost, CostFunction, Growth, Oversize, PackSpec};
 
 use crate::error::Result;
-use crate::ticks::Ticks;
+use crate::polling::Ticks;
+use crate::text::{counted, grouped, grouped_float, plain_float};
 use loads::Least;
 
 /// The items, one value each.
@@ -196,4 +197,71 @@ fn sort_largest(sizes: &[usize], last_first: bool, ticks: &mut Ticks) -> Result<
         std::mem::swap(&mut order, &mut sorted);
     }
     Ok(order)
+}
+
+/// The limit exceeded by a sequence, or by sequences that stay together.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
+pub enum Oversized {
+    Sequences { limit: usize },
+    Tokens { tokens: usize, limit: usize },
+    Cost { cost: f64, limit: f64 },
+}
+
+impl Oversized {
+    /// The name of the exceeded limit.
+    pub fn argument(self) -> &'static str {
+        match self {
+            Self::Sequences { .. } => "max_sequences",
+            Self::Tokens { .. } => "capacity",
+            Self::Cost { .. } => "max_cost",
+        }
+    }
+
+    /// The exceeded limit with its value.
+    #[allow(clippy::cast_precision_loss, reason = "limits are printed like costs")]
+    fn describe_limit(self) -> String {
+        let limit = match self {
+            Self::Sequences { limit } | Self::Tokens { limit, .. } => limit as f64,
+            Self::Cost { limit, .. } => limit,
+        };
+        format!("which exceeds {}={}", self.argument(), plain_float(limit))
+    }
+
+    /// The cost of a sequence, if it is not its number of tokens.
+    fn counted_as(self, len: usize, number: impl Fn(usize) -> String) -> String {
+        match self {
+            Self::Tokens { tokens, .. } if tokens != len => {
+                format!(", rounded up to {}", number(tokens))
+            }
+            Self::Cost { cost, .. } => format!(", with a cost of {}", grouped_float(cost)),
+            _ => String::new(),
+        }
+    }
+
+    /// Describe the sequence and the limit that it exceeds.
+    pub(crate) fn describe(self, sequence: usize, len: usize, together: usize) -> String {
+        let head = if together > 1 {
+            let with = match self {
+                Self::Tokens { tokens, .. } => format!(", with {} tokens", grouped(tokens)),
+                _ => self.counted_as(len, grouped),
+            };
+            let together = grouped(together);
+            format!(
+                "keep_together puts {together} sequences, of which {sequence} is the first, in \
+                 one bin{with}"
+            )
+        } else {
+            let found = self.counted_as(len, |tokens| tokens.to_string());
+            format!("lengths[{sequence}] is {len}{found}")
+        };
+        format!("{head}, {}", self.describe_limit())
+    }
+
+    /// Describe a row of a tree that exceeds the limit by itself.
+    pub(crate) fn describe_row(self, row: usize, len: usize) -> String {
+        let (tokens, found) = (counted(len, "token"), self.counted_as(len, grouped));
+        let limit = self.describe_limit();
+        format!("row {row} has {tokens}{found}, {limit}")
+    }
 }

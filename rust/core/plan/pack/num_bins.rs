@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 
 use super::{ItemBins, Items, Load, Packer};
 use crate::error::Result;
-use crate::ticks::Ticks;
+use crate::polling::Ticks;
 
 /// Precision of the capacity: to one part in this number.
 const EXACT: usize = 1024;

@@ -4,7 +4,7 @@ use super::loads::{Least, OpenBins, Tree};
 use super::{ItemBins, Items, Load, PlacedItem};
 use crate::error::{Error, Result};
 use crate::plan::{Bins, Span};
-use crate::ticks::Ticks;
+use crate::polling::Ticks;
 
 /// First fit: each item goes to the first bin that it fits, in the given order of items.
 ///

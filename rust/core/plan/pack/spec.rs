@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 
 use super::pieces::{Members, Packables, Pieces, counts_of, groups_of_parts};
-use super::{ItemBins, Items, Load, Packer, concat, fit, halve, spread};
-use crate::error::{Error, Oversized, Result};
+use super::{ItemBins, Items, Load, Oversized, Packer, concat, fit, halve, spread};
+use crate::error::{Error, Result};
 use crate::plan::{Bins, Costs, Span};
-use crate::ticks::Ticks;
+use crate::polling::Ticks;
 
 /// Maximum number of pieces that all sequences together are split into.
 const MAX_PIECES: usize = 1 << 26;
