@@ -1,11 +1,12 @@
 //! The one error type of the core. Every message names the field, row and position, the value
-//! found, the value expected, and the remedy.
+//! found, and the value expected; remedies are the caller's, who knows the options by name.
 
 use std::error::Error as StdError;
 use std::{fmt, ptr};
 
 use crate::dtype::Dtype;
 use crate::plan::TokenForm;
+use crate::plan::pack::Oversized;
 use crate::text::{counted, grouped, grouped_float, plain_float};
 
 /// The place of a value in the input; prints as `field[row][position]` or `field[row]`.
@@ -29,80 +30,17 @@ impl fmt::Display for InputPlace {
     }
 }
 
-/// The limit exceeded by a sequence, or by sequences that stay together.
-#[derive(Debug, Clone, Copy, PartialEq)]
-#[allow(missing_docs, reason = "the messages say what the fields are")]
-pub enum Oversized {
-    Sequences { limit: usize },
-    Tokens { tokens: usize, limit: usize },
-    Cost { cost: f64, limit: f64 },
-}
-
-impl Oversized {
-    /// The exceeded argument with its value, and the next step.
-    fn limit(self, advice: &str) -> String {
-        let (argument, limit) = match self {
-            Self::Sequences { limit } => ("max_sequences", limit as f64),
-            Self::Tokens { limit, .. } => ("capacity", limit as f64),
-            Self::Cost { limit, .. } => ("max_cost", limit),
-        };
-        let limit = plain_float(limit);
-        format!(
-            "which exceeds {argument}={limit}; pass {}",
-            advice.replace("{}", argument)
-        )
-    }
-
-    /// The cost of a sequence, if it is not its number of tokens.
-    fn counted_as(self, len: usize, number: impl Fn(usize) -> String) -> String {
-        match self {
-            Self::Tokens { tokens, .. } if tokens != len => {
-                format!(", rounded up to {}", number(tokens))
-            }
-            Self::Cost { cost, .. } => format!(", with a cost of {}", grouped_float(cost)),
-            _ => String::new(),
-        }
-    }
-
-    /// Describe the sequence and the limit that it exceeds.
-    fn describe(self, sequence: usize, len: usize, together: usize, advice: &str) -> String {
-        let head = if together > 1 {
-            let with = match self {
-                Self::Tokens { tokens, .. } => format!(", with {} tokens", grouped(tokens)),
-                _ => self.counted_as(len, grouped),
-            };
-            let together = grouped(together);
-            format!(
-                "keep_together puts {together} sequences, of which {sequence} is the first, in \
-                 one bin{with}"
-            )
-        } else {
-            let found = self.counted_as(len, |tokens| tokens.to_string());
-            format!("lengths[{sequence}] is {len}{found}")
-        };
-        format!("{head}, {}", self.limit(&format!("{advice}a larger {{}}")))
-    }
-
-    /// Describe a row of a tree that exceeds the limit by itself.
-    fn describe_row(self, row: usize, len: usize) -> String {
-        let (tokens, found) = (counted(len, "token"), self.counted_as(len, grouped));
-        let limit = self.limit("a larger {}, or oversize='own_bin'");
-        format!("row {row} has {tokens}{found}, {limit}")
-    }
-}
-
 /// The reason why a batch cannot be planned or written.
 #[derive(Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 #[allow(missing_docs, reason = "the messages say what the fields are")]
 pub enum Error {
-    #[error("the batch is empty: {} has 0 rows; pass at least one", .0.argument())]
+    #[error("the batch is empty: {} has 0 rows", .0.argument())]
     EmptyBatch(TokenForm),
 
     #[error(
-        "{field} has {found} rows, but {0} has {expected}; pass one row per {1}",
-        .form.argument(),
-        .form.argument().trim_end_matches('s')
+        "{field} has {found} rows, but {} has {expected}",
+        .form.argument()
     )]
     RowCount {
         field: String,
@@ -111,10 +49,7 @@ pub enum Error {
         form: TokenForm,
     },
 
-    #[error(
-        "prompt_lens[{row}] is {found}, but sequences[{row}] has {len} tokens; pass a \
-         length from 0 to {len}"
-    )]
+    #[error("prompt_lens[{row}] is {found}, but sequences[{row}] has {len} tokens")]
     PromptTooLong {
         row: usize,
         found: usize,
@@ -122,13 +57,8 @@ pub enum Error {
     },
 
     #[error(
-        "{field}[{row}] has {found} items, but {} has {expected}; {}",
-        if expected == stream { .form.sequence(*.row) } else { .form.response(*.row) },
-        if found == stream {
-            format!("its sequence has {stream}: pass fc.Field(..., align='sequence')")
-        } else {
-            "pass one value per response token".to_owned()
-        }
+        "{field}[{row}] has {found} items, but {} has {expected}",
+        if expected == stream { .form.sequence(*.row) } else { .form.response(*.row) }
     )]
     RowLength {
         field: String,
@@ -140,15 +70,8 @@ pub enum Error {
     },
 
     #[error(
-        "{field}[{row}] has {found} items, but {} {expected} tokens; {}",
-        .form.stream(*.row),
-        if *may_end_early {
-            "pass at most one value per token".to_owned()
-        } else if found == response {
-            format!("its response has {response}: pass fc.Field(..., align='response')")
-        } else {
-            "pass one value per prompt and response token".to_owned()
-        }
+        "{field}[{row}] has {found} items, but {} {expected} tokens",
+        .form.stream(*.row)
     )]
     StreamLength {
         field: String,
@@ -160,10 +83,7 @@ pub enum Error {
         may_end_early: bool,
     },
 
-    #[error(
-        "{field}[{row}] has {found} items, but the longest response has {widest}; \
-         pass at most that many"
-    )]
+    #[error("{field}[{row}] has {found} items, but the longest response has {widest}")]
     RowTooLong {
         field: String,
         row: usize,
@@ -172,8 +92,7 @@ pub enum Error {
     },
 
     #[error(
-        "{field}[{row}] is one number for the whole row, but {} has no last token to hold it; \
-         pass 0, a response of at least one token, or one value per response token",
+        "{field}[{row}] is one number for the whole row, but {} has no last token to hold it",
         .form.response(*.row)
     )]
     NoLastToken {
@@ -183,19 +102,16 @@ pub enum Error {
     },
 
     #[error(
-        "{field}[{row}] is one number for the last response token of its row, but there is none; \
-         pass None instead, with default=, or spread='all'"
+        "{field}[{row}] is one number for the last response token of its row, but there is none"
     )]
     NoTokenFor { field: String, row: usize },
 
-    #[error("{field}[{row}] is None; pass its values (a field's default= stands for missing ones)")]
+    #[error("{field}[{row}] is None")]
     MissingRow { field: String, row: usize },
 
     #[error(
-        "{field}[{turn}] is {number}, but the turn is not the last of row {row}, which ends with turn \
-         {last} and takes one number; merge with fc.planning.Merge(..., rewards='sum') to add up the numbers of a \
-         row's turns, rewards='last' to drop all but the last turn's, or pass one reward per response \
-         token"
+        "{field}[{turn}] is {number}, but the turn is not the last of row {row}, which ends with \
+         turn {last} and takes one number"
     )]
     EarlierNumber {
         field: String,
@@ -205,7 +121,7 @@ pub enum Error {
         number: String,
     },
 
-    #[error("{field}[{row}] has dtype {found}, but {field} holds {expected}; convert it first")]
+    #[error("{field}[{row}] has dtype {found}, but {field} holds {expected}")]
     WrongType {
         field: String,
         row: usize,
@@ -213,36 +129,29 @@ pub enum Error {
         expected: &'static str,
     },
 
-    #[error(
-        "{place} is {value}, which does not fit {dtype}; pass a value that fits, or another dtype"
-    )]
+    #[error("{place} is {value}, which does not fit {dtype}")]
     DoesNotFit {
         place: InputPlace,
         value: String,
         dtype: &'static str,
     },
 
-    #[error("{place} is {value}; pass indices from 0 to {}", .limit - 1)]
+    #[error("{place} is {value}, but indices are below {limit}")]
     NoIndex {
         place: InputPlace,
         value: String,
         limit: i64,
     },
 
-    #[error("{place} is NaN; pass a number")]
+    #[error("{place} is NaN")]
     Nan { place: InputPlace },
 
-    #[error(
-        "{place} is {value}, but a token cannot train with a negative weight; pass 0 for tokens that \
-         do not train (if these are labels, pass labels != -100 as the {})",
-        .place.field
-    )]
+    #[error("{place} is {value}, but a token cannot train with a negative weight")]
     Negative { place: InputPlace, value: String },
 
     #[error(
-        "{place} is {value}, which dtype {} of {} cannot hold; pass {}, or a dtype of floats",
-        .dtype.name(), .place.field,
-        whole_weights(*.dtype)
+        "{place} is {value}, which dtype {} of {} cannot hold",
+        .dtype.name(), .place.field
     )]
     NotWhole {
         place: InputPlace,
@@ -252,7 +161,7 @@ pub enum Error {
 
     #[error(
         "{field}[{row}] has values of shape {found:?} per token, but {field}[{first}] of \
-         {expected:?}; pass values of one shape"
+         {expected:?}"
     )]
     Trailing {
         field: String,
@@ -262,22 +171,16 @@ pub enum Error {
         expected: Vec<usize>,
     },
 
-    #[error("{tokens} tokens are more than cu_seqlens can count in int32; pass fewer rows")]
+    #[error("{tokens} tokens are more than cu_seqlens can count in int32")]
     TooManyTokens { tokens: usize },
 
-    #[error(
-        "output rows have {width} positions, more than attention can count in int32; pass a smaller \
-         capacity, or fewer rows"
-    )]
+    #[error("output rows have {width} positions, more than attention can count in int32")]
     WideAttention { width: usize },
 
-    #[error("{count} positions are more than ranges can count in int32; pass fewer rows")]
+    #[error("{count} positions are more than ranges can count in int32")]
     TooManyPositions { count: usize },
 
-    #[error(
-        "row {row} has {found} {unit}, but {argument} is {width} and rows are not truncated; \
-         pass a larger {argument}, or shorter rows"
-    )]
+    #[error("row {row} has {found} {unit}, but {argument} is {width} and rows are not truncated")]
     TooWide {
         row: usize,
         found: usize,
@@ -286,35 +189,23 @@ pub enum Error {
         width: usize,
     },
 
-    #[error(
-        "bin {bin} has {found} positions, but pad_to is {width} and rows are not truncated; \
-         pass a smaller capacity, or a larger pad_to"
-    )]
+    #[error("bin {bin} has {found} positions, but pad_to is {width} and rows are not truncated")]
     BinTooWide {
         bin: usize,
         found: usize,
         width: usize,
     },
 
-    #[error(
-        "pad_to is {width}, but the widest bin of the step has {widest} positions; pass at least \
-         {widest}, or plan the step with a smaller capacity"
-    )]
+    #[error("pad_to is {width}, but the widest bin of the step has {widest} positions")]
     StepTooWide { width: usize, widest: usize },
 
-    #[error("plan of the layout does not fit the rows: {0}; pass each row in one bin")]
+    #[error("plan of the layout does not fit the rows: {0}")]
     OtherBins(String),
 
-    #[error(
-        "plan of the layout has {expected} sequences, but there are {found} rows; \
-         pass a plan of these rows"
-    )]
+    #[error("plan of the layout has {expected} sequences, but there are {found} rows")]
     OtherSequenceCount { found: usize, expected: usize },
 
-    #[error(
-        "plan of the layout has {expected} tokens in row {row}, but the row has {found}; \
-         pass a plan of these rows"
-    )]
+    #[error("plan of the layout has {expected} tokens in row {row}, but the row has {found}")]
     OtherSequenceLength {
         row: usize,
         found: usize,
@@ -322,8 +213,8 @@ pub enum Error {
     },
 
     #[error(
-        "plan of the layout has {} in common for row {row} and row {before}, but they differ at token \
-         {token}; pass a plan of these rows",
+        "plan of the layout has {} in common for row {row} and row {before}, but they differ at \
+         token {token}",
         counted(*.shared, "token")
     )]
     OtherTokens {
@@ -337,10 +228,9 @@ pub enum Error {
         "plan of the layout has {} in common for row {row} and row {before}, but {}",
         counted(*.shared, "token"),
         if *.are_given {
-            "their same_inputs differ; plan the tree with the same ids"
+            "their same_inputs differ"
         } else {
-            "each row has inputs of its own (PerRow with concat=True); pass same_inputs, which says \
-             what rows have the same ones"
+            "each row has inputs of its own"
         }
     )]
     OtherInputs {
@@ -350,13 +240,11 @@ pub enum Error {
         are_given: bool,
     },
 
-    #[error(
-        "a batch of {rows} rows x {width} positions exceeds any memory; pass fewer or shorter rows"
-    )]
+    #[error("a batch of {rows} rows x {width} positions exceeds any memory")]
     TooLarge { rows: usize, width: usize },
 
     #[error(
-        "{argument} is {value}, so a batch of {} exceeds any memory; pass a smaller {argument}",
+        "{argument} is {value}, so a batch of {} exceeds any memory",
         counted(*.count, "row")
     )]
     WidthTooLarge {
@@ -365,22 +253,18 @@ pub enum Error {
         count: usize,
     },
 
-    #[error(
-        "row {row} has no prompt, so no position holds the value of its first response token; \
-         pass missing as the value of such tokens"
-    )]
+    #[error("row {row} has no prompt, so no position holds the value of its first response token")]
     NoPrompt { row: usize },
 
     #[error(
         "row {row} was split when it was packed, and no position holds the value of the first \
-         response token of a part; pass missing as the value of such tokens"
+         response token of a part"
     )]
     SplitRow { row: usize },
 
     #[error(
         "{missing} of the {tokens} response tokens of turn {turn} are in no row of this batch: \
-         merging masked or dropped them, or they are in another shard; pass missing as the value of \
-         such tokens, or gather from the batch of all rows"
+         merging masked or dropped them, or they are in another shard"
     )]
     NotInBatch {
         turn: usize,
@@ -388,10 +272,7 @@ pub enum Error {
         missing: usize,
     },
 
-    #[error(
-        "merge is a plan for {expected} tokens in {place}, which has {found}; \
-         pass a plan of these turns"
-    )]
+    #[error("merge is a plan for {expected} tokens in {place}, which has {found}")]
     OtherTurns {
         place: String,
         found: usize,
@@ -399,7 +280,7 @@ pub enum Error {
     },
 
     #[error(
-        "merge is a plan for {expected} turns, but {} has {found} rows; pass a plan of these turns",
+        "merge is a plan for {expected} turns, but {} has {found} rows",
         .form.argument()
     )]
     OtherTurnCount {
@@ -408,15 +289,10 @@ pub enum Error {
         form: TokenForm,
     },
 
-    #[error(
-        "shard is of a plan for {expected} rows, but there are {found}; pass the rows of the plan"
-    )]
+    #[error("shard is of a plan for {expected} rows, but there are {found}")]
     OtherRowCount { found: usize, expected: usize },
 
-    #[error(
-        "shard is of a plan for {expected} tokens in row {row}, which has {found}; \
-         pass the rows of the plan"
-    )]
+    #[error("shard is of a plan for {expected} tokens in row {row}, which has {found}")]
     OtherRowLength {
         row: usize,
         found: usize,
@@ -424,52 +300,40 @@ pub enum Error {
     },
 
     #[error(
-        "shard is of a plan whose longest prompt, response and row have {expected:?} tokens, \
-         but here these have {found:?}; pass the rows of the plan"
+        "shard is of a plan whose longest prompt, response and row have {expected:?} tokens, but \
+         here these have {found:?}"
     )]
     OtherLengths {
         found: (usize, usize, usize),
         expected: (usize, usize, usize),
     },
 
-    #[error(
-        "turn {turn} did not hold the same ids when it was compared again; \
-         do not modify inputs during the call"
-    )]
+    #[error("turn {turn} did not hold the same ids when it was compared again")]
     Unstable { turn: usize },
 
-    #[error(
-        "no trajectory has a token that trains, so drop_untrainable leaves no row; \
-         pass drop_untrainable=False, or turns that train"
-    )]
+    #[error("no trajectory has a token that trains, so drop_untrainable leaves no row")]
     NothingTrains,
 
-    #[error("dtype of {key} is {found}; pass one of {expected}")]
+    #[error("dtype of {key} is {found}")]
     NoDtype {
         key: String,
         found: String,
         expected: String,
     },
 
-    #[error(
-        "num_experts is {count}, but {field} has {topk} different experts per token; \
-         pass at least {topk}"
-    )]
+    #[error("num_experts is {count}, but {field} has {topk} different experts per token")]
     TooFewExperts {
         field: String,
         count: i64,
         topk: usize,
     },
 
-    #[error(
-        "{field} has values of shape {found:?} per token; pass rows of shape (tokens, layers, topk)"
-    )]
+    #[error("{field} has values of shape {found:?} per token")]
     NoRoutes { field: String, found: Vec<usize> },
 
     #[error(
-        "cp_size is {size}, but the sequence at row {bin}, column {column} has {len} positions, which \
-         2 * cp_size = {} does not divide; build the batch with layout=fc.Packed(..., multiple_of={})",
-        2 * *.size as u128,
+        "cp_size is {size}, but the sequence at row {bin}, column {column} has {len} positions, \
+         which 2 * cp_size = {} does not divide",
         2 * *.size as u128
     )]
     NoChunks {
@@ -480,7 +344,7 @@ pub enum Error {
     },
 
     #[error(
-        "layers of {field} is range({begin}, {end}), but its tokens have {}; pass a range within them",
+        "layers of {field} is range({begin}, {end}), but its tokens have {}",
         counted(*.num_layers, "layer")
     )]
     NoLayers {
@@ -493,13 +357,13 @@ pub enum Error {
     #[error("{0}")]
     NoMemory(String),
 
-    #[error("{}", .oversized.describe(*.sequence, *.len, *.together, .advice))]
+    #[error("{}", .oversized.describe(*.sequence, *.len, *.together))]
     Oversized {
         sequence: usize,
         len: usize,
         together: usize,
         oversized: Oversized,
-        advice: &'static str,
+        may_split: bool,
     },
 
     #[error("{}", .oversized.describe_row(*.row, *.len))]
@@ -509,15 +373,11 @@ pub enum Error {
         oversized: Oversized,
     },
 
-    #[error(
-        "multiple_of is {multiple}, but capacity is {capacity}, so no token fits into a bin; \
-         pass a capacity of at least {multiple}"
-    )]
+    #[error("multiple_of is {multiple}, but capacity is {capacity}, so no token fits into a bin")]
     NoRoom { multiple: usize, capacity: usize },
 
     #[error(
-        "lengths[{index}] is {len}, but already {} cost {}, which exceeds max_cost={}; \
-         pass a larger max_cost",
+        "lengths[{index}] is {len}, but already {} cost {}, which exceeds max_cost={}",
         counted(*.tokens, "token"), grouped_float(*.cost), plain_float(*.limit)
     )]
     NoPiece {
@@ -530,12 +390,12 @@ pub enum Error {
 
     #[error(
         "lengths[{index}] is {len} and has to be split, but cost has one number per sequence and \
-         none for pieces; pass cost as a name or a function"
+         none for pieces"
     )]
     CostOfPieces { index: usize, len: usize },
 
     #[error(
-        "sequences would be split into more than {} pieces; pass a larger capacity or max_cost",
+        "sequences would be split into more than {} pieces",
         grouped(*.most)
     )]
     TooManyPieces { most: usize },
@@ -550,8 +410,7 @@ pub enum Error {
     },
 
     #[error(
-        "num_bins is {bins}, but there are only {} and no bin may be empty; pass a smaller num_bins, or \
-         more {noun}s",
+        "num_bins is {bins}, but there are only {} and no bin may be empty",
         counted(*.items, .noun)
     )]
     TooManyBins {
@@ -560,22 +419,17 @@ pub enum Error {
         noun: &'static str,
     },
 
-    #[error(
-        "num_bins is {bins}, but so few bins do not keep to max_sequences or max_cost; pass a larger \
-         num_bins"
-    )]
+    #[error("num_bins is {bins}, but so few bins do not keep to max_sequences or max_cost")]
     NoFit { bins: usize },
 
-    #[error("two outputs would be '{key}': {first} and {second}; give the field another key")]
+    #[error("two outputs would be '{key}': {first} and {second}")]
     RepeatedOutput {
         key: String,
         first: String,
         second: String,
     },
 
-    #[error(
-        "{key} has the {option} {number}, which does not fit {dtype}; pass another {option} or dtype"
-    )]
+    #[error("{key} has the {option} {number}, which does not fit {dtype}")]
     FillMisfit {
         key: String,
         option: &'static str,
@@ -583,17 +437,17 @@ pub enum Error {
         dtype: &'static str,
     },
 
-    #[error("num_experts of {key} is {count}; {problem}")]
+    #[error("num_experts of {key} is {count}")]
     ExpertCount {
         key: String,
         count: i64,
-        problem: String,
+        dtype: Dtype,
     },
 
-    #[error("shard {0}; pass a shard of a plan for these rows")]
+    #[error("shard {0}")]
     OtherShard(String),
 
-    #[error("this is not a valid plan: {0}; pass the tables that to_dict returned")]
+    #[error("this is not a valid plan: {0}")]
     InvalidPlan(String),
 
     #[error(transparent)]
@@ -628,16 +482,7 @@ impl PartialEq for External {
     }
 }
 
-/// The numbers that a dtype of weights accepts.
-fn whole_weights(dtype: Dtype) -> String {
-    let range = dtype.whole_weights();
-    match dtype {
-        Dtype::Bool => "0 or 1".to_owned(),
-        _ => format!("whole numbers from {} to {}", range.start(), range.end()),
-    }
-}
-
-/// The argument that requires more bins than there are items.
+/// The options that require more bins than there are items.
 fn too_few(
     needed: usize,
     min_bins: Option<usize>,
@@ -646,20 +491,13 @@ fn too_few(
     noun: &str,
 ) -> String {
     let asked = [("min_bins", min_bins), ("bins_multiple_of", multiple_of)];
-    let asked = asked.map(|(name, value)| value.map(|value| (name, value)));
-    let asked: Vec<_> = asked.into_iter().flatten().collect();
-    let given: Vec<_> = asked
-        .iter()
-        .map(|(name, value)| format!("{name} is {value}"))
-        .collect();
-    let names: Vec<_> = asked.iter().map(|(name, _)| *name).collect();
+    let given = asked.map(|(name, value)| value.map(|value| format!("{name} is {value}")));
+    let given: Vec<_> = given.into_iter().flatten().collect();
     format!(
-        "{}, so there must be at least {}, but there are only {} and no bin may be empty; \
-         pass a smaller {}, or more {noun}s",
+        "{}, so there must be at least {}, but there are only {} and no bin may be empty",
         given.join(" and "),
         counted(needed, "bin"),
         counted(items, noun),
-        names.join(" or "),
     )
 }
 

@@ -25,7 +25,6 @@ pub mod polling;
 mod streams;
 mod text;
 pub mod threads;
-mod ticks;
 pub mod write;
 
 pub use check::{Check, check_type, check_values};
@@ -39,5 +38,5 @@ pub use error::{Error, External, InputPlace, Result};
 pub use fill_number::Number;
 pub use half::{bf16, f16};
 pub use memory::filled;
+pub use polling::{Ticks, unstopped};
 pub use streams::{AnyStreams, TokenStreams};
-pub use ticks::{Ticks, unstopped};

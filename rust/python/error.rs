@@ -4,13 +4,14 @@ use fastcollate::Error as Core;
 use pyo3::exceptions::{PyException, PyMemoryError, PyRecursionError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
+use crate::hints::message;
 use crate::ingest::describe;
 
 /// The error of a call: from the core, from reading Python objects, or an exception passed on.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The core rejects lengths, values or a plan.
-    #[error(transparent)]
+    #[error("{}", message(.0))]
     Core(Core),
 
     /// An object of the wrong kind: a `TypeError`.

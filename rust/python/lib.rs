@@ -5,6 +5,7 @@ mod batch;
 mod collate;
 mod error;
 mod handover;
+mod hints;
 mod ingest;
 mod interrupt;
 mod names;

@@ -164,6 +164,36 @@ impl Content {
         };
         (inner, self.dtype().size())
     }
+
+    /// The bytes of the array written over another grid.
+    ///
+    /// # Errors
+    /// Those of the columns.
+    pub(super) fn write_over(&self, grid: &Grid, source: &Source) -> Result<Vec<u8>> {
+        let (inner, size) = self.size();
+        let values = grid.positions().checked_mul(inner);
+        let len = values.and_then(|values| values.checked_mul(size));
+        let len = len.unwrap_or(usize::MAX);
+        let mut words = filled(len.div_ceil(8), |_| 0_u64)?; // aligned for every dtype
+        let values = &mut bytemuck::cast_slice_mut(&mut words)[..len];
+        let bytes = Destination {
+            values,
+            is_zeroed: false,
+        };
+        match self {
+            Content::Derived(derived) => {
+                jobs(derived, (inner, size), grid, bytes).for_each(Job::<Derived>::write);
+            }
+            Content::Read(read) => {
+                for job in jobs(read, (inner, size), grid, bytes) {
+                    job.write(source)?;
+                }
+            }
+            // Nothing is read for it, so it cannot fail.
+            Content::Copied(_) => {}
+        }
+        Ok(bytemuck::cast_slice(&words)[..len].to_vec())
+    }
 }
 
 /// The jobs that write an array over a grid, with `inner` values of a given size per position.

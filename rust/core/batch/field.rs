@@ -1,12 +1,16 @@
 //! Fields: alignment, reading and writing.
 
+use super::arrays::LossMask;
 use super::outputs::{Alignment, Output, PadValue, ROUTER_PADDING_MASK, What};
 use crate::check::Check;
-use crate::column::Column;
+use crate::column::{Column, FieldColumn};
 use crate::dtype::Dtype;
-use crate::error::{Error, Result};
+use crate::error::{Error, InputPlace, Result};
 use crate::fill_number::Number;
-use crate::plan::{Along, TokenForm};
+use crate::plan::{Along, Assembly, Placement, Segment, TokenForm};
+
+/// Loss mask values read at a time.
+const CHUNK: usize = 1 << 12;
 
 /// The contents of a field's rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -157,15 +161,14 @@ impl FieldSpec {
         else {
             return Ok(self);
         };
-        let problem = match self.dtype.unwrap_or(Dtype::I32) {
-            _ if count < 1 => "pass 1 or more".to_owned(),
-            dtype if Number::Int(count - 1).fits(dtype) => return Ok(self),
-            dtype => format!("pass a wider dtype than {}", dtype.name()),
-        };
+        let dtype = self.dtype.unwrap_or(Dtype::I32);
+        if count >= 1 && Number::Int(count - 1).fits(dtype) {
+            return Ok(self);
+        }
         Err(Error::ExpertCount {
             key: self.key,
             count,
-            problem,
+            dtype,
         })
     }
 
@@ -323,4 +326,106 @@ impl FieldSpec {
         };
         [Some(values), more].into_iter().flatten()
     }
+}
+
+/// Refuse a turn's number if it is NaN and a token of the turn trains; elsewhere it is not written.
+///
+/// # Errors
+/// [`Error::Nan`], and errors of the loss mask.
+pub(super) fn check_trained(
+    fields: &[&FieldSpec],
+    columns: &[&mut dyn FieldColumn],
+    assembly: &Assembly,
+    placement: &Placement,
+    mask: Option<&LossMask>,
+) -> Result<()> {
+    let written = fields.iter().filter(|field| field.is_written());
+    let mut trains: Option<Vec<bool>> = None;
+    for (field, column) in written.zip(columns) {
+        let numbers = match field.spread {
+            Some(Spread::Trained) => column.numbers().unwrap_or_default(),
+            _ => continue,
+        };
+        let is_nan = |turn: &usize| numbers[*turn].is_nan();
+        let mut nans = (0..numbers.len()).filter(is_nan).peekable();
+        if nans.peek().is_none() {
+            continue;
+        }
+        let trains = match &trains {
+            Some(trains) => trains,
+            None => trains.insert(turns_that_train(
+                numbers.len(),
+                columns,
+                assembly,
+                placement,
+                mask,
+            )?),
+        };
+        if let Some(row) = nans.find(|&turn| trains[turn]) {
+            let field = field.name.clone();
+            let position = None;
+            let place = InputPlace {
+                field,
+                row,
+                position,
+            };
+            return Err(Error::Nan { place });
+        }
+    }
+    Ok(())
+}
+
+/// Flags of the turns with a token that trains.
+fn turns_that_train(
+    count: usize,
+    columns: &[&mut dyn FieldColumn],
+    assembly: &Assembly,
+    placement: &Placement,
+    mask: Option<&LossMask>,
+) -> Result<Vec<bool>> {
+    let mut trains = vec![false; count];
+    for segment in placement.trained_responses(assembly).segments() {
+        let pieces = assembly.pieces(segment.row);
+        let index = pieces.partition_point(|piece| piece.end() <= segment.from);
+        let Some(piece) = pieces.get(index).filter(|_| segment.len > 0) else {
+            continue;
+        };
+        if !trains[piece.turn] {
+            trains[piece.turn] = match mask {
+                None => true,
+                Some(mask) => {
+                    let own = mask.assembly.as_ref().unwrap_or(assembly);
+                    weighs(mask, columns[mask.column], own, segment)?
+                }
+            };
+        }
+    }
+    Ok(trains)
+}
+
+/// True if a token in a range of a row has a non-zero weight.
+fn weighs(
+    mask: &LossMask,
+    column: &dyn Column<f64>,
+    assembly: &Assembly,
+    segment: &Segment,
+) -> Result<bool> {
+    let (round, mut weights) = (mask.rounding(), [0.0; CHUNK]);
+    for piece in assembly
+        .pieces(segment.row)
+        .iter()
+        .filter(|piece| piece.trains)
+    {
+        let start = piece.start.max(segment.from);
+        let end = piece.end().min(segment.from + segment.len);
+        for from in (start..end).step_by(CHUNK) {
+            let weights = &mut weights[..CHUNK.min(end - from)];
+            column.read(piece.turn, piece.from + from - piece.start, weights)?;
+            round(weights);
+            if weights.iter().any(|&weight| weight != 0.0) {
+                return Ok(true);
+            }
+        }
+    }
+    Ok(false)
 }

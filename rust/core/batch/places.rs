@@ -1,13 +1,16 @@
-//! Grids of fields, and the assemblies of their rows.
+//! Places of values: grids of fields with the assemblies of their rows, and segments of packed rows.
 
-use super::arrays::{Field, Filling};
+use std::borrow::Cow;
+
+use super::arrays::{Content, Field, Filling, Read, Source};
+use super::planned::{Array, Planned};
 use super::{BatchRows, FieldKind, FieldSpec, Layers, Spread};
 use crate::check::Check;
 use crate::column::FieldColumn;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::plan::merge::Merge;
-use crate::plan::{Align, Form, Grid, Placement};
+use crate::plan::{Align, BinLayout, Extent, Form, Grid, Placement};
 
 /// The place of an array.
 #[derive(Debug)]
@@ -44,6 +47,14 @@ impl Place {
             Self::Part(whole, _) => whole,
             _ => self,
         }
+    }
+}
+
+/// The place of a response grid; `own` is used if the grid is owned.
+pub(super) fn of_responses(grid: Cow<Grid>, own: fn(Grid) -> Place) -> Place {
+    match grid {
+        Cow::Borrowed(_) => Place::Response,
+        Cow::Owned(grid) => own(grid),
     }
 }
 
@@ -255,4 +266,123 @@ impl FieldSpec {
             captured: Some(placement.sequence.truncated(&captured)),
         })
     }
+}
+
+/// Check that the values of tokens that nothing predicts, which have no place, are numbers, although
+/// no output has them.
+///
+/// # Errors
+/// Those of the columns.
+pub(super) fn check_unplaced(
+    planned: &Planned,
+    placement: &Placement,
+    source: &Source,
+) -> Result<()> {
+    let mut unpredicted = placement.unpredicted(source.assembly).peekable();
+    if unpredicted.peek().is_none() {
+        return Ok(());
+    }
+    let all = Grid::of_tokens(unpredicted)?;
+    // Arrays with places of their own, such as fields of whole sequences, have lost nothing.
+    let has_lost = |array: &Array| match array.place.whole() {
+        Place::Predicted(_) => true,
+        Place::Response => placement.is_shifted(),
+        Place::Sequence | Place::Trained(_) | Place::Own(_) | Place::Part(..) => false,
+    };
+    for (_, array) in planned.arrays() {
+        if matches!(array.content, Content::Read(Read::Field(_))) && has_lost(array) {
+            array.content.write_over(&all, source)?;
+        }
+    }
+    Ok(())
+}
+
+/// The segments of packed rows.
+#[derive(Default)]
+pub(super) struct Segments {
+    extents: Vec<Extent>,
+    /// Segment lengths of every output row, in tokens.
+    in_tokens: Vec<Vec<usize>>,
+    /// The same in places; none if lengths are not rounded up.
+    in_places: Vec<Vec<usize>>,
+}
+
+impl Segments {
+    /// The segments of a batch's placement; none if it is not packed.
+    ///
+    /// # Errors
+    /// More tokens than int32 can count in a packed array.
+    pub fn of_placement(placement: &Placement) -> Result<Self> {
+        let sequence = &placement.sequence;
+        let tokens = sequence.positions();
+        let is_shared = !placement.layout.is_padded();
+        if is_shared && i32::try_from(tokens).is_err() {
+            return Err(Error::TooManyTokens { tokens });
+        }
+        let Some(bin_layout) = placement.bin_layout else {
+            return Ok(Self::default());
+        };
+        let extents = bin_layout.extents(sequence);
+        let in_places = match bin_layout.multiple_of {
+            1 => Vec::new(),
+            _ => bin_layout.segment_lens(sequence, &extents, true),
+        };
+        Ok(Self {
+            in_tokens: bin_layout.segment_lens(sequence, &extents, false),
+            in_places,
+            extents,
+        })
+    }
+
+    /// Segment offsets over the concatenated output rows, with the end of the last.
+    pub fn offsets(&self, padded: bool) -> Vec<usize> {
+        cumulative(self.lens(padded).iter().flatten().copied())
+    }
+
+    /// The length of the longest segment.
+    pub fn longest(&self, padded: bool) -> usize {
+        let lens = self.lens(padded).iter().flatten();
+        lens.copied().max().unwrap_or(0)
+    }
+
+    /// Segment offsets in every output row, with the end of the last.
+    pub fn offsets_by_row(&self, padded: bool) -> Vec<Vec<i32>> {
+        let as_i32 = |count: usize| i32::try_from(count).unwrap_or(i32::MAX); // they were counted
+        let of_row = |lens: &Vec<usize>| {
+            let ends = cumulative(lens.iter().copied());
+            ends.into_iter().map(as_i32).collect()
+        };
+        self.lens(padded).iter().map(of_row).collect()
+    }
+
+    /// The grid for positions: each segment with its padding counts from 0.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`].
+    pub fn positions(&self, sequence: &Grid) -> Result<Grid> {
+        BinLayout::positions(sequence, &self.extents)
+    }
+
+    fn lens(&self, padded: bool) -> &[Vec<usize>] {
+        if padded {
+            &self.in_places
+        } else {
+            &self.in_tokens
+        }
+    }
+}
+
+/// Row offsets of a jagged grid, with the end of the last.
+pub(super) fn row_offsets(grid: &Grid) -> Vec<usize> {
+    let starts = grid.segments().iter().map(|segment| segment.dst_col);
+    starts.chain([grid.width()]).collect()
+}
+
+fn cumulative(lens: impl Iterator<Item = usize>) -> Vec<usize> {
+    let mut end = 0;
+    let ends = lens.map(|len| {
+        end += len;
+        end
+    });
+    std::iter::once(0).chain(ends).collect()
 }

@@ -3,21 +3,17 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::arrays::{Content, Derived, Job, LossMask, Read, Source, jobs};
+use super::arrays::{Content, Derived, LossMask, Read, jobs};
 use super::execute::{self, Jobs};
+use super::field::check_trained;
 use super::outputs::{Output, OutputSpec, PositionIds, What, outputs};
-use super::places::{Place, Placed};
-use super::segments::{Segments, row_offsets};
-use super::spread::check_trained;
-use super::unplaced::check_unplaced;
-use super::{Alignment, BatchRows, FieldSpec};
+use super::places::{Place, Placed, Segments, check_unplaced, of_responses, row_offsets};
+use super::{Alignment, BatchRows, Columns, FieldSpec};
 use crate::column::{AnyColumn, FieldColumn, SliceColumn, Tokens};
 use crate::dtype::{Dtype, IntDtype};
 use crate::error::{Error, Result};
-use crate::memory::filled;
 use crate::plan::{Assembly, Chunk, CpRank, Grid, Of, Placement, Row};
 use crate::polling::Poll;
-use crate::streams::TokenStreams;
 use crate::write::{Destination, PositionPadding};
 
 /// Arrays begin on cache lines, so that one never shares a line with the next.
@@ -34,15 +30,6 @@ pub struct Request<'a> {
     pub outputs: &'a OutputSpec,
     /// The rank whose chunks of the per-token outputs are written, if ranks share packed rows.
     pub cp: Option<CpRank>,
-}
-
-/// The inputs of a batch: columns with one row per turn.
-#[derive(Debug)]
-pub struct Columns<C> {
-    /// The token ids.
-    pub tokens: TokenStreams<C>,
-    /// One per written field ([`FieldSpec::is_written`]), in the same order.
-    pub fields: Vec<C>,
 }
 
 /// A planned batch, ready to be written.
@@ -370,14 +357,6 @@ impl Planner<'_> {
     }
 }
 
-/// The place of a response grid; `own` is used if the grid is owned.
-fn of_responses(grid: Cow<Grid>, own: fn(Grid) -> Place) -> Place {
-    match grid {
-        Cow::Borrowed(_) => Place::Response,
-        Cow::Owned(grid) => own(grid),
-    }
-}
-
 impl Planned {
     /// Bytes of memory for all arrays.
     pub fn num_bytes(&self) -> usize {
@@ -486,50 +465,9 @@ impl Planned {
     }
 }
 
-impl<C: Tokens + AnyColumn> Columns<C> {
-    /// The columns and the assembly.
-    pub(super) fn source<'a>(&'a self, assembly: &'a Assembly) -> Source<'a> {
-        Source {
-            tokens: &self.tokens,
-            fields: self.fields.iter().map(|field| field as _).collect(),
-            assembly,
-        }
-    }
-}
-
 impl Array {
     /// The number type.
     pub fn dtype(&self) -> Dtype {
         self.content.dtype()
-    }
-
-    /// The bytes of the same array written over another grid.
-    ///
-    /// # Errors
-    /// Those of the columns.
-    pub(super) fn written_over(&self, grid: &Grid, source: &Source) -> Result<Vec<u8>> {
-        let (inner, size) = self.content.size();
-        let values = grid.positions().checked_mul(inner);
-        let len = values.and_then(|values| values.checked_mul(size));
-        let len = len.unwrap_or(usize::MAX);
-        let mut words = filled(len.div_ceil(8), |_| 0_u64)?; // aligned for every dtype
-        let values = &mut bytemuck::cast_slice_mut(&mut words)[..len];
-        let bytes = Destination {
-            values,
-            is_zeroed: false,
-        };
-        match &self.content {
-            Content::Derived(derived) => {
-                jobs(derived, (inner, size), grid, bytes).for_each(Job::<Derived>::write);
-            }
-            Content::Read(read) => {
-                for job in jobs(read, (inner, size), grid, bytes) {
-                    job.write(source)?;
-                }
-            }
-            // Nothing is read for it, so it cannot fail.
-            Content::Copied(_) => {}
-        }
-        Ok(bytemuck::cast_slice(&words)[..len].to_vec())
     }
 }

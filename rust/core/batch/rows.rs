@@ -1,16 +1,38 @@
-//! The rows of a batch: their assembly and placement.
+//! The columns of a batch, and its rows: their assembly and placement.
 
 use std::borrow::Cow;
 use std::slice;
 
-use super::{Columns, FieldKind, FieldSpec, Spread};
-use crate::column::FieldColumn;
+use super::arrays::Source;
+use super::{FieldKind, FieldSpec, Spread};
+use crate::column::{AnyColumn, FieldColumn, Tokens};
 use crate::error::Result;
 use crate::plan::merge::{Merge, Streams};
 use crate::plan::pack::Cost;
 use crate::plan::share::{ShareIds, Tree};
 use crate::plan::{Assembly, LayoutSpec, Longest, Pick, Placement, Row, Shard, TreeSource, Turns};
-use crate::ticks::Ticks;
+use crate::polling::Ticks;
+use crate::streams::TokenStreams;
+
+/// The inputs of a batch: columns with one row per turn.
+#[derive(Debug)]
+pub struct Columns<C> {
+    /// The token ids.
+    pub tokens: TokenStreams<C>,
+    /// One per written field ([`FieldSpec::is_written`]), in the same order.
+    pub fields: Vec<C>,
+}
+
+impl<C: Tokens + AnyColumn> Columns<C> {
+    /// The columns and the assembly.
+    pub(super) fn source<'a>(&'a self, assembly: &'a Assembly) -> Source<'a> {
+        Source {
+            tokens: &self.tokens,
+            fields: self.fields.iter().map(|field| field as _).collect(),
+            assembly,
+        }
+    }
+}
 
 /// The source of a batch's rows.
 #[derive(Debug, Clone, Copy)]

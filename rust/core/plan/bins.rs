@@ -1,6 +1,8 @@
 //! Bins: sequences that share an output row.
 
+use super::BinTables;
 use crate::error::{Error, Result};
+use crate::text::counted;
 
 /// A span of a sequence in a bin: the whole sequence unless a packer split it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -105,4 +107,57 @@ impl Bins {
         }
         Ok(())
     }
+}
+
+impl Bins {
+    /// Bins of whole sequences of the given lengths, from lists of indices.
+    ///
+    /// # Errors
+    /// [`Error::OtherBins`] unless every sequence is in exactly one bin.
+    pub fn of_lists(lists: &[Vec<usize>], lens: &[usize]) -> Result<Self> {
+        let all = || lists.iter().flatten().copied();
+        if let Some(last) = all().max().filter(|&last| last >= lens.len()) {
+            let rows = counted(lens.len(), "row");
+            let reason = format!("it has row {last}, but there are {rows}");
+            return Err(Error::OtherBins(reason));
+        }
+        let mut offsets = vec![0];
+        for list in lists {
+            offsets.push(offsets[offsets.len() - 1] + list.len());
+        }
+        let whole = |index: usize| Span {
+            index,
+            from: 0,
+            len: lens[index],
+        };
+        let bins = Self {
+            offsets,
+            spans: all().map(whole).collect(),
+        };
+        match bins.defect(lens.len()) {
+            None => Ok(bins),
+            Some(reason) => Err(Error::OtherBins(reason)),
+        }
+    }
+
+    /// The reason if any token of a sequence does not lie in exactly one span.
+    fn defect(&self, sequences: usize) -> Option<String> {
+        let column = |value: fn(&Span) -> usize| {
+            let values = self.spans.iter().map(value);
+            values.map(to_i64).collect::<Vec<_>>()
+        };
+        let offsets: Vec<_> = self.offsets.iter().copied().map(to_i64).collect();
+        let tables = BinTables {
+            offsets: &offsets,
+            indices: &column(|span| span.index),
+            starts: &column(|span| span.from),
+            lens: &column(|span| span.len),
+            sequences,
+        };
+        tables.defect()
+    }
+}
+
+fn to_i64(value: usize) -> i64 {
+    value.try_into().unwrap_or(i64::MAX)
 }

@@ -4,12 +4,12 @@ use std::collections::HashMap;
 
 use super::pack::{Cost, PackSpec};
 use super::packed::{BinLayout, PaddingAs};
-use super::placement::{Align, Grid, Longest, Placement, Widths, rounded_width};
+use super::placement::{Align, Grid, Placement};
 use super::share::{Share, Tree};
-use super::{Assembly, BinTables, Bins, Of, Row, Shard, Shift, Span};
+use super::widths::{Longest, Widths, rounded_width};
+use super::{Assembly, Bins, Of, Row, Shard, Shift, Span};
 use crate::error::{Error, Result};
-use crate::text::counted;
-use crate::ticks::Ticks;
+use crate::polling::Ticks;
 
 /// The arrangement of rows in the outputs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -461,57 +461,4 @@ impl Placement {
             && is_same(prompt, widths.prompt);
         shard.adjacent().filter(|_| is_as_wide)
     }
-}
-
-impl Bins {
-    /// Bins of whole sequences of the given lengths, from lists of indices.
-    ///
-    /// # Errors
-    /// [`Error::OtherBins`] unless every sequence is in exactly one bin.
-    pub fn of_lists(lists: &[Vec<usize>], lens: &[usize]) -> Result<Self> {
-        let all = || lists.iter().flatten().copied();
-        if let Some(last) = all().max().filter(|&last| last >= lens.len()) {
-            let rows = counted(lens.len(), "row");
-            let reason = format!("it has row {last}, but there are {rows}");
-            return Err(Error::OtherBins(reason));
-        }
-        let mut offsets = vec![0];
-        for list in lists {
-            offsets.push(offsets[offsets.len() - 1] + list.len());
-        }
-        let whole = |index: usize| Span {
-            index,
-            from: 0,
-            len: lens[index],
-        };
-        let bins = Self {
-            offsets,
-            spans: all().map(whole).collect(),
-        };
-        match bins.defect(lens.len()) {
-            None => Ok(bins),
-            Some(reason) => Err(Error::OtherBins(reason)),
-        }
-    }
-
-    /// The reason if any token of a sequence does not lie in exactly one span.
-    fn defect(&self, sequences: usize) -> Option<String> {
-        let column = |value: fn(&Span) -> usize| {
-            let values = self.spans.iter().map(value);
-            values.map(to_i64).collect::<Vec<_>>()
-        };
-        let offsets: Vec<_> = self.offsets.iter().copied().map(to_i64).collect();
-        let tables = BinTables {
-            offsets: &offsets,
-            indices: &column(|span| span.index),
-            starts: &column(|span| span.from),
-            lens: &column(|span| span.len),
-            sequences,
-        };
-        tables.defect()
-    }
-}
-
-fn to_i64(value: usize) -> i64 {
-    value.try_into().unwrap_or(i64::MAX)
 }

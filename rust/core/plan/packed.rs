@@ -1,6 +1,7 @@
 //! The packed layout: each output row is a bin of consecutive sequences.
 
-use super::placement::{Grid, Segment, rounded_width};
+use super::placement::{Grid, Segment};
+use super::widths::rounded_width;
 use crate::error::{Error, Result};
 use crate::plan::{Assembly, Bins, Shift, Span};
 

@@ -7,7 +7,7 @@ use super::pack::{Cost, Growth, Load, PackSpec};
 use super::partition::{First, Item, Parts, balance, karmarkar_karp, swap};
 use super::share::{Tree, TreeRow};
 use crate::error::Result;
-use crate::ticks::Ticks;
+use crate::polling::Ticks;
 
 /// Share by which the slowest rank may exceed the mean before rows are exchanged.
 const UNEVEN: f64 = 1e-5;

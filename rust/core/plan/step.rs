@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use super::partition::{First, Item, balance};
 use crate::error::Result;
-use crate::ticks::Ticks;
+use crate::polling::Ticks;
 
 /// Assignment of a mini-batch's rows to ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]

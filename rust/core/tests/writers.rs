@@ -441,7 +441,7 @@ fn errors_name_the_place() {
     let error = Column::<i64>::read(&column, 0, 1, &mut [0]).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "prompts[0][1] is 18446744073709551615, which does not fit int64; pass a value that fits, or another dtype"
+        "prompts[0][1] is 18446744073709551615, which does not fit int64"
     );
 }
 
@@ -478,10 +478,7 @@ fn lengths_that_contradict_each_other_are_refused() {
         Err(Error::EmptyBatch(TokenForm::Parts))
     );
     let error = Turns::new(vec![1, 2], vec![3]).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "responses has 1 rows, but prompts has 2; pass one row per prompt"
-    );
+    assert_eq!(error.to_string(), "responses has 1 rows, but prompts has 2");
     let turns = Turns::new(vec![1, 2], vec![3, 4]).unwrap();
     let error = turns.check_response_lens("logprobs", &[3, 5]);
     let error = error.unwrap_err();

@@ -4,15 +4,13 @@
 //! per span of a row.
 
 mod labels;
-mod mask;
 mod positions;
 mod values;
 mod walk;
 
 pub use labels::{Labels, write_labels};
-pub use mask::write_mask;
 pub use positions::{
-    Count, PositionPadding, write_positions, write_row_indices, write_subtree_ends,
+    Count, PositionPadding, write_mask, write_positions, write_row_indices, write_subtree_ends,
 };
 pub use values::{Fill, write_field, write_tokens};
 pub use walk::Destination;

@@ -4,10 +4,10 @@
 //! compares depths. Rows that share nothing are trees of one path, whose subtrees end with the row.
 
 mod block_tables;
-mod ranges;
 
 pub use block_tables::BlockTables;
-pub use ranges::AttentionRange;
+
+use std::ops::Range;
 
 use super::layout::Form;
 use super::placement::{Grid, Placement, Segment};
@@ -114,4 +114,45 @@ fn close(path: &mut Vec<Segment>, depth: usize, end: usize, runs: &mut Vec<Segme
 /// The count as int32: columns and depths are at most the checked width, or the longest row.
 fn to_i32(count: usize) -> i32 {
     count.try_into().unwrap_or(i32::MAX)
+}
+
+/// A span of queries and the span of keys that it attends to, both counted over all output rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AttentionRange {
+    /// The queries.
+    pub queries: Range<usize>,
+    /// The keys.
+    pub keys: Range<usize>,
+    /// True if a query attends only to keys up to its own position; both spans are equal then.
+    pub is_causal: bool,
+}
+
+impl Placement {
+    /// The ranges of the mask. A pair of positions lies in at most one of them; pairs of padding
+    /// lie in none.
+    ///
+    /// # Errors
+    /// As [`Placement::subtrees`].
+    pub fn attention_ranges(&self) -> Result<Vec<AttentionRange>> {
+        let runs = self.subtrees()?;
+        let mut ranges = Vec::with_capacity(2 * runs.segments().len());
+        for run in runs.segments() {
+            let row = run.dst_row * runs.width();
+            let keys = row + run.dst_col..row + run.dst_col + run.len;
+            let behind = keys.end..row + run.from;
+            ranges.push(AttentionRange {
+                queries: keys.clone(),
+                keys: keys.clone(),
+                is_causal: true,
+            });
+            if !behind.is_empty() {
+                ranges.push(AttentionRange {
+                    queries: behind,
+                    keys,
+                    is_causal: false,
+                });
+            }
+        }
+        Ok(ranges)
+    }
 }

@@ -6,17 +6,14 @@
 
 mod branch;
 mod breaks;
-mod exact;
 mod realign;
 mod rewards;
-mod streams;
 
+pub use crate::streams::Streams;
 pub use branch::Branch;
 pub use breaks::{Break, BreakKind};
-pub use exact::Exact;
 pub use realign::{Masked, Realign};
 pub use rewards::MergeRewards;
-pub use streams::Streams;
 
 use std::ops::Range;
 
@@ -435,4 +432,23 @@ fn any_trains(
         }
     }
     Ok(false)
+}
+
+/// One group is open at a time; a turn that does not continue it opens the next. `SkyRL` merges
+/// step-wise outputs in this way.
+#[derive(Debug, Clone, Copy)]
+pub struct Exact;
+
+impl Policy for Exact {
+    fn decide(&mut self, turn: usize, groups: &[Group], streams: &Streams) -> Result<Decision> {
+        let Some(open) = groups.last() else {
+            return Ok(Decision::Open(None));
+        };
+        let position = streams.common_prefix(open.last, turn)?;
+        if position == streams.turns.stream_len(open.last) {
+            return Ok(Decision::Join(groups.len() - 1));
+        }
+        let from = open.last;
+        Ok(Decision::Open(Some(Difference { from, position })))
+    }
 }

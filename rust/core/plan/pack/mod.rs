@@ -4,33 +4,21 @@
 //! together. Every packer is deterministic: it returns the bins, their order and the order inside
 //! them of the framework named with it.
 
-mod balanced;
-mod best_fit;
-mod concat;
-mod first_fit;
-mod fit;
-mod halve;
-mod load;
-mod load_tree;
-mod mffd;
-mod next_fit;
-mod open_bins;
-mod order;
+mod loads;
+mod num_bins;
+mod packers;
 mod pieces;
 mod spec;
-mod spread;
-mod treap;
 
-pub use concat::concat;
-pub use fit::fit;
-pub use halve::halve;
-pub use load::Load;
+pub use loads::Load;
+pub use num_bins::{fit, halve, spread};
+pub use packers::concat;
 pub use spec::{Algorithm, Cost, CostFunction, Growth, Oversize, PackSpec};
-pub use spread::spread;
 
 use crate::error::Result;
-use crate::ticks::Ticks;
-use load_tree::Least;
+use crate::polling::Ticks;
+use crate::text::{counted, grouped, grouped_float, plain_float};
+use loads::Least;
 
 /// The items, one value each.
 #[derive(Debug, Clone, Copy)]
@@ -86,19 +74,19 @@ impl Packer {
     /// Those of `ticks`.
     pub fn pack(self, items: Items, limit: Load, ticks: &mut Ticks) -> Result<ItemBins> {
         match self {
-            Self::FirstFit => first_fit::pack(items, limit, 0..items.len(), ticks),
+            Self::FirstFit => packers::first_fit(items, limit, 0..items.len(), ticks),
             Self::FirstFitDecreasing => {
                 let order = items.largest_and_last(ticks)?;
-                first_fit::pack(items, limit, order.into_iter(), ticks)
+                packers::first_fit(items, limit, order.into_iter(), ticks)
             }
             Self::StableFirstFitDecreasing => {
                 let order = items.largest_and_first(ticks)?;
-                first_fit::pack(items, limit, order.into_iter(), ticks)
+                packers::first_fit(items, limit, order.into_iter(), ticks)
             }
-            Self::BestFitDecreasing => best_fit::pack(items, limit, ticks),
-            Self::ModifiedFirstFitDecreasing => mffd::pack(items, limit, ticks),
-            Self::NextFit => next_fit::pack(items, limit, ticks),
-            Self::Balanced => balanced::pack(items, limit, ticks),
+            Self::BestFitDecreasing => packers::best_fit(items, limit, ticks),
+            Self::ModifiedFirstFitDecreasing => packers::modified_first_fit(items, limit, ticks),
+            Self::NextFit => packers::next_fit(items, limit, ticks),
+            Self::Balanced => packers::balanced(items, limit, ticks),
         }
     }
 }
@@ -129,12 +117,12 @@ impl Items<'_> {
 
     /// The largest item first, of equal ones the last.
     fn largest_and_last(&self, ticks: &mut Ticks) -> Result<Vec<usize>> {
-        order::largest(self.sizes, true, ticks)
+        sort_largest(self.sizes, true, ticks)
     }
 
     /// The largest item first, of equal ones the first.
     fn largest_and_first(&self, ticks: &mut Ticks) -> Result<Vec<usize>> {
-        order::largest(self.sizes, false, ticks)
+        sort_largest(self.sizes, false, ticks)
     }
 }
 
@@ -166,5 +154,114 @@ impl ItemBins {
     /// The items of a bin.
     pub fn items(&self, bin: usize) -> &[usize] {
         &self.items[self.offsets[bin]..self.offsets[bin + 1]]
+    }
+}
+
+/// Items by size, the largest first; of equal ones, the first or the last.
+///
+/// A radix sort: lengths are small enough for one or two passes. A comparison sort would take
+/// longer than placing the items.
+///
+/// # Errors
+/// Those of `ticks`.
+fn sort_largest(sizes: &[usize], last_first: bool, ticks: &mut Ticks) -> Result<Vec<usize>> {
+    let most = sizes.iter().copied().max().unwrap_or(0);
+    let mut order: Vec<_> = if last_first {
+        (0..sizes.len()).rev().collect()
+    } else {
+        (0..sizes.len()).collect()
+    };
+    // Not many more counters than items, and no more than fit the cache.
+    let bits = usize::BITS - most.leading_zeros();
+    let passes = bits.div_ceil(sizes.len().max(1).ilog2().clamp(8, 14));
+    let width = bits.checked_div(passes).unwrap_or(0) + 1;
+    let mut sorted = order.clone();
+    for shift in (0..passes).map(|pass| pass * width) {
+        let digit = |item: usize| ((most - sizes[item]) >> shift) & ((1 << width) - 1);
+        let mut places = vec![0; 1 << width];
+        for &item in &order {
+            ticks.done(1)?;
+            places[digit(item)] += 1;
+        }
+        let mut place = 0;
+        for count in &mut places {
+            place += *count;
+            *count = place - *count;
+        }
+        for &item in &order {
+            ticks.done(1)?;
+            let place = &mut places[digit(item)];
+            sorted[*place] = item;
+            *place += 1;
+        }
+        std::mem::swap(&mut order, &mut sorted);
+    }
+    Ok(order)
+}
+
+/// The limit exceeded by a sequence, or by sequences that stay together.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[allow(missing_docs, reason = "the messages say what the fields are")]
+pub enum Oversized {
+    Sequences { limit: usize },
+    Tokens { tokens: usize, limit: usize },
+    Cost { cost: f64, limit: f64 },
+}
+
+impl Oversized {
+    /// The name of the exceeded limit.
+    pub fn argument(self) -> &'static str {
+        match self {
+            Self::Sequences { .. } => "max_sequences",
+            Self::Tokens { .. } => "capacity",
+            Self::Cost { .. } => "max_cost",
+        }
+    }
+
+    /// The exceeded limit with its value.
+    #[allow(clippy::cast_precision_loss, reason = "limits are printed like costs")]
+    fn describe_limit(self) -> String {
+        let limit = match self {
+            Self::Sequences { limit } | Self::Tokens { limit, .. } => limit as f64,
+            Self::Cost { limit, .. } => limit,
+        };
+        format!("which exceeds {}={}", self.argument(), plain_float(limit))
+    }
+
+    /// The cost of a sequence, if it is not its number of tokens.
+    fn counted_as(self, len: usize, number: impl Fn(usize) -> String) -> String {
+        match self {
+            Self::Tokens { tokens, .. } if tokens != len => {
+                format!(", rounded up to {}", number(tokens))
+            }
+            Self::Cost { cost, .. } => format!(", with a cost of {}", grouped_float(cost)),
+            _ => String::new(),
+        }
+    }
+
+    /// Describe the sequence and the limit that it exceeds.
+    pub(crate) fn describe(self, sequence: usize, len: usize, together: usize) -> String {
+        let head = if together > 1 {
+            let with = match self {
+                Self::Tokens { tokens, .. } => format!(", with {} tokens", grouped(tokens)),
+                _ => self.counted_as(len, grouped),
+            };
+            let together = grouped(together);
+            format!(
+                "keep_together puts {together} sequences, of which {sequence} is the first, in \
+                 one bin{with}"
+            )
+        } else {
+            let found = self.counted_as(len, |tokens| tokens.to_string());
+            format!("lengths[{sequence}] is {len}{found}")
+        };
+        format!("{head}, {}", self.describe_limit())
+    }
+
+    /// Describe a row of a tree that exceeds the limit by itself.
+    pub(crate) fn describe_row(self, row: usize, len: usize) -> String {
+        let (tokens, found) = (counted(len, "token"), self.counted_as(len, grouped));
+        let limit = self.describe_limit();
+        format!("row {row} has {tokens}{found}, {limit}")
     }
 }

@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 
 use super::pieces::{Members, Packables, Pieces, counts_of, groups_of_parts};
-use super::{ItemBins, Items, Load, Packer, concat, fit, halve, spread};
-use crate::error::{Error, Oversized, Result};
+use super::{ItemBins, Items, Load, Oversized, Packer, concat, fit, halve, spread};
+use crate::error::{Error, Result};
 use crate::plan::{Bins, Costs, Span};
-use crate::ticks::Ticks;
+use crate::polling::Ticks;
 
 /// Maximum number of pieces that all sequences together are split into.
 const MAX_PIECES: usize = 1 << 26;
@@ -273,17 +273,12 @@ impl PackSpec {
         let found = |item: usize, oversized: Oversized| {
             let members = items.members_of(item);
             let piece = pieces.get(members[0]);
-            let advice = match (oversized, items.noun(pieces)) {
-                (Oversized::Sequences { .. }, _) => "",
-                (_, "sequence") => "oversize='own_bin' or 'split', or ",
-                _ => "oversize='own_bin', or ",
-            };
             Error::Oversized {
                 sequence: piece.index,
                 len: piece.len,
                 together: members.len(),
                 oversized,
-                advice,
+                may_split: items.noun(pieces) == "sequence",
             }
         };
         if let Some(members) = &items.members

@@ -7,7 +7,7 @@ use super::micro_batches::{Capped, Counts, Order, micro_batches};
 use super::swap::swap;
 use super::weight::Short;
 use crate::error::Result;
-use crate::ticks::Ticks;
+use crate::polling::Ticks;
 
 /// Weights of items: finite numbers that are not negative.
 #[derive(Debug, Clone, PartialEq)]

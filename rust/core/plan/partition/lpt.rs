@@ -3,9 +3,9 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::sorting::sort;
+use super::sort;
 use crate::error::Result;
-use crate::ticks::Ticks;
+use crate::polling::Ticks;
 
 /// A unit that goes to one rank: a number of rows, and their cost.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -2,10 +2,10 @@
 
 use super::Parts;
 use super::karmarkar_karp::Differencing;
-use super::sorting::sort;
+use super::sort;
 use super::weight::Weight;
 use crate::error::Result;
-use crate::ticks::Ticks;
+use crate::polling::Ticks;
 
 /// Maximum stride, as a share of the number: less than one in a hundred.
 const COARSE: usize = 128;

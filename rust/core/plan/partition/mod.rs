@@ -4,8 +4,6 @@ mod by_weight;
 mod karmarkar_karp;
 mod lpt;
 mod micro_batches;
-mod sorting;
-mod state;
 mod swap;
 mod weight;
 
@@ -17,8 +15,10 @@ pub use swap::swap;
 pub use weight::{Float, Short, Weight};
 
 use crate::error::Result;
-use crate::ticks::Ticks;
-use sorting::sort;
+use crate::polling::Ticks;
+
+/// Number of values sorted between two polls.
+const PIECE: usize = 1 << 16;
 
 /// Indices of items by part.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -74,4 +74,37 @@ impl Parts {
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[usize]> {
         (1..self.offsets.len()).map(|end| self.get(end - 1))
     }
+}
+
+/// Sort distinct values.
+///
+/// Large slices are partitioned around a value from their middle, unless the two sides are too
+/// uneven.
+///
+/// # Errors
+/// Those of `ticks`. The values are then in unspecified order.
+fn sort<T: Ord + Copy>(values: &mut [T], ticks: &mut Ticks) -> Result<()> {
+    let len = values.len();
+    if len <= PIECE {
+        values.sort_unstable();
+        return ticks.done(len);
+    }
+    let mut sample: Vec<_> = values.iter().step_by(len / 128).copied().collect();
+    sample.sort_unstable();
+    let middle = sample[sample.len() / 2];
+    let mut end = 0;
+    for index in 0..len {
+        ticks.done(1)?;
+        let is_less = values[index] < middle;
+        values.swap(index, end);
+        end += usize::from(is_less);
+    }
+    if end.min(len - end) < len / 64 {
+        // The sample does not represent the values.
+        values.sort_unstable();
+        return ticks.done(len);
+    }
+    let (less, more) = values.split_at_mut(end);
+    sort(less, ticks)?;
+    sort(more, ticks)
 }

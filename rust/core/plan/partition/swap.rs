@@ -3,10 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::Parts;
-use super::sorting::sort;
+use super::sort;
 use super::weight::Float;
 use crate::error::Result;
-use crate::ticks::Ticks;
+use crate::polling::Ticks;
 
 /// Items of a part by cost, ties by index.
 type Members = Vec<(Float<f64>, usize)>;

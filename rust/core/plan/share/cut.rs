@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::Tree;
 use crate::error::Result;
 use crate::plan::pack::Load;
-use crate::ticks::Ticks;
+use crate::polling::Ticks;
 
 /// Prefix sums over the rows of a tree, to weigh a run of rows in constant time.
 pub struct Weights<'a> {

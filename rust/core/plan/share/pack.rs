@@ -2,9 +2,9 @@
 
 use super::cut::Weights;
 use super::{Tree, TreeRow};
-use crate::error::{Error, Oversized, Result};
-use crate::plan::pack::{Algorithm, Cost, Items, Load, Oversize, PackSpec};
-use crate::ticks::Ticks;
+use crate::error::{Error, Result};
+use crate::plan::pack::{Algorithm, Cost, Items, Load, Oversize, Oversized, PackSpec};
+use crate::polling::Ticks;
 
 impl Tree {
     /// Pack the rows into bins, each of which is a tree again.
