@@ -26,6 +26,13 @@ from fastcollate.memory import pinning
 from fastcollate.testing.reference import assert_same, build_batch_loops
 from fastcollate.testing.strategies import as_inputs, rollouts
 
+
+@pytest.fixture
+def allocator():
+    with fake_allocator() as allocator:
+        yield allocator
+
+
 NEEDS_FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 INPUTS = {
     "prompts": [[1, 2], [3]],

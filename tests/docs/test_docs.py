@@ -17,6 +17,7 @@ from snippets import (
     HAS_TORCH,
     ROOT,
     SNIPPETS,
+    Pages,
     begin,
     check,
     page_names,
@@ -24,6 +25,12 @@ from snippets import (
 )
 
 import fastcollate as fc
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    return Pages(tmp_path_factory.mktemp("pages"))
+
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers; of a batch that is not pinned
 

@@ -35,9 +35,3 @@ def fake_allocator():
         patch.setattr(pinning, "obstacle", lambda: None)
         patch.setattr(pinning, "_has_warned", False)
         yield allocator
-
-
-@pytest.fixture
-def allocator():
-    with fake_allocator() as allocator:
-        yield allocator

@@ -153,8 +153,3 @@ class Pages:
                 ran.append(snippet)
                 run(snippet, names)
         return names
-
-
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory):
-    return Pages(tmp_path_factory.mktemp("pages"))

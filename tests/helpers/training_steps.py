@@ -4,19 +4,18 @@ import numpy as np
 import pytest
 
 import fastcollate as fc
-from policy import Policy, response_log_probs
 
 torch = pytest.importorskip("torch")
 
+from policy import Policy, response_log_probs  # noqa: E402
 
 VOCABULARY = 13
-
 
 REDUCTIONS = ["sum", "token", "row"]
 
 
-@pytest.fixture(scope="module")
-def policy():
+def small_policy():
+    """Return a model of random weights, the same each time."""
     torch.manual_seed(0)
     return Policy(VOCABULARY, max_positions=48, width=16, heads=2, layers=1).double()
 

@@ -17,11 +17,17 @@ from training_steps import (
     rollouts,
     row_means,
     same,
+    small_policy,
     torch,
 )
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return small_policy()
 
 
 class Step(NamedTuple):
