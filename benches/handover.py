@@ -198,7 +198,7 @@ def of_staging(effort: Effort) -> Figures:
     """Measure the copy into a slab."""
     import torch
 
-    from fastcollate.device.to_device import packed_into
+    from fastcollate.device.to_device import pack_into
     from fastcollate.memory.slabs import offsets_of_packed
 
     tensors = [tensor.clone() for tensor in large_batch(effort).values()]
@@ -213,7 +213,7 @@ def of_staging(effort: Effort) -> Figures:
     outputs = [place.numpy() for place in clones]
     return effort.run(
         {
-            "one slab": partial(packed_into, slab, tensors, offsets),
+            "one slab": partial(pack_into, slab, tensors, offsets),
             "clone": clone,
             "fill": partial(fill, outputs),
         }

@@ -16,8 +16,8 @@ from choices import Choices
 from fastcollate.testing.reference import (
     build_batch_loops,
     build_merged_batch_loops,
+    make_packed_grids,
     merge_turns_loops,
-    packed_grids,
     packing_of,
     parts_of,
 )
@@ -264,7 +264,7 @@ def _draw_packed(choices: Choices, call: Call) -> Layout:
 def packed_places(call: Call, plain: dict[str, Any]) -> Any:
     """Return where values stand in the packed layout, which a batch does not say."""
     how = {name: value for name, value in plain.items() if name != "layout"}
-    return packed_grids(packing_of(*zip(*call.row_lens, strict=True), **how))
+    return make_packed_grids(packing_of(*zip(*call.row_lens, strict=True), **how))
 
 
 def _draw_options(choices: Choices, call: Call) -> None:

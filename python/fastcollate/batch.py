@@ -9,13 +9,13 @@ import numpy as np
 
 from fastcollate.batch_mapping import Array
 from fastcollate.batch_model import ModelBatch
-from fastcollate.common.arguments import check_bool, counted, suggests_names, warn_user
+from fastcollate.common.arguments import check_bool, suggests_names, tally, warn_user
 from fastcollate.ops.context_parallel import cp_split
 from fastcollate.ops.metrics import metrics_of, padding_of
 from fastcollate.ops.relayout import relayout
 from fastcollate.ops.select import select_rows, select_shard
 from fastcollate.ops.select_bins import select_bins
-from fastcollate.plan.layouts import LayoutArgument, checked_layout, split_message
+from fastcollate.plan.layouts import LayoutArgument, check_layout, split_message
 from fastcollate.plan.step_rows import StepRows
 from fastcollate.rows.fields import reserves_keys
 
@@ -212,7 +212,7 @@ class Batch(ModelBatch[Array]):
             Invalid options; a packed batch that has no place for a value, or only one for each part
             of a split row.
         """
-        again = self._of(relayout(self._state, checked_layout(layout).spec))
+        again = self._of(relayout(self._state, check_layout(layout).spec))
         if (message := split_message(again.plan)) is not None:
             warn_user(message)
         return again
@@ -451,9 +451,9 @@ class Batch(ModelBatch[Array]):
         if (plan := state.known_plan) is None:
             return "Batch without a plan"
         tokens = int((plan.prompt_lens + plan.response_lens)[state.is_real].sum())
-        bins = f" in {counted(plan.num_output_rows, 'bin')}" if plan.has_bins else ""
+        bins = f" in {tally(plan.num_output_rows, 'bin')}" if plan.has_bins else ""
         return (
-            f"Batch of {counted(plan.num_rows, 'row')}{bins}, {counted(tokens, 'token')}, "
+            f"Batch of {tally(plan.num_rows, 'row')}{bins}, {tally(tokens, 'token')}, "
             f"{padding_of(plan):.1%} padding"
         )
 

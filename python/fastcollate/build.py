@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from fastcollate._fastcollate import FieldSpec
 from fastcollate.batch import Batch
 from fastcollate.common.arguments import (
-    checked_count,
-    checked_int,
+    check_count,
+    check_int,
     id_list,
     suggests_names,
     warn_user,
@@ -21,9 +21,9 @@ from fastcollate.options import Options
 from fastcollate.plan.dtypes import ArrayType, Labels, PositionIds, Preset
 from fastcollate.plan.layout import Layout
 from fastcollate.plan.layouts import LayoutArgument, Packed, split_message
-from fastcollate.plan.merging import Merge, MergePlan, Merging, Policy, check_uids, merging_of
+from fastcollate.plan.merging import Merge, MergePlan, Policy, RowSource, check_uids, merging_of
 from fastcollate.plan.shard import Shard, check_shard
-from fastcollate.plan.trajectories import checked_flags
+from fastcollate.plan.trajectories import check_flags
 from fastcollate.rows.fields import (
     ADVANTAGES,
     LOGPROBS,
@@ -33,12 +33,12 @@ from fastcollate.rows.fields import (
     PerRow,
     RoutedExperts,
     Rows,
-    checked_fields,
-    given_along,
+    check_fields,
+    read_align,
 )
 from fastcollate.rows.padded_blocks import padding_message
 from fastcollate.rows.plain_fields import with_fields
-from fastcollate.rows.tokens import checked_tokens
+from fastcollate.rows.tokens import check_tokens
 
 if TYPE_CHECKING:
     import torch
@@ -250,32 +250,32 @@ def build_rows(
     is_last_step: Any = None,
     shard: Shard | None = None,
     cp: Any = None,
-    merging: Merging | None = None,
+    merging: RowSource | None = None,
 ) -> Batch:
     """Build a batch of columns, with checked options.
 
     `merging` replaces the merge of the options, for rows that were merged before.
     """
-    tokens = checked_tokens(prompts, responses, sequences, prompt_lens)
+    tokens = check_tokens(prompts, responses, sequences, prompt_lens)
     if shard is not None:
         check_shard(shard)
     layout = options.layout_of(None if shard is None else shard.layout)
     if cp is not None:
-        cp = checked_cp(cp, layout)
+        cp = check_cp(cp, layout)
     specs: list[tuple[Rows, FieldSpec]] = []
     if loss_mask is not None:
-        specs.append(given_along(loss_mask, LOSS_MASK))
+        specs.append(read_align(loss_mask, LOSS_MASK))
     if rewards is not None:
-        specs.append(given_along(rewards, REWARDS))
+        specs.append(read_align(rewards, REWARDS))
     if logprobs is not None:
-        specs.append(given_along(logprobs, LOGPROBS))
+        specs.append(read_align(logprobs, LOGPROBS))
     if advantages is not None:
-        specs.append(given_along(advantages, ADVANTAGES))
+        specs.append(read_align(advantages, ADVANTAGES))
     if fields is not None:
-        specs += checked_fields(with_fields(fields, tokens), options.array_type)
+        specs += check_fields(with_fields(fields, tokens), options.array_type)
     if merging is None:
         merging = merging_of(options.merge, trajectory_ids, is_last_step)
-    ids = checked_ids(uids, trajectory_ids, is_last_step)
+    ids = check_ids(uids, trajectory_ids, is_last_step)
     check_uids(merging, ids.get("uids"))
     outputs, specs = options.outputs_of(layout, specs)
     collated = collate(
@@ -304,7 +304,7 @@ def build_rows(
     return Batch._of(collated)
 
 
-def checked_ids(uids: Any, trajectory_ids: Any, is_last_step: Any) -> dict[str, list[Any]]:
+def check_ids(uids: Any, trajectory_ids: Any, is_last_step: Any) -> dict[str, list[Any]]:
     """Return the given ids of rows, checked."""
     ids: dict[str, list[Any]] = {}
     if uids is not None:
@@ -312,16 +312,16 @@ def checked_ids(uids: Any, trajectory_ids: Any, is_last_step: Any) -> dict[str, 
     if trajectory_ids is not None:
         ids["trajectory_ids"] = id_list("trajectory_ids", trajectory_ids)
     if is_last_step is not None:
-        ids["is_last_step"] = checked_flags("is_last_step", is_last_step).tolist()
+        ids["is_last_step"] = check_flags("is_last_step", is_last_step).tolist()
     return ids
 
 
-def checked_cp(cp: Any, layout: Layout) -> tuple[int, int] | None:
+def check_cp(cp: Any, layout: Layout) -> tuple[int, int] | None:
     """Return ``(cp_size, cp_rank)``, or None for a single rank."""
     if not isinstance(cp, (tuple, list)) or len(cp) != 2:
         raise TypeError(f"cp is {describe(cp)}; pass (cp_size, cp_rank), or None")
-    size = checked_count("cp_size of cp", cp[0], "a number of ranks")
-    rank = checked_int("cp_rank of cp", cp[1], "a rank")
+    size = check_count("cp_size of cp", cp[0], "a number of ranks")
+    rank = check_int("cp_rank of cp", cp[1], "a rank")
     if not 0 <= rank < size:
         raise ValueError(f"cp_rank of cp is {rank}; pass a rank from 0 to {size - 1}")
     if not isinstance(layout, Packed):

@@ -14,7 +14,13 @@ from fastcollate._fastcollate import FieldSpec, OutputTable, RowStore, StoredRow
 from fastcollate.batch import Batch
 from fastcollate.batch_mapping import Array
 from fastcollate.build import build_batch, build_rows
-from fastcollate.common.arguments import check_bool, counted, spells_out, suggests_names, wrong_name
+from fastcollate.common.arguments import (
+    check_bool,
+    spells_out,
+    suggests_names,
+    tally,
+    wrong_name,
+)
 from fastcollate.common.arrays import describe
 from fastcollate.common.row_columns import IDS, TOKENS
 from fastcollate.options import Options, RowOptions
@@ -30,14 +36,14 @@ from fastcollate.rows.fields import (
     Rows,
     check_keys,
     form_of,
-    given_along,
     is_object,
     no_value,
     options_of,
+    read_align,
     unreadable,
 )
 from fastcollate.rows.plain_fields import with_fields_of_row
-from fastcollate.rows.tokens import Tokens, checked_row_tokens
+from fastcollate.rows.tokens import Tokens, check_row_tokens
 
 if TYPE_CHECKING:
     import torch
@@ -202,7 +208,7 @@ class BatchBuilder(Generic[Array]):
             As ``build_batch``, naming the row by its index in the batch; also if the first row has
             other fields than this one. The builder is then unchanged.
         """
-        tokens = checked_row_tokens(prompt, response, sequence, prompt_len)
+        tokens = check_row_tokens(prompt, response, sequence, prompt_len)
         index = len(self._rows)
         values: dict[str, bool] = {}
         arrays: list[tuple[FieldSpec | None, Any]] = []
@@ -234,7 +240,7 @@ class BatchBuilder(Generic[Array]):
         kinds = _Kinds(values, {key: options_of(one) for key, one in fields.items()})
         for key in sorted(fields):
             if isinstance(field := fields[key], PerRow):
-                objects.append(_copied(key, index, field))
+                objects.append(_copy(key, index, field))
                 continue
             own, row = self._array(key, index, field)
             if own is not None and kinds.fields[key].is_of_rows:
@@ -282,7 +288,7 @@ class BatchBuilder(Generic[Array]):
     def __repr__(self) -> str:
         rows = list(self._rows)
         tokens = sum(row.stored.num_tokens for row in rows)
-        return f"BatchBuilder of {counted(len(rows), 'row')}, {counted(tokens, 'token')}"
+        return f"BatchBuilder of {tally(len(rows), 'row')}, {tally(tokens, 'token')}"
 
     def _append(self, own: _Kinds, row: tuple[int, Tokens, Any], objects: list[Any]) -> None:
         """Add a row atomically, if it has the kinds of the first one."""
@@ -350,7 +356,7 @@ class BatchBuilder(Generic[Array]):
 
     def _along(self, values: Any, spec: FieldSpec) -> tuple[FieldSpec, Any]:
         """Return the spec and the values of one row of a built-in field."""
-        row, spec = given_along(values, spec)
+        row, spec = read_align(values, spec)
         return self._typed(spec), row
 
     def _array(self, key: str, index: int, one: Any) -> tuple[FieldSpec | None, Any]:
@@ -439,7 +445,7 @@ def _form(key: str, index: int, one: PerRow) -> str:
     return "row" if form == "number" else form
 
 
-def _copied(key: str, index: int, one: PerRow) -> Any:
+def _copy(key: str, index: int, one: PerRow) -> Any:
     """Return a copy of one row of a field; objects other than numbers and arrays as they are."""
     if _form(key, index, one) == "object":
         return one.values

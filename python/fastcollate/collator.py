@@ -29,7 +29,7 @@ from fastcollate.plan.dtypes import Outputs
 from fastcollate.plan.layouts import Tree
 from fastcollate.rows.fields import Field, PerRow, RoutedExperts
 from fastcollate.rows.padded_blocks import padding_message
-from fastcollate.rows.samples import checked_columns, checked_sources, columns_of
+from fastcollate.rows.samples import check_columns, check_sources, columns_of
 
 if TYPE_CHECKING:
     import torch
@@ -188,11 +188,11 @@ class Collator(Generic[Made]):
         layout = self._options.layout_of(None)
         check_mask(mask, layout.name, layout.spec.is_padded, array_type == "numpy")
         self._mask, self._is_tree = mask, isinstance(layout, Tree)
-        self._fields = checked_sources(fields or {})
+        self._fields = check_sources(fields or {})
         self._ignore = None if ignore == "rest" else frozenset(_names("ignore", ignore))
         columns = {} if columns is None else columns
-        self._columns = checked_columns(columns, self._fields, self._ignore)
-        self._keys = None if outputs is None else _named(outputs)
+        self._columns = check_columns(columns, self._fields, self._ignore)
+        self._keys = None if outputs is None else _name(outputs)
         # With labels, which samples may have.
         self._with_labels = self._options
         if not self._is_tree and options.get("labels") is None:
@@ -279,7 +279,7 @@ def _names(argument: str, names: Any) -> list[str]:
     return keys
 
 
-def _named(outputs: Any) -> dict[str, list[str]]:
+def _name(outputs: Any) -> dict[str, list[str]]:
     """Return the requested outputs, each with its names in the dict."""
     if not isinstance(outputs, Mapping):
         keys = _names("outputs", outputs)

@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from fastcollate._fastcollate import OutputSpec
-from fastcollate.memory.pools import PoolArgument, checked_memory
-from fastcollate.ops.collating import checked_pad
+from fastcollate.memory.pools import PoolArgument, check_memory
+from fastcollate.ops.collating import check_pad
 from fastcollate.plan.dtypes import ARRAY_TYPES, ArrayType, Outputs
 from fastcollate.plan.layout import Layout
-from fastcollate.plan.layouts import LEFT, Tree, checked_layout
-from fastcollate.plan.merging import Merge, MergePlan, checked_merge
+from fastcollate.plan.layouts import LEFT, Tree, check_layout
+from fastcollate.plan.merging import Merge, MergePlan, check_merge
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import FieldSpec
@@ -97,19 +97,19 @@ class Options(NamedTuple):
             raise ValueError(f"array_type is {array_type!r}; pass 'torch' or 'numpy'")
         outputs = Outputs.check(dtypes, position_ids, labels)
         return cls(
-            checked_pad(pad_token_id, outputs.spec),
+            check_pad(pad_token_id, outputs.spec),
             array_type,
             layout,
             outputs,
             pool,
-            None if merge is None else checked_merge(merge),
+            None if merge is None else check_merge(merge),
         )
 
     @classmethod
     def check_early(cls, **options: Any) -> Options:
         """Check the options before there are rows, as of a builder or a collator."""
         checked = cls.check(**options)
-        checked_memory(checked.pool, checked.array_type)
+        check_memory(checked.pool, checked.array_type)
         return checked._replace(layout=checked.layout_of(None))
 
     def layout_of(self, planned: Layout | None) -> Layout:
@@ -120,7 +120,7 @@ class Options(NamedTuple):
         ValueError
             The shard was planned with another one, or labels have no place in a tree.
         """
-        layout = planned or LEFT if self.layout is None else checked_layout(self.layout, planned)
+        layout = planned or LEFT if self.layout is None else check_layout(self.layout, planned)
         if self.outputs.labels is not None and isinstance(layout, Tree):
             raise ValueError(
                 f"labels is {self.outputs.labels!r}, but a position of a tree can predict several "

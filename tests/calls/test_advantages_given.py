@@ -24,7 +24,7 @@ from fastcollate.testing.reference import (
 from fastcollate.testing.strategies import (
     as_inputs,
     merge_options,
-    named,
+    name_turns,
     rollouts,
     taking_numbers,
     trajectories,
@@ -79,7 +79,7 @@ def test_merged_turns_equal_the_loops(drawn):
     trajectory = drawn.draw(trajectories(max_long_len=12))
     data = drawn.draw(with_advantages(trajectory.turns))
     merge = taking_numbers(drawn.draw(merge_options()), data.rewards)
-    names = {"trajectory_ids": None, "is_last_step": None, **drawn.draw(named(trajectory))}
+    names = {"trajectory_ids": None, "is_last_step": None, **drawn.draw(name_turns(trajectory))}
     arguments = {**data._asdict(), **names, "pad_token_id": 7}
     here, there = drawn.draw(st.tuples(st.sampled_from(LAYOUTS), st.sampled_from(LAYOUTS)))
     plan = merge_of(arguments, merge)

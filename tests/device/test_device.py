@@ -43,10 +43,10 @@ def build(**options):
 
 def copied_on_the_host(batch):
     """Copy a batch as `Batch.to` does, with the host as the device."""
-    tensors = to_device.checked_tensors(batch._state)
+    tensors = to_device.check_tensors(batch._state)
     transfer = to_device.Transfer()
     target = torch.device("cpu")
-    moves = to_device.copied(
+    moves = to_device.copy_tensors(
         tensors, to_device.slab_of(batch._state, tensors), target, False, transfer
     )
     return batch._of(to_device.rebuild(batch._state, moves, transfer))
@@ -155,8 +155,8 @@ def test_what_is_there_already_stays():
 )
 def test_devices_are_named_as_their_tensors_name_them(name, expected):
     with FakeTensorMode():  # as if there were such devices
-        assert to_device.resolved(name) == torch.device(expected)
-        assert to_device.resolved(torch.device(name)) == torch.device(expected)
+        assert to_device.resolve_device(name) == torch.device(expected)
+        assert to_device.resolve_device(torch.device(name)) == torch.device(expected)
 
 
 def test_no_device_is_an_error():
@@ -253,7 +253,7 @@ def test_a_batch_is_in_use_while_it_is_copied():
     """Its memory does not go back to the pool in the meantime."""
     pool = fc.memory.BufferPool(1 << 20)
     batch = build(pool=pool)
-    slab = to_device.slab_of(batch._state, to_device.checked_tensors(batch._state))
+    slab = to_device.slab_of(batch._state, to_device.check_tensors(batch._state))
     del batch
     assert pool.idle_bytes == 0
     del slab

@@ -316,7 +316,7 @@ def test_rounding_is_shown(allocator):
     ("size", "expected"), [(0, 1), (1, 1), (2, 2), (3, 4), (512, 512), (513, 1024)]
 )
 def test_rounded(size, expected):
-    assert pinning.rounded(size) == expected
+    assert pinning.round_up(size) == expected
 
 
 def test_a_pool_smaller_than_one_batch(allocator):
@@ -329,7 +329,7 @@ def test_a_pool_smaller_than_one_batch(allocator):
 
 
 def test_bytes_of_all_batches_are_bounded(allocator):
-    size = pinning.rounded(build().input_ids.untyped_storage().nbytes())
+    size = pinning.round_up(build().input_ids.untyped_storage().nbytes())
     pool = fc.memory.BufferPool(2 * size, pin_memory=True, depth=9, timeout=0.01)
     alive = [build(pool), build(pool)]
     with pytest.raises(TimeoutError, match="larger depth or max_bytes"):

@@ -8,9 +8,9 @@ import numpy as np
 
 import fastcollate as fc
 from fastcollate.blocks import reading
-from fastcollate.blocks.joining import joined
+from fastcollate.blocks.joining import join
 from fastcollate.blocks.reading import parts_of
-from fastcollate.blocks.storing import stored
+from fastcollate.blocks.storing import store
 from fastcollate.options import Options
 
 
@@ -50,13 +50,13 @@ def split(columns, offsets):
 
 def built(step, shard, parts, cp=None, **options):
     """Build a shard with unchecked options."""
-    return reading.built(step, shard, parts, Options.check(**options), cp)
+    return reading.build(step, shard, parts, Options.check(**options), cp)
 
 
 def through_blocks(blocks, shard_of, options, merge=None, part_bytes=1 << 20):
     """Store blocks, join them, plan and build a shard, with everything carried in between."""
-    put = [carried(stored(**columns, merge=merge, part_bytes=part_bytes)) for columns in blocks]
-    step = carried(joined([table for table, _ in put], [f"worker {i}" for i in range(len(put))]))
+    put = [carried(store(**columns, merge=merge, part_bytes=part_bytes)) for columns in blocks]
+    step = carried(join([table for table, _ in put], [f"worker {i}" for i in range(len(put))]))
     parts = [part for _, parts in put for part in parts]
     shard = shard_of(step)
     needed = parts_of(step, shard)

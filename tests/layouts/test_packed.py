@@ -33,7 +33,7 @@ from fastcollate.testing.reference import (
     merge_turns_loops,
     parts_of,
 )
-from fastcollate.testing.strategies import as_inputs, extras, named, rollouts, trajectories
+from fastcollate.testing.strategies import as_inputs, extras, name_turns, rollouts, trajectories
 
 N = -100
 
@@ -433,7 +433,7 @@ def test_merged_turns_equal_the_loops(drawn, array_type):
         data = data._replace(turns=data.turns._replace(prompts=turns))
     policy = drawn.draw(st.sampled_from(["exact", "branch", "realign"]))
     more = drawn.draw(extras(data.turns, array_type)) | {"pad_token_id": 7}
-    more |= {"trajectory_ids": None, "is_last_step": None, **drawn.draw(named(data))}
+    more |= {"trajectory_ids": None, "is_last_step": None, **drawn.draw(name_turns(data))}
     tokens = {"prompts": data.turns.prompts, "responses": data.turns.responses}
     names = {name: more[name] for name in ("trajectory_ids", "is_last_step")}
     merged = merge_turns_loops(**tokens, **names, policy=policy)

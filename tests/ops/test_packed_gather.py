@@ -17,8 +17,8 @@ from fastcollate.testing.reference import (
     assert_same,
     broadcast_loops,
     gather_loops,
+    make_packed_grids,
     merge_turns_loops,
-    packed_grids,
     packing_of,
 )
 from fastcollate.testing.strategies import Rollouts, merge_options, rollouts, trajectories
@@ -41,7 +41,7 @@ def build(data, options, array_type, **more):
 def grids_of(rows, reference):
     lens = (list(map(len, rows.prompts)), list(map(len, rows.responses)))
     how = {name: value for name, value in reference.items() if name != "layout"}
-    return packed_grids(packing_of(*lens, **how))
+    return make_packed_grids(packing_of(*lens, **how))
 
 
 @st.composite
@@ -290,7 +290,7 @@ def test_gradients_of_gather(of, shift, trailing, asked):
 
     # Each value that is taken gets its own gradient, all others 0.
     lens = ([2, 2, 1], [4, 1, 1])
-    grids = packed_grids(packing_of(*lens, PARTS))
+    grids = make_packed_grids(packing_of(*lens, PARTS))
     places, _ = gather_loops(grids, np.arange(x.numel()).reshape(shape), **how)
     weights = torch.arange(1.0, places.size + 1, dtype=torch.float64).reshape(places.shape)
     (batch.gather(x, **how, **asked).values * weights).sum().backward()

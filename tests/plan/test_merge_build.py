@@ -23,7 +23,7 @@ from fastcollate.testing.strategies import (
     as_inputs,
     extras,
     merge_options,
-    named,
+    name_turns,
     taking_numbers,
     trajectories,
 )
@@ -59,7 +59,12 @@ def cases(draw, array_type):
     if "uids" in more:
         ends = np.flatnonzero(data.is_last_step)
         more["uids"] = [more["uids"][np.searchsorted(ends, turn)] for turn in range(ends[-1] + 1)]
-    more |= {"trajectory_ids": None, "is_last_step": None, "pad_token_id": 7, **draw(named(data))}
+    more |= {
+        "trajectory_ids": None,
+        "is_last_step": None,
+        "pad_token_id": 7,
+        **draw(name_turns(data)),
+    }
     return {**data.turns._asdict(), **more}, {**draw(as_inputs(data.turns)), **more}, options
 
 
@@ -281,7 +286,7 @@ def test_without_merging(array_type):
 def test_ids_of_the_plan(drawn):
     """A plan knows the trajectories of its rows, whatever is passed beside it."""
     data = drawn.draw(trajectories(max_long_len=20))
-    names = drawn.draw(named(data))
+    names = drawn.draw(name_turns(data))
     options = drawn.draw(merge_options())
     turns = data.turns.prompts, data.turns.responses
     plan = fc.merge_turns(*turns, **names, **options)

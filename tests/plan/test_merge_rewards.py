@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from worker_blocks import built
 
 import fastcollate as fc
-from fastcollate.blocks.joining import joined
-from fastcollate.blocks.storing import stored
+from fastcollate.blocks.joining import join
+from fastcollate.blocks.storing import store
 from fastcollate.planning import Merge
 from fastcollate.testing.reference import (
     assert_same,
     build_merged_batch_loops,
-    masked_rewards_loops,
+    count_masked_rewards_loops,
     merge_turns_loops,
 )
 from fastcollate.testing.strategies import merge_options, trajectories
@@ -62,8 +62,8 @@ def by_call(turns, rewards, ids, **options):
 def by_blocks(turns, rewards, ids, **options):
     """Build the batches that ranks read from the parts that workers have put."""
     columns = {**turns, "rewards": rewards, "trajectory_ids": ids}
-    table, parts = stored(**columns, **options)
-    step = joined([table], ["block"])
+    table, parts = store(**columns, **options)
+    step = join([table], ["block"])
     plan = fc.plan_step(step.merge_plan)
     parts = dict(enumerate(parts))
     return built(step, plan.shard(0, 0), parts, pad_token_id=0, array_type="numpy")
@@ -130,7 +130,7 @@ def test_equals_the_loops(build_by, drawn):
     batch = build_by(turns, rewards, ids, merge=plan)
     assert_same({"rewards": batch.rewards}, {"rewards": expected["rewards"]})
     merged = merge_turns_loops(**turns, trajectory_ids=ids, **options)
-    assert batch.metrics[METRIC] == masked_rewards_loops(merged, rewards)
+    assert batch.metrics[METRIC] == count_masked_rewards_loops(merged, rewards)
     assert plan.turn_rows.tolist() == [
         next(index for index, row in enumerate(merged.rows) if turn in row.turns)
         for turn in range(len(ids))
@@ -337,7 +337,7 @@ def test_turns_of_a_trajectory_have_one_uid():
     with pytest.raises(ValueError, match=message):
         fc.Collator(pad_token_id=0, merge="exact", array_type="numpy")(samples)
     with pytest.raises(ValueError, match=message):
-        stored(**TURNS, uids=uids, trajectory_ids=IDS, merge="exact")
+        store(**TURNS, uids=uids, trajectory_ids=IDS, merge="exact")
 
 
 @pytest.mark.parametrize("uids", [list("uuuv"), list("uuuu"), [[1], [1], [1], [2]], [1, 1.0, 1, 2]])

@@ -9,7 +9,7 @@ from turns import check_plan, last_steps, origins_of, runs_of, text_of, turns
 import fastcollate as fc
 from fastcollate.planning import Merge
 from fastcollate.testing.reference import merge_turns_loops
-from fastcollate.testing.strategies import as_inputs, merge_options, named, trajectories
+from fastcollate.testing.strategies import as_inputs, merge_options, name_turns, trajectories
 
 # Turns of one trajectory; the rows they make, as (last turn, tokens, pieces) with pieces as
 # (turn, from, start, len); and the breaks, as (turn, position, expected, found, kind, realigned).
@@ -364,7 +364,7 @@ def with_masks_only(turns):
 @given(drawn=st.data())
 def test_any_turns(policy, drawn):
     data = drawn.draw(trajectories())
-    options = {**drawn.draw(merge_options(policy)), **drawn.draw(named(data))}
+    options = {**drawn.draw(merge_options(policy)), **drawn.draw(name_turns(data))}
     inputs = drawn.draw(as_inputs(with_masks_only(data.turns)))
     loss_mask = inputs.pop("loss_mask", None)
     if drawn.draw(st.booleans()):
@@ -387,7 +387,7 @@ def test_any_turns(policy, drawn):
 def test_long_turns(policy, drawn):
     """Comparing goes block by block, and what differs may be anywhere in one."""
     data = drawn.draw(trajectories(max_trajectories=2, max_len=40, max_long_len=3000))
-    options = {**drawn.draw(merge_options(policy)), **drawn.draw(named(data))}
+    options = {**drawn.draw(merge_options(policy)), **drawn.draw(name_turns(data))}
     inputs = drawn.draw(as_inputs(with_masks_only(data.turns)._replace(loss_mask=None)))
     merged = merge_turns_loops(data.turns.prompts, data.turns.responses, **options)
     check_plan(fc.merge_turns(**inputs, **options), merged)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import fastcollate as fc
 from fastcollate.blocks import spans
-from fastcollate.blocks.slicing import checked_rows, rows_of, shards_of
+from fastcollate.blocks.slicing import check_rows, rows_of, shards_of
 
 MASKS = ("loss_mask",)
 
@@ -91,13 +91,13 @@ def same(found, expected, whole):
 def test_mini_batches_are_those_of_stage_chunks(case, copy):
     data, boundaries, dp_size = case
     before = pickle.dumps(data)
-    shards = shards_of(boundaries, dp_size, "copy_first", checked_rows(data))
+    shards = shards_of(boundaries, dp_size, "copy_first", check_rows(data))
     for of_ranks, chunks in zip(shards, staged(data, boundaries, dp_size), strict=True):
         parts = [rows_of(data, shard, MASKS) for shard in of_ranks]
-        found = carried(spans.packed(data, parts))
+        found = carried(spans.pack_arrays(data, parts))
         for index, chunk in enumerate(chunks):
             same(parts[index], chunk, data)
-            same(spans.unpacked(found, index, copy), chunk, data)
+            same(spans.unpack(found, index, copy), chunk, data)
     assert pickle.dumps(data) == before
 
 
@@ -105,7 +105,7 @@ def test_mini_batches_are_those_of_stage_chunks(case, copy):
 def test_plans_of_rows(case, data):
     rows, _, dp_size = case
     lengths = data.draw(
-        st.lists(st.integers(1, 9), min_size=checked_rows(rows), max_size=checked_rows(rows))
+        st.lists(st.integers(1, 9), min_size=check_rows(rows), max_size=check_rows(rows))
     )
     order = data.draw(st.sampled_from(["contiguous", "strided", "tokens"]))
     plan = fc.plan_step(lengths, dp_size=dp_size, pad_rows="copy_cycle", shard_by=order)
@@ -125,7 +125,7 @@ def test_plans_of_rows(case, data):
 def test_adjacent_rows_are_carried_once():
     data = {"ids": np.arange(24).reshape(8, 3), "loss_mask": np.ones((8, 3), bool)}
     (shards,) = shards_of([(2, 8)], 3, "error", 8)
-    arrays, _ = spans.packed(data, [rows_of(data, shard, MASKS) for shard in shards])
+    arrays, _ = spans.pack_arrays(data, [rows_of(data, shard, MASKS) for shard in shards])
     assert len(arrays) == 2
     for array, key in zip(arrays, data, strict=True):
         assert np.shares_memory(array, data[key])
@@ -147,7 +147,7 @@ X = np.zeros((4, 2))
 )
 def test_bad_mappings(error, message, data):
     with pytest.raises(error, match=message):
-        checked_rows(data)
+        check_rows(data)
 
 
 @NEEDS_TORCH
@@ -155,7 +155,7 @@ def test_tensors_of_a_device():
     import torch
 
     with pytest.raises(ValueError, match=r"batch\['a'\] lies on meta; pass batch\['a'\].cpu\(\)"):
-        checked_rows({"a": torch.ones(2, device="meta")})
+        check_rows({"a": torch.ones(2, device="meta")})
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from worker_blocks import built, carried, cut, field, split, through_blocks
 
 import fastcollate as fc
 from fastcollate.blocks import spans
-from fastcollate.blocks.joining import joined
-from fastcollate.blocks.storing import ArrayKind, stored
+from fastcollate.blocks.joining import join
+from fastcollate.blocks.storing import ArrayKind, store
 from fastcollate.testing.reference import assert_same, loss_normalizers_loops
 from fastcollate.testing.strategies import extras, rollouts, trajectories
 
@@ -139,8 +139,8 @@ def test_loss_normalizers_are_those_of_all_columns(data):
     if weights is not None:
         rng = np.random.default_rng(data.draw(st.integers(0, 99)))
         columns["loss_mask"] = [rng.choice(weights, len(row)) for row in columns["responses"]]
-    blocks = [stored(**one, merge=merge)[0] for one in split(columns, offsets)]
-    step = carried(joined(blocks, [""] * len(blocks)))
+    blocks = [store(**one, merge=merge)[0] for one in split(columns, offsets)]
+    step = carried(join(blocks, [""] * len(blocks)))
     how = {"dp_size": data.draw(st.integers(1, 3))}
     layout = data.draw(st.sampled_from(LAYOUTS))
     options = {"layout": layout, "pad_token_id": 0, "array_type": "numpy"}
@@ -180,8 +180,8 @@ def step_of(*blocks, merge=None):
         }
         columns = {**SMALL, **names, **changes}
         columns = {name: value for name, value in columns.items() if value is not None}
-        tables.append(stored(**{"merge": merge, **columns})[0])
-    return joined(tables, [f"worker {index}" for index in range(len(tables))])
+        tables.append(store(**{"merge": merge, **columns})[0])
+    return join(tables, [f"worker {index}" for index in range(len(tables))])
 
 
 ONES = [[1], [1], [1, 1]]
@@ -243,19 +243,19 @@ def test_a_prompt_may_go_on_in_the_next_block():
 
 def test_what_a_block_costs():
     columns = {**SMALL, "loss_mask": [[1], [0], [1, 1]]}
-    table, parts = stored(**columns, part_bytes=1)
+    table, parts = store(**columns, part_bytes=1)
     # Ids in 4 bytes, loss masks in 1, the field in 4, and one reward a row in 4.
     assert table.num_bytes == 9 * 4 + 4 * 1 + 4 * 4 + 3 * 4
     assert table.part_offsets.tolist() == [0, 2, 3]
     assert [part["loss_mask"].dtype for part in parts] == [np.uint8] * 2
     assert [part["rewards"].tolist() for part in parts] == [[0.0, 1.0], [2.0]]
     for masks in ([[1], [0.5], [1, 1]], [[1], [-0.0], [1, 1]], [[1], [2], [1, 1]]):
-        _, parts = stored(**{**columns, "loss_mask": masks})
+        _, parts = store(**{**columns, "loss_mask": masks})
         assert parts[0]["loss_mask"].dtype == np.float32
-    _, parts = stored([[2**31]], [[1]])
+    _, parts = store([[2**31]], [[1]])
     assert parts[0]["input_ids"].dtype == np.int64
     with pytest.raises(ValueError, match="does not fit int64"):
-        stored([[2**63]], [[1]])
+        store([[2**63]], [[1]])
 
 
 def test_only_parts_with_rows_of_the_shard_are_read():
@@ -276,7 +276,7 @@ def test_only_parts_with_rows_of_the_shard_are_read():
 
 
 def test_other_rows_than_planned():
-    step = joined([stored(**SMALL)[0]], ["worker"])
+    step = join([store(**SMALL)[0]], ["worker"])
     shard = fc.plan_step((step.plan.prompt_lens, step.plan.response_lens)).shard(0, 0)
     for change, message in (
         (
@@ -289,7 +289,7 @@ def test_other_rows_than_planned():
         ),
     ):
         columns = {**SMALL, "fields": None, **change}
-        _, others = stored(**columns)
+        _, others = store(**columns)
         with pytest.raises(ValueError, match=message):
             built(step, shard, {0: others[0]}, pad_token_id=0)
 
@@ -301,8 +301,8 @@ def test_dtypes_with_more_than_was_stored():
     for name, dtype in stores.items():
         rows = [[1, 2]] if name == "int16" else values
         block = {**columns, "fields": {"x": fc.Field(rows, dtype=dtype)}}
-        step = stored(**block)
-        joined_step = joined([step[0]], ["worker"])
+        step = store(**block)
+        joined_step = join([step[0]], ["worker"])
         shard = fc.plan_step([3]).shard(0, 0)
 
         def build(asked, step=joined_step, parts=step[1], shard=shard):
@@ -324,8 +324,8 @@ def test_dtypes_with_more_than_was_stored():
 
 def test_built_in_fields_are_stored_as_float32():
     block = {"prompts": [[1]], "responses": [[2, 3]], "rewards": [[0.1, 0.2]], "logprobs": [[1, 2]]}
-    table, parts = stored(**block)
-    step, shard = joined([table], ["worker"]), fc.plan_step([3]).shard(0, 0)
+    table, parts = store(**block)
+    step, shard = join([table], ["worker"]), fc.plan_step([3]).shard(0, 0)
     options = {"pad_token_id": 0, "array_type": "numpy"}
     for key in ("rewards", "logprobs"):
         with pytest.raises(
@@ -393,17 +393,17 @@ def test_a_stream_of_arrow_is_read_once():
     shard = fc.plan_step([4, 2]).shard(0, 0)
     assert_same(batch, fc.build_batch(**lists, pad_token_id=0, shard=shard, array_type="numpy"))
     with pytest.raises(TypeError, match="responses is"):
-        stored([[1]], once([["a"]], pa.string()))
+        store([[1]], once([["a"]], pa.string()))
 
 
 @NEEDS_TORCH
 def test_numbers_are_rounded_once():
     """From 16 bits to others of as many they would be rounded twice."""
-    table, parts = stored([[1]], [[2, 3]], fields={"x": fc.Field([[1 / 3, 2.0]], dtype="float16")})
+    table, parts = store([[1]], [[2, 3]], fields={"x": fc.Field([[1 / 3, 2.0]], dtype="float16")})
     shard = fc.plan_step([3]).shard(0, 0)
     with pytest.raises(ValueError, match=r"x is bfloat16, but it is stored as float16"):
         built(
-            joined([table], ["worker"]),
+            join([table], ["worker"]),
             shard,
             {0: parts[0]},
             pad_token_id=0,
@@ -474,7 +474,7 @@ def test_tensors_per_row_that_numpy_lacks(concat):
     shard = fc.plan_step([2, 4, 3]).shard(0, 0)
     batch, _ = through_blocks([columns], lambda step: shard, {"pad_token_id": 0})
     assert_same(batch, fc.build_batch(**columns, pad_token_id=0, shard=shard))
-    table, _ = stored(**columns)
+    table, _ = store(**columns)
     assert table.num_bytes == 9 * 4 + 3 * 4 + 3 * 2 * 2
 
 
@@ -502,8 +502,8 @@ def test_blocks_merged_by_plans():
         {**columns, "merge": fc.merge_turns(**columns, **how)}
         for columns in split(turns, [0, 3, 6])
     ]
-    put = [stored(**columns) for columns in blocks]
-    step = joined([table for table, _ in put], ["one", "two"])
+    put = [store(**columns) for columns in blocks]
+    step = join([table for table, _ in put], ["one", "two"])
     assert step.merge_plan.report.dropped == [1]
     assert step.merge_plan == whole
     shard = fc.plan_step(whole).shard(0, 0)
@@ -530,9 +530,9 @@ def test_shards_of_a_batch_come_apart_again(layout, data):
     order = data.draw(st.sampled_from(["contiguous", "strided"]))
     plan = fc.plan_step((batch.plan.prompt_lens, batch.plan.response_lens), shard_by=order, **how)
     shards = [batch.select(plan.shard(0, rank)) for rank in range(ranks)]
-    found = carried(spans.packed(batch, shards))
+    found = carried(spans.pack_arrays(batch, shards))
     for index, expected in enumerate(shards):
-        again = spans.unpacked(found, index, copy=data.draw(st.booleans()))
+        again = spans.unpack(found, index, copy=data.draw(st.booleans()))
         assert_same(again, expected)
         assert again.plan == expected.plan
         for name in NAMES:
@@ -544,7 +544,7 @@ def test_adjacent_rows_are_carried_once():
         [[1]] * 5, [[2, 3]] * 5, pad_token_id=0, loss_mask=[[1, 1]] * 5, array_type="numpy"
     )
     plan = fc.plan_step(batch, dp_size=3)  # the last rank has a padding row
-    arrays, _ = spans.packed(batch, [batch.select(plan.shard(0, rank)) for rank in range(3)])
+    arrays, _ = spans.pack_arrays(batch, [batch.select(plan.shard(0, rank)) for rank in range(3)])
     assert len(arrays) == 2 * len(batch)
     for index, key in enumerate(batch):
         assert np.shares_memory(arrays[index], batch[key])

@@ -20,7 +20,7 @@ from fastcollate.testing.reference import (
 from fastcollate.testing.strategies import (
     as_inputs,
     extras,
-    named,
+    name_turns,
     rollouts,
     trajectories,
     whole_masks,
@@ -74,7 +74,7 @@ def test_merged_turns_equal_the_loops(drawn):
     dtype, data = drawn.draw(masked(trajectory.turns._replace(rewards=None)))
     if drawn.draw(st.booleans()):
         data = data._replace(loss_mask=None)  # then it is what was sampled
-    options = {**drawn.draw(named(trajectory)), "merge": "branch", "pad_token_id": 7}
+    options = {**drawn.draw(name_turns(trajectory)), "merge": "branch", "pad_token_id": 7}
     layout = drawn.draw(st.sampled_from(LAYOUTS))
     expected = build_merged_batch_loops(
         **data._asdict(), **options, layout=layout, loss_mask_dtype=dtype

@@ -150,12 +150,12 @@ def test_samples():
 
 
 def test_blocks_are_put_without_a_warning():
-    from fastcollate.blocks.storing import stored
+    from fastcollate.blocks.storing import store
 
     block = np.zeros((3, 8), np.int64)
     block[:, :2] = 5
-    assert said(lambda: stored(block, block)) == []
-    assert said(lambda: pickle.dumps(stored(block.tolist(), block.tolist()))) == []
+    assert said(lambda: store(block, block)) == []
+    assert said(lambda: pickle.dumps(store(block.tolist(), block.tolist()))) == []
 
 
 def test_a_few_rows_that_end_alike_are_genuine():

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fastcollate as fc
-from fastcollate.blocks.storing import stored
+from fastcollate.blocks.storing import store
 from fastcollate.planning import Merge
 from fastcollate.testing.reference import assert_same
 from fastcollate.testing.strategies import (
@@ -169,8 +169,8 @@ def test_blocks_are_the_same(drawn):
     if data.turns.rewards is not None and not isinstance(data.turns.rewards[0], list):
         more["merge"] = more["merge"] and Merge(more["merge"], rewards="sum")
     inputs = drawn.draw(as_sequences(data.turns, as_lists=True))  # a block keeps dtypes
-    table, parts = stored(**inputs, **more, part_bytes=64)
-    expected, expected_parts = stored(**given_parts(data.turns), **more, part_bytes=64)
+    table, parts = store(**inputs, **more, part_bytes=64)
+    expected, expected_parts = store(**given_parts(data.turns), **more, part_bytes=64)
     for name in ("plan", "loss_weights", "part_offsets"):
         found = getattr(table, name)
         found = found if isinstance(found, dict) else {name: found}

@@ -16,8 +16,8 @@ from step_shards import shards
 from worker_blocks import built, through_blocks
 
 import fastcollate as fc
-from fastcollate.blocks.joining import joined
-from fastcollate.blocks.storing import stored
+from fastcollate.blocks.joining import join
+from fastcollate.blocks.storing import store
 from fastcollate.testing.reference import (
     assert_same,
     build_batch_loops,
@@ -27,7 +27,7 @@ from fastcollate.testing.reference import (
 from fastcollate.testing.strategies import (
     as_inputs,
     merge_options,
-    named,
+    name_turns,
     rollouts,
     spread_fields,
     token_fields,
@@ -94,7 +94,7 @@ def test_merged_turns_equal_the_loops(drawn):
     data = trajectory.turns._replace(rewards=None)
     merge = drawn.draw(merge_options())
     fields = drawn.draw(fields_of(data))
-    names = {"trajectory_ids": None, "is_last_step": None, **drawn.draw(named(trajectory))}
+    names = {"trajectory_ids": None, "is_last_step": None, **drawn.draw(name_turns(trajectory))}
     layout = drawn.draw(st.sampled_from(LAYOUTS))
     arguments = {**data._asdict(), **names, "pad_token_id": 7, "layout": layout, "fields": fields}
     batch = outcome(
@@ -301,10 +301,10 @@ def test_blocks_of_a_builder_with_rows_that_are_none():
         for row in rows:
             values = np.ones((3, 2)) if row == 1 else None
             builder.add(PROMPTS[row], RESPONSES[row], fields={"x": fc.Field(values, default=7)})
-        table, stored_parts = builder._build_by(stored)
+        table, stored_parts = builder._build_by(store)
         tables.append(table)
         parts.extend(stored_parts)
-    step = joined(tables, ["one", "two"])
+    step = join(tables, ["one", "two"])
     shard = fc.plan_step((step.plan.prompt_lens, step.plan.response_lens)).shard(0, 0)
     batch = built(step, shard, dict(enumerate(parts)), pad_token_id=0, array_type="numpy")
     assert batch["x"].tolist() == expected.tolist()

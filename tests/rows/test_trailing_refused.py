@@ -8,7 +8,7 @@ import pytest
 from small_input import FIELDS, OF_SKYRL, ROWS, TOKENS, good_input, refuses
 
 import fastcollate as fc
-from fastcollate.blocks.storing import stored
+from fastcollate.blocks.storing import store
 
 LENGTHS = {"prompts": [2, 1, 3], **{key: [1, 2, 2] for key in ["responses", *FIELDS]}}
 """Tokens of the rows of the good input."""
@@ -150,7 +150,7 @@ def test_merging_batches_and_blocks(name, make):
     with pytest.raises(ValueError, match=message):
         fc.build_batch(**inputs, **IDS, is_last_step=[True] * 3, merge="exact", pad_token_id=0)
     with pytest.raises(ValueError, match=message):
-        stored(**inputs)
+        store(**inputs)
 
 
 KEYS = {

@@ -8,7 +8,7 @@ import pytest
 from conftest import NEEDS_TORCH
 
 import fastcollate as fc
-from fastcollate.plan.costs import checked_weights
+from fastcollate.plan.costs import check_weights
 from fastcollate.testing.reference import assert_same
 
 
@@ -150,7 +150,7 @@ def test_unaligned_costs(dtype):
     assert fc.planning.partition(unaligned(costs, dtype), 2) == fc.planning.partition(
         np.array(costs, dtype), 2
     )
-    weights = checked_weights("weights is", unaligned(costs, dtype), "item")
+    weights = check_weights("weights is", unaligned(costs, dtype), "item")
     assert weights.flags.aligned
     assert weights.tolist() == costs
 

@@ -14,7 +14,7 @@ from packings import tables_of
 import fastcollate as fc
 from fastcollate.planning import TreeBins, TreePlan, prefix_tree
 from fastcollate.testing.reference import merge_turns_loops, prefix_tree_loops
-from fastcollate.testing.strategies import as_inputs, forks, merge_options, named
+from fastcollate.testing.strategies import as_inputs, forks, merge_options, name_turns
 from fastcollate.testing.strategies import trajectories as drawn_trajectories
 
 ALGORITHMS = ["ffd", "ff", "bfd", "mffd", "next_fit", "balanced"]
@@ -148,7 +148,7 @@ def test_some_rows_of_a_plan_are_a_plan_of_some_rows(data):
 @given(drawn_trajectories(), st.data())
 def test_merged_rows_share(data, draws):
     options = draws.draw(merge_options())
-    tells_apart = draws.draw(named(data))
+    tells_apart = draws.draw(name_turns(data))
     turns = data.turns
     merged = merge_turns_loops(*turns[:2], **tells_apart, **options)
     plan = fc.merge_turns(*turns[:2], **tells_apart, **options)

@@ -24,7 +24,7 @@ from fastcollate.testing.strategies import (
     as_inputs,
     extras,
     forks,
-    named,
+    name_turns,
     trajectories,
     with_fields,
 )
@@ -550,7 +550,7 @@ def test_merged_rows_share_tokens(drawn, array_type):
     more = drawn.draw(extras(data.turns, array_type)) | {"pad_token_id": 7}
     more.pop("labels", None)
     more.pop("uids", None)
-    more |= {"trajectory_ids": None, "is_last_step": None, **drawn.draw(named(data))}
+    more |= {"trajectory_ids": None, "is_last_step": None, **drawn.draw(name_turns(data))}
     arguments = {**data.turns._asdict(), **more}
     has_images = any(getattr(f, "concat", False) for f in more.get("fields", {}).values())
     tokens = {"prompts": data.turns.prompts, "responses": data.turns.responses}

@@ -14,13 +14,13 @@ from worker_blocks import built, carried, split
 
 import fastcollate as fc
 from fastcollate._fastcollate import hash_prompts
-from fastcollate.blocks.joining import joined
+from fastcollate.blocks.joining import join
 from fastcollate.blocks.reading import parts_of
 from fastcollate.blocks.sharing import check_share
-from fastcollate.blocks.storing import stored
-from fastcollate.blocks.trees import joined_tree
+from fastcollate.blocks.storing import store
+from fastcollate.blocks.trees import join_trees
 from fastcollate.planning import prefix_tree
-from fastcollate.rows.tokens import checked_tokens
+from fastcollate.rows.tokens import check_tokens
 from fastcollate.testing.reference import assert_same
 from fastcollate.testing.strategies import forks, trajectories
 
@@ -34,13 +34,13 @@ class Put:
 
     def __init__(self, blocks, **options):
         put = [
-            carried(stored(**{**columns, **options}, part_bytes=PART_BYTES)) for columns in blocks
+            carried(store(**{**columns, **options}, part_bytes=PART_BYTES)) for columns in blocks
         ]
         tables = [table for table, _ in put]
         names = [f"worker {index}" for index in range(len(put))]
-        self.step = carried(joined(tables, names))
+        self.step = carried(join(tables, names))
         self.parts = [part for _, parts in put for part in parts]
-        self.tree, self.inputs = joined_tree(tables, names)
+        self.tree, self.inputs = join_trees(tables, names)
 
     def plan(self, layout=ROOMY, **options):
         layout = dataclasses.replace(layout, same_inputs=self.inputs)
@@ -160,7 +160,7 @@ def test_what_hashes_say_is_compared():
     put = Put([ONE, TWO], share="prompts")
     shard = put.plan().shard(0, 0)
     changed = {**TWO, "prompts": [[7], [1, 9, 3], [1, 2]]}
-    _, others = stored(**changed, part_bytes=PART_BYTES)
+    _, others = store(**changed, part_bytes=PART_BYTES)
     put.parts[-len(others) :] = others
     with pytest.raises(ValueError, match="3 tokens in common for row 1 and row 0, but they differ"):
         put.collate(shard)
@@ -212,11 +212,11 @@ def test_rows_share_only_where_their_other_inputs_are_the_same(rule):
 )
 def test_blocks_that_cannot_share_are_named(first, second, message):
     tables = [
-        stored(**{"share": "prompts", **one, **more})[0]
+        store(**{"share": "prompts", **one, **more})[0]
         for one, more in ((ONE, first), (TWO, second))
     ]
     with pytest.raises(ValueError, match=re.escape(message)):
-        joined_tree(tables, NAMES)
+        join_trees(tables, NAMES)
 
 
 @pytest.mark.parametrize(
@@ -236,9 +236,9 @@ def test_ids_of_other_turns_are_refused():
     with pytest.raises(
         ValueError, match="same_inputs has 3 items, but there are 2 turns; pass one"
     ):
-        stored(**ONE, share="prompts", same_inputs=[0, 0, 0])
+        store(**ONE, share="prompts", same_inputs=[0, 0, 0])
     with pytest.raises(ValueError, match="share is 'group', but uids is None; pass one per row"):
-        stored(**{**ONE, "uids": None}, share="group")
+        store(**{**ONE, "uids": None}, share="group")
 
 
 # Hashes
@@ -281,7 +281,7 @@ def test_hashes_are_those_of_the_algorithm():
     prompts += [prompts[-1], prompts[-1] + 1]
     responses = [np.zeros(1, np.int64)] * len(prompts)
     expected = [murmur3(prompt.astype("<i8").tobytes()) for prompt in prompts]
-    assert hash_prompts(checked_tokens(prompts, responses, None, None)).tolist() == expected
+    assert hash_prompts(check_tokens(prompts, responses, None, None)).tolist() == expected
 
 
 @given(st.lists(st.lists(st.integers(0, 99), max_size=5), min_size=1))
@@ -293,11 +293,11 @@ def test_hashes_do_not_depend_on_how_tokens_are_given(prompts):
         whole = [[*row, 1] for row in prompts]
         lens = list(map(len, prompts))
         for tokens in (
-            checked_tokens(rows, responses, None, None),
-            checked_tokens(None, None, whole, lens),
+            check_tokens(rows, responses, None, None),
+            check_tokens(None, None, whole, lens),
         ):
             assert hash_prompts(tokens).tolist() == expected
     offsets = np.cumsum([0, *map(len, prompts)])
     ragged = fc.Ragged(np.concatenate([np.array(row, np.int32) for row in prompts]), offsets)
     assert [b - a for a, b in pairwise(offsets)] == lens
-    assert hash_prompts(checked_tokens(ragged, responses, None, None)).tolist() == expected
+    assert hash_prompts(check_tokens(ragged, responses, None, None)).tolist() == expected

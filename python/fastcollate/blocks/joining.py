@@ -13,7 +13,7 @@ from fastcollate._fastcollate import Merge, Plan
 from fastcollate.blocks.storing import ArrayKind, BlockTable, ColumnKind
 from fastcollate.common.arrays import offsets_of
 from fastcollate.ops.normalize import LossNormalizers, normalizers_of
-from fastcollate.plan.grouping import distinct, firsts_of, repeated, shown
+from fastcollate.plan.grouping import distinct, find_repeated, firsts_of, show
 from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.step_plan import StepPlan
 
@@ -67,7 +67,7 @@ def block_name(index: int, names: Sequence[str]) -> str:
     return f"block {index} ({names[index]})"
 
 
-def joined(tables: Sequence[BlockTable], block_names: Sequence[str]) -> JoinedBlocks:
+def join(tables: Sequence[BlockTable], block_names: Sequence[str]) -> JoinedBlocks:
     """Join blocks to a step.
 
     Raises
@@ -89,10 +89,10 @@ def joined(tables: Sequence[BlockTable], block_names: Sequence[str]) -> JoinedBl
     merges = [table.merge_plan for table in tables if table.merge_plan is not None]
     return JoinedBlocks(
         Plan.joined([table.plan for table in tables]),
-        _joined_merge(merges) if merges else None,
+        _join_merge(merges) if merges else None,
         {name: [one for table in tables for one in table.names[name]] for name in first.names},
-        {name: _joined_kinds([table.plain[name] for table in tables]) for name in first.plain},
-        {key: _joined_kinds([table.fields[key] for table in tables]) for key in first.fields},
+        {name: _join_kinds([table.plain[name] for table in tables]) for name in first.plain},
+        {key: _join_kinds([table.fields[key] for table in tables]) for key in first.fields},
         np.concatenate([table.loss_weights for table in tables]),
         np.concatenate([*parts, starts[-1:]]),
         np.repeat(np.arange(len(tables)), list(map(len, parts))),
@@ -163,7 +163,7 @@ def _check_trajectories(tables: Sequence[BlockTable], names: Sequence[str]) -> N
     if (found := _in_two("trajectory_ids", known)) is not None:
         identity, one, other = found
         raise ValueError(
-            f"trajectory {shown(identity)} is in {names[one]} and in {names[other]}; "
+            f"trajectory {show(identity)} is in {names[one]} and in {names[other]}; "
             "put all turns of a trajectory in one block"
         )
     if tables[0].merge_plan is not None or "is_last_step" not in tables[0].names:
@@ -188,7 +188,7 @@ def _check_prompts(uids: Sequence[list[Any] | None], names: Sequence[str]) -> No
     if (again := _in_two("uids", ids)) is not None:
         identity, one, other = again
         raise ValueError(
-            f"uid {shown(identity)} is in {names[one]} and in {names[other]}, with other prompts "
+            f"uid {show(identity)} is in {names[one]} and in {names[other]}, with other prompts "
             "between them; pass the blocks that share a prompt next to each other"
         )
 
@@ -197,7 +197,7 @@ def _in_two(name: str, ids: Sequence[list[Any]]) -> tuple[Any, int, int] | None:
     """Return an id that occurs in two blocks, and their indices."""
     blocks = np.repeat(np.arange(len(ids)), list(map(len, ids))).tolist()
     flat = [one for block in ids for one in block]
-    again = repeated(name, flat)
+    again = find_repeated(name, flat)
     if again is None or blocks[again[0]] == blocks[again[1]]:
         return None
     return flat[again[1]], blocks[again[0]], blocks[again[1]]
@@ -206,7 +206,7 @@ def _in_two(name: str, ids: Sequence[list[Any]]) -> tuple[Any, int, int] | None:
 # Tables of all blocks
 
 
-def _joined_merge(plans: Sequence[MergePlan]) -> MergePlan:
+def _join_merge(plans: Sequence[MergePlan]) -> MergePlan:
     """Join the plans of the blocks, with trajectory ids if all of them have some."""
     ids = [plan.trajectory_ids for plan in plans]
     known = [one for block in ids if block is not None for one in block]
@@ -214,7 +214,7 @@ def _joined_merge(plans: Sequence[MergePlan]) -> MergePlan:
     return MergePlan(merge, None if None in ids else known)
 
 
-def _joined_kinds(kinds: Sequence[ColumnKind]) -> ColumnKind:
+def _join_kinds(kinds: Sequence[ColumnKind]) -> ColumnKind:
     """Return the kind of a column over all blocks."""
     first = kinds[0]
     trailing = max(kinds, key=lambda kind: (not kind.is_empty, len(kind.trailing))).trailing

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from fastcollate._fastcollate import FieldSpec, RowSpans
 from fastcollate.batch import Batch
 from fastcollate.blocks.joining import JoinedBlocks
-from fastcollate.blocks.storing import ColumnKind, Part, unpacked
+from fastcollate.blocks.storing import ColumnKind, Part, unpack
 from fastcollate.build import build_rows
-from fastcollate.common.arrays import checked_dtype_name, is_only_torch, is_tensor, tensor_of_bits
+from fastcollate.common.arrays import check_dtype_name, is_only_torch, is_tensor, tensor_of_bits
 from fastcollate.options import Options
-from fastcollate.plan.merging import Merging
+from fastcollate.plan.merging import RowSource
 from fastcollate.plan.shard import Shard
 from fastcollate.rows.columns import Ragged
 
@@ -35,7 +35,7 @@ def parts_of(step: JoinedBlocks, shard: Shard) -> list[int]:
     return [int(part) for part in np.unique(found)]
 
 
-def built(
+def build(
     step: JoinedBlocks,
     shard: Shard,
     parts: Mapping[int, Part],
@@ -61,7 +61,7 @@ def built(
 
     def read(kind: ColumnKind, get: Callable[[Part], Any]) -> Any:
         if kind.form in ("array", "object"):
-            return _listed(kind, runs, get, array_type, shard.rows)
+            return _list(kind, runs, get, array_type, shard.rows)
         return _column(kind, runs, get, lens)
 
     ids = ColumnKind("sequence", None, "int32", ())
@@ -77,7 +77,7 @@ def built(
         "fields": fields or None,
         "shard": shard,
         "cp": cp,
-        "merging": Merging(step.plan, step.merge_plan, masked_rewards=step.masked_rewards),
+        "merging": RowSource(step.plan, step.merge_plan, masked_rewards=step.masked_rewards),
     }
     return build_rows(options, **arguments)
 
@@ -126,7 +126,7 @@ def _check_rows(runs: list[_Run], lens: Integers) -> None:
 def _check_dtypes(step: JoinedBlocks, dtypes: Mapping[str, Any]) -> None:
     """Check that no requested dtype has more precision than the stored column."""
     for key, kind in step.plain.items():
-        if checked_dtype_name(dtypes.get(key, kind.dtype), key) == "float64":
+        if check_dtype_name(dtypes.get(key, kind.dtype), key) == "float64":
             raise ValueError(
                 f"dtype of {key} is float64, but it is stored as float32; put it as a field of "
                 "dtype float64, under another key"
@@ -134,7 +134,7 @@ def _check_dtypes(step: JoinedBlocks, dtypes: Mapping[str, Any]) -> None:
     for key, kind in step.fields.items():
         if key not in dtypes or kind.form in ("number", "array", "object"):
             continue
-        asked = checked_dtype_name(dtypes[key], key)
+        asked = check_dtype_name(dtypes[key], key)
         is_wider = kind.dtype in _FLOATS and (
             asked not in _FLOATS or _FLOATS.index(asked) < _FLOATS.index(kind.dtype)
         )
@@ -203,7 +203,7 @@ def _numbers(kind: ColumnKind, runs: list[_Run], get: Callable[[Part], Any]) -> 
     return numbers
 
 
-def _listed(
+def _list(
     kind: ColumnKind,
     runs: list[_Run],
     get: Callable[[Part], Any],
@@ -222,7 +222,7 @@ def _listed(
             rows = wanted[(wanted >= first) & (wanted < end)]
             for row in rows.tolist():
                 value = get(part)[row - first]
-                values[row] = value if kind.form == "object" else _own(unpacked(value))
+                values[row] = value if kind.form == "object" else _own(unpack(value))
     return values
 
 

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import hash_prompts
-from fastcollate.common.arguments import check_choice, counted, id_list
+from fastcollate.common.arguments import check_choice, id_list, tally
 from fastcollate.plan.sharing import prefix_tree
 from fastcollate.rows.columns import Ragged
 from fastcollate.rows.lengths import Integers
-from fastcollate.rows.tokens import checked_tokens
+from fastcollate.rows.tokens import check_tokens
 
 BlockShare: TypeAlias = Literal["group", "prompts"]
 """The rule by which rows of several processes share tokens."""
@@ -60,7 +60,7 @@ def sharing_of(
     """Find the shared tokens of a block's rows; each row of `tokens` starts with its prompt."""
     if share == "prompts":
         nothing = np.zeros(0, np.int64)
-        hashes = hash_prompts(checked_tokens(None, None, tokens, prompt_lens))
+        hashes = hash_prompts(check_tokens(None, None, tokens, prompt_lens))
         return Sharing(share, nothing, nothing, hashes, same_inputs, is_apart)
     tree = prefix_tree(
         sequences=tokens,
@@ -78,7 +78,7 @@ def ids_of_rows(name: str, ids: Any, num_turns: int, sources: Integers) -> list[
     ids = id_list(name, ids)
     if len(ids) != num_turns:
         raise ValueError(
-            f"{name} has {counted(len(ids), 'item')}, but there are {counted(num_turns, 'turn')}; "
+            f"{name} has {tally(len(ids), 'item')}, but there are {tally(num_turns, 'turn')}; "
             "pass one per turn"
         )
     return list(map(ids.__getitem__, sources.tolist()))

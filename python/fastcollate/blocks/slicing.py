@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from fastcollate.common.arguments import check_choice, checked_count, counted
-from fastcollate.common.arrays import describe, is_array, is_tensor, taken, to_numpy
+from fastcollate.common.arguments import check_choice, check_count, tally
+from fastcollate.common.arrays import describe, is_array, is_tensor, take, to_numpy
 from fastcollate.plan.shard import Shard
 
 PADS = ("error", "copy_first")
 """Treatments of a mini-batch whose row count is not divisible by the number of ranks."""
 
 
-def checked_rows(data: Mapping[str, Any]) -> int:
+def check_rows(data: Mapping[str, Any]) -> int:
     """Return the number of rows of a mapping's values: arrays, tensors, lists, or None."""
     first: tuple[str, int] | None = None
     for key, value in data.items():
@@ -34,7 +34,7 @@ def checked_rows(data: Mapping[str, Any]) -> int:
         first = first or (key, len(value))
         if len(value) != first[1]:
             raise ValueError(
-                f"batch[{key!r}] has {counted(len(value), 'row')}, but batch[{first[0]!r}] has "
+                f"batch[{key!r}] has {tally(len(value), 'row')}, but batch[{first[0]!r}] has "
                 f"{first[1]:,}; pass values with as many rows"
             )
     if first is None:
@@ -45,7 +45,7 @@ def checked_rows(data: Mapping[str, Any]) -> int:
 def shards_of(boundaries: Any, dp_size: Any, pad_rows: Any, num_rows: int) -> list[list[Shard]]:
     """Return contiguous shards of the mini-batches with these boundaries, by rank."""
     check_choice("pad_rows", pad_rows, PADS)
-    dp_size = checked_count("dp_size", dp_size, "a number of ranks")
+    dp_size = check_count("dp_size", dp_size, "a number of ranks")
     pairs = np.asarray(to_numpy(boundaries))
     if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
         raise TypeError(
@@ -57,12 +57,12 @@ def shards_of(boundaries: Any, dp_size: Any, pad_rows: Any, num_rows: int) -> li
         if not 0 <= start < end <= num_rows:
             raise ValueError(
                 f"boundaries[{index}] is ({start}, {end}), but batch has "
-                f"{counted(num_rows, 'row')}; pass 0 <= start < end <= {num_rows}"
+                f"{tally(num_rows, 'row')}; pass 0 <= start < end <= {num_rows}"
             )
         missing = -(end - start) % dp_size
         if missing and pad_rows == "error":
             raise ValueError(
-                f"boundaries[{index}] is ({start}, {end}): {counted(end - start, 'row')}, which "
+                f"boundaries[{index}] is ({start}, {end}): {tally(end - start, 'row')}, which "
                 f"cannot be divided among dp_size={dp_size} ranks; pass other boundaries, or "
                 "pad_rows='copy_first'"
             )
@@ -101,13 +101,13 @@ def rows_of(data: Mapping[str, Any], shard: Shard, masks: Collection[str]) -> di
         elif isinstance(value, (list, tuple)):
             rows[key] = [value[row] for row in shard.rows.tolist()]
         else:
-            rows[key] = taken(value, shard.rows)
+            rows[key] = take(value, shard.rows)
         if has_padding and key in masks and rows[key] is not None:
-            rows[key] = _masked(key, rows[key], shard.is_padding)
+            rows[key] = _mask(key, rows[key], shard.is_padding)
     return rows
 
 
-def _masked(key: str, mask: Any, is_padding: np.ndarray) -> Any:
+def _mask(key: str, mask: Any, is_padding: np.ndarray) -> Any:
     """Set a mask, which is already a copy, to 0 on padding rows."""
     if not is_array(mask):
         raise TypeError(f"batch[{key!r}] is {describe(mask)}; pass a mask as a tensor or an array")

@@ -60,7 +60,7 @@ class _Arrays:
         return [source[start:stop] for source, start, stop in self._spans]
 
 
-def packed(batch: Mapping[str, Any], shards: Sequence[Mapping[str, Any]]) -> Shards:
+def pack_arrays(batch: Mapping[str, Any], shards: Sequence[Mapping[str, Any]]) -> Shards:
     """Return shards of a batch, or of another mapping, with their memory as separate arrays.
 
     Rows of shards that are contiguous in the batch are one span of its memory.
@@ -84,15 +84,15 @@ def packed(batch: Mapping[str, Any], shards: Sequence[Mapping[str, Any]]) -> Sha
     for shard in shards:
         outputs = {key: piece(value, batch.get(key)) for key, value in shard.items()}
         if not isinstance(shard, Batch):
-            batches.append((_pickled(outputs), _pickled(None)))
+            batches.append((_pickle(outputs), _pickle(None)))
             continue
         shard._state.check_whole()
         one = shard._replace(data=outputs, made_by=None, model_mask=None)
-        batches.append((_pickled(one), _pickled(shard.plan)))
+        batches.append((_pickle(one), _pickle(shard.plan)))
     return Shards(arrays.arrays(), batches)
 
 
-def _pickled(value: Any) -> bytes:
+def _pickle(value: Any) -> bytes:
     return pickle.dumps(value, protocol=pickle.HIGHEST_PROTOCOL)
 
 
@@ -106,14 +106,14 @@ def _start_in(array: np.ndarray, whole: np.ndarray) -> int | None:
     return start if rest == 0 and 0 <= start <= len(whole) - len(array) else None
 
 
-def unpacked(shards: Shards, index: int, copy: bool) -> Batch | dict[str, Any]:
+def unpack(shards: Shards, index: int, copy: bool) -> Batch | dict[str, Any]:
     """Return a shard over the arrays' memory, or in memory of its own."""
     pickled, plan = shards.batches[index]
     batch: Batch | dict[str, Any] = pickle.loads(pickled)
 
-    def received(value: Any) -> Any:
+    def receive(value: Any) -> Any:
         if isinstance(value, list):
-            return [received(one) for one in value]
+            return [receive(one) for one in value]
         if not isinstance(value, _Piece):
             return value
         array = shards.arrays[value.array][value.start : value.stop]
@@ -124,7 +124,7 @@ def unpacked(shards: Shards, index: int, copy: bool) -> Batch | dict[str, Any]:
             tensor_of_bits(array, value.dtype) if is_only_torch(value.dtype) else to_tensor(array)
         )
 
-    data = {key: received(value) for key, value in batch.items()}
+    data = {key: receive(value) for key, value in batch.items()}
     if not isinstance(batch, Batch):
         return data
     # The plan is unpickled on first use: that takes most of the time.

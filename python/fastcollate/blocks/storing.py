@@ -16,7 +16,7 @@ from fastcollate.batch import Batch
 from fastcollate.blocks.sharing import BlockShare, Sharing, ids_of_rows, sharing_of
 from fastcollate.build import build_batch
 from fastcollate.common.arrays import (
-    checked_dtype_name,
+    check_dtype_name,
     dtype_name,
     is_only_torch,
     is_tensor,
@@ -40,7 +40,7 @@ from fastcollate.rows.fields import (
     per_row_values,
 )
 from fastcollate.rows.plain_fields import with_fields
-from fastcollate.rows.tokens import checked_tokens
+from fastcollate.rows.tokens import check_tokens
 
 Integers = NDArray[np.int64]
 
@@ -163,7 +163,7 @@ class _Stored(NamedTuple):
         return _bytes(self.column)
 
 
-def stored(
+def store(
     prompts: Rows | None = None,
     responses: Rows | None = None,
     *,
@@ -201,21 +201,21 @@ def stored(
         The table, and the columns in parts of contiguous rows.
     """
     if isinstance(fields, Mapping):
-        fields = {key: _held(key, field) for key, field in fields.items()}
-    prompts, responses = _kept("prompts", prompts), _kept("responses", responses)
-    sequences = _kept("sequences", sequences)
+        fields = {key: _hold(key, field) for key, field in fields.items()}
+    prompts, responses = _keep("prompts", prompts), _keep("responses", responses)
+    sequences = _keep("sequences", sequences)
     made: Mapping[str, Field | PerRow | RoutedExperts] | None = with_fields(
-        fields, checked_tokens(prompts, responses, sequences, prompt_lens)
+        fields, check_tokens(prompts, responses, sequences, prompt_lens)
     )
     batch = _jagged(
         prompts=prompts,
         responses=responses,
         sequences=sequences,
         prompt_lens=prompt_lens,
-        rewards=_held("rewards", rewards),
-        loss_mask=_held("loss_mask", loss_mask),
-        logprobs=_held("logprobs", logprobs),
-        advantages=_held("advantages", advantages),
+        rewards=_hold("rewards", rewards),
+        loss_mask=_hold("loss_mask", loss_mask),
+        logprobs=_hold("logprobs", logprobs),
+        advantages=_hold("advantages", advantages),
         fields=made,
         uids=uids,
         trajectory_ids=trajectory_ids,
@@ -242,11 +242,11 @@ def stored(
             plain[name] = _Stored(ColumnKind("number", None, "float32", ()), numbers)
             continue
         if name == "loss_mask":
-            values = _narrowed(values)
+            values = _narrow(values)
         column = Ragged(values, of_responses)
         plain[name] = _Stored(ColumnKind("response", None, values.dtype.name, ()), column)
     more = {
-        key: _stored_field(key, field, batch, offsets, of_responses, sources)
+        key: _store_field(key, field, batch, offsets, of_responses, sources)
         for key, field in (made or {}).items()
     }
 
@@ -300,7 +300,7 @@ _NO_TOKEN = -(2**31)
 """A padding token that no row ends with, so that no row looks padded."""
 
 
-def _kept(name: str, rows: Any) -> Any:
+def _keep(name: str, rows: Any) -> Any:
     """Return a column that can be read again: an Arrow stream may yield its rows only once."""
     if not hasattr(rows, "__arrow_c_stream__") or hasattr(type(rows), "__len__"):
         return rows
@@ -315,14 +315,14 @@ def _kept(name: str, rows: Any) -> Any:
     )
 
 
-def _held(key: str, field: Any) -> Any:
+def _hold(key: str, field: Any) -> Any:
     """Return a field, or the rows of one, whose values can be read again."""
     if isinstance(field, PerRow):
         is_iterator = isinstance(field.values, Iterator)
         return dataclasses.replace(field, values=list(field.values)) if is_iterator else field
     if isinstance(field, (Field, RoutedExperts)):
-        return dataclasses.replace(field, rows=_kept(key, field.rows))
-    return _kept(key, field)
+        return dataclasses.replace(field, rows=_keep(key, field.rows))
+    return _keep(key, field)
 
 
 def _jagged(**arguments: Any) -> Batch:
@@ -358,17 +358,17 @@ def _needs_torch(field: Any) -> bool:
     return dtype is not None and dtype_name(dtype) == "bfloat16"
 
 
-def _named_kind(key: str, field: Any) -> FieldOptions:
+def _name_kind(key: str, field: Any) -> FieldOptions:
     """Return a field without its values, its dtype by name."""
     kind = options_of(field)
     if kind.options["dtype"] is None or is_object(kind.options["dtype"]):
         return kind
     return kind._replace(
-        options={**kind.options, "dtype": checked_dtype_name(kind.options["dtype"], key)}
+        options={**kind.options, "dtype": check_dtype_name(kind.options["dtype"], key)}
     )
 
 
-def _stored_field(
+def _store_field(
     key: str,
     field: Field | PerRow | RoutedExperts,
     batch: Batch,
@@ -376,13 +376,13 @@ def _stored_field(
     of_responses: Integers,
     sources: Integers,
 ) -> _Stored:
-    kind = _named_kind(key, field)
+    kind = _name_kind(key, field)
     if isinstance(field, PerRow):
         form, values = per_row_values(key, field)
         if form != "number":
             values = [values[source] for source in sources.tolist()]
             if form == "array":
-                return _stored_arrays(kind, values)
+                return _store_arrays(kind, values)
             return _Stored(ColumnKind("object", kind, "", ()), values)
         if is_tensor(values) and is_only_torch(values.dtype):
             values = values.float()  # exact
@@ -421,27 +421,27 @@ def _set_in_rows(flags: NDArray[np.bool_], offsets: Integers) -> Integers:
     return counts
 
 
-def _stored_arrays(kind: FieldOptions, values: list[Any]) -> _Stored:
+def _store_arrays(kind: FieldOptions, values: list[Any]) -> _Stored:
     kinds: dict[ArrayKind, int] = {}
     numbers = [kinds.setdefault(ArrayKind.of(value), len(kinds)) for value in values]
     arrays = list(kinds), np.array(numbers, np.int64)
-    packed = [_packed(value) for value in values]
+    packed = [_pack(value) for value in values]
     return _Stored(ColumnKind("array", kind, "", (), arrays=arrays), packed)
 
 
-def _packed(value: Any) -> Any:
+def _pack(value: Any) -> Any:
     """Return a form that pickles out of band: torch pickles tensors by copying them."""
     if is_tensor(value):
         return Ragged(value.detach().cpu(), [0, len(value)])
     return value
 
 
-def unpacked(value: Any) -> Any:
+def unpack(value: Any) -> Any:
     """Undo `_packed`."""
     return value.values if isinstance(value, Ragged) else value
 
 
-def _narrowed(mask: np.ndarray) -> np.ndarray:
+def _narrow(mask: np.ndarray) -> np.ndarray:
     """Return a loss mask with one byte per token, if it holds only 0 and 1."""
     narrow = mask.astype(np.uint8) if ((mask == 0) | (mask == 1)).all() else mask
     return mask if np.signbit(mask).any() else narrow  # -0.0 stays what it is
@@ -478,7 +478,7 @@ def _bytes(column: Any) -> int:
     if isinstance(column, tuple):
         return sum(map(_bytes, column))
     if isinstance(column, list):
-        return sum(_bytes(unpacked(value)) for value in column)
+        return sum(_bytes(unpack(value)) for value in column)
     if isinstance(column, Ragged):
         column = column.values
     return int(column.nbytes if hasattr(column, "nbytes") else np.asarray(column).nbytes)

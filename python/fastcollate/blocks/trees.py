@@ -10,12 +10,12 @@ from fastcollate.blocks.joining import block_name
 from fastcollate.blocks.sharing import Sharing
 from fastcollate.blocks.storing import BlockTable
 from fastcollate.common.arrays import offsets_of
-from fastcollate.plan.grouping import distinct, group_numbers, shown
+from fastcollate.plan.grouping import distinct, group_numbers, show
 from fastcollate.plan.tree_plan import TreePlan
 from fastcollate.rows.lengths import Integers
 
 
-def joined_tree(
+def join_trees(
     tables: Sequence[BlockTable], block_names: Sequence[str]
 ) -> tuple[TreePlan, list[int] | None]:
     """Return the shared tokens of all blocks' rows, and the numbers of their other inputs.
@@ -27,7 +27,7 @@ def joined_tree(
         message names the blocks.
     """
     names = [block_name(index, block_names) for index in range(len(tables))]
-    sharings = _checked_sharings(tables, names)
+    sharings = _check_sharings(tables, names)
     inputs = None
     if sharings[0].same_inputs is not None:
         ids = [one for own in sharings for one in own.same_inputs or []]
@@ -56,7 +56,7 @@ def joined_tree(
     return tree, inputs
 
 
-def _checked_sharings(tables: Sequence[BlockTable], names: Sequence[str]) -> list[Sharing]:
+def _check_sharings(tables: Sequence[BlockTable], names: Sequence[str]) -> list[Sharing]:
     """Return the blocks' sharings; all must have the same rule."""
     sharings = []
     for table, name in zip(tables, names, strict=True):
@@ -92,7 +92,7 @@ def _check_groups(tables: Sequence[BlockTable], names: Sequence[str]) -> None:
         other = int(again[0])
         one, two = blocks[firsts[groups[other]]], blocks[other]
         raise ValueError(
-            f"uid {shown(flat[other])} is in {names[one]} and in {names[two]}, but share is "
+            f"uid {show(flat[other])} is in {names[one]} and in {names[two]}, but share is "
             "'group', which compares rows of one block; put all rows of a group in one block, or "
             "pass share='prompts'"
         )

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from fastcollate.common.arguments import counted
-from fastcollate.common.arrays import offsets_of, places_of
+from fastcollate.common.arguments import tally
+from fastcollate.common.arrays import offsets_of, ranges_of
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
 from fastcollate.rows.lengths import Integers
@@ -73,13 +73,13 @@ _IDS = {"prompts", "responses", "sequences"}
 _PER_TOKEN = {"loss_mask", "logprobs", "attention_mask"}
 
 
-class Columns(NamedTuple):
+class FileColumns(NamedTuple):
     """The columns of a file by role."""
 
     names: dict[str, str]
 
     @classmethod
-    def of(cls, schema: pa.Schema, given: Mapping[str, str], place: str) -> Columns:
+    def of(cls, schema: pa.Schema, given: Mapping[str, str], place: str) -> FileColumns:
         """Find the columns of a schema.
 
         Raises
@@ -98,7 +98,7 @@ class Columns(NamedTuple):
                 if not _fits(role, schema.field(name).type):
                     raise ValueError(
                         f"column {name!r} of {place} is {schema.field(name).type}; pass a column "
-                        f"of {_wanted(role)} as --{_option(role)}"
+                        f"of {_list_wanted(role)} as --{_option(role)}"
                     )
                 names[role] = name
                 continue
@@ -132,7 +132,7 @@ class Columns(NamedTuple):
         """True if rows are turns of trajectories."""
         return "trajectory_ids" in self.names or "is_last_step" in self.names
 
-    def read(self, table: pa.Table, first_row: int, place: str) -> Rows:
+    def read(self, table: pa.Table, first_row: int, place: str) -> FileRows:
         """Read the rows of a table that begins at `first_row` of the file.
 
         Raises
@@ -154,7 +154,7 @@ class Columns(NamedTuple):
                 row = int(wrong.argmax())
                 raise ValueError(
                     f"{place}, row {first_row + row}: {self.names['prompt_lens']} is {lens[row]}, "
-                    f"but {self.names['sequences']} has {counted(int(whole.lengths[row]), 'token')}"
+                    f"but {self.names['sequences']} has {tally(int(whole.lengths[row]), 'token')}"
                 )
             prompts, responses = _part(whole, 0 * lens, lens), _part(whole, lens, None)
         else:
@@ -170,7 +170,7 @@ class Columns(NamedTuple):
         }
         if isinstance(rewards, Ragged):
             rewards = self._along("rewards", rewards, prompts, responses, first_row, place)
-        return Rows(
+        return FileRows(
             first_row,
             prompts,
             responses,
@@ -225,12 +225,12 @@ class Columns(NamedTuple):
                 f"{mask.lengths[row]} items, but prompt and response have {lens[row]} tokens"
             )
         values = np.asarray(mask.values) != 0
-        in_prompt = values[places_of(mask.offsets[:-1], prompts.lengths)]
-        in_response = values[places_of(mask.offsets[:-1] + prompts.lengths, responses.lengths)]
+        in_prompt = values[ranges_of(mask.offsets[:-1], prompts.lengths)]
+        in_response = values[ranges_of(mask.offsets[:-1] + prompts.lengths, responses.lengths)]
         for role, column in columns.items():
             if isinstance(column, Ragged) and np.array_equal(column.lengths, responses.lengths):
-                columns[role] = _kept(column, in_response)
-        return _kept(prompts, in_prompt), _kept(responses, in_response), columns
+                columns[role] = _keep(column, in_response)
+        return _keep(prompts, in_prompt), _keep(responses, in_response), columns
 
     def _along(
         self,
@@ -253,12 +253,12 @@ class Columns(NamedTuple):
         expected = (responses.lengths if "responses" in self.names else whole)[row]
         raise ValueError(
             f"{place}, row {first_row + row}: {self.names[role]} has "
-            f"{counted(int(column.lengths[row]), 'item')}, but {of_tokens} has "
-            f"{counted(int(expected), 'token')}"
+            f"{tally(int(column.lengths[row]), 'item')}, but {of_tokens} has "
+            f"{tally(int(expected), 'token')}"
         )
 
 
-class Rows(NamedTuple):
+class FileRows(NamedTuple):
     """Rows of a file."""
 
     first_row: int
@@ -299,7 +299,7 @@ def _fits(role: str, kind: pa.DataType) -> bool:
     return not _is_list(kind)
 
 
-def _wanted(role: str) -> str:
+def _list_wanted(role: str) -> str:
     if role in _IDS:
         return "lists of integers"
     if role in _PER_TOKEN:
@@ -344,11 +344,11 @@ def _hashable(name: Any) -> Any:
 def _part(rows: Ragged, starts: Integers, lengths: Integers | None) -> Ragged:
     """Return a part of each row, by default to its end."""
     lengths = rows.lengths - starts if lengths is None else lengths
-    values = np.asarray(rows.values)[places_of(rows.offsets[:-1] + starts, lengths)]
+    values = np.asarray(rows.values)[ranges_of(rows.offsets[:-1] + starts, lengths)]
     return Ragged(values, offsets_of(lengths))
 
 
-def _kept(rows: Ragged, keep: NDArray[np.bool_]) -> Ragged:
+def _keep(rows: Ragged, keep: NDArray[np.bool_]) -> Ragged:
     """Return rows without some of their tokens."""
     counts = np.diff(np.append(0, np.cumsum(keep))[rows.offsets])
     return Ragged(np.asarray(rows.values)[keep], offsets_of(counts))

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.json
 import pyarrow.parquet as pq
 
-from fastcollate.cli.columns import Columns, Rows
+from fastcollate.cli.columns import FileColumns, FileRows
 
 SUFFIXES = {
     "parquet": (".parquet", ".pq"),
@@ -62,7 +62,7 @@ class File(NamedTuple):
             raise ValueError(f"{path} cannot be read as {_TITLES[kind]}: {error}") from error
         return cls(path, kind, schema)
 
-    def batches(self, columns: Columns) -> Iterator[tuple[pa.RecordBatch, float]]:
+    def batches(self, columns: FileColumns) -> Iterator[tuple[pa.RecordBatch, float]]:
         """Yield batches of rows, each with the fraction of the file read so far."""
         try:
             if self.kind == "parquet":
@@ -93,7 +93,7 @@ class File(NamedTuple):
                 for start in range(0, batch.num_rows, rows):
                     yield batch.slice(start, rows).select(names), min(source.tell() / size, 1)
 
-    def _of_json(self, columns: Columns) -> Iterator[tuple[pa.RecordBatch, float]]:
+    def _of_json(self, columns: FileColumns) -> Iterator[tuple[pa.RecordBatch, float]]:
         # The first block of a float column may hold only integers.
         fields = [self.schema.field(name) for name in columns.used]
         floats = {columns.names[role] for role in ("rewards", "logprobs") if role in columns.names}
@@ -112,7 +112,7 @@ class Source(NamedTuple):
 
     path: Path
     files: list[File]
-    columns: Columns
+    columns: FileColumns
 
     @classmethod
     def of(cls, path: Path, names: Mapping[str, str]) -> Source:
@@ -136,9 +136,9 @@ class Source(NamedTuple):
                     "files"
                 )
         files = [File.of(one) for one in paths]
-        columns = Columns.of(files[0].schema, names, str(files[0].path))
+        columns = FileColumns.of(files[0].schema, names, str(files[0].path))
         for file in files[1:]:
-            if Columns.of(file.schema, names, str(file.path)) != columns:
+            if FileColumns.of(file.schema, names, str(file.path)) != columns:
                 raise ValueError(
                     f"{file.path} has other columns than {files[0].path}; pass files of the same "
                     "columns"
@@ -158,7 +158,7 @@ class Source(NamedTuple):
         if row == 0:
             raise ValueError(f"{self.path} has no rows; pass a file of rollouts")
 
-    def chunks(self) -> Iterator[tuple[Rows, float]]:
+    def chunks(self) -> Iterator[tuple[FileRows, float]]:
         """Yield chunks of whole groups, each with the fraction read.
 
         The rows of a prompt, or of a trajectory, are contiguous in one chunk of any size. So memory
@@ -181,7 +181,7 @@ class Source(NamedTuple):
         if waiting is not None and waiting.num_rows > 0:
             yield self._read(waiting, first), 1.0
 
-    def row(self, number: int) -> Rows:
+    def row(self, number: int) -> FileRows:
         """Return one row.
 
         Raises
@@ -196,7 +196,7 @@ class Source(NamedTuple):
                 return self._read(table.slice(number - first, 1), number)
         raise IndexError(f"--row is {number}, but {self.path} has rows 0 to {count - 1:,}")
 
-    def _read(self, table: pa.Table, first: int) -> Rows:
+    def _read(self, table: pa.Table, first: int) -> FileRows:
         return self.columns.read(table, first, str(self.path))
 
     def _tokens(self, table: pa.Table) -> int:

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from fastcollate._fastcollate import SYNTHETIC_LENS
-from fastcollate.cli.columns import Rows
+from fastcollate.cli.columns import FileRows
 from fastcollate.cli.costs import costs_of
 from fastcollate.cli.files import Source
 from fastcollate.cli.options import (
@@ -106,7 +106,7 @@ def plan(
         console.print(f"wrote {output}", soft_wrap=True)
 
 
-def _rows(chunks: Iterable[Rows], policy: Policy | None) -> tuple[Integers, list[Any] | None]:
+def _rows(chunks: Iterable[FileRows], policy: Policy | None) -> tuple[Integers, list[Any] | None]:
     """Return prompt and response tokens of rows, and their uids."""
     lens, uids = [], []
     has_uids = False

@@ -28,7 +28,7 @@ from fastcollate.cli.reporting.collecting import Collector
 from fastcollate.cli.reporting.page import page_of
 from fastcollate.cli.tokenizers import FileTokenizer
 from fastcollate.cli.writing import check_writable, write_whole
-from fastcollate.common.arguments import counted
+from fastcollate.common.arguments import tally
 from fastcollate.plan.merging import Policy
 
 
@@ -73,5 +73,5 @@ def report(
     if as_json:
         print(json.dumps({"report": str(output), **summary.to_dict()}, indent=2))
         return
-    found = f"{counted(summary.num_turns, 'turn')}, {counted(summary.num_findings, 'finding')}"
+    found = f"{tally(summary.num_turns, 'turn')}, {tally(summary.num_findings, 'finding')}"
     Console(highlight=False).print(f"{found}; wrote {output}", soft_wrap=True, markup=False)

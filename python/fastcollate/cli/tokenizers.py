@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fastcollate.cli.columns import Rows
+from fastcollate.cli.columns import FileRows
 
 
 class FileTokenizer:
@@ -31,7 +31,7 @@ class FileTokenizer:
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
         return text
 
-    def check(self, rows: Rows, path: Path) -> None:
+    def check(self, rows: FileRows, path: Path) -> None:
         """Check that the tokenizer has all ids.
 
         Raises

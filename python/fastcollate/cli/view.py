@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from fastcollate.build import build_batch
-from fastcollate.cli.columns import Rows
+from fastcollate.cli.columns import FileRows
 from fastcollate.cli.files import Source
 from fastcollate.cli.options import (
     AsJson,
@@ -78,7 +78,7 @@ def view(
         console.print(shown._named(", ".join(title)))
 
 
-def _plain(rows: Rows, tokenizer: FileTokenizer | None) -> dict[str, Any]:
+def _plain(rows: FileRows, tokenizer: FileTokenizer | None) -> dict[str, Any]:
     """Return a row as JSON values."""
     found: dict[str, Any] = {"row": rows.first_row}
     for name, column in zip(rows._fields[1:], rows[1:], strict=True):

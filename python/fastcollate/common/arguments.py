@@ -113,18 +113,18 @@ def warn_user(message: str) -> None:
     warnings.warn(message, stacklevel=depth + 1)
 
 
-def checked_index(name: str, value: Any, count: int) -> int:
+def check_index(name: str, value: Any, count: int) -> int:
     """Return an argument as an index below `count`."""
-    index = checked_integer(name, value, "an index")
+    index = check_integer(name, value, "an index")
     if not 0 <= index < count:
         raise IndexError(
-            f"{name} is {_shown_integer(index)}, but there are {count}; "
+            f"{name} is {_show_integer(index)}, but there are {count}; "
             f"pass an index from 0 to {count - 1}"
         )
     return index
 
 
-def checked_integer(name: str, value: Any, advice: str) -> int:
+def check_integer(name: str, value: Any, advice: str) -> int:
     """Return an argument as an int. Booleans are refused."""
     if isinstance(value, bool) or str(getattr(value, "dtype", "")) == "torch.bool":
         raise TypeError(f"{name} is {describe(value)}; pass {advice}")
@@ -134,27 +134,27 @@ def checked_integer(name: str, value: Any, advice: str) -> int:
         raise TypeError(f"{name} is {reprlib.repr(value)}; pass {advice}") from error
 
 
-def checked_int(name: str, value: Any, advice: str, *, bits: int = 64) -> int:
+def check_int(name: str, value: Any, advice: str, *, bits: int = 64) -> int:
     """Return an argument as an int that fits the given number of bits."""
-    integer = checked_integer(name, value, advice)
+    integer = check_integer(name, value, advice)
     limit = 1 << (bits - 1)
     if not -limit <= integer < limit:
         raise ValueError(
-            f"{name} is {_shown_integer(integer)}, which does not fit int{bits}; "
+            f"{name} is {_show_integer(integer)}, which does not fit int{bits}; "
             f"pass a number of less than {bits} bits"
         )
     return integer
 
 
-def _shown_integer(integer: int) -> str:
+def _show_integer(integer: int) -> str:
     """Write an integer, or the size of a long one."""
     length = integer.bit_length()
     return str(integer) if length < 100 else f"an integer of {length} bits"
 
 
-def checked_count(name: str, value: Any, advice: str, *, least: int = 1, bits: int = 64) -> int:
+def check_count(name: str, value: Any, advice: str, *, least: int = 1, bits: int = 64) -> int:
     """Return an argument as a count of at least `least`."""
-    count = checked_int(name, value, advice, bits=bits)
+    count = check_int(name, value, advice, bits=bits)
     if count < least:
         raise ValueError(f"{name} is {count}; pass {advice}, {least} or more")
     return count
@@ -176,7 +176,7 @@ def check_choice(name: str, value: Any, choices: Collection[str | None], more: s
     raise ValueError(f"{name} is {value!r}; {advice}")
 
 
-def checked_seconds(name: str, value: Any) -> float:
+def check_seconds(name: str, value: Any) -> float:
     """Return an argument as a positive number of seconds."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} is {reprlib.repr(value)}; pass a number of seconds")
@@ -209,6 +209,6 @@ def as_list(values: Any) -> list[Any]:
     return list(values)
 
 
-def counted(number: int, noun: str, plural: str | None = None) -> str:
+def tally(number: int, noun: str, plural: str | None = None) -> str:
     """Format a count with its noun: ``1 row``, ``1,500 rows``."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"

@@ -52,7 +52,7 @@ def check_unmasked(name: str, value: Any) -> None:
         raise TypeError(f"{name} is a masked array; pass {name}.filled(...)")
 
 
-def checked_array(name: str, value: Any) -> Any:
+def check_array(name: str, value: Any) -> Any:
     """Return a NumPy array or torch tensor of numbers as it is, subclasses of ndarray as ndarray.
 
     Raises
@@ -116,7 +116,7 @@ def row_and_token(offsets: np.ndarray, index: int) -> tuple[int, int]:
     return row, index - int(offsets[row])
 
 
-def places_of(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+def ranges_of(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Return the indices covered by spans of these starts and lengths, span by span: int64."""
     offsets = offsets_of(lengths)
     return np.repeat(starts - offsets[:-1], lengths) + np.arange(offsets[-1])
@@ -191,7 +191,7 @@ def dtype_name(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def checked_dtype_name(dtype: Any, key: str | None = None) -> str:
+def check_dtype_name(dtype: Any, key: str | None = None) -> str:
     """Return the name of a dtype given as a name, NumPy dtype or torch dtype."""
     if isinstance(dtype, str):
         return dtype
@@ -216,7 +216,7 @@ def dtype_like(array: Any, dtype: Any) -> Any:
     TypeError
         If the library has no such dtype of real numbers.
     """
-    name = dtype_name(checked_dtype_name(dtype))
+    name = dtype_name(check_dtype_name(dtype))
     if is_tensor(array):
         import torch
 
@@ -241,7 +241,7 @@ def convert(array: Any, dtype: Any) -> Any:
         return array.astype(dtype, copy=False)
 
 
-def signed_like(tensor: Any) -> Any:
+def make_signed(tensor: Any) -> Any:
     """View a tensor as signed integers if torch barely supports its unsigned dtype."""
     name = dtype_name(tensor.dtype)
     if name not in _STORED_ONLY:
@@ -304,7 +304,7 @@ def _limits(dtype: Any) -> tuple[int, int] | None:
     return int(info.min), int(info.max)
 
 
-def flattened(values: Any, leading: int) -> Any:
+def flatten(values: Any, leading: int) -> Any:
     """Flatten the first `leading` dimensions of an array or tensor."""
     shape = values.shape
     return values.reshape((math.prod(shape[:leading]), *shape[leading:]))
@@ -324,7 +324,7 @@ def concatenate(arrays: Sequence[Any]) -> Any:
     return torch.cat(list(arrays))
 
 
-def taken(x: Any, index: np.ndarray) -> Any:
+def take(x: Any, index: np.ndarray) -> Any:
     """Take items along the first dimension."""
     return x.index_select(0, like_of(index, x)) if is_tensor(x) else x[index]
 

@@ -10,7 +10,7 @@ from fastcollate.plan.binned import Algorithm
 from fastcollate.plan.layouts import Packed
 from fastcollate.plan.packing import pack
 from fastcollate.plan.partitioning import lists_of
-from fastcollate.rows.lengths import Integers, checked_lengths
+from fastcollate.rows.lengths import Integers, check_lengths
 
 
 class BinPacker:
@@ -68,7 +68,7 @@ class BinPacker:
 
         Lengths of sequences and of bins are rounded up, each to a multiple of its own.
         """
-        lengths = checked_lengths("sequence_lengths", lengths, "sequence")
+        lengths = check_lengths("sequence_lengths", lengths, "sequence")
         sizes = -(-lengths // sequence_multiple) * sequence_multiple
         capacity = self.bin_capacity // bin_multiple * bin_multiple
         if algorithm != "balanced":

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, TypeAlias
 
 from fastcollate.compat.bin_packers import BinPacker, check_capacity, unknown_algorithm
-from fastcollate.rows.lengths import checked_lengths
+from fastcollate.rows.lengths import check_lengths
 
 __all__ = [
     "ConcatenativePacker",
@@ -290,7 +290,7 @@ class FirstFitShufflePacker(SequencePacker):
     """Put each sequence, shuffled by Python's global generator, into the first bin with room."""
 
     def _packed(self, lengths: Sequence[int]) -> Bins:
-        sizes = checked_lengths("sequence_lengths", lengths, "sequence")
+        sizes = check_lengths("sequence_lengths", lengths, "sequence")
         check_capacity(sizes, sizes, self.bin_capacity)
         order = list(range(len(lengths)))
         random.shuffle(order)

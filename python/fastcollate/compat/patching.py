@@ -198,7 +198,7 @@ class Patcher:
                     found = vars(each.module).get(each.name)
                     if found is not each.replacement and not _is_own_again(each, found):
                         raise RuntimeError(
-                            f"{each.path} has been replaced by {_described(found)} since "
+                            f"{each.path} has been replaced by {_describe(found)} since "
                             f"{self.compat}.patch(); undo that first"
                         )
                 _set((each, each.original) for each in bound if _is_set(each))
@@ -359,7 +359,7 @@ class Patcher:
 
     def _replaced(self, path: str, found: object) -> RuntimeError:
         return RuntimeError(
-            f"{path} has already been replaced by {_described(found)}; undo that first, or call "
+            f"{path} has already been replaced by {_describe(found)}; undo that first, or call "
             f"{self.compat}.patch() before it"
         )
 
@@ -407,7 +407,7 @@ def _may_bind_later(module: ModuleType) -> bool:
     return hasattr(module, "__getattr__") or getattr(spec, "_initializing", False)
 
 
-def _described(value: object) -> str:
+def _describe(value: object) -> str:
     name = getattr(value, "__qualname__", None)
     return repr(value) if name is None else f"{getattr(value, '__module__', '?')}.{name}"
 

@@ -9,11 +9,11 @@ import numpy as np
 
 from fastcollate._fastcollate import OutputTable
 from fastcollate.common.arrays import is_tensor, offsets_of
-from fastcollate.device.to_device import checked_tensors, has_bus
+from fastcollate.device.to_device import check_tensors, has_bus
 from fastcollate.memory.pinning import pinned
 from fastcollate.memory.slabs import over
 from fastcollate.plan.dtypes import Outputs, Preset
-from fastcollate.plan.layouts import BY_NAME, LayoutArgument, checked_layout
+from fastcollate.plan.layouts import BY_NAME, LayoutArgument, check_layout
 from fastcollate.plan.shard import Shard
 
 if TYPE_CHECKING:
@@ -27,9 +27,9 @@ def pad_state(
     dtypes: Preset | Mapping[str, Any] = "default",
 ) -> BatchState:
     """See :meth:`fastcollate.Batch.pad_on_device`."""
-    checked_tensors(state)
+    check_tensors(state)
     plan, spec = state.plan, state.spec
-    target = BY_NAME.get(plan.layout) if layout is None else checked_layout(layout)
+    target = BY_NAME.get(plan.layout) if layout is None else check_layout(layout)
     if plan.is_jagged:
         if target is None or not target.spec.is_padded:
             raise ValueError(

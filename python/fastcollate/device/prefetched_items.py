@@ -13,12 +13,12 @@ from fastcollate.device.streams import Lane
 from fastcollate.device.to_device import (
     Moves,
     Transfer,
-    checked_tensors,
+    check_tensors,
     is_batch,
     is_on_host,
-    mapped,
+    map_each,
     over_copy,
-    packed_into,
+    pack_into,
 )
 from fastcollate.memory.in_flight import Event, InFlight, is_watched
 from fastcollate.memory.slabs import (
@@ -69,7 +69,7 @@ class Blocking(Same):
             if batch is not item and batch._state.transfer is not None:
                 self.transfer.add(batch._state.transfer)
             return lambda: batch
-        moved = mapped(item, lambda value: _to(value, self._device, self.transfer))
+        moved = map_each(item, lambda value: _to(value, self._device, self.transfer))
         return lambda: moved
 
 
@@ -95,16 +95,16 @@ class OnLane(Same):
         """Begin to copy all tensors."""
         self.check()
         if is_batch(item):
-            checked_tensors(item._state)  # or refuse it
+            check_tensors(item._state)  # or refuse it
         found: dict[int, Any] = {}
-        mapped(item, lambda value: found.setdefault(id(value), value))
+        map_each(item, lambda value: found.setdefault(id(value), value))
         tensors = [value for value in found.values() if _can_be_carried(value)]
         before = self.transfer.bytes, self.transfer.copies
         moves: Moves = {}
         slabs: list[Any] = []
         done: Event | None = None
         pageable: list[Any] = []
-        for source, group in _pinned_groups(tensors, pageable):
+        for source, group in _pin_groups(tensors, pageable):
             slab, done = self._copy(source)
             slabs.append(slab)
             if is_watched():
@@ -115,7 +115,7 @@ class OnLane(Same):
             slabs.append(slab)
             moves |= packed
         # The item's host memory is not needed any more.
-        moved = mapped(item, lambda value: moves.get(id(value), value))
+        moved = map_each(item, lambda value: moves.get(id(value), value))
         if is_batch(moved):
             own = Transfer(self.transfer.bytes - before[0], self.transfer.copies - before[1])
             moved = moved._replace(transfer=own.metrics)
@@ -124,7 +124,7 @@ class OnLane(Same):
         def hand_over() -> Any:
             if done is not None:
                 self._lane.hand_over(done, slabs)  # of the last copy: they are in order
-            return mapped(moved, lambda value: _to(value, self._device, self.transfer))
+            return map_each(moved, lambda value: _to(value, self._device, self.transfer))
 
         return hand_over
 
@@ -135,7 +135,7 @@ class OnLane(Same):
     def _stage(self, tensors: Sequence[Any]) -> tuple[Any, Event, Moves]:
         offsets, size = offsets_of_packed(tensors)
         slab = self._staging.take(size)
-        packed = packed_into(slab.memory, tensors, offsets)
+        packed = pack_into(slab.memory, tensors, offsets)
         on_device, slab.done = self._copy(slab.memory[:size])
         return on_device, slab.done, over_copy(on_device, packed, offsets)
 
@@ -149,7 +149,7 @@ def _can_be_carried(value: Any) -> bool:
     return is_tensor(value) and is_plain(value) and is_on_host(value) and value.numel() > 0
 
 
-def _pinned_groups(
+def _pin_groups(
     tensors: Sequence[Any], pageable: list[Any]
 ) -> list[tuple[Any, list[tuple[Any, int]]]]:
     """Return the pinned slabs of tensors with their offsets; add the others to `pageable`."""

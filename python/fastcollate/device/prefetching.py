@@ -14,13 +14,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
-from fastcollate.common.arguments import checked_count, checked_seconds, counted, suggests_names
+from fastcollate.common.arguments import check_count, check_seconds, suggests_names, tally
 from fastcollate.common.arrays import describe
 from fastcollate.device.prefetched_items import Blocking, HandOver, OnLane, Same
 from fastcollate.device.progress import Bar, ProgressArgument, bar_of
 from fastcollate.device.staging import StoppedError
 from fastcollate.device.streams import lane_to
-from fastcollate.device.to_device import resolved
+from fastcollate.device.to_device import resolve_device
 
 T = TypeVar("T")
 
@@ -103,13 +103,13 @@ def prefetch(
     ...         print(batch.input_ids.tolist())
     [[1, 2, 3]]
     """
-    depth = checked_count("depth", depth, "a number of items")
+    depth = check_count("depth", depth, "a number of items")
     if timeout is not None:
-        timeout = checked_seconds("timeout", timeout)
+        timeout = check_seconds("timeout", timeout)
     if total is None:
         total = _length(iterable)
     else:
-        total = checked_count("total", total, "a number of items", least=0)
+        total = check_count("total", total, "a number of items", least=0)
     try:
         iterator = iter(iterable)
     except TypeError as error:
@@ -121,7 +121,7 @@ def prefetch(
 
 def _mover_to(device: Any, work: _Work) -> Same:
     try:
-        target = resolved(device)
+        target = resolve_device(device)
     except ImportError as error:
         raise ImportError("device needs torch: pip install 'fastcollate[torch]'") from error
     lane = lane_to(target)
@@ -219,9 +219,9 @@ class Prefetcher(Generic[T]):
 
     def __repr__(self) -> str:
         count = (
-            counted(self._count, "item")
+            tally(self._count, "item")
             if self._total is None
-            else (f"{self._count} of {counted(self._total, 'item')}")
+            else (f"{self._count} of {tally(self._total, 'item')}")
         )
         state = ", closed" if self._is_closed else ""
         return f"Prefetcher: {count} handed over, {self._wait_fraction():.0%} waited{state}"

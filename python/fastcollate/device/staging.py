@@ -15,7 +15,7 @@ from typing import Any
 
 from fastcollate.device.streams import Lane
 from fastcollate.memory.in_flight import Event
-from fastcollate.memory.pinning import rounded
+from fastcollate.memory.pinning import round_up
 
 FIRST_LOOK, LAST_LOOK = 0.0001, 0.01
 """Seconds between checks of a copy: the first interval and the longest."""
@@ -95,5 +95,5 @@ class Staging:
         import torch
 
         # torch takes this much anyway, and the next batch may be slightly larger.
-        memory = self._lane.pinned(rounded(size))
+        memory = self._lane.pinned(round_up(size))
         return torch.empty(size, dtype=torch.uint8, device="cpu") if memory is None else memory

@@ -20,7 +20,7 @@ from fastcollate.memory.slabs import (
     offset_in,
     offsets_of_packed,
     over,
-    packed_like,
+    pack_like,
     size_of,
 )
 
@@ -55,21 +55,21 @@ Moves = dict[int, Any]
 
 def move(state: BatchState, device: Any, non_blocking: bool) -> BatchState:
     """See :meth:`fastcollate.Batch.to`."""
-    tensors = checked_tensors(state)
-    target = resolved(device)
+    tensors = check_tensors(state)
+    target = resolve_device(device)
     tensors = [tensor for tensor in tensors if tensor.device != target]
     if not tensors:
         return state
     if is_watched():
         watched.check()
     transfer = Transfer()
-    moves = copied(tensors, slab_of(state, tensors), target, non_blocking, transfer)
+    moves = copy_tensors(tensors, slab_of(state, tensors), target, non_blocking, transfer)
     return rebuild(state, moves, transfer)
 
 
 def pin(state: BatchState) -> BatchState:
     """See :meth:`fastcollate.Batch.pin_memory`."""
-    tensors = [tensor for tensor in checked_tensors(state) if is_on_host(tensor)]
+    tensors = [tensor for tensor in check_tensors(state) if is_on_host(tensor)]
     tensors = [tensor for tensor in tensors if tensor.numel() and not tensor.is_pinned()]
     plain = [tensor for tensor in tensors if is_plain(tensor)]
     if not tensors:
@@ -78,12 +78,12 @@ def pin(state: BatchState) -> BatchState:
     slab = pinned(max(size, 1))
     if slab is None:
         return state
-    moves = packed_into(slab, plain, offsets)
+    moves = pack_into(slab, plain, offsets)
     moves |= {id(tensor): tensor.pin_memory() for tensor in tensors if id(tensor) not in moves}
     return rebuild(state, moves, None)
 
 
-def copied(
+def copy_tensors(
     tensors: Sequence[Any], slab: Any | None, target: Any, non_blocking: bool, transfer: Transfer
 ) -> Moves:
     """Copy tensors to a device: those in the slab by one copy, and small others by another.
@@ -105,14 +105,14 @@ def copied(
     small = [tensor for tensor in rest if is_plain(tensor) and is_on_host(tensor)]
     small = [tensor for tensor in small if 0 < tensor.nbytes <= SMALL]
     if len(small) > 1:
-        moves |= _copied_together(small, target, non_blocking, transfer)
+        moves |= _copy_together(small, target, non_blocking, transfer)
     for tensor in rest:
         if id(tensor) not in moves:
             moves[id(tensor)] = _to(tensor, target, non_blocking, transfer)
     return moves
 
 
-def _copied_together(
+def _copy_together(
     tensors: Sequence[Any], target: Any, non_blocking: bool, transfer: Transfer
 ) -> Moves:
     import torch
@@ -121,7 +121,7 @@ def _copied_together(
     slab = pinned(size) if non_blocking and has_bus(target) else None
     if slab is None:
         slab = torch.empty(size, dtype=torch.uint8, device="cpu")
-    packed = packed_into(slab, tensors, offsets)
+    packed = pack_into(slab, tensors, offsets)
     on_device = _to(slab, target, non_blocking, transfer)
     return over_copy(on_device, packed, offsets)
 
@@ -148,11 +148,11 @@ def _watch(tensor: Any, target: Any) -> None:
     watched.add(as_bytes(tensor), done, f"a batch of {tensor.nbytes} bytes")
 
 
-def packed_into(slab: Any, tensors: Sequence[Any], offsets: Sequence[int]) -> Moves:
+def pack_into(slab: Any, tensors: Sequence[Any], offsets: Sequence[int]) -> Moves:
     """Copy tensors into a slab on the host, each to its offset."""
     moves: Moves = {}
     for tensor, offset in zip(tensors, offsets, strict=True):
-        place = moves[id(tensor)] = over(slab, offset, packed_like(tensor))
+        place = moves[id(tensor)] = over(slab, offset, pack_like(tensor))
         place.copy_(tensor)
     return moves
 
@@ -175,7 +175,7 @@ def has_bus(device: Any) -> bool:
     return device.type not in ("cpu", "meta", "mps")
 
 
-def resolved(device: Any) -> Any:
+def resolve_device(device: Any) -> Any:
     """Return a device with its index, which arguments may lack, as its tensors have it."""
     import torch
 
@@ -205,7 +205,7 @@ def slab_of(state: BatchState, tensors: Sequence[Any]) -> Any | None:
     return common_slab([tensor for tensor in tensors if is_plain(tensor)])
 
 
-def checked_tensors(state: BatchState) -> list[Any]:
+def check_tensors(state: BatchState) -> list[Any]:
     """Return all tensors of a batch, each once; TypeError for NumPy arrays."""
     found: dict[int, Any] = {}
 
@@ -219,13 +219,13 @@ def checked_tensors(state: BatchState) -> list[Any]:
             found[id(value)] = value
         return value
 
-    _mapped_outputs(state, see)
+    _map_outputs(state, see)
     return list(found.values())
 
 
 def rebuild(state: BatchState, moves: Moves, transfer: Transfer | None) -> BatchState:
     """Return a batch with its tensors replaced and all else unchanged."""
-    data = _mapped_outputs(state, lambda tensor: moves.get(id(tensor), tensor))
+    data = _map_outputs(state, lambda tensor: moves.get(id(tensor), tensor))
     metrics = state.transfer if transfer is None else transfer.metrics
     return state._replace(data=data, owner=None, transfer=metrics)
 
@@ -235,7 +235,7 @@ def is_batch(value: Any) -> bool:
     return hasattr(value, "_state") and hasattr(value, "_with_data")
 
 
-def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
+def map_each(value: Any, function: Callable[[Any], Any]) -> Any:
     """Replace all arrays and tensors of an item by a function's results.
 
     They are searched for in batches, mappings, lists and tuples. Other objects with a ``to`` method
@@ -244,18 +244,18 @@ def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
     if is_tensor(value) or isinstance(value, np.ndarray):
         return function(value)
     if is_batch(value):
-        return value._with_data(_mapped_outputs(value._state, function))
+        return value._with_data(_map_outputs(value._state, function))
     # BatchEncoding.to would change the object in place.
     knows_how = hasattr(value, "to") and not isinstance(value, (dict, UserDict))
     if isinstance(value, Mapping) and not knows_how:
-        return _rebuilt_mapping(value, {key: mapped(value[key], function) for key in value})
+        return _rebuilt_mapping(value, {key: map_each(value[key], function) for key in value})
     if isinstance(value, (list, tuple)) and not hasattr(value, "to"):
-        items = [mapped(item, function) for item in value]
+        items = [map_each(item, function) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
     return function(value) if hasattr(value, "to") else value
 
 
-def _mapped_outputs(state: BatchState, function: Callable[[Any], Any]) -> dict[str, Any]:
+def _map_outputs(state: BatchState, function: Callable[[Any], Any]) -> dict[str, Any]:
     """Replace the arrays and tensors of a batch's outputs by a function's results.
 
     The caller's objects (:class:`fastcollate.PerRow`) stay unchanged.
@@ -264,7 +264,8 @@ def _mapped_outputs(state: BatchState, function: Callable[[Any], Any]) -> dict[s
     if state.options is not None:
         kept = {spec.key for spec in state.options.fields if spec.align == "object"}
     return {
-        key: value if key in kept else mapped(value, function) for key, value in state.data.items()
+        key: value if key in kept else map_each(value, function)
+        for key, value in state.data.items()
     }
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate.common.arrays import offsets_of, places_of
+from fastcollate.common.arrays import offsets_of, ranges_of
 from fastcollate.plan.audit_report import REASONS, Audit, AuditSpan, Where
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Ledger:
             self.pieces = merge.to_dict()
             stands = np.zeros(total, np.bool_)
             turn, start, _, length, _ = self.pieces["pieces"].T
-            stands[places_of(self.offsets[turn] + start, length)] = True
+            stands[ranges_of(self.offsets[turn] + start, length)] = True
             self.reasons[~stands] = DRIFT
             is_dropped = np.repeat(merge.turn_rows < 0, lengths)
             self.reasons[is_dropped] = DROPPED

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate.common.arguments import counted
-from fastcollate.common.arrays import offsets_of, places_of, to_numpy
+from fastcollate.common.arguments import tally
+from fastcollate.common.arrays import offsets_of, ranges_of, to_numpy
 from fastcollate.plan.plan_tables import PlanTables, Spans
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.fields import Field
-from fastcollate.rows.tokens import Whole, checked_tokens
+from fastcollate.rows.tokens import Whole, check_tokens
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Plan
@@ -51,7 +51,7 @@ class TurnSpans(NamedTuple):
         return cls(to_numpy(column.values), column.offsets[:-1], column.lengths)
 
 
-def checked_turns(
+def check_turns(
     prompts: Any, responses: Any, sequences: Any, prompt_lens: Any, loss_mask: Any
 ) -> Turns | None:
     """Read the turns, if given."""
@@ -62,7 +62,7 @@ def checked_turns(
                 "prompt_lens"
             )
         return None
-    tokens = checked_tokens(prompts, responses, sequences, prompt_lens)
+    tokens = check_tokens(prompts, responses, sequences, prompt_lens)
     if isinstance(tokens, Whole):
         whole = TurnSpans.of(tokens.sequences)
         lens = np.broadcast_to(np.asarray(tokens.prompt_lens or 0), whole.lengths.shape)
@@ -72,7 +72,7 @@ def checked_turns(
         first, second = TurnSpans.of(tokens.prompts), TurnSpans.of(tokens.responses)
     if len(first.lengths) != len(second.lengths):
         raise ValueError(
-            f"prompts has {counted(len(first.lengths), 'row')}, but responses has "
+            f"prompts has {tally(len(first.lengths), 'row')}, but responses has "
             f"{len(second.lengths)}; pass one of each for every turn"
         )
     weights = None
@@ -86,11 +86,11 @@ def checked_turns(
                 "turns"
             )
         starts = given.starts + (first.lengths if is_whole else 0)
-        weights = given.values[places_of(starts, second.lengths)]
+        weights = given.values[ranges_of(starts, second.lengths)]
     return Turns(first, second, weights)
 
 
-class Rows(PlanTables):
+class AuditRows(PlanTables):
     """The rows of a batch, with the tokens of their responses."""
 
     def __init__(self, plan: Plan) -> None:
@@ -113,12 +113,12 @@ class Rows(PlanTables):
         """Return the sampled token of each response token of the rows; -1 if none."""
         offsets = self.response_offsets
         turn, start, at, length, _ = self.pieces.T
-        sampled = places_of(turn_offsets[turn] + start, length)
+        sampled = ranges_of(turn_offsets[turn] + start, length)
         if len(sampled) == offsets[-1]:
             return sampled
         tokens = np.full(offsets[-1], -1)
         row = np.repeat(np.arange(len(self.source)), self.piece_counts)
-        tokens[places_of(offsets[row] + at, length)] = sampled
+        tokens[ranges_of(offsets[row] + at, length)] = sampled
         return tokens
 
     def ids(self, turns: Turns, tokens: Integers) -> NDArray[Any]:
@@ -137,8 +137,8 @@ class Rows(PlanTables):
             (turns.prompts, at, begin, in_prompt),
             (turns.responses, at + in_prompt, skipped, length - in_prompt),
         ):
-            values = spans.values[places_of(spans.starts[source] + start, count)]
-            ids[places_of(place, count)] = values
+            values = spans.values[ranges_of(spans.starts[source] + start, count)]
+            ids[ranges_of(place, count)] = values
         sampled = np.flatnonzero(tokens >= 0)
         ids[sampled] = turns.sampled_ids(tokens[sampled])
         return ids
@@ -149,7 +149,7 @@ class Rows(PlanTables):
         skip = np.clip(self.prompt_lens[grid.row] - grid.start, 0, grid.length)
         begin = np.maximum(grid.start - self.prompt_lens[grid.row], 0)
         count = grid.length - skip
-        at, found = span_of(offsets[grid.row] + begin, count), places_of(grid.dst + skip, count)
+        at, found = span_of(offsets[grid.row] + begin, count), ranges_of(grid.dst + skip, count)
         if len(found) == offsets[-1] and isinstance(at, slice):
             return found
         places = np.full(offsets[-1], -1)
@@ -163,17 +163,17 @@ class Grid:
     def __init__(self, spans: Spans, size: int, width: int, is_packed: bool) -> None:
         self.row, self.start, self.length, self.dst = spans
         self.size, self.width, self.is_packed = size, width, is_packed
-        self.places = places_of(self.dst, self.length)
+        self.places = ranges_of(self.dst, self.length)
 
 
 def span_of(starts: Integers, lengths: Integers) -> Any:
     """Return the positions of spans, as a slice if they are adjacent."""
     if len(starts) > 0 and np.array_equal(starts[1:], (starts + lengths)[:-1]):
         return slice(int(starts[0]), int(starts[-1] + lengths[-1]))
-    return places_of(starts, lengths)
+    return ranges_of(starts, lengths)
 
 
-def unpredicted_tokens(rows: Rows, streams: Grid) -> Integers:
+def find_unpredicted_tokens(rows: AuditRows, streams: Grid) -> Integers:
     """Return the response tokens that begin a sequence, or a part of a split one."""
     if not streams.is_packed:
         is_first = (rows.prompt_lens == 0) & (rows.response_lens > 0)

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import IGNORE_INDEX
-from fastcollate.common.arguments import counted
-from fastcollate.common.arrays import describe, offsets_of, places_of, to_numpy
+from fastcollate.common.arguments import tally
+from fastcollate.common.arrays import describe, offsets_of, ranges_of, to_numpy
 from fastcollate.inspect.audit_ledger import (
     CUT,
     MASKED,
@@ -24,12 +24,12 @@ from fastcollate.inspect.audit_ledger import (
     Ledger,
 )
 from fastcollate.inspect.audit_tables import (
+    AuditRows,
     Grid,
-    Rows,
     Turns,
-    checked_turns,
+    check_turns,
+    find_unpredicted_tokens,
     span_of,
-    unpredicted_tokens,
 )
 from fastcollate.ops.model_inputs import positions
 from fastcollate.plan.audit_report import Audit, Where
@@ -60,9 +60,9 @@ def audit_step(plan: StepPlan, batches: Any, turns: Given, merge: MergePlan | No
     ranks = [(m, r) for m in range(plan.num_mini_batches) for r in range(plan.dp_size)]
     if len(given) != len(ranks):
         raise ValueError(
-            f"batches has {counted(len(given), 'item')}, but the plan has "
-            f"{counted(plan.num_mini_batches, 'mini-batch', 'mini-batches')} for "
-            f"{counted(plan.dp_size, 'rank')}; pass one item for every rank of every mini-batch, "
+            f"batches has {tally(len(given), 'item')}, but the plan has "
+            f"{tally(plan.num_mini_batches, 'mini-batch', 'mini-batches')} for "
+            f"{tally(plan.dp_size, 'rank')}; pass one item for every rank of every mini-batch, "
             "in this order"
         )
     items, wheres, planned = [], [], []
@@ -77,7 +77,7 @@ def audit_step(plan: StepPlan, batches: Any, turns: Given, merge: MergePlan | No
         wheres += [Where(index, *rank, part) for part in range(len(item))]
         planned += _parts_of(shard, item)
     merged = None if merge is None else merge._merge
-    return _audit(items, wheres, checked_turns(*turns), merged, planned, plan.row_lengths)
+    return _audit(items, wheres, check_turns(*turns), merged, planned, plan.row_lengths)
 
 
 def audit_merge(plan: MergePlan, batches: Any, turns: Given) -> Audit:
@@ -92,7 +92,7 @@ def audit_merge(plan: MergePlan, batches: Any, turns: Given) -> Audit:
                 "merge as this plan"
             )
     wheres = [Where(index) for index in range(len(items))]
-    return _audit(items, wheres, checked_turns(*turns), plan._merge)
+    return _audit(items, wheres, check_turns(*turns), plan._merge)
 
 
 def _audit(
@@ -176,7 +176,7 @@ class _Auditor(Ledger):
     def enter_batch(self, index: int, state: BatchState, expected: Shard | None) -> None:
         """Read a batch's arrays according to its plan."""
         state.check_whole()
-        rows = Rows(state.plan)
+        rows = AuditRows(state.plan)
         if not np.array_equal(np.diff(self.offsets), rows.turn_response_lens):
             raise ValueError(
                 f"batches[{index}] was built from other turns; pass batches of the same turns, and "
@@ -219,7 +219,7 @@ class _Auditor(Ledger):
         self,
         index: int,
         state: BatchState,
-        rows: Rows,
+        rows: AuditRows,
         grid: Grid,
         streams: Grid,
         tokens: Integers,
@@ -249,7 +249,7 @@ class _Auditor(Ledger):
         at_places, sampled = at_places[trained], token[trained]
         self._enter(index, sampled, places[trained], grid.width)
 
-        unpredicted = unpredicted_tokens(rows, streams)
+        unpredicted = find_unpredicted_tokens(rows, streams)
         idle = np.flatnonzero(is_sampled & ~trains)
         left = token[idle]
         given = None if self.turns is None else self.turns.weights
@@ -324,7 +324,7 @@ class _Auditor(Ledger):
                 self._find_places("not attended", index, wrong, grid.width)
 
     def _check_ids(
-        self, index: int, rows: Rows, grid: Grid, tokens: Integers, ids: NDArray[Any]
+        self, index: int, rows: AuditRows, grid: Grid, tokens: Integers, ids: NDArray[Any]
     ) -> None:
         """Compare the ids with those of the turns."""
         assert self.turns is not None
@@ -374,7 +374,7 @@ class _Auditor(Ledger):
         index: int,
         labels: NDArray[Any],
         is_shifted: bool,
-        rows: Rows,
+        rows: AuditRows,
         ids: NDArray[Any],
         trains: NDArray[np.bool_],
     ) -> None:
@@ -397,7 +397,7 @@ class _Auditor(Ledger):
         self,
         index: int,
         state: BatchState,
-        rows: Rows,
+        rows: AuditRows,
         responses: Grid,
         streams: Grid,
         tokens: Integers,
@@ -447,13 +447,13 @@ class _Auditor(Ledger):
         else:
             offsets = self.pieces["piece_offsets"]
             counts = np.diff(offsets)[rows]
-            picked = self.pieces["pieces"][places_of(offsets[rows], counts)]
+            picked = self.pieces["pieces"][ranges_of(offsets[rows], counts)]
             turn, start, at, length, _ = picked.T
             slots, rows = np.repeat(slots, counts), np.repeat(rows, counts)
         width = int(row_lengths.sum(1).max(initial=1))
         self._open(len(shard) * width, width)
-        token = places_of(self.offsets[turn] + start, length)
-        place = places_of(slots * width + at, length)
+        token = ranges_of(self.offsets[turn] + start, length)
+        place = ranges_of(slots * width + at, length)
         self._enter(index, token, place, width)
         has_no_prompt = row_lengths[rows, 0] == 0
         first = (self.offsets[turn] + start)[has_no_prompt & (at == 0) & (length > 0)]

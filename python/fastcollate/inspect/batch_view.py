@@ -7,10 +7,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from fastcollate.common.arguments import checked_count
+from fastcollate.common.arguments import check_count
 from fastcollate.inspect import markup
 from fastcollate.inspect.lines import lines_of, plain
-from fastcollate.inspect.row_view import FOLD, shown
+from fastcollate.inspect.row_view import FOLD, show
 from fastcollate.inspect.show_page import rows_html
 from fastcollate.inspect.styles import Kind
 from fastcollate.inspect.token_view import NO_BREAK
@@ -35,8 +35,8 @@ class BatchView:
         fields: Any = (),
         fold: Any = FOLD,
     ) -> None:
-        fold = None if fold is None else checked_count("fold", fold, "a number of tokens, or None")
-        self._shown = shown(state, rows, tokenizer, fields, fold)
+        fold = None if fold is None else check_count("fold", fold, "a number of tokens, or None")
+        self._shown = show(state, rows, tokenizer, fields, fold)
 
     def text(self, width: int = 80) -> str:
         """Return plain text in lines of the given width.
@@ -107,7 +107,7 @@ def batch_page(state: BatchState, head: str, outputs: Sequence[tuple[str, ...]])
     return markup.page(
         title,
         _shares(state),
-        markup.folded(f"{len(outputs)} outputs", table),
+        markup.fold(f"{len(outputs)} outputs", table),
         BatchView(state).rows_html(),
     )
 

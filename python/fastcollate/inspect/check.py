@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fastcollate._fastcollate import IGNORE_INDEX
-from fastcollate.common.arguments import checked_count, checked_int, counted
+from fastcollate.common.arguments import check_count, check_int, tally
 from fastcollate.common.arrays import describe, is_array, is_float, on_host
 from fastcollate.inspect.findings import Finding, Findings
 from fastcollate.ops.loss_positions import targets
@@ -35,15 +35,15 @@ POSITIVE = 1e-4
 def check(state: BatchState, vocab_size: int | None, eos_token_id: Any) -> Findings:
     """See :meth:`fastcollate.Batch.check`."""
     if vocab_size is not None:
-        vocab_size = checked_count("vocab_size", vocab_size, "the number of token ids")
-    ends = None if eos_token_id is None else _checked_ids(eos_token_id)
+        vocab_size = check_count("vocab_size", vocab_size, "the number of token ids")
+    ends = None if eos_token_id is None else _parse_ids(eos_token_id)
     facts = _Facts.of(state)
     findings = Findings()
     findings += _without_loss(facts)
-    findings += _trained_first_tokens(facts)
+    findings += _find_trained_first_tokens(facts)
     findings += _bad_masks(facts)
     findings += _bad_numbers(facts)
-    findings += _untrained_rewards(facts)
+    findings += _find_untrained_rewards(facts)
     findings += _outside_vocabulary(facts, vocab_size)
     if ends is not None:
         findings += _cut_off(facts, ends)
@@ -52,14 +52,14 @@ def check(state: BatchState, vocab_size: int | None, eos_token_id: Any) -> Findi
     return findings
 
 
-def _checked_ids(eos_token_id: Any) -> list[int]:
+def _parse_ids(eos_token_id: Any) -> list[int]:
     """Return the ids that may end a response."""
     advice = "the id of the token that ends an answer, or several"
     if is_array(eos_token_id):
         eos_token_id = eos_token_id.reshape(-1).tolist()
     if isinstance(eos_token_id, (str, bytes)) or not isinstance(eos_token_id, Iterable):
-        return [checked_int("eos_token_id", eos_token_id, advice)]
-    ids = [checked_int(f"eos_token_id[{i}]", one, advice) for i, one in enumerate(eos_token_id)]
+        return [check_int("eos_token_id", eos_token_id, advice)]
+    ids = [check_int(f"eos_token_id[{i}]", one, advice) for i, one in enumerate(eos_token_id)]
     if not ids:
         raise ValueError(f"eos_token_id is {describe(eos_token_id)}; pass {advice}")
     return ids
@@ -123,13 +123,13 @@ def _without_loss(facts: _Facts) -> Iterator[Finding]:
     response_lens = facts.places.response_lens
     rows = np.flatnonzero((facts.counts == 0) & facts.is_real)
     if 0 < len(rows) == np.count_nonzero(facts.is_real):
-        tokens = counted(int(response_lens[facts.is_real].sum()), "response token")
-        reason = f"nothing trains: none of {counted(len(rows), 'row')} with {tokens} has a loss"
+        tokens = tally(int(response_lens[facts.is_real].sum()), "response token")
+        reason = f"nothing trains: none of {tally(len(rows), 'row')} with {tokens} has a loss"
         yield Finding("all_masked", None, None, reason, "look at loss_mask: it has no gradient")
         return
     for row in rows.tolist():
         length = int(response_lens[row])
-        reason = f"none of its {counted(length, 'response token')} trains"
+        reason = f"none of its {tally(length, 'response token')} trains"
         yield Finding(
             "trains_nothing",
             row,
@@ -139,7 +139,7 @@ def _without_loss(facts: _Facts) -> Iterator[Finding]:
         )
 
 
-def _trained_first_tokens(facts: _Facts) -> Iterator[Finding]:
+def _find_trained_first_tokens(facts: _Facts) -> Iterator[Finding]:
     """Find labels and loss masks of tokens that no token predicts."""
     state, spans = facts.state, facts.places.tokens
     plan = state.plan
@@ -240,7 +240,7 @@ def _bad_numbers(facts: _Facts) -> Iterator[Finding]:
         values = values.reshape(-1)
         counts = spans.counts_in(np.flatnonzero(values), len(facts.counts))
         for row in np.flatnonzero((counts == 0) & (facts.counts > 0) & facts.is_real).tolist():
-            length = counted(int(facts.places.response_lens[row]), "response token")
+            length = tally(int(facts.places.response_lens[row]), "response token")
             reason = f"{output.key} is 0, a probability of 1, on all of its {length}"
             advice = "pass those that the sampler returned, or leave them out"
             yield Finding("zero_logprobs", row, None, reason, advice)
@@ -254,7 +254,7 @@ def _bad_numbers(facts: _Facts) -> Iterator[Finding]:
             yield found.finding("infinite_logprob", reason, advice)
 
 
-def _untrained_rewards(facts: _Facts) -> Iterator[Finding]:
+def _find_untrained_rewards(facts: _Facts) -> Iterator[Finding]:
     """Find rewards on tokens that do not train, in rows that do."""
     state = facts.state
     table = state.spec.table

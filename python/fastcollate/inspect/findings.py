@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 
-from fastcollate.common.arguments import counted
+from fastcollate.common.arguments import tally
 from fastcollate.inspect import markup
 
 SHOWN = 3
@@ -61,10 +61,10 @@ class Findings(list[Finding]):
         for kind, advice, findings in self._kinds():
             lines += ["", f"{kind} ({len(findings):,})"]
             for finding in findings[:SHOWN]:
-                lines += _wrapped(f"{finding.place}: {finding.reason}", width, "  ", "      ")
+                lines += _wrap(f"{finding.place}: {finding.reason}", width, "  ", "      ")
             if len(findings) > SHOWN:
                 lines.append(f"  and {len(findings) - SHOWN:,} more")
-            lines += _wrapped(advice, width, "  -> ", "     ")
+            lines += _wrap(advice, width, "  -> ", "     ")
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
@@ -81,7 +81,7 @@ class Findings(list[Finding]):
 
     @property
     def _head(self) -> str:
-        return counted(len(self), "finding") if self else "no findings"
+        return tally(len(self), "finding") if self else "no findings"
 
     def _kinds(self) -> Iterable[tuple[str, str, list[Finding]]]:
         """Yield the findings of each kind, with the advice."""
@@ -90,5 +90,5 @@ class Findings(list[Finding]):
             yield kind, findings[0].advice, findings
 
 
-def _wrapped(text: str, width: int, first: str, later: str) -> list[str]:
+def _wrap(text: str, width: int, first: str, later: str) -> list[str]:
     return textwrap.wrap(text, width, initial_indent=first, subsequent_indent=later)

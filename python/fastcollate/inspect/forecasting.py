@@ -11,9 +11,9 @@ import numpy as np
 from fastcollate.common.arguments import (
     check_bool,
     check_choice,
-    checked_count,
-    counted,
+    check_count,
     suggests_names,
+    tally,
 )
 from fastcollate.common.arrays import describe, offsets_of
 from fastcollate.plan.costs import Costs
@@ -60,9 +60,7 @@ def forecast_step(
         written = np.full(len(sizes), width) if computes_padding else sizes
         computed = np.add.reduceat(row_costs, bins[:-1])
         computed = computed + costs.per_token * (written - sizes) + costs.per_bin
-    count = (
-        1 if micro_batches is None else checked_count("micro_batches", micro_batches, "a number")
-    )
+    count = 1 if micro_batches is None else check_count("micro_batches", micro_batches, "a number")
     units = (
         plan.mini_batch_offsets if bins is None else np.searchsorted(bins, plan.mini_batch_offsets)
     )
@@ -214,7 +212,7 @@ def _per_micro_batch(of_ranks: Floats, count: int) -> Floats:
     rows = of_ranks.shape[1]
     if count > rows:
         raise ValueError(
-            f"micro_batches is {count}, but a rank has {counted(rows, 'row')} of a mini-batch; "
+            f"micro_batches is {count}, but a rank has {tally(rows, 'row')} of a mini-batch; "
             f"pass a number from 1 to {rows}"
         )
     share, more = divmod(rows, count)

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from fastcollate.inspect.row_view import Piece, Shown
 from fastcollate.inspect.styles import FOLDED, STYLES, TITLE
-from fastcollate.inspect.token_view import NO_BREAK, shortened, width_of
+from fastcollate.inspect.token_view import NO_BREAK, shorten, width_of
 
 LEAST_WIDTH = 20
 """Least width of a line, however narrow the terminal is."""
@@ -30,22 +30,22 @@ _WORDS = re.compile(r"\n| *[^ \n]+| +")
 def lines_of(shown: Shown, width: int) -> Iterator[Line]:
     """Yield the lines of a batch's view."""
     width = max(width, LEAST_WIDTH)
-    yield from wrapped(_legend(), width, 0)
+    yield from wrap(_legend(), width, 0)
     for section in shown.sections:
         yield []
         indent = INDENT if section.title else 0
-        yield from wrapped([(section.title, TITLE)], width, 0)
+        yield from wrap([(section.title, TITLE)], width, 0)
         for part in section.parts:
-            yield from wrapped([(part.title, TITLE)], width, indent)
+            yield from wrap([(part.title, TITLE)], width, indent)
             inner = indent + (INDENT if part.title else 0)
             if part.has_values:
                 yield from _grid(part.pieces, shown.fields, width, inner)
             else:
                 pieces = (_flowing(piece, shown.is_text) for piece in part.pieces)
-                yield from wrapped(pieces, width, inner)
+                yield from wrap(pieces, width, inner)
     for note in shown.notes:
         yield []
-        yield from wrapped([(note, FOLDED)], width, 0)
+        yield from wrap([(note, FOLDED)], width, 0)
 
 
 def plain(lines: Iterable[Line]) -> str:
@@ -75,7 +75,7 @@ def _flowing(piece: Piece, is_text: bool) -> Styled:
     return f"{opening}{text}{closing} ", style
 
 
-def wrapped(pieces: Iterable[Styled], width: int, indent: int) -> Iterator[Line]:
+def wrap(pieces: Iterable[Styled], width: int, indent: int) -> Iterator[Line]:
     """Break text into lines, between words where that is possible."""
     line: Line = []
     room = width - indent
@@ -125,7 +125,7 @@ class _Cell(NamedTuple):
 
 def _grid(pieces: list[Piece], fields: list[str], width: int, indent: int) -> Iterator[Line]:
     """Yield lines of tokens with the values of fields below."""
-    names = [shortened(name, max(width // 3, 6)) for name in ("", *fields)]
+    names = [shorten(name, max(width // 3, 6)) for name in ("", *fields)]
     margin = max(map(width_of, names)) + indent
     room = width - margin
     row: list[_Cell] = []
@@ -149,8 +149,8 @@ def _cells(piece: Piece, count: int, most: int) -> Iterator[_Cell]:
         most = min(most, MOST_CELL)
     columns = zip(*piece.values, strict=True) if piece.values else [("",) * count]
     for text, values in zip(piece.texts, columns, strict=True):
-        shown = f"{opening}{shortened(text, most)}{closing}"
-        yield _Cell(shown, style, [shortened(value, most) for value in values])
+        shown = f"{opening}{shorten(text, most)}{closing}"
+        yield _Cell(shown, style, [shorten(value, most) for value in values])
 
 
 def _grid_lines(row: list[_Cell], names: list[str], margin: int) -> Iterator[Line]:

@@ -89,6 +89,6 @@ def columns(values: Sequence[float], most: float) -> str:
     return f'<svg role="img" {size}>{bars}</svg>'
 
 
-def folded(summary: str, content: str) -> str:
+def fold(summary: str, content: str) -> str:
     """Return content that is shown when its summary is clicked."""
     return element("details", text("summary", summary) + content)

@@ -42,16 +42,16 @@ def merge_page(title: str, report: MergeReport) -> str:
         markup.text("p", f"breaks: {len(report.breaks):,}{f' ({kinds})' if kinds else ''}"),
         *breaks,
         more(len(report.breaks) - len(breaks), "plan.report.breaks"),
-        *([_drawn_tree(report)] if breaks else []),
+        *([_draw_tree(report)] if breaks else []),
     )
 
 
-def _drawn_tree(report: MergeReport) -> str:
+def _draw_tree(report: MergeReport) -> str:
     """Return the rows of the trajectory with the most breaks."""
     lines = str(report.tree()).splitlines()
     more = len(lines) - SHOWN_LINES
     lines = [*lines[:SHOWN_LINES], *([f"... {more:,} more lines"] if more > 0 else [])]
-    return markup.folded("the trajectory with the most breaks", text_block("\n".join(lines)))
+    return markup.fold("the trajectory with the most breaks", text_block("\n".join(lines)))
 
 
 def text_page(content: object) -> str:

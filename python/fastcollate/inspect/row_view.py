@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fastcollate.common.arguments import checked_index, counted
-from fastcollate.common.arrays import flattened, offsets_of, on_host, taken
+from fastcollate.common.arguments import check_index, tally
+from fastcollate.common.arrays import flatten, offsets_of, on_host, take
 from fastcollate.inspect.styles import Kind
-from fastcollate.inspect.token_view import NO_BREAK, Decoder, readable, shortened
+from fastcollate.inspect.token_view import NO_BREAK, Decoder, readable, shorten
 from fastcollate.plan.plan_tables import PlanTables
 
 if TYPE_CHECKING:
@@ -104,12 +104,12 @@ class Shown(NamedTuple):
     """True if there is a tokenizer."""
 
 
-def shown(state: BatchState, rows: Any, tokenizer: Any, fields: Any, fold: int | None) -> Shown:
+def show(state: BatchState, rows: Any, tokenizer: Any, fields: Any, fold: int | None) -> Shown:
     """Return the view of a batch."""
-    return _Rows(state, Decoder(tokenizer), fields, fold).shown(rows)
+    return _ShownRows(state, Decoder(tokenizer), fields, fold).shown(rows)
 
 
-class _Rows:
+class _ShownRows:
     """Selection and reading of the rows that are shown."""
 
     def __init__(self, state: BatchState, decoder: Decoder, fields: Any, fold: int | None) -> None:
@@ -119,7 +119,7 @@ class _Rows:
         self.places = PlanTables(self.plan)
         self.lens = self.places.prompt_lens + self.places.response_lens
         self.fold = fold
-        self.per_token, self.per_row = _checked_fields(state, fields)
+        self.per_token, self.per_row = _check_fields(state, fields)
         self.leading = {
             "sequence": len(self.plan.leading_shape(of_sequence=True)),
             "response": len(self.plan.leading_shape(of_sequence=False)),
@@ -136,7 +136,7 @@ class _Rows:
         sections = list(self.sections(set(chosen)))
         self.read()
         hidden = self.plan.num_rows - len(chosen) if rows is None else 0
-        notes = [f"and {counted(hidden, 'more row')}"] if hidden > 0 else []
+        notes = [f"and {tally(hidden, 'more row')}"] if hidden > 0 else []
         if misfits := self.decoder.misfits:
             ids = ", ".join(map(str, dict.fromkeys(misfits[:3])))
             notes.append(
@@ -156,8 +156,8 @@ class _Rows:
         if isinstance(rows, slice):
             return list(range(count)[rows])
         if isinstance(rows, (str, bytes)) or not isinstance(rows, Iterable):
-            return [checked_index("rows", rows, count)]
-        return [checked_index(f"rows[{i}]", row, count) for i, row in enumerate(rows)]
+            return [check_index("rows", rows, count)]
+        return [check_index(f"rows[{i}]", row, count) for i, row in enumerate(rows)]
 
     def find_kinds(self, rows: list[int]) -> None:
         """Find the positions of rows' response values, and the trained ones."""
@@ -168,8 +168,8 @@ class _Rows:
         has_value = places >= 0
         trains = np.zeros(len(places), np.bool_)
         if has_value.any():
-            mask = flattened(self.state.data["loss_mask"], self.leading["response"])
-            trains[has_value] = on_host(taken(mask, places[has_value])) != 0
+            mask = flatten(self.state.data["loss_mask"], self.leading["response"])
+            trains[has_value] = on_host(take(mask, places[has_value])) != 0
         bounds = list(zip(rows, pairwise(offsets.tolist()), strict=True))
         self.response_places = {row: places[slice(*ends)] for row, ends in bounds}
         self.trains = {row: trains[slice(*ends)] for row, ends in bounds}
@@ -193,7 +193,7 @@ class _Rows:
     def bin_title(self, output_row: int, spans: list[Span]) -> str:
         """Return a summary of a bin."""
         tokens, width = sum(span[2] for span in spans), self.places.width
-        sequences = counted(len(spans), "sequence")
+        sequences = tally(len(spans), "sequence")
         return f"bin {output_row}: {sequences}, {tokens:,} of {width:,} positions"
 
     def parts(self, spans: list[Span], begin: int, end: int, chosen: set[int]) -> list[Part]:
@@ -214,7 +214,7 @@ class _Rows:
             pad(parts[-1].pieces if parts else pieces, place)
             if row is None:
                 tokens = sum(span[2] for span in inside)
-                words = f"{counted(len(inside), 'sequence')}, {counted(tokens, 'token')}"
+                words = f"{tally(len(inside), 'sequence')}, {tally(tokens, 'token')}"
                 pieces.append(Piece.left_out(tokens, words))
                 parts.append(Part("", pieces))
             else:
@@ -247,8 +247,8 @@ class _Rows:
         words.append(f"response {places.response_lens[row]:,}")
         words.append(f"{trained:,} trained")
         for key in self.per_row:
-            value = " ".join(readable(_written(state.data[key][row])).split())
-            words.append(f"{key} {shortened(value, MOST_VALUE)}")
+            value = " ".join(readable(_write(state.data[key][row])).split())
+            words.append(f"{key} {shorten(value, MOST_VALUE)}")
         return ", ".join(word.replace(" ", NO_BREAK) for word in words)
 
     def pieces(self, row: int, start: int, length: int, place: int) -> Iterator[Piece]:
@@ -306,23 +306,23 @@ class _Rows:
         for key in self.per_token:
             values = np.split(self.values(key, self.state.spec.table[key].align), bounds)
             for (piece, _), of_piece in zip(self.found, values, strict=True):
-                piece.values.append(list(map(_written, of_piece)))
+                piece.values.append(list(map(_write, of_piece)))
 
     def values(self, key: str, align: str) -> np.ndarray:
         """Return the values of all pieces' tokens in an output; None for missing ones."""
         places = np.concatenate([places[align] for _, places in self.found])
         has_value = places >= 0
-        flat = flattened(self.state.data[key], self.leading[align])
+        flat = flatten(self.state.data[key], self.leading[align])
         if has_value.all():
-            return on_host(taken(flat, places))
+            return on_host(take(flat, places))
         values = np.full(len(places), None, object)
-        found = on_host(taken(flat, places[has_value]))
+        found = on_host(take(flat, places[has_value]))
         for index, value in zip(np.flatnonzero(has_value).tolist(), found, strict=True):
             values[index] = value
         return values
 
 
-def _checked_fields(state: BatchState, fields: Any) -> tuple[list[str], list[str]]:
+def _check_fields(state: BatchState, fields: Any) -> tuple[list[str], list[str]]:
     """Return the requested outputs with values per token, and those with one per row."""
     keys = [fields] if isinstance(fields, str) else list(fields)
     table = state.spec.table
@@ -341,13 +341,13 @@ def _checked_fields(state: BatchState, fields: Any) -> tuple[list[str], list[str
     return [key for key in keys if key not in per_row], per_row
 
 
-def _written(value: Any) -> str:
+def _write(value: Any) -> str:
     """Format a value in few characters; None as an empty string."""
     if value is None:
         return ""
     value = on_host(value) if hasattr(value, "dtype") else value
     if isinstance(value, np.ndarray) and value.ndim > 0:
-        return ",".join(_written(one) for one in value)
+        return ",".join(_write(one) for one in value)
     number = value.item() if hasattr(value, "item") else value
     if isinstance(number, float):
         return f"{number:.3g}"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fastcollate.common.arguments import counted
+from fastcollate.common.arguments import tally
 from fastcollate.common.arrays import offsets_of
 from fastcollate.inspect import markup
 from fastcollate.inspect.plan_pages import SHOWN, drawn, more
@@ -64,7 +64,7 @@ def _cells(plan: StepPlan) -> tuple[list[list[str]], list[str]]:
             first, second = np.searchsorted(bins, offsets[index, :2])
             cells[-1].append(f"{second - first:,}")
     notes = [
-        f"mini-batch {index}: {counted(int(without_rows[index]), 'rank')} without a real row"
+        f"mini-batch {index}: {tally(int(without_rows[index]), 'rank')} without a real row"
         for index in np.flatnonzero(without_rows)
     ]
     return cells, notes

@@ -139,7 +139,7 @@ def _width(char: str) -> int:
     return 2 if unicodedata.east_asian_width(char) in "WF" else 1
 
 
-def shortened(text: str, width: int) -> str:
+def shorten(text: str, width: int) -> str:
     """Cut a text to the given number of columns."""
     if width_of(text) <= width:
         return text

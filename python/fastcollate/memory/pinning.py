@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from fastcollate.common.arguments import counted, warn_user
+from fastcollate.common.arguments import tally, warn_user
 from fastcollate.common.arrays import is_tensor
 from fastcollate.memory.in_flight import let_go_of_all
 from fastcollate.memory.slabs import over
@@ -50,7 +50,7 @@ def allocate(size: int) -> Any:
     return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=True)
 
 
-def rounded(size: int) -> int:
+def round_up(size: int) -> int:
     """Return the bytes that torch's allocator takes for a size: the next power of two."""
     return 1 << max(size - 1, 0).bit_length()
 
@@ -85,7 +85,7 @@ def pinned(size: int) -> Any | None:
         try:
             return allocate(size)
         except RuntimeError as error:
-            why = f"{counted(size, 'byte')} cannot be pinned: {str(error).partition(chr(10))[0]}"
+            why = f"{tally(size, 'byte')} cannot be pinned: {str(error).partition(chr(10))[0]}"
     _warn(why)
     return None
 
@@ -132,10 +132,10 @@ class PinnedSlabs:
         TimeoutError
             No slab was freed in time.
         """
-        whole = rounded(size)
+        whole = round_up(size)
         if self.max_bytes is not None and whole > self.max_bytes:
             raise ValueError(
-                f"the batch has {counted(size, 'byte')}, for which torch takes {whole:,}, but the "
+                f"the batch has {tally(size, 'byte')}, for which torch takes {whole:,}, but the "
                 f"pool has max_bytes={self.max_bytes}; pass a pool with a larger max_bytes"
             )
         begin, pause, is_reported = time.monotonic(), FIRST_LOOK, False
@@ -150,7 +150,7 @@ class PinnedSlabs:
                 if place.trace is None:
                     with suppress(ValueError):  # it was not taken
                         self._places.remove(place)
-            alive = counted(len(self._places), "pinned batch", "pinned batches")
+            alive = tally(len(self._places), "pinned batch", "pinned batches")
             let_go_of_all()
             waited = time.monotonic() - begin
             if waited >= self.timeout:
@@ -173,7 +173,7 @@ class PinnedSlabs:
 
     def rounded_sizes(self) -> list[int]:
         """Return the bytes that torch's allocator takes for each slab that is alive."""
-        return list(map(rounded, self.sizes()))
+        return list(map(round_up, self.sizes()))
 
     def _enter(self, place: _Place) -> bool:
         """Add an entry if the limits allow it, so that the slow allocation needs no lock."""
@@ -181,8 +181,8 @@ class PinnedSlabs:
             for gone in [place for place in self._places if not place.is_taken()]:
                 with suppress(ValueError):  # a finalizer was faster
                     self._places.remove(gone)
-            taken = sum(rounded(other.size) for other in self._places)
-            whole = rounded(place.size)
+            taken = sum(round_up(other.size) for other in self._places)
+            whole = round_up(place.size)
             fits = self.max_bytes is None or taken + whole <= self.max_bytes
             has_room = len(self._places) < self.depth and fits
             if has_room:

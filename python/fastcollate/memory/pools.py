@@ -9,10 +9,10 @@ from fastcollate._fastcollate import BufferPool as CorePool
 from fastcollate._fastcollate import after_fork, before_fork, forked
 from fastcollate.common.arguments import (
     check_bool,
-    checked_count,
-    checked_seconds,
-    counted,
+    check_count,
+    check_seconds,
     suggests_names,
+    tally,
 )
 
 if TYPE_CHECKING:
@@ -93,8 +93,8 @@ class BufferPool:
         if pin_memory:
             from fastcollate.memory.pinning import PinnedSlabs
 
-            depth = checked_count("depth", depth, "a number of batches")
-            self._slabs = PinnedSlabs(max_bytes, depth, checked_seconds("timeout", timeout))
+            depth = check_count("depth", depth, "a number of batches")
+            self._slabs = PinnedSlabs(max_bytes, depth, check_seconds("timeout", timeout))
 
     @property
     def max_bytes(self) -> int | None:
@@ -127,7 +127,7 @@ class BufferPool:
         pageable = self._core.live_bytes  # where nothing could be pinned
         return (
             f"BufferPool({bound}pin_memory=True, depth={self._slabs.depth}): "
-            f"{counted(len(sizes), 'pinned batch', 'pinned batches')} alive, "
+            f"{tally(len(sizes), 'pinned batch', 'pinned batches')} alive, "
             f"of {sum(sizes)} bytes, rounded up to {sum(self._slabs.rounded_sizes())}"
             + (f"; {pageable} bytes of batches that could not be pinned" if pageable else "")
         )
@@ -160,7 +160,7 @@ def set_default_pool(pool: BufferPool | None) -> None:
     _default = pool
 
 
-def checked_memory(pool: PoolArgument, array_type: str = "torch") -> Memory:
+def check_memory(pool: PoolArgument, array_type: str = "torch") -> Memory:
     """Return the memory source for the argument ``pool``."""
     default = _default  # another thread may set it
     is_pinned = False

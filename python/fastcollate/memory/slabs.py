@@ -102,7 +102,7 @@ def offsets_of_packed(tensors: Sequence[Any]) -> tuple[list[int], int]:
     return offsets, end
 
 
-def packed_like(tensor: Any) -> Any:
+def pack_like(tensor: Any) -> Any:
     """Return a meta tensor of the same shape and dtype, contiguous."""
     import torch
 

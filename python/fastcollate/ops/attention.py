@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fastcollate.common.arguments import checked_count
+from fastcollate.common.arguments import check_count
 from fastcollate.common.arrays import convert, dtype_like, dtype_name, is_tensor, like_of, to_tensor
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def dense_mask(plan: Plan, like: Any, dtype: Any, window: int | None = None) -> 
             f"dtype is {name!r}; pass bool, or the dtype of the attention scores: "
             "float32, bfloat16, float16 or float64"
         )
-    window = checked_window(window)
+    window = check_window(window)
     rows = (plan.num_output_rows, plan.width)
     ends = like_of(plan.subtree_ends().reshape(rows), like)
     columns = like_of(np.arange(plan.width, dtype=np.int32), like)
@@ -63,8 +63,8 @@ def block_mask(
     plan: Plan, like: Any, block_size: int = 128, device: Any = None, window: int | None = None
 ) -> BlockMask:
     """See :meth:`fastcollate.Batch.block_mask`."""
-    block_size = checked_count("block_size", block_size, "a number of positions", bits=32)
-    window = checked_window(window)
+    block_size = check_count("block_size", block_size, "a number of positions", bits=32)
+    window = check_window(window)
     make = _block_mask_class(like)
     device = like.device if device is None else device
 
@@ -140,8 +140,8 @@ def attention_ranges(plan: Plan, like: Any) -> AttentionRanges:
     return AttentionRanges(*(like_of(array, like) for array in plan.attention_ranges()))
 
 
-def checked_window(window: Any) -> int | None:
+def check_window(window: Any) -> int | None:
     """Return the number of tokens that a position attends to, itself included; None for all."""
     if window is None:
         return None
-    return checked_count("window", window, "a number of tokens or None", bits=32)
+    return check_count("window", window, "a number of tokens or None", bits=32)

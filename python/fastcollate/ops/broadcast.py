@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastcollate.common.arrays import (
-    checked_array,
+    check_array,
     describe,
     is_array,
     is_tensor,
+    make_signed,
     of_bits,
     on_host,
-    signed_like,
     to_tensor,
 )
 
@@ -27,7 +27,7 @@ def broadcast(plan: Plan, loss_mask: Any, per_row: Any, on: str) -> Any:
         raise ValueError(f"on is {on!r}; pass 'trained' or 'response'")
     if not is_array(per_row):
         raise TypeError(f"per_row is {describe(per_row)}; pass one number per row")
-    per_row = checked_array("per_row", per_row)
+    per_row = check_array("per_row", per_row)
     if tuple(per_row.shape) != (plan.num_rows,):
         raise ValueError(
             f"per_row has shape {tuple(per_row.shape)}, but the batch has {plan.num_rows} rows; "
@@ -56,8 +56,8 @@ def broadcast(plan: Plan, loss_mask: Any, per_row: Any, on: str) -> Any:
 
     values = per_row.index_select(0, torch.from_numpy(rows).to(per_row.device))
     index = torch.from_numpy(places).to(per_row.device)
-    zeros = signed_like(per_row.new_zeros(int(np.prod(shape))))
-    out = zeros.index_copy(0, index, signed_like(values))
+    zeros = make_signed(per_row.new_zeros(int(np.prod(shape))))
+    out = zeros.index_copy(0, index, make_signed(values))
     if mask is not None:
         mask = mask if is_tensor(mask) else to_tensor(mask)
         out = out.masked_fill((mask.to(out.device) == 0).reshape(-1), 0)

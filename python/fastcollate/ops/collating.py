@@ -16,14 +16,14 @@ from fastcollate._fastcollate import (
     OutputSpec,
     Plan,
 )
-from fastcollate.common.arguments import checked_int
+from fastcollate.common.arguments import check_int
 from fastcollate.common.requirements import LEAST_TORCH, check_version
-from fastcollate.memory.pools import PoolArgument, checked_memory
+from fastcollate.memory.pools import PoolArgument, check_memory
 from fastcollate.ops.batch_state import BatchSpec, BatchState
 from fastcollate.plan.grouping import group_numbers
 from fastcollate.plan.layouts import LEFT
-from fastcollate.plan.merging import Merging
-from fastcollate.plan.shard import Shard, picked_names
+from fastcollate.plan.merging import RowSource
+from fastcollate.plan.shard import Shard, pick_names
 from fastcollate.rows.fields import object_outputs
 from fastcollate.rows.tokens import Tokens
 
@@ -42,7 +42,7 @@ class Request(NamedTuple):
     outputs: OutputSpec = _AS_PASSED
     pool: PoolArgument = "default"
     ids: Mapping[str, Any] = MappingProxyType({})
-    merging: Merging | None = None
+    merging: RowSource | None = None
     shard: Shard | None = None
     cp: tuple[int, int] | None = None
 
@@ -53,9 +53,9 @@ def collate(request: Request) -> BatchState:
     (tokens, pad_token_id, fields, array_type, layout, outputs, pool, names, merging, shard, cp) = (
         request
     )
-    pad_token_id = checked_pad(pad_token_id, outputs)
+    pad_token_id = check_pad(pad_token_id, outputs)
     torch = None if array_type == "numpy" else import_torch()
-    memory = checked_memory(pool, array_type)
+    memory = check_memory(pool, array_type)
     uids = names.get("uids")
     if layout.shares_by_uid and uids is None:
         raise ValueError(
@@ -91,7 +91,7 @@ def collate(request: Request) -> BatchState:
     if not all(spec.is_written for _, spec in fields):
         data |= object_outputs(table, fields, sources)
     if sources is not None:
-        names = {name: picked_names(name, values, sources, shard) for name, values in names.items()}
+        names = {name: pick_names(name, values, sources, shard) for name, values in names.items()}
     return BatchState(
         data,
         plan,
@@ -116,7 +116,7 @@ def _as_tensor(torch: Any, value: Any) -> Any:
     return value
 
 
-def _sources(plan: Plan, merging: Merging | None, shard: Shard | None) -> list[int] | None:
+def _sources(plan: Plan, merging: RowSource | None, shard: Shard | None) -> list[int] | None:
     """Return each row's index into items per turn; None if it is the row number."""
     if merging is not None and isinstance(merging.row_source, Plan):
         # Rows were merged before: items are given per row, not per turn.
@@ -139,9 +139,9 @@ def import_torch() -> Any:
     return torch
 
 
-def checked_pad(pad_token_id: Any, outputs: OutputSpec) -> int:
+def check_pad(pad_token_id: Any, outputs: OutputSpec) -> int:
     """Return the padding token as an int that its output can hold."""
-    return checked_int(
+    return check_int(
         "pad_token_id",
         pad_token_id,
         "an integer such as tokenizer.pad_token_id, or tokenizer.eos_token_id if that is None",

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastcollate.common.arguments import checked_count, checked_int, counted
+from fastcollate.common.arguments import check_count, check_int, tally
 from fastcollate.common.arrays import (
-    checked_array,
+    check_array,
     concatenate,
     describe,
-    flattened,
+    flatten,
     is_tensor,
-    places_of,
-    taken,
+    ranges_of,
+    take,
 )
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ def cp_split(state: BatchState, cp_size: Any, cp_rank: Any) -> BatchState:
     """See :meth:`fastcollate.Batch.cp_split`."""
     plan = state.plan
     _check_packed(plan)
-    cp_size = checked_count("cp_size", cp_size, "a number of ranks")
-    cp_rank = checked_int("cp_rank", cp_rank, "a rank")
+    cp_size = check_count("cp_size", cp_size, "a number of ranks")
+    cp_rank = check_int("cp_rank", cp_rank, "a rank")
     if not 0 <= cp_rank < cp_size:
         raise ValueError(f"cp_rank is {cp_rank}; pass a rank from 0 to {cp_size - 1}")
     spec = state.spec
@@ -54,7 +54,7 @@ def cp_merge(plan: Plan, parts: Sequence[Any]) -> Any:
         raise TypeError(f"parts is {describe(parts)}; pass a sequence of one array per rank")
     if len(parts) == 0:
         raise ValueError("parts is empty; pass one array per rank")
-    parts = [checked_array(f"parts[{rank}]", part) for rank, part in enumerate(parts)]
+    parts = [check_array(f"parts[{rank}]", part) for rank, part in enumerate(parts)]
     size = len(parts)
     per_rank = [_positions_of(plan, size, rank) for rank in range(size)]
     leading = per_rank[0].shape
@@ -67,12 +67,12 @@ def cp_merge(plan: Plan, parts: Sequence[Any]) -> Any:
         if tuple(part.shape[:2]) != leading or part.shape != parts[0].shape:
             raise ValueError(
                 f"parts[{rank}] has shape {tuple(part.shape)}; pass {leading} with the same "
-                f"trailing dimensions for each of {counted(len(parts), 'rank')}"
+                f"trailing dimensions for each of {tally(len(parts), 'rank')}"
             )
     positions = np.concatenate([of_rank.ravel() for of_rank in per_rank])
     sources = np.empty_like(positions)
     sources[positions] = np.arange(len(positions))
-    flat = [flattened(part, 2) for part in parts]
+    flat = [flatten(part, 2) for part in parts]
     return _at(concatenate(flat), sources.reshape(leading[0], -1), 1)
 
 
@@ -86,11 +86,11 @@ def _check_packed(plan: Plan) -> None:
 
 def _positions_of(plan: Plan, cp_size: int, cp_rank: int) -> np.ndarray:
     """Return the flat positions in (N, W) of a rank's chunks: int64 (N, W / cp_size)."""
-    positions = places_of(*plan.chunks(cp_size, cp_rank))
+    positions = ranges_of(*plan.chunks(cp_size, cp_rank))
     return positions.reshape(plan.num_output_rows, plan.width // cp_size)
 
 
 def _at(values: Any, positions: np.ndarray, leading: int = 2) -> Any:
     """Take values by flat positions over the leading dimensions."""
-    flat = flattened(values, leading)
-    return taken(flat, positions.ravel()).reshape(*positions.shape, *flat.shape[1:])
+    flat = flatten(values, leading)
+    return take(flat, positions.ravel()).reshape(*positions.shape, *flat.shape[1:])

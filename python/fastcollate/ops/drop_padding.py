@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastcollate.common.arguments import counted, id_list, suggests_names
+from fastcollate.common.arguments import id_list, suggests_names, tally
 from fastcollate.common.arrays import (
     is_array,
     is_tensor,
-    taken,
+    take,
 )
 from fastcollate.plan.tables import check_step_plan
-from fastcollate.rows.columns import Ragged, picked
+from fastcollate.rows.columns import Ragged, pick
 
 if TYPE_CHECKING:
     from fastcollate.plan.step_plan import StepPlan
@@ -65,11 +65,11 @@ def drop_padding(values: Any, plan: StepPlan) -> Any:
         inverse = np.argsort(plan.rows[~plan.is_padding])
     elif len(items) != slots:
         raise ValueError(
-            f"values has {counted(len(items), 'item')}, but the plan has {counted(slots, 'slot')}; "
+            f"values has {tally(len(items), 'item')}, but the plan has {tally(slots, 'slot')}; "
             "pass one item per slot, padding included"
         )
     if has_items:
-        return taken(items, inverse)
+        return take(items, inverse)
     if isinstance(items, Ragged):
-        return picked(items, inverse)
+        return pick(items, inverse)
     return [items[slot] for slot in inverse.tolist()]

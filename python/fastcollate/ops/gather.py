@@ -8,16 +8,16 @@ import numpy as np
 
 from fastcollate.common.arguments import check_bool
 from fastcollate.common.arrays import (
-    checked_array,
+    check_array,
     describe,
     dtype_name,
     fits,
-    flattened,
+    flatten,
     like_of,
+    make_signed,
     of_bits,
     offsets_of,
-    signed_like,
-    taken,
+    take,
 )
 from fastcollate.rows.columns import Ragged
 
@@ -54,8 +54,8 @@ def gather(
         raise ValueError(
             f"shift is 'next_token', but of is {of!r}; pass of='sequence', or leave shift out"
         )
-    x = checked_array("x", x)
-    missing = _checked_missing(missing, x)
+    x = check_array("x", x)
+    missing = _check_missing(missing, x)
     if of is None:
         _check_one_reading(plan, tuple(x.shape), shift)
     of, shift = of or "response", shift or "none"
@@ -87,7 +87,7 @@ def gather(
         padding=not plan.has_bins,
         may_miss=missing is not None,
     )
-    values = _at(flattened(x, len(leading)), places, missing)
+    values = _at(flatten(x, len(leading)), places, missing)
     return Ragged(values, offsets_of(lens))
 
 
@@ -113,7 +113,7 @@ def _check_one_reading(plan: Plan, shape: tuple[int, ...], shift: str | None) ->
     )
 
 
-def _checked_missing(missing: Any, x: Any) -> float | None:
+def _check_missing(missing: Any, x: Any) -> float | None:
     """Return the number for missing values, in the dtype of `x`."""
     if missing is None:
         return None
@@ -137,16 +137,16 @@ def _at(flat: Any, places: np.ndarray, missing: float | None) -> Any:
             return np.full(shape, fill, flat.dtype)
         return flat.new_full(shape, fill)
     if missing is None:
-        return taken(flat, places)
-    found = taken(flat, np.maximum(places, 0))
+        return take(flat, places)
+    found = take(flat, np.maximum(places, 0))
     is_missing = like_of(places < 0, found)
     if isinstance(found, np.ndarray):
         found[is_missing] = missing
         return found
     import torch
 
-    bits = signed_like(found)
+    bits = make_signed(found)
     if bits.dtype != found.dtype:
-        missing = signed_like(torch.tensor(missing, dtype=found.dtype)).item()
+        missing = make_signed(torch.tensor(missing, dtype=found.dtype)).item()
     is_missing = is_missing.reshape(-1, *[1] * (found.dim() - 1))
     return of_bits(bits.masked_fill(is_missing, missing), found.dtype)

@@ -6,19 +6,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fastcollate.common.arguments import counted, suggests_names
+from fastcollate.common.arguments import suggests_names, tally
 from fastcollate.common.arrays import (
     NUMBERS,
     as_floats,
-    checked_array,
+    check_array,
     describe,
     is_tensor,
-    taken,
+    take,
     to_numpy,
     where_or_zero,
     zeros,
 )
-from fastcollate.plan.trajectories import checked_flags
+from fastcollate.plan.trajectories import check_flags
 from fastcollate.rows.columns import Ragged
 
 if TYPE_CHECKING:
@@ -92,31 +92,31 @@ def broadcast_last_step(
            [ 0. ,  0. ,  0.5],
            [-1. , -1. , -1. ]], dtype=float32)
     """
-    is_last = checked_flags("is_last_step", is_last_step)
+    is_last = check_flags("is_last_step", is_last_step)
     rows = len(is_last)
     if is_padding is None:
         padding = np.zeros(rows, np.bool_)
     else:
-        padding = checked_flags("is_padding", is_padding)
+        padding = check_flags("is_padding", is_padding)
         _check_rows("is_padding", len(padding), rows)
     _check_steps(is_last, padding)
-    responses = _checked_responses(response_mask, response_offsets, rows)
+    responses = _check_responses(response_mask, response_offsets, rows)
 
     # Trajectories are numbered in order. Padding takes any number, and is set to 0 afterwards.
     ends = is_last & ~padding
     last_rows = np.flatnonzero(ends)
     trajectories: NDArray[np.int64] = np.cumsum(ends, dtype=np.int64) - ends
     trajectories[padding] = 0
-    x, is_per_token = _checked_values(values, responses, len(last_rows))
+    x, is_per_token = _parse_values(values, responses, len(last_rows))
     if is_per_token:
         x = _constants(x, responses, last_rows, trajectories, padding)
     elif len(x) == rows:  # if equal to the number of trajectories, each row is one
-        x = taken(x, last_rows)
+        x = take(x, last_rows)
     if len(last_rows) == 0:
         return zeros(responses.shape, x)
-    per_row = where_or_zero(~padding, taken(x, trajectories), x)
+    per_row = where_or_zero(~padding, take(x, trajectories), x)
     if responses.lens is not None:
-        return taken(per_row, np.repeat(np.arange(rows), responses.lens))
+        return take(per_row, np.repeat(np.arange(rows), responses.lens))
     return where_or_zero(responses.mask, per_row[:, None], x)
 
 
@@ -136,7 +136,7 @@ class _Responses(NamedTuple):
 def _check_rows(name: str, found: int, rows: int) -> None:
     if found != rows:
         raise ValueError(
-            f"{name} has {counted(found, 'row')}, but is_last_step has {rows}; "
+            f"{name} has {tally(found, 'row')}, but is_last_step has {rows}; "
             "pass one of each per row"
         )
 
@@ -164,20 +164,20 @@ def _check_steps(is_last: NDArray[np.bool_], padding: NDArray[np.bool_]) -> None
         )
 
 
-def _checked_responses(mask: Any, offsets: Any, rows: int) -> _Responses:
+def _check_responses(mask: Any, offsets: Any, rows: int) -> _Responses:
     if (mask is None) == (offsets is None):
         raise TypeError(
             f"response_mask and response_offsets are both {'None' if mask is None else 'given'}; "
             "pass response_offsets for the jagged layout, response_mask for others"
         )
     if mask is None:
-        given = checked_array("response_offsets", offsets)
+        given = check_array("response_offsets", offsets)
         total = int(given[-1]) if given.ndim == 1 and len(given) > 0 else 0
         # A Ragged of the same number of zeros raises the errors of invalid offsets.
         lens = Ragged(np.broadcast_to(np.int8(0), max(total, 0)), given).lengths
         _check_rows("response_offsets", len(lens), rows)
         return _Responses(given, None, lens)
-    given = checked_array("response_mask", mask)
+    given = check_array("response_mask", mask)
     if given.ndim != 2:
         raise ValueError(f"response_mask has shape {tuple(given.shape)}; pass shape (rows, R)")
     _check_rows("response_mask", len(given), rows)
@@ -191,21 +191,21 @@ def _checked_responses(mask: Any, offsets: Any, rows: int) -> _Responses:
     return _Responses(given, is_response, None)
 
 
-def _checked_values(values: Any, responses: _Responses, trajectories: int) -> tuple[Any, bool]:
+def _parse_values(values: Any, responses: _Responses, trajectories: int) -> tuple[Any, bool]:
     """Return the values, flat if given per token, and True in that case."""
     rows = len(responses.mask) if responses.lens is None else len(responses.lens)
     if isinstance(values, Ragged) and responses.lens is not None:
         _check_like_responses(values, responses.lens)
         return as_floats(values.values), True
     if isinstance(values, (list, tuple)):
-        numbers: Any = _listed(values)
+        numbers: Any = _list(values)
         given = responses.given
         if is_tensor(given):
             import torch
 
             numbers = torch.from_numpy(numbers).to(given.device)
     else:
-        numbers = checked_array("values", values)
+        numbers = check_array("values", values)
     shape = tuple(numbers.shape)
     if shape == responses.shape and responses.lens is None:
         return as_floats(numbers).reshape(-1), True
@@ -234,7 +234,7 @@ def _check_like_responses(values: Ragged, lens: NDArray[np.int64]) -> None:
         )
 
 
-def _listed(values: Sequence[Any]) -> NDArray[Any]:
+def _list(values: Sequence[Any]) -> NDArray[Any]:
     """Return a list of numbers as float32."""
     try:
         numbers = np.asarray(values)
@@ -278,8 +278,8 @@ def _constants(
     if len(places) == 0:
         return zeros((len(last_rows),), flat)
     # For trajectories without any response, an arbitrary number that is not used.
-    constants = taken(flat, places[np.minimum(firsts, len(places) - 1)])
-    found, expected = taken(flat, places), taken(constants, owners)
+    constants = take(flat, places[np.minimum(firsts, len(places) - 1)])
+    found, expected = take(flat, places), take(constants, owners)
     differ = (found != expected) & ((found == found) | (expected == expected))
     if differ.any():
         token = int(to_numpy(differ).argmax())

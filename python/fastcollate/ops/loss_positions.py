@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fastcollate.common.arrays import like_of, on_host, taken, zeros
+from fastcollate.common.arrays import like_of, on_host, take, zeros
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,7 +54,7 @@ def targets(plan: Plan, ids: Any) -> Any:
     """See :attr:`fastcollate.Batch.targets`."""
     values, tokens = _places(plan, next_token=False)
     found = zeros(plan.leading_shape(of_sequence=False), ids)
-    found.reshape(-1)[like_of(values, ids)] = taken(ids.reshape(-1), tokens)
+    found.reshape(-1)[like_of(values, ids)] = take(ids.reshape(-1), tokens)
     return found
 
 

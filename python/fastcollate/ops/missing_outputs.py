@@ -78,7 +78,7 @@ def missing_output(plan: Plan | None, keys: Iterable[Any], name: str) -> str:
 
 def rows_advice(plan: Plan | None, rows: Any) -> str:
     """Return the advice to select rows, with the indices that the caller passed, if they are."""
-    shown = "[...]" if plan is None else _shown(rows, plan.num_rows) or "[...]"
+    shown = "[...]" if plan is None else _show(rows, plan.num_rows) or "[...]"
     return (
         f"call batch.select(rows={shown}) for a batch of rows, or batch.show(rows={shown}) to look "
         "at them"
@@ -94,7 +94,7 @@ def _not_in_layout(plan: Plan | None, name: str) -> str | None:
     return {"attention_mask": _SHARED, "response_mask": _END_TO_END}.get(name)
 
 
-def _shown(rows: Any, count: int) -> str | None:
+def _show(rows: Any, count: int) -> str | None:
     """Return the source text of indices of `count` rows; None for other objects."""
     try:
         if isinstance(rows, slice):

@@ -46,10 +46,10 @@ def model_inputs(
         inputs["position_ids"] = in_rows(position_ids)
     if "labels" in outputs:
         labels = in_rows(outputs["labels"])
-        inputs |= {"labels": labels, "shift_labels": _moved(labels, -1)}
+        inputs |= {"labels": labels, "shift_labels": _move(labels, -1)}
     elif "shift_labels" in outputs:
         labels = in_rows(outputs["shift_labels"])
-        inputs |= {"labels": _moved(labels, 1), "shift_labels": labels}
+        inputs |= {"labels": _move(labels, 1), "shift_labels": labels}
     if not is_padded:
         inputs["use_cache"] = False
     joined = (output.key for output in state.spec.table if output.align == "joined")
@@ -90,7 +90,7 @@ def positions(state: BatchState) -> Any | None:
     return convert(found, dtype_like(found, options.outputs.position_ids[1]))
 
 
-def _moved(labels: Any, columns: int) -> Any:
+def _move(labels: Any, columns: int) -> Any:
     """Return labels moved by one column to the left (-1) or right (1).
 
     No label is lost or comes into another sequence: first tokens have none.

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from fastcollate.common.arguments import counted
+from fastcollate.common.arguments import tally
 from fastcollate.common.arrays import (
     as_floats,
-    checked_array,
+    check_array,
     convert,
     dtype_like,
     is_tensor,
     like_of,
-    taken,
+    take,
     to_numpy,
     where_or_zero,
     zeros,
@@ -66,7 +66,7 @@ def normalize(
     per: Literal["mini_batch", "batch", "prompt"],
 ) -> Any:
     """See :meth:`fastcollate.Batch.normalize`."""
-    x = as_floats(checked_array("advantages", advantages))
+    x = as_floats(check_array("advantages", advantages))
     tokens = _tokens_of(state)
     slots = _slots_of_rows(state, tokens.num_rows, plan)
     groups, count = _groups(plan, slots, per)
@@ -82,13 +82,13 @@ def normalize(
 
     def spread(per_row: Any) -> Any:
         """Broadcast one number per row to all positions."""
-        return per_row[:, None] if rows_of_tokens is None else taken(per_row, rows_of_tokens)
+        return per_row[:, None] if rows_of_tokens is None else take(per_row, rows_of_tokens)
 
-    def summed(per_token: Any) -> Any:
+    def sum_rows(per_token: Any) -> Any:
         """Sum the positions of each group: rows first."""
         if rows_of_tokens is None:
-            return _grouped(per_token.sum(1), groups, count)
-        return _grouped(per_token, groups[rows_of_tokens], count)
+            return _group(per_token.sum(1), groups, count)
+        return _group(per_token, groups[rows_of_tokens], count)
 
     # NaN and inf among the advantages are the caller's; they stay within their group.
     with np.errstate(invalid="ignore", over="ignore"):
@@ -98,13 +98,13 @@ def normalize(
         # of their group, which is no farther from the mean than the root of the group's size times
         # the deviation: one pass is enough, and constant groups become exactly 0.
         origins = _origins(wide, mask, rows_of_tokens, groups, count)
-        relative = where_or_zero(mask, wide - spread(taken(origins, groups)), wide)
-        counts = summed(convert(mask, wide.dtype)).clip(1)
-        mean = summed(relative) / counts
-        variance = summed(relative * relative) / counts - mean * mean
+        relative = where_or_zero(mask, wide - spread(take(origins, groups)), wide)
+        counts = sum_rows(convert(mask, wide.dtype)).clip(1)
+        mean = sum_rows(relative) / counts
+        variance = sum_rows(relative * relative) / counts - mean * mean
         scale = variance.clip(_LEAST_VARIANCE) ** -0.5
-        centred = relative - spread(taken(mean, groups))
-        result = convert(where_or_zero(mask, centred * spread(taken(scale, groups)), wide), x.dtype)
+        centred = relative - spread(take(mean, groups))
+        result = convert(where_or_zero(mask, centred * spread(take(scale, groups)), wide), x.dtype)
     return result.reshape(shape)
 
 
@@ -162,8 +162,8 @@ def _slots_of_rows(state: BatchState, rows: int, plan: StepPlan) -> NDArray[np.i
         slots_of_rows = inverse
     else:
         raise ValueError(
-            f"the batch has {counted(rows, 'row')}, but the plan has "
-            f"{counted(len(inverse), 'row')} in {counted(slots, 'slot')}; pass a batch of all rows "
+            f"the batch has {tally(rows, 'row')}, but the plan has "
+            f"{tally(len(inverse), 'row')} in {tally(slots, 'slot')}; pass a batch of all rows "
             "of the step, in their order and without padding, or of all slots"
         )
     _check_lengths(state, plan, slots_of_rows)
@@ -180,7 +180,7 @@ def _check_lengths(state: BatchState, plan: StepPlan, slots: NDArray[np.int64]) 
     if len(wrong) > 0:
         row = int(wrong[0])
         raise ValueError(
-            f"row {row} of the batch has {counted(int(found[row]), 'token')}, but the plan has "
+            f"row {row} of the batch has {tally(int(found[row]), 'token')}, but the plan has "
             f"{int(expected[row])}; pass the plan of these rows in this order"
         )
 
@@ -265,11 +265,11 @@ def _origins(
         return zeros((count,), wide)
     firsts = np.full(count, places[0])
     firsts[groups_of[::-1]] = places[::-1]  # of several assignments, the last one stays
-    origins = taken(wide.reshape(-1), firsts)
+    origins = take(wide.reshape(-1), firsts)
     return origins.detach() if is_tensor(origins) else origins
 
 
-def _grouped(x: Any, groups: NDArray[np.int64], count: int) -> Any:
+def _group(x: Any, groups: NDArray[np.int64], count: int) -> Any:
     """Sum the items of each group, float64."""
     if not is_tensor(x):
         return np.bincount(groups, x, count)

@@ -10,24 +10,24 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from fastcollate._fastcollate import RowSpans, arrow_chunks
-from fastcollate.common.arguments import check_choice, counted, suggests_names
+from fastcollate.common.arguments import check_choice, suggests_names, tally
 from fastcollate.common.arrays import (
-    checked_array,
-    checked_dtype_name,
+    check_array,
+    check_dtype_name,
     describe,
     dtype_name,
-    flattened,
+    flatten,
     is_array,
     is_tensor,
     offsets_of,
     row_and_token,
-    taken,
+    take,
     to_numpy,
 )
-from fastcollate.ops.writing import SIDES, is_computed, joined, padded, padded_where_they_lie
-from fastcollate.rows.column_input import EXPECTED, checked_dense, ragged
+from fastcollate.ops.writing import SIDES, is_computed, join, pad_on_their_device, pad_rows
+from fastcollate.rows.column_input import EXPECTED, check_dense, ragged
 from fastcollate.rows.columns import Ragged
-from fastcollate.rows.lengths import Integers, checked_lengths
+from fastcollate.rows.lengths import Integers, check_lengths
 from fastcollate.rows.table_columns import is_column, read_column
 
 if TYPE_CHECKING:
@@ -140,22 +140,22 @@ def pad(
     check_choice("array_type", array_type, ("torch", "numpy"))
     if isinstance(rows, Ragged):
         values, offsets = rows.values, rows.offsets
-        name = checked_dtype_name(rows.dtype if dtype is None else dtype, "rows")
+        name = check_dtype_name(rows.dtype if dtype is None else dtype, "rows")
         if array_type == "torch" and is_tensor(values) and is_computed(values):
-            return padded_where_they_lie(values, offsets, name, side, fill, pad_to, multiple_of)
-        return padded(rows, name, side, fill, pad_to, multiple_of, array_type)
+            return pad_on_their_device(values, offsets, name, side, fill, pad_to, multiple_of)
+        return pad_rows(rows, name, side, fill, pad_to, multiple_of, array_type)
     rows, found = _with_dtype(rows, dtype)
-    name = checked_dtype_name(found, "rows")
+    name = check_dtype_name(found, "rows")
     if array_type == "torch" and _are_computed(rows):
         try:
             column = ragged(rows, dtype)
         except (TypeError, ValueError) as error:
             raise type(error)(f"rows cannot be read: {error}") from error
-        return padded_where_they_lie(
+        return pad_on_their_device(
             column.values, column.offsets, name, side, fill, pad_to, multiple_of
         )
     try:
-        return padded(_joined_if_short(rows), name, side, fill, pad_to, multiple_of, array_type)
+        return pad_rows(_join_if_short(rows), name, side, fill, pad_to, multiple_of, array_type)
     except TypeError as error:
         if dtype is None and name == "int64" and _hold_float(rows):
             raise TypeError(f"{error} as the first number is, or dtype='float32'") from error
@@ -250,7 +250,7 @@ def _are_computed(rows: Any) -> bool:
         return False  # not all are tensors
 
 
-def _joined_if_short(rows: Any) -> Any:
+def _join_if_short(rows: Any) -> Any:
     """Return short tensors concatenated, which is faster than looking up each."""
     if not isinstance(rows, (list, tuple)) or len(rows) == 0 or not is_tensor(rows[0]):
         return rows
@@ -313,10 +313,10 @@ def unpad(x: Any, lengths: Any = None, *, mask: Any = None, side: Side | None = 
     if mask is not None:
         if side is not None:
             raise ValueError(f"side is {side!r}, but mask says where padding is; leave side out")
-        return _masked(x, mask)
+        return _mask(x, mask)
     if isinstance(x, (list, tuple)):
-        return ragged(_trimmed(x, lengths, side))
-    x = checked_dense(x)
+        return ragged(_trim(x, lengths, side))
+    x = check_dense(x)
     rows, width, *_ = x.shape
     lengths = _lengths_of(rows, lengths)
     if (beyond := lengths > width).any():
@@ -331,32 +331,32 @@ def unpad(x: Any, lengths: Any = None, *, mask: Any = None, side: Side | None = 
     if lengths.sum() < SHORT_ROW * rows:
         places = np.arange(width)
         starts = columns[:, None]
-        return _taken(x, (places >= starts) & (places < starts + lengths[:, None]), lengths)
-    values = joined(x, columns, lengths)
+        return _take(x, (places >= starts) & (places < starts + lengths[:, None]), lengths)
+    values = join(x, columns, lengths)
     return Ragged._of(values, offsets_of(lengths))
 
 
-def _masked(x: Any, mask: Any) -> Ragged:
+def _mask(x: Any, mask: Any) -> Ragged:
     """Take the tokens of padded rows where a mask is true."""
     if isinstance(x, (list, tuple, Ragged)):
-        return _masked_rows(ragged(x), mask)
-    x = checked_dense(x)
+        return _mask_rows(ragged(x), mask)
+    x = check_dense(x)
     try:
         mask = mask if is_array(mask) else np.asarray(mask)
     except ValueError as error:
         shape = tuple(x.shape[:2])
         raise ValueError(f"mask has rows of different lengths; pass shape {shape}") from error
     flags = _flags(mask, tuple(x.shape[:2]))
-    return _taken(x, flags, flags.sum(1, dtype=np.int64))
+    return _take(x, flags, flags.sum(1, dtype=np.int64))
 
 
-def _taken(x: Any, flags: np.ndarray, lengths: np.ndarray) -> Ragged:
+def _take(x: Any, flags: np.ndarray, lengths: np.ndarray) -> Ragged:
     """Take tokens one by one."""
-    values = taken(flattened(x, 2), np.flatnonzero(flags)) if is_tensor(x) else x[flags]
+    values = take(flatten(x, 2), np.flatnonzero(flags)) if is_tensor(x) else x[flags]
     return Ragged._of(values, offsets_of(lengths))
 
 
-def _masked_rows(column: Ragged, mask: Any) -> Ragged:
+def _mask_rows(column: Ragged, mask: Any) -> Ragged:
     """Take the tokens of rows of different widths where a mask is true."""
     masks = ragged(mask)
     if len(masks) != len(column):
@@ -370,13 +370,13 @@ def _masked_rows(column: Ragged, mask: Any) -> Ragged:
             f"{column.lengths[row]} tokens; pass one item for each"
         )
     flags = _flags(masks.values, (len(column.values),), masks.offsets)
-    values = taken(column.values, np.flatnonzero(flags))
+    values = take(column.values, np.flatnonzero(flags))
     return Ragged._of(values, offsets_of(flags)[column.offsets])
 
 
 def _flags(mask: Any, shape: tuple[int, ...], offsets: Any = None) -> np.ndarray:
     """Return a mask on the host as booleans."""
-    flags: np.ndarray = to_numpy(checked_array("mask", mask))
+    flags: np.ndarray = to_numpy(check_array("mask", mask))
     if flags.shape != shape:
         raise ValueError(f"mask has shape {flags.shape}; pass that of the tokens of x, {shape}")
     kind = flags.dtype.kind
@@ -398,10 +398,10 @@ def _flags(mask: Any, shape: tuple[int, ...], offsets: Any = None) -> np.ndarray
 
 def _lengths_of(rows: int, lengths: Any) -> Integers:
     """Return the length of each row."""
-    found = checked_lengths("lengths", lengths)
+    found = check_lengths("lengths", lengths)
     if len(found) != rows:
         raise ValueError(
-            f"lengths has {counted(len(found), 'item')}, but x has {counted(rows, 'row')}; pass "
+            f"lengths has {tally(len(found), 'item')}, but x has {tally(rows, 'row')}; pass "
             "one length per row"
         )
     return found
@@ -419,12 +419,12 @@ def _check_side(side: str | None, row: int, length: int, width: int) -> None:
     if side is None:
         raise ValueError(
             f"side is None, but lengths[{row}] is {length} and x[{row}] has "
-            f"{counted(width, 'token')}; pass side='left' if padding comes before a row's tokens, "
+            f"{tally(width, 'token')}; pass side='left' if padding comes before a row's tokens, "
             "as in prompts of generation, or side='right' if it comes after them"
         )
 
 
-def _trimmed(rows: Sequence[Any], lengths: Any, side: str | None) -> list[Any]:
+def _trim(rows: Sequence[Any], lengths: Any, side: str | None) -> list[Any]:
     """Remove the padding of rows that are sequences, arrays or tensors."""
     checked = _lengths_of(len(rows), lengths).tolist()
     trimmed = []

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastcollate._fastcollate import FieldSpec, RowSpans
-from fastcollate.common.arrays import flattened, taken
+from fastcollate.common.arrays import flatten, take
 from fastcollate.ops.collating import Request, collate
-from fastcollate.plan.merging import Merging
+from fastcollate.plan.merging import RowSource
 from fastcollate.rows.tokens import Whole
 
 if TYPE_CHECKING:
@@ -42,9 +42,9 @@ def relayout(state: BatchState, layout: LayoutSpec, shard: Shard | None = None) 
 
     def per_token(key: str) -> Any:
         align = table[key].align
-        values = flattened(state.data[key], dimensions[align])
+        values = flatten(state.data[key], dimensions[align])
         # Rows of a tree share positions: streams are taken out row by row.
-        return values if places is None or align != "sequence" else taken(values, places)
+        return values if places is None or align != "sequence" else take(values, places)
 
     def column(index: int, spec: FieldSpec) -> Any:
         value = state.data[spec.key]
@@ -59,7 +59,9 @@ def relayout(state: BatchState, layout: LayoutSpec, shard: Shard | None = None) 
         counts = FieldSpec.row_lens(spec.align, prompt_lens, response_lens)
         if counts is None:  # a mask marks the tokens with values
             mask = per_token(beside[index])
-            counts = _captured(mask, sequence_starts, lens, None if shard is None else shard.rows)
+            counts = _count_captured(
+                mask, sequence_starts, lens, None if shard is None else shard.rows
+            )
         return RowSpans([(values, starts, counts)])
 
     ids = per_token("input_ids")
@@ -71,7 +73,7 @@ def relayout(state: BatchState, layout: LayoutSpec, shard: Shard | None = None) 
         layout,
         spec.outputs,
         ids=state.ids,
-        merging=Merging(plan, state.merge_plan, masked_rewards=state.masked_rewards),
+        merging=RowSource(plan, state.merge_plan, masked_rewards=state.masked_rewards),
         shard=shard,
     )
     collated = collate(request)
@@ -106,7 +108,7 @@ def _check_whole(plan: Plan, shard: Shard | None) -> None:
         )
 
 
-def _captured(
+def _count_captured(
     mask: Any, starts: np.ndarray, lens: np.ndarray, rows: np.ndarray | None
 ) -> np.ndarray:
     """Count each row's tokens with captured routes, where the mask is not set."""

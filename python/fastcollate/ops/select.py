@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastcollate.common.arguments import counted, is_sequence
+from fastcollate.common.arguments import is_sequence, tally
 from fastcollate.common.arrays import describe, dtype_name, is_tensor
 from fastcollate.ops.missing_outputs import rows_advice
 from fastcollate.ops.relayout import relayout
 from fastcollate.plan.shard import Shard, check_shard
-from fastcollate.rows.lengths import checked_indices
+from fastcollate.rows.lengths import check_indices
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -56,7 +56,7 @@ def select_shard(state: BatchState, shard: Any) -> BatchState:
 def select_rows(state: BatchState, rows: Any) -> BatchState:
     """See :meth:`fastcollate.Batch.select`."""
     plan = state.plan
-    indices = _checked_rows(plan, rows)
+    indices = _parse_rows(plan, rows)
     if plan.is_tree:
         shown = reprlib.repr(indices.tolist())
         raise ValueError(
@@ -66,19 +66,19 @@ def select_rows(state: BatchState, rows: Any) -> BatchState:
     return _pick(state, Shard(indices, np.zeros(len(indices), np.bool_), plan.num_rows))
 
 
-def _checked_rows(plan: Plan, rows: Any) -> NDArray[np.int64]:
+def _parse_rows(plan: Plan, rows: Any) -> NDArray[np.int64]:
     """Return indices of a batch's rows, each once."""
     is_mask = isinstance(rows, np.ndarray) or is_tensor(rows)
     is_mask = is_mask and dtype_name(rows.dtype) == "bool"
     if not is_sequence(rows) or is_mask:
         raise TypeError(f"rows is {describe(rows)}; {rows_advice(plan, rows)}")
-    indices, count = checked_indices("rows", rows, "rows"), plan.num_rows
+    indices, count = check_indices("rows", rows, "rows"), plan.num_rows
     if len(indices) == 0:
         raise ValueError("rows is empty; pass the index of at least one row")
     if (beyond := np.flatnonzero(indices >= count)).size:
         at = beyond[0]
         raise ValueError(
-            f"rows[{at}] is {indices[at]}, but the batch has {counted(count, 'row')}; pass indices "
+            f"rows[{at}] is {indices[at]}, but the batch has {tally(count, 'row')}; pass indices "
             f"from 0 to {count - 1}"
         )
     order = np.argsort(indices, kind="stable")

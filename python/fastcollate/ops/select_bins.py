@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastcollate.common.arguments import counted
-from fastcollate.common.arrays import like_of, offsets_of, places_of, taken, to_numpy
-from fastcollate.rows.lengths import checked_indices
+from fastcollate.common.arguments import tally
+from fastcollate.common.arrays import like_of, offsets_of, ranges_of, take, to_numpy
+from fastcollate.rows.lengths import check_indices
 
 if TYPE_CHECKING:
     from fastcollate.ops.batch_state import BatchState
@@ -22,11 +22,11 @@ def select_bins(state: BatchState, bins: Any) -> BatchState:
             f"bins is given, but the batch has layout={plan.layout!r}; pass a batch that was built "
             "with layout=fc.Tree(...), or a shard"
         )
-    bins = checked_indices("bins", bins, "bins")
+    bins = check_indices("bins", bins, "bins")
     count = plan.num_output_rows
     if len(bins) == 0 or bins.max() >= count or len(np.unique(bins)) < len(bins):
         raise ValueError(
-            f"bins is {bins.tolist()}, but the batch has {counted(count, 'bin')}; pass one or "
+            f"bins is {bins.tolist()}, but the batch has {tally(count, 'bin')}; pass one or "
             f"more of the numbers from 0 to {count - 1}, each once"
         )
     rows, selected = plan.select_bins(bins)
@@ -36,7 +36,7 @@ def select_bins(state: BatchState, bins: Any) -> BatchState:
         "stream": plan.prompt_lens + plan.response_lens,
     }
     places = {
-        name: places_of(offsets_of(of_rows)[rows], of_rows[rows]) for name, of_rows in lens.items()
+        name: ranges_of(offsets_of(of_rows)[rows], of_rows[rows]) for name, of_rows in lens.items()
     }
     follows = dict(zip(("predictors", "row_bins"), selected.tree_places(), strict=True))
     data: dict[str, Any] = {}
@@ -45,16 +45,16 @@ def select_bins(state: BatchState, bins: Any) -> BatchState:
         if output.field is None and key in follows:
             data[key] = like_of(follows[key], value)
         elif align == "sequence":
-            data[key] = taken(value, bins)
+            data[key] = take(value, bins)
         elif align in places:
-            data[key] = taken(value, places[align])
+            data[key] = take(value, places[align])
         elif align == "row":
-            data[key] = taken(value, rows)
+            data[key] = take(value, rows)
         elif align == "object":
             data[key] = [value[row] for row in rows.tolist()]
         elif align == "joined":
             offsets = to_numpy(state.data[f"{key}_offsets"])
-            data[key] = taken(value, places_of(offsets[rows], np.diff(offsets)[rows]))
+            data[key] = take(value, ranges_of(offsets[rows], np.diff(offsets)[rows]))
         else:
             data[key] = like_of(offsets_of(np.diff(to_numpy(value))[rows]), value)
     was = state.is_padding

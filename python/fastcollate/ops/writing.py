@@ -17,11 +17,11 @@ from fastcollate.common.arrays import (
     is_tensor,
     like_of,
     misfit,
-    places_of,
+    ranges_of,
     row_and_token,
     to_tensor,
 )
-from fastcollate.memory.pools import checked_memory
+from fastcollate.memory.pools import check_memory
 from fastcollate.plan.layout import Jagged, Left, Right
 from fastcollate.rows.fields import Field
 
@@ -39,7 +39,7 @@ BITS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 """Dtypes by size in bytes that the core uses for any bits."""
 
 
-def padded(
+def pad_rows(
     rows: Any,
     dtype: Any,
     side: str,
@@ -49,7 +49,7 @@ def padded(
     array_type: str,
 ) -> Any:
     """Pad rows of any kind that batches accept; `padded_where_they_lie` pads tensors by torch."""
-    layout = checked_layout(side, pad_to, multiple_of)
+    layout = check_layout(side, pad_to, multiple_of)
     field = Field(rows, align="sequence", fill=fill, dtype=dtype).spec("rows")
     if array_type == "numpy":
         if field.dtype == "bfloat16":
@@ -64,7 +64,7 @@ def padded(
     return tensor.view(torch.bfloat16) if field.dtype == "bfloat16" else tensor
 
 
-def padded_where_they_lie(
+def pad_on_their_device(
     values: Any,
     offsets: NDArray[np.int64],
     dtype: Any,
@@ -74,7 +74,7 @@ def padded_where_they_lie(
     multiple_of: int,
 ) -> Any:
     """Pad rows of one tensor by torch: on their device, with gradients."""
-    layout = checked_layout(side, pad_to, multiple_of)
+    layout = check_layout(side, pad_to, multiple_of)
     Field(values, align="sequence", fill=fill, dtype=dtype).spec("rows")  # checks fill and dtype
     target = dtype_like(values, dtype)
     if (index := first_misfit(values, target)) is not None:
@@ -87,7 +87,7 @@ def padded_where_they_lie(
     blank = RowSpans([(np.empty((len(values), 0), np.uint8), offsets[:-1], lengths)])
     count, width, _ = _write(blank, _bits("rows", 1), layout).shape
     starts = np.arange(count, dtype=np.int64) * width
-    places = places_of(starts if side == "right" else starts + width - lengths, lengths)
+    places = ranges_of(starts if side == "right" else starts + width - lengths, lengths)
     out = values.new_full((count * width, *values.shape[1:]), fill)
     out = out.index_copy(0, like_of(places, values), values)
     return out.reshape(count, width, *values.shape[1:])
@@ -98,13 +98,13 @@ def is_computed(tensor: Any) -> bool:
     return bool(tensor.requires_grad or not tensor.is_cpu)
 
 
-def checked_layout(side: str, pad_to: int | None, multiple_of: int) -> Layout:
+def check_layout(side: str, pad_to: int | None, multiple_of: int) -> Layout:
     """Return the layout of the padding options."""
     check_choice("side", side, SIDES)
     return SIDES[side](pad_to=pad_to, multiple_of=multiple_of)
 
 
-def joined(x: Any, columns: NDArray[np.int64], lengths: NDArray[np.int64]) -> Any:
+def join(x: Any, columns: NDArray[np.int64], lengths: NDArray[np.int64]) -> Any:
     """Copy a span of each row of a padded array or tensor, concatenated.
 
     A span is given by its first column and its number of tokens.
@@ -113,7 +113,7 @@ def joined(x: Any, columns: NDArray[np.int64], lengths: NDArray[np.int64]) -> An
     rows = np.arange(len(x), dtype=np.int64)
     if is_tensor(x) and is_computed(x):
         tokens = x.reshape(len(x) * width, *trailing)
-        return tokens.index_select(0, like_of(places_of(rows * width + columns, lengths), x))
+        return tokens.index_select(0, like_of(ranges_of(rows * width + columns, lengths), x))
     values, stride = _in_memory(x)
     inner = math.prod(trailing) * x.dtype.itemsize // values.dtype.itemsize
     spans = RowSpans([(values, rows * stride + columns * inner, lengths * inner)])
@@ -157,4 +157,4 @@ def _bits(name: str, size: int) -> FieldSpec:
 
 def _write(rows: Any, field: FieldSpec, layout: Layout) -> Any:
     """Write rows to memory of the default pool."""
-    return write_rows(rows, field, layout.spec, checked_memory("default", array_type="numpy").pool)
+    return write_rows(rows, field, layout.spec, check_memory("default", array_type="numpy").pool)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate.common.arguments import checked_index, counted
+from fastcollate.common.arguments import check_index, tally
 
 REASONS = ("", "trained", "masked", "unpredicted", "cut", "drift", "dropped")
 """Outcomes of tokens by number; the first is unknown."""
@@ -168,7 +168,7 @@ class Audit:
         IndexError
             There is no such turn; turns are numbered from 0.
         """
-        turn = checked_index("turn", turn, self.num_turns)
+        turn = check_index("turn", turn, self.num_turns)
         begin, end = self._offsets[turn : turn + 2].tolist()
         reasons, places = self._reasons[begin:end], self._places[begin:end]
         steps = np.diff(places) != np.where(places[1:] < 0, 0, 1)
@@ -194,7 +194,7 @@ class Audit:
         return {**self._wheres[batch]._asdict(), "row": row, "column": column}
 
     def __repr__(self) -> str:
-        tokens = f"{counted(self.num_tokens, 'sampled token')} of {counted(self.num_turns, 'turn')}"
+        tokens = f"{tally(self.num_tokens, 'sampled token')} of {tally(self.num_turns, 'turn')}"
         known = ", ".join(f"{count:,} {name}" for name, count in self.counts.items())
         if self.ok:
             return f"Audit passed: {tokens}: {known or 'none'}"

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fastcollate._fastcollate import Bins
-from fastcollate.common.arguments import checked_int, counted
+from fastcollate.common.arguments import check_int, tally
 from fastcollate.common.arrays import offsets_of
 from fastcollate.plan.tables import Table, contradiction, not_valid
-from fastcollate.rows.lengths import Integers, checked_indices, checked_lengths
+from fastcollate.rows.lengths import Integers, check_indices, check_lengths
 
 NO_LIMIT = (1 << 63) - 1
 """The capacity of bins without a limit."""
@@ -70,7 +70,7 @@ class BinPlan(Table):
             for name in ("offsets", "indices", "starts", "lengths"):
                 self._set_array(name, np.int64)
             for name, bits in (("num_sequences", 64), ("capacity", 64), ("multiple_of", 32)):
-                number = checked_int(name, getattr(self, name), "a number", bits=bits)
+                number = check_int(name, getattr(self, name), "a number", bits=bits)
                 object.__setattr__(self, name, number)
         except (TypeError, ValueError, OverflowError) as error:
             raise not_valid(self._what, error) from error
@@ -133,16 +133,16 @@ class BinPlan(Table):
         >>> fc.planning.BinPlan.from_bins([[1], [0, 2]], lengths=[3, 4, 2])
         BinPlan: 3 sequences in 2 bins of 5 tokens, 90.0% full
         """
-        lengths = checked_lengths("lengths", lengths, "sequence")
+        lengths = check_lengths("lengths", lengths, "sequence")
         parts = [
-            checked_indices(f"bins[{index}]", part, "sequences") for index, part in enumerate(bins)
+            check_indices(f"bins[{index}]", part, "sequences") for index, part in enumerate(bins)
         ]
         indices = np.concatenate(parts) if parts else np.zeros(0, np.int64)
         for index, part in enumerate(parts):
             if (last := part.max(initial=-1)) >= len(lengths):
                 raise ValueError(
                     f"bins[{index}] has the sequence {last}, but lengths has "
-                    f"{counted(len(lengths), 'item')}; pass the length of every sequence"
+                    f"{tally(len(lengths), 'item')}; pass the length of every sequence"
                 )
         plan = cls(
             offsets=offsets_of(np.array([len(part) for part in parts], np.int64)),
@@ -236,9 +236,9 @@ class BinPlan(Table):
         return cells
 
     def __repr__(self) -> str:
-        items, bins = counted(self.num_sequences, self._noun), counted(self.num_bins, "bin")
+        items, bins = tally(self.num_sequences, self._noun), tally(self.num_bins, "bin")
         return (
-            f"{type(self).__name__}: {items} in {bins} of {counted(self.capacity, 'token')}, "
+            f"{type(self).__name__}: {items} in {bins} of {tally(self.capacity, 'token')}, "
             f"{self.efficiency:.1%} full"
         )
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import PackSpec
-from fastcollate.common.arguments import checked_count
+from fastcollate.common.arguments import check_count
 from fastcollate.common.arrays import describe
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.costs import CostArgument, Costs, costs_of
@@ -72,7 +72,7 @@ class BinnedLayout(Layout):
             self._set_count("capacity", "a number of tokens")
         if self.max_sequences is not None:
             self._set_count("max_sequences", "a number of sequences")
-        checked_count("multiple_of", self.multiple_of, "a number of tokens", bits=32)
+        check_count("multiple_of", self.multiple_of, "a number of tokens", bits=32)
         self._set_count("min_bins", "a number of bins", least=0)
         self._set_count("bins_multiple_of", "a number of bins")
         spec = PackSpec(
@@ -107,7 +107,7 @@ class BinnedLayout(Layout):
             )
 
     def _set_count(self, name: str, advice: str, **limits: int) -> None:
-        self._set(name, checked_count(name, getattr(self, name), advice, **limits))
+        self._set(name, check_count(name, getattr(self, name), advice, **limits))
 
     def _check_cost(self) -> None:
         """Check the type of the cost."""

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fastcollate._fastcollate import CostSpec
-from fastcollate.common.arguments import checked_count, suggests_names
+from fastcollate.common.arguments import check_count, suggests_names
 from fastcollate.common.arrays import NUMBERS, describe, is_only_torch, is_tensor, to_numpy
-from fastcollate.rows.lengths import Integers, checked_lengths
+from fastcollate.rows.lengths import Integers, check_lengths
 
 if TYPE_CHECKING:
     from fastcollate.plan.fitting import CostFit
@@ -80,7 +80,7 @@ class Costs:
 
     def __post_init__(self) -> None:
         for name in self.TERMS:
-            object.__setattr__(self, name, _checked_cost(name, getattr(self, name)))
+            object.__setattr__(self, name, _parse_cost(name, getattr(self, name)))
         if not any(getattr(self, name) for name in self.TERMS):
             raise ValueError(f"{', '.join(self.TERMS)} are all 0; pass one above 0")
         shares = 0.0
@@ -88,8 +88,8 @@ class Costs:
             if (size := getattr(self, name)) is None:
                 object.__setattr__(self, f"{name}_share", 1.0)
                 continue
-            object.__setattr__(self, name, checked_count(name, size, "a number of tokens"))
-            share = _checked_cost(f"{name}_share", getattr(self, f"{name}_share"))
+            object.__setattr__(self, name, check_count(name, size, "a number of tokens"))
+            share = _parse_cost(f"{name}_share", getattr(self, f"{name}_share"))
             shares += share
             if shares > 1 + 1e-9:
                 raise ValueError(
@@ -201,7 +201,7 @@ class Costs:
 
     def of(self, lengths: Any) -> NDArray[np.float64]:
         """Return the costs of sequences of the given lengths, float64 (n,), without `per_bin`."""
-        return self.spec.of(checked_lengths("lengths", lengths, "sequence"))
+        return self.spec.of(check_lengths("lengths", lengths, "sequence"))
 
     def of_added(self, lengths: Integers, shared: Integers) -> NDArray[np.float64]:
         """Return the costs of rows that share their first tokens with another row, float64 (n,).
@@ -213,7 +213,7 @@ class Costs:
 
     def pairs(self, lengths: Any) -> NDArray[np.float64]:
         """Return the number of pairs of each sequence, float64 (n,), averaged over layers."""
-        return self.spec.pairs(checked_lengths("lengths", lengths, "sequence"))
+        return self.spec.pairs(check_lengths("lengths", lengths, "sequence"))
 
     @cached_property
     def spec(self) -> CostSpec:
@@ -256,7 +256,7 @@ CostArgument: TypeAlias = Costs | CostFunction
 """Costs other than a name."""
 
 
-def _checked_cost(name: str, value: Any) -> float:
+def _parse_cost(name: str, value: Any) -> float:
     if not isinstance(value, Real) or isinstance(value, bool):
         raise TypeError(f"{name} is {describe(value)}; pass a number")
     try:
@@ -330,7 +330,7 @@ def weights_of(name: str, cost: Any, lengths: Integers, noun: str = "row") -> We
         found, found_by, verb = cost, f"{name} is", "pass"
     else:
         raise TypeError(f"{name} is {describe(cost)}; {advice}")
-    weights = checked_weights(found_by, found, noun)
+    weights = check_weights(found_by, found, noun)
     if len(weights) != len(lengths):
         raise ValueError(
             f"{found_by} {describe(weights)} for {len(lengths)} lengths; {verb} one number for each"
@@ -338,7 +338,7 @@ def weights_of(name: str, cost: Any, lengths: Integers, noun: str = "row") -> We
     return weights
 
 
-def checked_weights(found_by: str, values: Any, noun: str) -> Weights:
+def check_weights(found_by: str, values: Any, noun: str) -> Weights:
     """Return numbers in their own dtype, checked to be finite and not negative.
 
     Parameters

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from fastcollate._fastcollate import FieldSpec, OutputSpec, OutputTable
-from fastcollate.common.arrays import checked_dtype_name
+from fastcollate.common.arrays import check_dtype_name
 
 PositionIds: TypeAlias = Literal["zero", "one", "repeat_last"]
 Labels: TypeAlias = Literal["aligned", "shifted"]
@@ -152,7 +152,7 @@ def _spec_of(names: Mapping[str, str], positions: str, labels: str | None) -> Ou
 def _read_dtypes(dtypes: Any) -> tuple[Mapping[str, str], dict[str, str]]:
     """Return the dtypes of the preset, and those that differ, by key."""
     if isinstance(dtypes, Mapping):
-        return _DEFAULT, {key: checked_dtype_name(dtype, key) for key, dtype in dtypes.items()}
+        return _DEFAULT, {key: check_dtype_name(dtype, key) for key, dtype in dtypes.items()}
     if isinstance(dtypes, str) and dtypes in _PRESETS:
         return _PRESETS[dtypes], {}
     message = f"dtypes is {dtypes!r}; pass 'default', 'compact' or a mapping from output keys"

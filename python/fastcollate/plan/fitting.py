@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate.common.arguments import checked_count, counted, suggests_names
+from fastcollate.common.arguments import check_count, suggests_names, tally
 from fastcollate.common.arrays import describe, to_numpy
 from fastcollate.plan.axes import new_axes
-from fastcollate.rows.lengths import Integers, checked_lengths
+from fastcollate.rows.lengths import Integers, check_lengths
 
 if TYPE_CHECKING:
     from fastcollate.plan.costs import Costs
@@ -53,7 +53,7 @@ class Work(NamedTuple):
             return cls(lengths, None, tokens, len(lengths), bins)
         if hasattr(what, "prompt_lens"):
             return cls._of_batch(what)
-        lengths = checked_lengths(name, what, "sequence")
+        lengths = check_lengths(name, what, "sequence")
         return cls(lengths, None, int(lengths.sum()), len(lengths), 1)
 
     @classmethod
@@ -108,7 +108,7 @@ class CostFit:
 
     def error_on(self, timings: Any) -> float:
         """Return the median error on other timings, in the forms that :meth:`Costs.fit` takes."""
-        works, measured = checked_timings(timings)
+        works, measured = check_timings(timings)
         return float(np.median(np.abs(predict(self.costs, works) / measured - 1)))
 
     def plot(self, axes: Any = None) -> Any:
@@ -137,7 +137,7 @@ class CostFit:
         return axes
 
     def __repr__(self) -> str:
-        timings = counted(len(self.measured), "timing")
+        timings = tally(len(self.measured), "timing")
         return f"CostFit: {self.costs!r} from {timings}, median error {self.median_error:.1%}"
 
 
@@ -169,7 +169,7 @@ class StepTimer:
     """
 
     def __init__(self, warmup: int = 1) -> None:
-        self._warmup = checked_count("warmup", warmup, "a number of measurements", least=0)
+        self._warmup = check_count("warmup", warmup, "a number of measurements", least=0)
         self._measured: list[tuple[Any, Any]] = []
 
     @contextmanager
@@ -211,7 +211,7 @@ class StepTimer:
         return [(Work.of(work, "batch"), _seconds(taken)) for work, taken in self._measured]
 
     def __repr__(self) -> str:
-        return f"StepTimer: {counted(len(self), 'timing')}"
+        return f"StepTimer: {tally(len(self), 'timing')}"
 
 
 class _Lengths(NamedTuple):
@@ -251,20 +251,20 @@ def _seconds(taken: Any) -> float:
 
 def fit(timings: Any, like: Costs) -> CostFit:
     """Fit costs; :meth:`Costs.fit` has the arguments."""
-    works, measured = checked_timings(timings)
+    works, measured = check_timings(timings)
     terms = np.array([work.terms(like) for work in works], np.float64)
     num_terms = len(like.TERMS)
     if len(measured) < num_terms + 1:
         raise ValueError(
-            f"timings has {counted(len(measured), 'item')}, but {num_terms} costs are fitted; "
+            f"timings has {tally(len(measured), 'item')}, but {num_terms} costs are fitted; "
             f"pass at least {num_terms + 1}, better 50, of micro-batches with different numbers "
             "of tokens and of sequences"
         )
     if (terms == terms[0]).all():
         tokens, _, sequences, _ = terms[0]
         raise ValueError(
-            f"all {len(measured)} timings are of one shape, {counted(int(sequences), 'sequence')} "
-            f"with {counted(int(tokens), 'token')} in all; pass timings of micro-batches with "
+            f"all {len(measured)} timings are of one shape, {tally(int(sequences), 'sequence')} "
+            f"with {tally(int(tokens), 'token')} in all; pass timings of micro-batches with "
             "different numbers of tokens and of sequences"
         )
     # Relative errors, so that short micro-batches count as much as long ones.
@@ -287,7 +287,7 @@ def predict(costs: Costs, works: Iterable[Work]) -> Floats:
     return predicted
 
 
-def checked_timings(timings: Any) -> tuple[list[Work], Floats]:
+def check_timings(timings: Any) -> tuple[list[Work], Floats]:
     """Return the measured work and its seconds."""
     if isinstance(timings, StepTimer):
         timings = timings.timings

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate.common.arguments import counted
+from fastcollate.common.arguments import tally
 from fastcollate.plan.axes import new_axes
 from fastcollate.rows.lengths import Integers
 
@@ -151,7 +151,7 @@ class Forecast:
         return axes
 
     def __repr__(self) -> str:
-        mini_batches = counted(len(self.times), "mini-batch", "mini-batches")
+        mini_batches = tally(len(self.times), "mini-batch", "mini-batches")
         return (
             f"Forecast: {mini_batches} in {self.time:.4g}, of which ranks wait {self.idle:.1%}; "
             f"no plan takes less than {self.bound:.4g}"

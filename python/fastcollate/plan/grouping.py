@@ -58,7 +58,7 @@ def group_offsets(name: str, ids: Any, noun: str, advice: str) -> NDArray[np.int
         firsts = as_list(ids[starts] if is_array else map(ids.__getitem__, starts.tolist()))
         if (again := _first_seen_before(name, firsts)) is not None:
             raise ValueError(
-                f"{noun} {shown(firsts[again])} appears in non-contiguous positions at index "
+                f"{noun} {show(firsts[again])} appears in non-contiguous positions at index "
                 f"{offsets[again]}; {advice}"
             )
     return offsets
@@ -101,7 +101,7 @@ def group_numbers(name: str, ids: Any) -> NDArray[np.int64]:
         except _TooManyWithoutHashError:
             raise
         except Exception as error:  # whatever its own code raises
-            found = f"{name}[{index}] is {shown(identity)}"
+            found = f"{name}[{index}] is {show(identity)}"
             raise TypeError(
                 f"{found}, which cannot be compared with other ids ({error}); "
                 "pass strings, integers or tuples of them"
@@ -147,7 +147,7 @@ def distinct(name: str, ids: Sequence[Any]) -> list[Any]:
     return [identity for identity in ids if seen.add(identity)]
 
 
-def repeated(name: str, ids: Sequence[Any]) -> tuple[int, int] | None:
+def find_repeated(name: str, ids: Sequence[Any]) -> tuple[int, int] | None:
     """Return both indices of the first repeated id, or None."""
     if (again := _first_seen_before(name, ids)) is None:
         return None
@@ -168,7 +168,7 @@ def _are_plain(ids: Sequence[Any]) -> bool:
     return set(map(type, ids)) <= {str, bytes, int}
 
 
-def shown(identity: Any) -> str:
+def show(identity: Any) -> str:
     """Return the repr of an id, abbreviated if long."""
     try:
         text = repr(identity)
@@ -205,7 +205,7 @@ class _Seen:
         if len(self._others) == MAX_WITHOUT_HASH:
             raise _TooManyWithoutHashError(
                 f"{self._name} hold more than {MAX_WITHOUT_HASH:,} different ids without a hash, "
-                f"such as {shown(identity)} ({type(identity).__name__}), each of which would be "
+                f"such as {show(identity)} ({type(identity).__name__}), each of which would be "
                 "compared with all others; pass strings, integers or tuples of them, or give the "
                 "type a __hash__"
             )

@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from fastcollate._fastcollate import LayoutSpec
-from fastcollate.common.arguments import checked_count, suggests_names
+from fastcollate.common.arguments import check_count, suggests_names
 from fastcollate.common.arrays import describe
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.tables import Table
@@ -67,7 +67,7 @@ class Layout:
         return -(-width // multiple) * multiple
 
     def __reduce__(self) -> tuple[Callable[..., Layout], tuple[Any, ...]]:
-        return _restored, (type(self), self._options())
+        return _restore, (type(self), self._options())
 
     def __repr__(self) -> str:
         return call_text(type(self).__name__, self._options())
@@ -88,9 +88,9 @@ class Layout:
         """Check fixed widths, and that the `rounded` ones are multiples of ``multiple_of``."""
         for name in widths:
             if (width := getattr(self, name)) is not None:
-                self._set(name, checked_count(name, width, "a number of tokens", least=0))
+                self._set(name, check_count(name, width, "a number of tokens", least=0))
         name = "multiple_of"
-        multiple = checked_count(name, getattr(self, name), "a number of tokens")
+        multiple = check_count(name, getattr(self, name), "a number of tokens")
         self._set(name, multiple)
         for name in rounded:
             if (width := getattr(self, name) or 0) % multiple:
@@ -266,7 +266,7 @@ def _differ(value: Any, default: Any) -> bool:
         return True
 
 
-def _restored(kind: type[Layout], options: dict[str, Any]) -> Layout:
+def _restore(kind: type[Layout], options: dict[str, Any]) -> Layout:
     """Return the layout restored from a pickle."""
     return kind(**options)
 
@@ -289,9 +289,9 @@ def _plain(name: str, value: Any) -> Any:
 def call_text(name: str, options: Mapping[str, Any]) -> str:
     """Return the source text of a call with these options."""
 
-    def shown(value: Any) -> str:
+    def show(value: Any) -> str:
         if isinstance(value, Table):
             return f"<{value!r}>"
         return reprlib.repr(value) if isinstance(value, tuple) else repr(value)
 
-    return f"{name}({', '.join(f'{name}={shown(value)}' for name, value in options.items())})"
+    return f"{name}({', '.join(f'{name}={show(value)}' for name, value in options.items())})"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from fastcollate._fastcollate import Bins, LayoutSpec, PackSpec, Plan
-from fastcollate.common.arguments import counted, suggests_names
+from fastcollate.common.arguments import suggests_names, tally
 from fastcollate.common.arrays import describe
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.binned import BinnedLayout, Growth
@@ -16,7 +16,7 @@ from fastcollate.plan.grouping import group_numbers
 from fastcollate.plan.layout import Jagged, Layout, Left, Right, TwoSegment, call_text
 from fastcollate.plan.tree_bins import TreeBins
 from fastcollate.plan.tree_plan import TreePlan
-from fastcollate.rows.lengths import checked_indices
+from fastcollate.rows.lengths import check_indices
 
 Share: TypeAlias = Literal["all", "group", "prompts"]
 """The tokens that rows of a tree may share."""
@@ -227,7 +227,7 @@ class Packed(BinnedLayout):
             return plan._core
         if isinstance(plan, (list, tuple)):
             bins = tuple(
-                tuple(checked_indices(f"plan[{index}]", bin_, "sequences").tolist())
+                tuple(check_indices(f"plan[{index}]", bin_, "sequences").tolist())
                 for index, bin_ in enumerate(plan)
             )
             self._set("plan", bins)
@@ -413,7 +413,7 @@ def layout_of(options: Any) -> Layout:
     return kind(**given)
 
 
-def checked_layout(layout: Any, planned: Layout | None = None) -> Layout:
+def check_layout(layout: Any, planned: Layout | None = None) -> Layout:
     """Return the layout given by an argument.
 
     Parameters
@@ -459,7 +459,7 @@ def split_message(plan: Plan) -> str | None:
     """Return a warning about response tokens left out at splits; None if there are none."""
     if plan.num_lost == 0:
         return None
-    tokens = counted(plan.num_lost, "response token")
+    tokens = tally(plan.num_lost, "response token")
     return (
         f"{tokens} come first in a part of a sequence that packing split, so no position holds "
         "their values with shift='next_token' and these are left out; pack without splitting, or "

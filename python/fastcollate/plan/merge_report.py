@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import Merge
-from fastcollate.common.arguments import checked_index, counted
+from fastcollate.common.arguments import check_index, tally
 from fastcollate.plan.breaks import Break, Tokenizer, make_break
 from fastcollate.plan.merge_tree import TrajectoryTree
 
@@ -131,12 +131,12 @@ class MergeReport:
         return self.breaks.tree(trajectory)
 
     def __repr__(self) -> str:
-        turns, rows = counted(self.num_turns, "turn"), counted(self.num_rows, "row")
-        return f"MergeReport: {turns} in {rows}, {counted(len(self.breaks), 'break')}"
+        turns, rows = tally(self.num_turns, "turn"), tally(self.num_rows, "row")
+        return f"MergeReport: {turns} in {rows}, {tally(len(self.breaks), 'break')}"
 
     def __str__(self) -> str:
         lines = [
-            f"{counted(self.num_turns, 'turn')} in {counted(self.num_rows, 'row')}",
+            f"{tally(self.num_turns, 'turn')} in {tally(self.num_rows, 'row')}",
             f"{'':<16}{'before':>14}{'after':>14}",
         ]
         for name, before, after in (
@@ -229,7 +229,7 @@ class Breaks(Sequence[Break]):
         merge = self._merge
         if trajectory is None:
             trajectory = int(np.bincount(self._trajectories, minlength=1).argmax())
-        trajectory = checked_index("trajectory", trajectory, len(merge.ends))
+        trajectory = check_index("trajectory", trajectory, len(merge.ends))
         begin = int(merge.ends[trajectory - 1]) if trajectory > 0 else 0
         rows = merge.turn_rows[begin : merge.ends[trajectory]].tolist()
         lens = merge.prompt_lens + merge.response_lens

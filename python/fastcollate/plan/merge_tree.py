@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from fastcollate.common.arguments import counted
+from fastcollate.common.arguments import tally
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,13 +87,13 @@ class TrajectoryTree(NamedTuple):
 
     def __repr__(self) -> str:
         turns = sum(len(branch.turns) for branch in self.branches)
-        rows = counted(len(self.branches), "row")
-        return f"TrajectoryTree of {self.name}: {counted(turns, 'turn')} in {rows}"
+        rows = tally(len(self.branches), "row")
+        return f"TrajectoryTree of {self.name}: {tally(turns, 'turn')} in {rows}"
 
     def __str__(self) -> str:
         turns = sum(len(branch.turns) for branch in self.branches)
-        rows = counted(len(self.branches), "row")
-        lines = [f"trajectory {self.name}: {counted(turns, 'turn')} in {rows}"]
+        rows = tally(len(self.branches), "row")
+        lines = [f"trajectory {self.name}: {tally(turns, 'turn')} in {rows}"]
         below: dict[int | None, list[int]] = {}
         for place, branch in enumerate(self.branches):
             below.setdefault(branch.parent, []).append(place)
@@ -120,7 +120,7 @@ def _head(branch: Branch) -> str:
     """Return the heading of a row: its index, turns and size."""
     if branch.row < 0:
         return f"dropped: {_turns(branch.turns)}"
-    return f"row {branch.row}: {_turns(branch.turns)}, {counted(branch.tokens, 'token')}"
+    return f"row {branch.row}: {_turns(branch.turns)}, {tally(branch.tokens, 'token')}"
 
 
 def _turns(turns: list[int]) -> str:

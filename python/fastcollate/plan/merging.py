@@ -18,15 +18,15 @@ from fastcollate._fastcollate import Merge as CoreMerge
 from fastcollate.common.arguments import (
     check_bool,
     check_choice,
-    checked_count,
-    counted,
+    check_count,
     suggests_names,
+    tally,
 )
 from fastcollate.common.arrays import describe
-from fastcollate.plan.grouping import shown, starts_of
-from fastcollate.plan.trajectories import checked_trajectories
-from fastcollate.rows.fields import LOSS_MASK, Field, Rows, given_along
-from fastcollate.rows.tokens import checked_tokens
+from fastcollate.plan.grouping import show, starts_of
+from fastcollate.plan.trajectories import parse_trajectories
+from fastcollate.rows.fields import LOSS_MASK, Field, Rows, read_align
+from fastcollate.rows.tokens import check_tokens
 
 if TYPE_CHECKING:
     from fastcollate.plan.audit_report import Audit
@@ -104,11 +104,11 @@ class Merge:
             check_choice(name, getattr(self, name), values)
         policy, mask_drift = self.policy, self.mask_drift
         advice = "a number of tokens"
-        drift = checked_count("max_drift_tokens", self.max_drift_tokens, advice, least=0)
+        drift = check_count("max_drift_tokens", self.max_drift_tokens, advice, least=0)
         object.__setattr__(self, "max_drift_tokens", drift)
         if self.fork_threshold is not None:
             advice = "None for no bound, or a number of tokens"
-            fork = checked_count("fork_threshold", self.fork_threshold, advice, least=0)
+            fork = check_count("fork_threshold", self.fork_threshold, advice, least=0)
             object.__setattr__(self, "fork_threshold", fork)
         if policy != "realign" and (mask_drift != "tail" or drift != 0):
             name = "mask_drift" if mask_drift != "tail" else "max_drift_tokens"
@@ -222,7 +222,7 @@ class MergePlan:
         """
         if trajectory_ids is None and is_last_step is None:
             return
-        found = checked_trajectories(trajectory_ids, is_last_step, allow_unfinished=True)
+        found = parse_trajectories(trajectory_ids, is_last_step, allow_unfinished=True)
         expected = self._merge.ends.tolist()
         if found.ends != expected:
             pairs = zip_longest(found.ends, expected)
@@ -307,8 +307,8 @@ class MergePlan:
         return type(self), (self._merge, self.trajectory_ids)
 
     def __repr__(self) -> str:
-        trajectories = counted(self.num_trajectories, "trajectory", "trajectories")
-        turns, rows = counted(self.num_turns, "turn"), counted(self.num_rows, "row")
+        trajectories = tally(self.num_trajectories, "trajectory", "trajectories")
+        turns, rows = tally(self.num_turns, "turn"), tally(self.num_rows, "row")
         return f"MergePlan: {turns} of {trajectories} in {rows}"
 
     def _repr_html_(self) -> str:
@@ -389,7 +389,7 @@ def merge_turns(
     >>> plan.report.metrics["generate/num_tokens_after_merge"]
     6.0
     """
-    tokens = checked_tokens(prompts, responses, sequences, prompt_lens)
+    tokens = check_tokens(prompts, responses, sequences, prompt_lens)
     if not isinstance(policy, Merge):
         check_choice("policy", policy, POLICIES)
         policy = _MERGES[policy]
@@ -397,10 +397,10 @@ def merge_turns(
     check_bool("allow_unfinished", allow_unfinished)
     if tokenizer is not None and not hasattr(tokenizer, "decode"):
         raise TypeError(f"tokenizer is {describe(tokenizer)}; pass an object with decode(ids)")
-    trajectories = checked_trajectories(
+    trajectories = parse_trajectories(
         trajectory_ids, is_last_step, allow_unfinished=allow_unfinished
     )
-    mask = None if loss_mask is None else given_along(loss_mask, LOSS_MASK)
+    mask = None if loss_mask is None else read_align(loss_mask, LOSS_MASK)
     merge = _fastcollate.merge_turns(
         tokens, trajectories.for_core(), policy.spec, mask, drop_untrainable
     )
@@ -409,7 +409,7 @@ def merge_turns(
     return plan
 
 
-class Merging(NamedTuple):
+class RowSource(NamedTuple):
     """The source of a batch's rows, if not one turn each."""
 
     row_source: CoreMerge | tuple[MergeSpec, tuple[list[int], str]] | Plan
@@ -456,7 +456,7 @@ class Merging(NamedTuple):
         return names
 
 
-def checked_merge(merge: Any) -> Merge | MergePlan:
+def check_merge(merge: Any) -> Merge | MergePlan:
     """Return the argument ``merge``, with the options of a policy."""
     if isinstance(merge, (Merge, MergePlan)):
         return merge
@@ -470,18 +470,18 @@ def checked_merge(merge: Any) -> Merge | MergePlan:
 
 def merging_of(
     merge: Merge | MergePlan | None, trajectory_ids: Any, is_last_step: Any
-) -> Merging | None:
+) -> RowSource | None:
     """Return the rows that turns are merged into, with their trajectories."""
     if merge is None:
         return None
     if isinstance(merge, MergePlan):
         merge.check_trajectories(trajectory_ids, is_last_step)
-        return Merging(merge._merge, merge)
-    trajectories = checked_trajectories(trajectory_ids, is_last_step)
-    return Merging((merge.spec, trajectories.for_core()), None, trajectories.ids)
+        return RowSource(merge._merge, merge)
+    trajectories = parse_trajectories(trajectory_ids, is_last_step)
+    return RowSource((merge.spec, trajectories.for_core()), None, trajectories.ids)
 
 
-def check_uids(merging: Merging | None, uids: list[Any] | None) -> None:
+def check_uids(merging: RowSource | None, uids: list[Any] | None) -> None:
     """Check that the turns of each merged trajectory have one uid.
 
     Raises
@@ -499,10 +499,10 @@ def check_uids(merging: Merging | None, uids: list[Any] | None) -> None:
         return
     turn = int(split[0])
     trajectory = int(np.searchsorted(ends, turn, side="right"))
-    name = trajectory if merging.ids is None else shown(merging.ids[trajectory])
+    name = trajectory if merging.ids is None else show(merging.ids[trajectory])
     raise ValueError(
-        f"uids[{turn}] is {shown(uids[turn])}, but uids[{turn - 1}], of the same trajectory "
-        f"{name}, is {shown(uids[turn - 1])}; the turns of a trajectory are of one prompt: "
+        f"uids[{turn}] is {show(uids[turn])}, but uids[{turn - 1}], of the same trajectory "
+        f"{name}, is {show(uids[turn - 1])}; the turns of a trajectory are of one prompt: "
         "pass the same uid for all of them"
     )
 

@@ -7,13 +7,13 @@ from typing import Any
 
 from numpy.typing import ArrayLike
 
-from fastcollate.common.arguments import counted, suggests_names
+from fastcollate.common.arguments import suggests_names, tally
 from fastcollate.common.arrays import describe
 from fastcollate.plan.bin_plan import NO_LIMIT, BinPlan
 from fastcollate.plan.costs import costs_of
 from fastcollate.plan.grouping import group_numbers
 from fastcollate.plan.layouts import Packed
-from fastcollate.rows.lengths import checked_lengths
+from fastcollate.rows.lengths import check_lengths
 
 
 @suggests_names
@@ -83,7 +83,7 @@ def pack(
             f"layout is {layout!r}, which has its bins already; pass fc.Packed(capacity=...) or "
             "fc.Packed(num_bins=...)"
         )
-    lengths = checked_lengths("lengths", lengths, "sequence")
+    lengths = check_lengths("lengths", lengths, "sequence")
     numbers = None
     if costs is not None:
         if layout.max_cost is None and layout.grow_by == "moving":
@@ -99,8 +99,8 @@ def pack(
         groups = group_numbers("keep_together", keep_together)
         if len(groups) != len(lengths):
             raise ValueError(
-                f"keep_together has {counted(len(groups), 'item')}, but there are "
-                f"{counted(len(lengths), 'length')}; pass one per sequence"
+                f"keep_together has {tally(len(groups), 'item')}, but there are "
+                f"{tally(len(lengths), 'length')}; pass one per sequence"
             )
         layout.check_whole("keep_together")
     offsets, indices, starts, lens = packer.pack(lengths, groups, numbers)

@@ -14,13 +14,13 @@ from fastcollate import _fastcollate
 from fastcollate.common.arguments import (
     check_bool,
     check_choice,
-    checked_count,
-    checked_index,
-    checked_int,
-    counted,
+    check_count,
+    check_index,
+    check_int,
     suggests_names,
+    tally,
 )
-from fastcollate.plan.costs import CostArgument, checked_weights, weights_of
+from fastcollate.plan.costs import CostArgument, check_weights, weights_of
 from fastcollate.plan.shard import Shard
 from fastcollate.plan.tables import (
     StoredTable,
@@ -29,7 +29,7 @@ from fastcollate.plan.tables import (
     not_valid,
     offsets_defect,
 )
-from fastcollate.rows.lengths import Integers, checked_lengths, lengths_defect
+from fastcollate.rows.lengths import Integers, check_lengths, lengths_defect
 
 _PIECE = 1 << 20
 """Number of items converted to a list at a time."""
@@ -97,22 +97,22 @@ def partition(
     >>> fc.planning.partition([8, 7, 6, 5], 2, equal_size=True)
     [[1, 2], [0, 3]]
     """
-    k = checked_count("k", k, "a number of parts")
+    k = check_count("k", k, "a number of parts")
     check_choice("algorithm", algorithm, get_args(Algorithm))  # the core has one more
     check_bool("equal_size", equal_size)
     if cost is None:
-        weights = checked_weights("lengths has", lengths, "sequence")
+        weights = check_weights("lengths has", lengths, "sequence")
     else:
-        lengths = checked_lengths("lengths", lengths, "sequence")
+        lengths = check_lengths("lengths", lengths, "sequence")
         weights = weights_of("cost", cost, lengths, "sequence")
     if (count := len(weights)) < k:
         raise ValueError(
-            f"k is {k}, but lengths has {counted(count, 'item')} and no part may be empty; "
+            f"k is {k}, but lengths has {tally(count, 'item')} and no part may be empty; "
             "pass more sequences, or a smaller k"
         )
     if equal_size and count % k != 0:
         raise ValueError(
-            f"k is {k}, which does not divide {counted(count, 'sequence')} into parts of equal "
+            f"k is {k}, which does not divide {tally(count, 'sequence')} into parts of equal "
             f"size; pass a divisor of {count} as k, or equal_size=False"
         )
     return lists_of(*_fastcollate.partition(weights, k, algorithm, equal_size))
@@ -190,11 +190,11 @@ def micro_batches(
     >>> micro.of_rank(0), micro.of_rank(1)
     ([[1, 3], [2]], [[0], [4, 5]])
     """
-    lengths = checked_lengths("lengths", lengths, "sequence")
-    capacity = checked_count("capacity", capacity, "a number of tokens")
-    dp_size = checked_count("dp_size", dp_size, "a number of ranks")
-    multiple = checked_count("bins_multiple_of", bins_multiple_of, "a number of micro-batches")
-    min_bins = checked_count("min_bins", min_bins, "a number of micro-batches")
+    lengths = check_lengths("lengths", lengths, "sequence")
+    capacity = check_count("capacity", capacity, "a number of tokens")
+    dp_size = check_count("dp_size", dp_size, "a number of ranks")
+    multiple = check_count("bins_multiple_of", bins_multiple_of, "a number of micro-batches")
+    min_bins = check_count("min_bins", min_bins, "a number of micro-batches")
     costs = weights_of("cost", cost, lengths, "sequence")
     too_long = np.flatnonzero(lengths > capacity)
     if len(too_long) > 0:
@@ -212,7 +212,7 @@ def micro_batches(
     if per_rank * dp_size > count:
         raise ValueError(
             f"there must be at least {_of_ranks(per_rank, dp_size)}, but lengths has "
-            f"{counted(count, 'item')} and no micro-batch may be empty; pass more sequences, or a "
+            f"{tally(count, 'item')} and no micro-batch may be empty; pass more sequences, or a "
             "smaller dp_size, bins_multiple_of or min_bins"
         )
     found = _fastcollate.split_micro_batches(
@@ -221,7 +221,7 @@ def micro_batches(
     if found is None:
         most = count // (multiple * dp_size) * multiple
         raise ValueError(
-            f"no split of {counted(count, 'sequence')} into {_of_ranks(most, dp_size)} was found "
+            f"no split of {tally(count, 'sequence')} into {_of_ranks(most, dp_size)} was found "
             f"that keeps to capacity={capacity}, and there are too few sequences for more "
             "micro-batches; pass a larger capacity, or more sequences"
         )
@@ -268,7 +268,7 @@ class MicroBatches(StoredTable):
             for name in ("offsets", "indices", "lengths"):
                 self._set_array(name, np.int64)
             for name in ("dp_size", "capacity"):
-                object.__setattr__(self, name, checked_int(name, getattr(self, name), "a number"))
+                object.__setattr__(self, name, check_int(name, getattr(self, name), "a number"))
         except (TypeError, ValueError, OverflowError) as error:
             raise not_valid("table of micro-batches", error) from error
         if (reason := self._defect()) is not None:
@@ -339,7 +339,7 @@ class MicroBatches(StoredTable):
         IndexError
             There is no such rank; ranks are numbered from 0.
         """
-        start = checked_index("rank", rank, self.dp_size) * self.per_rank
+        start = check_index("rank", rank, self.dp_size) * self.per_rank
         ends = self.offsets[start : start + self.per_rank + 1]
         return lists_of(ends - ends[0], self.indices[ends[0] : ends[-1]])
 
@@ -351,8 +351,8 @@ class MicroBatches(StoredTable):
         IndexError
             There is no such rank or micro-batch; both are numbered from 0.
         """
-        place = checked_index("rank", rank, self.dp_size) * self.per_rank
-        place += checked_index("micro_batch", micro_batch, self.per_rank)
+        place = check_index("rank", rank, self.dp_size) * self.per_rank
+        place += check_index("micro_batch", micro_batch, self.per_rank)
         rows = self.indices[self.offsets[place] : self.offsets[place + 1]]
         is_padding = np.zeros(len(rows), np.bool_)
         return Shard(rows, is_padding, len(self.lengths), lengths=self.lengths[rows])
@@ -371,9 +371,9 @@ class MicroBatches(StoredTable):
 
     def __repr__(self) -> str:
         return (
-            f"MicroBatches: {counted(len(self.lengths), 'sequence')} in "
+            f"MicroBatches: {tally(len(self.lengths), 'sequence')} in "
             f"{_of_ranks(self.per_rank, self.dp_size)}, at most "
-            f"{self.loads.max():,} of {counted(self.capacity, 'token')}"
+            f"{self.loads.max():,} of {tally(self.capacity, 'token')}"
         )
 
 
@@ -394,5 +394,5 @@ def _hit(indices: Integers) -> NDArray[np.bool_]:
 
 def _of_ranks(per_rank: int, dp_size: int) -> str:
     """Return a count as text: ``2 micro-batches for each of 8 ranks``."""
-    number = counted(per_rank, "micro-batch", "micro-batches")
-    return number if dp_size == 1 else f"{number} for each of {counted(dp_size, 'rank')}"
+    number = tally(per_rank, "micro-batch", "micro-batches")
+    return number if dp_size == 1 else f"{number} for each of {tally(dp_size, 'rank')}"

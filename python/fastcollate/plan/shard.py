@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from fastcollate._fastcollate import PrefixTree, ShardSpec
 from fastcollate.common.arguments import (
     check_bool,
-    checked_count,
-    checked_int,
-    counted,
+    check_count,
+    check_int,
     suggests_names,
+    tally,
 )
 from fastcollate.common.arrays import describe
 from fastcollate.plan.layout import Layout
@@ -114,14 +114,14 @@ class Shard(Table):
         if self.shared is not None:
             self._set_array("shared", np.int64)
             lengths = np.zeros_like(self.rows) if self.lengths is None else self.lengths
-            reason = shared_defect(self.shared, self.bin_offsets, lengths, self.is_padding)
+            reason = find_shared_defect(self.shared, self.bin_offsets, lengths, self.is_padding)
             if reason is not None:
                 raise contradiction("shard", reason)
         for name in ("num_rows", "first_pad", "bin_width"):
-            count = checked_count(name, getattr(self, name), "a number", least=0)
+            count = check_count(name, getattr(self, name), "a number", least=0)
             object.__setattr__(self, name, count)
         if self.widths is not None:
-            widths = tuple(checked_int("widths", width, "three lengths") for width in self.widths)
+            widths = tuple(check_int("widths", width, "three lengths") for width in self.widths)
             if len(widths) != 3 or min(widths) < 0:
                 raise ValueError(f"widths is {self.widths}; pass three lengths of 0 or more")
             object.__setattr__(self, "widths", widths)
@@ -199,11 +199,11 @@ class Shard(Table):
                     "number of micro-batches"
                 )
             count = units
-        count = checked_count("count", count, "a number of micro-batches")
+        count = check_count("count", count, "a number of micro-batches")
         if count > units:
             noun = "row" if bins is None else "bin"
             raise ValueError(
-                f"count is {count}, but the shard has {counted(units, noun)}; pass a number of "
+                f"count is {count}, but the shard has {tally(units, noun)}; pass a number of "
                 f"micro-batches from 1 to {units:,}"
             )
         share, more = divmod(units, count)
@@ -232,8 +232,8 @@ class Shard(Table):
     def __repr__(self) -> str:
         padding = int(np.count_nonzero(self.is_padding))
         bins = self.bin_offsets
-        where = "" if bins is None else f" in {counted(len(bins) - 1, 'bin')}"
-        return f"Shard: {counted(len(self), 'row')}{where}, of which {padding:,} padding"
+        where = "" if bins is None else f" in {tally(len(bins) - 1, 'bin')}"
+        return f"Shard: {tally(len(self), 'row')}{where}, of which {padding:,} padding"
 
 
 def layout_defect(layout: Any, bins: Integers | None, shared: Any | None) -> str | None:
@@ -255,7 +255,7 @@ def layout_defect(layout: Any, bins: Integers | None, shared: Any | None) -> str
     return None
 
 
-def shared_defect(
+def find_shared_defect(
     shared: Integers, bins: Integers | None, lengths: Integers, is_padding: NDArray[np.bool_]
 ) -> str | None:
     """Describe the first defect of shared token counts per slot, or return None."""
@@ -287,7 +287,7 @@ def check_shard(shard: Any) -> None:
         )
 
 
-def picked_names(
+def pick_names(
     name: str, values: Sequence[Any], sources: Sequence[int], shard: Shard | None
 ) -> list[Any]:
     """Return the names of rows by their sources; padding rows get separate names."""

@@ -13,7 +13,7 @@ from fastcollate.plan.layouts import Share
 from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.tree_plan import TreePlan
 from fastcollate.rows.fields import Rows
-from fastcollate.rows.tokens import checked_tokens
+from fastcollate.rows.tokens import check_tokens
 
 
 @suggests_names
@@ -87,7 +87,7 @@ def prefix_tree(
         advice = "another share" if uids is None else "leave uids out"
         raise ValueError(f"share is {share!r}, but uids is {found}, or {advice}")
     order, shared, prompt_lens, response_lens = _fastcollate.share_prefixes(
-        checked_tokens(prompts, responses, sequences, prompt_lens),
+        check_tokens(prompts, responses, sequences, prompt_lens),
         None if merge is None else merge._merge,
         share,
         None if uids is None else group_numbers("uids", uids),

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import SYNTHETIC_LENS
-from fastcollate.common.arguments import counted
+from fastcollate.common.arguments import tally
 from fastcollate.common.arrays import offsets_of
 from fastcollate.plan.binned import BinnedLayout
 from fastcollate.plan.costs import Costs, costs_of
@@ -35,7 +35,7 @@ class PackedSlots(NamedTuple):
     """In trees, the number of tokens each row shares with the one before it in its bin."""
 
 
-def checked_bins(layout: Layout | None) -> BinnedLayout | None:
+def check_bins(layout: Layout | None) -> BinnedLayout | None:
     """Return a step's layout if it packs mini-batches."""
     if not isinstance(layout, BinnedLayout) or layout.plan == "single_row":
         return None
@@ -77,7 +77,7 @@ def check_tree(layout: Tree, rows: Any, keep_together: str | None) -> None:
         )
 
 
-def packed_slots(
+def pack_slots(
     tree: TreePlan | None,
     lengths: Integers,
     mini_batches: Integers,
@@ -146,7 +146,7 @@ def packed_slots(
         if filled < len(counts) and pad_rows == "error":
             raise ValueError(
                 f"pad_rows is 'error', but mini-batch {mini_batch} fills only "
-                f"{counted(filled, 'bin')} and needs {len(counts)}; pass larger mini-batches, or "
+                f"{tally(filled, 'bin')} and needs {len(counts)}; pass larger mini-batches, or "
                 "pad_rows='synthetic'"
             )
         found.append((rows, counts, shared))

@@ -14,17 +14,17 @@ from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
 from fastcollate._fastcollate import SYNTHETIC_LENS
-from fastcollate.common.arguments import checked_index, counted, suggests_names
+from fastcollate.common.arguments import check_index, suggests_names, tally
 from fastcollate.common.arrays import describe, offsets_of
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.layout import Layout
 from fastcollate.plan.layouts import LEFT, Packed, Tree, layout_of
-from fastcollate.plan.shard import Shard, Widths, layout_defect, shared_defect
+from fastcollate.plan.shard import Shard, Widths, find_shared_defect, layout_defect
 from fastcollate.plan.tables import (
     StoredTable,
     check_names,
     contradiction,
-    listed,
+    list_values,
     not_valid,
 )
 from fastcollate.plan.tree_plan import TreePlan
@@ -145,7 +145,7 @@ class StepPlan(StoredTable):
         )
         if reason is None and self.shared is not None:
             lengths = self.row_totals[self.rows]
-            return shared_defect(self.shared, self.bin_offsets, lengths, self.is_padding)
+            return find_shared_defect(self.shared, self.bin_offsets, lengths, self.is_padding)
         return reason
 
     @property
@@ -261,8 +261,8 @@ class StepPlan(StoredTable):
         IndexError
             There is no such mini-batch or rank; both are numbered from 0.
         """
-        mini_batch = checked_index("mini_batch", mini_batch, self.num_mini_batches)
-        rank = checked_index("rank", rank, self.dp_size)
+        mini_batch = check_index("mini_batch", mini_batch, self.num_mini_batches)
+        rank = check_index("rank", rank, self.dp_size)
         begin = int(self.mini_batch_offsets[mini_batch])
         start, end = self._rank_offsets[mini_batch, rank : rank + 2].tolist()
         bins = self.bin_offsets
@@ -426,12 +426,12 @@ class StepPlan(StoredTable):
         return cls(**arrays)
 
     def __repr__(self) -> str:
-        mini_batches = counted(self.num_mini_batches, "mini-batch", "mini-batches")
-        rows = counted(self.num_real_rows, "row")
-        prompts, ranks = counted(self.num_prompts, "prompt"), counted(self.dp_size, "rank")
-        padding = counted(len(self.padding_rows), "padding row")
+        mini_batches = tally(self.num_mini_batches, "mini-batch", "mini-batches")
+        rows = tally(self.num_real_rows, "row")
+        prompts, ranks = tally(self.num_prompts, "prompt"), tally(self.dp_size, "rank")
+        padding = tally(len(self.padding_rows), "padding row")
         bins = self.bin_offsets
-        packed = "" if bins is None else f", packed in {counted(len(bins) - 1, 'bin')}"
+        packed = "" if bins is None else f", packed in {tally(len(bins) - 1, 'bin')}"
         return f"StepPlan: {rows} of {prompts} in {mini_batches} for {ranks}, and {padding}{packed}"
 
     @cached_property
@@ -474,4 +474,4 @@ def _exact(name: str, value: Any) -> Any:
             return layout_of(value)
         except (TypeError, ValueError) as error:
             raise not_valid("step plan", f"layout cannot be read: {error}") from error
-    return listed("step plan", name, value, "b" if name == "is_padding" else "i")
+    return list_values("step plan", name, value, "b" if name == "is_padding" else "i")

@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastcollate.common.arguments import counted, id_list
+from fastcollate.common.arguments import id_list, tally
 from fastcollate.common.arrays import is_tensor
 from fastcollate.plan.merging import MergePlan, check_uids, merging_of
-from fastcollate.plan.trajectories import checked_trajectories
+from fastcollate.plan.trajectories import parse_trajectories
 from fastcollate.plan.tree_plan import TreePlan
-from fastcollate.rows.lengths import Integers, checked_lengths
+from fastcollate.rows.lengths import Integers, check_lengths
 
 
 class StepRows(NamedTuple):
@@ -38,15 +38,15 @@ class StepRows(NamedTuple):
             of_batch: StepRows = rows._step_rows()
             return of_batch
         if isinstance(rows, (tuple, list)) and len(rows) == 2 and hasattr(rows[0], "__len__"):
-            prompts = checked_lengths("prompt_lens", rows[0])
-            responses = checked_lengths("response_lens", rows[1])
+            prompts = check_lengths("prompt_lens", rows[0])
+            responses = check_lengths("response_lens", rows[1])
             if len(prompts) != len(responses):
                 raise ValueError(
                     f"rows has {len(prompts)} lengths of prompts, but "
                     f"{len(responses)} of responses; pass one of each per row"
                 )
             return cls(np.stack([prompts, responses], 1))
-        totals = checked_lengths("rows", rows)
+        totals = check_lengths("rows", rows)
         return cls(np.stack([np.zeros_like(totals), totals], 1), True)
 
     @property
@@ -72,8 +72,8 @@ class StepRows(NamedTuple):
                     return values[sources]
                 return list(map(id_list(name, values).__getitem__, sources.tolist()))
             raise ValueError(
-                f"{name} has {count} items, but the plan has {counted(rows, 'row')} of "
-                f"{counted(self.merge.num_turns, 'turn')}; pass one per row or per turn"
+                f"{name} has {count} items, but the plan has {tally(rows, 'row')} of "
+                f"{tally(self.merge.num_turns, 'turn')}; pass one per row or per turn"
             )
         raise ValueError(f"{name} has {count} items, but there are {rows} rows; pass one per row")
 
@@ -90,5 +90,5 @@ class StepRows(NamedTuple):
             trajectory_ids = self.per_row("trajectory_ids", trajectory_ids)
         if is_last_step is not None:
             is_last_step = self.per_row("is_last_step", is_last_step)
-        found = checked_trajectories(trajectory_ids, is_last_step)
+        found = parse_trajectories(trajectory_ids, is_last_step)
         return np.array([0, *found.ends], np.int64)

@@ -11,18 +11,18 @@ from fastcollate._fastcollate import PAD_ROWS
 from fastcollate.common.arguments import (
     check_bool,
     check_choice,
-    checked_count,
-    checked_int,
-    counted,
+    check_count,
+    check_int,
     suggests_names,
+    tally,
 )
 from fastcollate.plan.costs import CostArgument, Costs
-from fastcollate.plan.layouts import LayoutArgument, Tree, checked_layout
+from fastcollate.plan.layouts import LayoutArgument, Tree, check_layout
 from fastcollate.plan.prompt_boundaries import prompt_offsets
 from fastcollate.plan.step_packing import (
+    check_bins,
     check_tree,
-    checked_bins,
-    packed_slots,
+    pack_slots,
     sharding_costs,
 )
 from fastcollate.plan.step_plan import StepPlan
@@ -160,10 +160,10 @@ def plan_step(
     array([ 3,  4, -1])
     """
     _check_options(pad_rows, shard_by, keep_together)
-    layout = None if layout is None else checked_layout(layout)
+    layout = None if layout is None else check_layout(layout)
     if isinstance(layout, Tree):
         check_tree(layout, rows, keep_together)
-    binned = checked_bins(layout)
+    binned = check_bins(layout)
     if binned is not None and pad_rows == "copy_cycle":
         raise ValueError(
             "pad_rows is 'copy_cycle', which copies single rows, but layout is packed and fills "
@@ -174,11 +174,11 @@ def plan_step(
     check_bool("allow_partial", allow_partial)
     if is_stepwise is not None:
         check_bool("is_stepwise", is_stepwise)
-    dp_size = checked_count("dp_size", dp_size, "a number of ranks")
-    unit, size = _checked_unit(prompts_per_mini_batch, rows_per_mini_batch)
+    dp_size = check_count("dp_size", dp_size, "a number of ranks")
+    unit, size = _check_unit(prompts_per_mini_batch, rows_per_mini_batch)
     samples = n_samples_per_prompt
     if samples is not None:
-        samples = checked_count("n_samples_per_prompt", samples, "a number of rows")
+        samples = check_count("n_samples_per_prompt", samples, "a number of rows")
     step = StepRows.of(rows)
     if (num_rows := len(step.lengths)) == 0:
         raise ValueError("rows is empty; pass at least one row")
@@ -224,7 +224,7 @@ def plan_step(
     if binned is not None:
         tree = rows if isinstance(layout, Tree) else None
         lengths = step.lengths.sum(1)
-        packed = packed_slots(
+        packed = pack_slots(
             tree, lengths, mini_batches, dp_size, binned, groups, pad_rows, shard_by
         )
         return StepPlan._from_own(**packed._asdict(), **table)
@@ -269,7 +269,7 @@ def _prompts(
 
 
 def _check_num_prompts(train_batch_size: Any, found: int) -> None:
-    expected = checked_int("train_batch_size", train_batch_size, "a number of prompts")
+    expected = check_int("train_batch_size", train_batch_size, "a number of prompts")
     if found != expected:
         raise ValueError(
             f"train_batch_size is {expected}, but there are {found} prompts; pass that number, or "
@@ -310,16 +310,16 @@ def _check_options(pad_rows: Any, shard_by: Any, keep_together: Any) -> None:
         check_choice("shard_by", shard_by, get_args(ShardBy), others)
 
 
-def _checked_unit(prompts: Any, rows: Any) -> tuple[str | None, int]:
+def _check_unit(prompts: Any, rows: Any) -> tuple[str | None, int]:
     """Return the unit of mini-batch sizes and the size."""
     if prompts is not None and rows is not None:
         raise ValueError(
             "prompts_per_mini_batch and rows_per_mini_batch are both given; pass one of them"
         )
     if prompts is not None:
-        return "prompts", checked_count("prompts_per_mini_batch", prompts, "a number of prompts")
+        return "prompts", check_count("prompts_per_mini_batch", prompts, "a number of prompts")
     if rows is not None:
-        return "rows", checked_count("rows_per_mini_batch", rows, "a number of rows")
+        return "rows", check_count("rows_per_mini_batch", rows, "a number of rows")
     return None, 0
 
 
@@ -327,8 +327,8 @@ def _uniform(num_rows: int, size: int) -> Integers:
     """Return the boundaries of groups of `size` rows."""
     if num_rows % size != 0:
         raise ValueError(
-            f"n_samples_per_prompt is {size}, which does not divide {counted(num_rows, 'row')}; "
-            f"pass {counted(size, 'row')} of every prompt"
+            f"n_samples_per_prompt is {size}, which does not divide {tally(num_rows, 'row')}; "
+            f"pass {tally(size, 'row')} of every prompt"
         )
     return np.arange(0, num_rows + 1, size, dtype=np.int64)
 
@@ -369,8 +369,8 @@ def _check_samples(
         limit = "at most " if is_stepwise else ""
         raise ValueError(
             f"n_samples_per_prompt is {samples}, but {name} has "
-            f"{counted(int(counts[prompt]), unit, units)}; pass {limit}"
-            f"{counted(samples, unit, units)} of every prompt, or leave n_samples_per_prompt out"
+            f"{tally(int(counts[prompt]), unit, units)}; pass {limit}"
+            f"{tally(samples, unit, units)} of every prompt, or leave n_samples_per_prompt out"
         )
 
 
@@ -418,7 +418,7 @@ def _undivided(
             f"{mini_batch} of {count} rows would need more padding rows than can be planned; "
             "leave keep_together out, or pass a smaller dp_size"
         )
-    ranks = counted(dp_size, "rank")
+    ranks = tally(dp_size, "rank")
     head = f"pad_rows is 'error', but the {count} rows of mini-batch {mini_batch} cannot be"
     if groups is None or group == -1:
         return ValueError(

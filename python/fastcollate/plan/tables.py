@@ -133,7 +133,7 @@ def offsets_defect(name: str, offsets: Any, count: int, parts: str, items: str) 
     return None
 
 
-def listed(what: str, name: str, values: Any, kinds: str = "i") -> np.ndarray:
+def list_values(what: str, name: str, values: Any, kinds: str = "i") -> np.ndarray:
     """Return a list from a plan's tables as an array of the given dtype kinds."""
     try:
         array = np.array(values)
@@ -145,11 +145,11 @@ def listed(what: str, name: str, values: Any, kinds: str = "i") -> np.ndarray:
     return array
 
 
-def listed_integers(what: str, name: str, values: Any) -> Any:
+def list_integers(what: str, name: str, values: Any) -> Any:
     """Return a list from a plan's tables as an array of integers, a number unchanged."""
     if not isinstance(values, (list, tuple, np.ndarray)):
         return values
-    array = listed(what, name, values)
+    array = list_values(what, name, values)
     return array if array.size > 0 else array.astype(np.int64)
 
 

@@ -14,7 +14,7 @@ from fastcollate.common.arrays import describe, to_numpy
 from fastcollate.plan.grouping import group_offsets
 
 
-def checked_flags(name: str, values: Any) -> NDArray[np.bool_]:
+def check_flags(name: str, values: Any) -> NDArray[np.bool_]:
     """Return one flag per turn as an array of booleans."""
     values = to_numpy(values)
     if isinstance(values, np.ndarray) and values.ndim != 1:
@@ -41,7 +41,7 @@ class Trajectories(NamedTuple):
         return self.ends, self.known_by
 
 
-def checked_trajectories(
+def parse_trajectories(
     trajectory_ids: Any | None, is_last_step: Any | None, *, allow_unfinished: bool = False
 ) -> Trajectories:
     """Find the trajectories, by ids, flags or both.
@@ -63,7 +63,7 @@ def checked_trajectories(
         ids = id_list("trajectory_ids", trajectory_ids)
         ends = _ends_of_ids(ids)
         return Trajectories(ends, "trajectory_ids", [ids[end - 1] for end in ends])
-    flags = checked_flags("is_last_step", is_last_step)
+    flags = check_flags("is_last_step", is_last_step)
     ends = (np.flatnonzero(flags) + 1).tolist()
     ids = [] if trajectory_ids is None else id_list("trajectory_ids", trajectory_ids)
     if trajectory_ids is not None:

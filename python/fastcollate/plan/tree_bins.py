@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
-from fastcollate.common.arguments import checked_count, counted
+from fastcollate.common.arguments import check_count, tally
 from fastcollate.common.arrays import offsets_of
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.costs import Costs
@@ -116,10 +116,10 @@ class TreeBins(BinPlan):
         ValueError
             `dp_size` does not divide the number of bins.
         """
-        dp_size = checked_count("dp_size", dp_size, "a number of ranks")
+        dp_size = check_count("dp_size", dp_size, "a number of ranks")
         if self.num_bins % dp_size != 0:
             raise ValueError(
-                f"dp_size is {dp_size}, which does not divide {counted(self.num_bins, 'bin')}; "
+                f"dp_size is {dp_size}, which does not divide {tally(self.num_bins, 'bin')}; "
                 "pass bins_multiple_of=dp_size to the layout"
             )
         bins: list[int] = _fastcollate.deal_bins(self.costs(shard_by), dp_size).tolist()

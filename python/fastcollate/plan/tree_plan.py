@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastcollate._fastcollate import PrefixTree
-from fastcollate.common.arguments import counted, suggests_names
+from fastcollate.common.arguments import suggests_names, tally
 from fastcollate.common.arrays import describe
 from fastcollate.plan.binned import BinnedLayout
 from fastcollate.plan.tables import Table, contradiction, not_valid
 from fastcollate.plan.tree_bins import TreeBins
-from fastcollate.rows.lengths import Integers, checked_indices, lengths_defect
+from fastcollate.rows.lengths import Integers, check_indices, lengths_defect
 
 if TYPE_CHECKING:
     from fastcollate.plan.layouts import Tree
@@ -167,10 +167,10 @@ class TreePlan(Table):
         ValueError
             A row does not exist, or is given twice.
         """
-        rows = checked_indices("rows", rows, "rows")
+        rows = check_indices("rows", rows, "rows")
         if rows.max(initial=-1) >= self.num_rows:
             raise ValueError(
-                f"rows has {rows.max()}, but the plan has {counted(self.num_rows, 'row')}; pass "
+                f"rows has {rows.max()}, but the plan has {tally(self.num_rows, 'row')}; pass "
                 f"rows from 0 to {self.num_rows - 1}"
             )
         if len(again := np.flatnonzero(np.bincount(rows) > 1)) > 0:
@@ -233,7 +233,7 @@ class TreePlan(Table):
         )
 
     def __repr__(self) -> str:
-        before, rows = counted(self.tokens_before, "token"), counted(self.num_rows, "row")
+        before, rows = tally(self.tokens_before, "token"), tally(self.num_rows, "row")
         after, ratio = f"{self.tokens_after:,}", f"{self.token_ratio:.1f}x fewer"
         return f"TreePlan: {before} of {rows} in {after}, {ratio}"
 
@@ -313,4 +313,4 @@ class TreeNodes(Table):
         return np.searchsorted(leaves, nodes), np.searchsorted(leaves, ends)
 
     def __repr__(self) -> str:
-        return f"TreeNodes: {counted(len(self), 'node')} of {counted(len(self.leaves), 'row')}"
+        return f"TreeNodes: {tally(len(self), 'node')} of {tally(len(self.leaves), 'row')}"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from fastcollate.common.arguments import counted
+from fastcollate.common.arguments import tally
 
 if TYPE_CHECKING:
     from fastcollate.plan.tree_plan import TreeNodes
@@ -45,8 +45,11 @@ class SharedTokens(NamedTuple):
         shown = ", ".join(map(str, self.rows[:SHOWN_ROWS]))
         more = len(self.rows) - SHOWN_ROWS
         rows = f"{shown} and {more:,} more" if more > 0 else shown
-        tokens, at = counted(self.length, "token"), f" from {self.start:,} on" if self.start else ""
-        return f"{tokens}{at} by {counted(len(self.rows), 'row')}: {rows}"
+        tokens, at = (
+            tally(self.length, "token"),
+            f" from {self.start:,} on" if self.start else "",
+        )
+        return f"{tokens}{at} by {tally(len(self.rows), 'row')}: {rows}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -128,11 +131,11 @@ class TreeReport:
         ]
 
     def __repr__(self) -> str:
-        rows, trees = counted(self.num_rows, "row"), counted(self.num_trees, "tree")
+        rows, trees = tally(self.num_rows, "row"), tally(self.num_trees, "tree")
         return f"TreeReport: {rows} in {trees}"
 
     def __str__(self) -> str:
-        rows, trees = counted(self.num_rows, "row"), counted(self.num_trees, "tree")
+        rows, trees = tally(self.num_rows, "row"), tally(self.num_trees, "tree")
         lines = [f"{rows} in {trees}", f"{'':<18}{'before':>18}{'after':>18}"]
         for name, before, after in (
             ("tokens", self.tokens_before, self.tokens_after),
@@ -140,7 +143,7 @@ class TreeReport:
         ):
             fewer = f"   {before / after:.1f}x fewer" if after else ""
             lines.append(f"  {name:<16}{before:>18,}{after:>18,}{fewer}")
-        lines.append(f"  depth: {counted(self.depth, 'node')}, {counted(self.forks, 'fork')}")
+        lines.append(f"  depth: {tally(self.depth, 'node')}, {tally(self.forks, 'fork')}")
         largest = self.largest(SHOWN_NODES)
         lines += [f"  {tokens}" for tokens in largest]
         if (hidden := self.num_shared - len(largest)) > 0:

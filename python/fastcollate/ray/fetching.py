@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import ray
 from ray.exceptions import GetTimeoutError, ObjectLostError, OwnerDiedError, RayError
 
-from fastcollate.common.arguments import checked_seconds
+from fastcollate.common.arguments import check_seconds
 
 TIMEOUT = 300.0
 """Default seconds to wait for objects."""
@@ -32,7 +32,7 @@ class ShardTimeoutError(ShardError, TimeoutError):
     """The objects of a shard did not arrive in time."""
 
 
-def fetched(
+def fetch(
     shard: str, refs: Mapping[K, ray.ObjectRef[Any]], name: Callable[[K], str], timeout: float
 ) -> dict[K, Any]:
     """Get objects, all at once.
@@ -97,9 +97,9 @@ def _reason(text: str, error: RayError) -> str:
     return f"{type(error).__name__}: {sentence}" if sentence else type(error).__name__
 
 
-def checked_timeout(timeout: Any) -> float:
+def check_timeout(timeout: Any) -> float:
     """Return a timeout in seconds that Ray accepts."""
-    seconds = checked_seconds("timeout", timeout)
+    seconds = check_seconds("timeout", timeout)
     if math.isinf(seconds):
         raise ValueError("timeout is inf; pass a finite number of seconds")
     return seconds

@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 import ray
 
 from fastcollate.batch import Batch
-from fastcollate.blocks.joining import JoinedBlocks, joined
-from fastcollate.blocks.reading import built, parts_of
-from fastcollate.blocks.trees import joined_tree
+from fastcollate.blocks.joining import JoinedBlocks, join
+from fastcollate.blocks.reading import build, parts_of
+from fastcollate.blocks.trees import join_trees
 from fastcollate.build import build_batch
-from fastcollate.common.arguments import counted, spells_out, suggests_names, wrong_name
+from fastcollate.common.arguments import spells_out, suggests_names, tally, wrong_name
 from fastcollate.common.arrays import describe
 from fastcollate.common.row_columns import COLUMNS, IDS
 from fastcollate.ops.normalize import LossNormalizers
 from fastcollate.options import Options, ShardOptions
 from fastcollate.plan import stepping
 from fastcollate.plan.dtypes import ArrayType
-from fastcollate.plan.layouts import LayoutArgument, Tree, checked_layout
+from fastcollate.plan.layouts import LayoutArgument, Tree, check_layout
 from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.shard import Shard
 from fastcollate.plan.step_plan import StepPlan
-from fastcollate.ray.fetching import TIMEOUT, checked_timeout, fetched
+from fastcollate.ray.fetching import TIMEOUT, check_timeout, fetch
 from fastcollate.ray.putting import Block
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class BlockShard:
         return replace(self, shard=self.shard.narrow())
 
     def __repr__(self) -> str:
-        rows, parts = counted(len(self), "row"), counted(len(self.parts), "object")
+        rows, parts = tally(len(self), "row"), tally(len(self.parts), "object")
         return f"BlockShard of mini-batch {self.mini_batch} and rank {self.rank}: {rows} in {parts}"
 
 
@@ -179,7 +179,7 @@ class BlockStepPlan:
 
     def __repr__(self) -> str:
         megabytes = sum(block.num_bytes for block in self.blocks) / 1e6
-        return f"{self.step!r}, from {counted(len(self.blocks), 'block')} of {megabytes:.1f} MB"
+        return f"{self.step!r}, from {tally(len(self.blocks), 'block')} of {megabytes:.1f} MB"
 
 
 @suggests_names
@@ -219,17 +219,17 @@ def plan_step(
     TypeError
         An item of `blocks` is no block, for instance a reference to one: ``ray.get`` it first.
     """
-    blocks = _checked_blocks(blocks)
+    blocks = _check_blocks(blocks)
     for name in IDS:
         if name in options:
             raise TypeError(f"{name} is no argument of plan_step; pass it to put_turns")
     of_blocks, names = [block.table for block in blocks], [block.name for block in blocks]
-    tables = joined(of_blocks, names)
+    tables = join(of_blocks, names)
     rows: Any = tables.merge_plan
-    layout = None if layout is None else checked_layout(layout)
+    layout = None if layout is None else check_layout(layout)
     if isinstance(layout, Tree):
         _check_tree(layout)
-        rows, inputs = joined_tree(of_blocks, names)
+        rows, inputs = join_trees(of_blocks, names)
         layout = replace(layout, same_inputs=inputs)
         options |= tables.names
     elif rows is None:
@@ -308,20 +308,20 @@ def collate(
     """
     if not isinstance(shard, BlockShard):
         raise TypeError(f"shard is {describe(shard)}; pass plan.shard(mini_batch, rank)")
-    timeout = checked_timeout(timeout)
+    timeout = check_timeout(timeout)
     for name in options:
         if name in (*COLUMNS, "merge", "shard"):
             raise TypeError(f"{name} is no argument of collate; pass it to put_turns")
     if (message := wrong_name(collate, options)) is not None:
         raise TypeError(message)
-    step: JoinedBlocks = fetched(
+    step: JoinedBlocks = fetch(
         shard.name, {0: shard.step}, lambda _: "the plan of the step", timeout
     )[0]
     parts = {part: shard.parts[part] for part in parts_of(step, shard.shard)}
-    found = fetched(shard.name, parts, step.part_name, timeout)
+    found = fetch(shard.name, parts, step.part_name, timeout)
     rest: dict[str, Any] = {**options}
     cp = rest.pop("cp", None)
-    return built(
+    return build(
         step,
         shard.shard,
         found,
@@ -340,7 +340,7 @@ def _check_tree(layout: Tree) -> None:
             )
 
 
-def _checked_blocks(blocks: Any) -> list[Block]:
+def _check_blocks(blocks: Any) -> list[Block]:
     if isinstance(blocks, Block) or not isinstance(blocks, (list, tuple)):
         raise TypeError(f"blocks is {describe(blocks)}; pass a list of what put_turns returned")
     if len(blocks) == 0:

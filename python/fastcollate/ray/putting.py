@@ -11,12 +11,12 @@ import ray
 from numpy.typing import NDArray
 
 from fastcollate.blocks.sharing import BlockShare, check_share
-from fastcollate.blocks.storing import PART_BYTES, BlockTable, stored
+from fastcollate.blocks.storing import PART_BYTES, BlockTable, store
 from fastcollate.builder import BatchBuilder
-from fastcollate.common.arguments import checked_count, counted, suggests_names
+from fastcollate.common.arguments import check_count, suggests_names, tally
 from fastcollate.common.arrays import describe
 from fastcollate.common.row_columns import COLUMNS
-from fastcollate.plan.merging import Merge, MergePlan, Policy, checked_merge
+from fastcollate.plan.merging import Merge, MergePlan, Policy, check_merge
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,8 +77,8 @@ class Block:
         return self.table.merge_plan
 
     def __repr__(self) -> str:
-        rows, turns = counted(self.num_rows, "row"), counted(self.num_turns, "turn")
-        parts = counted(len(self.refs), "object")
+        rows, turns = tally(self.num_rows, "row"), tally(self.num_turns, "turn")
+        parts = tally(len(self.refs), "object")
         return f"Block {self.name!r}: {rows} of {turns}, {self.num_bytes / 1e6:.1f} MB in {parts}"
 
 
@@ -142,15 +142,13 @@ def put_turns(
     actor ends when its last handle is dropped, so keep that too. The process of a task stays alive
     as long as its blocks are referenced.
     """
-    merge = None if merge is None else checked_merge(merge)
-    part_bytes = checked_count("part_bytes", part_bytes, "a number of bytes")
+    merge = None if merge is None else check_merge(merge)
+    part_bytes = check_count("part_bytes", part_bytes, "a number of bytes")
     check_share(share, same_inputs)
     name = _own_name() if name is None else str(name)
 
     def put(**columns: Any) -> Block:
-        table, parts = stored(
-            **columns, share=share, same_inputs=same_inputs, part_bytes=part_bytes
-        )
+        table, parts = store(**columns, share=share, same_inputs=same_inputs, part_bytes=part_bytes)
         return Block(name, table, tuple(map(ray.put, parts)))
 
     if isinstance(turns, BatchBuilder):

@@ -9,13 +9,13 @@ from typing import Any, Literal
 import ray
 
 from fastcollate.batch import Batch
-from fastcollate.blocks.slicing import checked_rows, rows_of, shards_of
-from fastcollate.blocks.spans import Shards, packed, unpacked
-from fastcollate.common.arguments import check_bool, checked_count, counted, suggests_names
+from fastcollate.blocks.slicing import check_rows, rows_of, shards_of
+from fastcollate.blocks.spans import Shards, pack_arrays, unpack
+from fastcollate.common.arguments import check_bool, check_count, suggests_names, tally
 from fastcollate.common.arrays import describe
 from fastcollate.plan.shard import Shard
 from fastcollate.plan.step_plan import StepPlan
-from fastcollate.ray.fetching import TIMEOUT, checked_timeout, fetched
+from fastcollate.ray.fetching import TIMEOUT, check_timeout, fetch
 
 
 @dataclass(frozen=True)
@@ -100,11 +100,11 @@ def put_shards(
     With ``pad_rows="copy_first"``, mini-batches of a mapping are those of SkyRL's
     ``MeshDispatch.stage_chunks``, whose metadata is not put.
     """
-    shards = _checked_shards(batch, plan, boundaries, dp_size, pad_rows)
+    shards = _check_shards(batch, plan, boundaries, dp_size, pad_rows)
     num_ranks = len(shards[0]) if shards else 1
     if ranks_per_node is None:
         ranks_per_node = num_ranks if _num_nodes() == 1 else 1
-    size = checked_count("ranks_per_node", ranks_per_node, "a number of ranks")
+    size = check_count("ranks_per_node", ranks_per_node, "a number of ranks")
     refs: list[list[ShardRef]] = []
     for mini_batch, of_ranks in enumerate(shards):
         refs.append([])
@@ -113,12 +113,12 @@ def put_shards(
                 batch.select(shard) if isinstance(batch, Batch) else rows_of(batch, shard, masks)
                 for shard in of_ranks[first : first + size]
             ]
-            ref = ray.put(packed(batch, parts))
+            ref = ray.put(pack_arrays(batch, parts))
             refs[-1] += (ShardRef(mini_batch, first + at, ref, at) for at in range(len(parts)))
     return refs
 
 
-def _checked_shards(
+def _check_shards(
     batch: Any, plan: Any, boundaries: Any, dp_size: Any, pad_rows: Any
 ) -> list[list[Shard]]:
     """Return the shards of all ranks, by mini-batch."""
@@ -129,16 +129,16 @@ def _checked_shards(
     if boundaries is not None:
         if plan is not None:
             raise TypeError("plan and boundaries are given; pass one of them")
-        return shards_of(boundaries, dp_size, pad_rows, checked_rows(batch))
+        return shards_of(boundaries, dp_size, pad_rows, check_rows(batch))
     if not isinstance(plan, StepPlan):
         more = "" if isinstance(batch, Batch) else ", or boundaries and dp_size"
         raise TypeError(f"plan is {describe(plan)}; pass a plan of fastcollate.plan_step{more}")
     if dp_size is not None or pad_rows != "error":
         given = "pad_rows" if dp_size is None else "dp_size"
         raise TypeError(f"{given} is given, but plan has it already; leave {given} out")
-    if not isinstance(batch, Batch) and (num_rows := checked_rows(batch)) != plan.num_real_rows:
+    if not isinstance(batch, Batch) and (num_rows := check_rows(batch)) != plan.num_real_rows:
         raise ValueError(
-            f"batch has {counted(num_rows, 'row')}, but plan was made for {plan.num_real_rows:,}; "
+            f"batch has {tally(num_rows, 'row')}, but plan was made for {plan.num_real_rows:,}; "
             "pass the rows that were planned"
         )
     ranks = range(plan.dp_size)
@@ -184,8 +184,8 @@ def get_shard(
         raise TypeError(f"shard is {describe(shard)}; pass one of what put_shards returned")
     check_bool("copy", copy)
     refs = {0: shard.ref}
-    found: Shards = fetched(shard.name, refs, lambda _: "its object", checked_timeout(timeout))[0]
-    return unpacked(found, shard.index, copy)
+    found: Shards = fetch(shard.name, refs, lambda _: "its object", check_timeout(timeout))[0]
+    return unpack(found, shard.index, copy)
 
 
 def _num_nodes() -> int:

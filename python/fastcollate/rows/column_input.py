@@ -13,7 +13,7 @@ from fastcollate._fastcollate import arrow_chunks
 from fastcollate.common.arguments import suggests_names
 from fastcollate.common.arrays import (
     NUMBERS,
-    checked_array,
+    check_array,
     concatenate,
     convert,
     describe,
@@ -77,11 +77,11 @@ def ragged(x: Any, dtype: Any = None) -> Ragged:
     array([0, 2, 2, 3])
     """
     if isinstance(x, Ragged):
-        return _converted(x, dtype)
+        return _convert(x, dtype)
     if is_tensor(x):
-        return _converted(_of_nested(x) if x.is_nested else _of_dense(x), dtype)
+        return _convert(_of_nested(x) if x.is_nested else _of_dense(x), dtype)
     if isinstance(x, np.ndarray) and not (x.ndim == 1 and x.dtype.kind == "O"):
-        return _converted(_of_dense(x), dtype)
+        return _convert(_of_dense(x), dtype)
     if is_column(x):
         x = read_column(x)
     if not isinstance(x, (list, tuple)):
@@ -89,17 +89,17 @@ def ragged(x: Any, dtype: Any = None) -> Ragged:
             parts = [Ragged(values, offsets) for values, offsets in chunks]
             filled = [part for part in parts if len(part)] or parts[:1]
             column = filled[0] if len(filled) == 1 else Ragged.concat(filled)
-            return _converted(column, dtype)
+            return _convert(column, dtype)
         is_rows = hasattr(type(x), "__len__") and hasattr(type(x), "__getitem__")
         if not is_rows or isinstance(x, (str, bytes, bytearray, Mapping)):
             raise TypeError(f"x is {describe(x)}; {EXPECTED}")
         x = list(x)
     if all(isinstance(row, (list, tuple)) for row in x):
-        return _converted(_of_lists(x), dtype)
-    return _converted(_of_arrays(x, dtype), dtype)
+        return _convert(_of_lists(x), dtype)
+    return _convert(_of_arrays(x, dtype), dtype)
 
 
-def _converted(column: Ragged, dtype: Any, first_row: int = 0) -> Ragged:
+def _convert(column: Ragged, dtype: Any, first_row: int = 0) -> Ragged:
     """Convert a column, which is `x` from `first_row` on; errors name the value."""
     if dtype is None:
         return column
@@ -126,14 +126,14 @@ def _subscript(column: Ragged, at: Sequence[Any], first_row: int = 0) -> str:
 
 
 def _of_dense(x: Any) -> Ragged:
-    x = checked_dense(x)
+    x = check_dense(x)
     rows, width, *trailing = x.shape
     return Ragged(x.reshape(rows * width, *trailing), np.arange(rows + 1, dtype=np.int64) * width)
 
 
-def checked_dense(x: Any) -> Any:
+def check_dense(x: Any) -> Any:
     """Return an array or tensor of rows as it is, subclasses of ndarray as ndarray."""
-    x = checked_array("x", x)
+    x = check_array("x", x)
     if x.ndim < 2:
         raise ValueError(
             f"x has shape {tuple(x.shape)}; pass an array of shape (rows, tokens, ...), or a list "
@@ -245,7 +245,7 @@ def _of_arrays(rows: Sequence[Any], dtype: Any = None) -> Ragged:
     if len({arrays[index].dtype for index in told}) > 1:
         for index in told:
             row = Ragged(arrays[index], [0, len(arrays[index])])
-            arrays[index] = _converted(row, dtype, index).values
+            arrays[index] = _convert(row, dtype, index).values
     offsets = offsets_of(list(map(len, arrays)))
     return Ragged(concatenate([arrays[index] for index in told]), offsets)
 
@@ -254,7 +254,7 @@ def _are_alike(rows: Sequence[Any]) -> bool:
     """Return True for dense tensors that can be concatenated without conversion."""
     if not is_tensor(rows[0]) or rows[0].ndim == 0 or not all(map(is_tensor, rows)):
         return False
-    checked_array("x[0]", rows[0])
+    check_array("x[0]", rows[0])
     if len(set(map(_KIND, rows))) > 1:
         return False
     return rows[0].ndim == 1 or len({row.shape[1:] for row in rows}) == 1
@@ -278,5 +278,5 @@ def _as_arrays(rows: Sequence[Any]) -> list[Any]:
             ) from error
         if array.ndim == 0 or (array is not row and array.dtype.kind not in NUMBERS):
             raise TypeError(f"{place} is {describe(row)}; pass a list or array of numbers")
-        arrays.append(checked_array(place, array))
+        arrays.append(check_array(place, array))
     return arrays

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, final, overload
 import numpy as np
 
 from fastcollate._fastcollate import arrow_lists
-from fastcollate.common.arguments import counted, suggests_names
+from fastcollate.common.arguments import suggests_names, tally
 from fastcollate.common.arrays import (
-    checked_array,
+    check_array,
     concatenate,
     describe,
     dtype_name,
@@ -21,8 +21,8 @@ from fastcollate.common.arrays import (
     is_tensor,
     misfit,
     offsets_of,
-    places_of,
-    taken,
+    ranges_of,
+    take,
     tensor_of_bits,
     to_array,
     to_numpy,
@@ -86,8 +86,8 @@ class Ragged:
     _offsets: NDArray[np.int64]
 
     def __init__(self, values: Any, offsets: Any) -> None:
-        self._values = checked_array("values", values)
-        self._offsets = _checked_offsets(offsets, len(values))
+        self._values = check_array("values", values)
+        self._offsets = _check_offsets(offsets, len(values))
 
     @classmethod
     def _of(cls, values: Any, offsets: NDArray[np.int64]) -> Ragged:
@@ -187,7 +187,7 @@ class Ragged:
             kind += f" on {self._values.device}"
         trailing = f" with {self.trailing} a token" if self.trailing else ""
         return (
-            f"Ragged of {counted(len(self), 'row')}, {counted(len(self._values), 'token')}: "
+            f"Ragged of {tally(len(self), 'row')}, {tally(len(self._values), 'token')}: "
             f"{dtype_name(self.dtype)} {kind}{trailing}{span}"
         )
 
@@ -280,11 +280,11 @@ class Ragged:
         return Ragged._of(values, np.concatenate([*starts, ends[-1:]]))
 
 
-def picked(column: Ragged, rows: NDArray[np.int64]) -> Ragged:
+def pick(column: Ragged, rows: NDArray[np.int64]) -> Ragged:
     """Return copies of some rows."""
     lengths = column.lengths[rows]
-    places = places_of(column.offsets[rows], lengths)
-    return Ragged._of(taken(column.values, places), offsets_of(lengths))
+    places = ranges_of(column.offsets[rows], lengths)
+    return Ragged._of(take(column.values, places), offsets_of(lengths))
 
 
 def _tensors(values: np.ndarray, offsets: NDArray[np.int64], dtype: str) -> Ragged:
@@ -292,7 +292,7 @@ def _tensors(values: np.ndarray, offsets: NDArray[np.int64], dtype: str) -> Ragg
     return Ragged(tensor_of_bits(values, dtype), offsets)
 
 
-def _checked_offsets(offsets: Any, total: int) -> NDArray[np.int64]:
+def _check_offsets(offsets: Any, total: int) -> NDArray[np.int64]:
     """Return a read-only copy of offsets into `total` values."""
     given = np.asarray(to_numpy(offsets))
     if given.ndim != 1 or len(given) == 0:

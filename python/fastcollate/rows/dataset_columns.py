@@ -32,7 +32,7 @@ def makes_rows(dataset: Any) -> bool:
     return bool(dataset.format["type"] == "custom")
 
 
-def shown_columns(dataset: Any) -> list[str]:
+def show_columns(dataset: Any) -> list[str]:
     """Return the names of the columns in a dataset's rows."""
     format = dataset.format
     names = dataset.column_names if format["output_all_columns"] else format["columns"]

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, 
 import numpy as np
 
 from fastcollate._fastcollate import FieldSpec, OutputTable
-from fastcollate.common.arguments import as_list, check_choice, checked_int, suggests_names
+from fastcollate.common.arguments import as_list, check_choice, check_int, suggests_names
 from fastcollate.common.arrays import (
     NUMBERS,
+    check_dtype_name,
     check_unmasked,
-    checked_dtype_name,
     concatenate,
     convert,
     describe,
@@ -113,7 +113,7 @@ class Field:
                     f"{key} has spread={self.spread!r}, which puts numbers on response tokens and "
                     f"fill elsewhere, and {name}={getattr(self, name)!r}; leave {name} out"
                 )
-        dtype = "float32" if self.dtype is None else checked_dtype_name(self.dtype, key)
+        dtype = "float32" if self.dtype is None else check_dtype_name(self.dtype, key)
         gap_fill = self.fill if self.gap_fill is None else self.gap_fill
         numbers: dict[str, Any] = {"fill": self.fill, "gap_fill": gap_fill, "default": self.default}
         for name, number in numbers.items():
@@ -167,17 +167,17 @@ class RoutedExperts:
 
     def spec(self, key: str) -> FieldSpec:
         """Return how the field is read and written under a key."""
-        dtype = None if self.dtype is None else checked_dtype_name(self.dtype, key)
+        dtype = None if self.dtype is None else check_dtype_name(self.dtype, key)
         num_experts = self.num_experts
         if num_experts is not None:
-            num_experts = checked_int(f"num_experts of {key}", num_experts, "an integer or None")
-        layers = None if self.layers is None else _checked_layers(key, self.layers)
+            num_experts = check_int(f"num_experts of {key}", num_experts, "an integer or None")
+        layers = None if self.layers is None else _check_layers(key, self.layers)
         return FieldSpec(
             key, key, align="experts", num_experts=num_experts, dtype=dtype, layers=layers
         )
 
 
-def _checked_layers(key: str, layers: Any) -> tuple[int, int]:
+def _check_layers(key: str, layers: Any) -> tuple[int, int]:
     """Return the first layer of a range and one past its last."""
     if not isinstance(layers, range):
         raise TypeError(f"layers of {key} is {describe(layers)}; pass range(first, end), or None")
@@ -213,7 +213,7 @@ class PerRow:
     concat: bool = False
 
 
-def given_along(rows: Any, spec: FieldSpec) -> tuple[Any, FieldSpec]:
+def read_align(rows: Any, spec: FieldSpec) -> tuple[Any, FieldSpec]:
     """Return the rows of an argument with its own key, and the spec to read them.
 
     A :class:`Field` gives their alignment; the output is response-aligned.
@@ -289,12 +289,12 @@ def object_outputs(
             data[output.key] = arrays
         else:
             # In the common dtype of all rows of the step, whichever of them are here.
-            joined, offsets = _joined(arrays, _common_dtype(output.key, given))
+            joined, offsets = _join(arrays, _common_dtype(output.key, given))
             data |= {output.key: joined, offsets_keys[output.field]: offsets}
     return data
 
 
-def _joined(arrays: list[Any], dtype: Any) -> tuple[Any, Any]:
+def _join(arrays: list[Any], dtype: Any) -> tuple[Any, Any]:
     """Return arrays concatenated in one dtype, and the offsets of the rows."""
     arrays = [array if array.dtype == dtype else convert(array, dtype) for array in arrays]
     offsets: Any = offsets_of([len(array) for array in arrays])
@@ -368,7 +368,7 @@ def is_reserved(key: str) -> bool:
     return key in _reserved
 
 
-def checked_fields(fields: Mapping[str, Any], array_type: str) -> list[tuple[Any, FieldSpec]]:
+def check_fields(fields: Mapping[str, Any], array_type: str) -> list[tuple[Any, FieldSpec]]:
     """Return the values and spec of each item of the argument ``fields``, checked."""
     check_keys(fields)
     specs: list[tuple[Any, FieldSpec]] = []
@@ -387,9 +387,7 @@ def checked_fields(fields: Mapping[str, Any], array_type: str) -> list[tuple[Any
                 specs.append((arrays, FieldSpec(key, key, align=align, dtype=None)))
             else:
                 dtype = (
-                    _dtype_of(values)
-                    if field.dtype is None
-                    else checked_dtype_name(field.dtype, key)
+                    _dtype_of(values) if field.dtype is None else check_dtype_name(field.dtype, key)
                 )
                 specs.append((values, FieldSpec(key, key, align="row", dtype=dtype)))
         else:
@@ -511,7 +509,7 @@ def unreadable(place: str, error: Exception, advice: str = "an array of numbers"
 def _as_numbers(key: str, values: list[Any], dtype: Any) -> np.ndarray:
     """Return one number per row as an array, int64 or float64."""
     numbers = [value.item() if hasattr(value, "item") else value for value in values]
-    holds_floats = dtype is None or "float" in checked_dtype_name(dtype, key)
+    holds_floats = dtype is None or "float" in check_dtype_name(dtype, key)
     is_float = holds_floats and any(isinstance(number, float) for number in numbers)
     is_float |= dtype is not None and holds_floats and not all(map(_fits_int64, numbers))
     for row, number in enumerate(numbers):
@@ -537,7 +535,7 @@ def _fits_int64(number: Any) -> bool:
 
 def _as_arrays(key: str, values: list[Any], field: PerRow, array_type: str) -> list[Any]:
     """Return one array per row, of the batch's kind."""
-    dtype = None if field.dtype is None else checked_dtype_name(field.dtype, key)
+    dtype = None if field.dtype is None else check_dtype_name(field.dtype, key)
     arrays = [
         _as_array(f"{key}[{row}]", value, dtype, array_type) for row, value in enumerate(values)
     ]

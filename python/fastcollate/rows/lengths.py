@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
-from fastcollate.common.arguments import as_list, checked_int, is_sequence
-from fastcollate.common.arrays import check_unmasked, checked_array, describe, is_tensor, to_numpy
+from fastcollate.common.arguments import as_list, check_int, is_sequence
+from fastcollate.common.arrays import check_array, check_unmasked, describe, is_tensor, to_numpy
 
 Integers: TypeAlias = NDArray[np.int64]
 
@@ -22,7 +22,7 @@ PERCENTILES = (50, 90, 99)
 """Percentiles of lengths in metrics."""
 
 
-def checked_lengths(name: str, values: Any, noun: str = "row") -> Integers:
+def check_lengths(name: str, values: Any, noun: str = "row") -> Integers:
     """Return token counts, from an array, a tensor or a sequence, as int64 (rows,).
 
     Raises
@@ -32,12 +32,12 @@ def checked_lengths(name: str, values: Any, noun: str = "row") -> Integers:
     ValueError
         A count is negative or exceeds `MAX_TOKENS`.
     """
-    return _checked(name, values, f"the number of tokens of each {noun}", "lengths")
+    return _check_integers(name, values, f"the number of tokens of each {noun}", "lengths")
 
 
-def checked_indices(name: str, values: Any, nouns: str) -> Integers:
+def check_indices(name: str, values: Any, nouns: str) -> Integers:
     """Return indices of rows, sequences or bins as int64, as `checked_lengths`."""
-    return _checked(name, values, f"indices of {nouns}", "indices")
+    return _check_integers(name, values, f"indices of {nouns}", "indices")
 
 
 def lengths_defect(name: str, values: Integers) -> str | None:
@@ -47,10 +47,10 @@ def lengths_defect(name: str, values: Integers) -> str | None:
     return f"{name}[{row}] is {values[row]}, but must be from 0 to {MAX_TOKENS}"
 
 
-def _checked(name: str, values: Any, advice: str, noun: str) -> Integers:
+def _check_integers(name: str, values: Any, advice: str, noun: str) -> Integers:
     check_unmasked(name, values)
     if is_tensor(values):
-        values = checked_array(name, values)
+        values = check_array(name, values)
         if values.is_meta:
             raise TypeError(f"{name} is a meta tensor, which has no values; pass {advice}")
         if values.dtype.is_floating_point:  # NumPy does not have all of them
@@ -76,7 +76,7 @@ def _integers(name: str, items: list[Any]) -> Integers:
     if set(map(type, items)) <= {int}:
         with contextlib.suppress(OverflowError):  # the loop names the item
             return np.array(items, np.int64)
-    numbers = (checked_int(f"{name}[{at}]", one, "an integer") for at, one in enumerate(items))
+    numbers = (check_int(f"{name}[{at}]", one, "an integer") for at, one in enumerate(items))
     return np.fromiter(numbers, np.int64, len(items))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fastcollate.common.arguments import counted
+from fastcollate.common.arguments import tally
 from fastcollate.common.arrays import is_array, is_tensor, to_numpy
 
 RUN = 2
@@ -70,7 +70,7 @@ def padding_message(name: str, rows: Any, pad_token_id: int) -> str | None:
         if longest >= least and len(flags) * share**longest < CHANCE:
             edge = "end" if side == "right" else "begin"
             return (
-                f"{name} has {counted(len(block), 'row')} of {block.shape[1]} tokens, of which "
+                f"{name} has {tally(len(block), 'row')} of {block.shape[1]} tokens, of which "
                 f"{padded:,} {edge} with up to {longest} tokens that are pad_token_id="
                 f"{pad_token_id}: if that is padding, it counts as tokens; take it out by "
                 f"fc.unpad({name}, lengths=..., side={side!r})"

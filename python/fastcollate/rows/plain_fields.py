@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
-from fastcollate.common.arguments import counted, is_sequence
+from fastcollate.common.arguments import is_sequence, tally
 from fastcollate.common.arrays import is_array, is_tensor
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
@@ -45,7 +45,7 @@ def with_fields(fields: Any, tokens: Tokens) -> Any:
     return {
         key: one
         if isinstance(one, _KINDS)
-        else Field(one, _align(f"fields[{key!r}]", one, lengths, _shown(one)))
+        else Field(one, _align(f"fields[{key!r}]", one, lengths, _show(one)))
         for key, one in fields.items()
     }
 
@@ -65,7 +65,7 @@ def with_fields_of_row(fields: Any, tokens: Tokens, index: int, first: Mapping[s
     for key, one in fields.items():
         if isinstance(one, _KINDS):
             continue
-        place, shown = f"fields[{key!r}] of row {index}", _shown(one)
+        place, shown = f"fields[{key!r}] of row {index}", _show(one)
         if _is_number(one):
             raise _error(place, shown, "one number", _of_numbers(shown))
         if not is_sequence(one):
@@ -75,7 +75,7 @@ def with_fields_of_row(fields: Any, tokens: Tokens, index: int, first: Mapping[s
     return made
 
 
-def _shown(value: Any) -> str:
+def _show(value: Any) -> str:
     """Return a short representation in one line."""
     return " ".join(reprlib.repr(value).split())
 
@@ -117,14 +117,14 @@ def _align(
         return "response" if fits_responses else "sequence"
     choices = [*of_tokens, f"fc.PerRow({shown})"]
     if len(found) != len(responses):
-        rows, expected = counted(len(found), "row"), counted(len(responses), "row")
+        rows, expected = tally(len(found), "row"), tally(len(responses), "row")
         raise _error(place, shown, f"{rows}, but the batch has {expected}", choices)
     differs = (found != responses) & (found != sequences)
     row = int((differs if differs.any() else found != responses).argmax())
     subscript = "" if "of row" in place else f"[{row}]"
     raise TypeError(
-        f"{place}{subscript} has {counted(int(found[row]), 'item')}, but its response has "
-        f"{responses[row]}, and {sequences[row]} with the prompt; pass {_listed(choices)}"
+        f"{place}{subscript} has {tally(int(found[row]), 'item')}, but its response has "
+        f"{responses[row]}, and {sequences[row]} with the prompt; pass {_list(choices)}"
     )
 
 
@@ -133,10 +133,10 @@ def _of_numbers(shown: str) -> list[str]:
 
 
 def _error(place: str, shown: str, what: str, choices: list[str]) -> TypeError:
-    return TypeError(f"{place} is {shown}: {what}; pass {_listed(choices)}")
+    return TypeError(f"{place} is {shown}: {what}; pass {_list(choices)}")
 
 
-def _listed(choices: list[str]) -> str:
+def _list(choices: list[str]) -> str:
     *others, last = choices
     return f"{', '.join(others)} or {last}" if others else last
 

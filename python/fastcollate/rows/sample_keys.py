@@ -104,11 +104,11 @@ def _message(unknown: list[str], names: Mapping[str, str], first: First) -> str:
         ways.append(f"fields={{{shown}}}")
     if rest:
         ways.append(f"ignore={rest!r}")
-    advice = _listed(ways) + ("" if rest == unknown else f", or ignore={unknown!r}")
+    advice = _list(ways) + ("" if rest == unknown else f", or ignore={unknown!r}")
     keys, verb = ("key", "is") if len(unknown) == 1 else ("keys", "are")
-    about = f" (text in {_listed(list(map(repr, text)))} has to be tokenized first)" if text else ""
+    about = f" (text in {_list(list(map(repr, text)))} has to be tokenized first)" if text else ""
     return (
-        f"samples have the {keys} {_listed(list(map(repr, unknown)))}, which {verb} not "
+        f"samples have the {keys} {_list(list(map(repr, unknown)))}, which {verb} not "
         f"known{about}; pass {advice}"
     )
 
@@ -140,7 +140,7 @@ def _columns_for(
     return columns
 
 
-def _listed(items: list[str]) -> str:
+def _list(items: list[str]) -> str:
     *others, last = items
     return f"{', '.join(others)} and {last}" if others else last
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import IGNORE_INDEX, RowSpans, compact_ids
-from fastcollate.common.arguments import checked_integer, counted, id_list
+from fastcollate.common.arguments import check_integer, id_list, tally
 from fastcollate.common.arrays import is_tensor, offsets_of, row_and_token, to_numpy
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
@@ -90,7 +90,7 @@ def tokens_of(columns: Mapping[str, Any]) -> SampleTokens:
     arguments: dict[str, Any] = {"sequences": RowSpans([(ids.values, starts, lengths)])}
     if "prompt_len" in columns:
         arguments["prompt_lens"] = _prompt_lens(columns["prompt_len"], lengths)
-    elif (trained := _trained(ids, columns)) is not None:
+    elif (trained := _find_trained(ids, columns)) is not None:
         arguments["prompt_lens"] = _first(trained, offsets)
         mask = RowSpans([(trained, starts, lengths)])
         arguments["loss_mask"] = Field(mask, align="sequence")
@@ -146,7 +146,7 @@ def _sequence_offsets(ids: Ragged, lengths: Ragged) -> NDArray[np.int64]:
         row, position = row_and_token(lengths.offsets, index)
         raise ValueError(
             f"{SEQ_LENGTHS}[{row}][{position}] is {counts[index]}, but input_ids[{row}] has "
-            f"{counted(int(most[index]), 'token')}; pass lengths that add up to these"
+            f"{tally(int(most[index]), 'token')}; pass lengths that add up to these"
         )
     offsets = offsets_of(counts)
     tokens = np.diff(offsets[lengths.offsets])
@@ -154,7 +154,7 @@ def _sequence_offsets(ids: Ragged, lengths: Ragged) -> NDArray[np.int64]:
         row = int((tokens != ids.lengths).argmax())
         raise ValueError(
             f"{SEQ_LENGTHS}[{row}] adds up to {tokens[row]}, but input_ids[{row}] has "
-            f"{counted(int(ids.lengths[row]), 'token')}; pass lengths that add up to these"
+            f"{tally(int(ids.lengths[row]), 'token')}; pass lengths that add up to these"
         )
     return offsets
 
@@ -200,7 +200,7 @@ def check_same_rows(name: str, found: int, expected: int, of: str = "input_ids")
     """Check that a column has as many rows as that of token ids."""
     if found != expected:
         raise ValueError(
-            f"{name} has {counted(found, 'row')}, but {of} has {expected}; pass one row per sample"
+            f"{name} has {tally(found, 'row')}, but {of} has {expected}; pass one row per sample"
         )
 
 
@@ -227,15 +227,15 @@ def _check_no_padding(ids: Ragged, mask: Ragged) -> None:
         )
 
 
-def _trained(ids: Ragged, columns: Mapping[str, Any]) -> np.ndarray | None:
+def _find_trained(ids: Ragged, columns: Mapping[str, Any]) -> np.ndarray | None:
     """Return True for tokens that train by labels or masks: bool (tokens,); None if all do."""
     if "labels" in columns:
-        return _labelled(ids, ids_of("labels", columns["labels"]))
-    masks = [_kept(ids, key, ids_of(key, columns[key])) for key in MASKS if key in columns]
+        return _label(ids, ids_of("labels", columns["labels"]))
+    masks = [_keep(ids, key, ids_of(key, columns[key])) for key in MASKS if key in columns]
     return functools.reduce(np.logical_and, masks) if masks else None
 
 
-def _kept(ids: Ragged, key: str, mask: Ragged) -> np.ndarray:
+def _keep(ids: Ragged, key: str, mask: Ragged) -> np.ndarray:
     """Return True for tokens that a mask keeps: bool (tokens,)."""
     _check_same_lengths(ids, key, mask)
     values = to_numpy(mask.values)
@@ -251,7 +251,7 @@ def _kept(ids: Ragged, key: str, mask: Ragged) -> np.ndarray:
     return kept
 
 
-def _labelled(ids: Ragged, labels: Ragged) -> np.ndarray:
+def _label(ids: Ragged, labels: Ragged) -> np.ndarray:
     """Return True for tokens with a label: bool (tokens,)."""
     _check_same_lengths(ids, "labels", labels)
     targets, tokens = to_numpy(labels.values), to_numpy(ids.values)
@@ -282,7 +282,7 @@ def _prompt_lens(column: Any, lengths: np.ndarray) -> np.ndarray:
     check_same_rows("prompt_len", len(items), len(lengths))
     prompt_lens = np.empty(len(items), np.int64)
     for row, item in enumerate(items):
-        count = checked_integer(f"prompt_len[{row}]", item, "an integer")
+        count = check_integer(f"prompt_len[{row}]", item, "an integer")
         if not 0 <= count <= lengths[row]:
             raise ValueError(
                 f"prompt_len[{row}] is {count}, but input_ids[{row}] has {lengths[row]} tokens; "

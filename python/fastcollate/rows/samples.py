@@ -17,7 +17,7 @@ from fastcollate.rows.dataset_columns import (
     is_streamed,
     makes_rows,
     read_columns,
-    shown_columns,
+    show_columns,
 )
 from fastcollate.rows.fields import (
     Field,
@@ -25,7 +25,7 @@ from fastcollate.rows.fields import (
     RoutedExperts,
     check_key,
 )
-from fastcollate.rows.pairs import PAIR, arguments_of_pairs, joined
+from fastcollate.rows.pairs import PAIR, arguments_of_pairs, join
 from fastcollate.rows.sample_keys import ARGUMENTS, COLUMNS, KEYS, Keys, read
 from fastcollate.rows.sample_tokens import (
     MASKS,
@@ -49,7 +49,7 @@ _READERS = ("to_arrow_table", "read_all", "to_table", "collect", "read")
 """Methods that return the table of a query, a stream, a file or a plan."""
 
 
-class Columns(NamedTuple):
+class SampleColumns(NamedTuple):
     """Input of `build_batch`."""
 
     arguments: dict[str, Any]
@@ -63,7 +63,7 @@ def columns_of(
     fields: Mapping[str, AnyField],
     ignore: Collection[str] | None,
     renamed: Mapping[str, str],
-) -> Columns:
+) -> SampleColumns:
     """Return the columns of samples, as arguments of `build_batch`.
 
     Parameters
@@ -97,10 +97,10 @@ def columns_of(
                     "field another key"
                 )
             chosen, rejected = sources[key][0], sources[key][-1]
-            values = joined(columns[chosen], columns[rejected])
+            values = join(columns[chosen], columns[rejected])
             arguments["fields"][key] = _with_values(field, values)
         _take_loss_mask(arguments)
-        return Columns(arguments, False, {key: columns[key] for key in PAIR})
+        return SampleColumns(arguments, False, {key: columns[key] for key in PAIR})
     if two := [key for key, pair in sources.items() if len(pair) > 1]:
         raise ValueError(
             f"fields[{two[0]!r}] reads two keys, {sources[two[0]]}, but samples are no pairs of "
@@ -130,10 +130,10 @@ def columns_of(
         }
         _take_loss_mask(arguments)
     if "input_ids" not in columns:
-        return Columns(arguments, False, {})
+        return SampleColumns(arguments, False, {})
     is_told = packed is not None or "attention_mask" in columns
     ids = {} if is_told else {"input_ids": columns["input_ids"]}
-    return Columns(arguments, "prompt_len" not in columns, ids)
+    return SampleColumns(arguments, "prompt_len" not in columns, ids)
 
 
 def _take_loss_mask(arguments: dict[str, Any]) -> None:
@@ -160,7 +160,7 @@ def _check_no_text(columns: Mapping[str, Any]) -> None:
         )
 
 
-def checked_columns(
+def check_columns(
     columns: Any, fields: Mapping[str, AnyField], ignore: Collection[str] | None
 ) -> dict[str, str]:
     """Return the samples' keys to rename, and the known key of each."""
@@ -194,7 +194,7 @@ def checked_columns(
     return renamed
 
 
-def checked_sources(fields: Mapping[str, Any]) -> dict[str, AnyField]:
+def check_sources(fields: Mapping[str, Any]) -> dict[str, AnyField]:
     """Check fields that hold a key of the samples in place of rows."""
     if not isinstance(fields, Mapping):
         raise TypeError(f"fields is {describe(fields)}; pass a mapping of keys to fc.Field")
@@ -241,7 +241,7 @@ def _with_values(field: AnyField, values: Any) -> AnyField:
 def _by_key(samples: Any, keys: Keys) -> dict[str, Any]:
     """Return the used columns by known key, with one item per row each."""
     if is_dataset(samples) and not makes_rows(samples) and len(samples) > 0:
-        used = keys.used(shown_columns(samples), lambda key: first_row(samples)[key])
+        used = keys.used(show_columns(samples), lambda key: first_row(samples)[key])
         columns = read_columns(samples, list(used))
         return {name: columns[key] for key, name in used.items()}
     _check_is_one_batch(samples)
@@ -257,7 +257,7 @@ def _by_key(samples: Any, keys: Keys) -> dict[str, Any]:
         return columns
     if not _is_sequence(samples):
         raise TypeError(f"samples is {describe(samples)}; {EXPECTED}")
-    return _transposed(samples, keys)
+    return _transpose(samples, keys)
 
 
 def _check_is_one_batch(samples: Any) -> None:
@@ -330,7 +330,7 @@ def _readable(column: Any) -> Any:
     return rows
 
 
-def _transposed(samples: Sequence[Any], keys: Keys) -> dict[str, Any]:
+def _transpose(samples: Sequence[Any], keys: Keys) -> dict[str, Any]:
     """Return one list per known key, from samples that all have the same keys."""
     if len(samples) == 0:
         raise ValueError("samples is empty; pass at least one sample")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from fastcollate.common.arguments import checked_count
-from fastcollate.rows.lengths import Integers, checked_lengths
+from fastcollate.common.arguments import check_count
+from fastcollate.rows.lengths import Integers, check_lengths
 
 if TYPE_CHECKING:
     from fastcollate.rows.fields import Rows
@@ -29,7 +29,7 @@ class Whole(NamedTuple):
 Tokens: TypeAlias = Parts | Whole
 
 
-def checked_tokens(
+def check_tokens(
     prompts: Any | None, responses: Any | None, sequences: Any | None, prompt_lens: Any | None
 ) -> Tokens:
     """Check the arguments that hold token ids."""
@@ -40,11 +40,11 @@ def checked_tokens(
     if not is_whole:
         return Parts(prompts, responses)
     if prompt_lens is not None:
-        prompt_lens = checked_lengths("prompt_lens", prompt_lens)
+        prompt_lens = check_lengths("prompt_lens", prompt_lens)
     return Whole(sequences, prompt_lens)
 
 
-def checked_row_tokens(
+def check_row_tokens(
     prompt: Any | None, response: Any | None, sequence: Any | None, prompt_len: Any | None
 ) -> Tokens:
     """Check the arguments that hold the token ids of one row."""
@@ -54,7 +54,7 @@ def checked_row_tokens(
     if not is_whole:
         return Parts(prompt, response)
     if prompt_len is not None:
-        prompt_len = checked_count("prompt_len", prompt_len, "a number of tokens", least=0)
+        prompt_len = check_count("prompt_len", prompt_len, "a number of tokens", least=0)
     return Whole(sequence, prompt_len)
 
 

@@ -18,12 +18,12 @@ from fastcollate.plan.merging import MergePlan, Policy, merge_turns
 from fastcollate.plan.packing import pack
 from fastcollate.plan.sharing import prefix_tree
 from fastcollate.plan.stepping import plan_step
-from fastcollate.rows.columns import Ragged, picked
+from fastcollate.rows.columns import Ragged, pick
 from fastcollate.rows.lengths import Integers
 
 if TYPE_CHECKING:
     from fastcollate.batch import Batch
-    from fastcollate.cli.columns import Rows
+    from fastcollate.cli.columns import FileRows
     from fastcollate.inspect.findings import Finding
     from fastcollate.plan.breaks import Tokenizer
 
@@ -53,7 +53,7 @@ class Positions(NamedTuple):
         return 1 - self.tokens / self.positions if self.positions else 0.0
 
 
-class Merging(NamedTuple):
+class MergingSummary(NamedTuple):
     """Results of merging."""
 
     policy: str
@@ -117,7 +117,7 @@ class Summary(NamedTuple):
     capacity: int
     layouts: dict[str, dict[str, Positions]]
     """For ``"turns"`` and, if trajectories are known, ``"merged"``, by layout."""
-    merging: Merging | None
+    merging: MergingSummary | None
     bin_fill: NDArray[np.float64]
     dp_size: int
     cost: str
@@ -218,9 +218,9 @@ class Collector:
         self._found: dict[str, list[Finding]] = {}
         self._counts: Counter[str] = Counter()
         self._worst: list[Worst] = []
-        self._longest: tuple[int, Rows | None] = (0, None)
+        self._longest: tuple[int, FileRows | None] = (0, None)
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: FileRows) -> None:
         """Add rows of whole trajectories."""
         prompt_lens, response_lens = rows.prompts.lengths, rows.responses.lengths
         batch = build_batch(
@@ -246,9 +246,7 @@ class Collector:
             )
             self._add_merge(plan, rows.first_row)
         self._check(rows, batch)
-        self._chunks.append(
-            _Chunk(prompt_lens, response_lens, *_merged(plan), *_shared(rows, plan))
-        )
+        self._chunks.append(_Chunk(prompt_lens, response_lens, *_merge(plan), *_share(rows, plan)))
 
     def _add_merge(self, plan: MergePlan, first_row: int) -> None:
         """Add the report of merging."""
@@ -273,7 +271,7 @@ class Collector:
         if first_row == 0:  # turn numbers equal those in the file
             self._trees = [str(report.tree(one)) for one in report.breaks.most_broken(MOST_TREES)]
 
-    def _check(self, rows: Rows, batch: Batch) -> None:
+    def _check(self, rows: FileRows, batch: Batch) -> None:
         """Add the findings of a chunk, and the rows worth rendering."""
         findings = batch.check(self.vocab_size, self.eos_token_ids)
         for finding in findings:
@@ -291,7 +289,7 @@ class Collector:
         if int(lens[longest]) > self._longest[0]:
             self._longest = int(lens[longest]), _one(rows, longest)
 
-    def _keep(self, rows: Rows, row: int, why: str) -> None:
+    def _keep(self, rows: FileRows, row: int, why: str) -> None:
         """Keep a row to be rendered, up to the limit."""
         is_known = any(one.row == rows.first_row + row for one in self._worst)
         if len(self._worst) < MOST_WORST - 1 and not is_known:
@@ -326,7 +324,7 @@ class Collector:
             self._worst.append(_worst(self._longest[1], f"the longest turn: {longest:,} tokens"))
         merging = None
         if is_merged:
-            merging = Merging(
+            merging = MergingSummary(
                 self.policy,
                 **self._merged,
                 kinds=dict(self._kinds.most_common()),
@@ -431,11 +429,11 @@ class _Chunk(NamedTuple):
     merged_tree: Any
 
 
-def _merged(plan: MergePlan | None) -> tuple[Integers | None, Integers | None]:
+def _merge(plan: MergePlan | None) -> tuple[Integers | None, Integers | None]:
     return (None, None) if plan is None else (plan.prompt_lens, plan.response_lens)
 
 
-def _shared(rows: Rows, plan: MergePlan | None) -> tuple[Any, Any]:
+def _share(rows: FileRows, plan: MergePlan | None) -> tuple[Any, Any]:
     """Return the shared tokens of turns and of merged rows: within a prompt, if uids are known."""
     options: dict[str, Any] = {}
     if rows.uids is not None:
@@ -455,19 +453,19 @@ def _in_file(reason: str, first_row: int) -> str:
     return re.sub(r"\brow (\d+)", lambda found: f"row {int(found[1]) + first_row}", reason)
 
 
-def _one(rows: Rows, row: int) -> Rows:
+def _one(rows: FileRows, row: int) -> FileRows:
     """Return a copy of one row."""
 
     def of(column: Any) -> Any:
         if isinstance(column, Ragged):
-            return picked(column, np.array([row]))
+            return pick(column, np.array([row]))
         return None if column is None else column[row : row + 1]
 
     first, *columns = rows
     return type(rows)(first + row, *map(of, columns))
 
 
-def _worst(rows: Rows, why: str) -> Worst:
+def _worst(rows: FileRows, why: str) -> Worst:
     """Return a row to be rendered: a long one without its middle."""
     lens = rows.prompts.lengths + rows.responses.lengths
     is_cut = int(lens[0]) > WORST_TOKENS

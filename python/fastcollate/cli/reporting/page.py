@@ -9,7 +9,7 @@ from typing import Any
 from fastcollate._fastcollate import __version__
 from fastcollate.cli.reporting.collecting import LAYOUTS, Summary
 from fastcollate.cli.reporting.plots import DEFINITIONS, columns, histogram, share_bar
-from fastcollate.common.arguments import counted
+from fastcollate.common.arguments import tally
 
 STYLE = """
 :root { --back: #ffffff; --text: #1b1f24; --soft: #57606a; --line: #d8dee4; --card: #f6f8fa;
@@ -200,21 +200,21 @@ def _merging(summary: Summary) -> Iterator[str]:
         return
     fewer = merging.tokens_before / merging.tokens_after if merging.tokens_after else 1.0
     yield (
-        f"<p>{counted(merging.num_turns, 'turn')} of "
-        f"{counted(merging.num_trajectories, 'trajectory', 'trajectories')} make "
-        f"{counted(merging.num_rows, 'row')} with policy <code>{merging.policy}</code>: "
+        f"<p>{tally(merging.num_turns, 'turn')} of "
+        f"{tally(merging.num_trajectories, 'trajectory', 'trajectories')} make "
+        f"{tally(merging.num_rows, 'row')} with policy <code>{merging.policy}</code>: "
         f"{merging.tokens_after:,} tokens in place of {merging.tokens_before:,}, {fewer:.1f}x "
         f"fewer.</p>"
     )
     if merging.masked_tokens:
-        yield f"<p>Realigning masked {counted(merging.masked_tokens, 'sampled token')}.</p>"
+        yield f"<p>Realigning masked {tally(merging.masked_tokens, 'sampled token')}.</p>"
     spread = ", ".join(f"{n:,} have {rows}" for rows, n in merging.rows_per_trajectory.items())
     yield f'<p class="note">Rows per trajectory: {spread}.</p>'
     breaks = sum(merging.kinds.values())
     if breaks == 0:
         yield "<p>No breaks: every turn goes on from the one before it.</p>"
         return
-    yield f"<h3>{counted(breaks, 'break')}: where a prompt differs from the tokens before it</h3>"
+    yield f"<h3>{tally(breaks, 'break')}: where a prompt differs from the tokens before it</h3>"
     kinds = ((count, kind, _KINDS.get(kind, "")) for kind, count in merging.kinds.items())
     yield _table(("number", "kind", "what it is"), kinds, numbers=(0,))
     looked_at = merging.num_looked_at
@@ -225,11 +225,11 @@ def _merging(summary: Summary) -> Iterator[str]:
     if merging.trees:
         yield (
             "<details open><summary>The "
-            f"{counted(len(merging.trees), 'trajectory', 'trajectories')} with the most breaks"
+            f"{tally(len(merging.trees), 'trajectory', 'trajectories')} with the most breaks"
             '</summary><p class="note">Turns are counted as rows of the file; each row stands '
             "below the row that it leaves.</p>"
         )
-        yield "".join(f"<pre>{escape(_shortened(tree))}</pre>" for tree in merging.trees)
+        yield "".join(f"<pre>{escape(_shorten(tree))}</pre>" for tree in merging.trees)
         yield "</details>"
 
 
@@ -240,7 +240,7 @@ _KINDS = {
 }
 
 
-def _shortened(text: str, most: int = 60) -> str:
+def _shorten(text: str, most: int = 60) -> str:
     lines = text.splitlines()
     if len(lines) <= most:
         return text
@@ -250,17 +250,17 @@ def _shortened(text: str, most: int = 60) -> str:
 def _bins(summary: Summary) -> Iterator[str]:
     fill = summary.bin_fill
     yield (
-        f"<p>{counted(len(summary.row_lens), 'row')} fill {counted(len(fill), 'bin')} of "
+        f"<p>{tally(len(summary.row_lens), 'row')} fill {tally(len(fill), 'bin')} of "
         f"{summary.capacity:,} tokens to {fill.mean():.1%} on average.</p>"
     )
     yield f'<div class="grid"><div>{histogram(fill, "bins", "%")}</div></div>'
 
 
 def _ranks(summary: Summary) -> Iterator[str]:
-    batches = counted(summary.num_mini_batches, "mini-batch", "mini-batches")
+    batches = tally(summary.num_mini_batches, "mini-batch", "mini-batches")
     yield (
         f'<p class="note">{batches} of {summary.batch_rows:,} rows for '
-        f"{counted(summary.dp_size, 'rank')}, by cost in {escape(summary.cost)}. Idle: the share "
+        f"{tally(summary.dp_size, 'rank')}, by cost in {escape(summary.cost)}. Idle: the share "
         "of time that ranks wait for the slowest one of each mini-batch. The line is the mean.</p>"
     )
     yield '<div class="grid">'
@@ -292,7 +292,7 @@ def _findings(summary: Summary) -> Iterator[str]:
 def _worst(summary: Summary, tokenizer: Any) -> Iterator[str]:
     yield (
         '<p class="note">The first rows with a finding of each kind, and the longest; drawn from '
-        f"{counted(summary.num_turns, 'turn')}.</p>"
+        f"{tally(summary.num_turns, 'turn')}.</p>"
     )
     for worst in summary.worst:
         cut = " (its last tokens)" if worst.is_cut else ""

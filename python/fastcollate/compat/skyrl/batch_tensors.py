@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastcollate._fastcollate import FieldSpec
-from fastcollate.common.arguments import checked_integer
+from fastcollate.common.arguments import check_integer
 from fastcollate.compat.skyrl.installed import skyrl_module
-from fastcollate.compat.skyrl.packed_tensors import checked_routes, packed_routes, packed_support
+from fastcollate.compat.skyrl.packed_tensors import check_routes, find_packed_support, pack_routes
 from fastcollate.ops.collating import Request, collate
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.fields import Rows
@@ -112,7 +112,7 @@ def convert_prompts_responses_to_batch_tensors(
                 f"{name} has {found} rows, but prompts has {rows}; pass one row per prompt"
             )
     if max_seq_len is not None:
-        max_seq_len = checked_integer("max_seq_len", max_seq_len, "an integer or None")
+        max_seq_len = check_integer("max_seq_len", max_seq_len, "an integer or None")
 
     fields = [(rewards, REWARDS), (loss_masks, LOSS_MASK)]
     if logprobs is not None and (found := _count("logprobs", logprobs)) > 0:
@@ -135,12 +135,12 @@ def convert_prompts_responses_to_batch_tensors(
     routes = None
     if rollout_expert_indices is not None and len(rollout_expert_indices) > 0:
         if packed_tensor is not None:
-            routes = checked_routes(rollout_expert_indices, rows)
+            routes = check_routes(rollout_expert_indices, rows)
         elif all(row is None or isinstance(row, list) for row in rollout_expert_indices):
-            listed = _listed_routes(rollout_expert_indices, prompts, responses)
+            listed = _list_routes(rollout_expert_indices, prompts, responses)
             fields += [] if listed is None else [listed]
         else:
-            fields.append((checked_routes(rollout_expert_indices, rows), ROUTES))
+            fields.append((check_routes(rollout_expert_indices, rows), ROUTES))
     pad_token_id = getattr(pad_token_id, "pad_token_id", pad_token_id)
     collated = collate(Request(Parts(prompts, responses), pad_token_id, fields))
     if max_seq_len is not None and collated.plan.longest_row > max_seq_len:
@@ -168,8 +168,8 @@ def convert_prompts_responses_to_batch_tensors(
     support = rollout_sample_support
     return (
         *tensors,
-        None if routes is None else packed_routes(make, routes, lens),
-        None if support is None else packed_support(make, support, response_lens),
+        None if routes is None else pack_routes(make, routes, lens),
+        None if support is None else find_packed_support(make, support, response_lens),
     )
 
 
@@ -224,7 +224,7 @@ def make_router_padding_mask(
     return (position < 0) | (position >= captured[:, None])
 
 
-def _listed_routes(routes: Sequence[Any], prompts: Rows, responses: Rows) -> Any:
+def _list_routes(routes: Sequence[Any], prompts: Rows, responses: Rows) -> Any:
     """Return nested lists as a field, 0 on tokens without routes; None for empty ones."""
     if len(routes) != len(prompts):
         raise ValueError(

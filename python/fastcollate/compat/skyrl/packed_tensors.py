@@ -14,7 +14,7 @@ from fastcollate.rows.lengths import Integers
 ROUTE_DTYPES = ("uint8", "int16", "int32")
 
 
-def checked_routes(routes: Sequence[Any], rows: int) -> Sequence[Any]:
+def check_routes(routes: Sequence[Any], rows: int) -> Sequence[Any]:
     """Check SkyRL's requirements on expert indices beyond those of `RoutedExperts`."""
     if len(routes) != rows:
         raise ValueError(
@@ -38,7 +38,7 @@ def checked_routes(routes: Sequence[Any], rows: int) -> Sequence[Any]:
     return routes
 
 
-def packed_routes(make: Callable[..., Any], routes: Sequence[Any], lens: Integers) -> Any:
+def pack_routes(make: Callable[..., Any], routes: Sequence[Any], lens: Integers) -> Any:
     """Return routes of all tokens, row after row.
 
     Parameters
@@ -70,10 +70,10 @@ def packed_routes(make: Callable[..., Any], routes: Sequence[Any], lens: Integer
                 "pass at most one per token"
             )
     dtype = max((array.dtype for array in routes), key=lambda dtype: dtype.itemsize)
-    return _packed(make, routes, lens, dtype, np.arange(shape[1], dtype=dtype))
+    return _pack(make, routes, lens, dtype, np.arange(shape[1], dtype=dtype))
 
 
-def packed_support(make: Callable[..., Any], support: Any, lens: Integers) -> Any:
+def find_packed_support(make: Callable[..., Any], support: Any, lens: Integers) -> Any:
     """Return the sample support of all response tokens, row after row.
 
     Parameters
@@ -116,10 +116,10 @@ def packed_support(make: Callable[..., Any], support: Any, lens: Integers) -> An
                 f"{name} has {len(array)} support rows for {lens[row]} response tokens; "
                 "pass one per response token"
             )
-    return _packed(make, support, lens, np.dtype(np.int32), None)
+    return _pack(make, support, lens, np.dtype(np.int32), None)
 
 
-def _packed(
+def _pack(
     make: Callable[..., Any], rows: Sequence[Any], lens: Integers, dtype: Any, fill: Any
 ) -> Any:
     """Return rows one after the other, each filled up to its length."""

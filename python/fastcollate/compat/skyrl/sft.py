@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fastcollate._fastcollate import FieldSpec, OutputSpec
-from fastcollate.common.arguments import counted
+from fastcollate.common.arguments import tally
 from fastcollate.common.arrays import offsets_of
 from fastcollate.compat.skyrl.packed_alignment import Alignment, packed_alignment
-from fastcollate.compat.skyrl.training_batch import Columns, training_batch
+from fastcollate.compat.skyrl.training_batch import BatchColumns, training_batch
 from fastcollate.ops.collating import Request, collate
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.layouts import Packed
@@ -95,7 +95,7 @@ def collate_sft_batch(examples: Examples, tokenizer: Any) -> Any:
     pad_token_id = tokenizer.pad_token_id
     if pad_token_id is None and min(lengths) == max(lengths):
         pad_token_id = 0  # not used
-    columns = Columns(
+    columns = BatchColumns(
         sequences=_left_padded("input_ids", ids, pad_token_id),
         attention_mask=_left_padded("attention_mask", attention_masks, 0),
         loss_mask=_left_padded("loss_mask", loss_masks, 0),
@@ -284,7 +284,7 @@ class PackedDataCollator:
             )
             packed = collate(request)
         except (TypeError, ValueError) as error:
-            raise _renamed(error, "input_ids") from error
+            raise _rename(error, "input_ids") from error
         logger.info(
             "sequence packing | packed %d samples into %d bins "
             "(~%d/DP rank, bin_capacity=%d tokens)",
@@ -332,7 +332,7 @@ def _loss_mask(row: int, example: Mapping[str, Any]) -> Any:
     mask = example["loss_mask"]
     if len(mask) != min(length, actions):
         raise AssertionError(
-            f"examples[{row}] has {counted(length, 'token')} and num_actions={actions}, "
+            f"examples[{row}] has {tally(length, 'token')} and num_actions={actions}, "
             f"but a loss_mask of {len(mask)}; pass a loss_mask of {min(length, actions)}"
         )
     return mask
@@ -349,7 +349,7 @@ def _as_packed_batch(packed: Mapping[str, Any], plan: BinPlan) -> Any:
     loss_mask = packed["loss_mask"][:, :-1].contiguous()
     loss_mask *= 1 / max(int(loss_mask.numpy().sum()), 1)
     lengths = np.split(plan.lengths, plan.offsets[1:-1])
-    columns = Columns(
+    columns = BatchColumns(
         sequences=packed["input_ids"],
         attention_mask=packed["attention_mask"],
         loss_mask=loss_mask,
@@ -386,17 +386,17 @@ def _check_length(row: int, key: str, values: Any, expected: int, source: str) -
 def _left_padded(key: str, rows: list[Any], fill: Any) -> Any:
     """Return rows as one int64 tensor, right-aligned."""
 
-    def collated(rows: list[Any]) -> Any:
+    def collate_examples(rows: list[Any]) -> Any:
         # Ids and masks as fields of one batch took no less time.
         return collate(Request(Whole(rows), fill, outputs=LEFT_PADDED)).data["input_ids"]
 
     try:
         try:
-            return collated(rows)
+            return collate_examples(rows)
         except TypeError as error:
-            return collated(_cut_off(rows, error))
+            return collate_examples(_cut_off(rows, error))
     except (TypeError, ValueError, RuntimeError) as error:
-        raise _renamed(error, key) from error
+        raise _rename(error, key) from error
 
 
 def _cut_off(rows: list[Any], error: TypeError) -> list[Any]:
@@ -414,7 +414,7 @@ def _cut_off(rows: list[Any], error: TypeError) -> list[Any]:
     return cut
 
 
-def _renamed(error: Exception, key: str) -> Exception:
+def _rename(error: Exception, key: str) -> Exception:
     """Return an error about sequences as one about a key of the examples."""
     message = re.sub(r"\bloss_mask(\[\d+\])", r"examples\1['loss_mask']", str(error))
     message = re.sub(r"\bsequences(\[\d+\])", rf"examples\1[{key!r}]", message)

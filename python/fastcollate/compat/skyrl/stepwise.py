@@ -79,10 +79,10 @@ def merge_stepwise_output(generator_output: Mapping[str, Any]) -> dict[str, Any]
     mask that is too long makes up for one that is too short. Unlike in SkyRL, prompts may be tuples
     or arrays.
     """
-    turns, stops = _finished_turns(generator_output)
+    turns, stops = _find_finished_turns(generator_output)
     _check_ids(turns.get("trajectory_ids"), stops)
     prompts, responses, rewards, loss_masks = (
-        _required(turns, key)
+        _require(turns, key)
         for key in ("prompt_token_ids", "response_ids", "rewards", "loss_masks")
     )
     flags = turns["is_last_step"]
@@ -91,7 +91,7 @@ def merge_stepwise_output(generator_output: Mapping[str, Any]) -> dict[str, Any]
     # The rows of an exact plan are runs of turns, each up to its source.
     lasts = plan.sources.tolist()
     rows = [range(before + 1, last + 1) for before, last in pairwise([-1, *lasts])]
-    observed = _observed(prompts, responses)
+    observed = _observe(prompts, responses)
     rewarded = [isinstance(rewards[start], list) for start in [0, *stops[:-1]]]
     logprobs, stop_reasons = turns.get("rollout_logprobs"), turns.get("stop_reasons")
     support = turns.get("rollout_sample_support")
@@ -101,12 +101,12 @@ def merge_stepwise_output(generator_output: Mapping[str, Any]) -> dict[str, Any]
             [*prompts[row[-1]][len(prompts[row[0]]) :], *responses[row[-1]]] for row in rows
         ],
         "rewards": [
-            _joined(rewards, row, observed, 0.0) if rewarded[trajectory] else _number(rewards, row)
+            _join(rewards, row, observed, 0.0) if rewarded[trajectory] else _number(rewards, row)
             for row, trajectory in zip(rows, plan.trajectories.tolist(), strict=True)
         ],
-        "loss_masks": [_joined(loss_masks, row, observed, 0) for row in rows],
+        "loss_masks": [_join(loss_masks, row, observed, 0) for row in rows],
         "stop_reasons": stop_reasons and [stop_reasons[last] for last in lasts],
-        "rollout_logprobs": logprobs and [_joined(logprobs, row, observed, 0.0) for row in rows],
+        "rollout_logprobs": logprobs and [_join(logprobs, row, observed, 0.0) for row in rows],
         "rollout_expert_indices": None,
         "rollout_sample_support": support and [_support(support, row, observed) for row in rows],
         "trajectory_generation_times": None,
@@ -122,7 +122,7 @@ def merge_stepwise_output(generator_output: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-def _finished_turns(generator_output: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
+def _find_finished_turns(generator_output: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
     """Return all columns up to the last turn that ends a trajectory, and the trajectory ends."""
     count = len(generator_output["response_ids"])
     for key in ("rollout_expert_indices", "pixel_values", "image_grid_thw"):
@@ -163,20 +163,20 @@ def _items(key: str, column: Any, count: int) -> Any:
         ) from error
 
 
-def _required(turns: Mapping[str, Any], key: str) -> Column:
+def _require(turns: Mapping[str, Any], key: str) -> Column:
     if turns[key] is None:
         raise TypeError(f"{key} is None; pass a list of one item per turn")
     column: Column = turns[key]
     return column
 
 
-def _observed(prompts: Column, responses: Column) -> list[int]:
+def _observe(prompts: Column, responses: Column) -> list[int]:
     """Return the number of observation tokens in each turn's prompt."""
     lens = [len(p) + len(r) for p, r in zip(prompts, responses, strict=True)]
     return [len(prompt) - before for prompt, before in zip(prompts, [0, *lens[:-1]], strict=True)]
 
 
-def _joined(column: Column, row: range, observed: Sequence[int], fill: float) -> list[Any]:
+def _join(column: Column, row: range, observed: Sequence[int], fill: float) -> list[Any]:
     """Join the values of a row's turns, with the fill for observations between them."""
     values = list(column[row[0]])
     for turn in row[1:]:
@@ -229,7 +229,7 @@ def _check_values(merged: Mapping[str, Any], rows: Sequence[range]) -> None:
     for row, reward in zip(rows, rewards, strict=True):
         if isinstance(reward, list) != is_list:
             raise AssertionError(
-                f"{_named('rewards', row)} are {'numbers' if is_list else 'lists'}, "
+                f"{_name('rewards', row)} are {'numbers' if is_list else 'lists'}, "
                 f"but others are {'lists' if is_list else 'numbers'}; pass one kind for all turns"
             )
     per_token = {"loss_masks": merged["loss_masks"]}
@@ -242,7 +242,7 @@ def _check_values(merged: Mapping[str, Any], rows: Sequence[range]) -> None:
         for row, values, response in zip(rows, column, merged["response_ids"], strict=True):
             if len(values) != len(response):
                 raise AssertionError(
-                    f"{_named(key, row)} have {len(values)} items when merged, "
+                    f"{_name(key, row)} have {len(values)} items when merged, "
                     f"but the response has {len(response)} tokens; pass one per response token"
                 )
 
@@ -271,5 +271,5 @@ def _check_trajectories(merged: Mapping[str, Any], rows: Sequence[range]) -> Non
             seen.add(name)
 
 
-def _named(key: str, row: range) -> str:
+def _name(key: str, row: range) -> str:
     return f"{key}[{row[0]}:{row[-1] + 1}]"

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     import torch
 
 
-class Columns(TypedDict, total=False):
+class BatchColumns(TypedDict, total=False):
     """The columns of SkyRL's batches of examples, B left-padded rows or rows of packed examples."""
 
     sequences: torch.Tensor  # ids, int64 (B, W)
@@ -35,7 +35,7 @@ class TrainingBatch(dict[str, Any]):
     metadata: dict[str, Any]
 
 
-def training_batch(columns: Columns, response_length: int) -> Any:
+def training_batch(columns: BatchColumns, response_length: int) -> Any:
     """Return a ``TrainingInputBatch`` of SkyRL, or without SkyRL a mapping with the same keys.
 
     Lists of tensors become a ``TensorList``, or stay lists. `response_length`, the width of the

@@ -116,7 +116,7 @@ class DataCollatorWithFlattening:
             )
             collated = collate(request)
         except (TypeError, ValueError) as error:
-            raise _renamed(error) from error
+            raise _rename(error) from error
         flat, lengths = collated.data, collated.plan.response_lens
         starts = flat["offsets"][:-1]
         if not lengths.all():
@@ -149,7 +149,7 @@ class DataCollatorWithFlattening:
         return "torch" if return_tensors == "pt" else "numpy"
 
 
-def _renamed(error: Exception) -> Exception:
+def _rename(error: Exception) -> Exception:
     """Return an error about rows as one about features."""
     message = str(error).replace("sequences[", "input_ids[").replace("prompt and response ", "")
     message = re.sub(r"\b(input_ids|labels)\[(\d+)\]", r"features[\2]['\1']", message)

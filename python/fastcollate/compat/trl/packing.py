@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fastcollate.common.arguments import checked_count, counted
+from fastcollate.common.arguments import check_count, tally
 from fastcollate.common.arrays import describe, offsets_of
 from fastcollate.plan.layouts import Packed
 from fastcollate.plan.packing import pack
@@ -82,31 +82,31 @@ def pack_dataset(
         raise ValueError(
             f"Invalid packing strategy {strategy!r}, must be one of {', '.join(STRATEGIES)}"
         )
-    seq_length = checked_count("seq_length", seq_length, "a number of tokens")
+    seq_length = check_count("seq_length", seq_length, "a number of tokens")
     if hasattr(dataset, "with_format") and hasattr(dataset, "map"):
-        return _mapped(dataset, seq_length, strategy, map_kwargs or {})
+        return _map(dataset, seq_length, strategy, map_kwargs or {})
     if map_kwargs:
         raise TypeError(
             f"map_kwargs is {map_kwargs!r}, but dataset is of type {type(dataset).__name__}, "
             "which is not mapped; leave map_kwargs out"
         )
     table = _as_table(dataset)
-    packed, cut = _packed(table, seq_length, strategy)
+    packed, cut = _pack(table, seq_length, strategy)
     if len(cut) > 0:
         warnings.warn(
-            f"{counted(len(cut), 'sequence')} of {len(table):,} had more than "
+            f"{tally(len(cut), 'sequence')} of {len(table):,} had more than "
             f"seq_length={seq_length} tokens and were cut off by "
-            f"{counted(int(cut.sum()), 'token')} in all; pass strategy='bfd_split' to keep them",
+            f"{tally(int(cut.sum()), 'token')} in all; pass strategy='bfd_split' to keep them",
             stacklevel=2,
         )
     return packed
 
 
-def _mapped(dataset: Any, seq_length: int, strategy: str, map_kwargs: dict[str, Any]) -> Any:
+def _map(dataset: Any, seq_length: int, strategy: str, map_kwargs: dict[str, Any]) -> Any:
     """Pack a dataset, in the batches of its own method ``map``."""
     format = _format(dataset)
     dataset = dataset.with_format("arrow").map(
-        _packed_batch,
+        _pack_batch,
         batched=True,
         fn_kwargs={"seq_length": seq_length, "strategy": strategy},
         **map_kwargs,
@@ -130,9 +130,9 @@ def _format(dataset: Any) -> dict[str, Any]:
     return {"type": None if formatting is None else formatting.format_type}
 
 
-def _packed_batch(examples: Any, seq_length: int, strategy: str) -> Any:
+def _pack_batch(examples: Any, seq_length: int, strategy: str) -> Any:
     """Pack a batch of a dataset. At module level, so that its results are cached."""
-    packed, cut = _packed(examples, seq_length, strategy)
+    packed, cut = _pack(examples, seq_length, strategy)
     if len(cut) > 0:
         # The same text for every batch, so that it is shown once.
         warnings.warn(
@@ -160,7 +160,7 @@ def _as_table(dataset: Any) -> Any:
     )
 
 
-def _packed(table: Any, seq_length: int, strategy: str) -> tuple[Any, Integers]:
+def _pack(table: Any, seq_length: int, strategy: str) -> tuple[Any, Integers]:
     """Pack a table; also return the lengths that were cut off sequences."""
     import pyarrow as pa
 
@@ -171,7 +171,7 @@ def _packed(table: Any, seq_length: int, strategy: str) -> tuple[Any, Integers]:
             f"dataset has a column {SEQ_LENGTHS!r}, which packing adds; rename or drop it"
         )
     kept = np.minimum(lengths, seq_length) if strategy == "bfd" else lengths
-    parts = (_wrapped if strategy == "wrapped" else _best_fit)(kept, seq_length)
+    parts = (_wrap if strategy == "wrapped" else _best_fit)(kept, seq_length)
     packed = []
     for column, start in zip(columns, starts, strict=True):
         begins = start[parts.rows] + parts.starts
@@ -200,7 +200,7 @@ class _Parts(NamedTuple):
     """Offsets of packed rows in the parts; None if rows begin inside parts."""
 
 
-def _wrapped(lengths: Integers, seq_length: int) -> _Parts:
+def _wrap(lengths: Integers, seq_length: int) -> _Parts:
     """Cut all rows, one after the other, every `seq_length` values."""
     rows, total = np.arange(len(lengths)), lengths.sum()
     offsets = np.append(np.arange(0, total, seq_length), total)

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from fastcollate.common.arguments import checked_integer
+from fastcollate.common.arguments import check_integer
 from fastcollate.common.arrays import describe, is_array
-from fastcollate.compat.verl.mappings import picked_rows
+from fastcollate.compat.verl.mappings import pick_rows
 from fastcollate.compat.verl.seqlen_balancing import rearrange_micro_batches
 from fastcollate.rows.columns import Ragged
 from fastcollate.rows.lengths import Integers
@@ -119,7 +119,7 @@ def restore_dynamic_batch(data: Any, batch_idx_list: Sequence[Iterable[int]]) ->
     if not (is_array(data) or isinstance(data, Ragged)):
         raise TypeError(f"data is {describe(data)}; pass a tensor, an array or a Ragged")
     rows = [
-        checked_integer("batch_idx_list", row, "lists of row numbers")
+        check_integer("batch_idx_list", row, "lists of row numbers")
         for row in chain.from_iterable(batch_idx_list)
     ]
     count = len(data) if isinstance(data, Ragged) else data.shape[0]
@@ -128,7 +128,7 @@ def restore_dynamic_batch(data: Any, batch_idx_list: Sequence[Iterable[int]]) ->
             f"batch_idx_list has {len(rows)} rows, but data has {count}; pass the indices of the "
             "micro-batches that data is made of"
         )
-    return picked_rows(data, _inverse(rows))
+    return pick_rows(data, _inverse(rows))
 
 
 def _inverse(rows: list[int]) -> Integers:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from fastcollate.common.arrays import offsets_of, places_of, to_numpy
+from fastcollate.common.arrays import offsets_of, ranges_of, to_numpy
 from fastcollate.rows.columns import Ragged, jagged_rows
-from fastcollate.rows.columns import picked as picked_spans
+from fastcollate.rows.columns import pick as picked_spans
 from fastcollate.rows.lengths import Integers
 
 
@@ -39,7 +39,7 @@ def get_object(data: Any, key: str, default: Any) -> Any:
     return value
 
 
-def picked(data: Any, num_rows: int, rows: Sequence[int]) -> Any:
+def pick(data: Any, num_rows: int, rows: Sequence[int]) -> Any:
     """Return the given rows of all values that have one item per row; others stay unchanged."""
     index = np.array(rows, np.int64)
     if is_tensordict(data):
@@ -47,13 +47,13 @@ def picked(data: Any, num_rows: int, rows: Sequence[int]) -> Any:
         from tensordict import TensorDict
 
         # Read wrapped, to distinguish values that belong to no row.
-        source = {key: _picked(data.get(key), num_rows, index) for key in data.keys()}  # noqa: SIM118
+        source = {key: _pick(data.get(key), num_rows, index) for key in data.keys()}  # noqa: SIM118
         return TensorDict(source, batch_size=torch.Size([len(rows)]))
-    return {key: _picked(value, num_rows, index) for key, value in data.items()}
+    return {key: _pick(value, num_rows, index) for key, value in data.items()}
 
 
-def _picked(value: Any, num_rows: int, rows: Integers) -> Any:
-    return picked_rows(value, rows) if _num_rows(value) == num_rows else value
+def _pick(value: Any, num_rows: int, rows: Integers) -> Any:
+    return pick_rows(value, rows) if _num_rows(value) == num_rows else value
 
 
 def _num_rows(value: Any) -> int | None:
@@ -64,7 +64,7 @@ def _num_rows(value: Any) -> int | None:
     return next(iter(getattr(value, "shape", ())), None)
 
 
-def picked_rows(value: Any, rows: Integers) -> Any:
+def pick_rows(value: Any, rows: Integers) -> Any:
     """Return the given rows of a Ragged, an array, a tensor (nested ones as jagged) or a list."""
     if isinstance(value, Ragged):
         return picked_spans(value, rows)
@@ -72,7 +72,7 @@ def picked_rows(value: Any, rows: Integers) -> Any:
         chosen = [value[row] for row in rows]
         return chosen if isinstance(value, list) else tuple(chosen)
     if getattr(value, "is_nested", False):
-        return _picked_nested(value, rows)
+        return _pick_nested(value, rows)
     if isinstance(value, np.ndarray):
         return value[rows]
     import torch
@@ -80,7 +80,7 @@ def picked_rows(value: Any, rows: Integers) -> Any:
     return value[torch.from_numpy(rows)]
 
 
-def _picked_nested(value: Any, rows: Integers) -> Any:
+def _pick_nested(value: Any, rows: Integers) -> Any:
     """Return the given rows of a nested tensor as a jagged one."""
     import torch
 
@@ -90,7 +90,7 @@ def _picked_nested(value: Any, rows: Integers) -> Any:
         return torch.nested.as_nested_tensor(chosen, layout=torch.jagged)
     starts, lengths = to_numpy(value.offsets()[:-1])[rows], jagged_lengths(value)[rows]
     values, dim = value.values(), value._ragged_idx - 1
-    places = torch.from_numpy(places_of(starts, lengths)).to(values.device)
+    places = torch.from_numpy(ranges_of(starts, lengths)).to(values.device)
     offsets = torch.from_numpy(offsets_of(lengths)).to(values.device)
     return torch.nested.nested_tensor_from_jagged(
         values.index_select(dim, places), offsets, jagged_dim=dim + 1

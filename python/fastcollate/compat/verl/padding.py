@@ -81,7 +81,7 @@ def left_right_2_no_padding(data: Any) -> Any:
         data["position_ids"] = torch.nested.nested_tensor_from_jagged(
             by_token, offsets, jagged_dim=2
         )
-    data["response_mask"] = data["loss_mask"] = _trained(data)
+    data["response_mask"] = data["loss_mask"] = _find_trained(data)
     routed_experts = data.get("routed_experts", None)
     if routed_experts is not None and not routed_experts.is_nested:
         data["routed_experts"] = tokens(routed_experts, cu_seqlens)
@@ -92,7 +92,7 @@ def left_right_2_no_padding(data: Any) -> Any:
     return data
 
 
-def _trained(data: Any) -> Any:
+def _find_trained(data: Any) -> Any:
     """Return verl's response mask, which is 0 on observations."""
     response_mask, loss_mask = data["response_mask"], data.get("loss_mask", None)
     if loss_mask is None or loss_mask.is_nested or loss_mask.shape != response_mask.shape:

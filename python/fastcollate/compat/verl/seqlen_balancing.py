@@ -9,14 +9,14 @@ import numpy as np
 
 from fastcollate import _fastcollate
 from fastcollate.batch import Batch
-from fastcollate.common.arguments import checked_count, checked_int, checked_integer, id_list
-from fastcollate.common.arrays import describe, dtype_name, is_array, places_of, to_numpy
-from fastcollate.compat.verl.mappings import is_tensordict, jagged_lengths, picked
-from fastcollate.plan.costs import checked_weights, flops_costs
+from fastcollate.common.arguments import check_count, check_int, check_integer, id_list
+from fastcollate.common.arrays import describe, dtype_name, is_array, ranges_of, to_numpy
+from fastcollate.compat.verl.mappings import is_tensordict, jagged_lengths, pick
+from fastcollate.plan.costs import check_weights, flops_costs
 from fastcollate.plan.grouping import starts_of
 from fastcollate.plan.partitioning import lists_of
 from fastcollate.plan.shard import Shard
-from fastcollate.rows.lengths import MAX_TOKENS, Integers, checked_lengths
+from fastcollate.rows.lengths import MAX_TOKENS, Integers, check_lengths
 
 NEVER = 1 << 62
 """A number of micro-batches that is never reached."""
@@ -95,7 +95,7 @@ def karmarkar_karp(seqlen_list: Any, k_partitions: int, equal_size: bool) -> lis
     order. Numbers of a tensor or array are added in its dtype, as in verl, except integers, which
     are added exactly, and 16-bit floats, which are added in float32.
     """
-    weights = checked_weights("seqlen_list has", seqlen_list, "item")
+    weights = check_weights("seqlen_list has", seqlen_list, "item")
     if k_partitions > MAX_PARTS:
         raise ValueError(f"k_partitions is {k_partitions}; pass at most {MAX_PARTS}")
     return _parts(weights, k_partitions, equal_size, "grown")
@@ -127,8 +127,8 @@ def get_seqlen_balanced_partitions(
     -----
     ``verl.utils.seqlen_balancing.get_seqlen_balanced_partitions`` of verl 0.9.1.
     """
-    weights = checked_weights("seqlen_list has", seqlen_list, "item")
-    k = checked_integer("k_partitions", k_partitions, "a number of parts")
+    weights = check_weights("seqlen_list has", seqlen_list, "item")
+    k = check_integer("k_partitions", k_partitions, "a number of parts")
     if len(weights) < k:
         raise AssertionError(
             f"seqlen_list has {len(weights)} items, but k_partitions is {k}; pass at most "
@@ -174,8 +174,8 @@ def get_group_balanced_partitions(
     ``verl.utils.seqlen_balancing.get_group_balanced_partitions`` of verl 0.9.1. An id that recurs
     after another begins a new group, as in verl.
     """
-    lengths, uids = checked_lengths("seqlen_list", seqlen_list), id_list("uid_list", uid_list)
-    k = checked_integer("k_partitions", k_partitions, "a number of parts")
+    lengths, uids = check_lengths("seqlen_list", seqlen_list), id_list("uid_list", uid_list)
+    k = check_integer("k_partitions", k_partitions, "a number of parts")
     if len(lengths) != len(uids):
         raise AssertionError(
             f"seqlen_list has {len(lengths)} items, but uid_list has {len(uids)}; "
@@ -190,11 +190,11 @@ def get_group_balanced_partitions(
     sizes = np.diff(starts, append=len(uids))
     costs = np.add.reduceat(flops_costs(lengths), starts) if len(starts) > 0 else lengths
     parts = get_seqlen_balanced_partitions(costs, k, True)
-    return [places_of(starts[part], sizes[part]).tolist() for part in parts]
+    return [ranges_of(starts[part], sizes[part]).tolist() for part in parts]
 
 
 def _parts(weights: Any, k_partitions: Any, equal_size: Any, algorithm: str) -> list[list[int]]:
-    k = checked_integer("k_partitions", k_partitions, "a number of parts")
+    k = check_integer("k_partitions", k_partitions, "a number of parts")
     if equal_size and len(weights) % k != 0:
         raise AssertionError(
             f"seqlen_list has {len(weights)} items, which k_partitions={k} does not divide; "
@@ -273,16 +273,16 @@ def rearrange_micro_batches(
     hang if one of them rejects its batch; here they communicate less often, so all ranks must use
     the same implementation.
     """
-    limit = checked_integer("max_token_len", max_token_len, "a number of tokens")
-    group_size = checked_count("force_group_size", force_group_size, "a number of rows")
+    limit = check_integer("max_token_len", max_token_len, "a number of tokens")
+    group_size = check_count("force_group_size", force_group_size, "a number of rows")
     step, least = 1, 1
     if num_batches_divided_by is not None:
-        step = checked_count("num_batches_divided_by", num_batches_divided_by, "a number")
+        step = check_count("num_batches_divided_by", num_batches_divided_by, "a number")
     if min_num_micro_batch is not None:
-        least = checked_int("min_num_micro_batch", min_num_micro_batch, "a number")
+        least = check_int("min_num_micro_batch", min_num_micro_batch, "a number")
     ranks = _Ranks(dp_group if same_micro_num_in_dp else None)
     try:
-        lengths = _checked_rows(batch, limit, group_size)
+        lengths = _parse_rows(batch, limit, group_size)
     except Exception:
         ranks.most(1, 0, 0, 0)
         raise
@@ -320,7 +320,7 @@ def rearrange_micro_batches(
     return [_micro_batch(batch, num_rows, rows) for rows in indices], indices
 
 
-def _checked_rows(batch: Any, limit: int, group_size: int) -> Integers:
+def _parse_rows(batch: Any, limit: int, group_size: int) -> Integers:
     """Return the tokens of each row, without communicating."""
     lengths, longest = _lengths(batch)
     num_rows = len(lengths)
@@ -373,7 +373,7 @@ def _lengths(batch: Any) -> tuple[Integers, int]:
     ids = batch["input_ids"]
     if hasattr(ids, "offsets"):
         is_nested = getattr(ids, "is_nested", False)
-        lengths = jagged_lengths(ids) if is_nested else checked_lengths("lengths", ids.lengths)
+        lengths = jagged_lengths(ids) if is_nested else check_lengths("lengths", ids.lengths)
         return lengths, int(lengths.max(initial=0))
     mask = batch["attention_mask"]
     if not is_array(mask) or mask.ndim != 2:
@@ -391,4 +391,4 @@ def _lengths(batch: Any) -> tuple[Integers, int]:
 def _micro_batch(batch: Any, num_rows: int, rows: list[int]) -> Any:
     if isinstance(batch, Batch):
         return batch.select(Shard(np.array(rows), np.zeros(len(rows), np.bool_), num_rows))
-    return picked(batch, num_rows, rows)
+    return pick(batch, num_rows, rows)

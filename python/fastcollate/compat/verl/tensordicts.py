@@ -80,7 +80,7 @@ def to_tensordict(batch: Batch[Any]) -> TensorDict:
 
     values = {
         key: NonTensorStack(*value) if isinstance(value, list) else value
-        for key, value in _named(batch).items()
+        for key, value in _name(batch).items()
     }
     return TensorDict(values, batch_size=[batch.plan.num_rows])
 
@@ -100,7 +100,7 @@ def _check_layout(batch: Batch[Any]) -> None:
             )
 
 
-def _named(batch: Batch[Any]) -> dict[str, Any]:
+def _name(batch: Batch[Any]) -> dict[str, Any]:
     """Return tensors and lists of one item per row, by verl's keys."""
     ids = _tensor(batch["input_ids"], "int64")
     split = ids.shape[1] - batch["response_mask"].shape[1]

@@ -12,15 +12,15 @@ from typing import Any, NamedTuple, TypeAlias, overload
 import numpy as np
 
 from fastcollate.batch import Batch
-from fastcollate.common.arguments import checked_count, checked_int, counted
+from fastcollate.common.arguments import check_count, check_int, tally
 from fastcollate.common.arrays import (
-    checked_array,
+    check_array,
     convert,
     describe,
     dtype_like,
     dtype_name,
     first_misfit,
-    flattened,
+    flatten,
     is_array,
     is_tensor,
     to_tensor,
@@ -171,28 +171,28 @@ def upsample_batch(
     ``verl.trainer.ppo.padding_utils``, which reads and writes rows in its transfer queue, and
     ``PPOTrainer._get_required_batch_multiple`` of ``verl.trainer.ppo.v1.trainer_base``.
     """
-    rows = [checked_count("dp_size", dp_size, "a number of ranks")]
+    rows = [check_count("dp_size", dp_size, "a number of ranks")]
     for name, value in (
         ("actor_mini_batch_rows", actor_mini_batch_rows),
         ("critic_mini_batch_rows", critic_mini_batch_rows),
     ):
         if value is not None:
-            rows.append(checked_count(name, value, "a number of rows"))
-    eos = _checked_eos(eos_token_id)
+            rows.append(check_count(name, value, "a number of rows"))
+    eos = _check_eos(eos_token_id)
     if isinstance(samples, Batch):
         if tags is not None:
             raise TypeError(
                 f"tags is {reprlib.repr(tags)}, but samples is a Batch, which has none; leave tags "
                 "out"
             )
-        return _upsampled(samples, math.lcm(*rows), eos)
+        return _upsample(samples, math.lcm(*rows), eos)
     for name, items in (("samples", samples), ("tags", tags)):
         if not isinstance(items, Sequence) or isinstance(items, (str, bytes)):
             raise TypeError(f"{name} is {reprlib.repr(items)}; pass a list of one dict per row")
     assert tags is not None
     if len(tags) != len(samples):
         raise ValueError(
-            f"tags has {counted(len(tags), 'item')}, but samples has {len(samples)}; "
+            f"tags has {tally(len(tags), 'item')}, but samples has {len(samples)}; "
             "pass one tag per sample"
         )
 
@@ -212,7 +212,7 @@ def upsample_batch(
     )
 
 
-def _upsampled(batch: Batch, multiple: int, eos: int) -> Batch:
+def _upsample(batch: Batch, multiple: int, eos: int) -> Batch:
     """Append synthetic rows to a batch."""
     count = batch.plan.num_rows
     missing = -count % multiple
@@ -221,7 +221,7 @@ def _upsampled(batch: Batch, multiple: int, eos: int) -> Batch:
     rows = np.concatenate([np.arange(count), np.full(missing, -1)])
     again = batch.select(Shard(rows, rows < 0, count))
     starts, _ = again.plan.row_starts()
-    ids = flattened(again["input_ids"], again["input_ids"].ndim)
+    ids = flatten(again["input_ids"], again["input_ids"].ndim)
     ids[starts[count:, None] + np.arange(BATCH_ROW_LENGTH)] = eos
     if again.uids is not None:
         uids = [*again.uids[:count], *[f"pad{uuid.uuid4().hex}"] * missing]
@@ -293,7 +293,7 @@ def construct_minimal_padding_template(
     """
     source = _read("source_td", source_td)
     tag = _read("source_tag", source_tag)
-    return _template([source], tag, _checked_eos(eos_token_id), "source_td", "source_tag")
+    return _template([source], tag, _check_eos(eos_token_id), "source_td", "source_tag")
 
 
 def build_padding_position_ids(source_position_ids: Any, attention_mask: Any) -> Any:
@@ -325,7 +325,7 @@ def build_padding_position_ids(source_position_ids: Any, attention_mask: Any) ->
     -----
     ``verl.trainer.ppo.padding_utils.build_padding_position_ids``, for tensors and arrays.
     """
-    mask = checked_array("attention_mask", attention_mask)
+    mask = check_array("attention_mask", attention_mask)
     if mask.ndim != 1:
         raise ValueError(f"attention_mask is {describe(mask)}; pass the mask of one row")
     if is_tensor(mask):
@@ -368,7 +368,7 @@ def build_padding_routed_experts(source_routed_experts: Any, seq_len: int) -> An
     -----
     ``verl.trainer.ppo.padding_utils.build_padding_routed_experts``, for tensors and arrays.
     """
-    length = checked_count("seq_len", seq_len, "a number of tokens", least=0)
+    length = check_count("seq_len", seq_len, "a number of tokens", least=0)
     if not is_array(source_routed_experts):
         return None
     shape = tuple(source_routed_experts.shape)
@@ -382,27 +382,27 @@ def _template(
     source, like = samples[0], _any_array(samples[0])
     tokens = _token_axes(samples, name)
 
-    def filled(field: str, shape: tuple[int, ...], value: int, dtype: str) -> Any:
+    def fill(field: str, shape: tuple[int, ...], value: int, dtype: str) -> Any:
         found = source.get(field)
         array = zeros(shape, found if is_array(found) else like, dtype)
         array[...] = value
         return array
 
     sample = {
-        field: _resized(f"{name}[{field!r}]", value, tokens.get(field))
+        field: _resize(f"{name}[{field!r}]", value, tokens.get(field))
         for field, value in source.items()
         if field not in ("routed_experts", *IMAGES)
     }
     lengths = {"prompts": PROMPT_LENGTH, "responses": 1, "input_ids": ROW_LENGTH}
     for field, length in lengths.items():
-        sample[field] = filled(field, (length,), eos, "int64")
-    sample["attention_mask"] = filled("attention_mask", (ROW_LENGTH,), 1, "int64")
+        sample[field] = fill(field, (length,), eos, "int64")
+    sample["attention_mask"] = fill("attention_mask", (ROW_LENGTH,), 1, "int64")
     sample["position_ids"] = build_padding_position_ids(
         source.get("position_ids"), sample["attention_mask"]
     )
     for field, dtype in ZEROS.items():
         count = tokens[field].number if field in tokens else 1
-        sample[field] = filled(field, (count,), 0, dtype)
+        sample[field] = fill(field, (count,), 0, dtype)
     sample["num_turns"] = _number(source.get("num_turns"), 0)
 
     experts = build_padding_routed_experts(source.get("routed_experts"), ROW_LENGTH)
@@ -421,7 +421,7 @@ def _template(
             sample[field][...] = value
     sample.update({field: _no_images(source[field]) for field in IMAGES if field in source})
 
-    tag = {key: _copied(f"{tag_name}[{key!r}]", value) for key, value in source_tag.items()}
+    tag = {key: _copy(f"{tag_name}[{key!r}]", value) for key, value in source_tag.items()}
     tag.update(is_padding=True, prompt_len=PROMPT_LENGTH, response_len=1, seq_len=ROW_LENGTH)
     return sample, tag
 
@@ -432,7 +432,7 @@ def _no_images(images: Any) -> Sample:
         return {}
     types = zeros((1, ROW_LENGTH), images["vision_token_types"], "int64")
     types[...] = -1
-    none = {key: _copied(key, images[key][:0]) for key in ("pixel_values", "image_grid_hws")}
+    none = {key: _copy(key, images[key][:0]) for key in ("pixel_values", "image_grid_hws")}
     return {"vision_token_types": types, **none}
 
 
@@ -499,10 +499,10 @@ def _shape(value: Any) -> tuple[int, ...]:
     return (len(value),) if is_list and isinstance(value[0], NUMBERS) else ()
 
 
-def _resized(name: str, value: Any, tokens: _Tokens | None) -> Any:
+def _resize(name: str, value: Any, tokens: _Tokens | None) -> Any:
     """Return zeros for the tokens of a synthetic row, or a copy of a value not per token."""
     if tokens is None:
-        return _copied(name, value)
+        return _copy(name, value)
     if not is_array(value):
         return type(value)([type(value[0])()] * tokens.number)
     shape = list(value.shape)
@@ -525,7 +525,7 @@ def _any_array(source: Sample) -> Any:
 
 def _numbered(template: Sample, row: int) -> Sample:
     """Return a row made from a template, with its number."""
-    made = {key: _copied(key, value) for key, value in template.items()}
+    made = {key: _copy(key, value) for key, value in template.items()}
     if "session_id" in made:
         made["session_id"] = _number(made["session_id"], row)
     return made
@@ -540,7 +540,7 @@ def _number(source: Any, number: int) -> Any:
     return number
 
 
-def _copied(name: str, value: Any) -> Any:
+def _copy(name: str, value: Any) -> Any:
     """Return a copy that shares no memory with a value."""
     try:
         return value.detach().clone() if is_tensor(value) else copy.deepcopy(value)
@@ -558,8 +558,8 @@ def _read(name: str, fields: Any) -> Sample:
     return {key: fields[key] for key in fields.keys()}  # noqa: SIM118
 
 
-def _checked_eos(value: Any) -> int:
-    eos = checked_int("eos_token_id", value, "one token id, such as tokenizer.eos_token_id")
+def _check_eos(value: Any) -> int:
+    eos = check_int("eos_token_id", value, "one token id, such as tokenizer.eos_token_id")
     if eos < 0:
         raise ValueError(f"eos_token_id is {eos}; pass a token id of 0 or more")
     return eos

@@ -20,11 +20,11 @@ from fastcollate.testing.reference.context_parallel import (
 from fastcollate.testing.reference.loops import build_batch_loops
 from fastcollate.testing.reference.merging import (
     build_merged_batch_loops,
-    masked_rewards_loops,
+    count_masked_rewards_loops,
     merge_columns_loops,
     merge_turns_loops,
 )
-from fastcollate.testing.reference.packed import Part, packed_grids, packing_of, parts_of
+from fastcollate.testing.reference.packed import Part, make_packed_grids, packing_of, parts_of
 from fastcollate.testing.reference.packed_peer import build_packed_numpy
 from fastcollate.testing.reference.packing import (
     adjust_bin_count_loops,
@@ -63,6 +63,7 @@ __all__ = [
     "build_shard_loops",
     "collate_loops",
     "concat_loops",
+    "count_masked_rewards_loops",
     "cp_columns_loops",
     "cp_merge_loops",
     "cp_split_loops",
@@ -73,13 +74,12 @@ __all__ = [
     "loss_normalizers_loops",
     "lpt_loops",
     "lpt_swap_loops",
-    "masked_rewards_loops",
+    "make_packed_grids",
     "merge_columns_loops",
     "merge_turns_loops",
     "micro_batches_loops",
     "normalize_loops",
     "pack_loops",
-    "packed_grids",
     "packing_of",
     "parts_of",
     "plan_step_loops",

@@ -33,7 +33,7 @@ def field_outputs(
     dtype = _name(field.dtype) or "float32"
     rows = _shaped(rows, trailing)
     placed = place(grid, rows, np.full(trailing, field.fill))
-    return {key: _typed(placed, dtype, grid, trailing)}
+    return {key: _set_dtype(placed, dtype, grid, trailing)}
 
 
 def _routed_experts(key: str, field: Any, tokens: Grid) -> dict[str, Any]:
@@ -56,7 +56,7 @@ def _routed_experts(key: str, field: Any, tokens: Grid) -> dict[str, Any]:
         routes = [[route[field.layers] for route in row] for row in routes]
     placed = place(tokens, routes, no_route)
     return {
-        key: _typed(placed, dtype, tokens, no_route.shape),
+        key: _set_dtype(placed, dtype, tokens, no_route.shape),
         "router_padding_mask": np.array(place(tokens, is_padding, True), np.bool_),
     }
 
@@ -114,7 +114,7 @@ def _shaped(rows: Sequence[Any], trailing: tuple[int, ...]) -> list[Any]:
     return [np.asarray(row).reshape(len(row), *trailing) for row in rows]
 
 
-def _typed(placed: list[Any], dtype: str, grid: Grid, trailing: tuple[int, ...]) -> Any:
+def _set_dtype(placed: list[Any], dtype: str, grid: Grid, trailing: tuple[int, ...]) -> Any:
     return cast(placed, dtype).reshape(*grid.shape, *trailing)
 
 

@@ -57,21 +57,21 @@ def grids_of(
     if layout == "jagged":
         return grids(end_to_end(lens), end_to_end(response_lens))
 
-    def rounded(width: int) -> int:
+    def round_up(width: int) -> int:
         return -(-width // (multiple_of or 1)) * (multiple_of or 1)
 
     response_width = max(response_lens) if pad_response_to is None else pad_response_to
     response_starts = [0] * len(lens)
     if layout == "two_segment":
-        prompt_width = rounded(max(prompt_lens) if pad_prompt_to is None else pad_prompt_to)
-        response_width = rounded(response_width)
+        prompt_width = round_up(max(prompt_lens) if pad_prompt_to is None else pad_prompt_to)
+        response_width = round_up(response_width)
         width = prompt_width + response_width
         starts = [prompt_width - count for count in prompt_lens]
     elif layout == "right":
-        width = rounded(max(lens) if pad_to is None else pad_to)
+        width = round_up(max(lens) if pad_to is None else pad_to)
         starts = [0] * len(lens)
     else:
-        width = rounded(max(lens) if pad_to is None else pad_to)
+        width = round_up(max(lens) if pad_to is None else pad_to)
         starts = [width - count for count in lens]
         response_starts = [response_width - count for count in response_lens]
     tokens = _one_row_each(lens, starts, width)

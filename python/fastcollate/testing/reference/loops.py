@@ -11,8 +11,8 @@ from fastcollate._fastcollate import IGNORE_INDEX
 from fastcollate.testing.reference.fields import field_outputs, is_of_streams
 from fastcollate.testing.reference.grids import Grid, grids_of, layout_options, place
 from fastcollate.testing.reference.packed import (
-    packed_grids,
-    packed_outputs,
+    make_packed_grids,
+    make_packed_outputs,
     packing_of,
     positions,
 )
@@ -20,8 +20,8 @@ from fastcollate.testing.reference.reading import (
     Array,
     Field,
     Rows,
-    given_fields,
     is_number,
+    read_given_fields,
     readable,
     rows_of,
 )
@@ -115,7 +115,7 @@ def build_batch_loops(
     streams = None
     if layout == "packed":
         packing = packing_of(prompt_lens, response_lens, bins, **options)
-        tokens, answers, before = packed_grids(packing)
+        tokens, answers, before = make_packed_grids(packing)
     elif layout == "tree":
         names = {name: options.pop(name) for name in ("share", "same_inputs")}
         trie = prefix_tree_loops(prompt_rows, response_rows, uids=uids, **names)
@@ -127,7 +127,7 @@ def build_batch_loops(
 
     batch: dict[str, Any] = {"input_ids": _ints(tokens, rows, pad_token_id)}
     if layout == "packed":
-        batch |= packed_outputs(packing, tokens, position_ids or None)
+        batch |= make_packed_outputs(packing, tokens, position_ids or None)
         batch["response_mask"] = _mask(answers, is_padding)
     elif layout == "tree":
         batch |= tree_outputs(tree, rows, position_ids or None)
@@ -146,7 +146,7 @@ def build_batch_loops(
 
     per_token = {
         key: [_per_token(row, count) for row, count in zip(column, response_lens, strict=True)]
-        for key, column in given_fields(
+        for key, column in read_given_fields(
             rewards=rewards, loss_mask=loss_mask, logprobs=logprobs, advantages=advantages
         )
     }

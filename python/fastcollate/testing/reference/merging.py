@@ -12,10 +12,10 @@ from fastcollate.plan.merging import Merge
 from fastcollate.testing.reference.loops import build_batch_loops
 from fastcollate.testing.reference.reading import Field, Rows, is_number, readable, rows_of
 from fastcollate.testing.reference.spreading import (
-    filled,
+    fill,
     is_spread,
-    merged_spread,
     numbers_as_field,
+    spread_merged,
 )
 
 Origin: TypeAlias = tuple[int, int] | None
@@ -120,7 +120,7 @@ def merge_turns_loops(
     dropped: list[int] = []
     masked_tokens = 0
     for trajectory, turns in enumerate(trajectories):
-        groups, of_trajectory = _grouped(prompt_ids, response_ids, trajectory, turns, rules)
+        groups, of_trajectory = _group(prompt_ids, response_ids, trajectory, turns, rules)
         breaks += of_trajectory
         origins = [origin for group in groups for origin in group.origins if origin is not None]
         masked_tokens += sum(len(response_ids[turn]) for turn in turns) - len(origins)
@@ -137,7 +137,7 @@ def merge_turns_loops(
     return MergedTurns(*found, response_lens, rules.rewards)
 
 
-def _grouped(
+def _group(
     prompts: list[list[int]],
     responses: list[list[int]],
     trajectory: int,
@@ -160,7 +160,7 @@ def _grouped(
             breaks.append(_break(turn, trajectory, last, prompt, position, joins))
             if joins:
                 group = last
-                group.origins = _realigned(last, position, prompt, responses, rules.mask_drift)
+                group.origins = _realign(last, position, prompt, responses, rules.mask_drift)
         if group is None:
             group = _Group(len(prompt), 0, 0, [], [None] * len(prompt), [])
             groups.append(group)
@@ -228,7 +228,7 @@ def _realigns(group: _Group, position: int, response: list[int], rules: Merge) -
     return is_in_last_response or len(group.tokens) - position <= rules.max_drift_tokens
 
 
-def _realigned(
+def _realign(
     group: _Group, position: int, prompt: list[int], responses: list[list[int]], mask_drift: str
 ) -> list[Origin]:
     """Find the origins of the tokens of a prompt that differs from its group."""
@@ -310,24 +310,24 @@ def merge_columns_loops(
     per_token = {"loss_mask": loss_mask, "logprobs": logprobs, "advantages": advantages}
     for name, column in per_token.items():
         if column is not None:
-            columns[name] = _merged_rows(merged, rows_of(column), 0.0)
+            columns[name] = _merge_rows(merged, rows_of(column), 0.0)
     if rewards is not None:
         values = rows_of(rewards)
         if is_number(values[0]):
             rule = merged.merge_rewards
-            numbers = [_merged_number(row, values, rule) for row in merged.rows]
+            numbers = [_merge_number(row, values, rule) for row in merged.rows]
             columns["rewards"] = list(map(_last_number, merged.rows, numbers))
         else:
-            columns["rewards"] = _merged_rows(merged, values, 0.0)
+            columns["rewards"] = _merge_rows(merged, values, 0.0)
     if fields is not None:
-        columns["fields"] = {key: _merged_field(merged, field) for key, field in fields.items()}
+        columns["fields"] = {key: _merge_field(merged, field) for key, field in fields.items()}
     for name, objects in per_row.items():
         if objects is not None:
             columns[name] = [objects[row.source] for row in merged.rows]
     return columns
 
 
-def _merged_rows(merged: MergedTurns, turns: Any, gap: Any) -> list[list[Any]]:
+def _merge_rows(merged: MergedTurns, turns: Any, gap: Any) -> list[list[Any]]:
     """Place the values of each turn's response at its tokens, and `gap` elsewhere."""
     turns = [readable(row) for row in turns]
     return [
@@ -336,7 +336,7 @@ def _merged_rows(merged: MergedTurns, turns: Any, gap: Any) -> list[list[Any]]:
     ]
 
 
-def _merged_number(row: MergedRow, numbers: Any, rule: str) -> Any:
+def _merge_number(row: MergedRow, numbers: Any, rule: str) -> Any:
     """Combine the numbers of a row's turns."""
     if rule == "sum" and len(row.turns) > 1:
         total = float(numbers[row.turns[0]])
@@ -349,7 +349,7 @@ def _merged_number(row: MergedRow, numbers: Any, rule: str) -> Any:
     return numbers[row.source]
 
 
-def masked_rewards_loops(merged: MergedTurns, rewards: Field) -> int:
+def count_masked_rewards_loops(merged: MergedTurns, rewards: Field) -> int:
     """Count the rewards that are not 0 on tokens that realigning masked.
 
     Parameters
@@ -390,7 +390,7 @@ def _last_number(row: MergedRow, number: Any) -> list[Any]:
     return values
 
 
-def _merged_field(merged: MergedTurns, field: Any) -> Any:
+def _merge_field(merged: MergedTurns, field: Any) -> Any:
     kind = type(field).__name__
     sources = [row.source for row in merged.rows]
     if kind == "PerRow":
@@ -399,13 +399,13 @@ def _merged_field(merged: MergedTurns, field: Any) -> Any:
         is_table = isinstance(values, np.ndarray)
         return dataclasses.replace(field, values=np.stack(chosen) if is_table else chosen)
     if is_spread(field):
-        return merged_spread(field, merged.rows)
+        return spread_merged(field, merged.rows)
     if kind == "Field":
         lens = list(merged.response_lens)
         if field.align == "sequence":  # no other rows are read
             for row in merged.rows:
                 lens[row.source] = len(row.prompt) + len(row.response)
-        field = filled(field, lens)
+        field = fill(field, lens)
     turns = [readable(row) for row in rows_of(field.rows)]
     if kind == "RoutedExperts" or field.align == "sequence":
         return dataclasses.replace(field, rows=[turns[source] for source in sources])
@@ -414,8 +414,8 @@ def _merged_field(merged: MergedTurns, field: Any) -> Any:
         gap = int(gap)  # a float would round large integers
     trailing = next((np.shape(row)[1:] for row in turns if np.shape(row) != (0,)), ())
     if trailing == ():
-        return dataclasses.replace(field, rows=_merged_rows(merged, turns, gap))
-    rows = _merged_rows(merged, turns, np.full(trailing, gap))
+        return dataclasses.replace(field, rows=_merge_rows(merged, turns, gap))
+    rows = _merge_rows(merged, turns, np.full(trailing, gap))
     return dataclasses.replace(
         field, rows=[np.array(row).reshape(len(row), *trailing) for row in rows]
     )

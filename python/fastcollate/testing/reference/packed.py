@@ -79,16 +79,16 @@ def packing_of(
         bins = [[Part(sequence, 0, count) for sequence, count in enumerate(lens)]]
     bins = [[Part(*part) for part in parts] for parts in bins]
     multiple = multiple_of or 1
-    widest = max(sum(_rounded(part.length, multiple) for part in parts) for parts in bins)
+    widest = max(sum(_round_up(part.length, multiple) for part in parts) for parts in bins)
     width = widest if pad_to is None else pad_to
     return Packing(prompt_lens, response_lens, bins, width, multiple, shift, padding_as)
 
 
-def _rounded(length: int, multiple: int) -> int:
+def _round_up(length: int, multiple: int) -> int:
     return -(-length // multiple) * multiple
 
 
-def packed_grids(packing: Packing) -> Grids:
+def make_packed_grids(packing: Packing) -> Grids:
     """Find the places of all tokens, and of the values that belong to response tokens.
 
     With ``shift="next_token"`` these stand at the token in front, and have no place where that is
@@ -105,7 +105,7 @@ def packed_grids(packing: Packing) -> Grids:
                 tokens[part.sequence][part.start + offset] = (row, column + offset)
                 if offset > 0:
                     before[part.sequence][part.start + offset] = (row, column + offset - 1)
-            column += _rounded(part.length, packing.multiple)
+            column += _round_up(part.length, packing.multiple)
     sources = before if packing.shift == "next_token" else tokens
     answers = [places[count:] for places, count in zip(sources, packing.prompt_lens, strict=True)]
     return Grids(
@@ -119,7 +119,9 @@ def segments_of(packing: Packing) -> list[list[Segment]]:
     """List the segments of every row, after the convention for padding."""
     rows = []
     for parts in packing.bins:
-        segments = [Segment(part.length, _rounded(part.length, packing.multiple)) for part in parts]
+        segments = [
+            Segment(part.length, _round_up(part.length, packing.multiple)) for part in parts
+        ]
         rest = packing.width - sum(segment.place for segment in segments)
         if rest > 0 and packing.padding_as == "own_segment":
             segments.append(Segment(rest, rest))
@@ -132,7 +134,7 @@ def segments_of(packing: Packing) -> list[list[Segment]]:
     return rows
 
 
-def packed_outputs(packing: Packing, tokens: Grid, position_ids: str | None) -> dict[str, Any]:
+def make_packed_outputs(packing: Packing, tokens: Grid, position_ids: str | None) -> dict[str, Any]:
     """Build the outputs for the positions of sequences."""
     rows = segments_of(packing)
     ids = [[sequence] * count for sequence, count in enumerate(tokens.lens)]

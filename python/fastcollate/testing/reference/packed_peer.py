@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fastcollate.testing.reference.peer import assignable
-from fastcollate.testing.reference.reading import Array, Rows, given_fields, rows_of
+from fastcollate.testing.reference.reading import Array, Rows, read_given_fields, rows_of
 
 
 @np.errstate(over="ignore")
@@ -96,7 +96,7 @@ def build_packed_numpy(
         batch["response_mask"][row, end - moved - count : end - moved] = 1
     if loss_mask is None:
         batch["loss_mask"] = batch["response_mask"].astype(np.float32)
-    given = given_fields(
+    given = read_given_fields(
         rewards=rewards, loss_mask=loss_mask, logprobs=logprobs, advantages=advantages
     )
     for key, field in given:

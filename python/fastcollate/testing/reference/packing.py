@@ -156,7 +156,7 @@ def next_fit_loops(problem: Problem) -> list[Bin]:
     return bins
 
 
-def balanced_loops(problem: Problem) -> list[Bin]:
+def balance_loops(problem: Problem) -> list[Bin]:
     """Pack as SkyRL's balanced packer."""
     bins: list[Bin] = []
     for item in problem.longest(last=False):
@@ -202,7 +202,7 @@ def split_heaviest_loops(
         If there are fewer items than bins.
     """
     grown = [list(contents) for contents in bins]
-    needed = _rounded(max(len(bins), min_bins), multiple)
+    needed = _round_up(max(len(bins), min_bins), multiple)
     while len(grown) < needed:
         several = [n for n, contents in enumerate(grown) if len(contents) > 1]
         if not several:
@@ -239,7 +239,7 @@ def concat_loops(
         for token in range(length):
             if bins and bins[-1] and (piece := bins[-1][-1])[0] == index:
                 longer = (index, piece[1], piece[2] + 1)
-                if _room(bins[-1][:-1], multiple) + _rounded(longer[2], multiple) <= capacity:
+                if _room(bins[-1][:-1], multiple) + _round_up(longer[2], multiple) <= capacity:
                     bins[-1][-1] = longer
                     continue
             is_full = not bins or len(bins[-1]) == max_sequences
@@ -309,7 +309,7 @@ def pack_loops(
 
     def item_of(pieces: list[Piece]) -> Item:
         return Item(
-            sum(_rounded(length, multiple) for *_, length in pieces),
+            sum(_round_up(length, multiple) for *_, length in pieces),
             len(pieces),
             reduce(add, (cost(length) for *_, length in pieces)) if max_cost is not None else 0.0,
         )
@@ -357,7 +357,7 @@ PACKERS: dict[str, Callable[[Problem], list[Bin]]] = {
     "bfd": bfd_loops,
     "mffd": mffd_loops,
     "next_fit": next_fit_loops,
-    "balanced": balanced_loops,
+    "balanced": balance_loops,
 }
 """By the names of :func:`fastcollate.planning.pack`; ``"concat"`` is no packer of whole items."""
 
@@ -371,9 +371,9 @@ def _is_within(item: Item, limit: Item) -> bool:
     return item.size <= limit.size and item.sequences <= limit.sequences and item.cost <= limit.cost
 
 
-def _rounded(length: int, multiple: int) -> int:
+def _round_up(length: int, multiple: int) -> int:
     return -(-length // multiple) * multiple
 
 
 def _room(pieces: Sequence[Piece], multiple: int) -> int:
-    return sum(_rounded(length, multiple) for *_, length in pieces)
+    return sum(_round_up(length, multiple) for *_, length in pieces)

@@ -108,7 +108,7 @@ def lpt_swap_loops(weights: Sequence[float], k: int, equal_size: bool = False) -
             parts[heavy].append(back)
 
 
-def searched_parts_loops(
+def search_parts_loops(
     costs: Sequence[Any], lengths: Sequence[int], capacity: int, first: int, step: int
 ) -> list[Part] | None:
     """Partition items by cost into the first number of parts of which none is too long.
@@ -166,7 +166,7 @@ def micro_batches_loops(
     while per_rank % multiple_of or per_rank * dp_size * capacity < sum(lengths):
         per_rank += 1
     step = multiple_of * dp_size
-    parts = searched_parts_loops(costs, lengths, capacity, per_rank * dp_size, step)
+    parts = search_parts_loops(costs, lengths, capacity, per_rank * dp_size, step)
     if parts is None:
         return None
 

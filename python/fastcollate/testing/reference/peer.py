@@ -10,8 +10,8 @@ from fastcollate.testing.reference.reading import (
     Array,
     Field,
     Rows,
-    given_fields,
     is_number,
+    read_given_fields,
     readable,
     rows_of,
 )
@@ -70,7 +70,7 @@ def build_batch_numpy(
     }
     if loss_mask is None:
         batch["loss_mask"] = batch["response_mask"].astype(np.float32)
-    given = given_fields(
+    given = read_given_fields(
         rewards=rewards, loss_mask=loss_mask, logprobs=logprobs, advantages=advantages
     )
     for key, field in given:

@@ -50,15 +50,15 @@ def is_number(value: Any) -> bool:
 
 def dtype_name(value: Any) -> str:
     """Return the dtype name of an array or tensor, the same for both."""
-    return _named(value.dtype)
+    return _name(value.dtype)
 
 
 @cache  # NumPy takes microseconds to spell one
-def _named(dtype: Any) -> str:
+def _name(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def given_fields(
+def read_given_fields(
     *, rewards: Any, loss_mask: Any, logprobs: Any, advantages: Any
 ) -> list[tuple[str, Any]]:
     """Pair the fields that were given with their names, in the order of the outputs."""

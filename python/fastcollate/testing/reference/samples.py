@@ -55,7 +55,7 @@ def collate_loops(
     if "input_ids" in samples[0] and "prompt_len" not in samples[0]:
         options["labels"] = options.get("labels") or "aligned"
     if fields is not None:
-        options["fields"] = {key: _filled(field, samples) for key, field in fields.items()}
+        options["fields"] = {key: _fill(field, samples) for key, field in fields.items()}
     return build_batch_loops(**columns, **options)
 
 
@@ -87,7 +87,7 @@ def _parts(sample: Mapping[str, Any]) -> tuple[Any, Any, list[int] | None]:
     return ids[:count], ids[count:], trained[count:]
 
 
-def _filled(field: Any, samples: Sequence[Mapping[str, Any]]) -> Any:
+def _fill(field: Any, samples: Sequence[Mapping[str, Any]]) -> Any:
     name = dataclasses.fields(field)[0].name
     key = getattr(field, name)
     return dataclasses.replace(field, **{name: [sample[key] for sample in samples]})

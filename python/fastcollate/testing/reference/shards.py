@@ -61,7 +61,7 @@ def build_shard_loops(
     response_rows = [list(readable(row)) for row in rows_of(responses)]
     picks = list(zip(shard.rows.tolist(), shard.is_padding.tolist(), strict=True))
 
-    def picked(column: Any, synthetic: Any, of_padding: Any = None) -> list[Any]:
+    def pick(column: Any, synthetic: Any, of_padding: Any = None) -> list[Any]:
         values = []
         for row, is_padding in picks:
             if row < 0:
@@ -80,23 +80,21 @@ def build_shard_loops(
     columns: dict[str, Any] = {}
     if rewards is not None:
         rows = rows_of(rewards)
-        columns["rewards"] = picked(
-            rows, no_reward([0] if not is_number(rows[0]) else 0), no_reward
-        )
+        columns["rewards"] = pick(rows, no_reward([0] if not is_number(rows[0]) else 0), no_reward)
     if loss_mask is not None:
-        columns["loss_mask"] = picked([readable(r) for r in rows_of(loss_mask)], [0], zeros)
+        columns["loss_mask"] = pick([readable(r) for r in rows_of(loss_mask)], [0], zeros)
     for name, values in (("logprobs", logprobs), ("advantages", advantages)):
         if values is not None:
-            columns[name] = picked([readable(row) for row in rows_of(values)], [0], zeros)
+            columns[name] = pick([readable(row) for row in rows_of(values)], [0], zeros)
     if fields is not None:
         of_rows = list(map(len, prompt_rows)), list(map(len, response_rows))
         real = [row for row, is_padding in picks if not is_padding]
         columns["fields"] = {
-            key: _picked_field(values_per_token(field, *of_rows, rows=real), picks)
+            key: _pick_field(values_per_token(field, *of_rows, rows=real), picks)
             for key, field in fields.items()
         }
-    chosen_prompts = picked(prompt_rows, [pad_token_id])
-    chosen_responses = picked(response_rows, [pad_token_id])
+    chosen_prompts = pick(prompt_rows, [pad_token_id])
+    chosen_responses = pick(response_rows, [pad_token_id])
     lens = [len(p) + len(r) for p, r in zip(chosen_prompts, chosen_responses, strict=True)]
     arguments = {
         "prompts": chosen_prompts,
@@ -111,7 +109,7 @@ def build_shard_loops(
         **arguments,
         **columns,
         labels=labels,
-        sampled=picked(sampled, [0], zeros),
+        sampled=pick(sampled, [0], zeros),
         is_padding=shard.is_padding.tolist(),
     )
 
@@ -138,9 +136,9 @@ def _widths(shard: Any, lens: list[int], layout: str, options: dict[str, Any]) -
     return fixed | {"multiple_of": multiple} | given
 
 
-def _picked_field(field: Any, picks: Any) -> Any:
+def _pick_field(field: Any, picks: Any) -> Any:
     if type(field).__name__ == "PerRow":
-        return _picked_values(field, [row for row, _ in picks])
+        return _pick_values(field, [row for row, _ in picks])
     rows = [readable(row) for row in rows_of(field.rows)]
     shapes = (np.shape(row) for row in rows)
     trailing: tuple[int, ...] = next((shape[1:] for shape in shapes if shape != (0,)), ())
@@ -167,7 +165,7 @@ def _picked_field(field: Any, picks: Any) -> Any:
     return dataclasses.replace(field, rows=chosen)
 
 
-def _picked_values(field: Any, picks: list[int]) -> Any:
+def _pick_values(field: Any, picks: list[int]) -> Any:
     values = readable(field.values)
     if is_of_objects(field):
         return dataclasses.replace(

@@ -90,16 +90,16 @@ def prefix_tree_loops(
     trie = PrefixTrie([], [], [], [[] for _ in prompt_ids])
     for rows in groups.values():
         if share == "prompts":
-            shared = _added(trie, prompt_ids[rows[0]], [])
+            shared = _count_added(trie, prompt_ids[rows[0]], [])
             for row in rows:
                 trie.order.append(row)
-                trie.paths[row].extend(_added(trie, response_ids[row], shared))
+                trie.paths[row].extend(_count_added(trie, response_ids[row], shared))
         else:
             _add_group(trie, {row: prompt_ids[row] + response_ids[row] for row in rows})
     return trie
 
 
-def _added(trie: PrefixTrie, tokens: list[int], path: list[int]) -> list[int]:
+def _count_added(trie: PrefixTrie, tokens: list[int], path: list[int]) -> list[int]:
     """Add tokens that follow on a path, and return the path with them."""
     path = list(path)
     for token in tokens:
@@ -120,7 +120,7 @@ def _add_group(trie: PrefixTrie, rows: dict[int, list[int]]) -> None:
     stack: list[tuple[dict[Any, Any], list[int], list[int]]] = [(root, [], [])]
     while stack:
         node, tokens, path = stack.pop()
-        path = _added(trie, tokens, path)
+        path = _count_added(trie, tokens, path)
         for row in node.pop("rows", []):
             trie.order.append(row)
             trie.paths[row].extend(path)

@@ -25,7 +25,7 @@ def numbers_as_field(
     return None, {"advantages": Field(advantages, spread="trained"), **(fields or {})}
 
 
-def held(field: Any, number: Any) -> Any:
+def hold(field: Any, number: Any) -> Any:
     """Return a number in the output's type: floats would round large integers beside them."""
     is_float = field.dtype is None or "float" in str(field.dtype)
     return number if is_float else int(number)
@@ -35,7 +35,7 @@ def numbers_of(field: Any) -> tuple[list[Any], list[bool]]:
     """Return the number of each row, the default for None, and flags of rows that have one."""
     values = [value.item() if hasattr(value, "item") else value for value in rows_of(field.rows)]
     given = [value is not None for value in values]
-    return [held(field, field.default) if value is None else value for value in values], given
+    return [hold(field, field.default) if value is None else value for value in values], given
 
 
 def values_per_token(
@@ -56,7 +56,7 @@ def values_per_token(
         lens = list(response_lens)
         if field.align == "sequence":
             lens = [p + r for p, r in zip(prompt_lens, response_lens, strict=True)]
-        return filled(field, lens)
+        return fill(field, lens)
     numbers, given = numbers_of(field)
     values: list[list[Any]] = []
     for index, (number, count) in enumerate(zip(numbers, response_lens, strict=True)):
@@ -64,7 +64,7 @@ def values_per_token(
             is_wanted = rows is None or index in rows
             if is_wanted and given[index] and count == 0:
                 raise ValueError(f"row {index} has no token to put {number} on")
-            values.append([*[held(field, field.fill)] * (count - 1), number] if count else [])
+            values.append([*[hold(field, field.fill)] * (count - 1), number] if count else [])
         else:
             values.append([number] * count)
     if field.spread == "trained":
@@ -72,7 +72,7 @@ def values_per_token(
     return dataclasses.replace(field, rows=values, spread=None, default=None)
 
 
-def filled(field: Any, lens: Sequence[int]) -> Any:
+def fill(field: Any, lens: Sequence[int]) -> Any:
     """Return a field whose None rows hold the default for each of `lens` tokens."""
     rows = rows_of(field.rows)
     if isinstance(rows, np.ndarray) or all(row is not None for row in rows):
@@ -81,9 +81,9 @@ def filled(field: Any, lens: Sequence[int]) -> Any:
     trailing: tuple[int, ...] = next((shape[1:] for shape in shapes if shape != (0,)), ())
     rows = [
         (
-            [held(field, field.default)] * count
+            [hold(field, field.default)] * count
             if trailing == ()
-            else np.full((count, *trailing), held(field, field.default))
+            else np.full((count, *trailing), hold(field, field.default))
         )
         if row is None
         else row
@@ -103,14 +103,14 @@ def on_trained(key: str, field: Any, weights: Sequence[Sequence[Any]]) -> Any:
             raise ValueError(f"a number of {key} in row {index} is NaN")
         rows.append(
             [
-                value if one else held(field, field.fill)
+                value if one else hold(field, field.fill)
                 for value, one in zip(row, trains, strict=True)
             ]
         )
     return dataclasses.replace(field, rows=rows, spread=None)
 
 
-def merged_spread(field: Any, rows: Sequence[Any]) -> Any:
+def spread_merged(field: Any, rows: Sequence[Any]) -> Any:
     """Return a field of numbers per turn as one of merged rows.
 
     Parameters
@@ -121,7 +121,7 @@ def merged_spread(field: Any, rows: Sequence[Any]) -> Any:
     numbers, given = numbers_of(field)
     columns: list[list[Any]] = []
     for row in rows:
-        values = [held(field, field.fill)] * len(row.origins)
+        values = [hold(field, field.fill)] * len(row.origins)
         last: dict[int, int] = {}
         for place, origin in enumerate(row.origins):
             if origin is not None:

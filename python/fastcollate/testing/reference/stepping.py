@@ -130,18 +130,18 @@ def _ranks(
     costs = [sum(map(cost, item)) for item in items]
     padding = [0.0] * (dp_size - len(missing)) + [cost(slot) for slot in missing]
     room = [least] * (dp_size - len(missing)) + [least - 1] * len(missing)
-    if (ranks := _balanced(items, costs, padding, room, False)) is not None:
+    if (ranks := _balance(items, costs, padding, room, False)) is not None:
         return ranks
     # The same search as everywhere: where it does not tell, other capacities may do, too.
     start, end = least, rows
     while start < end:
         middle = (start + end) // 2
-        if _balanced(items, costs, padding, [middle] * dp_size, True) is None:
+        if _balance(items, costs, padding, [middle] * dp_size, True) is None:
             start = middle + 1
         else:
             end = middle
-    ranks = _balanced(items, costs, padding, [start] * dp_size, False)
-    ranks = ranks or _balanced(items, costs, padding, [start] * dp_size, True)
+    ranks = _balance(items, costs, padding, [start] * dp_size, False)
+    ranks = ranks or _balance(items, costs, padding, [start] * dp_size, True)
     assert ranks is not None
     return ranks
 
@@ -175,7 +175,7 @@ def _in_order(items: list[list[Slot]], dp_size: int, capacity: int) -> list[list
     return ranks
 
 
-def _balanced(
+def _balance(
     items: list[list[Slot]],
     costs: list[float],
     padding: list[float],

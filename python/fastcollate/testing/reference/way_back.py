@@ -49,7 +49,7 @@ def gather_loops(
         If a token has no value and `missing` is None.
     """
     found, x = _grids(batch), readable(x)
-    return _joined(_response_values(found, x, of, shift), x, found, missing)
+    return _join(_response_values(found, x, of, shift), x, found, missing)
 
 
 def gather_merged_loops(
@@ -100,7 +100,7 @@ def gather_merged_loops(
                 if origin is not None:
                     turn, position = origin
                     rows[turn][position] = value
-    return _joined(rows, x, found, missing)
+    return _join(rows, x, found, missing)
 
 
 def _response_values(found: Grids, x: Array, of: str, shift: str) -> list[list[Array | None]]:
@@ -116,7 +116,7 @@ def _response_values(found: Grids, x: Array, of: str, shift: str) -> list[list[A
     return [[None if place is None else x[place] for place in row] for row in places]
 
 
-def _joined(
+def _join(
     rows: list[list[Array | None]], x: Array, found: Grids, missing: float | None
 ) -> tuple[Array, Array]:
     """Put the values of all rows one after the other."""

@@ -26,7 +26,7 @@ from fastcollate.testing.strategies.trajectories import (
     Trajectories,
     TrajectoryID,
     merge_options,
-    named,
+    name_turns,
     taking_numbers,
     trajectories,
 )
@@ -49,7 +49,7 @@ __all__ = [
     "extras",
     "forks",
     "merge_options",
-    "named",
+    "name_turns",
     "rollouts",
     "spread_fields",
     "taking_numbers",

@@ -202,7 +202,7 @@ def _ids(draw: st.DrawFn, counts: list[int]) -> list[Any]:
 
 
 @st.composite
-def named(draw: st.DrawFn, data: Trajectories) -> dict[str, Any]:
+def name_turns(draw: st.DrawFn, data: Trajectories) -> dict[str, Any]:
     """Draw the arguments that identify trajectories: ids, flags or both."""
     both = {"trajectory_ids": data.trajectory_ids, "is_last_step": data.is_last_step}
     names = draw(st.sampled_from([["trajectory_ids"], ["is_last_step"], list(both)]))
