@@ -38,10 +38,7 @@ pub enum Error {
     #[error("the batch is empty: {} has 0 rows", .0.argument())]
     EmptyBatch(TokenForm),
 
-    #[error(
-        "{field} has {found} rows, but {} has {expected}",
-        .form.argument()
-    )]
+    #[error("{field} has {found} rows, but {} has {expected}", .form.argument())]
     RowCount {
         field: String,
         found: usize,
@@ -69,10 +66,7 @@ pub enum Error {
         form: TokenForm,
     },
 
-    #[error(
-        "{field}[{row}] has {found} items, but {} {expected} tokens",
-        .form.stream(*.row)
-    )]
+    #[error("{field}[{row}] has {found} items, but {} {expected} tokens", .form.stream(*.row))]
     StreamLength {
         field: String,
         row: usize,
@@ -150,8 +144,7 @@ pub enum Error {
     Negative { place: InputPlace, value: String },
 
     #[error(
-        "{place} is {value}, which dtype {} of {} cannot hold",
-        .dtype.name(), .place.field
+        "{place} is {value}, which dtype {} of {} cannot hold", .dtype.name(), .place.field
     )]
     NotWhole {
         place: InputPlace,

@@ -14,7 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
 
 use super::structs::{ArrowArray, ArrowArrayStream, ArrowSchema, Struct, pointer_in, taken};
-use super::types::{DataType, Form, Item};
+use super::types::{DataType, Form, Item, Width};
 use crate::error::{Error, Result};
 use crate::ingest::intern;
 
@@ -391,7 +391,7 @@ unsafe fn check(array: *const ArrowArray, data_type: &DataType) -> Checked<Range
     let too_long = || format!("its array of type {data_type} has {length} items from {offset} on");
     // Length of buffers and children, including the items skipped by the offset.
     let end = length.checked_add(offset).ok_or_else(too_long)?;
-    let widths = widths_of(data_type)?;
+    let widths = data_type.widths()?;
     let buffers = usize::try_from(array.n_buffers).ok();
     // Without nulls, a producer may omit the null buffer.
     let has_nulls = buffers == Some(1 + widths.len());
@@ -459,28 +459,6 @@ unsafe fn check(array: *const ArrowArray, data_type: &DataType) -> Checked<Range
         }
     }
     Ok(offset..end)
-}
-
-/// Size of a buffer: bits per item, and the number of extra items.
-struct Width {
-    bits: usize,
-    more: usize,
-}
-
-/// The buffers of an array without the null buffer.
-fn widths_of(data_type: &DataType) -> Checked<Vec<Width>> {
-    let width = |bits, more| Width { bits, more };
-    Ok(match data_type {
-        DataType::Number(number) => vec![width(number.bits(), 0)],
-        DataType::Null | DataType::Struct(_) | DataType::List(Form::FixedSize(_), _) => Vec::new(),
-        DataType::List(Form::List, _) => vec![width(32, 1)],
-        DataType::List(Form::LargeList, _) => vec![width(64, 1)],
-        DataType::List(Form::ListView, _) => vec![width(32, 0), width(32, 0)],
-        DataType::List(Form::LargeListView, _) => vec![width(64, 0), width(64, 0)],
-        DataType::Dictionary(..) | DataType::Other(_) => {
-            return Err(format!("it holds {data_type}"));
-        }
-    })
 }
 
 // Common to both

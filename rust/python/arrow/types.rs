@@ -38,6 +38,12 @@ pub enum Form {
     FixedSize(usize),
 }
 
+/// Size of a buffer: bits per item, and the number of extra items.
+pub struct Width {
+    pub bits: usize,
+    pub more: usize,
+}
+
 /// Number types; booleans are packed to one bit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Number {
@@ -112,6 +118,22 @@ impl Number {
 }
 
 impl DataType {
+    /// The buffers of an array without the null buffer; the reason if such arrays are not read.
+    pub fn widths(&self) -> Result<Vec<Width>, String> {
+        let width = |bits, more| Width { bits, more };
+        Ok(match self {
+            Self::Number(number) => vec![width(number.bits(), 0)],
+            Self::Null | Self::Struct(_) | Self::List(Form::FixedSize(_), _) => Vec::new(),
+            Self::List(Form::List, _) => vec![width(32, 1)],
+            Self::List(Form::LargeList, _) => vec![width(64, 1)],
+            Self::List(Form::ListView, _) => vec![width(32, 0), width(32, 0)],
+            Self::List(Form::LargeListView, _) => vec![width(64, 0), width(64, 0)],
+            Self::Dictionary(..) | Self::Other(_) => {
+                return Err(format!("it holds {self}"));
+            }
+        })
+    }
+
     /// Lists of nullable items, the default of Arrow's libraries.
     pub fn list(form: Form, data_type: Self) -> Self {
         let is_nullable = true;

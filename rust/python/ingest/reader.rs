@@ -1,6 +1,6 @@
 //! Reading the rows of a field.
 
-use fastcollate::{Element, Error as Core, InputPlace, Number, Slice, check_type, read_slice};
+use fastcollate::{Element, Error as Core};
 use numpy::PyUntypedArray;
 use numpy::prelude::*;
 use pyo3::exceptions::PyMemoryError;
@@ -9,13 +9,11 @@ use pyo3::types::{PyList, PyTuple};
 
 use super::array::{ArrayInput, ArrayView, Float};
 use super::arrow::{self, Chunk};
-use super::number::{decode, is_numpy_bool};
 use super::object::{
-    POLL_ROWS, as_array, has_rows, is_list_of_rows, is_objects, is_row, is_sequence, iterated,
-    of_table, to_list,
+    POLL_ROWS, as_array, is_list_of_rows, is_objects, is_sequence, iterated, of_table, to_list,
 };
 use super::ragged::{self, Parts};
-use super::rows::{Missing, Row, RowNumber, Rows};
+use super::rows::{Missing, Row, Rows};
 use super::tensor;
 use crate::error::{Error, Result};
 
@@ -409,113 +407,4 @@ impl<'a, 'py> Reader<'a, 'py> {
 /// The error for more rows than there is memory for.
 pub fn no_memory_for(rows: usize) -> Error {
     PyMemoryError::new_err(format!("no memory for a plan of {rows} rows")).into()
-}
-
-/// The numbers of a field with one per row, read as `T`.
-pub fn numbers_of<T: Element>(
-    field: &str,
-    numbers: &Bound<PyAny>,
-    missing: Missing,
-    check_count: impl Fn(usize) -> Result<()>,
-) -> Result<Option<Vec<RowNumber>>> {
-    let is_list = numbers.is_exact_instance_of::<PyList>();
-    if !is_list && (ragged::is_column(numbers)? || has_rows(numbers)?) {
-        return Ok(None);
-    }
-    if let Some(input) = as_array(numbers, || field.to_owned())? {
-        if input.array.ndim() != 1 {
-            return Ok(None);
-        }
-        if !is_objects(&input.array) {
-            check_count(input.array.len())?;
-            return Ok(Some(numbers_in::<T>(field, input)?));
-        }
-    }
-    if !is_sequence(numbers)? {
-        return Ok(None);
-    }
-    if !is_list && arrow::is_array_of_lists(numbers, field)? {
-        return Ok(None);
-    }
-    let is_on_device = match numbers.try_iter()?.next().transpose()? {
-        Some(first) if !is_row(field, &first)? => tensor::is_on_device(&first)?,
-        _ => return Ok(None),
-    };
-    let numbers = to_list(numbers)?;
-    check_count(numbers.len())?;
-    if is_on_device {
-        // Copied at once; if torch cannot stack them, they are not numbers of one device.
-        let stacked = tensor::stacked(&numbers);
-        let place = || format!("{field}[0]");
-        let stacked = stacked.map_err(|cause| Error::raised(numbers.py(), place(), cause))?;
-        return Ok(Some(numbers_in::<T>(field, stacked)?));
-    }
-    let holds_floats = T::accepts(&Slice::F64(&[0.0]));
-    let number_at = |(row, number): (usize, Bound<PyAny>)| {
-        number_of(field, row, &number, holds_floats, missing)
-    };
-    let values = numbers.iter().enumerate().map(number_at);
-    Ok(Some(values.collect::<Result<_>>()?))
-}
-
-/// The one number of a row, which may be None if that has a meaning.
-pub fn number_of(
-    field: &str,
-    row: usize,
-    number: &Bound<PyAny>,
-    holds_floats: bool,
-    missing: Missing,
-) -> Result<RowNumber> {
-    if number.is_none() && !matches!(missing, Missing::NoRow) {
-        return missing.number(field, row);
-    }
-    let place = || InputPlace {
-        field: field.to_owned(),
-        row,
-        position: None,
-    };
-    let value = if holds_floats {
-        Number::Float(decode(number, place)?)
-    } else if is_numpy_bool(number)? {
-        Number::Int(number.is_truthy()?.into())
-    } else {
-        Number::Int(decode(number, place)?)
-    };
-    Ok(RowNumber {
-        value,
-        is_given: true,
-    })
-}
-
-/// The numbers of a one-dimensional array.
-fn numbers_in<T: Element>(field: &str, input: ArrayInput) -> Result<Vec<RowNumber>> {
-    let view = ArrayView::new(input, 1, Float::before::<T>(), || field.to_owned())?;
-    let slice = view.values()?.ok_or_else(|| Error::Moved {
-        field: field.to_owned(),
-        row: 0,
-    })?;
-    check_type::<T>(field, 0, &slice)?;
-    let row_number = |value| RowNumber {
-        value,
-        is_given: true,
-    };
-    if T::accepts(&Slice::F64(&[0.0])) {
-        let mut values = vec![0.0; view.tokens()];
-        read_slice(field, 0, &slice, 1, 0, &mut values)?;
-        let values = values.into_iter().map(Number::Float);
-        return Ok(values.map(row_number).collect());
-    }
-    let mut values = vec![0; view.tokens()];
-    for (row, value) in values.iter_mut().enumerate() {
-        read_slice(
-            field,
-            row,
-            &slice.range(row..row + 1),
-            1,
-            0,
-            std::slice::from_mut(value),
-        )?;
-    }
-    let values = values.into_iter().map(Number::Int);
-    Ok(values.map(row_number).collect())
 }

@@ -13,7 +13,8 @@ use pyo3::types::{PyList, PyTuple};
 
 use super::array::ArrayView;
 use super::list::{Common, DecodeExact, Items, announce, common_items, read_items};
-use super::reader::{Reader, numbers_of};
+use super::number::numbers_of;
+use super::reader::Reader;
 use crate::error::{Error, Result};
 use crate::interrupt::poll;
 

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use fastcollate::Error as Core;
 use fastcollate::batch::RowSource;
 use fastcollate::plan::{
-    Assembly, AttentionRange, BinLayout, BlockTables, Chunk, CpRank, Grid, Layout, Longest, Of,
-    Per, Placement, Row, Segment, Shift, Turns, Values, Widths, gather_places,
+    Assembly, AttentionRange, BlockTables, Chunk, CpRank, Grid, Layout, Longest, Of, Per,
+    Placement, Row, Segment, Shift, Turns, Values, Widths, gather_places,
 };
 use numpy::ndarray::Array2;
 use numpy::{
@@ -19,9 +19,7 @@ use pyo3::types::{PyDict, PyTuple, PyType};
 use crate::error::{Error, Result};
 use crate::plan::layout::{LAYOUTS, LayoutSpec, PADDING_AS, SHIFTS};
 use crate::plan::shard::ShardSpec;
-use crate::plan::tables::{
-    self, Column, column, column_of, rows_of, rows_of_table, set_table, sources_of, to_i64, usizes,
-};
+use crate::plan::tables::{self, Column, column, column_of, rows_of, sources_of, to_i64, usizes};
 
 /// Number of blocks per block, and their indices.
 type BlockArrays<'py> = (Bound<'py, PyArray4<i32>>, Bound<'py, PyArray5<i32>>);
@@ -413,7 +411,7 @@ impl Plan {
     /// the output row and column, int64 (spans, 5). In a tree they overlap.
     fn read_segments<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray2<i64>> {
         let segments = self.placement.read_segments(&self.assembly);
-        let columns = |segment| columns_of(segment).map(to_i64);
+        let columns = |segment| tables::columns_of(segment).map(to_i64);
         let rows: Vec<_> = segments.iter().map(columns).collect();
         Array2::from(rows).into_pyarray(py)
     }
@@ -424,20 +422,11 @@ impl Plan {
         let layout = LAYOUTS.place(self.placement.layout);
         tables.set_item("layout", column_of(py, [layout]))?;
         tables::set_assembly(&tables, &self.turns, &self.assembly)?;
-        let grids = [
-            ("sequence", &self.placement.sequence),
-            ("response", &self.placement.response),
-        ];
-        for (name, grid) in grids {
-            let shape = column_of(py, [grid.rows(), grid.width()]);
-            tables.set_item(format!("{name}_shape"), shape)?;
-            set_table(
-                &tables,
-                &format!("{name}_segments"),
-                grid.segments(),
-                columns_of,
-            )?;
-        }
+        let Placement {
+            sequence, response, ..
+        } = &self.placement;
+        tables::set_grid(&tables, "sequence", sequence)?;
+        tables::set_grid(&tables, "response", response)?;
         if let Some(packing) = self.placement.bin_layout {
             let shift = SHIFTS.place(packing.shift);
             let padding_as = PADDING_AS.place(packing.padding_as);
@@ -460,9 +449,9 @@ impl Plan {
         let placement = Placement::new(
             &assembly,
             layout,
-            grid(tables, "sequence")?,
-            grid(tables, "response")?,
-            packing(tables)?,
+            tables::grid(tables, "sequence")?,
+            tables::grid(tables, "response")?,
+            tables::packing(tables)?,
         )?;
         Ok(Self::new(Arc::new(turns), assembly, placement))
     }
@@ -505,55 +494,4 @@ impl Plan {
 /// Number of tokens of the longest row.
 pub fn longest_row(assembly: &Assembly) -> usize {
     assembly.rows().iter().map(Row::len).max().unwrap_or(0)
-}
-
-/// The columns of a segment in the table.
-fn columns_of(segment: &Segment) -> [usize; 5] {
-    let Segment {
-        row,
-        from,
-        len,
-        dst_row,
-        dst_col,
-    } = *segment;
-    [row, from, len, dst_row, dst_col]
-}
-
-fn packing(tables: &Bound<PyDict>) -> Result<Option<BinLayout>> {
-    if !tables.contains("packing")? {
-        return Ok(None);
-    }
-    let options = column(tables, "packing")?;
-    let packing = match options[..] {
-        [multiple_of, shift, padding_as] => { SHIFTS.at(shift) }
-            .zip(PADDING_AS.at(padding_as))
-            .map(|(shift, padding_as)| BinLayout {
-                multiple_of,
-                shift,
-                padding_as,
-            }),
-        _ => None,
-    };
-    let unknown =
-        || Core::InvalidPlan("packing must be (multiple_of, shift, padding_as)".to_owned());
-    Ok(Some(packing.ok_or_else(unknown)?))
-}
-
-fn grid(tables: &Bound<PyDict>, name: &str) -> Result<Grid> {
-    let shape_name = format!("{name}_shape");
-    let shape = column(tables, &shape_name)?;
-    let [rows, width] = shape[..] else {
-        return Err(Core::InvalidPlan(format!("{shape_name} must be (rows, width)")).into());
-    };
-    let segments = rows_of_table(tables, &format!("{name}_segments"))?
-        .into_iter()
-        .map(|[row, from, len, dst_row, dst_col]| Segment {
-            row,
-            from,
-            len,
-            dst_row,
-            dst_col,
-        })
-        .collect();
-    Ok(Grid::new(rows, width, segments)?)
 }

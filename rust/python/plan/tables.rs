@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use fastcollate::Error as Core;
-use fastcollate::plan::{Assembly, Piece, Row, Turns};
+use fastcollate::plan::{Assembly, BinLayout, Grid, Piece, Row, Segment, Turns};
 use numpy::ndarray::{Array2, ArrayView1, Dimension, Ix1, Ix2};
 use numpy::prelude::*;
 use numpy::{Element, PyArray1, PyReadonlyArray, PyReadonlyArray1};
@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::error::Result;
+use crate::plan::layout::{PADDING_AS, SHIFTS};
 
 /// A table of one column.
 pub type Column<'py> = Bound<'py, PyArray1<i64>>;
@@ -195,4 +196,69 @@ pub fn rows_of_table<const N: usize>(
 fn to_usize(name: &str, value: i64) -> Result<usize> {
     let negative = |_| Core::InvalidPlan(format!("{name} holds the negative number {value}"));
     Ok(value.try_into().map_err(negative)?)
+}
+
+/// The columns of a segment in the table.
+pub fn columns_of(segment: &Segment) -> [usize; 5] {
+    let Segment {
+        row,
+        from,
+        len,
+        dst_row,
+        dst_col,
+    } = *segment;
+    [row, from, len, dst_row, dst_col]
+}
+
+/// Store a grid in tables.
+pub fn set_grid(tables: &Bound<PyDict>, name: &str, grid: &Grid) -> PyResult<()> {
+    let shape = column_of(tables.py(), [grid.rows(), grid.width()]);
+    tables.set_item(format!("{name}_shape"), shape)?;
+    set_table(
+        tables,
+        &format!("{name}_segments"),
+        grid.segments(),
+        columns_of,
+    )
+}
+
+/// The grid of tables.
+pub fn grid(tables: &Bound<PyDict>, name: &str) -> Result<Grid> {
+    let shape_name = format!("{name}_shape");
+    let shape = column(tables, &shape_name)?;
+    let [rows, width] = shape[..] else {
+        return Err(Core::InvalidPlan(format!("{shape_name} must be (rows, width)")).into());
+    };
+    let segments = rows_of_table(tables, &format!("{name}_segments"))?
+        .into_iter()
+        .map(|[row, from, len, dst_row, dst_col]| Segment {
+            row,
+            from,
+            len,
+            dst_row,
+            dst_col,
+        })
+        .collect();
+    Ok(Grid::new(rows, width, segments)?)
+}
+
+/// The layout of bins, if the tables have one.
+pub fn packing(tables: &Bound<PyDict>) -> Result<Option<BinLayout>> {
+    if !tables.contains("packing")? {
+        return Ok(None);
+    }
+    let options = column(tables, "packing")?;
+    let packing = match options[..] {
+        [multiple_of, shift, padding_as] => { SHIFTS.at(shift) }
+            .zip(PADDING_AS.at(padding_as))
+            .map(|(shift, padding_as)| BinLayout {
+                multiple_of,
+                shift,
+                padding_as,
+            }),
+        _ => None,
+    };
+    let unknown =
+        || Core::InvalidPlan("packing must be (multiple_of, shift, padding_as)".to_owned());
+    Ok(Some(packing.ok_or_else(unknown)?))
 }
