@@ -26,7 +26,7 @@ def restore_plan(choices: Choices) -> None:
     assert restored.num_rows == len(restored.prompt_lens) == len(restored.response_lens)
     repr(restored), restored.row_starts(), restored.num_positions, restored.longest_row
     if restored.is_tree and restored.response_lens.sum() < 1 << 20:
-        restored.read_segments(), restored.stream_places(), restored.tree_places()
+        restored.read_segments(), restored.stream_positions(), restored.tree_positions()
         restored.select_bins(np.arange(min(restored.num_output_rows, 1)))
     for of_sequence in (False, True):
         width = restored.width if of_sequence else restored.response_width
@@ -34,7 +34,7 @@ def restore_plan(choices: Choices) -> None:
         tokens = [sum(of_all.tolist()) for of_all in lens]
         if all(n < 1 << 20 or n > 1 << 60 for n in tokens):  # between, it only takes long
             with suppress(ValueError):
-                restored.gather_places(
+                restored.gather_positions(
                     of_sequence=of_sequence,
                     next_token=of_sequence,
                     width=width,

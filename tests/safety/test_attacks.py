@@ -229,7 +229,7 @@ def test_plans_of_more_tokens_than_memory():
     lens = [2**62, 2**62, 2**62]
     plan = plan_with(response_lens=lens, turn_response_lens=lens)
     with pytest.raises(ValueError, match=f"no memory holds its {3 * 2**62} response tokens"):
-        plan.gather_places(
+        plan.gather_positions(
             of_sequence=False,
             next_token=False,
             width=2,

@@ -33,7 +33,7 @@ def broadcast(plan: Plan, loss_mask: Any, per_row: Any, on: str) -> Any:
             f"per_row has shape {tuple(per_row.shape)}, but the batch has {plan.num_rows} rows; "
             f"pass shape ({plan.num_rows},)"
         )
-    places, lens = plan.gather_places(
+    places, lens = plan.gather_positions(
         of_sequence=False,
         next_token=False,
         width=plan.response_width,

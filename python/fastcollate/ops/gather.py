@@ -77,7 +77,7 @@ def gather(
             f"x has shape {tuple(x.shape)}, but of is {of!r} and shift {shift!r}; pass x of shape "
             f"{shapes}, with or without trailing dimensions{advice}"
         )
-    places, lens = plan.gather_places(
+    places, lens = plan.gather_positions(
         of_sequence=of == "sequence",
         next_token=is_shifted,
         width=found[-1],

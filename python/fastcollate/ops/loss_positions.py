@@ -65,7 +65,7 @@ def _places(plan: Plan, next_token: bool) -> tuple[NDArray[np.int64], NDArray[np
     """
 
     def places(of_sequence: bool, next_token: bool, width: int) -> NDArray[np.int64]:
-        return plan.gather_places(
+        return plan.gather_positions(
             of_sequence=of_sequence,
             next_token=next_token,
             width=width,

@@ -38,7 +38,7 @@ def select_bins(state: BatchState, bins: Any) -> BatchState:
     places = {
         name: ranges_of(offsets_of(of_rows)[rows], of_rows[rows]) for name, of_rows in lens.items()
     }
-    follows = dict(zip(("predictors", "row_bins"), selected.tree_places(), strict=True))
+    follows = dict(zip(("predictors", "row_bins"), selected.tree_positions(), strict=True))
     data: dict[str, Any] = {}
     for output in state.spec.table:
         key, align, value = output.key, output.align, state.data[output.key]

@@ -57,7 +57,7 @@ pub type Places = Vec<Option<usize>>;
 /// # Errors
 /// [`Error::NoPrompt`] for the first token of a row without a prompt, [`Error::SplitRow`] for the
 /// first token of a later part of a row, and [`Error::NotInBatch`].
-pub fn gather_places(
+pub fn gather_positions(
     turns: &Turns,
     assembly: &Assembly,
     placement: &Placement,

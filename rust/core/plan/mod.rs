@@ -28,7 +28,7 @@ pub use attention::{AttentionRange, BlockTables};
 pub use bins::{Bins, Span};
 pub use chunks::{Chunk, CpRank};
 pub use costs::{Costs, Span as AttentionSpan};
-pub use gather::{Of, Per, Places, Shift, Values, gather_places};
+pub use gather::{Of, Per, Places, Shift, Values, gather_positions};
 pub use layout::{BinSource, Form, Layout, LayoutSpec, PackedSpec, TreeSource, TreeSpec};
 pub use packed::{BinLayout, Extent, PaddingAs};
 pub use placement::{Align, Band, Grid, Placement, Segment};

@@ -3,7 +3,7 @@
 use fastcollate::Error;
 use fastcollate::plan::{
     Assembly, BinLayout, Bins, Of, PaddingAs, Per, Placement, Segment, Shift, Span, Turns, Values,
-    gather_places,
+    gather_positions,
 };
 use proptest::prelude::*;
 
@@ -92,7 +92,7 @@ proptest! {
         let (of, shift) = (Of::Response, Shift::None);
         let values = Values { of, shift, width: least };
         let per = Per::Row { gaps: true, padding: true };
-        let (places, _) = gather_places(&turns, &assembly, &placement, values, per, true).unwrap();
+        let (places, _) = gather_positions(&turns, &assembly, &placement, values, per, true).unwrap();
         let mut place = places.iter();
         for (row, &len) in response_lens.iter().enumerate() {
             for token in 0..len {
@@ -109,7 +109,7 @@ proptest! {
         }
         // So it is for a model's outputs, of which one stands at each token.
         let values = Values { of: Of::Sequence, shift: bin_layout.shift, width: least };
-        let (same, _) = gather_places(&turns, &assembly, &placement, values, per, true).unwrap();
+        let (same, _) = gather_positions(&turns, &assembly, &placement, values, per, true).unwrap();
         prop_assert_eq!(places, same);
     }
 }

@@ -7,7 +7,7 @@ use fastcollate::Error as Core;
 use fastcollate::batch::RowSource;
 use fastcollate::plan::{
     Assembly, AttentionRange, BlockTables, Chunk, CpRank, Grid, Layout, Longest, Of, Per,
-    Placement, Row, Segment, Shift, Turns, Values, Widths, gather_places,
+    Placement, Row, Segment, Shift, Turns, Values, Widths, gather_positions,
 };
 use numpy::ndarray::Array2;
 use numpy::{
@@ -205,7 +205,7 @@ impl Plan {
 
     /// The predictors of the response tokens of a tree's rows, as flat positions, and the bin of
     /// each row, all int64.
-    fn tree_places<'py>(&self, py: Python<'py>) -> (Column<'py>, Column<'py>) {
+    fn tree_positions<'py>(&self, py: Python<'py>) -> (Column<'py>, Column<'py>) {
         let runs = self.placement.predictors(&self.assembly);
         let mut predictors = vec![0; runs.positions()];
         for run in runs.segments() {
@@ -221,7 +221,7 @@ impl Plan {
     /// Flat positions of response tokens' values in an output of row width `width`, int64, and
     /// their number per row or turn, int64; -1 for tokens without a position, if `may_miss`.
     #[allow(clippy::too_many_arguments, reason = "called once")]
-    fn gather_places<'py>(
+    fn gather_positions<'py>(
         &self,
         py: Python<'py>,
         of_sequence: bool,
@@ -249,13 +249,13 @@ impl Plan {
         };
         let values = Values { of, shift, width };
         let (turns, assembly, placement) = (&self.turns, &self.assembly, &self.placement);
-        let (places, lens) = gather_places(turns, assembly, placement, values, per, may_miss)?;
+        let (places, lens) = gather_positions(turns, assembly, placement, values, per, may_miss)?;
         let places = places.into_iter().map(|place| place.map_or(-1, to_i64));
         Ok((PyArray1::from_iter(py, places), column_of(py, lens)))
     }
 
     /// Flat start of each row in the outputs: int64 (rows,), for token streams and for responses.
-    /// In a tree, the streams are those of `stream_places`.
+    /// In a tree, the streams are those of `stream_positions`.
     fn row_starts<'py>(&self, py: Python<'py>) -> Result<(Column<'py>, Column<'py>)> {
         let starts = |grid: &Grid| {
             let mut starts = vec![0; self.num_rows()];
@@ -274,7 +274,7 @@ impl Plan {
 
     /// Flat positions of the tokens of each row's stream in a tree, row by row: int64. None in
     /// other layouts, where streams are spans.
-    fn stream_places<'py>(&self, py: Python<'py>) -> Option<Column<'py>> {
+    fn stream_positions<'py>(&self, py: Python<'py>) -> Option<Column<'py>> {
         let Placement {
             layout, sequence, ..
         } = &self.placement;
