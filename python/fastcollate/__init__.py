@@ -27,7 +27,8 @@ from fastcollate.plan.layouts import Packed, Tree
 from fastcollate.plan.merging import merge_turns
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
-from fastcollate.rows.fields import Field, PerRow, RoutedExperts
+from fastcollate.rows.fields import Field, RoutedExperts
+from fastcollate.rows.per_row import PerRow
 
 if TYPE_CHECKING:
     from fastcollate.builder import BatchBuilder

@@ -21,7 +21,8 @@ from fastcollate.options import Options
 from fastcollate.plan.dtypes import ArrayType, Labels, PositionIds, Preset
 from fastcollate.plan.layout import Layout
 from fastcollate.plan.layouts import LayoutArgument, Packed, split_message
-from fastcollate.plan.merging import Merge, MergePlan, Policy, RowSource, check_uids, merging_of
+from fastcollate.plan.merge import Merge, Policy
+from fastcollate.plan.merging import MergePlan, RowSource, check_uids, merging_of
 from fastcollate.plan.shard import Shard, check_shard
 from fastcollate.plan.trajectories import check_flags
 from fastcollate.rows.fields import (
@@ -30,13 +31,13 @@ from fastcollate.rows.fields import (
     LOSS_MASK,
     REWARDS,
     Field,
-    PerRow,
     RoutedExperts,
     Rows,
     check_fields,
     read_align,
 )
 from fastcollate.rows.padded_blocks import padding_message
+from fastcollate.rows.per_row import PerRow
 from fastcollate.rows.plain_fields import with_fields
 from fastcollate.rows.tokens import check_tokens
 

@@ -31,17 +31,13 @@ from fastcollate.rows.fields import (
     REWARDS,
     Field,
     FieldOptions,
-    PerRow,
     RoutedExperts,
     Rows,
     check_keys,
-    form_of,
-    is_object,
-    no_value,
     options_of,
     read_align,
-    unreadable,
 )
+from fastcollate.rows.per_row import PerRow, form_of, is_object, no_value, unreadable
 from fastcollate.rows.plain_fields import with_fields_of_row
 from fastcollate.rows.tokens import Tokens, check_row_tokens
 

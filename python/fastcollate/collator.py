@@ -27,8 +27,9 @@ from fastcollate.ops.model_inputs import Mask, check_mask
 from fastcollate.options import Options, RowOptions
 from fastcollate.plan.dtypes import Outputs
 from fastcollate.plan.layouts import Tree
-from fastcollate.rows.fields import Field, PerRow, RoutedExperts
+from fastcollate.rows.fields import Field, RoutedExperts
 from fastcollate.rows.padded_blocks import padding_message
+from fastcollate.rows.per_row import PerRow
 from fastcollate.rows.samples import check_columns, check_sources, columns_of
 
 if TYPE_CHECKING:

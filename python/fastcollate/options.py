@@ -14,15 +14,17 @@ from fastcollate.ops.collating import check_pad
 from fastcollate.plan.dtypes import ARRAY_TYPES, ArrayType, Outputs
 from fastcollate.plan.layout import Layout
 from fastcollate.plan.layouts import LEFT, Tree, check_layout
-from fastcollate.plan.merging import Merge, MergePlan, check_merge
+from fastcollate.plan.merge import Merge
+from fastcollate.plan.merging import MergePlan, check_merge
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import FieldSpec
     from fastcollate.plan.dtypes import Labels, PositionIds, Preset
     from fastcollate.plan.layouts import LayoutArgument
-    from fastcollate.plan.merging import Policy
+    from fastcollate.plan.merge import Policy
     from fastcollate.plan.shard import Shard
-    from fastcollate.rows.fields import Field, PerRow, RoutedExperts, Rows
+    from fastcollate.rows.fields import Field, RoutedExperts, Rows
+    from fastcollate.rows.per_row import PerRow
 
 
 class WriteOptions(TypedDict, total=False):

@@ -40,7 +40,8 @@ from fastcollate._fastcollate import Plan
 from fastcollate.ops.batch_state import MissingPlanError
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.costs import Costs
-from fastcollate.plan.merging import Merge, MergePlan
+from fastcollate.plan.merge import Merge
+from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.packing import pack
 from fastcollate.plan.shard import Shard
 from fastcollate.plan.tree_bins import TreeBins

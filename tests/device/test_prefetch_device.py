@@ -93,7 +93,7 @@ def lane(monkeypatch):
 
 def use(lane, monkeypatch):
     monkeypatch.setattr(prefetching, "lane_to", lambda device: lane)
-    monkeypatch.setattr(prefetching, "resolved", lambda device: torch.device("cpu"))
+    monkeypatch.setattr(prefetching, "resolve_device", lambda device: torch.device("cpu"))
 
 
 def batch_of(number, *, rows=2, length=3, **options):

@@ -26,19 +26,12 @@ from fastcollate.common.arrays import (
 )
 from fastcollate.common.row_columns import VALUES
 from fastcollate.ops.normalize import loss_weights
-from fastcollate.plan.merging import Merge, MergePlan, Policy
+from fastcollate.plan.merge import Merge, Policy
+from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.plan_tables import PlanTables
 from fastcollate.rows.columns import Ragged
-from fastcollate.rows.fields import (
-    Field,
-    FieldOptions,
-    PerRow,
-    RoutedExperts,
-    Rows,
-    is_object,
-    options_of,
-    per_row_values,
-)
+from fastcollate.rows.fields import Field, FieldOptions, RoutedExperts, Rows, options_of
+from fastcollate.rows.per_row import PerRow, is_object, per_row_values
 from fastcollate.rows.plain_fields import with_fields
 from fastcollate.rows.tokens import check_tokens
 

@@ -28,7 +28,8 @@ from fastcollate.cli.writing import check_writable, write_whole
 from fastcollate.common.arrays import offsets_of
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.layouts import Packed
-from fastcollate.plan.merging import Policy, merge_turns
+from fastcollate.plan.merge import Policy
+from fastcollate.plan.merging import merge_turns
 from fastcollate.plan.step_plan import StepPlan
 from fastcollate.plan.stepping import plan_step
 from fastcollate.rows.lengths import Integers

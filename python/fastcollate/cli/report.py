@@ -29,7 +29,7 @@ from fastcollate.cli.reporting.page import page_of
 from fastcollate.cli.tokenizers import FileTokenizer
 from fastcollate.cli.writing import check_writable, write_whole
 from fastcollate.common.arguments import tally
-from fastcollate.plan.merging import Policy
+from fastcollate.plan.merge import Policy
 
 
 @reads_columns

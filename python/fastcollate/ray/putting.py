@@ -16,7 +16,8 @@ from fastcollate.builder import BatchBuilder
 from fastcollate.common.arguments import check_count, suggests_names, tally
 from fastcollate.common.arrays import describe
 from fastcollate.common.row_columns import COLUMNS
-from fastcollate.plan.merging import Merge, MergePlan, Policy, check_merge
+from fastcollate.plan.merge import Merge, Policy
+from fastcollate.plan.merging import MergePlan, check_merge
 
 
 @dataclass(frozen=True, eq=False)

@@ -229,7 +229,7 @@ def _other_shape(
 def _of_arrays(rows: Sequence[Any], dtype: Any = None) -> Ragged:
     if dtype is None and _are_alike(rows):
         return Ragged(concatenate(rows), offsets_of([row.shape[0] for row in rows]))
-    arrays = _as_arrays(rows)
+    arrays = as_arrays(rows)
     # An empty list has neither dtype nor trailing shape.
     told = [i for i, row in enumerate(rows) if not (isinstance(row, (list, tuple)) and not row)]
     first = told[0]
@@ -260,7 +260,7 @@ def _are_alike(rows: Sequence[Any]) -> bool:
     return rows[0].ndim == 1 or len({row.shape[1:] for row in rows}) == 1
 
 
-def _as_arrays(rows: Sequence[Any]) -> list[Any]:
+def as_arrays(rows: Sequence[Any]) -> list[Any]:
     """Return rows as arrays, or all as tensors."""
     arrays = []
     for index, row in enumerate(rows):

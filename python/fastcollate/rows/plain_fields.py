@@ -13,8 +13,9 @@ from fastcollate.common.arguments import is_sequence, tally
 from fastcollate.common.arrays import is_array, is_tensor
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
-from fastcollate.rows.fields import Field, PerRow, RoutedExperts
+from fastcollate.rows.fields import Field, RoutedExperts
 from fastcollate.rows.lengths import Integers
+from fastcollate.rows.per_row import PerRow
 from fastcollate.rows.tokens import Parts, Tokens, Whole
 
 _KINDS = (Field, PerRow, RoutedExperts)

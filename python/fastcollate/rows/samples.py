@@ -19,13 +19,9 @@ from fastcollate.rows.dataset_columns import (
     read_columns,
     show_columns,
 )
-from fastcollate.rows.fields import (
-    Field,
-    PerRow,
-    RoutedExperts,
-    check_key,
-)
+from fastcollate.rows.fields import Field, RoutedExperts, check_key
 from fastcollate.rows.pairs import PAIR, arguments_of_pairs, join
+from fastcollate.rows.per_row import PerRow
 from fastcollate.rows.sample_keys import ARGUMENTS, COLUMNS, KEYS, Keys, read
 from fastcollate.rows.sample_tokens import (
     MASKS,

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from fastcollate.build import build_batch
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.layouts import Packed, Tree
-from fastcollate.plan.merging import MergePlan, Policy, merge_turns
+from fastcollate.plan.merge import Policy
+from fastcollate.plan.merging import MergePlan, merge_turns
 from fastcollate.plan.packing import pack
 from fastcollate.plan.sharing import prefix_tree
 from fastcollate.plan.stepping import plan_step

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fastcollate.plan.merging import Merge
+from fastcollate.plan.merge import Merge
 from fastcollate.testing.reference.loops import build_batch_loops
 from fastcollate.testing.reference.reading import Field, Rows, is_number, readable, rows_of
 from fastcollate.testing.reference.spreading import (

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from hypothesis import strategies as st
 
-from fastcollate.plan.merging import Merge
+from fastcollate.plan.merge import Merge
 from fastcollate.testing.strategies.drawing import Rollouts, with_fields
 
 
