@@ -113,7 +113,7 @@ def check_way_back(choices: Choices, batch: fc.Batch, places: Any, call: Call) -
     assert_same({"x": found}, {"x": broadcast_loops(places, per_row, mask)})
     for other in (x[:-1], x[None], per_row):
         with suppress(ValueError):  # or it has the shape of responses by chance
-            batch.gather(other, of="response")
+            batch.gather(other, align="response")
     with suppress(ValueError):
         batch.broadcast(per_row[:-1])
         raise AssertionError("broadcast took too few rows")

@@ -39,7 +39,7 @@ class ModelBatch(BatchMapping[Array]):
     def gather(
         self,
         x: Any,
-        of: Literal["response", "sequence"] | None = None,
+        align: Literal["response", "sequence"] | None = None,
         shift: Shift | None = None,
         missing: float | None = None,
         per: Literal["row", "turn"] = "row",
@@ -55,16 +55,16 @@ class ModelBatch(BatchMapping[Array]):
             An array or tensor, on any device; trailing dimensions are kept. A tensor's gradients
             flow through. In a tree, a position that several tokens follow has one value for all of
             them: for log-probabilities use :meth:`loss_positions` instead.
-        of
+        align
             ``"response"``: `x` is aligned with this batch's response-aligned fields, (B, R, ...)
             (packed: with the batch's `shift`). ``"sequence"``: `x` is aligned with ``input_ids``,
             (B, W, ...). None means ``"response"``, and is refused if the shape of `x` fits both, as
             it always does in packed batches.
         shift
-            Required with ``of="sequence"``. ``"next_token"``: position p of a sequence holds the
+            Required with ``align="sequence"``. ``"next_token"``: position p of a sequence holds the
             value of token p + 1, as in log-probabilities of a model; then `x` may be one position
             shorter. ``"none"``: position p holds the value of token p, as in ``input_ids``. With
-            ``of="response"`` only ``"none"``.
+            ``align="response"`` only ``"none"``.
         missing
             Number for values that `x` does not have, in its dtype; None raises an error. With
             ``"next_token"`` these are the first tokens of rows without a prompt and of parts of
@@ -87,9 +87,9 @@ class ModelBatch(BatchMapping[Array]):
             If `x` has another shape, or one that fits both alignments and `of` is None; if values
             are missing and `missing` is None.
         TypeError
-            If `shift` is not given with ``of="sequence"``.
+            If `shift` is not given with ``align="sequence"``.
         """
-        return gather(self.plan, x, of, shift, missing, per, gaps)
+        return gather(self.plan, x, align, shift, missing, per, gaps)
 
     def model_inputs(self, mask: Mask | None = None, dtype: Any = "float32") -> dict[str, Any]:
         """Return what a transformers model is called with: ``model(**batch.model_inputs())``.

@@ -327,7 +327,7 @@ def test_a_collators_batch_keeps_its_plan(layout):
     for again in (batch, pickle.loads(pickle.dumps(batch)), batch.to("meta").to("meta")):
         assert list(again) == list(batch)
         assert again.plan.num_rows == len(PROMPTS)
-    assert [len(row) for row in batch.gather(batch.loss_mask, of="response", missing=0)] == [
+    assert [len(row) for row in batch.gather(batch.loss_mask, align="response", missing=0)] == [
         2,
         3,
         4,

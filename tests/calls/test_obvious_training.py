@@ -210,7 +210,7 @@ def test_values_that_are_gathered(model):
     masks = [[1] * len(row) for row in responses]
     batch = fc.build_batch(prompts, responses, pad_token_id=0, loss_mask=masks, position_ids="zero")
     expected = one_by_one(model, whole(rows))
-    gathered = batch.gather(log_probs_of(model, batch), of="sequence", shift="next_token")
+    gathered = batch.gather(log_probs_of(model, batch), align="sequence", shift="next_token")
     same(outcome(model, [-gathered.values.sum()]), expected)
     width, trained = batch.response_mask.shape[1], batch.loss_mask > 0
     same(outcome(model, [-log_probs_of(model, batch)[:, -width:][trained].sum()]), expected)
@@ -372,14 +372,16 @@ def test_numbers_of_rows_of_which_some_train_nothing(model, layout):
         position_ids="zero",
     )  # fmt: skip
     assert batch.rewards.sum(1).tolist() == [1, 0, 0, 2]
-    log_probs = batch.gather(log_probs_of(model, batch), of="sequence", shift="next_token").values
+    log_probs = batch.gather(
+        log_probs_of(model, batch), align="sequence", shift="next_token"
+    ).values
     expected = one_by_one_weighed(model, prompts, responses, masks, [0.5, 0, 0, -2.0])
     other = batch.to_layout(layout)
     for weights in (other["advantages"], other.broadcast(numbers)):
-        weights = other.gather(weights, of="response").values.double()
+        weights = other.gather(weights, align="response").values.double()
         found = outcome(model, [-(log_probs * weights).sum()])
         same(found, expected)
-        log_probs = batch.gather(log_probs_of(model, batch), of="sequence", shift="next_token")
+        log_probs = batch.gather(log_probs_of(model, batch), align="sequence", shift="next_token")
         log_probs = log_probs.values
 
 
@@ -409,7 +411,7 @@ def test_padded_rows_and_values_as_long_as_responses(model, side):
     )  # fmt: skip
     log_probs = log_probs_of(model, batch)
     assert log_probs.shape == batch.response_mask.shape
-    with pytest.raises(ValueError, match="of='sequence' with shift='next_token'"):
+    with pytest.raises(ValueError, match="align='sequence' with shift='next_token'"):
         batch.gather(log_probs)
-    gathered = batch.gather(log_probs, of="sequence", shift="next_token")
+    gathered = batch.gather(log_probs, align="sequence", shift="next_token")
     same(outcome(model, [-gathered.values.sum()]), one_by_one(model, whole(rows)))

@@ -680,7 +680,7 @@ def test_a_batch_is_upsampled(layout):
     assert more.uids[:3] == ["a", "a", "b"]
     assert len(set(more.uids[3:])) == 1
     assert more.uids[3].startswith("pad")
-    synthetic = more.gather(more.input_ids, of="sequence", shift="none")
+    synthetic = more.gather(more.input_ids, align="sequence", shift="none")
     assert synthetic[3:].to_list() == [[9]] * 7
     assert int((more.input_ids == 9).sum()) == 14
     assert more.loss_mask.sum() == batch.loss_mask.sum()

@@ -121,7 +121,7 @@ def test_where_rows_begin_goes_through_pinned_memory(monkeypatch):
 
 def test_the_way_back_from_the_device():
     batch = fc.build_batch(**INPUTS, layout="jagged").pad_on_device("right")
-    rows = batch.gather(batch.rewards, of="response")
+    rows = batch.gather(batch.rewards, align="response")
     assert [row.tolist() for row in rows] == [[0.5], [0, 0, 1]]
 
 

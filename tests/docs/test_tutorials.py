@@ -156,7 +156,7 @@ def test_normalizing_per_prompt_gives_the_advantages_of_equally_long_responses()
         fields = {"rewards": fc.Field(rewards, spread="trained")}
         batch = fc.build_batch([[1]] * 16, responses, pad_token_id=0, fields=fields, uids=uids)
         advantages = batch.normalize(batch.rewards, fc.plan_step(batch), per="prompt")
-        found = np.array([row[0] for row in batch.gather(advantages, of="response")])
+        found = np.array([row[0] for row in batch.gather(advantages, align="response")])
         assert np.allclose(found, grpo_loop.group_advantages(rewards), atol=1e-5) == same
 
 

@@ -28,16 +28,16 @@ def check(gathered, values, offsets):
     assert_same(found, {"values": values, "offsets": offsets})
 
 
-def shape_of(reference, of):
+def shape_of(reference, align):
     """Shape of values aligned with responses or token ids."""
-    if of == "sequence":
+    if align == "sequence":
         return reference["input_ids"].shape
     if "response_mask" in reference:
         return reference["response_mask"].shape
     return (int(reference["response_offsets"][-1]),)
 
 
-def values_of(draw, reference, of, trailing=()):
+def values_of(draw, reference, align, trailing=()):
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    shape = (*shape_of(reference, of), *trailing)
+    shape = (*shape_of(reference, align), *trailing)
     return (rng.standard_normal(shape) * 100).astype(draw(st.sampled_from(DTYPES)))

@@ -39,7 +39,7 @@ def learn_like_rows(model, batch, mask, position_ids):
     ).last_hidden_state  # fmt: skip
     pos, inv = batch.loss_positions()
     log_probs = model.lm_head(hidden.flatten(0, 1)[pos]).log_softmax(-1)[inv, batch.targets]
-    found = outcome(model, torch.cat(list(batch.gather(log_probs, of="response"))))
+    found = outcome(model, torch.cat(list(batch.gather(log_probs, align="response"))))
     rows = []
     streams = batch.to_layout("jagged").input_ids.split([p + r for p, r in LENS])
     for ids, (prompt_len, _) in zip(streams, LENS, strict=True):

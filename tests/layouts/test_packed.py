@@ -541,10 +541,10 @@ def test_pickled(drawn, array_type):
     assert again.bin_plan == batch.bin_plan
     assert type(again.plan).from_dict(batch.plan.to_dict()) == batch.plan
     assert repr(again) == repr(batch)
-    gathered = again.gather(again.response_mask, of="response", missing=7)
+    gathered = again.gather(again.response_mask, align="response", missing=7)
     assert_same(
         {"values": gathered.values},
-        {"values": batch.gather(batch.response_mask, of="response", missing=7).values},
+        {"values": batch.gather(batch.response_mask, align="response", missing=7).values},
     )
 
 

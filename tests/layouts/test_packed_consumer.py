@@ -92,7 +92,7 @@ def test_every_sequence_has_the_logits_of_the_padded_batch(model, how, padding_a
         close(found[packed.sequence_ids == row], expected[row, mask], f"sequence {row}")
 
     # And on the way back: what each token's prediction is made of.
-    way = {"of": "sequence", "shift": "next_token"}
+    way = {"align": "sequence", "shift": "next_token"}
     close(packed.gather(found, **way).values, left.gather(expected, **way).values, "gather")
 
 

@@ -146,8 +146,12 @@ def test_after_pickling(layout, array_type):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_gather_works_in_the_new_layout(layout, array_type):
     other = small("left", array_type).to_layout(layout)
-    assert other.gather(other.rewards, of="response").values.tolist() == [0.5, 1, 2]
-    assert other.gather(other.input_ids, of="sequence", shift="none").values.tolist() == [4, 5, 6]
+    assert other.gather(other.rewards, align="response").values.tolist() == [0.5, 1, 2]
+    assert other.gather(other.input_ids, align="sequence", shift="none").values.tolist() == [
+        4,
+        5,
+        6,
+    ]
 
 
 @pytest.mark.parametrize(

@@ -34,7 +34,7 @@ def build(array_type="numpy", **options):
 
 def rows_of(batch, values):
     """Take each row's response out of a field."""
-    return batch.gather(values, of="response").to_list()
+    return batch.gather(values, align="response").to_list()
 
 
 @pytest.mark.parametrize("layout", ["left", "right", "two_segment", "jagged"])
@@ -143,7 +143,7 @@ def test_other_places_are_refused(on):
 def test_a_shift_has_to_be_said_of_sequences():
     batch = build()
     with pytest.raises(TypeError, match=r"shift='next_token' .*shift='none'"):
-        batch.gather(batch.input_ids, of="sequence")
+        batch.gather(batch.input_ids, align="sequence")
     assert (
         batch.gather(batch.loss_mask).to_list()
         == batch.gather(batch.loss_mask, shift="none").to_list()

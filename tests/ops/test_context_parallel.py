@@ -181,9 +181,9 @@ def test_a_part_has_the_plan_of_the_whole(array_type):
         assert repr(part).splitlines()[0] == repr(batch).splitlines()[0]
         merged = part.cp_merge([part.input_ids for part in parts])
         assert_same({"x": merged}, {"x": batch.input_ids})
-        assert part.gather(merged, of="response").to_list() == [[4, 5, 6], [10], [11]]
+        assert part.gather(merged, align="response").to_list() == [[4, 5, 6], [10], [11]]
         with pytest.raises(ValueError, match=r"x has shape \(2, 6\)"):
-            part.gather(part.input_ids, of="response")
+            part.gather(part.input_ids, align="response")
         plan = fc.plan_step(small(array_type))
         for call in (
             lambda part: part.cp_split(2, 0),
@@ -259,7 +259,7 @@ def test_a_model_of_tokens_computes_the_same(shift, cp_size):
     for found, also, gradient in zip(by_parts, through_merge, expected, strict=True):
         torch.testing.assert_close(found, gradient, rtol=0, atol=1e-12)
         torch.testing.assert_close(also, gradient, rtol=0, atol=1e-12)
-    gathered = batch.gather(merged, of="response", missing=0)
+    gathered = batch.gather(merged, align="response", missing=0)
     assert gathered.offsets.tolist() == np.cumsum([0, *lens[1]]).tolist()
 
 

@@ -35,10 +35,10 @@ def batches(draw, layout, array_type):
 @given(drawn=st.data())
 def test_gather_equals_the_loops(layout, drawn, array_type):
     batch, reference = drawn.draw(batches(layout, array_type))
-    of, shift = drawn.draw(st.sampled_from(WAYS))
-    options = {"of": of, "shift": shift, "missing": drawn.draw(st.sampled_from([None, 0, 1]))}
+    align, shift = drawn.draw(st.sampled_from(WAYS))
+    options = {"align": align, "shift": shift, "missing": drawn.draw(st.sampled_from([None, 0, 1]))}
     trailing = drawn.draw(st.sampled_from([(), (), (3,), (2, 2), (0,)]))
-    x = values_of(drawn.draw, reference, of, trailing)
+    x = values_of(drawn.draw, reference, align, trailing)
     given_x = like(x, array_type)
     try:
         expected = gather_loops(reference, x, **options)
@@ -85,16 +85,18 @@ def test_a_field_comes_back(layout, array_type):
     logprobs = [[-0.5], [-1, -2], []]
     batch = small(layout, array_type, logprobs=logprobs)
     expected = np.array([-0.5, -1, -2], np.float32)
-    check(batch.gather(batch.logprobs, of="response"), expected, np.array([0, 1, 3, 3]))
+    check(batch.gather(batch.logprobs, align="response"), expected, np.array([0, 1, 3, 3]))
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_tokens_come_back(layout, array_type):
     batch = small(layout, array_type)
     offsets = np.array([0, 1, 3, 3])
-    check(batch.gather(batch.input_ids, of="sequence", shift="none"), np.array([5, 6, 7]), offsets)
+    check(
+        batch.gather(batch.input_ids, align="sequence", shift="none"), np.array([5, 6, 7]), offsets
+    )
     # The value at the token in front of each.
-    shifted = batch.gather(batch.input_ids, of="sequence", shift="next_token")
+    shifted = batch.gather(batch.input_ids, align="sequence", shift="next_token")
     check(shifted, np.array([2, 3, 6]), offsets)
 
 
@@ -102,12 +104,12 @@ def test_tokens_come_back(layout, array_type):
 def test_values_about_the_next_token_may_lack_the_last(layout, array_type):
     """Log-probabilities are often taken from ``logits[:, :-1]``; what is left out is not used."""
     batch = small(layout, array_type)
-    found = batch.gather(batch.input_ids[..., :-1], of="sequence", shift="next_token")
+    found = batch.gather(batch.input_ids[..., :-1], align="sequence", shift="next_token")
     check(found, np.array([2, 3, 6]), np.array([0, 1, 3, 3]))
     with pytest.raises(ValueError, match="shape"):
-        batch.gather(batch.input_ids[..., :-1], of="sequence", shift="none")
+        batch.gather(batch.input_ids[..., :-1], align="sequence", shift="none")
     with pytest.raises(ValueError, match="shape"):
-        batch.gather(batch.input_ids[..., :-2], of="sequence", shift="next_token")
+        batch.gather(batch.input_ids[..., :-2], align="sequence", shift="next_token")
 
 
 @pytest.mark.parametrize("layout", [*LAYOUTS, fc.Packed(8), fc.Packed(8, shift="next_token")])
@@ -123,20 +125,22 @@ def test_a_shape_of_two_readings_needs_of(layout, prompt_lens, array_type):
     x = batch.loss_mask
     is_packed = isinstance(layout, fc.Packed)
     if prompt_lens[0] == 2 and not is_packed:
-        assert batch.gather(x) == batch.gather(x, of="response")
+        assert batch.gather(x) == batch.gather(x, align="response")
         return
-    message = r"of is None, but x has shape .*pass of='response'.*of='sequence' with shift='next_t"
+    message = (
+        r"align is None, but x has shape .*pass align='response'.*align='sequence' with shift="
+    )
     with pytest.raises(ValueError, match=message):
         batch.gather(x)
     if prompt_lens[0] == 1 and not is_packed:
-        assert batch.gather(x, shift="none") == batch.gather(x, of="response")
+        assert batch.gather(x, shift="none") == batch.gather(x, align="response")
     else:
         with pytest.raises(ValueError, match=message):
             batch.gather(x, shift="none")
     trailing = like(np.ones((*x.shape, 2)), array_type)
     with pytest.raises(ValueError, match=message):
         batch.gather(trailing)
-    assert batch.gather(trailing, of="response", missing=0).values.shape == (
+    assert batch.gather(trailing, align="response", missing=0).values.shape == (
         batch.plan.response_lens.sum(),
         2,
     )
@@ -144,10 +148,10 @@ def test_a_shape_of_two_readings_needs_of(layout, prompt_lens, array_type):
 
 def test_a_shape_of_sequences_alone_is_refused_as_that_of_responses(array_type):
     batch = small("left", array_type)
-    with pytest.raises(ValueError, match=r"shape \(3, 3\), but of is 'response'"):
+    with pytest.raises(ValueError, match=r"shape \(3, 3\), but align is 'response'"):
         batch.gather(batch.input_ids)
     with pytest.raises(
-        ValueError, match="shift is 'next_token', but of is None; pass of='sequence'"
+        ValueError, match="shift is 'next_token', but align is None; pass align='sequence'"
     ):
         batch.gather(batch.input_ids, shift="next_token")
 
@@ -156,7 +160,7 @@ def test_a_shape_of_sequences_alone_is_refused_as_that_of_responses(array_type):
 def test_labels_come_back_at_the_token_in_front(layout, array_type):
     """The responses are gathered from shifted labels with the same shift."""
     batch = small(layout, array_type, labels="shifted")
-    gathered = batch.gather(batch.shift_labels, of="sequence", shift="next_token")
+    gathered = batch.gather(batch.shift_labels, align="sequence", shift="next_token")
     assert gathered.values.tolist() == [5, 6, 7]
 
 
@@ -178,7 +182,9 @@ def test_broadcast_written_out(layout, expected, array_type):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_broadcast_and_back(layout, array_type):
     batch = small(layout, array_type)
-    gathered = batch.gather(batch.broadcast(like(np.array([1, 2, 3]), array_type)), of="response")
+    gathered = batch.gather(
+        batch.broadcast(like(np.array([1, 2, 3]), array_type)), align="response"
+    )
     assert gathered.values.tolist() == [1, 2, 2]
 
 
@@ -188,10 +194,14 @@ def test_a_response_with_no_token_in_front(layout, array_type):
         [[1], [], []], [[2], [], [3, 4]], pad_token_id=0, layout=layout, array_type=array_type
     )
     with pytest.raises(ValueError, match=r"\b2\b.*missing"):
-        batch.gather(batch.input_ids, of="sequence", shift="next_token")
-    gathered = batch.gather(batch.input_ids, of="sequence", shift="next_token", missing=-9)
+        batch.gather(batch.input_ids, align="sequence", shift="next_token")
+    gathered = batch.gather(batch.input_ids, align="sequence", shift="next_token", missing=-9)
     check(gathered, np.array([1, -9, 3]), np.array([0, 1, 1, 3]))
-    assert batch.gather(batch.input_ids, of="sequence", shift="none").values.tolist() == [2, 3, 4]
+    assert batch.gather(batch.input_ids, align="sequence", shift="none").values.tolist() == [
+        2,
+        3,
+        4,
+    ]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -199,7 +209,7 @@ def test_a_response_with_no_token_in_front(layout, array_type):
 def test_values_of_any_memory_layout(layout, kind):
     batch = small(layout)
     x = np.arange(batch.input_ids.size, dtype=np.float64).reshape(batch.input_ids.shape)
-    expected = gather_loops(batch, x, of="sequence")
+    expected = gather_loops(batch, x, align="sequence")
     if kind == "Fortran":
         x = np.asfortranarray(x)
     elif kind == "reversed":
@@ -208,7 +218,7 @@ def test_values_of_any_memory_layout(layout, kind):
         x = np.repeat(x, 2, axis=-1)[..., ::2]
     else:
         x.setflags(write=False)
-    check(batch.gather(x, of="sequence", shift="none"), *expected)
+    check(batch.gather(x, align="sequence", shift="none"), *expected)
 
 
 def test_gather_copies(array_type):
@@ -223,21 +233,23 @@ def test_gather_copies(array_type):
 
 @NEEDS_TORCH
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("of", "shift"), WAYS)
+@pytest.mark.parametrize(("align", "shift"), WAYS)
 @pytest.mark.parametrize("trailing", [(), (2,)])
-def test_gradients_of_gather(layout, of, shift, trailing):
+def test_gradients_of_gather(layout, align, shift, trailing):
     import torch
 
     batch = small(layout, "torch")
     reference = build_batch_loops(PROMPTS, RESPONSES, pad_token_id=0, layout=layout)
-    shape = (*shape_of(reference, of), *trailing)
+    shape = (*shape_of(reference, align), *trailing)
     x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda x: batch.gather(x, of=of, shift=shift).values, x)
+    assert torch.autograd.gradcheck(lambda x: batch.gather(x, align=align, shift=shift).values, x)
 
     # Each value that is taken gets its own gradient, all others 0.
-    places, _ = gather_loops(reference, np.arange(x.numel()).reshape(shape), of=of, shift=shift)
+    places, _ = gather_loops(
+        reference, np.arange(x.numel()).reshape(shape), align=align, shift=shift
+    )
     weights = torch.arange(1.0, places.size + 1, dtype=torch.float64).reshape(places.shape)
-    (batch.gather(x, of=of, shift=shift).values * weights).sum().backward()
+    (batch.gather(x, align=align, shift=shift).values * weights).sum().backward()
     expected = torch.zeros(x.numel(), dtype=torch.float64)
     expected[torch.from_numpy(places.ravel())] = weights.ravel()
     assert torch.equal(x.grad, expected.reshape(shape))
@@ -250,7 +262,7 @@ def test_missing_values_have_no_gradient(layout):
 
     batch = fc.build_batch([[1], []], [[2], [3, 4]], pad_token_id=0, layout=layout)
     x = torch.ones(batch.input_ids.shape, requires_grad=True)
-    values = batch.gather(x, of="sequence", shift="next_token", missing=7.0).values
+    values = batch.gather(x, align="sequence", shift="next_token", missing=7.0).values
     assert values.tolist() == [1, 7, 1]
     values.sum().backward()
     assert int(x.grad.sum()) == 2
@@ -286,27 +298,27 @@ def test_dtypes_stay():
 
     batch = small("left", "torch")
     x = torch.ones(3, 2, dtype=torch.bfloat16)
-    assert batch.gather(x, of="response").values.dtype is torch.bfloat16
+    assert batch.gather(x, align="response").values.dtype is torch.bfloat16
     assert batch.broadcast(torch.ones(3, dtype=torch.bfloat16)).dtype is torch.bfloat16
-    assert not batch.gather(x, of="response").values.requires_grad
+    assert not batch.gather(x, align="response").values.requires_grad
 
 
 # Bad input
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("of", ["response", "sequence"])
-def test_values_of_a_wrong_shape(layout, of, array_type):
+@pytest.mark.parametrize("align", ["response", "sequence"])
+def test_values_of_a_wrong_shape(layout, align, array_type):
     batch = small(layout, array_type)
-    shape = shape_of(batch, of)
+    shape = shape_of(batch, align)
     wrong = [(shape[0] + 1, *shape[1:]), (0, *shape[1:]), ()]
     if layout != "jagged":
         wrong += [(shape[0], shape[1] + 1), (shape[0], shape[1] - 1), (shape[0],)]
     for found in wrong:
         x = like(np.zeros(found), array_type)
         with pytest.raises(ValueError, match="shape"):
-            batch.gather(x, of=of, shift="none")
-    batch.gather(like(np.zeros(shape), array_type), of=of, shift="none")
+            batch.gather(x, align=align, shift="none")
+    batch.gather(like(np.zeros(shape), array_type), align=align, shift="none")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -320,17 +332,17 @@ def test_numbers_per_row_of_a_wrong_shape(layout, array_type):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"of": "prompt"}, "of is 'prompt'"),
-        ({"of": None}, "of is None"),
+        ({"align": "prompt"}, "align is 'prompt'"),
+        ({"align": None}, "align is None"),
         ({"shift": "last_token"}, "shift is 'last_token'"),
         ({"shift": 1}, "shift is 1"),
-        ({"of": "response", "shift": "next_token"}, "of='sequence'|missing"),
-        ({"of": "sequence", "shift": "next_token", "missing": "x"}, "missing"),
+        ({"align": "response", "shift": "next_token"}, "align='sequence'|missing"),
+        ({"align": "sequence", "shift": "next_token", "missing": "x"}, "missing"),
     ],
 )
 def test_ways_that_cannot_be(options, message, array_type):
     batch = small("left", array_type)
-    shape = shape_of(batch, options["of"] if options.get("of") == "sequence" else "response")
+    shape = shape_of(batch, options["align"] if options.get("align") == "sequence" else "response")
     with pytest.raises((TypeError, ValueError), match=message):
         batch.gather(like(np.zeros(shape), array_type), **options)
 
@@ -371,7 +383,7 @@ def test_missing_is_a_number_that_x_can_hold(dtype, array_type):
         return
     else:
         x = x.astype(dtype)
-    options = {"of": "sequence", "shift": "next_token"}
+    options = {"align": "sequence", "shift": "next_token"}
     for missing in UNFIT[dtype]:
         with pytest.raises(ValueError, match=rf"missing is .*{dtype}, which cannot hold it"):
             batch.gather(x, **options, missing=missing)
@@ -401,5 +413,5 @@ def test_without_a_plan():
 
 def test_of_that_is_no_text():
     batch = fc.build_batch([[1]], [[2]], pad_token_id=0, array_type="numpy")
-    with pytest.raises(ValueError, match=r"of is .*; pass 'response' or 'sequence'"):
-        batch.gather(batch.response_mask, of=np.array(["sequence"] * 2))
+    with pytest.raises(ValueError, match=r"align is .*; pass 'response' or 'sequence'"):
+        batch.gather(batch.response_mask, align=np.array(["sequence"] * 2))

@@ -47,10 +47,10 @@ def test_gather_equals_the_loops(layout, there, drawn, array_type):
     if there is not None:
         batch, layout = batch.to_layout(there), there
     reference = build_merged_batch_loops(**turns, pad_token_id=0, merge=options, layout=layout)
-    of, shift = drawn.draw(st.sampled_from(WAYS))
+    align, shift = drawn.draw(st.sampled_from(WAYS))
     missing = drawn.draw(st.sampled_from([None, 0, 1]))
-    how = {"of": of, "shift": shift, "missing": missing}
-    x = values_of(drawn.draw, reference, of, drawn.draw(st.sampled_from([(), (), (3,), (0,)])))
+    how = {"align": align, "shift": shift, "missing": missing}
+    x = values_of(drawn.draw, reference, align, drawn.draw(st.sampled_from([(), (), (3,), (0,)])))
     for asked in (ROW, SAMPLED, TURN):
         try:
             expected = expected_of(asked, reference, x, merged, **how)
@@ -73,7 +73,8 @@ def test_rows_that_are_not_merged_are_turns(layout, drawn, array_type):
     x = values_of(drawn.draw, reference, "response")
     for asked in (ROW, SAMPLED, TURN):
         check(
-            batch.gather(like(x, array_type), of="response", **asked), *gather_loops(reference, x)
+            batch.gather(like(x, array_type), align="response", **asked),
+            *gather_loops(reference, x),
         )
 
 
@@ -96,14 +97,19 @@ def small(layout="left", array_type="numpy", **changes):
 def test_written_out(layout, array_type):
     batch = small(layout, array_type)
     ids = batch.input_ids
-    assert rows_of(batch.gather(ids, of="sequence", shift="none")) == [[3, 4, 5, 6], [8]]
-    assert rows_of(batch.gather(ids, of="sequence", shift="none", per="row", gaps=True)) == [
+    assert rows_of(batch.gather(ids, align="sequence", shift="none")) == [[3, 4, 5, 6], [8]]
+    assert rows_of(batch.gather(ids, align="sequence", shift="none", per="row", gaps=True)) == [
         [3, 4, 5, 6],
         [8],
     ]
-    assert rows_of(batch.gather(ids, of="sequence", shift="none", gaps=False)) == [[3, 5, 6], [8]]
-    assert rows_of(batch.gather(ids, of="sequence", shift="none", per="turn")) == TURNS["responses"]
-    shifted = batch.gather(ids, of="sequence", shift="next_token", per="turn")
+    assert rows_of(batch.gather(ids, align="sequence", shift="none", gaps=False)) == [
+        [3, 5, 6],
+        [8],
+    ]
+    assert (
+        rows_of(batch.gather(ids, align="sequence", shift="none", per="turn")) == TURNS["responses"]
+    )
+    shifted = batch.gather(ids, align="sequence", shift="next_token", per="turn")
     assert rows_of(shifted) == [[2], [4, 5], [7]]
 
 
@@ -122,26 +128,29 @@ def test_a_field_comes_back_to_its_turns(layout, array_type):
 def test_tokens_that_drift_masked_are_missing(layout, array_type):
     batch = small(layout, array_type, **DRIFTED, merge="realign")
     ids = batch.input_ids
-    assert rows_of(batch.gather(ids, of="sequence", shift="none", per="turn", missing=-7)) == [
+    assert rows_of(batch.gather(ids, align="sequence", shift="none", per="turn", missing=-7)) == [
         [2, -7],
         [5, 6],
         [8],
     ]
     with pytest.raises(ValueError, match=r"\b0\b.*missing"):
-        batch.gather(ids, of="sequence", shift="none", per="turn")
+        batch.gather(ids, align="sequence", shift="none", per="turn")
     # They are not among the tokens of the row, so nothing is missing there.
-    assert rows_of(batch.gather(ids, of="sequence", shift="none", gaps=False)) == [[2, 5, 6], [8]]
-    assert rows_of(batch.gather(ids, of="sequence", shift="none")) == [[2, 9, 5, 6], [8]]
+    assert rows_of(batch.gather(ids, align="sequence", shift="none", gaps=False)) == [
+        [2, 5, 6],
+        [8],
+    ]
+    assert rows_of(batch.gather(ids, align="sequence", shift="none")) == [[2, 9, 5, 6], [8]]
 
 
 def test_turns_that_were_dropped_are_missing(array_type):
     plan = fc.merge_turns(**TURNS, loss_mask=[[0], [1, 1], [0]], drop_untrainable=True)
     batch = small("left", array_type, merge=plan)
     ids = batch.input_ids
-    found = batch.gather(ids, of="sequence", shift="none", per="turn", missing=0)
+    found = batch.gather(ids, align="sequence", shift="none", per="turn", missing=0)
     assert rows_of(found) == [[3], [5, 6], [0]]
     with pytest.raises(ValueError, match=r"\b2\b.*missing"):
-        batch.gather(ids, of="sequence", shift="none", per="turn")
+        batch.gather(ids, align="sequence", shift="none", per="turn")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -149,16 +158,16 @@ def test_all_tokens_are_missing(layout, array_type):
     """There is no value at all to take: the row of both turns has no token."""
     turns = {"prompts": [[], []], "responses": [[1, 2], []], "trajectory_ids": ["s", "s"]}
     batch = small(layout, array_type, **turns, merge="realign")
-    for of in ("response", "sequence"):
-        found = batch.gather(batch.input_ids, of=of, shift="none", per="turn", missing=-7)
+    for align in ("response", "sequence"):
+        found = batch.gather(batch.input_ids, align=align, shift="none", per="turn", missing=-7)
         assert rows_of(found) == [[-7, -7], []]
-        assert rows_of(batch.gather(batch.input_ids, of=of, shift="none", gaps=False)) == [[]]
+        assert rows_of(batch.gather(batch.input_ids, align=align, shift="none", gaps=False)) == [[]]
 
 
 def test_an_observation_in_front_of_all_misses_nothing(array_type):
     """The first turn is empty: the row has no prompt, and its first token was not sampled."""
     batch = small("left", array_type, prompts=[[], [1], [7]], responses=[[], [2], [8]])
-    how = {"of": "sequence", "shift": "next_token"}
+    how = {"align": "sequence", "shift": "next_token"}
     assert rows_of(batch.gather(batch.input_ids, **how, per="turn")) == [[], [1], [7]]
     assert rows_of(batch.gather(batch.input_ids, **how, gaps=False)) == [[1], [7]]
     with pytest.raises(ValueError, match="missing"):
@@ -186,7 +195,7 @@ def test_gradients(layout, asked, trailing):
     reference = build_merged_batch_loops(**DRIFTED, merge="realign", pad_token_id=0, layout=layout)
     shape = (*shape_of(reference, "sequence"), *trailing)
     x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
-    how = {"of": "sequence", "shift": "next_token", "missing": -1.0}
+    how = {"align": "sequence", "shift": "next_token", "missing": -1.0}
 
     # Each value that is taken gets its own gradient, all others 0.
     places = np.arange(x.numel()).reshape(shape)
@@ -212,7 +221,7 @@ def test_gradients(layout, asked, trailing):
 def test_what_cannot_be_asked_for(options, message):
     batch = small()
     with pytest.raises((TypeError, ValueError), match=message):
-        batch.gather(batch.input_ids, of="sequence", shift="none", **options)
+        batch.gather(batch.input_ids, align="sequence", shift="none", **options)
 
 
 @pytest.mark.parametrize("asked", [SAMPLED, TURN])

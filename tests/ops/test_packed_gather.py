@@ -46,8 +46,8 @@ def grids_of(rows, reference):
 
 @st.composite
 def ways(draw):
-    of, shift = draw(st.sampled_from(WAYS))
-    return {"of": of, "shift": shift, "missing": draw(st.sampled_from([None, 0, 1]))}
+    align, shift = draw(st.sampled_from(WAYS))
+    return {"align": align, "shift": shift, "missing": draw(st.sampled_from([None, 0, 1]))}
 
 
 @given(drawn=st.data())
@@ -137,13 +137,13 @@ def test_written_out(asked, array_type):
     batch = small(array_type)
     ids = batch.input_ids
     assert ids.tolist() == [[7, 8, 10, 1, 2, 3, 4], [9, 11, 5, 6, 0, 0, 0]]
-    assert rows_of(batch.gather(ids, of="sequence", shift="none", **asked)) == RESPONSES
-    assert rows_of(batch.gather(ids, of="response", **asked)) == RESPONSES
+    assert rows_of(batch.gather(ids, align="sequence", shift="none", **asked)) == RESPONSES
+    assert rows_of(batch.gather(ids, align="response", **asked)) == RESPONSES
     # Of token 5 the one in front is in another row.
-    before = batch.gather(ids, of="sequence", shift="next_token", missing=-1, **asked)
+    before = batch.gather(ids, align="sequence", shift="next_token", missing=-1, **asked)
     assert rows_of(before) == [[2, 3, -1, 5], [8], [9]]
     with pytest.raises(ValueError, match=r"\b0\b.*missing"):
-        batch.gather(ids, of="sequence", shift="next_token", **asked)
+        batch.gather(ids, align="sequence", shift="next_token", **asked)
 
 
 def test_outputs_that_were_moved(array_type):
@@ -151,13 +151,13 @@ def test_outputs_that_were_moved(array_type):
     logprobs = [[-1, -2, -3, -4], [-5], [-6]]
     batch = small(array_type, "next_token", logprobs=logprobs)
     assert batch.logprobs.tolist() == [[0, -5, 0, 0, -1, -2, 0], [-6, 0, -4, 0, 0, 0, 0]]
-    found = batch.gather(batch.logprobs, of="response", missing=7)
+    found = batch.gather(batch.logprobs, align="response", missing=7)
     assert rows_of(found) == [[-1, -2, 7, -4], [-5], [-6]]
     with pytest.raises(ValueError, match=r"\b0\b.*missing"):
-        batch.gather(batch.logprobs, of="response")
+        batch.gather(batch.logprobs, align="response")
     # Token ids are where they are.
-    assert rows_of(batch.gather(batch.input_ids, of="sequence", shift="none")) == RESPONSES
-    moved = batch.gather(batch.input_ids, of="sequence", shift="next_token", missing=-1)
+    assert rows_of(batch.gather(batch.input_ids, align="sequence", shift="none")) == RESPONSES
+    moved = batch.gather(batch.input_ids, align="sequence", shift="next_token", missing=-1)
     assert rows_of(moved) == [[2, 3, -1, 5], [8], [9]]
     per_row = like(np.array([0.5, 1.5, 2.5]), array_type)
     assert batch.broadcast(per_row).tolist() == [
@@ -171,8 +171,8 @@ def test_a_field_comes_back(shift, array_type):
     logprobs = [[-1, -2, -3, -4], [-5], [-6]]
     whole = fc.Packed(8, multiple_of=2, shift=shift)
     batch = small(array_type, layout=whole, logprobs=logprobs)
-    assert rows_of(batch.gather(batch.logprobs, of="response")) == logprobs
-    assert rows_of(batch.gather(batch.logprobs, of="response", per="turn")) == logprobs
+    assert rows_of(batch.gather(batch.logprobs, align="response")) == logprobs
+    assert rows_of(batch.gather(batch.logprobs, align="response", per="turn")) == logprobs
 
 
 def test_a_row_without_a_prompt(array_type):
@@ -185,10 +185,10 @@ def test_a_row_without_a_prompt(array_type):
     }
     batch = fc.build_batch(**options, layout=fc.Packed.single_row(shift="next_token"))
     with pytest.raises(ValueError, match=r"\b1\b.*missing"):
-        batch.gather(batch.loss_mask, of="response")
-    assert rows_of(batch.gather(batch.loss_mask, of="response", missing=7)) == [[1], [7, 1]]
+        batch.gather(batch.loss_mask, align="response")
+    assert rows_of(batch.gather(batch.loss_mask, align="response", missing=7)) == [[1], [7, 1]]
     beside = fc.build_batch(**options, layout=fc.Packed.single_row())
-    assert rows_of(beside.gather(batch.input_ids, of="response")) == [[2], [3, 4]]
+    assert rows_of(beside.gather(batch.input_ids, align="response")) == [[2], [3, 4]]
 
 
 def test_merged_turns_come_back(array_type):
@@ -202,12 +202,14 @@ def test_merged_turns_come_back(array_type):
     for shift in SHIFTS:
         batch = small(array_type, shift, parts, merge="exact", **turns)
         assert batch.input_ids.tolist() == [[7, 8, 0, 0, 0, 0], [1, 2, 3, 4, 5, 6]]
-        assert rows_of(batch.gather(batch.logprobs, of="response", per="turn")) == turns["logprobs"]
-        assert rows_of(batch.gather(batch.logprobs, of="response", gaps=False)) == [
+        assert (
+            rows_of(batch.gather(batch.logprobs, align="response", per="turn")) == turns["logprobs"]
+        )
+        assert rows_of(batch.gather(batch.logprobs, align="response", gaps=False)) == [
             [-1, -2, -3],
             [-4],
         ]
-        assert rows_of(batch.gather(batch.logprobs, of="response")) == [[-1, 0, -2, -3], [-4]]
+        assert rows_of(batch.gather(batch.logprobs, align="response")) == [[-1, 0, -2, -3], [-4]]
 
 
 @pytest.mark.parametrize("shift", SHIFTS)
@@ -219,8 +221,8 @@ def test_copied_rows_are_left_out(shift, array_type):
     batch = small(array_type, shift, parts, shard=shard, loss_mask=masks)
     assert batch.input_ids.tolist() == [[9, 11, 0, 0, 0, 0, 0, 0], [1, 2, 3, 4, 5, 6, 9, 11]]
     assert batch.loss_mask[0].tolist() == [0] * 8
-    assert rows_of(batch.gather(batch.loss_mask, of="response")) == [[1], [1] * 4]
-    assert rows_of(batch.gather(batch.loss_mask, of="response", per="turn", missing=-1)) == [
+    assert rows_of(batch.gather(batch.loss_mask, align="response")) == [[1], [1] * 4]
+    assert rows_of(batch.gather(batch.loss_mask, align="response", per="turn", missing=-1)) == [
         [1] * 4,
         [-1],
         [1],
@@ -228,7 +230,7 @@ def test_copied_rows_are_left_out(shift, array_type):
     per_row = like(np.array([1, 2, 3]), array_type)
     for on in ("trained", "response"):
         found = batch.broadcast(per_row, on=on)
-        assert rows_of(batch.gather(found, of="response")) == [[1], [2] * 4]
+        assert rows_of(batch.gather(found, align="response")) == [[1], [2] * 4]
         assert found[0].tolist().count(3) == (on == "response")
 
 
@@ -255,17 +257,17 @@ def test_padding_rows_are_left_out(array_type):
     assert batch.loss_mask.tolist() == [[0, 0, 1, 0, 0, 0], [0, 1, 0, 0, 0, 0]]
     assert batch.row_cu_seqlens[0].tolist() == [0, 3, 5, 6]
     ids = batch.input_ids
-    assert rows_of(batch.gather(ids, of="sequence", shift="none", per="turn")) == [[5], [6]]
-    assert rows_of(batch.gather(ids, of="sequence", shift="none")) == [[6], [5]]
-    assert rows_of(batch.gather(ids, of="sequence", shift="none", gaps=False)) == [[6], [5]]
+    assert rows_of(batch.gather(ids, align="sequence", shift="none", per="turn")) == [[5], [6]]
+    assert rows_of(batch.gather(ids, align="sequence", shift="none")) == [[6], [5]]
+    assert rows_of(batch.gather(ids, align="sequence", shift="none", gaps=False)) == [[6], [5]]
     per_row = like(np.array([1.5, 9, 2.5]), array_type)
     assert batch.broadcast(per_row).tolist() == [[0, 0, 1.5, 0, 0, 0], [0, 2.5, 0, 0, 0, 0]]
     found = batch.broadcast(per_row, on="response")
     assert found.tolist() == [[0, 0, 1.5, 0, 9, 0], [0, 2.5, 0, 0, 0, 0]]
     again = pickle.loads(pickle.dumps(batch))
-    assert rows_of(again.gather(ids, of="sequence", shift="none")) == [[6], [5]]
+    assert rows_of(again.gather(ids, align="sequence", shift="none")) == [[6], [5]]
     assert rows_of(
-        again.to_layout("left").gather(batch.to_layout("left").loss_mask, of="response")
+        again.to_layout("left").gather(batch.to_layout("left").loss_mask, align="response")
     ) == [
         [1],
         [0],
@@ -278,13 +280,13 @@ def test_padding_rows_are_left_out(array_type):
 
 @NEEDS_TORCH
 @pytest.mark.parametrize("asked", [ROW, TURN])
-@pytest.mark.parametrize(("of", "shift"), WAYS)
+@pytest.mark.parametrize(("align", "shift"), WAYS)
 @pytest.mark.parametrize("trailing", [(), (2,)])
-def test_gradients_of_gather(of, shift, trailing, asked):
+def test_gradients_of_gather(align, shift, trailing, asked):
     import torch
 
     batch = small("torch")
-    how = {"of": of, "shift": shift, "missing": -1.0}
+    how = {"align": align, "shift": shift, "missing": -1.0}
     shape = (*batch.input_ids.shape, *trailing)
     x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
 
@@ -318,15 +320,15 @@ def test_gradients_of_broadcast(shift, taken):
 # Bad input
 
 
-@pytest.mark.parametrize("of", ["response", "sequence"])
-def test_values_of_a_wrong_shape(of, array_type):
+@pytest.mark.parametrize("align", ["response", "sequence"])
+def test_values_of_a_wrong_shape(align, array_type):
     batch = small(array_type)
     for shape in [(3, 7), (2, 8), (2, 6), (14,), (1, 14), ()]:
         with pytest.raises(ValueError, match="shape"):
-            batch.gather(like(np.zeros(shape), array_type), of=of, shift="none")
-    batch.gather(like(np.zeros((2, 7)), array_type), of=of, shift="none")
+            batch.gather(like(np.zeros(shape), array_type), align=align, shift="none")
+    batch.gather(like(np.zeros((2, 7)), array_type), align=align, shift="none")
     short = like(np.zeros((2, 6)), array_type)
-    batch.gather(short, of="sequence", shift="next_token", missing=0)
+    batch.gather(short, align="sequence", shift="next_token", missing=0)
 
 
 def test_numbers_per_row_of_a_wrong_shape(array_type):
@@ -338,5 +340,5 @@ def test_numbers_per_row_of_a_wrong_shape(array_type):
 
 def test_moved_outputs_are_not_moved_again(array_type):
     batch = small(array_type, "next_token")
-    with pytest.raises(ValueError, match="of='sequence'"):
-        batch.gather(batch.response_mask, of="response", shift="next_token")
+    with pytest.raises(ValueError, match="align='sequence'"):
+        batch.gather(batch.response_mask, align="response", shift="next_token")

@@ -110,8 +110,8 @@ def test_padding_rows_stay_padding(layout):
     batch = padded.select(rows=[1, 0])
     assert (batch.is_padding, batch.uids) == ([True, False], ["pad1", "d"])
     of_padding = [] if batch.plan.is_packed else [[0]]
-    assert batch.gather(batch.loss_mask, of="response").to_list() == [*of_padding, [1]]
-    assert batch.gather(batch.rewards, of="response").to_list() == [*of_padding, [4]]
+    assert batch.gather(batch.loss_mask, align="response").to_list() == [*of_padding, [1]]
+    assert batch.gather(batch.rewards, align="response").to_list() == [*of_padding, [4]]
     assert padded.select(rows=[1]).is_padding == [True]
     assert padded.select(rows=[0, 1]).is_padding == [False, True]
     assert float(padded.select(rows=[1]).loss_mask.sum()) == 0
@@ -127,9 +127,9 @@ def test_rows_of_merged_turns_keep_their_pieces(layout):
     )  # fmt: skip
     batch = whole.select(rows=[2, 0])
     assert (batch.uids, batch.trajectory_ids) == (["r", "p"], ["c", "a"])
-    assert batch.gather(batch.loss_mask, of="response").to_list() == [[1], [1, 0, 1]]
+    assert batch.gather(batch.loss_mask, align="response").to_list() == [[1], [1, 0, 1]]
     assert batch.gather(
-        batch.rewards, of="response", per="turn", missing=-1
+        batch.rewards, align="response", per="turn", missing=-1
     ).to_list() == [[1], [2], [-1, -1], [5]]  # fmt: skip
     assert batch.merge_plan is whole.merge_plan
     assert fc.plan_step(batch).num_rows == 2

@@ -444,13 +444,13 @@ def losses_of_shard(policy, batch, shift, tokens, rows):
     means = [
         loss.sum() / mask.sum().clip(1)
         for loss, mask in zip(
-            batch.gather(losses, of="response"),
-            batch.gather(batch.loss_mask, of="response"),
+            batch.gather(losses, align="response"),
+            batch.gather(batch.loss_mask, align="response"),
             strict=True,
         )
     ]
     reduced = [losses.sum(), losses.sum() / tokens, sum(means, losses.sum() * 0) / rows]
-    return batch.gather(log_probs.detach(), of="response"), reduced
+    return batch.gather(log_probs.detach(), align="response"), reduced
 
 
 @share(3)
@@ -484,7 +484,7 @@ def test_packed_shards_train_as_their_mini_batch(policy, step):
 
     # Every log-probability comes back to its row.
     in_order, _ = forward(policy, whole)
-    expected = whole.gather(in_order.detach() * whole.response_mask, of="response")
+    expected = whole.gather(in_order.detach() * whole.response_mask, align="response")
     of_slots = fc.Ragged.concat(gathered)
     assert len(of_slots) == plan.num_real_rows
     of_rows = fc.planning.drop_padding(of_slots, plan)
@@ -535,12 +535,14 @@ def test_padding_is_in_no_normalizer(step):
     assert found_tokens.tolist() == tokens.tolist()
     assert found_rows.tolist() == rows.tolist()
     advantages = torch.randn(step.whole.loss_mask.shape, dtype=torch.float64)
-    ragged = step.whole.gather(advantages, of="response")
+    ragged = step.whole.gather(advantages, align="response")
     values = torch.zeros(packed.loss_mask.shape, dtype=torch.float64)
-    places = packed.gather(torch.arange(values.numel()).reshape(values.shape), of="response").values
+    places = packed.gather(
+        torch.arange(values.numel()).reshape(values.shape), align="response"
+    ).values
     values.view(-1)[places] = ragged.values
-    found = packed.gather(packed.normalize(values, plan), of="response")
-    expected = step.whole.gather(step.whole.normalize(advantages, plan), of="response")
+    found = packed.gather(packed.normalize(values, plan), align="response")
+    expected = step.whole.gather(step.whole.normalize(advantages, plan), align="response")
     same(found.values, expected.values, "normalize")
 
 
@@ -577,5 +579,5 @@ def test_merged_turns_are_packed_once():
     batch = fc.build_batch(**turns, pad_token_id=0, merge=merge, shard=plan.shard(0, 0))
     assert sorted(plan.shard(0, 0).rows.tolist()) == [0, 1, 2]
     assert (batch.input_ids[batch.sequence_ids >= 0] == 4).sum() == 1
-    found = batch.gather(batch.loss_mask, of="response", per="turn").to_list()
+    found = batch.gather(batch.loss_mask, align="response", per="turn").to_list()
     assert found == [list(map(float, row)) for row in turns["loss_mask"]]

@@ -144,7 +144,7 @@ def test_padding_rows_train_nothing():
     assert batch.is_last_step == [True, True, True]
     assert batch.is_padding == [False, True, True]
     # Of the turns, padding gives none back.
-    assert batch.gather(batch.rewards, of="response", per="turn", missing=-9).to_list() == [
+    assert batch.gather(batch.rewards, align="response", per="turn", missing=-9).to_list() == [
         [-9, -9],
         [3],
     ]

@@ -108,7 +108,7 @@ def test_shards_train_as_their_mini_batch(policy, made_by, step):
             shapes.add((batch.input_ids.shape, batch.response_mask.shape))
             log_probs, losses = losses_of_shard(policy, batch, tokens, rows)
             results.append(log_probs)
-            gathered.append(batch.gather(log_probs, of="response"))
+            gathered.append(batch.gather(log_probs, align="response"))
             total += torch.stack(losses).detach()
             for sums, parts in zip(gradients, gradients_of(policy, losses), strict=True):
                 for one, part in zip(sums, parts, strict=True):
@@ -131,7 +131,7 @@ def test_shards_train_as_their_mini_batch(policy, made_by, step):
     same(by_slot[plan.inverse], in_order, "inverse")
     same(fc.planning.drop_padding(by_slot, plan), in_order, "drop_padding")
     of_rows = fc.planning.drop_padding(fc.Ragged.concat(gathered), plan)
-    expected = whole.gather(in_order, of="response")
+    expected = whole.gather(in_order, align="response")
     assert of_rows.offsets.tolist() == expected.offsets.tolist()
     same(of_rows.values, expected.values, "drop_padding of rows")
 

@@ -511,8 +511,10 @@ def test_blocks_merged_by_plans():
     expected = fc.build_batch(**turns, merge=whole, shard=shard, **options)
     assert_same(batch, expected)
     assert str(batch.merge_plan.report) == str(expected.merge_plan.report)
-    again = batch.gather(batch.response_mask, of="response", per="turn", missing=-1)
-    assert again == expected.gather(expected.response_mask, of="response", per="turn", missing=-1)
+    again = batch.gather(batch.response_mask, align="response", per="turn", missing=-1)
+    assert again == expected.gather(
+        expected.response_mask, align="response", per="turn", missing=-1
+    )
 
 
 @pytest.mark.parametrize("layout", ["left", "two_segment", "right", "jagged"])

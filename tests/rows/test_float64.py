@@ -166,7 +166,7 @@ def test_layouts_ways_back_and_shards():
             array_type="numpy",
         )
         assert batch["x"].dtype == np.float64
-        assert batch.gather(batch["x"], of="response").to_list() == EXACT
+        assert batch.gather(batch["x"], align="response").to_list() == EXACT
         if layout != "packed":
             back = batch.to_layout("left")["x"]
             assert_same({"x": back}, {"x": np.where(ROWS == 0, -0.1, ROWS)})

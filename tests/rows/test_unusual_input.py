@@ -83,7 +83,7 @@ def test_unsigned_tensors(bits):
 
     dtype, most = getattr(torch, f"uint{bits}"), 2**bits - 1
     x = torch.tensor([[1, 2, 3], [4, 5, most]], dtype=dtype)
-    options = {"of": "sequence", "shift": "next_token"}
+    options = {"align": "sequence", "shift": "next_token"}
     batch = fc.build_batch([[], [1]], [[1, 2, 3], [4, 5]], pad_token_id=0, layout="right")
     gathered = batch.gather(x, **options, missing=most)
     assert gathered.values.dtype is dtype

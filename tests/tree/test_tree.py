@@ -164,16 +164,16 @@ def test_values_go_back_to_rows(drawn, array_type):
     options = {"pad_token_id": 9, "array_type": array_type, "loss_mask": data.loss_mask}
     batch = fc.build_batch(*data[:2], layout=layout, uids=reference.get("uids"), **options)
     assert rows_of(batch.gather(batch.targets)) == data.responses
-    tokens = batch.gather(batch.input_ids, of="sequence", shift="none")
+    tokens = batch.gather(batch.input_ids, align="sequence", shift="none")
     assert rows_of(tokens) == data.responses
     # The value at a position is about the token after it in each row.
     bins, width = batch.input_ids.shape
     places = np.arange(bins * width).reshape(bins, width)
     if array_type == "torch":
         places = batch.input_ids.new_tensor(places)
-    before = batch.gather(places, of="sequence", shift="next_token", missing=0)
+    before = batch.gather(places, align="sequence", shift="next_token", missing=0)
     assert np.asarray(before.values).tolist() == batch.predictors.tolist()
-    shorter = batch.gather(places[:, :-1], of="sequence", shift="next_token", missing=0)
+    shorter = batch.gather(places[:, :-1], align="sequence", shift="next_token", missing=0)
     assert np.asarray(shorter.values).tolist() == batch.predictors.tolist()
     of_rows = np.arange(len(data.prompts))
     put = batch.broadcast(of_rows, on="response")
@@ -578,8 +578,8 @@ def test_merged_rows_share_tokens(drawn, array_type):
     assert_same(unrouted(batch.to_layout("jagged")), unrouted(jagged))
     per = {"per": "turn", "missing": -1}
     found, plain = (
-        batch.gather(batch.targets, of="response", **per),
-        jagged.gather(jagged.targets, of="response", **per),
+        batch.gather(batch.targets, align="response", **per),
+        jagged.gather(jagged.targets, align="response", **per),
     )
     assert rows_of(found) == rows_of(plain)
     assert batch.metrics["batch/trained_tokens"] == jagged.metrics["batch/trained_tokens"]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def gather(
     plan: Plan,
     x: Any,
-    of: str | None,
+    align: str | None,
     shift: str | None,
     missing: float | None,
     per: str,
@@ -38,28 +38,29 @@ def gather(
     check_bool("gaps", gaps)
     if not isinstance(per, str) or per not in ("row", "turn"):
         raise ValueError(f"per is {per!r}; pass 'row' or 'turn'")
-    if of is not None and (not isinstance(of, str) or of not in ("response", "sequence")):
-        raise ValueError(f"of is {of!r}; pass 'response' or 'sequence'")
+    if align is not None and (not isinstance(align, str) or align not in ("response", "sequence")):
+        raise ValueError(f"align is {align!r}; pass 'response' or 'sequence'")
     if shift is None:
-        if of == "sequence":
+        if align == "sequence":
             raise TypeError(
-                "of is 'sequence', but shift is None; pass shift='next_token' if position p of x "
-                "holds the value of token p + 1, as log-probabilities of a model do, or "
+                "align is 'sequence', but shift is None; pass shift='next_token' if position p of "
+                "x holds the value of token p + 1, as log-probabilities of a model do, or "
                 "shift='none' if it holds that of token p"
             )
     elif shift not in ("none", "next_token"):
         raise ValueError(f"shift is {shift!r}; pass 'none' or 'next_token'")
     is_shifted = shift == "next_token"
-    if is_shifted and of != "sequence":
+    if is_shifted and align != "sequence":
         raise ValueError(
-            f"shift is 'next_token', but of is {of!r}; pass of='sequence', or leave shift out"
+            f"shift is 'next_token', but align is {align!r}; pass align='sequence', or leave shift "
+            "out"
         )
     x = check_array("x", x)
     missing = _check_missing(missing, x)
-    if of is None:
+    if align is None:
         _check_one_reading(plan, tuple(x.shape), shift)
-    of, shift = of or "response", shift or "none"
-    leading = plan.leading_shape(of_sequence=of == "sequence")
+    align, shift = align or "response", shift or "none"
+    leading = plan.leading_shape(of_sequence=align == "sequence")
     found = tuple(x.shape)[: len(leading)]
     expected = [leading]
     if is_shifted:
@@ -68,17 +69,18 @@ def gather(
         shapes = " or ".join(str(shape) for shape in expected)
         whole = plan.leading_shape(of_sequence=True)
         advice = ""
-        if of == "response" and tuple(x.shape)[: len(whole)] in (whole, _without_last(whole)):
+        if align == "response" and tuple(x.shape)[: len(whole)] in (whole, _without_last(whole)):
             advice = (
                 "; if x lies along input_ids, as log-probabilities of a model do, pass "
-                "of='sequence', shift='next_token'"
+                "align='sequence', shift='next_token'"
             )
         raise ValueError(
-            f"x has shape {tuple(x.shape)}, but of is {of!r} and shift {shift!r}; pass x of shape "
+            f"x has shape {tuple(x.shape)}, but align is {align!r} and shift {shift!r}; pass x of "
+            "shape "
             f"{shapes}, with or without trailing dimensions{advice}"
         )
     places, lens = plan.gather_positions(
-        of_sequence=of == "sequence",
+        of_sequence=align == "sequence",
         next_token=is_shifted,
         width=found[-1],
         per_turn=per == "turn",
@@ -106,9 +108,10 @@ def _check_one_reading(plan: Plan, shape: tuple[int, ...], shift: str | None) ->
         return
     widths = f"{sequences} or {_without_last(sequences)}"
     raise ValueError(
-        f"of is None, but x has shape {shape}, which is that of response-aligned fields, "
-        f"{responses}, and one of those of values along input_ids, {widths}; pass of='response' if "
-        "x is aligned like batch.response_mask or batch.loss_mask, or of='sequence' with "
+        f"align is None, but x has shape {shape}, which is that of response-aligned fields, "
+        f"{responses}, and one of those of values along input_ids, {widths}; pass align='response' "
+        "if "
+        "x is aligned like batch.response_mask or batch.loss_mask, or align='sequence' with "
         "shift='next_token' if x comes from a model, such as its log-probabilities"
     )
 

@@ -17,7 +17,7 @@ def gather_loops(
     batch: Mapping[str, Any] | Grids,
     x: Any,
     *,
-    of: str = "response",
+    align: str = "response",
     shift: str = "none",
     missing: float | None = None,
 ) -> tuple[Array, Array]:
@@ -49,7 +49,7 @@ def gather_loops(
         If a token has no value and `missing` is None.
     """
     found, x = _grids(batch), readable(x)
-    return _join(_response_values(found, x, of, shift), x, found, missing)
+    return _join(_response_values(found, x, align, shift), x, found, missing)
 
 
 def gather_merged_loops(
@@ -58,7 +58,7 @@ def gather_merged_loops(
     merged: MergedTurns,
     *,
     per: str = "turn",
-    of: str = "response",
+    align: str = "response",
     shift: str = "none",
     missing: float | None = None,
 ) -> tuple[Array, Array]:
@@ -66,7 +66,7 @@ def gather_merged_loops(
 
     Parameters
     ----------
-    batch, x, of, shift
+    batch, x, align, shift
         As `gather_loops`.
     merged
         The turns of the batch's rows.
@@ -87,7 +87,7 @@ def gather_merged_loops(
         If a token has no value and `missing` is None.
     """
     found, x = _grids(batch), readable(x)
-    values = _response_values(found, x, of, shift)
+    values = _response_values(found, x, align, shift)
     if per == "row":
         rows = [
             [value for value, origin in zip(of_row, row.origins, strict=True) if origin is not None]
@@ -103,9 +103,9 @@ def gather_merged_loops(
     return _join(rows, x, found, missing)
 
 
-def _response_values(found: Grids, x: Array, of: str, shift: str) -> list[list[Array | None]]:
+def _response_values(found: Grids, x: Array, align: str, shift: str) -> list[list[Array | None]]:
     """Look up the value of each response token; None if it has none."""
-    if of == "response":
+    if align == "response":
         places = found.answers.places
     else:
         grid = found.before if shift == "next_token" else found.tokens
@@ -152,15 +152,15 @@ def _grids(batch: Mapping[str, Any] | Grids) -> Grids:
     return batch if isinstance(batch, Grids) else grids(_grid(batch, "sequence"), _grid(batch))
 
 
-def _grid(batch: Mapping[str, Any], of: str = "response") -> Grid:
+def _grid(batch: Mapping[str, Any], align: str = "response") -> Grid:
     """Find, for each row, the places of all its tokens or of its response's."""
-    name = "offsets" if of == "sequence" else "response_offsets"
+    name = "offsets" if align == "sequence" else "response_offsets"
     places: list[list[Place | None]]
     if name in batch:
         offsets = readable(batch[name]).tolist()
         places = [[(place,) for place in range(*bounds)] for bounds in pairwise(offsets)]
         return Grid(list(map(len, places)), places, (offsets[-1],))
-    mask = readable(batch["attention_mask" if of == "sequence" else "response_mask"])
+    mask = readable(batch["attention_mask" if align == "sequence" else "response_mask"])
     places = [
         [(row, column) for column, real in enumerate(is_real) if real]
         for row, is_real in enumerate(mask)
