@@ -97,7 +97,7 @@ def check_way_back(choices: Choices, batch: fc.Batch, places: Any, call: Call) -
     rows = len(batch["input_ids"])  # of the packed layout, bins
     leading = (width,) if plan.layout == "jagged" else (rows, width)
     x = choices.rng.normal(size=(*leading, *choices.pick([(), (2,)])))
-    how = {"of": of, "shift": shift, "missing": 7}
+    how = {"align": of, "shift": shift, "missing": 7}
     if call.merge is None or choices.one_in(2):
         values, offsets = gather_loops(places, x, **how)
         gathered = batch.gather(x, **how)

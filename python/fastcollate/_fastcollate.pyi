@@ -32,6 +32,7 @@ __all__ = [
     "PrefixTree",
     "RowSpans",
     "RowStore",
+    "ShardSpec",
     "StoredRow",
     "__version__",
     "after_fork",
