@@ -44,7 +44,9 @@ def points(lengths: Lengths, effort: Effort) -> list[Point]:
     calls: dict[str, Any] = {}
     about: dict[str, tuple[str, bool, float]] = {}
     for algorithm in ALGORITHMS:
-        calls[algorithm] = partial(fc.planning.pack, lengths, CAPACITY, algorithm=algorithm)
+        calls[algorithm] = partial(
+            fc.planning.pack, lengths, fc.Packed(CAPACITY, algorithm=algorithm)
+        )
         about[algorithm] = algorithm, True, calls[algorithm]().efficiency
     for peer in peers():
         calls[peer.name] = partial(peer.pack, peer.prepare(lengths), CAPACITY)

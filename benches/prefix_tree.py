@@ -152,8 +152,8 @@ def of_plans(effort: Effort, count: int) -> Figures:
     times = effort.run(
         {
             "prefix_tree": partial(fc.planning.prefix_tree, tokens, tokens),
-            "pack": partial(plan.pack, CAPACITY),
-            "more bins": partial(plan.pack, CAPACITY, min_bins=count * 3 // 4),
+            "pack": partial(plan.pack, fc.Tree(CAPACITY)),
+            "more bins": partial(plan.pack, fc.Tree(CAPACITY, min_bins=count * 3 // 4)),
             "select": partial(plan.select, np.arange(0, count, 2)),
         }
     )

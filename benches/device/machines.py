@@ -60,7 +60,7 @@ class StandIn(HostClock):
 
     def __init__(self) -> None:
         super().__init__("meta")
-        from fastcollate.device import pinning
+        from fastcollate.memory import pinning
 
         pinning.obstacle = lambda: None
         pinning.allocate = lambda size: torch.empty(size, dtype=torch.uint8)

@@ -14,7 +14,7 @@ from fastcollate.common import names
 from fastcollate.common.row_columns import IDS, TOKENS
 from fastcollate.device.prefetching import Prefetcher
 from fastcollate.options import BatchOptions, RowOptions
-from fastcollate.plan import binned, layouts, merging, partitioning, stepping
+from fastcollate.plan import binned, layouts, merge, partitioning, stepping
 from fastcollate.plan.costs import NAMED_COSTS
 
 MODULES = [fc, fc.planning, fc.memory]
@@ -250,9 +250,9 @@ def test_names_that_are_in_modules(module):
 @pytest.mark.parametrize(
     ("hint", "names"),
     [
-        (merging.Policy, _fastcollate.POLICIES),
-        (merging.MaskDrift, _fastcollate.MASK_DRIFTS),
-        (merging.MergeRewards, _fastcollate.MERGE_REWARDS),
+        (merge.Policy, _fastcollate.POLICIES),
+        (merge.MaskDrift, _fastcollate.MASK_DRIFTS),
+        (merge.MergeRewards, _fastcollate.MERGE_REWARDS),
         (stepping.PadRows, _fastcollate.PAD_ROWS),
     ],
 )
