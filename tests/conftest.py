@@ -62,7 +62,7 @@ ALONE = {
 # Files that start type checkers, browsers, interpreters or threads by the dozen, or import
 # transformers.
 SLOW = {
-    *("test_attention_kernels", "test_cli", "test_collator_trainer", "test_gpu_page"),
+    *("test_attention_kernels", "test_cli", "test_collator_trainer"),
     *("test_packed_consumer", "test_packed_workers", "test_parity", "test_report", "test_threads"),
     *("test_trl_trainers", "test_tutorials", "test_typing"),
 }
