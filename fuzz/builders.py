@@ -7,11 +7,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
+from strategies import FIELD_KINDS, LAYOUTS, TOKEN_KINDS, as_kind
+
 import fastcollate as fc
 from calls import KEYS, TOKENS, Call, draw_call
 from choices import Choices
 from fastcollate.testing.reference import assert_same
-from fastcollate.testing.strategies import FIELD_KINDS, LAYOUTS, TOKEN_KINDS, as_kind
 from hostile import Acts, hostile
 from spoiling import NO_NUMBERS, NO_ROWS
 from verdicts import HostileInterrupt, Verdict, outcome

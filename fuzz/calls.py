@@ -10,6 +10,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import torch
+from strategies import (
+    COLUMN_KINDS,
+    FIELD_DTYPES,
+    FIELD_KINDS,
+    LAYOUTS,
+    OUTERS,
+    TOKEN_KINDS,
+    as_column,
+    as_kind,
+)
 
 import fastcollate as fc
 from choices import Choices
@@ -20,16 +30,6 @@ from fastcollate.testing.reference import (
     merge_turns_loops,
     packing_of,
     parts_of,
-)
-from fastcollate.testing.strategies import (
-    COLUMN_KINDS,
-    FIELD_DTYPES,
-    FIELD_KINDS,
-    LAYOUTS,
-    OUTERS,
-    TOKEN_KINDS,
-    as_column,
-    as_kind,
 )
 from trajectories import draw_merge, draw_turns, some
 

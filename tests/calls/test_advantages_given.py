@@ -12,6 +12,14 @@ from merging_first import merge_of
 from packings import lens_of, packed_options
 from spreading import outcome, same
 from step_shards import shards
+from strategies import (
+    as_inputs,
+    merge_options,
+    name_turns,
+    rollouts,
+    taking_numbers,
+    trajectories,
+)
 from worker_blocks import through_blocks
 
 import fastcollate as fc
@@ -20,14 +28,6 @@ from fastcollate.testing.reference import (
     build_batch_loops,
     build_merged_batch_loops,
     build_shard_loops,
-)
-from fastcollate.testing.strategies import (
-    as_inputs,
-    merge_options,
-    name_turns,
-    rollouts,
-    taking_numbers,
-    trajectories,
 )
 
 LAYOUTS = ["left", "two_segment", "right", "jagged"]

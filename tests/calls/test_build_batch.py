@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-import fastcollate as fc
-from fastcollate.testing.reference import assert_same, build_batch_loops, build_batch_numpy
-from fastcollate.testing.strategies import (
+from strategies import (
     FIELD_KINDS,
     LAYOUTS,
     OUTERS,
@@ -19,6 +16,9 @@ from fastcollate.testing.strategies import (
     as_kind,
     rollouts,
 )
+
+import fastcollate as fc
+from fastcollate.testing.reference import assert_same, build_batch_loops, build_batch_numpy
 
 LARGE_KINDS = ["list", "numpy.int32", "torch.int64"]
 PAD_IDS = st.sampled_from([0, 7, -1, 2**63 - 1, -(2**63)])

@@ -12,10 +12,10 @@ from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
 from refusing import same_or_refused
+from strategies import as_inputs, rollouts
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same, build_batch_loops
-from fastcollate.testing.strategies import as_inputs, rollouts
 
 LAYOUTS = ["left", "two_segment", "right", "jagged"]
 ARGUMENTS = {key: key for key in ("rewards", "loss_mask", "logprobs", "advantages")}

@@ -14,11 +14,11 @@ from conftest import NEEDS_TORCH
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from refusing import same_or_refused
+from strategies import as_kind, rollouts
+from strategies.kinds import FIELD_KINDS, TOKEN_KINDS
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same, collate_loops
-from fastcollate.testing.strategies import as_kind, rollouts
-from fastcollate.testing.strategies.kinds import FIELD_KINDS, TOKEN_KINDS
 
 NEEDS_PYARROW = pytest.mark.skipif(find_spec("pyarrow") is None, reason="needs pyarrow")
 NEEDS_POLARS = pytest.mark.skipif(find_spec("polars") is None, reason="needs polars")

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from refusing import same_or_refused
 from small_input import build, refuses
+from strategies import rollouts
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same, build_batch_loops
-from fastcollate.testing.strategies import rollouts
 
 LAYOUTS = ["left", "two_segment", "right", "jagged"]
 PROMPTS, RESPONSES, LOSS_MASKS = [[1, 2], [3], []], [[4], [5, 6], []], [[1], [0, 0.5], []]

@@ -14,13 +14,13 @@ from recorded import recorded
 torch = pytest.importorskip("torch")
 
 from stand_ins import installed  # noqa: E402
+from strategies import as_inputs, rollouts  # noqa: E402
 
 from fastcollate.compat.skyrl import (  # noqa: E402
     convert_prompts_responses_to_batch_tensors,
     make_router_padding_mask,
 )
 from fastcollate.testing.reference import assert_same  # noqa: E402
-from fastcollate.testing.strategies import as_inputs, rollouts  # noqa: E402
 from frameworks import skyrl as port  # noqa: E402
 from frameworks.installed import as_installed, real  # noqa: E402
 

@@ -13,13 +13,13 @@ from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
 from pinned_stand_in import fake_allocator
+from strategies import extras, rollouts
 
 import fastcollate as fc
 from fastcollate.device import staging, to_device
 from fastcollate.memory import in_flight, pinning, slabs
 from fastcollate.memory.slabs import CACHE_LINE
 from fastcollate.testing.reference import assert_same, build_batch_loops
-from fastcollate.testing.strategies import extras, rollouts
 
 torch = pytest.importorskip("torch")
 

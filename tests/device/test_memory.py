@@ -16,10 +16,10 @@ import pytest
 from conftest import NEEDS_TORCH
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import as_inputs, rollouts
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same, build_batch_numpy
-from fastcollate.testing.strategies import as_inputs, rollouts
 
 ROWS, LENGTH = 4, 100
 OUTPUTS = ["input_ids", "attention_mask", "response_mask", "loss_mask", "rewards"]

@@ -8,11 +8,11 @@ from any_layout import layouts
 from hypothesis import given
 from hypothesis import strategies as st
 from pinned_stand_in import fake_allocator
+from strategies import extras, rollouts, trajectories
 
 import fastcollate as fc
 from fastcollate.device import device_padding
 from fastcollate.testing.reference import assert_same, build_batch_loops
-from fastcollate.testing.strategies import extras, rollouts, trajectories
 
 torch = pytest.importorskip("torch")
 

@@ -20,11 +20,11 @@ from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
 from pinned_stand_in import fake_allocator, torch
+from strategies import as_inputs, rollouts
 
 import fastcollate as fc
 from fastcollate.memory import pinning
 from fastcollate.testing.reference import assert_same, build_batch_loops
-from fastcollate.testing.strategies import as_inputs, rollouts
 
 
 @pytest.fixture

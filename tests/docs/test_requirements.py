@@ -77,11 +77,6 @@ BATCH = "import fastcollate as fc; fc.build_batch([[1]], [[2]], pad_token_id=0)"
             "import fastcollate.ray",
             "fastcollate needs Ray 2.51 or newer, and this is 2.41.0: pip install --upgrade ray",
         ),
-        (
-            MISSING.format("hypothesis"),
-            "import fastcollate.testing.strategies",
-            "fastcollate.testing.strategies needs Hypothesis: pip install 'fastcollate[testing]'",
-        ),
     ],
 )
 def test_the_error_says_what_to_do(before, program, message):

@@ -8,8 +8,7 @@ from packings import (
     lens_of,
     packed_options,
 )
-
-from fastcollate.testing.strategies import as_inputs, extras, rollouts
+from strategies import as_inputs, extras, rollouts
 
 
 @contextlib.contextmanager

@@ -6,10 +6,10 @@ from conftest import NEEDS_TORCH
 from hypothesis import given
 from hypothesis import strategies as st
 from small_input import build, refuses, with_row
+from strategies import as_inputs, rollouts
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same, build_batch_loops
-from fastcollate.testing.strategies import as_inputs, rollouts
 
 
 @given(drawn=st.data())

@@ -6,10 +6,10 @@ from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
 from small_input import build
+from strategies import as_inputs, rollouts
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same, build_batch_loops
-from fastcollate.testing.strategies import as_inputs, rollouts
 
 
 @pytest.mark.parametrize("layout", ["left", "two_segment", "right"])

@@ -22,6 +22,7 @@ from packings import (
     packed_options,
     plan_of,
 )
+from strategies import as_inputs, extras, name_turns, rollouts, trajectories
 
 import fastcollate as fc
 from fastcollate.testing.reference import (
@@ -33,7 +34,6 @@ from fastcollate.testing.reference import (
     merge_turns_loops,
     parts_of,
 )
-from fastcollate.testing.strategies import as_inputs, extras, name_turns, rollouts, trajectories
 
 N = -100
 

@@ -8,10 +8,10 @@ from any_layout import layouts
 from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import extras, rollouts
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same, build_batch_loops
-from fastcollate.testing.strategies import extras, rollouts
 
 LAYOUTS = ["left", "two_segment", "right", "jagged"]
 

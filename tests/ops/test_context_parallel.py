@@ -10,6 +10,7 @@ from gathering import DTYPES, like
 from hypothesis import given
 from hypothesis import strategies as st
 from packings import PADDING_AS, SHIFTS, bins, lens_of, plan_of
+from strategies import extras, rollouts
 
 import fastcollate as fc
 from fastcollate.testing.reference import (
@@ -18,7 +19,6 @@ from fastcollate.testing.reference import (
     cp_merge_loops,
     cp_split_loops,
 )
-from fastcollate.testing.strategies import extras, rollouts
 
 BUILT_IN = ["input_ids", "position_ids", "sequence_ids", "response_mask"]
 BUILT_IN += ["labels", "shift_labels", "loss_mask"]

@@ -7,6 +7,7 @@ from conftest import NEEDS_TORCH, share
 from gathering import DTYPES, WAYS, check, like, shape_of, values_of
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import rollouts
 
 import fastcollate as fc
 from fastcollate.testing.reference import (
@@ -15,7 +16,6 @@ from fastcollate.testing.reference import (
     build_batch_loops,
     gather_loops,
 )
-from fastcollate.testing.strategies import rollouts
 
 LAYOUTS = ["left", "two_segment", "right", "jagged"]
 

@@ -7,6 +7,7 @@ from gathering import WAYS, check, like, shape_of, values_of
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from merged_rows import ROW, SAMPLED, TURN, expected_of, rows_of
+from strategies import merge_options, rollouts, trajectories
 
 import fastcollate as fc
 from fastcollate.testing.reference import (
@@ -16,7 +17,6 @@ from fastcollate.testing.reference import (
     gather_merged_loops,
     merge_turns_loops,
 )
-from fastcollate.testing.strategies import merge_options, rollouts, trajectories
 
 LAYOUTS = ["left", "two_segment", "right", "jagged"]
 

@@ -11,6 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from merged_rows import ROW, SAMPLED, TURN, expected_of, rows_of
 from packings import SHIFTS, lens_of, packed_options, plan_of
+from strategies import Rollouts, merge_options, rollouts, trajectories
 
 import fastcollate as fc
 from fastcollate.testing.reference import (
@@ -21,7 +22,6 @@ from fastcollate.testing.reference import (
     merge_turns_loops,
     packing_of,
 )
-from fastcollate.testing.strategies import Rollouts, merge_options, rollouts, trajectories
 
 
 def values_of(draw, shape, trailing=()):

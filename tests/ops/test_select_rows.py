@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from packed_cases import cases as packed_cases
 from packed_cases import quiet
 from step_shards import shard_of
+from strategies import as_inputs, extras, rollouts
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same, build_shard_loops
-from fastcollate.testing.strategies import as_inputs, extras, rollouts
 
 LAYOUTS = ["left", "two_segment", "right", "jagged"]
 NAMES = ("uids", "trajectory_ids", "is_last_step")

@@ -9,6 +9,15 @@ from conftest import NEEDS_TORCH, share
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from merging_first import merge_of, plan_of
+from strategies import (
+    Rollouts,
+    as_inputs,
+    extras,
+    merge_options,
+    name_turns,
+    taking_numbers,
+    trajectories,
+)
 from turns import check_plan, check_report
 
 import fastcollate as fc
@@ -17,15 +26,6 @@ from fastcollate.testing.reference import (
     build_merged_batch_loops,
     merge_columns_loops,
     merge_turns_loops,
-)
-from fastcollate.testing.strategies import (
-    Rollouts,
-    as_inputs,
-    extras,
-    merge_options,
-    name_turns,
-    taking_numbers,
-    trajectories,
 )
 
 LAYOUTS = ["left", "two_segment", "right", "jagged"]

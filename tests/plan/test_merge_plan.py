@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import TrajectoryID, merge_options, trajectories
 from turns import check_plan, last_steps, origins_of, turns
 
 import fastcollate as fc
 from fastcollate.testing.reference import merge_turns_loops
-from fastcollate.testing.strategies import TrajectoryID, merge_options, trajectories
 
 # Two rows of 2 + 5 and 4 + 1 tokens, then one of 1 + 1; before, 3 + 6 + 5 + 2.
 TURNS = ["ab>c", "abcx>de", "abqq>r", "y>z"]

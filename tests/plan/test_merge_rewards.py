@@ -11,6 +11,7 @@ import pytest
 from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import merge_options, trajectories
 from worker_blocks import built
 
 import fastcollate as fc
@@ -23,7 +24,6 @@ from fastcollate.testing.reference import (
     count_masked_rewards_loops,
     merge_turns_loops,
 )
-from fastcollate.testing.strategies import merge_options, trajectories
 
 # Three turns that go on from each other, and one of another trajectory.
 PROMPTS = [[1, 2], [1, 2, 3, 4], [1, 2, 3, 4, 5, 6], [7]]

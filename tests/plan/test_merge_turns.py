@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import as_inputs, merge_options, name_turns, trajectories
 from turns import check_plan, last_steps, origins_of, runs_of, text_of, turns
 
 import fastcollate as fc
 from fastcollate.planning import Merge
 from fastcollate.testing.reference import merge_turns_loops
-from fastcollate.testing.strategies import as_inputs, merge_options, name_turns, trajectories
 
 # Turns of one trajectory; the rows they make, as (last turn, tokens, pieces) with pieces as
 # (turn, from, start, len); and the breaks, as (turn, position, expected, found, kind, realigned).

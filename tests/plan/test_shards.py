@@ -8,11 +8,11 @@ from conftest import NEEDS_TORCH, share
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from step_shards import shard_of, shards
+from strategies import as_inputs, extras, rollouts
 
 import fastcollate as fc
 from fastcollate.plan.shard import Shard
 from fastcollate.testing.reference import assert_same, build_shard_loops
-from fastcollate.testing.strategies import as_inputs, extras, rollouts
 
 LAYOUTS = ["left", "two_segment", "right", "jagged"]
 

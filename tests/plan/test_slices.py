@@ -13,11 +13,11 @@ from conftest import NEEDS_TORCH, share
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from packings import SHIFTS
+from strategies import as_inputs, extras, rollouts
 from worker_blocks import split, through_blocks
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same, build_shard_loops
-from fastcollate.testing.strategies import as_inputs, extras, rollouts
 
 LAYOUTS = ["left", "two_segment", "right", "jagged", "packed"]
 PACKED = fc.Packed(64, multiple_of=2)

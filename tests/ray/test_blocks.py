@@ -9,6 +9,7 @@ import pytest
 from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import extras, rollouts, trajectories
 from worker_blocks import built, carried, cut, field, split, through_blocks
 
 import fastcollate as fc
@@ -16,7 +17,6 @@ from fastcollate.blocks import spans
 from fastcollate.blocks.joining import join
 from fastcollate.blocks.storing import ArrayKind, store
 from fastcollate.testing.reference import assert_same, loss_normalizers_loops
-from fastcollate.testing.strategies import extras, rollouts, trajectories
 
 LAYOUTS = ["left", "two_segment", "right", "jagged", "packed"]
 NAMES = ("uids", "trajectory_ids", "is_last_step", "is_padding")

@@ -8,10 +8,10 @@ from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
 from small_input import build
+from strategies import FIELD_DTYPES, extras, rollouts
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same, build_batch_loops
-from fastcollate.testing.strategies import FIELD_DTYPES, extras, rollouts
 
 LAYOUTS = ["left", "two_segment", "right", "jagged"]
 NAN = float("nan")

@@ -8,6 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packings import lens_of, packed_options
 from step_shards import shards
+from strategies import (
+    as_inputs,
+    extras,
+    name_turns,
+    rollouts,
+    trajectories,
+    whole_masks,
+)
 from worker_blocks import through_blocks
 
 import fastcollate as fc
@@ -16,14 +24,6 @@ from fastcollate.testing.reference import (
     build_batch_loops,
     build_merged_batch_loops,
     build_shard_loops,
-)
-from fastcollate.testing.strategies import (
-    as_inputs,
-    extras,
-    name_turns,
-    rollouts,
-    trajectories,
-    whole_masks,
 )
 
 DTYPES = ["bool", "int32", "int64"]

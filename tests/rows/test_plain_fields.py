@@ -8,11 +8,11 @@ import pytest
 from conftest import NEEDS_TORCH
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import rollouts
 from worker_blocks import through_blocks
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same
-from fastcollate.testing.strategies import rollouts
 
 PROMPTS, RESPONSES = [[1, 2], [3]], [[4], [5, 6, 7]]
 OF_RESPONSES, OF_SEQUENCES = [[0.5], [1, 2, 3]], [[1, 2, 3], [1, 2, 3, 4]]

@@ -6,18 +6,18 @@ from any_layout import layouts
 from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
-
-import fastcollate as fc
-from fastcollate.blocks.storing import store
-from fastcollate.planning import Merge
-from fastcollate.testing.reference import assert_same
-from fastcollate.testing.strategies import (
+from strategies import (
     as_sequences,
     merge_options,
     rollouts,
     taking_numbers,
     trajectories,
 )
+
+import fastcollate as fc
+from fastcollate.blocks.storing import store
+from fastcollate.planning import Merge
+from fastcollate.testing.reference import assert_same
 
 LAYOUTS = ["left", "two_segment", "right", "jagged", "packed", "split"]
 OF_ROW = {"sequences": "sequence", "prompt_lens": "prompt_len"}

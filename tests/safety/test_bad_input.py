@@ -19,10 +19,10 @@ from small_input import (
     with_item,
     with_row,
 )
+from strategies import as_kind
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same
-from fastcollate.testing.strategies import as_kind
 
 NAN = float("nan")
 

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from small_input import FIELDS, ROWS, TOKENS, build_or_refuse, good_input, with_item
+from strategies import FIELD_KINDS, TOKEN_KINDS, as_inputs, as_kind, rollouts
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same, build_batch_numpy
-from fastcollate.testing.strategies import FIELD_KINDS, TOKEN_KINDS, as_inputs, as_kind, rollouts
 
 
 def large_input(rows=200, longest=2000):
@@ -329,7 +329,7 @@ def test_keyboard_interrupt(kind):
         ("fastcollate.testing", "hypothesis"),
         ("fastcollate.testing.reference", "torch"),
         ("fastcollate.testing.reference", "hypothesis"),
-        ("fastcollate.testing.strategies", "torch"),
+        ("strategies", "torch"),
     ],
 )
 def test_imports_are_lean(module, absent):

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from packings import tables_of
+from strategies import as_inputs, forks, merge_options, name_turns
+from strategies import trajectories as drawn_trajectories
 
 import fastcollate as fc
 from fastcollate.planning import TreeBins, TreePlan, prefix_tree
 from fastcollate.testing.reference import merge_turns_loops, prefix_tree_loops
-from fastcollate.testing.strategies import as_inputs, forks, merge_options, name_turns
-from fastcollate.testing.strategies import trajectories as drawn_trajectories
 
 ALGORITHMS = ["ffd", "ff", "bfd", "mffd", "next_fit", "balanced"]
 

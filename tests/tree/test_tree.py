@@ -10,6 +10,14 @@ import pytest
 from conftest import share
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from strategies import (
+    as_inputs,
+    extras,
+    forks,
+    name_turns,
+    trajectories,
+    with_fields,
+)
 
 import fastcollate as fc
 from fastcollate.planning import prefix_tree
@@ -19,14 +27,6 @@ from fastcollate.testing.reference import (
     build_merged_batch_loops,
     merge_turns_loops,
     prefix_tree_loops,
-)
-from fastcollate.testing.strategies import (
-    as_inputs,
-    extras,
-    forks,
-    name_turns,
-    trajectories,
-    with_fields,
 )
 
 

@@ -10,6 +10,7 @@ import pytest
 from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import forks, trajectories
 from worker_blocks import built, carried, split
 
 import fastcollate as fc
@@ -22,7 +23,6 @@ from fastcollate.blocks.trees import join_trees
 from fastcollate.planning import prefix_tree
 from fastcollate.rows.tokens import check_tokens
 from fastcollate.testing.reference import assert_same
-from fastcollate.testing.strategies import forks, trajectories
 
 NAMES = ["worker 0", "worker 1", "worker 2", "worker 3"]
 PART_BYTES = 64

@@ -9,11 +9,11 @@ import pytest
 from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
+from strategies import forks, merge_options, trajectories
 
 import fastcollate as fc
 from fastcollate.planning import Costs, StepPlan, TreeBins, prefix_tree
 from fastcollate.testing.reference import assert_same
-from fastcollate.testing.strategies import forks, merge_options, trajectories
 
 
 @st.composite

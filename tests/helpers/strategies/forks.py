@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from fastcollate.testing.strategies.drawing import Rollouts
-from fastcollate.testing.strategies.trajectories import VOCABULARIES, distinct
+from strategies.drawing import Rollouts
+from strategies.trajectories import VOCABULARIES, distinct
 
 
 @st.composite

@@ -10,9 +10,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 from fastcollate.rows.fields import Field
-from fastcollate.testing.strategies.columns import COLUMN_KINDS, as_column
-from fastcollate.testing.strategies.drawing import Rollouts
-from fastcollate.testing.strategies.kinds import FIELD_KINDS, LAYOUTS, TOKEN_KINDS, Array, as_kind
+from strategies.columns import COLUMN_KINDS, as_column
+from strategies.drawing import Rollouts
+from strategies.kinds import FIELD_KINDS, LAYOUTS, TOKEN_KINDS, Array, as_kind
 
 
 def _object_array(rows: Sequence[Any]) -> Array:

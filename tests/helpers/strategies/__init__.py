@@ -8,20 +8,13 @@ Examples
 ...     batch = fc.build_batch(**inputs, pad_token_id=0)
 """
 
-from importlib.util import find_spec
-
-if find_spec("hypothesis") is None:
-    raise ImportError(
-        "fastcollate.testing.strategies needs Hypothesis: pip install 'fastcollate[testing]'"
-    )
-
-from fastcollate.testing.strategies.columns import COLUMN_KINDS, as_column
-from fastcollate.testing.strategies.drawing import Rollouts, rollouts, whole_masks, with_fields
-from fastcollate.testing.strategies.fields import FIELD_DTYPES, extras, spread_fields, token_fields
-from fastcollate.testing.strategies.forks import forks
-from fastcollate.testing.strategies.inputs import OUTERS, as_inputs, as_sequences
-from fastcollate.testing.strategies.kinds import FIELD_KINDS, LAYOUTS, TOKEN_KINDS, as_kind
-from fastcollate.testing.strategies.trajectories import (
+from strategies.columns import COLUMN_KINDS, as_column
+from strategies.drawing import Rollouts, rollouts, whole_masks, with_fields
+from strategies.fields import FIELD_DTYPES, extras, spread_fields, token_fields
+from strategies.forks import forks
+from strategies.inputs import OUTERS, as_inputs, as_sequences
+from strategies.kinds import FIELD_KINDS, LAYOUTS, TOKEN_KINDS, as_kind
+from strategies.trajectories import (
     REALIGNING,
     Trajectories,
     TrajectoryID,

@@ -10,8 +10,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 import fastcollate as fc
-from fastcollate.testing.strategies.drawing import Rollouts
-from fastcollate.testing.strategies.kinds import LAYOUTS, Array
+from strategies.drawing import Rollouts
+from strategies.kinds import LAYOUTS, Array
 
 Values: TypeAlias = Callable[[np.random.Generator, tuple[int, ...]], Array]
 

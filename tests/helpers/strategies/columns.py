@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 import fastcollate as fc
-from fastcollate.testing.strategies.kinds import Array, as_kind
+from strategies.kinds import Array, as_kind
 
 Column: TypeAlias = Callable[[Array, list[int]], Any]
 """Makes a column from all of its values and the length of each row."""
