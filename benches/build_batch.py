@@ -40,6 +40,7 @@ from common.workload import (
     rollouts,
 )
 from fastcollate.testing import reference
+from fastcollate.testing.reference.peer import build_batch_numpy
 
 Calls = dict[str, Callable[[], Any]]
 
@@ -75,7 +76,7 @@ def candidates(
 ) -> Calls:
     """Check that the results are equal; return the calls of a line of the table."""
     ours = partial(fc.build_batch, **batch, pad_token_id=0, array_type=array_type)
-    peer = partial(reference.build_batch_numpy, **(peer_input or batch), pad_token_id=0)
+    peer = partial(build_batch_numpy, **(peer_input or batch), pad_token_id=0)
     outputs = arrays_of(peer())
     if array_type == "torch":
         peer = partial(as_tensors, peer)
@@ -93,7 +94,7 @@ def jagged_candidates(batch: Rollouts) -> Calls:
         layout="jagged",
         dtypes="compact",
     )
-    peer = partial(reference.build_batch_numpy, **batch, pad_token_id=0)
+    peer = partial(build_batch_numpy, **batch, pad_token_id=0)
     return compared(batch, ours, peer, arrays_of(ours()))
 
 

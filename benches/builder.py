@@ -26,6 +26,7 @@ import fastcollate as fc
 from common.report import Effort, Figures, main, time_cell
 from common.workload import Rollouts, arrays_of, as_lists, fill, long_rollouts
 from fastcollate.testing import reference
+from fastcollate.testing.reference.peer import build_batch_numpy
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "left": {},
@@ -46,7 +47,7 @@ def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
         )
         calls = {
             "finish": builder.finish,
-            "NumPy": partial(reference.build_batch_numpy, **batch, pad_token_id=0),
+            "NumPy": partial(build_batch_numpy, **batch, pad_token_id=0),
             "fill mapped": partial(fill, arrays_of(builder.finish())),
         }
         times = effort.run(calls, prepare={"finish": builder.add_all})

@@ -20,7 +20,7 @@ import fastcollate as fc
 from common.processes import in_process, peak_bytes
 from common.report import Effort, Figures, main
 from common.workload import Rollouts, arrays_of, as_lists, long_rollouts
-from fastcollate.testing import reference
+from fastcollate.testing.reference.peer import build_batch_numpy
 from routed_experts import candidates
 
 Candidates = tuple[Callable[..., Any], Callable[[], Any]]
@@ -66,7 +66,7 @@ def one_by_one(rows: int) -> Candidates:
 
     def peer() -> Any:
         kept = [{name: row.tolist() for name, row in arrays.items()} for arrays in arrived]
-        return reference.build_batch_numpy(
+        return build_batch_numpy(
             **{name: [one[name] for one in kept] for name in batch}, pad_token_id=0
         )
 
@@ -75,7 +75,7 @@ def one_by_one(rows: int) -> Candidates:
 
 def of_rollouts(batch: Rollouts) -> Candidates:
     ours = partial(fc.build_batch, **batch, pad_token_id=0, array_type="numpy")
-    return ours, partial(reference.build_batch_numpy, **batch, pad_token_id=0)
+    return ours, partial(build_batch_numpy, **batch, pad_token_id=0)
 
 
 def peak(make: Callable[[], Candidates], index: int) -> tuple[int, int]:

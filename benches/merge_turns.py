@@ -53,6 +53,7 @@ from common.report import Effort, Figures, main, time_cell
 from common.trajectories import Turns, branches, fields_of, nested, trajectories
 from common.workload import Rollouts, arrays_of
 from fastcollate.testing import reference
+from fastcollate.testing.reference.peer import build_batch_numpy
 from frameworks import skyrl
 from frameworks.installed import real
 
@@ -168,7 +169,7 @@ def candidates(turns: Turns, fields: Rollouts) -> tuple[Callable[..., Any], Call
 def two_steps(merge: Merge, turns: Turns, fields: Rollouts) -> Rollouts:
     """Merge lists, then collate them with NumPy."""
     merged = merge(generator_output(turns, fields))
-    return reference.build_batch_numpy(
+    return build_batch_numpy(
         merged["prompt_token_ids"],
         merged["response_ids"],
         pad_token_id=0,

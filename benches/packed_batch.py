@@ -32,6 +32,7 @@ import fastcollate as fc
 from common.report import Effort, Figures, main, time_cell
 from common.workload import Rollouts, arrays_of, as_lists, fill, fill_fresh, read, rollouts
 from fastcollate.testing import reference
+from fastcollate.testing.reference.packed_peer import build_packed_numpy
 
 CAPACITY = 16_384
 
@@ -55,7 +56,7 @@ def candidates(batch: Rollouts, shift: str) -> dict[str, Callable[[], Any]]:
     plan = fc.planning.pack(lens, fc.Packed(CAPACITY))
     build = partial(fc.build_batch, **batch, pad_token_id=0, array_type="numpy")
     ours = partial(build, layout=fc.Packed(plan=plan, shift=shift))
-    peer = partial(reference.build_packed_numpy, **batch, pad_token_id=0, pack=plan, shift=shift)
+    peer = partial(build_packed_numpy, **batch, pad_token_id=0, pack=plan, shift=shift)
     expected = peer()
     reference.assert_same(ours(), expected)
     outputs = arrays_of(expected)

@@ -32,7 +32,7 @@ import numpy as np
 import fastcollate as fc
 from common.report import Effort, Figures, main, time_cell
 from fastcollate.compat import verl as compat
-from fastcollate.testing import reference
+from fastcollate.testing.reference.partitioning import karmarkar_karp_loops
 from frameworks.installed import real
 from frameworks.verl import group_balanced_loops, rearrange_loops
 
@@ -131,7 +131,7 @@ def lengths_of(count: int, median: int = 2_000) -> Any:
 
 def sorted_port(weights: Any, k: int, equal_size: bool) -> Parts:
     """Partition by the port of verl's function, with ascending indices as in verl's caller."""
-    return [sorted(part) for part in reference.karmarkar_karp_loops(weights, k, equal_size)]
+    return [sorted(part) for part in karmarkar_karp_loops(weights, k, equal_size)]
 
 
 def cell(figures: Figures, name: str) -> str:

@@ -24,6 +24,7 @@ from common.report import Effort, Figures, main, time_cell
 from common.workload import VOCABULARY, arrays_of, fill, fill_fresh
 from fastcollate.testing import reference
 from fastcollate.testing.reference.fields import smallest_dtype
+from fastcollate.testing.reference.peer import build_batch_numpy
 
 LAYERS, TOPK = 48, 8
 
@@ -67,7 +68,7 @@ def candidates(is_smoke: bool, dtype: str) -> tuple[Callable[..., Any], Callable
 
 
 def build_numpy(prompts: Any, responses: Any, routes: Any) -> dict[str, Any]:
-    batch = reference.build_batch_numpy(prompts, responses, pad_token_id=0)
+    batch = build_batch_numpy(prompts, responses, pad_token_id=0)
     rows, width = batch["input_ids"].shape
     dtype = routes[0].dtype.name
     if dtype != "uint8":

@@ -25,6 +25,7 @@ from tokenizers import Tokenizer
 import fastcollate as fc
 from fastcollate.planning import Merge
 from fastcollate.testing import reference
+from fastcollate.testing.reference.peer import build_batch_numpy
 from policy import Policy, response_log_probs
 from rollouts import PAD_TOKEN_ID, Rollouts, load_rollouts, load_tokenizer
 
@@ -86,7 +87,7 @@ def compare(rollouts: Rollouts, batch: Batch) -> Table:
     arguments = columns(rollouts)
     ways: dict[str, Callable[[], Batch]] = {
         "Python, token by token": lambda: reference.build_batch_loops(**arguments),
-        "NumPy, row by row": lambda: reference.build_batch_numpy(**arguments),
+        "NumPy, row by row": lambda: build_batch_numpy(**arguments),
         "fastcollate": lambda: fc.build_batch(**arguments, array_type="torch"),
     }
     for name, build in ways.items():

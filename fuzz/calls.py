@@ -26,11 +26,9 @@ from choices import Choices
 from fastcollate.testing.reference import (
     build_batch_loops,
     build_merged_batch_loops,
-    make_packed_grids,
     merge_turns_loops,
-    packing_of,
-    parts_of,
 )
+from fastcollate.testing.reference.packed import make_packed_grids, packing_of, parts_of
 from trajectories import draw_merge, draw_turns, some
 
 TOKENS = ("prompts", "responses")

@@ -29,11 +29,11 @@ from fastcollate.testing.reference import (
     assert_same,
     build_batch_loops,
     build_merged_batch_loops,
-    build_packed_numpy,
     build_shard_loops,
     merge_turns_loops,
-    parts_of,
 )
+from fastcollate.testing.reference.packed import parts_of
+from fastcollate.testing.reference.packed_peer import build_packed_numpy
 
 N = -100
 

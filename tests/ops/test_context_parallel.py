@@ -13,12 +13,8 @@ from packings import PADDING_AS, SHIFTS, bins, lens_of, plan_of
 from strategies import extras, rollouts
 
 import fastcollate as fc
-from fastcollate.testing.reference import (
-    assert_same,
-    cp_columns_loops,
-    cp_merge_loops,
-    cp_split_loops,
-)
+from fastcollate.testing.reference import assert_same, cp_merge_loops, cp_split_loops
+from fastcollate.testing.reference.context_parallel import cp_columns_loops
 
 BUILT_IN = ["input_ids", "position_ids", "sequence_ids", "response_mask"]
 BUILT_IN += ["labels", "shift_labels", "loss_mask"]

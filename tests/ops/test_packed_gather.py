@@ -18,10 +18,9 @@ from fastcollate.testing.reference import (
     assert_same,
     broadcast_loops,
     gather_loops,
-    make_packed_grids,
     merge_turns_loops,
-    packing_of,
 )
+from fastcollate.testing.reference.packed import make_packed_grids, packing_of
 
 
 def values_of(draw, shape, trailing=()):

@@ -21,12 +21,8 @@ from strategies import (
 from turns import check_plan, check_report
 
 import fastcollate as fc
-from fastcollate.testing.reference import (
-    assert_same,
-    build_merged_batch_loops,
-    merge_columns_loops,
-    merge_turns_loops,
-)
+from fastcollate.testing.reference import assert_same, build_merged_batch_loops, merge_turns_loops
+from fastcollate.testing.reference.merging import merge_columns_loops
 
 LAYOUTS = ["left", "two_segment", "right", "jagged"]
 pytestmark = pytest.mark.filterwarnings("ignore:.*policy=.realign. masked")

@@ -18,12 +18,8 @@ import fastcollate as fc
 from fastcollate.blocks.joining import join
 from fastcollate.blocks.storing import store
 from fastcollate.planning import Merge
-from fastcollate.testing.reference import (
-    assert_same,
-    build_merged_batch_loops,
-    count_masked_rewards_loops,
-    merge_turns_loops,
-)
+from fastcollate.testing.reference import assert_same, build_merged_batch_loops, merge_turns_loops
+from fastcollate.testing.reference.merging import count_masked_rewards_loops
 
 # Three turns that go on from each other, and one of another trajectory.
 PROMPTS = [[1, 2], [1, 2, 3, 4], [1, 2, 3, 4, 5, 6], [7]]

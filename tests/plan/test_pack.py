@@ -15,7 +15,8 @@ from recorded import recorded
 
 import fastcollate as fc
 from fastcollate.plan.layouts import layout_of
-from fastcollate.testing.reference import adjust_bin_count_loops, concat_loops, pack_loops
+from fastcollate.testing.reference import pack_loops
+from fastcollate.testing.reference.packing import adjust_bin_count_loops, concat_loops
 from frameworks.installed import real
 
 WHOLE = ["ffd", "stable_ffd", "ff", "bfd", "mffd", "next_fit", "balanced"]

@@ -24,12 +24,8 @@ from training_steps import (
 )
 
 import fastcollate as fc
-from fastcollate.testing.reference import (
-    assert_same,
-    build_shard_loops,
-    merge_columns_loops,
-    merge_turns_loops,
-)
+from fastcollate.testing.reference import assert_same, build_shard_loops, merge_turns_loops
+from fastcollate.testing.reference.merging import merge_columns_loops
 
 torch = pytest.importorskip("torch")
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from recorded import recorded
 
 import fastcollate as fc
-from fastcollate.testing import reference
+from fastcollate.testing.reference import partitioning as reference
 
 ALGORITHMS = {
     "karmarkar_karp": lambda *args: list(map(sorted, reference.karmarkar_karp_loops(*args))),

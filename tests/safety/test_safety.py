@@ -20,7 +20,8 @@ from small_input import FIELDS, ROWS, TOKENS, build_or_refuse, good_input, with_
 from strategies import FIELD_KINDS, TOKEN_KINDS, as_inputs, as_kind, rollouts
 
 import fastcollate as fc
-from fastcollate.testing.reference import assert_same, build_batch_numpy
+from fastcollate.testing.reference import assert_same
+from fastcollate.testing.reference.peer import build_batch_numpy
 
 
 def large_input(rows=200, longest=2000):
