@@ -15,7 +15,7 @@ import fastcollate as fc
 from calls import Call
 from choices import Choices
 from fastcollate.testing import reference
-from fastcollate.testing.reference import assert_same, build_shard_loops
+from fastcollate.testing.reference import assert_same, build_shard_loops, partitioning
 from hostile import Acts, Pretends, hostile
 from spoiling import Way, spoil
 from verdicts import Verdict, outcome
@@ -205,9 +205,9 @@ def partition(choices: Choices) -> None:
     count = k * choices.below(6) if equal_size else choices.below(40)
     weights = _numbers(choices, choices.pick([9, 200, 2**31 - 1]), count)
     algorithms = {
-        "karmarkar_karp": lambda *args: list(map(sorted, reference.karmarkar_karp_loops(*args))),
-        "lpt": reference.lpt_loops,
-        "lpt_swap": reference.lpt_swap_loops,
+        "karmarkar_karp": lambda *args: list(map(sorted, partitioning.karmarkar_karp_loops(*args))),
+        "lpt": partitioning.lpt_loops,
+        "lpt_swap": partitioning.lpt_swap_loops,
     }
     algorithm = choices.pick(list(algorithms))
     call = Call({"lengths": _as_numbers(choices, weights), "k": k, "algorithm": algorithm}, {})

@@ -12,7 +12,7 @@ from recorded import recorded
 
 import fastcollate as fc
 from fastcollate.compat import verl
-from fastcollate.testing import reference
+from fastcollate.testing.reference import partitioning
 from frameworks.installed import real
 from frameworks.verl import rearrange_loops
 
@@ -49,7 +49,7 @@ def test_items_come_in_the_order_in_which_parts_grew(weights, k, equal_size):
     elif not weights:
         assert found is IndexError
     else:
-        assert found == reference.karmarkar_karp_loops(weights, k, equal_size)
+        assert found == partitioning.karmarkar_karp_loops(weights, k, equal_size)
     if there and (found is AssertionError or weights):
         assert found == outcome(there.karmarkar_karp, weights, k, equal_size)
 
