@@ -442,7 +442,7 @@ def test_a_forked_child_has_slabs_of_its_own():
         import os, warnings
         import torch
         import fastcollate as fc
-        from fastcollate.device import pinning
+        from fastcollate.memory import pinning
 
         warnings.simplefilter("ignore")
         pinning.obstacle = lambda: None

@@ -34,7 +34,9 @@ NAMES = ("uids", "trajectory_ids", "is_last_step", "is_padding")
 def cluster():
     """Start three nodes, each with an object store of its own."""
     # Worker processes find the tests' module, and the library where this process has it.
-    paths = [os.path.dirname(__file__), *filter(None, [os.environ.get("PYTHONPATH")])]
+    here = Path(__file__).parent
+    paths = map(str, (here, here.parent, here.parent / "helpers"))
+    paths = [*paths, *filter(None, [os.environ.get("PYTHONPATH")])]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(paths))
         patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
@@ -601,7 +603,8 @@ def test_arguments(rollouts):
             fc.ray.put_turns(wrong)
     builder = fc.BatchBuilder(pad_token_id=0, merge="exact")
     with pytest.raises(
-        ValueError, match="merge is 'branch', but the BatchBuilder has merge='exact'; leave"
+        ValueError,
+        match=r"merge is Merge\('branch'\), but the BatchBuilder has merge=Merge\('exact'\)",
     ):
         fc.ray.put_turns(builder, merge="branch")
     with pytest.raises(ValueError, match="part_bytes is 0"):

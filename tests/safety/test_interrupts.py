@@ -51,7 +51,9 @@ LONG = {
     "spread": lambda: fc.planning.pack(MANY, fc.Packed(16_384, min_bins=15_000_000)),
     **{
         f"{algorithm} {options}": partial(
-            fc.planning.pack, MANY, 16_384, algorithm=algorithm, oversize="own_bin", **options
+            fc.planning.pack,
+            MANY,
+            fc.Packed(16_384, algorithm=algorithm, oversize="own_bin", **options),
         )
         for algorithm in ("ff", "ffd", "bfd", "mffd", "next_fit", "balanced")
         for options in ({}, {"max_cost": 1e10})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, fields
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from fastcollate._fastcollate import MASK_DRIFTS, MERGE_REWARDS, POLICIES, MergeSpec
@@ -101,6 +101,11 @@ class Merge:
                 f"{mask_drift!r}; pass policy='realign' with mask_drift='tail' or 'response', or "
                 "leave fork_threshold out"
             )
+
+    def __repr__(self) -> str:
+        own = (field for field in fields(self) if getattr(self, field.name) != field.default)
+        options = (f", {one.name}={getattr(self, one.name)!r}" for one in own if one.kw_only)
+        return f"Merge({self.policy!r}{''.join(options)})"
 
     @property
     def spec(self) -> MergeSpec:
