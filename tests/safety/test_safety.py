@@ -335,7 +335,8 @@ def test_keyboard_interrupt(kind):
 )
 def test_imports_are_lean(module, absent):
     code = f"import sys, {module}; assert {absent!r} not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    subprocess.run([sys.executable, "-c", code], check=True, env=environment)
 
 
 def test_numpy_batches_need_no_torch():
