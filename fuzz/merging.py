@@ -10,6 +10,7 @@ import fastcollate as fc
 from calls import NAMED, TOKENS, Call, give_columns
 from choices import Choices
 from fastcollate.testing.reference import merge_turns_loops
+from restoring import restore_merge
 from spoiling import MERGING, spoil
 from trajectories import draw_merge, draw_turns, some
 from verdicts import Verdict, outcome
@@ -37,7 +38,7 @@ def merge_turns(choices: Choices) -> None:
         return
     check_plan(plan, expected)
     for again in (
-        fc.planning.MergePlan.from_dict(plan.to_dict()),
+        restore_merge(plan.to_dict()),
         pickle.loads(pickle.dumps(plan)),
     ):
         assert again == plan

@@ -11,6 +11,7 @@ import numpy as np
 import fastcollate as fc
 from calls import draw_call
 from choices import Choices
+from fastcollate._fastcollate import Merge
 from trajectories import draw_turns
 
 
@@ -19,10 +20,10 @@ def restore_plan(choices: Choices) -> None:
     plan = _draw_tree(choices) if choices.one_in(3) else _draw_plan(choices)
     tables = _spoilt(choices, plan.to_dict())
     try:
-        restored = fc.planning.Plan.from_dict(tables)
+        restored = fc.planning.Plan._from_dict(tables)
     except (TypeError, ValueError):
         return
-    assert fc.planning.Plan.from_dict(restored.to_dict()) == restored
+    assert fc.planning.Plan._from_dict(restored.to_dict()) == restored
     assert restored.num_rows == len(restored.prompt_lens) == len(restored.response_lens)
     repr(restored), restored.row_starts(), restored.num_positions, restored.longest_row
     if restored.is_tree and restored.response_lens.sum() < 1 << 20:
@@ -89,6 +90,11 @@ def _tables_of(plan: Any) -> dict[str, Any]:
     return dict(zip(plan._names(), plan._values(), strict=True))
 
 
+def restore_merge(tables: dict[str, Any]) -> fc.planning.MergePlan:
+    """Return the merge plan of its tables."""
+    return fc.planning.MergePlan(Merge._from_dict(tables))
+
+
 def restore_tables(choices: Choices) -> None:
     """Change tables of a plan of another kind: it is refused, or batches can be built by it."""
     turns = draw_turns(choices)
@@ -110,7 +116,8 @@ def restore_tables(choices: Choices) -> None:
         ]
     )()
     kind: Any = type(plan)
-    restore = getattr(kind, "from_dict", lambda tables: kind(**tables))
+    restores = {"merge": restore_merge, "step": fc.planning.StepPlan.from_dict}
+    restore: Any = restores.get(given, lambda tables: kind(**tables))
     try:
         restored = restore(_spoilt(choices, _tables_of(plan)))
     except (TypeError, ValueError):

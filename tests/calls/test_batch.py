@@ -136,7 +136,7 @@ def test_plan_is_inspectable(batch):
     assert "Plan" in repr(plan)
     tables = plan.to_dict()
     assert all(type(table) is np.ndarray for table in tables.values())
-    for again in (fc.planning.Plan.from_dict(tables), pickle.loads(pickle.dumps(plan))):
+    for again in (fc.planning.Plan._from_dict(tables), pickle.loads(pickle.dumps(plan))):
         assert again == plan
         assert again.prompt_lens.tolist() == [2, 1]
         assert again.response_lens.tolist() == [1, 3]
@@ -154,7 +154,7 @@ def test_plan_of_broken_tables(batch, value):
             changed.flat[0] = value
         others = {key: other for key, other in tables.items() if key != name}
         try:
-            plan = fc.planning.Plan.from_dict(
+            plan = fc.planning.Plan._from_dict(
                 others if changed is None else {**others, name: changed}
             )
         except (TypeError, ValueError):

@@ -435,7 +435,7 @@ def test_tokens_without_a_place():
         tables[f"{name}_segments"][0, 2] -= 1  # the last token of a row has no place
     for key in ("input_ids", "attention_mask", "loss_mask"):
         step.batches[0][key][0, -1] = 0
-    plan = fc.planning.Plan.from_dict(tables)
+    plan = fc.planning.Plan._from_dict(tables)
     step.batches[0] = step.batches[0]._replace(made_by=plan)
     audit = step.audit()
     assert audit.ok, audit

@@ -1,6 +1,7 @@
 """Breaks as the tree of a trajectory, with hints where the difference is of a known kind."""
 
 import pytest
+from restored_plans import restore_merge
 
 import fastcollate as fc
 from fastcollate.plan import breaks
@@ -124,7 +125,7 @@ def test_trajectories():
     assert plan.report.tree().name == "'a'"  # that with the most breaks
     assert "dropped: turn 0" in str(plan.report.tree(0))
     assert [branch.turns for branch in plan.report.tree(2).branches] == [[7]]
-    assert fc.planning.MergePlan.from_dict(plan.to_dict()).report.tree(1).name == "1"
+    assert restore_merge(plan.to_dict()).report.tree(1).name == "1"
     for wrong in (3, -4):
         with pytest.raises(IndexError, match="trajectory"):
             plan.report.tree(wrong)

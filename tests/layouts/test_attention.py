@@ -245,7 +245,7 @@ def test_a_part_of_a_batch_has_no_mask():
 def test_rows_wider_than_int32_counts():
     plan = built([(1, 1)], "left").plan
     tables = plan.to_dict() | {"sequence_shape": np.array([1, 1 << 31])}
-    wide = type(plan).from_dict(tables)
+    wide = type(plan)._from_dict(tables)
     for call in wide.subtree_ends, wide.depths, wide.attention_ranges:
         with pytest.raises(ValueError, match="output rows have 2147483648 positions, more than"):
             call()

@@ -539,7 +539,7 @@ def test_pickled(drawn, array_type):
     assert_same(again, batch)
     assert again.plan == batch.plan
     assert again.bin_plan == batch.bin_plan
-    assert type(again.plan).from_dict(batch.plan.to_dict()) == batch.plan
+    assert type(again.plan)._from_dict(batch.plan.to_dict()) == batch.plan
     assert repr(again) == repr(batch)
     gathered = again.gather(again.response_mask, align="response", missing=7)
     assert_same(

@@ -65,7 +65,7 @@ def test_a_plan_of_more_rows_than_bins(rows):
     tables = batch.plan.to_dict()
     tables["sequence_shape"] = tables["response_shape"] = np.array([rows, 2])
     with pytest.raises(ValueError, match="not a valid plan"):
-        type(batch.plan).from_dict(tables)
+        type(batch.plan)._from_dict(tables)
 
 
 @pytest.mark.parametrize("parts", [2**33, 2**62, 2**64 - 1, 2**64])

@@ -9,6 +9,7 @@ from conftest import NEEDS_TORCH, share
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from merging_first import merge_of, plan_of
+from restored_plans import restore_merge
 from strategies import (
     Rollouts,
     as_inputs,
@@ -332,7 +333,7 @@ def test_all_that_is_beside_the_outputs_is_pickled():
 
 
 def test_a_plan_is_good_for_all_turns_of_the_same_lengths(array_type):
-    plan = fc.planning.MergePlan.from_dict(small().merge_plan.to_dict())
+    plan = restore_merge(small().merge_plan.to_dict())
     changes = {"prompts": [[9, 9], [9, 9, 9, 8], [9]], "responses": [[7], [6, 5], [4]]}
     batch = small(
         array_type, **changes, merge=plan, trajectory_ids=None, rewards=[[1], [2, 3], [4]]

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from restored_plans import restore_merge
 from strategies import TrajectoryID, merge_options, trajectories
 from turns import check_plan, last_steps, origins_of, turns
 
@@ -183,7 +184,7 @@ def test_plans_go_through_files(drawn):
     file = io.BytesIO()
     np.savez(file, **plan.to_dict())
     file.seek(0)
-    again = fc.planning.MergePlan.from_dict(dict(np.load(file)))
+    again = restore_merge(dict(np.load(file)))
     assert again == plan
     assert {table.dtype for table in plan.to_dict().values()} == {np.dtype(np.int64)}
     for name in ("num_turns", "num_rows", "num_trajectories"):
@@ -222,11 +223,9 @@ def test_tables_written_out():
 def test_tables_that_are_no_plan(name):
     tables = merge(*TURNS, trajectory_ids=IDS).to_dict()
     with raises(name, (KeyError, TypeError, ValueError)):
-        fc.planning.MergePlan.from_dict(
-            {key: table for key, table in tables.items() if key != name}
-        )
+        restore_merge({key: table for key, table in tables.items() if key != name})
     with pytest.raises((TypeError, ValueError)):
-        fc.planning.MergePlan.from_dict({**tables, name: tables[name] + 100})
+        restore_merge({**tables, name: tables[name] + 100})
 
 
 # Identity of trajectories

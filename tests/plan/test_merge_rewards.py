@@ -11,6 +11,7 @@ import pytest
 from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
+from restored_plans import restore_merge
 from strategies import merge_options, trajectories
 from worker_blocks import built
 
@@ -184,7 +185,7 @@ def test_the_plan_keeps_the_rule():
         arrays = {name: np.array(table, np.int64) for name, table in tables.items()}
         shapes = {name: (-1, 4 if name == "breaks" else 5) for name in ("breaks", "pieces")}
         arrays |= {name: arrays[name].reshape(shape) for name, shape in shapes.items()}
-        for again in (pickle.loads(pickle.dumps(plan)), fc.planning.MergePlan.from_dict(arrays)):
+        for again in (pickle.loads(pickle.dumps(plan)), restore_merge(arrays)):
             assert again.merge_rewards == rule
             assert [again == other for other in plans.values()] == [
                 other == rule for other in plans
@@ -209,7 +210,7 @@ def test_other_tables_are_no_plan(changes, message):
     tables = fc.merge_turns(**TURNS, trajectory_ids=IDS).to_dict()
     tables |= {name: np.array(values, np.int64) for name, values in changes.items()}
     with pytest.raises(ValueError, match=message):
-        fc.planning.MergePlan.from_dict(tables)
+        restore_merge(tables)
 
 
 @pytest.mark.parametrize("row", [-1, 1, 2])
@@ -219,7 +220,7 @@ def test_a_turn_without_tokens_is_in_a_row_of_its_trajectory(row):
     tables = fc.merge_turns(**turns, trajectory_ids=IDS).to_dict()
     tables["turn_rows"][1] = row
     with pytest.raises(ValueError, match="turn 1 is in a row of other turns; pass the tables"):
-        fc.planning.MergePlan.from_dict(tables)
+        restore_merge(tables)
 
 
 @pytest.mark.parametrize(

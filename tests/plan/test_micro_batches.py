@@ -183,7 +183,7 @@ def test_tables():
     micro = fc.planning.micro_batches([4, 3, 3, 2, 2, 2], 6, dp_size=2)
     assert pickle.loads(pickle.dumps(micro)) == micro
     tables = json.loads(json.dumps(micro.to_dict()))
-    assert fc.planning.MicroBatches.from_dict(tables) == micro
+    assert fc.planning.MicroBatches(**tables) == micro
     assert repr(micro) == (
         "MicroBatches: 6 sequences in 2 micro-batches for each of 2 ranks, at most 5 of 6 tokens"
     )
@@ -213,11 +213,7 @@ def test_tables():
 def test_tables_are_checked(changes, message):
     tables = fc.planning.micro_batches([4, 3, 3, 2, 2, 2], 6, dp_size=2).to_dict()
     with pytest.raises(ValueError, match=message):
-        fc.planning.MicroBatches.from_dict({**tables, **changes})
-    with pytest.raises(ValueError, match="tables has no 'offsets'; pass the tables"):
-        fc.planning.MicroBatches.from_dict({key: tables[key] for key in tables if key != "offsets"})
-    with pytest.raises(TypeError, match="tables is 3"):
-        fc.planning.MicroBatches.from_dict(3)
+        fc.planning.MicroBatches(**{**tables, **changes})
 
 
 def test_rows_of_a_micro_batch(array_type):

@@ -199,7 +199,7 @@ ROW_TABLES = ("source", "prompt_lens", "response_lens", "is_padding")
 
 
 def plan_with(**tables):
-    return fc.planning.Plan.from_dict({**build().plan.to_dict(), **tables})
+    return fc.planning.Plan._from_dict({**build().plan.to_dict(), **tables})
 
 
 def test_plans_of_other_tables():

@@ -277,7 +277,8 @@ def test_a_forked_child_builds():
         import os
         import numpy as np
         import fastcollate as fc
-        from fastcollate.testing.reference import assert_same, build_batch_numpy
+        from fastcollate.testing.reference import assert_same
+        from fastcollate.testing.reference.peer import build_batch_numpy
 
         rows = [list(range(2000))] * 1000
         arrays = [np.arange(2000)] * 1000

@@ -518,7 +518,7 @@ def test_tables_that_are_no_tree():
         [1, 3, 1, 0, 4],
         [2, 0, 2, 0, 5],
     ]
-    again = fc.planning.Plan.from_dict(tables)
+    again = fc.planning.Plan._from_dict(tables)
     assert again.layout == "tree"
     for place, values in {
         (0, 1): [1],  # the first row shares with none
@@ -533,10 +533,10 @@ def test_tables_that_are_no_tree():
             changed = {name: np.array(table) for name, table in tables.items()}
             changed["sequence_segments"][place] = value
             with pytest.raises(ValueError, match="not a valid plan"):
-                fc.planning.Plan.from_dict(changed)
+                fc.planning.Plan._from_dict(changed)
     for name in ("sequence_segments", "response_segments"):
         with pytest.raises(ValueError, match="not a valid plan"):
-            fc.planning.Plan.from_dict({**tables, name: tables[name][:-1]})
+            fc.planning.Plan._from_dict({**tables, name: tables[name][:-1]})
 
 
 @share(2)

@@ -189,19 +189,6 @@ class MergePlan:
         """
         return self._merge.to_dict()
 
-    @classmethod
-    def from_dict(cls, tables: Mapping[str, Any]) -> MergePlan:
-        """Return the plan that :meth:`to_dict` wrote.
-
-        Raises
-        ------
-        ValueError
-            `tables` are no merge plan.
-        """
-        if not isinstance(tables, Mapping):
-            raise TypeError(f"tables is {describe(tables)}; pass the dict that to_dict returned")
-        return cls(CoreMerge.from_dict(dict(tables)))
-
     def __eq__(self, other: object) -> bool:
         return self._merge == other._merge if isinstance(other, MergePlan) else NotImplemented
 

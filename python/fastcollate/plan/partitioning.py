@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal, get_args
@@ -24,7 +23,6 @@ from fastcollate.plan.costs import CostArgument, check_weights, weights_of
 from fastcollate.plan.shard import Shard
 from fastcollate.plan.tables import (
     StoredTable,
-    check_names,
     contradiction,
     not_valid,
     offsets_defect,
@@ -356,18 +354,6 @@ class MicroBatches(StoredTable):
         rows = self.indices[self.offsets[place] : self.offsets[place + 1]]
         is_padding = np.zeros(len(rows), np.bool_)
         return Shard(rows, is_padding, len(self.lengths), lengths=self.lengths[rows])
-
-    @classmethod
-    def from_dict(cls, tables: Mapping[str, Any]) -> MicroBatches:
-        """Return the micro-batches that ``to_dict`` wrote.
-
-        Raises
-        ------
-        ValueError
-            `tables` are no micro-batches.
-        """
-        check_names(cls, "table of micro-batches", tables)
-        return cls(**tables)
 
     def __repr__(self) -> str:
         return (

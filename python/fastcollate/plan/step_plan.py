@@ -22,7 +22,6 @@ from fastcollate.plan.layouts import LEFT, Packed, Tree, layout_of
 from fastcollate.plan.shard import Shard, Widths, find_shared_defect, layout_defect
 from fastcollate.plan.tables import (
     StoredTable,
-    check_names,
     contradiction,
     list_values,
     not_valid,
@@ -419,7 +418,12 @@ class StepPlan(StoredTable):
         ValueError
             `tables` are no step plan.
         """
-        check_names(cls, "step plan", tables)
+        if not isinstance(tables, Mapping):
+            raise TypeError(f"tables is {describe(tables)}; pass the dict that to_dict returned")
+        for name in sorted({*cls._names()} - {*tables}):
+            raise contradiction("step plan", f"tables has no {name!r}")
+        for key in {*tables} - {*cls._names()}:
+            raise contradiction("step plan", f"tables has the unknown key {key!r}")
         arrays = {name: _exact(name, value) for name, value in tables.items()}
         if np.size(arrays["row_lengths"]) == 0:
             arrays["row_lengths"] = arrays["row_lengths"].reshape(0, 2)

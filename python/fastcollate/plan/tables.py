@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any, TypeVar
 
@@ -151,25 +150,6 @@ def list_integers(what: str, name: str, values: Any) -> Any:
         return values
     array = list_values(what, name, values)
     return array if array.size > 0 else array.astype(np.int64)
-
-
-def check_names(kind: type[Table], what: str, tables: Any) -> None:
-    """Check that a mapping has exactly the parameters of a plan.
-
-    Raises
-    ------
-    TypeError
-        `tables` is not a mapping.
-    ValueError
-        A parameter is missing or unknown.
-    """
-    if not isinstance(tables, Mapping):
-        raise TypeError(f"tables is {describe(tables)}; pass the dict that to_dict returned")
-    names = set(kind._names())
-    for name in sorted(names - set(tables)):
-        raise contradiction(what, f"tables has no {name!r}")
-    for key in set(tables) - names:
-        raise contradiction(what, f"tables has the unknown key {key!r}")
 
 
 def check_step_plan(plan: Any) -> None:

@@ -438,7 +438,7 @@ impl Plan {
 
     /// The plan of these tables, checked.
     #[classmethod]
-    fn from_dict(_: &Bound<PyType>, tables: &Bound<PyDict>) -> Result<Self> {
+    fn _from_dict(_: &Bound<PyType>, tables: &Bound<PyDict>) -> Result<Self> {
         let (turns, assembly) = tables::assembly(tables)?;
         let layout = match column(tables, "layout")?[..] {
             [index] => LAYOUTS.at(index),
@@ -472,7 +472,7 @@ impl Plan {
     fn __reduce__<'py>(
         slf: &Bound<'py, Self>,
     ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyDict>,))> {
-        let from_dict = slf.get_type().getattr("from_dict")?;
+        let from_dict = slf.get_type().getattr("_from_dict")?;
         Ok((from_dict, (slf.get().to_dict(slf.py())?,)))
     }
 

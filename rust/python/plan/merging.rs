@@ -326,7 +326,7 @@ impl Merge {
 
     /// The merge of these tables, checked.
     #[classmethod]
-    fn from_dict(_: &Bound<PyType>, tables: &Bound<PyDict>) -> Result<Self> {
+    fn _from_dict(_: &Bound<PyType>, tables: &Bound<PyDict>) -> Result<Self> {
         let (turns, assembly) = tables::assembly(tables)?;
         let breaks = breaks_of(tables, &turns)?;
         let merge = CoreMerge {
@@ -351,7 +351,7 @@ impl Merge {
     fn __reduce__<'py>(
         slf: &Bound<'py, Self>,
     ) -> PyResult<(Bound<'py, PyAny>, (Bound<'py, PyDict>,))> {
-        let from_dict = slf.get_type().getattr("from_dict")?;
+        let from_dict = slf.get_type().getattr("_from_dict")?;
         Ok((from_dict, (slf.get().to_dict(slf.py())?,)))
     }
 
