@@ -4,7 +4,7 @@ use std::fmt::Debug;
 
 use crate::dtype::Dtype;
 use crate::element::{Element, Slice};
-use crate::error::{Error, InputPlace, Result};
+use crate::error::{Error, Location, Result};
 
 /// A check of values beyond the range of their type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,30 +53,30 @@ pub fn check_values<T: Element>(
     let Some(position) = T::first_wrong(values, check) else {
         return Ok(());
     };
-    let place = InputPlace {
+    let location = Location {
         field: field.to_owned(),
         row: turn,
         position: Some(from + position / inner),
     };
-    Err(check.failed(place, &values[position]))
+    Err(check.failed(location, &values[position]))
 }
 
 impl Check {
     /// The error for a value that fails the check.
-    fn failed(self, place: InputPlace, value: &dyn Debug) -> Error {
+    fn failed(self, location: Location, value: &dyn Debug) -> Error {
         // In exponent notation if there are many digits.
         let value = format!("{value:?}").trim_end_matches(".0").to_owned();
         let is_negative = value.starts_with('-');
         match self {
-            Self::Weight | Self::Whole(_) if is_negative => Error::Negative { place, value },
-            Self::None | Self::Number | Self::Weight => Error::Nan { place },
+            Self::Weight | Self::Whole(_) if is_negative => Error::Negative { location, value },
+            Self::None | Self::Number | Self::Weight => Error::Nan { location },
             Self::Whole(dtype) => Error::NotWhole {
-                place,
+                location,
                 value,
                 dtype,
             },
             Self::Index(limit) => Error::NoIndex {
-                place,
+                location,
                 value,
                 limit,
             },

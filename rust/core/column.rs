@@ -7,7 +7,7 @@ use half::{bf16, f16};
 
 use crate::check::{Check, check_values};
 use crate::element::{Element, Misfit, Slice, common_values};
-use crate::error::{Error, InputPlace, Result};
+use crate::error::{Error, Location, Result};
 use crate::fill_number::Number;
 
 /// A per-token field of all turns.
@@ -144,7 +144,7 @@ pub trait FieldColumn: AnyColumn {
 #[derive(Debug, Clone)]
 pub struct SliceColumn<'a> {
     field: &'a str,
-    rows: Rows<'a>,
+    rows: RowValues<'a>,
     token: TokenValues,
     check: Check,
 }
@@ -193,7 +193,7 @@ impl TokenValues {
 
 /// Rows of values, or one number per row.
 #[derive(Debug, Clone)]
-enum Rows<'a> {
+enum RowValues<'a> {
     Slices(Vec<Slice<'a>>),
     Numbers(Vec<Number>),
 }
@@ -213,7 +213,7 @@ impl<'a> SliceColumn<'a> {
     ) -> Self {
         Self {
             field,
-            rows: Rows::Slices(rows),
+            rows: RowValues::Slices(rows),
             token,
             check,
         }
@@ -223,7 +223,7 @@ impl<'a> SliceColumn<'a> {
     pub fn of_numbers(field: &'a str, numbers: Vec<Number>, check: Check) -> Self {
         Self {
             field,
-            rows: Rows::Numbers(numbers),
+            rows: RowValues::Numbers(numbers),
             token: TokenValues::new(Vec::new()),
             check,
         }
@@ -232,8 +232,8 @@ impl<'a> SliceColumn<'a> {
     /// A turn's values.
     fn slice(&self, turn: usize) -> Slice<'_> {
         match &self.rows {
-            Rows::Slices(rows) => rows[turn],
-            Rows::Numbers(numbers) => match &numbers[turn] {
+            RowValues::Slices(rows) => rows[turn],
+            RowValues::Numbers(numbers) => match &numbers[turn] {
                 Number::Int(int) => Slice::I64(from_ref(int)),
                 Number::Float(float) => Slice::F64(from_ref(float)),
             },
@@ -243,8 +243,8 @@ impl<'a> SliceColumn<'a> {
     /// Number of turns.
     fn count(&self) -> usize {
         match &self.rows {
-            Rows::Slices(rows) => rows.len(),
-            Rows::Numbers(numbers) => numbers.len(),
+            RowValues::Slices(rows) => rows.len(),
+            RowValues::Numbers(numbers) => numbers.len(),
         }
     }
 }
@@ -260,13 +260,15 @@ impl FieldColumn for SliceColumn<'_> {
     }
 
     fn is_one_number_each(&self) -> bool {
-        matches!(self.rows, Rows::Numbers(_))
+        matches!(self.rows, RowValues::Numbers(_))
     }
 
     fn numbers(&self) -> Option<Vec<f64>> {
         match &self.rows {
-            Rows::Slices(_) => None,
-            Rows::Numbers(numbers) => Some(numbers.iter().map(|number| number.to_f64()).collect()),
+            RowValues::Slices(_) => None,
+            RowValues::Numbers(numbers) => {
+                Some(numbers.iter().map(|number| number.to_f64()).collect())
+            }
         }
     }
 
@@ -275,7 +277,7 @@ impl FieldColumn for SliceColumn<'_> {
     }
 
     fn set_numbers(&mut self, numbers: Vec<f64>) {
-        self.rows = Rows::Numbers(numbers.into_iter().map(Number::Float).collect());
+        self.rows = RowValues::Numbers(numbers.into_iter().map(Number::Float).collect());
     }
 
     fn limit_indices(&mut self, limit: i64) {
@@ -300,10 +302,10 @@ impl<T: Element> Column<T> for SliceColumn<'_> {
     fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<()> {
         let inner = self.inner().max(1);
         match &self.rows {
-            Rows::Slices(rows) => {
+            RowValues::Slices(rows) => {
                 read_tokens(self.field, turn, &rows[turn], &self.token, from, out)?;
             }
-            Rows::Numbers(numbers) => read_number(self.field, turn, numbers[turn], out)?,
+            RowValues::Numbers(numbers) => read_number(self.field, turn, numbers[turn], out)?,
         }
         check_values(self.field, turn, inner, from, out, self.check)
     }
@@ -422,7 +424,7 @@ pub fn read_slice<T: Element>(
 
 fn does_not_fit<T: Element>(field: &str, turn: usize, token: usize, value: String) -> Error {
     Error::DoesNotFit {
-        place: InputPlace {
+        location: Location {
             field: field.to_owned(),
             row: turn,
             position: Some(token),
@@ -484,7 +486,7 @@ pub fn read_number<T: Element>(
     out: &mut [T],
 ) -> Result<()> {
     let value = number.cast().ok_or_else(|| Error::DoesNotFit {
-        place: InputPlace {
+        location: Location {
             field: field.to_owned(),
             row: turn,
             position: None,

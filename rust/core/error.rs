@@ -9,9 +9,9 @@ use crate::plan::TokenForm;
 use crate::plan::pack::Oversized;
 use crate::text::{counted, grouped, grouped_float, plain_float};
 
-/// The place of a value in the input; prints as `field[row][position]` or `field[row]`.
+/// The location of a value in the input; prints as `field[row][position]` or `field[row]`.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InputPlace {
+pub struct Location {
     /// The argument's name.
     pub field: String,
     /// The row in it.
@@ -20,7 +20,7 @@ pub struct InputPlace {
     pub position: Option<usize>,
 }
 
-impl fmt::Display for InputPlace {
+impl fmt::Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         write!(f, "{}[{}]", self.field, self.row)?;
         match self.position {
@@ -123,31 +123,31 @@ pub enum Error {
         expected: &'static str,
     },
 
-    #[error("{place} is {value}, which does not fit {dtype}")]
+    #[error("{location} is {value}, which does not fit {dtype}")]
     DoesNotFit {
-        place: InputPlace,
+        location: Location,
         value: String,
         dtype: &'static str,
     },
 
-    #[error("{place} is {value}, but indices are below {limit}")]
+    #[error("{location} is {value}, but indices are below {limit}")]
     NoIndex {
-        place: InputPlace,
+        location: Location,
         value: String,
         limit: i64,
     },
 
-    #[error("{place} is NaN")]
-    Nan { place: InputPlace },
+    #[error("{location} is NaN")]
+    Nan { location: Location },
 
-    #[error("{place} is {value}, but a token cannot train with a negative weight")]
-    Negative { place: InputPlace, value: String },
+    #[error("{location} is {value}, but a token cannot train with a negative weight")]
+    Negative { location: Location, value: String },
 
     #[error(
-        "{place} is {value}, which dtype {} of {} cannot hold", .dtype.name(), .place.field
+        "{location} is {value}, which dtype {} of {} cannot hold", .dtype.name(), .location.field
     )]
     NotWhole {
-        place: InputPlace,
+        location: Location,
         value: String,
         dtype: Dtype,
     },
@@ -265,9 +265,9 @@ pub enum Error {
         missing: usize,
     },
 
-    #[error("merge is a plan for {expected} tokens in {place}, which has {found}")]
+    #[error("merge is a plan for {expected} tokens in {location}, which has {found}")]
     OtherTurns {
-        place: String,
+        location: String,
         found: usize,
         expected: usize,
     },

@@ -9,7 +9,7 @@
 //!   Plans hold lengths and indices; tokens are compared, not kept.
 //! - [`Ticks`] lets a hook stop long work.
 //! - [`batch`] describes a requested batch and its outputs.
-//! - [`mod@write`] executes: it walks a band of the plan, copies pieces and fills gaps and padding.
+//! - [`mod@write`] executes: it walks a slice of the plan, copies pieces and fills gaps and padding.
 #![forbid(unsafe_code)]
 
 pub mod batch;
@@ -34,7 +34,7 @@ pub use column::{
 };
 pub use dtype::{Dtype, IntDtype};
 pub use element::{Binary, Element, Misfit, Slice, common_values};
-pub use error::{Error, External, InputPlace, Result};
+pub use error::{Error, External, Location, Result};
 pub use fill_number::Number;
 pub use half::{bf16, f16};
 pub use memory::filled;

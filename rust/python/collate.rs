@@ -15,17 +15,17 @@ use crate::batch::field::FieldSpec;
 use crate::batch::output_spec::OutputSpec;
 use crate::batch::output_table::OutputTable;
 use crate::error::Result;
-use crate::handover::output::{Named, Owner, handed_over, view_of_bytes};
-use crate::handover::pool::BufferPool;
-use crate::handover::slab::Slab;
-use crate::ingest::{Rows, TokenInput, slices_of};
 use crate::interrupt::poll;
+use crate::memory::output::{Named, Owner, handed_over, view_of_bytes};
+use crate::memory::pool::BufferPool;
+use crate::memory::slab::Slab;
 use crate::plan::batch_plan::Plan;
 use crate::plan::layout::LayoutSpec;
 use crate::plan::merging::{Merge, RowSource, merged};
 use crate::plan::shard::ShardSpec;
 use crate::plan::sharing::compared;
 use crate::plan::tables::usizes;
+use crate::rows::{PyRows, TokenInput, slices_of};
 
 /// From this size on, other Python threads may run while plain memory is copied.
 const DETACH_FROM: usize = 1 << 20;
@@ -150,7 +150,7 @@ pub fn write_rows<'py>(
     let field = field.get();
     let mut columns = Columns {
         tokens: TokenStreams::Whole {
-            sequences: Rows::none(),
+            sequences: PyRows::none(),
             prompt_lens: Vec::new(),
         },
         fields: vec![field.rows(rows, |_| Ok(()))?],
@@ -182,7 +182,7 @@ pub fn write_rows<'py>(
 fn read<'py>(
     fields: &[(Bound<'py, PyAny>, Bound<'py, FieldSpec>)],
     turns: &Turns,
-) -> Result<Vec<Rows<'py>>> {
+) -> Result<Vec<PyRows<'py>>> {
     let columns = { fields.iter() }.map(|(values, field)| field.get().read(values, turns));
     columns.filter_map(Result::transpose).collect()
 }
@@ -191,7 +191,7 @@ fn read<'py>(
 fn of_outputs<'py>(
     py: Python<'py>,
     fields: &[(Bound<'py, PyAny>, Bound<'py, FieldSpec>)],
-    columns: &[Rows<'py>],
+    columns: &[PyRows<'py>],
     planned: &Planned,
 ) -> PyResult<Vec<Bound<'py, FieldSpec>>> {
     let mut columns = columns.iter();
@@ -214,7 +214,7 @@ fn of_outputs<'py>(
 /// A planned batch and its inputs.
 struct Write<'a, 'py> {
     planned: &'a Planned,
-    columns: &'a Columns<Rows<'py>>,
+    columns: &'a Columns<PyRows<'py>>,
     assembly: &'a Assembly,
     placement: &'a Placement,
 }
@@ -272,7 +272,7 @@ impl<'py> Write<'_, 'py> {
 }
 
 /// The columns over plain memory, if no row needs the interpreter.
-fn as_slices<'a>(columns: &'a Columns<Rows>) -> Result<Option<Columns<SliceColumn<'a>>>> {
+fn as_slices<'a>(columns: &'a Columns<PyRows>) -> Result<Option<Columns<SliceColumn<'a>>>> {
     let fields = columns
         .fields
         .iter()

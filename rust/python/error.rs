@@ -5,7 +5,7 @@ use pyo3::exceptions::{PyException, PyMemoryError, PyRecursionError, PyTypeError
 use pyo3::prelude::*;
 
 use crate::hints::message;
-use crate::ingest::describe;
+use crate::rows::describe;
 
 /// The error of a call: from the core, from reading Python objects, or an exception passed on.
 #[derive(Debug, thiserror::Error)]
@@ -15,32 +15,32 @@ pub enum Error {
     Core(Core),
 
     /// An object of the wrong kind: a `TypeError`.
-    #[error("{place} is {found}; {expected}")]
+    #[error("{location} is {found}; {expected}")]
     WrongType {
-        place: String,
+        location: String,
         found: String,
         expected: &'static str,
     },
 
     /// An array of the wrong shape: a `ValueError`.
-    #[error("{place} has shape {found}; {expected}")]
+    #[error("{location} has shape {found}; {expected}")]
     Shape {
-        place: String,
+        location: String,
         found: String,
         expected: &'static str,
     },
 
     /// A null in an Arrow array: a `ValueError`.
-    #[error("{place} is null; fill or drop nulls first")]
-    Null { place: String },
+    #[error("{location} is null; fill or drop nulls first")]
+    Null { location: String },
 
     /// An Arrow array that is invalid, or that its producer fails to make: a `ValueError`.
-    #[error("{place} could not be read: {cause}; pass a valid Arrow array")]
-    Arrow { place: String, cause: String },
+    #[error("{location} could not be read: {cause}; pass a valid Arrow array")]
+    Arrow { location: String, cause: String },
 
     /// An object whose own code raised while it was read: a chained exception.
-    #[error("{place} could not be read")]
-    Raised { place: String, cause: PyErr },
+    #[error("{location} could not be read")]
+    Raised { location: String, cause: PyErr },
 
     /// A row outside its column.
     #[error(
@@ -86,23 +86,23 @@ impl Error {
     /// The error for an object whose own code raised `cause`: chained, except for exceptions that
     /// are not about the object (`KeyboardInterrupt`, `SystemExit`, `MemoryError`,
     /// `RecursionError`).
-    pub fn raised(py: Python, place: impl ToString, cause: PyErr) -> Self {
+    pub fn raised(py: Python, location: impl ToString, cause: PyErr) -> Self {
         let is_about_the_object = cause.is_instance_of::<PyException>(py)
             && !cause.is_instance_of::<PyMemoryError>(py)
             && !cause.is_instance_of::<PyRecursionError>(py);
         if is_about_the_object {
-            let place = place.to_string();
-            Self::Raised { place, cause }
+            let location = location.to_string();
+            Self::Raised { location, cause }
         } else {
             Self::Python(cause)
         }
     }
 
     /// The error for an object of the wrong kind.
-    pub fn wrong_type(place: String, object: &Bound<PyAny>, expected: &'static str) -> Self {
+    pub fn wrong_type(location: String, object: &Bound<PyAny>, expected: &'static str) -> Self {
         match describe(object) {
             Ok(found) => Self::WrongType {
-                place,
+                location,
                 found,
                 expected,
             },
@@ -111,12 +111,12 @@ impl Error {
     }
 
     /// The error for an array of a wrong shape.
-    pub fn shape(place: String, shape: &[usize], expected: &'static str) -> Self {
+    pub fn shape(location: String, shape: &[usize], expected: &'static str) -> Self {
         let sizes: Vec<_> = shape.iter().map(usize::to_string).collect();
         let comma = if sizes.len() == 1 { "," } else { "" };
         let found = format!("({}{comma})", sizes.join(", "));
         Self::Shape {
-            place,
+            location,
             found,
             expected,
         }
@@ -164,9 +164,9 @@ pub fn cited(py: Python, cause: &PyErr) -> PyResult<String> {
 }
 
 /// The exception for `Error::Raised`.
-fn raised_from(py: Python, place: &str, cause: PyErr) -> PyErr {
+fn raised_from(py: Python, location: &str, cause: PyErr) -> PyErr {
     let message = match cited(py, &cause) {
-        Ok(text) => format!("{place} could not be read: {text}"),
+        Ok(text) => format!("{location} could not be read: {text}"),
         Err(interrupt) => return interrupt,
     };
     let exception = if cause.is_instance_of::<PyTypeError>(py) {
@@ -182,8 +182,8 @@ impl From<Error> for PyErr {
     fn from(error: Error) -> Self {
         let message = match error {
             Error::Python(exception) => return exception,
-            Error::Raised { place, cause } => {
-                return Python::attach(|py| raised_from(py, &place, cause));
+            Error::Raised { location, cause } => {
+                return Python::attach(|py| raised_from(py, &location, cause));
             }
             _ => error.to_string(),
         };

@@ -10,7 +10,9 @@ pub fn message(error: &Error) -> String {
     let hint = hint(error);
     match error {
         _ if hint.is_empty() => error.to_string(),
-        Error::NoIndex { place, value, .. } => format!("{place} is {value}; {hint}"),
+        Error::NoIndex {
+            location, value, ..
+        } => format!("{location} is {value}; {hint}"),
         Error::OtherInputs {
             are_given: false, ..
         } => format!("{error} (PerRow with concat=True); {hint}"),
@@ -59,8 +61,8 @@ fn hint(error: &Error) -> Cow<'static, str> {
             return format!("pass indices from 0 to {}", limit - 1).into();
         }
         Error::Nan { .. } => "pass a number",
-        Error::Negative { place, .. } => {
-            let field = &place.field;
+        Error::Negative { location, .. } => {
+            let field = &location.field;
             return format!(
                 "pass 0 for tokens that do not train (if these are labels, pass labels != -100 as \
                  the {field})"

@@ -1,15 +1,15 @@
-//! The Python module `fastcollate._fastcollate`: ingest, core calls and handover.
+//! The Python module `fastcollate._fastcollate`: rows, core calls and memory.
 
 mod arrow;
 mod batch;
 mod collate;
 mod error;
-mod handover;
 mod hints;
-mod ingest;
 mod interrupt;
+mod memory;
 mod names;
 mod plan;
+mod rows;
 
 use pyo3::prelude::*;
 
@@ -29,11 +29,9 @@ mod _fastcollate {
     #[pymodule_export]
     use super::collate::{collate, write_rows};
     #[pymodule_export]
-    use super::handover::output::Owner;
+    use super::memory::output::Owner;
     #[pymodule_export]
-    use super::handover::pool::{BufferPool, after_fork, before_fork, forked};
-    #[pymodule_export]
-    use super::ingest::{RowSpans, RowStore, StoredRow, arrow_chunks, compact_ids, stored_columns};
+    use super::memory::pool::{BufferPool, after_fork, before_fork, forked};
     #[pymodule_export]
     use super::plan::batch_plan::Plan;
     #[pymodule_export]
@@ -50,6 +48,8 @@ mod _fastcollate {
     use super::plan::sharing::{PrefixTree, hash_prompts, share_prefixes};
     #[pymodule_export]
     use super::plan::stepping::{group_offsets, split_step, step_defect};
+    #[pymodule_export]
+    use super::rows::{RowSpans, RowStore, StoredRow, arrow_chunks, compact_ids, stored_columns};
 
     /// Add the valid option names: the tables that also parse them.
     fn add_names(module: &Bound<PyModule>) -> PyResult<()> {
@@ -70,13 +70,13 @@ mod _fastcollate {
     #[pymodule_init]
     fn init(module: &Bound<PyModule>) -> PyResult<()> {
         let py = module.py();
-        super::ingest::find_numpy(py)?;
+        super::rows::find_numpy(py)?;
         // Making a type releases the interpreter under a lock. If another thread forked then, the
         // child would wait for ever; here, no other call is possible yet.
-        py.get_type::<super::ingest::ArrowMemory>();
-        py.get_type::<super::handover::output::Owner>();
+        py.get_type::<super::rows::ArrowMemory>();
+        py.get_type::<super::memory::output::Owner>();
         if cfg!(not(Py_LIMITED_API)) {
-            super::ingest::check_digits(py)?;
+            super::rows::check_digits(py)?;
         }
         let synthetic = fastcollate::plan::Row::SYNTHETIC;
         module.add(

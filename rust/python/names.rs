@@ -4,7 +4,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
 
-use crate::ingest::describe;
+use crate::rows::describe;
 
 /// The values of an option with their names. Tables store the index of a value.
 pub struct Names<T: 'static> {
@@ -68,21 +68,21 @@ impl<T: Copy + PartialEq> Names<T> {
 
     /// The name of a value.
     pub fn name(&self, value: T) -> &'static str {
-        self.all[self.place(value)].1
+        self.all[self.index_of(value)].1
     }
 
     /// The index of a value.
     ///
     /// # Panics
     /// If the value has no name.
-    pub fn place(&self, value: T) -> usize {
-        let place = self.all.iter().position(|(other, _)| *other == value);
-        place.expect("every value has a name")
+    pub fn index_of(&self, value: T) -> usize {
+        let index = self.all.iter().position(|(other, _)| *other == value);
+        index.expect("every value has a name")
     }
 
     /// The value at an index, if present.
-    pub fn at(&self, place: usize) -> Option<T> {
-        self.all.get(place).map(|(value, _)| *value)
+    pub fn at(&self, index: usize) -> Option<T> {
+        self.all.get(index).map(|(value, _)| *value)
     }
 
     /// All names, as a Python tuple.

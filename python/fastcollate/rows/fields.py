@@ -207,13 +207,13 @@ def read_align(rows: Any, spec: FieldSpec) -> tuple[Any, FieldSpec]:
                 f"{instead}"
             )
     rows.check_align(spec.key)
-    return rows.rows, _along(spec, rows.align)
+    return rows.rows, _with_align(spec, rows.align)
 
 
 _OWN_OPTIONS = [(one.name, one.default) for one in dataclasses.fields(Field)][2:]
 """Options of :class:`Field` that arguments with their own key refuse, and the defaults."""
 
-_along = functools.cache(FieldSpec.along)
+_with_align = functools.cache(FieldSpec.with_align)
 """Cached, as only the constant specs are passed."""
 
 

@@ -1,4 +1,4 @@
-//! Arrays of a batch and their contents, written band by band.
+//! Arrays of a batch and their contents, written slice by slice.
 
 use bytemuck::Pod;
 use half::{bf16, f16};
@@ -10,7 +10,7 @@ use crate::element::{Binary, Element};
 use crate::error::Result;
 use crate::fill_number::Number;
 use crate::memory::filled;
-use crate::plan::{Assembly, Band, Grid};
+use crate::plan::{Assembly, Grid, GridSlice};
 use crate::streams::AnyStreams;
 use crate::write::{
     Count, Destination, Fill, Labels, PositionPadding, write_field, write_labels, write_mask,
@@ -18,7 +18,7 @@ use crate::write::{
 };
 
 /// Positions per job: at most some milliseconds, since a hook is called between jobs.
-const BAND: usize = 1 << 18;
+const SLICE_POSITIONS: usize = 1 << 18;
 
 /// Fresh memory is mapped page by page on first touch.
 const PAGE: usize = 4096;
@@ -109,10 +109,10 @@ pub(super) struct Source<'a> {
     pub assembly: &'a Assembly,
 }
 
-/// One band of an array, to be written into `bytes`.
+/// One slice of an array, to be written into `bytes`.
 pub(super) struct Job<'a, S> {
     what: &'a S,
-    band: Band<'a>,
+    slice: GridSlice<'a>,
     bytes: Destination<'a, u8>,
 }
 
@@ -205,13 +205,13 @@ pub(super) fn jobs<'a, S>(
 ) -> impl Iterator<Item = Job<'a, S>> {
     let mut rest = bytes.values;
     // An empty grid may have any number of values per token.
-    let bands = (!rest.is_empty()).then(|| grid.bands((BAND / inner).max(1)));
-    bands.into_iter().flatten().map(move |band| {
+    let slices = (!rest.is_empty()).then(|| grid.slices((SLICE_POSITIONS / inner).max(1)));
+    slices.into_iter().flatten().map(move |slice| {
         let (values, tail) =
-            std::mem::take(&mut rest).split_at_mut(band.positions() * inner * size);
+            std::mem::take(&mut rest).split_at_mut(slice.positions() * inner * size);
         rest = tail;
         let bytes = Destination { values, ..bytes };
-        Job { what, band, bytes }
+        Job { what, slice, bytes }
     })
 }
 
@@ -238,24 +238,24 @@ impl<'a, S> Job<'a, S> {
 }
 
 impl Job<'_, Derived> {
-    /// Write the band.
+    /// Write the slice.
     pub fn write(self) {
-        let band = self.band;
+        let slice = self.slice;
         match self.what {
             Derived::Mask { inverted, dtype } => with_dtype!(
                 dtype,
-                T => write_binary(&band, *inverted, self.to::<T>()),
-                bool => write_binary(&band, *inverted, self.to::<u8>())
+                T => write_binary(&slice, *inverted, self.to::<T>()),
+                bool => write_binary(&slice, *inverted, self.to::<u8>())
             ),
             Derived::Positions(padding, IntDtype::I32) => {
-                write_positions::<i32>(&band, *padding, self.to());
+                write_positions::<i32>(&slice, *padding, self.to());
             }
             Derived::Positions(padding, IntDtype::I64) => {
-                write_positions::<i64>(&band, *padding, self.to());
+                write_positions::<i64>(&slice, *padding, self.to());
             }
-            Derived::RowIndices(IntDtype::I32) => write_row_indices::<i32>(&band, self.to()),
-            Derived::RowIndices(IntDtype::I64) => write_row_indices::<i64>(&band, self.to()),
-            Derived::SubtreeEnds => write_subtree_ends::<i32>(&band, self.to()),
+            Derived::RowIndices(IntDtype::I32) => write_row_indices::<i32>(&slice, self.to()),
+            Derived::RowIndices(IntDtype::I64) => write_row_indices::<i64>(&slice, self.to()),
+            Derived::SubtreeEnds => write_subtree_ends::<i32>(&slice, self.to()),
             Derived::Table(table, IntDtype::I32) => write_table::<i32>(table, self.to()),
             Derived::Table(table, IntDtype::I64) => write_table::<i64>(table, self.to()),
         }
@@ -263,7 +263,7 @@ impl Job<'_, Derived> {
 }
 
 impl Job<'_, Read> {
-    /// Write the band.
+    /// Write the slice.
     ///
     /// # Errors
     /// Those of the columns.
@@ -288,8 +288,8 @@ impl Job<'_, Read> {
             Read::Field(field) => with_dtype!(
                 field.dtype,
                 T => {
-                    let band = self.band;
-                    field.write::<T>(source.fields[field.column], &band, source, self.to())
+                    let slice = self.slice;
+                    field.write::<T>(source.fields[field.column], &slice, source, self.to())
                 },
                 bool => self.write_bools(field, source)
             ),
@@ -304,8 +304,8 @@ impl Job<'_, Read> {
     ) -> Result<()> {
         // The padding token was checked when the dtype of ids was chosen.
         let pad = Number::Int(pad).cast().unwrap_or(T::ZERO);
-        let band = self.band;
-        write_tokens(tokens, assembly, &band, pad, self.to())
+        let slice = self.slice;
+        write_tokens(tokens, assembly, &slice, pad, self.to())
     }
 
     fn write_labels<T: Element + Pod>(
@@ -324,8 +324,8 @@ impl Job<'_, Read> {
             shifted,
             ignored: Number::Int(IGNORE_INDEX).cast().unwrap_or(T::ZERO),
         };
-        let band = self.band;
-        write_labels(tokens, labels, source.assembly, &band, self.to())
+        let slice = self.slice;
+        write_labels(tokens, labels, source.assembly, &slice, self.to())
     }
 
     /// Write booleans; recycled memory may hold invalid ones.
@@ -336,7 +336,7 @@ impl Job<'_, Read> {
             values,
             is_zeroed: true,
         };
-        field.write::<bool>(source.fields[field.column], &self.band, source, to)
+        field.write::<bool>(source.fields[field.column], &self.slice, source, to)
     }
 }
 
@@ -362,7 +362,7 @@ impl Field {
     fn write<T: Element>(
         &self,
         column: &dyn Column<T>,
-        band: &Band,
+        slice: &GridSlice,
         source: &Source,
         to: Destination<T>,
     ) -> Result<()> {
@@ -381,18 +381,18 @@ impl Field {
             };
             // Response starts of the mask's rows; not used with one number per row.
             let assembly = mask.assembly.as_ref().unwrap_or(source.assembly);
-            return write_field(&trained, assembly, band, fill, to);
+            return write_field(&trained, assembly, slice, fill, to);
         }
         if self.is_whole {
             return write_field(
                 &WholeNumbers(source.fields[self.column]),
                 assembly,
-                band,
+                slice,
                 fill,
                 to,
             );
         }
-        write_field(column, assembly, band, fill, to)
+        write_field(column, assembly, slice, fill, to)
     }
 }
 
@@ -412,13 +412,13 @@ impl Filling {
     }
 }
 
-fn write_binary<T: Binary>(band: &Band, inverted: bool, to: Destination<T>) {
+fn write_binary<T: Binary>(slice: &GridSlice, inverted: bool, to: Destination<T>) {
     let (inside, outside) = if inverted {
         (T::ZERO, T::ONE)
     } else {
         (T::ONE, T::ZERO)
     };
-    write_mask(band, inside, outside, to);
+    write_mask(slice, inside, outside, to);
 }
 
 fn write_table<T: Count>(table: &[usize], to: Destination<T>) {

@@ -1,13 +1,13 @@
 //! Fields: alignment, reading and writing.
 
 use super::arrays::LossMask;
-use super::outputs::{Alignment, Output, PadValue, ROUTER_PADDING_MASK, What};
+use super::outputs::{Output, OutputAlign, PadValue, ROUTER_PADDING_MASK, What};
 use crate::check::Check;
 use crate::column::{Column, FieldColumn};
 use crate::dtype::Dtype;
-use crate::error::{Error, InputPlace, Result};
+use crate::error::{Error, Location, Result};
 use crate::fill_number::Number;
-use crate::plan::{Along, Assembly, Placement, Segment, TokenForm};
+use crate::plan::{Align, Assembly, Placement, Segment, TokenForm};
 
 /// Loss mask values read at a time.
 const CHUNK: usize = 1 << 12;
@@ -183,10 +183,10 @@ impl FieldSpec {
     }
 
     /// The grid of a response field.
-    pub fn along(&self) -> Along {
+    pub fn align(&self) -> Align {
         match self.kind {
-            FieldKind::Cut => Along::Sequence,
-            _ => Along::Response,
+            FieldKind::Cut => Align::Sequence,
+            _ => Align::Response,
         }
     }
 
@@ -289,12 +289,12 @@ impl FieldSpec {
     /// by row.
     pub(super) fn outputs(&self, index: usize, is_tree: bool) -> impl Iterator<Item = Output> {
         let align = match self.kind {
-            FieldKind::Response | FieldKind::Cut => Alignment::Response,
-            FieldKind::Sequence if is_tree => Alignment::Stream,
-            FieldKind::Sequence | FieldKind::Experts { .. } => Alignment::Sequence,
-            FieldKind::Row => Alignment::Row,
-            FieldKind::Array { is_joined: false } | FieldKind::Object => Alignment::Object,
-            FieldKind::Array { is_joined: true } => Alignment::Joined,
+            FieldKind::Response | FieldKind::Cut => OutputAlign::Response,
+            FieldKind::Sequence if is_tree => OutputAlign::Stream,
+            FieldKind::Sequence | FieldKind::Experts { .. } => OutputAlign::Sequence,
+            FieldKind::Row => OutputAlign::Row,
+            FieldKind::Array { is_joined: false } | FieldKind::Object => OutputAlign::Object,
+            FieldKind::Array { is_joined: true } => OutputAlign::Joined,
         };
         let fill = match self.kind {
             FieldKind::Response | FieldKind::Cut | FieldKind::Sequence => {
@@ -315,12 +315,12 @@ impl FieldSpec {
         let more = match self.kind {
             FieldKind::Experts { .. } => {
                 let what = What::RouterPaddingMask(index);
-                let mask = Output::new(what, ROUTER_PADDING_MASK, Alignment::Sequence);
+                let mask = Output::new(what, ROUTER_PADDING_MASK, OutputAlign::Sequence);
                 Some(mask.filled(1).of_dtype(Dtype::Bool))
             }
             FieldKind::Array { is_joined: true } => {
                 let (what, key) = (What::JoinedOffsets(index), format!("{}_offsets", self.key));
-                Some(Output::new(what, key, Alignment::JoinedOffsets))
+                Some(Output::new(what, key, OutputAlign::JoinedOffsets))
             }
             _ => None,
         };
@@ -364,12 +364,12 @@ pub(super) fn check_trained(
         if let Some(row) = nans.find(|&turn| trains[turn]) {
             let field = field.name.clone();
             let position = None;
-            let place = InputPlace {
+            let location = Location {
                 field,
                 row,
                 position,
             };
-            return Err(Error::Nan { place });
+            return Err(Error::Nan { location });
         }
     }
     Ok(())

@@ -6,17 +6,17 @@
 //!
 //! [`Placement`]: crate::plan::Placement
 
+mod array_grids;
 mod arrays;
 mod execute;
 mod field;
 mod outputs;
-mod places;
 mod planned;
 mod rows;
 
 pub use field::{FieldKind, FieldSpec, Layers, Spread};
 pub use outputs::{
-    Alignment, Beside, IGNORE_INDEX, LOSS_MASK, Output, OutputSpec, PadValue, PositionIds, What,
+    Beside, IGNORE_INDEX, LOSS_MASK, Output, OutputAlign, OutputSpec, PadValue, PositionIds, What,
     outputs,
 };
 pub use planned::{Array, CACHE_LINE, Planned, PlannedOutput, Request, Value};

@@ -6,7 +6,7 @@ use super::{FieldKind, FieldSpec};
 use crate::dtype::{Dtype, IntDtype};
 use crate::error::{Error, Result};
 use crate::fill_number::Number;
-use crate::plan::{Form, Layout, Of};
+use crate::plan::{Align, Form, Layout};
 use crate::write::PositionPadding;
 
 /// Labels without a target: the `ignore_index` of losses.
@@ -101,7 +101,7 @@ pub enum What {
         dtype: Dtype,
     },
     /// Row offsets, in this dtype, of a concatenated output of sequences or responses.
-    Offsets(Of, IntDtype),
+    Offsets(Align, IntDtype),
     /// One past the last column of its row that continues each token in some row.
     SubtreeEnd,
     /// The ids of response tokens.
@@ -111,7 +111,7 @@ pub enum What {
     /// The output row of each row.
     RowBins,
     /// Number of tokens of the longest row.
-    Longest,
+    Widths,
     /// Offsets of the segments of packed rows, in tokens or, if `padded`, in places.
     Segments {
         /// True to count places.
@@ -137,7 +137,7 @@ pub enum What {
 
 /// The unit that the values of an output are aligned to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Alignment {
+pub enum OutputAlign {
     /// Tokens of sequences.
     Sequence,
     /// Tokens of sequences, stored row by row, where rows share positions.
@@ -181,7 +181,7 @@ pub struct Output {
     /// Its key.
     pub key: Cow<'static, str>,
     /// The unit that its values are aligned to.
-    pub align: Alignment,
+    pub align: OutputAlign,
     /// Its padding value, if it can have padding.
     pub fill: Option<PadValue>,
     /// Dtype of an array that is written here. The dtype of routes may depend on the values.
@@ -205,13 +205,13 @@ pub fn outputs(
     let is_tree = layout.is_tree();
     let is_of_streams = |field: &&FieldSpec| field.kind == FieldKind::Sequence;
     if is_tree && fields.iter().any(is_of_streams) {
-        let align = Alignment::StreamOffsets;
-        outputs.push(row_offsets("sequence_offsets", Of::Sequence, align));
+        let align = OutputAlign::StreamOffsets;
+        outputs.push(row_offsets("sequence_offsets", Align::Sequence, align));
     }
     let has_column = fields.iter().any(|field| field.weighs);
     if let (Some(dtype), false, Beside::All) = (spec.loss_mask, has_column, spec.beside) {
         let what = What::LossMask { dtype };
-        let loss_mask = Output::new(what, LOSS_MASK, Alignment::Response);
+        let loss_mask = Output::new(what, LOSS_MASK, OutputAlign::Response);
         outputs.push(loss_mask.filled(0).of_dtype(dtype));
     }
     for (index, field) in fields.iter().enumerate() {
@@ -247,7 +247,7 @@ impl OutputSpec {
     /// The outputs that are not fields.
     fn built_in(&self, pad_token_id: i64, layout: Layout, rounds_up: bool) -> Vec<Output> {
         let output = |what, key, fill, dtype: Dtype| {
-            let output = Output::new(what, key, Alignment::Sequence);
+            let output = Output::new(what, key, OutputAlign::Sequence);
             output.filled(fill).of_dtype(dtype)
         };
         let input_ids = output(
@@ -267,7 +267,7 @@ impl OutputSpec {
             Beside::Ids => return vec![input_ids, attention_mask],
             Beside::Nothing => return Vec::new(),
         }
-        let response_mask = Output::new(What::ResponseMask, "response_mask", Alignment::Response);
+        let response_mask = Output::new(What::ResponseMask, "response_mask", OutputAlign::Response);
         let response_mask = response_mask.filled(0).of_dtype(self.response_mask);
         let mut outputs = vec![input_ids];
         match layout.form() {
@@ -284,17 +284,18 @@ impl OutputSpec {
             Form::Tree => {
                 outputs.extend(self.positions(layout));
                 // Each padding token is a sequence of its own.
-                let subtree_end = Output::new(What::SubtreeEnd, "subtree_end", Alignment::Sequence);
+                let subtree_end =
+                    Output::new(What::SubtreeEnd, "subtree_end", OutputAlign::Sequence);
                 outputs.push(subtree_end.of_dtype(Dtype::I32));
                 let of_tokens = |what, key, dtype: IntDtype| {
-                    Output::new(what, key, Alignment::Response).of_dtype(dtype)
+                    Output::new(what, key, OutputAlign::Response).of_dtype(dtype)
                 };
-                let align = Alignment::ResponseOffsets;
+                let align = OutputAlign::ResponseOffsets;
                 outputs.extend([
                     of_tokens(What::Targets, "targets", self.input_ids),
                     of_tokens(What::Predictors, "predictors", IntDtype::I64),
-                    row_offsets("response_offsets", Of::Response, align),
-                    Output::new(What::RowBins, "row_bins", Alignment::Row).of_dtype(Dtype::I64),
+                    row_offsets("response_offsets", Align::Response, align),
+                    Output::new(What::RowBins, "row_bins", OutputAlign::Row).of_dtype(Dtype::I64),
                 ]);
                 return outputs;
             }
@@ -329,7 +330,7 @@ impl OutputSpec {
             PositionIds::Padded(PositionPadding::One) => PadValue::Number(Number::Int(1)),
             PositionIds::Padded(PositionPadding::RepeatLast) => PadValue::RepeatLast,
         };
-        let output = Output::new(What::PositionIds, "position_ids", Alignment::Sequence);
+        let output = Output::new(What::PositionIds, "position_ids", OutputAlign::Sequence);
         Some(Output {
             fill: Some(fill),
             ..output.of_dtype(dtype)
@@ -339,24 +340,28 @@ impl OutputSpec {
 
 /// The row offsets of a jagged batch.
 fn jagged_offsets() -> [Output; 4] {
-    let of_sequences = Alignment::SequenceOffsets;
-    let cu_seqlens = What::Offsets(Of::Sequence, IntDtype::I32);
+    let of_sequences = OutputAlign::SequenceOffsets;
+    let cu_seqlens = What::Offsets(Align::Sequence, IntDtype::I32);
     [
         Output::new(cu_seqlens, "cu_seqlens", of_sequences).of_dtype(IntDtype::I32),
-        row_offsets("offsets", Of::Sequence, of_sequences),
-        Output::new(What::Longest, "max_seqlen", Alignment::Batch),
-        row_offsets("response_offsets", Of::Response, Alignment::ResponseOffsets),
+        row_offsets("offsets", Align::Sequence, of_sequences),
+        Output::new(What::Widths, "max_seqlen", OutputAlign::Batch),
+        row_offsets(
+            "response_offsets",
+            Align::Response,
+            OutputAlign::ResponseOffsets,
+        ),
     ]
 }
 
 /// Row offsets of the outputs of this kind.
-fn row_offsets(key: &'static str, of: Of, align: Alignment) -> Output {
-    Output::new(What::Offsets(of, IntDtype::I64), key, align).of_dtype(IntDtype::I64)
+fn row_offsets(key: &'static str, of_rows: Align, align: OutputAlign) -> Output {
+    Output::new(What::Offsets(of_rows, IntDtype::I64), key, align).of_dtype(IntDtype::I64)
 }
 
 /// The segment tables for attention over packed rows, under these keys.
 fn segments(padded: bool, [offsets, longest, of_rows]: [&'static str; 3]) -> [Output; 3] {
-    let output = |what, key| Output::new(what, key, Alignment::Batch);
+    let output = |what, key| Output::new(what, key, OutputAlign::Batch);
     [
         output(What::Segments { padded }, offsets).of_dtype(Dtype::I32),
         output(What::LongestSegment { padded }, longest),
@@ -366,7 +371,7 @@ fn segments(padded: bool, [offsets, longest, of_rows]: [&'static str; 3]) -> [Ou
 
 impl Output {
     /// An output with a value everywhere that is not written here.
-    pub(super) fn new(what: What, key: impl Into<Cow<'static, str>>, align: Alignment) -> Self {
+    pub(super) fn new(what: What, key: impl Into<Cow<'static, str>>, align: OutputAlign) -> Self {
         Self {
             what,
             key: key.into(),

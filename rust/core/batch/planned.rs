@@ -3,16 +3,16 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
+use super::array_grids::{ArrayGrid, Placed, Segments, check_unplaced, of_responses, row_offsets};
 use super::arrays::{Content, Derived, LossMask, Read, jobs};
 use super::execute::{self, Jobs};
 use super::field::check_trained;
 use super::outputs::{Output, OutputSpec, PositionIds, What, outputs};
-use super::places::{Place, Placed, Segments, check_unplaced, of_responses, row_offsets};
-use super::{Alignment, BatchRows, Columns, FieldSpec};
+use super::{BatchRows, Columns, FieldSpec, OutputAlign};
 use crate::column::{AnyColumn, FieldColumn, SliceColumn, Tokens};
 use crate::dtype::{Dtype, IntDtype};
 use crate::error::{Error, Result};
-use crate::plan::{Assembly, Chunk, CpRank, Grid, Of, Placement, Row};
+use crate::plan::{Align, Assembly, Chunk, CpRank, Grid, Placement, Row};
 use crate::polling::Poll;
 use crate::write::{Destination, PositionPadding};
 
@@ -70,7 +70,7 @@ pub struct Array {
     pub shape: Vec<usize>,
     /// Its bytes in the memory of the batch.
     pub bytes: Range<usize>,
-    pub(super) place: Place,
+    pub(super) array_grid: ArrayGrid,
     pub(super) content: Content,
 }
 
@@ -118,7 +118,7 @@ impl Request<'_> {
                 .take(usize::from(field.is_written()))
                 .next();
             placed.push(match column {
-                Some((index, column)) => Some(field.place(*column, index, rows, placement)?),
+                Some((index, column)) => Some(field.array_grid(*column, index, rows, placement)?),
                 None => None,
             });
         }
@@ -182,16 +182,17 @@ impl Planner<'_> {
             What::InputIds => {
                 let (pad, dtype) = (self.request.pad_token_id, spec.input_ids);
                 let tokens = Read::Tokens { pad, dtype };
-                self.array(&output, Place::Sequence, Content::Read(tokens), &[])
+                self.array(&output, ArrayGrid::Sequence, Content::Read(tokens), &[])
             }
-            What::AttentionMask => self.mask(&output, Place::Sequence, spec.attention_mask),
+            What::AttentionMask => self.mask(&output, ArrayGrid::Sequence, spec.attention_mask),
             What::ResponseMask => {
-                let place = of_responses(placement.real_responses(self.assembly), Place::Own);
-                self.mask(&output, place, spec.response_mask)
+                let array_grid =
+                    of_responses(placement.real_responses(self.assembly), ArrayGrid::Own);
+                self.mask(&output, array_grid, spec.response_mask)
             }
             What::SequenceIds => {
                 let rows = Derived::RowIndices(spec.sequence_ids);
-                self.derived(&output, Place::Sequence, rows)
+                self.derived(&output, ArrayGrid::Sequence, rows)
             }
             What::PositionIds => {
                 let (positions, dtype) = spec.position_ids;
@@ -200,65 +201,65 @@ impl Planner<'_> {
                     PositionIds::Default | PositionIds::Omitted => None,
                 };
                 // In a tree, segments continue from where they branch off the previous row.
-                let place = match (placement.layout.is_packed(), padding) {
+                let array_grid = match (placement.layout.is_packed(), padding) {
                     // Every part of a sequence counts from 0, and by default so does its padding.
-                    (true, Some(_)) => Place::Own(sequence.restarting()),
-                    (true, None) => Place::Own(self.segments.positions(sequence)?),
+                    (true, Some(_)) => ArrayGrid::Own(sequence.restarting()),
+                    (true, None) => ArrayGrid::Own(self.segments.positions(sequence)?),
                     // Padding does not continue rows that add no token to a tree.
                     (false, _) if placement.layout.is_tree() => {
-                        Place::Own(sequence.without_empty())
+                        ArrayGrid::Own(sequence.without_empty())
                     }
-                    (false, _) => Place::Sequence,
+                    (false, _) => ArrayGrid::Sequence,
                 };
                 let padding = padding.unwrap_or(PositionPadding::Zero);
-                self.derived(&output, place, Derived::Positions(padding, dtype))
+                self.derived(&output, array_grid, Derived::Positions(padding, dtype))
             }
             What::Labels { shifted, dtype } => {
-                let place = match placement.labels(self.assembly, shifted) {
-                    Cow::Borrowed(_) => Place::Sequence,
-                    Cow::Owned(grid) => Place::Own(grid),
+                let array_grid = match placement.labels(self.assembly, shifted) {
+                    Cow::Borrowed(_) => ArrayGrid::Sequence,
+                    Cow::Owned(grid) => ArrayGrid::Own(grid),
                 };
                 let labels = Read::Labels {
                     mask: self.mask.clone(),
                     shifted,
                     dtype,
                 };
-                self.array(&output, place, Content::Read(labels), &[])
+                self.array(&output, array_grid, Content::Read(labels), &[])
             }
             What::LossMask { dtype } => {
-                let place = Place::Own(placement.trained_responses(self.assembly));
-                self.mask(&output, place, dtype)
+                let array_grid = ArrayGrid::Own(placement.trained_responses(self.assembly));
+                self.mask(&output, array_grid, dtype)
             }
-            What::Offsets(of, dtype) => {
-                let grid = match of {
-                    Of::Sequence if placement.layout.is_tree() => {
+            What::Offsets(align, dtype) => {
+                let grid = match align {
+                    Align::Sequence if placement.layout.is_tree() => {
                         &Placement::streams(self.assembly)?
                     }
-                    Of::Sequence => sequence,
-                    Of::Response => &placement.response,
+                    Align::Sequence => sequence,
+                    Align::Response => &placement.response,
                 };
                 self.table(&output, row_offsets(grid), dtype)
             }
             What::SubtreeEnd => {
-                let place = Place::Own(placement.subtrees()?);
-                self.derived(&output, place, Derived::SubtreeEnds)
+                let array_grid = ArrayGrid::Own(placement.subtrees()?);
+                self.derived(&output, array_grid, Derived::SubtreeEnds)
             }
             What::Targets => {
-                let place = Place::Own(placement.targets(self.assembly));
-                self.array(&output, place, Content::Copied(spec.input_ids), &[])
+                let array_grid = ArrayGrid::Own(placement.targets(self.assembly));
+                self.array(&output, array_grid, Content::Copied(spec.input_ids), &[])
             }
             What::Predictors => {
-                let place = Place::Own(placement.predictors(self.assembly));
+                let array_grid = ArrayGrid::Own(placement.predictors(self.assembly));
                 let places = Derived::Positions(PositionPadding::Zero, IntDtype::I64);
-                self.derived(&output, place, places)
+                self.derived(&output, array_grid, places)
             }
             What::RowBins => {
                 let bins = placement.row_bins(self.assembly);
-                let place = Place::Own(Grid::new(bins.len(), 1, Vec::new())?);
-                self.derived(&output, place, Derived::Table(bins, IntDtype::I64))
+                let array_grid = ArrayGrid::Own(Grid::new(bins.len(), 1, Vec::new())?);
+                self.derived(&output, array_grid, Derived::Table(bins, IntDtype::I64))
             }
             What::Segments { padded } => self.table(&output, self.segments.offsets(padded), i32),
-            What::Longest => {
+            What::Widths => {
                 let rows = self.assembly.rows().iter();
                 Ok(Value::Length(rows.map(Row::len).max().unwrap_or(0)))
             }
@@ -268,28 +269,33 @@ impl Planner<'_> {
                 None => Ok(Value::Given),
                 Some(Placed {
                     mut field,
-                    mut place,
+                    mut array_grid,
                     trailing,
                     captured,
                 }) => {
                     let is_mask = spec.loss_mask.is_some() && self.loss_mask == Some(index);
-                    if is_mask && let Place::Response = place {
+                    if is_mask && let ArrayGrid::Response = array_grid {
                         let grid = placement.predicted_responses(self.assembly);
-                        place = of_responses(grid, Place::Predicted);
+                        array_grid = of_responses(grid, ArrayGrid::Predicted);
                     }
-                    if let Place::Trained(_) = place {
+                    if let ArrayGrid::Trained(_) = array_grid {
                         field.trained_by = self.mask.clone().map(Box::new);
                     }
                     output.dtype = Some(field.dtype);
                     self.captured = captured;
-                    self.array(&output, place, Content::Read(Read::Field(field)), &trailing)
+                    self.array(
+                        &output,
+                        array_grid,
+                        Content::Read(Read::Field(field)),
+                        &trailing,
+                    )
                 }
             },
             What::RouterPaddingMask(_) => {
                 let grid = self.captured.take();
                 let (inverted, dtype) = (true, Dtype::Bool);
-                let place = grid.map_or(Place::Sequence, Place::Own);
-                self.derived(&output, place, Derived::Mask { inverted, dtype })
+                let array_grid = grid.map_or(ArrayGrid::Sequence, ArrayGrid::Own);
+                self.derived(&output, array_grid, Derived::Mask { inverted, dtype })
             }
             What::JoinedOffsets(_) => Ok(Value::Given),
         };
@@ -297,42 +303,47 @@ impl Planner<'_> {
         Ok(PlannedOutput { output, value })
     }
 
-    fn mask(&mut self, output: &Output, place: Place, dtype: Dtype) -> Result<Value> {
+    fn mask(&mut self, output: &Output, array_grid: ArrayGrid, dtype: Dtype) -> Result<Value> {
         let inverted = false;
-        self.derived(output, place, Derived::Mask { inverted, dtype })
+        self.derived(output, array_grid, Derived::Mask { inverted, dtype })
     }
 
     fn table(&mut self, output: &Output, table: Vec<usize>, dtype: IntDtype) -> Result<Value> {
-        let place = Place::Own(Grid::new(1, table.len(), Vec::new())?);
-        self.derived(output, place, Derived::Table(table, dtype))
+        let array_grid = ArrayGrid::Own(Grid::new(1, table.len(), Vec::new())?);
+        self.derived(output, array_grid, Derived::Table(table, dtype))
     }
 
-    fn derived(&mut self, output: &Output, place: Place, derived: Derived) -> Result<Value> {
-        self.array(output, place, Content::Derived(derived), &[])
+    fn derived(
+        &mut self,
+        output: &Output,
+        array_grid: ArrayGrid,
+        derived: Derived,
+    ) -> Result<Value> {
+        self.array(output, array_grid, Content::Derived(derived), &[])
     }
 
     /// Append an array at a place to the memory.
     fn array(
         &mut self,
         output: &Output,
-        place: Place,
+        array_grid: ArrayGrid,
         content: Content,
         trailing: &[usize],
     ) -> Result<Value> {
-        let place = match (&self.chunks, output.align) {
-            (Some(chunks), Alignment::Sequence | Alignment::Response) => {
-                let grid = place.grid(self.placement).only(chunks);
-                Place::Part(Box::new(place), grid)
+        let array_grid = match (&self.chunks, output.align) {
+            (Some(chunks), OutputAlign::Sequence | OutputAlign::Response) => {
+                let grid = array_grid.grid(self.placement).only(chunks);
+                ArrayGrid::Part(Box::new(array_grid), grid)
             }
-            _ => place,
+            _ => array_grid,
         };
-        let grid = place.grid(self.placement);
+        let grid = array_grid.grid(self.placement);
         let mut shape = match output.align {
-            Alignment::Row => vec![grid.rows()],
-            Alignment::Sequence if self.placement.layout.has_rows(Of::Sequence) => {
+            OutputAlign::Row => vec![grid.rows()],
+            OutputAlign::Sequence if self.placement.layout.has_rows(Align::Sequence) => {
                 vec![grid.rows(), grid.width()]
             }
-            Alignment::Response if self.placement.layout.has_rows(Of::Response) => {
+            OutputAlign::Response if self.placement.layout.has_rows(Align::Response) => {
                 vec![grid.rows(), grid.width()]
             }
             _ => vec![grid.width()],
@@ -351,7 +362,7 @@ impl Planner<'_> {
         Ok(Value::Array(Array {
             shape,
             bytes: begin..end,
-            place,
+            array_grid,
             content,
         }))
     }
@@ -429,7 +440,7 @@ impl Planned {
             let size = Dtype::from(*dtype).size();
             let (before, rest) = memory.split_at_mut(array.bytes.start);
             let ids = &before[ids.bytes.clone()];
-            for run in array.place.grid(placement).segments() {
+            for run in array.array_grid.grid(placement).segments() {
                 let to = &mut rest[run.dst_col * size..][..run.len * size];
                 to.copy_from_slice(&ids[run.from * size..][..run.len * size]);
             }
@@ -453,7 +464,7 @@ impl Planned {
             let (values, tail) = tail.split_at_mut(array.bytes.len());
             (rest, at) = (tail, array.bytes.end);
             let bytes = Destination { values, is_zeroed };
-            let grid = array.place.grid(placement);
+            let grid = array.array_grid.grid(placement);
             let size = array.content.size();
             match &array.content {
                 Content::Derived(derived) => all.derived.extend(jobs(derived, size, grid, bytes)),

@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::plan::merge::{Merge, Streams};
 use crate::plan::pack::Cost;
 use crate::plan::share::{ShareIds, Tree};
-use crate::plan::{Assembly, LayoutSpec, Longest, Pick, Placement, Row, Shard, TreeSource, Turns};
+use crate::plan::{Assembly, LayoutSpec, Pick, Placement, Row, Shard, TreeSource, Turns, Widths};
 use crate::polling::Ticks;
 use crate::streams::TokenStreams;
 
@@ -56,7 +56,7 @@ pub struct BatchRows<'a> {
     /// The assembly that columns are read by, if it differs.
     read: Option<Assembly>,
     /// The longest lengths of the step.
-    least: Longest,
+    least: Widths,
     /// The tokens shared by rows, if they were compared.
     tree: Option<Tree>,
 }
@@ -82,10 +82,10 @@ impl<'a> RowSource<'a> {
             Self::Batch(assembly) => Cow::Borrowed(assembly),
         };
         let least = match shard {
-            None => Longest::default(),
+            None => Widths::default(),
             Some(shard) => {
                 layout.check(all.rows(), shard)?;
-                shard.check(all.rows(), Longest::of_rows(all.rows()))?
+                shard.check(all.rows(), Widths::of_rows(all.rows()))?
             }
         };
         let assembly = match shard {

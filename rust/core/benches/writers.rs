@@ -6,7 +6,7 @@
 use std::hint::black_box;
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
-use fastcollate::plan::{Assembly, Layout, Placement, Turns, Widths};
+use fastcollate::plan::{Assembly, Layout, Placement, Turns, WidthOptions};
 use fastcollate::write::{Destination, Fill, write_field, write_mask, write_tokens};
 use fastcollate::{Check, Slice, SliceColumn, TokenStreams};
 
@@ -29,7 +29,7 @@ fn writers(criterion: &mut Criterion) {
     let assembly = Assembly::row_per_turn(&turns);
     let Placement {
         sequence, response, ..
-    } = Placement::of_layout(&assembly, Layout::Left, Widths::default()).unwrap();
+    } = Placement::of_layout(&assembly, Layout::Left, WidthOptions::default()).unwrap();
     let ids_of_rows: Vec<i32> = (0..4_000).collect();
     let numbers: Vec<f32> = ids_of_rows.iter().map(|&token| token as f32).collect();
     let of_tokens = |name, lens: &[usize]| {

@@ -1,7 +1,7 @@
 //! Context parallelism: the positions of packed rows that a rank holds.
 
 use super::placement::{Grid, Segment};
-use super::{Extent, Layout, Placement};
+use super::{BinSpan, Layout, Placement};
 use crate::error::{Error, Result};
 
 /// One of the context-parallel ranks that share every sequence.
@@ -41,9 +41,9 @@ impl CpRank {
             return Ok(vec![Chunk { begin: 0, len }]);
         }
         let mut chunks = Vec::new();
-        for extent in bin_layout.extents(sequence) {
-            let len = self.chunk_len(&extent)?;
-            let place = extent.dst_row * sequence.width() + extent.dst_col;
+        for span in bin_layout.spans(sequence) {
+            let len = self.chunk_len(&span)?;
+            let place = span.dst_row * sequence.width() + span.dst_col;
             let begins =
                 [self.rank, 2 * self.size - 1 - self.rank].map(|index| place + index * len);
             chunks.extend(begins.map(|begin| Chunk { begin, len }));
@@ -51,14 +51,14 @@ impl CpRank {
         Ok(chunks)
     }
 
-    fn chunk_len(self, extent: &Extent) -> Result<usize> {
+    fn chunk_len(self, span: &BinSpan) -> Result<usize> {
         match self.size.checked_mul(2) {
-            Some(count) if extent.len.is_multiple_of(count) => Ok(extent.len / count),
+            Some(count) if span.len.is_multiple_of(count) => Ok(span.len / count),
             _ => Err(Error::NoChunks {
                 size: self.size,
-                bin: extent.dst_row,
-                column: extent.dst_col,
-                len: extent.len,
+                bin: span.dst_row,
+                column: span.dst_col,
+                len: span.len,
             }),
         }
     }

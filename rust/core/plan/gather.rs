@@ -3,16 +3,7 @@
 use std::borrow::Cow;
 
 use crate::error::{Error, Result};
-use crate::plan::{Assembly, Piece, Placement, Row, Turns};
-
-/// The shape of a model output.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Of {
-    /// Response-aligned fields.
-    Response,
-    /// Token streams.
-    Sequence,
-}
+use crate::plan::{Align, Assembly, Piece, Placement, Row, Turns};
 
 /// The token whose value stands at a position.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -26,8 +17,8 @@ pub enum Shift {
 /// A per-token output of a model.
 #[derive(Debug, Clone, Copy)]
 pub struct Values {
-    /// Its shape.
-    pub of: Of,
+    /// The tokens that it has a position for.
+    pub align: Align,
     /// The token whose value stands at a position.
     pub shift: Shift,
     /// Number of positions per row.
@@ -49,7 +40,7 @@ pub enum Per {
 }
 
 /// Positions of values, counted over the whole output; `None` for tokens without a value.
-pub type Places = Vec<Option<usize>>;
+pub type Positions = Vec<Option<usize>>;
 
 /// The positions of response tokens' values in a model output, and the number of values of each row
 /// or turn. Without `may_miss`, each has a position.
@@ -64,10 +55,10 @@ pub fn gather_positions(
     values: Values,
     per: Per,
     may_miss: bool,
-) -> Result<(Places, Vec<usize>)> {
-    let rows = places_of_rows(assembly, placement, values)?;
-    let check = |row: usize, places: &[Option<usize>]| {
-        if may_miss || places.iter().all(Option::is_some) {
+) -> Result<(Positions, Vec<usize>)> {
+    let rows = positions_of_rows(assembly, placement, values)?;
+    let check = |row: usize, positions: &[Option<usize>]| {
+        if may_miss || positions.iter().all(Option::is_some) {
             Ok(())
         } else if assembly.rows()[row].prompt_len > 0 {
             Err(Error::SplitRow { row })
@@ -78,7 +69,7 @@ pub fn gather_positions(
     let is_given = |row: &Row| !row.is_padding || matches!(per, Per::Row { padding: true, .. });
     match per {
         Per::Row { gaps: true, .. } => {
-            let mut places = Vec::with_capacity(rows.len());
+            let mut positions = Vec::with_capacity(rows.len());
             let mut lens = Vec::with_capacity(assembly.rows().len());
             let mut start = 0;
             for (index, row) in assembly.rows().iter().enumerate() {
@@ -86,18 +77,18 @@ pub fn gather_positions(
                 start += row.response_len;
                 if is_given(row) {
                     check(index, of_row)?;
-                    places.extend_from_slice(of_row);
+                    positions.extend_from_slice(of_row);
                     lens.push(row.response_len);
                 }
             }
-            Ok((places, lens))
+            Ok((positions, lens))
         }
         Per::Row { gaps: false, .. } => {
-            let mut places = Vec::with_capacity(rows.len());
+            let mut positions = Vec::with_capacity(rows.len());
             let mut lens = Vec::with_capacity(assembly.rows().len());
             for_each_piece(assembly, &rows, |row, _, of_piece| {
                 check(row, of_piece)?;
-                places.extend_from_slice(of_piece);
+                positions.extend_from_slice(of_piece);
                 lens.resize(row + 1, 0);
                 lens[row] += of_piece.len();
                 Ok(())
@@ -105,18 +96,18 @@ pub fn gather_positions(
             lens.resize(assembly.rows().len(), 0);
             let mut rows = assembly.rows().iter();
             lens.retain(|_| rows.next().is_some_and(is_given));
-            Ok((places, lens))
+            Ok((positions, lens))
         }
         Per::Turn => {
             let lens = turns.response_lens();
             let mut end = 0;
             let starts: Vec<_> = lens.iter().map(|&len| step(&mut end, len)).collect();
-            let mut places = unknown(end)?;
+            let mut positions = unknown(end)?;
             let mut given = vec![0; lens.len()];
             for_each_piece(assembly, &rows, |row, piece, of_piece| {
                 check(row, of_piece)?;
                 let start = starts[piece.turn] + piece.from;
-                places[start..start + piece.len].copy_from_slice(of_piece);
+                positions[start..start + piece.len].copy_from_slice(of_piece);
                 given[piece.turn] += piece.len;
                 Ok(())
             })?;
@@ -126,54 +117,62 @@ pub fn gather_positions(
                     tokens: lens[turn],
                     missing: lens[turn] - given[turn],
                 }),
-                _ => Ok((places, lens.to_vec())),
+                _ => Ok((positions, lens.to_vec())),
             }
         }
     }
 }
 
-/// Call `take` with every trained piece: its row, the piece, and the places of its tokens.
+/// Call `take` with every trained piece: its row, the piece, and the positions of its tokens.
 fn for_each_piece(
     assembly: &Assembly,
-    places: &[Option<usize>],
+    positions: &[Option<usize>],
     mut take: impl FnMut(usize, &Piece, &[Option<usize>]) -> Result<()>,
 ) -> Result<()> {
     let mut start = 0;
     for (index, row) in assembly.rows().iter().enumerate() {
         for piece in assembly.pieces(index).iter().filter(|piece| piece.trains) {
             let begin = start + piece.start;
-            take(index, piece, &places[begin..begin + piece.len])?;
+            take(index, piece, &positions[begin..begin + piece.len])?;
         }
         start += row.response_len;
     }
     Ok(())
 }
 
-/// The places of all response tokens, row by row; None for the first token of a row without a
+/// The positions of all response tokens, row by row; None for the first token of a row without a
 /// prompt, or of a part of a row, if shifted.
-fn places_of_rows(assembly: &Assembly, placement: &Placement, values: Values) -> Result<Places> {
-    let Values { of, shift, width } = values;
+fn positions_of_rows(
+    assembly: &Assembly,
+    placement: &Placement,
+    values: Values,
+) -> Result<Positions> {
+    let Values {
+        align,
+        shift,
+        width,
+    } = values;
     let rows = assembly.rows();
     let mut end = 0_usize;
     let starts: Vec<_> = rows
         .iter()
         .map(|row| step(&mut end, row.response_len))
         .collect();
-    let mut places = unknown(end)?;
+    let mut positions = unknown(end)?;
     let is_shifted = shift == Shift::NextToken;
     let before = usize::from(is_shifted);
-    let segments = match of {
-        Of::Response => Cow::Borrowed(placement.response.segments()),
-        Of::Sequence => placement.response_segments(assembly, before),
+    let segments = match align {
+        Align::Response => Cow::Borrowed(placement.response.segments()),
+        Align::Sequence => placement.response_segments(assembly, before),
     };
     for segment in segments.iter() {
         let row = rows[segment.row];
         // Tokens of the stream before the first response token.
-        let skipped = match of {
-            Of::Response => 0,
-            Of::Sequence => row.prompt_len,
+        let skipped = match align {
+            Align::Response => 0,
+            Align::Sequence => row.prompt_len,
         };
-        let place = segment.dst_row * width + segment.dst_col;
+        let position = segment.dst_row * width + segment.dst_col;
         // After the last token of a part, no token of its row follows, not even of another part.
         let len = if is_shifted && placement.bin_layout.is_some() {
             segment.len.saturating_sub(1)
@@ -184,10 +183,10 @@ fn places_of_rows(assembly: &Assembly, placement: &Placement, values: Values) ->
         let begin = skipped.saturating_sub(token).min(len);
         let end = (skipped + row.response_len).saturating_sub(token).min(len);
         for offset in begin..end {
-            places[starts[segment.row] + token + offset - skipped] = Some(place + offset);
+            positions[starts[segment.row] + token + offset - skipped] = Some(position + offset);
         }
     }
-    Ok(places)
+    Ok(positions)
 }
 
 /// Advance `end` by `len`, and return the previous value.
@@ -197,13 +196,13 @@ fn step(end: &mut usize, len: usize) -> usize {
     start
 }
 
-/// `count` unknown places. Lengths in a plan from elsewhere may be any numbers.
-fn unknown(count: usize) -> Result<Places> {
-    let mut places = Vec::new();
-    if places.try_reserve_exact(count).is_err() {
+/// `count` unknown positions. Lengths in a plan from elsewhere may be any numbers.
+fn unknown(count: usize) -> Result<Positions> {
+    let mut positions = Vec::new();
+    if positions.try_reserve_exact(count).is_err() {
         let reason = format!("no memory holds its {count} response tokens");
         return Err(Error::InvalidPlan(reason));
     }
-    places.resize(count, None);
-    Ok(places)
+    positions.resize(count, None);
+    Ok(positions)
 }

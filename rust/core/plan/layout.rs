@@ -4,10 +4,10 @@ use std::collections::HashMap;
 
 use super::pack::{Cost, PackSpec};
 use super::packed::{BinLayout, PaddingAs};
-use super::placement::{Align, Grid, Placement};
+use super::placement::{Edge, Grid, Placement};
 use super::share::{Share, Tree};
-use super::widths::{Longest, Widths, rounded_width};
-use super::{Assembly, Bins, Of, Row, Shard, Shift, Span};
+use super::widths::{WidthOptions, Widths, rounded_width};
+use super::{Align, Assembly, Bins, Row, Shard, Shift, Span};
 use crate::error::{Error, Result};
 use crate::polling::Ticks;
 
@@ -95,10 +95,10 @@ impl Layout {
 
     /// True if outputs of token streams, or of responses, have a row dimension.
     #[must_use]
-    pub fn has_rows(self, of: Of) -> bool {
+    pub fn has_rows(self, align: Align) -> bool {
         match self.form() {
             Form::Padded | Form::Packed => true,
-            Form::Tree => of == Of::Sequence,
+            Form::Tree => align == Align::Sequence,
             Form::Jagged => false,
         }
     }
@@ -118,7 +118,7 @@ pub struct LayoutSpec {
     layout: Layout,
     /// The fixed widths; for layouts with bins, the sequence width, and the multiple that places
     /// are rounded up to, if not 1.
-    widths: Widths,
+    widths: WidthOptions,
     bins: BinSpec,
 }
 
@@ -179,7 +179,7 @@ pub enum TreeSource {
 
 impl LayoutSpec {
     /// A layout without bins.
-    pub fn of_rows(layout: Layout, widths: Widths) -> Self {
+    pub fn of_rows(layout: Layout, widths: WidthOptions) -> Self {
         Self {
             layout,
             widths,
@@ -191,7 +191,7 @@ impl LayoutSpec {
     pub fn packed(packed: PackedSpec, width: Option<usize>, multiple_of: usize) -> Self {
         Self {
             layout: Layout::Packed,
-            widths: Widths::of_bins(width, multiple_of),
+            widths: WidthOptions::of_bins(width, multiple_of),
             bins: BinSpec::Packed(packed),
         }
     }
@@ -200,7 +200,7 @@ impl LayoutSpec {
     pub fn tree(tree: TreeSpec, width: Option<usize>, multiple_of: usize) -> Self {
         Self {
             layout: Layout::Tree,
-            widths: Widths::of_bins(width, multiple_of),
+            widths: WidthOptions::of_bins(width, multiple_of),
             bins: BinSpec::Tree(tree),
         }
     }
@@ -250,7 +250,7 @@ impl LayoutSpec {
     pub fn place(
         &self,
         assembly: &Assembly,
-        least: Longest,
+        least: Widths,
         shard: Option<&Shard>,
         tree: Option<&Tree>,
         cost: &Cost,
@@ -258,7 +258,7 @@ impl LayoutSpec {
     ) -> Result<Placement> {
         let packed = match &self.bins {
             BinSpec::None => {
-                let widths = Widths {
+                let widths = WidthOptions {
                     least,
                     ..self.widths
                 };
@@ -337,10 +337,10 @@ impl Placement {
     /// # Errors
     /// [`Error::TooWide`] naming a row longer than a fixed width, [`Error::WidthTooLarge`] and
     /// [`Error::TooLarge`].
-    pub fn of_layout(assembly: &Assembly, layout: Layout, widths: Widths) -> Result<Self> {
+    pub fn of_layout(assembly: &Assembly, layout: Layout, widths: WidthOptions) -> Result<Self> {
         let rows = assembly.rows();
         widths.check(rows)?;
-        let longest = Longest::of_rows(rows).max(widths.least);
+        let longest = Widths::of_rows(rows).max(widths.least);
         let width =
             |option, longest, multiple_of| rounded_width(rows.len(), option, longest, multiple_of);
         let response_width = |multiple_of| {
@@ -358,15 +358,15 @@ impl Placement {
             ))
         };
         let (sequence, response) = match layout {
-            Layout::Left => block(Align::Right)?,
-            Layout::Right => block(Align::Left)?,
+            Layout::Left => block(Edge::Right)?,
+            Layout::Right => block(Edge::Left)?,
             Layout::TwoSegment => {
                 let option = ("pad_prompt_to", widths.prompt);
                 let prompt_width = width(option, longest.prompt, widths.multiple_of)?;
                 let response_width = response_width(widths.multiple_of)?;
                 (
                     Grid::two_segment(rows, prompt_width, response_width)?,
-                    Grid::aligned(response_lens, response_width, Align::Left)?,
+                    Grid::aligned(response_lens, response_width, Edge::Left)?,
                 )
             }
             Layout::Jagged => (Grid::jagged(sequence_lens)?, Grid::jagged(response_lens)?),
@@ -385,22 +385,22 @@ impl Placement {
 
     /// The widths of rows picked from these for a shard: at least the present widths and those of
     /// its step. None for rows in bins.
-    fn widths_for(&self, shard: &Shard) -> Option<Widths> {
+    fn widths_for(&self, shard: &Shard) -> Option<WidthOptions> {
         let least = shard.least_known();
         let (sequence, response) = (self.sequence.width(), self.response.width());
         let wider_response = response.max(least.response);
         match self.layout.form() {
             Form::Packed | Form::Tree => None,
-            Form::Jagged => Some(Widths::default()),
-            Form::Padded if self.layout.has_prompt_width() => Some(Widths {
+            Form::Jagged => Some(WidthOptions::default()),
+            Form::Padded if self.layout.has_prompt_width() => Some(WidthOptions {
                 prompt: Some(sequence.saturating_sub(response).max(least.prompt)),
                 response: Some(wider_response),
-                ..Widths::default()
+                ..WidthOptions::default()
             }),
-            Form::Padded => Some(Widths {
+            Form::Padded => Some(WidthOptions {
                 sequence: Some(sequence.max(least.sequence)),
                 response: Some(wider_response),
-                ..Widths::default()
+                ..WidthOptions::default()
             }),
         }
     }

@@ -30,10 +30,10 @@ pub struct BinLayout {
     pub padding_as: PaddingAs,
 }
 
-/// The place of a sequence in an output row, or the padding after the last one. The extents of a
+/// The place of a sequence in an output row, or the padding after the last one. The spans of a
 /// row are consecutive and cover it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Extent {
+pub struct BinSpan {
     /// Output row.
     pub dst_row: usize,
     /// Output column.
@@ -127,18 +127,18 @@ impl BinLayout {
         Grid::of_segments(sequences.rows(), sequences.width(), segments)
     }
 
-    /// The extents of sequences and of the padding after them.
+    /// The spans of sequences and of the padding after them.
     #[must_use]
-    pub fn extents(self, sequences: &Grid) -> Vec<Extent> {
-        let mut extents = Vec::new();
+    pub fn spans(self, sequences: &Grid) -> Vec<BinSpan> {
+        let mut spans = Vec::new();
         let mut segments = sequences.segments().iter().peekable();
         for dst_row in 0..sequences.rows() {
-            let first = extents.len();
+            let first = spans.len();
             let mut end = 0;
             while let Some(segment) = segments.next_if(|segment| segment.dst_row == dst_row) {
                 let len = segment.len.next_multiple_of(self.multiple_of);
                 end = segment.dst_col + len;
-                extents.push(Extent {
+                spans.push(BinSpan {
                     dst_row,
                     dst_col: segment.dst_col,
                     len,
@@ -147,10 +147,10 @@ impl BinLayout {
                 });
             }
             let rest = sequences.width().saturating_sub(end);
-            match extents[first..].last_mut() {
+            match spans[first..].last_mut() {
                 _ if rest == 0 => {}
                 Some(last) if self.padding_as == PaddingAs::LastSegment => last.len += rest,
-                _ => extents.push(Extent {
+                _ => spans.push(BinSpan {
                     dst_row,
                     dst_col: end,
                     len: rest,
@@ -160,7 +160,7 @@ impl BinLayout {
                 }),
             }
         }
-        extents
+        spans
     }
 
     /// True if the places of sequences fit the grid.
@@ -174,27 +174,27 @@ impl BinLayout {
         if sequences.rows() > sequences.segments().len() + MAX_EMPTY_BINS {
             return false;
         }
-        let extents = self.extents(sequences);
-        let end = |extent: &Extent| extent.dst_col + extent.len;
+        let spans = self.spans(sequences);
+        let end = |span: &BinSpan| span.dst_col + span.len;
         let follow =
-            |two: &[Extent]| two[0].dst_row < two[1].dst_row || end(&two[0]) == two[1].dst_col;
-        extents.windows(2).all(follow) && extents.iter().all(|it| end(it) <= sequences.width())
+            |two: &[BinSpan]| two[0].dst_row < two[1].dst_row || end(&two[0]) == two[1].dst_col;
+        spans.windows(2).all(follow) && spans.iter().all(|it| end(it) <= sequences.width())
     }
 
     /// The grid of position ids: every segment counts from 0, padding included.
     ///
     /// # Errors
     /// [`Error::TooLarge`].
-    pub fn positions(sequences: &Grid, extents: &[Extent]) -> Result<Grid> {
-        let segments = extents
+    pub fn positions(sequences: &Grid, spans: &[BinSpan]) -> Result<Grid> {
+        let segments = spans
             .iter()
-            .filter(|extent| extent.is_segment)
-            .map(|extent| Segment {
-                row: extent.dst_row,
+            .filter(|span| span.is_segment)
+            .map(|span| Segment {
+                row: span.dst_row,
                 from: 0,
-                len: extent.len,
-                dst_row: extent.dst_row,
-                dst_col: extent.dst_col,
+                len: span.len,
+                dst_row: span.dst_row,
+                dst_col: span.dst_col,
             });
         Grid::of_segments(sequences.rows(), sequences.width(), segments.collect())
     }
@@ -205,14 +205,14 @@ impl BinLayout {
     pub fn segment_lens(
         self,
         sequences: &Grid,
-        extents: &[Extent],
+        spans: &[BinSpan],
         padded: bool,
     ) -> Vec<Vec<usize>> {
         let mut lens = vec![Vec::new(); sequences.rows()];
-        for extent in extents.iter().filter(|extent| extent.is_segment) {
+        for span in spans.iter().filter(|span| span.is_segment) {
             // Without rounding, a place is longer than its tokens only by padding of the row.
             let is_place = padded || self.multiple_of == 1;
-            lens[extent.dst_row].push(if is_place { extent.len } else { extent.tokens });
+            lens[span.dst_row].push(if is_place { span.len } else { span.tokens });
         }
         lens
     }

@@ -35,7 +35,7 @@ pub struct Grid {
 
 /// A span of a grid that can be written separately: the unit for polling and for threads.
 #[derive(Debug, Clone, Copy)]
-pub struct Band<'a> {
+pub struct GridSlice<'a> {
     /// First position, counted row by row over the grid.
     pub begin: usize,
     /// One past the last position.
@@ -48,7 +48,7 @@ pub struct Band<'a> {
 
 /// The edge at which rows of a grid are aligned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Align {
+pub enum Edge {
     /// Rows begin at the left edge, with padding after them.
     Left,
     /// Rows end at the right edge, with padding in front.
@@ -219,20 +219,20 @@ impl Grid {
     pub fn aligned(
         lens: impl ExactSizeIterator<Item = usize>,
         width: usize,
-        align: Align,
+        edge: Edge,
     ) -> Result<Self> {
         let rows = lens.len();
-        let place = |(row, len)| Segment {
+        let segment = |(row, len)| Segment {
             row,
             from: 0,
             len,
             dst_row: row,
-            dst_col: match align {
-                Align::Left => 0,
-                Align::Right => width - len,
+            dst_col: match edge {
+                Edge::Left => 0,
+                Edge::Right => width - len,
             },
         };
-        Self::of_segments(rows, width, lens.enumerate().map(place).collect())
+        Self::of_segments(rows, width, lens.enumerate().map(segment).collect())
     }
 
     /// One long row of consecutive segments.
@@ -360,9 +360,9 @@ impl Grid {
         &self.segments
     }
 
-    /// The whole grid as one band.
-    pub fn whole(&self) -> Band<'_> {
-        Band {
+    /// The whole grid as one slice.
+    pub fn whole(&self) -> GridSlice<'_> {
+        GridSlice {
             begin: 0,
             end: self.positions(),
             segments: &self.segments,
@@ -370,41 +370,41 @@ impl Grid {
         }
     }
 
-    /// The grid in bands of about `positions` each, in order and without gaps.
+    /// The grid in slices of about `positions` each, in order and without gaps.
     ///
-    /// A band ends where a segment begins: the padding after a segment belongs to its band, and a
-    /// longer segment makes a longer band.
-    pub fn bands(&self, positions: usize) -> impl Iterator<Item = Band<'_>> {
+    /// A slice ends where a segment begins: the padding after a segment belongs to its slice, and a
+    /// longer segment makes a longer slice.
+    pub fn slices(&self, positions: usize) -> impl Iterator<Item = GridSlice<'_>> {
         let mut rest = Some(self.whole());
         std::iter::from_fn(move || {
-            let band = rest?;
-            let target = band.begin.saturating_add(positions.max(1));
-            let taken = band
+            let slice = rest?;
+            let target = slice.begin.saturating_add(positions.max(1));
+            let taken = slice
                 .segments
-                .partition_point(|segment| band.place(segment) < target)
+                .partition_point(|segment| slice.position_of(segment) < target)
                 .max(1);
-            if taken >= band.segments.len() {
+            if taken >= slice.segments.len() {
                 return rest.take();
             }
-            let (segments, later) = band.segments.split_at(taken);
-            let end = band.place(&later[0]);
-            rest = Some(Band {
+            let (segments, later) = slice.segments.split_at(taken);
+            let end = slice.position_of(&later[0]);
+            rest = Some(GridSlice {
                 begin: end,
                 segments: later,
-                ..band
+                ..slice
             });
-            Some(Band {
+            Some(GridSlice {
                 end,
                 segments,
-                ..band
+                ..slice
             })
         })
     }
 }
 
-impl Band<'_> {
+impl GridSlice<'_> {
     /// The first position of a segment, counted row by row over the grid.
-    pub fn place(&self, segment: &Segment) -> usize {
+    pub fn position_of(&self, segment: &Segment) -> usize {
         segment.dst_row * self.width + segment.dst_col
     }
 

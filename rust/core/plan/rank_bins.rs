@@ -45,7 +45,7 @@ pub struct RankBins<T = Vec<usize>> {
 
 /// The rows of a mini-batch.
 #[derive(Debug, Clone, Copy)]
-pub struct Rows<'a> {
+pub struct PackedRows<'a> {
     /// Number of tokens of each row.
     pub lens: &'a [usize],
     /// The index of each row's group, in the order of first rows, if groups share a bin.
@@ -55,7 +55,7 @@ pub struct Rows<'a> {
 }
 
 /// The rows of a mini-batch, in bins of which shared tokens are written once.
-pub struct Trees<'a> {
+pub struct PackedTrees<'a> {
     /// The rows, and the tokens that they share.
     pub tree: &'a Tree,
     /// The row that the first of the costs of rows belongs to.
@@ -82,7 +82,7 @@ impl Items {
     }
 }
 
-impl Rows<'_> {
+impl PackedRows<'_> {
     /// The units of packing: rows, or groups of them.
     fn items(&self) -> Items {
         let rows = 0..self.lens.len();
@@ -130,7 +130,7 @@ impl Rows<'_> {
         let limited = self
             .limited
             .map(|costs| -> Vec<_> { rows.iter().map(|&row| costs[row]).collect() });
-        let part = Rows {
+        let part = PackedRows {
             lens: &lens,
             groups: self.groups.map(|_| &*groups),
             limited: limited.as_deref(),
@@ -172,7 +172,7 @@ impl Deal<'_> {
     /// As [`PackSpec::pack`].
     pub fn pack(
         self,
-        rows: Rows,
+        rows: PackedRows,
         spec: &PackSpec,
         ranks: usize,
         ticks: &mut Ticks,
@@ -202,7 +202,7 @@ impl Deal<'_> {
             Some(wanted) => {
                 let bins = rows.pack(&of_bins(wanted, spec.capacity), ticks)?;
                 let load =
-                    |bin: &Vec<usize>| bin.iter().map(|&row| spec.place(rows.lens[row])).sum();
+                    |bin: &Vec<usize>| bin.iter().map(|&row| spec.round_up(rows.lens[row])).sum();
                 let capacity = bins.iter().map(load).max().unwrap_or(1);
                 (bins, wanted, capacity)
             }
@@ -254,7 +254,7 @@ impl Deal<'_> {
     /// As [`Tree::pack`].
     pub fn pack_trees(
         self,
-        trees: &Trees,
+        trees: &PackedTrees,
         spec: &PackSpec,
         ranks: usize,
         ticks: &mut Ticks,
@@ -412,7 +412,7 @@ fn costly_first(items: &[usize], costs: &[f64]) -> Vec<usize> {
 
 /// Rows assigned to ranks before packing.
 struct Parting<'a> {
-    rows: Rows<'a>,
+    rows: PackedRows<'a>,
     items: &'a Items,
     /// Costs of rows.
     costs: &'a [f64],
@@ -495,7 +495,7 @@ impl Parting<'_> {
         let load = |rows: &[usize]| Load {
             size: rows
                 .iter()
-                .map(|&row| self.spec.place(self.rows.lens[row]))
+                .map(|&row| self.spec.round_up(self.rows.lens[row]))
                 .sum(),
             count: rows.len(),
             cost: self.rows.limited.map_or(0.0, |costs| sum(rows, costs)),

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::plan::share::{Tree, TreeRow};
-use crate::plan::{Bins, Longest, Pick, Row};
+use crate::plan::{Bins, Pick, Row, Widths};
 
 /// Rows picked from all rows of a step.
 #[derive(Debug, Clone)]
@@ -12,7 +12,7 @@ pub struct Shard {
     /// Number of rows in the step.
     pub num_rows: usize,
     /// The longest lengths in the step; prompt and response are 0 if only row totals are known.
-    pub widths: Option<Longest>,
+    pub widths: Option<Widths>,
     /// Tokens of each row, if they are known.
     pub lens: Option<Vec<usize>>,
     /// The bins of the rows, if packed.
@@ -40,7 +40,7 @@ impl Shard {
     ///
     /// # Errors
     /// If the plan is for other rows.
-    pub fn check(&self, step: &[Row], longest: Longest) -> Result<Longest> {
+    pub fn check(&self, step: &[Row], longest: Widths) -> Result<Widths> {
         let found = step.len();
         if found != self.num_rows {
             let expected = self.num_rows;
@@ -67,7 +67,7 @@ impl Shard {
         }
         Ok(match self.is_narrow {
             false => least,
-            true => Longest::default(),
+            true => Widths::default(),
         })
     }
 
@@ -99,18 +99,18 @@ impl Shard {
     }
 
     /// The longest lengths in the step known to the shard.
-    pub(super) fn least_known(&self) -> Longest {
+    pub(super) fn least_known(&self) -> Widths {
         let planned = self.widths.unwrap_or_default();
         match self.picks.iter().any(|pick| pick.row.is_none()) {
-            true => planned.max(Longest::of_rows(&[Row::SYNTHETIC])),
+            true => planned.max(Widths::of_rows(&[Row::SYNTHETIC])),
             false => planned,
         }
     }
 
     /// The longest lengths among all rows written for the step: its own rows and, if any shard has
     /// them, synthetic ones.
-    fn least(&self, longest: Longest) -> Result<Longest> {
-        let with_synthetic = longest.max(Longest::of_rows(&[Row::SYNTHETIC]));
+    fn least(&self, longest: Widths) -> Result<Widths> {
+        let with_synthetic = longest.max(Widths::of_rows(&[Row::SYNTHETIC]));
         let has_synthetic = self.picks.iter().any(|pick| pick.row.is_none());
         let of_rows = if has_synthetic {
             with_synthetic
@@ -179,8 +179,8 @@ impl ShardBins {
     }
 }
 
-impl From<Longest> for (usize, usize, usize) {
-    fn from(longest: Longest) -> Self {
+impl From<Widths> for (usize, usize, usize) {
+    fn from(longest: Widths) -> Self {
         (longest.prompt, longest.response, longest.sequence)
     }
 }

@@ -19,9 +19,9 @@ pub enum TokenForm {
     Whole,
 }
 
-/// The tokens that a field has one value each for; only those of responses are read.
+/// The tokens that a field or a model's output has one value each for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Along {
+pub enum Align {
     /// The responses.
     Response,
     /// The sequences.
@@ -184,18 +184,18 @@ impl Turns {
     /// # Errors
     /// As [`check_response_lens`](Self::check_response_lens) and
     /// [`check_stream_lens`](Self::check_stream_lens).
-    pub fn check_lens(&self, field: &str, lens: &[usize], along: Along) -> Result<()> {
-        match along {
-            Along::Response => self.check_response_lens(field, lens),
-            Along::Sequence => self.check_stream_lens(field, lens, false),
+    pub fn check_lens(&self, field: &str, lens: &[usize], align: Align) -> Result<()> {
+        match align {
+            Align::Response => self.check_response_lens(field, lens),
+            Align::Sequence => self.check_stream_lens(field, lens, false),
         }
     }
 
     /// Offset of a turn's response values in a field.
-    pub fn response_start(&self, turn: usize, along: Along) -> usize {
-        match along {
-            Along::Response => 0,
-            Along::Sequence => self.prompt_lens[turn],
+    pub fn response_start(&self, turn: usize, align: Align) -> usize {
+        match align {
+            Align::Response => 0,
+            Align::Sequence => self.prompt_lens[turn],
         }
     }
 

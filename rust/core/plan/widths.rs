@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 
 /// Widths fixed by options, so that several batches have the same.
 #[derive(Debug, Clone, Copy)]
-pub struct Widths {
+pub struct WidthOptions {
     /// Of token streams, in layouts of one block.
     pub sequence: Option<usize>,
     /// Of prompts, in the layout of two segments.
@@ -17,12 +17,12 @@ pub struct Widths {
     /// 0.
     pub multiple_of: usize,
     /// Minimum lengths that widths from the data hold: those of rows in other batches.
-    pub least: Longest,
+    pub least: Widths,
 }
 
 /// The longest lengths in tokens, possibly each of a different row.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Longest {
+pub struct Widths {
     /// Of prompts.
     pub prompt: usize,
     /// Of responses.
@@ -31,7 +31,7 @@ pub struct Longest {
     pub sequence: usize,
 }
 
-impl Longest {
+impl Widths {
     /// The element-wise maximum.
     #[must_use]
     pub fn max(self, other: Self) -> Self {
@@ -53,7 +53,7 @@ impl Longest {
     }
 }
 
-impl Widths {
+impl WidthOptions {
     /// Widths of bins: a fixed width, and the multiple that places are rounded up to.
     pub(super) fn of_bins(sequence: Option<usize>, multiple_of: usize) -> Self {
         Self {
@@ -126,14 +126,14 @@ pub(super) fn rounded_width(
     }
 }
 
-impl Default for Widths {
+impl Default for WidthOptions {
     fn default() -> Self {
         Self {
             sequence: None,
             prompt: None,
             response: None,
             multiple_of: 1,
-            least: Longest::default(),
+            least: Widths::default(),
         }
     }
 }

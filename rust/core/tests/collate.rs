@@ -11,8 +11,8 @@ use fastcollate::plan::merge::{MergePolicy, MergeRewards, MergeSpec, Streams};
 use fastcollate::plan::pack::{Algorithm, Cost, Growth, Oversize, PackSpec, Packer};
 use fastcollate::plan::share::{Share, Tree, TreeRow};
 use fastcollate::plan::{
-    BinSource, Bins, CpRank, Layout, LayoutSpec, Longest, PackedSpec, PaddingAs, Pick, Shard,
-    Shift, TreeSource, TreeSpec, Turns, Widths,
+    BinSource, Bins, CpRank, Layout, LayoutSpec, PackedSpec, PaddingAs, Pick, Shard, Shift,
+    TreeSource, TreeSpec, Turns, WidthOptions, Widths,
 };
 use fastcollate::polling::Poll;
 use fastcollate::write::PositionPadding;
@@ -171,7 +171,7 @@ fn collated(
 
 /// A layout with widths of the data.
 fn rows(layout: Layout) -> LayoutSpec {
-    LayoutSpec::of_rows(layout, Widths::default())
+    LayoutSpec::of_rows(layout, WidthOptions::default())
 }
 
 fn integers<'a>(name: &'a str, rows: &'a [Vec<i64>]) -> SliceColumn<'a> {
@@ -384,8 +384,8 @@ proptest! {
         let whole = Whole::of_input(&input);
         let turns = input.turns();
         prop_assert_eq!(&whole.tokens().turns().unwrap(), &turns);
-        let along = |kind| FieldSpec { kind, weighs: true, ..field(LOSS_MASK) };
-        let (of_responses, of_sequences) = (along(FieldKind::Response), along(FieldKind::Cut));
+        let align = |kind| FieldSpec { kind, weighs: true, ..field(LOSS_MASK) };
+        let (of_responses, of_sequences) = (align(FieldKind::Response), align(FieldKind::Cut));
         let collated = |mask, source, columns| {
             let request = Request { pad_token_id: PAD, fields: &[mask], outputs: &OUTPUTS, cp: None };
             collated(&request, source, columns, &rows(layout)).unwrap()

@@ -1,7 +1,7 @@
 //! Tables of outputs.
 
 use fastcollate::batch::{
-    Alignment, Beside, FieldKind, FieldSpec, LOSS_MASK, OutputSpec, PositionIds, What, outputs,
+    Beside, FieldKind, FieldSpec, LOSS_MASK, OutputAlign, OutputSpec, PositionIds, What, outputs,
 };
 use fastcollate::plan::Layout;
 use fastcollate::write::PositionPadding;
@@ -100,10 +100,10 @@ fn a_loss_mask_follows_from_the_plan_where_no_field_is_one() {
     assert_eq!(
         rows[4..],
         [
-            ("labels", Alignment::Sequence, None),
-            (LOSS_MASK, Alignment::Response, None),
-            ("routes", Alignment::Sequence, Some(0)),
-            ("router_padding_mask", Alignment::Sequence, Some(0)),
+            ("labels", OutputAlign::Sequence, None),
+            (LOSS_MASK, OutputAlign::Response, None),
+            ("routes", OutputAlign::Sequence, Some(0)),
+            ("router_padding_mask", OutputAlign::Sequence, Some(0)),
         ]
     );
     let table = outputs(&ALL, &[&mask], 0, Layout::Right, false).unwrap();

@@ -2,8 +2,8 @@
 
 use fastcollate::Error;
 use fastcollate::plan::{
-    Assembly, BinLayout, Bins, Of, PaddingAs, Per, Placement, Segment, Shift, Span, Turns, Values,
-    gather_positions,
+    Align, Assembly, BinLayout, Bins, PaddingAs, Per, Placement, Segment, Shift, Span, Turns,
+    Values, gather_positions,
 };
 use proptest::prelude::*;
 
@@ -81,16 +81,16 @@ proptest! {
         prop_assert_eq!(again.as_ref(), Ok(&placement));
 
         // Places follow each other, and are what segments of attention count.
-        let extents = bin_layout.extents(sequence);
-        let positions: usize = extents.iter().map(|extent| extent.len).sum();
+        let spans = bin_layout.spans(sequence);
+        let positions: usize = spans.iter().map(|extent| extent.len).sum();
         prop_assert_eq!(positions, sequence.positions());
-        let padded: usize = bin_layout.segment_lens(sequence, &extents, true).iter().flatten().sum();
-        let outside: usize = { extents.iter().filter(|it| !it.is_segment) }.map(|it| it.len).sum();
+        let padded: usize = bin_layout.segment_lens(sequence, &spans, true).iter().flatten().sum();
+        let outside: usize = { spans.iter().filter(|it| !it.is_segment) }.map(|it| it.len).sum();
         prop_assert_eq!(padded + outside, positions);
 
         // A response token's value stands where the token does, or the one before it in its part.
-        let (of, shift) = (Of::Response, Shift::None);
-        let values = Values { of, shift, width: least };
+        let (align, shift) = (Align::Response, Shift::None);
+        let values = Values { align, shift, width: least };
         let per = Per::Row { gaps: true, padding: true };
         let (places, _) = gather_positions(&turns, &assembly, &placement, values, per, true).unwrap();
         let mut place = places.iter();
@@ -108,7 +108,7 @@ proptest! {
             }
         }
         // So it is for a model's outputs, of which one stands at each token.
-        let values = Values { of: Of::Sequence, shift: bin_layout.shift, width: least };
+        let values = Values { align: Align::Sequence, shift: bin_layout.shift, width: least };
         let (same, _) = gather_positions(&turns, &assembly, &placement, values, per, true).unwrap();
         prop_assert_eq!(places, same);
     }

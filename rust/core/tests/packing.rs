@@ -155,7 +155,7 @@ fn all_can_be_stopped() {
 
 /// The options of a packer, of which a test changes some.
 const SPEC: PackSpec = PackSpec {
-    algorithm: Algorithm::Place(Packer::FirstFitDecreasing),
+    algorithm: Algorithm::Pack(Packer::FirstFitDecreasing),
     oversize: Oversize::Error,
     capacity: 40,
     max_sequences: usize::MAX,
@@ -188,7 +188,7 @@ proptest! {
     ) {
         let groups: Vec<_> = (0..lens.len()).map(|index| index / of_groups).collect();
         for packer in PACKERS {
-            let algorithm = Algorithm::Place(packer);
+            let algorithm = Algorithm::Pack(packer);
             let spec = PackSpec { algorithm, multiple_of, min_bins, ..SPEC };
             let split = PackSpec { oversize: Oversize::Split, max_cost, ..spec.clone() };
             if let Ok(bins) = bins_of(&split, &lens, None) {

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 fn spec(capacity: usize, ranks: usize) -> PackSpec {
     PackSpec {
-        algorithm: Algorithm::Place(Packer::FirstFitDecreasing),
+        algorithm: Algorithm::Pack(Packer::FirstFitDecreasing),
         oversize: Oversize::Error,
         capacity,
         max_sequences: usize::MAX,

@@ -87,7 +87,7 @@ fn compared(streams: &[Tokens], order: Vec<usize>, is_one: impl Fn(usize, usize)
 
 fn spec(capacity: usize) -> PackSpec {
     PackSpec {
-        algorithm: Algorithm::Place(Packer::FirstFitDecreasing),
+        algorithm: Algorithm::Pack(Packer::FirstFitDecreasing),
         oversize: Oversize::OwnBin,
         capacity,
         max_sequences: usize::MAX,

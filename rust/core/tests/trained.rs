@@ -1,7 +1,8 @@
 //! What trains, on slices alone: sampled tokens of real rows with a token of their part in front.
 
 use fastcollate::plan::{
-    Assembly, BinLayout, Bins, Grid, Layout, PaddingAs, Pick, Placement, Shift, Span, Turns, Widths,
+    Assembly, BinLayout, Bins, Grid, Layout, PaddingAs, Pick, Placement, Shift, Span, Turns,
+    WidthOptions,
 };
 use proptest::prelude::*;
 
@@ -67,7 +68,7 @@ proptest! {
         let sums: Vec<_> = assembly.rows().iter().map(|row| row.len()).collect();
         let layouts = [Layout::Left, Layout::TwoSegment, Layout::Right, Layout::Jagged];
         let placement = match layouts.get(layout) {
-            Some(&layout) => Placement::of_layout(&assembly, layout, Widths::default()),
+            Some(&layout) => Placement::of_layout(&assembly, layout, WidthOptions::default()),
             None => {
                 let shift = if layout == 4 { Shift::None } else { Shift::NextToken };
                 let bin_layout = BinLayout { multiple_of: 1, shift, padding_as: PaddingAs::NoSegment };

@@ -1,7 +1,7 @@
 //! Writers against a plain model of the plan: for every position, what has to stand there.
 
 use fastcollate::plan::{
-    Assembly, Grid, Layout, Piece, Placement, Row, Segment, TokenForm, Turns, Widths,
+    Assembly, Grid, Layout, Piece, Placement, Row, Segment, TokenForm, Turns, WidthOptions,
 };
 use fastcollate::write::{
     Destination, Fill, Labels, PositionPadding, write_field, write_labels, write_mask,
@@ -125,22 +125,22 @@ fn model(grid: &Grid) -> Vec<Option<(usize, usize)>> {
     positions
 }
 
-/// Write a grid in bands into memory that holds `before`.
-fn in_bands<T: Copy>(
+/// Write a grid in slices into memory that holds `before`.
+fn in_slices<T: Copy>(
     grid: &Grid,
-    band_positions: usize,
+    slice_positions: usize,
     inner: usize,
     before: T,
     is_zeroed: bool,
-    mut write: impl FnMut(&fastcollate::plan::Band, Destination<T>),
+    mut write: impl FnMut(&fastcollate::plan::GridSlice, Destination<T>),
 ) -> Vec<T> {
     let mut all = vec![before; grid.positions() * inner];
     let mut at = 0;
-    for band in grid.bands(band_positions) {
-        assert_eq!(band.begin, at);
-        let values = &mut all[band.begin * inner..band.end * inner];
-        write(&band, Destination { values, is_zeroed });
-        at = band.end;
+    for slice in grid.slices(slice_positions) {
+        assert_eq!(slice.begin, at);
+        let values = &mut all[slice.begin * inner..slice.end * inner];
+        write(&slice, Destination { values, is_zeroed });
+        at = slice.end;
     }
     assert_eq!(at, grid.positions());
     all
@@ -155,7 +155,7 @@ proptest! {
     #[test]
     fn responses_are_pieces_gaps_and_padding(
         responses in responses(),
-        (cut, space, band_positions) in (1..6_usize, 0..3_usize, 1..40_usize),
+        (cut, space, slice_positions) in (1..6_usize, 0..3_usize, 1..40_usize),
         inner in 1..4_usize,
     ) {
         let (assembly, lens) = assemble(&responses);
@@ -166,8 +166,8 @@ proptest! {
         let gap: Vec<i64> = (0..).map(|part| -20 - part).take(inner).collect();
         let fill = Fill { pad: &pad, gap: &gap };
 
-        let written = in_bands(&grid, band_positions, inner, -99, false, |band, to| {
-            write_field(&column, &assembly, band, fill, to).unwrap();
+        let written = in_slices(&grid, slice_positions, inner, -99, false, |slice, to| {
+            write_field(&column, &assembly, slice, fill, to).unwrap();
         });
 
         let value_at = |row: usize, position: usize, part: usize| {
@@ -193,7 +193,7 @@ proptest! {
     #[test]
     fn tokens_are_prompts_then_responses(
         lens in vec((0..5_usize, 0..5_usize), 1..6),
-        (cut, space, band_positions) in (1..6_usize, 0..3_usize, 1..40_usize),
+        (cut, space, slice_positions) in (1..6_usize, 0..3_usize, 1..40_usize),
         pad in -3..3_i64,
         is_zeroed in any::<bool>(),
     ) {
@@ -207,8 +207,8 @@ proptest! {
         };
         let before = if is_zeroed { 0 } else { -99 };
 
-        let written = in_bands(&grid, band_positions, 1, before, is_zeroed, |band, to| {
-            write_tokens(&tokens, &assembly, band, pad, to).unwrap();
+        let written = in_slices(&grid, slice_positions, 1, before, is_zeroed, |slice, to| {
+            write_tokens(&tokens, &assembly, slice, pad, to).unwrap();
         });
 
         let expected: Vec<_> = model(&grid)
@@ -225,14 +225,14 @@ proptest! {
     #[test]
     fn masks_tell_where_segments_lie(
         lens in vec(0..7_usize, 1..6),
-        (cut, space, band_positions) in (1..6_usize, 0..3_usize, 1..40_usize),
+        (cut, space, slice_positions) in (1..6_usize, 0..3_usize, 1..40_usize),
         is_zeroed in any::<bool>(),
         (inside, outside) in (0..3_i64, 0..3_i64),
     ) {
         let grid = scatter(&lens, cut, space);
         let before = if is_zeroed { 0 } else { -99 };
-        let written = in_bands(&grid, band_positions, 1, before, is_zeroed, |band, to| {
-            write_mask::<i64>(band, inside, outside, to);
+        let written = in_slices(&grid, slice_positions, 1, before, is_zeroed, |slice, to| {
+            write_mask::<i64>(slice, inside, outside, to);
         });
         let value = |at: &Option<_>| if at.is_some() { inside } else { outside };
         let expected: Vec<_> = model(&grid).iter().map(value).collect();
@@ -242,12 +242,12 @@ proptest! {
     #[test]
     fn positions_count_tokens_and_pad_by_choice(
         lens in vec(0..7_usize, 1..6),
-        (cut, space, band_positions) in (1..6_usize, 0..3_usize, 1..40_usize),
+        (cut, space, slice_positions) in (1..6_usize, 0..3_usize, 1..40_usize),
     ) {
         let grid = scatter(&lens, cut, space);
         for padding in [PositionPadding::Zero, PositionPadding::One, PositionPadding::RepeatLast] {
-            let written = in_bands(&grid, band_positions, 1, -99, false, |band, to| {
-                write_positions::<i64>(band, padding, to);
+            let written = in_slices(&grid, slice_positions, 1, -99, false, |slice, to| {
+                write_positions::<i64>(slice, padding, to);
             });
             let mut last = 0;
             for (place, at) in model(&grid).into_iter().enumerate() {
@@ -272,7 +272,7 @@ proptest! {
     fn labels_are_the_ids_that_train(
         responses in responses(),
         prompt_len in 0..5_usize,
-        (cut, space, band_positions) in (1..6_usize, 0..3_usize, 1..40_usize),
+        (cut, space, slice_positions) in (1..6_usize, 0..3_usize, 1..40_usize),
         (masked, shifted) in any::<(bool, bool)>(),
     ) {
         let (assembly, turn_lens) = assemble(&responses);
@@ -304,10 +304,10 @@ proptest! {
         };
         let weights: Vec<_> = weights.iter().map(|row| Slice::F64(row)).collect();
         let mask = SliceColumn::new("loss_mask", weights, vec![], Check::Number);
-        let written = in_bands(&grid, band_positions, 1, -99, false, |band, to| {
+        let written = in_slices(&grid, slice_positions, 1, -99, false, |slice, to| {
             let mask = masked.then_some((&mask as _, &assembly));
             let labels = Labels { mask, round: |_| (), shifted, ignored: -100 };
-            write_labels(&tokens, labels, &assembly, band, to).unwrap();
+            write_labels(&tokens, labels, &assembly, slice, to).unwrap();
         });
 
         let label = |row: usize, at: usize| {
@@ -338,12 +338,12 @@ proptest! {
         let totals: Vec<_> = lens.iter().map(|(prompt, response)| prompt + response).collect();
         let longest = |lens: &[usize]| lens.iter().copied().max().unwrap();
         let fix = |width| fixed.then_some(width);
-        let widths = Widths {
+        let widths = WidthOptions {
             sequence: fix(20),
             prompt: fix(10),
             response: fix(11),
             multiple_of,
-            ..Widths::default()
+            ..WidthOptions::default()
         };
         for layout in [Layout::Left, Layout::TwoSegment, Layout::Right] {
             let Placement { sequence, response, .. } =
@@ -390,7 +390,7 @@ proptest! {
         }
 
         let Placement { sequence, response, .. } =
-            Placement::of_layout(&assembly, Layout::Jagged, Widths::default()).unwrap();
+            Placement::of_layout(&assembly, Layout::Jagged, WidthOptions::default()).unwrap();
         for (grid, lens) in [(sequence, totals), (response, response_lens)] {
             let every_token = lens.iter().enumerate().flat_map(|(row, &len)| {
                 (0..len).map(move |at| Some((row, at)))

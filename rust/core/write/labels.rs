@@ -4,7 +4,7 @@ use super::walk::{Destination, walk};
 use crate::column::{Column, Rounding};
 use crate::element::Element;
 use crate::error::Result;
-use crate::plan::{Assembly, Band, Piece};
+use crate::plan::{Assembly, GridSlice, Piece};
 
 /// Loss mask values read at a time.
 const CHUNK: usize = 1 << 12;
@@ -29,12 +29,12 @@ pub struct Labels<'a, T> {
 /// Those of the columns; the destination is then partly written.
 ///
 /// # Panics
-/// If the size of the destination differs from the band's.
+/// If the size of the destination differs from the slice's.
 pub fn write_labels<T: Element>(
     tokens: &dyn Column<T>,
     labels: Labels<T>,
     assembly: &Assembly,
-    band: &Band,
+    slice: &GridSlice,
     to: Destination<T>,
 ) -> Result<()> {
     let Labels {
@@ -43,7 +43,7 @@ pub fn write_labels<T: Element>(
         shifted,
         ignored,
     } = labels;
-    walk(band, &[ignored], to, |segment, inside| {
+    walk(slice, &[ignored], to, |segment, inside| {
         let row = assembly.rows()[segment.row];
         // Index in the row's stream.
         let first = segment.from + usize::from(shifted);

@@ -1,4 +1,4 @@
-//! Writers: they walk a band of the plan and write every position once. They decide nothing.
+//! Writers: they walk a slice of the plan and write every position once. They decide nothing.
 //!
 //! Columns are trait objects, so writers are compiled once per number type. A column is called once
 //! per span of a row.

@@ -4,7 +4,7 @@ use super::walk::{Destination, fill, walk};
 use crate::column::{Column, Lookahead};
 use crate::element::Element;
 use crate::error::Result;
-use crate::plan::{Assembly, Band, Segment};
+use crate::plan::{Assembly, GridSlice, Segment};
 
 /// Values of positions without data. Both patterns have a field's trailing shape; their length is
 /// its number of values per token.
@@ -22,16 +22,16 @@ pub struct Fill<'a, T> {
 /// Those of the columns; the destination is then partly written.
 ///
 /// # Panics
-/// If the size of the destination differs from the band's.
+/// If the size of the destination differs from the slice's.
 pub fn write_tokens<T: Element>(
     tokens: &dyn Column<T>,
     assembly: &Assembly,
-    band: &Band,
+    slice: &GridSlice,
     pad: T,
     destination: Destination<T>,
 ) -> Result<()> {
-    let mut upcoming = Upcoming(band.segments);
-    walk(band, &[pad], destination, |segment, inside| {
+    let mut upcoming = Upcoming(slice.segments);
+    walk(slice, &[pad], destination, |segment, inside| {
         upcoming.announce(|segment, lookahead| {
             if let Some(turn) = assembly.rows()[segment.row].source {
                 tokens.announce(turn, segment.from, lookahead);
@@ -47,7 +47,7 @@ pub fn write_tokens<T: Element>(
     })
 }
 
-/// The segments of a band from the current one on.
+/// The segments of a slice from the current one on.
 struct Upcoming<'a>(&'a [Segment]);
 
 impl Upcoming<'_> {
@@ -71,19 +71,19 @@ impl Upcoming<'_> {
 /// Those of the column; the destination is then partly written.
 ///
 /// # Panics
-/// If the size of the destination differs from the band's, or the two patterns differ in length.
+/// If the size of the destination differs from the slice's, or the two patterns differ in length.
 pub fn write_field<T: Element>(
     column: &dyn Column<T>,
     assembly: &Assembly,
-    band: &Band,
+    slice: &GridSlice,
     fill_with: Fill<T>,
     destination: Destination<T>,
 ) -> Result<()> {
     let Fill { pad, gap } = fill_with;
     let inner = gap.len();
     assert_eq!(pad.len(), inner);
-    let mut upcoming = Upcoming(band.segments);
-    walk(band, pad, destination, |segment, inside| {
+    let mut upcoming = Upcoming(slice.segments);
+    walk(slice, pad, destination, |segment, inside| {
         upcoming.announce(|segment, lookahead| {
             if let Some(piece) = assembly.pieces(segment.row).first() {
                 let from = segment.from.saturating_sub(piece.start);

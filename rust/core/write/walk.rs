@@ -1,28 +1,28 @@
-//! The walk over a band: padding is filled here, segments are written by the writers.
+//! The walk over a slice: padding is filled here, segments are written by the writers.
 
 use crate::element::Binary;
-use crate::plan::{Band, Segment};
+use crate::plan::{GridSlice, Segment};
 
-/// The destination of a band.
+/// The destination of a slice.
 #[derive(Debug)]
 pub struct Destination<'a, T> {
-    /// The band's positions times the values per token.
+    /// The slice's positions times the values per token.
     pub values: &'a mut [T],
     /// True if the memory is already zero, so that zero padding need not be written (nor its pages
     /// touched).
     pub is_zeroed: bool,
 }
 
-/// Walk a band: fill positions outside its segments with the pattern `pad`, and pass each segment's
+/// Walk a slice: fill positions outside its segments with the pattern `pad`, and pass each segment's
 /// destination to `write`.
 pub fn walk<T: Binary, E>(
-    band: &Band,
+    slice: &GridSlice,
     pad: &[T],
     destination: Destination<T>,
     mut write: impl FnMut(&Segment, &mut [T]) -> Result<(), E>,
 ) -> Result<(), E> {
     let Destination { values, is_zeroed } = destination;
-    assert_eq!(values.len(), band.positions() * pad.len());
+    assert_eq!(values.len(), slice.positions() * pad.len());
     let pad_is_zero = pad.iter().all(|&value| value.is_zero());
     let fill_padding = |values: &mut [T]| match (pad_is_zero, is_zeroed) {
         (true, true) => {}
@@ -31,9 +31,9 @@ pub fn walk<T: Binary, E>(
         (false, _) => fill(values, pad),
     };
     let mut rest = values;
-    let mut at = band.begin;
-    for segment in band.segments {
-        let place = band.place(segment);
+    let mut at = slice.begin;
+    for segment in slice.segments {
+        let place = slice.position_of(segment);
         let (padding, tail) = rest.split_at_mut((place - at) * pad.len());
         let (inside, tail) = tail.split_at_mut(segment.len * pad.len());
         fill_padding(padding);

@@ -11,7 +11,7 @@ use pyo3::types::{PyCapsule, PyTuple};
 use super::import::type_of_capsule;
 use super::structs::{ArrowArray, ArrowSchema, Buffer, capsule};
 use super::types::{DataType, Form, Number};
-use crate::ingest::data;
+use crate::rows::data;
 
 /// The schema and array capsules of a column: large lists of `values`, with trailing dimensions as
 /// fixed-size lists, or the lists of a requested schema.

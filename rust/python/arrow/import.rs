@@ -16,7 +16,7 @@ use pyo3::types::{PyCapsule, PyTuple};
 use super::structs::{ArrowArray, ArrowArrayStream, ArrowSchema, Struct, pointer_in, taken};
 use super::types::{DataType, Form, Item, Width};
 use crate::error::{Error, Result};
-use crate::ingest::intern;
+use crate::rows::intern;
 
 /// Maximum nesting of types: a struct may be its own child.
 const MAX_DEPTH: usize = 32;
@@ -43,19 +43,19 @@ impl<'py> Source<'py> {
     ///
     /// # Errors
     /// Exceptions of the object's own methods, and `ValueError` for invalid structs.
-    pub fn open(object: &Bound<'py, PyAny>, place: &str) -> Result<Option<Self>> {
+    pub fn open(object: &Bound<'py, PyAny>, location: &str) -> Result<Option<Self>> {
         let py = object.py();
         let (of_array, of_stream) = (
             intern!(py, "__arrow_c_array__"),
             intern!(py, "__arrow_c_stream__"),
         );
-        let failed = |cause| Error::raised(py, place, cause);
+        let failed = |cause| Error::raised(py, location, cause);
         let kind = object.get_type();
         if kind.hasattr(of_array)? {
             let capsules = object.call_method0(of_array).map_err(failed)?;
             let (schema, array) = pair(&capsules).map_err(failed)?;
             let data_type = type_of_capsule(&schema).map_err(failed)?;
-            let data_type = data_type.map_err(|reason| invalid(place, reason))?;
+            let data_type = data_type.map_err(|reason| invalid(location, reason))?;
             let held = Held::Array(array);
             return Ok(Some(Self { data_type, held }));
         }
@@ -67,7 +67,7 @@ impl<'py> Source<'py> {
         let mut stream = taken(&capsule).map_err(failed)?;
         // The producer may have to run threads that need the interpreter.
         let data_type = py.detach(|| type_of_stream(&mut stream));
-        let data_type = data_type.map_err(|reason| invalid(place, reason))?;
+        let data_type = data_type.map_err(|reason| invalid(location, reason))?;
         let held = Held::Stream(stream);
         Ok(Some(Self { data_type, held }))
     }
@@ -76,12 +76,12 @@ impl<'py> Source<'py> {
     ///
     /// # Errors
     /// `ValueError` for invalid structs and for errors of the stream.
-    pub fn arrays(self, py: Python, place: &str) -> Result<Vec<Array>> {
+    pub fn arrays(self, py: Python, location: &str) -> Result<Vec<Array>> {
         let Self { data_type, held } = self;
         let arrays = match held {
             Held::Array(capsule) => {
                 let array = taken(&capsule);
-                let array = array.map_err(|cause| Error::raised(py, place, cause))?;
+                let array = array.map_err(|cause| Error::raised(py, location, cause))?;
                 Array::imported(array, &data_type).map(|array| vec![array])
             }
             Held::Stream(mut stream) => py.detach(|| {
@@ -92,13 +92,13 @@ impl<'py> Source<'py> {
                 Ok(arrays)
             }),
         };
-        arrays.map_err(|reason| invalid(place, reason))
+        arrays.map_err(|reason| invalid(location, reason))
     }
 }
 
-fn invalid(place: &str, cause: String) -> Error {
+fn invalid(location: &str, cause: String) -> Error {
     Error::Arrow {
-        place: place.to_owned(),
+        location: location.to_owned(),
         cause,
     }
 }
@@ -341,8 +341,8 @@ impl Array {
 
     fn values(&self, buffer: usize, size: usize, more: usize) -> &[u8] {
         let Range { start, end } = self.items;
-        let places = start * size..(end + more) * size;
-        self.bytes(buffer, places).unwrap_or_default()
+        let span = start * size..(end + more) * size;
+        self.bytes(buffer, span).unwrap_or_default()
     }
 
     /// The items of an array of booleans.
@@ -359,13 +359,13 @@ impl Array {
     }
 
     /// The bytes of a range of a buffer of this type; `None` if there is no memory.
-    fn bytes(&self, buffer: usize, places: Range<usize>) -> Option<&[u8]> {
-        // SAFETY: the places are those of items, and `check` has looked at each buffer: that it is
+    fn bytes(&self, buffer: usize, span: Range<usize>) -> Option<&[u8]> {
+        // SAFETY: the span are those of items, and `check` has looked at each buffer: that it is
         // there, and large enough as far as the interface lets that be known.
         unsafe {
             let data = self.raw().buffers.add(buffer).read_unaligned();
-            let data = { !data.is_null() }.then(|| data.cast::<u8>().add(places.start));
-            data.map(|data| slice::from_raw_parts(data, places.len()))
+            let data = { !data.is_null() }.then(|| data.cast::<u8>().add(span.start));
+            data.map(|data| slice::from_raw_parts(data, span.len()))
         }
     }
 }

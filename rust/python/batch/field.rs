@@ -9,9 +9,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyTuple, PyType};
 
 use crate::error::{Result, caught};
-use crate::ingest::{Missing, Rows, number_of};
 use crate::names::Names;
 use crate::plan::tables::{Column as IntColumn, column_of, usizes};
+use crate::rows::{Missing, PyRows, number_of};
 
 /// Reading and writing options of a field. Made once per field, not per call.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
@@ -33,7 +33,7 @@ const KINDS: Names<FieldKind> = Names::new(
 );
 
 /// Alignments that response fields may be given in.
-const ALONG: Names<FieldKind> = Names::new(
+const ALIGNS: Names<FieldKind> = Names::new(
     "align",
     &[
         (FieldKind::Response, "response"),
@@ -187,9 +187,9 @@ impl FieldSpec {
     }
 
     /// The same response field, given along responses or along sequences.
-    fn along(&self, align: &str) -> Result<Self> {
+    fn with_align(&self, align: &str) -> Result<Self> {
         Ok(Self(Spec {
-            kind: ALONG.value(align)?,
+            kind: ALIGNS.value(align)?,
             ..self.0.clone()
         }))
     }
@@ -225,7 +225,7 @@ impl FieldSpec {
         &self,
         values: &Bound<'py, PyAny>,
         turns: &Turns,
-    ) -> Result<Option<Rows<'py>>> {
+    ) -> Result<Option<PyRows<'py>>> {
         let check_count = |rows| Ok(turns.check_count(&self.0.name, rows)?);
         if !self.0.is_written() {
             check_count(values.len()?)?;
@@ -247,7 +247,7 @@ impl FieldSpec {
         &self,
         values: &Bound<'py, PyAny>,
         check_count: impl Fn(usize) -> Result<()>,
-    ) -> Result<Rows<'py>> {
+    ) -> Result<PyRows<'py>> {
         let check = self.0.check();
         match self.0.dtype {
             // Read in the same way as for labels.
@@ -266,19 +266,19 @@ impl FieldSpec {
         values: &Bound<'py, PyAny>,
         check: Check,
         check_count: impl Fn(usize) -> Result<()>,
-    ) -> Result<Rows<'py>> {
+    ) -> Result<PyRows<'py>> {
         let name = &self.0.name;
         let missing = self.missing();
         if self.0.spread.is_some()
             && let Some(rows) =
-                Rows::one_number_each::<T>(name, values, check, missing, &check_count)?
+                PyRows::one_number_each::<T>(name, values, check, missing, &check_count)?
         {
             return Ok(rows);
         }
         let rows = match self.0.kind {
-            FieldKind::Row => Rows::one_token_each::<T>(name, values, &check_count),
-            _ if self.0.is_plain => Rows::new::<T>(name, values, check),
-            _ => Rows::with_trailing::<T>(name, values, missing),
+            FieldKind::Row => PyRows::one_token_each::<T>(name, values, &check_count),
+            _ if self.0.is_plain => PyRows::new::<T>(name, values, check),
+            _ => PyRows::with_trailing::<T>(name, values, missing),
         }?;
         check_count(rows.len())?;
         Ok(rows)

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use fastcollate::Dtype;
-use fastcollate::batch::{Alignment, Output as Described, PadValue, outputs};
+use fastcollate::batch::{Output as Described, OutputAlign, PadValue, outputs};
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
@@ -15,20 +15,20 @@ use crate::error::Result;
 use crate::names::Names;
 use crate::plan::layout::LAYOUTS;
 
-const ALIGNMENTS: Names<Alignment> = Names::new(
+const ALIGNMENTS: Names<OutputAlign> = Names::new(
     "align",
     &[
-        (Alignment::Sequence, "sequence"),
-        (Alignment::Stream, "stream"),
-        (Alignment::Response, "response"),
-        (Alignment::Row, "row"),
-        (Alignment::Object, "object"),
-        (Alignment::Joined, "joined"),
-        (Alignment::SequenceOffsets, "sequence_offsets"),
-        (Alignment::StreamOffsets, "stream_offsets"),
-        (Alignment::ResponseOffsets, "response_offsets"),
-        (Alignment::JoinedOffsets, "joined_offsets"),
-        (Alignment::Batch, "batch"),
+        (OutputAlign::Sequence, "sequence"),
+        (OutputAlign::Stream, "stream"),
+        (OutputAlign::Response, "response"),
+        (OutputAlign::Row, "row"),
+        (OutputAlign::Object, "object"),
+        (OutputAlign::Joined, "joined"),
+        (OutputAlign::SequenceOffsets, "sequence_offsets"),
+        (OutputAlign::StreamOffsets, "stream_offsets"),
+        (OutputAlign::ResponseOffsets, "response_offsets"),
+        (OutputAlign::JoinedOffsets, "joined_offsets"),
+        (OutputAlign::Batch, "batch"),
     ],
 );
 
@@ -37,7 +37,7 @@ const ALIGNMENTS: Names<Alignment> = Names::new(
 #[derive(Clone, PartialEq)]
 pub struct Output {
     key: Cow<'static, str>,
-    align: Alignment,
+    align: OutputAlign,
     fill: Option<PadValue>,
     dtype: Option<Dtype>,
     #[pyo3(get)]

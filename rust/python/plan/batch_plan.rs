@@ -6,8 +6,8 @@ use std::sync::Arc;
 use fastcollate::Error as Core;
 use fastcollate::batch::RowSource;
 use fastcollate::plan::{
-    Assembly, AttentionRange, BlockTables, Chunk, CpRank, Grid, Layout, Longest, Of, Per,
-    Placement, Row, Segment, Shift, Turns, Values, Widths, gather_positions,
+    Align, Assembly, AttentionRange, BlockTables, Chunk, CpRank, Grid, Layout, Per, Placement, Row,
+    Segment, Shift, Turns, Values, WidthOptions, Widths, gather_positions,
 };
 use numpy::ndarray::Array2;
 use numpy::{
@@ -85,11 +85,11 @@ impl Plan {
         py: Python<'py>,
         of_sequence: bool,
     ) -> PyResult<Bound<'py, PyTuple>> {
-        let (of, grid) = match of_sequence {
-            true => (Of::Sequence, &self.placement.sequence),
-            false => (Of::Response, &self.placement.response),
+        let (align, grid) = match of_sequence {
+            true => (Align::Sequence, &self.placement.sequence),
+            false => (Align::Response, &self.placement.response),
         };
-        match self.placement.layout.has_rows(of) {
+        match self.placement.layout.has_rows(align) {
             true => PyTuple::new(py, [grid.rows(), grid.width()]),
             false => PyTuple::new(py, [grid.width()]),
         }
@@ -168,7 +168,7 @@ impl Plan {
     /// outputs: its rows are contiguous, none is padding, and the step is no wider.
     fn first_in_view(&self, shard: &ShardSpec) -> Result<Option<usize>> {
         let rows = self.assembly.rows();
-        shard.0.check(rows, Longest::of_rows(rows))?;
+        shard.0.check(rows, Widths::of_rows(rows))?;
         Ok(self.placement.first_in_view(&shard.0))
     }
 
@@ -209,10 +209,10 @@ impl Plan {
         let runs = self.placement.predictors(&self.assembly);
         let mut predictors = vec![0; runs.positions()];
         for run in runs.segments() {
-            let places = predictors[run.dst_col..].iter_mut().take(run.len);
-            places
+            let positions = predictors[run.dst_col..].iter_mut().take(run.len);
+            positions
                 .zip(run.from..)
-                .for_each(|(to, place)| *to = to_i64(place));
+                .for_each(|(to, position)| *to = to_i64(position));
         }
         let bins = self.placement.row_bins(&self.assembly);
         (PyArray1::from_vec(py, predictors), column_of(py, bins))
@@ -232,10 +232,10 @@ impl Plan {
         padding: bool,
         may_miss: bool,
     ) -> Result<(Column<'py>, Column<'py>)> {
-        let of = if of_sequence {
-            Of::Sequence
+        let align = if of_sequence {
+            Align::Sequence
         } else {
-            Of::Response
+            Align::Response
         };
         let shift = if next_token {
             Shift::NextToken
@@ -247,11 +247,18 @@ impl Plan {
         } else {
             Per::Row { gaps, padding }
         };
-        let values = Values { of, shift, width };
+        let values = Values {
+            align,
+            shift,
+            width,
+        };
         let (turns, assembly, placement) = (&self.turns, &self.assembly, &self.placement);
-        let (places, lens) = gather_positions(turns, assembly, placement, values, per, may_miss)?;
-        let places = places.into_iter().map(|place| place.map_or(-1, to_i64));
-        Ok((PyArray1::from_iter(py, places), column_of(py, lens)))
+        let (positions, lens) =
+            gather_positions(turns, assembly, placement, values, per, may_miss)?;
+        let positions = positions
+            .into_iter()
+            .map(|position| position.map_or(-1, to_i64));
+        Ok((PyArray1::from_iter(py, positions), column_of(py, lens)))
     }
 
     /// Flat start of each row in the outputs: int64 (rows,), for token streams and for responses.
@@ -283,11 +290,11 @@ impl Plan {
         }
         let paths = self.placement.paths(&self.assembly);
         let rows = (0..self.num_rows()).flat_map(|row| paths.of_row(row));
-        let places = rows.flat_map(|part| {
+        let positions = rows.flat_map(|part| {
             let begin = part.dst_row * sequence.width() + part.dst_col;
             begin..begin + part.len
         });
-        Some(PyArray1::from_iter(py, places.map(to_i64)))
+        Some(PyArray1::from_iter(py, positions.map(to_i64)))
     }
 
     /// End of the subtree of each position in its output row, int32 (positions,).
@@ -419,7 +426,7 @@ impl Plan {
     /// The plan's tables as NumPy arrays, all int64.
     fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let tables = PyDict::new(py);
-        let layout = LAYOUTS.place(self.placement.layout);
+        let layout = LAYOUTS.index_of(self.placement.layout);
         tables.set_item("layout", column_of(py, [layout]))?;
         tables::set_assembly(&tables, &self.turns, &self.assembly)?;
         let Placement {
@@ -428,8 +435,8 @@ impl Plan {
         tables::set_grid(&tables, "sequence", sequence)?;
         tables::set_grid(&tables, "response", response)?;
         if let Some(packing) = self.placement.bin_layout {
-            let shift = SHIFTS.place(packing.shift);
-            let padding_as = PADDING_AS.place(packing.padding_as);
+            let shift = SHIFTS.index_of(packing.shift);
+            let padding_as = PADDING_AS.index_of(packing.padding_as);
             let options = [packing.multiple_of, shift, padding_as];
             tables.set_item("packing", column_of(py, options))?;
         }
@@ -465,7 +472,7 @@ impl Plan {
             .map(|(turns, rows)| (turns, rows))
             .collect();
         let (turns, assembly) = Assembly::joined(&parts)?;
-        let placement = Placement::of_layout(&assembly, Layout::Jagged, Widths::default())?;
+        let placement = Placement::of_layout(&assembly, Layout::Jagged, WidthOptions::default())?;
         Ok(Self::new(Arc::new(turns), assembly, placement))
     }
 

@@ -3,8 +3,8 @@
 use fastcollate::batch::BatchRows;
 use fastcollate::plan::share::Share;
 use fastcollate::plan::{
-    BinSource, Layout, LayoutSpec as CoreSpec, Longest, PackedSpec, PaddingAs, Placement, Shard,
-    Shift, TreeSource, TreeSpec, Widths,
+    BinSource, Layout, LayoutSpec as CoreSpec, PackedSpec, PaddingAs, Placement, Shard, Shift,
+    TreeSource, TreeSpec, WidthOptions, Widths,
 };
 use fastcollate::{Error as Core, Ticks};
 use numpy::PyReadonlyArray1;
@@ -73,12 +73,12 @@ impl LayoutSpec {
         pad_response_to: Option<usize>,
         multiple_of: usize,
     ) -> Result<Self> {
-        let widths = Widths {
+        let widths = WidthOptions {
             sequence: pad_to,
             prompt: pad_prompt_to,
             response: pad_response_to,
             multiple_of,
-            least: Longest::default(),
+            least: Widths::default(),
         };
         let layout = LAYOUTS.value(name)?;
         Ok(Self::of_rows(CoreSpec::of_rows(layout, widths)))

@@ -17,13 +17,13 @@ use pyo3::types::{PyDict, PyType};
 
 use crate::batch::field::FieldSpec;
 use crate::error::{Error, Result};
-use crate::ingest::{Rows, TokenInput, slices_of};
 use crate::interrupt::poll;
 use crate::names::Names;
 use crate::plan::batch_plan::Plan;
 use crate::plan::tables::{
     self, Column, array, column, column_of, rows_of, rows_of_table, set_table, sources_of, to_i64,
 };
+use crate::rows::{PyRows, TokenInput, slices_of};
 
 /// From this number of tokens on, other Python threads may run while plain memory is compared.
 pub const DETACH_FROM: usize = 1 << 17;
@@ -129,7 +129,7 @@ pub struct Merge(CoreMerge);
 pub fn merged(
     py: Python,
     spec: &MergeSpec,
-    tokens: &TokenStreams<Rows>,
+    tokens: &TokenStreams<PyRows>,
     turns: &Turns,
     (ends, name): Trajectories,
 ) -> Result<Merge> {
@@ -170,17 +170,17 @@ pub fn merge_turns<'py>(
     let tokens = tokens.read()?;
     let turns = tokens.turns()?;
     let mask = loss_mask.map(|(masks, field)| {
-        let (field, along) = (field.get(), field.get().0.along());
+        let (field, align) = (field.get(), field.get().0.align());
         let masks = field.read(&masks, &turns)?;
         if let Some(masks) = &masks {
-            turns.check_lens("loss_mask", &masks.lens(), along)?;
+            turns.check_lens("loss_mask", &masks.lens(), align)?;
         }
-        Ok::<_, Error>(masks.map(|masks| (masks, along)))
+        Ok::<_, Error>(masks.map(|masks| (masks, align)))
     });
     let mask = mask.transpose()?.flatten();
     let merge = merged(py, spec, &tokens, &turns, trajectories)?;
     if drop_untrainable {
-        let mask = mask.as_ref().map(|(masks, along)| (masks as _, *along));
+        let mask = mask.as_ref().map(|(masks, align)| (masks as _, *align));
         return Ok(Merge(merge.0.without_untrainable(mask)?));
     }
     Ok(merge)
@@ -309,7 +309,7 @@ impl Merge {
         tables.set_item("turn_rows", self.turn_rows(py))?;
         tables.set_item(
             "merge_rewards",
-            column_of(py, [MERGE_REWARDS.place(self.0.rewards)]),
+            column_of(py, [MERGE_REWARDS.index_of(self.0.rewards)]),
         )?;
         set_table(&tables, "breaks", &merge.breaks, |broken| {
             let Difference { from, position } = broken.difference;

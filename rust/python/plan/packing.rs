@@ -26,17 +26,17 @@ type Table<'py> = (Column<'py>, Column<'py>);
 pub const ALGORITHMS: Names<Algorithm> = Names::new(
     "algorithm",
     &[
-        (Algorithm::Place(Packer::FirstFitDecreasing), "ffd"),
+        (Algorithm::Pack(Packer::FirstFitDecreasing), "ffd"),
         (
-            Algorithm::Place(Packer::StableFirstFitDecreasing),
+            Algorithm::Pack(Packer::StableFirstFitDecreasing),
             "stable_ffd",
         ),
-        (Algorithm::Place(Packer::FirstFit), "ff"),
-        (Algorithm::Place(Packer::BestFitDecreasing), "bfd"),
-        (Algorithm::Place(Packer::ModifiedFirstFitDecreasing), "mffd"),
-        (Algorithm::Place(Packer::NextFit), "next_fit"),
+        (Algorithm::Pack(Packer::FirstFit), "ff"),
+        (Algorithm::Pack(Packer::BestFitDecreasing), "bfd"),
+        (Algorithm::Pack(Packer::ModifiedFirstFitDecreasing), "mffd"),
+        (Algorithm::Pack(Packer::NextFit), "next_fit"),
         (Algorithm::Concat, "concat"),
-        (Algorithm::Place(Packer::Balanced), "balanced"),
+        (Algorithm::Pack(Packer::Balanced), "balanced"),
     ],
 );
 
@@ -159,8 +159,8 @@ impl PackSpec {
         let oversize = match (oversize, algorithm) {
             (Some(oversize), _) => OVERSIZES.read(oversize)?,
             (None, Algorithm::Concat) => Oversize::Split,
-            (None, Algorithm::Place(Packer::Balanced)) => Oversize::OwnBin,
-            (None, Algorithm::Place(_)) => Oversize::Error,
+            (None, Algorithm::Pack(Packer::Balanced)) => Oversize::OwnBin,
+            (None, Algorithm::Pack(_)) => Oversize::Error,
         };
         let growth = GROWTHS.read(grow_by)?;
         let cost = match cost.cast::<CostSpec>() {

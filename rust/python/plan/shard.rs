@@ -1,7 +1,7 @@
 //! Shards in Python.
 
 use fastcollate::Error as Core;
-use fastcollate::plan::{Longest, Pick, Shard, ShardBins};
+use fastcollate::plan::{Pick, Shard, ShardBins, Widths};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 
@@ -50,7 +50,7 @@ impl ShardSpec {
         Ok(Self(Shard {
             picks: rows.iter().zip(is_padding).map(pick).collect(),
             num_rows,
-            widths: widths.map(|(prompt, response, sequence)| Longest {
+            widths: widths.map(|(prompt, response, sequence)| Widths {
                 prompt,
                 response,
                 sequence,

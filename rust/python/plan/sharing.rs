@@ -11,12 +11,12 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::error::{Error, Result};
-use crate::ingest::{Rows, TokenInput, slices_of};
 use crate::interrupt::{poll, stoppable};
 use crate::names::Names;
 use crate::plan::merging::{DETACH_FROM, Merge};
 use crate::plan::packing::{PackSpec, RankOptions};
 use crate::plan::tables::{Column, column_of, rows_of, to_i64, usizes};
+use crate::rows::{PyRows, TokenInput, slices_of};
 
 /// Rules for sharing tokens between rows.
 pub const SHARES: Names<Share> = Names::new(
@@ -131,7 +131,7 @@ fn tree_rows(
 /// Those of the comparison.
 pub fn compared<T: Send>(
     py: Python,
-    tokens: &TokenStreams<Rows>,
+    tokens: &TokenStreams<PyRows>,
     turns: &Turns,
     compare: impl FnOnce(&Streams) -> Result<T, Core> + Send,
 ) -> Result<T> {
@@ -216,9 +216,9 @@ impl PrefixTree {
             let known = numbers.get_mut(row).filter(|known| known.is_none());
             *known.ok_or_else(invalid)? = Some(number);
         }
-        let number = |place: usize| numbers[self.0.rows()[place].row];
+        let number = |index: usize| numbers[self.0.rows()[index].row];
         let selected = stoppable(py, |ticks| {
-            let of_part = |place| number(place).map(|_| 0);
+            let of_part = |index| number(index).map(|_| 0);
             self.0.parted(of_part, 1, ticks)
         })?;
         let rows = selected[0].rows().iter().map(|row| TreeRow {
@@ -256,7 +256,7 @@ impl PrefixTree {
             return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
         }
         let cost_of_shared = |len: usize| match shared.binary_search(&len) {
-            Ok(place) => costs[place],
+            Ok(index) => costs[index],
             Err(_) => 0.0,
         };
         let found = stoppable(py, |ticks| {
@@ -295,8 +295,8 @@ impl PrefixTree {
             let reason = "offsets of mini-batches are not those of the rows".to_owned();
             return Err(Core::InvalidPlan(reason).into());
         }
-        let part = |place: usize| {
-            let row = rows[place].row;
+        let part = |index: usize| {
+            let row = rows[index].row;
             Some(offsets.partition_point(|&offset| offset <= row) - 1)
         };
         let parts = stoppable(py, |ticks| self.0.parted(part, offsets.len() - 1, ticks))?;

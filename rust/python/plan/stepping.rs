@@ -11,10 +11,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use crate::error::{Result, caught, cited};
-use crate::ingest::{Run, describe, same_until};
 use crate::interrupt::stoppable;
 use crate::names::Names;
 use crate::plan::tables::{Column, column_of, values};
+use crate::rows::{Run, describe, same_until};
 
 /// Padding options for ranks.
 pub const PAD_ROWS: Names<Padding> = Names::new(
@@ -74,12 +74,12 @@ pub fn group_offsets<'py>(ids: &Bound<'py, PyList>, name: &str) -> PyResult<(Col
 }
 
 /// Hashes of Python objects. They are well distributed, except those of ints.
-type Hashes = HashSet<isize, BuildHasherDefault<Spread>>;
+type Hashes = HashSet<isize, BuildHasherDefault<IdHasher>>;
 
 #[derive(Default)]
-struct Spread(u64);
+struct IdHasher(u64);
 
-impl Hasher for Spread {
+impl Hasher for IdHasher {
     fn write_isize(&mut self, hash: isize) {
         // The odd number next to 2^64 over the golden ratio, as in Fibonacci hashing.
         self.0 = (hash as u64)

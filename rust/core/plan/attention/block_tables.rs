@@ -102,9 +102,9 @@ impl Placement {
 
 impl BlockTable<'_> {
     /// Append blocks to the list of the block at `place`, counted over all rows.
-    fn extend(&mut self, place: usize, blocks: usize, indices: Range<usize>) {
-        let count = &mut self.counts[place];
-        let begin = place * blocks + to_usize(*count);
+    fn extend(&mut self, index: usize, blocks: usize, indices: Range<usize>) {
+        let count = &mut self.counts[index];
+        let begin = index * blocks + to_usize(*count);
         *count += to_i32(indices.len());
         let to = &mut self.indices[begin..begin + indices.len()];
         for (to, index) in to.iter_mut().zip(to_i32(indices.start)..) {
@@ -130,13 +130,13 @@ impl BlockTable<'_> {
             {
                 changes = rest;
                 match keys.binary_search(kv) {
-                    Ok(place) => _ = keys.remove(place),
-                    Err(place) => keys.insert(place, *kv),
+                    Ok(index) => _ = keys.remove(index),
+                    Err(index) => keys.insert(index, *kv),
                 }
             }
-            let place = first + q;
-            self.counts[place] = to_i32(keys.len());
-            self.indices[place * blocks..][..keys.len()].copy_from_slice(&keys);
+            let index = first + q;
+            self.counts[index] = to_i32(keys.len());
+            self.indices[index * blocks..][..keys.len()].copy_from_slice(&keys);
         }
     }
 }

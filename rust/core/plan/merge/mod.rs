@@ -19,7 +19,7 @@ use std::ops::Range;
 
 use crate::column::Column;
 use crate::error::{Error, Result};
-use crate::plan::{Along, Assembly, Pick, Piece, Row, Turns};
+use crate::plan::{Align, Assembly, Pick, Piece, Row, Turns};
 
 /// Turns that form a row.
 #[derive(Debug, Clone)]
@@ -246,7 +246,7 @@ impl Merge {
     ///
     /// # Errors
     /// Those of the column, and [`Error::NothingTrains`].
-    pub fn without_untrainable(self, mask: Option<(&dyn Column<f32>, Along)>) -> Result<Self> {
+    pub fn without_untrainable(self, mask: Option<(&dyn Column<f32>, Align)>) -> Result<Self> {
         let mut trains = vec![false; self.ends.len()];
         for (row, &trajectory) in self.trajectories.iter().enumerate() {
             for piece in self.assembly.pieces(row) {
@@ -308,12 +308,12 @@ impl Merge {
             });
         }
         let form = found.form();
-        let check = |place: &dyn Fn(usize) -> String, found: &[usize], expected: &[usize]| {
+        let check = |location: &dyn Fn(usize) -> String, found: &[usize], expected: &[usize]| {
             let mut pairs = found.iter().zip(expected);
             match pairs.position(|(found, expected)| found != expected) {
                 None => Ok(()),
                 Some(turn) => Err(Error::OtherTurns {
-                    place: place(turn),
+                    location: location(turn),
                     found: found[turn],
                     expected: expected[turn],
                 }),
@@ -414,15 +414,15 @@ fn check_ends(ends: &[usize], turns: &Turns) -> Result<()> {
 /// True if any token of a piece trains.
 fn any_trains(
     piece: &Piece,
-    mask: Option<(&dyn Column<f32>, Along)>,
+    mask: Option<(&dyn Column<f32>, Align)>,
     turns: &Turns,
 ) -> Result<bool> {
     /// Number of loss mask values read at a time.
     const CHUNK: usize = 512;
-    let Some((mask, along)) = mask else {
+    let Some((mask, align)) = mask else {
         return Ok(piece.len > 0);
     };
-    let from = turns.response_start(piece.turn, along) + piece.from;
+    let from = turns.response_start(piece.turn, align) + piece.from;
     let mut weights = [0.0; CHUNK];
     for done in (0..piece.len).step_by(CHUNK) {
         let weights = &mut weights[..CHUNK.min(piece.len - done)];

@@ -3,7 +3,7 @@
 use super::Merge;
 use crate::column::Column;
 use crate::error::{Error, Result};
-use crate::plan::Along;
+use crate::plan::Align;
 
 /// The rule for a row's number if every turn has one and several turns form a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,11 +57,11 @@ impl Merge {
     ///
     /// # Errors
     /// Those of the column.
-    pub fn count_masked(&self, values: &dyn Column<f32>, along: Along) -> Result<usize> {
+    pub fn count_masked(&self, values: &dyn Column<f32>, align: Align) -> Result<usize> {
         let mut count = 0;
         for (turn, masked) in self.masked() {
             let mut span = vec![0.0; masked.len()];
-            let from = self.turns.response_start(turn, along) + masked.start;
+            let from = self.turns.response_start(turn, align) + masked.start;
             values.read(turn, from, &mut span)?;
             count += span.iter().filter(|&&value| value != 0.0).count();
         }

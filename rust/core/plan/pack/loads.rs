@@ -110,12 +110,12 @@ impl<T: Least> Tree<T> {
         self.set(self.len - 1, value);
     }
 
-    pub fn get(&self, place: usize) -> T {
-        self.nodes[self.width + place]
+    pub fn get(&self, index: usize) -> T {
+        self.nodes[self.width + index]
     }
 
-    pub fn set(&mut self, place: usize, value: T) {
-        let mut node = self.width + place;
+    pub fn set(&mut self, index: usize, value: T) {
+        let mut node = self.width + index;
         self.nodes[node] = value;
         while node > 1 {
             let least = self.nodes[node].least(self.nodes[node ^ 1]);

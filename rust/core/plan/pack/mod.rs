@@ -178,21 +178,21 @@ fn sort_largest(sizes: &[usize], last_first: bool, ticks: &mut Ticks) -> Result<
     let mut sorted = order.clone();
     for shift in (0..passes).map(|pass| pass * width) {
         let digit = |item: usize| ((most - sizes[item]) >> shift) & ((1 << width) - 1);
-        let mut places = vec![0; 1 << width];
+        let mut offsets = vec![0; 1 << width];
         for &item in &order {
             ticks.done(1)?;
-            places[digit(item)] += 1;
+            offsets[digit(item)] += 1;
         }
-        let mut place = 0;
-        for count in &mut places {
-            place += *count;
-            *count = place - *count;
+        let mut offset = 0;
+        for count in &mut offsets {
+            offset += *count;
+            *count = offset - *count;
         }
         for &item in &order {
             ticks.done(1)?;
-            let place = &mut places[digit(item)];
-            sorted[*place] = item;
-            *place += 1;
+            let offset = &mut offsets[digit(item)];
+            sorted[*offset] = item;
+            *offset += 1;
         }
         std::mem::swap(&mut order, &mut sorted);
     }

@@ -338,9 +338,9 @@ impl LargeBins<'_> {
     fn add_largest(&mut self, bin: usize, items: &[usize], tree: &mut Tree<Load>) -> bool {
         let load = self.loads[bin];
         let found = tree.first(0, |item| load.has_room_for(item, self.limit));
-        if let Some(place) = found {
-            tree.set(place, Load::CLOSED);
-            self.add(bin, items[place]);
+        if let Some(index) = found {
+            tree.set(index, Load::CLOSED);
+            self.add(bin, items[index]);
         }
         found.is_some()
     }

@@ -18,7 +18,7 @@ const FLOPS_PER_TOKEN: u128 = 24_576;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Algorithm {
     /// Sequences are placed whole, or in pieces if they exceed a bin.
-    Place(Packer),
+    Pack(Packer),
     /// Sequences are laid end to end, cut where a bin is full.
     Concat,
 }
@@ -119,7 +119,7 @@ impl PackSpec {
     ) -> Result<Bins> {
         match self.algorithm {
             Algorithm::Concat => self.concat(lens, cost, ticks),
-            Algorithm::Place(packer) => {
+            Algorithm::Pack(packer) => {
                 let mut pieces = Pieces::whole(lens, groups);
                 if self.oversize == Oversize::Split {
                     self.split(&mut pieces, cost)?;
@@ -147,7 +147,7 @@ impl PackSpec {
     }
 
     /// The capacity that a piece takes.
-    pub(in crate::plan) fn place(&self, len: usize) -> usize {
+    pub(in crate::plan) fn round_up(&self, len: usize) -> usize {
         len.checked_next_multiple_of(self.multiple_of)
             .unwrap_or(usize::MAX)
     }
@@ -194,7 +194,7 @@ impl PackSpec {
         let costs = self.costs(lens, cost)?;
         let counts = pieces.groups.as_ref().map(|groups| counts_of(groups));
         let exceeds = |index: usize| {
-            let is_large = self.place(lens[index]) > self.capacity || { costs.as_ref() }
+            let is_large = self.round_up(lens[index]) > self.capacity || { costs.as_ref() }
                 .is_some_and(|costs| costs[index] > self.limit().cost);
             let group = pieces.groups.as_ref().map(|groups| groups[index]);
             let is_alone = counts
@@ -239,7 +239,7 @@ impl PackSpec {
         let costs = self.costs(&pieces.lens, cost)?;
         let sizes: Cow<[_]> = match self.multiple_of {
             1 => (&*pieces.lens).into(),
-            _ => pieces.lens.iter().map(|&len| self.place(len)).collect(),
+            _ => pieces.lens.iter().map(|&len| self.round_up(len)).collect(),
         };
         let Some(groups) = &pieces.groups else {
             return Ok(Packables {

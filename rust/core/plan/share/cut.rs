@@ -82,7 +82,7 @@ impl<'a> Weights<'a> {
     ///
     /// The minimum of duplicates for the first n rows is that for fewer rows plus the cut before
     /// the last chunk. The possible beginnings of that chunk advance with its end, so their minimum
-    /// is kept in a queue, and the time is linear. Ties go to the first place: the last chunk is as
+    /// is kept in a queue, and the time is linear. Ties go to the first cut: the last chunk is as
     /// long as possible.
     fn cut_tree(
         &self,
@@ -119,7 +119,7 @@ impl<'a> Weights<'a> {
     }
 
     /// Cut chunks further until there are `count`, where cuts duplicate the fewest tokens. Among
-    /// equally good places, cut where it halves the largest chunk.
+    /// equally good cuts, cut where it halves the largest chunk.
     ///
     /// # Errors
     /// Those of `ticks`.
@@ -131,18 +131,18 @@ impl<'a> Weights<'a> {
     ) -> Result<Vec<Range<usize>>> {
         let rows = &self.tree.rows;
         let inside = |chunk: &Range<usize>| chunk.start + 1..chunk.end;
-        let mut places: Vec<_> = chunks.iter().flat_map(inside).collect();
-        let missing = count.saturating_sub(chunks.len()).min(places.len());
+        let mut cuts: Vec<_> = chunks.iter().flat_map(inside).collect();
+        let missing = count.saturating_sub(chunks.len()).min(cuts.len());
         if missing == 0 {
             return Ok(chunks);
         }
-        let mut costs: Vec<_> = places.iter().map(|&place| rows[place].shared).collect();
+        let mut costs: Vec<_> = cuts.iter().map(|&cut| rows[cut].shared).collect();
         let most = *costs.select_nth_unstable(missing - 1).1;
         let mut begins: Vec<_> = chunks.iter().map(|chunk| chunk.start).collect();
-        let cheaper = places.iter().filter(|&&place| rows[place].shared < most);
+        let cheaper = cuts.iter().filter(|&&cut| rows[cut].shared < most);
         begins.extend(cheaper);
         begins.sort_unstable();
-        places.retain(|&place| rows[place].shared == most);
+        cuts.retain(|&cut| rows[cut].shared == most);
 
         let missing = count - begins.len();
         let ends = begins[1..].iter().copied().chain([rows.len()]);
@@ -154,10 +154,10 @@ impl<'a> Weights<'a> {
         for _ in 0..missing {
             while let Some((_, Reverse(begin), end)) = largest.pop() {
                 ticks.done(1)?;
-                if let Some(place) = self.halving(begin..end, &places) {
-                    begins.push(place);
-                    largest.push(self.by_size(begin..place));
-                    largest.push(self.by_size(place..end));
+                if let Some(cut) = self.halving(begin..end, &cuts) {
+                    begins.push(cut);
+                    largest.push(self.by_size(begin..cut));
+                    largest.push(self.by_size(cut..end));
                     break;
                 }
             }
@@ -174,22 +174,22 @@ impl<'a> Weights<'a> {
         (self.of(&rows).size, Reverse(rows.start), rows.end)
     }
 
-    /// The place, among sorted places, that minimizes the larger part of a chunk; None if no place
+    /// The cut, among sorted cuts, that minimizes the larger part of a chunk; None if no cut
     /// is inside it.
-    fn halving(&self, rows: Range<usize>, places: &[usize]) -> Option<usize> {
-        let begin = places.partition_point(|&place| place <= rows.start);
-        let end = places.partition_point(|&place| place < rows.end);
-        let places = &places[begin..end];
-        let sizes = |place: usize| {
-            let parts = [rows.start..place, place..rows.end];
+    fn halving(&self, rows: Range<usize>, cuts: &[usize]) -> Option<usize> {
+        let begin = cuts.partition_point(|&cut| cut <= rows.start);
+        let end = cuts.partition_point(|&cut| cut < rows.end);
+        let cuts = &cuts[begin..end];
+        let sizes = |cut: usize| {
+            let parts = [rows.start..cut, cut..rows.end];
             parts.map(|part| self.of(&part).size)
         };
-        let is_left = |&place: &usize| {
-            let [before, after] = sizes(place);
+        let is_left = |&cut: &usize| {
+            let [before, after] = sizes(cut);
             before < after
         };
-        let middle = places.partition_point(is_left);
-        let around = places[middle.saturating_sub(1)..].iter().take(2).copied();
-        around.min_by_key(|&place| sizes(place).into_iter().max())
+        let middle = cuts.partition_point(is_left);
+        let around = cuts[middle.saturating_sub(1)..].iter().take(2).copied();
+        around.min_by_key(|&cut| sizes(cut).into_iter().max())
     }
 }

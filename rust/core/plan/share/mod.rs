@@ -131,11 +131,11 @@ impl Tree {
         let mut ends = vec![0; parts];
         // Places since which no row before the current one shares fewer tokens, with that number.
         let mut least: Vec<(usize, usize)> = Vec::new();
-        for (place, row) in self.rows.iter().enumerate() {
+        for (index, row) in self.rows.iter().enumerate() {
             ticks.done(1)?;
             while least.pop_if(|(_, shared)| *shared >= row.shared).is_some() {}
-            least.push((place, row.shared));
-            let Some(part) = part_of(place) else {
+            least.push((index, row.shared));
+            let Some(part) = part_of(index) else {
                 continue;
             };
             let shared = if trees[part].rows.is_empty() {
@@ -144,7 +144,7 @@ impl Tree {
                 least[least.partition_point(|&(at, _)| at < ends[part])].1
             };
             trees[part].rows.push(TreeRow { shared, ..*row });
-            ends[part] = place + 1;
+            ends[part] = index + 1;
         }
         Ok(trees)
     }

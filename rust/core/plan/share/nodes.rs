@@ -41,14 +41,14 @@ impl Tree {
         let mut leaves = Vec::with_capacity(self.rows.len());
         let mut path: Vec<usize> = Vec::new();
         let mut start = 0;
-        for (place, row) in self.rows.iter().enumerate() {
+        for (index, row) in self.rows.iter().enumerate() {
             while path
                 .pop_if(|node| nodes[*node].end() > row.shared)
                 .is_some()
             {}
             let mut depth = row.shared;
             while depth < row.len {
-                let split = splits.next_if(|&(of, _)| of == place);
+                let split = splits.next_if(|&(of, _)| of == index);
                 let end = split.map_or(row.len, |(_, depth)| depth);
                 let node = Node {
                     start,
@@ -76,10 +76,10 @@ impl Tree {
     /// tree and the depth.
     fn splits(&self) -> Vec<(usize, usize)> {
         let mut splits = Vec::new();
-        // The places that added the tokens of the last row, each with the depth at which the next
+        // The indices that added the tokens of the last row, each with the depth at which the next
         // begins.
         let mut path: Vec<(usize, usize)> = Vec::new();
-        for (place, row) in self.rows.iter().enumerate() {
+        for (index, row) in self.rows.iter().enumerate() {
             while path
                 .pop_if(|(of, _)| self.rows[*of].shared >= row.shared)
                 .is_some()
@@ -91,7 +91,7 @@ impl Tree {
                 splits.push((*of, row.shared));
             }
             if row.added() > 0 {
-                path.push((place, row.len));
+                path.push((index, row.len));
             }
         }
         splits.sort_unstable();

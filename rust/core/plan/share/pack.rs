@@ -17,7 +17,7 @@ impl Tree {
     /// [`Error::OversizedRow`] and [`Error::TooFewItems`], errors of a cost function, and errors of
     /// `ticks`; [`Error::InvalidPlan`] for options that split rows.
     pub fn pack(&self, spec: &PackSpec, cost: &Cost, ticks: &mut Ticks) -> Result<Vec<Self>> {
-        let (Algorithm::Place(packer), false) = (spec.algorithm, spec.oversize == Oversize::Split)
+        let (Algorithm::Pack(packer), false) = (spec.algorithm, spec.oversize == Oversize::Split)
         else {
             return Err(Error::InvalidPlan(
                 "rows of a tree cannot be split".to_owned(),
@@ -35,7 +35,7 @@ impl Tree {
         };
         let mut chunks = weights.cut(rounded, ticks)?;
         let loads: Vec<_> = chunks.iter().map(|rows| weights.of(rows)).collect();
-        let sizes: Vec<_> = loads.iter().map(|load| spec.place(load.size)).collect();
+        let sizes: Vec<_> = loads.iter().map(|load| spec.round_up(load.size)).collect();
         let counts: Vec<_> = loads.iter().map(|load| load.count).collect();
         let tree_costs: Vec<_> = loads.iter().map(|load| load.cost).collect();
         let items = Items {
@@ -59,7 +59,7 @@ impl Tree {
                 bin_of[chunks[item].clone()].fill(bin);
             }
         }
-        self.parted(|place| Some(bin_of[place]), packed.count(), ticks)
+        self.parted(|index| Some(bin_of[index]), packed.count(), ticks)
     }
 
     /// Costs of rows, and of the tokens shared with the row before, if costs count.
@@ -85,9 +85,9 @@ impl Tree {
 
     /// Check that every row fits a bin.
     fn check_rows(&self, spec: &PackSpec, weights: &Weights) -> Result<()> {
-        let exceeding = |(place, row): (usize, &TreeRow)| {
-            let cost = weights.of(&(place..place + 1)).cost + spec.bin_cost;
-            let tokens = spec.place(row.len);
+        let exceeding = |(index, row): (usize, &TreeRow)| {
+            let cost = weights.of(&(index..index + 1)).cost + spec.bin_cost;
+            let tokens = spec.round_up(row.len);
             let (capacity, max_cost) = (spec.capacity, spec.max_cost);
             let oversized = if tokens > capacity {
                 Oversized::Tokens {

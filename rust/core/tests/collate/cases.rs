@@ -53,7 +53,7 @@ proptest! {
         let shard = Shard {
             picks: picks.iter().map(pick).collect(),
             num_rows: expected.len(),
-            widths: Some(Longest::of_rows(merge.assembly.rows())),
+            widths: Some(Widths::of_rows(merge.assembly.rows())),
             lens: None,
             bins: None,
             is_narrow: false,
@@ -82,7 +82,7 @@ proptest! {
 fn bins_are_planned_inside_placing() {
     let input = Input::of_lens(&[(2, 3), (1, 2), (3, 4), (1, 1)]);
     let spec = PackSpec {
-        algorithm: Algorithm::Place(Packer::FirstFitDecreasing),
+        algorithm: Algorithm::Pack(Packer::FirstFitDecreasing),
         oversize: Oversize::Error,
         capacity: 8,
         max_sequences: usize::MAX,

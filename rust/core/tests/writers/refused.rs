@@ -114,8 +114,8 @@ fn rows_wider_than_a_fixed_width_are_refused() {
             .unwrap_err()
             .to_string()
     };
-    let widths = Widths::default();
-    let pad_to = Widths {
+    let widths = WidthOptions::default();
+    let pad_to = WidthOptions {
         sequence: Some(4),
         ..widths
     };
@@ -124,7 +124,7 @@ fn rows_wider_than_a_fixed_width_are_refused() {
         message.starts_with("row 0 has 5 tokens, but pad_to is 4"),
         "{message}"
     );
-    let prompt = Widths {
+    let prompt = WidthOptions {
         prompt: Some(2),
         ..widths
     };
@@ -133,7 +133,7 @@ fn rows_wider_than_a_fixed_width_are_refused() {
         message.starts_with("row 1 has 3 prompt tokens, but pad_prompt_to is 2"),
         "{message}"
     );
-    let response = Widths {
+    let response = WidthOptions {
         response: Some(3),
         ..widths
     };

@@ -12,8 +12,8 @@ use super::arrow::{self, Chunk};
 use super::object::{
     POLL_ROWS, as_array, is_list_of_rows, is_objects, is_sequence, iterated, of_table, to_list,
 };
+use super::py_rows::{Missing, PyRows, Row};
 use super::ragged::{self, Parts};
-use super::rows::{Missing, Row, Rows};
 use super::tensor;
 use crate::error::{Error, Result};
 
@@ -71,7 +71,7 @@ impl<'a, 'py> Reader<'a, 'py> {
     ///
     /// # Errors
     /// `TypeError` or `ValueError` naming the field and the first invalid row.
-    pub fn read(mut self, rows: &Bound<'py, PyAny>) -> Result<Rows<'py>> {
+    pub fn read(mut self, rows: &Bound<'py, PyAny>) -> Result<PyRows<'py>> {
         let is_list = rows.is_exact_instance_of::<PyList>();
         let read = of_table(rows, self.field)?;
         let rows = read.as_ref().unwrap_or(rows);
@@ -98,7 +98,7 @@ impl<'a, 'py> Reader<'a, 'py> {
     ///
     /// # Errors
     /// As [`Reader::read`].
-    pub fn read_single(mut self, index: usize, row: &Bound<'py, PyAny>) -> Result<Rows<'py>> {
+    pub fn read_single(mut self, index: usize, row: &Bound<'py, PyAny>) -> Result<PyRows<'py>> {
         self.first = index;
         self.read_row(0, row.clone())?;
         self.read_device_rows()?;
@@ -113,7 +113,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         mut self,
         values: &Bound<'py, PyAny>,
         check_count: impl Fn(usize) -> Result<()>,
-    ) -> Result<Rows<'py>> {
+    ) -> Result<PyRows<'py>> {
         match as_array(values, || self.field.to_owned())? {
             Some(input) if input.array.ndim() > 0 => {
                 let rows = input.array.shape()[0];
@@ -135,11 +135,11 @@ impl<'a, 'py> Reader<'a, 'py> {
             .map_err(|_| no_memory_for(rows))
     }
 
-    fn finish(self) -> Rows<'py> {
+    fn finish(self) -> PyRows<'py> {
         let trailing = self
             .trailing
             .map_or_else(Vec::new, |(trailing, _)| trailing);
-        Rows::of_parts(self.field, self.first, self.rows, self.shared, trailing)
+        PyRows::of_parts(self.field, self.first, self.rows, self.shared, trailing)
     }
 
     /// Read an object that holds all rows in one or a few pieces of memory; false for any other
@@ -214,12 +214,12 @@ impl<'a, 'py> Reader<'a, 'py> {
         let view = ArrayView::new(values, leading, self.unusual, || self.field.to_owned())?;
         let (array, tokens) = (self.shared.len(), view.tokens());
         if !self.allows_trailing && !view.trailing().is_empty() {
-            let (place, len) = match parts.next() {
-                Some((_, len)) => (self.place(self.rows.len()), len),
+            let (location, len) = match parts.next() {
+                Some((_, len)) => (self.location(self.rows.len()), len),
                 None => (self.field.to_owned(), 0),
             };
             let shape = [&[len], view.trailing()].concat();
-            return Err(Error::shape(place, &shape, EXPECTED_NUMBERS));
+            return Err(Error::shape(location, &shape, EXPECTED_NUMBERS));
         }
         self.check_trailing(self.rows.len(), tokens, view.trailing())?;
         self.reserve(parts.len())?;
@@ -251,13 +251,13 @@ impl<'a, 'py> Reader<'a, 'py> {
             self.rows.push(row);
             return Ok(());
         }
-        let place = || format!("{}[{}]", self.field, self.first + index);
-        let row = iterated(row, place)?;
+        let location = || format!("{}[{}]", self.field, self.first + index);
+        let row = iterated(row, location)?;
         if self.allows_trailing && is_list_of_rows(&row)? {
             let py = row.py();
             let numpy = py.import(intern!(py, "numpy"))?;
             let array = numpy.call_method1(intern!(py, "array"), (&row,));
-            let array = array.map_err(|cause| Error::raised(py, place(), cause))?;
+            let array = array.map_err(|cause| Error::raised(py, location(), cause))?;
             return self.read_row(index, array);
         }
         let row = match row.cast_into::<PyList>() {
@@ -288,16 +288,16 @@ impl<'a, 'py> Reader<'a, 'py> {
             });
             return Ok(());
         }
-        match as_array(&row, place)? {
+        match as_array(&row, location)? {
             Some(input) if self.is_row(input.array.ndim()) => {
-                let view = ArrayView::new(input, 1, self.unusual, place)?;
+                let view = ArrayView::new(input, 1, self.unusual, location)?;
                 self.check_trailing(index, view.tokens(), view.trailing())?;
                 self.rows.push(Row::Array(view));
                 Ok(())
             }
             Some(input) if input.array.ndim() > 1 => {
                 let shape = input.array.shape();
-                Err(Error::shape(place(), shape, EXPECTED_NUMBERS))
+                Err(Error::shape(location(), shape, EXPECTED_NUMBERS))
             }
             _ => {
                 let expected = if self.allows_trailing {
@@ -305,7 +305,7 @@ impl<'a, 'py> Reader<'a, 'py> {
                 } else {
                     EXPECTED_ROW
                 };
-                Err(Error::wrong_type(place(), &row, expected))
+                Err(Error::wrong_type(location(), &row, expected))
             }
         }
     }
@@ -346,21 +346,21 @@ impl<'a, 'py> Reader<'a, 'py> {
                         end += len;
                     }
                     Some(_) => {
-                        return Err(Error::shape(self.place(index), &shape, EXPECTED_NUMBERS));
+                        return Err(Error::shape(self.location(index), &shape, EXPECTED_NUMBERS));
                     }
                     None => {
                         return Err(Error::WrongType {
-                            place: self.place(index),
+                            location: self.location(index),
                             found: "a tensor of shape ()".to_owned(),
                             expected: EXPECTED_ROW,
                         });
                     }
                 }
             }
-            let place = || self.place(indices[0]);
+            let location = || self.location(indices[0]);
             let values = tensor::concatenated(&tensors);
-            let values = values.map_err(|cause| Error::raised(py, place(), cause))?;
-            let view = ArrayView::new(values, 1, self.unusual, place)?;
+            let values = values.map_err(|cause| Error::raised(py, location(), cause))?;
+            let view = ArrayView::new(values, 1, self.unusual, location)?;
             self.shared.push(view);
             let array = self.shared.len() - 1;
             for (index, start, len) in parts {
@@ -394,8 +394,8 @@ impl<'a, 'py> Reader<'a, 'py> {
         Ok(())
     }
 
-    /// The place of a row in errors.
-    fn place(&self, index: usize) -> String {
+    /// The location of a row in errors.
+    fn location(&self, index: usize) -> String {
         format!("{}[{}]", self.field, self.first + index)
     }
 

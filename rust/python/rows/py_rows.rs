@@ -19,7 +19,7 @@ use crate::error::{Error, Result};
 use crate::interrupt::poll;
 
 /// A field: its rows as they were passed, each kept alive and read in place.
-pub struct Rows<'py> {
+pub struct PyRows<'py> {
     field: String,
     /// Index of the first row in errors.
     first: usize,
@@ -88,7 +88,7 @@ impl Missing {
     }
 }
 
-impl<'py> Rows<'py> {
+impl<'py> PyRows<'py> {
     /// No rows.
     pub fn none() -> Self {
         Self::of_parts("", 0, Vec::new(), Vec::new(), Vec::new())
@@ -296,7 +296,7 @@ impl<'py> Rows<'py> {
     }
 }
 
-impl FieldColumn for Rows<'_> {
+impl FieldColumn for PyRows<'_> {
     fn lens(&self) -> Vec<usize> {
         self.rows.iter().map(Row::len).collect()
     }
@@ -349,7 +349,7 @@ impl FieldColumn for Rows<'_> {
     }
 }
 
-impl<T: DecodeExact> Column<T> for Rows<'_> {
+impl<T: DecodeExact> Column<T> for PyRows<'_> {
     fn row_len(&self, turn: usize) -> usize {
         self.rows[turn].len()
     }
@@ -367,7 +367,7 @@ impl<T: DecodeExact> Column<T> for Rows<'_> {
     }
 }
 
-impl Rows<'_> {
+impl PyRows<'_> {
     fn read_chunk<T: DecodeExact>(&self, turn: usize, from: usize, out: &mut [T]) -> Result<()> {
         let (field, row) = (&self.field, self.first + turn);
         match (self.rows[turn].items(), self.rows[turn].number()) {
@@ -389,7 +389,7 @@ impl Rows<'_> {
     }
 }
 
-impl Tokens for Rows<'_> {
+impl Tokens for PyRows<'_> {
     fn common_len(&self, at: At, other: &Self, other_at: At, len: usize) -> Result<usize, Core> {
         compared_in_chunks(len, &poll, |done, len| {
             Ok(self.common_chunk(at.after(done), other, other_at.after(done), len)?)
@@ -401,7 +401,7 @@ impl Tokens for Rows<'_> {
     }
 }
 
-impl Rows<'_> {
+impl PyRows<'_> {
     fn common_chunk(&self, at: At, other: &Self, other_at: At, len: usize) -> Result<usize> {
         let mut done = 0;
         while done < len {

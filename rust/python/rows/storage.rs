@@ -10,13 +10,13 @@ use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use super::list::DecodeExact;
+use super::py_rows::{Missing, PyRows};
 use super::ragged::{Parts, RowSpans};
 use super::row_arrays::{Array, StoredForm};
-use super::rows::{Missing, Rows};
 use super::tokens::TokenInput;
 use crate::batch::field::FieldSpec;
 use crate::error::{Error, Result};
-use crate::handover::slab::bytes_at;
+use crate::memory::slab::bytes_at;
 
 /// Bytes of the first chunk, and of the largest: each is twice as large as the one before.
 const FIRST_CHUNK: usize = 1 << 16;
@@ -60,14 +60,14 @@ pub struct StoredRow {
     memory: Py<PyArray1<u8>>,
     /// Usually one object for consecutive rows.
     forms: Arc<Forms>,
-    places: Box<[Place]>,
+    spans: Box<[ArraySpan]>,
     /// End of the row in its chunk.
     end: usize,
 }
 
 /// Place of an array in its chunk, in tokens of the array.
 #[derive(Clone, Copy)]
-struct Place {
+struct ArraySpan {
     start: usize,
     tokens: usize,
 }
@@ -77,7 +77,7 @@ impl StoredRow {
     /// Number of prompt and response tokens.
     #[getter]
     fn num_tokens(&self) -> usize {
-        self.places[..2].iter().map(|place| place.tokens).sum()
+        self.spans[..2].iter().map(|span| span.tokens).sum()
     }
 }
 
@@ -208,10 +208,10 @@ impl Chunk {
         let mut memory = memory.map_err(|error| (arrays.len(), error.into()))?;
         let mut rest = memory.as_slice_mut().expect("memory is contiguous");
         let mut end = self.end;
-        for (index, (array, place)) in arrays.iter().zip(&layout.places).enumerate() {
-            let bytes = place.tokens * array.form.token_bytes();
+        for (index, (array, span)) in arrays.iter().zip(&layout.spans).enumerate() {
+            let bytes = span.tokens * array.form.token_bytes();
             if bytes > 0 {
-                let start = place.start * array.form.token_bytes();
+                let start = span.start * array.form.token_bytes();
                 let (own, after) = take(&mut rest)[start - end..].split_at_mut(bytes);
                 (rest, end) = (after, start + bytes);
                 array.write(own).map_err(|error| (index, error))?;
@@ -241,7 +241,7 @@ impl Chunk {
         StoredRow {
             memory: self.memory,
             forms,
-            places: layout.places.into_boxed_slice(),
+            spans: layout.spans.into_boxed_slice(),
             end: layout.end,
         }
     }
@@ -249,7 +249,7 @@ impl Chunk {
 
 /// Places of a row's arrays in a chunk, and the end of the last.
 struct RowLayout {
-    places: Vec<Place>,
+    spans: Vec<ArraySpan>,
     end: usize,
 }
 
@@ -257,7 +257,7 @@ impl RowLayout {
     /// The arrays in sequence, each aligned to a multiple of its token size. None if the size
     /// overflows.
     fn new(arrays: &[Array], begin: usize) -> Option<Self> {
-        let (mut end, mut places) = (begin, Vec::with_capacity(arrays.len()));
+        let (mut end, mut spans) = (begin, Vec::with_capacity(arrays.len()));
         for array in arrays {
             let (tokens, size) = (array.tokens, array.form.token_bytes());
             let mut start = 0;
@@ -265,10 +265,10 @@ impl RowLayout {
                 start = end.div_ceil(size);
                 end = start.checked_add(tokens)?.checked_mul(size)?;
             }
-            places.push(Place { start, tokens });
+            spans.push(ArraySpan { start, tokens });
         }
         isize::try_from(end).ok()?;
-        Some(Self { places, end })
+        Some(Self { spans, end })
     }
 }
 
@@ -278,20 +278,20 @@ pub fn stored_columns(py: Python, rows: Vec<Bound<StoredRow>>) -> PyResult<Vec<R
     let numpy = py.import(intern!(py, "numpy"))?;
     let ndarray = numpy.getattr(intern!(py, "ndarray"))?;
     let rows: Vec<_> = rows.iter().map(Bound::get).collect();
-    let mut columns: Vec<_> = rows[0].places.iter().map(|_| Vec::new()).collect();
+    let mut columns: Vec<_> = rows[0].spans.iter().map(|_| Vec::new()).collect();
     for run in rows.chunk_by(|a, b| a.memory.is(&b.memory) && Arc::ptr_eq(&a.forms, &b.forms)) {
         let StoredRow { memory, forms, .. } = run[0];
         for (index, (column, form)) in columns.iter_mut().zip(&forms.forms).enumerate() {
-            let places = run.iter().map(|row| row.places[index]);
+            let spans = run.iter().map(|row| row.spans[index]);
             // Only up to the end of these rows: a call may be writing another row after them.
-            let end = places.clone().map(|place| place.start + place.tokens).max();
+            let end = spans.clone().map(|span| span.start + span.tokens).max();
             let shape = [&[end.unwrap_or(0)], &form.trailing[..]].concat();
             let values = (PyTuple::new(py, shape)?, &form.dtype, memory);
             let is_given = !form.is_missing();
             column.push(Parts {
                 values: { is_given.then(|| ndarray.call1(values)) }.transpose()?,
-                starts: places.clone().map(|place| place.start).collect(),
-                lens: places.map(|place| place.tokens).collect(),
+                starts: spans.clone().map(|span| span.start).collect(),
+                lens: spans.map(|span| span.tokens).collect(),
             });
         }
     }
@@ -308,7 +308,7 @@ pub fn compact_ids<'py>(
 ) -> Result<Bound<'py, PyAny>> {
     fn packed<'py, T: DecodeExact + numpy::Element>(
         py: Python<'py>,
-        row: &Rows,
+        row: &PyRows,
     ) -> Result<Bound<'py, PyAny>> {
         let mut values = filled(row.lens()[0], |_| T::ZERO)?;
         row.read(0, 0, &mut values)?;
@@ -316,7 +316,7 @@ pub fn compact_ids<'py>(
     }
     let (py, row) = (
         row.py(),
-        Rows::single::<i64>(name, index, row, false, Check::None, Missing::NoRow)?,
+        PyRows::single::<i64>(name, index, row, false, Check::None, Missing::NoRow)?,
     );
     match packed::<i32>(py, &row) {
         Err(Error::Core(Core::DoesNotFit { .. })) => packed::<i64>(py, &row),

@@ -49,7 +49,7 @@ pub fn is_objects(array: &Bound<PyUntypedArray>) -> bool {
 /// The array of an object that is one or exports its memory as one: ndarray, tensor, `array.array`.
 pub fn as_array<'py>(
     object: &Bound<'py, PyAny>,
-    place: impl Fn() -> String,
+    location: impl Fn() -> String,
 ) -> Result<Option<ArrayInput<'py>>> {
     static ARRAY_ARRAY: OnceLock<Py<PyType>> = OnceLock::new();
     let py = object.py();
@@ -63,7 +63,7 @@ pub fn as_array<'py>(
         let input = tensor::as_array(object);
         return input
             .map(Some)
-            .map_err(|cause| Error::raised(py, place(), cause));
+            .map_err(|cause| Error::raised(py, location(), cause));
     }
     if object.is_instance(imported(&ARRAY_ARRAY, py, "array", "array")?)? {
         let numpy = py.import(intern!(py, "numpy"))?;
@@ -113,7 +113,10 @@ pub fn to_list<'py>(sequence: &Bound<'py, PyAny>) -> Result<Bound<'py, PyList>> 
 
 /// The rows of a column of `datasets` or pandas, read without making a Python object per number;
 /// `None` for any other object.
-pub fn of_table<'py>(rows: &Bound<'py, PyAny>, place: &str) -> Result<Option<Bound<'py, PyAny>>> {
+pub fn of_table<'py>(
+    rows: &Bound<'py, PyAny>,
+    location: &str,
+) -> Result<Option<Bound<'py, PyAny>>> {
     let py = rows.py();
     let is_theirs = |module: Bound<PyString>| {
         let module = module.to_string_lossy();
@@ -130,14 +133,14 @@ pub fn of_table<'py>(rows: &Bound<'py, PyAny>, place: &str) -> Result<Option<Bou
     }
     let read = columns.call_method1("read_column", (rows,));
     read.map(Some)
-        .map_err(|cause| Error::raised(py, place, cause))
+        .map_err(|cause| Error::raised(py, location, cause))
 }
 
 /// A row of a list or tuple subclass with its own iterator, as a list of the items iterated: NumPy
 /// and torch do not read its storage either. Any other row unchanged.
 pub fn iterated<'py>(
     row: Bound<'py, PyAny>,
-    place: impl Fn() -> String,
+    location: impl Fn() -> String,
 ) -> Result<Bound<'py, PyAny>> {
     let py = row.py();
     let base = if row.is_exact_instance_of::<PyList>() || row.is_exact_instance_of::<PyTuple>() {
@@ -154,6 +157,6 @@ pub fn iterated<'py>(
         return Ok(row);
     }
     let items = row.try_iter().and_then(Iterator::collect);
-    let items: Vec<Bound<PyAny>> = items.map_err(|cause| Error::raised(py, place(), cause))?;
+    let items: Vec<Bound<PyAny>> = items.map_err(|cause| Error::raised(py, location(), cause))?;
     Ok(PyList::new(py, items)?.into_any())
 }

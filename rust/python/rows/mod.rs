@@ -5,7 +5,7 @@ macro_rules! intern {
     ($py:expr, $text:expr) => {{
         static PLACE: std::sync::OnceLock<pyo3::Py<pyo3::types::PyString>> =
             std::sync::OnceLock::new();
-        crate::ingest::interned(&PLACE, $py, $text)
+        crate::rows::interned(&PLACE, $py, $text)
     }};
 }
 pub(crate) use intern;
@@ -18,10 +18,10 @@ mod arrow;
 mod list;
 mod number;
 mod object;
+mod py_rows;
 mod ragged;
 mod reader;
 mod row_arrays;
-mod rows;
 mod storage;
 mod tensor;
 mod tokens;
@@ -30,8 +30,8 @@ pub use array::data;
 pub use arrow::{ArrowMemory, arrow_chunks};
 pub use list::{Run, check_digits, same_until};
 pub use number::number_of;
+pub use py_rows::{Missing, PyRows};
 pub use ragged::RowSpans;
-pub use rows::{Missing, Rows};
 pub use storage::{RowStore, StoredRow, compact_ids, stored_columns};
 pub use tokens::{TokenInput, slices_of};
 
@@ -49,36 +49,36 @@ use crate::error::caught;
 /// and would wait for itself. The interpreter is not released while it is stored, as `PyOnceLock`
 /// and `pyo3::intern` do: if another thread forked then, the child would wait for ever.
 fn kept<'py, T>(
-    place: &'static OnceLock<Py<T>>,
+    cell: &'static OnceLock<Py<T>>,
     py: Python<'py>,
     make: impl FnOnce() -> PyResult<Bound<'py, T>>,
 ) -> PyResult<&'py Bound<'py, T>> {
-    if let Some(found) = place.get() {
+    if let Some(found) = cell.get() {
         return Ok(found.bind(py));
     }
     let made = make()?.unbind();
-    Ok(place.get_or_init(|| made).bind(py))
+    Ok(cell.get_or_init(|| made).bind(py))
 }
 
 /// A type of a module that is imported at the first call.
 fn imported<'py>(
-    place: &'static OnceLock<Py<PyType>>,
+    cell: &'static OnceLock<Py<PyType>>,
     py: Python<'py>,
     module: &str,
     name: &str,
 ) -> PyResult<&'py Bound<'py, PyType>> {
-    kept(place, py, || {
+    kept(cell, py, || {
         Ok(py.import(module)?.getattr(name)?.cast_into()?)
     })
 }
 
 /// A text as one `str` for all calls.
 pub fn interned<'py>(
-    place: &'static OnceLock<Py<PyString>>,
+    cell: &'static OnceLock<Py<PyString>>,
     py: Python<'py>,
     text: &str,
 ) -> &'py Bound<'py, PyString> {
-    kept(place, py, || Ok(PyString::intern(py, text))).expect("texts are made without an error")
+    kept(cell, py, || Ok(PyString::intern(py, text))).expect("texts are made without an error")
 }
 
 /// Initialise the NumPy binding, which runs Python code under a lock, and import the modules needed

@@ -10,7 +10,7 @@ use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use super::slab::Memory;
-use crate::ingest::describe;
+use crate::rows::describe;
 
 /// A pool returns memory of at most this many times the requested size, so that a long-lived small
 /// batch does not hold the memory of a large one.

@@ -13,7 +13,7 @@ use super::array::data;
 use super::reader::no_memory_for;
 use crate::arrow::{Array, ArrowArray, DataType, Form, Number, Source};
 use crate::error::{Error, Result};
-use crate::handover::numpy_view;
+use crate::memory::numpy_view;
 
 /// Consecutive rows in one array.
 pub struct Chunk<'py> {
@@ -34,17 +34,17 @@ pub struct Chunk<'py> {
 /// exceptions of the object's own methods.
 pub fn chunks<'py>(
     object: &Bound<'py, PyAny>,
-    place: &str,
+    location: &str,
     allows_null_rows: bool,
 ) -> Result<Option<Vec<Chunk<'py>>>> {
     let py = object.py();
-    let Some(source) = Source::open(object, place)? else {
+    let Some(source) = Source::open(object, location)? else {
         return Ok(None);
     };
     let data_type = source.data_type.clone();
-    let mut rows = Rows::of_type(&data_type, place, allows_null_rows)?;
+    let mut rows = ChunkRows::of_type(&data_type, location, allows_null_rows)?;
     let mut chunks = Vec::new();
-    for array in source.arrays(py, place)? {
+    for array in source.arrays(py, location)? {
         chunks.push(rows.chunk(py, &array)?);
         rows.first += array.len();
     }
@@ -65,14 +65,14 @@ pub fn chunks<'py>(
 ///
 /// # Errors
 /// Exceptions of the object's own methods.
-pub fn is_array_of_lists(object: &Bound<PyAny>, place: &str) -> Result<bool> {
+pub fn is_array_of_lists(object: &Bound<PyAny>, location: &str) -> Result<bool> {
     if !object
         .get_type()
         .hasattr(intern!(object.py(), "__arrow_c_array__"))?
     {
         return Ok(false);
     }
-    let source = Source::open(object, place)?;
+    let source = Source::open(object, location)?;
     Ok(source
         .is_some_and(|source| matches!(source.data_type, DataType::List(..) | DataType::Struct(_))))
 }
@@ -81,10 +81,10 @@ pub fn is_array_of_lists(object: &Bound<PyAny>, place: &str) -> Result<bool> {
 #[pyfunction]
 pub fn arrow_chunks<'py>(
     object: &Bound<'py, PyAny>,
-    place: &str,
+    location: &str,
 ) -> Result<Option<Vec<Bound<'py, PyTuple>>>> {
     let py = object.py();
-    let Some(chunks) = chunks(object, place, false)? else {
+    let Some(chunks) = chunks(object, location, false)? else {
         return Ok(None);
     };
     let pair = |chunk: Chunk<'py>| {
@@ -100,9 +100,9 @@ pub fn arrow_chunks<'py>(
     Ok(Some(chunks.into_iter().map(pair).collect::<PyResult<_>>()?))
 }
 
-/// The rows of a chunk, and their place for errors.
-struct Rows<'a> {
-    place: &'a str,
+/// The rows of a chunk, and their location for errors.
+struct ChunkRows<'a> {
+    location: &'a str,
     /// Index of the chunk's first row.
     first: usize,
     allows_null_rows: bool,
@@ -115,15 +115,15 @@ struct Rows<'a> {
     number: Option<Number>,
 }
 
-impl<'a> Rows<'a> {
+impl<'a> ChunkRows<'a> {
     /// Rows of an array of this type: lists of numbers, or a table with one such column.
-    fn of_type(data_type: &DataType, place: &'a str, allows_null_rows: bool) -> Result<Self> {
+    fn of_type(data_type: &DataType, location: &'a str, allows_null_rows: bool) -> Result<Self> {
         let (is_column, data_type) = match data_type {
             DataType::Struct(columns) => match &columns[..] {
                 [column] => (true, &column.data_type),
                 columns => {
                     return Err(Error::WrongType {
-                        place: place.to_owned(),
+                        location: location.to_owned(),
                         found: format!("a table of {} columns", columns.len()),
                         expected: "pass one of them",
                     });
@@ -132,7 +132,7 @@ impl<'a> Rows<'a> {
             data_type => (false, data_type),
         };
         let wrong_type = || Error::WrongType {
-            place: place.to_owned(),
+            location: location.to_owned(),
             found: format!("an Arrow array of type {data_type}"),
             expected: "pass lists of integers, floats or booleans",
         };
@@ -151,7 +151,7 @@ impl<'a> Rows<'a> {
             _ => return Err(wrong_type()),
         };
         Ok(Self {
-            place,
+            location,
             first: 0,
             allows_null_rows,
             is_column,
@@ -263,13 +263,13 @@ impl<'a> Rows<'a> {
         // Number of items per token in this dimension.
         let mut items = 1_usize;
         for size in self.trailing.iter().map(Some).chain([None]) {
-            let place = |index| {
+            let location = |index| {
                 let token = index / items;
                 let row = offsets.partition_point(|&offset| offset <= token) - 1;
                 (row, token - offsets[row])
             };
             let is_of_row = |(row, _): &(usize, usize)| null_rows.binary_search(row).is_err();
-            if let Some((row, column)) = nulls(&tokens).map(place).find(is_of_row) {
+            if let Some((row, column)) = nulls(&tokens).map(location).find(is_of_row) {
                 return Err(self.null(format!("[{}][{column}]", self.first + row)));
             }
             if let Some(&size) = size {
@@ -316,13 +316,13 @@ impl<'a> Rows<'a> {
 
     fn null(&self, subscript: String) -> Error {
         Error::Null {
-            place: format!("{}{subscript}", self.place),
+            location: format!("{}{subscript}", self.location),
         }
     }
 
     fn invalid(&self, cause: String) -> Error {
         Error::Arrow {
-            place: self.place.to_owned(),
+            location: self.location.to_owned(),
             cause,
         }
     }
@@ -360,7 +360,7 @@ fn array_of<'py>(
         let data = array.numbers(dtype.itemsize()).as_ptr();
         let base = Bound::new(py, ArrowMemory(array.owner()))?.into_any();
         // SAFETY: `data` points to the array's numbers, and every bit pattern is one. `base` keeps
-        // them in place, and other owners only read them.
+        // them in location, and other owners only read them.
         unsafe { numpy_view::view(base, dtype.clone(), shape, data.cast_mut().cast(), false) }
     };
     if let [array] = arrays {

@@ -7,7 +7,7 @@
 use std::ffi::c_int;
 use std::ptr;
 
-use fastcollate::{InputPlace, Lookahead, bf16, f16};
+use fastcollate::{Location, Lookahead, bf16, f16};
 use pyo3::exceptions::PyImportError;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -274,7 +274,7 @@ pub fn read_items<T: DecodeExact>(
     row: usize,
 ) -> Result<()> {
     let py = items.object().py();
-    let place = |position| InputPlace {
+    let location = |position| Location {
         field: field.to_owned(),
         row,
         position: Some(position),
@@ -301,7 +301,7 @@ pub fn read_items<T: DecodeExact>(
                 let position = from + done;
                 // SAFETY: as above; this takes a reference before Python code can run.
                 let item = unsafe { Bound::from_borrowed_ptr(py, items.borrow()(position)) };
-                *value = decode(&item, || place(position))?;
+                *value = decode(&item, || location(position))?;
                 done += 1;
             }
         }

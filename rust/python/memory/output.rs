@@ -10,8 +10,8 @@ use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString, PyTuple};
 
-use crate::handover::numpy_view;
-use crate::handover::slab::{Slab, bytes_at};
+use crate::memory::numpy_view;
+use crate::memory::slab::{Slab, bytes_at};
 
 /// An output: its key and value.
 pub type Named<'py> = (Bound<'py, PyString>, Bound<'py, PyAny>);

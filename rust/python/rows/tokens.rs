@@ -4,7 +4,7 @@ use fastcollate::{Check, SliceColumn, TokenStreams};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 
-use super::rows::Rows;
+use super::py_rows::PyRows;
 use crate::error::Result;
 use crate::plan::tables::usizes;
 
@@ -45,8 +45,8 @@ impl<'py> TokenInput<'py> {
     ///
     /// # Errors
     /// As [`Rows::new`].
-    pub fn read(&self) -> Result<TokenStreams<Rows<'py>>> {
-        let rows = |field, rows| Rows::new::<i64>(field, rows, Check::None);
+    pub fn read(&self) -> Result<TokenStreams<PyRows<'py>>> {
+        let rows = |field, rows| PyRows::new::<i64>(field, rows, Check::None);
         Ok(match self {
             Self::Parts { prompts, responses } => TokenStreams::Parts {
                 prompts: rows("prompts", prompts)?,
@@ -78,7 +78,7 @@ impl<'py> TokenInput<'py> {
 /// # Errors
 /// An array that was moved.
 pub fn slices_of<'a>(
-    tokens: &'a TokenStreams<Rows>,
+    tokens: &'a TokenStreams<PyRows>,
 ) -> Result<Option<TokenStreams<SliceColumn<'a>>>> {
     let slices = tokens.try_map(|rows| rows.as_slices().map_err(Some)?.ok_or(None));
     match slices {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::rc::Rc;
 
 use fastcollate::batch::FieldSpec as Field;
-use fastcollate::plan::{Along, TokenForm};
+use fastcollate::plan::{Align, TokenForm};
 use fastcollate::{
     AnyColumn, Check, Dtype, Error as Core, FieldColumn as _, WholeNumbers, bf16, f16,
 };
@@ -13,7 +13,7 @@ use numpy::{PyArray1, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyInt};
 
-use super::rows::{Missing, Rows};
+use super::py_rows::{Missing, PyRows};
 use super::tokens::TokenInput;
 use crate::error::{Error, Result};
 
@@ -36,7 +36,7 @@ pub struct Array<'py> {
 
 enum Source<'py> {
     /// Values to decode into a dtype: those of the only row, from this token on.
-    Row(Dtype, Rc<Rows<'py>>, usize),
+    Row(Dtype, Rc<PyRows<'py>>, usize),
     /// The bytes of any contiguous array.
     Bytes(Bound<'py, PyArray1<u8>>),
     /// None, which is read back as None: the dimensions of its tokens follow from other rows.
@@ -45,7 +45,7 @@ enum Source<'py> {
 
 impl<'py> Array<'py> {
     /// A token range of the only row.
-    fn new(dtype: Dtype, row: &Rc<Rows<'py>>, tokens: Range<usize>) -> Self {
+    fn new(dtype: Dtype, row: &Rc<PyRows<'py>>, tokens: Range<usize>) -> Self {
         Self {
             tokens: tokens.len(),
             form: StoredForm::new(dtype, row),
@@ -56,7 +56,7 @@ impl<'py> Array<'py> {
     /// The ids of a row: prompt and response.
     pub fn of_tokens(tokens: &TokenInput<'py>, index: usize) -> Result<(TokenForm, [Self; 2])> {
         let read = |name, row| {
-            let row = Rows::single::<i64>(name, index, row, false, Check::None, Missing::NoRow)?;
+            let row = PyRows::single::<i64>(name, index, row, false, Check::None, Missing::NoRow)?;
             let len = row.lens()[0];
             Ok::<_, Error>((Rc::new(row), len))
         };
@@ -123,18 +123,18 @@ impl<'py> Array<'py> {
         };
         let row = match dtype {
             _ if matches!(check, Check::Whole(_)) => {
-                Rows::single::<f64>(name, index, row, has_trailing, check, missing)
+                PyRows::single::<f64>(name, index, row, has_trailing, check, missing)
             }
-            Dtype::F64 => Rows::single::<f64>(name, index, row, has_trailing, check, missing),
-            Dtype::F32 => Rows::single::<f32>(name, index, row, has_trailing, check, missing),
-            _ => Rows::single::<i64>(name, index, row, has_trailing, check, missing),
+            Dtype::F64 => PyRows::single::<f64>(name, index, row, has_trailing, check, missing),
+            Dtype::F32 => PyRows::single::<f32>(name, index, row, has_trailing, check, missing),
+            _ => PyRows::single::<i64>(name, index, row, has_trailing, check, missing),
         }?;
         let found = row.lens()[0];
         field.check_row(index, lens, found, form)?;
         field.check_prompt(&row, 0, prompt)?;
-        let from = match field.along() {
-            Along::Response => 0,
-            Along::Sequence => prompt,
+        let from = match field.align() {
+            Align::Response => 0,
+            Align::Sequence => prompt,
         };
         Ok(Some(Self::new(dtype, &Rc::new(row), from..found)))
     }
@@ -203,7 +203,7 @@ impl StoredForm {
         *self == Self::MISSING
     }
 
-    fn new(dtype: Dtype, rows: &Rows) -> Self {
+    fn new(dtype: Dtype, rows: &PyRows) -> Self {
         Self {
             dtype: dtype.name().into(),
             item_bytes: dtype.size(),

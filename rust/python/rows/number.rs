@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use fastcollate::{
-    Element, Error as Core, InputPlace, Number, Slice, bf16, check_type, f16, read_slice,
+    Element, Error as Core, Location, Number, Slice, bf16, check_type, f16, read_slice,
 };
 use numpy::PyUntypedArray;
 use numpy::prelude::*;
@@ -13,7 +13,7 @@ use pyo3::types::{PyInt, PyList, PyType};
 
 use super::array::{ArrayInput, ArrayView, Float};
 use super::object::{as_array, has_rows, is_objects, is_row, is_sequence, to_list};
-use super::rows::{Missing, RowNumber};
+use super::py_rows::{Missing, RowNumber};
 use super::tensor::{self, is_tensor};
 use super::{arrow, describe, imported, ragged};
 use crate::error::{Error, Result, caught};
@@ -85,8 +85,8 @@ decode_float! {
 /// Decode one object of any type: NumPy scalars, subclasses, `__index__`, `__float__`.
 ///
 /// May run Python code: the caller owns `item`, and must check the container again afterwards.
-pub fn decode<T: Decode>(item: &Bound<PyAny>, place: impl Fn() -> InputPlace) -> Result<T> {
-    let wrong_type = || Error::wrong_type(place().to_string(), item, T::EXPECTED);
+pub fn decode<T: Decode>(item: &Bound<PyAny>, location: impl Fn() -> Location) -> Result<T> {
+    let wrong_type = || Error::wrong_type(location().to_string(), item, T::EXPECTED);
     if !is_one_real_number(item)? {
         return Err(wrong_type());
     }
@@ -104,11 +104,11 @@ pub fn decode<T: Decode>(item: &Bound<PyAny>, place: impl Fn() -> InputPlace) ->
     }
     let is_plain = || Ok::<_, PyErr>(item.is_instance_of::<PyInt>() || is_real_scalar(item)?);
     if !error.is_instance_of::<PyOverflowError>(py) || !is_plain()? {
-        return Err(Error::raised(py, place(), error));
+        return Err(Error::raised(py, location(), error));
     }
     let text = caught(py, item.str())?.map(|text| text.to_string());
     Err(Error::Core(Core::DoesNotFit {
-        place: place(),
+        location: location(),
         value: match text {
             Some(text) if text.len() <= 80 => text,
             _ => describe(item)?,
@@ -194,8 +194,8 @@ pub fn numbers_of<T: Element>(
     if is_on_device {
         // Copied at once; if torch cannot stack them, they are not numbers of one device.
         let stacked = tensor::stacked(&numbers);
-        let place = || format!("{field}[0]");
-        let stacked = stacked.map_err(|cause| Error::raised(numbers.py(), place(), cause))?;
+        let location = || format!("{field}[0]");
+        let stacked = stacked.map_err(|cause| Error::raised(numbers.py(), location(), cause))?;
         return Ok(Some(numbers_in::<T>(field, stacked)?));
     }
     let holds_floats = T::accepts(&Slice::F64(&[0.0]));
@@ -217,17 +217,17 @@ pub fn number_of(
     if number.is_none() && !matches!(missing, Missing::NoRow) {
         return missing.number(field, row);
     }
-    let place = || InputPlace {
+    let location = || Location {
         field: field.to_owned(),
         row,
         position: None,
     };
     let value = if holds_floats {
-        Number::Float(decode(number, place)?)
+        Number::Float(decode(number, location)?)
     } else if is_numpy_bool(number)? {
         Number::Int(number.is_truthy()?.into())
     } else {
-        Number::Int(decode(number, place)?)
+        Number::Int(decode(number, location)?)
     };
     Ok(RowNumber {
         value,

@@ -1,4 +1,4 @@
-//! NumPy arrays and torch tensors, read in place.
+//! NumPy arrays and torch tensors, read in location.
 
 use std::ffi::c_void;
 use std::slice;
@@ -27,7 +27,7 @@ pub struct ArrayView<'py> {
     tensor: Option<Bound<'py, PyAny>>,
 }
 
-/// Number types that are read in place. Bool is read as bytes.
+/// Number types that are read in location. Bool is read as bytes.
 #[derive(Clone, Copy, PartialEq)]
 enum Numbers {
     Bool,
@@ -73,12 +73,12 @@ impl<'py> ArrayView<'py> {
         input: ArrayInput<'py>,
         leading: usize,
         unusual: Float,
-        place: impl Fn() -> String,
+        location: impl Fn() -> String,
     ) -> Result<Self> {
         let ArrayInput { array, tensor } = input;
         if is_masked(&array)? {
             return Err(Error::WrongType {
-                place: place(),
+                location: location(),
                 found: "a masked array".to_owned(),
                 expected: "pass what its method filled returns",
             });
@@ -89,7 +89,7 @@ impl<'py> ArrayView<'py> {
         match native(&array, unusual)?.map(|copy| (viewable(&copy), copy)) {
             Some((Some(numbers), copy)) => Ok(Self::of_viewable(copy, leading, numbers, None)),
             _ => Err(Error::WrongType {
-                place: place(),
+                location: location(),
                 found: format!("an array of dtype {}", array.dtype()),
                 expected: "pass integers, floats or booleans",
             }),

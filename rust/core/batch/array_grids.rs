@@ -10,11 +10,11 @@ use crate::column::FieldColumn;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::plan::merge::Merge;
-use crate::plan::{Align, BinLayout, Extent, Form, Grid, Placement};
+use crate::plan::{BinLayout, BinSpan, Edge, Form, Grid, Placement};
 
 /// The place of an array.
 #[derive(Debug)]
-pub(super) enum Place {
+pub(super) enum ArrayGrid {
     /// The grid of token streams.
     Sequence,
     /// The grid of responses.
@@ -26,10 +26,10 @@ pub(super) enum Place {
     /// On a grid of its own.
     Own(Grid),
     /// Some positions of another place.
-    Part(Box<Place>, Grid),
+    Part(Box<ArrayGrid>, Grid),
 }
 
-impl Place {
+impl ArrayGrid {
     /// The grid of the place.
     pub fn grid<'a>(&'a self, placement: &'a Placement) -> &'a Grid {
         match self {
@@ -51,9 +51,9 @@ impl Place {
 }
 
 /// The place of a response grid; `own` is used if the grid is owned.
-pub(super) fn of_responses(grid: Cow<Grid>, own: fn(Grid) -> Place) -> Place {
+pub(super) fn of_responses(grid: Cow<Grid>, own: fn(Grid) -> ArrayGrid) -> ArrayGrid {
     match grid {
-        Cow::Borrowed(_) => Place::Response,
+        Cow::Borrowed(_) => ArrayGrid::Response,
         Cow::Owned(grid) => own(grid),
     }
 }
@@ -61,7 +61,7 @@ pub(super) fn of_responses(grid: Cow<Grid>, own: fn(Grid) -> Place) -> Place {
 /// A planned field.
 pub(super) struct Placed {
     pub field: Field,
-    pub place: Place,
+    pub array_grid: ArrayGrid,
     /// Trailing dimensions of a token's values.
     pub trailing: Vec<usize>,
     /// Captured routes, if the field holds routes.
@@ -81,16 +81,16 @@ impl FieldSpec {
             column.set_numbers(numbers);
             return Ok(masked);
         }
-        let (turns, along) = (&merge.turns, self.along());
-        turns.check_lens(&self.name, &column.lens(), along)?;
-        merge.count_masked(column, along)
+        let (turns, align) = (&merge.turns, self.align());
+        turns.check_lens(&self.name, &column.lens(), align)?;
+        merge.count_masked(column, align)
     }
 
     /// Plan the assembly, place and dtype of the field, whose column has this index.
     ///
     /// # Errors
     /// Rows of wrong lengths or dimensions, and impossible dtypes.
-    pub(super) fn place(
+    pub(super) fn array_grid(
         &self,
         column: &mut dyn FieldColumn,
         index: usize,
@@ -100,23 +100,23 @@ impl FieldSpec {
         let name = &self.name;
         let lens = column.lens();
         let batch = rows.read();
-        let (assembly, place) = match self.kind {
+        let (assembly, array_grid) = match self.kind {
             FieldKind::Experts { count, layers } => {
                 return self.place_routes(column, index, (count, layers), rows, placement);
             }
             FieldKind::Row | FieldKind::Array { .. } | FieldKind::Object => {
                 let assembly = batch.with_one_each();
                 let lens = assembly.rows().iter().map(|row| row.response_len);
-                let grid = Grid::aligned(lens, 1, Align::Left)?;
-                (Some(assembly), Place::Own(grid))
+                let grid = Grid::aligned(lens, 1, Edge::Left)?;
+                (Some(assembly), ArrayGrid::Own(grid))
             }
             FieldKind::Sequence => {
                 rows.turns.check_stream_lens(name, &lens, false)?;
-                let place = match placement.layout.is_tree() {
-                    true => Place::Own(Placement::streams(batch)?),
-                    false => Place::Sequence,
+                let array_grid = match placement.layout.is_tree() {
+                    true => ArrayGrid::Own(Placement::streams(batch)?),
+                    false => ArrayGrid::Sequence,
                 };
-                (Some(batch.with_streams(&lens, true)), place)
+                (Some(batch.with_streams(&lens, true)), array_grid)
             }
             FieldKind::Response | FieldKind::Cut if column.is_one_number_each() => {
                 let spread = self.spread.unwrap_or(Spread::LastOfRow);
@@ -129,13 +129,13 @@ impl FieldSpec {
                     Spread::LastOfRow => Some(batch.on_last_token(is_lost)),
                 };
                 let lost = |turn| spread.no_token(name, turn, rows.turns.form());
-                let place = match spread {
+                let array_grid = match spread {
                     Spread::Trained | Spread::OfOutput => {
-                        Place::Trained(placement.trained_responses(batch))
+                        ArrayGrid::Trained(placement.trained_responses(batch))
                     }
-                    Spread::All | Spread::Last | Spread::LastOfRow => Place::Response,
+                    Spread::All | Spread::Last | Spread::LastOfRow => ArrayGrid::Response,
                 };
-                (assembly.transpose().map_err(lost)?, place)
+                (assembly.transpose().map_err(lost)?, array_grid)
             }
             FieldKind::Cut => {
                 rows.turns.check_stream_lens(name, &lens, false)?;
@@ -144,22 +144,22 @@ impl FieldSpec {
                         self.check_prompt(column, turn, row.prompt_len)?;
                     }
                 }
-                (Some(batch.after_prompts(rows.turns)), Place::Response)
+                (Some(batch.after_prompts(rows.turns)), ArrayGrid::Response)
             }
             FieldKind::Response if !self.any_length => {
                 rows.turns.check_response_lens(name, &lens)?;
                 match self.spread {
                     Some(Spread::OfOutput) => {
-                        (None, Place::Trained(placement.trained_responses(batch)))
+                        (None, ArrayGrid::Trained(placement.trained_responses(batch)))
                     }
-                    _ => (None, Place::Response),
+                    _ => (None, ArrayGrid::Response),
                 }
             }
             FieldKind::Response => match placement.layout.form() {
                 Form::Packed => {
                     let assembly = batch.with_last_tokens(name, &lens)?;
                     // A grid of its own: as in SkyRL, values shifted out of a row may be lost.
-                    (Some(assembly), Place::Own(placement.response.clone()))
+                    (Some(assembly), ArrayGrid::Own(placement.response.clone()))
                 }
                 Form::Jagged | Form::Tree => {
                     let reason =
@@ -169,8 +169,8 @@ impl FieldSpec {
                 Form::Padded => {
                     let assembly = batch.with_response_lens(name, &lens)?;
                     let width = placement.response.width();
-                    let grid = Grid::aligned(lens.into_iter(), width, Align::Right)?;
-                    (Some(assembly), Place::Own(grid))
+                    let grid = Grid::aligned(lens.into_iter(), width, Edge::Right)?;
+                    (Some(assembly), ArrayGrid::Own(grid))
                 }
             },
         };
@@ -186,7 +186,7 @@ impl FieldSpec {
         };
         Ok(Placed {
             field,
-            place,
+            array_grid,
             trailing: column.trailing().to_vec(),
             captured: None,
         })
@@ -261,7 +261,7 @@ impl FieldSpec {
         };
         Ok(Placed {
             field,
-            place: Place::Sequence,
+            array_grid: ArrayGrid::Sequence,
             trailing: column.trailing().to_vec(),
             captured: Some(placement.sequence.truncated(&captured)),
         })
@@ -284,10 +284,12 @@ pub(super) fn check_unplaced(
     }
     let all = Grid::of_tokens(unpredicted)?;
     // Arrays with places of their own, such as fields of whole sequences, have lost nothing.
-    let has_lost = |array: &Array| match array.place.whole() {
-        Place::Predicted(_) => true,
-        Place::Response => placement.is_shifted(),
-        Place::Sequence | Place::Trained(_) | Place::Own(_) | Place::Part(..) => false,
+    let has_lost = |array: &Array| match array.array_grid.whole() {
+        ArrayGrid::Predicted(_) => true,
+        ArrayGrid::Response => placement.is_shifted(),
+        ArrayGrid::Sequence | ArrayGrid::Trained(_) | ArrayGrid::Own(_) | ArrayGrid::Part(..) => {
+            false
+        }
     };
     for (_, array) in planned.arrays() {
         if matches!(array.content, Content::Read(Read::Field(_))) && has_lost(array) {
@@ -300,7 +302,7 @@ pub(super) fn check_unplaced(
 /// The segments of packed rows.
 #[derive(Default)]
 pub(super) struct Segments {
-    extents: Vec<Extent>,
+    spans: Vec<BinSpan>,
     /// Segment lengths of every output row, in tokens.
     in_tokens: Vec<Vec<usize>>,
     /// The same in places; none if lengths are not rounded up.
@@ -322,15 +324,15 @@ impl Segments {
         let Some(bin_layout) = placement.bin_layout else {
             return Ok(Self::default());
         };
-        let extents = bin_layout.extents(sequence);
+        let spans = bin_layout.spans(sequence);
         let in_places = match bin_layout.multiple_of {
             1 => Vec::new(),
-            _ => bin_layout.segment_lens(sequence, &extents, true),
+            _ => bin_layout.segment_lens(sequence, &spans, true),
         };
         Ok(Self {
-            in_tokens: bin_layout.segment_lens(sequence, &extents, false),
+            in_tokens: bin_layout.segment_lens(sequence, &spans, false),
             in_places,
-            extents,
+            spans,
         })
     }
 
@@ -360,7 +362,7 @@ impl Segments {
     /// # Errors
     /// [`Error::TooLarge`].
     pub fn positions(&self, sequence: &Grid) -> Result<Grid> {
-        BinLayout::positions(sequence, &self.extents)
+        BinLayout::positions(sequence, &self.spans)
     }
 
     fn lens(&self, padded: bool) -> &[Vec<usize>] {
