@@ -65,7 +65,7 @@ def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
         figures = effort.run({"fastcollate": pack}) | facts(pack())
         figures["per n log n"] = figures["fastcollate"] / (number * np.log2(number))
         yield f"ffd of {number:,}", figures
-        split = partial(pack, grow_by="splitting", min_bins=int(1.2 * pack().num_bins))
+        split = partial(pack, grow_by="split", min_bins=int(1.2 * pack().num_bins))
         yield (
             f"ffd of {number:,}, a fifth more bins by splitting",
             effort.run({"fastcollate": split}),

@@ -193,7 +193,7 @@ def test_a_name_stands_for_the_defaults(name):
         (lambda: fc.Tree(8, oversize="split"), ValueError, "oversize='split' splits rows"),
         (lambda: fc.Tree(8, max_cost=1, cost=[1, 2]), ValueError, "cost has one number per row"),
         (lambda: fc.Tree(8, same_inputs=5), TypeError, "same_inputs"),
-        (lambda: fc.Tree(8, grow_by="splitting"), TypeError, "Tree has no argument 'grow_by'"),
+        (lambda: fc.Tree(8, grow_by="split"), TypeError, "Tree has no argument 'grow_by'"),
         (lambda: fc.Tree(8, shift="next_token"), TypeError, "Tree has no argument 'shift'"),
         (
             lambda: fc.Tree(pad_to=3, multiple_of=2),

@@ -54,11 +54,11 @@ def problems(draw, algorithms=tuple(ALGORITHMS)):
         "max_sequences": draw(st.none() | st.integers(1, 5)),
         "min_bins": draw(st.sampled_from([0, 0, 3, 7])),
         "bins_multiple_of": draw(st.sampled_from([1, 1, 2, 3])),
-        "grow_by": draw(st.sampled_from(["moving", "splitting"])),
+        "grow_by": draw(st.sampled_from(["move", "split"])),
     }
     ours = {**both, "multiple_of": multiple}
     theirs = {**both, "multiple": multiple, "oversize": "split"}
-    if both["grow_by"] == "splitting":
+    if both["grow_by"] == "split":
         cost = COSTS[draw(st.sampled_from(sorted(COSTS)))]
         ours["cost"] = lambda lengths: cost(lengths.astype(float))
         theirs["cost"] = lambda length: cost(float(length))
@@ -124,7 +124,7 @@ def test_equally_long_ones(algorithm, bins):
 )
 def test_the_heaviest_bin_is_split(lengths, options, bins):
     """As in slime, where the heaviest bin has the most tokens."""
-    options = {"algorithm": "ff", "grow_by": "splitting", "cost": "tokens", **options}
+    options = {"algorithm": "ff", "grow_by": "split", "cost": "tokens", **options}
     if groups := options.get("keep_together"):
         options["keep_together"] = list(groups)
     assert pack(lengths, 10, **options).bins == bins
@@ -133,7 +133,7 @@ def test_the_heaviest_bin_is_split(lengths, options, bins):
 def test_the_costliest_bin_is_split():
     """As in prime-rl, where attention is the cost of a bin."""
     lengths = [6, 4, 5, 5]  # 52 and 50; both have 10 tokens
-    options = {"algorithm": "stable_ffd", "min_bins": 3, "grow_by": "splitting"}
+    options = {"algorithm": "stable_ffd", "min_bins": 3, "grow_by": "split"}
     squares = pack(lengths, 10, **options, cost=lambda lengths: lengths**2)
     assert squares.bins == [[0], [2, 3], [1]]
     assert pack(lengths, 10, **options, costs=[1, 1, 2, 2]).bins == [[0, 1], [2], [3]]
@@ -144,19 +144,19 @@ def test_the_costliest_bin_is_split():
 def test_splitting_many_bins_takes_no_longer_than_packing():
     lengths = np.zeros(200_000, np.int64)
     lengths[:3] = 1 << np.arange(3)
-    options = {"grow_by": "splitting", "min_bins": 150_000, "algorithm": "ff"}
+    options = {"grow_by": "split", "min_bins": 150_000, "algorithm": "ff"}
     plan = pack(lengths, 100, **options)
     assert plan.num_bins == 150_000
     assert len(np.unique(plan.indices)) == len(lengths)
 
 
 def test_splitting_needs_the_cost_of_pieces():
-    options = {"grow_by": "splitting", "min_bins": 4, "oversize": "split", "costs": [1, 2]}
+    options = {"grow_by": "split", "min_bins": 4, "oversize": "split", "costs": [1, 2]}
     with pytest.raises(ValueError, match="cost"):
         pack([30, 3], 10, **options)
-    with pytest.raises(ValueError, match="pass both, or grow_by='splitting'"):
+    with pytest.raises(ValueError, match="pass both, or grow_by='split'"):
         pack([3], 10, cost="tokens")
-    with pytest.raises(ValueError, match="grow_by is 'halving'; pass 'moving', 'splitting'"):
+    with pytest.raises(ValueError, match="grow_by is 'halving'; pass 'move', 'split'"):
         pack([3], 10, grow_by="halving")
 
 
@@ -788,7 +788,7 @@ def test_numbers_of_bins_that_cannot_be(options, error, message):
         (fc.Packed(plan=[[0, 1]]), {}, ValueError, "which has its bins already; pass fc.Packed"),
         (fc.Packed(10), {"costs": [1, 2]}, ValueError, "which does not use them; pass max_cost"),
         (
-            fc.Packed(10, algorithm="concat", grow_by="splitting"),
+            fc.Packed(10, algorithm="concat", grow_by="split"),
             {"costs": [1, 2]},
             ValueError,
             "costs is given, but algorithm='concat' cuts",

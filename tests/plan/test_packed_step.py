@@ -299,7 +299,7 @@ def test_sequences_over_capacity_in_bins_of_their_own():
 def test_bins_that_are_split():
     options = {
         "algorithm": "stable_ffd",
-        "grow_by": "splitting",
+        "grow_by": "split",
         "cost": lambda lengths: lengths**2,
     }
     layout = fc.Packed(10, **options)

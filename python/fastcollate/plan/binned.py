@@ -23,7 +23,7 @@ Algorithm: TypeAlias = Literal[
     "ffd", "stable_ffd", "ff", "bfd", "mffd", "next_fit", "concat", "balanced"
 ]
 Oversize: TypeAlias = Literal["error", "own_bin", "split"]
-Growth: TypeAlias = Literal["moving", "splitting"]
+Growth: TypeAlias = Literal["move", "split"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -56,11 +56,11 @@ class BinnedLayout(Layout):
 
     def packing_costs(self, lengths: Integers) -> NDArray[np.float64] | None:
         """Return the costs of sequences of the given lengths; None if packing uses none."""
-        if self.max_cost is None and getattr(self, "grow_by", "moving") == "moving":
+        if self.max_cost is None and getattr(self, "grow_by", "move") == "move":
             return None
         return costs_of("cost", self.cost, lengths, "sequence")
 
-    def _compiled(self, num_bins: int | None = None, grow_by: Any = "moving") -> PackSpec:
+    def _compiled(self, num_bins: int | None = None, grow_by: Any = "move") -> PackSpec:
         """Check the options of packing, keep numbers as such, and compile them."""
         self._check_cost()
         cost: Any = self.cost
@@ -81,7 +81,7 @@ class BinnedLayout(Layout):
             self.capacity,
             self.max_sequences,
             self.multiple_of,
-            self._checked_max_cost(is_counted=grow_by == "splitting"),
+            self._checked_max_cost(is_counted=grow_by == "split"),
             cost,
             self.min_bins,
             self.bins_multiple_of,
@@ -124,7 +124,7 @@ class BinnedLayout(Layout):
         if limit is None:
             if not is_counted and not (isinstance(cost, str) and cost == "flops"):
                 raise ValueError(
-                    "cost is given, but max_cost is None; pass both, or grow_by='splitting' (ranks "
+                    "cost is given, but max_cost is None; pass both, or grow_by='split' (ranks "
                     "of a step are balanced by shard_by of plan_step)"
                 )
             return math.inf

@@ -82,9 +82,9 @@ class Packed(BinnedLayout):
         Minimum number of bins, and a number that it must be a multiple of, such as the number of
         ranks.
     grow_by
-        The source of missing bins. ``"moving"``: each takes the last sequence of another bin: of
+        The source of missing bins. ``"move"``: each takes the last sequence of another bin: of
         the one with the most sequences, of several the last, until it has one left, then of the
-        next; SkyRL's and NeMo-RL's. ``"splitting"``: the costliest bin of several sequences is
+        next; SkyRL's and NeMo-RL's. ``"split"``: the costliest bin of several sequences is
         split in two of about the same `cost`, repeatedly; slime's, with ``cost="tokens"``, and
         prime-rl's, with ``cost=lambda lengths: lengths**2``.
     oversize
@@ -95,7 +95,7 @@ class Packed(BinnedLayout):
         else.
     max_cost, cost
         Maximum cost of a bin, in addition to the capacity, and the cost of sequences, which
-        ``grow_by="splitting"`` uses, too: ``"flops"``, ``24576 * L + L * L`` for a sequence of L
+        ``grow_by="split"`` uses, too: ``"flops"``, ``24576 * L + L * L`` for a sequence of L
         tokens; ``"tokens"``; :class:`fastcollate.planning.Costs`; or a function that maps lengths,
         int64 (m,), to costs. Costs are finite and not negative; to split by cost, a longer piece
         must not cost less. Not with ``"concat"``.
@@ -138,7 +138,7 @@ class Packed(BinnedLayout):
 
     plan: BinPlan | Sequence[Sequence[int]] | Literal["single_row"] | None = None
     num_bins: int | None = None
-    grow_by: Growth = "moving"
+    grow_by: Growth = "move"
     shift: Shift = "none"
     padding_as: PaddingAs = "own_segment"
 
@@ -206,7 +206,7 @@ class Packed(BinnedLayout):
                 "capacity": self.capacity is not None,
                 "min_bins": self.min_bins != 0,
                 "bins_multiple_of": self.bins_multiple_of != 1,
-                "grow_by": self.grow_by != "moving",
+                "grow_by": self.grow_by != "move",
                 f"algorithm={self.algorithm!r}": self.algorithm == "concat",
                 "oversize='split'": self.oversize == "split",
             }

@@ -3,26 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, fields
-from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+from typing import Literal, TypeAlias, get_args
 
 from fastcollate._fastcollate import MASK_DRIFTS, MERGE_REWARDS, POLICIES, MergeSpec
-from fastcollate.common.arguments import (
-    check_choice,
-    check_count,
-    suggests_names,
-)
-
-if TYPE_CHECKING:
-    pass
-
+from fastcollate.common.arguments import check_choice, check_count, suggests_names
 
 Policy: TypeAlias = Literal["exact", "branch", "realign"]
 """The rule that joins turns into rows."""
 
-
 MaskDrift: TypeAlias = Literal["tail", "response", "span"]
 """The tokens that realigning masks."""
-
 
 MergeRewards: TypeAlias = Literal["error", "sum", "last"]
 """The reward of a merged row if each turn has one number."""

@@ -86,10 +86,10 @@ def pack(
     lengths = check_lengths("lengths", lengths, "sequence")
     numbers = None
     if costs is not None:
-        if layout.max_cost is None and layout.grow_by == "moving":
+        if layout.max_cost is None and layout.grow_by == "move":
             raise ValueError(
                 f"costs is given, but layout is {layout!r}, which does not use them; pass max_cost "
-                "or grow_by='splitting' to the layout"
+                "or grow_by='split' to the layout"
             )
         if layout.algorithm == "concat":
             layout.check_whole("costs")

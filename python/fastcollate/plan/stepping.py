@@ -110,7 +110,7 @@ def plan_step(
         all rows are packed, and bins go to ranks by cost: by largest differencing, or largest first
         with exchanges, whichever has the faster slowest rank; the second if equal. A rank's bins
         come costliest first, equal ones in order. With ``"contiguous"``, ``"strided"`` or
-        ``grow_by="splitting"``, bins of all rows go to ranks. The only rows added are synthetic,
+        ``grow_by="split"``, bins of all rows go to ranks. The only rows added are synthetic,
         one for each bin that a mini-batch of few rows cannot fill, unless `pad_rows` is
         ``"error"``. Rows are neither split nor copied.
     allow_partial

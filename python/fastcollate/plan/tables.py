@@ -144,14 +144,6 @@ def list_values(what: str, name: str, values: Any, kinds: str = "i") -> np.ndarr
     return array
 
 
-def list_integers(what: str, name: str, values: Any) -> Any:
-    """Return a list from a plan's tables as an array of integers, a number unchanged."""
-    if not isinstance(values, (list, tuple, np.ndarray)):
-        return values
-    array = list_values(what, name, values)
-    return array if array.size > 0 else array.astype(np.int64)
-
-
 def check_step_plan(plan: Any) -> None:
     """Check that an argument is a step plan."""
     if not hasattr(plan, "inverse") or not hasattr(plan, "mini_batch_offsets"):

@@ -7,7 +7,7 @@ import reprlib
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from numbers import Number
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -25,9 +25,6 @@ from fastcollate.common.arrays import (
     is_tensor,
     misfit,
 )
-
-if TYPE_CHECKING:
-    pass
 
 
 @suggests_names

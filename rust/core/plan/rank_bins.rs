@@ -207,7 +207,7 @@ impl Deal<'_> {
                 (bins, wanted, capacity)
             }
         };
-        let is_free = spec.growth == Growth::Moving;
+        let is_free = spec.growth == Growth::Move;
         if let Self::Balanced { costs, .. } = self
             && is_free
             && items.len() >= wanted

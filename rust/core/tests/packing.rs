@@ -165,7 +165,7 @@ const SPEC: PackSpec = PackSpec {
     num_bins: None,
     min_bins: 0,
     bins_multiple_of: 1,
-    growth: Growth::Moving,
+    growth: Growth::Move,
 };
 
 fn bins_of(spec: &PackSpec, lens: &[usize], groups: Option<&[usize]>) -> Result<Bins, Error> {

@@ -97,7 +97,7 @@ fn spec(capacity: usize) -> PackSpec {
         num_bins: None,
         min_bins: 0,
         bins_multiple_of: 1,
-        growth: Growth::Moving,
+        growth: Growth::Move,
     }
 }
 

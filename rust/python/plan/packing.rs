@@ -53,7 +53,7 @@ pub const OVERSIZES: Names<Oversize> = Names::new(
 /// Rules for adding bins.
 pub const GROWTHS: Names<Growth> = Names::new(
     "grow_by",
-    &[(Growth::Moving, "moving"), (Growth::Splitting, "splitting")],
+    &[(Growth::Move, "move"), (Growth::Split, "split")],
 );
 
 /// The limit of what is not limited.

@@ -258,7 +258,7 @@ def pack_loops(
     multiple: int = 1,
     min_bins: int = 0,
     bins_multiple_of: int = 1,
-    grow_by: str = "moving",
+    grow_by: str = "move",
     groups: Sequence[Any] | None = None,
     oversize: str = "own_bin",
     max_cost: float | None = None,
@@ -293,7 +293,7 @@ def pack_loops(
     """
     if algorithm == "concat":
         found = concat_loops(lengths, capacity, multiple=multiple, max_sequences=max_sequences)
-        if grow_by == "moving":
+        if grow_by == "move":
             return adjust_bin_count_loops(found, min_bins, bins_multiple_of)
         pieces = [piece for contents in found for piece in contents]
         places = iter(range(len(pieces)))
@@ -342,7 +342,7 @@ def pack_loops(
         ):
             raise ValueError(f"{item} exceeds {limit}")
     bins = PACKERS[algorithm](problem)
-    if grow_by == "moving":
+    if grow_by == "move":
         bins = adjust_bin_count_loops(bins, min_bins, bins_multiple_of)
     else:
         weights = [_sum(cost(length) for *_, length in pieces) for pieces in members]

@@ -38,9 +38,9 @@ pub enum Oversize {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Growth {
     /// New bins take the last sequences of the bins with the most sequences.
-    Moving,
+    Move,
     /// The costliest bin is split in two, repeatedly.
-    Splitting,
+    Split,
 }
 
 /// Packing options.
@@ -162,7 +162,7 @@ impl PackSpec {
 
     /// True if costs limit bins, or select the bin to split.
     fn counts_costs(&self) -> bool {
-        self.max_cost < f64::INFINITY || self.growth == Growth::Splitting
+        self.max_cost < f64::INFINITY || self.growth == Growth::Split
     }
 
     /// Lay sequences end to end, and cut them into bins.
@@ -388,7 +388,7 @@ impl PackSpec {
     ) -> Result<ItemBins> {
         match (self.growth, costs) {
             _ if needed <= packed.count() => Ok(packed),
-            (Growth::Splitting, Some(costs)) => halve(&packed, costs, needed, ticks),
+            (Growth::Split, Some(costs)) => halve(&packed, costs, needed, ticks),
             _ => spread(&packed, needed, ticks),
         }
     }

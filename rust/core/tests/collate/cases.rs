@@ -92,7 +92,7 @@ fn bins_are_planned_inside_placing() {
         num_bins: None,
         min_bins: 0,
         bins_multiple_of: 1,
-        growth: Growth::Moving,
+        growth: Growth::Move,
     };
     let layout = |spec| {
         let packed = PackedSpec {
