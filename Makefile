@@ -22,7 +22,7 @@ unexport CONDA_PREFIX
 export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 
 FUZZ_SECONDS ?= 60
-PARITY_SECONDS ?= 5
+PARITY_SECONDS ?= 20
 # One worker per core; a file's tests stay together.
 PARALLEL := -n logical --dist loadfile
 TESTS ?= # options of pytest
@@ -59,7 +59,7 @@ test-fast: $(BUILT) ## run the Rust tests and the quick Python tests, on few exa
 
 peers: $(PEERS)/installed.stamp ## download the frameworks that tests and benchmarks compare with
 
-parity: $(BUILT) $(PEERS)/installed.stamp ## compare with frameworks' own functions, for PARITY_SECONDS (5) each
+parity: $(BUILT) $(PEERS)/installed.stamp ## compare with frameworks' own functions, for PARITY_SECONDS (20)
 	$(BIN)/python -m frameworks.parity skyrl transformers trl verl --seconds $(PARITY_SECONDS)
 
 gpu: $(BUILT) ## run the tests and benchmarks that need a GPU, and write docs/gpu.md

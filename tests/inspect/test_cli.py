@@ -1,7 +1,6 @@
 """The command line: all forms and names of files, one line for each error."""
 
 import gzip
-import importlib
 import io
 import json
 import os
@@ -21,7 +20,7 @@ pytest.importorskip("tokenizers")
 import pyarrow.parquet as pq  # noqa: E402
 
 import fastcollate as fc  # noqa: E402
-from fastcollate.cli import doctor, files  # noqa: E402
+from fastcollate.cli import files  # noqa: E402
 from fastcollate.cli.app import run  # noqa: E402
 from fastcollate.cli.columns import ROLES  # noqa: E402
 from fastcollate.cli.progress import with_progress  # noqa: E402
@@ -347,50 +346,6 @@ def test_a_file_that_cannot_be_replaced(rollouts, tmp_path, monkeypatch, capsys)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["plan.json", "rollouts.parquet"]
 
 
-def test_the_doctor(capsys):
-    assert run(["doctor"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) <= 40  # one screen
-    assert any("fastcollate" in line and fc.__version__ in line for line in lines)
-    found = shown(capsys, "doctor")
-    assert found["ok"]
-    assert np.__version__ in found["versions"]["libraries"]
-    assert {"versions", "devices", "memory", "threads", "frameworks"} <= found.keys()
-
-
-@pytest.mark.parametrize(
-    ("source", "wrong"),
-    [
-        ("def pack_dataset(dataset, seq_length, strategy='bfd', map_kwargs=None): ...", None),
-        ("def pack_dataset(dataset, seq_length, columns=None): ...", "has columns, which ours"),
-        ("def another(): ...", "trl.data_utils.pack_dataset is not there"),
-        ("import nothing_of_this_name\nclass pack_dataset:\n    x = 1", None),
-    ],
-)
-def test_the_doctor_compares_frameworks(source, wrong, tmp_path, monkeypatch, capsys):
-    package = tmp_path / "trl"
-    package.mkdir()
-    (package / "__init__.py").write_text("raise ImportError('is not imported')")
-    (package / "data_utils.py").write_text(source)
-    monkeypatch.syspath_prepend(tmp_path)
-    assert run(["doctor"]) == int(wrong is not None)
-    (line,) = (one for one in capsys.readouterr().out.splitlines() if " trl " in one)
-    assert ("1 functions match" in line) == (wrong is None)
-    assert wrong is None or wrong in line
-
-
-@pytest.mark.parametrize(
-    ("package", "version", "count"),
-    [("nemo_rl", None, 1), ("skyrl", "0.3.0", 8), ("skyrl", "0.4.0", 9), ("skyrl", "0.5.0", 9),
-     ("transformers", None, 1), ("trl", "1.16.0", 1), ("verl", "0.9.1", 12)],
-)  # fmt: skip
-def test_functions_that_ours_stand_in_for_are_there(package, version, count):
-    compat = importlib.import_module(f"fastcollate.compat.{package}")
-    found = doctor.replaced(package, version)
-    assert len(set(found)) == count
-    assert all(callable(getattr(compat, name)) for _, name in found)
-
-
 @pytest.mark.parametrize("columns", [40, 200])
 def test_terminals(columns, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
@@ -398,7 +353,6 @@ def test_terminals(columns, tmp_path, monkeypatch, capsys):
     for arguments in (
         ["view", "r.parquet"],
         ["plan", "r.parquet", "--capacity", "8"],
-        ["doctor"],
         ["view", "--help"],
         ["view", "absent.parquet"],
     ):

@@ -9,9 +9,9 @@ import pyarrow as pa
 import typer
 
 from fastcollate import __version__
-from fastcollate.cli.doctor import doctor
 from fastcollate.cli.plan import plan
 from fastcollate.cli.report import report
+from fastcollate.cli.verify import verify
 from fastcollate.cli.view import view
 
 app = typer.Typer(
@@ -22,7 +22,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (view, report, plan, doctor):
+for command in (view, report, plan, verify):
     app.command()(command)
 
 

@@ -132,6 +132,11 @@ class Patcher:
         self._bound: list[_Bound] = []
         self._patched: Patched
 
+    @property
+    def is_patched(self) -> bool:
+        """True between ``patch()`` and ``unpatch()``."""
+        return self._count > 0
+
     def patch(self) -> Patched:
         """Replace the framework's functions in all modules of the framework that bind them.
 

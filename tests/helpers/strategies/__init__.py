@@ -8,8 +8,8 @@ Examples
 ...     batch = fc.build_batch(**inputs, pad_token_id=0)
 """
 
+from fastcollate.testing.drawing import Rollouts, rollouts, whole_masks, with_fields
 from strategies.columns import COLUMN_KINDS, as_column
-from strategies.drawing import Rollouts, rollouts, whole_masks, with_fields
 from strategies.fields import FIELD_DTYPES, extras, spread_fields, token_fields
 from strategies.forks import forks
 from strategies.inputs import OUTERS, as_inputs, as_sequences

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import fastcollate as fc
-from strategies.drawing import Rollouts
+from fastcollate.testing.drawing import Rollouts
 from strategies.kinds import LAYOUTS, Array
 
 Values: TypeAlias = Callable[[np.random.Generator, tuple[int, ...]], Array]

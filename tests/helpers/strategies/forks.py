@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import strategies as st
 
-from strategies.drawing import Rollouts
+from fastcollate.testing.drawing import Rollouts
 from strategies.trajectories import VOCABULARIES, distinct
 
 

@@ -10,8 +10,8 @@ import numpy as np
 from hypothesis import strategies as st
 
 from fastcollate.rows.fields import Field
+from fastcollate.testing.drawing import Rollouts
 from strategies.columns import COLUMN_KINDS, as_column
-from strategies.drawing import Rollouts
 from strategies.kinds import FIELD_KINDS, LAYOUTS, TOKEN_KINDS, Array, as_kind
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from fastcollate.plan.merge import Merge
-from strategies.drawing import Rollouts, with_fields
+from fastcollate.testing.drawing import Rollouts, with_fields
 
 
 @dataclass

@@ -5,9 +5,10 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from fastcollate.compat import transformers as compat
-from frameworks.parity.framework import Case, Draw, Framework, Peer
+from fastcollate.testing.verifying.sizes import draw_numbers, draw_rows
+from fastcollate.testing.verifying.subjects import Case, Draw, Peer, Subject
 
-TRANSFORMERS = Framework("transformers", "transformers", "pip install transformers")
+TRANSFORMERS = Subject("transformers", "transformers")
 
 OPTIONS = st.fixed_dictionaries(
     {
@@ -26,15 +27,10 @@ def flattened_features(draw: Draw, transformers: Peer) -> Case:
     """Draw examples with at least one token and as many labels, or without labels."""
     options = draw(OPTIONS)
     has_labels = draw(st.booleans())
-    lengths = draw(st.lists(st.integers(1, 8), min_size=1, max_size=8))
-    tokens = st.integers(-(2**63), 2**63 - 1)
-    features = [
-        {
-            name: draw(st.lists(tokens, min_size=length, max_size=length))
-            for name in ("input_ids", *["labels"] * has_labels)
-        }
-        for length in lengths
-    ]
+    lengths = draw_numbers(draw, transformers.scale, 1, 8 * transformers.scale, 8)
+    names = ("input_ids", *["labels"] * has_labels)
+    columns = [draw_rows(draw, lengths, -(2**63), 2**63 - 1) for _ in names]
+    features = [dict(zip(names, rows, strict=True)) for rows in zip(*columns, strict=True)]
     module = transformers("transformers.data.data_collator")
     return Case(
         theirs=lambda: module.DataCollatorWithFlattening(**options)(features),

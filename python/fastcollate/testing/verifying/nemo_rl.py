@@ -10,9 +10,10 @@ from typing import Any
 from hypothesis import strategies as st
 
 from fastcollate.compat import nemo_rl as compat
-from frameworks.parity.framework import Case, Draw, Framework, Peer
+from fastcollate.testing.verifying.sizes import draw_numbers
+from fastcollate.testing.verifying.subjects import Case, Draw, Peer, Subject
 
-NEMO_RL = Framework("NeMo-RL", "nemo_rl", ".ci/upstream nemo_rl")
+NEMO_RL = Subject("NeMo-RL", "nemo_rl")
 NEMO_RL.not_compared["SequencePacker"] = "the abstract base of the packers"
 
 ALGORITHMS = [
@@ -33,7 +34,7 @@ def packers(draw: Draw, nemo_rl: Peer) -> Case:
         "algorithm": draw(st.sampled_from(ALGORITHMS)),
         "capacity": capacity,
         "options": {name: draw(NUMBERS) for name in ("min_bin_count", "bin_count_multiple")},
-        "lengths": draw(st.lists(st.integers(1, capacity), min_size=1, max_size=40)),
+        "lengths": draw_numbers(draw, nemo_rl.scale, 1, capacity, 40),
         "seed": draw(st.integers(0, 9)),
     }
     given["lengths"].append(draw(st.sampled_from([capacity] * 9 + [capacity + 1])))
@@ -103,7 +104,7 @@ def _compare_packer(name: str) -> None:
     @NEMO_RL.compares(name)
     def packer(draw: Draw, nemo_rl: Peer) -> Case:
         most = draw(st.sampled_from([-1, 1, 3]))
-        lengths = draw(st.lists(st.integers(1, 30), max_size=30))
+        lengths = draw_numbers(draw, nemo_rl.scale, 1, 30, 30, min_size=0)
         module = nemo_rl("nemo_rl.data.packing.algorithms")
         return Case(
             theirs=lambda: limited(getattr(module, name)(30), most, lengths),

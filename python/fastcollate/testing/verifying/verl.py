@@ -9,10 +9,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from fastcollate.compat import verl as compat
-from frameworks import installed
-from frameworks.parity.framework import Case, Draw, Framework, Peer
+from fastcollate.testing.verifying.sizes import draw_numbers, draw_rows
+from fastcollate.testing.verifying.subjects import Case, Draw, Peer, Subject
 
-VERL = Framework("verl", "verl")
+VERL = Subject("verl", "verl")
 VERL.not_compared |= {
     "patch": "no function of verl's",
     "to_tensordict": "no function of verl's",
@@ -24,7 +24,7 @@ BALANCING = "verl.utils.seqlen_balancing"
 PADDING = "verl.workers.utils.padding"
 UPSAMPLING = "verl.trainer.ppo.padding_utils"
 
-LENGTHS = st.one_of(st.integers(0, 5), st.integers(0, 100_000))
+LIMITS = st.sampled_from([5, 100_000])
 
 
 @VERL.compares("calculate_workload")
@@ -33,11 +33,12 @@ def workloads(draw: Draw, verl: Peer) -> Case:
     import torch
 
     dtype = draw(st.sampled_from([torch.int64, torch.int32, torch.uint8, torch.float32]))
-    lengths = torch.tensor(draw(st.lists(LENGTHS, max_size=8)), dtype=torch.int64).to(dtype)
+    lengths = draw_numbers(draw, verl.scale, 0, draw(LIMITS), 8, min_size=0)
+    seqlens = torch.tensor(lengths, dtype=torch.int64).to(dtype)
     return Case(
-        theirs=lambda: verl(BALANCING).calculate_workload(lengths),
-        ours=lambda: compat.calculate_workload(lengths),
-        given={"seqlen_list": lengths},
+        theirs=lambda: verl(BALANCING).calculate_workload(seqlens),
+        ours=lambda: compat.calculate_workload(seqlens),
+        given={"seqlen_list": seqlens},
     )
 
 
@@ -45,7 +46,7 @@ def partitions(name: str, draw: Draw, verl: Peer) -> Case:
     """Draw at least one length, and a number of parts."""
     import torch
 
-    lengths = draw(st.lists(LENGTHS, min_size=1, max_size=16))
+    lengths = draw_numbers(draw, verl.scale, 0, draw(LIMITS), 16)
     weights = torch.tensor(lengths) if draw(st.booleans()) else lengths
     given = {
         "seqlen_list": weights,
@@ -74,9 +75,9 @@ def sorted_parts(draw: Draw, verl: Peer) -> Case:
 @VERL.compares("get_group_balanced_partitions")
 def parts_of_groups(draw: Draw, verl: Peer) -> Case:
     """Draw rows of prompt groups, some of which recur."""
-    uids = draw(st.lists(st.sampled_from("abc"), min_size=1, max_size=16))
+    uids = ["abc"[number] for number in draw_numbers(draw, verl.scale, 0, 2, 16)]
     given = {
-        "seqlen_list": draw(st.lists(LENGTHS, min_size=len(uids), max_size=len(uids))),
+        "seqlen_list": draw_rows(draw, [len(uids)], 0, draw(LIMITS))[0],
         "uid_list": uids,
         "k_partitions": draw(st.integers(1, 4)),
     }
@@ -111,7 +112,7 @@ def options_of(draw: Draw) -> dict[str, Any]:
 @VERL.compares("rearrange_micro_batches")
 def micro_batches(draw: Draw, verl: Peer) -> Case:
     """Draw a batch, the options, and the number of rows that stay together."""
-    lengths = draw(st.lists(st.integers(1, 9), min_size=1, max_size=12))
+    lengths = draw_numbers(draw, verl.scale, 1, 9, 12)
     options = options_of(draw)
     options["force_group_size"] = draw(st.integers(1, 2))
 
@@ -130,11 +131,9 @@ def micro_batches(draw: Draw, verl: Peer) -> Case:
 @VERL.compares("prepare_dynamic_batch")
 def dynamic_batches(draw: Draw, verl: Peer) -> Case:
     """Draw a DataProto and the options."""
-    lengths = draw(st.lists(st.integers(1, 9), min_size=1, max_size=12))
+    lengths = draw_numbers(draw, verl.scale, 1, 9, 12)
     options = options_of(draw)
-    kind = installed.DataProto
-    if verl.origin == "installed":
-        kind = verl("verl.protocol").DataProto
+    kind = verl("verl.protocol").DataProto
     uids = np.array([f"row {row}" for row in range(len(lengths))], dtype=object)
     data = kind.from_dict(padded(lengths), {"uid": uids}, meta_info={"steps": [1]})
 
@@ -161,7 +160,7 @@ def restored_rows(draw: Draw, verl: Peer) -> Case:
     """Draw rows in another order, padded or nested."""
     import torch
 
-    lengths = draw(st.lists(st.integers(0, 4), min_size=1, max_size=8))
+    lengths = draw_numbers(draw, verl.scale, 0, 4, 8)
     order = draw(st.permutations(range(len(lengths))))
     split = draw(st.integers(0, len(order)))
     if draw(st.booleans()):
@@ -169,7 +168,7 @@ def restored_rows(draw: Draw, verl: Peer) -> Case:
         data = torch.nested.nested_tensor(rows, layout=torch.jagged)
     else:
         data = torch.arange(3 * len(lengths)).reshape(-1, 3)
-    given = {"data": data, "batch_idx_list": [order[:split], order[split:]]}
+    given: dict[str, Any] = {"data": data, "batch_idx_list": [order[:split], order[split:]]}
     return Case(
         theirs=lambda: verl(BALANCING).restore_dynamic_batch(**given),
         ours=lambda: compat.restore_dynamic_batch(**given),
@@ -178,20 +177,20 @@ def restored_rows(draw: Draw, verl: Peer) -> Case:
 
 
 def tensordict_of(verl: Peer, batch: dict[str, Any]) -> Any:
-    """Return a TensorDict for the installed verl; that of ``make peers`` takes dicts."""
-    if verl.origin != "installed":
+    """Return a TensorDict for the installed verl; one that is only downloaded takes dicts."""
+    if not verl.is_installed:
         return dict(batch)
     from tensordict import TensorDict
 
     return TensorDict(batch, batch_size=[len(batch["input_ids"])])
 
 
-def two_segments(draw: Draw) -> dict[str, Any]:
+def two_segments(draw: Draw, verl: Peer) -> dict[str, Any]:
     """Draw left-padded prompts, of a token or more, and right-padded responses."""
     import torch
 
-    prompt_lens = torch.tensor(draw(st.lists(st.integers(1, 4), min_size=1, max_size=5)))
-    response_lens = torch.tensor([draw(st.integers(0, 4)) for _ in prompt_lens])
+    prompt_lens = torch.tensor(draw_numbers(draw, verl.scale, 1, 4 * verl.scale, 5))
+    response_lens = torch.tensor(draw_rows(draw, [len(prompt_lens)], 0, 4 * verl.scale)[0])
     prompts, responses = int(prompt_lens.max()), int(response_lens.max())
     places = torch.arange(prompts + responses)
     mask = places >= prompts - prompt_lens[:, None]
@@ -210,7 +209,7 @@ def two_segments(draw: Draw) -> dict[str, Any]:
 @VERL.compares("left_right_2_no_padding")
 def without_padding(draw: Draw, verl: Peer) -> Case:
     """Draw a padded batch, which both change in place."""
-    batch = two_segments(draw)
+    batch = two_segments(draw, verl)
 
     def called(function: Any) -> Mapping[str, Any]:
         found = function(tensordict_of(verl, batch))
@@ -228,7 +227,7 @@ def with_padding(draw: Draw, verl: Peer) -> Case:
     """Draw a padded batch, and outputs for all of its tokens."""
     import torch
 
-    batch = two_segments(draw)
+    batch = two_segments(draw, verl)
     shape = draw(st.sampled_from([(), (2,)]))
     values = torch.arange(int(batch["attention_mask"].sum())).reshape(-1, *(1 for _ in shape))
     values = values.expand(-1, *shape).to(torch.float32)
@@ -257,7 +256,11 @@ def padding_rows(draw: Draw, verl: Peer) -> Case:
     }
     if draw(st.booleans()):
         source["routed_experts"] = torch.ones(prompt + response, 2, 3, dtype=torch.int16)
-    given = {"source_td": source, "source_tag": {"status": "success"}, "eos_token_id": 7}
+    given: dict[str, Any] = {
+        "source_td": source,
+        "source_tag": {"status": "success"},
+        "eos_token_id": 7,
+    }
     return Case(
         theirs=lambda: verl(UPSAMPLING).construct_minimal_padding_template(**given),
         ours=lambda: compat.construct_minimal_padding_template(**given),

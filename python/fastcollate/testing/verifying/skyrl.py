@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-import logging
-import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,10 +11,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 from fastcollate.compat import skyrl as compat
-from frameworks.installed import as_installed
-from frameworks.parity.framework import Case, Draw, Framework, Peer
+from fastcollate.testing.verifying.sizes import draw_numbers, draw_rows, draw_values
+from fastcollate.testing.verifying.subjects import Case, Draw, Peer, Subject
 
-SKYRL = Framework("SkyRL", "skyrl")
+SKYRL = Subject("SkyRL", "skyrl")
 SKYRL.not_compared.update(
     PackingStrategy="an enumeration of names",
     SeqPacker="the packers that make_seq_packer returns",
@@ -25,27 +22,18 @@ SKYRL.not_compared.update(
 
 PREPROCESS = "skyrl.train.dataset.preprocess"
 TOKENS = st.integers(0, 2**63 - 1)
-NUMBERS = st.floats(width=32) | st.integers(-(2**53), 2**53) | st.booleans()
-UIDS = st.lists(st.integers(1, 4), min_size=1, max_size=8).map(
-    lambda counts: [f"p{prompt}" for prompt, count in enumerate(counts) for _ in range(count)]
-)
+NUMBERS = (0.0, 1.5, -0.0, float("nan"), float("-inf"), 1e-40, 3, -(2**53), True, False)
 
 
-def case(skyrl: Peer, theirs: Callable[[], Any], ours: Callable[[], Any], **given: Any) -> Case:
-    """Return a case in which ours finds the modules of this SkyRL, as on a user's machine."""
+def uids_of(draw: Draw, skyrl: Peer) -> list[str]:
+    """Draw the uids of rows."""
+    counts = draw_numbers(draw, skyrl.scale, 1, 4, 8)
+    return [f"p{prompt}" for prompt, count in enumerate(counts) for _ in range(count)]
 
-    def called(function: Callable[[], Any], is_installed: bool) -> Any:
-        with contextlib.ExitStack() as stack:
-            if not is_installed:
-                stack.enter_context(as_installed("skyrl"))
-            stack.enter_context(warnings.catch_warnings())
-            warnings.simplefilter("ignore")  # SkyRL's, of overflows in casts
-            logging.disable(logging.WARNING)
-            stack.callback(logging.disable, logging.NOTSET)
-            return plain(function())
 
-    is_installed = skyrl.origin == "installed"
-    return Case(lambda: called(theirs, True), lambda: called(ours, is_installed), given)
+def case(theirs: Callable[[], Any], ours: Callable[[], Any], **given: Any) -> Case:
+    """Return a case whose results are plain values."""
+    return Case(lambda: plain(theirs()), lambda: plain(ours()), given)
 
 
 def plain(result: Any) -> Any:
@@ -63,18 +51,22 @@ def plain(result: Any) -> Any:
 @SKYRL.compares("convert_prompts_responses_to_batch_tensors")
 def batch_tensors(draw: Draw, skyrl: Peer) -> Case:
     """Draw fields of any length up to the longest response, and routes and support or none."""
-    count = draw(st.integers(1, 5))
-    prompts = draw(lists(st.lists(TOKENS, min_size=1, max_size=9), count))
-    responses = draw(lists(st.lists(TOKENS, max_size=9), count))
-    longest = max(map(len, responses))
-    fields = lists(st.lists(NUMBERS, max_size=longest), count)
+    lengths = draw_numbers(draw, skyrl.scale, 1, 9 * skyrl.scale, 5)
+    response_lens = [draw(st.integers(0, 9 * skyrl.scale)) for _ in lengths]
+    prompts = draw_rows(draw, lengths, 0, 2**63 - 1)
+    responses = draw_rows(draw, response_lens, 0, 2**63 - 1)
+    longest = max(response_lens)
+
+    def field() -> list[list[Any]]:
+        return draw_values(draw, [draw(st.integers(0, longest)) for _ in lengths], NUMBERS)
+
     given: dict[str, Any] = {
         "prompts": prompts,
         "responses": responses,
-        "rewards": draw(fields),
-        "loss_masks": draw(fields),
-        "logprobs": draw(st.none() | fields),
-        "max_seq_len": draw(st.none() | st.integers(1, 20)),
+        "rewards": field(),
+        "loss_masks": field(),
+        "logprobs": field() if draw(st.booleans()) else None,
+        "max_seq_len": draw(st.none() | st.integers(1, 20 * skyrl.scale)),
     }
     with_support = skyrl.version != "0.3.0"
     if with_support and draw(st.booleans()):
@@ -89,7 +81,6 @@ def batch_tensors(draw: Draw, skyrl: Peer) -> Case:
     pad = draw(TOKENS)
     their_pad = pad if with_support else SimpleNamespace(pad_token_id=pad)
     return case(
-        skyrl,
         lambda: getattr(skyrl(PREPROCESS), name)(their_pad, **given),
         lambda: compat.convert_prompts_responses_to_batch_tensors(pad, **given),
         pad_token_id=pad,
@@ -117,12 +108,11 @@ def router_padding_masks(draw: Draw, skyrl: Peer) -> Case:
     """Draw left-padded rows and numbers of captured tokens, some beyond the row."""
     import torch
 
-    width = draw(st.integers(0, 9))
-    tokens = draw(st.lists(st.integers(0, width), min_size=1, max_size=5))
+    width = draw(st.integers(0, 9)) * skyrl.scale
+    tokens = draw_numbers(draw, skyrl.scale, 0, width, 5)
     captured = [draw(st.integers(0, count) | st.integers(-1, count + 1)) for count in tokens]
     mask = torch.tensor([[0] * (width - count) + [1] * count for count in tokens])
     return case(
-        skyrl,
         lambda: skyrl(PREPROCESS).make_router_padding_mask(mask, captured),
         lambda: compat.make_router_padding_mask(mask, captured),
         attention_mask=mask,
@@ -133,9 +123,8 @@ def router_padding_masks(draw: Draw, skyrl: Peer) -> Case:
 @SKYRL.compares("compute_prompt_boundaries")
 def boundaries(draw: Draw, skyrl: Peer) -> Case:
     """Draw uids, some of which come again."""
-    uids = draw(UIDS | st.lists(st.sampled_from("abc"), max_size=6))
+    uids = uids_of(draw, skyrl) if draw(st.booleans()) else draw(st.lists(st.sampled_from("abc")))
     return case(
-        skyrl,
         lambda: skyrl(PREPROCESS).compute_prompt_boundaries(uids),
         lambda: compat.compute_prompt_boundaries(uids),
         uids=uids,
@@ -145,12 +134,11 @@ def boundaries(draw: Draw, skyrl: Peer) -> Case:
 @SKYRL.compares("compute_prompt_mini_batch_boundaries")
 def mini_batch_boundaries(draw: Draw, skyrl: Peer) -> Case:
     """Draw uids and numbers of prompts, which need not fit."""
-    uids = draw(UIDS)
+    uids = uids_of(draw, skyrl)
     numbers = draw(st.integers(1, 4)), len(set(uids)) + draw(st.sampled_from([0, 0, 0, 1]))
     options = draw(st.booleans()), draw(st.integers(1, 3))
     name = "compute_prompt_mini_batch_boundaries"
     return case(
-        skyrl,
         lambda: getattr(skyrl(PREPROCESS), name)(uids, *numbers, *options),
         lambda: compat.compute_prompt_mini_batch_boundaries(uids, *numbers, *options),
         uids=uids,
@@ -162,7 +150,7 @@ def mini_batch_boundaries(draw: Draw, skyrl: Peer) -> Case:
 @SKYRL.compares("make_seq_packer")
 def packers(draw: Draw, skyrl: Peer) -> Case:
     """Draw lengths, most of which fit."""
-    lengths = draw(st.lists(st.integers(0, 30), max_size=30))
+    lengths = draw_numbers(draw, skyrl.scale, 0, 30, 30, min_size=0)
     algorithm = draw(st.sampled_from(["first_fit_decreasing", "balanced", "BALANCED"]))
     capacity = draw(st.integers(28, 99))
     counts = draw(st.none() | st.integers(0, 9)), draw(st.none() | st.integers(1, 4))
@@ -171,7 +159,6 @@ def packers(draw: Draw, skyrl: Peer) -> Case:
         return module.make_seq_packer(algorithm, capacity, *counts).pack(lengths)
 
     return case(
-        skyrl,
         lambda: packed(skyrl("skyrl.train.dataset.bin_packing")),
         lambda: packed(compat),
         lengths=lengths,
@@ -181,20 +168,21 @@ def packers(draw: Draw, skyrl: Peer) -> Case:
     )
 
 
-def examples_of(draw: Draw, *, weights: Any) -> list[dict[str, Any]]:
-    """Draw tokenized examples; the first has a token."""
-    examples = []
-    for length in draw(st.lists(st.integers(1, 40), min_size=1, max_size=10)):
-        actions = draw(st.integers(0, length))
-        examples.append(
-            {
-                "input_ids": draw(lists(TOKENS, length)),
-                "attention_mask": [1] * length,
-                "num_actions": actions,
-                "loss_mask": draw(lists(weights, actions)),
-            }
-        )
-    return examples
+def examples_of(draw: Draw, skyrl: Peer, weights: Sequence[float]) -> list[dict[str, Any]]:
+    """Draw tokenized examples; each has a token."""
+    lengths = draw_numbers(draw, skyrl.scale, 1, 40, 10)
+    actions = [draw(st.integers(0, length)) for length in lengths]
+    ids = draw_rows(draw, lengths, 0, 2**63 - 1)
+    masks = draw_values(draw, actions, weights)
+    return [
+        {
+            "input_ids": row,
+            "attention_mask": [1] * len(row),
+            "num_actions": len(mask),
+            "loss_mask": mask,
+        }
+        for row, mask in zip(ids, masks, strict=True)
+    ]
 
 
 TOKENIZER = SimpleNamespace(pad_token_id=9)
@@ -203,9 +191,8 @@ TOKENIZER = SimpleNamespace(pad_token_id=9)
 @SKYRL.compares("collate_sft_batch")
 def sft_batches(draw: Draw, skyrl: Peer) -> Case:
     """Draw examples with weights, of which SkyRL drops the fractions."""
-    examples = examples_of(draw, weights=st.integers(-3, 3) | st.floats(-4, 4, width=32))
+    examples = examples_of(draw, skyrl, (0, 1, -3, -1, 2, -0.5, 0.25, 3.75))
     return case(
-        skyrl,
         lambda: skyrl("skyrl.train.sft_trainer").collate_sft_batch(examples, TOKENIZER),
         lambda: compat.collate_sft_batch(examples, TOKENIZER),
         examples=examples,
@@ -215,9 +202,8 @@ def sft_batches(draw: Draw, skyrl: Peer) -> Case:
 @SKYRL.compares("DefaultCollator")
 def default_collators(draw: Draw, skyrl: Peer) -> Case:
     """Draw examples whose tokens train or do not."""
-    examples = examples_of(draw, weights=st.integers(0, 1))
+    examples = examples_of(draw, skyrl, (0, 1))
     return case(
-        skyrl,
         lambda: skyrl("skyrl.train.dataset.collators").DefaultCollator(TOKENIZER, 1)(examples, 2),
         lambda: compat.DefaultCollator(TOKENIZER, 1)(examples, 2),
         examples=examples,
@@ -227,7 +213,7 @@ def default_collators(draw: Draw, skyrl: Peer) -> Case:
 @SKYRL.compares("PackedDataCollator")
 def packed_collators(draw: Draw, skyrl: Peer) -> Case:
     """Draw examples, sizes of groups of ranks, and fp8 with a recipe or none."""
-    examples = examples_of(draw, weights=st.sampled_from([0, 1]) | st.floats(0, 4, width=32))
+    examples = examples_of(draw, skyrl, (0, 1, 0.5, 3.25))
     options = {f"{axis}_size": draw(st.integers(1, 4)) for axis in ("tp", "cp", "dp")}
     options |= {"pp_size": 1, "batch_size": 4, "micro_train_batch_size_per_gpu": 1}
     options |= {"max_tokens_per_microbatch": draw(st.integers(40, 999))}
@@ -239,7 +225,6 @@ def packed_collators(draw: Draw, skyrl: Peer) -> Case:
         return module.PackedDataCollator(TOKENIZER, **options, **recipes)(examples, 4)
 
     return case(
-        skyrl,
         lambda: packed(skyrl("skyrl.train.dataset.collators")),
         lambda: packed(compat),
         examples=examples,
@@ -286,7 +271,6 @@ def merged_turns(draw: Draw, skyrl: Peer) -> Case:
         return {**given, "rollout_metrics": rounded}
 
     return case(
-        skyrl,
         lambda: merged(skyrl("skyrl.train.generators.utils").merge_stepwise_output),
         lambda: merged(compat.merge_stepwise_output),
         generator_output=output,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -10,9 +9,10 @@ from hypothesis import strategies as st
 
 import fastcollate as fc
 from fastcollate.compat import trl as compat
-from frameworks.parity.framework import Case, Draw, Framework, Peer
+from fastcollate.testing.verifying.sizes import draw_numbers, draw_rows, draw_values
+from fastcollate.testing.verifying.subjects import Case, Draw, Peer, Subject
 
-TRL = Framework("TRL", "trl")
+TRL = Subject("TRL", "trl")
 
 
 @TRL.compares("pack_dataset")
@@ -21,10 +21,10 @@ def packed_tables(draw: Draw, trl: Peer) -> Case:
     import pyarrow as pa
 
     list_type = draw(st.sampled_from([pa.list_, pa.large_list]))
-    lengths = draw(st.lists(st.integers(0, 9), min_size=1, max_size=20).filter(any))
+    lengths = [*draw_numbers(draw, trl.scale, 0, 9, 20, min_size=0), draw(st.integers(1, 9))]
     columns = {
-        name: [[draw(values) for _ in range(length)] for length in lengths]
-        for name, values in {"input_ids": st.integers(0, 99), "weights": st.floats(0, 1)}.items()
+        "input_ids": draw_rows(draw, lengths, 0, 99),
+        "weights": draw_values(draw, lengths, (0.0, 0.25, 1.0)),
     }
     types = {"input_ids": list_type(pa.int64()), "weights": list_type(pa.float64())}
     table = pa.table({name: pa.array(rows, types[name]) for name, rows in columns.items()})
@@ -32,7 +32,7 @@ def packed_tables(draw: Draw, trl: Peer) -> Case:
     strategy = draw(st.sampled_from(["bfd", "bfd_split", "wrapped", "best"]))
     return Case(
         theirs=lambda: trl("trl.data_utils").pack_dataset(Mapped(table), seq_length, strategy).made,
-        ours=lambda: without_warnings(compat.pack_dataset, table, seq_length, strategy),
+        ours=lambda: compat.pack_dataset(table, seq_length, strategy),
         given={**columns, "types": types, "seq_length": seq_length, "strategy": strategy},
     )
 
@@ -52,13 +52,6 @@ class Mapped:
     def map(self, function: Any, batched: bool, fn_kwargs: dict[str, Any]) -> Mapped:
         """Call a function on the table."""
         return Mapped(function(self.made, **fn_kwargs))
-
-
-def without_warnings(function: Any, *arguments: Any) -> Any:
-    """Call a function that warns of cut sequences."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return function(*arguments)
 
 
 PADDED = ("input_ids", "labels", "attention_mask")
@@ -104,12 +97,6 @@ def preference(
     return made
 
 
-def lists(draw: Draw, values: Any, count: int) -> list[int]:
-    """Draw a list of `count` values."""
-    drawn: list[int] = draw(st.lists(values, min_size=count, max_size=count))
-    return drawn
-
-
 @TRL.compares("DataCollatorForLanguageModeling (Collator)")
 def language_modeling_samples(draw: Draw, trl: Peer) -> Case:
     """Draw samples with labels, packed or not."""
@@ -117,12 +104,13 @@ def language_modeling_samples(draw: Draw, trl: Peer) -> Case:
     padding_free = is_packed or draw(st.booleans())
     multiple = None if padding_free else draw(st.sampled_from([None, 4]))
     samples = []
-    for _ in range(draw(st.integers(1, 6))):
-        lengths = draw(st.lists(st.integers(1, 6), min_size=1, max_size=3 if is_packed else 1))
-        count = sum(lengths)
-        sample = {"input_ids": lists(draw, st.integers(0, 99), count)}
-        labels = [st.just(-100) | st.just(token) for token in sample["input_ids"]]
-        sample["labels"] = [draw(label) for label in labels]
+    for length in draw_numbers(draw, trl.scale, 1, 6 * trl.scale, 6):
+        lengths = [length] * draw(st.integers(1, 3 if is_packed else 1))
+        (ids,), (are_labels,) = (draw_rows(draw, [sum(lengths)], 0, most) for most in (99, 1))
+        labels = [
+            token if is_label else -100 for token, is_label in zip(ids, are_labels, strict=True)
+        ]
+        sample = {"input_ids": ids, "labels": labels}
         samples.append(sample | {"seq_lengths": lengths} if is_packed else sample)
 
     def theirs() -> dict[str, Any]:
@@ -146,14 +134,13 @@ def preference_pairs(draw: Draw, trl: Peer) -> Case:
     """Draw pairs, with log-probabilities of the reference model or without."""
     multiple = draw(st.sampled_from([None, 4]))
     has_logps = draw(st.booleans())
-    tokens = st.integers(1, 99)
     pairs = []
-    for _ in range(draw(st.integers(1, 6))):
-        pair: dict[str, Any] = {"prompt_ids": lists(draw, tokens, draw(st.integers(1, 6)))}
-        for key in ("chosen", "rejected"):
-            pair[f"{key}_ids"] = lists(draw, tokens, draw(st.integers(0, 6)))
-            if has_logps:
-                pair[f"ref_{key}_logps"] = draw(st.floats(-9, 0, width=32))
+    for length in draw_numbers(draw, trl.scale, 1, 6 * trl.scale, 6):
+        lengths = [length, *(draw(st.integers(0, 6 * trl.scale)) for _ in range(2))]
+        keys = ("prompt_ids", "chosen_ids", "rejected_ids")
+        pair: dict[str, Any] = dict(zip(keys, draw_rows(draw, lengths, 1, 99), strict=True))
+        if has_logps:
+            pair |= {"ref_chosen_logps": -0.25 * length, "ref_rejected_logps": -1.5}
         pairs.append(pair)
 
     def theirs() -> Any:
@@ -173,7 +160,7 @@ def padded_tensors(draw: Draw, trl: Peer) -> Case:
     import torch
 
     trailing = draw(st.sampled_from([(), (2,), (2, 3)]))
-    lengths = draw(st.lists(st.integers(0, 6), min_size=1, max_size=6).filter(any))
+    lengths = [*draw_numbers(draw, trl.scale, 0, 6 * trl.scale, 5), draw(st.integers(1, 6))]
     dtype = draw(st.sampled_from([torch.int64, torch.float32]))
     tensors = [
         torch.tensor(draw(st.integers(0, 99)), dtype=dtype).expand(length, *trailing)
@@ -194,14 +181,14 @@ def completions(draw: Draw, trl: Peer) -> Case:
     """Draw prompts, and completions with log-probabilities and tool masks."""
     import torch
 
-    tokens = st.integers(1, 99)
-    rows: dict[str, list[Any]] = {"prompts": [], "responses": [], "logprobs": [], "loss_mask": []}
-    for _ in range(draw(st.integers(1, 6))):
-        rows["prompts"].append(lists(draw, tokens, draw(st.integers(1, 6))))
-        count = draw(st.integers(1, 6))
-        rows["responses"].append(lists(draw, tokens, count))
-        rows["logprobs"].append(lists(draw, st.floats(-9, 0, width=32), count))
-        rows["loss_mask"].append(lists(draw, st.integers(0, 1), count))
+    lengths = draw_numbers(draw, trl.scale, 1, 6 * trl.scale, 6)
+    counts = draw_rows(draw, [len(lengths)], 1, 6 * trl.scale)[0]
+    rows: dict[str, Any] = {
+        "prompts": draw_rows(draw, lengths, 1, 99),
+        "responses": draw_rows(draw, counts, 1, 99),
+        "logprobs": draw_values(draw, counts, (-9.0, -0.1, -0.0, -1e-40)),
+        "loss_mask": draw_rows(draw, counts, 0, 1),
+    }
 
     def theirs() -> dict[str, Any]:
         pad = trl("trl.trainer.utils").pad

@@ -117,6 +117,42 @@ def rollouts(
     return draw(with_fields(prompts, responses, nan_in_masks=nan_in_masks))
 
 
+def batches(
+    *, max_rows: int = 6, max_len: int = 5, max_long_len: int = 600
+) -> st.SearchStrategy[dict[str, Any]]:
+    """Draw arguments of :func:`fastcollate.build_batch`, but for ``pad_token_id``.
+
+    Most prompts and responses are tiny or empty, since code fails there; at times one row is long,
+    and at times all have the same length.
+
+    Parameters
+    ----------
+    max_rows
+        The most rows of a batch; there is at least one.
+    max_len
+        The most tokens in a prompt or response.
+    max_long_len
+        The same for the one long row that some batches have.
+
+    Returns
+    -------
+    SearchStrategy[dict[str, list]]
+        ``prompts`` and ``responses``, and some of ``rewards``, ``loss_mask``, ``logprobs`` and
+        ``advantages``, as lists.
+
+    Examples
+    --------
+    >>> from hypothesis import given
+    >>> @given(batches())
+    ... def test_my_trainer(columns):
+    ...     batch = fc.build_batch(**columns, pad_token_id=0)
+    """
+    drawn = rollouts(max_rows=max_rows, max_len=max_len, max_long_len=max_long_len)
+    return drawn.map(
+        lambda data: {name: rows for name, rows in data._asdict().items() if rows is not None}
+    )
+
+
 @st.composite
 def whole_masks(
     draw: st.DrawFn, responses: Sequence[Sequence[Any]], dtype: str

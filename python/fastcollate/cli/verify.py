@@ -1,0 +1,49 @@
+"""``fastcollate verify``: fastcollate's results beside those of plain loops and of frameworks."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from fastcollate.cli.options import AsJson, Debug
+from fastcollate.cli.progress import with_progress
+
+
+def verify(
+    *,
+    seconds: Annotated[float, typer.Option(help="For all comparisons.")] = 20,
+    framework: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Compare with this framework alone; repeat for more. By default with plain loops "
+            "and all that are installed.",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Of the first cases.")] = 0,
+    as_json: AsJson = False,
+    debug: Debug = False,
+) -> None:
+    """Compare results with plain loops and with frameworks; exit with 1 if some differ."""
+    from fastcollate.testing import verify as _  # noqa: F401, an error if Hypothesis is missing
+    from fastcollate.testing.verifying import verification
+    from fastcollate.testing.verifying.subjects import find_installed
+
+    seconds = verification.check_seconds(seconds)
+    machine, subjects = verification.prepare(framework, find_installed)
+    run = with_progress(verification.run_comparisons(subjects, seconds, seed), "comparing")
+    if as_json:
+        lines = list(run)
+        functions = [
+            {"subject": line.subject, "function": line.function, **line.outcome._asdict()}
+            for line in lines
+        ]
+        differs = any(line.outcome.difference for line in lines)
+        print(json.dumps({"ok": not differs, "machine": machine, "functions": functions}, indent=2))
+    else:
+        differs = verification.print_lines(machine, run)
+    if differs:
+        raise typer.Exit(1)

@@ -1,0 +1,364 @@
+"""The plain references of fastcollate's own functions."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+import fastcollate as fc
+from fastcollate.testing import reference
+from fastcollate.testing.drawing import rollouts
+from fastcollate.testing.reference import partitioning
+from fastcollate.testing.verifying.sizes import draw_numbers
+from fastcollate.testing.verifying.subjects import Case, Draw, Peer, Subject
+
+REFERENCES = Subject("plain references", "fastcollate")
+
+LAYOUTS = ("left", "right", "two_segment", "jagged")
+OPTIONS = st.fixed_dictionaries(
+    {"pad_token_id": st.integers(-1, 9), "layout": st.sampled_from(LAYOUTS)},
+    optional={
+        "labels": st.sampled_from(["aligned", "shifted"]),
+        "position_ids": st.sampled_from(["zero", "one", "repeat_last", False]),
+    },
+)
+COSTS: dict[str, Any] = {"tokens": int, "flops": lambda length: 24_576 * length + length * length}
+
+
+def rows_of(draw: Draw, scale: int, *, has_prompts: bool = False) -> dict[str, Any]:
+    """Draw the columns of a batch."""
+    limits: dict[str, Any] = {
+        "max_rows": 6 * scale,
+        "max_len": 5 * scale,
+        "max_long_len": 30 * scale,
+    }
+    data = draw(rollouts(**limits))._asdict()
+    if has_prompts:
+        data["prompts"] = [prompt or [3] for prompt in data["prompts"]]
+    return {name: column for name, column in data.items() if column is not None}
+
+
+def lengths_of(given: dict[str, Any]) -> list[tuple[int, int]]:
+    """Return the prompt and response tokens of each row."""
+    return [(len(p), len(r)) for p, r in zip(given["prompts"], given["responses"], strict=True)]
+
+
+def built(given: dict[str, Any], **options: Any) -> dict[str, Any]:
+    """Return the outputs of `build_batch`."""
+    return dict(fc.build_batch(**given, **options, array_type="numpy"))
+
+
+@REFERENCES.compares("build_batch")
+def batches(draw: Draw, plain: Peer) -> Case:
+    """Draw a batch, its layout, labels and positions."""
+    given = rows_of(draw, plain.scale) | draw(OPTIONS)
+    return Case(lambda: reference.build_batch_loops(**given), lambda: built(given), given)
+
+
+@REFERENCES.compares("build_batch(layout=Packed)")
+def packed_batches(draw: Draw, plain: Peer) -> Case:
+    """Draw a batch and a capacity."""
+    given = rows_of(draw, plain.scale, has_prompts=True) | {
+        "pad_token_id": draw(st.integers(-1, 9))
+    }
+    totals = [sum(pair) for pair in lengths_of(given)]
+    capacity = max(totals) + draw(st.integers(0, 20))
+    shift = draw(st.sampled_from(["none", "next_token"]))
+
+    def theirs() -> Any:
+        bins = reference.pack_loops(totals, capacity)
+        return reference.build_batch_loops(**given, layout="packed", bins=bins, shift=shift)
+
+    return Case(
+        theirs,
+        lambda: built(given, layout=fc.Packed(capacity, shift=shift)),
+        {**given, "capacity": capacity, "shift": shift},
+    )
+
+
+def forks(draw: Draw, scale: int) -> dict[str, Any]:
+    """Draw rows that begin with some of the tokens of an earlier one."""
+    streams: list[list[int]] = []
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    for length in draw_numbers(draw, scale, 2, 6 * scale, 6):
+        earlier = streams[rng.integers(len(streams))] if streams else []
+        kept = earlier[: rng.integers(len(earlier) + 1)]
+        streams.append(kept + rng.integers(0, 3, length).tolist())
+    ends = [int(rng.integers(1, len(stream) + 1)) for stream in streams]
+    rows = list(zip(streams, ends, strict=True))
+    return {
+        "prompts": [stream[:end] for stream, end in rows],
+        "responses": [stream[end:] for stream, end in rows],
+    }
+
+
+@REFERENCES.compares("build_batch(layout=Tree)")
+def tree_batches(draw: Draw, plain: Peer) -> Case:
+    """Draw rows with shared prefixes."""
+    given: dict[str, Any] = {**forks(draw, plain.scale), "pad_token_id": 0, "layout": fc.Tree()}
+    return Case(lambda: reference.build_batch_loops(**given), lambda: built(given), given)
+
+
+@REFERENCES.compares("planning.prefix_tree")
+def prefix_trees(draw: Draw, plain: Peer) -> Case:
+    """Draw rows with shared prefixes."""
+    rows = forks(draw, plain.scale)
+
+    def theirs() -> Any:
+        trie = reference.prefix_tree_loops(**rows)
+        return trie.order, trie.shared, len(trie.tokens)
+
+    def ours() -> Any:
+        tree = fc.planning.prefix_tree(**rows)
+        return tree.order.tolist(), tree.shared.tolist(), tree.tokens_after
+
+    return Case(theirs, ours, rows)
+
+
+def turns_of(draw: Draw, scale: int) -> dict[str, Any]:
+    """Draw turns of trajectories, most of which continue the turn before."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    found: dict[str, Any] = {"prompts": [], "responses": [], "is_last_step": []}
+    for count in draw_numbers(draw, scale, 1, 5, 3):
+        stream: list[int] = []
+        for turn in range(count):
+            kept = rng.choice([len(stream)] * 4 + [max(len(stream) - 1, 0), 0])
+            observed, response = (
+                rng.integers(0, 3, rng.integers(0, 4 * scale)).tolist() for _ in range(2)
+            )
+            found["prompts"].append(stream[:kept] + observed)
+            found["responses"].append(response)
+            found["is_last_step"].append(turn == count - 1)
+            stream = found["prompts"][-1] + response
+    return found
+
+
+POLICIES = st.sampled_from(["exact", "branch", "realign"])
+
+
+@REFERENCES.compares("merge_turns")
+def merged_turns(draw: Draw, plain: Peer) -> Case:
+    """Draw turns and a policy."""
+    given = turns_of(draw, plain.scale) | {"policy": draw(POLICIES)}
+
+    def theirs() -> Any:
+        rows = reference.merge_turns_loops(**given).rows
+        return [(row.source, row.trajectory, len(row.prompt), len(row.response)) for row in rows]
+
+    def ours() -> Any:
+        plan = fc.merge_turns(**given)
+        columns = plan.sources, plan.trajectories, plan.prompt_lens, plan.response_lens
+        return list(zip(*(column.tolist() for column in columns), strict=True))
+
+    return Case(theirs, ours, given)
+
+
+@REFERENCES.compares("build_batch(merge=)")
+def merged_batches(draw: Draw, plain: Peer) -> Case:
+    """Draw turns with log-probabilities, a policy and a layout."""
+    given = turns_of(draw, plain.scale) | draw(OPTIONS) | {"merge": draw(POLICIES)}
+    given["logprobs"] = [[-0.5 * token for token in row] for row in given["responses"]]
+    return Case(lambda: reference.build_merged_batch_loops(**given), lambda: built(given), given)
+
+
+@REFERENCES.compares("Collator")
+def samples(draw: Draw, plain: Peer) -> Case:
+    """Draw samples of prompts and responses."""
+    options = draw(OPTIONS) | {"layout": draw(st.sampled_from(["left", "right", "two_segment"]))}
+    data = rows_of(draw, plain.scale)
+    names = {"prompts": "prompt", "responses": "response"}
+    rows = [
+        {names.get(name, name): column[row] for name, column in data.items()}
+        for row in range(len(data["prompts"]))
+    ]
+    keys: list[str] = []
+    with suppress(ValueError):  # then both refuse the samples
+        keys += reference.collate_loops(rows, **options)
+
+    def ours() -> Any:
+        batch = fc.Collator(**options, array_type="numpy")(rows)
+        return {key: getattr(batch, key) for key in keys}  # of those, a model takes some
+
+    return Case(
+        lambda: reference.collate_loops(rows, **options), ours, {"samples": rows, **options}
+    )
+
+
+ALGORITHMS = ("ffd", "stable_ffd", "ff", "bfd", "mffd", "next_fit", "balanced")
+
+
+@REFERENCES.compares("planning.pack")
+def packings(draw: Draw, plain: Peer) -> Case:
+    """Draw lengths that fit, an algorithm, and limits of bins."""
+    lengths = draw_numbers(draw, plain.scale, 0, 30, 40)
+    limits = {
+        "max_sequences": st.integers(1, 5),
+        "bins_multiple_of": st.integers(1, 3),
+    }
+    options = draw(st.fixed_dictionaries({}, optional=limits))
+    options["algorithm"] = draw(st.sampled_from(ALGORITHMS))
+    capacity = draw(st.integers(30, 80))
+
+    def ours() -> Any:
+        plan = fc.planning.pack(lengths, fc.Packed(capacity, **options))
+        columns = plan.indices, plan.starts, plan.lengths
+        pieces = list(zip(*(column.tolist() for column in columns), strict=True))
+        return [pieces[start:end] for start, end in pairwise(plan.offsets.tolist())]
+
+    def theirs() -> Any:
+        bins = reference.pack_loops(lengths, capacity, **options)
+        return [[tuple(piece) for piece in one] for one in bins]
+
+    return Case(theirs, ours, {"lengths": lengths, "capacity": capacity, **options})
+
+
+@REFERENCES.compares("planning.partition")
+def partitions(draw: Draw, plain: Peer) -> Case:
+    """Draw weights, a number of parts and an algorithm."""
+    weights = draw_numbers(draw, plain.scale, 0, 99, 30)
+    algorithm = draw(st.sampled_from(["lpt", "lpt_swap"]))
+    given: dict[str, Any] = {
+        "lengths": weights,
+        "k": draw(st.integers(1, len(weights))),
+        "algorithm": algorithm,
+    }
+    loops = getattr(partitioning, f"{algorithm}_loops")
+    return Case(
+        lambda: [sorted(part) for part in loops(list(map(float, weights)), given["k"])],
+        lambda: fc.planning.partition(**given),
+        given,
+    )
+
+
+@REFERENCES.compares("planning.micro_batches")
+def micro_batches(draw: Draw, plain: Peer) -> Case:
+    """Draw lengths that fit, a number of ranks, an order and costs."""
+    given: dict[str, Any] = {
+        "lengths": draw_numbers(draw, plain.scale, 0, 9, 25),
+        "capacity": draw(st.integers(9, 30)),
+        "dp_size": draw(st.integers(1, 3)),
+        "bins_multiple_of": draw(st.integers(1, 2)),
+        "order": draw(st.sampled_from(["small_ends", "descending", "ascending"])),
+        "min_bins": draw(st.integers(1, 3)),
+    }
+    cost = draw(st.sampled_from(list(COSTS)))
+
+    def ours() -> Any:
+        micro = fc.planning.micro_batches(**given, cost=cost)
+        return [micro.of_rank(rank) for rank in range(given["dp_size"])]
+
+    def theirs() -> Any:
+        arguments = [*given.values(), COSTS[cost]]
+        found = reference.micro_batches_loops(*arguments)
+        if found is None:
+            raise ValueError("too few sequences")
+        return found
+
+    return Case(theirs, ours, {**given, "cost": cost})
+
+
+@REFERENCES.compares("plan_step")
+def steps(draw: Draw, plain: Peer) -> Case:
+    """Draw rows of prompts, ranks, and the rows that stay together."""
+    samples = draw_numbers(draw, plain.scale**2, 1, 3, 6)
+    uids = [f"p{prompt}" for prompt, count in enumerate(samples) for _ in range(count)]
+    starts = np.cumsum([0, *samples]).tolist()
+    lengths = [index * 7919 % 21 for index in range(len(uids))]
+    size = draw(st.integers(1, len(samples)))
+    keep = draw(st.sampled_from([None, "prompt"]))
+    common: dict[str, Any] = {
+        "dp_size": draw(st.integers(1, 4)),
+        "pad_rows": draw(st.sampled_from(["copy_first", "copy_cycle", "synthetic"])),
+    }
+    shard_by = draw(st.sampled_from(["contiguous", "strided", "tokens"]))
+    given = {"rows": lengths, "uids": uids, "keep_together": keep, "shard_by": shard_by, **common}
+    given |= {"prompts_per_mini_batch": size, "allow_partial": True}
+
+    def theirs() -> Any:
+        step = reference.plan_step_loops(
+            lengths,
+            list(pairwise([*starts[:-1:size], len(uids)])),
+            **common,
+            shard_by="balanced" if shard_by == "tokens" else shard_by,
+            cost=float,
+            groups=None if keep is None else list(pairwise(starts)),
+        )
+        return step.shards
+
+    def ours() -> Any:
+        plan = fc.plan_step(**given)
+        shards = [
+            [plan.shard(number, rank) for rank in range(plan.dp_size)]
+            for number in range(plan.num_mini_batches)
+        ]
+        return [
+            [list(zip(one.rows.tolist(), one.is_padding.tolist(), strict=True)) for one in ranks]
+            for ranks in shards
+        ]
+
+    return Case(theirs, ours, given)
+
+
+@REFERENCES.compares("build_batch(shard=)")
+def shards(draw: Draw, plain: Peer) -> Case:
+    """Draw a batch, and a rank of a step of its rows."""
+    given = rows_of(draw, plain.scale)
+    given |= {"pad_token_id": 0, "layout": draw(st.sampled_from(LAYOUTS))}
+    dp_size = draw(st.integers(1, 3))
+    lengths = tuple(map(list, zip(*lengths_of(given), strict=True)))
+    shard = fc.plan_step(lengths, dp_size=dp_size).shard(0, draw(st.integers(0, dp_size - 1)))
+    return Case(
+        lambda: reference.build_shard_loops(**given, shard=shard),
+        lambda: built(given, shard=shard),
+        {**given, "shard": shard},
+    )
+
+
+@REFERENCES.compares("Batch.gather")
+def gathered(draw: Draw, plain: Peer) -> Case:
+    """Draw a batch, and an output of a model for its tokens."""
+    given = rows_of(draw, plain.scale, has_prompts=True)
+    given = {name: given[name] for name in ("prompts", "responses")}
+    given |= {"pad_token_id": 0, "layout": draw(st.sampled_from(LAYOUTS))}
+    shift = draw(st.sampled_from(["none", "next_token"]))
+    batch = fc.build_batch(**given, array_type="numpy")
+    loops = reference.build_batch_loops(**given)
+    x = np.arange(batch.input_ids.size, dtype=np.float32).reshape(batch.input_ids.shape)
+    options: dict[str, Any] = {"align": "sequence", "shift": shift}
+
+    def ours() -> Any:
+        found = batch.gather(x, **options)
+        return found.values, found.offsets
+
+    return Case(lambda: reference.gather_loops(loops, x, **options), ours, {**given, **options})
+
+
+@REFERENCES.compares("Batch.broadcast")
+def broadcast(draw: Draw, plain: Peer) -> Case:
+    """Draw a batch, and a number for each row."""
+    given = rows_of(draw, plain.scale)
+    given |= {"pad_token_id": 0, "layout": draw(st.sampled_from(LAYOUTS))}
+    batch = fc.build_batch(**given, array_type="numpy")
+    loops = reference.build_batch_loops(**given)
+    numbers = np.arange(len(batch.prompt_lens), dtype=np.float32) - 1.5
+    return Case(
+        lambda: reference.broadcast_loops(loops, numbers, loops["loss_mask"]),
+        lambda: batch.broadcast(numbers),
+        given,
+    )
+
+
+@REFERENCES.compares("planning.prompt_boundaries")
+def boundaries(draw: Draw, plain: Peer) -> Case:
+    """Draw uids, some of which come again."""
+    uids = [f"p{number}" for number in draw_numbers(draw, plain.scale**2, 0, 2, 6)]
+    uids = uids if draw(st.integers(0, 3)) == 0 else sorted(uids)
+    return Case(
+        lambda: reference.prompt_boundaries_loops(uids),
+        lambda: list(fc.planning.prompt_boundaries(uids)),
+        {"uids": uids},
+    )

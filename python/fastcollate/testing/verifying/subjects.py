@@ -1,0 +1,104 @@
+"""What fastcollate is compared with: its plain references, and frameworks."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, NamedTuple, TypeAlias
+
+from fastcollate.compat.versions import VERIFIED
+
+Draw: TypeAlias = Callable[[Any], Any]
+"""Returns a value drawn from a Hypothesis strategy."""
+
+
+class Case(NamedTuple):
+    """One call of another function and of ours."""
+
+    theirs: Callable[[], Any]
+    ours: Callable[[], Any]
+    given: Mapping[str, Any]
+    """The arguments, for the message of a difference."""
+
+
+class Peer(NamedTuple):
+    """A version of a framework to compare with; a call returns one of its modules."""
+
+    version: str
+    load: Callable[[str], Any] = import_module
+    is_installed: bool = True
+    as_installed: Callable[[], AbstractContextManager[Any]] = nullcontext
+    """Lets fastcollate find the framework's modules."""
+    scale: int = 1
+    """The size of cases: 1 for the smallest that say what differs, more to measure times."""
+
+    def __call__(self, name: str) -> Any:
+        """Return a module by its name."""
+        return self.load(name)
+
+
+Comparison: TypeAlias = Callable[[Draw, Peer], Case]
+
+
+@dataclass
+class Subject:
+    """The comparisons with one framework, or with the plain references.
+
+    Parameters
+    ----------
+    title
+        As in text: ``"TRL"``.
+    name
+        The package to import, and the module of ``fastcollate.compat``: ``"trl"``.
+    """
+
+    title: str
+    name: str
+    comparisons: dict[str, Comparison] = field(default_factory=dict)
+    """By names of functions, joined by commas."""
+    not_compared: dict[str, str] = field(default_factory=dict)
+    """Names of ``compat`` without a comparison, with the reason."""
+
+    def compares(self, *names: str) -> Callable[[Comparison], Comparison]:
+        """Register a comparison of public names of the ``compat`` module, or of other text."""
+
+        def register(comparison: Comparison) -> Comparison:
+            self.comparisons[", ".join(names)] = comparison
+            return comparison
+
+        return register
+
+
+def find_installed(name: str) -> Peer | None:
+    """Return the installed framework, or None.
+
+    Raises
+    ------
+    RuntimeError
+        Its functions are replaced by ours.
+    """
+    if importlib.util.find_spec(name) is None:
+        return None
+    if (patcher := _patcher(name)) is not None and patcher.is_patched:
+        raise RuntimeError(
+            f"{name} is patched, so its functions are ours; call "
+            f"fastcollate.compat.{name}.unpatch() first"
+        )
+    return Peer(importlib.metadata.version(name.replace("_", "-")))
+
+
+def _patcher(name: str) -> Any:
+    try:
+        return import_module(f"fastcollate.compat.{name}.patches").PATCHER
+    except ModuleNotFoundError:  # compat has functions, but no patch()
+        return None
+
+
+def note_on(name: str, version: str) -> str:
+    """Return a note on a version that results were not compared with before."""
+    verified = VERIFIED[name]
+    return "" if version in verified else f" (verified: {', '.join(verified)})"

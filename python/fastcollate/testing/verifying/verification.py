@@ -1,0 +1,178 @@
+"""The comparison of all functions, as a call."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from fastcollate.common.arguments import check_int, suggests_names
+from fastcollate.testing.verifying import FRAMEWORKS, subject_of
+from fastcollate.testing.verifying.machine import describe_machine
+from fastcollate.testing.verifying.running import Outcome, compare
+from fastcollate.testing.verifying.subjects import Peer, Subject, find_installed, note_on
+
+Find = Callable[[str], Peer | None]
+"""Returns the version of a framework to compare with, by its name, or None."""
+
+
+class Line(NamedTuple):
+    """The comparison of one function."""
+
+    subject: str
+    """``"plain references"``, or a framework and its version."""
+    function: str
+    outcome: Outcome
+
+    def __str__(self) -> str:
+        cases, difference, speed, missing = self.outcome
+        if missing is not None:
+            return f"  {self.function:<50} needs {missing}"
+        found = "" if speed is None else f"  {speed:>7,.1f} times as fast"
+        verdict = "same" if difference is None else "DIFFERS"
+        return f"  {self.function:<50} {cases:>7,} cases  {verdict}{found}"
+
+
+@dataclass(frozen=True, repr=False)
+class Verification:
+    """The result of :func:`fastcollate.testing.verify`; its repr is a table.
+
+    Parameters
+    ----------
+    machine
+        Versions, devices, cores and memory.
+    lines
+        One for each compared function.
+    """
+
+    machine: dict[str, str]
+    lines: list[Line]
+
+    @property
+    def differences(self) -> list[Line]:
+        """The functions whose results differ."""
+        return [line for line in self.lines if line.outcome.difference is not None]
+
+    def __repr__(self) -> str:
+        return "\n".join(text_of(self.machine, self.lines))
+
+
+def text_of(machine: dict[str, str], lines: Iterable[Line]) -> Iterator[str]:
+    """Yield the lines of the table, as the comparisons end."""
+    width = max(map(len, machine))
+    yield from (f"{name:<{width}}  {value}" for name, value in machine.items())
+    subject, differences = None, []
+    for line in lines:
+        if line.subject != subject:
+            subject = line.subject
+            yield f"\n{subject}"
+        yield str(line)
+        if line.outcome.difference is not None:
+            differences.append(f"\n{line.subject}, {line.function}, {line.outcome.difference}")
+    yield from differences
+
+
+def print_lines(machine: dict[str, str], lines: Iterable[Line]) -> bool:
+    """Print the table as the comparisons end; return True if a function differs."""
+    outcomes = []
+
+    def note(lines: Iterable[Line]) -> Iterator[Line]:
+        for line in lines:
+            outcomes.append(line.outcome)
+            yield line
+
+    for text in text_of(machine, note(lines)):
+        print(text, flush=True)
+    return any(outcome.difference is not None for outcome in outcomes)
+
+
+@suggests_names
+def verify(
+    seconds: float = 20,
+    *,
+    frameworks: Sequence[str] | None = None,
+    seed: int = 0,
+) -> Verification:
+    """Compare fastcollate's functions with plain loops and with installed frameworks.
+
+    Random batches, merges, packings, steps and trees are built by fastcollate and by the plain
+    references, and arguments of frameworks' functions are passed to them and to those of
+    ``fastcollate.compat``. Values, dtypes and shapes have to be the same. Needs Hypothesis:
+    ``pip install hypothesis``.
+
+    Parameters
+    ----------
+    seconds
+        Time for all comparisons. Each function gets 40 cases or more.
+    frameworks
+        Compare with these alone: ``"nemo_rl"``, ``"skyrl"``, ``"transformers"``, ``"trl"``,
+        ``"verl"``. By default with the references, and with all that are installed.
+    seed
+        Of the first cases; a difference names the seed that finds it again.
+
+    Returns
+    -------
+    Verification
+        One line per function: its cases, the first difference in the smallest case found, and the
+        time of the other function over that of ours, on hundreds of rows.
+
+    Raises
+    ------
+    ValueError
+        `seconds` is not a number above 0, or a framework is unknown.
+    ImportError
+        Hypothesis, or a framework that is named, is not installed.
+    RuntimeError
+        A framework is patched.
+    """
+    machine, subjects = prepare(frameworks, find_installed)
+    run = run_comparisons(subjects, check_seconds(seconds), check_int("seed", seed, "a number"))
+    return Verification(machine, [line for line, _ in run])
+
+
+def check_seconds(seconds: Any) -> float:
+    """Check a time."""
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"seconds is {seconds}; pass a number above 0")
+    return float(seconds)
+
+
+def prepare(
+    frameworks: Sequence[str] | None, find: Find
+) -> tuple[dict[str, str], list[tuple[Subject, Peer]]]:
+    """Return the description of the machine, and what to compare with."""
+    if unknown := sorted({*(frameworks or ())} - {*FRAMEWORKS}):
+        raise ValueError(
+            f"frameworks has {unknown[0]!r}; pass some of {', '.join(map(repr, FRAMEWORKS))}"
+        )
+    machine = describe_machine()
+    subjects = [] if frameworks else [(subject_of("references"), Peer(""))]
+    absent = []
+    for name in frameworks or FRAMEWORKS:
+        subject = subject_of(name)
+        if (peer := find(name)) is not None:
+            title = f"{subject.title} {peer.version}{note_on(name, peer.version)}"
+            machine[subject.title] = title.removeprefix(f"{subject.title} ")
+            subjects.append((subject, peer))
+        elif frameworks:
+            raise ImportError(f"{subject.title} is not installed")
+        else:
+            absent.append(subject.title)
+    if absent:
+        machine["not installed"] = ", ".join(absent)
+    return machine, subjects
+
+
+def run_comparisons(
+    subjects: Sequence[tuple[Subject, Peer]], seconds: float, seed: int
+) -> Iterator[tuple[Line, float]]:
+    """Yield the comparison of each function, and the share that is done."""
+    total = sum(len(subject.comparisons) for subject, _ in subjects)
+    done = 0
+    for subject, peer in subjects:
+        title = f"{subject.title} {peer.version}".strip()
+        for name, comparison in subject.comparisons.items():
+            outcome = compare(comparison, peer, seconds / total, seed)
+            done += 1
+            yield Line(title, name, outcome), done / total
