@@ -14,9 +14,9 @@ Seven plans hold the results. They contain no tokens, except the few around brea
 - :class:`Plan`: the sources and positions of a batch's rows; ``batch.plan``.
 - :class:`MergePlan`: turns to rows; made by :func:`fastcollate.merge_turns`.
 - :class:`BinPlan`: sequences to bins; made by :func:`pack`.
-- :class:`MicroBatches`: sequences to micro-batches and ranks; made by :func:`micro_batches`.
+- What :func:`micro_batches` returns: sequences to micro-batches and ranks.
 - :class:`TreePlan`: the shared prefixes of rows; made by :func:`prefix_tree`.
-- :class:`TreeBins`: rows to bins that hold shared tokens once; made by :meth:`TreePlan.pack`.
+- What :meth:`TreePlan.pack` returns: rows to bins that hold shared tokens once.
 - :class:`StepPlan`: rows to mini-batches and ranks; made by :func:`fastcollate.plan_step`.
 
 Related names:
@@ -44,7 +44,6 @@ from fastcollate.plan.merge import Merge
 from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.packing import pack
 from fastcollate.plan.shard import Shard
-from fastcollate.plan.tree_bins import TreeBins
 from fastcollate.plan.tree_plan import TreePlan
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ if TYPE_CHECKING:
     from fastcollate.ops.drop_padding import drop_padding
     from fastcollate.ops.last_step import broadcast_last_step
     from fastcollate.plan.fitting import StepTimer
-    from fastcollate.plan.partitioning import MicroBatches, micro_batches, partition
+    from fastcollate.plan.partitioning import micro_batches, partition
     from fastcollate.plan.prompt_boundaries import prompt_boundaries
     from fastcollate.plan.sharing import prefix_tree
     from fastcollate.plan.step_plan import StepPlan
@@ -62,13 +61,11 @@ __all__ = [
     "Costs",
     "Merge",
     "MergePlan",
-    "MicroBatches",
     "MissingPlanError",
     "Plan",
     "Shard",
     "StepPlan",
     "StepTimer",
-    "TreeBins",
     "TreePlan",
     "broadcast_last_step",
     "compare_plans",
@@ -81,7 +78,6 @@ __all__ = [
 ]
 
 _ON_USE = {
-    "MicroBatches": "plan.partitioning",
     "StepPlan": "plan.step_plan",
     "StepTimer": "plan.fitting",
     "broadcast_last_step": "ops.last_step",

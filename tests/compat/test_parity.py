@@ -12,7 +12,7 @@ import pytest
 from hypothesis import strategies as st
 
 from fastcollate.compat.versions import VERIFIED
-from fastcollate.testing.differences import first_difference
+from fastcollate.testing.reference.comparing import first_difference
 from fastcollate.testing.verifying import FRAMEWORKS as NAMES
 from fastcollate.testing.verifying import running, subject_of
 from fastcollate.testing.verifying.running import CASES_PER_SEED, compare
@@ -108,7 +108,9 @@ def test_a_wrong_value_is_named(monkeypatch, capsys):
     assert main(["trl", "--seconds", "0.01", "--seed", "3"]) == 1
     printed = capsys.readouterr().out
     assert "DIFFERS" in printed
-    found = r"pack_dataset, --seed 3: the result\['input_ids'\]\[0\]\[0\]: theirs is \d+, ours \d+\n"
+    found = (
+        r"pack_dataset, --seed 3: the result\['input_ids'\]\[0\]\[0\]: expected \d+, found \d+\n"
+    )
     assert re.search(rf"TRL {peer.version}, {found}  input_ids=", printed)
 
 
@@ -129,7 +131,7 @@ def test_a_difference_has_its_seed_and_its_smallest_case():
     python = Peer("3")
     found = compare(sorted_lists, python, 60, seed=0).difference
     assert found.startswith("--seed ")
-    assert found.endswith(": the result[0]: theirs is 0, ours 1\n  it=[0, 0, 0, 1]")
+    assert found.endswith(": the result[0]: expected 0, found 1\n  it=[0, 0, 0, 1]")
     seed = int(found.split()[1].rstrip(":"))
     again = compare(sorted_lists, python, 0, seed)
     assert again.difference == found
@@ -241,23 +243,23 @@ def test_what_is_the_same(theirs, ours):
 
 
 DIFFERENT = [
-    ({"a": 1}, {"b": 1}, "it: theirs has the keys ['a'], ours ['b']"),
-    ({"a": 1}, [1], "it: theirs is of <class 'dict'>, ours of <class 'list'>"),
-    ({"a": [1, 2]}, {"a": [1, 3]}, "it['a'][1]: theirs is 2, ours 3"),
-    ([1, 2], [1], "it: theirs is of length 2, ours of length 1"),
-    ([1], [1.0], "it[0]: theirs is of <class 'int'>, ours of <class 'float'>"),
-    (ints([1]), ints([1], np.int32), "it: theirs is int64 (1,) on cpu, ours int32 (1,) on cpu"),
-    (ints([1]), ints([[1]]), "it: theirs is int64 (1,) on cpu, ours int64 (1, 1) on cpu"),
+    ({"a": 1}, {"b": 1}, "it: expected the keys ['a'], found ['b']"),
+    ({"a": 1}, [1], "it: expected a <class 'dict'>, found a <class 'list'>"),
+    ({"a": [1, 2]}, {"a": [1, 3]}, "it['a'][1]: expected 2, found 3"),
+    ([1, 2], [1], "it: expected a length of 2, found 1"),
+    ([1], [1.0], "it[0]: expected a <class 'int'>, found a <class 'float'>"),
+    (ints([1]), ints([1], np.int32), "it: expected int64 (1,) on cpu, found int32 (1,) on cpu"),
+    (ints([1]), ints([[1]]), "it: expected int64 (1,) on cpu, found int64 (1, 1) on cpu"),
     (
         ints([[1, 2], [3, 4]]),
         ints([[1, 2], [5, 6]]),
-        "it[1, 0]: theirs is 3, ours 5 (2 of 4 differ)",
+        "it[1, 0]: expected 3, found 5 (2 of 4 differ)",
     ),
-    (ints([0.0], float), ints([-0.0], float), "it[0]: theirs is 0.0, ours -0.0 (1 of 1 differ)"),
-    (nested([[1, 2], [3]]), nested([[1, 2], [4]]), "it[1][0]: theirs is 3, ours 4 (1 of 1 differ)"),
-    (table([[1]]), table([[2]]), "it['a'][0][0]: theirs is 1, ours 2"),
-    (table([1]), table([1.0]), "it: theirs is of schema a: int64, ours of schema a: double"),
-    (table([[1]]), {"a": [[1]]}, "it: theirs is of <class 'pyarrow.lib.Table'>, ours of <class"),
+    (ints([0.0], float), ints([-0.0], float), "it[0]: expected 0.0, found -0.0 (1 of 1 differ)"),
+    (nested([[1, 2], [3]]), nested([[1, 2], [4]]), "it[1][0]: expected 3, found 4 (1 of 1 differ)"),
+    (table([[1]]), table([[2]]), "it['a'][0][0]: expected 1, found 2"),
+    (table([1]), table([1.0]), "it: expected the schema a: int64, found a: double"),
+    (table([[1]]), {"a": [[1]]}, "it: expected a <class 'pyarrow.lib.Table'>, found a <class"),
 ]
 
 

@@ -12,6 +12,7 @@ from small_input import build
 
 import fastcollate as fc
 from fastcollate.plan.layouts import BY_NAME, layout_of
+from fastcollate.plan.tree_bins import TreeBins
 
 NAMES = ["left", "right", "two_segment", "jagged", "tree"]
 TREE = fc.planning.prefix_tree([[1, 2], [3], [1, 2]], [[4], [5, 6], [4, 5, 6]])
@@ -42,7 +43,7 @@ LAYOUTS = [
 ]
 
 
-TREE_PLANS = (fc.planning.TreePlan, fc.planning.TreeBins)
+TREE_PLANS = (fc.planning.TreePlan, TreeBins)
 
 
 def doubled(lengths):

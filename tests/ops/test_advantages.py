@@ -5,19 +5,19 @@ import re
 
 import numpy as np
 import pytest
+from advantage_loops import (
+    broadcast_last_step_loops,
+    drop_padding_loops,
+    loss_normalizers_loops,
+    normalize_loops,
+)
 from conftest import NEEDS_TORCH
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 import fastcollate as fc
-from fastcollate.testing.reference import (
-    assert_same,
-    broadcast_last_step_loops,
-    drop_padding_loops,
-    loss_normalizers_loops,
-    normalize_loops,
-)
+from fastcollate.testing.reference import assert_same
 
 normalized, loss_normalizers = fc.Batch.normalize, fc.Batch.loss_normalizers
 

@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 from conftest import NEEDS_TORCH, share
+from context_parallel_loops import cp_columns_loops, cp_merge_loops, cp_split_loops
 from gathering import DTYPES, like
 from hypothesis import given
 from hypothesis import strategies as st
@@ -13,8 +14,7 @@ from packings import PADDING_AS, SHIFTS, bins, lens_of, plan_of
 from strategies import extras, rollouts
 
 import fastcollate as fc
-from fastcollate.testing.reference import assert_same, cp_merge_loops, cp_split_loops
-from fastcollate.testing.reference.context_parallel import cp_columns_loops
+from fastcollate.testing.reference import assert_same
 
 BUILT_IN = ["input_ids", "position_ids", "sequence_ids", "response_mask"]
 BUILT_IN += ["labels", "shift_labels", "loss_mask"]

@@ -11,6 +11,7 @@ from recorded import recorded
 
 import fastcollate as fc
 from fastcollate import _fastcollate
+from fastcollate.plan.partitioning import MicroBatches
 from fastcollate.testing import reference
 
 COSTS = {"flops": lambda length: 24_576 * length + length * length, "tokens": lambda length: length}
@@ -183,7 +184,7 @@ def test_tables():
     micro = fc.planning.micro_batches([4, 3, 3, 2, 2, 2], 6, dp_size=2)
     assert pickle.loads(pickle.dumps(micro)) == micro
     tables = json.loads(json.dumps(micro.to_dict()))
-    assert fc.planning.MicroBatches(**tables) == micro
+    assert MicroBatches(**tables) == micro
     assert repr(micro) == (
         "MicroBatches: 6 sequences in 2 micro-batches for each of 2 ranks, at most 5 of 6 tokens"
     )
@@ -213,7 +214,7 @@ def test_tables():
 def test_tables_are_checked(changes, message):
     tables = fc.planning.micro_batches([4, 3, 3, 2, 2, 2], 6, dp_size=2).to_dict()
     with pytest.raises(ValueError, match=message):
-        fc.planning.MicroBatches(**{**tables, **changes})
+        MicroBatches(**{**tables, **changes})
 
 
 def test_rows_of_a_micro_batch(array_type):

@@ -6,6 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+from advantage_loops import loss_normalizers_loops
 from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ import fastcollate as fc
 from fastcollate.blocks import spans
 from fastcollate.blocks.joining import join
 from fastcollate.blocks.storing import ArrayKind, store
-from fastcollate.testing.reference import assert_same, loss_normalizers_loops
+from fastcollate.testing.reference import assert_same
 
 LAYOUTS = ["left", "two_segment", "right", "jagged", "packed"]
 NAMES = ("uids", "trajectory_ids", "is_last_step", "is_padding")

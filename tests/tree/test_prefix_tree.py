@@ -14,7 +14,8 @@ from strategies import as_inputs, forks, merge_options, name_turns
 from strategies import trajectories as drawn_trajectories
 
 import fastcollate as fc
-from fastcollate.planning import TreeBins, TreePlan, prefix_tree
+from fastcollate.plan.tree_bins import TreeBins
+from fastcollate.planning import TreePlan, prefix_tree
 from fastcollate.testing.reference import merge_turns_loops, prefix_tree_loops
 
 ALGORITHMS = ["ffd", "ff", "bfd", "mffd", "next_fit", "balanced"]

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from strategies import forks, merge_options, trajectories
 
 import fastcollate as fc
-from fastcollate.planning import Costs, StepPlan, TreeBins, prefix_tree
+from fastcollate.plan.tree_bins import TreeBins
+from fastcollate.planning import Costs, StepPlan, prefix_tree
 from fastcollate.testing.reference import assert_same
 
 

@@ -21,8 +21,6 @@ from typing import Any, NamedTuple
 
 from fastcollate.compat.versions import VERIFIED
 
-__all__ = ["Patched"]
-
 logger = logging.getLogger(__name__)
 
 _LOCK = threading.RLock()

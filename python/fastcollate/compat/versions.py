@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["VERIFIED"]
-
 VERIFIED: dict[str, tuple[str, ...]] = {
     "nemo_rl": ("commit f4b1bdc",),
     "skyrl": ("0.3.0", "0.4.0"),

@@ -39,8 +39,6 @@ check_version("Ray", _version_of_ray, LEAST_RAY, "pip install --upgrade ray")
 from fastcollate.ray.fetching import ShardError, ShardTimeoutError
 from fastcollate.ray.planning import (
     BlockShard,
-    BlockStepPlan,
-    ShardNormalizers,
     collate,
     plan_step,
 )
@@ -50,9 +48,7 @@ from fastcollate.ray.whole import ShardRef, get_shard, put_shards
 __all__ = [
     "Block",
     "BlockShard",
-    "BlockStepPlan",
     "ShardError",
-    "ShardNormalizers",
     "ShardRef",
     "ShardTimeoutError",
     "collate",

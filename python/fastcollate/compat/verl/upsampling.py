@@ -29,14 +29,6 @@ from fastcollate.common.arrays import (
 from fastcollate.compat.verl.token_axes import PROMPT_LENGTH, ROW_LENGTH, Sample, Tokens, token_axes
 from fastcollate.plan.shard import Shard
 
-__all__ = [
-    "build_padding_position_ids",
-    "build_padding_routed_experts",
-    "construct_minimal_padding_template",
-    "upsample_batch",
-]
-
-
 BATCH_ROW_LENGTH = 2
 """The same of a synthetic row of a :class:`fastcollate.Batch`."""
 

@@ -5,14 +5,7 @@ code, so a result on which all three agree is unlikely to be wrong. They do not 
 input, as `fastcollate.build_batch` does.
 """
 
-from fastcollate.testing.reference.advantages import (
-    broadcast_last_step_loops,
-    drop_padding_loops,
-    loss_normalizers_loops,
-    normalize_loops,
-)
 from fastcollate.testing.reference.comparing import assert_same
-from fastcollate.testing.reference.context_parallel import cp_merge_loops, cp_split_loops
 from fastcollate.testing.reference.loops import build_batch_loops
 from fastcollate.testing.reference.merging import build_merged_batch_loops, merge_turns_loops
 from fastcollate.testing.reference.packing import pack_loops
@@ -29,21 +22,15 @@ from fastcollate.testing.reference.way_back import (
 
 __all__ = [
     "assert_same",
-    "broadcast_last_step_loops",
     "broadcast_loops",
     "build_batch_loops",
     "build_merged_batch_loops",
     "build_shard_loops",
     "collate_loops",
-    "cp_merge_loops",
-    "cp_split_loops",
-    "drop_padding_loops",
     "gather_loops",
     "gather_merged_loops",
-    "loss_normalizers_loops",
     "merge_turns_loops",
     "micro_batches_loops",
-    "normalize_loops",
     "pack_loops",
     "plan_step_loops",
     "prefix_tree_loops",

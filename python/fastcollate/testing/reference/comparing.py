@@ -1,4 +1,4 @@
-"""Comparison of batches, bit for bit."""
+"""Comparison of results, bit for bit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fastcollate.testing.reference.reading import Array, dtype_name, readable
+from fastcollate.testing.reference.reading import dtype_name, readable
 
 
 def assert_same(actual: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
@@ -27,57 +27,105 @@ def assert_same(actual: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
         C-contiguous. Values are compared by their bits, so 0.0 is not -0.0; NaN is like any NaN.
     """
     actual, expected = (getattr(batch, "_data", batch) for batch in (actual, expected))
-    _require(list(actual) == list(expected), f"keys {list(actual)}, expected {list(expected)}")
+    if list(actual) != list(expected):
+        raise AssertionError(f"keys {list(actual)}, expected {list(expected)}")
     for key, value in expected.items():
-        _assert_same_value(key, actual[key], value)
+        if (difference := first_difference(value, actual[key], key, any_kind=True)) is not None:
+            raise AssertionError(difference)
 
 
-def _require(holds: bool, message: str) -> None:
-    # Not an assert statement, which python -O removes.
-    if not holds:
-        raise AssertionError(message)
+def first_difference(
+    expected: Any, found: Any, path: str = "the result", *, any_kind: bool = False
+) -> str | None:
+    """Return a sentence on the first difference of two values, or None.
 
-
-def _assert_same_value(name: str, actual: Any, expected: Any) -> None:
-    if hasattr(expected, "dtype"):
-        _assert_same_array(name, actual, expected)
-        return
-    _require(
-        type(actual) is type(expected), f"{name} is a {type(actual)}, expected {type(expected)}"
-    )
-    if isinstance(expected, list):
-        _require(
-            len(actual) == len(expected), f"{name} has {len(actual)} items, not {len(expected)}"
+    Parameters
+    ----------
+    expected, found
+        Mappings and sequences of values, in any depth; arrays, tensors (also nested ones), Arrow
+        tables; other values are compared by ``==``. Arrays are compared by dtype, shape and bits,
+        and NaN is like any NaN.
+    path
+        Name of the value in the sentence.
+    any_kind
+        Compare arrays with tensors, too; those that were found have to be contiguous.
+    """
+    if hasattr(expected, "schema") and hasattr(expected, "to_pydict"):
+        return _table_difference(expected, found, path)
+    if isinstance(expected, Mapping):
+        return _mapping_difference(expected, found, path, any_kind)
+    if getattr(expected, "is_nested", False) and getattr(found, "is_nested", False):
+        expected, found = list(expected.unbind()), list(found.unbind())
+    are_arrays = all(hasattr(one, "dtype") and hasattr(one, "shape") for one in (expected, found))
+    if type(expected) is not type(found) and not (any_kind and are_arrays):
+        return _sentence(path, f"a {type(expected)}", f"a {type(found)}")
+    if are_arrays:
+        return _array_difference(expected, found, path, any_kind)
+    if isinstance(expected, (list, tuple)):
+        if len(expected) != len(found):
+            return _sentence(path, f"a length of {len(expected)}", str(len(found)))
+        pairs = enumerate(zip(expected, found, strict=True))
+        differences = (
+            first_difference(one, other, f"{path}[{index}]", any_kind=any_kind)
+            for index, (one, other) in pairs
         )
-        for index, value in enumerate(expected):
-            _assert_same_value(f"{name}[{index}]", actual[index], value)
-    else:
-        _require(actual == expected, f"{name} is {actual!r}, expected {expected!r}")
+        return next(filter(None, differences), None)
+    # NaN differs from itself.
+    is_same = expected == found or (expected != expected and found != found)
+    return None if is_same else _sentence(path, repr(expected), repr(found))
 
 
-def _assert_same_array(name: str, actual: Any, expected: Any) -> None:
-    _require(hasattr(actual, "dtype"), f"{name} is a {type(actual)}, expected an array")
-    found, wanted = dtype_name(actual), dtype_name(expected)
-    _require(found == wanted, f"{name} is {found}, expected {wanted}")
-    found_shape, wanted_shape = tuple(actual.shape), tuple(expected.shape)
-    _require(
-        found_shape == wanted_shape, f"{name} has shape {found_shape}, expected {wanted_shape}"
+def _sentence(path: str, expected: str, found: str) -> str:
+    return f"{path}: expected {expected}, found {found}"
+
+
+def _mapping_difference(
+    expected: Mapping[Any, Any], found: Any, path: str, any_kind: bool
+) -> str | None:
+    if not isinstance(found, Mapping):
+        return _sentence(path, f"a {type(expected)}", f"a {type(found)}")
+    if expected.keys() != found.keys():
+        return _sentence(path, f"the keys {list(expected)}", str(list(found)))
+    differences = (
+        first_difference(expected[key], found[key], f"{path}[{key!r}]", any_kind=any_kind)
+        for key in expected
     )
+    return next(filter(None, differences), None)
 
-    left, right = np.asarray(readable(actual)), np.asarray(readable(expected))
-    _require(left.flags.c_contiguous, f"{name} is not C-contiguous")
+
+def _table_difference(expected: Any, found: Any, path: str) -> str | None:
+    if not hasattr(found, "schema"):
+        return _sentence(path, f"a {type(expected)}", f"a {type(found)}")
+    if expected.schema != found.schema:
+        return _sentence(path, f"the schema {expected.schema}", str(found.schema))
+    return first_difference(expected.to_pydict(), found.to_pydict(), path)
+
+
+def _array_difference(expected: Any, found: Any, path: str, any_kind: bool) -> str | None:
+    for is_like in (dtype_name, lambda array: tuple(array.shape), _device):
+        if is_like(expected) != is_like(found):
+            return _sentence(path, _description(expected), _description(found))
+    arrays = [np.asarray(readable(array)) for array in (expected, found)]
+    if any_kind and not arrays[1].flags.c_contiguous:
+        return _sentence(path, "a C-contiguous array", "another")
+    left, right = map(np.ascontiguousarray, arrays)
     if left.tobytes() == right.tobytes():
-        return
-    differs = _bits(left) != _bits(right)
+        return None
+    flat = [array.reshape(array.size) for array in (left, right)]
+    differs = flat[0].view(f"V{left.itemsize}") != flat[1].view(f"V{left.itemsize}")
     if left.dtype.kind == "f":
-        differs &= ~(np.isnan(left) & np.isnan(right))
-    if differs.any():
-        index = tuple(int(i) for i in np.argwhere(differs)[0])
-        raise AssertionError(
-            f"{name}{list(index)} is {left[index]!r}, expected {right[index]!r} "
-            f"({int(differs.sum())} of {differs.size} differ)"
-        )
+        differs &= ~(np.isnan(flat[0]) & np.isnan(flat[1]))
+    if not differs.any():
+        return None
+    at = np.unravel_index(int(differs.argmax()), left.shape)
+    position = ", ".join(str(index) for index in at)
+    sentence = _sentence(f"{path}[{position}]", repr(left[at].item()), repr(right[at].item()))
+    return f"{sentence} ({int(differs.sum())} of {differs.size} differ)"
 
 
-def _bits(values: Array) -> Array:
-    return np.ascontiguousarray(values).view(f"u{values.dtype.itemsize}")
+def _device(array: Any) -> str:
+    return str(getattr(array, "device", "cpu"))
+
+
+def _description(array: Any) -> str:
+    return f"{dtype_name(array)} {tuple(array.shape)} on {_device(array)}"

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import hypothesis
 from hypothesis import strategies as st
 
-from fastcollate.testing.differences import first_difference
+from fastcollate.testing.reference.comparing import first_difference
 from fastcollate.testing.verifying.subjects import Case, Comparison, Peer
 
 CASES_PER_SEED = 20
