@@ -102,8 +102,6 @@ def build_batch(
                         |  p   p   p   r   r   r  |                 |  r   r   r  |
                          <---------- W ---------->                   <---- R --->
 
-    Inputs are read in place and never changed; every output value is written once.
-
     Parameters
     ----------
     prompts, responses
@@ -131,8 +129,7 @@ def build_batch(
         values with the lengths of all responses or of all sequences. A key must not be that of an
         output, nor of an attribute of :class:`Batch` other than a mapping's.
     uids, trajectory_ids, is_last_step
-        One object per row, kept as attributes of the batch. With `merge`, the last two have the
-        plan's values if not given.
+        One object per row, kept as attributes of the batch.
     merge
         Merge the turns of a trajectory that continue each other into one row: ``"exact"``,
         ``"branch"``, ``"realign"``, :class:`fastcollate.planning.Merge` or a plan of
@@ -166,11 +163,10 @@ def build_batch(
         labels; int32 or bool for masks; bool, int32 or int64 for ``loss_mask``; float64, bfloat16
         or float16 for fields.
     array_type
-        ``"torch"`` or ``"numpy"``.
+        ``"torch"``, which has to be installed, or ``"numpy"``.
     pool
-        The source of memory, which returns to it when no tensor uses it any more: ``"default"``,
-        ``"pinned"`` for page-locked memory, from which ``batch.to(device, non_blocking=True)``
-        returns at once, a :class:`fastcollate.memory.BufferPool`, or None for fresh memory.
+        The source of memory: ``"default"``, ``"pinned"`` (page-locked, for copies to a device), a
+        :class:`fastcollate.memory.BufferPool`, or None for fresh memory.
 
     Returns
     -------
@@ -185,10 +181,7 @@ def build_batch(
     ValueError, TypeError
         Anything that would train wrong tokens: rows that are missing, of other lengths or too long
         for a fixed width; values that are NaN, negative weights, or do not fit a dtype; rewards
-        that merging would drop; values without a place; another plan's rows. Named by field, row
-        and position.
-    ImportError
-        Torch tensors are requested and torch is not installed.
+        that merging would drop; values without a place. Named by field, row and position.
 
     Warns
     -----
@@ -199,8 +192,7 @@ def build_batch(
     Notes
     -----
     The left layout is that of SkyRL's ``convert_prompts_responses_to_batch_tensors``, except that
-    the loss mask of a first token without a prompt is 0. The lenient form is in
-    :mod:`fastcollate.compat.skyrl`. Python numbers round to float32 as in NumPy.
+    the loss mask of a first token without a prompt is 0.
 
     Examples
     --------
