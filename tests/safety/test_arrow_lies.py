@@ -362,9 +362,6 @@ SCHEMA_LIES = {
     "lists of -1": {"format": b"+w:-1"},
     "lists of 2**31": {"format": b"+w:2147483648"},
     "lists of text": {"format": b"+w:x"},
-    "map": {"format": b"+m"},
-    "union": {"format": b"+ud:0"},
-    "run ends": {"format": b"+r"},
     "decimal": {"format": b"d:x"},
     "released": {"release": None},
 }
@@ -386,11 +383,87 @@ def test_schemas_without_end():
     refuses(make, "no end")
 
 
-def test_other_types_are_named():
-    for leaf, name in ((b"u", "Utf8"), (b"z", "Binary"), (b"tdD", "Date32")):
-        rows = Arrow(schema(b"+l", schema(leaf)), KINDS["list"]()[1])
-        with pytest.raises(TypeError, match=f"^x is an Arrow array of type List.*{name}"):
-            fc.ragged(rows)
+OTHERS = {
+    b"u": "Utf8",
+    b"z": "Binary",
+    b"tdD": "Date32",
+    b"+m": "Map",
+    b"+ud:0,1": "DenseUnion",
+    b"+us:0": "SparseUnion",
+    b"+r": "RunEndEncoded",
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_other_types_are_named(other):
+    children = [schema(b"+s")] if other.startswith(b"+") else []
+    rows = Arrow(schema(b"+l", schema(other, *children)), KINDS["list"]()[1])
+    with pytest.raises(TypeError, match=rf"^x is an Arrow array of type List\({OTHERS[other]}\)"):
+        fc.ragged(rows)
+    rows = Arrow(schema(other, *children), KINDS["list"]()[1])
+    with pytest.raises(TypeError, match=f"^x is an Arrow array of type {OTHERS[other]}; pass"):
+        fc.ragged(rows)
+
+
+@pytest.mark.parametrize("children", [2, 100])
+@pytest.mark.parametrize(("depth", "reason"), [(20, "131072 types"), (30, "types"), (60, "no end")])
+def test_schemas_whose_children_are_shared(depth, reason, children):
+    """Each level has the next one as several children: their number grows as a power."""
+
+    def make(form):
+        described = schema(b"l")
+        for _ in range(depth):
+            described = schema(b"+s", *[described] * children)
+        return form((schema(b"+l", described), KINDS["list"]()[1]))
+
+    for form in (lambda structs: Arrow(*structs), stream_of):
+        refuses(lambda form=form: make(form), reason)
+
+
+def chunks_of(count, described, of_values):
+    """Make a stream of this many arrays, all of the same memory."""
+    return ArrowStream(described, iter([of_values] * count))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("count", [1, 2, 1_500])
+def test_many_small_arrays(kind, count):
+    one = fc.ragged(Arrow(*KINDS[kind]()))
+    rows = fc.ragged(chunks_of(count, *KINDS[kind]()))
+    assert rows.dtype == one.dtype
+    assert rows.to_list() == one.to_list() * count
+    batch = fc.pad(chunks_of(count, *KINDS[kind]()), array_type="numpy")
+    assert np.array_equal(
+        batch, np.tile(fc.pad(one, array_type="numpy"), (count, *[1] * (batch.ndim - 1)))
+    )
+
+
+def test_arrays_small_and_large():
+    pa = pytest.importorskip("pyarrow")
+    generator = np.random.default_rng(0)
+    rows = [generator.integers(0, 99, size).tolist() for size in (3, 0, 20_000, 0, 1, 16_384, 2)]
+    rows[4] = None
+    chunked = pa.chunked_array([pa.array([row], pa.list_(pa.int64())) for row in rows])
+    filled = [[7] * 2 if row is None else row for row in rows]
+    field = fc.Field(chunked, dtype="int64", default=7)
+    batch = fc.build_batch(
+        [[1]] * 7, filled, pad_token_id=0, fields={"x": field}, layout="jagged", array_type="numpy"
+    )
+    assert batch.x.tolist() == [value for row in filled for value in row]
+    with pytest.raises(ValueError, match=r"x\[4\] is null"):
+        fc.ragged(chunked)
+
+
+def test_an_interrupt_inside_a_producer():
+    pa = pytest.importorskip("pyarrow")
+
+    def batches():
+        yield pa.record_batch({"x": pa.array([[1]])})
+        raise KeyboardInterrupt
+
+    described = pa.schema({"x": pa.list_(pa.int64())})
+    with pytest.raises(KeyboardInterrupt):
+        fc.ragged(pa.RecordBatchReader.from_batches(described, batches()))
 
 
 @pytest.mark.parametrize("buffers", [[], [None], [np.zeros(1, np.uint8)]])

@@ -32,7 +32,15 @@ def tree():
     )
 
 
+@cache
+def chunks():
+    """Give an Arrow column of many arrays."""
+    pa = pytest.importorskip("pyarrow")
+    return pa.chunked_array([pa.array([[1, 2]])] * 600_000)
+
+
 LONG = {
+    "arrays of Arrow": lambda: fc.ragged(chunks()),
     "prefix_tree": lambda: fc.planning.prefix_tree(rows(), rows()),
     "pack a tree": lambda: tree().pack(fc.Tree(16_384)),
     "pack many trees": lambda: tree().pack(fc.Tree(16_384, min_bins=2_000_000)),

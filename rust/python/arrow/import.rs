@@ -7,9 +7,10 @@ use std::ffi::CStr;
 use std::ops::Range;
 use std::slice;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyKeyboardInterrupt, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
 
@@ -24,6 +25,13 @@ const MAX_DEPTH: usize = 32;
 /// Maximum number of columns of a table.
 const MAX_COLUMNS: usize = 1 << 16;
 
+/// Maximum number of types in a schema: structs may share children, which are read for each.
+const MAX_TYPES: usize = 2 * MAX_COLUMNS;
+
+/// Maximum number of arrays that are read at a time, and the time after which no more are.
+const MOST_ARRAYS: usize = 1 << 10;
+const PATIENCE: Duration = Duration::from_millis(50);
+
 /// Arrays of one type that an object exports, not yet imported.
 pub struct Source<'py> {
     pub data_type: DataType,
@@ -33,6 +41,7 @@ pub struct Source<'py> {
 enum Held<'py> {
     Array(Bound<'py, PyCapsule>),
     Stream(ArrowArrayStream),
+    Nothing,
 }
 
 /// A checked value, or the defect of its struct.
@@ -67,33 +76,49 @@ impl<'py> Source<'py> {
         let mut stream = taken(&capsule).map_err(failed)?;
         // The producer may have to run threads that need the interpreter.
         let data_type = py.detach(|| type_of_stream(&mut stream));
-        let data_type = data_type.map_err(|reason| invalid(location, reason))?;
+        let data_type = data_type.map_err(|reason| failed_with(location, reason))?;
         let held = Held::Stream(stream);
         Ok(Some(Self { data_type, held }))
     }
 
-    /// Import the arrays.
+    /// Import the next arrays; none at the end.
     ///
     /// # Errors
-    /// `ValueError` for invalid structs and for errors of the stream.
-    pub fn arrays(self, py: Python, location: &str) -> Result<Vec<Array>> {
-        let Self { data_type, held } = self;
-        let arrays = match held {
+    /// `ValueError` for invalid structs and for errors of the stream, and the exceptions of
+    /// signal handlers.
+    pub fn next_arrays(&mut self, py: Python, location: &str) -> Result<Vec<Array>> {
+        py.check_signals()?;
+        let data_type = &self.data_type;
+        let arrays = match &mut self.held {
+            Held::Nothing => Ok(Vec::new()),
             Held::Array(capsule) => {
-                let array = taken(&capsule);
+                let array = taken(capsule);
+                self.held = Held::Nothing;
                 let array = array.map_err(|cause| Error::raised(py, location, cause))?;
-                Array::imported(array, &data_type).map(|array| vec![array])
+                Array::imported(array, data_type).map(|array| vec![array])
             }
-            Held::Stream(mut stream) => py.detach(|| {
+            Held::Stream(stream) => py.detach(|| {
+                let start = Instant::now();
                 let mut arrays = Vec::new();
-                while let Some(array) = next_of(&mut stream)? {
-                    arrays.push(Array::imported(array, &data_type)?);
+                while arrays.len() < MOST_ARRAYS && start.elapsed() < PATIENCE {
+                    match next_of(stream)? {
+                        Some(array) => arrays.push(Array::imported(array, data_type)?),
+                        None => break,
+                    }
                 }
                 Ok(arrays)
             }),
         };
-        arrays.map_err(|reason| invalid(location, reason))
+        arrays.map_err(|reason| failed_with(location, reason))
     }
+}
+
+/// The error of a producer, which passes on only the text of an exception, also that of Ctrl-C.
+fn failed_with(location: &str, cause: String) -> Error {
+    if cause.lines().any(|line| line.starts_with("KeyboardInterrupt")) {
+        return PyKeyboardInterrupt::new_err(cause).into();
+    }
+    invalid(location, cause)
 }
 
 fn invalid(location: &str, cause: String) -> Error {
@@ -127,7 +152,7 @@ fn pair<'py>(
 pub fn type_of_capsule(capsule: &Bound<PyCapsule>) -> PyResult<Checked<DataType>> {
     let schema = pointer_in(capsule)?;
     // SAFETY: a capsule of this name holds such a struct, which lives as long.
-    Ok(unsafe { type_of(schema, MAX_DEPTH) })
+    Ok(unsafe { type_of(schema, MAX_DEPTH, &mut MAX_TYPES.clone()) })
 }
 
 fn type_of_stream(stream: &mut ArrowArrayStream) -> Checked<DataType> {
@@ -138,16 +163,20 @@ fn type_of_stream(stream: &mut ArrowArrayStream) -> Checked<DataType> {
     // SAFETY: the stream is not released, and the pointer is to a schema.
     match unsafe { get_schema(stream, &raw mut schema) } {
         // SAFETY: the stream has made a schema, which lives until the return.
-        0 => unsafe { type_of(&raw const schema, MAX_DEPTH) },
+        0 => unsafe { type_of(&raw const schema, MAX_DEPTH, &mut MAX_TYPES.clone()) },
         code => Err(failure_of(stream, code)),
     }
 }
 
-/// The type in a schema.
+/// The type in a schema of at most this depth and number of types.
 ///
 /// # Safety
 /// All pointers, including those in the struct, are null or as the interface defines them.
-unsafe fn type_of(schema: *const ArrowSchema, depth: usize) -> Checked<DataType> {
+unsafe fn type_of(
+    schema: *const ArrowSchema,
+    depth: usize,
+    left: &mut usize,
+) -> Checked<DataType> {
     // SAFETY: passed on from the caller.
     let schema = unsafe { reference(schema, "schema")? };
     if schema.release.is_none() {
@@ -156,17 +185,19 @@ unsafe fn type_of(schema: *const ArrowSchema, depth: usize) -> Checked<DataType>
     if schema.format.is_null() || depth == 0 {
         return Err("its schema has no format, or no end".to_owned());
     }
+    *left = { left.checked_sub(1) }
+        .ok_or_else(|| format!("its schema has more than {MAX_TYPES} types"))?;
     // SAFETY: a format is a string.
     let format = unsafe { CStr::from_ptr(schema.format) };
     let format = format
         .to_str()
         .map_err(|_| "its schema has a format that is no text")?;
-    let items = |count| {
+    let mut items = |count| {
         // SAFETY: passed on from the caller.
         let children = unsafe { children(schema.children, schema.n_children, count)? };
         let item = |child| {
             // SAFETY: passed on from the caller.
-            let (data_type, child) = unsafe { (type_of(child, depth - 1)?, &*child) };
+            let (data_type, child) = unsafe { (type_of(child, depth - 1, left)?, &*child) };
             let is_nullable = child.is_nullable();
             Ok(Item {
                 data_type,
@@ -175,7 +206,7 @@ unsafe fn type_of(schema: *const ArrowSchema, depth: usize) -> Checked<DataType>
         };
         children.into_iter().map(item).collect::<Checked<Vec<_>>>()
     };
-    let list = |form| Ok::<_, String>(DataType::List(form, items(1)?.remove(0).into()));
+    let mut list = |form| Ok::<_, String>(DataType::List(form, items(1)?.remove(0).into()));
     let data_type = match format {
         "+l" => list(Form::List)?,
         "+L" => list(Form::LargeList)?,
@@ -200,7 +231,7 @@ unsafe fn type_of(schema: *const ArrowSchema, depth: usize) -> Checked<DataType>
         return Ok(data_type);
     }
     // SAFETY: passed on from the caller.
-    let values = unsafe { type_of(schema.dictionary, depth - 1)? };
+    let values = unsafe { type_of(schema.dictionary, depth - 1, left)? };
     Ok(DataType::Dictionary(data_type.into(), values.into()))
 }
 

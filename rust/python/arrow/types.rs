@@ -144,7 +144,7 @@ impl DataType {
         Self::List(form, item.into())
     }
 
-    /// The type of a format without children; `None` if unknown.
+    /// The type of a format whose children, if any, are not read; `None` if unknown.
     pub fn of_leaf(format: &str) -> Option<Self> {
         if let Some((number, ..)) = NUMBERS.iter().find(|(_, name, _)| *name == format) {
             return Some(Self::Number(*number));
@@ -166,7 +166,11 @@ impl DataType {
             "ttu" | "ttn" => "Time64",
             "tDs" | "tDm" | "tDu" | "tDn" => "Duration",
             "tiM" | "tiD" | "tin" => "Interval",
+            "+m" => "Map",
+            "+r" => "RunEndEncoded",
             _ => match format.split_once(':')? {
+                ("+ud", _) => "DenseUnion",
+                ("+us", _) => "SparseUnion",
                 ("tss" | "tsm" | "tsu" | "tsn", _) => "Timestamp",
                 ("w", size) if are_integers(size) => "FixedSizeBinary",
                 ("d", parameters) if are_integers(parameters) => "Decimal",

@@ -7,7 +7,7 @@ use fastcollate::f16;
 use numpy::prelude::*;
 use numpy::{PyArray1, PyArrayDescr, PyUntypedArray, dtype};
 use pyo3::prelude::*;
-use pyo3::types::{IntoPyDict, PyTuple};
+use pyo3::types::PyTuple;
 
 use super::array::data;
 use super::reader::no_memory_for;
@@ -38,24 +38,77 @@ pub fn chunks<'py>(
     allows_null_rows: bool,
 ) -> Result<Option<Vec<Chunk<'py>>>> {
     let py = object.py();
-    let Some(source) = Source::open(object, location)? else {
+    let Some(mut source) = Source::open(object, location)? else {
         return Ok(None);
     };
-    let data_type = source.data_type.clone();
-    let mut rows = ChunkRows::of_type(&data_type, location, allows_null_rows)?;
+    let mut rows = ChunkRows::of_type(&source.data_type, location, allows_null_rows)?;
     let mut chunks = Vec::new();
-    for array in source.arrays(py, location)? {
-        chunks.push(rows.chunk(py, &array)?);
-        rows.first += array.len();
+    let mut waiting = Rows::none();
+    loop {
+        let arrays = source.next_arrays(py, location)?;
+        if arrays.is_empty() {
+            break;
+        }
+        for array in arrays {
+            let own = rows.read(&array, waiting.len())?;
+            if own.num_tokens() >= MOST_COPIED && waiting.len() > 0 {
+                chunks.push(rows.chunk(py, std::mem::replace(&mut waiting, Rows::none()))?);
+            }
+            waiting.extend(own)?;
+            if waiting.num_tokens() >= MOST_COPIED {
+                chunks.push(rows.chunk(py, std::mem::replace(&mut waiting, Rows::none()))?);
+            }
+        }
     }
-    if chunks.is_empty() {
-        chunks.push(Chunk {
-            values: rows.numbers(py, Vec::new(), &[0], &[])?,
-            offsets: vec![0],
-            nulls: Vec::new(),
-        });
+    if waiting.len() > 0 || chunks.is_empty() {
+        chunks.push(rows.chunk(py, waiting)?);
     }
     Ok(Some(chunks))
+}
+
+/// Number of tokens below which chunks are copied together, rather than viewed one by one.
+const MOST_COPIED: usize = 1 << 14;
+
+/// Rows of one array or of several.
+struct Rows {
+    /// Spans of items, without empty ones.
+    tokens: Vec<Array>,
+    /// Row offsets in all of these, with the end of the last.
+    offsets: Vec<usize>,
+    /// Indices of null rows, in order.
+    nulls: Vec<usize>,
+}
+
+impl Rows {
+    fn none() -> Self {
+        Self {
+            tokens: Vec::new(),
+            offsets: vec![0],
+            nulls: Vec::new(),
+        }
+    }
+
+    fn len(&self) -> usize {
+        self.offsets.len() - 1
+    }
+
+    fn num_tokens(&self) -> usize {
+        self.offsets[self.len()]
+    }
+
+    fn extend(&mut self, rows: Self) -> Result<()> {
+        if self.len() == 0 {
+            *self = rows;
+            return Ok(());
+        }
+        let (first, end) = (self.len(), self.num_tokens());
+        { self.offsets.try_reserve(rows.len()) }.map_err(|_| no_memory_for(first + rows.len()))?;
+        let ends = rows.offsets[1..].iter();
+        self.offsets.extend(ends.map(|offset| end + offset));
+        self.nulls.extend(rows.nulls.iter().map(|row| first + row));
+        self.tokens.extend(rows.tokens);
+        Ok(())
+    }
 }
 
 /// True if an object is one Arrow array whose items are lists.
@@ -161,7 +214,8 @@ impl<'a> ChunkRows<'a> {
         })
     }
 
-    fn chunk<'py>(&self, py: Python<'py>, array: &Array) -> Result<Chunk<'py>> {
+    /// The rows of an array, which follow `before` rows of no chunk yet.
+    fn read(&self, array: &Array, before: usize) -> Result<Rows> {
         let column = if self.is_column {
             array.items(1)
         } else {
@@ -171,9 +225,9 @@ impl<'a> ChunkRows<'a> {
         nulls.sort_unstable();
         nulls.dedup();
         if let (Some(row), false) = (nulls.first(), self.allows_null_rows) {
-            return Err(self.null(format!("[{}]", self.first + row)));
+            return Err(self.null(format!("[{}]", self.first + before + row)));
         }
-        let (tokens, offsets) = match self.form {
+        let (mut tokens, offsets) = match self.form {
             Form::List => self.cut::<i32>(&column)?,
             Form::LargeList => self.cut::<i64>(&column)?,
             Form::ListView => self.viewed::<i32>(&column)?,
@@ -186,7 +240,24 @@ impl<'a> ChunkRows<'a> {
                 (vec![column.items(size)], offsets)
             }
         };
+        tokens.retain(|items| items.len() > 0);
+        Ok(Rows {
+            tokens,
+            offsets,
+            nulls,
+        })
+    }
+
+    /// The numbers of the next rows.
+    fn chunk<'py>(&mut self, py: Python<'py>, rows: Rows) -> Result<Chunk<'py>> {
+        let count = rows.len();
+        let Rows {
+            tokens,
+            offsets,
+            nulls,
+        } = rows;
         let values = self.numbers(py, tokens, &offsets, &nulls)?;
+        self.first += count;
         Ok(Chunk {
             values,
             offsets,
@@ -369,14 +440,19 @@ fn array_of<'py>(
             return Ok(view);
         }
     }
-    let views = arrays.iter().map(|array| view(array, &[array.len()]));
-    let views = views.collect::<PyResult<Vec<_>>>()?;
     let numpy = py.import(intern!(py, "numpy"))?;
-    let copy = numpy.call_method1("empty", (PyTuple::new(py, shape)?, dtype))?;
-    if !views.is_empty() {
-        let out = [("out", copy.call_method1("reshape", (-1,))?)].into_py_dict(py)?;
-        numpy.call_method("concatenate", (views,), Some(&out))?;
+    let copy = numpy.call_method1("empty", (PyTuple::new(py, shape)?, &dtype))?;
+    let bytes = copy.call_method1("reshape", (-1,))?;
+    let bytes = bytes.call_method1("view", (numpy::dtype::<u8>(py),))?;
+    let mut bytes = bytes.cast::<PyArray1<u8>>()?.readwrite();
+    let mut out = bytes.as_slice_mut()?;
+    for array in arrays {
+        let from = array.numbers(dtype.itemsize());
+        let (to, rest) = out.split_at_mut(from.len());
+        to.copy_from_slice(from);
+        out = rest;
     }
+    assert!(out.is_empty(), "the spans have all tokens");
     read_only(copy.cast()?)
 }
 
