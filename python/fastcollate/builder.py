@@ -23,6 +23,7 @@ from fastcollate.common.arguments import (
 )
 from fastcollate.common.arrays import describe
 from fastcollate.common.row_columns import IDS, TOKENS
+from fastcollate.common.text import show
 from fastcollate.options import Options, RowOptions
 from fastcollate.rows.fields import (
     ADVANTAGES,
@@ -361,7 +362,7 @@ class BatchBuilder(Generic[Array]):
             return self._typed(one.spec(key)), one.rows
         if not isinstance(one, RoutedExperts):
             raise TypeError(
-                f"{key}[{index}] is {one!r:.80}; pass fc.Field, fc.PerRow or fc.RoutedExperts"
+                f"{key}[{index}] is {show(one)}; pass fc.Field, fc.PerRow or fc.RoutedExperts"
             )
         try:
             routes = np.asarray(one.rows, order="C")

@@ -453,3 +453,62 @@ def test_all_column_names_are_on_the_page():
     for _, names in ROLES.values():
         for name in names:
             assert f"`{name}`" in PAGE
+
+
+@pytest.mark.parametrize("command", ["report", "plan"])
+@pytest.mark.parametrize("link", ["itself", "symlink", "hard link", "of a folder", "costs"])
+def test_an_output_that_is_an_input(command, link, rollouts, tmp_path, capsys):
+    costs = tmp_path / "costs.json"
+    costs.write_text('{"per_token": 1}')
+    output, path = rollouts, rollouts
+    if link == "symlink":
+        output = tmp_path / "link"
+        output.symlink_to(rollouts)
+    elif link == "hard link":
+        output = tmp_path / "link"
+        os.link(rollouts, output)
+    elif link == "of a folder":
+        path = tmp_path / "folder"
+        path.mkdir()
+        output = rollouts.rename(path / "r.parquet")
+    elif link == "costs":
+        output = costs
+    before = output.read_bytes()
+    assert run([command, str(path), "--costs", str(costs), "-o", str(output)]) == 1
+    assert re.search(r"--output is .*, which is read \(.*\); pass", capsys.readouterr().err)
+    assert output.read_bytes() == before
+
+
+def test_a_report_without_space_names_its_path(rollouts, tmp_path, monkeypatch, capsys):
+    def fail(name, _):
+        raise OSError(28, "No space left on device", name)
+
+    monkeypatch.setattr(os, "replace", fail)
+    output = tmp_path / "report.html"
+    assert run(["report", str(rollouts), "-o", str(output)]) == 1
+    assert capsys.readouterr().err == (
+        f"fastcollate: {output} cannot be written: No space left on device\n"
+    )
+
+
+def test_names_that_a_terminal_would_obey(tmp_path, capsys):
+    table = {**TABLE, "uids": ["\x1b[2J\x1b]0;owned\x07", "\x9b31m", "\u202ea", "b", "c"]}
+    path = write(tmp_path / "r.parquet", table)
+    assert run(["view", str(path), "--row", "0", "--row", "1", "--row", "2"]) == 0
+    strange = tmp_path / "\x1b[31mred.parquet"
+    assert run(["view", str(strange)]) == 1
+    path.rename(strange)
+    assert run(["plan", str(strange), "--rows-per-mini-batch", "2"]) == 0
+    output = tmp_path / "\x1b[31m.html"
+    assert run(["report", str(strange), "-o", str(output)]) == 0
+    found = capsys.readouterr()
+    for text in (found.out, found.err):
+        assert all(one.isprintable() or one == "\n" for one in text.replace("\xa0", " "))
+    assert r"\x1b[2J\x1b]0;owned\x07" in found.out
+
+
+def test_a_plan_in_a_narrow_terminal(rollouts, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert run(["plan", str(rollouts), "--dp", "4", "--rows-per-mini-batch", "4"]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 40

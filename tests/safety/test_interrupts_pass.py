@@ -3,7 +3,8 @@
 import pytest
 
 import fastcollate as fc
-from fastcollate.plan.grouping import group_offsets, show
+from fastcollate.common.text import show_id
+from fastcollate.plan.grouping import group_offsets
 
 INTERRUPTS = [KeyboardInterrupt, SystemExit, GeneratorExit]
 
@@ -74,7 +75,7 @@ PLACES = {
     "str of an exception of an id": lambda e: group_offsets(
         "uids", [compared_with(e) for _ in range(2)], "uid", "sort"
     ),
-    "repr of an id that is shown": lambda e: show(raising(e, "__repr__")),
+    "repr of an id that is shown": lambda e: show_id(raising(e, "__repr__")),
     "index of a fill": lambda e: build(
         fields={"x": fc.Field([[1.0]], fill=raising(e, "__index__", base=float))}
     ),

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from fastcollate._fastcollate import Merge, Plan
 from fastcollate.blocks.storing import ArrayKind, BlockTable, ColumnKind
 from fastcollate.common.arrays import offsets_of
+from fastcollate.common.text import show_id
 from fastcollate.ops.normalize import LossNormalizers, normalizers_of
-from fastcollate.plan.grouping import distinct, find_repeated, firsts_of, show
+from fastcollate.plan.grouping import distinct, find_repeated, firsts_of
 from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.step_plan import StepPlan
 
@@ -163,7 +164,7 @@ def _check_trajectories(tables: Sequence[BlockTable], names: Sequence[str]) -> N
     if (found := _in_two("trajectory_ids", known)) is not None:
         identity, one, other = found
         raise ValueError(
-            f"trajectory {show(identity)} is in {names[one]} and in {names[other]}; "
+            f"trajectory {show_id(identity)} is in {names[one]} and in {names[other]}; "
             "put all turns of a trajectory in one block"
         )
     if tables[0].merge_plan is not None or "is_last_step" not in tables[0].names:
@@ -188,7 +189,7 @@ def _check_prompts(uids: Sequence[list[Any] | None], names: Sequence[str]) -> No
     if (again := _in_two("uids", ids)) is not None:
         identity, one, other = again
         raise ValueError(
-            f"uid {show(identity)} is in {names[one]} and in {names[other]}, with other prompts "
+            f"uid {show_id(identity)} is in {names[one]} and in {names[other]}, with other prompts "
             "between them; pass the blocks that share a prompt next to each other"
         )
 

@@ -10,7 +10,8 @@ from fastcollate.blocks.joining import block_name
 from fastcollate.blocks.sharing import Sharing
 from fastcollate.blocks.storing import BlockTable
 from fastcollate.common.arrays import offsets_of
-from fastcollate.plan.grouping import distinct, group_numbers, show
+from fastcollate.common.text import show_id
+from fastcollate.plan.grouping import distinct, group_numbers
 from fastcollate.plan.tree_plan import TreePlan
 from fastcollate.rows.lengths import Integers
 
@@ -92,7 +93,7 @@ def _check_groups(tables: Sequence[BlockTable], names: Sequence[str]) -> None:
         other = int(again[0])
         one, two = blocks[firsts[groups[other]]], blocks[other]
         raise ValueError(
-            f"uid {show(flat[other])} is in {names[one]} and in {names[two]}, but share is "
+            f"uid {show_id(flat[other])} is in {names[one]} and in {names[two]}, but share is "
             "'group', which compares rows of one block; put all rows of a group in one block, or "
             "pass share='prompts'"
         )

@@ -13,6 +13,7 @@ from fastcollate.cli.plan import plan
 from fastcollate.cli.report import report
 from fastcollate.cli.verify import verify
 from fastcollate.cli.view import view
+from fastcollate.common.text import printable
 
 app = typer.Typer(
     name="fastcollate",
@@ -58,6 +59,6 @@ def run(arguments: Sequence[str]) -> int:
         if wants_traceback:
             raise
         text = " ".join(str(error).split()) or type(error).__name__
-        print(f"fastcollate: {text}", file=sys.stderr)
+        print(printable(f"fastcollate: {text}"), file=sys.stderr)
         return 1
     return 0

@@ -145,6 +145,11 @@ class Source(NamedTuple):
                 )
         return cls(path, files, columns)
 
+    @property
+    def paths(self) -> list[Path]:
+        """The files that are read."""
+        return [file.path for file in self.files]
+
     def tables(self) -> Iterator[tuple[pa.Table, int, float]]:
         """Yield tables as they are read, each with its first row and the fraction read."""
         sizes = np.array([max(file.path.stat().st_size, 1) for file in self.files])

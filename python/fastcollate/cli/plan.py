@@ -26,6 +26,7 @@ from fastcollate.cli.options import (
 from fastcollate.cli.progress import with_progress
 from fastcollate.cli.writing import check_writable, write_whole
 from fastcollate.common.arrays import offsets_of
+from fastcollate.common.text import printable
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.layouts import Packed
 from fastcollate.plan.merge import Policy
@@ -67,10 +68,10 @@ def plan(
     names: dict[str, str],
 ) -> None:
     """Plan the step of the rows of a file: mini-batches, ranks and bins, with their load."""
-    if output is not None:
-        check_writable(output)
     cost = costs_of(costs)
     source = Source.of(path, names)
+    if output is not None:
+        check_writable(output, [*source.paths, costs])
     policy = merge if merge != "none" and source.columns.has_trajectories else None
     chunks = with_progress(source.chunks(), f"reading {path.name}")
     lens, uids = _rows(chunks, policy)
@@ -102,9 +103,9 @@ def plan(
         lines = [*lines[:SHOWN_LINES], f"... {len(lines) - SHOWN_LINES:,} more lines"]
     lines += [f"{name.replace('_', ' ')}: {_text(value)}" for name, value in figures.items()]
     for line in lines:
-        console.print(line, soft_wrap=not console.is_terminal or console.width < 60)
+        console.print(line, soft_wrap=not console.is_terminal)
     if output is not None:
-        console.print(f"wrote {output}", soft_wrap=True)
+        console.print(printable(f"wrote {output}"), soft_wrap=True)
 
 
 def _rows(chunks: Iterable[FileRows], policy: Policy | None) -> tuple[Integers, list[Any] | None]:

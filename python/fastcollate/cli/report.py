@@ -29,6 +29,7 @@ from fastcollate.cli.reporting.page import page_of
 from fastcollate.cli.tokenizers import FileTokenizer
 from fastcollate.cli.writing import check_writable, write_whole
 from fastcollate.common.arguments import tally
+from fastcollate.common.text import printable
 from fastcollate.plan.merge import Policy
 
 
@@ -51,9 +52,10 @@ def report(
     names: dict[str, str],
 ) -> None:
     """Write a report as one HTML file: lengths, padding, merging, bins, ranks and findings."""
-    check_writable(output)
-    text = None if tokenizer is None else FileTokenizer(tokenizer)
     source = Source.of(path, names)
+    text = None if tokenizer is None else FileTokenizer(tokenizer)
+    tokenizer_file = None if text is None else text.path
+    check_writable(output, [*source.paths, costs, tokenizer_file])
     collector = Collector(
         policy=merge,
         batch_rows=batch_rows,
@@ -74,4 +76,5 @@ def report(
         print(json.dumps({"report": str(output), **summary.to_dict()}, indent=2))
         return
     found = f"{tally(summary.num_turns, 'turn')}, {tally(summary.num_findings, 'finding')}"
-    Console(highlight=False).print(f"{found}; wrote {output}", soft_wrap=True, markup=False)
+    line = printable(f"{found}; wrote {output}")
+    Console(highlight=False).print(line, soft_wrap=True, markup=False)

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 
-def check_writable(path: Path) -> None:
-    """Check that a file can be written, before the work starts.
+def check_writable(path: Path, inputs: Iterable[Path | None]) -> None:
+    """Check that a file can be written and is no input, before the work starts.
 
     Raises
     ------
     OSError
         The file cannot be written; the message has the cause.
+    ValueError
+        The file is one of the inputs, by this name or through a link.
     """
+    for one in inputs:
+        if one is not None and one.exists() and path.exists() and path.samefile(one):
+            raise ValueError(f"--output is {path}, which is read ({one}); pass another file")
     folder = path.parent
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; pass the name of a file")
@@ -26,15 +32,18 @@ def check_writable(path: Path) -> None:
 
 def write_whole(path: Path, text: str) -> None:
     """Write a temporary file in the same folder, and rename it when done."""
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with open(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with open(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            os.chmod(name, 0o666 & ~_umask())
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:  # which names the temporary file
+        raise OSError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def _umask() -> int:

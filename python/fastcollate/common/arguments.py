@@ -6,14 +6,15 @@ import functools
 import inspect
 import operator
 import os
-import reprlib
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
+from numbers import Real
 from typing import Any, TypeVar, cast
 
 from fastcollate.common.arrays import describe
 from fastcollate.common.names import advice_for
+from fastcollate.common.text import show
 
 T = TypeVar("T", bound=Callable[..., Any])
 
@@ -118,8 +119,7 @@ def check_index(name: str, value: Any, count: int) -> int:
     index = check_integer(name, value, "an index")
     if not 0 <= index < count:
         raise IndexError(
-            f"{name} is {_show_integer(index)}, but there are {count}; "
-            f"pass an index from 0 to {count - 1}"
+            f"{name} is {show(index)}, but there are {count}; pass an index from 0 to {count - 1}"
         )
     return index
 
@@ -131,7 +131,7 @@ def check_integer(name: str, value: Any, advice: str) -> int:
     try:
         return operator.index(value)
     except TypeError as error:
-        raise TypeError(f"{name} is {reprlib.repr(value)}; pass {advice}") from error
+        raise TypeError(f"{name} is {show(value)}; pass {advice}") from error
 
 
 def check_int(name: str, value: Any, advice: str, *, bits: int = 64) -> int:
@@ -140,16 +140,22 @@ def check_int(name: str, value: Any, advice: str, *, bits: int = 64) -> int:
     limit = 1 << (bits - 1)
     if not -limit <= integer < limit:
         raise ValueError(
-            f"{name} is {_show_integer(integer)}, which does not fit int{bits}; "
+            f"{name} is {show(integer)}, which does not fit int{bits}; "
             f"pass a number of less than {bits} bits"
         )
     return integer
 
 
-def _show_integer(integer: int) -> str:
-    """Write an integer, or the size of a long one."""
-    length = integer.bit_length()
-    return str(integer) if length < 100 else f"an integer of {length} bits"
+def check_number(name: str, value: Any, advice: str = "a number") -> float:
+    """Return an argument as a float. Booleans are refused."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name} is {describe(value)}; pass {advice}")
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise ValueError(
+            f"{name} is {show(value)}, which does not fit float64; pass {advice}"
+        ) from error
 
 
 def check_count(name: str, value: Any, advice: str, *, least: int = 1, bits: int = 64) -> int:
@@ -163,7 +169,7 @@ def check_count(name: str, value: Any, advice: str, *, least: int = 1, bits: int
 def check_bool(name: str, value: Any) -> None:
     """Check that an argument is a bool."""
     if not isinstance(value, bool):
-        raise TypeError(f"{name} is {reprlib.repr(value)}; pass True or False")
+        raise TypeError(f"{name} is {show(value)}; pass True or False")
 
 
 def check_choice(name: str, value: Any, choices: Collection[str | None], more: str = "") -> None:
@@ -178,17 +184,16 @@ def check_choice(name: str, value: Any, choices: Collection[str | None], more: s
 
 def check_seconds(name: str, value: Any) -> float:
     """Return an argument as a positive number of seconds."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} is {reprlib.repr(value)}; pass a number of seconds")
-    if not value > 0:
-        raise ValueError(f"{name} is {value}; pass more than 0 seconds")
-    return float(value)
+    seconds = check_number(name, value, "a number of seconds")
+    if not seconds > 0:
+        raise ValueError(f"{name} is {seconds}; pass more than 0 seconds")
+    return seconds
 
 
 def id_list(name: str, values: Any) -> list[Any]:
     """Return a sequence of objects as a new list."""
     if not is_sequence(values):
-        raise TypeError(f"{name} is {reprlib.repr(values)}; pass a sequence of one object per row")
+        raise TypeError(f"{name} is {show(values)}; pass a sequence of one object per row")
     return as_list(values)
 
 

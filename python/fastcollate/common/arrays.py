@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-import reprlib
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+from fastcollate.common.text import show
 
 _STORED_ONLY = ("uint16", "uint32", "uint64")
 """Dtypes that torch can store and convert, but neither compare nor fill."""
@@ -38,12 +39,12 @@ def describe(value: Any) -> str:
     """Name a value in an error message: ``1.5 (float)``, abbreviated where it prints long."""
     if is_tensor(value) or isinstance(value, np.ndarray):
         return f"{dtype_name(value.dtype)} {type(value).__name__} of shape {tuple(value.shape)}"
-    return f"{reprlib.repr(value)} ({type(value).__name__})"
+    return f"{show(value)} ({type(value).__name__})"
 
 
 def misfit(place: str, value: object, dtype: object, advice: str = "another dtype") -> ValueError:
     """Return the error of a value that a dtype cannot hold."""
-    return ValueError(f"{place} is {value}, which does not fit {dtype}; pass {advice}")
+    return ValueError(f"{place} is {show(value)}, which does not fit {dtype}; pass {advice}")
 
 
 def check_unmasked(name: str, value: Any) -> None:

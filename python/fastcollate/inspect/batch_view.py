@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fastcollate.common.arguments import check_count
+from fastcollate.common.text import printable
 from fastcollate.inspect import markup
 from fastcollate.inspect.lines import lines_of, plain
 from fastcollate.inspect.row_view import FOLD, show
@@ -50,6 +51,7 @@ class BatchView:
 
     def _named(self, name: str) -> BatchView:
         """Return a view of one row under another name than in its batch."""
+        name = printable(name)
         again = object.__new__(type(self))
         again._shown = self._shown._replace(
             sections=[

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple, TypeAlias
 
+from fastcollate.common.text import printable
 from fastcollate.inspect.row_view import Piece, Shown
 from fastcollate.inspect.styles import FOLDED, STYLES, TITLE
 from fastcollate.inspect.token_view import NO_BREAK, shorten, width_of
@@ -125,7 +126,7 @@ class _Cell(NamedTuple):
 
 def _grid(pieces: list[Piece], fields: list[str], width: int, indent: int) -> Iterator[Line]:
     """Yield lines of tokens with the values of fields below."""
-    names = [shorten(name, max(width // 3, 6)) for name in ("", *fields)]
+    names = [shorten(printable(name), max(width // 3, 6)) for name in ("", *fields)]
     margin = max(map(width_of, names)) + indent
     room = width - margin
     row: list[_Cell] = []

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fastcollate.common.arrays import describe
+from fastcollate.common.text import printable
 
 NEWLINE = "↵"
 """The mark before a line break."""
@@ -115,17 +116,7 @@ def _size(tokenizer: Any) -> int | None:
 
 def readable(text: str) -> str:
     """Escape characters that cannot be printed, and mark line breaks."""
-    if text.isprintable():
-        return text
-    return "".join(_readable(char) for char in text)
-
-
-def _readable(char: str) -> str:
-    if char == "\n":
-        return f"{NEWLINE}\n"
-    if char.isprintable():
-        return char
-    return char.encode("unicode_escape").decode("ascii")
+    return printable(text).replace("\n", f"{NEWLINE}\n")
 
 
 def width_of(text: str) -> int:

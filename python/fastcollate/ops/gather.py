@@ -19,6 +19,7 @@ from fastcollate.common.arrays import (
     offsets_of,
     take,
 )
+from fastcollate.common.text import show
 from fastcollate.rows.columns import Ragged
 
 if TYPE_CHECKING:
@@ -125,7 +126,7 @@ def _check_missing(missing: Any, x: Any) -> float | None:
     number: float = missing.item() if isinstance(missing, np.generic) else missing
     if not fits(number, x):
         raise ValueError(
-            f"missing is {missing}, but x is of {dtype_name(x.dtype)}, which cannot hold it; "
+            f"missing is {show(missing)}, but x is of {dtype_name(x.dtype)}, which cannot hold it; "
             "pass another number, or x as floats"
         )
     return number if "float" in dtype_name(x.dtype) else int(number)

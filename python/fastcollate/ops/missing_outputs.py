@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fastcollate.common.arrays import is_tensor, to_numpy
+from fastcollate.common.text import show
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Plan
@@ -60,7 +60,7 @@ def missing_key(plan: Plan | None, keys: Iterable[Any], key: Any, is_attribute: 
     if not isinstance(key, str):
         return (
             f"batch[...] takes the key of an output, such as 'input_ids', and found "
-            f"{reprlib.repr(key)}; {rows_advice(plan, key)}"
+            f"{show(key)}; {rows_advice(plan, key)}"
         )
     if is_attribute:
         return f"{key!r} is not an output but an attribute; use batch.{key}"
@@ -108,4 +108,4 @@ def _show(rows: Any, count: int) -> str | None:
         numbers = np.flatnonzero(numbers)
     else:
         numbers = np.where((numbers < 0) & (numbers >= -count), numbers + count, numbers)
-    return reprlib.repr(numbers.tolist())
+    return show(numbers.tolist())

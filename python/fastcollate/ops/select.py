@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import reprlib
 from functools import cache
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ import numpy as np
 
 from fastcollate.common.arguments import is_sequence, tally
 from fastcollate.common.arrays import describe, dtype_name, is_tensor
+from fastcollate.common.text import show
 from fastcollate.ops.missing_outputs import rows_advice
 from fastcollate.ops.relayout import relayout
 from fastcollate.plan.shard import Shard, check_shard
@@ -58,7 +58,7 @@ def select_rows(state: BatchState, rows: Any) -> BatchState:
     plan = state.plan
     indices = _parse_rows(plan, rows)
     if plan.is_tree:
-        shown = reprlib.repr(indices.tolist())
+        shown = show(indices.tolist())
         raise ValueError(
             f"rows is {shown}, but the batch has layout='tree', whose rows share tokens; select "
             f"whole bins by bins=..., or call batch.to_layout('jagged').select(rows={shown})"

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from numbers import Real
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import PackSpec
-from fastcollate.common.arguments import check_count
+from fastcollate.common.arguments import check_count, check_number
 from fastcollate.common.arrays import describe
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.costs import CostArgument, Costs, costs_of
@@ -128,14 +127,13 @@ class BinnedLayout(Layout):
                     "of a step are balanced by shard_by of plan_step)"
                 )
             return math.inf
-        if not isinstance(limit, Real) or isinstance(limit, bool):
-            raise TypeError(f"max_cost is {describe(limit)}; pass a number")
+        most = check_number("max_cost", limit)
         per_bin = cost.per_bin if isinstance(cost, Costs) else 0.0
-        if not float(limit) > per_bin:
+        if not most > per_bin:
             beside = f", the per_bin of {cost!r}" if per_bin > 0 else ""
-            raise ValueError(f"max_cost is {limit}; pass a number above {per_bin:g}{beside}")
-        self._set("max_cost", float(limit))
-        return float(limit)
+            raise ValueError(f"max_cost is {most:g}; pass a number above {per_bin:g}{beside}")
+        self._set("max_cost", most)
+        return most
 
     def _given(self) -> list[str]:
         """Return the options of packing that are given."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
+from fastcollate.common.text import show_id
+
 SAME_TEXT = "the same text in other tokens: it was decoded and encoded again"
 REASONING = "a reasoning block was removed: chat templates leave out that of earlier turns"
 SPACE = "white space was trimmed or added"
@@ -79,7 +81,8 @@ class Break(NamedTuple):
     hint: str | None = None
 
     def __str__(self) -> str:
-        name = self.trajectory if self.trajectory_id is None else repr(self.trajectory_id)
+        given = self.trajectory_id
+        name = self.trajectory if given is None else show_id(given)
         kind = f"{self.kind}, realigned" if self.realigned else self.kind
         found = "the prompt ends" if self.found is None else f"the prompt has {self.found}"
         expected_ids = _window(self.expected_ids, self.position) + _text(self.expected_text)

@@ -6,15 +6,15 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, asdict, dataclass, fields
 from functools import cached_property
-from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fastcollate._fastcollate import CostSpec
-from fastcollate.common.arguments import check_count, suggests_names
+from fastcollate.common.arguments import check_count, check_number, suggests_names
 from fastcollate.common.arrays import NUMBERS, describe, is_only_torch, is_tensor, to_numpy
+from fastcollate.common.text import show
 from fastcollate.rows.lengths import Integers, check_lengths
 
 if TYPE_CHECKING:
@@ -86,6 +86,11 @@ class Costs:
         shares = 0.0
         for name in ("window", "chunk"):
             if (size := getattr(self, name)) is None:
+                if getattr(self, f"{name}_share") != 1:
+                    raise ValueError(
+                        f"{name}_share is {show(getattr(self, f'{name}_share'))}, but {name} is "
+                        f"None; pass {name}, or leave {name}_share out"
+                    )
                 object.__setattr__(self, f"{name}_share", 1.0)
                 continue
             object.__setattr__(self, name, check_count(name, size, "a number of tokens"))
@@ -257,12 +262,7 @@ CostArgument: TypeAlias = Costs | CostFunction
 
 
 def _parse_cost(name: str, value: Any) -> float:
-    if not isinstance(value, Real) or isinstance(value, bool):
-        raise TypeError(f"{name} is {describe(value)}; pass a number")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = math.inf
+    number = check_number(name, value)
     if not 0 <= number < math.inf:
         raise ValueError(f"{name} is {number}; pass a finite number of 0 or more")
     return number
@@ -359,7 +359,8 @@ def check_weights(found_by: str, values: Any, noun: str) -> Weights:
     """
     found = _as_array(values)
     if found.ndim != 1 or found.dtype.kind not in NUMBERS:
-        shown = describe(found if found.ndim > 0 else values)
+        is_of_numbers = found.ndim > 0 and found.dtype.kind != "O"
+        shown = describe(found if is_of_numbers else values)
         raise TypeError(f"{found_by} {shown}; pass one number per {noun}")
     weights: Weights  # aligned, too, unlike some views of file bytes
     if found.dtype.kind != "f":

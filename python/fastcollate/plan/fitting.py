@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate.common.arguments import check_count, suggests_names, tally
+from fastcollate.common.arguments import check_count, check_number, suggests_names, tally
 from fastcollate.common.arrays import describe, to_numpy
 from fastcollate.plan.axes import new_axes
 from fastcollate.rows.lengths import Integers, check_lengths
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from fastcollate.plan.costs import Costs
 
 Floats: TypeAlias = NDArray[np.float64]
+
+LEAST_SECONDS = 1e-30
+"""Shortest time that can be fitted: reciprocals of shorter ones are beyond floats."""
 
 ALIKE = 1e-3
 """Minimum share of a term that the other terms leave unexplained."""
@@ -301,9 +304,13 @@ def check_timings(timings: Any) -> tuple[list[Work], Floats]:
             raise TypeError(f"timings[{index}] is {describe(pair)}; pass a pair (batch, seconds)")
         what, seconds = pair
         works.append(Work.of(what, f"timings[{index}]"))
-        if not isinstance(seconds, (int, float, np.number)) or not 0 < float(seconds) < np.inf:
-            raise ValueError(f"timings[{index}] took {seconds!r}; pass seconds, above 0 and finite")
-        measured.append(float(seconds))
+        seconds = check_number(f"timings[{index}][1]", seconds, "seconds")
+        if not LEAST_SECONDS <= seconds < np.inf:
+            raise ValueError(
+                f"timings[{index}][1] is {seconds}; pass seconds, finite and at least "
+                f"{LEAST_SECONDS:g}"
+            )
+        measured.append(seconds)
     return works, np.array(measured)
 
 

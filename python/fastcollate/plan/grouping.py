@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fastcollate import _fastcollate
 from fastcollate.common.arguments import as_list, id_list
 from fastcollate.common.arrays import is_tensor, to_numpy
+from fastcollate.common.text import show_id
 
 NO_KEY = object()
 """Key of an id that cannot be hashed."""
@@ -58,7 +59,7 @@ def group_offsets(name: str, ids: Any, noun: str, advice: str) -> NDArray[np.int
         firsts = as_list(ids[starts] if is_array else map(ids.__getitem__, starts.tolist()))
         if (again := _first_seen_before(name, firsts)) is not None:
             raise ValueError(
-                f"{noun} {show(firsts[again])} appears in non-contiguous positions at index "
+                f"{noun} {show_id(firsts[again])} appears in non-contiguous positions at index "
                 f"{offsets[again]}; {advice}"
             )
     return offsets
@@ -101,7 +102,7 @@ def group_numbers(name: str, ids: Any) -> NDArray[np.int64]:
         except _TooManyWithoutHashError:
             raise
         except Exception as error:  # whatever its own code raises
-            found = f"{name}[{index}] is {show(identity)}"
+            found = f"{name}[{index}] is {show_id(identity)}"
             raise TypeError(
                 f"{found}, which cannot be compared with other ids ({error}); "
                 "pass strings, integers or tuples of them"
@@ -168,15 +169,6 @@ def _are_plain(ids: Sequence[Any]) -> bool:
     return set(map(type, ids)) <= {str, bytes, int}
 
 
-def show(identity: Any) -> str:
-    """Return the repr of an id, abbreviated if long."""
-    try:
-        text = repr(identity)
-    except Exception:  # whatever its own code raises
-        text = f"an object of type {type(identity).__name__}"
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
 class _TooManyWithoutHashError(TypeError):
     """Raised for too many unhashable ids to compare one by one."""
 
@@ -205,7 +197,7 @@ class _Seen:
         if len(self._others) == MAX_WITHOUT_HASH:
             raise _TooManyWithoutHashError(
                 f"{self._name} hold more than {MAX_WITHOUT_HASH:,} different ids without a hash, "
-                f"such as {show(identity)} ({type(identity).__name__}), each of which would be "
+                f"such as {show_id(identity)} ({type(identity).__name__}), each of which would be "
                 "compared with all others; pass strings, integers or tuples of them, or give the "
                 "type a __hash__"
             )

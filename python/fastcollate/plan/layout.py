@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
@@ -10,6 +9,7 @@ from typing import Any, ClassVar
 from fastcollate._fastcollate import LayoutSpec
 from fastcollate.common.arguments import check_count, suggests_names
 from fastcollate.common.arrays import describe
+from fastcollate.common.text import show
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.tables import Table
 
@@ -289,9 +289,9 @@ def _plain(name: str, value: Any) -> Any:
 def call_text(name: str, options: Mapping[str, Any]) -> str:
     """Return the source text of a call with these options."""
 
-    def show(value: Any) -> str:
+    def text(value: Any) -> str:
         if isinstance(value, Table):
             return f"<{value!r}>"
-        return reprlib.repr(value) if isinstance(value, tuple) else repr(value)
+        return show(value) if isinstance(value, tuple) else repr(value)
 
-    return f"{name}({', '.join(f'{name}={show(value)}' for name, value in options.items())})"
+    return f"{name}({', '.join(f'{name}={text(value)}' for name, value in options.items())})"

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fastcollate._fastcollate import Merge
 from fastcollate.common.arguments import check_index, tally
+from fastcollate.common.text import show_id
 from fastcollate.plan.breaks import Break, Tokenizer, make_break
 from fastcollate.plan.merge_tree import TrajectoryTree
 
@@ -166,7 +167,7 @@ class MergeReport:
 
     def _named(self, trajectories: Sequence[int]) -> str:
         ids = self.trajectory_ids
-        names = [str(index) if ids is None else repr(ids[index]) for index in trajectories]
+        names = [str(one) if ids is None else show_id(ids[one]) for one in trajectories]
         shown = ", ".join(names[:SHOWN_BREAKS])
         return (
             shown

@@ -21,7 +21,8 @@ from fastcollate.common.arguments import (
     tally,
 )
 from fastcollate.common.arrays import describe
-from fastcollate.plan.grouping import show, starts_of
+from fastcollate.common.text import show_id
+from fastcollate.plan.grouping import starts_of
 from fastcollate.plan.merge import MERGES, Merge, MergeRewards, Policy
 from fastcollate.plan.trajectories import parse_trajectories
 from fastcollate.rows.fields import LOSS_MASK, Field, Rows, read_align
@@ -390,10 +391,10 @@ def check_uids(merging: RowSource | None, uids: list[Any] | None) -> None:
         return
     turn = int(split[0])
     trajectory = int(np.searchsorted(ends, turn, side="right"))
-    name = trajectory if merging.ids is None else show(merging.ids[trajectory])
+    name = trajectory if merging.ids is None else show_id(merging.ids[trajectory])
     raise ValueError(
-        f"uids[{turn}] is {show(uids[turn])}, but uids[{turn - 1}], of the same trajectory "
-        f"{name}, is {show(uids[turn - 1])}; the turns of a trajectory are of one prompt: "
+        f"uids[{turn}] is {show_id(uids[turn])}, but uids[{turn - 1}], of the same trajectory "
+        f"{name}, is {show_id(uids[turn - 1])}; the turns of a trajectory are of one prompt: "
         "pass the same uid for all of them"
     )
 

@@ -20,7 +20,9 @@ class Table:
             return NotImplemented
         return all(map(np.array_equal, self._values(), other._values()))
 
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> int:
+        values = (x.tobytes() if isinstance(x, np.ndarray) else x for x in self._values())
+        return hash((type(self), *values))
 
     def __reduce__(self) -> tuple[type[Table], tuple[Any, ...]]:
         return type(self), self._values()

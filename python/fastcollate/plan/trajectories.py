@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 
 from fastcollate.common.arguments import id_list
 from fastcollate.common.arrays import describe, to_numpy
+from fastcollate.common.text import show
 from fastcollate.plan.grouping import group_offsets
 
 
@@ -22,7 +22,7 @@ def check_flags(name: str, values: Any) -> NDArray[np.bool_]:
     flags = id_list(name, values)
     for turn, flag in enumerate(flags):
         if not isinstance(flag, (bool, int, np.bool_)) or flag not in (0, 1):
-            raise TypeError(f"{name}[{turn}] is {reprlib.repr(flag)}; pass True or False")
+            raise TypeError(f"{name}[{turn}] is {show(flag)}; pass True or False")
     return np.array(flags, np.bool_)
 
 
@@ -101,6 +101,6 @@ def _check_agreement(flags: NDArray[np.bool_], ids: Sequence[Any]) -> None:
         relation = "differ" if of_ids[turn] else "are the same"
         raise ValueError(
             f"is_last_step[{turn}] is {bool(flags[turn])}, but trajectory_ids[{turn}] and "
-            f"[{turn + 1}] {relation} ({reprlib.repr(ids[turn])}, {reprlib.repr(ids[turn + 1])}); "
+            f"[{turn + 1}] {relation} ({show(ids[turn])}, {show(ids[turn + 1])}); "
             "pass True for the last turn of each trajectory id alone"
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -23,6 +22,7 @@ from fastcollate.common.arrays import (
     offsets_of,
     to_tensor,
 )
+from fastcollate.common.text import show
 from fastcollate.rows.per_row import (
     PerRow,
     as_arrays,
@@ -203,8 +203,8 @@ def read_align(rows: Any, spec: FieldSpec) -> tuple[Any, FieldSpec]:
                 else "pass align alone, and dtypes for its dtype"
             )
             raise ValueError(
-                f"{spec.key} is an fc.Field with {name}={value!r}, but has an output of its own: "
-                f"{instead}"
+                f"{spec.key} is an fc.Field with {name}={show(value)}, but has an output of its "
+                f"own: {instead}"
             )
     rows.check_align(spec.key)
     return rows.rows, _with_align(spec, rows.align)
@@ -283,7 +283,7 @@ def check_keys(fields: Any) -> None:
     A field ``loss_mask`` is refused, as its zeros would still train.
     """
     if not isinstance(fields, Mapping):
-        raise TypeError(f"fields is {reprlib.repr(fields)}; pass a mapping of keys to fc.Field")
+        raise TypeError(f"fields is {show(fields)}; pass a mapping of keys to fc.Field")
     for key in fields:
         if not isinstance(key, str):
             raise TypeError(f"fields has the key {key!r}; pass strings as keys")
@@ -367,8 +367,7 @@ def check_fields(fields: Mapping[str, Any], array_type: str) -> list[tuple[Any, 
                 specs.append((values, FieldSpec(key, key, align="row", dtype=dtype)))
         else:
             raise TypeError(
-                f"fields[{key!r}] is {reprlib.repr(field)}; "
-                "pass fc.Field, fc.PerRow or fc.RoutedExperts"
+                f"fields[{key!r}] is {show(field)}; pass fc.Field, fc.PerRow or fc.RoutedExperts"
             )
     if sum(isinstance(field, RoutedExperts) for field in fields.values()) > 1:
         raise ValueError(

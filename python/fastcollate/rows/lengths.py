@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import reprlib
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from fastcollate import _fastcollate
 from fastcollate.common.arguments import as_list, check_int, is_sequence
 from fastcollate.common.arrays import check_array, check_unmasked, describe, is_tensor, to_numpy
+from fastcollate.common.text import show
 
 Integers: TypeAlias = NDArray[np.int64]
 
@@ -60,7 +60,7 @@ def _check_integers(name: str, values: Any, advice: str, noun: str) -> Integers:
         found = values
     else:
         if not is_sequence(values):
-            raise TypeError(f"{name} is {reprlib.repr(values)}; pass {advice}")
+            raise TypeError(f"{name} is {show(values)}; pass {advice}")
         found = _integers(name, as_list(values))
     if found.ndim != 1 or found.dtype.kind not in "iu":
         raise TypeError(f"{name} is {describe(found)}; pass {advice}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import reprlib
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from numbers import Number
@@ -25,6 +24,7 @@ from fastcollate.common.arrays import (
     is_tensor,
     misfit,
 )
+from fastcollate.common.text import show
 
 
 @suggests_names
@@ -62,7 +62,7 @@ def numbers_of_rows(key: str, rows: Any) -> Any:
     try:
         numbers = as_list(rows)
     except (TypeError, OverflowError) as error:
-        raise TypeError(f"{key} is {reprlib.repr(rows)}; {advice}") from error
+        raise TypeError(f"{key} is {show(rows)}; {advice}") from error
     if numbers and (getattr(numbers[0], "ndim", 0) > 0 or isinstance(numbers[0], (list, tuple))):
         raise ValueError(f"{key}[0] is {describe(numbers[0])}; {advice}")
     return numbers
@@ -88,14 +88,14 @@ def per_row_values(key: str, field: PerRow) -> tuple[Form, Any]:
                 raise TypeError("its items are no rows")
             values = as_list(values)
         except (TypeError, OverflowError) as error:  # __len__ may return anything
-            message = f"{key} is {reprlib.repr(values)}; pass one number, array or object per row"
+            message = f"{key} is {show(values)}; pass one number, array or object per row"
             raise TypeError(message) from error
         form = "object" if is_object(field.dtype) else _common_form(key, values)
         if form == "number":
             values = _as_numbers(key, values, field.dtype)
         elif form == "object" and field.dtype is not None and not is_object(field.dtype):
             raise TypeError(
-                f"{key}[0] is {reprlib.repr(values[0])}; pass numbers or arrays, or dtype=object"
+                f"{key}[0] is {show(values[0])}; pass numbers or arrays, or dtype=object"
             )
     else:
         form = "number"
@@ -165,7 +165,7 @@ def _as_numbers(key: str, values: list[Any], dtype: Any) -> np.ndarray:
     for row, number in enumerate(numbers):
         if not isinstance(number, (int, float)):
             raise TypeError(
-                f"{key}[{row}] is {reprlib.repr(number)}; pass integers and floats, or "
+                f"{key}[{row}] is {show(number)}; pass integers and floats, or "
                 "dtype=object to keep values as they are"
             )
         if isinstance(number, float):
@@ -173,9 +173,8 @@ def _as_numbers(key: str, values: list[Any], dtype: Any) -> np.ndarray:
                 raise misfit(f"{key}[{row}]", number, dtype)
         elif not is_float and not _fits_int64(number):
             raise misfit(f"{key}[{row}]", number, "int64", "dtype='float32' or 'float64'")
-        elif (bits := number.bit_length()) > 1023:
-            found = f"an integer of {bits} bits"
-            raise misfit(f"{key}[{row}]", found, "float64", "a smaller number")
+        elif number.bit_length() > 1023:
+            raise misfit(f"{key}[{row}]", number, "float64", "a smaller number")
     return np.array(numbers, np.float64 if is_float else np.int64)
 
 

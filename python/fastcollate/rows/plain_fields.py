@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Mapping
 from numbers import Number
 from typing import Any, Literal, NamedTuple, cast
@@ -11,6 +10,7 @@ import numpy as np
 
 from fastcollate.common.arguments import is_sequence, tally
 from fastcollate.common.arrays import is_array, is_tensor
+from fastcollate.common.text import show
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
 from fastcollate.rows.fields import Field, RoutedExperts
@@ -78,7 +78,7 @@ def with_fields_of_row(fields: Any, tokens: Tokens, index: int, first: Mapping[s
 
 def _show(value: Any) -> str:
     """Return a short representation in one line."""
-    return " ".join(reprlib.repr(value).split())
+    return " ".join(show(value).split())
 
 
 def _is_number(value: Any) -> bool:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import reprlib
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fastcollate._fastcollate import FieldSpec
 from fastcollate.common.arguments import check_integer
+from fastcollate.common.text import show
 from fastcollate.compat.skyrl.installed import skyrl_module
 from fastcollate.compat.skyrl.packed_tensors import check_routes, find_packed_support, pack_routes
 from fastcollate.ops.collating import Request, collate
@@ -256,5 +256,5 @@ def _count(name: str, rows: Any) -> int:
         return len(rows)
     except TypeError as error:
         raise TypeError(
-            f"{name} is {reprlib.repr(rows)}; pass a sequence of rows, one per prompt"
+            f"{name} is {show(rows)}; pass a sequence of rows, one per prompt"
         ) from error

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fastcollate.common.arrays import offsets_of
+from fastcollate.common.text import show
 from fastcollate.rows.lengths import Integers
 
 ROUTE_DTYPES = ("uint8", "int16", "int32")
@@ -26,7 +27,7 @@ def check_routes(routes: Sequence[Any], rows: int) -> Sequence[Any]:
         if not isinstance(array, np.ndarray):
             raise TypeError(
                 "rollout_expert_indices entries must be NumPy arrays, but "
-                f"{name} is {array!r:.80}; pass an array for every row"
+                f"{name} is {show(array)}; pass an array for every row"
             )
         if array.ndim != 3 or len(array) == 0:
             raise ValueError(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from fastcollate.common.text import show
 from fastcollate.compat.skyrl.rollout_metrics import rollout_metrics
 from fastcollate.plan.merging import merge_turns
 
@@ -159,7 +159,7 @@ def _items(key: str, column: Any, count: int) -> Any:
     except (KeyError, TypeError) as error:
         kind = KeyError if isinstance(error, KeyError) else TypeError
         raise kind(
-            f"{key} is {reprlib.repr(column)}; pass a list of one item for each of {count} turns"
+            f"{key} is {show(column)}; pass a list of one item for each of {count} turns"
         ) from error
 
 
@@ -202,7 +202,7 @@ def _number(rewards: Column, row: range) -> Any:
         float(reward)
     except TypeError as error:
         raise TypeError(
-            f"rewards[{row[-1]}] is {reprlib.repr(reward)}; pass numbers, or lists, for all turns"
+            f"rewards[{row[-1]}] is {show(reward)}; pass numbers, or lists, for all turns"
         ) from error
     return reward
 
@@ -216,8 +216,8 @@ def _check_ids(ids: Column | None, stops: Sequence[int]) -> None:
             # An id that is not equal to itself, as NaN, is an error here too.
             if not ids[turn] == ids[start]:
                 raise AssertionError(
-                    f"trajectory_ids[{turn}] is {reprlib.repr(ids[turn])}, but its trajectory, "
-                    f"which begins at turn {start}, is {reprlib.repr(ids[start])}; pass one id for "
+                    f"trajectory_ids[{turn}] is {show(ids[turn])}, but its trajectory, "
+                    f"which begins at turn {start}, is {show(ids[start])}; pass one id for "
                     "all turns of a trajectory"
                 )
 

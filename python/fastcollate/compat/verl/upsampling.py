@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import reprlib
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, overload
@@ -26,6 +25,7 @@ from fastcollate.common.arrays import (
     to_tensor,
     zeros,
 )
+from fastcollate.common.text import show
 from fastcollate.compat.verl.token_axes import PROMPT_LENGTH, ROW_LENGTH, Sample, Tokens, token_axes
 from fastcollate.plan.shard import Shard
 
@@ -141,13 +141,12 @@ def upsample_batch(
     if isinstance(samples, Batch):
         if tags is not None:
             raise TypeError(
-                f"tags is {reprlib.repr(tags)}, but samples is a Batch, which has none; leave tags "
-                "out"
+                f"tags is {show(tags)}, but samples is a Batch, which has none; leave tags out"
             )
         return _upsample(samples, math.lcm(*rows), eos)
     for name, items in (("samples", samples), ("tags", tags)):
         if not isinstance(items, Sequence) or isinstance(items, (str, bytes)):
-            raise TypeError(f"{name} is {reprlib.repr(items)}; pass a list of one dict per row")
+            raise TypeError(f"{name} is {show(items)}; pass a list of one dict per row")
     assert tags is not None
     if len(tags) != len(samples):
         raise ValueError(
@@ -442,7 +441,7 @@ def _copy(name: str, value: Any) -> Any:
         return value.detach().clone() if is_tensor(value) else copy.deepcopy(value)
     except Exception as error:
         raise TypeError(
-            f"{name} is {reprlib.repr(value)}, which cannot be copied ({error}); leave it out, or "
+            f"{name} is {show(value)}, which cannot be copied ({error}); leave it out, or "
             "pass an object that copy.deepcopy takes"
         ) from error
 
@@ -450,7 +449,7 @@ def _copy(name: str, value: Any) -> Any:
 def _read(name: str, fields: Any) -> Sample:
     """Return the fields of a dict, or of a TensorDict, which is iterated by rows."""
     if not (hasattr(fields, "keys") and hasattr(fields, "__getitem__")):
-        raise TypeError(f"{name} is {reprlib.repr(fields)}; pass a dict")
+        raise TypeError(f"{name} is {show(fields)}; pass a dict")
     return {key: fields[key] for key in fields.keys()}  # noqa: SIM118
 
 

@@ -1,0 +1,80 @@
+"""Integers beyond any dtype: every error names the argument, and is short."""
+
+import numpy as np
+import pytest
+
+import fastcollate as fc
+
+Costs = fc.planning.Costs
+
+
+def batch(**options):
+    inputs = {"prompts": [[1]], "responses": [[2]], "pad_token_id": 0, "array_type": "numpy"}
+    return fc.build_batch(**{**inputs, **options})
+
+
+def add(**values):
+    return fc.BatchBuilder(pad_token_id=0, array_type="numpy").add([1], [2], **values)
+
+
+CALLS = {
+    "responses[0][0]": lambda big: batch(responses=[[big]]),
+    "pad_token_id": lambda big: batch(pad_token_id=big),
+    "rewards[0]": lambda big: batch(rewards=[big]),
+    "rewards[0][0]": lambda big: batch(rewards=[[big]]),
+    "advantages[0]": lambda big: batch(advantages=[big]),
+    "x has fill": lambda big: batch(fields={"x": fc.Field([[1]], fill=big)}),
+    "x[0]": lambda big: batch(fields={"x": fc.PerRow([big])}),
+    "prompt_lens[0]": lambda big: batch(
+        prompts=None, responses=None, sequences=[[1, 2]], prompt_lens=[big]
+    ),
+    "cp_size": lambda big: batch(layout=fc.Packed(8), cp=(big, 0)),
+    "missing": lambda big: batch().gather(np.zeros((1, 1)), missing=big),
+    "vocab_size": lambda big: batch().check(big),
+    "rewards[0] ": lambda big: add(rewards=big),
+    "pad_to": lambda big: fc.Left(pad_to=big),
+    "capacity": lambda big: fc.Packed(big),
+    "max_cost": lambda big: fc.Packed(8, max_cost=big),
+    "per_token": Costs,
+    "window_share": lambda big: Costs(1.0, window=4, window_share=big),
+    "timings[0][0]": lambda big: Costs.fit([([big], 1.0)] * 6),
+    "timings[0][1]": lambda big: Costs.fit([([4], big)] * 6),
+    "rows has fill": lambda big: fc.pad([[1]], fill=big, array_type="numpy"),
+    "lengths[0]": lambda big: fc.planning.pack([big], fc.Packed(8)),
+    "lengths has": lambda big: fc.planning.partition([big, 2], 2),
+    "rows_per_mini_batch": lambda big: fc.plan_step([3, 2], rows_per_mini_batch=big, dp_size=1),
+    "max_drift_tokens": lambda big: fc.planning.Merge("realign", max_drift_tokens=big),
+}
+
+
+@pytest.mark.parametrize("big", [10**400, -(10**5000)], ids=["400 digits", "5000 digits"])
+@pytest.mark.parametrize("name", CALLS)
+def test_errors_name_the_argument_in_a_few_words(name, big):
+    with pytest.raises((TypeError, ValueError)) as caught:
+        CALLS[name](big)
+    assert name.strip() in str(caught.value)
+    assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("seconds", [5e-324, 1e-310, 0.0, float("inf"), float("nan")])
+def test_times_that_cannot_be_fitted(seconds):
+    timings = [([4 * length], 1.0) for length in range(1, 7)]
+    timings[3] = ([16], seconds)
+    with pytest.raises(ValueError, match=r"timings\[3\]\[1\] is .*at least 1e-30"):
+        Costs.fit(timings)
+
+
+@pytest.mark.parametrize("name", ["window", "chunk"])
+def test_a_share_without_its_size(name):
+    with pytest.raises(ValueError, match=f"{name}_share is 0.5, but {name} is None"):
+        Costs(1.0, **{f"{name}_share": 0.5})
+
+
+def test_layouts_and_plans_have_hashes():
+    lengths = [3, 4, 5]
+    first, again = (fc.planning.pack(lengths, fc.Packed(8)) for _ in range(2))
+    other = fc.planning.pack(lengths, fc.Packed(9))
+    assert len({fc.Packed(plan=first), fc.Packed(plan=again), fc.Packed(plan=other)}) == 2
+    steps = [fc.plan_step(lengths, rows_per_mini_batch=n, dp_size=1) for n in (3, 3, 1)]
+    assert len(set(steps)) == 2
+    assert len({step.shard(0, 0) for step in steps}) == 2
