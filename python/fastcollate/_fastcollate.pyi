@@ -43,6 +43,7 @@ __all__ = [
     "compact_ids",
     "deal_bins",
     "first_no_length",
+    "fix_lists",
     "forked",
     "group_offsets",
     "hash_prompts",
@@ -568,6 +569,7 @@ def step_defect(
     bin_offsets: NDArray[int64] | None,
 ) -> str | None: ...
 def deal_bins(costs: NDArray[float64], ranks: int) -> NDArray[int64]: ...
+def fix_lists(value: object) -> Any: ...
 def first_no_length(lengths: NDArray[int64], most: int) -> int | None: ...
 def spread_bins(
     offsets: NDArray[int64], items: NDArray[int64], bins: int

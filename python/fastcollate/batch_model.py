@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 
 from fastcollate.batch_mapping import Array, BatchMapping
+from fastcollate.common.arrays import read_array
 from fastcollate.ops.attention import (
     AttentionRanges,
     attention_ranges,
@@ -297,7 +298,7 @@ class ModelBatch(BatchMapping[Array]):
         If the loss mask is on another device than `per_row`, ``on="trained"`` synchronizes.
         """
         if isinstance(per_row, (list, tuple)):
-            numbers = np.asarray(per_row)
+            numbers = read_array(per_row)
             is_float = numbers.dtype == np.float64
             per_row = self._like_outputs(numbers.astype(np.float32) if is_float else numbers)
         self._state.check_whole()

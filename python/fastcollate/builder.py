@@ -21,7 +21,7 @@ from fastcollate.common.arguments import (
     tally,
     wrong_name,
 )
-from fastcollate.common.arrays import describe
+from fastcollate.common.arrays import describe, read_array
 from fastcollate.common.row_columns import IDS, TOKENS
 from fastcollate.common.text import show
 from fastcollate.options import Options, RowOptions
@@ -365,7 +365,7 @@ class BatchBuilder(Generic[Array]):
                 f"{key}[{index}] is {show(one)}; pass fc.Field, fc.PerRow or fc.RoutedExperts"
             )
         try:
-            routes = np.asarray(one.rows, order="C")
+            routes = np.asarray(read_array(one.rows), order="C")
         except ValueError as error:
             raise unreadable(f"{key}[{index}]", error) from error
         if routes.ndim == 0 or routes.dtype.kind not in "biuf":
@@ -448,4 +448,4 @@ def _copy(key: str, index: int, one: PerRow) -> Any:
         return one.values
     if one.values is None:
         raise no_value(key, index)
-    return one.values.clone() if hasattr(one.values, "clone") else np.array(one.values)
+    return one.values.clone() if hasattr(one.values, "clone") else np.array(read_array(one.values))

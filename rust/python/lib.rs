@@ -49,7 +49,9 @@ mod _fastcollate {
     #[pymodule_export]
     use super::plan::stepping::{group_offsets, split_step, step_defect};
     #[pymodule_export]
-    use super::rows::{RowSpans, RowStore, StoredRow, arrow_chunks, compact_ids, stored_columns};
+    use super::rows::{
+        RowSpans, RowStore, StoredRow, arrow_chunks, compact_ids, fix_lists, stored_columns,
+    };
 
     /// Add the valid option names: the tables that also parse them.
     fn add_names(module: &Bound<PyModule>) -> PyResult<()> {

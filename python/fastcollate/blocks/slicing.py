@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fastcollate.common.arguments import check_choice, check_count, tally
-from fastcollate.common.arrays import describe, is_array, is_tensor, take, to_numpy
+from fastcollate.common.arrays import describe, is_array, is_tensor, read_array, take, to_numpy
 from fastcollate.plan.shard import Shard
 
 PADS = ("error", "copy_first")
@@ -46,7 +46,7 @@ def shards_of(boundaries: Any, dp_size: Any, pad_rows: Any, num_rows: int) -> li
     """Return contiguous shards of the mini-batches with these boundaries, by rank."""
     check_choice("pad_rows", pad_rows, PADS)
     dp_size = check_count("dp_size", dp_size, "a number of ranks")
-    pairs = np.asarray(to_numpy(boundaries))
+    pairs = read_array(to_numpy(boundaries))
     if pairs.ndim != 2 or pairs.shape[1] != 2 or pairs.dtype.kind not in "iu":
         raise TypeError(
             f"boundaries is {describe(boundaries)}; pass a pair of integers for each mini-batch: "

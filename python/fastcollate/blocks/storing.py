@@ -21,6 +21,7 @@ from fastcollate.common.arrays import (
     is_only_torch,
     is_tensor,
     offsets_of,
+    read_array,
     to_array,
     to_numpy,
 )
@@ -80,7 +81,7 @@ class ArrayKind(NamedTuple):
         """Describe an array, a tensor or nested lists."""
         if is_tensor(value):
             return cls("torch", dtype_name(value.dtype), tuple(value.shape[1:]))
-        array = np.asarray(value)
+        array = read_array(value)
         library: Literal["numpy", "python"] = "numpy" if value is array else "python"
         return cls(library, array.dtype.name, array.shape[1:])
 

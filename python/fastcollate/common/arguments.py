@@ -186,7 +186,7 @@ def check_seconds(name: str, value: Any) -> float:
     """Return an argument as a positive number of seconds."""
     seconds = check_number(name, value, "a number of seconds")
     if not seconds > 0:
-        raise ValueError(f"{name} is {seconds}; pass more than 0 seconds")
+        raise ValueError(f"{name} is {show(value)}; pass more than 0 seconds")
     return seconds
 
 

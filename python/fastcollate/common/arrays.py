@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fastcollate._fastcollate import fix_lists
 from fastcollate.common.text import show
 
 _STORED_ONLY = ("uint16", "uint32", "uint64")
@@ -84,6 +85,11 @@ def check_array(name: str, value: Any) -> Any:
     if value.ndim == 0:
         raise ValueError(f"{name} has shape (); pass an array of at least one dimension")
     return value
+
+
+def read_array(value: Any, dtype: Any = None) -> np.ndarray:
+    """Return ``np.asarray`` of an object from outside."""
+    return np.asarray(fix_lists(value), dtype)
 
 
 def to_numpy(value: Any) -> Any:
@@ -164,7 +170,7 @@ def to_array(value: Any) -> np.ndarray:
         If the tensor is on another device, with torch's message.
     """
     if not is_tensor(value):
-        return np.asarray(value)
+        return read_array(value)
     import torch
 
     tensor = value.detach().resolve_neg()

@@ -13,6 +13,7 @@ from fastcollate.common.arrays import (
     check_array,
     describe,
     is_tensor,
+    read_array,
     take,
     to_numpy,
     where_or_zero,
@@ -237,7 +238,7 @@ def _check_like_responses(values: Ragged, lens: NDArray[np.int64]) -> None:
 def _list(values: Sequence[Any]) -> NDArray[Any]:
     """Return a list of numbers as float32."""
     try:
-        numbers = np.asarray(values)
+        numbers = read_array(values)
     except ValueError as error:
         raise ValueError(
             f"values cannot be read as an array ({error}); pass rows of one length"

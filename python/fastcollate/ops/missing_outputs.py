@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastcollate.common.arrays import is_tensor, to_numpy
+from fastcollate.common.arrays import is_tensor, read_array, to_numpy
 from fastcollate.common.text import show
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _show(rows: Any, count: int) -> str | None:
     try:
         if isinstance(rows, slice):
             return repr(range(*rows.indices(count)))
-        numbers = np.atleast_1d(to_numpy(rows) if is_tensor(rows) else np.asarray(rows))
+        numbers = np.atleast_1d(to_numpy(rows) if is_tensor(rows) else read_array(rows))
     except (TypeError, ValueError):
         return None
     if numbers.ndim != 1 or numbers.dtype.kind not in "iub":

@@ -20,6 +20,7 @@ from fastcollate.common.arrays import (
     is_array,
     is_tensor,
     offsets_of,
+    read_array,
     row_and_token,
     take,
     to_numpy,
@@ -342,7 +343,7 @@ def _mask(x: Any, mask: Any) -> Ragged:
         return _mask_rows(ragged(x), mask)
     x = check_dense(x)
     try:
-        mask = mask if is_array(mask) else np.asarray(mask)
+        mask = mask if is_array(mask) else read_array(mask)
     except ValueError as error:
         shape = tuple(x.shape[:2])
         raise ValueError(f"mask has rows of different lengths; pass shape {shape}") from error

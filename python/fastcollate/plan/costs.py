@@ -13,7 +13,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from fastcollate._fastcollate import CostSpec
 from fastcollate.common.arguments import check_count, check_number, suggests_names
-from fastcollate.common.arrays import NUMBERS, describe, is_only_torch, is_tensor, to_numpy
+from fastcollate.common.arrays import (
+    NUMBERS,
+    describe,
+    is_only_torch,
+    is_tensor,
+    read_array,
+    to_numpy,
+)
 from fastcollate.common.text import show
 from fastcollate.rows.lengths import Integers, check_lengths
 
@@ -391,7 +398,7 @@ def _as_array(values: Any) -> np.ndarray:
     if is_tensor(values) and is_only_torch(values.dtype):
         values = values.float()
     try:
-        found = np.asarray(to_numpy(values))
+        found = read_array(to_numpy(values))
     except ValueError:  # rows of different lengths
         return np.array(None)
     return found.astype(np.int64) if found.shape == (0,) and found.dtype.kind == "f" else found

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from fastcollate.common.arrays import describe
+from fastcollate.common.arrays import describe, read_array
 
 T = TypeVar("T", bound="Table")
 
@@ -60,7 +60,7 @@ class Table:
 
     def _set_array(self, name: str, dtype: Any) -> None:
         """Store an array as read-only."""
-        array = np.asarray(getattr(self, name))
+        array = read_array(getattr(self, name))
         kinds = "b" if dtype is np.bool_ else "i"
         if array.size > 0 and array.dtype.kind not in kinds:
             raise TypeError(f"{name} is {describe(array)}; pass an array of {np.dtype(dtype).name}")
@@ -137,7 +137,7 @@ def offsets_defect(name: str, offsets: Any, count: int, parts: str, items: str) 
 def list_values(what: str, name: str, values: Any, kinds: str = "i") -> np.ndarray:
     """Return a list from a plan's tables as an array of the given dtype kinds."""
     try:
-        array = np.array(values)
+        array = read_array(values)
     except ValueError as error:
         raise not_valid(what, f"{name} has rows of different lengths; pass a list") from error
     if array.size > 0 and array.dtype.kind not in kinds:

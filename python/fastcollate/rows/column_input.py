@@ -23,6 +23,7 @@ from fastcollate.common.arrays import (
     is_tensor,
     misfit,
     offsets_of,
+    read_array,
     row_and_token,
 )
 from fastcollate.rows.columns import Ragged, jagged_rows
@@ -93,7 +94,7 @@ def ragged(x: Any, dtype: Any = None) -> Ragged:
         is_rows = hasattr(type(x), "__len__") and hasattr(type(x), "__getitem__")
         if not is_rows or isinstance(x, (str, bytes, bytearray, Mapping)):
             raise TypeError(f"x is {describe(x)}; {EXPECTED}")
-        x = list(x)
+    x = list(x)
     if all(isinstance(row, (list, tuple)) for row in x):
         return _convert(_of_lists(x), dtype)
     return _convert(_of_arrays(x, dtype), dtype)
@@ -168,16 +169,17 @@ def _of_lists(rows: Sequence[Sequence[Any]]) -> Ragged:
     """Let NumPy read all items at once; only if it fails, look for the invalid row."""
     # Subclasses may override iteration, and so have another length.
     rows = [row if type(row) in (list, tuple) else list(row) for row in rows]
+    lengths = np.fromiter(map(len, rows), np.int64)
     items = list(chain.from_iterable(rows))
     try:
-        values = np.array(items)
+        values = read_array(items)
     except ValueError as error:  # trailing shapes differ
         _blame(rows)
         raise ValueError(f"x cannot be read ({error}); {EXPECTED}") from error
     if values.dtype.kind not in NUMBERS:
         _blame(rows)
         raise TypeError(f"x has items of dtype {values.dtype}; {EXPECTED}")
-    column = Ragged(values, offsets_of(np.fromiter(map(len, rows), np.int64, len(rows))))
+    column = Ragged(values, offsets_of(lengths))
     if values.dtype.kind == "f" and (abs(values) >= 2.0**63).any():
         _refuse_rounded(column, items)
     return column
@@ -185,7 +187,7 @@ def _of_lists(rows: Sequence[Sequence[Any]]) -> Ragged:
 
 def _refuse_rounded(column: Ragged, items: Sequence[Any]) -> None:
     """Refuse integers that NumPy converted to floats, as no integer dtype holds all of them."""
-    exact = np.array(items, dtype=object)
+    exact = read_array(items, object)
     if not any(issubclass(kind, (float, np.floating)) for kind in set(map(type, exact.flat))):
         index = (exact >= 2**63).reshape(-1).tolist().index(True)
         place = _subscript(column, np.unravel_index(index, exact.shape))
@@ -202,7 +204,7 @@ def _blame(rows: Sequence[Sequence[Any]]) -> None:
     for index, row in enumerate(rows):
         for position, item in enumerate(row):
             try:
-                value = np.asarray(item)
+                value = read_array(item)
             except ValueError as error:
                 raise ValueError(
                     f"x[{index}][{position}] is {describe(item)}, which holds lists of different "
@@ -271,7 +273,7 @@ def as_arrays(rows: Sequence[Any]) -> list[Any]:
                 "pass all rows as tensors, or none"
             )
         try:
-            array = row if is_tensor(row) or isinstance(row, np.ndarray) else np.asarray(row)
+            array = row if is_tensor(row) or isinstance(row, np.ndarray) else read_array(row)
         except ValueError as error:
             raise ValueError(
                 f"{place} cannot be read ({error}); pass a list or array of numbers"

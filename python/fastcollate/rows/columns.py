@@ -22,6 +22,7 @@ from fastcollate.common.arrays import (
     misfit,
     offsets_of,
     ranges_of,
+    read_array,
     take,
     tensor_of_bits,
     to_array,
@@ -294,7 +295,7 @@ def _tensors(values: np.ndarray, offsets: NDArray[np.int64], dtype: str) -> Ragg
 
 def _check_offsets(offsets: Any, total: int) -> NDArray[np.int64]:
     """Return a read-only copy of offsets into `total` values."""
-    given = np.asarray(to_numpy(offsets))
+    given = read_array(to_numpy(offsets))
     if given.ndim != 1 or len(given) == 0:
         raise ValueError(f"offsets has shape {given.shape}; pass rows + 1 integers")
     if given.dtype.kind not in "iu":

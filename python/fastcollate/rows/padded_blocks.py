@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fastcollate.common.arguments import tally
-from fastcollate.common.arrays import is_array, is_tensor, to_numpy
+from fastcollate.common.arrays import is_array, is_tensor, read_array, to_numpy
 
 RUN = 2
 """Least number of padding tokens at an edge of a row that looks padded.
@@ -53,7 +53,9 @@ def padding_message(name: str, rows: Any, pad_token_id: int) -> str | None:
         if not _has_edge(rows, pad_token_id):
             return None
         block = (
-            to_numpy(rows) if is_array(rows) else np.stack([np.asarray(to_numpy(r)) for r in rows])
+            to_numpy(rows)
+            if is_array(rows)
+            else np.stack([read_array(to_numpy(row)) for row in list(rows)])
         )
     except (IndexError, ValueError):
         return None  # another thread is changing rows

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from fastcollate._fastcollate import fix_lists
 from fastcollate.common.arguments import as_list, suggests_names
 from fastcollate.common.arrays import (
     NUMBERS,
@@ -23,6 +24,7 @@ from fastcollate.common.arrays import (
     is_array,
     is_tensor,
     misfit,
+    read_array,
 )
 from fastcollate.common.text import show
 
@@ -128,7 +130,7 @@ def form_of(place: str, value: Any) -> Form:
     if value is None or isinstance(value, (Number, np.generic)):
         return "number"
     try:
-        array = value if is_array(value) else np.asarray(value)
+        array = value if is_array(value) else read_array(value)
     except ValueError as error:  # lists of different lengths in it
         advice = "an array of numbers, or dtype=object to keep values as they are"
         raise unreadable(place, error, advice) from error
@@ -243,12 +245,12 @@ def _as_array(place: str, value: Any, dtype: str | None, array_type: str) -> Any
     array: Any
     try:
         if array_type == "numpy":
-            array = np.asarray(value.detach().cpu() if is_tensor(value) else value)
+            array = read_array(value.detach().cpu() if is_tensor(value) else value)
         else:
             import torch
 
             # Regardless of torch.set_default_device.
-            array = torch.as_tensor(value, device=None if is_tensor(value) else "cpu")
+            array = torch.as_tensor(fix_lists(value), device=None if is_tensor(value) else "cpu")
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(
             f"{place} is {describe(value)}, which cannot be read ({error}); pass an array of "

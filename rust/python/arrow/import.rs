@@ -115,7 +115,10 @@ impl<'py> Source<'py> {
 
 /// The error of a producer, which passes on only the text of an exception, also that of Ctrl-C.
 fn failed_with(location: &str, cause: String) -> Error {
-    if cause.lines().any(|line| line.starts_with("KeyboardInterrupt")) {
+    if cause
+        .lines()
+        .any(|line| line.starts_with("KeyboardInterrupt"))
+    {
         return PyKeyboardInterrupt::new_err(cause).into();
     }
     invalid(location, cause)
@@ -172,11 +175,7 @@ fn type_of_stream(stream: &mut ArrowArrayStream) -> Checked<DataType> {
 ///
 /// # Safety
 /// All pointers, including those in the struct, are null or as the interface defines them.
-unsafe fn type_of(
-    schema: *const ArrowSchema,
-    depth: usize,
-    left: &mut usize,
-) -> Checked<DataType> {
+unsafe fn type_of(schema: *const ArrowSchema, depth: usize, left: &mut usize) -> Checked<DataType> {
     // SAFETY: passed on from the caller.
     let schema = unsafe { reference(schema, "schema")? };
     if schema.release.is_none() {

@@ -141,8 +141,9 @@ pub fn array<'py, D: Dimension>(
         .get_item(name)?
         .ok_or_else(|| invalid("is missing"))?;
     let py = tables.py();
-    let numpy = py.import("numpy")?;
-    let table = numpy.call_method1("asarray", (table,))?;
+    let table = py
+        .import("fastcollate.common.arrays")?
+        .call_method1("read_array", (table,))?;
     let kind: char = table.getattr("dtype")?.getattr("kind")?.extract()?;
     if kind != 'i' {
         return Err(invalid("must hold signed integers").into());

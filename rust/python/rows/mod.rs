@@ -14,6 +14,7 @@ pub(crate) use intern;
 mod array;
 #[allow(unsafe_code, reason = "lends Arrow's memory to NumPy")]
 mod arrow;
+mod fixed;
 #[allow(unsafe_code, reason = "reads items of lists without owning them")]
 mod list;
 mod number;
@@ -28,6 +29,7 @@ mod tokens;
 
 pub use array::data;
 pub use arrow::{ArrowMemory, arrow_chunks};
+pub use fixed::fix_lists;
 pub use list::{Run, check_digits, same_until};
 pub use number::number_of;
 pub use py_rows::{Missing, PyRows};

@@ -189,7 +189,8 @@ pub fn numbers_of<T: Element>(
         Some(first) if !is_row(field, &first)? => tensor::is_on_device(&first)?,
         _ => return Ok(None),
     };
-    let numbers = to_list(numbers)?;
+    // Items may change a list while they are read.
+    let numbers = to_list(numbers)?.to_tuple();
     check_count(numbers.len())?;
     if is_on_device {
         // Copied at once; if torch cannot stack them, they are not numbers of one device.

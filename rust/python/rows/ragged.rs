@@ -182,8 +182,8 @@ fn integers(values: &Bound<PyAny>) -> PyResult<Vec<i64>> {
     } else {
         values.clone()
     };
-    let numpy = py.import(intern!(py, "numpy"))?;
-    let array = numpy.call_method1(intern!(py, "asarray"), (values, intern!(py, "int64")))?;
+    let arrays = py.import(intern!(py, "fastcollate.common.arrays"))?;
+    let array = arrays.call_method1(intern!(py, "read_array"), (values, intern!(py, "int64")))?;
     let array: PyReadonlyArray1<i64> = array.extract()?;
     Ok(array.as_array().to_vec())
 }

@@ -255,8 +255,8 @@ impl<'a, 'py> Reader<'a, 'py> {
         let row = iterated(row, location)?;
         if self.allows_trailing && is_list_of_rows(&row)? {
             let py = row.py();
-            let numpy = py.import(intern!(py, "numpy"))?;
-            let array = numpy.call_method1(intern!(py, "array"), (&row,));
+            let arrays = py.import(intern!(py, "fastcollate.common.arrays"))?;
+            let array = arrays.call_method1(intern!(py, "read_array"), (&row,));
             let array = array.map_err(|cause| Error::raised(py, location(), cause))?;
             return self.read_row(index, array);
         }

@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyType};
+use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
 use super::array::ArrayInput;
 use super::{imported, kept};
@@ -112,7 +112,7 @@ pub fn concatenated<'py>(tensors: &[Bound<'py, PyAny>]) -> PyResult<ArrayInput<'
 ///
 /// # Errors
 /// Exceptions of torch.
-pub fn stacked<'py>(tensors: &Bound<'py, PyList>) -> PyResult<ArrayInput<'py>> {
+pub fn stacked<'py>(tensors: &Bound<'py, PyTuple>) -> PyResult<ArrayInput<'py>> {
     let torch = tensors.py().import(intern!(tensors.py(), "torch"))?;
     as_array(&torch.call_method1(intern!(tensors.py(), "stack"), (tensors,))?)
 }

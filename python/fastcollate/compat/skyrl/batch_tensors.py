@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastcollate._fastcollate import FieldSpec
+from fastcollate._fastcollate import FieldSpec, fix_lists
 from fastcollate.common.arguments import check_integer
 from fastcollate.common.text import show
 from fastcollate.compat.skyrl.installed import skyrl_module
@@ -197,7 +197,7 @@ def make_router_padding_mask(
     """
     import torch
 
-    attention_mask = torch.as_tensor(attention_mask)
+    attention_mask = torch.as_tensor(fix_lists(attention_mask))
     if attention_mask.dim() != 2:
         raise ValueError(
             f"Expected 2D attention_mask, but it has shape {tuple(attention_mask.shape)}; "
@@ -210,7 +210,7 @@ def make_router_padding_mask(
             f"{len(captured_route_lengths)} items and attention_mask {rows} rows; pass one per row"
         )
     device = attention_mask.device
-    captured = torch.as_tensor(captured_route_lengths, dtype=torch.int64, device=device)
+    captured = torch.as_tensor(fix_lists(captured_route_lengths), dtype=torch.int64, device=device)
     lens = attention_mask.sum(dim=1, dtype=torch.int64)
     is_wrong = (captured < 0) | (captured > lens)
     if is_wrong.any():

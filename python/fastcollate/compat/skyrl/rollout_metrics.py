@@ -7,6 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from fastcollate._fastcollate import fix_lists
+from fastcollate.common.arrays import read_array
+
 
 def rollout_metrics(
     responses: Sequence[Sequence[int]], rewards: Sequence[Any], loss_masks: Sequence[Any]
@@ -29,7 +32,10 @@ def rollout_metrics(
     """
     tokens = np.array([len(response) for response in responses])
     totals = np.array(
-        [float(np.sum(reward) if isinstance(reward, list) else reward) for reward in rewards]
+        [
+            float(np.sum(fix_lists(reward)) if isinstance(reward, list) else reward)
+            for reward in rewards
+        ]
     )
     trained = np.array([sum(mask) for mask in loss_masks])
     metrics = {
@@ -60,5 +66,5 @@ def _mean(counts: Any) -> Any:
 
 def _turn_lengths(mask: Any) -> Any:
     """Return the lengths of a mask's nonzero spans."""
-    edges = np.flatnonzero(np.diff(np.asarray(mask) != 0, prepend=False, append=False))
+    edges = np.flatnonzero(np.diff(read_array(mask) != 0, prepend=False, append=False))
     return edges[1::2] - edges[::2]

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fastcollate._fastcollate import FieldSpec, OutputSpec
+from fastcollate._fastcollate import FieldSpec, OutputSpec, fix_lists
 from fastcollate.common.arguments import tally
 from fastcollate.common.arrays import offsets_of
 from fastcollate.compat.skyrl.packed_alignment import Alignment, packed_alignment
@@ -372,7 +372,7 @@ def _check_images(examples: Examples) -> bool:
 def _images(key: str, examples: Examples) -> list[Any]:
     import torch
 
-    return [torch.as_tensor(example[key]) for example in examples]
+    return [torch.as_tensor(fix_lists(example[key])) for example in examples]
 
 
 def _check_length(row: int, key: str, values: Any, expected: int, source: str) -> None:
@@ -406,7 +406,7 @@ def _cut_off(rows: list[Any], error: TypeError) -> list[Any]:
     cut = []
     for row, values in enumerate(rows):
         try:
-            cut.append(torch.as_tensor(values, dtype=torch.int64))
+            cut.append(torch.as_tensor(fix_lists(values), dtype=torch.int64))
         except TypeError:
             raise error from None
         except (ValueError, RuntimeError) as refusal:  # beyond int64, or NaN

@@ -1,0 +1,60 @@
+//! Lists that NumPy and torch read: as tuples, which the items' methods cannot change.
+
+use std::collections::HashMap;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::ffi::PyObject;
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PySequence, PyTuple};
+
+/// Lists in lists that are read: more dimensions than NumPy has.
+const MAX_DEPTH: usize = 65;
+
+/// Return lists, nested ones too, as tuples, and anything else as it is.
+///
+/// NumPy and torch trust the length of a list while they call the methods of its items, which may
+/// change it.
+///
+/// # Errors
+/// Lists nested too deep, such as one that contains itself.
+#[pyfunction]
+pub fn fix_lists<'py>(value: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    fix(value, MAX_DEPTH, &mut HashMap::new())
+}
+
+/// `fixed`: the lists met so far, and their tuples.
+fn fix<'py>(
+    value: Bound<'py, PyAny>,
+    depth: usize,
+    fixed: &mut HashMap<*mut PyObject, [Bound<'py, PyAny>; 2]>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let items = if let Ok(list) = value.cast_exact::<PyList>() {
+        list.to_tuple()
+    } else if let Ok(sequence) = value.cast::<PySequence>()
+        && is_list(&value)
+    {
+        sequence.to_tuple()?
+    } else {
+        return Ok(value);
+    };
+    if items.iter_borrowed().all(|item| !is_list(&item)) {
+        return Ok(items.into_any());
+    }
+    if let Some([_, tuple]) = fixed.get(&value.as_ptr()) {
+        return Ok(tuple.clone());
+    }
+    if depth == 0 {
+        return Err(PyValueError::new_err("lists are nested too deep"));
+    }
+    let items = items.iter().map(|item| fix(item, depth - 1, fixed));
+    let tuple = PyTuple::new(value.py(), items.collect::<PyResult<Vec<_>>>()?)?.into_any();
+    fixed.insert(value.as_ptr(), [value, tuple.clone()]);
+    Ok(tuple)
+}
+
+fn is_list(item: &Bound<PyAny>) -> bool {
+    let is_number = item.is_exact_instance_of::<PyInt>()
+        || item.is_exact_instance_of::<PyFloat>()
+        || item.is_exact_instance_of::<PyBool>();
+    !is_number && (item.is_instance_of::<PyList>() || item.is_instance_of::<PyTuple>())
+}
