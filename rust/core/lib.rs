@@ -37,6 +37,6 @@ pub use element::{Binary, Element, Misfit, Slice, common_values};
 pub use error::{Error, External, Location, Result};
 pub use fill_number::Number;
 pub use half::{bf16, f16};
-pub use memory::filled;
+pub use memory::{check_room, filled, gathered, try_gathered};
 pub use polling::{Ticks, unstopped};
 pub use streams::{AnyStreams, TokenStreams};

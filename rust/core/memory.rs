@@ -1,16 +1,103 @@
-//! Allocations of sizes that come from outside.
+//! Memory for sizes that come from outside: a failed allocation would abort the process.
+
+use std::hint::black_box;
 
 use crate::error::{Error, Result};
+
+/// Bytes that any step of planning takes for a row, a turn, a piece or a bin, at most.
+const BYTES_EACH: usize = 512;
+
+/// Bytes that any step of planning takes besides.
+const BYTES_BESIDES: usize = 1 << 16;
+
+/// From this size on, room is asked of the system, where it takes some microseconds and leaves no
+/// trace: glibc's allocator keeps smaller blocks, and then treats others of their size differently.
+const FROM_SYSTEM: usize = (32 << 20) + 1;
+
+/// Smaller room is asked of the allocator.
+const OF_ALLOCATOR: usize = 512 << 10;
+
+/// Check that there is memory for a step of planning over so many rows, or other items.
+///
+/// # Errors
+/// [`Error::NoMemory`].
+pub fn check_room(count: usize) -> Result<()> {
+    let bytes = count
+        .saturating_mul(BYTES_EACH)
+        .saturating_add(BYTES_BESIDES);
+    let bytes = match bytes {
+        ..=OF_ALLOCATOR => bytes,
+        _ => bytes.max(FROM_SYSTEM),
+    };
+    let mut room = Vec::<u8>::new();
+    let reserved = room.try_reserve_exact(bytes);
+    // Otherwise, a compiler may leave out the allocation.
+    black_box(&room);
+    reserved.map_err(|_| Error::NoMemory(format!("no memory for a plan of {count} rows")))
+}
 
 /// A vector of `count` values, computed by index.
 ///
 /// # Errors
-/// [`Error::NoMemory`]; a plain allocation would abort the process.
-pub fn filled<T>(count: usize, value: impl Fn(usize) -> T) -> Result<Vec<T>> {
+/// [`Error::NoMemory`].
+pub fn filled<T>(count: usize, value: impl FnMut(usize) -> T) -> Result<Vec<T>> {
+    gathered((0..count).map(value))
+}
+
+/// A vector of values.
+///
+/// # Errors
+/// [`Error::NoMemory`].
+pub fn gathered<T>(values: impl IntoIterator<Item = T>) -> Result<Vec<T>> {
+    let values = values.into_iter();
+    let (least, most) = values.size_hint();
+    let mut found = with_room(least)?;
+    if most == Some(least) {
+        found.extend(values);
+        return Ok(found);
+    }
+    for value in values {
+        add(&mut found, value)?;
+    }
+    Ok(found)
+}
+
+/// A vector of checked values.
+///
+/// # Errors
+/// The first of the values', and [`Error::NoMemory`].
+pub fn try_gathered<T, E: From<Error>>(
+    values: impl IntoIterator<Item = Result<T, E>>,
+) -> Result<Vec<T>, E> {
+    let values = values.into_iter();
+    let mut found = with_room(values.size_hint().0)?;
+    for value in values {
+        add(&mut found, value?)?;
+    }
+    Ok(found)
+}
+
+fn add<T>(values: &mut Vec<T>, value: T) -> Result<()> {
+    if values.len() == values.capacity() {
+        reserve(values, 1)?;
+    }
+    values.push(value);
+    Ok(())
+}
+
+/// An empty vector with room for `count` values.
+///
+/// # Errors
+/// [`Error::NoMemory`].
+pub fn with_room<T>(count: usize) -> Result<Vec<T>> {
     let mut values = Vec::new();
-    values.try_reserve_exact(count).map_err(|error| {
-        Error::NoMemory(format!("cannot take memory for {count} values: {error}"))
-    })?;
-    values.extend((0..count).map(value));
+    reserve(&mut values, count)?;
     Ok(values)
+}
+
+fn reserve<T>(values: &mut Vec<T>, more: usize) -> Result<()> {
+    values.try_reserve(more).map_err(|error| {
+        let count = values.len().saturating_add(more);
+        Error::NoMemory(format!("cannot take memory for {count} values: {error}"))
+    })
 }

@@ -6,7 +6,7 @@ use fastcollate::batch::{
     Columns, OutputSpec as Outputs, Planned, Request, RowSource as CoreSource, What,
 };
 use fastcollate::plan::{Assembly, CpRank, Placement, Turns};
-use fastcollate::{FieldColumn, SliceColumn, TokenStreams};
+use fastcollate::{FieldColumn, SliceColumn, TokenStreams, check_room};
 use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -256,6 +256,7 @@ impl<'py> Write<'_, 'py> {
             assembly,
             placement,
         } = self;
+        check_room(assembly.rows().len())?;
         let slices = if planned.num_bytes() < DETACH_FROM {
             None
         } else {

@@ -12,6 +12,7 @@ use super::{BatchRows, Columns, FieldSpec, OutputAlign};
 use crate::column::{AnyColumn, FieldColumn, SliceColumn, Tokens};
 use crate::dtype::{Dtype, IntDtype};
 use crate::error::{Error, Result};
+use crate::memory::check_room;
 use crate::plan::{Align, Assembly, Chunk, CpRank, Grid, Placement, Row};
 use crate::polling::Poll;
 use crate::write::{Destination, PositionPadding};
@@ -108,6 +109,7 @@ impl Request<'_> {
         placement: &Placement,
         columns: &mut [&mut dyn FieldColumn],
     ) -> Result<Planned> {
+        check_room(rows.turns.count().max(rows.read().rows().len()))?;
         let is_written = |field: &&&FieldSpec| field.is_written();
         let count = self.fields.iter().filter(is_written).count();
         assert_eq!(count, columns.len(), "one column for each field");

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use crate::error::{Error, Result};
+use crate::memory::{check_room, filled, with_room};
 use crate::plan::{Align, Assembly, Piece, Placement, Row, Turns};
 
 /// The token whose value stands at a position.
@@ -56,6 +57,7 @@ pub fn gather_positions(
     per: Per,
     may_miss: bool,
 ) -> Result<(Positions, Vec<usize>)> {
+    check_room(assembly.rows().len())?;
     let rows = positions_of_rows(assembly, placement, values)?;
     let check = |row: usize, positions: &[Option<usize>]| {
         if may_miss || positions.iter().all(Option::is_some) {
@@ -69,7 +71,7 @@ pub fn gather_positions(
     let is_given = |row: &Row| !row.is_padding || matches!(per, Per::Row { padding: true, .. });
     match per {
         Per::Row { gaps: true, .. } => {
-            let mut positions = Vec::with_capacity(rows.len());
+            let mut positions = with_room(rows.len())?;
             let mut lens = Vec::with_capacity(assembly.rows().len());
             let mut start = 0;
             for (index, row) in assembly.rows().iter().enumerate() {
@@ -84,7 +86,7 @@ pub fn gather_positions(
             Ok((positions, lens))
         }
         Per::Row { gaps: false, .. } => {
-            let mut positions = Vec::with_capacity(rows.len());
+            let mut positions = with_room(rows.len())?;
             let mut lens = Vec::with_capacity(assembly.rows().len());
             for_each_piece(assembly, &rows, |row, _, of_piece| {
                 check(row, of_piece)?;
@@ -102,7 +104,7 @@ pub fn gather_positions(
             let lens = turns.response_lens();
             let mut end = 0;
             let starts: Vec<_> = lens.iter().map(|&len| step(&mut end, len)).collect();
-            let mut positions = unknown(end)?;
+            let mut positions = filled(end, |_| None)?;
             let mut given = vec![0; lens.len()];
             for_each_piece(assembly, &rows, |row, piece, of_piece| {
                 check(row, of_piece)?;
@@ -158,7 +160,7 @@ fn positions_of_rows(
         .iter()
         .map(|row| step(&mut end, row.response_len))
         .collect();
-    let mut positions = unknown(end)?;
+    let mut positions = filled(end, |_| None)?;
     let is_shifted = shift == Shift::NextToken;
     let before = usize::from(is_shifted);
     let segments = match align {
@@ -194,15 +196,4 @@ fn step(end: &mut usize, len: usize) -> usize {
     let start = *end;
     *end = end.saturating_add(len);
     start
-}
-
-/// `count` unknown positions. Lengths in a plan from elsewhere may be any numbers.
-fn unknown(count: usize) -> Result<Positions> {
-    let mut positions = Vec::new();
-    if positions.try_reserve_exact(count).is_err() {
-        let reason = format!("no memory holds its {count} response tokens");
-        return Err(Error::InvalidPlan(reason));
-    }
-    positions.resize(count, None);
-    Ok(positions)
 }

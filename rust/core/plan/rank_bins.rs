@@ -7,6 +7,7 @@ use super::pack::{Cost, Growth, Load, PackSpec};
 use super::partition::{First, Item, Parts, balance, karmarkar_karp, swap};
 use super::share::{Tree, TreeRow};
 use crate::error::Result;
+use crate::memory::check_room;
 use crate::polling::Ticks;
 
 /// Share by which the slowest rank may exceed the mean before rows are exchanged.
@@ -177,6 +178,7 @@ impl Deal<'_> {
         ranks: usize,
         ticks: &mut Ticks,
     ) -> Result<RankBins> {
+        check_room(rows.lens.len())?;
         let items = rows.items();
         let freely = PackSpec {
             min_bins: 0,
@@ -240,6 +242,7 @@ impl Deal<'_> {
             };
             bins = rows.pack(&grown, ticks)?;
         }
+        check_room(wanted)?;
         let filled = bins.len();
         bins.resize(wanted.max(filled), Vec::new());
         let cost = |rows: &Vec<usize>, costs: &[f64]| sum(rows, costs);
@@ -273,6 +276,7 @@ impl Deal<'_> {
             };
             bins = trees.tree.pack(&grown, trees.cost, ticks)?;
         }
+        check_room(wanted)?;
         let filled = bins.len();
         bins.resize(wanted.max(filled), Tree::default());
         let cost = |bin: &Tree, costs: &[f64]| {
@@ -328,6 +332,7 @@ impl Deal<'_> {
 /// # Errors
 /// Those of `ticks`.
 pub fn deal_bins(costs: &[f64], ranks: usize, ticks: &mut Ticks) -> Result<Vec<usize>> {
+    check_room(costs.len())?;
     let parts = balanced(costs, ranks, ticks)?;
     let in_order = parts.iter().flat_map(|part| costly_first(part, costs));
     Ok(in_order.collect())

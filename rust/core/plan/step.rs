@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::partition::{First, Item, balance};
 use crate::error::Result;
+use crate::memory::check_room;
 use crate::polling::Ticks;
 
 /// Assignment of a mini-batch's rows to ranks.
@@ -107,6 +108,7 @@ impl Split<'_> {
         ticks: &mut Ticks,
     ) -> Result<Result<Slots, Indivisible>> {
         let rows = mini_batches.last().copied().unwrap_or(0);
+        check_room(rows)?;
         let mut slots = Slots {
             slots: Vec::with_capacity(rows),
             offsets: vec![0],

@@ -201,7 +201,7 @@ proptest! {
         let pairs: usize = beginnings.iter().map(|beginning| beginning.len()).sum();
         prop_assert_eq!(tree.attention_pairs(), pairs as u128);
 
-        let nodes = tree.nodes();
+        let nodes = tree.nodes().unwrap();
         let mut of_position = vec![];
         for (index, node) in nodes.nodes.iter().enumerate() {
             prop_assert_eq!(node.start, of_position.len());

@@ -142,7 +142,7 @@ impl FieldSpec {
         let lens = { prompts.into_iter().zip(responses) }
             .map(|(prompt, response)| kind.row_len(prompt, response));
         let lens: Option<Vec<_>> = lens.collect();
-        Ok(lens.map(|lens| column_of(py, lens)))
+        lens.map(|lens| column_of(py, lens)).transpose()
     }
 
     /// True if values are read and written here, and not kept by the caller.

@@ -19,7 +19,9 @@ use pyo3::types::{PyDict, PyTuple, PyType};
 use crate::error::{Error, Result};
 use crate::plan::layout::{LAYOUTS, LayoutSpec, PADDING_AS, SHIFTS};
 use crate::plan::shard::ShardSpec;
-use crate::plan::tables::{self, Column, column, column_of, rows_of, sources_of, to_i64, usizes};
+use crate::plan::tables::{
+    self, Column, array_of, column, column_of, rows_of, sources_of, to_i64, usizes,
+};
 
 /// Number of blocks per block, and their indices.
 type BlockArrays<'py> = (Bound<'py, PyArray4<i32>>, Bound<'py, PyArray5<i32>>);
@@ -148,19 +150,19 @@ impl Plan {
 
     /// Number of prompt tokens of each row, int64 (rows,).
     #[getter]
-    fn prompt_lens<'py>(&self, py: Python<'py>) -> Column<'py> {
+    fn prompt_lens<'py>(&self, py: Python<'py>) -> Result<Column<'py>> {
         rows_of(py, &self.assembly, |row| row.prompt_len)
     }
 
     /// Number of response tokens of each row, int64 (rows,).
     #[getter]
-    fn response_lens<'py>(&self, py: Python<'py>) -> Column<'py> {
+    fn response_lens<'py>(&self, py: Python<'py>) -> Result<Column<'py>> {
         rows_of(py, &self.assembly, |row| row.response_len)
     }
 
     /// The last turn of each row, whose prompt + response are its tokens: int64 (rows,).
     #[getter]
-    fn sources<'py>(&self, py: Python<'py>) -> Column<'py> {
+    fn sources<'py>(&self, py: Python<'py>) -> Result<Column<'py>> {
         sources_of(py, &self.assembly)
     }
 
@@ -200,12 +202,12 @@ impl Plan {
         let bins = usizes("bins", &bins)?;
         let (rows, assembly, placement) = self.placement.of_some_bins(&self.assembly, &bins)?;
         let plan = Self::new(self.turns.clone(), assembly, placement);
-        Ok((column_of(py, rows), plan))
+        Ok((column_of(py, rows)?, plan))
     }
 
     /// The predictors of the response tokens of a tree's rows, as flat positions, and the bin of
     /// each row, all int64.
-    fn tree_positions<'py>(&self, py: Python<'py>) -> (Column<'py>, Column<'py>) {
+    fn tree_positions<'py>(&self, py: Python<'py>) -> Result<(Column<'py>, Column<'py>)> {
         let runs = self.placement.predictors(&self.assembly);
         let mut predictors = vec![0; runs.positions()];
         for run in runs.segments() {
@@ -215,7 +217,7 @@ impl Plan {
                 .for_each(|(to, position)| *to = to_i64(position));
         }
         let bins = self.placement.row_bins(&self.assembly);
-        (PyArray1::from_vec(py, predictors), column_of(py, bins))
+        Ok((PyArray1::from_vec(py, predictors), column_of(py, bins)?))
     }
 
     /// Flat positions of response tokens' values in an output of row width `width`, int64, and
@@ -258,7 +260,7 @@ impl Plan {
         let positions = positions
             .into_iter()
             .map(|position| position.map_or(-1, to_i64));
-        Ok((PyArray1::from_iter(py, positions), column_of(py, lens)))
+        Ok((array_of(py, positions)?, column_of(py, lens)?))
     }
 
     /// Flat start of each row in the outputs: int64 (rows,), for token streams and for responses.
@@ -281,12 +283,12 @@ impl Plan {
 
     /// Flat positions of the tokens of each row's stream in a tree, row by row: int64. None in
     /// other layouts, where streams are spans.
-    fn stream_positions<'py>(&self, py: Python<'py>) -> Option<Column<'py>> {
+    fn stream_positions<'py>(&self, py: Python<'py>) -> Result<Option<Column<'py>>> {
         let Placement {
             layout, sequence, ..
         } = &self.placement;
         if !layout.is_tree() {
-            return None;
+            return Ok(None);
         }
         let paths = self.placement.paths(&self.assembly);
         let rows = (0..self.num_rows()).flat_map(|row| paths.of_row(row));
@@ -294,7 +296,7 @@ impl Plan {
             let begin = part.dst_row * sequence.width() + part.dst_col;
             begin..begin + part.len
         });
-        Some(PyArray1::from_iter(py, positions.map(to_i64)))
+        array_of(py, positions.map(to_i64)).map(Some)
     }
 
     /// End of the subtree of each position in its output row, int32 (positions,).
@@ -357,24 +359,26 @@ impl Plan {
         Ok((
             spans(|range| &range.queries)?,
             spans(|range| &range.keys)?,
-            PyArray1::from_iter(py, is_causal),
+            array_of(py, is_causal)?,
         ))
     }
 
     /// Spans of rows in output rows: the offsets of output rows among the spans, and of each span
     /// its row, its start in the row, and its length, all int64. None if the layout is not packed.
-    fn bins<'py>(&self, py: Python<'py>) -> Option<[Column<'py>; 4]> {
-        self.placement.bin_layout?;
+    fn bins<'py>(&self, py: Python<'py>) -> Result<Option<[Column<'py>; 4]>> {
+        if self.placement.bin_layout.is_none() {
+            return Ok(None);
+        }
         let sequence = &self.placement.sequence;
         let segments = sequence.segments();
         let begin = |bin| segments.partition_point(|segment| segment.dst_row < bin);
         let of_segments = |value: fn(&Segment) -> usize| column_of(py, segments.iter().map(value));
-        Some([
-            column_of(py, (0..=sequence.rows()).map(begin)),
-            of_segments(|segment| segment.row),
-            of_segments(|segment| segment.from),
-            of_segments(|segment| segment.len),
-        ])
+        Ok(Some([
+            column_of(py, (0..=sequence.rows()).map(begin))?,
+            of_segments(|segment| segment.row)?,
+            of_segments(|segment| segment.from)?,
+            of_segments(|segment| segment.len)?,
+        ]))
     }
 
     /// The chunks of one of several context-parallel ranks in packed rows: their starts and
@@ -382,7 +386,10 @@ impl Plan {
     fn chunks<'py>(&self, py: Python<'py>, size: usize, rank: usize) -> Result<[Column<'py>; 2]> {
         let chunks = CpRank { size, rank }.chunks(&self.placement)?;
         let of_chunks = |value: fn(&Chunk) -> usize| column_of(py, chunks.iter().map(value));
-        Ok([of_chunks(|chunk| chunk.begin), of_chunks(|chunk| chunk.len)])
+        Ok([
+            of_chunks(|chunk| chunk.begin)?,
+            of_chunks(|chunk| chunk.len)?,
+        ])
     }
 
     /// Length that every packed sequence is rounded up to a multiple of.
@@ -424,10 +431,10 @@ impl Plan {
     }
 
     /// The plan's tables as NumPy arrays, all int64.
-    fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    fn to_dict<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
         let tables = PyDict::new(py);
         let layout = LAYOUTS.index_of(self.placement.layout);
-        tables.set_item("layout", column_of(py, [layout]))?;
+        tables.set_item("layout", column_of(py, [layout])?)?;
         tables::set_assembly(&tables, &self.turns, &self.assembly)?;
         let Placement {
             sequence, response, ..
@@ -438,7 +445,7 @@ impl Plan {
             let shift = SHIFTS.index_of(packing.shift);
             let padding_as = PADDING_AS.index_of(packing.padding_as);
             let options = [packing.multiple_of, shift, padding_as];
-            tables.set_item("packing", column_of(py, options))?;
+            tables.set_item("packing", column_of(py, options)?)?;
         }
         Ok(tables)
     }

@@ -9,7 +9,6 @@ use fastcollate::plan::merge::{
 };
 use fastcollate::polling::Polled;
 use fastcollate::{Error as Core, FieldColumn, TokenStreams};
-use numpy::PyArray1;
 use numpy::ndarray::Ix1;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
@@ -21,7 +20,8 @@ use crate::interrupt::poll;
 use crate::names::Names;
 use crate::plan::batch_plan::Plan;
 use crate::plan::tables::{
-    self, Column, array, column, column_of, rows_of, rows_of_table, set_table, sources_of, to_i64,
+    self, Column, array, array_of, column, column_of, copied, rows_of, rows_of_table, set_table,
+    sources_of, to_i64,
 };
 use crate::rows::{PyRows, TokenInput, slices_of};
 
@@ -196,27 +196,27 @@ impl Merge {
 
     /// Ends of the trajectories, one past their last turns: int64 (trajectories,).
     #[getter]
-    fn ends<'py>(&self, py: Python<'py>) -> Column<'py> {
+    fn ends<'py>(&self, py: Python<'py>) -> Result<Column<'py>> {
         column_of(py, self.0.ends.iter().copied())
     }
 
     /// The trajectory of each row, int64 (rows,).
     #[getter]
-    fn trajectories<'py>(&self, py: Python<'py>) -> Column<'py> {
+    fn trajectories<'py>(&self, py: Python<'py>) -> Result<Column<'py>> {
         column_of(py, self.0.trajectories.iter().copied())
     }
 
     /// The last turn of each row, whose prompt + response are its tokens: int64 (rows,).
     #[getter]
-    fn sources<'py>(&self, py: Python<'py>) -> Column<'py> {
+    fn sources<'py>(&self, py: Python<'py>) -> Result<Column<'py>> {
         sources_of(py, &self.0.assembly)
     }
 
     /// The row of each turn, -1 if its trajectory was left out: int64 (turns,).
     #[getter]
-    fn turn_rows<'py>(&self, py: Python<'py>) -> Column<'py> {
+    fn turn_rows<'py>(&self, py: Python<'py>) -> Result<Column<'py>> {
         let rows = self.0.turn_rows.iter();
-        PyArray1::from_iter(py, rows.map(|row| row.map_or(-1, to_i64)))
+        array_of(py, rows.map(|row| row.map_or(-1, to_i64)))
     }
 
     /// The rule for a row's one reward.
@@ -227,31 +227,31 @@ impl Merge {
 
     /// Number of prompt tokens of each row, int64 (rows,).
     #[getter]
-    fn prompt_lens<'py>(&self, py: Python<'py>) -> Column<'py> {
+    fn prompt_lens<'py>(&self, py: Python<'py>) -> Result<Column<'py>> {
         rows_of(py, &self.0.assembly, |row| row.prompt_len)
     }
 
     /// Number of response tokens of each row, observations included, int64 (rows,).
     #[getter]
-    fn response_lens<'py>(&self, py: Python<'py>) -> Column<'py> {
+    fn response_lens<'py>(&self, py: Python<'py>) -> Result<Column<'py>> {
         rows_of(py, &self.0.assembly, |row| row.response_len)
     }
 
     /// Number of prompt tokens of each turn, int64 (turns,).
     #[getter]
-    fn turn_prompt_lens<'py>(&self, py: Python<'py>) -> Column<'py> {
+    fn turn_prompt_lens<'py>(&self, py: Python<'py>) -> Result<Column<'py>> {
         column_of(py, self.0.turns.prompt_lens().iter().copied())
     }
 
     /// Number of response tokens of each turn, int64 (turns,).
     #[getter]
-    fn turn_response_lens<'py>(&self, py: Python<'py>) -> Column<'py> {
+    fn turn_response_lens<'py>(&self, py: Python<'py>) -> Result<Column<'py>> {
         column_of(py, self.0.turns.response_lens().iter().copied())
     }
 
     /// Number of tokens of turns' responses in each row, int64 (rows,).
     #[getter]
-    fn sampled_lens<'py>(&self, py: Python<'py>) -> Column<'py> {
+    fn sampled_lens<'py>(&self, py: Python<'py>) -> Result<Column<'py>> {
         let pieces = |row| self.0.assembly.pieces(row).iter();
         let lens = (0..self.num_rows()).map(|row| pieces(row).map(|piece| piece.len).sum());
         column_of(py, lens)
@@ -259,7 +259,7 @@ impl Merge {
 
     /// The turns that break, int64 (breaks,).
     #[getter]
-    fn break_turns<'py>(&self, py: Python<'py>) -> Column<'py> {
+    fn break_turns<'py>(&self, py: Python<'py>) -> Result<Column<'py>> {
         column_of(py, self.0.breaks.iter().map(|broken| broken.turn))
     }
 
@@ -300,27 +300,26 @@ impl Merge {
     }
 
     /// The tables as NumPy arrays, all int64.
-    fn to_dict<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+    fn to_dict<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyDict>> {
         let merge = &self.0;
         let tables = PyDict::new(py);
         tables::set_assembly(&tables, &merge.turns, &merge.assembly)?;
-        tables.set_item("trajectory_ends", self.ends(py))?;
-        tables.set_item("trajectories", self.trajectories(py))?;
-        tables.set_item("turn_rows", self.turn_rows(py))?;
+        tables.set_item("trajectory_ends", self.ends(py)?)?;
+        tables.set_item("trajectories", self.trajectories(py)?)?;
+        tables.set_item("turn_rows", self.turn_rows(py)?)?;
         tables.set_item(
             "merge_rewards",
-            column_of(py, [MERGE_REWARDS.index_of(self.0.rewards)]),
+            column_of(py, [MERGE_REWARDS.index_of(self.0.rewards)])?,
         )?;
         set_table(&tables, "breaks", &merge.breaks, |broken| {
             let Difference { from, position } = broken.difference;
             let is_realigned = usize::from(broken.is_realigned);
             [broken.turn, from, position, is_realigned]
         })?;
-        let ids = |ids: fn(&Break) -> &Vec<i64>| {
-            PyArray1::from_iter(py, merge.breaks.iter().flat_map(ids).copied())
-        };
-        tables.set_item("break_expected_ids", ids(|broken| &broken.expected))?;
-        tables.set_item("break_found_ids", ids(|broken| &broken.found))?;
+        let ids =
+            |ids: fn(&Break) -> &Vec<i64>| array_of(py, merge.breaks.iter().flat_map(ids).copied());
+        tables.set_item("break_expected_ids", ids(|broken| &broken.expected)?)?;
+        tables.set_item("break_found_ids", ids(|broken| &broken.found)?)?;
         Ok(tables)
     }
 
@@ -390,7 +389,7 @@ fn rewards_of(tables: &Bound<PyDict>) -> Result<MergeRewards> {
 /// The breaks, from a merge's tables.
 fn breaks_of(tables: &Bound<PyDict>, turns: &Turns) -> Result<Vec<Break>> {
     let invalid = |reason: &str| Error::from(Core::InvalidPlan(reason.to_owned()));
-    let ids = |name| Ok::<_, Error>(array::<Ix1>(tables, name)?.as_array().to_vec());
+    let ids = |name| copied(&array::<Ix1>(tables, name)?);
     let (expected, found) = (ids("break_expected_ids")?, ids("break_found_ids")?);
     let (mut expected, mut found) = (expected.into_iter(), found.into_iter());
     let take = |ids: &mut vec::IntoIter<i64>, count| {

@@ -14,10 +14,10 @@ use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::interrupt::stoppable;
 use crate::names::Names;
-use crate::plan::tables::{Column, column_of, to_i64, values};
+use crate::plan::tables::{Column, array_of, column_of, copied, to_i64, usizes, values};
 
 /// Offsets of bins, and the concatenated items of all bins.
 type Table<'py> = (Column<'py>, Column<'py>);
@@ -113,7 +113,7 @@ impl CostSpec {
         lengths: PyReadonlyArray1<i64>,
     ) -> Result<Bound<'py, PyArray1<f64>>> {
         let pairs = column(&lengths)?.into_iter().map(|len| self.0.pairs(len));
-        Ok(PyArray1::from_iter(py, pairs))
+        array_of(py, pairs)
     }
 
     /// Costs of sequences, float64 (n,).
@@ -123,7 +123,7 @@ impl CostSpec {
         lengths: PyReadonlyArray1<i64>,
     ) -> Result<Bound<'py, PyArray1<f64>>> {
         let costs = column(&lengths)?.into_iter().map(|len| self.0.of(len));
-        Ok(PyArray1::from_iter(py, costs))
+        array_of(py, costs)
     }
 }
 
@@ -206,7 +206,7 @@ impl PackSpec {
     ) -> Result<[Column<'py>; 4]> {
         let lens = column(&lengths)?;
         let groups = groups.as_ref().map(column).transpose()?;
-        let costs = costs.map(|costs| costs.as_array().to_vec());
+        let costs = costs.as_ref().map(copied).transpose()?;
         let counts = [
             groups.as_ref().map_or(lens.len(), Vec::len),
             costs.as_ref().map_or(lens.len(), Vec::len),
@@ -223,10 +223,10 @@ impl PackSpec {
         })?;
         let spans = bins.spans.iter();
         Ok([
-            column_of(py, bins.offsets),
-            column_of(py, spans.clone().map(|span| span.index)),
-            column_of(py, spans.clone().map(|span| span.from)),
-            column_of(py, spans.map(|span| span.len)),
+            column_of(py, bins.offsets)?,
+            column_of(py, spans.clone().map(|span| span.index))?,
+            column_of(py, spans.clone().map(|span| span.from))?,
+            column_of(py, spans.map(|span| span.len))?,
         ])
     }
 
@@ -245,8 +245,8 @@ impl PackSpec {
     ) -> Result<(Column<'py>, Column<'py>, usize)> {
         let lens = column(&lengths)?;
         let groups = groups.as_ref().map(column).transpose()?;
-        let limited = limited.map(|costs| costs.as_array().to_vec());
-        let ranks = ranks.read();
+        let limited = limited.as_ref().map(copied).transpose()?;
+        let ranks = ranks.read()?;
         let counts = [
             groups.as_ref().map(Vec::len),
             limited.as_ref().map(Vec::len),
@@ -273,7 +273,7 @@ impl PackSpec {
         let rows: Vec<_> = rows.collect();
         Ok((
             PyArray1::from_vec(py, rows),
-            column_of(py, counts),
+            column_of(py, counts)?,
             found.filled,
         ))
     }
@@ -293,13 +293,16 @@ pub struct Ranks {
 }
 
 impl RankOptions<'_> {
-    pub fn read(&self) -> Ranks {
-        Ranks {
+    ///
+    /// # Errors
+    /// `MemoryError`.
+    pub fn read(&self) -> Result<Ranks> {
+        Ok(Ranks {
             count: self.0,
             is_strided: self.1,
-            costs: self.2.as_ref().map(|costs| costs.as_array().to_vec()),
+            costs: self.2.as_ref().map(copied).transpose()?,
             synthetic: self.3,
-        }
+        })
     }
 }
 
@@ -337,10 +340,10 @@ impl PyCost {
             Self::Function(function) => {
                 let call = |lens: &[usize]| {
                     let costs = Python::attach(|py| {
-                        let lens = column_of(py, lens.iter().copied());
+                        let lens = column_of(py, lens.iter().copied())?;
                         let costs: PyReadonlyArray1<f64> =
                             function.bind(py).call1((lens,))?.extract()?;
-                        Ok::<_, Error>(costs.as_array().to_vec())
+                        copied(&costs)
                     });
                     Ok(costs?)
                 };
@@ -368,14 +371,14 @@ pub fn deal_bins<'py>(
     costs: PyReadonlyArray1<f64>,
     ranks: usize,
 ) -> Result<Column<'py>> {
-    let costs = costs.as_array().to_vec();
+    let costs = copied(&costs)?;
     if ranks == 0 || !costs.len().is_multiple_of(ranks) {
         return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
     }
     let bins = stoppable(py, |ticks| {
         fastcollate::plan::deal_bins(&costs, ranks, ticks)
     })?;
-    Ok(column_of(py, bins))
+    column_of(py, bins)
 }
 
 /// Spread the items of bins over more bins.
@@ -393,10 +396,7 @@ pub fn spread_bins<'py>(
         return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
     }
     let packed = ItemBins { offsets, items };
-    Ok(columns(
-        py,
-        stoppable(py, |ticks| spread(&packed, bins, ticks))?,
-    ))
+    columns(py, stoppable(py, |ticks| spread(&packed, bins, ticks))?)
 }
 
 /// Bins of sequences, or of rows that share tokens: their pieces, checked.
@@ -447,13 +447,10 @@ impl Bins {
     }
 }
 
-fn columns(py: Python<'_>, packed: ItemBins) -> Table<'_> {
-    (column_of(py, packed.offsets), column_of(py, packed.items))
+fn columns(py: Python<'_>, packed: ItemBins) -> Result<Table<'_>> {
+    Ok((column_of(py, packed.offsets)?, column_of(py, packed.items)?))
 }
 
 fn column(array: &PyReadonlyArray1<i64>) -> Result<Vec<usize>> {
-    let negative = |_| Core::InvalidPlan("its tables hold a negative number".to_owned());
-    let values = array.as_array();
-    let values: std::result::Result<_, _> = values.iter().map(|&value| value.try_into()).collect();
-    Ok(values.map_err(negative)?)
+    usizes("a table", array)
 }

@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use crate::error::Result;
 use crate::interrupt::stoppable;
 use crate::names::Names;
-use crate::plan::tables::{Column, column_of, usizes};
+use crate::plan::tables::{Column, column_of, copied, usizes};
 
 const ALGORITHMS: Names<Algorithm> = Names::new(
     "algorithm",
@@ -47,9 +47,9 @@ impl Weights<'_> {
     /// More items than 32 bits can count.
     fn read(&self) -> Result<CoreWeights> {
         let weights = match self {
-            Self::Integers(array) => CoreWeights::Integers(array.as_array().to_vec()),
-            Self::Singles(array) => CoreWeights::Singles(array.as_array().to_vec()),
-            Self::Doubles(array) => CoreWeights::Doubles(array.as_array().to_vec()),
+            Self::Integers(array) => CoreWeights::Integers(copied(array)?),
+            Self::Singles(array) => CoreWeights::Singles(copied(array)?),
+            Self::Doubles(array) => CoreWeights::Doubles(copied(array)?),
         };
         let items = weights.count();
         if u32::try_from(items).is_err() {
@@ -76,7 +76,7 @@ pub fn partition<'py>(
     let found = stoppable(py, |ticks| {
         weights.partition(parts, algorithm, equal_size, ticks)
     });
-    Ok(table(py, found?))
+    table(py, found?)
 }
 
 /// Partition items into micro-batches within the capacity and assign them to ranks. The smallest
@@ -108,9 +108,9 @@ pub fn split_micro_batches<'py>(
     let found = stoppable(py, |ticks| {
         costs.micro_batches(&lens, capacity, counts, ranks, ticks)
     });
-    Ok(found?.map(|parts| table(py, parts)))
+    found?.map(|parts| table(py, parts)).transpose()
 }
 
-fn table(py: Python, parts: Parts) -> Table {
-    (column_of(py, parts.offsets), column_of(py, parts.indices))
+fn table(py: Python, parts: Parts) -> Result<Table> {
+    Ok((column_of(py, parts.offsets)?, column_of(py, parts.indices)?))
 }

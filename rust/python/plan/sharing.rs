@@ -15,7 +15,7 @@ use crate::interrupt::{poll, stoppable};
 use crate::names::Names;
 use crate::plan::merging::{DETACH_FROM, Merge};
 use crate::plan::packing::{PackSpec, RankOptions};
-use crate::plan::tables::{Column, column_of, rows_of, to_i64, usizes};
+use crate::plan::tables::{Column, array_of, column_of, copied, rows_of, to_i64, usizes};
 use crate::rows::{PyRows, TokenInput, slices_of};
 
 /// Rules for sharing tokens between rows.
@@ -71,9 +71,9 @@ pub fn share_prefixes<'py>(
     let tree = compared(py, &tokens, &turns, |streams| {
         Tree::of_rows(streams, rows, share, ids)
     })?;
-    let (order, shared) = columns(py, tree.rows());
-    let prompt_lens = rows_of(py, assembly, |row| row.prompt_len);
-    let response_lens = rows_of(py, assembly, |row| row.response_len);
+    let (order, shared) = columns(py, tree.rows())?;
+    let prompt_lens = rows_of(py, assembly, |row| row.prompt_len)?;
+    let response_lens = rows_of(py, assembly, |row| row.response_len)?;
     Ok([order, shared, prompt_lens, response_lens])
 }
 
@@ -184,8 +184,8 @@ impl PrefixTree {
 
     /// Starts, lengths, parents (-1 for roots), depths and subtree ends of nodes; and the last node
     /// of each row, -1 for empty rows: all int64.
-    fn nodes<'py>(&self, py: Python<'py>) -> [Column<'py>; 6] {
-        let found = self.0.nodes();
+    fn nodes<'py>(&self, py: Python<'py>) -> Result<[Column<'py>; 6]> {
+        let found = self.0.nodes()?;
         let of = |value: fn(&Node) -> usize| column_of(py, found.nodes.iter().map(value));
         let index = |node: Option<usize>| node.map_or(-1, to_i64);
         let parents = found.nodes.iter().map(|node| index(node.parent));
@@ -193,14 +193,14 @@ impl PrefixTree {
         for (row, &leaf) in self.0.rows().iter().zip(&found.leaves) {
             leaves[row.row] = index(leaf);
         }
-        [
-            of(|node| node.start),
-            of(|node| node.len),
-            PyArray1::from_iter(py, parents),
-            of(|node| node.depth),
-            of(|node| node.subtree_end),
+        Ok([
+            of(|node| node.start)?,
+            of(|node| node.len)?,
+            array_of(py, parents)?,
+            of(|node| node.depth)?,
+            of(|node| node.subtree_end)?,
             PyArray1::from_vec(py, leaves),
-        ]
+        ])
     }
 
     /// The tree of some rows, renumbered: their order, and their shared lengths.
@@ -225,7 +225,7 @@ impl PrefixTree {
             row: numbers[row.row].unwrap_or_default(),
             ..*row
         });
-        Ok(columns(py, &rows.collect::<Vec<_>>()))
+        columns(py, &rows.collect::<Vec<_>>())
     }
 
     /// Pack the rows of a mini-batch for ranks with equal numbers of bins. `shared` has the numbers
@@ -243,8 +243,8 @@ impl PrefixTree {
         ranks: RankOptions,
     ) -> Result<(Column<'py>, Column<'py>, usize, Column<'py>)> {
         let shared = usizes("shared", &shared)?;
-        let costs = shared_costs.as_array().to_vec();
-        let ranks = ranks.read();
+        let costs = copied(&shared_costs)?;
+        let ranks = ranks.read()?;
         let numbers = self.0.rows().iter().map(|row| row.row);
         let first_row = numbers.clone().min().unwrap_or(0);
         let count = numbers.map(|row| row + 1 - first_row).max();
@@ -281,7 +281,7 @@ impl PrefixTree {
         let (rows, shared): (Vec<_>, Vec<_>) = rows.unzip();
         Ok((
             PyArray1::from_vec(py, rows),
-            column_of(py, counts),
+            column_of(py, counts)?,
             found.filled,
             PyArray1::from_vec(py, shared),
         ))
@@ -318,13 +318,13 @@ impl PrefixTree {
             rows.extend(bin.rows());
             offsets.push(rows.len());
         }
-        let (order, shared) = columns(py, &rows);
-        Ok([column_of(py, offsets), order, shared])
+        let (order, shared) = columns(py, &rows)?;
+        Ok([column_of(py, offsets)?, order, shared])
     }
 }
 
 /// Rows, and the length that each shares with the previous one.
-fn columns<'py>(py: Python<'py>, rows: &[TreeRow]) -> (Column<'py>, Column<'py>) {
+fn columns<'py>(py: Python<'py>, rows: &[TreeRow]) -> Result<(Column<'py>, Column<'py>)> {
     let of = |value: fn(&TreeRow) -> usize| column_of(py, rows.iter().map(value));
-    (of(|row| row.row), of(|row| row.shared))
+    Ok((of(|row| row.row)?, of(|row| row.shared)?))
 }

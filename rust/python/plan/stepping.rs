@@ -13,7 +13,7 @@ use pyo3::types::PyList;
 use crate::error::{Result, caught, cited};
 use crate::interrupt::stoppable;
 use crate::names::Names;
-use crate::plan::tables::{Column, column_of, values};
+use crate::plan::tables::{Column, array_of, column_of, copied, values};
 use crate::rows::{Run, describe, same_until};
 
 /// Padding options for ranks.
@@ -70,7 +70,7 @@ pub fn group_offsets<'py>(ids: &Bound<'py, PyList>, name: &str) -> PyResult<(Col
     if index > 0 {
         offsets.push(index);
     }
-    Ok((column_of(py, offsets), are_different))
+    Ok((column_of(py, offsets)?, are_different))
 }
 
 /// Hashes of Python objects. They are well distributed, except those of ints.
@@ -156,7 +156,7 @@ pub fn split_step<'py>(
     if is_wrong {
         return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
     }
-    let costs = costs.as_ref().map(|costs| costs.as_array().to_vec());
+    let costs = costs.as_ref().map(copied).transpose()?;
     let split = Split {
         ranks,
         assignment: match &costs {
@@ -175,9 +175,9 @@ pub fn split_step<'py>(
             Ok(slots) => {
                 let row = |row: Option<usize>| row.map_or(-1, crate::plan::tables::to_i64);
                 (
-                    PyArray1::from_iter(py, slots.slots.iter().map(|slot| row(slot.row))),
-                    PyArray1::from_iter(py, slots.slots.iter().map(|slot| slot.is_padding)),
-                    column_of(py, slots.offsets),
+                    array_of(py, slots.slots.iter().map(|slot| row(slot.row)))?,
+                    array_of(py, slots.slots.iter().map(|slot| slot.is_padding))?,
+                    column_of(py, slots.offsets)?,
                     None,
                 )
             }
@@ -189,7 +189,7 @@ pub fn split_step<'py>(
                 };
                 let empty = || column_of(py, []);
                 let none = PyArray1::from_slice(py, &[]);
-                (empty(), none, empty(), Some((mini_batch, group)))
+                (empty()?, none, empty()?, Some((mini_batch, group)))
             }
         },
     )

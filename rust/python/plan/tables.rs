@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use fastcollate::Error as Core;
 use fastcollate::plan::{Assembly, BinLayout, Grid, Piece, Row, Segment, Turns};
+use fastcollate::{Error as Core, check_room, gathered, try_gathered};
 use numpy::ndarray::{Array2, ArrayView1, Dimension, Ix1, Ix2};
 use numpy::prelude::*;
 use numpy::{Element, PyArray1, PyReadonlyArray, PyReadonlyArray1};
@@ -22,8 +22,25 @@ pub fn to_i64(value: usize) -> i64 {
 }
 
 /// A column of a table.
-pub fn column_of<'py>(py: Python<'py>, values: impl IntoIterator<Item = usize>) -> Column<'py> {
-    PyArray1::from_iter(py, values.into_iter().map(to_i64))
+///
+/// # Errors
+/// `MemoryError`.
+pub fn column_of<'py>(
+    py: Python<'py>,
+    values: impl IntoIterator<Item = usize>,
+) -> Result<Column<'py>> {
+    array_of(py, values.into_iter().map(to_i64))
+}
+
+/// An array of values.
+///
+/// # Errors
+/// `MemoryError`.
+pub fn array_of<'py, T: Element>(
+    py: Python<'py>,
+    values: impl IntoIterator<Item = T>,
+) -> Result<Bound<'py, PyArray1<T>>> {
+    Ok(PyArray1::from_vec(py, gathered(values)?))
 }
 
 /// The values of an array, copied if it is not contiguous.
@@ -34,19 +51,27 @@ pub fn values<'a, T: Element + Copy>(array: &'a PyReadonlyArray1<T>) -> Cow<'a, 
     }
 }
 
+/// A copy of the values of an array.
+///
+/// # Errors
+/// `MemoryError`.
+pub fn copied<T: Element + Copy>(array: &PyReadonlyArray1<T>) -> Result<Vec<T>> {
+    Ok(gathered(array.as_array().iter().copied())?)
+}
+
 /// One value per row.
 pub fn rows_of<'py>(
     py: Python<'py>,
     assembly: &Assembly,
     value: impl Fn(&Row) -> usize,
-) -> Column<'py> {
+) -> Result<Column<'py>> {
     column_of(py, assembly.rows().iter().map(value))
 }
 
 /// The last turn of each row, -1 for synthetic ones.
-pub fn sources_of<'py>(py: Python<'py>, assembly: &Assembly) -> Column<'py> {
+pub fn sources_of<'py>(py: Python<'py>, assembly: &Assembly) -> Result<Column<'py>> {
     let source = |row: &Row| row.source.map_or(-1, to_i64);
-    PyArray1::from_iter(py, assembly.rows().iter().map(source))
+    array_of(py, assembly.rows().iter().map(source))
 }
 
 /// Write a table of `N` columns.
@@ -55,27 +80,28 @@ pub fn set_table<T, const N: usize>(
     name: &str,
     items: &[T],
     row: impl Fn(&T) -> [usize; N],
-) -> PyResult<()> {
-    let rows: Vec<_> = items.iter().map(|item| row(item).map(to_i64)).collect();
-    tables.set_item(name, Array2::from(rows).to_pyarray(tables.py()))
+) -> Result<()> {
+    let rows = gathered(items.iter().map(|item| row(item).map(to_i64)))?;
+    tables.set_item(name, Array2::from(rows).into_pyarray(tables.py()))?;
+    Ok(())
 }
 
 /// Write the tables of turns and rows.
-pub fn set_assembly(tables: &Bound<PyDict>, turns: &Turns, assembly: &Assembly) -> PyResult<()> {
+pub fn set_assembly(tables: &Bound<PyDict>, turns: &Turns, assembly: &Assembly) -> Result<()> {
     let py = tables.py();
     let column = |values: &[usize]| column_of(py, values.iter().copied());
     let (pieces, offsets) = assembly.piece_table();
-    tables.set_item("turn_prompt_lens", column(turns.prompt_lens()))?;
-    tables.set_item("turn_response_lens", column(turns.response_lens()))?;
-    tables.set_item("source", sources_of(py, assembly))?;
-    tables.set_item("prompt_lens", rows_of(py, assembly, |row| row.prompt_len))?;
+    tables.set_item("turn_prompt_lens", column(turns.prompt_lens())?)?;
+    tables.set_item("turn_response_lens", column(turns.response_lens())?)?;
+    tables.set_item("source", sources_of(py, assembly)?)?;
+    tables.set_item("prompt_lens", rows_of(py, assembly, |row| row.prompt_len)?)?;
     tables.set_item(
         "response_lens",
-        rows_of(py, assembly, |row| row.response_len),
+        rows_of(py, assembly, |row| row.response_len)?,
     )?;
     let is_padding = |row: &Row| usize::from(row.is_padding);
-    tables.set_item("is_padding", rows_of(py, assembly, is_padding))?;
-    tables.set_item("piece_offsets", column(offsets))?;
+    tables.set_item("is_padding", rows_of(py, assembly, is_padding)?)?;
+    tables.set_item("piece_offsets", column(offsets)?)?;
     set_table(tables, "pieces", pieces, |piece| {
         let trains = usize::from(piece.trains);
         [piece.turn, piece.from, piece.start, piece.len, trains]
@@ -91,7 +117,8 @@ pub fn assembly(tables: &Bound<PyDict>) -> Result<(Turns, Assembly)> {
         column(tables, "turn_prompt_lens")?,
         column(tables, "turn_response_lens")?,
     )?;
-    let source = array::<Ix1>(tables, "source")?.as_array().to_vec();
+    let source = copied(&array::<Ix1>(tables, "source")?)?;
+    check_room(source.len().max(turns.count()))?;
     let is_padding = column(tables, "is_padding")?;
     let prompt_lens = column(tables, "prompt_lens")?;
     let response_lens = column(tables, "response_lens")?;
@@ -167,7 +194,12 @@ pub fn column(tables: &Bound<PyDict>, name: &str) -> Result<Vec<usize>> {
 /// A negative number.
 pub fn usizes(name: &str, array: &PyReadonlyArray<i64, Ix1>) -> Result<Vec<usize>> {
     let values = array.as_array();
-    values.iter().map(|&value| to_usize(name, value)).collect()
+    if let Some(&negative) = values.iter().find(|&&value| value < 0) {
+        to_usize(name, negative)?;
+    }
+    Ok(gathered(
+        values.iter().map(|&value| value.unsigned_abs() as usize),
+    )?)
 }
 
 /// The rows of a table of `N` columns.
@@ -191,7 +223,7 @@ pub fn rows_of_table<const N: usize>(
         }
         Ok(values)
     };
-    array.rows().into_iter().map(row).collect()
+    try_gathered(array.rows().into_iter().map(row))
 }
 
 fn to_usize(name: &str, value: i64) -> Result<usize> {
@@ -212,8 +244,8 @@ pub fn columns_of(segment: &Segment) -> [usize; 5] {
 }
 
 /// Store a grid in tables.
-pub fn set_grid(tables: &Bound<PyDict>, name: &str, grid: &Grid) -> PyResult<()> {
-    let shape = column_of(tables.py(), [grid.rows(), grid.width()]);
+pub fn set_grid(tables: &Bound<PyDict>, name: &str, grid: &Grid) -> Result<()> {
+    let shape = column_of(tables.py(), [grid.rows(), grid.width()])?;
     tables.set_item(format!("{name}_shape"), shape)?;
     set_table(
         tables,

@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 
+use fastcollate::gathered;
 use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -9,6 +10,7 @@ use pyo3::types::PyType;
 
 use super::imported;
 use super::tensor::{is_nested, is_tensor};
+use crate::error::Error;
 
 /// Rows that are spans of arrays, possibly with gaps between them.
 ///
@@ -185,7 +187,8 @@ fn integers(values: &Bound<PyAny>) -> PyResult<Vec<i64>> {
     let arrays = py.import(intern!(py, "fastcollate.common.arrays"))?;
     let array = arrays.call_method1(intern!(py, "read_array"), (values, intern!(py, "int64")))?;
     let array: PyReadonlyArray1<i64> = array.extract()?;
-    Ok(array.as_array().to_vec())
+    let values = gathered(array.as_array().iter().copied());
+    values.map_err(|error| Error::from(error).into())
 }
 
 fn to_usize(values: &PyReadonlyArray1<i64>) -> PyResult<Vec<usize>> {

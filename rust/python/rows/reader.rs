@@ -1,6 +1,6 @@
 //! Reading the rows of a field.
 
-use fastcollate::{Element, Error as Core};
+use fastcollate::{Element, Error as Core, check_room};
 use numpy::PyUntypedArray;
 use numpy::prelude::*;
 use pyo3::exceptions::PyMemoryError;
@@ -23,9 +23,6 @@ const EXPECTED_ROW: &str = "pass a list or tuple of numbers, or a 1-D array or t
 const EXPECTED_NUMBERS: &str = "pass one number per token, or several as \
      fields={key: fastcollate.Field(rows)}";
 const EXPECTED_ROW_OF_ANY: &str = "pass a list, an array or a tensor of numbers";
-
-/// Memory is checked from this number of rows on: checking takes small batches time.
-const MANY_ROWS: usize = 1 << 16;
 
 /// Reads the rows of a field in any accepted form.
 pub struct Reader<'a, 'py> {
@@ -128,11 +125,8 @@ impl<'a, 'py> Reader<'a, 'py> {
     /// Refuse more rows than there is memory for, with their plan; allocating the tables would
     /// abort.
     fn reserve(&mut self, rows: usize) -> Result<()> {
-        let plan = if rows < MANY_ROWS { 0 } else { rows };
-        Vec::<[u64; 32]>::new()
-            .try_reserve_exact(plan)
-            .and_then(|()| self.rows.try_reserve(rows))
-            .map_err(|_| no_memory_for(rows))
+        check_room(rows)?;
+        self.rows.try_reserve(rows).map_err(|_| no_memory_for(rows))
     }
 
     fn finish(self) -> PyRows<'py> {

@@ -12,6 +12,7 @@ use std::ops::Range;
 use super::layout::Form;
 use super::placement::{Grid, Placement, Segment};
 use crate::error::{Error, Result};
+use crate::memory::filled;
 
 impl Placement {
     /// The end of each position's subtree in its output row. Padding attends to itself only.
@@ -20,7 +21,7 @@ impl Placement {
     /// As [`Self::subtrees`].
     pub fn subtree_ends(&self) -> Result<Vec<i32>> {
         let runs = self.subtrees()?;
-        let mut ends = vec![0; runs.positions()];
+        let mut ends = filled(runs.positions(), |_| 0)?;
         for row in ends.chunks_exact_mut(runs.width().max(1)) {
             for (end, after) in row.iter_mut().zip(1..) {
                 *end = after;
@@ -63,7 +64,7 @@ impl Placement {
     pub fn depths(&self) -> Result<Vec<i32>> {
         let grid = &self.sequence;
         self.check_width()?;
-        let mut depths = vec![0; grid.positions()];
+        let mut depths = filled(grid.positions(), |_| 0)?;
         for segment in grid.segments() {
             let place = segment.dst_row * grid.width() + segment.dst_col;
             let of_segment = &mut depths[place..place + segment.len];

@@ -19,6 +19,7 @@ use std::ops::Range;
 
 use crate::column::Column;
 use crate::error::{Error, Result};
+use crate::memory::check_room;
 use crate::plan::{Align, Assembly, Pick, Piece, Row, Turns};
 
 /// Turns that form a row.
@@ -180,6 +181,7 @@ impl Merge {
     ) -> Result<Self> {
         let turns = streams.turns;
         check_ends(&ends, turns)?;
+        check_room(turns.count())?;
         let (mut rows, mut pieces, mut offsets) = (Vec::new(), Vec::new(), vec![0]);
         let (mut trajectories, mut breaks) = (Vec::new(), Vec::new());
         let mut turn_rows = Vec::with_capacity(turns.count());

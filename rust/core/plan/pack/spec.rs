@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use super::pieces::{Members, Packables, Pieces, counts_of, groups_of_parts};
 use super::{ItemBins, Items, Load, Oversized, Packer, concat, fit, halve, spread};
 use crate::error::{Error, Result};
+use crate::memory::check_room;
 use crate::plan::{Bins, Costs, Span};
 use crate::polling::Ticks;
 
@@ -117,6 +118,7 @@ impl PackSpec {
         cost: &Cost,
         ticks: &mut Ticks,
     ) -> Result<Bins> {
+        check_room(lens.len())?;
         match self.algorithm {
             Algorithm::Concat => self.concat(lens, cost, ticks),
             Algorithm::Pack(packer) => {
@@ -421,5 +423,5 @@ fn check_pieces(count: usize) -> Result<()> {
     if count > MAX_PIECES {
         return Err(Error::TooManyPieces { most: MAX_PIECES });
     }
-    Ok(())
+    check_room(count)
 }

@@ -7,6 +7,7 @@ use super::micro_batches::{Capped, Counts, Order, micro_batches};
 use super::swap::swap;
 use super::weight::Short;
 use crate::error::Result;
+use crate::memory::check_room;
 use crate::polling::Ticks;
 
 /// Weights of items: finite numbers that are not negative.
@@ -70,6 +71,7 @@ impl Weights {
         equal_size: bool,
         ticks: &mut Ticks,
     ) -> Result<Parts> {
+        check_room(self.count())?;
         let found = match algorithm {
             Algorithm::LargestFirst | Algorithm::Swapped => {
                 let costs = self.doubles();
@@ -102,6 +104,7 @@ impl Weights {
         ranks: Option<(usize, Order)>,
         ticks: &mut Ticks,
     ) -> Result<Option<Parts>> {
+        check_room(lens.len())?;
         with_weights!(self, costs => {
             let items = Capped { costs, lens, capacity };
             let parts = items.fitting(counts, ticks)?;

@@ -17,6 +17,7 @@ pub use rule::{Share, ShareIds};
 use std::ops::Range;
 
 use crate::error::{Error, Result};
+use crate::memory::check_room;
 use crate::plan::Row;
 use crate::plan::merge::Streams;
 use crate::polling::Ticks;
@@ -126,6 +127,7 @@ impl Tree {
         parts: usize,
         ticks: &mut Ticks,
     ) -> Result<Vec<Self>> {
+        check_room(self.rows.len().max(parts))?;
         let mut trees = vec![Self::default(); parts];
         // One past the place of the last row of each part.
         let mut ends = vec![0; parts];

@@ -1,6 +1,8 @@
 //! Nodes: runs of tokens that the same rows share.
 
 use super::Tree;
+use crate::error::Result;
+use crate::memory::check_room;
 
 /// A run of tokens that the same rows share, up to where rows diverge or a row ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,7 +37,11 @@ pub struct Nodes {
 
 impl Tree {
     /// The nodes, in linear time except for sorting the splits.
-    pub fn nodes(&self) -> Nodes {
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`](crate::Error::NoMemory).
+    pub fn nodes(&self) -> Result<Nodes> {
+        check_room(self.rows.len())?;
         let mut splits = self.splits().into_iter().peekable();
         let mut nodes: Vec<Node> = Vec::with_capacity(2 * self.rows.len());
         let mut leaves = Vec::with_capacity(self.rows.len());
@@ -69,7 +75,7 @@ impl Tree {
                 nodes[parent].subtree_end = nodes[parent].subtree_end.max(end);
             }
         }
-        Nodes { nodes, leaves }
+        Ok(Nodes { nodes, leaves })
     }
 
     /// The splits: where rows diverge within the tokens that another row added, as its place in the

@@ -3,6 +3,7 @@
 use super::cut::Weights;
 use super::{Tree, TreeRow};
 use crate::error::{Error, Result};
+use crate::memory::check_room;
 use crate::plan::pack::{Algorithm, Cost, Items, Load, Oversize, Oversized, PackSpec};
 use crate::polling::Ticks;
 
@@ -23,6 +24,7 @@ impl Tree {
                 "rows of a tree cannot be split".to_owned(),
             ));
         };
+        check_room(self.rows.len())?;
         let costs = self.costs(spec, cost)?;
         let weights = Weights::new(self, costs.as_ref());
         if spec.oversize == Oversize::Error {

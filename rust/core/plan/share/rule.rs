@@ -5,6 +5,7 @@ use std::collections::HashMap;
 
 use super::{Tree, TreeRow};
 use crate::error::{Error, Result};
+use crate::memory::check_room;
 use crate::plan::Row;
 use crate::plan::merge::Streams;
 
@@ -39,6 +40,7 @@ impl Tree {
     /// Those of the columns, and [`Error::RowCount`](crate::Error::RowCount) for another number of
     /// ids.
     pub fn of_rows(streams: &Streams, rows: &[Row], share: Share, ids: ShareIds) -> Result<Self> {
+        check_room(rows.len())?;
         // No token of a synthetic row is compared, so its turn does not matter.
         let turns: Vec<_> = rows.iter().map(|row| row.source.unwrap_or(0)).collect();
         for (field, ids) in [("uids", ids.uids), ("same_inputs", ids.same_inputs)] {
