@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 const BYTES_EACH: usize = 512;
 
 /// Bytes that any step of planning takes besides.
-const BYTES_BESIDES: usize = 1 << 16;
+const BYTES_BESIDES: usize = 1 << 15;
 
 /// From this size on, room is asked of the system, where it takes some microseconds and leaves no
 /// trace: glibc's allocator keeps smaller blocks, and then treats others of their size differently.

@@ -126,7 +126,7 @@ OTHER = [[2, 0, 0, 1, 1], [3, 0, 0, 1, 1]]
         ({"break_found_ids": [1] * 9}, "breaks have too many ids"),
         (
             {"turn_prompt_lens": [2**62] * 4, "prompt_lens": [2**62] * 3},
-            "other lengths than its source",
+            "more tokens than can be counted",
         ),
     ],
 )

@@ -225,10 +225,16 @@ def test_tables_that_are_no_plan(tables, message):
         plan_with(**tables)
 
 
-def test_plans_of_more_tokens_than_memory():
+def test_plans_of_more_tokens_than_can_be_counted():
     lens = [2**62, 2**62, 2**62]
+    with pytest.raises(ValueError, match="turns up to 1 have more tokens than can be counted"):
+        plan_with(response_lens=lens, turn_response_lens=lens)
+
+
+def test_plans_of_more_tokens_than_memory():
+    lens = [2**61, 2**61, 2**61]
     plan = plan_with(response_lens=lens, turn_response_lens=lens)
-    with pytest.raises(ValueError, match=f"no memory holds its {3 * 2**62} response tokens"):
+    with pytest.raises(MemoryError, match=f"cannot take memory for {3 * 2**61} values"):
         plan.gather_positions(
             of_sequence=False,
             next_token=False,
@@ -238,6 +244,49 @@ def test_plans_of_more_tokens_than_memory():
             padding=True,
             may_miss=True,
         )
+
+
+@pytest.mark.parametrize("table", ["sequence_shape", "response_shape"])
+@pytest.mark.parametrize("shape", [(2**63 - 1, 1), (1, 2**63 - 1), (0, 2**62), (2**40, 2**20)])
+def test_plans_of_grids_larger_than_memory(table, shape):
+    name = table.replace("shape", "segments")
+    empty = np.zeros((0, 5), np.int64)
+    with pytest.raises(ValueError, match="positions exceeds any memory"):
+        plan_with(**{table: list(shape), name: empty})
+
+
+def test_batches_of_other_outputs_than_their_plan():
+    batch = build()
+    kind, state = batch.__reduce__()
+    for wrong in (np.zeros((1, 1), np.int64), np.zeros(7), np.zeros((2**10, 0), np.int64)):
+        _, data, *rest = state
+        with pytest.raises(ValueError, match=r"input_ids has shape .*, but its plan lays out"):
+            kind(type(batch), {**data, "input_ids": wrong}, *rest)
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("starts", 5),
+        ("lengths", 0),
+        ("parents", 7),
+        ("parents", -2),
+        ("depths", -1),
+        ("subtree_ends", 2**62),
+        ("leaves", 2**62),
+        ("leaves", -5),
+    ],
+)
+def test_nodes_of_other_tables(column, value):
+    tree = fc.planning.prefix_tree([[1, 2], [1, 3]], [[4], [5]])
+    names = ("starts", "lengths", "parents", "depths", "subtree_ends", "leaves")
+    columns = {name: getattr(tree.nodes, name).copy() for name in names}
+    assert type(tree.nodes)(**columns) == tree.nodes
+    columns[column][-1] = value
+    with pytest.raises(ValueError, match="not a valid tree"):
+        type(tree.nodes)(**columns)
+    with pytest.raises(ValueError, match="not of one length"):
+        type(tree.nodes)(**{**columns, "lengths": columns["lengths"][:-1]})
 
 
 def test_comparisons_hold_under_optimisation():

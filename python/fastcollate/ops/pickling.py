@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from fastcollate.common.arrays import is_tensor
+from fastcollate.common.arrays import is_array, is_tensor
 from fastcollate.ops.batch_state import BatchState
 
 
@@ -58,6 +58,30 @@ def _can_be_joined(values: list[Any]) -> bool:
 
 
 def restore(kind: Any, data: dict[str, Any], *state: Any) -> Any:
-    """Return the batch of a pickle: its class, its outputs, and the rest of its state."""
+    """Return the batch of a pickle: its class, its outputs, and the rest of its state.
+
+    Raises
+    ------
+    ValueError
+        If an output is not of its plan's shape.
+    """
     data = {k: value.parts() if type(value) is _Joined else value for k, value in data.items()}
-    return kind._of(BatchState(data, *state))
+    restored = BatchState(data, *state)
+    _check_shapes(restored)
+    return kind._of(restored)
+
+
+def _check_shapes(state: BatchState) -> None:
+    """Check the leading dimensions of a whole batch's outputs of tokens."""
+    if (plan := state.known_plan) is None or state.options is None or state.options.cp:
+        return
+    shapes = {name: plan.leading_shape(name == "sequence") for name in ("sequence", "response")}
+    for output in state.options.table:
+        shape, value = shapes.get(output.align), state.data.get(output.key)
+        if shape is None or value is None or not is_array(value):
+            continue
+        if (found := tuple(value.shape))[: len(shape)] != shape:
+            raise ValueError(
+                f"{output.key} has shape {found}, but its plan lays out {shape}; pass a pickle as "
+                "it was made"
+            )

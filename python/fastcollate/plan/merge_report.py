@@ -193,8 +193,9 @@ class Breaks(Sequence[Break]):
         self._merge = merge
         self._trajectory_ids = trajectory_ids
         self._tokenizer = tokenizer
+        self._ends = merge.ends
         self._turns = merge.break_turns
-        self._trajectories = np.searchsorted(merge.ends, self._turns, side="right")
+        self._trajectories = np.searchsorted(self._ends, self._turns, side="right")
 
     @property
     def kinds(self) -> list[tuple[str, int]]:
@@ -220,28 +221,25 @@ class Breaks(Sequence[Break]):
         place = range(len(self))[index]
         entry = self._merge.break_at(place)
         trajectory = int(self._trajectories[place])
-        first = int(self._merge.ends[trajectory - 1]) if trajectory > 0 else 0
-        first_prompt_len = int(self._merge.turn_prompt_lens[first])
+        first_prompt_len = int(self._first_prompt_lens[trajectory])
         ids, tokenizer = self._trajectory_ids, self._tokenizer
         return make_break(entry, trajectory, first_prompt_len, ids, tokenizer)
 
     def tree(self, trajectory: int | None) -> TrajectoryTree:
         """See :meth:`MergeReport.tree`."""
-        merge = self._merge
         if trajectory is None:
             trajectory = int(np.bincount(self._trajectories, minlength=1).argmax())
-        trajectory = check_index("trajectory", trajectory, len(merge.ends))
-        begin = int(merge.ends[trajectory - 1]) if trajectory > 0 else 0
-        rows = merge.turn_rows[begin : merge.ends[trajectory]].tolist()
-        lens = merge.prompt_lens + merge.response_lens
-        places = np.flatnonzero(self._trajectories == trajectory).tolist()
-        lasts = self._compared[places].tolist()
+        trajectory = check_index("trajectory", trajectory, len(self._ends))
+        begin = int(self._ends[trajectory - 1]) if trajectory > 0 else 0
+        rows = self._turn_rows[begin : self._ends[trajectory]].tolist()
+        places = range(*np.searchsorted(self._trajectories, [trajectory, trajectory + 1]).tolist())
+        lasts = self._compared[places.start : places.stop].tolist()
         ids = self._trajectory_ids
         return TrajectoryTree.of(
             str(trajectory) if ids is None else repr(ids[trajectory]),
             rows,
             begin,
-            {row: int(lens[row]) for row in rows if row >= 0},
+            {row: int(self._lens[row]) for row in rows if row >= 0},
             [(self[place], last) for place, last in zip(places, lasts, strict=True)],
         )
 
@@ -250,6 +248,23 @@ class Breaks(Sequence[Break]):
         counts = np.bincount(self._trajectories)
         order = np.argsort(-counts, kind="stable")[:count]
         return [trajectory for trajectory in order.tolist() if counts[trajectory] > 0]
+
+    # Each property of a merge is a copy of a table.
+
+    @cached_property
+    def _first_prompt_lens(self) -> NDArray[np.int64]:
+        """The prompt length of the first turn of each trajectory."""
+        lens: NDArray[np.int64] = self._merge.turn_prompt_lens
+        return lens[np.append(0, self._ends[:-1])]
+
+    @cached_property
+    def _turn_rows(self) -> NDArray[np.int64]:
+        return self._merge.turn_rows
+
+    @cached_property
+    def _lens(self) -> NDArray[np.int64]:
+        """The number of tokens of each row."""
+        return self._merge.prompt_lens + self._merge.response_lens
 
     @cached_property
     def _compared(self) -> NDArray[np.int64]:

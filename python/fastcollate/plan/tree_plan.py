@@ -280,6 +280,29 @@ class TreeNodes(Table):
     subtree_ends: Integers
     leaves: Integers
 
+    def __post_init__(self) -> None:
+        for name in self._names():
+            self._set_array(name, np.int64)
+        self._check()
+
+    def _check(self) -> None:
+        """Reject tables that are not those of nodes."""
+        columns = (self.lengths, self.parents, self.depths, self.subtree_ends)
+        if any(column.shape != self.starts.shape for column in columns) or self.starts.ndim != 1:
+            raise contradiction("tree", "its columns are not of one length")
+        nodes, ends = np.arange(len(self)), self.starts + self.lengths
+        if not (
+            np.array_equal(self.starts, np.append(0, ends)[:-1])
+            and (self.lengths > 0).all()
+            and ((self.parents >= -1) & (self.parents < nodes)).all()
+            and (self.depths >= 0).all()
+            and np.isin(self.subtree_ends, ends).all()
+            and (self.subtree_ends >= ends).all()
+            and self.leaves.ndim == 1
+            and ((self.leaves >= -1) & (self.leaves < len(self))).all()
+        ):
+            raise contradiction("tree", "its nodes do not follow each other")
+
     def __len__(self) -> int:
         return len(self.starts)
 

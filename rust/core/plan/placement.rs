@@ -168,6 +168,17 @@ impl Placement {
     }
 }
 
+/// The number of positions of a grid, for which numbers of 16 bytes could lie in memory.
+///
+/// # Errors
+/// [`Error::TooLarge`].
+fn positions_of(rows: usize, width: usize) -> Result<usize> {
+    let most = isize::MAX.unsigned_abs() / 16;
+    let is_small = |positions: &usize| *positions <= most && rows.max(width) <= most;
+    let positions = rows.checked_mul(width).filter(is_small);
+    positions.ok_or(Error::TooLarge { rows, width })
+}
+
 impl Grid {
     /// A grid from its table, checked.
     ///
@@ -175,9 +186,7 @@ impl Grid {
     /// [`Error::TooLarge`], and [`Error::InvalidPlan`] when segments overlap, are not ordered by
     /// place or leave the grid.
     pub fn new(rows: usize, width: usize, segments: Vec<Segment>) -> Result<Self> {
-        let positions = rows
-            .checked_mul(width)
-            .ok_or(Error::TooLarge { rows, width })?;
+        let positions = positions_of(rows, width)?;
         let mut end = 0;
         for (index, segment) in segments.iter().enumerate() {
             let begin = segment
@@ -330,14 +339,12 @@ impl Grid {
 
     /// A grid of segments that are right by construction.
     pub(super) fn of_segments(rows: usize, width: usize, segments: Vec<Segment>) -> Result<Self> {
-        match rows.checked_mul(width) {
-            Some(_) => Ok(Self {
-                rows,
-                width,
-                segments,
-            }),
-            None => Err(Error::TooLarge { rows, width }),
-        }
+        positions_of(rows, width)?;
+        Ok(Self {
+            rows,
+            width,
+            segments,
+        })
     }
 
     /// Number of output rows.

@@ -104,9 +104,18 @@ impl Turns {
     pub fn new(prompt_lens: Vec<usize>, response_lens: Vec<usize>) -> Result<Self> {
         let form = TokenForm::Parts;
         form.check_counts(prompt_lens.len(), "responses", response_lens.len())?;
-        let lens = prompt_lens.iter().zip(&response_lens);
-        if let Some(turn) = { lens }.position(|(&p, &r)| p.checked_add(r).is_none()) {
-            return Err(Error::InvalidPlan(format!("turn {turn} is too long")));
+        let mut end = 0_usize;
+        let mut is_countable = |lens: (&usize, &usize)| {
+            let after = end
+                .checked_add(*lens.0)
+                .and_then(|end| end.checked_add(*lens.1));
+            end = after.unwrap_or(end);
+            after.is_some_and(|end| isize::try_from(end).is_ok())
+        };
+        let mut lens = prompt_lens.iter().zip(&response_lens);
+        if let Some(turn) = lens.position(|lens| !is_countable(lens)) {
+            let reason = format!("turns up to {turn} have more tokens than can be counted");
+            return Err(Error::InvalidPlan(reason));
         }
         Ok(Self {
             prompt_lens,

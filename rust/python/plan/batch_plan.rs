@@ -3,12 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use fastcollate::Error as Core;
 use fastcollate::batch::RowSource;
 use fastcollate::plan::{
     Align, Assembly, AttentionRange, BlockTables, Chunk, CpRank, Grid, Layout, Per, Placement, Row,
     Segment, Shift, Turns, Values, WidthOptions, Widths, gather_positions,
 };
+use fastcollate::{Error as Core, filled, gathered, try_gathered};
 use numpy::ndarray::Array2;
 use numpy::{
     IntoPyArray, PyArray1, PyArray2, PyArray4, PyArray5, PyArrayMethods, PyReadonlyArray1,
@@ -208,8 +208,11 @@ impl Plan {
     /// The predictors of the response tokens of a tree's rows, as flat positions, and the bin of
     /// each row, all int64.
     fn tree_positions<'py>(&self, py: Python<'py>) -> Result<(Column<'py>, Column<'py>)> {
+        if !self.is_tree() {
+            return Err(Core::InvalidPlan("its rows are in no tree".to_owned()).into());
+        }
         let runs = self.placement.predictors(&self.assembly);
-        let mut predictors = vec![0; runs.positions()];
+        let mut predictors = filled(runs.positions(), |_| 0)?;
         for run in runs.segments() {
             let positions = predictors[run.dst_col..].iter_mut().take(run.len);
             positions
@@ -267,18 +270,18 @@ impl Plan {
     /// In a tree, the streams are those of `stream_positions`.
     fn row_starts<'py>(&self, py: Python<'py>) -> Result<(Column<'py>, Column<'py>)> {
         let starts = |grid: &Grid| {
-            let mut starts = vec![0; self.num_rows()];
+            let mut starts = filled(self.num_rows(), |_| 0)?;
             // From the last segment of a row to its first, whose value remains.
             for segment in grid.segments().iter().rev() {
                 starts[segment.row] = to_i64(segment.dst_row * grid.width() + segment.dst_col);
             }
-            PyArray1::from_vec(py, starts)
+            Ok::<_, Core>(PyArray1::from_vec(py, starts))
         };
         let streams = match self.placement.layout.is_tree() {
-            true => starts(&Placement::streams(&self.assembly)?),
-            false => starts(&self.placement.sequence),
+            true => starts(&Placement::streams(&self.assembly)?)?,
+            false => starts(&self.placement.sequence)?,
         };
-        Ok((streams, starts(&self.placement.response)))
+        Ok((streams, starts(&self.placement.response)?))
     }
 
     /// Flat positions of the tokens of each row's stream in a tree, row by row: int64. None in
@@ -351,8 +354,8 @@ impl Plan {
             })
         };
         let spans = |of: fn(&AttentionRange) -> &Range<usize>| {
-            let span = |range| Ok([count(of(range).start)?, count(of(range).end)?]);
-            let spans = ranges.iter().map(span).collect::<Result<Vec<_>, Core>>()?;
+            let span = |range| Ok::<_, Core>([count(of(range).start)?, count(of(range).end)?]);
+            let spans = try_gathered(ranges.iter().map(span))?;
             Ok::<_, Core>(Array2::from(spans).into_pyarray(py))
         };
         let is_causal = ranges.iter().map(|range| range.is_causal);
@@ -423,11 +426,11 @@ impl Plan {
 
     /// Spans in which the tokens of rows are read: the row, the start in the row, the length, and
     /// the output row and column, int64 (spans, 5). In a tree they overlap.
-    fn read_segments<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray2<i64>> {
+    fn read_segments<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyArray2<i64>>> {
         let segments = self.placement.read_segments(&self.assembly);
         let columns = |segment| tables::columns_of(segment).map(to_i64);
-        let rows: Vec<_> = segments.iter().map(columns).collect();
-        Array2::from(rows).into_pyarray(py)
+        let rows = gathered(segments.iter().map(columns))?;
+        Ok(Array2::from(rows).into_pyarray(py))
     }
 
     /// The plan's tables as NumPy arrays, all int64.

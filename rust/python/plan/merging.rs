@@ -8,7 +8,7 @@ use fastcollate::plan::merge::{
     MergeSpec as CoreSpec, Realign, Streams,
 };
 use fastcollate::polling::Polled;
-use fastcollate::{Error as Core, FieldColumn, TokenStreams};
+use fastcollate::{Error as Core, FieldColumn, TokenStreams, gathered};
 use numpy::ndarray::Ix1;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
@@ -373,7 +373,7 @@ fn turn_rows_of(tables: &Bound<PyDict>) -> Result<Vec<Option<usize>>> {
         let reason = "turn_rows must hold rows or -1".to_owned();
         return Err(Core::InvalidPlan(reason).into());
     }
-    Ok(rows.iter().map(|&row| row.try_into().ok()).collect())
+    Ok(gathered(rows.iter().map(|&row| row.try_into().ok()))?)
 }
 
 /// The rule for rewards, from a merge's tables.

@@ -270,12 +270,7 @@ impl PackSpec {
             let synthetic = rows.is_empty().then_some(-1);
             rows.iter().map(|&row| to_i64(row)).chain(synthetic)
         });
-        let rows: Vec<_> = rows.collect();
-        Ok((
-            PyArray1::from_vec(py, rows),
-            column_of(py, counts)?,
-            found.filled,
-        ))
+        Ok((array_of(py, rows)?, column_of(py, counts)?, found.filled))
     }
 }
 

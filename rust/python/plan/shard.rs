@@ -1,7 +1,7 @@
 //! Shards in Python.
 
-use fastcollate::Error as Core;
 use fastcollate::plan::{Pick, Shard, ShardBins, Widths};
+use fastcollate::{Error as Core, check_room};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 
@@ -35,6 +35,7 @@ impl ShardSpec {
             let reason = format!("has {rows} rows, but {flags} flags in is_padding");
             return Err(Core::OtherShard(reason).into());
         }
+        check_room(rows.len())?;
         let pick = |(&row, &is_padding): (&i64, &bool)| Pick {
             row: row.try_into().ok(),
             is_padding,

@@ -4,7 +4,7 @@ use fastcollate::plan::merge::Streams;
 use fastcollate::plan::share::{self, Node, Share, ShareIds, Tree, TreeRow};
 use fastcollate::plan::{Assembly, PackedTrees, Turns};
 use fastcollate::polling::Polled;
-use fastcollate::{Error as Core, TokenStreams};
+use fastcollate::{Error as Core, TokenStreams, check_room, filled, gathered, try_gathered};
 use numpy::ndarray::Array2;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
@@ -121,8 +121,9 @@ fn tree_rows(
         let len = *lens.get(row).ok_or_else(missing)?;
         Ok(TreeRow { row, len, shared })
     };
-    let rows: Result<_, Core> = order.into_iter().zip(shared).map(row).collect();
-    Ok(rows?)
+    Ok(try_gathered::<_, Core>(
+        order.into_iter().zip(shared).map(row),
+    )?)
 }
 
 /// Compare the tokens of turns; many plain ones with the interpreter released.
@@ -189,7 +190,7 @@ impl PrefixTree {
         let of = |value: fn(&Node) -> usize| column_of(py, found.nodes.iter().map(value));
         let index = |node: Option<usize>| node.map_or(-1, to_i64);
         let parents = found.nodes.iter().map(|node| index(node.parent));
-        let mut leaves = vec![-1; self.0.rows().len()];
+        let mut leaves = filled(self.0.rows().len(), |_| -1)?;
         for (row, &leaf) in self.0.rows().iter().zip(&found.leaves) {
             leaves[row.row] = index(leaf);
         }
@@ -209,7 +210,7 @@ impl PrefixTree {
         py: Python<'py>,
         rows: PyReadonlyArray1<i64>,
     ) -> Result<(Column<'py>, Column<'py>)> {
-        let mut numbers = vec![None; self.0.rows().len()];
+        let mut numbers = filled(self.0.rows().len(), |_| None)?;
         for (number, row) in usizes("rows", &rows)?.into_iter().enumerate() {
             let invalid =
                 || Core::InvalidPlan(format!("row {row} is not there, or is there twice"));
@@ -225,7 +226,7 @@ impl PrefixTree {
             row: numbers[row.row].unwrap_or_default(),
             ..*row
         });
-        columns(py, &rows.collect::<Vec<_>>())
+        columns(py, &gathered(rows)?)
     }
 
     /// Pack the rows of a mini-batch for ranks with equal numbers of bins. `shared` has the numbers
@@ -313,6 +314,7 @@ impl PrefixTree {
             spec.cost.with(|cost| self.0.pack(&spec.core, &cost, ticks))
         })?;
         let mut offsets = vec![0];
+        check_room(self.0.rows().len())?;
         let mut rows = Vec::with_capacity(self.0.rows().len());
         for bin in bins {
             rows.extend(bin.rows());

@@ -3,14 +3,14 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use fastcollate::Error as Core;
 use fastcollate::plan::{Assignment, Cause, Indivisible, Padding, Split, StepTables};
+use fastcollate::{Error as Core, check_room, try_gathered};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use crate::error::{Result, caught, cited};
+use crate::error::{Error, Result, caught, cited};
 use crate::interrupt::stoppable;
 use crate::names::Names;
 use crate::plan::tables::{Column, array_of, column_of, copied, values};
@@ -38,6 +38,7 @@ pub const PAD_ROWS: Names<Padding> = Names::new(
 #[pyfunction]
 pub fn group_offsets<'py>(ids: &Bound<'py, PyList>, name: &str) -> PyResult<(Column<'py>, bool)> {
     let py = ids.py();
+    check_room(ids.len()).map_err(Error::from)?;
     let mut offsets = vec![0];
     // Prompts usually have several rows each.
     let mut hashes = Hashes::with_capacity_and_hasher(ids.len() / 8, BuildHasherDefault::default());
@@ -207,7 +208,8 @@ pub fn step_defect(
     prompt_offsets: PyReadonlyArray1<i64>,
     mini_batch_prompts: PyReadonlyArray1<i64>,
     bin_offsets: Option<PyReadonlyArray1<i64>>,
-) -> Option<String> {
+) -> Result<Option<String>> {
+    check_room(rows.len()?.max(num_rows))?;
     let bin_offsets = bin_offsets.as_ref().map(values);
     let tables = StepTables {
         rows: &values(&rows),
@@ -219,15 +221,17 @@ pub fn step_defect(
         mini_batch_prompts: &values(&mini_batch_prompts),
         bin_offsets: bin_offsets.as_deref(),
     };
-    tables.defect()
+    Ok(tables.defect())
 }
 
 /// Offsets: non-decreasing, from 0.
 fn offsets(array: &PyReadonlyArray1<i64>) -> Result<Vec<usize>> {
     let invalid = || Core::InvalidPlan("offsets have to begin at 0 and not to fall".to_owned());
     let values = array.as_array();
-    let values: Option<Vec<_>> = values.iter().map(|&value| value.try_into().ok()).collect();
-    let values: Vec<usize> = values.ok_or_else(invalid)?;
+    let values = values
+        .iter()
+        .map(|&value| value.try_into().map_err(|_| invalid()));
+    let values: Vec<usize> = try_gathered(values)?;
     if values.first() != Some(&0) || !values.is_sorted() {
         return Err(invalid().into());
     }

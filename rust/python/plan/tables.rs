@@ -152,7 +152,7 @@ pub fn assembly(tables: &Bound<PyDict>) -> Result<(Turns, Assembly)> {
             trains: trains != 0,
         });
     let offsets = column(tables, "piece_offsets")?;
-    let assembly = Assembly::new(rows.collect(), pieces.collect(), offsets)?;
+    let assembly = Assembly::new(rows.collect(), gathered(pieces)?, offsets)?;
     assembly.check_turns(&turns)?;
     Ok((turns, assembly))
 }
@@ -270,9 +270,8 @@ pub fn grid(tables: &Bound<PyDict>, name: &str) -> Result<Grid> {
             len,
             dst_row,
             dst_col,
-        })
-        .collect();
-    Ok(Grid::new(rows, width, segments)?)
+        });
+    Ok(Grid::new(rows, width, gathered(segments)?)?)
 }
 
 /// The layout of bins, if the tables have one.

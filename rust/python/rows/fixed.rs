@@ -2,10 +2,13 @@
 
 use std::collections::HashMap;
 
+use fastcollate::check_room;
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PySequence, PyTuple};
+
+use crate::error::Error;
 
 /// Lists in lists that are read: more dimensions than NumPy has.
 const MAX_DEPTH: usize = 65;
@@ -28,14 +31,9 @@ fn fix<'py>(
     depth: usize,
     fixed: &mut HashMap<*mut PyObject, [Bound<'py, PyAny>; 2]>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let items = if let Ok(list) = value.cast_exact::<PyList>() {
-        list.to_tuple()
-    } else if let Ok(sequence) = value.cast::<PySequence>()
-        && is_list(&value)
-    {
-        sequence.to_tuple()?
-    } else {
-        return Ok(value);
+    let items = match value.cast::<PySequence>() {
+        Ok(sequence) if is_list(&value) => sequence.to_tuple()?,
+        _ => return Ok(value),
     };
     if items.iter_borrowed().all(|item| !is_list(&item)) {
         return Ok(items.into_any());
@@ -46,6 +44,7 @@ fn fix<'py>(
     if depth == 0 {
         return Err(PyValueError::new_err("lists are nested too deep"));
     }
+    check_room(items.len()).map_err(Error::from)?;
     let items = items.iter().map(|item| fix(item, depth - 1, fixed));
     let tuple = PyTuple::new(value.py(), items.collect::<PyResult<Vec<_>>>()?)?.into_any();
     fixed.insert(value.as_ptr(), [value, tuple.clone()]);

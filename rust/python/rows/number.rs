@@ -3,7 +3,8 @@
 use std::sync::OnceLock;
 
 use fastcollate::{
-    Element, Error as Core, Location, Number, Slice, bf16, check_type, f16, read_slice,
+    Element, Error as Core, Location, Number, Slice, bf16, check_room, check_type, f16, read_slice,
+    try_gathered,
 };
 use numpy::PyUntypedArray;
 use numpy::prelude::*;
@@ -190,7 +191,7 @@ pub fn numbers_of<T: Element>(
         _ => return Ok(None),
     };
     // Items may change a list while they are read.
-    let numbers = to_list(numbers)?.to_tuple();
+    let numbers = to_list(numbers)?.as_sequence().to_tuple()?;
     check_count(numbers.len())?;
     if is_on_device {
         // Copied at once; if torch cannot stack them, they are not numbers of one device.
@@ -204,7 +205,7 @@ pub fn numbers_of<T: Element>(
         number_of(field, row, &number, holds_floats, missing)
     };
     let values = numbers.iter().enumerate().map(number_at);
-    Ok(Some(values.collect::<Result<_>>()?))
+    try_gathered(values).map(Some)
 }
 
 /// The one number of a row, which may be None if that has a meaning.
@@ -239,6 +240,7 @@ pub fn number_of(
 /// The numbers of a one-dimensional array.
 fn numbers_in<T: Element>(field: &str, input: ArrayInput) -> Result<Vec<RowNumber>> {
     let view = ArrayView::new(input, 1, Float::before::<T>(), || field.to_owned())?;
+    check_room(view.tokens())?;
     let slice = view.values()?.ok_or_else(|| Error::Moved {
         field: field.to_owned(),
         row: 0,

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use fastcollate::gathered;
+use fastcollate::{check_room, gathered};
 use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -86,6 +86,8 @@ pub fn is_column(object: &Bound<PyAny>) -> PyResult<bool> {
 pub fn parts<'py>(object: &Bound<'py, PyAny>, field: &str) -> PyResult<Option<Vec<Parts<'py>>>> {
     let py = object.py();
     if let Ok(spans) = object.cast::<RowSpans>() {
+        let rows = spans.get().0.iter().map(|span| span.lens.len());
+        check_room(rows.sum()).map_err(Error::from)?;
         let part = |span: &ArraySpans| Parts {
             values: span.values.as_ref().map(|values| values.bind(py).clone()),
             starts: span.starts.clone(),

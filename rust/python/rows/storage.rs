@@ -3,7 +3,7 @@
 use std::mem::take;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fastcollate::{Check, Column as _, Error as Core, FieldColumn as _, filled};
+use fastcollate::{Check, Column as _, Error as Core, FieldColumn as _, check_room, filled};
 use numpy::{PyArray1, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
@@ -104,6 +104,7 @@ impl RowStore {
         columns: Vec<(Option<Bound<'py, FieldSpec>>, Bound<'py, PyAny>)>,
         kind: &Bound<'py, PyAny>,
     ) -> Result<StoredRow> {
+        check_room(1)?;
         let (form, tokens) = Array::of_tokens(&tokens, index)?;
         let lens = tokens.each_ref().map(|ids| ids.tokens);
         let mut arrays = Vec::from(tokens);
@@ -277,6 +278,7 @@ impl RowLayout {
 pub fn stored_columns(py: Python, rows: Vec<Bound<StoredRow>>) -> PyResult<Vec<RowSpans>> {
     let numpy = py.import(intern!(py, "numpy"))?;
     let ndarray = numpy.getattr(intern!(py, "ndarray"))?;
+    check_room(rows.len()).map_err(Error::from)?;
     let rows: Vec<_> = rows.iter().map(Bound::get).collect();
     let mut columns: Vec<_> = rows[0].spans.iter().map(|_| Vec::new()).collect();
     for run in rows.chunk_by(|a, b| a.memory.is(&b.memory) && Arc::ptr_eq(&a.forms, &b.forms)) {

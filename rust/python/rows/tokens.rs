@@ -1,6 +1,6 @@
 //! Token ids of rows, as prompts and responses or as sequences.
 
-use fastcollate::{Check, SliceColumn, TokenStreams};
+use fastcollate::{Check, SliceColumn, TokenStreams, filled};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 
@@ -58,7 +58,7 @@ impl<'py> TokenInput<'py> {
             } => {
                 let sequences = rows("sequences", sequences)?;
                 let prompt_lens = match prompt_lens {
-                    None => vec![0; sequences.len()],
+                    None => filled(sequences.len(), |_| 0)?,
                     Some(lens) => {
                         let lens: PyReadonlyArray1<i64> = lens.extract()?;
                         usizes("prompt_lens", &lens)?

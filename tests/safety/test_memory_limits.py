@@ -1,0 +1,148 @@
+"""Memory that runs out at any point of a call: a result or a ``MemoryError``, never an abort."""
+
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fastcollate as fc
+from fastcollate import planning
+
+LIMITS = [int(1.7**k) << 15 for k in range(19)]
+"""Bytes beyond those in use: from 32 KiB to more than any call takes."""
+
+
+def ragged(lengths, ids):
+    values = np.arange(lengths.sum(), dtype=np.int32) % ids
+    return fc.Ragged(values, np.append(0, lengths.cumsum()))
+
+
+def make_calls():
+    """Return calls by name, over so many rows that their tables outgrow the heap in use."""
+    lens = np.arange(60_000) % 199 + 1
+    prompts = ragged(lens[:10_000] % 17, 5)
+    turns = (prompts, ragged(lens[:10_000] % 23, 7))
+    ids = np.arange(10_000) // 4
+    tree = planning.prefix_tree(*turns)
+    tables = {"pad_token_id": 0, "array_type": "numpy"}
+    packed = fc.Packed(4096)
+    batch = fc.build_batch(*turns, **tables, layout=packed)
+    step = fc.plan_step(lens, rows_per_mini_batch=15_000, dp_size=4)
+    some = fc.plan_step(batch.prompt_lens + batch.response_lens, dp_size=8)
+    merge = fc.merge_turns(*turns, trajectory_ids=ids, policy="branch")
+    chain = ragged(np.arange(1000), 1 << 30)
+    responses = ragged(np.ones(1000, np.int64), 2)
+
+    def build(**options):
+        return lambda: fc.build_batch(*turns, **tables, **options)
+
+    def builder():
+        builder = fc.BatchBuilder(**tables)
+        for row in turns[0].to_list():
+            builder.add(row, row)
+        builder.finish()
+
+    return {
+        "pack": lambda: planning.pack(lens, packed),
+        "pack, bins": lambda: planning.pack(lens, packed).bins,
+        "pack, split": lambda: planning.pack(lens, fc.Packed(16, oversize="split")),
+        "pack, concat": lambda: planning.pack(lens, fc.Packed(4096, algorithm="concat")),
+        "pack, grown": lambda: planning.pack(lens, fc.Packed(4096, min_bins=5000)),
+        "pack, costs": lambda: planning.pack(lens, fc.Packed(4096, max_cost=1e6), costs=lens),
+        "pack, groups": lambda: planning.pack(lens, packed, keep_together=np.arange(60_000) // 7),
+        "partition": lambda: planning.partition(lens, 64),
+        "partition, equal": lambda: planning.partition(lens, 30_000, equal_size=True),
+        "partition, lpt": lambda: planning.partition(lens, 300, algorithm="lpt_swap"),
+        "micro_batches": lambda: planning.micro_batches(lens, 4096, dp_size=4),
+        "prefix_tree": lambda: planning.prefix_tree(*turns),
+        "prefix_tree, chain": lambda: planning.prefix_tree(chain, responses),
+        "tree.pack": lambda: tree.pack(fc.Tree(4096)),
+        "tree.nodes": lambda: tree.nodes,
+        "plan_step": lambda: fc.plan_step(lens, rows_per_mini_batch=15_000, dp_size=4),
+        "plan_step, uids": lambda: fc.plan_step(
+            lens, uids=list(map(str, np.arange(60_000) // 4)), dp_size=4
+        ),
+        "plan_step, packed": lambda: fc.plan_step(lens, dp_size=4, layout=packed),
+        "plan_step, costs": lambda: fc.plan_step(
+            lens, dp_size=4, layout=packed, shard_by=planning.Costs(per_token=1)
+        ),
+        "plan_step, trees": lambda: fc.plan_step(tree, dp_size=4, layout=fc.Tree(4096)),
+        "shards": lambda: [step.shard(0, rank) for rank in range(4)],
+        "step, tables": lambda: planning.StepPlan.from_dict(step.to_dict()),
+        "merge_turns": lambda: fc.merge_turns(*turns, trajectory_ids=ids),
+        "merge_turns, branch": lambda: fc.merge_turns(*turns, trajectory_ids=ids, policy="branch"),
+        "merge, report": lambda: (merge.report.tree(), list(merge.report.breaks)),
+        "merge, pickle": lambda: pickle.loads(pickle.dumps(merge)),
+        "build": build(),
+        "build, packed": build(layout=packed),
+        "build, tree": build(layout=fc.Tree(4096)),
+        "build, merged": build(trajectory_ids=ids, merge="branch"),
+        "build, shard": build(shard=some.shard(0, 0)),
+        "builder": builder,
+        "lists": lambda: fc.ragged(turns[0].to_list()),
+        "pad": lambda: fc.pad(turns[0], array_type="numpy"),
+        "unpad": lambda: fc.unpad(np.ones((10_000, 50)), np.full(10_000, 20), side="right"),
+        "gather": lambda: batch.gather(
+            np.zeros(batch.input_ids.shape, np.float32),
+            align="sequence",
+            shift="next_token",
+            missing=0,
+        ),
+        "attention": batch.attention_ranges,
+        "select": lambda: batch.select(rows=range(0, 10_000, 2)),
+        "check": batch.check,
+        "plan, pickle": lambda: pickle.loads(pickle.dumps(batch.plan)),
+    }
+
+
+def outcome(call, limit):
+    """Return how a call ends in a child that may take so many bytes more."""
+    import resource
+
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        most = pages * resource.getpagesize() + limit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        found = b"a result"
+        try:
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            resource.setrlimit(resource.RLIMIT_AS, (most, most))
+            call()
+        except MemoryError:
+            found = b"MemoryError"
+        except BaseException as error:
+            found = type(error).__name__.encode()
+        os.write(write, found)
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as pipe:
+        found = pipe.read()
+    status = os.waitpid(child, 0)[1]
+    return found or f"signal {os.WTERMSIG(status)}"
+
+
+def climb():
+    """Print the calls that end otherwise than by a result or a ``MemoryError``."""
+    for name, call in make_calls().items():
+        found = [outcome(call, limit) for limit in LIMITS]
+        if set(found) - {"a result", "MemoryError"} or found[-1] != "a result":
+            print(name, dict(zip(LIMITS, found, strict=True)))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of address space are Linux's")
+def test_calls_under_limits():
+    child = subprocess.run(
+        [sys.executable, "-c", "import test_memory_limits as test; test.climb()"],
+        cwd=Path(__file__).parent,
+        env={**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=500,
+    )
+    assert (child.returncode, child.stdout) == (0, ""), child.stderr[-2000:]
