@@ -64,7 +64,7 @@ def test_a_plan_of_more_rows_than_bins(rows):
     )
     tables = batch.plan.to_dict()
     tables["sequence_shape"] = tables["response_shape"] = np.array([rows, 2])
-    with pytest.raises(ValueError, match="not a valid plan|exceeds any memory"):
+    with pytest.raises(ValueError, match=r"not a valid plan|exceeds any memory"):
         type(batch.plan)._from_dict(tables)
 
 

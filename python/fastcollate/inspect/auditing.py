@@ -442,15 +442,16 @@ class _Auditor(Ledger):
         slots = np.flatnonzero(~shard.is_padding)
         known = (rows >= 0) & (rows < len(row_lengths))
         rows, slots = rows[known], slots[known]
+        width = int(row_lengths[rows].sum(1).max(initial=1))
         if self.merge is None:
-            turn, start, at, length = rows, 0 * rows, 0 * rows, np.diff(self.offsets)[rows]
+            length = self.offsets[rows + 1] - self.offsets[rows]
+            turn, start, at = rows, 0 * rows, 0 * rows
         else:
             offsets = self.pieces["piece_offsets"]
-            counts = np.diff(offsets)[rows]
+            counts = offsets[rows + 1] - offsets[rows]
             picked = self.pieces["pieces"][ranges_of(offsets[rows], counts)]
             turn, start, at, length, _ = picked.T
             slots, rows = np.repeat(slots, counts), np.repeat(rows, counts)
-        width = int(row_lengths.sum(1).max(initial=1))
         self._open(len(shard) * width, width)
         token = ranges_of(self.offsets[turn] + start, length)
         place = ranges_of(slots * width + at, length)

@@ -254,8 +254,9 @@ class Breaks(Sequence[Break]):
     @cached_property
     def _first_prompt_lens(self) -> NDArray[np.int64]:
         """The prompt length of the first turn of each trajectory."""
-        lens: NDArray[np.int64] = self._merge.turn_prompt_lens
-        return lens[np.append(0, self._ends[:-1])]
+        firsts = np.append(0, self._ends[:-1])
+        lens: NDArray[np.int64] = self._merge.turn_prompt_lens[firsts]
+        return lens
 
     @cached_property
     def _turn_rows(self) -> NDArray[np.int64]:
@@ -264,7 +265,8 @@ class Breaks(Sequence[Break]):
     @cached_property
     def _lens(self) -> NDArray[np.int64]:
         """The number of tokens of each row."""
-        return self._merge.prompt_lens + self._merge.response_lens
+        lens: NDArray[np.int64] = self._merge.prompt_lens + self._merge.response_lens
+        return lens
 
     @cached_property
     def _compared(self) -> NDArray[np.int64]:
