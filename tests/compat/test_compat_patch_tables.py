@@ -13,9 +13,7 @@ import pytest
 from fastcollate.compat.versions import VERIFIED
 from frameworks.installed import FOLDER
 
-PATCHERS = {
-    name: f"fastcollate.compat.{name}.patches" for name in ("skyrl", "transformers", "trl", "verl")
-}
+PATCHERS = {name: f"fastcollate.compat.{name}" for name in ("skyrl", "transformers", "trl", "verl")}
 """The modules with the tables, by the name of the framework."""
 
 

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("torch")
 
 from fastcollate.compat import skyrl as compat
-from fastcollate.compat.skyrl.patches import PATCHER
+from fastcollate.compat.skyrl import PATCHER
 from fastcollate.testing.reference import assert_same
 from frameworks import installed
 

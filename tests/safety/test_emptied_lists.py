@@ -10,7 +10,7 @@ import numpy as np
 import fastcollate as fc
 from fastcollate import planning
 from fastcollate.compat import skyrl, verl
-from fastcollate.compat.skyrl.rollout_metrics import rollout_metrics
+from fastcollate.compat.skyrl.stepwise import rollout_metrics
 from fastcollate.planning import StepPlan
 
 TOKENS = [[5, 6], [7, 8]]

@@ -17,9 +17,12 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastcollate.compat.versions import VERIFIED
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +47,11 @@ class Replacement(NamedTuple):
     """All other modules of the framework that bind the name at import."""
     versions: tuple[str, ...] | None = None
     """The verified versions that have it; None for all."""
+
+    @classmethod
+    def each(cls, module: str, *replacements: Any, bound_in: tuple[str, ...] = ()) -> list[Self]:
+        """Return the replacements of a module's objects, which have the same names."""
+        return [cls(module, each.__name__, each, bound_in) for each in replacements]
 
 
 @dataclass(frozen=True)

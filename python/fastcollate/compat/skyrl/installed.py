@@ -5,8 +5,14 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import inspect
+import math
 import sys
 from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+
+if TYPE_CHECKING:
+    import torch
 
 
 def skyrl_module(name: str) -> ModuleType | None:
@@ -23,3 +29,112 @@ def skyrl_module(name: str) -> ModuleType | None:
 def _is_installed() -> bool:
     """Return True if SkyRL is installed. A failed import takes 0.2 ms each time."""
     return importlib.util.find_spec("skyrl") is not None
+
+
+MODULE = "skyrl.backends.skyrl_train.distributed.megatron.packing_utils"
+FUNCTION = "get_packed_seq_align_size"
+
+
+class Alignment(NamedTuple):
+    """The alignment of examples in a row."""
+
+    size: int
+    """The multiple. Not 0."""
+    is_limited: bool
+    """True if a row's capacity counts aligned lengths, not tokens."""
+
+
+def packed_alignment(
+    tp_size: int, cp_size: int, *, fp8_enabled: bool, fp8_recipe: str | None
+) -> Alignment:
+    """Return the alignment of the installed SkyRL, or without SkyRL that of 0.4.0.
+
+    Workers compute the offsets again: with another multiple they would silently read other tokens.
+    SkyRL 0.4.0 limits aligned lengths with fp8 and tokens without; 0.3.0 always limits tokens.
+
+    Raises
+    ------
+    ValueError
+        The spec ``"auto"``.
+    RuntimeError
+        The installed SkyRL has no function that returns it.
+    """
+    module = skyrl_module(MODULE)
+    if module is None:
+        size = _align_size(tp_size, cp_size, fp8_enabled, fp8_recipe)
+        return Alignment(size, is_limited=fp8_enabled)
+    function: Any = getattr(module, FUNCTION, None)
+    if function is None:
+        raise RuntimeError(
+            f"{MODULE} has no {FUNCTION}, so the installed SkyRL aligns examples in another way; "
+            "use its own collator"
+        )
+    options: dict[str, Any] = {"fp8_enabled": fp8_enabled}
+    has_recipes = "fp8_recipe" in inspect.signature(function).parameters
+    if has_recipes:
+        options["fp8_recipe"] = fp8_recipe
+    elif fp8_recipe is not None:
+        raise ValueError(
+            f"fp8_recipe is {fp8_recipe!r}, but the installed SkyRL has no recipes; pass None"
+        )
+    return Alignment(function(tp_size, cp_size, **options), is_limited=has_recipes and fp8_enabled)
+
+
+def _align_size(tp_size: int, cp_size: int, fp8_enabled: bool, fp8_recipe: str | None) -> int:
+    size = 2 * tp_size * cp_size if cp_size > 1 else tp_size
+    if not fp8_enabled:
+        return size
+    spec = (fp8_recipe or "").strip().lower()
+    if spec == "auto":
+        raise ValueError(
+            "fp8_recipe is 'auto', which workers may resolve in another way than the collator; "
+            "pass 'blockwise' or 'mxfp8'"
+        )
+    if spec == "mxfp8":
+        return math.lcm(size, 32 * tp_size * cp_size)
+    return math.lcm(size, 128 * tp_size * cp_size if tp_size > 1 else 16 * cp_size)
+
+
+class BatchColumns(TypedDict, total=False):
+    """The columns of SkyRL's batches of examples, B left-padded rows or rows of packed examples."""
+
+    sequences: torch.Tensor  # ids, int64 (B, W)
+    attention_mask: torch.Tensor  # int64 (B, W)
+    # Left-padded: of the last A tokens of each row, int64 (B, A), or divided by its sum in float32.
+    # Packed: divided float32 (B, W - 1), where position p is about the token at p + 1.
+    loss_mask: torch.Tensor
+    pixel_values: list[torch.Tensor] | None  # only if left-padded
+    image_grid_thw: list[torch.Tensor] | None
+    sub_seq_lengths: list[torch.Tensor]  # only if packed: tokens of each example in a row, int64
+
+
+class TrainingBatch(dict[str, Any]):
+    """A batch if SkyRL is not installed: tensors and lists of tensors by key.
+
+    Attributes
+    ----------
+    metadata : dict
+        Values of the whole batch.
+    """
+
+    metadata: dict[str, Any]
+
+
+def training_batch(columns: BatchColumns, response_length: int) -> Any:
+    """Return a ``TrainingInputBatch`` of SkyRL, or without SkyRL a mapping with the same keys.
+
+    Lists of tensors become a ``TensorList``, or stay lists. `response_length`, the width of the
+    loss mask, is SkyRL's only metadata of such a batch.
+    """
+    module: Any = skyrl_module("skyrl.backends.skyrl_train.training_batch")
+    if module is None:
+        batch: Any = TrainingBatch(columns)
+    else:
+        batch = module.TrainingInputBatch(
+            {
+                key: module.TensorList(value) if isinstance(value, list) else value
+                for key, value in columns.items()
+            }
+        )
+    batch.metadata = {"response_length": response_length}
+    return batch

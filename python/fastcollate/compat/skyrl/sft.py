@@ -13,8 +13,12 @@ import numpy as np
 from fastcollate._fastcollate import FieldSpec, OutputSpec, fix_lists
 from fastcollate.common.arguments import tally
 from fastcollate.common.arrays import offsets_of
-from fastcollate.compat.skyrl.packed_alignment import Alignment, packed_alignment
-from fastcollate.compat.skyrl.training_batch import BatchColumns, training_batch
+from fastcollate.compat.skyrl.installed import (
+    Alignment,
+    BatchColumns,
+    packed_alignment,
+    training_batch,
+)
 from fastcollate.ops.collating import Request, collate
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.layouts import Packed

@@ -1,6 +1,19 @@
 """Drop-in replacement for the collator of transformers that joins examples without padding."""
 
+from fastcollate.compat.patching import Patcher, Replacement
 from fastcollate.compat.transformers.flattening import DataCollatorWithFlattening
-from fastcollate.compat.transformers.patches import patch, unpatch
 
 __all__ = ["DataCollatorWithFlattening", "patch", "unpatch"]
+
+PATCHER = Patcher(
+    "transformers",
+    package="transformers",
+    compat=__name__,
+    replacements=Replacement.each(
+        "transformers.data.data_collator",
+        DataCollatorWithFlattening,
+        bound_in=("transformers", "transformers.data"),
+    ),
+)
+
+patch, unpatch = PATCHER.patch, PATCHER.unpatch

@@ -92,10 +92,8 @@ def find_installed(name: str) -> Peer | None:
 
 
 def _patcher(name: str) -> Any:
-    try:
-        return import_module(f"fastcollate.compat.{name}.patches").PATCHER
-    except ModuleNotFoundError:  # compat has functions, but no patch()
-        return None
+    # compat may have functions, but no patch()
+    return getattr(import_module(f"fastcollate.compat.{name}"), "PATCHER", None)
 
 
 def note_on(name: str, version: str) -> str:
