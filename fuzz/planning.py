@@ -289,8 +289,6 @@ def _wrong_steps() -> list[dict[str, Any]]:
         {"shard_by": lambda lengths: -1.0 - lengths},
         {"keep_together": "all"},
         {"allow_partial": 1},
-        {"train_batch_size": 999},
-        {"n_samples_per_prompt": 0},
         {"prompts_per_mini_batch": 1, "rows_per_mini_batch": 1},
         {"trajectory_ids": [0] * 999, "keep_together": "trajectory"},
         {"layout": 5},

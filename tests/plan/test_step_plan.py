@@ -199,7 +199,6 @@ def test_mini_batches_are_of_prompts_whatever_the_turns(prompts, data):
         uids=uids,
         prompts_per_mini_batch=size,
         dp_size=data.draw(st.integers(1, 64)),
-        train_batch_size=len(prompts),
     )
     assert plan.num_mini_batches == len(prompts) // size
     starts = {start for start, _ in fc.planning.prompt_boundaries(uids)}
@@ -402,9 +401,7 @@ def test_a_merge_plan_by_turns_or_by_rows():
     with pytest.raises(ValueError, match="uids has 5 items, but the plan has 4 rows of 6 turns"):
         fc.plan_step(merge, uids=of_turns[1:])
     # It knows its trajectories.
-    fc.plan_step(merge, uids=of_turns, n_samples_per_prompt=2, keep_together="trajectory")
-    with pytest.raises(ValueError, match=r"n_samples_per_prompt is 1, but prompt 0 .* has 2 traj"):
-        fc.plan_step(merge, uids=of_turns, n_samples_per_prompt=1)
+    fc.plan_step(merge, uids=of_turns, keep_together="trajectory")
 
 
 def test_a_batch():
@@ -470,20 +467,6 @@ def test_fewer_than_a_mini_batch_are_a_partial_one(unit):
     assert packed.mini_batches == [(0, 3)]
 
 
-def test_uniform_groups():
-    plan = fc.plan_step(
-        [1] * 6, prompts_per_mini_batch=1, n_samples_per_prompt=3, is_stepwise=False
-    )
-    assert plan.mini_batches == [(0, 3), (3, 6)]
-    with pytest.raises(ValueError, match="n_samples_per_prompt is 4, which does not divide 6 rows"):
-        fc.plan_step([1] * 6, n_samples_per_prompt=4)
-    with pytest.raises(
-        ValueError, match=r"n_samples_per_prompt is 2, but prompt 1 \(rows 2 to 4, "
-    ):
-        fc.plan_step([1] * 6, uids=list("aabbbc"), n_samples_per_prompt=2)
-    fc.plan_step([1] * 6, uids=list("aabbbc"), n_samples_per_prompt=2, is_stepwise=True)
-
-
 ROWS = [1, 2, 3, 4, 5, 6]
 PROMPTS = list("aabbbc")
 
@@ -509,8 +492,6 @@ PROMPTS = list("aabbbc")
             {"dp_size": 4, "pad_rows": "error"},
             "the 6 rows of mini-batch 0 cannot be split evenly over 4 ranks; pass a number of rows",
         ),
-        ({"train_batch_size": 4}, "is 4, but there are 3 prompts; pass that"),
-        ({"n_samples_per_prompt": 0}, "n_samples_per_prompt is 0"),
         ({"keep_together": "trajectory"}, "trajectory_ids and is_last_step are None"),
         (
             {"keep_together": "prompt", "dp_size": 2, "pad_rows": "error"},

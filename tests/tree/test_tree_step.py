@@ -171,7 +171,6 @@ def test_uids_of_merged_turns_are_those_of_a_merge_plan(data, drawn):
         "uids": uids,
         "prompts_per_mini_batch": drawn.draw(st.integers(1, 2)),
         "allow_partial": True,
-        "n_samples_per_prompt": drawn.draw(st.sampled_from([None, 2])),
     }
     alone = fc.plan_step(merge, **options)
     for plan in (fc.plan_step(tree, **options), fc.plan_step(tree, layout=fc.Tree(99), **options)):

@@ -181,8 +181,6 @@ ADVICE: dict[str, tuple[tuple[str, str], ...]] = {
             "pass rows_per_mini_batch, or prompts_per_mini_batch if it counts prompts",
         ),
     ),
-    "group_size": (("n_samples_per_prompt", "pass n_samples_per_prompt"),),
-    "num_generations": (("n_samples_per_prompt", "pass n_samples_per_prompt"),),
 }
 """Advice for names of other libraries: pairs of the arguments that the callee needs for it, and the
 text, in which ``<name>`` is the unknown argument. The first pair that fits is used."""

@@ -49,12 +49,6 @@ class StepRows(NamedTuple):
         totals = check_lengths("rows", rows)
         return cls(np.stack([np.zeros_like(totals), totals], 1), True)
 
-    @property
-    def knows_trajectories(self) -> bool:
-        """True if the trajectories of rows are known."""
-        known = (self.trajectory_ids, self.is_last_step, self.merge)
-        return any(one is not None for one in known)
-
     def per_row(self, name: str, values: Any) -> Any:
         """Check that there is one value per row; of values per turn, take those of the rows."""
         if not hasattr(values, "__len__") or isinstance(values, (str, bytes)):
@@ -77,15 +71,13 @@ class StepRows(NamedTuple):
             )
         raise ValueError(f"{name} has {count} items, but there are {rows} rows; pass one per row")
 
-    def trajectories(self, trajectory_ids: Any | None, is_last_step: Any | None) -> Integers | None:
+    def trajectories(self, trajectory_ids: Any | None, is_last_step: Any | None) -> Integers:
         """Return the offsets of trajectories, with the end of the last."""
         if trajectory_ids is None and is_last_step is None:
             if self.merge is not None:
                 of_rows = self.merge.trajectories
                 return np.array([0, *np.flatnonzero(np.diff(of_rows)) + 1, len(of_rows)], np.int64)
             trajectory_ids, is_last_step = self.trajectory_ids, self.is_last_step
-            if trajectory_ids is None and is_last_step is None:
-                return None
         if trajectory_ids is not None:
             trajectory_ids = self.per_row("trajectory_ids", trajectory_ids)
         if is_last_step is not None:

@@ -12,7 +12,6 @@ from fastcollate.common.arguments import (
     check_bool,
     check_choice,
     check_count,
-    check_int,
     suggests_names,
     tally,
 )
@@ -50,9 +49,6 @@ def plan_step(
     keep_together: KeepTogether | None = None,
     layout: LayoutArgument | None = None,
     allow_partial: bool = False,
-    train_batch_size: int | None = None,
-    n_samples_per_prompt: int | None = None,
-    is_stepwise: bool | None = None,
     trajectory_ids: Any | None = None,
     is_last_step: Any | None = None,
 ) -> StepPlan:
@@ -72,8 +68,7 @@ def plan_step(
     uids
         The prompt id of each row, as in :func:`fastcollate.planning.prompt_boundaries`; for a merge
         plan, and a tree plan of merged turns, one per turn or one per row. By default those of the
-        batch. Without uids, each row is a prompt, or each ``n_samples_per_prompt`` consecutive
-        rows.
+        batch. Without uids, each row is a prompt.
     prompts_per_mini_batch, rows_per_mini_batch
         Size of a mini-batch, in one of the two units. By default all rows are one mini-batch.
     dp_size
@@ -115,13 +110,6 @@ def plan_step(
         ``"error"``. Rows are neither split nor copied.
     allow_partial
         Allow a smaller last mini-batch, which may be the only one.
-    train_batch_size
-        Required number of prompts.
-    n_samples_per_prompt
-        Required number of rows per prompt. For step-wise rollouts, the maximum number of
-        trajectories per prompt, if trajectories are known.
-    is_stepwise
-        True if a trajectory may be several rows. By default true if trajectories are known.
     trajectory_ids, is_last_step
         Each row's trajectory id, and a flag for its last row. Merge plans, tree plans of merged
         turns and batches have their own.
@@ -136,10 +124,10 @@ def plan_step(
     ValueError
         There are no rows; the number of uids, ids or flags differs from that of rows; uids or
         trajectories are not contiguous; a mini-batch size or `dp_size` is below 1; a mini-batch
-        size exceeds or does not divide the batch, without `allow_partial`; counts contradict
-        `train_batch_size` or `n_samples_per_prompt`; rows cannot be divided among ranks, with
-        ``pad_rows="error"``; a group to be kept together is split by mini-batches or, with
-        ``pad_rows="error"``, by ranks; costs are negative or not finite; or rows cannot be packed.
+        size exceeds or does not divide the batch, without `allow_partial`; rows cannot be divided
+        among ranks, with ``pad_rows="error"``; a group to be kept together is split by
+        mini-batches or, with ``pad_rows="error"``, by ranks; costs are negative or not finite; or
+        rows cannot be packed.
     TypeError
         An argument has the wrong type.
 
@@ -172,37 +160,19 @@ def plan_step(
     if shard_by is None:
         shard_by = "contiguous" if binned is None else binned.cost
     check_bool("allow_partial", allow_partial)
-    if is_stepwise is not None:
-        check_bool("is_stepwise", is_stepwise)
     dp_size = check_count("dp_size", dp_size, "a number of ranks")
     unit, size = _check_unit(prompts_per_mini_batch, rows_per_mini_batch)
-    samples = n_samples_per_prompt
-    if samples is not None:
-        samples = check_count("n_samples_per_prompt", samples, "a number of rows")
     step = StepRows.of(rows)
     if (num_rows := len(step.lengths)) == 0:
         raise ValueError("rows is empty; pass at least one row")
     uids = step.uids if uids is None else step.per_row("uids", uids)
 
+    prompts = _prompts(uids, num_rows, unit, size, keep_together)
     trajectories = None
-    if keep_together == "trajectory" or (samples is not None and is_stepwise is not False):
+    if keep_together == "trajectory":
         trajectories = step.trajectories(trajectory_ids, is_last_step)
-        if trajectories is None and keep_together == "trajectory":
-            raise ValueError(
-                "keep_together is 'trajectory', but trajectory_ids and is_last_step are None; "
-                "pass one of them"
-            )
-    if is_stepwise is None:
-        given = trajectory_ids is not None or is_last_step is not None
-        is_stepwise = given or step.knows_trajectories
-    samples_of_prompt = None if is_stepwise else samples
-    prompts = _prompts(uids, num_rows, samples_of_prompt, unit, size, keep_together)
-    if trajectories is not None and uids is not None:
-        _check_nesting(trajectories, prompts, uids)
-    if samples is not None:
-        _check_samples(samples, prompts, uids, trajectories if is_stepwise else None, is_stepwise)
-    if train_batch_size is not None:
-        _check_num_prompts(train_batch_size, len(prompts) - 1)
+        if uids is not None:
+            _check_nesting(trajectories, prompts, uids)
     mini_batches = _mini_batches(unit, size, prompts, num_rows, allow_partial)
     if dp_size * (len(mini_batches) - 1) > MAX_RANKS:
         raise ValueError(
@@ -251,30 +221,16 @@ def plan_step(
 
 
 def _prompts(
-    uids: Any | None,
-    num_rows: int,
-    samples: int | None,
-    unit: str | None,
-    size: int,
-    keep_together: str | None,
+    uids: Any | None, num_rows: int, unit: str | None, size: int, keep_together: str | None
 ) -> Integers:
-    """Return prompt offsets in rows: by uids, else by the number of rows per prompt."""
+    """Return prompt offsets in rows: by uids, else one for each row."""
     if uids is not None:
         return prompt_offsets(uids)
-    if samples is None and unit == "prompts":
+    if unit == "prompts":
         raise ValueError(f"prompts_per_mini_batch is {size}, but uids is None; pass uids")
-    if samples is None and keep_together == "prompt":
+    if keep_together == "prompt":
         raise ValueError("keep_together is 'prompt', but uids is None; pass uids")
-    return _uniform(num_rows, 1 if samples is None else samples)
-
-
-def _check_num_prompts(train_batch_size: Any, found: int) -> None:
-    expected = check_int("train_batch_size", train_batch_size, "a number of prompts")
-    if found != expected:
-        raise ValueError(
-            f"train_batch_size is {expected}, but there are {found} prompts; pass that number, or "
-            "leave train_batch_size out"
-        )
+    return np.arange(num_rows + 1, dtype=np.int64)
 
 
 class _Names(NamedTuple):
@@ -323,16 +279,6 @@ def _check_unit(prompts: Any, rows: Any) -> tuple[str | None, int]:
     return None, 0
 
 
-def _uniform(num_rows: int, size: int) -> Integers:
-    """Return the boundaries of groups of `size` rows."""
-    if num_rows % size != 0:
-        raise ValueError(
-            f"n_samples_per_prompt is {size}, which does not divide {tally(num_rows, 'row')}; "
-            f"pass {tally(size, 'row')} of every prompt"
-        )
-    return np.arange(0, num_rows + 1, size, dtype=np.int64)
-
-
 def _check_nesting(trajectories: Integers, prompts: Integers, uids: Any) -> None:
     """Check that each trajectory belongs to one prompt."""
     starts = np.searchsorted(trajectories, prompts)
@@ -343,34 +289,6 @@ def _check_nesting(trajectories: Integers, prompts: Integers, uids: Any) -> None
         raise ValueError(
             f"{name} has rows of several prompts: uids[{row - 1}] is {_item(uids, row - 1)!r}, "
             f"but uids[{row}] is {_item(uids, row)!r}; pass one uid for all rows of a trajectory"
-        )
-
-
-def _check_samples(
-    samples: int,
-    prompts: Integers,
-    uids: Any | None,
-    trajectories: Integers | None,
-    is_stepwise: bool,
-) -> None:
-    """Check the number of rows, or of step-wise trajectories, of each prompt."""
-    if not is_stepwise:
-        counts, unit = np.diff(prompts), "row"
-        wrong = np.flatnonzero(counts != samples)
-    elif trajectories is not None and uids is not None:
-        counts, unit = np.diff(np.searchsorted(trajectories, prompts)), "trajectory"
-        wrong = np.flatnonzero(counts > samples)
-    else:
-        return
-    if len(wrong) > 0:
-        prompt = int(wrong[0])
-        name = _Names("prompt", uids, prompts).name(prompts, prompt)
-        units = "trajectories" if is_stepwise else None
-        limit = "at most " if is_stepwise else ""
-        raise ValueError(
-            f"n_samples_per_prompt is {samples}, but {name} has "
-            f"{tally(int(counts[prompt]), unit, units)}; pass {limit}"
-            f"{tally(samples, unit, units)} of every prompt, or leave n_samples_per_prompt out"
         )
 
 
