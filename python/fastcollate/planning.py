@@ -28,7 +28,6 @@ Related names:
   takes costs.
 - :class:`StepTimer`: the timer for measurements, to which :meth:`Costs.fit` fits costs.
 - :func:`compare_plans`: the forecasts of several plans (:meth:`StepPlan.forecast`), as a table.
-- :func:`broadcast_last_step`: the value of a trajectory's last step, on all its steps.
 - :func:`drop_padding`: results of all shards in the order of the step's rows, without padding rows.
 - :class:`MissingPlanError`: raised for batches made from a mapping, which have no plan.
 """
@@ -49,7 +48,6 @@ from fastcollate.plan.tree_plan import TreePlan
 if TYPE_CHECKING:
     from fastcollate.inspect.forecasting import compare_plans
     from fastcollate.ops.drop_padding import drop_padding
-    from fastcollate.ops.last_step import broadcast_last_step
     from fastcollate.plan.fitting import StepTimer
     from fastcollate.plan.partitioning import micro_batches, partition
     from fastcollate.plan.prompt_boundaries import prompt_boundaries
@@ -67,7 +65,6 @@ __all__ = [
     "StepPlan",
     "StepTimer",
     "TreePlan",
-    "broadcast_last_step",
     "compare_plans",
     "drop_padding",
     "micro_batches",
@@ -80,7 +77,6 @@ __all__ = [
 _ON_USE = {
     "StepPlan": "plan.step_plan",
     "StepTimer": "plan.fitting",
-    "broadcast_last_step": "ops.last_step",
     "compare_plans": "inspect.forecasting",
     "drop_padding": "ops.drop_padding",
     "micro_batches": "plan.partitioning",

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fastcollate as fc
-from fastcollate.device import prefetching, progress
+from fastcollate.device import prefetching
 from fastcollate.testing.reference import assert_same, collate_loops
 
 NEEDS_FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -173,10 +173,6 @@ def test_an_error_keeps_nothing_alive():
         ({"depth": 1.5}, TypeError, "depth is 1.5"),
         ({"timeout": 0}, ValueError, "timeout is 0"),
         ({"timeout": "x"}, TypeError, "timeout is 'x'"),
-        ({"total": "x"}, TypeError, "total is 'x'"),
-        ({"total": -1}, ValueError, "total is -1; pass a number of items, 0 or more"),
-        ({"progress": "dots"}, ValueError, "progress is 'dots'"),
-        ({"progress": 3}, ValueError, "progress is 3"),
     ],
 )
 def test_bad_arguments(arguments, exception, pattern):
@@ -238,8 +234,7 @@ def test_repr_says_how_far_it_is():
 
 def test_length():
     assert len(fc.prefetch([1, 2, 3])) == 3
-    assert len(fc.prefetch(iter([1]), total=7)) == 7
-    with pytest.raises(TypeError, match="pass total"):
+    with pytest.raises(TypeError, match="number of items is not known"):
         len(fc.prefetch(iter([1])))
 
 
@@ -256,17 +251,6 @@ def test_closing_ends_the_thread():
     batches.close()
     with pytest.raises(RuntimeError, match="closed"):
         next(batches)
-
-
-def test_a_bar_stays_as_long_as_items_may_come(monkeypatch):
-    bar, gated = Counted(), Gated(1)
-    monkeypatch.setattr(prefetching, "bar_of", lambda *_: bar)
-    with fc.prefetch(gated, timeout=0.01) as batches:
-        with pytest.raises(TimeoutError):
-            next(batches)
-        assert not bar.closed.is_set()
-        gated.gate.release()
-        gated.gate.release()
 
 
 def test_closing_drops_what_is_in_the_making():
@@ -619,110 +603,6 @@ def test_a_storm_of_interrupts():
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
-
-
-# Progress
-
-
-@pytest.mark.parametrize("library", ["tqdm", "rich"])
-def test_progress_counts_items(library, capsys):
-    pytest.importorskip(library)
-    assert list(fc.prefetch(range(3), progress=library)) == [0, 1, 2]
-    captured = capsys.readouterr()
-    assert "3/3" in captured.out + captured.err
-    assert "3batch" not in captured.err
-    assert "waited" in captured.out + captured.err
-
-
-@pytest.mark.parametrize("library", ["tqdm", "rich"])
-def test_progress_ends_once(library, capsys):
-    pytest.importorskip(library)
-    bar = progress.bar_of(library, 3, "batch")
-    bar.close()
-    capsys.readouterr()
-    bar.close()
-    assert capsys.readouterr() == ("", "")
-
-
-@pytest.mark.parametrize(
-    ("missing", "found"), [(["tqdm"], "RichBar"), (["rich"], "TqdmBar"), (["tqdm", "rich"], None)]
-)
-def test_progress_by_what_is_there(missing, found, monkeypatch):
-    for library in ("tqdm", "rich"):
-        pytest.importorskip(library)
-    for library in missing:
-        monkeypatch.setitem(sys.modules, library, None)
-        monkeypatch.setitem(sys.modules, f"{library}.progress", None)
-        with pytest.raises(ImportError, match=f"pip install {library}"):
-            fc.prefetch([1], progress=library)
-    if found is None:
-        with pytest.raises(ImportError, match="needs tqdm or rich"):
-            fc.prefetch([1], progress=True)
-    else:
-        bar = progress.bar_of(True, 3, "batch")
-        bar.close()
-        assert type(bar).__name__ == found
-
-
-class Counted:
-    """A bar that knows whether it is closed."""
-
-    def __init__(self):
-        self.closed = threading.Event()
-
-    def advance(self, waited):
-        pass
-
-    def close(self):
-        self.closed.set()
-
-
-@pytest.mark.parametrize("end", ["closed", "left", "all", ValueError("bad"), TimeoutError("bad")])
-def test_progress_ends_with_the_items(end, monkeypatch):
-    """Bars that are left alone may draw themselves for ever, and keep the cursor hidden."""
-    bar = Counted()
-    monkeypatch.setattr(prefetching, "bar_of", lambda *_: bar)
-    is_error = isinstance(end, Exception)
-    batches = fc.prefetch(raises_at(9, end) if is_error else range(9))
-    assert next(batches) == 0
-    assert not bar.closed.is_set()
-    if end == "closed":
-        batches.close()
-    if end == "all":
-        assert len(list(batches)) == 8
-    if is_error:
-        with pytest.raises(type(end), match="bad"):
-            list(batches)
-    if end == "left":
-        del batches
-        gc.collect()
-    assert bar.closed.is_set()
-
-
-@NEEDS_FORK
-def test_progress_ends_with_the_program_that_shows_it():
-    result = run("""if True:
-        import os, sys, warnings
-        import fastcollate as fc
-        from fastcollate.device import prefetching
-
-        class Bar:
-            def advance(self, waited):
-                pass
-
-            def close(self):
-                print("closed", flush=True)
-
-        warnings.simplefilter("ignore")
-        prefetching.bar_of = lambda *_: Bar()
-        batches = fc.prefetch(range(5), progress=True)
-        child = os.fork()
-        if child == 0:
-            sys.exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-        next(batches)
-    """)
-    assert (result.returncode, result.stdout) == (0, "closed\n"), result.stderr
 
 
 def test_items_are_not_looked_into():

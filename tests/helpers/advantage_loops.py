@@ -14,53 +14,6 @@ from fastcollate.testing.reference.reading import Array, readable
 _Place = tuple[int, ...]
 
 
-def broadcast_last_step_loops(
-    values: Any,
-    is_last_step: Sequence[bool],
-    response_mask: Any,
-    is_padding: Sequence[bool] | None = None,
-) -> Array:
-    """Assign to each response token the number of its trajectory's last step.
-
-    Parameters
-    ----------
-    values
-        One number per trajectory that is not padding, per row, or per position of the mask.
-    is_last_step, is_padding
-        One flag per row.
-    response_mask
-        0 and 1, (rows, R).
-
-    Raises
-    ------
-    ValueError
-        If the values of a last step's response differ, or there is no response to take one from.
-    """
-    values, mask = readable(values), readable(response_mask)
-    rows = len(is_last_step)
-    padding = [False] * rows if is_padding is None else list(is_padding)
-    out: Array = np.zeros(mask.shape, values.dtype)
-    real_lasts = [row for row in range(rows) if is_last_step[row] and not padding[row]]
-    for row in range(rows):
-        if padding[row] or not mask[row].any():
-            continue
-        last = next(later for later in range(row, rows) if is_last_step[later])
-        if values.ndim == 2:
-            of_response = [x for x, m in zip(values[last], mask[last], strict=True) if m]
-            number = of_response[0] if of_response else None
-            same = [x == number or (x != x and number != number) for x in of_response]
-            if number is None or not all(same):
-                raise ValueError(f"row {last} holds no one number: {of_response}")
-        elif len(values) == rows:
-            number = values[last]
-        else:
-            number = values[real_lasts.index(last)]
-        for position in range(mask.shape[1]):
-            if mask[row, position]:
-                out[row, position] = number
-    return out
-
-
 def normalize_loops(
     batch: Mapping[str, Any], advantages: Any, plan: Any, per: str, in_slots: bool
 ) -> Array:

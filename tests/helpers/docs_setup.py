@@ -222,7 +222,8 @@ def steps():
     width = max(map(len, columns["responses"]))
     return {
         **some(columns, "prompts", "responses", "masks", "uids", "rewards"),
-        "torch": torch, "logprobs": -torch.rand(32, width),
+        "torch": torch, "np": np, "logprobs": -torch.rand(32, width),
+        "is_last_step": [False, True] * 128, "per_trajectory": np.ones(128, np.float32),
         "token_loss": lambda log_probs, rewards: -log_probs * (rewards + 0.5),
         "results_of_all_shards": [torch.zeros(32)] * 8,
         "model": lambda part: part.position_ids.double() - part.input_ids,

@@ -20,7 +20,7 @@ def loss_of(batch: fc.Batch[torch.Tensor], logprobs: torch.Tensor) -> torch.Tens
 
 
 def train(model: torch.nn.Module, batches: Iterable[fc.Batch[torch.Tensor]]) -> None:
-    with fc.prefetch(batches, device="cuda", progress=True) as ready:
+    with fc.prefetch(batches, device="cuda") as ready:
         for batch in ready:
             assert_type(batch, fc.Batch[torch.Tensor])
             torch.autograd.backward(loss_of(batch, model(batch.input_ids)))

@@ -126,12 +126,6 @@ CALLS = {
     ),
     "prefix_tree": lambda: planning.prefix_tree([[1] * 64] * 64, items([1], 64)),
     "prefix_tree, uids": lambda: planning.prefix_tree(TOKENS, TOKENS, uids=items(1, 2)),
-    "broadcast_last_step": lambda: planning.broadcast_last_step(
-        items(1.0, 64), [True] * 64, response_offsets=items(1, 65)
-    ),
-    "broadcast_last_step, mask": lambda: planning.broadcast_last_step(
-        np.ones((1, 64)), [True], [items(1, 64)]
-    ),
     "unpad": lambda: fc.unpad(np.ones((64, 2)), items(1, 64)),
     "unpad, mask": lambda: fc.unpad(np.ones((1, 64)), mask=[items(1, 64)]),
     "pad": lambda: fc.pad([items(1, 64)]),

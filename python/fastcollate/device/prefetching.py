@@ -17,7 +17,6 @@ from typing import Any, Generic, TypeVar
 from fastcollate.common.arguments import check_count, check_seconds, suggests_names, tally
 from fastcollate.common.arrays import describe
 from fastcollate.device.prefetched_items import Blocking, HandOver, OnLane, Same
-from fastcollate.device.progress import Bar, ProgressArgument, bar_of
 from fastcollate.device.staging import StoppedError
 from fastcollate.device.streams import lane_to
 from fastcollate.device.to_device import resolve_device
@@ -42,8 +41,6 @@ def prefetch(
     device: Any = None,
     depth: int = 2,
     *,
-    progress: ProgressArgument = False,
-    total: int | None = None,
     timeout: float | None = None,
 ) -> Prefetcher[T]:
     """Build batches on another thread, and copy them to a device, while earlier ones train.
@@ -59,11 +56,6 @@ def prefetch(
         and tuples.
     depth
         Most items that are ready or being made, besides the one returned last.
-    progress
-        True shows a progress bar by tqdm, or else by rich; a name selects the library. The bar has
-        the number of items and the fraction of the time spent waiting for them.
-    total
-        Number of items, if ``len(iterable)`` is not defined.
     timeout
         Seconds of waiting for an item after which an error reports the cause. By default, a warning
         is logged every minute.
@@ -82,7 +74,7 @@ def prefetch(
         Invalid arguments. An exception of the iterable or of a copy is raised in place of the item,
         with its traceback.
     ImportError
-        The library of the progress bar, or torch for `device`, is not installed.
+        torch, which `device` needs, is not installed.
 
     Notes
     -----
@@ -106,17 +98,13 @@ def prefetch(
     depth = check_count("depth", depth, "a number of items")
     if timeout is not None:
         timeout = check_seconds("timeout", timeout)
-    if total is None:
-        total = _length(iterable)
-    else:
-        total = check_count("total", total, "a number of items", least=0)
     try:
         iterator = iter(iterable)
     except TypeError as error:
         raise TypeError(f"iterable is {describe(iterable)}; pass an iterable of batches") from error
     work = _Work(depth)
     move = Same() if device is None else _mover_to(device, work)
-    return Prefetcher(iterator, move, work, total, timeout, bar_of(progress, total, "batch"))
+    return Prefetcher(iterator, move, work, _length(iterable), timeout)
 
 
 def _mover_to(device: Any, work: _Work) -> Same:
@@ -139,14 +127,13 @@ class Prefetcher(Generic[T]):
         work: _Work,
         total: int | None,
         timeout: float | None,
-        bar: Bar,
     ) -> None:
-        self._bar, self._work, self._transfer = bar, work, move.transfer
+        self._work, self._transfer = work, move.transfer
         self._total, self._timeout = total, timeout
         self._count, self._waited = 0, 0.0
         self._first = self._last = 0.0  # times of the first request and of the last return
         self._is_closed = False
-        weakref.finalize(self, _end, work, bar)
+        weakref.finalize(self, work.stop)
         work.start(iterator, move)
 
     def __iter__(self) -> Prefetcher[T]:
@@ -164,21 +151,16 @@ class Prefetcher(Generic[T]):
         self._first = self._first or begin
         try:
             item: T = self._work.take(self._timeout)()
-        except BaseException:
-            if self._work.has_ended():  # else items may still come
-                self._bar.close()
-            raise
         finally:
             self._last = time.monotonic()
             self._waited += self._last - begin
         self._count += 1
-        self._bar.advance(self._wait_fraction())
         return item
 
     def __len__(self) -> int:
         """Return the total number of items, if it is known."""
         if self._total is None:
-            raise TypeError("the number of items is not known; pass total to prefetch")
+            raise TypeError("the number of items is not known, since the iterable has no length")
         return self._total
 
     @property
@@ -208,7 +190,7 @@ class Prefetcher(Generic[T]):
         """
         if not self._is_closed:
             self._is_closed = True
-            _end(self._work, self._bar)
+            self._work.stop()
             self._work.join(CLOSE_SECONDS)
 
     def __enter__(self) -> Prefetcher[T]:
@@ -276,10 +258,6 @@ class _Work:
     def is_stopped(self) -> bool:
         """Return True if no more items are needed."""
         return self._is_stopped
-
-    def has_ended(self) -> bool:
-        """Return True if no more items will come."""
-        return self._has_ended and not self._ready
 
     # On the consumers' threads
 
@@ -412,13 +390,6 @@ class _Work:
         if self._is_stopped:
             self._ready.clear()
         self._came.ring()
-
-
-def _end(work: _Work, bar: Bar) -> None:
-    """Stop the thread and close the bar."""
-    if not work.is_elsewhere():
-        work.stop()
-        bar.close()
 
 
 _working: weakref.WeakSet[_Work] = weakref.WeakSet()
