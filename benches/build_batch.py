@@ -6,8 +6,8 @@ pool, fresh
     fastcollate in steady state, on memory of an earlier batch, and with `pool=None`, as every first
     call is; and how many times as long NumPy takes.
 NumPy, loops
-    `build_batch_numpy` and `build_batch_loops` from `fastcollate.testing.reference`, on lists or
-    arrays; columns are passed as arrays, their fastest form. The loops are slow: they run three
+    `build_batch_numpy` of `frameworks` and `build_batch_loops` of `fastcollate.testing`, on lists
+    or arrays; columns are passed as arrays, their fastest form. The loops are slow: they run three
     times only.
 fill mapped, fill fresh
     Writing as many bytes, to memory in use and to memory taken anew.
@@ -40,7 +40,7 @@ from common.workload import (
     rollouts,
 )
 from fastcollate.testing import reference
-from fastcollate.testing.reference.peer import build_batch_numpy
+from frameworks.numpy_rows import build_batch_numpy
 
 Calls = dict[str, Callable[[], Any]]
 

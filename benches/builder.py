@@ -6,7 +6,7 @@ finish
     `BatchBuilder.finish()` in steady state, on memory of an earlier batch, and how many times as
     long NumPy takes.
 NumPy
-    `build_batch_numpy` from `fastcollate.testing.reference` on all lists, kept until the end: the
+    `build_batch_numpy` from `frameworks.numpy_rows` on all lists, kept until the end: the
     padded batch, whatever the layout.
 add, add a token
     All calls of `add` together, and their share for one prompt or response token.
@@ -26,7 +26,7 @@ import fastcollate as fc
 from common.report import Effort, Figures, main, time_cell
 from common.workload import Rollouts, arrays_of, as_lists, fill, long_rollouts
 from fastcollate.testing import reference
-from fastcollate.testing.reference.peer import build_batch_numpy
+from frameworks.numpy_rows import build_batch_numpy
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "left": {},

@@ -20,7 +20,7 @@ import fastcollate as fc
 from common.processes import in_process, peak_bytes
 from common.report import Effort, Figures, main
 from common.workload import Rollouts, arrays_of, as_lists, long_rollouts
-from fastcollate.testing.reference.peer import build_batch_numpy
+from frameworks.numpy_rows import build_batch_numpy
 from routed_experts import candidates
 
 Candidates = tuple[Callable[..., Any], Callable[[], Any]]

@@ -53,9 +53,9 @@ from common.report import Effort, Figures, main, time_cell
 from common.trajectories import Turns, branches, fields_of, nested, trajectories
 from common.workload import Rollouts, arrays_of
 from fastcollate.testing import reference
-from fastcollate.testing.reference.peer import build_batch_numpy
 from frameworks import skyrl
 from frameworks.installed import real
+from frameworks.numpy_rows import build_batch_numpy
 
 Merge = Callable[[Rollouts], Rollouts]
 

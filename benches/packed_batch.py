@@ -12,7 +12,7 @@ pool, fresh
 with plan
     The same as pool, and planning the bins by `fc.planning.pack`.
 NumPy
-    `build_packed_numpy` from `fastcollate.testing.reference`, the fastest that we could write, on
+    `build_packed_numpy` from `frameworks.numpy_rows`, the fastest that we could write, on
     the same bins.
 left
     The same rows by `build_batch` in the left layout, which pads.
@@ -32,7 +32,7 @@ import fastcollate as fc
 from common.report import Effort, Figures, main, time_cell
 from common.workload import Rollouts, arrays_of, as_lists, fill, fill_fresh, read, rollouts
 from fastcollate.testing import reference
-from fastcollate.testing.reference.packed_peer import build_packed_numpy
+from frameworks.numpy_rows import build_packed_numpy
 
 CAPACITY = 16_384
 

@@ -24,7 +24,7 @@ from common.report import Effort, Figures, main, time_cell
 from common.workload import VOCABULARY, arrays_of, fill, fill_fresh
 from fastcollate.testing import reference
 from fastcollate.testing.reference.fields import smallest_dtype
-from fastcollate.testing.reference.peer import build_batch_numpy
+from frameworks.numpy_rows import build_batch_numpy
 
 LAYERS, TOPK = 48, 8
 

@@ -11,6 +11,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,12 @@ from rich.table import Table
 from rich.text import Text
 from tokenizers import Tokenizer
 
+sys.path.append(str(Path(__file__).parents[1]))  # for frameworks
+
 import fastcollate as fc
 from fastcollate.planning import Merge
 from fastcollate.testing import reference
-from fastcollate.testing.reference.peer import build_batch_numpy
+from frameworks.numpy_rows import build_batch_numpy
 from policy import Policy, response_log_probs
 from rollouts import PAD_TOKEN_ID, Rollouts, load_rollouts, load_tokenizer
 

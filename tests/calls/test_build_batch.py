@@ -19,7 +19,7 @@ from strategies import (
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same, build_batch_loops
-from fastcollate.testing.reference.peer import build_batch_numpy
+from frameworks.numpy_rows import build_batch_numpy
 
 LARGE_KINDS = ["list", "numpy.int32", "torch.int64"]
 PAD_IDS = st.sampled_from([0, 7, -1, 2**63 - 1, -(2**63)])

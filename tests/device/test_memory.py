@@ -20,7 +20,7 @@ from strategies import as_inputs, rollouts
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same
-from fastcollate.testing.reference.peer import build_batch_numpy
+from frameworks.numpy_rows import build_batch_numpy
 
 ROWS, LENGTH = 4, 100
 OUTPUTS = ["input_ids", "attention_mask", "response_mask", "loss_mask", "rewards"]

@@ -33,7 +33,7 @@ from fastcollate.testing.reference import (
     merge_turns_loops,
 )
 from fastcollate.testing.reference.packed import parts_of
-from fastcollate.testing.reference.packed_peer import build_packed_numpy
+from frameworks.numpy_rows import build_packed_numpy
 
 N = -100
 

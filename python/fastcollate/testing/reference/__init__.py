@@ -1,8 +1,7 @@
 """Plain implementations of fastcollate's contracts: slow or simple, and right.
 
-`build_batch_loops` and `build_batch_numpy` were written independently of each other and of the Rust
-code, so a result on which all three agree is unlikely to be wrong. They do not validate their
-input, as `fastcollate.build_batch` does.
+They were written independently of the Rust code, and do not validate their input, as
+`fastcollate.build_batch` does.
 """
 
 from fastcollate.testing.reference.comparing import assert_same
