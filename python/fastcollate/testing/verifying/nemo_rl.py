@@ -9,13 +9,13 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from fastcollate.compat import nemo_rl as compat
 from fastcollate.testing.verifying.sizes import draw_numbers
-from fastcollate.testing.verifying.subjects import Case, Draw, Peer, Subject
+from fastcollate.testing.verifying.subjects import Draw, Peer, Subject
 
 NEMO_RL = Subject("NeMo-RL", "nemo_rl")
 NEMO_RL.not_compared["SequencePacker"] = "the abstract base of the packers"
 
+PACKING = "nemo_rl.data.packing.algorithms"
 ALGORITHMS = [
     "concatenative",
     "first_fit_decreasing",
@@ -26,26 +26,14 @@ ALGORITHMS = [
 NUMBERS = st.none() | st.integers(0, 12)
 
 
-@NEMO_RL.compares("get_packer")
-def packers(draw: Draw, nemo_rl: Peer) -> Case:
-    """Draw lengths with tokens, most of which fit, and compare bins and metrics."""
-    capacity = draw(st.sampled_from([6, 7, 12, 60, 101]))
-    given = {
-        "algorithm": draw(st.sampled_from(ALGORITHMS)),
-        "capacity": capacity,
-        "options": {name: draw(NUMBERS) for name in ("min_bin_count", "bin_count_multiple")},
-        "lengths": draw_numbers(draw, nemo_rl.scale, 1, capacity, 40),
-        "seed": draw(st.integers(0, 9)),
-    }
-    given["lengths"].append(draw(st.sampled_from([capacity] * 9 + [capacity + 1])))
-    return Case(
-        theirs=lambda: packed(nemo_rl("nemo_rl.data.packing.algorithms").get_packer, **given),
-        ours=lambda: packed(compat.get_packer, **given),
-        given=given,
-    )
+def packed(packer: Any, seed: int, *lengths: list[int]) -> list[list[list[int]]]:
+    """Pack several times; NeMo-RL prints times."""
+    random.seed(seed)
+    with contextlib.redirect_stdout(io.StringIO()):
+        return [packer.pack(one) for one in lengths]
 
 
-def packed(
+def with_metrics(
     get_packer: Any,
     algorithm: str,
     capacity: int,
@@ -53,11 +41,9 @@ def packed(
     lengths: list[int],
     seed: int,
 ) -> dict[str, Any]:
-    """Pack twice; NeMo-RL prints times."""
+    """Pack twice with a packer by name."""
     packer = get_packer(algorithm, capacity, collect_metrics=True, **options)
-    random.seed(seed)
-    with contextlib.redirect_stdout(io.StringIO()):
-        bins = [packer.pack(lengths), packer.pack(lengths[1:])]
+    bins = packed(packer, seed, lengths, lengths[1:])
     return {
         "bins": bins,
         "metrics": packer.compute_metrics(lengths, bins[0]),
@@ -65,32 +51,29 @@ def packed(
     }
 
 
-@NEMO_RL.compares("PackingAlgorithm")
-def algorithms(draw: Draw, nemo_rl: Peer) -> Case:
+@NEMO_RL.calls(PACKING, "get_packer", by=with_metrics)
+def packers(draw: Draw, nemo_rl: Peer) -> dict[str, Any]:
+    """Draw lengths with tokens, most of which fit, and compare bins and metrics."""
+    capacity = draw(st.sampled_from([6, 7, 12, 60, 101]))
+    lengths = draw_numbers(draw, nemo_rl.scale, 1, capacity, 40)
+    return {
+        "algorithm": draw(st.sampled_from(ALGORITHMS)),
+        "capacity": capacity,
+        "options": {name: draw(NUMBERS) for name in ("min_bin_count", "bin_count_multiple")},
+        "lengths": [*lengths, draw(st.sampled_from([capacity] * 9 + [capacity + 1]))],
+        "seed": draw(st.integers(0, 9)),
+    }
+
+
+@NEMO_RL.calls(PACKING, "PackingAlgorithm", by=lambda algorithms, name: algorithms[name].value)
+def algorithms(draw: Draw, nemo_rl: Peer) -> dict[str, Any]:
     """Draw an algorithm; NeMo-RL's main branch has more."""
-    name = draw(st.sampled_from([name.upper() for name in ALGORITHMS]))
-    return Case(
-        theirs=lambda: nemo_rl("nemo_rl.data.packing.algorithms").PackingAlgorithm[name].value,
-        ours=lambda: compat.PackingAlgorithm[name].value,
-        given={"name": name},
-    )
+    return {"name": draw(st.sampled_from([name.upper() for name in ALGORITHMS]))}
 
 
-@NEMO_RL.compares("PackingMetrics")
-def metrics(draw: Draw, nemo_rl: Peer) -> Case:
-    """Draw bins of sequences."""
-    sizes = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), max_size=5)
-    packings = draw(st.lists(sizes, max_size=3))
-    return Case(
-        theirs=lambda: measured(nemo_rl("nemo_rl.data.packing.metrics").PackingMetrics(), packings),
-        ours=lambda: measured(compat.PackingMetrics(), packings),
-        given={"packings": packings},
-    )
-
-
-def measured(metrics: Any, packings: list[list[list[int]]]) -> list[dict[str, float]]:
+def measured(kind: Any, packings: list[list[list[int]]]) -> list[dict[str, float]]:
     """Return statistics of packings alone and together."""
-    found = []
+    metrics, found = kind(), []
     for sizes in packings:
         lengths = [size for members in sizes for size in members]
         items = iter(range(len(lengths)))
@@ -100,32 +83,31 @@ def measured(metrics: Any, packings: list[list[list[int]]]) -> list[dict[str, fl
     return [*found, metrics.get_aggregated_stats()]
 
 
-def _compare_packer(name: str) -> None:
-    @NEMO_RL.compares(name)
-    def packer(draw: Draw, nemo_rl: Peer) -> Case:
-        most = draw(st.sampled_from([-1, 1, 3]))
-        lengths = draw_numbers(draw, nemo_rl.scale, 1, 30, 30, min_size=0)
-        module = nemo_rl("nemo_rl.data.packing.algorithms")
-        return Case(
-            theirs=lambda: limited(getattr(module, name)(30), most, lengths),
-            ours=lambda: limited(getattr(compat, name)(30), most, lengths),
-            given={"max_sequences_per_bin": most, "lengths": lengths},
-        )
+@NEMO_RL.calls("nemo_rl.data.packing.metrics", "PackingMetrics", by=measured)
+def metrics(draw: Draw, nemo_rl: Peer) -> dict[str, Any]:
+    """Draw bins of sequences."""
+    sizes = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4), max_size=5)
+    return {"packings": draw(st.lists(sizes, max_size=3))}
 
 
-for _name in (
+def limited(kind: Any, most: int, lengths: list[int]) -> list[list[int]]:
+    """Pack with a limit on sequences, which the concatenative packer has."""
+    packer = kind(30)
+    packer.max_sequences_per_bin = most
+    return packed(packer, 0, lengths)[0]
+
+
+@NEMO_RL.calls(
+    PACKING,
     "ConcatenativePacker",
     "FirstFitDecreasingPacker",
     "FirstFitShufflePacker",
     "ModifiedFirstFitDecreasingPacker",
-):
-    _compare_packer(_name)
-
-
-def limited(packer: Any, most: int, lengths: list[int]) -> list[list[int]]:
-    """Pack with a limit on sequences, which the concatenative packer has."""
-    packer.max_sequences_per_bin = most
-    random.seed(0)
-    with contextlib.redirect_stdout(io.StringIO()):
-        bins: list[list[int]] = packer.pack(lengths)
-    return bins
+    by=limited,
+)
+def limits(draw: Draw, nemo_rl: Peer) -> dict[str, Any]:
+    """Draw lengths that fit, and a limit on sequences or none."""
+    return {
+        "most": draw(st.sampled_from([-1, 1, 3])),
+        "lengths": draw_numbers(draw, nemo_rl.scale, 1, 30, 30, min_size=0),
+    }

@@ -7,6 +7,7 @@ import importlib.util
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple, TypeAlias
 
@@ -42,6 +43,12 @@ class Peer(NamedTuple):
 
 
 Comparison: TypeAlias = Callable[[Draw, Peer], Case]
+Arguments: TypeAlias = Callable[[Draw, Peer], dict[str, Any]]
+
+
+def call(function: Callable[..., Any], **given: Any) -> Any:
+    """Call a function with the drawn arguments."""
+    return function(**given)
 
 
 @dataclass
@@ -54,23 +61,58 @@ class Subject:
         As in text: ``"TRL"``.
     name
         The package to import, and the module of ``fastcollate.compat``: ``"trl"``.
+    result
+        Converts each result to values that can be compared.
     """
 
     title: str
     name: str
+    result: Callable[[Any], Any] = lambda found: found
     comparisons: dict[str, Comparison] = field(default_factory=dict)
-    """By names of functions, joined by commas."""
+    """By names of functions."""
     not_compared: dict[str, str] = field(default_factory=dict)
     """Names of ``compat`` without a comparison, with the reason."""
 
-    def compares(self, *names: str) -> Callable[[Comparison], Comparison]:
-        """Register a comparison of public names of the ``compat`` module, or of other text."""
+    def compares(self, name: str) -> Callable[[Comparison], Comparison]:
+        """Register a comparison of a public name of the ``compat`` module, or of other text."""
 
         def register(comparison: Comparison) -> Comparison:
-            self.comparisons[", ".join(names)] = comparison
+            self.comparisons[name] = comparison
             return comparison
 
         return register
+
+    def calls(
+        self, module: str, *names: str, by: Callable[..., Any] = call
+    ) -> Callable[[Arguments], Arguments]:
+        """Register a comparison of functions that `module` and ``compat`` have by the same names.
+
+        The decorated function draws their arguments. `by` gets one of the functions and these.
+        """
+
+        def register(arguments: Arguments) -> Arguments:
+            for name in names:
+                self.comparisons[name] = partial(self._case, module, name, by, arguments)
+            return arguments
+
+        return register
+
+    def _case(
+        self,
+        module: str,
+        name: str,
+        by: Callable[..., Any],
+        arguments: Arguments,
+        draw: Draw,
+        peer: Peer,
+    ) -> Case:
+        given = arguments(draw, peer)
+        compat = import_module(f"fastcollate.compat.{self.name}")
+        return Case(
+            lambda: self.result(by(getattr(peer(module), name), **given)),
+            lambda: self.result(by(getattr(compat, name), **given)),
+            given,
+        )
 
 
 def find_installed(name: str) -> Peer | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import strategies as st
 
-from fastcollate.compat import transformers as compat
 from fastcollate.testing.verifying.sizes import draw_numbers, draw_rows
-from fastcollate.testing.verifying.subjects import Case, Draw, Peer, Subject
+from fastcollate.testing.verifying.subjects import Draw, Peer, Subject
 
 TRANSFORMERS = Subject("transformers", "transformers")
 
@@ -22,18 +23,15 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
-@TRANSFORMERS.compares("DataCollatorWithFlattening")
-def flattened_features(draw: Draw, transformers: Peer) -> Case:
+@TRANSFORMERS.calls(
+    "transformers.data.data_collator",
+    "DataCollatorWithFlattening",
+    by=lambda collator, features, **options: collator(**options)(features),
+)
+def flattened_features(draw: Draw, transformers: Peer) -> dict[str, Any]:
     """Draw examples with at least one token and as many labels, or without labels."""
-    options = draw(OPTIONS)
-    has_labels = draw(st.booleans())
     lengths = draw_numbers(draw, transformers.scale, 1, 8 * transformers.scale, 8)
-    names = ("input_ids", *["labels"] * has_labels)
+    names = ("input_ids", *["labels"] * draw(st.booleans()))
     columns = [draw_rows(draw, lengths, -(2**63), 2**63 - 1) for _ in names]
-    features = [dict(zip(names, rows, strict=True)) for rows in zip(*columns, strict=True)]
-    module = transformers("transformers.data.data_collator")
-    return Case(
-        theirs=lambda: module.DataCollatorWithFlattening(**options)(features),
-        ours=lambda: compat.DataCollatorWithFlattening(**options)(features),
-        given={"features": features, **options},
-    )
+    rows = [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
+    return {"features": rows, **draw(OPTIONS)}

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
-from fastcollate.compat import verl as compat
 from fastcollate.testing.verifying.sizes import draw_numbers, draw_rows
-from fastcollate.testing.verifying.subjects import Case, Draw, Peer, Subject
+from fastcollate.testing.verifying.subjects import Draw, Peer, Subject
 
 VERL = Subject("verl", "verl")
 VERL.not_compared |= {
@@ -27,65 +26,38 @@ UPSAMPLING = "verl.trainer.ppo.padding_utils"
 LIMITS = st.sampled_from([5, 100_000])
 
 
-@VERL.compares("calculate_workload")
-def workloads(draw: Draw, verl: Peer) -> Case:
+@VERL.calls(BALANCING, "calculate_workload")
+def workloads(draw: Draw, verl: Peer) -> dict[str, Any]:
     """Draw lengths of several dtypes; those of 8 and 32 bits wrap around."""
     import torch
 
     dtype = draw(st.sampled_from([torch.int64, torch.int32, torch.uint8, torch.float32]))
     lengths = draw_numbers(draw, verl.scale, 0, draw(LIMITS), 8, min_size=0)
-    seqlens = torch.tensor(lengths, dtype=torch.int64).to(dtype)
-    return Case(
-        theirs=lambda: verl(BALANCING).calculate_workload(seqlens),
-        ours=lambda: compat.calculate_workload(seqlens),
-        given={"seqlen_list": seqlens},
-    )
+    return {"seqlen_list": torch.tensor(lengths, dtype=torch.int64).to(dtype)}
 
 
-def partitions(name: str, draw: Draw, verl: Peer) -> Case:
+@VERL.calls(BALANCING, "karmarkar_karp", "get_seqlen_balanced_partitions")
+def partitions(draw: Draw, verl: Peer) -> dict[str, Any]:
     """Draw at least one length, and a number of parts."""
     import torch
 
     lengths = draw_numbers(draw, verl.scale, 0, draw(LIMITS), 16)
-    weights = torch.tensor(lengths) if draw(st.booleans()) else lengths
-    given = {
-        "seqlen_list": weights,
+    return {
+        "seqlen_list": torch.tensor(lengths) if draw(st.booleans()) else lengths,
         "k_partitions": draw(st.integers(1, 8)),
         "equal_size": draw(st.booleans()),
     }
-    return Case(
-        theirs=lambda: getattr(verl(BALANCING), name)(**given),
-        ours=lambda: getattr(compat, name)(**given),
-        given=given,
-    )
 
 
-@VERL.compares("karmarkar_karp")
-def parts_as_grown(draw: Draw, verl: Peer) -> Case:
-    """See `partitions`."""
-    return partitions("karmarkar_karp", draw, verl)
-
-
-@VERL.compares("get_seqlen_balanced_partitions")
-def sorted_parts(draw: Draw, verl: Peer) -> Case:
-    """See `partitions`."""
-    return partitions("get_seqlen_balanced_partitions", draw, verl)
-
-
-@VERL.compares("get_group_balanced_partitions")
-def parts_of_groups(draw: Draw, verl: Peer) -> Case:
+@VERL.calls(BALANCING, "get_group_balanced_partitions")
+def parts_of_groups(draw: Draw, verl: Peer) -> dict[str, Any]:
     """Draw rows of prompt groups, some of which recur."""
     uids = ["abc"[number] for number in draw_numbers(draw, verl.scale, 0, 2, 16)]
-    given = {
+    return {
         "seqlen_list": draw_rows(draw, [len(uids)], 0, draw(LIMITS))[0],
         "uid_list": uids,
         "k_partitions": draw(st.integers(1, 4)),
     }
-    return Case(
-        theirs=lambda: verl(BALANCING).get_group_balanced_partitions(**given),
-        ours=lambda: compat.get_group_balanced_partitions(**given),
-        given=given,
-    )
 
 
 def padded(lengths: list[int]) -> dict[str, Any]:
@@ -109,44 +81,35 @@ def options_of(draw: Draw) -> dict[str, Any]:
     return {"max_token_len": draw(st.integers(6, 20)), **given}
 
 
-@VERL.compares("rearrange_micro_batches")
-def micro_batches(draw: Draw, verl: Peer) -> Case:
+def rearranged(function: Any, batch: Any, **options: Any) -> Any:
+    """Return the micro-batches of a TensorDict as dicts, and their rows."""
+    found, indices = function(tensordict_of(batch), **options)
+    return [dict(one.items()) for one in found], indices
+
+
+@VERL.calls(BALANCING, "rearrange_micro_batches", by=rearranged)
+def micro_batches(draw: Draw, verl: Peer) -> dict[str, Any]:
     """Draw a batch, the options, and the number of rows that stay together."""
-    lengths = draw_numbers(draw, verl.scale, 1, 9, 12)
-    options = options_of(draw)
-    options["force_group_size"] = draw(st.integers(1, 2))
-
-    def called(function: Any, batch: Any) -> Any:
-        found, indices = function(batch, **options)
-        return [dict(one.items()) for one in found], indices
-
-    batch = tensordict_of(verl, padded(lengths))
-    return Case(
-        theirs=lambda: called(verl(BALANCING).rearrange_micro_batches, batch),
-        ours=lambda: called(compat.rearrange_micro_batches, batch),
-        given={"lengths": lengths, **options},
-    )
+    batch = padded(draw_numbers(draw, verl.scale, 1, 9, 12))
+    return {"batch": batch, **options_of(draw), "force_group_size": draw(st.integers(1, 2))}
 
 
-@VERL.compares("prepare_dynamic_batch")
-def dynamic_batches(draw: Draw, verl: Peer) -> Case:
+def divided(function: Any, data: Any, **options: Any) -> Any:
+    """Return the micro-batches of a DataProto as dicts, and their rows."""
+    found, indices = function(data, **options)
+    assert all(isinstance(one, type(data)) for one in found)
+    return [parts_of(one) for one in found], indices
+
+
+@VERL.calls(BALANCING, "prepare_dynamic_batch", by=divided)
+def dynamic_batches(draw: Draw, verl: Peer) -> dict[str, Any]:
     """Draw a DataProto and the options."""
     lengths = draw_numbers(draw, verl.scale, 1, 9, 12)
-    options = options_of(draw)
-    kind = verl("verl.protocol").DataProto
     uids = np.array([f"row {row}" for row in range(len(lengths))], dtype=object)
-    data = kind.from_dict(padded(lengths), {"uid": uids}, meta_info={"steps": [1]})
-
-    def called(function: Any) -> Any:
-        found, indices = function(data, **options)
-        assert all(isinstance(one, kind) for one in found)
-        return [parts_of(one) for one in found], indices
-
-    return Case(
-        theirs=lambda: called(verl(BALANCING).prepare_dynamic_batch),
-        ours=lambda: called(compat.prepare_dynamic_batch),
-        given={"lengths": lengths, **options},
+    data = verl("verl.protocol").DataProto.from_dict(
+        padded(lengths), {"uid": uids}, meta_info={"steps": [1]}
     )
+    return {"data": data, **options_of(draw)}
 
 
 def parts_of(data: Any) -> dict[str, Any]:
@@ -155,30 +118,24 @@ def parts_of(data: Any) -> dict[str, Any]:
     return {"batch": dict(data.batch.items()), "names": names, "meta_info": data.meta_info}
 
 
-@VERL.compares("restore_dynamic_batch")
-def restored_rows(draw: Draw, verl: Peer) -> Case:
+@VERL.calls(BALANCING, "restore_dynamic_batch")
+def restored_rows(draw: Draw, verl: Peer) -> dict[str, Any]:
     """Draw rows in another order, padded or nested."""
     import torch
 
     lengths = draw_numbers(draw, verl.scale, 0, 4, 8)
     order = draw(st.permutations(range(len(lengths))))
     split = draw(st.integers(0, len(order)))
+    data = torch.arange(3 * len(lengths)).reshape(-1, 3)
     if draw(st.booleans()):
         rows = [torch.full((length, 2), row) for row, length in enumerate(lengths)]
         data = torch.nested.nested_tensor(rows, layout=torch.jagged)
-    else:
-        data = torch.arange(3 * len(lengths)).reshape(-1, 3)
-    given: dict[str, Any] = {"data": data, "batch_idx_list": [order[:split], order[split:]]}
-    return Case(
-        theirs=lambda: verl(BALANCING).restore_dynamic_batch(**given),
-        ours=lambda: compat.restore_dynamic_batch(**given),
-        given=given,
-    )
+    return {"data": data, "batch_idx_list": [order[:split], order[split:]]}
 
 
-def tensordict_of(verl: Peer, batch: dict[str, Any]) -> Any:
+def tensordict_of(batch: dict[str, Any]) -> Any:
     """Return a TensorDict for the installed verl; one that is only downloaded takes dicts."""
-    if not verl.is_installed:
+    if find_spec("verl") is None:
         return dict(batch)
     from tensordict import TensorDict
 
@@ -206,40 +163,33 @@ def two_segments(draw: Draw, verl: Peer) -> dict[str, Any]:
     }
 
 
-@VERL.compares("left_right_2_no_padding")
-def without_padding(draw: Draw, verl: Peer) -> Case:
+@VERL.calls(
+    PADDING,
+    "left_right_2_no_padding",
+    by=lambda function, **batch: dict(function(tensordict_of(batch)).items()),
+)
+def without_padding(draw: Draw, verl: Peer) -> dict[str, Any]:
     """Draw a padded batch, which both change in place."""
-    batch = two_segments(draw, verl)
-
-    def called(function: Any) -> Mapping[str, Any]:
-        found = function(tensordict_of(verl, batch))
-        return {key: found[key] for key in found.keys()}  # noqa: SIM118
-
-    return Case(
-        theirs=lambda: called(verl(PADDING).left_right_2_no_padding),
-        ours=lambda: called(compat.left_right_2_no_padding),
-        given=batch,
-    )
+    return two_segments(draw, verl)
 
 
-@VERL.compares("no_padding_2_padding")
-def with_padding(draw: Draw, verl: Peer) -> Case:
+@VERL.calls(
+    PADDING,
+    "no_padding_2_padding",
+    by=lambda function, tensor, **batch: function(tensor, tensordict_of(batch)),
+)
+def with_padding(draw: Draw, verl: Peer) -> dict[str, Any]:
     """Draw a padded batch, and outputs for all of its tokens."""
     import torch
 
     batch = two_segments(draw, verl)
     shape = draw(st.sampled_from([(), (2,)]))
     values = torch.arange(int(batch["attention_mask"].sum())).reshape(-1, *(1 for _ in shape))
-    values = values.expand(-1, *shape).to(torch.float32)
-    return Case(
-        theirs=lambda: verl(PADDING).no_padding_2_padding(values, tensordict_of(verl, batch)),
-        ours=lambda: compat.no_padding_2_padding(values, tensordict_of(verl, batch)),
-        given={"tensor": values, **batch},
-    )
+    return {"tensor": values.expand(-1, *shape).to(torch.float32), **batch}
 
 
-@VERL.compares("construct_minimal_padding_template")
-def padding_rows(draw: Draw, verl: Peer) -> Case:
+@VERL.calls(UPSAMPLING, "construct_minimal_padding_template")
+def padding_rows(draw: Draw, verl: Peer) -> dict[str, Any]:
     """Draw a trajectory of prompt and response tokens."""
     import torch
 
@@ -256,43 +206,25 @@ def padding_rows(draw: Draw, verl: Peer) -> Case:
     }
     if draw(st.booleans()):
         source["routed_experts"] = torch.ones(prompt + response, 2, 3, dtype=torch.int16)
-    given: dict[str, Any] = {
-        "source_td": source,
-        "source_tag": {"status": "success"},
-        "eos_token_id": 7,
-    }
-    return Case(
-        theirs=lambda: verl(UPSAMPLING).construct_minimal_padding_template(**given),
-        ours=lambda: compat.construct_minimal_padding_template(**given),
-        given=given,
-    )
+    return {"source_td": source, "source_tag": {"status": "success"}, "eos_token_id": 7}
 
 
-@VERL.compares("build_padding_position_ids")
-def padding_positions(draw: Draw, verl: Peer) -> Case:
+@VERL.calls(UPSAMPLING, "build_padding_position_ids")
+def padding_positions(draw: Draw, verl: Peer) -> dict[str, Any]:
     """Draw position ids of one or two dimensions, or none, and a mask."""
     import torch
 
     shape = draw(st.sampled_from([None, (), (4,)]))
-    mask = torch.tensor(draw(st.lists(st.integers(0, 1), min_size=1, max_size=8)))
+    mask = draw(st.lists(st.integers(0, 1), min_size=1, max_size=8))
     source = None if shape is None else torch.zeros(*shape, 5, dtype=torch.int32)
-    return Case(
-        theirs=lambda: verl(UPSAMPLING).build_padding_position_ids(source, mask),
-        ours=lambda: compat.build_padding_position_ids(source, mask),
-        given={"source_position_ids": source, "attention_mask": mask},
-    )
+    return {"source_position_ids": source, "attention_mask": torch.tensor(mask)}
 
 
-@VERL.compares("build_padding_routed_experts")
-def padding_routes(draw: Draw, verl: Peer) -> Case:
+@VERL.calls(UPSAMPLING, "build_padding_routed_experts")
+def padding_routes(draw: Draw, verl: Peer) -> dict[str, Any]:
     """Draw routes of layers and experts, or none."""
     import torch
 
     shape = draw(st.sampled_from([None, (3, 2), (3, 2, 4)]))
     source = None if shape is None else torch.ones(shape, dtype=torch.int16)
-    tokens = draw(st.integers(0, 5))
-    return Case(
-        theirs=lambda: verl(UPSAMPLING).build_padding_routed_experts(source, tokens),
-        ours=lambda: compat.build_padding_routed_experts(source, tokens),
-        given={"source_routed_experts": source, "seq_len": tokens},
-    )
+    return {"source_routed_experts": source, "seq_len": draw(st.integers(0, 5))}
