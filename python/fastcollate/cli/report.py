@@ -71,10 +71,11 @@ def report(
             text.check(rows, path)
         collector.add(rows)
     summary = collector.close(path.name)
-    write_whole(output, page_of(summary, text))
+    write_whole(output, page_of(summary))
     if as_json:
-        print(json.dumps({"report": str(output), **summary.to_dict()}, indent=2))
+        print(json.dumps({"report": str(output), **summary.figures}, indent=2))
         return
-    found = f"{tally(summary.num_turns, 'turn')}, {tally(summary.num_findings, 'finding')}"
+    findings = sum(found["number"] for found in summary.figures["findings"])
+    found = f"{tally(summary.figures['turns'], 'turn')}, {tally(findings, 'finding')}"
     line = printable(f"{found}; wrote {output}")
     Console(highlight=False).print(line, soft_wrap=True, markup=False)

@@ -49,7 +49,7 @@ class BatchView:
         """
         return plain(lines_of(self._shown, width))
 
-    def _named(self, name: str) -> BatchView:
+    def _named(self, name: str, row: int = 0) -> BatchView:
         """Return a view of one row under another name than in its batch."""
         name = printable(name)
         again = object.__new__(type(self))
@@ -57,7 +57,7 @@ class BatchView:
             sections=[
                 section._replace(
                     parts=[
-                        part._replace(title=part.title.replace(f"row{NO_BREAK}0", name, 1))
+                        part._replace(title=part.title.replace(f"row{NO_BREAK}{row}", name, 1))
                         for part in section.parts
                     ]
                 )

@@ -69,15 +69,11 @@ class Findings(list[Finding]):
 
     def _repr_html_(self) -> str:
         """Return the table as HTML for a notebook."""
-        parts = [markup.text("p", self._head, "title")]
-        for kind, advice, findings in self._kinds():
-            parts.append(markup.text("p", f"{kind} ({len(findings):,})", "title"))
-            shown = (f"{finding.place}: {finding.reason}" for finding in findings[:SHOWN])
-            parts += [markup.text("div", line, "part") for line in shown]
-            if len(findings) > SHOWN:
-                parts.append(markup.text("div", f"and {len(findings) - SHOWN:,} more", "part"))
-            parts.append(markup.text("div", f"→ {advice}", "part note"))
-        return markup.page(*parts)
+        kinds = (
+            (kind, advice, len(found), [f"{one.place}: {one.reason}" for one in found[:SHOWN]])
+            for kind, advice, found in self._kinds()
+        )
+        return markup.page(markup.text("p", self._head, "title"), kinds_html(kinds))
 
     @property
     def _head(self) -> str:
@@ -88,6 +84,18 @@ class Findings(list[Finding]):
         for kind, found in groupby(self, attrgetter("kind")):
             findings = list(found)
             yield kind, findings[0].advice, findings
+
+
+def kinds_html(kinds: Iterable[tuple[str, str, int, list[str]]]) -> str:
+    """Return findings as HTML: for each kind its advice, their number, and the first of them."""
+    parts = []
+    for kind, advice, number, lines in kinds:
+        parts.append(markup.text("p", f"{kind} ({number:,})", "title"))
+        parts += [markup.text("div", line, "part") for line in lines]
+        if number > len(lines):
+            parts.append(markup.text("div", f"and {number - len(lines):,} more", "part"))
+        parts.append(markup.text("div", f"→ {advice}", "part note"))
+    return "".join(parts)
 
 
 def _wrap(text: str, width: int, first: str, later: str) -> list[str]:

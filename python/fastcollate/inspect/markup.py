@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from fastcollate.inspect.styles import Kind
-
 CSS = """
 .fastcollate{font:13px/1.5 system-ui,sans-serif;color:inherit;max-width:100%;overflow-wrap:anywhere}
 .fastcollate p{margin:.3em 0}
@@ -30,6 +28,7 @@ display:block;overflow-x:auto}
 white-space:nowrap;border-bottom:1px solid rgba(128,128,128,.3)}
 .fastcollate td:first-child,.fastcollate th:first-child{text-align:left;padding-left:0}
 .fastcollate .bar{display:flex;height:.9em;max-width:40em;border:solid;border-width:0 1px}
+.fastcollate .filled{background:rgba(56,139,253,.6)}
 .fastcollate .bar>*{padding:0;border:0;border-radius:0;min-width:1px}
 .fastcollate svg{display:block;max-width:100%;fill:currentColor;opacity:.75}
 .fastcollate summary{cursor:pointer;opacity:.7}
@@ -63,8 +62,8 @@ def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
     return element("table", "".join(element("tr", line) for line in lines))
 
 
-def shares(parts: Iterable[tuple[Kind, int]]) -> str:
-    """Return a bar divided by the number of positions of each kind."""
+def shares(parts: Iterable[tuple[str, int]]) -> str:
+    """Return a bar divided by the number of positions of each kind or other name."""
     pieces = [
         f'<span class="{kind}" style="flex:{count} 1 0" title="{kind} {count:,}"></span>'
         for kind, count in parts
@@ -73,16 +72,17 @@ def shares(parts: Iterable[tuple[Kind, int]]) -> str:
     return element("div", "".join(pieces), "bar")
 
 
-def columns(values: Sequence[float], most: float) -> str:
-    """Return a column plot with full height at `most`."""
+def columns(values: Sequence[float], most: float, titles: Sequence[str] = ()) -> str:
+    """Return a column plot with full height at `most`; titles are shown on hover."""
     if len(values) == 0 or most <= 0:
         return ""
+    titles = titles or [f"{value:,.0f}" for value in values]
     each, height = min(320 / len(values), 12.0), 40
     bars = "".join(
         f'<rect x="{index * each:.1f}" y="{height * (1 - value / most):.1f}" '
         f'width="{each * 0.85:.1f}" height="{height * value / most:.1f}">'
-        f"<title>{value:,.0f}</title></rect>"
-        for index, value in enumerate(values)
+        f"<title>{escape(title)}</title></rect>"
+        for index, (value, title) in enumerate(zip(values, titles, strict=True))
     )
     width = f"{each * len(values):.0f}"
     size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
