@@ -99,17 +99,6 @@ def test_bins_and_metrics_are_those_of_nemo_rl(drawn, algorithm, least, multiple
         assert packer.get_aggregated_metrics() == {}
 
 
-def test_no_bin_is_empty():
-    """Older versions of NeMo-RL kept an empty bin if nothing is left after the large items."""
-    assert get_packer("modified_first_fit_decreasing", 8).pack([6, 5, 2]) == [[0, 2], [1]]
-    packer = get_packer("modified_first_fit_decreasing", 8, min_bin_count=3)
-    assert packer.pack([6, 5, 2]) == [[0], [1], [2]]
-    packer = get_packer("modified_first_fit_decreasing", 8, bin_count_multiple=2)
-    assert packer.pack([6, 5, 2]) == [[0, 2], [1]]
-    assert get_packer("modified_first_fit_decreasing", 8).pack([]) == []
-    assert get_packer("modified_first_fit_decreasing", 8).pack([4]) == [[0]]
-
-
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_messages_are_those_of_nemo_rl(algorithm):
     with pytest.raises(ValueError, match="Cannot create 3 bins with only 2 sequences"):

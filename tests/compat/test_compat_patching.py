@@ -1,5 +1,6 @@
 """Replacement of a framework's functions, on a made-up framework."""
 
+import functools
 import importlib
 import logging
 import os
@@ -239,15 +240,14 @@ def test_a_missing_framework_is_an_import_error(folder, monkeypatch):
         missing.patch()
 
 
-def test_a_framework_without_metadata_is_refused(folder):
-    (folder / "made_up-1.2.dist-info" / "METADATA").unlink()
-    (folder / "made_up-1.2.dist-info").rmdir()
-    with pytest.raises(RuntimeError, match=r"can be imported, but its version cannot be verified"):
-        patcher().patch()
-
-
-def test_broken_metadata_are_none(folder):
-    (folder / "made_up-1.2.dist-info" / "METADATA").write_text("Name: made_up\n")
+@pytest.mark.parametrize("metadata", [None, "Name: made_up\n"])
+def test_a_framework_without_a_version_is_refused(folder, metadata):
+    file = folder / "made_up-1.2.dist-info" / "METADATA"
+    file.unlink()
+    if metadata is None:
+        file.parent.rmdir()
+    else:
+        file.write_text(metadata)
     with pytest.raises(RuntimeError, match=r"can be imported, but its version cannot be verified"):
         patcher().patch()
 
@@ -267,22 +267,24 @@ def test_stand_ins_of_modules_are_refused(folder, monkeypatch, entry):
         patcher().patch()
 
 
-def test_a_replaced_definition_is_refused(folder):
-    import made_up.numbers
-
-    made_up.numbers.scale = lambda value: value
+@pytest.mark.parametrize(
+    ("module", "name", "replace", "by"),
+    [
+        ("numbers", "scale", lambda _: lambda value: value, ".*lambda"),
+        ("numbers", "scale", lambda own: functools.wraps(own)(lambda value: own(value)), ""),
+        ("numbers", "Counter", lambda _: Counter, "test_compat_p"),
+        ("numbers", "double", lambda _: double, r"test_compat_patching\.doub"),
+        ("trainer", "double", lambda _: abs, r"builtins\.abs"),
+    ],
+)
+def test_what_has_been_replaced_is_refused(folder, module, name, replace, by):
+    theirs = importlib.import_module(f"made_up.{module}")
+    setattr(theirs, name, replace(getattr(theirs, name)))
     before = bindings()
-    with pytest.raises(RuntimeError, match=r"numbers\.scale has already been replaced by .*lambda"):
+    message = rf"{module}\.{name} has already been replaced by {by}"
+    with pytest.raises(RuntimeError, match=message):
         patcher().patch()
     assert bindings() == before
-
-
-def test_a_replaced_class_is_refused(folder):
-    import made_up.numbers
-
-    made_up.numbers.Counter = Counter
-    with pytest.raises(RuntimeError, match=r"Counter has already been replaced by test_compat_p"):
-        patcher().patch()
 
 
 def test_a_module_may_have_two_names(folder, caplog, monkeypatch):
@@ -292,37 +294,6 @@ def test_a_module_may_have_two_names(folder, caplog, monkeypatch):
     with patcher().patch():
         assert made_up.trainer.double is double
     assert caplog.text == ""
-
-
-def test_a_wrapped_definition_is_refused(folder):
-    import functools
-
-    import made_up.numbers
-
-    original = made_up.numbers.scale
-    made_up.numbers.scale = functools.wraps(original)(lambda value: original(value))
-    with pytest.raises(RuntimeError, match=r"numbers\.scale has already been replaced by"):
-        patcher().patch()
-
-
-def test_a_replacement_set_by_hand_is_refused(folder):
-    import made_up.numbers
-
-    made_up.numbers.double = double
-    with pytest.raises(RuntimeError, match=r"already been replaced by test_compat_patching\.doub"):
-        patcher().patch()
-
-
-def test_a_replaced_binding_is_refused(folder):
-    import made_up.trainer
-
-    made_up.trainer.double = abs
-    before = bindings()
-    with pytest.raises(
-        RuntimeError, match=r"trainer\.double has already been replaced by builtins\.abs"
-    ):
-        patcher().patch()
-    assert bindings() == before
 
 
 def test_modules_that_differ_from_the_table_are_refused(folder):
@@ -418,7 +389,7 @@ def test_what_others_replaced_since_is_not_restored(folder, module):
     assert bindings() == before
 
 
-def test_what_others_replaced_in_a_module_imported_since_is_not_restored(folder):
+def test_what_others_changed_in_modules_imported_since_is_not_restored(folder):
     made_up_patcher = patcher()
     made_up_patcher.patch()
     import made_up.trainer
@@ -427,20 +398,12 @@ def test_what_others_replaced_in_a_module_imported_since_is_not_restored(folder)
     with pytest.raises(RuntimeError, match=r"trainer.double has been replaced by builtins.abs si"):
         made_up_patcher.unpatch()
     made_up.trainer.double = double
-    made_up_patcher.unpatch()
-    assert made_up.trainer.double is made_up.numbers.double is not double
-
-
-def test_a_deleted_attribute_is_not_restored(folder):
-    import made_up.numbers
-
-    made_up_patcher = patcher()
-    made_up_patcher.patch()
     del made_up.numbers.double
     with pytest.raises(RuntimeError, match=r"numbers.double has been replaced by None"):
         made_up_patcher.unpatch()
     made_up.numbers.double = double
     made_up_patcher.unpatch()
+    assert made_up.trainer.double is made_up.numbers.double is not double
 
 
 def test_threads(folder):

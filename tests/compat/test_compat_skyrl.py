@@ -172,37 +172,11 @@ def test_whole_rewards_beyond_2_53_round_twice(inputs):
     assert torch.equal(results[3], expected)
 
 
-def test_short_fields_are_right_aligned(inputs):
-    results = check(7, *inputs._replace(rewards=[[], [9.0]], loss_masks=[[1, 1], [1]]))
-    assert results[3].tolist() == [[0, 0], [0, 9]]
-    assert results[4].tolist() == [[1, 1], [0, 1]]
-
-
 @pytest.mark.parametrize("field", ["rewards", "loss_masks", "logprobs"])
 def test_fields_longer_than_every_response_are_refused(inputs, field):
     inputs = inputs._replace(**{field: [[1.0], [1.0, 2.0, 3.0]]})
     with pytest.raises(ValueError, match=rf"{field}\[1\].*3"):
         convert_prompts_responses_to_batch_tensors(7, *inputs)
-
-
-def test_sequences_of_no_token_are_int64():
-    results = check(7, [[], []], [[], []], [[], []], [[], []], [[], []])
-    assert results[0].dtype == torch.int64
-    assert results[0].shape == (2, 0)
-
-
-def test_nan_in_a_loss_mask(inputs):
-    check(7, *inputs._replace(loss_masks=[[float("nan")], [1, 0]]))
-
-
-@pytest.mark.parametrize("logprobs", [None, []])
-def test_no_logprobs(inputs, logprobs):
-    assert check(7, *inputs._replace(logprobs=logprobs))[5] is None
-
-
-def test_fewer_rows_of_logprobs_leave_zeros(inputs):
-    results = check(7, *inputs._replace(logprobs=[[-1.0]]))
-    assert results[5].tolist() == [[0, -1], [0, 0]]
 
 
 def test_more_rows_of_logprobs(inputs):
@@ -275,16 +249,6 @@ def route(*experts, dtype=np.uint8):
     return np.array(experts, dtype)[:, None]
 
 
-def test_routed_experts_written_out(inputs):
-    routes = [route([5, 4], [3, 2]), route([7, 6], dtype=np.int32)]
-    results = check(7, *inputs, rollout_expert_indices=routes)
-    assert results[6].dtype is torch.uint8
-    assert results[6][:, :, 0].tolist() == [[[5, 4], [3, 2], [0, 1]], [[7, 6], [0, 1], [0, 1]]]
-    shorter = inputs._replace(prompts=[[1, 2], []])
-    results = check(7, *shorter, rollout_expert_indices=routes)
-    assert results[6][1, :, 0].tolist() == [[0, 1], [7, 6], [0, 1]]
-
-
 @pytest.mark.parametrize(
     ("largest", "dtype"),
     [
@@ -317,13 +281,6 @@ def test_routes_of_nested_lists_are_those_of_0_3(drawn):
     rows = len(data.prompts)
     routes = drawn.draw(st.lists(row, min_size=rows, max_size=rows))
     check(7, *data, rollout_expert_indices=routes)
-
-
-def test_routes_of_nested_lists_written_out(inputs):
-    routes = [[[[5, 4]], [[3, 2]]], None]
-    results = check(7, *inputs, rollout_expert_indices=routes)
-    assert results[6][:, :, 0].tolist() == [[[5, 4], [3, 2], [0, 0]], [[0, 0]] * 3]
-    assert check(7, *inputs, rollout_expert_indices=[None, []])[6] is None
 
 
 class PackedTensor:

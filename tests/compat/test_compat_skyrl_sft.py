@@ -233,22 +233,6 @@ def test_packed_rows_by_hand():
     assert batch.metadata == {"response_length": 7}
 
 
-def test_a_row_of_fp8_holds_places_that_are_rounded_up():
-    batch = packer(fp8_enabled=True, max_tokens_per_microbatch=47)(EXAMPLES, 4)
-    assert batch["sequences"].shape == (2, 32)
-    assert [row.tolist() for row in batch["sub_seq_lengths"]] == [[1, 4], [5, 3]]
-    # One place at least, of whatever size.
-    batch = packer(fp8_enabled=True)(EXAMPLES, 4)
-    assert batch["sequences"].shape == (4, 16)
-
-
-def test_places_are_rounded_up_after_packing_without_fp8():
-    """So that a row may be longer than the capacity, as in SkyRL."""
-    batch = packer(tp_size=4)(EXAMPLES, 4)
-    assert batch["sequences"].shape == (2, 12)
-    assert [row.tolist() for row in batch["sub_seq_lengths"]] == [[5, 3], [4, 1]]
-
-
 def test_an_evaluation_mask_of_numbers_beyond_32_bits():
     examples = [example(2, 2, loss_mask=[2**40, 1]), example(1, 1)]
     batch = DefaultCollator(tokenizer(), 1)(examples, 2)

@@ -1,9 +1,6 @@
 """The comparison with frameworks covers all of compat, and finds and names what differs."""
 
-import os
 import re
-import subprocess
-import sys
 import types
 from importlib import import_module
 
@@ -138,17 +135,6 @@ def test_a_difference_has_its_seed_and_its_smallest_case():
     assert again.cases < CASES_PER_SEED
 
 
-def test_each_seed_has_its_own_cases(monkeypatch):
-    drawn = set()
-
-    def case(draw, peer):
-        drawn.add(draw(st.integers(0, 2**60)))
-        return Case(lambda: 0, lambda: 0, {})
-
-    assert compare(case, Peer(""), 0, seed=0).cases == 2 * CASES_PER_SEED
-    assert len(drawn) > 1.5 * CASES_PER_SEED
-
-
 @pytest.mark.parametrize(
     ("theirs", "ours", "expected"),
     [
@@ -163,52 +149,12 @@ def test_errors_are_compared(theirs, ours, expected):
     assert re.search(expected, str(outcome.difference))
 
 
-def test_a_case_that_cannot_be_made_is_reported():
-    def moved(draw, peer):
-        return peer("no_such_module")
-
-    found = compare(moved, Peer("3"), 0, seed=5).difference
-    assert found == (
-        "--seed 5: no comparison: ModuleNotFoundError: No module named 'no_such_module'"
-    )
-
-
 def test_what_is_missing(monkeypatch, capsys):
     monkeypatch.setattr(parity, "find_peer", lambda name: None)
     assert main(["trl"]) == 1
     assert capsys.readouterr().err.endswith("parity: TRL is not installed\n")
     assert main(["slime"]) == 1
     assert "frameworks has 'slime'; pass some of 'nemo_rl', " in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
-def test_times_that_are_not_positive_and_finite(seconds, capsys):
-    assert main(["trl", "--seconds", seconds]) == 1
-    error = capsys.readouterr().err.splitlines()[-1]
-    assert error.endswith(f"seconds is {float(seconds)}; pass a number above 0")
-
-
-def test_ctrl_c(monkeypatch):
-    def interrupt(name):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(parity, "find_peer", interrupt)
-    assert main(["trl"]) == 130
-
-
-def run_python(*arguments, **options):
-    """Run Python where this process finds its modules."""
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    options = {"stderr": subprocess.PIPE, "env": environment, "text": True, **options}
-    return subprocess.run([sys.executable, *arguments], check=False, **options)
-
-
-def test_a_closed_pipe():
-    reader, writer = os.pipe()
-    os.close(reader)
-    run = run_python("-m", "frameworks.parity", "trl", "--seconds", "0.01", stdout=writer)
-    os.close(writer)
-    assert (run.returncode, run.stderr) == (1, "")
 
 
 def ints(values, dtype=np.int64):

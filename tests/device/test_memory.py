@@ -500,17 +500,6 @@ def test_what_is_too_large_to_keep_spares_the_rest():
     assert pool.idle_bytes == idle
 
 
-def test_many_small_batches_at_once(pool):
-    batches = [build(number, rows=1, pool=pool) for number in range(1000)]
-    assert len(set(map(address, batches))) == 1000
-    for number, batch in enumerate(batches):
-        assert (batch.input_ids == number).all()
-    size = pool.live_bytes
-    del batch, batches
-    assert pool.live_bytes == 0
-    assert 0 < pool.idle_bytes < size
-
-
 def test_clear_frees_what_is_idle(array_type, pool):
     batch = build(1, array_type, pool=pool)
     use(pool)
@@ -729,69 +718,4 @@ def test_a_forked_child_starts_with_an_empty_pool():
             assert (taken.input_ids == 7).all()
         in_child(rebuild)
         assert (taken.input_ids == 6).all()
-    """)
-
-
-@pytest.mark.slow
-@NEEDS_FORK
-def test_children_forked_while_threads_build():
-    """A lock that another thread held at the fork is held in the child for ever."""
-    run("""if True:
-        import os, threading, time, warnings
-        import numpy as np
-        import fastcollate as fc
-
-        warnings.simplefilter("ignore")
-        ids = np.full((5, 10), 1)
-
-        def build():
-            return fc.build_batch(ids, ids, pad_token_id=0, array_type="numpy")
-
-        def work():
-            while not done:
-                build()
-
-        done = False
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for _ in range(20):
-            child = os.fork()
-            if child == 0:
-                done = True
-                for _ in range(3):
-                    assert (build().input_ids == 1).all()
-                os._exit(0)
-            assert os.waitpid(child, 0)[1] == 0
-        done = True
-        for thread in threads:
-            thread.join()
-    """)
-
-
-@pytest.mark.slow
-@NEEDS_TORCH
-@NEEDS_FORK
-def test_workers_of_a_data_loader():
-    """They send tensors by shared memory, which a thread moves them to after the batch is built."""
-    run("""if True:
-        import warnings
-        import numpy as np
-        import torch
-        import fastcollate as fc
-
-        warnings.simplefilter("ignore")
-
-        def collate(numbers):
-            ids = np.full((50, 100), numbers[0])
-            return dict(fc.build_batch(ids, ids, pad_token_id=0))
-
-        collate([1])  # so that the workers inherit a pool that was used
-        loader = torch.utils.data.DataLoader(
-            range(40), batch_size=1, collate_fn=collate, num_workers=2,
-            multiprocessing_context="fork",
-        )
-        for number, batch in enumerate(loader):
-            assert (batch["input_ids"] == number).all()
-            assert (batch["attention_mask"] == 1).all()
     """)

@@ -109,7 +109,9 @@ def is_all(batch, number):
 # Received items
 
 
-@pytest.mark.parametrize("options", [{}, {"layout": "jagged"}, {"dtypes": "compact"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"layout": "jagged"}, {"layout": fc.Packed(12)}, {"dtypes": "compact"}]
+)
 def test_batches_arrive(options, lane):
     expected = [batch_of(number, **options) for number in range(5)]
     with fc.prefetch((batch_of(n, **options) for n in range(5)), "cuda") as batches:
@@ -125,15 +127,6 @@ def test_batches_arrive(options, lane):
     assert batches.metrics["prefetch/copies"] == 5
     assert batches.metrics["prefetch/bytes"] == 5 * batch.metrics["handover/bytes"]
     assert len(lane.sizes) == 1  # one slab was enough, as each copy was done at once
-
-
-def test_packed_batches_arrive_by_one_copy(lane):
-    options = {"layout": fc.Packed(capacity=6)}
-    with fc.prefetch([batch_of(1, rows=4, **options)], "cuda") as batches:
-        batch = next(batches)
-    assert_same(batch, batch_of(1, rows=4, **options))
-    assert len(batch.row_cu_seqlens) == 4
-    assert batch.metrics["handover/copies"] == 1
 
 
 def test_items_of_every_kind_arrive(lane):

@@ -68,11 +68,6 @@ def test_old_pythons(script):
     assert_one_line(run, "Python 3.9.18 is too old; run this with Python 3.10 or newer")
 
 
-@pytest.mark.parametrize("script", [*SCRIPTS, "tutorials/preflight.py"])
-def test_old_pythons_can_read_scripts(script):
-    ast.parse((EXAMPLES / script).read_text("utf-8"), feature_version=(3, 8))
-
-
 def test_what_is_printed(capsys):
     for error, text in (
         (ModuleNotFoundError("no module", name="elsewhere"), "Traceback.*no module"),
@@ -102,14 +97,3 @@ def test_devices_that_cannot_be_used(device, monkeypatch, capsys):
     pytest.importorskip("torch")
     error = refused(["--device", device], monkeypatch, capsys)
     assert re.search(f"'{device}' cannot be used: .+; pass --device cpu, or install", error)
-
-
-def test_a_number_of_steps_that_is_too_small(monkeypatch, capsys):
-    error = refused(["--steps", "0"], monkeypatch, capsys)
-    assert error == "tutorial.py: error: argument --steps: steps is 0; pass 1 or more"
-
-
-def test_default_arguments(monkeypatch):
-    pytest.importorskip("torch")
-    monkeypatch.setattr(sys, "argv", ["tutorial.py"])
-    assert vars(preflight.read_arguments("A tutorial.", steps=3)) == {"steps": 3, "device": "cpu"}

@@ -19,10 +19,6 @@ def text(path):
     return (ROOT / path).read_text("utf-8")
 
 
-def pins(path):
-    return dict(re.findall(r"^([\w-]+)==([\w.]+)$", text(path), re.MULTILINE))
-
-
 def test_the_version_is_that_of_the_newest_changes():
     assert re.search(r"^## (\S+) - ", text("CHANGELOG.md"), re.MULTILINE)[1] == fc.__version__
 
@@ -39,32 +35,6 @@ def test_the_page_has_the_least_versions():
     for name, title in (("numpy", "NumPy"), ("torch", "torch"), ("ray", "Ray")):
         least = re.search(rf'"{name}>=(.*?)"', text("pyproject.toml"))[1]
         assert f"| {title} | {least} and newer |" in text("docs/compatibility.md")
-
-
-def test_releases_are_built_and_checked_with_the_tools_of_the_other_tasks():
-    release, tasks = pins("requirements-release.txt"), pins("requirements.txt")
-    assert {name: release[name] for name in ("maturin", "twine")} == {
-        name: tasks[name] for name in ("maturin", "twine")
-    }
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="needs bash")
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        (["build"], "''; pass a target, such as x86_64-unknown-linux-gnu"),
-        (["test"], "''; pass a target, such as x86_64-unknown-linux-gnu"),
-        (["test", "banana"], "'banana'; pass a target, such as x86_64-unknown-linux-gnu"),
-        (["version"], "''; pass a tag, such as v0.1.0"),
-    ],
-)
-def test_arguments_that_the_wheel_script_does_not_take(arguments, expected):
-    script = ROOT / ".ci/wheels"
-    if not script.exists():
-        pytest.skip("needs a checkout")
-    run = subprocess.run([script, *arguments], capture_output=True, text=True, check=False)
-    assert run.returncode == 2
-    assert run.stderr == f".ci/wheels {arguments[0]}: the argument is {expected}\n"
 
 
 @pytest.mark.slow

@@ -80,37 +80,3 @@ def test_pictures_show_what_the_library_returns(tmp_path):
     drawn = {path.name: path.read_text("utf-8") for path in tmp_path.iterdir()}
     kept = {path.name: path.read_text("utf-8") for path in DOCS.glob("pictures/*")}
     assert drawn == kept, "run make pictures"
-
-
-def luminance(colour):
-    """Return the relative luminance of `#rrggbb`, by WCAG 2."""
-    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
-    red, green, blue = (
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
-    )
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_of_pictures_has_contrast(scheme):
-    """At least 4.5 to 1: text on every box, dim text on the card."""
-    style = (DOCS / "pictures" / "batch.svg").read_text("utf-8")
-    light, _, dark = style.partition("@media")
-    fills = dict(re.findall(r"(\.?\w+) \{[^}]*?fill: (#\w{6})", light))
-    if scheme == "dark":
-        fills |= dict(re.findall(r"(\.?\w+) \{[^}]*?fill: (#\w{6})", dark))
-    text, dim = fills.pop("text"), fills.pop(".dim")
-    del fills[".tip"]
-    for ink, paper in [(dim, fills[".card"]), *((text, fill) for fill in fills.values())]:
-        low, high = sorted((luminance(ink), luminance(paper)))
-        assert (high + 0.05) / (low + 0.05) >= 4.5, (ink, paper)
-
-
-@pytest.mark.parametrize("path", sorted(DOCS.glob("pictures/*")), ids=lambda path: path.name)
-def test_pictures_fit_on_a_phone(path):
-    """Wider ones would have letters too small to read. Numbers in boxes are not dim."""
-    svg = path.read_text("utf-8")
-    width = re.search(r'<svg [^>]*?width="(\d+)"', svg)
-    assert width
-    assert int(width[1]) <= 440
-    assert not re.search(r'class="[^"]*\bdim\b[^"]*" text-anchor="middle">\d+<', svg)

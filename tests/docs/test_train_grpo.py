@@ -6,7 +6,6 @@ import sys
 import tempfile
 from dataclasses import replace
 from datetime import timedelta
-from importlib.util import find_spec
 from itertools import product
 from pathlib import Path
 
@@ -18,12 +17,11 @@ import fastcollate as fc
 import train_grpo
 from grpo import command_line
 from grpo.command_line import read_command_line
-from grpo.game import END, MAX_GUESSES, MAX_TOKENS, PAD, VOCABULARY, Game, Task, decode, encode
+from grpo.game import MAX_GUESSES, MAX_TOKENS, PAD, Game, Task, decode, encode
 from grpo.learning import Learner
 from grpo.options import Options
 from grpo.playing import Turns, group_advantages
-from grpo.reporting import plot, table_of
-from policy import Policy, response_log_probs, within_sequences
+from policy import response_log_probs
 from train_grpo import train, train_ddp
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -66,17 +64,6 @@ def test_trees_learn_the_same(plain, merge):
     assert_learned_the_same(train(replace(OPTIONS, merge=merge, tree=True)), plain)
 
 
-def test_trees_have_fewer_positions_than_the_same_rows_packed():
-    once = replace(Options(), steps=1)
-    for merge in True, False:
-        packed, tree = (train(replace(once, merge=merge, tree=tree))[0] for tree in (False, True))
-        assert tree.positions < packed.positions
-
-
-def test_trees_of_two_processes_learn_the_same(plain):
-    assert_learned_the_same(train_ddp(replace(OPTIONS, tree=True, ranks=2)), plain)
-
-
 @pytest.mark.parametrize("options", [PLAIN, {}, {"tree": True}], ids=["padded", "packed", "tree"])
 def test_log_probs_are_those_that_the_player_had(options):
     chosen = replace(OPTIONS, **options)
@@ -100,14 +87,6 @@ def test_losses_are_those_of_batches_as_wide_as_the_step(plain, options):
     as_wide = train(replace(OPTIONS, **options)) if options == {} else plain
     positions = [sum(report.positions for report in run) for run in (reports, as_wide)]
     assert positions[0] < positions[1]
-
-
-def test_the_seed_decides():
-    first, again, other = (
-        train(replace(OPTIONS, steps=1, dtype="float32", seed=seed)) for seed in (0, 0, 1)
-    )
-    assert (first[0].reward, first[0].losses) == (again[0].reward, again[0].losses)
-    assert first[0].losses != other[0].losses
 
 
 def test_steps_are_timed():
@@ -187,11 +166,6 @@ def test_waiting_for_actors_of_ray_ends(cluster, monkeypatch):
         on_ray.answers([on_too_many_cpus.remote()])
 
 
-def test_runs_that_cannot_be_shared_are_refused():
-    with pytest.raises(ValueError, match="prompts is 9, no multiple of the 2 ranks"):
-        Options(prompts=9, ranks=2)
-
-
 # The command line
 
 
@@ -223,19 +197,6 @@ def test_what_cannot_work_is_said_at_once(given, message, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         read_command_line("")
     assert re.search(f"error: .*{message}", capsys.readouterr().err)
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [("missing/run.png", "No such file"), ("run.mp3", "not supported"), (".", "directory|denied")],
-)
-def test_plots_that_cannot_be_are_said_at_once(name, message, tmp_path, monkeypatch, capsys):
-    pytest.importorskip("matplotlib")
-    monkeypatch.setattr(sys, "argv", ["train_grpo.py", "--plot", str(tmp_path / name)])
-    with pytest.raises(SystemExit):
-        read_command_line("")
-    assert re.search(f"--plot: .*{message}", capsys.readouterr().err)
-    assert not [*tmp_path.iterdir()]
 
 
 def test_a_game_is_compared_with_those_of_its_task():
@@ -289,13 +250,6 @@ def test_guesses_are_answered():
     assert game.reward == pytest.approx(0.6)
 
 
-def test_a_guess_may_not_be_too_long():
-    game = Game(Task(high=9, secret=7))
-    say(game, "7 7 7")
-    assert decode(game.tokens).endswith("7 7 7 what?")
-    assert not game.is_over
-
-
 def test_guesses_run_out():
     game = Game(Task(high=15, secret=7))
     for _ in range(MAX_GUESSES):
@@ -306,37 +260,4 @@ def test_guesses_run_out():
     assert len(game.tokens) < MAX_TOKENS
 
 
-def test_turns_go_on_from_each_other():
-    game = Game(Task(high=9, secret=7))
-    for text in ("3 <end>", "8 <end>", "7 <end>"):
-        say(game, text)
-    stream = []
-    for turn in game.turns:
-        assert turn.prompt[: len(stream)] == stream
-        assert turn.response[-1] == END
-        assert len(turn.logprobs) == len(turn.response)
-        stream = turn.prompt + turn.response
-    assert stream == game.tokens
-
-
 # Output
-
-
-def test_what_is_shown(tmp_path):
-    reports = train(replace(OPTIONS, steps=2))
-    table = table_of(reports)
-    assert table.row_count == 3 + len(reports[0].seconds)
-    if find_spec("matplotlib") is not None:
-        plot(reports, tmp_path / "run.png")
-        assert (tmp_path / "run.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_packed_rows_keep_to_themselves():
-    torch.manual_seed(0)
-    policy = Policy(len(VOCABULARY), MAX_TOKENS).double()
-    ids = torch.tensor([[3, 4, 5, 6, 7, 0]])
-    positions, sequences = torch.tensor([[0, 1, 2, 0, 1, 0]]), torch.tensor([[0, 0, 0, 1, 1, -1]])
-    visible = within_sequences(sequences)
-    together = policy(ids, positions, visible, torch.tensor([3]))
-    apart = policy(ids[:, 3:5], positions[:, 3:5], visible[..., 3:5, 3:5], torch.tensor([0]))
-    torch.testing.assert_close(together, apart)

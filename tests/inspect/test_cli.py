@@ -23,7 +23,6 @@ import fastcollate as fc  # noqa: E402
 from fastcollate.cli import files  # noqa: E402
 from fastcollate.cli.app import run  # noqa: E402
 from fastcollate.cli.columns import ROLES  # noqa: E402
-from fastcollate.cli.progress import with_progress  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 ROLLOUTS = ROOT / "examples" / "rollouts" / "rollouts.jsonl.gz"
@@ -404,10 +403,6 @@ def test_rows_of_few_tokens(prompts, responses, tmp_path, capsys):
         assert shown(capsys, "plan", path)["rows"] == len(prompts)
 
 
-def test_progress_gives_all_items():
-    assert list(with_progress([(1, 0.5), (2, 1.0)], "reading")) == [1, 2]
-
-
 def test_without_the_extra(tmp_path):
     program = (
         "import sys\n"
@@ -477,18 +472,6 @@ def test_an_output_that_is_an_input(command, link, rollouts, tmp_path, capsys):
     assert run([command, str(path), "--costs", str(costs), "-o", str(output)]) == 1
     assert re.search(r"--output is .*, which is read \(.*\); pass", capsys.readouterr().err)
     assert output.read_bytes() == before
-
-
-def test_a_report_without_space_names_its_path(rollouts, tmp_path, monkeypatch, capsys):
-    def fail(name, _):
-        raise OSError(28, "No space left on device", name)
-
-    monkeypatch.setattr(os, "replace", fail)
-    output = tmp_path / "report.html"
-    assert run(["report", str(rollouts), "-o", str(output)]) == 1
-    assert capsys.readouterr().err == (
-        f"fastcollate: {output} cannot be written: No space left on device\n"
-    )
 
 
 def test_names_that_a_terminal_would_obey(tmp_path, capsys):

@@ -139,18 +139,3 @@ def test_a_trajectory_of_many_rows():
     drawn = str(report.tree(0))
     assert drawn.count("└─") == turns
     assert max(map(len, drawn.splitlines())) < 120
-
-
-def test_the_recorded_rollouts():
-    pytest.importorskip("tokenizers")
-    from rollouts import load_rollouts, load_tokenizer
-
-    rollouts = load_rollouts()
-    report = fc.merge_turns(
-        rollouts.prompts,
-        rollouts.responses,
-        is_last_step=rollouts.is_last_step,
-        tokenizer=load_tokenizer(),
-    ).report
-    # The agent samples encodings that are not the tokenizer's own: that is all there is.
-    assert {found.hint for found in report.breaks} == {breaks.SAME_TEXT}

@@ -2,8 +2,6 @@
 
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +21,6 @@ from fastcollate.cli.reporting.page import histogram  # noqa: E402
 ROOT = Path(__file__).parents[2]
 ROLLOUTS = ROOT / "examples" / "rollouts" / "rollouts.jsonl.gz"
 TOKENIZER = ROOT / "examples" / "rollouts" / "tokenizer.json"
-BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 
 
 def report_of(path, output, capsys, *options):
@@ -150,15 +147,6 @@ def test_rows_of_the_file(tmp_path, monkeypatch, capsys):
     assert "Nothing is known of trajectories" in page
 
 
-@pytest.mark.slow
-def test_a_hundred_thousand_turns(tmp_path, capsys):
-    path = write_turns(tmp_path / "r.parquet", 20_000)
-    found, page = report_of(path, tmp_path / "r.html", capsys)
-    assert found["turns"] == 100_000
-    assert len(page) < 2_000_000
-    assert "drawn" in page  # reasons of breaks are those of a sample
-
-
 def test_reasons_are_drawn_evenly(tmp_path, monkeypatch, capsys):
     """Half of the breaks, all in later chunks, change the first prompt."""
     monkeypatch.setattr(files, "CHUNK_BYTES", 1 << 12)
@@ -201,39 +189,3 @@ def test_plots_of_few_values():
     shares = histogram(np.array([0.5, 1.0, 1.25]), "bins", "%")
     assert "125%" in shares
     assert "nan" not in shares
-
-
-@pytest.mark.skipif(BROWSER is None, reason="chromium is not installed")
-class TestInABrowser:
-    """Layout of the page in a browser."""
-
-    def dumped(self, page, tmp_path, *options):
-        """Return the document after a browser has loaded it."""
-        path = tmp_path / "page.html"
-        path.write_text(page, "utf-8")
-        home = f"--user-data-dir={tmp_path / 'home'}"
-        command = [
-            *(BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", home),
-            *(*options, "--virtual-time-budget=2000", "--dump-dom", path.as_uri()),
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-        return done.stdout
-
-    @pytest.mark.parametrize("width", [400, 1400])
-    def test_nothing_is_wider_than_the_window(self, width, recorded, tmp_path):
-        probe = (
-            "<script>window.onerror = (e) => document.body.dataset.error = e;"
-            "addEventListener('load', () => { const d = document.body.dataset;"
-            "d.over = document.documentElement.scrollWidth - innerWidth;"
-            "d.bars = [...document.querySelectorAll('svg rect')].filter("
-            "(one) => one.getBoundingClientRect().width > 0).length;"
-            "d.empty = [...document.querySelectorAll('section')].filter("
-            "(one) => one.getBoundingClientRect().height < 40).length; });</script></head>"
-        )
-        page = recorded.read_text("utf-8").replace("</head>", probe, 1)
-        found = self.dumped(page, tmp_path, f"--window-size={width},900")
-        body = re.search(r"<body ([^>]*)>", found)[1]
-        assert "data-error" not in body
-        assert int(re.search(r'data-over="(-?\d+)"', body)[1]) <= 0
-        assert int(re.search(r'data-bars="(\d+)"', body)[1]) > 100
-        assert re.search(r'data-empty="(\d+)"', body)[1] == "0"

@@ -3,7 +3,6 @@
 import contextlib
 import pickle
 import warnings
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import pairwise
 
@@ -255,20 +254,6 @@ def test_all_in_one_row(array_type):
     assert batch.cu_seqlens.tolist() == jagged.cu_seqlens.tolist()
 
 
-@pytest.mark.parametrize("padding", ["zero", "one", "repeat_last"])
-def test_positions_of_padding(padding, array_type):
-    for padding_as in PADDING_AS:
-        layout = packed(3, pad_to=9, padding_as=padding_as)
-        batch = small(array_type, layout, position_ids=padding)
-        first, second, third = {"zero": (0, 0, 0), "one": (1, 1, 1), "repeat_last": (3, 1, 3)}[
-            padding
-        ]
-        assert batch.position_ids.tolist() == [
-            [0, 1, 2, 3, first, first, 0, 1, second],
-            [0, 1, 2, 3, *[third] * 5],
-        ]
-
-
 def test_a_split_sequence(array_type):
     parts = [[(0, 0, 3)], [(0, 3, 3), (1, 0, 2)], [(0, 6, 1)]]
     inputs = {
@@ -385,40 +370,6 @@ def test_bfloat16():
     assert batch.rewards[0].tolist() == [0, 0, 0, 2, 0, 1]
     assert batch.sequence_ids.dtype is torch.int32
     assert batch.cu_seqlens.dtype is batch.row_cu_seqlens[0].dtype is torch.int32
-
-
-# Sequences in rows of their own
-
-
-@share(2)
-@given(drawn=st.data())
-def test_bins_of_one_sequence_are_the_right_layout(drawn, array_type):
-    data = drawn.draw(rollouts(max_long_len=30))
-    more = drawn.draw(extras(data, array_type)) | {"pad_token_id": 7, "array_type": array_type}
-    more["position_ids"] = more.get("position_ids", "zero")
-    lens = lens_of(data)
-    plan = plan_of([[(row, 0, count)] for row, count in enumerate(lens)])
-    layout = fc.Packed(plan=plan, padding_as="no_segment")
-    batch = fc.build_batch(**data._asdict(), **more, layout=layout)
-    wide = fc.Right(pad_response_to=max(lens))
-    right = fc.build_batch(**data._asdict(), **more, layout=wide)
-    responses = {"response_mask", "loss_mask", "rewards", "logprobs", "advantages"}
-    responses |= {spec.key for spec in right.spec.fields if spec.align == "response"}
-    for key in set(right) - {"attention_mask"}:
-        if key not in responses:
-            assert_same({key: batch[key]}, {key: right[key]})
-    assert (np.asarray(batch.sequence_ids) >= 0).tolist() == (
-        np.asarray(right.attention_mask) == 1
-    ).tolist()
-    for row, (prompt, response) in enumerate(zip(data.prompts, data.responses, strict=True)):
-        for key in responses & set(batch) & set(right):
-            if key.startswith("field"):
-                continue
-            begin, count = len(prompt), len(response)
-            found = np.asarray(batch[key][row, begin : begin + count])
-            expected = np.asarray(right[key][row, :count])
-            assert np.array_equal(found, expected, equal_nan=found.dtype.kind == "f")
-            assert np.count_nonzero(batch[key][row]) == np.count_nonzero(expected)
 
 
 # Merged turns, and rows of a shard
@@ -606,23 +557,6 @@ def test_a_large_batch(kind, array_type, shift):
         assert sum(np.asarray(value).nbytes for value in arrays_of(batch)) > 64 << 20
         assert_same(batch, expected)
         del batch
-
-
-def test_threads_build_at_once(array_type):
-    data = lists(1, rows=200, tokens=(1, 60))
-    lens = list(map(len, map(list.__add__, data["prompts"], data["responses"])))
-    plans = [fc.planning.pack(lens, fc.Packed(capacity)) for capacity in (120, 200, 500)]
-    expected = [build_packed_numpy(**data, pack=plan) for plan in plans]
-    pool = fc.memory.BufferPool(1 << 24)
-
-    def build(index):
-        return fc.build_batch(
-            **data, layout=fc.Packed(plan=plans[index % 3]), array_type=array_type, pool=pool
-        )
-
-    with ThreadPoolExecutor(4) as executor:
-        for index, batch in enumerate(executor.map(build, range(60))):
-            assert_same(batch, expected[index % 3])
 
 
 @share(2)

@@ -315,14 +315,6 @@ def test_a_batch_without_a_plan_of_its_own_will_do(layout, is_masked):
     )
 
 
-def test_methods_of_a_batch():
-    batch = batch_of(LENS)
-    x = np.arange(15.0).reshape(5, 3)
-    same(batch.normalize(x, PLAN), normalized(batch, x, PLAN, "mini_batch"))
-    same(batch.normalize(x, PLAN, per="prompt"), normalized(batch, x, PLAN, "prompt"))
-    assert batch.loss_normalizers(PLAN).tokens.tolist() == [5, 4]
-
-
 # Results without padding
 
 

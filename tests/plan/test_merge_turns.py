@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import as_inputs, merge_options, name_turns, trajectories
-from turns import check_plan, last_steps, origins_of, runs_of, text_of, turns
+from turns import check_plan, last_steps, origins_of, runs_of, turns
 
 import fastcollate as fc
 from fastcollate.planning import Merge
@@ -326,17 +326,6 @@ def letters(breaks):
 
 
 @pytest.mark.parametrize(("texts", "rows", "breaks", "options"), EXAMPLES)
-def test_the_loops_written_out(texts, rows, breaks, options):
-    flags = last_steps(len(texts))
-    merged = merge_turns_loops(**turns(*texts), is_last_step=flags, **options)
-    found = [
-        (row.source, text_of(row.prompt, row.response), runs_of(row.origins)) for row in merged.rows
-    ]
-    assert found == rows
-    assert letters(merged.breaks) == breaks
-
-
-@pytest.mark.parametrize(("texts", "rows", "breaks", "options"), EXAMPLES)
 def test_written_out(texts, rows, breaks, options):
     plan = fc.merge_turns(**turns(*texts), is_last_step=last_steps(len(texts)), **options)
     tokens = [text.replace(">", "") for text in texts]
@@ -391,19 +380,6 @@ def test_long_turns(policy, drawn):
     inputs = drawn.draw(as_inputs(with_masks_only(data.turns)._replace(loss_mask=None)))
     merged = merge_turns_loops(data.turns.prompts, data.turns.responses, **options)
     check_plan(fc.merge_turns(**inputs, **options), merged)
-
-
-@pytest.mark.parametrize("policy", ["exact", "branch"])
-@given(drawn=st.data())
-def test_a_sampled_token_trains_once(policy, drawn):
-    data = drawn.draw(trajectories())
-    plan = fc.merge_turns(
-        data.turns.prompts, data.turns.responses, is_last_step=data.is_last_step, policy=policy
-    )
-    found = [origin for row in origins_of(plan) for origin in row if origin is not None]
-    responses = enumerate(data.turns.responses)
-    expected = [(turn, place) for turn, response in responses for place in range(len(response))]
-    assert sorted(found) == expected
 
 
 def test_trajectories_are_apart():

@@ -188,24 +188,6 @@ def test_plans_survive_json_and_pickle(step):
     assert plan != fc.plan_step(what[0] + [1], dp_size=kwargs["dp_size"])
 
 
-@given(grouped(), st.data())
-def test_mini_batches_are_of_prompts_whatever_the_turns(prompts, data):
-    rows_of = list(map(sum, prompts))
-    uids = [p for p, count in enumerate(rows_of) for _ in range(count)]
-    divisors = [n for n in range(1, len(prompts) + 1) if len(prompts) % n == 0]
-    size = data.draw(st.sampled_from(divisors))
-    plan = fc.plan_step(
-        [1] * len(uids),
-        uids=uids,
-        prompts_per_mini_batch=size,
-        dp_size=data.draw(st.integers(1, 64)),
-    )
-    assert plan.num_mini_batches == len(prompts) // size
-    starts = {start for start, _ in fc.planning.prompt_boundaries(uids)}
-    assert {start for start, _ in plan.mini_batches} <= starts
-    assert plan.mini_batch_prompts.tolist() == [*range(0, len(prompts) + 1, size)]
-
-
 @pytest.mark.parametrize("kind", UIDS)
 @given(st.lists(st.tuples(st.integers(0, 39), st.integers(1, 3)), max_size=12), st.booleans())
 def test_prompt_boundaries_are_those_of_the_reference(kind, runs, copied):
@@ -443,20 +425,6 @@ def test_padding_may_exceed_the_mini_batch():
     assert plan.rows.tolist() == [0, 1, 0, 1, 0]
 
 
-@pytest.mark.parametrize("shards", ["contiguous", "strided", "tokens"])
-@pytest.mark.parametrize("keep_together", [None, "prompt"])
-def test_padding_is_distributed_evenly(shards, keep_together):
-    plan = fc.plan_step(
-        [5] * 9, uids=range(9), dp_size=8, shard_by=shards, keep_together=keep_together
-    )
-    found = [plan.shard(0, rank) for rank in range(8)]
-    assert [int(shard.is_padding.sum()) for shard in found] == [0] + [1] * 7
-    assert [shard.first_pad for shard in found] == [0, *range(7)]
-    if shards == "contiguous":
-        rows = [[0, 1], *([row, -1] for row in range(2, 9))]
-        assert [shard.rows.tolist() for shard in found] == rows
-
-
 @pytest.mark.parametrize("unit", ["prompts", "rows"])
 def test_fewer_than_a_mini_batch_are_a_partial_one(unit):
     options = {f"{unit}_per_mini_batch": 64, "allow_partial": True}
@@ -556,18 +524,6 @@ def test_lengths_of_prompts_and_of_other_responses():
 def test_what_is_no_step(rows, kwargs, error):
     with pytest.raises(error):
         fc.plan_step(rows, **kwargs)
-
-
-def test_contiguous_groups_need_the_fewest_rows():
-    uids = [p for p, count in enumerate([3, 1, 2, 2]) for _ in range(count)]
-    plan = fc.plan_step([1] * 8, uids=uids, dp_size=2, keep_together="prompt", pad_rows="error")
-    assert plan.shard(0, 1).rows.tolist() == [4, 5, 6, 7]
-
-
-def test_contiguous_groups_leave_one_to_every_rank():
-    uids = list("abcccccccccc")
-    plan = fc.plan_step([1] * 12, uids=uids, dp_size=3, keep_together="prompt")
-    assert [plan.shard(0, rank).rows[0] for rank in range(3)] == [0, 1, 2]
 
 
 def test_shards_that_are_not_there():

@@ -9,14 +9,13 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import combinations
 
 import numpy as np
 import pytest
 from hypothesis import given
-from small_input import FIELDS, ROWS, TOKENS, build_or_refuse, good_input, with_item
+from small_input import FIELDS, ROWS, build_or_refuse, good_input, with_item
 from strategies import FIELD_KINDS, TOKEN_KINDS, as_inputs, as_kind, rollouts
 
 import fastcollate as fc
@@ -221,20 +220,6 @@ def test_small_batches_leave_no_memory_behind(item):
 # Threads, processes and signals
 
 
-@pytest.mark.parametrize("kind", ["list", "numpy.int32"])
-def test_threads_build_at_once(kind, array_type):
-    inputs = large_input()
-    expected = build_batch_numpy(**inputs)
-    for name in TOKENS:
-        inputs[name] = [as_kind(row, kind, ids=True) for row in inputs[name]]
-
-    def work(_):
-        assert_same(fc.build_batch(**inputs, array_type=array_type), expected)
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(work, range(12)))
-
-
 class Yields:
     """A token id that lets other threads run while it is read."""
 
@@ -268,29 +253,6 @@ def test_lists_that_other_threads_change():
         done.set()
         thread.join()
         sys.setswitchinterval(interval)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_builds():
-    code = """if True:
-        import os
-        import numpy as np
-        import fastcollate as fc
-        from fastcollate.testing.reference import assert_same
-
-        rows = [list(range(2000))] * 1000
-        arrays = [np.arange(2000)] * 1000
-        inputs = {"prompts": rows, "responses": rows, "rewards": arrays, "pad_token_id": 0}
-        batch = fc.build_batch(**inputs, array_type="numpy")
-        child = os.fork()
-        if child == 0:
-            again = fc.build_batch(**inputs, array_type="numpy")
-            assert_same(again, batch)
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
-    """
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timer signals")
