@@ -52,6 +52,7 @@ MODULES = {
     "skyrl.train.utils.trainer_utils",
     "trl.data_utils",
     "trl.experimental.async_distillation.async_distillation_trainer",
+    "trl.experimental.async_grpo.packing",
     "trl.trainer.dpo_trainer",
     "trl.trainer.sft_trainer",
     "trl.trainer.utils",

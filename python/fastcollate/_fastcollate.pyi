@@ -20,6 +20,7 @@ __all__ = [
     "BufferPool",
     "CostSpec",
     "FieldSpec",
+    "GrowingTree",
     "LayoutSpec",
     "Merge",
     "MergeSpec",
@@ -218,6 +219,19 @@ class PackSpec:
         groups: NDArray[int64] | None,
         costs: NDArray[float64] | None,
     ) -> list[NDArray[int64]]: ...
+
+@final
+class GrowingTree:
+    """Rows in a prefix tree, in which each token has one successor."""
+
+    def __new__(cls) -> GrowingTree: ...
+    def __len__(self) -> int: ...
+    def tokens(self) -> NDArray[int64]: ...
+    def shared(self, row: NDArray[int64]) -> int: ...
+    def add(self, row: NDArray[int64]) -> int: ...
+    def laid_out(
+        self,
+    ) -> tuple[NDArray[int64], NDArray[int64], NDArray[int64], NDArray[int64], NDArray[int64]]: ...
 
 @final
 class PrefixTree:

@@ -125,7 +125,8 @@ pub fn common_values(a: &Slice, b: &Slice) -> Option<usize> {
     })
 }
 
-fn common<T: PartialEq>(a: &[T], b: &[T]) -> usize {
+/// Length of the common prefix of two slices of one length.
+pub fn common<T: PartialEq>(a: &[T], b: &[T]) -> usize {
     /// Values compared at once, as memory.
     const CHUNK: usize = 1 << 10;
     let chunks = a.chunks(CHUNK).zip(b.chunks(CHUNK));

@@ -95,7 +95,11 @@ pub fn with_room<T>(count: usize) -> Result<Vec<T>> {
     Ok(values)
 }
 
-fn reserve<T>(values: &mut Vec<T>, more: usize) -> Result<()> {
+/// Take room for more values.
+///
+/// # Errors
+/// [`Error::NoMemory`].
+pub fn reserve<T>(values: &mut Vec<T>, more: usize) -> Result<()> {
     values.try_reserve(more).map_err(|error| {
         let count = values.len().saturating_add(more);
         Error::NoMemory(format!("cannot take memory for {count} values: {error}"))

@@ -35,6 +35,8 @@ mod _fastcollate {
     #[pymodule_export]
     use super::plan::batch_plan::Plan;
     #[pymodule_export]
+    use super::plan::growing::GrowingTree;
+    #[pymodule_export]
     use super::plan::layout::LayoutSpec;
     #[pymodule_export]
     use super::plan::merging::{Merge, MergeSpec, merge_turns};

@@ -250,13 +250,22 @@ def with_masks(names):
 
 def trl():
     import pyarrow
+    import torch
 
     rng = np.random.default_rng(0)
     rows = [rng.integers(1, 60, length).tolist() for length in rng.integers(1, 20, 32)]
     columns = turns()
+    prompts, responses = columns["prompts"], columns["responses"]
+    rollouts = [
+        {"input_ids": torch.tensor([*prompt, *response]), "advantage": 0.5, "group_id": uid,
+         "completion_mask": torch.tensor([0] * len(prompt) + [1] * len(response)),
+         "old_log_probs": torch.zeros(len(prompt) + len(response))}
+        for prompt, response, uid in zip(prompts, responses, columns["uids"], strict=True)
+    ]  # fmt: skip
     return {
+        "rollouts": rollouts,
         "dataset": pyarrow.table({"input_ids": rows}),
-        "prompt_ids": columns["prompts"], "completion_ids": columns["responses"],
+        "prompt_ids": prompts, "completion_ids": responses,
         "sampling_logps": columns["logprobs"], "tool_mask": columns["masks"],
     }  # fmt: skip
 

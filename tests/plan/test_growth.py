@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fastcollate as fc
+from fastcollate.compat.trl import TreeRow
 
 
 def column(rows, width):
@@ -50,6 +51,30 @@ def all_trees(trajectories):
     return lambda: drop(report.tree(index) for index in range(trajectories))
 
 
+def tree_rows(samples):
+    """A star whose branches fork again: a scan of branches would be quadratic."""
+    torch = pytest.importorskip("torch")
+    made = [
+        {
+            "input_ids": torch.tensor([7, index // 2, index, 8]),
+            "completion_mask": torch.ones(4, dtype=torch.bool),
+            "old_log_probs": torch.zeros(4),
+            "advantage": 1.0,
+            "group_id": 0,
+        }
+        for index in range(samples)
+    ]
+
+    def plan():
+        row = TreeRow()
+        for sample in made:
+            assert row.fits(sample, 4 * samples)
+            row.add(sample)
+        row.pack()
+
+    return plan
+
+
 def seconds(call):
     def once():
         start = process_time()
@@ -62,7 +87,13 @@ def seconds(call):
 @pytest.mark.alone
 @pytest.mark.parametrize(
     ("make", "count"),
-    [(all_shards, 1500), (audit_of_shards, 400), (all_breaks, 1500), (all_trees, 1500)],
+    [
+        (all_shards, 1500),
+        (audit_of_shards, 400),
+        (all_breaks, 1500),
+        (all_trees, 1500),
+        (tree_rows, 1000),
+    ],
 )
 def test_growth(make, count):
     # Other programs may run meanwhile.

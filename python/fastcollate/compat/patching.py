@@ -14,6 +14,7 @@ import logging
 import os
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import ModuleType
@@ -273,7 +274,10 @@ class Patcher:
     def _reason_against(self, module: str, version: str) -> str:
         """Import a module; return why it cannot be imported, or nothing."""
         try:
-            importlib.import_module(module)
+            # The caller may not use the module, so its warnings are not for the caller.
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                importlib.import_module(module)
         except Exception as error:
             missing = error.name if isinstance(error, ModuleNotFoundError) else None
             if missing is not None and self._is_own(missing):

@@ -1,4 +1,4 @@
-"""TRL: packing of datasets, and collators that ``fc.Collator`` replaces."""
+"""TRL: packing of datasets and of trees, and collators that ``fc.Collator`` replaces."""
 
 from __future__ import annotations
 
@@ -34,6 +34,45 @@ def packed_tables(draw: Draw, trl: Peer) -> Case:
         theirs=lambda: trl("trl.data_utils").pack_dataset(Mapped(table), seq_length, strategy).made,
         ours=lambda: compat.pack_dataset(table, seq_length, strategy),
         given={**columns, "types": types, "seq_length": seq_length, "strategy": strategy},
+    )
+
+
+@TRL.compares("TreeRow")
+def tree_rows(draw: Draw, trl: Peer) -> Case:
+    """Draw samples, most of which begin as another one, and a budget of tokens."""
+    import torch
+
+    streams: list[list[int]] = [[]]
+    samples = []
+    for length in draw_numbers(draw, trl.scale, 1, 6 * trl.scale, 8):
+        begin = draw(st.sampled_from(streams))
+        begin = begin[: draw(st.integers(0, len(begin)))]
+        ids = begin + draw_rows(draw, [length if not begin else length - 1], 0, 2)[0]
+        streams.append(ids)
+        sample = {
+            "input_ids": torch.tensor(ids),
+            "completion_mask": torch.tensor(draw_rows(draw, [len(ids)], 0, 1)[0]),
+            "old_log_probs": torch.tensor(draw_values(draw, [len(ids)], (-9.0, -0.1, -1e-40))[0]),
+            "advantage": draw(st.sampled_from([-0.3, 0.0, 1.5])),
+            "group_id": draw(st.integers(0, 2)),
+        }
+        samples.append(sample)
+    budget = draw(st.integers(0, sum(map(len, streams))))
+
+    def planned(row: Any) -> dict[str, Any]:
+        fits = []
+        for sample in samples:
+            fits.append(row.fits(sample, budget))
+            if fits[-1] or not row.samples:
+                row.add(sample)
+        kept = [sample is known for sample, known in zip(samples, row.samples, strict=False)]
+        state = {"tokens": row.tokens, "load": row.load, "trained": row.trained, "fits": fits}
+        return {**row.pack(), **state, "groups": sorted(row.groups), "kept": kept}
+
+    return Case(
+        theirs=lambda: planned(trl("trl.experimental.async_grpo.packing").TreeRow()),
+        ours=lambda: planned(compat.TreeRow()),
+        given={"samples": samples, "budget": budget},
     )
 
 

@@ -5,11 +5,13 @@
 //! two rows share the minimum of the numbers between them.
 
 mod cut;
+mod growing;
 mod hash;
 mod nodes;
 mod pack;
 mod rule;
 
+pub use growing::{GrowingTree, LaidOut};
 pub use hash::prompt_hashes;
 pub use nodes::{Node, Nodes};
 pub use rule::{Share, ShareIds};

@@ -1,0 +1,174 @@
+"""Rows of TRL's asynchronous trainer: samples of one rank, in a prefix tree."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fastcollate._fastcollate import IGNORE_INDEX, GrowingTree
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+
+class TreeRow:
+    """One rank's samples in a prefix tree, as TRL's class of this name.
+
+    Samples share a token if they agree on the next one, too, so that each position predicts one
+    token: forks are one token early, and only identical samples share their last token. A sample
+    is a dict of CPU tensors ``input_ids``, ``completion_mask`` and ``old_log_probs``, (tokens,),
+    with ``advantage``, a number, and ``group_id``.
+
+    Attributes
+    ----------
+    samples : list[dict]
+        The samples, in the order in which they were added.
+    groups : set
+        Their group ids.
+    trained : int
+        Sum of their completion masks.
+    load : int
+        Number of pairs of tokens in attention.
+
+    Notes
+    -----
+    Written against TRL 1.16.0: ``trl.experimental.async_grpo.packing.TreeRow``. There are no
+    ``children``, ``roots`` and ``sample_nodes``: the tree is in Rust, and compares spans of tokens.
+    Unlike in TRL, a mask or log-probabilities of another length than the tokens are an error.
+
+    Examples
+    --------
+    >>> import torch
+    >>> row = TreeRow()
+    >>> for ids in [5, 6, 7, 8], [5, 6, 7, 9]:
+    ...     row.add({
+    ...         "input_ids": torch.tensor(ids), "completion_mask": torch.tensor([0, 0, 1, 1]),
+    ...         "old_log_probs": torch.zeros(4), "advantage": 1.0, "group_id": 0,
+    ...     })
+    >>> row.tokens
+    [5, 6, 7, 8, 7, 9]
+    >>> row.pack()["shift_labels"]
+    tensor([-100,    7,    8, -100,    9, -100])
+    """
+
+    def __init__(self) -> None:
+        self.samples: list[dict[str, Any]] = []
+        self.groups: set[Any] = set()
+        self.trained = 0
+        self.load = 0
+        self._tree = GrowingTree()
+
+    @property
+    def tokens(self) -> list[int]:
+        """The tokens in the order in which samples added them, shared ones once."""
+        tokens: list[int] = self._tree.tokens().tolist()
+        return tokens
+
+    def fits(self, sample: dict[str, Any], budget: int) -> bool:
+        """Return True if the row has at most `budget` tokens with one more sample.
+
+        Both tokens with shared ones once, and trained tokens of all samples are counted.
+        """
+        ids = _ids(sample)
+        tokens = len(self._tree) + len(ids) - self._tree.shared(ids)
+        return tokens <= budget and self.trained + _count(sample) <= budget
+
+    def add(self, sample: dict[str, Any]) -> None:
+        """Add a sample.
+
+        Raises
+        ------
+        ValueError, TypeError
+            The sample has no tokens, or tokens that are no integers.
+        """
+        ids, trained, group = _ids(sample), _count(sample), {sample["group_id"]}
+        shared = self._tree.add(ids)
+        self.load += (len(ids) * (len(ids) + 1) - shared * (shared + 1)) // 2
+        self.trained += trained
+        self.groups |= group
+        self.samples.append(sample)
+
+    def pack(self) -> dict[str, torch.Tensor]:
+        """Lay out the tree for a model, and its trained tokens for the loss.
+
+        Returns
+        -------
+        dict
+            Of N tokens in S segments, with K keys, and M trained tokens. ``input_ids``,
+            ``position_ids`` and ``shift_labels``, int64 (N,): depth-first, of several branches the
+            oldest first, with -100 where no token trains. ``tree_kv_index``, int64 (K,): the
+            positions from the root to the end of each segment; ``tree_cu_seqlens_q`` and
+            ``tree_cu_seqlens_k``, int32 (S + 1,): offsets of segments and of these paths;
+            ``tree_max_seqlens``, int64 (2,): the longest of each. For each trained token, sample by
+            sample, (M,): ``token_index``, the position that predicts it, and ``segment_id``, its
+            sample, int64; ``old_log_probs`` and ``advantages``, float32.
+
+        Raises
+        ------
+        ValueError
+            There are no samples; one has a mask or log-probabilities of another length than its
+            tokens; or K exceeds int32.
+        """
+        import torch
+
+        if not self.samples:
+            raise ValueError("the row has no samples; add at least one before pack()")
+        tokens, cu_q, keys, cu_k, first_keys = self._tree.laid_out()
+        if len(keys) > np.iinfo(np.int32).max:
+            raise ValueError(
+                f"the paths of the row have {len(keys):,} keys, which exceed int32; pass a smaller "
+                "token budget"
+            )
+        queries, paths = np.diff(cu_q), np.diff(cu_k)
+        depths = np.arange(len(tokens)) + np.repeat(paths - queries - cu_q[:-1], queries)
+        labels = np.full(len(tokens), IGNORE_INDEX)
+        positions, logps = [], []
+        for index, (sample, first) in enumerate(
+            zip(self.samples, first_keys.tolist(), strict=True)
+        ):
+            ids = _ids(sample)
+            for name in ("completion_mask", "old_log_probs"):
+                if len(sample[name]) != len(ids):
+                    raise ValueError(
+                        f"samples[{index}] has {len(sample[name])} values of {name}, but "
+                        f"{len(ids)} tokens; pass one value for each token"
+                    )
+            trains = (sample["completion_mask"][1:] != 0).numpy().nonzero()[0]
+            predictors = keys[first + trains]
+            labels[predictors] = ids[1:][trains]
+            positions.append(predictors)
+            logps.append(sample["old_log_probs"].detach().float()[1:].numpy()[trains])
+        counts = list(map(len, positions))
+        advantages = np.array([sample["advantage"] for sample in self.samples], np.float32)
+        arrays = {
+            "input_ids": tokens,
+            "position_ids": depths,
+            "shift_labels": labels,
+            "tree_kv_index": keys,
+            "tree_cu_seqlens_q": cu_q.astype(np.int32),
+            "tree_cu_seqlens_k": cu_k.astype(np.int32),
+            "tree_max_seqlens": np.array([queries.max(), paths.max()]),
+            "token_index": np.concatenate(positions),
+            "old_log_probs": np.concatenate(logps),
+            "advantages": np.repeat(advantages, counts),
+            "segment_id": np.repeat(np.arange(len(counts)), counts),
+        }
+        return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+def _ids(sample: dict[str, Any]) -> NDArray[np.int64]:
+    """Return the tokens of a sample."""
+    ids = sample["input_ids"]
+    if len(ids) == 0 or ids.is_floating_point():
+        raise (ValueError if len(ids) == 0 else TypeError)(
+            f"input_ids of the sample are {ids}; pass the ids of at least one token"
+        )
+    array: NDArray[np.int64] = ids.long().numpy()
+    return array
+
+
+def _count(sample: dict[str, Any]) -> int:
+    """Return the number of trained tokens of a sample."""
+    return int(sample["completion_mask"].sum())
