@@ -1,15 +1,15 @@
 """Measure how long it takes to make FlexAttention's block masks, in blocks of 128 positions.
 
-First lines: 131,072 positions in one output row. Last lines: growing numbers of positions of one
-sequence.
+First lines: 131,072 positions in one output row. Then growing numbers of positions of one
+sequence. Last lines: attention paths of trees of 8 rows with 64 tokens in common and 32 others.
 
 fastcollate
     `Batch.block_mask`, and how many times as long torch takes.
 tables
-    The tables alone, as the core writes them.
+    The tables alone, as the core writes them; of paths all arrays.
 filling
     Filling the bytes of the tables in fresh memory: `np.full` for all counts, and for
-    all indices.
+    all indices; of paths for each array.
 to filling
     The time of the tables divided by that of filling.
 create_block_mask
@@ -48,6 +48,8 @@ def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
     for size in (256, 512) if effort.is_smoke else (1_024, 2_048, 4_096, 8_192):
         batch = built([size], fc.Packed.single_row())
         yield f"{size:,} positions", figures(effort, batch, None, with_torch=True)
+    for segments in (90, 900) if effort.is_smoke else (900, 9_000, 90_000, 900_000):
+        yield f"paths, {segments:,} segments", paths(effort, segments)
 
 
 def uneven(width: int) -> list[int]:
@@ -71,6 +73,28 @@ def tree(width: int) -> fc.Batch:
     batch = fc.build_batch(prompts, responses, pad_token_id=0, layout=fc.Tree())
     assert batch.input_ids.shape == (1, width)
     return batch
+
+
+def paths(effort: Effort, segments: int) -> Figures:
+    """Measure the paths of trees with nine segments each, and filling of their bytes."""
+    rows = segments // 9 * 8
+    prompts = [np.full(64, 1 + row // 8, np.int32) for row in range(rows)]
+    responses = [np.full(32, 1_000_000 + row % 8, np.int32) for row in range(rows)]
+    batch = fc.build_batch(prompts, responses, pad_token_id=0, layout=fc.Tree())
+    found = batch.attention_paths()
+    assert len(found.cu_seqlens_q) == segments + 1
+    keys = len(found.kv_index)
+
+    def fill() -> object:
+        return np.full(keys, 1, np.int64), *(np.full(segments + 1, 1, np.int32) for _ in range(2))
+
+    calls = {
+        "fastcollate": batch.attention_paths,
+        "tables": partial(batch.plan.attention_paths, 0, 1),
+        "filling": fill,
+    }
+    times = effort.run(calls)
+    return times | {"to filling": times["tables"] / times["filling"]}
 
 
 def figures(

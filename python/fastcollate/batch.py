@@ -59,7 +59,8 @@ class Batch(ModelBatch[Array]):
         -------
         dict
             ``batch/rows``; in layouts with bins ``batch/bins``; in trees ``batch/token_ratio``, the
-            tokens of all rows divided by those of the tree; ``batch/tokens``, of which
+            tokens of all rows divided by those of the tree, and ``batch/path_keys``, the keys of
+            :meth:`attention_paths`; ``batch/tokens``, of which
             ``batch/prompt_tokens`` and ``batch/response_tokens``; ``batch/padded_tokens``, the
             positions of ``input_ids``, and ``batch/padding_fraction``, the share of them that is
             padding (0 to 1); the lengths ``batch/longest_row``, ``batch/longest_prompt`` and

@@ -10,7 +10,9 @@ import numpy as np
 from fastcollate.batch_mapping import Array, BatchMapping
 from fastcollate.common.arrays import read_array
 from fastcollate.ops.attention import (
+    AttentionPaths,
     AttentionRanges,
+    attention_paths,
     attention_ranges,
     block_mask,
     dense_mask,
@@ -227,6 +229,52 @@ class ModelBatch(BatchMapping[Array]):
             If the number of positions exceeds int32.
         """
         return attention_ranges(*self._plan_and_ids())
+
+    def attention_paths(self, bin: int | None = None) -> AttentionPaths:
+        """Return the attention mask as paths from roots to segments, for kernels of offsets.
+
+        For flash attention of variable lengths, over keys and values gathered by ``kv_index``. A
+        *segment* is a span of positions without a fork inside; its path are the positions from the
+        root of its tree to its end. The last position of a segment attends to the whole path, each
+        one before it to one key less: causal attention aligned at the end. Paths are made in each
+        layout; without shared tokens a row is one segment, and ``kv_index`` counts from 0 on.
+
+        Parameters
+        ----------
+        bin
+            The output row whose positions are counted; None: all of them, N * W, as in
+            ``hidden.flatten(0, 1)``.
+
+        Returns
+        -------
+        AttentionPaths
+            The tuple ``(kv_index, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)``: int64
+            (K,), int32 (segments + 1,) twice, on the device of ``input_ids``, and two ints. K, also
+            in :attr:`metrics` as ``batch/path_keys``, is the sum of the lengths of paths: in a
+            chain of forks it grows with the square of their number. Each run of padding is a
+            segment whose positions attend to those of the run up to themselves.
+
+        Raises
+        ------
+        ValueError
+            There is no such bin, or K exceeds int32.
+        TypeError
+            `bin` is no integer.
+
+        Examples
+        --------
+        >>> batch = fc.build_batch(
+        ...     [[5, 6], [5, 6]], [[8, 9], [7]], pad_token_id=0, array_type="numpy", layout="tree"
+        ... )
+        >>> batch.input_ids
+        array([[5, 6, 7, 8, 9]])
+        >>> paths = batch.attention_paths()
+        >>> paths.cu_seqlens_q, paths.cu_seqlens_k
+        (array([0, 2, 3, 5], dtype=int32), array([0, 2, 5, 9], dtype=int32))
+        >>> paths.kv_index
+        array([0, 1, 0, 1, 2, 0, 1, 3, 4])
+        """
+        return attention_paths(*self._plan_and_ids(), bin)
 
     def loss_positions(self) -> LossPositions:
         """Return the positions that the loss reads, so that the LM head runs on these only.

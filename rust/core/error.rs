@@ -173,6 +173,9 @@ pub enum Error {
     #[error("{count} positions are more than ranges can count in int32")]
     TooManyPositions { count: usize },
 
+    #[error("{count} keys of attention paths are more than offsets can count in int32")]
+    TooManyKeys { count: usize },
+
     #[error("row {row} has {found} {unit}, but {argument} is {width} and rows are not truncated")]
     TooWide {
         row: usize,

@@ -84,6 +84,7 @@ fn hint(error: &Error) -> Cow<'static, str> {
         Error::Trailing { .. } => "pass values of one shape",
         Error::TooManyTokens { .. } | Error::TooManyPositions { .. } => "pass fewer rows",
         Error::WideAttention { .. } => "pass a smaller capacity, or fewer rows",
+        Error::TooManyKeys { .. } => "pass one bin at a time, or use a block mask",
         Error::TooWide { argument, .. } => {
             return format!("pass a larger {argument}, or shorter rows").into();
         }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fastcollate.common.arguments import check_count
+from fastcollate.common.arguments import check_count, tally
 from fastcollate.common.arrays import convert, dtype_like, dtype_name, is_tensor, like_of, to_tensor
 
 if TYPE_CHECKING:
@@ -138,6 +138,44 @@ class AttentionRanges(NamedTuple):
 def attention_ranges(plan: Plan, like: Any) -> AttentionRanges:
     """See :meth:`fastcollate.Batch.attention_ranges`."""
     return AttentionRanges(*(like_of(array, like) for array in plan.attention_ranges()))
+
+
+class AttentionPaths(NamedTuple):
+    """Segments of queries, and for each the keys on the path from the root of its tree to its end.
+
+    The arguments of flash attention for variable lengths, with keys and values of `kv_index`.
+
+    Attributes
+    ----------
+    kv_index : int64 (K,)
+        Positions of the keys of all paths, end to end.
+    cu_seqlens_q, cu_seqlens_k : int32 (segments + 1,)
+        Offsets of segments in the positions, and of their paths in `kv_index`.
+    max_seqlen_q, max_seqlen_k : int
+        Positions of the longest segment, and keys of the longest path.
+    """
+
+    kv_index: Any
+    cu_seqlens_q: Any
+    cu_seqlens_k: Any
+    max_seqlen_q: int
+    max_seqlen_k: int
+
+
+def attention_paths(plan: Plan, like: Any, bin: int | None = None) -> AttentionPaths:
+    """See :meth:`fastcollate.Batch.attention_paths`."""
+    count = plan.num_output_rows
+    begin, end = 0, count
+    if bin is not None:
+        begin = check_count("bin", bin, "the number of an output row", least=0)
+        end = begin + 1
+        if end > count:
+            raise ValueError(
+                f"bin is {bin}, but the batch has {tally(count, 'output row')}; pass a number "
+                f"from 0 to {count - 1}, or None for all"
+            )
+    keys, offsets, *longest = plan.attention_paths(begin, end)
+    return AttentionPaths(*(like_of(array, like) for array in (keys, *offsets)), *longest)
 
 
 def check_window(window: Any) -> int | None:

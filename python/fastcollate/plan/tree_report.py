@@ -81,6 +81,14 @@ class TreeReport:
     nodes: TreeNodes
 
     @property
+    def path_keys(self) -> int:
+        """Number of keys that ``Batch.attention_paths`` gathers if all rows are in one bin."""
+        nodes = self.nodes
+        children = np.bincount(nodes.parents[nodes.parents >= 0], minlength=len(nodes))
+        # A node with one child is the beginning of the child's segment.
+        return int((nodes.depths + nodes.lengths)[children != 1].sum())
+
+    @property
     def metrics(self) -> dict[str, float]:
         """The sizes as a flat dict for logging.
 
@@ -89,7 +97,7 @@ class TreeReport:
         dict
             ``tree/num_rows``, ``tree/num_trees``, ``tree/depth``, ``tree/forks``,
             ``tree/num_tokens_before`` and ``..._after``, ``tree/token_ratio`` (before over after),
-            ``tree/num_attention_pairs_before`` and ``..._after``.
+            ``tree/num_attention_pairs_before`` and ``..._after``, ``tree/path_keys``.
         """
         after = self.tokens_after
         return {
@@ -102,6 +110,7 @@ class TreeReport:
             "tree/token_ratio": self.tokens_before / after if after > 0 else 1.0,
             "tree/num_attention_pairs_before": float(self.attention_pairs_before),
             "tree/num_attention_pairs_after": float(self.attention_pairs_after),
+            "tree/path_keys": float(self.path_keys),
         }
 
     @property

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use fastcollate::batch::RowSource;
 use fastcollate::plan::{
-    Align, Assembly, AttentionRange, BlockTables, Chunk, CpRank, Grid, Layout, Per, Placement, Row,
-    Segment, Shift, Turns, Values, WidthOptions, Widths, gather_positions,
+    Align, Assembly, AttentionRange, BlockTables, Chunk, CpRank, Grid, Layout, PathTables, Per,
+    Placement, Row, Segment, Shift, Turns, Values, WidthOptions, Widths, gather_positions,
 };
 use fastcollate::{Error as Core, filled, gathered, try_gathered};
 use numpy::ndarray::Array2;
@@ -25,6 +25,9 @@ use crate::plan::tables::{
 
 /// Number of blocks per block, and their indices.
 type BlockArrays<'py> = (Bound<'py, PyArray4<i32>>, Bound<'py, PyArray5<i32>>);
+
+/// The keys of paths, the offsets of segments and of paths, and the longest of each.
+type PathArrays<'py> = (Column<'py>, [Bound<'py, PyArray1<i32>>; 2], usize, usize);
 
 /// Begins and ends of spans.
 type Span<'py> = Bound<'py, PyArray2<i32>>;
@@ -364,6 +367,49 @@ impl Plan {
             spans(|range| &range.keys)?,
             array_of(py, is_causal)?,
         ))
+    }
+
+    /// Number of keys of the paths from roots to segments.
+    #[getter]
+    fn path_keys(&self) -> usize {
+        let rows = 0..self.num_output_rows();
+        self.placement.path_sizes(rows).keys
+    }
+
+    /// The paths of segments in some output rows: the positions of their keys, int64 (keys,); the
+    /// offsets of segments and of paths, int32 (segments + 1,); and the longest of each.
+    fn attention_paths<'py>(
+        &self,
+        py: Python<'py>,
+        begin: usize,
+        end: usize,
+    ) -> PyResult<PathArrays<'py>> {
+        let (rows, placement) = (begin..end, &self.placement);
+        let sizes = py.detach(|| placement.path_sizes(rows.clone()));
+        placement.check_paths(&rows, &sizes).map_err(Error::from)?;
+        // NumPy requests large pages, and raises if memory runs out.
+        let empty = py.import("numpy")?.getattr("empty")?;
+        let offsets = || {
+            let offsets = empty.call1((sizes.segments + 1, "int32"))?;
+            Ok::<_, PyErr>(offsets.cast_into()?)
+        };
+        let arrays: PathArrays = (
+            empty.call1((sizes.keys, "int64"))?.cast_into()?,
+            [offsets()?, offsets()?],
+            sizes.longest_segment,
+            sizes.longest_path,
+        );
+        let (keys, [segments, paths], ..) = &arrays;
+        let mut keys = keys.try_readwrite()?;
+        let (mut segments, mut paths) = (segments.try_readwrite()?, paths.try_readwrite()?);
+        let tables = PathTables {
+            segments: segments.as_slice_mut()?,
+            paths: paths.as_slice_mut()?,
+            keys: keys.as_slice_mut()?,
+        };
+        py.detach(|| placement.write_paths(rows, tables));
+        drop((keys, segments, paths));
+        Ok(arrays)
     }
 
     /// Spans of rows in output rows: the offsets of output rows among the spans, and of each span

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::{Placement, to_i32};
+use super::{Placement, to_i32, to_usize};
 use crate::error::Result;
 
 /// Four tables: for each block of queries, the blocks of keys that it attends to in part, and those
@@ -258,11 +258,6 @@ fn least(values: &[i32]) -> i32 {
 
 fn largest(values: &[i32]) -> i32 {
     values.iter().copied().fold(0, i32::max)
-}
-
-/// The count as usize: ends, depths and numbers of blocks are not negative.
-fn to_usize(count: i32) -> usize {
-    count.try_into().unwrap_or(0)
 }
 
 #[cfg(test)]

@@ -4,8 +4,10 @@
 //! compares depths. Rows that share nothing are trees of one path, whose subtrees end with the row.
 
 mod block_tables;
+mod paths;
 
 pub use block_tables::BlockTables;
+pub use paths::{PathSizes, PathTables};
 
 use std::ops::Range;
 
@@ -115,6 +117,11 @@ fn close(path: &mut Vec<Segment>, depth: usize, end: usize, runs: &mut Vec<Segme
 /// The count as int32: columns and depths are at most the checked width, or the longest row.
 fn to_i32(count: usize) -> i32 {
     count.try_into().unwrap_or(i32::MAX)
+}
+
+/// The count as usize: ends, depths and offsets are not negative.
+fn to_usize(count: i32) -> usize {
+    count.try_into().unwrap_or(0)
 }
 
 /// A span of queries and the span of keys that it attends to, both counted over all output rows.
