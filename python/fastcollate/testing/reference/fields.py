@@ -28,20 +28,20 @@ def field_outputs(
     if kind == "RoutedExperts":
         return _routed_experts(key, field, tokens)
     rows = [readable(row) for row in rows_of(field.rows)]
-    trailing = _trailing_shape(rows)
+    trailing = trailing_shape(rows)
     grid = (streams or tokens) if field.align == "sequence" else answers
     dtype = _name(field.dtype) or "float32"
-    rows = _shaped(rows, trailing)
+    rows = shaped(rows, trailing)
     placed = place(grid, rows, np.full(trailing, field.fill))
     return {key: _set_dtype(placed, dtype, grid, trailing)}
 
 
 def _routed_experts(key: str, field: Any, tokens: Grid) -> dict[str, Any]:
     rows = [readable(row) for row in rows_of(field.rows)]
-    layers, topk = trailing = _trailing_shape(rows)
+    layers, topk = trailing = trailing_shape(rows)
     no_route = np.array([list(range(topk))] * layers, np.int64).reshape(trailing)
     routes, is_padding = [], []
-    for row, count in zip(_shaped(rows, trailing), tokens.lens, strict=True):
+    for row, count in zip(shaped(rows, trailing), tokens.lens, strict=True):
         uncaptured = count - len(row)
         routes.append([*row, *[no_route] * uncaptured])
         is_padding.append([False] * len(row) + [True] * uncaptured)
@@ -99,7 +99,7 @@ def is_of_objects(field: Any) -> bool:
     return field.dtype is object or isinstance(first, (str, bytes, dict))
 
 
-def _trailing_shape(rows: Sequence[Any]) -> tuple[int, ...]:
+def trailing_shape(rows: Sequence[Any]) -> tuple[int, ...]:
     """Return the shape of a token's values from the first row that is not []."""
     for row in rows:
         shape: tuple[int, ...] = np.shape(row)
@@ -108,7 +108,8 @@ def _trailing_shape(rows: Sequence[Any]) -> tuple[int, ...]:
     return ()
 
 
-def _shaped(rows: Sequence[Any], trailing: tuple[int, ...]) -> list[Any]:
+def shaped(rows: Sequence[Any], trailing: tuple[int, ...]) -> list[Any]:
+    """Return rows as arrays of tokens with trailing dimensions, if there are any."""
     if trailing == ():
         return list(rows)  # whole numbers and floats in one list stay apart
     return [np.asarray(row).reshape(len(row), *trailing) for row in rows]

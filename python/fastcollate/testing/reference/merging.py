@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
-import numpy as np
-
+from fastcollate.common.row_columns import VALUES
 from fastcollate.plan.merge import Merge
 from fastcollate.testing.reference.loops import build_batch_loops
+from fastcollate.testing.reference.moving import Origin, move_field, move_values
 from fastcollate.testing.reference.reading import Field, Rows, is_number, readable, rows_of
 from fastcollate.testing.reference.spreading import (
     fill,
@@ -17,10 +17,6 @@ from fastcollate.testing.reference.spreading import (
     numbers_as_field,
     spread_merged,
 )
-
-Origin: TypeAlias = tuple[int, int] | None
-"""The origin of a sampled token: turn, and position in its response. None for prompts,
-observations and masked sampled tokens."""
 
 WINDOW = 5
 """Number of ids that a break shows before and after the first difference."""
@@ -35,7 +31,7 @@ class MergedRow(NamedTuple):
     prompt: list[int]
     response: list[int]
     origins: list[Origin]
-    """One for each token of the response."""
+    """One for each token of the response; None for observations and masked sampled tokens."""
     turns: list[int]
     """All turns in it."""
 
@@ -274,11 +270,9 @@ def merge_columns_loops(
     merged: MergedTurns,
     *,
     rewards: Field | None = None,
-    loss_mask: Rows | None = None,
-    logprobs: Rows | None = None,
     advantages: Field | None = None,
     fields: Mapping[str, Any] | None = None,
-    **per_row: Any,
+    **columns: Any,
 ) -> dict[str, Any]:
     """Merge every column of a batch into plain lists, one item per row.
 
@@ -286,10 +280,11 @@ def merge_columns_loops(
     ----------
     merged
         The turns of each row, and their tokens.
-    rewards, loss_mask, logprobs, advantages, fields
+    rewards, advantages, fields
         As `fastcollate.build_batch`, with one item per turn.
-    **per_row
-        Sequences of one object per turn, or None: ``uids``, ``trajectory_ids``, ``is_last_step``.
+    **columns
+        ``loss_mask`` and ``logprobs``; and sequences of one object per turn: ``uids``,
+        ``trajectory_ids``, ``is_last_step``. They may be None.
 
     Returns
     -------
@@ -302,38 +297,26 @@ def merge_columns_loops(
         If rewards are one number per turn, and a row has no sampled token to put it on, or a number
         would be dropped.
     """
-    columns: dict[str, Any] = {
+    made: dict[str, Any] = {
         "prompts": [row.prompt for row in merged.rows],
         "responses": [row.response for row in merged.rows],
     }
     advantages, fields = numbers_as_field(advantages, fields)
-    per_token = {"loss_mask": loss_mask, "logprobs": logprobs, "advantages": advantages}
-    for name, column in per_token.items():
-        if column is not None:
-            columns[name] = _merge_rows(merged, rows_of(column), 0.0)
-    if rewards is not None:
-        values = rows_of(rewards)
-        if is_number(values[0]):
-            rule = merged.merge_rewards
-            numbers = [_merge_number(row, values, rule) for row in merged.rows]
-            columns["rewards"] = list(map(_last_number, merged.rows, numbers))
-        else:
-            columns["rewards"] = _merge_rows(merged, values, 0.0)
+    if rewards is not None and is_number(rows_of(rewards)[0]):
+        numbers = [
+            _merge_number(row, rows_of(rewards), merged.merge_rewards) for row in merged.rows
+        ]
+        made["rewards"] = list(map(_last_number, merged.rows, numbers))
+        rewards = None
+    columns |= {"rewards": rewards, "advantages": advantages}
+    for name, column in columns.items():
+        if column is not None and name in VALUES:
+            made[name] = move_values(merged.rows, rows_of(column), 0.0)
+        elif column is not None:
+            made[name] = [column[row.source] for row in merged.rows]
     if fields is not None:
-        columns["fields"] = {key: _merge_field(merged, field) for key, field in fields.items()}
-    for name, objects in per_row.items():
-        if objects is not None:
-            columns[name] = [objects[row.source] for row in merged.rows]
-    return columns
-
-
-def _merge_rows(merged: MergedTurns, turns: Any, gap: Any) -> list[list[Any]]:
-    """Place the values of each turn's response at its tokens, and `gap` elsewhere."""
-    turns = [readable(row) for row in turns]
-    return [
-        [gap if origin is None else turns[origin[0]][origin[1]] for origin in row.origins]
-        for row in merged.rows
-    ]
+        made["fields"] = {key: _merge_field(merged, field) for key, field in fields.items()}
+    return made
 
 
 def _merge_number(row: MergedRow, numbers: Any, rule: str) -> Any:
@@ -349,36 +332,6 @@ def _merge_number(row: MergedRow, numbers: Any, rule: str) -> Any:
     return numbers[row.source]
 
 
-def count_masked_rewards_loops(merged: MergedTurns, rewards: Field) -> int:
-    """Count the rewards that are not 0 on tokens that realigning masked.
-
-    Parameters
-    ----------
-    merged
-        The turns of each row.
-    rewards
-        As `fastcollate.build_batch`, with one item per turn.
-
-    Returns
-    -------
-    int
-        Of rewards per token, those whose token stands in no row although its turn is in one; of one
-        number per turn, those that are added up although the last token of their turn is such a
-        token.
-    """
-    values = rows_of(rewards)
-    count = 0
-    for row in merged.rows:
-        for turn in row.turns:
-            places = range(merged.response_lens[turn])
-            masked = [place for place in places if (turn, place) not in row.origins]
-            if not is_number(values[0]):
-                count += sum(float(readable(values[turn])[place]) != 0 for place in masked)
-            elif merged.merge_rewards == "sum" and masked and masked[-1] == places[-1]:
-                count += float(values[turn]) != 0
-    return count
-
-
 def _last_number(row: MergedRow, number: Any) -> list[Any]:
     """Put a number on the last token of a row that was sampled."""
     sampled = [position for position, origin in enumerate(row.origins) if origin is not None]
@@ -391,34 +344,15 @@ def _last_number(row: MergedRow, number: Any) -> list[Any]:
 
 
 def _merge_field(merged: MergedTurns, field: Any) -> Any:
-    kind = type(field).__name__
-    sources = [row.source for row in merged.rows]
-    if kind == "PerRow":
-        values = readable(field.values)
-        chosen = [values[source] for source in sources]
-        is_table = isinstance(values, np.ndarray)
-        return dataclasses.replace(field, values=np.stack(chosen) if is_table else chosen)
     if is_spread(field):
         return spread_merged(field, merged.rows)
-    if kind == "Field":
+    if type(field).__name__ == "Field":
         lens = list(merged.response_lens)
         if field.align == "sequence":  # no other rows are read
             for row in merged.rows:
                 lens[row.source] = len(row.prompt) + len(row.response)
         field = fill(field, lens)
-    turns = [readable(row) for row in rows_of(field.rows)]
-    if kind == "RoutedExperts" or field.align == "sequence":
-        return dataclasses.replace(field, rows=[turns[source] for source in sources])
-    gap = field.fill if field.gap_fill is None else field.gap_fill
-    if field.dtype is not None and "float" not in str(field.dtype):
-        gap = int(gap)  # a float would round large integers
-    trailing = next((np.shape(row)[1:] for row in turns if np.shape(row) != (0,)), ())
-    if trailing == ():
-        return dataclasses.replace(field, rows=_merge_rows(merged, turns, gap))
-    rows = _merge_rows(merged, turns, np.full(trailing, gap))
-    return dataclasses.replace(
-        field, rows=[np.array(row).reshape(len(row), *trailing) for row in rows]
-    )
+    return move_field(field, merged.rows)
 
 
 def build_merged_batch_loops(
@@ -428,20 +362,14 @@ def build_merged_batch_loops(
     merge: str | Mapping[str, Any] = "exact",
     trajectory_ids: Sequence[Any] | None = None,
     is_last_step: Sequence[bool] | None = None,
-    rewards: Field | None = None,
-    loss_mask: Rows | None = None,
-    logprobs: Rows | None = None,
-    advantages: Field | None = None,
-    fields: Mapping[str, Any] | None = None,
     uids: Any | None = None,
-    labels: str | None = None,
     **options: Any,
 ) -> dict[str, Any]:
     """Build a batch in two steps: merge every column into lists, then write these token by token.
 
     Parameters
     ----------
-    prompts, responses, rewards, loss_mask, logprobs, advantages, fields, labels
+    prompts, responses
         As `fastcollate.build_batch`, with one item per turn.
     merge
         A policy, or arguments of `merge_turns_loops`.
@@ -450,7 +378,8 @@ def build_merged_batch_loops(
     uids
         Ignored: they have no output.
     **options
-        More arguments of `build_batch_loops`.
+        ``rewards``, ``loss_mask``, ``logprobs``, ``advantages`` and ``fields``, with one item per
+        turn, and more arguments of `build_batch_loops`.
 
     Returns
     -------
@@ -467,14 +396,8 @@ def build_merged_batch_loops(
     merged = merge_turns_loops(
         prompts, responses, trajectory_ids=trajectory_ids, is_last_step=is_last_step, **arguments
     )
-    columns = merge_columns_loops(
-        merged,
-        rewards=rewards,
-        loss_mask=loss_mask,
-        logprobs=logprobs,
-        advantages=advantages,
-        fields=fields,
-    )
+    given = {name: options.pop(name, None) for name in (*VALUES, "fields")}
+    columns = merge_columns_loops(merged, **given)
     # Every sampled token that is kept trains; observations do not.
     sampled = [[int(origin is not None) for origin in row.origins] for row in merged.rows]
-    return build_batch_loops(**columns, labels=labels, sampled=sampled, **options)
+    return build_batch_loops(**columns, sampled=sampled, **options)

@@ -61,21 +61,6 @@ def first_fit_loops(problem: Problem, order: Sequence[int]) -> list[Bin]:
     return bins
 
 
-def ff_loops(problem: Problem) -> list[Bin]:
-    """Pack as axolotl's ``pack_group``."""
-    return first_fit_loops(problem, range(len(problem.items)))
-
-
-def ffd_loops(problem: Problem) -> list[Bin]:
-    """Pack as SkyRL's and NeMo-RL's first fit decreasing."""
-    return first_fit_loops(problem, problem.longest(last=True))
-
-
-def stable_ffd_loops(problem: Problem) -> list[Bin]:
-    """Pack as prime-rl's ``packed_samples_into_micro_bs``."""
-    return first_fit_loops(problem, problem.longest(last=False))
-
-
 def bfd_loops(problem: Problem) -> list[Bin]:
     """Pack as TRL's ``_pack_bfd``: bins wait in queues, one for each number of free tokens."""
     bins: list[Bin] = []
@@ -147,13 +132,12 @@ def mffd_loops(problem: Problem) -> list[Bin]:
 
 def next_fit_loops(problem: Problem) -> list[Bin]:
     """Pack as NeMo-RL's concatenative packer."""
-    bins: list[Bin] = []
+    bins: list[Bin] = [[]]
     for item in range(len(problem.items)):
-        if bins and problem.has_room(bins[-1], item):
-            bins[-1].append(item)
-        else:
-            bins.append([item])
-    return bins
+        if bins[-1] and not problem.has_room(bins[-1], item):
+            bins.append([])
+        bins[-1].append(item)
+    return bins if bins[-1] else []
 
 
 def balance_loops(problem: Problem) -> list[Bin]:
@@ -166,6 +150,20 @@ def balance_loops(problem: Problem) -> list[Bin]:
         else:
             bins.append([item])
     return bins
+
+
+PACKERS: dict[str, Callable[[Problem], list[Bin]]] = {
+    "ff": lambda problem: first_fit_loops(problem, range(len(problem.items))),
+    "ffd": lambda problem: first_fit_loops(problem, problem.longest(last=True)),
+    "stable_ffd": lambda problem: first_fit_loops(problem, problem.longest(last=False)),
+    "bfd": bfd_loops,
+    "mffd": mffd_loops,
+    "next_fit": next_fit_loops,
+    "balanced": balance_loops,
+}
+"""By the names of :func:`fastcollate.planning.pack`: ``"ff"`` as axolotl's ``pack_group``,
+``"ffd"`` as SkyRL's and NeMo-RL's first fit decreasing, ``"stable_ffd"`` as prime-rl's
+``packed_samples_into_micro_bs``. ``"concat"`` is no packer of whole items."""
 
 
 def adjust_bin_count_loops(
@@ -291,16 +289,6 @@ def pack_loops(
     ValueError
         If an item exceeds a bin under ``"error"``, or there are too few items for all bins.
     """
-    if algorithm == "concat":
-        found = concat_loops(lengths, capacity, multiple=multiple, max_sequences=max_sequences)
-        if grow_by == "move":
-            return adjust_bin_count_loops(found, min_bins, bins_multiple_of)
-        pieces = [piece for contents in found for piece in contents]
-        places = iter(range(len(pieces)))
-        numbered = [[next(places) for _ in contents] for contents in found]
-        weights = [cost(length) for *_, length in pieces]
-        grown = split_heaviest_loops(numbered, weights, min_bins, bins_multiple_of)
-        return [[pieces[item] for item in contents] for contents in grown]
     limit = Item(
         capacity,
         len(lengths) * (max(lengths, default=0) + 1) if max_sequences is None else max_sequences,
@@ -314,34 +302,14 @@ def pack_loops(
             reduce(add, (cost(length) for *_, length in pieces)) if max_cost is not None else 0.0,
         )
 
-    members: list[list[Piece]] = []
-    if groups is None:
-        groups = range(len(lengths))
-    for name in dict.fromkeys(groups):
-        whole = [(i, 0, lengths[i]) for i, other in enumerate(groups) if other == name]
-        members.append(whole)
-    if oversize == "split":
-        longest = max(
-            (n for n in range(multiple, capacity + 1, multiple) if cost(n) <= limit.cost), default=0
-        )
-        parts: list[list[Piece]] = []
-        for pieces in members:
-            if len(pieces) > 1 or _is_within(item_of(pieces), limit):
-                parts.append(pieces)
-                continue
-            if longest == 0:
-                raise ValueError("no piece fits")
-            index, _, length = pieces[0]
-            for start in range(0, length, longest):
-                parts.append([(index, start, min(longest, length - start))])
-        members = parts
-    problem = Problem([item_of(pieces) for pieces in members], limit)
-    for item in problem.items:
-        if item.sequences > limit.sequences or (
-            oversize != "own_bin" and not _is_within(item, limit)
-        ):
-            raise ValueError(f"{item} exceeds {limit}")
-    bins = PACKERS[algorithm](problem)
+    if algorithm == "concat":
+        cut = concat_loops(lengths, capacity, multiple=multiple, max_sequences=max_sequences)
+        members = [[piece] for contents in cut for piece in contents]
+        items = iter(range(len(members)))
+        bins = [[next(items) for _ in contents] for contents in cut]
+    else:
+        members = _members(lengths, groups, limit, item_of, multiple, cost, oversize)
+        bins = PACKERS[algorithm](Problem([item_of(pieces) for pieces in members], limit))
     if grow_by == "move":
         bins = adjust_bin_count_loops(bins, min_bins, bins_multiple_of)
     else:
@@ -350,25 +318,39 @@ def pack_loops(
     return [[piece for item in contents for piece in members[item]] for contents in bins]
 
 
-PACKERS: dict[str, Callable[[Problem], list[Bin]]] = {
-    "ff": ff_loops,
-    "ffd": ffd_loops,
-    "stable_ffd": stable_ffd_loops,
-    "bfd": bfd_loops,
-    "mffd": mffd_loops,
-    "next_fit": next_fit_loops,
-    "balanced": balance_loops,
-}
-"""By the names of :func:`fastcollate.planning.pack`; ``"concat"`` is no packer of whole items."""
+def _members(
+    lengths: Sequence[int],
+    groups: Sequence[Any] | None,
+    limit: Item,
+    item_of: Callable[[list[Piece]], Item],
+    multiple: int,
+    cost: Callable[[int], float],
+    oversize: str,
+) -> list[list[Piece]]:
+    """Return the pieces that stay together: groups, sequences, or parts of long ones."""
+    members: list[list[Piece]] = []
+    groups = range(len(lengths)) if groups is None else groups
+    for name in dict.fromkeys(groups):
+        pieces = [(i, 0, lengths[i]) for i, other in enumerate(groups) if other == name]
+        item = item_of(pieces)
+        is_within = item.size <= limit.size and item.cost <= limit.cost
+        if item.sequences > limit.sequences or (oversize == "error" and not is_within):
+            raise ValueError(f"{item} exceeds {limit}")
+        if oversize != "split" or is_within:
+            members.append(pieces)
+            continue
+        fitting = [n for n in range(multiple, limit.size + 1, multiple) if cost(n) <= limit.cost]
+        if len(pieces) > 1 or not fitting:
+            raise ValueError(f"{item} exceeds {limit}, and has no piece that fits")
+        index, _, length = pieces[0]
+        for start in range(0, length, fitting[-1]):
+            members.append([(index, start, min(fitting[-1], length - start))])
+    return members
 
 
 def _sum(costs: Iterable[float]) -> float:
     """Add from left to right; ``sum`` of newer Pythons rounds less."""
     return reduce(add, costs, 0.0)
-
-
-def _is_within(item: Item, limit: Item) -> bool:
-    return item.size <= limit.size and item.sequences <= limit.sequences and item.cost <= limit.cost
 
 
 def _round_up(length: int, multiple: int) -> int:

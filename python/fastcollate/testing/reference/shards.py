@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from itertools import pairwise
-from typing import Any
+from operator import add
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastcollate.testing.reference.fields import is_of_objects, smallest_dtype
+from fastcollate.common.row_columns import VALUES
+from fastcollate.testing.reference.fields import smallest_dtype, trailing_shape
 from fastcollate.testing.reference.grids import layout_options
 from fastcollate.testing.reference.loops import build_batch_loops
+from fastcollate.testing.reference.moving import Origin, move_field, move_values
 from fastcollate.testing.reference.packed import Part
-from fastcollate.testing.reference.reading import Field, Rows, is_number, readable, rows_of
-from fastcollate.testing.reference.spreading import Spread, numbers_as_field, values_per_token
+from fastcollate.testing.reference.reading import Rows, is_number, readable, rows_of
+from fastcollate.testing.reference.spreading import numbers_as_field, values_per_token
+
+
+class _Slot(NamedTuple):
+    """A row of the shard."""
+
+    source: int
+    """The row of the step; -1 for a synthetic one."""
+    origins: list[Origin]
+    """One for each response token; all None for padding rows."""
 
 
 def build_shard_loops(
@@ -23,11 +34,6 @@ def build_shard_loops(
     *,
     shard: Any,
     pad_token_id: int,
-    rewards: Field | None = None,
-    loss_mask: Rows | None = None,
-    logprobs: Rows | None = None,
-    advantages: Field | None = None,
-    fields: Mapping[str, Any] | None = None,
     labels: str | None = None,
     layout: Any = "left",
     sampled: Any | None = None,
@@ -37,8 +43,7 @@ def build_shard_loops(
 
     Parameters
     ----------
-    prompts, responses, pad_token_id, rewards, loss_mask, logprobs, advantages, fields, labels, \
-    layout
+    prompts, responses, pad_token_id, labels, layout
         As in `fastcollate.build_batch`, for all rows of the step.
     shard
         The rows, as in `fastcollate.planning.Shard`. Padding rows train nothing, and have no routes
@@ -47,70 +52,60 @@ def build_shard_loops(
     sampled
         For merged rows, True for each response token that was sampled; by default all were.
     **options
-        More arguments of `build_batch_loops`.
+        ``rewards``, ``loss_mask``, ``logprobs``, ``advantages`` and ``fields`` of all rows, and
+        more arguments of `build_batch_loops`.
 
     Returns
     -------
     dict[str, object]
         As `build_batch_loops`, as wide as the whole step.
     """
-    advantages, fields = numbers_as_field(advantages, fields)
+    given = {name: options.pop(name, None) for name in VALUES}
+    given["advantages"], fields = numbers_as_field(given["advantages"], options.pop("fields", None))
     layout, own = layout_options(layout)
     options = own | options
     prompt_rows = [list(readable(row)) for row in rows_of(prompts)]
     response_rows = [list(readable(row)) for row in rows_of(responses)]
-    picks = list(zip(shard.rows.tolist(), shard.is_padding.tolist(), strict=True))
+    is_padding, slots = shard.is_padding.tolist(), []
+    for row, pads in zip(shard.rows.tolist(), is_padding, strict=True):
+        count = 1 if row < 0 else len(response_rows[row])
+        origins = [None if pads else (row, position) for position in range(count)]
+        slots.append(_Slot(row, origins))
 
-    def pick(column: Any, synthetic: Any, of_padding: Any = None) -> list[Any]:
-        values = []
-        for row, is_padding in picks:
-            if row < 0:
-                values.append(synthetic)
-            else:
-                is_masked = is_padding and of_padding is not None
-                values.append(of_padding(column[row]) if is_masked else column[row])
-        return values
-
-    def zeros(row: Any) -> list[int]:
-        return [0] * len(row)
-
-    def no_reward(row: Any) -> Any:
-        return 0.0 if is_number(row) else zeros(row)
+    def pick(rows: list[Any]) -> list[Any]:
+        return [[pad_token_id] if slot.source < 0 else rows[slot.source] for slot in slots]
 
     columns: dict[str, Any] = {}
-    if rewards is not None:
-        rows = rows_of(rewards)
-        columns["rewards"] = pick(rows, no_reward([0] if not is_number(rows[0]) else 0), no_reward)
-    if loss_mask is not None:
-        columns["loss_mask"] = pick([readable(r) for r in rows_of(loss_mask)], [0], zeros)
-    for name, values in (("logprobs", logprobs), ("advantages", advantages)):
-        if values is not None:
-            columns[name] = pick([readable(row) for row in rows_of(values)], [0], zeros)
+    for name, column in given.items():
+        if column is None:
+            continue
+        rows = rows_of(column)
+        if name == "rewards" and is_number(rows[0]):
+            columns[name] = [
+                0.0 if pads else rows[slot.source]
+                for slot, pads in zip(slots, is_padding, strict=True)
+            ]
+        else:
+            columns[name] = move_values(slots, rows, 0)
     if fields is not None:
-        of_rows = list(map(len, prompt_rows)), list(map(len, response_rows))
-        real = [row for row, is_padding in picks if not is_padding]
+        lens = list(map(len, prompt_rows)), list(map(len, response_rows))
+        real = np.where(is_padding, -1, shard.rows).tolist()
         columns["fields"] = {
-            key: _pick_field(values_per_token(field, *of_rows, rows=real), picks)
+            key: move_field(_with_dtype(values_per_token(field, *lens, rows=real)), slots, real)
             for key, field in fields.items()
         }
-    chosen_prompts = pick(prompt_rows, [pad_token_id])
-    chosen_responses = pick(response_rows, [pad_token_id])
-    lens = [len(p) + len(r) for p, r in zip(chosen_prompts, chosen_responses, strict=True)]
-    arguments = {
-        "prompts": chosen_prompts,
-        "responses": chosen_responses,
-        "pad_token_id": pad_token_id,
-        "layout": layout,
-        **_widths(shard, lens, layout, options),
-    }
+    columns |= {"prompts": pick(prompt_rows), "responses": pick(response_rows)}
+    totals = map(len, map(add, columns["prompts"], columns["responses"]))
     if sampled is None:
         sampled = [[1] * len(row) for row in response_rows]
     return build_batch_loops(
-        **arguments,
+        pad_token_id=pad_token_id,
+        layout=layout,
+        **_widths(shard, list(totals), layout, options),
         **columns,
         labels=labels,
-        sampled=pick(sampled, [0], zeros),
-        is_padding=shard.is_padding.tolist(),
+        sampled=move_values(slots, sampled, 0),
+        is_padding=is_padding,
     )
 
 
@@ -136,49 +131,12 @@ def _widths(shard: Any, lens: list[int], layout: str, options: dict[str, Any]) -
     return fixed | {"multiple_of": multiple} | given
 
 
-def _pick_field(field: Any, picks: Any) -> Any:
-    if type(field).__name__ == "PerRow":
-        return _pick_values(field, [row for row, _ in picks])
+def _with_dtype(field: Any) -> Any:
+    """Return routes in the dtype that all ranks have; other fields as they are."""
+    is_routes = type(field).__name__ == "RoutedExperts"
+    if not is_routes or field.dtype is not None or field.num_experts is not None:
+        return field
     rows = [readable(row) for row in rows_of(field.rows)]
-    shapes = (np.shape(row) for row in rows)
-    trailing: tuple[int, ...] = next((shape[1:] for shape in shapes if shape != (0,)), ())
-    if trailing:
-        rows = [np.asarray(row).reshape(len(row), *trailing) for row in rows]
-    if type(field).__name__ == "RoutedExperts":
-        none = np.zeros((0, *trailing), np.int64)
-        largest = [trailing[-1] - 1, *(int(np.max(row)) for row in rows if np.size(row))]
-        dtype = field.dtype
-        if dtype is None and field.num_experts is None:
-            dtype = smallest_dtype(max(largest))  # that all ranks have
-        chosen = [none if is_padding else rows[row] for row, is_padding in picks]
-        return dataclasses.replace(field, rows=chosen, dtype=dtype)
-    gap = field.fill if field.gap_fill is None else field.gap_fill
-    tokens = 2 if field.align == "sequence" else 1
-    synthetic = np.full((tokens, *trailing), gap) if trailing else [gap] * tokens
-    chosen = [synthetic if row < 0 else rows[row] for row, _ in picks]
-    if field.align == "response":
-        for index, (row, is_padding) in enumerate(picks):
-            if is_padding and row >= 0:
-                chosen[index] = np.full((len(rows[row]), *trailing), gap)
-    if isinstance(field.rows, Spread):
-        chosen = Spread(chosen)
-    return dataclasses.replace(field, rows=chosen)
-
-
-def _pick_values(field: Any, picks: list[int]) -> Any:
-    values = readable(field.values)
-    if is_of_objects(field):
-        return dataclasses.replace(
-            field, values=[None if row < 0 else values[row] for row in picks], dtype=object
-        )
-    if isinstance(values, np.ndarray):
-        rows = [np.zeros_like(values[0]) if row < 0 else values[row] for row in picks]
-        return dataclasses.replace(field, values=np.stack(rows))
-    values = [readable(value) for value in values]
-    if all(map(is_number, values)):
-        whole = all(np.asarray(value).dtype.kind in "biu" for value in values)
-        dtype = ("int64" if whole else "float32") if field.dtype is None else field.dtype
-        rows = [0 if row < 0 else values[row] for row in picks]
-        return dataclasses.replace(field, values=rows, dtype=dtype)
-    rows = [np.asarray(values[0])[:0] if row < 0 else values[row] for row in picks]
-    return dataclasses.replace(field, values=rows)
+    topk = trailing_shape(rows)[-1]
+    largest = max([topk - 1, *(int(np.max(row)) for row in rows if np.size(row))])
+    return dataclasses.replace(field, dtype=smallest_dtype(largest))

@@ -1,0 +1,87 @@
+"""Columns of rows that are made of others: of merged turns, or of the rows of a step."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from fastcollate.testing.reference.fields import is_of_objects, shaped, trailing_shape
+from fastcollate.testing.reference.reading import is_number, readable, rows_of
+from fastcollate.testing.reference.spreading import Spread
+
+Origin: TypeAlias = tuple[int, int] | None
+"""The origin of a response token: a row of the input, and the position in its response."""
+
+
+def move_values(made: Sequence[Any], rows: Any, gap: Any) -> list[list[Any]]:
+    """Return the value of each response token from its origin, and `gap` without one.
+
+    Parameters
+    ----------
+    made
+        Rows with their `origins`, one per response token.
+    rows
+        Values of the input's responses.
+    """
+    rows = [readable(row) for row in rows]
+    return [
+        [gap if origin is None else rows[origin[0]][origin[1]] for origin in one.origins]
+        for one in made
+    ]
+
+
+def move_field(field: Any, made: Sequence[Any], routed: Sequence[int] | None = None) -> Any:
+    """Return a field of the input as one of rows that are made of it.
+
+    Parameters
+    ----------
+    field
+        A field with values per token, or per row.
+    made
+        Rows with their `origins`, and their `source`, the row of the input whose sequence they
+        have; -1 for synthetic rows, of two tokens.
+    routed
+        Sources of routes, -1 for padding rows, which have none.
+    """
+    kind, sources = type(field).__name__, [one.source for one in made]
+    if kind == "PerRow":
+        return _move_objects(field, sources)
+    rows = [readable(row) for row in rows_of(field.rows)]
+    trailing = trailing_shape(rows)
+    rows = shaped(rows, trailing)
+    if kind == "RoutedExperts":
+        nothing: Any = np.zeros((0, *trailing), np.int64)
+        sources = sources if routed is None else list(routed)
+    else:
+        gap = field.fill if field.gap_fill is None else field.gap_fill
+        if field.dtype is not None and "float" not in str(field.dtype):
+            gap = int(gap)  # a float would round large integers
+        if field.align == "response":
+            moved = move_values(made, rows, np.full(trailing, gap) if trailing else gap)
+            moved = shaped(moved, trailing)
+            moved = Spread(moved) if isinstance(field.rows, Spread) else moved
+            return dataclasses.replace(field, rows=moved)
+        nothing = np.full((2, *trailing), gap) if trailing else [gap] * 2
+    chosen = [nothing if source < 0 else rows[source] for source in sources]
+    return dataclasses.replace(field, rows=chosen)
+
+
+def _move_objects(field: Any, sources: list[int]) -> Any:
+    values, dtype = readable(field.values), field.dtype
+    if is_of_objects(field):
+        nothing, dtype = None, object
+    elif isinstance(values, np.ndarray):
+        nothing = np.zeros_like(values[0])
+    else:
+        values = [readable(value) for value in values]
+        nothing = 0 if all(map(is_number, values)) else np.asarray(values[0])[:0]
+        if dtype is None and all(map(is_number, values)):
+            whole = all(np.asarray(value).dtype.kind in "biu" for value in values)
+            dtype = "int64" if whole else "float32"
+    chosen: Any = [nothing if source < 0 else values[source] for source in sources]
+    if isinstance(values, np.ndarray) and dtype is not object:
+        chosen = np.stack(chosen)
+    return dataclasses.replace(field, values=chosen, dtype=dtype)
