@@ -11,7 +11,7 @@ import pytest
 import fastcollate as fc
 from fastcollate import _fastcollate
 from fastcollate.common import names
-from fastcollate.common.row_columns import IDS, TOKENS
+from fastcollate.common.row_columns import IDS, OTHER_NAMES, TOKENS
 from fastcollate.device.prefetching import Prefetcher
 from fastcollate.options import BatchOptions, RowOptions
 from fastcollate.plan import binned, layouts, merge, partitioning, stepping
@@ -119,13 +119,12 @@ def test_names_of_other_libraries(call, name, advice):
 def test_advice_names_arguments_that_there_are():
     known = {name for call in [*CALLED, ADD] for name in inspect.signature(call).parameters}
     known |= set(inspect.signature(fc.Batch.check).parameters)
-    for name, pairs in names.ADVICE.items():
-        for needs, text in pairs:
-            assert set(needs.split()) <= known, name
-            assert not text.endswith("."), name
-    assert set(names.OTHER_NAMES) | {*TOKENS, *IDS} <= known
+    for others, needs, text in names.ADVICE:
+        assert set(needs.split()) <= known, others
+        assert not text.endswith("."), others
+    assert set(OTHER_NAMES) | {*TOKENS, *IDS} <= known
     ours = inspect.signature(fc.build_batch).parameters.keys()
-    for column, others in names.OTHER_NAMES.items():
+    for column, others in OTHER_NAMES.items():
         assert not ours & set(others), column
 
 

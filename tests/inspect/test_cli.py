@@ -22,7 +22,7 @@ import pyarrow.parquet as pq  # noqa: E402
 import fastcollate as fc  # noqa: E402
 from fastcollate.cli import files  # noqa: E402
 from fastcollate.cli.app import run  # noqa: E402
-from fastcollate.cli.columns import ROLES  # noqa: E402
+from fastcollate.cli.columns import ROLES, names_of  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 ROLLOUTS = ROOT / "examples" / "rollouts" / "rollouts.jsonl.gz"
@@ -194,12 +194,12 @@ def test_chunks_are_whole_groups(tmp_path, monkeypatch):
         source = files.Source.of(write(tmp_path / name, table), {})
         chunks = [rows for rows, _ in source.chunks()]
         assert len(chunks) > 10
-        assert [uid for rows in chunks for uid in rows.uids] == ids
+        assert [uid for rows in chunks for uid in rows.ids["uids"]] == ids
         assert [rows.first_row for rows in chunks] == np.cumsum(
             [0, *(len(rows.prompts) for rows in chunks[:-1])]
         ).tolist()
         for one, after in pairwise(chunks):
-            assert one.uids[-1] != after.uids[0]
+            assert one.ids["uids"][-1] != after.ids["uids"][0]
         shares = [share for _, share in source.chunks()]
         assert shares == sorted(shares)
         assert shares[-1] == 1
@@ -445,8 +445,8 @@ def test_the_page(tmp_path, monkeypatch, capsys):
 
 
 def test_all_column_names_are_on_the_page():
-    for _, names in ROLES.values():
-        for name in names:
+    for role in ROLES:
+        for name in names_of(role):
             assert f"`{name}`" in PAGE
 
 

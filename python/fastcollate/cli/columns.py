@@ -2,75 +2,83 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from fastcollate.build import build_batch
 from fastcollate.common.arguments import tally
 from fastcollate.common.arrays import offsets_of, ranges_of
+from fastcollate.common.row_columns import IDS, OTHER_NAMES
+from fastcollate.plan.merge import Policy
+from fastcollate.plan.merging import MergePlan, merge_turns
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
 from fastcollate.rows.lengths import Integers
 
-ROLES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "prompts": (
-        "Token ids of prompts.",
-        ("prompts", "prompt_ids", "prompt_token_ids", "raw_prompt_ids"),
-    ),
-    "responses": (
-        "Token ids of responses.",
-        ("responses", "response_ids", "response_token_ids", "completion_ids"),
-    ),
-    "sequences": (
-        "Token ids of prompts with their responses, in place of both.",
-        ("sequences", "input_ids", "token_ids", "tokens"),
-    ),
-    "prompt_lens": (
-        "Number of prompt tokens of each sequence.",
-        ("prompt_lens", "prompt_len", "prompt_length"),
-    ),
-    "loss_mask": (
-        "Loss mask, per token of responses or of sequences.",
-        ("loss_mask", "loss_masks", "response_mask", "completion_mask", "assistant_masks"),
-    ),
-    "rewards": (
-        "Rewards, per response token or per row.",
-        ("rewards", "reward", "token_level_rewards", "token_level_scores", "score"),
-    ),
-    "logprobs": (
-        "Log-probabilities of response tokens.",
-        (
-            *("logprobs", "rollout_logprobs", "rollout_log_probs", "response_logprobs"),
-            *("completion_logprobs", "old_log_probs", "sampling_per_token_logps"),
-        ),
-    ),
-    "attention_mask": (
-        "0 where prompts and responses are padded (verl).",
-        ("attention_mask",),
-    ),
-    "uids": ("Id of the prompt of each row.", ("uids", "uid", "prompt_id", "group_id")),
-    "trajectory_ids": (
-        "Id of the trajectory of each row.",
-        ("trajectory_ids", "trajectory_id", "rollout_id"),
-    ),
-    "is_last_step": (
-        "True for the last turn of each trajectory.",
-        ("is_last_step", "is_last"),
-    ),
+if TYPE_CHECKING:
+    from fastcollate.batch import Batch
+    from fastcollate.plan.breaks import Tokenizer
+
+Where = Callable[[int], str]
+"""Returns the place of a row in its file."""
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    kinds = pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list
+    return any(is_of(kind) for is_of in kinds)
+
+
+def _is_integer(kind: pa.DataType) -> bool:
+    return any(is_of(kind) for is_of in (pa.types.is_integer, pa.types.is_null))
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    kinds = pa.types.is_floating, pa.types.is_boolean
+    return _is_integer(kind) or any(is_of(kind) for is_of in kinds)
+
+
+class Kind(NamedTuple):
+    """A kind of column."""
+
+    title: str
+    fits: Callable[[pa.DataType], bool]
+
+
+TOKENS = Kind("lists of integers", lambda kind: _is_list(kind) and _is_integer(kind.value_type))
+PER_TOKEN = Kind("lists of numbers", lambda kind: _is_list(kind) and _is_number(kind.value_type))
+REWARDS = Kind(
+    "numbers or lists of numbers",
+    lambda kind: _is_number(kind.value_type if _is_list(kind) else kind),
+)
+INTEGERS = Kind("integers", pa.types.is_integer)
+BOOLEANS = Kind("bools", pa.types.is_boolean)
+NAMES = Kind("names", lambda kind: not _is_list(kind))
+
+ROLES: dict[str, tuple[Kind, str]] = {
+    "prompts": (TOKENS, "Token ids of prompts."),
+    "responses": (TOKENS, "Token ids of responses."),
+    "sequences": (TOKENS, "Token ids of prompts with their responses, in place of both."),
+    "prompt_lens": (INTEGERS, "Number of prompt tokens of each sequence."),
+    "loss_mask": (PER_TOKEN, "Loss mask, per token of responses or of sequences."),
+    "rewards": (REWARDS, "Rewards, per response token or per row."),
+    "logprobs": (PER_TOKEN, "Log-probabilities of response tokens."),
+    "attention_mask": (PER_TOKEN, "0 where prompts and responses are padded (verl)."),
+    "uids": (NAMES, "Id of the prompt of each row."),
+    "trajectory_ids": (NAMES, "Id of the trajectory of each row."),
+    "is_last_step": (BOOLEANS, "True for the last turn of each trajectory."),
 }
-"""Roles of columns: a description, and the names to look for, in order.
+"""Roles of columns, each with its kind and a description."""
 
-The names are ours and those of SkyRL (`prompt_token_ids`, `response_ids`, `loss_masks`,
-`rollout_logprobs`), verl (`prompts`, `responses`, `response_mask`, `attention_mask`, `uid`), TRL
-(`prompt_ids`, `completion_ids`, `completion_mask`; `input_ids`, `assistant_masks`) and prime-rl
-(`prompt_ids`, `completion_ids`, `completion_mask`, `completion_logprobs`).
-"""
 
-_IDS = {"prompts", "responses", "sequences"}
-_PER_TOKEN = {"loss_mask", "logprobs", "attention_mask"}
+def names_of(role: str) -> tuple[str, ...]:
+    """Return the names of columns to look for, in order."""
+    # verl's, of the trainer's policy: elsewhere they are no log-probabilities of the sampler.
+    more = ("old_log_probs",) if role == "logprobs" else ()
+    return (role, *OTHER_NAMES.get(role, ()), *more)
 
 
 class FileColumns(NamedTuple):
@@ -88,23 +96,25 @@ class FileColumns(NamedTuple):
             If a given one is missing or of another type, or there are no token ids.
         """
         names: dict[str, str] = {}
-        for role, (_, known) in ROLES.items():
-            if role in given:
-                name = given[role]
-                if name not in schema.names:
-                    raise ValueError(
-                        f"{place} has no column {name!r} (--{_option(role)}); it has {_all(schema)}"
-                    )
-                if not _fits(role, schema.field(name).type):
-                    raise ValueError(
-                        f"column {name!r} of {place} is {schema.field(name).type}; pass a column "
-                        f"of {_list_wanted(role)} as --{_option(role)}"
-                    )
-                names[role] = name
+        for role, (kind, _) in ROLES.items():
+            known = (given[role],) if role in given else names_of(role)
+            there = [name for name in known if name in schema.names]
+            fit = [name for name in there if kind.fits(schema.field(name).type)]
+            if fit:
+                names[role] = fit[0]
+            if fit or role not in given:
                 continue
-            fit = (n for n in known if n in schema.names and _fits(role, schema.field(n).type))
-            if (found := next(fit, None)) is not None:
-                names[role] = found
+            option = f"--{role.replace('_', '-')}"
+            if there:
+                raise ValueError(
+                    f"column {there[0]!r} of {place} is {schema.field(there[0]).type}; pass a "
+                    f"column of {kind.title} as {option}"
+                )
+            raise ValueError(
+                f"{place} has no column {known[0]!r} ({option}); it has {_all(schema)}"
+            )
+        # Attention masks are those of prompts and responses that are padded separately.
+        unused: tuple[str, ...] = ("sequences", "prompt_lens")
         if "sequences" in given or not {"prompts", "responses"} <= names.keys():
             if "sequences" not in names:
                 missing = [role for role in ("prompts", "responses") if role not in names]
@@ -114,18 +124,18 @@ class FileColumns(NamedTuple):
                     f"has {_all(schema)}; name a column of lists of integers by {options}, or by "
                     "--sequences"
                 )
-            # Attention masks are those of prompts and responses that are padded separately.
-            for role in ("prompts", "responses", "attention_mask"):
-                names.pop(role, None)
-        else:
-            names.pop("sequences", None)
-            names.pop("prompt_lens", None)
-        return cls(names)
+            unused = ("prompts", "responses", "attention_mask")
+        return cls({role: name for role, name in names.items() if role not in unused})
 
     @property
     def used(self) -> list[str]:
         """Names of the columns that are read."""
         return list(dict.fromkeys(self.names.values()))
+
+    @property
+    def tokens(self) -> list[str]:
+        """Names of the columns of token ids."""
+        return [name for role, name in self.names.items() if ROLES[role][0] is TOKENS]
 
     @property
     def has_trajectories(self) -> bool:
@@ -140,121 +150,81 @@ class FileColumns(NamedTuple):
         ValueError
             Rows of different lengths, or nulls.
         """
-        columns = {role: self._column(table, role, first_row, place) for role in self.names}
-        tokens = {role: columns.pop(role) for role in list(columns) if role in _IDS}
-        weights = columns.get("loss_mask")
-        if "sequences" in tokens:
-            whole = tokens["sequences"]
-            lens = columns.get("prompt_lens")
-            if lens is None:
-                lens = np.zeros(len(whole), np.int64)
-                if weights is not None and np.array_equal(weights.lengths, whole.lengths):
-                    lens = _leading_zeros(weights)
-            if (wrong := (lens < 0) | (lens > whole.lengths)).any():
-                row = int(wrong.argmax())
-                raise ValueError(
-                    f"{place}, row {first_row + row}: {self.names['prompt_lens']} is {lens[row]}, "
-                    f"but {self.names['sequences']} has {tally(int(whole.lengths[row]), 'token')}"
-                )
-            prompts, responses = _part(whole, 0 * lens, lens), _part(whole, lens, None)
-        else:
-            prompts, responses = tokens["prompts"], tokens["responses"]
-            prompts, responses, columns = self._without_padding(
-                prompts, responses, columns, first_row, place
-            )
-        rewards = columns.get("rewards")
-        per_token = {
-            role: self._along(role, columns[role], prompts, responses, first_row, place)
-            for role in ("loss_mask", "logprobs")
-            if role in columns
-        }
-        if isinstance(rewards, Ragged):
-            rewards = self._along("rewards", rewards, prompts, responses, first_row, place)
-        return FileRows(
-            first_row,
-            prompts,
-            responses,
-            per_token.get("loss_mask"),
-            rewards,
-            per_token.get("logprobs"),
-            columns.get("uids"),
-            columns.get("trajectory_ids"),
-            columns.get("is_last_step"),
-        )
 
-    def _column(self, table: pa.Table, role: str, first_row: int, place: str) -> Any:
-        """Return a column as rows, numbers, or a list of objects."""
-        name = self.names[role]
-        column = table.column(name)
-        if column.null_count > 0:
-            row = first_row + column.is_null().to_pylist().index(True)
-            raise ValueError(f"{place}, row {row}: {name} is null; leave such rows out")
-        if _is_list(column.type):
-            if pa.types.is_null(column.type.value_type):
-                kind = pa.int64() if role in _IDS else pa.float64()
-                column = column.cast(pa.list_(kind))
-            if pa.types.is_boolean(column.type.value_type):
-                column = column.cast(pa.list_(pa.uint8()))
+        def where(row: int) -> str:
+            return f"{place}, row {first_row + row}"
+
+        columns = {}
+        for role, name in self.names.items():
+            column = table.column(name)
+            if column.null_count > 0:
+                row = column.is_null().to_pylist().index(True)
+                raise ValueError(f"{where(row)}: {name} is null; leave such rows out")
             try:
-                return ragged(column.combine_chunks())
+                columns[role] = _values(column, ROLES[role][0])
             except (TypeError, ValueError) as error:
                 raise ValueError(f"{place}, column {name}: {error}") from error
-        if role in ("prompt_lens", "rewards"):
-            return column.to_numpy()
-        if role == "is_last_step":
-            return column.to_pylist()
-        return [_hashable(one) for one in column.to_pylist()]
+        if "sequences" in columns:
+            prompts, responses = self._split(columns, where)
+        else:
+            prompts, responses = self._without_padding(columns, where)
+        for role, column in columns.items():
+            if isinstance(column, Ragged):
+                columns[role] = self._along(role, column, prompts, responses, where)
+        ids = {role: columns.pop(role) for role in IDS if role in columns}
+        return FileRows(first_row, prompts, responses, columns, ids)
 
-    def _without_padding(
-        self,
-        prompts: Ragged,
-        responses: Ragged,
-        columns: dict[str, Any],
-        first_row: int,
-        place: str,
-    ) -> tuple[Ragged, Ragged, dict[str, Any]]:
-        """Remove tokens at 0 of an attention mask, if it spans prompts and responses."""
+    def _split(self, columns: dict[str, Any], where: Where) -> tuple[Ragged, Ragged]:
+        """Take the sequences out of the columns; return their prompts and responses."""
+        whole, lens = columns.pop("sequences"), columns.pop("prompt_lens", None)
+        if lens is None:
+            lens = np.zeros(len(whole), np.int64)
+            mask = columns.get("loss_mask")
+            if mask is not None and np.array_equal(mask.lengths, whole.lengths):
+                lens = _leading_zeros(mask)
+        if (wrong := (lens < 0) | (lens > whole.lengths)).any():
+            row = int(wrong.argmax())
+            raise ValueError(
+                f"{where(row)}: {self.names['prompt_lens']} is {lens[row]}, but "
+                f"{self.names['sequences']} has {tally(int(whole.lengths[row]), 'token')}"
+            )
+        return _part(whole, 0 * lens, lens), _part(whole, lens, whole.lengths - lens)
+
+    def _without_padding(self, columns: dict[str, Any], where: Where) -> tuple[Ragged, Ragged]:
+        """Take prompts and responses out, without tokens at 0 of a mask that spans both."""
+        prompts, responses = columns.pop("prompts"), columns.pop("responses")
         mask = columns.pop("attention_mask", None)
         if mask is None:
-            return prompts, responses, columns
+            return prompts, responses
         lens = prompts.lengths + responses.lengths
         if (wrong := mask.lengths != lens).any():
             row = int(wrong.argmax())
             raise ValueError(
-                f"{place}, row {first_row + row}: {self.names['attention_mask']} has "
-                f"{mask.lengths[row]} items, but prompt and response have {lens[row]} tokens"
+                f"{where(row)}: {self.names['attention_mask']} has {mask.lengths[row]} items, but "
+                f"prompt and response have {lens[row]} tokens"
             )
-        values = np.asarray(mask.values) != 0
-        in_prompt = values[ranges_of(mask.offsets[:-1], prompts.lengths)]
-        in_response = values[ranges_of(mask.offsets[:-1] + prompts.lengths, responses.lengths)]
+        of_prompts = _part(mask, 0 * lens, prompts.lengths)
+        of_responses = _part(mask, prompts.lengths, responses.lengths)
         for role, column in columns.items():
             if isinstance(column, Ragged) and np.array_equal(column.lengths, responses.lengths):
-                columns[role] = _keep(column, in_response)
-        return _keep(prompts, in_prompt), _keep(responses, in_response), columns
+                columns[role] = _keep(column, of_responses)
+        return _keep(prompts, of_prompts), _keep(responses, of_responses)
 
     def _along(
-        self,
-        role: str,
-        column: Ragged,
-        prompts: Ragged,
-        responses: Ragged,
-        first_row: int,
-        place: str,
+        self, role: str, column: Ragged, prompts: Ragged, responses: Ragged, where: Where
     ) -> Ragged:
         """Return a column per response token, also if it spans whole rows."""
+        whole = prompts.lengths + responses.lengths
         if np.array_equal(column.lengths, responses.lengths):
             return column
-        whole = prompts.lengths + responses.lengths
         if np.array_equal(column.lengths, whole):
-            return _part(column, prompts.lengths, None)
-        of_tokens = self.names.get("responses") or self.names["sequences"]
-        wrong = column.lengths != (responses.lengths if "responses" in self.names else whole)
-        row = int(wrong.argmax())
-        expected = (responses.lengths if "responses" in self.names else whole)[row]
+            return _part(column, prompts.lengths, responses.lengths)
+        of_tokens = "responses" if "responses" in self.names else "sequences"
+        expected = responses.lengths if of_tokens == "responses" else whole
+        row = int((column.lengths != expected).argmax())
         raise ValueError(
-            f"{place}, row {first_row + row}: {self.names[role]} has "
-            f"{tally(int(column.lengths[row]), 'item')}, but {of_tokens} has "
-            f"{tally(int(expected), 'token')}"
+            f"{where(row)}: {self.names[role]} has {tally(int(column.lengths[row]), 'item')}, but "
+            f"{self.names[of_tokens]} has {tally(int(expected[row]), 'token')}"
         )
 
 
@@ -264,68 +234,46 @@ class FileRows(NamedTuple):
     first_row: int
     prompts: Ragged
     responses: Ragged
-    loss_mask: Ragged | None
-    rewards: Any
-    logprobs: Ragged | None
-    uids: list[Any] | None
-    trajectory_ids: list[Any] | None
-    is_last_step: list[bool] | None
+    values: dict[str, Any]
+    """Loss mask, rewards and log-probabilities, those that there are."""
+    ids: dict[str, list[Any]]
+    """Ids of prompts and trajectories, and flags of last turns, those that there are."""
 
-    @property
-    def fields(self) -> dict[str, Any]:
-        """Arguments of `build_batch` beside the tokens and names."""
-        values = {
-            "loss_mask": self.loss_mask,
-            "rewards": self.rewards,
-            "logprobs": self.logprobs,
-        }
-        return {name: value for name, value in values.items() if value is not None}
-
-
-def _fits(role: str, kind: pa.DataType) -> bool:
-    """Return True if a column of a type can have a role."""
-    if role in _IDS:
-        return _is_list(kind) and (
-            pa.types.is_integer(kind.value_type) or pa.types.is_null(kind.value_type)
+    def build(self) -> Batch:
+        """Return the rows as a jagged batch."""
+        tokens = self.prompts, self.responses
+        return build_batch(
+            *tokens, pad_token_id=0, array_type="numpy", layout="jagged", **self.values
         )
-    if role in _PER_TOKEN:
-        return _is_list(kind) and _is_number(kind.value_type)
-    if role == "rewards":
-        return _is_number(kind.value_type if _is_list(kind) else kind)
-    if role == "prompt_lens":
-        return bool(pa.types.is_integer(kind))
-    if role == "is_last_step":
-        return bool(pa.types.is_boolean(kind))
-    return not _is_list(kind)
+
+    def merge(self, policy: Policy, tokenizer: Tokenizer | None = None) -> MergePlan:
+        """Return the plan that merges turns of trajectories."""
+        return merge_turns(
+            self.prompts,
+            self.responses,
+            trajectory_ids=self.ids.get("trajectory_ids"),
+            is_last_step=self.ids.get("is_last_step"),
+            policy=policy,
+            allow_unfinished=True,
+            tokenizer=tokenizer,
+        )
 
 
-def _list_wanted(role: str) -> str:
-    if role in _IDS:
-        return "lists of integers"
-    if role in _PER_TOKEN:
-        return "lists of numbers"
-    names = {"rewards": "numbers or lists of numbers", "prompt_lens": "integers"}
-    return names.get(role, "bools" if role == "is_last_step" else "names")
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    )
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(
-        types.is_integer(kind)
-        or types.is_floating(kind)
-        or types.is_boolean(kind)
-        or types.is_null(kind)
-    )
-
-
-def _option(role: str) -> str:
-    return role.replace("_", "-")
+def _values(column: pa.ChunkedArray, kind: Kind) -> Any:
+    """Return a column as rows, numbers, or a list of objects."""
+    if _is_list(column.type):
+        if pa.types.is_null(column.type.value_type):
+            column = column.cast(pa.list_(pa.int64() if kind is TOKENS else pa.float64()))
+        if pa.types.is_boolean(column.type.value_type):
+            column = column.cast(pa.list_(pa.uint8()))
+        return ragged(column.combine_chunks())
+    if kind in (INTEGERS, REWARDS):
+        return column.to_numpy()
+    # Ids have to be comparable: structs become text.
+    return [
+        "/".join(map(str, one.values())) if isinstance(one, dict) else one
+        for one in column.to_pylist()
+    ]
 
 
 def _all(schema: pa.Schema) -> str:
@@ -334,22 +282,15 @@ def _all(schema: pa.Schema) -> str:
     return ", ".join(names[:20]) + (" ..." if len(names) > 20 else "") or "no columns"
 
 
-def _hashable(name: Any) -> Any:
-    """Return a row's id as a comparable object: structs become text."""
-    if isinstance(name, dict):
-        return "/".join(str(part) for part in name.values())
-    return name
-
-
-def _part(rows: Ragged, starts: Integers, lengths: Integers | None) -> Ragged:
-    """Return a part of each row, by default to its end."""
-    lengths = rows.lengths - starts if lengths is None else lengths
+def _part(rows: Ragged, starts: Integers, lengths: Integers) -> Ragged:
+    """Return a part of each row."""
     values = np.asarray(rows.values)[ranges_of(rows.offsets[:-1] + starts, lengths)]
     return Ragged(values, offsets_of(lengths))
 
 
-def _keep(rows: Ragged, keep: NDArray[np.bool_]) -> Ragged:
-    """Return rows without some of their tokens."""
+def _keep(rows: Ragged, mask: Ragged) -> Ragged:
+    """Return rows without the tokens at 0 of a mask."""
+    keep: NDArray[np.bool_] = np.asarray(mask.values) != 0
     counts = np.diff(np.append(0, np.cumsum(keep))[rows.offsets])
     return Ragged(np.asarray(rows.values)[keep], offsets_of(counts))
 

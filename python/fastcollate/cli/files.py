@@ -205,11 +205,9 @@ class Source(NamedTuple):
         return self.columns.read(table, first, str(self.path))
 
     def _tokens(self, table: pa.Table) -> int:
-        names = self.columns.names
-        ids = [names[role] for role in ("prompts", "responses", "sequences") if role in names]
         return sum(
             len(chunk.values) if hasattr(chunk, "values") else len(chunk)
-            for name in ids
+            for name in self.columns.tokens
             for chunk in table.column(name).chunks
         )
 

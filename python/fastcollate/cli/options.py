@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fastcollate.cli.columns import ROLES
+from fastcollate.cli.columns import ROLES, names_of
 
 Input = Annotated[
     Path,
@@ -74,13 +74,13 @@ def reads_columns(command: Callable[..., None]) -> Callable[..., None]:
                 typer.Option(
                     f"--{role.replace('_', '-')}",
                     metavar="COLUMN",
-                    help=f"{what} By default: {', '.join(known)}.",
+                    help=f"{what} By default: {', '.join(names_of(role))}.",
                     rich_help_panel="Columns",
                     show_default=False,
                 ),
             ],
         )
-        for role, (what, known) in ROLES.items()
+        for role, (_, what) in ROLES.items()
     ]
     own = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
 

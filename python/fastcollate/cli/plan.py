@@ -30,7 +30,6 @@ from fastcollate.common.text import printable
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.layouts import Packed
 from fastcollate.plan.merge import Policy
-from fastcollate.plan.merging import merge_turns
 from fastcollate.plan.step_plan import StepPlan
 from fastcollate.plan.stepping import plan_step
 from fastcollate.rows.lengths import Integers
@@ -111,31 +110,21 @@ def plan(
 def _rows(chunks: Iterable[FileRows], policy: Policy | None) -> tuple[Integers, list[Any] | None]:
     """Return prompt and response tokens of rows, and their uids."""
     lens, uids = [], []
-    has_uids = False
     for rows in chunks:
-        has_uids = rows.uids is not None
-        if policy is None:
+        merged = None if policy is None else rows.merge(policy)
+        of_chunk = rows.ids.get("uids", [])
+        if merged is None:
             lens.append(np.stack([rows.prompts.lengths, rows.responses.lengths], 1))
-            uids += rows.uids or []
-            continue
-        merged = merge_turns(
-            rows.prompts,
-            rows.responses,
-            trajectory_ids=rows.trajectory_ids,
-            is_last_step=rows.is_last_step,
-            policy=policy,
-            allow_unfinished=True,
-        )
-        lens.append(np.stack([merged.prompt_lens, merged.response_lens], 1))
-        if rows.uids is not None:
-            uids += [rows.uids[turn] for turn in merged.sources.tolist()]
-    return np.concatenate(lens), uids if has_uids else None
+            uids += of_chunk
+        else:
+            lens.append(np.stack([merged.prompt_lens, merged.response_lens], 1))
+            uids += [of_chunk[turn] for turn in merged.sources.tolist() if of_chunk]
+    return np.concatenate(lens), uids or None
 
 
 def _figures(plan: StepPlan, costs: Costs | None) -> dict[str, Any]:
     """Return the metrics of a plan."""
     times = plan.forecast(costs or Costs(per_token=1.0), computes_padding=False)
-    slowest = float(times.step_times.sum())
     figures: dict[str, Any] = {
         "rows": plan.num_real_rows,
         "mini_batches": plan.num_mini_batches,
@@ -143,7 +132,7 @@ def _figures(plan: StepPlan, costs: Costs | None) -> dict[str, Any]:
         "padding_rows": len(plan.padding_rows),
         "cost": "tokens" if costs is None else repr(costs),
         "load_per_rank": times.rank_times.sum(0).tolist(),
-        "idle_share": 1 - float(times.rank_times.mean(1).sum()) / slowest if slowest else 0.0,
+        "idle_share": times.idle,
     }
     if plan.bin_offsets is not None:
         assert isinstance(plan.layout, Packed)

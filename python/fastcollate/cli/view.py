@@ -9,7 +9,6 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from fastcollate.build import build_batch
 from fastcollate.cli.columns import FileRows
 from fastcollate.cli.files import Source
 from fastcollate.cli.options import (
@@ -22,6 +21,9 @@ from fastcollate.cli.options import (
 from fastcollate.cli.tokenizers import FileTokenizer
 from fastcollate.inspect.row_view import FOLD
 from fastcollate.rows.columns import Ragged
+
+IN_TITLES = {"uids": "uid", "trajectory_ids": "trajectory"}
+"""Ids in the title of a row."""
 
 
 @reads_columns
@@ -54,37 +56,31 @@ def view(
         if text is not None:
             text.check(rows, path)
     for name in field or []:
-        if name not in found[0].fields:
-            known = ", ".join(found[0].fields) or "none"
+        if name not in found[0].values:
+            known = ", ".join(found[0].values) or "none"
             raise ValueError(f"--field is {name!r}, but {path} has these fields: {known}")
     if as_json:
         print(json.dumps([_plain(rows, text) for rows in found]))
         return
     console = Console(highlight=False)
     for rows in found:
-        batch = build_batch(
-            rows.prompts,
-            rows.responses,
-            pad_token_id=0,
-            array_type="numpy",
-            layout="jagged",
-            **rows.fields,
-        )
-        named = (("uid", rows.uids), ("trajectory", rows.trajectory_ids))
         title = [f"row {rows.first_row:,}"]
-        title += [f"{name} {column[0]}" for name, column in named if column is not None]
-        fold = None if all_tokens else FOLD
-        shown = batch.show(0, tokenizer=text, fields=field or (), fold=fold)
+        title += [
+            f"{word} {rows.ids[name][0]}" for name, word in IN_TITLES.items() if name in rows.ids
+        ]
+        shown = rows.build().show(
+            0, tokenizer=text, fields=field or (), fold=None if all_tokens else FOLD
+        )
         console.print(shown._named(", ".join(title)))
 
 
 def _plain(rows: FileRows, tokenizer: FileTokenizer | None) -> dict[str, Any]:
     """Return a row as JSON values."""
     found: dict[str, Any] = {"row": rows.first_row}
-    for name, column in zip(rows._fields[1:], rows[1:], strict=True):
-        if column is not None:
-            values = column.to_list() if isinstance(column, Ragged) else np.asarray(column).tolist()
-            found[{"prompts": "prompt", "responses": "response"}.get(name, name)] = values[0]
+    columns = {"prompt": rows.prompts, "response": rows.responses, **rows.values, **rows.ids}
+    for name, column in columns.items():
+        values = column.to_list() if isinstance(column, Ragged) else np.asarray(column).tolist()
+        found[name] = values[0]
     if tokenizer is not None:
         for name in ("prompt", "response"):
             found[f"{name}_text"] = tokenizer.decode(found[name])

@@ -34,166 +34,114 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
 
 _OF_ROWS = {**TOKENS, **IDS}
 
-_FIELDS = ("values", "returns", "ref_logprobs", "ref_logps", "reference_logprobs", "entropies")
-"""Columns without an argument of their own."""
-
-_OLD_LOGPROBS = ("old_logprobs", "old_logps", "old_per_token_logps", "policy_logprobs")
-"""Log-probabilities that may be the sampler's or the trainer's."""
-
-_LIMITS = (
-    *("max_length", "max_len", "max_seq_len", "max_seq_length", "max_sequence_length"),
-    *("truncation", "truncate", "truncation_side"),
-)
-"""Limits of lengths, which truncate in other libraries."""
-
-_PROMPT_LIMITS = ("max_prompt_len", "max_prompt_length")
-_RESPONSE_LIMITS = (
-    *("max_response_len", "max_response_length", "max_completion_length", "max_new_tokens"),
-)
-_CUT = "rows are never truncated: cut them first"
-
-_BUDGETS = (
-    *("max_tokens", "max_token_len", "max_tokens_per_gpu", "max_batch_tokens", "token_budget"),
-    *("max_tokens_per_bin", "max_tokens_per_microbatch", "bin_capacity", "bin_size"),
-)
-"""Limits of the tokens of a bin."""
-
 _FIELD = "pass fields={'<name>': fc.Field(...)}"
+_CUT = "rows are never truncated: cut them first"
+_LIMITS = (
+    "max_length max_len max_seq_len max_seq_length max_sequence_length truncation truncate "
+    "truncation_side"
+)
+_RESPONSE_LIMITS = "max_response_len max_response_length max_completion_length max_new_tokens"
+_BUDGETS = (
+    "max_tokens max_token_len max_tokens_per_gpu max_batch_tokens token_budget max_tokens_per_bin "
+    "max_tokens_per_microbatch bin_capacity bin_size"
+)
+_PACKED = "pass layout=fc.Packed(capacity=...)"
 
-ADVICE: dict[str, tuple[tuple[str, str], ...]] = {
-    "input_ids": (
-        ("sequences", "pass sequences, with the lengths of their prompts as prompt_lens"),
-        ("sequence", "pass sequence, with the length of its prompt as prompt_len"),
+ADVICE: tuple[tuple[str, str, str], ...] = (
+    # Columns of rows.
+    ("input_ids", "sequences", "pass sequences, with the lengths of their prompts as prompt_lens"),
+    ("input_ids", "sequence", "pass sequence, with the length of its prompt as prompt_len"),
+    (
+        *("response_mask", "loss_mask"),
+        "pass loss_mask: the batch's response_mask is made from the lengths",
     ),
-    "response_mask": (
-        ("loss_mask", "pass loss_mask: the batch's response_mask is made from the lengths"),
+    ("values returns ref_logprobs ref_logps reference_logprobs entropies", "fields", _FIELD),
+    (
+        *("old_logprobs old_logps old_per_token_logps policy_logprobs", "fields"),
+        f"{_FIELD}, or logprobs if the sampler returned them",
     ),
-    **dict.fromkeys(_FIELDS, (("fields", _FIELD),)),
-    **dict.fromkeys(
-        _OLD_LOGPROBS, (("fields", f"{_FIELD}, or logprobs if the sampler returned them"),)
+    (
+        *("attention_mask", "prompts"),
+        "it is made from the lengths: pass rows without padding, such as "
+        "fc.unpad(rows, mask=attention_mask)",
     ),
-    **dict.fromkeys(
-        _LIMITS,
-        (
-            ("layout", f"{_CUT}; layout=fc.Left(pad_to=...) fixes the width"),
-            ("capacity", f"{_CUT}; capacity limits the tokens of a bin"),
-            ("pad_to", f"{_CUT}; pad_to fixes the width"),
-            ("pad_response_to", f"{_CUT}; pad_prompt_to and pad_response_to fix the widths"),
-        ),
+    ("attention_mask", "prompt", "it is made from the lengths: pass a row without padding"),
+    ("attention_mask", "x mask", "pass mask"),
+    ("rows", "prompts", "pass prompts and responses, or sequences with prompt_lens"),
+    ("rows", "num_bins", "pass num_bins"),
+    ("lengths", "x dtype", "pass x=fc.unpad(x, lengths=...)"),
+    (
+        *("tokenizer", "pad_token_id"),
+        "rows are token ids: tokenize them first, and pass tokenizer.pad_token_id as pad_token_id",
     ),
-    **dict.fromkeys(
-        _PROMPT_LIMITS,
-        (
-            ("layout", f"{_CUT}; layout=fc.TwoSegment(pad_prompt_to=...) fixes the width"),
-            ("pad_prompt_to", f"{_CUT}; pad_prompt_to fixes the width"),
-        ),
+    # Widths and capacities.
+    (_LIMITS, "layout", f"{_CUT}; layout=fc.Left(pad_to=...) fixes the width"),
+    (_LIMITS, "capacity", f"{_CUT}; capacity limits the tokens of a bin"),
+    (_LIMITS, "pad_to", f"{_CUT}; pad_to fixes the width"),
+    (_LIMITS, "pad_response_to", f"{_CUT}; pad_prompt_to and pad_response_to fix the widths"),
+    (
+        *("max_prompt_len max_prompt_length", "layout"),
+        f"{_CUT}; layout=fc.TwoSegment(pad_prompt_to=...) fixes the width",
     ),
-    **dict.fromkeys(
-        _RESPONSE_LIMITS,
-        (
-            ("layout", f"{_CUT}; layout=fc.Left(pad_response_to=...) fixes the width"),
-            ("pad_response_to", f"{_CUT}; pad_response_to fixes the width"),
-        ),
+    ("max_prompt_len max_prompt_length", "pad_prompt_to", f"{_CUT}; pad_prompt_to fixes the width"),
+    (_RESPONSE_LIMITS, "layout", f"{_CUT}; layout=fc.Left(pad_response_to=...) fixes the width"),
+    (_RESPONSE_LIMITS, "pad_response_to", f"{_CUT}; pad_response_to fixes the width"),
+    (_BUDGETS, "capacity", "pass capacity"),
+    (f"{_BUDGETS} capacity packing pack", "layout", _PACKED),
+    ("bins", "num_bins plan", "pass num_bins for their number, or the bins themselves as plan"),
+    ("bins", "num_bins", "pass num_bins for their number"),
+    ("bins", "plan", "pass plan"),
+    ("bins", "layout", "pass layout=fc.Packed(plan=bins)"),
+    ("shift", "layout", "pass layout=fc.Packed(capacity=..., shift=...)"),
+    (
+        *("padding", "layout"),
+        "rows are padded to the longest one; pass layout=fc.Left(pad_to=...) for a fixed width",
     ),
-    **dict.fromkeys(
-        _BUDGETS,
-        (
-            ("capacity", "pass capacity"),
-            ("layout", "pass layout=fc.Packed(capacity=...)"),
-        ),
+    ("padding", "pad_to", "pass pad_to for a fixed width"),
+    ("pad_to", "layout", "pass layout=fc.Left(pad_to=...)"),
+    ("pad_to_multiple_of", "multiple_of", "pass multiple_of"),
+    ("pad_to_multiple_of multiple_of", "lengths layout", "pass layout=fc.Packed(multiple_of=...)"),
+    ("pad_to_multiple_of multiple_of", "layout", "pass layout=fc.Left(multiple_of=...)"),
+    ("padding_side", "side", "pass side"),
+    ("padding_side", "x dtype", "pass x=fc.unpad(x, lengths=..., side=...)"),
+    ("padding_side", "layout", "pass layout='left' or 'right'"),
+    ("padding_value", "fill", "pass fill"),
+    ("padding_value pad_id", "pad_token_id", "pass pad_token_id"),
+    ("pad_token", "pad_token_id", "pass the token's id as pad_token_id"),
+    # Steps and ranks.
+    ("balance", "shard_by", "pass shard_by, such as shard_by='tokens'"),
+    ("balance", "algorithm", "pass algorithm"),
+    (
+        *("balance", "shard"),
+        "plan balanced ranks by fc.plan_step(..., shard_by='tokens'), and pass a shard",
     ),
-    "capacity": (("layout", "pass layout=fc.Packed(capacity=...)"),),
-    "pin_memory": (("pool", 'pass pool="pinned"'),),
-    "packing": (("layout", "pass layout=fc.Packed(capacity=...)"),),
-    "pack": (("layout", "pass layout=fc.Packed(capacity=...)"),),
-    "bins": (
-        ("num_bins plan", "pass num_bins for their number, or the bins themselves as plan"),
-        ("num_bins", "pass num_bins for their number"),
-        ("plan", "pass plan"),
-        ("layout", "pass layout=fc.Packed(plan=bins)"),
+    ("world_size num_ranks", "dp_size", "pass dp_size"),
+    (
+        *("mini_batch_size", "rows_per_mini_batch"),
+        "pass rows_per_mini_batch, or prompts_per_mini_batch if it counts prompts",
     ),
-    "balance": (
-        ("shard_by", "pass shard_by, such as shard_by='tokens'"),
-        ("algorithm", "pass algorithm"),
-        ("shard", "plan balanced ranks by fc.plan_step(..., shard_by='tokens'), and pass a shard"),
+    # Memory and devices.
+    ("pin_memory", "pool", 'pass pool="pinned"'),
+    (
+        *("out", "pool"),
+        "outputs are written to memory of a pool: pass pool=fc.memory.BufferPool(...)",
     ),
-    "shift": (("layout", "pass layout=fc.Packed(capacity=..., shift=...)"),),
-    "rows": (
-        ("prompts", "pass prompts and responses, or sequences with prompt_lens"),
-        ("num_bins", "pass num_bins"),
-    ),
-    "lengths": (("x dtype", "pass x=fc.unpad(x, lengths=...)"),),
-    "padding": (
-        (
-            "layout",
-            "rows are padded to the longest one; pass layout=fc.Left(pad_to=...) for a fixed width",
-        ),
-        ("pad_to", "pass pad_to for a fixed width"),
-    ),
-    "pad_to": (("layout", "pass layout=fc.Left(pad_to=...)"),),
-    "pad_to_multiple_of": (
-        ("multiple_of", "pass multiple_of"),
-        ("lengths layout", "pass layout=fc.Packed(multiple_of=...)"),
-        ("layout", "pass layout=fc.Left(multiple_of=...)"),
-    ),
-    "multiple_of": (
-        ("lengths layout", "pass layout=fc.Packed(multiple_of=...)"),
-        ("layout", "pass layout=fc.Left(multiple_of=...)"),
-    ),
-    "padding_side": (
-        ("side", "pass side"),
-        ("x dtype", "pass x=fc.unpad(x, lengths=..., side=...)"),
-        ("layout", "pass layout='left' or 'right'"),
-    ),
-    "padding_value": (("fill", "pass fill"), ("pad_token_id", "pass pad_token_id")),
-    "pad_id": (("pad_token_id", "pass pad_token_id"),),
-    "pad_token": (("pad_token_id", "pass the token's id as pad_token_id"),),
-    "tokenizer": (
-        (
-            "pad_token_id",
-            "rows are token ids: tokenize them first, and pass tokenizer.pad_token_id as "
-            "pad_token_id",
-        ),
-    ),
-    "attention_mask": (
-        (
-            "prompts",
-            "it is made from the lengths: pass rows without padding, such as "
-            "fc.unpad(rows, mask=attention_mask)",
-        ),
-        ("prompt", "it is made from the lengths: pass a row without padding"),
-        ("x mask", "pass mask"),
-    ),
-    "return_tensors": (("array_type", "pass array_type='torch' or 'numpy'"),),
-    "device": (
-        ("pad_token_id", "batches are built in host memory: call batch.to(device)"),
-        ("array_type", "the result is in host memory: call .to(device)"),
-    ),
-    "out": (
-        ("pool", "outputs are written to memory of a pool: pass pool=fc.memory.BufferPool(...)"),
-    ),
-    "vocab": (("vocab_size", "pass vocab_size"),),
-    "world_size": (("dp_size", "pass dp_size"),),
-    "num_ranks": (("dp_size", "pass dp_size"),),
-    "mini_batch_size": (
-        (
-            "rows_per_mini_batch",
-            "pass rows_per_mini_batch, or prompts_per_mini_batch if it counts prompts",
-        ),
-    ),
-}
-"""Advice for names of other libraries: pairs of the arguments that the callee needs for it, and the
-text, in which ``<name>`` is the unknown argument. The first pair that fits is used."""
+    ("return_tensors", "array_type", "pass array_type='torch' or 'numpy'"),
+    ("device", "pad_token_id", "batches are built in host memory: call batch.to(device)"),
+    ("device", "array_type", "the result is in host memory: call .to(device)"),
+    ("vocab", "vocab_size", "pass vocab_size"),
+)
+"""Advice for names of other libraries: the names, the arguments that the callee needs for it, and
+the text, in which ``<name>`` is the unknown argument. The first that fits is used."""
 
 
 def advice_for(name: str, known: Collection[str]) -> str | None:
     """Return what to pass in place of an unknown argument, or None."""
     if (same := same_word(name, known)) is not None:
         return f"did you mean {same!r}?"
-    if (listed := same_word(name, ADVICE)) is not None:
-        for needs, text in ADVICE[listed]:
-            if all(one in known for one in needs.split()):
-                return text.replace("<name>", name)
+    for others, needs, text in ADVICE:
+        if same_word(name, others.split()) is not None and {*needs.split()} <= {*known}:
+            return text.replace("<name>", name)
     column = column_called(name)
     if column is not None:
         ours = (one for one in (column, _OF_ROWS.get(column)) if one in known)

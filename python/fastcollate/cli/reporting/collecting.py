@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate.build import build_batch
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.layouts import Packed, Tree
 from fastcollate.plan.merge import Policy
-from fastcollate.plan.merging import MergePlan, merge_turns
+from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.packing import pack
 from fastcollate.plan.sharing import prefix_tree
 from fastcollate.plan.stepping import plan_step
@@ -119,28 +118,19 @@ class Collector:
     def add(self, rows: FileRows) -> None:
         """Add rows of whole trajectories."""
         tokens = rows.prompts, rows.responses
-        batch = build_batch(
-            *tokens, pad_token_id=0, array_type="numpy", layout="jagged", **rows.fields
-        )
+        batch = rows.build()
         self._trained += int(batch.metrics["batch/trained_tokens"])
-        if (rewards := rows.rewards) is not None:
+        if (rewards := rows.values.get("rewards")) is not None:
             values = rewards.values if isinstance(rewards, Ragged) else rewards
             self._rewards.append(float(np.sum(values)))
         # Rows share tokens within a prompt, if prompts are known.
         share: dict[str, Any] = {}
-        if rows.uids is not None:
-            share = {"share": "group", "uids": rows.uids}
+        if "uids" in rows.ids:
+            share = {"share": "group", "uids": rows.ids["uids"]}
         lens = rows.prompts.lengths, rows.responses.lengths
         self._chunks["turns"].append(_Rows(*lens, prefix_tree(*tokens, **share)))
-        if rows.trajectory_ids is not None or rows.is_last_step is not None:
-            plan = merge_turns(
-                *tokens,
-                trajectory_ids=rows.trajectory_ids,
-                is_last_step=rows.is_last_step,
-                policy=self.policy,
-                allow_unfinished=True,
-                tokenizer=self.tokenizer,
-            )
+        if rows.ids.keys() - {"uids"}:
+            plan = rows.merge(self.policy, self.tokenizer)
             self._add_merge(plan, rows.first_row)
             tree = prefix_tree(*tokens, merge=plan, **share)
             self._chunks["merged"].append(_Rows(plan.prompt_lens, plan.response_lens, tree))
