@@ -20,7 +20,7 @@ from fastcollate.testing.verifying.verification import (
     print_lines,
     run_comparisons,
 )
-from frameworks import installed
+from frameworks import installed, trl_collators  # noqa: F401, which adds comparisons
 
 
 def find_peer(name: str) -> Peer | None:

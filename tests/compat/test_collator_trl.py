@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from recorded import FOLDER
 
 from fastcollate.testing.reference import assert_same
-from fastcollate.testing.verifying.trl import language_modeling, preference
 from frameworks.installed import real
+from frameworks.trl_collators import language_modeling, preference
 
 pytestmark = NEEDS_TORCH
 

@@ -18,7 +18,7 @@ from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
 
 import fastcollate as fc
 from fastcollate.compat import trl as compat
-from fastcollate.testing.verifying.trl import PADDING_FREE
+from frameworks.trl_collators import PADDING_FREE
 
 PAD, EOS = 30, 31
 STEPS = 3

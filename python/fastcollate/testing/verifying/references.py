@@ -47,37 +47,37 @@ def lengths_of(given: dict[str, Any]) -> list[tuple[int, int]]:
     return [(len(p), len(r)) for p, r in zip(given["prompts"], given["responses"], strict=True)]
 
 
-def built(given: dict[str, Any], **options: Any) -> dict[str, Any]:
+def built(**given: Any) -> dict[str, Any]:
     """Return the outputs of `build_batch`."""
-    return dict(fc.build_batch(**given, **options, array_type="numpy"))
+    return dict(fc.build_batch(**given, array_type="numpy"))
 
 
-@REFERENCES.compares("build_batch")
-def batches(draw: Draw, plain: Peer) -> Case:
+@REFERENCES.functions("build_batch", reference.build_batch_loops, built)
+def batches(draw: Draw, plain: Peer) -> dict[str, Any]:
     """Draw a batch, its layout, labels and positions."""
-    given = rows_of(draw, plain.scale) | draw(OPTIONS)
-    return Case(lambda: reference.build_batch_loops(**given), lambda: built(given), given)
+    return {**rows_of(draw, plain.scale), **draw(OPTIONS)}
 
 
-@REFERENCES.compares("build_batch(layout=Packed)")
-def packed_batches(draw: Draw, plain: Peer) -> Case:
+def packed_loops(capacity: int, shift: str, **given: Any) -> dict[str, Any]:
+    """Pack rows, and write them into the bins."""
+    bins = reference.pack_loops([sum(pair) for pair in lengths_of(given)], capacity)
+    return reference.build_batch_loops(**given, layout="packed", bins=bins, shift=shift)
+
+
+@REFERENCES.functions(
+    "build_batch(layout=Packed)",
+    packed_loops,
+    lambda capacity, shift, **given: built(**given, layout=fc.Packed(capacity, shift=shift)),
+)
+def packed_batches(draw: Draw, plain: Peer) -> dict[str, Any]:
     """Draw a batch and a capacity."""
-    given = rows_of(draw, plain.scale, has_prompts=True) | {
-        "pad_token_id": draw(st.integers(-1, 9))
+    given = rows_of(draw, plain.scale, has_prompts=True)
+    most = max(sum(pair) for pair in lengths_of(given))
+    return given | {
+        "pad_token_id": draw(st.integers(-1, 9)),
+        "capacity": most + draw(st.integers(0, 20)),
+        "shift": draw(st.sampled_from(["none", "next_token"])),
     }
-    totals = [sum(pair) for pair in lengths_of(given)]
-    capacity = max(totals) + draw(st.integers(0, 20))
-    shift = draw(st.sampled_from(["none", "next_token"]))
-
-    def theirs() -> Any:
-        bins = reference.pack_loops(totals, capacity)
-        return reference.build_batch_loops(**given, layout="packed", bins=bins, shift=shift)
-
-    return Case(
-        theirs,
-        lambda: built(given, layout=fc.Packed(capacity, shift=shift)),
-        {**given, "capacity": capacity, "shift": shift},
-    )
 
 
 def forks(draw: Draw, scale: int) -> dict[str, Any]:
@@ -96,27 +96,28 @@ def forks(draw: Draw, scale: int) -> dict[str, Any]:
     }
 
 
-@REFERENCES.compares("build_batch(layout=Tree)")
-def tree_batches(draw: Draw, plain: Peer) -> Case:
+@REFERENCES.functions("build_batch(layout=Tree)", reference.build_batch_loops, built)
+def tree_batches(draw: Draw, plain: Peer) -> dict[str, Any]:
     """Draw rows with shared prefixes."""
-    given: dict[str, Any] = {**forks(draw, plain.scale), "pad_token_id": 0, "layout": fc.Tree()}
-    return Case(lambda: reference.build_batch_loops(**given), lambda: built(given), given)
+    return {**forks(draw, plain.scale), "pad_token_id": 0, "layout": fc.Tree()}
 
 
-@REFERENCES.compares("planning.prefix_tree")
-def prefix_trees(draw: Draw, plain: Peer) -> Case:
+def trie(**rows: Any) -> Any:
+    """Return the order of rows in a trie, the tokens that they share, and those that remain."""
+    found = reference.prefix_tree_loops(**rows)
+    return found.order, found.shared, len(found.tokens)
+
+
+def tree(**rows: Any) -> Any:
+    """Return the same of a plan."""
+    plan = fc.planning.prefix_tree(**rows)
+    return plan.order.tolist(), plan.shared.tolist(), plan.tokens_after
+
+
+@REFERENCES.functions("planning.prefix_tree", trie, tree)
+def prefix_trees(draw: Draw, plain: Peer) -> dict[str, Any]:
     """Draw rows with shared prefixes."""
-    rows = forks(draw, plain.scale)
-
-    def theirs() -> Any:
-        trie = reference.prefix_tree_loops(**rows)
-        return trie.order, trie.shared, len(trie.tokens)
-
-    def ours() -> Any:
-        tree = fc.planning.prefix_tree(**rows)
-        return tree.order.tolist(), tree.shared.tolist(), tree.tokens_after
-
-    return Case(theirs, ours, rows)
+    return forks(draw, plain.scale)
 
 
 def turns_of(draw: Draw, scale: int) -> dict[str, Any]:
@@ -137,36 +138,48 @@ def turns_of(draw: Draw, scale: int) -> dict[str, Any]:
     return found
 
 
+ALGORITHMS = ("ffd", "stable_ffd", "ff", "bfd", "mffd", "next_fit", "balanced")
 POLICIES = st.sampled_from(["exact", "branch", "realign"])
 
 
-@REFERENCES.compares("merge_turns")
-def merged_turns(draw: Draw, plain: Peer) -> Case:
+def merged_loops(**given: Any) -> Any:
+    """Return the source, trajectory and lengths of merged rows."""
+    rows = reference.merge_turns_loops(**given).rows
+    return [(row.source, row.trajectory, len(row.prompt), len(row.response)) for row in rows]
+
+
+def merged(**given: Any) -> Any:
+    """Return the same of a plan."""
+    plan = fc.merge_turns(**given)
+    return columns(plan.sources, plan.trajectories, plan.prompt_lens, plan.response_lens)
+
+
+def columns(*arrays: Any) -> list[tuple[Any, ...]]:
+    """Return the rows of a table, given by its columns."""
+    return list(zip(*(array.tolist() for array in arrays), strict=True))
+
+
+@REFERENCES.functions("merge_turns", merged_loops, merged)
+def merged_turns(draw: Draw, plain: Peer) -> dict[str, Any]:
     """Draw turns and a policy."""
-    given = turns_of(draw, plain.scale) | {"policy": draw(POLICIES)}
-
-    def theirs() -> Any:
-        rows = reference.merge_turns_loops(**given).rows
-        return [(row.source, row.trajectory, len(row.prompt), len(row.response)) for row in rows]
-
-    def ours() -> Any:
-        plan = fc.merge_turns(**given)
-        columns = plan.sources, plan.trajectories, plan.prompt_lens, plan.response_lens
-        return list(zip(*(column.tolist() for column in columns), strict=True))
-
-    return Case(theirs, ours, given)
+    return turns_of(draw, plain.scale) | {"policy": draw(POLICIES)}
 
 
-@REFERENCES.compares("build_batch(merge=)")
-def merged_batches(draw: Draw, plain: Peer) -> Case:
+@REFERENCES.functions("build_batch(merge=)", reference.build_merged_batch_loops, built)
+def merged_batches(draw: Draw, plain: Peer) -> dict[str, Any]:
     """Draw turns with log-probabilities, a policy and a layout."""
-    given = turns_of(draw, plain.scale) | draw(OPTIONS) | {"merge": draw(POLICIES)}
-    given["logprobs"] = [[-0.5 * token for token in row] for row in given["responses"]]
-    return Case(lambda: reference.build_merged_batch_loops(**given), lambda: built(given), given)
+    given = {**turns_of(draw, plain.scale), **draw(OPTIONS), "merge": draw(POLICIES)}
+    return given | {"logprobs": [[-0.5 * token for token in row] for row in given["responses"]]}
 
 
-@REFERENCES.compares("Collator")
-def samples(draw: Draw, plain: Peer) -> Case:
+def collated(samples: Any, keys: list[str], **options: Any) -> dict[str, Any]:
+    """Return outputs of a collator's batch, of which a model takes some."""
+    batch = fc.Collator(**options, array_type="numpy")(samples)
+    return {key: getattr(batch, key) for key in keys}
+
+
+@REFERENCES.functions("Collator", lambda keys, **given: reference.collate_loops(**given), collated)
+def samples(draw: Draw, plain: Peer) -> dict[str, Any]:
     """Draw samples of prompts and responses."""
     options = draw(OPTIONS) | {"layout": draw(st.sampled_from(["left", "right", "two_segment"]))}
     data = rows_of(draw, plain.scale)
@@ -178,87 +191,68 @@ def samples(draw: Draw, plain: Peer) -> Case:
     keys: list[str] = []
     with suppress(ValueError):  # then both refuse the samples
         keys += reference.collate_loops(rows, **options)
-
-    def ours() -> Any:
-        batch = fc.Collator(**options, array_type="numpy")(rows)
-        return {key: getattr(batch, key) for key in keys}  # of those, a model takes some
-
-    return Case(
-        lambda: reference.collate_loops(rows, **options), ours, {"samples": rows, **options}
-    )
+    return {"samples": rows, "keys": keys, **options}
 
 
-ALGORITHMS = ("ffd", "stable_ffd", "ff", "bfd", "mffd", "next_fit", "balanced")
+def bins(lengths: list[int], capacity: int, **options: Any) -> Any:
+    """Return the pieces of each bin."""
+    plan = fc.planning.pack(lengths, fc.Packed(capacity, **options))
+    pieces = columns(plan.indices, plan.starts, plan.lengths)
+    return [pieces[start:end] for start, end in pairwise(plan.offsets.tolist())]
 
 
-@REFERENCES.compares("planning.pack")
-def packings(draw: Draw, plain: Peer) -> Case:
+@REFERENCES.functions("planning.pack", reference.pack_loops, bins)
+def packings(draw: Draw, plain: Peer) -> dict[str, Any]:
     """Draw lengths that fit, an algorithm, and limits of bins."""
-    lengths = draw_numbers(draw, plain.scale, 0, 30, 40)
-    limits = {
-        "max_sequences": st.integers(1, 5),
-        "bins_multiple_of": st.integers(1, 3),
+    limits = {"max_sequences": st.integers(1, 5), "bins_multiple_of": st.integers(1, 3)}
+    return {
+        "lengths": draw_numbers(draw, plain.scale, 0, 30, 40),
+        "capacity": draw(st.integers(30, 80)),
+        "algorithm": draw(st.sampled_from(ALGORITHMS)),
+        **draw(st.fixed_dictionaries({}, optional=limits)),
     }
-    options = draw(st.fixed_dictionaries({}, optional=limits))
-    options["algorithm"] = draw(st.sampled_from(ALGORITHMS))
-    capacity = draw(st.integers(30, 80))
-
-    def ours() -> Any:
-        plan = fc.planning.pack(lengths, fc.Packed(capacity, **options))
-        columns = plan.indices, plan.starts, plan.lengths
-        pieces = list(zip(*(column.tolist() for column in columns), strict=True))
-        return [pieces[start:end] for start, end in pairwise(plan.offsets.tolist())]
-
-    def theirs() -> Any:
-        bins = reference.pack_loops(lengths, capacity, **options)
-        return [[tuple(piece) for piece in one] for one in bins]
-
-    return Case(theirs, ours, {"lengths": lengths, "capacity": capacity, **options})
 
 
-@REFERENCES.compares("planning.partition")
-def partitions(draw: Draw, plain: Peer) -> Case:
+def parts(lengths: list[int], k: int, algorithm: str) -> Any:
+    """Return the items of each part."""
+    return getattr(partitioning, f"{algorithm}_loops")(list(map(float, lengths)), k)
+
+
+@REFERENCES.functions("planning.partition", parts, lambda **given: fc.planning.partition(**given))
+def partitions(draw: Draw, plain: Peer) -> dict[str, Any]:
     """Draw weights, a number of parts and an algorithm."""
     weights = draw_numbers(draw, plain.scale, 0, 99, 30)
     algorithm = draw(st.sampled_from(["lpt", "lpt_swap"]))
-    given: dict[str, Any] = {
-        "lengths": weights,
-        "k": draw(st.integers(1, len(weights))),
-        "algorithm": algorithm,
-    }
-    loops = getattr(partitioning, f"{algorithm}_loops")
-    return Case(
-        lambda: [sorted(part) for part in loops(list(map(float, weights)), given["k"])],
-        lambda: fc.planning.partition(**given),
-        given,
-    )
+    return {"lengths": weights, "k": draw(st.integers(1, len(weights))), "algorithm": algorithm}
 
 
-@REFERENCES.compares("planning.micro_batches")
-def micro_batches(draw: Draw, plain: Peer) -> Case:
+def micro_loops(cost: str, bins_multiple_of: int, **given: Any) -> Any:
+    """Return the micro-batches of each rank."""
+    cost_of = COSTS[cost]
+    found = reference.micro_batches_loops(**given, multiple_of=bins_multiple_of, cost=cost_of)
+    if found is None:
+        raise ValueError("too few sequences")
+    return found
+
+
+def micro(dp_size: int, **given: Any) -> Any:
+    """Return the same of a plan."""
+    plan = fc.planning.micro_batches(**given, dp_size=dp_size)
+    return [plan.of_rank(rank) for rank in range(dp_size)]
+
+
+@REFERENCES.functions("planning.micro_batches", micro_loops, micro)
+def micro_batches(draw: Draw, plain: Peer) -> dict[str, Any]:
     """Draw lengths that fit, a number of ranks, an order and costs."""
-    given: dict[str, Any] = {
+    return {
         "lengths": draw_numbers(draw, plain.scale, 0, 9, 25),
         "capacity": draw(st.integers(9, 30)),
         "dp_size": draw(st.integers(1, 3)),
         "bins_multiple_of": draw(st.integers(1, 2)),
         "order": draw(st.sampled_from(["small_ends", "descending", "ascending"])),
         "min_bins": draw(st.integers(1, 3)),
+        "cost": draw(st.sampled_from(list(COSTS))),
     }
-    cost = draw(st.sampled_from(list(COSTS)))
-
-    def ours() -> Any:
-        micro = fc.planning.micro_batches(**given, cost=cost)
-        return [micro.of_rank(rank) for rank in range(given["dp_size"])]
-
-    def theirs() -> Any:
-        arguments = [*given.values(), COSTS[cost]]
-        found = reference.micro_batches_loops(*arguments)
-        if found is None:
-            raise ValueError("too few sequences")
-        return found
-
-    return Case(theirs, ours, {**given, "cost": cost})
 
 
 @REFERENCES.compares("plan_step")
@@ -295,27 +289,20 @@ def steps(draw: Draw, plain: Peer) -> Case:
             [plan.shard(number, rank) for rank in range(plan.dp_size)]
             for number in range(plan.num_mini_batches)
         ]
-        return [
-            [list(zip(one.rows.tolist(), one.is_padding.tolist(), strict=True)) for one in ranks]
-            for ranks in shards
-        ]
+        return [[columns(one.rows, one.is_padding) for one in ranks] for ranks in shards]
 
     return Case(theirs, ours, given)
 
 
-@REFERENCES.compares("build_batch(shard=)")
-def shards(draw: Draw, plain: Peer) -> Case:
+@REFERENCES.functions("build_batch(shard=)", reference.build_shard_loops, built)
+def shards(draw: Draw, plain: Peer) -> dict[str, Any]:
     """Draw a batch, and a rank of a step of its rows."""
     given = rows_of(draw, plain.scale)
     given |= {"pad_token_id": 0, "layout": draw(st.sampled_from(LAYOUTS))}
     dp_size = draw(st.integers(1, 3))
     lengths = tuple(map(list, zip(*lengths_of(given), strict=True)))
     shard = fc.plan_step(lengths, dp_size=dp_size).shard(0, draw(st.integers(0, dp_size - 1)))
-    return Case(
-        lambda: reference.build_shard_loops(**given, shard=shard),
-        lambda: built(given, shard=shard),
-        {**given, "shard": shard},
-    )
+    return {**given, "shard": shard}
 
 
 @REFERENCES.compares("Batch.gather")
@@ -352,13 +339,12 @@ def broadcast(draw: Draw, plain: Peer) -> Case:
     )
 
 
-@REFERENCES.compares("planning.prompt_boundaries")
-def boundaries(draw: Draw, plain: Peer) -> Case:
+@REFERENCES.functions(
+    "planning.prompt_boundaries",
+    reference.prompt_boundaries_loops,
+    lambda uids: list(fc.planning.prompt_boundaries(uids)),
+)
+def boundaries(draw: Draw, plain: Peer) -> dict[str, Any]:
     """Draw uids, some of which come again."""
     uids = [f"p{number}" for number in draw_numbers(draw, plain.scale**2, 0, 2, 6)]
-    uids = uids if draw(st.integers(0, 3)) == 0 else sorted(uids)
-    return Case(
-        lambda: reference.prompt_boundaries_loops(uids),
-        lambda: list(fc.planning.prompt_boundaries(uids)),
-        {"uids": uids},
-    )
+    return {"uids": uids if draw(st.integers(0, 3)) == 0 else sorted(uids)}

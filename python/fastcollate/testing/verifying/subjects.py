@@ -82,6 +82,21 @@ class Subject:
 
         return register
 
+    def functions(
+        self, name: str, theirs: Callable[..., Any], ours: Callable[..., Any]
+    ) -> Callable[[Arguments], Arguments]:
+        """Register a comparison of two functions; the decorated one draws their arguments."""
+
+        def register(arguments: Arguments) -> Arguments:
+            def comparison(draw: Draw, peer: Peer) -> Case:
+                given = arguments(draw, peer)
+                return Case(lambda: theirs(**given), lambda: ours(**given), given)
+
+            self.comparisons[name] = comparison
+            return arguments
+
+        return register
+
     def calls(
         self, module: str, *names: str, by: Callable[..., Any] = call
     ) -> Callable[[Arguments], Arguments]:
