@@ -14,7 +14,6 @@ from strategies import (
     name_turns,
     rollouts,
     trajectories,
-    whole_masks,
 )
 from worker_blocks import through_blocks
 
@@ -34,6 +33,27 @@ PROMPTS, RESPONSES = [[1, 2], [3], []], [[4], [5, 6, 7], [8, 9]]
 def build(masks, dtype, **options):
     inputs = {"prompts": PROMPTS, "responses": RESPONSES, "pad_token_id": 0, "array_type": "numpy"}
     return fc.build_batch(**{**inputs, **options}, loss_mask=masks, dtypes={"loss_mask": dtype})
+
+
+BITS = [0, 1, True, False, 0.0, 1.0, -0.0]
+WHOLE = [
+    lambda rng, n: rng.integers(0, 2, n).tolist(),
+    lambda rng, n: (rng.random(n) < 0.5).tolist(),
+    lambda rng, n: rng.integers(0, 2, n).astype(float).tolist(),
+    lambda rng, n: [BITS[i] for i in rng.integers(0, len(BITS), n)],
+]
+COUNTS = [
+    lambda rng, n: rng.integers(0, 2**20, n).tolist(),
+    lambda rng, n: rng.integers(0, 128, n).astype(float).tolist(),
+]
+
+
+@st.composite
+def whole_masks(draw, responses, dtype):
+    """Draw loss masks that an output of integers or booleans can hold, in any type of numbers."""
+    family = draw(st.sampled_from(WHOLE if dtype == "bool" else WHOLE + COUNTS))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    return [family(rng, len(response)) for response in responses]
 
 
 @st.composite

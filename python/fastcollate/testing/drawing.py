@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -28,7 +28,6 @@ Family: TypeAlias = Callable[[np.random.Generator, int], list[Any]]
 
 _INT64 = np.iinfo(np.int64)
 _MIXED: list[Number] = [0, 1, True, False, 0.5, -0.0, 2**24 + 1, 3]
-_BITS: list[Number] = [0, 1, True, False, 0.0, 1.0, -0.0]
 # Halfway between two float32, over the largest, under the smallest, and denormal there.
 _ROUNDED = [1 + 2**-24, 1 + 3 * 2**-24, 1e300, 3.4028236e38, 1e-300, 1e-40]
 
@@ -45,17 +44,6 @@ _MASKS: dict[str, Family] = {
     "eighths": lambda rng, n: (rng.integers(0, 128, n) / 8).tolist(),
     "normal": lambda rng, n: abs(rng.standard_normal(n)).tolist(),
     "mixed types": lambda rng, n: [_MIXED[i] for i in rng.integers(0, len(_MIXED), n)],
-}
-_WHOLE: dict[str, Family] = {
-    "zeros and ones": _MASKS["zeros and ones"],
-    "booleans": _MASKS["booleans"],
-    "floats": lambda rng, n: rng.integers(0, 2, n).astype(float).tolist(),
-    "all forms": lambda rng, n: [_BITS[i] for i in rng.integers(0, len(_BITS), n)],
-}
-_COUNTS: dict[str, Family] = {
-    **_WHOLE,
-    "counts": lambda rng, n: rng.integers(0, 2**20, n).tolist(),
-    "whole floats": lambda rng, n: rng.integers(0, 128, n).astype(float).tolist(),
 }
 _NUMBERS: dict[str, Family] = {
     **_MASKS,
@@ -151,30 +139,6 @@ def batches(
     return drawn.map(
         lambda data: {name: rows for name, rows in data._asdict().items() if rows is not None}
     )
-
-
-@st.composite
-def whole_masks(
-    draw: st.DrawFn, responses: Sequence[Sequence[Any]], dtype: str
-) -> list[list[Number]]:
-    """Draw loss masks that an output of integers or booleans can hold.
-
-    Parameters
-    ----------
-    responses
-        Rows of the same lengths.
-    dtype
-        ``"bool"``, ``"int32"`` or ``"int64"``.
-
-    Returns
-    -------
-    SearchStrategy[list[list[int | float | bool]]]
-        Whole numbers, as integers, floats and booleans.
-    """
-    families = _WHOLE if dtype == "bool" else _COUNTS
-    family = families[draw(st.sampled_from(list(families)))]
-    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    return [family(rng, len(response)) for response in responses]
 
 
 @st.composite

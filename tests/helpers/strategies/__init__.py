@@ -8,7 +8,7 @@ Examples
 ...     batch = fc.build_batch(**inputs, pad_token_id=0)
 """
 
-from fastcollate.testing.drawing import Rollouts, rollouts, whole_masks, with_fields
+from fastcollate.testing.drawing import Rollouts, rollouts, with_fields
 from strategies.columns import COLUMN_KINDS, as_column
 from strategies.fields import FIELD_DTYPES, extras, spread_fields, token_fields
 from strategies.forks import forks
@@ -48,6 +48,5 @@ __all__ = [
     "taking_numbers",
     "token_fields",
     "trajectories",
-    "whole_masks",
     "with_fields",
 ]
