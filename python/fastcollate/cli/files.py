@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -48,33 +49,27 @@ class File(NamedTuple):
             If its format is unknown.
         """
         kind = _kind(path)
-        try:
+        with _names_file(path, kind):
             if kind == "parquet":
-                schema = pq.read_schema(path)
-            elif kind == "arrow":
-                with _opened(path) as (reader, _):
-                    schema = reader.schema
-            else:
+                return cls(path, kind, pq.read_schema(path))
+            if kind == "json":
                 _check_lines(path)
-                with pa.OSFile(str(path), "rb") as raw, _json(raw, path, None) as reader:
-                    schema = reader.schema
-        except pa.ArrowInvalid as error:
-            raise ValueError(f"{path} cannot be read as {_TITLES[kind]}: {error}") from error
-        return cls(path, kind, schema)
+            with _opened(path, kind) as (reader, _):
+                return cls(path, kind, reader.schema)
 
     def batches(self, columns: FileColumns) -> Iterator[tuple[pa.RecordBatch, float]]:
         """Yield batches of rows, each with the fraction of the file read so far."""
-        try:
+        with _names_file(self.path, self.kind):
             if self.kind == "parquet":
                 yield from self._of_parquet(columns.used)
-            elif self.kind == "arrow":
-                yield from self._of_arrow(columns.used)
-            else:
-                yield from self._of_json(columns)
-        except pa.ArrowInvalid as error:
-            raise ValueError(
-                f"{self.path} cannot be read as {_TITLES[self.kind]}: {error}"
-            ) from error
+                return
+            size = max(self.path.stat().st_size, 1)
+            with _opened(self.path, self.kind, self._schema(columns)) as (reader, source):
+                for batch in reader:
+                    rows = max(batch.num_rows * CHUNK_BYTES // max(batch.nbytes, 1), 16)
+                    for start in range(0, batch.num_rows, rows):
+                        share = 1.0 if source.closed else min(source.tell() / size, 1)
+                        yield batch.slice(start, rows).select(columns.used), share
 
     def _of_parquet(self, names: list[str]) -> Iterator[tuple[pa.RecordBatch, float]]:
         with pq.ParquetFile(self.path, pre_buffer=False, memory_map=True) as file:
@@ -85,26 +80,23 @@ class File(NamedTuple):
                 done += batch.num_rows
                 yield batch, done / total
 
-    def _of_arrow(self, names: list[str]) -> Iterator[tuple[pa.RecordBatch, float]]:
-        with _opened(self.path) as (reader, source):
-            size = self.path.stat().st_size
-            for batch in reader:
-                rows = max(batch.num_rows * CHUNK_BYTES // max(batch.nbytes, 1), 16)
-                for start in range(0, batch.num_rows, rows):
-                    yield batch.slice(start, rows).select(names), min(source.tell() / size, 1)
-
-    def _of_json(self, columns: FileColumns) -> Iterator[tuple[pa.RecordBatch, float]]:
-        # The first block of a float column may hold only integers.
+    def _schema(self, columns: FileColumns) -> pa.Schema:
+        """Return the used columns; floats of JSON lines are floats, if the first are integers."""
         fields = [self.schema.field(name) for name in columns.used]
-        floats = {columns.names[role] for role in ("rewards", "logprobs") if role in columns.names}
-        schema = pa.schema([_of_floats(one) if one.name in floats else one for one in fields])
-        size = self.path.stat().st_size
-        with pa.OSFile(str(self.path), "rb") as raw, _json(raw, self.path, schema) as reader:
-            for batch in reader:
-                yield batch, 1.0 if raw.closed else min(raw.tell() / max(size, 1), 1)
+        floats = {columns.names.get(role) for role in ("rewards", "logprobs")}
+        return pa.schema([_of_floats(one) if one.name in floats else one for one in fields])
 
 
 _TITLES = {"parquet": "Parquet", "arrow": "Arrow IPC", "json": "JSON lines"}
+
+
+@contextmanager
+def _names_file(path: Path, kind: str) -> Iterator[None]:
+    """Name the file in Arrow's errors."""
+    try:
+        yield
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{path} cannot be read as {_TITLES[kind]}: {error}") from error
 
 
 class Source(NamedTuple):
@@ -260,21 +252,29 @@ def _kind(path: Path) -> str:
     )
 
 
-class _opened:  # noqa: N801
-    """A reader of Arrow IPC, files and streams, and the file that it reads."""
+@contextmanager
+def _opened(path: Path, kind: str, schema: pa.Schema = None) -> Iterator[tuple[Any, Any]]:
+    """Open Arrow IPC, a file or a stream, or JSON lines; yield a reader, and the file it reads.
 
-    def __init__(self, path: Path) -> None:
-        self._source = pa.OSFile(str(path), "rb")
-
-    def __enter__(self) -> tuple[Any, Any]:
-        if self._source.read(6) != b"ARROW1":
-            self._source.seek(0)
-            return pa.ipc.open_stream(self._source), self._source
-        reader = pa.ipc.open_file(self._source)
-        return _Batches(reader), self._source
-
-    def __exit__(self, *_: object) -> None:
-        self._source.close()
+    Parameters
+    ----------
+    schema
+        Columns of JSON lines to read; None for all.
+    """
+    with pa.OSFile(str(path), "rb") as source:
+        if kind == "json":
+            parse = pyarrow.json.ParseOptions(
+                explicit_schema=schema,
+                unexpected_field_behavior="infer" if schema is None else "ignore",
+            )
+            read = pyarrow.json.ReadOptions(block_size=CHUNK_BYTES)  # the largest row
+            with pyarrow.json.open_json(_lines(source, path), read, parse) as reader:
+                yield reader, source
+        elif source.read(6) == b"ARROW1":
+            yield _Batches(pa.ipc.open_file(source)), source
+        else:
+            source.seek(0)
+            yield pa.ipc.open_stream(source), source
 
 
 class _Batches:
@@ -285,8 +285,7 @@ class _Batches:
         self.schema = reader.schema
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        for index in range(self._reader.num_record_batches):
-            yield self._reader.get_batch(index)
+        return map(self._reader.get_batch, range(self._reader.num_record_batches))
 
 
 def _check_lines(path: Path) -> None:
@@ -306,16 +305,6 @@ def _lines(raw: Any, path: Path) -> Any:
     """Open a file, decompressed by its extension."""
     codec = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}.get(path.suffix.lower())
     return raw if codec is None else pa.CompressedInputStream(raw, codec)
-
-
-def _json(raw: Any, path: Path, schema: pa.Schema | None) -> Any:
-    """Read JSON lines, also compressed; with a schema, only its columns."""
-    parse = pyarrow.json.ParseOptions(
-        explicit_schema=schema,
-        unexpected_field_behavior="infer" if schema is None else "ignore",
-    )
-    read = pyarrow.json.ReadOptions(block_size=CHUNK_BYTES)  # the largest row
-    return pyarrow.json.open_json(_lines(raw, path), read, parse)
 
 
 def _of_floats(field: pa.Field) -> pa.Field:
