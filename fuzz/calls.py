@@ -28,7 +28,7 @@ from fastcollate.testing.reference import (
     build_merged_batch_loops,
     merge_turns_loops,
 )
-from fastcollate.testing.reference.packed import make_packed_grids, packing_of, parts_of
+from fastcollate.testing.reference.packed import packed_rows, parts_of
 from trajectories import draw_merge, draw_turns, some
 
 TOKENS = ("prompts", "responses")
@@ -262,7 +262,7 @@ def _draw_packed(choices: Choices, call: Call) -> Layout:
 def packed_places(call: Call, plain: dict[str, Any]) -> Any:
     """Return where values stand in the packed layout, which a batch does not say."""
     how = {name: value for name, value in plain.items() if name != "layout"}
-    return make_packed_grids(packing_of(*zip(*call.row_lens, strict=True), **how))
+    return packed_rows(*zip(*call.row_lens, strict=True), **how).grids
 
 
 def _draw_options(choices: Choices, call: Call) -> None:

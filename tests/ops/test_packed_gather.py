@@ -20,7 +20,7 @@ from fastcollate.testing.reference import (
     gather_loops,
     merge_turns_loops,
 )
-from fastcollate.testing.reference.packed import make_packed_grids, packing_of
+from fastcollate.testing.reference.packed import packed_rows
 
 
 def values_of(draw, shape, trailing=()):
@@ -40,7 +40,7 @@ def build(data, options, array_type, **more):
 def grids_of(rows, reference):
     lens = (list(map(len, rows.prompts)), list(map(len, rows.responses)))
     how = {name: value for name, value in reference.items() if name != "layout"}
-    return make_packed_grids(packing_of(*lens, **how))
+    return packed_rows(*lens, **how).grids
 
 
 @st.composite
@@ -291,7 +291,7 @@ def test_gradients_of_gather(align, shift, trailing, asked):
 
     # Each value that is taken gets its own gradient, all others 0.
     lens = ([2, 2, 1], [4, 1, 1])
-    grids = make_packed_grids(packing_of(*lens, PARTS))
+    grids = packed_rows(*lens, PARTS).grids
     places, _ = gather_loops(grids, np.arange(x.numel()).reshape(shape), **how)
     weights = torch.arange(1.0, places.size + 1, dtype=torch.float64).reshape(places.shape)
     (batch.gather(x, **how, **asked).values * weights).sum().backward()

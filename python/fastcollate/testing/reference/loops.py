@@ -10,12 +10,7 @@ import numpy as np
 from fastcollate._fastcollate import IGNORE_INDEX
 from fastcollate.testing.reference.fields import field_outputs, is_of_streams
 from fastcollate.testing.reference.grids import Grid, grids_of, layout_options, place
-from fastcollate.testing.reference.packed import (
-    make_packed_grids,
-    make_packed_outputs,
-    packing_of,
-    positions,
-)
+from fastcollate.testing.reference.packed import packed_outputs, packed_rows, positions
 from fastcollate.testing.reference.reading import (
     Array,
     Field,
@@ -114,8 +109,8 @@ def build_batch_loops(
     rows = [[*p, *r] for p, r in zip(prompt_rows, response_rows, strict=True)]
     streams = None
     if layout == "packed":
-        packing = packing_of(prompt_lens, response_lens, bins, **options)
-        tokens, answers, before = make_packed_grids(packing)
+        packed = packed_rows(prompt_lens, response_lens, bins, **options)
+        tokens, answers, before = packed.grids
     elif layout == "tree":
         names = {name: options.pop(name) for name in ("share", "same_inputs")}
         trie = prefix_tree_loops(prompt_rows, response_rows, uids=uids, **names)
@@ -127,7 +122,7 @@ def build_batch_loops(
 
     batch: dict[str, Any] = {"input_ids": _ints(tokens, rows, pad_token_id)}
     if layout == "packed":
-        batch |= make_packed_outputs(packing, tokens, position_ids or None)
+        batch |= packed_outputs(packed, position_ids or None)
         batch["response_mask"] = _mask(answers, is_padding)
     elif layout == "tree":
         batch |= tree_outputs(tree, rows, position_ids or None)

@@ -14,7 +14,6 @@ from fastcollate.testing.reference.fields import smallest_dtype, trailing_shape
 from fastcollate.testing.reference.grids import layout_options
 from fastcollate.testing.reference.loops import build_batch_loops
 from fastcollate.testing.reference.moving import Origin, move_field, move_values
-from fastcollate.testing.reference.packed import Part
 from fastcollate.testing.reference.reading import Rows, is_number, readable, rows_of
 from fastcollate.testing.reference.spreading import numbers_as_field, values_per_token
 
@@ -116,7 +115,7 @@ def _widths(shard: Any, lens: list[int], layout: str, options: dict[str, Any]) -
     if layout == "packed":
         if getattr(shard, "bin_offsets", None) is None:
             return options
-        parts = [Part(row, 0, count) for row, count in enumerate(lens)]
+        parts = [(row, 0, count) for row, count in enumerate(lens)]
         bins = [parts[begin:end] for begin, end in pairwise(shard.bin_offsets.tolist())]
         given = {name: value for name, value in options.items() if value is not None}
         return {"bins": bins, "pad_to": shard.bin_width, **given}
