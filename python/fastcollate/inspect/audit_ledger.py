@@ -39,6 +39,8 @@ class Ledger:
         self.reasons = np.zeros(total, np.uint8)
         self.places = np.full(total, -1)
         """Position of each token, counted over the responses of all batches."""
+        self.index = 0
+        """Of the batch or shard that is read."""
         self.bases = [0]
         self.widths: list[int] = []
         self.findings: list[AuditSpan] = []
@@ -54,10 +56,8 @@ class Ledger:
             is_dropped = np.repeat(merge.turn_rows < 0, lengths)
             self.reasons[is_dropped] = DROPPED
 
-    # Findings
-
     def _open(self, size: int, width: int) -> None:
-        """Begin the next batch, with `size` response positions."""
+        """Begin the next batch or shard, with `size` response positions."""
         self.bases.append(self.bases[-1] + size)
         self.widths.append(max(width, 1))
 
@@ -70,59 +70,43 @@ class Ledger:
         if places is not None:
             self.places[tokens[fresh]] = places[fresh]
 
-    def _find(self, kind: str, index: int, count: int = 1, **details: Any) -> None:
-        """Add a finding in a batch, up to the limit of its kind."""
+    def _locate(self, tokens: Integers) -> tuple[Integers, Integers]:
+        """Return the turns of sampled tokens, and the positions in their responses."""
+        turns = np.searchsorted(self.offsets, tokens, side="right") - 1
+        return turns, tokens - self.offsets[turns]
+
+    def _find(self, kind: str, count: int = 1, **details: Any) -> None:
+        """Add a finding, up to the limit of its kind."""
         before = self.problems.get(kind, 0)
         self.problems[kind] = before + count
         if sum(finding.reason == kind for finding in self.findings) < MOST_FINDINGS:
-            where = self.wheres[index]
+            where = self.wheres[self.index]
             self.findings.append(AuditSpan(kind, **where._asdict(), **details))
-
-    def _find_tokens(
-        self,
-        kind: str,
-        index: int,
-        tokens: Integers,
-        places: Integers,
-        width: int,
-        found: NDArray[Any] | None = None,
-        expected: NDArray[Any] | None = None,
-    ) -> None:
-        """Add findings of sampled tokens at response positions."""
-        turns = np.searchsorted(self.offsets, tokens, side="right") - 1
-        positions = tokens - self.offsets[turns]
-        self._find_places(kind, index, places, width, found, expected, turns, positions)
 
     def _find_places(
         self,
         kind: str,
-        index: int,
         places: Integers,
         width: int,
         found: NDArray[Any] | None = None,
         expected: NDArray[Any] | None = None,
-        turns: Integers | None = None,
-        positions: Integers | None = None,
+        of: tuple[Integers, Integers] | None = None,
     ) -> None:
-        """Add findings at positions, consecutive ones joined; of tokens, if they have turns."""
+        """Add findings at positions, consecutive ones joined; `of` has their places in turns."""
         if len(places) == 0:
             return
         width = max(width, 1)
         begins = np.diff(places, prepend=places[0] - 2) != 1
         begins |= places % width == 0
-        for ids in (turns, positions):
-            if ids is not None:
-                begins |= np.diff(ids, prepend=-9) != (1 if ids is positions else 0)
-        first = np.flatnonzero(begins)
-        lengths = np.diff(np.append(first, len(places)))
-        for at, length in zip(first.tolist(), lengths.tolist(), strict=True):
+        if of is not None:
+            begins |= (np.diff(of[0], prepend=-9) != 0) | (np.diff(of[1], prepend=-9) != 1)
+        for at, length in _runs(begins):
             row, column = divmod(int(places[at]), width)
             self._find(
                 kind,
-                index,
                 length,
-                turn=None if turns is None else int(turns[at]),
-                position=None if positions is None else int(positions[at]),
+                turn=None if of is None else int(of[0][at]),
+                position=None if of is None else int(of[1][at]),
                 length=length,
                 row=row,
                 column=column,
@@ -134,18 +118,14 @@ class Ledger:
         """Return the result."""
         missing = np.flatnonzero((self.reasons == NONE) & (self.places < 0))
         if len(missing) > 0:
-            turns = np.searchsorted(self.offsets, missing, side="right") - 1
-            positions = missing - self.offsets[turns]
-            first = np.flatnonzero(
-                (np.diff(missing, prepend=-2) != 1) | (np.diff(turns, prepend=-1) != 0)
-            )
-            lengths = np.diff(np.append(first, len(missing)))
             self.problems["missing"] = len(missing)
+            turns, positions = self._locate(missing)
+            runs = _runs((np.diff(missing, prepend=-2) != 1) | (np.diff(turns, prepend=-1) != 0))
             self.findings += [
                 AuditSpan(
                     "missing", turn=int(turns[at]), position=int(positions[at]), length=length
                 )
-                for at, length in zip(first[:MOST_FINDINGS], lengths.tolist(), strict=False)
+                for at, length in runs[:MOST_FINDINGS]
             ]
         counts = [int(np.count_nonzero(self.reasons == reason)) for reason in range(len(REASONS))]
         return Audit(
@@ -163,3 +143,10 @@ class Ledger:
             _widths=self.widths,
             _wheres=self.wheres,
         )
+
+
+def _runs(begins: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return the start and the length of each run, given where one begins."""
+    starts = np.flatnonzero(begins)
+    lengths = np.diff(np.append(starts, len(begins)))
+    return list(zip(starts.tolist(), lengths.tolist(), strict=True))

@@ -132,11 +132,12 @@ def _audit(
         merge = next((plan._merge for plan in plans if plan is not None), None)
     auditor = _Auditor(_lengths(items, turns, merge, row_lengths), turns, merge, wheres)
     for index, item in enumerate(items):
+        auditor.index = index
         expected = None if planned is None else planned[index]
         if isinstance(item, Shard):
-            auditor.enter_shard(index, item, expected, row_lengths)
+            auditor.enter_shard(item, expected, row_lengths)
         else:
-            auditor.enter_batch(index, item._state, expected)
+            auditor.enter_batch(item._state, expected)
     return auditor.close()
 
 
@@ -173,59 +174,50 @@ def _lengths(
 class _Auditor(Ledger):
     """Reads batches and shards."""
 
-    def enter_batch(self, index: int, state: BatchState, expected: Shard | None) -> None:
+    def enter_batch(self, state: BatchState, expected: Shard | None) -> None:
         """Read a batch's arrays according to its plan."""
         state.check_whole()
         rows = AuditRows(state.plan)
         if not np.array_equal(np.diff(self.offsets), rows.turn_response_lens):
             raise ValueError(
-                f"batches[{index}] was built from other turns; pass batches of the same turns, and "
-                "these turns"
+                f"batches[{self.index}] was built from other turns; pass batches of the same "
+                "turns, and these turns"
             )
+        responses, streams = rows.response_grid, rows.stream_grid
+        self._open(responses.size, responses.width)
         if expected is not None:
             source = rows.source
             if self.merge is not None and len(source) > 0:
                 source = np.where(source < 0, -1, self.merge.turn_rows[source])
-            self._check_rows(index, source, rows.is_padding, expected)
-        responses, streams = rows.response_grid, rows.stream_grid
+            self._check_rows(source, rows.is_padding, expected)
         tokens = rows.sampled(self.offsets)
-        weights = to_numpy(state.data["loss_mask"]).reshape(-1)
-        self._open(responses.size, responses.width)
-        held = self._check_weights(index, state, rows, responses, streams, tokens, weights)
+        held = self._check_weights(state, rows, responses, streams, tokens)
         ids = to_numpy(state.data["input_ids"]).reshape(-1)
-        self._check_padding(index, state, ids, streams)
+        self._check_padding(state, ids, streams)
         if self.turns is not None:
-            self._check_ids(index, rows, streams, tokens, ids)
+            self._check_ids(rows, streams, tokens, ids)
         if (labels := state.spec.outputs.labels) is not None:
             key = labels_key(is_shifted=labels[0])
             values = to_numpy(state.data[key]).reshape(-1)
-            self._check_labels(index, values, labels[0], rows, ids, held)
+            self._check_labels(values, labels[0], rows, ids, held)
         if state.plan.is_tree:
-            self._check_tree(index, state, rows, responses, streams, tokens)
+            self._check_tree(state, rows, responses, streams, tokens)
 
-    def _check_rows(
-        self, index: int, found: Integers, is_padding: NDArray[np.bool_], expected: Shard
-    ) -> None:
+    def _check_rows(self, found: Integers, is_padding: NDArray[np.bool_], expected: Shard) -> None:
         """Compare the rows of a batch or shard with those of the plan."""
         if len(found) != len(expected):
-            self._find("rows", index, found=len(found), expected=len(expected))
+            self._find("rows", found=len(found), expected=len(expected))
             return
         wrong = (found != expected.rows) | (is_padding != expected.is_padding)
         for row in np.flatnonzero(wrong).tolist():
             planned = int(expected.rows[row])
-            self._find("rows", index, row=row, found=int(found[row]), expected=planned)
+            self._find("rows", row=row, found=int(found[row]), expected=planned)
 
     def _check_weights(
-        self,
-        index: int,
-        state: BatchState,
-        rows: AuditRows,
-        grid: Grid,
-        streams: Grid,
-        tokens: Integers,
-        weights: NDArray[Any],
+        self, state: BatchState, rows: AuditRows, grid: Grid, streams: Grid, tokens: Integers
     ) -> NDArray[np.bool_]:
         """Find the tokens that train; return a mask over the response tokens of all rows."""
+        weights = to_numpy(state.data["loss_mask"]).reshape(-1)
         items = span_of(rows.response_offsets[grid.row] + grid.start, grid.length)
         places = grid.places
         at_places = weights[places]
@@ -240,14 +232,15 @@ class _Auditor(Ledger):
         if np.count_nonzero(weights) != np.count_nonzero(trains):
             stray = weights != 0
             stray[places] = False
-            self._find_places("unsampled", index, np.flatnonzero(stray), grid.width)
+            self._find_places("unsampled", np.flatnonzero(stray), grid.width)
         if np.count_nonzero(counts) < np.count_nonzero(trains):
-            self._find_places("unsampled", index, places[trains & (token < 0)], grid.width)
+            self._find_places("unsampled", places[trains & (token < 0)], grid.width)
             wrong = trains & (token >= 0) & ~is_sampled
-            self._find_tokens("padding trains", index, token[wrong], places[wrong], grid.width)
+            of = self._locate(token[wrong])
+            self._find_places("padding trains", places[wrong], grid.width, of=of)
         trained: Any = slice(None) if counts.all() else counts
         at_places, sampled = at_places[trained], token[trained]
-        self._enter(index, sampled, places[trained], grid.width)
+        self._enter(sampled, places[trained], grid.width)
 
         unpredicted = find_unpredicted_tokens(rows, streams)
         idle = np.flatnonzero(is_sampled & ~trains)
@@ -261,8 +254,9 @@ class _Auditor(Ledger):
         of_rows = idle if isinstance(items, slice) else items[idle]
         reason[np.isin(of_rows, unpredicted)] = UNPREDICTED
         silent = reason == NONE
-        self._find_tokens("untrained", index, left[silent], places[idle][silent], grid.width)
-        self._note(left, reason, self.bases[index] + places[idle])
+        of = self._locate(left[silent])
+        self._find_places("untrained", places[idle][silent], grid.width, of=of)
+        self._note(left, reason, self.bases[self.index] + places[idle])
         if is_real is not True:
             self.padding_tokens += int(np.count_nonzero(~is_real & (token >= 0)))
 
@@ -271,15 +265,8 @@ class _Auditor(Ledger):
             expected = given[sampled]
             with np.errstate(over="ignore"):
                 wrong = at_places != expected.astype(weights.dtype)
-            self._find_tokens(
-                "weight",
-                index,
-                sampled[wrong],
-                places[trained][wrong],
-                grid.width,
-                at_places[wrong],
-                expected[wrong],
-            )
+            values = at_places[wrong], expected[wrong], self._locate(sampled[wrong])
+            self._find_places("weight", places[trained][wrong], grid.width, *values)
         if len(token) < len(tokens):  # some have no position
             unplaced = np.ones(len(tokens), np.bool_)
             unplaced[items] = False
@@ -290,9 +277,9 @@ class _Auditor(Ledger):
         held[items] = trains
         return held
 
-    def _enter(self, index: int, tokens: Integers, places: Integers, width: int) -> None:
+    def _enter(self, tokens: Integers, places: Integers, width: int) -> None:
         """Record tokens as trained at response positions, and find repeated ones."""
-        here = self.bases[index] + places
+        here = self.bases[self.index] + places
         first, last = tokens[[0, -1]].tolist() if len(tokens) > 0 else (0, -1)
         if last - first == len(tokens) - 1 and (tokens[1:] - tokens[:-1] == 1).all():
             at: Any = slice(first, last + 1)  # no token is repeated
@@ -303,9 +290,9 @@ class _Auditor(Ledger):
             self.reasons[tokens], self.places[tokens] = TRAINED, here
             was |= self.places[tokens] != here  # of several positions, the last remains
         if was.any():
-            self._find_tokens("repeated", index, tokens[was], places[was], width)
+            self._find_places("repeated", places[was], width, of=self._locate(tokens[was]))
 
-    def _check_padding(self, index: int, state: BatchState, ids: NDArray[Any], grid: Grid) -> None:
+    def _check_padding(self, state: BatchState, ids: NDArray[Any], grid: Grid) -> None:
         """Check that positions outside of rows hold padding."""
         outputs = {"attention_mask": 0, "input_ids": state.spec.pad_token_id}
         for key, fill in outputs.items():
@@ -318,14 +305,12 @@ class _Auditor(Ledger):
             if is_stray or state.plan.is_tree:
                 stray = values != fill
                 stray[grid.places] = False
-                self._find_places("padding", index, np.flatnonzero(stray), grid.width)
+                self._find_places("padding", np.flatnonzero(stray), grid.width)
             if key == "attention_mask" and not there.all():
                 wrong = grid.places[there == 0]
-                self._find_places("not attended", index, wrong, grid.width)
+                self._find_places("not attended", wrong, grid.width)
 
-    def _check_ids(
-        self, index: int, rows: AuditRows, grid: Grid, tokens: Integers, ids: NDArray[Any]
-    ) -> None:
+    def _check_ids(self, rows: AuditRows, grid: Grid, tokens: Integers, ids: NDArray[Any]) -> None:
         """Compare the ids with those of the turns."""
         assert self.turns is not None
         self.compared.add("ids")
@@ -350,28 +335,23 @@ class _Auditor(Ledger):
                 wrong = np.flatnonzero(found != expected)
                 segment = np.searchsorted(np.cumsum(count), wrong, side="right")
                 within = wrong - offsets_of(count)[segment]
-                self._find_places(
-                    *(kind, index, dst[segment] + skip[segment] + within, grid.width),
-                    *(found[wrong], expected[wrong], source[segment], begin[segment] + within),
-                )
+                of = source[segment], begin[segment] + within
+                places = dst[segment] + skip[segment] + within
+                self._find_places(kind, places, grid.width, found[wrong], expected[wrong], of)
         if self.merge is None:
             return
         # Responses before a row's last turn are compared with their own turns.
         places = rows.places_of_responses(grid)
         known = np.flatnonzero((tokens >= 0) & (places >= 0))
         token, place = tokens[known], places[known]
-        turn = np.searchsorted(self.offsets, token, side="right") - 1
-        position = token - self.offsets[turn]
+        turn, position = self._locate(token)
         found, expected = ids[place], responses.values[responses.starts[turn] + position]
         wrong = (found != expected) & (turn != rows.source[rows.of_responses[known]])
-        self._find_places(
-            *("altered", index, place[wrong], grid.width),
-            *(found[wrong], expected[wrong], turn[wrong], position[wrong]),
-        )
+        of = turn[wrong], position[wrong]
+        self._find_places("altered", place[wrong], grid.width, found[wrong], expected[wrong], of)
 
     def _check_labels(
         self,
-        index: int,
         labels: NDArray[Any],
         is_shifted: bool,
         rows: AuditRows,
@@ -387,15 +367,14 @@ class _Auditor(Ledger):
         at = places - 1 if is_shifted else places
         found = labels[at]
         wrong = found != ids[places]
-        self._find_places("label", index, at[wrong], grid.width, found[wrong])
+        self._find_places("label", at[wrong], grid.width, found[wrong])
         if np.count_nonzero(labels != IGNORE_INDEX) != np.count_nonzero(found != IGNORE_INDEX):
             stray = labels != IGNORE_INDEX
             stray[at] = False
-            self._find_places("label", index, np.flatnonzero(stray), grid.width, labels[stray])
+            self._find_places("label", np.flatnonzero(stray), grid.width, labels[stray])
 
     def _check_tree(
         self,
-        index: int,
         state: BatchState,
         rows: AuditRows,
         responses: Grid,
@@ -416,7 +395,7 @@ class _Auditor(Ledger):
             expected = rows.ids(self.turns, tokens)[items]
             wrong = is_real & (targets != expected)
             self._find_places(
-                "target", index, places[wrong], responses.width, targets[wrong], expected[wrong]
+                "target", places[wrong], responses.width, targets[wrong], expected[wrong]
             )
         depth = rows.prompt_lens[row] + step - 1
         inside = (predictors >= 0) & (predictors < len(ids))
@@ -427,17 +406,17 @@ class _Auditor(Ledger):
             follows = (last < at) & (at // width == last // width) & (at % width < ends[last])
             wrong |= (step > 0) & (depth > 0) & ((ids[at] != before) | ~follows)
         wrong &= is_real & (depth >= 0)
-        self._find_places("predictor", index, places[wrong], responses.width, predictors[wrong])
+        self._find_places("predictor", places[wrong], responses.width, predictors[wrong])
 
     # Shards
 
     def enter_shard(
-        self, index: int, shard: Shard, expected: Shard | None, row_lengths: Integers | None
+        self, shard: Shard, expected: Shard | None, row_lengths: Integers | None
     ) -> None:
         """Count the tokens that a batch of a shard will train."""
         assert row_lengths is not None
         if expected is not None:
-            self._check_rows(index, shard.rows, shard.is_padding, expected)
+            self._check_rows(shard.rows, shard.is_padding, expected)
         rows = shard.rows[~shard.is_padding]
         slots = np.flatnonzero(~shard.is_padding)
         known = (rows >= 0) & (rows < len(row_lengths))
@@ -455,7 +434,7 @@ class _Auditor(Ledger):
         self._open(len(shard) * width, width)
         token = ranges_of(self.offsets[turn] + start, length)
         place = ranges_of(slots * width + at, length)
-        self._enter(index, token, place, width)
+        self._enter(token, place, width)
         has_no_prompt = row_lengths[rows, 0] == 0
         first = (self.offsets[turn] + start)[has_no_prompt & (at == 0) & (length > 0)]
         self.reasons[first] = UNPREDICTED
