@@ -150,10 +150,11 @@ class Batch(ModelBatch[Array]):
         Returns
         -------
         Findings
-            A list of findings, one per row and kind, each with ``kind``, ``row``, ``position``,
-            ``reason`` and ``advice``. It prints as a table, and is empty if nothing was found. The
-            kinds: ``"all_masked"``, no token of the batch
-            trains, else ``"trains_nothing"``, no token of a row trains;
+            A list of findings, each with ``kind``, ``rows`` (int64, all rows that have it; none if
+            it concerns the whole batch), ``positions`` (int64, the first such token of each row,
+            prompt included, or None), ``reasons`` (of the first three rows) and ``advice``. It
+            prints as a table, and is empty if nothing was found. The kinds: ``"all_masked"``, no
+            token of the batch trains, else ``"trains_nothing"``, no token of a row trains;
             ``"trains_first_token"``, a label or loss mask on a token that no token predicts;
             ``"labels_as_mask"``, a loss mask of token ids and -100, and ``"negative_mask"``, other
             negative weights (:func:`build_batch` refuses them, but masks can be modified);

@@ -65,12 +65,12 @@ def builders() -> fc.Batch[NDArray[Any]]:
     return builder.finish()
 
 
-def looks(batch: fc.Batch[torch.Tensor]) -> list[int | None]:
+def looks(batch: fc.Batch[torch.Tensor]) -> list[int]:
     print(batch.show([0, 3], fields="rewards", fold=None).text(width=100))
     batch.show(rows="all")  # type: ignore[arg-type]
     findings = batch.check(vocab_size=32000, eos_token_id=[2, 7])
-    assert_type(findings[0].row, int | None)
-    return [finding.row for finding in findings]
+    assert_type(findings[0].reasons, list[str])
+    return [row for finding in findings for row in finding.rows.tolist()]
 
 
 def rows_alone(rows: list[list[int]], mask: torch.Tensor) -> None:

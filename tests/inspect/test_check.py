@@ -1,5 +1,7 @@
 """`batch.check()`: each kind of mistake is planted and found, and a batch without one has none."""
 
+from itertools import repeat
+
 import numpy as np
 import pytest
 
@@ -42,8 +44,14 @@ def build(layout, array_type):
 
 def found(batch, **options):
     findings = batch.check(**options)
-    assert all(type(one).__name__ == "Finding" and one.reason and one.advice for one in findings)
-    return [(one.kind, one.row, one.position) for one in findings]
+    kinds = []
+    for one in findings:
+        assert len(one.reasons) == min(max(len(one.rows), 1), 3)
+        assert all(one.reasons)
+        assert one.advice
+        positions = repeat(None) if one.positions is None else one.positions.tolist()
+        kinds += zip(repeat(one.kind), one.rows.tolist() or [None], positions)
+    return kinds
 
 
 def test_a_good_batch_has_no_finding(build):
@@ -57,7 +65,7 @@ def test_a_row_that_trains_nothing(build):
     rewards = [[0.0, 1.0], [0.0, 2.0], [0.0, 0.0, 3.0]]  # in addition to earlier findings
     batch = build(loss_mask=masks, rewards=rewards)
     assert found(batch) == [("trains_nothing", 1, None)]
-    assert "none of its 2 response tokens trains" in batch.check()[0].reason
+    assert "none of its 2 response tokens trains" in batch.check()[0].reasons[0]
 
 
 def test_a_row_without_a_response(build):
@@ -141,7 +149,7 @@ def test_several_positions_of_a_row_are_one_finding(build):
     logprobs[2] = [float("nan"), 0.0, float("nan")]
     batch = build(logprobs=logprobs)
     assert found(batch) == [("nan", 2, 2)]
-    assert "(2 such tokens in the row)" in batch.check()[0].reason
+    assert "(2 such tokens in the row)" in batch.check()[0].reasons[0]
 
 
 def test_what_padding_holds_is_not_looked_at(build):
@@ -232,7 +240,7 @@ def test_a_reward_beside_an_untrained_token(build):
     rewards[2] = [0.0, 0.75, 3.0]
     batch = build(rewards=rewards)
     assert found(batch) == [("untrained_reward", 2, 3)]
-    assert "0.75" in batch.check()[0].reason
+    assert "0.75" in batch.check()[0].reasons[0]
 
 
 def test_an_id_beyond_the_vocabulary(build):
@@ -282,7 +290,7 @@ def test_a_row_that_is_there_twice(build):
     columns = tokens | {"loss_mask": None, "rewards": None, "logprobs": None}
     batch = build(**columns)
     assert found(batch) == [("duplicate", 2, None)]
-    assert "row 0" in batch.check()[0].reason
+    assert "row 0" in batch.check()[0].reasons[0]
     # The same tokens, of which others are the prompt, are another row.
     assert found(build(**columns | {"prompts": [[4], [1, 2], [4, 5]]})) == []
     moved = {
@@ -303,12 +311,14 @@ def test_padding_that_packing_saves(layout, array_type):
         width = batch.input_ids.shape[1]
         padding = 1 - 86 / (8 * width)
         finding = batch.check()[0]
-        assert finding.reason.startswith(f"{padding:.0%} padding: packed at {width} it would be")
+        assert finding.reasons[0].startswith(
+            f"{padding:.0%} padding: packed at {width} it would be"
+        )
         packed = fc.build_batch(
             *(prompts, responses), pad_token_id=0, layout=fc.Packed(capacity=width)
         )
         share = packed.metrics["batch/padding_fraction"]
-        assert finding.reason.endswith(f" {share:.0%}")
+        assert finding.reasons[0].endswith(f" {share:.0%}")
         assert finding.advice == f"pass layout=fc.Packed(capacity={width})"
 
 
@@ -347,22 +357,34 @@ def test_bad_arguments(build):
 
 
 def test_findings_print_as_a_table(build, monkeypatch):
-    rewards = [[1.0, 1.0]] * 2 + [[1.0] * 3]
-    findings = build(loss_mask=[[1, 0], [1, 0], [1, 0, 0]], rewards=rewards).check()
+    """Of a kind, three rows are described and all are there."""
+    columns = {
+        "prompts": [[1, 2], [3], [4, 5], [6]],
+        "responses": [[6, EOS], [7, EOS], [8, 7, EOS], [8, EOS]],
+        "loss_mask": [[1, 0], [1, 0], [1, 0, 0], [1, 0]],
+        "rewards": [[1.0, 1.0]] * 2 + [[1.0] * 3, [1.0, 1.0]],
+        "logprobs": None,
+    }
+    findings = build(**columns).check()
     monkeypatch.setenv("COLUMNS", "60")
     assert repr(findings) == (
-        "3 findings\n\n"
-        "untrained_reward (3)\n"
+        "1 finding\n\n"
+        "untrained_reward (4)\n"
         "  row 0, token 3: the reward 1 is beside a token that does\n"
         "      not train\n"
         "  row 1, token 2: the reward 1 is beside a token that does\n"
         "      not train\n"
         "  row 2, token 3: the reward 1 is beside a token that does\n"
         "      not train (2 such tokens in the row)\n"
+        "  and 1 more\n"
         "  -> put it on a token that trains, or look at loss_mask"
     )
-    assert "untrained_reward (3)</p>" in findings._repr_html_()
-    assert str(findings[0]).startswith("row 0, token 3: the reward 1 is beside")
+    page = findings._repr_html_()
+    assert "untrained_reward (4)</p>" in page
+    assert page.count("the reward 1 is beside") == 3
+    assert "and 1 more</div>" in page
+    assert findings[0].rows.tolist() == [0, 1, 2, 3]
+    assert findings[0].positions.tolist() == [3, 2, 3, 2]
 
 
 @pytest.mark.parametrize("merge", [None, "exact", "realign"])
@@ -388,7 +410,7 @@ def test_findings_of_recorded_rollouts_are_true(layout, merge):
         )
     ]
     again = [row for row, one in enumerate(tokens) if one in tokens[:row]]
-    assert [one.row for one in findings if one.kind == "duplicate"] == again
+    assert [row for one in findings if one.kind == "duplicate" for row in one.rows] == again
     assert {one.kind for one in findings} <= {"duplicate", "padding"}
     if layout == "left":
         assert batch.metrics["batch/padding_fraction"] > 0.5

@@ -112,7 +112,7 @@ def test_findings():
         [[1]] * 9, [[2]] * 9, loss_mask=[[0]] * 8 + [[1]], pad_token_id=0, array_type="numpy"
     )
     found = words(batch.check())
-    assert found.startswith("16 findingstrains_nothing (8)row 0: none of its 1 response token")
+    assert found.startswith("2 findingstrains_nothing (8)row 0: none of its 1 response token")
     assert "→ leave the row out" in found
     assert "and 5 more" in found
 

@@ -1,9 +1,10 @@
-"""Checks of batches for probable mistakes, reported row by row."""
+"""Checks of batches for probable mistakes."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from fastcollate._fastcollate import IGNORE_INDEX
 from fastcollate.common.arguments import check_count, check_int, tally
 from fastcollate.common.arrays import describe, is_array, is_float, on_host
-from fastcollate.inspect.findings import Finding, Findings
+from fastcollate.inspect.findings import SHOWN, Finding, Findings
 from fastcollate.ops.loss_positions import targets
 from fastcollate.plan.dtypes import labels_key
 from fastcollate.plan.layouts import Packed
@@ -90,32 +91,55 @@ class _Facts(NamedTuple):
         ids = on_host(state.data["input_ids"]).reshape(-1)
         return cls(state, places, ids, state.is_real, mask, trained, counts)
 
-    def rows_with(self, is_found: np.ndarray, spans: Spans) -> Iterator[_Found]:
-        """Yield the real rows with findings, in order."""
+    def rows_with(self, is_found: np.ndarray, spans: Spans) -> _Found:
+        """Return the real rows with findings, in order."""
         rows, tokens, places = spans.located(np.flatnonzero(is_found))
         is_real = self.is_real[rows]
         rows, tokens, places = rows[is_real], tokens[is_real], places[is_real]
         rows, firsts, counts = np.unique(rows, return_index=True, return_counts=True)
-        for row, first, count in zip(rows.tolist(), firsts.tolist(), counts.tolist(), strict=True):
-            ahead = int(self.places.prompt_lens[row]) if spans is self.places.responses else 0
-            yield _Found(row, int(tokens[first]) + ahead, int(places[first]), count)
+        positions = tokens[firsts]
+        if spans is self.places.responses:
+            positions = positions + self.places.prompt_lens[rows]
+        return _Found(rows, positions, places[firsts], counts)
 
 
 class _Found(NamedTuple):
-    """Positions of a finding in a row."""
+    """The rows with a finding, and its positions: int64 (rows,) each."""
 
-    row: int
-    position: int
-    """The first position, as an index into the row's tokens."""
-    place: int
-    """The same as a flat index into the output."""
-    number: int
-    """Number of positions."""
+    rows: Integers
+    positions: Integers
+    """The first position in each row, as an index into the row's tokens."""
+    places: Integers
+    """The same as flat indices into the output."""
+    counts: Integers
+    """Number of positions in each row."""
 
-    def finding(self, kind: str, reason: str, advice: str) -> Finding:
-        """Return the finding, with the reason for the first position."""
-        more = f" ({self.number:,} such tokens in the row)" if self.number > 1 else ""
-        return Finding(kind, self.row, self.position, reason + more, advice)
+    def where(self, is_kept: NDArray[np.bool_]) -> _Found:
+        """Return some of the rows."""
+        return _Found(*(column[is_kept] for column in self))
+
+    def findings(self, kind: str, reason: Callable[[int], str], advice: str) -> Iterator[Finding]:
+        """Yield the finding, with the reason for the first position of a row."""
+        if len(self.rows) == 0:
+            return
+        reasons = []
+        for place, count in zip(self.places[:SHOWN].tolist(), self.counts[:SHOWN], strict=True):
+            more = f" ({count:,} such tokens in the row)" if count > 1 else ""
+            reasons.append(reason(place) + more)
+        yield Finding(kind, self.rows, self.positions, reasons, advice)
+
+
+def _whole_rows(
+    kind: str, rows: Integers, reason: Callable[[int], str], advice: str
+) -> Iterator[Finding]:
+    """Yield the finding of whole rows."""
+    if len(rows) > 0:
+        yield Finding(kind, rows, None, [reason(row) for row in rows[:SHOWN].tolist()], advice)
+
+
+def _whole_batch(kind: str, reason: str, advice: str) -> Finding:
+    """Return the finding of a batch."""
+    return Finding(kind, np.zeros(0, np.int64), None, [reason], advice)
 
 
 def _without_loss(facts: _Facts) -> Iterator[Finding]:
@@ -125,18 +149,16 @@ def _without_loss(facts: _Facts) -> Iterator[Finding]:
     if 0 < len(rows) == np.count_nonzero(facts.is_real):
         tokens = tally(int(response_lens[facts.is_real].sum()), "response token")
         reason = f"nothing trains: none of {tally(len(rows), 'row')} with {tokens} has a loss"
-        yield Finding("all_masked", None, None, reason, "look at loss_mask: it has no gradient")
+        yield _whole_batch("all_masked", reason, "look at loss_mask: it has no gradient")
         return
-    for row in rows.tolist():
-        length = int(response_lens[row])
-        reason = f"none of its {tally(length, 'response token')} trains"
-        yield Finding(
-            "trains_nothing",
-            row,
-            None,
-            reason if length > 0 else "it has no response token, so nothing trains",
-            "leave the row out, or look at its loss_mask",
-        )
+
+    def reason_of(row: int) -> str:
+        if response_lens[row] == 0:
+            return "it has no response token, so nothing trains"
+        return f"none of its {tally(int(response_lens[row]), 'response token')} trains"
+
+    advice = "leave the row out, or look at its loss_mask"
+    yield from _whole_rows("trains_nothing", rows, reason_of, advice)
 
 
 def _find_trained_first_tokens(facts: _Facts) -> Iterator[Finding]:
@@ -158,9 +180,11 @@ def _find_trained_first_tokens(facts: _Facts) -> Iterator[Finding]:
         is_found = np.zeros(len(values), np.bool_)
         is_found[places] = values[places] != IGNORE_INDEX
         what = "last position, which predicts nothing," if is_shifted else "first token"
-        for found in facts.rows_with(is_found, facts.places.written):
-            reason = f"the {what} has the label {values[found.place]}"
-            yield found.finding(kind, reason, advice.format(IGNORE_INDEX))
+        yield from facts.rows_with(is_found, facts.places.written).findings(
+            kind,
+            lambda place: f"the {what} has the label {values[place]}",
+            advice.format(IGNORE_INDEX),
+        )
     if plan.is_shifted:
         return  # the mask of a first token has no place there
     rows, tokens = np.arange(plan.num_rows), np.zeros(plan.num_rows, np.int64)
@@ -171,9 +195,11 @@ def _find_trained_first_tokens(facts: _Facts) -> Iterator[Finding]:
     places = facts.places.responses.places_of(rows, tokens)
     is_found = np.zeros(len(facts.mask), np.bool_)
     is_found[places[places >= 0]] = facts.mask[places[places >= 0]] != 0
-    for found in facts.rows_with(is_found, facts.places.responses):
-        reason = f"the first token has the loss mask {facts.mask[found.place]}"
-        yield found.finding(kind, reason, advice.format(0))
+    yield from facts.rows_with(is_found, facts.places.responses).findings(
+        kind,
+        lambda place: f"the first token has the loss mask {facts.mask[place]}",
+        advice.format(0),
+    )
 
 
 def _bad_masks(facts: _Facts) -> Iterator[Finding]:
@@ -195,16 +221,18 @@ def _bad_masks(facts: _Facts) -> Iterator[Finding]:
     rows, _, places = spans.located(np.flatnonzero(is_odd))
     is_odd[:] = False
     is_odd[places[others[rows] == 0]] = True
-    labels = set()
-    for found in facts.rows_with(is_odd, spans):
-        labels.add(found.row)
-        value, token = mask[found.place], tokens[found.place]
-        reason = f"loss_mask is {value:g} on the token {token}, as labels are"
-        yield found.finding("labels_as_mask", reason, "pass labels != -100 as the loss mask")
-    for found in facts.rows_with(mask < 0, spans):
-        if found.row not in labels:
-            reason = f"loss_mask is {mask[found.place]:.4g}, a negative weight"
-            yield found.finding("negative_mask", reason, "set it to 0 on tokens that do not train")
+    labels = facts.rows_with(is_odd, spans)
+    yield from labels.findings(
+        "labels_as_mask",
+        lambda place: f"loss_mask is {mask[place]:g} on the token {tokens[place]}, as labels are",
+        "pass labels != -100 as the loss mask",
+    )
+    negative = facts.rows_with(mask < 0, spans)
+    yield from negative.where(~np.isin(negative.rows, labels.rows)).findings(
+        "negative_mask",
+        lambda place: f"loss_mask is {mask[place]:.4g}, a negative weight",
+        "set it to 0 on tokens that do not train",
+    )
 
 
 def _targets(state: BatchState) -> Any:
@@ -231,27 +259,37 @@ def _bad_numbers(facts: _Facts) -> Iterator[Finding]:
         is_nan = np.isnan(values).reshape(-1)
         if len(is_nan) != positions:
             is_nan = is_nan.reshape(positions, -1).any(1)
-        for found in facts.rows_with(is_nan, spans):
-            reason = f"{output.key} has NaN"
-            advice = f"look where {output.key} is computed; a mask does not take NaN away"
-            yield found.finding("nan", reason, advice)
-        if output.key != LOGPROBS.key or values.size != len(facts.mask):
-            continue
-        values = values.reshape(-1)
-        counts = spans.counts_in(np.flatnonzero(values), len(facts.counts))
-        for row in np.flatnonzero((counts == 0) & (facts.counts > 0) & facts.is_real).tolist():
-            length = tally(int(facts.places.response_lens[row]), "response token")
-            reason = f"{output.key} is 0, a probability of 1, on all of its {length}"
-            advice = "pass those that the sampler returned, or leave them out"
-            yield Finding("zero_logprobs", row, None, reason, advice)
-        for found in facts.rows_with(values > POSITIVE, spans):
-            reason = f"{output.key} has {values[found.place]:.4g}, a probability of more than 1"
-            advice = "pass log-probabilities, not losses or logits"
-            yield found.finding("positive_logprob", reason, advice)
-        for found in facts.rows_with(np.isneginf(values) & (facts.mask != 0), spans):
-            reason = f"{output.key} has -inf, a probability of 0, for a token that trains"
-            advice = "look where they are computed: ratios to it are infinite"
-            yield found.finding("infinite_logprob", reason, advice)
+        yield from facts.rows_with(is_nan, spans).findings(
+            "nan",
+            partial("{} has NaN".format, output.key),
+            f"look where {output.key} is computed; a mask does not take NaN away",
+        )
+        if output.key == LOGPROBS.key and values.size == len(facts.mask):
+            yield from _bad_logprobs(facts, values.reshape(-1))
+
+
+def _bad_logprobs(facts: _Facts, values: np.ndarray) -> Iterator[Finding]:
+    """Find invalid log-probabilities."""
+    spans, key = facts.places.responses, LOGPROBS.key
+    counts = spans.counts_in(np.flatnonzero(values), len(facts.counts))
+
+    def zero(row: int) -> str:
+        length = tally(int(facts.places.response_lens[row]), "response token")
+        return f"{key} is 0, a probability of 1, on all of its {length}"
+
+    rows = np.flatnonzero((counts == 0) & (facts.counts > 0) & facts.is_real)
+    advice = "pass those that the sampler returned, or leave them out"
+    yield from _whole_rows("zero_logprobs", rows, zero, advice)
+    yield from facts.rows_with(values > POSITIVE, spans).findings(
+        "positive_logprob",
+        lambda place: f"{key} has {values[place]:.4g}, a probability of more than 1",
+        "pass log-probabilities, not losses or logits",
+    )
+    yield from facts.rows_with(np.isneginf(values) & (facts.mask != 0), spans).findings(
+        "infinite_logprob",
+        lambda _: f"{key} has -inf, a probability of 0, for a token that trains",
+        "look where they are computed: ratios to it are infinite",
+    )
 
 
 def _find_untrained_rewards(facts: _Facts) -> Iterator[Finding]:
@@ -264,11 +302,12 @@ def _find_untrained_rewards(facts: _Facts) -> Iterator[Finding]:
     if len(rewards) != len(facts.mask):
         return  # a field of that name, with several values per token
     is_found = (rewards != 0) & (facts.mask == 0)
-    for found in facts.rows_with(is_found, facts.places.responses):
-        if facts.counts[found.row] > 0:
-            reason = f"the reward {rewards[found.place]:.4g} is beside a token that does not train"
-            advice = "put it on a token that trains, or look at loss_mask"
-            yield found.finding("untrained_reward", reason, advice)
+    found = facts.rows_with(is_found, facts.places.responses)
+    yield from found.where(facts.counts[found.rows] > 0).findings(
+        "untrained_reward",
+        lambda place: f"the reward {rewards[place]:.4g} is beside a token that does not train",
+        "put it on a token that trains, or look at loss_mask",
+    )
 
 
 def _outside_vocabulary(facts: _Facts, vocab_size: int | None) -> Iterator[Finding]:
@@ -279,12 +318,14 @@ def _outside_vocabulary(facts: _Facts, vocab_size: int | None) -> Iterator[Findi
     tokens = int(facts.places.written.lengths.sum())
     if (pad < 0 or (vocab_size is not None and pad >= vocab_size)) and tokens < len(ids):
         reason = f"pad_token_id is {pad}, but ids go {limits}"
-        yield Finding(kind, None, None, reason, "pass another pad_token_id")
+        yield _whole_batch(kind, reason, "pass another pad_token_id")
     is_outside = ids < 0 if vocab_size is None else (ids < 0) | (ids >= vocab_size)
-    for found in facts.rows_with(is_outside, facts.places.written):
-        reason = f"the id {ids[found.place]} is not {limits}"
-        is_label = ids[found.place] == IGNORE_INDEX
-        yield found.finding(kind, reason, "pass ids, not labels" if is_label else advice)
+    found = facts.rows_with(is_outside, facts.places.written)
+    is_label = ids[found.places] == IGNORE_INDEX
+    for some, advised in ((is_label, "pass ids, not labels"), (~is_label, advice)):
+        yield from found.where(some).findings(
+            kind, lambda place: f"the id {ids[place]} is not {limits}", advised
+        )
 
 
 def _cut_off(facts: _Facts, ends: list[int]) -> Iterator[Finding]:
@@ -294,10 +335,14 @@ def _cut_off(facts: _Facts, ends: list[int]) -> Iterator[Finding]:
     tokens = lasts[rows] + facts.places.prompt_lens[rows]
     ids = facts.ids[facts.places.tokens.places_of(rows, tokens)]
     names = " or ".join(map(str, ends))
-    for index in np.flatnonzero(~np.isin(ids, ends)).tolist():
-        reason = f"the last token that trains is {ids[index]}, not {names}: the answer is cut off"
+    is_cut = ~np.isin(ids, ends)
+    if is_cut.any():
+        reasons = [
+            f"the last token that trains is {last}, not {names}: the answer is cut off"
+            for last in ids[is_cut][:SHOWN].tolist()
+        ]
         advice = "sample more tokens, or mask answers that are cut off"
-        yield Finding("cut_off", int(rows[index]), int(tokens[index]), reason, advice)
+        yield Finding("cut_off", rows[is_cut], tokens[is_cut], reasons, advice)
 
 
 def _duplicates(facts: _Facts) -> Iterator[Finding]:
@@ -305,21 +350,27 @@ def _duplicates(facts: _Facts) -> Iterator[Finding]:
     places = facts.places
     rows = np.flatnonzero(facts.is_real)
     # Rows with unique lengths need not be read.
-    pairs = np.stack([places.prompt_lens[rows], places.response_lens[rows]], 1)
-    _, index, counts = np.unique(pairs, axis=0, return_inverse=True, return_counts=True)
-    rows = rows[counts[index.reshape(-1)] > 1]
+    most = int(places.response_lens.max(initial=0)) + 1
+    lens = places.prompt_lens[rows] * most + places.response_lens[rows]
+    _, index, counts = np.unique(lens, return_inverse=True, return_counts=True)
+    rows = rows[counts[index] > 1]
     if len(rows) == 0:
         return
     parts = defaultdict(list)
     for row, place, length in places.tokens.of_rows(rows):
         parts[row].append(facts.ids[place : place + length].tobytes())
     firsts: dict[tuple[int, bytes], int] = {}
+    repeated = {}
     for row in rows.tolist():
         first = firsts.setdefault((int(places.prompt_lens[row]), b"".join(parts[row])), row)
         if first != row:
-            reason = f"it has the same tokens as row {first}"
-            advice = "leave it out, if it is not meant to count twice"
-            yield Finding("duplicate", row, None, reason, advice)
+            repeated[row] = first
+    yield from _whole_rows(
+        "duplicate",
+        np.fromiter(repeated, np.int64),
+        lambda row: f"it has the same tokens as row {repeated[row]}",
+        "leave it out, if it is not meant to count twice",
+    )
 
 
 def _padding(facts: _Facts) -> Iterator[Finding]:
@@ -335,4 +386,4 @@ def _padding(facts: _Facts) -> Iterator[Finding]:
     packed = 1 - tokens / (bins.num_bins * int(bins.loads.max()))
     reason = f"{share:.0%} padding: packed at {plan.width:,} it would be {packed:.0%}"
     advice = f"pass layout=fc.Packed(capacity={plan.width})"
-    yield Finding("padding", None, None, reason, advice)
+    yield _whole_batch("padding", reason, advice)

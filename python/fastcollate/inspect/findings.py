@@ -1,4 +1,4 @@
-"""Findings: probable mistakes in a batch, row by row."""
+"""Findings: probable mistakes in a batch, by kind."""
 
 from __future__ import annotations
 
@@ -6,84 +6,85 @@ import shutil
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import groupby
-from operator import attrgetter
+from typing import TYPE_CHECKING
 
 from fastcollate.common.arguments import tally
 from fastcollate.inspect import markup
 
+if TYPE_CHECKING:
+    from fastcollate.rows.lengths import Integers
+
 SHOWN = 3
-"""Number of findings of a kind that are printed."""
+"""Number of rows with a finding that are described."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Finding:
-    """A probable mistake in a batch.
+    """A probable mistake in one or several rows of a batch.
 
     Attributes
     ----------
     kind : str
         The kind of mistake.
-    row : int or None
-        The row of the batch; None for the whole batch.
-    position : int or None
-        The token's index in the row, prompt included; the first one if there are several. None for
-        the whole row.
-    reason : str
-        A description of the mistake.
+    rows : int64 (rows,)
+        All rows with the mistake, in order; none if it concerns the whole batch.
+    positions : int64 (rows,) or None
+        The token's index in each row, prompt included; the first one if there are several. None for
+        whole rows.
+    reasons : list of str
+        Descriptions of the mistake, of the first three rows only.
     advice : str
         A suggested change.
     """
 
     kind: str
-    row: int | None
-    position: int | None
-    reason: str
+    rows: Integers
+    positions: Integers | None
+    reasons: list[str]
     advice: str
 
     @property
-    def place(self) -> str:
-        """The row and position as text."""
-        if self.row is None:
-            return "batch"
-        return f"row {self.row}" + ("" if self.position is None else f", token {self.position}")
+    def shown(self) -> list[str]:
+        """The descriptions, with their rows and positions."""
+        if len(self.rows) == 0:
+            return [f"batch: {reason}" for reason in self.reasons]
+        places = [f"row {row}" for row in self.rows[:SHOWN]]
+        if self.positions is not None:
+            tokens = self.positions[:SHOWN]
+            places = [
+                f"{place}, token {token}" for place, token in zip(places, tokens, strict=True)
+            ]
+        return [f"{place}: {reason}" for place, reason in zip(places, self.reasons, strict=True)]
+
+    @property
+    def number(self) -> int:
+        """Number of rows, or 1 for the whole batch."""
+        return max(len(self.rows), 1)
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.reason}; {self.advice}"
+        width = max(shutil.get_terminal_size().columns, 30)
+        lines = [f"{self.kind} ({self.number:,})"]
+        for shown in self.shown:
+            lines += _wrap(shown, width, "  ", "      ")
+        if self.number > len(self.reasons):
+            lines.append(f"  and {self.number - len(self.reasons):,} more")
+        return "\n".join([*lines, *_wrap(self.advice, width, "  -> ", "     ")])
 
 
 class Findings(list[Finding]):
-    """A list of findings, grouped by kind, that prints as a table."""
+    """A list of findings that prints as a table."""
 
     def __repr__(self) -> str:
-        width = max(shutil.get_terminal_size().columns, 30)
-        lines = [self._head]
-        for kind, advice, findings in self._kinds():
-            lines += ["", f"{kind} ({len(findings):,})"]
-            for finding in findings[:SHOWN]:
-                lines += _wrap(f"{finding.place}: {finding.reason}", width, "  ", "      ")
-            if len(findings) > SHOWN:
-                lines.append(f"  and {len(findings) - SHOWN:,} more")
-            lines += _wrap(advice, width, "  -> ", "     ")
-        return "\n".join(lines)
+        return "\n\n".join([self._head, *map(str, self)])
 
     def _repr_html_(self) -> str:
         """Return the table as HTML for a notebook."""
-        kinds = (
-            (kind, advice, len(found), [f"{one.place}: {one.reason}" for one in found[:SHOWN]])
-            for kind, advice, found in self._kinds()
-        )
+        kinds = ((one.kind, one.advice, one.number, one.shown) for one in self)
         return markup.page(markup.text("p", self._head, "title"), kinds_html(kinds))
 
     @property
     def _head(self) -> str:
         return tally(len(self), "finding") if self else "no findings"
-
-    def _kinds(self) -> Iterable[tuple[str, str, list[Finding]]]:
-        """Yield the findings of each kind, with the advice."""
-        for kind, found in groupby(self, attrgetter("kind")):
-            findings = list(found)
-            yield kind, findings[0].advice, findings
 
 
 def kinds_html(kinds: Iterable[tuple[str, str, int, list[str]]]) -> str:

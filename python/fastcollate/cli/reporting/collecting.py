@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from fastcollate.batch import Batch
     from fastcollate.cli.columns import FileRows
     from fastcollate.inspect.batch_view import BatchView
-    from fastcollate.inspect.findings import Finding
     from fastcollate.plan.breaks import Tokenizer
     from fastcollate.plan.tree_plan import TreePlan
 
@@ -110,8 +108,7 @@ class Collector:
         self._spread: Counter[int] = Counter()
         self._merged: Counter[str] = Counter()
         self._trees: list[str] = []
-        self._found: dict[str, list[Finding]] = {}
-        self._counts: Counter[str] = Counter()
+        self._found: dict[str, dict[str, Any]] = {}
         self._worst: list[Worst] = []
         self._longest: tuple[int, Worst | None] = (0, None)
 
@@ -155,19 +152,18 @@ class Collector:
     def _check(self, batch: Batch, first_row: int, lens: Integers) -> None:
         """Add the findings of a chunk, and the rows to show."""
         for finding in batch.check(self.vocab_size, self.eos_token_ids):
-            self._counts[finding.kind] += 1
-            count = self._counts[finding.kind]
-            if count > MOST_EXAMPLES:
-                continue
-            reason = _in_file(finding.reason, first_row)
-            row = None if finding.row is None else finding.row + first_row
-            found = self._found.setdefault(finding.kind, [])
-            found.append(replace(finding, row=row, reason=reason))
-            if row is None or count > 2 or any(one.row == row for one in self._worst):
-                continue
-            if len(self._worst) < MOST_WORST - 1:
-                why = f"{finding.kind}: {reason}"
-                self._worst.append(self._view(batch, row, first_row, why))
+            kind = finding.kind
+            start = {"kind": kind, "number": 0, "examples": [], "advice": finding.advice}
+            found = self._found.setdefault(kind, start)
+            shown = [_in_file(one, first_row) for one in finding.shown]
+            found["examples"] += shown[: MOST_EXAMPLES - len(found["examples"])]
+            reasons = list(zip(finding.rows[:2].tolist(), finding.reasons, strict=False))
+            for row, reason in reasons[: max(2 - found["number"], 0)]:
+                is_known = any(one.row == row + first_row for one in self._worst)
+                if len(self._worst) < MOST_WORST - 1 and not is_known:
+                    why = f"{kind}: {_in_file(reason, first_row)}"
+                    self._worst.append(self._view(batch, row + first_row, first_row, why))
+            found["number"] += finding.number
         longest = int(lens.argmax())
         if (tokens := int(lens[longest])) > self._longest[0]:
             why = f"the longest turn: {tokens:,} tokens"
@@ -220,15 +216,7 @@ class Collector:
                 "mini_batches": mini_batches,
                 "loads": loads,
             },
-            "findings": [
-                {
-                    "kind": kind,
-                    "number": self._counts[kind],
-                    "examples": [f"{one.place}: {one.reason}" for one in found],
-                    "advice": found[0].advice,
-                }
-                for kind, found in self._found.items()
-            ],
+            "findings": list(self._found.values()),
             "worst_rows": [{"row": one.row, "why": one.why} for one in worst],
         }
         return Summary(figures, lengths, fill, worst)
