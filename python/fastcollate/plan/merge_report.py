@@ -67,8 +67,7 @@ class MergeReport:
         before = merge.turn_prompt_lens + response_lens
         after = merge.prompt_lens + merge.response_lens
         rows_per_trajectory = np.bincount(merge.trajectories, minlength=len(ends))
-        trajectory_of = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
-        is_kept = rows_per_trajectory[trajectory_of] > 0
+        kept_tokens = response_lens.sum(where=merge.turn_rows >= 0)
         return cls(
             num_trajectories=len(ends),
             num_turns=len(before),
@@ -77,7 +76,7 @@ class MergeReport:
             tokens_after=int(after.sum()),
             padded_tokens_before=len(before) * int(before.max()),
             padded_tokens_after=len(after) * int(after.max()),
-            masked_tokens=int(response_lens[is_kept].sum() - merge.sampled_lens.sum()),
+            masked_tokens=int(kept_tokens - merge.sampled_lens.sum()),
             rows_per_trajectory=rows_per_trajectory,
             dropped=np.flatnonzero(rows_per_trajectory == 0).tolist(),
             breaks=Breaks(merge, trajectory_ids, tokenizer),
@@ -194,8 +193,6 @@ class Breaks(Sequence[Break]):
         self._trajectory_ids = trajectory_ids
         self._tokenizer = tokenizer
         self._ends = merge.ends
-        self._turns = merge.break_turns
-        self._trajectories = np.searchsorted(self._ends, self._turns, side="right")
 
     @property
     def kinds(self) -> list[tuple[str, int]]:
@@ -209,7 +206,7 @@ class Breaks(Sequence[Break]):
             yield self[index]
 
     def __len__(self) -> int:
-        return len(self._turns)
+        return self._merge.num_breaks
 
     @overload
     def __getitem__(self, index: int) -> Break: ...
@@ -250,6 +247,11 @@ class Breaks(Sequence[Break]):
         return [trajectory for trajectory in order.tolist() if counts[trajectory] > 0]
 
     # Each property of a merge is a copy of a table.
+
+    @cached_property
+    def _trajectories(self) -> NDArray[np.int64]:
+        """The trajectory of each break."""
+        return np.searchsorted(self._ends, self._merge.break_turns, side="right")
 
     @cached_property
     def _first_prompt_lens(self) -> NDArray[np.int64]:

@@ -257,6 +257,12 @@ impl Merge {
         column_of(py, lens)
     }
 
+    /// Number of turns that break.
+    #[getter]
+    fn num_breaks(&self) -> usize {
+        self.0.breaks.len()
+    }
+
     /// The turns that break, int64 (breaks,).
     #[getter]
     fn break_turns<'py>(&self, py: Python<'py>) -> Result<Column<'py>> {
