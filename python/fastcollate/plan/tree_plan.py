@@ -325,6 +325,7 @@ class TreeNodes(Table):
     def rows(self) -> Integers:
         """The non-empty rows, int64, ordered so that those of each node are consecutive."""
         rows: Integers = np.argsort(self.leaves, kind="stable")
+        rows.setflags(write=False)
         return rows[np.count_nonzero(self.leaves < 0) :]
 
     @property

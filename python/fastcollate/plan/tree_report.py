@@ -11,6 +11,7 @@ from fastcollate.common.arguments import tally
 
 if TYPE_CHECKING:
     from fastcollate.plan.tree_plan import TreeNodes
+    from fastcollate.rows.lengths import Integers
 
 SHOWN_NODES = 8
 """Number of shared runs of tokens in a printed report."""
@@ -24,15 +25,15 @@ class SharedTokens(NamedTuple):
 
     Attributes
     ----------
-    rows : tuple of int
-        The rows, in ascending order.
+    rows : int64 (rows,)
+        The rows, in the order of `TreeNodes.rows`, which this is a part of.
     start : int
         Position of the first token in these rows.
     length : int
         Number of tokens.
     """
 
-    rows: tuple[int, ...]
+    rows: Integers
     start: int
     length: int
 
@@ -42,7 +43,7 @@ class SharedTokens(NamedTuple):
         return self.length * (len(self.rows) - 1)
 
     def __str__(self) -> str:
-        shown = ", ".join(map(str, self.rows[:SHOWN_ROWS]))
+        shown = ", ".join(map(str, np.sort(self.rows)[:SHOWN_ROWS]))
         more = len(self.rows) - SHOWN_ROWS
         rows = f"{shown} and {more:,} more" if more > 0 else shown
         tokens, at = (
@@ -132,7 +133,7 @@ class TreeReport:
         begins, ends = nodes.row_ranges
         return [
             SharedTokens(
-                tuple(np.sort(nodes.rows[begins[node] : ends[node]]).tolist()),
+                nodes.rows[begins[node] : ends[node]],
                 int(nodes.depths[node]),
                 int(nodes.lengths[node]),
             )
