@@ -64,7 +64,13 @@ ALONE = {
 SLOW = {
     *("test_attention_kernels", "test_cli", "test_collator_trainer"),
     *("test_packed_consumer", "test_packed_workers", "test_parity", "test_report", "test_threads"),
-    *("test_trl_trainers", "test_tutorials", "test_typing"),
+    *(
+        "test_token_logprobs",
+        "test_trl_laid_out_trainers",
+        "test_trl_trainers",
+        "test_tutorials",
+        "test_typing",
+    ),
 }
 
 

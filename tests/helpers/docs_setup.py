@@ -17,7 +17,7 @@ NEEDS = (  # the reason to skip a snippet that matches, unless the condition hol
     (r"\bskyrl\.train\b", lambda: find_spec("skyrl") is not None, "needs skyrl"),
     (r"\bflash_attn_varlen_func\b", lambda: False, "needs a GPU"),
     (r"\bray\.(get|put_turns|plan_step|collate)\b", lambda: False, "in test_docs_ray.py"),
-    (r"\bSFTTrainer\b", lambda: False, "in test_trl_trainers.py"),
+    (r"\b(SFT|GRPO)Trainer\(", lambda: False, "in test_trl_trainers.py"),
     *(
         (rf"\b{pattern}\b", lambda name=name: find_spec(name) is not None, f"needs {name}")
         for pattern, name in {

@@ -14,13 +14,14 @@ import transformers
 from small_llama import llama
 from snippets import SNIPPETS, run
 from tokenizers import Tokenizer, models, pre_tokenizers
-from trl import DPOConfig, DPOTrainer, SFTConfig, SFTTrainer
+from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
 
 import fastcollate as fc
 from fastcollate.compat import trl as compat
 from frameworks.trl_collators import PADDING_FREE
 
 PAD, EOS = 30, 31
+EIGHT_ROWS = {"per_device_train_batch_size": 8}
 STEPS = 3
 
 SFT = fc.Collator(
@@ -127,10 +128,17 @@ def page(folder):
         "DPOConfig": functools.partial(DPOConfig, **options("output")),
         "SFTTrainer": kept(SFTTrainer),
         "DPOTrainer": kept(DPOTrainer),
+        "GRPOConfig": functools.partial(
+            GRPOConfig, max_completion_length=8, **options("output") | EIGHT_ROWS
+        ),
+        "GRPOTrainer": functools.partial(kept(GRPOTrainer), processing_class=tokenizer()),
+        "reward_funcs": lambda completions, **_: [float(len(text)) for text in completions],
+        "prompts": datasets.Dataset.from_dict({"prompt": words}),
     }
     for snippet in SNIPPETS["docs/frameworks/trl.md"]:
         run(snippet, names)
-    compat.unpatch()
+        if compat.PATCHER.is_patched:
+            compat.unpatch()
     return [losses(trainer) for trainer in trainers]
 
 

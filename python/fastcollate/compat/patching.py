@@ -217,6 +217,12 @@ class Patcher:
                 self._bound = []
             self._count -= 1
 
+    def original(self, module: str, name: str) -> Any:
+        """Return a function of the framework, which may be replaced."""
+        path = f"{module}.{name}"
+        replaced = (each.original for each in self._bound if each.path == path)
+        return next(replaced, None) or getattr(importlib.import_module(module), name)
+
     def version(self) -> str:
         """Return the installed version.
 

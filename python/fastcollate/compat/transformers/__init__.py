@@ -1,9 +1,16 @@
-"""Drop-in replacement for the collator of transformers that joins examples without padding."""
+"""The collator of transformers that joins examples, and log-probabilities in bins and trees."""
 
 from fastcollate.compat.patching import Patcher, Replacement
 from fastcollate.compat.transformers.flattening import DataCollatorWithFlattening
+from fastcollate.compat.transformers.token_logprobs import TokenLogprobs, token_logprobs
 
-__all__ = ["DataCollatorWithFlattening", "patch", "unpatch"]
+__all__ = [
+    "DataCollatorWithFlattening",
+    "TokenLogprobs",
+    "patch",
+    "token_logprobs",
+    "unpatch",
+]
 
 PATCHER = Patcher(
     "transformers",

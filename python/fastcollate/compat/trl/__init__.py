@@ -1,10 +1,29 @@
-"""Drop-in replacements for TRL's packing of datasets, and of samples in trees."""
+"""Drop-in replacements for TRL's packing, and for its forward on bins and trees of rows."""
 
-from fastcollate.compat.patching import Patcher, Replacement
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fastcollate.compat.patching import Patched, Patcher, Replacement
+from fastcollate.compat.transformers.token_logprobs import one_bin_of
+from fastcollate.compat.trl import laid_out
+from fastcollate.compat.trl.laid_out import Options, add_fused_lm_head, shuffle_sequence_dict
 from fastcollate.compat.trl.packing import pack_dataset
 from fastcollate.compat.trl.tree_rows import TreeRow
 
-__all__ = ["TreeRow", "pack_dataset", "patch", "unpatch"]
+if TYPE_CHECKING:
+    from fastcollate.plan.layouts import Packed, Tree
+
+__all__ = [
+    "TreeRow",
+    "add_fused_lm_head",
+    "pack_dataset",
+    "patch",
+    "shuffle_sequence_dict",
+    "unpatch",
+]
+
+GENERATING = ("trl.trainer.grpo_trainer", "trl.trainer.rloo_trainer")
 
 PATCHER = Patcher(
     "TRL",
@@ -21,7 +40,64 @@ PATCHER = Patcher(
             TreeRow,
             bound_in=("trl.experimental.async_grpo.async_grpo_trainer",),
         ),
+        *Replacement.each(
+            "trl.trainer.utils",
+            add_fused_lm_head,
+            bound_in=(
+                "trl.trainer",
+                *GENERATING,
+                "trl.trainer.dpo_trainer",
+                "trl.trainer.kto_trainer",
+                "trl.trainer.sft_trainer",
+                "trl.experimental.async_grpo.async_grpo_trainer",
+            ),
+        ),
+        *Replacement.each(
+            "trl.trainer.utils",
+            shuffle_sequence_dict,
+            bound_in=(*GENERATING, "trl.trainer.distillation_trainer"),
+        ),
     ],
 )
 
-patch, unpatch = PATCHER.patch, PATCHER.unpatch
+unpatch = PATCHER.unpatch
+
+
+def patch(*, layout: Packed | Tree | None = None, keep_groups: bool = False) -> Patched:
+    """Replace TRL's functions in all modules of TRL that bind them.
+
+    Call it once in each process, before trainers are made. A second call is only counted: each
+    needs an ``unpatch()``. Nothing is changed unless all modules are as expected.
+
+    Parameters
+    ----------
+    layout
+        ``fc.Packed(capacity)`` or ``fc.Tree(capacity)``: trainers made from now on run their models
+        on bins or trees of the padded rows (:func:`add_fused_lm_head`). None: on padded rows.
+    keep_groups
+        Shuffle prompts in place of samples before a generation batch is split into slices
+        (:func:`shuffle_sequence_dict`), so that samples of a prompt can share it.
+
+    Returns
+    -------
+    Patched
+        The replaced attributes; ``with patch():`` calls ``unpatch()`` at the end.
+
+    Raises
+    ------
+    ImportError
+        TRL is not installed, or none of its functions can be imported.
+    RuntimeError
+        Its version is not a verified one, a module differs from what was verified, an attribute has
+        already been replaced, or TRL is patched with other options.
+    TypeError, ValueError
+        Another layout, or one for given rows.
+    """
+    options = Options(layout, keep_groups)
+    if layout is not None:
+        one_bin_of(layout)
+    if PATCHER.is_patched and laid_out.options != options:
+        raise RuntimeError(f"TRL is patched with {laid_out.options}; call unpatch() first")
+    patched = PATCHER.patch()
+    laid_out.options = options
+    return patched

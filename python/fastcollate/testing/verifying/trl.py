@@ -11,6 +11,9 @@ from fastcollate.testing.verifying.sizes import draw_numbers, draw_rows, draw_va
 from fastcollate.testing.verifying.subjects import Case, Draw, Peer, Subject
 
 TRL = Subject("TRL", "trl")
+TRL.not_compared |= dict.fromkeys(
+    ("add_fused_lm_head", "shuffle_sequence_dict"), "compared in trainers, under patch(layout=...)"
+)
 
 
 @TRL.compares("pack_dataset")

@@ -1,0 +1,210 @@
+"""Log-probabilities of a padded block of rows, computed in bins or trees of these rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fastcollate._fastcollate import IGNORE_INDEX
+from fastcollate.build import build_batch
+from fastcollate.common.arguments import check_number
+from fastcollate.common.arrays import describe, ranges_of
+from fastcollate.ops.padding import unpad
+from fastcollate.plan.layouts import Packed, Tree
+from fastcollate.plan.packing import pack
+from fastcollate.plan.sharing import prefix_tree
+from fastcollate.rows.columns import pick
+from fastcollate.rows.fields import Field
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    from fastcollate.rows.columns import Ragged
+
+
+class TokenLogprobs(NamedTuple):
+    """The result of :func:`token_logprobs`.
+
+    Attributes
+    ----------
+    log_probs, entropies : torch.Tensor
+        (B, L - 1): column j is of the token in column j + 1; 0 where no token is scored.
+    """
+
+    log_probs: torch.Tensor
+    entropies: torch.Tensor
+
+
+def token_logprobs(
+    model: Any,
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor,
+    loss_mask: torch.Tensor,
+    *,
+    layout: Packed | Tree,
+    temperature: float = 1.0,
+) -> TokenLogprobs:
+    """Compute log-probabilities of tokens of a padded block, without padding or in a tree.
+
+    The rows of the block are laid out as bins, the model runs once on each bin, and its results are
+    padded again, with gradients. In a tree, rows share the computation of common prefixes.
+
+    Parameters
+    ----------
+    model
+        A causal language model of transformers, also wrapped by PEFT or for data parallelism. Its
+        head computes logits of scored positions only (``logits_to_keep``).
+    input_ids, attention_mask : torch.Tensor
+        (B, L), on any device: rows with padding anywhere, where the mask is 0.
+    loss_mask : torch.Tensor
+        (B, L): not 0 for tokens to score, such as those of completions.
+    layout
+        ``fc.Packed(capacity)`` or ``fc.Tree(capacity)``, with their options of packing;
+        ``fc.Packed.single_row()`` or ``fc.Tree()`` for one bin.
+    temperature
+        Number by which logits are divided.
+
+    Returns
+    -------
+    TokenLogprobs
+        The tuple ``(log_probs, entropies)``, (B, L - 1), float32 or, for logits of float64,
+        float64. 0 for tokens that are not scored, padding, and first tokens of rows.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Another layout, or one whose bins are those of a plan or split rows; a row exceeds the
+        capacity; arguments of different shapes.
+
+    Notes
+    -----
+    Results equal those of rows one by one for models in which a token depends on the tokens before
+    it alone, counted from the start of its row: not with dropout, recurrent layers or images.
+    Shared tokens are summed in another order than separate ones, so results differ by rounding.
+
+    Examples
+    --------
+    ::
+
+        log_probs, entropies = token_logprobs(
+            model, input_ids, attention_mask, completion_mask, layout=fc.Tree(capacity=16384)
+        )
+        log_probs = log_probs[:, -completion_width:]
+    """
+    temperature = check_number("temperature", temperature)
+
+    def score(inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
+        labels = inputs.pop("shift_labels")
+        del inputs["labels"]
+        is_scored = labels != IGNORE_INDEX
+        kept = is_scored[0].nonzero()[:, 0]
+        logits = model(**inputs, logits_to_keep=kept).logits[0]
+        logits = logits if logits.dtype.itemsize == 8 else logits.float()
+        logps = (logits / temperature).log_softmax(-1)
+        values = {
+            "log_probs": logps.gather(-1, labels[is_scored][:, None])[:, 0],
+            "entropies": -(logps.exp() * logps).sum(-1),
+        }
+        return {
+            name: value.new_zeros(labels.shape).masked_scatter(is_scored, value)
+            for name, value in values.items()
+        }
+
+    found = score_block(model, input_ids, attention_mask, loss_mask, layout, score)
+    return TokenLogprobs(**found)
+
+
+def score_block(
+    model: Any,
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor,
+    loss_mask: torch.Tensor,
+    layout: Packed | Tree,
+    score: Callable[[dict[str, Any]], Mapping[str, torch.Tensor]],
+) -> dict[str, torch.Tensor]:
+    """Score the rows of a padded block in bins, and pad the results.
+
+    `score` gets the inputs of the model for one bin, with ``shift_labels``, and returns values of
+    its positions, (1, width). Arguments are those of `token_logprobs`, and so are the results.
+    """
+    import torch
+
+    one_bin = one_bin_of(layout)
+    shapes = [tuple(each.shape) for each in (input_ids, attention_mask, loss_mask)]
+    if len(set(shapes)) > 1 or len(shapes[0]) != 2:
+        raise ValueError(
+            f"input_ids, attention_mask and loss_mask have the shapes {shapes}; pass three tensors "
+            "of (B, L)"
+        )
+    count, width = shapes[0]
+    kept, is_scored = (each.cpu() != 0 for each in (attention_mask, loss_mask))
+    rows = unpad(input_ids.cpu(), mask=kept)
+    scored = unpad(is_scored.long(), mask=kept)
+    # The place of each token in the result, where that of column 1 is 0 in each row.
+    tokens = kept.flatten().nonzero()[:, 0]
+    places = tokens - tokens // width - 1
+    flat: dict[str, list[torch.Tensor]] = {}
+    order = []
+    dtype = getattr(model, "module", model).dtype
+    for of_bin in _bins_of(rows, layout):
+        batch = build_batch(
+            sequences=pick(rows, of_bin),
+            prompt_lens=np.minimum(rows.lengths[of_bin], 1),
+            loss_mask=Field(pick(scored, of_bin), align="sequence"),
+            pad_token_id=0,
+            labels="shifted",
+            layout=one_bin,
+        )
+        positions = torch.arange(batch.input_ids.numel()).view(batch.input_ids.shape)
+        predictors = batch.gather(positions, align="sequence", shift="next_token").values
+        predictors = predictors.to(input_ids.device)
+        inputs = batch.to(input_ids.device).model_inputs(dtype=dtype)
+        for name, value in score(inputs).items():
+            flat.setdefault(name, []).append(value[0][predictors])
+        follow = ranges_of(rows.offsets[of_bin] + 1, np.maximum(rows.lengths[of_bin] - 1, 0))
+        order.append(places[torch.from_numpy(follow)])
+    index = torch.cat(order).to(input_ids.device)
+    is_unscored = (loss_mask == 0)[:, 1:]
+    padded = {}
+    for name, parts in flat.items():
+        values = torch.cat(parts)
+        block = values.new_zeros(count * (width - 1)).index_put((index,), values)
+        padded[name] = block.view(count, width - 1).masked_fill(is_unscored, 0)
+    return padded
+
+
+def one_bin_of(layout: Packed | Tree) -> Packed | Tree:
+    """Check a layout of blocks; return that of one of its bins."""
+    if not isinstance(layout, (Packed, Tree)):
+        raise TypeError(
+            f"layout is {describe(layout)}; pass fc.Packed(capacity=...) or fc.Tree(capacity=...)"
+        )
+    if layout.plan not in (None, "single_row"):
+        raise ValueError(
+            f"layout is {layout}, whose plan is of other rows; pass a capacity in place of the plan"
+        )
+    if layout.oversize == "split" or layout.algorithm == "concat":
+        raise ValueError(
+            f"layout is {layout}, which splits rows, but parts do not attend to each other; pass "
+            "another algorithm, or oversize='own_bin'"
+        )
+    if isinstance(layout, Packed):
+        return Packed.single_row(multiple_of=layout.multiple_of, pad_to=layout.pad_to)
+    if layout.share != "all" or layout.same_inputs is not None:
+        raise ValueError(
+            f"layout is {layout}, but rows of a padded block have no ids; leave share and "
+            "same_inputs out"
+        )
+    return Tree(multiple_of=layout.multiple_of, pad_to=layout.pad_to)
+
+
+def _bins_of(rows: Ragged, layout: Packed | Tree) -> Iterable[NDArray[np.int64]]:
+    """Return the rows of each bin."""
+    if layout.capacity is None and getattr(layout, "num_bins", None) is None:
+        return [np.arange(len(rows))]
+    if isinstance(layout, Packed):
+        return map(np.array, pack(rows.lengths, layout).bins)
+    return map(np.array, prefix_tree(sequences=rows).pack(layout).bins)

@@ -1,0 +1,191 @@
+"""TRL's trainers on rows laid out as bins or trees: ``patch(layout=...)``."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import types
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fastcollate._fastcollate import IGNORE_INDEX
+from fastcollate.compat.transformers.token_logprobs import score_block
+
+if TYPE_CHECKING:
+    import torch
+
+    from fastcollate.compat.patching import Patcher
+    from fastcollate.plan.layouts import Packed, Tree
+
+logger = logging.getLogger(__name__)
+
+
+class Options(NamedTuple):
+    """The arguments of ``patch()``."""
+
+    layout: Packed | Tree | None = None
+    keep_groups: bool = False
+
+
+options = Options()
+"""Those of the last ``patch()``."""
+
+
+def add_fused_lm_head(
+    model: Any,
+    temperature: float = 1.0,
+    cast_lm_head_to_fp32: bool = False,
+    outputs: tuple[str, ...] = ("log_probs",),
+) -> None:
+    """Add TRL's head to a model; under ``patch(layout=...)``, for rows in bins or trees.
+
+    ``model(input_ids=, attention_mask=, labels=, fused_lm_head=True)`` then lays the padded rows
+    out, calls TRL's forward with ``shift_labels`` once for each bin, and pads its outputs, with
+    gradients. Where rows cannot be laid out, TRL's forward is called as it is, and the reason
+    logged once: other inputs, such as images; recurrent layers; dropout; router losses of experts;
+    labels of tokens that no token of their row predicts.
+
+    Parameters
+    ----------
+    model, temperature, cast_lm_head_to_fp32, outputs
+        As in TRL.
+
+    Notes
+    -----
+    Written against TRL 1.16.0: ``trl.trainer.utils.add_fused_lm_head``. Models keep their forward
+    after ``unpatch()``.
+    """
+    _own("add_fused_lm_head")(model, temperature, cast_lm_head_to_fp32, outputs)
+    if (layout := _options().layout) is None:
+        return
+    own_forward = model.forward
+    logged: set[str] = set()
+
+    @functools.wraps(type(model).forward)
+    def forward(self: Any, *args: Any, fused_lm_head: bool = False, **kwargs: Any) -> Any:
+        if fused_lm_head:
+            reason = _reason_against(self, args, kwargs)
+            if reason is None:
+                return _forward(self, own_forward, layout, outputs, **kwargs)
+            if reason not in logged:
+                logged.add(reason)
+                logger.warning("%s is called without a layout: %s", type(self).__name__, reason)
+        return own_forward(*args, fused_lm_head=fused_lm_head, **kwargs)
+
+    model.forward = types.MethodType(forward, model)
+
+
+def _forward(
+    model: Any,
+    own_forward: Any,
+    layout: Packed | Tree,
+    outputs: tuple[str, ...],
+    *,
+    input_ids: torch.Tensor,
+    labels: torch.Tensor,
+    attention_mask: torch.Tensor,
+    num_items_in_batch: Any = None,
+    **flags: Any,
+) -> Any:
+    """Run TRL's forward on each bin of the rows; return its output for the padded rows."""
+    names = {"log_probs", *outputs}
+    kind: Any = None
+
+    def score(inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
+        nonlocal kind
+        found = own_forward(**{**flags, **inputs}, fused_lm_head=True)
+        kind = type(found)
+        return {name: found[name] for name in names}
+
+    label_mask = labels != IGNORE_INDEX
+    found = score_block(model, input_ids, attention_mask, label_mask, layout, score)
+    label_mask = label_mask[:, 1:]
+    count = label_mask.sum().clamp(min=1) if num_items_in_batch is None else num_items_in_batch
+    return kind(loss=-found["log_probs"].sum() / count, label_mask=label_mask, **found)
+
+
+FLAGS = {"use_cache", "output_router_logits", "return_dict", "num_items_in_batch"}
+"""Arguments of a forward that are no inputs of rows."""
+
+
+def _reason_against(model: Any, args: tuple[Any, ...], inputs: dict[str, Any]) -> str | None:
+    """Return why the rows of a call cannot be laid out; None if they can."""
+    rows = {"input_ids", "attention_mask", "labels"}
+    given = {name for name, value in inputs.items() if value is not None} - FLAGS
+    if args or given != rows:
+        return f"its inputs are {', '.join(sorted(given))}, in place of {', '.join(sorted(rows))}"
+    config = model.config.get_text_config()
+    kinds = set(getattr(config, "layer_types", None) or []) - {
+        "full_attention",
+        "sliding_attention",
+    }
+    if kinds or getattr(model, "_is_stateful", False):
+        return f"it has layers of the kinds {', '.join(sorted(kinds)) or 'of a recurrent model'}"
+    if inputs.get("output_router_logits") or getattr(config, "output_router_logits", False):
+        return "its loss balances experts over all rows"
+    if model.training and any(map(_drops, model.modules())):
+        return "dropout is on"
+    ids, mask, labels = (inputs[name] for name in ("input_ids", "attention_mask", "labels"))
+    is_label = labels[:, 1:] != IGNORE_INDEX
+    follows = (mask.cumsum(1)[:, :-1] > 0) & (mask[:, 1:] != 0) & (labels == ids)[:, 1:]
+    if (is_label & ~follows).any():
+        return "labels are not the next tokens of their rows"
+    return None
+
+
+def _drops(module: Any) -> bool:
+    """Return True for a module with dropout."""
+    import torch
+
+    rate = getattr(module, "attention_dropout", 0.0)
+    if isinstance(module, torch.nn.modules.dropout._DropoutNd):
+        rate = module.p
+    return isinstance(rate, float) and rate > 0
+
+
+def shuffle_sequence_dict(seq_dict: dict[str, Any]) -> dict[str, Any]:
+    """Shuffle a generation batch; under ``patch(keep_groups=True)`` its prompts, as groups.
+
+    TRL splits the batch into slices afterwards. With `keep_groups`, samples of one prompt are
+    neighbours in the shuffled batch, so that a slice has whole groups if its number of rows is a
+    multiple of ``num_generations``.
+
+    Parameters
+    ----------
+    seq_dict
+        As in TRL.
+
+    Notes
+    -----
+    Written against TRL 1.16.0: ``trl.trainer.utils.shuffle_sequence_dict``.
+    """
+    shuffled: dict[str, Any] = _own("shuffle_sequence_dict")(seq_dict)
+    prompts = shuffled.get("prompt_ids")
+    if prompts is None or not _options().keep_groups:
+        return shuffled
+    keys = [row.tobytes() for row in prompts.cpu().numpy()]
+    first: dict[bytes, int] = {}
+    rows = sorted(range(len(keys)), key=lambda row: first.setdefault(keys[row], row))
+    return {key: _picked(value, rows) for key, value in shuffled.items()}
+
+
+def _picked(value: Any, rows: list[int]) -> Any:
+    """Return rows of a tensor or list; other values as they are."""
+    if isinstance(value, list):
+        return [value[row] for row in rows]
+    return value if value is None or value.ndim == 0 else value[rows]
+
+
+def _options() -> Options:
+    """Return the arguments of the current ``patch()``."""
+    return options if _patcher().is_patched else Options()
+
+
+def _patcher() -> Patcher:
+    from fastcollate.compat.trl import PATCHER
+
+    return PATCHER
+
+
+def _own(name: str) -> Any:
+    """Return TRL's own function."""
+    return _patcher().original("trl.trainer.utils", name)

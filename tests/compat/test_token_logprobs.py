@@ -1,0 +1,178 @@
+"""Log-probabilities of a block in bins and trees are those of its rows one by one."""
+
+import random
+from importlib.util import find_spec
+
+import pytest
+from small_llama import SIZES, llama
+
+import fastcollate as fc
+from fastcollate.compat.transformers import token_logprobs
+
+pytestmark = pytest.mark.skipif(
+    find_spec("transformers") is None, reason="transformers is not installed"
+)
+
+
+def qwen2(**options):
+    import torch
+    import transformers
+
+    torch.manual_seed(1)
+    return transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**SIZES, **options))
+
+
+def gpt2():
+    import torch
+    import transformers
+
+    torch.manual_seed(2)
+    sizes = {"vocab_size": 64, "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64}
+    drops = dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **drops))
+
+
+def mistral():
+    """Return a model with a sliding window of 4 tokens in each layer."""
+    import torch
+    import transformers
+
+    torch.manual_seed(3)
+    return transformers.MistralForCausalLM(transformers.MistralConfig(**SIZES, sliding_window=4))
+
+
+MODELS = {
+    "llama": llama,
+    "qwen2": qwen2,
+    "windows": lambda: qwen2(
+        use_sliding_window=True,
+        sliding_window=4,
+        layer_types=["full_attention", "sliding_attention"],
+    ),
+    "mistral": mistral,
+    "gpt2": gpt2,
+}
+
+LAYOUTS = [
+    fc.Packed(24),
+    fc.Packed.single_row(),
+    fc.Packed(num_bins=2),
+    fc.Packed(32, multiple_of=4),
+]
+
+
+def block(seed):
+    """Return rows with padding at both ends and inside, most of which begin as another row."""
+    import torch
+
+    rng = random.Random(seed)
+    count, width = rng.randint(1, 7), rng.randint(2, 16)
+    ids = torch.randint(1, 4, (count, width), generator=torch.Generator().manual_seed(seed))
+    mask = torch.ones(count, width, dtype=torch.long)
+    for row in range(count):
+        kind = rng.choice(["left", "right", "holes", "whole", "empty" if row else "whole"])
+        size = rng.randint(0, width - 1)
+        if kind == "left":
+            mask[row, :size] = 0
+        elif kind == "right":
+            mask[row, width - size :] = 0
+        elif kind == "empty":
+            mask[row] = 0
+        elif kind == "holes":
+            mask[row] = torch.tensor([rng.random() < 0.7 for _ in range(width)])
+        if row and rng.random() < 0.7:
+            size = rng.randint(0, width)
+            ids[row, :size], mask[row, :size] = ids[row - 1, :size], mask[row - 1, :size]
+    loss_mask = torch.tensor([[rng.random() < 0.6 for _ in range(width)] for _ in range(count)])
+    return ids, mask, loss_mask
+
+
+def one_by_one(model, ids, mask, loss_mask, temperature):
+    """Return log-probabilities and entropies of each row by itself."""
+    import torch
+
+    count, width = ids.shape
+    shape = (count, width - 1)
+    found = [torch.zeros(shape, dtype=torch.float64) for _ in range(2)]
+    for row in range(count):
+        columns = mask[row].nonzero()[:, 0]
+        if len(columns) < 2:
+            continue
+        logits = model(ids[row, columns][None], use_cache=False).logits[0, :-1] / temperature
+        logps = logits.log_softmax(-1)
+        targets = ids[row, columns[1:], None]
+        values = logps.gather(-1, targets)[:, 0], -(logps.exp() * logps).sum(-1)
+        is_scored = loss_mask[row, columns[1:]]
+        place = torch.full_like(columns[1:], row), columns[1:] - 1
+        found = [
+            each.index_put(place, value * is_scored)
+            for each, value in zip(found, values, strict=True)
+        ]
+    return found
+
+
+def gradients(model, values, weights):
+    model.zero_grad()
+    sum((value * weight).sum() for value, weight in zip(values, weights, strict=True)).backward()
+    return [each.grad.clone() for each in model.parameters()]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("name", MODELS)
+def test_results_and_gradients_are_those_of_rows(name, layout):
+    import torch
+
+    model = MODELS[name]().double()
+    for seed in range(6):
+        ids, mask, loss_mask = block(seed)
+        expected = one_by_one(model, ids, mask, loss_mask, 0.7)
+        found = token_logprobs(model, ids, mask, loss_mask, layout=layout, temperature=0.7)
+        weights = [torch.rand(value.shape, dtype=torch.float64) for value in expected]
+        for one, other in zip(expected, found, strict=True):
+            assert other.dtype == torch.float64
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
+        if not any(value.requires_grad for value in expected):
+            continue
+        both = (gradients(model, each, weights) for each in (expected, found))
+        for one, other in zip(*both, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=1e-9)
+
+
+def test_the_model_runs_once_for_each_bin():
+    import torch
+
+    model = llama()
+    shapes = []
+    model.model.register_forward_pre_hook(
+        lambda _, __, inputs: shapes.append(tuple(inputs["input_ids"].shape)), with_kwargs=True
+    )
+    ids = torch.arange(24).view(4, 6)
+    mask = torch.ones_like(ids)
+    log_probs, entropies = token_logprobs(model, ids, mask, mask, layout=fc.Packed(12))
+    assert shapes == [(1, 12), (1, 12)]
+    assert log_probs.dtype == entropies.dtype == torch.float32
+    assert log_probs.shape == (4, 5)
+    assert log_probs.requires_grad
+
+
+def test_half_precision_gives_single_precision():
+    import torch
+
+    ids = torch.arange(12).view(2, 6)
+    mask = torch.ones_like(ids)
+    model = llama().bfloat16()
+    found = token_logprobs(model, ids, mask, mask, layout=fc.Packed(12))
+    assert {value.dtype for value in found} == {torch.float32}
+
+
+def test_bad_arguments():
+    import torch
+
+    ids = torch.ones(2, 3, dtype=torch.long)
+    for wrong in ((ids, ids, ids[:, 1:]), (ids[0], ids[0], ids[0])):
+        with pytest.raises(ValueError, match="pass three tensors of \\(B, L\\)"):
+            token_logprobs(llama(), *wrong, layout=fc.Packed(8))
+    with pytest.raises(ValueError, match="capacity"):
+        token_logprobs(llama(), ids, ids, ids, layout=fc.Packed(2))
+    with pytest.raises(TypeError, match="temperature is 'warm'"):
+        token_logprobs(llama(), ids, ids, ids, layout=fc.Packed(8), temperature="warm")
