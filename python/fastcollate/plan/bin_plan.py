@@ -11,9 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fastcollate._fastcollate import Bins
-from fastcollate.common.arguments import check_int, tally
+from fastcollate.common.arguments import tally
 from fastcollate.common.arrays import offsets_of
-from fastcollate.plan.tables import Table, contradiction, not_valid
+from fastcollate.plan.tables import Table
 from fastcollate.rows.lengths import Integers, check_indices, check_lengths
 
 NO_LIMIT = (1 << 63) - 1
@@ -65,37 +65,23 @@ class BinPlan(Table):
     capacity: int
     multiple_of: int = 1
 
-    def __post_init__(self) -> None:
-        try:
-            for name in ("offsets", "indices", "starts", "lengths"):
-                self._set_array(name, np.int64)
-            for name, bits in (("num_sequences", 64), ("capacity", 64), ("multiple_of", 32)):
-                number = check_int(name, getattr(self, name), "a number", bits=bits)
-                object.__setattr__(self, name, number)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise not_valid(self._what, error) from error
-        self._check()
-
-    def _check(self) -> None:
-        """Reject inconsistent tables."""
+    def _defect(self) -> str | None:
         for name, least in (("num_sequences", 0), ("capacity", 1), ("multiple_of", 1)):
             if getattr(self, name) < least:
-                reason = f"{name} is {getattr(self, name)}, but must be {least} or more"
-                raise contradiction(self._what, reason)
+                return f"{name} is {getattr(self, name)}, but must be {least} or more"
         shapes = [array.shape for array in (self.indices, self.starts, self.lengths)]
         if self.indices.ndim != 1 or len(set(shapes)) > 1:
-            raise contradiction(
-                self._what,
+            return (
                 "indices, starts and lengths must be of one shape (pieces,), but have "
-                f"{shapes[0]}, {shapes[1]} and {shapes[2]}",
+                f"{shapes[0]}, {shapes[1]} and {shapes[2]}"
             )
         if self.offsets.ndim != 1:
-            reason = f"offsets has shape {self.offsets.shape}, but must be of shape (bins + 1,)"
-            raise contradiction(self._what, reason)
+            return f"offsets has shape {self.offsets.shape}, but must be of shape (bins + 1,)"
         try:
             self._core  # noqa: B018
         except ValueError as error:
-            raise contradiction(self._what, str(error)) from None
+            return str(error)
+        return None
 
     @cached_property
     def _core(self) -> Bins:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -15,18 +15,12 @@ from fastcollate.common.arguments import (
     check_choice,
     check_count,
     check_index,
-    check_int,
     suggests_names,
     tally,
 )
 from fastcollate.plan.costs import CostArgument, check_weights, weights_of
 from fastcollate.plan.shard import Shard
-from fastcollate.plan.tables import (
-    StoredTable,
-    contradiction,
-    not_valid,
-    offsets_defect,
-)
+from fastcollate.plan.tables import StoredTable, offsets_defect
 from fastcollate.rows.lengths import Integers, check_lengths, lengths_defect
 
 _PIECE = 1 << 20
@@ -255,25 +249,15 @@ class MicroBatches(StoredTable):
         empty or too long, or ranks have different numbers of micro-batches.
     """
 
+    _what: ClassVar[str] = "table of micro-batches"
+
     offsets: Integers
     indices: Integers
     lengths: Integers
     dp_size: int
     capacity: int
 
-    def __post_init__(self) -> None:
-        try:
-            for name in ("offsets", "indices", "lengths"):
-                self._set_array(name, np.int64)
-            for name in ("dp_size", "capacity"):
-                object.__setattr__(self, name, check_int(name, getattr(self, name), "a number"))
-        except (TypeError, ValueError, OverflowError) as error:
-            raise not_valid("table of micro-batches", error) from error
-        if (reason := self._defect()) is not None:
-            raise contradiction("table of micro-batches", reason)
-
     def _defect(self) -> str | None:
-        """Return a description of the first inconsistency, or None."""
         offsets, indices, lengths = self.offsets, self.indices, self.lengths
         if self.dp_size < 1:
             return f"dp_size is {self.dp_size}, but must be 1 or more"

@@ -6,23 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import PrefixTree, ShardSpec
-from fastcollate.common.arguments import (
-    check_bool,
-    check_count,
-    check_int,
-    suggests_names,
-    tally,
-)
+from fastcollate.common.arguments import check_count, check_int, suggests_names, tally
 from fastcollate.common.arrays import describe
 from fastcollate.plan.layout import Layout
 from fastcollate.plan.layouts import Packed, Tree
-from fastcollate.plan.tables import Table, contradiction, offsets_defect
+from fastcollate.plan.tables import Table, offsets_defect
 from fastcollate.rows.lengths import Integers
 
 Widths = tuple[int, int, int]
@@ -70,6 +64,8 @@ class Shard(Table):
         is not that of rows.
     """
 
+    _what: ClassVar[str] = "shard"
+
     rows: Integers
     is_padding: NDArray[np.bool_]
     num_rows: int
@@ -82,50 +78,43 @@ class Shard(Table):
     shared: Integers | None = None
     is_narrow: bool = False
 
-    def __post_init__(self) -> None:
-        self._set_array("rows", np.int64)
-        self._set_array("is_padding", np.bool_)
-        if self.rows.ndim != 1 or self.rows.shape != self.is_padding.shape:
+    def _check(self) -> None:
+        rows, is_padding = self.rows, self.is_padding
+        if rows.ndim != 1 or rows.shape != is_padding.shape:
             raise ValueError(
-                f"rows has shape {self.rows.shape} and is_padding {self.is_padding.shape}; "
+                f"rows has shape {rows.shape} and is_padding {is_padding.shape}; "
                 "pass one flag per row"
             )
-        if self.lengths is not None:
-            self._set_array("lengths", np.int64)
-            if self.lengths.shape != self.rows.shape:
-                raise ValueError(
-                    f"lengths has shape {self.lengths.shape} and rows {self.rows.shape}; "
-                    "pass one length per row"
-                )
-        wrong = self.rows < np.where(self.is_padding, -1, 0)
+        if self.lengths is not None and self.lengths.shape != rows.shape:
+            raise ValueError(
+                f"lengths has shape {self.lengths.shape} and rows {rows.shape}; "
+                "pass one length per row"
+            )
+        wrong = rows < np.where(is_padding, -1, 0)
         if wrong.any():
             slot = int(np.argmax(wrong))
             raise ValueError(
-                f"rows[{slot}] is {self.rows[slot]} and is_padding[{slot}] is "
-                f"{self.is_padding[slot]}; pass rows of 0 or more, or -1 for a padding row"
+                f"rows[{slot}] is {rows[slot]} and is_padding[{slot}] is {is_padding[slot]}; pass "
+                "rows of 0 or more, or -1 for a padding row"
             )
-        if self.bin_offsets is not None:
-            self._set_array("bin_offsets", np.int64)
-            reason = offsets_defect("bin_offsets", self.bin_offsets, len(self), "bins", "rows")
-            if reason is not None:
-                raise contradiction("shard", reason)
-        if (reason := layout_defect(self.layout, self.bin_offsets, self.shared)) is not None:
-            raise contradiction("shard", reason)
-        if self.shared is not None:
-            self._set_array("shared", np.int64)
-            lengths = np.zeros_like(self.rows) if self.lengths is None else self.lengths
-            reason = find_shared_defect(self.shared, self.bin_offsets, lengths, self.is_padding)
-            if reason is not None:
-                raise contradiction("shard", reason)
         for name in ("num_rows", "first_pad", "bin_width"):
-            count = check_count(name, getattr(self, name), "a number", least=0)
-            object.__setattr__(self, name, count)
+            check_count(name, getattr(self, name), "a number", least=0)
         if self.widths is not None:
             widths = tuple(check_int("widths", width, "three lengths") for width in self.widths)
             if len(widths) != 3 or min(widths) < 0:
                 raise ValueError(f"widths is {self.widths}; pass three lengths of 0 or more")
             object.__setattr__(self, "widths", widths)
-        check_bool("is_narrow", self.is_narrow)
+        Table._check(self)
+
+    def _defect(self) -> str | None:
+        bins, reason = self.bin_offsets, None
+        if bins is not None:
+            reason = offsets_defect("bin_offsets", bins, len(self), "bins", "rows")
+        reason = reason or layout_defect(self.layout, bins, self.shared)
+        if reason is None and self.shared is not None:
+            lengths = np.zeros_like(self.rows) if self.lengths is None else self.lengths
+            reason = find_shared_defect(self.shared, bins, lengths, self.is_padding)
+        return reason
 
     @cached_property
     def spec(self) -> ShardSpec:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,12 +19,7 @@ from fastcollate.plan.costs import Costs
 from fastcollate.plan.layout import Layout
 from fastcollate.plan.layouts import LEFT, Packed, Tree, layout_of
 from fastcollate.plan.shard import Shard, Widths, find_shared_defect, layout_defect
-from fastcollate.plan.tables import (
-    StoredTable,
-    contradiction,
-    list_values,
-    not_valid,
-)
+from fastcollate.plan.tables import StoredTable, contradiction, not_valid
 from fastcollate.plan.tree_plan import TreePlan
 from fastcollate.rows.lengths import Integers
 
@@ -82,6 +76,8 @@ class StepPlan(StoredTable):
         of rows, or offsets do not fit.
     """
 
+    _what: ClassVar[str] = "step plan"
+
     rows: Integers
     is_padding: NDArray[np.bool_]
     mini_batch_offsets: Integers
@@ -94,37 +90,15 @@ class StepPlan(StoredTable):
     layout: Layout | None = None
     shared: Integers | None = None
 
-    def __post_init__(self) -> None:
-        try:
-            for name in ("rows", "mini_batch_offsets", "prompt_offsets", "mini_batch_prompts"):
-                self._set_array(name, np.int64)
-            self._set_array("is_padding", np.bool_)
-            self._set_array("row_lengths", np.int64)
-            for name in ("bin_offsets", "shared"):
-                if getattr(self, name) is not None:
-                    self._set_array(name, np.int64)
-            object.__setattr__(self, "dp_size", operator.index(self.dp_size))
-            if self.dp_size >= 1 << 62:
-                raise ValueError(f"dp_size is {self.dp_size}; pass less than 2**62")
-        except (TypeError, ValueError, OverflowError) as error:
-            raise not_valid("step plan", error) from error
-        self._check()
-
-    def _check(self) -> None:
-        """Reject inconsistent tables."""
-        if (reason := self._defect()) is not None:
-            raise contradiction("step plan", reason)
-
     def _defect(self) -> str | None:
-        """Return a description of the first inconsistency, or None."""
         if self.row_lengths.ndim != 2 or self.row_lengths.shape[1] != 2:
             return f"row_lengths has shape {self.row_lengths.shape}, but must be of shape (rows, 2)"
         if (self.row_lengths < 0).any():
             row, column = np.argwhere(self.row_lengths < 0)[0].tolist()
             found = self.row_lengths[row, column]
             return f"row_lengths[{row}, {column}] is {found}, but must be 0 or more"
-        if self.dp_size < 1:
-            return f"dp_size is {self.dp_size}, but must be 1 or more"
+        if not 1 <= self.dp_size < 1 << 62:
+            return f"dp_size is {self.dp_size}, but must be from 1 to 2**62 - 1"
         if (reason := layout_defect(self.layout, self.bin_offsets, self.shared)) is not None:
             return reason
         columns = ("rows", "is_padding", "mini_batch_offsets", "prompt_offsets")
@@ -424,10 +398,13 @@ class StepPlan(StoredTable):
             raise contradiction("step plan", f"tables has no {name!r}")
         for key in {*tables} - {*cls._names()}:
             raise contradiction("step plan", f"tables has the unknown key {key!r}")
-        arrays = {name: _exact(name, value) for name, value in tables.items()}
-        if np.size(arrays["row_lengths"]) == 0:
-            arrays["row_lengths"] = arrays["row_lengths"].reshape(0, 2)
-        return cls(**arrays)
+        layout = tables["layout"]
+        if layout is not None:
+            try:
+                layout = layout_of(layout)
+            except (TypeError, ValueError) as error:
+                raise not_valid("step plan", f"layout cannot be read: {error}") from error
+        return cls(**{**tables, "layout": layout})
 
     def __repr__(self) -> str:
         mini_batches = tally(self.num_mini_batches, "mini-batch", "mini-batches")
@@ -465,17 +442,3 @@ class StepPlan(StoredTable):
         from fastcollate.inspect.step_table import step_page
 
         return step_page(self)
-
-
-def _exact(name: str, value: Any) -> Any:
-    """Return a list as an array, without conversion of its values' types."""
-    if name == "has_only_totals" and not isinstance(value, bool):
-        raise not_valid("step plan", f"{name} is {describe(value)}; pass True or False")
-    if name in ("dp_size", "has_only_totals") or value is None:
-        return value
-    if name == "layout":
-        try:
-            return layout_of(value)
-        except (TypeError, ValueError) as error:
-            raise not_valid("step plan", f"layout cannot be read: {error}") from error
-    return list_values("step plan", name, value, "b" if name == "is_padding" else "i")

@@ -3,17 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
+from fastcollate.common.arguments import check_bool, check_int
 from fastcollate.common.arrays import describe, read_array
 
 T = TypeVar("T", bound="Table")
 
+_DTYPES = {"Integers": np.int64, "NDArray[np.bool_]": np.bool_}
+"""Dtypes of arrays by their annotations."""
+
 
 class Table:
-    """A frozen dataclass of arrays and numbers. Two are equal if their values are."""
+    """A frozen dataclass of arrays and numbers. Two are equal if their values are.
+
+    Values that a caller or a pickle passes are converted to the types of their annotations, and
+    checked.
+    """
+
+    _what: ClassVar[str]
+    """The kind of plan, as errors name it."""
+
+    def __post_init__(self) -> None:
+        try:
+            for one in fields(self):  # type: ignore[arg-type]
+                self._set(one.name, str(one.type))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise not_valid(self._what, error) from error
+        self._check()
 
     def __eq__(self, other: object) -> bool:
         if type(other) is not type(self):
@@ -46,6 +65,12 @@ class Table:
 
     def _check(self) -> None:
         """Reject inconsistent values."""
+        if (defect := self._defect()) is not None:
+            raise contradiction(self._what, defect)
+
+    def _defect(self) -> str | None:
+        """Describe the first inconsistency, or return None."""
+        raise NotImplementedError
 
     def _named(self) -> dict[str, Any]:
         return dict(zip(self._names(), self._values(), strict=True))
@@ -58,15 +83,25 @@ class Table:
         """Return the names of the values."""
         return [field.name for field in fields(cls) if field.compare]  # type: ignore[arg-type]
 
-    def _set_array(self, name: str, dtype: Any) -> None:
-        """Store an array as read-only."""
-        array = read_array(getattr(self, name))
-        kinds = "b" if dtype is np.bool_ else "i"
-        if array.size > 0 and array.dtype.kind not in kinds:
-            raise TypeError(f"{name} is {describe(array)}; pass an array of {np.dtype(dtype).name}")
-        if not _is_frozen(array) or array.dtype != dtype or not array.flags.aligned:
-            array = _frozen(array.astype(dtype))
-        object.__setattr__(self, name, array)
+    def _set(self, name: str, kind: str) -> None:
+        """Store a value in the type of its annotation, arrays as read-only."""
+        value, required = getattr(self, name), kind.removesuffix(" | None")
+        if value is None and kind != required:
+            return
+        if (dtype := _DTYPES.get(required)) is not None:
+            array = read_array(value)
+            if array.size > 0 and array.dtype.kind != np.dtype(dtype).kind:
+                found = f"{name} is {describe(array)}"
+                raise TypeError(f"{found}; pass an array of {np.dtype(dtype).name}")
+            if not _is_frozen(array) or array.dtype != dtype or not array.flags.aligned:
+                array = array.astype(dtype)
+                array.flags.writeable = False
+            value = array
+        elif required == "int":
+            value = check_int(name, value, "a number", bits=32 if name == "multiple_of" else 64)
+        elif required == "bool":
+            check_bool(name, value)
+        object.__setattr__(self, name, value)
 
 
 class StoredTable(Table):
@@ -100,12 +135,6 @@ def _is_frozen(array: np.ndarray) -> bool:
     return True  # no base, or a read-only buffer
 
 
-def _frozen(array: np.ndarray) -> np.ndarray:
-    """Return an owned array as read-only."""
-    array.flags.writeable = False
-    return array
-
-
 def not_valid(what: str, reason: object) -> ValueError:
     """Return the error for an invalid plan; `reason` includes the advice."""
     return ValueError(f"this is not a valid {what}: {reason}")
@@ -132,18 +161,6 @@ def offsets_defect(name: str, offsets: Any, count: int, parts: str, items: str) 
         index = int(np.argmax(sizes < 1))
         return f"{name} must rise, but go from {offsets[index]} to {offsets[index + 1]}"
     return None
-
-
-def list_values(what: str, name: str, values: Any, kinds: str = "i") -> np.ndarray:
-    """Return a list from a plan's tables as an array of the given dtype kinds."""
-    try:
-        array = read_array(values)
-    except ValueError as error:
-        raise not_valid(what, f"{name} has rows of different lengths; pass a list") from error
-    if array.size > 0 and array.dtype.kind not in kinds:
-        found = "True or False" if kinds == "b" else "integers"
-        raise not_valid(what, f"{name} is {describe(array)}; pass a list of {found}")
-    return array
 
 
 def check_step_plan(plan: Any) -> None:

@@ -13,7 +13,7 @@ from fastcollate.common.arguments import check_count, tally
 from fastcollate.common.arrays import offsets_of
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.costs import Costs
-from fastcollate.plan.tables import contradiction, offsets_defect
+from fastcollate.plan.tables import offsets_defect
 from fastcollate.rows.lengths import Integers
 
 if TYPE_CHECKING:
@@ -57,11 +57,10 @@ class TreeBins(BinPlan):
     _noun: ClassVar[str] = "row"
     _prefix: ClassVar[str] = "tree"
 
-    def _check(self) -> None:
-        BinPlan._check(self)
-        defect = offsets_defect("offsets", self.offsets, len(self.indices), "bins", "rows")
-        if defect is not None:
-            raise contradiction(self._what, defect)
+    def _defect(self) -> str | None:
+        return BinPlan._defect(self) or offsets_defect(
+            "offsets", self.offsets, len(self.indices), "bins", "rows"
+        )
 
     @property
     def rows(self) -> Integers:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from fastcollate._fastcollate import PrefixTree
 from fastcollate.common.arguments import suggests_names, tally
 from fastcollate.common.arrays import describe
 from fastcollate.plan.binned import BinnedLayout
-from fastcollate.plan.tables import Table, contradiction, not_valid
+from fastcollate.plan.tables import Table
 from fastcollate.plan.tree_bins import TreeBins
 from fastcollate.rows.lengths import Integers, check_indices, lengths_defect
 
@@ -50,39 +50,35 @@ class TreePlan(Table):
         with the one before it than one of the two has, or `merge` has other rows.
     """
 
+    _what: ClassVar[str] = "tree plan"
+
     order: Integers
     shared: Integers
     prompt_lens: Integers
     response_lens: Integers
     merge: MergePlan | None = field(default=None, compare=False)
 
-    def __post_init__(self) -> None:
-        names = ("order", "shared", "prompt_lens", "response_lens")
-        try:
-            for name in names:
-                self._set_array(name, np.int64)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise not_valid("tree plan", error) from error
-        for name in names:
+    def _defect(self) -> str | None:
+        for name in self._names():
             array = getattr(self, name)
             if array.ndim != 1 or len(array) != len(self.order):
-                raise contradiction(
-                    "tree plan",
+                return (
                     f"{name} has shape {array.shape} and order {self.order.shape}, but both must "
-                    "be of shape (rows,)",
+                    "be of shape (rows,)"
                 )
-        for name in names[2:]:
+        for name in ("prompt_lens", "response_lens"):
             if (reason := lengths_defect(name, getattr(self, name))) is not None:
-                raise contradiction("tree plan", reason)
+                return reason
         try:
             self._core  # noqa: B018
         except ValueError as error:
-            raise contradiction("tree plan", str(error)) from None
+            return str(error)
         if self.merge is not None and not (
             np.array_equal(self.merge.prompt_lens, self.prompt_lens)
             and np.array_equal(self.merge.response_lens, self.response_lens)
         ):
-            raise ValueError("merge has other rows than the tree plan; pass the plan of its rows")
+            return "merge has other rows than the tree plan"
+        return None
 
     def __reduce__(self) -> tuple[type[TreePlan], tuple[Any, ...]]:
         return type(self), (*self._values(), self.merge)
@@ -273,6 +269,8 @@ class TreeNodes(Table):
         token.
     """
 
+    _what: ClassVar[str] = "tree"
+
     starts: Integers
     lengths: Integers
     parents: Integers
@@ -280,16 +278,10 @@ class TreeNodes(Table):
     subtree_ends: Integers
     leaves: Integers
 
-    def __post_init__(self) -> None:
-        for name in self._names():
-            self._set_array(name, np.int64)
-        self._check()
-
-    def _check(self) -> None:
-        """Reject tables that are not those of nodes."""
+    def _defect(self) -> str | None:
         columns = (self.lengths, self.parents, self.depths, self.subtree_ends)
         if any(column.shape != self.starts.shape for column in columns) or self.starts.ndim != 1:
-            raise contradiction("tree", "its columns are not of one length")
+            return "its columns are not of one length"
         nodes, ends = np.arange(len(self)), self.starts + self.lengths
         if not (
             np.array_equal(self.starts, np.append(0, ends)[:-1])
@@ -301,7 +293,8 @@ class TreeNodes(Table):
             and self.leaves.ndim == 1
             and ((self.leaves >= -1) & (self.leaves < len(self))).all()
         ):
-            raise contradiction("tree", "its nodes do not follow each other")
+            return "its nodes do not follow each other"
+        return None
 
     def __len__(self) -> int:
         return len(self.starts)
