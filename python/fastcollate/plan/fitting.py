@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate.common.arguments import check_count, check_number, suggests_names, tally
-from fastcollate.common.arrays import describe, to_numpy
+from fastcollate.common.arrays import describe
 from fastcollate.plan.axes import new_axes
 from fastcollate.rows.lengths import Integers, check_lengths
 
@@ -61,15 +62,16 @@ class Work(NamedTuple):
 
     @classmethod
     def _of_batch(cls, batch: Any) -> Work:
-        lengths = _column(batch.prompt_lens) + _column(batch.response_lens)
-        shape = batch.input_ids.shape
-        tokens = int(np.prod(shape))
-        if "subtree_end" in batch:
-            before = _column(batch.position_ids).ravel()
-            return cls(before + 1, before, tokens, len(lengths), 1)
-        if len(shape) == 2 and "cu_seqlens" not in batch:
+        """Read a batch by its plan: to read outputs would wait for the GPU."""
+        plan, shape = batch.plan, tuple(batch.input_ids.shape)
+        lengths, before = plan.prompt_lens + plan.response_lens, None
+        count, tokens = len(lengths), math.prod(shape)
+        if plan.is_tree:
+            before = plan.depths().astype(np.int64)
+            lengths = before + 1
+        elif not (plan.has_bins or plan.is_jagged):
             lengths = np.full(shape[0], shape[1], np.int64)  # padding is attended to, too
-        return cls(lengths, None, tokens, len(lengths), 1)
+        return cls(lengths, before, tokens, count, 1)
 
     def terms(self, like: Costs) -> list[float]:
         """Return the factor of each cost; windows and chunks are those of `like`."""
@@ -77,10 +79,6 @@ class Work(NamedTuple):
         if self.shared is not None:
             pairs -= like.spec.pairs(self.shared).sum()
         return [self.tokens, float(pairs), self.sequences, self.bins]
-
-
-def _column(values: Any) -> Integers:
-    return np.asarray(to_numpy(values), np.int64)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,19 +98,9 @@ class CostFit:
     predicted: Floats
 
     @property
-    def residuals(self) -> Floats:
-        """Measured minus predicted seconds of each timing, float64 (n,)."""
-        return self.measured - self.predicted
-
-    @property
     def median_error(self) -> float:
         """The median of ``|predicted / measured - 1|``."""
         return float(np.median(np.abs(self.predicted / self.measured - 1)))
-
-    def error_on(self, timings: Any) -> float:
-        """Return the median error on other timings, in the forms that :meth:`Costs.fit` takes."""
-        works, measured = check_timings(timings)
-        return float(np.median(np.abs(predict(self.costs, works) / measured - 1)))
 
     def plot(self, axes: Any = None) -> Any:
         """Plot predicted against measured seconds.
@@ -173,7 +161,7 @@ class StepTimer:
 
     def __init__(self, warmup: int = 1) -> None:
         self._warmup = check_count("warmup", warmup, "a number of measurements", least=0)
-        self._measured: list[tuple[Any, Any]] = []
+        self._measured: list[tuple[Work, Any]] = []
 
     @contextmanager
     def __call__(self, batch: Any) -> Iterator[None]:
@@ -184,7 +172,7 @@ class StepTimer:
         batch
             The computed :class:`Batch`, shard, or tokens of each sequence.
         """
-        work = _small(batch)
+        work = Work.of(batch, "batch")
         ids = getattr(batch, "input_ids", None)
         if getattr(ids, "is_cuda", False):
             import torch
@@ -211,37 +199,10 @@ class StepTimer:
     @property
     def timings(self) -> list[tuple[Work, float]]:
         """The measured work and its seconds; synchronizes with the GPU."""
-        return [(Work.of(work, "batch"), _seconds(taken)) for work, taken in self._measured]
+        return [(work, _seconds(taken)) for work, taken in self._measured]
 
     def __repr__(self) -> str:
         return f"StepTimer: {tally(len(self), 'timing')}"
-
-
-class _Lengths(NamedTuple):
-    """The lengths of a batch without its tokens, read without synchronizing with the GPU."""
-
-    data: dict[str, Any]
-    prompt_lens: Any
-    response_lens: Any
-    input_ids: Any
-    position_ids: Any
-
-    def __contains__(self, key: object) -> bool:
-        return key in self.data
-
-
-class _Shape(NamedTuple):
-    shape: tuple[int, ...]
-
-
-def _small(batch: Any) -> Any:
-    """Return the parts of a batch to keep."""
-    if not hasattr(batch, "prompt_lens"):
-        return Work.of(batch, "batch")
-    kinds = dict.fromkeys(key for key in ("subtree_end", "cu_seqlens") if key in batch)
-    positions = batch.position_ids if "subtree_end" in kinds else None
-    shape = _Shape(tuple(batch.input_ids.shape))
-    return _Lengths(kinds, batch.prompt_lens, batch.response_lens, shape, positions)
 
 
 def _seconds(taken: Any) -> float:
