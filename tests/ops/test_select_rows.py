@@ -187,9 +187,9 @@ def test_selected_rows_train_as_alone(layout):
         ([], ValueError, "rows is empty; pass the index of at least one row"),
         ([0.5], TypeError, r"rows\[0\] is 0.5; pass an integer"),
         ([True, False], TypeError, r"rows\[0\] is True"),
-        (2, TypeError, r"rows is 2 \(int\); call batch.select\(rows=\[2\]\)"),
-        (slice(1, 3), TypeError, r"batch.select\(rows=range\(1, 3\)\)"),
-        (np.array([True, False, True, True]), TypeError, r"select\(rows=\[0, 2, 3\]\)"),
+        (2, TypeError, r"rows is 2 \(int\); call batch.select\(rows=\[...\]\)"),
+        (slice(1, 3), TypeError, r"batch.select\(rows=\[...\]\)"),
+        (np.array([True, False, True, True]), TypeError, r"select\(rows=\[...\]\)"),
         ("0", TypeError, r"rows is '0' \(str\); call batch.select\(rows=\[...\]\)"),
     ],
 )
@@ -225,35 +225,18 @@ def test_the_arguments_exclude_each_other():
 
 
 @pytest.mark.parametrize(
-    ("key", "rows"),
-    [
-        (0, "[0]"),
-        (-1, "[3]"),
-        (np.int64(2), "[2]"),
-        ([0, 3], "[0, 3]"),
-        ((1, 2), "[1, 2]"),
-        (slice(2, 4), "range(2, 4)"),
-        (slice(None, -1), "range(0, 3)"),
-        (np.array([3, 1]), "[3, 1]"),
-        (np.array([False, True, True, False]), "[1, 2]"),
-        ((slice(None), 0), "[...]"),
-        (None, "[...]"),
-        (0.5, "[...]"),
-    ],
+    "key",
+    [0, np.int64(2), [0, 3], (1, 2), slice(2, 4), np.array([3, 1]), (slice(None), 0), None, 0.5],
 )
-def test_indices_of_rows_are_not_keys(key, rows):
+def test_indices_of_rows_are_not_keys(key):
     batch = small()
-    with pytest.raises(KeyError) as error:
+    advice = r"call batch.select\(rows=\[...\]\) for a batch of rows, or batch.show\(rows="
+    with pytest.raises(KeyError, match=f"the key of an output, such as 'input_ids', .*{advice}"):
         batch[key]
-    message = error.value.args[0]
-    assert f"call batch.select(rows={rows}) for a batch of rows" in message
-    assert f"batch.show(rows={rows})" in message
-    assert "takes the key of an output, such as 'input_ids'" in message
     if key is not None and not isinstance(key, float):
-        with pytest.raises(TypeError) as error:
+        with pytest.raises(TypeError, match=advice):
             batch.select(key)
-        assert f"call batch.select(rows={rows})" in str(error.value)
-    with pytest.raises(KeyError, match=r"call batch.select\(rows=\[...\]\)"):
+    with pytest.raises(KeyError, match=advice):
         type(batch)(dict(batch))[key]
 
 

@@ -27,7 +27,6 @@ from fastcollate.common.arrays import (
 )
 from fastcollate.common.row_columns import VALUES
 from fastcollate.ops.normalize import loss_weights
-from fastcollate.plan.merge import Merge, Policy
 from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.plan_tables import PlanTables
 from fastcollate.rows.columns import Ragged
@@ -163,26 +162,18 @@ def store(
     *,
     sequences: Rows | None = None,
     prompt_lens: Any | None = None,
-    rewards: Rows | Field | None = None,
-    loss_mask: Rows | Field | None = None,
-    logprobs: Rows | Field | None = None,
-    advantages: Rows | Field | None = None,
     fields: Mapping[str, Field | PerRow | RoutedExperts | Rows] | None = None,
-    uids: Sequence[Any] | None = None,
-    trajectory_ids: Sequence[Any] | None = None,
-    is_last_step: Sequence[bool] | None = None,
-    merge: Policy | Merge | MergePlan | None = None,
     share: BlockShare | None = None,
     same_inputs: Sequence[Any] | None = None,
     part_bytes: int = PART_BYTES,
+    **columns: Any,
 ) -> tuple[BlockTable, list[Part]]:
     """Merge turns, and store the resulting rows as columns.
 
     Parameters
     ----------
-    prompts, responses, sequences, prompt_lens, rewards, loss_mask, logprobs, advantages, fields, \
-    uids, trajectory_ids, is_last_step, merge
-        As :func:`fastcollate.build_batch`.
+    prompts, responses, sequences, prompt_lens, fields, **columns
+        As :func:`fastcollate.build_batch`, also ``merge``.
     share, same_inputs
         The sharing rule, and ids of the other inputs of each turn, as in
         :func:`fastcollate.planning.prefix_tree`.
@@ -201,34 +192,24 @@ def store(
     made: Mapping[str, Field | PerRow | RoutedExperts] | None = with_fields(
         fields, check_tokens(prompts, responses, sequences, prompt_lens)
     )
+    values_of = {name: columns[name] for name in VALUES if columns.get(name) is not None}
     batch = _jagged(
         prompts=prompts,
         responses=responses,
         sequences=sequences,
         prompt_lens=prompt_lens,
-        rewards=_hold("rewards", rewards),
-        loss_mask=_hold("loss_mask", loss_mask),
-        logprobs=_hold("logprobs", logprobs),
-        advantages=_hold("advantages", advantages),
         fields=made,
-        uids=uids,
-        trajectory_ids=trajectory_ids,
-        is_last_step=is_last_step,
-        merge=merge,
+        **columns | {name: _hold(name, values) for name, values in values_of.items()},
     )
-    offsets, of_responses = (
-        np.asarray(batch._data["offsets"]),
-        np.asarray(batch._data["response_offsets"]),
-    )
+    offsets = np.asarray(batch._data["offsets"])
+    of_responses = np.asarray(batch._data["response_offsets"])
     tokens = Ragged(to_array(batch._data["input_ids"]), offsets)
     sources = batch.plan.sources
 
     plain: dict[str, _Stored] = {}
-    for name, given in zip(VALUES, (rewards, loss_mask, logprobs, advantages), strict=True):
-        if given is None:
-            continue
+    for name, given in values_of.items():
         values = to_array(batch._data[name])
-        if name == "rewards" and _is_one_number_each(rewards):
+        if name == "rewards" and _is_one_number_each(given):
             places = of_responses[:-1] + PlanTables(batch.plan).last_sampled()
             numbers = np.zeros(len(places), values.dtype)
             has_tokens = np.diff(of_responses) > 0
@@ -280,13 +261,9 @@ def store(
     return table, parts
 
 
-_PLACES = (
-    "layout",
-    "sequence_shape",
-    "sequence_segments",
-    "response_shape",
-    "response_segments",
-)
+_PLACES = {
+    *("layout", "sequence_shape", "sequence_segments", "response_shape", "response_segments")
+}
 """Tables of a jagged plan that can be computed from the others."""
 
 

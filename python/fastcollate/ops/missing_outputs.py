@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from fastcollate.common.arrays import is_tensor, read_array, to_numpy
 from fastcollate.common.text import show
 
 if TYPE_CHECKING:
@@ -19,6 +16,9 @@ _CONCATENATED = "pass layout=fc.Packed(...) or layout='jagged' to build_batch"
 _TREE = "pass layout=fc.Tree(...) to build_batch"
 _JAGGED = "pass layout='jagged' to build_batch"
 
+ROWS_ADVICE = (
+    "call batch.select(rows=[...]) for a batch of rows, or batch.show(rows=[...]) to look at them"
+)
 _REQUESTS = {
     "labels": "pass labels='aligned' to build_batch (or 'shifted', for losses that do not shift)",
     "shift_labels": "pass labels='shifted' to build_batch",
@@ -60,7 +60,7 @@ def missing_key(plan: Plan | None, keys: Iterable[Any], key: Any, is_attribute: 
     if not isinstance(key, str):
         return (
             f"batch[...] takes the key of an output, such as 'input_ids', and found "
-            f"{show(key)}; {rows_advice(plan, key)}"
+            f"{show(key)}; {ROWS_ADVICE}"
         )
     if is_attribute:
         return f"{key!r} is not an output but an attribute; use batch.{key}"
@@ -76,15 +76,6 @@ def missing_output(plan: Plan | None, keys: Iterable[Any], name: str) -> str:
     return f"Batch has no output or attribute {name!r}; its outputs are {list(keys)}"
 
 
-def rows_advice(plan: Plan | None, rows: Any) -> str:
-    """Return the advice to select rows, with the indices that the caller passed, if they are."""
-    shown = "[...]" if plan is None else _show(rows, plan.num_rows) or "[...]"
-    return (
-        f"call batch.select(rows={shown}) for a batch of rows, or batch.show(rows={shown}) to look "
-        "at them"
-    )
-
-
 def _not_in_layout(plan: Plan | None, name: str) -> str | None:
     """Return the reason for an output that the batch's layout cannot have."""
     if plan is None:
@@ -92,20 +83,3 @@ def _not_in_layout(plan: Plan | None, name: str) -> str | None:
     if name in ("labels", "shift_labels"):
         return _LABELS_OF_TREE if plan.is_tree else None
     return {"attention_mask": _SHARED, "response_mask": _END_TO_END}.get(name)
-
-
-def _show(rows: Any, count: int) -> str | None:
-    """Return the source text of indices of `count` rows; None for other objects."""
-    try:
-        if isinstance(rows, slice):
-            return repr(range(*rows.indices(count)))
-        numbers = np.atleast_1d(to_numpy(rows) if is_tensor(rows) else read_array(rows))
-    except (TypeError, ValueError):
-        return None
-    if numbers.ndim != 1 or numbers.dtype.kind not in "iub":
-        return None
-    if numbers.dtype == np.bool_:  # a mask
-        numbers = np.flatnonzero(numbers)
-    else:
-        numbers = np.where((numbers < 0) & (numbers >= -count), numbers + count, numbers)
-    return show(numbers.tolist())

@@ -11,7 +11,7 @@ import numpy as np
 from fastcollate.common.arguments import is_sequence, tally
 from fastcollate.common.arrays import describe, dtype_name, is_tensor
 from fastcollate.common.text import show
-from fastcollate.ops.missing_outputs import rows_advice
+from fastcollate.ops.missing_outputs import ROWS_ADVICE
 from fastcollate.ops.relayout import relayout
 from fastcollate.plan.shard import Shard, check_shard
 from fastcollate.rows.lengths import check_indices
@@ -29,7 +29,7 @@ def select_shard(state: BatchState, shard: Any) -> BatchState:
     if not isinstance(shard, Shard) and (
         is_sequence(shard) or isinstance(shard, (Integral, slice))
     ):
-        raise TypeError(f"shard is {describe(shard)}; {rows_advice(state.plan, shard)}")
+        raise TypeError(f"shard is {describe(shard)}; {ROWS_ADVICE}")
     check_shard(shard)
     plan = state.plan
     if shard.is_narrow:
@@ -71,7 +71,7 @@ def _parse_rows(plan: Plan, rows: Any) -> NDArray[np.int64]:
     is_mask = isinstance(rows, np.ndarray) or is_tensor(rows)
     is_mask = is_mask and dtype_name(rows.dtype) == "bool"
     if not is_sequence(rows) or is_mask:
-        raise TypeError(f"rows is {describe(rows)}; {rows_advice(plan, rows)}")
+        raise TypeError(f"rows is {describe(rows)}; {ROWS_ADVICE}")
     indices, count = check_indices("rows", rows, "rows"), plan.num_rows
     if len(indices) == 0:
         raise ValueError("rows is empty; pass the index of at least one row")
