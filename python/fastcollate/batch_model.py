@@ -396,9 +396,6 @@ class ModelBatch(BatchMapping[Array]):
         -----
         One pass, with sums in float64. SkyRL's ``RayPPOTrainer._normalize_advantages`` takes its
         mean over all positions, padding included; this one does not.
-
-        In a batch made from a mapping the mask is the key ``loss_mask``, else ``response_mask``,
-        else all tokens that ``response_offsets`` count.
         """
         self._state.check_whole()
         return normalize(self._state, advantages, plan, per)

@@ -298,21 +298,8 @@ def test_a_batch_of_something_else_is_refused():
     other = [*LENS[:3], (1, 2), (2, 1)]
     pattern = "row 3 of the batch has 3 tokens, but the plan has 4; pass"
     refuses(ValueError, pattern, loss_normalizers, batch_of(other), PLAN)
-    bare = fc.Batch({"input_ids": np.zeros((5, 3))})
-    refuses(ValueError, "no loss_mask", loss_normalizers, bare, PLAN)
-
-
-@pytest.mark.parametrize("layout", ["left", "jagged"])
-@pytest.mark.parametrize("is_masked", [True, False])
-def test_a_batch_without_a_plan_of_its_own_will_do(layout, is_masked):
-    loss_mask = [[0.5] * response for _, response in LENS] if is_masked else None
-    batch = batch_of(LENS, layout, loss_mask=loss_mask)
-    x = np.arange(15.0).reshape(5, 3) if layout == "left" else np.arange(9.0)
-    same(normalized(fc.Batch(dict(batch)), x, PLAN, "batch"), normalized(batch, x, PLAN, "batch"))
-    assert_same(
-        loss_normalizers(fc.Batch(dict(batch)), PLAN)._asdict(),
-        loss_normalizers(batch, PLAN)._asdict(),
-    )
+    bare = fc.Batch(dict(batch))
+    refuses(fc.planning.MissingPlanError, "has no plan", loss_normalizers, bare, PLAN)
 
 
 # Results without padding

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -20,7 +19,6 @@ from fastcollate.common.arrays import (
     where_or_zero,
     zeros,
 )
-from fastcollate.ops.batch_state import missing_plan
 from fastcollate.plan.tables import check_step_plan
 
 if TYPE_CHECKING:
@@ -172,9 +170,7 @@ def _slots_of_rows(state: BatchState, rows: int, plan: StepPlan) -> NDArray[np.i
 
 def _check_lengths(state: BatchState, plan: StepPlan, slots: NDArray[np.int64]) -> None:
     """Check that real rows have the planned lengths, if the batch has lengths."""
-    if (placed := state.known_plan) is None:
-        return
-    found = placed.prompt_lens + placed.response_lens
+    found = state.plan.prompt_lens + state.plan.response_lens
     expected = plan.row_lengths.sum(1)[plan.rows[slots]]
     wrong = np.flatnonzero((found != expected) & ~plan.is_padding[slots])
     if len(wrong) > 0:
@@ -201,48 +197,12 @@ def _groups(plan: StepPlan, slots: NDArray[np.int64], per: str) -> tuple[NDArray
 
 def _tokens_of(state: BatchState) -> _Tokens:
     """Return the trained response positions, by the plan: keys may be those of fields."""
-    if state.options is None:
-        return _tokens_of_mapping(state.data)
-    plan = state.plan
-    rows = None
-    lie_end_to_end = len(plan.leading_shape(of_sequence=False)) == 1
-    if lie_end_to_end:
+    plan, rows = state.plan, None
+    if len(plan.leading_shape(of_sequence=False)) == 1:  # they lie end to end
         rows = np.repeat(np.arange(plan.num_rows), plan.response_lens)
-    elif plan.has_bins:
-        rows = _rows_of_ids(state.data["sequence_ids"])
+    elif plan.has_bins:  # arbitrary rows for padding
+        rows = np.maximum(to_numpy(state.data["sequence_ids"]).reshape(-1).astype(np.int64), 0)
     return _Tokens(state.data["loss_mask"], rows, plan.num_rows)
-
-
-def _tokens_of_mapping(data: Mapping[str, Any]) -> _Tokens:
-    """Return the trained response positions of a batch made from a mapping.
-
-    The mask is ``loss_mask``; without one, ``response_mask``; without either, all response tokens
-    of ``response_offsets`` train. ``response_offsets`` give the row of each position; without
-    them, each row is an output row. The rows of ``sequence_ids`` cannot be counted.
-    """
-    offsets = data.get("response_offsets")
-    mask = data.get("loss_mask")
-    if mask is None:
-        mask = data.get("response_mask")
-    if mask is None and offsets is not None:
-        mask = np.ones(int(offsets[-1]), np.bool_)
-    if mask is None:
-        raise ValueError(
-            "the batch has no loss_mask, response_mask or response_offsets; pass a batch with one "
-            "of them"
-        )
-    if "sequence_ids" in data:
-        raise missing_plan("plan")  # which would have the number of rows
-    if offsets is not None:
-        lens = np.diff(to_numpy(offsets))
-        return _Tokens(mask, np.repeat(np.arange(len(lens)), lens), len(lens))
-    return _Tokens(mask, None, len(mask))
-
-
-def _rows_of_ids(sequence_ids: Any) -> NDArray[np.int64]:
-    """Return the row of every position, flat; arbitrary for padding."""
-    rows: NDArray[np.int64] = to_numpy(sequence_ids).reshape(-1).astype(np.int64)
-    return np.maximum(rows, 0)
 
 
 def _origins(

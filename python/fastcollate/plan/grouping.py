@@ -95,19 +95,7 @@ def group_numbers(name: str, ids: Any) -> NDArray[np.int64]:
         by_id = {identity: number for number, identity in enumerate(dict.fromkeys(ids))}
         return np.fromiter(map(by_id.__getitem__, ids), np.int64, len(ids))
     seen = _Seen(name)
-    numbers = np.empty(len(ids), np.int64)
-    for index, identity in enumerate(ids):
-        try:
-            numbers[index] = seen.number(identity)
-        except _TooManyWithoutHashError:
-            raise
-        except Exception as error:  # whatever its own code raises
-            found = f"{name}[{index}] is {show_id(identity)}"
-            raise TypeError(
-                f"{found}, which cannot be compared with other ids ({error}); "
-                "pass strings, integers or tuples of them"
-            ) from error
-    return numbers
+    return np.array([seen.number(one, index) for index, one in enumerate(ids)], np.int64)
 
 
 def _plain(ids: Any) -> Any:
@@ -169,10 +157,6 @@ def _are_plain(ids: Sequence[Any]) -> bool:
     return set(map(type, ids)) <= {str, bytes, int}
 
 
-class _TooManyWithoutHashError(TypeError):
-    """Raised for too many unhashable ids to compare one by one."""
-
-
 class _Seen:
     """Numbered ids seen so far. Unhashable ones are compared one by one."""
 
@@ -186,16 +170,23 @@ class _Seen:
         known = self._count
         return self.number(identity) == known
 
-    def number(self, identity: Any) -> int:
+    def number(self, identity: Any, index: int | None = None) -> int:
         """Add an id unless known, and return its number."""
         key = _key(identity)
         if key is not NO_KEY:
             return self._hashable.setdefault(key, self._count)
-        for other, number in self._others:
-            if other is identity or bool(other == identity):
-                return number
+        try:
+            for other, number in self._others:
+                if other is identity or bool(other == identity):
+                    return number
+        except Exception as error:  # whatever its own code raises
+            found = f"{self._name} has" if index is None else f"{self._name}[{index}] is"
+            raise TypeError(
+                f"{found} {show_id(identity)}, which cannot be compared with other ids ({error}); "
+                "pass strings, integers or tuples of them"
+            ) from error
         if len(self._others) == MAX_WITHOUT_HASH:
-            raise _TooManyWithoutHashError(
+            raise TypeError(
                 f"{self._name} hold more than {MAX_WITHOUT_HASH:,} different ids without a hash, "
                 f"such as {show_id(identity)} ({type(identity).__name__}), each of which would be "
                 "compared with all others; pass strings, integers or tuples of them, or give the "
