@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 from fastcollate._fastcollate import spread_bins
 from fastcollate.plan.binned import Algorithm
@@ -11,6 +11,8 @@ from fastcollate.plan.layouts import Packed
 from fastcollate.plan.packing import pack
 from fastcollate.plan.partitioning import lists_of
 from fastcollate.rows.lengths import Integers, check_lengths
+
+P = TypeVar("P")
 
 
 class BinPacker:
@@ -102,8 +104,12 @@ def check_capacity(lengths: Integers, sizes: Integers, capacity: int) -> None:
         )
 
 
-def unknown_algorithm(algorithm: Any, names: Iterable[str]) -> ValueError:
-    """Return the error for an unknown algorithm."""
-    return ValueError(
-        f"Unknown packing algorithm: algorithm is {algorithm!r}; pass one of {', '.join(names)}"
-    )
+def find_packer(algorithm: Any, packers: Mapping[str, type[P]]) -> type[P]:
+    """Return the packer of a name in any case, or of a framework's own enumeration."""
+    name = algorithm.upper() if isinstance(algorithm, str) else getattr(algorithm, "name", None)
+    if (packer := packers.get(str(name))) is None:
+        raise ValueError(
+            f"Unknown packing algorithm: algorithm is {algorithm!r}; pass one of "
+            f"{', '.join(packers)}"
+        )
+    return packer

@@ -9,7 +9,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, ClassVar, TypeAlias
 
-from fastcollate.compat.bin_packers import BinPacker, check_capacity, unknown_algorithm
+from fastcollate.compat.bin_packers import BinPacker, check_capacity, find_packer
 from fastcollate.rows.lengths import check_lengths
 
 __all__ = [
@@ -48,16 +48,8 @@ class PackingMetrics:
 
     def reset(self) -> None:
         """Reset all metrics."""
-        self.total_sequences = 0
-        self.total_bins = 0
-        self.total_sequence_length = 0
-        self.total_bin_capacity = 0
-        self.total_waste = 0
-        self.bin_utilizations: list[float] = []
-        self.bin_counts: list[int] = []
-        self.packing_times: list[float] = []
-        self.min_utilization = self.min_waste_ratio = 1.0
-        self.max_utilization = self.max_waste_ratio = 0.0
+        self._packings: list[dict[str, float]] = []
+        self._times: list[float] = []
 
     def update(
         self,
@@ -76,20 +68,13 @@ class PackingMetrics:
             Duration of the packing.
         """
         stats = self.calculate_stats_only(sequence_lengths, bins, bin_capacity)
-        utilization, waste_ratio = stats["average_utilization"], stats["waste_ratio"]
-        self.total_sequences += len(sequence_lengths)
-        self.total_bins += len(bins)
-        self.total_sequence_length += sum(sequence_lengths)
-        self.total_bin_capacity += len(bins) * bin_capacity
-        self.total_waste += int(stats["total_waste"])
-        self.bin_utilizations.append(utilization)
-        self.bin_counts.append(len(bins))
+        of_all = {
+            "num_sequences": len(sequence_lengths),
+            "total_sequence_length": sum(sequence_lengths),
+        }
+        self._packings.append(stats | of_all)
         if packing_time is not None:
-            self.packing_times.append(packing_time)
-        self.min_utilization = min(self.min_utilization, utilization)
-        self.max_utilization = max(self.max_utilization, utilization)
-        self.min_waste_ratio = min(self.min_waste_ratio, waste_ratio)
-        self.max_waste_ratio = max(self.max_waste_ratio, waste_ratio)
+            self._times.append(packing_time)
         return stats
 
     def calculate_stats_only(
@@ -153,24 +138,26 @@ class PackingMetrics:
             ``average_``, ``min_`` and ``max_waste_ratio``; ``average_bin_count``;
             ``bin_efficiency``; ``average_packing_time`` if any were given.
         """
-        if not self.bin_utilizations:
+        if not self._packings:
             return {}
-        capacity, bins = self.total_bin_capacity, self.total_bins
-        least = math.ceil(self.total_sequence_length / (capacity / bins)) if bins else 0
+        columns = {name: [one[name] for one in self._packings] for name in self._packings[0]}
+        bins, capacity = sum(columns["num_bins"]), sum(columns["total_bin_capacity"])
+        tokens = sum(columns["total_sequence_length"])
+        least = math.ceil(tokens / (capacity / bins)) if bins else 0
         stats = {
-            "total_sequences": self.total_sequences,
+            "total_sequences": sum(columns["num_sequences"]),
             "total_bins": bins,
-            "average_utilization": self.total_sequence_length / capacity if capacity > 0 else 0.0,
-            "min_utilization": self.min_utilization,
-            "max_utilization": self.max_utilization,
-            "average_waste_ratio": self.total_waste / capacity if capacity > 0 else 0.0,
-            "min_waste_ratio": self.min_waste_ratio,
-            "max_waste_ratio": self.max_waste_ratio,
-            "average_bin_count": sum(self.bin_counts) / len(self.bin_counts),
+            "average_utilization": tokens / capacity if capacity > 0 else 0.0,
+            "min_utilization": min(1.0, *columns["average_utilization"]),
+            "max_utilization": max(0.0, *columns["average_utilization"]),
+            "average_waste_ratio": sum(columns["total_waste"]) / capacity if capacity > 0 else 0.0,
+            "min_waste_ratio": min(1.0, *columns["waste_ratio"]),
+            "max_waste_ratio": max(0.0, *columns["waste_ratio"]),
+            "average_bin_count": bins / len(self._packings),
             "bin_efficiency": least / bins if bins else 0.0,
         }
-        if self.packing_times:
-            stats["average_packing_time"] = sum(self.packing_times) / len(self.packing_times)
+        if self._times:
+            stats["average_packing_time"] = sum(self._times) / len(self._times)
         return stats
 
     def print_aggregated_stats(self) -> None:
@@ -354,7 +341,5 @@ def get_packer(
     Written against NeMo-RL at commit f4b1bdc, and its main branch where that leaves empty bins out:
     ``get_packer`` of ``nemo_rl.data.packing``.
     """
-    name = algorithm.upper() if isinstance(algorithm, str) else getattr(algorithm, "name", None)
-    if name not in _PACKERS:
-        raise unknown_algorithm(algorithm, _PACKERS)
-    return _PACKERS[name](bin_capacity, collect_metrics, min_bin_count, bin_count_multiple)
+    packer = find_packer(algorithm, _PACKERS)
+    return packer(bin_capacity, collect_metrics, min_bin_count, bin_count_multiple)

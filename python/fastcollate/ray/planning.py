@@ -131,11 +131,6 @@ class BlockStepPlan:
         return self.step.num_mini_batches
 
     @property
-    def dp_size(self) -> int:
-        """Number of data-parallel ranks."""
-        return self.step.dp_size
-
-    @property
     def merge_plan(self) -> MergePlan | None:
         """The merging of all blocks' turns with its report, if any."""
         return self._tables.merge_plan

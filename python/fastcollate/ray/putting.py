@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import ray
-from numpy.typing import NDArray
 
 from fastcollate.blocks.sharing import BlockShare, check_share
 from fastcollate.blocks.storing import PART_BYTES, BlockTable, store
@@ -56,26 +54,6 @@ class Block:
     def num_bytes(self) -> int:
         """Bytes of the columns in the object store."""
         return self.table.num_bytes
-
-    @property
-    def prompt_lens(self) -> NDArray[np.int64]:
-        """Prompt tokens of each row, (rows,)."""
-        return self.table.plan["prompt_lens"]
-
-    @property
-    def response_lens(self) -> NDArray[np.int64]:
-        """Response tokens of each row, observations included, (rows,)."""
-        return self.table.plan["response_lens"]
-
-    @property
-    def uids(self) -> list[Any] | None:
-        """The id of each row's prompt, if given."""
-        return self.table.names.get("uids")
-
-    @property
-    def merge_plan(self) -> MergePlan | None:
-        """The merging of turns, if any."""
-        return self.table.merge_plan
 
     def __repr__(self) -> str:
         rows, turns = tally(self.num_rows, "row"), tally(self.num_turns, "turn")

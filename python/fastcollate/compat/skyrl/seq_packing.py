@@ -6,7 +6,7 @@ import enum
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from fastcollate.compat.bin_packers import BinPacker, unknown_algorithm
+from fastcollate.compat.bin_packers import BinPacker, find_packer
 
 
 class PackingStrategy(enum.Enum):
@@ -141,10 +141,8 @@ def make_seq_packer(
     Written against SkyRL 0.3.0 and 0.4.0: ``make_seq_packer`` of
     ``skyrl.train.dataset.bin_packing``, which have no multiples of lengths.
     """
-    name = algorithm.upper() if isinstance(algorithm, str) else getattr(algorithm, "name", None)
-    if name not in _PACKERS:
-        raise unknown_algorithm(algorithm, _PACKERS)
-    return _PACKERS[name](
+    packer = find_packer(algorithm, _PACKERS)
+    return packer(
         bin_capacity,
         min_bin_count,
         bin_count_multiple,
