@@ -7,7 +7,7 @@ from itertools import pairwise
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from fastcollate import _fastcollate
 from fastcollate.common.arguments import (
@@ -18,10 +18,11 @@ from fastcollate.common.arguments import (
     suggests_names,
     tally,
 )
+from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.costs import CostArgument, check_weights, weights_of
 from fastcollate.plan.shard import Shard
-from fastcollate.plan.tables import StoredTable, offsets_defect
-from fastcollate.rows.lengths import Integers, check_lengths, lengths_defect
+from fastcollate.plan.tables import offsets_defect
+from fastcollate.rows.lengths import Integers, check_lengths
 
 _PIECE = 1 << 20
 """Number of items converted to a list at a time."""
@@ -218,29 +219,31 @@ def micro_batches(
             "micro-batches; pass a larger capacity, or more sequences"
         )
     offsets, indices = found
-    return MicroBatches(offsets, indices, lengths, dp_size, capacity)
+    return MicroBatches._trusted(
+        offsets=offsets,
+        indices=indices,
+        starts=np.zeros_like(indices),
+        lengths=lengths[indices],
+        num_sequences=count,
+        capacity=capacity,
+        multiple_of=1,
+        dp_size=dp_size,
+    )
 
 
-@dataclass(frozen=True, eq=False)
-class MicroBatches(StoredTable):
+@dataclass(frozen=True, eq=False, repr=False)
+class MicroBatches(BinPlan):
     """The sequences of each micro-batch, and the micro-batches of each data-parallel rank.
 
-    Made by :func:`fastcollate.planning.micro_batches`. It holds no tokens, can be pickled, and is
-    written as JSON by ``to_dict``. Two are equal if all their values are.
+    Made by :func:`fastcollate.planning.micro_batches`: a bin plan whose bins are micro-batches, in
+    the order of ranks.
 
     Parameters
     ----------
-    offsets
-        Offsets of micro-batches in `indices`, with the end of the last, int64
-        (micro-batches + 1,), in the order of ranks. All ranks have the same number.
-    indices
-        The sequences of all micro-batches, int64 (n,).
-    lengths
-        The tokens of each sequence, int64 (n,).
+    offsets, indices, starts, lengths, num_sequences, capacity, multiple_of
+        As in :class:`BinPlan`. All ranks have the same number of micro-batches.
     dp_size
         Number of data-parallel ranks.
-    capacity
-        Maximum tokens of a micro-batch.
 
     Raises
     ------
@@ -249,37 +252,20 @@ class MicroBatches(StoredTable):
         empty or too long, or ranks have different numbers of micro-batches.
     """
 
-    _what: ClassVar[str] = "table of micro-batches"
+    _what: ClassVar[str] = "plan of micro-batches"
 
-    offsets: Integers
-    indices: Integers
-    lengths: Integers
-    dp_size: int
-    capacity: int
+    dp_size: int = 1
 
     def _defect(self) -> str | None:
-        offsets, indices, lengths = self.offsets, self.indices, self.lengths
-        if self.dp_size < 1:
-            return f"dp_size is {self.dp_size}, but must be 1 or more"
-        if lengths.ndim != 1 or indices.shape != lengths.shape:
-            return (
-                "indices and lengths must be of one shape (sequences,), but have "
-                f"{indices.shape} and {lengths.shape}"
-            )
-        if (reason := lengths_defect("lengths", lengths)) is not None:
-            return reason
-        count, number = len(lengths), len(offsets) - 1
-        reason = offsets_defect("offsets", offsets, count, "micro-batches", "sequences")
+        reason = BinPlan._defect(self) or offsets_defect(
+            "offsets", self.offsets, len(self.indices), "micro-batches", "sequences"
+        )
         if reason is not None:
             return reason
-        if number == 0 or number % self.dp_size != 0:
+        number, loads = self.num_bins, self.loads
+        if self.dp_size < 1 or number == 0 or number % self.dp_size != 0:
             return f"dp_size is {self.dp_size}, which does not divide {number} micro-batches"
-        if indices.min() < 0 or indices.max() >= count:
-            index = int(np.argmax((indices < 0) | (indices >= count)))
-            return f"indices[{index}] is {indices[index]}, but must be from 0 to {count - 1}"
-        if not (hit := _hit(indices)).all():
-            return f"sequence {np.argmin(hit)} is in no micro-batch"
-        if (loads := self.loads).max() > self.capacity:
+        if loads.max() > self.capacity:
             return (
                 f"micro-batch {np.argmax(loads)} has {loads.max()} tokens, but capacity is "
                 f"{self.capacity}"
@@ -287,20 +273,9 @@ class MicroBatches(StoredTable):
         return None
 
     @property
-    def num_micro_batches(self) -> int:
-        """Number of micro-batches of all ranks."""
-        return len(self.offsets) - 1
-
-    @property
     def per_rank(self) -> int:
         """Number of micro-batches of each rank."""
-        return self.num_micro_batches // self.dp_size
-
-    @property
-    def loads(self) -> Integers:
-        """Tokens of each micro-batch, int64 (micro-batches,)."""
-        loads: Integers = np.add.reduceat(self.lengths[self.indices], self.offsets[:-1])
-        return loads
+        return self.num_bins // self.dp_size
 
     @property
     def inverse(self) -> Integers:
@@ -309,9 +284,7 @@ class MicroBatches(StoredTable):
         ``results[micro.inverse]`` reorders results of all ranks, concatenated in the order of
         micro-batches, to the order of the sequences.
         """
-        inverse = np.empty_like(self.indices)
-        inverse[self.indices] = np.arange(len(self.indices))
-        return inverse
+        return np.argsort(self.indices)
 
     def of_rank(self, rank: int) -> list[list[int]]:
         """Return the sequences of each micro-batch of a rank.
@@ -335,13 +308,13 @@ class MicroBatches(StoredTable):
         """
         place = check_index("rank", rank, self.dp_size) * self.per_rank
         place += check_index("micro_batch", micro_batch, self.per_rank)
-        rows = self.indices[self.offsets[place] : self.offsets[place + 1]]
-        is_padding = np.zeros(len(rows), np.bool_)
-        return Shard(rows, is_padding, len(self.lengths), lengths=self.lengths[rows])
+        part = slice(*self.offsets[place : place + 2].tolist())
+        rows, lengths = self.indices[part], self.lengths[part]
+        return Shard(rows, np.zeros(len(rows), np.bool_), self.num_sequences, lengths=lengths)
 
     def __repr__(self) -> str:
         return (
-            f"MicroBatches: {tally(len(self.lengths), 'sequence')} in "
+            f"MicroBatches: {tally(self.num_sequences, 'sequence')} in "
             f"{_of_ranks(self.per_rank, self.dp_size)}, at most "
             f"{self.loads.max():,} of {tally(self.capacity, 'token')}"
         )
@@ -353,13 +326,6 @@ def lists_of(offsets: Integers, indices: Integers) -> list[list[int]]:
     for start in range(0, len(indices), _PIECE):  # so that signals are handled
         items += indices[start : start + _PIECE].tolist()
     return [items[start:end] for start, end in pairwise(offsets.tolist())]
-
-
-def _hit(indices: Integers) -> NDArray[np.bool_]:
-    """Return a mask of the numbers below ``len(indices)`` that occur in `indices`."""
-    hit = np.zeros(len(indices), np.bool_)
-    hit[indices] = True
-    return hit
 
 
 def _of_ranks(per_rank: int, dp_size: int) -> str:

@@ -19,7 +19,7 @@ from fastcollate.plan.costs import Costs
 from fastcollate.plan.layout import Layout
 from fastcollate.plan.layouts import LEFT, Packed, Tree, layout_of
 from fastcollate.plan.shard import Shard, Widths, find_shared_defect, layout_defect
-from fastcollate.plan.tables import StoredTable, contradiction, not_valid
+from fastcollate.plan.tables import Table, contradiction, not_valid
 from fastcollate.plan.tree_plan import TreePlan
 from fastcollate.rows.lengths import Integers
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class StepPlan(StoredTable):
+class StepPlan(Table):
     """The rows of each mini-batch and data-parallel rank.
 
     Made by :func:`fastcollate.plan_step`. It holds no tokens, can be pickled, and is written as
@@ -382,6 +382,19 @@ class StepPlan(StoredTable):
         from fastcollate.inspect.step_table import step_lines
 
         return "\n".join((repr(self), *step_lines(self)))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the plan as a JSON-compatible dict of lists and numbers.
+
+        Returns
+        -------
+        dict
+            The parameters by name.
+        """
+        layout = None if self.layout is None else self.layout.to_dict()
+        named = {**self._named(), "layout": layout}
+        arrays = {name: one.tolist() for name, one in named.items() if isinstance(one, np.ndarray)}
+        return named | arrays
 
     @classmethod
     def from_dict(cls, tables: Mapping[str, Any]) -> StepPlan:

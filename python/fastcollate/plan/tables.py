@@ -104,27 +104,6 @@ class Table:
         object.__setattr__(self, name, value)
 
 
-class StoredTable(Table):
-    """A table that can be written as JSON."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the plan as a JSON-compatible dict of lists and numbers.
-
-        Returns
-        -------
-        dict
-            The parameters by name.
-        """
-        return {name: _plain(value) for name, value in self._named().items()}
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as a JSON-compatible value."""
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    return value.to_dict() if hasattr(value, "to_dict") else value  # a layout
-
-
 def _is_frozen(array: np.ndarray) -> bool:
     """Return whether an array and all its bases are read-only."""
     view: Any = array
@@ -142,8 +121,7 @@ def not_valid(what: str, reason: object) -> ValueError:
 
 def contradiction(what: str, defect: str) -> ValueError:
     """Return the error for inconsistent tables."""
-    is_stored = what in ("step plan", "table of micro-batches")
-    source = "that to_dict returned" if is_stored else "of a plan as it was made"
+    source = "that to_dict returned" if what == "step plan" else "of a plan as it was made"
     return not_valid(what, f"{defect}; pass the tables {source}")
 
 

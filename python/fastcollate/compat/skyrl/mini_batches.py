@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
-from fastcollate.plan.prompt_boundaries import PromptBoundaries, prompt_boundaries
+from fastcollate.plan.prompt_boundaries import prompt_offsets
 
 
 def compute_prompt_boundaries(uids: Sequence[Any]) -> list[tuple[int, int]]:
@@ -32,7 +33,7 @@ def compute_prompt_boundaries(uids: Sequence[Any]) -> list[tuple[int, int]]:
     Written against SkyRL 0.3.0 and 0.4.0: ``compute_prompt_boundaries`` of
     ``skyrl.train.dataset.preprocess``. Unlike in SkyRL, uids need no hash.
     """
-    return list(_boundaries(uids))
+    return list(pairwise(_offsets(uids)))
 
 
 def compute_prompt_mini_batch_boundaries(
@@ -80,7 +81,7 @@ def compute_prompt_mini_batch_boundaries(
     """
     if len(uids) == 0:
         raise IndexError("uids is empty; pass at least one uid")
-    ends: list[int] = _boundaries(uids).offsets[1:].tolist()
+    _, *ends = _offsets(uids)
     if len(ends) != train_batch_size:
         raise AssertionError(
             f"train_batch_size is {train_batch_size}, but uids name {len(ends)} prompts; "
@@ -107,9 +108,10 @@ def compute_prompt_mini_batch_boundaries(
     return boundaries
 
 
-def _boundaries(uids: Sequence[Any]) -> PromptBoundaries:
-    """Find the rows of every prompt, with SkyRL's error."""
+def _offsets(uids: Sequence[Any]) -> list[int]:
+    """Return the first row of every prompt, and the end of the last, with SkyRL's error."""
     try:
-        return prompt_boundaries(uids)
+        offsets: list[int] = prompt_offsets(uids).tolist()
     except ValueError as error:
         raise AssertionError(str(error)) from error
+    return offsets
