@@ -49,6 +49,9 @@ if TYPE_CHECKING:
     from fastcollate.options import BatchOptions
 
 
+_VALUES = (LOSS_MASK, REWARDS, LOGPROBS, ADVANTAGES)
+
+
 @overload
 def build_batch(
     prompts: Rows | None = None,
@@ -255,15 +258,10 @@ def build_rows(
     layout = options.layout_of(None if shard is None else shard.layout)
     if cp is not None:
         cp = check_cp(cp, layout)
-    specs: list[tuple[Rows, FieldSpec]] = []
-    if loss_mask is not None:
-        specs.append(read_align(loss_mask, LOSS_MASK))
-    if rewards is not None:
-        specs.append(read_align(rewards, REWARDS))
-    if logprobs is not None:
-        specs.append(read_align(logprobs, LOGPROBS))
-    if advantages is not None:
-        specs.append(read_align(advantages, ADVANTAGES))
+    given = zip((loss_mask, rewards, logprobs, advantages), _VALUES, strict=True)
+    specs: list[tuple[Rows, FieldSpec]] = [
+        read_align(rows, spec) for rows, spec in given if rows is not None
+    ]
     if fields is not None:
         specs += check_fields(with_fields(fields, tokens), options.array_type)
     if merging is None:

@@ -210,11 +210,8 @@ class BatchBuilder(Generic[Array]):
         values: dict[str, bool] = {}
         arrays: list[tuple[FieldSpec | None, Any]] = []
         objects: list[Any] = []
-        if loss_mask is not None:
-            values["loss_mask"] = False
-            arrays.append(self._along(loss_mask, LOSS_MASK))
-        given = ((rewards, REWARDS), (logprobs, LOGPROBS), (advantages, ADVANTAGES))
-        for one, of_key in given:
+        given = (loss_mask, LOSS_MASK), (rewards, REWARDS), (logprobs, LOGPROBS)
+        for one, of_key in (*given, (advantages, ADVANTAGES)):
             if one is None:
                 continue
             spec, row = self._along(one, of_key)
@@ -409,12 +406,10 @@ def _difference(index: int, own: _Kinds, first: _Kinds) -> Exception | None:
     if own == first:
         return None
     for known, names in ((first.values, own.values), (first.fields, own.fields)):
-        for name in known:
-            if name not in names:
-                return ValueError(f"row {index} has no {name}, but row 0 has; {_ADVICE}")
-        for name in names:
-            if name not in known:
-                return ValueError(f"row {index} has {name}, but row 0 has not; {_ADVICE}")
+        for name in {**known, **names}:
+            if (name in known) != (name in names):
+                lacks, but = ("no ", "has") if name in known else ("", "has not")
+                return ValueError(f"row {index} has {lacks}{name}, but row 0 {but}; {_ADVICE}")
     for name in _NUMBERS:
         if own.values.get(name) != first.values.get(name):
             kinds = ("one per response token", "one number")

@@ -116,7 +116,8 @@ def test_shards_train_as_their_mini_batch(policy, made_by, step):
         assert len(shapes) == 1
 
         alone = step.alone(mini_batch)
-        assert plan.real_rows_per_mini_batch[mini_batch] == alone.plan.num_rows
+        start, end = plan.mini_batches[mini_batch]
+        assert end - start == alone.plan.num_rows
         expected = losses_alone(policy, alone)
         expected_gradients = gradients_of(policy, expected)
         for index, reduction in enumerate(REDUCTIONS):

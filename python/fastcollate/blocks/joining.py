@@ -161,7 +161,7 @@ def _check_trajectories(tables: Sequence[BlockTable], names: Sequence[str]) -> N
         if ids is None:
             ids = firsts_of("trajectory_ids", table.names.get("trajectory_ids", []))
         known.append(distinct("trajectory_ids", ids))
-    if (found := _in_two("trajectory_ids", known)) is not None:
+    if (found := in_two("trajectory_ids", known)) is not None:
         identity, one, other = found
         raise ValueError(
             f"trajectory {show_id(identity)} is in {names[one]} and in {names[other]}; "
@@ -186,7 +186,7 @@ def _check_prompts(uids: Sequence[list[Any] | None], names: Sequence[str]) -> No
         goes_on = block and last and len(firsts_of("uids", [*last, block[0]])) == 1
         ids.append(found[1:] if goes_on else found)
         last = block[-1:] if block else []
-    if (again := _in_two("uids", ids)) is not None:
+    if (again := in_two("uids", ids)) is not None:
         identity, one, other = again
         raise ValueError(
             f"uid {show_id(identity)} is in {names[one]} and in {names[other]}, with other prompts "
@@ -194,7 +194,7 @@ def _check_prompts(uids: Sequence[list[Any] | None], names: Sequence[str]) -> No
         )
 
 
-def _in_two(name: str, ids: Sequence[list[Any]]) -> tuple[Any, int, int] | None:
+def in_two(name: str, ids: Sequence[list[Any]]) -> tuple[Any, int, int] | None:
     """Return an id that occurs in two blocks, and their indices."""
     blocks = np.repeat(np.arange(len(ids)), list(map(len, ids))).tolist()
     flat = [one for block in ids for one in block]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fastcollate.blocks.joining import block_name
+from fastcollate.blocks.joining import block_name, in_two
 from fastcollate.blocks.sharing import Sharing
 from fastcollate.blocks.storing import BlockTable
 from fastcollate.common.arrays import offsets_of
@@ -85,15 +85,10 @@ def _check_sharings(tables: Sequence[BlockTable], names: Sequence[str]) -> list[
 def _check_groups(tables: Sequence[BlockTable], names: Sequence[str]) -> None:
     """Check that every group is in one block."""
     uids = [distinct("uids", table.names["uids"]) for table in tables]
-    blocks = np.repeat(np.arange(len(uids)), list(map(len, uids)))
-    flat = [uid for own in uids for uid in own]
-    groups = group_numbers("uids", flat)
-    _, firsts = np.unique(groups, return_index=True)
-    if len(again := np.setdiff1d(np.arange(len(flat)), firsts)) > 0:
-        other = int(again[0])
-        one, two = blocks[firsts[groups[other]]], blocks[other]
+    if (found := in_two("uids", uids)) is not None:
+        identity, one, other = found
         raise ValueError(
-            f"uid {show_id(flat[other])} is in {names[one]} and in {names[two]}, but share is "
+            f"uid {show_id(identity)} is in {names[one]} and in {names[other]}, but share is "
             "'group', which compares rows of one block; put all rows of a group in one block, or "
             "pass share='prompts'"
         )

@@ -279,17 +279,12 @@ FLOPS_PER_TOKEN = 24_576
 """Cost of a token without attention, in units of a pair of tokens in attention."""
 
 
-def token_costs(lengths: Integers) -> Integers:
-    """Return the token counts of rows: ``"tokens"``."""
-    return lengths
-
-
 def flops_costs(lengths: Integers) -> Integers:
     """Return ``24576 * L + L * L`` for rows of L tokens, the workload of verl: ``"flops"``."""
     return FLOPS_PER_TOKEN * lengths + lengths * lengths
 
 
-NAMED_COSTS: dict[str, CostFunction] = {"tokens": token_costs, "flops": flops_costs}
+NAMED_COSTS: dict[str, CostFunction] = {"tokens": lambda lengths: lengths, "flops": flops_costs}
 """The named cost functions."""
 
 

@@ -142,11 +142,6 @@ class StepPlan(Table):
         return len(self.prompt_offsets) - 1
 
     @property
-    def real_rows_per_mini_batch(self) -> Integers:
-        """Rows of each mini-batch without padding, int64 (mini-batches,)."""
-        return np.diff(self._row_offsets)
-
-    @property
     def mini_batches(self) -> list[tuple[int, int]]:
         """First row of each mini-batch and one past its last, without padding."""
         return list(pairwise(self._row_offsets.tolist()))
