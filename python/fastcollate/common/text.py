@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -49,3 +50,9 @@ def printable(text: str) -> str:
 def escaped(character: str) -> str:
     """Return the escape sequence of a character, as in a string of Python."""
     return character.encode("unicode_escape").decode("ascii")
+
+
+def table_of(cells: Sequence[Sequence[str]]) -> str:
+    """Return cells as lines of right-aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return "\n".join("  ".join(map(str.rjust, row, widths)) for row in cells)

@@ -16,8 +16,9 @@ from fastcollate.common.arguments import (
     tally,
 )
 from fastcollate.common.arrays import describe, offsets_of
+from fastcollate.common.text import table_of
 from fastcollate.plan.costs import Costs
-from fastcollate.plan.forecast import Floats, Forecast, Sync, table_of
+from fastcollate.plan.forecast import Floats, Forecast, Sync
 
 if TYPE_CHECKING:
     from fastcollate.plan.step_plan import StepPlan

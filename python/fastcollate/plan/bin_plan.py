@@ -13,6 +13,7 @@ import numpy as np
 from fastcollate._fastcollate import Bins
 from fastcollate.common.arguments import tally
 from fastcollate.common.arrays import offsets_of
+from fastcollate.common.text import table_of
 from fastcollate.plan.tables import Table
 from fastcollate.rows.lengths import Integers, check_indices, check_lengths
 
@@ -200,10 +201,7 @@ class BinPlan(Table):
 
     def describe(self) -> str:
         """Return a table of minimum, mean and maximum per bin."""
-        cells = self._cells()
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = ("  ".join(map(str.rjust, row, widths)) for row in cells)
-        return "\n".join((repr(self), *lines))
+        return f"{self!r}\n{table_of(self._cells())}"
 
     def _cells(self) -> list[tuple[str, ...]]:
         """Return that table with its header."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fastcollate.common.arguments import check_count, check_number, suggests_names, tally
 from fastcollate.common.arrays import describe
-from fastcollate.plan.axes import new_axes
+from fastcollate.plan.forecast import new_axes
 from fastcollate.rows.lengths import Integers, check_lengths
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate.common.arguments import tally
-from fastcollate.plan.axes import new_axes
+from fastcollate.common.text import table_of
 from fastcollate.rows.lengths import Integers
 
 Sync: TypeAlias = Literal["step", "micro_batch"]
@@ -166,7 +166,12 @@ def _ratio(numerator: Any, denominator: Any, otherwise: float) -> Floats:
     return out
 
 
-def table_of(cells: list[list[str]]) -> str:
-    """Return cells as lines of right-aligned columns."""
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return "\n".join("  ".join(map(str.rjust, row, widths)) for row in cells)
+def new_axes() -> Any:
+    """Return the axes of a new matplotlib figure."""
+    try:
+        from matplotlib import pyplot
+    except ImportError as error:
+        raise ImportError(
+            "plots need matplotlib, which is not installed; install it, or use describe()"
+        ) from error
+    return pyplot.subplots(layout="constrained")[1]

@@ -6,7 +6,7 @@ import copy
 import math
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -45,30 +45,6 @@ IMAGES = ("multi_modal_inputs", "multi_modal_data")
 """Fields of images, of which a synthetic row has none."""
 
 
-@overload
-def upsample_batch(
-    samples: Batch,
-    tags: None = None,
-    *,
-    dp_size: int,
-    eos_token_id: int,
-    actor_mini_batch_rows: int | None = None,
-    critic_mini_batch_rows: int | None = None,
-) -> Batch: ...
-
-
-@overload
-def upsample_batch(
-    samples: Sequence[Mapping[str, Any]],
-    tags: Sequence[Mapping[str, Any]],
-    *,
-    dp_size: int,
-    eos_token_id: int,
-    actor_mini_batch_rows: int | None = None,
-    critic_mini_batch_rows: int | None = None,
-) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]]: ...
-
-
 def upsample_batch(
     samples: Sequence[Mapping[str, Any]] | Batch,
     tags: Sequence[Mapping[str, Any]] | None = None,
@@ -77,7 +53,7 @@ def upsample_batch(
     eos_token_id: int,
     actor_mini_batch_rows: int | None = None,
     critic_mini_batch_rows: int | None = None,
-) -> tuple[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]]] | Batch:
+) -> Any:
     """Append synthetic rows until all ranks and mini-batches have equally many rows.
 
     The number of rows becomes the next multiple of the least common multiple of all three numbers.
