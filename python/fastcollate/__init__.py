@@ -82,6 +82,8 @@ if not TYPE_CHECKING:  # type checkers would take any name for one of the packag
             value = getattr(import_module(f"fastcollate.{_ON_USE[name]}"), name)
             globals()[name] = value
             return value
+        if name == "rollouts":
+            return import_module("fastcollate.rollouts")
         for module in (planning, memory):
             if name in module.__all__:
                 place = f"{module.__name__}.{name}"

@@ -607,3 +607,11 @@ def split_micro_batches(
     all: bool,
     ranks: tuple[int, Any] | None,
 ) -> tuple[NDArray[int64], NDArray[int64]] | None: ...
+
+@final
+class CallSchema:
+    def __init__(self, calls: str | None, paths: list[tuple[str, str]]) -> None: ...
+
+def read_calls(
+    bodies: bytes | list[bytes], schema: CallSchema, bad_logprobs: str
+) -> dict[str, Any]: ...

@@ -22,7 +22,7 @@ from fastcollate.common.arguments import (
     wrong_name,
 )
 from fastcollate.common.arrays import describe, read_array
-from fastcollate.common.row_columns import IDS, TOKENS
+from fastcollate.common.row_columns import IDS, TOKENS, VALUES
 from fastcollate.common.text import show
 from fastcollate.options import Options, RowOptions
 from fastcollate.rows.fields import (
@@ -47,10 +47,14 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from fastcollate.plan.dtypes import ArrayType
+    from fastcollate.rollouts.calls import Calls
 
 T = TypeVar("T")
 
-_ARGUMENTS = {name: column for column, name in {**TOKENS, **IDS}.items()}
+ROW_NAMES = {**TOKENS, **IDS}
+"""Columns of `build_batch`, and their names as arguments of `add`."""
+
+_ARGUMENTS = {name: column for column, name in ROW_NAMES.items()}
 """Arguments of `add`, and their names in `build_batch`."""
 
 _NUMBERS = ("rewards", "advantages")
@@ -244,6 +248,20 @@ class BatchBuilder(Generic[Array]):
         if fields and index == 0:  # later rows have the same
             self._check_table([spec for spec, _ in arrays if spec is not None], fields)
         self._append(kinds, (index, tokens, arrays), objects)
+
+    def extend(self, calls: Calls) -> None:
+        """Add the rows of :class:`fastcollate.rollouts.Calls`, one of each call.
+
+        Raises
+        ------
+        ValueError, TypeError
+            As :meth:`add`; rows before the one that is named have been added.
+        """
+        columns = calls.batch | calls.turns
+        names = {**ROW_NAMES, **{name: name for name in VALUES}}
+        given = [(names[column], values) for column, values in columns.items()]
+        for row in range(len(calls)):
+            self.add(**{name: values[row] for name, values in given})
 
     def finish(self) -> Batch[Array]:
         """Build the batch of all rows, and clear the builder.

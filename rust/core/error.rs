@@ -446,6 +446,9 @@ pub enum Error {
     #[error("this is not a valid plan: {0}")]
     InvalidPlan(String),
 
+    #[error("{0}")]
+    Body(String),
+
     #[error(transparent)]
     External(External),
 }

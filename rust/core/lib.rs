@@ -22,6 +22,7 @@ mod fill_number;
 mod memory;
 pub mod plan;
 pub mod polling;
+pub mod rollouts;
 mod streams;
 mod text;
 pub mod threads;

@@ -9,6 +9,7 @@ mod interrupt;
 mod memory;
 mod names;
 mod plan;
+mod rollouts;
 mod rows;
 
 use pyo3::prelude::*;
@@ -50,6 +51,8 @@ mod _fastcollate {
     use super::plan::sharing::{PrefixTree, hash_prompts, share_prefixes};
     #[pymodule_export]
     use super::plan::stepping::{group_offsets, split_step, step_defect};
+    #[pymodule_export]
+    use super::rollouts::{CallSchema, read_calls};
     #[pymodule_export]
     use super::rows::{
         RowSpans, RowStore, StoredRow, arrow_chunks, compact_ids, fix_lists, stored_columns,

@@ -9,7 +9,7 @@ from structure import ROOT, circles, edges, graph_of, modules_loaded, parameters
 import fastcollate as fc
 
 ROOMS = (
-    *("common", "rows", "plan", "memory", "ops", "device", "inspect", "batch", "build"),
+    *("common", "rows", "rollouts", "plan", "memory", "ops", "device", "inspect", "batch", "build"),
     *("builder", "collator", "blocks", "ray", "compat", "testing", "cli"),
 )
 """Each folder, and each module of the calls, after those that it imports."""

@@ -1,0 +1,233 @@
+"""Calls of a model: a table of columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, final
+
+import numpy as np
+
+from fastcollate.common.arguments import tally
+from fastcollate.common.text import show
+from fastcollate.rows.column_input import ragged
+from fastcollate.rows.columns import Ragged
+
+BadLogprobs = Literal["error", "mask", "keep"]
+BAD_LOGPROBS = ("error", "mask", "keep")
+Unfinished = Literal["error", "skip", "keep"]
+
+UNFINISHED = ("abort", "error", None)
+"""Reasons of calls that did not finish. A reached length limit is a reason to finish."""
+
+
+@final
+class Calls:
+    r"""Calls of a model: what went in, what was sampled, and what is known of it.
+
+    Parameters
+    ----------
+    prompts, responses
+        Token ids, one row per call.
+    logprobs
+        Log-probabilities of response tokens, as rows of numbers.
+    loss_mask
+        1 for response tokens that train, 0 for others; None: all train.
+    rewards
+        One number per call, or one per response token.
+    bad_logprobs
+        Number of log-probabilities that were none.
+    columns
+        Other columns, one item per call. ``uids``, ``trajectory_ids`` and ``is_last_step`` mean
+        what they mean in :func:`fastcollate.build_batch`; all others are kept under their names.
+
+    Attributes
+    ----------
+    columns : dict
+        The other columns.
+
+    Raises
+    ------
+    ValueError
+        If a column has another number of calls or tokens than ``responses``.
+
+    Examples
+    --------
+    >>> calls = fc.rollouts.Calls([[5, 6], [5, 6]], [[7], [8, 9]], uids=["a", "a"])
+    >>> calls.select([1])
+    Calls of 1 call: 2 prompt tokens, 2 response tokens; uids
+    """
+
+    __slots__ = (
+        "bad_logprobs",
+        "columns",
+        "logprobs",
+        "loss_mask",
+        "prompts",
+        "responses",
+        "rewards",
+    )
+
+    def __init__(
+        self,
+        prompts: Any,
+        responses: Any,
+        *,
+        logprobs: Any = None,
+        loss_mask: Any = None,
+        rewards: Any = None,
+        bad_logprobs: int = 0,
+        **columns: Any,
+    ) -> None:
+        self.prompts, self.responses = ragged(prompts), ragged(responses)
+        self.logprobs = None if logprobs is None else ragged(logprobs)
+        self.loss_mask = None if loss_mask is None else ragged(loss_mask)
+        self.rewards, self.bad_logprobs = rewards, bad_logprobs
+        self.columns = {name: column for name, column in columns.items() if column is not None}
+        count = len(self.responses)
+        for name, column in {"prompts": self.prompts, "rewards": rewards, **self.columns}.items():
+            if column is not None and len(column) != count:
+                raise ValueError(
+                    f"{name} has {tally(len(column), 'item')}, but responses has {count}"
+                )
+        for name in ("logprobs", "loss_mask"):
+            column = getattr(self, name)
+            if column is None:
+                continue
+            lengths, expected = column.lengths, self.responses.lengths
+            if len(lengths) != count or (lengths != expected).any():
+                raise ValueError(
+                    f"{name} has other lengths than responses; pass one value per token"
+                )
+
+    def __len__(self) -> int:
+        """Return the number of calls."""
+        return len(self.responses)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return one of the other columns."""
+        if not name.startswith("_") and name in (columns := self.columns):
+            return columns[name]
+        raise AttributeError(
+            f"these calls have no column {name!r}; they have {', '.join(self._names())}"
+        )
+
+    def __repr__(self) -> str:
+        """Show counts, and the names of other columns."""
+        parts = [
+            f"Calls of {tally(len(self), 'call')}: "
+            f"{tally(len(self.prompts.values), 'prompt token')}, "
+            f"{tally(len(self.responses.values), 'response token')}",
+        ]
+        named = [name for name in self._names() if name not in ("prompts", "responses")]
+        if named:
+            parts.append(", ".join(named))
+        if self.bad_logprobs:
+            parts.append(f"{self.bad_logprobs} log-probabilities are none")
+        return "; ".join(parts)
+
+    def _names(self) -> list[str]:
+        """Return the names of the columns that are there."""
+        own = ("prompts", "responses", "logprobs", "loss_mask", "rewards")
+        return [*(name for name in own if getattr(self, name) is not None), *self.columns]
+
+    @property
+    def batch(self) -> dict[str, Any]:
+        """Arguments of :func:`fastcollate.build_batch`, which makes one row of each call."""
+        given = {
+            "logprobs": self.logprobs,
+            "rewards": self.rewards,
+            "uids": self.columns.get("uids"),
+        }
+        return self.turns | {name: column for name, column in given.items() if column is not None}
+
+    @property
+    def turns(self) -> dict[str, Any]:
+        """Arguments of :func:`fastcollate.merge_turns`."""
+        columns: dict[str, Any] = {"prompts": self.prompts, "responses": self.responses}
+        if self.loss_mask is not None:
+            columns["loss_mask"] = self.loss_mask
+        ids = ("trajectory_ids", "is_last_step")
+        return columns | {name: self.columns[name] for name in ids if name in self.columns}
+
+    def select(self, calls: Any) -> Calls:
+        """Return some of the calls.
+
+        Parameters
+        ----------
+        calls
+            Indices, or a mask of one bool per call.
+
+        Raises
+        ------
+        IndexError
+            If an index is out of range.
+        """
+        given = np.asarray(calls)
+        index = np.arange(len(self))[given if given.size else given.astype(np.int64)]
+        columns = {name: _taken(getattr(self, name), index) for name in self._names()}
+        return Calls(**columns)
+
+    @staticmethod
+    def concat(parts: Sequence[Calls]) -> Calls:
+        """Join calls; each part has the same columns.
+
+        Raises
+        ------
+        ValueError
+            If there are no parts, or their columns differ.
+        """
+        if not parts:
+            raise ValueError("parts is empty; pass calls to join")
+        names = parts[0]._names()
+        for index, part in enumerate(parts):
+            if part._names() != names:
+                raise ValueError(
+                    f"parts[{index}] has the columns {', '.join(part._names())}, but parts[0] has "
+                    f"{', '.join(names)}"
+                )
+        columns = {name: _joined([getattr(part, name) for part in parts]) for name in names}
+        return Calls(**columns, bad_logprobs=sum(part.bad_logprobs for part in parts))
+
+
+def _taken(column: Any, index: np.ndarray) -> Any:
+    """Return some items of a column."""
+    if isinstance(column, Ragged):
+        return ragged([column[int(i)] for i in index]) if len(index) else column[:0]
+    if isinstance(column, np.ndarray):
+        return column[index]
+    return [column[int(i)] for i in index]
+
+
+def _joined(columns: list[Any]) -> Any:
+    """Join the columns of several tables."""
+    if isinstance(columns[0], Ragged):
+        values = np.concatenate([column.values for column in columns])
+        lengths = np.concatenate([column.lengths for column in columns])
+        return Ragged(values, np.concatenate([[0], np.cumsum(lengths)]))
+    return [item for column in columns for item in column]
+
+
+def finished(calls: Calls, unfinished: Unfinished) -> Calls:
+    """Return the calls that finished, or all of them.
+
+    Raises
+    ------
+    ValueError
+        If calls did not finish, and that is an error.
+    """
+    reasons = calls.columns.get("finish_reasons")
+    if reasons is None:
+        return calls
+    # SGLang's generate responses have objects with the type of the reason.
+    reasons = [one.get("type") if isinstance(one, Mapping) else one for one in reasons]
+    calls.columns["finish_reasons"] = reasons
+    open_calls = [index for index, reason in enumerate(reasons) if reason in UNFINISHED]
+    if not open_calls or unfinished == "keep":
+        return calls
+    if unfinished == "skip":
+        return calls.select(np.setdiff1d(np.arange(len(calls)), open_calls))
+    first = open_calls[0]
+    raise ValueError(
+        f"call {first} did not finish (finish_reason is {show(reasons[first])}), and "
+        f"{tally(len(open_calls) - 1, 'other call')} neither; pass unfinished='skip' or 'keep'"
+    )

@@ -1,0 +1,225 @@
+"""Calls from objects: the outputs of engines in the same process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter, itemgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fastcollate.common.arguments import check_choice, suggests_names, tally
+from fastcollate.common.text import show
+from fastcollate.rollouts.calls import BAD_LOGPROBS, BadLogprobs, Calls, Unfinished, finished
+from fastcollate.rollouts.parsing import parse
+from fastcollate.rows.column_input import ragged
+from fastcollate.rows.columns import Ragged
+
+MISSING = -9999.0
+"""The log-probability that vLLM's servers write for a missing one."""
+
+
+class _Call(NamedTuple):
+    """One call of an engine."""
+
+    output: int
+    prompt: Any
+    response: Any
+    logprobs: Any
+    finish_reason: Any
+    more: dict[str, Any]
+
+
+@suggests_names
+def read(
+    outputs: Any,
+    *,
+    prompts: Any = None,
+    bad_logprobs: BadLogprobs = "error",
+    unfinished: Unfinished = "error",
+) -> Calls:
+    """Read calls from the outputs of an engine in the same process.
+
+    Parameters
+    ----------
+    outputs
+        A list of outputs, or one: vLLM's and TensorRT-LLM's ``RequestOutput``, SGLang's
+        dictionaries, tinker's ``SampledSequence`` or responses of them, and objects of OpenAI's
+        client. They are recognised by their attributes; no engine is imported.
+    prompts
+        Token ids of prompts, one row per output, for outputs without them (SGLang, tinker).
+    bad_logprobs, unfinished
+        As in :func:`parse`.
+
+    Returns
+    -------
+    Calls
+        In the order of outputs and of their samples. ``uids`` has the number of each call's output.
+
+    Raises
+    ------
+    TypeError
+        If an output is of an unknown kind.
+    ValueError
+        As in :func:`parse`, and if log-probabilities do not begin with the sampled token's.
+
+    Examples
+    --------
+    >>> output = {"output_ids": [7, 8], "meta_info": {"finish_reason": {"type": "stop"},
+    ...     "output_token_logprobs": [(-0.5, 7, None), (-1.0, 8, None)]}}
+    >>> fc.rollouts.read([output], prompts=[[5, 6]])
+    Calls of 1 call: 2 prompt tokens, 2 response tokens; logprobs, finish_reasons, uids
+    """
+    check_choice("unfinished", unfinished, ("error", "skip", "keep"))
+    check_choice("bad_logprobs", bad_logprobs, BAD_LOGPROBS)
+    listed = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+    if listed and all(hasattr(output, "model_dump_json") for output in listed):
+        bodies = [output.model_dump_json().encode() for output in listed]
+        return parse(bodies, prompts=prompts, bad_logprobs=bad_logprobs, unfinished=unfinished)
+    found = [call for index, output in enumerate(listed) for call in _calls_of(index, output)]
+    calls = Calls(
+        prompts=_prompts(prompts, found, len(listed)),
+        responses=ragged([call.response for call in found], "int32"),
+        uids=np.array([call.output for call in found], np.int64),
+        finish_reasons=[call.finish_reason for call in found],
+        **_more(found),
+    )
+    rows = [_logprobs(call) for call in found]
+    return finished(_with_logprobs(calls, rows, bad_logprobs), unfinished)
+
+
+def _calls_of(index: int, output: Any) -> Iterator[_Call]:
+    """Yield the calls of an output."""
+    if isinstance(output, (list, tuple)):
+        for one in output:
+            yield from _calls_of(index, one)
+    elif isinstance(output, Mapping) and "output_ids" in output:
+        meta = output.get("meta_info", {})
+        more = {name: meta.get(name) for name in ("weight_versions", "routed_experts")}
+        yield _Call(
+            index,
+            None,
+            output["output_ids"],
+            meta.get("output_token_logprobs"),
+            meta.get("finish_reason", "stop"),
+            {"versions": more["weight_versions"], "routed_experts": more["routed_experts"]},
+        )
+    elif hasattr(output, "outputs"):
+        for sample in output.outputs:
+            more = {
+                "versions": getattr(sample, "weight_versions", None),
+                "routed_experts": getattr(sample, "routed_experts", None),
+                "support": getattr(getattr(sample, "sampling_mask", None), "token_ids", None),
+            }
+            prompt, reason = output.prompt_token_ids, sample.finish_reason
+            yield _Call(index, prompt, sample.token_ids, sample.logprobs, reason, more)
+    elif hasattr(output, "sequences"):
+        for one in output.sequences:
+            yield from _calls_of(index, one)
+    elif hasattr(output, "tokens") and hasattr(output, "logprobs"):
+        reason = getattr(output, "stop_reason", "stop")
+        yield _Call(index, None, output.tokens, output.logprobs, reason, {})
+    else:
+        raise TypeError(
+            f"outputs[{index}] is {show(output)}; pass outputs of vLLM, SGLang, TensorRT-LLM, "
+            "tinker or OpenAI's client, or the bytes of a server to fc.rollouts.parse"
+        )
+
+
+def _more(found: list[_Call]) -> dict[str, Any]:
+    """Return the columns that some calls have."""
+    names = dict.fromkeys(name for call in found for name in call.more)
+    columns = {name: [call.more.get(name) for call in found] for name in names}
+    return {name: items for name, items in columns.items() if any(one is not None for one in items)}
+
+
+def _prompts(given: Any, found: list[_Call], count: int) -> Ragged:
+    """Return the prompts of calls: the outputs' own, or given ones."""
+    if given is None:
+        for call in found:
+            if call.prompt is None:
+                raise ValueError(
+                    f"outputs[{call.output}] has no prompt; pass prompts=, one row per output"
+                )
+        return ragged([call.prompt for call in found], "int32")
+    rows = ragged(given, "int32")
+    if len(rows) != count:
+        raise ValueError(f"prompts has {tally(len(rows), 'row')}, but there are {count} outputs")
+    return ragged([rows[call.output] for call in found]) if found else rows
+
+
+def _logprobs(call: _Call) -> Any:
+    """Return the log-probabilities of a call's tokens, as a sequence of numbers."""
+    logprobs = call.logprobs
+    if logprobs is None or len(logprobs) == 0:
+        return None if logprobs is None else ()
+    if hasattr(logprobs, "start_indices"):  # vLLM's FlatLogprobs: the sampled token's is the first
+        starts = logprobs.start_indices
+        _compare(call, _items(logprobs.token_ids, starts))
+        return _items(logprobs.logprobs, starts)
+    first = logprobs[0]
+    if isinstance(first, (list, tuple)):  # SGLang's: (log-probability, id, text)
+        values, ids, *_ = zip(*logprobs, strict=True)
+        _compare(call, ids)
+        return values
+    if isinstance(first, Mapping):
+        try:
+            _compare(call, tuple(map(next, map(iter, logprobs))))
+            entries = map(next, map(iter, map(type(first).values, logprobs)))
+            return tuple(map(attrgetter("logprob"), entries))
+        except (TypeError, StopIteration):  # None, or nothing for a token
+            return [next(iter(one.values())).logprob if one else None for one in logprobs]
+    return logprobs
+
+
+def _items(items: Sequence[Any], indices: Sequence[int]) -> tuple[Any, ...]:
+    """Return the items at indices."""
+    return itemgetter(*indices)(items) if len(indices) > 1 else (items[indices[0]],)
+
+
+def _compare(call: _Call, ids: Sequence[int]) -> None:
+    """Compare the tokens of log-probabilities with those of the response."""
+    response = tuple(call.response)
+    if len(ids) <= len(response) and tuple(ids) == response[: len(ids)]:
+        return
+    if len(ids) > len(response):
+        raise ValueError(
+            f"outputs[{call.output}] has {len(ids)} log-probabilities, but its response has "
+            f"{len(response)} tokens"
+        )
+    at = next(at for at, pair in enumerate(zip(ids, response, strict=False)) if pair[0] != pair[1])
+    raise ValueError(
+        f"outputs[{call.output}] has log-probabilities of other tokens than its response: token "
+        f"{at} is {show(ids[at])}, but {show(response[at])} in the response"
+    )
+
+
+def _with_logprobs(calls: Calls, rows: list[Any], policy: BadLogprobs) -> Calls:
+    """Add log-probabilities to calls; those that are none are treated by the policy."""
+    if all(row is None for row in rows):
+        return calls
+    lengths, offsets = calls.responses.lengths, calls.responses.offsets
+    values = np.full(int(offsets[-1]), np.nan, np.float32)
+    for call, row in enumerate(rows):
+        if row is None:
+            continue
+        if len(row) > lengths[call]:
+            raise ValueError(
+                f"call {call} has {len(row)} log-probabilities, but its response has "
+                f"{lengths[call]} tokens"
+            )
+        values[offsets[call] : offsets[call] + len(row)] = np.array(row, np.float64)
+    bad = np.flatnonzero(~(np.isfinite(values) & (values > MISSING)))
+    if len(bad) and policy == "error":
+        call = int(np.searchsorted(offsets, bad[0], "right")) - 1
+        raise ValueError(
+            f"call {call} has the log-probability {values[bad[0]]} at response token "
+            f"{bad[0] - offsets[call]}, which is none; pass bad_logprobs='mask' or 'keep'"
+        )
+    if len(bad) and policy == "mask":
+        values[bad] = 0.0
+        mask = np.ones(len(values), np.int32)
+        mask[bad] = 0
+        calls.loss_mask = Ragged(mask, offsets)
+    calls.logprobs, calls.bad_logprobs = Ragged(values, offsets), len(bad)
+    return calls

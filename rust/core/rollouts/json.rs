@@ -1,0 +1,97 @@
+//! A JSON parser that can continue at another position.
+
+use std::{mem, str};
+
+use jiter::{Jiter, JiterError, Peek};
+
+use crate::error::{Error, Result};
+
+/// A pull parser of one body.
+pub struct Json<'a> {
+    /// The body.
+    pub data: &'a [u8],
+    /// The position at which the parser began.
+    start: usize,
+    parser: Jiter<'a>,
+    /// The name of the body in errors.
+    name: &'a str,
+}
+
+impl<'a> Json<'a> {
+    /// A parser at the beginning of a body.
+    pub fn new(data: &'a [u8], name: &'a str) -> Self {
+        Self {
+            data,
+            start: 0,
+            parser: Jiter::new(data).with_allow_inf_nan(),
+            name,
+        }
+    }
+
+    /// The position of the next byte.
+    pub fn at(&self) -> usize {
+        self.start + self.parser.current_index()
+    }
+
+    /// Continue at another position.
+    pub fn seek(&mut self, at: usize) {
+        let parser = mem::replace(&mut self.parser, Jiter::new(&[]));
+        self.parser = Jiter::with_tape(&self.data[at..], parser.into_tape()).with_allow_inf_nan();
+        self.start = at;
+    }
+
+    /// The kind of the next value.
+    pub fn peek(&mut self) -> Result<Peek> {
+        let peek = self.parser.peek();
+        self.checked(peek)
+    }
+
+    /// Call the parser; errors get the body's name and their position.
+    pub fn with<T>(
+        &mut self,
+        call: impl FnOnce(&mut Jiter<'a>) -> Result<T, JiterError>,
+    ) -> Result<T> {
+        let called = call(&mut self.parser);
+        self.checked(called)
+    }
+
+    /// Skip a value of this kind.
+    pub fn skip(&mut self, peek: Peek) -> Result<()> {
+        let from = self.at();
+        self.with(|parser| parser.known_skip(peek))?;
+        // The parser does not check this.
+        match str::from_utf8(&self.data[from..self.at()]) {
+            Ok(_) => Ok(()),
+            Err(error) => Err(self.wrong_at(from + error.valid_up_to(), "this is not UTF-8")),
+        }
+    }
+
+    /// The next position that is not white space.
+    #[inline]
+    pub fn after_space(&self, mut at: usize) -> usize {
+        while let Some(b' ' | b'\n' | b'\r' | b'\t') = self.data.get(at) {
+            at += 1;
+        }
+        at
+    }
+
+    /// Check that nothing follows.
+    pub fn finish(&mut self) -> Result<()> {
+        self.with(Jiter::finish)
+    }
+
+    fn checked<T>(&self, result: Result<T, JiterError>) -> Result<T> {
+        result
+            .map_err(|error| self.wrong_at(self.start + error.index, &error.error_type.to_string()))
+    }
+
+    /// The error for a value at a position.
+    pub fn wrong_at(&self, at: usize, reason: &str) -> Error {
+        Error::Body(format!("{}, byte {at}: {reason}", self.name))
+    }
+
+    /// The error for a body.
+    pub fn wrong(&self, reason: &str) -> Error {
+        Error::Body(format!("{}: {reason}", self.name))
+    }
+}

@@ -1,0 +1,176 @@
+//! Schemas: where a source's JSON has the columns of calls.
+
+use crate::error::{Error, Result};
+
+/// The column that a value belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Token ids of the prompt.
+    Prompts,
+    /// Token ids of the response.
+    Responses,
+    /// Log-probabilities of response tokens.
+    Logprobs,
+    /// The ids of the tokens that log-probabilities belong to, which are compared.
+    LogprobIds,
+    /// The same as texts `token_id:17`; other texts are no ids.
+    LogprobTokens,
+    /// The loss mask of the response.
+    LossMask,
+    /// JSON that is passed on as it is, by the number of the column.
+    Kept(usize),
+}
+
+/// One step of a path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Step {
+    Key(String),
+    /// All items of an array.
+    Items,
+    /// One item of an array.
+    Item(usize),
+}
+
+/// A node of the paths, joined to a tree.
+#[derive(Debug, Default)]
+pub struct Node {
+    steps: Vec<(Step, usize)>,
+    /// The column of the value.
+    pub role: Option<Role>,
+    /// True if each item is a call.
+    pub is_calls: bool,
+    /// True for values below items of an array that are not calls: one value of several.
+    pub is_one_of_many: bool,
+}
+
+/// The paths of a source, from the beginning of a body.
+#[derive(Debug)]
+pub struct Schema {
+    nodes: Vec<Node>,
+    /// Number of columns that are passed on.
+    pub num_kept: usize,
+}
+
+impl Schema {
+    /// A schema of paths such as `choices[].logprobs.content[].logprob` or `top[][0]`. `calls` is
+    /// the path of the array of calls, if a body may have one; values outside are those of every
+    /// call of the body.
+    ///
+    /// # Errors
+    /// Malformed paths, two columns at one path, and a column along the path of another.
+    pub fn new<'a>(
+        calls: Option<&str>,
+        paths: impl IntoIterator<Item = (Role, &'a str)>,
+    ) -> Result<Self> {
+        let mut schema = Self {
+            nodes: vec![Node::default()],
+            num_kept: 0,
+        };
+        if let Some(path) = calls {
+            let node = schema.add(path)?;
+            schema.nodes[node].is_calls = true;
+            schema.nodes[node].is_one_of_many = false;
+        }
+        for (role, path) in paths {
+            let node = schema.add(path)?;
+            if schema.nodes[node].role.replace(role).is_some() {
+                return Err(Error::Body(format!("two columns have the path '{path}'")));
+            }
+            if let Role::Kept(column) = role {
+                if schema.nodes[node].is_one_of_many {
+                    return Err(Error::Body(format!(
+                        "'{path}' has several values for a call"
+                    )));
+                }
+                schema.num_kept = schema.num_kept.max(column + 1);
+            }
+        }
+        let inner =
+            { schema.nodes.iter() }.find(|node| node.role.is_some() && !node.steps.is_empty());
+        match inner {
+            Some(_) => Err(Error::Body(
+                "a path of a column continues that of another".to_owned(),
+            )),
+            None => Ok(schema),
+        }
+    }
+
+    /// Add the nodes of a path; returns the last.
+    fn add(&mut self, path: &str) -> Result<usize> {
+        let mut node = 0;
+        for step in steps_of(path)? {
+            let is_one_of_many = self.nodes[node].is_one_of_many || step == Step::Items;
+            let found = { self.nodes[node].steps.iter() }.find(|(known, _)| *known == step);
+            node = match found {
+                Some(&(_, next)) => next,
+                None => {
+                    let next = self.nodes.len();
+                    self.nodes.push(Node {
+                        is_one_of_many,
+                        ..Node::default()
+                    });
+                    self.nodes[node].steps.push((step, next));
+                    next
+                }
+            };
+        }
+        Ok(node)
+    }
+
+    pub(super) fn node(&self, node: usize) -> &Node {
+        &self.nodes[node]
+    }
+}
+
+impl Node {
+    /// The node below a key, and its number among the steps.
+    pub fn below_key(&self, key: &str) -> Option<(usize, usize)> {
+        let is_key = |step: &Step| matches!(step, Step::Key(known) if known == key);
+        let mut steps = self.steps.iter().enumerate();
+        steps.find_map(|(index, (step, node))| is_key(step).then_some((index, *node)))
+    }
+
+    /// The node of all items of an array.
+    pub fn below_items(&self) -> Option<usize> {
+        { self.steps.iter() }.find_map(|(step, node)| (*step == Step::Items).then_some(*node))
+    }
+
+    /// The node of one item of an array.
+    pub fn below_item(&self, index: usize) -> Option<usize> {
+        { self.steps.iter() }.find_map(|(step, node)| (*step == Step::Item(index)).then_some(*node))
+    }
+
+    /// True if a column lies below single items of an array.
+    pub fn has_items_by_index(&self) -> bool {
+        { self.steps.iter() }.any(|(step, _)| matches!(step, Step::Item(_)))
+    }
+}
+
+/// The steps of a path.
+fn steps_of(path: &str) -> Result<Vec<Step>> {
+    let malformed = || {
+        Error::Body(format!(
+            "'{path}' is not a path; write keys and items, as in 'choices[].token_ids'"
+        ))
+    };
+    let mut steps = Vec::new();
+    for part in path.split('.') {
+        let (key, items) = part.find('[').map_or((part, ""), |at| part.split_at(at));
+        if key.is_empty() && (items.is_empty() || !steps.is_empty()) {
+            return Err(malformed());
+        }
+        if !key.is_empty() {
+            steps.push(Step::Key(key.to_owned()));
+        }
+        let Some(items) = items.strip_prefix('[') else {
+            continue;
+        };
+        for item in items.strip_suffix(']').ok_or_else(malformed)?.split("][") {
+            steps.push(match item {
+                "" => Step::Items,
+                index => Step::Item(index.parse().map_err(|_| malformed())?),
+            });
+        }
+    }
+    Ok(steps)
+}

@@ -1,0 +1,420 @@
+"""Calls from JSON, compared with json.loads and plain loops."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fastcollate as fc
+from fastcollate.rollouts import Calls, Schema, parse
+
+IDS = st.integers(0, 2**31 - 1) | st.integers(0, 200)
+LOGPROBS = (
+    st.floats(-30, 0)
+    | st.floats(-30, 0, width=32)
+    | st.integers(-20, 0)
+    | st.sampled_from([0.0, -0.0, -1e-7, -1.5e-38, -9998.5, -12345678901234567890, -1e-300])
+)
+BAD = st.sampled_from([None, math.nan, -math.inf, -9999.0])
+TEXTS = st.text(max_size=4) | st.sampled_from(
+    [" the", 'a"b', "\\", "é", "\U0001f600", "\n", "]", "},{"]
+)
+
+
+@st.composite
+def calls_of(draw, logprobs):
+    """Draw the calls of a body: ids, and log-probabilities or None."""
+    calls = []
+    for _ in range(draw(st.integers(1, 3))):
+        ids = draw(st.lists(IDS, max_size=6))
+        have = draw(st.booleans())
+        calls.append((ids, [draw(logprobs) for _ in ids] if have else None))
+    return calls
+
+
+def top(draw, ids, logprob, key):
+    """Draw the alternatives of a token: the sampled one first."""
+    first = [{key: ids, "logprob": logprob}]
+    return first + [{key: ids, "logprob": draw(LOGPROBS)} for _ in range(draw(st.integers(0, 2)))]
+
+
+def vllm_generate(draw, prompt, calls):
+    """A body of vLLM's generate endpoint."""
+    choices = []
+    for index, (ids, logprobs) in enumerate(calls):
+        content = logprobs and [
+            {
+                "token_id": one,
+                "logprob": logprob,
+                "rank": draw(st.none() | st.integers(1, 9)),
+                "top_logprobs": top(draw, one, logprob, "token_id"),
+            }
+            for one, logprob in zip(ids, logprobs, strict=True)
+        ]
+        choices.append(
+            {
+                "index": index,
+                "finish_reason": "stop",
+                "stop_reason": None,
+                "token_ids": ids,
+                "logprobs": None if logprobs is None else {"content": content},
+            }
+        )
+    return {"request_id": "r", "choices": choices, "prompt_token_ids": prompt, "usage": {"n": [1]}}
+
+
+def vllm_chat(draw, prompt, calls):
+    """A body of vLLM's chat endpoint."""
+    choices = []
+    for index, (ids, logprobs) in enumerate(calls):
+        content = logprobs and [
+            {
+                "token": (text := draw(TEXTS)),
+                "logprob": logprob,
+                "bytes": [*text.encode("utf-8", "replace")],
+                "top_logprobs": top(draw, text, logprob, "token") if draw(st.booleans()) else [],
+            }
+            for logprob in logprobs
+        ]
+        message = {"role": "assistant", "content": draw(TEXTS)}
+        choices.append(
+            {
+                "index": index,
+                "message": message,
+                "token_ids": ids,
+                "finish_reason": "length",
+                "logprobs": None if logprobs is None else {"content": content},
+            }
+        )
+    return {"id": "c", "object": "chat.completion", "choices": choices, "prompt_token_ids": prompt}
+
+
+def vllm_completions(draw, prompt, calls):
+    """A body of vLLM's completions endpoint."""
+    choices = []
+    for index, (ids, logprobs) in enumerate(calls):
+        tokens = logprobs and [f"token_id:{one}" for one in ids]
+        of_choice = logprobs and {"token_logprobs": logprobs, "tokens": tokens, "text_offset": []}
+        choices.append(
+            {
+                "index": index,
+                "text": draw(TEXTS),
+                "logprobs": of_choice,
+                "finish_reason": "stop",
+                "token_ids": ids,
+                "prompt_token_ids": prompt,
+            }
+        )
+    return {"id": "t", "object": "text_completion", "choices": choices}
+
+
+def sglang_generate(draw, prompt, calls):
+    """A body of SGLang's generate endpoint: a list for several samples; it has no prompt."""
+    bodies = []
+    for ids, logprobs in calls:
+        meta = {"id": "s", "finish_reason": {"type": "stop", "matched": draw(st.none() | IDS)}}
+        if logprobs is not None:
+            texts = [draw(st.none() | TEXTS) for _ in ids]
+            meta["output_token_logprobs"] = [*map(list, zip(logprobs, ids, texts, strict=True))]
+        bodies.append({"text": draw(TEXTS), "output_ids": ids, "meta_info": meta})
+    return bodies
+
+
+WIRES = [vllm_generate, vllm_chat, vllm_completions, sglang_generate]
+
+
+def dumped(draw, body):
+    """Write a body with drawn spaces."""
+    options = [{"separators": (",", ":")}, {}, {"indent": 1}, {"ensure_ascii": False}]
+    return json.dumps(body, **draw(st.sampled_from(options))).encode("utf-8", "surrogatepass")
+
+
+def rounded(values):
+    """Return numbers as float32, rounded from float64; None is NaN."""
+    with np.errstate(over="ignore"):
+        return np.array([math.nan if one is None else one for one in values], np.float64).astype(
+            np.float32
+        )
+
+
+@pytest.mark.parametrize("wire", WIRES)
+@given(st.data())
+def test_bodies_equal_plain_loops(wire, data):
+    prompts, bodies, expected = [], [], []
+    for _ in range(data.draw(st.integers(1, 3))):
+        prompt = data.draw(st.lists(IDS, max_size=4))
+        calls = data.draw(calls_of(LOGPROBS | BAD))
+        prompts.append(prompt)
+        bodies.append(dumped(data.draw, wire(data.draw, prompt, calls)))
+        expected += [(prompt, *call) for call in calls]
+    given_prompts = {"prompts": fc.Ragged(*flat(prompts))} if wire is sglang_generate else {}
+    found = parse(bodies, bad_logprobs="keep", **given_prompts)
+    assert len(found) == len(expected)
+    have = any(logprobs for _, _, logprobs in expected)
+    assert (found.logprobs is not None) == have
+    for index, (prompt, ids, logprobs) in enumerate(expected):
+        assert found.prompts[index].tolist() == prompt
+        assert found.responses[index].tolist() == ids
+        if have:
+            wanted = rounded([None] * len(ids) if logprobs is None else logprobs)
+            np.testing.assert_array_equal(
+                found.logprobs[index].view(np.int32) & 0x7FC0_0000,
+                wanted.view(np.int32) & 0x7FC0_0000,
+            )
+            np.testing.assert_array_equal(found.logprobs[index], wanted)
+    assert found.responses.dtype == np.int32
+    assert found.prompts.dtype == np.int32
+
+
+def flat(rows):
+    """Return rows as values and offsets."""
+    values = np.array([one for row in rows for one in row], np.int32)
+    return values, np.cumsum([0, *map(len, rows)])
+
+
+@given(
+    st.lists(
+        st.floats(allow_nan=False, allow_infinity=False)
+        | st.decimals(allow_nan=False, allow_infinity=False)
+    )
+)
+def test_numbers_are_rounded_twice(numbers):
+    """As float64 first, then as float32, as json.loads and NumPy do."""
+    texts = [format(one, "f") if not isinstance(one, float) else repr(one) for one in numbers]
+    texts = [
+        text if "." in text or "e" in text else f"{text}.0" for text in texts if len(text) < 60
+    ]
+    body = f'{{"ids": {[*range(len(texts))]}, "values": [{", ".join(texts)}]}}'
+    found = parse(
+        [body.encode()],
+        Schema(responses="ids", logprobs="values"),
+        prompts=[[1]],
+        bad_logprobs="keep",
+    )
+    wanted = rounded(json.loads(body)["values"])
+    if found.logprobs is not None and len(wanted):
+        assert found.logprobs[0].tobytes() == wanted.tobytes()
+
+
+def body_of(ids=(7, 8), logprobs=(-0.5, -0.25), prompt=(5,), **more):
+    """Return a body of vLLM's generate endpoint."""
+    content = [
+        {"token_id": one, "logprob": value} for one, value in zip(ids, logprobs, strict=False)
+    ]
+    choice = {
+        "token_ids": list(ids),
+        "logprobs": {"content": content},
+        "finish_reason": "stop",
+    } | more
+    return {"choices": [choice], "prompt_token_ids": list(prompt)}
+
+
+def parsed(*bodies, **options):
+    """Parse bodies given as objects."""
+    return parse([json.dumps(body).encode() for body in bodies], **options)
+
+
+@pytest.mark.parametrize("value", [math.nan, -math.inf, math.inf, None, -9999.0, -1e5])
+def test_log_probabilities_that_are_none(value):
+    body = body_of(logprobs=(-0.5, value))
+    with pytest.raises(
+        ValueError, match=r"bodies\[0\]: call 0 has the log-probability .* at response token 1"
+    ):
+        parsed(body)
+    masked = parsed(body, body_of(), bad_logprobs="mask")
+    assert masked.logprobs.to_list() == [[-0.5, 0.0], [-0.5, -0.25]]
+    assert masked.loss_mask.to_list() == [[1, 0], [1, 1]]
+    assert masked.bad_logprobs == 1
+    kept = parsed(body, bad_logprobs="keep")
+    assert kept.loss_mask is None
+    np.testing.assert_array_equal(kept.logprobs[0], rounded([-0.5, value]))
+
+
+def test_missing_log_probabilities():
+    short, none = body_of(logprobs=(-0.5,)), body_of(logprobs=()) | {}
+    none["choices"][0]["logprobs"] = None
+    with pytest.raises(ValueError, match="only 1 log-probabilities for 2 response tokens"):
+        parsed(short)
+    with pytest.raises(ValueError, match="call 1 has no log-probabilities, but call 0 has"):
+        parsed(body_of(), none)
+    found = parsed(short, none, body_of(), bad_logprobs="mask")
+    assert found.loss_mask.to_list() == [[1, 0], [0, 0], [1, 1]]
+    assert found.logprobs.to_list() == [[-0.5, 0.0], [0.0, 0.0], [-0.5, -0.25]]
+    assert parsed(none, none).logprobs is None
+    with pytest.raises(ValueError, match="has 3 log-probabilities, but its response has 2 tokens"):
+        parsed(
+            body_of(ids=(7, 8), logprobs=(-1, -1))
+            | {"choices": [{"token_ids": [7, 8], "logprobs": {"token_logprobs": [-1, -1, -1]}}]}
+        )
+
+
+@pytest.mark.parametrize("reason", ["abort", None])
+@pytest.mark.parametrize("sglang", [False, True])
+def test_unfinished_calls(reason, sglang):
+    if sglang:
+        bodies = [
+            {"output_ids": [7], "meta_info": {"finish_reason": {"type": one}}}
+            for one in (reason, "length")
+        ]
+        options = {"prompts": [[5], [6]]}
+    else:
+        bodies, options = (
+            [body_of(finish_reason=reason), body_of(ids=(9,), finish_reason="length")],
+            {},
+        )
+    with pytest.raises(
+        ValueError, match=r"call 0 did not finish .*; pass unfinished='skip' or 'keep'"
+    ):
+        parsed(*bodies, **options)
+    assert len(parsed(*bodies, unfinished="keep", **options)) == 2
+    assert parsed(*bodies, unfinished="skip", **options).finish_reasons == ["length"]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", "byte 0"),
+        (b"{", "byte 1"),
+        (b'{"choices": [{"token_ids": [1, 2', "the body ends inside an array"),
+        (b'{"choices": [{"token_ids": [1, 2,]}]}', "byte 33"),
+        (b'{"choices": [{"token_ids": [1 2]}]}', "expected ',' or '\\]'"),
+        (b'{"choices": [{"token_ids": [01]}]}', "byte 2"),
+        (b'{"choices": [{"token_ids": [1.0]}]}', "byte 28"),
+        (b'{"choices": [{"token_ids": [-1]}]}', "-1 is not a token id"),
+        (b'{"choices": [{"token_ids": [2147483648]}]}', "2147483648 is not a token id"),
+        (b'{"choices": [{"token_ids": [99999999999999999999999]}]}', "out of range"),
+        (b'{"choices": [{"token_ids": ["1"]}]}', "byte 28"),
+        (b'{"choices": [{"token_ids": [1], "token_ids": [2]}]}', "a second time"),
+        (b'{"choices": [{"text": "no ids"}]}', "no token ids of a response"),
+        (b'{"object": "error", "message": "no"}', "no token ids of a response"),
+        (b'{"choices": [{"token_ids": [1]}]} x', "byte 34"),
+        (b'{"x": "\xff", "choices": [{"token_ids": [1]}]}', "not UTF-8"),
+        (b'{"x": ' + b"[" * 100_000, "recursion"),
+        (b"[" * 1000, "the body ends|recursion|no token ids"),
+        (b"null", "no token ids"),
+        (
+            b'{"choices": [{"token_ids": [1], "logprobs":'
+            b' {"content": [{"token_id": 2, "logprob": -1}]}}]}',
+            "token 0 is 2, but 1 in the response",
+        ),
+    ],
+)
+def test_bad_bodies(body, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        parse([b'{"choices": [], "output_ids": [3]}', body], prompts=[[1], [1]])
+    assert str(caught.value).startswith("bodies[1]")
+    assert "\n" not in str(caught.value)
+
+
+def test_arguments():
+    for bodies, message in [
+        ("{}", "bodies is a str"),
+        (3, "bodies is 3"),
+        ([b"{}", "x"], r"bodies\[1\] is 'x'"),
+    ]:
+        with pytest.raises(TypeError, match=message):
+            parse(bodies)
+    with pytest.raises(ValueError, match="bad_logprobs is 'drop'"):
+        parse([], bad_logprobs="drop")
+    with pytest.raises(ValueError, match="has no prompt ids; pass prompts="):
+        parse([b'{"output_ids": [1]}'])
+    with pytest.raises(ValueError, match="prompts has 2 rows, but there are 1 bodies"):
+        parse([b'{"output_ids": [1]}'], prompts=[[1], [2]])
+    with pytest.raises(ValueError, match=r"prompts\[0\] differs from the prompt of its body"):
+        parsed(body_of(), prompts=[[6]])
+    assert len(parse([])) == 0
+
+
+def test_lines_and_lists_are_alike():
+    bodies = [json.dumps(body_of(ids=(one, one + 1))).encode() for one in range(4)]
+    lines = parse(b"\n\n".join(bodies) + b"\n")
+    listed = parse(bodies)
+    for one, other in (
+        (lines.responses, listed.responses),
+        (lines.prompts, listed.prompts),
+        (lines.logprobs, listed.logprobs),
+    ):
+        assert one == other
+    with pytest.raises(ValueError, match="line 3, byte 1"):
+        parse(b"\n\n{")
+    assert parse(memoryview(bodies[0])).responses == parse([bodies[0]]).responses
+
+
+def test_schema_of_a_trace():
+    trace = Schema(
+        "steps[]",
+        prompts="steps[].prompt",
+        responses="steps[].out.ids",
+        rewards="reward",
+        loss_mask="steps[].mask",
+        uids="task",
+        note=("steps[].note", "note"),
+    )
+    line = {
+        "task": "a",
+        "reward": 1.5,
+        "note": {"x": 1},
+        "steps": [
+            {"prompt": [1], "out": {"ids": [2, 3]}, "mask": [1, 0]},
+            {"prompt": [1, 2], "out": {"ids": [4]}, "mask": [True], "note": "own"},
+        ],
+    }
+    calls = parsed(line, schema=trace)
+    assert (calls.uids, calls.rewards, calls.note) == (["a", "a"], [1.5, 1.5], [{"x": 1}, "own"])
+    assert calls.loss_mask.to_list() == [[1, 0], [1]]
+    batch = fc.build_batch(**calls.batch, pad_token_id=0, array_type="numpy")
+    assert batch.loss_mask.tolist() == [[1, 0], [0, 1]]
+    assert repr(trace).startswith("Schema(calls='steps[]', prompts='steps[].prompt'")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"responses": "a..b"}, "'a..b' is not a path"),
+        ({"responses": "a[x]"}, "not a path"),
+        ({"responses": ""}, "not a path"),
+        ({"responses": "a", "logprobs": "a"}, "two columns have the path 'a'"),
+        ({"responses": "a", "logprobs": "a.b"}, "continues"),
+        ({"responses": "a", "uids": "b[].c"}, "several values for a call"),
+    ],
+)
+def test_bad_schemas(given, message):
+    with pytest.raises(ValueError, match=message):
+        Schema(**given)
+    with pytest.raises(TypeError, match="responses is 3; pass a path"):
+        Schema(responses=3)
+
+
+def test_batches_train_what_was_sampled():
+    calls = parsed(body_of(), body_of(ids=(9,), logprobs=(-1.0,), prompt=(5, 6)))
+    batch = fc.build_batch(**calls.batch, pad_token_id=0, array_type="numpy")
+    assert batch.input_ids.tolist() == [[5, 7, 8], [5, 6, 9]]
+    assert batch.logprobs.tolist() == [[-0.5, -0.25], [0, -1]]
+    assert batch.loss_mask.tolist() == [[1, 1], [0, 1]]
+    assert list(batch.uids) == [0, 1]
+    two = body_of()
+    two["choices"] *= 2
+    assert list(parsed(two, body_of()).uids) == [0, 0, 1]
+
+
+def test_calls_are_selected_and_joined():
+    calls = parsed(body_of(), body_of(ids=(9,), logprobs=(-1.0,)))
+    assert calls.select([1]).responses.to_list() == [[9]]
+    assert calls.select(np.array([True, False])).responses.to_list() == [[7, 8]]
+    joined = Calls.concat([calls, calls.select([0])])
+    assert joined.responses.to_list() == [[7, 8], [9], [7, 8]]
+    assert len(calls.select([])) == 0
+    with pytest.raises(ValueError, match="parts is empty"):
+        Calls.concat([])
+    with pytest.raises(ValueError, match=r"parts\[1\] has the columns prompts, responses, but"):
+        Calls.concat([calls, Calls([[1]], [[2]])])
+    with pytest.raises(AttributeError, match="have no column 'nothing'; they have prompts"):
+        _ = calls.nothing
+    assert "logprobs, finish_reasons, uids" in repr(calls)
+    for wrong in ({"rewards": [1.0]}, {"logprobs": [[1.0]]}, {"prompts": [[1]]}, {"uids": "abc"}):
+        given = {"prompts": [[1], [2]], "responses": [[3], [4, 5]]} | wrong
+        with pytest.raises(ValueError, match=next(iter(wrong))):
+            Calls(**given)

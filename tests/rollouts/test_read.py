@@ -1,0 +1,211 @@
+"""Calls from the outputs of engines, by stand-ins with the engines' attributes."""
+
+import json
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fastcollate as fc
+from fastcollate.rollouts import parse, read
+
+
+@dataclass
+class Logprob:
+    """An entry of vLLM's dictionaries."""
+
+    logprob: float
+    rank: int | None = 1
+
+
+@dataclass
+class Flat:
+    """vLLM's flat log-probabilities: lists over all entries, and the first entry of each token."""
+
+    start_indices: list[int] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+    def __len__(self):
+        return len(self.start_indices)
+
+    def __iter__(self):
+        raise AssertionError("flat log-probabilities are not iterated")
+
+
+@dataclass
+class Sample:
+    """A sample of a request."""
+
+    token_ids: Any
+    logprobs: Any = None
+    finish_reason: str | None = "stop"
+    weight_versions: Any = None
+
+
+@dataclass
+class Request:
+    """The output of a request."""
+
+    prompt_token_ids: list[int]
+    outputs: list[Sample]
+
+
+@dataclass
+class Sampled:
+    """A sequence of tinker."""
+
+    tokens: Any
+    logprobs: Any
+    stop_reason: str = "stop"
+
+
+class Response:
+    """An object of OpenAI's client."""
+
+    def __init__(self, body):
+        self.body = body
+
+    def model_dump_json(self):
+        return json.dumps(self.body)
+
+
+def flat_of(entries):
+    """Return dictionaries as flat lists."""
+    flat = Flat()
+    for entry in entries:
+        flat.start_indices.append(len(flat.logprobs))
+        flat.token_ids += entry
+        flat.logprobs += [one.logprob for one in entry.values()]
+    return flat
+
+
+TOKENS = st.lists(st.tuples(st.integers(0, 99), st.floats(-9, 0), st.integers(0, 3)), max_size=6)
+
+
+@given(
+    st.lists(
+        st.tuples(st.lists(st.integers(0, 99)), st.lists(TOKENS, max_size=3)),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_vllm_equals_plain_loops(requests):
+    expected = [
+        (index, prompt, sample)
+        for index, (prompt, samples) in enumerate(requests)
+        for sample in samples
+    ]
+    for form in (list, flat_of):
+        outputs = []
+        for prompt, samples in requests:
+            outputs.append(Request(prompt, []))
+            for sample in samples:
+                entries = [
+                    {one: Logprob(value)} | {100 + more: Logprob(-1.0) for more in range(others)}
+                    for one, value, others in sample
+                ]
+                outputs[-1].outputs.append(Sample([one for one, *_ in sample], form(entries)))
+        calls = read(outputs)
+        assert calls.prompts.to_list() == [prompt for _, prompt, _ in expected]
+        assert calls.responses.to_list() == [[one for one, *_ in sample] for *_, sample in expected]
+        assert calls.uids.tolist() == [index for index, *_ in expected]
+        if expected:
+            values = [value for *_, sample in expected for _, value, _ in sample]
+            np.testing.assert_array_equal(calls.logprobs.values, np.array(values, np.float32))
+        assert calls.responses.dtype == np.int32
+
+
+def test_objects_and_bytes_are_alike():
+    bodies = [
+        {
+            "output_ids": [7, 8],
+            "meta_info": {
+                "finish_reason": {"type": "stop"},
+                "output_token_logprobs": [[-0.5, 7, None], [-1.0, 8, "x"]],
+                "weight_versions": [{"version": "3", "start": 0, "end": 2}],
+            },
+        },
+        [
+            {
+                "output_ids": [9],
+                "meta_info": {
+                    "finish_reason": {"type": "length"},
+                    "output_token_logprobs": [[-2.0, 9, None]],
+                },
+            }
+        ]
+        * 2,
+    ]
+    prompts = [[1], [2, 3]]
+    from_bytes = parse([json.dumps(body).encode() for body in bodies], prompts=prompts)
+    from_objects = read(bodies, prompts=prompts)
+    for name in ("prompts", "responses", "logprobs"):
+        assert getattr(from_bytes, name) == getattr(from_objects, name)
+    for name in ("uids", "versions", "finish_reasons"):
+        assert list(getattr(from_bytes, name)) == list(getattr(from_objects, name))
+    assert from_objects.finish_reasons == ["stop", "length", "length"]
+
+    body = {
+        "choices": [
+            {
+                "token_ids": [7],
+                "finish_reason": "stop",
+                "logprobs": {"content": [{"token": "a", "logprob": -1}]},
+            }
+        ],
+        "prompt_token_ids": [1],
+    }
+    assert read([Response(body)]).logprobs == parse([json.dumps(body).encode()]).logprobs
+
+
+def test_tinker():
+    sampled = Sampled(np.array([7, 8]), np.array([-0.5, -1.0], np.float32))
+    calls = read([sampled, sampled], prompts=[[1], [2]])
+    assert calls.logprobs.to_list() == [[-0.5, -1.0]] * 2
+    batch = fc.build_batch(**calls.batch, pad_token_id=0, array_type="numpy")
+    assert batch.logprobs.tolist() == [[-0.5, -1.0]] * 2
+
+
+@pytest.mark.parametrize("form", [list, flat_of])
+def test_log_probabilities_of_other_tokens(form):
+    entries = [{7: Logprob(-1.0)}, {9: Logprob(-1.0), 8: Logprob(-2.0)}]
+    with pytest.raises(ValueError, match=r"outputs\[0\] .* token 1 is 9, but 8 in the response"):
+        read([Request([1], [Sample([7, 8], form(entries))])])
+    with pytest.raises(ValueError, match="has 2 log-probabilities, but its response has 1 token"):
+        read([Request([1], [Sample([7], form(entries))])])
+
+
+def test_bad_log_probabilities():
+    outputs = [
+        Request([1], [Sample([7, 8, 9], [{7: Logprob(-1.0)}, None, {9: Logprob(math.nan)}])])
+    ]
+    with pytest.raises(ValueError, match="call 0 has the log-probability nan at response token 1"):
+        read(outputs)
+    masked = read(outputs, bad_logprobs="mask")
+    assert masked.logprobs.to_list() == [[-1.0, 0.0, 0.0]]
+    assert masked.loss_mask.to_list() == [[1, 0, 0]]
+    assert masked.bad_logprobs == 2
+    kept = read(outputs, bad_logprobs="keep")
+    assert kept.loss_mask is None
+    assert np.isnan(kept.logprobs.values[1:]).all()
+    without = [*outputs, Request([1], [Sample([5])])]
+    assert read(without, bad_logprobs="mask").loss_mask.to_list() == [[1, 0, 0], [0]]
+    assert read([Request([1], [Sample([5])])]).logprobs is None
+
+
+def test_arguments():
+    with pytest.raises(TypeError, match=r"outputs\[0\] is 3; pass outputs of vLLM"):
+        read([3])
+    with pytest.raises(ValueError, match=r"outputs\[0\] has no prompt; pass prompts="):
+        read([{"output_ids": [7]}])
+    with pytest.raises(ValueError, match="prompts has 2 rows, but there are 1 outputs"):
+        read([{"output_ids": [7]}], prompts=[[1], [2]])
+    with pytest.raises(ValueError, match="did not finish"):
+        read([Request([1], [Sample([7], finish_reason="abort")])])
+    assert len(read([Request([1], [Sample([7], finish_reason="abort")])], unfinished="skip")) == 0
+    assert len(read([])) == 0
