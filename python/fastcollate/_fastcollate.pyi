@@ -253,6 +253,7 @@ class PrefixTree:
         spec: PackSpec,
         shared: NDArray[int64],
         shared_costs: NDArray[float64],
+        bin_cost: float,
         ranks: tuple[int, bool, NDArray[float64] | None, float],
     ) -> tuple[NDArray[int64], NDArray[int64], int, NDArray[int64]]: ...
 

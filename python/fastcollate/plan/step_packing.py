@@ -174,13 +174,17 @@ def _check_number_of_bins(layout: BinnedLayout, dp_size: int, mini_batches: int)
         )
 
 
-def _costs_of_shared(shard_by: Any, shared: Integers) -> tuple[Integers, NDArray[np.float64]]:
-    """Return the numbers of shared tokens, and the costs that rows save by sharing them."""
+def _costs_of_shared(
+    shard_by: Any, shared: Integers
+) -> tuple[Integers, NDArray[np.float64], float]:
+    """Return the numbers of shared tokens, what rows save by sharing them, and a bin's own cost."""
     shared = np.unique(shared[shared > 0])
-    if shard_by is None or len(shared) == 0:
-        return shared, np.zeros(len(shared))
-    costs = costs_of("shard_by", shard_by, shared)
-    return shared, costs - shard_by.per_sequence if isinstance(shard_by, Costs) else costs
+    if shard_by is None:
+        return shared, np.zeros(len(shared)), 0.0
+    costs = costs_of("shard_by", shard_by, shared) if len(shared) else np.zeros(0)
+    if not isinstance(shard_by, Costs):
+        return shared, costs, 0.0
+    return shared, costs - shard_by.per_sequence, shard_by.per_bin
 
 
 def sharding_costs(

@@ -231,6 +231,7 @@ impl PrefixTree {
 
     /// Pack the rows of a mini-batch for ranks with equal numbers of bins. `shared` has the numbers
     /// of tokens that rows may share, ascending and without 0, and `shared_costs` their costs.
+    /// `bin_cost` is that of a bin besides its rows.
     ///
     /// # Returns
     /// The rows, int64, with -1 as the one row of an empty bin; the number of rows per bin, int64
@@ -241,6 +242,7 @@ impl PrefixTree {
         spec: &PackSpec,
         shared: PyReadonlyArray1<i64>,
         shared_costs: PyReadonlyArray1<f64>,
+        bin_cost: f64,
         ranks: RankOptions,
     ) -> Result<(Column<'py>, Column<'py>, usize, Column<'py>)> {
         let shared = usizes("shared", &shared)?;
@@ -268,6 +270,7 @@ impl PrefixTree {
                     first_row,
                     cost: &cost,
                     cost_of_shared: &cost_of_shared,
+                    cost_of_bin: bin_cost,
                 };
                 ranks.deal().pack_trees(&trees, &own, ranks.count, ticks)
             })

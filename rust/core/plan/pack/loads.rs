@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::Items;
 
 /// The load of an item or a bin, or the limit of a bin.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Load {
     /// Tokens.
     pub size: usize,

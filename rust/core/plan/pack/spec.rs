@@ -148,6 +148,14 @@ impl PackSpec {
         }
     }
 
+    /// The limit of a whole tree, whose place is rounded up.
+    pub(in crate::plan) fn whole_limit(&self) -> Load {
+        Load {
+            size: self.capacity - self.capacity % self.multiple_of,
+            ..self.limit()
+        }
+    }
+
     /// The capacity that a piece takes.
     pub(in crate::plan) fn round_up(&self, len: usize) -> usize {
         len.checked_next_multiple_of(self.multiple_of)
@@ -163,7 +171,7 @@ impl PackSpec {
     }
 
     /// True if costs limit bins, or select the bin to split.
-    fn counts_costs(&self) -> bool {
+    pub(in crate::plan) fn counts_costs(&self) -> bool {
         self.max_cost < f64::INFINITY || self.growth == Growth::Split
     }
 

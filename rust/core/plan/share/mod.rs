@@ -11,9 +11,11 @@ mod nodes;
 mod pack;
 mod rule;
 
+pub(super) use cut::{Units, Weight};
 pub use growing::{GrowingTree, LaidOut};
 pub use hash::prompt_hashes;
 pub use nodes::{Node, Nodes};
+pub(super) use pack::Chunks;
 pub use rule::{Share, ShareIds};
 
 use std::ops::Range;

@@ -1,11 +1,50 @@
 //! Packing trees into bins: rows that share tokens stay together unless they exceed a bin.
 
-use super::cut::Weights;
+use std::ops::Range;
+
+use super::cut::{Units, Weight};
 use super::{Tree, TreeRow};
 use crate::error::{Error, Result};
 use crate::memory::check_room;
-use crate::plan::pack::{Algorithm, Cost, Items, Load, Oversize, Oversized, PackSpec};
+use crate::plan::pack::{Algorithm, Cost, ItemBins, Items, Load, Oversize, Oversized, PackSpec};
 use crate::polling::Ticks;
+
+/// Chunks of a tree that fit a bin, and their bins.
+pub struct Chunks {
+    /// The rows.
+    pub rows: Units,
+    /// The rows of each chunk.
+    pub chunks: Vec<Range<usize>>,
+    /// The chunks of each bin.
+    pub bins: ItemBins,
+}
+
+impl Chunks {
+    /// The cost by which ranks are balanced.
+    pub fn cost(&self) -> f64 {
+        let chunks = self.chunks.iter();
+        chunks.map(|chunk| self.rows.of(chunk).cost).sum()
+    }
+
+    /// The same with as many more bins as required.
+    ///
+    /// # Errors
+    /// [`Error::TooFewItems`], and errors of `ticks`.
+    pub fn grown(mut self, spec: &PackSpec, ticks: &mut Ticks) -> Result<Self> {
+        let rows = &self.rows;
+        let needed = spec.needed(self.bins.count(), rows.alone.len(), "row")?;
+        if needed > self.chunks.len() {
+            self.chunks = rows.cut_further(self.chunks, needed, ticks)?;
+            self.bins.offsets = (0..=needed).collect();
+            self.bins.items = (0..needed).collect();
+        } else {
+            let costs = self.chunks.iter().map(|run| rows.of(run).load.cost);
+            let costs: Option<Vec<_>> = spec.counts_costs().then(|| costs.collect());
+            self.bins = spec.grow_to(needed, self.bins, costs.as_deref(), ticks)?;
+        }
+        Ok(self)
+    }
+}
 
 impl Tree {
     /// Pack the rows into bins, each of which is a tree again.
@@ -18,6 +57,19 @@ impl Tree {
     /// [`Error::OversizedRow`] and [`Error::TooFewItems`], errors of a cost function, and errors of
     /// `ticks`; [`Error::InvalidPlan`] for options that split rows.
     pub fn pack(&self, spec: &PackSpec, cost: &Cost, ticks: &mut Ticks) -> Result<Vec<Self>> {
+        let chunks = self.chunks(spec, cost, |_| [0.0; 2], ticks)?;
+        self.bins_of(&chunks.grown(spec, ticks)?, ticks)
+    }
+
+    /// The same without bins that are added: the chunks. Ranks are balanced by the costs of rows,
+    /// and of the tokens that they share.
+    pub(in crate::plan) fn chunks(
+        &self,
+        spec: &PackSpec,
+        cost: &Cost,
+        balanced: impl Fn(&TreeRow) -> [f64; 2],
+        ticks: &mut Ticks,
+    ) -> Result<Chunks> {
         let (Algorithm::Pack(packer), false) = (spec.algorithm, spec.oversize == Oversize::Split)
         else {
             return Err(Error::InvalidPlan(
@@ -25,43 +77,63 @@ impl Tree {
             ));
         };
         check_room(self.rows.len())?;
-        let costs = self.costs(spec, cost)?;
-        let weights = Weights::new(self, costs.as_ref());
-        if spec.oversize == Oversize::Error {
-            self.check_rows(spec, &weights)?;
-        }
-        let limit = spec.limit();
-        let rounded = Load {
-            size: spec.capacity - spec.capacity % spec.multiple_of,
-            ..limit
+        let limited = self.costs(spec, cost)?;
+        let weight = |index: usize, is_shared: bool| {
+            let row = &self.rows[index];
+            let [alone, shared] = balanced(row);
+            let limited = limited
+                .as_ref()
+                .map_or(0.0, |(alone, shared)| match is_shared {
+                    true => shared[index],
+                    false => alone[index],
+                });
+            let (size, cost) = match is_shared {
+                true => (row.shared, shared),
+                false => (row.len, alone),
+            };
+            Weight {
+                load: Load {
+                    size,
+                    count: usize::from(!is_shared),
+                    cost: limited,
+                },
+                cost,
+            }
         };
-        let mut chunks = weights.cut(rounded, ticks)?;
-        let loads: Vec<_> = chunks.iter().map(|rows| weights.of(rows)).collect();
+        let weights = |is_shared| {
+            (0..self.rows.len())
+                .map(|row| weight(row, is_shared))
+                .collect()
+        };
+        let rows = Units::new(weights(false), weights(true), ticks)?;
+        if spec.oversize == Oversize::Error {
+            self.check_rows(spec, &rows)?;
+        }
+        let fits = |run: &Range<usize>| rows.of(run).load.is_within(spec.whole_limit());
+        let chunks = rows.cut(&rows.trees(), fits, ticks)?;
+        let loads: Vec<_> = chunks.iter().map(|run| rows.of(run).load).collect();
         let sizes: Vec<_> = loads.iter().map(|load| spec.round_up(load.size)).collect();
         let counts: Vec<_> = loads.iter().map(|load| load.count).collect();
-        let tree_costs: Vec<_> = loads.iter().map(|load| load.cost).collect();
+        let costs: Vec<_> = loads.iter().map(|load| load.cost).collect();
+        let limit = spec.limit();
         let items = Items {
             sizes: &sizes,
             counts: (spec.max_sequences < self.rows.len()).then_some(&*counts),
-            costs: (limit.cost < f64::INFINITY).then_some(&*tree_costs),
+            costs: (limit.cost < f64::INFINITY).then_some(&*costs),
         };
-        let mut packed = packer.pack(items, limit, ticks)?;
-        let needed = spec.needed(packed.count(), self.rows.len(), "row")?;
+        let bins = packer.pack(items, limit, ticks)?;
+        Ok(Chunks { rows, chunks, bins })
+    }
+
+    /// The trees of the bins of chunks.
+    pub(in crate::plan) fn bins_of(&self, chunks: &Chunks, ticks: &mut Ticks) -> Result<Vec<Self>> {
         let mut bin_of = vec![0; self.rows.len()];
-        if needed > chunks.len() {
-            chunks = weights.cut_further(chunks, needed, ticks)?;
-            packed.offsets = (0..=needed).collect();
-            packed.items = (0..needed).collect();
-        } else {
-            let costs = costs.is_some().then_some(&*tree_costs);
-            packed = spec.grow_to(needed, packed, costs, ticks)?;
-        }
-        for bin in 0..packed.count() {
-            for &item in packed.items(bin) {
-                bin_of[chunks[item].clone()].fill(bin);
+        for bin in 0..chunks.bins.count() {
+            for &item in chunks.bins.items(bin) {
+                bin_of[chunks.chunks[item].clone()].fill(bin);
             }
         }
-        self.parted(|index| Some(bin_of[index]), packed.count(), ticks)
+        self.parted(|index| Some(bin_of[index]), chunks.bins.count(), ticks)
     }
 
     /// Costs of rows, and of the tokens shared with the row before, if costs count.
@@ -86,9 +158,9 @@ impl Tree {
     }
 
     /// Check that every row fits a bin.
-    fn check_rows(&self, spec: &PackSpec, weights: &Weights) -> Result<()> {
+    fn check_rows(&self, spec: &PackSpec, rows: &Units) -> Result<()> {
         let exceeding = |(index, row): (usize, &TreeRow)| {
-            let cost = weights.of(&(index..index + 1)).cost + spec.bin_cost;
+            let cost = rows.alone[index].load.cost + spec.bin_cost;
             let tokens = spec.round_up(row.len);
             let (capacity, max_cost) = (spec.capacity, spec.max_cost);
             let oversized = if tokens > capacity {

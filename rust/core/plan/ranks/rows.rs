@@ -1,48 +1,20 @@
-//! Bins for ranks: the rows of a mini-batch are packed into the same number of bins per rank.
+//! Packed steps: rows go to ranks by cost, then to the bins of their rank.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::pack::{Cost, Growth, Load, PackSpec};
-use super::partition::{First, Item, Parts, balance, karmarkar_karp, swap};
-use super::share::{Tree, TreeRow};
+use super::{Deal, RankBins, costly_first, largest_first, rounds, sum};
 use crate::error::Result;
 use crate::memory::check_room;
+use crate::plan::pack::{Cost, Growth, Load, PackSpec};
+use crate::plan::partition::swap;
 use crate::polling::Ticks;
 
 /// Share by which the slowest rank may exceed the mean before rows are exchanged.
 const UNEVEN: f64 = 1e-5;
 
-/// Number of items examined for exchanges.
-const LOOKS: usize = 1 << 20;
-
 /// Share of the capacity up to which bins are filled by cost.
 const FULL: f64 = 0.98;
-
-/// The assignment of bins to ranks.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Deal<'a> {
-    /// Consecutive bins.
-    Contiguous,
-    /// Bins to ranks in turn.
-    Strided,
-    /// About the same cost for all ranks.
-    Balanced {
-        /// Costs of rows: finite and not negative.
-        costs: &'a [f64],
-        /// Cost of a synthetic row.
-        synthetic: f64,
-    },
-}
-
-/// The bins of a mini-batch.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RankBins<T = Vec<usize>> {
-    /// The rows of each bin, rank by rank. An empty bin needs a synthetic row.
-    pub bins: Vec<T>,
-    /// Number of bins with rows.
-    pub filled: usize,
-}
 
 /// The rows of a mini-batch.
 #[derive(Debug, Clone, Copy)]
@@ -53,18 +25,6 @@ pub struct PackedRows<'a> {
     pub groups: Option<&'a [usize]>,
     /// Costs of rows, if they limit bins or select the bin to split.
     pub limited: Option<&'a [f64]>,
-}
-
-/// The rows of a mini-batch, in bins of which shared tokens are written once.
-pub struct PackedTrees<'a> {
-    /// The rows, and the tokens that they share.
-    pub tree: &'a Tree,
-    /// The row that the first of the costs of rows belongs to.
-    pub first_row: usize,
-    /// The cost that limits bins, or selects the bin to split.
-    pub cost: &'a Cost<'a>,
-    /// The cost of a number of shared tokens, to balance ranks.
-    pub cost_of_shared: &'a dyn Fn(usize) -> f64,
 }
 
 /// Units of packing, as rows.
@@ -141,23 +101,6 @@ impl PackedRows<'_> {
             *row = rows[*row];
         }
         Ok(bins)
-    }
-}
-
-impl PackSpec {
-    /// The options of a mini-batch: those of each rank, with the same number of bins for all.
-    #[must_use]
-    pub fn for_ranks(&self, ranks: usize) -> Self {
-        let multiple = self.bins_multiple_of;
-        let (mut divisor, mut rest) = (ranks, multiple);
-        while rest > 0 {
-            (divisor, rest) = (rest, divisor % rest);
-        }
-        Self {
-            num_bins: self.num_bins.map(|bins| bins.saturating_mul(ranks)),
-            bins_multiple_of: (ranks / divisor).saturating_mul(multiple),
-            ..self.clone()
-        }
     }
 }
 
@@ -249,170 +192,6 @@ impl Deal<'_> {
         let bins = self.deal(bins, Vec::is_empty, cost, ranks, ticks)?;
         Ok(RankBins { bins, filled })
     }
-
-    /// Pack the rows of a mini-batch into bins that hold shared tokens once, as many as in
-    /// [`Deal::pack`], and give each rank the same number.
-    ///
-    /// # Errors
-    /// As [`Tree::pack`].
-    pub fn pack_trees(
-        self,
-        trees: &PackedTrees,
-        spec: &PackSpec,
-        ranks: usize,
-        ticks: &mut Ticks,
-    ) -> Result<RankBins<Tree>> {
-        let freely = PackSpec {
-            min_bins: 0,
-            bins_multiple_of: 1,
-            ..spec.clone()
-        };
-        let mut bins = trees.tree.pack(&freely, trees.cost, ticks)?;
-        let wanted = { bins.len().max(spec.min_bins) }.next_multiple_of(spec.bins_multiple_of);
-        if wanted > bins.len() {
-            let grown = PackSpec {
-                min_bins: wanted.min(trees.tree.rows().len()),
-                ..freely
-            };
-            bins = trees.tree.pack(&grown, trees.cost, ticks)?;
-        }
-        check_room(wanted)?;
-        let filled = bins.len();
-        bins.resize(wanted.max(filled), Tree::default());
-        let cost = |bin: &Tree, costs: &[f64]| {
-            let added = |row: &TreeRow| {
-                let shared = match row.shared {
-                    0 => 0.0,
-                    shared => (trees.cost_of_shared)(shared),
-                };
-                (costs[row.row - trees.first_row] - shared).max(0.0)
-            };
-            let added: Vec<_> = bin.rows().iter().map(added).collect();
-            added[0] + pairwise_sum(&added[1..])
-        };
-        let is_empty = |bin: &Tree| bin.rows().is_empty();
-        let bins = self.deal(bins, is_empty, cost, ranks, ticks)?;
-        Ok(RankBins { bins, filled })
-    }
-
-    /// Give each rank the same number of bins; `cost` is that of one with rows.
-    fn deal<T: Default>(
-        self,
-        mut bins: Vec<T>,
-        is_empty: impl Fn(&T) -> bool,
-        cost: impl Fn(&T, &[f64]) -> f64,
-        ranks: usize,
-        ticks: &mut Ticks,
-    ) -> Result<Vec<T>> {
-        let count = bins.len();
-        let order: Vec<_> = match self {
-            Self::Contiguous => return Ok(bins),
-            Self::Strided => (0..ranks)
-                .flat_map(|rank| (rank..count).step_by(ranks))
-                .collect(),
-            Self::Balanced { costs, synthetic } => {
-                let cost = |bin: &T| match is_empty(bin) {
-                    true => synthetic,
-                    false => cost(bin, costs),
-                };
-                let costs: Vec<_> = bins.iter().map(cost).collect();
-                deal_bins(&costs, ranks, ticks)?
-            }
-        };
-        Ok(order
-            .into_iter()
-            .map(|bin| std::mem::take(&mut bins[bin]))
-            .collect())
-    }
-}
-
-/// Give each rank the same number of bins, of about the same cost. Returns the bins rank by rank,
-/// costliest first; ties in order.
-///
-/// # Errors
-/// Those of `ticks`.
-pub fn deal_bins(costs: &[f64], ranks: usize, ticks: &mut Ticks) -> Result<Vec<usize>> {
-    check_room(costs.len())?;
-    let parts = balanced(costs, ranks, ticks)?;
-    let in_order = parts.iter().flat_map(|part| costly_first(part, costs));
-    Ok(in_order.collect())
-}
-
-/// Partition bins, with the same number for every rank: by largest differencing, or largest first
-/// with exchanges; the latter unless its slowest rank is slower.
-fn balanced(costs: &[f64], ranks: usize, ticks: &mut Ticks) -> Result<Parts> {
-    let each = costs.len() / ranks;
-    let largest_first = largest_first(costs, ranks, each, ticks)?;
-    let exchanged = swap(
-        costs,
-        &largest_first,
-        true,
-        rounds(ranks, costs.len()),
-        ticks,
-    )?;
-    let differenced = karmarkar_karp(costs, ranks, true, ticks)?;
-    let slowest = |parts: &Parts| {
-        parts
-            .iter()
-            .map(|part| sum(part, costs))
-            .fold(0.0, f64::max)
-    };
-    Ok(match slowest(&differenced) < slowest(&exchanged) {
-        true => differenced.sorted(ticks)?,
-        false => exchanged,
-    })
-}
-
-/// Give each item, the costliest first, to the rank of lowest cost with fewer than `each` items.
-fn largest_first(costs: &[f64], ranks: usize, each: usize, ticks: &mut Ticks) -> Result<Parts> {
-    let items: Vec<_> = costs.iter().map(|&cost| Item { rows: 1, cost }).collect();
-    let taken = vec![Item::NOTHING; ranks];
-    let rank_of = balance(&items, &taken, each, First::Costly, ticks)?;
-    let mut parts = vec![Vec::new(); ranks];
-    for (item, rank) in rank_of.into_iter().flatten().enumerate() {
-        parts[rank].push(item);
-    }
-    Ok(Parts::of(parts))
-}
-
-/// Maximum number of exchanges: each one examines all items of two ranks.
-fn rounds(ranks: usize, items: usize) -> usize {
-    (64 * ranks + 256).min(LOOKS * ranks / items.max(1) + 16)
-}
-
-fn sum(items: &[usize], costs: &[f64]) -> f64 {
-    items.iter().map(|&item| costs[item]).sum()
-}
-
-/// The sum in the order in which NumPy adds: the same to the last bit.
-fn pairwise_sum(values: &[f64]) -> f64 {
-    if values.len() > 128 {
-        let half = values.len() / 2;
-        let (left, right) = values.split_at(half - half % 8);
-        return pairwise_sum(left) + pairwise_sum(right);
-    }
-    let (eights, rest) = values.as_chunks::<8>();
-    let eights = match eights {
-        [] => 0.0,
-        [first, others @ ..] => {
-            let mut sums = *first;
-            for values in others {
-                for (sum, value) in sums.iter_mut().zip(values) {
-                    *sum += value;
-                }
-            }
-            let [a, b, c, d, e, f, g, h] = sums;
-            ((a + b) + (c + d)) + ((e + f) + (g + h))
-        }
-    };
-    rest.iter().fold(eights, |sum, value| sum + value)
-}
-
-/// Items by cost, costliest first; ties in order.
-fn costly_first(items: &[usize], costs: &[f64]) -> Vec<usize> {
-    let mut order = items.to_vec();
-    order.sort_by(|&a, &b| costs[b].total_cmp(&costs[a]));
-    order
 }
 
 /// Rows assigned to ranks before packing.

@@ -1,0 +1,158 @@
+//! Bins for ranks: the rows of a mini-batch are packed into the same number of bins per rank.
+
+mod bins;
+mod exchange;
+mod rows;
+mod runs;
+mod trees;
+
+pub use rows::PackedRows;
+pub use trees::PackedTrees;
+
+use super::pack::PackSpec;
+use super::partition::{First, Item, Parts, balance, karmarkar_karp, swap};
+use crate::error::Result;
+use crate::memory::check_room;
+use crate::polling::Ticks;
+
+/// Number of items examined for exchanges.
+const LOOKS: usize = 1 << 20;
+
+/// The assignment of bins to ranks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Deal<'a> {
+    /// Consecutive bins.
+    Contiguous,
+    /// Bins to ranks in turn.
+    Strided,
+    /// About the same cost for all ranks.
+    Balanced {
+        /// Costs of rows: finite and not negative.
+        costs: &'a [f64],
+        /// Cost of a synthetic row.
+        synthetic: f64,
+    },
+}
+
+/// The bins of a mini-batch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RankBins<T = Vec<usize>> {
+    /// The rows of each bin, rank by rank. An empty bin needs a synthetic row.
+    pub bins: Vec<T>,
+    /// Number of bins with rows.
+    pub filled: usize,
+}
+
+impl PackSpec {
+    /// The options of a mini-batch: those of each rank, with the same number of bins for all.
+    #[must_use]
+    pub fn for_ranks(&self, ranks: usize) -> Self {
+        let multiple = self.bins_multiple_of;
+        let (mut divisor, mut rest) = (ranks, multiple);
+        while rest > 0 {
+            (divisor, rest) = (rest, divisor % rest);
+        }
+        Self {
+            num_bins: self.num_bins.map(|bins| bins.saturating_mul(ranks)),
+            bins_multiple_of: (ranks / divisor).saturating_mul(multiple),
+            ..self.clone()
+        }
+    }
+}
+
+impl Deal<'_> {
+    /// Give each rank the same number of bins; `cost` is that of one with rows.
+    fn deal<T: Default>(
+        self,
+        mut bins: Vec<T>,
+        is_empty: impl Fn(&T) -> bool,
+        cost: impl Fn(&T, &[f64]) -> f64,
+        ranks: usize,
+        ticks: &mut Ticks,
+    ) -> Result<Vec<T>> {
+        let count = bins.len();
+        let order: Vec<_> = match self {
+            Self::Contiguous => return Ok(bins),
+            Self::Strided => (0..ranks)
+                .flat_map(|rank| (rank..count).step_by(ranks))
+                .collect(),
+            Self::Balanced { costs, synthetic } => {
+                let cost = |bin: &T| match is_empty(bin) {
+                    true => synthetic,
+                    false => cost(bin, costs),
+                };
+                let costs: Vec<_> = bins.iter().map(cost).collect();
+                deal_bins(&costs, ranks, ticks)?
+            }
+        };
+        Ok(order
+            .into_iter()
+            .map(|bin| std::mem::take(&mut bins[bin]))
+            .collect())
+    }
+}
+
+/// Give each rank the same number of bins, of about the same cost. Returns the bins rank by rank,
+/// costliest first; ties in order.
+///
+/// # Errors
+/// Those of `ticks`.
+pub fn deal_bins(costs: &[f64], ranks: usize, ticks: &mut Ticks) -> Result<Vec<usize>> {
+    check_room(costs.len())?;
+    let parts = balanced(costs, ranks, ticks)?;
+    let in_order = parts.iter().flat_map(|part| costly_first(part, costs));
+    Ok(in_order.collect())
+}
+
+/// Partition bins, with the same number for every rank: by largest differencing, or largest first
+/// with exchanges; the latter unless its slowest rank is slower.
+fn balanced(costs: &[f64], ranks: usize, ticks: &mut Ticks) -> Result<Parts> {
+    let each = costs.len() / ranks;
+    let largest_first = largest_first(costs, ranks, each, ticks)?;
+    let exchanged = swap(
+        costs,
+        &largest_first,
+        true,
+        rounds(ranks, costs.len()),
+        ticks,
+    )?;
+    let differenced = karmarkar_karp(costs, ranks, true, ticks)?;
+    let slowest = |parts: &Parts| {
+        parts
+            .iter()
+            .map(|part| sum(part, costs))
+            .fold(0.0, f64::max)
+    };
+    Ok(match slowest(&differenced) < slowest(&exchanged) {
+        true => differenced.sorted(ticks)?,
+        false => exchanged,
+    })
+}
+
+/// Give each item, the costliest first, to the rank of lowest cost with fewer than `each` items.
+fn largest_first(costs: &[f64], ranks: usize, each: usize, ticks: &mut Ticks) -> Result<Parts> {
+    let items: Vec<_> = costs.iter().map(|&cost| Item { rows: 1, cost }).collect();
+    let taken = vec![Item::NOTHING; ranks];
+    let rank_of = balance(&items, &taken, each, First::Costly, ticks)?;
+    let mut parts = vec![Vec::new(); ranks];
+    for (item, rank) in rank_of.into_iter().flatten().enumerate() {
+        parts[rank].push(item);
+    }
+    Ok(Parts::of(parts))
+}
+
+/// Maximum number of exchanges: each one examines all items of two ranks.
+fn rounds(ranks: usize, items: usize) -> usize {
+    (64 * ranks + 256).min(LOOKS * ranks / items.max(1) + 16)
+}
+
+fn sum(items: &[usize], costs: &[f64]) -> f64 {
+    items.iter().map(|&item| costs[item]).sum()
+}
+
+/// Items by cost, costliest first; ties in order.
+fn costly_first(items: &[usize], costs: &[f64]) -> Vec<usize> {
+    let mut order = items.to_vec();
+    order.sort_by(|&a, &b| costs[b].total_cmp(&costs[a]));
+    order
+}
