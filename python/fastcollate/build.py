@@ -268,7 +268,7 @@ def build_rows(
         merging = merging_of(options.merge, trajectory_ids, is_last_step)
     ids = check_ids(uids, trajectory_ids, is_last_step)
     check_uids(merging, ids.get("uids"))
-    outputs, specs = options.outputs_of(layout, specs)
+    outputs, specs = options.outputs.of_batch(layout.name, specs, options.array_type)
     collated = collate(
         Request(
             tokens,

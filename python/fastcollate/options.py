@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
-from fastcollate._fastcollate import OutputSpec
 from fastcollate.memory.pools import PoolArgument, check_memory
 from fastcollate.ops.collating import check_pad
 from fastcollate.plan.dtypes import ARRAY_TYPES, ArrayType, Outputs
@@ -18,7 +17,6 @@ from fastcollate.plan.merge import Merge
 from fastcollate.plan.merging import MergePlan, check_merge
 
 if TYPE_CHECKING:
-    from fastcollate._fastcollate import FieldSpec
     from fastcollate.plan.dtypes import Labels, PositionIds, Preset
     from fastcollate.plan.layouts import LayoutArgument
     from fastcollate.plan.merge import Policy
@@ -130,9 +128,3 @@ class Options(NamedTuple):
                 "positions"
             )
         return layout
-
-    def outputs_of(
-        self, layout: Layout, fields: list[tuple[Any, FieldSpec]]
-    ) -> tuple[OutputSpec, list[tuple[Any, FieldSpec]]]:
-        """Return the outputs and fields of a batch with their dtypes."""
-        return self.outputs.of_batch(layout.name, fields, self.array_type)

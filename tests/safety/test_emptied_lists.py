@@ -117,8 +117,7 @@ CALLS = {
     ),
     "partition": lambda: planning.partition(items(2, 64), 4),
     "micro_batches": lambda: planning.micro_batches(items(2, 64), 4),
-    "bins": lambda: planning.BinPlan.from_bins([items(1, 64)], [2] * 64),
-    "bins, lengths": lambda: planning.BinPlan.from_bins([[1] * 64], items(2, 64)),
+    "bins": lambda: fc.Packed(plan=[items(1, 64)]),
     "Costs.fit": lambda: planning.Costs().fit(items(([4, 4], 1.0), 64)),
     "merge_turns": lambda: fc.merge_turns(TOKENS * 32, TOKENS * 32, trajectory_ids=items("a", 64)),
     "merge_turns, flags": lambda: fc.merge_turns(

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from fastcollate.common.arguments import tally
 from fastcollate.common.arrays import offsets_of
 from fastcollate.common.text import table_of
 from fastcollate.plan.tables import Table
-from fastcollate.rows.lengths import Integers, check_indices, check_lengths
+from fastcollate.rows.lengths import Integers
 
 NO_LIMIT = (1 << 63) - 1
 """The capacity of bins without a limit."""
@@ -89,58 +88,6 @@ class BinPlan(Table):
         """The compiled form."""
         tables = (self.offsets, self.indices, self.starts, self.lengths)
         return Bins(*tables, self.num_sequences, self.multiple_of, self._shares)
-
-    @classmethod
-    def from_bins(
-        cls, bins: Iterable[Sequence[int]], lengths: Any, multiple_of: int = 1
-    ) -> BinPlan:
-        """Make a plan from existing bins of whole sequences.
-
-        Parameters
-        ----------
-        bins
-            The indices of the sequences of each bin, each sequence in one bin.
-        lengths
-            The tokens of each sequence, as for :func:`fastcollate.planning.pack`.
-        multiple_of
-            Round the width of each sequence up to a multiple of this.
-
-        Returns
-        -------
-        BinPlan
-            A plan whose capacity is the load of the fullest bin.
-
-        Raises
-        ------
-        ValueError
-            A sequence is in no bin or in two, or an index is out of range.
-
-        Examples
-        --------
-        >>> fc.planning.BinPlan.from_bins([[1], [0, 2]], lengths=[3, 4, 2])
-        BinPlan: 3 sequences in 2 bins of 5 tokens, 90.0% full
-        """
-        lengths = check_lengths("lengths", lengths, "sequence")
-        parts = [
-            check_indices(f"bins[{index}]", part, "sequences") for index, part in enumerate(bins)
-        ]
-        indices = np.concatenate(parts) if parts else np.zeros(0, np.int64)
-        for index, part in enumerate(parts):
-            if (last := part.max(initial=-1)) >= len(lengths):
-                raise ValueError(
-                    f"bins[{index}] has the sequence {last}, but lengths has "
-                    f"{tally(len(lengths), 'item')}; pass the length of every sequence"
-                )
-        plan = cls(
-            offsets=offsets_of(np.array([len(part) for part in parts], np.int64)),
-            indices=indices,
-            starts=np.zeros(len(indices), np.int64),
-            lengths=lengths[indices],
-            num_sequences=len(lengths),
-            capacity=1,
-            multiple_of=multiple_of,
-        )
-        return replace(plan, capacity=max(1, int(plan.loads.max(initial=0))))
 
     @property
     def num_bins(self) -> int:

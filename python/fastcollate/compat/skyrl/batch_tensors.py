@@ -269,18 +269,9 @@ ROUTE_DTYPES = ("uint8", "int16", "int32")
 
 def check_routes(routes: Sequence[Any], rows: int) -> Sequence[Any]:
     """Check SkyRL's requirements on expert indices beyond those of `RoutedExperts`."""
-    if len(routes) != rows:
-        raise ValueError(
-            f"rollout_expert_indices has {len(routes)} rows, but prompts has {rows}; "
-            "it must contain routes for every trajectory"
-        )
+    _check_arrays("rollout_expert_indices", routes, rows, "routes")
     for row, array in enumerate(routes):
         name = f"rollout_expert_indices[{row}]"
-        if not isinstance(array, np.ndarray):
-            raise TypeError(
-                "rollout_expert_indices entries must be NumPy arrays, but "
-                f"{name} is {show(array)}; pass an array for every row"
-            )
         if array.ndim != 3 or len(array) == 0:
             raise ValueError(
                 f"{name} has shape {array.shape}; rows must contain routes for every trajectory: "
@@ -343,18 +334,9 @@ def find_packed_support(make: Callable[..., Any], support: Any, lens: Integers) 
             "rollout_sample_support must be a list of NumPy arrays, but is of type "
             f"{type(support).__name__}; pass a list of one array per row"
         )
-    if len(support) != len(lens):
-        raise ValueError(
-            f"rollout_sample_support has {len(support)} rows, but prompts has {len(lens)}; it must "
-            "contain support for every trajectory"
-        )
+    _check_arrays("rollout_sample_support", support, len(lens), "support")
     for row, array in enumerate(support):
         name = f"rollout_sample_support[{row}]"
-        if not isinstance(array, np.ndarray):
-            raise TypeError(
-                f"{name} is of type {type(array).__name__}; rollout_sample_support entries must be "
-                "NumPy arrays"
-            )
         if array.dtype != np.int32:
             raise ValueError(
                 f"{name} has dtype {array.dtype}; pass a canonical sample-support dtype (int32)"
@@ -370,6 +352,21 @@ def find_packed_support(make: Callable[..., Any], support: Any, lens: Integers) 
                 "pass one per response token"
             )
     return _pack(make, support, lens, np.dtype(np.int32), None)
+
+
+def _check_arrays(name: str, arrays: Sequence[Any], count: int, noun: str) -> None:
+    """Check that there is a NumPy array for every row."""
+    if len(arrays) != count:
+        raise ValueError(
+            f"{name} has {len(arrays)} rows, but prompts has {count}; it must contain {noun} for "
+            "every trajectory"
+        )
+    for row, array in enumerate(arrays):
+        if not isinstance(array, np.ndarray):
+            raise TypeError(
+                f"{name} entries must be NumPy arrays, but {name}[{row}] is {show(array)}; pass an "
+                "array for every row"
+            )
 
 
 def _pack(
