@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fastcollate._fastcollate import spread_bins
@@ -15,6 +16,7 @@ from fastcollate.rows.lengths import Integers, check_lengths
 P = TypeVar("P")
 
 
+@dataclass(eq=False)
 class BinPacker:
     """A packer into bins of a capacity, with optional constraints on their number.
 
@@ -37,12 +39,12 @@ class BinPacker:
     Messages contain the words that the frameworks' own tests match.
     """
 
-    def __init__(
-        self,
-        bin_capacity: int,
-        min_bin_count: int | None = None,
-        bin_count_multiple: int | None = None,
-    ) -> None:
+    bin_capacity: int
+    min_bin_count: int | None = None
+    bin_count_multiple: int | None = None
+
+    def __post_init__(self) -> None:
+        min_bin_count, bin_count_multiple = self.min_bin_count, self.bin_count_multiple
         if min_bin_count is not None and min_bin_count < 0:
             raise ValueError(
                 f"min_bin_count must be nonnegative, but is {min_bin_count}; "
@@ -53,9 +55,6 @@ class BinPacker:
                 f"bin_count_multiple must be positive, but is {bin_count_multiple}; "
                 "pass 1 or more, or None"
             )
-        self.bin_capacity = bin_capacity
-        self.min_bin_count = min_bin_count
-        self.bin_count_multiple = bin_count_multiple
 
     def _bins(
         self,

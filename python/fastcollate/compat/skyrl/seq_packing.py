@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
 
 from fastcollate.compat.bin_packers import BinPacker, find_packer
 
@@ -16,6 +17,7 @@ class PackingStrategy(enum.Enum):
     BALANCED = "balanced"
 
 
+@dataclass(eq=False)
 class SeqPacker(BinPacker):
     """Packs sequences into bins: `FirstFitDecreasing` or `Balanced`.
 
@@ -38,25 +40,16 @@ class SeqPacker(BinPacker):
         `min_bin_count` is negative, or one of the multiples not positive.
     """
 
-    def __init__(
-        self,
-        bin_capacity: int,
-        min_bin_count: int | None = None,
-        bin_count_multiple: int | None = None,
-        sequence_length_multiple: int = 1,
-        packed_length_multiple: int = 1,
-    ) -> None:
-        super().__init__(bin_capacity, min_bin_count, bin_count_multiple)
-        for name, value in (
-            ("sequence_length_multiple", sequence_length_multiple),
-            ("packed_length_multiple", packed_length_multiple),
-        ):
-            if value < 1:
-                raise ValueError(f"{name} must be positive, but is {value}; pass 1 or more")
-        self.sequence_length_multiple = sequence_length_multiple
-        self.packed_length_multiple = packed_length_multiple
+    sequence_length_multiple: int = 1
+    packed_length_multiple: int = 1
 
-    _algorithm: Literal["ffd", "balanced"]
+    _algorithm: ClassVar[Literal["ffd", "balanced"]]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("sequence_length_multiple", "packed_length_multiple"):
+            if (value := getattr(self, name)) < 1:
+                raise ValueError(f"{name} must be positive, but is {value}; pass 1 or more")
 
     def pack(self, sequence_lengths: Sequence[int]) -> list[list[int]]:
         """Pack sequences.

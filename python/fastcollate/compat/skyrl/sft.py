@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -109,6 +109,7 @@ def collate_sft_batch(examples: Examples, tokenizer: Any) -> Any:
     return training_batch(columns, response_length=max(actions))
 
 
+@dataclass(eq=False)
 class DefaultCollator:
     """Left-pad examples, and divide the loss mask by the number of tokens to train on.
 
@@ -127,9 +128,8 @@ class DefaultCollator:
     Written against SkyRL 0.3.0 and 0.4.0: ``DefaultCollator`` of ``skyrl.train.dataset.collators``.
     """
 
-    def __init__(self, tokenizer: Any, micro_train_batch_size_per_gpu: int) -> None:
-        self.tokenizer = tokenizer
-        self.micro_train_batch_size_per_gpu = micro_train_batch_size_per_gpu
+    tokenizer: Any
+    micro_train_batch_size_per_gpu: int
 
     def __call__(self, examples: Examples, batch_size: int) -> Any:
         """Return the batch of :func:`collate_sft_batch`, with the loss mask divided, in float32.
@@ -147,6 +147,7 @@ class DefaultCollator:
         return batch
 
 
+@dataclass(eq=False)
 class PackedDataCollator:
     """Pack the examples of a training step into rows, several to a row.
 
@@ -186,42 +187,23 @@ class PackedDataCollator:
     0.3.0; 0.4.0 raises ValueError.
     """
 
-    def __init__(
-        self,
-        tokenizer: Any,
-        max_tokens_per_microbatch: int,
-        tp_size: int,
-        pp_size: int,
-        cp_size: int,
-        dp_size: int,
-        batch_size: int,
-        micro_train_batch_size_per_gpu: int,
-        fp8_enabled: bool = False,
-        fp8_recipe: str | None = None,
-    ) -> None:
-        if max_tokens_per_microbatch is None:
+    tokenizer: Any
+    max_tokens_per_microbatch: int
+    tp_size: int
+    pp_size: int
+    cp_size: int
+    dp_size: int
+    batch_size: int
+    micro_train_batch_size_per_gpu: int
+    fp8_enabled: bool = False
+    fp8_recipe: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_tokens_per_microbatch is None:
             raise ValueError(
                 "PackedDataCollator requires max_tokens_per_microbatch to be set, but "
                 "max_tokens_per_microbatch is None; pass a number of tokens"
             )
-        self.max_tokens_per_microbatch = max_tokens_per_microbatch
-        self.tp_size = tp_size
-        self.pp_size = pp_size
-        self.cp_size = cp_size
-        self.dp_size = dp_size
-        self.batch_size = batch_size
-        self.fp8_enabled = fp8_enabled
-        self.fp8_recipe = fp8_recipe
-        self._unpacked = DefaultCollator(tokenizer, micro_train_batch_size_per_gpu)
-
-    @property
-    def tokenizer(self) -> Any:
-        """An object with ``pad_token_id``."""
-        return self._unpacked.tokenizer
-
-    @tokenizer.setter
-    def tokenizer(self, tokenizer: Any) -> None:
-        self._unpacked.tokenizer = tokenizer
 
     def __call__(self, examples: Examples, batch_size: int) -> Any:
         """Return the batch of a step, packed if it has the constructor's `batch_size`.
@@ -264,7 +246,8 @@ class PackedDataCollator:
             A loss mask holds infinity.
         """
         if batch_size != self.batch_size:
-            return self._unpacked(examples, batch_size=batch_size)
+            collate_unpacked = DefaultCollator(self.tokenizer, self.micro_train_batch_size_per_gpu)
+            return collate_unpacked(examples, batch_size)
         if _check_images(examples):
             raise ValueError(
                 "examples have pixel_values, but packed rows cannot have images; leave images out, "
@@ -321,7 +304,7 @@ class PackedDataCollator:
         order = np.arange(plan.num_bins).reshape(-1, self.dp_size).T.reshape(-1)
         bins = [plan.indices[plan.offsets[bin] : plan.offsets[bin + 1]] for bin in order]
         indices = np.concatenate(bins)
-        return dataclasses.replace(
+        return replace(
             plan,
             offsets=offsets_of(list(map(len, bins))),
             indices=indices,

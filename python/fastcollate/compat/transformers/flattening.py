@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import numpy as np
 
 from fastcollate._fastcollate import IGNORE_INDEX, FieldSpec, OutputSpec
+from fastcollate.common.arrays import like_of
 from fastcollate.ops.collating import Request, collate
 from fastcollate.plan.dtypes import ArrayType
 from fastcollate.plan.layouts import JAGGED
@@ -17,6 +19,7 @@ from fastcollate.rows.tokens import Whole
 LABELS = FieldSpec("labels", "labels", align="sequence", dtype="int64")
 
 
+@dataclass(eq=False)
 class DataCollatorWithFlattening:
     """Join all examples into one row without padding, as transformers' class of this name does.
 
@@ -45,22 +48,13 @@ class DataCollatorWithFlattening:
     another length than its tokens, are errors: in transformers, output lengths then differ.
     """
 
-    def __init__(
-        self,
-        return_tensors: str = "pt",
-        *,
-        return_position_ids: bool = True,
-        separator_id: int = IGNORE_INDEX,
-        return_flash_attn_kwargs: bool = False,
-        return_seq_idx: bool = False,
-        position_ids_start: int = 0,
-    ) -> None:
-        self.return_tensors = return_tensors
-        self.return_position_ids = return_position_ids
-        self.separator_id = separator_id
-        self.return_flash_attn_kwargs = return_flash_attn_kwargs
-        self.return_seq_idx = return_seq_idx
-        self.position_ids_start = position_ids_start
+    return_tensors: str = "pt"
+    _: KW_ONLY
+    return_position_ids: bool = True
+    separator_id: int = IGNORE_INDEX
+    return_flash_attn_kwargs: bool = False
+    return_seq_idx: bool = False
+    position_ids_start: int = 0
 
     def __call__(
         self,
@@ -134,7 +128,7 @@ class DataCollatorWithFlattening:
             batch["position_ids"] = positions[None]
         if self.return_seq_idx:
             sequences = np.repeat(np.arange(len(rows), dtype=np.int32), lengths)[None]
-            batch["seq_idx"] = _as(array_type, sequences)
+            batch["seq_idx"] = like_of(sequences, ids)
         if self.return_flash_attn_kwargs:
             batch["cu_seq_lens_q"] = flat["cu_seqlens"]
             batch["cu_seq_lens_k"] = _copy(flat["cu_seqlens"])
@@ -158,12 +152,3 @@ def _rename(error: Exception) -> Exception:
 
 def _copy(array: Any) -> Any:
     return array.copy() if isinstance(array, np.ndarray) else array.clone()
-
-
-def _as(array_type: str, array: np.ndarray) -> Any:
-    """Return an array in the batch's library."""
-    if array_type == "numpy":
-        return array
-    import torch
-
-    return torch.from_numpy(array)
