@@ -16,7 +16,7 @@ import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -108,6 +108,7 @@ class _Bound(NamedTuple):
         return id(self.module), self.name
 
 
+@dataclass(eq=False)
 class Patcher:
     """Replaces the functions of one framework.
 
@@ -123,21 +124,14 @@ class Patcher:
         The table.
     """
 
-    def __init__(
-        self,
-        framework: str,
-        *,
-        package: str,
-        compat: str,
-        replacements: Sequence[Replacement],
-    ) -> None:
-        self.framework = framework
-        self.package = package
-        self.compat = compat
-        self.replacements = tuple(replacements)
-        self._count = 0
-        self._bound: list[_Bound] = []
-        self._patched: Patched
+    framework: str
+    _: KW_ONLY
+    package: str
+    compat: str
+    replacements: Sequence[Replacement]
+    _count: int = field(default=0, init=False)
+    _bound: list[_Bound] = field(default_factory=list, init=False)
+    _patched: Patched = field(init=False)
 
     @property
     def is_patched(self) -> bool:
