@@ -8,11 +8,9 @@ import importlib.util
 import inspect
 import math
 import sys
+from collections.abc import Mapping
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
-
-if TYPE_CHECKING:
-    import torch
+from typing import Any, NamedTuple
 
 
 def skyrl_module(name: str) -> ModuleType | None:
@@ -95,19 +93,6 @@ def _align_size(tp_size: int, cp_size: int, fp8_enabled: bool, fp8_recipe: str |
     return math.lcm(size, 128 * tp_size * cp_size if tp_size > 1 else 16 * cp_size)
 
 
-class BatchColumns(TypedDict, total=False):
-    """The columns of SkyRL's batches of examples, B left-padded rows or rows of packed examples."""
-
-    sequences: torch.Tensor  # ids, int64 (B, W)
-    attention_mask: torch.Tensor  # int64 (B, W)
-    # Left-padded: of the last A tokens of each row, int64 (B, A), or divided by its sum in float32.
-    # Packed: divided float32 (B, W - 1), where position p is about the token at p + 1.
-    loss_mask: torch.Tensor
-    pixel_values: list[torch.Tensor] | None  # only if left-padded
-    image_grid_thw: list[torch.Tensor] | None
-    sub_seq_lengths: list[torch.Tensor]  # only if packed: tokens of each example in a row, int64
-
-
 class TrainingBatch(dict[str, Any]):
     """A batch if SkyRL is not installed: tensors and lists of tensors by key.
 
@@ -120,11 +105,21 @@ class TrainingBatch(dict[str, Any]):
     metadata: dict[str, Any]
 
 
-def training_batch(columns: BatchColumns, response_length: int) -> Any:
+def training_batch(columns: Mapping[str, Any], response_length: int) -> Any:
     """Return a ``TrainingInputBatch`` of SkyRL, or without SkyRL a mapping with the same keys.
 
     Lists of tensors become a ``TensorList``, or stay lists. `response_length`, the width of the
     loss mask, is SkyRL's only metadata of such a batch.
+
+    Parameters
+    ----------
+    columns
+        ``sequences`` and ``attention_mask``, int64 (B, W), of left-padded rows or of rows of packed
+        examples, and ``loss_mask``. Left-padded, the mask is of the last A tokens of each row,
+        int64 (B, A), or divided by its sum in float32; there may be ``pixel_values`` and
+        ``image_grid_thw``, a list of a tensor per row, or None. Packed, it is divided, float32
+        (B, W - 1), and position p is about the token at p + 1; ``sub_seq_lengths`` has the tokens
+        of each example of a row, a list of int64 tensors.
     """
     module: Any = skyrl_module("skyrl.backends.skyrl_train.training_batch")
     if module is None:

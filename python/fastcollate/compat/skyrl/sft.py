@@ -15,7 +15,6 @@ from fastcollate.common.arguments import tally
 from fastcollate.common.arrays import offsets_of
 from fastcollate.compat.skyrl.installed import (
     Alignment,
-    BatchColumns,
     packed_alignment,
     training_batch,
 )
@@ -99,13 +98,13 @@ def collate_sft_batch(examples: Examples, tokenizer: Any) -> Any:
     pad_token_id = tokenizer.pad_token_id
     if pad_token_id is None and min(lengths) == max(lengths):
         pad_token_id = 0  # not used
-    columns = BatchColumns(
-        sequences=_left_padded("input_ids", ids, pad_token_id),
-        attention_mask=_left_padded("attention_mask", attention_masks, 0),
-        loss_mask=_left_padded("loss_mask", loss_masks, 0),
-        pixel_values=_images("pixel_values", examples) if with_images else None,
-        image_grid_thw=_images("image_grid_thw", examples) if with_images else None,
-    )
+    columns = {
+        "sequences": _left_padded("input_ids", ids, pad_token_id),
+        "attention_mask": _left_padded("attention_mask", attention_masks, 0),
+        "loss_mask": _left_padded("loss_mask", loss_masks, 0),
+        "pixel_values": _images("pixel_values", examples) if with_images else None,
+        "image_grid_thw": _images("image_grid_thw", examples) if with_images else None,
+    }
     return training_batch(columns, response_length=max(actions))
 
 
@@ -336,12 +335,12 @@ def _as_packed_batch(packed: Mapping[str, Any], plan: BinPlan) -> Any:
     loss_mask = packed["loss_mask"][:, :-1].contiguous()
     loss_mask *= 1 / max(int(loss_mask.numpy().sum()), 1)
     lengths = np.split(plan.lengths, plan.offsets[1:-1])
-    columns = BatchColumns(
-        sequences=packed["input_ids"],
-        attention_mask=packed["attention_mask"],
-        loss_mask=loss_mask,
-        sub_seq_lengths=[torch.tensor(row) for row in lengths],
-    )
+    columns = {
+        "sequences": packed["input_ids"],
+        "attention_mask": packed["attention_mask"],
+        "loss_mask": loss_mask,
+        "sub_seq_lengths": [torch.tensor(row) for row in lengths],
+    }
     return training_batch(columns, response_length=width - 1)
 
 
