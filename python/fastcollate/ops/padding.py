@@ -139,24 +139,18 @@ def pad(
            [0, 0, 0, 7]])
     """
     check_choice("array_type", array_type, ("torch", "numpy"))
-    if isinstance(rows, Ragged):
-        values, offsets = rows.values, rows.offsets
-        name = check_dtype_name(rows.dtype if dtype is None else dtype, "rows")
-        if array_type == "torch" and is_tensor(values) and is_computed(values):
-            return pad_on_their_device(values, offsets, name, side, fill, pad_to, multiple_of)
-        return pad_rows(rows, name, side, fill, pad_to, multiple_of, array_type)
+    check_choice("side", side, SIDES)
+    layout = SIDES[side](pad_to=pad_to, multiple_of=multiple_of)
     rows, found = _with_dtype(rows, dtype)
     name = check_dtype_name(found, "rows")
     if array_type == "torch" and _are_computed(rows):
         try:
-            column = ragged(rows, dtype)
+            column = rows if isinstance(rows, Ragged) else ragged(rows, dtype)
         except (TypeError, ValueError) as error:
             raise type(error)(f"rows cannot be read: {error}") from error
-        return pad_on_their_device(
-            column.values, column.offsets, name, side, fill, pad_to, multiple_of
-        )
+        return pad_on_their_device(column, name, layout, fill)
     try:
-        return pad_rows(_join_if_short(rows), name, side, fill, pad_to, multiple_of, array_type)
+        return pad_rows(_join_if_short(rows), name, layout, fill, array_type)
     except TypeError as error:
         if dtype is None and name == "int64" and _hold_float(rows):
             raise TypeError(f"{error} as the first number is, or dtype='float32'") from error
@@ -165,6 +159,8 @@ def pad(
 
 def _with_dtype(rows: Any, dtype: Any) -> tuple[Any, Any]:
     """Return rows in a form that the core reads, and a dtype: that of the rows if None is given."""
+    if isinstance(rows, Ragged):
+        return rows, rows.dtype if dtype is None else dtype
     if is_column(rows):
         rows = read_column(rows)
     if is_array(rows) and not (isinstance(rows, np.ndarray) and rows.dtype.kind == "O"):
@@ -241,8 +237,9 @@ def _hold_float(rows: Any) -> bool:
 
 def _are_computed(rows: Any) -> bool:
     """Return True if rows are tensors that torch has to pad."""
-    if is_tensor(rows):
-        return is_computed(rows)
+    values = rows.values if isinstance(rows, Ragged) else rows
+    if is_tensor(values):
+        return is_computed(values)
     if not isinstance(rows, (list, tuple)) or len(rows) == 0 or not is_tensor(rows[0]):
         return False
     try:

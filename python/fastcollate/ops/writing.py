@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastcollate._fastcollate import FieldSpec, RowSpans, write_rows
-from fastcollate.common.arguments import check_choice
 from fastcollate.common.arrays import (
     convert,
     dtype_like,
@@ -29,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fastcollate.plan.layout import Layout
+    from fastcollate.rows.columns import Ragged
 
 JAGGED = Jagged()
 
@@ -39,17 +39,8 @@ BITS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 """Dtypes by size in bytes that the core uses for any bits."""
 
 
-def pad_rows(
-    rows: Any,
-    dtype: Any,
-    side: str,
-    fill: float,
-    pad_to: int | None,
-    multiple_of: int,
-    array_type: str,
-) -> Any:
-    """Pad rows of any kind that batches accept; `padded_where_they_lie` pads tensors by torch."""
-    layout = check_layout(side, pad_to, multiple_of)
+def pad_rows(rows: Any, dtype: Any, layout: Layout, fill: float, array_type: str) -> Any:
+    """Pad rows of any kind that batches accept; `pad_on_their_device` pads tensors by torch."""
     field = Field(rows, align="sequence", fill=fill, dtype=dtype).spec("rows")
     if array_type == "numpy":
         if field.dtype == "bfloat16":
@@ -64,17 +55,9 @@ def pad_rows(
     return tensor.view(torch.bfloat16) if field.dtype == "bfloat16" else tensor
 
 
-def pad_on_their_device(
-    values: Any,
-    offsets: NDArray[np.int64],
-    dtype: Any,
-    side: str,
-    fill: float,
-    pad_to: int | None,
-    multiple_of: int,
-) -> Any:
+def pad_on_their_device(rows: Ragged, dtype: Any, layout: Layout, fill: float) -> Any:
     """Pad rows of one tensor by torch: on their device, with gradients."""
-    layout = check_layout(side, pad_to, multiple_of)
+    values, offsets = rows.values, rows.offsets
     Field(values, align="sequence", fill=fill, dtype=dtype).spec("rows")  # checks fill and dtype
     target = dtype_like(values, dtype)
     if (index := first_misfit(values, target)) is not None:
@@ -87,7 +70,7 @@ def pad_on_their_device(
     blank = RowSpans([(np.empty((len(values), 0), np.uint8), offsets[:-1], lengths)])
     count, width, _ = _write(blank, _bits("rows", 1), layout).shape
     starts = np.arange(count, dtype=np.int64) * width
-    places = ranges_of(starts if side == "right" else starts + width - lengths, lengths)
+    places = ranges_of(starts if layout.name == "right" else starts + width - lengths, lengths)
     out = values.new_full((count * width, *values.shape[1:]), fill)
     out = out.index_copy(0, like_of(places, values), values)
     return out.reshape(count, width, *values.shape[1:])
@@ -96,12 +79,6 @@ def pad_on_their_device(
 def is_computed(tensor: Any) -> bool:
     """Return True if torch has to write: a tensor on a device, or one with gradients."""
     return bool(tensor.requires_grad or not tensor.is_cpu)
-
-
-def check_layout(side: str, pad_to: int | None, multiple_of: int) -> Layout:
-    """Return the layout of the padding options."""
-    check_choice("side", side, SIDES)
-    return SIDES[side](pad_to=pad_to, multiple_of=multiple_of)
 
 
 def join(x: Any, columns: NDArray[np.int64], lengths: NDArray[np.int64]) -> Any:
