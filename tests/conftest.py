@@ -63,7 +63,7 @@ ALONE = {
 # transformers.
 SLOW = {
     *("test_attention_kernels", "test_cli", "test_collator_trainer"),
-    *("test_packed_consumer", "test_packed_workers", "test_parity", "test_report", "test_threads"),
+    *("test_packed_workers", "test_parity", "test_report", "test_threads"),
     *(
         "test_token_logprobs",
         "test_trl_laid_out_trainers",

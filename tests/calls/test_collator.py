@@ -83,57 +83,29 @@ options = st.fixed_dictionaries(
 )
 
 
-@given(data=rollouts(), options=options)
-def test_turns(data, options, array_type):
-    samples = samples_of(data)
+@given(samples=rollouts().map(samples_of) | sequences() | pairs, options=options)
+def test_samples_of_every_form(samples, options, array_type):
     same_or_refused(
         lambda: fc.Collator(**options, array_type=array_type)(samples),
         lambda: collate_loops(samples, **options),
     )
 
 
-@given(samples=sequences(), options=options)
-def test_sequences(samples, options, array_type):
-    same_or_refused(
-        lambda: fc.Collator(**options, array_type=array_type)(samples),
-        lambda: collate_loops(samples, **options),
-    )
-
-
-@given(samples=pairs, options=options)
-def test_pairs(samples, options, array_type):
-    same_or_refused(
-        lambda: fc.Collator(**options, array_type=array_type)(samples),
-        lambda: collate_loops(samples, **options),
-    )
-
-
-@given(samples=sequences() | pairs, drawn=st.data())
-def test_sequences_of_every_kind(samples, drawn):
+@given(samples=rollouts().map(samples_of) | sequences() | pairs, drawn=st.data())
+def test_values_of_every_kind(samples, drawn):
     def convert(key, value):
         if key == "prompt_len":
             return drawn.draw(st.sampled_from([int, np.int32, np.array]))(value)
-        return as_kind(value, drawn.draw(st.sampled_from(TOKEN_KINDS)), ids=True)
+        if not isinstance(value, list):
+            return value
+        kinds = FIELD_KINDS if key in KEYS and key not in ("prompt", "response") else TOKEN_KINDS
+        return as_kind(value, drawn.draw(st.sampled_from(kinds)), ids=kinds is TOKEN_KINDS)
 
     converted = [
         UserDict((key, convert(key, value)) for key, value in sample.items()) for sample in samples
     ]
     collate = fc.Collator(pad_token_id=0, array_type="numpy")
     assert_same(collate(tuple(converted)), collate_loops(samples, pad_token_id=0))
-
-
-@given(data=rollouts(), drawn=st.data())
-def test_turns_of_every_kind(data, drawn):
-    def convert(key, value):
-        if not isinstance(value, list):
-            return value
-        kinds = TOKEN_KINDS if key in ("prompt", "response") else FIELD_KINDS
-        return as_kind(value, drawn.draw(st.sampled_from(kinds)), ids=kinds is TOKEN_KINDS)
-
-    samples = samples_of(data)
-    converted = [{key: convert(key, value) for key, value in row.items()} for row in samples]
-    collate = fc.Collator(pad_token_id=0, array_type="numpy")
-    assert_same(collate(converted), collate_loops(samples, pad_token_id=0))
 
 
 # Columns and tables
@@ -472,27 +444,6 @@ def test_outputs_that_no_batch_has(outputs):
     refuses(LABELLED, ValueError, pattern, outputs=outputs)
 
 
-def test_rows_without_padding(array_type):
-    collate = fc.Collator(
-        pad_token_id=0, layout=fc.Packed.single_row(), labels="shifted", array_type=array_type
-    )
-    batch = collate(LABELLED)
-    assert batch.input_ids.tolist() == [[1, 2, 3, 4, 5, 6, 7, 8, 9]]
-    assert batch.shift_labels.tolist() == [[2, 3, -100, 5, -100, 7, -100, -100, -100]]
-    assert batch.labels.tolist() == [[-100, 2, 3, -100, 5, -100, 7, -100, -100]]
-    assert batch.position_ids.tolist() == [[0, 1, 2, 0, 1, 2, 3, 0, 1]]
-    assert batch.cu_seqlens.tolist() == [0, 3, 7, 9]
-
-
-def test_turns_merge():
-    turns = [
-        {"prompt": [1], "response": [2], "trajectory_id": 0},
-        {"prompt": [1, 2, 3], "response": [4, 5], "trajectory_id": 0},
-    ]
-    batch = fc.Collator(pad_token_id=0, merge="exact", array_type="numpy")(turns)
-    assert batch.input_ids.tolist() == [[1, 2, 3, 4, 5]]
-
-
 # Other names
 
 
@@ -777,57 +728,38 @@ def test_bad_samples(samples, exception, pattern):
     refuses(samples, exception, pattern)
 
 
-GOOD = {"input_ids": [1, 2], "labels": [-100, 2]}
+GOOD = {"input_ids": [1, 2], "labels": [-100, 2], "attention_mask": [1, 1], "prompt_len": 1}
+GOOD |= {key: [0, 1] for key in MASKS}
+BAD_MASKS = [
+    ([0], ValueError, " has 1 items, but input_ids.1. has 2; pass one value per tok"),
+    ([0, 2], ValueError, r"\[1\] is 2; pass 1 for tokens that train and 0 for others"),
+    ([-1, 1], ValueError, r"\[0\] is -1; pass 1"),
+    ([0, 0.5], TypeError, r"\[1\] is 0.5"),
+    (None, TypeError, " is None"),
+]
 
 
 @pytest.mark.parametrize(
-    ("bad", "exception", "pattern"),
+    ("key", "bad", "exception", "pattern"),
     [
-        ({"labels": [-100, 3]}, ValueError, r"labels\[1\]\[1\] is 3, but input_ids\[1\]\[1\] is 2"),
-        ({"labels": [2]}, ValueError, r"labels\[1\] has 1 items, but input_ids\[1\] has 2"),
-        ({"labels": 3}, TypeError, r"labels\[1\] is 3"),
-        ({"labels": [0.5, 2]}, TypeError, r"labels\[1\]\[0\] is 0.5"),
-        ({"input_ids": ["a", 2]}, TypeError, r"input_ids\[1\]\[0\] is 'a'"),
-        ({"attention_mask": [1, 0]}, ValueError, r"attention_mask\[1\]\[1\] is 0.*padded"),
-        ({"attention_mask": [1]}, ValueError, r"attention_mask\[1\] has 1 items"),
+        ("labels", [-100, 3], ValueError, r"\[1\] is 3, but input_ids\[1\]\[1\] is 2"),
+        ("labels", [2], ValueError, r" has 1 items, but input_ids\[1\] has 2"),
+        ("labels", 3, TypeError, " is 3"),
+        ("labels", [0.5, 2], TypeError, r"\[0\] is 0.5"),
+        ("input_ids", ["a", 2], TypeError, r"\[0\] is 'a'"),
+        ("attention_mask", [1, 0], ValueError, r"\[1\] is 0.*padded"),
+        ("attention_mask", [1], ValueError, " has 1 items"),
+        ("prompt_len", 3, ValueError, r" is 3, but input_ids\[1\] has 2 tokens"),
+        ("prompt_len", -1, ValueError, " is -1"),
+        ("prompt_len", 1.0, TypeError, " is 1.0; pass an integer"),
+        ("prompt_len", None, TypeError, " is None"),
+        ("prompt_len", 2**70, ValueError, " is 1180591620717411303424"),
+        *((key, *bad) for key in MASKS for bad in BAD_MASKS),
     ],
 )
-def test_bad_sequences(bad, exception, pattern):
-    samples = [GOOD, {**GOOD, **bad}]
-    if "attention_mask" in bad:
-        samples[0] = {**GOOD, "attention_mask": [1, 1]}
-    refuses(samples, exception, pattern)
-
-
-@pytest.mark.parametrize("key", MASKS)
-@pytest.mark.parametrize(
-    ("mask", "exception", "pattern"),
-    [
-        ([0], ValueError, r"\[1\] has 1 items, but input_ids\[1\] has 2; pass one value per tok"),
-        ([0, 2], ValueError, r"\[1\]\[1\] is 2; pass 1 for tokens that train and 0 for others"),
-        ([-1, 1], ValueError, r"\[1\]\[0\] is -1; pass 1"),
-        ([0, 0.5], TypeError, r"\[1\]\[1\] is 0.5"),
-        (None, TypeError, r"\[1\] is None"),
-    ],
-)
-def test_bad_masks(key, mask, exception, pattern):
-    good = {"input_ids": [1, 2], key: [0, 1]}
-    refuses([good, {**good, key: mask}], exception, key + pattern)
-
-
-@pytest.mark.parametrize(
-    ("count", "exception", "pattern"),
-    [
-        (3, ValueError, r"prompt_len\[1\] is 3, but input_ids\[1\] has 2 tokens"),
-        (-1, ValueError, r"prompt_len\[1\] is -1"),
-        (1.0, TypeError, r"prompt_len\[1\] is 1.0; pass an integer"),
-        (None, TypeError, r"prompt_len\[1\] is None"),
-        (2**70, ValueError, r"prompt_len\[1\] is 1180591620717411303424"),
-    ],
-)
-def test_bad_prompt_lengths(count, exception, pattern):
-    good = {"input_ids": [1, 2], "prompt_len": 1}
-    refuses([good, {**good, "prompt_len": count}], exception, pattern)
+def test_bad_values_of_a_sample(key, bad, exception, pattern):
+    good = {"input_ids": [1, 2], key: GOOD[key]}
+    refuses([good, {**good, key: bad}], exception, rf"{key}\[1\]{pattern}")
 
 
 @pytest.mark.parametrize(
@@ -1004,23 +936,6 @@ def test_sequences_are_padded_as_transformers_does(samples, side):
     outputs = ("input_ids", "attention_mask", "labels")
     collate = fc.Collator(pad_token_id=0, layout=side, outputs=outputs)
     assert_same(collate(samples), {key: expected[key] for key in outputs})
-
-
-def test_a_model_is_called_with_the_outputs():
-    """As Hugging Face's Trainer does: it pops labels at times, and passes all the rest."""
-    torch = pytest.importorskip("torch")
-    collate = fc.Collator(
-        pad_token_id=0, layout="right", outputs=("input_ids", "attention_mask", "labels")
-    )
-
-    def forward(input_ids, attention_mask, labels):
-        return input_ids.shape == attention_mask.shape == labels.shape
-
-    inputs = collate(LABELLED)
-    assert forward(**inputs)
-    labels = inputs.pop("labels")
-    assert int((labels != -100).sum()) == 4
-    assert labels.dtype == torch.int64
 
 
 def test_labels_that_outputs_name_are_made():

@@ -3,21 +3,10 @@
 import numpy as np
 import pytest
 from conftest import NEEDS_TORCH
-from hypothesis import given
-from hypothesis import strategies as st
-from small_input import build, refuses, with_row
-from strategies import as_inputs, rollouts
+from small_input import build
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same, build_batch_loops
-
-
-@given(drawn=st.data())
-def test_every_kind_of_input_gives_what_the_loops_give(drawn, array_type):
-    data = drawn.draw(rollouts())
-    inputs = drawn.draw(as_inputs(data))
-    batch = fc.build_batch(**inputs, pad_token_id=9, layout="jagged", array_type=array_type)
-    assert_same(batch, build_batch_loops(**data._asdict(), pad_token_id=9, layout="jagged"))
 
 
 def test_written_out(array_type):
@@ -41,18 +30,6 @@ def test_written_out(array_type):
     assert_same(batch, expected)
     assert batch.prompt_lens.tolist() == [2, 0, 1]
     assert batch.response_lens.tolist() == [1, 2, 0]
-
-
-def test_one_number_per_row_lands_on_the_last_response_token(array_type):
-    batch = fc.build_batch(
-        [[1], [2]],
-        [[3, 4], [5]],
-        pad_token_id=0,
-        rewards=[2.5, -1],
-        layout="jagged",
-        array_type=array_type,
-    )
-    assert batch.rewards.tolist() == [0, 2.5, -1]
 
 
 def test_the_pad_token_is_nowhere(array_type):
@@ -106,42 +83,7 @@ def test_metrics_have_no_padding():
     assert metrics["batch/longest_row"] == 5
 
 
-def test_repr_has_every_output():
-    batch = build(layout="jagged")
-    text = repr(batch)
-    assert all(key in text for key in batch)
-
-
 @pytest.mark.parametrize("name", ["pad_to", "multiple_of", "pad_prompt_to", "pad_response_to"])
 def test_widths_of_what_has_none(name):
     with pytest.raises(TypeError, match=f"Jagged has no argument '{name}'; it takes none"):
         fc.Jagged(**{name: 8})
-
-
-def test_bad_rows_are_named_as_in_any_layout():
-    changes = {"layout": "jagged", **with_row("loss_mask", [1.0])}
-    refuses(changes, ValueError, r"loss_mask\[1\] has 1 items, but responses\[1\] has 2")
-
-
-@pytest.mark.slow
-def test_a_large_batch(array_type):
-    """Large enough for threads."""
-    rng = np.random.default_rng(0)
-    lens = rng.integers(0, 3000, (2, 2000))
-    ids = [[rng.integers(0, 10**6, n) for n in row] for row in lens]
-    field = [rng.standard_normal(n) for n in lens[1]]
-    batch = fc.build_batch(
-        *ids, pad_token_id=7, logprobs=field, layout="jagged", array_type=array_type
-    )
-    rows = [np.concatenate(row) for row in zip(*ids, strict=True)]
-    offsets = np.cumsum([0, *map(len, rows)])
-    expected = {
-        "input_ids": np.concatenate(rows),
-        "cu_seqlens": offsets.astype(np.int32),
-        "offsets": offsets,
-        "max_seqlen": max(map(len, rows)),
-        "response_offsets": np.cumsum([0, *lens[1]]),
-        "loss_mask": np.concatenate([np.arange(n) + m > 0 for m, n in lens.T]).astype(np.float32),
-        "logprobs": np.concatenate(field).astype(np.float32),
-    }
-    assert_same(batch, expected)

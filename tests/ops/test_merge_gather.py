@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from conftest import NEEDS_TORCH, share
-from gathering import WAYS, check, like, shape_of, values_of
+from conftest import share
+from gathering import WAYS, check, like, values_of
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from merged_rows import ROW, SAMPLED, TURN, expected_of, rows_of
@@ -14,7 +14,6 @@ from fastcollate.testing.reference import (
     build_batch_loops,
     build_merged_batch_loops,
     gather_loops,
-    gather_merged_loops,
     merge_turns_loops,
 )
 
@@ -183,31 +182,6 @@ def test_broadcast_reaches_observations_if_asked_to(layout, array_type):
     assert rows_of(batch.gather(found)) == [[0.5] * 4, [1.5]]
 
 
-@NEEDS_TORCH
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("asked", [SAMPLED, TURN])
-@pytest.mark.parametrize("trailing", [(), (2,)])
-def test_gradients(layout, asked, trailing):
-    import torch
-
-    batch = small(layout, "torch", **DRIFTED, merge="realign")
-    merged = merge_turns_loops(**DRIFTED, policy="realign")
-    reference = build_merged_batch_loops(**DRIFTED, merge="realign", pad_token_id=0, layout=layout)
-    shape = (*shape_of(reference, "sequence"), *trailing)
-    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
-    how = {"align": "sequence", "shift": "next_token", "missing": -1.0}
-
-    # Each value that is taken gets its own gradient, all others 0.
-    places = np.arange(x.numel()).reshape(shape)
-    places, _ = gather_merged_loops(reference, places, merged, per=asked.get("per", "row"), **how)
-    weights = torch.arange(1.0, places.size + 1, dtype=torch.float64).reshape(places.shape)
-    (batch.gather(x, **how, **asked).values * weights).sum().backward()
-    places, weights = torch.from_numpy(places.ravel()), weights.ravel()
-    expected = torch.zeros(x.numel(), dtype=torch.float64)
-    expected[places[places >= 0]] = weights[places >= 0]
-    assert torch.equal(x.grad, expected.reshape(shape))
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -222,11 +196,3 @@ def test_what_cannot_be_asked_for(options, message):
     batch = small()
     with pytest.raises((TypeError, ValueError), match=message):
         batch.gather(batch.input_ids, align="sequence", shift="none", **options)
-
-
-@pytest.mark.parametrize("asked", [SAMPLED, TURN])
-def test_values_of_a_wrong_shape(asked, array_type):
-    batch = small("left", array_type)
-    for shape in [(3, 4), (2, 6), (2, 3), (2,), ()]:
-        with pytest.raises(ValueError, match="shape"):
-            batch.gather(like(np.zeros(shape), array_type), **asked)

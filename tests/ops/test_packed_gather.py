@@ -5,7 +5,6 @@ import warnings
 
 import numpy as np
 import pytest
-from conftest import NEEDS_TORCH
 from gathering import DTYPES, WAYS, check, like
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -165,15 +164,6 @@ def test_outputs_that_were_moved(array_type):
     ]
 
 
-@pytest.mark.parametrize("shift", SHIFTS)
-def test_a_field_comes_back(shift, array_type):
-    logprobs = [[-1, -2, -3, -4], [-5], [-6]]
-    whole = fc.Packed(8, multiple_of=2, shift=shift)
-    batch = small(array_type, layout=whole, logprobs=logprobs)
-    assert rows_of(batch.gather(batch.logprobs, align="response")) == logprobs
-    assert rows_of(batch.gather(batch.logprobs, align="response", per="turn")) == logprobs
-
-
 def test_a_row_without_a_prompt(array_type):
     options = {
         "prompts": [[1], []],
@@ -274,48 +264,6 @@ def test_padding_rows_are_left_out(array_type):
     ]
 
 
-# Torch
-
-
-@NEEDS_TORCH
-@pytest.mark.parametrize("asked", [ROW, TURN])
-@pytest.mark.parametrize(("align", "shift"), WAYS)
-@pytest.mark.parametrize("trailing", [(), (2,)])
-def test_gradients_of_gather(align, shift, trailing, asked):
-    import torch
-
-    batch = small("torch")
-    how = {"align": align, "shift": shift, "missing": -1.0}
-    shape = (*batch.input_ids.shape, *trailing)
-    x = torch.randn(shape, dtype=torch.float64, requires_grad=True)
-
-    # Each value that is taken gets its own gradient, all others 0.
-    lens = ([2, 2, 1], [4, 1, 1])
-    grids = packed_rows(*lens, PARTS).grids
-    places, _ = gather_loops(grids, np.arange(x.numel()).reshape(shape), **how)
-    weights = torch.arange(1.0, places.size + 1, dtype=torch.float64).reshape(places.shape)
-    (batch.gather(x, **how, **asked).values * weights).sum().backward()
-    places, weights = torch.from_numpy(places.ravel()), weights.ravel()
-    expected = torch.zeros(x.numel(), dtype=torch.float64)
-    expected[places[places >= 0]] = weights[places >= 0]
-    assert torch.equal(x.grad, expected.reshape(shape))
-
-
-@NEEDS_TORCH
-@pytest.mark.parametrize(("shift", "taken"), [("none", [4, 1, 1]), ("next_token", [3, 1, 1])])
-def test_gradients_of_broadcast(shift, taken):
-    """The first token of a part has no predecessor, and with a shift no place."""
-    import torch
-
-    per_row = torch.randn(3, dtype=torch.float64, requires_grad=True)
-    batch = small("torch", shift)
-    for on, counts in (("response", taken), ("trained", [3, 1, 1])):
-        assert torch.autograd.gradcheck(lambda x, on=on: batch.broadcast(x, on=on), per_row)
-        per_row.grad = None
-        batch.broadcast(per_row, on=on).sum().backward()
-        assert per_row.grad.tolist() == counts
-
-
 # Bad input
 
 
@@ -328,13 +276,6 @@ def test_values_of_a_wrong_shape(align, array_type):
     batch.gather(like(np.zeros((2, 7)), array_type), align=align, shift="none")
     short = like(np.zeros((2, 6)), array_type)
     batch.gather(short, align="sequence", shift="next_token", missing=0)
-
-
-def test_numbers_per_row_of_a_wrong_shape(array_type):
-    batch = small(array_type)
-    for shape in [(), (2,), (4,), (3, 1), (2, 7)]:
-        with pytest.raises(ValueError, match="shape"):
-            batch.broadcast(like(np.zeros(shape), array_type))
 
 
 def test_moved_outputs_are_not_moved_again(array_type):

@@ -232,22 +232,6 @@ def test_written_out(array_type):
     assert batch.merge_plan.sources.tolist() == [1, 2]
 
 
-@pytest.mark.parametrize(
-    ("labels", "expected"),
-    [
-        ("aligned", [[N, N, 3, N, 5, 6], [N, N, N, N, N, 8]]),
-        ("shifted", [[N, 3, N, 5, 6, N], [N, N, N, N, 8, N]]),
-    ],
-)
-def test_labels_without_loss_masks(labels, expected, array_type):
-    """An observation is no label, in any layout to which the batch goes."""
-    batch = small(array_type, labels=labels)
-    key = "shift_labels" if labels == "shifted" else "labels"
-    assert batch[key].tolist() == expected
-    assert batch.to_layout("right").to_layout("left")[key].tolist() == expected
-    assert batch.to_layout("jagged")[key].tolist() == expected[0] + expected[1][4:]
-
-
 def test_a_reward_per_turn_written_out(array_type):
     batch = small(array_type, rewards=[0, 2, 3])
     assert batch.rewards.tolist() == [[0, 0, 0, 2], [0, 0, 0, 3]]
@@ -401,16 +385,6 @@ def test_what_cannot_be_merged(changes, exception, message):
     with pytest.raises(exception, match=message):
         small(**changes)
     assert small().input_ids.shape == (2, 6)
-
-
-def test_in_memory_that_was_used(array_type):
-    rewards = {"rewards": [[0.5], [1, 2], [3]]}
-    pool = fc.memory.BufferPool(1 << 20)
-    fields = {"x": fc.Field([[8], [8, 8], [8]], gap_fill=7)}
-    small(array_type, **rewards, fields=fields, pool=pool)
-    assert pool.idle_bytes > 0
-    batch = small(array_type, **rewards, labels="aligned", pool=pool)
-    assert_same(batch, small(array_type, **rewards, labels="aligned", pool=None))
 
 
 @NEEDS_TORCH
