@@ -2,135 +2,20 @@
 
 import numpy as np
 import pytest
-from any_layout import layouts
-from conftest import NEEDS_TORCH, share
-from hypothesis import given
-from hypothesis import strategies as st
-from packings import lens_of, packed_options
-from step_shards import shards
-from strategies import (
-    as_inputs,
-    extras,
-    name_turns,
-    rollouts,
-    trajectories,
-)
-from worker_blocks import through_blocks
+from conftest import NEEDS_TORCH
 
 import fastcollate as fc
 from fastcollate.testing.reference import (
     assert_same,
-    build_batch_loops,
-    build_merged_batch_loops,
-    build_shard_loops,
 )
 
 DTYPES = ["bool", "int32", "int64"]
-LAYOUTS = ["left", "two_segment", "right", "jagged"]
 PROMPTS, RESPONSES = [[1, 2], [3], []], [[4], [5, 6, 7], [8, 9]]
 
 
 def build(masks, dtype, **options):
     inputs = {"prompts": PROMPTS, "responses": RESPONSES, "pad_token_id": 0, "array_type": "numpy"}
     return fc.build_batch(**{**inputs, **options}, loss_mask=masks, dtypes={"loss_mask": dtype})
-
-
-BITS = [0, 1, True, False, 0.0, 1.0, -0.0]
-WHOLE = [
-    lambda rng, n: rng.integers(0, 2, n).tolist(),
-    lambda rng, n: (rng.random(n) < 0.5).tolist(),
-    lambda rng, n: rng.integers(0, 2, n).astype(float).tolist(),
-    lambda rng, n: [BITS[i] for i in rng.integers(0, len(BITS), n)],
-]
-COUNTS = [
-    lambda rng, n: rng.integers(0, 2**20, n).tolist(),
-    lambda rng, n: rng.integers(0, 128, n).astype(float).tolist(),
-]
-
-
-@st.composite
-def whole_masks(draw, responses, dtype):
-    """Draw loss masks that an output of integers or booleans can hold, in any type of numbers."""
-    family = draw(st.sampled_from(WHOLE if dtype == "bool" else WHOLE + COUNTS))
-    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    return [family(rng, len(response)) for response in responses]
-
-
-@st.composite
-def masked(draw, turns):
-    """Draw a dtype, and rollouts with masks that it can hold."""
-    dtype = draw(st.sampled_from(DTYPES))
-    return dtype, turns._replace(loss_mask=draw(whole_masks(turns.responses, dtype)))
-
-
-@pytest.mark.parametrize("layout", [*LAYOUTS, "packed"])
-@pytest.mark.filterwarnings("ignore:.*no token before")
-@share(5)
-@given(drawn=st.data())
-def test_equals_the_loops(layout, drawn, array_type):
-    dtype, data = drawn.draw(masked(drawn.draw(rollouts(max_long_len=40))))
-    options = {"pad_token_id": 7, **drawn.draw(extras(data, array_type))}
-    if layout == "packed":
-        how, reference = drawn.draw(packed_options(lens_of(data), shifts=["none"]))
-    else:
-        how = reference = {"layout": drawn.draw(layouts(layout, data))}
-    kinds = {**drawn.draw(as_inputs(data)), "dtypes": {"loss_mask": dtype}}
-    expected = build_batch_loops(
-        **data._asdict(), **{**options, **reference}, loss_mask_dtype=dtype
-    )
-    batch = fc.build_batch(**kinds, **{**options, **how}, array_type=array_type)
-    assert_same(batch, expected)
-    if layout != "packed":
-        there = drawn.draw(st.sampled_from(LAYOUTS))
-        expected = build_batch_loops(
-            **data._asdict(), **options, layout=there, loss_mask_dtype=dtype
-        )
-        assert_same(batch.to_layout(there), expected)
-
-
-@given(drawn=st.data())
-def test_merged_turns_equal_the_loops(drawn):
-    trajectory = drawn.draw(trajectories(max_long_len=12))
-    dtype, data = drawn.draw(masked(trajectory.turns._replace(rewards=None)))
-    if drawn.draw(st.booleans()):
-        data = data._replace(loss_mask=None)  # then it is what was sampled
-    options = {**drawn.draw(name_turns(trajectory)), "merge": "branch", "pad_token_id": 7}
-    layout = drawn.draw(st.sampled_from(LAYOUTS))
-    expected = build_merged_batch_loops(
-        **data._asdict(), **options, layout=layout, loss_mask_dtype=dtype
-    )
-    dtypes = {"loss_mask": dtype}
-    batch = fc.build_batch(
-        **data._asdict(), **options, layout=layout, dtypes=dtypes, array_type="numpy"
-    )
-    assert_same(batch, expected)
-
-
-@given(drawn=st.data())
-def test_shards_equal_the_loops(drawn):
-    dtype, data = drawn.draw(masked(drawn.draw(rollouts(max_long_len=20))))
-    shard = drawn.draw(shards(data))
-    layout = drawn.draw(st.sampled_from(LAYOUTS))
-    options = {"pad_token_id": 7, "layout": layout}
-    expected = build_shard_loops(**data._asdict(), **options, shard=shard, loss_mask_dtype=dtype)
-    options |= {"dtypes": {"loss_mask": dtype}, "array_type": "numpy"}
-    assert_same(fc.build_batch(**data._asdict(), **options, shard=shard), expected)
-    assert_same(fc.build_batch(**data._asdict(), **options).select(shard), expected)
-
-
-@given(drawn=st.data())
-def test_builders_and_blocks_equal_a_batch(drawn):
-    dtype, data = drawn.draw(masked(drawn.draw(rollouts(max_rows=4, max_long_len=20))))
-    rows = {"prompts": data.prompts, "responses": data.responses, "loss_mask": data.loss_mask}
-    options = {"pad_token_id": 7, "dtypes": {"loss_mask": dtype}, "array_type": "numpy"}
-    expected = fc.build_batch(**rows, **options)
-    builder = fc.BatchBuilder(**options)
-    for prompt, response, mask in zip(*rows.values(), strict=True):
-        builder.add(prompt, response, loss_mask=mask)
-    assert_same(builder.finish(), expected)
-    shard = fc.plan_step(expected, dp_size=1).shard(0, 0)
-    batch, _ = through_blocks([rows], lambda _: shard, options)
-    assert_same(batch, fc.build_batch(**rows, **options, shard=shard))
 
 
 @pytest.mark.parametrize(

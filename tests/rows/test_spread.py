@@ -1,27 +1,10 @@
 """One number a row, spread over its tokens, and rows that are None, against the loops."""
 
 import math
-import pickle
 
 import numpy as np
 import pytest
-from any_layout import layouts
-from conftest import NEEDS_TORCH, share
-from hypothesis import given
-from hypothesis import strategies as st
-from merging_first import merge_of
-from packings import lens_of, packed_options
-from spreading import outcome, same
-from step_shards import shards
-from strategies import (
-    as_inputs,
-    merge_options,
-    name_turns,
-    rollouts,
-    spread_fields,
-    token_fields,
-    trajectories,
-)
+from conftest import NEEDS_TORCH
 from worker_blocks import built, through_blocks
 
 import fastcollate as fc
@@ -31,10 +14,8 @@ from fastcollate.testing.reference import (
     assert_same,
     build_batch_loops,
     build_merged_batch_loops,
-    build_shard_loops,
 )
 
-LAYOUTS = ["left", "two_segment", "right", "jagged"]
 PROMPTS, RESPONSES, MASKS = [[1, 2], [3], [4]], [[4], [5, 6, 7], [8, 9]], [[1], [0, 1, 1], [1, 0]]
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*policy=.realign. masked", "ignore:.*split")
@@ -47,122 +28,6 @@ def build(layout="left", array_type="numpy", **fields):
         PROMPTS, RESPONSES, pad_token_id=0, loss_mask=masks, layout=layout,
         array_type=array_type, fields=fields,
     )  # fmt: skip
-
-
-@st.composite
-def fields_of(draw, turns, array_type="numpy"):
-    """Draw a field spread in each way, for all rows or for some, and one of values per token."""
-    fields = {"tokens": draw(token_fields(turns, array_type))}
-    for spread in ("all", "trained", "last"):
-        field = draw(spread_fields(turns, array_type))
-        kind = {name: getattr(field, name) for name in ("rows", "fill", "default", "dtype")}
-        fields[spread] = fc.Field(**kind, spread=spread)
-    return fields
-
-
-@pytest.mark.parametrize("layout", [*LAYOUTS, "packed"])
-@share(5)
-@given(drawn=st.data())
-def test_equals_the_loops(layout, drawn, array_type):
-    data = drawn.draw(rollouts(max_long_len=30))
-    fields = drawn.draw(fields_of(data, array_type))
-    options = {"pad_token_id": 7, "fields": fields}
-    if layout == "packed":
-        how, reference = drawn.draw(packed_options(lens_of(data), shifts=["none"]))
-    else:
-        how = reference = {"layout": drawn.draw(layouts(layout, data))}
-    arguments = {**drawn.draw(as_inputs(data)), **options, **how, "array_type": array_type}
-    batch = outcome(lambda: fc.build_batch(**arguments))
-    loops = outcome(lambda: build_batch_loops(**data._asdict(), **{**options, **reference}))
-    there = drawn.draw(st.sampled_from(LAYOUTS))
-
-    def check(batch):
-        assert_same(pickle.loads(pickle.dumps(batch)), batch)
-        if layout == "packed":
-            return
-        # Also where a field of a packed batch would be longer than what trains.
-        other = build_batch_loops(**data._asdict(), **options, layout=there)
-        assert_same(batch.to_layout(there), other)
-        assert_same(batch.to_layout(there).to_layout(how["layout"]), batch)
-
-    same(batch, loops, check)
-
-
-@given(drawn=st.data())
-def test_merged_turns_equal_the_loops(drawn):
-    trajectory = drawn.draw(trajectories(max_long_len=12))
-    data = trajectory.turns._replace(rewards=None)
-    merge = drawn.draw(merge_options())
-    fields = drawn.draw(fields_of(data))
-    names = {"trajectory_ids": None, "is_last_step": None, **drawn.draw(name_turns(trajectory))}
-    layout = drawn.draw(st.sampled_from(LAYOUTS))
-    arguments = {**data._asdict(), **names, "pad_token_id": 7, "layout": layout, "fields": fields}
-    batch = outcome(
-        lambda: fc.build_batch(**arguments, merge=merge_of(arguments, merge), array_type="numpy")
-    )
-    loops = outcome(lambda: build_merged_batch_loops(**arguments, merge=merge))
-    there = drawn.draw(st.sampled_from(LAYOUTS))
-    arguments["layout"] = there
-
-    def check(batch):
-        assert_same(batch.to_layout(there), build_merged_batch_loops(**arguments, merge=merge))
-
-    same(batch, loops, check)
-
-
-@given(drawn=st.data())
-def test_shards_equal_the_loops(drawn):
-    data = drawn.draw(rollouts(max_long_len=20))
-    fields, shard = drawn.draw(fields_of(data)), drawn.draw(shards(data))
-    layout = drawn.draw(st.sampled_from(LAYOUTS))
-    options = {**data._asdict(), "pad_token_id": 7, "layout": layout, "fields": fields}
-    batch = outcome(lambda: fc.build_batch(**options, shard=shard, array_type="numpy"))
-    loops = outcome(lambda: build_shard_loops(**options, shard=shard))
-    whole = outcome(lambda: fc.build_batch(**options, array_type="numpy"))
-
-    def check(batch):
-        if whole is not None:
-            assert_same(whole.select(shard), batch)
-
-    same(batch, loops, check)
-
-
-@given(drawn=st.data())
-def test_builders_and_blocks_equal_a_batch(drawn):
-    data = drawn.draw(rollouts(max_rows=4, max_long_len=20))
-    data = data._replace(rewards=None, logprobs=None, advantages=None)
-    fields = drawn.draw(fields_of(data))
-    fields["tokens"] = fc.Field([[1.5] * len(row) for row in data.responses])
-    for key, field in fields.items():  # rows of their own, as builders get them
-        rows = field.rows.tolist() if hasattr(field.rows, "tolist") else list(field.rows)
-        fields[key] = fc.Field(
-            rows, fill=field.fill, default=field.default, dtype=field.dtype, spread=field.spread
-        )
-    rows = {name: value for name, value in data._asdict().items() if value is not None}
-    options = {"pad_token_id": 7, "array_type": "numpy"}
-    expected = outcome(lambda: fc.build_batch(**rows, fields=fields, **options))
-    builder = fc.BatchBuilder(**options)
-
-    def fill():
-        for index, values in enumerate(zip(*rows.values(), strict=True)):
-            own = {
-                key: fc.Field(
-                    field.rows[index], fill=field.fill, default=field.default, dtype=field.dtype,
-                    spread=field.spread,
-                )
-                for key, field in fields.items()
-            }  # fmt: skip
-            more = {"loss_mask": values[2]} if len(values) > 2 else {}
-            builder.add(values[0], values[1], fields=own, **more)
-        return builder.finish()
-
-    same(outcome(fill), expected, lambda batch: None)
-    if expected is None:
-        return
-    shard = fc.plan_step(expected, dp_size=1).shard(0, 0)
-    columns = {**rows, "fields": fields}
-    batch, _ = through_blocks([columns], lambda _: shard, options)
-    assert_same(batch, fc.build_batch(**columns, **options, shard=shard))
 
 
 # Written out
