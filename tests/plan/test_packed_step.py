@@ -3,24 +3,22 @@
 import json
 import math
 import pickle
-from itertools import compress, pairwise, product
-from typing import NamedTuple
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
 from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
-from packings import PADDING_AS, SHIFTS
 from training_steps import (
-    REDUCTIONS,
-    VOCABULARY,
+    WHOLE_ALGORITHMS,
     build,
-    forward,
     gradients_of,
-    losses_alone,
+    losses_of_shard,
     rollouts,
     same,
+    small_policy,
+    steps,
 )
 
 import fastcollate as fc
@@ -28,10 +26,6 @@ from fastcollate.testing.reference import assert_same, build_shard_loops, merge_
 from fastcollate.testing.reference.merging import merge_columns_loops
 
 torch = pytest.importorskip("torch")
-
-from policy import Policy, response_log_probs  # noqa: E402
-
-WHOLE_ALGORITHMS = ["ffd", "ff", "bfd", "mffd", "next_fit", "balanced"]
 
 
 # Bins of ranks
@@ -370,124 +364,6 @@ def test_shards_of_other_rows():
 # Training
 
 
-@pytest.fixture(scope="module")
-def policy():
-    torch.manual_seed(0)
-    return Policy(VOCABULARY, max_positions=96, width=16, heads=2, layers=1).double()
-
-
-class Step(NamedTuple):
-    turns: dict[str, list]
-    policy: str | None
-    merge: fc.planning.MergePlan | str | None
-    whole: fc.Batch
-    plan: fc.planning.StepPlan
-    prompts: int
-
-    def build(self, **options):
-        return build(self.turns, self.merge, **options)
-
-    def shards(self, mini_batch):
-        """Build the packed shards of a mini-batch."""
-        for rank in range(self.plan.dp_size):
-            yield self.build(shard=self.plan.shard(mini_batch, rank))
-
-    def alone(self, mini_batch):
-        """Build a mini-batch by itself, left-padded."""
-        first = mini_batch * self.prompts
-        chosen = [first <= uid < first + self.prompts for uid in self.turns["uids"]]
-        turns = {name: list(compress(values, chosen)) for name, values in self.turns.items()}
-        return build(turns, self.policy)
-
-
-@st.composite
-def steps(draw):
-    prompts = draw(st.integers(1, 5))
-    turns = rollouts(draw(st.integers(0, 2**32 - 1)), prompts)
-    policy = merge = draw(st.sampled_from([None, "exact", "branch"]))
-    whole = build(turns, merge)
-    longest = int((whole.prompt_lens + whole.response_lens).max())
-    multiple = draw(st.sampled_from([1, 1, 4]))
-    layout = fc.Packed(
-        draw(st.integers(longest + 3, longest + 40)),
-        algorithm=draw(st.sampled_from(WHOLE_ALGORITHMS)),
-        multiple_of=multiple,
-        shift=draw(st.sampled_from(SHIFTS)),
-        padding_as=draw(st.sampled_from(PADDING_AS)),
-    )
-    options = {
-        "layout": layout,
-        "prompts_per_mini_batch": draw(st.integers(1, prompts)),
-        "dp_size": draw(st.integers(1, 4)),
-        "allow_partial": True,
-    }
-    if merge is not None and draw(st.booleans()):
-        tokens = (turns["prompts"], turns["responses"])
-        ids = turns["trajectory_ids"]
-        merge = fc.merge_turns(*tokens, trajectory_ids=ids, policy=policy)
-        plan = fc.plan_step(merge, uids=turns["uids"], **options)
-    else:
-        plan = fc.plan_step(whole, **options)
-    return Step(turns, policy, merge, whole, plan, options["prompts_per_mini_batch"])
-
-
-def losses_of_shard(policy, batch, shift, tokens, rows):
-    """Reduce a shard's share of its mini-batch's loss; return log-probabilities of rows, too."""
-    log_probs = response_log_probs(policy, batch)
-    if shift == "none":
-        log_probs = torch.nn.functional.pad(log_probs[:, :-1], (1, 0))
-    losses = -log_probs * batch.rewards * batch.loss_mask
-    means = [
-        loss.sum() / mask.sum().clip(1)
-        for loss, mask in zip(
-            batch.gather(losses, align="response"),
-            batch.gather(batch.loss_mask, align="response"),
-            strict=True,
-        )
-    ]
-    reduced = [losses.sum(), losses.sum() / tokens, sum(means, losses.sum() * 0) / rows]
-    return batch.gather(log_probs.detach(), align="response"), reduced
-
-
-@share(3)
-@given(step=steps())
-def test_packed_shards_train_as_their_mini_batch(policy, step):
-    plan, whole = step.plan, step.whole
-    normalizers = whole.loss_normalizers(plan)
-    gathered = []
-    for mini_batch in range(plan.num_mini_batches):
-        tokens, rows = (float(counts[mini_batch]) for counts in normalizers)
-        total = torch.zeros(len(REDUCTIONS), dtype=torch.float64)
-        gradients = [[torch.zeros_like(p) for p in policy.parameters()] for _ in REDUCTIONS]
-        shapes = set()
-        for batch in step.shards(mini_batch):
-            shapes.add(batch.input_ids.shape)
-            of_rows, losses = losses_of_shard(policy, batch, plan.layout.shift, tokens, rows)
-            gathered.append(of_rows)
-            total += torch.stack(losses).detach()
-            for sums, parts in zip(gradients, gradients_of(policy, losses), strict=True):
-                for one, part in zip(sums, parts, strict=True):
-                    one += part
-        assert len(shapes) == 1
-
-        alone = step.alone(mini_batch)
-        expected = losses_alone(policy, alone)
-        expected_gradients = gradients_of(policy, expected)
-        for index, reduction in enumerate(REDUCTIONS):
-            same(total[index], expected[index].detach(), f"loss per {reduction}")
-            for found, gradient in zip(gradients[index], expected_gradients[index], strict=True):
-                same(found, gradient, f"gradient per {reduction}")
-
-    # Every log-probability comes back to its row.
-    in_order, _ = forward(policy, whole)
-    expected = whole.gather(in_order.detach() * whole.response_mask, align="response")
-    of_slots = fc.Ragged.concat(gathered)
-    assert len(of_slots) == plan.num_real_rows
-    of_rows = fc.planning.drop_padding(of_slots, plan)
-    assert of_rows.offsets.tolist() == expected.offsets.tolist()
-    same(of_rows.values, expected.values, "drop_padding")
-
-
 def columns_of(step):
     """Return the columns of a step's rows, as lists."""
     names = ("prompts", "responses", "rewards", "loss_mask")
@@ -502,12 +378,12 @@ def columns_of(step):
 
 
 @share(5)
-@given(step=steps())
+@given(step=steps(is_packed=True))
 def test_shards_equal_the_loops(step):
     columns = columns_of(step)
     for mini_batch in range(step.plan.num_mini_batches):
-        for rank, batch in enumerate(step.shards(mini_batch)):
-            shard = step.plan.shard(mini_batch, rank)
+        for shard in step.shards(mini_batch):
+            batch = step.build(shard=shard)
             expected = build_shard_loops(
                 **columns,
                 pad_token_id=0,
@@ -520,7 +396,7 @@ def test_shards_equal_the_loops(step):
 
 
 @share(5)
-@given(step=steps())
+@given(step=steps(is_packed=True))
 def test_padding_is_in_no_normalizer(step):
     """Of a packed batch of all rows, as of a padded one."""
     plan = step.plan
@@ -542,7 +418,8 @@ def test_padding_is_in_no_normalizer(step):
     same(found.values, expected.values, "normalize")
 
 
-def test_a_synthetic_row_trains_nothing(policy):
+def test_a_synthetic_row_trains_nothing():
+    policy = small_policy()
     turns = rollouts(0, prompts=1)
     whole = build(turns)
     plan = fc.plan_step(whole, dp_size=16, layout=fc.Packed(96, shift="next_token"))
@@ -556,7 +433,7 @@ def test_a_synthetic_row_trains_nothing(policy):
         assert batch.row_cu_seqlens[0].tolist()[:2] == [0, 2]
         assert batch.uids == [f"pad{shard.first_pad}"]
         assert batch.metrics["batch/rows"] == 0
-        _, losses = losses_of_shard(policy, batch, "next_token", 1.0, 1.0)
+        _, losses = losses_of_shard(policy, batch, 1.0, 1.0)
         for gradients in gradients_of(policy, losses):
             assert not any(gradient.any() for gradient in gradients)
 

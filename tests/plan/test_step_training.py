@@ -1,8 +1,5 @@
 """Shards train as the mini-batch that they are of: the loss, its gradients, the results."""
 
-from itertools import compress
-from typing import Any, NamedTuple
-
 import numpy as np
 import pytest
 from conftest import share
@@ -14,10 +11,11 @@ from training_steps import (
     forward,
     gradients_of,
     losses_alone,
+    losses_of_shard,
     rollouts,
-    row_means,
     same,
     small_policy,
+    steps,
     torch,
 )
 
@@ -30,71 +28,11 @@ def policy():
     return small_policy()
 
 
-class Step(NamedTuple):
-    turns: dict[str, list]
-    policy: str | None
-    merge: fc.planning.MergePlan | None
-    whole: fc.Batch
-    plan: fc.planning.StepPlan
-    prompts: int
-
-    def build(self, **options: Any) -> fc.Batch:
-        """Build rows of the step."""
-        return build(self.turns, self.merge, **options)
-
-    def shards(self, mini_batch):
-        return [self.plan.shard(mini_batch, rank) for rank in range(self.plan.dp_size)]
-
-    def alone(self, mini_batch):
-        """Build a mini-batch by itself: its turns, without a plan or padding rows."""
-        first = mini_batch * self.prompts
-        chosen = [first <= uid < first + self.prompts for uid in self.turns["uids"]]
-        turns = {name: list(compress(values, chosen)) for name, values in self.turns.items()}
-        return build(turns, self.policy)
-
-
-@st.composite
-def steps(draw):
-    prompts = draw(st.integers(1, 5))
-    turns = rollouts(draw(st.integers(0, 2**32 - 1)), prompts)
-    options = {
-        "prompts_per_mini_batch": draw(st.integers(1, prompts)),
-        "dp_size": draw(st.integers(1, 5)),
-        "pad_rows": draw(st.sampled_from(["copy_first", "copy_cycle", "synthetic"])),
-        "shard_by": draw(st.sampled_from(["contiguous", "strided", "tokens"])),
-        "keep_together": draw(st.sampled_from([None, "prompt", "trajectory"])),
-        "allow_partial": True,
-    }
-    names = {name: turns[name] for name in ("uids", "trajectory_ids")}
-    policy = draw(st.sampled_from([None, "exact", "branch"]))
-    merge = None
-    if policy is not None:
-        ids = turns["trajectory_ids"]
-        tokens = (turns["prompts"], turns["responses"])
-        merge = fc.merge_turns(*tokens, trajectory_ids=ids, policy=policy)
-    whole = build(turns, merge)
-    known = draw(st.sampled_from(["batch", "lengths", "totals"]))
-    if known == "batch":
-        plan = fc.plan_step(whole, **options)
-    elif merge is not None:
-        plan = fc.plan_step(merge, uids=names["uids"], **options)
-    else:
-        lens = (whole.prompt_lens, whole.response_lens)
-        plan = fc.plan_step(lens if known == "lengths" else sum(lens), **names, **options)
-    return Step(turns, policy, merge, whole, plan, options["prompts_per_mini_batch"])
-
-
-def losses_of_shard(policy, shard, tokens, rows):
-    """Reduce a shard's share of its mini-batch's loss."""
-    log_probs, losses = forward(policy, shard)
-    reduced = [losses.sum(), losses.sum() / tokens, row_means(losses, shard).sum() / rows]
-    return log_probs.detach() * shard.response_mask, reduced
-
-
-@pytest.mark.parametrize("made_by", ["build_batch", "select"])
+@pytest.mark.parametrize("made_by", ["build_batch", "select", "packed"])
 @share(2)
-@given(step=steps())
-def test_shards_train_as_their_mini_batch(policy, made_by, step):
+@given(drawn=st.data())
+def test_shards_train_as_their_mini_batch(policy, made_by, drawn):
+    step = drawn.draw(steps(made_by == "packed"))
     plan, whole = step.plan, step.whole
     normalizers = whole.loss_normalizers(plan)
     results, gathered = [], []
@@ -125,19 +63,21 @@ def test_shards_train_as_their_mini_batch(policy, made_by, step):
             for found, gradient in zip(gradients[index], expected_gradients[index], strict=True):
                 same(found, gradient, f"gradient per {reduction}")
 
+    # Every log-probability comes back to its row.
     in_order, _ = forward(policy, whole)
     in_order = in_order.detach() * whole.response_mask
-    by_slot = torch.cat(results)
-    assert len(by_slot) == plan.num_rows
-    same(by_slot[plan.inverse], in_order, "inverse")
-    same(fc.planning.drop_padding(by_slot, plan), in_order, "drop_padding")
+    if made_by != "packed":
+        by_slot = torch.cat(results)
+        assert len(by_slot) == plan.num_rows
+        same(by_slot[plan.inverse], in_order, "inverse")
+        same(fc.planning.drop_padding(by_slot, plan), in_order, "drop_padding")
     of_rows = fc.planning.drop_padding(fc.Ragged.concat(gathered), plan)
     expected = whole.gather(in_order, align="response")
     assert of_rows.offsets.tolist() == expected.offsets.tolist()
     same(of_rows.values, expected.values, "drop_padding of rows")
 
 
-@given(step=steps())
+@given(step=steps(is_packed=False))
 def test_padding_is_in_no_normalizer(step):
     plan, whole = step.plan, step.whole
     alone = [step.alone(mini_batch) for mini_batch in range(plan.num_mini_batches)]
@@ -149,7 +89,7 @@ def test_padding_is_in_no_normalizer(step):
         assert rows.tolist() == [batch.plan.num_rows for batch in alone]
 
 
-@given(step=steps())
+@given(step=steps(is_packed=False))
 def test_selected_shards_are_those_built_from_turns(step):
     for mini_batch in range(step.plan.num_mini_batches):
         for shard in step.shards(mini_batch):
