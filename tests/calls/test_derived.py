@@ -2,16 +2,11 @@
 
 import numpy as np
 import pytest
-from any_layout import layouts
-from conftest import NEEDS_TORCH, share
-from hypothesis import given
-from hypothesis import strategies as st
-from refusing import same_or_refused
+from conftest import NEEDS_TORCH
 from small_input import build, refuses
-from strategies import rollouts
 
 import fastcollate as fc
-from fastcollate.testing.reference import assert_same, build_batch_loops
+from fastcollate.testing.reference import assert_same
 
 LAYOUTS = ["left", "two_segment", "right", "jagged"]
 PROMPTS, RESPONSES, LOSS_MASKS = [[1, 2], [3], []], [[4], [5, 6], []], [[1], [0, 0.5], []]
@@ -27,24 +22,6 @@ def derived(layout, array_type="numpy", **options):
     }[layout]
     return fc.build_batch(
         PROMPTS, RESPONSES, pad_token_id=0, layout=chosen, array_type=array_type, **options
-    )
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@share(4)
-@given(drawn=st.data())
-def test_equal_the_loops(layout, drawn, array_type):
-    data = drawn.draw(rollouts(max_long_len=40))
-    options = {
-        "pad_token_id": 7,
-        "layout": layout,
-        "position_ids": drawn.draw(st.sampled_from([None, False, "zero", "one", "repeat_last"])),
-        "labels": drawn.draw(st.sampled_from([None, "aligned", "shifted"])),
-    }
-    options["layout"] = drawn.draw(layouts(layout, data))
-    same_or_refused(
-        lambda: fc.build_batch(**data._asdict(), **options, array_type=array_type),
-        lambda: build_batch_loops(**data._asdict(), **options),
     )
 
 

@@ -1,27 +1,9 @@
 """Layouts and fixed widths, against the loops."""
 
 import pytest
-from any_layout import layouts
-from conftest import share
-from hypothesis import given
-from hypothesis import strategies as st
 from small_input import build
-from strategies import as_inputs, rollouts
 
 import fastcollate as fc
-from fastcollate.testing.reference import assert_same, build_batch_loops
-
-
-@pytest.mark.parametrize("layout", ["left", "two_segment", "right"])
-@share(2)
-@given(data=st.data())
-def test_layouts_equal_the_loops(layout, data):
-    inputs = data.draw(rollouts())
-    kinds = data.draw(as_inputs(inputs))
-    options = {"pad_token_id": data.draw(st.integers(-2, 2))}
-    options["layout"] = data.draw(layouts(layout, inputs))
-    batch = fc.build_batch(**kinds, **options, array_type="numpy")
-    assert_same(batch, build_batch_loops(**inputs._asdict(), **options))
 
 
 def test_the_picture():

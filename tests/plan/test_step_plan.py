@@ -392,6 +392,12 @@ def test_a_function_of_costs():
             fc.plan_step([7, 6, 14, 6, 21], dp_size=2, shard_by=lambda _, wrong=wrong: wrong)
 
 
+def test_synthetic_rows_have_a_cost():
+    """Two tokens: the rank that has one gets one row, the other rank both of the equal ones."""
+    plan = fc.plan_step([1, 1, 1], dp_size=2, shard_by="tokens", pad_rows="synthetic")
+    assert plan.rows.tolist() == [0, 1, 2, -1]
+
+
 def test_padding_may_exceed_the_mini_batch():
     plan = fc.plan_step([3], dp_size=8)
     assert plan.rows.tolist() == [0] + [-1] * 7

@@ -4,11 +4,12 @@ import pickle
 
 import numpy as np
 import pytest
+from any_layout import layouts
 from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
 from small_input import build
-from strategies import FIELD_DTYPES, extras, rollouts
+from strategies import FIELD_DTYPES, as_inputs, extras, rollouts
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same, build_batch_loops
@@ -39,8 +40,10 @@ def raises(match, exception=(TypeError, ValueError)):
 def test_everything_equals_the_loops(layout, drawn, array_type):
     data = drawn.draw(rollouts(max_long_len=40))
     more = drawn.draw(extras(data, array_type))
-    options = {"pad_token_id": 7, "layout": layout, **more}
-    batch = fc.build_batch(**data._asdict(), **options, array_type=array_type)
+    options = {"pad_token_id": drawn.draw(st.sampled_from([7, 0, -1])), **more}
+    options["layout"] = drawn.draw(layouts(layout, data))
+    inputs = drawn.draw(as_inputs(data))
+    batch = fc.build_batch(**inputs, **options, array_type=array_type)
     assert_same(batch, build_batch_loops(**data._asdict(), **options))
     assert batch.uids == more.get("uids")
     assert batch.trajectory_ids == more.get("trajectory_ids")
