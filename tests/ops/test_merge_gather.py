@@ -142,6 +142,15 @@ def test_tokens_that_drift_masked_are_missing(layout, array_type):
     assert rows_of(batch.gather(ids, align="sequence", shift="none")) == [[2, 9, 5, 6], [8]]
 
 
+def test_tokens_that_stand_elsewhere_go_back_to_their_own_place(array_type):
+    """Of five sampled tokens, the first and the last two are in the next prompt."""
+    turns = {"prompts": [[1, 2], [1, 2, 3, 9, 6, 7, 8]], "responses": [[3, 4, 5, 6, 7], [5]]}
+    merge = fc.planning.Merge("realign", mask_drift="span")
+    batch = small("left", array_type, **turns, trajectory_ids=["s", "s"], merge=merge)
+    how = {"align": "sequence", "shift": "none", "per": "turn", "missing": -7}
+    assert rows_of(batch.gather(batch.input_ids, **how)) == [[3, -7, -7, 6, 7], [5]]
+
+
 def test_turns_that_were_dropped_are_missing(array_type):
     plan = fc.merge_turns(**TURNS, loss_mask=[[0], [1, 1], [0]], drop_untrainable=True)
     batch = small("left", array_type, merge=plan)

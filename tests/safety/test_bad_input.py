@@ -59,15 +59,6 @@ def test_length_of_a_field(name, row):
     refuses(with_row(name, row), ValueError, message)
 
 
-def test_length_in_the_words_of_the_design():
-    rows = [[1] * 241] * 18
-    masks = [*rows[:17], [1] * 240]
-    with pytest.raises(
-        ValueError, match=r"loss_mask\[17\] has 240 items, but responses\[17\] has 241"
-    ):
-        fc.build_batch(rows, rows, pad_token_id=0, loss_mask=masks, array_type="numpy")
-
-
 @pytest.mark.parametrize("name", FIELDS)
 def test_length_of_a_field_in_two_dimensions(name):
     refuses({name: np.zeros((3, 2))}, ValueError, rf"{name}\[0\] has 2", r"responses\[0\] has 1")

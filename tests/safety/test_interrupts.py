@@ -39,7 +39,15 @@ def chunks():
     return pa.chunked_array([pa.array([[1, 2]])] * 600_000)
 
 
+def build(kind):
+    """Build 600 million tokens, all of one object; the signal comes before most are written."""
+    prompts = [kind([1] * 200_000)] * 3000
+    fc.build_batch(prompts, [[1]] * 3000, pad_token_id=0, array_type="numpy")
+
+
 LONG = {
+    "build_batch of lists": lambda: build(list),
+    "build_batch of arrays": lambda: build(np.array),
     "arrays of Arrow": lambda: fc.ragged(chunks()),
     "prefix_tree": lambda: fc.planning.prefix_tree(rows(), rows()),
     "pack a tree": lambda: tree().pack(fc.Tree(16_384)),

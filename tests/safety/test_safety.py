@@ -4,11 +4,8 @@ import gc
 import io
 import os
 import pickle
-import signal
 import subprocess
 import sys
-import threading
-import time
 from functools import partial
 from itertools import combinations
 
@@ -215,69 +212,6 @@ def test_large_batches_leave_no_memory_behind(last_reward, array_type):
 def test_small_batches_leave_no_memory_behind(item):
     act = partial(build_or_refuse, r"prompts\[1\]\[0\]", **with_item("prompts", item))
     check_memory(act, calls=20_000, allowed=4e6)
-
-
-# Threads, processes and signals
-
-
-class Yields:
-    """A token id that lets other threads run while it is read."""
-
-    def __index__(self):
-        time.sleep(0)
-        return 1
-
-
-@pytest.mark.slow
-def test_lists_that_other_threads_change():
-    """Either an error, or a batch of what was there; never a crash."""
-    rows = [[10**6 + n for n in range(50)] + [Yields()] * 3 for _ in range(10)]
-    done = threading.Event()
-
-    def change():
-        rng = np.random.default_rng(0)
-        while not done.is_set():
-            row = rows[rng.integers(len(rows))]
-            item = row.pop()
-            row.insert(0, item)
-
-    inputs = {"prompts": rows, "responses": rows, **dict.fromkeys(FIELDS)}
-    thread = threading.Thread(target=change)
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    thread.start()
-    try:
-        for _ in range(200):
-            build_or_refuse(r"\[\d\] ", **inputs)
-    finally:
-        done.set()
-        thread.join()
-        sys.setswitchinterval(interval)
-
-
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timer signals")
-@pytest.mark.parametrize("kind", ["list", "numpy.int64"])
-def test_keyboard_interrupt(kind):
-    """Huge, but of one row object: 600 M tokens, of which little is written before the signal."""
-    prompt = as_kind([1] * 200_000, kind, ids=True)
-    inputs = {"prompts": [prompt] * 3000, "responses": [[1]] * 3000, "pad_token_id": 0}
-    after = 0.1
-
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGALRM, interrupt)
-    start = time.monotonic()
-    try:
-        signal.setitimer(signal.ITIMER_REAL, after)
-        with pytest.raises(KeyboardInterrupt):
-            fc.build_batch(**inputs, array_type="numpy")
-    except MemoryError:
-        pytest.skip("not enough memory")
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
-    assert time.monotonic() - start < after + 1
 
 
 # Imports
