@@ -4,6 +4,7 @@ from array import array
 
 import numpy as np
 import pytest
+from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import (
@@ -30,6 +31,7 @@ def reference(data: Rollouts, pad_token_id=0):
     return build_batch_loops(**data._asdict(), pad_token_id=pad_token_id)
 
 
+@share(2)
 @given(data=rollouts(), pad_token_id=PAD_IDS)
 def test_lists_give_what_both_references_give(data, pad_token_id, array_type):
     expected = reference(data, pad_token_id)
@@ -38,6 +40,7 @@ def test_lists_give_what_both_references_give(data, pad_token_id, array_type):
     assert_same(batch, expected)
 
 
+@share(2)
 @given(drawn=st.data(), pad_token_id=PAD_IDS)
 def test_every_kind_of_input_gives_what_lists_give(drawn, pad_token_id, array_type):
     data = drawn.draw(rollouts())

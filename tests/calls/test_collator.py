@@ -10,7 +10,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from conftest import NEEDS_TORCH
+from conftest import NEEDS_TORCH, share
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from refusing import same_or_refused
@@ -83,6 +83,7 @@ options = st.fixed_dictionaries(
 )
 
 
+@share(2)
 @given(samples=rollouts().map(samples_of) | sequences() | pairs, options=options)
 def test_samples_of_every_form(samples, options, array_type):
     same_or_refused(

@@ -5,6 +5,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
+from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
 from recorded import recorded
@@ -52,6 +53,7 @@ def features(draw):
     return examples
 
 
+@share(2)
 @given(
     features(),
     st.fixed_dictionaries(

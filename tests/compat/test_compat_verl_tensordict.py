@@ -4,6 +4,7 @@ import sys
 
 import numpy as np
 import pytest
+from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -52,6 +53,7 @@ def built(columns, **options):
     )
 
 
+@share(2)
 @given(
     rollouts(),
     st.sampled_from(["torch", "numpy"]),

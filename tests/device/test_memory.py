@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from conftest import NEEDS_TORCH
+from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import as_inputs, rollouts
@@ -357,6 +357,7 @@ def test_memory_comes_back_after_errors(array_type, pool):
 # Recycled memory gives the results of fresh memory
 
 
+@share(2)
 @given(data=st.data())
 def test_recycled_memory_gives_the_same(data, array_type):
     pool = fc.memory.BufferPool(1 << 30)

@@ -55,6 +55,7 @@ def lost_of(data, reference):
     return lost_to_splits(data, reference["bins"]) if shift == "next_token" else 0
 
 
+@share(2)
 @given(drawn=st.data())
 def test_equals_the_loops(drawn, array_type):
     data, inputs, options, reference, more = drawn.draw(cases(array_type))

@@ -10,7 +10,7 @@ from advantage_loops import (
     loss_normalizers_loops,
     normalize_loops,
 )
-from conftest import NEEDS_TORCH
+from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -254,6 +254,7 @@ def planned(draw):
 LAYOUTS = ["left", "two_segment", "right", "jagged"]
 
 
+@share(2)
 @given(drawn=planned(), layout=st.sampled_from(LAYOUTS), data=st.data())
 def test_normalising_equals_the_loops(drawn, layout, data, array_type):
     plan, in_slots, lens, loss_mask = drawn
@@ -329,6 +330,7 @@ def test_gradients_flow_through_dropping():
     assert x.grad.tolist() == [1, 1, 1, 0, 1, 1]
 
 
+@share(2)
 @given(drawn=planned(), data=st.data())
 def test_dropping_equals_the_loops(drawn, data, array_type):
     plan = drawn[0]

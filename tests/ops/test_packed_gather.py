@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+from conftest import share
 from gathering import DTYPES, WAYS, check, like
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -48,6 +49,7 @@ def ways(draw):
     return {"align": align, "shift": shift, "missing": draw(st.sampled_from([None, 0, 1]))}
 
 
+@share(2)
 @given(drawn=st.data())
 def test_gather_equals_the_loops(drawn, array_type):
     data = drawn.draw(rollouts(max_long_len=30))
@@ -71,6 +73,7 @@ def test_gather_equals_the_loops(drawn, array_type):
             check(batch.gather(given_x, **how, **asked), *expected)
 
 
+@share(2)
 @given(drawn=st.data())
 def test_broadcast_equals_the_loops(drawn, array_type):
     data = drawn.draw(rollouts(max_long_len=30))
@@ -84,6 +87,7 @@ def test_broadcast_equals_the_loops(drawn, array_type):
     assert_same({"x": found}, {"x": broadcast_loops(grids, per_row)})
 
 
+@share(2)
 @given(drawn=st.data())
 def test_merged_rows_equal_the_loops(drawn, array_type):
     data = drawn.draw(trajectories(max_long_len=20))

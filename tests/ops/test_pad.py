@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import NEEDS_TORCH
+from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -279,6 +279,7 @@ def masks(draw):
     return base[:, draw(st.integers(0, 2)) :][:, :width], mask
 
 
+@share(2)
 @given(case=masks(), kind=st.sampled_from(["bool", "int64", "float32", "list"]))
 def test_masks(case, kind, array_type):
     x, mask = case

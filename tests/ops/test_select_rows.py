@@ -60,6 +60,7 @@ def test_rows_of_padded_and_jagged_batches(layout, drawn, array_type):
     assert pickle.dumps(dict(whole)) == before
 
 
+@share(2)
 @given(drawn=st.data())
 def test_rows_of_packed_batches_stay_in_their_bins(drawn, array_type):
     data, inputs, options, _, more = drawn.draw(packed_cases(array_type))

@@ -10,7 +10,7 @@ from itertools import chain, pairwise
 
 import numpy as np
 import pytest
-from conftest import NEEDS_TORCH
+from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
 from ragged_lists import address, ragged_lists, refuses, same
@@ -182,6 +182,7 @@ def test_rows_are_views(array_type):
     refuses(TypeError, "integer", ragged.__getitem__, 1.0)
 
 
+@share(2)
 @given(data=st.data())
 def test_slices_are_views(data, array_type):
     rows = data.draw(st.lists(st.lists(st.integers(0, 9), max_size=3), max_size=5))
@@ -263,6 +264,7 @@ def test_arrays_and_tensors_are_not_equal():
     assert column("numpy") != column("torch")
 
 
+@share(2)
 @given(cuts=st.lists(st.integers(0, 3), max_size=4).map(sorted))
 def test_concat(cuts, array_type):
     whole = column(array_type)
@@ -463,6 +465,7 @@ def test_round_trip_of_lists(rows):
     assert ragged == fc.ragged(tuple(map(tuple, rows))) == fc.ragged(UserList(rows))
 
 
+@share(2)
 @given(rows=ragged_lists(min_rows=1, trailing=False).filter(lambda rows: any(rows)))
 def test_rows_of_every_kind(rows, array_type):
     dtype = np.array(list(chain(*rows))).dtype
@@ -530,6 +533,7 @@ def test_dense_arrays_without_rows_or_tokens(array_type):
         assert ragged.trailing == shape[2:]
 
 
+@share(2)
 @given(rows=ragged_lists(min_rows=1).filter(lambda rows: any(rows)), spare=st.integers(0, 2))
 @pytest.mark.parametrize("padding_side", ["right", "left"])
 def test_padded_arrays(rows, spare, padding_side, array_type):
@@ -545,6 +549,7 @@ def test_padded_arrays(rows, spare, padding_side, array_type):
         assert ragged == fc.Ragged(make(expected.values, array_type), expected.offsets)
 
 
+@share(2)
 @given(rows=ragged_lists(min_rows=1), spare=st.integers(0, 2))
 @pytest.mark.parametrize("padding_side", ["right", "left"])
 def test_padded_lists(rows, spare, padding_side, array_type):

@@ -149,6 +149,7 @@ def filled(inputs, names, **options):
     return builder
 
 
+@share(2)
 @given(drawn=st.data())
 def test_a_builder_takes_them_one_by_one(drawn, array_type):
     data = drawn.draw(rollouts())

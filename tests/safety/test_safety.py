@@ -11,6 +11,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+from conftest import share
 from hypothesis import given
 from small_input import FIELDS, ROWS, build_or_refuse, good_input, with_item
 from strategies import FIELD_KINDS, TOKEN_KINDS, as_inputs, as_kind, rollouts
@@ -33,6 +34,7 @@ def large_input(rows=200, longest=2000):
 # Inputs and outputs
 
 
+@share(2)
 @given(inputs=rollouts(max_rows=4).flatmap(as_inputs))
 def test_inputs_are_never_changed(inputs, array_type):
     before = build_batch_numpy(**inputs, pad_token_id=0)

@@ -86,6 +86,7 @@ def loops(data, reference, more):
     )
 
 
+@share(2)
 @given(drawn=st.data())
 def test_every_output_is_that_of_the_loops(drawn, array_type):
     data, layout, reference, more = drawn.draw(cases(array_type))
@@ -95,6 +96,7 @@ def test_every_output_is_that_of_the_loops(drawn, array_type):
     assert batch.plan.layout == "tree"
 
 
+@share(2)
 @given(drawn=st.data())
 def test_positions_look_at_ancestors_and_themselves(drawn, array_type):
     data, layout, reference, more = drawn.draw(cases(array_type, max_many=40))
