@@ -6,6 +6,7 @@ Fields of one number a row, the argument `advantages`, and loss masks of integer
 import pickle
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from any_layout import layouts
 from conftest import share
@@ -25,7 +26,6 @@ from strategies import (
     taking_numbers,
     token_fields,
     trajectories,
-    whole_masks,
 )
 from worker_blocks import through_blocks
 
@@ -43,6 +43,27 @@ EACH_KIND = pytest.mark.parametrize("kind", ["spread", "advantages", "whole mask
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*policy=.realign. masked", "ignore:.*split", "ignore:.*no token before"
 )
+
+
+BITS = [0, 1, True, False, 0.0, 1.0, -0.0]
+WHOLE = [
+    lambda rng, n: rng.integers(0, 2, n).tolist(),
+    lambda rng, n: (rng.random(n) < 0.5).tolist(),
+    lambda rng, n: rng.integers(0, 2, n).astype(float).tolist(),
+    lambda rng, n: [BITS[i] for i in rng.integers(0, len(BITS), n)],
+]
+COUNTS = [
+    lambda rng, n: rng.integers(0, 2**20, n).tolist(),
+    lambda rng, n: rng.integers(0, 128, n).astype(float).tolist(),
+]
+
+
+@st.composite
+def whole_masks(draw, responses, dtype):
+    """Draw loss masks that an output of integers or booleans can hold, in any type of numbers."""
+    family = draw(st.sampled_from(WHOLE if dtype == "bool" else WHOLE + COUNTS))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    return [family(rng, len(response)) for response in responses]
 
 
 @st.composite
