@@ -398,6 +398,13 @@ def test_synthetic_rows_have_a_cost():
     assert plan.rows.tolist() == [0, 1, 2, -1]
 
 
+def test_large_groups_go_first_where_costly_ones_leave_no_room():
+    """Then groups of as many rows go by their cost: 9 and 8 to ranks of their own, then 7 and 5."""
+    options = {"keep_together": "prompt", "dp_size": 3, "shard_by": "tokens"}
+    plan = fc.plan_step([1, 1, 5, 9, 8, 7], uids=list("aabcde"), **options)
+    assert plan.rows.tolist() == [0, 1, 2, 3, 4, 5]
+
+
 def test_padding_may_exceed_the_mini_batch():
     plan = fc.plan_step([3], dp_size=8)
     assert plan.rows.tolist() == [0] + [-1] * 7
