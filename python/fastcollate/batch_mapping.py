@@ -13,6 +13,7 @@ from fastcollate.ops.loss_positions import targets
 from fastcollate.ops.missing_outputs import missing_key, missing_output
 from fastcollate.ops.model_inputs import KEYS, model_inputs, positions
 from fastcollate.ops.pickling import own_memory, restore
+from fastcollate.ops.tree_labels import tree_label_keys, tree_labels
 from fastcollate.plan.bin_plan import BinPlan
 
 if TYPE_CHECKING:
@@ -97,11 +98,11 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
     def _mapping(self) -> dict[str, Any]:
         """Return the items: all outputs, or what a model is called with."""
         state = self._state
-        if state.model_mask is None:
+        if state.model_kernel is None:
             return state.data
         if self._inputs is None:
-            mask = None if state.model_mask == "default" else state.model_mask
-            self._inputs = model_inputs(state, self._position_ids, mask)
+            kernel = None if state.model_kernel == "default" else state.model_kernel
+            self._inputs = model_inputs(state, self._position_ids, kernel)
         return self._inputs
 
     @property
@@ -114,7 +115,7 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
     def __getitem__(self, key: str) -> Any:
         state = self._state
         try:
-            is_input = state.model_mask is not None and key in KEYS
+            is_input = state.model_kernel is not None and key in KEYS
             return self._mapping()[key] if is_input else state.data[key]
         except (KeyError, TypeError) as error:  # slices have no hash
             message = missing_key(state.known_plan, state.data, key, self._is_attribute(key))
@@ -159,12 +160,14 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
         if name in _NEEDS_PLAN:
             raise missing_plan(name)
         state = self._state
-        if (state.model_mask is None or name not in KEYS) and name in state.data:
+        if (state.model_kernel is None or name not in KEYS) and name in state.data:
             return state.data[name]
         if name in KEYS and name in (items := self._mapping()):
             return items[name]
         if name == "position_ids" and (found := self._position_ids) is not None:
             return found
+        if name in tree_label_keys(state):
+            return tree_labels(state, name)
         raise AttributeError(missing_output(state.known_plan, state.data, name))
 
     def __dir__(self) -> list[str]:

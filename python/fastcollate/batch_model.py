@@ -22,7 +22,8 @@ from fastcollate.ops.broadcast import broadcast
 from fastcollate.ops.context_parallel import cp_merge
 from fastcollate.ops.gather import gather
 from fastcollate.ops.loss_positions import LossPositions, loss_positions
-from fastcollate.ops.model_inputs import Mask, model_inputs
+from fastcollate.ops.masks import Kernel
+from fastcollate.ops.model_inputs import model_inputs
 from fastcollate.ops.normalize import LossNormalizers, loss_normalizers, normalize
 from fastcollate.plan.layouts import Shift
 
@@ -94,29 +95,40 @@ class ModelBatch(BatchMapping[Array]):
         """
         return gather(self.plan, x, align, shift, missing, per, gaps)
 
-    def model_inputs(self, mask: Mask | None = None, dtype: Any = "float32") -> dict[str, Any]:
+    def model_inputs(
+        self, kernel: Kernel | None = None, model: Any = None, dtype: Any = None
+    ) -> dict[str, Any]:
         """Return what a transformers model is called with: ``model(**batch.model_inputs())``.
 
         Parameters
         ----------
-        mask
-            For packed rows, jagged rows and trees: ``"dense"`` adds :meth:`dense_mask` as
-            ``attention_mask``, and ``"block"`` :meth:`block_mask`, for models with
-            ``attn_implementation="flex_attention"``. None adds the dense mask only where the
-            model needs it.
+        kernel
+            The form of the attention mask. ``"dense"``: :meth:`dense_mask`; ``"block"``:
+            :meth:`block_mask`, for ``attn_implementation="flex_attention"``; ``"flash"``: the
+            offsets of sequences, for flash attention, but not of trees; ``"paths"``:
+            :meth:`attention_paths`, for
+            :func:`fastcollate.compat.transformers.register_tree_attention`. None: the one that
+            suits the attention of `model`; without a model, the dense mask of trees. Padded rows,
+            and packed ones under ``"sdpa"`` and ``"eager"``, then need no other mask.
+        model
+            The transformers model to be called: its config has the attention and the sliding
+            windows of layers. With several kinds of layers, the mask is a dict of one for each.
         dtype
-            Dtype of the dense mask, which is additive. float32 suits models of float32, bfloat16
-            and float16; pass ``"float64"`` for a model of float64, for which torch's
-            ``scaled_dot_product_attention`` misreads a mask of float32.
+            Dtype of the dense mask, which is additive; by default that of `model`, or else float32,
+            which suits models of float32, bfloat16 and float16. A model of float64 needs float64:
+            torch's ``scaled_dot_product_attention`` misreads a mask of float32 there.
 
         Returns
         -------
         dict
-            ``input_ids``, (B, W), jagged (1, tokens). ``attention_mask`` of padded rows; the dense
-            mask of trees; none for packed and jagged rows, whose sequences models find by their
-            positions, unless those are left out. ``position_ids``, unless left out. With `labels`,
-            both ``labels``, each at its own token, and ``shift_labels``, each at the token before:
-            a model takes the second for its loss, and a trainer counts the first.
+            ``input_ids``, (B, W), jagged (1, tokens). ``attention_mask``: of padded rows (B, W); a
+            dense or block mask; of ``"paths"`` an empty tensor, which other attention refuses.
+            ``cu_seq_lens_q``, ``cu_seq_lens_k``, ``max_length_q`` and ``max_length_k`` for
+            ``"flash"``, ``tree_kv_index``, ``tree_cu_seqlens_q``, ``tree_cu_seqlens_k``,
+            ``tree_max_seqlen_q`` and ``tree_max_seqlen_k`` for ``"paths"``. ``position_ids``,
+            unless left out. With `labels`, both ``labels``, each at its own token, and
+            ``shift_labels``, each at the token before: a model takes the second for its loss, and a
+            trainer counts the first; of a tree with ``labels="shifted"`` the second alone.
             ``use_cache=False``, except for padded rows: a cache would take the place of masks.
             Fields of ``PerRow(concat=True)``, such as ``pixel_values``.
 
@@ -125,7 +137,8 @@ class ModelBatch(BatchMapping[Array]):
         MissingPlanError
             If the batch was made from a mapping: it is what a model is called with.
         TypeError, ValueError
-            If `mask` does not fit the layout or the array type.
+            If `kernel` does not fit the layout or the array type; a model without a config, of
+            unknown attention, or with layers that take no mask.
 
         Examples
         --------
@@ -143,7 +156,7 @@ class ModelBatch(BatchMapping[Array]):
         if self._state.made_by is None:
             raise missing_plan("model_inputs")
         self._state.check_whole()
-        return model_inputs(self._state, self._position_ids, mask, dtype)
+        return model_inputs(self._state, self._position_ids, kernel, model, dtype)
 
     def dense_mask(self, dtype: Any = "float32", window: int | None = None) -> Array:
         """Return the attention mask as an array over all pairs of positions (:attr:`subtree_end`).

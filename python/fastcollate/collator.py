@@ -23,7 +23,7 @@ from fastcollate.common.arguments import (
     wrong_name,
 )
 from fastcollate.memory.pools import BufferPool
-from fastcollate.ops.model_inputs import Mask, check_mask
+from fastcollate.ops.masks import Kernel, check_kernel
 from fastcollate.options import Options, RowOptions
 from fastcollate.plan.dtypes import Outputs
 from fastcollate.plan.layouts import Tree
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         fields: Mapping[str, Field | PerRow | RoutedExperts] | None
         columns: Mapping[str, str] | None
         ignore: Collection[str] | Literal["rest"]
-        mask: Mask | None
+        kernel: Kernel | None
 
 
 Made = TypeVar("Made", covariant=True)
@@ -112,7 +112,7 @@ class Collator(Generic[Made]):
         labels, the loss uses ``shift_labels``: change both, or neither. Otherwise the keys of
         the outputs to return as a plain dict, in this order. A mapping renames them, each to one
         name or several: ``{"cu_seqlens": ("cu_seq_lens_q", "cu_seq_lens_k")}``.
-    mask
+    kernel
         As :meth:`Batch.model_inputs`.
     **options
         Options of :class:`BatchBuilder`, which are those of :func:`build_batch` that do not depend
@@ -177,7 +177,7 @@ class Collator(Generic[Made]):
         columns: Mapping[str, str] | None = None,
         ignore: Collection[str] | Literal["rest"] = (),
         outputs: Sequence[str] | Mapping[str, str | Sequence[str]] | None = None,
-        mask: Mask | None = None,
+        kernel: Kernel | None = None,
         array_type: ArrayType = "torch",
         **options: Unpack[RowOptions],
     ) -> None:
@@ -187,8 +187,9 @@ class Collator(Generic[Made]):
             pad_token_id=pad_token_id, array_type=array_type, **options
         )
         layout = self._options.layout_of(None)
-        check_mask(mask, layout.name, layout.spec.is_padded, array_type == "numpy")
-        self._mask, self._is_tree = mask, isinstance(layout, Tree)
+        self._is_tree = isinstance(layout, Tree)
+        check_kernel(kernel, array_type == "numpy", self._is_tree)
+        self._kernel = kernel
         self._fields = check_sources(fields or {})
         self._ignore = None if ignore == "rest" else frozenset(_names("ignore", ignore))
         columns = {} if columns is None else columns
@@ -218,7 +219,7 @@ class Collator(Generic[Made]):
         for name, rows in ids.items():
             if (message := padding_message(name, rows, options.pad_token_id)) is not None:
                 warn_user(message)
-        made = made._replace(model_mask=self._mask or "default")
+        made = made._replace(model_kernel=self._kernel or "default")
         if self._keys is not None:
             outputs = self._keys.items()
             made = {name: _output(made, key) for key, names in outputs for name in names}
@@ -260,7 +261,7 @@ class Collator(Generic[Made]):
             "columns": self._columns or None,
             "ignore": "rest" if self._ignore is None else sorted(self._ignore) or None,
             "outputs": self._keys,
-            "mask": self._mask,
+            "kernel": self._kernel,
             **self._given,
         }
         given = (f"{name}={value!r}" for name, value in state.items() if value is not None)

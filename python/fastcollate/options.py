@@ -121,10 +121,11 @@ class Options(NamedTuple):
             The shard was planned with another one, or labels have no place in a tree.
         """
         layout = planned or LEFT if self.layout is None else check_layout(self.layout, planned)
-        if self.outputs.labels is not None and isinstance(layout, Tree):
+        is_tree = isinstance(layout, Tree) and not layout.fork_early
+        if self.outputs.labels is not None and is_tree:
             raise ValueError(
                 f"labels is {self.outputs.labels!r}, but a position of a tree can predict several "
-                "tokens; leave labels out: batch.targets has the tokens, and batch.predictors the "
-                "positions"
+                "tokens; pass fc.Tree(..., fork_early=True), or leave labels out: batch.targets "
+                "has the tokens, and batch.predictors the positions"
             )
         return layout

@@ -278,11 +278,11 @@ def test_a_batch_from_a_mapping_is_what_a_model_is_called_with():
 
 
 def test_masks_that_do_not_fit():
-    with pytest.raises(ValueError, match="have an attention_mask; leave mask out"):
-        built(LAYOUTS["left"]).model_inputs("dense")
+    with pytest.raises(ValueError, match="kernel is 'flash', which takes no trees"):
+        built(LAYOUTS["tree"]).model_inputs("flash")
     with pytest.raises(ValueError, match="FlexAttention does not take"):
         built(LAYOUTS["tree"], array_type="numpy").model_inputs("block")
-    with pytest.raises(ValueError, match="mask is 'causal'; pass 'dense', 'block'"):
+    with pytest.raises(ValueError, match="kernel is 'causal'; pass 'dense', 'block'"):
         built(LAYOUTS["tree"]).model_inputs("causal")
 
 

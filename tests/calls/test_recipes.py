@@ -132,11 +132,11 @@ def test_readme(model, layout, masks):
 @EACH_LAYOUT
 def test_attention_and_trees(model, layout, masks, page):
     expected = outcome(model, alone(model, masks, policy_gradient)[0])
-    code = recipe(page, "batch = fc.build_batch(prompts").replace('"block"', "")
-    assert "model_inputs()" in code
-    for mask in [""] if layout.spec.is_padded else ["", '"dense"']:
+    code = recipe(page, "batch = fc.build_batch(prompts")
+    assert "model_inputs(model=model)" in code
+    for mask in [""] if layout.spec.is_padded else ["", '"dense", ']:
         found = names(model, layout, masks)
-        loss = run(code.replace("model_inputs()", f"model_inputs({mask})"), found)
+        loss = run(code.replace("(model=model)", f"({mask}model=model)"), found)
         assert found["batch"].plan.layout == layout.name
         assert_same(outcome(model, loss), expected)
 

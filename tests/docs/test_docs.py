@@ -86,7 +86,9 @@ def test_attention(layout):
         hidden.append(names["hidden"].detach())
         losses.append(names["loss"].item())
     assert names["batch"].plan.layout == layout
-    torch.testing.assert_close(hidden[0], hidden[2])
+    assert_close = torch.testing.assert_close
+    assert_close(hidden[0], hidden[1])  # with the registered attention
+    assert_close(hidden[0], hidden[3])
     expected = 0
     for prompt, response in zip(names["prompts"], names["responses"], strict=True):
         logits = names["model"](torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1]

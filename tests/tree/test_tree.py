@@ -428,16 +428,16 @@ def test_a_collator_attaches_a_mask(array_type):
         {"prompt": [1, 2], "response": [4, 6]},
         {"prompt": [3], "response": [7]},
     ]
-    collate = fc.Collator(pad_token_id=0, layout="tree", mask="dense", array_type=array_type)
+    collate = fc.Collator(pad_token_id=0, layout="tree", kernel="dense", array_type=array_type)
     batch = pickle.loads(pickle.dumps(collate))(samples)
     plain = build(layout="tree")
     assert list(batch) == ["input_ids", "attention_mask", "position_ids", "use_cache"]
     assert np.array_equal(batch["attention_mask"], plain.dense_mask())
     assert batch.to_layout("left").input_ids.tolist() == plain.to_layout("left").input_ids.tolist()
-    assert "mask='dense'" in repr(collate)
+    assert "kernel='dense'" in repr(collate)
     names = {"input_ids": "ids", "attention_mask": "mask"}
     packed = fc.Collator(
-        pad_token_id=0, layout=fc.Packed(8), mask="dense", outputs=names, array_type=array_type
+        pad_token_id=0, layout=fc.Packed(8), kernel="dense", outputs=names, array_type=array_type
     )
     assert packed(samples)["mask"].shape == (2, 1, 8, 8)
     # Whole sequences have no labels in a tree.
@@ -449,7 +449,7 @@ def test_a_collator_attaches_a_mask(array_type):
     first = collate([{"input_ids": [1, 2], "labels": [1, 2]}])  # nothing predicts the first token
     assert first.loss_mask.tolist() == [0, 1]
     if array_type == "torch":
-        block = fc.Collator(pad_token_id=0, layout="tree", mask="block")(samples)
+        block = fc.Collator(pad_token_id=0, layout="tree", kernel="block")(samples)
         assert type(block["attention_mask"]).__name__ == "BlockMask"
 
 
@@ -483,9 +483,9 @@ def test_a_chain_of_prefixes_takes_no_memory_of_its_square():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"layout": "tree", "mask": "sparse"}, "mask is 'sparse'; pass 'dense', 'block'"),
-        ({"mask": "dense"}, "batches with layout='left' have an attention_mask; leave mask out"),
-        ({"layout": "tree", "mask": "block", "array_type": "numpy"}, "pass mask='dense', or"),
+        ({"layout": "tree", "kernel": "sparse"}, "kernel is 'sparse'; pass 'dense', 'block'"),
+        ({"layout": "tree", "kernel": "flash"}, "kernel is 'flash', which takes no trees"),
+        ({"layout": "tree", "kernel": "block", "array_type": "numpy"}, "pass kernel='dense', or"),
     ],
 )
 def test_masks_that_cannot_be(options, message):

@@ -11,6 +11,7 @@ from fastcollate.common.row_columns import IDS
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import FieldSpec, OutputSpec, OutputTable, Owner, Plan
+    from fastcollate.ops.masks import Kernel
     from fastcollate.plan.merging import MergePlan
 
 
@@ -38,6 +39,8 @@ class BatchSpec(NamedTuple):
     table: OutputTable
     cp: tuple[int, int] | None = None
     """``(cp_size, cp_rank)`` of the chunks in the batch; None if it holds all."""
+    forks_early: bool = False
+    """True for a tree whose positions predict one token each."""
 
 
 class BatchState(NamedTuple):
@@ -59,8 +62,8 @@ class BatchState(NamedTuple):
     """Keeps the memory of the outputs; None for other memory than the core's."""
     transfer: dict[str, float] | None = None
     """Metrics of the copy to a device."""
-    model_mask: Literal["dense", "block", "default"] | None = None
-    """The mask of a collator's batch, whose items are what a model is called with."""
+    model_kernel: Kernel | Literal["default"] | None = None
+    """The kernel of a collator's batch, whose items are what a model is called with."""
 
     @property
     def known_plan(self) -> Plan | None:

@@ -20,6 +20,7 @@ from fastcollate.common.arguments import check_int
 from fastcollate.common.requirements import LEAST_TORCH, check_version
 from fastcollate.memory.pools import PoolArgument, check_memory
 from fastcollate.ops.batch_state import BatchSpec, BatchState
+from fastcollate.ops.tree_labels import check_trained_once, tree_label_keys
 from fastcollate.plan.grouping import group_numbers
 from fastcollate.plan.layouts import LEFT
 from fastcollate.plan.merging import RowSource
@@ -92,10 +93,10 @@ def collate(request: Request) -> BatchState:
         data |= object_outputs(table, fields, sources)
     if sources is not None:
         names = {name: pick_names(name, values, sources, shard) for name, values in names.items()}
-    return BatchState(
+    collated = BatchState(
         data,
         plan,
-        BatchSpec(pad_token_id, specs, outputs, table, cp),
+        BatchSpec(pad_token_id, specs, outputs, table, cp, layout.forks_early),
         **names,
         merge_plan=None if merging is None else merging.plan_of(merge),
         is_padding=None if shard is None else shard.is_padding.tolist(),
@@ -104,6 +105,9 @@ def collate(request: Request) -> BatchState:
         ),
         owner=owner,
     )
+    if "labels" in tree_label_keys(collated):
+        check_trained_once(collated)
+    return collated
 
 
 def _as_tensor(torch: Any, value: Any) -> Any:

@@ -43,7 +43,7 @@ def cp_split(state: BatchState, cp_size: Any, cp_rank: Any) -> BatchState:
         },
         owner=None,
         options=spec._replace(cp=(cp_size, cp_rank)),
-        model_mask=None,  # models take whole rows
+        model_kernel=None,  # models take whole rows
     )
 
 

@@ -32,7 +32,7 @@ class LossPositions(NamedTuple):
 
 def loss_positions(plan: Plan, like: Any, loss_mask: Any) -> LossPositions:
     """See :meth:`fastcollate.Batch.loss_positions`; `like` are the token ids."""
-    values, predictors = _places(plan, next_token=True)
+    values, predictors = places_of(plan, next_token=True)
     shape = plan.leading_shape(of_sequence=False)
     is_trained = on_host(loss_mask != 0).reshape(-1)[values]
     values, predictors = values[is_trained], predictors[is_trained]
@@ -52,13 +52,13 @@ def loss_positions(plan: Plan, like: Any, loss_mask: Any) -> LossPositions:
 
 def targets(plan: Plan, ids: Any) -> Any:
     """See :attr:`fastcollate.Batch.targets`."""
-    values, tokens = _places(plan, next_token=False)
+    values, tokens = places_of(plan, next_token=False)
     found = zeros(plan.leading_shape(of_sequence=False), ids)
     found.reshape(-1)[like_of(values, ids)] = take(ids.reshape(-1), tokens)
     return found
 
 
-def _places(plan: Plan, next_token: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def places_of(plan: Plan, next_token: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the positions of response values, and those of their tokens or predictors.
 
     Both are flat indices; -1 for a missing predictor.

@@ -51,7 +51,8 @@ _SHARED = (
 )
 _END_TO_END = "responses lie end to end in its layout, without padding; see batch.response_offsets"
 _LABELS_OF_TREE = (
-    "a position of a tree can predict several tokens; see batch.targets and batch.predictors"
+    "a position of a tree can predict several tokens; see batch.targets and batch.predictors, or "
+    "pass layout=fc.Tree(..., fork_early=True) and labels='shifted' to build_batch"
 )
 
 

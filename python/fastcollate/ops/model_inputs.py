@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fastcollate._fastcollate import IGNORE_INDEX
-from fastcollate.common.arguments import check_choice
 from fastcollate.common.arrays import convert, dtype_like, like_of, zeros
-from fastcollate.ops.attention import block_mask, dense_mask
+from fastcollate.ops.masks import Kernel, check_kernel, config_of, kernel_of, mask_inputs
+from fastcollate.ops.tree_labels import tree_label_keys, tree_labels
 
 if TYPE_CHECKING:
     from fastcollate.ops.batch_state import BatchState
@@ -17,31 +17,38 @@ if TYPE_CHECKING:
 KEYS = {"input_ids", "attention_mask", "position_ids", "labels", "shift_labels", "use_cache"}
 """The keys of all inputs that are not fields."""
 
-Mask: TypeAlias = Literal["dense", "block"]
-"""Kinds of masks for layouts whose rows share output rows."""
-
 
 def model_inputs(
-    state: BatchState, position_ids: Any | None, mask: Mask | None, dtype: Any = "float32"
+    state: BatchState,
+    position_ids: Any | None,
+    kernel: Kernel | None = None,
+    model: Any = None,
+    dtype: Any = None,
 ) -> dict[str, Any]:
     """See :meth:`fastcollate.Batch.model_inputs`; without positions if they are None."""
     plan, outputs = state.plan, state.data
+    ids = outputs["input_ids"]
     is_padded = not (plan.has_bins or plan.is_jagged)
-    check_mask(mask, plan.layout, is_padded, isinstance(outputs["input_ids"], np.ndarray))
+    config = None if model is None else config_of(model)
+    if kernel is None and config is not None and not is_padded:
+        kernel = kernel_of(config)
+    check_kernel(kernel, isinstance(ids, np.ndarray), plan.is_tree)
+    is_ours = state.spec.outputs.position_ids[0] != "omitted"
+    if kernel is None and not is_padded and (plan.is_tree or not is_ours):
+        # Models find the sequences of packed rows by positions, which may be the caller's here.
+        kernel = "dense"
 
     def in_rows(value: Any) -> Any:
         """Return jagged values as one output row."""
         return value[None] if plan.is_jagged else value
 
-    inputs = {"input_ids": in_rows(outputs["input_ids"])}
-    is_ours = state.spec.outputs.position_ids[0] != "omitted"
-    if is_padded:
+    inputs = {"input_ids": in_rows(ids)}
+    if is_padded and kernel in (None, "flash"):
         inputs["attention_mask"] = outputs["attention_mask"]
-    elif mask == "block":
-        inputs["attention_mask"] = block_mask(plan, outputs["input_ids"])
-    elif mask == "dense" or plan.is_tree or not is_ours:
-        # Models find the sequences of packed rows by positions, which may be the caller's here.
-        inputs["attention_mask"] = dense_mask(plan, outputs["input_ids"], dtype)
+    elif kernel is not None:
+        if dtype is None:
+            dtype = "float32" if model is None else model.dtype
+        inputs |= mask_inputs(plan, ids, kernel, config, dtype)
     if position_ids is not None:
         inputs["position_ids"] = in_rows(position_ids)
     if "labels" in outputs:
@@ -50,27 +57,11 @@ def model_inputs(
     elif "shift_labels" in outputs:
         labels = in_rows(outputs["shift_labels"])
         inputs |= {"labels": _move(labels, 1), "shift_labels": labels}
+    inputs |= {key: tree_labels(state, key) for key in tree_label_keys(state)}
     if not is_padded:
         inputs["use_cache"] = False
     joined = (output.key for output in state.spec.table if output.align == "joined")
     return inputs | {key: outputs[key] for key in joined if key not in KEYS}
-
-
-def check_mask(mask: Any, layout: str, is_padded: bool, is_numpy: bool) -> None:
-    """Check that a mask fits a layout and the kind of arrays."""
-    if mask is None:
-        return
-    check_choice("mask", mask, get_args(Mask))
-    if is_padded:
-        raise ValueError(
-            f"mask is {mask!r}, but batches with layout={layout!r} have an attention_mask; leave "
-            "mask out"
-        )
-    if mask == "block" and is_numpy:
-        raise ValueError(
-            "mask is 'block', but array_type is 'numpy', which FlexAttention does not take; pass "
-            "mask='dense', or array_type='torch'"
-        )
 
 
 def positions(state: BatchState) -> Any | None:

@@ -83,9 +83,9 @@ def relayout(state: BatchState, layout: LayoutSpec, shard: Shard | None = None) 
     elif was is not None:
         rows = zip(shard.rows.tolist(), shard.is_padding.tolist(), strict=True)
         collated = collated._replace(is_padding=[padding or was[row] for row, padding in rows])
-    mask = state.model_mask  # a kind of mask is the layout's
-    is_kept = mask is None or shard is not None
-    return collated._replace(model_mask=mask if is_kept else "default")
+    kernel = state.model_kernel  # which suits the layout
+    is_kept = kernel is None or shard is not None
+    return collated._replace(model_kernel=kernel if is_kept else "default")
 
 
 def _check_whole(plan: Plan, shard: Shard | None) -> None:

@@ -121,6 +121,7 @@ class BinnedLayout(Layout):
         """Return the limit of costs, infinity if there is none; keep it as a float."""
         limit, cost = self.max_cost, self.cost
         if limit is None:
+            is_counted = is_counted or self._shares_by_cost
             if not is_counted and not (isinstance(cost, str) and cost == "flops"):
                 raise ValueError(
                     "cost is given, but max_cost is None; pass both, or grow_by='split' (ranks "
@@ -135,9 +136,15 @@ class BinnedLayout(Layout):
         self._set("max_cost", most)
         return most
 
+    @property
+    def _shares_by_cost(self) -> bool:
+        """True if the cost decides what rows share."""
+        return False
+
     def _given(self) -> list[str]:
         """Return the options of packing that are given."""
-        own = ("plan", "multiple_of", "pad_to", "shift", "padding_as", "share", "same_inputs")
+        own = {"plan", "multiple_of", "pad_to", "shift", "padding_as", "share", "same_inputs"}
+        own |= {"fork_early", "min_shared"}
         return [name for name in self._options() if name not in own]
 
     def _check_bins(self, plan: Any) -> None:

@@ -55,6 +55,10 @@ class Costs:
     chunk, chunk_share
         Size of attention chunks, in which a token attends to the tokens up to it in its chunk, and
         the share of layers that have them. All other layers attend to all tokens before.
+    per_segment, per_key
+        Costs of a segment of a tree and of a key on its path, in kernels that take
+        :meth:`fastcollate.Batch.attention_paths`; finite numbers of 0 or more. They alone decide
+        what rows of ``fc.Tree(cost=...)`` share: costs of bins leave them out.
 
     Raises
     ------
@@ -74,6 +78,7 @@ class Costs:
     """
 
     TERMS: ClassVar = ("per_token", "per_pair", "per_sequence", "per_bin")
+    OF_PATHS: ClassVar = ("per_segment", "per_key")
 
     per_token: float = 0.0
     per_pair: float = 0.0
@@ -84,9 +89,11 @@ class Costs:
     window_share: float = 1.0
     chunk: int | None = None
     chunk_share: float = 1.0
+    per_segment: float = 0.0
+    per_key: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in self.TERMS:
+        for name in (*self.TERMS, *self.OF_PATHS):
             object.__setattr__(self, name, _parse_cost(name, getattr(self, name)))
         if not any(getattr(self, name) for name in self.TERMS):
             raise ValueError(f"{', '.join(self.TERMS)} are all 0; pass one above 0")
@@ -233,7 +240,12 @@ class Costs:
         window = None if self.window is None else (self.window, self.window_share)
         chunk = None if self.chunk is None else (self.chunk, self.chunk_share)
         terms = self.per_token, self.per_pair, self.per_sequence, self.per_bin
-        return CostSpec(*terms, window, chunk)
+        return CostSpec(*terms, self.per_segment, self.per_key, window, chunk)
+
+    @property
+    def has_paths(self) -> bool:
+        """True if segments or keys of paths have costs."""
+        return self.per_segment > 0 or self.per_key > 0
 
     def to_dict(self) -> dict[str, float]:
         """Return the parameters that differ from their defaults as a JSON-compatible dict."""

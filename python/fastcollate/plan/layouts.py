@@ -262,8 +262,8 @@ class Tree(BinnedLayout):
     token. ``response_offsets``, int64 (B + 1,), holds the start of each row's values, and
     ``row_bins``, int64 (B,), the bin of each row. A :class:`Field` of whole sequences is (tokens of
     all rows,), with ``sequence_offsets``, int64 (B + 1,). Routed experts are (N, W, ...); those of
-    a shared token come from the first of its rows in the tree. There are no other masks, no
-    ``labels`` and no ``cu_seqlens``.
+    a shared token come from the first of its rows in the tree. There are no other masks and no
+    ``cu_seqlens``, and with `fork_early` alone there are labels, which the batch makes on demand.
 
     The first response token of a row without a prompt has no predictor (the value is 0) and does
     not train. Losses equal those of separate rows only if each token's result depends
@@ -284,6 +284,14 @@ class Tree(BinnedLayout):
         One id per row, or per merged turn, for non-token inputs such as images: rows with different
         ids share nothing. Without ids, rows with fields of ``PerRow(concat=True)`` share nothing,
         and all other rows have the same inputs.
+    fork_early
+        True: rows share a token only if they agree on the next one, too, or both end with it. A
+        fork costs a token more for each branch, but a position predicts one token, so the batch can
+        have labels: ``shift_labels`` with ``labels="shifted"``, and ``labels``, too, with
+        ``labels="aligned"``, an error if two rows train one position.
+    min_shared
+        Least number of tokens of a shared run, from one fork to the next. Rows share a shorter one
+        only up to the fork before it; its tokens count for the runs after it.
     algorithm
         As in :class:`Packed`, except ``"concat"``, which splits rows.
     max_sequences
@@ -300,7 +308,8 @@ class Tree(BinnedLayout):
         Maximum cost of a bin, in addition to the capacity: the cost of its rows, less that of the
         tokens each row shares with the one before it. ``cost`` is a name,
         :class:`fastcollate.planning.Costs` or a function of lengths, as there; a longer row must
-        not cost less.
+        not cost less. Without `max_cost`, costs with ``per_segment`` or ``per_key`` decide what is
+        shared: a run that saves more than its segment and the keys on its path cost.
     multiple_of
         Round the width of each whole tree up to a multiple of this; by default that of `plan`.
     pad_to
@@ -328,6 +337,8 @@ class Tree(BinnedLayout):
     plan: TreePlan | TreeBins | None = None
     share: Share = "all"
     same_inputs: Sequence[Any] | None = None
+    fork_early: bool = False
+    min_shared: int = 1
 
     def __post_init__(self) -> None:
         self._check_widths("pad_to", rounded=["pad_to"])
@@ -339,22 +350,36 @@ class Tree(BinnedLayout):
             )
         if plan is not None and self.share != "all":
             raise ValueError("share is given, but plan has decided that already; leave share out")
+        if not isinstance(self.fork_early, bool):
+            raise TypeError(f"fork_early is {describe(self.fork_early)}; pass True or False")
+        self._set_count("min_shared", "a number of tokens")
         pack = self._packer()
+        costs = self.cost.spec if isinstance(self.cost, Costs) and self._shares_by_cost else None
         ids = None
         if self.same_inputs is not None:
             ids = group_numbers("same_inputs", self.same_inputs)
             self._set("same_inputs", tuple(ids.tolist()))
         source = self.share if plan is None else plan._core
-        spec = LayoutSpec.of_tree(self.pad_to, self.multiple_of, source, pack, ids)
+        limits = self.fork_early, self.min_shared, costs
+        spec = LayoutSpec.of_tree(self.pad_to, self.multiple_of, source, pack, ids, limits)
         self._set("spec", spec)
 
     def _packer(self) -> PackSpec | None:
         """Check the options of packing, and compile them; None without a capacity."""
         if isinstance(self.plan, TreeBins):
             self._check_bins(self.plan)
+            for name, planned in ("fork_early", self.plan.fork_early), ("min_shared", 1):
+                if getattr(self, name) not in (planned, getattr(type(self)(), name)):
+                    raise ValueError(
+                        f"{name} is given, but plan has its bins already; leave {name} out, or "
+                        f"pass it to {self.packs_by}"
+                    )
+            self._set("fork_early", self.plan.fork_early)
             return None
         if self.capacity is None:
             for name in self._given():
+                if name == "cost" and self._shares_by_cost:
+                    continue
                 raise ValueError(
                     f"{name} is given, but capacity is None, so all rows lie in one bin; pass a "
                     f"capacity, or leave {name} out"
@@ -368,6 +393,15 @@ class Tree(BinnedLayout):
                 "and oversize='error' or 'own_bin'"
             )
         return packer
+
+    @property
+    def has_limits(self) -> bool:
+        """True if rows may share less than all tokens that they have in common."""
+        return self.fork_early or self.min_shared > 1 or self._shares_by_cost
+
+    @property
+    def _shares_by_cost(self) -> bool:
+        return isinstance(self.cost, Costs) and self.cost.has_paths
 
     def _check_cost(self) -> None:
         """Check the type of the cost."""

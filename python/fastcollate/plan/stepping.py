@@ -192,7 +192,7 @@ def plan_step(
         "layout": layout,
     }
     if binned is not None:
-        tree = rows if isinstance(layout, Tree) else None
+        tree = rows._within(layout) if isinstance(layout, Tree) else None
         lengths = step.lengths.sum(1)
         packed = pack_slots(
             tree, lengths, mini_batches, dp_size, binned, groups, pad_rows, shard_by

@@ -45,6 +45,8 @@ class TreeBins(BinPlan):
         Planned maximum tokens of a bin. A bin of a single larger row exceeds it.
     multiple_of
         The width of each tree in a bin is rounded up to a multiple of this.
+    fork_early
+        True if rows share a token only if they agree on the next one, too.
 
     Raises
     ------
@@ -56,6 +58,8 @@ class TreeBins(BinPlan):
     _shares: ClassVar[bool] = True
     _noun: ClassVar[str] = "row"
     _prefix: ClassVar[str] = "tree"
+
+    fork_early: bool = False
 
     def _defect(self) -> str | None:
         return BinPlan._defect(self) or offsets_defect(

@@ -217,7 +217,7 @@ class TreePlan(Table):
                 )
         if (packer := layout.packer) is None:
             raise ValueError("layout has no capacity, which bins need; pass fc.Tree(capacity=...)")
-        offsets, rows, shared = self._core.pack(packer)
+        offsets, rows, shared = self._within(layout)._core.pack(packer)
         return TreeBins._trusted(
             offsets=offsets,
             indices=rows,
@@ -226,7 +226,15 @@ class TreePlan(Table):
             num_sequences=self.num_rows,
             capacity=layout.capacity,
             multiple_of=layout.multiple_of,
+            fork_early=layout.fork_early,
         )
+
+    def _within(self, layout: Tree) -> TreePlan:
+        """Return the plan with the tokens that the options of a layout let rows share."""
+        if not layout.has_limits:
+            return self
+        shared = self._core.within(layout.spec)
+        return self._trusted(**(self._named() | {"shared": shared, "merge": self.merge}))
 
     def __repr__(self) -> str:
         before, rows = tally(self.tokens_before, "token"), tally(self.num_rows, "row")

@@ -20,6 +20,10 @@ pub struct Costs {
     pub per_sequence: f64,
     /// Of a bin, or a micro-batch.
     pub per_bin: f64,
+    /// Of a segment of a tree in attention.
+    pub per_segment: f64,
+    /// Of a key on the path of a segment.
+    pub per_key: f64,
     /// Layers that attend to a window of the last tokens.
     pub window: Option<Span>,
     /// Layers that attend within a chunk.

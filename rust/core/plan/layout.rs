@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::pack::{Cost, PackSpec};
 use super::packed::{BinLayout, PaddingAs};
 use super::placement::{Edge, Grid, Placement};
-use super::share::{Share, Tree};
+use super::share::{Share, ShareLimits, Tree};
 use super::widths::{WidthOptions, Widths, rounded_width};
 use super::{Align, Assembly, Bins, Row, Shard, Shift, Span};
 use crate::error::{Error, Result};
@@ -160,6 +160,8 @@ pub enum BinSource {
 pub struct TreeSpec {
     /// The source of shared tokens.
     pub source: TreeSource,
+    /// The condition for sharing tokens of the source; that of bins is met already.
+    pub limits: ShareLimits,
     /// Packing options of trees; None for one bin, or the bins of the source.
     pub pack: Option<PackSpec>,
     /// Numbered ids of each turn's inputs other than tokens: rows with different ids share nothing.
@@ -306,9 +308,10 @@ impl LayoutSpec {
             (Some(bins), _, _) => (&**bins, 1),
             (None, TreeSource::Bins(bins, multiple_of), _) => (&**bins, *multiple_of),
             (None, TreeSource::Plan(tree), _) | (None, TreeSource::Tokens(_), Some(tree)) => {
+                let tree = tree.within(&spec.limits)?;
                 packed = match &spec.pack {
                     Some(spec) => tree.pack(spec, cost, ticks)?,
-                    None => vec![tree.clone()],
+                    None => vec![tree.into_owned()],
                 };
                 (&*packed, 1)
             }

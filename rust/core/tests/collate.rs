@@ -9,7 +9,7 @@ use fastcollate::batch::{
 };
 use fastcollate::plan::merge::{MergePolicy, MergeRewards, MergeSpec, Streams};
 use fastcollate::plan::pack::{Algorithm, Cost, Growth, Oversize, PackSpec, Packer};
-use fastcollate::plan::share::{Share, Tree, TreeRow};
+use fastcollate::plan::share::{Share, ShareLimits, Tree, TreeRow};
 use fastcollate::plan::{
     BinSource, Bins, CpRank, Layout, LayoutSpec, PackedSpec, PaddingAs, Pick, Shard, Shift,
     TreeSource, TreeSpec, Turns, WidthOptions, Widths,

@@ -1,7 +1,7 @@
 //! Layouts by name, and widths that do not come from the data.
 
 use fastcollate::batch::BatchRows;
-use fastcollate::plan::share::Share;
+use fastcollate::plan::share::{Share, ShareLimits};
 use fastcollate::plan::{
     BinSource, Layout, LayoutSpec as CoreSpec, PackedSpec, PaddingAs, Placement, Shard, Shift,
     TreeSource, TreeSpec, WidthOptions, Widths,
@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use crate::error::Result;
 use crate::interrupt::stoppable;
 use crate::names::Names;
-use crate::plan::packing::{Bins, PackSpec, Pieces, PyCost};
+use crate::plan::packing::{Bins, CostSpec, PackSpec, Pieces, PyCost};
 use crate::plan::sharing::{PrefixTree, SHARES};
 use crate::plan::tables::usizes;
 
@@ -45,6 +45,10 @@ pub const PADDING_AS: Names<PaddingAs> = Names::new(
         (PaddingAs::NoSegment, "no_segment"),
     ],
 );
+
+/// True if rows of trees fork early, the least number of tokens of a shared run, and costs that
+/// it must save.
+type Limits<'py> = (bool, usize, Option<Bound<'py, CostSpec>>);
 
 /// A layout and its options.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
@@ -124,16 +128,30 @@ impl LayoutSpec {
         plan: &Bound<PyAny>,
         pack: Option<Bound<PackSpec>>,
         same_inputs: Option<PyReadonlyArray1<i64>>,
+        limits: Limits,
     ) -> Result<Self> {
+        let (fork_early, min_shared, costs) = limits;
         let ids = same_inputs.map(|ids| usizes("same_inputs", &ids));
         let tree = TreeSpec {
             source: tree_source(plan)?,
+            limits: ShareLimits {
+                fork_early,
+                min_shared,
+                costs: costs.map(|costs| costs.get().core()),
+            },
             pack: pack.as_ref().map(|spec| spec.get().core.clone()),
             same_inputs: ids.transpose()?,
         };
         let cost = pack.map_or(PyCost::FLOPS, |spec| spec.get().cost.clone());
         let core = CoreSpec::tree(tree, pad_to, multiple_of);
         Ok(Self { core, cost })
+    }
+
+    /// True if rows of a tree share a token only if they agree on the next one, too.
+    #[getter]
+    fn forks_early(&self) -> bool {
+        let tree = self.core.tree_spec();
+        tree.is_some_and(|tree| tree.limits.fork_early)
     }
 
     /// The layout's name.

@@ -84,14 +84,24 @@ pub enum NamedCost {
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
 pub struct CostSpec(CoreCosts);
 
+impl CostSpec {
+    /// The costs.
+    pub fn core(&self) -> CoreCosts {
+        self.0
+    }
+}
+
 #[pymethods]
 impl CostSpec {
     #[new]
+    #[allow(clippy::too_many_arguments, reason = "called once")]
     fn new(
         per_token: f64,
         per_pair: f64,
         per_sequence: f64,
         per_bin: f64,
+        per_segment: f64,
+        per_key: f64,
         window: Option<(usize, f64)>,
         chunk: Option<(usize, f64)>,
     ) -> Self {
@@ -101,6 +111,8 @@ impl CostSpec {
             per_pair,
             per_sequence,
             per_bin,
+            per_segment,
+            per_key,
             window: window.map(span),
             chunk: chunk.map(span),
         })

@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 use crate::error::{Error, Result};
 use crate::interrupt::{poll, stoppable};
 use crate::names::Names;
+use crate::plan::layout::LayoutSpec;
 use crate::plan::merging::{DETACH_FROM, Merge};
 use crate::plan::packing::{PackSpec, RankOptions};
 use crate::plan::tables::{Column, array_of, column_of, copied, rows_of, to_i64, usizes};
@@ -227,6 +228,14 @@ impl PrefixTree {
             ..*row
         });
         columns(py, &gathered(rows)?)
+    }
+
+    /// The length that each row shares with the previous one within the limits of a layout: int64.
+    fn within<'py>(&self, py: Python<'py>, layout: &LayoutSpec) -> Result<Column<'py>> {
+        let tree = layout.core().tree_spec();
+        let limits = tree.map(|tree| tree.limits).unwrap_or_default();
+        let found = self.0.within(&limits)?;
+        column_of(py, found.rows().iter().map(|row| row.shared))
     }
 
     /// Pack the rows of a mini-batch for ranks with equal numbers of bins. `shared` has the numbers

@@ -1,6 +1,7 @@
-"""The collator of transformers that joins examples, and log-probabilities in bins and trees."""
+"""For transformers: attention over trees, log-probabilities in bins and trees, and its collator."""
 
 from fastcollate.compat.patching import Patcher, Replacement
+from fastcollate.compat.transformers.attention import register_tree_attention
 from fastcollate.compat.transformers.flattening import DataCollatorWithFlattening
 from fastcollate.compat.transformers.token_logprobs import TokenLogprobs, token_logprobs
 
@@ -8,6 +9,7 @@ __all__ = [
     "DataCollatorWithFlattening",
     "TokenLogprobs",
     "patch",
+    "register_tree_attention",
     "token_logprobs",
     "unpatch",
 ]

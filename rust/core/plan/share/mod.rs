@@ -7,6 +7,7 @@
 mod cut;
 mod growing;
 mod hash;
+mod limits;
 mod nodes;
 mod pack;
 mod rule;
@@ -14,6 +15,7 @@ mod rule;
 pub(super) use cut::{Units, Weight};
 pub use growing::{GrowingTree, LaidOut};
 pub use hash::prompt_hashes;
+pub use limits::ShareLimits;
 pub use nodes::{Node, Nodes};
 pub(super) use pack::Chunks;
 pub use rule::{Share, ShareIds};

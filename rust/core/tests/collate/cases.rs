@@ -399,6 +399,7 @@ fn trees_have_tokens_that_rows_share_once() {
     }
     let tree = |source| TreeSpec {
         source,
+        limits: ShareLimits::default(),
         pack: None,
         same_inputs: None,
     };

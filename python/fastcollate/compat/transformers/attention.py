@@ -1,0 +1,182 @@
+"""An attention for transformers models that computes trees segment by segment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+from fastcollate.ops.masks import TREE_ATTENTION
+
+
+def register_tree_attention() -> str:
+    """Register an attention by which decoders of transformers run on trees and packed rows.
+
+    Returns
+    -------
+    str
+        Its name, for ``attn_implementation`` or ``model.set_attn_implementation``. Such a model is
+        called with ``model(**batch.model_inputs(model=model))``, in every layout.
+
+    Notes
+    -----
+    With the paths of :meth:`fastcollate.Batch.attention_paths`, attention is computed by
+    ``flash_attn_varlen_func`` of flash-attn, if installed, or else ``varlen_attn`` of torch, on
+    CUDA in float16 or bfloat16, and otherwise by ``scaled_dot_product_attention`` of each segment.
+    Sliding windows are those of each layer. With a mask it is computed as by ``"sdpa"``, and with a
+    block mask as by ``"flex_attention"``; without either, sequences are found by positions.
+
+    Written against transformers 5.23.0. The names of the paths are those of TRL 1.16.0, whose
+    attention for trees takes these inputs, too, with one output row.
+    """
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+    AttentionInterface.register(TREE_ATTENTION, tree_attention)
+    AttentionMaskInterface.register(TREE_ATTENTION, sdpa_mask)
+    return TREE_ATTENTION
+
+
+def tree_attention(
+    module: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    attention_mask: Any,
+    *,
+    tree_kv_index: Any = None,
+    tree_cu_seqlens_q: Any = None,
+    tree_cu_seqlens_k: Any = None,
+    tree_max_seqlen_q: int = 0,
+    tree_max_seqlen_k: int = 0,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    sliding_window: int | None = None,
+    **options: Any,
+) -> tuple[Any, None]:
+    """Attend to paths, or as the mask says, if there are none.
+
+    Queries are (N, heads, W, dim), and the result (N, W, heads, dim).
+    """
+    if tree_kv_index is None:
+        return _masked(module, query, key, value, attention_mask, scaling, dropout, options)
+    for name in ("softcap", "s_aux", "position_bias"):
+        if options.get(name) is not None:
+            raise ValueError(
+                f"the model's attention has {name}, which attention of paths does not compute; "
+                "load the model with attn_implementation='eager' or 'flex_attention'"
+            )
+    rows = query.shape[0]
+    query, key, value = (one.transpose(1, 2).flatten(0, 1) for one in (query, key, value))
+    attend = _kernel(query, value, dropout)
+    found = attend(
+        query,
+        key.index_select(0, tree_kv_index),
+        value.index_select(0, tree_kv_index),
+        (tree_cu_seqlens_q, tree_cu_seqlens_k, tree_max_seqlen_q, tree_max_seqlen_k),
+        scaling,
+        dropout,
+        sliding_window,
+    )
+    return found.unflatten(0, (rows, -1)), None
+
+
+def _masked(
+    module: Any,
+    query: Any,
+    key: Any,
+    value: Any,
+    mask: Any,
+    scaling: float | None,
+    dropout: float,
+    options: dict[str, Any],
+) -> tuple[Any, None]:
+    """Compute attention with a mask of blocks, or of numbers."""
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    is_dense = mask is None or hasattr(mask, "dtype")
+    attend = ALL_ATTENTION_FUNCTIONS["sdpa" if is_dense else "flex_attention"]
+    of_kind = {"dropout": dropout} if is_dense else {}
+    found = attend(module, query, key, value, mask, scaling=scaling, **of_kind, **options)
+    return found[0], None
+
+
+def _kernel(query: Any, value: Any, dropout: float) -> Callable[..., Any]:
+    """Return the function that computes attention of variable lengths."""
+    import torch
+
+    is_half = query.dtype in (torch.float16, torch.bfloat16)
+    if not (query.is_cuda and is_half and query.shape[-1] == value.shape[-1]):
+        return _by_segment
+    try:
+        import flash_attn  # noqa: F401
+    except ImportError:
+        pass
+    else:
+        return _by_flash_attn
+    try:
+        from torch.nn.attention.varlen import varlen_attn  # noqa: F401
+    except ImportError:
+        return _by_segment
+    return _by_segment if dropout else _by_torch
+
+
+def _by_flash_attn(
+    query: Any, key: Any, value: Any, offsets: Any, scale: Any, dropout: float, window: int | None
+) -> Any:
+    from flash_attn import flash_attn_varlen_func
+
+    reach = (-1, -1) if window is None else (window - 1, 0)
+    return flash_attn_varlen_func(
+        query, key, value, *offsets,
+        dropout_p=dropout, softmax_scale=scale, causal=True, window_size=reach,
+    )  # fmt: skip
+
+
+def _by_torch(
+    query: Any, key: Any, value: Any, offsets: Any, scale: Any, _: float, window: int | None
+) -> Any:
+    from torch.nn.attention.varlen import varlen_attn
+
+    reach = (-1 if window is None else window - 1, 0)
+    is_grouped = query.shape[1] != key.shape[1]
+    return varlen_attn(
+        query, key, value, *offsets, scale=scale, window_size=reach, enable_gqa=is_grouped
+    )
+
+
+def _by_segment(
+    query: Any, key: Any, value: Any, offsets: Any, scale: Any, dropout: float, window: int | None
+) -> Any:
+    """Compute attention of one segment after the other; the last query attends to all keys."""
+    import torch
+    from torch.nn.functional import scaled_dot_product_attention
+
+    is_grouped = query.shape[1] != key.shape[1]
+    query, key, value = (one.transpose(0, 1) for one in (query, key, value))
+    found = []
+    ends = (pairwise(each.tolist()) for each in offsets[:2])
+    for (begin, end), (first, last) in zip(*ends, strict=True):
+        count = end - begin
+        if window is not None:
+            first = max(first, last - count - window + 1)
+        before = last - first - count
+        mask = None
+        if before or (window is not None and count > window):
+            mask = torch.ones(count, last - first, dtype=torch.bool, device=query.device)
+            mask = mask.tril(before)
+            if window is not None:
+                mask = mask.triu(before - window + 1)
+        found.append(
+            scaled_dot_product_attention(
+                query[None, :, begin:end],
+                key[None, :, first:last],
+                value[None, :, first:last],
+                attn_mask=mask,
+                dropout_p=dropout,
+                is_causal=mask is None,
+                scale=scale,
+                enable_gqa=is_grouped,
+            )
+        )
+    return torch.cat(found, 2)[0].transpose(0, 1)

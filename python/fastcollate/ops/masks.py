@@ -1,0 +1,110 @@
+"""The attention of a batch as arguments of transformers models, for each kind of kernel."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+from fastcollate.common.arguments import check_choice
+from fastcollate.common.arrays import describe
+from fastcollate.ops.attention import attention_paths, block_mask, dense_mask
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fastcollate._fastcollate import Plan
+
+Kernel: TypeAlias = Literal["dense", "block", "flash", "paths"]
+"""Kinds of kernels, by the form of the mask that they take."""
+
+TREE_ATTENTION = "fastcollate_tree"
+"""The attention of transformers that takes paths, once it is registered."""
+
+_KERNELS: dict[str, Kernel | None] = {
+    "eager": None,
+    "sdpa": None,
+    "flex_attention": "block",
+    TREE_ATTENTION: "paths",
+}
+"""The kernel of each attention of transformers; None finds sequences by their positions."""
+
+_PATHS = ["kv_index", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"]
+
+
+def check_kernel(kernel: Any, is_numpy: bool, is_tree: bool) -> None:
+    """Check that a kernel fits the kind of arrays and the layout."""
+    if kernel is None:
+        return
+    check_choice("kernel", kernel, get_args(Kernel))
+    if kernel == "block" and is_numpy:
+        raise ValueError(
+            "kernel is 'block', but array_type is 'numpy', which FlexAttention does not take; pass "
+            "kernel='dense', or array_type='torch'"
+        )
+    if kernel == "flash" and is_tree:
+        raise ValueError(
+            "kernel is 'flash', which takes no trees; pass kernel='paths' to a model with "
+            "attn_implementation=register_tree_attention(), of fastcollate.compat.transformers"
+        )
+
+
+def config_of(model: Any) -> Any:
+    """Return the configuration of a model's decoder."""
+    config = getattr(model, "config", None)
+    if config is None:
+        raise TypeError(
+            f"model is {describe(model)}, which has no config; pass a transformers model, or the "
+            "kernel"
+        )
+    return config.get_text_config() if hasattr(config, "get_text_config") else config
+
+
+def kernel_of(config: Any) -> Kernel | None:
+    """Return the kernel of a model's attention."""
+    name = getattr(config, "_attn_implementation", None)
+    if name in _KERNELS:
+        return _KERNELS[name]
+    if isinstance(name, str) and "flash" in name:
+        return "flash"
+    kernels = ", ".join(map(repr, get_args(Kernel)))
+    raise ValueError(f"the model has the attention {name!r}; pass kernel as one of {kernels}")
+
+
+def mask_inputs(
+    plan: Plan, ids: Any, kernel: Kernel, config: Any | None, dtype: Any
+) -> dict[str, Any]:
+    """Return the arguments that say which positions attend to each other."""
+    if kernel == "flash":
+        paths = attention_paths(plan, ids)  # of sequences that share nothing
+        offsets, longest = paths.cu_seqlens_q, paths.max_seqlen_q
+        return {
+            "cu_seq_lens_q": offsets,
+            "cu_seq_lens_k": offsets,
+            "max_length_q": longest,
+            "max_length_k": longest,
+        }
+    if kernel == "paths":
+        _windows_of(config)
+        # A mask of four dimensions goes to attention as it is; this one fits no other attention.
+        inputs = {"attention_mask": ids.reshape(-1)[:0].reshape(1, 1, 0, 0)}
+        paths = attention_paths(plan, ids)
+        return inputs | {f"tree_{name}": getattr(paths, name) for name in _PATHS}
+    make: Callable[..., Any] = partial(block_mask, plan, ids)
+    if kernel == "dense":
+        make = partial(dense_mask, plan, ids, dtype)
+    masks = {kind: make(window=window) for kind, window in _windows_of(config).items()}
+    return {"attention_mask": masks if len(masks) > 1 else next(iter(masks.values()))}
+
+
+def _windows_of(config: Any | None) -> dict[str, int | None]:
+    """Return the window of each kind of layers; None without a window."""
+    window = getattr(config, "sliding_window", None) or None
+    kinds = getattr(config, "layer_types", None)
+    if not kinds:
+        kinds = ["sliding_attention" if window else "full_attention"]
+    if unknown := set(kinds) - {"full_attention", "sliding_attention"}:
+        raise ValueError(
+            f"the model has layers of {min(unknown)!r}, which take no mask; pass another layout, "
+            "such as layout='left'"
+        )
+    return {kind: window if kind == "sliding_attention" else None for kind in kinds}

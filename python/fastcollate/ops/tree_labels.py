@@ -1,0 +1,81 @@
+"""Labels of trees whose positions predict one token each, made from targets and predictors."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fastcollate._fastcollate import IGNORE_INDEX
+from fastcollate.common.arrays import convert, like_of, on_host, zeros
+from fastcollate.ops.loss_positions import places_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from fastcollate.ops.batch_state import BatchState
+
+
+def tree_label_keys(state: BatchState) -> tuple[str, ...]:
+    """Return the keys of labels that can be made: of a tree, if it was built with labels."""
+    options = state.options
+    if options is None or not options.forks_early or options.outputs.labels is None:
+        return ()
+    is_shifted, _ = options.outputs.labels
+    return ("shift_labels",) if is_shifted else ("labels", "shift_labels")
+
+
+def tree_labels(state: BatchState, key: str) -> Any:
+    """Return the ids of trained tokens, and -100 elsewhere, in the shape of the ids.
+
+    ``labels`` are at their own positions, ``shift_labels`` at those that predict them.
+    """
+    plan, data = state.plan, state.data
+    ids, labels = data["input_ids"], state.spec.outputs.labels
+    assert labels is not None
+    trained = _trained(state)
+    if key == "shift_labels":
+        at = on_host(data["predictors"])[trained]
+    else:
+        at = places_of(plan, next_token=False)[1][trained]
+    found = zeros(tuple(ids.shape), ids, labels[1])
+    found[...] = IGNORE_INDEX
+    targets = data["targets"][like_of(trained, ids)]
+    found.reshape(-1)[like_of(at, ids)] = convert(targets, found.dtype)
+    return found
+
+
+def check_trained_once(state: BatchState) -> None:
+    """Check that no position trains two rows: a loss of positions would count them once.
+
+    Raises
+    ------
+    ValueError
+        A position does.
+    """
+    trained = _trained(state)
+    predictors = on_host(state.data["predictors"])[trained]
+    order = np.argsort(predictors, kind="stable")
+    again = np.flatnonzero(np.diff(predictors[order]) == 0)
+    if len(again) == 0:
+        return
+    plan = state.plan
+    lens = plan.response_lens
+    ends = np.cumsum(lens)
+
+    def token(value: int) -> tuple[int, int]:
+        row = int(np.searchsorted(ends, value, side="right"))
+        return value - int(ends[row] - lens[row]), row
+
+    (first, row), (second, other) = (token(int(trained[order[again[0] + i]])) for i in range(2))
+    bin_, position = divmod(int(predictors[order[again[0]]]), plan.width)
+    raise ValueError(
+        f"labels is 'aligned', but token {first} of the response of row {row} and token {second} "
+        f"of that of row {other} train position {position} of bin {bin_}, which a loss of "
+        "positions counts once; pass labels='shifted', and take the loss of batch.targets"
+    )
+
+
+def _trained(state: BatchState) -> NDArray[np.int64]:
+    """Return the response values whose tokens train."""
+    return np.flatnonzero(on_host(state.data["loss_mask"] != 0))
