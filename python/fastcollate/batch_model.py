@@ -18,9 +18,8 @@ from fastcollate.ops.attention import (
     dense_mask,
 )
 from fastcollate.ops.batch_state import missing_plan
-from fastcollate.ops.broadcast import broadcast
 from fastcollate.ops.context_parallel import cp_merge
-from fastcollate.ops.gather import gather
+from fastcollate.ops.gather import broadcast, gather
 from fastcollate.ops.loss_positions import LossPositions, loss_positions
 from fastcollate.ops.masks import Kernel
 from fastcollate.ops.model_inputs import model_inputs

@@ -210,7 +210,7 @@ def test_bins_hold_every_row_once_and_each_of_their_tokens_once(problem):
         return
     bins = plan.pack(fc.Tree(capacity, **options))
     assert bins.num_bins == needed
-    assert sorted(bins.rows.tolist()) == list(range(plan.num_rows))
+    assert sorted(bins.indices.tolist()) == list(range(plan.num_rows))
     place_of = {row: place for place, row in enumerate(trie.order)}
     for members, tokens, load in zip(bins.bins, bins.tokens, bins.loads, strict=True):
         assert members
@@ -226,7 +226,7 @@ def test_bins_hold_every_row_once_and_each_of_their_tokens_once(problem):
     # The way back: a row's tokens are those that it writes, and before them some of the last one.
     for start, end in pairwise(bins.offsets.tolist()):
         before = []
-        bins_part = [column[start:end].tolist() for column in (bins.rows, bins.shared)]
+        bins_part = [column[start:end].tolist() for column in (bins.indices, bins.starts)]
         for row, shared in zip(*bins_part, strict=True):
             assert trie.paths[row][:shared] == before[:shared]
             before = trie.paths[row]

@@ -67,16 +67,6 @@ class TreeBins(BinPlan):
         )
 
     @property
-    def rows(self) -> Integers:
-        """The rows of all bins, in token order within each bin, int64 (rows,)."""
-        return self.indices
-
-    @property
-    def shared(self) -> Integers:
-        """Number of tokens that each row shares with the one before it, int64 (rows,)."""
-        return self.starts
-
-    @property
     def tokens(self) -> Integers:
         """Tokens of each bin, counting shared ones once, int64 (bins,)."""
         return self._per_bin(self.lengths)
