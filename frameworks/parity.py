@@ -48,7 +48,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         machine, subjects = prepare(options.frameworks, find_peer)
         run = run_comparisons(subjects, check_seconds(options.seconds), options.seed)
-        return int(print_lines(machine, (line for line, _ in run)))
+        return int(print_lines(machine, run))
     except (ValueError, ImportError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 1

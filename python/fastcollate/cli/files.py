@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,31 +55,23 @@ class File(NamedTuple):
                 return cls(path, kind, pq.read_schema(path))
             if kind == "json":
                 _check_lines(path)
-            with _opened(path, kind) as (reader, _):
+            with _opened(path, kind) as reader:
                 return cls(path, kind, reader.schema)
 
-    def batches(self, columns: FileColumns) -> Iterator[tuple[pa.RecordBatch, float]]:
-        """Yield batches of rows, each with the fraction of the file read so far."""
+    def batches(self, columns: FileColumns) -> Iterator[pa.RecordBatch]:
+        """Yield batches of rows."""
+        names = columns.used
         with _names_file(self.path, self.kind):
             if self.kind == "parquet":
-                yield from self._of_parquet(columns.used)
+                with pq.ParquetFile(self.path, pre_buffer=False, memory_map=True) as file:
+                    rows = CHUNK_BYTES * file.metadata.num_rows // max(_size(file.metadata), 1)
+                    yield from file.iter_batches(int(np.clip(rows, 16, _MOST_ROWS)), columns=names)
                 return
-            size = max(self.path.stat().st_size, 1)
-            with _opened(self.path, self.kind, self._schema(columns)) as (reader, source):
+            with _opened(self.path, self.kind, self._schema(columns)) as reader:
                 for batch in reader:
                     rows = max(batch.num_rows * CHUNK_BYTES // max(batch.nbytes, 1), 16)
                     for start in range(0, batch.num_rows, rows):
-                        share = 1.0 if source.closed else min(source.tell() / size, 1)
-                        yield batch.slice(start, rows).select(columns.used), share
-
-    def _of_parquet(self, names: list[str]) -> Iterator[tuple[pa.RecordBatch, float]]:
-        with pq.ParquetFile(self.path, pre_buffer=False, memory_map=True) as file:
-            total = file.metadata.num_rows
-            rows = int(np.clip(CHUNK_BYTES * total // max(_size(file.metadata), 1), 16, _MOST_ROWS))
-            done = 0
-            for batch in file.iter_batches(rows, columns=names):
-                done += batch.num_rows
-                yield batch, done / total
+                        yield batch.slice(start, rows).select(names)
 
     def _schema(self, columns: FileColumns) -> pa.Schema:
         """Return the used columns; floats of JSON lines are floats, if the first are integers."""
@@ -142,41 +135,37 @@ class Source(NamedTuple):
         """The files that are read."""
         return [file.path for file in self.files]
 
-    def tables(self) -> Iterator[tuple[pa.Table, int, float]]:
-        """Yield tables as they are read, each with its first row and the fraction read."""
-        sizes = np.array([max(file.path.stat().st_size, 1) for file in self.files])
+    def tables(self) -> Iterator[tuple[pa.Table, int]]:
+        """Yield tables as they are read, each with its first row."""
         row = 0
-        for index, file in enumerate(self.files):
-            for batch, share in file.batches(self.columns):
-                done = float((sizes[:index].sum() + sizes[index] * share) / sizes.sum())
-                if batch.num_rows > 0:
-                    yield pa.Table.from_batches([batch]), row, done
-                    row += batch.num_rows
+        for batch in chain.from_iterable(file.batches(self.columns) for file in self.files):
+            if batch.num_rows > 0:
+                yield pa.Table.from_batches([batch]), row
+                row += batch.num_rows
         if row == 0:
             raise ValueError(f"{self.path} has no rows; pass a file of rollouts")
 
-    def chunks(self) -> Iterator[tuple[FileRows, float]]:
-        """Yield chunks of whole groups, each with the fraction read.
+    def chunks(self) -> Iterator[FileRows]:
+        """Yield chunks of whole groups.
 
         The rows of a prompt, or of a trajectory, are contiguous in one chunk of any size. So memory
         is bounded by a group and :data:`CHUNK_TOKENS`.
         """
         waiting: pa.Table | None = None
-        first, done = 0, 0.0
-        for table, row, share in self.tables():
+        first = 0
+        for table, row in self.tables():
             if waiting is None:
                 waiting, first = table, row
             else:
                 waiting = pa.concat_tables([waiting, table], promote_options="permissive")
-            done = share
             if self._tokens(waiting) < CHUNK_TOKENS:
                 continue
             end = self._last_start(waiting)
             if end > 0:
-                yield self._read(waiting.slice(0, end), first), done
+                yield self._read(waiting.slice(0, end), first)
                 waiting, first = waiting.slice(end).combine_chunks(), first + end
         if waiting is not None and waiting.num_rows > 0:
-            yield self._read(waiting, first), 1.0
+            yield self._read(waiting, first)
 
     def row(self, number: int) -> FileRows:
         """Return one row.
@@ -187,7 +176,7 @@ class Source(NamedTuple):
             If there are fewer rows.
         """
         count = 0
-        for table, first, _ in self.tables():
+        for table, first in self.tables():
             count = first + table.num_rows
             if first <= number < count:
                 return self._read(table.slice(number - first, 1), number)
@@ -253,8 +242,8 @@ def _kind(path: Path) -> str:
 
 
 @contextmanager
-def _opened(path: Path, kind: str, schema: pa.Schema = None) -> Iterator[tuple[Any, Any]]:
-    """Open Arrow IPC, a file or a stream, or JSON lines; yield a reader, and the file it reads.
+def _opened(path: Path, kind: str, schema: pa.Schema = None) -> Iterator[Any]:
+    """Open Arrow IPC, a file or a stream, or JSON lines; yield a reader.
 
     Parameters
     ----------
@@ -269,12 +258,12 @@ def _opened(path: Path, kind: str, schema: pa.Schema = None) -> Iterator[tuple[A
             )
             read = pyarrow.json.ReadOptions(block_size=CHUNK_BYTES)  # the largest row
             with pyarrow.json.open_json(_lines(source, path), read, parse) as reader:
-                yield reader, source
+                yield reader
         elif source.read(6) == b"ARROW1":
-            yield _Batches(pa.ipc.open_file(source)), source
+            yield _Batches(pa.ipc.open_file(source))
         else:
             source.seek(0)
-            yield pa.ipc.open_stream(source), source
+            yield pa.ipc.open_stream(source)
 
 
 class _Batches:

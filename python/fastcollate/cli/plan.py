@@ -23,7 +23,6 @@ from fastcollate.cli.options import (
     Ranks,
     reads_columns,
 )
-from fastcollate.cli.progress import with_progress
 from fastcollate.cli.writing import check_writable, write_whole
 from fastcollate.common.arrays import offsets_of
 from fastcollate.common.text import printable
@@ -72,8 +71,7 @@ def plan(
     if output is not None:
         check_writable(output, [*source.paths, costs])
     policy = merge if merge != "none" and source.columns.has_trajectories else None
-    chunks = with_progress(source.chunks(), f"reading {path.name}")
-    lens, uids = _rows(chunks, policy)
+    lens, uids = _rows(source.chunks(), policy)
     options: dict[str, Any] = {"shard_by": "tokens" if cost is None else cost}
     if capacity is not None:
         options["layout"] = Packed(capacity)

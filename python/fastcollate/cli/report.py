@@ -23,7 +23,6 @@ from fastcollate.cli.options import (
     TokenizerPath,
     reads_columns,
 )
-from fastcollate.cli.progress import with_progress
 from fastcollate.cli.reporting.collecting import Collector
 from fastcollate.cli.reporting.page import page_of
 from fastcollate.cli.tokenizers import FileTokenizer
@@ -66,7 +65,7 @@ def report(
         vocab_size=None if text is None else text.vocab_size,
         eos_token_ids=eos or None,
     )
-    for rows in with_progress(source.chunks(), f"reading {path.name}"):
+    for rows in source.chunks():
         if text is not None:
             text.check(rows, path)
         collector.add(rows)

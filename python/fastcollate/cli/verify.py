@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from fastcollate.cli.options import AsJson, Debug
-from fastcollate.cli.progress import with_progress
 
 
 def verify(
@@ -34,7 +33,7 @@ def verify(
 
     seconds = verification.check_seconds(seconds)
     machine, subjects = verification.prepare(framework, find_installed)
-    run = with_progress(verification.run_comparisons(subjects, seconds, seed), "comparing")
+    run = verification.run_comparisons(subjects, seconds, seed)
     if as_json:
         lines = list(run)
         functions = [
