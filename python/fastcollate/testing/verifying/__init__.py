@@ -4,7 +4,6 @@ Each subject has a module here, named as in `fastcollate.compat`, with a `Subjec
 in capitals and one function per comparison, which draws the arguments::
 
     SKYRL = Subject("SkyRL", "skyrl")
-    SKYRL.not_compared["PackingStrategy"] = "an enumeration of names"
 
     @SKYRL.calls("skyrl.train.dataset.preprocess", "compute_prompt_boundaries")
     def boundaries(draw: Draw, skyrl: Peer) -> dict[str, Any]:

@@ -27,10 +27,6 @@ def plain(result: Any) -> Any:
 
 
 SKYRL = Subject("SkyRL", "skyrl", plain)
-SKYRL.not_compared.update(
-    PackingStrategy="an enumeration of names",
-    SeqPacker="the packers that make_seq_packer returns",
-)
 
 PREPROCESS = "skyrl.train.dataset.preprocess"
 COLLATORS = "skyrl.train.dataset.collators"

@@ -70,8 +70,6 @@ class Subject:
     result: Callable[[Any], Any] = lambda found: found
     comparisons: dict[str, Comparison] = field(default_factory=dict)
     """By names of functions."""
-    not_compared: dict[str, str] = field(default_factory=dict)
-    """Names of ``compat`` without a comparison, with the reason."""
 
     def compares(self, name: str) -> Callable[[Comparison], Comparison]:
         """Register a comparison of a public name of the ``compat`` module, or of other text."""
@@ -106,28 +104,18 @@ class Subject:
         """
 
         def register(arguments: Arguments) -> Arguments:
-            for name in names:
-                self.comparisons[name] = partial(self._case, module, name, by, arguments)
+            def comparison(name: str, draw: Draw, peer: Peer) -> Case:
+                given, compat = arguments(draw, peer), f"fastcollate.compat.{self.name}"
+                return Case(
+                    lambda: self.result(by(getattr(peer(module), name), **given)),
+                    lambda: self.result(by(getattr(import_module(compat), name), **given)),
+                    given,
+                )
+
+            self.comparisons |= {name: partial(comparison, name) for name in names}
             return arguments
 
         return register
-
-    def _case(
-        self,
-        module: str,
-        name: str,
-        by: Callable[..., Any],
-        arguments: Arguments,
-        draw: Draw,
-        peer: Peer,
-    ) -> Case:
-        given = arguments(draw, peer)
-        compat = import_module(f"fastcollate.compat.{self.name}")
-        return Case(
-            lambda: self.result(by(getattr(peer(module), name), **given)),
-            lambda: self.result(by(getattr(compat, name), **given)),
-            given,
-        )
 
 
 def find_installed(name: str) -> Peer | None:

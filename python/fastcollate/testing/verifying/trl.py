@@ -38,8 +38,20 @@ def packed_tables(draw: Draw, trl: Peer) -> Case:
     )
 
 
-@TRL.compares("TreeRow")
-def tree_rows(draw: Draw, trl: Peer) -> Case:
+def filled(kind: Any, samples: list[dict[str, Any]], budget: int) -> dict[str, Any]:
+    """Add samples while they fit."""
+    row, fits = kind(), []
+    for sample in samples:
+        fits.append(row.fits(sample, budget))
+        if fits[-1] or not row.samples:
+            row.add(sample)
+    kept = [sample is known for sample, known in zip(samples, row.samples, strict=False)]
+    state = {"tokens": row.tokens, "load": row.load, "trained": row.trained, "fits": fits}
+    return {**row.pack(), **state, "groups": sorted(row.groups), "kept": kept}
+
+
+@TRL.calls("trl.experimental.async_grpo.packing", "TreeRow", by=filled)
+def tree_rows(draw: Draw, trl: Peer) -> dict[str, Any]:
     """Draw samples, most of which begin as another one, and a budget of tokens."""
     import torch
 
@@ -58,23 +70,7 @@ def tree_rows(draw: Draw, trl: Peer) -> Case:
             "group_id": draw(st.integers(0, 2)),
         }
         samples.append(sample)
-    budget = draw(st.integers(0, sum(map(len, streams))))
-
-    def planned(row: Any) -> dict[str, Any]:
-        fits = []
-        for sample in samples:
-            fits.append(row.fits(sample, budget))
-            if fits[-1] or not row.samples:
-                row.add(sample)
-        kept = [sample is known for sample, known in zip(samples, row.samples, strict=False)]
-        state = {"tokens": row.tokens, "load": row.load, "trained": row.trained, "fits": fits}
-        return {**row.pack(), **state, "groups": sorted(row.groups), "kept": kept}
-
-    return Case(
-        theirs=lambda: planned(trl("trl.experimental.async_grpo.packing").TreeRow()),
-        ours=lambda: planned(compat.TreeRow()),
-        given={"samples": samples, "budget": budget},
-    )
+    return {"samples": samples, "budget": draw(st.integers(0, sum(map(len, streams))))}
 
 
 class Mapped:

@@ -12,12 +12,6 @@ from fastcollate.testing.verifying.sizes import draw_numbers, draw_rows
 from fastcollate.testing.verifying.subjects import Draw, Peer, Subject
 
 VERL = Subject("verl", "verl")
-VERL.not_compared |= {
-    "patch": "no function of verl's",
-    "to_tensordict": "no function of verl's",
-    "unpatch": "no function of verl's",
-    "upsample_batch": "verl's reads and writes a transfer queue",
-}
 
 BALANCING = "verl.utils.seqlen_balancing"
 PADDING = "verl.workers.utils.padding"
