@@ -444,7 +444,7 @@ class Batch(ModelBatch[Array]):
     def _repr_html_(self) -> str:
         from fastcollate.inspect.batch_view import batch_page
 
-        return batch_page(self._state, self._head, self._outputs)
+        return batch_page(self._state, repr(self))
 
     @property
     def _head(self) -> str:

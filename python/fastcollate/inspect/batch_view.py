@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from fastcollate.common.arguments import check_count
@@ -13,9 +13,7 @@ from fastcollate.inspect import markup
 from fastcollate.inspect.lines import lines_of, plain
 from fastcollate.inspect.row_view import FOLD, show
 from fastcollate.inspect.show_page import rows_html
-from fastcollate.inspect.styles import Kind
 from fastcollate.inspect.token_view import NO_BREAK
-from fastcollate.ops.metrics import metrics_of
 
 if TYPE_CHECKING:
     from fastcollate.ops.batch_state import BatchState
@@ -97,33 +95,8 @@ class BatchView:
             yield Text.assemble(*line, no_wrap=True, overflow="ignore")
 
 
-def batch_page(state: BatchState, head: str, outputs: Sequence[tuple[str, ...]]) -> str:
-    """Return HTML of a whole batch: its outputs, the kinds of its positions, and some rows.
-
-    `head` is a summary, and `outputs` has the key, dtype and shape of each item.
-    """
-    title = markup.text("p", head, "title")
-    table = markup.table(("output", "dtype", "shape"), outputs)
-    if state.options is None or state.options.cp is not None:
-        return markup.page(title, table)
-    return markup.page(
-        title,
-        _shares(state),
-        markup.fold(f"{len(outputs)} outputs", table),
-        BatchView(state).rows_html(),
-    )
-
-
-def _shares(state: BatchState) -> str:
-    """Return a bar of the kinds of positions; tokens of a tree may have several kinds."""
-    if state.plan.is_tree:
-        return ""
-    metrics = {key.removeprefix("batch/"): int(value) for key, value in metrics_of(state).items()}
-    counts: dict[Kind, int] = {
-        "prompt": metrics["prompt_tokens"],
-        "trained": metrics["trained_tokens"],
-        "masked": metrics["response_tokens"] - metrics["trained_tokens"],
-        "padding": metrics["padded_tokens"] - metrics["tokens"],
-    }
-    words = ", ".join(f"{count:,} {kind}" for kind, count in counts.items())
-    return markup.shares(counts.items()) + markup.text("p", words, "note")
+def batch_page(state: BatchState, summary: str) -> str:
+    """Return HTML of a whole batch: the text of its repr, and some rows."""
+    known = state.options is not None and state.options.cp is None
+    rows = BatchView(state).rows_html() if known else ""
+    return markup.page(markup.text("div", summary, "tokens"), rows)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import textwrap
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -79,24 +78,11 @@ class Findings(list[Finding]):
 
     def _repr_html_(self) -> str:
         """Return the table as HTML for a notebook."""
-        kinds = ((one.kind, one.advice, one.number, one.shown) for one in self)
-        return markup.page(markup.text("p", self._head, "title"), kinds_html(kinds))
+        return markup.text_page(repr(self))
 
     @property
     def _head(self) -> str:
         return tally(len(self), "finding") if self else "no findings"
-
-
-def kinds_html(kinds: Iterable[tuple[str, str, int, list[str]]]) -> str:
-    """Return findings as HTML: for each kind its advice, their number, and the first of them."""
-    parts = []
-    for kind, advice, number, lines in kinds:
-        parts.append(markup.text("p", f"{kind} ({number:,})", "title"))
-        parts += [markup.text("div", line, "part") for line in lines]
-        if number > len(lines):
-            parts.append(markup.text("div", f"and {number - len(lines):,} more", "part"))
-        parts.append(markup.text("div", f"→ {advice}", "part note"))
-    return "".join(parts)
 
 
 def _wrap(text: str, width: int, first: str, later: str) -> list[str]:

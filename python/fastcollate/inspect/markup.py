@@ -42,6 +42,11 @@ def page(*parts: str) -> str:
     return f'<div class="fastcollate"><style>{style}</style>{"".join(parts)}</div>'
 
 
+def text_page(content: str) -> str:
+    """Return text as a page."""
+    return page(text("div", content, "tokens"))
+
+
 def element(tag: str, content: str, kind: str = "", title: str = "") -> str:
     """Return an element; `content` is HTML, everything else text."""
     attributes = f' class="{escape(kind)}"' if kind else ""

@@ -1,4 +1,4 @@
-"""The mini-batches of a step as a table, and as HTML."""
+"""The mini-batches of a step as a table."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import numpy as np
 
 from fastcollate.common.arguments import tally
 from fastcollate.common.arrays import offsets_of
-from fastcollate.inspect import markup
-from fastcollate.inspect.plan_pages import SHOWN, drawn, more
+from fastcollate.common.text import table_of
 
 if TYPE_CHECKING:
     from fastcollate.plan.step_plan import StepPlan
@@ -18,27 +17,6 @@ if TYPE_CHECKING:
 
 def step_lines(plan: StepPlan) -> list[str]:
     """Return the table of mini-batches as lines, and the notes below it."""
-    cells, notes = _cells(plan)
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [*("  ".join(map(str.rjust, row, widths)) for row in cells), *notes]
-
-
-def step_page(plan: StepPlan) -> str:
-    """Return the mini-batches of a step, and each rank's share of the first ones."""
-    cells, notes = _cells(plan)
-    parts = [markup.text("p", repr(plan), "title"), markup.table(cells[0], cells[1:])]
-    parts += [markup.text("p", note, "note") for note in notes]
-    tokens_per_rank = plan.tokens_per_rank
-    most = int(tokens_per_rank.max(initial=0))
-    for index, tokens in enumerate(tokens_per_rank[:SHOWN]):
-        plot = markup.columns(drawn(tokens), most)
-        parts += [plot, markup.text("p", f"tokens of each rank, mini-batch {index}", "note")]
-    parts.append(more(len(tokens_per_rank) - SHOWN, "plan.tokens_per_rank"))
-    return markup.page(*parts)
-
-
-def _cells(plan: StepPlan) -> tuple[list[list[str]], list[str]]:
-    """Return the table of mini-batches with its header, and the notes below it."""
     bins, offsets = plan.bin_offsets, plan._rank_offsets
     head = ["mini-batch", "prompts", "rows", "padding", "padding per rank", "tokens per rank"]
     head += ["imbalance"] if bins is None else ["imbalance", "bins per rank"]
@@ -67,7 +45,7 @@ def _cells(plan: StepPlan) -> tuple[list[list[str]], list[str]]:
         f"mini-batch {index}: {tally(int(without_rows[index]), 'rank')} without a real row"
         for index in np.flatnonzero(without_rows)
     ]
-    return cells, notes
+    return [table_of(cells), *notes]
 
 
 def _range(counts: Integers) -> str:

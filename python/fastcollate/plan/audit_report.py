@@ -216,6 +216,6 @@ class Audit:
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
-        from fastcollate.inspect.plan_pages import text_page
+        from fastcollate.inspect.markup import text_page
 
-        return text_page(self)
+        return text_page(str(self))

@@ -148,10 +148,6 @@ class BinPlan(Table):
 
     def describe(self) -> str:
         """Return a table of minimum, mean and maximum per bin."""
-        return f"{self!r}\n{table_of(self._cells())}"
-
-    def _cells(self) -> list[tuple[str, ...]]:
-        """Return that table with its header."""
         rows = {
             "tokens": self._per_bin(self.lengths),
             "with padding": self.loads,
@@ -164,7 +160,7 @@ class BinPlan(Table):
             if len(values) > 0:
                 least, most = int(values.min()), int(values.max())
                 cells.append((name, f"{least:,}", f"{values.mean():,.1f}", f"{most:,}"))
-        return cells
+        return f"{self!r}\n{table_of(cells)}"
 
     def __repr__(self) -> str:
         items, bins = tally(self.num_sequences, self._noun), tally(self.num_bins, "bin")
@@ -174,9 +170,9 @@ class BinPlan(Table):
         )
 
     def _repr_html_(self) -> str:
-        from fastcollate.inspect.plan_pages import bins_page
+        from fastcollate.inspect.markup import text_page
 
-        return bins_page(repr(self), self._cells(), self.loads, self.capacity)
+        return text_page(self.describe())
 
     def _per_bin(self, values: Integers) -> Integers:
         """Sum values of pieces over each bin."""

@@ -204,9 +204,9 @@ class MergePlan:
         return f"MergePlan: {turns} of {trajectories} in {rows}"
 
     def _repr_html_(self) -> str:
-        from fastcollate.inspect.plan_pages import merge_page
+        from fastcollate.inspect.markup import text_page
 
-        return merge_page(repr(self), self.report)
+        return text_page(f"{self!r}\n{self.report}")
 
 
 @suggests_names

@@ -447,6 +447,6 @@ class StepPlan(Table):
         return real[self.mini_batch_offsets]
 
     def _repr_html_(self) -> str:
-        from fastcollate.inspect.step_table import step_page
+        from fastcollate.inspect.markup import text_page
 
-        return step_page(self)
+        return text_page(self.describe())

@@ -242,9 +242,9 @@ class TreePlan(Table):
         return f"TreePlan: {before} of {rows} in {after}, {ratio}"
 
     def _repr_html_(self) -> str:
-        from fastcollate.inspect.plan_pages import tree_page
+        from fastcollate.inspect.markup import text_page
 
-        return tree_page(repr(self), self.report)
+        return text_page(f"{self!r}\n{self.report}")
 
     @cached_property
     def _core(self) -> PrefixTree:

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from fastcollate._fastcollate import __version__
 from fastcollate.cli.reporting.collecting import Summary
 from fastcollate.common.arguments import tally
-from fastcollate.inspect.findings import kinds_html
 from fastcollate.inspect.markup import CSS, columns, element, fold, shares, table, text
 
 STYLE = """
@@ -79,23 +78,8 @@ def _head(figures: Mapping[str, Any]) -> str:
     shown = (element("div", f"<b>{value}</b>{name}") for name, value in cards)
     return (
         text("h1", figures["name"])
-        + _note(f"Report of fastcollate {__version__}. {_advice(figures['layouts'])}")
+        + _note(f"Report of fastcollate {__version__}.")
         + element("div", "".join(shown), "grid")
-    )
-
-
-def _advice(layouts: Mapping[str, Any]) -> str:
-    """Return the most effective improvement as a sentence."""
-    merged = "merged turns, " if "merged" in layouts else ""
-    left = layouts["turns"]["left, right"]["positions"]
-    by_layout = layouts["merged" if merged else "turns"]
-    name = min(by_layout, key=lambda name: by_layout[name]["positions"])
-    best = by_layout[name]["positions"]
-    if best == 0 or left < 1.2 * best:
-        return "No layout would save much here."
-    return (
-        f"Padded turns take {_short(left)} positions; {merged}layout {name}: {_short(best)}, "
-        f"{left / best:.1f}x fewer."
     )
 
 
@@ -251,8 +235,10 @@ def _findings(findings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
         "What batch.check() found in turns; rows are those of the file. Of each kind a few are "
         "shown."
     )
-    names = ("kind", "advice", "number", "examples")
-    yield kinds_html(tuple(found[name] for name in names) for found in findings)
+    for found in findings:
+        yield text("p", f"{found['kind']} ({found['number']:,})", "title")
+        for line in (*found["examples"], f"→ {found['advice']}"):
+            yield text("div", line, "part")
 
 
 def _worst(summary: Summary) -> Iterator[str]:
