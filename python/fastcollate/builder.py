@@ -39,7 +39,7 @@ from fastcollate.rows.fields import (
     read_align,
 )
 from fastcollate.rows.per_row import PerRow, form_of, is_object, no_value, unreadable
-from fastcollate.rows.plain_fields import with_fields_of_row
+from fastcollate.rows.plain_fields import with_fields
 from fastcollate.rows.tokens import Tokens, check_row_tokens
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ class BatchBuilder(Generic[Array]):
         check_keys(fields)
         first = next(iter(self._rows), None)
         known = {} if first is None else first.kinds.fields
-        fields = with_fields_of_row(fields, tokens, index, known)
+        fields = with_fields(fields, tokens, index, known)
         kinds = _Kinds(values, {key: options_of(one) for key, one in fields.items()})
         for key in sorted(fields):
             if isinstance(field := fields[key], PerRow):

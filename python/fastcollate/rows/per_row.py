@@ -22,6 +22,7 @@ from fastcollate.common.arrays import (
     dtype_name,
     first_misfit,
     is_array,
+    is_float,
     is_tensor,
     misfit,
     read_array,
@@ -231,12 +232,7 @@ def _is_array(values: Any) -> bool:
 
 def dtype_of(numbers: Any) -> str:
     """Return the name of the dtype that an output of these numbers has."""
-    is_float = (
-        numbers.dtype.kind == "f"
-        if isinstance(numbers, np.ndarray)
-        else numbers.dtype.is_floating_point
-    )
-    return "float32" if is_float else "int64"
+    return "float32" if is_float(numbers) else "int64"
 
 
 def _as_array(place: str, value: Any, dtype: str | None, array_type: str) -> Any:

@@ -30,10 +30,22 @@ class _Lengths(NamedTuple):
     sequences: Integers
 
 
-def with_fields(fields: Any, tokens: Tokens) -> Any:
+def with_fields(
+    fields: Any, tokens: Tokens, row: int | None = None, first: Mapping[str, Any] | None = None
+) -> Any:
     """Return the argument ``fields`` of `build_batch` with a :class:`Field` for plain values.
 
     All of their rows have the lengths of responses, or all have those of sequences, but not both.
+
+    Parameters
+    ----------
+    fields, tokens
+        Of all rows, or of one.
+    row
+        The index of one row.
+    first
+        Fields of the first row, which give the alignment of one that may have either, as it has no
+        prompt.
 
     Raises
     ------
@@ -42,23 +54,9 @@ def with_fields(fields: Any, tokens: Tokens) -> Any:
     """
     if not isinstance(fields, Mapping) or all(isinstance(one, _KINDS) for one in fields.values()):
         return fields
-    lengths = _of_tokens(tokens)
-    return {
-        key: one
-        if isinstance(one, _KINDS)
-        else Field(one, _align(f"fields[{key!r}]", one, lengths, _show(one)))
-        for key, one in fields.items()
-    }
-
-
-def with_fields_of_row(fields: Any, tokens: Tokens, index: int, first: Mapping[str, Any]) -> Any:
-    """Return the argument ``fields`` of one row, as `with_fields` for all rows.
-
-    If a row without a prompt may have either alignment, it has that of the `first` row.
-    """
-    if not isinstance(fields, Mapping) or all(isinstance(one, _KINDS) for one in fields.values()):
-        return fields
-    if isinstance(tokens, Parts):
+    if row is None:
+        lengths = _of_tokens(tokens)
+    elif isinstance(tokens, Parts):
         lengths = _of_tokens(Parts([tokens.prompts], [tokens.responses]))
     else:
         lengths = _of_tokens(Whole([tokens.sequences], tokens.prompt_lens))
@@ -66,19 +64,16 @@ def with_fields_of_row(fields: Any, tokens: Tokens, index: int, first: Mapping[s
     for key, one in fields.items():
         if isinstance(one, _KINDS):
             continue
-        place, shown = f"fields[{key!r}] of row {index}", _show(one)
-        if _is_number(one):
-            raise _error(place, shown, "one number", _of_numbers(shown))
+        place, shown, values = f"fields[{key!r}]", " ".join(show(one).split()), one
+        if row is not None:
+            place, values = f"{place} of row {row}", [one]
+            if _is_number(one):
+                raise _error(place, shown, "one number", _of_numbers(shown))
         if not is_sequence(one):
             raise TypeError(f"{place} is {shown}; {_EXPECTED}")
-        align = getattr(first.get(key), "options", {}).get("align")
-        made[key] = Field(one, _align(place, [one], lengths, shown, align))
+        align = getattr((first or {}).get(key), "options", {}).get("align")
+        made[key] = Field(one, _align(place, values, lengths, shown, align))
     return made
-
-
-def _show(value: Any) -> str:
-    """Return a short representation in one line."""
-    return " ".join(show(value).split())
 
 
 def _is_number(value: Any) -> bool:
@@ -88,11 +83,9 @@ def _is_number(value: Any) -> bool:
 
 
 def _align(
-    place: str, values: Any, lengths: _Lengths | str, shown: str, align: Any = None
+    place: str, values: Any, lengths: _Lengths | str, shown: str, align: Any
 ) -> Literal["response", "sequence"]:
     """Return the alignment of plain values, or raise an error with the fields to choose from."""
-    if not is_sequence(values):
-        raise TypeError(f"{place} is {shown}; {_EXPECTED}")
     if _is_number(next(iter(values), None)):
         raise _error(place, shown, "one number per row", _of_numbers(shown))
     found, is_flat = _of_rows(values)
