@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator
+from itertools import groupby
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from fastcollate.common.arguments import check_count
@@ -12,11 +14,15 @@ from fastcollate.common.text import printable
 from fastcollate.inspect import markup
 from fastcollate.inspect.lines import lines_of, plain
 from fastcollate.inspect.row_view import FOLD, show
-from fastcollate.inspect.show_page import rows_html
+from fastcollate.inspect.styles import STYLES
 from fastcollate.inspect.token_view import NO_BREAK
 
 if TYPE_CHECKING:
     from fastcollate.ops.batch_state import BatchState
+
+
+HTML_WIDTH = 100
+"""Columns of a line in HTML; narrower pages break it."""
 
 
 class BatchView:
@@ -85,14 +91,22 @@ class BatchView:
 
     def rows_html(self) -> str:
         """Return HTML without styles, which :func:`markup.page` adds."""
-        return rows_html(self._shown)
+        lines = (
+            "".join(
+                markup.text("span", "".join(text for text, _ in words), style)
+                for style, words in groupby(line, itemgetter(1))
+            )
+            for line in lines_of(self._shown, HTML_WIDTH)
+        )
+        return markup.element("div", "\n".join(lines), "tokens")
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
         """Yield the lines for rich."""
         from rich.text import Text
 
         for line in lines_of(self._shown, options.max_width):
-            yield Text.assemble(*line, no_wrap=True, overflow="ignore")
+            words = ((text, STYLES[style].rich) for text, style in line)
+            yield Text.assemble(*words, no_wrap=True, overflow="ignore")
 
 
 def batch_page(state: BatchState, summary: str) -> str:

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeAlias
 
 from fastcollate.common.text import printable
 from fastcollate.inspect.row_view import Piece, Shown
-from fastcollate.inspect.styles import FOLDED, STYLES, TITLE
+from fastcollate.inspect.styles import KINDS, STYLES
 from fastcollate.inspect.token_view import NO_BREAK, shorten, width_of
 
 LEAST_WIDTH = 20
@@ -20,7 +20,7 @@ MOST_CELL = 16
 """Largest width of a token with values below it."""
 
 Styled: TypeAlias = tuple[str, str]
-"""A text and its style in a terminal."""
+"""A text and the name of its style."""
 
 Line: TypeAlias = list[Styled]
 
@@ -35,9 +35,9 @@ def lines_of(shown: Shown, width: int) -> Iterator[Line]:
     for section in shown.sections:
         yield []
         indent = INDENT if section.title else 0
-        yield from wrap([(section.title, TITLE)], width, 0)
+        yield from wrap([(section.title, "title")], width, 0)
         for part in section.parts:
-            yield from wrap([(part.title, TITLE)], width, indent)
+            yield from wrap([(part.title, "title")], width, indent)
             inner = indent + (INDENT if part.title else 0)
             if part.has_values:
                 yield from _grid(part.pieces, shown.fields, width, inner)
@@ -46,7 +46,7 @@ def lines_of(shown: Shown, width: int) -> Iterator[Line]:
                 yield from wrap(pieces, width, inner)
     for note in shown.notes:
         yield []
-        yield from wrap([(note, FOLDED)], width, 0)
+        yield from wrap([(note, "folded")], width, 0)
 
 
 def plain(lines: Iterable[Line]) -> str:
@@ -57,9 +57,9 @@ def plain(lines: Iterable[Line]) -> str:
 def _legend() -> Line:
     """Return the legend of the marks."""
     words = []
-    for kind, style in STYLES.items():
-        words += [(kind.join(style.marks), style.rich), (" ", "")]
-    return [*words, ("…n… left out", FOLDED)]
+    for kind in KINDS:
+        words += [(kind.join(STYLES[kind].marks), kind), (" ", "")]
+    return [*words, ("…n… left out", "folded")]
 
 
 def _flowing(piece: Piece, is_text: bool) -> Styled:
@@ -67,13 +67,13 @@ def _flowing(piece: Piece, is_text: bool) -> Styled:
     [text] = piece.texts
     if piece.kind is None:
         text = text.replace(" ", NO_BREAK)
-        return f" {text} " if is_text else f"{text} ", FOLDED
-    (opening, closing), style = STYLES[piece.kind]
+        return f" {text} " if is_text else f"{text} ", "folded"
+    opening, closing = STYLES[piece.kind].marks
     if piece.kind == "padding":
         text = text.replace(" ", NO_BREAK)
     elif is_text:
-        return f"{opening}{text}{closing}", style
-    return f"{opening}{text}{closing} ", style
+        return f"{opening}{text}{closing}", piece.kind
+    return f"{opening}{text}{closing} ", piece.kind
 
 
 def wrap(pieces: Iterable[Styled], width: int, indent: int) -> Iterator[Line]:
@@ -84,7 +84,7 @@ def wrap(pieces: Iterable[Styled], width: int, indent: int) -> Iterator[Line]:
     margin = (" " * indent, "")
     for text, style in pieces:
         for word in _WORDS.findall(text):
-            if not line and style == FOLDED:
+            if not line and style == "folded":
                 word = word.lstrip(" ")
             if word == "\n":
                 yield [margin, *line]
@@ -144,9 +144,9 @@ def _grid(pieces: list[Piece], fields: list[str], width: int, indent: int) -> It
 
 def _cells(piece: Piece, count: int, most: int) -> Iterator[_Cell]:
     """Yield the tokens of a piece; padding and omitted tokens as one."""
-    (opening, closing), style = ("", ""), FOLDED
+    style = piece.kind or "folded"
+    opening, closing = STYLES[style].marks
     if piece.kind is not None:
-        (opening, closing), style = STYLES[piece.kind]
         most = min(most, MOST_CELL)
     columns = zip(*piece.values, strict=True) if piece.values else [("",) * count]
     for text, values in zip(piece.texts, columns, strict=True):
@@ -162,7 +162,7 @@ def _grid_lines(row: list[_Cell], names: list[str], margin: int) -> Iterator[Lin
         texts = [texts[index] for texts in table]
         if not any(texts):
             continue
-        line: Line = [(" " * (margin - width_of(name)) + name, FOLDED)]
+        line: Line = [(" " * (margin - width_of(name)) + name, "folded")]
         for cell, text, size in zip(row, texts, sizes, strict=True):
             line.append((" " * (size - width_of(text)) + text, cell.style if index == 0 else ""))
         yield line

@@ -8,7 +8,7 @@ from html import escape
 CSS = """
 .fastcollate{font:13px/1.5 system-ui,sans-serif;color:inherit;max-width:100%;overflow-wrap:anywhere}
 .fastcollate p{margin:.3em 0}
-.fastcollate .title{font-weight:600;margin-top:.9em}
+.fastcollate .title{font-weight:600}
 .fastcollate .part{margin-left:1em}
 .fastcollate .note{opacity:.7}
 .fastcollate .tokens{font:12px/1.7 ui-monospace,Menlo,Consolas,monospace;white-space:pre-wrap;
@@ -16,12 +16,9 @@ border-left:2px solid rgba(128,128,128,.4);padding-left:.7em}
 .fastcollate .prompt{background:rgba(56,139,253,.18)}
 .fastcollate .trained{background:rgba(46,160,67,.36);font-weight:600;border-bottom:2px solid}
 .fastcollate .masked{background:rgba(210,153,34,.28);font-style:italic;border-bottom:1px dotted}
-.fastcollate .padding{padding:0 .4em;border-radius:3px;background:repeating-linear-gradient(
+.fastcollate .padding{background:repeating-linear-gradient(
 -45deg,rgba(128,128,128,.3) 0 3px,transparent 3px 6px)}
-.fastcollate .folded{padding:0 .4em;opacity:.7}
-.fastcollate .cell{display:inline-block;vertical-align:top;margin:0 2px .4em;text-align:right}
-.fastcollate .cell>*{display:block;min-height:1.7em;padding:0 .2em}
-.fastcollate .names{opacity:.7}
+.fastcollate .folded{opacity:.7}
 .fastcollate table{border-collapse:collapse;margin:.5em 0;font-variant-numeric:tabular-nums;
 display:block;overflow-x:auto}
 .fastcollate td,.fastcollate th{padding:.1em .7em;text-align:right;background:none;
@@ -47,17 +44,15 @@ def text_page(content: str) -> str:
     return page(text("div", content, "tokens"))
 
 
-def element(tag: str, content: str, kind: str = "", title: str = "") -> str:
-    """Return an element; `content` is HTML, everything else text."""
-    attributes = f' class="{escape(kind)}"' if kind else ""
-    if title:
-        attributes += f' title="{escape(title)}"'
-    return f"<{tag}{attributes}>{content}</{tag}>"
+def element(tag: str, content: str, kind: str = "") -> str:
+    """Return an element; `content` is HTML."""
+    attribute = f' class="{kind}"' if kind else ""
+    return f"<{tag}{attribute}>{content}</{tag}>"
 
 
-def text(tag: str, content: object, kind: str = "", title: str = "") -> str:
+def text(tag: str, content: object, kind: str = "") -> str:
     """Return an element with a text."""
-    return element(tag, escape(str(content)), kind, title)
+    return element(tag, escape(str(content)), kind)
 
 
 def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:

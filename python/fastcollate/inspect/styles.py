@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias, get_args
 
 Kind: TypeAlias = Literal["prompt", "trained", "masked", "padding"]
 """Kinds of positions; `masked` is a response token that does not train."""
 
 
 class Style(NamedTuple):
-    """The style of a kind.
+    """A style of text.
 
     Attributes
     ----------
@@ -23,16 +23,16 @@ class Style(NamedTuple):
     rich: str
 
 
-STYLES: dict[Kind, Style] = {
+KINDS: tuple[Kind, ...] = get_args(Kind)
+"""In the order of legends."""
+
+STYLES: dict[str, Style] = {
+    "": Style(("", ""), ""),
     "prompt": Style(("", ""), "cyan"),
     "trained": Style(("«", "»"), "bold green"),
     "masked": Style(("‹", "›"), "italic yellow"),
     "padding": Style(("·", "·"), "dim"),
+    "title": Style(("", ""), "bold"),
+    "folded": Style(("", ""), "dim"),
 }
-"""The kinds in the order of legends."""
-
-TITLE = "bold"
-"""The style of titles in a terminal."""
-
-FOLDED = "dim"
-"""The style of omitted tokens."""
+"""All styles by name, which is their class in HTML."""
