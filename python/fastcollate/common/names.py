@@ -4,33 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from fastcollate.common.row_columns import IDS, TOKENS
-
-OTHER_NAMES: dict[str, tuple[str, ...]] = {
-    "prompts": (
-        *("prompt_ids", "prompt_token_ids", "prompt_tokens", "raw_prompt_ids", "question_ids"),
-    ),
-    "responses": (
-        *("completions", "completion_ids", "completion_token_ids", "response_ids"),
-        *("response_token_ids", "response_tokens", "output_ids", "generated_ids"),
-    ),
-    "sequences": ("input_ids", "token_ids", "tokens"),
-    "prompt_lens": ("prompt_lengths", "num_prompt_tokens"),
-    "rewards": ("scores", "token_level_rewards", "token_level_scores"),
-    "loss_mask": (
-        *("completion_mask", "response_mask", "assistant_masks", "action_mask", "label_mask"),
-        *("loss_weights", "token_weights"),
-    ),
-    "logprobs": (
-        *("rollout_logprobs", "sampling_logprobs", "response_logprobs", "completion_logprobs"),
-        *("output_token_logprobs", "sampling_per_token_logps", "inference_logprobs"),
-    ),
-    "advantages": ("adv", "advs"),
-    "uids": ("group_ids", "groups", "prompt_uids", "problem_ids"),
-    "trajectory_ids": ("episode_ids", "rollout_ids", "traj_ids", "traj_uids"),
-    "is_last_step": ("dones", "is_last", "last_step", "is_final"),
-}
-"""What other libraries call the columns of rollouts."""
+from fastcollate.common.row_columns import IDS, OTHER_NAMES, TOKENS
 
 _OF_ROWS = {**TOKENS, **IDS}
 

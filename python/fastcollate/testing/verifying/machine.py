@@ -5,11 +5,8 @@ from __future__ import annotations
 import os
 import platform
 import sys
-import time
 from importlib import metadata
 from pathlib import Path
-
-import numpy as np
 
 import fastcollate as fc
 from fastcollate import _fastcollate
@@ -17,12 +14,9 @@ from fastcollate.memory import pinning
 
 LIBRARIES = ("numpy", "torch", "pyarrow", "ray", "tokenizers", "transformers", "datasets")
 
-_MEASURED = 64 << 20
-"""Bytes of the batch that measures memory."""
-
 
 def describe_machine() -> dict[str, str]:
-    """Return versions, devices, cores and memory, and how fast a batch is written."""
+    """Return versions, devices, cores and memory."""
     free = "" if getattr(sys, "_is_gil_enabled", lambda: True)() else ", free-threaded"
     found = {
         "fastcollate": f"{fc.__version__} ({Path(_fastcollate.__file__ or '').name})",
@@ -71,26 +65,7 @@ def _cores() -> str:
 
 
 def _memory() -> str:
-    """Return the machine's memory, its huge pages, and rates of writing a batch."""
-    rows = fc.Ragged(np.ones(_MEASURED // 16, np.int64), np.arange(0, _MEASURED // 16 + 1, 4096))
-    empty = fc.Ragged(np.empty(0, np.int64), np.zeros(len(rows) + 1, np.int64))
-    rates = []
-    for pool in (fc.memory.BufferPool(1 << 30), None):
-        best = float("inf")
-        for _ in range(4):
-            start = time.perf_counter()
-            batch = fc.build_batch(empty, rows, pad_token_id=0, array_type="numpy", pool=pool)
-            best = min(best, time.perf_counter() - start)
-            size = sum(batch[key].nbytes for key in batch)
-            del batch
-        rates.append(size / best / 1e9)
-    parts = [f"a batch is written at {rates[0]:.1f} GB/s, {rates[1]:.1f} to fresh memory"]
-    path = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-    if path.exists():
-        words = path.read_text().split()
-        mode = next((word.strip("[]") for word in words if word.startswith("[")), "unknown")
-        parts.append(f"huge pages: {mode}")
-    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
-        size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        parts.insert(0, f"{size / 2**30:,.0f} GiB")
-    return ", ".join(parts)
+    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
+        return "of unknown size"
+    size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return f"{size / 2**30:,.0f} GiB"
