@@ -8,8 +8,14 @@ from typing import Any
 from hypothesis import strategies as st
 
 import fastcollate as fc
-from fastcollate.testing.verifying.sizes import draw_numbers, draw_rows, draw_values
-from fastcollate.testing.verifying.subjects import Case, Draw, Peer
+from fastcollate.testing.verifying.subjects import (
+    Case,
+    Draw,
+    Peer,
+    draw_numbers,
+    draw_rows,
+    draw_values,
+)
 from fastcollate.testing.verifying.trl import TRL
 
 PADDED = ("input_ids", "labels", "attention_mask")

@@ -9,8 +9,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from fastcollate.testing.verifying.sizes import draw_numbers
-from fastcollate.testing.verifying.subjects import Draw, Peer, Subject
+from fastcollate.testing.verifying.subjects import Draw, Peer, Subject, draw_numbers
 
 NEMO_RL = Subject("NeMo-RL", "nemo_rl")
 

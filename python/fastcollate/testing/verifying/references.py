@@ -13,8 +13,7 @@ import fastcollate as fc
 from fastcollate.testing import reference
 from fastcollate.testing.drawing import rollouts
 from fastcollate.testing.reference import partitioning
-from fastcollate.testing.verifying.sizes import draw_numbers
-from fastcollate.testing.verifying.subjects import Case, Draw, Peer, Subject
+from fastcollate.testing.verifying.subjects import Case, Draw, Peer, Subject, draw_numbers
 
 REFERENCES = Subject("plain references", "fastcollate")
 

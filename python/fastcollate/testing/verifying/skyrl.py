@@ -10,8 +10,14 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from fastcollate.testing.verifying.sizes import draw_numbers, draw_rows, draw_values
-from fastcollate.testing.verifying.subjects import Draw, Peer, Subject
+from fastcollate.testing.verifying.subjects import (
+    Draw,
+    Peer,
+    Subject,
+    draw_numbers,
+    draw_rows,
+    draw_values,
+)
 
 
 def plain(result: Any) -> Any:

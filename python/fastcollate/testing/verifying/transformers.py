@@ -6,8 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from fastcollate.testing.verifying.sizes import draw_numbers, draw_rows
-from fastcollate.testing.verifying.subjects import Draw, Peer, Subject
+from fastcollate.testing.verifying.subjects import Draw, Peer, Subject, draw_numbers, draw_rows
 
 TRANSFORMERS = Subject("transformers", "transformers")
 TRANSFORMERS.not_compared |= dict.fromkeys(

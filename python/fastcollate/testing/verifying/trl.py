@@ -7,8 +7,15 @@ from typing import Any
 from hypothesis import strategies as st
 
 from fastcollate.compat import trl as compat
-from fastcollate.testing.verifying.sizes import draw_numbers, draw_rows, draw_values
-from fastcollate.testing.verifying.subjects import Case, Draw, Peer, Subject
+from fastcollate.testing.verifying.subjects import (
+    Case,
+    Draw,
+    Peer,
+    Subject,
+    draw_numbers,
+    draw_rows,
+    draw_values,
+)
 
 TRL = Subject("TRL", "trl")
 TRL.not_compared |= dict.fromkeys(
