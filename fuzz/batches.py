@@ -15,7 +15,6 @@ from fastcollate.testing.reference import (
     assert_same,
     broadcast_loops,
     gather_loops,
-    gather_merged_loops,
 )
 from spoiling import BUILDING, MERGING, Way, spoil
 from verdicts import Verdict, outcome
@@ -102,7 +101,7 @@ def check_way_back(choices: Choices, batch: fc.Batch, places: Any, call: Call) -
         values, offsets = gather_loops(places, x, **how)
         gathered = batch.gather(x, **how)
     else:
-        values, offsets = gather_merged_loops(places, x, call.merged, per="turn", **how)
+        values, offsets = gather_loops(places, x, call.merged, per="turn", **how)
         gathered = batch.gather(x, per="turn", **how)
     assert_same({"x": gathered.values}, {"x": values})
     assert_same({"x": gathered.offsets}, {"x": offsets})

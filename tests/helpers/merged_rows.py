@@ -6,7 +6,6 @@ import numpy as np
 
 from fastcollate.testing.reference import (
     gather_loops,
-    gather_merged_loops,
 )
 
 # Arguments of gather, and the loop with the expected result.
@@ -16,7 +15,7 @@ ROW, SAMPLED, TURN = {}, {"gaps": False}, {"per": "turn"}
 def expected_of(asked, reference, x, merged, **options):
     if asked is ROW:
         return gather_loops(reference, x, **options)
-    return gather_merged_loops(reference, x, merged, per=asked.get("per", "row"), **options)
+    return gather_loops(reference, x, merged, per=asked.get("per", "row"), **options)
 
 
 def rows_of(gathered):

@@ -16,7 +16,6 @@ from fastcollate.testing.reference.stepping import plan_step_loops, prompt_bound
 from fastcollate.testing.reference.way_back import (
     broadcast_loops,
     gather_loops,
-    gather_merged_loops,
 )
 
 __all__ = [
@@ -27,7 +26,6 @@ __all__ = [
     "build_shard_loops",
     "collate_loops",
     "gather_loops",
-    "gather_merged_loops",
     "merge_turns_loops",
     "micro_batches_loops",
     "pack_loops",

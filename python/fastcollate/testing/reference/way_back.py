@@ -16,12 +16,14 @@ from fastcollate.testing.reference.reading import Array, readable
 def gather_loops(
     batch: Mapping[str, Any] | Grids,
     x: Any,
+    merged: MergedTurns | None = None,
     *,
+    per: str = "turn",
     align: str = "response",
     shift: str = "none",
     missing: float | None = None,
 ) -> tuple[Array, Array]:
-    """Collect the value of every response token, row by row.
+    """Collect the value of every response token, row by row; of merged rows, of sampled tokens.
 
     Parameters
     ----------
@@ -29,14 +31,19 @@ def gather_loops(
         A batch, whose masks or offsets give the positions of tokens. For the packed layout, the
         grids by which it was built.
     x
-        One value per position of the batch's response-aligned outputs (`of` is "response") or of
-        ``input_ids`` (`of` is "sequence"); may have trailing dimensions.
+        One value per position of the batch's response-aligned outputs (`align` is "response") or of
+        ``input_ids`` (`align` is "sequence"); may have trailing dimensions.
+    merged
+        The turns of the batch's rows.
+    per
+        For merged rows. "turn": one row for every turn there was, with all tokens of its response.
+        "row": one row for every row of the batch, without its observations.
     shift
         "next_token" if the value at a token is about the next one, as log-probabilities taken from
         logits are.
     missing
         The value of tokens without one: the first of a response without a prompt, or of the part of
-        a split sequence.
+        a split sequence, and of tokens that are in no row.
 
     Returns
     -------
@@ -49,57 +56,16 @@ def gather_loops(
         If a token has no value and `missing` is None.
     """
     found, x = _grids(batch), readable(x)
-    return _join(_response_values(found, x, align, shift), x, found, missing)
-
-
-def gather_merged_loops(
-    batch: Mapping[str, Any] | Grids,
-    x: Any,
-    merged: MergedTurns,
-    *,
-    per: str = "turn",
-    align: str = "response",
-    shift: str = "none",
-    missing: float | None = None,
-) -> tuple[Array, Array]:
-    """Collect the value of every sampled token of a merged batch.
-
-    Parameters
-    ----------
-    batch, x, align, shift
-        As `gather_loops`.
-    merged
-        The turns of the batch's rows.
-    per
-        "turn": one row for every turn there was, with all tokens of its response. "row": one row
-        for every row of the batch, without its observations.
-    missing
-        The value of tokens that are in no row, and of the first of a response without a prompt.
-
-    Returns
-    -------
-    values, offsets
-        As `gather_loops`.
-
-    Raises
-    ------
-    ValueError
-        If a token has no value and `missing` is None.
-    """
-    found, x = _grids(batch), readable(x)
-    values = _response_values(found, x, align, shift)
-    if per == "row":
-        rows = [
-            [value for value, origin in zip(of_row, row.origins, strict=True) if origin is not None]
-            for of_row, row in zip(values, merged.rows, strict=True)
-        ]
-    else:
-        rows = [[None] * count for count in merged.response_lens]
-        for of_row, row in zip(values, merged.rows, strict=True):
-            for value, origin in zip(of_row, row.origins, strict=True):
+    rows = _response_values(found, x, align, shift)
+    if merged is not None:
+        turns: list[list[Array | None]] = [[None] * count for count in merged.response_lens]
+        kept: list[list[Array | None]] = [[] for _ in rows]
+        for values, row, sampled in zip(rows, merged.rows, kept, strict=True):
+            for value, origin in zip(values, row.origins, strict=True):
                 if origin is not None:
-                    turn, position = origin
-                    rows[turn][position] = value
+                    sampled.append(value)
+                    turns[origin[0]][origin[1]] = value
+        rows = turns if per == "turn" else kept
     return _join(rows, x, found, missing)
 
 
