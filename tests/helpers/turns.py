@@ -78,7 +78,7 @@ def check_plan(plan, merged):
 
 def check_report(report, merged):
     """Check a report's turns, rows and breaks."""
-    assert [tuple(found[:9]) for found in report.breaks] == list(map(tuple, merged.breaks))
+    assert [found[:9] for found in report.breaks] == [one[:9] for one in merged.breaks]
     assert report.num_trajectories == len(merged.trajectories)
     assert report.num_turns == len(merged.response_lens)
     assert report.num_rows == len(merged.rows)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from packings import tables_of
 from strategies import as_inputs, forks, merge_options, name_turns
 from strategies import trajectories as drawn_trajectories
+from tries import count_tokens, depths_of, mask_of
 
 import fastcollate as fc
 from fastcollate.plan.tree_bins import TreeBins
@@ -94,12 +95,12 @@ def test_nodes_have_the_positions_of_a_trie(drawn):
     nodes = plan.nodes
     node_of = np.repeat(np.arange(len(nodes)), nodes.lengths)
     inside = np.arange(len(node_of)) - nodes.starts[node_of]
-    assert (nodes.depths[node_of] + inside).tolist() == trie.depths
+    assert (nodes.depths[node_of] + inside).tolist() == depths_of(trie)
     assert (nodes.lengths > 0).all()
 
     ends = nodes.subtree_ends[node_of]
     query, key = np.mgrid[: len(ends), : len(ends)]
-    assert np.array_equal((key <= query) & (query < ends), trie.mask)
+    assert np.array_equal((key <= query) & (query < ends), mask_of(trie))
 
     rows_of_nodes = [set() for _ in range(len(nodes))]
     for row, path in enumerate(trie.paths):
@@ -124,7 +125,7 @@ def test_nodes_have_the_positions_of_a_trie(drawn):
     saved = plan.tokens_before - plan.tokens_after
     assert sum(tokens.saved for tokens in plan.report.shared) == saved
     assert all(np.shares_memory(tokens.rows, nodes.rows) for tokens in plan.report.shared)
-    assert plan.report.attention_pairs_after == trie.mask.sum()
+    assert plan.report.attention_pairs_after == mask_of(trie).sum()
 
 
 @given(st.data())
@@ -215,13 +216,14 @@ def test_bins_hold_every_row_once_and_each_of_their_tokens_once(problem):
     for members, tokens, load in zip(bins.bins, bins.tokens, bins.loads, strict=True):
         assert members
         assert [place_of[row] for row in members] == sorted(place_of[row] for row in members)
-        assert tokens == trie.tokens_of(members)
+        assert tokens == count_tokens(trie, members)
         assert tokens <= load
         if len(members) > 1:
             assert load <= capacity
             assert len(members) <= (options["max_sequences"] or math.inf)
             if "max_cost" in options:
-                depths = {p: trie.depths[p] for row in members for p in trie.paths[row]}
+                of_trie = depths_of(trie)
+                depths = {p: of_trie[p] for row in members for p in trie.paths[row]}
                 assert sum(2 * depth + 1 for depth in depths.values()) <= options["max_cost"]
     # The way back: a row's tokens are those that it writes, and before them some of the last one.
     for start, end in pairwise(bins.offsets.tolist()):
@@ -244,7 +246,7 @@ def test_trees_are_cut_where_that_duplicates_least(forked, room, min_bins):
     sizes = []
     for cuts in range(1 << (count - 1)):
         begins = [0, *(place for place in range(1, count) if cuts >> (place - 1) & 1), count]
-        chunks = [trie.tokens_of(trie.order[a:b]) for a, b in pairwise(begins)]
+        chunks = [count_tokens(trie, trie.order[a:b]) for a, b in pairwise(begins)]
         if max(chunks) <= capacity and len(chunks) >= min_bins:
             sizes.append(sum(chunks))
     if (freely := plan.pack(fc.Tree(capacity))).num_bins >= min_bins:

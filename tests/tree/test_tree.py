@@ -18,6 +18,7 @@ from strategies import (
     trajectories,
     with_fields,
 )
+from tries import mask_of
 
 import fastcollate as fc
 from fastcollate.planning import prefix_tree
@@ -121,7 +122,7 @@ def test_positions_look_at_ancestors_and_themselves(drawn, array_type):
                 end += -end % reference["multiple_of"]
             columns.append(end)
             end += 1
-        expected[bin_][np.ix_(columns, columns)] = trie.mask[np.ix_(kept, kept)]
+        expected[bin_][np.ix_(columns, columns)] = mask_of(trie)[np.ix_(kept, kept)]
     ends = np.asarray(batch["subtree_end"])
     query, key = np.mgrid[:width, :width]
     assert np.array_equal((key <= query) & (query < ends[:, None, :]), expected)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from fastcollate.common.row_columns import VALUES
+from fastcollate.plan.breaks import AROUND, Break
 from fastcollate.plan.merge import Merge
 from fastcollate.testing.reference.loops import build_batch_loops
 from fastcollate.testing.reference.moving import Origin, move_field, move_values
@@ -17,9 +18,6 @@ from fastcollate.testing.reference.spreading import (
     numbers_as_field,
     spread_merged,
 )
-
-WINDOW = 5
-"""Number of ids that a break shows before and after the first difference."""
 
 
 class MergedRow(NamedTuple):
@@ -36,25 +34,11 @@ class MergedRow(NamedTuple):
     """All turns in it."""
 
 
-class MergeBreak(NamedTuple):
-    """A turn that does not continue the group it is compared with."""
-
-    turn: int
-    trajectory: int
-    position: int
-    expected: int
-    found: int | None
-    kind: str
-    realigned: bool
-    expected_ids: tuple[int, ...]
-    found_ids: tuple[int, ...]
-
-
 class MergedTurns(NamedTuple):
     """The result of `merge_turns_loops`."""
 
     rows: list[MergedRow]
-    breaks: list[MergeBreak]
+    breaks: list[Break]
     trajectories: list[list[int]]
     """The turns of each."""
     dropped: list[int]
@@ -112,7 +96,7 @@ def merge_turns_loops(
     trajectories = _trajectories(len(prompt_ids), trajectory_ids, is_last_step)
     weights = None if loss_mask is None else [readable(row) for row in rows_of(loss_mask)]
     rows: list[MergedRow] = []
-    breaks: list[MergeBreak] = []
+    breaks: list[Break] = []
     dropped: list[int] = []
     masked_tokens = 0
     for trajectory, turns in enumerate(trajectories):
@@ -139,10 +123,10 @@ def _group(
     trajectory: int,
     turns: list[int],
     rules: Merge,
-) -> tuple[list[_Group], list[MergeBreak]]:
+) -> tuple[list[_Group], list[Break]]:
     """Find the groups of one trajectory, in the order of their first turns."""
     groups: list[_Group] = []
-    breaks: list[MergeBreak] = []
+    breaks: list[Break] = []
     for turn in turns:
         prompt, response = prompts[turn], responses[turn]
         candidates = groups if rules.policy == "branch" else groups[-1:]
@@ -177,40 +161,26 @@ def _trajectories(
     """Split the turns where the id changes or, without ids, after each last step."""
     trajectories: list[list[int]] = []
     for turn in range(turns):
-        if turn == 0:
-            starts = True
-        elif ids is not None:
-            is_same = ids[turn] == ids[turn - 1]
-            starts = not is_same
+        if ids is not None:
+            continues = turn > 0 and ids[turn] == ids[turn - 1]
         else:
-            starts = flags is not None and bool(flags[turn - 1])
-        if starts:
+            continues = turn > 0 and not (flags is not None and flags[turn - 1])
+        if not continues:
             trajectories.append([])
         trajectories[-1].append(turn)
     return trajectories
 
 
-def _is_prefix(tokens: list[int], prompt: list[int]) -> bool:
-    return prompt[: len(tokens)] == tokens
-
-
 def _longest_prefix(groups: list[_Group], prompt: list[int]) -> _Group | None:
     """Find the group that a turn joins; the first of equally long ones."""
-    found = None
-    for group in groups:
-        if _is_prefix(group.tokens, prompt) and (
-            found is None or len(group.tokens) > len(found.tokens)
-        ):
-            found = group
-    return found
+    fitting = [group for group in groups if prompt[: len(group.tokens)] == group.tokens]
+    return max(fitting, key=lambda group: len(group.tokens), default=None)
 
 
 def _first_difference(tokens: list[int], prompt: list[int]) -> int:
     """Find the first position at which a prompt differs from tokens, or its end."""
-    for position, token in enumerate(tokens):
-        if position == len(prompt) or prompt[position] != token:
-            return position
-    raise AssertionError("the tokens are a prefix of the prompt")
+    same = [a == b for a, b in zip(tokens, prompt, strict=False)]
+    return (*same, False).index(False)
 
 
 def _realigns(group: _Group, position: int, response: list[int], rules: Merge) -> bool:
@@ -249,11 +219,11 @@ def _realign(
 
 def _break(
     turn: int, trajectory: int, group: _Group, prompt: list[int], position: int, realigned: bool
-) -> MergeBreak:
+) -> Break:
     ends = position == len(prompt)
     is_drift = position >= group.last_prompt_len or realigned
-    around = slice(max(0, position - WINDOW), position + WINDOW + 1)
-    return MergeBreak(
+    around = slice(max(0, position - AROUND), position + AROUND + 1)
+    return Break(
         turn,
         trajectory,
         position,

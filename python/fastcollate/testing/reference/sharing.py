@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
 
 from fastcollate.testing.reference.reading import Rows, readable, rows_of
 
@@ -34,27 +31,6 @@ class PrefixTrie(NamedTuple):
             shared.append((*same, False).index(False))
             before = path
         return shared
-
-    @property
-    def depths(self) -> list[int]:
-        """Depth of each position: the number of tokens before it."""
-        depths: list[int] = []
-        for parent in self.parents:
-            depths.append(0 if parent < 0 else depths[parent] + 1)
-        return depths
-
-    @property
-    def mask(self) -> NDArray[np.bool_]:
-        """Which position looks at which: at itself, and at what is before it in its rows."""
-        mask = np.eye(len(self.parents), dtype=np.bool_)
-        for position, parent in enumerate(self.parents):
-            if parent >= 0:
-                mask[position] |= mask[parent]
-        return mask
-
-    def tokens_of(self, rows: Iterable[int]) -> int:
-        """Count the tokens of some rows, shared ones once."""
-        return len({position for row in rows for position in self.paths[row]})
 
 
 def prefix_tree_loops(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -26,15 +27,13 @@ def prompt_boundaries_loops(uids: Sequence[Any]) -> list[tuple[int, int]]:
         If a uid comes again after another.
     """
     boundaries: list[tuple[int, int]] = []
-    seen: list[Any] = []
     start = 0
     for row in range(1, len(uids) + 1):
         if row == len(uids) or uids[row] != uids[row - 1]:
-            if uids[start] in seen:
+            if uids[start] in uids[:start]:
                 raise ValueError(
                     f"uid {uids[start]!r} appears in non-contiguous positions at index {start}"
                 )
-            seen.append(uids[start])
             boundaries.append((start, row))
             start = row
     return boundaries
@@ -101,11 +100,9 @@ def plan_step_loops(
         count = max(map(len, filled))
         if pad_rows == "error" and count * dp_size != end - start:
             raise ValueError(f"rows {start} to {end} cannot be divided by {dp_size} in groups")
-        paddings = 0
+        paddings = itertools.count()
         for rank in filled:
-            while len(rank) < count:
-                rank.append(pad(paddings))
-                paddings += 1
+            rank += [pad(next(paddings)) for _ in range(count - len(rank))]
         out.append(filled)
     return Step(mini_batches, out)
 
@@ -191,14 +188,10 @@ def _balance(
     rows = [max(room) - count for count in room]
     of_rank: list[list[int]] = [[] for _ in room]
     for index in order:
-        best = None
-        for rank in range(len(room)):
-            has_room = rows[rank] + len(items[index]) <= max(room)
-            load = (loads[rank], rows[rank])
-            if has_room and (best is None or load < (loads[best], rows[best])):
-                best = rank
-        if best is None:
+        free = [rank for rank, used in enumerate(rows) if used + len(items[index]) <= max(room)]
+        if not free:
             return None
+        best = min(free, key=lambda rank: (loads[rank], rows[rank]))
         loads[best] += costs[index]
         rows[best] += len(items[index])
         of_rank[best].append(index)
