@@ -45,6 +45,10 @@ NOT_COMPARED = {
     "SeqPacker": "the packers that make_seq_packer returns",
     "to_tensordict": "no function of verl's",
     "upsample_batch": "verl's reads and writes a transfer queue",
+    "TokenLogprobs": "of fastcollate; compared with rows one by one",
+    "token_logprobs": "of fastcollate; compared with rows one by one",
+    "add_fused_lm_head": "compared in TRL's trainers, under patch(layout=...)",
+    "shuffle_sequence_dict": "compared in TRL's trainers, under patch(layout=...)",
 }
 
 

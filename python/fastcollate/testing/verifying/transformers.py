@@ -9,9 +9,6 @@ from hypothesis import strategies as st
 from fastcollate.testing.verifying.subjects import Draw, Peer, Subject, draw_numbers, draw_rows
 
 TRANSFORMERS = Subject("transformers", "transformers")
-TRANSFORMERS.not_compared |= dict.fromkeys(
-    ("TokenLogprobs", "token_logprobs"), "of fastcollate; compared with rows one by one"
-)
 
 OPTIONS = st.fixed_dictionaries(
     {

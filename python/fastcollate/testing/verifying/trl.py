@@ -18,9 +18,6 @@ from fastcollate.testing.verifying.subjects import (
 )
 
 TRL = Subject("TRL", "trl")
-TRL.not_compared |= dict.fromkeys(
-    ("add_fused_lm_head", "shuffle_sequence_dict"), "compared in trainers, under patch(layout=...)"
-)
 
 
 @TRL.compares("pack_dataset")
