@@ -19,6 +19,7 @@ from fastcollate.cli.options import (
     reads_columns,
 )
 from fastcollate.cli.tokenizers import FileTokenizer
+from fastcollate.inspect.batch_view import BatchView
 from fastcollate.inspect.row_view import FOLD
 from fastcollate.rows.columns import Ragged
 
@@ -68,10 +69,12 @@ def view(
         title += [
             f"{word} {rows.ids[name][0]}" for name, word in IN_TITLES.items() if name in rows.ids
         ]
-        shown = rows.build().show(
-            0, tokenizer=text, fields=field or (), fold=None if all_tokens else FOLD
+        view = BatchView(
+            rows.build()._state,
+            *(0, text, field or (), None if all_tokens else FOLD),
+            name=", ".join(title),
         )
-        console.print(shown._named(", ".join(title)))
+        console.print(view)
 
 
 def _plain(rows: FileRows, tokenizer: FileTokenizer | None) -> dict[str, Any]:

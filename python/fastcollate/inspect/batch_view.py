@@ -10,12 +10,10 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from fastcollate.common.arguments import check_count
-from fastcollate.common.text import printable
 from fastcollate.inspect import markup
 from fastcollate.inspect.lines import lines_of, plain
 from fastcollate.inspect.row_view import FOLD, show
 from fastcollate.inspect.styles import STYLES
-from fastcollate.inspect.token_view import NO_BREAK
 
 if TYPE_CHECKING:
     from fastcollate.ops.batch_state import BatchState
@@ -39,9 +37,10 @@ class BatchView:
         tokenizer: Any = None,
         fields: Any = (),
         fold: Any = FOLD,
+        name: str | None = None,
     ) -> None:
         fold = None if fold is None else check_count("fold", fold, "a number of tokens, or None")
-        self._shown = show(state, rows, tokenizer, fields, fold)
+        self._shown = show(state, rows, tokenizer, fields, fold, name)
 
     def text(self, width: int = 80) -> str:
         """Return plain text in lines of the given width.
@@ -52,23 +51,6 @@ class BatchView:
             In columns; 20 at least.
         """
         return plain(lines_of(self._shown, width))
-
-    def _named(self, name: str, row: int = 0) -> BatchView:
-        """Return a view of one row under another name than in its batch."""
-        name = printable(name)
-        again = object.__new__(type(self))
-        again._shown = self._shown._replace(
-            sections=[
-                section._replace(
-                    parts=[
-                        part._replace(title=part.title.replace(f"row{NO_BREAK}{row}", name, 1))
-                        for part in section.parts
-                    ]
-                )
-                for section in self._shown.sections
-            ]
-        )
-        return again
 
     def __str__(self) -> str:
         return self.text(shutil.get_terminal_size().columns)

@@ -12,6 +12,7 @@ import numpy as np
 
 from fastcollate.common.arguments import check_index, tally
 from fastcollate.common.arrays import flatten, offsets_of, on_host, take
+from fastcollate.common.text import printable
 from fastcollate.inspect.styles import Kind
 from fastcollate.inspect.token_view import NO_BREAK, Decoder, readable, shorten
 from fastcollate.plan.plan_tables import PlanTables
@@ -104,16 +105,20 @@ class Shown(NamedTuple):
     """True if there is a tokenizer."""
 
 
-def show(state: BatchState, rows: Any, tokenizer: Any, fields: Any, fold: int | None) -> Shown:
-    """Return the view of a batch."""
-    return _ShownRows(state, Decoder(tokenizer), fields, fold).shown(rows)
+def show(
+    state: BatchState, rows: Any, tokenizer: Any, fields: Any, fold: int | None, name: str | None
+) -> Shown:
+    """Return the view of a batch; a single row may have another name than its index."""
+    return _ShownRows(state, Decoder(tokenizer), fields, fold, name).shown(rows)
 
 
 class _ShownRows:
     """Selection and reading of the rows that are shown."""
 
-    def __init__(self, state: BatchState, decoder: Decoder, fields: Any, fold: int | None) -> None:
-        self.state = state
+    def __init__(
+        self, state: BatchState, decoder: Decoder, fields: Any, fold: int | None, name: str | None
+    ) -> None:
+        self.state, self.name = state, name
         self.decoder = decoder
         self.plan = state.plan
         self.places = PlanTables(self.plan)
@@ -238,7 +243,7 @@ class _ShownRows:
         """Return the title of a row: its index, lengths, and values per row."""
         state, places = self.state, self.places
         trained = int(np.count_nonzero(self.trains[row]))
-        words = [f"row {row}"]
+        words = [f"row {row}" if self.name is None else printable(self.name)]
         if stop - start < self.lens[row]:
             words.append(f"tokens {start:,} to {stop - 1:,} of {self.lens[row]:,}")
         if state.is_padding is not None and state.is_padding[row]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fastcollate.inspect.batch_view import BatchView
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.layouts import Packed, Tree
 from fastcollate.plan.merge import Policy
@@ -23,7 +24,6 @@ from fastcollate.rows.lengths import Integers
 if TYPE_CHECKING:
     from fastcollate.batch import Batch
     from fastcollate.cli.columns import FileRows
-    from fastcollate.inspect.batch_view import BatchView
     from fastcollate.plan.breaks import Tokenizer
     from fastcollate.plan.tree_plan import TreePlan
 
@@ -170,8 +170,8 @@ class Collector:
             self._longest = tokens, self._view(batch, longest + first_row, first_row, why)
 
     def _view(self, batch: Batch, row: int, first_row: int, why: str) -> Worst:
-        view = batch.show(row - first_row, tokenizer=self.tokenizer)
-        return Worst(row, why, view._named(f"row {row:,}", row - first_row))
+        shown = row - first_row, self.tokenizer
+        return Worst(row, why, BatchView(batch._state, *shown, name=f"row {row:,}"))
 
     def close(self, name: str) -> Summary:
         """Return the summary of all rows.
