@@ -78,15 +78,6 @@ def test_written_out(array_type):
     assert batch.trajectory_ids is None
 
 
-def test_one_reward_per_row(array_type):
-    builder = fc.BatchBuilder(pad_token_id=0, array_type=array_type)
-    builder.add([1], [2, 3], rewards=2.5, trajectory_id=10)
-    builder.add([1], [2], rewards=-1, trajectory_id=11)
-    batch = builder.finish()
-    assert batch.rewards.tolist() == [[0, 2.5], [0, -1]]
-    assert batch.trajectory_ids == [10, 11]
-
-
 @pytest.mark.parametrize("first", [0, 1, 2])
 @pytest.mark.parametrize("item", [2**31, -(2**31) - 1, 2**63 - 1, -(2**63)])
 def test_ids_beyond_int32_in_any_row(first, item, array_type):

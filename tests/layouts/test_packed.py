@@ -560,27 +560,6 @@ def test_a_large_batch(kind, array_type, shift):
         del batch
 
 
-@share(2)
-@given(drawn=st.data())
-def test_a_builder_gives_the_same(drawn, array_type):
-    data = drawn.draw(rollouts(max_long_len=30).flatmap(with_prompts))
-    options, _ = drawn.draw(packed_options(lens_of(data)))
-    options |= {"pad_token_id": 0, "array_type": array_type}
-    builder = fc.BatchBuilder(**options)
-    for row, (prompt, response) in enumerate(zip(data.prompts, data.responses, strict=True)):
-        given_fields = {key: getattr(data, key) for key in data._fields[2:]}
-        of_row = {name: rows[row] for name, rows in given_fields.items() if rows is not None}
-        builder.add(prompt, response, **of_row)
-    with quiet():
-        try:
-            expected = fc.build_batch(**data._asdict(), **options)
-        except ValueError:
-            with pytest.raises(ValueError, match="prompt"):
-                builder.finish()
-        else:
-            assert_same(builder.finish(), expected)
-
-
 # From one layout to another
 
 

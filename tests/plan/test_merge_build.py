@@ -242,15 +242,6 @@ def test_a_reward_per_turn_written_out(array_type):
         small(prompts=[[1, 2, 3], *PROMPTS[1:]], responses=[[], [], [8]], rewards=[0, 2, 3])
 
 
-def test_images_are_those_of_the_last_turn(array_type):
-    images = [np.ones((turn, 2), np.float32) for turn in range(3)]
-    batch = small(array_type, fields={"images": fc.PerRow(images)})
-    assert_same({"images": batch["images"]}, {"images": images[1:]})
-    batch = small(array_type, fields={"images": fc.PerRow(images, concat=True)})
-    assert batch["images"].shape == (3, 2)
-    assert batch["images_offsets"].tolist() == [0, 1, 3]
-
-
 def test_without_merging(array_type):
     batch = small(array_type, merge=None, is_last_step=[False, True, True], uids=[1, 2, 3])
     plain = fc.build_batch(PROMPTS, RESPONSES, pad_token_id=0, array_type=array_type)
@@ -289,23 +280,6 @@ def test_ids_of_the_plan(drawn):
             assert getattr(part, name) == getattr(whole, name) == getattr(selected, name)
     again = batch.to_layout("jagged")
     assert (again.trajectory_ids, again.is_last_step) == (batch.trajectory_ids, last)
-
-
-def test_ids_beside_a_plan_written_out(array_type):
-    plan = fc.merge_turns(PROMPTS, RESPONSES, trajectory_ids=["s", "s", "t"])
-    arguments = {"trajectory_ids": None, "merge": plan}
-    batch = small(array_type, **arguments)
-    assert (batch.trajectory_ids, batch.is_last_step) == (["s", "t"], [True, True])
-    rows = batch.select(rows=[1, 0])
-    assert (rows.trajectory_ids, rows.is_last_step) == (["t", "s"], [True, True])
-    forked = fc.merge_turns(
-        [[1], [1, 2, 3], [1]], [[2], [4], [5]], trajectory_ids=["a"] * 3, policy="branch"
-    )
-    batch = small(
-        array_type, prompts=[[1], [1, 2, 3], [1]], responses=[[2], [4], [5]], uids=None,
-        trajectory_ids=None, merge=forked,
-    )  # fmt: skip
-    assert (batch.trajectory_ids, batch.is_last_step) == (["a", "a"], [False, True])
 
 
 def test_all_that_is_beside_the_outputs_is_pickled():

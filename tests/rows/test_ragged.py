@@ -630,23 +630,6 @@ def test_gradients_of_padded_tensors(padding_side):
     assert torch.equal(found.values, x[inside])
 
 
-@pytest.mark.parametrize(
-    ("lengths", "error", "message"),
-    [
-        (
-            [1, 4],
-            ValueError,
-            r"lengths\[1\] is 4, but x\[1\] has 3 tokens; pass a length from 0 to 3",
-        ),
-        ([-1, 3], ValueError, r"lengths\[0\] is -1"),
-        ([1], ValueError, r"lengths has 1 item, but x has 2 rows"),
-        ([1.0, 2.0], TypeError, r"lengths\[0\] is 1.0; pass an integer"),
-    ],
-)
-def test_bad_lengths(lengths, error, message, array_type):
-    refuses(error, message, fc.unpad, make(np.ones((2, 3)), array_type), lengths=lengths)
-
-
 # Dtypes
 
 DTYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
@@ -723,6 +706,8 @@ def test_bad_dtypes(dtype):
 
 # Bad input
 
+DENSE = np.ones((2, 3))
+
 
 @pytest.mark.parametrize(
     ("rows", "error", "message"),
@@ -794,27 +779,30 @@ def test_bad_rows_of_tensors():
     refuses(ValueError, r"x has shape \(2,\)", fc.ragged, torch.ones(2))
 
 
-def test_bad_padding_side():
-    refuses(
-        ValueError,
-        "side is 'up'; pass 'right', 'left'",
-        fc.unpad,
-        [[1]],
-        [1],
-        side="up",
-    )
-
-
-def test_bad_lengths_of_rows():
-    refuses(
-        ValueError, r"lengths\[1\] is 3, but x\[1\] has 2", fc.unpad, [[1], [2, 3]], lengths=[0, 3]
-    )
-    refuses(ValueError, r"lengths\[0\] is -1; pass lengths", fc.unpad, [[1]], lengths=[-1])
-    refuses(ValueError, r"lengths has 2 items, but x has 1 row;", fc.unpad, [[1]], lengths=[1, 1])
-    refuses(TypeError, r"lengths\[0\] is 1.0; pass an integer", fc.unpad, [[1]], lengths=[1.0])
-    refuses(TypeError, r"x\[0\] is 1 \(int\)", fc.unpad, [1], lengths=[1])
-    message = "x is a nested tensor|x is Ragged"
-    refuses(TypeError, message, fc.unpad, fc.Ragged(np.ones(2), [0, 2]), lengths=[1])
+@pytest.mark.parametrize(
+    ("x", "options", "error", "message"),
+    [
+        ([[1]], {"lengths": [1], "side": "up"}, ValueError, "side is 'up'; pass 'right', 'left'"),
+        (
+            DENSE,
+            {"lengths": [1, 4]},
+            ValueError,
+            r"lengths\[1\] is 4, but x\[1\] has 3 tokens; pass a length from 0 to 3",
+        ),
+        (DENSE, {"lengths": [-1, 3]}, ValueError, r"lengths\[0\] is -1"),
+        (DENSE, {"lengths": [1]}, ValueError, "lengths has 1 item, but x has 2 rows"),
+        (DENSE, {"lengths": [1.0, 2.0]}, TypeError, r"lengths\[0\] is 1.0; pass an integer"),
+        ([[1], [2, 3]], {"lengths": [0, 3]}, ValueError, r"lengths\[1\] is 3, but x\[1\] has 2"),
+        ([[1]], {"lengths": [-1]}, ValueError, r"lengths\[0\] is -1; pass lengths"),
+        ([[1]], {"lengths": [1, 1]}, ValueError, "lengths has 2 items, but x has 1 row;"),
+        ([[1]], {"lengths": [1.0]}, TypeError, r"lengths\[0\] is 1.0; pass an integer"),
+        ([1], {"lengths": [1]}, TypeError, r"x\[0\] is 1 \(int\)"),
+        (fc.Ragged(np.ones(2), [0, 2]), {"lengths": [1]}, TypeError, "x is Ragged"),
+    ],
+)
+def test_lengths_that_cannot_be(x, options, error, message, array_type):
+    x = make(x, array_type) if x is DENSE else x
+    refuses(error, message, fc.unpad, x, **options)
 
 
 # Jagged tensors that contradict themselves
