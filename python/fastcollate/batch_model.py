@@ -75,7 +75,8 @@ class ModelBatch(BatchMapping[Array]):
         per
             ``"row"``: one item per row of the batch; in packed batches in the order of rows, not of
             bins, and without padding rows. ``"turn"``: one per turn, in the order of the input,
-            with its response tokens; those that merging masked or dropped are missing.
+            with its response tokens; those that merging masked or dropped are missing. In the batch
+            of a step's shard, turns of other shards have no tokens.
         gaps
             Include the observations between a row's responses, and tokens that realigning masked.
 

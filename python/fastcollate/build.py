@@ -265,9 +265,9 @@ def build_rows(
     if fields is not None:
         specs += check_fields(with_fields(fields, tokens), options.array_type)
     if merging is None:
-        merging = merging_of(options.merge, trajectory_ids, is_last_step)
-    ids = check_ids(uids, trajectory_ids, is_last_step)
-    check_uids(merging, ids.get("uids"))
+        merging = merging_of(options.merge, trajectory_ids, is_last_step, shard)
+    ids = check_ids(uids, trajectory_ids, is_last_step, shard)
+    check_uids(merging, ids.get("uids"), shard)
     outputs, specs = options.outputs.of_batch(layout.name, specs, options.array_type)
     collated = collate(
         Request(
@@ -285,7 +285,8 @@ def build_rows(
         )
     )
     for name, column in zip(tokens._fields, tokens, strict=True):
-        if (message := padding_message(name, column, int(options.pad_token_id))) is not None:
+        own = None if shard is None else collated.plan.sources.tolist()
+        if (message := padding_message(name, column, int(options.pad_token_id), own)) is not None:
             warn_user(message)
             break
     if (message := split_message(collated.plan)) is not None:
@@ -295,15 +296,19 @@ def build_rows(
     return Batch._of(collated)
 
 
-def check_ids(uids: Any, trajectory_ids: Any, is_last_step: Any) -> dict[str, list[Any]]:
-    """Return the given ids of rows, checked."""
+def check_ids(
+    uids: Any, trajectory_ids: Any, is_last_step: Any, shard: Shard | None
+) -> dict[str, list[Any]]:
+    """Return the given ids of rows, checked; for a shard, of which few are read, lists as given."""
     ids: dict[str, list[Any]] = {}
-    if uids is not None:
-        ids["uids"] = id_list("uids", uids)
-    if trajectory_ids is not None:
-        ids["trajectory_ids"] = id_list("trajectory_ids", trajectory_ids)
-    if is_last_step is not None:
-        ids["is_last_step"] = check_flags("is_last_step", is_last_step).tolist()
+    given = {"uids": uids, "trajectory_ids": trajectory_ids, "is_last_step": is_last_step}
+    for name, values in given.items():
+        if shard is not None and type(values) is list:
+            ids[name] = values
+        elif name == "is_last_step" and values is not None:
+            ids[name] = check_flags(name, values).tolist()
+        elif values is not None:
+            ids[name] = id_list(name, values)
     return ids
 
 

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::slice::from_ref;
+use std::sync::Arc;
 
 use half::{bf16, f16};
 
@@ -9,8 +10,9 @@ use crate::check::{Check, check_values};
 use crate::element::{Element, Misfit, Slice, common_values};
 use crate::error::{Error, Location, Result};
 use crate::fill_number::Number;
+use crate::plan::Chosen;
 
-/// A per-token field of all turns.
+/// A per-token field of turns.
 ///
 /// A column only reads rows.
 pub trait Column<T> {
@@ -106,6 +108,12 @@ pub trait FieldColumn: AnyColumn {
     /// Number of tokens in every turn.
     fn lens(&self) -> Vec<usize>;
 
+    /// The turns that it has, if not all of the input.
+    fn chosen(&self) -> Option<&Arc<Chosen>>;
+
+    /// Drop all other turns than these, if it has them.
+    fn choose(&mut self, chosen: &Arc<Chosen>);
+
     /// Trailing dimensions of a token's values; empty for scalars.
     fn trailing(&self) -> &[usize];
 
@@ -147,6 +155,7 @@ pub struct SliceColumn<'a> {
     rows: RowValues<'a>,
     token: TokenValues,
     check: Check,
+    chosen: Option<Arc<Chosen>>,
 }
 
 /// The values of a token: all in memory, or a part of them.
@@ -216,6 +225,7 @@ impl<'a> SliceColumn<'a> {
             rows: RowValues::Slices(rows),
             token,
             check,
+            chosen: None,
         }
     }
 
@@ -226,7 +236,19 @@ impl<'a> SliceColumn<'a> {
             rows: RowValues::Numbers(numbers),
             token: TokenValues::new(Vec::new()),
             check,
+            chosen: None,
         }
+    }
+
+    /// The same column, over the rows of chosen turns.
+    #[must_use]
+    pub fn among(self, chosen: Option<Arc<Chosen>>) -> Self {
+        Self { chosen, ..self }
+    }
+
+    /// The number of a turn in the input.
+    fn number(&self, turn: usize) -> usize {
+        { self.chosen.as_ref() }.map_or(turn, |chosen| chosen.numbers[turn])
     }
 
     /// A turn's values.
@@ -253,6 +275,20 @@ impl FieldColumn for SliceColumn<'_> {
     fn lens(&self) -> Vec<usize> {
         let len = |turn| Column::<i64>::row_len(self, turn);
         (0..self.count()).map(len).collect()
+    }
+
+    fn chosen(&self) -> Option<&Arc<Chosen>> {
+        self.chosen.as_ref()
+    }
+
+    fn choose(&mut self, chosen: &Arc<Chosen>) {
+        if self.chosen.is_none() {
+            self.rows = match &self.rows {
+                RowValues::Slices(rows) => RowValues::Slices(chosen.of(rows)),
+                RowValues::Numbers(numbers) => RowValues::Numbers(chosen.of(numbers)),
+            };
+            self.chosen = Some(chosen.clone());
+        }
     }
 
     fn trailing(&self) -> &[usize] {
@@ -300,46 +336,19 @@ impl<T: Element> Column<T> for SliceColumn<'_> {
     }
 
     fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<()> {
-        let inner = self.inner().max(1);
+        let (inner, row) = (self.inner().max(1), self.number(turn));
         match &self.rows {
             RowValues::Slices(rows) => {
-                read_tokens(self.field, turn, &rows[turn], &self.token, from, out)?;
+                read_tokens(self.field, row, &rows[turn], &self.token, from, out)?;
             }
-            RowValues::Numbers(numbers) => read_number(self.field, turn, numbers[turn], out)?,
+            RowValues::Numbers(numbers) => read_number(self.field, row, numbers[turn], out)?,
         }
-        check_values(self.field, turn, inner, from, out, self.check)
-    }
-}
-
-/// Whole numbers of a column checked with [`Check::Whole`]: read as float64, which is exact for
-/// them, then converted. Integers, booleans and floats are all accepted.
-pub struct WholeNumbers<'a>(pub &'a dyn Column<f64>);
-
-impl<T: Element> Column<T> for WholeNumbers<'_> {
-    fn row_len(&self, turn: usize) -> usize {
-        self.0.row_len(turn)
-    }
-
-    fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<()> {
-        let (mut numbers, mut whole) = ([0.0; CHUNK], [0; CHUNK]);
-        for (index, out) in out.chunks_mut(CHUNK).enumerate() {
-            let numbers = &mut numbers[..out.len()];
-            self.0.read(turn, from + index * CHUNK, numbers)?;
-            for (whole, &mut number) in whole.iter_mut().zip(numbers) {
-                *whole = number as i64;
-            }
-            T::read(&Slice::I64(&whole), 0, out).expect("the column checks that they fit");
-        }
-        Ok(())
-    }
-
-    fn announce(&self, turn: usize, from: usize, lookahead: Lookahead) {
-        self.0.announce(turn, from, lookahead);
+        check_values(self.field, row, inner, from, out, self.check)
     }
 }
 
 /// Values compared or converted at a time.
-const CHUNK: usize = 1 << 12;
+pub(crate) const CHUNK: usize = 1 << 12;
 
 impl Tokens for SliceColumn<'_> {
     fn common_len(&self, at: At, other: &Self, other_at: At, len: usize) -> Result<usize> {
@@ -431,46 +440,6 @@ fn does_not_fit<T: Element>(field: &str, turn: usize, token: usize, value: Strin
         },
         value,
         dtype: T::DTYPE,
-    }
-}
-
-/// Rounds weights to the output's dtype; small weights may become 0.
-pub type Rounding = fn(&mut [f64]);
-
-/// Values of a column with one number per token where the loss mask trains, and `fill` elsewhere.
-pub struct TrainedValues<'a, T> {
-    /// The values.
-    pub values: &'a dyn Column<T>,
-    /// The loss mask.
-    pub mask: &'a dyn Column<f64>,
-    /// Rounds the weights; a weight rounded to 0 does not train.
-    pub round: Rounding,
-    /// The value where nothing trains.
-    pub fill: T,
-}
-
-impl<T: Element> Column<T> for TrainedValues<'_, T> {
-    fn row_len(&self, turn: usize) -> usize {
-        self.values.row_len(turn)
-    }
-
-    fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<()> {
-        let mut weights = [0.0; CHUNK];
-        for (index, out) in out.chunks_mut(CHUNK).enumerate() {
-            let (from, weights) = (from + index * CHUNK, &mut weights[..out.len()]);
-            self.values.read(turn, from, out)?;
-            self.mask.read(turn, from, weights)?;
-            (self.round)(weights);
-            for (value, weight) in out.iter_mut().zip(weights) {
-                // No branch: zero weights are hard to predict.
-                *value = if *weight == 0.0 { self.fill } else { *value };
-            }
-        }
-        Ok(())
-    }
-
-    fn announce(&self, turn: usize, from: usize, lookahead: Lookahead) {
-        self.mask.announce(turn, from, lookahead);
     }
 }
 

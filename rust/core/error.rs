@@ -176,9 +176,9 @@ pub enum Error {
     #[error("{count} keys of attention paths are more than offsets can count in int32")]
     TooManyKeys { count: usize },
 
-    #[error("row {row} has {found} {unit}, but {argument} is {width} and rows are not truncated")]
+    #[error("{row} has {found} {unit}, but {argument} is {width} and rows are not truncated")]
     TooWide {
-        row: usize,
+        row: String,
         found: usize,
         unit: &'static str,
         argument: &'static str,
@@ -259,14 +259,10 @@ pub enum Error {
     SplitRow { row: usize },
 
     #[error(
-        "{missing} of the {tokens} response tokens of turn {turn} are in no row of this batch: \
-         merging masked or dropped them, or they are in another shard"
+        "{missing} response tokens of turn {turn} are in no row of this batch: merging masked or \
+         dropped them, or they are in another shard"
     )]
-    NotInBatch {
-        turn: usize,
-        tokens: usize,
-        missing: usize,
-    },
+    NotInBatch { turn: usize, missing: String },
 
     #[error("merge is a plan for {expected} tokens in {location}, which has {found}")]
     OtherTurns {
@@ -288,9 +284,10 @@ pub enum Error {
     #[error("shard is of a plan for {expected} rows, but there are {found}")]
     OtherRowCount { found: usize, expected: usize },
 
-    #[error("shard is of a plan for {expected} tokens in row {row}, which has {found}")]
+    #[error("shard is of a plan for {expected} {unit} in row {row}, which has {found}")]
     OtherRowLength {
         row: usize,
+        unit: &'static str,
         found: usize,
         expected: usize,
     },
@@ -390,10 +387,7 @@ pub enum Error {
     )]
     CostOfPieces { index: usize, len: usize },
 
-    #[error(
-        "sequences would be split into more than {} pieces",
-        grouped(*.most)
-    )]
+    #[error("sequences would be split into more than {} pieces", grouped(*.most))]
     TooManyPieces { most: usize },
 
     #[error("{}", too_few(*.needed, *.min_bins, *.multiple_of, *.items, .noun))]

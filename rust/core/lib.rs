@@ -20,6 +20,7 @@ mod element;
 mod error;
 mod fill_number;
 mod memory;
+mod over_columns;
 pub mod plan;
 pub mod polling;
 pub mod rollouts;
@@ -30,8 +31,8 @@ pub mod write;
 
 pub use check::{Check, check_type, check_values};
 pub use column::{
-    AnyColumn, At, Column, FieldColumn, Lookahead, Rounding, SliceColumn, TokenValues, Tokens,
-    WholeNumbers, common_when_read, read_number, read_slice, read_tokens,
+    AnyColumn, At, Column, FieldColumn, Lookahead, SliceColumn, TokenValues, Tokens,
+    common_when_read, read_number, read_slice, read_tokens,
 };
 pub use dtype::{Dtype, IntDtype};
 pub use element::{Binary, Element, Misfit, Slice, common_values};
@@ -39,5 +40,6 @@ pub use error::{Error, External, Location, Result};
 pub use fill_number::Number;
 pub use half::{bf16, f16};
 pub use memory::{check_room, filled, gathered, try_gathered};
+pub use over_columns::{Rounding, WholeNumbers};
 pub use polling::{Ticks, unstopped};
 pub use streams::{AnyStreams, TokenStreams};

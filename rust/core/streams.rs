@@ -4,7 +4,7 @@ use std::convert::Infallible;
 
 use crate::column::{At, Column, FieldColumn, Lookahead, Tokens};
 use crate::error::Result;
-use crate::plan::Turns;
+use crate::plan::{TokenForm, Turns};
 
 /// The token ids of turns.
 #[derive(Debug, Clone)]
@@ -139,11 +139,20 @@ impl<C: FieldColumn> TokenStreams<C> {
     /// As [`Turns::new`] and [`Turns::of_sequences`].
     pub fn turns(&self) -> Result<Turns> {
         match self {
-            Self::Parts { prompts, responses } => Turns::new(prompts.lens(), responses.lens()),
+            Self::Parts { prompts, responses } => {
+                let chosen = prompts.chosen();
+                if let (Some(first), Some(second)) = (chosen, responses.chosen()) {
+                    TokenForm::Parts.check_counts(first.total, "responses", second.total)?;
+                }
+                Turns::among(prompts.lens(), responses.lens(), chosen.cloned())
+            }
             Self::Whole {
                 sequences,
                 prompt_lens,
-            } => Turns::of_sequences(&sequences.lens(), prompt_lens.clone()),
+            } => {
+                let chosen = sequences.chosen().cloned();
+                Turns::of_sequences(&sequences.lens(), prompt_lens.clone(), chosen)
+            }
         }
     }
 }

@@ -72,8 +72,21 @@ pub fn collate<'py>(
     pool: Option<&Bound<'py, BufferPool>>,
     allocator: Option<&Bound<'py, PyAny>>,
 ) -> Result<Collated<'py>> {
-    let tokens = tokens.read()?;
+    let shard = shard.map(|shard| &shard.0);
+    let known = match &row_source {
+        Some(RowSource::Batch(plan)) => Some(CoreSource::Batch(&plan.get().assembly)),
+        Some(RowSource::Merged(merge)) => Some(CoreSource::Merged(merge.get().core())),
+        Some(RowSource::ToMerge(..)) => None,
+        None => Some(CoreSource::Turns),
+    };
+    let chosen = known.zip(shard);
+    let form = layout.get().core().layout();
+    let chosen = chosen.and_then(|(source, shard)| source.chosen(shard, form));
+    let tokens = tokens.read(chosen.as_ref())?;
     let turns = Arc::new(tokens.turns()?);
+    if let Some(RowSource::Batch(plan)) = &row_source {
+        turns.check_count("plan", plan.get().assembly.rows().len())?;
+    }
     for (name, count) in counts {
         turns.check_count(&name, count)?;
     }
@@ -88,15 +101,12 @@ pub fn collate<'py>(
         }
         _ => None,
     };
-    let source = match (&row_source, &merge) {
-        (Some(RowSource::Batch(plan)), _) => CoreSource::Batch(&plan.get().assembly),
-        (Some(RowSource::Merged(merge)), _) => CoreSource::Merged(merge.get().core()),
-        (_, Some(merge)) => CoreSource::Merged(merge.core()),
-        (_, None) => CoreSource::Turns,
-    };
+    let merged = merge.as_ref().map(Merge::core);
+    let source = known
+        .or(merged.map(CoreSource::Merged))
+        .unwrap_or(CoreSource::Turns);
     let specs: Vec<_> = fields.iter().map(|(_, field)| &field.get().0).collect();
     let layout = layout.get();
-    let shard = shard.map(|shard| &shard.0);
     let mut rows = source.rows(&turns, shard, layout.core())?;
     if layout.core().layout().is_tree() {
         let uids = uids.map(|ids| usizes("uids", &ids)).transpose()?;
@@ -104,7 +114,7 @@ pub fn collate<'py>(
             rows.share(streams, layout.core(), shard, &specs, uids.as_deref())
         })?;
     }
-    let masked_rewards = source.merge_numbers(&specs, &mut columns)?;
+    let masked_rewards = source.merge_numbers(&turns, &specs, &mut columns)?;
     let placement = layout.place(py, &rows, shard)?;
     let request = Request {
         pad_token_id,
@@ -129,9 +139,14 @@ pub fn collate<'py>(
     let specs = of_outputs(py, &fields, &columns.fields, &planned)?;
     let table = OutputTable::new(planned.outputs.into_iter().map(|planned| planned.output));
     let assembly = rows.into_assembly();
-    let turns = match &row_source {
+    let turns = match (source, &row_source, shard) {
         // The rows of another batch consist of its turns.
-        Some(RowSource::Batch(plan)) => plan.get().turns.clone(),
+        (_, Some(RowSource::Batch(plan)), None) => plan.get().turns.clone(),
+        (_, Some(RowSource::Batch(plan)), Some(shard)) => plan.get().turns_of(shard),
+        (CoreSource::Merged(merge), _, Some(shard)) => {
+            { merge.assembly.turns_of(shard, &merge.turns) }.map_or(turns, Arc::new)
+        }
+        (_, _, Some(shard)) if shard.lens.is_some() => Arc::new(turns.only(shard.numbers())),
         _ => turns,
     };
     let plan = Plan::new(turns, assembly, placement);
@@ -153,7 +168,7 @@ pub fn write_rows<'py>(
             sequences: PyRows::none(),
             prompt_lens: Vec::new(),
         },
-        fields: vec![field.rows(rows, |_| Ok(()))?],
+        fields: vec![field.rows(rows, None, |_| Ok(()))?],
     };
     // A field of whole sequences.
     let turns = Turns::of_rows(columns.fields[0].lens());

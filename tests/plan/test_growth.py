@@ -1,5 +1,6 @@
 """Growth of processor time: ten times the work takes at most fifteen times as long."""
 
+import pickle
 from time import process_time
 
 import numpy as np
@@ -25,11 +26,71 @@ def all_shards(shards):
     return lambda: drop(step.shard(0, rank) for rank in range(shards))
 
 
-def audit_of_shards(shards):
-    turns, responses = column(8 * shards, 2), column(8 * shards, 2)
-    step = fc.plan_step(np.full(8 * shards, 4), dp_size=shards)
+OPTIONS = {"pad_token_id": 0, "array_type": "numpy"}
+
+
+def step_of(shards, **how):
+    """Return the columns of a step with 8 rows in each shard, its plan, and the shards."""
+    rows = 8 * shards
+    columns = {
+        **{name: column(rows, 2).to_list() for name in ("prompts", "responses", "loss_mask")},
+        "uids": np.arange(rows).tolist(),
+        "rewards": [1.0] * rows,
+        "fields": {"extra": fc.Field(column(rows, 2))},
+    }
+    step = fc.plan_step((np.full(rows, 2), np.full(rows, 2)), dp_size=shards, **how)
+    return columns, step, [step.shard(0, rank) for rank in range(shards)]
+
+
+def built_shards(shards, **how):
+    columns, _, taken = step_of(shards, **how)
+    return lambda: drop(fc.build_batch(**columns, **OPTIONS, shard=shard) for shard in taken)
+
+
+def packed_shards(shards):
+    return built_shards(shards, layout=fc.Packed(16))
+
+
+def merged_shards(shards):
+    turns = 16 * shards
+    prompts = [[turn // 2, 1] if turn % 2 == 0 else [turn // 2, 1, 5, 6] for turn in range(turns)]
+    columns = {
+        "prompts": prompts,
+        "responses": [[5, 6]] * turns,
+        "trajectory_ids": [turn // 2 for turn in range(turns)],
+    }
+    merge = fc.merge_turns(**columns)
+    step = fc.plan_step(merge, dp_size=shards)
     taken = [step.shard(0, rank) for rank in range(shards)]
-    return lambda: step.audit(taken, turns, responses)
+    more = {"merge": merge, "uids": columns["trajectory_ids"], **OPTIONS}
+    return lambda: drop(fc.build_batch(**columns, **more, shard=shard) for shard in taken)
+
+
+def selected_shards(shards, **how):
+    columns, _, taken = step_of(shards, **how)
+    batch = fc.build_batch(**columns, **OPTIONS)
+    return lambda: drop(batch.select(shard).plan for shard in taken)
+
+
+def strided_shards(shards):
+    return selected_shards(shards, shard_by="strided")
+
+
+def pickled_shards(shards):
+    columns, _, taken = step_of(shards)
+    batch = fc.build_batch(**columns, **OPTIONS)
+    return lambda: drop(pickle.dumps(batch.select(shard)) for shard in taken)
+
+
+def audit_of_shards(shards):
+    columns, step, taken = step_of(shards)
+    return lambda: step.audit(taken, columns["prompts"], columns["responses"])
+
+
+def audit_of_batches(shards):
+    columns, step, taken = step_of(shards)
+    batches = [fc.build_batch(**columns, **OPTIONS, shard=shard) for shard in taken]
+    return lambda: step.audit(batches, columns["prompts"], columns["responses"])
 
 
 def reports(trajectories):
@@ -89,7 +150,14 @@ def seconds(call):
     ("make", "count"),
     [
         (all_shards, 1500),
-        (audit_of_shards, 400),
+        (built_shards, 100),
+        (packed_shards, 100),
+        (merged_shards, 100),
+        (selected_shards, 300),
+        (strided_shards, 50),
+        (pickled_shards, 100),
+        (audit_of_shards, 200),
+        (audit_of_batches, 50),
         (all_breaks, 1500),
         (all_trees, 1500),
         (tree_rows, 1000),
@@ -99,3 +167,25 @@ def test_growth(make, count):
     # Other programs may run meanwhile.
     ratios = (seconds(make(10 * count)) / seconds(make(count)) for _ in range(3))
     assert any(ratio <= 15 for ratio in ratios)
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize(
+    ("make", "of_step"),
+    [
+        (step_of, lambda columns, shard: fc.build_batch(**columns, **OPTIONS, shard=shard)),
+        (
+            lambda shards: step_of(shards, layout=fc.Packed(16)),
+            lambda columns, shard: fc.build_batch(**columns, **OPTIONS, shard=shard),
+        ),
+    ],
+    ids=["padded", "packed"],
+)
+def test_a_shard_takes_the_time_of_its_rows(make, of_step):
+    def cost(shards):
+        columns, _, taken = make(shards)
+        some = taken[:: len(taken) // 100][:100]
+        return seconds(lambda: drop(of_step(columns, shard) for shard in some))
+
+    ratios = (cost(5000) / cost(500) for _ in range(3))
+    assert any(ratio <= 1.5 for ratio in ratios)

@@ -196,8 +196,13 @@ def test_shards_of_other_plans():
         with pytest.raises(ValueError, match=message):
             fc.build_batch(prompts, responses, pad_token_id=0, shard=shard, array_type="numpy")
     plan = fc.plan_step(([2, 1], [1, 2]), dp_size=2)  # of the same rows in another order
-    other = fc.build_batch([[1], [2, 3]], [[5, 6], [7]], pad_token_id=0, array_type="numpy")
-    assert other.select(plan.shard(0, 0)).plan.num_rows == 1  # as long as each other
+    built = {"pad_token_id": 0, "array_type": "numpy"}
+    for use in (
+        whole.select,
+        lambda shard: fc.build_batch(prompts, responses, **built, shard=shard),
+    ):
+        with pytest.raises(ValueError, match="1 prompt tokens in row 1, which has 2; pass the"):
+            use(plan.shard(0, 1))
     plan = fc.plan_step(([2, 1], [2, 1]), dp_size=2)
     batch = fc.build_batch([[1], [2, 3]], [[5], [6, 7]], pad_token_id=0, array_type="numpy")
     for use in (batch.select, lambda shard: batch.select(pickle.loads(pickle.dumps(shard)))):
@@ -310,7 +315,8 @@ def test_ranks_fail_together_where_a_width_is_too_small():
     for layout in (fc.Left(pad_response_to=1), fc.Left(pad_to=2)):
         for rank in range(3):
             with pytest.raises(
-                ValueError, match=r"row 1 has .*rows are not truncated; pass a larger"
+                ValueError,
+                match=r"(row 1|a row of the step) has .*rows are not truncated; pass a larger",
             ):
                 fc.build_batch(
                     prompts,
@@ -320,3 +326,107 @@ def test_ranks_fail_together_where_a_width_is_too_small():
                     array_type="numpy",
                     layout=layout,
                 )
+
+
+def planned(prompts, responses, rank, dp_size=2, **how):
+    lens = [list(map(len, rows)) for rows in (prompts, responses)]
+    return fc.plan_step(lens, dp_size=dp_size, **how).shard(0, rank)
+
+
+def test_rows_of_other_shards_are_not_read():
+    prompts, responses = [[1], [2, 3], [4], [5, 6]], [[7], [8, 9], [1, 2], [3]]
+    shard = planned(prompts, responses, 1)
+    expected = fc.build_batch(prompts, responses, pad_token_id=0, shard=shard, array_type="numpy")
+    prompts[0], responses[1] = "not", object()
+    rewards = [None, "no", 1.0, 2.0]
+    batch = fc.build_batch(
+        prompts, responses, pad_token_id=0, rewards=rewards, shard=shard, array_type="numpy"
+    )
+    assert batch.input_ids.tolist() == expected.input_ids.tolist()
+    assert batch.rewards.sum(1).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("as_column", [list, tuple, fc.ragged])
+def test_errors_of_a_shard_name_the_rows_of_the_step(as_column):
+    prompts, responses = [[1], [2, 3], [4], [5, 6]], [[7], [8, 9], [1, 2], [3]]
+    shard = planned(prompts, responses, 1)
+
+    def build(prompts=prompts, responses=responses, **more):
+        columns = as_column(prompts), as_column(responses)
+        fc.build_batch(*columns, pad_token_id=0, shard=shard, **more)
+
+    masks = as_column([[1.0], [1.0, 1.0], [1.0, 1.0], [1.0, 1.0]])
+    for build_wrong, message in [
+        (lambda: build(loss_mask=masks), r"loss_mask\[3\] has 2 items, but responses\[3\] has 1"),
+        (lambda: build(prompts=[*prompts[:3], [5]]), "3 tokens in row 3, which has 2"),
+        (lambda: build([*prompts[:3], [5]], [*responses[:3], [6, 3]]), "2 prompt tokens in row 3"),
+        (lambda: build(prompts[:3], responses[:3]), "plan for 4 rows, but there are 3"),
+        (lambda: build(responses=responses[:3]), "responses has 3 rows, but prompts has 4"),
+        (lambda: build(rewards=[1.0, 1.0]), "rewards has 2 rows, but prompts has 4"),
+        (lambda: build(fields={"x": fc.Field(masks)}), r"x\[3\] has 2 items"),
+        (lambda: build(loss_mask=[[1], [1, 1], [1, -1], [1]]), r"loss_mask\[2\]\[1\] is -1"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            build_wrong()
+
+
+def test_a_shard_of_synthetic_rows_has_the_shapes_of_all():
+    prompts, responses = [[1], [2, 3]], [[7], [8, 9]]
+    fields = {
+        "wide": fc.Field([np.ones((1, 3)), np.ones((2, 3))]),
+        "routes": fc.RoutedExperts(
+            [np.ones((2, 2, 2), int), np.ones((4, 2, 2), int)], num_experts=4
+        ),
+        "size": fc.PerRow([1, 2]),
+    }
+    lens = [[1, 2], [1, 2]]
+    for layout in LAYOUTS:
+        plan = fc.plan_step(lens, dp_size=3)
+        first, *_, last = (
+            fc.build_batch(
+                prompts, responses, pad_token_id=0, fields=fields, layout=layout,
+                array_type="numpy", shard=plan.shard(0, rank),
+            )
+            for rank in range(3)
+        )  # fmt: skip
+        assert last.is_padding == [True]
+        for key, value in first.items():
+            if isinstance(value, np.ndarray):
+                assert (value.dtype, value.ndim) == (last[key].dtype, last[key].ndim), key
+                assert value.shape[2:] == last[key].shape[2:], key
+        assert pickle.loads(pickle.dumps(last)).plan == last.plan
+
+
+def test_the_plan_of_a_shard_has_its_own_turns():
+    prompts, responses = [[1]] * 1000, [[2, 3]] * 1000
+    shard = planned(prompts, responses, 3, dp_size=500)
+    whole = fc.build_batch(prompts, responses, pad_token_id=0, array_type="numpy")
+    batches = [
+        fc.build_batch(prompts, responses, pad_token_id=0, array_type="numpy", shard=shard),
+        whole.select(shard),
+        fc.build_batch(
+            sequences=[[1, 2, 3]] * 1000, prompt_lens=[1] * 1000, pad_token_id=0,
+            array_type="numpy", shard=shard,
+        ),
+    ]  # fmt: skip
+    for batch in batches:
+        plan = batch.plan
+        assert plan.sources.tolist() == [6, 7]
+        assert plan.num_turns == 1000
+        assert plan == batches[0].plan == pickle.loads(pickle.dumps(plan))
+        assert len(pickle.dumps(plan)) < 5000
+        assert plan.to_dict()["turns"].tolist() == [6, 7]
+        turns = batch.gather(batch.loss_mask, align="response", per="turn", missing=0)
+        assert turns.to_list()[5:9] == [[], [1, 1], [1, 1], []]
+        assert len(turns) == 1000
+        with pytest.raises(ValueError, match="the response tokens of turn 0 are in no row"):
+            batch.gather(batch.loss_mask, align="response", per="turn")
+    assert "turns" not in whole.plan.to_dict()
+    tables = batches[0].plan.to_dict()
+    for turns, num_turns in [([7, 6], 1000), ([6], 1000), ([6, 7], 2), ([6, 1000], 1000)]:
+        wrong = {**tables, "turns": np.array(turns), "num_turns": np.array([num_turns])}
+        with pytest.raises(ValueError, match="turns must rise to below num_turns"):
+            type(batches[0].plan)._from_dict(wrong)
+    wrong = {**tables, "turns": np.array([5, 7])}
+    with pytest.raises(ValueError, match="row 0 has other lengths than its source"):
+        type(batches[0].plan)._from_dict(wrong)

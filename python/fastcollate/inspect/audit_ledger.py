@@ -34,7 +34,7 @@ class Ledger:
         wheres: Sequence[Where],
     ) -> None:
         self.turns, self.merge, self.wheres = turns, merge, wheres
-        self.offsets = offsets_of(lengths)
+        self.lengths, self.offsets = lengths, offsets_of(lengths)
         total = int(self.offsets[-1])
         self.reasons = np.zeros(total, np.uint8)
         self.places = np.full(total, -1)
@@ -53,7 +53,8 @@ class Ledger:
             turn, start, _, length, _ = self.pieces["pieces"].T
             stands[ranges_of(self.offsets[turn] + start, length)] = True
             self.reasons[~stands] = DRIFT
-            is_dropped = np.repeat(merge.turn_rows < 0, lengths)
+            self.turn_rows = merge.turn_rows
+            is_dropped = np.repeat(self.turn_rows < 0, lengths)
             self.reasons[is_dropped] = DROPPED
 
     def _open(self, size: int, width: int) -> None:

@@ -28,9 +28,8 @@ class Turns(NamedTuple):
     responses: TurnSpans
     weights: NDArray[Any] | None
 
-    def sampled_ids(self, tokens: Integers) -> NDArray[Any]:
+    def sampled_ids(self, tokens: Integers, offsets: Integers) -> NDArray[Any]:
         """Return the ids of sampled tokens, given by index over all responses."""
-        offsets = offsets_of(self.responses.lengths)
         turns = np.searchsorted(offsets, tokens, side="right") - 1
         starts, values = self.responses.starts, self.responses.values
         found: NDArray[Any] = values[starts[turns] + tokens - offsets[turns]]
@@ -121,7 +120,7 @@ class AuditRows(PlanTables):
         tokens[ranges_of(offsets[row] + at, length)] = sampled
         return tokens
 
-    def ids(self, turns: Turns, tokens: Integers) -> NDArray[Any]:
+    def ids(self, turns: Turns, tokens: Integers, turn_offsets: Integers) -> NDArray[Any]:
         """Return the id of each response token, as sampled if it was.
 
         In synthetic rows, ids are 0.
@@ -140,7 +139,7 @@ class AuditRows(PlanTables):
             values = spans.values[ranges_of(spans.starts[source] + start, count)]
             ids[ranges_of(place, count)] = values
         sampled = np.flatnonzero(tokens >= 0)
-        ids[sampled] = turns.sampled_ids(tokens[sampled])
+        ids[sampled] = turns.sampled_ids(tokens[sampled], turn_offsets)
         return ids
 
     def places_of_responses(self, grid: Grid) -> Integers:

@@ -162,13 +162,19 @@ def _lengths(
     """Return the response tokens of each turn."""
     if turns is not None:
         return turns.responses.lengths
-    for item in items:
-        if not isinstance(item, Shard):
-            return PlanTables(item.plan).turn_response_lens
     if merge is not None:
         return merge.turn_response_lens
-    assert row_lengths is not None
-    return np.ascontiguousarray(row_lengths[:, 1])
+    plans = [item.plan for item in items if not isinstance(item, Shard)]
+    lengths = None if row_lengths is None else np.ascontiguousarray(row_lengths[:, 1])
+    if lengths is None or (len(plans) > 0 and plans[0].num_turns != len(lengths)):
+        lengths = np.zeros(plans[0].num_turns, np.int64)
+    for plan in plans:
+        tables = PlanTables(plan)
+        if tables.turns is None:
+            return tables.turn_response_lens
+        # Of turns in no batch, only the step knows the lengths.
+        lengths[tables.turns[tables.turns < len(lengths)]] = tables.turn_response_lens
+    return lengths
 
 
 class _Auditor(Ledger):
@@ -178,7 +184,11 @@ class _Auditor(Ledger):
         """Read a batch's arrays according to its plan."""
         state.check_whole()
         rows = AuditRows(state.plan)
-        if not np.array_equal(np.diff(self.offsets), rows.turn_response_lens):
+        is_same = state.plan.num_turns == len(self.lengths)
+        if is_same:
+            lengths = self.lengths if rows.turns is None else self.lengths[rows.turns]
+            is_same = np.array_equal(lengths, rows.turn_response_lens)
+        if not is_same:
             raise ValueError(
                 f"batches[{self.index}] was built from other turns; pass batches of the same "
                 "turns, and these turns"
@@ -188,7 +198,7 @@ class _Auditor(Ledger):
         if expected is not None:
             source = rows.source
             if self.merge is not None and len(source) > 0:
-                source = np.where(source < 0, -1, self.merge.turn_rows[source])
+                source = np.where(source < 0, -1, self.turn_rows[source])
             self._check_rows(source, rows.is_padding, expected)
         tokens = rows.sampled(self.offsets)
         held = self._check_weights(state, rows, responses, streams, tokens)
@@ -392,7 +402,7 @@ class _Auditor(Ledger):
         ids, depths, ends = (to_numpy(output).reshape(-1) for output in outputs)
         is_real = rows.source[row] >= 0
         if self.turns is not None:
-            expected = rows.ids(self.turns, tokens)[items]
+            expected = rows.ids(self.turns, tokens, self.offsets)[items]
             wrong = is_real & (targets != expected)
             self._find_places(
                 "target", places[wrong], responses.width, targets[wrong], expected[wrong]

@@ -86,8 +86,13 @@ def block_mask(
             return sees(b, h, q, kv) & (depths[b, q] - depths[b, kv] < window)
 
         mask_mod = sees_within_window
-    arrays = chain.from_iterable(zip(*plan.block_tables(block_size, window), strict=True))
-    tables = dict(zip(_TABLES, map(on_device, arrays), strict=True))
+    counts, lists, most = plan.block_tables(block_size, window)
+    shape = (*counts.shape[1:], counts.shape[-1])
+    # Lists have room for the longest one, not for all blocks: what follows one is not read.
+    strides = (shape[-1] * most, shape[-1] * most, most, 1)
+    indices = (on_device(table).as_strided(shape, strides) for table in lists)
+    arrays = chain.from_iterable(zip(map(on_device, counts), indices, strict=True))
+    tables = dict(zip(_TABLES, arrays, strict=True))
     sizes = block_size, block_size
     mask: BlockMask = make((width, width), **tables, BLOCK_SIZE=sizes, mask_mod=mask_mod)
     return mask

@@ -24,7 +24,8 @@ from fastcollate.ops.tree_labels import check_trained_once, tree_label_keys
 from fastcollate.plan.grouping import group_numbers
 from fastcollate.plan.layouts import LEFT
 from fastcollate.plan.merging import RowSource
-from fastcollate.plan.shard import Shard, pick_names
+from fastcollate.plan.shard import Shard, items_of, pad_names
+from fastcollate.plan.trajectories import check_flags
 from fastcollate.rows.fields import object_outputs
 from fastcollate.rows.tokens import Tokens
 
@@ -63,6 +64,8 @@ def collate(request: Request) -> BatchState:
             "share of the layout is 'group', but uids is None; pass one uid per row, or another "
             "share"
         )
+    # A step's trees say which rows share tokens.
+    is_planned = shard is not None and shard.shared is not None
     plan, specs, table, arrays, owner, merge, masked_rewards = _fastcollate.collate(
         tokens,
         None if merging is None else merging.row_source,
@@ -71,7 +74,7 @@ def collate(request: Request) -> BatchState:
         pad_token_id,
         fields,
         [(name, len(values)) for name, values in names.items()],
-        group_numbers("uids", uids) if layout.shares_by_uid else None,
+        group_numbers("uids", uids) if layout.shares_by_uid and not is_planned else None,
         layout,
         outputs,
         memory.pool,
@@ -87,12 +90,15 @@ def collate(request: Request) -> BatchState:
     if memory.pinned is not None:
         data = memory.pinned.over_slab(data)
     sources = _sources(plan, merging, shard)
-    if merging is not None:
-        names = merging.names() | dict(names)
     if not all(spec.is_written for _, spec in fields):
         data |= object_outputs(table, fields, sources)
     if sources is not None:
-        names = {name: pick_names(name, values, sources, shard) for name, values in names.items()}
+        picked = {} if merging is None else merging.names_of(sources)
+        picked |= {name: items_of(values, sources) for name, values in names.items()}
+        if not set(map(type, picked.get("is_last_step", ()))) <= {bool, type(None)}:
+            flags = check_flags("is_last_step", names["is_last_step"]).tolist()
+            picked["is_last_step"] = items_of(flags, sources)
+        names = {name: pad_names(name, values, shard) for name, values in picked.items()}
     collated = BatchState(
         data,
         plan,

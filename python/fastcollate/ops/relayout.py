@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,16 +10,22 @@ from fastcollate._fastcollate import FieldSpec, RowSpans
 from fastcollate.common.arrays import flatten, take
 from fastcollate.ops.collating import Request, collate
 from fastcollate.plan.merging import RowSource
+from fastcollate.plan.shard import Shard
+from fastcollate.rows.lengths import Integers
 from fastcollate.rows.tokens import Whole
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import LayoutSpec, Plan
     from fastcollate.ops.batch_state import BatchState
-    from fastcollate.plan.shard import Shard
 
 
 def relayout(state: BatchState, layout: LayoutSpec, shard: Shard | None = None) -> BatchState:
     """Write a batch, or some of its rows, again (see :meth:`fastcollate.Batch.to_layout`)."""
+    own: Integers | None = None
+    if shard is not None and (part := state.plan.part(shard.spec)) is not None:
+        # The shard's rows alone, with their places in all outputs.
+        own = part[1]
+        state, shard = _part(state, *part, shard)
     plan, spec = state.plan, state.spec
     table = spec.table
     _check_whole(plan, shard)
@@ -47,12 +52,16 @@ def relayout(state: BatchState, layout: LayoutSpec, shard: Shard | None = None) 
         return values if places is None or align != "sequence" else take(values, places)
 
     def column(index: int, spec: FieldSpec) -> Any:
-        value = state.data[spec.key]
+        value: Any = state.data[spec.key]
         if spec.align in ("row", "array", "object"):
-            return value
+            if own is None:
+                return value
+            is_list = isinstance(value, list)
+            return [value[row] for row in own.tolist()] if is_list else take(value, own)
         if spec.align == "joined":
-            bounds = pairwise(np.asarray(state.data[beside[index]]).tolist())
-            return [value[start:stop] for start, stop in bounds]
+            ends = np.asarray(state.data[beside[index]])
+            spans = np.stack([ends[:-1], ends[1:]], 1)[slice(None) if own is None else own]
+            return [value[start:stop] for start, stop in spans.tolist()]
         values = per_token(spec.key)
         is_of_responses = table[spec.key].align == "response"
         starts = response_starts if is_of_responses else sequence_starts
@@ -86,6 +95,19 @@ def relayout(state: BatchState, layout: LayoutSpec, shard: Shard | None = None) 
     kernel = state.model_kernel  # which suits the layout
     is_kept = kernel is None or shard is not None
     return collated._replace(model_kernel=kernel if is_kept else "default")
+
+
+def _part(state: BatchState, plan: Plan, rows: Integers, shard: Shard) -> tuple[BatchState, Shard]:
+    """Return the rows of a shard as a state of their own, and the shard numbered by it."""
+    was = state.is_padding
+    part = state._replace(
+        made_by=plan,
+        is_padding=None if was is None else [was[row] for row in rows.tolist()],
+        **state.ids_of(rows.tolist()),
+    )
+    numbers = np.where(shard.rows < 0, -1, np.searchsorted(rows, shard.rows))
+    own = {"rows": numbers, "num_rows": len(rows)}
+    return part, Shard._trusted(**{**shard._named(), **own})
 
 
 def _check_whole(plan: Plan, shard: Shard | None) -> None:

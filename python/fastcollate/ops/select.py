@@ -131,6 +131,7 @@ def _views(state: BatchState, rows: slice) -> dict[str, Any]:
     outputs = [(output.key, output.align, output.field) for output in state.spec.table]
     # Concatenated values are selected by their offsets; all others, by rows.
     spans: dict[tuple[str, int | None], slice] = {}
+    sequence_ends = next((key for key, align, _ in outputs if align == "sequence_offsets"), "")
     for key, align, field in outputs:
         if align.endswith("_offsets"):
             offsets = state.data[key]
@@ -142,7 +143,8 @@ def _views(state: BatchState, rows: slice) -> dict[str, Any]:
         if align.endswith("_offsets"):
             views[key] = value[rows.start : rows.stop + 1] - value[rows.start]
         elif align == "batch":  # in a jagged batch only the longest row
-            views[key] = int((state.plan.prompt_lens + state.plan.response_lens)[rows].max())
+            ends = state.data[sequence_ends][rows.start : rows.stop + 1]
+            views[key] = int((ends[1:] - ends[:-1]).max())
         else:
             views[key] = value[spans.get((align, field if align == "joined" else None), rows)]
     return views

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fastcollate.plan.audit_report import Audit
     from fastcollate.plan.breaks import Tokenizer
     from fastcollate.plan.merge_report import MergeReport
+    from fastcollate.plan.shard import Shard
 
 logger = logging.getLogger(__name__)
 
@@ -111,14 +112,24 @@ class MergePlan:
         return self._merge.response_lens
 
     @cached_property
+    def _ends(self) -> NDArray[np.int64]:
+        return self._merge.ends
+
+    @cached_property
+    def _trajectories(self) -> NDArray[np.int64]:
+        return self._merge.trajectories
+
+    @cached_property
     def report(self) -> MergeReport:
         """The savings of merging, and the turns it could not join."""
         from fastcollate.plan.merge_report import MergeReport
 
         return MergeReport.of_merge(self._merge, self.trajectory_ids, self._tokenizer)
 
-    def check_trajectories(self, trajectory_ids: Any | None, is_last_step: Any | None) -> None:
-        """Check that ids and flags, if given, match the plan's trajectories.
+    def check_trajectories(
+        self, trajectory_ids: Any | None, is_last_step: Any | None, shard: Shard | None = None
+    ) -> None:
+        """Check that ids and flags, if given, match the plan's trajectories, all or a shard's.
 
         Raises
         ------
@@ -126,6 +137,8 @@ class MergePlan:
             They do not match.
         """
         if trajectory_ids is None and is_last_step is None:
+            return
+        if shard is not None and self._agrees(trajectory_ids, is_last_step, shard):
             return
         found = parse_trajectories(trajectory_ids, is_last_step, allow_unfinished=True)
         expected = self._merge.ends.tolist()
@@ -136,6 +149,29 @@ class MergePlan:
                 f"trajectory {index} of {found.known_by} has other turns than in the plan of "
                 f"merge; pass the {found.known_by} of merge_turns, or leave {found.known_by} out"
             )
+
+    def _agrees(self, trajectory_ids: Any, is_last_step: Any, shard: Shard) -> bool:
+        """Return True if plain ids and flags agree with the plan for a shard's trajectories."""
+        ends, rows = self._ends, shard.rows[shard.rows >= 0]
+        given = [one for one in (trajectory_ids, is_last_step) if one is not None]
+        is_listed = all(type(one) is list and len(one) == ends[-1] for one in given)
+        if not is_listed or (rows >= self.num_rows).any():
+            return False
+        for index in np.unique(self._trajectories[rows]).tolist():
+            begin, end = int(ends[index - 1]) if index else 0, int(ends[index])
+            if trajectory_ids is not None:
+                # With the neighbours, which are of other trajectories.
+                ids = trajectory_ids[max(begin - 1, 0) : end + 1]
+                own = ids[begin > 0 :][: end - begin]
+                if not set(map(type, ids)) <= {str, int} or ids.count(own[0]) != end - begin:
+                    return False
+                if len(set(own)) != 1:
+                    return False
+            if is_last_step is not None:
+                flags = is_last_step[begin:end]
+                if flags != [False] * (end - begin - 1) + [True]:
+                    return False
+        return True
 
     @suggests_names
     def audit(
@@ -327,7 +363,7 @@ class RowSource(NamedTuple):
         if isinstance(self.row_source, Plan):
             return None
         if isinstance(self.row_source, CoreMerge):
-            return self.row_source.ends
+            return self.row_source.ends if self.plan is None else self.plan._ends
         return np.array(self.row_source[1][0], np.int64)
 
     @property
@@ -335,16 +371,16 @@ class RowSource(NamedTuple):
         """The id of each trajectory, if there are ids."""
         return self.trajectory_ids if self.plan is None else self.plan.trajectory_ids
 
-    def names(self) -> dict[str, list[Any]]:
-        """Return the ids and flags of turns that follow from their trajectories."""
+    def names_of(self, turns: Sequence[int]) -> dict[str, list[Any]]:
+        """Return the ids and flags of turns that follow from their trajectories; -1 has none."""
         if (ends := self.ends) is None:
             return {}
-        is_last = np.zeros(ends.max(initial=0), np.bool_)
-        is_last[ends - 1] = True
+        given = np.array(turns, np.int64)
+        trajectories = np.where(given < 0, -1, np.searchsorted(ends, given, side="right"))
+        is_last = ends[trajectories] - 1 == given
         names: dict[str, list[Any]] = {"is_last_step": is_last.tolist()}
         if (ids := self.ids) is not None:
-            trajectories = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
-            names["trajectory_ids"] = [ids[trajectory] for trajectory in trajectories.tolist()]
+            names["trajectory_ids"] = [ids[index] for index in trajectories.tolist()]
         return names
 
 
@@ -361,20 +397,20 @@ def check_merge(merge: Any) -> Merge | MergePlan:
 
 
 def merging_of(
-    merge: Merge | MergePlan | None, trajectory_ids: Any, is_last_step: Any
+    merge: Merge | MergePlan | None, trajectory_ids: Any, is_last_step: Any, shard: Shard | None
 ) -> RowSource | None:
     """Return the rows that turns are merged into, with their trajectories."""
     if merge is None:
         return None
     if isinstance(merge, MergePlan):
-        merge.check_trajectories(trajectory_ids, is_last_step)
+        merge.check_trajectories(trajectory_ids, is_last_step, shard)
         return RowSource(merge._merge, merge)
     trajectories = parse_trajectories(trajectory_ids, is_last_step)
     return RowSource((merge.spec, trajectories.for_core()), None, trajectories.ids)
 
 
-def check_uids(merging: RowSource | None, uids: list[Any] | None) -> None:
-    """Check that the turns of each merged trajectory have one uid.
+def check_uids(merging: RowSource | None, uids: Any | None, shard: Shard | None) -> None:
+    """Check that the turns of each merged trajectory, of all or of a shard's rows, have one uid.
 
     Raises
     ------
@@ -385,6 +421,12 @@ def check_uids(merging: RowSource | None, uids: list[Any] | None) -> None:
         return
     if len(uids) != ends.max(initial=0):
         return  # not one per turn: reported elsewhere
+    if shard is not None and merging.plan is not None and type(uids) is list:
+        rows = shard.rows[(shard.rows >= 0) & (shard.rows < merging.plan.num_rows)]
+        of_rows = np.unique(merging.plan._trajectories[rows]).tolist()
+        spans = (uids[int(ends[index - 1]) if index else 0 : ends[index]] for index in of_rows)
+        if all(set(map(type, own)) <= {str, int} and len(set(own)) == 1 for own in spans):
+            return
     starts = starts_of("uids", uids)
     split = np.setdiff1d(starts[1:], ends, assume_unique=True)
     if len(split) == 0:

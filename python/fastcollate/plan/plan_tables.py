@@ -113,8 +113,10 @@ class PlanTables:
     pieces : int64 (pieces, 5)
         The spans of turns' responses that a row consists of: turn, start in the turn's response,
         start in the row's response, number of tokens, and 1 if they train.
+    turns : int64 (turns,), or None
+        The turns that the rows of a shard consist of; None for all.
     turn_response_lens : int64 (turns,)
-        Response tokens of each turn.
+        Response tokens of each of these turns.
     tokens : Spans
         The rows' tokens in sequence-aligned outputs. In a tree they overlap.
     written : Spans
@@ -134,6 +136,7 @@ class PlanTables:
         self.is_padding = tables["is_padding"].astype(np.bool_)
         self.piece_counts: Integers = np.diff(tables["piece_offsets"])
         self.pieces: Integers = tables["pieces"]
+        self.turns: Integers | None = tables.get("turns")
         self.turn_response_lens: Integers = tables["turn_response_lens"]
         self.width = plan.width
         self.tokens = _spans(plan.read_segments(), plan.width).nonempty()

@@ -56,6 +56,8 @@ class Shard(Table):
         bin, int64 (n,).
     is_narrow
         True if batches of the shard are as wide as its own rows (see :meth:`narrow`).
+    prompt_lengths
+        Planned prompt tokens of each row, int64 (n,); None if only totals were known.
 
     Raises
     ------
@@ -77,6 +79,7 @@ class Shard(Table):
     layout: Layout | None = None
     shared: Integers | None = None
     is_narrow: bool = False
+    prompt_lengths: Integers | None = None
 
     def _check(self) -> None:
         rows, is_padding = self.rows, self.is_padding
@@ -85,11 +88,12 @@ class Shard(Table):
                 f"rows has shape {rows.shape} and is_padding {is_padding.shape}; "
                 "pass one flag per row"
             )
-        if self.lengths is not None and self.lengths.shape != rows.shape:
-            raise ValueError(
-                f"lengths has shape {self.lengths.shape} and rows {rows.shape}; "
-                "pass one length per row"
-            )
+        for name in ("lengths", "prompt_lengths"):
+            lens = getattr(self, name)
+            if lens is not None and lens.shape != rows.shape:
+                raise ValueError(
+                    f"{name} has shape {lens.shape} and rows {rows.shape}; pass one length per row"
+                )
         wrong = rows < np.where(is_padding, -1, 0)
         if wrong.any():
             slot = int(np.argmax(wrong))
@@ -125,6 +129,7 @@ class Shard(Table):
             self.num_rows,
             self.widths,
             self.lengths,
+            self.prompt_lengths,
             self.bin_offsets,
             self.bin_width,
             self.shared,
@@ -208,12 +213,11 @@ class Shard(Table):
             bins = bins[first : end + 1]
             first, end = bins[[0, -1]].tolist()
             bins = bins - first
+        per_row = ("rows", "is_padding", "lengths", "prompt_lengths", "shared")
+        columns = {name: getattr(self, name) for name in per_row}
         own = {
-            "rows": self.rows[first:end],
-            "is_padding": self.is_padding[first:end],
+            **{name: None if of is None else of[first:end] for name, of in columns.items()},
             "first_pad": self.first_pad + int(np.count_nonzero(self.is_padding[:first])),
-            "lengths": None if self.lengths is None else self.lengths[first:end],
-            "shared": None if self.shared is None else self.shared[first:end],
             "bin_offsets": bins,
         }
         return Shard._trusted(**{**self._named(), **own})
@@ -276,17 +280,16 @@ def check_shard(shard: Any) -> None:
         )
 
 
-def pick_names(
-    name: str, values: Sequence[Any], sources: Sequence[int], shard: Shard | None
-) -> list[Any]:
-    """Return the names of rows by their sources; padding rows get separate names."""
-    if shard is None:
-        return [values[source] for source in sources]
-    names, pads = [], shard.first_pad
-    for source, is_padding in zip(sources, shard.is_padding.tolist(), strict=True):
-        if not is_padding:
-            names.append(values[source])
-            continue
-        names.append(True if name == "is_last_step" else f"pad{pads}")
-        pads += 1
+def items_of(values: Sequence[Any], indices: Sequence[int]) -> list[Any]:
+    """Return items by index; None for an index of -1."""
+    return [None if index < 0 else values[index] for index in indices]
+
+
+def pad_names(name: str, names: list[Any], shard: Shard | None) -> list[Any]:
+    """Return the names of rows, separate ones for padding rows."""
+    if shard is None or not shard.is_padding.any():
+        return names
+    padding = np.flatnonzero(shard.is_padding).tolist()
+    for pad, row in enumerate(padding, start=shard.first_pad):
+        names[row] = True if name == "is_last_step" else f"pad{pad}"
     return names

@@ -237,18 +237,20 @@ class StepPlan(Table):
         if bins is not None:
             first, last = np.searchsorted(bins, [start, end])
             bins = bins[first : last + 1] - start
+        rows = self.rows[start:end]
         return Shard._trusted(
-            rows=self.rows[start:end],
+            rows=rows,
             is_padding=self.is_padding[start:end],
             num_rows=self.num_real_rows,
             widths=self.widths,
             first_pad=int(np.count_nonzero(self.is_padding[begin:start])),
-            lengths=self.row_totals[self.rows[start:end]],
+            lengths=self.row_totals[rows],
             bin_offsets=bins,
             bin_width=self.bin_width,
             layout=self.layout,
             shared=None if self.shared is None else self.shared[start:end],
             is_narrow=False,
+            prompt_lengths=None if (lens := self._row_prompts) is None else lens[rows],
         )
 
     @suggests_names
@@ -427,6 +429,13 @@ class StepPlan(Table):
     def row_totals(self) -> Integers:
         """Tokens of the step's rows and, last, of a synthetic row, whose index is -1."""
         return np.append(self.row_lengths.sum(1), sum(SYNTHETIC_LENS))
+
+    @cached_property
+    def _row_prompts(self) -> Integers | None:
+        """Prompt tokens of the step's rows and, last, of a synthetic row, if they are known."""
+        if self.has_only_totals:
+            return None
+        return np.append(self.row_lengths[:, 0], SYNTHETIC_LENS[0])
 
     @cached_property
     def _rank_offsets(self) -> Integers:

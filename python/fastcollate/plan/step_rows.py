@@ -59,8 +59,8 @@ class StepRows(NamedTuple):
         if self.may_be_per_turn and self.merge is not None:
             if count == self.merge.num_turns:
                 if name == "uids":
-                    merging = merging_of(self.merge, None, None)
-                    check_uids(merging, id_list(name, values))
+                    merging = merging_of(self.merge, None, None, None)
+                    check_uids(merging, id_list(name, values), None)
                 sources = self.merge.sources
                 if isinstance(values, np.ndarray) or is_tensor(values):
                     return values[sources]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from operator import getitem
 from typing import Any
 
@@ -39,8 +40,10 @@ EDGES = ((0, 1), (-1, -2))
 """Indices of the `RUN` outermost tokens of each edge."""
 
 
-def padding_message(name: str, rows: Any, pad_token_id: int) -> str | None:
-    """Return a warning if a block of rows looks padded.
+def padding_message(
+    name: str, rows: Any, pad_token_id: int, own: Sequence[int] | None = None
+) -> str | None:
+    """Return a warning if a block of rows looks padded; of a list, only `own` rows may be read.
 
     A block is an array of two dimensions, or a sequence of rows of one length. It looks padded if
     one row in four begins or ends with two padding tokens or more, or one row with eight; rows of
@@ -50,6 +53,12 @@ def padding_message(name: str, rows: Any, pad_token_id: int) -> str | None:
     The whole block is read only if a few items of each row suggest such an edge.
     """
     try:
+        if own is not None and isinstance(rows, (list, tuple)):
+            own_rows = [rows[row] for row in own if row >= 0]
+            ends = [rows[0], *own_rows[:1], rows[-1]]
+            if len({len(row) if hasattr(row, "__len__") else -1 for row in ends}) > 1:
+                return None
+            rows = own_rows
         if not _has_edge(rows, pad_token_id):
             return None
         block = (

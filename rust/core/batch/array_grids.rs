@@ -10,7 +10,7 @@ use crate::column::FieldColumn;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::plan::merge::Merge;
-use crate::plan::{BinLayout, BinSpan, Edge, Form, Grid, Placement};
+use crate::plan::{BinLayout, BinSpan, Edge, Form, Grid, Placement, Turns};
 
 /// The place of an array.
 #[derive(Debug)]
@@ -74,16 +74,21 @@ impl FieldSpec {
     ///
     /// # Errors
     /// Rows of wrong lengths, and numbers that would be dropped.
-    pub fn merge(&self, column: &mut dyn FieldColumn, merge: &Merge) -> Result<usize> {
+    pub fn merge(
+        &self,
+        column: &mut dyn FieldColumn,
+        turns: &Turns,
+        merge: &Merge,
+    ) -> Result<usize> {
         if let Some(mut numbers) = column.numbers() {
-            merge.merge_numbers(&self.name, &mut numbers)?;
-            let masked = merge.count_masked_numbers(&numbers);
+            merge.merge_numbers(&self.name, turns, &mut numbers)?;
+            let masked = merge.count_masked_numbers(turns, &numbers);
             column.set_numbers(numbers);
             return Ok(masked);
         }
-        let (turns, align) = (&merge.turns, self.align());
+        let align = self.align();
         turns.check_lens(&self.name, &column.lens(), align)?;
-        merge.count_masked(column, align)
+        merge.count_masked(turns, column, align)
     }
 
     /// Plan the assembly, place and dtype of the field, whose column has this index.
@@ -128,7 +133,8 @@ impl FieldSpec {
                     Spread::Last => Some(batch.on_last_tokens(is_lost)),
                     Spread::LastOfRow => Some(batch.on_last_token(is_lost)),
                 };
-                let lost = |turn| spread.no_token(name, turn, rows.turns.form());
+                let (number, form) = (|turn| rows.turns.number(turn), rows.turns.form());
+                let lost = |turn| spread.no_token(name, number(turn), form);
                 let array_grid = match spread {
                     Spread::Trained | Spread::OfOutput => {
                         ArrayGrid::Trained(placement.trained_responses(batch))
@@ -157,7 +163,7 @@ impl FieldSpec {
             }
             FieldKind::Response => match placement.layout.form() {
                 Form::Packed => {
-                    let assembly = batch.with_last_tokens(name, &lens)?;
+                    let assembly = batch.with_last_tokens(name, &lens, rows.turns)?;
                     // A grid of its own: as in SkyRL, values shifted out of a row may be lost.
                     (Some(assembly), ArrayGrid::Own(placement.response.clone()))
                 }
@@ -167,7 +173,7 @@ impl FieldSpec {
                     return Err(Error::InvalidPlan(reason));
                 }
                 Form::Padded => {
-                    let assembly = batch.with_response_lens(name, &lens)?;
+                    let assembly = batch.with_response_lens(name, &lens, rows.turns)?;
                     let width = placement.response.width();
                     let grid = Grid::aligned(lens.into_iter(), width, Edge::Right)?;
                     (Some(assembly), ArrayGrid::Own(grid))
@@ -208,11 +214,6 @@ impl FieldSpec {
                 return Err(Error::NoRoutes { field, found });
             }
         };
-        let lens = column.lens();
-        let batch = rows.read();
-        rows.turns.check_stream_lens(name, &lens, true)?;
-        // Padding rows have no routes of their own: those of a copied row would count as real.
-        let assembly = batch.with_streams(&lens, false);
         let padding_needs = i64::try_from(topk).unwrap_or(i64::MAX);
         if let Some(count) = num_experts.filter(|&count| count < padding_needs) {
             let field = name.clone();
@@ -228,6 +229,14 @@ impl FieldSpec {
                 i64::try_from(largest.saturating_add(1)).unwrap_or(i64::MAX)
             }
         };
+        if let Some(chosen) = rows.turns.chosen() {
+            column.choose(chosen);
+        }
+        let lens = column.lens();
+        let batch = rows.read();
+        rows.turns.check_stream_lens(name, &lens, true)?;
+        // Padding rows have no routes of their own: those of a copied row would count as real.
+        let assembly = batch.with_streams(&lens, false);
         column.limit_indices(limit);
         if let Some(Layers { begin, end }) = layers {
             if end > num_layers {

@@ -4,12 +4,13 @@ use bytemuck::Pod;
 use half::{bf16, f16};
 
 use super::outputs::IGNORE_INDEX;
-use crate::column::{AnyColumn, Column, Rounding, TrainedValues, WholeNumbers};
+use crate::column::{AnyColumn, Column};
 use crate::dtype::{Dtype, IntDtype};
 use crate::element::{Binary, Element};
 use crate::error::Result;
 use crate::fill_number::Number;
 use crate::memory::filled;
+use crate::over_columns::{Rounding, TrainedValues, WholeNumbers};
 use crate::plan::{Assembly, Grid, GridSlice};
 use crate::streams::AnyStreams;
 use crate::write::{

@@ -2,6 +2,7 @@
 
 use super::arrays::LossMask;
 use super::outputs::{Output, OutputAlign, PadValue, ROUTER_PADDING_MASK, What};
+use super::rows::BatchRows;
 use crate::check::Check;
 use crate::column::{Column, FieldColumn};
 use crate::dtype::Dtype;
@@ -335,7 +336,7 @@ impl FieldSpec {
 pub(super) fn check_trained(
     fields: &[&FieldSpec],
     columns: &[&mut dyn FieldColumn],
-    assembly: &Assembly,
+    rows: &BatchRows,
     placement: &Placement,
     mask: Option<&LossMask>,
 ) -> Result<()> {
@@ -356,13 +357,13 @@ pub(super) fn check_trained(
             None => trains.insert(turns_that_train(
                 numbers.len(),
                 columns,
-                assembly,
+                rows.read(),
                 placement,
                 mask,
             )?),
         };
-        if let Some(row) = nans.find(|&turn| trains[turn]) {
-            let field = field.name.clone();
+        if let Some(turn) = nans.find(|&turn| trains[turn]) {
+            let (field, row) = (field.name.clone(), rows.turns.number(turn));
             let position = None;
             let location = Location {
                 field,

@@ -93,10 +93,12 @@ pub fn collate_slices(
     let turns = columns.tokens.turns()?;
     let written = request.fields.iter().filter(|field| field.is_written());
     for (field, column) in written.zip(&columns.fields) {
-        turns.check_count(&field.name, column.lens().len())?;
+        let chosen = column.chosen();
+        let count = chosen.map_or_else(|| column.lens().len(), |chosen| chosen.total);
+        turns.check_count(&field.name, count)?;
     }
     let mut rows = source.rows(&turns, shard, layout)?;
-    let masked_rewards = source.merge_numbers(request.fields, &mut columns)?;
+    let masked_rewards = source.merge_numbers(&turns, request.fields, &mut columns)?;
     let tokens = columns.tokens.map(|column| Polled::new(column, poll));
     let streams = Streams {
         tokens: &tokens,

@@ -134,7 +134,7 @@ impl Request<'_> {
             assembly: mask.field.assembly.clone(),
             dtype: mask.field.dtype,
         });
-        check_trained(self.fields, columns, rows.read(), placement, mask.as_ref())?;
+        check_trained(self.fields, columns, rows, placement, mask.as_ref())?;
         let chunks = self.cp.map(|rank| rank.chunks(placement)).transpose()?;
         let mut planner = Planner {
             request: self,

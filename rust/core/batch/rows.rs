@@ -2,15 +2,18 @@
 
 use std::borrow::Cow;
 use std::slice;
+use std::sync::Arc;
 
 use super::arrays::Source;
 use super::{FieldKind, FieldSpec, Spread};
 use crate::column::{AnyColumn, FieldColumn, Tokens};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::plan::merge::{Merge, Streams};
 use crate::plan::pack::Cost;
 use crate::plan::share::{ShareIds, Tree};
-use crate::plan::{Assembly, LayoutSpec, Pick, Placement, Row, Shard, TreeSource, Turns, Widths};
+use crate::plan::{
+    Assembly, Chosen, Layout, LayoutSpec, Pick, Placement, Row, Shard, TreeSource, Turns, Widths,
+};
 use crate::polling::Ticks;
 use crate::streams::TokenStreams;
 
@@ -48,7 +51,7 @@ pub enum RowSource<'a> {
 /// The rows of a batch.
 #[derive(Debug)]
 pub struct BatchRows<'a> {
-    /// All turns of the columns.
+    /// The turns of the columns.
     pub turns: &'a Turns,
     source: RowSource<'a>,
     /// The assembly of the rows.
@@ -62,6 +65,20 @@ pub struct BatchRows<'a> {
 }
 
 impl<'a> RowSource<'a> {
+    /// The turns that a shard with this layout reads, if that are not all; its columns may have
+    /// these alone.
+    pub fn chosen(self, shard: &Shard, layout: Layout) -> Option<Arc<Chosen>> {
+        let chosen = match self {
+            Self::Merged(merge) => merge.chosen(shard),
+            Self::Turns => shard.chosen(layout),
+            Self::Batch(assembly) => {
+                let chosen = Chosen::new(shard.numbers(), assembly.rows().len());
+                Some(chosen).filter(Chosen::is_part)
+            }
+        };
+        chosen.map(Arc::new)
+    }
+
     /// All rows of the turns, or those of a shard with this layout.
     ///
     /// # Errors
@@ -81,21 +98,42 @@ impl<'a> RowSource<'a> {
             }
             Self::Batch(assembly) => Cow::Borrowed(assembly),
         };
-        let least = match shard {
-            None => Widths::default(),
-            Some(shard) => {
-                layout.check(all.rows(), shard)?;
-                shard.check(all.rows(), Widths::of_rows(all.rows()))?
-            }
-        };
+        let mut least = Widths::default();
         let assembly = match shard {
             None => all.into_owned(),
-            Some(shard) => all.picked(&shard.picks),
+            // A row per turn that was chosen: all other rows are known from the shard's plan.
+            Some(shard) if matches!(self, Self::Turns) && turns.chosen().is_some() => {
+                let index = |number| turns.index(number).unwrap_or_default();
+                let row = |number| &all.rows()[index(number)];
+                least = shard.check(turns.total(), row, None)?;
+                let longest = all.longest().max(shard.widths.unwrap_or_default());
+                let rows = all.rows().iter().enumerate();
+                let rows = rows.map(|(index, row)| (turns.number(index), row));
+                layout.check(longest, rows, shard)?;
+                let pick = |pick: &Pick| Pick {
+                    row: pick.row.map(index),
+                    ..*pick
+                };
+                all.picked(&shard.picks.iter().map(pick).collect::<Vec<_>>())
+            }
+            Some(shard) => {
+                let (rows, longest) = (all.rows(), all.longest());
+                layout.check(longest, rows.iter().enumerate(), shard)?;
+                least = shard.check(rows.len(), |row| &rows[row], Some(longest))?;
+                all.picked(&shard.picks)
+            }
         };
         let read = match (self, shard) {
             (Self::Batch(_), Some(shard)) => Some(assembly.reread(shard.picks.iter().copied())),
             (Self::Batch(_), None) => Some(assembly.reread((0..).map(Pick::of_row))),
             (Self::Turns | Self::Merged(_), _) => None,
+        };
+        let read = match turns.chosen() {
+            None => read,
+            Some(chosen) => {
+                let index = |number| chosen.index(number).unwrap_or_default();
+                Some(read.as_ref().unwrap_or(&assembly).renumbered(index))
+            }
         };
         Ok(BatchRows {
             turns,
@@ -114,6 +152,7 @@ impl<'a> RowSource<'a> {
     /// Rows of wrong lengths, and numbers that would be dropped.
     pub fn merge_numbers<C: FieldColumn>(
         self,
+        turns: &Turns,
         fields: &[&FieldSpec],
         columns: &mut Columns<C>,
     ) -> Result<usize> {
@@ -124,7 +163,7 @@ impl<'a> RowSource<'a> {
         let written = fields.iter().filter(|field| field.is_written());
         for (field, column) in written.zip(&mut columns.fields) {
             if field.spread == Some(Spread::LastOfRow) {
-                masked += field.merge(column, merge)?;
+                masked += field.merge(column, turns, merge)?;
             }
         }
         Ok(masked)
@@ -143,7 +182,7 @@ impl BatchRows<'_> {
     }
 
     /// Compare the tokens of rows in a tree layout: find the shared tokens, or check those of a
-    /// plan. `uids` holds the group number of each turn.
+    /// plan. `uids` holds the group number of each turn of the input.
     ///
     /// # Errors
     /// A plan for other rows, ids of other turns, and errors of the columns.
@@ -161,17 +200,22 @@ impl BatchRows<'_> {
         let (turns, rows) = (self.turns, self.read().rows());
         let joined = FieldKind::Array { is_joined: true };
         let have_inputs = fields.iter().any(|field| field.kind == joined);
-        let same_inputs = spec.same_inputs.as_deref();
-        if let Some(ids) = same_inputs {
-            turns.check_count("same_inputs", ids.len())?;
-        }
+        let of_turns = |name, ids: Option<&[usize]>| {
+            let Some(ids) = ids else { return Ok(None) };
+            turns.check_count(name, ids.len())?;
+            let chosen = turns.chosen();
+            Ok::<_, Error>(Some(chosen.map_or_else(|| ids.to_vec(), |it| it.of(ids))))
+        };
+        let uids = of_turns("uids", uids)?;
+        let same_inputs = of_turns("same_inputs", spec.same_inputs.as_deref())?;
+        let same_inputs = same_inputs.as_deref();
         let of_shard = shard.map_or(Ok(None), |shard| shard.trees(rows))?;
         let trees = match (&of_shard, &spec.source) {
             (Some(trees), _) => trees,
             (None, TreeSource::Tokens(share)) => {
                 let all_differ: Vec<_> = (0..turns.count()).collect();
                 let ids = ShareIds {
-                    uids,
+                    uids: uids.as_deref(),
                     same_inputs: same_inputs.or(have_inputs.then_some(&all_differ)),
                 };
                 self.tree = Some(Tree::of_rows(streams, rows, *share, ids)?);
@@ -207,7 +251,7 @@ impl BatchRows<'_> {
                 let rows = merge.assembly.rows().iter();
                 Box::new(rows.filter_map(|row: &Row| row.source))
             }
-            RowSource::Turns | RowSource::Batch(_) => Box::new(0..self.turns.count()),
+            RowSource::Turns | RowSource::Batch(_) => Box::new(0..self.turns.total()),
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The assembly: the composition of rows.
 
 use crate::error::{Error, Result};
-use crate::plan::{TokenForm, Turns};
+use crate::plan::widths::Longest;
+use crate::plan::{Chosen, Shard, TokenForm, Turns, Widths};
 
 /// One training sequence of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,6 +95,7 @@ pub struct Assembly {
     pieces: Vec<Piece>,
     /// Row `i` has the pieces `piece_offsets[i]..piece_offsets[i + 1]`.
     piece_offsets: Vec<usize>,
+    longest: Longest,
 }
 
 impl Assembly {
@@ -116,11 +118,7 @@ impl Assembly {
                     .to_owned(),
             ));
         }
-        let assembly = Self {
-            rows,
-            pieces,
-            piece_offsets,
-        };
+        let assembly = Self::of_tables(rows, pieces, piece_offsets);
         for (index, row) in assembly.rows.iter().enumerate() {
             let mut end = 0;
             for piece in assembly.pieces(index) {
@@ -154,7 +152,10 @@ impl Assembly {
     /// [`Error::InvalidPlan`].
     pub fn check_turns(&self, turns: &Turns) -> Result<()> {
         let fits = |(index, row): (usize, &Row)| match row.source {
-            Some(turn) => turn < turns.count() && row.len() == turns.stream_len(turn),
+            Some(turn) => {
+                let index = turns.index(turn);
+                index.is_some_and(|index| row.len() == turns.stream_len(index))
+            }
             None => *row == Row::SYNTHETIC && self.pieces(index).is_empty(),
         };
         if let Some(row) = self.rows.iter().enumerate().position(|row| !fits(row)) {
@@ -163,8 +164,10 @@ impl Assembly {
         }
         let fits = |piece: &Piece| {
             let end = piece.from.checked_add(piece.len);
-            let len = turns.response_lens().get(piece.turn);
-            len.zip(end).is_some_and(|(&len, end)| end <= len)
+            let len = turns
+                .index(piece.turn)
+                .map(|index| turns.response_lens()[index]);
+            len.zip(end).is_some_and(|(len, end)| end <= len)
         };
         match self.pieces.iter().position(|piece| !fits(piece)) {
             None => Ok(()),
@@ -174,12 +177,22 @@ impl Assembly {
         }
     }
 
+    fn of_tables(rows: Vec<Row>, pieces: Vec<Piece>, piece_offsets: Vec<usize>) -> Self {
+        Self {
+            rows,
+            pieces,
+            piece_offsets,
+            longest: Longest::default(),
+        }
+    }
+
     /// One row per turn: its prompt, and its response as the only piece.
     pub fn row_per_turn(turns: &Turns) -> Self {
         let lens = turns.prompt_lens().iter().zip(turns.response_lens());
         Self::of_rows(
             lens.enumerate()
-                .map(|(turn, (&prompt_len, &response_len))| {
+                .map(|(index, (&prompt_len, &response_len))| {
+                    let turn = turns.number(index);
                     let row = Row {
                         source: Some(turn),
                         prompt_len,
@@ -207,12 +220,12 @@ impl Assembly {
     ///
     /// # Errors
     /// [`Error::RowTooLong`] for a row wider than the widest response.
-    pub fn with_response_lens(&self, field: &str, lens: &[usize]) -> Result<Self> {
-        let widest = self.widest_response();
+    pub fn with_response_lens(&self, field: &str, lens: &[usize], turns: &Turns) -> Result<Self> {
+        let widest = self.longest().response;
         if let Some(row) = lens.iter().position(|&len| len > widest) {
             return Err(Error::RowTooLong {
                 field: field.to_owned(),
-                row,
+                row: turns.number(row),
                 found: lens[row],
                 widest,
             });
@@ -234,8 +247,8 @@ impl Assembly {
     ///
     /// # Errors
     /// [`Error::RowLength`] for a row with more values than response tokens.
-    pub fn with_last_tokens(&self, field: &str, lens: &[usize]) -> Result<Self> {
-        let rows = self.rows.iter().enumerate().map(|(index, row)| {
+    pub fn with_last_tokens(&self, field: &str, lens: &[usize], turns: &Turns) -> Result<Self> {
+        let rows = self.rows.iter().map(|row| {
             let Some(turn) = row.source else {
                 return Ok((*row, None));
             };
@@ -243,7 +256,7 @@ impl Assembly {
             let Some(start) = row.response_len.checked_sub(len) else {
                 return Err(Error::RowLength {
                     field: field.to_owned(),
-                    row: index,
+                    row: turns.number(turn),
                     found: len,
                     expected: row.response_len,
                     stream: row.len(),
@@ -316,11 +329,7 @@ impl Assembly {
             }
             piece_offsets.push(pieces.len());
         }
-        Ok(Self {
-            rows: self.rows.clone(),
-            pieces,
-            piece_offsets,
-        })
+        Ok(Self::of_tables(self.rows.clone(), pieces, piece_offsets))
     }
 
     /// The same rows for a sequence-aligned field with `lens` values of each turn: a row's whole
@@ -366,11 +375,43 @@ impl Assembly {
             }
             piece_offsets.push(pieces.len());
         }
+        Self::of_tables(rows, pieces, piece_offsets)
+    }
+
+    /// The turns that the rows of a step's shard consist of; None for all rows, and for rows that
+    /// are no shard of a plan.
+    #[must_use]
+    pub fn turns_of(&self, shard: &Shard, turns: &Turns) -> Option<Turns> {
+        let rows = shard.lens.as_ref().map(|_| shard.numbers())?;
+        let rows = Chosen::new(rows, self.rows.len());
+        let of_row = |&row: &usize| {
+            let pieces = self.pieces(row).iter().map(|piece| piece.turn);
+            pieces.chain(self.rows[row].source)
+        };
+        { rows.is_part() }.then(|| turns.only(rows.numbers.iter().flat_map(of_row).collect()))
+    }
+
+    /// The rows of these numbers, as a part that knows the longest lengths of all.
+    #[must_use]
+    pub fn part(&self, numbers: &[usize]) -> Self {
+        let picks: Vec<_> = numbers.iter().map(|&row| Pick::of_row(row)).collect();
         Self {
-            rows,
-            pieces,
-            piece_offsets,
+            longest: Longest::known(self.longest()),
+            ..self.picked(&picks)
         }
+    }
+
+    /// The same rows, with other numbers of turns.
+    #[must_use]
+    pub fn renumbered(&self, number: impl Fn(usize) -> usize) -> Self {
+        let mut own = self.clone();
+        for row in &mut own.rows {
+            row.source = row.source.map(&number);
+        }
+        for piece in &mut own.pieces {
+            piece.turn = number(piece.turn);
+        }
+        own
     }
 
     /// The same rows, picked from a batch, read from its outputs: the source of a row is its row of
@@ -414,11 +455,7 @@ impl Assembly {
             piece_offsets.push(pieces.len());
             row
         });
-        Self {
-            rows: rows.collect(),
-            pieces,
-            piece_offsets,
-        }
+        Self::of_tables(rows.collect(), pieces, piece_offsets)
     }
 
     /// The rows.
@@ -443,12 +480,8 @@ impl Assembly {
         (&self.pieces, &self.piece_offsets)
     }
 
-    /// Length of the longest response.
-    pub fn widest_response(&self) -> usize {
-        self.rows
-            .iter()
-            .map(|row| row.response_len)
-            .max()
-            .unwrap_or(0)
+    /// The longest lengths among the rows.
+    pub fn longest(&self) -> Widths {
+        self.longest.of(&self.rows)
     }
 }

@@ -101,11 +101,17 @@ pub fn gather_positions(
             Ok((positions, lens))
         }
         Per::Turn => {
-            let lens = turns.response_lens();
-            let mut end = 0;
-            let starts: Vec<_> = lens.iter().map(|&len| step(&mut end, len)).collect();
+            // Turns in other shards are of unknown length, and have no values here.
+            let mut lens = filled(turns.total(), |_| None)?;
+            for (index, &len) in turns.response_lens().iter().enumerate() {
+                lens[turns.number(index)] = Some(len);
+            }
+            let (mut end, of_turn) = (0, |len: &Option<usize>| len.unwrap_or(0));
+            let starts: Vec<_> = { lens.iter() }
+                .map(|len| step(&mut end, of_turn(len)))
+                .collect();
             let mut positions = filled(end, |_| None)?;
-            let mut given = vec![0; lens.len()];
+            let mut given = filled(lens.len(), |_| 0)?;
             for_each_piece(assembly, &rows, |row, piece, of_piece| {
                 check(row, of_piece)?;
                 let start = starts[piece.turn] + piece.from;
@@ -113,13 +119,15 @@ pub fn gather_positions(
                 given[piece.turn] += piece.len;
                 Ok(())
             })?;
-            match given.iter().zip(lens).position(|(given, len)| given < len) {
+            let mut pairs = given.iter().zip(&lens);
+            match pairs.position(|(&given, &len)| len.is_none_or(|len| given < len)) {
                 Some(turn) if !may_miss => Err(Error::NotInBatch {
                     turn,
-                    tokens: lens[turn],
-                    missing: lens[turn] - given[turn],
+                    missing: lens[turn].map_or("the".to_owned(), |len| {
+                        format!("{} of the {len}", len - given[turn])
+                    }),
                 }),
-                _ => Ok((positions, lens.to_vec())),
+                _ => Ok((positions, lens.iter().map(of_turn).collect())),
             }
         }
     }

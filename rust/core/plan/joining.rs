@@ -1,8 +1,10 @@
 //! Joining: the plans of several processes as one, with rows in the order of the plans.
 
+use std::sync::Arc;
+
 use crate::error::{Error, Result};
 use crate::plan::merge::{Break, Difference, Merge};
-use crate::plan::{Assembly, Piece, Row, Turns};
+use crate::plan::{Assembly, Chosen, Piece, Row, Turns};
 
 impl Assembly {
     /// The turns of several plans in order, and the rows made of them.
@@ -14,7 +16,7 @@ impl Assembly {
             let parts = plans.iter().map(|(turns, _)| lens(turns));
             parts.collect::<Vec<_>>().concat()
         };
-        let turns = Turns::new(lens(Turns::prompt_lens), lens(Turns::response_lens))?;
+        let mut numbers = Vec::new();
         let (mut rows, mut pieces, mut piece_offsets) = (Vec::new(), Vec::new(), vec![0]);
         let mut first_turn = 0;
         for (own_turns, assembly) in plans {
@@ -28,8 +30,16 @@ impl Assembly {
                 turn: first_turn + piece.turn,
                 ..*piece
             }));
-            first_turn += own_turns.count();
+            let own = (0..own_turns.count()).map(|index| first_turn + own_turns.number(index));
+            numbers.extend(own);
+            first_turn += own_turns.total();
         }
+        let chosen = (numbers.len() < first_turn).then(|| Chosen {
+            numbers,
+            total: first_turn,
+        });
+        let (prompt_lens, response_lens) = (lens(Turns::prompt_lens), lens(Turns::response_lens));
+        let turns = Turns::among(prompt_lens, response_lens, chosen.map(Arc::new))?;
         Ok((turns, Self::new(rows, pieces, piece_offsets)?))
     }
 }

@@ -232,13 +232,19 @@ impl LayoutSpec {
         }
     }
 
-    /// Check that no row or bin of a step exceeds a fixed width.
+    /// Check that no row or bin of a step exceeds a fixed width: of rows with these longest
+    /// lengths, of which some are given with their numbers.
     ///
     /// # Errors
     /// [`Error::TooWide`] and [`Error::StepTooWide`].
-    pub fn check(&self, step: &[Row], shard: &Shard) -> Result<()> {
+    pub fn check<'a>(
+        &self,
+        longest: Widths,
+        rows: impl Iterator<Item = (usize, &'a Row)>,
+        shard: &Shard,
+    ) -> Result<()> {
         match (&self.bins, &shard.bins) {
-            (BinSpec::None, _) => self.widths.check(step),
+            (BinSpec::None, _) => self.widths.check(longest, rows),
             (_, Some(bins)) => bins.check_width(self.widths.sequence),
             (_, None) => Ok(()),
         }
@@ -342,8 +348,9 @@ impl Placement {
     /// [`Error::TooLarge`].
     pub fn of_layout(assembly: &Assembly, layout: Layout, widths: WidthOptions) -> Result<Self> {
         let rows = assembly.rows();
-        widths.check(rows)?;
-        let longest = Widths::of_rows(rows).max(widths.least);
+        let longest = assembly.longest();
+        widths.check(longest, rows.iter().enumerate())?;
+        let longest = longest.max(widths.least);
         let width =
             |option, longest, multiple_of| rounded_width(rows.len(), option, longest, multiple_of);
         let response_width = |multiple_of| {

@@ -38,5 +38,5 @@ pub use step::{Assignment, Cause, Indivisible, MAX_SLOTS, Padding, Slot, Slots, 
 pub use tables::{BinTables, StepTables};
 pub use trained::Unpredicted;
 pub use tree::Paths;
-pub use turns::{Align, TokenForm, Turns};
+pub use turns::{Align, Chosen, TokenForm, Turns};
 pub use widths::{WidthOptions, Widths};

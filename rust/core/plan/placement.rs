@@ -295,6 +295,22 @@ impl Grid {
         self.with_segments(segments.copied().collect())
     }
 
+    /// The places of the rows of these numbers, ascending, as of rows numbered from 0. Rows are in
+    /// order in the grid.
+    #[must_use]
+    pub fn of_rows(&self, numbers: &[usize]) -> Self {
+        let mut segments = Vec::with_capacity(numbers.len());
+        for (row, &number) in numbers.iter().enumerate() {
+            let first = self
+                .segments
+                .partition_point(|segment| segment.row < number);
+            let of_row = self.segments[first..].iter();
+            let of_row = of_row.take_while(|segment| segment.row == number);
+            segments.extend(of_row.map(|segment| Segment { row, ..*segment }));
+        }
+        self.with_segments(segments)
+    }
+
     /// The same grid with other segments that are right by construction.
     pub(super) fn with_segments(&self, segments: Vec<Segment>) -> Self {
         Self { segments, ..*self }

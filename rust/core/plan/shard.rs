@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::plan::share::{Tree, TreeRow};
-use crate::plan::{Bins, Pick, Row, Widths};
+use crate::plan::{Bins, Chosen, Layout, Pick, Row, Widths};
 
 /// Rows picked from all rows of a step.
 #[derive(Debug, Clone)]
@@ -15,6 +15,8 @@ pub struct Shard {
     pub widths: Option<Widths>,
     /// Tokens of each row, if they are known.
     pub lens: Option<Vec<usize>>,
+    /// Prompt tokens of each row, if they are known.
+    pub prompt_lens: Option<Vec<usize>>,
     /// The bins of the rows, if packed.
     pub bins: Option<ShardBins>,
     /// True if it is as wide as its own rows where no option fixes its widths; else it is as wide
@@ -34,32 +36,44 @@ pub struct ShardBins {
 }
 
 impl Shard {
-    /// Check that the shard belongs to a step of these rows, with the lengths `longest`. Returns
-    /// the minimum lengths that its widths hold: the longest of all rows written for the step, or 0
-    /// if the widths are the shard's own.
+    /// Check that the shard belongs to a step of `count` rows, with the lengths `longest`, or with
+    /// those planned; `row` has its own rows. Returns the minimum lengths that its widths hold: the
+    /// longest of all rows written for the step, or 0 if the widths are the shard's own.
     ///
     /// # Errors
     /// If the plan is for other rows.
-    pub fn check(&self, step: &[Row], longest: Widths) -> Result<Widths> {
-        let found = step.len();
-        if found != self.num_rows {
-            let expected = self.num_rows;
+    pub fn check<'a>(
+        &self,
+        count: usize,
+        row: impl Fn(usize) -> &'a Row,
+        longest: Option<Widths>,
+    ) -> Result<Widths> {
+        if count != self.num_rows {
+            let (found, expected) = (count, self.num_rows);
             return Err(Error::OtherRowCount { found, expected });
         }
-        let least = self.least(longest)?;
-        for (pick, &expected) in self.picks.iter().zip(self.lens.iter().flatten()) {
-            let row = pick.row.and_then(|row| Some((row, step.get(row)?.len())));
-            if let Some((row, found)) = row.filter(|&(_, found)| found != expected) {
-                return Err(Error::OtherRowLength {
-                    row,
-                    found,
-                    expected,
-                });
+        let least = longest.map_or(Ok(self.widths.unwrap_or_default()), |it| self.least(it))?;
+        let lens: [(_, fn(&Row) -> usize, _); 2] = [
+            (&self.lens, Row::len, "tokens"),
+            (&self.prompt_lens, |row| row.prompt_len, "prompt tokens"),
+        ];
+        for (lens, len, unit) in lens {
+            for (pick, &expected) in self.picks.iter().zip(lens.iter().flatten()) {
+                let number = pick.row.filter(|&number| number < count);
+                let found = number.map_or(expected, |number| len(row(number)));
+                if let Some(row) = number.filter(|_| found != expected) {
+                    return Err(Error::OtherRowLength {
+                        row,
+                        unit,
+                        found,
+                        expected,
+                    });
+                }
             }
         }
         let rows = self.picks.iter().filter_map(|pick| pick.row);
-        if let Some(row) = { rows }.find(|&row| row >= found) {
-            let reason = format!("has row {row}, but there are {found} rows");
+        if let Some(row) = { rows }.find(|&row| row >= count) {
+            let reason = format!("has row {row}, but there are {count} rows");
             return Err(Error::OtherShard(reason));
         }
         if self.picks.is_empty() {
@@ -69,6 +83,21 @@ impl Shard {
             false => least,
             true => Widths::default(),
         })
+    }
+
+    /// The rows that it has, of one row per turn, if its plan knows all else of the step that a
+    /// layout depends on. None also for all rows.
+    pub fn chosen(&self, layout: Layout) -> Option<Chosen> {
+        let has_widths = self.widths.is_some() && self.prompt_lens.is_some();
+        self.lens
+            .as_ref()
+            .filter(|_| has_widths || !layout.is_padded())?;
+        Some(Chosen::new(self.numbers(), self.num_rows)).filter(Chosen::is_part)
+    }
+
+    /// The numbers of its rows that are not synthetic.
+    pub fn numbers(&self) -> Vec<usize> {
+        self.picks.iter().filter_map(|pick| pick.row).collect()
     }
 
     /// The trees in its bins, for these rows; None if bins are not trees.

@@ -1,13 +1,50 @@
 //! The turns: the input of every plan.
 
+use std::sync::Arc;
+
 use crate::error::{Error, Result};
 
-/// The lengths of all turns' prompts and responses, in the order of the input.
+/// The lengths of turns' prompts and responses, in the order of the input: of all turns, or of
+/// chosen ones, which have an index here beside their number in the input.
 #[derive(Debug, Clone)]
 pub struct Turns {
     prompt_lens: Vec<usize>,
     response_lens: Vec<usize>,
     form: TokenForm,
+    chosen: Option<Arc<Chosen>>,
+}
+
+/// Some turns of the input.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chosen {
+    /// Their numbers in the input, ascending.
+    pub numbers: Vec<usize>,
+    /// Number of turns of the input.
+    pub total: usize,
+}
+
+impl Chosen {
+    /// The turns of these numbers, in any order.
+    pub fn new(mut numbers: Vec<usize>, total: usize) -> Self {
+        numbers.sort_unstable();
+        numbers.dedup();
+        Self { numbers, total }
+    }
+
+    /// True if there are others, and all numbers are of turns of the input.
+    pub fn is_part(&self) -> bool {
+        self.numbers.len() < self.total && self.numbers.last() < Some(&self.total)
+    }
+
+    /// The index of a turn.
+    pub fn index(&self, number: usize) -> Option<usize> {
+        self.numbers.binary_search(&number).ok()
+    }
+
+    /// The chosen ones of one value per turn.
+    pub fn of<T: Copy>(&self, values: &[T]) -> Vec<T> {
+        self.numbers.iter().map(|&number| values[number]).collect()
+    }
 }
 
 /// The form in which tokens of turns are given, for error messages.
@@ -30,7 +67,10 @@ pub enum Align {
 
 impl TokenForm {
     /// Check that there are turns, and the same number of rows in a field.
-    fn check_counts(self, turns: usize, field: &str, found: usize) -> Result<()> {
+    ///
+    /// # Errors
+    /// [`Error::EmptyBatch`] and [`Error::RowCount`].
+    pub fn check_counts(self, turns: usize, field: &str, found: usize) -> Result<()> {
         if turns == 0 && found == 0 {
             return Err(Error::EmptyBatch(self));
         }
@@ -89,7 +129,9 @@ impl TokenForm {
 /// Turns of the same lengths are equal, whatever the form of their tokens.
 impl PartialEq for Turns {
     fn eq(&self, other: &Self) -> bool {
-        self.prompt_lens == other.prompt_lens && self.response_lens == other.response_lens
+        self.prompt_lens == other.prompt_lens
+            && self.response_lens == other.response_lens
+            && self.chosen == other.chosen
     }
 }
 
@@ -102,8 +144,22 @@ impl Turns {
     /// [`Error::EmptyBatch`], [`Error::RowCount`], and [`Error::InvalidPlan`] for more tokens than
     /// can be counted.
     pub fn new(prompt_lens: Vec<usize>, response_lens: Vec<usize>) -> Result<Self> {
-        let form = TokenForm::Parts;
-        form.check_counts(prompt_lens.len(), "responses", response_lens.len())?;
+        Self::among(prompt_lens, response_lens, None)
+    }
+
+    /// As [`new`](Self::new), of chosen turns of an input.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new); but there may be no turn.
+    pub fn among(
+        prompt_lens: Vec<usize>,
+        response_lens: Vec<usize>,
+        chosen: Option<Arc<Chosen>>,
+    ) -> Result<Self> {
+        let (form, counts) = (TokenForm::Parts, [prompt_lens.len(), response_lens.len()]);
+        if chosen.is_none() || counts != [0; 2] {
+            form.check_counts(counts[0], "responses", counts[1])?;
+        }
         let mut end = 0_usize;
         let mut is_countable = |lens: (&usize, &usize)| {
             let after = end
@@ -121,20 +177,29 @@ impl Turns {
             prompt_lens,
             response_lens,
             form,
+            chosen,
         })
     }
 
-    /// Turns with sequences of the given lengths, which begin with prompts of `prompt_lens`.
+    /// Turns with sequences of the given lengths, which begin with prompts of `prompt_lens`: of all
+    /// turns, or of chosen ones.
     ///
     /// # Errors
     /// [`Error::EmptyBatch`], [`Error::RowCount`], and [`Error::PromptTooLong`].
-    pub fn of_sequences(lens: &[usize], prompt_lens: Vec<usize>) -> Result<Self> {
+    pub fn of_sequences(
+        lens: &[usize],
+        prompt_lens: Vec<usize>,
+        chosen: Option<Arc<Chosen>>,
+    ) -> Result<Self> {
         let form = TokenForm::Whole;
-        form.check_counts(lens.len(), "prompt_lens", prompt_lens.len())?;
+        if chosen.is_none() {
+            form.check_counts(lens.len(), "prompt_lens", prompt_lens.len())?;
+        }
+        let number = |row| chosen.as_ref().map_or(row, |chosen| chosen.numbers[row]);
         let pairs = lens.iter().zip(&prompt_lens).enumerate();
         let response_lens = pairs.map(|(row, (&len, &prompt_len))| {
             len.checked_sub(prompt_len).ok_or(Error::PromptTooLong {
-                row,
+                row: number(row),
                 found: prompt_len,
                 len,
             })
@@ -143,7 +208,31 @@ impl Turns {
             response_lens: response_lens.collect::<Result<_>>()?,
             prompt_lens,
             form,
+            chosen,
         })
+    }
+
+    /// The lengths of some of these turns, by number.
+    #[must_use]
+    pub fn only(&self, numbers: Vec<usize>) -> Self {
+        let mut chosen = Chosen::new(numbers, self.total());
+        chosen
+            .numbers
+            .retain(|&number| self.index(number).is_some());
+        let indices = chosen
+            .numbers
+            .iter()
+            .filter_map(|&number| self.index(number));
+        let (prompt_lens, response_lens) = indices
+            .map(|index| (self.prompt_lens[index], self.response_lens[index]))
+            .unzip();
+        let chosen = (chosen.numbers.len() < chosen.total).then(|| Arc::new(chosen));
+        Self {
+            prompt_lens,
+            response_lens,
+            form: self.form,
+            chosen,
+        }
     }
 
     /// Rows of a single field, as prompts of the given lengths; may be empty.
@@ -152,12 +241,36 @@ impl Turns {
             response_lens: vec![0; lens.len()],
             prompt_lens: lens,
             form: TokenForm::Parts,
+            chosen: None,
         }
     }
 
-    /// Number of turns.
+    /// Number of turns here.
     pub fn count(&self) -> usize {
         self.prompt_lens.len()
+    }
+
+    /// Number of turns of the input.
+    pub fn total(&self) -> usize {
+        self.chosen().map_or(self.count(), |chosen| chosen.total)
+    }
+
+    /// The turns here, if not all of the input.
+    pub fn chosen(&self) -> Option<&Arc<Chosen>> {
+        self.chosen.as_ref()
+    }
+
+    /// The number in the input of the turn at this index.
+    pub fn number(&self, index: usize) -> usize {
+        self.chosen().map_or(index, |chosen| chosen.numbers[index])
+    }
+
+    /// The index of the turn with this number in the input.
+    pub fn index(&self, number: usize) -> Option<usize> {
+        match &self.chosen {
+            Some(chosen) => chosen.index(number),
+            None => (number < self.count()).then_some(number),
+        }
     }
 
     /// The form of the tokens.
@@ -185,7 +298,7 @@ impl Turns {
     /// # Errors
     /// [`Error::RowCount`].
     pub fn check_count(&self, field: &str, found: usize) -> Result<()> {
-        self.form.check_counts(self.count(), field, found)
+        self.form.check_counts(self.total(), field, found)
     }
 
     /// Check that a field has one value per token of its `along`.
@@ -218,7 +331,7 @@ impl Turns {
             None => Ok(()),
             Some(row) => Err(Error::RowLength {
                 field: field.to_owned(),
-                row,
+                row: self.number(row),
                 found: lens[row],
                 expected: self.response_lens[row],
                 stream: self.stream_len(row),
@@ -243,7 +356,7 @@ impl Turns {
             if found > expected || (found < expected && !may_end_early) {
                 return Err(Error::StreamLength {
                     field: field.to_owned(),
-                    row,
+                    row: self.number(row),
                     found,
                     expected,
                     response: self.response_lens[row],

@@ -1,5 +1,7 @@
 //! Widths of output rows, given or as long as the longest row.
 
+use std::sync::OnceLock;
+
 use super::Row;
 use super::placement::MAX_POSITIONS;
 use crate::error::{Error, Result};
@@ -29,6 +31,28 @@ pub struct Widths {
     pub response: usize,
     /// Of both together.
     pub sequence: usize,
+}
+
+/// The longest lengths of rows that do not change, found once. All are equal: the rows differ.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Longest(OnceLock<Widths>);
+
+impl PartialEq for Longest {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for Longest {}
+
+impl Longest {
+    pub fn known(widths: Widths) -> Self {
+        Self(widths.into())
+    }
+
+    pub fn of(&self, rows: &[Row]) -> Widths {
+        *self.0.get_or_init(|| Widths::of_rows(rows))
+    }
 }
 
 impl Widths {
@@ -63,37 +87,56 @@ impl WidthOptions {
         }
     }
 
-    /// Check that rows are no longer than fixed widths.
+    /// Check that rows with these longest lengths are no longer than fixed widths. Some of the rows
+    /// are given with their numbers.
     ///
     /// # Errors
-    /// [`Error::TooWide`] naming the first row that is longer.
-    pub fn check(&self, rows: &[Row]) -> Result<()> {
-        let check = |len: fn(&Row) -> usize, fixed: Option<usize>, unit, argument| {
-            let too_wide = |width| rows.iter().position(|row| len(row) > width);
-            match fixed.and_then(|width| Some((width, too_wide(width)?))) {
-                None => Ok(()),
-                Some((width, row)) => Err(Error::TooWide {
-                    row,
-                    found: len(&rows[row]),
-                    unit,
-                    argument,
-                    width,
+    /// [`Error::TooWide`] naming the first given row that is longer.
+    pub fn check<'a>(
+        &self,
+        longest: Widths,
+        rows: impl Iterator<Item = (usize, &'a Row)>,
+    ) -> Result<()> {
+        let lens: [(_, _, fn(&Row) -> usize, _, _); 3] = [
+            (
+                self.sequence,
+                longest.sequence,
+                Row::len,
+                "tokens",
+                "pad_to",
+            ),
+            (
+                self.prompt,
+                longest.prompt,
+                |row| row.prompt_len,
+                "prompt tokens",
+                "pad_prompt_to",
+            ),
+            (
+                self.response,
+                longest.response,
+                |row| row.response_len,
+                "response tokens",
+                "pad_response_to",
+            ),
+        ];
+        for (fixed, longest, len, unit, argument) in lens {
+            let Some(width) = fixed.filter(|&width| width < longest) else {
+                continue;
+            };
+            let mut rows = rows.map(|(number, row)| (number, len(row)));
+            let wide = rows.find(|&(_, found)| found > width);
+            return Err(Error::TooWide {
+                row: wide.map_or("a row of the step".to_owned(), |(row, _)| {
+                    format!("row {row}")
                 }),
-            }
-        };
-        check(Row::len, self.sequence, "tokens", "pad_to")?;
-        check(
-            |row| row.prompt_len,
-            self.prompt,
-            "prompt tokens",
-            "pad_prompt_to",
-        )?;
-        check(
-            |row| row.response_len,
-            self.response,
-            "response tokens",
-            "pad_response_to",
-        )
+                found: wide.map_or(longest, |(_, found)| found),
+                unit,
+                argument,
+                width,
+            });
+        }
+        Ok(())
     }
 }
 

@@ -16,7 +16,9 @@ use fastcollate::plan::{
 };
 use fastcollate::polling::Poll;
 use fastcollate::write::PositionPadding;
-use fastcollate::{Check, Dtype, Error, IntDtype, Number, Slice, SliceColumn, Ticks, TokenStreams};
+use fastcollate::{
+    Check, Dtype, Error, FieldColumn, IntDtype, Number, Slice, SliceColumn, Ticks, TokenStreams,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 

@@ -299,7 +299,7 @@ proptest! {
             let expected = expected(&prompts, &responses, &ends, rule);
             prop_assert_eq!(found(&merge), expected, "{:?}", rule);
             let stands: usize = merge.assembly.piece_table().0.iter().map(|piece| piece.len).sum();
-            let masked: usize = merge.masked().iter().map(|(_, range)| range.len()).sum();
+            let masked: usize = merge.masked(&merge.turns).iter().map(|(_, range)| range.len()).sum();
             prop_assert_eq!(stands + masked, responses.iter().map(Vec::len).sum::<usize>());
             prop_assert_eq!(merge.clone().checked(), Ok(merge));
         }

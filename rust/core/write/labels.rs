@@ -1,9 +1,10 @@
 //! Labels: the ids of the tokens that train.
 
 use super::walk::{Destination, walk};
-use crate::column::{Column, Rounding};
+use crate::column::Column;
 use crate::element::Element;
 use crate::error::Result;
+use crate::over_columns::Rounding;
 use crate::plan::{Assembly, GridSlice, Piece};
 
 /// Loss mask values read at a time.

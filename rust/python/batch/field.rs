@@ -1,7 +1,9 @@
 //! Fields: options and values.
 
+use std::sync::Arc;
+
 use fastcollate::batch::{FieldKind, FieldSpec as Spec, Layers, Spread};
-use fastcollate::plan::Turns;
+use fastcollate::plan::{Chosen, Turns};
 use fastcollate::{Check, Dtype, Element, Number};
 use numpy::PyReadonlyArray1;
 use pyo3::IntoPyObjectExt;
@@ -227,11 +229,15 @@ impl FieldSpec {
         turns: &Turns,
     ) -> Result<Option<PyRows<'py>>> {
         let check_count = |rows| Ok(turns.check_count(&self.0.name, rows)?);
+        // The dtype of routes may follow from all of them.
+        let is_of_all = matches!(self.0.kind, FieldKind::Experts { count: None, .. });
+        let is_of_all = is_of_all && self.0.dtype.is_none();
         if !self.0.is_written() {
             check_count(values.len()?)?;
             return Ok(None);
         }
-        let mut rows = self.rows(values, check_count)?;
+        let chosen = turns.chosen().filter(|_| !is_of_all);
+        let mut rows = self.rows(values, chosen, check_count)?;
         rows.fill_missing(|turn| {
             let (prompt, response) = (turns.prompt_lens()[turn], turns.response_lens()[turn]);
             self.0.kind.row_len(prompt, response).unwrap_or(0)
@@ -246,17 +252,17 @@ impl FieldSpec {
     pub fn rows<'py>(
         &self,
         values: &Bound<'py, PyAny>,
+        chosen: Option<&Arc<Chosen>>,
         check_count: impl Fn(usize) -> Result<()>,
     ) -> Result<PyRows<'py>> {
-        let check = self.0.check();
         match self.0.dtype {
             // Read in the same way as for labels.
-            _ if matches!(check, Check::Whole(_)) => {
-                self.read_as::<f64>(values, check, check_count)
+            _ if matches!(self.0.check(), Check::Whole(_)) => {
+                self.read_as::<f64>(values, chosen, check_count)
             }
-            Some(Dtype::F64) => self.read_as::<f64>(values, check, check_count),
-            Some(dtype) if dtype.is_float() => self.read_as::<f32>(values, check, check_count),
-            _ => self.read_as::<i64>(values, check, check_count),
+            Some(Dtype::F64) => self.read_as::<f64>(values, chosen, check_count),
+            Some(dtype) if dtype.is_float() => self.read_as::<f32>(values, chosen, check_count),
+            _ => self.read_as::<i64>(values, chosen, check_count),
         }
     }
 
@@ -264,23 +270,22 @@ impl FieldSpec {
     fn read_as<'py, T: Element>(
         &self,
         values: &Bound<'py, PyAny>,
-        check: Check,
+        chosen: Option<&Arc<Chosen>>,
         check_count: impl Fn(usize) -> Result<()>,
     ) -> Result<PyRows<'py>> {
-        let name = &self.0.name;
-        let missing = self.missing();
+        let (name, check, missing) = (&self.0.name, self.0.check(), self.missing());
         if self.0.spread.is_some()
             && let Some(rows) =
-                PyRows::one_number_each::<T>(name, values, check, missing, &check_count)?
+                PyRows::one_number_each::<T>(name, values, chosen, check, missing, &check_count)?
         {
             return Ok(rows);
         }
         let rows = match self.0.kind {
-            FieldKind::Row => PyRows::one_token_each::<T>(name, values, &check_count),
-            _ if self.0.is_plain => PyRows::new::<T>(name, values, check),
-            _ => PyRows::with_trailing::<T>(name, values, missing),
+            FieldKind::Row => PyRows::one_token_each::<T>(name, values, chosen, &check_count),
+            _ if self.0.is_plain => PyRows::new::<T>(name, values, chosen, check),
+            _ => PyRows::with_trailing::<T>(name, values, chosen, missing),
         }?;
-        check_count(rows.len())?;
+        check_count(rows.count())?;
         Ok(rows)
     }
 }

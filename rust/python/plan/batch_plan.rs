@@ -5,14 +5,12 @@ use std::sync::Arc;
 
 use fastcollate::batch::RowSource;
 use fastcollate::plan::{
-    Align, Assembly, AttentionRange, BlockTables, Chunk, CpRank, Grid, Layout, PathTables, Per,
-    Placement, Row, Segment, Shift, Turns, Values, WidthOptions, Widths, gather_positions,
+    Align, Assembly, AttentionRange, Chunk, CpRank, Grid, Layout, PathTables, Per, Placement,
+    Segment, Shard, Shift, Turns, Values, WidthOptions, gather_positions,
 };
 use fastcollate::{Error as Core, filled, gathered, try_gathered};
 use numpy::ndarray::Array2;
-use numpy::{
-    IntoPyArray, PyArray1, PyArray2, PyArray4, PyArray5, PyArrayMethods, PyReadonlyArray1,
-};
+use numpy::{IntoPyArray, PyArray1, PyArray2, PyArray4, PyArrayMethods, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
 
@@ -23,8 +21,8 @@ use crate::plan::tables::{
     self, Column, array_of, column, column_of, rows_of, sources_of, to_i64, usizes,
 };
 
-/// Number of blocks per block, and their indices.
-type BlockArrays<'py> = (Bound<'py, PyArray4<i32>>, Bound<'py, PyArray5<i32>>);
+/// Number of blocks per block, their indices, and the longest list of them.
+type BlockArrays<'py> = (Bound<'py, PyArray4<i32>>, Bound<'py, PyArray2<i32>>, usize);
 
 /// The keys of paths, the offsets of segments and of paths, and the longest of each.
 type PathArrays<'py> = (Column<'py>, [Bound<'py, PyArray1<i32>>; 2], usize, usize);
@@ -49,6 +47,12 @@ impl Plan {
             assembly,
             placement,
         }
+    }
+
+    /// The turns that the rows of a shard consist of.
+    pub fn turns_of(&self, shard: &Shard) -> Arc<Turns> {
+        let turns = self.assembly.turns_of(shard, &self.turns);
+        turns.map_or_else(|| self.turns.clone(), Arc::new)
     }
 }
 
@@ -100,10 +104,10 @@ impl Plan {
         }
     }
 
-    /// Number of turns of the rows.
+    /// Number of turns that rows were made of, those in other shards included.
     #[getter]
     fn num_turns(&self) -> usize {
-        self.turns.count()
+        self.turns.total()
     }
 
     /// Number of rows.
@@ -148,7 +152,7 @@ impl Plan {
     /// Number of tokens of the longest row.
     #[getter]
     fn longest_row(&self) -> usize {
-        longest_row(&self.assembly)
+        self.assembly.longest().sequence
     }
 
     /// Number of prompt tokens of each row, int64 (rows,).
@@ -172,8 +176,8 @@ impl Plan {
     /// Check that a shard consists of these rows. Returns its first row if it is a view of the
     /// outputs: its rows are contiguous, none is padding, and the step is no wider.
     fn first_in_view(&self, shard: &ShardSpec) -> Result<Option<usize>> {
-        let rows = self.assembly.rows();
-        shard.0.check(rows, Widths::of_rows(rows))?;
+        let (rows, longest) = (self.assembly.rows(), self.assembly.longest());
+        shard.0.check(rows.len(), |row| &rows[row], Some(longest))?;
         Ok(self.placement.first_in_view(&shard.0))
     }
 
@@ -189,11 +193,29 @@ impl Plan {
         let source = RowSource::Batch(&self.assembly);
         let rows = source.rows(&self.turns, Some(&shard.0), layout.core())?;
         let placement = layout.place(py, &rows, Some(&shard.0))?;
-        Ok(Self::new(
-            self.turns.clone(),
-            rows.into_assembly(),
-            placement,
-        ))
+        let turns = self.turns_of(&shard.0);
+        Ok(Self::new(turns, rows.into_assembly(), placement))
+    }
+
+    /// The plan of a shard's rows alone, with their places in the outputs, and their numbers,
+    /// ascending, int64; None if all rows are in the shard, or none, or output rows are bins.
+    fn part<'py>(&self, py: Python<'py>, shard: &ShardSpec) -> Result<Option<(Self, Column<'py>)>> {
+        let chosen = RowSource::Batch(&self.assembly).chosen(&shard.0, self.placement.layout);
+        let Some(chosen) = chosen.filter(|_| !self.placement.layout.has_bins()) else {
+            return Ok(None);
+        };
+        let numbers = &chosen.numbers;
+        if numbers.is_empty() {
+            return Ok(None);
+        }
+        let placement = Placement {
+            sequence: self.placement.sequence.of_rows(numbers),
+            response: self.placement.response.of_rows(numbers),
+            ..self.placement
+        };
+        let turns = self.turns_of(&shard.0);
+        let part = Self::new(turns, self.assembly.part(numbers), placement);
+        Ok(Some((part, column_of(py, numbers.iter().copied())?)))
     }
 
     /// The rows of some bins of a tree, int64, and their plan.
@@ -317,7 +339,8 @@ impl Plan {
 
     /// For each block of queries, the blocks of keys attended in part and in full; and the same for
     /// each block of keys: the number of blocks, int32 (4, rows, 1, blocks), and their indices,
-    /// int32 (4, rows, 1, blocks, blocks).
+    /// int32: four times a list of at most `most` for each block, which begins `most` after the one
+    /// before, and room for one as long as there are blocks at the end; and `most`.
     fn block_tables<'py>(
         &self,
         py: Python<'py>,
@@ -326,22 +349,21 @@ impl Plan {
     ) -> PyResult<BlockArrays<'py>> {
         let rows = self.num_output_rows();
         let blocks = self.width().div_ceil(block_size);
+        let placement = &self.placement;
+        let tables = py.detach(|| placement.block_tables(block_size, window));
+        let tables = tables.map_err(Error::from)?;
+        let most = tables.most();
         // NumPy requests large pages, and raises if memory runs out.
         let zeros = py.import("numpy")?.getattr("zeros")?;
-        let counts = zeros.call1(((4, rows, 1, blocks), "int32"))?.cast_into()?;
-        let indices = { zeros.call1(((4, rows, 1, blocks, blocks), "int32"))? }.cast_into()?;
-        let arrays: BlockArrays = (counts, indices);
-        let (mut counts, mut indices) = (arrays.0.try_readwrite()?, arrays.1.try_readwrite()?);
-        let tables = BlockTables {
-            counts: counts.as_slice_mut()?,
-            indices: indices.as_slice_mut()?,
-        };
-        py.detach(|| {
-            self.placement
-                .write_block_tables(block_size, window, tables)
-        })
-        .map_err(Error::from)?;
-        Ok(arrays)
+        let counts: Bound<PyArray4<i32>> =
+            zeros.call1(((4, rows, 1, blocks), "int32"))?.cast_into()?;
+        let len = rows.saturating_mul(blocks).saturating_mul(most);
+        let len = len.saturating_add(blocks - most);
+        let indices: Bound<PyArray2<i32>> = zeros.call1(((4, len), "int32"))?.cast_into()?;
+        let (mut to_counts, mut to_indices) = (counts.try_readwrite()?, indices.try_readwrite()?);
+        let (to_counts, to_indices) = (to_counts.as_slice_mut()?, to_indices.as_slice_mut()?);
+        py.detach(|| tables.write(to_counts, to_indices));
+        Ok((counts, indices, most))
     }
 
     /// Spans of queries and the spans of keys they attend to, as flat positions: int32 (ranges, 2)
@@ -552,9 +574,4 @@ impl Plan {
             self.response_width()
         )
     }
-}
-
-/// Number of tokens of the longest row.
-pub fn longest_row(assembly: &Assembly) -> usize {
-    assembly.rows().iter().map(Row::len).max().unwrap_or(0)
 }

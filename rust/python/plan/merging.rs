@@ -167,7 +167,7 @@ pub fn merge_turns<'py>(
     loss_mask: Option<(Bound<'py, PyAny>, Bound<'py, FieldSpec>)>,
     drop_untrainable: bool,
 ) -> Result<Merge> {
-    let tokens = tokens.read()?;
+    let tokens = tokens.read(None)?;
     let turns = tokens.turns()?;
     let mask = loss_mask.map(|(masks, field)| {
         let (field, align) = (field.get(), field.get().0.align());

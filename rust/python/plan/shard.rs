@@ -24,6 +24,7 @@ impl ShardSpec {
         num_rows: usize,
         widths: Option<(usize, usize, usize)>,
         lengths: Option<PyReadonlyArray1<i64>>,
+        prompt_lengths: Option<PyReadonlyArray1<i64>>,
         bin_offsets: Option<PyReadonlyArray1<i64>>,
         bin_width: usize,
         shared: Option<PyReadonlyArray1<i64>>,
@@ -40,7 +41,10 @@ impl ShardSpec {
             row: row.try_into().ok(),
             is_padding,
         };
-        let len = |&len: &i64| len.try_into().unwrap_or(usize::MAX);
+        let lens = |lens: PyReadonlyArray1<i64>| {
+            let len = |&len: &i64| len.try_into().unwrap_or(usize::MAX);
+            lens.as_array().iter().map(len).collect()
+        };
         let bins = bin_offsets.map(|offsets| -> Result<_> {
             Ok(ShardBins {
                 offsets: usizes("bin_offsets", &offsets)?,
@@ -56,7 +60,8 @@ impl ShardSpec {
                 response,
                 sequence,
             }),
-            lens: lengths.map(|lengths| lengths.as_array().iter().map(len).collect()),
+            lens: lengths.map(lens),
+            prompt_lens: prompt_lengths.map(lens),
             bins: bins.transpose()?,
             is_narrow,
         }))

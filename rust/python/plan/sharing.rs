@@ -49,7 +49,7 @@ pub fn share_prefixes<'py>(
     same_inputs: Option<PyReadonlyArray1<'py, i64>>,
 ) -> Result<[Column<'py>; 4]> {
     let share = SHARES.read(share)?;
-    let tokens = tokens.read()?;
+    let tokens = tokens.read(None)?;
     let turns = tokens.turns()?;
     let own;
     let assembly = match merge {
@@ -64,6 +64,11 @@ pub fn share_prefixes<'py>(
     };
     let uids = uids.map(|ids| usizes("uids", &ids)).transpose()?;
     let same_inputs = { same_inputs.map(|ids| usizes("same_inputs", &ids)) }.transpose()?;
+    for (name, ids) in [("uids", &uids), ("same_inputs", &same_inputs)] {
+        if let Some(ids) = ids {
+            turns.check_count(name, ids.len())?;
+        }
+    }
     let ids = ShareIds {
         uids: uids.as_deref(),
         same_inputs: same_inputs.as_deref(),
@@ -84,7 +89,7 @@ pub fn hash_prompts<'py>(
     py: Python<'py>,
     tokens: TokenInput<'py>,
 ) -> Result<Bound<'py, PyArray2<u64>>> {
-    let tokens = tokens.read()?;
+    let tokens = tokens.read(None)?;
     let turns = tokens.turns()?;
     let hashes = compared(py, &tokens, &turns, share::prompt_hashes)?;
     Ok(Array2::from(hashes).into_pyarray(py))

@@ -1,8 +1,9 @@
 //! Tables of plans as int64 NumPy arrays, and back.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
-use fastcollate::plan::{Assembly, BinLayout, Grid, Piece, Row, Segment, Turns};
+use fastcollate::plan::{Assembly, BinLayout, Chosen, Grid, Piece, Row, Segment, Turns};
 use fastcollate::{Error as Core, check_room, gathered, try_gathered};
 use numpy::ndarray::{Array2, ArrayView1, Dimension, Ix1, Ix2};
 use numpy::prelude::*;
@@ -90,6 +91,10 @@ pub fn set_table<T, const N: usize>(
 pub fn set_assembly(tables: &Bound<PyDict>, turns: &Turns, assembly: &Assembly) -> Result<()> {
     let py = tables.py();
     let column = |values: &[usize]| column_of(py, values.iter().copied());
+    if let Some(chosen) = turns.chosen() {
+        tables.set_item("turns", column(&chosen.numbers)?)?;
+        tables.set_item("num_turns", column(&[chosen.total])?)?;
+    }
     let (pieces, offsets) = assembly.piece_table();
     tables.set_item("turn_prompt_lens", column(turns.prompt_lens())?)?;
     tables.set_item("turn_response_lens", column(turns.response_lens())?)?;
@@ -113,10 +118,9 @@ pub fn set_assembly(tables: &Bound<PyDict>, turns: &Turns, assembly: &Assembly) 
 /// # Errors
 /// Tables that are missing or invalid.
 pub fn assembly(tables: &Bound<PyDict>) -> Result<(Turns, Assembly)> {
-    let turns = Turns::new(
-        column(tables, "turn_prompt_lens")?,
-        column(tables, "turn_response_lens")?,
-    )?;
+    let prompt_lens = column(tables, "turn_prompt_lens")?;
+    let chosen = chosen(tables, prompt_lens.len())?.map(Arc::new);
+    let turns = Turns::among(prompt_lens, column(tables, "turn_response_lens")?, chosen)?;
     let source = copied(&array::<Ix1>(tables, "source")?)?;
     check_room(source.len().max(turns.count()))?;
     let is_padding = column(tables, "is_padding")?;
@@ -155,6 +159,24 @@ pub fn assembly(tables: &Bound<PyDict>) -> Result<(Turns, Assembly)> {
     let assembly = Assembly::new(rows.collect(), gathered(pieces)?, offsets)?;
     assembly.check_turns(&turns)?;
     Ok((turns, assembly))
+}
+
+/// The numbers of these turns, if they are not all of the input.
+fn chosen(tables: &Bound<PyDict>, count: usize) -> Result<Option<Chosen>> {
+    if !tables.contains("turns")? {
+        return Ok(None);
+    }
+    let (numbers, total) = (column(tables, "turns")?, column(tables, "num_turns")?);
+    let [total] = total[..] else {
+        return Err(Core::InvalidPlan("num_turns must be one number".to_owned()).into());
+    };
+    let is_rising = numbers.is_sorted_by(|a, b| a < b);
+    let chosen = Chosen { numbers, total };
+    if !is_rising || !chosen.is_part() || chosen.numbers.len() != count {
+        let reason = "turns must rise to below num_turns, with one for each length";
+        return Err(Core::InvalidPlan(reason.to_owned()).into());
+    }
+    Ok(Some(chosen))
 }
 
 /// A table as an owned array with the given number of dimensions: the input may be misaligned, or

@@ -10,11 +10,12 @@ use numpy::PyUntypedArray;
 use numpy::prelude::*;
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
-use pyo3::types::{PyInt, PyList, PyType};
+use pyo3::types::{PyInt, PyList, PyTuple, PyType};
 
 use super::array::{ArrayInput, ArrayView, Float};
 use super::object::{as_array, has_rows, is_objects, is_row, is_sequence, to_list};
 use super::py_rows::{Missing, RowNumber};
+use super::reader::Wanted;
 use super::tensor::{self, is_tensor};
 use super::{arrow, describe, imported, ragged};
 use crate::error::{Error, Result, caught};
@@ -160,10 +161,11 @@ pub fn has_len(item: &Bound<PyAny>) -> PyResult<bool> {
     Ok(caught(item.py(), item.len())?.is_some())
 }
 
-/// The numbers of a field with one per row, read as `T`.
+/// The wanted numbers of a field with one per row, read as `T`.
 pub fn numbers_of<T: Element>(
     field: &str,
     numbers: &Bound<PyAny>,
+    wanted: Wanted,
     missing: Missing,
     check_count: impl Fn(usize) -> Result<()>,
 ) -> Result<Option<Vec<RowNumber>>> {
@@ -177,7 +179,8 @@ pub fn numbers_of<T: Element>(
         }
         if !is_objects(&input.array) {
             check_count(input.array.len())?;
-            return Ok(Some(numbers_in::<T>(field, input)?));
+            let rows = wanted.within(0, input.array.len());
+            return Ok(Some(numbers_in::<T>(field, input, rows)?));
         }
     }
     if !is_sequence(numbers)? {
@@ -191,20 +194,22 @@ pub fn numbers_of<T: Element>(
         _ => return Ok(None),
     };
     // Items may change a list while they are read.
-    let numbers = to_list(numbers)?.as_sequence().to_tuple()?;
-    check_count(numbers.len())?;
-    if is_on_device {
+    let all = to_list(numbers)?;
+    check_count(all.len())?;
+    let rows = wanted.within(0, all.len());
+    let numbers = PyTuple::new(all.py(), wanted.of(&all))?;
+    if is_on_device && !numbers.is_empty() {
         // Copied at once; if torch cannot stack them, they are not numbers of one device.
         let stacked = tensor::stacked(&numbers);
         let location = || format!("{field}[0]");
         let stacked = stacked.map_err(|cause| Error::raised(numbers.py(), location(), cause))?;
-        return Ok(Some(numbers_in::<T>(field, stacked)?));
+        return Ok(Some(numbers_in::<T>(field, stacked, 0..numbers.len())?));
     }
     let holds_floats = T::accepts(&Slice::F64(&[0.0]));
     let number_at = |(row, number): (usize, Bound<PyAny>)| {
         number_of(field, row, &number, holds_floats, missing)
     };
-    let values = numbers.iter().enumerate().map(number_at);
+    let values = rows.zip(numbers.iter()).map(number_at);
     try_gathered(values).map(Some)
 }
 
@@ -237,36 +242,33 @@ pub fn number_of(
     })
 }
 
-/// The numbers of a one-dimensional array.
-fn numbers_in<T: Element>(field: &str, input: ArrayInput) -> Result<Vec<RowNumber>> {
+/// Numbers of a one-dimensional array.
+fn numbers_in<T: Element>(
+    field: &str,
+    input: ArrayInput,
+    rows: impl Iterator<Item = usize>,
+) -> Result<Vec<RowNumber>> {
     let view = ArrayView::new(input, 1, Float::before::<T>(), || field.to_owned())?;
-    check_room(view.tokens())?;
+    check_room(rows.size_hint().0)?;
     let slice = view.values()?.ok_or_else(|| Error::Moved {
         field: field.to_owned(),
         row: 0,
     })?;
     check_type::<T>(field, 0, &slice)?;
-    let row_number = |value| RowNumber {
-        value,
-        is_given: true,
+    let holds_floats = T::accepts(&Slice::F64(&[0.0]));
+    let number_at = |row: usize| {
+        let (at, mut float, mut int) = (slice.range(row..row + 1), [0.0], [0]);
+        let value = if holds_floats {
+            read_slice(field, row, &at, 1, 0, &mut float)?;
+            Number::Float(float[0])
+        } else {
+            read_slice(field, row, &at, 1, 0, &mut int)?;
+            Number::Int(int[0])
+        };
+        Ok(RowNumber {
+            value,
+            is_given: true,
+        })
     };
-    if T::accepts(&Slice::F64(&[0.0])) {
-        let mut values = vec![0.0; view.tokens()];
-        read_slice(field, 0, &slice, 1, 0, &mut values)?;
-        let values = values.into_iter().map(Number::Float);
-        return Ok(values.map(row_number).collect());
-    }
-    let mut values = vec![0; view.tokens()];
-    for (row, value) in values.iter_mut().enumerate() {
-        read_slice(
-            field,
-            row,
-            &slice.range(row..row + 1),
-            1,
-            0,
-            std::slice::from_mut(value),
-        )?;
-    }
-    let values = values.into_iter().map(Number::Int);
-    Ok(values.map(row_number).collect())
+    try_gathered(rows.map(number_at))
 }

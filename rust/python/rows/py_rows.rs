@@ -1,7 +1,9 @@
 //! One field of all rows, in any accepted form.
 
 use std::ops::Range;
+use std::sync::Arc;
 
+use fastcollate::plan::Chosen;
 use fastcollate::polling::{compared_in_chunks, in_chunks, poll_step};
 use fastcollate::{
     At, Check, Column, Element, Error as Core, FieldColumn, Lookahead, Number, Slice, SliceColumn,
@@ -14,7 +16,7 @@ use pyo3::types::{PyList, PyTuple};
 use super::array::ArrayView;
 use super::list::{Common, DecodeExact, Items, announce, common_items, read_items};
 use super::number::numbers_of;
-use super::reader::Reader;
+use super::reader::{Reader, Wanted};
 use crate::error::{Error, Result};
 use crate::interrupt::poll;
 
@@ -24,6 +26,8 @@ pub struct PyRows<'py> {
     /// Index of the first row in errors.
     first: usize,
     rows: Vec<Row<'py>>,
+    /// The turns that these are, if not all of the input.
+    chosen: Option<Arc<Chosen>>,
     /// Arrays with several rows each.
     shared: Vec<ArrayView<'py>>,
     token: TokenValues,
@@ -91,15 +95,21 @@ impl Missing {
 impl<'py> PyRows<'py> {
     /// No rows.
     pub fn none() -> Self {
-        Self::of_parts("", 0, Vec::new(), Vec::new(), Vec::new())
+        Self::of_parts("", 0, Vec::new(), None, Vec::new(), Vec::new())
     }
 
-    /// Read a field's rows, checking that each can hold values of type `T`.
+    /// Read a field's rows, all or chosen ones, checking that each can hold values of type `T`.
     ///
     /// # Errors
     /// `TypeError` or `ValueError` naming the field and the first row that cannot be read.
-    pub fn new<T: Element>(field: &str, rows: &Bound<'py, PyAny>, check: Check) -> Result<Self> {
+    pub fn new<T: Element>(
+        field: &str,
+        rows: &Bound<'py, PyAny>,
+        chosen: Option<&Arc<Chosen>>,
+        check: Check,
+    ) -> Result<Self> {
         Reader::new::<T>(field, false)
+            .among(chosen)
             .read(rows)?
             .checked::<T>(check)
     }
@@ -112,9 +122,11 @@ impl<'py> PyRows<'py> {
     pub fn with_trailing<T: Element>(
         field: &str,
         rows: &Bound<'py, PyAny>,
+        chosen: Option<&Arc<Chosen>>,
         missing: Missing,
     ) -> Result<Self> {
         Reader::new::<T>(field, true)
+            .among(chosen)
             .with_missing(missing)
             .read(rows)?
             .checked::<T>(Check::None)
@@ -145,17 +157,19 @@ impl<'py> PyRows<'py> {
     pub fn one_number_each<T: Element>(
         field: &str,
         numbers: &Bound<'py, PyAny>,
+        chosen: Option<&Arc<Chosen>>,
         check: Check,
         missing: Missing,
         check_count: impl Fn(usize) -> Result<()>,
     ) -> Result<Option<Self>> {
-        let numbers = numbers_of::<T>(field, numbers, missing, check_count)?;
+        let wanted = Wanted(chosen.map(|chosen| &**chosen));
+        let numbers = numbers_of::<T>(field, numbers, wanted, missing, check_count)?;
         Ok(numbers.map(|numbers| {
             let rows = numbers.into_iter().map(Row::of_number).collect();
             Self {
                 check,
                 is_one_number_each: true,
-                ..Self::of_parts(field, 0, rows, Vec::new(), Vec::new())
+                ..Self::of_parts(field, 0, rows, chosen.cloned(), Vec::new(), Vec::new())
             }
         }))
     }
@@ -167,9 +181,11 @@ impl<'py> PyRows<'py> {
     pub fn one_token_each<T: Element>(
         field: &str,
         values: &Bound<'py, PyAny>,
+        chosen: Option<&Arc<Chosen>>,
         check_count: impl Fn(usize) -> Result<()>,
     ) -> Result<Self> {
-        let rows = Reader::new::<T>(field, true).read_one_token_each(values, check_count)?;
+        let reader = Reader::new::<T>(field, true).among(chosen);
+        let rows = reader.read_one_token_each(values, check_count)?;
         rows.checked::<T>(Check::None)
     }
 
@@ -178,6 +194,7 @@ impl<'py> PyRows<'py> {
         field: &str,
         first: usize,
         rows: Vec<Row<'py>>,
+        chosen: Option<Arc<Chosen>>,
         shared: Vec<ArrayView<'py>>,
         trailing: Vec<usize>,
     ) -> Self {
@@ -185,6 +202,7 @@ impl<'py> PyRows<'py> {
             field: field.to_owned(),
             first,
             rows,
+            chosen,
             shared,
             token: TokenValues::new(trailing),
             check: Check::None,
@@ -204,7 +222,7 @@ impl<'py> PyRows<'py> {
         for (index, row) in self.rows.iter().enumerate() {
             if let Row::Array(array) = row {
                 let values = array.values()?.ok_or_else(|| self.moved(index))?;
-                check_type::<T>(field, self.first + index, &values)?;
+                check_type::<T>(field, self.number(index), &values)?;
             }
         }
         Ok(self)
@@ -222,9 +240,16 @@ impl<'py> PyRows<'py> {
         }
     }
 
-    /// Number of rows.
-    pub fn len(&self) -> usize {
-        self.rows.len()
+    /// Number of rows of the input.
+    pub fn count(&self) -> usize {
+        let chosen = self.chosen.as_ref();
+        chosen.map_or(self.rows.len(), |chosen| chosen.total)
+    }
+
+    /// The number of a row in the input.
+    fn number(&self, row: usize) -> usize {
+        let chosen = self.chosen.as_ref();
+        chosen.map_or(self.first + row, |chosen| chosen.numbers[row])
     }
 
     /// The column over plain memory, if no row needs the interpreter.
@@ -235,29 +260,23 @@ impl<'py> PyRows<'py> {
         if self.is_one_number_each {
             let numbers = { self.rows.iter() }.filter_map(Row::number);
             let numbers = numbers.map(|number| number.value).collect();
-            return Ok(Some(SliceColumn::of_numbers(
-                &self.field,
-                numbers,
-                self.check,
-            )));
+            let column = SliceColumn::of_numbers(&self.field, numbers, self.check);
+            return Ok(Some(column.among(self.chosen.clone())));
         }
         let is_memory = |row: usize| match self.rows[row] {
             Row::Array(_) | Row::Part { .. } => !self.is_tensor(row),
             Row::List(..) | Row::Tuple(_) | Row::Number { .. } => false,
         };
-        if !(0..self.len()).all(is_memory) {
+        let rows = 0..self.rows.len();
+        if !rows.clone().all(is_memory) {
             return Ok(None);
         }
-        let mut slices = Vec::with_capacity(self.len());
-        for row in 0..self.len() {
+        let mut slices = Vec::with_capacity(rows.len());
+        for row in rows {
             slices.extend(self.slice(row)?);
         }
-        Ok(Some(SliceColumn::of_tokens(
-            &self.field,
-            slices,
-            self.token.clone(),
-            self.check,
-        )))
+        let column = SliceColumn::of_tokens(&self.field, slices, self.token.clone(), self.check);
+        Ok(Some(column.among(self.chosen.clone())))
     }
 
     /// True if the values are read as whole numbers.
@@ -291,7 +310,7 @@ impl<'py> PyRows<'py> {
     fn moved(&self, row: usize) -> Error {
         Error::Moved {
             field: self.field.clone(),
-            row: self.first + row,
+            row: self.number(row),
         }
     }
 }
@@ -299,6 +318,22 @@ impl<'py> PyRows<'py> {
 impl FieldColumn for PyRows<'_> {
     fn lens(&self) -> Vec<usize> {
         self.rows.iter().map(Row::len).collect()
+    }
+
+    fn chosen(&self) -> Option<&Arc<Chosen>> {
+        self.chosen.as_ref()
+    }
+
+    fn choose(&mut self, chosen: &Arc<Chosen>) {
+        if self.chosen.is_none() {
+            let mut rows = std::mem::take(&mut self.rows).into_iter().enumerate();
+            let wanted = |number: &usize| rows.find(|(row, _)| row == number);
+            self.rows = { chosen.numbers.iter() }
+                .filter_map(wanted)
+                .map(|(_, row)| row)
+                .collect();
+            self.chosen = Some(chosen.clone());
+        }
     }
 
     fn trailing(&self) -> &[usize] {
@@ -369,7 +404,7 @@ impl<T: DecodeExact> Column<T> for PyRows<'_> {
 
 impl PyRows<'_> {
     fn read_chunk<T: DecodeExact>(&self, turn: usize, from: usize, out: &mut [T]) -> Result<()> {
-        let (field, row) = (&self.field, self.first + turn);
+        let (field, row) = (&self.field, self.number(turn));
         match (self.rows[turn].items(), self.rows[turn].number()) {
             (Some((items, len)), _) => read_items(items, len, from, out, field, row)?,
             (None, Some(number)) => read_number(field, row, number.value, out)?,

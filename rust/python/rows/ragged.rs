@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use fastcollate::{check_room, gathered};
+use fastcollate::check_room;
 use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -70,6 +70,9 @@ pub struct Parts<'py> {
     pub lens: Vec<usize>,
 }
 
+/// An array or tensor of tokens, and the start and length of each wanted row.
+pub type Spans<'py> = (Option<Bound<'py, PyAny>>, Vec<(usize, usize)>);
+
 /// True if an object holds rows as spans of one array.
 ///
 /// # Errors
@@ -79,33 +82,46 @@ pub fn is_column(object: &Bound<PyAny>) -> PyResult<bool> {
 }
 
 /// The parts of a `Ragged`, a jagged nested tensor or `RowSpans`, array by array; `None` for any
-/// other object.
+/// other object. `wanted` returns the offsets of the wanted ones among the next rows.
 ///
 /// # Errors
 /// `ValueError` for decreasing offsets and for lengths that exceed them; exceptions of torch.
-pub fn parts<'py>(object: &Bound<'py, PyAny>, field: &str) -> PyResult<Option<Vec<Parts<'py>>>> {
+pub fn parts<'py, W: Iterator<Item = usize>>(
+    object: &Bound<'py, PyAny>,
+    field: &str,
+    mut wanted: impl FnMut(usize) -> W,
+) -> PyResult<Option<Vec<Spans<'py>>>> {
     let py = object.py();
     if let Ok(spans) = object.cast::<RowSpans>() {
-        let rows = spans.get().0.iter().map(|span| span.lens.len());
-        check_room(rows.sum()).map_err(Error::from)?;
-        let part = |span: &ArraySpans| Parts {
-            values: span.values.as_ref().map(|values| values.bind(py).clone()),
-            starts: span.starts.clone(),
-            lens: span.lens.clone(),
+        let part = |span: &ArraySpans| {
+            let rows = wanted(span.lens.len());
+            check_room(rows.size_hint().0).map_err(Error::from)?;
+            let values = span.values.as_ref().map(|values| values.bind(py).clone());
+            Ok((
+                values,
+                rows.map(|row| (span.starts[row], span.lens[row])).collect(),
+            ))
         };
-        return Ok(Some(spans.get().0.iter().map(part).collect()));
+        return spans
+            .get()
+            .0
+            .iter()
+            .map(part)
+            .collect::<PyResult<_>>()
+            .map(Some);
     }
+    let mut offsets = |lens: Option<&_>, values, offsets: Bound<'py, PyAny>| {
+        of_offsets(values, &offsets, lens, field, &mut wanted).map(Some)
+    };
     if is_ragged(object)? {
         let values = object.getattr(intern!(py, "values"))?;
-        let offsets = object.getattr(intern!(py, "offsets"))?;
-        return Ok(Some(vec![of_offsets(values, &offsets, None, field)?]));
+        return offsets(None, values, object.getattr(intern!(py, "offsets"))?);
     }
     if is_jagged(object)? {
         let values = object.call_method0(intern!(py, "values"))?;
-        let offsets = object.call_method0(intern!(py, "offsets"))?;
         let lens = object.call_method0(intern!(py, "lengths"))?;
         let lens = (!lens.is_none()).then_some(&lens);
-        return Ok(Some(vec![of_offsets(values, &offsets, lens, field)?]));
+        return offsets(lens, values, object.call_method0(intern!(py, "offsets"))?);
     }
     Ok(None)
 }
@@ -133,53 +149,57 @@ fn is_jagged(object: &Bound<PyAny>) -> PyResult<bool> {
 }
 
 /// Rows that begin at the offsets, and end at or before the next offset.
-fn of_offsets<'py>(
+fn of_offsets<'py, W: Iterator<Item = usize>>(
     values: Bound<'py, PyAny>,
     offsets: &Bound<'py, PyAny>,
     lens: Option<&Bound<'py, PyAny>>,
     field: &str,
-) -> PyResult<Parts<'py>> {
+    wanted: impl FnOnce(usize) -> W,
+) -> PyResult<Vec<Spans<'py>>> {
     let offsets = integers(offsets)?;
-    if let Some(&first) = offsets.first().filter(|&&first| first < 0) {
+    let offsets = offsets.as_array();
+    let count = offsets.len().saturating_sub(1);
+    let lens = lens.map(integers).transpose()?;
+    let lens = lens.as_ref().map(PyReadonlyArray1::as_array);
+    if let Some(found) = lens.map(|lens| lens.len()).filter(|&found| found != count) {
         return Err(PyValueError::new_err(format!(
-            "the offsets of {field} start at {first}; make {field} with offsets of 0 or more"
-        )));
-    }
-    if let Some(index) = (1..offsets.len()).find(|&index| offsets[index] < offsets[index - 1]) {
-        return Err(PyValueError::new_err(format!(
-            "the offsets of {field} fall from {} to {} at index {index}; \
-             pass offsets that never fall",
-            offsets[index - 1],
-            offsets[index],
-        )));
-    }
-    let rooms: Vec<_> = offsets.windows(2).map(|ends| ends[1] - ends[0]).collect();
-    let lens = lens.map_or_else(|| Ok(rooms.clone()), integers)?;
-    if lens.len() != rooms.len() {
-        return Err(PyValueError::new_err(format!(
-            "{field} has {} lengths, but {} offsets; make {field} with one offset more than lengths",
-            lens.len(),
+            "{field} has {found} lengths, but {} offsets; make {field} with one offset more than \
+             lengths",
             offsets.len(),
         )));
     }
-    let does_not_fit = |row: &usize| !(0..=rooms[*row]).contains(&lens[*row]);
-    if let Some(row) = (0..lens.len()).find(does_not_fit) {
-        return Err(PyValueError::new_err(format!(
-            "row {row} of {field} has a length of {}, but its offsets are {room} apart; \
-             make {field} with a length from 0 to {room}",
-            lens[row],
-            room = rooms[row],
-        )));
-    }
-    let starts = offsets[..lens.len()].iter().copied();
-    Ok(Parts {
-        values: Some(values),
-        starts: unsigned(starts)?,
-        lens: unsigned(lens)?,
-    })
+    let span = |row: usize| {
+        let (begin, end) = (offsets[row], offsets[row + 1]);
+        let (room, len) = (end - begin, lens.map_or(end - begin, |lens| lens[row]));
+        let reason = if begin < 0 {
+            format!(
+                "the offsets of {field} start at {begin}; make {field} with offsets of 0 or more"
+            )
+        } else if room < 0 {
+            let at = row + 1;
+            format!(
+                "the offsets of {field} fall from {begin} to {end} at index {at}; pass offsets \
+                 that never fall"
+            )
+        } else if !(0..=room).contains(&len) {
+            format!(
+                "row {row} of {field} has a length of {len}, but its offsets are {room} apart; \
+                 make {field} with a length from 0 to {room}"
+            )
+        } else {
+            return Ok((begin.unsigned_abs() as usize, len.unsigned_abs() as usize));
+        };
+        Err(PyValueError::new_err(reason))
+    };
+    let rows = wanted(count);
+    check_room(rows.size_hint().0).map_err(Error::from)?;
+    Ok(vec![(
+        Some(values),
+        rows.map(span).collect::<PyResult<_>>()?,
+    )])
 }
 
-fn integers(values: &Bound<PyAny>) -> PyResult<Vec<i64>> {
+fn integers<'py>(values: &Bound<'py, PyAny>) -> PyResult<PyReadonlyArray1<'py, i64>> {
     let py = values.py();
     let values = if is_tensor(values)? {
         values.call_method0(intern!(py, "cpu"))?
@@ -188,9 +208,7 @@ fn integers(values: &Bound<PyAny>) -> PyResult<Vec<i64>> {
     };
     let arrays = py.import(intern!(py, "fastcollate.common.arrays"))?;
     let array = arrays.call_method1(intern!(py, "read_array"), (values, intern!(py, "int64")))?;
-    let array: PyReadonlyArray1<i64> = array.extract()?;
-    let values = gathered(array.as_array().iter().copied());
-    values.map_err(|error| Error::from(error).into())
+    Ok(array.extract()?)
 }
 
 fn to_usize(values: &PyReadonlyArray1<i64>) -> PyResult<Vec<usize>> {

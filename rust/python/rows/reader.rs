@@ -1,5 +1,8 @@
 //! Reading the rows of a field.
 
+use std::sync::Arc;
+
+use fastcollate::plan::Chosen;
 use fastcollate::{Element, Error as Core, check_room};
 use numpy::PyUntypedArray;
 use numpy::prelude::*;
@@ -13,7 +16,7 @@ use super::object::{
     POLL_ROWS, as_array, is_list_of_rows, is_objects, is_sequence, iterated, of_table, to_list,
 };
 use super::py_rows::{Missing, PyRows, Row};
-use super::ragged::{self, Parts};
+use super::ragged;
 use super::tensor;
 use crate::error::{Error, Result};
 
@@ -35,12 +38,36 @@ pub struct Reader<'a, 'py> {
     unusual: Float,
     /// The meaning of rows that are None.
     missing: Missing,
+    chosen: Option<&'a Arc<Chosen>>,
+    /// Number of rows of the input so far, chosen or not.
+    count: usize,
     rows: Vec<Row<'py>>,
     shared: Vec<ArrayView<'py>>,
     /// Trailing dimensions of a token's values, and the first row that had them.
     trailing: Option<(Vec<usize>, usize)>,
     /// Rows on other devices.
     on_device: Vec<(usize, Bound<'py, PyAny>)>,
+}
+
+/// The rows to be read: all, or chosen ones.
+#[derive(Clone, Copy)]
+pub struct Wanted<'a>(pub Option<&'a Chosen>);
+
+impl<'a> Wanted<'a> {
+    /// The wanted rows among `count` of them from `begin` on, as offsets from there.
+    pub fn within(self, begin: usize, count: usize) -> impl Iterator<Item = usize> + use<'a> {
+        let numbers = self.0.map(|chosen| &*chosen.numbers);
+        let from = |at: usize| move |numbers: &[usize]| numbers.partition_point(|&it| it < at);
+        let part = numbers.map(|it| &it[from(begin)(it)..from(begin + count)(it)]);
+        let all = 0..part.map_or(count, |_| 0);
+        all.chain(part.into_iter().flatten().map(move |number| number - begin))
+    }
+
+    /// The wanted items of a sequence. Its items may be changed, but no code runs meanwhile.
+    pub fn of<'py>(self, items: &Bound<'py, PyList>) -> Vec<Bound<'py, PyAny>> {
+        let item = |index| items.get_item(index).ok();
+        self.within(0, items.len()).filter_map(item).collect()
+    }
 }
 
 impl<'a, 'py> Reader<'a, 'py> {
@@ -52,6 +79,8 @@ impl<'a, 'py> Reader<'a, 'py> {
             allows_trailing,
             unusual: Float::before::<T>(),
             missing: Missing::NoRow,
+            chosen: None,
+            count: 0,
             rows: Vec::new(),
             shared: Vec::new(),
             trailing: None,
@@ -64,7 +93,12 @@ impl<'a, 'py> Reader<'a, 'py> {
         Self { missing, ..self }
     }
 
-    /// Read all rows.
+    /// The same reader, of chosen rows. Of another number of rows, none is kept.
+    pub fn among(self, chosen: Option<&'a Arc<Chosen>>) -> Self {
+        Self { chosen, ..self }
+    }
+
+    /// Read the rows.
     ///
     /// # Errors
     /// `TypeError` or `ValueError` naming the field and the first invalid row.
@@ -80,14 +114,37 @@ impl<'a, 'py> Reader<'a, 'py> {
             None if is_sequence(rows)? => to_list(rows)?,
             None => return Err(self.wrong_type(rows)),
         };
-        self.reserve(rows.len())?;
-        for (index, row) in rows.iter().enumerate() {
+        let wanted = self.next(rows.len());
+        self.reserve(
+            self.chosen
+                .map_or(rows.len(), |chosen| chosen.numbers.len()),
+        )?;
+        for number in wanted {
+            // Its code may have changed the list.
+            let Ok(row) = rows.get_item(number) else {
+                break;
+            };
+            let index = self.rows.len();
             self.read_row(index, row)?;
             if index % POLL_ROWS == POLL_ROWS - 1 {
                 rows.py().check_signals()?;
             }
         }
+        let (held, on_device) = (self.rows.len(), self.on_device.len());
+        // Other rows are read until one gives the trailing dimensions, the same for all choices.
+        for (number, row) in rows.iter().enumerate() {
+            if self.chosen.is_none() || !self.allows_trailing || self.trailing.is_some() {
+                break;
+            }
+            if self.on_device.len() > on_device {
+                break;
+            }
+            self.rows.truncate(held);
+            self.first = number;
+            self.read_row(held, row)?;
+        }
         self.read_device_rows()?;
+        self.rows.truncate(held);
         Ok(self.finish())
     }
 
@@ -115,7 +172,8 @@ impl<'a, 'py> Reader<'a, 'py> {
             Some(input) if input.array.ndim() > 0 => {
                 let rows = input.array.shape()[0];
                 check_count(rows)?;
-                self.read_parts(input, 1, (0..rows).map(|row| (row, 1)))?;
+                let parts = self.next(rows).map(|row| (row, 1));
+                self.read_parts(input, 1, parts)?;
                 Ok(self.finish())
             }
             _ => Err(self.wrong_type(values)),
@@ -129,35 +187,49 @@ impl<'a, 'py> Reader<'a, 'py> {
         self.rows.try_reserve(rows).map_err(|_| no_memory_for(rows))
     }
 
-    fn finish(self) -> PyRows<'py> {
-        let trailing = self
-            .trailing
-            .map_or_else(Vec::new, |(trailing, _)| trailing);
-        PyRows::of_parts(self.field, self.first, self.rows, self.shared, trailing)
+    fn finish(mut self) -> PyRows<'py> {
+        let trailing = self.trailing.unwrap_or_default().0;
+        let mut chosen = self.chosen.cloned();
+        let held = chosen
+            .as_ref()
+            .map(|chosen| (chosen.total, chosen.numbers.len()));
+        if held.is_some_and(|held| held != (self.count, self.rows.len())) {
+            self.rows.clear();
+            chosen = Some(Arc::new(Chosen::new(Vec::new(), self.count)));
+        }
+        PyRows::of_parts(
+            self.field,
+            self.first,
+            self.rows,
+            chosen,
+            self.shared,
+            trailing,
+        )
+    }
+
+    /// The wanted ones of the next rows, as offsets from the first of them.
+    fn next(&mut self, count: usize) -> impl Iterator<Item = usize> + use<'a> {
+        self.count += count;
+        Wanted(self.chosen.map(|chosen| &**chosen)).within(self.count - count, count)
     }
 
     /// Read an object that holds all rows in one or a few pieces of memory; false for any other
     /// object.
     fn read_column(&mut self, rows: &Bound<'py, PyAny>) -> Result<bool> {
         if !rows.is_instance_of::<PyUntypedArray>()
-            && let Some(parts) = ragged::parts(rows, self.field)?
+            && let Some(parts) = ragged::parts(rows, self.field, |count| self.next(count))?
         {
-            for Parts {
-                values,
-                starts,
-                lens,
-            } in parts
-            {
+            for (values, spans) in parts {
                 let Some(values) = values else {
-                    for index in self.rows.len()..self.rows.len() + lens.len() {
-                        let row = self.missing_row(index)?;
+                    for _ in spans {
+                        let row = self.missing_row(self.rows.len())?;
                         self.rows.push(row);
                     }
                     continue;
                 };
                 let values = as_array(&values, || self.field.to_owned())?;
                 let values = values.ok_or_else(|| self.wrong_type(rows))?;
-                self.read_parts(values, 1, starts.into_iter().zip(lens))?;
+                self.read_parts(values, 1, spans.into_iter())?;
             }
             return Ok(true);
         }
@@ -174,7 +246,8 @@ impl<'a, 'py> Reader<'a, 'py> {
                     return Err(Error::shape(field, input.array.shape(), EXPECTED_FIELD));
                 }
             };
-            self.read_parts(input, 2, (0..count).map(|row| (row * len, len)))?;
+            let parts = self.next(count).map(|row| (row * len, len));
+            self.read_parts(input, 2, parts)?;
             return Ok(true);
         }
         let allows_null_rows = !matches!(self.missing, Missing::NoRow);
@@ -185,11 +258,17 @@ impl<'a, 'py> Reader<'a, 'py> {
                 nulls,
             } in chunks
             {
-                let first = self.rows.len();
-                let parts = offsets.windows(2).map(|ends| (ends[0], ends[1] - ends[0]));
+                let first = self.count;
+                let parts = { self.next(offsets.len() - 1) }
+                    .map(|row| (offsets[row], offsets[row + 1] - offsets[row]));
                 self.read_parts(ArrayInput::of_array(values), 1, parts)?;
                 for row in nulls {
-                    self.rows[first + row] = self.missing_row(first + row)?;
+                    let index = self
+                        .chosen
+                        .map_or(Some(first + row), |it| it.index(first + row));
+                    if let Some(index) = index {
+                        self.rows[index] = self.missing_row(index)?;
+                    }
                 }
             }
             return Ok(true);
@@ -203,7 +282,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         &mut self,
         values: ArrayInput<'py>,
         leading: usize,
-        mut parts: impl ExactSizeIterator<Item = (usize, usize)>,
+        mut parts: impl Iterator<Item = (usize, usize)>,
     ) -> Result<()> {
         let view = ArrayView::new(values, leading, self.unusual, || self.field.to_owned())?;
         let (array, tokens) = (self.shared.len(), view.tokens());
@@ -216,12 +295,12 @@ impl<'a, 'py> Reader<'a, 'py> {
             return Err(Error::shape(location, &shape, EXPECTED_NUMBERS));
         }
         self.check_trailing(self.rows.len(), tokens, view.trailing())?;
-        self.reserve(parts.len())?;
+        self.reserve(parts.size_hint().0)?;
         for (start, len) in parts {
             if start.checked_add(len).is_none_or(|end| end > tokens) {
                 return Err(Error::Overrun {
                     field: self.field.to_owned(),
-                    row: self.rows.len(),
+                    row: self.number(self.rows.len()),
                     start,
                     len,
                     tokens,
@@ -235,7 +314,7 @@ impl<'a, 'py> Reader<'a, 'py> {
 
     /// A row that is None.
     fn missing_row(&self, index: usize) -> Result<Row<'py>> {
-        let number = self.missing.number(self.field, self.first + index)?;
+        let number = self.missing.number(self.field, self.number(index))?;
         Ok(Row::of_number(number))
     }
 
@@ -245,7 +324,8 @@ impl<'a, 'py> Reader<'a, 'py> {
             self.rows.push(row);
             return Ok(());
         }
-        let location = || format!("{}[{}]", self.field, self.first + index);
+        let (field, number) = (self.field, self.number(index));
+        let location = || format!("{field}[{number}]");
         let row = iterated(row, location)?;
         if self.allows_trailing && is_list_of_rows(&row)? {
             let py = row.py();
@@ -372,11 +452,11 @@ impl<'a, 'py> Reader<'a, 'py> {
             return Ok(());
         }
         match &self.trailing {
-            None => self.trailing = Some((trailing.to_vec(), row)),
+            None => self.trailing = Some((trailing.to_vec(), self.number(row))),
             Some((expected, first)) if expected != trailing => {
                 return Err(Core::Trailing {
                     field: self.field.to_owned(),
-                    row,
+                    row: self.number(row),
                     found: trailing.to_vec(),
                     first: *first,
                     expected: expected.clone(),
@@ -390,7 +470,14 @@ impl<'a, 'py> Reader<'a, 'py> {
 
     /// The location of a row in errors.
     fn location(&self, index: usize) -> String {
-        format!("{}[{}]", self.field, self.first + index)
+        format!("{}[{}]", self.field, self.number(index))
+    }
+
+    /// The number of a row in the input.
+    fn number(&self, index: usize) -> usize {
+        let numbers = self.chosen.map_or(&[][..], |chosen| &chosen.numbers);
+        let number = numbers.get(index).copied();
+        number.unwrap_or_else(|| self.first + index - numbers.len())
     }
 
     fn wrong_type(&self, rows: &Bound<'py, PyAny>) -> Error {

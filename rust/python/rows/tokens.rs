@@ -1,12 +1,16 @@
 //! Token ids of rows, as prompts and responses or as sequences.
 
-use fastcollate::{Check, SliceColumn, TokenStreams, filled};
+use std::sync::Arc;
+
+use fastcollate::plan::{Chosen, TokenForm};
+use fastcollate::{Check, FieldColumn, SliceColumn, TokenStreams, filled};
 use numpy::PyReadonlyArray1;
+use numpy::prelude::*;
 use pyo3::prelude::*;
 
 use super::py_rows::PyRows;
 use crate::error::Result;
-use crate::plan::tables::usizes;
+use crate::plan::tables::{usizes, values};
 
 /// The token ids as they were passed, of all rows or of one.
 pub enum TokenInput<'py> {
@@ -41,12 +45,12 @@ impl<'py> FromPyObject<'_, 'py> for TokenInput<'py> {
 }
 
 impl<'py> TokenInput<'py> {
-    /// Read all rows.
+    /// Read all rows, or chosen ones.
     ///
     /// # Errors
-    /// As [`Rows::new`].
-    pub fn read(&self) -> Result<TokenStreams<PyRows<'py>>> {
-        let rows = |field, rows| PyRows::new::<i64>(field, rows, Check::None);
+    /// As [`Rows::new`], and another number of prompt lengths than sequences.
+    pub fn read(&self, chosen: Option<&Arc<Chosen>>) -> Result<TokenStreams<PyRows<'py>>> {
+        let rows = |field, rows| PyRows::new::<i64>(field, rows, chosen, Check::None);
         Ok(match self {
             Self::Parts { prompts, responses } => TokenStreams::Parts {
                 prompts: rows("prompts", prompts)?,
@@ -57,11 +61,22 @@ impl<'py> TokenInput<'py> {
                 prompt_lens,
             } => {
                 let sequences = rows("sequences", sequences)?;
+                let (count, chosen) = (sequences.count(), sequences.chosen());
                 let prompt_lens = match prompt_lens {
-                    None => filled(sequences.len(), |_| 0)?,
+                    None => filled(chosen.map_or(count, |chosen| chosen.numbers.len()), |_| 0)?,
                     Some(lens) => {
                         let lens: PyReadonlyArray1<i64> = lens.extract()?;
-                        usizes("prompt_lens", &lens)?
+                        match chosen {
+                            None => usizes("prompt_lens", &lens)?,
+                            Some(chosen) => {
+                                TokenForm::Whole.check_counts(count, "prompt_lens", lens.len())?;
+                                chosen
+                                    .of(&values(&lens))
+                                    .into_iter()
+                                    .map(|len| len as usize)
+                                    .collect()
+                            }
+                        }
                     }
                 };
                 TokenStreams::Whole {

@@ -8,21 +8,18 @@ use std::ops::Range;
 
 use super::{Placement, to_i32, to_usize};
 use crate::error::Result;
+use crate::memory::{filled, with_room};
 
-/// Four tables: for each block of queries, the blocks of keys that it attends to in part, and those
-/// in full; and the same for each block of keys. All 0 initially.
+/// Four tables of lists: for each block of queries, the blocks of keys that it attends to in part,
+/// and those in full; and the same for each block of keys.
 #[derive(Debug)]
-pub struct BlockTables<'a> {
-    /// Number of blocks listed for each block of each output row: (4, rows, blocks).
-    pub counts: &'a mut [i32],
-    /// These blocks, ascending, then 0: (4, rows, blocks, blocks).
-    pub indices: &'a mut [i32],
-}
-
-/// One of the four tables.
-struct BlockTable<'a> {
-    counts: &'a mut [i32],
-    indices: &'a mut [i32],
+pub struct BlockTables {
+    /// Number of blocks in an output row.
+    count: usize,
+    /// The runs of each block of keys in each output row.
+    runs: Vec<Vec<Run>>,
+    /// Lengths of the lists, by table and block.
+    lens: [Vec<i32>; 4],
 }
 
 /// Consecutive blocks of queries that attend to a block of keys in the same way.
@@ -53,91 +50,119 @@ struct Window<'a> {
 }
 
 impl Placement {
-    /// Write the tables of blocks of `size` positions.
+    /// The tables of blocks of `size` positions.
     ///
     /// With a window, a token attends to the last `window` tokens of its sequence only.
     ///
     /// # Errors
     /// As [`Placement::subtree_ends`].
-    ///
-    /// # Panics
-    /// If the tables are of another size.
-    pub fn write_block_tables(
-        &self,
-        size: usize,
-        window: Option<usize>,
-        tables: BlockTables,
-    ) -> Result<()> {
+    pub fn block_tables(&self, size: usize, window: Option<usize>) -> Result<BlockTables> {
         let ends = self.subtree_ends()?;
         let depths = window.map(|_| self.depths()).transpose()?;
-        if ends.is_empty() {
-            return Ok(());
-        }
         let width = self.sequence.width();
         let count = width.div_ceil(size);
-        let of_table = self.sequence.rows() * count;
-        let counts = tables.counts.chunks_exact_mut(of_table);
-        let indices = tables.indices.chunks_exact_mut(of_table * count);
-        let tables = counts.zip(indices);
-        let mut tables: Vec<_> = tables
-            .map(|(counts, indices)| BlockTable { counts, indices })
-            .collect();
-        for (row, ends) in ends.chunks_exact(width).enumerate() {
+        let mut runs = with_room(self.sequence.rows() * count)?;
+        for (row, ends) in ends.chunks_exact(width.max(1)).enumerate() {
             let depths = depths.as_ref().map(|all| &all[row * width..][..width]);
             let blocks = Blocks::new(size, ends, window.zip(depths));
-            let runs: Vec<_> = (0..count).map(|kv| blocks.runs(kv)).collect();
-            for is_full in [false, true] {
-                tables[usize::from(is_full)].transpose(row * count, count, &runs, is_full);
-            }
-            for (kv, runs) in runs.iter().enumerate() {
-                for run in runs {
-                    let table = &mut tables[2 + usize::from(run.is_full)];
-                    table.extend(row * count + kv, count, run.queries.clone());
-                }
-            }
+            runs.extend((0..count).map(|kv| blocks.runs(kv)));
         }
-        Ok(())
+        Ok(BlockTables {
+            count,
+            lens: lens_of(&runs, count)?,
+            runs,
+        })
     }
 }
 
-impl BlockTable<'_> {
-    /// Append blocks to the list of the block at `place`, counted over all rows.
-    fn extend(&mut self, index: usize, blocks: usize, indices: Range<usize>) {
-        let count = &mut self.counts[index];
-        let begin = index * blocks + to_usize(*count);
-        *count += to_i32(indices.len());
-        let to = &mut self.indices[begin..begin + indices.len()];
-        for (to, index) in to.iter_mut().zip(to_i32(indices.start)..) {
-            *to = index;
+/// The lengths of the lists in the four tables, with `count` blocks in an output row.
+fn lens_of(runs: &[Vec<Run>], count: usize) -> Result<[Vec<i32>; 4]> {
+    let lens = || filled(runs.len() + 1, |_| 0);
+    let mut lens = [lens()?, lens()?, lens()?, lens()?];
+    for (kv, runs) in runs.iter().enumerate() {
+        let row = kv - kv % count;
+        for Run { queries, is_full } in runs {
+            lens[usize::from(*is_full)][row + queries.start] += 1;
+            lens[usize::from(*is_full)][row + queries.end] -= 1;
+            lens[2 + usize::from(*is_full)][kv] += to_i32(queries.len());
         }
     }
-
-    /// Write, for each block of queries, the blocks of keys with a run that contains it, updating
-    /// the list from one block to the next: few runs begin or end between two.
-    fn transpose(&mut self, first: usize, blocks: usize, runs: &[Vec<Run>], is_full: bool) {
-        let mut changes: Vec<(usize, i32)> = Vec::new();
-        for (kv, runs) in runs.iter().enumerate() {
-            for run in runs.iter().filter(|run| run.is_full == is_full) {
-                changes.extend([run.queries.start, run.queries.end].map(|q| (q, to_i32(kv))));
-            }
+    for changes in &mut lens[..2] {
+        let mut len = 0;
+        for change in changes {
+            len += *change;
+            *change = len;
         }
-        changes.sort_unstable();
-        let mut changes = &changes[..];
-        let mut keys: Vec<i32> = Vec::with_capacity(blocks);
-        for q in 0..blocks {
-            while let [(at, kv), rest @ ..] = changes
-                && *at == q
-            {
-                changes = rest;
-                match keys.binary_search(kv) {
-                    Ok(index) => _ = keys.remove(index),
-                    Err(index) => keys.insert(index, *kv),
+    }
+    Ok(lens)
+}
+
+impl BlockTables {
+    /// The length of the longest list, at least 1 if there are blocks.
+    pub fn most(&self) -> usize {
+        let most = self.lens.iter().map(|lens| to_usize(largest(lens))).max();
+        most.unwrap_or(0).max(1).min(self.count)
+    }
+
+    /// Write the lengths of lists, (4, rows, blocks), and the lists, each [`most`](Self::most) after
+    /// the one before: ascending, then 0. All are 0 initially.
+    ///
+    /// # Panics
+    /// If there is too little room.
+    pub fn write(&self, counts: &mut [i32], indices: &mut [i32]) {
+        let (lists, most) = (self.runs.len(), self.most());
+        if lists == 0 {
+            return;
+        }
+        let mut tables = indices.chunks_exact_mut(indices.len() / 4);
+        let counts = counts.chunks_exact_mut(lists).zip(&self.lens);
+        for (table, (counts, lens)) in counts.enumerate() {
+            counts.copy_from_slice(&lens[..lists]);
+            let Some(indices) = tables.next() else { return };
+            let is_full = table % 2 == 1;
+            for (row, runs) in self.runs.chunks(self.count).enumerate() {
+                let lists = &mut indices[row * self.count * most..];
+                match table {
+                    0 | 1 => transpose(lists, most, runs, is_full),
+                    _ => list(lists, most, runs, is_full),
                 }
             }
-            let index = first + q;
-            self.counts[index] = to_i32(keys.len());
-            self.indices[index * blocks..][..keys.len()].copy_from_slice(&keys);
         }
+    }
+}
+
+/// List, for each block of keys, the blocks of queries in its runs.
+fn list(lists: &mut [i32], most: usize, runs: &[Vec<Run>], is_full: bool) {
+    for (runs, list) in runs.iter().zip(lists.chunks_mut(most)) {
+        let runs = runs.iter().filter(|run| run.is_full == is_full);
+        let blocks = runs.flat_map(|run| run.queries.clone());
+        { list.iter_mut().zip(blocks) }.for_each(|(to, block)| *to = to_i32(block));
+    }
+}
+
+/// List, for each block of queries, the blocks of keys with a run that contains it, updating the
+/// list from one block to the next: few runs begin or end between two.
+fn transpose(lists: &mut [i32], most: usize, runs: &[Vec<Run>], is_full: bool) {
+    let mut changes: Vec<(usize, i32)> = Vec::new();
+    for (kv, runs) in runs.iter().enumerate() {
+        for run in runs.iter().filter(|run| run.is_full == is_full) {
+            changes.extend([run.queries.start, run.queries.end].map(|q| (q, to_i32(kv))));
+        }
+    }
+    changes.sort_unstable();
+    let mut changes = &changes[..];
+    let mut keys: Vec<i32> = Vec::new();
+    for (q, list) in lists.chunks_mut(most).take(runs.len()).enumerate() {
+        while let [(at, kv), rest @ ..] = changes
+            && *at == q
+        {
+            changes = rest;
+            match keys.binary_search(kv) {
+                Ok(index) => _ = keys.remove(index),
+                Err(index) => keys.insert(index, *kv),
+            }
+        }
+        list[..keys.len()].copy_from_slice(&keys);
     }
 }
 

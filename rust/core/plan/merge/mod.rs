@@ -20,7 +20,7 @@ use std::ops::Range;
 use crate::column::Column;
 use crate::error::{Error, Result};
 use crate::memory::check_room;
-use crate::plan::{Align, Assembly, Pick, Piece, Row, Turns};
+use crate::plan::{Align, Assembly, Chosen, Pick, Piece, Row, Shard, Turns};
 
 /// Turns that form a row.
 #[derive(Debug, Clone)]
@@ -274,23 +274,40 @@ impl Merge {
         })
     }
 
-    /// The spans of responses that realigning masked, by turn and position: in no row although
-    /// their turn is.
-    pub fn masked(&self) -> Vec<(usize, Range<usize>)> {
-        let lens = self.turns.response_lens();
-        let mut masked = Vec::new();
-        // Pieces of a turn are in order, all in one row.
-        let mut ends = vec![0; lens.len()];
-        for piece in self.assembly.piece_table().0 {
-            let end = &mut ends[piece.turn];
-            if *end < piece.from {
-                masked.push((piece.turn, *end..piece.from));
-            }
-            *end = piece.from + piece.len;
+    /// The turns that the rows of a shard are made of; None if it has all rows, or others.
+    pub fn chosen(&self, shard: &Shard) -> Option<Chosen> {
+        let rows = Chosen::new(shard.numbers(), self.assembly.rows().len());
+        let mut turns = Vec::new();
+        for &row in { Some(&rows.numbers) }.filter(|_| rows.is_part())? {
+            let last = self.assembly.rows()[row].source?;
+            let others = self.begin_of(self.trajectories[row])..last;
+            turns.extend(others.filter(|&turn| self.turn_rows[turn] == Some(row)));
+            turns.push(last);
         }
-        for (turn, (&end, &len)) in ends.iter().zip(lens).enumerate() {
-            if end < len && self.turn_rows[turn].is_some() {
-                masked.push((turn, end..len));
+        Some(Chosen::new(turns, self.turns.count()))
+    }
+
+    /// The spans of these turns' responses that realigning masked, by index and position: in no row
+    /// although their turn is.
+    pub fn masked(&self, turns: &Turns) -> Vec<(usize, Range<usize>)> {
+        let mut masked = Vec::new();
+        for (index, &len) in turns.response_lens().iter().enumerate() {
+            let turn = turns.number(index);
+            let Some(row) = self.turn_rows[turn] else {
+                continue;
+            };
+            // Pieces are in the order of turns, and of positions.
+            let pieces = self.assembly.pieces(row);
+            let first = pieces.partition_point(|piece| piece.turn < turn);
+            let mut end = 0;
+            for piece in { pieces[first..].iter() }.take_while(|piece| piece.turn == turn) {
+                if end < piece.from {
+                    masked.push((index, end..piece.from));
+                }
+                end = piece.from + piece.len;
+            }
+            if end < len {
+                masked.push((index, end..len));
             }
         }
         masked
@@ -301,22 +318,23 @@ impl Merge {
     /// # Errors
     /// [`Error::OtherTurnCount`] and [`Error::OtherTurns`].
     pub fn check_turns(&self, found: &Turns) -> Result<()> {
-        let expected = &self.turns;
-        if found.count() != expected.count() {
+        let (turns, expected) = (found, &self.turns);
+        if found.total() != expected.count() {
             return Err(Error::OtherTurnCount {
-                found: found.count(),
+                found: found.total(),
                 expected: expected.count(),
                 form: found.form(),
             });
         }
         let form = found.form();
         let check = |location: &dyn Fn(usize) -> String, found: &[usize], expected: &[usize]| {
-            let mut pairs = found.iter().zip(expected);
-            match pairs.position(|(found, expected)| found != expected) {
+            let mut pairs =
+                { found.iter().enumerate() }.map(|(index, &found)| (turns.number(index), found));
+            match pairs.find(|&(turn, found)| found != expected[turn]) {
                 None => Ok(()),
-                Some(turn) => Err(Error::OtherTurns {
+                Some((turn, found)) => Err(Error::OtherTurns {
                     location: location(turn),
-                    found: found[turn],
+                    found,
                     expected: expected[turn],
                 }),
             }
@@ -337,7 +355,7 @@ impl Merge {
         if total.is_none_or(|total| i64::try_from(total).is_err()) {
             return invalid("its turns have more tokens than can be counted".to_owned());
         }
-        if self.turn_rows.len() != turns.count() {
+        if self.turn_rows.len() != turns.count() || turns.chosen().is_some() {
             return invalid("turn_rows must have one number per turn".to_owned());
         }
         let mut last = None;

@@ -3,7 +3,7 @@
 use super::Merge;
 use crate::column::Column;
 use crate::error::{Error, Result};
-use crate::plan::Align;
+use crate::plan::{Align, Turns};
 
 /// The rule for a row's number if every turn has one and several turns form a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,23 +17,21 @@ pub enum MergeRewards {
 }
 
 impl Merge {
-    /// Replace the number of each row's last turn, which is the one read, by the row's.
+    /// Replace the number of each row's last turn, which is the one read, by the row's. There is
+    /// one number for each of these turns, which are all turns of their rows.
     ///
     /// # Errors
     /// [`Error::EarlierNumber`], for the first turn with one.
-    pub fn merge_numbers(&self, field: &str, numbers: &mut [f64]) -> Result<()> {
+    pub fn merge_numbers(&self, field: &str, turns: &Turns, numbers: &mut [f64]) -> Result<()> {
         let rows = self.assembly.rows();
-        let mut sums = vec![None; rows.len()];
-        for (turn, &number) in numbers.iter().enumerate() {
-            let Some(row) = self.turn_rows[turn] else {
+        let mut sums = vec![None; numbers.len()];
+        for (index, &number) in numbers.iter().enumerate() {
+            let turn = turns.number(index);
+            let last_of = |row: usize| Some((row, rows[row].source?));
+            let Some((row, last)) = self.turn_rows[turn].and_then(last_of) else {
                 continue;
             };
-            sums[row] = Some(sums[row].map_or(number, |sum: f64| sum + number));
-            let last = rows[row].source.filter(|&last| last != turn);
-            if let Some(last) = last
-                && self.rewards == MergeRewards::Error
-                && number != 0.0
-            {
+            if last != turn && self.rewards == MergeRewards::Error && number != 0.0 {
                 return Err(Error::EarlierNumber {
                     field: field.to_owned(),
                     row,
@@ -42,26 +40,31 @@ impl Merge {
                     number: format!("{number:?}"),
                 });
             }
+            if let Some(last) = turns.index(last) {
+                sums[last] = Some(sums[last].map_or(number, |sum: f64| sum + number));
+            }
         }
         if self.rewards == MergeRewards::Sum {
-            for (row, sum) in rows.iter().zip(sums) {
-                if let (Some(last), Some(sum)) = (row.source, sum) {
-                    numbers[last] = sum;
-                }
-            }
+            let sums = numbers.iter_mut().zip(sums);
+            sums.for_each(|(number, sum)| *number = sum.unwrap_or(*number));
         }
         Ok(())
     }
 
-    /// Number of nonzero values on tokens that realigning masked.
+    /// Number of nonzero values of these turns on tokens that realigning masked.
     ///
     /// # Errors
     /// Those of the column.
-    pub fn count_masked(&self, values: &dyn Column<f32>, align: Align) -> Result<usize> {
+    pub fn count_masked(
+        &self,
+        turns: &Turns,
+        values: &dyn Column<f32>,
+        align: Align,
+    ) -> Result<usize> {
         let mut count = 0;
-        for (turn, masked) in self.masked() {
+        for (turn, masked) in self.masked(turns) {
             let mut span = vec![0.0; masked.len()];
-            let from = self.turns.response_start(turn, align) + masked.start;
+            let from = turns.response_start(turn, align) + masked.start;
             values.read(turn, from, &mut span)?;
             count += span.iter().filter(|&&value| value != 0.0).count();
         }
@@ -70,12 +73,12 @@ impl Merge {
 
     /// Number of nonzero numbers added to a row although realigning masked the last token of their
     /// turn.
-    pub fn count_masked_numbers(&self, numbers: &[f64]) -> usize {
+    pub fn count_masked_numbers(&self, turns: &Turns, numbers: &[f64]) -> usize {
         if self.rewards != MergeRewards::Sum {
             return 0;
         }
-        let lens = self.turns.response_lens();
-        let masked = self.masked();
+        let lens = turns.response_lens();
+        let masked = self.masked(turns);
         let ends = masked.iter().filter(|(turn, at)| at.end == lens[*turn]);
         ends.filter(|(turn, _)| numbers[*turn] != 0.0).count()
     }

@@ -37,15 +37,11 @@ impl Tree {
     /// group are sorted by tokens, ties by index. Padding rows share nothing.
     ///
     /// # Errors
-    /// Those of the columns, and [`Error::RowCount`](crate::Error::RowCount) for another number of
-    /// ids.
+    /// Those of the columns.
     pub fn of_rows(streams: &Streams, rows: &[Row], share: Share, ids: ShareIds) -> Result<Self> {
         check_room(rows.len())?;
         // No token of a synthetic row is compared, so its turn does not matter.
         let turns: Vec<_> = rows.iter().map(|row| row.source.unwrap_or(0)).collect();
-        for (field, ids) in [("uids", ids.uids), ("same_inputs", ids.same_inputs)] {
-            ids.map_or(Ok(()), |ids| streams.turns.check_count(field, ids.len()))?;
-        }
         let groups = groups_of(&turns, share, ids);
         let compared = |row: &Row| match share {
             _ if row.is_padding => 0,
@@ -85,7 +81,7 @@ fn groups_of(turns: &[usize], share: Share, ids: ShareIds) -> Vec<usize> {
     let mut known = HashMap::new();
     let mut group = |&turn: &usize| {
         let next = known.len();
-        let key = [uids, ids.same_inputs].map(|ids| ids.map(|ids| ids[turn]));
+        let key = [uids, ids.same_inputs].map(|ids| ids.map(|ids| ids.get(turn)));
         *known.entry(key).or_insert(next)
     };
     turns.iter().map(&mut group).collect()

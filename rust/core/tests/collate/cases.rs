@@ -55,6 +55,7 @@ proptest! {
             num_rows: expected.len(),
             widths: Some(Widths::of_rows(merge.assembly.rows())),
             lens: None,
+            prompt_lens: None,
             bins: None,
             is_narrow: false,
         };
@@ -63,6 +64,16 @@ proptest! {
             collate_slices(&request, source, Some(&shard), columns, &layout, &Cost::Flops, &poll).unwrap()
         };
         let of_turns = of_shard(RowSource::Merged(&merge), input.columns());
+        // The columns need only the turns of these rows.
+        if let Some(chosen) = RowSource::Merged(&merge).chosen(&shard, Layout::Right) {
+            let mut own = input.columns();
+            own.fields.iter_mut().for_each(|column| column.choose(&chosen));
+            let TokenStreams::Parts { prompts, responses } = &mut own.tokens else { panic!() };
+            [prompts, responses].map(|column| column.choose(&chosen));
+            let alone = of_shard(RowSource::Merged(&merge), own);
+            prop_assert_eq!(&alone.assembly, &of_turns.assembly);
+            prop_assert_eq!(Expected::of_collated(&alone), Expected::of_collated(&of_turns));
+        }
         let of_batch = of_shard(source, columns_of(&jagged));
         prop_assert_eq!(&of_turns.assembly, &of_batch.assembly);
         prop_assert_eq!(Expected::of_collated(&of_turns), Expected::of_collated(&of_batch));
@@ -379,7 +390,7 @@ fn rows_that_do_not_fit_together_are_refused() {
         "scores[1] has 4 items, but responses[1] has 3"
     );
     assert_eq!(
-        Turns::of_sequences(&[4, 2], vec![0, 3])
+        Turns::of_sequences(&[4, 2], vec![0, 3], None)
             .unwrap_err()
             .to_string(),
         "prompt_lens[1] is 3, but sequences[1] has 2 tokens"

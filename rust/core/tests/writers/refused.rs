@@ -76,8 +76,14 @@ fn lengths_that_contradict_each_other_are_refused() {
     assert!(turns.check_stream_lens("routes", &[4, 5], true).is_ok());
     assert!(turns.check_stream_lens("routes", &[5, 5], true).is_err());
     let assembly = Assembly::row_per_turn(&turns);
-    assert!(assembly.with_response_lens("rewards", &[0, 4]).is_ok());
-    let error = assembly.with_response_lens("rewards", &[5, 0]).unwrap_err();
+    assert!(
+        assembly
+            .with_response_lens("rewards", &[0, 4], &turns)
+            .is_ok()
+    );
+    let error = assembly
+        .with_response_lens("rewards", &[5, 0], &turns)
+        .unwrap_err();
     assert!(
         matches!(
             error,
@@ -90,7 +96,9 @@ fn lengths_that_contradict_each_other_are_refused() {
         ),
         "{error}"
     );
-    let last = assembly.with_last_tokens("loss_mask", &[0, 3]).unwrap();
+    let last = assembly
+        .with_last_tokens("loss_mask", &[0, 3], &turns)
+        .unwrap();
     let starts = |row| {
         last.pieces(row)
             .iter()
@@ -98,7 +106,9 @@ fn lengths_that_contradict_each_other_are_refused() {
     };
     assert_eq!(starts(0).collect::<Vec<_>>(), [(3, 0)]);
     assert_eq!(starts(1).collect::<Vec<_>>(), [(1, 3)]);
-    let error = assembly.with_last_tokens("loss_mask", &[3, 5]).unwrap_err();
+    let error = assembly
+        .with_last_tokens("loss_mask", &[3, 5], &turns)
+        .unwrap_err();
     assert!(
         error
             .to_string()
