@@ -20,8 +20,30 @@ SkyRL
 TRL
     TRL's `_balance_by_squared_length`.
 plan
-    The time to plan "packed". The last lines are plans of up to 100,000 rows, by fitted
-    costs.
+    The time to plan "packed".
+
+The lines of trees have other figures. *Samples*: groups of one prompt, a median of 1,000 tokens,
+with responses as long. *Long prompts*: a median of 3,000 tokens, responses of 500. *Agents*: groups
+of 8 trajectories of one task, of a median of 2,000 tokens and at most the capacity, some of which
+fork late. *Recorded*: the merged rollouts, each once.
+
+bound
+    The least waiting: the costliest row, or the mean of all ranks if no more tokens are computed
+    twice than capacity requires. Whoever holds tokens below a fork holds those above it, too.
+tree
+    `plan_step` with `Tree`: the share of the slowest rank's time that exceeds the mean without
+    tokens that are computed twice.
+slowest
+    The slowest rank over that of the bound.
+saves
+    The time of the packed step over that of the tree step.
+shared
+    The costs of all rows over those without shared tokens: what sharing saves on one rank.
+bins
+    Bins of each rank.
+
+The last lines are plans of up to 1,000,000 rows, by fitted costs; those of trees begin with the
+tokens that groups of 8 share.
 
 Peers need `make peers`.
 """
@@ -38,6 +60,7 @@ from numpy.typing import NDArray
 
 import fastcollate as fc
 from common.report import Effort, Figures, main, time_text
+from fastcollate.planning import TreePlan
 from frameworks.installed import real
 from rollouts import load_rollouts
 
@@ -90,11 +113,16 @@ def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
                 rng = np.random.default_rng(count)
                 rounds = [draw(rng, count) for _ in range(1 if effort.is_smoke else 5)]
                 yield f"{name}, {count:,} on {ranks}", of_mini_batches(effort, rounds, ranks)
-    for count in (1_000, 10_000, 100_000):
-        lengths = log_normal(np.random.default_rng(0), count // (64 if effort.is_smoke else 1))
+    for name, ranks, capacity, tree in trees(effort):
+        yield f"{name} on {ranks}, {capacity:,}", of_tree(tree, ranks, capacity)
+    for count in (1_000, 10_000, 100_000, 1_000_000):
+        count //= 64 if effort.is_smoke else 1
+        lengths = log_normal(np.random.default_rng(0), count)
+        tree = samples(np.random.default_rng(0), count // 8, 8, 1_000, 1_000, 16_384)
         calls = {
             "packed": partial(plan, lengths, 8, FITTED),
             "rows": partial(fc.plan_step, lengths, dp_size=8, shard_by=FITTED, layout="jagged"),
+            "tree": partial(fc.plan_step, tree, dp_size=8, shard_by=FITTED, layout=fc.Tree(16_384)),
         }
         times = effort.run(calls)
         yield f"planning {count:,} rows for 8", {f"plan {name}": times[name] for name in calls}
@@ -136,6 +164,76 @@ def of_mini_batch(lengths: Lengths, ranks: int) -> Figures:
     return figures | {name: idle(parts) for name, parts in peers(lengths, ranks).items()}
 
 
+def trees(effort: Effort) -> Iterator[tuple[str, int, int, TreePlan]]:
+    """Draw the rows of tree steps, with ranks and capacities."""
+    for capacity in (8_192, 16_384):
+        for ranks, count in (
+            ((8, 64),) if effort.is_smoke else ((8, 64), (8, 256), (64, 512), (64, 2048))
+        ):
+            rng = np.random.default_rng(count)
+            for size in (8, 16):
+                tree = samples(rng, count // size, size, 1_000, 1_000, capacity)
+                yield f"samples by {size}, {count:,}", ranks, capacity, tree
+            tree = samples(rng, count // 8, 8, 3_000, 500, capacity)
+            yield f"long prompts, {count:,}", ranks, capacity, tree
+            yield f"agents, {count:,}", ranks, capacity, agents(rng, count, capacity)
+        rollouts = load_rollouts()
+        turns = {"trajectory_ids": rollouts.trajectory_ids, "is_last_step": rollouts.is_last_step}
+        merge = fc.merge_turns(rollouts.prompts, rollouts.responses, **turns)
+        tree = fc.planning.prefix_tree(rollouts.prompts, rollouts.responses, merge=merge)
+        for ranks in (8, 64):
+            yield f"recorded, {len(tree.order)}", ranks, capacity, tree
+
+
+def samples(
+    rng: np.random.Generator, groups: int, size: int, prompt: int, response: int, capacity: int
+) -> TreePlan:
+    """Draw groups of samples of one prompt."""
+    most = capacity // 2
+    prompts = rng.lognormal(np.log(prompt), 0.5, groups).astype(np.int64).clip(16, most)
+    lengths = rng.lognormal(np.log(response), 0.8, groups * size).astype(np.int64).clip(16, most)
+    shared = prompts.repeat(size)
+    shared[::size] = 0
+    return TreePlan(np.arange(len(shared)), shared, prompts.repeat(size), lengths)
+
+
+def agents(rng: np.random.Generator, count: int, capacity: int) -> TreePlan:
+    """Draw groups of 8 trajectories, of which some fork late."""
+    tasks = rng.lognormal(np.log(600), 0.5, count // 8).astype(np.int64).clip(100, 2_000).repeat(8)
+    lengths = rng.lognormal(np.log(2_000), 1.1, len(tasks)).astype(np.int64).clip(50)
+    lengths = np.minimum(lengths, capacity - tasks)
+    late = np.minimum(lengths, np.append(0, lengths[:-1])) * rng.random(len(tasks))
+    shared = tasks + np.where(rng.random(len(tasks)) < 0.3, late, 0).astype(np.int64)
+    shared[::8] = 0
+    return TreePlan(np.arange(len(tasks)), shared, tasks, lengths)
+
+
+def of_tree(tree: TreePlan, ranks: int, capacity: int) -> Figures:
+    """Return the waiting of a tree step, and its time relative to that of the packed step."""
+    step, packed = (
+        fc.plan_step(rows, layout=layout, dp_size=ranks, shard_by=COSTS)
+        for rows, layout in ((tree, fc.Tree(capacity)), (tree.lengths, fc.Packed(capacity)))
+    )
+    forecasts = [plan.forecast(COSTS, computes_padding=False) for plan in (step, packed)]
+    times = [forecast.time for forecast in forecasts]
+    nodes = tree.nodes
+    ends = nodes.depths + nodes.lengths
+    costs = COSTS.of_added(ends, nodes.depths)
+    below = nodes.subtree_ends - nodes.starts - nodes.lengths
+    copies = np.ceil(below / np.maximum(capacity - ends, 1)).clip(1)
+    rows = COSTS.of(tree.lengths)
+    mean = float(costs.sum()) / ranks
+    bound = max(float((costs * copies).sum()) / ranks, float(rows.max()))
+    return {
+        "bound": 1 - mean / bound,
+        "tree": 1 - mean / times[0],
+        "slowest": times[0] / bound,
+        "saves": times[1] / times[0],
+        "shared": float(rows.sum()) / (mean * ranks),
+        "bins": forecasts[0].times[0].shape[1],
+    }
+
+
 def peers(lengths: Lengths, ranks: int) -> dict[str, Parts]:
     """Return the rows of each rank by other frameworks' own functions."""
     found: dict[str, Parts] = {}
@@ -166,7 +264,9 @@ def cell(figures: Figures, name: str) -> str:
     """Format a share, or a time."""
     if name.startswith("plan "):
         return time_text(figures[name])
-    return f"{figures[name]:.2%}"
+    if name in ("slowest", "saves", "shared"):
+        return f"{figures[name]:.3f}x"
+    return f"{figures[name]:.0f}" if name == "bins" else f"{figures[name]:.2%}"
 
 
 if __name__ == "__main__":
