@@ -93,6 +93,7 @@ def make_calls():
             missing=0,
         ),
         "attention": batch.attention_ranges,
+        "attention paths": batch.attention_paths,
         "select": lambda: batch.select(rows=range(0, 10_000, 2)),
         "check": batch.check,
         "plan, pickle": lambda: pickle.loads(pickle.dumps(batch.plan)),

@@ -21,7 +21,7 @@ COSTS = st.builds(
 )
 LAYOUTS = st.builds(
     fc.Tree,
-    capacity=st.just(1000),
+    capacity=st.just(1_000_000),
     fork_early=st.booleans(),
     min_shared=st.integers(1, 5),
     cost=st.just("flops") | COSTS,

@@ -393,9 +393,9 @@ impl Plan {
 
     /// Number of keys of the paths from roots to segments.
     #[getter]
-    fn path_keys(&self) -> usize {
+    fn path_keys(&self) -> Result<usize> {
         let rows = 0..self.num_output_rows();
-        self.placement.path_sizes(rows).keys
+        Ok(self.placement.path_sizes(rows)?.keys)
     }
 
     /// The paths of segments in some output rows: the positions of their keys, int64 (keys,); the
@@ -407,8 +407,12 @@ impl Plan {
         end: usize,
     ) -> PyResult<PathArrays<'py>> {
         let (rows, placement) = (begin..end, &self.placement);
-        let sizes = py.detach(|| placement.path_sizes(rows.clone()));
-        placement.check_paths(&rows, &sizes).map_err(Error::from)?;
+        let sizes = py.detach(|| {
+            let sizes = placement.path_sizes(rows.clone())?;
+            placement.check_paths(&rows, &sizes)?;
+            Ok::<_, Core>(sizes)
+        });
+        let sizes = sizes.map_err(Error::from)?;
         // NumPy requests large pages, and raises if memory runs out.
         let empty = py.import("numpy")?.getattr("empty")?;
         let offsets = || {

@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::{Placement, to_i32, to_usize};
 use crate::error::{Error, Result};
+use crate::memory::check_room;
 
 /// The number of segments and of keys in some output rows, and of the longest of each.
 ///
@@ -43,8 +44,11 @@ struct PathSegment {
 
 impl Placement {
     /// The sizes of the paths of some output rows.
-    #[must_use]
-    pub fn path_sizes(&self, rows: Range<usize>) -> PathSizes {
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`].
+    pub fn path_sizes(&self, rows: Range<usize>) -> Result<PathSizes> {
+        check_room(self.sequence.segments().len())?;
         let mut sizes = PathSizes::default();
         self.each_segment(rows, |PathSegment { depth, len, .. }| {
             sizes.segments += 1;
@@ -52,7 +56,7 @@ impl Placement {
             sizes.longest_segment = sizes.longest_segment.max(len);
             sizes.longest_path = sizes.longest_path.max(depth + len);
         });
-        sizes
+        Ok(sizes)
     }
 
     /// Check that int32 counts the positions and keys of some output rows.
