@@ -1,17 +1,30 @@
 """Log-probabilities of a block in bins and trees are those of its rows one by one."""
 
 import random
+import sys
+import types
 from importlib.util import find_spec
 
 import pytest
 from small_llama import SIZES, llama
+from snippets import SNIPPETS
 
 import fastcollate as fc
-from fastcollate.compat.transformers import token_logprobs
+from fastcollate.compat.transformers import register_tree_attention, token_logprobs
+from frameworks import installed
 
 pytestmark = pytest.mark.skipif(
     find_spec("transformers") is None, reason="transformers is not installed"
 )
+
+
+SKYRL_MODEL = "skyrl.backends.skyrl_train.workers.model_wrapper"
+SKYRL_TORCH = "skyrl.backends.skyrl_train.utils.torch_utils"
+
+
+def code_of(page):
+    """Return the snippets of a framework's page."""
+    return [snippet.code for snippet in SNIPPETS[f"docs/frameworks/{page}.md"]]
 
 
 def qwen2(**options):
@@ -42,6 +55,7 @@ def mistral():
 
 
 MODELS = {
+    "paths": lambda: llama(register_tree_attention()),
     "llama": llama,
     "qwen2": qwen2,
     "windows": lambda: qwen2(
@@ -54,11 +68,28 @@ MODELS = {
 }
 
 LAYOUTS = [
+    fc.Tree(),
+    fc.Tree(24),
+    fc.Tree(40, min_shared=3, multiple_of=4),
     fc.Packed(24),
     fc.Packed.single_row(),
     fc.Packed(num_bins=2),
     fc.Packed(32, multiple_of=4),
 ]
+
+
+def in_float64(model):
+    """Convert a model, of which normalization computes in float32 otherwise."""
+    import torch
+
+    def normalized(self, hidden):
+        variance = hidden.pow(2).mean(-1, keepdim=True)
+        return self.weight * hidden * torch.rsqrt(variance + self.variance_epsilon)
+
+    for module in model.modules():
+        if type(module).__name__.endswith("RMSNorm"):
+            module.forward = types.MethodType(normalized, module)
+    return model.double()
 
 
 def block(seed):
@@ -122,7 +153,7 @@ def gradients(model, values, weights):
 def test_results_and_gradients_are_those_of_rows(name, layout):
     import torch
 
-    model = MODELS[name]().double()
+    model = in_float64(MODELS[name]())
     for seed in range(6):
         ids, mask, loss_mask = block(seed)
         expected = one_by_one(model, ids, mask, loss_mask, 0.7)
@@ -176,3 +207,71 @@ def test_bad_arguments():
         token_logprobs(llama(), ids, ids, ids, layout=fc.Packed(2))
     with pytest.raises(TypeError, match="temperature is 'warm'"):
         token_logprobs(llama(), ids, ids, ids, layout=fc.Packed(8), temperature="warm")
+
+
+def test_the_recipe_for_skyrl(monkeypatch):
+    """The class of the page has the results of SkyRL's, which is made with a model."""
+    import torch
+
+    monkeypatch.setattr(installed, "ABSENT", set())
+    monkeypatch.setattr(installed, "MODULES", installed.MODULES | {SKYRL_MODEL, SKYRL_TORCH})
+    if (module := installed.real(SKYRL_MODEL)) is None:
+        pytest.skip("needs `make peers`")
+    monkeypatch.setitem(sys.modules, SKYRL_MODEL, module)
+    ids = torch.randint(1, 4, (4, 12), generator=torch.Generator().manual_seed(0))
+    mask = torch.ones_like(ids)
+    mask[0, :2] = 0
+    model = in_float64(llama())
+    names = {}
+    (snippet,) = [code for code in code_of("skyrl") if "class LaidOutModel" in code]
+    exec(snippet, names)
+    arguments = {"attention_mask": mask, "temperature": 0.7, "return_output": True}
+    own, output = module.HFModelWrapper(model)(ids, 4, **arguments, compute_entropy=True)
+    ours, our_output = names["LaidOutModel"](model)(ids, 4, **arguments, compute_entropy=True)
+    torch.testing.assert_close(own, ours, rtol=0, atol=1e-9)
+    entropies = (each["entropy"][:, -5:-1] for each in (output, our_output))
+    torch.testing.assert_close(*entropies, rtol=0, atol=1e-9)
+
+
+def test_the_recipe_for_verl():
+    import torch
+
+    names = {}
+    (snippet,) = [code for code in code_of("verl") if "def laid_out" in code]
+    exec(snippet, names)
+    rows = [torch.tensor(row) for row in ([5, 6, 7, 8], [5, 6, 9], [5, 6, 7, 2, 1])]
+    ids = torch.nested.nested_tensor(rows, layout=torch.jagged)
+    model = in_float64(llama())
+    found = names["laid_out"](model, {"input_ids": ids, "temperature": 0.7})
+    for row, log_probs, entropy in zip(
+        rows, *(each.unbind() for each in found.values()), strict=True
+    ):
+        logits = (model(row[None]).logits[0, :-1] / 0.7).log_softmax(-1)
+        expected = logits.gather(-1, row[1:, None])[:, 0]
+        torch.testing.assert_close(log_probs[:-1], expected, rtol=0, atol=1e-9)
+        expected = -(logits.exp() * logits).sum(-1)
+        torch.testing.assert_close(entropy[:-1], expected, rtol=0, atol=1e-9)
+        assert log_probs[-1] == entropy[-1] == 0
+
+
+def test_pairs_share_their_prompts():
+    """A preference loss of a tree has the log-probabilities of padded rows."""
+    import torch
+
+    model = in_float64(llama())
+    pairs = [
+        {"prompt_ids": [1, 2, 3], "chosen_ids": [4, 5], "rejected_ids": [4, 6, 7]},
+        {"prompt_ids": [1, 2], "chosen_ids": [9], "rejected_ids": [8]},
+    ]
+    found = []
+    for layout in ("right", fc.Tree(), fc.Tree(8)):
+        batch = fc.Collator(pad_token_id=0, layout=layout)(pairs)
+        hidden = model.model(**batch.model_inputs(model=model)).last_hidden_state
+        pos, inv = batch.loss_positions()
+        logps = model.lm_head(hidden.flatten(0, 1)[pos]).log_softmax(-1)[inv, batch.targets]
+        rows = batch.gather(logps * batch.loss_mask, align="response")
+        chosen, rejected = torch.stack([row.sum() for row in rows]).chunk(2)
+        found.append(-torch.nn.functional.logsigmoid(chosen - rejected).sum())
+    for loss in found[1:]:
+        torch.testing.assert_close(loss, found[0], rtol=0, atol=1e-12)
+    assert batch.metrics["batch/token_ratio"] > 1.4

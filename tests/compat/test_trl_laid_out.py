@@ -35,6 +35,12 @@ def own_head(model, temperature=1.0, cast_lm_head_to_fp32=False, outputs=("log_p
     model.forward = types.MethodType(forward, model)
 
 
+def config_of(**options):
+    config = types.SimpleNamespace(_attn_implementation="eager", **options)
+    config.get_text_config = lambda: config
+    return config
+
+
 @pytest.fixture
 def model():
     """A stand-in for a model."""
@@ -42,7 +48,7 @@ def model():
 
     class Model(torch.nn.Module):
         dtype = torch.float64
-        config = types.SimpleNamespace(get_text_config=lambda: types.SimpleNamespace())
+        config = config_of()
 
         def __init__(self):
             super().__init__()
@@ -79,7 +85,14 @@ def block():
 
 
 @pytest.mark.parametrize(
-    ("layout", "bins"), [(fc.Packed(7), 2), (fc.Packed.single_row(), 1), (fc.Packed(100), 1)]
+    ("layout", "bins"),
+    [
+        (fc.Packed(7), 2),
+        (fc.Packed.single_row(), 1),
+        (fc.Packed(100), 1),
+        (fc.Tree(), 1),
+        (fc.Tree(7), 2),
+    ],
 )
 def test_results_are_padded_with_gradients(patched, layout, bins):
     model = patched(layout, outputs=("entropy",))
@@ -126,7 +139,7 @@ REASONS = {
 
 
 def change(model, rows, **options):
-    model.config = types.SimpleNamespace(get_text_config=lambda: types.SimpleNamespace(**options))
+    model.config = config_of(**options)
     return rows
 
 

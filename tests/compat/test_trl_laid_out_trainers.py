@@ -16,7 +16,7 @@ def positions(shapes):
 
 
 @pytest.mark.parametrize("trainer", ["grpo", "sft", "dpo"])
-@pytest.mark.parametrize("layout", ["bins", "one bin", "groups"])
+@pytest.mark.parametrize("layout", ["bins", "one bin", "groups", "tree", "trees"])
 def test_trainers_train_alike(found, trainer, layout):
     """With groups, TRL's metrics are means of other slices, and gradients are the same sums."""
     of_layout = found[trainer][layout]
@@ -32,3 +32,14 @@ def test_the_model_runs_on_bins(found, trainer):
     assert all(rows == 1 for rows, _ in bins)
     assert all(width <= 64 for _, width in bins)
     assert positions(bins) < positions(padded)
+
+
+def test_samples_of_a_prompt_share_it(found):
+    """So do the two rows of a preference pair; texts of SFT have little in common."""
+
+    def tokens(trainer, layout):
+        own = found[trainer]["own"]
+        return positions(each for each in found[trainer][layout]["shapes"] if each not in own)
+
+    assert tokens("grpo", "tree") < tokens("grpo", "one bin")
+    assert tokens("dpo", "tree") < tokens("dpo", "one bin")

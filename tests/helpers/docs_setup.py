@@ -14,7 +14,7 @@ from small_llama import SIZES, llama
 import fastcollate as fc
 
 NEEDS = (  # the reason to skip a snippet that matches, unless the condition holds
-    (r"\bskyrl\.train\b", lambda: find_spec("skyrl") is not None, "needs skyrl"),
+    (r"\bskyrl\.(train|backends)\b", lambda: find_spec("skyrl") is not None, "needs skyrl"),
     (r"\bray\.(get|put_turns|plan_step|collate)\b", lambda: False, "in test_docs_ray.py"),
     (r"\b(SFT|GRPO)Trainer\(", lambda: False, "in test_trl_trainers.py"),
     *(

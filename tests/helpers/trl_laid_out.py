@@ -17,7 +17,9 @@ from fastcollate.compat import trl as compat
 LAYOUTS = {
     "bins": {"layout": fc.Packed(64)},
     "one bin": {"layout": fc.Packed.single_row()},
-    "groups": {"layout": fc.Packed(64), "keep_groups": True},
+    "groups": {"layout": fc.Tree(64), "keep_groups": True},
+    "tree": {"layout": fc.Tree()},
+    "trees": {"layout": fc.Tree(64)},
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -56,14 +57,16 @@ def token_logprobs(
     ----------
     model
         A causal language model of transformers, also wrapped by PEFT or for data parallelism. Its
-        head computes logits of scored positions only (``logits_to_keep``).
+        head computes logits of scored positions only (``logits_to_keep``). Attention of trees is
+        fastest with ``attn_implementation=register_tree_attention()``.
     input_ids, attention_mask : torch.Tensor
         (B, L), on any device: rows with padding anywhere, where the mask is 0.
     loss_mask : torch.Tensor
         (B, L): not 0 for tokens to score, such as those of completions.
     layout
         ``fc.Packed(capacity)`` or ``fc.Tree(capacity)``, with their options of packing;
-        ``fc.Packed.single_row()`` or ``fc.Tree()`` for one bin.
+        ``fc.Packed.single_row()`` or ``fc.Tree()`` for one bin. Trees fork early: a position
+        predicts one token.
     temperature
         Number by which logits are divided.
 
@@ -98,7 +101,7 @@ def token_logprobs(
 
     def score(inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
         labels = inputs.pop("shift_labels")
-        del inputs["labels"]
+        inputs.pop("labels", None)
         is_scored = labels != IGNORE_INDEX
         kept = is_scored[0].nonzero()[:, 0]
         logits = model(**inputs, logits_to_keep=kept).logits[0]
@@ -148,7 +151,7 @@ def score_block(
     places = tokens - tokens // width - 1
     flat: dict[str, list[torch.Tensor]] = {}
     order = []
-    dtype = getattr(model, "module", model).dtype
+    decoder = getattr(model, "module", model)
     for of_bin in _bins_of(rows, layout):
         batch = build_batch(
             sequences=pick(rows, of_bin),
@@ -161,7 +164,7 @@ def score_block(
         positions = torch.arange(batch.input_ids.numel()).view(batch.input_ids.shape)
         predictors = batch.gather(positions, align="sequence", shift="next_token").values
         predictors = predictors.to(input_ids.device)
-        inputs = batch.to(input_ids.device).model_inputs(dtype=dtype)
+        inputs = batch.to(input_ids.device).model_inputs(model=decoder)
         for name, value in score(inputs).items():
             flat.setdefault(name, []).append(value[0][predictors])
         follow = ranges_of(rows.offsets[of_bin] + 1, np.maximum(rows.lengths[of_bin] - 1, 0))
@@ -198,7 +201,12 @@ def one_bin_of(layout: Packed | Tree) -> Packed | Tree:
             f"layout is {layout}, but rows of a padded block have no ids; leave share and "
             "same_inputs out"
         )
-    return Tree(multiple_of=layout.multiple_of, pad_to=layout.pad_to)
+    return Tree(
+        multiple_of=layout.multiple_of,
+        pad_to=layout.pad_to,
+        fork_early=True,
+        min_shared=layout.min_shared,
+    )
 
 
 def _bins_of(rows: Ragged, layout: Packed | Tree) -> Iterable[NDArray[np.int64]]:
@@ -207,4 +215,5 @@ def _bins_of(rows: Ragged, layout: Packed | Tree) -> Iterable[NDArray[np.int64]]
         return [np.arange(len(rows))]
     if isinstance(layout, Packed):
         return map(np.array, pack(rows.lengths, layout).bins)
-    return map(np.array, prefix_tree(sequences=rows).pack(layout).bins)
+    bins = prefix_tree(sequences=rows).pack(replace(layout, fork_early=True)).bins
+    return map(np.array, bins)

@@ -8,13 +8,16 @@ import types
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fastcollate._fastcollate import IGNORE_INDEX
+from fastcollate.compat.transformers.attention import register_tree_attention
 from fastcollate.compat.transformers.token_logprobs import score_block
+from fastcollate.ops.masks import kernel_of
+from fastcollate.plan.layouts import Tree
 
 if TYPE_CHECKING:
     import torch
 
     from fastcollate.compat.patching import Patcher
-    from fastcollate.plan.layouts import Packed, Tree
+    from fastcollate.plan.layouts import Packed
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +45,8 @@ def add_fused_lm_head(
     out, calls TRL's forward with ``shift_labels`` once for each bin, and pads its outputs, with
     gradients. Where rows cannot be laid out, TRL's forward is called as it is, and the reason
     logged once: other inputs, such as images; recurrent layers; dropout; router losses of experts;
-    labels of tokens that no token of their row predicts.
+    labels of tokens that no token of their row predicts. A model with ``"sdpa"`` gets the attention
+    of :func:`fastcollate.compat.transformers.register_tree_attention`.
 
     Parameters
     ----------
@@ -57,13 +61,15 @@ def add_fused_lm_head(
     _own("add_fused_lm_head")(model, temperature, cast_lm_head_to_fp32, outputs)
     if (layout := _options().layout) is None:
         return
+    if model.config.get_text_config()._attn_implementation == "sdpa":
+        model.set_attn_implementation(register_tree_attention())
     own_forward = model.forward
     logged: set[str] = set()
 
     @functools.wraps(type(model).forward)
     def forward(self: Any, *args: Any, fused_lm_head: bool = False, **kwargs: Any) -> Any:
         if fused_lm_head:
-            reason = _reason_against(self, args, kwargs)
+            reason = _reason_against(self, layout, args, kwargs)
             if reason is None:
                 return _forward(self, own_forward, layout, outputs, **kwargs)
             if reason not in logged:
@@ -107,7 +113,9 @@ FLAGS = {"use_cache", "output_router_logits", "return_dict", "num_items_in_batch
 """Arguments of a forward that are no inputs of rows."""
 
 
-def _reason_against(model: Any, args: tuple[Any, ...], inputs: dict[str, Any]) -> str | None:
+def _reason_against(
+    model: Any, layout: Packed | Tree, args: tuple[Any, ...], inputs: dict[str, Any]
+) -> str | None:
     """Return why the rows of a call cannot be laid out; None if they can."""
     rows = {"input_ids", "attention_mask", "labels"}
     given = {name for name, value in inputs.items() if value is not None} - FLAGS
@@ -120,6 +128,8 @@ def _reason_against(model: Any, args: tuple[Any, ...], inputs: dict[str, Any]) -
     }
     if kinds or getattr(model, "_is_stateful", False):
         return f"it has layers of the kinds {', '.join(sorted(kinds)) or 'of a recurrent model'}"
+    if isinstance(layout, Tree) and kernel_of(config) == "flash":
+        return "its flash attention takes no trees; load it with attn_implementation='sdpa'"
     if inputs.get("output_router_logits") or getattr(config, "output_router_logits", False):
         return "its loss balances experts over all rows"
     if model.training and any(map(_drops, model.modules())):
