@@ -174,13 +174,13 @@ def _draw_values(choices: Choices, call: Call) -> None:
             continue
         numbers = choices.pick(_NUMBERS) + _UNUSUAL
         if name == "loss_mask":
-            numbers = [number for number in numbers if number >= 0]
+            numbers = [number for number in numbers if 0 <= number < 1e38]
+        if name == "advantages":  # NaN is an error where a token trains
+            numbers = [number for number in numbers if not np.isnan(number)]
         lens = call.response_lens
         call.plain[name] = [some(choices, numbers, count) for count in lens]
         takes_numbers = {"rewards": True, "advantages": _all_train(call)}.get(name, False)
         if takes_numbers and all(lens) and choices.one_in(2):
-            if name == "advantages":  # NaN is an error where a token trains
-                numbers = [number for number in numbers if not np.isnan(number)]
             if call.merge is not None:  # they are summed as some kinds of input hold them
                 numbers = np.array(numbers, np.float32).tolist()
             call.plain[name] = some(choices, numbers, len(lens))

@@ -156,7 +156,9 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
         # Called if no method or property has that name, or a property finds no plan. Private
         # names are never keys: looking up `_state` here before it is set would recurse forever.
         if name.startswith("_"):
-            raise AttributeError(f"Batch has no attribute {name!r}")
+            raise AttributeError(
+                f"Batch has no attribute {name!r}; an output of that name is batch[{name!r}]"
+            )
         if name in _NEEDS_PLAN:
             raise missing_plan(name)
         state = self._state

@@ -119,14 +119,15 @@ def build_batch(
         One value per response token, or one per row, written to the row's last response token (with
         `merge`, to the last sampled token, as `merge` says). A row without one has to have 0.
     loss_mask, logprobs
-        One value per response token. Weights in a loss mask are neither negative nor NaN. Without a
+        One value per response token. Weights in a loss mask are finite and not negative. Without a
         mask all sampled tokens train. The output ``loss_mask`` is always there, and 0 on tokens
         that no token predicts: the first of a row without a prompt, and of each part of a split
         row. ``fc.Field(rows, align="sequence")`` passes one value per prompt and response token for
         these, `rewards` and `advantages`; values of prompts do not count.
     advantages
         One value per response token, or one per row, written to the tokens of the row that train
-        (with `merge`, one per turn, to the turn's own). All other positions hold 0.
+        (with `merge`, one per turn, to the turn's own). All other positions hold 0. NaN is an error
+        on response tokens, and as the number of a row that trains.
     fields
         More fields by key: :class:`Field`, :class:`PerRow` and :class:`RoutedExperts`, or rows of
         values with the lengths of all responses or of all sequences. A key must not be that of an
@@ -183,8 +184,8 @@ def build_batch(
     ------
     ValueError, TypeError
         Anything that would train wrong tokens: rows that are missing, of other lengths or too long
-        for a fixed width; values that are NaN, negative weights, or do not fit a dtype; rewards
-        that merging would drop; values without a place. Named by field, row and position.
+        for a fixed width; weights that are negative or not finite; values that do not fit a dtype;
+        rewards that merging would drop; values without a place. Named by field, row and position.
 
     Warns
     -----

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
+from fastcollate.common.arguments import check_choice
 from fastcollate.memory.pools import PoolArgument, check_memory
 from fastcollate.ops.collating import check_pad
 from fastcollate.plan.dtypes import ARRAY_TYPES, ArrayType, Outputs
@@ -93,8 +94,7 @@ class Options(NamedTuple):
         ValueError, TypeError
             As :func:`fastcollate.build_batch`.
         """
-        if not isinstance(array_type, str) or array_type not in ARRAY_TYPES:
-            raise ValueError(f"array_type is {array_type!r}; pass 'torch' or 'numpy'")
+        check_choice("array_type", array_type, ARRAY_TYPES)
         outputs = Outputs.check(dtypes, position_ids, labels)
         return cls(
             check_pad(pad_token_id, outputs.spec),

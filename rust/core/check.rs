@@ -13,7 +13,7 @@ pub enum Check {
     None,
     /// No NaN.
     Number,
-    /// Neither NaN nor negative: for weights of tokens.
+    /// Finite and not negative: for weights of tokens.
     Weight,
     /// A weight that is a whole number, which the dtype can hold and float64 exactly.
     Whole(Dtype),
@@ -40,7 +40,7 @@ pub fn check_type<T: Element>(field: &str, turn: usize, values: &Slice) -> Resul
 /// Check values just read from token `from` of a turn, `inner` per token.
 ///
 /// # Errors
-/// [`Error::Nan`], [`Error::Negative`], [`Error::NotWhole`] or [`Error::NoIndex`] naming the first wrong value.
+/// [`Error::NotFinite`], [`Error::Negative`], [`Error::NotWhole`] or [`Error::NoIndex`] naming the first wrong value.
 #[inline(never)]
 pub fn check_values<T: Element>(
     field: &str,
@@ -69,7 +69,7 @@ impl Check {
         let is_negative = value.starts_with('-');
         match self {
             Self::Weight | Self::Whole(_) if is_negative => Error::Negative { location, value },
-            Self::None | Self::Number | Self::Weight => Error::Nan { location },
+            Self::None | Self::Number | Self::Weight => Error::NotFinite { location, value },
             Self::Whole(dtype) => Error::NotWhole {
                 location,
                 value,

@@ -137,8 +137,8 @@ pub enum Error {
         limit: i64,
     },
 
-    #[error("{location} is NaN")]
-    Nan { location: Location },
+    #[error("{location} is {value}")]
+    NotFinite { location: Location, value: String },
 
     #[error("{location} is {value}, but a token cannot train with a negative weight")]
     Negative { location: Location, value: String },

@@ -60,7 +60,7 @@ fn hint(error: &Error) -> Cow<'static, str> {
         Error::NoIndex { limit, .. } => {
             return format!("pass indices from 0 to {}", limit - 1).into();
         }
-        Error::Nan { .. } => "pass a number",
+        Error::NotFinite { .. } => "pass a finite number",
         Error::Negative { location, .. } => {
             let field = &location.field;
             return format!(

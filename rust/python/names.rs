@@ -59,9 +59,9 @@ impl<T: Copy + PartialEq> Names<T> {
         let text = text.to_string_lossy();
         let named = self.all.iter().find(|(_, name)| *name == text);
         named.map(|(value, _)| *value).ok_or_else(|| {
-            let text = argument
-                .repr()
-                .map_or(text.to_string(), |repr| repr.to_string());
+            let shown = text.chars().take(80).collect::<String>();
+            let text = PyString::new(argument.py(), &shown).repr();
+            let text = text.map_or(shown, |repr| repr.to_string());
             PyValueError::new_err(format!("{option} is {text}; pass {advice}"))
         })
     }

@@ -268,9 +268,9 @@ def test_torch_rows_of_unusual_kinds():
     assert not batch.logprobs.requires_grad
 
 
-def test_not_finite_numbers_stay_and_masks_may_be_infinite(array_type):
+def test_not_finite_numbers_stay(array_type):
     row = [np.nan, np.inf, -np.inf, -0.0]
-    mask = [1, np.inf, 0.5, -0.0]
+    mask = [1, 2, 0.5, -0.0]
     data = Rollouts([[]], [[1, 2, 3, 4]], rewards=[row], loss_mask=[mask], logprobs=[row])
     batch = fc.build_batch(**data._asdict(), pad_token_id=0, array_type=array_type)
     assert_same(batch, reference(data))

@@ -413,5 +413,5 @@ def test_without_a_plan():
 
 def test_of_that_is_no_text():
     batch = fc.build_batch([[1]], [[2]], pad_token_id=0, array_type="numpy")
-    with pytest.raises(ValueError, match=r"align is .*; pass 'response' or 'sequence'"):
+    with pytest.raises(TypeError, match=r"align is .*; pass 'response', 'sequence'"):
         batch.gather(batch.response_mask, align=np.array(["sequence"] * 2))

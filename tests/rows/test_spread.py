@@ -314,7 +314,7 @@ def test_rows_that_train_nothing_ignore_their_number(array_type):
 def test_nan_where_something_trains():
     for dtype in ("float32", "float64", "float16"):
         numbers = fc.Field([1, math.nan, 3], spread="trained", dtype=dtype)
-        with pytest.raises(ValueError, match=r"x\[1\] is NaN; pass a number"):
+        with pytest.raises(ValueError, match=r"x\[1\] is NaN; pass a finite number"):
             build(x=numbers)
         assert build(loss_mask=[[1], [0] * 3, [1, 0]], x=numbers)["x"].tolist() == [
             [0, 0, 1], [0, 0, 0], [0, 3, 0],

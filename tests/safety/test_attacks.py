@@ -172,7 +172,7 @@ def test_moving_numpy_arrays_where_torch_is_blocked():
 
 def test_huge_integers():
     huge = 10**5_000
-    shown = r"(an object of type int|<int instance with roughly 5001 digits)"  # newer Pythons
+    shown = r"an integer of 16610 bits"  # newer Pythons
     refuses(with_item("prompts", huge), ValueError, rf"prompts\[1\]\[0\] is {shown}")
     refuses({"pad_token_id": huge}, ValueError, "pad_token_id is an integer of 16610 bits")
 

@@ -128,3 +128,54 @@ def test_forks_while_threads_share_a_pool():
     for thread in threads:
         thread.join()
     """)
+
+
+CALLS = {
+    "build": 'fc.build_batch(*turns, pad_token_id=0, array_type="numpy")',
+    "check": "batch.check()",
+    "merge": 'fc.merge_turns(*turns, trajectory_ids=ids, policy="branch")',
+    "micro-batches": "planning.micro_batches(lens, 4096, dp_size=4)",
+    "pack": "planning.pack(lens, fc.Packed(4096))",
+    "partition": "planning.partition(lens, 64)",
+    "step": "fc.plan_step(lens, dp_size=4, layout=fc.Packed(4096))",
+    "tree": "planning.prefix_tree(*turns).report",
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_forks_while_another_thread_calls(call):
+    """No lock is held in the child, not even that of cached properties of old Pythons."""
+    run(f"""
+    import threading
+    from fastcollate import planning
+    lens = np.arange(20_000) % 199 + 1
+    ids = np.arange(20_000) // 4
+
+    def ragged(lens):
+        return fc.Ragged(np.arange(lens.sum()) % 7, np.append(0, lens.cumsum()))
+
+    turns = ragged(lens % 17 + 1), ragged(lens % 23 + 1)
+    batch = fc.build_batch(*turns, pad_token_id=0, array_type="numpy", layout="jagged")
+    call = lambda: {CALLS[call]}
+    call()
+    ends = []
+
+    def fork_often():
+        for _ in range(12):
+            one = os.fork()
+            if one == 0:
+                signal.alarm(20)
+                planning.pack(lens[:100], fc.Packed(4096))
+                fc.plan_step(lens[:100], dp_size=2)
+                planning.prefix_tree([[1, 2], [1]], [[3], [4]]).report
+                fc.merge_turns([[1], [1, 2, 3]], [[2], [4]], trajectory_ids=[0, 0]).report
+                call()
+                os._exit(0)
+            ends.append(os.waitpid(one, 0)[1])
+
+    thread = threading.Thread(target=fork_often)
+    thread.start()
+    while thread.is_alive():
+        call()
+    assert ends == [0] * 12
+    """)

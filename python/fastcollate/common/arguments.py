@@ -179,7 +179,7 @@ def check_choice(name: str, value: Any, choices: Collection[str | None], more: s
     advice = f"pass {', '.join(map(repr, choices))}{more}"
     if not isinstance(value, str):
         raise TypeError(f"{name} is {describe(value)}; {advice}")
-    raise ValueError(f"{name} is {value!r}; {advice}")
+    raise ValueError(f"{name} is {show(value)}; {advice}")
 
 
 def check_seconds(name: str, value: Any) -> float:
@@ -211,7 +211,7 @@ def as_list(values: Any) -> list[Any]:
     for method in ("to_pylist", "tolist", "to_list"):
         if hasattr(values, method) and not hasattr(values, "detach"):
             return list(getattr(values, method)())
-    return list(values)
+    return list(iter(values))  # a list of another class may claim any length
 
 
 def tally(number: int, noun: str, plural: str | None = None) -> str:

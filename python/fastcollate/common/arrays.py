@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fastcollate._fastcollate import fix_lists
-from fastcollate.common.text import show
+from fastcollate.common.text import MOST_OF_ID, show
 
 _STORED_ONLY = ("uint16", "uint32", "uint64")
 """Dtypes that torch can store and convert, but neither compare nor fill."""
@@ -38,6 +38,8 @@ def is_masked(value: Any) -> bool:
 
 def describe(value: Any) -> str:
     """Name a value in an error message: ``1.5 (float)``, abbreviated where it prints long."""
+    if is_tensor(value) and value.is_nested:
+        return f"a nested tensor of {dtype_name(value.dtype)}"
     if is_tensor(value) or isinstance(value, np.ndarray):
         return f"{dtype_name(value.dtype)} {type(value).__name__} of shape {tuple(value.shape)}"
     return f"{show(value)} ({type(value).__name__})"
@@ -92,9 +94,13 @@ def read_array(value: Any, dtype: Any = None) -> np.ndarray:
     return np.asarray(fix_lists(value), dtype)
 
 
-def to_numpy(value: Any) -> Any:
+def to_numpy(value: Any, name: str = "an output of the batch") -> Any:
     """Return a tensor as an array on the host, without its gradient; anything else as it is."""
-    return value.detach().cpu().numpy() if is_tensor(value) else value
+    if not is_tensor(value):
+        return value
+    if value.is_meta:
+        raise TypeError(f"{name} is a tensor of the device 'meta', which has no values to read")
+    return value.detach().cpu().numpy()
 
 
 def on_host(value: Any) -> np.ndarray:
@@ -200,18 +206,18 @@ def dtype_name(dtype: Any) -> str:
 
 def check_dtype_name(dtype: Any, key: str | None = None) -> str:
     """Return the name of a dtype given as a name, NumPy dtype or torch dtype."""
-    if isinstance(dtype, str):
+    if isinstance(dtype, str) and len(dtype) < MOST_OF_ID:
         return dtype
-    if str(dtype).startswith("torch."):
+    if type(dtype).__module__ == "torch" and type(dtype).__name__ == "dtype":
         return dtype_name(dtype)
     try:
         if dtype is None:  # NumPy's float64
             raise TypeError("no dtype")
         return str(np.dtype(dtype).name)
-    except TypeError as error:
+    except Exception as error:  # NumPy prints the object
         name = "dtype" if key is None else f"dtype of {key}"
         raise TypeError(
-            f"{name} is {dtype!r}; pass a name such as 'float32', or a dtype of NumPy or torch"
+            f"{name} is {show(dtype)}; pass a name such as 'float32', or a dtype of NumPy or torch"
         ) from error
 
 
@@ -224,19 +230,20 @@ def dtype_like(array: Any, dtype: Any) -> Any:
         If the library has no such dtype of real numbers.
     """
     name = dtype_name(check_dtype_name(dtype))
+    shown = show(name)
     if is_tensor(array):
         import torch
 
         found = getattr(torch, name, None)
         if isinstance(found, torch.dtype) and not found.is_complex:
             return found
-        raise TypeError(f"dtype is {name!r}; pass a torch dtype of integers, floats or booleans")
+        raise TypeError(f"dtype is {shown}; pass a torch dtype of integers, floats or booleans")
     try:
         numpy_dtype = np.dtype(name)
     except TypeError as error:
-        raise TypeError(f"dtype is {name!r}, which NumPy does not have; pass another") from error
+        raise TypeError(f"dtype is {shown}, which NumPy does not have; pass another") from error
     if numpy_dtype.kind not in NUMBERS:
-        raise TypeError(f"dtype is {name!r}; pass a dtype of integers, floats or booleans")
+        raise TypeError(f"dtype is {shown}; pass a dtype of integers, floats or booleans")
     return numpy_dtype
 
 

@@ -27,8 +27,9 @@ _short = _Short().repr
 
 
 def show(value: object) -> str:
-    """Return the repr of any object in a few words, without control characters."""
-    return printable(_short(value.item() if isinstance(value, np.generic) else value))
+    """Return the repr of any object in a few words on one line, without control characters."""
+    text = _short(value.item() if isinstance(value, np.generic) else value)
+    return printable(text.replace("\n", " "))
 
 
 def show_id(identity: object) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastcollate.common.arrays import is_tensor
+from fastcollate.common.text import show
 from fastcollate.memory.in_flight import is_watched, watched
 from fastcollate.memory.pinning import pinned
 from fastcollate.memory.slabs import (
@@ -182,11 +183,13 @@ def resolve_device(device: Any) -> Any:
     try:
         # Not every device's module reports its index. None as an argument would mean any device.
         return torch.empty(0, device=torch.device(device)).device
-    except (AssertionError, RuntimeError) as error:
-        reason = str(error).partition("\n")[0]
+    except TypeError as error:
+        raise TypeError(f"device is {show(device)}; pass its name, such as 'cpu'") from error
+    except (AssertionError, RuntimeError, ValueError) as error:
+        reason = str(error).partition("\n")[0][:200]
         raise RuntimeError(
-            f"device is {str(device)!r}, which torch cannot use here ({reason}); pass one that it "
-            "can, such as 'cpu'"
+            f"device is {show(str(device))}, which torch cannot use here ({reason}); pass one that "
+            "it can, such as 'cpu'"
         ) from error
 
 

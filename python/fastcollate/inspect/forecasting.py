@@ -19,11 +19,11 @@ from fastcollate.common.arrays import describe, offsets_of
 from fastcollate.common.text import table_of
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.forecast import Floats, Forecast, Sync
+from fastcollate.plan.tree_plan import TreePlan
 
 if TYPE_CHECKING:
     from fastcollate.plan.step_plan import StepPlan
     from fastcollate.plan.tree_bins import TreeBins
-    from fastcollate.plan.tree_plan import TreePlan
 
 
 def forecast_step(
@@ -35,7 +35,7 @@ def forecast_step(
     tree: TreePlan | None,
 ) -> Forecast:
     """Forecast a step; :meth:`StepPlan.forecast` has the arguments."""
-    _check(costs, sync)
+    _check(costs, sync, tree)
     check_bool("computes_padding", computes_padding)
     lengths = plan.added_tokens
     bins = plan.bin_offsets
@@ -94,7 +94,7 @@ def forecast_tree(
     bins: TreeBins, costs: Any, dp_size: Any, sync: Any, tree: TreePlan | None
 ) -> Forecast:
     """Forecast a mini-batch of trees; :meth:`TreeBins.forecast` has the arguments."""
-    _check(costs, sync)
+    _check(costs, sync, tree)
     of_bins = bins.costs(costs) + costs.per_bin
     ranks = bins.of_ranks(dp_size, shard_by=costs)
     alone = costs.of(bins.sequence_lengths)
@@ -196,10 +196,12 @@ def compare_plans(
     return table_of(cells)
 
 
-def _check(costs: Any, sync: Any) -> None:
+def _check(costs: Any, sync: Any, tree: Any) -> None:
     if not isinstance(costs, Costs):
         raise TypeError(f"costs is {describe(costs)}; pass fastcollate.planning.Costs(...)")
     check_choice("sync", sync, get_args(Sync))
+    if tree is not None and not isinstance(tree, TreePlan):
+        raise TypeError(f"tree is {describe(tree)}; pass what prefix_tree returned, or None")
 
 
 def _bound(row_costs: Floats, alone: Floats, costs: Costs, ranks: int) -> float:

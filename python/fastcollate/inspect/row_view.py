@@ -13,6 +13,7 @@ import numpy as np
 from fastcollate.common.arguments import check_index, tally
 from fastcollate.common.arrays import flatten, offsets_of, on_host, take
 from fastcollate.common.text import printable
+from fastcollate.common.text import show as text_of
 from fastcollate.inspect.styles import Kind
 from fastcollate.inspect.token_view import NO_BREAK, Decoder, readable, shorten
 from fastcollate.plan.plan_tables import PlanTables
@@ -339,7 +340,7 @@ def _check_fields(state: BatchState, fields: Any) -> tuple[list[str], list[str]]
     for key in keys:
         if key not in known:
             raise ValueError(
-                f"fields has {key!r}, which has no value per token or row; pass some of "
+                f"fields has {text_of(key)}, which has no value per token or row; pass some of "
                 f"{', '.join(map(repr, known))}"
             )
     per_row = [key for key in keys if table[key].align in PER_ROW]

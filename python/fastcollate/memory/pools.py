@@ -14,6 +14,7 @@ from fastcollate.common.arguments import (
     suggests_names,
     tally,
 )
+from fastcollate.common.text import show
 
 if TYPE_CHECKING:
     from fastcollate.memory.pinning import PinnedAllocator, PinnedSlabs
@@ -155,7 +156,7 @@ def set_default_pool(pool: BufferPool | None) -> None:
         references frees its idle memory.
     """
     if pool is not None and not isinstance(pool, BufferPool):
-        raise TypeError(f"pool is {pool!r}; pass a BufferPool or None")
+        raise TypeError(f"pool is {show(pool)}; pass a BufferPool or None")
     global _default
     _default = pool
 
@@ -169,7 +170,7 @@ def check_memory(pool: PoolArgument, array_type: str = "torch") -> Memory:
     elif pool is None or isinstance(pool, BufferPool):
         own = pool
     else:
-        raise TypeError(f"pool is {pool!r}; pass a BufferPool, 'default', 'pinned' or None")
+        raise TypeError(f"pool is {show(pool)}; pass a BufferPool, 'default', 'pinned' or None")
     slabs = None if own is None else own._slabs
     if not is_pinned and (slabs is None or (own is default and array_type == "numpy")):
         return FRESH if own is None else own._memory

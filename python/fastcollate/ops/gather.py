@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastcollate.common.arguments import check_bool
+from fastcollate.common.arguments import check_bool, check_choice
 from fastcollate.common.arrays import (
     check_array,
     describe,
@@ -41,19 +41,15 @@ def gather(
 ) -> Ragged:
     """See :meth:`fastcollate.Batch.gather`."""
     check_bool("gaps", gaps)
-    if not isinstance(per, str) or per not in ("row", "turn"):
-        raise ValueError(f"per is {per!r}; pass 'row' or 'turn'")
-    if align is not None and (not isinstance(align, str) or align not in ("response", "sequence")):
-        raise ValueError(f"align is {align!r}; pass 'response' or 'sequence'")
-    if shift is None:
-        if align == "sequence":
-            raise TypeError(
-                "align is 'sequence', but shift is None; pass shift='next_token' if position p of "
-                "x holds the value of token p + 1, as log-probabilities of a model do, or "
-                "shift='none' if it holds that of token p"
-            )
-    elif shift not in ("none", "next_token"):
-        raise ValueError(f"shift is {shift!r}; pass 'none' or 'next_token'")
+    check_choice("per", per, ("row", "turn"))
+    check_choice("align", align, ("response", "sequence", None))
+    check_choice("shift", shift, ("none", "next_token", None))
+    if shift is None and align == "sequence":
+        raise TypeError(
+            "align is 'sequence', but shift is None; pass shift='next_token' if position p of x "
+            "holds the value of token p + 1, as log-probabilities of a model do, or shift='none' "
+            "if it holds that of token p"
+        )
     is_shifted = shift == "next_token"
     if is_shifted and align != "sequence":
         raise ValueError(
@@ -162,8 +158,7 @@ def _at(flat: Any, places: np.ndarray, missing: float | None) -> Any:
 
 def broadcast(plan: Plan, loss_mask: Any, per_row: Any, on: str) -> Any:
     """See :meth:`fastcollate.Batch.broadcast`."""
-    if not isinstance(on, str) or on not in ("trained", "response"):
-        raise ValueError(f"on is {on!r}; pass 'trained' or 'response'")
+    check_choice("on", on, ("trained", "response"))
     if not is_array(per_row):
         raise TypeError(f"per_row is {describe(per_row)}; pass one number per row")
     per_row = check_array("per_row", per_row)

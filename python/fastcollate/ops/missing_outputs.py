@@ -74,7 +74,7 @@ def missing_output(plan: Plan | None, keys: Iterable[Any], name: str) -> str:
         return f"Batch has no {name}, since {reason}"
     if (request := _REQUESTS.get(name)) is not None:
         return f"Batch has no {name}; {request}"
-    return f"Batch has no output or attribute {name!r}; its outputs are {list(keys)}"
+    return f"Batch has no output or attribute {show(name)}; its outputs are {list(keys)}"
 
 
 def _not_in_layout(plan: Plan | None, name: str) -> str | None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from fastcollate.common.arguments import tally
+from fastcollate.common.arguments import check_choice, tally
 from fastcollate.common.arrays import (
     as_floats,
     check_array,
@@ -183,16 +183,15 @@ def _check_lengths(state: BatchState, plan: StepPlan, slots: NDArray[np.int64]) 
 
 def _groups(plan: StepPlan, slots: NDArray[np.int64], per: str) -> tuple[NDArray[np.int64], int]:
     """Return the boundary of each row, arbitrary for padding, and the number of boundaries."""
+    check_choice("per", per, ("mini_batch", "batch", "prompt"))
     if per == "batch":
         return np.zeros(len(slots), np.int64), 1
     if per == "mini_batch":
         sizes = np.diff(plan.mini_batch_offsets)
         return np.repeat(np.arange(len(sizes)), sizes)[slots], len(sizes)
-    if per == "prompt":
-        sizes = np.diff(plan.prompt_offsets)
-        rows = np.where(plan.is_padding[slots], 0, plan.rows[slots])
-        return np.repeat(np.arange(len(sizes)), sizes)[rows], len(sizes)
-    raise ValueError(f"per is {per!r}; pass 'mini_batch', 'batch' or 'prompt'")
+    sizes = np.diff(plan.prompt_offsets)
+    rows = np.where(plan.is_padding[slots], 0, plan.rows[slots])
+    return np.repeat(np.arange(len(sizes)), sizes)[rows], len(sizes)
 
 
 def _tokens_of(state: BatchState) -> _Tokens:

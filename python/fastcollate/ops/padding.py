@@ -374,7 +374,7 @@ def _mask_rows(column: Ragged, mask: Any) -> Ragged:
 
 def _flags(mask: Any, shape: tuple[int, ...], offsets: Any = None) -> np.ndarray:
     """Return a mask on the host as booleans."""
-    flags: np.ndarray = to_numpy(check_array("mask", mask))
+    flags: np.ndarray = to_numpy(check_array("mask", mask), "mask")
     if flags.shape != shape:
         raise ValueError(f"mask has shape {flags.shape}; pass that of the tokens of x, {shape}")
     kind = flags.dtype.kind

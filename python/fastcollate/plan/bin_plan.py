@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import ClassVar
 
@@ -12,6 +11,7 @@ import numpy as np
 from fastcollate._fastcollate import Bins
 from fastcollate.common.arguments import tally
 from fastcollate.common.arrays import offsets_of
+from fastcollate.common.caching import cached_property
 from fastcollate.common.text import table_of
 from fastcollate.plan.tables import Table
 from fastcollate.rows.lengths import Integers

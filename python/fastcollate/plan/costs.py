@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, asdict, dataclass, fields
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import numpy as np
@@ -21,6 +20,7 @@ from fastcollate.common.arrays import (
     read_array,
     to_numpy,
 )
+from fastcollate.common.caching import cached_property
 from fastcollate.common.text import show
 from fastcollate.rows.lengths import Integers, check_lengths
 
@@ -99,16 +99,16 @@ class Costs:
             raise ValueError(f"{', '.join(self.TERMS)} are all 0; pass one above 0")
         shares = 0.0
         for name in ("window", "chunk"):
+            share = _parse_cost(f"{name}_share", getattr(self, f"{name}_share"))
             if (size := getattr(self, name)) is None:
-                if getattr(self, f"{name}_share") != 1:
+                if share != 1:
                     raise ValueError(
-                        f"{name}_share is {show(getattr(self, f'{name}_share'))}, but {name} is "
-                        f"None; pass {name}, or leave {name}_share out"
+                        f"{name}_share is {share}, but {name} is None; pass {name}, or leave "
+                        f"{name}_share out"
                     )
                 object.__setattr__(self, f"{name}_share", 1.0)
                 continue
             object.__setattr__(self, name, check_count(name, size, "a number of tokens"))
-            share = _parse_cost(f"{name}_share", getattr(self, f"{name}_share"))
             shares += share
             if shares > 1 + 1e-9:
                 raise ValueError(
@@ -334,7 +334,7 @@ def weights_of(name: str, cost: Any, lengths: Integers, noun: str = "row") -> We
     advice = f"pass {names}, fc.planning.Costs(...), a function of lengths or one number per {noun}"
     if isinstance(cost, str):
         if cost not in NAMED_COSTS:
-            raise ValueError(f"{name} is {cost!r}; {advice}")
+            raise ValueError(f"{name} is {show(cost)}; {advice}")
         cost = NAMED_COSTS[cost]
     if isinstance(cost, Costs):
         return cost.spec.of(lengths)

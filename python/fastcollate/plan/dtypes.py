@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 from fastcollate._fastcollate import FieldSpec, OutputSpec, OutputTable
+from fastcollate.common.arguments import check_choice
 from fastcollate.common.arrays import check_dtype_name
+from fastcollate.common.text import show
 
 PositionIds: TypeAlias = Literal["zero", "one", "repeat_last"]
 Labels: TypeAlias = Literal["aligned", "shifted"]
@@ -67,18 +69,13 @@ class Outputs(NamedTuple):
             positions = "default"
         elif isinstance(position_ids, bool):
             positions = "zero" if position_ids else "omitted"
-        elif position_ids in PADDINGS:
-            positions = position_ids
         else:
-            raise ValueError(
-                f"position_ids is {position_ids!r}; pass 'zero' (or True), 'one', 'repeat_last', "
-                "False or None"
-            )
-        if labels is None:
-            if positions == "default" and isinstance(dtypes, str) and dtypes == "default":
-                return _DEFAULT_OUTPUTS
-        elif labels not in LABELS:
-            raise ValueError(f"labels is {labels!r}; pass 'aligned', 'shifted' or None")
+            check_choice("position_ids", position_ids, PADDINGS, ", True, False or None")
+            positions = position_ids
+        is_default = labels is None and positions == "default"
+        if is_default and isinstance(dtypes, str) and dtypes == "default":
+            return _DEFAULT_OUTPUTS
+        check_choice("labels", labels, (*LABELS, None))
         preset, by_key = _read_dtypes(dtypes)
         return cls(_spec_of(preset, positions, labels), preset, by_key, positions, labels)
 
@@ -115,7 +112,7 @@ class Outputs(NamedTuple):
         known = own | {field.key for _, field in fields if field.is_written}
         if unknown := [key for key in self.by_key if key not in known]:
             raise ValueError(
-                f"dtypes has the key {unknown[0]!r}, which is no output with a choice of "
+                f"dtypes has the key {show(unknown[0])}, which is no output with a choice of "
                 f"dtypes; pass keys of {sorted(known)}"
             )
         # A batch keeps the dtypes of outputs that only other layouts have.
@@ -155,5 +152,5 @@ def _read_dtypes(dtypes: Any) -> tuple[Mapping[str, str], dict[str, str]]:
         return _DEFAULT, {key: check_dtype_name(dtype, key) for key, dtype in dtypes.items()}
     if isinstance(dtypes, str) and dtypes in _PRESETS:
         return _PRESETS[dtypes], {}
-    message = f"dtypes is {dtypes!r}; pass 'default', 'compact' or a mapping from output keys"
+    message = f"dtypes is {show(dtypes)}; pass 'default', 'compact' or a mapping from output keys"
     raise ValueError(message) if isinstance(dtypes, str) else TypeError(message)

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from fastcollate._fastcollate import Bins, LayoutSpec, PackSpec, Plan
 from fastcollate.common.arguments import suggests_names, tally
 from fastcollate.common.arrays import describe
+from fastcollate.common.text import show
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.binned import BinnedLayout, Growth
 from fastcollate.plan.costs import Costs
@@ -475,7 +476,7 @@ def check_layout(layout: Any, planned: Layout | None = None) -> Layout:
             )
     elif not isinstance(layout, Layout):
         is_name = isinstance(layout, str)
-        kind, found = (ValueError, repr(layout)) if is_name else (TypeError, describe(layout))
+        kind, found = (ValueError, show(layout)) if is_name else (TypeError, describe(layout))
         raise kind(
             f"layout is {found}; pass {', '.join(map(repr, BY_NAME))} or a layout with "
             "options, such as fc.Left(pad_to=...) or fc.Packed(capacity=...)"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from operator import eq, itemgetter
 from typing import Any, overload
 
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from fastcollate._fastcollate import Merge
 from fastcollate.common.arguments import check_index, tally
+from fastcollate.common.caching import cached_property
 from fastcollate.common.text import show_id
 from fastcollate.plan.breaks import Break, Tokenizer, make_break
 from fastcollate.plan.merge_tree import TrajectoryTree

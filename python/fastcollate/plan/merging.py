@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,6 +20,7 @@ from fastcollate.common.arguments import (
     tally,
 )
 from fastcollate.common.arrays import describe
+from fastcollate.common.caching import cached_property
 from fastcollate.common.text import show_id
 from fastcollate.plan.grouping import starts_of
 from fastcollate.plan.merge import MERGES, Merge, MergeRewards, Policy

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from fastcollate.common.arrays import offsets_of
+from fastcollate.common.caching import cached_property
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Plan

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import accumulate
 from typing import Any, ClassVar
 
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from fastcollate._fastcollate import PrefixTree, ShardSpec
 from fastcollate.common.arguments import check_count, check_int, suggests_names, tally
 from fastcollate.common.arrays import describe
+from fastcollate.common.caching import cached_property
 from fastcollate.plan.layout import Layout
 from fastcollate.plan.layouts import Packed, Tree
 from fastcollate.plan.tables import Table, offsets_defect

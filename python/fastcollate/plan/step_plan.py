@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,6 +14,7 @@ from fastcollate import _fastcollate
 from fastcollate._fastcollate import SYNTHETIC_LENS
 from fastcollate.common.arguments import check_index, suggests_names, tally
 from fastcollate.common.arrays import describe, offsets_of
+from fastcollate.common.caching import cached_property
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.layout import Layout
 from fastcollate.plan.layouts import LEFT, Packed, Tree, layout_of

@@ -9,14 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate.common.arguments import id_list
-from fastcollate.common.arrays import describe, to_numpy
+from fastcollate.common.arrays import check_array, describe, is_tensor, to_numpy
 from fastcollate.common.text import show
 from fastcollate.plan.grouping import group_offsets
 
 
 def check_flags(name: str, values: Any) -> NDArray[np.bool_]:
     """Return one flag per turn as an array of booleans."""
-    values = to_numpy(values)
+    if is_tensor(values):
+        values = to_numpy(check_array(name, values), name)
     if isinstance(values, np.ndarray) and values.ndim != 1:
         raise TypeError(f"{name} is {describe(values)}; pass one flag per turn")
     flags = id_list(name, values)

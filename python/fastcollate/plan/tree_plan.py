@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy as np
 from fastcollate._fastcollate import PrefixTree
 from fastcollate.common.arguments import suggests_names, tally
 from fastcollate.common.arrays import describe
+from fastcollate.common.caching import cached_property
 from fastcollate.plan.binned import BinnedLayout
 from fastcollate.plan.tables import Table
 from fastcollate.plan.tree_bins import TreeBins

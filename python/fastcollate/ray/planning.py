@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import ray
@@ -16,6 +15,7 @@ from fastcollate.blocks.trees import join_trees
 from fastcollate.build import build_batch
 from fastcollate.common.arguments import spells_out, suggests_names, tally, wrong_name
 from fastcollate.common.arrays import describe
+from fastcollate.common.caching import cached_property
 from fastcollate.common.row_columns import COLUMNS, IDS
 from fastcollate.ops.normalize import LossNormalizers
 from fastcollate.options import Options, ShardOptions

@@ -98,9 +98,7 @@ class Field:
 
     def check_align(self, key: str) -> None:
         """Check `align`."""
-        if self.align not in ("response", "sequence"):
-            message = f"align of {key} is {self.align!r}; pass 'response' or 'sequence'"
-            raise ValueError(message)
+        check_choice(f"align of {key}", self.align, ("response", "sequence"))
 
     def spec(self, key: str) -> FieldSpec:
         """Return how the field is read and written under a key."""
@@ -285,8 +283,9 @@ def check_keys(fields: Any) -> None:
     if not isinstance(fields, Mapping):
         raise TypeError(f"fields is {show(fields)}; pass a mapping of keys to fc.Field")
     for key in fields:
-        if not isinstance(key, str):
-            raise TypeError(f"fields has the key {key!r}; pass strings as keys")
+        if not (isinstance(key, str) and key.isprintable()):
+            kind = ValueError if isinstance(key, str) else TypeError
+            raise kind(f"fields has the key {show(key)}; pass printable strings as keys")
     if LOSS_MASK.key in fields:
         raise ValueError(
             "fields has 'loss_mask', but a field does not decide which tokens train; pass "

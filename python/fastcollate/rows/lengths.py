@@ -51,11 +51,9 @@ def _check_integers(name: str, values: Any, advice: str, noun: str) -> Integers:
     check_unmasked(name, values)
     if is_tensor(values):
         values = check_array(name, values)
-        if values.is_meta:
-            raise TypeError(f"{name} is a meta tensor, which has no values; pass {advice}")
         if values.dtype.is_floating_point:  # NumPy does not have all of them
             raise TypeError(f"{name} is {describe(values)}; pass {advice}")
-        values = to_numpy(values)
+        values = to_numpy(values, name)
     if isinstance(values, np.ndarray) and values.dtype != object:
         found = values
     else:

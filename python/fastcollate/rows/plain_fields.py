@@ -64,7 +64,7 @@ def with_fields(
     for key, one in fields.items():
         if isinstance(one, _KINDS):
             continue
-        place, shown, values = f"fields[{key!r}]", " ".join(show(one).split()), one
+        place, shown, values = f"fields[{show(key)}]", " ".join(show(one).split()), one
         if row is not None:
             place, values = f"{place} of row {row}", [one]
             if _is_number(one):

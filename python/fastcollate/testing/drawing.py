@@ -53,6 +53,7 @@ _NUMBERS: dict[str, Family] = {
     "not finite": lambda rng, n: rng.choice([np.inf, -np.inf, np.nan, -0.0, 1.5], n).tolist(),
     "rounded": lambda rng, n: rng.choice(_ROUNDED, n).tolist(),
 }
+_NO_NAN = {name: family for name, family in _NUMBERS.items() if name != "not finite"}
 
 
 @st.composite
@@ -181,5 +182,5 @@ def with_fields(
         rewards=rewards,
         loss_mask=field(_NUMBERS if nan_in_masks else _MASKS),
         logprobs=field(_NUMBERS),
-        advantages=field(_NUMBERS),
+        advantages=field(_NO_NAN),
     )

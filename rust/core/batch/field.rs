@@ -245,7 +245,7 @@ impl FieldSpec {
         for from in (0..len).step_by(values.len()) {
             let count = values.len().min(len - from);
             match column.read(turn, from, &mut values[..count]) {
-                Ok(()) | Err(Error::Nan { .. } | Error::NotWhole { .. }) => {}
+                Ok(()) | Err(Error::NotFinite { .. } | Error::NotWhole { .. }) => {}
                 Err(error) => return Err(error),
             }
         }
@@ -332,7 +332,7 @@ impl FieldSpec {
 /// Refuse a turn's number if it is NaN and a token of the turn trains; elsewhere it is not written.
 ///
 /// # Errors
-/// [`Error::Nan`], and errors of the loss mask.
+/// [`Error::NotFinite`], and errors of the loss mask.
 pub(super) fn check_trained(
     fields: &[&FieldSpec],
     columns: &[&mut dyn FieldColumn],
@@ -370,7 +370,8 @@ pub(super) fn check_trained(
                 row,
                 position,
             };
-            return Err(Error::Nan { location });
+            let value = "NaN".to_owned();
+            return Err(Error::NotFinite { location, value });
         }
     }
     Ok(())

@@ -282,7 +282,12 @@ impl FieldSpec {
         }
         let rows = match self.0.kind {
             FieldKind::Row => PyRows::one_token_each::<T>(name, values, chosen, &check_count),
-            _ if self.0.is_plain => PyRows::new::<T>(name, values, chosen, check),
+            _ if self.0.is_plain => {
+                // Numbers of rows are checked once it is known which of them train.
+                let is_spread = self.0.spread == Some(Spread::Trained);
+                let check = if is_spread { Check::Number } else { check };
+                PyRows::new::<T>(name, values, chosen, check)
+            }
             _ => PyRows::with_trailing::<T>(name, values, chosen, missing),
         }?;
         check_count(rows.count())?;

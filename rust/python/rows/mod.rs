@@ -103,8 +103,8 @@ pub fn describe(object: &Bound<PyAny>) -> PyResult<String> {
     let py = object.py();
     let kind = caught(py, object.get_type().name())?;
     let kind = kind.map_or("object".to_owned(), |name| name.to_string());
-    let reprlib = py.import("reprlib")?;
-    Ok(match caught(py, reprlib.call_method1("repr", (object,)))? {
+    let text = py.import("fastcollate.common.text")?;
+    Ok(match caught(py, text.call_method1("show", (object,)))? {
         Some(repr) => format!("{repr} ({kind})"),
         None => format!("an object of type {kind}"),
     })
