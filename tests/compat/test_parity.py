@@ -47,6 +47,7 @@ NOT_COMPARED = {
     "upsample_batch": "verl's reads and writes a transfer queue",
     "TokenLogprobs": "of fastcollate; compared with rows one by one",
     "token_logprobs": "of fastcollate; compared with rows one by one",
+    "register_tree_attention": "of fastcollate; compared with dense masks",
     "add_fused_lm_head": "compared in TRL's trainers, under patch(layout=...)",
     "shuffle_sequence_dict": "compared in TRL's trainers, under patch(layout=...)",
 }
