@@ -208,7 +208,7 @@ def test_shards_of_other_plans():
     for use in (batch.select, lambda shard: batch.select(pickle.loads(pickle.dumps(shard)))):
         with pytest.raises(ValueError, match="4 tokens in row 0, which has 2; pass the rows"):
             use(plan.shard(0, 0))
-    with pytest.raises(TypeError, match=r"shard is \[0\] \(list\); call batch.select\(rows=\[0\]"):
+    with pytest.raises(TypeError, match=r"shard is \[0\] \(list\); call batch.select\(rows="):
         whole.select([0])
     with pytest.raises(TypeError, match=r"shard is .*; pass plan.shard"):
         whole.select("0")
