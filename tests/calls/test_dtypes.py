@@ -43,6 +43,9 @@ def test_half_precision_rounds_as_torch_does(name, data):
     import torch
 
     inputs = data.draw(rollouts())
+    if inputs.loss_mask is not None:  # a weight that would be infinite is an error
+        masks = [[min(weight, 2**15) for weight in row] for row in inputs.loss_mask]
+        inputs = inputs._replace(loss_mask=masks)
     kinds = data.draw(as_inputs(inputs))
     keys = ("loss_mask", "rewards", "logprobs")
     given = [key for key in keys if getattr(inputs, key) is not None]
