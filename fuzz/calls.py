@@ -283,8 +283,10 @@ def _draw_options(choices: Choices, call: Call) -> None:
         names = ["float16", "bfloat16"] if options["array_type"] == "torch" else ["float16"]
         given = [key for key in KEYS if key in call.plain]
         has_numbers = "advantages" in given and not isinstance(call.plain["advantages"][0], list)
-        if ("labels" in call.plain or has_numbers) and "loss_mask" in given:
-            given.remove("loss_mask")  # the references round weights to float32 only
+        weights = [weight for row in call.plain.get("loss_mask", []) for weight in row]
+        is_rounded = "labels" in call.plain or has_numbers  # the references have float32 only
+        if "loss_mask" in given and (is_rounded or max(weights, default=0) > 65504):
+            given.remove("loss_mask")  # infinite weights are errors
         if call.merge is not None and "rewards" in given:
             given.remove("rewards")  # and sums
         options["dtypes"] = {key: choices.pick(names) for key in given}
