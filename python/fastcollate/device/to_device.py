@@ -180,11 +180,12 @@ def resolve_device(device: Any) -> Any:
     """Return a device with its index, which arguments may lack, as its tensors have it."""
     import torch
 
+    # torch reads the length of any list, and crashes if it is not true.
+    if not isinstance(device, (str, int, torch.device)):
+        raise TypeError(f"device is {show(device)}; pass its name, such as 'cpu'")
     try:
         # Not every device's module reports its index. None as an argument would mean any device.
         return torch.empty(0, device=torch.device(device)).device
-    except TypeError as error:
-        raise TypeError(f"device is {show(device)}; pass its name, such as 'cpu'") from error
     except (AssertionError, RuntimeError, ValueError) as error:
         reason = str(error).partition("\n")[0][:200]
         raise RuntimeError(
