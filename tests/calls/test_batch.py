@@ -293,3 +293,26 @@ def test_the_table_describes_every_output(layout, array_type):
     assert repr(again["joined"]) == "Output('joined', align='joined')"
     with pytest.raises(ValueError, match="align is 'b'"):
         type(again["joined"])("a", "b", None, None, None)
+
+
+@NEEDS_TORCH
+def test_lists_of_tensors_are_pickled_as_one():
+    import torch
+
+    from fastcollate.ops.pickling import _Joined
+
+    whole = torch.arange(6, dtype=torch.int32)
+    parts = list(whole.split([2, 0, 3, 1]))
+    joined = _Joined.of_views(parts)
+    assert joined.tensor is whole
+    assert [part.tolist() for part in joined.parts()] == [[0, 1], [], [2, 3, 4], [5]]
+    for others in (
+        [],
+        parts[::-1],
+        parts[:3],
+        [*parts[:3], parts[3].clone()],
+        [whole[:2], whole[2::2]],
+        [whole[:2], whole[2:].view(torch.float32)],
+        list(torch.arange(9)[:6].split(3)),
+    ):
+        assert _Joined.of_views(others) is None
