@@ -44,7 +44,8 @@ def packages_of(script):
             names |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             names.add(node.module.partition(".")[0])
-    return sorted(names - sys.stdlib_module_names - {path.stem for path in EXAMPLES.rglob("*")})
+    own = {path.stem for path in EXAMPLES.rglob("*")} | {"frameworks"}
+    return sorted(names - sys.stdlib_module_names - own)
 
 
 def assert_one_line(run, message):

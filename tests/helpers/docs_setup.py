@@ -320,7 +320,8 @@ PAGES = {
     "docs/frameworks/verl.md": verl,
     "docs/handover.md": handover, "docs/index.md": dict, "docs/looking.md": looking,
     "docs/merging.md": merging, "docs/packing.md": packing, "docs/ray.md": dict,
-    "docs/steps.md": steps, "docs/tables.md": dict, "docs/trees.md": trees,
+    "docs/rollouts.md": dict, "docs/steps.md": steps, "docs/tables.md": dict,
+    "docs/trees.md": trees,
 }  # fmt: skip
 
 BEFORE = {

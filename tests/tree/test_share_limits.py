@@ -72,7 +72,7 @@ def test_rows_share_what_the_limits_allow(forked, layout):
     bins = tree.pack(layout)
     assert bins.num_bins == 1
     assert bins.fork_early == layout.fork_early
-    assert sum(bins.shared) == sum(expected)
+    assert sum(bins.starts) == sum(expected)
 
     def built(layout):
         return fc.build_batch(prompts, responses, pad_token_id=0, layout=layout, array_type="numpy")

@@ -68,7 +68,7 @@ def read(
     >>> output = {"output_ids": [7, 8], "meta_info": {"finish_reason": {"type": "stop"},
     ...     "output_token_logprobs": [(-0.5, 7, None), (-1.0, 8, None)]}}
     >>> fc.rollouts.read([output], prompts=[[5, 6]])
-    Calls of 1 call: 2 prompt tokens, 2 response tokens; logprobs, finish_reasons, uids
+    Calls of 1 call: 2 prompt tokens, 2 response tokens; logprobs, uids, finish_reasons
     """
     check_choice("unfinished", unfinished, ("error", "skip", "keep"))
     check_choice("bad_logprobs", bad_logprobs, BAD_LOGPROBS)
