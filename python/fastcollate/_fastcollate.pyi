@@ -18,6 +18,7 @@ __all__ = [
     "SYNTHETIC_LENS",
     "Bins",
     "BufferPool",
+    "CallSchema",
     "CostSpec",
     "FieldSpec",
     "GrowingTree",
@@ -50,6 +51,7 @@ __all__ = [
     "hash_prompts",
     "merge_turns",
     "partition",
+    "read_calls",
     "share_prefixes",
     "split_micro_batches",
     "split_step",
@@ -619,7 +621,7 @@ def split_micro_batches(
 
 @final
 class CallSchema:
-    def __init__(self, calls: str | None, paths: list[tuple[str, str]]) -> None: ...
+    def __new__(cls, calls: str | None, paths: list[tuple[str, str]]) -> CallSchema: ...
 
 def read_calls(
     bodies: bytes | list[bytes], schema: CallSchema, bad_logprobs: str

@@ -425,7 +425,7 @@ macro_rules! float_element {
                     Check::None => None,
                     Check::Number => first(values, |value| value.is_nan()),
                     Check::Weight => {
-                        first(values, |value| !((value >= <$type>::ZERO) & (value < <$type>::INFINITY)))
+                        first(values, |value| !(<$type>::ZERO..<$type>::INFINITY).contains(&value))
                     }
                     Check::Whole(dtype) => {
                         let range = dtype.whole_weights();

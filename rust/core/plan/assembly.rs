@@ -4,6 +4,9 @@ use crate::error::{Error, Result};
 use crate::plan::widths::Longest;
 use crate::plan::{Chosen, Shard, TokenForm, Turns, Widths};
 
+/// A length of a row.
+pub(super) type Len = fn(&Row) -> usize;
+
 /// One training sequence of the output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Row {

@@ -34,7 +34,7 @@ impl Assembly {
             numbers.extend(own);
             first_turn += own_turns.total();
         }
-        let chosen = (numbers.len() < first_turn).then(|| Chosen {
+        let chosen = (numbers.len() < first_turn).then_some(Chosen {
             numbers,
             total: first_turn,
         });

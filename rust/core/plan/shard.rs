@@ -1,6 +1,7 @@
 //! Shards: the rows of a step in one batch.
 
 use crate::error::{Error, Result};
+use crate::plan::assembly::Len;
 use crate::plan::share::{Tree, TreeRow};
 use crate::plan::{Bins, Chosen, Layout, Pick, Row, Widths};
 
@@ -53,7 +54,7 @@ impl Shard {
             return Err(Error::OtherRowCount { found, expected });
         }
         let least = longest.map_or(Ok(self.widths.unwrap_or_default()), |it| self.least(it))?;
-        let lens: [(_, fn(&Row) -> usize, _); 2] = [
+        let lens: [(_, Len, _); 2] = [
             (&self.lens, Row::len, "tokens"),
             (&self.prompt_lens, |row| row.prompt_len, "prompt tokens"),
         ];

@@ -3,6 +3,7 @@
 use std::sync::OnceLock;
 
 use super::Row;
+use super::assembly::Len;
 use super::placement::MAX_POSITIONS;
 use crate::error::{Error, Result};
 
@@ -97,7 +98,7 @@ impl WidthOptions {
         longest: Widths,
         rows: impl Iterator<Item = (usize, &'a Row)>,
     ) -> Result<()> {
-        let lens: [(_, _, fn(&Row) -> usize, _, _); 3] = [
+        let lens: [(_, _, Len, _, _); 3] = [
             (
                 self.sequence,
                 longest.sequence,

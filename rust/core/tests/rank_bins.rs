@@ -223,7 +223,7 @@ fn planning_of_trees_can_be_stopped() {
     let row = |row: usize| TreeRow {
         row,
         len: 10 + row % 7,
-        shared: if row % 8 == 0 { 0 } else { 5 },
+        shared: if row.is_multiple_of(8) { 0 } else { 5 },
     };
     let tree = Tree::new((0..20_000).map(row).collect()).unwrap();
     let costs: Vec<_> = tree.rows().iter().map(|row| row.len as f64).collect();

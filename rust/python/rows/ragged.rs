@@ -208,7 +208,7 @@ fn integers<'py>(values: &Bound<'py, PyAny>) -> PyResult<PyReadonlyArray1<'py, i
     };
     let arrays = py.import(intern!(py, "fastcollate.common.arrays"))?;
     let array = arrays.call_method1(intern!(py, "read_array"), (values, intern!(py, "int64")))?;
-    Ok(array.extract()?)
+    array.extract()
 }
 
 fn to_usize(values: &PyReadonlyArray1<i64>) -> PyResult<Vec<usize>> {
