@@ -69,7 +69,8 @@ proptest! {
             let mut own = input.columns();
             own.fields.iter_mut().for_each(|column| column.choose(&chosen));
             let TokenStreams::Parts { prompts, responses } = &mut own.tokens else { panic!() };
-            [prompts, responses].map(|column| column.choose(&chosen));
+            prompts.choose(&chosen);
+            responses.choose(&chosen);
             let alone = of_shard(RowSource::Merged(&merge), own);
             prop_assert_eq!(&alone.assembly, &of_turns.assembly);
             prop_assert_eq!(Expected::of_collated(&alone), Expected::of_collated(&of_turns));
