@@ -285,8 +285,8 @@ def build_rows(
             cp,
         )
     )
+    own = None if shard is None else collated.plan.sources.tolist()
     for name, column in zip(tokens._fields, tokens, strict=True):
-        own = None if shard is None else collated.plan.sources.tolist()
         if (message := padding_message(name, column, int(options.pad_token_id), own)) is not None:
             warn_user(message)
             break
@@ -304,11 +304,13 @@ def check_ids(
     ids: dict[str, list[Any]] = {}
     given = {"uids": uids, "trajectory_ids": trajectory_ids, "is_last_step": is_last_step}
     for name, values in given.items():
+        if values is None:
+            continue
         if shard is not None and type(values) is list:
             ids[name] = values
-        elif name == "is_last_step" and values is not None:
+        elif name == "is_last_step":
             ids[name] = check_flags(name, values).tolist()
-        elif values is not None:
+        else:
             ids[name] = id_list(name, values)
     return ids
 

@@ -111,7 +111,7 @@ def collate(request: Request) -> BatchState:
         ),
         owner=owner,
     )
-    if "labels" in tree_label_keys(collated):
+    if layout.forks_early and "labels" in tree_label_keys(collated):
         check_trained_once(collated)
     return collated
 
