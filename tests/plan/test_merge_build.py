@@ -107,7 +107,9 @@ def test_other_dtypes(drawn, array_type):
     merged = merged_of(inputs, options)
     columns = ("rewards", "loss_mask", "logprobs", "advantages", "fields", "uids", "trajectory_ids")
     columns = merge_columns_loops(merged, **{name: inputs.get(name) for name in columns})
-    dtypes = ["compact", {"loss_mask": "float16"}] if inputs["loss_mask"] else ["compact"]
+    dtypes = ["compact"]
+    if inputs["loss_mask"] and max(map(max, filter(None, columns["loss_mask"])), default=0) < 2**15:
+        dtypes.append({"loss_mask": "float16"})  # larger weights would be infinite: an error
     shared = {
         "pad_token_id": 7,
         "array_type": array_type,

@@ -93,7 +93,7 @@ class BatchView:
 
 def batch_page(state: BatchState, summary: str) -> str:
     """Return HTML of a whole batch: the text of its repr, and some rows."""
-    has_values = not getattr(state.data["input_ids"], "is_meta", False)
+    has_values = not getattr(state.data.get("input_ids"), "is_meta", False)
     known = state.options is not None and state.options.cp is None and has_values
     rows = BatchView(state).rows_html() if known else ""
     return markup.page(markup.text("div", summary, "tokens"), rows)
