@@ -131,7 +131,7 @@ class Patcher:
     replacements: Sequence[Replacement]
     _count: int = field(default=0, init=False)
     _bound: list[_Bound] = field(default_factory=list, init=False)
-    _patched: Patched = field(init=False)
+    _patched: Patched = field(init=False, repr=False)
 
     @property
     def is_patched(self) -> bool:
