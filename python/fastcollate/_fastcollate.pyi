@@ -1,7 +1,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, final
 
-from numpy import bool_, float64, int32, int64, uint8, uint64
+from numpy import bool_, float32, float64, int32, int64, uint8, uint64
 from numpy.typing import NDArray
 
 from fastcollate.plan.costs import Weights
@@ -52,6 +52,7 @@ __all__ = [
     "merge_turns",
     "partition",
     "read_calls",
+    "settle_logprobs",
     "share_prefixes",
     "split_micro_batches",
     "split_step",
@@ -626,3 +627,10 @@ class CallSchema:
 def read_calls(
     bodies: bytes | list[bytes], schema: CallSchema, bad_logprobs: str
 ) -> dict[str, Any]: ...
+def settle_logprobs(
+    values: NDArray[float32],
+    given: list[int | None],
+    lengths: list[int],
+    names: list[tuple[int, int]],
+    bad_logprobs: str,
+) -> tuple[NDArray[float32] | None, NDArray[int64], NDArray[int64]]: ...

@@ -443,6 +443,9 @@ pub enum Error {
     #[error("{0}")]
     Body(String),
 
+    #[error("{0}")]
+    BadLogprob(String),
+
     #[error(transparent)]
     External(External),
 }

@@ -55,6 +55,7 @@ fn hint(error: &Error) -> Cow<'static, str> {
             "pass merge=fc.planning.Merge(..., rewards='sum') to add up the numbers of a row's turns, \
              rewards='last' to drop all but the last turn's, or one reward per response token"
         }
+        Error::BadLogprob(_) => "pass bad_logprobs='mask' or 'keep'",
         Error::WrongType { .. } => "convert it first",
         Error::DoesNotFit { .. } => "pass a value that fits, or another dtype",
         Error::NoIndex { limit, .. } => {

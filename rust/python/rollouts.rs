@@ -1,8 +1,10 @@
 //! Reading calls of language models from JSON.
 
 use fastcollate::gathered;
-use fastcollate::rollouts::{BadLogprobs, Bodies, Calls, Role, Rows, Schema, read_bodies};
-use numpy::{Element, PyArray1};
+use fastcollate::rollouts::{
+    BadLogprobs, Bodies, Calls, KINDS, Logprobs, Role, Rows, Schema, read_bodies,
+};
+use numpy::{Element, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict, PyList};
@@ -10,7 +12,7 @@ use pyo3::types::{PyBytes, PyDict, PyList};
 use crate::error::Result;
 use crate::interrupt::stoppable;
 use crate::names::Names;
-use crate::plan::tables::{Column, array_of, to_i64};
+use crate::plan::tables::{Column, array_of, to_i64, values as values_of};
 
 /// What happens to log-probabilities that are none.
 pub const BAD_LOGPROBS: Names<BadLogprobs> = Names::new(
@@ -99,17 +101,13 @@ fn columns<'py>(py: Python<'py>, calls: Calls, kept: &[String]) -> Result<Bound<
     columns.set_item("prompts", prompts)?;
     columns.set_item("responses", responses)?;
     columns.set_item("have_prompts", flags(calls.have_prompts))?;
-    columns.set_item("have_logprobs", flags(calls.have_logprobs))?;
-    columns.set_item("logprobs", PyArray1::from_vec(py, calls.logprobs))?;
+    columns.set_item("logprobs", logprobs(py, calls.logprobs)?)?;
+    columns.set_item("num_bodies", calls.num_bodies)?;
     let masks = calls
         .have_masks
         .then(|| PyArray1::from_vec(py, calls.loss_mask));
     columns.set_item("loss_mask", masks)?;
-    for (name, indices) in [
-        ("bad", calls.bad),
-        ("bodies", calls.bodies),
-        ("indices", calls.indices),
-    ] {
+    for (name, indices) in [("bodies", calls.bodies), ("indices", calls.indices)] {
         columns.set_item(name, array_of(py, indices.into_iter().map(to_i64))?)?;
     }
     let texts = PyDict::new(py);
@@ -118,6 +116,55 @@ fn columns<'py>(py: Python<'py>, calls: Calls, kept: &[String]) -> Result<Bound<
     }
     columns.set_item("kept", texts)?;
     Ok(columns)
+}
+
+/// Treat log-probabilities of calls, which lie one after the other, as those of bodies are.
+///
+/// `given` has the number of each call's, or None; `lengths` those of the responses. A call's name
+/// in errors is its output and its index there.
+#[pyfunction]
+pub fn settle_logprobs<'py>(
+    py: Python<'py>,
+    values: PyReadonlyArray1<f32>,
+    given: Vec<Option<usize>>,
+    lengths: Vec<usize>,
+    names: Vec<(usize, usize)>,
+    bad_logprobs: &str,
+) -> Result<Settled<'py>> {
+    let values = values_of(&values);
+    let mut found = Logprobs::new(BAD_LOGPROBS.value(bad_logprobs)?);
+    let name = |call: usize| {
+        let (output, index) = names[call];
+        format!("outputs[{output}]: call {index}")
+    };
+    let mut start = 0;
+    for (call, (given, &length)) in given.iter().zip(&lengths).enumerate() {
+        let span = given.map(|len| start..start + len);
+        let row = span.and_then(|span| values.get(span));
+        found.add(row, length, || name(call))?;
+        start += given.unwrap_or(0);
+    }
+    found.finish(name)?;
+    logprobs(py, found)
+}
+
+/// Log-probabilities, or None if no call has them; positions of those that are none; and their
+/// number, calls x kinds.
+type Settled<'py> = (
+    Option<Bound<'py, PyArray1<f32>>>,
+    Column<'py>,
+    Bound<'py, PyArray2<i64>>,
+);
+
+fn logprobs(py: Python<'_>, found: Logprobs) -> Result<Settled<'_>> {
+    let has_any = found.are_given.contains(&true);
+    let counts = found.counts.iter().flatten().copied().map(to_i64);
+    let calls = found.counts.len();
+    Ok((
+        has_any.then(|| PyArray1::from_vec(py, found.values)),
+        array_of(py, found.bad.into_iter().map(to_i64))?,
+        array_of(py, counts)?.reshape([calls, KINDS])?,
+    ))
 }
 
 /// Values, and the offsets of rows.

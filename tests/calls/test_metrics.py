@@ -37,6 +37,22 @@ def test_what_trains_is_counted(layout, array_type, loss_mask):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_bad_log_probabilities(layout, dtype):
+    logprobs = [[-1.0, float("nan")], [-9999.0], [float("-inf"), -0.5, -20.0]]
+    batch = fc.build_batch(
+        *([[5], [6], [7]], [[1, 2], [3], [4, 5, 6]]),
+        pad_token_id=0,
+        logprobs=logprobs,
+        layout=layout,
+        dtypes={"logprobs": dtype},
+    )
+    assert batch.metrics["batch/bad_logprobs"] == 3
+    without = fc.build_batch([[5]], [[1]], pad_token_id=0, layout=layout)
+    assert "batch/bad_logprobs" not in without.metrics
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_padding_rows_are_not_counted(layout):
     prompts, responses = [[1, 2], [3], [4]], [[5], [6, 7], [8, 9, 9]]
     rows = [3, 3, 4]

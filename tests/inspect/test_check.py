@@ -136,7 +136,12 @@ def test_a_loss_mask_on_a_first_token(build, layout):
 
 @pytest.mark.parametrize(
     ("value", "kind"),
-    [("nan", "nan"), (0.5, "positive_logprob"), ("-inf", "infinite_logprob")],
+    [
+        ("nan", "nan"),
+        (0.5, "positive_logprob"),
+        ("-inf", "infinite_logprob"),
+        (-9999.0, "infinite_logprob"),
+    ],
 )
 def test_log_probabilities_that_are_none(build, value, kind):
     logprobs = good_input()["logprobs"]

@@ -256,7 +256,7 @@ def test_log_probabilities_that_are_none(value):
     masked = parsed(body, body_of(), bad_logprobs="mask")
     assert masked.logprobs.to_list() == [[-0.5, 0.0], [-0.5, -0.25]]
     assert masked.loss_mask.to_list() == [[1, 0], [1, 1]]
-    assert masked.bad_logprobs == 1
+    assert masked.bad_logprobs.sum(axis=1).tolist() == [1, 0]
     kept = parsed(body, bad_logprobs="keep")
     assert kept.loss_mask is None
     np.testing.assert_array_equal(kept.logprobs[0], rounded([-0.5, value]))
@@ -267,7 +267,9 @@ def test_missing_log_probabilities():
     none["choices"][0]["logprobs"] = None
     with pytest.raises(ValueError, match="only 1 log-probabilities for 2 response tokens"):
         parsed(short)
-    with pytest.raises(ValueError, match="call 1 has no log-probabilities, but call 0 has"):
+    with pytest.raises(
+        ValueError, match=r"bodies\[1\]: call 0 has no log-probabilities, but other"
+    ):
         parsed(body_of(), none)
     found = parsed(short, none, body_of(), bad_logprobs="mask")
     assert found.loss_mask.to_list() == [[1, 0], [0, 0], [1, 1]]
@@ -278,6 +280,45 @@ def test_missing_log_probabilities():
             body_of(ids=(7, 8), logprobs=(-1, -1))
             | {"choices": [{"token_ids": [7, 8], "logprobs": {"token_logprobs": [-1, -1, -1]}}]}
         )
+
+
+def test_counts_of_bad_log_probabilities():
+    """They are counted by kind and call, and survive selections."""
+    values = (math.nan, None, -math.inf, -9999.0, -1.0)
+    bodies = [
+        body_of(ids=range(6), logprobs=values),
+        body_of(),
+        body_of(finish_reason="abort"),
+        body_of(ids=(3,), logprobs=()) | {},
+    ]
+    bodies[3]["choices"][0]["logprobs"] = None
+    calls = parsed(*bodies, bad_logprobs="mask", unfinished="skip")
+    assert calls.bad_logprobs.tolist() == [[2, 1, 1, 1], [0, 0, 0, 0], [0, 0, 0, 1]]
+    assert calls.report == {
+        "calls": 3,
+        "prompt_tokens": 3,
+        "response_tokens": 9,
+        "unfinished": 1,
+        "logprobs_nan": 2,
+        "logprobs_infinite": 1,
+        "logprobs_placeholder": 1,
+        "logprobs_missing": 2,
+    }
+    assert calls.select([2, 1]).bad_logprobs.tolist() == [[0, 0, 0, 1], [0, 0, 0, 0]]
+    assert Calls.concat([calls, calls]).report["logprobs_missing"] == 4
+    assert "6 log-probabilities without a value" in repr(calls)
+    kept = parsed(*bodies, bad_logprobs="keep", unfinished="keep")
+    assert kept.report["unfinished"] == 1
+    assert (kept.bad_logprobs[[0, 1, 3]] == calls.bad_logprobs).all()
+
+
+def test_log_probabilities_are():
+    calls = parsed(body_of(), logprobs_are="raw")
+    assert (calls.logprobs_are, calls.select([0]).logprobs_are) == ("raw", "raw")
+    assert Calls.concat([calls, calls]).logprobs_are == "raw"
+    assert Calls.concat([calls, parsed(body_of())]).logprobs_are is None
+    with pytest.raises(ValueError, match="logprobs_are is 'cooked'"):
+        parsed(body_of(), logprobs_are="cooked")
 
 
 @pytest.mark.parametrize("reason", ["abort", None])
@@ -350,8 +391,12 @@ def test_arguments():
         parse([], bad_logprobs="drop")
     with pytest.raises(ValueError, match="has no prompt ids; pass prompts="):
         parse([b'{"output_ids": [1]}'])
-    with pytest.raises(ValueError, match="prompts has 2 rows, but there are 1 bodies"):
+    with pytest.raises(ValueError, match="prompts has 2 rows, but there are 1 body"):
         parse([b'{"output_ids": [1]}'], prompts=[[1], [2]])
+    without = json.dumps({"choices": [], "output_ids": [2]}).encode()
+    assert parse([b"[]", without, b"[]"], prompts=[[1], [3], [1]]).prompts.to_list() == [[3]]
+    with pytest.raises(ValueError, match="prompts has 2 rows, but there are 3 bodies"):
+        parse([b"[]", without, b"[]"], prompts=[[1], [3]])
     with pytest.raises(ValueError, match=r"prompts\[0\] differs from the prompt of its body"):
         parsed(body_of(), prompts=[[6]])
     assert len(parse([])) == 0

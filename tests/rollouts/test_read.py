@@ -184,12 +184,14 @@ def test_bad_log_probabilities():
     outputs = [
         Request([1], [Sample([7, 8, 9], [{7: Logprob(-1.0)}, None, {9: Logprob(math.nan)}])])
     ]
-    with pytest.raises(ValueError, match="call 0 has the log-probability nan at response token 1"):
+    with pytest.raises(
+        ValueError, match=r"outputs\[0\]: call 0 has the log-probability NaN at response token 1"
+    ):
         read(outputs)
     masked = read(outputs, bad_logprobs="mask")
     assert masked.logprobs.to_list() == [[-1.0, 0.0, 0.0]]
     assert masked.loss_mask.to_list() == [[1, 0, 0]]
-    assert masked.bad_logprobs == 2
+    assert masked.bad_logprobs.tolist() == [[2, 0, 0, 0]]
     kept = read(outputs, bad_logprobs="keep")
     assert kept.loss_mask is None
     assert np.isnan(kept.logprobs.values[1:]).all()

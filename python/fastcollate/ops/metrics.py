@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fastcollate.common.arrays import on_host
 from fastcollate.plan.plan_tables import PlanTables
+from fastcollate.rows.fields import LOGPROBS
 from fastcollate.rows.lengths import percentiles
 
 if TYPE_CHECKING:
@@ -38,7 +39,10 @@ def metrics_of(state: BatchState) -> dict[str, float]:
         spans = PlanTables(plan).responses
         places = np.flatnonzero(on_host(state.data["loss_mask"] != 0))
         trained = spans.counts_in(places, plan.num_rows)[is_real]
+        logprobs = state.data.get(LOGPROBS.key)
+        bad = {} if logprobs is None else {"batch/bad_logprobs": _bad_logprobs(logprobs)}
         training = {
+            **bad,
             "batch/trained_tokens": float(trained.sum()),
             "batch/rows_without_loss": float(np.count_nonzero(trained == 0)),
         }
@@ -66,3 +70,10 @@ def metrics_of(state: BatchState) -> dict[str, float]:
 def padding_of(plan: Plan) -> float:
     """Return the share of positions without a token of a real row."""
     return 1 - plan.num_placed / plan.num_positions if plan.num_positions else 0.0
+
+
+def _bad_logprobs(logprobs: Any) -> float:
+    """Return the number of log-probabilities that are not finite, or vLLM's -9999."""
+    values = on_host(logprobs)
+    # -9999 is -9984 in bfloat16.
+    return float(np.count_nonzero(~(np.isfinite(values) & (values > -9984))))

@@ -7,7 +7,7 @@ from typing import Any, Literal, final
 
 import numpy as np
 
-from fastcollate.common.arguments import tally
+from fastcollate.common.arguments import check_choice, tally
 from fastcollate.common.text import show
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
@@ -15,6 +15,11 @@ from fastcollate.rows.columns import Ragged
 BadLogprobs = Literal["error", "mask", "keep"]
 BAD_LOGPROBS = ("error", "mask", "keep")
 Unfinished = Literal["error", "skip", "keep"]
+
+LogprobsAre = Literal["raw", "processed"]
+
+BAD_KINDS = ("nan", "infinite", "placeholder", "missing")
+"""Kinds of log-probabilities that are none: NaN or null, infinite, -9999, and missing."""
 
 UNFINISHED = ("abort", "error", None)
 """Reasons of calls that did not finish. A reached length limit is a reason to finish."""
@@ -34,8 +39,14 @@ class Calls:
         1 for response tokens that train, 0 for others; None: all train.
     rewards
         One number per call, or one per response token.
+    logprobs_are
+        ``"raw"`` for log-probabilities of the model, ``"processed"`` for those after temperature
+        and filters, of the distribution that was sampled from; None if unknown.
     bad_logprobs
-        Number of log-probabilities that were none.
+        Counts of log-probabilities that were none, (calls, 4): NaN or null, infinite, -9999, and
+        missing ones. None: there were none.
+    skipped
+        Number of calls that were left out as unfinished.
     columns
         Other columns, one item per call. ``uids``, ``trajectory_ids`` and ``is_last_step`` mean
         what they mean in :func:`fastcollate.build_batch`; all others are kept under their names.
@@ -44,6 +55,8 @@ class Calls:
     ----------
     columns : dict
         The other columns.
+    report : dict
+        Counts of calls, tokens, and what was wrong with them.
 
     Raises
     ------
@@ -61,10 +74,12 @@ class Calls:
         "bad_logprobs",
         "columns",
         "logprobs",
+        "logprobs_are",
         "loss_mask",
         "prompts",
         "responses",
         "rewards",
+        "skipped",
     )
 
     def __init__(
@@ -75,16 +90,25 @@ class Calls:
         logprobs: Any = None,
         loss_mask: Any = None,
         rewards: Any = None,
-        bad_logprobs: int = 0,
+        logprobs_are: LogprobsAre | None = None,
+        bad_logprobs: Any = None,
+        skipped: int = 0,
         **columns: Any,
     ) -> None:
+        if logprobs_are is not None:
+            check_choice("logprobs_are", logprobs_are, ("raw", "processed"))
+        self.logprobs_are, self.skipped = logprobs_are, skipped
         self.prompts, self.responses = ragged(prompts), ragged(responses)
         self.logprobs = None if logprobs is None else ragged(logprobs)
         self.loss_mask = None if loss_mask is None else ragged(loss_mask)
-        self.rewards, self.bad_logprobs = rewards, bad_logprobs
+        self.rewards = rewards
         self.columns = {name: column for name, column in columns.items() if column is not None}
         count = len(self.responses)
-        for name, column in {"prompts": self.prompts, "rewards": rewards, **self.columns}.items():
+        kinds = len(BAD_KINDS)
+        bad = np.zeros((count, kinds), np.int64) if bad_logprobs is None else bad_logprobs
+        self.bad_logprobs = np.asarray(bad, np.int64).reshape(-1, kinds)
+        of_calls = {"prompts": self.prompts, "rewards": rewards, "bad_logprobs": self.bad_logprobs}
+        for name, column in {**of_calls, **self.columns}.items():
             if column is not None and len(column) != count:
                 raise ValueError(
                     f"{name} has {tally(len(column), 'item')}, but responses has {count}"
@@ -121,14 +145,31 @@ class Calls:
         named = [name for name in self._names() if name not in ("prompts", "responses")]
         if named:
             parts.append(", ".join(named))
-        if self.bad_logprobs:
-            parts.append(f"{self.bad_logprobs} log-probabilities are none")
+        if bad := int(self.bad_logprobs.sum()):
+            parts.append(f"{tally(bad, 'log-probability', 'log-probabilities')} without a value")
         return "; ".join(parts)
 
     def _names(self) -> list[str]:
         """Return the names of the columns that are there."""
         own = ("prompts", "responses", "logprobs", "loss_mask", "rewards")
         return [*(name for name in own if getattr(self, name) is not None), *self.columns]
+
+    @property
+    def report(self) -> dict[str, int]:
+        """Counts of calls and tokens.
+
+        ``calls``, ``prompt_tokens``, ``response_tokens``; ``unfinished`` calls, whether kept or
+        skipped; and log-probabilities that were none: ``logprobs_nan`` (or null),
+        ``logprobs_infinite``, ``logprobs_placeholder`` (-9999) and ``logprobs_missing``.
+        """
+        bad = dict(zip(BAD_KINDS, self.bad_logprobs.sum(axis=0).tolist(), strict=True))
+        return {
+            "calls": len(self),
+            "prompt_tokens": len(self.prompts.values),
+            "response_tokens": len(self.responses.values),
+            "unfinished": self.skipped + len(_unfinished(self)),
+            **{f"logprobs_{kind}": count for kind, count in bad.items()},
+        }
 
     @property
     def batch(self) -> dict[str, Any]:
@@ -165,7 +206,8 @@ class Calls:
         given = np.asarray(calls)
         index = np.arange(len(self))[given if given.size else given.astype(np.int64)]
         columns = {name: _taken(getattr(self, name), index) for name in self._names()}
-        return Calls(**columns)
+        bad = self.bad_logprobs[index]
+        return Calls(**columns, logprobs_are=self.logprobs_are, bad_logprobs=bad)
 
     @staticmethod
     def concat(parts: Sequence[Calls]) -> Calls:
@@ -186,7 +228,13 @@ class Calls:
                     f"{', '.join(names)}"
                 )
         columns = {name: _joined([getattr(part, name) for part in parts]) for name in names}
-        return Calls(**columns, bad_logprobs=sum(part.bad_logprobs for part in parts))
+        are = {part.logprobs_are for part in parts}
+        return Calls(
+            **columns,
+            logprobs_are=parts[0].logprobs_are if len(are) == 1 else None,
+            bad_logprobs=np.concatenate([part.bad_logprobs for part in parts]),
+            skipped=sum(part.skipped for part in parts),
+        )
 
 
 def _taken(column: Any, index: np.ndarray) -> Any:
@@ -215,19 +263,43 @@ def finished(calls: Calls, unfinished: Unfinished) -> Calls:
     ValueError
         If calls did not finish, and that is an error.
     """
-    reasons = calls.columns.get("finish_reasons")
-    if reasons is None:
+    if "finish_reasons" not in calls.columns:
         return calls
     # SGLang's generate responses have objects with the type of the reason.
+    reasons = calls.columns["finish_reasons"]
     reasons = [one.get("type") if isinstance(one, Mapping) else one for one in reasons]
     calls.columns["finish_reasons"] = reasons
-    open_calls = [index for index, reason in enumerate(reasons) if reason in UNFINISHED]
+    open_calls = _unfinished(calls)
     if not open_calls or unfinished == "keep":
         return calls
     if unfinished == "skip":
-        return calls.select(np.setdiff1d(np.arange(len(calls)), open_calls))
+        found = calls.select(np.setdiff1d(np.arange(len(calls)), open_calls))
+        found.skipped = len(open_calls)
+        return found
     first = open_calls[0]
     raise ValueError(
         f"call {first} did not finish (finish_reason is {show(reasons[first])}), and "
         f"{tally(len(open_calls) - 1, 'other call')} neither; pass unfinished='skip' or 'keep'"
     )
+
+
+def _unfinished(calls: Calls) -> list[int]:
+    """Return the calls that did not finish."""
+    reasons = calls.columns.get("finish_reasons", ())
+    return [index for index, reason in enumerate(reasons) if reason in UNFINISHED]
+
+
+def logprob_columns(found: Any, mask: Any, offsets: Any, policy: BadLogprobs) -> dict[str, Any]:
+    """Return columns of log-probabilities as the core settled them, and the loss mask.
+
+    Tokens without a log-probability leave the mask, if the policy is ``"mask"``.
+    """
+    values, bad, counts = found
+    if policy == "mask" and len(bad):
+        mask = np.ones(len(values), np.int32) if mask is None else mask
+        mask[bad] = 0
+    return {
+        "logprobs": None if values is None else Ragged(values, offsets),
+        "loss_mask": None if mask is None else Ragged(mask, offsets),
+        "bad_logprobs": counts,
+    }

@@ -8,21 +8,28 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fastcollate._fastcollate import settle_logprobs
 from fastcollate.common.arguments import check_choice, suggests_names, tally
 from fastcollate.common.text import show
-from fastcollate.rollouts.calls import BAD_LOGPROBS, BadLogprobs, Calls, Unfinished, finished
+from fastcollate.rollouts.calls import (
+    BAD_LOGPROBS,
+    BadLogprobs,
+    Calls,
+    LogprobsAre,
+    Unfinished,
+    finished,
+    logprob_columns,
+)
 from fastcollate.rollouts.parsing import parse
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
 
-MISSING = -9999.0
-"""The log-probability that vLLM's servers write for a missing one."""
-
 
 class _Call(NamedTuple):
-    """One call of an engine."""
+    """One call of an engine: the number of its output, and its own number there."""
 
     output: int
+    number: int
     prompt: Any
     response: Any
     logprobs: Any
@@ -37,6 +44,7 @@ def read(
     prompts: Any = None,
     bad_logprobs: BadLogprobs = "error",
     unfinished: Unfinished = "error",
+    logprobs_are: LogprobsAre | None = None,
 ) -> Calls:
     """Read calls from the outputs of an engine in the same process.
 
@@ -48,7 +56,7 @@ def read(
         client. They are recognised by their attributes; no engine is imported.
     prompts
         Token ids of prompts, one row per output, for outputs without them (SGLang, tinker).
-    bad_logprobs, unfinished
+    bad_logprobs, unfinished, logprobs_are
         As in :func:`parse`.
 
     Returns
@@ -75,35 +83,57 @@ def read(
     listed = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
     if listed and all(hasattr(output, "model_dump_json") for output in listed):
         bodies = [output.model_dump_json().encode() for output in listed]
-        return parse(bodies, prompts=prompts, bad_logprobs=bad_logprobs, unfinished=unfinished)
-    found = [call for index, output in enumerate(listed) for call in _calls_of(index, output)]
+        return parse(
+            bodies,
+            prompts=prompts,
+            bad_logprobs=bad_logprobs,
+            unfinished=unfinished,
+            logprobs_are=logprobs_are,
+        )
+    found = [
+        _Call(index, number, *call)
+        for index, output in enumerate(listed)
+        for number, call in enumerate(_calls_of(index, output))
+    ]
+    responses = ragged([call.response for call in found], "int32")
     calls = Calls(
         prompts=_prompts(prompts, found, len(listed)),
-        responses=ragged([call.response for call in found], "int32"),
+        responses=responses,
+        logprobs_are=logprobs_are,
         uids=np.array([call.output for call in found], np.int64),
         finish_reasons=[call.finish_reason for call in found],
+        **_settled(found, responses, bad_logprobs),
         **_more(found),
     )
+    return finished(calls, unfinished)
+
+
+def _settled(found: list[_Call], responses: Ragged, policy: BadLogprobs) -> dict[str, Any]:
+    """Return the columns of log-probabilities."""
     rows = [_logprobs(call) for call in found]
-    return finished(_with_logprobs(calls, rows, bad_logprobs), unfinished)
+    values = [np.array(row, np.float64) for row in rows if row is not None]
+    with np.errstate(over="ignore"):
+        flat = np.concatenate([np.empty(0), *values]).astype(np.float32)
+    given = [None if row is None else len(row) for row in rows]
+    names = [(call.output, call.number) for call in found]
+    settled = settle_logprobs(flat, given, responses.lengths.tolist(), names, policy)
+    return logprob_columns(settled, None, responses.offsets, policy)
 
 
-def _calls_of(index: int, output: Any) -> Iterator[_Call]:
-    """Yield the calls of an output."""
+def _calls_of(index: int, output: Any) -> Iterator[tuple[Any, ...]]:
+    """Yield the calls of an output, without their numbers."""
     if isinstance(output, (list, tuple)):
         for one in output:
             yield from _calls_of(index, one)
     elif isinstance(output, Mapping) and "output_ids" in output:
         meta = output.get("meta_info", {})
-        more = {name: meta.get(name) for name in ("weight_versions", "routed_experts")}
-        yield _Call(
-            index,
-            None,
-            output["output_ids"],
-            meta.get("output_token_logprobs"),
-            meta.get("finish_reason", "stop"),
-            {"versions": more["weight_versions"], "routed_experts": more["routed_experts"]},
-        )
+        more = {
+            "versions": meta.get("weight_versions"),
+            "routed_experts": meta.get("routed_experts"),
+            "support": meta.get("output_token_sampling_mask"),
+        }
+        logprobs, reason = meta.get("output_token_logprobs"), meta.get("finish_reason", "stop")
+        yield output.get("prompt_token_ids"), output["output_ids"], logprobs, reason, more
     elif hasattr(output, "outputs"):
         for sample in output.outputs:
             more = {
@@ -112,13 +142,13 @@ def _calls_of(index: int, output: Any) -> Iterator[_Call]:
                 "support": getattr(getattr(sample, "sampling_mask", None), "token_ids", None),
             }
             prompt, reason = output.prompt_token_ids, sample.finish_reason
-            yield _Call(index, prompt, sample.token_ids, sample.logprobs, reason, more)
+            yield prompt, sample.token_ids, sample.logprobs, reason, more
     elif hasattr(output, "sequences"):
         for one in output.sequences:
             yield from _calls_of(index, one)
     elif hasattr(output, "tokens") and hasattr(output, "logprobs"):
         reason = getattr(output, "stop_reason", "stop")
-        yield _Call(index, None, output.tokens, output.logprobs, reason, {})
+        yield None, output.tokens, output.logprobs, reason, {}
     else:
         raise TypeError(
             f"outputs[{index}] is {show(output)}; pass outputs of vLLM, SGLang, TensorRT-LLM, "
@@ -192,34 +222,3 @@ def _compare(call: _Call, ids: Sequence[int]) -> None:
         f"outputs[{call.output}] has log-probabilities of other tokens than its response: token "
         f"{at} is {show(ids[at])}, but {show(response[at])} in the response"
     )
-
-
-def _with_logprobs(calls: Calls, rows: list[Any], policy: BadLogprobs) -> Calls:
-    """Add log-probabilities to calls; those that are none are treated by the policy."""
-    if all(row is None for row in rows):
-        return calls
-    lengths, offsets = calls.responses.lengths, calls.responses.offsets
-    values = np.full(int(offsets[-1]), np.nan, np.float32)
-    for call, row in enumerate(rows):
-        if row is None:
-            continue
-        if len(row) > lengths[call]:
-            raise ValueError(
-                f"call {call} has {len(row)} log-probabilities, but its response has "
-                f"{lengths[call]} tokens"
-            )
-        values[offsets[call] : offsets[call] + len(row)] = np.array(row, np.float64)
-    bad = np.flatnonzero(~(np.isfinite(values) & (values > MISSING)))
-    if len(bad) and policy == "error":
-        call = int(np.searchsorted(offsets, bad[0], "right")) - 1
-        raise ValueError(
-            f"call {call} has the log-probability {values[bad[0]]} at response token "
-            f"{bad[0] - offsets[call]}, which is none; pass bad_logprobs='mask' or 'keep'"
-        )
-    if len(bad) and policy == "mask":
-        values[bad] = 0.0
-        mask = np.ones(len(values), np.int32)
-        mask[bad] = 0
-        calls.loss_mask = Ragged(mask, offsets)
-    calls.logprobs, calls.bad_logprobs = Ragged(values, offsets), len(bad)
-    return calls

@@ -11,7 +11,15 @@ import numpy as np
 from fastcollate._fastcollate import read_calls
 from fastcollate.common.arguments import check_choice, suggests_names, tally
 from fastcollate.common.text import show
-from fastcollate.rollouts.calls import BAD_LOGPROBS, BadLogprobs, Calls, Unfinished, finished
+from fastcollate.rollouts.calls import (
+    BAD_LOGPROBS,
+    BadLogprobs,
+    Calls,
+    LogprobsAre,
+    Unfinished,
+    finished,
+    logprob_columns,
+)
 from fastcollate.rollouts.schema import ENGINES, Schema
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
@@ -25,6 +33,7 @@ def parse(
     prompts: Any = None,
     bad_logprobs: BadLogprobs = "error",
     unfinished: Unfinished = "error",
+    logprobs_are: LogprobsAre | None = None,
 ) -> Calls:
     """Read calls from JSON: the responses of an engine, or traces of them.
 
@@ -47,6 +56,9 @@ def parse(
     unfinished
         Calls that were aborted or are still running; a reached length limit counts as finished.
         ``"error"``, ``"skip"``, or ``"keep"``.
+    logprobs_are
+        ``"raw"`` or ``"processed"``, if known, for :class:`Calls`: vLLM's are raw unless the server
+        has another ``logprobs_mode``.
 
     Returns
     -------
@@ -80,15 +92,15 @@ def parse(
     elif not isinstance(schema, Schema):
         raise TypeError(f"schema is {show(schema)}; pass a fc.rollouts.Schema, or leave it out")
     found = read_calls(_as_bytes(bodies), schema._core, bad_logprobs)
-    columns = {name: _objects(texts) for name, texts in found["kept"].items()}
+    columns: dict[str, Any] = {name: _objects(texts) for name, texts in found["kept"].items()}
     if schema is ENGINES and "uids" not in columns:
         columns["uids"] = found["bodies"]
+    responses = Ragged(*found["responses"])
     calls = Calls(
         prompts=_prompts(prompts, found),
-        responses=Ragged(*found["responses"]),
-        logprobs=_logprobs(found),
-        loss_mask=_loss_mask(found, bad_logprobs),
-        bad_logprobs=len(found["bad"]),
+        responses=responses,
+        logprobs_are=logprobs_are,
+        **logprob_columns(found["logprobs"], found["loss_mask"], responses.offsets, bad_logprobs),
         **columns,
     )
     return finished(calls, unfinished)
@@ -132,9 +144,9 @@ def _prompts(given: Any, found: dict[str, Any]) -> Ragged:
             )
         return own
     rows = ragged(given, "int32")
-    count = int(bodies[-1]) + 1 if len(bodies) else 0
-    if len(rows) != count:
-        raise ValueError(f"prompts has {tally(len(rows), 'row')}, but there are {count} bodies")
+    count = tally(found["num_bodies"], "body", "bodies")
+    if len(rows) != found["num_bodies"]:
+        raise ValueError(f"prompts has {tally(len(rows), 'row')}, but there are {count}")
     rows = ragged([rows[int(body)] for body in bodies]) if len(bodies) else rows
     for call in np.flatnonzero(have):
         if not np.array_equal(rows[int(call)], own[int(call)]):
@@ -142,19 +154,3 @@ def _prompts(given: Any, found: dict[str, Any]) -> Ragged:
                 f"prompts[{bodies[call]}] differs from the prompt of its body; leave prompts out"
             )
     return rows
-
-
-def _logprobs(found: dict[str, Any]) -> Ragged | None:
-    """Return log-probabilities, if any call has some."""
-    if not found["have_logprobs"].any():
-        return None
-    return Ragged(found["logprobs"], found["responses"][1])
-
-
-def _loss_mask(found: dict[str, Any], bad_logprobs: BadLogprobs) -> Ragged | None:
-    """Return the loss mask: the source's, less tokens without a log-probability."""
-    mask = found["loss_mask"]
-    if bad_logprobs == "mask" and len(found["bad"]):
-        mask = np.ones(len(found["logprobs"]), np.int32) if mask is None else mask
-        mask[found["bad"]] = 0
-    return None if mask is None else Ragged(mask, found["responses"][1])

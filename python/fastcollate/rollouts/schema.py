@@ -89,12 +89,16 @@ ENGINES = Schema(
         *("choices[].routed_experts", "meta_info.routed_experts"),
         "sglext.routed_experts",
     ),
-    support=("choices[].sampling_mask", "meta_info.sampling_mask"),
+    support=(
+        "choices[].sampling_mask",
+        "choices[].meta_info.output_token_sampling_mask",
+        "meta_info.output_token_sampling_mask",
+    ),
     request_ids=("request_id", "id", "meta_info.id"),
 )
 """The responses of vLLM (generate, chat, completions), SGLang (generate, chat) and other servers of
 OpenAI's API that return token ids. Their keys differ, so one schema reads all of them.
 
 vLLM 0.33 (``return_token_ids``; ``return_tokens_as_token_ids`` for servers without), SGLang 0.5.23
-(``return_logprob``; its generate responses have no prompt ids).
+(``return_logprob``, ``return_prompt_token_ids``).
 """

@@ -1,20 +1,9 @@
 //! Calls: the columns that bodies give.
 
 use super::json::Json;
+use super::logprobs::{BadLogprobs, Logprobs};
 use super::reader::{Frame, Values};
 use crate::error::{Error, Result};
-
-/// What happens to log-probabilities that are none: not finite, missing, or -9999, which vLLM
-/// writes for a missing one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum BadLogprobs {
-    /// They are errors.
-    Error,
-    /// They become 0, and their tokens do not train.
-    Mask,
-    /// They stay as they are; missing ones are NaN.
-    Keep,
-}
 
 /// Rows of different lengths.
 #[derive(Debug)]
@@ -42,23 +31,20 @@ impl<T: Copy> Rows<T> {
 /// Columns over calls.
 #[derive(Debug)]
 pub struct Calls {
-    policy: BadLogprobs,
     /// Token ids of prompts; empty where a body has none.
     pub prompts: Rows<i32>,
     /// True for calls whose body has a prompt.
     pub have_prompts: Vec<bool>,
     /// Token ids of responses.
     pub responses: Rows<i32>,
-    /// One per response token; NaN where a call has none.
-    pub logprobs: Vec<f32>,
-    /// True for calls with log-probabilities.
-    pub have_logprobs: Vec<bool>,
+    /// Log-probabilities of response tokens.
+    pub logprobs: Logprobs,
     /// One per response token; 1 where a call has none.
     pub loss_mask: Vec<i32>,
     /// True if any call has a loss mask.
     pub have_masks: bool,
-    /// Positions among all response tokens of log-probabilities that are none.
-    pub bad: Vec<usize>,
+    /// Number of bodies.
+    pub num_bodies: usize,
     /// The body of each call.
     pub bodies: Vec<usize>,
     /// The number of each call in its body.
@@ -67,22 +53,17 @@ pub struct Calls {
     pub kept: Vec<Rows<u8>>,
 }
 
-/// The number that vLLM writes for a missing log-probability.
-const MISSING: f32 = -9999.0;
-
 impl Calls {
     /// No calls, with so many columns of JSON.
     pub fn new(policy: BadLogprobs, kept: usize) -> Self {
         Self {
-            policy,
             prompts: Rows::new(),
             have_prompts: Vec::new(),
             responses: Rows::new(),
-            logprobs: Vec::new(),
-            have_logprobs: Vec::new(),
+            logprobs: Logprobs::new(policy),
             loss_mask: Vec::new(),
             have_masks: false,
-            bad: Vec::new(),
+            num_bodies: 0,
             bodies: Vec::new(),
             indices: Vec::new(),
             kept: (0..kept).map(|_| Rows::new()).collect(),
@@ -102,7 +83,7 @@ impl Calls {
         call: &Frame,
         shared: &Frame,
     ) -> Result<()> {
-        let wrong = |reason: String| json.wrong(&format!("call {index} {reason}"));
+        let wrong = |reason: String| Error::Body(format!("{} {reason}", json.name_of_call(index)));
         let prompts = given(&call.prompts, &shared.prompts);
         let ids = [&call.responses, &call.logprob_ids, &call.logprob_tokens];
         let Some(response) = ids.into_iter().find(|ids| ids.are_given) else {
@@ -122,34 +103,15 @@ impl Calls {
             }
         }
         let count = response.len();
-        if call.logprobs.values.len() > count {
-            let found = call.logprobs.values.len();
-            return Err(wrong(format!(
-                "has {found} log-probabilities, but its response has {count} tokens"
-            )));
-        }
         if call.loss_mask.are_given && call.loss_mask.values.len() != count {
             let found = call.loss_mask.values.len();
             return Err(wrong(format!(
                 "has a loss mask of {found} items, but its response has {count} tokens"
             )));
         }
-        if call.logprobs.are_given {
-            self.add_logprobs(&call.logprobs.values, count)
-                .map_err(|(at, found)| {
-                    wrong(match found {
-                        None => {
-                            format!("has only {at} log-probabilities for {count} response tokens")
-                        }
-                        Some(value) => format!(
-                            "has the log-probability {value} at response token {at}, which is none"
-                        ),
-                    })
-                })?;
-        } else {
-            self.logprobs.resize(self.logprobs.len() + count, f32::NAN);
-        }
-        self.have_logprobs.push(call.logprobs.are_given);
+        let logprobs = call.logprobs.are_given.then_some(&call.logprobs.values[..]);
+        self.logprobs
+            .add(logprobs, count, || json.name_of_call(index))?;
         match call.loss_mask.are_given {
             true => self.loss_mask.extend_from_slice(&call.loss_mask.values),
             false => self.loss_mask.resize(self.loss_mask.len() + count, 1),
@@ -164,57 +126,6 @@ impl Calls {
             let span = call.kept[column].clone().or(shared.kept[column].clone());
             rows.push(&json.data[span.unwrap_or(0..0)]);
         }
-        Ok(())
-    }
-
-    /// Add a call's log-probabilities; an error gives the position and value of the first that is
-    /// none.
-    fn add_logprobs(&mut self, values: &[f32], count: usize) -> Result<(), (usize, Option<f32>)> {
-        let start = self.logprobs.len();
-        self.logprobs.extend_from_slice(values);
-        self.logprobs.resize(start + count, f32::NAN);
-        for (at, value) in self.logprobs[start..].iter_mut().enumerate() {
-            if value.is_finite() && *value > MISSING {
-                continue;
-            }
-            match self.policy {
-                BadLogprobs::Error => return Err((at, values.get(at).copied())),
-                BadLogprobs::Mask => *value = 0.0,
-                BadLogprobs::Keep => {}
-            }
-            self.bad.push(start + at);
-        }
-        Ok(())
-    }
-
-    /// Check calls without log-probabilities, if others have them.
-    ///
-    /// # Errors
-    /// Such a call, if these are errors.
-    pub fn finish(&mut self) -> Result<()> {
-        let Some(with) = self.have_logprobs.iter().position(|&have| have) else {
-            return Ok(());
-        };
-        for call in 0..self.have_logprobs.len() {
-            let start = call
-                .checked_sub(1)
-                .map_or(0, |last| self.responses.ends[last]);
-            let span = start..self.responses.ends[call];
-            if self.have_logprobs[call] || span.is_empty() {
-                continue;
-            }
-            match self.policy {
-                BadLogprobs::Error => {
-                    return Err(Error::Body(format!(
-                        "call {call} has no log-probabilities, but call {with} has"
-                    )));
-                }
-                BadLogprobs::Mask => self.logprobs[span.clone()].fill(0.0),
-                BadLogprobs::Keep => {}
-            }
-            self.bad.extend(span);
-        }
-        self.bad.sort_unstable();
         Ok(())
     }
 }

@@ -90,6 +90,11 @@ impl<'a> Json<'a> {
         Error::Body(format!("{}, byte {at}: {reason}", self.name))
     }
 
+    /// The name of one of the body's calls in errors.
+    pub fn name_of_call(&self, index: usize) -> String {
+        format!("{}: call {index}", self.name)
+    }
+
     /// The error for a body.
     pub fn wrong(&self, reason: &str) -> Error {
         Error::Body(format!("{}: {reason}", self.name))

@@ -6,11 +6,13 @@
 mod calls;
 mod items;
 mod json;
+mod logprobs;
 mod numbers;
 mod reader;
 mod schema;
 
-pub use calls::{BadLogprobs, Calls, Rows};
+pub use calls::{Calls, Rows};
+pub use logprobs::{BadLogprobs, KINDS, Logprobs};
 pub use schema::{Role, Schema};
 
 use self::json::Json;
@@ -41,25 +43,36 @@ pub fn read_bodies(
 ) -> Result<Calls> {
     let mut calls = Calls::new(policy, schema.num_kept);
     let mut reader = Reader::new(schema);
-    let mut read = |index: usize, body: &[u8], name: &str| {
+    let mut read = |body: &[u8], name: &str| {
         // The values of a body take less memory than this.
         check_room(body.len() / 64)?;
+        let index = calls.num_bodies;
+        calls.num_bodies += 1;
         reader.read(&mut Json::new(body, name), index, &mut calls, ticks)
     };
+    let mut lines = Vec::new();
     match bodies {
         Bodies::Each(bodies) => {
             for (index, body) in bodies.iter().enumerate() {
-                read(index, body, &format!("bodies[{index}]"))?;
+                read(body, &format!("bodies[{index}]"))?;
             }
         }
-        Bodies::Lines(lines) => {
-            let lines = lines.split(|&byte| byte == b'\n').enumerate();
-            let lines = lines.filter(|(_, line)| !line.trim_ascii().is_empty());
-            for (index, (line, body)) in lines.enumerate() {
-                read(index, body, &format!("line {}", line + 1))?;
+        Bodies::Lines(text) => {
+            for (index, line) in text.split(|&byte| byte == b'\n').enumerate() {
+                if !line.trim_ascii().is_empty() {
+                    lines.push(index + 1);
+                    read(line, &format!("line {}", index + 1))?;
+                }
             }
         }
     }
-    calls.finish()?;
+    let (bodies, indices) = (&calls.bodies, &calls.indices);
+    calls.logprobs.finish(|call| {
+        let (body, index) = (bodies[call], indices[call]);
+        match lines.get(body) {
+            Some(line) => format!("line {line}: call {index}"),
+            None => format!("bodies[{body}]: call {index}"),
+        }
+    })?;
     Ok(calls)
 }
