@@ -136,6 +136,23 @@ def tree_rows(samples):
     return plan
 
 
+def chain_of_forks(rows):
+    """Rows that each begin with all tokens of the one before but the last: paths are a square."""
+    tokens = np.arange(1, rows + 2)
+    prompts = [tokens[:end] for end in range(1, rows + 1)]
+    responses = [tokens[end : end + 1] for end in range(1, rows + 1)]
+
+    def use():
+        layout = fc.Tree(fork_early=True)
+        batch = fc.build_batch(prompts, responses, **OPTIONS, layout=layout)
+        assert batch.metrics["batch/path_keys"] == rows * (rows + 1)
+        batch.check(eos_token_id=0)
+        batch.show()
+        batch.select(bins=[0])
+
+    return use
+
+
 def seconds(call):
     def once():
         start = process_time()
@@ -161,6 +178,7 @@ def seconds(call):
         (all_breaks, 1500),
         (all_trees, 1500),
         (tree_rows, 1000),
+        (chain_of_forks, 1000),
     ],
 )
 def test_growth(make, count):

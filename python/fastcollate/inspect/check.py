@@ -163,7 +163,8 @@ def _without_loss(facts: _Facts) -> Iterator[Finding]:
 
 def _find_trained_first_tokens(facts: _Facts) -> Iterator[Finding]:
     """Find labels and loss masks of tokens that no token predicts."""
-    state, spans = facts.state, facts.places.tokens
+    # Positions that rows share are first or last in all of them.
+    state, spans = facts.state, facts.places.written.nonempty()
     plan = state.plan
     kind, advice = "trains_first_token", "set it to {}: no token before it predicts it"
     is_first = np.full(len(spans.rows), True) if plan.is_packed else spans.starts == 0
@@ -334,7 +335,8 @@ def _cut_off(facts: _Facts, ends: list[int]) -> Iterator[Finding]:
     lasts = facts.places.responses.lasts_in(facts.trained, len(facts.counts))
     rows = np.flatnonzero(lasts >= 0)  # padding rows do not train
     tokens = lasts[rows] + facts.places.prompt_lens[rows]
-    ids = facts.ids[facts.places.tokens.places_of(rows, tokens)]
+    places = facts.places.responses.places_of(rows, lasts[rows])
+    ids = on_host(_targets(facts.state)).reshape(-1)[places]
     names = " or ".join(map(str, ends))
     is_cut = ~np.isin(ids, ends)
     if is_cut.any():

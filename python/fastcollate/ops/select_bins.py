@@ -35,8 +35,11 @@ def select_bins(state: BatchState, bins: Any) -> BatchState:
         "response": plan.response_lens,
         "stream": plan.prompt_lens + plan.response_lens,
     }
+    aligns = {output.align for output in state.spec.table}
     places = {
-        name: ranges_of(offsets_of(of_rows)[rows], of_rows[rows]) for name, of_rows in lens.items()
+        name: ranges_of(offsets_of(of_rows)[rows], of_rows[rows])
+        for name, of_rows in lens.items()
+        if name in aligns
     }
     follows = dict(zip(("predictors", "row_bins"), selected.tree_positions(), strict=True))
     data: dict[str, Any] = {}

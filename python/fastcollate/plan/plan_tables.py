@@ -117,11 +117,9 @@ class PlanTables:
         The turns that the rows of a shard consist of; None for all.
     turn_response_lens : int64 (turns,)
         Response tokens of each of these turns.
-    tokens : Spans
-        The rows' tokens in sequence-aligned outputs. In a tree they overlap.
     written : Spans
-        The same, but each position belongs only to the row that it is written for. Rows without a
-        position of their own have an empty span.
+        The rows' tokens in sequence-aligned outputs. In a tree, each position belongs only to the
+        row that it is written for; rows without a position of their own have an empty span.
     responses : Spans
         The values of their response tokens in response-aligned outputs.
     width : int
@@ -129,6 +127,7 @@ class PlanTables:
     """
 
     def __init__(self, plan: Plan) -> None:
+        self._plan = plan
         tables = plan.to_dict()
         self.source: Integers = tables["source"]
         self.prompt_lens: Integers = tables["prompt_lens"]
@@ -139,9 +138,16 @@ class PlanTables:
         self.turns: Integers | None = tables.get("turns")
         self.turn_response_lens: Integers = tables["turn_response_lens"]
         self.width = plan.width
-        self.tokens = _spans(plan.read_segments(), plan.width).nonempty()
         self.written = _spans(tables["sequence_segments"], plan.width)
         self.responses = _spans(tables["response_segments"], plan.response_width).nonempty()
+
+    @cached_property
+    def tokens(self) -> Spans:
+        """The rows' tokens in sequence-aligned outputs.
+
+        In a tree they overlap, and a chain of forks has as many as the square of its rows.
+        """
+        return _spans(self._plan.read_segments(), self.width).nonempty()
 
     @cached_property
     def streams(self) -> Spans:

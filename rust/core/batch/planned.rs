@@ -247,11 +247,11 @@ impl Planner<'_> {
                 self.derived(&output, array_grid, Derived::SubtreeEnds)
             }
             What::Targets => {
-                let array_grid = ArrayGrid::Own(placement.targets(self.assembly));
+                let array_grid = ArrayGrid::Own(placement.targets(self.assembly)?);
                 self.array(&output, array_grid, Content::Copied(spec.input_ids), &[])
             }
             What::Predictors => {
-                let array_grid = ArrayGrid::Own(placement.predictors(self.assembly));
+                let array_grid = ArrayGrid::Own(placement.predictors(self.assembly)?);
                 let places = Derived::Positions(PositionPadding::Zero, IntDtype::I64);
                 self.derived(&output, array_grid, places)
             }

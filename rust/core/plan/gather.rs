@@ -173,7 +173,7 @@ fn positions_of_rows(
     let before = usize::from(is_shifted);
     let segments = match align {
         Align::Response => Cow::Borrowed(placement.response.segments()),
-        Align::Sequence => placement.response_segments(assembly, before),
+        Align::Sequence => placement.response_segments(assembly, before)?,
     };
     for segment in segments.iter() {
         let row = rows[segment.row];

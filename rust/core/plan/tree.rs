@@ -10,6 +10,7 @@ use std::ops::Range;
 use super::packed::MAX_EMPTY_BINS;
 use super::placement::{Grid, Segment};
 use crate::error::{Error, Result};
+use crate::memory::with_room;
 use crate::plan::share::{Tree, TreeRow};
 use crate::plan::{Assembly, Bins, Layout, Pick, Placement, Row, Span};
 
@@ -65,37 +66,62 @@ impl Placement {
     }
 
     /// The segments that token streams are read from: paths in a tree.
-    #[must_use]
-    pub fn read_segments(&self, assembly: &Assembly) -> Cow<'_, [Segment]> {
-        match self.layout.is_tree() {
-            true => Cow::Owned(self.paths(assembly).segments),
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`]: a chain of forks has as many segments as the square of its rows.
+    pub fn read_segments(&self, assembly: &Assembly) -> Result<Cow<'_, [Segment]>> {
+        Ok(match self.layout.is_tree() {
+            true => Cow::Owned(self.paths(assembly)?.segments),
             false => Cow::Borrowed(self.sequence.segments()),
-        }
+        })
     }
 
     /// The same, limited to responses and the `before` tokens in front of them.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`].
     pub(super) fn response_segments(
         &self,
         assembly: &Assembly,
         before: usize,
-    ) -> Cow<'_, [Segment]> {
-        match self.layout.is_tree() {
-            true => Cow::Owned(self.path_ends(assembly, first_read(before)).segments),
+    ) -> Result<Cow<'_, [Segment]>> {
+        Ok(match self.layout.is_tree() {
+            true => Cow::Owned(self.path_ends(assembly, first_read(before))?.segments),
             false => Cow::Borrowed(self.sequence.segments()),
-        }
+        })
     }
 
     /// The paths of a tree's rows.
-    #[must_use]
-    pub fn paths(&self, assembly: &Assembly) -> Paths {
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`].
+    pub fn paths(&self, assembly: &Assembly) -> Result<Paths> {
         self.path_ends(assembly, |_| 0)
     }
 
     /// The same without segments that end before the token `first` of the row: for responses alone,
     /// a chain of prefixes has as many segments as rows, not their square.
-    fn path_ends(&self, assembly: &Assembly, first: impl Fn(&Row) -> usize) -> Paths {
+    fn path_ends(&self, assembly: &Assembly, first: impl Fn(&Row) -> usize) -> Result<Paths> {
+        let mut count = 0_usize;
+        self.each_path(assembly, &first, |_, path| count += path.len());
+        let mut segments = with_room(count)?;
         let mut rows = vec![0..0; assembly.rows().len()];
-        let mut segments = Vec::with_capacity(self.sequence.segments().len());
+        self.each_path(assembly, &first, |row, path| {
+            let begin = segments.len();
+            segments.extend(path.iter().map(|part| Segment { row, ..*part }));
+            rows[row] = begin..segments.len();
+        });
+        Ok(Paths { segments, rows })
+    }
+
+    /// Call a function with each row and its path, without segments that end before its token
+    /// `first`.
+    fn each_path(
+        &self,
+        assembly: &Assembly,
+        first: impl Fn(&Row) -> usize,
+        mut found: impl FnMut(usize, &[Segment]),
+    ) {
         let of_bins = { self.sequence.segments() }.chunk_by(|a, b| a.dst_row == b.dst_row);
         for bin in of_bins {
             let mut path: Vec<Segment> = Vec::new();
@@ -111,36 +137,35 @@ impl Placement {
                     _ if segment.len > 0 => path.push(*segment),
                     _ => {}
                 }
-                let begin = segments.len();
-                let row = segment.row;
-                let first = first(&assembly.rows()[row]);
+                let first = first(&assembly.rows()[segment.row]);
                 let skipped = path.partition_point(|part| part.from + part.len <= first);
-                let end = path[skipped..].iter();
-                segments.extend(end.map(|part| Segment { row, ..*part }));
-                rows[row] = begin..segments.len();
+                found(segment.row, &path[skipped..]);
             }
         }
-        Paths { segments, rows }
     }
 
     /// The positions of the outputs that predict response tokens: each run counts positions of the
     /// grid of sequences. Tokens without one before them have no run.
-    #[must_use]
-    pub fn predictors(&self, assembly: &Assembly) -> Grid {
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`].
+    pub fn predictors(&self, assembly: &Assembly) -> Result<Grid> {
         self.response_places(assembly, 1)
     }
 
     /// The positions of response tokens themselves, in the same form.
-    #[must_use]
-    pub fn targets(&self, assembly: &Assembly) -> Grid {
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`].
+    pub fn targets(&self, assembly: &Assembly) -> Result<Grid> {
         self.response_places(assembly, 0)
     }
 
     /// The positions of tokens `before` positions ahead of response tokens.
-    fn response_places(&self, assembly: &Assembly, before: usize) -> Grid {
+    fn response_places(&self, assembly: &Assembly, before: usize) -> Result<Grid> {
         let first = first_read(before);
-        let (paths, width) = (self.path_ends(assembly, &first), self.sequence.width());
-        let mut runs = Vec::with_capacity(paths.segments.len());
+        let (paths, width) = (self.path_ends(assembly, &first)?, self.sequence.width());
+        let mut runs = with_room(paths.segments.len())?;
         let mut begin = 0;
         for (index, row) in assembly.rows().iter().enumerate() {
             let first = first(row);
@@ -160,7 +185,7 @@ impl Placement {
             }
             begin += row.response_len;
         }
-        self.response.with_segments(runs)
+        Ok(self.response.with_segments(runs))
     }
 
     /// The rows of some bins of a tree in order, their assembly, and their placement: the given

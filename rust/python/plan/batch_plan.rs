@@ -236,7 +236,7 @@ impl Plan {
         if !self.is_tree() {
             return Err(Core::InvalidPlan("its rows are in no tree".to_owned()).into());
         }
-        let runs = self.placement.predictors(&self.assembly);
+        let runs = self.placement.predictors(&self.assembly)?;
         let mut predictors = filled(runs.positions(), |_| 0)?;
         for run in runs.segments() {
             let positions = predictors[run.dst_col..].iter_mut().take(run.len);
@@ -318,7 +318,7 @@ impl Plan {
         if !layout.is_tree() {
             return Ok(None);
         }
-        let paths = self.placement.paths(&self.assembly);
+        let paths = self.placement.paths(&self.assembly)?;
         let rows = (0..self.num_rows()).flat_map(|row| paths.of_row(row));
         let positions = rows.flat_map(|part| {
             let begin = part.dst_row * sequence.width() + part.dst_col;
@@ -499,7 +499,7 @@ impl Plan {
     /// Spans in which the tokens of rows are read: the row, the start in the row, the length, and
     /// the output row and column, int64 (spans, 5). In a tree they overlap.
     fn read_segments<'py>(&self, py: Python<'py>) -> Result<Bound<'py, PyArray2<i64>>> {
-        let segments = self.placement.read_segments(&self.assembly);
+        let segments = self.placement.read_segments(&self.assembly)?;
         let columns = |segment| tables::columns_of(segment).map(to_i64);
         let rows = gathered(segments.iter().map(columns))?;
         Ok(Array2::from(rows).into_pyarray(py))
