@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from recorded import recorded
 from small_llama import SIZES
 
 import fastcollate as fc
@@ -191,6 +192,32 @@ def test_labels_of_their_own_are_a_models_loss():
     assert loss.item() == pytest.approx(expected[0], rel=1e-6)
 
 
+def check_paths(rows, prompt_lens, loss_mask, expected):
+    """Compare paths and labels with TRL's, which are lists."""
+    batch = fc.build_batch(
+        sequences=rows, prompt_lens=prompt_lens, pad_token_id=0, loss_mask=loss_mask,
+        labels="shifted", layout=fc.Tree(fork_early=True),
+    )  # fmt: skip
+    inputs = batch.model_inputs("paths")
+    for name, dtype in [
+        ("kv_index", torch.int64),
+        ("cu_seqlens_q", torch.int32),
+        ("cu_seqlens_k", torch.int32),
+    ]:
+        assert inputs[f"tree_{name}"].tolist() == expected[f"tree_{name}"]
+        assert inputs[f"tree_{name}"].dtype == dtype
+    longest = [inputs["tree_max_seqlen_q"], inputs["tree_max_seqlen_k"]]
+    assert longest == expected["tree_max_seqlens"]
+    for name in "input_ids", "position_ids", "shift_labels":
+        assert inputs[name][0].tolist() == expected[name]
+    assert batch.predictors[batch.loss_mask != 0].tolist() == expected["token_index"]
+
+
+@pytest.mark.parametrize("case", recorded("trl_tree_paths")["cases"])
+def test_paths_and_labels_that_trl_itself_gave(case):
+    check_paths(case["rows"], case["prompt_lens"], case["loss_mask"], case["result"])
+
+
 @pytest.mark.skipif(real(TRL) is None, reason="make peers")
 @given(st.data())
 def test_paths_and_labels_are_those_of_trl(data):
@@ -205,20 +232,8 @@ def test_paths_and_labels_are_those_of_trl(data):
             "input_ids": torch.tensor(row), "completion_mask": torch.tensor([0] * size + mask),
             "old_log_probs": torch.zeros(len(row)), "advantage": 0.0, "group_id": 0,
         })  # fmt: skip
-    expected = theirs.pack()
-    batch = fc.build_batch(
-        sequences=rows, prompt_lens=lens, pad_token_id=0, loss_mask=masks, labels="shifted",
-        layout=fc.Tree(fork_early=True),
-    )  # fmt: skip
-    inputs = batch.model_inputs("paths")
-    for name in "kv_index", "cu_seqlens_q", "cu_seqlens_k":
-        assert torch.equal(inputs[f"tree_{name}"], expected[f"tree_{name}"])
-        assert inputs[f"tree_{name}"].dtype == expected[f"tree_{name}"].dtype
-    longest = [inputs["tree_max_seqlen_q"], inputs["tree_max_seqlen_k"]]
-    assert longest == expected["tree_max_seqlens"].tolist()
-    for name in "input_ids", "position_ids", "shift_labels":
-        assert torch.equal(inputs[name][0], expected[name])
-    assert torch.equal(batch.predictors[batch.loss_mask != 0], expected["token_index"])
+    expected = {name: value.tolist() for name, value in theirs.pack().items()}
+    check_paths(rows, lens, masks, expected)
 
 
 def test_flash_attention_gets_offsets_of_all_positions():
