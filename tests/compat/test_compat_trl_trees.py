@@ -42,13 +42,16 @@ def added(row, given):
     return row
 
 
+@pytest.mark.parametrize("array_type", ["torch", "numpy"])
 @pytest.mark.parametrize("case", recorded("trl_tree_rows")["cases"])
-def test_what_trl_itself_gave(case):
+def test_what_trl_itself_gave(case, array_type):
     row, fits = TreeRow(), []
     for fields in case["samples"]:
         fields = dict(fields)
         ids, mask, logps = map(fields.pop, ("input_ids", "completion_mask", "old_log_probs"))
         given = sample(ids, mask, logps, **fields)
+        if array_type == "numpy":
+            given |= {name: given[name].numpy() for name in given if name not in fields}
         fits.append(row.fits(given, case["budget"]))
         if fits[-1] or not row.samples:
             row.add(given)

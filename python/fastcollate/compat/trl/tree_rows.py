@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastcollate._fastcollate import IGNORE_INDEX, GrowingTree
+from fastcollate.common.arrays import on_host
 
 if TYPE_CHECKING:
     import torch
@@ -18,8 +19,8 @@ class TreeRow:
 
     Samples share a token if they agree on the next one, too, so that each position predicts one
     token: forks are one token early, and only identical samples share their last token. A sample
-    is a dict of CPU tensors ``input_ids``, ``completion_mask`` and ``old_log_probs``, (tokens,),
-    with ``advantage``, a number, and ``group_id``.
+    is a dict of NumPy arrays or CPU tensors ``input_ids``, ``completion_mask`` and
+    ``old_log_probs``, (tokens,), with ``advantage``, a number, and ``group_id``.
 
     Attributes
     ----------
@@ -135,11 +136,11 @@ class TreeRow:
                         f"samples[{index}] has {len(sample[name])} values of {name}, but "
                         f"{len(ids)} tokens; pass one value for each token"
                     )
-            trains = (sample["completion_mask"][1:] != 0).numpy().nonzero()[0]
+            trains = on_host(sample["completion_mask"])[1:].nonzero()[0]
             predictors = keys[first + trains]
             labels[predictors] = ids[1:][trains]
             positions.append(predictors)
-            logps.append(sample["old_log_probs"].detach().float()[1:].numpy()[trains])
+            logps.append(on_host(sample["old_log_probs"])[1:][trains].astype(np.float32))
         counts = list(map(len, positions))
         advantages = np.array([sample["advantage"] for sample in self.samples], np.float32)
         arrays = {
@@ -160,13 +161,12 @@ class TreeRow:
 
 def _ids(sample: dict[str, Any]) -> NDArray[np.int64]:
     """Return the tokens of a sample."""
-    ids = sample["input_ids"]
-    if len(ids) == 0 or ids.is_floating_point():
+    ids = on_host(sample["input_ids"])
+    if len(ids) == 0 or ids.dtype.kind == "f":
         raise (ValueError if len(ids) == 0 else TypeError)(
             f"input_ids of the sample are {ids}; pass the ids of at least one token"
         )
-    array: NDArray[np.int64] = ids.long().numpy()
-    return array
+    return ids.astype(np.int64, copy=False)
 
 
 def _count(sample: dict[str, Any]) -> int:

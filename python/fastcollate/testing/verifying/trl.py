@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from hypothesis import strategies as st
 
 from fastcollate.compat import trl as compat
@@ -59,6 +60,7 @@ def tree_rows(draw: Draw, trl: Peer) -> dict[str, Any]:
     """Draw samples, most of which begin as another one, and a budget of tokens."""
     import torch
 
+    array = draw(st.sampled_from([torch.tensor, np.array]))
     streams: list[list[int]] = [[]]
     samples = []
     for length in draw_numbers(draw, trl.scale, 1, 6 * trl.scale, 8):
@@ -67,9 +69,9 @@ def tree_rows(draw: Draw, trl: Peer) -> dict[str, Any]:
         ids = begin + draw_rows(draw, [length if not begin else length - 1], 0, 2)[0]
         streams.append(ids)
         sample = {
-            "input_ids": torch.tensor(ids),
-            "completion_mask": torch.tensor(draw_rows(draw, [len(ids)], 0, 1)[0]),
-            "old_log_probs": torch.tensor(draw_values(draw, [len(ids)], (-9.0, -0.1, -1e-40))[0]),
+            "input_ids": array(ids),
+            "completion_mask": array(draw_rows(draw, [len(ids)], 0, 1)[0]),
+            "old_log_probs": array(draw_values(draw, [len(ids)], (-9.0, -0.1, -1e-40))[0]),
             "advantage": draw(st.sampled_from([-0.3, 0.0, 1.5])),
             "group_id": draw(st.integers(0, 2)),
         }
