@@ -8,7 +8,18 @@ import tempfile
 import datasets
 import torch
 from small_llama import SIZES, llama
-from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTrainer
+from trl import (
+    DPOConfig,
+    DPOTrainer,
+    GRPOConfig,
+    GRPOTrainer,
+    KTOConfig,
+    KTOTrainer,
+    RLOOConfig,
+    RLOOTrainer,
+    SFTConfig,
+    SFTTrainer,
+)
 from trl_trainers import options, texts, tokenizer
 
 import fastcollate as fc
@@ -30,17 +41,19 @@ def qwen2():
     return transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**SIZES))
 
 
-def grpo(model, folder):
-    arguments = GRPOConfig(
+FOUR_ROWS = {"learning_rate": 1e-3, "per_device_train_batch_size": 4}
+
+
+def sampling(trainer, config, model, folder, **more):
+    arguments = config(
         num_generations=4,
         max_completion_length=6,
         num_iterations=2,
         gradient_accumulation_steps=2,
-        loss_type="grpo",
-        **options(folder)
-        | {"learning_rate": 1e-3, "per_device_train_batch_size": 4, "max_steps": 4},
+        **options(folder) | FOUR_ROWS | {"max_steps": 4},
+        **more,
     )
-    return GRPOTrainer(
+    return trainer(
         model,
         reward_funcs=lambda completions, **_: [float(len(text) % 7) for text in completions],
         args=arguments,
@@ -49,15 +62,22 @@ def grpo(model, folder):
     )
 
 
+def grpo(model, folder):
+    return sampling(GRPOTrainer, GRPOConfig, model, folder, loss_type="grpo")
+
+
+def rloo(model, folder):
+    model.save_pretrained(folder)  # the reference model is read there
+    model.config.name_or_path = folder
+    return sampling(RLOOTrainer, RLOOConfig, model, folder)
+
+
 def sft(model, folder):
     words = list(texts(32))
     rows = {"prompt": words[:16], "completion": words[16:]}
     return SFTTrainer(
         model,
-        SFTConfig(
-            max_length=24,
-            **options(folder) | {"learning_rate": 1e-3, "per_device_train_batch_size": 4},
-        ),
+        SFTConfig(max_length=24, **options(folder) | FOUR_ROWS),
         train_dataset=datasets.Dataset.from_dict(rows),
         processing_class=tokenizer(),
     )
@@ -69,12 +89,31 @@ def dpo(model, folder):
     return DPOTrainer(
         model,
         ref_model=copy.deepcopy(model),
-        args=DPOConfig(
-            **options(folder) | {"learning_rate": 1e-3, "per_device_train_batch_size": 4}
-        ),
+        args=DPOConfig(**options(folder) | FOUR_ROWS),
         train_dataset=datasets.Dataset.from_dict(pairs),
         processing_class=tokenizer(),
     )
+
+
+def kto(model, folder):
+    words = list(texts(16))
+    rows = {"prompt": words[:8] * 2, "completion": words, "label": [True, False] * 8}
+    return KTOTrainer(
+        model,
+        ref_model=copy.deepcopy(model),
+        args=KTOConfig(**options(folder) | FOUR_ROWS),
+        train_dataset=datasets.Dataset.from_dict(rows),
+        processing_class=tokenizer(),
+    )
+
+
+TRAINERS = {
+    "grpo": (grpo, llama),
+    "rloo": (rloo, qwen2),
+    "sft": (sft, qwen2),
+    "dpo": (dpo, llama),
+    "kto": (kto, llama),
+}
 
 
 def trained(make, model):
@@ -95,7 +134,7 @@ def trained(make, model):
 
         trainer.training_step = recorded
         trainer.train()
-    timed = ("runtime", "per_second", "time", "flos")
+    timed = ("runtime", "per_second", "time", "flos", "perf")
     logs = [
         {key: value for key, value in entry.items() if not any(word in key for word in timed)}
         for entry in trainer.state.log_history
@@ -121,7 +160,7 @@ def compared(own, ours):
 def main():
     datasets.disable_progress_bars()
     found = {}
-    for name, make, model in [("grpo", grpo, llama), ("sft", sft, qwen2), ("dpo", dpo, llama)]:
+    for name, (make, model) in TRAINERS.items():
         own = trained(make, model())
         found[name] = {"own": own[2]}
         for layout, arguments in LAYOUTS.items():
