@@ -34,6 +34,10 @@ const ROLES: Names<Role> = Names::new(
         (Role::LogprobIds, "logprob_ids"),
         (Role::LogprobTokens, "logprob_tokens"),
         (Role::LossMask, "loss_mask"),
+        (Role::Routes, "encoded.routes"),
+        (Role::ResponsesOfCalls, "calls.responses"),
+        (Role::Index, "event.index"),
+        (Role::Total, "event.total"),
     ],
 );
 
@@ -61,10 +65,14 @@ impl CallSchema {
         let role = |(name, path): &(String, String)| {
             let role = ROLES.value(name).unwrap_or_else(|_| {
                 let known = kept.iter().position(|known| known == name);
-                Role::Kept(known.unwrap_or_else(|| {
+                let column = known.unwrap_or_else(|| {
                     kept.push(name.clone());
                     kept.len() - 1
-                }))
+                });
+                match name == "support" {
+                    true => Role::Joined(column),
+                    false => Role::Kept(column),
+                }
             });
             (role, path.clone())
         };
@@ -110,6 +118,10 @@ fn columns<'py>(py: Python<'py>, calls: Calls, kept: &[String]) -> Result<Bound<
     for (name, indices) in [("bodies", calls.bodies), ("indices", calls.indices)] {
         columns.set_item(name, array_of(py, indices.into_iter().map(to_i64))?)?;
     }
+    columns.set_item("cut", calls.cut)?;
+    let routes = calls.routes.into_iter();
+    let routes = routes.map(|one| one.map(|bytes| PyArray1::from_vec(py, bytes)));
+    columns.set_item("routes", routes.collect::<Vec<_>>())?;
     let texts = PyDict::new(py);
     for (name, rows) in kept.iter().zip(&calls.kept) {
         texts.set_item(name, json_of(py, rows)?)?;

@@ -20,6 +20,7 @@ from fastcollate.rollouts.calls import (
     finished,
     logprob_columns,
 )
+from fastcollate.rollouts.of_engines import lay_out
 from fastcollate.rollouts.parsing import parse
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
@@ -45,6 +46,8 @@ def read(
     bad_logprobs: BadLogprobs = "error",
     unfinished: Unfinished = "error",
     logprobs_are: LogprobsAre | None = None,
+    layers: int | None = None,
+    topk: int | None = None,
 ) -> Calls:
     """Read calls from the outputs of an engine in the same process.
 
@@ -56,7 +59,7 @@ def read(
         client. They are recognised by their attributes; no engine is imported.
     prompts
         Token ids of prompts, one row per output, for outputs without them (SGLang, tinker).
-    bad_logprobs, unfinished, logprobs_are
+    bad_logprobs, unfinished, logprobs_are, layers, topk
         As in :func:`parse`.
 
     Returns
@@ -89,6 +92,8 @@ def read(
             bad_logprobs=bad_logprobs,
             unfinished=unfinished,
             logprobs_are=logprobs_are,
+            layers=layers,
+            topk=topk,
         )
     found = [
         _Call(index, number, *call)
@@ -105,7 +110,7 @@ def read(
         **_settled(found, responses, bad_logprobs),
         **_more(found),
     )
-    return finished(calls, unfinished)
+    return lay_out(finished(calls, unfinished), layers, topk)
 
 
 def _settled(found: list[_Call], responses: Ragged, policy: BadLogprobs) -> dict[str, Any]:

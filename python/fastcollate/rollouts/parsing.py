@@ -20,6 +20,7 @@ from fastcollate.rollouts.calls import (
     finished,
     logprob_columns,
 )
+from fastcollate.rollouts.of_engines import lay_out
 from fastcollate.rollouts.schema import ENGINES, Schema
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
@@ -34,6 +35,8 @@ def parse(
     bad_logprobs: BadLogprobs = "error",
     unfinished: Unfinished = "error",
     logprobs_are: LogprobsAre | None = None,
+    layers: int | None = None,
+    topk: int | None = None,
 ) -> Calls:
     """Read calls from JSON: the responses of an engine, or traces of them.
 
@@ -43,7 +46,8 @@ def parse(
     ----------
     bodies
         Bodies of responses, a call for each choice; or one ``bytes`` of JSON lines, with a body in
-        each line. A body may be an array of bodies, as SGLang returns for several samples.
+        each line. A body may be an array of bodies, as SGLang returns for several samples, or a
+        stream of server-sent events, from its first byte to its last.
     schema
         Paths of the columns. None: responses of vLLM (generate, chat, completions), SGLang
         (generate, chat) and compatible servers, which are told apart by their keys.
@@ -59,6 +63,9 @@ def parse(
     logprobs_are
         ``"raw"`` or ``"processed"``, if known, for :class:`Calls`: vLLM's are raw unless the server
         has another ``logprobs_mode``.
+    layers, topk
+        Layers with experts, and experts of a token, to read the routed experts of SGLang, which are
+        bytes without a shape.
 
     Returns
     -------
@@ -93,8 +100,8 @@ def parse(
         raise TypeError(f"schema is {show(schema)}; pass a fc.rollouts.Schema, or leave it out")
     found = read_calls(_as_bytes(bodies), schema._core, bad_logprobs)
     columns: dict[str, Any] = {name: _objects(texts) for name, texts in found["kept"].items()}
-    if schema is ENGINES and "uids" not in columns:
-        columns["uids"] = found["bodies"]
+    if schema is ENGINES:
+        columns |= _of_engines(found, columns)
     responses = Ragged(*found["responses"])
     calls = Calls(
         prompts=_prompts(prompts, found),
@@ -103,7 +110,8 @@ def parse(
         **logprob_columns(found["logprobs"], found["loss_mask"], responses.offsets, bad_logprobs),
         **columns,
     )
-    return finished(calls, unfinished)
+    calls = finished(calls, unfinished)
+    return lay_out(calls, layers, topk) if schema is ENGINES else calls
 
 
 def _as_bytes(bodies: Any) -> bytes | list[bytes]:
@@ -129,6 +137,36 @@ def _objects(texts: list[bytes | None]) -> list[Any] | None:
         return None
     found: list[Any] = json.loads(b"[" + b",".join(text or b"null" for text in texts) + b"]")
     return found
+
+
+def _of_engines(found: dict[str, Any], columns: dict[str, Any]) -> dict[str, Any]:
+    """Return more columns of engines' responses."""
+    if found["cut"]:
+        reasons = columns["finish_reasons"] or [None] * len(found["bodies"])
+        columns["finish_reasons"] = reasons
+        for call in found["cut"]:
+            reasons[call] = None
+    # SGLang's chat has the versions and routes of its first choice alone.
+    first, versions = columns.pop("first_versions"), columns["versions"]
+    if first is not None:
+        is_first = found["indices"] == 0
+        versions = [None] * len(first) if versions is None else versions
+        versions = [
+            one if one is not None or not is_first[call] else first[call]
+            for call, one in enumerate(versions)
+        ]
+    routes = found["routes"] if any(one is not None for one in found["routes"]) else None
+    return {"uids": _groups(found), "versions": versions, "routed_experts": routes}
+
+
+def _groups(found: dict[str, Any]) -> np.ndarray:
+    """Return the group of each call: its body, and its own prompt if a body has several."""
+    bodies: np.ndarray = found["bodies"]
+    own = Ragged(*found["prompts"])
+    is_new = np.diff(bodies, prepend=-1)
+    for call in np.flatnonzero(is_new == 0):
+        is_new[call] = not np.array_equal(own[int(call)], own[int(call) - 1])
+    return np.cumsum(is_new) - 1
 
 
 def _prompts(given: Any, found: dict[str, Any]) -> Ragged:

@@ -66,6 +66,19 @@ class Schema:
         return f"Schema({', '.join(f'{name}={path!r}' for name, path in given.items())})"
 
 
+_OF_ENGINES: dict[str, str | tuple[str, ...]] = {
+    "encoded.routes": (
+        "choices[].routed_experts",
+        "choices[].meta_info.routed_experts",
+        "meta_info.routed_experts",
+        "sglext.routed_experts",
+    ),
+    "calls.responses": "sglext.output_ids",
+    "event.index": ("choices[].index", "index"),
+    "event.total": "meta_info.completion_tokens",
+}
+"""Columns of engines alone, by names that no user can give."""
+
 ENGINES = Schema(
     "choices[]",
     prompts=("prompt_token_ids", "choices[].prompt_token_ids", "sglext.input_ids"),
@@ -82,19 +95,18 @@ ENGINES = Schema(
     logprob_tokens=("choices[].logprobs.content[].token", "choices[].logprobs.tokens"),
     finish_reasons=("choices[].finish_reason", "meta_info.finish_reason"),
     versions=(
-        *("choices[].weight_versions", "choices[].meta_info.weight_versions"),
-        *("meta_info.weight_versions", "metadata.weight_versions"),
+        "choices[].weight_versions",
+        "choices[].meta_info.weight_versions",
+        "meta_info.weight_versions",
     ),
-    routed_experts=(
-        *("choices[].routed_experts", "meta_info.routed_experts"),
-        "sglext.routed_experts",
-    ),
+    first_versions="metadata.weight_versions",
     support=(
         "choices[].sampling_mask",
         "choices[].meta_info.output_token_sampling_mask",
         "meta_info.output_token_sampling_mask",
     ),
     request_ids=("request_id", "id", "meta_info.id"),
+    **_OF_ENGINES,
 )
 """The responses of vLLM (generate, chat, completions), SGLang (generate, chat) and other servers of
 OpenAI's API that return token ids. Their keys differ, so one schema reads all of them.

@@ -1,8 +1,10 @@
 //! Calls: the columns that bodies give.
 
+use std::ops::Range;
+
 use super::json::Json;
 use super::logprobs::{BadLogprobs, Logprobs};
-use super::reader::{Frame, Values};
+use super::reader::Frame;
 use crate::error::{Error, Result};
 
 /// Rows of different lengths.
@@ -25,6 +27,21 @@ impl<T: Copy> Rows<T> {
     fn push(&mut self, row: &[T]) {
         self.values.extend_from_slice(row);
         self.ends.push(self.values.len());
+    }
+}
+
+impl Rows<u8> {
+    /// Add spans of JSON as one text: several are arrays, which are joined.
+    fn push_joined(&mut self, data: &[u8], spans: &[Range<usize>]) {
+        match spans {
+            [] => self.push(&[]),
+            [span] => self.push(&data[span.clone()]),
+            spans => {
+                let inner = spans.iter().map(|span| &data[span.start + 1..span.end - 1]);
+                let inner: Vec<_> = inner.filter(|json| !json.trim_ascii().is_empty()).collect();
+                self.push(&[b"[", &inner.join(&b',')[..], b"]"].concat());
+            }
+        }
     }
 }
 
@@ -51,6 +68,10 @@ pub struct Calls {
     pub indices: Vec<usize>,
     /// Columns of JSON; empty where a call has none.
     pub kept: Vec<Rows<u8>>,
+    /// Bytes of routed experts.
+    pub routes: Vec<Option<Vec<u8>>>,
+    /// Calls of streams that end before their end is announced.
+    pub cut: Vec<usize>,
 }
 
 impl Calls {
@@ -67,6 +88,8 @@ impl Calls {
             bodies: Vec::new(),
             indices: Vec::new(),
             kept: (0..kept).map(|_| Rows::new()).collect(),
+            routes: Vec::new(),
+            cut: Vec::new(),
         }
     }
 
@@ -80,14 +103,19 @@ impl Calls {
         json: &Json,
         body: usize,
         index: usize,
-        call: &Frame,
-        shared: &Frame,
+        call: &mut Frame,
+        shared: Option<&Frame>,
     ) -> Result<()> {
         let wrong = |reason: String| Error::Body(format!("{} {reason}", json.name_of_call(index)));
-        let prompts = given(&call.prompts, &shared.prompts);
+        let shared_prompts = shared.map(|shared| &shared.prompts);
+        let mut prompts = [Some(&call.prompts), shared_prompts].into_iter().flatten();
+        let prompts = prompts.find(|ids| ids.are_given);
         let ids = [&call.responses, &call.logprob_ids, &call.logprob_tokens];
         let Some(response) = ids.into_iter().find(|ids| ids.are_given) else {
-            return Err(json.wrong("there are no token ids of a response"));
+            return Err(json.wrong(&format!(
+                "there are no token ids of a response in {}",
+                json.beginning()
+            )));
         };
         let response = &response.values;
         for ids in [&call.logprob_ids, &call.logprob_tokens] {
@@ -112,25 +140,26 @@ impl Calls {
         let logprobs = call.logprobs.are_given.then_some(&call.logprobs.values[..]);
         self.logprobs
             .add(logprobs, count, || json.name_of_call(index))?;
-        match call.loss_mask.are_given {
-            true => self.loss_mask.extend_from_slice(&call.loss_mask.values),
-            false => self.loss_mask.resize(self.loss_mask.len() + count, 1),
-        }
         self.have_masks |= call.loss_mask.are_given;
+        if self.have_masks {
+            self.loss_mask.resize(self.responses.values.len(), 1);
+            self.loss_mask.extend_from_slice(&call.loss_mask.values);
+        }
         self.have_prompts.push(prompts.is_some());
-        self.prompts.push(prompts.unwrap_or(&[]));
+        self.prompts
+            .push(prompts.map_or(&[], |ids| &ids.values[..]));
         self.responses.push(response);
         self.bodies.push(body);
         self.indices.push(index);
         for (column, rows) in self.kept.iter_mut().enumerate() {
-            let span = call.kept[column].clone().or(shared.kept[column].clone());
-            rows.push(&json.data[span.unwrap_or(0..0)]);
+            let shared = shared.map_or(&[][..], |shared| &shared.kept[column]);
+            let spans = match call.kept[column].is_empty() {
+                true => shared,
+                false => &call.kept[column],
+            };
+            rows.push_joined(json.data, spans);
         }
+        self.routes.push(call.routes.take());
         Ok(())
     }
-}
-
-fn given<'a>(call: &'a Values<i32>, shared: &'a Values<i32>) -> Option<&'a [i32]> {
-    let found = [call, shared].into_iter().find(|ids| ids.are_given)?;
-    Some(&found.values)
 }

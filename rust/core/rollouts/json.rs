@@ -28,6 +28,13 @@ impl<'a> Json<'a> {
         }
     }
 
+    /// A parser of a part of the body.
+    pub fn part(&self, span: std::ops::Range<usize>) -> Self {
+        let mut part = Self::new(&self.data[..span.end], self.name);
+        part.seek(span.start);
+        part
+    }
+
     /// The position of the next byte.
     pub fn at(&self) -> usize {
         self.start + self.parser.current_index()
@@ -83,6 +90,18 @@ impl<'a> Json<'a> {
     fn checked<T>(&self, result: Result<T, JiterError>) -> Result<T> {
         result
             .map_err(|error| self.wrong_at(self.start + error.index, &error.error_type.to_string()))
+    }
+
+    /// The beginning of the body, on one line, for errors.
+    pub fn beginning(&self) -> String {
+        let start = &self.data[..self.data.len().min(60)];
+        let text = String::from_utf8_lossy(start).replace(char::is_control, " ");
+        let more = if start.len() < self.data.len() {
+            "..."
+        } else {
+            ""
+        };
+        format!("'{text}{more}'")
     }
 
     /// The error for a value at a position.

@@ -3,6 +3,7 @@
 //! A [`Schema`] has the paths of columns. Bodies are read one by one, each into the columns of
 //! [`Calls`]; no value is an object in between.
 
+mod base64;
 mod calls;
 mod items;
 mod json;
@@ -10,6 +11,7 @@ mod logprobs;
 mod numbers;
 mod reader;
 mod schema;
+mod stream;
 
 pub use calls::{Calls, Rows};
 pub use logprobs::{BadLogprobs, KINDS, Logprobs};
@@ -26,7 +28,7 @@ use crate::polling::Ticks;
 pub enum Bodies<'a> {
     /// One body each.
     Each(&'a [&'a [u8]]),
-    /// One body in each line that is not empty.
+    /// One body in each line that is not empty, or a stream.
     Lines(&'a [u8]),
 }
 
@@ -57,6 +59,7 @@ pub fn read_bodies(
                 read(body, &format!("bodies[{index}]"))?;
             }
         }
+        Bodies::Lines(text) if stream::is_stream(text) => read(text, "bodies[0]")?,
         Bodies::Lines(text) => {
             for (index, line) in text.split(|&byte| byte == b'\n').enumerate() {
                 if !line.trim_ascii().is_empty() {

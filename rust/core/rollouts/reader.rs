@@ -5,11 +5,13 @@ use std::ops::Range;
 
 use jiter::{NumberInt, Peek};
 
+use super::base64::decode;
 use super::calls::Calls;
 use super::items::{Found, Shapes, Slot, token_of};
 use super::json::Json;
 use super::numbers;
 use super::schema::{Role, Schema};
+use super::stream::{Stream, events, is_stream};
 use crate::error::Result;
 use crate::polling::Ticks;
 
@@ -29,8 +31,15 @@ pub struct Frame {
     pub logprob_ids: Values<i32>,
     pub logprob_tokens: Values<i32>,
     pub loss_mask: Values<i32>,
-    /// Spans of the body.
-    pub kept: Vec<Option<Range<usize>>>,
+    /// Spans of the body: none or one; several of a stream whose arrays are joined.
+    pub kept: Vec<Vec<Range<usize>>>,
+    /// Bytes of routed experts.
+    pub routes: Option<Vec<u8>>,
+    /// Responses of the body's calls, outside of these.
+    pub of_calls: Vec<Values<i32>>,
+    /// The call's index, and its tokens so far, in an event of a stream.
+    pub index: Option<i32>,
+    pub total: Option<i32>,
 }
 
 /// Reads one body after the other.
@@ -67,10 +76,16 @@ impl<T> Values<T> {
         self.values.clear();
         self.are_given = false;
     }
+
+    /// Move values to the end.
+    pub fn append(&mut self, more: &mut Self) {
+        self.are_given |= more.are_given;
+        self.values.append(&mut more.values);
+    }
 }
 
 impl Frame {
-    fn clear(&mut self, kept: usize) {
+    pub fn clear(&mut self, kept: usize) {
         for ids in [
             &mut self.prompts,
             &mut self.responses,
@@ -81,8 +96,22 @@ impl Frame {
             ids.clear();
         }
         self.logprobs.clear();
-        self.kept.clear();
-        self.kept.resize(kept, None);
+        self.kept.resize_with(kept, Vec::new);
+        self.kept.iter_mut().for_each(Vec::clear);
+        self.of_calls.clear();
+        (self.routes, self.index, self.total) = (None, None, None);
+    }
+
+    /// Take the values that a body has outside of its calls, but for this call alone.
+    fn take_own(&mut self, shared: &mut Self, index: usize) {
+        if !self.responses.are_given
+            && let Some(response) = shared.of_calls.get_mut(index)
+        {
+            self.responses = mem::take(response);
+        }
+        if index == 0 && self.routes.is_none() {
+            self.routes = shared.routes.take();
+        }
     }
 
     fn ids(&mut self, role: Role) -> &mut Values<i32> {
@@ -91,7 +120,7 @@ impl Frame {
             Role::Responses => &mut self.responses,
             Role::LogprobIds => &mut self.logprob_ids,
             Role::LogprobTokens => &mut self.logprob_tokens,
-            Role::LossMask | Role::Logprobs | Role::Kept(_) => &mut self.loss_mask,
+            _ => &mut self.loss_mask,
         }
     }
 }
@@ -120,39 +149,86 @@ impl<'s> Reader<'s> {
         calls: &mut Calls,
         ticks: &mut Ticks,
     ) -> Result<()> {
+        if is_stream(json.data) {
+            return self.stream(json, body, calls, ticks);
+        }
         let peek = json.peek()?;
         let is_list = peek == Peek::Array && self.schema.node(0).below_items().is_none();
         if is_list {
+            let mut number = 0;
             each_item(json, ticks, |json, at, ticks| {
                 json.seek(at);
                 let peek = json.peek()?;
-                self.body(json, peek, body, calls, ticks)?;
+                self.body(json, peek, ticks)?;
+                self.add_calls(json, body, number, calls)?;
+                number += self.calls.max(1);
                 Ok(json.at())
             })?;
         } else {
-            self.body(json, peek, body, calls, ticks)?;
+            self.body(json, peek, ticks)?;
+            self.add_calls(json, body, 0, calls)?;
         }
         json.finish()
     }
 
-    fn body(
+    /// Read the values of a body.
+    fn body(&mut self, json: &mut Json, peek: Peek, ticks: &mut Ticks) -> Result<()> {
+        (self.calls, self.current) = (0, 0);
+        self.frames[0].clear(self.schema.num_kept);
+        self.value(json, 0, peek, ticks)
+    }
+
+    /// Add the calls of a body, numbered from `number` on.
+    fn add_calls(
+        &mut self,
+        json: &Json,
+        body: usize,
+        number: usize,
+        calls: &mut Calls,
+    ) -> Result<()> {
+        let (of_body, of_calls) = self.frames.split_at_mut(1);
+        let shared = &mut of_body[0];
+        if self.calls == 0 {
+            return calls.add(json, body, number, shared, None);
+        }
+        for (index, frame) in of_calls[..self.calls].iter_mut().enumerate() {
+            frame.take_own(shared, index);
+            calls.add(json, body, number + index, frame, Some(shared))?;
+        }
+        Ok(())
+    }
+
+    /// Read the events of a stream, and add its calls.
+    fn stream(
         &mut self,
         json: &mut Json,
-        peek: Peek,
         body: usize,
         calls: &mut Calls,
         ticks: &mut Ticks,
     ) -> Result<()> {
-        (self.calls, self.current) = (0, 0);
-        self.frames[0].clear(self.schema.num_kept);
-        self.value(json, 0, peek, ticks)?;
-        let (of_body, of_calls) = self.frames.split_at(1);
-        let alone = &of_body[0];
-        if self.calls == 0 {
-            return calls.add(json, body, 0, alone, alone);
+        let events = events(json)?;
+        let mut stream = Stream::new(self.schema);
+        for span in events.spans {
+            let mut event = json.part(span);
+            let peek = event.peek()?;
+            self.body(&mut event, peek, ticks)?;
+            event.finish()?;
+            let (of_event, of_calls) = self.frames.split_at_mut(1);
+            let of_calls = &mut of_calls[..self.calls];
+            stream.add(json, self.schema, &mut of_event[0], of_calls)?;
         }
-        { of_calls[..self.calls].iter().enumerate() }
-            .try_for_each(|(index, frame)| calls.add(json, body, index, frame, alone))
+        let mut shared = stream.shared;
+        if stream.calls.is_empty() {
+            return calls.add(json, body, 0, &mut shared, None);
+        }
+        for (index, frame) in stream.calls.values_mut().enumerate() {
+            frame.take_own(&mut shared, index);
+            calls.add(json, body, index, frame, Some(&shared))?;
+            if events.is_cut {
+                calls.cut.push(calls.bodies.len() - 1);
+            }
+        }
+        Ok(())
     }
 
     /// Read the value of a node.
@@ -214,6 +290,10 @@ impl<'s> Reader<'s> {
                 self.value(json, child, peek, ticks)?;
                 Ok(json.at())
             });
+        }
+        if json.data.get(json.after_space(json.at() + 1)) == Some(&b']') {
+            let logprobs = &mut self.frames[self.current].logprobs;
+            logprobs.are_given |= self.schema.has_logprobs(child);
         }
         if self.shapes.len() <= child {
             self.shapes.resize_with(child + 1, Shapes::default);
@@ -278,19 +358,47 @@ impl<'s> Reader<'s> {
         is_one_of_many: bool,
         ticks: &mut Ticks,
     ) -> Result<()> {
-        if let Role::Kept(column) = role {
+        if let Role::Kept(column) | Role::Joined(column) = role {
             let start = json.at();
+            if matches!(role, Role::Joined(_)) && !matches!(peek, Peek::Array | Peek::Null) {
+                return Err(json.wrong_at(start, "expected an array"));
+            }
             json.skip(peek)?;
-            let span = (peek != Peek::Null).then(|| start..json.at());
-            self.frames[self.current].kept[column] = span;
+            if peek != Peek::Null {
+                let spans = &mut self.frames[self.current].kept[column];
+                spans.clear();
+                spans.push(start..json.at());
+            }
             return Ok(());
         }
         if peek == Peek::Null && !is_one_of_many {
             return json.skip(peek);
         }
         match role {
+            Role::Routes => {
+                let at = json.at();
+                let decoded = json.with(|json| Ok(decode(json.next_str()?.as_bytes())))?;
+                let Some(bytes) = decoded? else {
+                    return Err(json.wrong_at(at, "this text is not base64"));
+                };
+                self.frames[self.current].routes = Some(bytes);
+                return Ok(());
+            }
+            Role::ResponsesOfCalls if peek == Peek::Array => {
+                return each_item(json, ticks, |json, at, ticks| {
+                    json.seek(at);
+                    let peek = json.peek()?;
+                    self.leaf(json, Role::Responses, peek, false, ticks)?;
+                    let frame = &mut self.frames[self.current];
+                    frame.of_calls.push(mem::take(&mut frame.responses));
+                    Ok(json.at())
+                });
+            }
+            _ => {}
+        }
+        match role {
             Role::Logprobs => self.frames[self.current].logprobs.are_given = true,
-            Role::LogprobTokens => {}
+            Role::LogprobTokens | Role::Index | Role::Total => {}
             _ => self.frames[self.current].ids(role).are_given = true,
         }
         if peek != Peek::Array {
@@ -363,7 +471,12 @@ impl<'s> Reader<'s> {
                         format!("{value} is not a token id, which are from 0 to 2147483647");
                     return Err(json.wrong_at(at, &reason));
                 };
-                self.frames[self.current].ids(role).values.push(value);
+                let frame = &mut self.frames[self.current];
+                match role {
+                    Role::Index => frame.index = Some(value),
+                    Role::Total => frame.total = Some(value),
+                    _ => frame.ids(role).values.push(value),
+                }
                 (role == Role::LogprobIds).then_some(Slot::Id)
             }
         };

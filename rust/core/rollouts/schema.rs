@@ -19,6 +19,16 @@ pub enum Role {
     LossMask,
     /// JSON that is passed on as it is, by the number of the column.
     Kept(usize),
+    /// The same, of arrays with an item per token: those of a stream's events are joined.
+    Joined(usize),
+    /// Bytes of routed experts, in base64. A body's belong to its first call.
+    Routes,
+    /// The responses of a body's calls, one array each.
+    ResponsesOfCalls,
+    /// The index of a call, in an event of a stream.
+    Index,
+    /// Number of response tokens with those of this event, whether it has all of them or the last.
+    Total,
 }
 
 /// One step of a path.
@@ -49,6 +59,8 @@ pub struct Schema {
     nodes: Vec<Node>,
     /// Number of columns that are passed on.
     pub num_kept: usize,
+    /// Those whose arrays are joined.
+    joined: Vec<usize>,
 }
 
 impl Schema {
@@ -65,6 +77,7 @@ impl Schema {
         let mut schema = Self {
             nodes: vec![Node::default()],
             num_kept: 0,
+            joined: Vec::new(),
         };
         if let Some(path) = calls {
             let node = schema.add(path)?;
@@ -76,7 +89,10 @@ impl Schema {
             if schema.nodes[node].role.replace(role).is_some() {
                 return Err(Error::Body(format!("two columns have the path '{path}'")));
             }
-            if let Role::Kept(column) = role {
+            if let Role::Joined(column) = role {
+                schema.joined.push(column);
+            }
+            if let Role::Kept(column) | Role::Joined(column) = role {
                 if schema.nodes[node].is_one_of_many {
                     return Err(Error::Body(format!(
                         "'{path}' has several values for a call"
@@ -115,6 +131,18 @@ impl Schema {
             };
         }
         Ok(node)
+    }
+
+    /// True for columns whose arrays are joined.
+    pub(super) fn is_joined(&self, column: usize) -> bool {
+        self.joined.contains(&column)
+    }
+
+    /// True if log-probabilities lie below a node.
+    pub(super) fn has_logprobs(&self, node: usize) -> bool {
+        let node = &self.nodes[node];
+        let mut below = node.steps.iter();
+        node.role == Some(Role::Logprobs) || below.any(|&(_, below)| self.has_logprobs(below))
     }
 
     pub(super) fn node(&self, node: usize) -> &Node {

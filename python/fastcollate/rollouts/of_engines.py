@@ -1,0 +1,135 @@
+"""What engines give beside tokens: routed experts, weight versions and sampling support."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from fastcollate.common.arguments import tally
+from fastcollate.common.arrays import to_numpy
+from fastcollate.common.text import show
+from fastcollate.rollouts.calls import Calls
+
+NPY = b"\x93NUMPY"
+"""The first bytes of NumPy's format."""
+
+HEADER = 1 << 12
+"""Bytes of a file in NumPy's format in which its header ends."""
+
+
+def lay_out(calls: Calls, layers: int | None, topk: int | None) -> Calls:
+    """Return calls with routed experts as arrays, and checked spans and support."""
+    columns = calls.columns
+    tokens = calls.responses.lengths.tolist()
+    if "routed_experts" in columns:
+        prompts = calls.prompts.lengths.tolist()
+        given = zip(columns["routed_experts"], prompts, tokens, strict=True)
+        placed = [
+            _routes(f"call {call}", routes, prompt + response, layers, topk)
+            for call, (routes, prompt, response) in enumerate(given)
+        ]
+        columns["routed_experts"] = [routes for routes, _ in placed]
+        columns["routed_starts"] = np.array([start for _, start in placed], np.int64)
+    if "versions" in columns:
+        spans = zip(columns["versions"], tokens, strict=True)
+        columns["versions"] = [_spans(f"call {call}", *one) for call, one in enumerate(spans)]
+    for call, sets in enumerate(columns.get("support", ())):
+        if sets is not None and len(sets) != tokens[call]:
+            raise ValueError(
+                f"call {call} has the sampling support of {tally(len(sets), 'token')}, but its "
+                f"response has {tally(tokens[call], 'token')}"
+            )
+    return calls
+
+
+def _routes(
+    name: str, given: Any, tokens: int, layers: int | None, topk: int | None
+) -> tuple[np.ndarray | None, int]:
+    """Return routed experts (tokens, layers, topk), and the first token that has them."""
+    if given is None:
+        return None, 0
+    routes = _as_array(name, given, layers, topk)
+    start = tokens - 1 - len(routes)
+    if start < 0:
+        raise ValueError(
+            f"{name} has routed experts of {tally(len(routes), 'token')}, but only "
+            f"{tally(tokens, 'token')} itself; the last one has none"
+        )
+    return routes, start
+
+
+def _as_array(name: str, given: Any, layers: int | None, topk: int | None) -> np.ndarray:
+    """Return routed experts (tokens, layers, topk): of bytes, base64 or an array."""
+    if isinstance(given, str):
+        try:
+            given = np.frombuffer(base64.b64decode(given, validate=True), np.uint8)
+        except ValueError as error:
+            raise ValueError(f"routed_experts of {name} are not base64: {error}") from None
+        is_encoded = True
+    else:
+        given = to_numpy(given)
+        is_encoded = given.dtype == np.uint8 and given.ndim == 1
+    if is_encoded:
+        given = _decoded(name, given, layers, topk)
+    if given.ndim != 3 or given.dtype.kind not in "iu":
+        raise ValueError(
+            f"routed_experts of {name} are {show(given.dtype.name)} of shape {given.shape}, but "
+            "are integers (tokens, layers, topk)"
+        )
+    return np.asarray(given)
+
+
+def _decoded(name: str, data: np.ndarray, layers: int | None, topk: int | None) -> np.ndarray:
+    """Return the array in bytes: NumPy's format, or int32 without a shape."""
+    if bytes(data[: len(NPY)]) != NPY:
+        if layers is None or topk is None:
+            raise ValueError(
+                f"routed_experts of {name} are int32 without a shape; pass layers= and topk="
+            )
+        per_token = 4 * layers * topk
+        if min(layers, topk) < 1 or len(data) % per_token:
+            raise ValueError(
+                f"routed_experts of {name} have {len(data)} bytes, but {layers} layers of {topk} "
+                f"experts have {per_token} a token"
+            )
+        return data.view("<i4").reshape(-1, layers, topk)
+    header = io.BytesIO(data[:HEADER].tobytes())
+    formats = np.lib.format
+    try:
+        version = formats.read_magic(header)
+        read = formats.read_array_header_1_0 if version == (1, 0) else formats.read_array_header_2_0
+        shape, is_fortran, dtype = read(header)
+    except ValueError as error:
+        raise ValueError(f"routed_experts of {name} have a bad header: {error}") from None
+    rest = data[header.tell() :]
+    size = int(np.prod([dtype.itemsize, *shape], dtype=object))
+    if is_fortran or dtype.hasobject or len(rest) != size or min(shape, default=0) < 0:
+        raise ValueError(
+            f"routed_experts of {name} have {len(rest)} bytes, but their header says "
+            f"{dtype} of shape {shape}{' in Fortran order' if is_fortran else ''}"
+        )
+    return rest.view(dtype).reshape(shape)
+
+
+def _spans(name: str, spans: Any, tokens: int) -> list[dict[str, Any]] | None:
+    """Return the spans of weight versions in a response, checked."""
+    if spans is None:
+        return None
+    before, found = 0, list[dict[str, Any]]()
+    for span in spans:
+        get: Any = span.get if isinstance(span, Mapping) else partial(getattr, span)
+        version, start, end = get("version"), get("start"), get("end")
+        is_whole = isinstance(start, int) and isinstance(end, int)
+        if not is_whole or not before <= start <= end <= tokens:
+            raise ValueError(
+                f"versions of {name} have the span {show(start)} to {show(end)}, which is not one "
+                f"from {before} on in a response of {tally(tokens, 'token')}"
+            )
+        before = end
+        found.append({"version": version, "start": start, "end": end})
+    return found

@@ -1,0 +1,183 @@
+//! Streams of server-sent events: a response in parts, one JSON text per event.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::json::Json;
+use super::reader::{Frame, Values};
+use super::schema::Schema;
+use crate::error::Result;
+
+/// The calls of a stream so far, by index, and what its events give for all of them.
+#[derive(Debug, Default)]
+pub struct Stream {
+    pub calls: BTreeMap<i32, Frame>,
+    pub shared: Frame,
+}
+
+/// The events of a stream.
+#[derive(Debug)]
+pub struct Events {
+    /// Spans of their JSON.
+    pub spans: Vec<Range<usize>>,
+    /// True if the stream ends before its end was announced.
+    pub is_cut: bool,
+}
+
+/// The fields that a line of a stream may begin with.
+const FIELDS: [&[u8]; 5] = [b"data:", b"event:", b"id:", b"retry:", b":"];
+
+/// The data of the event that ends a stream.
+const DONE: &[u8] = b"[DONE]";
+
+/// True for the bytes of a stream, which are not JSON.
+pub fn is_stream(body: &[u8]) -> bool {
+    let body = body.trim_ascii_start();
+    FIELDS.iter().any(|field| body.starts_with(field))
+}
+
+/// Find the events of a stream. A last line without an end is not complete, and left out.
+///
+/// # Errors
+/// Events after the end.
+pub fn events(json: &Json) -> Result<Events> {
+    let mut spans = Vec::new();
+    let (mut is_cut, mut at) = (true, 0);
+    for line in json.data.split_inclusive(|&byte| byte == b'\n') {
+        let start = at;
+        at += line.len();
+        let Some(data) = line.strip_prefix(b"data:") else {
+            continue;
+        };
+        if data.trim_ascii() == DONE {
+            is_cut = false;
+        } else if !is_cut {
+            return Err(json.wrong_at(
+                start,
+                "the stream goes on after its end; pass each by itself",
+            ));
+        } else if line.ends_with(b"\n") {
+            spans.push(at - data.len()..at);
+        }
+    }
+    Ok(Events { spans, is_cut })
+}
+
+impl Stream {
+    /// A stream without events.
+    pub fn new(schema: &Schema) -> Self {
+        let mut stream = Self::default();
+        stream.shared.clear(schema.num_kept);
+        stream
+    }
+
+    /// Add an event's values, to those of its calls, or of all.
+    ///
+    /// # Errors
+    /// Tokens that do not continue those before.
+    pub fn add(
+        &mut self,
+        json: &Json,
+        schema: &Schema,
+        event: &mut Frame,
+        calls: &mut [Frame],
+    ) -> Result<()> {
+        let has_calls = !calls.is_empty();
+        for (number, call) in (0..).zip(calls) {
+            self.add_call(json, schema, call, number)?;
+        }
+        if !has_calls && event.responses.are_given {
+            self.add_call(json, schema, event, 0)
+        } else {
+            self.shared.append(event, schema);
+            Ok(())
+        }
+    }
+
+    fn add_call(
+        &mut self,
+        json: &Json,
+        schema: &Schema,
+        part: &mut Frame,
+        number: i32,
+    ) -> Result<()> {
+        let index = part.index.unwrap_or(number);
+        let call = self.calls.entry(index).or_insert_with(|| {
+            let mut call = Frame::default();
+            call.clear(schema.num_kept);
+            call
+        });
+        if let (Some(total), true) = (part.total, part.responses.are_given) {
+            let (before, found) = (call.responses.values.len(), part.responses.values.len());
+            if !call.continue_to(usize::try_from(total).unwrap_or(0), part, schema) {
+                return Err(json.wrong(&format!(
+                    "call {index} has {before} tokens, and {found} more in the next event, but \
+                     {total} then"
+                )));
+            }
+        }
+        call.append(part, schema);
+        Ok(())
+    }
+}
+
+impl Frame {
+    /// Prepare for a part after which there are `total` tokens: all of them again, or the next
+    /// ones, which an abort repeats the last of. False if it is neither.
+    fn continue_to(&mut self, total: usize, part: &mut Frame, schema: &Schema) -> bool {
+        let found = part.responses.values.len();
+        if found == total {
+            let prompts = std::mem::take(&mut self.prompts);
+            let kept = std::mem::take(&mut self.kept);
+            self.clear(schema.num_kept);
+            (self.prompts, self.kept) = (prompts, kept);
+            for (column, spans) in self.kept.iter_mut().enumerate() {
+                if schema.is_joined(column) {
+                    spans.clear();
+                }
+            }
+            return true;
+        }
+        let known = &self.responses.values;
+        let Some(new) = total.checked_sub(known.len()).filter(|&new| new <= found) else {
+            return false;
+        };
+        let (new_ids, again) = part.responses.values.split_at(new);
+        let is_repeated = [known, new_ids].concat().ends_with(again);
+        for ids in part.ids_of_tokens() {
+            ids.values.truncate(new);
+        }
+        part.logprobs.values.truncate(new);
+        is_repeated
+    }
+
+    /// Move the values of a part to the end.
+    fn append(&mut self, part: &mut Frame, schema: &Schema) {
+        if part.prompts.are_given {
+            std::mem::swap(&mut self.prompts, &mut part.prompts);
+        }
+        for (ids, more) in self.ids_of_tokens().into_iter().zip(part.ids_of_tokens()) {
+            ids.append(more);
+        }
+        self.logprobs.append(&mut part.logprobs);
+        for (column, spans) in part.kept.iter_mut().enumerate() {
+            if !spans.is_empty() && !schema.is_joined(column) {
+                self.kept[column].clear();
+            }
+            self.kept[column].append(spans);
+        }
+        if !part.of_calls.is_empty() {
+            self.of_calls = std::mem::take(&mut part.of_calls);
+        }
+        self.routes = part.routes.take().or(self.routes.take());
+    }
+
+    fn ids_of_tokens(&mut self) -> [&mut Values<i32>; 4] {
+        [
+            &mut self.responses,
+            &mut self.logprob_ids,
+            &mut self.logprob_tokens,
+            &mut self.loss_mask,
+        ]
+    }
+}
