@@ -6,6 +6,7 @@ use std::cell::Cell;
 use crate::column::{At, Column, FieldColumn, SliceColumn, Tokens};
 use crate::element::Element;
 use crate::error::Result;
+use crate::memory::with_room;
 
 /// Values read between two calls of the hook: a few tens of microseconds.
 const CHUNK: usize = 1 << 16;
@@ -148,6 +149,23 @@ impl<'a> Ticks<'a> {
         }
         self.left = EVERY;
         (self.hook)()
+    }
+
+    /// A vector of values, with a tick for each.
+    ///
+    /// # Errors
+    /// Those of the hook, and [`Error::NoMemory`](crate::Error::NoMemory).
+    pub fn gathered<T>(&mut self, values: impl IntoIterator<Item = T>) -> Result<Vec<T>> {
+        let mut values = values.into_iter();
+        let mut found = with_room(values.size_hint().0)?;
+        loop {
+            let before = found.len();
+            found.extend(values.by_ref().take(EVERY));
+            if found.len() == before {
+                return Ok(found);
+            }
+            self.done(found.len() - before)?;
+        }
     }
 }
 

@@ -37,5 +37,6 @@ pub fn stoppable<T: Send>(
             Ok(())
         }))
     });
+    py.check_signals()?;
     Ok(done?)
 }

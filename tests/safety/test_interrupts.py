@@ -104,3 +104,38 @@ def interrupted(call):
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+
+
+def longest_wait(call):
+    """Return the longest processor time of a call in which no signal is handled."""
+    times = []
+
+    def note(number, frame):
+        times.append(time.process_time())
+
+    before = signal.signal(signal.SIGPROF, note)
+    try:
+        signal.setitimer(signal.ITIMER_PROF, 0.01, 0.01)
+        note(None, None)
+        call()
+        note(None, None)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+    return max(np.diff(times))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: fc.planning.pack(MANY, fc.Packed(512, oversize="split")),
+        lambda: fc.planning.pack(MANY, fc.Packed(1 << 17), keep_together=np.arange(len(MANY)) // 4),
+        lambda: fc.planning.partition(MANY, 64, algorithm="lpt"),
+        lambda: fc.plan_step(MANY, dp_size=4, layout=fc.Packed(16_384)),
+        lambda: fc.plan_step(MANY, dp_size=4, uids=list(map(str, range(len(MANY))))),
+    ],
+    ids=["pack, split", "pack, groups", "partition", "plan_step, packed", "plan_step, ids"],
+)
+def test_signals_are_handled_all_along(call):
+    assert any(longest_wait(call) < 0.25 for _ in range(3))

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fastcollate._fastcollate import spread_bins
+from fastcollate.plan.bin_plan import lists_of
 from fastcollate.plan.binned import Algorithm
 from fastcollate.plan.layouts import Packed
 from fastcollate.plan.packing import pack
-from fastcollate.plan.partitioning import lists_of
 from fastcollate.rows.lengths import Integers, check_lengths
 
 P = TypeVar("P")

@@ -19,6 +19,9 @@ from fastcollate.rows.lengths import Integers
 NO_LIMIT = (1 << 63) - 1
 """The capacity of bins without a limit."""
 
+_PIECE = 1 << 20
+"""Number of items converted to a list at a time."""
+
 
 @dataclass(frozen=True, eq=False)
 class BinPlan(Table):
@@ -97,8 +100,7 @@ class BinPlan(Table):
     @property
     def bins(self) -> list[list[int]]:
         """The sequences of each bin, in order; a split sequence is in several."""
-        indices = self.indices.tolist()
-        return [indices[start:end] for start, end in pairwise(self.offsets.tolist())]
+        return lists_of(self.offsets, self.indices)
 
     @property
     def loads(self) -> Integers:
@@ -178,3 +180,11 @@ class BinPlan(Table):
         """Sum values of pieces over each bin."""
         sums: Integers = np.diff(offsets_of(values)[self.offsets])
         return sums
+
+
+def lists_of(offsets: Integers, indices: Integers) -> list[list[int]]:
+    """Return parts as lists of their indices."""
+    items: list[int] = []
+    for start in range(0, len(indices), _PIECE):  # so that signals are handled
+        items += indices[start : start + _PIECE].tolist()
+    return [items[start:end] for start, end in pairwise(offsets.tolist())]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from numpy.typing import ArrayLike
@@ -104,7 +103,7 @@ def pack(
             )
         layout.check_whole("keep_together")
     offsets, indices, starts, lens = packer.pack(lengths, groups, numbers)
-    plan = BinPlan._from_own(
+    plan = BinPlan._trusted(
         offsets=offsets,
         indices=indices,
         starts=starts,
@@ -115,4 +114,5 @@ def pack(
     )
     if layout.num_bins is None:
         return plan
-    return replace(plan, capacity=max(1, int(plan.loads.max(initial=0))))
+    capacity = max(1, int(plan.loads.max(initial=0)))
+    return BinPlan._trusted(**{**plan._named(), "capacity": capacity})

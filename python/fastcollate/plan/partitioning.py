@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
@@ -18,14 +17,11 @@ from fastcollate.common.arguments import (
     suggests_names,
     tally,
 )
-from fastcollate.plan.bin_plan import BinPlan
+from fastcollate.plan.bin_plan import BinPlan, lists_of
 from fastcollate.plan.costs import CostArgument, check_weights, weights_of
 from fastcollate.plan.shard import Shard
 from fastcollate.plan.tables import offsets_defect
 from fastcollate.rows.lengths import Integers, check_lengths
-
-_PIECE = 1 << 20
-"""Number of items converted to a list at a time."""
 
 Algorithm = Literal["karmarkar_karp", "lpt", "lpt_swap"]
 Order = Literal["small_ends", "descending", "ascending"]
@@ -318,14 +314,6 @@ class MicroBatches(BinPlan):
             f"{_of_ranks(self.per_rank, self.dp_size)}, at most "
             f"{self.loads.max():,} of {tally(self.capacity, 'token')}"
         )
-
-
-def lists_of(offsets: Integers, indices: Integers) -> list[list[int]]:
-    """Return parts as lists of their indices."""
-    items: list[int] = []
-    for start in range(0, len(indices), _PIECE):  # so that signals are handled
-        items += indices[start : start + _PIECE].tolist()
-    return [items[start:end] for start, end in pairwise(offsets.tolist())]
 
 
 def _of_ranks(per_rank: int, dp_size: int) -> str:

@@ -166,10 +166,10 @@ impl Split<'_> {
                 let mut taken = vec![Item::NOTHING; self.ranks - num_padding];
                 taken.extend((0..num_padding).map(padding));
                 let item = |&cost| Item { rows: 1, cost };
-                let items: Vec<_> = costs[rows.clone()].iter().map(item).collect();
+                let items = ticks.gathered(costs[rows.clone()].iter().map(item))?;
                 let ranks = balance(&items, &taken, count, First::Costly, ticks)?
                     .expect("there is room for every row");
-                let by_rank = by_rank(&ranks, self.ranks).into_iter();
+                let by_rank = by_rank(&ranks, self.ranks, ticks)?.into_iter();
                 self.fill_up(rows, by_rank.map(|index| rows.start + index), slots);
             }
         }
@@ -208,16 +208,18 @@ impl Split<'_> {
         slots: &mut Vec<Slot>,
         ticks: &mut Ticks,
     ) -> Result<Result<(), Cause>> {
-        let lens: Vec<_> = groups.windows(2).map(|ends| ends[1] - ends[0]).collect();
+        let lens = ticks.gathered(groups.windows(2).map(|ends| ends[1] - ends[0]))?;
         let ranks = match self.assignment {
             Assignment::Contiguous => in_order(&lens, self.ranks, ticks)?,
-            Assignment::Strided => (0..lens.len()).map(|group| group % self.ranks).collect(),
+            Assignment::Strided => {
+                ticks.gathered((0..lens.len()).map(|group| group % self.ranks))?
+            }
             Assignment::Balanced { costs, .. } => {
                 let item = |ends: &[usize]| Item {
                     rows: ends[1] - ends[0],
                     cost: costs[ends[0]..ends[1]].iter().sum(),
                 };
-                let items: Vec<_> = groups.windows(2).map(item).collect();
+                let items = ticks.gathered(groups.windows(2).map(item))?;
                 balance_groups(&items, self.ranks, ticks)?
             }
         };
@@ -232,7 +234,7 @@ impl Split<'_> {
         if count.saturating_mul(self.ranks) > MAX_SLOTS - slots.len().min(MAX_SLOTS) {
             return Ok(Err(Cause::Slots));
         }
-        let mut groups_by_rank = by_rank(&ranks, self.ranks).into_iter().peekable();
+        let mut groups_by_rank = by_rank(&ranks, self.ranks, ticks)?.into_iter().peekable();
         let mut paddings = 0..;
         for (rank, rows_of_rank) in counts.into_iter().enumerate() {
             ticks.done(count)?;
@@ -281,7 +283,10 @@ impl Split<'_> {
 }
 
 /// Indices by rank, in order within a rank.
-fn by_rank(rank_of: &[usize], ranks: usize) -> Vec<usize> {
+///
+/// # Errors
+/// Those of `ticks`.
+fn by_rank(rank_of: &[usize], ranks: usize, ticks: &mut Ticks) -> Result<Vec<usize>> {
     let mut next = vec![0; ranks];
     for &rank in rank_of {
         next[rank] += 1;
@@ -293,10 +298,11 @@ fn by_rank(rank_of: &[usize], ranks: usize) -> Vec<usize> {
     }
     let mut sorted = vec![0; rank_of.len()];
     for (index, &rank) in rank_of.iter().enumerate() {
+        ticks.done(1)?;
         sorted[next[rank]] = index;
         next[rank] += 1;
     }
-    sorted
+    Ok(sorted)
 }
 
 /// Ranks of groups that stay in order: the rank with most rows has the fewest possible, and the

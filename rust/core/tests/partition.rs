@@ -84,7 +84,8 @@ proptest! {
         let costs: Vec<_> = weights.iter().map(|&weight| weight as f64).collect();
         let chunk = weights.len().div_ceil(parts);
         let items: Vec<_> = (0..weights.len()).collect();
-        let before = Parts::of(items.chunks(chunk).map(|part| part.iter().copied()));
+        let before = items.chunks(chunk).map(<[_]>::to_vec).collect();
+        let before = unstopped(|ticks| Parts::of(before, ticks));
         let after = unstopped(|ticks| swap(&costs, &before, equal_size, rounds, ticks));
         prop_assert_eq!(sorted_items(&after), items);
         if equal_size {
@@ -133,7 +134,7 @@ fn nothing_to_part() {
         capacity: 1,
     };
     assert_eq!(fitting(items, 1, false), None);
-    let nothing = Parts::of(Vec::<Vec<usize>>::new());
+    let nothing = unstopped(|ticks| Parts::of(Vec::new(), ticks));
     let swapped = unstopped(|ticks| swap(&[], &nothing, false, 5, ticks));
     assert_eq!(swapped, nothing);
 }

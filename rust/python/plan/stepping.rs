@@ -13,7 +13,7 @@ use pyo3::types::PyList;
 use crate::error::{Error, Result, caught, cited};
 use crate::interrupt::stoppable;
 use crate::names::Names;
-use crate::plan::tables::{Column, array_of, column_of, copied, values};
+use crate::plan::tables::{Column, LONG, array_of, column_of, copied, values};
 use crate::rows::{Run, describe, same_until};
 
 /// Padding options for ranks.
@@ -58,6 +58,9 @@ pub fn group_offsets<'py>(ids: &Bound<'py, PyList>, name: &str) -> PyResult<(Col
         if !is_same {
             if index > 0 {
                 offsets.push(index);
+            }
+            if offsets.len().is_multiple_of(LONG) {
+                py.check_signals()?;
             }
             // Unhashable objects are compared elsewhere.
             are_different =

@@ -17,6 +17,9 @@ use crate::plan::layout::{PADDING_AS, SHIFTS};
 /// A table of one column.
 pub type Column<'py> = Bound<'py, PyArray1<i64>>;
 
+/// Number of values between two polls for signals.
+pub const LONG: usize = 1 << 18;
+
 /// Lengths and indices count items in memory, so they fit in int64.
 pub fn to_i64(value: usize) -> i64 {
     value.try_into().unwrap_or(i64::MAX)
@@ -41,7 +44,17 @@ pub fn array_of<'py, T: Element>(
     py: Python<'py>,
     values: impl IntoIterator<Item = T>,
 ) -> Result<Bound<'py, PyArray1<T>>> {
-    Ok(PyArray1::from_vec(py, gathered(values)?))
+    let values = gathered(values)?;
+    poll_after(py, values.len())?;
+    Ok(PyArray1::from_vec(py, values))
+}
+
+/// Check signals after a loop over so many values, if it took milliseconds.
+fn poll_after(py: Python, count: usize) -> PyResult<()> {
+    if count < LONG {
+        return Ok(());
+    }
+    py.check_signals()
 }
 
 /// The values of an array, copied if it is not contiguous.
@@ -57,7 +70,9 @@ pub fn values<'a, T: Element + Copy>(array: &'a PyReadonlyArray1<T>) -> Cow<'a, 
 /// # Errors
 /// `MemoryError`.
 pub fn copied<T: Element + Copy>(array: &PyReadonlyArray1<T>) -> Result<Vec<T>> {
-    Ok(gathered(array.as_array().iter().copied())?)
+    let values = gathered(array.as_array().iter().copied())?;
+    poll_after(array.py(), values.len())?;
+    Ok(values)
 }
 
 /// One value per row.
@@ -219,9 +234,9 @@ pub fn usizes(name: &str, array: &PyReadonlyArray<i64, Ix1>) -> Result<Vec<usize
     if let Some(&negative) = values.iter().find(|&&value| value < 0) {
         to_usize(name, negative)?;
     }
-    Ok(gathered(
-        values.iter().map(|&value| value.unsigned_abs() as usize),
-    )?)
+    let found = gathered(values.iter().map(|&value| value.unsigned_abs() as usize))?;
+    poll_after(array.py(), found.len())?;
+    Ok(found)
 }
 
 /// The rows of a table of `N` columns.

@@ -12,9 +12,9 @@ from fastcollate.batch import Batch
 from fastcollate.common.arguments import check_count, check_int, check_integer, id_list
 from fastcollate.common.arrays import describe, dtype_name, is_array, ranges_of, to_numpy
 from fastcollate.compat.verl.mappings import is_tensordict, jagged_lengths, pick
+from fastcollate.plan.bin_plan import lists_of
 from fastcollate.plan.costs import check_weights, flops_costs
 from fastcollate.plan.grouping import starts_of
-from fastcollate.plan.partitioning import lists_of
 from fastcollate.plan.shard import Shard
 from fastcollate.rows.lengths import MAX_TOKENS, Integers, check_lengths
 

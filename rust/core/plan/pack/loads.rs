@@ -1,8 +1,11 @@
 //! Loads of bins, and the structures that find a bin with room for an item.
 
 use std::collections::BTreeMap;
+use std::iter::repeat_n;
 
 use super::Items;
+use crate::error::Result;
+use crate::polling::Ticks;
 
 /// The load of an item or a bin, or the limit of a bin.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -87,27 +90,37 @@ pub struct Tree<T> {
 }
 
 impl<T: Least> Tree<T> {
-    pub fn new(values: &[T]) -> Self {
+    /// A tree of these values.
+    ///
+    /// # Errors
+    /// Those of `ticks`.
+    pub fn new(values: &[T], ticks: &mut Ticks) -> Result<Self> {
         let len = values.len();
         let width = len.next_power_of_two();
-        let mut nodes = vec![T::CLOSED; 2 * width];
+        let mut nodes = ticks.gathered(repeat_n(T::CLOSED, 2 * width))?;
         nodes[width..width + len].copy_from_slice(values);
         for node in (1..width).rev() {
+            ticks.done(1)?;
             nodes[node] = nodes[2 * node].least(nodes[2 * node + 1]);
         }
-        Self { nodes, width, len }
+        Ok(Self { nodes, width, len })
     }
 
     pub fn len(&self) -> usize {
         self.len
     }
 
-    pub fn push(&mut self, value: T) {
+    /// Add a value.
+    ///
+    /// # Errors
+    /// Those of `ticks`.
+    pub fn push(&mut self, value: T, ticks: &mut Ticks) -> Result<()> {
         if self.len == self.width {
-            *self = Self::with_room(&self.nodes[self.width..]);
+            *self = self.with_room(ticks)?;
         }
         self.len += 1;
         self.set(self.len - 1, value);
+        Ok(())
     }
 
     pub fn get(&self, index: usize) -> T {
@@ -156,14 +169,13 @@ impl<T: Least> Tree<T> {
     }
 
     /// The same values, with twice the capacity.
-    fn with_room(values: &[T]) -> Self {
-        let mut wide = values.to_vec();
-        wide.resize(2 * values.len(), T::CLOSED);
-        let len = values.len();
-        Self {
-            len,
-            ..Self::new(&wide)
-        }
+    fn with_room(&self, ticks: &mut Ticks) -> Result<Self> {
+        let values = self.nodes[self.width..].iter().copied();
+        let wide = ticks.gathered(values.chain(repeat_n(T::CLOSED, self.width)))?;
+        Ok(Self {
+            len: self.len,
+            ..Self::new(&wide, ticks)?
+        })
     }
 }
 

@@ -133,6 +133,7 @@ impl ItemBins {
         for &(_, bin) in placed {
             offsets[bin + 1] += 1;
         }
+        ticks.done(placed.len())?;
         for bin in 0..bins {
             offsets[bin + 1] += offsets[bin];
         }
@@ -166,10 +167,10 @@ impl ItemBins {
 /// Those of `ticks`.
 fn sort_largest(sizes: &[usize], last_first: bool, ticks: &mut Ticks) -> Result<Vec<usize>> {
     let most = sizes.iter().copied().max().unwrap_or(0);
-    let mut order: Vec<_> = if last_first {
-        (0..sizes.len()).rev().collect()
+    let mut order = if last_first {
+        ticks.gathered((0..sizes.len()).rev())?
     } else {
-        (0..sizes.len()).collect()
+        ticks.gathered(0..sizes.len())?
     };
     // Not many more counters than items, and no more than fit the cache.
     let bits = usize::BITS - most.leading_zeros();

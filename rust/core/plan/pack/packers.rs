@@ -3,6 +3,7 @@
 use super::loads::{Least, OpenBins, Tree};
 use super::{ItemBins, Items, Load, PlacedItem};
 use crate::error::{Error, Result};
+use crate::plan::partition::sort;
 use crate::plan::{Bins, Span};
 use crate::polling::Ticks;
 
@@ -20,7 +21,7 @@ pub(super) fn first_fit(
         return first_fit_by_size(items.sizes, limit, order, ticks);
     }
     let least = items.least();
-    let mut loads = Tree::new(&[]);
+    let mut loads = Tree::new(&[], ticks)?;
     let mut placed = Vec::with_capacity(order.len());
     for item in order {
         ticks.done(1)?;
@@ -29,7 +30,7 @@ pub(super) fn first_fit(
         let bin = found.unwrap_or(loads.len());
         let load = found.map_or(load, |bin| loads.get(bin).plus(load));
         if found.is_none() {
-            loads.push(load);
+            loads.push(load, ticks)?;
         }
         let is_open = load.has_room_for(least, limit);
         loads.set(bin, if is_open { load } else { Load::CLOSED });
@@ -47,7 +48,7 @@ fn first_fit_by_size(
 ) -> Result<ItemBins> {
     // The last bin is not in the tree: most items go there, and each would update the tree up to
     // the root.
-    let mut loads = Tree::new(&[]);
+    let mut loads = Tree::new(&[], ticks)?;
     let mut last = usize::CLOSED;
     let mut counts = vec![0_usize];
     let mut placed = Vec::with_capacity(order.len());
@@ -66,7 +67,7 @@ fn first_fit_by_size(
         bin = found.unwrap_or(loads.len());
         if found.is_none() && !fits(last) {
             if !placed.is_empty() {
-                loads.push(last);
+                loads.push(last, ticks)?;
                 counts.push(0);
                 bin += 1;
             }
@@ -131,7 +132,7 @@ pub(super) fn balanced(items: Items, limit: Load, ticks: &mut Ticks) -> Result<I
 pub(super) fn next_fit(items: Items, limit: Load, ticks: &mut Ticks) -> Result<ItemBins> {
     let mut packed = ItemBins {
         offsets: vec![0],
-        items: (0..items.len()).collect(),
+        items: ticks.gathered(0..items.len())?,
     };
     let mut bin: Option<Load> = None;
     for item in 0..items.len() {
@@ -220,14 +221,15 @@ pub(super) fn modified_first_fit(items: Items, limit: Load, ticks: &mut Ticks) -
         is_placed: vec![false; items.len()],
     };
     for (bin, &item) in order[..large].iter().enumerate() {
+        ticks.done(1)?;
         bins.loads.push(items.get(item));
         bins.note(item, bin);
     }
     let has_medium = bins.add_medium(&order[large..medium], ticks)?;
     bins.add_pairs(&order[medium..small], &has_medium, ticks)?;
-    let rest = bins.without_place(&order[large..]);
+    let rest = bins.without_place(&order[large..], ticks)?;
     bins.fill(&rest, ticks)?;
-    let rest = bins.without_place(&rest);
+    let rest = bins.without_place(&rest, ticks)?;
     bins.open_more(&rest, ticks)
 }
 
@@ -243,7 +245,7 @@ struct LargeBins<'a> {
 impl LargeBins<'_> {
     /// Give each bin the largest medium item that fits it. Returns true for the bins that got one.
     fn add_medium(&mut self, medium: &[usize], ticks: &mut Ticks) -> Result<Vec<bool>> {
-        let mut tree = self.tree(medium);
+        let mut tree = self.tree(medium, ticks)?;
         let mut has_medium = Vec::with_capacity(self.loads.len());
         for bin in 0..self.loads.len() {
             ticks.done(1)?;
@@ -256,11 +258,11 @@ impl LargeBins<'_> {
     /// that fits with it, if there are two.
     fn add_pairs(&mut self, small: &[usize], has_medium: &[bool], ticks: &mut Ticks) -> Result<()> {
         let sizes = self.items.sizes;
-        let mut small: Vec<_> = small.iter().map(|&item| (sizes[item], item)).collect();
-        small.sort_unstable();
+        let mut small = ticks.gathered(small.iter().map(|&item| (sizes[item], item)))?;
+        sort(&mut small, ticks)?;
         // The largest first, of equal ones the last, so that the smallest is at the end.
-        let small: Vec<_> = small.into_iter().rev().map(|(_, item)| item).collect();
-        let mut tree = self.tree(&small);
+        let small = ticks.gathered(small.into_iter().rev().map(|(_, item)| item))?;
+        let mut tree = self.tree(&small, ticks)?;
         // One past the smallest item without a place, and one past the next.
         let mut ends = [small.len(); 2];
         for bin in (0..self.loads.len()).rev() {
@@ -295,7 +297,7 @@ impl LargeBins<'_> {
 
     /// Give each bin, from the first on, the largest items that fit it.
     fn fill(&mut self, rest: &[usize], ticks: &mut Ticks) -> Result<()> {
-        let mut tree = self.tree(rest);
+        let mut tree = self.tree(rest, ticks)?;
         for bin in 0..self.loads.len() {
             ticks.done(1)?;
             while self.add_largest(bin, rest, &mut tree) {
@@ -322,7 +324,7 @@ impl LargeBins<'_> {
         }
         let sizes = more.loads().iter().map(|load| load.size);
         let mut order: Vec<_> = sizes.zip(times).collect();
-        order.sort_unstable();
+        sort(&mut order, ticks)?;
         let mut numbers = vec![0; order.len()];
         for (number, (_, time)) in (self.loads.len()..).zip(order) {
             let (_, bin) = self.placed[first + time];
@@ -355,13 +357,13 @@ impl LargeBins<'_> {
         self.is_placed[item] = true;
     }
 
-    fn tree(&self, items: &[usize]) -> Tree<Load> {
-        let loads: Vec<_> = items.iter().map(|&item| self.items.get(item)).collect();
-        Tree::new(&loads)
+    fn tree(&self, items: &[usize], ticks: &mut Ticks) -> Result<Tree<Load>> {
+        let loads = ticks.gathered(items.iter().map(|&item| self.items.get(item)))?;
+        Tree::new(&loads, ticks)
     }
 
-    fn without_place(&self, items: &[usize]) -> Vec<usize> {
+    fn without_place(&self, items: &[usize], ticks: &mut Ticks) -> Result<Vec<usize>> {
         let items = items.iter().copied();
-        items.filter(|&item| !self.is_placed[item]).collect()
+        ticks.gathered(items.filter(|&item| !self.is_placed[item]))
     }
 }

@@ -3,7 +3,9 @@
 use std::borrow::Cow;
 
 use super::{ItemBins, Items, Load};
+use crate::error::Result;
 use crate::plan::{Bins, Span};
+use crate::polling::Ticks;
 
 /// Sequences, or pieces of them, and their groups.
 pub(super) struct Pieces<'a> {
@@ -69,12 +71,21 @@ impl Packables<'_> {
     }
 
     /// Bins of items as bins of pieces.
-    pub(super) fn expand(&self, packed: ItemBins, pieces: &Pieces) -> Bins {
+    ///
+    /// # Errors
+    /// Those of `ticks`.
+    pub(super) fn expand(
+        &self,
+        packed: ItemBins,
+        pieces: &Pieces,
+        ticks: &mut Ticks,
+    ) -> Result<Bins> {
         let Some(members) = &self.members else {
-            return Bins {
-                spans: packed.items.iter().map(|&item| pieces.get(item)).collect(),
+            let spans = packed.items.iter().map(|&item| pieces.get(item));
+            return Ok(Bins {
+                spans: ticks.gathered(spans)?,
                 offsets: packed.offsets,
-            };
+            });
         };
         let mut bins = Bins {
             offsets: vec![0],
@@ -82,12 +93,13 @@ impl Packables<'_> {
         };
         for bin in 0..packed.count() {
             for &item in packed.items(bin) {
+                ticks.done(1)?;
                 let of_item = members.of_item(item).iter();
                 bins.spans.extend(of_item.map(|&piece| pieces.get(piece)));
             }
             bins.offsets.push(bins.spans.len());
         }
-        bins
+        Ok(bins)
     }
 }
 
@@ -99,8 +111,11 @@ pub(super) struct Members {
 }
 
 impl Members {
-    pub(super) fn of(groups: &[usize]) -> Self {
+    /// # Errors
+    /// Those of `ticks`.
+    pub(super) fn of(groups: &[usize], ticks: &mut Ticks) -> Result<Self> {
         let counts = counts_of(groups);
+        ticks.done(groups.len())?;
         let mut offsets = vec![0];
         for count in &counts {
             offsets.push(offsets[offsets.len() - 1] + count);
@@ -108,14 +123,15 @@ impl Members {
         let mut ends = offsets.clone();
         let mut pieces = vec![0; groups.len()];
         for (piece, &group) in groups.iter().enumerate() {
+            ticks.done(1)?;
             pieces[ends[group]] = piece;
             ends[group] += 1;
         }
-        Self {
+        Ok(Self {
             offsets,
             pieces,
             counts,
-        }
+        })
     }
 
     pub(super) fn of_item(&self, item: usize) -> &[usize] {

@@ -124,17 +124,18 @@ impl PackSpec {
             Algorithm::Pack(packer) => {
                 let mut pieces = Pieces::whole(lens, groups);
                 if self.oversize == Oversize::Split {
-                    self.split(&mut pieces, cost)?;
+                    self.split(&mut pieces, cost, ticks)?;
                 }
-                let items = self.items(&pieces, cost)?;
+                let items = self.items(&pieces, cost, ticks)?;
                 self.check(&items, &pieces)?;
+                ticks.done(pieces.lens.len())?;
                 let (as_items, noun) = (items.as_items(self.limit()), items.noun(&pieces));
                 let packed = match self.num_bins {
                     None => packer.pack(as_items, self.limit(), ticks)?,
                     Some(bins) => self.fit(packer, as_items, bins, noun, ticks)?,
                 };
                 let packed = self.grow(packed, items.costs.as_deref(), noun, ticks)?;
-                Ok(items.expand(packed, &pieces))
+                items.expand(packed, &pieces, ticks)
             }
         }
     }
@@ -181,25 +182,26 @@ impl PackSpec {
         if let Some(index) = first_longest.filter(|&index| lens[index] > 0) {
             let longest = self.longest_piece(lens, index, cost)?;
             check_pieces(lens.iter().map(|len| len / longest).sum())?;
+            ticks.done(lens.len())?;
         }
         let multiple = self.multiple_of.min(self.capacity);
         let bins = concat(lens, self.capacity, multiple, self.max_sequences, ticks)?;
-        let pieces: Vec<_> = bins.spans.iter().map(|span| span.len).collect();
+        let pieces = ticks.gathered(bins.spans.iter().map(|span| span.len))?;
         let costs = self.costs(&pieces, cost)?;
         let packed = ItemBins {
             offsets: bins.offsets,
-            items: (0..pieces.len()).collect(),
+            items: ticks.gathered(0..pieces.len())?,
         };
         let packed = self.grow(packed, costs.as_deref(), "piece", ticks)?;
         let piece = |&item: &usize| bins.spans[item];
         Ok(Bins {
-            spans: packed.items.iter().map(piece).collect(),
+            spans: ticks.gathered(packed.items.iter().map(piece))?,
             offsets: packed.offsets,
         })
     }
 
     /// Split sequences that exceed a bin and are alone in their group.
-    fn split(&self, pieces: &mut Pieces, cost: &Cost) -> Result<()> {
+    fn split(&self, pieces: &mut Pieces, cost: &Cost, ticks: &mut Ticks) -> Result<()> {
         let lens = &pieces.lens;
         let costs = self.costs(lens, cost)?;
         let counts = pieces.groups.as_ref().map(|groups| counts_of(groups));
@@ -213,7 +215,7 @@ impl PackSpec {
                 .is_none_or(|(counts, group)| counts[group] == 1);
             is_large && is_alone
         };
-        let exceeds: Vec<_> = (0..lens.len()).map(exceeds).collect();
+        let exceeds = ticks.gathered((0..lens.len()).map(exceeds))?;
         let Some(first) = exceeds.iter().position(|&exceeds| exceeds) else {
             return Ok(());
         };
@@ -224,10 +226,12 @@ impl PackSpec {
         };
         let total = (0..lens.len()).map(count).fold(0, usize::saturating_add);
         check_pieces(total)?;
+        ticks.done(lens.len())?;
         let mut parts = Vec::with_capacity(total);
         for (index, &len) in lens.iter().enumerate() {
             let most = if exceeds[index] { longest } else { len };
             for number in 0..count(index) {
+                ticks.done(1)?;
                 let from = number * most;
                 parts.push(Span {
                     index,
@@ -238,18 +242,24 @@ impl PackSpec {
         }
         if let Some(groups) = &mut pieces.groups {
             *groups = groups_of_parts(groups, &parts).into();
+            ticks.done(parts.len())?;
         }
-        pieces.lens = parts.iter().map(|part| part.len).collect();
+        pieces.lens = ticks.gathered(parts.iter().map(|part| part.len))?.into();
         pieces.parts = Some(parts);
         Ok(())
     }
 
     /// The units of packing.
-    fn items<'a>(&self, pieces: &'a Pieces, cost: &Cost) -> Result<Packables<'a>> {
+    fn items<'a>(
+        &self,
+        pieces: &'a Pieces,
+        cost: &Cost,
+        ticks: &mut Ticks,
+    ) -> Result<Packables<'a>> {
         let costs = self.costs(&pieces.lens, cost)?;
         let sizes: Cow<[_]> = match self.multiple_of {
             1 => (&*pieces.lens).into(),
-            _ => pieces.lens.iter().map(|&len| self.round_up(len)).collect(),
+            _ => { ticks.gathered(pieces.lens.iter().map(|&len| self.round_up(len)))? }.into(),
         };
         let Some(groups) = &pieces.groups else {
             return Ok(Packables {
@@ -258,12 +268,13 @@ impl PackSpec {
                 members: None,
             });
         };
-        let members = Members::of(groups);
+        let members = Members::of(groups, ticks)?;
         let count = members.counts.len();
         let mut sums = vec![0; count];
         for (&group, &size) in groups.iter().zip(&*sizes) {
             sums[group] = size.saturating_add(sums[group]);
         }
+        ticks.done(groups.len())?;
         let costs = costs.map(|costs| {
             let mut sums = vec![0.0; count];
             for (&group, cost) in groups.iter().zip(costs) {

@@ -74,8 +74,12 @@ impl Weights {
         check_room(self.count())?;
         let found = match algorithm {
             Algorithm::LargestFirst | Algorithm::Swapped => {
-                let costs = self.doubles();
-                let found = largest_first(&costs, parts, equal_size, ticks)?;
+                let costs = self.doubles(ticks)?;
+                let most = match equal_size {
+                    true => costs.len().div_ceil(parts.max(1)),
+                    false => usize::MAX,
+                };
+                let found = largest_first(&costs, parts, most, ticks)?;
                 if algorithm == Algorithm::Swapped {
                     return swap(&costs, &found, equal_size, 64 * parts + 256, ticks);
                 }
@@ -115,34 +119,30 @@ impl Weights {
         })
     }
 
-    fn doubles(&self) -> Vec<f64> {
+    fn doubles(&self, ticks: &mut Ticks) -> Result<Vec<f64>> {
         match self {
-            Self::Integers(weights) => weights.iter().map(|&weight| weight as f64).collect(),
-            Self::Singles(weights) => weights.iter().map(|&weight| weight.into()).collect(),
-            Self::Doubles(weights) => weights.clone(),
+            Self::Integers(weights) => ticks.gathered(weights.iter().map(|&weight| weight as f64)),
+            Self::Singles(weights) => ticks.gathered(weights.iter().map(|&weight| weight.into())),
+            Self::Doubles(weights) => ticks.gathered(weights.iter().copied()),
         }
     }
 }
 
-/// Give every item, the largest first, to the lightest part.
-fn largest_first(
+/// Give every item, the largest first, to the lightest part with fewer than `most` items.
+pub(in crate::plan) fn largest_first(
     costs: &[f64],
     parts: usize,
-    equal_size: bool,
+    most: usize,
     ticks: &mut Ticks,
 ) -> Result<Parts> {
-    let items: Vec<_> = costs.iter().map(|&cost| Item { rows: 1, cost }).collect();
-    let capacity = if equal_size {
-        costs.len().div_ceil(parts.max(1))
-    } else {
-        usize::MAX
-    };
+    let items = ticks.gathered(costs.iter().map(|&cost| Item { rows: 1, cost }))?;
     // Without parts, no item has a place.
     let taken = vec![Item::NOTHING; parts];
-    let part_of = balance(&items, &taken, capacity, First::Costly, ticks)?.unwrap_or_default();
+    let part_of = balance(&items, &taken, most, First::Costly, ticks)?.unwrap_or_default();
     let mut members = vec![Vec::new(); parts];
     for (item, part) in part_of.into_iter().enumerate() {
+        ticks.done(1)?;
         members[part].push(item);
     }
-    Ok(Parts::of(members))
+    Parts::of(members, ticks)
 }

@@ -192,7 +192,7 @@ impl<'a, W: Weight> Differencing<'a, W> {
             count: 1,
             first,
         };
-        let mut singles: Vec<_> = (0..).zip(weights).map(single).collect();
+        let mut singles = ticks.gathered((0..).zip(weights).map(single))?;
         sort(&mut singles, ticks)?;
         singles.reverse();
         Ok(Self { weights, singles })

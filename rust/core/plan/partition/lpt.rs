@@ -44,13 +44,12 @@ pub fn balance(
     first: First,
     ticks: &mut Ticks,
 ) -> Result<Option<Vec<usize>>> {
-    let mut order: Vec<_> = (0..items.len())
-        .map(|index| {
-            let item = items[index];
-            let rows = if first == First::Large { item.rows } else { 0 };
-            (Reverse((rows, bits(item.cost))), index)
-        })
-        .collect();
+    let key = |index: usize| {
+        let item = items[index];
+        let rows = if first == First::Large { item.rows } else { 0 };
+        (Reverse((rows, bits(item.cost))), index)
+    };
+    let mut order = ticks.gathered((0..items.len()).map(key))?;
     sort(&mut order, ticks)?;
 
     let loads = taken.iter().enumerate();

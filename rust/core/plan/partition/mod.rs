@@ -7,6 +7,7 @@ mod micro_batches;
 mod swap;
 mod weight;
 
+pub(in crate::plan) use by_weight::largest_first;
 pub use by_weight::{Algorithm, Weights};
 pub use karmarkar_karp::{Differencing, karmarkar_karp};
 pub use lpt::{First, Item, balance};
@@ -41,12 +42,16 @@ impl Parts {
     }
 
     /// The given parts, in order.
-    pub fn of(parts: impl IntoIterator<Item = impl IntoIterator<Item = usize>>) -> Self {
+    ///
+    /// # Errors
+    /// Those of `ticks`.
+    pub fn of(parts: Vec<Vec<usize>>, ticks: &mut Ticks) -> Result<Self> {
         let mut all = Self::with_capacity(0, 0);
         for part in parts {
+            ticks.done(part.len())?;
             all.push(part);
         }
-        all
+        Ok(all)
     }
 
     fn push(&mut self, part: impl IntoIterator<Item = usize>) {
@@ -83,7 +88,7 @@ impl Parts {
 ///
 /// # Errors
 /// Those of `ticks`. The values are then in unspecified order.
-fn sort<T: Ord + Copy>(values: &mut [T], ticks: &mut Ticks) -> Result<()> {
+pub(in crate::plan) fn sort<T: Ord + Copy>(values: &mut [T], ticks: &mut Ticks) -> Result<()> {
     let len = values.len();
     if len <= PIECE {
         values.sort_unstable();

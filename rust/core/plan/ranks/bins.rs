@@ -144,7 +144,7 @@ impl<'a> Bins<'a> {
             .collect();
         let all: Vec<_> = (0..groups.len()).collect();
         let mut left = Vec::new();
-        for group in costly_first(&all, &costs) {
+        for group in costly_first(&all, &costs, ticks)? {
             ticks.done(self.each)?;
             let load = Load {
                 size: self.spec.round_up(weights[group].load.size),

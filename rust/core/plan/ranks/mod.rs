@@ -9,10 +9,12 @@ mod trees;
 pub use rows::PackedRows;
 pub use trees::PackedTrees;
 
+use std::cmp::Reverse;
+
 use super::pack::PackSpec;
-use super::partition::{First, Item, Parts, balance, karmarkar_karp, swap};
+use super::partition::{Float, Parts, karmarkar_karp, largest_first, sort, swap};
 use crate::error::Result;
-use crate::memory::check_room;
+use crate::memory::{check_room, with_room};
 use crate::polling::Ticks;
 
 /// Number of items examined for exchanges.
@@ -85,10 +87,7 @@ impl Deal<'_> {
                 deal_bins(&costs, ranks, ticks)?
             }
         };
-        Ok(order
-            .into_iter()
-            .map(|bin| std::mem::take(&mut bins[bin]))
-            .collect())
+        ticks.gathered(order.into_iter().map(|bin| std::mem::take(&mut bins[bin])))
     }
 }
 
@@ -100,8 +99,11 @@ impl Deal<'_> {
 pub fn deal_bins(costs: &[f64], ranks: usize, ticks: &mut Ticks) -> Result<Vec<usize>> {
     check_room(costs.len())?;
     let parts = balanced(costs, ranks, ticks)?;
-    let in_order = parts.iter().flat_map(|part| costly_first(part, costs));
-    Ok(in_order.collect())
+    let mut in_order = with_room(costs.len())?;
+    for part in parts.iter() {
+        in_order.extend(costly_first(part, costs, ticks)?);
+    }
+    Ok(in_order)
 }
 
 /// Partition bins, with the same number for every rank: by largest differencing, or largest first
@@ -129,18 +131,6 @@ fn balanced(costs: &[f64], ranks: usize, ticks: &mut Ticks) -> Result<Parts> {
     })
 }
 
-/// Give each item, the costliest first, to the rank of lowest cost with fewer than `each` items.
-fn largest_first(costs: &[f64], ranks: usize, each: usize, ticks: &mut Ticks) -> Result<Parts> {
-    let items: Vec<_> = costs.iter().map(|&cost| Item { rows: 1, cost }).collect();
-    let taken = vec![Item::NOTHING; ranks];
-    let rank_of = balance(&items, &taken, each, First::Costly, ticks)?;
-    let mut parts = vec![Vec::new(); ranks];
-    for (item, rank) in rank_of.into_iter().flatten().enumerate() {
-        parts[rank].push(item);
-    }
-    Ok(Parts::of(parts))
-}
-
 /// Maximum number of exchanges: each one examines all items of two ranks.
 fn rounds(ranks: usize, items: usize) -> usize {
     (64 * ranks + 256).min(LOOKS * ranks / items.max(1) + 16)
@@ -151,8 +141,12 @@ fn sum(items: &[usize], costs: &[f64]) -> f64 {
 }
 
 /// Items by cost, costliest first; ties in order.
-fn costly_first(items: &[usize], costs: &[f64]) -> Vec<usize> {
-    let mut order = items.to_vec();
-    order.sort_by(|&a, &b| costs[b].total_cmp(&costs[a]));
-    order
+///
+/// # Errors
+/// Those of `ticks`.
+fn costly_first(items: &[usize], costs: &[f64], ticks: &mut Ticks) -> Result<Vec<usize>> {
+    let keys = items.iter().enumerate();
+    let mut order = ticks.gathered(keys.map(|(at, &item)| (Reverse(Float(costs[item])), at)))?;
+    sort(&mut order, ticks)?;
+    ticks.gathered(order.into_iter().map(|(_, at)| items[at]))
 }

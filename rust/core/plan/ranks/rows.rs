@@ -3,11 +3,11 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::{Deal, RankBins, costly_first, largest_first, rounds, sum};
+use super::{Deal, RankBins, costly_first, rounds, sum};
 use crate::error::Result;
-use crate::memory::check_room;
+use crate::memory::{check_room, with_room};
 use crate::plan::pack::{Cost, Growth, Load, PackSpec};
-use crate::plan::partition::swap;
+use crate::plan::partition::{largest_first, sort, swap};
 use crate::polling::Ticks;
 
 /// Share by which the slowest rank may exceed the mean before rows are exchanged.
@@ -45,22 +45,26 @@ impl Items {
 
 impl PackedRows<'_> {
     /// The units of packing: rows, or groups of them.
-    fn items(&self) -> Items {
+    ///
+    /// # Errors
+    /// Those of `ticks`.
+    fn items(&self, ticks: &mut Ticks) -> Result<Items> {
         let rows = 0..self.lens.len();
         let Some(groups) = self.groups else {
-            return Items {
-                offsets: (0..=rows.end).collect(),
-                rows: rows.collect(),
-            };
+            return Ok(Items {
+                offsets: ticks.gathered(0..=rows.end)?,
+                rows: ticks.gathered(rows)?,
+            });
         };
-        let mut rows: Vec<_> = rows.collect();
-        rows.sort_by_key(|&row| groups[row]);
+        let mut rows = ticks.gathered(rows.map(|row| (groups[row], row)))?;
+        sort(&mut rows, ticks)?;
+        let rows = ticks.gathered(rows.into_iter().map(|(_, row)| row))?;
         let ends = rows.windows(2).enumerate();
         let ends = ends
             .filter(|(_, pair)| groups[pair[0]] != groups[pair[1]])
             .map(|(end, _)| end + 1);
-        let offsets = [0].into_iter().chain(ends).chain([rows.len()]).collect();
-        Items { offsets, rows }
+        let offsets = ticks.gathered([0].into_iter().chain(ends).chain([rows.len()]))?;
+        Ok(Items { offsets, rows })
     }
 
     /// Pack all rows.
@@ -68,11 +72,12 @@ impl PackedRows<'_> {
         let cost = self.limited.map_or(Cost::Flops, Cost::Given);
         let bins = spec.pack(self.lens, self.groups, &cost, ticks)?;
         let rows = |ends: &[usize]| bins.spans[ends[0]..ends[1]].iter().map(|span| span.index);
-        Ok(bins
-            .offsets
-            .windows(2)
-            .map(|ends| rows(ends).collect())
-            .collect())
+        let mut lists = with_room(bins.count())?;
+        for ends in bins.offsets.windows(2) {
+            ticks.done(ends[1] - ends[0])?;
+            lists.push(rows(ends).collect());
+        }
+        Ok(lists)
     }
 
     /// Pack some items.
@@ -82,15 +87,14 @@ impl PackedRows<'_> {
         spec: &PackSpec,
         ticks: &mut Ticks,
     ) -> Result<Vec<Vec<usize>>> {
-        let rows: Vec<_> = items.iter().copied().flatten().copied().collect();
-        let lens: Vec<_> = rows.iter().map(|&row| self.lens[row]).collect();
+        let rows = ticks.gathered(items.iter().copied().flatten().copied())?;
+        let lens = ticks.gathered(rows.iter().map(|&row| self.lens[row]))?;
         let numbers = items.iter().enumerate();
-        let groups: Vec<_> = numbers
-            .flat_map(|(item, rows)| rows.iter().map(move |_| item))
-            .collect();
-        let limited = self
-            .limited
-            .map(|costs| -> Vec<_> { rows.iter().map(|&row| costs[row]).collect() });
+        let groups = numbers.flat_map(|(item, rows)| rows.iter().map(move |_| item));
+        let groups = ticks.gathered(groups)?;
+        let limited = { self.limited }
+            .map(|costs| ticks.gathered(rows.iter().map(|&row| costs[row])))
+            .transpose()?;
         let part = PackedRows {
             lens: &lens,
             groups: self.groups.map(|_| &*groups),
@@ -98,6 +102,7 @@ impl PackedRows<'_> {
         };
         let mut bins = part.pack(spec, ticks)?;
         for row in bins.iter_mut().flatten() {
+            ticks.done(1)?;
             *row = rows[*row];
         }
         Ok(bins)
@@ -122,7 +127,7 @@ impl Deal<'_> {
         ticks: &mut Ticks,
     ) -> Result<RankBins> {
         check_room(rows.lens.len())?;
-        let items = rows.items();
+        let items = rows.items(ticks)?;
         let freely = PackSpec {
             min_bins: 0,
             bins_multiple_of: 1,
@@ -213,9 +218,7 @@ impl Parting<'_> {
         ticks: &mut Ticks,
     ) -> Result<Option<Vec<Vec<usize>>>> {
         let items = 0..self.items.len();
-        let costs: Vec<f64> = items
-            .map(|item| sum(self.items.get(item), self.costs))
-            .collect();
+        let costs = ticks.gathered(items.map(|item| sum(self.items.get(item), self.costs)))?;
         let mut parts = largest_first(&costs, ranks, usize::MAX, ticks)?;
         let slowest = parts
             .iter()
@@ -225,19 +228,17 @@ impl Parting<'_> {
             parts = swap(&costs, &parts, false, rounds(ranks, costs.len()), ticks)?;
         }
         let mut parts: Vec<_> = parts.iter().map(<[_]>::to_vec).collect();
+        ticks.done(costs.len())?;
         give_enough(&mut parts, &costs, each);
         let mut all = Vec::with_capacity(ranks * each);
         for part in parts {
             let Some(bins) = self.bins_of(&part, &costs, each, ticks)? else {
                 return Ok(None);
             };
-            let costs: Vec<_> = bins.iter().map(|rows| sum(rows, self.costs)).collect();
+            let costs = ticks.gathered(bins.iter().map(|rows| sum(rows, self.costs)))?;
             let indices: Vec<_> = (0..bins.len()).collect();
-            all.extend(
-                costly_first(&indices, &costs)
-                    .into_iter()
-                    .map(|bin| bins[bin].clone()),
-            );
+            let order = costly_first(&indices, &costs, ticks)?.into_iter();
+            all.extend(ticks.gathered(order.map(|bin| bins[bin].clone()))?);
         }
         Ok(Some(all))
     }
@@ -250,8 +251,8 @@ impl Parting<'_> {
         each: usize,
         ticks: &mut Ticks,
     ) -> Result<Option<Vec<Vec<usize>>>> {
-        let items: Vec<_> = part.iter().map(|&item| self.items.get(item)).collect();
-        let costs: Vec<_> = part.iter().map(|&item| costs[item]).collect();
+        let items = ticks.gathered(part.iter().map(|&item| self.items.get(item)))?;
+        let costs = ticks.gathered(part.iter().map(|&item| costs[item]))?;
         if let Some(bins) = self.level(&items, &costs, each, ticks)? {
             return Ok(Some(bins));
         }
@@ -289,7 +290,7 @@ impl Parting<'_> {
             count: 0,
             cost: 0.0,
         };
-        let loads_of_items: Vec<_> = items.iter().map(|rows| load(rows)).collect();
+        let loads_of_items = ticks.gathered(items.iter().map(|rows| load(rows)))?;
         let total = loads_of_items
             .iter()
             .map(|load| load.size)
@@ -307,7 +308,7 @@ impl Parting<'_> {
         // If most bins are full, finding one that is not takes too long.
         let mut misses = items.len();
         let indices: Vec<_> = (0..items.len()).collect();
-        for item in costly_first(&indices, costs) {
+        for item in costly_first(&indices, costs, ticks)? {
             ticks.done(1)?;
             let load = loads_of_items[item];
             loop {
@@ -334,7 +335,7 @@ impl Parting<'_> {
             if rows.is_empty() {
                 return Ok(None);
             }
-            rows.sort_unstable();
+            sort(rows, ticks)?;
         }
         Ok(Some(members))
     }

@@ -131,16 +131,18 @@ impl Deal<'_> {
             let ranks = costs.chunks(each.max(1)).map(|rank| rank.iter().sum());
             ranks.fold(0.0, f64::max) + each as f64 * trees.cost_of_bin
         };
-        let in_order = |found: RankBins<Tree>, costs: &[f64]| {
+        let in_order = |found: RankBins<Tree>, costs: &[f64], ticks: &mut Ticks| {
             let RankBins { mut bins, filled } = found;
             let indices: Vec<_> = (0..bins.len()).collect();
-            let ranks = indices.chunks((bins.len() / ranks).max(1));
-            let order: Vec<_> = ranks.flat_map(|rank| costly_first(rank, costs)).collect();
+            let mut order = Vec::with_capacity(bins.len());
+            for rank in indices.chunks((bins.len() / ranks).max(1)) {
+                order.extend(costly_first(rank, costs, ticks)?);
+            }
             let bins = order.into_iter().map(|bin| std::mem::take(&mut bins[bin]));
-            RankBins {
+            Ok(RankBins {
                 bins: bins.collect(),
                 filled,
-            }
+            })
         };
         let own = costs_of(&found.bins);
         let rows = trees.tree.rows();
@@ -150,7 +152,7 @@ impl Deal<'_> {
         let mean = costs.iter().sum::<f64>() / ranks as f64;
         let least = costs.iter().copied().fold(mean, f64::max);
         if slowest(&own) <= least + each as f64 * trees.cost_of_bin || rows.len() != costs.len() {
-            return Ok(in_order(found, &own));
+            return in_order(found, &own, ticks);
         }
         let mut lens = vec![0; rows.len()];
         for row in rows {
@@ -175,10 +177,10 @@ impl Deal<'_> {
             filled: packed.filled,
         };
         let others = costs_of(&other.bins);
-        Ok(match slowest(&others) < slowest(&own) {
-            true => in_order(other, &others),
-            false => in_order(found, &own),
-        })
+        match slowest(&others) < slowest(&own) {
+            true => in_order(other, &others, ticks),
+            false => in_order(found, &own, ticks),
+        }
     }
 }
 
