@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, final
 
 from numpy import bool_, float32, float64, int32, int64, uint8, uint64
@@ -49,6 +49,8 @@ __all__ = [
     "forked",
     "group_offsets",
     "hash_prompts",
+    "join_call_nodes",
+    "make_calls",
     "merge_turns",
     "partition",
     "read_calls",
@@ -622,10 +624,34 @@ def split_micro_batches(
 
 @final
 class CallSchema:
-    def __new__(cls, calls: str | None, paths: list[tuple[str, str]]) -> CallSchema: ...
+    def __new__(cls, calls: list[str], paths: list[tuple[str, str]]) -> CallSchema: ...
 
 def read_calls(
-    bodies: bytes | list[bytes], schema: CallSchema, bad_logprobs: str
+    bodies: bytes | list[bytes],
+    schema: CallSchema,
+    bad_logprobs: str,
+    are_nodes: bool,
+    place: str,
+    first: int,
+) -> dict[str, Any]: ...
+def make_calls(
+    ids: list[tuple[str, tuple[tuple[NDArray[int32], NDArray[int64]], NDArray[bool_]]]],
+    numbers: list[tuple[str, tuple[tuple[NDArray[float32], NDArray[int64]], NDArray[bool_]]]],
+    bodies: NDArray[int64],
+    indices: NDArray[int64],
+    num_bodies: int,
+    bad_logprobs: str,
+    are_nodes: bool,
+    place: str,
+    first: int,
+) -> dict[str, Any]: ...
+def join_call_nodes(
+    nodes: Mapping[str, Any],
+    parents: NDArray[int64],
+    are_dropped: NDArray[bool_],
+    bad_logprobs: str,
+    place: str,
+    first: int,
 ) -> dict[str, Any]: ...
 def settle_logprobs(
     values: NDArray[float32],

@@ -52,7 +52,7 @@ mod _fastcollate {
     #[pymodule_export]
     use super::plan::stepping::{group_offsets, split_step, step_defect};
     #[pymodule_export]
-    use super::rollouts::{CallSchema, read_calls, settle_logprobs};
+    use super::rollouts::{CallSchema, join_call_nodes, make_calls, read_calls, settle_logprobs};
     #[pymodule_export]
     use super::rows::{
         RowSpans, RowStore, StoredRow, arrow_chunks, compact_ids, fix_lists, stored_columns,

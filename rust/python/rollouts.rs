@@ -1,9 +1,12 @@
 //! Reading calls of language models from JSON.
 
-use fastcollate::gathered;
+use std::borrow::Cow;
+
 use fastcollate::rollouts::{
-    BadLogprobs, Bodies, Calls, KINDS, Logprobs, Role, Rows, Schema, read_bodies,
+    BadLogprobs, Bodies, Call, Calls, Ids, KINDS, Logprobs, Nodes, Numbers, Role, Rows, Schema,
+    Spans, join_nodes, read_bodies,
 };
+use fastcollate::{Error, gathered, try_gathered};
 use numpy::{Element, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -28,12 +31,19 @@ pub const BAD_LOGPROBS: Names<BadLogprobs> = Names::new(
 const ROLES: Names<Role> = Names::new(
     "role",
     &[
-        (Role::Prompts, "prompts"),
-        (Role::Responses, "responses"),
-        (Role::Logprobs, "logprobs"),
-        (Role::LogprobIds, "logprob_ids"),
-        (Role::LogprobTokens, "logprob_tokens"),
-        (Role::LossMask, "loss_mask"),
+        (Role::Ids(Ids::Prompts), "prompts"),
+        (Role::Ids(Ids::Responses), "responses"),
+        (Role::Ids(Ids::Sequences), "sequences"),
+        (Role::Ids(Ids::Targets), "targets"),
+        (Role::Ids(Ids::LogprobIds), "logprob_ids"),
+        (Role::Ids(Ids::LogprobTokens), "logprob_tokens"),
+        (Role::Ids(Ids::PromptLens), "prompt_lens"),
+        (Role::Ids(Ids::ResponseLens), "response_lens"),
+        (Role::Numbers(Numbers::Logprobs), "logprobs"),
+        (Role::Numbers(Numbers::LossMask), "loss_mask"),
+        (Role::Numbers(Numbers::AttentionMask), "attention_mask"),
+        (Role::Numbers(Numbers::Trains), "trains"),
+        (Role::Numbers(Numbers::Masked), "masked"),
         (Role::Routes, "encoded.routes"),
         (Role::ResponsesOfCalls, "calls.responses"),
         (Role::Index, "event.index"),
@@ -60,7 +70,7 @@ pub struct CallSchema {
 impl CallSchema {
     /// Paths by column; columns with another name than the reader's are passed on.
     #[new]
-    fn new(calls: Option<&str>, paths: Vec<(String, String)>) -> Result<Self> {
+    fn new(calls: Vec<String>, paths: Vec<(String, String)>) -> Result<Self> {
         let mut kept: Vec<String> = Vec::new();
         let role = |(name, path): &(String, String)| {
             let role = ROLES.value(name).unwrap_or_else(|_| {
@@ -78,28 +88,208 @@ impl CallSchema {
         };
         let roles: Vec<_> = paths.iter().map(role).collect();
         let roles = roles.iter().map(|(role, path)| (*role, path.as_str()));
-        let core = Schema::new(calls, roles)?;
+        let core = Schema::new(calls.iter().map(String::as_str), roles)?;
         Ok(Self { core, kept })
     }
 }
 
-/// Read the calls of bodies: arrays by column, JSON as a list of bytes or None for each call.
+/// Read the calls of bodies, or the nodes of trees: arrays by column, JSON as a list of bytes or
+/// None for each call.
+///
+/// `place` names bodies in errors, with `{}` for their numbers from `first` on.
 #[pyfunction]
 pub fn read_calls<'py>(
     py: Python<'py>,
     bodies: Input,
     schema: &CallSchema,
     bad_logprobs: &str,
+    are_nodes: bool,
+    place: &str,
+    first: usize,
 ) -> Result<Bound<'py, PyDict>> {
     let policy = BAD_LOGPROBS.value(bad_logprobs)?;
-    let calls = stoppable(py, |ticks| match &bodies {
-        Input::Lines(lines) => read_bodies(Bodies::Lines(lines), &schema.core, policy, ticks),
+    let mut calls = Calls::new(policy, are_nodes, schema.core.num_kept);
+    let name = |body: usize| named(place, first + body);
+    stoppable(py, |ticks| match &bodies {
+        Input::Lines(lines) => {
+            read_bodies(Bodies::Lines(lines), &schema.core, &mut calls, name, ticks)
+        }
         Input::Each(bodies) => {
             let bodies: Vec<&[u8]> = gathered(bodies.iter().map(|body| &**body))?;
-            read_bodies(Bodies::Each(&bodies), &schema.core, policy, ticks)
+            read_bodies(Bodies::Each(&bodies), &schema.core, &mut calls, name, ticks)
         }
     })?;
     columns(py, calls, &schema.kept)
+}
+
+/// Rows of numbers: values, and offsets.
+type Given<'py, T> = (PyReadonlyArray1<'py, T>, PyReadonlyArray1<'py, i64>);
+
+/// Log-probabilities of nodes, and true for nodes that have some.
+type NodeLogprobs<'py> = (PyReadonlyArray1<'py, f32>, PyReadonlyArray1<'py, bool>);
+
+/// A row, and true if there is one.
+type GivenRows<'py, T> = (Given<'py, T>, PyReadonlyArray1<'py, bool>);
+
+/// Make calls, or nodes, of columns that were read elsewhere: rows of int32 ids and of float32
+/// numbers by role. `bodies` has the body of each call, and `indices` its number there.
+#[pyfunction]
+#[allow(clippy::too_many_arguments, reason = "columns")]
+pub fn make_calls<'py>(
+    py: Python<'py>,
+    ids: Vec<(String, GivenRows<'py, i32>)>,
+    numbers: Vec<(String, GivenRows<'py, f32>)>,
+    bodies: PyReadonlyArray1<'py, i64>,
+    indices: PyReadonlyArray1<'py, i64>,
+    num_bodies: usize,
+    bad_logprobs: &str,
+    are_nodes: bool,
+    place: &str,
+    first: usize,
+) -> Result<Bound<'py, PyDict>> {
+    let policy = BAD_LOGPROBS.value(bad_logprobs)?;
+    let other = |name: &str| Error::Body(format!("{name} is a column of other values"));
+    let ids = try_gathered(ids.iter().map(|(name, rows)| match ROLES.value(name)? {
+        Role::Ids(column) => Ok::<_, crate::error::Error>((column as usize, Rowed::new(rows))),
+        _ => Err(other(name).into()),
+    }))?;
+    let numbers = try_gathered(numbers.iter().map(|(name, rows)| match ROLES.value(name)? {
+        Role::Numbers(column) => Ok::<_, crate::error::Error>((column as usize, Rowed::new(rows))),
+        _ => Err(other(name).into()),
+    }))?;
+    let (bodies, indices) = (counts(&bodies)?, counts(&indices)?);
+    let mut calls = Calls::new(policy, are_nodes, 0);
+    for (row, (&body, &index)) in bodies.iter().zip(&indices).enumerate() {
+        let wrong = |reason: &str| {
+            let place = named(place, first + body);
+            Error::Body(format!("{place}: call {index} {reason}"))
+        };
+        let mut call = Call::default();
+        for (column, rows) in &ids {
+            call.ids[*column] = rows.row(row)?;
+            let mut values = call.ids[*column].unwrap_or(&[]).iter();
+            if let Some(id) = values.find(|id| **id < 0) {
+                return Err(wrong(&format!("has {id} in place of a token id or a length")).into());
+            }
+        }
+        for (column, rows) in &numbers {
+            call.numbers[*column] = rows.row(row)?;
+        }
+        calls.add(&call, body, index, || {
+            format!("{}: call {index}", named(place, first + body))
+        })?;
+    }
+    calls.num_bodies = num_bodies;
+    calls.finish(|body| named(place, first + body))?;
+    columns(py, calls, &[])
+}
+
+/// Make a row of each leaf of trees; arrays by column, and the leaf of each.
+///
+/// `nodes` are columns of nodes that this module returned, `parents` the number of each node's
+/// parent or -1.
+#[pyfunction]
+pub fn join_call_nodes<'py>(
+    py: Python<'py>,
+    nodes: &Bound<'py, PyDict>,
+    parents: PyReadonlyArray1<'py, i64>,
+    are_dropped: PyReadonlyArray1<'py, bool>,
+    bad_logprobs: &str,
+    place: &str,
+    first: usize,
+) -> Result<Bound<'py, PyDict>> {
+    let policy = BAD_LOGPROBS.value(bad_logprobs)?;
+    fn get<'py, T: FromPyObjectOwned<'py>>(nodes: &Bound<'py, PyDict>, name: &str) -> PyResult<T> {
+        nodes.as_any().get_item(name)?.extract().map_err(Into::into)
+    }
+    let (prompts, prompt_offsets): Given<i32> = get(nodes, "prompts")?;
+    let (responses, offsets): Given<i32> = get(nodes, "responses")?;
+    let have_prompts: PyReadonlyArray1<bool> = get(nodes, "have_prompts")?;
+    let loss_mask: PyReadonlyArray1<f32> = get(nodes, "loss_mask")?;
+    let (logprobs, have_logprobs): NodeLogprobs = get(nodes, "node_logprobs")?;
+    let (prompts, responses) = (values_of(&prompts), values_of(&responses));
+    let (prompt_offsets, offsets) = (counts(&prompt_offsets)?, counts(&offsets)?);
+    let parents = gathered(
+        parents
+            .as_array()
+            .iter()
+            .map(|&parent| usize::try_from(parent).ok()),
+    )?;
+    let (bodies, indices) = (get(nodes, "bodies")?, get(nodes, "indices")?);
+    let (bodies, indices) = (counts(&bodies)?, counts(&indices)?);
+    let (have_prompts, have_logprobs) = (values_of(&have_prompts), values_of(&have_logprobs));
+    let (loss_mask, logprobs) = (values_of(&loss_mask), values_of(&logprobs));
+    let are_dropped = values_of(&are_dropped);
+    let table = Nodes {
+        prompts: Spans {
+            values: &prompts,
+            offsets: &prompt_offsets,
+        },
+        responses: Spans {
+            values: &responses,
+            offsets: &offsets,
+        },
+        have_prompts: &have_prompts,
+        loss_mask: &loss_mask,
+        logprobs: &logprobs,
+        have_logprobs: &have_logprobs,
+        parents: &parents,
+        are_dropped: &are_dropped,
+        bodies: &bodies,
+        indices: &indices,
+    };
+    let name = |body: usize| named(place, first + body);
+    let (rows, leaves) = stoppable(py, |ticks| join_nodes(&table, policy, name, ticks))?;
+    let found = columns(py, rows, &[])?;
+    found.set_item("leaves", array_of(py, leaves.into_iter().map(to_i64))?)?;
+    Ok(found)
+}
+
+/// The name of a body.
+fn named(place: &str, body: usize) -> String {
+    place.replace("{}", &body.to_string())
+}
+
+/// Rows of a column.
+struct Rowed<'a, T: Clone> {
+    values: Cow<'a, [T]>,
+    offsets: Cow<'a, [i64]>,
+    have: Cow<'a, [bool]>,
+}
+
+impl<'a, T: Element + Copy> Rowed<'a, T> {
+    fn new(((values, offsets), have): &'a GivenRows<'_, T>) -> Self {
+        Self {
+            values: values_of(values),
+            offsets: values_of(offsets),
+            have: values_of(have),
+        }
+    }
+
+    /// A row, if there is one.
+    fn row(&self, row: usize) -> Result<Option<&[T]>> {
+        let span = || {
+            let start = usize::try_from(*self.offsets.get(row)?).ok()?;
+            let end = usize::try_from(*self.offsets.get(row + 1)?).ok()?;
+            self.values.get(start..end)
+        };
+        match self.have.get(row) {
+            Some(true) => span()
+                .map(Some)
+                .ok_or_else(|| Error::Body("a column has other rows".to_owned()).into()),
+            _ => Ok(None),
+        }
+    }
+}
+
+/// Numbers that are not negative.
+fn counts(array: &PyReadonlyArray1<i64>) -> Result<Vec<usize>> {
+    Ok(gathered(
+        array
+            .as_array()
+            .iter()
+            .map(|&count| usize::try_from(count).unwrap_or(0)),
+    )?)
 }
 
 fn columns<'py>(py: Python<'py>, calls: Calls, kept: &[String]) -> Result<Bound<'py, PyDict>> {
@@ -109,11 +299,15 @@ fn columns<'py>(py: Python<'py>, calls: Calls, kept: &[String]) -> Result<Bound<
     columns.set_item("prompts", prompts)?;
     columns.set_item("responses", responses)?;
     columns.set_item("have_prompts", flags(calls.have_prompts))?;
+    if calls.are_nodes {
+        let values = PyArray1::from_slice(py, &calls.logprobs.values);
+        let are_given = PyArray1::from_slice(py, &calls.logprobs.are_given);
+        columns.set_item("node_logprobs", (values, are_given))?;
+    }
     columns.set_item("logprobs", logprobs(py, calls.logprobs)?)?;
     columns.set_item("num_bodies", calls.num_bodies)?;
-    let masks = calls
-        .have_masks
-        .then(|| PyArray1::from_vec(py, calls.loss_mask));
+    let have_masks = calls.have_masks || calls.are_nodes;
+    let masks = have_masks.then(|| PyArray1::from_vec(py, calls.loss_mask));
     columns.set_item("loss_mask", masks)?;
     for (name, indices) in [("bodies", calls.bodies), ("indices", calls.indices)] {
         columns.set_item(name, array_of(py, indices.into_iter().map(to_i64))?)?;
@@ -153,10 +347,10 @@ pub fn settle_logprobs<'py>(
     for (call, (given, &length)) in given.iter().zip(&lengths).enumerate() {
         let span = given.map(|len| start..start + len);
         let row = span.and_then(|span| values.get(span));
-        found.add(row, length, || name(call))?;
+        found.add(row, length, None, || name(call))?;
         start += given.unwrap_or(0);
     }
-    found.finish(name)?;
+    found.finish(None, name)?;
     logprobs(py, found)
 }
 

@@ -152,10 +152,10 @@ def test_missing_log_probabilities():
     assert found.loss_mask.to_list() == [[1, 0], [0, 0], [1, 1]]
     assert found.logprobs.to_list() == [[-0.5, 0.0], [0.0, 0.0], [-0.5, -0.25]]
     assert parsed(none, none).logprobs is None
-    with pytest.raises(ValueError, match="has 3 log-probabilities, but its response has 2 tokens"):
+    with pytest.raises(ValueError, match="has 4 log-probabilities, but its response has 2 tokens"):
         parsed(
             body_of(ids=(7, 8), logprobs=(-1, -1))
-            | {"choices": [{"token_ids": [7, 8], "logprobs": {"token_logprobs": [-1, -1, -1]}}]}
+            | {"choices": [{"token_ids": [7, 8], "logprobs": {"token_logprobs": [-1, -1, -1, -1]}}]}
         )
 
 

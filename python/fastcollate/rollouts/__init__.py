@@ -11,5 +11,6 @@ from fastcollate.rollouts.calls import Calls
 from fastcollate.rollouts.objects import read
 from fastcollate.rollouts.parsing import parse
 from fastcollate.rollouts.schema import Schema
+from fastcollate.rollouts.sources import SOURCES
 
-__all__ = ["Calls", "Schema", "parse", "read"]
+__all__ = ["SOURCES", "Calls", "Schema", "parse", "read"]

@@ -21,7 +21,7 @@ LogprobsAre = Literal["raw", "processed"]
 BAD_KINDS = ("nan", "infinite", "placeholder", "missing")
 """Kinds of log-probabilities that are none: NaN or null, infinite, -9999, and missing."""
 
-UNFINISHED = ("abort", "error", None)
+UNFINISHED = ("abort", "aborted", "error", "failed", "pending", None)
 """Reasons of calls that did not finish. A reached length limit is a reason to finish."""
 
 
@@ -298,6 +298,8 @@ def logprob_columns(found: Any, mask: Any, offsets: Any, policy: BadLogprobs) ->
     if policy == "mask" and len(bad):
         mask = np.ones(len(values), np.int32) if mask is None else mask
         mask[bad] = 0
+    if mask is not None and ((mask == 0) | (mask == 1)).all():
+        mask = mask.astype(np.int32)
     return {
         "logprobs": None if values is None else Ragged(values, offsets),
         "loss_mask": None if mask is None else Ragged(mask, offsets),

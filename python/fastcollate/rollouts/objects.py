@@ -20,8 +20,11 @@ from fastcollate.rollouts.calls import (
     finished,
     logprob_columns,
 )
+from fastcollate.rollouts.making import Options, Place
 from fastcollate.rollouts.of_engines import lay_out
-from fastcollate.rollouts.parsing import parse
+from fastcollate.rollouts.parsing import parse, schema_of
+from fastcollate.rollouts.schema import Schema
+from fastcollate.rollouts.walking import fits_of, recognised, walk
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
 
@@ -41,6 +44,7 @@ class _Call(NamedTuple):
 @suggests_names
 def read(
     outputs: Any,
+    schema: Schema | str | None = None,
     *,
     prompts: Any = None,
     bad_logprobs: BadLogprobs = "error",
@@ -57,6 +61,8 @@ def read(
         A list of outputs, or one: vLLM's and TensorRT-LLM's ``RequestOutput``, SGLang's
         dictionaries, tinker's ``SampledSequence`` or responses of them, and objects of OpenAI's
         client. They are recognised by their attributes; no engine is imported.
+    schema
+        As in :func:`parse`: for objects, dictionaries of a source, or of your own.
     prompts
         Token ids of prompts, one row per output, for outputs without them (SGLang, tinker).
     bad_logprobs, unfinished, logprobs_are, layers, topk
@@ -95,6 +101,12 @@ def read(
             layers=layers,
             topk=topk,
         )
+    options = Options(prompts, bad_logprobs, unfinished, logprobs_are)
+    place = Place("outputs[{}]", advice="; pass prompts=, one row per output")
+    is_engine = schema is None and (not listed or _is_engine(listed[0]))
+    known = None if is_engine else schema_of(schema) if schema else recognised(fits_of(listed[0]))
+    if known is not None:
+        return walk(listed, known, options, place)
     found = [
         _Call(index, number, *call)
         for index, output in enumerate(listed)
@@ -123,6 +135,15 @@ def _settled(found: list[_Call], responses: Ragged, policy: BadLogprobs) -> dict
     names = [(call.output, call.number) for call in found]
     settled = settle_logprobs(flat, given, responses.lengths.tolist(), names, policy)
     return logprob_columns(settled, None, responses.offsets, policy)
+
+
+def _is_engine(output: Any) -> bool:
+    """Return True for the outputs of engines, which are read by their own functions."""
+    if isinstance(output, Mapping):
+        return "output_ids" in output
+    sequences = getattr(output, "sequences", None) or [output]
+    is_sampled = all(hasattr(sequences[0], name) for name in ("tokens", "stop_reason"))
+    return isinstance(output, (list, tuple)) or hasattr(output, "outputs") or is_sampled
 
 
 def _calls_of(index: int, output: Any) -> Iterator[tuple[Any, ...]]:

@@ -9,27 +9,21 @@ from typing import Any
 import numpy as np
 
 from fastcollate._fastcollate import read_calls
-from fastcollate.common.arguments import check_choice, suggests_names, tally
+from fastcollate.common.arguments import check_choice, suggests_names
 from fastcollate.common.text import show
-from fastcollate.rollouts.calls import (
-    BAD_LOGPROBS,
-    BadLogprobs,
-    Calls,
-    LogprobsAre,
-    Unfinished,
-    finished,
-    logprob_columns,
-)
+from fastcollate.rollouts.calls import BAD_LOGPROBS, BadLogprobs, Calls, LogprobsAre, Unfinished
+from fastcollate.rollouts.making import Options, Place, calls_of
 from fastcollate.rollouts.of_engines import lay_out
-from fastcollate.rollouts.schema import ENGINES, Schema
-from fastcollate.rows.column_input import ragged
+from fastcollate.rollouts.schema import Schema
+from fastcollate.rollouts.sources import ENGINES, SOURCES
+from fastcollate.rollouts.walking import fits_of, recognised
 from fastcollate.rows.columns import Ragged
 
 
 @suggests_names
 def parse(
     bodies: bytes | Sequence[bytes],
-    schema: Schema | None = None,
+    schema: Schema | str | None = None,
     *,
     prompts: Any = None,
     bad_logprobs: BadLogprobs = "error",
@@ -49,8 +43,9 @@ def parse(
         each line. A body may be an array of bodies, as SGLang returns for several samples, or a
         stream of server-sent events, from its first byte to its last.
     schema
-        Paths of the columns. None: responses of vLLM (generate, chat, completions), SGLang
-        (generate, chat) and compatible servers, which are told apart by their keys.
+        A :class:`Schema`, or the name of a source in :data:`SOURCES`, such as ``"rllm"``. None:
+        responses of vLLM (generate, chat, completions), SGLang (generate, chat) and compatible
+        servers, or traces of a known source, by the keys of the first body.
     prompts
         Token ids of prompts, one row per body, for bodies that do not repeat the prompt.
     bad_logprobs
@@ -94,24 +89,63 @@ def parse(
     """
     check_choice("unfinished", unfinished, ("error", "skip", "keep"))
     check_choice("bad_logprobs", bad_logprobs, BAD_LOGPROBS)
-    if schema is None:
-        schema = ENGINES
-    elif not isinstance(schema, Schema):
-        raise TypeError(f"schema is {show(schema)}; pass a fc.rollouts.Schema, or leave it out")
-    found = read_calls(_as_bytes(bodies), schema._core, bad_logprobs)
-    columns: dict[str, Any] = {name: _objects(texts) for name, texts in found["kept"].items()}
-    if schema is ENGINES:
-        columns |= _of_engines(found, columns)
-    responses = Ragged(*found["responses"])
-    calls = Calls(
-        prompts=_prompts(prompts, found),
-        responses=responses,
-        logprobs_are=logprobs_are,
-        **logprob_columns(found["logprobs"], found["loss_mask"], responses.offsets, bad_logprobs),
-        **columns,
+    options = Options(prompts, bad_logprobs, unfinished, logprobs_are)
+    given = _as_bytes(bodies)
+    place = Place("line {}", 1) if isinstance(given, bytes) else Place("bodies[{}]")
+    found = ENGINES if schema is None else schema_of(schema)
+    try:
+        calls = read_bodies(given, found, options, place)
+    except ValueError:
+        first = _first(given)
+        known = None if schema or not first or _reads(first) else recognised(fits_of(first))
+        if known is None:
+            raise
+        calls, found = read_bodies(given, known, options, place), known
+    return lay_out(calls, layers, topk) if found is ENGINES else calls
+
+
+def read_bodies(
+    bodies: bytes | list[bytes], schema: Schema, options: Options, place: Place
+) -> Calls:
+    """Read the calls of bodies; errors name these by `place`."""
+    found = read_calls(
+        bodies, schema._core, options.bad_logprobs, schema.are_nodes, place.text, place.first
     )
-    calls = finished(calls, unfinished)
-    return lay_out(calls, layers, topk) if schema is ENGINES else calls
+    kept: dict[str, Any] = {name: _objects(texts) for name, texts in found["kept"].items()}
+    if schema is ENGINES:
+        kept |= _of_engines(found, kept)
+    return calls_of(found, kept, schema, options, place)
+
+
+def schema_of(given: Any) -> Schema:
+    """Return a schema, or that of a name."""
+    if isinstance(given, str):
+        check_choice("schema", given, tuple(SOURCES))
+        return SOURCES[given]
+    if not isinstance(given, Schema):
+        raise TypeError(
+            f"schema is {show(given)}; pass a fc.rollouts.Schema, or the name of a source: "
+            f"{', '.join(SOURCES)}"
+        )
+    return given
+
+
+def _first(bodies: bytes | list[bytes]) -> Any:
+    """Return the first body; None if there is none that is JSON."""
+    first = bodies if isinstance(bodies, list) else bodies.lstrip().split(b"\n", 1)
+    try:
+        return json.loads(first[0])
+    except (ValueError, IndexError, RecursionError):
+        return None
+
+
+def _reads(body: Any) -> bool:
+    """Return True for the response of an engine."""
+    try:
+        read_calls([json.dumps(body).encode()], ENGINES._core, "keep", False, "", 0)
+    except ValueError:
+        return False
+    return True
 
 
 def _as_bytes(bodies: Any) -> bytes | list[bytes]:
@@ -167,28 +201,3 @@ def _groups(found: dict[str, Any]) -> np.ndarray:
     for call in np.flatnonzero(is_new == 0):
         is_new[call] = not np.array_equal(own[int(call)], own[int(call) - 1])
     return np.cumsum(is_new) - 1
-
-
-def _prompts(given: Any, found: dict[str, Any]) -> Ragged:
-    """Return the prompts of calls: the bodies' own, or given ones."""
-    bodies, have = found["bodies"], found["have_prompts"]
-    own = Ragged(*found["prompts"])
-    if given is None:
-        if not have.all():
-            body = int(bodies[~have][0])
-            raise ValueError(
-                f"bodies[{body}] has no prompt ids; pass prompts=, one row per body (vLLM returns "
-                "them with return_token_ids)"
-            )
-        return own
-    rows = ragged(given, "int32")
-    count = tally(found["num_bodies"], "body", "bodies")
-    if len(rows) != found["num_bodies"]:
-        raise ValueError(f"prompts has {tally(len(rows), 'row')}, but there are {count}")
-    rows = ragged([rows[int(body)] for body in bodies]) if len(bodies) else rows
-    for call in np.flatnonzero(have):
-        if not np.array_equal(rows[int(call)], own[int(call)]):
-            raise ValueError(
-                f"prompts[{bodies[call]}] differs from the prompt of its body; leave prompts out"
-            )
-    return rows

@@ -1,33 +1,74 @@
-"""Schemas: the paths of columns in a source's JSON."""
+"""Schemas: the paths of columns in a source's JSON, objects or tables."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, final
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias, final
 
 from fastcollate._fastcollate import CallSchema
 from fastcollate.common.text import show
 
+IDS = ("prompts", "responses", "sequences", "targets", "logprob_ids", "logprob_tokens")
+"""Columns of token ids."""
+
+LENGTHS = ("prompt_lens", "response_lens")
+"""Columns of one length per call."""
+
+NUMBERS = ("logprobs", "loss_mask", "attention_mask", "trains", "masked")
+"""Columns of numbers per token, and flags of calls."""
+
+
+Steps: TypeAlias = "tuple[str | int | None, ...]"
+"""Keys, indices of items, and None for all items."""
+
+
+class Path(NamedTuple):
+    """A path, from an array of calls on."""
+
+    base: str
+    """The array of calls or of groups whose items have the value; empty for the body."""
+    steps: Steps
+    bits: int | None
+    """The bits of flags that are a mask."""
+
 
 @final
-@dataclass(frozen=True, init=False, repr=False)
 class Schema:
-    """Where the JSON of a source has the columns of calls.
+    """Where a source has the columns of calls.
 
     A path names keys from the beginning of a body: ``"step.response_ids"``, with ``[]`` for all
-    items of an array and ``[0]`` for one: ``"choices[].logprobs.content[].logprob"``. Several
-    paths of a column are alternatives.
+    items of an array and ``[0]`` for one: ``"choices[].logprobs.content[].logprob"``. A path that
+    begins with a dot is that of each call. Several paths of a column are alternatives.
 
     Parameters
     ----------
     calls
-        Path of the array of calls, if a body has one; for instance ``"choices[]"``. Values outside
-        it are those of all calls of the body. None: a body is one call.
+        Path of the array of calls, if a body has one; for instance ``"choices[]"``, or
+        ``"trajectories[].steps[]"``. Values outside it are those of all calls around them. With
+        ``?`` at its end, items without a response are not calls. A tuple has alternatives, with
+        ``""`` for the body itself; or, where each column is an array over calls, the paths of
+        these arrays. None: a body is one call.
+    nodes
+        Path of an array of nodes, in place of `calls`. A node with a prompt is a call; without
+        one it is a message, whose ``responses`` are what it adds to the tokens of its parent.
+        Each leaf becomes a row. A node's parent is named by ``parents``, as ``node_ids`` name
+        nodes, or by its index; without ``parents`` it is the node before.
     columns
-        The path of each column, or a tuple of paths. ``prompts``, ``responses``, ``logprobs`` and
-        ``loss_mask`` are read as numbers, one per token. ``logprob_ids``, or ``logprob_tokens``
-        with texts such as ``"token_id:17"``, are the tokens of log-probabilities, which are
-        compared with the response. All other columns become Python objects, one per call.
+        The path of each column, or a tuple of paths.
+
+        ``prompts`` and ``responses`` are token ids; or ``sequences`` hold both. These are split by
+        ``prompt_lens`` or ``response_lens``, else where the loss mask begins. With ``targets``, a
+        sequence lacks its last token, and targets the first.
+
+        ``logprobs`` and ``loss_mask`` have a value per token of the response or of the sequence,
+        and log-probabilities also one per token at 1 of the mask. ``"flags&2"`` is a mask made of
+        one bit of flags. ``attention_mask`` is 0 on padding of prompts and responses. Calls with
+        a false value of ``trains``, or a true one of ``masked``, train nothing.
+
+        ``logprob_ids``, or ``logprob_tokens`` with texts such as ``"token_id:17"``, are the tokens
+        of log-probabilities, which are compared with the response. All other columns become Python
+        objects, one per call.
 
     Raises
     ------
@@ -43,74 +84,101 @@ class Schema:
     Calls of 1 call: 2 prompt tokens, 1 response token
     """
 
-    calls: str | None
+    __slots__ = ("_core", "are_nodes", "calls", "columns")
+
+    calls: tuple[str, ...]
+    are_nodes: bool
     columns: dict[str, tuple[str, ...]]
     _core: CallSchema
 
-    def __init__(self, calls: str | None = None, **columns: str | tuple[str, ...]) -> None:
-        paths = {name: (one,) if isinstance(one, str) else one for name, one in columns.items()}
-        for name, given in {**paths, "calls": (calls or "",)}.items():
-            if not isinstance(given, tuple) or not all(isinstance(path, str) for path in given):
-                raise TypeError(
-                    f"{name} is {show(given)}; pass a path, such as 'choices[].token_ids'"
-                )
-        flat = [(name, path) for name, given in paths.items() for path in given]
-        object.__setattr__(self, "calls", calls)
-        object.__setattr__(self, "columns", paths)
-        object.__setattr__(self, "_core", CallSchema(calls, flat))
+    def __init__(
+        self,
+        calls: str | tuple[str, ...] | None = None,
+        *,
+        nodes: str | tuple[str, ...] | None = None,
+        **columns: str | tuple[str, ...],
+    ) -> None:
+        arrays = _paths("calls", (calls if nodes is None else nodes) or "")
+        given = {name: _paths(name, paths) for name, paths in columns.items()}
+        self.calls, self.are_nodes = arrays, nodes is not None
+        self.columns = {
+            name: tuple(path for one in paths for path in _absolute(one, arrays))
+            for name, paths in given.items()
+        }
+        flat = [(name, path) for name, paths in self.columns.items() for path in paths]
+        self._core = CallSchema([path for path in arrays if path], flat)
 
     def __repr__(self) -> str:
         """Show the call that makes the schema."""
-        given: dict[str, Any] = {"calls": self.calls} if self.calls else {}
-        given |= {name: one if len(one) > 1 else one[0] for name, one in self.columns.items()}
+        arrays = {"nodes" if self.are_nodes else "calls": self.calls} if any(self.calls) else {}
+        given = {
+            name: one if len(one) > 1 else one[0] for name, one in (arrays | self.columns).items()
+        }
         return f"Schema({', '.join(f'{name}={path!r}' for name, path in given.items())})"
 
+    def __eq__(self, other: object) -> bool:
+        """Compare paths."""
+        if not isinstance(other, Schema):
+            return NotImplemented
+        own = (self.calls, self.are_nodes, self.columns)
+        return own == (other.calls, other.are_nodes, other.columns)
 
-_OF_ENGINES: dict[str, str | tuple[str, ...]] = {
-    "encoded.routes": (
-        "choices[].routed_experts",
-        "choices[].meta_info.routed_experts",
-        "meta_info.routed_experts",
-        "sglext.routed_experts",
-    ),
-    "calls.responses": "sglext.output_ids",
-    "event.index": ("choices[].index", "index"),
-    "event.total": "meta_info.completion_tokens",
-}
-"""Columns of engines alone, by names that no user can give."""
+    def __hash__(self) -> int:
+        """Return a hash of the paths."""
+        return hash((self.calls, self.are_nodes, *self.columns.items()))
 
-ENGINES = Schema(
-    "choices[]",
-    prompts=("prompt_token_ids", "choices[].prompt_token_ids", "sglext.input_ids"),
-    responses=("choices[].token_ids", "choices[].response_token_ids", "output_ids"),
-    logprobs=(
-        "choices[].logprobs.content[].logprob",
-        "choices[].logprobs.token_logprobs",
-        "meta_info.output_token_logprobs[][0]",
-    ),
-    logprob_ids=(
-        "choices[].logprobs.content[].token_id",
-        "meta_info.output_token_logprobs[][1]",
-    ),
-    logprob_tokens=("choices[].logprobs.content[].token", "choices[].logprobs.tokens"),
-    finish_reasons=("choices[].finish_reason", "meta_info.finish_reason"),
-    versions=(
-        "choices[].weight_versions",
-        "choices[].meta_info.weight_versions",
-        "meta_info.weight_versions",
-    ),
-    first_versions="metadata.weight_versions",
-    support=(
-        "choices[].sampling_mask",
-        "choices[].meta_info.output_token_sampling_mask",
-        "meta_info.output_token_sampling_mask",
-    ),
-    request_ids=("request_id", "id", "meta_info.id"),
-    **_OF_ENGINES,
-)
-"""The responses of vLLM (generate, chat, completions), SGLang (generate, chat) and other servers of
-OpenAI's API that return token ids. Their keys differ, so one schema reads all of them.
+    @property
+    def arrays(self) -> list[list[str]]:
+        """The arrays of calls, each after those that it is in."""
+        paths = (path.removesuffix("?") for path in self.calls if path)
+        return [[path[: end.end()] for end in re.finditer(r"\[\]", path)] for path in paths]
 
-vLLM 0.33 (``return_token_ids``; ``return_tokens_as_token_ids`` for servers without), SGLang 0.5.23
-(``return_logprob``, ``return_prompt_token_ids``).
-"""
+    def path(self, path: str) -> Path:
+        """Return a path from its array of calls on."""
+        bases = [base for bases in self.arrays for base in bases]
+        base = max((one for one in bases if _continues(path, one)), key=len, default="")
+        rest, _, bits = path[len(base) :].partition("&")
+        return Path(base, steps_of(rest), int(bits) if bits else None)
+
+    def narrowed(self, fits: Callable[[str, str], bool | None]) -> Schema:
+        """Return the schema with the first path of each column that a source has.
+
+        `fits` returns None for a path that a source does not have, and False for values that are
+        not those of a column.
+        """
+        columns = {}
+        for name, paths in self.columns.items():
+            found = {path: fits(name, path) for path in paths}
+            there = [path for path, fit in found.items() if fit]
+            left = [path for path, fit in found.items() if fit is None]
+            if there or left:
+                columns[name] = (there[0],) if there else tuple(left)
+        arrays = {"nodes" if self.are_nodes else "calls": self.calls}
+        return Schema(**arrays, **columns)
+
+
+def _paths(name: str, given: Any) -> tuple[str, ...]:
+    """Return one path or several as a tuple."""
+    paths = (given,) if isinstance(given, str) else given
+    if not isinstance(paths, tuple) or not all(isinstance(path, str) for path in paths):
+        raise TypeError(f"{name} is {show(given)}; pass a path, such as 'choices[].token_ids'")
+    return paths
+
+
+def _absolute(path: str, arrays: tuple[str, ...]) -> list[str]:
+    """Return a path from the beginning of a body on, in each array of calls."""
+    if not path.startswith("."):
+        return [path]
+    return [f"{one.removesuffix('?')}{path}" if one else path[1:] for one in arrays]
+
+
+def _continues(path: str, base: str) -> bool:
+    return path.startswith(base) and path[len(base) :][:1] in ("", ".", "[", "&")
+
+
+def steps_of(path: str) -> Steps:
+    """Return the steps of a path."""
+    steps = re.findall(r"[^.\[\]]+|\[\d*\]", path)
+    return tuple(
+        step if step[0] != "[" else int(step[1:-1]) if step[1:-1] else None for step in steps
+    )

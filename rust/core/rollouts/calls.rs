@@ -1,10 +1,11 @@
 //! Calls: the columns that bodies give.
 
+use std::borrow::Cow;
 use std::ops::Range;
 
-use super::json::Json;
+use super::call::Call;
 use super::logprobs::{BadLogprobs, Logprobs};
-use super::reader::Frame;
+use super::schema::Numbers;
 use crate::error::{Error, Result};
 
 /// Rows of different lengths.
@@ -24,7 +25,8 @@ impl<T: Copy> Rows<T> {
         }
     }
 
-    fn push(&mut self, row: &[T]) {
+    /// Add a row.
+    pub fn push(&mut self, row: &[T]) {
         self.values.extend_from_slice(row);
         self.ends.push(self.values.len());
     }
@@ -32,7 +34,7 @@ impl<T: Copy> Rows<T> {
 
 impl Rows<u8> {
     /// Add spans of JSON as one text: several are arrays, which are joined.
-    fn push_joined(&mut self, data: &[u8], spans: &[Range<usize>]) {
+    pub fn push_joined(&mut self, data: &[u8], spans: &[Range<usize>]) {
         match spans {
             [] => self.push(&[]),
             [span] => self.push(&data[span.clone()]),
@@ -45,9 +47,11 @@ impl Rows<u8> {
     }
 }
 
-/// Columns over calls.
+/// Columns over calls, or over the nodes of trees of calls.
 #[derive(Debug)]
 pub struct Calls {
+    /// True for nodes.
+    pub are_nodes: bool,
     /// Token ids of prompts; empty where a body has none.
     pub prompts: Rows<i32>,
     /// True for calls whose body has a prompt.
@@ -56,8 +60,8 @@ pub struct Calls {
     pub responses: Rows<i32>,
     /// Log-probabilities of response tokens.
     pub logprobs: Logprobs,
-    /// One per response token; 1 where a call has none.
-    pub loss_mask: Vec<i32>,
+    /// One per response token; 1 where a call has none. As long as the last call that has one.
+    pub loss_mask: Vec<f32>,
     /// True if any call has a loss mask.
     pub have_masks: bool,
     /// Number of bodies.
@@ -75,9 +79,12 @@ pub struct Calls {
 }
 
 impl Calls {
-    /// No calls, with so many columns of JSON.
-    pub fn new(policy: BadLogprobs, kept: usize) -> Self {
+    /// No calls, with so many columns of JSON. The log-probabilities of nodes are checked when
+    /// rows are made of them.
+    pub fn new(policy: BadLogprobs, are_nodes: bool, kept: usize) -> Self {
+        let policy = if are_nodes { BadLogprobs::Keep } else { policy };
         Self {
+            are_nodes,
             prompts: Rows::new(),
             have_prompts: Vec::new(),
             responses: Rows::new(),
@@ -93,73 +100,78 @@ impl Calls {
         }
     }
 
-    /// Add a call; values that it lacks are its body's.
+    /// Add a call of a body; `name` is the call's.
     ///
     /// # Errors
     /// A call without a response, columns of other lengths than the response, ids that differ, and
     /// log-probabilities that are none, if they are errors.
     pub fn add(
         &mut self,
-        json: &Json,
+        call: &Call,
         body: usize,
         index: usize,
-        call: &mut Frame,
-        shared: Option<&Frame>,
+        name: impl Fn() -> String,
     ) -> Result<()> {
-        let wrong = |reason: String| Error::Body(format!("{} {reason}", json.name_of_call(index)));
-        let shared_prompts = shared.map(|shared| &shared.prompts);
-        let mut prompts = [Some(&call.prompts), shared_prompts].into_iter().flatten();
-        let prompts = prompts.find(|ids| ids.are_given);
-        let ids = [&call.responses, &call.logprob_ids, &call.logprob_tokens];
-        let Some(response) = ids.into_iter().find(|ids| ids.are_given) else {
-            return Err(json.wrong(&format!(
-                "there are no token ids of a response in {}",
-                json.beginning()
-            )));
-        };
-        let response = &response.values;
-        for ids in [&call.logprob_ids, &call.logprob_tokens] {
-            if !ids.are_given || std::ptr::eq(&raw const ids.values, response) {
-                continue;
-            }
-            let mut pairs = ids.values.iter().zip(response).enumerate();
-            if let Some((at, (found, expected))) = pairs.find(|(_, (found, id))| found != id) {
-                return Err(wrong(format!(
-                    "has log-probabilities of other tokens than its response: token {at} is \
-                     {found}, but {expected} in the response"
-                )));
-            }
+        let wrong = |reason: &str| Error::Body(format!("{} {reason}", name()));
+        call.check_ids().map_err(|error| wrong(&error.reason))?;
+        let tokens = call.tokens().map_err(|error| wrong(&error.reason))?;
+        let count = tokens.response.len();
+        let given = call.numbers(Numbers::Logprobs);
+        // Messages that were not sampled have none, or an empty row.
+        let given = given.filter(|values| !(self.are_nodes && values.is_empty()));
+        let mask = call.numbers(Numbers::LossMask);
+        let mask = mask
+            .map(|mask| tokens.along(mask, None, "loss mask"))
+            .transpose();
+        let mut mask = mask.map_err(|error| wrong(&error.reason))?;
+        if mask.is_none() && self.are_nodes && !call.has_prompt() {
+            mask = Some(Cow::Owned(vec![f32::from(given.is_some()); count]));
         }
-        let count = response.len();
-        if call.loss_mask.are_given && call.loss_mask.values.len() != count {
-            let found = call.loss_mask.values.len();
-            return Err(wrong(format!(
-                "has a loss mask of {found} items, but its response has {count} tokens"
-            )));
+        if !call.trains() {
+            mask = Some(Cow::Owned(vec![0.0; count]));
         }
-        let logprobs = call.logprobs.are_given.then_some(&call.logprobs.values[..]);
+        let given =
+            match given.map(|values| tokens.along(values, mask.as_deref(), "log-probabilities")) {
+                // Missing ones are those at the end.
+                Some(Err(error)) if error.is_short && !self.are_nodes => {
+                    call.numbers(Numbers::Logprobs).map(Cow::Borrowed)
+                }
+                given => given.transpose().map_err(|error| wrong(&error.reason))?,
+            };
         self.logprobs
-            .add(logprobs, count, || json.name_of_call(index))?;
-        self.have_masks |= call.loss_mask.are_given;
-        if self.have_masks {
-            self.loss_mask.resize(self.responses.values.len(), 1);
-            self.loss_mask.extend_from_slice(&call.loss_mask.values);
+            .add(given.as_deref(), count, mask.as_deref(), &name)?;
+        if let Some(mask) = mask {
+            self.fill_mask();
+            self.have_masks = true;
+            self.loss_mask.extend_from_slice(&mask);
         }
-        self.have_prompts.push(prompts.is_some());
-        self.prompts
-            .push(prompts.map_or(&[], |ids| &ids.values[..]));
-        self.responses.push(response);
+        self.have_prompts.push(tokens.prompt.is_some());
+        self.prompts.push(tokens.prompt.as_deref().unwrap_or(&[]));
+        self.responses.push(&tokens.response);
         self.bodies.push(body);
         self.indices.push(index);
-        for (column, rows) in self.kept.iter_mut().enumerate() {
-            let shared = shared.map_or(&[][..], |shared| &shared.kept[column]);
-            let spans = match call.kept[column].is_empty() {
-                true => shared,
-                false => &call.kept[column],
-            };
-            rows.push_joined(json.data, spans);
-        }
-        self.routes.push(call.routes.take());
         Ok(())
+    }
+
+    /// Write 1 for the tokens of calls without a loss mask.
+    fn fill_mask(&mut self) {
+        self.loss_mask.resize(self.responses.values.len(), 1.0);
+    }
+
+    /// Check calls without log-probabilities, if others have them; `name` names a body.
+    ///
+    /// # Errors
+    /// Such a call, if these are errors.
+    pub fn finish(&mut self, name: impl Fn(usize) -> String) -> Result<()> {
+        if self.have_masks || self.are_nodes {
+            self.fill_mask();
+        }
+        if self.are_nodes {
+            return Ok(());
+        }
+        let (bodies, indices) = (&self.bodies, &self.indices);
+        let name = |call: usize| format!("{}: call {}", name(bodies[call]), indices[call]);
+        self.logprobs
+            .finish(self.have_masks.then_some(&self.loss_mask[..]), name)
     }
 }

@@ -50,7 +50,8 @@ impl Logprobs {
         }
     }
 
-    /// Add the log-probabilities of a call of `count` response tokens, if it has any.
+    /// Add the log-probabilities of a call of `count` response tokens, if it has any. Tokens at 0
+    /// of the mask may have none, which are written as 0.
     ///
     /// # Errors
     /// More than there are tokens; those that are none, if they are errors. `name` is the call's.
@@ -58,6 +59,7 @@ impl Logprobs {
         &mut self,
         given: Option<&[f32]>,
         count: usize,
+        mask: Option<&[f32]>,
         name: impl Fn() -> String,
     ) -> Result<()> {
         let start = self.values.len();
@@ -76,7 +78,7 @@ impl Logprobs {
         self.counts.push([0; KINDS]);
         if given.is_some() {
             let call = self.ends.len() - 1;
-            self.settle(call, start, found.len()).map_err(|at| {
+            self.settle(call, start, found.len(), mask).map_err(|at| {
                 let reason = match found.get(at) {
                     None => format!("has only {at} log-probabilities for {count} response tokens"),
                     Some(value) => format!(
@@ -90,10 +92,20 @@ impl Logprobs {
     }
 
     /// Treat those of a call, of which `found` were given; an error is a position.
-    fn settle(&mut self, call: usize, start: usize, found: usize) -> Result<(), usize> {
+    fn settle(
+        &mut self,
+        call: usize,
+        start: usize,
+        found: usize,
+        mask: Option<&[f32]>,
+    ) -> Result<(), usize> {
         let end = self.ends[call];
         for (at, value) in self.values[start..end].iter_mut().enumerate() {
             if value.is_finite() && *value > MISSING {
+                continue;
+            }
+            if mask.is_some_and(|mask| mask[at] == 0.0) {
+                *value = 0.0;
                 continue;
             }
             if self.policy == BadLogprobs::Error {
@@ -114,17 +126,19 @@ impl Logprobs {
         Ok(())
     }
 
-    /// Treat calls without log-probabilities, if others have them. `name` is a call's.
+    /// Treat calls without log-probabilities, if others have them. `mask` is that of all calls, if
+    /// any has one, and `name` a call's.
     ///
     /// # Errors
     /// Such a call, if these are errors.
-    pub fn finish(&mut self, name: impl Fn(usize) -> String) -> Result<()> {
+    pub fn finish(&mut self, mask: Option<&[f32]>, name: impl Fn(usize) -> String) -> Result<()> {
         if !self.are_given.contains(&true) {
             return Ok(());
         }
         for call in 0..self.ends.len() {
             let start = call.checked_sub(1).map_or(0, |last| self.ends[last]);
-            if !self.are_given[call] && self.settle(call, start, 0).is_err() {
+            let mask = mask.map(|mask| &mask[start..self.ends[call]]);
+            if !self.are_given[call] && self.settle(call, start, 0, mask).is_err() {
                 let reason = "has no log-probabilities, but other calls have";
                 return Err(Error::BadLogprob(format!("{} {reason}", name(call))));
             }

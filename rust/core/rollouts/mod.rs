@@ -4,18 +4,22 @@
 //! [`Calls`]; no value is an object in between.
 
 mod base64;
+mod call;
 mod calls;
 mod items;
 mod json;
 mod logprobs;
+mod nodes;
 mod numbers;
 mod reader;
 mod schema;
 mod stream;
 
+pub use call::{Call, Wrong};
 pub use calls::{Calls, Rows};
 pub use logprobs::{BadLogprobs, KINDS, Logprobs};
-pub use schema::{Role, Schema};
+pub use nodes::{Nodes, Spans, join_nodes};
+pub use schema::{Ids, Numbers, Role, Schema};
 
 use self::json::Json;
 use self::reader::Reader;
@@ -32,7 +36,7 @@ pub enum Bodies<'a> {
     Lines(&'a [u8]),
 }
 
-/// Read bodies, in order.
+/// Read bodies, in order, and add their calls. `name` names a body, or a line counted from 0.
 ///
 /// # Errors
 /// Invalid JSON, values of other types than their columns', calls without a response or with
@@ -40,42 +44,34 @@ pub enum Bodies<'a> {
 pub fn read_bodies(
     bodies: Bodies,
     schema: &Schema,
-    policy: BadLogprobs,
+    calls: &mut Calls,
+    name: impl Fn(usize) -> String,
     ticks: &mut Ticks,
-) -> Result<Calls> {
-    let mut calls = Calls::new(policy, schema.num_kept);
+) -> Result<()> {
     let mut reader = Reader::new(schema);
     let mut read = |body: &[u8], name: &str| {
         // The values of a body take less memory than this.
         check_room(body.len() / 64)?;
         let index = calls.num_bodies;
         calls.num_bodies += 1;
-        reader.read(&mut Json::new(body, name), index, &mut calls, ticks)
+        reader.read(&mut Json::new(body, name), index, calls, ticks)
     };
     let mut lines = Vec::new();
     match bodies {
         Bodies::Each(bodies) => {
             for (index, body) in bodies.iter().enumerate() {
-                read(body, &format!("bodies[{index}]"))?;
+                read(body, &name(index))?;
             }
         }
         Bodies::Lines(text) if stream::is_stream(text) => read(text, "bodies[0]")?,
         Bodies::Lines(text) => {
             for (index, line) in text.split(|&byte| byte == b'\n').enumerate() {
                 if !line.trim_ascii().is_empty() {
-                    lines.push(index + 1);
-                    read(line, &format!("line {}", index + 1))?;
+                    lines.push(index);
+                    read(line, &name(index))?;
                 }
             }
         }
     }
-    let (bodies, indices) = (&calls.bodies, &calls.indices);
-    calls.logprobs.finish(|call| {
-        let (body, index) = (bodies[call], indices[call]);
-        match lines.get(body) {
-            Some(line) => format!("line {line}: call {index}"),
-            None => format!("bodies[{body}]: call {index}"),
-        }
-    })?;
-    Ok(calls)
+    calls.finish(|body| name(lines.get(body).copied().unwrap_or(body)))
 }

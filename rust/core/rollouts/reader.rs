@@ -6,11 +6,12 @@ use std::ops::Range;
 use jiter::{NumberInt, Peek};
 
 use super::base64::decode;
+use super::call::Call;
 use super::calls::Calls;
 use super::items::{Found, Shapes, Slot, token_of};
 use super::json::Json;
 use super::numbers;
-use super::schema::{Role, Schema};
+use super::schema::{COUNTS, Ids, Numbers, Opens, Role, Schema};
 use super::stream::{Stream, events, is_stream};
 use crate::error::Result;
 use crate::polling::Ticks;
@@ -22,15 +23,11 @@ pub struct Values<T> {
     pub are_given: bool,
 }
 
-/// The values of a call, or those that a body gives for all of its calls.
+/// The values of a body, of a part of it with calls, or of a call.
 #[derive(Debug, Default)]
 pub struct Frame {
-    pub prompts: Values<i32>,
-    pub responses: Values<i32>,
-    pub logprobs: Values<f32>,
-    pub logprob_ids: Values<i32>,
-    pub logprob_tokens: Values<i32>,
-    pub loss_mask: Values<i32>,
+    ids: [Values<i32>; COUNTS.0],
+    numbers: [Values<f32>; COUNTS.1],
     /// Spans of the body: none or one; several of a stream whose arrays are joined.
     pub kept: Vec<Vec<Range<usize>>>,
     /// Bytes of routed experts.
@@ -40,6 +37,12 @@ pub struct Frame {
     /// The call's index, and its tokens so far, in an event of a stream.
     pub index: Option<i32>,
     pub total: Option<i32>,
+    /// The frame around this one.
+    around: usize,
+    /// The kind of item; None for the body.
+    opens: Option<Opens>,
+    /// The calls in it.
+    calls: Vec<usize>,
 }
 
 /// Reads one body after the other.
@@ -47,10 +50,10 @@ pub struct Reader<'s> {
     schema: &'s Schema,
     /// The shapes of items, by the node of the items.
     shapes: Vec<Shapes>,
-    /// The values of the body, then those of its calls; kept for their memory.
+    /// The values of the body, then those of its parts and calls; kept for their memory.
     frames: Vec<Frame>,
-    /// Number of calls in the body so far.
-    calls: usize,
+    /// Number of frames of the current body.
+    used: usize,
     /// The current frame.
     current: usize,
     /// The item that is read by the parser, if its shape is to be learned.
@@ -82,20 +85,17 @@ impl<T> Values<T> {
         self.are_given |= more.are_given;
         self.values.append(&mut more.values);
     }
+
+    fn given(&self) -> Option<&[T]> {
+        self.are_given.then_some(&self.values)
+    }
 }
 
 impl Frame {
     pub fn clear(&mut self, kept: usize) {
-        for ids in [
-            &mut self.prompts,
-            &mut self.responses,
-            &mut self.logprob_ids,
-            &mut self.logprob_tokens,
-            &mut self.loss_mask,
-        ] {
-            ids.clear();
-        }
-        self.logprobs.clear();
+        self.ids.iter_mut().for_each(Values::clear);
+        self.numbers.iter_mut().for_each(Values::clear);
+        self.calls.clear();
         self.kept.resize_with(kept, Vec::new);
         self.kept.iter_mut().for_each(Vec::clear);
         self.of_calls.clear();
@@ -104,25 +104,75 @@ impl Frame {
 
     /// Take the values that a body has outside of its calls, but for this call alone.
     fn take_own(&mut self, shared: &mut Self, index: usize) {
-        if !self.responses.are_given
+        let responses = self.ids(Ids::Responses);
+        if !responses.are_given
             && let Some(response) = shared.of_calls.get_mut(index)
         {
-            self.responses = mem::take(response);
+            *responses = mem::take(response);
         }
         if index == 0 && self.routes.is_none() {
             self.routes = shared.routes.take();
         }
     }
 
-    fn ids(&mut self, role: Role) -> &mut Values<i32> {
-        match role {
-            Role::Prompts => &mut self.prompts,
-            Role::Responses => &mut self.responses,
-            Role::LogprobIds => &mut self.logprob_ids,
-            Role::LogprobTokens => &mut self.logprob_tokens,
-            _ => &mut self.loss_mask,
+    /// The values of a column of ids.
+    pub fn ids(&mut self, column: Ids) -> &mut Values<i32> {
+        &mut self.ids[column as usize]
+    }
+
+    /// The values of a column of numbers.
+    pub fn numbers(&mut self, column: Numbers) -> &mut Values<f32> {
+        &mut self.numbers[column as usize]
+    }
+
+    /// True for a call.
+    pub fn is_call(&self) -> bool {
+        matches!(self.opens, Some(Opens::Call | Opens::CallOrOther))
+    }
+}
+
+/// The call of the frames that hold its values, the nearest first.
+fn call_of<'f>(frames: impl Iterator<Item = &'f Frame>) -> Call<'f> {
+    let mut call = Call::default();
+    for frame in frames {
+        for (found, own) in call.ids.iter_mut().zip(&frame.ids) {
+            *found = found.or_else(|| own.given());
+        }
+        for (found, own) in call.numbers.iter_mut().zip(&frame.numbers) {
+            *found = found.or_else(|| own.given());
         }
     }
+    call
+}
+
+/// Add a call, and the columns that no rule reads.
+fn add_call<'f>(
+    json: &Json,
+    frames: impl Iterator<Item = &'f Frame> + Clone,
+    routes: Option<Vec<u8>>,
+    body: usize,
+    index: usize,
+    calls: &mut Calls,
+) -> Result<()> {
+    let call = call_of(frames.clone());
+    if !call.has_response() {
+        let beginning = json.beginning();
+        return Err(json.wrong(&format!(
+            "there are no token ids of a response in {beginning}"
+        )));
+    }
+    calls.add(&call, body, index, || json.name_of_call(index))?;
+    for (column, rows) in calls.kept.iter_mut().enumerate() {
+        let mut spans = frames.clone().map(|frame| &frame.kept[column]);
+        rows.push_joined(
+            json.data,
+            spans
+                .find(|spans| !spans.is_empty())
+                .map_or(&[], |spans| spans),
+        );
+    }
+    calls.routes.push(routes);
+    Ok(())
 }
 
 impl<'s> Reader<'s> {
@@ -132,7 +182,7 @@ impl<'s> Reader<'s> {
             schema,
             shapes: Vec::new(),
             frames: vec![Frame::default()],
-            calls: 0,
+            used: 0,
             current: 0,
             item: None,
         }
@@ -160,8 +210,7 @@ impl<'s> Reader<'s> {
                 json.seek(at);
                 let peek = json.peek()?;
                 self.body(json, peek, ticks)?;
-                self.add_calls(json, body, number, calls)?;
-                number += self.calls.max(1);
+                number += self.add_calls(json, body, number, calls)?;
                 Ok(json.at())
             })?;
         } else {
@@ -173,29 +222,64 @@ impl<'s> Reader<'s> {
 
     /// Read the values of a body.
     fn body(&mut self, json: &mut Json, peek: Peek, ticks: &mut Ticks) -> Result<()> {
-        (self.calls, self.current) = (0, 0);
-        self.frames[0].clear(self.schema.num_kept);
+        self.used = 0;
+        self.current = self.open(0, None);
         self.value(json, 0, peek, ticks)
     }
 
-    /// Add the calls of a body, numbered from `number` on.
+    /// Begin a frame; returns its number.
+    fn open(&mut self, around: usize, opens: Option<Opens>) -> usize {
+        let frame = self.used;
+        self.used += 1;
+        if self.frames.len() == frame {
+            self.frames.push(Frame::default());
+        }
+        self.frames[frame].clear(self.schema.num_kept);
+        (self.frames[frame].around, self.frames[frame].opens) = (around, opens);
+        frame
+    }
+
+    /// The frames that hold values of a frame's call, the nearest first.
+    fn around(&self, frame: usize) -> impl Iterator<Item = &Frame> + Clone {
+        let next = |&frame: &usize| (frame > 0).then(|| self.frames[frame].around);
+        std::iter::successors(Some(frame), next).map(|frame| &self.frames[frame])
+    }
+
+    /// Add the calls of a body, numbered from `number` on; returns how many.
     fn add_calls(
         &mut self,
         json: &Json,
         body: usize,
         number: usize,
         calls: &mut Calls,
-    ) -> Result<()> {
-        let (of_body, of_calls) = self.frames.split_at_mut(1);
-        let shared = &mut of_body[0];
-        if self.calls == 0 {
-            return calls.add(json, body, number, shared, None);
+    ) -> Result<usize> {
+        let mut index = 0;
+        for frame in 1..self.used {
+            let (before, from) = self.frames.split_at_mut(frame);
+            if !from[0].is_call() {
+                continue;
+            }
+            from[0].take_own(&mut before[0], index);
+            let is_optional = from[0].opens == Some(Opens::CallOrOther);
+            let routes = from[0].routes.take();
+            if is_optional && !call_of(self.around(frame)).has_response() {
+                continue;
+            }
+            add_call(
+                json,
+                self.around(frame),
+                routes,
+                body,
+                number + index,
+                calls,
+            )?;
+            index += 1;
         }
-        for (index, frame) in of_calls[..self.calls].iter_mut().enumerate() {
-            frame.take_own(shared, index);
-            calls.add(json, body, number + index, frame, Some(shared))?;
+        if index == 0 {
+            let routes = self.frames[0].routes.take();
+            add_call(json, self.around(0), routes, body, number, calls)?;
         }
-        Ok(())
+        Ok(index.max(1))
     }
 
     /// Read the events of a stream, and add its calls.
@@ -214,16 +298,26 @@ impl<'s> Reader<'s> {
             self.body(&mut event, peek, ticks)?;
             event.finish()?;
             let (of_event, of_calls) = self.frames.split_at_mut(1);
-            let of_calls = &mut of_calls[..self.calls];
+            let of_calls = of_calls[..self.used - 1].iter_mut();
+            let of_calls = of_calls.filter(|frame| frame.is_call()).collect();
             stream.add(json, self.schema, &mut of_event[0], of_calls)?;
         }
         let mut shared = stream.shared;
         if stream.calls.is_empty() {
-            return calls.add(json, body, 0, &mut shared, None);
+            let routes = shared.routes.take();
+            return add_call(json, [&shared].into_iter(), routes, body, 0, calls);
         }
         for (index, frame) in stream.calls.values_mut().enumerate() {
             frame.take_own(&mut shared, index);
-            calls.add(json, body, index, frame, Some(&shared))?;
+            let routes = frame.routes.take();
+            add_call(
+                json,
+                [&*frame, &shared].into_iter(),
+                routes,
+                body,
+                index,
+                calls,
+            )?;
             if events.is_cut {
                 calls.cut.push(calls.bodies.len() - 1);
             }
@@ -231,22 +325,38 @@ impl<'s> Reader<'s> {
         Ok(())
     }
 
+    /// Read an item of an array.
+    fn item(
+        &mut self,
+        json: &mut Json,
+        node: usize,
+        index: usize,
+        peek: Peek,
+        ticks: &mut Ticks,
+    ) -> Result<()> {
+        let Some(opens) = self.schema.node(node).opens else {
+            return self.value(json, node, peek, ticks);
+        };
+        let around = self.current;
+        let known = self.frames[around].calls.get(index).copied();
+        self.current = match known.filter(|_| opens != Opens::Group) {
+            Some(call) => call,
+            None => self.open(around, Some(opens)),
+        };
+        if known.is_none() && opens != Opens::Group {
+            let call = self.current;
+            self.frames[around].calls.push(call);
+        }
+        self.value(json, node, peek, ticks)?;
+        self.current = around;
+        Ok(())
+    }
+
     /// Read the value of a node.
     fn value(&mut self, json: &mut Json, node: usize, peek: Peek, ticks: &mut Ticks) -> Result<()> {
         let known = self.schema.node(node);
-        if known.is_calls && self.current == 0 {
-            self.calls += 1;
-            self.current = self.calls;
-            if self.frames.len() == self.current {
-                self.frames.push(Frame::default());
-            }
-            self.frames[self.current].clear(self.schema.num_kept);
-            self.value(json, node, peek, ticks)?;
-            self.current = 0;
-            return Ok(());
-        }
         if let Some(role) = known.role {
-            return self.leaf(json, role, peek, known.is_one_of_many, ticks);
+            return self.leaf(json, node, role, peek, ticks);
         }
         match peek {
             Peek::Object => self.object(json, node, ticks),
@@ -284,15 +394,17 @@ impl<'s> Reader<'s> {
         };
         let is_outermost = self.item.is_none() && self.schema.node(child).is_one_of_many;
         if !is_outermost {
+            let mut index = 0;
             return each_item(json, ticks, |json, at, ticks| {
                 json.seek(at);
                 let peek = json.peek()?;
-                self.value(json, child, peek, ticks)?;
+                self.item(json, child, index, peek, ticks)?;
+                index += 1;
                 Ok(json.at())
             });
         }
         if json.data.get(json.after_space(json.at() + 1)) == Some(&b']') {
-            let logprobs = &mut self.frames[self.current].logprobs;
+            let logprobs = self.frames[self.current].numbers(Numbers::Logprobs);
             logprobs.are_given |= self.schema.has_logprobs(child);
         }
         if self.shapes.len() <= child {
@@ -339,13 +451,13 @@ impl<'s> Reader<'s> {
     fn add(&mut self, found: Found) {
         let frame = &mut self.frames[self.current];
         if let Some(logprob) = found.logprob {
-            frame.logprobs.push(logprob);
+            frame.numbers(Numbers::Logprobs).push(logprob);
         }
         if let Some(id) = found.id {
-            frame.logprob_ids.push(id);
+            frame.ids(Ids::LogprobIds).push(id);
         }
         if let Some(id) = found.token {
-            frame.logprob_tokens.push(id);
+            frame.ids(Ids::LogprobTokens).push(id);
         }
     }
 
@@ -353,9 +465,9 @@ impl<'s> Reader<'s> {
     fn leaf(
         &mut self,
         json: &mut Json,
+        node: usize,
         role: Role,
         peek: Peek,
-        is_one_of_many: bool,
         ticks: &mut Ticks,
     ) -> Result<()> {
         if let Role::Kept(column) | Role::Joined(column) = role {
@@ -371,7 +483,7 @@ impl<'s> Reader<'s> {
             }
             return Ok(());
         }
-        if peek == Peek::Null && !is_one_of_many {
+        if peek == Peek::Null && !self.schema.node(node).is_one_of_many {
             return json.skip(peek);
         }
         match role {
@@ -388,62 +500,64 @@ impl<'s> Reader<'s> {
                 return each_item(json, ticks, |json, at, ticks| {
                     json.seek(at);
                     let peek = json.peek()?;
-                    self.leaf(json, Role::Responses, peek, false, ticks)?;
+                    self.leaf(json, node, Role::Ids(Ids::Responses), peek, ticks)?;
                     let frame = &mut self.frames[self.current];
-                    frame.of_calls.push(mem::take(&mut frame.responses));
+                    let response = mem::take(frame.ids(Ids::Responses));
+                    frame.of_calls.push(response);
                     Ok(json.at())
                 });
             }
             _ => {}
         }
+        let frame = &mut self.frames[self.current];
         match role {
-            Role::Logprobs => self.frames[self.current].logprobs.are_given = true,
-            Role::LogprobTokens | Role::Index | Role::Total => {}
-            _ => self.frames[self.current].ids(role).are_given = true,
+            Role::Numbers(column) => frame.numbers(column).are_given = true,
+            Role::Ids(column) if column != Ids::LogprobTokens => frame.ids(column).are_given = true,
+            _ => {}
         }
         if peek != Peek::Array {
-            return self.number(json, role, peek);
+            return self.number(json, node, role, peek);
         }
         if let Some(item) = &mut self.item {
             item.is_special = true;
         }
         each_item(json, ticks, |json, mut at, _| {
+            let frame = &mut self.frames[self.current];
             match role {
-                Role::Logprobs => {
+                Role::Numbers(column @ Numbers::Logprobs) => {
                     if let Some((value, end)) = numbers::float(json.data, at) {
-                        self.frames[self.current].logprobs.values.push(value);
+                        frame.numbers(column).values.push(value);
                         return Ok(end);
                     }
                 }
-                Role::Prompts | Role::Responses => {
-                    let values = &mut self.frames[self.current].ids(role).values;
-                    at = numbers::ids(json.data, at, values);
+                Role::Ids(column) if column != Ids::LogprobTokens => {
+                    at = numbers::ids(json.data, at, &mut frame.ids(column).values);
                 }
                 _ => {}
             }
             json.seek(at);
             let peek = json.peek()?;
-            self.number(json, role, peek)?;
+            self.number(json, node, role, peek)?;
             Ok(json.at())
         })
     }
 
     /// Read one value by the parser.
     #[allow(clippy::cast_possible_truncation, reason = "rounded, as NumPy does")]
-    fn number(&mut self, json: &mut Json, role: Role, peek: Peek) -> Result<()> {
+    fn number(&mut self, json: &mut Json, node: usize, role: Role, peek: Peek) -> Result<()> {
         let at = json.at();
+        let frame = &mut self.frames[self.current];
         let slot = match role {
-            Role::Logprobs => {
-                let is_null = peek == Peek::Null;
-                let value = match is_null {
-                    true => json.skip(peek).map(|()| f64::NAN)?,
-                    false => json.with(|json| json.known_float(peek))?,
+            Role::Numbers(column @ Numbers::Logprobs) => {
+                let value = match peek {
+                    Peek::Null => json.skip(peek).map(|()| f64::NAN)?,
+                    Peek::String => json.with(|json| Ok(none_of(json.known_str()?)))?,
+                    _ => json.with(|json| json.known_float(peek))?,
                 };
-                self.frames[self.current].logprobs.values.push(value as f32);
-                let is_plain = matches!(json.data[at], b'-' | b'0'..=b'9') && !is_null;
-                is_plain.then_some(Slot::Logprob)
+                frame.numbers(column).values.push(value as f32);
+                matches!(json.data[at], b'-' | b'0'..=b'9').then_some(Slot::Logprob)
             }
-            Role::LogprobTokens => {
+            Role::Ids(Ids::LogprobTokens) => {
                 let token = json.with(|json| Ok(token_of(json.next_str()?.as_bytes())))?;
                 self.add(Found {
                     token,
@@ -451,34 +565,41 @@ impl<'s> Reader<'s> {
                 });
                 Some(Slot::Token)
             }
-            Role::LossMask => {
-                let value = match peek {
-                    Peek::True | Peek::False => json.with(|json| json.known_bool(peek))?,
-                    _ => match json.with(|json| json.known_float(peek))? {
-                        0.0 => false,
-                        1.0 => true,
-                        _ => return Err(json.wrong_at(at, "a loss mask has 0 and 1 alone")),
-                    },
+            Role::Numbers(column) => {
+                let value = match (peek, self.schema.node(node).bits) {
+                    (Peek::True, _) => json.skip(peek).map(|()| 1.0)?,
+                    (Peek::False, _) => json.skip(peek).map(|()| 0.0)?,
+                    (_, None) => json.with(|json| json.known_float(peek))?,
+                    (_, Some(bits)) => {
+                        let flags = json.with(|json| json.known_int(peek))?;
+                        let NumberInt::Int(flags) = flags;
+                        f64::from(u8::from(flags & i64::from(bits) != 0))
+                    }
                 };
-                let ids = self.frames[self.current].ids(role);
-                ids.values.push(i32::from(value));
+                if !value.is_finite() {
+                    return Err(json.wrong_at(at, "a mask has finite numbers"));
+                }
+                frame.numbers(column).push(value as f32);
                 None
             }
-            _ => {
+            Role::Ids(_) | Role::Index | Role::Total => {
                 let NumberInt::Int(value) = json.with(|json| json.known_int(peek))?;
                 let Some(value) = i32::try_from(value).ok().filter(|id| *id >= 0) else {
-                    let reason =
-                        format!("{value} is not a token id, which are from 0 to 2147483647");
+                    let name = match role {
+                        Role::Ids(Ids::PromptLens | Ids::ResponseLens) => "length",
+                        _ => "token id",
+                    };
+                    let reason = format!("{value} is not a {name}, which are from 0 to 2147483647");
                     return Err(json.wrong_at(at, &reason));
                 };
-                let frame = &mut self.frames[self.current];
                 match role {
+                    Role::Ids(column) => frame.ids(column).values.push(value),
                     Role::Index => frame.index = Some(value),
-                    Role::Total => frame.total = Some(value),
-                    _ => frame.ids(role).values.push(value),
+                    _ => frame.total = Some(value),
                 }
-                (role == Role::LogprobIds).then_some(Slot::Id)
+                (role == Role::Ids(Ids::LogprobIds)).then_some(Slot::Id)
             }
+            Role::Kept(_) | Role::Joined(_) | Role::Routes | Role::ResponsesOfCalls => None,
         };
         if let Some(item) = &mut self.item {
             match slot {
@@ -519,5 +640,14 @@ fn each_item(
                 return Err(json.wrong_at(at, reason));
             }
         }
+    }
+}
+
+/// A log-probability that JSON cannot write as a number; NaN for other texts, too.
+fn none_of(text: &str) -> f64 {
+    match text {
+        "Infinity" => f64::INFINITY,
+        "-Infinity" => f64::NEG_INFINITY,
+        _ => f64::NAN,
     }
 }

@@ -2,21 +2,52 @@
 
 use crate::error::{Error, Result};
 
-/// The column that a value belongs to.
+/// A column of token ids or of lengths.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
+pub enum Ids {
     /// Token ids of the prompt.
     Prompts,
     /// Token ids of the response.
     Responses,
-    /// Log-probabilities of response tokens.
-    Logprobs,
+    /// Token ids of prompt and response.
+    Sequences,
+    /// The tokens after those of the sequence: it is shifted by one.
+    Targets,
     /// The ids of the tokens that log-probabilities belong to, which are compared.
     LogprobIds,
     /// The same as texts `token_id:17`; other texts are no ids.
     LogprobTokens,
-    /// The loss mask of the response.
+    /// Number of prompt tokens of the sequence.
+    PromptLens,
+    /// Number of response tokens of the sequence.
+    ResponseLens,
+}
+
+/// A column of numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Numbers {
+    /// Log-probabilities.
+    Logprobs,
+    /// The loss mask, or weights.
     LossMask,
+    /// 0 for tokens that are padding.
+    AttentionMask,
+    /// One number: 0 for calls that do not train.
+    Trains,
+    /// One number: 0 for calls that train.
+    Masked,
+}
+
+/// The number of columns of either kind.
+pub const COUNTS: (usize, usize) = (Ids::ResponseLens as usize + 1, Numbers::Masked as usize + 1);
+
+/// The column that a value belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// Token ids or a length.
+    Ids(Ids),
+    /// Numbers per token, or a flag.
+    Numbers(Numbers),
     /// JSON that is passed on as it is, by the number of the column.
     Kept(usize),
     /// The same, of arrays with an item per token: those of a stream's events are joined.
@@ -41,14 +72,27 @@ enum Step {
     Item(usize),
 }
 
+/// The items of an array.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opens {
+    /// Each has an array of calls.
+    Group,
+    /// Each is a call, or a value of the call of the same number.
+    Call,
+    /// Each is a call if it has a response.
+    CallOrOther,
+}
+
 /// A node of the paths, joined to a tree.
 #[derive(Debug, Default)]
 pub struct Node {
     steps: Vec<(Step, usize)>,
     /// The column of the value.
     pub role: Option<Role>,
-    /// True if each item is a call.
-    pub is_calls: bool,
+    /// Items that are calls, or hold calls and what these have in common.
+    pub opens: Option<Opens>,
+    /// The bits of a mask that is made of flags.
+    pub bits: Option<u32>,
     /// True for values below items of an array that are not calls: one value of several.
     pub is_one_of_many: bool,
 }
@@ -64,14 +108,14 @@ pub struct Schema {
 }
 
 impl Schema {
-    /// A schema of paths such as `choices[].logprobs.content[].logprob` or `top[][0]`. `calls` is
-    /// the path of the array of calls, if a body may have one; values outside are those of every
-    /// call of the body.
+    /// A schema of paths such as `choices[].logprobs.content[].logprob` or `top[][0]`. `calls` are
+    /// the paths of arrays of calls, if a body may have one; values outside are those of every
+    /// call of the body. Items of a path that ends with `?` are calls if they have a response.
     ///
     /// # Errors
     /// Malformed paths, two columns at one path, and a column along the path of another.
     pub fn new<'a>(
-        calls: Option<&str>,
+        calls: impl IntoIterator<Item = &'a str>,
         paths: impl IntoIterator<Item = (Role, &'a str)>,
     ) -> Result<Self> {
         let mut schema = Self {
@@ -79,13 +123,25 @@ impl Schema {
             num_kept: 0,
             joined: Vec::new(),
         };
-        if let Some(path) = calls {
-            let node = schema.add(path)?;
-            schema.nodes[node].is_calls = true;
-            schema.nodes[node].is_one_of_many = false;
+        for path in calls {
+            let (path, opens) = match path.strip_suffix('?') {
+                Some(path) => (path, Opens::CallOrOther),
+                None => (path, Opens::Call),
+            };
+            if !path.ends_with("[]") {
+                return Err(Error::Body(format!(
+                    "the path of calls '{path}' does not end with '[]'"
+                )));
+            }
+            schema.add_calls(path, opens)?;
         }
         for (role, path) in paths {
+            let (path, bits) = match path.split_once('&') {
+                Some((path, bits)) => (path, Some(bits.parse().map_err(|_| malformed(path))?)),
+                None => (path, None),
+            };
             let node = schema.add(path)?;
+            schema.nodes[node].bits = bits;
             if schema.nodes[node].role.replace(role).is_some() {
                 return Err(Error::Body(format!("two columns have the path '{path}'")));
             }
@@ -109,6 +165,19 @@ impl Schema {
             )),
             None => Ok(schema),
         }
+    }
+
+    /// Add the path of an array of calls.
+    fn add_calls(&mut self, path: &str, opens: Opens) -> Result<()> {
+        for (end, _) in path.match_indices("[]") {
+            let node = self.add(&path[..end + 2])?;
+            let node = &mut self.nodes[node];
+            node.is_one_of_many = false;
+            node.opens.get_or_insert(Opens::Group);
+        }
+        let last = self.add(path)?;
+        self.nodes[last].opens = Some(opens);
+        Ok(())
     }
 
     /// Add the nodes of a path; returns the last.
@@ -142,7 +211,8 @@ impl Schema {
     pub(super) fn has_logprobs(&self, node: usize) -> bool {
         let node = &self.nodes[node];
         let mut below = node.steps.iter();
-        node.role == Some(Role::Logprobs) || below.any(|&(_, below)| self.has_logprobs(below))
+        node.role == Some(Role::Numbers(Numbers::Logprobs))
+            || below.any(|&(_, below)| self.has_logprobs(below))
     }
 
     pub(super) fn node(&self, node: usize) -> &Node {
@@ -176,16 +246,11 @@ impl Node {
 
 /// The steps of a path.
 fn steps_of(path: &str) -> Result<Vec<Step>> {
-    let malformed = || {
-        Error::Body(format!(
-            "'{path}' is not a path; write keys and items, as in 'choices[].token_ids'"
-        ))
-    };
     let mut steps = Vec::new();
     for part in path.split('.') {
         let (key, items) = part.find('[').map_or((part, ""), |at| part.split_at(at));
         if key.is_empty() && (items.is_empty() || !steps.is_empty()) {
-            return Err(malformed());
+            return Err(malformed(path));
         }
         if !key.is_empty() {
             steps.push(Step::Key(key.to_owned()));
@@ -193,12 +258,22 @@ fn steps_of(path: &str) -> Result<Vec<Step>> {
         let Some(items) = items.strip_prefix('[') else {
             continue;
         };
-        for item in items.strip_suffix(']').ok_or_else(malformed)?.split("][") {
+        for item in items
+            .strip_suffix(']')
+            .ok_or_else(|| malformed(path))?
+            .split("][")
+        {
             steps.push(match item {
                 "" => Step::Items,
-                index => Step::Item(index.parse().map_err(|_| malformed())?),
+                index => Step::Item(index.parse().map_err(|_| malformed(path))?),
             });
         }
     }
     Ok(steps)
+}
+
+fn malformed(path: &str) -> Error {
+    Error::Body(format!(
+        "'{path}' is not a path; write keys and items, as in 'choices[].token_ids'"
+    ))
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::json::Json;
-use super::reader::{Frame, Values};
-use super::schema::Schema;
+use super::reader::Frame;
+use super::schema::{Ids, Numbers, Schema};
 use crate::error::Result;
 
 /// The calls of a stream so far, by index, and what its events give for all of them.
@@ -23,6 +23,10 @@ pub struct Events {
     /// True if the stream ends before its end was announced.
     pub is_cut: bool,
 }
+
+/// Columns with a value per response token.
+const IDS: [Ids; 3] = [Ids::Responses, Ids::LogprobIds, Ids::LogprobTokens];
+const NUMBERS: [Numbers; 2] = [Numbers::Logprobs, Numbers::LossMask];
 
 /// The fields that a line of a stream may begin with.
 const FIELDS: [&[u8]; 5] = [b"data:", b"event:", b"id:", b"retry:", b":"];
@@ -80,13 +84,13 @@ impl Stream {
         json: &Json,
         schema: &Schema,
         event: &mut Frame,
-        calls: &mut [Frame],
+        calls: Vec<&mut Frame>,
     ) -> Result<()> {
         let has_calls = !calls.is_empty();
         for (number, call) in (0..).zip(calls) {
             self.add_call(json, schema, call, number)?;
         }
-        if !has_calls && event.responses.are_given {
+        if !has_calls && event.ids(Ids::Responses).are_given {
             self.add_call(json, schema, event, 0)
         } else {
             self.shared.append(event, schema);
@@ -107,8 +111,9 @@ impl Stream {
             call.clear(schema.num_kept);
             call
         });
-        if let (Some(total), true) = (part.total, part.responses.are_given) {
-            let (before, found) = (call.responses.values.len(), part.responses.values.len());
+        let found = part.ids(Ids::Responses).values.len();
+        if let (Some(total), true) = (part.total, part.ids(Ids::Responses).are_given) {
+            let before = call.ids(Ids::Responses).values.len();
             if !call.continue_to(usize::try_from(total).unwrap_or(0), part, schema) {
                 return Err(json.wrong(&format!(
                     "call {index} has {before} tokens, and {found} more in the next event, but \
@@ -125,12 +130,13 @@ impl Frame {
     /// Prepare for a part after which there are `total` tokens: all of them again, or the next
     /// ones, which an abort repeats the last of. False if it is neither.
     fn continue_to(&mut self, total: usize, part: &mut Frame, schema: &Schema) -> bool {
-        let found = part.responses.values.len();
+        let found = part.ids(Ids::Responses).values.len();
         if found == total {
-            let prompts = std::mem::take(&mut self.prompts);
+            let prompts = std::mem::take(self.ids(Ids::Prompts));
             let kept = std::mem::take(&mut self.kept);
             self.clear(schema.num_kept);
-            (self.prompts, self.kept) = (prompts, kept);
+            *self.ids(Ids::Prompts) = prompts;
+            self.kept = kept;
             for (column, spans) in self.kept.iter_mut().enumerate() {
                 if schema.is_joined(column) {
                     spans.clear();
@@ -138,28 +144,32 @@ impl Frame {
             }
             return true;
         }
-        let known = &self.responses.values;
+        let known = &self.ids(Ids::Responses).values;
         let Some(new) = total.checked_sub(known.len()).filter(|&new| new <= found) else {
             return false;
         };
-        let (new_ids, again) = part.responses.values.split_at(new);
+        let (new_ids, again) = part.ids(Ids::Responses).values.split_at(new);
         let is_repeated = [known, new_ids].concat().ends_with(again);
-        for ids in part.ids_of_tokens() {
-            ids.values.truncate(new);
+        for column in IDS {
+            part.ids(column).values.truncate(new);
         }
-        part.logprobs.values.truncate(new);
+        for column in NUMBERS {
+            part.numbers(column).values.truncate(new);
+        }
         is_repeated
     }
 
     /// Move the values of a part to the end.
     fn append(&mut self, part: &mut Frame, schema: &Schema) {
-        if part.prompts.are_given {
-            std::mem::swap(&mut self.prompts, &mut part.prompts);
+        if part.ids(Ids::Prompts).are_given {
+            std::mem::swap(self.ids(Ids::Prompts), part.ids(Ids::Prompts));
         }
-        for (ids, more) in self.ids_of_tokens().into_iter().zip(part.ids_of_tokens()) {
-            ids.append(more);
+        for column in IDS {
+            self.ids(column).append(part.ids(column));
         }
-        self.logprobs.append(&mut part.logprobs);
+        for column in NUMBERS {
+            self.numbers(column).append(part.numbers(column));
+        }
         for (column, spans) in part.kept.iter_mut().enumerate() {
             if !spans.is_empty() && !schema.is_joined(column) {
                 self.kept[column].clear();
@@ -170,14 +180,5 @@ impl Frame {
             self.of_calls = std::mem::take(&mut part.of_calls);
         }
         self.routes = part.routes.take().or(self.routes.take());
-    }
-
-    fn ids_of_tokens(&mut self) -> [&mut Values<i32>; 4] {
-        [
-            &mut self.responses,
-            &mut self.logprob_ids,
-            &mut self.logprob_tokens,
-            &mut self.loss_mask,
-        ]
     }
 }

@@ -1,0 +1,261 @@
+"""The table of sources: the schema of each."""
+
+from __future__ import annotations
+
+from fastcollate.common.row_columns import OTHER_NAMES
+from fastcollate.rollouts.schema import Schema
+
+_OF_ENGINES: dict[str, str | tuple[str, ...]] = {
+    "encoded.routes": (
+        "choices[].routed_experts",
+        "choices[].meta_info.routed_experts",
+        "meta_info.routed_experts",
+        "sglext.routed_experts",
+    ),
+    "calls.responses": "sglext.output_ids",
+    "event.index": ("choices[].index", "index"),
+    "event.total": "meta_info.completion_tokens",
+}
+"""Columns of engines alone, by names that no user can give."""
+
+ENGINES = Schema(
+    "choices[]",
+    prompts=("prompt_token_ids", "choices[].prompt_token_ids", "sglext.input_ids"),
+    responses=("choices[].token_ids", "choices[].response_token_ids", "output_ids"),
+    logprobs=(
+        "choices[].logprobs.content[].logprob",
+        "choices[].logprobs.token_logprobs",
+        "meta_info.output_token_logprobs[][0]",
+    ),
+    logprob_ids=(
+        "choices[].logprobs.content[].token_id",
+        "meta_info.output_token_logprobs[][1]",
+    ),
+    logprob_tokens=("choices[].logprobs.content[].token", "choices[].logprobs.tokens"),
+    finish_reasons=("choices[].finish_reason", "meta_info.finish_reason"),
+    versions=(
+        "choices[].weight_versions",
+        "choices[].meta_info.weight_versions",
+        "meta_info.weight_versions",
+    ),
+    first_versions="metadata.weight_versions",
+    support=(
+        "choices[].sampling_mask",
+        "choices[].meta_info.output_token_sampling_mask",
+        "meta_info.output_token_sampling_mask",
+    ),
+    request_ids=("request_id", "id", "meta_info.id"),
+    **_OF_ENGINES,
+)
+"""The responses of vLLM (generate, chat, completions), SGLang (generate, chat) and other servers of
+OpenAI's API that return token ids. Their keys differ, so one schema reads all of them.
+
+vLLM 0.33 (``return_token_ids``; ``return_tokens_as_token_ids`` for servers without), SGLang 0.5.23
+(``return_logprob``, ``return_prompt_token_ids``).
+"""
+
+
+def _names(column: str) -> tuple[str, ...]:
+    return (column, *OTHER_NAMES.get(column, ()))
+
+
+COLUMNS = Schema(
+    None,
+    **{name: _names(name) for name in ("prompts", "responses", "sequences", "prompt_lens")},
+    **{name: _names(name) for name in ("loss_mask", "rewards", "advantages")},
+    # verl's, of the trainer's policy: elsewhere they are not the sampler's.
+    logprobs=(*_names("logprobs"), "old_log_probs"),
+    attention_mask="attention_mask",
+    **{name: _names(name) for name in ("uids", "trajectory_ids", "is_last_step")},
+)
+"""Rows of the columns that other libraries name so."""
+
+_SKYRL = {
+    "prompts": "prompt_token_ids[]",
+    "responses": "response_ids[]",
+    "loss_mask": "loss_masks[]",
+    "logprobs": "rollout_logprobs[]",
+    "rewards": "rewards[]",
+    "finish_reasons": "stop_reasons[]",
+    "trajectory_ids": "trajectory_ids[]",
+    "is_last_step": "is_last_step[]",
+}
+
+_HARBOR = {
+    "prompts": "prompt_token_ids[]",
+    "responses": "completion_token_ids[]",
+    "logprobs": "logprobs[]",
+}
+_DETAILS = ("", "rollout_details[].", "agent_result.rollout_details[].")
+
+SOURCES: dict[str, Schema] = {
+    "engines": ENGINES,
+    "rllm": Schema(
+        ("", "steps[]", "trajectories[].steps[]"),
+        prompts=".prompt_ids",
+        responses=".response_ids",
+        logprobs=".logprobs",
+        versions=".weight_version",
+        trajectory_ids=("trajectories[].uid", "uid"),
+        rewards=("trajectories[].reward", "reward"),
+    ),
+    "agent-lightning": Schema(
+        ("", "triplets[]"),
+        prompts=".prompt.token_ids",
+        responses=".response.token_ids",
+        logprobs=".response.logprobs[].logprob",
+        rewards=("final_reward", "reward"),
+        trajectory_ids="rollout_id",
+    ),
+    "art": Schema(
+        ("", "histories[]", "trajectories[]?", "trajectories[].histories[]"),
+        sequences=(".tokens", ".token_ids"),
+        logprobs=".logprobs",
+        loss_mask=".flags&2",
+        rewards=("trajectories[].reward", "reward"),
+    ),
+    "skyrl": Schema(tuple(_SKYRL.values()), **_SKYRL),
+    "slime": Schema(
+        ("", "samples[]"),
+        sequences=".tokens",
+        response_lens=".response_length",
+        loss_mask=".loss_mask",
+        logprobs=".rollout_log_probs",
+        masked=".remove_sample",
+        rewards=".reward",
+        uids=".group_index",
+        finish_reasons=".status",
+        versions=".weight_versions",
+        routed_experts=".rollout_routed_experts",
+    ),
+    "verl": Schema(
+        prompts="prompt_ids",
+        responses="response_ids",
+        loss_mask="response_mask",
+        logprobs="response_logprobs",
+        rewards="reward_score",
+        routed_experts="routed_experts",
+    ),
+    "areal": Schema(
+        prompts="input_tokens",
+        responses="output_tokens",
+        logprobs="output_logprobs",
+        versions="output_versions",
+        finish_reasons="stop_reason",
+        routed_experts="routed_experts",
+    ),
+    "xtuner": Schema(
+        prompts="prompt_ids",
+        responses="response_ids",
+        logprobs="logprobs",
+        loss_mask="response_mask",
+        versions="response_model_steps",
+        finish_reasons="finish_reason",
+        uids="group_id",
+        rewards="reward.score",
+        routed_experts="routed_experts",
+    ),
+    "nemo-gym": Schema(
+        ("", "output[]?", "response.output[]?"),
+        prompts=".prompt_token_ids",
+        responses=".generation_token_ids",
+        logprobs=".generation_log_probs",
+        routed_experts=".routed_experts",
+        trajectory_ids="rollout_id",
+        rewards="reward",
+    ),
+    "nemo-rl": Schema(
+        nodes="message_log[]",
+        responses=".token_ids",
+        logprobs=".generation_logprobs",
+        loss_mask=".token_loss_mask",
+        trains="loss_multiplier",
+        uids="idx",
+        rewards="total_reward",
+    ),
+    "openenv": Schema(
+        ("", "trace[]"),
+        prompts=".prompt_token_ids",
+        responses=".completion_token_ids",
+        logprobs=".per_token_logps",
+        loss_mask=".loss_mask",
+        rewards=".reward",
+    ),
+    "openenv.sequences": Schema(
+        "sequences[]",
+        sequences=".input_ids",
+        prompt_lens=".prompt_len",
+        loss_mask=".loss_mask",
+        logprobs=".logprobs",
+        trains=".trainable",
+        uids="session_id",
+    ),
+    "openenv.nodes": Schema(
+        nodes="nodes[]",
+        prompts=".prompt_ids",
+        responses=".sampled_ids",
+        logprobs=".sampled_logprobs",
+        node_ids=".node_id",
+        parents=".parent_id",
+        finish_reasons=".finish_reason",
+    ),
+    "harbor": Schema(
+        tuple(base + path for base in _DETAILS for path in _HARBOR.values()),
+        **{name: tuple(base + path for base in _DETAILS) for name, path in _HARBOR.items()},
+        rewards="verifier_result.rewards.reward",
+    ),
+    "atif": Schema(
+        "steps[]?",
+        prompts=".metrics.prompt_token_ids",
+        responses=".metrics.completion_token_ids",
+        logprobs=".metrics.logprobs",
+        masked=".is_copied_context",
+        trajectory_ids=("trajectory_id", "session_id"),
+    ),
+    "ms-swift": Schema(
+        "response.choices[]",
+        prompts="response.prompt_token_ids",
+        responses=".token_ids",
+        logprobs=".logprobs.content[].logprob",
+        finish_reasons=".finish_reason",
+    ),
+    "tinker": Schema(
+        ("", "data[]"),
+        sequences=".model_input.chunks[].tokens",
+        targets=".loss_fn_inputs.target_tokens.data",
+        loss_mask=(".loss_fn_inputs.weights.data", ".loss_fn_inputs.mask.data"),
+        logprobs=".loss_fn_inputs.logprobs.data",
+        advantages=".loss_fn_inputs.advantages.data",
+    ),
+    "verifiers": Schema(
+        nodes="nodes[]",
+        responses=".token_ids",
+        loss_mask=".mask",
+        logprobs=".logprobs",
+        parents=".parent",
+        links=".semantic_parents",
+        trace_ids="id",
+    ),
+    "verifiers.steps": Schema(
+        "trajectory[]",
+        prompts=".tokens.prompt_ids",
+        responses=".tokens.completion_ids",
+        loss_mask=".tokens.completion_mask",
+        logprobs=".tokens.completion_logprobs",
+        rewards="reward",
+        uids="example_id",
+    ),
+    "columns": COLUMNS,
+}
+"""Sources by name.
+
+Their fields: rLLM's ``Step``, ``Trajectory`` and ``Episode``; agent-lightning's ``Triplet`` (0.3);
+ART's ``TokenizedHistory`` (its flags have 2 for sampled tokens); SkyRL's ``GeneratorOutput``
+(0.4); ``Sample`` of slime and miles (``tokens`` hold the prompt, all else is the response's);
+verl's ``AgentLoopOutput`` (0.9.1); AReaL's ``ModelResponse`` (1.0.4); xtuner's ``RolloutState``;
+NeMo Gym's token entries and output items; NeMo-RL's message logs (messages with log-probabilities
+were sampled); OpenEnv's ``TraceEntry`` (its mask spans prompt and completion), its export and the
+nodes of its ``RolloutGraph``; Harbor's ``RolloutDetail`` and ATIF steps; ms-swift's
+``RolloutOutput`` of one turn (4.6); tinker's ``Datum`` (0.38); verifiers' ``Trace`` (0.4) and the
+trajectories of older versions.
+"""

@@ -1,0 +1,321 @@
+"""Every source of the table: bytes, objects and dictionaries end in batches that train the sampled
+tokens."""
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import fastcollate as fc
+from fastcollate.rollouts import SOURCES, Schema, parse, read
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "rollout_sources.json"
+RECORDED = json.loads(GOLDEN.read_text())
+"""Made by the sources' own classes, without fields that are empty or say nothing of tokens."""
+
+DOCUMENTED = {
+    "art": {
+        "histories": [{"model": "m", "tokens": [1, 2, 3, 4], "logprobs": ["NaN", "NaN", -0.5, -1.0],
+                       "flags": [1, 1, 3, 3]},
+                      {"model": "m", "tokens": [1, 5, 6], "logprobs": ["NaN", -2.0, "NaN"],
+                       "flags": [0, 3, 1]}],
+        "reward": 1.5,
+    },
+    "skyrl": {
+        "prompt_token_ids": [[1, 2], [1]], "response_ids": [[3, 4], [5]], "rewards": [1.0, 0.0],
+        "loss_masks": [[1, 0], [1]], "rollout_logprobs": [[-0.5, 0.0], [-1.0]],
+        "stop_reasons": ["stop", "length"], "rollout_metrics": None,
+        "trajectory_ids": [{"instance_id": "a", "repetition_id": 0},
+                           {"instance_id": "a", "repetition_id": 1}],
+        "is_last_step": [True, True],
+    },
+    "openenv": {
+        "request": {"messages": []}, "response": {"choices": [{"finish_reason": "stop"}]},
+        "prompt_token_ids": [1, 2], "completion_token_ids": [3, 4], "per_token_logps": [-0.5, -1.0],
+        "loss_mask": [0, 0, 1, 0], "metadata": {"node_id": "n"}, "reward": 0.5,
+    },
+    "openenv.sequences": {
+        "session_id": "s", "trainable": True,
+        "sequences": [
+            {"input_ids": [1, 2, 3, 4, 5], "loss_mask": [0, 0, 1, 0, 1], "prompt_len": 2,
+             "logprobs": [0.0, 0.0, -0.5, 0.0, -1.0], "trainable": True, "role": "agent"},
+            {"input_ids": [9, 8], "loss_mask": [0, 1], "logprobs": [0.0, -1.0], "prompt_len": 1,
+             "trainable": False, "role": "auxiliary"},
+        ],
+    },
+    "openenv.nodes": {
+        "nodes": [
+            {"node_id": "b", "prompt_ids": [1, 2, 3, 4], "sampled_ids": [5], "parent_id": "a",
+             "sampled_logprobs": [-1.0], "finish_reason": "stop"},
+            {"node_id": "a", "prompt_ids": [1, 2], "sampled_ids": [3], "parent_id": None,
+             "sampled_logprobs": [-0.5], "finish_reason": "stop"},
+            {"node_id": "c", "prompt_ids": [1, 2, 3], "sampled_ids": [6], "parent_id": "a",
+             "sampled_logprobs": [-2.0], "finish_reason": "stop"},
+        ]
+    },
+    "harbor": {
+        "agent_result": {"rollout_details": [
+            {"prompt_token_ids": [[1], [1, 2, 3]], "completion_token_ids": [[2], [4, 5]],
+             "logprobs": [[-0.5], [-1.0, -2.0]]},
+            {"prompt_token_ids": [[7]], "completion_token_ids": [[8]], "logprobs": [[-3.0]]},
+        ]},
+        "verifier_result": {"rewards": {"reward": 1.0}},
+    },
+    "atif": {
+        "schema_version": "ATIF-v1.8", "session_id": "s", "trajectory_id": "t",
+        "agent": {"name": "a", "version": "1"},
+        "steps": [
+            {"step_id": 1, "source": "user", "message": "x"},
+            {"step_id": 2, "source": "agent", "message": "y", "is_copied_context": True,
+             "metrics": {"prompt_token_ids": [1], "completion_token_ids": [2], "logprobs": [-0.5]}},
+            {"step_id": 3, "source": "agent", "message": "z",
+             "metrics": {"prompt_token_ids": [1, 2, 3], "completion_token_ids": [4, 5],
+                         "logprobs": [-1.0, -2.0]}},
+        ],
+    },
+    "verifiers.steps": {
+        "example_id": 3, "reward": 1.0,
+        "trajectory": [{"tokens": {
+            "prompt_ids": [1, 2], "prompt_mask": [0, 0], "completion_ids": [3, 4],
+            "completion_mask": [1, 0], "completion_logprobs": [-0.5, -1.0]}}],
+    },
+    "columns": {
+        "prompt_ids": [1, 2], "completion_ids": [3, 4], "completion_mask": [1, 0], "uid": "a",
+        "score": 0.5, "completion_logprobs": [-0.5, -1.0], "text": "x",
+    },
+}  # fmt: skip
+"""Fields that the sources document."""
+
+EXPECTED = {
+    "rllm": [
+        ([1, 2], [3, 4], [1, 1], [-0.5, -0.25]),
+        ([1, 2, 3, 4, 5], [6], [1], [-1.0]),
+        ([1, 2], [7], [1], [-2.0]),
+    ],
+    "slime": [([1, 2], [3, 4, 5], [1, 0, 1], [-0.5, 0, -0.25]), ([1, 2], [6], [0], [-1.0])],
+    "verl": [([1, 2], [3, 4, 5], [1, 0, 1], [-0.5, 0, -0.25])],
+    "areal": [([1, 2], [3, 4], [1, 1], [-0.5, -0.25])],
+    "xtuner": [([1, 2], [3, 4], [1, 0], [-0.5, -0.25])],
+    "agent-lightning": [
+        ([1, 2], [3, 4], [1, 1], [-0.5, -0.25]),
+        ([1, 2, 3, 4, 5], [6], [1], [-1.0]),
+    ],
+    "nemo-gym": [([1, 2], [3, 4], [1, 1], [-0.5, -0.25])],
+    "nemo-rl": [([1, 2], [3, 4, 5, 6], [1, 1, 0, 1], [-0.5, -0.25, 0, -1])],
+    "tinker": [([1, 2], [3, 4, 5], [1, 0, 1], [-0.5, 0, -0.25])],
+    # The last leaf is an attempt at a compaction; the first two share a sampled message.
+    "verifiers": [
+        ([1, 2, 10], [3, 4, 5, 6], [1, 1, 0, 1], [-0.5, -0.25, 0, -1]),
+        ([1, 2, 10], [3, 4, 5, 7, 8], [0, 0, 0, 1, 1], [0, 0, 0, -2, -3]),
+    ],
+    "ms-swift": [([1, 2], [3, 4], [1, 1], [-0.5, -0.25])],
+    "art": [([1, 2], [3, 4], [1, 1], [-0.5, -1]), ([1], [5, 6], [1, 0], [-2, 0])],
+    "skyrl": [([1, 2], [3, 4], [1, 0], [-0.5, 0]), ([1], [5], [1], [-1])],
+    "openenv": [([1, 2], [3, 4], [1, 0], [-0.5, -1])],
+    "openenv.sequences": [([1, 2], [3, 4, 5], [1, 0, 1], [-0.5, 0, -1]), ([9], [8], [0], [-1])],
+    "openenv.nodes": [
+        ([1, 2], [3, 4, 5], [1, 0, 1], [-0.5, 0, -1]),
+        ([1, 2], [3, 6], [0, 1], [0, -2]),
+    ],
+    "harbor": [
+        ([1], [2], [1], [-0.5]),
+        ([1, 2, 3], [4, 5], [1, 1], [-1, -2]),
+        ([7], [8], [1], [-3]),
+    ],
+    "atif": [([1], [2], [0], [-0.5]), ([1, 2, 3], [4, 5], [1, 1], [-1, -2])],
+    "verifiers.steps": [([1, 2], [3, 4], [1, 0], [-0.5, -1])],
+    "columns": [([1, 2], [3, 4], [1, 0], [-0.5, -1])],
+}  # fmt: skip
+EXPECTED |= {"miles": EXPECTED["slime"], "nemo-rl.raw": EXPECTED["nemo-rl"]}
+
+BODIES = {name: one["body"] for name, one in RECORDED.items()} | DOCUMENTED
+"""A body of each source."""
+
+
+def schema_name(source):
+    """Return the name of a source's schema."""
+    return {"miles": "slime", "nemo-rl.raw": "nemo-rl"}.get(source, source)
+
+
+def as_objects(value):
+    """Return dictionaries as objects, and lists as they are."""
+    if isinstance(value, dict):
+        return SimpleNamespace(**{key: as_objects(one) for key, one in value.items()})
+    return [as_objects(one) for one in value] if isinstance(value, list) else value
+
+
+def as_arrays(value):
+    """Return lists of numbers as arrays."""
+    if isinstance(value, dict):
+        return {key: as_arrays(one) for key, one in value.items()}
+    if not isinstance(value, list):
+        return value
+    if value and all(isinstance(one, (int, float)) for one in value):
+        return np.array(value)
+    return [as_arrays(one) for one in value]
+
+
+FORMS = {
+    "bytes": lambda body, **options: parse([json.dumps(body).encode()], **options),
+    "lines": lambda body, **options: parse(json.dumps(body).encode() + b"\n", **options),
+    "dictionaries": lambda body, **options: read([body], **options),
+    "objects": lambda body, **options: read([as_objects(body)], **options),
+    "arrays": lambda body, **options: read([as_arrays(body)], **options),
+}
+
+
+def rows_of(calls):
+    """Return the rows of calls as lists."""
+    mask = calls.loss_mask
+    return [
+        (
+            calls.prompts[row].tolist(),
+            calls.responses[row].tolist(),
+            [1] * len(calls.responses[row]) if mask is None else mask[row].tolist(),
+            calls.logprobs[row].tolist(),
+        )
+        for row in range(len(calls))
+    ]
+
+
+def test_every_source_has_a_body():
+    assert {schema_name(name) for name in BODIES} | {"engines"} == set(SOURCES)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("is_named", [True, False])
+@pytest.mark.parametrize("source", BODIES)
+def test_sources(source, is_named, form):
+    options = {"schema": schema_name(source)} if is_named else {}
+    calls = FORMS[form](BODIES[source], unfinished="keep", **options)
+    assert rows_of(calls) == EXPECTED[source]
+    batch = fc.build_batch(**calls.batch, pad_token_id=0, array_type="numpy", layout="two_segment")
+    mask = batch.loss_mask
+    trained = batch.input_ids[:, -mask.shape[1] :][mask == 1].tolist()
+    assert trained == [
+        token
+        for _, response, mask, _ in EXPECTED[source]
+        for token, trains in zip(response, mask, strict=True)
+        if trains
+    ]
+
+
+@pytest.mark.parametrize("source", BODIES)
+def test_forms_have_the_same_columns(source):
+    found = [form(BODIES[source], unfinished="keep") for form in FORMS.values()]
+    for calls in found:
+        assert list(calls.columns) == list(found[0].columns)
+        for name in ("rewards", *calls.columns):
+            one, first = getattr(calls, name), getattr(found[0], name)
+            is_ragged = isinstance(one, fc.Ragged)
+            assert one == first if is_ragged else np.array_equal(one, first)
+
+
+def test_what_else_sources_have():
+    def calls(source):
+        return parse([json.dumps(BODIES[source]).encode()], unfinished="keep")
+
+    assert calls("rllm").trajectory_ids == ["t0", "t0", "t1"]
+    assert calls("rllm").rewards == [1.0, 1.0, 0.0]
+    assert calls("skyrl").trajectory_ids == ["a/0", "a/1"]
+    assert calls("slime").uids == [4, 4]
+    assert calls("slime").finish_reasons == ["completed", "truncated"]
+    assert calls("agent-lightning").rewards == [1.0, 1.0]
+    assert calls("tinker").advantages.to_list() == [[2.0, 0.0, 2.0]]
+    assert calls("atif").trajectory_ids == ["t", "t"]
+    assert calls("xtuner").uids == [3]
+    assert calls("harbor").rewards == [1.0] * 3
+
+
+def test_a_schema_of_ones_own():
+    schema = Schema(prompts="in", responses="out")
+    for form in FORMS.values():
+        calls = form({"in": [1, 2], "out": [3]}, schema=schema)
+        assert (calls.prompts.to_list(), calls.responses.to_list()) == ([[1, 2]], [[3]])
+    assert schema == Schema(prompts="in", responses="out") != Schema(responses="out")
+    assert len({schema, Schema(prompts="in", responses="out")}) == 1
+    with pytest.raises(ValueError, match="schema is 'nothing'; pass 'engines'"):
+        parse([b"{}"], "nothing")
+    with pytest.raises(TypeError, match=r"schema is 3; pass a fc.rollouts.Schema, or the name"):
+        read([{}], 3)
+    with pytest.raises(ValueError, match="does not end with"):
+        Schema("choices", responses="choices.x")
+
+
+def test_the_first_name_that_fits_is_read():
+    ids = {"prompts": "text", "prompt_ids": [1], "responses": [2], "tokens": [7, 8]}
+    body = ids | {"rewards": 1.0, "reward": 2.0}
+    for form in FORMS.values():
+        calls = form(body)
+        assert (calls.prompts.to_list(), calls.responses.to_list()) == ([[1]], [[2]])
+        assert calls.rewards == [1.0]
+
+
+def test_alignment_of_values():
+    """Masks and log-probabilities of the response, of the sequence, or of what trains."""
+    schema = Schema(prompts="p", responses="r", loss_mask="m", logprobs="l")
+    for mask in ([1, 0, 1], [0, 0, 1, 0, 1]):
+        for logprobs in ([-1, 0, -2], [0, 0, -1, 0, -2], [-1, -2]):
+            body = {"p": [1, 2], "r": [3, 4, 5], "m": mask, "l": logprobs}
+            for form in FORMS.values():
+                calls = form(body, schema=schema)
+                assert rows_of(calls) == [([1, 2], [3, 4, 5], [1, 0, 1], [-1, 0, -2])]
+    for wrong in ({"m": [1, 0]}, {"m": [1] * 6}, {"l": [0] * 6}):
+        body = {"p": [1, 2], "r": [3, 4, 5], "m": [1, 1, 1], "l": [-1, -1, -1]} | wrong
+        for form in FORMS.values():
+            with pytest.raises(ValueError, match=r"call 0 has .*, but its response has 3 tokens"):
+                form(body, schema=schema)
+
+
+def test_bad_log_probabilities_of_tokens_that_train_count():
+    body = {"p": [1], "r": [2, 3, 4], "m": [1, 0, 1], "l": [-1.0, None, math.nan]}
+    schema = Schema(prompts="p", responses="r", loss_mask="m", logprobs="l")
+    for form in FORMS.values():
+        if form is FORMS["arrays"]:
+            continue
+        with pytest.raises(
+            ValueError, match="call 0 has the log-probability NaN at response token 2"
+        ):
+            form(body, schema=schema)
+        calls = form(body, schema=schema, bad_logprobs="mask")
+        assert rows_of(calls) == [([1], [2, 3, 4], [1, 0, 0], [-1, 0, 0])]
+        assert calls.bad_logprobs.sum() == 1
+
+
+def test_weights_stay_floats():
+    schema = Schema(prompts="p", responses="r", loss_mask="m")
+    calls = parse([b'{"p": [1], "r": [2, 3], "m": [0.5, 0]}'], schema)
+    assert calls.loss_mask.to_list() == [[0.5, 0.0]]
+    assert calls.loss_mask.dtype == np.float32
+    with pytest.raises(ValueError, match=r"bodies\[0\], byte .*: a mask has finite numbers"):
+        parse([b'{"p": [1], "r": [2, 3], "m": [NaN, 0]}'], schema)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ({"tokens": [1, 2], "response_length": 3}, "has 3 response tokens, but its sequence has 2"),
+        ({"tokens": [1, 2], "response_length": -1}, "-1"),
+    ],
+)
+def test_sequences_that_are_shorter(body, message):
+    for form in FORMS.values():
+        with pytest.raises(ValueError, match=message):
+            form(body, schema="slime")
+
+
+def test_shifted_sequences():
+    def datum(targets, **more):
+        return {
+            "model_input": {"chunks": [{"tokens": [1, 2]}]},
+            "loss_fn_inputs": {"target_tokens": {"data": targets}, **more},
+        }
+
+    for form in FORMS.values():
+        with pytest.raises(ValueError, match="has targets that are not its sequence"):
+            form(datum([3, 4], weights={"data": [0.0, 1.0]}), schema="tinker")
+        with pytest.raises(ValueError, match="has targets, but neither weights nor a mask"):
+            form(datum([2, 3]), schema="tinker")
