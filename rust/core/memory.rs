@@ -1,6 +1,7 @@
 //! Memory for sizes that come from outside: a failed allocation would abort the process.
 
 use std::hint::black_box;
+use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
 use crate::error::{Error, Result};
 
@@ -34,6 +35,18 @@ pub fn check_room(count: usize) -> Result<()> {
     // Otherwise, a compiler may leave out the allocation.
     black_box(&room);
     reserved.map_err(|_| Error::NoMemory(format!("no memory for a plan of {count} rows")))
+}
+
+/// Check in one of 64 calls that there is room for all of them: for calls too short to look each time.
+///
+/// # Errors
+/// [`Error::NoMemory`].
+pub fn check_room_at_times() -> Result<()> {
+    static CALLS: AtomicU8 = AtomicU8::new(0);
+    match CALLS.fetch_add(1, Relaxed) % 64 {
+        0 => check_room(FROM_SYSTEM / BYTES_EACH),
+        _ => Ok(()),
+    }
 }
 
 /// A vector of `count` values, computed by index.

@@ -3,6 +3,7 @@
 use fastcollate::Error as Core;
 use pyo3::exceptions::{PyException, PyMemoryError, PyRecursionError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 
 use crate::hints::message;
 use crate::rows::describe;
@@ -178,6 +179,17 @@ fn raised_from(py: Python, location: &str, cause: PyErr) -> PyErr {
     exception
 }
 
+/// A `MemoryError`, with its text if there is memory for that.
+///
+/// `PyMemoryError::new_err` makes the text when it is raised, and aborts if it cannot.
+pub fn no_memory(text: &str) -> PyErr {
+    Python::attach(|py| {
+        PyString::from_bytes(py, text.as_bytes())
+            .and_then(|text| py.get_type::<PyMemoryError>().call1((text,)))
+            .map_or_else(|error| error, PyErr::from_value)
+    })
+}
+
 impl From<Error> for PyErr {
     fn from(error: Error) -> Self {
         let message = match error {
@@ -191,7 +203,7 @@ impl From<Error> for PyErr {
             Error::WrongType { .. } | Error::Core(Core::WrongType { .. }) => {
                 PyTypeError::new_err(message)
             }
-            Error::Core(Core::NoMemory(_)) => PyMemoryError::new_err(message),
+            Error::Core(Core::NoMemory(_)) => no_memory(&message),
             Error::Python(_)
             | Error::Raised { .. }
             | Error::Shape { .. }

@@ -8,11 +8,11 @@ use std::sync::{Arc, Weak};
 use fastcollate::batch::CACHE_LINE;
 use memmap2::MmapMut;
 use numpy::PyArray1;
-use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::PySlice;
 
 use super::pool::Pool;
+use crate::error::no_memory;
 
 /// From this size on, a slab is mapped with huge pages: fewer page faults. Below, an allocator such
 /// as glibc's recycles mapped memory, which is faster still.
@@ -138,7 +138,7 @@ impl Memory {
     /// `bytes` bytes, all zero.
     pub fn zeroed(bytes: usize) -> PyResult<Self> {
         let out_of_memory = |error: &dyn std::fmt::Display| {
-            PyMemoryError::new_err(format!("cannot take {bytes} bytes for the batch: {error}"))
+            no_memory(&format!("cannot take {bytes} bytes for the batch: {error}"))
         };
         if bytes >= MAP_FROM {
             let map = MmapMut::map_anon(bytes).map_err(|error| out_of_memory(&error))?;

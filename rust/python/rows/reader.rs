@@ -6,7 +6,6 @@ use fastcollate::plan::Chosen;
 use fastcollate::{Element, Error as Core, check_room};
 use numpy::PyUntypedArray;
 use numpy::prelude::*;
-use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
@@ -18,7 +17,7 @@ use super::object::{
 use super::py_rows::{Missing, PyRows, Row};
 use super::ragged;
 use super::tensor;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, no_memory};
 
 const EXPECTED_FIELD: &str =
     "pass a sequence of rows, a 2-D array or tensor, a Ragged or an Arrow array of lists";
@@ -487,5 +486,5 @@ impl<'a, 'py> Reader<'a, 'py> {
 
 /// The error for more rows than there is memory for.
 pub fn no_memory_for(rows: usize) -> Error {
-    PyMemoryError::new_err(format!("no memory for a plan of {rows} rows")).into()
+    no_memory(&format!("no memory for a plan of {rows} rows")).into()
 }

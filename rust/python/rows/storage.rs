@@ -3,9 +3,10 @@
 use std::mem::take;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use fastcollate::{Check, Column as _, Error as Core, FieldColumn as _, check_room, filled};
+use fastcollate::{
+    Check, Column as _, Error as Core, FieldColumn as _, check_room, check_room_at_times, filled,
+};
 use numpy::{PyArray1, PyArrayMethods, PyUntypedArrayMethods};
-use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -15,7 +16,7 @@ use super::ragged::{Parts, RowSpans};
 use super::row_arrays::{Array, StoredForm};
 use super::tokens::TokenInput;
 use crate::batch::field::FieldSpec;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, no_memory};
 use crate::memory::slab::bytes_at;
 
 /// Bytes of the first chunk, and of the largest: each is twice as large as the one before.
@@ -104,7 +105,7 @@ impl RowStore {
         columns: Vec<(Option<Bound<'py, FieldSpec>>, Bound<'py, PyAny>)>,
         kind: &Bound<'py, PyAny>,
     ) -> Result<StoredRow> {
-        check_room(1)?;
+        check_room_at_times()?;
         let (form, tokens) = Array::of_tokens(&tokens, index)?;
         let lens = tokens.each_ref().map(|ids| ids.tokens);
         let mut arrays = Vec::from(tokens);
@@ -176,8 +177,8 @@ impl RowStore {
         }
         let largest = chunks.largest;
         drop(chunks); // NumPy is called
-        let no_memory = || PyMemoryError::new_err("cannot take memory for a row");
-        let layout = RowLayout::new(arrays, 0).ok_or_else(no_memory)?;
+        let layout =
+            RowLayout::new(arrays, 0).ok_or_else(|| no_memory("cannot take memory for a row"))?;
         let bytes = layout.end.max(LARGEST_CHUNK.min(2 * largest));
         let numpy = py.import(intern!(py, "numpy"))?;
         let memory = numpy.call_method1(intern!(py, "empty"), (bytes, intern!(py, "uint8")))?;
