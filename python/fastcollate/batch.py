@@ -463,7 +463,7 @@ class Batch(ModelBatch[Array]):
     @property
     def _outputs(self) -> list[tuple[str, ...]]:
         """The key, dtype and shape of each output."""
-        return [(str(key), *_describe(value)) for key, value in self._mapping().items()]
+        return [(str(key), *_describe(value)) for key, value in self.items()]
 
     def _step_rows(self) -> StepRows:
         """Return the rows as input of a step plan."""

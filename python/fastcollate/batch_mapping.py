@@ -12,6 +12,7 @@ from fastcollate.ops.batch_state import BatchState, missing_plan
 from fastcollate.ops.loss_positions import targets
 from fastcollate.ops.missing_outputs import missing_key, missing_output
 from fastcollate.ops.model_inputs import KEYS, model_inputs, positions
+from fastcollate.ops.parts import listed
 from fastcollate.ops.pickling import own_memory, restore
 from fastcollate.ops.tree_labels import tree_label_keys, tree_labels
 from fastcollate.plan.bin_plan import BinPlan
@@ -116,7 +117,7 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
         state = self._state
         try:
             is_input = state.model_kernel is not None and key in KEYS
-            return self._mapping()[key] if is_input else state.data[key]
+            return self._mapping()[key] if is_input else listed(state.data[key])
         except (KeyError, TypeError) as error:  # slices have no hash
             message = missing_key(state.known_plan, state.data, key, self._is_attribute(key))
             raise KeyError(message) from error
@@ -163,7 +164,7 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
             raise missing_plan(name)
         state = self._state
         if (state.model_kernel is None or name not in KEYS) and name in state.data:
-            return state.data[name]
+            return listed(state.data[name])
         if name in KEYS and name in (items := self._mapping()):
             return items[name]
         if name == "position_ids" and (found := self._position_ids) is not None:

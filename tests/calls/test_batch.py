@@ -295,24 +295,22 @@ def test_the_table_describes_every_output(layout, array_type):
         type(again["joined"])("a", "b", None, None, None)
 
 
-@NEEDS_TORCH
-def test_lists_of_tensors_are_pickled_as_one():
-    import torch
+@pytest.mark.parametrize("array_type", ["numpy", pytest.param("torch", marks=NEEDS_TORCH)])
+def test_offsets_of_bins_are_one_array_until_their_list_is_read(array_type, monkeypatch):
+    from fastcollate.ops.parts import Parts
 
-    from fastcollate.ops.pickling import _Joined
-
-    whole = torch.arange(6, dtype=torch.int32)
-    parts = list(whole.split([2, 0, 3, 1]))
-    joined = _Joined.of_views(parts)
-    assert joined.tensor is whole
-    assert [part.tolist() for part in joined.parts()] == [[0, 1], [], [2, 3, 4], [5]]
-    for others in (
-        [],
-        parts[::-1],
-        parts[:3],
-        [*parts[:3], parts[3].clone()],
-        [whole[:2], whole[2::2]],
-        [whole[:2], whole[2:].view(torch.float32)],
-        list(torch.arange(9)[:6].split(3)),
-    ):
-        assert _Joined.of_views(others) is None
+    read = []
+    monkeypatch.setattr(Parts, "views", property(lambda parts: read.append(parts) or ["a list"]))
+    rows = [[1, 2], [3], [4, 5, 6], [7]]
+    options = {"pad_token_id": 0, "layout": fc.Packed(4), "array_type": array_type}
+    batch = fc.build_batch(rows, [[8]] * 4, **options)
+    again = pickle.loads(pickle.dumps(batch))
+    assert read == []
+    for one in (batch, again):
+        assert one.row_cu_seqlens == one["row_cu_seqlens"] == dict(one)["row_cu_seqlens"]
+    monkeypatch.undo()
+    for one in (batch, again):
+        found = one.row_cu_seqlens
+        assert one["row_cu_seqlens"] is found is dict(one)["row_cu_seqlens"]
+        assert [part.tolist() for part in found] == [[0, 4], [0, 3, 4], [0, 2, 4]]
+        assert "list" in repr(one)

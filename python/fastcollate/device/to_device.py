@@ -24,6 +24,7 @@ from fastcollate.memory.slabs import (
     pack_like,
     size_of,
 )
+from fastcollate.ops.parts import Parts
 
 if TYPE_CHECKING:
     from fastcollate.ops.batch_state import BatchState
@@ -247,6 +248,8 @@ def map_each(value: Any, function: Callable[[Any], Any]) -> Any:
     """
     if is_tensor(value) or isinstance(value, np.ndarray):
         return function(value)
+    if isinstance(value, Parts):
+        return value.map(function)
     if is_batch(value):
         return value._with_data(_map_outputs(value._state, function))
     # BatchEncoding.to would change the object in place.

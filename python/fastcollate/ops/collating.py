@@ -20,6 +20,7 @@ from fastcollate.common.arguments import check_int
 from fastcollate.common.requirements import LEAST_TORCH, check_version
 from fastcollate.memory.pools import PoolArgument, check_memory
 from fastcollate.ops.batch_state import BatchSpec, BatchState
+from fastcollate.ops.parts import Parts
 from fastcollate.ops.tree_labels import check_trained_once, tree_label_keys
 from fastcollate.plan.grouping import group_numbers
 from fastcollate.plan.layouts import LEFT
@@ -80,9 +81,8 @@ def collate(request: Request) -> BatchState:
         memory.pool,
         memory.pinned,
     )
-    data = dict(arrays)
+    data = {key: _output(torch, value) for key, value in arrays}
     if torch is not None:
-        data = {key: _as_tensor(torch, value) for key, value in arrays}
         for _, spec in fields:
             if spec.dtype == "bfloat16":
                 # NumPy has no bfloat16: the array is int16.
@@ -116,14 +116,12 @@ def collate(request: Request) -> BatchState:
     return collated
 
 
-def _as_tensor(torch: Any, value: Any) -> Any:
-    """Return an output over the same memory as a tensor, or as a list of tensors."""
-    if isinstance(value, np.ndarray):
-        return torch.from_numpy(value)
-    if isinstance(value, list):
-        # In one storage, which needs one file descriptor if it is shared between processes.
-        return list(torch.from_numpy(np.concatenate(value)).split(list(map(len, value))))
-    return value
+def _output(torch: Any, value: Any) -> Any:
+    """Return an output of the core, as a tensor over the same memory if there is torch."""
+    if isinstance(value, tuple):
+        whole, counts = value
+        return Parts(_output(torch, whole), counts)
+    return torch.from_numpy(value) if torch is not None and isinstance(value, np.ndarray) else value
 
 
 def _sources(plan: Plan, merging: RowSource | None, shard: Shard | None) -> list[int] | None:

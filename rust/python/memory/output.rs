@@ -8,16 +8,17 @@ use numpy::prelude::*;
 use numpy::{PyArray1, PyArrayDescr};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
-use pyo3::types::{PyList, PyString, PyTuple};
+use pyo3::types::{PyString, PyTuple};
 
 use crate::memory::numpy_view;
 use crate::memory::slab::{Slab, bytes_at};
+use crate::plan::tables::array_of;
 
 /// An output: its key and value.
 pub type Named<'py> = (Bound<'py, PyString>, Bound<'py, PyAny>);
 
 /// All outputs in order, None for those kept by the caller; `view` makes arrays of the written
-/// memory.
+/// memory. Arrays of bins are one array, and a list of their lengths.
 pub fn handed_over<'py>(
     py: Python<'py>,
     planned: &Planned,
@@ -28,8 +29,9 @@ pub fn handed_over<'py>(
             Value::Array(array) => view(array.dtype(), array)?,
             Value::Length(length) => length.into_bound_py_any(py)?,
             Value::ByRow(rows) => {
-                let rows = rows.iter().map(|row| PyArray1::from_slice(py, row));
-                PyList::new(py, rows.collect::<Vec<_>>())?.into_any()
+                let whole = array_of(py, rows.iter().flatten().copied())?;
+                let counts: Vec<_> = rows.iter().map(Vec::len).collect();
+                (whole, counts).into_bound_py_any(py)?
             }
             Value::Given => py.None().into_bound(py),
         };
