@@ -8,8 +8,8 @@ parse
 batch
     The calls, and a padded batch of them.
 orjson
-    `orjson.loads` of the bodies, if it is installed, with the results freed; else `json.loads`.
-    Lists of ids and log-probabilities, and the batch, come on top.
+    `orjson.loads` of the bodies, if it is installed, each result freed before the next; else
+    `json.loads`. Lists of ids and log-probabilities, and the batch, come on top.
 UTF-8
     Decoding the bodies as text: a pass over all bytes.
 """
@@ -108,7 +108,7 @@ def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
             "batch": lambda parse=parse: fc.build_batch(
                 **parse().batch, pad_token_id=0, array_type="numpy"
             ),
-            "orjson": lambda bodies=bodies, load=load: [load(body) for body in bodies],
+            "orjson": lambda bodies=bodies, load=load: [load(body) and None for body in bodies],
             "UTF-8": lambda bodies=bodies: [body.decode() for body in bodies],
         }
         gc.disable()

@@ -2,6 +2,7 @@
 
 import json
 import math
+from decimal import Decimal
 
 import numpy as np
 import pytest
@@ -81,27 +82,34 @@ def test_changed_bodies_are_refused_or_read_as_json(wire, data):
         assert wanted is None or row == wanted
 
 
-@given(
-    st.lists(
-        st.floats(allow_nan=False, allow_infinity=False)
-        | st.decimals(allow_nan=False, allow_infinity=False)
-    )
+MIDWAY = st.builds(
+    lambda one, more: format(Decimal(float(one) + float(np.spacing(one)) / 2), "f") + more,
+    st.floats(-30, -(2.0**-20), width=32).map(np.float32),
+    st.sampled_from(["", "0" * 20, "0" * 20 + "1"]),
 )
-def test_numbers_are_rounded_twice(numbers):
+"""Numbers as far from two float32, or hardly farther from one of them."""
+
+WRITTEN = (
+    st.floats(allow_nan=False, allow_infinity=False).map(repr)
+    | st.decimals(allow_nan=False, allow_infinity=False).map(lambda one: format(one, "f"))
+    | st.from_regex(r"-?(0|[1-9][0-9]{0,25})(\.[0-9]{1,40})?([eE][+-]?[0-9]{1,2})?", fullmatch=True)
+    | MIDWAY
+)
+
+
+@given(st.lists(WRITTEN))
+def test_numbers_are_rounded_twice(texts):
     """As float64 first, then as float32, as json.loads and NumPy do."""
-    texts = [format(one, "f") if not isinstance(one, float) else repr(one) for one in numbers]
-    texts = [
-        text if "." in text or "e" in text else f"{text}.0" for text in texts if len(text) < 60
-    ]
     body = f'{{"ids": {[*range(len(texts))]}, "values": [{", ".join(texts)}]}}'
-    found = parse(
-        [body.encode()],
-        Schema(responses="ids", logprobs="values"),
-        prompts=[[1]],
-        bad_logprobs="keep",
-    )
-    wanted = rounded(json.loads(body)["values"])
-    if found.logprobs is not None and len(wanted):
+    items = ", ".join(f"[{text},{one}]" for one, text in enumerate(texts))
+    shaped = f'{{"output_ids": {[*range(len(texts))]}, "prompt_token_ids": [1], "meta_info": '
+    shaped += f'{{"output_token_logprobs": [{items}]}}}}'
+    options = {"prompts": [[1]], "bad_logprobs": "keep"}
+    wanted = rounded(map(float, texts))
+    for found in (
+        parse([body.encode()], Schema(responses="ids", logprobs="values"), **options),
+        parse([shaped.encode()], **options),
+    ):
         assert found.logprobs[0].tobytes() == wanted.tobytes()
 
 
@@ -234,6 +242,8 @@ def test_unfinished_calls(reason, sglang):
         (b'{"choices": [{"token_ids": [2147483648]}]}', "2147483648 is not a token id"),
         (b'{"choices": [{"token_ids": [99999999999999999999999]}]}', "out of range"),
         (b'{"choices": [{"token_ids": ["1"]}]}', "byte 28"),
+        (b'{"choices": [{"token_ids": 1}]}', "byte 27: expected an array"),
+        (b'{"choices": [{"token_ids": {"a": [1]}}]}', "byte 27: expected an array"),
         (b'{"choices": [{"token_ids": [1], "token_ids": [2]}]}', "a second time"),
         (b'{"choices": [{"text": "no ids"}]}', "no token ids of a response"),
         (b'{"object": "error", "message": "no"}', "no token ids of a response"),

@@ -167,6 +167,8 @@ def get(value: Any, steps: Steps) -> Any:
             value = value[step] if step < len(value) else None
         elif isinstance(value, Mapping):
             value = value.get(step)
+        elif isinstance(value, (list, tuple, str, int, float)):
+            value = None  # a method is none of its values
         else:
             value = getattr(value, step, None)
             value = value() if callable(value) else value

@@ -40,10 +40,8 @@ pub struct Found {
 /// A part of a shape.
 #[derive(Debug, PartialEq, Eq)]
 enum Part {
-    /// The same byte in every item.
-    Byte(u8),
-    /// The same bytes in every item.
-    Same(Vec<u8>),
+    /// The same bytes in every item, at most eight: their number, their bits, and a mask of these.
+    Same(usize, u64, u64),
     /// A number, read if it has a use.
     Number(Option<Slot>),
     /// A number that usually repeats the log-probability.
@@ -96,10 +94,9 @@ fn read(shape: &[Part], data: &[u8], mut at: usize) -> Option<(Found, usize)> {
     let mut logprob = 0..0;
     for part in shape {
         at = match part {
-            Part::Byte(byte) => (data.get(at) == Some(byte)).then_some(at + 1)?,
-            Part::Same(bytes) => {
-                let end = at + bytes.len();
-                (data.get(at..end)? == bytes).then_some(end)?
+            Part::Same(len, bits, mask) => {
+                let next = u64::from_le_bytes(*data.get(at..)?.first_chunk()?);
+                (next & mask == *bits).then_some(at + len)?
             }
             Part::Number(None) => number_end(data, at)?,
             Part::Number(Some(Slot::Logprob)) => {
@@ -144,23 +141,42 @@ fn is_of_number(byte: u8) -> bool {
     matches!(byte, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-')
 }
 
-/// The end of a text in ASCII without escapes but the short ones.
+/// The end of a text without escapes but the short ones.
+#[inline]
 fn text_end(data: &[u8], at: usize) -> Option<usize> {
     if data.get(at) != Some(&b'"') {
         return None;
     }
     let mut at = at + 1;
     loop {
+        if let Some(eight) = data.get(at..)?.first_chunk() {
+            let len = plain(u64::from_le_bytes(*eight));
+            at += len;
+            if len == 8 {
+                continue;
+            }
+        }
         match data.get(at)? {
             b'"' => return Some(at + 1),
             b'\\' => match data.get(at + 1)? {
                 b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't' => at += 2,
                 _ => return None,
             },
-            0x20..=0x7f => at += 1,
-            _ => return None,
+            0..0x20 => return None,
+            _ => at += 1,
         }
     }
+}
+
+/// The number of bytes at the beginning of eight that are no quote, backslash or control character.
+#[inline(always)]
+fn plain(eight: u64) -> usize {
+    const ONES: u64 = 0x0101_0101_0101_0101;
+    // The high bit of bytes below a limit. A borrow reaches later bytes alone.
+    let below = |bytes: u64, limit: u64| bytes.wrapping_sub(ONES * limit) & !bytes & (ONES << 7);
+    let quotes = below(eight ^ (ONES * u64::from(b'"')), 1);
+    let escapes = below(eight ^ (ONES * u64::from(b'\\')), 1);
+    (quotes | escapes | below(eight, 0x20)).trailing_zeros() as usize / 8
 }
 
 /// The end of an array of numbers.
@@ -225,21 +241,22 @@ fn shape_of(item: &[u8], uses: &[(usize, Slot)]) -> Option<Vec<Part>> {
         match part {
             None => same.extend_from_slice(&item[at..end]),
             Some(part) => {
-                shape.extend(same_part(std::mem::take(&mut same)));
+                shape.extend(same_parts(&std::mem::take(&mut same)));
                 shape.push(part);
             }
         }
         at = end;
     }
-    shape.extend(same_part(same));
+    shape.extend(same_parts(&same));
     Some(shape)
 }
 
-/// The part of bytes that are the same in every item; None if there are none.
-fn same_part(bytes: Vec<u8>) -> Option<Part> {
-    match bytes[..] {
-        [] => None,
-        [byte] => Some(Part::Byte(byte)),
-        _ => Some(Part::Same(bytes)),
-    }
+/// The parts of bytes that are the same in every item.
+fn same_parts(bytes: &[u8]) -> impl Iterator<Item = Part> {
+    bytes.chunks(8).map(|part| {
+        let mut eight = [0; 8];
+        eight[..part.len()].copy_from_slice(part);
+        let mask = u64::MAX >> (64 - 8 * part.len());
+        Part::Same(part.len(), u64::from_le_bytes(eight), mask)
+    })
 }

@@ -64,13 +64,14 @@ impl<'a> Json<'a> {
 
     /// Skip a value of this kind.
     pub fn skip(&mut self, peek: Peek) -> Result<()> {
-        let from = self.at();
-        self.with(|parser| parser.known_skip(peek))?;
-        // The parser does not check this.
-        match str::from_utf8(&self.data[from..self.at()]) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(self.wrong_at(from + error.valid_up_to(), "this is not UTF-8")),
-        }
+        self.with(|parser| parser.known_skip(peek))
+    }
+
+    /// Check that the body is UTF-8: the parser does not check what it skips.
+    pub fn check_text(&self) -> Result<()> {
+        str::from_utf8(self.data)
+            .map(|_| ())
+            .map_err(|error| self.wrong_at(error.valid_up_to(), "this is not UTF-8"))
     }
 
     /// The next position that is not white space.

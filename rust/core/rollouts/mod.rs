@@ -49,9 +49,13 @@ pub fn read_bodies(
     ticks: &mut Ticks,
 ) -> Result<()> {
     let mut reader = Reader::new(schema);
+    let longest = match bodies {
+        Bodies::Each(bodies) => bodies.iter().map(|body| body.len()).max(),
+        Bodies::Lines(text) => Some(text.len()),
+    };
+    // The values of a body take less memory than this.
+    check_room(longest.unwrap_or(0) / 128)?;
     let mut read = |body: &[u8], name: &str| {
-        // The values of a body take less memory than this.
-        check_room(body.len() / 64)?;
         let index = calls.num_bodies;
         calls.num_bodies += 1;
         reader.read(&mut Json::new(body, name), index, calls, ticks)

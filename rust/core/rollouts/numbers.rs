@@ -1,24 +1,28 @@
 //! Numbers of JSON, read from bytes. What these functions cannot read is left to the parser.
 
-/// Powers of ten that are exact as float64.
-const POWERS: [f64; 23] = [
-    1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16,
-    1e17, 1e18, 1e19, 1e20, 1e21, 1e22,
+/// The float64 nearest to powers of ten, from the least exponent on.
+const POWERS: [f64; 45] = [
+    1e-22, 1e-21, 1e-20, 1e-19, 1e-18, 1e-17, 1e-16, 1e-15, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10,
+    1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7,
+    1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22,
 ];
+
+/// The exponent of the first.
+const LEAST: i64 = -22;
+
+/// Relative error of a mantissa of 64 bits times a power, of the sum with another power, and of the
+/// float64 nearest to the number: at most half an epsilon each, five in all. Rounded up.
+const ERROR: f64 = 4.0 * f64::EPSILON;
 
 /// Decimal digits of which any number fits 64 bits.
 const MOST_DIGITS: usize = 19;
 
-/// Relative error of a mantissa of 64 bits times or divided by an exact power of ten, rounded up.
-const ERROR: f64 = 4.0 * f64::EPSILON;
-
-/// A number as written: digits without point and sign, and the power of ten.
+/// A number as written: the first digits without point and sign, and the power of ten of the last.
 struct Decimal {
-    is_negative: bool,
     mantissa: u64,
     power: i64,
-    /// Number of digits of the mantissa.
-    digits: usize,
+    /// True if there are more digits.
+    is_cut: bool,
     end: usize,
 }
 
@@ -44,87 +48,118 @@ fn eight(data: &[u8], at: usize) -> Option<(u64, usize)> {
     Some((values, others.trailing_zeros() as usize / 8))
 }
 
-/// Add digits to a value, up to eight at a time; returns it, wrapped, and the end.
+/// The number of digits, of which there are `count`, from 1 to 8.
 #[inline(always)]
-fn digits(data: &[u8], mut at: usize, mut value: u64) -> (u64, usize) {
-    while let Some((values, count)) = eight(data, at) {
-        if count > 0 {
-            // Zeros come first; then digits become pairs, pairs fours, and fours the number.
-            let word = values << (64 - 8 * count);
-            let pairs = word.wrapping_mul(10).wrapping_add(word >> 8);
-            let low = (pairs & 0x0000_00ff_0000_00ff).wrapping_mul(0x000f_4240_0000_0064);
-            let high = ((pairs >> 16) & 0x0000_00ff_0000_00ff).wrapping_mul(0x0000_2710_0000_0001);
-            let number = low.wrapping_add(high) >> 32;
-            value = value.wrapping_mul(TENS[count]).wrapping_add(number);
-            at += count;
+fn number_of(values: u64, count: usize) -> u64 {
+    // Zeros come first; then digits become pairs, pairs fours, and fours the number.
+    let word = values << (64 - 8 * count);
+    let pairs = word.wrapping_mul(10).wrapping_add(word >> 8);
+    let low = (pairs & 0x0000_00ff_0000_00ff).wrapping_mul(0x000f_4240_0000_0064);
+    let high = ((pairs >> 16) & 0x0000_00ff_0000_00ff).wrapping_mul(0x0000_2710_0000_0001);
+    low.wrapping_add(high) >> 32
+}
+
+/// Add up to eight digits to a value; returns it, and their number.
+#[inline(always)]
+fn add_eight(data: &[u8], at: usize, value: u64) -> (u64, usize) {
+    let (number, count) = match eight(data, at) {
+        Some((_, 0)) => return (value, 0),
+        Some((values, count)) => (number_of(values, count), count),
+        None => {
+            let digits = data.get(at..).unwrap_or(&[]).iter().take(8);
+            let digits = digits.take_while(|byte| byte.is_ascii_digit());
+            digits.fold((0, 0), |(number, count), byte| {
+                (number * 10 + u64::from(byte - b'0'), count + 1)
+            })
         }
-        if count < 8 {
-            return (value, at);
+    };
+    (value.wrapping_mul(TENS[count]).wrapping_add(number), count)
+}
+
+/// Add up to sixteen digits to a value; returns it, and their number.
+#[inline(always)]
+fn add_sixteen(data: &[u8], at: usize, value: u64) -> (u64, usize) {
+    match add_eight(data, at, value) {
+        (value, 8) => {
+            let (value, count) = add_eight(data, at + 8, value);
+            (value, 8 + count)
         }
+        found => found,
     }
-    while let Some(digit @ b'0'..=b'9') = data.get(at) {
-        value = value.wrapping_mul(10).wrapping_add(u64::from(digit - b'0'));
-        at += 1;
-    }
-    (value, at)
 }
 
 /// The end of digits.
 #[inline]
 fn digits_end(data: &[u8], mut at: usize) -> usize {
+    while let Some((_, count)) = eight(data, at) {
+        at += count;
+        if count < 8 {
+            return at;
+        }
+    }
     while let Some(b'0'..=b'9') = data.get(at) {
         at += 1;
     }
     at
 }
 
-/// A number in JSON's grammar.
-#[inline]
-fn decimal(data: &[u8], at: usize) -> Option<Decimal> {
-    let is_negative = data.get(at) == Some(&b'-');
-    let start = at + usize::from(is_negative);
-    let (mut mantissa, mut end) = match (data.get(start)?, data.get(start + 1)) {
-        (digit @ b'0'..=b'9', Some(b'.')) => (u64::from(digit - b'0'), start + 1),
-        _ => digits(data, start, 0),
+/// A number in JSON's grammar, without a sign; None if it has too many digits before the point.
+#[inline(always)]
+fn decimal(data: &[u8], start: usize) -> Option<Decimal> {
+    let (whole, len) = match (data.get(start)?, data.get(start + 1)) {
+        (digit @ b'0'..=b'9', Some(b'.')) => (u64::from(digit - b'0'), 1),
+        _ => add_eight(data, start, 0),
     };
-    let whole = end - start;
-    if whole == 0 || whole > 1 && data[start] == b'0' {
+    let mut found = Decimal {
+        mantissa: whole,
+        power: 0,
+        is_cut: false,
+        end: start + len,
+    };
+    if len == 0 || len == 8 || len > 1 && data[start] == b'0' {
         return None;
     }
-    let mut fraction = 0;
-    if data.get(end) == Some(&b'.') {
-        let from = end + 1;
-        (mantissa, end) = digits(data, from, mantissa);
-        fraction = end - from;
-        if fraction == 0 {
+    if data.get(found.end) == Some(&b'.') {
+        let from = found.end + 1;
+        let (mantissa, count) = add_sixteen(data, from, whole);
+        if count == 0 || len + count > MOST_DIGITS {
             return None;
         }
+        (found.mantissa, found.end) = (mantissa, from + count);
+        found.power = -i64::try_from(count).ok()?;
+        if count == 16 {
+            // Not `found.end`, which is known later.
+            found.end = digits_end(data, from + 16);
+            found.is_cut = found.end > from + 16;
+        }
     }
-    let mut power = 0;
-    if let Some(b'e' | b'E') = data.get(end) {
-        let sign = data.get(end + 1);
-        let from = end + 1 + usize::from(matches!(sign, Some(b'+' | b'-')));
-        let (value, after) = digits(data, from, 0);
-        if after == from || after - from > 9 {
+    if let Some(b'e' | b'E') = data.get(found.end) {
+        let sign = data.get(found.end + 1);
+        let from = found.end + 1 + usize::from(matches!(sign, Some(b'+' | b'-')));
+        let (value, count) = add_eight(data, from, 0);
+        if count == 0 || count == 8 {
             return None;
         }
-        power = i64::try_from(value).ok()?;
-        if sign == Some(&b'-') {
-            power = -power;
-        }
-        end = after;
+        let value = i64::try_from(value).ok()?;
+        found.power += if sign == Some(&b'-') { -value } else { value };
+        found.end = from + count;
     }
-    Some(Decimal {
-        is_negative,
-        mantissa,
-        power: power - i64::try_from(fraction).ok()?,
-        digits: whole + fraction,
-        end,
-    })
+    Some(found)
 }
 
 /// The end of a number.
+#[inline(always)]
 pub fn number_end(data: &[u8], at: usize) -> Option<usize> {
+    match eight(data, at) {
+        Some((_, count @ 1..8)) if count == 1 || data[at] != b'0' => match data[at + count] {
+            b'.' | b'e' | b'E' => any_number_end(data, at),
+            _ => Some(at + count),
+        },
+        _ => any_number_end(data, at),
+    }
+}
+
+fn any_number_end(data: &[u8], at: usize) -> Option<usize> {
     let start = at + usize::from(data.get(at) == Some(&b'-'));
     let mut end = digits_end(data, start);
     if end == start || end > start + 1 && data[start] == b'0' {
@@ -148,14 +183,11 @@ pub fn number_end(data: &[u8], at: usize) -> Option<usize> {
 }
 
 /// A token id, and its end.
-#[inline]
+#[inline(always)]
 pub fn id(data: &[u8], at: usize) -> Option<(i32, usize)> {
-    let (value, end) = digits(data, at, 0);
-    let is_number = match end - at {
-        0 => false,
-        1 => true,
-        len => len <= 10 && data[at] != b'0',
-    };
+    let (value, count) = add_sixteen(data, at, 0);
+    let is_number = count == 1 || count > 1 && count <= 10 && data[at] != b'0';
+    let end = at + count;
     let is_whole = !matches!(data.get(end), Some(b'.' | b'e' | b'E'));
     let value = i32::try_from(value).ok()?;
     (is_number && is_whole).then_some((value, end))
@@ -167,24 +199,34 @@ pub fn id(data: &[u8], at: usize) -> Option<(i32, usize)> {
     clippy::cast_precision_loss,
     reason = "rounded as float64, then as float32"
 )]
+#[inline(always)]
 pub fn float(data: &[u8], at: usize) -> Option<(f32, usize)> {
-    let number = decimal(data, at)?;
-    let exact = usize::try_from(number.power.unsigned_abs()).ok();
-    let power = exact.and_then(|power| POWERS.get(power));
-    if let Some(power) = power.filter(|_| number.digits <= MOST_DIGITS) {
-        let value = match number.power < 0 {
-            true => number.mantissa as f64 / power,
-            false => number.mantissa as f64 * power,
-        };
-        // The nearest float64 lies between the two, so it is rounded as they are, if alike.
-        let (least, most) = (value * (1.0 - ERROR), value * (1.0 + ERROR));
-        if (least as f32).to_bits() == (most as f32).to_bits() {
-            let value = least as f32;
-            return Some((if number.is_negative { -value } else { value }, number.end));
+    let is_negative = data.get(at) == Some(&b'-');
+    if let Some(number) = decimal(data, at + usize::from(is_negative)) {
+        let power = usize::try_from(number.power - LEAST).ok();
+        if let Some(power) = power.and_then(|power| POWERS.get(power)) {
+            let value = number.mantissa as f64 * power;
+            let more = if number.is_cut { *power } else { 0.0 };
+            // The nearest float64 lies between the two, so it is rounded as they are, if alike.
+            let (least, most) = (value * (1.0 - ERROR), (value + more) * (1.0 + ERROR));
+            if (least as f32).to_bits() == (most as f32).to_bits() {
+                let value = least as f32;
+                return Some((if is_negative { -value } else { value }, number.end));
+            }
         }
     }
-    let text = std::str::from_utf8(&data[at..number.end]).ok()?;
-    Some((text.parse::<f64>().ok()? as f32, number.end))
+    parsed(data, at)
+}
+
+#[allow(
+    clippy::cast_possible_truncation,
+    reason = "rounded as float64, then as float32"
+)]
+#[cold]
+fn parsed(data: &[u8], at: usize) -> Option<(f32, usize)> {
+    let end = number_end(data, at)?;
+    let text = std::str::from_utf8(&data[at..end]).ok()?;
+    Some((text.parse::<f64>().ok()? as f32, end))
 }
 
 /// Add the token ids of an array that are written without spaces, or with one behind each comma;

@@ -199,6 +199,7 @@ impl<'s> Reader<'s> {
         calls: &mut Calls,
         ticks: &mut Ticks,
     ) -> Result<()> {
+        json.check_text()?;
         if is_stream(json.data) {
             return self.stream(json, body, calls, ticks);
         }
@@ -516,6 +517,9 @@ impl<'s> Reader<'s> {
             _ => {}
         }
         if peek != Peek::Array {
+            if role.is_per_token() && !self.schema.node(node).is_one_of_many {
+                return Err(json.wrong_at(json.at(), "expected an array"));
+            }
             return self.number(json, node, role, peek);
         }
         if let Some(item) = &mut self.item {

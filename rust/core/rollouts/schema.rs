@@ -62,6 +62,18 @@ pub enum Role {
     Total,
 }
 
+impl Role {
+    /// True for columns of a value per token.
+    pub fn is_per_token(self) -> bool {
+        match self {
+            Self::Ids(ids) => !matches!(ids, Ids::PromptLens | Ids::ResponseLens),
+            Self::Numbers(numbers) => !matches!(numbers, Numbers::Trains | Numbers::Masked),
+            Self::ResponsesOfCalls => true,
+            _ => false,
+        }
+    }
+}
+
 /// One step of a path.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Step {
