@@ -257,11 +257,13 @@ class BatchBuilder(Generic[Array]):
         ValueError, TypeError
             As :meth:`add`; rows before the one that is named have been added.
         """
-        columns = calls.batch | calls.turns
+        columns = calls.batch
+        fields = columns.pop("fields", {})
         names = {**ROW_NAMES, **{name: name for name in VALUES}}
         given = [(names[column], values) for column, values in columns.items()]
         for row in range(len(calls)):
-            self.add(**{name: values[row] for name, values in given})
+            of_row = {key: PerRow(one.values[row], one.dtype) for key, one in fields.items()}
+            self.add(**{name: values[row] for name, values in given}, fields=of_row)
 
     def finish(self) -> Batch[Array]:
         """Build the batch of all rows, and clear the builder.

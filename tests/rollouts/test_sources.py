@@ -12,6 +12,8 @@ import pytest
 import fastcollate as fc
 from fastcollate.rollouts import SOURCES, Schema, parse, read
 
+pa = pytest.importorskip("pyarrow")
+
 GOLDEN = Path(__file__).parents[1] / "golden" / "rollout_sources.json"
 RECORDED = json.loads(GOLDEN.read_text())
 """Made by the sources' own classes, without fields that are empty or say nothing of tokens."""
@@ -158,12 +160,18 @@ def as_arrays(value):
     return [as_arrays(one) for one in value]
 
 
+def as_table(body):
+    """Return a body as a table of one row, in which texts that stand for NaN are NaN."""
+    return pa.Table.from_pylist([json.loads(json.dumps(body).replace('"NaN"', "NaN"))])
+
+
 FORMS = {
     "bytes": lambda body, **options: parse([json.dumps(body).encode()], **options),
     "lines": lambda body, **options: parse(json.dumps(body).encode() + b"\n", **options),
     "dictionaries": lambda body, **options: read([body], **options),
     "objects": lambda body, **options: read([as_objects(body)], **options),
     "arrays": lambda body, **options: read([as_arrays(body)], **options),
+    "tables": lambda body, **options: read(as_table(body), **options),
 }
 
 

@@ -72,7 +72,7 @@ def view(
         view = BatchView(
             rows.build()._state,
             *(0, text, field or (), None if all_tokens else FOLD),
-            name=", ".join(title),
+            names={0: ", ".join(title)},
         )
         console.print(view)
 

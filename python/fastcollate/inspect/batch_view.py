@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fastcollate.common.arguments import check_count
 from fastcollate.inspect import markup
 from fastcollate.inspect.lines import lines_of, plain
-from fastcollate.inspect.row_view import FOLD, show
+from fastcollate.inspect.row_view import FOLD, Names, show
 from fastcollate.inspect.styles import STYLES
 
 if TYPE_CHECKING:
@@ -37,10 +37,10 @@ class BatchView:
         tokenizer: Any = None,
         fields: Any = (),
         fold: Any = FOLD,
-        name: str | None = None,
+        names: Names = None,
     ) -> None:
         fold = None if fold is None else check_count("fold", fold, "a number of tokens, or None")
-        self._shown = show(state, rows, tokenizer, fields, fold, name)
+        self._shown = show(state, rows, tokenizer, fields, fold, names)
 
     def text(self, width: int = 80) -> str:
         """Return plain text in lines of the given width.

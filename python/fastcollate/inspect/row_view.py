@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from operator import itemgetter
@@ -106,20 +106,24 @@ class Shown(NamedTuple):
     """True if there is a tokenizer."""
 
 
+Names: TypeAlias = "Mapping[int, str] | None"
+"""The names of rows by index; None for their indices."""
+
+
 def show(
-    state: BatchState, rows: Any, tokenizer: Any, fields: Any, fold: int | None, name: str | None
+    state: BatchState, rows: Any, tokenizer: Any, fields: Any, fold: int | None, names: Names
 ) -> Shown:
-    """Return the view of a batch; a single row may have another name than its index."""
-    return _ShownRows(state, Decoder(tokenizer), fields, fold, name).shown(rows)
+    """Return the view of a batch; rows may have other names than their indices."""
+    return _ShownRows(state, Decoder(tokenizer), fields, fold, names).shown(rows)
 
 
 class _ShownRows:
     """Selection and reading of the rows that are shown."""
 
     def __init__(
-        self, state: BatchState, decoder: Decoder, fields: Any, fold: int | None, name: str | None
+        self, state: BatchState, decoder: Decoder, fields: Any, fold: int | None, names: Names
     ) -> None:
-        self.state, self.name = state, name
+        self.state, self.names = state, names
         self.decoder = decoder
         self.plan = state.plan
         self.places = PlanTables(self.plan)
@@ -244,7 +248,7 @@ class _ShownRows:
         """Return the title of a row: its index, lengths, and values per row."""
         state, places = self.state, self.places
         trained = int(np.count_nonzero(self.trains[row]))
-        words = [f"row {row}" if self.name is None else printable(self.name)]
+        words = [f"row {row}" if self.names is None else printable(self.names[row])]
         if stop - start < self.lens[row]:
             words.append(f"tokens {start:,} to {stop - 1:,} of {self.lens[row]:,}")
         if state.is_padding is not None and state.is_padding[row]:

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal, final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastcollate.common.arguments import check_choice, tally
+from fastcollate.common.arrays import offsets_of, ranges_of
 from fastcollate.common.text import show
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
+from fastcollate.rows.per_row import PerRow
+
+if TYPE_CHECKING:
+    from fastcollate.inspect.batch_view import BatchView
 
 BadLogprobs = Literal["error", "mask", "keep"]
 BAD_LOGPROBS = ("error", "mask", "keep")
@@ -173,13 +179,19 @@ class Calls:
 
     @property
     def batch(self) -> dict[str, Any]:
-        """Arguments of :func:`fastcollate.build_batch`, which makes one row of each call."""
-        given = {
-            "logprobs": self.logprobs,
-            "rewards": self.rewards,
-            "uids": self.columns.get("uids"),
+        """Arguments of :func:`fastcollate.build_batch`, which makes one row of each call.
+
+        Columns that it has no argument for are under ``fields``, as objects per row.
+        """
+        given = {"logprobs": self.logprobs, "rewards": self.rewards}
+        given |= {name: self.columns.get(name) for name in ("advantages", "uids")}
+        arguments = self.turns | {name: one for name, one in given.items() if one is not None}
+        others = {
+            name: PerRow(list(column), object)
+            for name, column in self.columns.items()
+            if name not in arguments
         }
-        return self.turns | {name: column for name, column in given.items() if column is not None}
+        return arguments | ({"fields": others} if others else {})
 
     @property
     def turns(self) -> dict[str, Any]:
@@ -189,6 +201,73 @@ class Calls:
             columns["loss_mask"] = self.loss_mask
         ids = ("trajectory_ids", "is_last_step")
         return columns | {name: self.columns[name] for name in ids if name in self.columns}
+
+    def show(
+        self,
+        calls: Any = None,
+        tokenizer: Any = None,
+        fields: str | Iterable[str] = (),
+        fold: int | None = 16,
+    ) -> BatchView:
+        """Show calls as text, with prompt, trained and masked tokens marked.
+
+        Parameters
+        ----------
+        calls
+            Indices of calls, or a mask; None for the first few.
+        tokenizer, fields, fold
+            As in :meth:`fastcollate.Batch.show`: a tokenizer, ``"logprobs"`` and ``"rewards"``, and
+            the number of tokens that are shown of a long run.
+
+        Returns
+        -------
+        BatchView
+            Displayed at a prompt and in a notebook; elsewhere ``print`` it.
+        """
+        from fastcollate.inspect.call_view import view_calls
+
+        return view_calls(self, calls, tokenizer, fields, fold)
+
+    def to_arrow(self) -> Any:
+        """Return the calls as a ``pyarrow.Table``, which Parquet and Arrow files can hold.
+
+        Rows of tokens are lists, and objects what Arrow makes of them; what is known of all calls
+        is in the schema's metadata.
+
+        Raises
+        ------
+        ImportError
+            If PyArrow is not installed.
+        """
+        from fastcollate.rollouts.tables import to_arrow
+
+        return to_arrow(self)
+
+    @staticmethod
+    def from_arrow(table: Any) -> Calls:
+        """Return the calls of a table that :meth:`to_arrow` made.
+
+        Raises
+        ------
+        ValueError
+            If it has no columns of calls. :func:`read` reads tables of other sources.
+        """
+        from fastcollate.rollouts.tables import from_arrow
+
+        return from_arrow(table)
+
+    def to_parquet(self, path: Any) -> None:
+        """Write the calls to a Parquet file, by PyArrow."""
+        import pyarrow.parquet as pq
+
+        pq.write_table(self.to_arrow(), path)
+
+    @staticmethod
+    def from_parquet(path: Any) -> Calls:
+        """Return the calls of a file that :meth:`to_parquet` wrote."""
+        import pyarrow.parquet as pq
+
+        return Calls.from_arrow(pq.read_table(path))
 
     def select(self, calls: Any) -> Calls:
         """Return some of the calls.
@@ -237,21 +316,26 @@ class Calls:
         )
 
 
-def _taken(column: Any, index: np.ndarray) -> Any:
+def _taken(column: Any, index: NDArray[Any]) -> Any:
     """Return some items of a column."""
     if isinstance(column, Ragged):
-        return ragged([column[int(i)] for i in index]) if len(index) else column[:0]
-    if isinstance(column, np.ndarray):
-        return column[index]
-    return [column[int(i)] for i in index]
+        return taken(column, index)
+    return column[index] if isinstance(column, np.ndarray) else [column[i] for i in index.tolist()]
+
+
+def taken(rows: Ragged, index: NDArray[Any]) -> Ragged:
+    """Return some rows of a column."""
+    lengths = rows.lengths[index]
+    values = rows.values[ranges_of(rows.offsets[:-1][index], lengths)]
+    return Ragged(values, offsets_of(lengths))
 
 
 def _joined(columns: list[Any]) -> Any:
     """Join the columns of several tables."""
     if isinstance(columns[0], Ragged):
-        values = np.concatenate([column.values for column in columns])
-        lengths = np.concatenate([column.lengths for column in columns])
-        return Ragged(values, np.concatenate([[0], np.cumsum(lengths)]))
+        return Ragged.concat(columns)
+    if all(isinstance(column, np.ndarray) for column in columns):
+        return np.concatenate(columns)
     return [item for column in columns for item in column]
 
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fastcollate._fastcollate import join_call_nodes
 from fastcollate.common.arguments import tally
-from fastcollate.common.arrays import offsets_of, ranges_of
+from fastcollate.common.arrays import ranges_of
 from fastcollate.common.text import show
 from fastcollate.rollouts.calls import (
     BadLogprobs,
@@ -19,6 +19,7 @@ from fastcollate.rollouts.calls import (
     Unfinished,
     finished,
     logprob_columns,
+    taken,
 )
 from fastcollate.rollouts.schema import Schema
 from fastcollate.rows.column_input import ragged
@@ -107,13 +108,6 @@ def _prompts(found: Mapping[str, Any], given: Any, place: Place) -> Ragged:
                 f"prompts[{bodies[call]}] differs from the prompt of its body; leave prompts out"
             )
     return rows
-
-
-def taken(rows: Ragged, index: NDArray[Any]) -> Ragged:
-    """Return some rows of a column."""
-    lengths = rows.lengths[index]
-    values = rows.values[ranges_of(rows.offsets[:-1][index], lengths)]
-    return Ragged(values, offsets_of(lengths))
 
 
 def _along(name: str, column: Sequence[Any], prompts: Ragged, responses: Ragged) -> Any:

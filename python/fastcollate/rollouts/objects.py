@@ -60,7 +60,8 @@ def read(
     outputs
         A list of outputs, or one: vLLM's and TensorRT-LLM's ``RequestOutput``, SGLang's
         dictionaries, tinker's ``SampledSequence`` or responses of them, and objects of OpenAI's
-        client. They are recognised by their attributes; no engine is imported.
+        client. They are recognised by their attributes; no engine is imported. Also traces: a list
+        of objects or dictionaries, or a table of Arrow, Polars, DuckDB or pandas.
     schema
         As in :func:`parse`: for objects, dictionaries of a source, or of your own.
     prompts
@@ -89,6 +90,9 @@ def read(
     """
     check_choice("unfinished", unfinished, ("error", "skip", "keep"))
     check_choice("bad_logprobs", bad_logprobs, BAD_LOGPROBS)
+    options = Options(prompts, bad_logprobs, unfinished, logprobs_are)
+    if hasattr(outputs, "__arrow_c_stream__"):
+        return _read_table(outputs, schema, options)
     listed = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
     if listed and all(hasattr(output, "model_dump_json") for output in listed):
         bodies = [output.model_dump_json().encode() for output in listed]
@@ -101,7 +105,6 @@ def read(
             layers=layers,
             topk=topk,
         )
-    options = Options(prompts, bad_logprobs, unfinished, logprobs_are)
     place = Place("outputs[{}]", advice="; pass prompts=, one row per output")
     is_engine = schema is None and (not listed or _is_engine(listed[0]))
     known = None if is_engine else schema_of(schema) if schema else recognised(fits_of(listed[0]))
@@ -135,6 +138,22 @@ def _settled(found: list[_Call], responses: Ragged, policy: BadLogprobs) -> dict
     names = [(call.output, call.number) for call in found]
     settled = settle_logprobs(flat, given, responses.lengths.tolist(), names, policy)
     return logprob_columns(settled, None, responses.offsets, policy)
+
+
+def _read_table(table: Any, schema: Schema | str | None, options: Options) -> Calls:
+    """Return the calls of a table of Arrow, Polars, DuckDB or pandas."""
+    import pyarrow as pa
+
+    from fastcollate.rollouts.tables import fits_of_table, read_table
+
+    table = pa.table(table)
+    found = schema_of(schema) if schema else recognised(fits_of_table(table))
+    if found is None:
+        raise ValueError(
+            f"the table has the columns {', '.join(table.column_names) or 'none'}, which are not "
+            "those of a known source; pass a fc.rollouts.Schema"
+        )
+    return read_table(table, found, options, Place("row {}"))
 
 
 def _is_engine(output: Any) -> bool:

@@ -12,6 +12,9 @@ from fastcollate.common.text import show
 IDS = ("prompts", "responses", "sequences", "targets", "logprob_ids", "logprob_tokens")
 """Columns of token ids."""
 
+RESPONSES = ("responses", "sequences", "logprob_ids", "logprob_tokens")
+"""Those of which one gives the tokens of a response."""
+
 LENGTHS = ("prompt_lens", "response_lens")
 """Columns of one length per call."""
 

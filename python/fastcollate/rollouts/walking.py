@@ -13,10 +13,18 @@ from fastcollate._fastcollate import make_calls
 from fastcollate.common.arrays import is_tensor
 from fastcollate.rollouts.calls import Calls
 from fastcollate.rollouts.making import Options, Place, calls_of
-from fastcollate.rollouts.schema import IDS, LENGTHS, NUMBERS, Path, Schema, Steps, steps_of
+from fastcollate.rollouts.schema import (
+    IDS,
+    LENGTHS,
+    NUMBERS,
+    RESPONSES,
+    Path,
+    Schema,
+    Steps,
+    steps_of,
+)
 from fastcollate.rollouts.sources import COLUMNS, ENGINES, SOURCES
 from fastcollate.rows.column_input import ragged
-from fastcollate.rows.columns import Ragged
 
 KINDS: dict[str, tuple[str, tuple[int, ...]]] = {
     **dict.fromkeys(IDS, ("iu", (1,))),
@@ -136,7 +144,7 @@ def _calls(body: Any, schema: Schema) -> Iterator[Call]:
             found[key] = found.get(key, {}) | call
     calls = list(found.values()) or [{"": body}]
     if any(path.endswith("?") for path in schema.calls):
-        tokens = [schema.path(path) for name in IDS for path in schema.columns.get(name, ())]
+        tokens = [schema.path(path) for name in RESPONSES for path in schema.columns.get(name, ())]
         calls = [call for call in calls if next(_values(call, tokens), None) is not None]
     return iter(calls or [{"": body}])
 
@@ -177,8 +185,8 @@ def get(value: Any, steps: Steps) -> Any:
 
 def _rows(name: str, rows: Any, dtype: Any) -> tuple[Any, Any]:
     """Return values and offsets of rows, and True for those that are there."""
-    if isinstance(rows, Ragged):
-        have = np.ones(len(rows), bool)
+    if isinstance(rows, tuple):
+        rows, have = rows
     else:
         have = np.array([row is not None for row in rows], bool)
         rows = list(map(_row, rows))
@@ -212,7 +220,7 @@ def recognised(fits: Fits) -> Schema | None:
     for schema in (COLUMNS, *SOURCES.values()):
         found = schema.narrowed(partial(fits, schema))
         there = {name for name, paths in found.columns.items() if fits(found, name, paths[0])}
-        if there & {"responses", "sequences", "logprob_tokens"} and len(there) > most:
+        if there & {*RESPONSES} and len(there) > most:
             best, most = found if schema is not ENGINES else schema, len(there)
     return best
 

@@ -171,7 +171,7 @@ class Collector:
 
     def _view(self, batch: Batch, row: int, first_row: int, why: str) -> Worst:
         shown = row - first_row, self.tokenizer
-        return Worst(row, why, BatchView(batch._state, *shown, name=f"row {row:,}"))
+        return Worst(row, why, BatchView(batch._state, *shown, names={shown[0]: f"row {row:,}"}))
 
     def close(self, name: str) -> Summary:
         """Return the summary of all rows.

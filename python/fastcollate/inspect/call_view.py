@@ -1,0 +1,42 @@
+"""Readable views of calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from fastcollate.inspect.batch_view import BatchView
+from fastcollate.ops.collating import Request, collate
+from fastcollate.plan.layouts import JAGGED
+from fastcollate.rows.columns import Ragged
+from fastcollate.rows.fields import ADVANTAGES, LOGPROBS, LOSS_MASK, REWARDS
+from fastcollate.rows.tokens import Parts
+
+FIRST = 3
+"""Calls that are shown if none are chosen."""
+
+
+def view_calls(
+    calls: Any,
+    chosen: Any = None,
+    tokenizer: Any = None,
+    fields: Any = (),
+    fold: Any = 16,
+    names: Mapping[int, str] | None = None,
+) -> BatchView:
+    """Return a view of `Calls`, in the order of `chosen`; `names` are those of calls."""
+    chosen = range(min(FIRST, len(calls))) if chosen is None else chosen
+    index = np.arange(len(calls))[np.asarray(chosen)].tolist()
+    rows = calls.select(index)
+    responses, mask = rows.responses, rows.loss_mask
+    if mask is None:
+        mask = Ragged(np.ones(len(responses.values), np.int32), responses.offsets)
+    given = {LOSS_MASK: mask, LOGPROBS: rows.logprobs, REWARDS: rows.rewards}
+    given[ADVANTAGES] = rows.columns.get("advantages")
+    specs = [(column, spec) for spec, column in given.items() if column is not None]
+    tokens = Parts(rows.prompts, responses)
+    state = collate(Request(tokens, 0, specs, "numpy", JAGGED.spec))
+    named = {row: names[call] if names else f"call {call:,}" for row, call in enumerate(index)}
+    return BatchView(state, range(len(index)), tokenizer, fields, fold, named)

@@ -1,0 +1,165 @@
+"""The table of calls: selecting, joining, fields, Arrow, Parquet and views."""
+
+import io
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import fastcollate as fc
+from fastcollate.rollouts import Calls, Schema, parse, read
+
+pa = pytest.importorskip("pyarrow")
+
+
+@st.composite
+def tables(draw):
+    """Draw calls with any columns."""
+    count = draw(st.integers(0, 5))
+    ids = st.lists(st.integers(0, 99), max_size=4)
+    rows = [draw(ids) for _ in range(count)]
+    columns = {"prompts": [draw(ids) for _ in range(count)], "responses": rows}
+    columns = {name: fc.ragged(column, "int32") for name, column in columns.items()}
+    tokens = sum(map(len, rows))
+    offsets = columns["responses"].offsets
+    if draw(st.booleans()):
+        columns["logprobs"] = fc.Ragged(np.arange(tokens, dtype=np.float32), offsets)
+    if draw(st.booleans()):
+        columns["loss_mask"] = fc.Ragged(np.arange(tokens, dtype=np.int32) % 2, offsets)
+    for name, values in {
+        "rewards": st.floats(-1, 1),
+        "uids": st.integers(0, 3),
+        "finish_reasons": st.sampled_from(["stop", None]),
+        "versions": st.none() | st.just([{"version": "1", "start": 0, "end": 1}]),
+    }.items():
+        if draw(st.booleans()):
+            columns[name] = [draw(values) for _ in range(count)]
+    bad = [[draw(st.integers(0, 2)) for _ in range(4)] for _ in range(count)]
+    are = draw(st.sampled_from([None, "raw"]))
+    return Calls(**columns, logprobs_are=are, bad_logprobs=bad, skipped=draw(st.integers(0, 2)))
+
+
+def same(one, other):
+    """Return True for calls with the same columns."""
+    if one._names() != other._names() or one.report != other.report:
+        return False
+    for name in one._names():
+        left, right = getattr(one, name), getattr(other, name)
+        is_ragged = isinstance(left, fc.Ragged)
+        if not (left == right if is_ragged else list(left) == list(right)):
+            return False
+    return (one.logprobs_are, one.skipped) == (other.logprobs_are, other.skipped)
+
+
+@given(tables())
+def test_arrow_and_parquet_return_the_same(calls):
+    back = Calls.from_arrow(calls.to_arrow())
+    assert same(back, calls) or not len(calls)
+    file = io.BytesIO()
+    calls.to_parquet(file)
+    read_back = Calls.from_parquet(io.BytesIO(file.getvalue()))
+    assert same(read_back, calls) or not len(calls)
+    assert read_back.responses.dtype == np.int32
+
+
+def test_tables_of_others():
+    with pytest.raises(ValueError, match=r"not one of Calls\.to_arrow; pass tables of other"):
+        Calls.from_arrow(pa.table({"prompts": [[1]]}))
+    with pytest.raises(ValueError, match="the table has the columns x, which are not those of a"):
+        read(pa.table({"x": [1]}))
+
+
+@given(tables(), st.data())
+def test_select_and_concat_equal_lists(calls, data):
+    index = data.draw(st.lists(st.integers(0, len(calls) - 1))) if len(calls) else []
+    chosen = calls.select(index)
+    for name in calls._names():
+        column = getattr(calls, name)
+        found = getattr(chosen, name)
+        plain = column.to_list() if isinstance(column, fc.Ragged) else list(column)
+        found = found.to_list() if isinstance(found, fc.Ragged) else list(found)
+        assert found == [plain[one] for one in index]
+    joined = Calls.concat([calls, chosen])
+    assert len(joined) == len(calls) + len(index)
+    assert same(joined.select(np.arange(len(calls), len(joined))), chosen)
+
+
+def test_routes_survive_arrow():
+    routes = [np.arange(12, dtype=np.uint8).reshape(3, 2, 2), np.ones((1, 2, 2), np.uint8)]
+    calls = Calls([[1], [2]], [[3], [4]], routed_experts=routes)
+    back = Calls.from_arrow(calls.to_arrow())
+    for found, expected in zip(back.routed_experts, routes, strict=True):
+        np.testing.assert_array_equal(found, expected)
+        assert found.dtype == expected.dtype
+
+
+def test_columns_that_are_no_argument_become_fields():
+    calls = Calls([[1], [2]], [[3, 4], [5]], rewards=[1.0, 0.0], uids=["a", "a"],
+                  advantages=[0.5, -0.5], note=["x", None], versions=[[1], None])  # fmt: skip
+    batch = fc.build_batch(**calls.batch, pad_token_id=0, array_type="numpy")
+    assert batch.note == ["x", None]
+    assert batch.versions == [[1], None]
+    assert batch.advantages.tolist() == [[0.5, 0.5], [0.0, -0.5]]
+    builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy")
+    builder.extend(calls)
+    assert builder.finish().note == ["x", None]
+    assert "fields" not in calls.turns
+
+
+def test_calls_are_shown():
+    calls = Calls([[1], [2], [3], [4]], [[5, 6], [7], [8], [9]], loss_mask=[[1, 0], [1], [1], [1]],
+                  logprobs=[[-0.5, -1], [-2], [-3], [-4]])  # fmt: skip
+    text = calls.show().text(60).replace("\xa0", " ")
+    assert text.count("trained» ‹masked›") == 1
+    assert "call 0, prompt 1, response 2, 1 trained\n  1 «5» ‹6›" in text
+    assert "call 2" in text
+    assert "call 3" not in text
+    chosen = calls.show([3, 0], fields="logprobs").text(60).replace("\xa0", " ")
+    assert chosen.index("call 3") < chosen.index("call 0")
+    assert "-4" in chosen
+    assert "<div" in calls.show()._repr_html_()
+
+
+def test_tables_of_several_rows():
+    """Bodies of several calls, chunks, slices and nulls."""
+    rows = [
+        {"task": "a", "steps": [{"p": [1], "r": [2], "l": [-1.0]}, {"p": [1, 2, 3], "r": [4, 5]}]},
+        {"task": "b", "steps": []},
+        {"task": "c", "steps": [{"p": [7], "r": [8], "l": None}]},
+    ]
+    schema = Schema("steps[]?", prompts=".p", responses=".r", logprobs=".l", uids="task")
+    table = pa.Table.from_pylist(rows)
+    chunked = pa.concat_tables([table.slice(0, 1), table.slice(1)])
+    for one in (table, chunked, pa.concat_tables([table, table]).slice(3)):
+        calls = read(one, schema, bad_logprobs="mask")
+        assert calls.prompts.to_list() == [[1], [1, 2, 3], [7]]
+        assert calls.responses.to_list() == [[2], [4, 5], [8]]
+        assert calls.loss_mask.to_list() == [[1], [0, 0], [0]]
+        assert calls.uids == ["a", "a", "c"]
+    short = pa.Table.from_pylist([rows[0] | {"steps": rows[0]["steps"][:1]}, *rows[1:]])
+    with pytest.raises(ValueError, match="row 2: call 0 has no log-probabilities, but other calls"):
+        read(short, schema)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "message"),
+    [
+        ("p", [[1, None]], "row 0 and later ones: prompts: a token id is null"),
+        ("p", [[3_000_000_000]], "row 0 and later ones: prompts: Integer value 3000000000"),
+        ("r", [[-1]], "row 0: call 0 has -1 in place of a token id"),
+    ],
+)
+def test_bad_tables(column, values, message):
+    table = pa.table({"p": [[1]], "r": [[2]]} | {column: values})
+    with pytest.raises(ValueError, match=message):
+        read(table, Schema(prompts="p", responses="r"))
+
+
+def test_other_tables_are_read_as_arrow():
+    polars = pytest.importorskip("polars")
+    frame = polars.DataFrame({"prompts": [[1]], "responses": [[2, 3]], "reward": [0.5]})
+    calls = read(frame)
+    assert calls.responses.to_list() == [[2, 3]]
+    assert calls.rewards == [0.5]
+    assert parse(b'{"prompts": [1], "responses": [2, 3]}').responses == calls.responses
