@@ -49,9 +49,6 @@ if TYPE_CHECKING:
     from fastcollate.options import BatchOptions
 
 
-_VALUES = (LOSS_MASK, REWARDS, LOGPROBS, ADVANTAGES)
-
-
 @overload
 def build_batch(
     prompts: Rows | None = None,
@@ -259,9 +256,15 @@ def build_rows(
     layout = options.layout_of(None if shard is None else shard.layout)
     if cp is not None:
         cp = check_cp(cp, layout)
-    given = zip((loss_mask, rewards, logprobs, advantages), _VALUES, strict=True)
     specs: list[tuple[Rows, FieldSpec]] = [
-        read_align(rows, spec) for rows, spec in given if rows is not None
+        read_align(rows, spec)
+        for rows, spec in (
+            (loss_mask, LOSS_MASK),
+            (rewards, REWARDS),
+            (logprobs, LOGPROBS),
+            (advantages, ADVANTAGES),
+        )
+        if rows is not None
     ]
     if fields is not None:
         specs += check_fields(with_fields(fields, tokens), options.array_type)
@@ -301,6 +304,8 @@ def check_ids(
     uids: Any, trajectory_ids: Any, is_last_step: Any, shard: Shard | None
 ) -> dict[str, list[Any]]:
     """Return the given ids of rows, checked; for a shard, of which few are read, lists as given."""
+    if uids is None and trajectory_ids is None and is_last_step is None:
+        return {}
     ids: dict[str, list[Any]] = {}
     given = {"uids": uids, "trajectory_ids": trajectory_ids, "is_last_step": is_last_step}
     for name, values in given.items():

@@ -22,6 +22,7 @@ ArrayType: TypeAlias = Literal["torch", "numpy"]
 ARRAY_TYPES: tuple[str, ...] = get_args(ArrayType)
 
 LABELS: tuple[str, ...] = get_args(Labels)
+_LABELS = (*LABELS, None)
 
 DEFAULT = OutputSpec(loss_mask="float32")
 """The dtypes that current frameworks use."""
@@ -75,7 +76,7 @@ class Outputs(NamedTuple):
         is_default = labels is None and positions == "default"
         if is_default and isinstance(dtypes, str) and dtypes == "default":
             return _DEFAULT_OUTPUTS
-        check_choice("labels", labels, (*LABELS, None))
+        check_choice("labels", labels, _LABELS)
         preset, by_key = _read_dtypes(dtypes)
         return cls(_spec_of(preset, positions, labels), preset, by_key, positions, labels)
 
