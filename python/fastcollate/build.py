@@ -267,7 +267,8 @@ def build_rows(
         if rows is not None
     ]
     if fields is not None:
-        specs += check_fields(with_fields(fields, tokens), options.array_type)
+        own = None if shard is None or merging is not None else _own_rows(shard, options.merge)
+        specs += check_fields(with_fields(fields, tokens, own=own), options.array_type, own)
     if merging is None:
         merging = merging_of(options.merge, trajectory_ids, is_last_step, shard)
     ids = check_ids(uids, trajectory_ids, is_last_step, shard)
@@ -298,6 +299,14 @@ def build_rows(
     if (message := masked_message(collated.masked_rewards)) is not None:
         warn_user(message)
     return Batch._of(collated)
+
+
+def _own_rows(shard: Shard, merge: Merge | MergePlan | None) -> list[int] | None:
+    """Return the turns that have the values per row of a shard; None if not known yet."""
+    rows = shard.rows[shard.rows >= 0]
+    if isinstance(merge, MergePlan):
+        return None if rows.max(initial=-1) >= merge.num_rows else merge.sources[rows].tolist()
+    return rows.tolist() if merge is None else None
 
 
 def check_ids(

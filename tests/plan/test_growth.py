@@ -66,6 +66,20 @@ def merged_shards(shards):
     return lambda: drop(fc.build_batch(**columns, **more, shard=shard) for shard in taken)
 
 
+def with_fields(shards):
+    """Return a step whose fields are lists."""
+    columns, step, taken = step_of(shards)
+    rows = 8 * shards
+    columns["fields"] = {
+        "tokens": columns["responses"],
+        "names": fc.PerRow([f"row {row}" for row in range(rows)]),
+        "images": fc.PerRow([[row, row] for row in range(rows)]),
+        "joined": fc.PerRow([[7]] * rows, dtype="int64", concat=True),
+        "numbers": fc.PerRow(list(range(rows)), dtype="int64"),
+    }
+    return columns, step, taken
+
+
 def selected_shards(shards, **how):
     columns, _, taken = step_of(shards, **how)
     batch = fc.build_batch(**columns, **OPTIONS)
@@ -196,8 +210,12 @@ def test_growth(make, count):
             lambda shards: step_of(shards, layout=fc.Packed(16)),
             lambda columns, shard: fc.build_batch(**columns, **OPTIONS, shard=shard),
         ),
+        (
+            with_fields,
+            lambda columns, shard: fc.build_batch(**columns, **OPTIONS, shard=shard),
+        ),
     ],
-    ids=["padded", "packed"],
+    ids=["padded", "packed", "fields"],
 )
 def test_a_shard_takes_the_time_of_its_rows(make, of_step):
     def cost(shards):

@@ -430,3 +430,40 @@ def test_the_plan_of_a_shard_has_its_own_turns():
     wrong = {**tables, "turns": np.array([5, 7])}
     with pytest.raises(ValueError, match="row 0 has other lengths than its source"):
         type(batches[0].plan)._from_dict(wrong)
+
+
+@pytest.mark.parametrize("merged", [False, True])
+def test_lists_as_fields_are_read_by_the_rows_of_a_shard(merged):
+    responses = [[row] * (row % 3 + 1) for row in range(12)]
+    prompts = [[1]] * 2 + [[]] * 8 + [[2, 3]] * 2
+    fields = {
+        "along": [[0.5] * len(row) for row in responses],
+        "names": fc.PerRow([f"row {row}" for row in range(12)]),
+        "images": fc.PerRow([np.full((row % 2, 2), row) for row in range(12)]),
+        "joined": fc.PerRow([[row] for row in range(12)], dtype="int32", concat=True),
+        "numbers": fc.PerRow(list(range(12)), dtype="float64"),
+        "counts": fc.PerRow([*range(11), 0.5]),
+    }
+    more = {"trajectory_ids": list(range(12))} if merged else {}
+    merge = fc.merge_turns(prompts, responses, **more) if merged else None
+    step = fc.plan_step(
+        merge if merged else (list(map(len, prompts)), list(map(len, responses))), dp_size=6
+    )
+    options = {"pad_token_id": 0, "array_type": "numpy", "merge": merge, **more}
+    whole = fc.build_batch(prompts, responses, fields=fields, **options)
+    for rank in range(6):
+        shard = step.shard(0, rank)
+        built = fc.build_batch(prompts, responses, fields=fields, **options, shard=shard)
+        assert_same(built, whole.select(shard))
+    for key, values, message in (
+        ("along", [[0.5]] * 12, r"fields\['along'\]"),
+        ("names", fc.PerRow(["a", "b", 3] * 4), r"names\[2\] is a number"),
+        ("images", fc.PerRow([None] * 12), r"images\[0\] is None"),
+        ("numbers", fc.PerRow([0, 1.5] * 6, dtype="int64"), r"numbers\[3\]|numbers\[1\]"),
+        ("numbers", fc.PerRow([0] * 11, dtype="int64"), "11"),
+        ("names", fc.PerRow(["a"] * 11), "11"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=message):
+            fc.build_batch(
+                prompts, responses, fields={key: values}, **options, shard=step.shard(0, 1)
+            )

@@ -349,7 +349,7 @@ def _store_field(
 ) -> _Stored:
     kind = _name_kind(key, field)
     if isinstance(field, PerRow):
-        form, values = per_row_values(key, field)
+        form, values, _ = per_row_values(key, field)
         if form != "number":
             values = [values[source] for source in sources.tolist()]
             if form == "array":

@@ -25,6 +25,7 @@ from fastcollate.common.arrays import (
 from fastcollate.common.text import show
 from fastcollate.rows.per_row import (
     PerRow,
+    SomeRows,
     as_arrays,
     common_dtype,
     dtype_of,
@@ -253,8 +254,9 @@ def object_outputs(
     for output in table:
         if output.field is None or output.align not in ("object", "joined"):
             continue
-        given: list[Any] = fields[output.field][0]
-        arrays = given
+        given: Any = fields[output.field][0]
+        arrays = list(given.values.values()) if isinstance(given, SomeRows) else given
+        dtype = common_dtype(output.key, arrays) if output.align == "joined" else None
         if sources is not None:
             nothing = None if fields[output.field][1].align == "object" else given[0][:0]
             arrays = [given[row] if row >= 0 else nothing for row in sources]
@@ -262,7 +264,7 @@ def object_outputs(
             data[output.key] = arrays
         else:
             # In the common dtype of all rows of the step, whichever of them are here.
-            joined, offsets = _join(arrays, common_dtype(output.key, given))
+            joined, offsets = _join(arrays, dtype)
             data |= {output.key: joined, offsets_keys[output.field]: offsets}
     return data
 
@@ -342,8 +344,13 @@ def is_reserved(key: str) -> bool:
     return key in _reserved
 
 
-def check_fields(fields: Mapping[str, Any], array_type: str) -> list[tuple[Any, FieldSpec]]:
-    """Return the values and spec of each item of the argument ``fields``, checked."""
+def check_fields(
+    fields: Mapping[str, Any], array_type: str, own: Sequence[int] | None = None
+) -> list[tuple[Any, FieldSpec]]:
+    """Return the values and spec of each item of the argument ``fields``, checked.
+
+    `own` has the rows of a shard, if others are not read.
+    """
     check_keys(fields)
     specs: list[tuple[Any, FieldSpec]] = []
     for key, field in fields.items():
@@ -352,11 +359,11 @@ def check_fields(fields: Mapping[str, Any], array_type: str) -> list[tuple[Any, 
             is_spread = isinstance(field, Field) and field.spread is not None
             specs.append((numbers_of_rows(key, field.rows) if is_spread else field.rows, spec))
         elif isinstance(field, PerRow):
-            form, values = per_row_values(key, field)
+            form, values, rows = per_row_values(key, field, own)
             if form == "object":
                 specs.append((values, FieldSpec(key, key, align="object", dtype=None)))
             elif form == "array":
-                arrays = as_arrays(key, values, field, array_type)
+                arrays = as_arrays(key, values, field, array_type, rows)
                 align = "joined" if field.concat else "array"
                 specs.append((arrays, FieldSpec(key, key, align=align, dtype=None)))
             else:

@@ -82,46 +82,81 @@ _FORMS: dict[Form, str] = {
 }
 
 
-def per_row_values(key: str, field: PerRow) -> tuple[Form, Any]:
-    """Return the values as one array of numbers, or as a list of one array or object per row."""
+class SomeRows:
+    """Values of some rows of many, by row."""
+
+    def __init__(self, count: int, values: dict[int, Any]) -> None:
+        self._count, self.values = count, values
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, row: int) -> Any:
+        return self.values[row]
+
+
+def rows_to_read(values: Any, own: Sequence[int] | None) -> Sequence[int]:
+    """Return the rows of a list that a shard reads: the first, and its own; else all."""
+    if own is None or type(values) is not list or max(own, default=0) >= len(values):
+        return range(len(values))
+    return list(dict.fromkeys((0, *own)))
+
+
+def per_row_values(
+    key: str, field: PerRow, own: Sequence[int] | None = None
+) -> tuple[Form, Any, Sequence[int]]:
+    """Return values as an array of numbers, or as a list of one array or object per row.
+
+    The first item is the form of values, the last the rows that were read: those of
+    :func:`rows_to_read`, if no dtype follows from the others.
+    """
     values = field.values
+    own = own if type(values) is list else None
     if is_object(field.dtype) or not _is_array(values):
         try:
             if isinstance(values, (str, bytes, bytearray, Mapping, Set)):
                 raise TypeError("its items are no rows")
-            values = as_list(values)
+            values = values if own is not None else as_list(values)
         except (TypeError, OverflowError) as error:  # __len__ may return anything
             message = f"{key} is {show(values)}; pass one number, array or object per row"
             raise TypeError(message) from error
-        form = "object" if is_object(field.dtype) else _common_form(key, values)
+        rows = rows_to_read(values, own)
+        form = "object" if is_object(field.dtype) else _common_form(key, values, rows)
+        if field.dtype is None and (form == "number" or field.concat):
+            rows = range(len(values))
+            form = _common_form(key, values, rows)
         if form == "number":
-            values = _as_numbers(key, values, field.dtype)
+            count, values = len(values), _as_numbers(key, values, field.dtype, rows)
+            if not isinstance(rows, range):
+                own_values, values = values, np.zeros(count, values.dtype)
+                values[rows] = own_values
         elif form == "object" and field.dtype is not None and not is_object(field.dtype):
             raise TypeError(
                 f"{key}[0] is {show(values[0])}; pass numbers or arrays, or dtype=object"
             )
     else:
-        form = "number"
+        form, rows = "number", range(len(values))
     if field.concat and form != "array":
         raise ValueError(
             f"{key} has concat=True, but its values are {form}s; pass arrays, or concat=False"
         )
-    return form, values
+    return form, values, rows
 
 
-def _common_form(key: str, values: list[Any]) -> Form:
+def _common_form(key: str, values: list[Any], rows: Sequence[int]) -> Form:
     """Return the kind of value that all rows hold."""
-    forms: list[Form] = []
-    for row, value in enumerate(values):
-        if value is None:
+    first: Form | None = None
+    for row in rows:
+        if values[row] is None:
             raise no_value(key, row)
-        forms.append(form_of(f"{key}[{row}]", value))
-        if forms[row] != forms[0]:
+        form = form_of(f"{key}[{row}]", values[row])
+        first = first or form
+        if form != first:
             raise ValueError(
-                f"{key}[{row}] is {_FORMS[forms[row]]}, but {key}[0] is {_FORMS[forms[0]]}; pass "
+                f"{key}[{row}] is {_FORMS[form]}, but {key}[0] is {_FORMS[first]}; pass "
                 "one kind for all rows, or dtype=object to keep values as they are"
             )
-    return forms[0] if forms else "number"
+    return first or "number"
 
 
 def form_of(place: str, value: Any) -> Form:
@@ -159,13 +194,14 @@ def unreadable(place: str, error: Exception, advice: str = "an array of numbers"
     return ValueError(f"{place} cannot be read ({error}); pass {advice}")
 
 
-def _as_numbers(key: str, values: list[Any], dtype: Any) -> np.ndarray:
+def _as_numbers(key: str, values: list[Any], dtype: Any, rows: Sequence[int]) -> np.ndarray:
     """Return one number per row as an array, int64 or float64."""
-    numbers = [value.item() if hasattr(value, "item") else value for value in values]
+    items = (values[row] for row in rows)
+    numbers = [value.item() if hasattr(value, "item") else value for value in items]
     holds_floats = dtype is None or "float" in check_dtype_name(dtype, key)
     is_float = holds_floats and any(isinstance(number, float) for number in numbers)
     is_float |= dtype is not None and holds_floats and not all(map(_fits_int64, numbers))
-    for row, number in enumerate(numbers):
+    for row, number in zip(rows, numbers, strict=True):
         if not isinstance(number, (int, float)):
             raise TypeError(
                 f"{key}[{row}] is {show(number)}; pass integers and floats, or "
@@ -185,21 +221,21 @@ def _fits_int64(number: Any) -> bool:
     return not isinstance(number, int) or -(2**63) <= number < 2**63
 
 
-def as_arrays(key: str, values: list[Any], field: PerRow, array_type: str) -> list[Any]:
-    """Return one array per row, of the batch's kind."""
+def as_arrays(
+    key: str, values: list[Any], field: PerRow, array_type: str, rows: Sequence[int]
+) -> SomeRows:
+    """Return one array for each of some rows, of the batch's kind."""
     dtype = None if field.dtype is None else check_dtype_name(field.dtype, key)
-    arrays = [
-        _as_array(f"{key}[{row}]", value, dtype, array_type) for row, value in enumerate(values)
-    ]
-    for row, array in enumerate(arrays if field.concat else ()):
+    arrays = {row: _as_array(f"{key}[{row}]", values[row], dtype, array_type) for row in rows}
+    for row, array in arrays.items() if field.concat else ():
         if array.shape[1:] != arrays[0].shape[1:]:
             raise ValueError(
                 f"{key}[{row}] has shape {tuple(array.shape)}, which cannot be joined with "
                 f"{key}[0] of shape {tuple(arrays[0].shape)}; pass concat=False"
             )
     if field.concat:
-        common_dtype(key, arrays)
-    return arrays
+        common_dtype(key, list(arrays.values()))
+    return SomeRows(len(values), arrays)
 
 
 def common_dtype(key: str, arrays: Sequence[Any]) -> Any:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Number
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
@@ -17,6 +17,10 @@ from fastcollate.rows.fields import Field, RoutedExperts
 from fastcollate.rows.lengths import Integers
 from fastcollate.rows.per_row import PerRow
 from fastcollate.rows.tokens import Parts, Tokens, Whole
+
+Alignment: TypeAlias = Literal["response", "sequence"]
+
+_ALIGNS: tuple[Alignment, Alignment] = ("response", "sequence")
 
 _KINDS = (Field, PerRow, RoutedExperts)
 
@@ -31,7 +35,11 @@ class _Lengths(NamedTuple):
 
 
 def with_fields(
-    fields: Any, tokens: Tokens, row: int | None = None, first: Mapping[str, Any] | None = None
+    fields: Any,
+    tokens: Tokens,
+    row: int | None = None,
+    first: Mapping[str, Any] | None = None,
+    own: Sequence[int] | None = None,
 ) -> Any:
     """Return the argument ``fields`` of `build_batch` with a :class:`Field` for plain values.
 
@@ -46,6 +54,8 @@ def with_fields(
     first
         Fields of the first row, which give the alignment of one that may have either, as it has no
         prompt.
+    own
+        The rows of a shard, which are read alone if all are lists and these give the alignment.
 
     Raises
     ------
@@ -54,12 +64,12 @@ def with_fields(
     """
     if not isinstance(fields, Mapping) or all(isinstance(one, _KINDS) for one in fields.values()):
         return fields
-    if row is None:
-        lengths = _of_tokens(tokens)
-    elif isinstance(tokens, Parts):
-        lengths = _of_tokens(Parts([tokens.prompts], [tokens.responses]))
-    else:
-        lengths = _of_tokens(Whole([tokens.sequences], tokens.prompt_lens))
+    lengths: _Lengths | str | None = None
+    if row is not None:
+        is_of_parts = isinstance(tokens, Parts)
+        lengths = _of_tokens(
+            Parts([tokens[0]], [tokens[1]]) if is_of_parts else Whole([tokens[0]], tokens[1])  # type: ignore[arg-type]
+        )
     made = dict(fields)
     for key, one in fields.items():
         if isinstance(one, _KINDS):
@@ -72,8 +82,28 @@ def with_fields(
         if not is_sequence(one):
             raise TypeError(f"{place} is {shown}; {_EXPECTED}")
         align = getattr((first or {}).get(key), "options", {}).get("align")
+        if own is not None and (found := _of_shard(one, tokens, own)) is not None:
+            made[key] = Field(one, found)
+            continue
+        lengths = lengths or _of_tokens(tokens)
         made[key] = Field(one, _align(place, values, lengths, shown, align))
     return made
+
+
+def _of_shard(values: Any, tokens: Tokens, own: Sequence[int]) -> Alignment | None:
+    """Return the alignment of lists by a shard's rows; None if it takes others to know."""
+    columns: list[Any] = [values, *tokens]
+    given = [column for column in columns if column is not None]
+    counts = {len(one) if type(one) in (list, np.ndarray) else -1 for one in given}
+    if len(counts) > 1 or max(own, default=0) >= counts.pop():
+        return None
+    rows = [None if one is None else [one[row] for row in own] for one in columns]
+    found, is_flat = _of_rows(rows[0])
+    lengths = _of_tokens(type(tokens)(*rows[1:]))  # type: ignore[arg-type]
+    if found is None or not is_flat or isinstance(lengths, str):
+        return None
+    fits = [np.array_equal(found, lens) for lens in lengths]
+    return _ALIGNS[fits.index(True)] if sum(fits) == 1 else None
 
 
 def _is_number(value: Any) -> bool:
@@ -82,9 +112,7 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, (Number, np.generic)) or (is_array(value) and value.ndim == 0)
 
 
-def _align(
-    place: str, values: Any, lengths: _Lengths | str, shown: str, align: Any
-) -> Literal["response", "sequence"]:
+def _align(place: str, values: Any, lengths: _Lengths | str, shown: str, align: Any) -> Alignment:
     """Return the alignment of plain values, or raise an error with the fields to choose from."""
     if _is_number(next(iter(values), None)):
         raise _error(place, shown, "one number per row", _of_numbers(shown))
@@ -106,9 +134,9 @@ def _align(
         if align is None:
             what = "as long as responses and as sequences, since no row has a prompt"
             raise _error(place, shown, what, of_tokens)
-        return cast("Literal['response', 'sequence']", align)
+        return cast("Alignment", align)
     if fits_responses or fits_sequences:
-        return "response" if fits_responses else "sequence"
+        return _ALIGNS[fits_sequences]
     choices = [*of_tokens, f"fc.PerRow({shown})"]
     if len(found) != len(responses):
         rows, expected = tally(len(found), "row"), tally(len(responses), "row")
