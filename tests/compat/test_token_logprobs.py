@@ -20,6 +20,7 @@ pytestmark = pytest.mark.skipif(
 
 SKYRL_MODEL = "skyrl.backends.skyrl_train.workers.model_wrapper"
 SKYRL_TORCH = "skyrl.backends.skyrl_train.utils.torch_utils"
+VERL_ENGINE = "verl.workers.engine.fsdp.transformer_impl"
 
 
 def code_of(page):
@@ -252,6 +253,62 @@ def test_the_recipe_for_verl():
         expected = -(logits.exp() * logits).sum(-1)
         torch.testing.assert_close(entropy[:-1], expected, rtol=0, atol=1e-9)
         assert log_probs[-1] == entropy[-1] == 0
+
+
+def test_the_recipe_for_verl_in_its_engine(monkeypatch):
+    """The function has the results of a step of the engine, which calls the packed rows."""
+    import torch
+
+    class MicroBatch(dict):
+        batch_size = (3,)
+
+        def to(self, _):
+            return self
+
+    monkeypatch.setattr(installed, "MODULES", installed.MODULES | {VERL_ENGINE})
+    modes = {"DatasetPadMode": types.SimpleNamespace(NO_PADDING="no_padding")}
+    monkeypatch.setitem(installed.GIVEN, "verl.utils.dataset.dataset_utils", modes)
+    if (module := installed.real(VERL_ENGINE)) is None:
+        pytest.skip("needs `make peers`")
+    engine = module.FSDPEngineWithLMHead
+    functions = installed.real("verl.utils.torch_functional")
+    monkeypatch.setattr(functions, "NPU_CROSS_ENTROPY_LOSS_AVAILABLE", False)
+    rows = [torch.tensor(row) for row in ([5, 6, 7, 8], [5, 6, 9], [5, 6, 7, 2, 1])]
+    ids, positions = (
+        torch.nested.nested_tensor(each, layout=torch.jagged)
+        for each in (rows, [torch.arange(len(row)) for row in rows])
+    )
+    batch = MicroBatch(
+        input_ids=ids, position_ids=positions, temperature=0.5, calculate_entropy=True
+    )
+    model = in_float64(llama())
+    own = types.SimpleNamespace(
+        module=model,
+        use_ulysses_sp=False,
+        pad_to_length=None,
+        engine_config=types.SimpleNamespace(
+            entropy_checkpointing=False, entropy_from_logits_with_chunking=False
+        ),
+        _autocast_dtype=torch.float32,
+        _get_packed_pad_size=lambda _: 0,
+        _gather_and_unpad_packed=lambda values, _: values,
+        compute_entropy_from_logits=functions.entropy_from_logits,
+        get_data_parallel_group=lambda: None,
+    )
+    for name in "prepare_model_inputs", "prepare_model_outputs":
+        setattr(own, name, types.MethodType(getattr(engine, name), own))
+    monkeypatch.setattr(module, "detach_tree", lambda tree: tree)
+    _, output = engine.forward_step(own, batch, lambda **_: (torch.zeros(()), {}), False)
+    names = {}
+    (snippet,) = [code for code in code_of("verl") if "def laid_out" in code]
+    exec(snippet, names)
+    found = names["laid_out"](model, batch)
+    assert found.keys() == output["model_output"].keys()
+    for name, values in found.items():
+        expected = output["model_output"][name]
+        assert torch.equal(values.offsets(), expected.offsets())
+        for ours, theirs in zip(values.unbind(), expected.unbind(), strict=True):
+            torch.testing.assert_close(ours[:-1], theirs[:-1], rtol=0, atol=1e-9)
 
 
 def test_pairs_share_their_prompts():
