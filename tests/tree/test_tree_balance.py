@@ -1,5 +1,7 @@
 """Tree steps do not wait: the slowest rank against the bound, and against the packed step."""
 
+from time import process_time
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -115,6 +117,22 @@ def test_the_slowest_rank_is_near_the_bound(case, ranks, rows, capacity):
     assert time <= most * bound_of(tree, ranks, capacity)
     packed = step_of(tree, ranks, fc.Packed(capacity))[1]
     assert time <= packed * (1 + 1e-12)
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("ranks", [8, 64])
+def test_many_short_rows_are_planned_in_the_time_of_a_packed_step(ranks):
+    tree = groups(np.random.default_rng(0), 12_500, 8, 40, 60, 16_384)
+
+    def seconds(layout):
+        def once():
+            start = process_time()
+            step_of(tree, ranks, layout)
+            return process_time() - start
+
+        return min(once() for _ in range(5))
+
+    assert seconds(fc.Tree(16_384)) <= 3 * seconds(fc.Packed(16_384))
 
 
 @given(

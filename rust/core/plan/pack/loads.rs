@@ -350,7 +350,7 @@ impl Treap {
         let (Some(first), Some(second)) = (before, after) else {
             return before.or(after);
         };
-        let (root, side) = if height(first) > height(second) {
+        let (root, side) = if mixed(first) > mixed(second) {
             (first, 1)
         } else {
             (second, 0)
@@ -373,10 +373,9 @@ impl Treap {
     }
 }
 
-/// Pseudo-random priority of a bin. The root has the highest.
-fn height(bin: usize) -> u64 {
-    // The last steps of SplitMix64, which are a bijection.
-    let mut bits = (bin as u64).wrapping_add(0x9E37_79B9_7F4A_7C15);
+/// A pseudo-random number for each of the numbers: the last steps of SplitMix64, a bijection.
+pub fn mixed(number: usize) -> u64 {
+    let mut bits = (number as u64).wrapping_add(0x9E37_79B9_7F4A_7C15);
     bits = (bits ^ (bits >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     bits = (bits ^ (bits >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     bits ^ (bits >> 31)

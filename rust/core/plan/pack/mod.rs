@@ -11,6 +11,7 @@ mod pieces;
 mod spec;
 
 pub use loads::Load;
+pub(super) use loads::mixed;
 pub use num_bins::{fit, halve, spread};
 pub use packers::concat;
 pub use spec::{Algorithm, Cost, CostFunction, Growth, Oversize, PackSpec};

@@ -68,6 +68,16 @@ impl<'a> Bins<'a> {
 
     /// True if a bin is within the limits with other runs, in place of those at some places.
     pub fn fits(&self, bin: usize, without: Range<usize>, runs: &[usize]) -> bool {
+        let limit = self.spec.limit();
+        // Sums of whole numbers need no second addition.
+        if let &[run] = runs
+            && without.is_empty()
+            && self.spec.multiple_of == 1
+            && limit.cost == f64::INFINITY
+        {
+            let load = self.weights[bin].plus(self.added(run, bin)).load;
+            return load.is_within(limit);
+        }
         let (mut sum, mut tree) = (Weight::default(), 0);
         let mut size = 0_usize;
         self.walk(bin, without, runs, |added, is_whole| {
@@ -80,7 +90,7 @@ impl<'a> Bins<'a> {
         });
         size = size.saturating_add(self.spec.round_up(tree));
         let load = Load { size, ..sum.load };
-        load.is_within(self.spec.limit())
+        load.is_within(limit)
     }
 
     /// Visit what each of a bin's runs adds to those before it, with true if it shares nothing.

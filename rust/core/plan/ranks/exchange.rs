@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::bins::Bins;
 use crate::error::Result;
+use crate::plan::pack::mixed;
 use crate::plan::share::Weight;
 use crate::polling::Ticks;
 
@@ -13,6 +14,9 @@ const RANKS: usize = 8;
 
 /// Number of pairs of runs that are compared for a swap between two ranks.
 const PAIRS: usize = 1 << 14;
+
+/// Number of random moves that are tried until one has room.
+const TRIES: usize = 8;
 
 /// Smallest gain, as a share of the slowest rank's.
 const LEAST: f64 = 1e-9;
@@ -37,6 +41,18 @@ struct Exchange {
     given: Part,
     to: usize,
     back: Option<Part>,
+}
+
+/// Pseudo-random numbers, the same ones each time.
+#[derive(Default)]
+pub struct Random(usize);
+
+impl Random {
+    /// A number below `count`, or 0.
+    fn below(&mut self, count: usize) -> usize {
+        self.0 += 1;
+        usize::try_from(mixed(self.0) >> 32).unwrap_or(0) % count.max(1)
+    }
 }
 
 /// The better of two exchanges, the first if they are equally good.
@@ -80,6 +96,33 @@ impl Bins<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Move a random part of the slowest rank, or of a random one, to a random bin with room for it.
+    pub fn perturb(&mut self, random: &mut Random) {
+        let ranks = 0..self.ranks.len();
+        let slowest = ranks.max_by(|&a, &b| self.ranks[a].total_cmp(&self.ranks[b]));
+        let from = match random.below(2) {
+            0 => slowest.unwrap_or(0),
+            _ => random.below(self.ranks.len()),
+        };
+        let parts = self.parts_of(from);
+        for _ in 0..TRIES {
+            let Some(part) = parts.get(random.below(parts.len())) else {
+                return;
+            };
+            let to = random.below(self.members.len());
+            let is_all = part.places.len() == self.members[part.bin].len();
+            if !is_all && to != part.bin && self.fits(to, 0..0, self.runs_of(part)) {
+                let exchange = Exchange {
+                    gain: 0.0,
+                    given: part.clone(),
+                    to,
+                    back: None,
+                };
+                return self.apply(&exchange);
+            }
+        }
     }
 
     fn apply(&mut self, exchange: &Exchange) {

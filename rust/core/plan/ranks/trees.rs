@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::bins::Bins;
+use super::exchange::Random;
 use super::rows::PackedRows;
 use super::runs::Runs;
 use super::{Deal, RankBins, costly_first, deal_bins};
@@ -18,14 +19,26 @@ const FINE: f64 = 1.0 / 48.0;
 /// Share by which the slowest rank may exceed the bound before other plans are tried.
 const UNEVEN: f64 = 0.005;
 
+/// Share by which the slowest rank may exceed the bound before parts are moved at random.
+const ROUGH: f64 = 0.02;
+
 /// Largest limit of a rank's cost that is tried, as a multiple of the bound.
 const LOOSEST: f64 = 1.6;
 
 /// Number of limits tried.
 const LIMITS: usize = 8;
 
-/// Number of runs that are examined for exchanges, in one plan.
-const LOOKS: usize = 1 << 17;
+/// Number of runs that are examined for exchanges, in all plans.
+const LOOKS: usize = 1 << 16;
+
+/// Number of turns that they are divided into.
+const TURNS: usize = 16;
+
+/// Number of runs that are examined for exchanges after random moves.
+const RANDOM_LOOKS: usize = 1 << 16;
+
+/// Number of random moves before exchanges.
+const MOVES: usize = 2;
 
 /// Number of bins that are examined to place runs, in one plan.
 const PLACES: usize = 1 << 17;
@@ -217,9 +230,9 @@ struct Planner<'a> {
 impl Planner<'_> {
     /// The bins of all ranks.
     ///
-    /// Plans are tried until the slowest rank is nearly as fast as the bound: bins of chunks, dealt
+    /// Plans are made until the slowest rank is nearly as fast as the bound: bins of chunks, dealt
     /// out by cost; chunks to the ranks that they fill best, up to a limit; and to the cheapest
-    /// ranks. In each of them, ranks exchange runs of rows. The bound is the costliest row, or the
+    /// ranks. If none is, ranks exchange runs of rows. The bound is the costliest row, or the
     /// mean of ranks if no more tokens are duplicated than capacity requires: their cost is
     /// `total`.
     fn bins(&self, chunks: &Chunks, total: f64, ticks: &mut Ticks) -> Result<Vec<Tree>> {
@@ -230,27 +243,23 @@ impl Planner<'_> {
         let runs = rows.cut(&chunks.chunks, is_fine, ticks)?;
         let runs = Runs::new(rows, runs, ticks)?;
         let goal = bound * (1.0 + UNEVEN);
-        let mut looks = LOOKS;
-        let mut best = self.dealt(&runs, chunks, ticks)?;
-        best.exchange(goal, &mut looks, ticks)?;
+        let mut plans = vec![self.dealt(&runs, chunks, ticks)?];
+        let are_few = runs.rows.len().saturating_mul(self.each) <= PLACES;
         for number in 0..3 {
-            let places = runs.rows.len().saturating_mul(self.each);
-            if best.slowest() <= goal || places > PLACES {
+            if !are_few || plans.iter().any(|plan| plan.slowest() <= goal) {
                 break;
             }
             let planned = match number {
                 0 => self.fitted(&runs, bound, ticks)?,
                 _ => self.placed(&runs, bound / f64::from(number), f64::INFINITY, ticks)?,
             };
-            let Some(mut planned) = planned else { continue };
-            if planned.fill() {
-                looks = LOOKS;
-                planned.exchange(goal, &mut looks, ticks)?;
-                if planned.slowest() < best.slowest() {
-                    best = planned;
-                }
+            if let Some(mut plan) = planned
+                && plan.fill()
+            {
+                plans.push(plan);
             }
         }
+        let best = exchanged(plans, bound, ticks)?;
         let mut bin_of = vec![0; rows.alone.len()];
         for (bin, members) in best.members.iter().enumerate() {
             for &run in members {
@@ -295,16 +304,20 @@ impl Planner<'_> {
         bound: f64,
         ticks: &mut Ticks,
     ) -> Result<Option<Bins<'r>>> {
-        let (mut low, mut high) = (bound, bound * LOOSEST);
-        let mut best = self.placed(runs, high, high, ticks)?;
-        for _ in 0..LIMITS {
-            if best.is_none() {
-                break;
-            }
-            let middle = low.midpoint(high);
-            match self.placed(runs, middle, middle, ticks)? {
-                None => low = middle,
-                found => (best, high) = (found, middle),
+        let goal = bound * (1.0 + UNEVEN);
+        let (mut low, mut high) = (goal, bound * LOOSEST);
+        let mut best = self.placed(runs, low, low, ticks)?;
+        if best.is_none() {
+            best = self.placed(runs, high, high, ticks)?;
+            for _ in 0..LIMITS {
+                if best.is_none() {
+                    break;
+                }
+                let middle = low.midpoint(high);
+                match self.placed(runs, middle, middle, ticks)? {
+                    None => low = middle,
+                    found => (best, high) = (found, middle),
+                }
             }
         }
         Ok(best)
@@ -328,6 +341,45 @@ impl Planner<'_> {
         let mut bins = Bins::new(runs, self.spec, self.ranks, self.each);
         Ok(bins.place(&groups, most_of_rank, ticks)?.then_some(bins))
     }
+}
+
+/// The best of several plans, in each of which ranks exchange runs in turn, until its slowest rank
+/// is nearly as fast as the bound. While it is far from that, parts of the best plan are moved at
+/// random, and ranks exchange again.
+fn exchanged<'r>(mut plans: Vec<Bins<'r>>, bound: f64, ticks: &mut Ticks) -> Result<Bins<'r>> {
+    let goal = bound * (1.0 + UNEVEN);
+    let by_slowest = |a: &Bins, b: &Bins| a.slowest().total_cmp(&b.slowest());
+    let mut total = LOOKS;
+    let mut done = Vec::new();
+    while !plans.is_empty() {
+        plans.sort_by(by_slowest);
+        for mut plan in std::mem::take(&mut plans) {
+            let mut looks = (LOOKS / TURNS).min(total);
+            total -= looks;
+            plan.exchange(goal, &mut looks, ticks)?;
+            total += looks;
+            match looks == 0 && total > 0 {
+                true => plans.push(plan),
+                false if plan.slowest() <= goal => return Ok(plan),
+                false => done.push(plan),
+            }
+        }
+    }
+    done.sort_by(by_slowest);
+    let mut best = done.swap_remove(0);
+    let (mut looks, mut random) = (RANDOM_LOOKS, Random::default());
+    while best.slowest() > bound * (1.0 + ROUGH) && looks > 0 {
+        let mut other = best.clone();
+        for _ in 0..MOVES {
+            other.perturb(&mut random);
+        }
+        looks = looks.saturating_sub(other.members.len() + other.runs.rows.len() / 16);
+        other.exchange(goal, &mut looks, ticks)?;
+        if other.slowest() < best.slowest() {
+            best = other;
+        }
+    }
+    Ok(best)
 }
 
 /// The sum in the order in which NumPy adds: the same to the last bit.
