@@ -54,7 +54,7 @@ __all__ = [
     "merge_turns",
     "partition",
     "read_calls",
-    "settle_logprobs",
+    "read_logprobs",
     "share_prefixes",
     "split_micro_batches",
     "split_step",
@@ -653,10 +653,10 @@ def join_call_nodes(
     place: str,
     first: int,
 ) -> dict[str, Any]: ...
-def settle_logprobs(
-    values: NDArray[float32],
-    given: list[int | None],
-    lengths: list[int],
+def read_logprobs(
+    rows: list[Any],
+    responses: NDArray[int32],
+    offsets: NDArray[int64],
     names: list[tuple[int, int]],
     bad_logprobs: str,
 ) -> tuple[NDArray[float32] | None, NDArray[int64], NDArray[int64]]: ...

@@ -11,6 +11,7 @@ mod names;
 mod plan;
 mod rollouts;
 mod rows;
+mod sampled;
 
 use pyo3::prelude::*;
 
@@ -52,11 +53,13 @@ mod _fastcollate {
     #[pymodule_export]
     use super::plan::stepping::{group_offsets, split_step, step_defect};
     #[pymodule_export]
-    use super::rollouts::{CallSchema, join_call_nodes, make_calls, read_calls, settle_logprobs};
+    use super::rollouts::{CallSchema, join_call_nodes, make_calls, read_calls};
     #[pymodule_export]
     use super::rows::{
         RowSpans, RowStore, StoredRow, arrow_chunks, compact_ids, fix_lists, stored_columns,
     };
+    #[pymodule_export]
+    use super::sampled::read_logprobs;
 
     /// Add the valid option names: the tables that also parse them.
     fn add_names(module: &Bound<PyModule>) -> PyResult<()> {

@@ -324,45 +324,16 @@ fn columns<'py>(py: Python<'py>, calls: Calls, kept: &[String]) -> Result<Bound<
     Ok(columns)
 }
 
-/// Treat log-probabilities of calls, which lie one after the other, as those of bodies are.
-///
-/// `given` has the number of each call's, or None; `lengths` those of the responses. A call's name
-/// in errors is its output and its index there.
-#[pyfunction]
-pub fn settle_logprobs<'py>(
-    py: Python<'py>,
-    values: PyReadonlyArray1<f32>,
-    given: Vec<Option<usize>>,
-    lengths: Vec<usize>,
-    names: Vec<(usize, usize)>,
-    bad_logprobs: &str,
-) -> Result<Settled<'py>> {
-    let values = values_of(&values);
-    let mut found = Logprobs::new(BAD_LOGPROBS.value(bad_logprobs)?);
-    let name = |call: usize| {
-        let (output, index) = names[call];
-        format!("outputs[{output}]: call {index}")
-    };
-    let mut start = 0;
-    for (call, (given, &length)) in given.iter().zip(&lengths).enumerate() {
-        let span = given.map(|len| start..start + len);
-        let row = span.and_then(|span| values.get(span));
-        found.add(row, length, None, || name(call))?;
-        start += given.unwrap_or(0);
-    }
-    found.finish(None, name)?;
-    logprobs(py, found)
-}
-
 /// Log-probabilities, or None if no call has them; positions of those that are none; and their
 /// number, calls x kinds.
-type Settled<'py> = (
+pub type Settled<'py> = (
     Option<Bound<'py, PyArray1<f32>>>,
     Column<'py>,
     Bound<'py, PyArray2<i64>>,
 );
 
-fn logprobs(py: Python<'_>, found: Logprobs) -> Result<Settled<'_>> {
+/// The arrays of log-probabilities.
+pub fn logprobs(py: Python<'_>, found: Logprobs) -> Result<Settled<'_>> {
     let has_any = found.are_given.contains(&true);
     let counts = found.counts.iter().flatten().copied().map(to_i64);
     let calls = found.counts.len();

@@ -24,9 +24,10 @@ class Logprob:
 
 @dataclass
 class Flat:
-    """vLLM's flat log-probabilities: lists over all entries, and the first entry of each token."""
+    """vLLM's flat log-probabilities: lists over all entries, and the span of each token's."""
 
     start_indices: list[int] = field(default_factory=list)
+    end_indices: list[int] = field(default_factory=list)
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
@@ -79,8 +80,9 @@ def flat_of(entries):
     flat = Flat()
     for entry in entries:
         flat.start_indices.append(len(flat.logprobs))
-        flat.token_ids += entry
-        flat.logprobs += [one.logprob for one in entry.values()]
+        flat.token_ids += entry or ()
+        flat.logprobs += [one.logprob for one in (entry or {}).values()]
+        flat.end_indices.append(len(flat.logprobs))
     return flat
 
 
@@ -173,17 +175,45 @@ def test_tinker():
 
 @pytest.mark.parametrize("form", [list, flat_of])
 def test_log_probabilities_of_other_tokens(form):
-    entries = [{7: Logprob(-1.0)}, {9: Logprob(-1.0), 8: Logprob(-2.0)}]
-    with pytest.raises(ValueError, match=r"outputs\[0\] .* token 1 is 9, but 8 in the response"):
+    entries = [{7: Logprob(-1.0)}, {9: Logprob(-1.0)}]
+    with pytest.raises(ValueError, match=r"outputs\[0\]: call 0 .* token 1 is 9, but 8 in the"):
         read([Request([1], [Sample([7, 8], form(entries))])])
     with pytest.raises(ValueError, match="has 2 log-probabilities, but its response has 1 token"):
         read([Request([1], [Sample([7], form(entries))])])
 
 
-def test_bad_log_probabilities():
-    outputs = [
-        Request([1], [Sample([7, 8, 9], [{7: Logprob(-1.0)}, None, {9: Logprob(math.nan)}])])
-    ]
+def test_the_sampled_token_may_not_be_the_first():
+    """Its entry is looked up; numbers may stand in place of objects, as in TensorRT-LLM."""
+    entries = [{9: Logprob(-1.0), 7: Logprob(-2.0)}, {8: -0.5}]
+    assert read([Request([1], [Sample([7, 8], entries)])]).logprobs.to_list() == [[-2.0, -0.5]]
+    assert read([Request([1], [Sample([7, 8], [-2, -0.5])])]).logprobs.to_list() == [[-2.0, -0.5]]
+
+
+@pytest.mark.parametrize(
+    "logprobs",
+    [
+        [(-1.0,)],
+        ["a"],
+        [{7: "a"}],
+        [{"a": Logprob(-1.0)}],
+        [{7: Logprob("a")}],
+        3,
+        Flat([5], [6], [7], [-1.0]),
+        Flat(["a"], [6], [7], [-1.0]),
+        Flat([0], [1], None, [-1.0]),
+    ],
+)
+def test_objects_of_other_kinds(logprobs):
+    with pytest.raises(
+        (TypeError, ValueError, IndexError), match=r"outputs\[1\]: call 0 could not"
+    ):
+        read([Request([1], [Sample([7])]), Request([1], [Sample([7], logprobs)])])
+
+
+@pytest.mark.parametrize("form", [list, flat_of])
+def test_bad_log_probabilities(form):
+    entries = form([{7: Logprob(-1.0)}, None, {9: Logprob(math.nan)}])
+    outputs = [Request([1], [Sample([7, 8, 9], entries)])]
     with pytest.raises(
         ValueError, match=r"outputs\[0\]: call 0 has the log-probability NaN at response token 1"
     ):

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from operator import attrgetter, itemgetter
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastcollate._fastcollate import settle_logprobs
+from fastcollate._fastcollate import compact_ids, read_logprobs
 from fastcollate.common.arguments import check_choice, suggests_names, tally
+from fastcollate.common.arrays import is_array, to_numpy
 from fastcollate.common.text import show
 from fastcollate.rollouts.calls import (
     BAD_LOGPROBS,
@@ -115,28 +115,25 @@ def read(
         for index, output in enumerate(listed)
         for number, call in enumerate(_calls_of(index, output))
     ]
-    responses = ragged([call.response for call in found], "int32")
+    responses = _ids("responses", [call.response for call in found])
     calls = Calls(
         prompts=_prompts(prompts, found, len(listed)),
         responses=responses,
         logprobs_are=logprobs_are,
         uids=np.array([call.output for call in found], np.int64),
         finish_reasons=[call.finish_reason for call in found],
-        **_settled(found, responses, bad_logprobs),
+        **_logprobs(found, responses, bad_logprobs),
         **_more(found),
     )
     return lay_out(finished(calls, unfinished), layers, topk)
 
 
-def _settled(found: list[_Call], responses: Ragged, policy: BadLogprobs) -> dict[str, Any]:
+def _logprobs(found: list[_Call], responses: Ragged, policy: BadLogprobs) -> dict[str, Any]:
     """Return the columns of log-probabilities."""
-    rows = [_logprobs(call) for call in found]
-    values = [np.array(row, np.float64) for row in rows if row is not None]
-    with np.errstate(over="ignore"):
-        flat = np.concatenate([np.empty(0), *values]).astype(np.float32)
-    given = [None if row is None else len(row) for row in rows]
+    rows = [call.logprobs for call in found]
+    rows = [to_numpy(row).astype(np.float64) if is_array(row) else row for row in rows]
     names = [(call.output, call.number) for call in found]
-    settled = settle_logprobs(flat, given, responses.lengths.tolist(), names, policy)
+    settled = read_logprobs(rows, responses.values, responses.offsets, names, policy)
     return logprob_columns(settled, None, responses.offsets, policy)
 
 
@@ -216,54 +213,13 @@ def _prompts(given: Any, found: list[_Call], count: int) -> Ragged:
                 raise ValueError(
                     f"outputs[{call.output}] has no prompt; pass prompts=, one row per output"
                 )
-        return ragged([call.prompt for call in found], "int32")
+        return _ids("prompts", [call.prompt for call in found])
     rows = ragged(given, "int32")
     if len(rows) != count:
         raise ValueError(f"prompts has {tally(len(rows), 'row')}, but there are {count} outputs")
     return ragged([rows[call.output] for call in found]) if found else rows
 
 
-def _logprobs(call: _Call) -> Any:
-    """Return the log-probabilities of a call's tokens, as a sequence of numbers."""
-    logprobs = call.logprobs
-    if logprobs is None or len(logprobs) == 0:
-        return None if logprobs is None else ()
-    if hasattr(logprobs, "start_indices"):  # vLLM's FlatLogprobs: the sampled token's is the first
-        starts = logprobs.start_indices
-        _compare(call, _items(logprobs.token_ids, starts))
-        return _items(logprobs.logprobs, starts)
-    first = logprobs[0]
-    if isinstance(first, (list, tuple)):  # SGLang's: (log-probability, id, text)
-        values, ids, *_ = zip(*logprobs, strict=True)
-        _compare(call, ids)
-        return values
-    if isinstance(first, Mapping):
-        try:
-            _compare(call, tuple(map(next, map(iter, logprobs))))
-            entries = map(next, map(iter, map(type(first).values, logprobs)))
-            return tuple(map(attrgetter("logprob"), entries))
-        except (TypeError, StopIteration):  # None, or nothing for a token
-            return [next(iter(one.values())).logprob if one else None for one in logprobs]
-    return logprobs
-
-
-def _items(items: Sequence[Any], indices: Sequence[int]) -> tuple[Any, ...]:
-    """Return the items at indices."""
-    return itemgetter(*indices)(items) if len(indices) > 1 else (items[indices[0]],)
-
-
-def _compare(call: _Call, ids: Sequence[int]) -> None:
-    """Compare the tokens of log-probabilities with those of the response."""
-    response = tuple(call.response)
-    if len(ids) <= len(response) and tuple(ids) == response[: len(ids)]:
-        return
-    if len(ids) > len(response):
-        raise ValueError(
-            f"outputs[{call.output}] has {len(ids)} log-probabilities, but its response has "
-            f"{len(response)} tokens"
-        )
-    at = next(at for at, pair in enumerate(zip(ids, response, strict=False)) if pair[0] != pair[1])
-    raise ValueError(
-        f"outputs[{call.output}] has log-probabilities of other tokens than its response: token "
-        f"{at} is {show(ids[at])}, but {show(response[at])} in the response"
-    )
+def _ids(name: str, rows: list[Any]) -> Ragged:
+    """Return rows of token ids as int32."""
+    return ragged([compact_ids(name, row, index) for index, row in enumerate(rows)], "int32")
