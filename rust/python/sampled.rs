@@ -3,14 +3,13 @@
 use fastcollate::Error as Core;
 use fastcollate::rollouts::Logprobs;
 use numpy::PyReadonlyArray1;
-use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyFloat, PyInt, PyList, PyTuple};
 
 use crate::error::{Error, Result};
 use crate::plan::tables::values as values_of;
 use crate::rollouts::{BAD_LOGPROBS, Settled, logprobs};
-use crate::rows::compact_ids;
+use crate::rows::{compact_ids, intern};
 
 /// Read the log-probabilities of calls, and treat them as those of bodies are.
 ///

@@ -19,9 +19,10 @@ pytest.importorskip("transformers")
 
 from rows_alone import assert_same, log_probs_alone, outcome  # noqa: E402
 
-sys.path.append(str(EXAMPLES / "tutorials"))
+sys.path += [str(EXAMPLES / "tutorials"), str(EXAMPLES)]
 
 import grpo_loop  # noqa: E402
+import served  # noqa: E402
 import sft_packing  # noqa: E402
 import tool_use  # noqa: E402
 import trees  # noqa: E402
@@ -33,6 +34,38 @@ pytestmark = [
 
 DOCS = Path(__file__).parents[2] / "docs" / "tutorials"
 SCRIPTS = sorted(path for path in EXAMPLES.glob("tutorials/*.py") if path.stem != "preflight")
+
+
+# A server
+
+
+def test_from_a_server():
+    losses = numbers("loss +", output_of("tutorials/from_a_server.py", "--steps", "3"))
+    assert len(losses) == 3
+    assert np.isfinite(losses).all()
+
+
+def test_streams_of_the_server_are_its_responses():
+    turns = served.first_turns()
+    prompts = [*{tuple(prompt): None for prompt, *_ in turns}][:3]
+    with served.engine() as address:
+        bodies, streams = (
+            [
+                served.generate(address, list(prompt), return_token_ids=True, stream=stream)
+                for prompt in prompts
+            ]
+            for stream in (False, True)
+        )
+    found, streamed = fc.rollouts.parse(bodies), fc.rollouts.parse(streams)
+    sampled = [turn for prompt in prompts for turn in turns if tuple(turn[0]) == prompt]
+    assert found.responses.to_list() == [response for _, response, *_ in sampled]
+    np.testing.assert_array_equal(
+        found.logprobs.values, np.concatenate([one for *_, one, _ in sampled]).astype(np.float32)
+    )
+    for name in ("prompts", "responses", "logprobs"):
+        assert getattr(found, name) == getattr(streamed, name)
+    batch = fc.build_batch(**found.batch, pad_token_id=0)
+    assert batch.loss_mask.sum() == len(found.responses.values)
 
 
 # GRPO
