@@ -127,6 +127,7 @@ class LayoutSpec:
     @staticmethod
     def packed(
         pad_to: int | None,
+        pad_to_multiple_of: int,
         multiple_of: int,
         bins: PackSpec | Bins | Sequence[Sequence[int]] | None,
         shift: Any,
@@ -137,6 +138,7 @@ class LayoutSpec:
     @staticmethod
     def of_tree(
         pad_to: int | None,
+        pad_to_multiple_of: int,
         multiple_of: int,
         plan: str | PrefixTree | Bins,
         pack: PackSpec | None,

@@ -80,7 +80,7 @@ ADD = fc.BatchBuilder(pad_token_id=0).add
         (fc.BatchBuilder, "pad_to_multiple_of", "pass layout=fc.Left(multiple_of=...)"),
         (fc.planning.pack, "pad_to_multiple_of", "pass layout=fc.Packed(multiple_of=...)"),
         (fc.planning.pack, "capacity", "pass layout=fc.Packed(capacity=...)"),
-        (fc.Packed, "pad_to_multiple_of", "pass multiple_of"),
+        (fc.pad, "pad_to_multiple_of", "pass multiple_of"),
         (fc.build_batch, "pad_to", "pass layout=fc.Left(pad_to=...)"),
         (fc.plan_step, "balance", "pass shard_by, such as shard_by='tokens'"),
         (fc.Packed, "bins", "pass num_bins for their number, or the bins themselves as plan"),

@@ -93,6 +93,8 @@ def packed_options(draw, lens, *, splits=True, shifts=SHIFTS):
             how["multiple_of"] = multiple
     if draw(st.booleans()):
         how["pad_to"] = reference["pad_to"] = max(loads) + multiple * draw(st.integers(0, 5))
+    elif draw(st.booleans()):
+        how["pad_to_multiple_of"] = reference["pad_to_multiple_of"] = draw(st.integers(1, 9))
     return {"layout": fc.Packed(**how)}, reference
 
 

@@ -31,9 +31,10 @@ LAYOUTS = [
     fc.Packed(plan=BINS, shift="next_token"),
     fc.Packed(plan=[[2, 0], [1]], padding_as="no_segment"),
     fc.Packed.single_row(),
-    fc.Packed.single_row(multiple_of=4, shift="next_token"),
+    fc.Packed.single_row(multiple_of=4, pad_to_multiple_of=6, shift="next_token"),
     fc.Tree(),
     fc.Tree(64, share="group", same_inputs=["a", "b", "a"], multiple_of=4, pad_to=128),
+    fc.Tree(64, multiple_of=3, pad_to_multiple_of=8),
     fc.Tree(
         64, algorithm="bfd", max_sequences=3, min_bins=2, bins_multiple_of=2, oversize="own_bin"
     ),
@@ -206,6 +207,12 @@ def test_a_name_stands_for_the_defaults(name):
             ValueError,
             "pass a multiple of 2 as pad_to",
         ),
+        (
+            lambda: fc.Tree(pad_to=12, pad_to_multiple_of=8),
+            ValueError,
+            "pad_to is 12, but pad_to_multiple_of is 8; pass a multiple of 8 as pad_to",
+        ),
+        (lambda: fc.Packed(8, pad_to_multiple_of=0), ValueError, "pad_to_multiple_of is 0"),
     ],
 )
 def test_options_that_cannot_be(make, exception, message):

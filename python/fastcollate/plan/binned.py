@@ -46,12 +46,21 @@ class BinnedLayout(Layout):
     max_cost: float | None = None
     cost: Literal["flops", "tokens"] | CostArgument = "flops"
     multiple_of: int = 1
+    pad_to_multiple_of: int = 1
     pad_to: int | None = None
 
     @property
     def packer(self) -> PackSpec | None:
         """The compiled options of packing; None if rows are not packed by length."""
         return self.spec.packer
+
+    def _check_pad_to(self) -> None:
+        """Check the fixed width, and that it is a multiple of what widths are rounded up to."""
+        self._check_widths("pad_to", rounded=["pad_to"])
+        self._check_widths(rounded=["pad_to"], multiple="pad_to_multiple_of")
+
+    def _rounded(self, width: int) -> int:
+        return -(-width // self.pad_to_multiple_of) * self.pad_to_multiple_of
 
     def packing_costs(self, lengths: Integers) -> NDArray[np.float64] | None:
         """Return the costs of sequences of the given lengths; None if packing uses none."""
@@ -144,7 +153,7 @@ class BinnedLayout(Layout):
     def _given(self) -> list[str]:
         """Return the options of packing that are given."""
         own = {"plan", "multiple_of", "pad_to", "shift", "padding_as", "share", "same_inputs"}
-        own |= {"fork_early", "min_shared"}
+        own |= {"pad_to_multiple_of", "fork_early", "min_shared"}
         return [name for name in self._options() if name not in own]
 
     def _check_bins(self, plan: Any) -> None:

@@ -84,19 +84,20 @@ class Layout:
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)
 
-    def _check_widths(self, *widths: str, rounded: Sequence[str]) -> None:
-        """Check fixed widths, and that the `rounded` ones are multiples of ``multiple_of``."""
+    def _check_widths(
+        self, *widths: str, rounded: Sequence[str], multiple: str = "multiple_of"
+    ) -> None:
+        """Check fixed widths, and that the `rounded` ones are multiples of that option."""
         for name in widths:
             if (width := getattr(self, name)) is not None:
                 self._set(name, check_count(name, width, "a number of tokens", least=0))
-        name = "multiple_of"
-        multiple = check_count(name, getattr(self, name), "a number of tokens")
-        self._set(name, multiple)
+        count = check_count(multiple, getattr(self, multiple), "a number of tokens")
+        self._set(multiple, count)
         for name in rounded:
-            if (width := getattr(self, name) or 0) % multiple:
+            if (width := getattr(self, name) or 0) % count:
                 raise ValueError(
-                    f"{name} is {width}, but multiple_of is {multiple}; "
-                    f"pass a multiple of {multiple} as {name}"
+                    f"{name} is {width}, but {multiple} is {count}; "
+                    f"pass a multiple of {count} as {name}"
                 )
 
 

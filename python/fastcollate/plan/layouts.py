@@ -103,6 +103,9 @@ class Packed(BinnedLayout):
     multiple_of
         Round the width of each sequence up to a multiple of this, which the capacity counts; by
         default that of `plan`.
+    pad_to_multiple_of
+        Round ``W`` up to a multiple of this, as data collators of Hugging Face do; the capacity
+        does not count it.
     pad_to
         Fixed ``W``; by default the width of the fullest bin. A fuller bin is an error.
     shift
@@ -148,6 +151,7 @@ class Packed(BinnedLayout):
         cls,
         *,
         multiple_of: int = 1,
+        pad_to_multiple_of: int = 1,
         pad_to: int | None = None,
         shift: Shift = "none",
         padding_as: PaddingAs = "own_segment",
@@ -156,7 +160,7 @@ class Packed(BinnedLayout):
 
         Parameters
         ----------
-        multiple_of, pad_to, shift, padding_as
+        multiple_of, pad_to_multiple_of, pad_to, shift, padding_as
             As in :class:`Packed`.
 
         Examples
@@ -167,13 +171,14 @@ class Packed(BinnedLayout):
         return cls(
             plan="single_row",
             multiple_of=multiple_of,
+            pad_to_multiple_of=pad_to_multiple_of,
             pad_to=pad_to,
             shift=shift,
             padding_as=padding_as,
         )
 
     def __post_init__(self) -> None:
-        self._check_widths("pad_to", rounded=["pad_to"])
+        self._check_pad_to()
         if self.capacity is None and self.num_bins is None and self.plan is None:
             raise ValueError(
                 "capacity and plan are None; pass fc.Packed(capacity=...) for bins of that many "
@@ -181,7 +186,7 @@ class Packed(BinnedLayout):
                 "bins of your own, or fc.Packed.single_row()"
             )
         bins = self._packer() if self.plan is None else self._checked_plan()
-        sizes = self.pad_to, self.multiple_of
+        sizes = self.pad_to, self.pad_to_multiple_of, self.multiple_of
         self._set("spec", LayoutSpec.packed(*sizes, bins, self.shift, self.padding_as))
 
     def row_width(
@@ -313,6 +318,9 @@ class Tree(BinnedLayout):
         shared: a run that saves more than its segment and the keys on its path cost.
     multiple_of
         Round the width of each whole tree up to a multiple of this; by default that of `plan`.
+    pad_to_multiple_of
+        Round ``W`` up to a multiple of this, as data collators of Hugging Face do; the capacity
+        does not count it.
     pad_to
         Fixed ``W``; by default the width of the fullest bin. A fuller bin is an error.
 
@@ -342,7 +350,7 @@ class Tree(BinnedLayout):
     min_shared: int = 1
 
     def __post_init__(self) -> None:
-        self._check_widths("pad_to", rounded=["pad_to"])
+        self._check_pad_to()
         plan = self.plan
         if plan is not None and not isinstance(plan, (TreePlan, TreeBins)):
             raise TypeError(
@@ -362,7 +370,8 @@ class Tree(BinnedLayout):
             self._set("same_inputs", tuple(ids.tolist()))
         source = self.share if plan is None else plan._core
         limits = self.fork_early, self.min_shared, costs
-        spec = LayoutSpec.of_tree(self.pad_to, self.multiple_of, source, pack, ids, limits)
+        sizes = self.pad_to, self.pad_to_multiple_of, self.multiple_of
+        spec = LayoutSpec.of_tree(*sizes, source, pack, ids, limits)
         self._set("spec", spec)
 
     def _packer(self) -> PackSpec | None:

@@ -207,6 +207,13 @@ impl LayoutSpec {
         }
     }
 
+    /// The same layout, with the width of the widest bin rounded up to a multiple.
+    #[must_use]
+    pub fn with_rounded_bins(mut self, multiple_of: usize) -> Self {
+        self.widths.bin_multiple_of = multiple_of;
+        self
+    }
+
     /// The layout.
     pub fn layout(&self) -> Layout {
         self.layout
@@ -294,9 +301,7 @@ impl LayoutSpec {
             shift: packed.shift,
             padding_as: packed.padding_as,
         };
-        let least = shard.map_or(0, Shard::least_bin_width);
-        let width = self.widths.sequence;
-        Placement::of_bins(assembly, &bins, bin_layout, width, least)
+        Placement::of_bins(assembly, &bins, bin_layout, self.widths.of_shard(shard))
     }
 
     fn place_tree(
@@ -326,9 +331,8 @@ impl LayoutSpec {
                 return Err(Error::InvalidPlan(reason));
             }
         };
-        let (multiple_of, width) = (self.multiple_of(planned_multiple), self.widths.sequence);
-        let least = shard.map_or(0, Shard::least_bin_width);
-        Placement::of_trees(assembly, bins, multiple_of, width, least)
+        let multiple_of = self.multiple_of(planned_multiple);
+        Placement::of_trees(assembly, bins, multiple_of, self.widths.of_shard(shard))
     }
 
     /// The multiple that places are rounded up to: the option, or else that of the plan.

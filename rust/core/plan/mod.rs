@@ -39,4 +39,4 @@ pub use tables::{BinTables, StepTables};
 pub use trained::Unpredicted;
 pub use tree::Paths;
 pub use turns::{Align, Chosen, TokenForm, Turns};
-pub use widths::{WidthOptions, Widths};
+pub use widths::{BinWidth, WidthOptions, Widths};

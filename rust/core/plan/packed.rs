@@ -1,7 +1,7 @@
 //! The packed layout: each output row is a bin of consecutive sequences.
 
 use super::placement::{Grid, Segment};
-use super::widths::rounded_width;
+use super::widths::{BinWidth, rounded_width};
 use crate::error::{Error, Result};
 use crate::plan::{Assembly, Bins, Shift, Span};
 
@@ -50,16 +50,13 @@ impl Grid {
     /// The token streams of rows in their bins. Spans that begin a place begin at a multiple, and
     /// the place of the last span of a bin ends at one.
     ///
-    /// `width` is the fixed width; None for that of the widest bin, but at least `least`.
-    ///
     /// # Errors
     /// [`Error::BinTooWide`], [`Error::WidthTooLarge`] and [`Error::TooLarge`].
     pub(super) fn of_bins(
         bins: &Bins,
         multiple_of: usize,
         begins_place: impl Fn(&Span) -> bool,
-        width: Option<usize>,
-        least: usize,
+        width: BinWidth,
     ) -> Result<Self> {
         let too_large = || Error::TooLarge {
             rows: bins.count(),
@@ -70,7 +67,7 @@ impl Grid {
             end.ok_or_else(too_large)
         };
         let mut segments = Vec::with_capacity(bins.spans.len());
-        let mut widest = least;
+        let mut widest = width.least;
         for bin in 0..bins.count() {
             let mut end = 0_usize;
             for span in bins.spans(bin) {
@@ -87,7 +84,7 @@ impl Grid {
                 end = end.checked_add(span.len).ok_or_else(too_large)?;
             }
             end = rounded(end)?;
-            match width {
+            match width.fixed {
                 Some(width) if end > width => {
                     return Err(Error::BinTooWide {
                         bin,
@@ -98,9 +95,9 @@ impl Grid {
                 _ => widest = widest.max(end),
             }
         }
-        let width = match width {
-            Some(_) => rounded_width(bins.count(), ("pad_to", width), widest, 1)?,
-            None => widest,
+        let width = match width.fixed {
+            Some(_) => rounded_width(bins.count(), ("pad_to", width.fixed), widest, 1)?,
+            None => { widest.checked_next_multiple_of(width.multiple_of) }.ok_or_else(too_large)?,
         };
         Self::of_segments(bins.count(), width, segments)
     }

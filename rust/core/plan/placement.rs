@@ -2,7 +2,7 @@
 
 use super::tree;
 use crate::error::{Error, Result};
-use crate::plan::{Assembly, BinLayout, Bins, Form, Layout, Row, Span};
+use crate::plan::{Assembly, BinLayout, BinWidth, Bins, Form, Layout, Row, Span};
 
 /// Maximum number of positions: exceeds the bytes of any memory.
 pub(super) const MAX_POSITIONS: usize = 1 << 56;
@@ -138,12 +138,11 @@ impl Placement {
         assembly: &Assembly,
         bins: &Bins,
         bin_layout: BinLayout,
-        width: Option<usize>,
-        least: usize,
+        width: BinWidth,
     ) -> Result<Self> {
         let lens: Vec<_> = assembly.rows().iter().map(Row::len).collect();
         bins.check(&lens)?;
-        Self::of_bins(assembly, bins, bin_layout, width, least)
+        Self::of_bins(assembly, bins, bin_layout, width)
     }
 
     /// As [`Self::packed`], for bins that are known to hold these rows.
@@ -154,11 +153,10 @@ impl Placement {
         assembly: &Assembly,
         bins: &Bins,
         bin_layout: BinLayout,
-        width: Option<usize>,
-        least: usize,
+        width: BinWidth,
     ) -> Result<Self> {
         let begins_place = |_: &Span| true;
-        let sequence = Grid::of_bins(bins, bin_layout.multiple_of, begins_place, width, least)?;
+        let sequence = Grid::of_bins(bins, bin_layout.multiple_of, begins_place, width)?;
         Ok(Self {
             layout: Layout::Packed,
             response: bin_layout.responses(assembly, &sequence)?,

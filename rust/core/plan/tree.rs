@@ -12,7 +12,7 @@ use super::placement::{Grid, Segment};
 use crate::error::{Error, Result};
 use crate::memory::with_room;
 use crate::plan::share::{Tree, TreeRow};
-use crate::plan::{Assembly, Bins, Layout, Pick, Placement, Row, Span};
+use crate::plan::{Assembly, BinWidth, Bins, Layout, Pick, Placement, Row, Span};
 
 /// The segments that rows are read from; they may overlap those of other rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,8 +31,7 @@ impl Paths {
 }
 
 impl Placement {
-    /// Lay out an assembly's rows in bins, each of which holds a tree: of a fixed `width`, or as
-    /// wide as the widest bin and at least `least`. Places of whole trees are rounded up to a
+    /// Lay out an assembly's rows in bins, each of which holds a tree: Places of whole trees are rounded up to a
     /// multiple.
     ///
     /// # Errors
@@ -41,8 +40,7 @@ impl Placement {
         assembly: &Assembly,
         bins: &[Tree],
         multiple_of: usize,
-        width: Option<usize>,
-        least: usize,
+        width: BinWidth,
     ) -> Result<Self> {
         let span = |row: &TreeRow| Span {
             index: row.row,
@@ -59,7 +57,7 @@ impl Placement {
         let begins_place = |span: &Span| span.from == 0;
         Ok(Self {
             layout: Layout::Tree,
-            sequence: Grid::of_bins(&bins, multiple_of, begins_place, width, least)?,
+            sequence: Grid::of_bins(&bins, multiple_of, begins_place, width)?,
             response: responses(assembly)?,
             bin_layout: None,
         })

@@ -2,9 +2,9 @@
 
 use std::sync::OnceLock;
 
-use super::Row;
 use super::assembly::Len;
 use super::placement::MAX_POSITIONS;
+use super::{Row, Shard};
 use crate::error::{Error, Result};
 
 /// Widths fixed by options, so that several batches have the same.
@@ -19,8 +19,21 @@ pub struct WidthOptions {
     /// Widths of token streams, or of their two segments, are rounded up to a multiple of this. Not
     /// 0.
     pub multiple_of: usize,
+    /// The width of the widest bin is rounded up to a multiple of this. Not 0.
+    pub bin_multiple_of: usize,
     /// Minimum lengths that widths from the data hold: those of rows in other batches.
     pub least: Widths,
+}
+
+/// Width of the output rows of bins.
+#[derive(Debug, Clone, Copy)]
+pub struct BinWidth {
+    /// Fixed; by default that of the widest bin.
+    pub fixed: Option<usize>,
+    /// The widest bin counts as at least this wide.
+    pub least: usize,
+    /// Its width is rounded up to a multiple of this. Not 0.
+    pub multiple_of: usize,
 }
 
 /// The longest lengths in tokens, possibly each of a different row.
@@ -85,6 +98,15 @@ impl WidthOptions {
             sequence,
             multiple_of,
             ..Self::default()
+        }
+    }
+
+    /// The width of a shard's bins, or of all, at least that of the widest bin of the shard's step.
+    pub(super) fn of_shard(&self, shard: Option<&Shard>) -> BinWidth {
+        BinWidth {
+            fixed: self.sequence,
+            least: shard.map_or(0, Shard::least_bin_width),
+            multiple_of: self.bin_multiple_of,
         }
     }
 
@@ -170,6 +192,16 @@ pub(super) fn rounded_width(
     }
 }
 
+impl Default for BinWidth {
+    fn default() -> Self {
+        Self {
+            fixed: None,
+            least: 0,
+            multiple_of: 1,
+        }
+    }
+}
+
 impl Default for WidthOptions {
     fn default() -> Self {
         Self {
@@ -177,6 +209,7 @@ impl Default for WidthOptions {
             prompt: None,
             response: None,
             multiple_of: 1,
+            bin_multiple_of: 1,
             least: Widths::default(),
         }
     }

@@ -2,8 +2,8 @@
 
 use fastcollate::Error;
 use fastcollate::plan::{
-    Align, Assembly, BinLayout, Bins, PaddingAs, Per, Placement, Segment, Shift, Span, Turns,
-    Values, gather_positions,
+    Align, Assembly, BinLayout, BinWidth, Bins, PaddingAs, Per, Placement, Segment, Shift, Span,
+    Turns, Values, gather_positions,
 };
 use proptest::prelude::*;
 
@@ -45,6 +45,7 @@ proptest! {
         size in 1_usize..5,
         multiple_of in 1_usize..6,
         more in 0_usize..9,
+        round in 1_usize..7,
         padding_as in 0_usize..3,
         shifted in any::<bool>(),
     ) {
@@ -58,11 +59,12 @@ proptest! {
             shift: if shifted { Shift::NextToken } else { Shift::None },
             padding_as: PADDINGS[padding_as],
         };
-        let placement = Placement::packed(&assembly, &bins, bin_layout, None, 0).unwrap();
+        let placement = Placement::packed(&assembly, &bins, bin_layout, BinWidth::default()).unwrap();
         let least = placement.sequence.width() + more;
-        let placement = Placement::packed(&assembly, &bins, bin_layout, None, least).unwrap();
+        let width = BinWidth { least, multiple_of: round, ..BinWidth::default() };
+        let placement = Placement::packed(&assembly, &bins, bin_layout, width).unwrap();
         let (sequence, response) = (&placement.sequence, &placement.response);
-        prop_assert_eq!(sequence.width(), least);
+        prop_assert_eq!(sequence.width(), least.next_multiple_of(round));
         prop_assert_eq!(sequence.rows(), bins.count());
 
         let mut seen: Vec<_> = sums.iter().map(|&sum| vec![0; sum]).collect();
@@ -123,14 +125,17 @@ fn bins_of_other_sequences_are_refused() {
         shift: Shift::None,
         padding_as: PaddingAs::NoSegment,
     };
-    let place = |spans: &[(usize, usize, usize)], width| {
+    let place = |spans: &[(usize, usize, usize)], fixed| {
+        let width = BinWidth {
+            fixed,
+            ..BinWidth::default()
+        };
         let span = |&(index, from, len): &(usize, usize, usize)| Span { index, from, len };
         let bins = Bins {
             offsets: vec![0, spans.len()],
             spans: spans.iter().map(span).collect(),
         };
-        Placement::packed(&assembly, &bins, bin_layout, width, 0)
-            .map(|placement| placement.sequence)
+        Placement::packed(&assembly, &bins, bin_layout, width).map(|placement| placement.sequence)
     };
     assert!(place(&[(1, 0, 5), (0, 0, 3)], Some(8)).is_ok());
     assert!(place(&[(1, 4, 1), (0, 0, 3), (1, 0, 4)], None).is_ok());

@@ -1,8 +1,8 @@
 //! What trains, on slices alone: sampled tokens of real rows with a token of their part in front.
 
 use fastcollate::plan::{
-    Assembly, BinLayout, Bins, Grid, Layout, PaddingAs, Pick, Placement, Shift, Span, Turns,
-    WidthOptions,
+    Assembly, BinLayout, BinWidth, Bins, Grid, Layout, PaddingAs, Pick, Placement, Shift, Span,
+    Turns, WidthOptions,
 };
 use proptest::prelude::*;
 
@@ -72,7 +72,7 @@ proptest! {
             None => {
                 let shift = if layout == 4 { Shift::None } else { Shift::NextToken };
                 let bin_layout = BinLayout { multiple_of: 1, shift, padding_as: PaddingAs::NoSegment };
-                Placement::packed(&assembly, &bins(&sums, cut), bin_layout, None, 0)
+                Placement::packed(&assembly, &bins(&sums, cut), bin_layout, BinWidth::default())
             }
         }
         .unwrap();

@@ -4,7 +4,7 @@ use fastcollate::batch::BatchRows;
 use fastcollate::plan::share::{Share, ShareLimits};
 use fastcollate::plan::{
     BinSource, Layout, LayoutSpec as CoreSpec, PackedSpec, PaddingAs, Placement, Shard, Shift,
-    TreeSource, TreeSpec, WidthOptions, Widths,
+    TreeSource, TreeSpec, WidthOptions,
 };
 use fastcollate::{Error as Core, Ticks};
 use numpy::PyReadonlyArray1;
@@ -82,7 +82,7 @@ impl LayoutSpec {
             prompt: pad_prompt_to,
             response: pad_response_to,
             multiple_of,
-            least: Widths::default(),
+            ..WidthOptions::default()
         };
         let layout = LAYOUTS.value(name)?;
         Ok(Self::of_rows(CoreSpec::of_rows(layout, widths)))
@@ -93,6 +93,7 @@ impl LayoutSpec {
     #[staticmethod]
     fn packed(
         pad_to: Option<usize>,
+        pad_to_multiple_of: usize,
         multiple_of: usize,
         bins: Option<BinArgument>,
         shift: &Bound<PyAny>,
@@ -116,6 +117,7 @@ impl LayoutSpec {
             padding_as: PADDING_AS.read(padding_as)?,
         };
         let core = CoreSpec::packed(packed, pad_to, multiple_of);
+        let core = core.with_rounded_bins(pad_to_multiple_of);
         Ok(Self { core, cost })
     }
 
@@ -124,6 +126,7 @@ impl LayoutSpec {
     #[staticmethod]
     fn of_tree(
         pad_to: Option<usize>,
+        pad_to_multiple_of: usize,
         multiple_of: usize,
         plan: &Bound<PyAny>,
         pack: Option<Bound<PackSpec>>,
@@ -144,6 +147,7 @@ impl LayoutSpec {
         };
         let cost = pack.map_or(PyCost::FLOPS, |spec| spec.get().cost.clone());
         let core = CoreSpec::tree(tree, pad_to, multiple_of);
+        let core = core.with_rounded_bins(pad_to_multiple_of);
         Ok(Self { core, cost })
     }
 

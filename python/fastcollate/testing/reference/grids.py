@@ -31,7 +31,7 @@ class Grids(NamedTuple):
 
 _OPTIONS = (
     *("pad_to", "pad_prompt_to", "pad_response_to", "multiple_of", "shift", "padding_as"),
-    *("share", "same_inputs"),
+    *("pad_to_multiple_of", "share", "same_inputs"),
 )
 
 

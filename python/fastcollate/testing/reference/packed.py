@@ -47,6 +47,7 @@ def packed_rows(
     *,
     pad_to: int | None = None,
     multiple_of: int | None = 1,
+    pad_to_multiple_of: int = 1,
     shift: str = "none",
     padding_as: str = "own_segment",
 ) -> PackedRows:
@@ -61,7 +62,7 @@ def packed_rows(
         Of each sequence.
     bins
         The pieces of sequences in each row; None for all sequences in one row, in order.
-    pad_to, multiple_of, shift, padding_as
+    pad_to, multiple_of, pad_to_multiple_of, shift, padding_as
         As `fastcollate.build_batch`.
     """
     multiple = multiple_of or 1
@@ -84,7 +85,7 @@ def packed_rows(
             rows[-1].append(Segment(length, -(-length // multiple) * multiple))
             column += rows[-1][-1].place
     loads = [sum(segment.place for segment in segments) for segments in rows]
-    width = max(loads) if pad_to is None else pad_to
+    width = -(-max(loads) // pad_to_multiple_of) * pad_to_multiple_of if pad_to is None else pad_to
     for segments, load in zip(rows, loads, strict=True):
         if load < width and padding_as == "own_segment":
             segments.append(Segment(width - load, width - load))

@@ -32,6 +32,7 @@ def tree_batch_of(
     bins: Sequence[Sequence[int]] | None = None,
     *,
     multiple_of: int = 1,
+    pad_to_multiple_of: int = 1,
     pad_to: int | None = None,
 ) -> TreeBatch:
     """Lay the rows of a trie out.
@@ -44,7 +45,7 @@ def tree_batch_of(
         Response tokens of each row.
     bins
         The rows of each bin, in any order; None for one bin of all.
-    multiple_of, pad_to
+    multiple_of, pad_to_multiple_of, pad_to
         As `fastcollate.Tree`.
     """
     rows_of_bins = [list(trie.order)] if bins is None else [list(rows) for rows in bins]
@@ -68,7 +69,8 @@ def tree_batch_of(
                 if to not in seen:
                     written[row][token] = to
                     seen.add(to)
-    shape = (len(rows_of_bins), width if pad_to is None else pad_to)
+    rounded = -(-width // pad_to_multiple_of) * pad_to_multiple_of
+    shape = (len(rows_of_bins), rounded if pad_to is None else pad_to)
     return TreeBatch(
         rows_of_bins,
         paths,
