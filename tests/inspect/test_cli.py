@@ -21,8 +21,9 @@ import pyarrow.parquet as pq  # noqa: E402
 
 import fastcollate as fc  # noqa: E402
 from fastcollate.cli import files  # noqa: E402
-from fastcollate.cli.app import run  # noqa: E402
-from fastcollate.cli.columns import ROLES, names_of  # noqa: E402
+from fastcollate.cli.app import in_flags, run  # noqa: E402
+from fastcollate.cli.schemas import COLUMN_OPTIONS  # noqa: E402
+from fastcollate.rollouts.sources import COLUMNS, SOURCES  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 ROLLOUTS = ROOT / "examples" / "rollouts" / "rollouts.jsonl.gz"
@@ -70,13 +71,13 @@ def shown(capsys, *arguments):
 
 
 def rows_of(path, capsys, *arguments):
-    numbers = [option for row in range(5) for option in ("--row", row)]
+    numbers = [option for row in range(1, 6) for option in ("--row", row)]
     return shown(capsys, "view", path, *numbers, *arguments)
 
 
 EXPECTED = [
     {
-        "row": row,
+        "row": row + 1,
         "prompt": TABLE["prompts"][row],
         "response": TABLE["responses"][row],
         **{name: TABLE[name][row] for name in ("loss_mask", "rewards", "uids", "trajectory_ids")},
@@ -180,7 +181,43 @@ def test_numbers_that_are_whole_at_first(tmp_path, monkeypatch, capsys):
     with open(path, "w") as file:
         for row in range(rows):
             file.write(json.dumps({name: values[row] for name, values in table.items()}) + "\n")
-    assert shown(capsys, "view", path, "--row", rows - 1)[0]["rewards"] == 0.5
+    assert shown(capsys, "view", path, "--row", rows)[0]["rewards"] == 0.5
+
+
+GOLDEN = json.loads((ROOT / "tests" / "golden" / "rollout_sources.json").read_text())
+
+
+@pytest.mark.parametrize("options", [[], ["--schema"]])
+@pytest.mark.parametrize("name", ["r.jsonl", "r.jsonl.gz", "r.parquet", "r.arrow", "whole.json"])
+@pytest.mark.parametrize("source", ["verifiers", "rllm", "tinker", "slime", "nemo-rl", "verl"])
+def test_traces(source, name, options, tmp_path, capsys):
+    """Files of traces need no options; a row is a call, or a leaf of a tree."""
+    body = GOLDEN[source]["body"]
+    bodies = [body] * 3
+    path = tmp_path / name
+    if name == "whole.json":
+        path.write_text(json.dumps(bodies, indent=1))
+    else:
+        write(path, pa.Table.from_pylist(json.loads(json.dumps(bodies))))
+    options = [*options, source] if options else []
+    calls = fc.rollouts.parse([json.dumps(body).encode()] * 3, source, unfinished="keep")
+    found = shown(capsys, "view", path, "--row", len(calls), "--row", 1, *options)
+    assert [row["row"] for row in found] == [len(calls), 1]
+    for row, call in zip(found, (len(calls) - 1, 0), strict=True):
+        assert row["prompt"] == calls.prompts[call].tolist()
+        assert row["response"] == calls.responses[call].tolist()
+        mask = [1] * len(row["response"])
+        expected = mask if calls.loss_mask is None else calls.loss_mask[call].tolist()
+        assert row.get("loss_mask", mask) == expected
+        assert row["logprobs"] == calls.logprobs[call].tolist()
+    if source not in ("rllm",):  # each of whose lines would be the same trajectories
+        assert shown(capsys, "report", path, "-o", tmp_path / "r.html", *options)["turns"] == len(
+            calls
+        )
+    assert run(["view", str(path), "--row", "1", "--row", "2"]) == 0
+    text = capsys.readouterr().out.replace("\xa0", " ")
+    assert f"row 1 of {len(calls)}, " in text
+    assert text.count("left out") == 1  # one legend
 
 
 def test_chunks_are_whole_groups(tmp_path, monkeypatch):
@@ -196,7 +233,7 @@ def test_chunks_are_whole_groups(tmp_path, monkeypatch):
         assert len(chunks) > 10
         assert [uid for rows in chunks for uid in rows.ids["uids"]] == ids
         assert [rows.first_row for rows in chunks] == np.cumsum(
-            [0, *(len(rows.prompts) for rows in chunks[:-1])]
+            [1, *(len(rows.prompts) for rows in chunks[:-1])]
         ).tolist()
         for one, after in pairwise(chunks):
             assert one.ids["uids"][-1] != after.ids["uids"][0]
@@ -227,13 +264,13 @@ def test_costs(rollouts, tmp_path, capsys):
 
 
 def test_a_view(rollouts, capsys):
-    assert run(["view", str(ROLLOUTS), "--tokenizer", str(TOKENIZER), "--row", "12"]) == 0
+    assert run(["view", str(ROLLOUTS), "--tokenizer", str(TOKENIZER), "--row", "13"]) == 0
     text = capsys.readouterr().out.replace("\xa0", " ")
-    assert "row 12, uid decimal, trajectory decimal/1" in text
+    assert "row 13 of 1,544, uid decimal, trajectory decimal/1" in text
     assert "decimal" in text
     assert run(["view", str(rollouts), "--field", "rewards", "--all"]) == 0
     assert "rewards" in capsys.readouterr().out
-    found = shown(capsys, "view", ROLLOUTS, "--tokenizer", TOKENIZER, "--row", 12)
+    found = shown(capsys, "view", ROLLOUTS, "--tokenizer", TOKENIZER, "--row", 13)
     assert isinstance(found[0]["response_text"], str)
 
 
@@ -242,11 +279,11 @@ ERRORS = {
     "no form": (["view", "text.txt"], "text.txt is no Parquet, Arrow IPC or JSON lines; pass"),
     "another form": (["view", "wrong.parquet"], "named as Parquet, but does not begin as such"),
     "broken": (["view", "broken.parquet"], "broken.parquet cannot be read as Parquet: "),
-    "bad line": (["report", "bad.jsonl"], "bad.jsonl cannot be read as JSON lines: "),
+    "bad line": (["report", "bad.jsonl"], "bad.jsonl, line 2, byte 14: the body"),
     "no columns": (
         ["report", "other.parquet"],
-        "no token ids of prompts and responses under a known name; it has id (string), text "
-        "(string); name a column of lists of integers by --prompts and --responses, or by",
+        "no token ids of prompts and responses under a known name; it has id (string), count "
+        "(int64); name a column of lists of integers by --prompts COLUMN and --responses COLUMN, ",
     ),
     "no such column": (
         ["view", "r.parquet", "--prompts", "ids"],
@@ -254,20 +291,20 @@ ERRORS = {
     ),
     "another type": (
         ["view", "r.parquet", "--prompts", "uids"],
-        "column 'uids' of r.parquet is string; pass a column of lists of integers as --prompts",
+        "column 'uids' of r.parquet is string; pass a column of token ids as --prompts",
     ),
     "no rows": (["report", "empty.parquet"], "empty.parquet has no rows; pass a file of"),
     "empty folder": (["plan", "folder"], "folder has no file of rollouts; pass a folder of"),
     "lengths": (
         ["report", "ragged.parquet"],
-        "ragged.parquet, row 3: loss_mask has 1 item, but responses has 2 tokens",
+        "ragged.parquet, row 4: call 0 has a loss mask of 1 item, but its response has 2 tokens",
     ),
     "null lines": (["plan", "null.jsonl"], "null.jsonl cannot be read as JSON lines: it does not"),
     "packed null lines": (["view", "null.jsonl.gz"], "JSON lines: it does not begin with '{'"),
-    "an array": (["report", "array.json"], "it does not begin with '{'; write one object of a row"),
+    "an array": (["report", "array.json"], "array.json has no rows; pass a file of rollouts"),
     "no lines": (["view", "empty.jsonl"], "empty.jsonl has no rows; pass a file of rollouts"),
-    "null": (["plan", "null.parquet"], "null.parquet, row 1: prompts is null; leave such rows out"),
-    "no such row": (["view", "r.parquet", "--row", "5"], "--row is 5, but r.parquet has rows 0 to"),
+    "null": (["plan", "null.parquet"], "null.parquet, row 2 has no prompt ids; name their"),
+    "no such row": (["view", "r.parquet", "--row", "6"], "--row is 6, but r.parquet has rows 1 to"),
     "no tokenizer": (["view", "r.parquet", "--tokenizer", "t.json"], "t.json does not exist; pass"),
     "bad tokenizer": (
         ["view", "r.parquet", "--tokenizer", "bad.jsonl"],
@@ -275,14 +312,43 @@ ERRORS = {
     ),
     "another tokenizer": (
         ["report", "large.parquet", "--tokenizer", str(TOKENIZER)],
-        "large.parquet, row 1: its response has the id 5000, but ",
+        "large.parquet, row 2: its response has the id 5000, but ",
     ),
     "no folder": (["report", "r.parquet", "-o", "no/r.html"], "no/r.html cannot be written: no is"),
     "a folder": (["report", "r.parquet", "-o", "folder"], "folder is a folder; pass the name of"),
     "no costs": (["plan", "r.parquet", "--costs", "bad.jsonl"], "bad.jsonl has no costs: "),
-    "too small": (["plan", "r.parquet", "--capacity", "4"], "exceeds capacity=4"),
+    "too small": (
+        ["plan", "r.parquet", "--capacity", "4"],
+        "a row has 6 tokens, more than --capacity 4; pass",
+    ),
     "no field": (["view", "r.parquet", "--field", "logprobs"], "--field is 'logprobs', but r.p"),
-    "no uids": (["plan", "plain.parquet", "--prompts-per-mini-batch", "2"], "but uids is None"),
+    "turns that are apart": (
+        ["report", "apart.parquet"],
+        "the turns of trajectory 'a' are not next to each other; sort the file, or name other",
+    ),
+    "prompts that are apart": (
+        ["plan", "apart.parquet", "--merge", "none", "--prompts-per-mini-batch", "1"],
+        "the rows of prompt 'x' are not next to each other; sort the file, or name other",
+    ),
+    "a reward that is null": (
+        ["report", "reward.parquet"],
+        "reward.parquet, row 2: its reward is None; leave such rows out, or name other rewards by",
+    ),
+    "chat": (["view", "chat.jsonl"], "chat.jsonl has chat messages (messages), but no token ids; "),
+    "text": (
+        ["view", "text.jsonl"],
+        "text.jsonl has text (prompt, completion), but no token ids; ",
+    ),
+    "no such source": (["view", "r.parquet", "--schema", "x"], "--schema is 'x'; pass one of engi"),
+    "another source": (
+        ["view", "r.parquet", "--schema", "tinker"],
+        "row 1: call 0 has no token ids",
+    ),
+    "a long name": (["report", "r.parquet", "-o", "x" * 300], "x" * 300),
+    "no uids": (
+        ["plan", "plain.parquet", "--prompts-per-mini-batch", "2"],
+        "name their column by --uids COLUMN",
+    ),
 }
 
 
@@ -291,12 +357,17 @@ def test_errors_are_one_line(arguments, message, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     write(Path("r.parquet"))
     write(Path("plain.parquet"), {name: TABLE[name] for name in ("prompts", "responses")})
-    write(Path("other.parquet"), {"id": ["a"], "text": ["b"]})
+    write(Path("other.parquet"), {"id": ["a"], "count": [1]})
     write(Path("empty.parquet"), pa.table(TABLE).slice(0, 0))
     write(Path("ragged.parquet"), TABLE | {"loss_mask": [[1], [1, 0], [1], [1], [0, 0]]})
     write(Path("null.parquet"), TABLE | {"prompts": [[1], None, [2], [3], [4]]})
     write(Path("large.parquet"), TABLE | {"responses": [[3], [4, 5000], [6], [7, 8], [9, 9]]})
+    apart = {"trajectory_ids": ["a", "b", "a", "c", "d"], "uids": ["x", "y", "x", "z", "z"]}
+    write(Path("apart.parquet"), TABLE | apart)
+    write(Path("reward.parquet"), TABLE | {"rewards": [0.0, None, 0.0, 0.0, 1.0]})
     Path("text.txt").write_text("no rollouts")
+    Path("chat.jsonl").write_text('{"messages": [{"role": "user", "content": "x"}]}\n')
+    Path("text.jsonl").write_text('{"prompt": "x", "completion": "y"}\n')
     Path("wrong.parquet").write_text("no rollouts")
     Path("broken.parquet").write_bytes(Path("r.parquet").read_bytes()[:100])
     Path("bad.jsonl").write_text('{"prompts": [1], "responses": [2]}\n{"prompts": [1\n')
@@ -315,7 +386,7 @@ def test_errors_are_one_line(arguments, message, tmp_path, monkeypatch, capsys):
     assert sorted(Path().rglob("*")) == before  # nothing half-written
     with pytest.raises(Exception, match=r".") as caught:
         run([*arguments, "--debug"])
-    assert " ".join(str(caught.value).split()) in found.err
+    assert in_flags(" ".join(str(caught.value).split())) in found.err
 
 
 def test_wrong_usage(rollouts, capsys):
@@ -442,9 +513,11 @@ def test_the_page(tmp_path, monkeypatch, capsys):
 
 
 def test_all_column_names_are_on_the_page():
-    for role in ROLES:
-        for name in names_of(role):
+    for column in COLUMN_OPTIONS:
+        assert f"`--{column.replace('_', '-')}`" in PAGE
+        for name in COLUMNS.columns[column]:
             assert f"`{name}`" in PAGE
+    assert all(f"`{name}`" in PAGE for name in SOURCES)
 
 
 @pytest.mark.parametrize("command", ["report", "plan"])
@@ -474,7 +547,7 @@ def test_an_output_that_is_an_input(command, link, rollouts, tmp_path, capsys):
 def test_names_that_a_terminal_would_obey(tmp_path, capsys):
     table = {**TABLE, "uids": ["\x1b[2J\x1b]0;owned\x07", "\x9b31m", "\u202ea", "b", "c"]}
     path = write(tmp_path / "r.parquet", table)
-    assert run(["view", str(path), "--row", "0", "--row", "1", "--row", "2"]) == 0
+    assert run(["view", str(path), "--row", "1", "--row", "2", "--row", "3"]) == 0
     strange = tmp_path / "\x1b[31mred.parquet"
     assert run(["view", str(strange)]) == 1
     path.rename(strange)

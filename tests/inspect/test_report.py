@@ -139,10 +139,10 @@ def test_rows_of_the_file(tmp_path, monkeypatch, capsys):
     pq.write_table(pa.table(table), tmp_path / "r.parquet", row_group_size=10)
     found, page = report_of(tmp_path / "r.parquet", tmp_path / "r.html", capsys)
     by_kind = {one["kind"]: one["examples"] for one in found["findings"]}
-    assert by_kind["trains_nothing"] == ["row 77: none of its 2 response tokens trains"]
-    assert by_kind["duplicate"] == ["row 92: it has the same tokens as row 91"]
-    assert [worst["row"] for worst in found["worst_rows"]][:2] == [77, 92]
-    assert "row 77, prompt 2" in page.replace("\xa0", " ")
+    assert by_kind["trains_nothing"] == ["row 78: none of its 2 response tokens trains"]
+    assert by_kind["duplicate"] == ["row 93: it has the same tokens as row 92"]
+    assert [worst["row"] for worst in found["worst_rows"]][:2] == [78, 93]
+    assert "row 78, prompt 2" in page.replace("\xa0", " ")
     assert found["merging"] is None
     assert "Nothing is known of trajectories" in page
 

@@ -182,7 +182,7 @@ def nodes_with(**changes):
         ("verifiers", nodes_with(parent=1), "node 1 has no root: its parents form a cycle"),
         ("verifiers", nodes_with(parent=5), "node 1 has the parent 5, which is not there"),
         ("verifiers", nodes_with(parent="x"), "node 1 has the parent 'x', which is not there"),
-        ("verifiers", nodes_with(mask=[1]), "call 1 has a loss mask of 1 items, but its response"),
+        ("verifiers", nodes_with(mask=[1]), "call 1 has a loss mask of 1 item, but its response"),
         ("verifiers", nodes_with(logprobs=[-1.0] * 3), "call 1 has 3 log-probabilities, but its"),
         ("verifiers", nodes_with(mask=[1, 1]), "call 1 has 1 log-probabilities, but its response"),
         (
@@ -289,6 +289,8 @@ def test_long_chains_and_many_bodies():
     lines = b"\n".join(
         json.dumps({"nodes": nodes[:4], "id": str(one)}).encode() for one in range(50)
     )
+    whole = b"[" + lines.replace(b"\n", b",") + b"]"  # trees of one body are not joined
+    assert parse([whole], "verifiers").responses == parse(lines).responses
     calls = parse(lines)
     assert calls.trace_ids == [str(one) for one in range(50)]
     assert np.array_equal(calls.responses.lengths, [3] * 50)

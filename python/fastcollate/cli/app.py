@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 
@@ -37,6 +38,32 @@ def options(
         raise typer.Exit
 
 
+OF_THE_LIBRARY = (
+    (
+        r"^.*is (\d+), which exceeds capacity=(\d+); pass .*",
+        r"a row has \1 tokens, more than --capacity \2; pass a larger one",
+    ),
+    (
+        r"^trajectory id (.*) appears in non-contiguous positions.*",
+        r"the turns of trajectory \1 are not next to each other; sort the file, or name other "
+        "ids by --trajectory-ids COLUMN",
+    ),
+    (
+        r"^uid (.*) appears in non-contiguous positions.*",
+        r"the rows of prompt \1 are not next to each other; sort the file, or name other "
+        "ids by --uids COLUMN",
+    ),
+)
+"""Errors that name arguments of the library, and what they are on the command line."""
+
+
+def in_flags(text: str) -> str:
+    """Return an error of the library as one of the command line."""
+    for pattern, ours in OF_THE_LIBRARY:
+        text = re.sub(pattern, ours, text)
+    return text
+
+
 def run(arguments: Sequence[str]) -> int:
     """Run a command; return the exit code: 0, 1 for a failure, 2 for wrong usage.
 
@@ -58,7 +85,7 @@ def run(arguments: Sequence[str]) -> int:
     ) as error:
         if wants_traceback:
             raise
-        text = " ".join(str(error).split()) or type(error).__name__
+        text = in_flags(" ".join(str(error).split()) or type(error).__name__)
         print(printable(f"fastcollate: {text}"), file=sys.stderr)
         return 1
     return 0

@@ -1,26 +1,34 @@
-"""Rollout files, read in batches of rows by PyArrow."""
+"""Rollout files, read part by part."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.json
 import pyarrow.parquet as pq
 
-from fastcollate.cli.columns import FileColumns, FileRows
+from fastcollate.cli.rows import FileRows, joined
+from fastcollate.cli.schemas import schema_of_file
+from fastcollate.common.text import show
+from fastcollate.rollouts.calls import Calls
+from fastcollate.rollouts.making import Options, Place
+from fastcollate.rollouts.parsing import read_bodies
+from fastcollate.rollouts.schema import Schema
+from fastcollate.rollouts.tables import fits_of_table, read_table
+from fastcollate.rollouts.walking import Fits, fits_of
 
 SUFFIXES = {
     "parquet": (".parquet", ".pq"),
     "arrow": (".arrow", ".ipc", ".feather"),
     "json": (".jsonl", ".ndjson", ".json"),
 }
-COMPRESSED = (".gz", ".bz2", ".zst", ".lz4")
+COMPRESSED = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
+_TITLES = {"parquet": "Parquet", "arrow": "Arrow IPC", "json": "JSON lines"}
 
 CHUNK_BYTES = 32 << 20
 """Approximate bytes of values per read."""
@@ -30,13 +38,25 @@ CHUNK_TOKENS = 2 << 20
 
 _MOST_ROWS = 1 << 16
 
+AS_THEY_ARE = Options(None, "keep", "keep")
+"""Unfinished calls and log-probabilities that are none are looked at, too."""
+
+
+ADVICE = "; name their column by --prompts COLUMN, or leave such rows out"
+
+
+class Part(NamedTuple):
+    """Some bodies of a file: JSON lines, or a table; and the number of the first, from 1 on."""
+
+    bodies: bytes | pa.Table
+    first: int
+
 
 class File(NamedTuple):
     """A file of rows."""
 
     path: Path
     kind: str
-    schema: pa.Schema
 
     @classmethod
     def of(cls, path: Path) -> File:
@@ -49,59 +69,110 @@ class File(NamedTuple):
         ValueError
             If its format is unknown.
         """
-        kind = _kind(path)
-        with _names_file(path, kind):
-            if kind == "parquet":
-                return cls(path, kind, pq.read_schema(path))
-            if kind == "json":
-                _check_lines(path)
-            with _opened(path, kind) as reader:
-                return cls(path, kind, reader.schema)
+        return cls(path, _kind(path))
 
-    def batches(self, columns: FileColumns) -> Iterator[pa.RecordBatch]:
-        """Yield batches of rows."""
-        names = columns.used
+    def parts(self, names: list[str] | None = None) -> Iterator[Part]:
+        """Yield the bodies of the file, of tables only these columns."""
+        first = 1
         with _names_file(self.path, self.kind):
-            if self.kind == "parquet":
-                with pq.ParquetFile(self.path, pre_buffer=False, memory_map=True) as file:
-                    rows = CHUNK_BYTES * file.metadata.num_rows // max(_size(file.metadata), 1)
-                    yield from file.iter_batches(int(np.clip(rows, 16, _MOST_ROWS)), columns=names)
+            if self.kind == "json":
+                yield from self._lines()
                 return
-            with _opened(self.path, self.kind, self._schema(columns)) as reader:
-                for batch in reader:
-                    rows = max(batch.num_rows * CHUNK_BYTES // max(batch.nbytes, 1), 16)
-                    for start in range(0, batch.num_rows, rows):
-                        yield batch.slice(start, rows).select(names)
+            for batch in self._batches(names):
+                rows = max(batch.num_rows * CHUNK_BYTES // max(batch.nbytes, 1), 16)
+                for start in range(0, batch.num_rows, rows):
+                    yield Part(pa.Table.from_batches([batch.slice(start, rows)]), first + start)
+                first += batch.num_rows
 
-    def _schema(self, columns: FileColumns) -> pa.Schema:
-        """Return the used columns; floats of JSON lines are floats, if the first are integers."""
-        fields = [self.schema.field(name) for name in columns.used]
-        floats = {columns.names.get(role) for role in ("rewards", "logprobs")}
-        return pa.schema([_of_floats(one) if one.name in floats else one for one in fields])
+    def _lines(self) -> Iterator[Part]:
+        """Yield whole lines of JSON; all of a file that is one text of JSON."""
+        with pa.OSFile(str(self.path), "rb") as raw, _decompressed(raw, self.path) as file:
+            rest, first = b"", 1
+            while block := file.read(CHUNK_BYTES):
+                lines, is_cut, tail = (rest + block).rpartition(b"\n")
+                rest = tail if is_cut else rest + block
+                if is_cut and not _is_one_text(lines):
+                    yield Part(lines, first)
+                    first += lines.count(b"\n") + 1
+                elif is_cut:
+                    rest = lines + b"\n" + tail
+            if rest.strip():
+                yield Part(
+                    json.dumps(json.loads(rest)).encode() if _is_one_text(rest) else rest, first
+                )
 
+    def _batches(self, names: list[str] | None) -> Iterator[pa.RecordBatch]:
+        """Yield the batches of a table."""
+        if self.kind == "parquet":
+            with pq.ParquetFile(self.path, pre_buffer=False, memory_map=True) as file:
+                rows = CHUNK_BYTES * file.metadata.num_rows // max(_size(file.metadata), 1)
+                yield from file.iter_batches(int(np.clip(rows, 16, _MOST_ROWS)), columns=names)
+            return
+        with pa.OSFile(str(self.path), "rb") as source:
+            is_file = source.read(6) == b"ARROW1"
+            source.seek(0)
+            if not is_file:
+                yield from pa.ipc.open_stream(source)
+                return
+            reader = pa.ipc.open_file(source)
+            yield from map(reader.get_batch, range(reader.num_record_batches))
 
-_TITLES = {"parquet": "Parquet", "arrow": "Arrow IPC", "json": "JSON lines"}
+    def first(self) -> tuple[Fits, Any] | None:
+        """Return the values of the first body, and the body or an empty table; None without one."""
+        if self.kind == "parquet":
+            with _names_file(self.path, self.kind):
+                table = pq.read_schema(self.path).empty_table()
+            return fits_of_table(table), table
+        for bodies, _ in self.parts():
+            if isinstance(bodies, pa.Table):
+                return fits_of_table(bodies.slice(0, 0)), bodies.slice(0, 0)
+            if bodies.strip():
+                body = self._first_body(bodies)
+                return None if body is None else (fits_of(body), body)
+        return None
 
+    def _first_body(self, lines: bytes) -> Any:
+        """Return the first body of JSON lines; None for an empty array."""
+        head = lines.lstrip(b"\xef\xbb\xbf \t\r\n").partition(b"\n")[0]
+        if head[:1] not in (b"{", b"["):
+            raise ValueError(
+                f"{self.path} cannot be read as JSON lines: it does not begin with '{{'; write one "
+                "object of a row per line"
+            )
+        try:
+            body = json.loads(head)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{self.path} cannot be read as JSON lines: line 1: {error}") from None
+        return body if isinstance(body, dict) else next(iter(body), None)
 
-@contextmanager
-def _names_file(path: Path, kind: str) -> Iterator[None]:
-    """Name the file in Arrow's errors."""
-    try:
-        yield
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"{path} cannot be read as {_TITLES[kind]}: {error}") from error
+    def calls(self, schema: Schema) -> Iterator[Calls]:
+        """Yield the calls of the file."""
+        names = None
+        if self.kind == "parquet":
+            paths = [path for paths in schema.columns.values() for path in paths]
+            there = pq.read_schema(self.path).names
+            used = {path.partition(".")[0].partition("[")[0] for path in paths}
+            names = [name for name in there if name in used]
+        for bodies, first in self.parts(names):
+            if isinstance(bodies, pa.Table):
+                yield read_table(
+                    bodies, schema, AS_THEY_ARE, Place(f"{self.path}, row {{}}", first, ADVICE)
+                )
+            else:
+                place = Place(f"{self.path}, line {{}}", first, ADVICE)
+                yield read_bodies(bodies, schema, AS_THEY_ARE, place)
 
 
 class Source(NamedTuple):
-    """One file, or several with the same columns, as rows."""
+    """One file, or several of the same schema, as rows."""
 
     path: Path
     files: list[File]
-    columns: FileColumns
+    schema: Schema
 
     @classmethod
-    def of(cls, path: Path, names: Mapping[str, str]) -> Source:
-        """Open a file or a folder.
+    def of(cls, path: Path, names: Mapping[str, str], schema: str | None = None) -> Source:
+        """Open a file or a folder; `names` are given columns, `schema` the name of a source.
 
         Raises
         ------
@@ -120,30 +191,42 @@ class Source(NamedTuple):
                     f"{path} has no file of rollouts; pass a folder of .parquet, .arrow or .jsonl "
                     "files"
                 )
-        files = [File.of(one) for one in paths]
-        columns = FileColumns.of(files[0].schema, names, str(files[0].path))
-        for file in files[1:]:
-            if FileColumns.of(file.schema, names, str(file.path)) != columns:
+        files = list(map(File.of, paths))
+        found: dict[Path, Schema] = {}
+        for file in files:
+            if (first := file.first()) is not None:
+                found[file.path] = schema_of_file(*first, names, schema, str(file.path))
+        if not found:
+            raise _no_rows(path)
+        known = next(iter(found.values()))
+        for other, its in found.items():
+            if its != known:
                 raise ValueError(
-                    f"{file.path} has other columns than {files[0].path}; pass files of the same "
+                    f"{other} has other columns than {next(iter(found))}; pass files of the same "
                     "columns"
                 )
-        return cls(path, files, columns)
+        return cls(path, files, known)
 
     @property
     def paths(self) -> list[Path]:
         """The files that are read."""
         return [file.path for file in self.files]
 
-    def tables(self) -> Iterator[tuple[pa.Table, int]]:
-        """Yield tables as they are read, each with its first row."""
-        row = 0
-        for batch in chain.from_iterable(file.batches(self.columns) for file in self.files):
-            if batch.num_rows > 0:
-                yield pa.Table.from_batches([batch]), row
-                row += batch.num_rows
-        if row == 0:
-            raise ValueError(f"{self.path} has no rows; pass a file of rollouts")
+    def _calls(self) -> Iterator[Calls]:
+        """Yield calls as they are read."""
+        count = 0
+        for file in self.files:
+            for calls in file.calls(self.schema):
+                for at, reward in enumerate(calls.rewards or ()):
+                    if not isinstance(reward, (int, float, np.ndarray)):
+                        raise ValueError(
+                            f"{self.path}, row {count + at + 1}: its reward is {show(reward)}; "
+                            "leave such rows out, or name other rewards by --rewards COLUMN"
+                        )
+                count += len(calls)
+                yield calls
+        if count == 0:
+            raise _no_rows(self.path)
 
     def chunks(self) -> Iterator[FileRows]:
         """Yield chunks of whole groups.
@@ -151,61 +234,58 @@ class Source(NamedTuple):
         The rows of a prompt, or of a trajectory, are contiguous in one chunk of any size. So memory
         is bounded by a group and :data:`CHUNK_TOKENS`.
         """
-        waiting: pa.Table | None = None
-        first = 0
-        for table, row in self.tables():
-            if waiting is None:
-                waiting, first = table, row
-            else:
-                waiting = pa.concat_tables([waiting, table], promote_options="permissive")
-            if self._tokens(waiting) < CHUNK_TOKENS:
+        waiting: Calls | None = None
+        first = 1
+        for calls in self._calls():
+            waiting = calls if waiting is None else joined([waiting, calls])
+            if len(waiting.prompts.values) + len(waiting.responses.values) < CHUNK_TOKENS:
                 continue
-            end = self._last_start(waiting)
+            end = _last_start(waiting)
             if end > 0:
-                yield self._read(waiting.slice(0, end), first)
-                waiting, first = waiting.slice(end).combine_chunks(), first + end
-        if waiting is not None and waiting.num_rows > 0:
-            yield self._read(waiting, first)
+                yield FileRows(first, waiting.select(np.arange(end)))
+                waiting, first = waiting.select(np.arange(end, len(waiting))), first + end
+        if waiting is not None and len(waiting) > 0:
+            yield FileRows(first, waiting)
 
-    def row(self, number: int) -> FileRows:
-        """Return one row.
+    def rows(self, numbers: list[int]) -> tuple[Calls, int]:
+        """Return rows by their numbers from 1 on, and the number of all rows.
 
         Raises
         ------
         IndexError
             If there are fewer rows.
         """
+        found: dict[int, Calls] = {}
         count = 0
-        for table, first in self.tables():
-            count = first + table.num_rows
-            if first <= number < count:
-                return self._read(table.slice(number - first, 1), number)
-        raise IndexError(f"--row is {number}, but {self.path} has rows 0 to {count - 1:,}")
+        for calls in self._calls():
+            for number in numbers:
+                if count < number <= count + len(calls):
+                    found[number] = calls.select([number - count - 1])
+            count += len(calls)
+        for number in numbers:
+            if number not in found:
+                raise IndexError(f"--row is {number}, but {self.path} has rows 1 to {count:,}")
+        return joined([found[number] for number in numbers]), count
 
-    def _read(self, table: pa.Table, first: int) -> FileRows:
-        return self.columns.read(table, first, str(self.path))
 
-    def _tokens(self, table: pa.Table) -> int:
-        return sum(
-            len(chunk.values) if hasattr(chunk, "values") else len(chunk)
-            for name in self.columns.tokens
-            for chunk in table.column(name).chunks
-        )
+def _no_rows(path: Path) -> ValueError:
+    return ValueError(f"{path} has no rows; pass a file of rollouts")
 
-    def _last_start(self, table: pa.Table) -> int:
-        """Return the first row of a table's last group, which may continue in the next table."""
-        names = self.columns.names
-        for role in ("uids", "trajectory_ids"):
-            if role in names:
-                ids = table.column(names[role]).to_pylist()
-                last = len(ids) - 1
-                while last > 0 and ids[last - 1] == ids[-1]:
-                    last -= 1
-                return last
-        if "is_last_step" in names:
-            flags = table.column(names["is_last_step"]).to_pylist()
-            return max((i + 1 for i, is_last in enumerate(flags) if is_last), default=0)
-        return int(table.num_rows)
+
+def _last_start(calls: Calls) -> int:
+    """Return the first row of the last group, which may continue in the next calls."""
+    columns = calls.columns
+    for name in ("uids", "trajectory_ids"):
+        if name in columns:
+            ids = list(columns[name])
+            last = len(ids) - 1
+            while last > 0 and ids[last - 1] == ids[-1]:
+                last -= 1
+            return last
+    if "is_last_step" in columns:
+        flags = columns["is_last_step"]
+        return max((row + 1 for row, is_last in enumerate(flags) if is_last), default=0)
+    return len(calls)
 
 
 def _size(metadata: Any) -> int:
@@ -242,61 +322,21 @@ def _kind(path: Path) -> str:
 
 
 @contextmanager
-def _opened(path: Path, kind: str, schema: pa.Schema = None) -> Iterator[Any]:
-    """Open Arrow IPC, a file or a stream, or JSON lines; yield a reader.
-
-    Parameters
-    ----------
-    schema
-        Columns of JSON lines to read; None for all.
-    """
-    with pa.OSFile(str(path), "rb") as source:
-        if kind == "json":
-            parse = pyarrow.json.ParseOptions(
-                explicit_schema=schema,
-                unexpected_field_behavior="infer" if schema is None else "ignore",
-            )
-            read = pyarrow.json.ReadOptions(block_size=CHUNK_BYTES)  # the largest row
-            with pyarrow.json.open_json(_lines(source, path), read, parse) as reader:
-                yield reader
-        elif source.read(6) == b"ARROW1":
-            yield _Batches(pa.ipc.open_file(source))
-        else:
-            source.seek(0)
-            yield pa.ipc.open_stream(source)
+def _names_file(path: Path, kind: str) -> Iterator[None]:
+    """Name the file in Arrow's errors."""
+    try:
+        yield
+    except pa.ArrowInvalid as error:
+        raise ValueError(f"{path} cannot be read as {_TITLES[kind]}: {error}") from error
 
 
-class _Batches:
-    """The batches of an Arrow file, in order."""
-
-    def __init__(self, reader: Any) -> None:
-        self._reader = reader
-        self.schema = reader.schema
-
-    def __iter__(self) -> Iterator[pa.RecordBatch]:
-        return map(self._reader.get_batch, range(self._reader.num_record_batches))
-
-
-def _check_lines(path: Path) -> None:
-    """Check that JSON lines begin with an object. Arrow's reader crashes on nulls alone."""
-    with pa.OSFile(str(path), "rb") as raw, _lines(raw, path) as lines:
-        head = lines.read(1 << 16).lstrip(b"\xef\xbb\xbf \t\r\n")
-    if not head:
-        raise ValueError(f"{path} has no rows; pass a file of rollouts")
-    if not head.startswith(b"{"):
-        raise ValueError(
-            f"{path} cannot be read as JSON lines: it does not begin with '{{'; write one object "
-            "of a row per line"
-        )
-
-
-def _lines(raw: Any, path: Path) -> Any:
+def _decompressed(raw: Any, path: Path) -> Any:
     """Open a file, decompressed by its extension."""
-    codec = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}.get(path.suffix.lower())
+    codec = COMPRESSED.get(path.suffix.lower())
     return raw if codec is None else pa.CompressedInputStream(raw, codec)
 
 
-def _of_floats(field: pa.Field) -> pa.Field:
-    """Return a field of the same nesting with float values."""
-    is_list = hasattr(field.type, "value_type")
-    return field.with_type(pa.list_(pa.float64()) if is_list else pa.float64())
+def _is_one_text(lines: bytes) -> bool:
+    """Return True if the first line is the beginning of a longer text of JSON."""
+    head = lines.lstrip(b"\xef\xbb\xbf \t\r\n").partition(b"\n")[0].strip()
+    return head in (b"{", b"[")

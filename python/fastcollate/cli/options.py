@@ -10,7 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from fastcollate.cli.columns import ROLES, names_of
+from fastcollate.cli.schemas import COLUMN_OPTIONS, flag
+from fastcollate.rollouts.sources import COLUMNS, SOURCES
 
 Input = Annotated[
     Path,
@@ -26,6 +27,15 @@ TokenizerPath = Annotated[
         "--tokenizer",
         metavar="FILE",
         help="The model's tokenizer.json, or its folder: ids are shown as text.",
+        show_default=False,
+    ),
+]
+SchemaName = Annotated[
+    str | None,
+    typer.Option(
+        "--schema",
+        metavar="NAME",
+        help=f"The source of the file. By default, by its keys: {', '.join(SOURCES)}.",
         show_default=False,
     ),
 ]
@@ -72,21 +82,21 @@ def reads_columns(command: Callable[..., None]) -> Callable[..., None]:
             annotation=Annotated[
                 str | None,
                 typer.Option(
-                    f"--{role.replace('_', '-')}",
+                    flag(role),
                     metavar="COLUMN",
-                    help=f"{what} By default: {', '.join(names_of(role))}.",
+                    help=f"{what} By default: {', '.join(COLUMNS.columns[role])}.",
                     rich_help_panel="Columns",
                     show_default=False,
                 ),
             ],
         )
-        for role, (_, what) in ROLES.items()
+        for role, what in COLUMN_OPTIONS.items()
     ]
     own = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
 
     @functools.wraps(command)
     def call(**given: Any) -> None:
-        names = {role: given.pop(role) for role in ROLES}
+        names = {role: given.pop(role) for role in COLUMN_OPTIONS}
         command(**given, names={role: name for role, name in names.items() if name is not None})
 
     call.__signature__ = signature.replace(parameters=own + added)  # type: ignore[attr-defined]

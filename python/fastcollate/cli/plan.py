@@ -12,7 +12,6 @@ import typer
 from rich.console import Console
 
 from fastcollate._fastcollate import SYNTHETIC_LENS
-from fastcollate.cli.columns import FileRows
 from fastcollate.cli.costs import costs_of
 from fastcollate.cli.files import Source
 from fastcollate.cli.options import (
@@ -21,8 +20,10 @@ from fastcollate.cli.options import (
     Debug,
     Input,
     Ranks,
+    SchemaName,
     reads_columns,
 )
+from fastcollate.cli.rows import FileRows
 from fastcollate.cli.writing import check_writable, write_whole
 from fastcollate.common.arrays import offsets_of
 from fastcollate.common.text import printable
@@ -41,6 +42,7 @@ SHOWN_LINES = 24
 def plan(
     *,
     path: Input,
+    schema: SchemaName = None,
     dp: Ranks = 1,
     capacity: Annotated[
         int | None,
@@ -67,11 +69,15 @@ def plan(
 ) -> None:
     """Plan the step of the rows of a file: mini-batches, ranks and bins, with their load."""
     cost = costs_of(costs)
-    source = Source.of(path, names)
+    source = Source.of(path, names, schema)
     if output is not None:
         check_writable(output, [*source.paths, costs])
-    policy = merge if merge != "none" and source.columns.has_trajectories else None
-    lens, uids = _rows(source.chunks(), policy)
+    policy = None if merge == "none" else merge
+    lens, uids, is_merged = _rows(source.chunks(), policy)
+    if prompts_per_mini_batch is not None and uids is None:
+        raise ValueError(
+            "--prompts-per-mini-batch needs the prompts of rows; name their column by --uids COLUMN"
+        )
     options: dict[str, Any] = {"shard_by": "tokens" if cost is None else cost}
     if capacity is not None:
         options["layout"] = Packed(capacity)
@@ -89,9 +95,7 @@ def plan(
         write_whole(output, json.dumps(found.to_dict()))
     if as_json:
         print(
-            json.dumps(
-                {"rows_are": "turns" if policy is None else "merged turns", **figures}, indent=2
-            )
+            json.dumps({"rows_are": "merged turns" if is_merged else "turns", **figures}, indent=2)
         )
         return
     console = Console(highlight=False, markup=False)
@@ -105,19 +109,22 @@ def plan(
         console.print(printable(f"wrote {output}"), soft_wrap=True)
 
 
-def _rows(chunks: Iterable[FileRows], policy: Policy | None) -> tuple[Integers, list[Any] | None]:
-    """Return prompt and response tokens of rows, and their uids."""
-    lens, uids = [], []
+def _rows(
+    chunks: Iterable[FileRows], policy: Policy | None
+) -> tuple[Integers, list[Any] | None, bool]:
+    """Return prompt and response tokens of rows, their uids, and True for merged turns."""
+    lens, uids, is_merged = [], [], False
     for rows in chunks:
-        merged = None if policy is None else rows.merge(policy)
-        of_chunk = rows.ids.get("uids", [])
-        if merged is None:
+        ids = rows.ids
+        of_chunk = ids.get("uids", [])
+        if policy is None or not ids.keys() - {"uids"}:
             lens.append(np.stack([rows.prompts.lengths, rows.responses.lengths], 1))
             uids += of_chunk
-        else:
-            lens.append(np.stack([merged.prompt_lens, merged.response_lens], 1))
-            uids += [of_chunk[turn] for turn in merged.sources.tolist() if of_chunk]
-    return np.concatenate(lens), uids or None
+            continue
+        is_merged, merged = True, rows.merge(policy)
+        lens.append(np.stack([merged.prompt_lens, merged.response_lens], 1))
+        uids += [of_chunk[turn] for turn in merged.sources.tolist() if of_chunk]
+    return np.concatenate(lens), uids or None, is_merged
 
 
 def _figures(plan: StepPlan, costs: Costs | None) -> dict[str, Any]:

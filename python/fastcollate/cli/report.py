@@ -20,6 +20,7 @@ from fastcollate.cli.options import (
     EndIds,
     Input,
     Ranks,
+    SchemaName,
     TokenizerPath,
     reads_columns,
 )
@@ -36,6 +37,7 @@ from fastcollate.plan.merge import Policy
 def report(
     *,
     path: Input,
+    schema: SchemaName = None,
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="HTML", help="The file to write.")
     ] = Path("report.html"),
@@ -51,7 +53,7 @@ def report(
     names: dict[str, str],
 ) -> None:
     """Write a report as one HTML file: lengths, padding, merging, bins, ranks and findings."""
-    source = Source.of(path, names)
+    source = Source.of(path, names, schema)
     text = None if tokenizer is None else FileTokenizer(tokenizer)
     tokenizer_file = None if text is None else text.path
     check_writable(output, [*source.paths, costs, tokenizer_file])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fastcollate.cli.columns import FileRows
+from fastcollate.cli.rows import FileRows
 
 
 class FileTokenizer:
@@ -31,8 +32,8 @@ class FileTokenizer:
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
         return text
 
-    def check(self, rows: FileRows, path: Path) -> None:
-        """Check that the tokenizer has all ids.
+    def check(self, rows: FileRows, path: Path, numbers: Sequence[int] | None = None) -> None:
+        """Check that the tokenizer has all ids; `numbers` are those of rows.
 
         Raises
         ------
@@ -44,7 +45,8 @@ class FileTokenizer:
             if len(ids) == 0 or int(ids.max()) < self.vocab_size:
                 continue
             place = int((ids >= self.vocab_size).argmax())
-            row = rows.first_row + int(np.searchsorted(column.offsets, place, side="right")) - 1
+            at = int(np.searchsorted(column.offsets, place, side="right")) - 1
+            row = rows.first_row + at if numbers is None else numbers[at]
             raise ValueError(
                 f"{path}, row {row}: its {name} has the id {ids[place]}, but {self.path} knows ids "
                 f"below {self.vocab_size:,}; pass the tokenizer of the model that sampled these"

@@ -9,18 +9,20 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from fastcollate.cli.columns import FileRows
 from fastcollate.cli.files import Source
 from fastcollate.cli.options import (
     AsJson,
     Debug,
     Input,
+    SchemaName,
     TokenizerPath,
     reads_columns,
 )
+from fastcollate.cli.rows import FileRows
 from fastcollate.cli.tokenizers import FileTokenizer
-from fastcollate.inspect.batch_view import BatchView
+from fastcollate.inspect.call_view import view_calls
 from fastcollate.inspect.row_view import FOLD
+from fastcollate.rollouts.calls import Calls
 from fastcollate.rows.columns import Ragged
 
 IN_TITLES = {"uids": "uid", "trajectory_ids": "trajectory"}
@@ -31,9 +33,10 @@ IN_TITLES = {"uids": "uid", "trajectory_ids": "trajectory"}
 def view(
     *,
     path: Input,
+    schema: SchemaName = None,
     row: Annotated[
         list[int] | None,
-        typer.Option(min=0, metavar="ROW", help="Counted from 0 on; repeat for more. [default: 0]"),
+        typer.Option(min=1, metavar="ROW", help="Counted from 1 on; repeat for more. [default: 1]"),
     ] = None,
     tokenizer: TokenizerPath = None,
     field: Annotated[
@@ -51,35 +54,36 @@ def view(
 ) -> None:
     """Show rows: what is prompt, what trains and what is masked."""
     text = None if tokenizer is None else FileTokenizer(tokenizer)
-    source = Source.of(path, names)
-    found = [source.row(number) for number in dict.fromkeys(row or [0])]
-    for rows in found:
-        if text is not None:
-            text.check(rows, path)
+    source = Source.of(path, names, schema)
+    numbers = list(dict.fromkeys(row or [1]))
+    calls, count = source.rows(numbers)
+    rows = FileRows(1, calls)
+    if text is not None:
+        text.check(rows, path, numbers)
     for name in field or []:
-        if name not in found[0].values:
-            known = ", ".join(found[0].values) or "none"
+        if name not in rows.values:
+            known = ", ".join(rows.values) or "none"
             raise ValueError(f"--field is {name!r}, but {path} has these fields: {known}")
     if as_json:
-        print(json.dumps([_plain(rows, text) for rows in found]))
+        print(json.dumps([_plain(calls.select([at]), row, text) for at, row in enumerate(numbers)]))
         return
-    console = Console(highlight=False)
-    for rows in found:
-        title = [f"row {rows.first_row:,}"]
-        title += [
-            f"{word} {rows.ids[name][0]}" for name, word in IN_TITLES.items() if name in rows.ids
-        ]
-        view = BatchView(
-            rows.build()._state,
-            *(0, text, field or (), None if all_tokens else FOLD),
-            names={0: ", ".join(title)},
+    ids = rows.ids
+    titles = {
+        at: ", ".join(
+            [f"row {row:,} of {count:,}"]
+            + [f"{word} {ids[name][at]}" for name, word in IN_TITLES.items() if name in ids]
         )
-        console.print(view)
+        for at, row in enumerate(numbers)
+    }
+    fold = None if all_tokens else FOLD
+    view = view_calls(calls, range(len(numbers)), text, field or (), fold, titles)
+    Console(highlight=False).print(view)
 
 
-def _plain(rows: FileRows, tokenizer: FileTokenizer | None) -> dict[str, Any]:
+def _plain(calls: Calls, row: int, tokenizer: FileTokenizer | None) -> dict[str, Any]:
     """Return a row as JSON values."""
-    found: dict[str, Any] = {"row": rows.first_row}
+    rows = FileRows(row, calls)
+    found: dict[str, Any] = {"row": row}
     columns = {"prompt": rows.prompts, "response": rows.responses, **rows.values, **rows.ids}
     for name, column in columns.items():
         values = column.to_list() if isinstance(column, Ragged) else np.asarray(column).tolist()

@@ -133,11 +133,12 @@ def _rows_of_nodes(
 ) -> tuple[Mapping[str, Any], dict[str, Any]]:
     """Return the rows of leaves in place of nodes."""
     bodies, indices = found["bodies"], found["indices"]
+    trees = np.cumsum(indices == 0)
     names, ids, links = (kept.pop(name, None) for name in ("parents", "node_ids", "links"))
-    parents = _parents(bodies, indices, names, ids, place)
+    parents = _parents(trees, bodies, indices, names, ids, place)
     dropped = np.zeros(len(bodies), bool)
     if links is not None:
-        dropped = _dropped(bodies, indices, links)
+        dropped = _dropped(trees, indices, links)
     rows = join_call_nodes(found, parents, dropped, options.bad_logprobs, place.text, place.first)
     leaves = rows["leaves"].tolist()
     kept = {name: [column[leaf] for leaf in leaves] for name, column in kept.items()}
@@ -145,6 +146,7 @@ def _rows_of_nodes(
 
 
 def _parents(
+    trees: NDArray[np.int64],
     bodies: NDArray[np.int64],
     indices: NDArray[np.int64],
     names: Sequence[Any] | None,
@@ -163,17 +165,17 @@ def _parents(
         return np.where(indices == 0, -1, np.arange(count) - 1)
     known: dict[tuple[int, Any], int] = {}
     named = indices.tolist() if ids is None else ids
-    for node, key in enumerate(zip(bodies.tolist(), named, strict=True)):
+    for node, key in enumerate(zip(trees.tolist(), named, strict=True)):
         if known.setdefault(key, node) != node:
+            both = f"{indices[known[key]]} and {indices[node]}"
             raise ValueError(
-                f"{place.of(key[0])}: nodes {indices[known[key]]} and {indices[node]} have the id "
-                f"{show(key[1])}"
+                f"{place.of(int(bodies[node]))}: nodes {both} have the id {show(key[1])}"
             )
     parents = np.full(count, -1, np.int64)
     for node, name in enumerate(names or ()):
         if name is None:
             continue
-        parent = known.get((int(bodies[node]), name))
+        parent = known.get((int(trees[node]), name))
         if parent is None:
             raise ValueError(
                 f"{place.of(int(bodies[node]))}: node {indices[node]} has the parent {show(name)}, "
@@ -184,18 +186,18 @@ def _parents(
 
 
 def _dropped(
-    bodies: NDArray[np.int64], indices: NDArray[np.int64], links: Sequence[Any]
+    trees: NDArray[np.int64], indices: NDArray[np.int64], links: Sequence[Any]
 ) -> NDArray[np.bool_]:
     """Return True for attempts at a compaction that no node continues from (verifiers)."""
     of_type = [[(_get(link, "type"), _get(link, "node")) for link in one or ()] for one in links]
     accepted = {
-        (body, node)
-        for body, of_node in zip(bodies.tolist(), of_type, strict=True)
+        (tree, node)
+        for tree, of_node in zip(trees.tolist(), of_type, strict=True)
         for kind, node in of_node
         if kind == "compaction"
     }
     attempts = [any(kind == "compaction_attempt" for kind, _ in one) for one in of_type]
-    keys = zip(bodies.tolist(), indices.tolist(), strict=True)
+    keys = zip(trees.tolist(), indices.tolist(), strict=True)
     return np.array(
         [attempt and key not in accepted for attempt, key in zip(attempts, keys, strict=True)], bool
     )

@@ -134,8 +134,9 @@ impl<'a> Call<'a> {
             let count = split + tokens.response.len();
             if mask.len() != count {
                 return Err(Wrong::new(format!(
-                    "has an attention mask of {} items, but prompt and response have {count} tokens",
-                    mask.len()
+                    "has an attention mask of {}, but prompt and response have {}",
+                    tally(mask.len(), "item"),
+                    tally(count, "token")
                 )));
             }
             let of_prompt = |prompt: &Cow<[i32]>| kept(prompt, &mask[..split]);
@@ -170,7 +171,10 @@ impl<'a> Call<'a> {
         let len = |name: &str, len: i32| {
             let len = usize::try_from(len).ok().filter(|len| *len <= count);
             len.ok_or_else(|| {
-                Wrong::new(format!("has {name}, but its sequence has {count} tokens"))
+                Wrong::new(format!(
+                    "has {name}, but its sequence has {}",
+                    tally(count, "token")
+                ))
             })
         };
         let split = if let Some(found) = number(Ids::PromptLens) {
@@ -238,11 +242,11 @@ impl Tokens<'_> {
             return Ok(mask.iter().map(|mask| one(mask).unwrap_or(0.0)).collect());
         }
         let text = match name {
-            "loss mask" => format!("has a loss mask of {found} items"),
+            "loss mask" => format!("has a loss mask of {}", tally(found, "item")),
             _ => format!("has {found} {name}"),
         };
         Err(Wrong {
-            reason: format!("{text}, but its response has {count} tokens"),
+            reason: format!("{text}, but its response has {}", tally(count, "token")),
             is_short: found < count,
         })
     }
@@ -255,4 +259,10 @@ fn kept<'v, T: Copy>(values: &[T], mask: &[f32]) -> Cow<'v, [T]> {
         .filter(|(_, mask)| **mask != 0.0)
         .map(|(value, _)| *value)
         .collect()
+}
+
+/// A number of things.
+fn tally(count: usize, thing: &str) -> String {
+    let end = if count == 1 { "" } else { "s" };
+    format!("{count} {thing}{end}")
 }

@@ -211,7 +211,9 @@ impl<'s> Reader<'s> {
                 json.seek(at);
                 let peek = json.peek()?;
                 self.body(json, peek, ticks)?;
-                number += self.add_calls(json, body, number, calls)?;
+                let added = self.add_calls(json, body, number, calls)?;
+                // The nodes of each body of an array are a tree of their own.
+                number += if calls.are_nodes { 0 } else { added };
                 Ok(json.at())
             })?;
         } else {

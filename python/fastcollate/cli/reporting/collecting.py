@@ -23,7 +23,7 @@ from fastcollate.rows.lengths import Integers
 
 if TYPE_CHECKING:
     from fastcollate.batch import Batch
-    from fastcollate.cli.columns import FileRows
+    from fastcollate.cli.rows import FileRows
     from fastcollate.plan.breaks import Tokenizer
     from fastcollate.plan.tree_plan import TreePlan
 
@@ -146,7 +146,7 @@ class Collector:
         self._num_breaks += len(report.breaks)
         while len(self._hints) > MOST_BREAKS:  # keep every second one
             self._hints, self._stride = self._hints[::2], 2 * self._stride
-        if first_row == 0:  # turn numbers equal those in the file
+        if first_row == 1:  # turn numbers equal those in the file
             self._trees = [str(report.tree(one)) for one in report.breaks.most_broken(MOST_TREES)]
 
     def _check(self, batch: Batch, first_row: int, lens: Integers) -> None:

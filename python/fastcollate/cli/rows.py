@@ -1,0 +1,92 @@
+"""Rows of files: calls, with their numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fastcollate.build import build_batch
+from fastcollate.plan.merge import Policy
+from fastcollate.plan.merging import MergePlan, merge_turns
+from fastcollate.rollouts.calls import Calls
+from fastcollate.rows.columns import Ragged
+
+if TYPE_CHECKING:
+    from fastcollate.batch import Batch
+    from fastcollate.plan.breaks import Tokenizer
+
+IDS = ("uids", "trajectory_ids", "is_last_step")
+
+
+class FileRows(NamedTuple):
+    """Rows of a file, of which the first has a number from 1 on."""
+
+    first_row: int
+    calls: Calls
+
+    @property
+    def prompts(self) -> Ragged:
+        """Token ids of prompts."""
+        return self.calls.prompts
+
+    @property
+    def responses(self) -> Ragged:
+        """Token ids of responses."""
+        return self.calls.responses
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Loss mask, rewards and log-probabilities, those that there are."""
+        calls = self.calls
+        given = {"loss_mask": calls.loss_mask, "rewards": calls.rewards, "logprobs": calls.logprobs}
+        return {name: column for name, column in given.items() if column is not None}
+
+    @property
+    def ids(self) -> dict[str, list[Any]]:
+        """Ids of prompts and trajectories, and flags of last turns, those that there are."""
+        columns = self.calls.columns
+        return {name: list(columns[name]) for name in IDS if name in columns}
+
+    def build(self) -> Batch:
+        """Return the rows as a jagged batch."""
+        tokens = self.prompts, self.responses
+        return build_batch(
+            *tokens, pad_token_id=0, array_type="numpy", layout="jagged", **self.values
+        )
+
+    def merge(self, policy: Policy, tokenizer: Tokenizer | None = None) -> MergePlan:
+        """Return the plan that merges turns of trajectories."""
+        ids: dict[str, Any] = {name: one for name, one in self.ids.items() if name != "uids"}
+        return merge_turns(
+            self.prompts,
+            self.responses,
+            **ids,
+            policy=policy,
+            allow_unfinished=True,
+            tokenizer=tokenizer,
+        )
+
+
+def joined(parts: Sequence[Calls]) -> Calls:
+    """Join calls of one file, of which some parts may lack columns of others."""
+    names = list(dict.fromkeys(name for part in parts for name in part._names()))
+    return Calls.concat([_with_columns(part, names) for part in parts])
+
+
+def _with_columns(calls: Calls, names: list[str]) -> Calls:
+    """Return calls with all of these columns."""
+    if calls._names() == names:
+        return calls
+    offsets = calls.responses.offsets
+    plain = {
+        "logprobs": Ragged(np.full(offsets[-1], np.nan, np.float32), offsets),
+        "loss_mask": Ragged(np.ones(offsets[-1], np.int32), offsets),
+    }
+    known = calls._names()
+    columns: dict[str, Any] = {
+        name: getattr(calls, name) if name in known else plain.get(name, [None] * len(calls))
+        for name in names
+    }
+    return Calls(**columns)

@@ -1,0 +1,145 @@
+"""The schema of a file: that of a source, or the columns that options name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from fastcollate.common.text import show
+from fastcollate.rollouts.schema import IDS, RESPONSES, Schema
+from fastcollate.rollouts.sources import COLUMNS, SOURCES
+from fastcollate.rollouts.walking import Fits, recognised
+
+COLUMN_OPTIONS = {
+    "prompts": "Token ids of prompts.",
+    "responses": "Token ids of responses.",
+    "sequences": "Token ids of prompts with their responses, in place of both.",
+    "prompt_lens": "Number of prompt tokens of each sequence.",
+    "loss_mask": "Loss mask, per token of responses or of sequences.",
+    "rewards": "Rewards, per response token or per row.",
+    "logprobs": "Log-probabilities of response tokens.",
+    "attention_mask": "0 where prompts and responses are padded (verl).",
+    "uids": "Id of the prompt of each row.",
+    "trajectory_ids": "Id of the trajectory of each row.",
+    "is_last_step": "True for the last turn of each trajectory.",
+}
+"""Columns that options name, each with a description."""
+
+CHAT = ("messages", "conversations", "conversation", "chosen", "prompt_messages")
+
+
+def flag(column: str) -> str:
+    """Return the option that names a column."""
+    return f"--{column.replace('_', '-')}"
+
+
+def schema_of_file(
+    fits: Fits, first: Any, names: Mapping[str, str], schema: str | None, place: str
+) -> Schema:
+    """Return the schema of a file whose first body is `first`; of a table, its empty table.
+
+    Raises
+    ------
+    ValueError
+        If a given column is missing or has other values, or there are no token ids.
+    """
+    if schema is not None and schema not in SOURCES:
+        raise ValueError(f"--schema is {schema!r}; pass one of {', '.join(SOURCES)}")
+    known = (
+        recognised(fits)
+        if schema is None
+        else SOURCES[schema].narrowed(partial(fits, SOURCES[schema]))
+    )
+    if names or known is None:
+        known = _with_names(
+            known or COLUMNS.narrowed(partial(fits, COLUMNS)), names, fits, first, place
+        )
+    if schema is None:
+        _check_tokens(known, fits, first, place)
+    return known
+
+
+def _with_names(
+    known: Schema, names: Mapping[str, str], fits: Fits, first: Any, place: str
+) -> Schema:
+    """Return a schema with given columns in place of its own."""
+    given = {name: (path,) for name, path in names.items()}
+    others = {
+        name: tuple(path for path in paths if path not in names.values())
+        for name, paths in known.columns.items()
+    }
+    columns: dict[str, Any] = {name: paths for name, paths in others.items() if paths} | given
+    if "sequences" in names:
+        columns = {
+            name: one for name, one in columns.items() if name not in ("prompts", "responses")
+        }
+    arrays: dict[str, Any] = {"nodes" if known.are_nodes else "calls": known.calls}
+    found = Schema(**arrays, **columns)
+    for name, path in names.items():
+        fit = fits(found, name, path)
+        if fit is None:
+            raise ValueError(f"{place} has no column {path!r} ({flag(name)}); it has {_all(first)}")
+        if not fit:
+            kind = "token ids" if name in IDS else "numbers"
+            raise ValueError(
+                f"column {path!r} of {place} is {_kind(first, path)}; pass a column of {kind} as "
+                f"{flag(name)}"
+            )
+    return found
+
+
+def _check_tokens(schema: Schema, fits: Fits, first: Any, place: str) -> None:
+    """Check that there are tokens of prompts and responses."""
+
+    def has(*columns: str) -> bool:
+        paths = ((name, path) for name in columns for path in schema.columns.get(name, ()))
+        return any(fits(schema, name, path) for name, path in paths)
+
+    if has("sequences") or (has(*RESPONSES) and (has("prompts") or schema.are_nodes)):
+        return
+    if (kind := _text_of(first)) is not None:
+        raise ValueError(
+            f"{place} has {kind}, but no token ids; tokenize them with the chat template of the "
+            "model, and write prompt_ids and response_ids"
+        )
+    missing = [name for name in ("prompts", "responses") if not has(name)]
+    options = " and ".join(f"{flag(name)} COLUMN" for name in missing)
+    raise ValueError(
+        f"{place} has no token ids of {' and '.join(missing)} under a known name; it has "
+        f"{_all(first)}; name a column of lists of integers by {options}, or by --sequences "
+        f"COLUMN, or its source by --schema"
+    )
+
+
+def _columns(first: Any) -> dict[str, str]:
+    """Return the columns of a body or of a table, each with its type."""
+    if isinstance(first, pa.Table):
+        return {field.name: str(field.type)[:40] for field in first.schema}
+    if isinstance(first, Mapping):
+        return {str(name): type(value).__name__ for name, value in first.items()}
+    return {}
+
+
+def _kind(first: Any, path: str) -> str:
+    return _columns(first).get(path, show(path))
+
+
+def _text_of(first: Any) -> str | None:
+    """Name the text of a file of chats or of texts; None for other files."""
+    columns = _columns(first)
+    chat = next((name for name in CHAT if name in columns), None)
+    if chat is not None:
+        return f"chat messages ({chat})"
+    text = [name for name, kind in columns.items() if kind in ("str", "string", "large_string")]
+    names = {"text", "prompt", "completion", "response", "question", "answer", "instruction"}
+    text = [name for name in text if name in names]
+    return f"text ({', '.join(text)})" if text else None
+
+
+def _all(first: Any) -> str:
+    """Name all columns, each with its type."""
+    names = [f"{name} ({kind})" for name, kind in _columns(first).items()]
+    return ", ".join(names[:20]) + (" ..." if len(names) > 20 else "") or "no columns"
