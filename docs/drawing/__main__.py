@@ -7,13 +7,14 @@ from pathlib import Path
 
 import batch
 import glossary
+import layouts
 import speed
 from svg import PICTURES, Picture
 
 
 def draw() -> dict[str, Picture]:
     """Draw every picture."""
-    return {**batch.draw(), **glossary.draw(), **speed.draw()}
+    return {**batch.draw(), **glossary.draw(), **layouts.draw(), **speed.draw()}
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ SUMMARY = """\
 > verl, TRL, NeMo-RL and transformers, and works in trainers of your own."""
 
 # From the line that installs to the end of the first snippet.
-BEGINNING = re.compile(r"^```\npip install .*?^```python\n.*?^```$", re.DOTALL | re.MULTILINE)
+BEGINNING = re.compile(r"^```\ngit clone .*?^```python\n.*?^```$", re.DOTALL | re.MULTILINE)
 TOCTREE = re.compile(r"^```\{toctree\}\n.*?^```\n", re.DOTALL | re.MULTILINE)
 INCLUDE = re.compile(r"^```\{include\} (\S+)\n((?::.*\n)*)```$", re.MULTILINE)
 LINK = re.compile(r"\]\(([^()\s]+)\)")

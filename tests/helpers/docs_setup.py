@@ -39,7 +39,7 @@ PAGE_NEEDS = {
     "docs/frameworks/transformers.md": ("torch", "transformers"),
     "docs/frameworks/trl.md": ("torch", "pyarrow"),
     "docs/frameworks/verl.md": ("torch", "tensordict"), "docs/merging.md": ("torch", "tokenizers"),
-    "docs/tables.md": ("torch", "pyarrow"),
+    "docs/tables.md": ("torch", "pyarrow"), "docs/troubleshooting.md": ("torch", "transformers"),
 }  # fmt: skip
 
 
@@ -313,15 +313,15 @@ def nemo_rl():
 
 
 PAGES = {
-    "README.md": with_model, "docs/attention.md": attention, "docs/balance.md": balance,
-    "docs/batches.md": batches, "docs/frameworks/index.md": dict,
+    "README.md": dict, "docs/attention.md": attention, "docs/balance.md": balance,
+    "docs/batches.md": batches, "docs/concepts.md": dict, "docs/frameworks/index.md": dict,
     "docs/frameworks/nemo_rl.md": nemo_rl, "docs/frameworks/skyrl.md": skyrl,
     "docs/frameworks/transformers.md": for_trainers, "docs/frameworks/trl.md": trl,
     "docs/frameworks/verl.md": verl,
     "docs/handover.md": handover, "docs/index.md": dict, "docs/looking.md": looking,
     "docs/merging.md": merging, "docs/packing.md": packing, "docs/ray.md": dict,
     "docs/rollouts.md": dict, "docs/steps.md": steps, "docs/tables.md": dict,
-    "docs/trees.md": trees,
+    "docs/trees.md": trees, "docs/troubleshooting.md": with_model, "docs/which_layout.md": dict,
 }  # fmt: skip
 
 BEFORE = {
