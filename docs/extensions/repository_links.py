@@ -34,7 +34,7 @@ class RepositoryLinks(SphinxTransform):
             if target in self.env.found_docs:
                 node["refexplicit"] = not is_file_name(node)
                 return
-            path = Path(f"{target}.md")
+            path = Path(self.env.srcdir, f"{target}.md")
         else:
             target, _, anchor = target.partition("#")
             # The source is the file that holds the link, in an included file, too.

@@ -1,0 +1,74 @@
+"""Words that readers search for, and the page to find first; pages that the search leaves out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.transforms import SphinxTransform
+
+WORDS = {
+    "advantages": "concepts#groups-and-advantages",
+    "advantage": "concepts#groups-and-advantages",
+    "attention mask": "attention",
+    "cuda out of memory": "troubleshooting#out-of-memory",
+    "deepspeed": "steps",
+    "dpo": "frameworks/trl",
+    "fsdp": "steps",
+    "flash attention": "attention",
+    "grpo": "tutorials/grpo_loop",
+    "install": "index",
+    "loss mask": "concepts#the-loss-and-its-mask",
+    "megatron": "packing#context-parallelism",
+    "nan": "troubleshooting#the-loss-is-nan",
+    "oom": "troubleshooting#out-of-memory",
+    "openai": "rollouts",
+    "out of memory": "troubleshooting#out-of-memory",
+    "padding": "which_layout",
+    "parquet": "tables",
+    "position_ids": "batches#layouts",
+    "prefix caching": "trees",
+    "sft": "tutorials/sft_packing",
+    "sglang": "rollouts",
+    "tool calls": "tutorials/tool_use",
+    "vllm": "rollouts",
+}
+"""A word, in lower case, to a page and the id of a section."""
+
+LEFT_OUT = ("architecture", "changelog", "contributing", "internals")
+
+
+class Words(SphinxTransform):
+    """Give each page its words, as main entries of the index."""
+
+    default_priority = 845  # before Sphinx collects the index
+
+    def apply(self, **options: Any) -> None:
+        """Add the entries of one page."""
+        entries = []
+        for word, target in WORDS.items():
+            page, _, section = target.partition("#")
+            if page == self.env.docname:
+                if section and section not in self.document.ids:
+                    raise ValueError(f"{page} has no section {section}")
+                entries.append(("single", word, section, "main", None))
+        if entries:
+            self.document.insert(0, addnodes.index(entries=entries))
+
+
+def leave_out(app: Sphinx, env: BuildEnvironment) -> None:
+    """Leave the text of pages on the project itself out of the search."""
+    unknown = {target.partition("#")[0] for target in WORDS.values()} - env.found_docs
+    if unknown:
+        raise ValueError(f"search words lead to unknown pages: {sorted(unknown)}")
+    for name in LEFT_OUT:
+        env.metadata[name]["nosearch"] = ""
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register the transform and the handler."""
+    app.add_transform(Words)
+    app.connect("env-updated", leave_out)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,70 @@
+"""A table at the top of each page of the reference: every name, and the first sentence on it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.transforms import SphinxTransform
+
+
+class Summaries(SphinxTransform):
+    """Insert the table below the first paragraph of a page."""
+
+    default_priority = 845  # after directives, before Sphinx collects objects
+
+    def apply(self, **options: Any) -> None:
+        """Insert it, if the page has two names or more."""
+        if not self.env.docname.startswith("reference/"):
+            return
+        found = list(self.entries())
+        first = next(self.document.findall(nodes.paragraph), None)
+        if len(found) > 1 and first is not None:
+            first.parent.insert(first.parent.index(first) + 1, table(found))
+
+    def entries(self) -> Iterator[tuple[str, str, str]]:
+        """Return the id, the short name and the first sentence of each name, and of methods."""
+        found = {}
+        for entry in self.document.findall(addnodes.desc):
+            about = next(entry[-1].findall(nodes.paragraph), None)
+            if entry[0].get("ids") and about is not None:
+                name, member = entry[0]["ids"][0], is_member(entry["objtype"])
+                if not member or name.startswith("fastcollate.Batch."):
+                    found[name] = member, first_sentence(about.astext())
+        last = [name.rpartition(".")[2] for name in found]
+        for name, (member, about_it) in found.items():
+            parts = name.split(".")
+            has_owner = member or last.count(parts[-1]) > 1
+            yield name, ".".join(parts[-2:] if has_owner else parts[-1:]), about_it
+
+
+def is_member(kind: str) -> bool:
+    """Return True for a part of a class."""
+    return kind in ("attribute", "method", "property")
+
+
+def first_sentence(text: str) -> str:
+    """Return the text up to its first full stop."""
+    return re.split(r"(?<=\.)\s|:\s", " ".join(text.split()), maxsplit=1)[0].rstrip(".:")
+
+
+def table(found: list[tuple[str, str, str]]) -> nodes.table:
+    """Make a table of names, with links, and sentences."""
+    body = nodes.tbody()
+    for target, name, about in found:
+        link = nodes.reference("", "", nodes.literal(text=name), refid=target, internal=True)
+        cells = (nodes.paragraph("", "", link), nodes.paragraph(text=about))
+        body += nodes.row("", *(nodes.entry("", cell) for cell in cells))
+    group = nodes.tgroup(cols=2)
+    group += [nodes.colspec(colwidth=30), nodes.colspec(colwidth=70), body]
+    return nodes.table("", group, classes=["summaries"])
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register the transform."""
+    app.add_transform(Summaries)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
