@@ -1,6 +1,6 @@
 """Dtypes of outputs, and selection of the optional outputs.
 
-Expert routes without a dtype get one from their values, in `rust/core/batch/places.rs`.
+Expert routes without a dtype get one from their values, in `rust/core/batch/array_grids.rs`.
 """
 
 from __future__ import annotations
