@@ -283,6 +283,10 @@ def test_routes_of_nested_lists_are_those_of_0_3(drawn):
     check(7, *data, rollout_expert_indices=routes)
 
 
+def test_nested_lists_without_routes(inputs):
+    assert check(7, *inputs, rollout_expert_indices=[None, []])[6] is None
+
+
 class PackedTensor:
     """As SkyRL's: a buffer, and where rows begin in it."""
 
