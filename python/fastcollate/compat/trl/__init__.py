@@ -64,10 +64,9 @@ unpatch = PATCHER.unpatch
 
 
 def patch(*, layout: Packed | Tree | None = None, keep_groups: bool = False) -> Patched:
-    """Replace TRL's functions in all modules of TRL that bind them.
+    """Replace TRL's functions, as :func:`fastcollate.compat.verl.patch` replaces verl's.
 
-    Call it once in each process, before trainers are made. A second call is only counted: each
-    needs an ``unpatch()``. Nothing is changed unless all modules are as expected.
+    Call it once in each process, before trainers are made.
 
     Parameters
     ----------
@@ -81,15 +80,12 @@ def patch(*, layout: Packed | Tree | None = None, keep_groups: bool = False) -> 
     Returns
     -------
     Patched
-        The replaced attributes; ``with patch():`` calls ``unpatch()`` at the end.
+        As there.
 
     Raises
     ------
-    ImportError
-        TRL is not installed, or none of its functions can be imported.
-    RuntimeError
-        Its version is not a verified one, a module differs from what was verified, an attribute has
-        already been replaced, or TRL is patched with other options.
+    ImportError, RuntimeError
+        As there, or TRL is patched with other options.
     TypeError, ValueError
         Another layout, or one for given rows.
     """

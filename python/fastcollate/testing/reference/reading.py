@@ -59,7 +59,7 @@ def _name(dtype: Any) -> str:
 
 
 def read_given_fields(
-    *, rewards: Any, loss_mask: Any, logprobs: Any, advantages: Any
+    *, rewards: Any = None, loss_mask: Any = None, logprobs: Any = None, advantages: Any = None
 ) -> list[tuple[str, Any]]:
     """Pair the fields that were given with their names, in the order of the outputs."""
     fields = [("loss_mask", loss_mask), ("rewards", rewards), ("logprobs", logprobs)]
