@@ -159,28 +159,27 @@ pub fn make_calls<'py>(
     }))?;
     let (bodies, indices) = (counts(&bodies)?, counts(&indices)?);
     let mut calls = Calls::new(policy, are_nodes, 0);
-    for (row, (&body, &index)) in bodies.iter().zip(&indices).enumerate() {
-        let wrong = |reason: &str| {
-            let place = named(place, first + body);
-            Error::Body(format!("{place}: call {index} {reason}"))
-        };
-        let mut call = Call::default();
-        for (column, rows) in &ids {
-            call.ids[*column] = rows.row(row)?;
-            let mut values = call.ids[*column].unwrap_or(&[]).iter();
-            if let Some(id) = values.find(|id| **id < 0) {
-                return Err(wrong(&format!("has {id} in place of a token id or a length")).into());
+    stoppable(py, |ticks| {
+        for (row, (&body, &index)) in bodies.iter().zip(&indices).enumerate() {
+            let name = || format!("{}: call {index}", named(place, first + body));
+            let mut call = Call::default();
+            for (column, rows) in &ids {
+                call.ids[*column] = rows.row(row)?;
+                let mut values = call.ids[*column].unwrap_or(&[]).iter();
+                if let Some(id) = values.find(|id| **id < 0) {
+                    let reason = "in place of a token id or a length";
+                    return Err(Error::Body(format!("{} has {id} {reason}", name())));
+                }
             }
+            for (column, rows) in &numbers {
+                call.numbers[*column] = rows.row(row)?;
+            }
+            calls.add(&call, body, index, name)?;
+            ticks.done(1 + calls.responses.values.len() / (row + 1))?;
         }
-        for (column, rows) in &numbers {
-            call.numbers[*column] = rows.row(row)?;
-        }
-        calls.add(&call, body, index, || {
-            format!("{}: call {index}", named(place, first + body))
-        })?;
-    }
-    calls.num_bodies = num_bodies;
-    calls.finish(|body| named(place, first + body))?;
+        calls.num_bodies = num_bodies;
+        calls.finish(|body| named(place, first + body))
+    })?;
     columns(py, calls, &[])
 }
 
@@ -267,7 +266,7 @@ impl<'a, T: Element + Copy> Rowed<'a, T> {
     }
 
     /// A row, if there is one.
-    fn row(&self, row: usize) -> Result<Option<&[T]>> {
+    fn row(&self, row: usize) -> Result<Option<&[T]>, Error> {
         let span = || {
             let start = usize::try_from(*self.offsets.get(row)?).ok()?;
             let end = usize::try_from(*self.offsets.get(row + 1)?).ok()?;
@@ -276,7 +275,7 @@ impl<'a, T: Element + Copy> Rowed<'a, T> {
         match self.have.get(row) {
             Some(true) => span()
                 .map(Some)
-                .ok_or_else(|| Error::Body("a column has other rows".to_owned()).into()),
+                .ok_or_else(|| Error::Body("a column has other rows".to_owned())),
             _ => Ok(None),
         }
     }

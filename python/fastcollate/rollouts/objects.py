@@ -24,6 +24,7 @@ from fastcollate.rollouts.making import Options, Place
 from fastcollate.rollouts.of_engines import lay_out
 from fastcollate.rollouts.parsing import parse, schema_of
 from fastcollate.rollouts.schema import Schema
+from fastcollate.rollouts.sources import ENGINES
 from fastcollate.rollouts.walking import fits_of, recognised, walk
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
@@ -94,10 +95,14 @@ def read(
     if hasattr(outputs, "__arrow_c_stream__"):
         return _read_table(outputs, schema, options)
     listed = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
-    if listed and all(hasattr(output, "model_dump_json") for output in listed):
-        bodies = [output.model_dump_json().encode() for output in listed]
+    place = Place("outputs[{}]", advice="; pass prompts=, one row per output")
+    is_engine = schema is None and (not listed or _is_engine(listed[0]))
+    known = None if is_engine else schema_of(schema) if schema else recognised(fits_of(listed[0]))
+    are_responses = listed and all(hasattr(output, "model_dump_json") for output in listed)
+    if are_responses and known in (None, ENGINES):
+        # Reading the client's objects takes longer than writing and reading their JSON.
         return parse(
-            bodies,
+            [output.model_dump_json().encode() for output in listed],
             prompts=prompts,
             bad_logprobs=bad_logprobs,
             unfinished=unfinished,
@@ -105,9 +110,6 @@ def read(
             layers=layers,
             topk=topk,
         )
-    place = Place("outputs[{}]", advice="; pass prompts=, one row per output")
-    is_engine = schema is None and (not listed or _is_engine(listed[0]))
-    known = None if is_engine else schema_of(schema) if schema else recognised(fits_of(listed[0]))
     if known is not None:
         return walk(listed, known, options, place)
     found = [

@@ -5,6 +5,7 @@ use std::{mem, str};
 use jiter::{Jiter, JiterError, Peek};
 
 use crate::error::{Error, Result};
+use crate::polling::Ticks;
 
 /// A pull parser of one body.
 pub struct Json<'a> {
@@ -118,5 +119,37 @@ impl<'a> Json<'a> {
     /// The error for a body.
     pub fn wrong(&self, reason: &str) -> Error {
         Error::Body(format!("{}: {reason}", self.name))
+    }
+}
+
+/// Read an array: `read` reads the item at a position, and returns its end.
+pub fn each_item(
+    json: &mut Json,
+    ticks: &mut Ticks,
+    mut read: impl FnMut(&mut Json, usize, &mut Ticks) -> Result<usize>,
+) -> Result<()> {
+    let mut at = json.after_space(json.at() + 1);
+    if json.data.get(at) == Some(&b']') {
+        json.seek(at + 1);
+        return Ok(());
+    }
+    loop {
+        ticks.done(1)?;
+        at = read(json, at, ticks)?;
+        at = json.after_space(at);
+        match json.data.get(at) {
+            Some(b',') => at = json.after_space(at + 1),
+            Some(b']') => {
+                json.seek(at + 1);
+                return Ok(());
+            }
+            found => {
+                let reason = match found {
+                    None => "the body ends inside an array",
+                    Some(_) => "expected ',' or ']' in an array",
+                };
+                return Err(json.wrong_at(at, reason));
+            }
+        }
     }
 }

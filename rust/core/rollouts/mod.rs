@@ -6,6 +6,7 @@
 mod base64;
 mod call;
 mod calls;
+mod frame;
 mod items;
 mod json;
 mod logprobs;

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use super::frame::Frame;
 use super::json::Json;
-use super::reader::Frame;
 use super::schema::{Ids, Numbers, Schema};
 use crate::error::Result;
 
