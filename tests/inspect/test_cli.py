@@ -220,6 +220,20 @@ def test_traces(source, name, options, tmp_path, capsys):
     assert text.count("left out") == 1  # one legend
 
 
+def test_responses_of_engines(tmp_path, monkeypatch, capsys):
+    """A body is a group, also of those in later parts of a file."""
+    monkeypatch.setattr(files, "CHUNK_BYTES", 400)
+    bodies = [
+        {"prompt_token_ids": [1, i], "choices": [{"token_ids": [2, j]} for j in range(2)]}
+        for i in range(20)
+    ]
+    path = tmp_path / "r.jsonl"
+    path.write_text("\n".join(map(json.dumps, bodies)))
+    for options in ([], ["--schema", "engines"]):
+        found = shown(capsys, "plan", path, "--prompts-per-mini-batch", 1, *options)
+        assert (found["rows"], found["mini_batches"]) == (40, 20)
+
+
 def test_chunks_are_whole_groups(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "CHUNK_TOKENS", 8)
     monkeypatch.setattr(files, "CHUNK_BYTES", 1024)

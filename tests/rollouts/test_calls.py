@@ -119,6 +119,9 @@ def test_calls_are_shown():
     assert chosen.index("call 3") < chosen.index("call 0")
     assert "-4" in chosen
     assert "<div" in calls.show()._repr_html_()
+    masked = calls.show(np.array([False, True, False, False])).text(60)
+    assert "call 1, prompt" in masked
+    assert "trained»" in calls.select([]).show().text(60)
 
 
 def test_tables_of_several_rows():

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from fastcollate.common.text import show
 from fastcollate.rollouts.schema import IDS, RESPONSES, Schema
-from fastcollate.rollouts.sources import COLUMNS, SOURCES
+from fastcollate.rollouts.sources import COLUMNS, ENGINES, SOURCES
 from fastcollate.rollouts.walking import Fits, recognised
 
 COLUMN_OPTIONS = {
@@ -48,15 +48,13 @@ def schema_of_file(
     """
     if schema is not None and schema not in SOURCES:
         raise ValueError(f"--schema is {schema!r}; pass one of {', '.join(SOURCES)}")
-    known = (
-        recognised(fits)
-        if schema is None
-        else SOURCES[schema].narrowed(partial(fits, SOURCES[schema]))
-    )
-    if names or known is None:
-        known = _with_names(
-            known or COLUMNS.narrowed(partial(fits, COLUMNS)), names, fits, first, place
-        )
+    known = recognised(fits) if schema is None else SOURCES[schema]
+    if known is None:
+        known = COLUMNS
+    if known is not ENGINES:
+        known = known.narrowed(partial(fits, known))
+    if names:
+        known = _with_names(known, names, fits, first, place)
     if schema is None:
         _check_tokens(known, fits, first, place)
     return known

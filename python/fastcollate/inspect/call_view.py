@@ -27,8 +27,8 @@ def view_calls(
     names: Mapping[int, str] | None = None,
 ) -> BatchView:
     """Return a view of `Calls`, in the order of `chosen`; `names` are those of calls."""
-    chosen = range(min(FIRST, len(calls))) if chosen is None else chosen
-    index = np.arange(len(calls))[np.asarray(chosen)].tolist()
+    known = np.arange(len(calls))
+    index = (known[:FIRST] if chosen is None else known[np.asarray(chosen)]).tolist()
     rows = calls.select(index)
     responses, mask = rows.responses, rows.loss_mask
     if mask is None:
