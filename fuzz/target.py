@@ -13,6 +13,14 @@ from builders import add_rows
 from choices import Choices
 from merging import merge_turns
 from planning import micro_batches, pack, partition, plan_step
+from reading import (
+    read_sglang,
+    read_sglang_stream,
+    read_vllm_chat,
+    read_vllm_completions,
+    read_vllm_generate,
+    read_vllm_stream,
+)
 from restoring import restore_plan, restore_ragged, restore_tables
 
 TARGETS: list[Callable[[Choices], None]] = [
@@ -29,6 +37,19 @@ TARGETS: list[Callable[[Choices], None]] = [
     restore_tables,
 ]
 """The first byte chooses. A target that is added or moved changes the meaning of all inputs."""
+
+READERS: list[Callable[[Choices], None]] = [
+    read_vllm_generate,
+    read_vllm_chat,
+    read_vllm_completions,
+    read_sglang,
+    read_vllm_stream,
+    read_sglang_stream,
+]
+"""Targets of first bytes that no input of the corpus had when they were added."""
+
+READS = range(204, 222)
+"""These bytes."""
 
 ROUNDS = 10
 """Repetitions of an input between two counts of memory."""
@@ -49,7 +70,8 @@ def name_of(data: bytes) -> str:
 
 
 def _target(data: bytes) -> Callable[[Choices], None]:
-    return TARGETS[data[0] % len(TARGETS) if data else 0]
+    first = data[0] if data else 0
+    return READERS[first % len(READERS)] if first in READS else TARGETS[first % len(TARGETS)]
 
 
 def check_memory(data: bytes) -> None:
