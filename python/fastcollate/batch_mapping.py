@@ -18,13 +18,14 @@ from fastcollate.ops.tree_labels import tree_label_keys, tree_labels
 from fastcollate.plan.bin_plan import BinPlan
 
 if TYPE_CHECKING:
+    import torch
     from typing_extensions import Self, TypeVar  # with defaults
 
     from fastcollate._fastcollate import Plan
     from fastcollate.ops.batch_state import BatchSpec
     from fastcollate.plan.merging import MergePlan
 
-    Array = TypeVar("Array", covariant=True, default=Any)
+    Array = TypeVar("Array", covariant=True, default=torch.Tensor)
 else:
     from typing import TypeVar
 

@@ -92,7 +92,7 @@ def build_batch(
     dtypes: Preset | Mapping[str, Any] = "default",
     array_type: ArrayType = "torch",
     pool: PoolArgument = "default",
-) -> Batch:
+) -> Batch[Any]:
     """Build one training batch from ragged rows.
 
     ``B`` is the number of rows, ``W`` the length of the longest row and ``R`` that of the longest
@@ -245,7 +245,7 @@ def build_rows(
     shard: Shard | None = None,
     cp: Any = None,
     merging: RowSource | None = None,
-) -> Batch:
+) -> Batch[Any]:
     """Build a batch of columns, with checked options.
 
     `merging` replaces the merge of the options, for rows that were merged before.

@@ -26,6 +26,12 @@ def train(model: torch.nn.Module, batches: Iterable[fc.Batch[torch.Tensor]]) -> 
             torch.autograd.backward(loss_of(batch, model(batch.input_ids)))
 
 
+def of_tensors(batch: fc.Batch) -> torch.Tensor:
+    """A batch without a parameter has tensors."""
+    assert_type(batch, fc.Batch[torch.Tensor])
+    return batch.select(rows=[0]).input_ids
+
+
 def batches_of(prompts: list[list[int]], responses: list[NDArray[np.int32]]) -> None:
     batch = fc.build_batch(prompts, responses, pad_token_id=0, rewards=[1.0], layout="right")
     assert_type(batch, fc.Batch[torch.Tensor])
@@ -37,6 +43,7 @@ def batches_of(prompts: list[list[int]], responses: list[NDArray[np.int32]]) -> 
     assert_type(arrays.labels, NDArray[Any])
     fc.build_batch(prompts, [], pad_token_id=0, loss_masks=[[1]])  # type: ignore[call-overload]
     fc.build_batch(prompts, [], pad_token_id=0, layout="middle")  # type: ignore[call-overload]
+    fc.build_batch(prompts, [], pad_token_id=0, layout="packed")  # type: ignore[call-overload]
     arrays.labels.cuda()  # type: ignore[attr-defined]
     batch.max_seqlen.item()  # type: ignore[attr-defined]
     fc.pack([3, 2], 4)  # type: ignore[attr-defined]

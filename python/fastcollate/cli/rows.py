@@ -49,7 +49,7 @@ class FileRows(NamedTuple):
         columns = self.calls.columns
         return {name: list(columns[name]) for name in IDS if name in columns}
 
-    def build(self) -> Batch:
+    def build(self) -> Batch[Any]:
         """Return the rows as a jagged batch."""
         tokens = self.prompts, self.responses
         return build_batch(

@@ -422,10 +422,8 @@ class Tree(BinnedLayout):
             )
 
 
-LayoutArgument: TypeAlias = (
-    Layout | Literal["left", "right", "two_segment", "jagged", "packed", "tree"]
-)
-"""A layout or its name. ``"packed"`` has no defaults: it names the layout of a shard's step."""
+LayoutArgument: TypeAlias = Layout | Literal["left", "right", "two_segment", "jagged", "tree"]
+"""A layout or the name of one with defaults. ``Packed`` has none: it needs a capacity."""
 
 _CLASSES: dict[str, type[Layout]] = {
     kind.name: kind for kind in (Left, Right, TwoSegment, Jagged, Packed, Tree)

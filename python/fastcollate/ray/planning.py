@@ -212,12 +212,12 @@ def plan_step(
         the first; with a tree layout, blocks without ``share`` or with different ones, or a group
         that is in two. The message names both blocks.
     TypeError
-        An item of `blocks` is no block, for instance a reference to one: ``ray.get`` it first.
+        An item of `blocks` is not a block, for instance a reference to one: ``ray.get`` it first.
     """
     blocks = _check_blocks(blocks)
     for name in IDS:
         if name in options:
-            raise TypeError(f"{name} is no argument of plan_step; pass it to put_turns")
+            raise TypeError(f"{name} is not an argument of plan_step; pass it to put_turns")
     of_blocks, names = [block.table for block in blocks], [block.name for block in blocks]
     tables = join(of_blocks, names)
     rows: Any = tables.merge_plan
@@ -263,7 +263,7 @@ def collate(
     timeout: float = TIMEOUT,
     array_type: ArrayType = "torch",
     **options: Unpack[ShardOptions],
-) -> Batch:
+) -> Batch[Any]:
     """Fetch the columns of a shard's rows, and write its batch.
 
     Only the objects that hold rows of the shard are fetched: those on this node are viewed in
@@ -306,7 +306,7 @@ def collate(
     timeout = check_timeout(timeout)
     for name in options:
         if name in (*COLUMNS, "merge", "shard"):
-            raise TypeError(f"{name} is no argument of collate; pass it to put_turns")
+            raise TypeError(f"{name} is not an argument of collate; pass it to put_turns")
     if (message := wrong_name(collate, options)) is not None:
         raise TypeError(message)
     step: JoinedBlocks = fetch(
