@@ -33,8 +33,8 @@ PARTS = (
         "copies",
         "Copies",
         '`batch.to("cuda", non_blocking=True)`, which is one copy, and `.to` of each tensor, until '
-        "all has arrived;\nin brackets the share of the speed of the *bus*: `copy_` of one pinned "
-        "block of as many bytes.",
+        "all has arrived;\nin brackets the share of the speed of the *bus*: one pinned `copy_` of "
+        "the same size.",
         tables.of_copies,
         "gpu_copies.svg",
     ),
@@ -80,9 +80,9 @@ def page(about: Mapping[str, str], results: Results) -> str:
         made = ", ".join(f"{name} {value}" for name, value in about.items()) + "."
     blocks = [
         "# On a GPU",
-        "`make gpu` runs the tests that need a GPU, measures how batches get there, and writes "
-        "this page. Batches are in\nthe reference layout, of 6 to 6,000 rows of 200 to 6,000 "
-        "tokens. Figures are medians of rounds in which all\ncandidates take turns.",
+        "`make gpu` runs the tests that need a GPU, measures host-to-device transfer, and "
+        "writes this page. Batches are in\nthe reference layout, of 6 to 6,000 rows of 200 to "
+        "6,000 tokens. Figures are medians of rounds in which all\ncandidates take turns.",
         made,
         _goals(results),
     ]

@@ -115,7 +115,7 @@ class Batch(ModelBatch[Array]):
         IndexError
             If there is no such row.
         ValueError
-            If a field is no output, or has no value per token or row.
+            If a field is not an output, or has no value per token or row.
         TypeError
             If `tokenizer` cannot decode, or does not return text.
 
@@ -172,7 +172,7 @@ class Batch(ModelBatch[Array]):
         MissingPlanError
             If the batch was made from a mapping.
         TypeError, ValueError
-            If `vocab_size` is no count, or `eos_token_id` no id.
+            If `vocab_size` is not a count, or `eos_token_id` is not an id.
 
         Examples
         --------
@@ -242,7 +242,7 @@ class Batch(ModelBatch[Array]):
         Raises
         ------
         TypeError
-            If the outputs are NumPy arrays, or `non_blocking` is no bool (dtypes cannot be
+            If the outputs are NumPy arrays, or `non_blocking` is not a bool (dtypes cannot be
             changed here).
         """
         check_bool("non_blocking", non_blocking)
@@ -363,7 +363,7 @@ class Batch(ModelBatch[Array]):
             Another layout; a padded sequence that cannot be cut into chunks; a size below 1, or an
             invalid rank; a batch that is a part already.
         TypeError
-            A size or rank that is no integer.
+            A size or rank that is not an integer.
         MissingPlanError
             A batch that was made from a mapping.
 

@@ -272,7 +272,7 @@ class ModelBatch(BatchMapping[Array]):
         ValueError
             There is no such bin, or K exceeds int32.
         TypeError
-            `bin` is no integer.
+            `bin` is not an integer.
 
         Examples
         --------
@@ -403,7 +403,7 @@ class ModelBatch(BatchMapping[Array]):
         ValueError
             If the shape does not fit, or the plan is of another batch.
         TypeError
-            If `advantages` is no array or tensor, or `plan` no step plan.
+            If `advantages` is not an array or tensor, or `plan` is not a step plan.
 
         Notes
         -----
@@ -461,7 +461,7 @@ class ModelBatch(BatchMapping[Array]):
         ValueError
             No parts; shapes that are not those of the batch's parts; another layout.
         TypeError
-            Parts that are no arrays, or of different kinds.
+            Parts that are not arrays, or of different kinds.
         MissingPlanError
             A batch that was made from a mapping.
         """

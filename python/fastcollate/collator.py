@@ -127,7 +127,7 @@ class Collator(Generic[Made]):
 
     Notes
     -----
-    Hugging Face's ``Trainer`` removes every key that is no parameter of the model's ``forward``:
+    Hugging Face's ``Trainer`` removes every key that is not a parameter of the model's ``forward``:
     pass ``TrainingArguments(remove_unused_columns=False)``.
 
     Examples
@@ -311,6 +311,6 @@ def _output(batch: Batch, key: str) -> Any:
     except KeyError as error:
         known = sorted({*batch, *batch._data})
         raise ValueError(
-            f"outputs has {key!r}, which is no output of the batch; pass some of {known} (a "
+            f"outputs has {key!r}, which is not an output of the batch; pass some of {known} (a "
             "mapping is from these to their names in the dict)"
         ) from error

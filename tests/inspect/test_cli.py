@@ -290,7 +290,10 @@ def test_a_view(rollouts, capsys):
 
 ERRORS = {
     "no file": (["view", "absent.parquet"], "absent.parquet does not exist; pass a file"),
-    "no form": (["view", "text.txt"], "text.txt is no Parquet, Arrow IPC or JSON lines; pass"),
+    "no form": (
+        ["view", "text.txt"],
+        "text.txt is not a Parquet, Arrow IPC or JSON lines file; pass",
+    ),
     "another form": (["view", "wrong.parquet"], "named as Parquet, but does not begin as such"),
     "broken": (["view", "broken.parquet"], "broken.parquet cannot be read as Parquet: "),
     "bad line": (["report", "bad.jsonl"], "bad.jsonl, line 2, byte 14: the body"),
@@ -322,7 +325,7 @@ ERRORS = {
     "no tokenizer": (["view", "r.parquet", "--tokenizer", "t.json"], "t.json does not exist; pass"),
     "bad tokenizer": (
         ["view", "r.parquet", "--tokenizer", "bad.jsonl"],
-        "bad.jsonl is no tokenizer: ",
+        "bad.jsonl is not a tokenizer: ",
     ),
     "another tokenizer": (
         ["report", "large.parquet", "--tokenizer", str(TOKENIZER)],

@@ -144,7 +144,7 @@ def test_rows_of_the_file(tmp_path, monkeypatch, capsys):
     assert [worst["row"] for worst in found["worst_rows"]][:2] == [78, 93]
     assert "row 78, prompt 2" in page.replace("\xa0", " ")
     assert found["merging"] is None
-    assert "Nothing is known of trajectories" in page
+    assert "No trajectory ids, so turns were not merged" in page
 
 
 def test_reasons_are_drawn_evenly(tmp_path, monkeypatch, capsys):

@@ -389,7 +389,9 @@ def test_blocks_that_do_not_go_together(rollouts):
         fc.ray.plan_step([one, rollouts[1].put.remote()])
     with pytest.raises(TypeError, match="pass a list of what put_turns returned"):
         fc.ray.plan_step(one)
-    with pytest.raises(TypeError, match="uids is no argument of plan_step; pass it to put_turns"):
+    with pytest.raises(
+        TypeError, match="uids is not an argument of plan_step; pass it to put_turns"
+    ):
         fc.ray.plan_step([one], uids=["a"])
 
 
@@ -612,7 +614,7 @@ def test_arguments(rollouts):
     block = fc.ray.put_turns(turns)
     shard = fc.ray.plan_step([block]).shard(0, 0)
     for options, message in (
-        ({"merge": "exact"}, "merge is no argument of collate; pass it to put_turns"),
+        ({"merge": "exact"}, "merge is not an argument of collate; pass it to put_turns"),
         ({"timeout": "1"}, "timeout is '1'"),
     ):
         with pytest.raises(TypeError, match=message):

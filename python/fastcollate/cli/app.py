@@ -30,7 +30,7 @@ for command in (view, report, plan, verify):
 
 @app.callback(invoke_without_command=True)
 def options(
-    version: bool = typer.Option(False, "--version", help="Print the version, and end."),
+    version: bool = typer.Option(False, "--version", help="Print the version and exit."),
 ) -> None:
     """Look at rollouts before they are trained on."""
     if version:

@@ -320,7 +320,8 @@ def _kind(path: Path) -> str:
     if kind is not None:
         raise ValueError(f"{path} is named as {_TITLES[kind]}, but does not begin as such a file")
     raise ValueError(
-        f"{path} is no Parquet, Arrow IPC or JSON lines; pass a .parquet, .arrow or .jsonl file"
+        f"{path} is not a Parquet, Arrow IPC or JSON lines file; pass one that ends in .parquet, "
+        ".arrow or .jsonl"
     )
 
 

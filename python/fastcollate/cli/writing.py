@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def check_writable(path: Path, inputs: Iterable[Path | None]) -> None:
-    """Check that a file can be written and is no input, before the work starts.
+    """Check that a file can be written and is not an input, before the work starts.
 
     Raises
     ------
@@ -25,7 +25,7 @@ def check_writable(path: Path, inputs: Iterable[Path | None]) -> None:
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; pass the name of a file")
     if not folder.is_dir():
-        raise FileNotFoundError(f"{path} cannot be written: {folder} is no folder")
+        raise FileNotFoundError(f"{path} cannot be written: {folder} is not a directory")
     if not os.access(folder, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
         raise PermissionError(f"{path} cannot be written: permission denied")
 

@@ -62,7 +62,7 @@ def check_array(name: str, value: Any) -> Any:
     Raises
     ------
     TypeError
-        If it is no array or tensor, or does not hold numbers.
+        If it is not an array or tensor, or does not hold numbers.
     ValueError
         If it has no dimension.
     """

@@ -199,7 +199,7 @@ def resolve_device(device: Any) -> Any:
 
 
 def slab_of(state: BatchState, tensors: Sequence[Any]) -> Any | None:
-    """Return the bytes of a batch's slab as a tensor that is no view of any; None if it has none.
+    """Return the bytes of a batch's slab as a tensor that is not a view; None if it has none.
 
     Outputs may have left the slab: ``share_memory_()`` moves a tensor.
     """

@@ -15,8 +15,8 @@ LEAST_FILLED = 0.5
 def over(slab: Any, offset: int, like: Any) -> Any:
     """Return a tensor like another over a slab's bytes, from an offset on.
 
-    It has the slab's storage, so that torch's allocators track copies and frees; but it is no view
-    of the slab, so that writing one tensor does not bump the version counters of the others.
+    It has the slab's storage, so that torch's allocators track copies and frees; but it is not a
+    view of the slab, so that writing one tensor does not bump the version counters of the others.
     """
     import torch
 
@@ -39,13 +39,13 @@ def is_plain(tensor: Any) -> bool:
 
 
 def as_bytes(tensor: Any) -> Any:
-    """Return the bytes of a contiguous tensor as a tensor that is no view of it."""
+    """Return the bytes of a contiguous tensor as a tensor that is not a view of it."""
     # `view` rejects a dimension of one item if it has a stride.
     return _span(tensor, tensor.storage_offset() * tensor.itemsize, tensor.nbytes)
 
 
 def _span(tensor: Any, first: int, size: int) -> Any:
-    """Return `size` bytes of a tensor's storage as a tensor that is no view of it."""
+    """Return `size` bytes of a tensor's storage as a tensor that is not a view of it."""
     import torch
 
     empty = torch.empty(0, dtype=torch.uint8, device=tensor.device)

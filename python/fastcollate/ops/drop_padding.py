@@ -43,7 +43,7 @@ def drop_padding(values: Any, plan: StepPlan) -> Any:
     ValueError
         If the number of items differs from that of slots.
     TypeError
-        If `values` has another type, or `plan` is no step plan.
+        If `values` has another type, or `plan` is not a step plan.
 
     Examples
     --------

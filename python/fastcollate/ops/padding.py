@@ -121,7 +121,7 @@ def pad(
     Raises
     ------
     TypeError, ValueError
-        An item that is no row of numbers, rows of different trailing shapes, a row longer than
+        An item that is not a row of numbers, rows of different trailing shapes, a row longer than
         `pad_to`, or a value that does not fit. The message names the row and the position.
 
     Notes

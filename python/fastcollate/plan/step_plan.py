@@ -400,7 +400,7 @@ class StepPlan(Table):
         Raises
         ------
         ValueError
-            `tables` are no step plan.
+            `tables` are not those of a step plan.
         """
         if not isinstance(tables, Mapping):
             raise TypeError(f"tables is {describe(tables)}; pass the dict that to_dict returned")

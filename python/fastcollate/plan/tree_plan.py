@@ -46,8 +46,8 @@ class TreePlan(Table):
     Raises
     ------
     ValueError
-        The tables are inconsistent: `order` is no permutation of the rows, a row shares more tokens
-        with the one before it than one of the two has, or `merge` has other rows.
+        The tables are inconsistent: `order` is not a permutation of the rows, a row shares more
+        tokens with the one before it than one of the two has, or `merge` has other rows.
     """
 
     _what: ClassVar[str] = "tree plan"
@@ -200,7 +200,7 @@ class TreePlan(Table):
             A row exceeds a bin by itself, unless `oversize` is ``"own_bin"``; there are fewer rows
             than bins; or the layout has no capacity, or says itself what rows share.
         TypeError
-            `layout` is no :class:`fastcollate.Tree`.
+            `layout` is not a :class:`fastcollate.Tree`.
 
         Examples
         --------

@@ -178,7 +178,7 @@ def get_shard(
     ShardTimeoutError
         It did not arrive in time.
     TypeError
-        `shard` is no reference to a shard.
+        `shard` is not a reference to a shard.
     """
     if not isinstance(shard, ShardRef):
         raise TypeError(f"shard is {describe(shard)}; pass one of what put_shards returned")

@@ -59,7 +59,7 @@ class Ragged:
     Raises
     ------
     TypeError
-        If ``values`` is no array or tensor of numbers, or ``offsets`` are no integers.
+        If ``values`` is not an array or tensor of numbers, or ``offsets`` are not integers.
     ValueError
         If the offsets do not fit the values; the message names the index.
 

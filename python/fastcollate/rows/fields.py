@@ -331,7 +331,7 @@ _reserved: set[str] = set()
 def reserves_keys(batches: type[Batches]) -> type[Batches]:
     """Refuse the public attributes and methods of a class of batches as keys of fields.
 
-    Those of every mapping are no attributes to look for data in: a field ``values`` is read as
+    Those of every mapping are not attributes to look for data in: a field ``values`` is read as
     ``batch["values"]``.
     """
     public = (name for name in dir(batches) if not name.startswith("_"))

@@ -115,7 +115,7 @@ def per_row_values(
     if is_object(field.dtype) or not _is_array(values):
         try:
             if isinstance(values, (str, bytes, bytearray, Mapping, Set)):
-                raise TypeError("its items are no rows")
+                raise TypeError("its items are not rows")
             values = values if own is not None else as_list(values)
         except (TypeError, OverflowError) as error:  # __len__ may return anything
             message = f"{key} is {show(values)}; pass one number, array or object per row"

@@ -99,7 +99,7 @@ def columns_of(
         return SampleColumns(arguments, False, {key: columns[key] for key in PAIR})
     if two := [key for key, pair in sources.items() if len(pair) > 1]:
         raise ValueError(
-            f"fields[{two[0]!r}] reads two keys, {sources[two[0]]}, but samples are no pairs of "
+            f"fields[{two[0]!r}] reads two keys, {sources[two[0]]}, but samples are not pairs of "
             "'chosen_ids' and 'rejected_ids'; pass one key"
         )
     arguments, packed = tokens_of(own)

@@ -26,7 +26,7 @@ BINS = 48
 """Columns of a histogram."""
 
 KINDS = {
-    "drift": "inside the last response, as where text is tokenised anew",
+    "drift": "inside the last response, e.g. after decoded text was tokenised again",
     "diverged": "elsewhere: the tokens before were changed",
     "shorter": "the prompt ends early: a retry, or a context that was cut",
 }
@@ -115,7 +115,7 @@ def histogram(values: NDArray[Any], what: str, unit: str = "") -> str:
     return (
         columns(counts.tolist(), int(counts.max()), titles)
         + _note(f"0 to {number(float(edges[-1]))}")
-        + _note(f"median {number(middle)}, 95 % {number(p95)}, most {number(most)}")
+        + _note(f"median {number(middle)}, p95 {number(p95)}, most {number(most)}")
     )
 
 
@@ -135,8 +135,8 @@ def _layouts(figures: Mapping[str, Any]) -> Iterator[str]:
     most = max(found["positions"] for of in layouts.values() for found in of.values())
     yield _note(
         f"In batches of {figures['batch_rows']:,} rows that follow each other; packed and tree in "
-        f"bins of {figures['capacity']:,}. Tree holds tokens that rows of a prompt begin with in "
-        "common once. Filled: tokens; ruled: padding."
+        f"bins of {figures['capacity']:,}. Tree stores each shared prefix "
+        "once. Filled: tokens; ruled: padding."
     )
     for of, by_layout in layouts.items():
         yield text("h3", "Each turn a row" if of == "turns" else "Turns merged to rows")
@@ -152,8 +152,8 @@ def _merging(merging: Mapping[str, Any] | None) -> Iterator[str]:
     if merging is None:
         yield text(
             "p",
-            "Nothing is known of trajectories, so no turns were merged: name a column by "
-            "--trajectory-ids or --is-last-step.",
+            "No trajectory ids, so turns were not merged. Name the column with --trajectory-ids or "
+            "--is-last-step.",
         )
         return
     before, after = merging["tokens_before"], merging["tokens_after"]

@@ -66,7 +66,7 @@ def collate_sft_batch(examples: Examples, tokenizer: Any) -> Any:
     KeyError
         An example without one of the keys.
     TypeError
-        A value that is no number; no padding token where one is needed.
+        A value that is not a number; no padding token where one is needed.
     RuntimeError
         NaN or infinity.
 
@@ -238,7 +238,7 @@ class PackedDataCollator:
         KeyError
             An example without one of the keys.
         TypeError
-            A value that is no number; no padding token.
+            A value that is not a number; no padding token.
         RuntimeError
             No example has a token.
         OverflowError

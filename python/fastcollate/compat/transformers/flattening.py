@@ -90,7 +90,7 @@ class DataCollatorWithFlattening:
         ValueError
             An example has no tokens, or a different number of labels; invalid `return_tensors`.
         TypeError
-            A value is no integer.
+            A value is not an integer.
         """
         array_type = self._array_type(return_tensors)
         if separator_id is None:

@@ -110,7 +110,7 @@ def _forward(
 
 
 FLAGS = {"use_cache", "output_router_logits", "return_dict", "num_items_in_batch"}
-"""Arguments of a forward that are no inputs of rows."""
+"""Arguments of a forward that are not inputs of rows."""
 
 
 def _reason_against(

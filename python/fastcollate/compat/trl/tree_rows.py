@@ -82,7 +82,7 @@ class TreeRow:
         Raises
         ------
         ValueError, TypeError
-            The sample has no tokens, or tokens that are no integers.
+            The sample has no tokens, or tokens that are not integers.
         """
         ids, trained, group = _ids(sample), _count(sample), {sample["group_id"]}
         shared = self._tree.add(ids)

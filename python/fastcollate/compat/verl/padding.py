@@ -40,7 +40,7 @@ def left_right_2_no_padding(data: Any) -> Any:
     AssertionError
         One of the first four is missing.
     TypeError
-        `data` is no TensorDict or dict.
+        `data` is not a TensorDict or dict.
 
     Notes
     -----

@@ -57,7 +57,7 @@ def to_tensordict(batch: Batch[Any]) -> TensorDict:
         The batch is of another layout; the loss mask has another value than 0 and 1; two outputs
         have one key in verl; an output has no item per row.
     TypeError
-        `batch` is no :class:`fastcollate.Batch`.
+        `batch` is not a :class:`fastcollate.Batch`.
     ImportError
         tensordict is not installed.
 

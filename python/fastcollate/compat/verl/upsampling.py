@@ -194,7 +194,7 @@ def construct_minimal_padding_template(
         * ``response_mask``, ``loss_mask``: 0, int64; ``rm_scores``, ``rollout_log_probs``: 0,
           float32; all of them ``(1,)``, or ``(128,)`` if the source's has L values;
         * ``num_turns``: 0;
-        * ``routed_experts``: :func:`build_padding_routed_experts`; if the source's is no array,
+        * ``routed_experts``: :func:`build_padding_routed_experts`; if the source's is not an array,
           there is none;
         * ``multi_modal_inputs`` and ``multi_modal_data``: an empty dict, if present; with
           ``vision_token_types`` in it, these as -1, int64 ``(1, 128)``, and ``pixel_values`` and
@@ -237,7 +237,7 @@ def build_padding_position_ids(source_position_ids: Any, attention_mask: Any) ->
     ----------
     source_position_ids
         Position ids ``(..., L)``, such as ``(L,)`` or, with three rows for images, ``(4, L)``.
-        Values that are no NumPy array or torch tensor count as ``(L,)``.
+        Values that are not a NumPy array or torch tensor count as ``(L,)``.
     attention_mask
         NumPy array or torch tensor ``(S,)``, 0 or False at padding.
 
@@ -251,7 +251,7 @@ def build_padding_position_ids(source_position_ids: Any, attention_mask: Any) ->
     Raises
     ------
     TypeError
-        `attention_mask` is no array of numbers.
+        `attention_mask` is not an array of numbers.
     ValueError
         `attention_mask` is not one-dimensional.
 
@@ -289,12 +289,12 @@ def build_padding_routed_experts(source_routed_experts: Any, seq_len: int) -> An
     -------
     numpy.ndarray or torch.Tensor or None
         Zeros ``(S, ...)`` of the same library, dtype and device; ``()`` for a source of that shape.
-        None if the source is no array.
+        None if the source is not an array.
 
     Raises
     ------
     TypeError
-        `seq_len` is no integer.
+        `seq_len` is not an integer.
     ValueError
         `seq_len` is negative.
 

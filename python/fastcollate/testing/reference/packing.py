@@ -163,7 +163,7 @@ PACKERS: dict[str, Callable[[Problem], list[Bin]]] = {
 }
 """By the names of :func:`fastcollate.planning.pack`: ``"ff"`` as axolotl's ``pack_group``,
 ``"ffd"`` as SkyRL's and NeMo-RL's first fit decreasing, ``"stable_ffd"`` as prime-rl's
-``packed_samples_into_micro_bs``. ``"concat"`` is no packer of whole items."""
+``packed_samples_into_micro_bs``. ``"concat"`` is not a packer of whole items."""
 
 
 def adjust_bin_count_loops(
