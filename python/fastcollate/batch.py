@@ -15,7 +15,8 @@ from fastcollate.ops.metrics import metrics_of, padding_of
 from fastcollate.ops.relayout import relayout
 from fastcollate.ops.select import select_rows, select_shard
 from fastcollate.ops.select_bins import select_bins
-from fastcollate.plan.layouts import LayoutArgument, check_layout, split_message
+from fastcollate.plan.binned import split_message
+from fastcollate.plan.layouts import LayoutArgument, check_layout
 from fastcollate.plan.step_rows import StepRows
 from fastcollate.rows.fields import reserves_keys
 

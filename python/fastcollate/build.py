@@ -18,9 +18,10 @@ from fastcollate.common.arrays import describe
 from fastcollate.memory.pools import PoolArgument
 from fastcollate.ops.collating import Request, collate
 from fastcollate.options import Options
+from fastcollate.plan.binned import split_message
 from fastcollate.plan.dtypes import ArrayType, Labels, PositionIds, Preset
 from fastcollate.plan.layout import Layout
-from fastcollate.plan.layouts import LayoutArgument, Packed, split_message
+from fastcollate.plan.layouts import LayoutArgument, Packed
 from fastcollate.plan.merge import Merge, Policy
 from fastcollate.plan.merging import MergePlan, RowSource, check_uids, merging_of
 from fastcollate.plan.shard import Shard, check_shard

@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate._fastcollate import PackSpec
-from fastcollate.common.arguments import check_count, check_number
+from fastcollate._fastcollate import PackSpec, Plan
+from fastcollate.common.arguments import check_count, check_number, tally
 from fastcollate.common.arrays import describe
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.costs import CostArgument, Costs, costs_of
@@ -168,3 +168,15 @@ class BinnedLayout(Layout):
                 f"multiple_of is {self.multiple_of}, but plan was made with "
                 f"multiple_of={plan.multiple_of}; leave multiple_of out"
             )
+
+
+def split_message(plan: Plan) -> str | None:
+    """Return a warning about response tokens left out at splits; None if there are none."""
+    if plan.num_lost == 0:
+        return None
+    tokens = tally(plan.num_lost, "response token")
+    return (
+        f"{tokens} come first in a part of a sequence that packing split, so no position holds "
+        "their values with shift='next_token' and these are left out; pack without splitting, or "
+        "pass shift='none'"
+    )

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from fastcollate._fastcollate import Bins, LayoutSpec, PackSpec, Plan
-from fastcollate.common.arguments import suggests_names, tally
+from fastcollate._fastcollate import Bins, LayoutSpec, PackSpec
+from fastcollate.common.arguments import suggests_names
 from fastcollate.common.arrays import describe
 from fastcollate.common.text import show
 from fastcollate.plan.bin_plan import BinPlan
@@ -495,15 +495,3 @@ def check_layout(layout: Any, planned: Layout | None = None) -> Layout:
         )
     checked: Layout = layout
     return checked
-
-
-def split_message(plan: Plan) -> str | None:
-    """Return a warning about response tokens left out at splits; None if there are none."""
-    if plan.num_lost == 0:
-        return None
-    tokens = tally(plan.num_lost, "response token")
-    return (
-        f"{tokens} come first in a part of a sequence that packing split, so no position holds "
-        "their values with shift='next_token' and these are left out; pack without splitting, or "
-        "pass shift='none'"
-    )
