@@ -12,6 +12,7 @@ from conftest import NEEDS_TORCH
 from small_input import Acts, build, good_input, refuses, with_item, with_row
 
 import fastcollate as fc
+from fastcollate._fastcollate import stored_columns
 
 
 def run(code, *, flags=(), env=None):
@@ -388,3 +389,45 @@ def test_a_field_of_any_length_in_jagged_rows():
     spoilt = make(*(spec if one is batch.spec else one for one in arguments))
     with pytest.raises(ValueError, match="any length"):
         spoilt.to_layout("jagged")
+
+
+@pytest.mark.parametrize("count", [10**18, 10**19])
+def test_endless_ranges_are_errors_at_once(count):
+    rows = range(count)
+    tokens, options = ([[1], [2]], [[3], [4]]), {"pad_token_id": 0, "array_type": "numpy"}
+    calls = [
+        lambda: fc.build_batch(rows, tokens[1], **options),
+        lambda: fc.build_batch(*tokens, **options, rewards=rows),
+        lambda: fc.build_batch(*tokens, **options, uids=rows),
+        lambda: fc.build_batch(sequences=tokens[0], prompt_lens=rows, **options),
+        lambda: fc.build_batch(*tokens, **options, fields={"x": fc.PerRow(rows)}),
+        lambda: fc.plan_step(rows, dp_size=1),
+        lambda: fc.planning.pack(rows, fc.Packed(8)),
+        lambda: fc.planning.pack([1, 2], fc.Packed(8), keep_together=rows),
+        lambda: fc.merge_turns(*tokens, trajectory_ids=rows),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match="more items than any memory holds"):
+            call()
+
+
+def test_parts_of_plans_are_checked():
+    plan = fc.build_batch([[1, 2]], [[3]], pad_token_id=0, array_type="numpy").plan
+    with pytest.raises(ValueError, match="block_size is 0"):
+        plan.block_tables(0, None)
+    for begin, end in ((0, 2), (1, 0), (0, 2**62)):
+        with pytest.raises(ValueError, match="the plan has 1 output rows"):
+            plan.attention_paths(begin, end)
+    assert stored_columns([]) == []
+
+
+def test_nulls_of_arrow_are_named():
+    pa = pytest.importorskip("pyarrow")
+    for numbers in (pa.array([1.0, None]), pa.chunked_array([pa.array([1]), pa.nulls(1, "int64")])):
+        for name in ("rewards", "advantages"):
+            with pytest.raises(ValueError, match=rf"{name}\[1\] is null; fill or drop nulls first"):
+                fc.build_batch(
+                    [[1], [2]], [[3], [4]], pad_token_id=0, array_type="numpy", **{name: numbers}
+                )
+        with pytest.raises(ValueError, match="lengths has 1 null; fill or drop nulls first"):
+            fc.planning.partition(numbers, 2)

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fastcollate._fastcollate import CostSpec
-from fastcollate.common.arguments import check_count, check_number, suggests_names
+from fastcollate.common.arguments import check_count, check_number, suggests_names, tally
 from fastcollate.common.arrays import (
     NUMBERS,
     describe,
@@ -371,6 +371,8 @@ def check_weights(found_by: str, values: Any, noun: str) -> Weights:
     ValueError
         One of them is negative, NaN or infinite, or their sum overflows the dtype.
     """
+    if getattr(values, "null_count", 0):  # of Arrow; NumPy would hold NaN
+        raise ValueError(f"{found_by} {tally(values.null_count, 'null')}; fill or drop nulls first")
     found = _as_array(values)
     if found.ndim != 1 or found.dtype.kind not in NUMBERS:
         is_of_numbers = found.ndim > 0 and found.dtype.kind != "O"

@@ -11,6 +11,7 @@ use fastcollate::plan::{
 use fastcollate::{Error as Core, filled, gathered, try_gathered};
 use numpy::ndarray::Array2;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArray4, PyArrayMethods, PyReadonlyArray1};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
 
@@ -347,6 +348,9 @@ impl Plan {
         block_size: usize,
         window: Option<usize>,
     ) -> PyResult<BlockArrays<'py>> {
+        if block_size == 0 {
+            return Err(PyValueError::new_err("block_size is 0; pass 1 or more"));
+        }
         let rows = self.num_output_rows();
         let blocks = self.width().div_ceil(block_size);
         let placement = &self.placement;
@@ -406,6 +410,12 @@ impl Plan {
         begin: usize,
         end: usize,
     ) -> PyResult<PathArrays<'py>> {
+        let count = self.num_output_rows();
+        if begin > end || end > count {
+            let reason =
+                format!("the plan has {count} output rows, not those from {begin} to {end}");
+            return Err(PyValueError::new_err(reason));
+        }
         let (rows, placement) = (begin..end, &self.placement);
         let sizes = py.detach(|| {
             let sizes = placement.path_sizes(rows.clone())?;

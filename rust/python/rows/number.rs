@@ -230,12 +230,21 @@ pub fn number_of(
         position: None,
     };
     let value = if holds_floats {
-        Number::Float(decode(number, location)?)
+        decode(number, location).map(Number::Float)
     } else if is_numpy_bool(number)? {
-        Number::Int(number.is_truthy()?.into())
+        Ok(Number::Int(number.is_truthy()?.into()))
     } else {
-        Number::Int(decode(number, location)?)
+        decode(number, location).map(Number::Int)
     };
+    // Arrow's scalars raise errors of their own for nulls.
+    let is_null = || Ok::<_, PyErr>(number.call_method0("as_py")?.is_none());
+    let value = value.map_err(|error| match caught(number.py(), is_null()) {
+        Ok(Some(true)) => Error::Null {
+            location: location().to_string(),
+        },
+        Ok(_) => error,
+        Err(interrupt) => interrupt.into(),
+    })?;
     Ok(RowNumber {
         value,
         is_given: true,

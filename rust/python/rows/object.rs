@@ -4,12 +4,13 @@ use std::sync::OnceLock;
 
 use numpy::PyUntypedArray;
 use numpy::prelude::*;
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList, PyString, PyTuple, PyType};
+use pyo3::types::{PyByteArray, PyBytes, PyDict, PyList, PyRange, PyString, PyTuple, PyType};
 
 use super::array::ArrayInput;
 use super::number::has_len;
-use super::{imported, tensor};
+use super::{describe, imported, tensor};
 use crate::error::{Error, Result, caught};
 
 /// Rows between two polls for signals.
@@ -95,10 +96,21 @@ fn is_mapping(object: &Bound<PyAny>) -> PyResult<bool> {
     Ok(object.is_instance_of::<PyDict>() || object.is_instance(mapping)?)
 }
 
+/// Limit of the items of a range.
+const MAX_ITEMS: usize = 1 << 40;
+
 /// The items of a sequence as a list.
+///
+/// # Errors
+/// `ValueError` for a range of more than `MAX_ITEMS`; those of the sequence's own code.
 pub fn to_list<'py>(sequence: &Bound<'py, PyAny>) -> Result<Bound<'py, PyList>> {
     if let Ok(list) = sequence.cast_exact::<PyList>() {
         return Ok(list.clone());
+    }
+    if sequence.is_exact_instance_of::<PyRange>() && sequence.get_item(MAX_ITEMS).is_ok() {
+        let found = describe(sequence)?;
+        let reason = format!("{found} has more items than any memory holds; pass fewer");
+        return Err(PyValueError::new_err(reason).into());
     }
     // Python's own list raises if memory runs out, whatever the length claimed.
     let list = PyList::empty(sequence.py());

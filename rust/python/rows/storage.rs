@@ -274,14 +274,15 @@ impl RowLayout {
     }
 }
 
-/// The arrays of at least one row as columns: views of their chunks.
+/// The arrays of rows as columns: views of their chunks.
 #[pyfunction]
 pub fn stored_columns(py: Python, rows: Vec<Bound<StoredRow>>) -> PyResult<Vec<RowSpans>> {
     let numpy = py.import(intern!(py, "numpy"))?;
     let ndarray = numpy.getattr(intern!(py, "ndarray"))?;
     check_room(rows.len()).map_err(Error::from)?;
     let rows: Vec<_> = rows.iter().map(Bound::get).collect();
-    let mut columns: Vec<_> = rows[0].spans.iter().map(|_| Vec::new()).collect();
+    let spans = rows.first().map_or(&[][..], |row| &row.spans);
+    let mut columns: Vec<_> = spans.iter().map(|_| Vec::new()).collect();
     for run in rows.chunk_by(|a, b| a.memory.is(&b.memory) && Arc::ptr_eq(&a.forms, &b.forms)) {
         let StoredRow { memory, forms, .. } = run[0];
         for (index, (column, form)) in columns.iter_mut().zip(&forms.forms).enumerate() {
