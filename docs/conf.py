@@ -67,6 +67,14 @@ html_theme_options = {
     "footer_icons": [{"name": "Repository on GitHub", "url": URL, "html": ICON, "class": ""}],
 }
 html_static_path = ["static"]
+html_favicon = "static/favicon.svg"
+SENTENCE = "Turn ragged RL rollouts into training tensors: padded, packed or prefix-shared."
+# For previews of links.
+myst_html_meta = {
+    "description": SENTENCE,
+    "property=og:site_name": project,
+    "property=og:description": SENTENCE,
+}
 html_css_files = ["site.css"]
 
 copybutton_prompt_text = ">>> "

@@ -6,7 +6,7 @@ from svg import Picture
 
 QUESTIONS = (
     (("Does your framework", "fix the layout?"), ("its own layout", "left · two_segment")),
-    (("Are half of all tokens", "shared prefixes?"), ("fc.Tree(capacity)", "prefix sharing")),
+    (("Are a third of tokens", "shared prefixes?"), ("fc.Tree(capacity)", "prefix sharing")),
     (("Is more than 25 %", "of it padding?"), ("fc.Packed(capacity)", "sequence packing")),
     (("Do you only move", "or store batches?"), ('"jagged"', "values and offsets")),
 )
@@ -18,7 +18,7 @@ def draw() -> dict[str, Picture]:
     end = top + (height + gap) * len(QUESTIONS)
     picture = Picture(
         430, end + height + 14,
-        "Decision diagram. Does your framework fix the layout? Then use its own. Are half of all "
+        "Decision diagram. Does your framework fix the layout? Then use its own. Are a third of "
         "tokens shared prefixes? Then Tree. Is more than 25 percent padding? Then Packed. Do you "
         "only move or store batches? Then jagged. Otherwise left, or right for fine-tuning.",
     )  # fmt: skip
