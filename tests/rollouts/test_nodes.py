@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import fastcollate as fc
@@ -76,7 +76,16 @@ FORMS = [
 ]
 
 
+SHARED = [
+    {"parent": None, "token_ids": [1], "mask": [0], "logprobs": []},
+    {"parent": 0, "token_ids": [2], "mask": [1], "logprobs": [-1.0]},
+    {"parent": 1, "token_ids": [3], "mask": [1], "logprobs": [-2.0]},
+    {"parent": 1, "token_ids": [4, 5], "mask": [0, 1], "logprobs": [-3.0]},
+]
+
+
 @given(trees())
+@example(SHARED)
 def test_messages_equal_a_walk(nodes):
     for form in FORMS:
         calls = form({"nodes": nodes}, "verifiers")
