@@ -6,7 +6,7 @@ token, with the garbage collector off; a line is one interleaved run (see `commo
 parse
     The calls of all bodies.
 batch
-    The calls, and a padded batch of them.
+    The calls, and a padded batch of them, with the share of reading.
 orjson
     `orjson.loads` of the bodies, if it is installed, each result freed before the next; else
     `json.loads`. Lists of ids and log-probabilities, and the batch, come on top.
@@ -129,9 +129,10 @@ def loads() -> Callable[[bytes], Any]:
 
 
 def cell(times: Figures, name: str) -> str:
-    """Return a time in nanoseconds, and how many times as long as ours."""
-    ratio = f" ({times[name] / times['parse']:.1f}x)" if name == "orjson" else ""
-    return f"{times[name] * 1e9:.0f} ns{ratio}"
+    """Return a time in nanoseconds, and how it compares with reading."""
+    ratio = times[name] / times["parse"]
+    more = {"orjson": f" ({ratio:.1f}x)", "batch": f" ({1 / ratio:.0%})"}.get(name, "")
+    return f"{times[name] * 1e9:.0f} ns{more}"
 
 
 if __name__ == "__main__":
