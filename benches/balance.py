@@ -29,7 +29,8 @@ fork late. *Recorded*: the merged rollouts, each once.
 
 bound
     The least waiting: the costliest row, or the mean of all ranks if no more tokens are computed
-    twice than capacity requires. Whoever holds tokens below a fork holds those above it, too.
+    twice than capacity, and the time itself, require. Ranks and bins that hold tokens below a fork
+    hold those above it, too.
 tree
     `plan_step` with `Tree`: the share of the slowest rank's time that exceeds the mean without
     tokens that are computed twice.
@@ -210,6 +211,8 @@ def agents(rng: np.random.Generator, count: int, capacity: int) -> TreePlan:
 
 def of_tree(tree: TreePlan, ranks: int, capacity: int) -> Figures:
     """Return the waiting of a tree step, and its time relative to that of the packed step."""
+    from tree_bounds import bound_of  # of tests/helpers, which `common` adds to the path
+
     step, packed = (
         fc.plan_step(rows, layout=layout, dp_size=ranks, shard_by=COSTS)
         for rows, layout in ((tree, fc.Tree(capacity)), (tree.lengths, fc.Packed(capacity)))
@@ -217,19 +220,14 @@ def of_tree(tree: TreePlan, ranks: int, capacity: int) -> Figures:
     forecasts = [plan.forecast(COSTS, computes_padding=False) for plan in (step, packed)]
     times = [forecast.time for forecast in forecasts]
     nodes = tree.nodes
-    ends = nodes.depths + nodes.lengths
-    costs = COSTS.of_added(ends, nodes.depths)
-    below = nodes.subtree_ends - nodes.starts - nodes.lengths
-    copies = np.ceil(below / np.maximum(capacity - ends, 1)).clip(1)
-    rows = COSTS.of(tree.lengths)
-    mean = float(costs.sum()) / ranks
-    bound = max(float((costs * copies).sum()) / ranks, float(rows.max()))
+    mean = float(COSTS.of_added(nodes.depths + nodes.lengths, nodes.depths).sum()) / ranks
+    bound = bound_of(tree, COSTS, ranks, capacity)
     return {
         "bound": 1 - mean / bound,
         "tree": 1 - mean / times[0],
         "slowest": times[0] / bound,
         "saves": times[1] / times[0],
-        "shared": float(rows.sum()) / (mean * ranks),
+        "shared": float(COSTS.of(tree.lengths).sum()) / (mean * ranks),
         "bins": forecasts[0].times[0].shape[1],
     }
 

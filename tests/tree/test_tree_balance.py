@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tree_bounds import bound_of
 
 import fastcollate as fc
 from fastcollate.planning import Costs, TreePlan
@@ -56,36 +57,6 @@ def recorded():
     return fc.planning.prefix_tree(rollouts.prompts, rollouts.responses, merge=merge)
 
 
-def bound_of(tree, ranks, capacity):
-    """Return a time that no plan of a tree step beats.
-
-    Whoever holds tokens of a subtree holds those above it, too: a node is copied to as many bins as
-    the tokens below it take, and to as many ranks as their cost takes in that time.
-    """
-    nodes, rows = tree.nodes, COSTS.of(tree.lengths)
-    ends = nodes.depths + nodes.lengths
-    down_to = COSTS.of(ends)
-    costs = down_to - COSTS.of(nodes.depths)
-    sums = np.append(0.0, costs.cumsum())
-    last = np.searchsorted(nodes.starts, nodes.subtree_ends)
-    below = np.maximum(sums[last] - sums[1:], 0.0)
-    tokens = nodes.subtree_ends - nodes.starts - nodes.lengths
-    by_capacity = np.ceil(tokens / np.maximum(capacity - ends, 1))
-
-    def is_enough(time):
-        by_cost = np.ceil(below / np.maximum(time - down_to, 1e-9) - 1e-9)
-        copies = np.maximum(np.maximum(by_capacity, by_cost), 1)
-        return (costs * copies).sum() <= ranks * time
-
-    low, high = max(sums[-1] / ranks, rows.max()), rows.sum()
-    if is_enough(low):
-        return low
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (low, middle) if is_enough(middle) else (middle, high)
-    return high
-
-
 def step_of(tree, ranks, layout):
     rows = tree if isinstance(layout, fc.Tree) else tree.lengths
     plan = fc.plan_step(rows, layout=layout, dp_size=ranks, shard_by=COSTS)
@@ -114,7 +85,7 @@ def test_the_slowest_rank_is_near_the_bound(case, ranks, rows, capacity):
     most = 1.05 if len(plan.bin_offsets) - 1 > ranks else 1.10
     if (case, rows, capacity) == ("long prompts", 1024, 16_384):
         most = 1.06  # ranks have two trees each, and three fifths of a tree are its prompt
-    assert time <= most * bound_of(tree, ranks, capacity)
+    assert time <= most * bound_of(tree, COSTS, ranks, capacity)
     packed = step_of(tree, ranks, fc.Packed(capacity))[1]
     assert time <= packed * (1 + 1e-12)
 
@@ -151,7 +122,12 @@ def test_no_tree_step_is_slower_than_the_packed_step(rows, ranks, capacity, draw
         before = prompt + response
     tree = plan_of(shared, [row[0] for row in rows], [row[1] for row in rows])
     table = np.array(drawn.draw(st.lists(st.integers(0, 99), min_size=61, max_size=61)))
-    costs = st.builds(Costs, *map(st.integers, [1] * 4, [9] * 4))
+    costs = st.builds(
+        Costs,
+        *map(st.integers, [1] * 4, [9] * 4),
+        per_segment=st.integers(0, 99),
+        per_key=st.integers(0, 9),
+    )
     shard_by = drawn.draw(costs | st.sampled_from(["tokens", "flops", lambda n: table[n]]))
     options = {"dp_size": ranks, "shard_by": shard_by}
     if isinstance(shard_by, Costs):
