@@ -36,7 +36,7 @@ def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
             "shared": fc.Tree(),
             "by cost": fc.Tree(cost=costs),
         }
-        calls = {name: call(rows(common, 2), layout) for name, layout in layouts.items()}
+        calls = {name: call(rows(common, 2), layout)[1] for name, layout in layouts.items()}
         yield f"{common} of {LENGTH} tokens in common", effort.run(calls)
 
 
@@ -47,14 +47,16 @@ def rows(common: int, groups: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
     return prompts, responses
 
 
-def call(parts: tuple[list[np.ndarray], list[np.ndarray]], layout: fc.Tree) -> partial[None]:
-    """Return the attention of a batch, and of its gradients."""
+def call(
+    parts: tuple[list[np.ndarray], list[np.ndarray]], layout: fc.Tree
+) -> tuple[fc.Batch, partial[None]]:
+    """Return a batch, and a call of its attention, and of its gradients."""
     batch = fc.build_batch(*parts, pad_token_id=0, layout=layout)
     paths = batch.attention_paths()
     shape = (1, HEADS, batch.plan.num_positions, DIM)
     inputs = [torch.randn(shape, requires_grad=True) for _ in range(3)]
     names = {f"tree_{name}": value for name, value in paths._asdict().items()}
-    return partial(run, inputs, names)
+    return batch, partial(run, inputs, names)
 
 
 def run(inputs: list[torch.Tensor], paths: dict[str, object]) -> None:
@@ -66,35 +68,15 @@ def run(inputs: list[torch.Tensor], paths: dict[str, object]) -> None:
 
 def fitted(effort: Effort) -> fc.planning.Costs:
     """Fit seconds of tokens, pairs, segments and keys to trees of several shapes."""
-    table, seconds = [], []
+    timings = []
     cases = [(1, 64), (32, 64), (1, 256), (128, 256), (255, 256), (192, 512), (2, 8), (6, 8)]
-    for common, length in cases[: 5 if effort.is_smoke else None]:
-        prompts = [np.full(common, 1)] * 16
-        responses = [np.full(length - common, 1_000 + row) for row in range(16)]
-        one = call((prompts, responses), fc.Tree())
-        paths = one.args[1]
-        queries, keys = (
-            np.diff(paths[f"tree_cu_seqlens_{name}"].numpy()).astype(float) for name in "qk"
-        )
-        pairs = (keys * (keys + 1) - (keys - queries) * (keys - queries + 1)).sum() / 2
-        table.append([queries.sum(), pairs, len(keys), keys.sum()])
-        seconds.append(effort.run({"one": one})["one"])
-    scaled = np.array(table) / np.array(seconds)[:, None]
-    found = nonnegative(scaled, np.ones(len(seconds)))
-    names = "per_token", "per_pair", "per_segment", "per_key"
-    return fc.planning.Costs(**dict(zip(names, found.tolist(), strict=True)))
-
-
-def nonnegative(table: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Solve least squares without negative terms, by leaving these out."""
-    kept = list(range(table.shape[1]))
-    while True:
-        found = np.linalg.lstsq(table[:, kept], values, rcond=None)[0]
-        if (found >= 0).all():
-            full = np.zeros(table.shape[1])
-            full[kept] = found
-            return full
-        del kept[int(found.argmin())]
+    for common, length in cases:
+        for count in (8,) if effort.is_smoke else (4, 8, 16):
+            prompts = [np.full(common, 1)] * count
+            responses = [np.full(length - common, 1_000 + row) for row in range(count)]
+            batch, one = call((prompts, responses), fc.Tree())
+            timings.append((batch, effort.run({"one": one})["one"]))
+    return fc.planning.Costs.fit(timings).costs
 
 
 def cell(times: Figures, name: str) -> str:

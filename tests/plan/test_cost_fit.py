@@ -165,3 +165,25 @@ def test_events_of_cuda_measure():
 def test_timings_that_cannot_be(timings, error, message):
     with pytest.raises(error, match=message):
         Costs.fit(timings)
+
+
+def test_costs_of_segments_are_found_in_timings_of_trees():
+    rng = np.random.default_rng(0)
+    true = Costs(2e-6, 3e-9, 2e-3, 8e-3, per_segment=5e-4, per_key=4e-6)
+    timings = []
+    for _ in range(40):
+        groups, size = rng.integers(1, 4, 2)
+        prompts = [np.full(rng.integers(1, 400), group) for group in range(groups)] * size
+        rows = [np.full(rng.integers(1, 300), 10 + row) for row in range(len(prompts))]
+        batch = fc.build_batch(prompts, rows, pad_token_id=0, layout=fc.Tree(), array_type="numpy")
+        queries, keys = map(np.diff, batch.attention_paths()[1:3])
+        pairs = (keys * (keys + 1) - (keys - queries) * (keys - queries + 1)) / 2
+        seconds = true.per_token * queries.sum() + true.per_pair * pairs.sum() + true.per_bin
+        seconds += true.per_sequence * len(rows)
+        seconds += true.per_segment * len(keys) + true.per_key * keys.sum()
+        timings.append((batch, float(seconds)))
+    found = Costs.fit(timings).costs
+    for name in (*Costs.TERMS, *Costs.OF_PATHS):
+        assert getattr(found, name) == pytest.approx(getattr(true, name), rel=1e-6)
+    seconds = [second for _, second in timings]
+    assert found.predict([batch for batch, _ in timings]) == pytest.approx(seconds)

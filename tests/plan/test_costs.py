@@ -173,3 +173,19 @@ def test_bins_that_cost_too_much():
         ValueError, match=r"cost is 'work'; pass 'tokens', 'flops', fc.planning.Costs"
     ):
         fc.planning.partition([1, 2], 1, cost="work")
+
+
+def test_each_sequence_is_a_segment_with_its_path():
+    costs = Costs(2.0, 0.5, 3.0, per_segment=7.0, per_key=0.25)
+    apart = Costs(2.0, 0.5, 3.0)
+    lengths, shared = np.array([0, 4, 9]), np.array([0, 3, 5])
+    np.testing.assert_array_equal(costs.of(lengths), apart.of(lengths) + 7 + lengths / 4)
+    added = apart.of_added(lengths, shared) + 7 + lengths / 4
+    np.testing.assert_array_equal(costs.of_added(lengths, shared), added)
+
+
+def test_ranks_get_as_many_segments():
+    """By tokens alone, one row would have a rank of its own."""
+    for costs, most in (Costs(1.0), 10), (Costs(1.0, per_segment=1000.0), 6):
+        step = fc.plan_step([100, *[10] * 10], layout=fc.Packed(400), shard_by=costs, dp_size=2)
+        assert np.diff(step.bin_offsets).max() == most

@@ -39,11 +39,11 @@ Weights: TypeAlias = NDArray[np.int64] | NDArray[np.float32] | NDArray[np.float6
 class Costs:
     """A linear cost model of the forward and backward pass of a bin (or a micro-batch).
 
-    A bin costs ``per_token * tokens + per_pair * pairs + per_sequence * sequences + per_bin``, in
-    any unit, such as seconds or FLOPs. A *pair* is a token and a token that it attends to, itself
-    included, in all layers: a sequence of L tokens has ``L * (L + 1) / 2``. A row of a tree costs
-    as much as its new tokens, each paired with all tokens up to it in the row: ``sum(d + 1)``
-    pairs over tokens with d tokens before them.
+    A bin costs ``per_token * tokens + per_pair * pairs + per_sequence * sequences + per_bin``, and
+    its paths ``per_segment * segments + per_key * keys``, in any unit, such as seconds or FLOPs. A
+    *pair* is a token and a token that it attends to, itself included, in all layers: a sequence of
+    L tokens has ``L * (L + 1) / 2``. A row of a tree costs as much as its new tokens, each paired
+    with all tokens up to it in the row: ``sum(d + 1)`` pairs over tokens with d tokens before them.
 
     Parameters
     ----------
@@ -57,8 +57,9 @@ class Costs:
         the share of layers that have them. All other layers attend to all tokens before.
     per_segment, per_key
         Costs of a segment of a tree and of a key on its path, in kernels that take
-        :meth:`fastcollate.Batch.attention_paths`; finite numbers of 0 or more. They alone decide
-        what rows of ``fc.Tree(cost=...)`` share: costs of bins leave them out.
+        :meth:`fastcollate.Batch.attention_paths`; finite numbers of 0 or more. They decide what
+        rows of ``fc.Tree(cost=...)`` share. Bins and ranks are balanced with one segment for each
+        row, of which the row is the path; what a fork adds to that, one segment, is left out.
 
     Raises
     ------
@@ -166,7 +167,8 @@ class Costs:
     def fit(cls, timings: Any, *, like: Costs | None = None) -> CostFit:
         """Fit costs to measured times of micro-batches.
 
-        The fit minimizes relative errors by non-negative least squares.
+        The fit minimizes relative errors by non-negative least squares. Costs of segments and keys
+        are fitted if a micro-batch is a batch of a tree; they are counted as in its attention.
 
         Parameters
         ----------
@@ -227,8 +229,17 @@ class Costs:
 
         `lengths` and `shared` are int64 (n,); shared tokens cost nothing here.
         """
-        added: NDArray[np.float64] = self.of(lengths) - self.of(shared) + self.per_sequence
+        added: NDArray[np.float64] = self.of(lengths) - self.of_shared(shared)
         return added
+
+    def of_shared(self, lengths: Integers) -> NDArray[np.float64]:
+        """Return the costs of the first tokens of sequences, float64 (n,).
+
+        They are those of tokens and pairs: rows that share tokens have a path each.
+        """
+        of_rows = self.per_sequence + self.per_segment + self.per_key * lengths
+        shared: NDArray[np.float64] = self.of(lengths) - of_rows
+        return shared
 
     def pairs(self, lengths: Any) -> NDArray[np.float64]:
         """Return the number of pairs of each sequence, float64 (n,), averaged over layers."""

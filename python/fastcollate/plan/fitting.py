@@ -42,6 +42,8 @@ class Work(NamedTuple):
     """Computed positions, padding included."""
     sequences: int
     bins: int
+    paths: tuple[int, int] | None = None
+    """In a tree, the number of segments in attention, and of keys on their paths."""
 
     @classmethod
     def of(cls, what: Any, name: str) -> Work:
@@ -64,21 +66,25 @@ class Work(NamedTuple):
     def _of_batch(cls, batch: Any) -> Work:
         """Read a batch by its plan: to read outputs would wait for the GPU."""
         plan, shape = batch.plan, tuple(batch.input_ids.shape)
-        lengths, before = plan.prompt_lens + plan.response_lens, None
+        lengths, before, paths = plan.prompt_lens + plan.response_lens, None, None
         count, tokens = len(lengths), math.prod(shape)
         if plan.is_tree:
             before = plan.depths().astype(np.int64)
             lengths = before + 1
+            paths = plan.path_sizes()
         elif not (plan.has_bins or plan.is_jagged):
             lengths = np.full(shape[0], shape[1], np.int64)  # padding is attended to, too
-        return cls(lengths, before, tokens, count, 1)
+        return cls(lengths, before, tokens, count, 1, paths)
 
     def terms(self, like: Costs) -> list[float]:
         """Return the factor of each cost; windows and chunks are those of `like`."""
         pairs = like.spec.pairs(self.lengths).sum()
         if self.shared is not None:
             pairs -= like.spec.pairs(self.shared).sum()
-        return [self.tokens, float(pairs), self.sequences, self.bins]
+        paths = self.paths
+        if paths is None:
+            paths = self.sequences, int(self.lengths.sum())
+        return [self.tokens, float(pairs), self.sequences, self.bins, *paths]
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,8 +222,11 @@ def _seconds(taken: Any) -> float:
 def fit(timings: Any, like: Costs) -> CostFit:
     """Fit costs; :meth:`Costs.fit` has the arguments."""
     works, measured = check_timings(timings)
-    terms = np.array([work.terms(like) for work in works], np.float64)
-    num_terms = len(like.TERMS)
+    names: tuple[str, ...] = like.TERMS
+    if any(work.paths is not None for work in works):
+        names += like.OF_PATHS
+    num_terms = len(names)
+    terms = np.array([work.terms(like)[:num_terms] for work in works], np.float64)
     if len(measured) < num_terms + 1:
         raise ValueError(
             f"timings has {tally(len(measured), 'item')}, but {num_terms} costs are fitted; "
@@ -225,7 +234,7 @@ def fit(timings: Any, like: Costs) -> CostFit:
             "of tokens and of sequences"
         )
     if (terms == terms[0]).all():
-        tokens, _, sequences, _ = terms[0]
+        tokens, _, sequences = terms[0][:3]
         raise ValueError(
             f"all {len(measured)} timings are of one shape, {tally(int(sequences), 'sequence')} "
             f"with {tally(int(tokens), 'token')} in all; pass timings of micro-batches with "
@@ -236,18 +245,19 @@ def fit(timings: Any, like: Costs) -> CostFit:
     scale = np.linalg.norm(columns, axis=0)
     scale[scale == 0] = 1.0
     columns /= scale
-    _warn_of_terms_alike(like.TERMS, columns)
+    _warn_of_terms_alike(names, columns)
     found = _non_negative(columns, np.ones(len(measured))) / scale
     if not found.any():
         raise ValueError("timings do not grow with what was computed; measure a pass over a batch")
-    costs = replace(like, **dict(zip(like.TERMS, found.tolist(), strict=True)))
+    costs = replace(like, **dict(zip(names, found.tolist(), strict=True)))
     return CostFit(costs, measured, terms @ found)
 
 
 def predict(costs: Costs, works: Iterable[Work]) -> Floats:
     """Return the predicted cost of each part of a step."""
     terms = np.array([work.terms(costs) for work in works], np.float64)
-    predicted: Floats = terms @ np.array([getattr(costs, name) for name in costs.TERMS])
+    names = *costs.TERMS, *costs.OF_PATHS
+    predicted: Floats = terms @ np.array([getattr(costs, name) for name in names])
     return predicted
 
 
@@ -278,7 +288,7 @@ def check_timings(timings: Any) -> tuple[list[Work], Floats]:
 def _non_negative(columns: Floats, target: Floats) -> Floats:
     """Solve non-negative least squares by trying every subset of nonzero terms.
 
-    Four terms have fifteen subsets. The optimum is an unconstrained solution of one of them.
+    Six terms have 63 subsets. The optimum is an unconstrained solution of one of them.
     """
     count = columns.shape[1]
     best, least = np.zeros(count), float(target @ target)

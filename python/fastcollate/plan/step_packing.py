@@ -181,10 +181,9 @@ def _costs_of_shared(
     shared = np.unique(shared[shared > 0])
     if shard_by is None:
         return shared, np.zeros(len(shared)), 0.0
-    costs = costs_of("shard_by", shard_by, shared) if len(shared) else np.zeros(0)
-    if not isinstance(shard_by, Costs):
-        return shared, costs, 0.0
-    return shared, costs - shard_by.per_sequence, shard_by.per_bin
+    if isinstance(shard_by, Costs):
+        return shared, shard_by.of_shared(shared), shard_by.per_bin
+    return shared, costs_of("shard_by", shard_by, shared) if len(shared) else np.zeros(0), 0.0
 
 
 def sharding_costs(

@@ -55,12 +55,15 @@ impl Costs {
         pairs
     }
 
-    /// The cost of a sequence.
+    /// The cost of a sequence: one segment, whose path it is.
+    #[allow(clippy::cast_precision_loss, reason = "costs are floats")]
     pub fn of(&self, len: usize) -> f64 {
-        self.per_sequence + self.of_tokens(len)
+        let of_path = self.per_segment + self.per_key * len as f64;
+        self.per_sequence + of_path + self.of_tokens(len)
     }
 
-    /// The cost of the first `len` tokens of a sequence, without that of the sequence itself.
+    /// The cost of the first `len` tokens of a sequence, without those of the sequence itself
+    /// and of its path.
     #[allow(clippy::cast_precision_loss, reason = "costs are floats")]
     pub fn of_tokens(&self, len: usize) -> f64 {
         self.per_token * len as f64 + self.per_pair * self.pairs(len)

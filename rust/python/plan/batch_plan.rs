@@ -398,8 +398,13 @@ impl Plan {
     /// Number of keys of the paths from roots to segments.
     #[getter]
     fn path_keys(&self) -> Result<usize> {
-        let rows = 0..self.num_output_rows();
-        Ok(self.placement.path_sizes(rows)?.keys)
+        Ok(self.path_sizes()?.1)
+    }
+
+    /// Number of segments in attention, and of keys on their paths.
+    fn path_sizes(&self) -> Result<(usize, usize)> {
+        let sizes = self.placement.path_sizes(0..self.num_output_rows())?;
+        Ok((sizes.segments, sizes.keys))
     }
 
     /// The paths of segments in some output rows: the positions of their keys, int64 (keys,); the
