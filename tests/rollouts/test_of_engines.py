@@ -146,11 +146,19 @@ def test_bad_routes(routes, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(("layers", "topk"), [(2, 2), (0, 1), (-1, -2)])
-def test_bad_shapes_of_routes(layers, topk):
+@pytest.mark.parametrize(
+    ("layers", "topk", "message"),
+    [
+        (2, 2, "have 40 bytes, but 2 layers of 2 experts have 16 a token"),
+        (0, 1, "layers is 0; pass the number of the model's"),
+        (1, -2, "topk is -2; pass the number of the model's"),
+        ("1", 2, "layers is '1'"),
+    ],
+)
+def test_bad_shapes_of_routes(layers, topk, message):
     routes = raw(np.zeros((5, 1, 2), np.int32))
     for source, body in ((parse, json.dumps(sglang(routes)).encode()), (read, sglang(routes))):
-        with pytest.raises(ValueError, match="have 40 bytes"):
+        with pytest.raises((TypeError, ValueError), match=message):
             source([body], layers=layers, topk=topk)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fastcollate.common.arguments import tally
+from fastcollate.common.arguments import check_count, tally
 from fastcollate.common.arrays import to_numpy
 from fastcollate.common.text import show
 from fastcollate.rollouts.calls import Calls
@@ -24,6 +24,9 @@ HEADER = 1 << 12
 
 def lay_out(calls: Calls, layers: int | None, topk: int | None) -> Calls:
     """Return calls with routed experts as arrays, and checked spans and support."""
+    for name, count in (("layers", layers), ("topk", topk)):
+        if count is not None:
+            check_count(name, count, "the number of the model's")
     columns = calls.columns
     tokens = calls.responses.lengths.tolist()
     if "routed_experts" in columns:
@@ -92,7 +95,7 @@ def _decoded(name: str, data: np.ndarray, layers: int | None, topk: int | None) 
                 f"routed_experts of {name} are int32 without a shape; pass layers= and topk="
             )
         per_token = 4 * layers * topk
-        if min(layers, topk) < 1 or len(data) % per_token:
+        if len(data) % per_token:
             raise ValueError(
                 f"routed_experts of {name} have {len(data)} bytes, but {layers} layers of {topk} "
                 f"experts have {per_token} a token"
