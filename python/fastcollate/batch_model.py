@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
@@ -24,6 +24,7 @@ from fastcollate.ops.loss_positions import LossPositions, loss_positions
 from fastcollate.ops.masks import Kernel
 from fastcollate.ops.model_inputs import model_inputs
 from fastcollate.ops.normalize import LossNormalizers, loss_normalizers, normalize
+from fastcollate.ops.row_views import row_views
 from fastcollate.plan.layouts import Shift
 
 if TYPE_CHECKING:
@@ -94,6 +95,31 @@ class ModelBatch(BatchMapping[Array]):
             If `shift` is not given with ``align="sequence"``.
         """
         return gather(self.plan, x, align, shift, missing, per, gaps)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Return the rows one by one in input order, without padding, from every layout.
+
+        Returns
+        -------
+        iterator of dict
+            For each real row its values of all outputs, by their keys: views of one copy of the
+            batch, as long as its tokens, or as its response in ``loss_mask`` and the like; also
+            ``prompt_len``, and its ``uid``, ``trajectory_id`` and ``is_last_step`` if given.
+
+        Raises
+        ------
+        ValueError
+            As :meth:`to_layout`.
+
+        Examples
+        --------
+        >>> batch = fc.build_batch(
+        ...     [[5, 6], [7]], [[8, 9], [4]], pad_token_id=0, array_type="numpy", layout="tree"
+        ... )
+        >>> [row["input_ids"].tolist() for row in batch.rows()]
+        [[5, 6, 8, 9], [7, 4]]
+        """
+        return row_views(self._state)
 
     def model_inputs(
         self, kernel: Kernel | None = None, model: Any = None, dtype: Any = None
