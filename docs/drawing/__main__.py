@@ -8,13 +8,14 @@ from pathlib import Path
 import batch
 import glossary
 import layouts
+import packed
 import speed
 from svg import PICTURES, Picture
 
 
 def draw() -> dict[str, Picture]:
     """Draw every picture."""
-    return {**batch.draw(), **glossary.draw(), **layouts.draw(), **speed.draw()}
+    return {**batch.draw(), **glossary.draw(), **layouts.draw(), **packed.draw(), **speed.draw()}
 
 
 if __name__ == "__main__":
