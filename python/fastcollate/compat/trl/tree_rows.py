@@ -161,14 +161,20 @@ class TreeRow:
 
 def _ids(sample: dict[str, Any]) -> NDArray[np.int64]:
     """Return the tokens of a sample."""
-    ids = on_host(sample["input_ids"])
+    ids = _array(sample["input_ids"])
     if len(ids) == 0 or ids.dtype.kind == "f":
         raise (ValueError if len(ids) == 0 else TypeError)(
             f"input_ids of the sample are {ids}; pass the ids of at least one token"
         )
-    return ids.astype(np.int64, copy=False)
+    array: NDArray[np.int64] = ids.astype(np.int64, copy=False)
+    return array
 
 
 def _count(sample: dict[str, Any]) -> int:
     """Return the number of trained tokens of a sample."""
-    return int(sample["completion_mask"].sum())
+    return int(_array(sample["completion_mask"]).sum())
+
+
+def _array(values: Any) -> Any:
+    """Return whole numbers as an array: faster than by `on_host`."""
+    return values if isinstance(values, np.ndarray) else values.numpy()
