@@ -83,7 +83,7 @@ def padding_message(
             return (
                 f"{name} has {tally(len(block), 'row')} of {block.shape[1]} tokens, of which "
                 f"{padded:,} {edge} with up to {longest} tokens that are pad_token_id="
-                f"{pad_token_id}: if that is padding, it counts as tokens; take it out by "
+                f"{pad_token_id}: these count as real tokens; if they are padding, remove it with "
                 f"fc.unpad({name}, lengths=..., side={side!r})"
             )
     return None
