@@ -132,10 +132,14 @@ def test_forks_while_threads_share_a_pool():
 
 CALLS = {
     "build": 'fc.build_batch(*turns, pad_token_id=0, array_type="numpy")',
+    "build, lists": 'fc.build_batch(*lists, pad_token_id=0, array_type="numpy")',
+    "builder": "([builder.add(*row) for row in zip(*lists)], builder.finish())",
     "check": "batch.check()",
     "merge": 'fc.merge_turns(*turns, trajectory_ids=ids, policy="branch")',
     "micro-batches": "planning.micro_batches(lens, 4096, dp_size=4)",
     "pack": "planning.pack(lens, fc.Packed(4096))",
+    "pickle": "pickle.loads(pickle.dumps(batch))",
+    "select": "batch.select(rows=range(0, 20_000, 3))",
     "partition": "planning.partition(lens, 64)",
     "step": "fc.plan_step(lens, dp_size=4, layout=fc.Packed(4096))",
     "tree": "planning.prefix_tree(*turns).report",
@@ -146,6 +150,7 @@ CALLS = {
 def test_forks_while_another_thread_calls(call):
     """No lock is held in the child, not even that of cached properties of old Pythons."""
     run(f"""
+    import pickle
     import threading
     from fastcollate import planning
     lens = np.arange(20_000) % 199 + 1
@@ -155,7 +160,9 @@ def test_forks_while_another_thread_calls(call):
         return fc.Ragged(np.arange(lens.sum()) % 7, np.append(0, lens.cumsum()))
 
     turns = ragged(lens % 17 + 1), ragged(lens % 23 + 1)
+    lists = [rows.to_list()[:2000] for rows in turns]
     batch = fc.build_batch(*turns, pad_token_id=0, array_type="numpy", layout="jagged")
+    builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy")
     call = lambda: {CALLS[call]}
     call()
     ends = []

@@ -32,6 +32,7 @@ def make_calls():
     tables = {"pad_token_id": 0, "array_type": "numpy"}
     packed = fc.Packed(4096)
     batch = fc.build_batch(*turns, **tables, layout=packed)
+    padded = fc.build_batch(*turns, **tables)
     step = fc.plan_step(lens, rows_per_mini_batch=15_000, dp_size=4)
     some = fc.plan_step(batch.prompt_lens + batch.response_lens, dp_size=8)
     merge = fc.merge_turns(*turns, trajectory_ids=ids, policy="branch")
@@ -94,6 +95,7 @@ def make_calls():
             missing=0,
         ),
         "attention": batch.attention_ranges,
+        "subtree_end": lambda: padded.subtree_end,
         "attention paths": batch.attention_paths,
         "select": lambda: batch.select(rows=range(0, 10_000, 2)),
         "check": batch.check,

@@ -14,7 +14,7 @@ use std::ops::Range;
 use super::layout::Form;
 use super::placement::{Grid, Placement, Segment};
 use crate::error::{Error, Result};
-use crate::memory::filled;
+use crate::memory::{filled, with_room};
 
 impl Placement {
     /// The end of each position's subtree in its output row. Padding attends to itself only.
@@ -43,10 +43,10 @@ impl Placement {
     pub fn subtrees(&self) -> Result<Grid> {
         let grid = &self.sequence;
         self.check_width()?;
-        let mut runs = Vec::with_capacity(2 * grid.segments().len());
+        let mut runs = with_room(2 * grid.segments().len())?;
         for of_row in { grid.segments() }.chunk_by(|a, b| a.dst_row == b.dst_row) {
             // The path from a root to the current segment, and the end of the last segment.
-            let (mut path, mut end) = (Vec::new(), 0);
+            let (mut path, mut end) = (with_room(of_row.len())?, 0);
             for segment in of_row.iter().filter(|segment| segment.len > 0) {
                 let from = self.first_depth(segment);
                 close(&mut path, from, end, &mut runs);
