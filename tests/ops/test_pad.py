@@ -391,7 +391,7 @@ def test_the_message_of_padded_rows_suggests_a_call_that_works(side):
     rows = fc.pad([[5] * 3, [6] * 9, [7] * 4], side=side, array_type="numpy")
     with pytest.warns(UserWarning, match="fc.unpad") as found:
         fc.build_batch(rows, [[1]] * 3, pad_token_id=0, array_type="numpy")
-    call = str(found[0].message).split("take it out by ")[1].replace("...", "[3, 9, 4]")
+    call = str(found[0].message).split("remove it with ")[1].replace("...", "[3, 9, 4]")
     assert eval(call, {"fc": fc, "prompts": rows}).to_list() == [[5] * 3, [6] * 9, [7] * 4]
 
 
