@@ -100,6 +100,13 @@ def test_sequences_without_end_can_be_interrupted():
     class Interrupt(BaseException):
         pass
 
+    class Endless:
+        def __len__(self):
+            return 2**60
+
+        def __getitem__(self, index):
+            return index
+
     def interrupt(*_):
         raise Interrupt
 
@@ -108,7 +115,7 @@ def test_sequences_without_end_can_be_interrupted():
         start = time.perf_counter()
         signal.setitimer(signal.ITIMER_REAL, 0.1)
         with pytest.raises(Interrupt):
-            fc.build_batch(**{**good_input(), "prompts": range(2**60)})
+            fc.build_batch(**{**good_input(), "prompts": Endless()})
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
