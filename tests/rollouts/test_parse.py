@@ -221,7 +221,7 @@ def test_unfinished_calls(reason, sglang):
             {},
         )
     with pytest.raises(
-        ValueError, match=r"call 0 did not finish .*; pass unfinished='skip' or 'keep'"
+        ValueError, match=r"call 0 did not finish: .*; pass unfinished='skip' or 'keep'"
     ):
         parsed(*bodies, **options)
     assert len(parsed(*bodies, unfinished="keep", **options)) == 2

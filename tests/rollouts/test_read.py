@@ -241,3 +241,23 @@ def test_arguments():
         read([Request([1], [Sample([7], finish_reason="abort")])])
     assert len(read([Request([1], [Sample([7], finish_reason="abort")])], unfinished="skip")) == 0
     assert len(read([])) == 0
+
+
+def test_bodies_as_dictionaries_are_read_as_their_bytes_are():
+    body = {
+        "request_id": "a",
+        "prompt_token_ids": [1, 2],
+        "choices": [
+            {
+                "index": 0,
+                "token_ids": [3],
+                "finish_reason": "stop",
+                "logprobs": {"content": [{"token_id": 3, "logprob": -0.5}]},
+            }
+        ],
+    }
+    found = fc.rollouts.read([body])
+    assert found.responses.to_list() == [[3]]
+    assert found.logprobs.to_list() == [[-0.5]]
+    with pytest.raises(TypeError, match=r"which fc\.rollouts\.parse reads"):
+        fc.rollouts.read([json.dumps(body).encode()])

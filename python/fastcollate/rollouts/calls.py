@@ -360,10 +360,12 @@ def finished(calls: Calls, unfinished: Unfinished) -> Calls:
         found = calls.select(np.setdiff1d(np.arange(len(calls)), open_calls))
         found.skipped = len(open_calls)
         return found
-    first = open_calls[0]
+    first, others = open_calls[0], len(open_calls) - 1
+    more = f", nor did {tally(others, 'other call')}" if others else ""
+    stream = " (a stream finishes with [DONE])" if reasons[first] is None else ""
     raise ValueError(
-        f"call {first} did not finish (finish_reason is {show(reasons[first])}), and "
-        f"{tally(len(open_calls) - 1, 'other call')} neither; pass unfinished='skip' or 'keep'"
+        f"call {first} did not finish: finish_reason is {show(reasons[first])}{stream}{more}; pass "
+        "unfinished='skip' or 'keep'"
     )
 
 

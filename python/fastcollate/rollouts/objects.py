@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -95,14 +96,15 @@ def read(
     if hasattr(outputs, "__arrow_c_stream__"):
         return _read_table(outputs, schema, options)
     listed = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+    if any(isinstance(output, (bytes, bytearray, memoryview)) for output in listed):
+        raise TypeError("outputs are bytes, which fc.rollouts.parse reads; pass them there")
     place = Place("outputs[{}]", advice="; pass prompts=, one row per output")
     is_engine = schema is None and (not listed or _is_engine(listed[0]))
     known = None if is_engine else schema_of(schema) if schema else recognised(fits_of(listed[0]))
-    are_responses = listed and all(hasattr(output, "model_dump_json") for output in listed)
-    if are_responses and known in (None, ENGINES):
+    if listed and known in (None, ENGINES) and all(map(_is_response, listed)):
         # Reading the client's objects takes longer than writing and reading their JSON.
         return parse(
-            [output.model_dump_json().encode() for output in listed],
+            list(map(_json_of, listed)),
             prompts=prompts,
             bad_logprobs=bad_logprobs,
             unfinished=unfinished,
@@ -128,6 +130,20 @@ def read(
         **_more(found),
     )
     return lay_out(finished(calls, unfinished), layers, topk)
+
+
+def _is_response(output: Any) -> bool:
+    """Return True for the body of a server's response, as a client's object or a dictionary."""
+    is_body = isinstance(output, Mapping) and "choices" in output
+    return is_body or hasattr(output, "model_dump_json")
+
+
+def _json_of(response: Any) -> bytes:
+    """Return the body of a response as JSON."""
+    if isinstance(response, Mapping):
+        return json.dumps(response).encode()
+    text: str = response.model_dump_json()
+    return text.encode()
 
 
 def _logprobs(found: list[_Call], responses: Ragged, policy: BadLogprobs) -> dict[str, Any]:
