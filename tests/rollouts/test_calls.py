@@ -1,6 +1,8 @@
 """The table of calls: selecting, joining, fields, Arrow, Parquet and views."""
 
+import copy
 import io
+import pickle
 
 import numpy as np
 import pytest
@@ -167,3 +169,14 @@ def test_other_tables_are_read_as_arrow():
     assert calls.responses.to_list() == [[2, 3]]
     assert calls.rewards == [0.5]
     assert parse(b'{"prompts": [1], "responses": [2, 3]}').responses == calls.responses
+
+
+@pytest.mark.parametrize(
+    "again", [copy.copy, copy.deepcopy, lambda calls: pickle.loads(pickle.dumps(calls))]
+)
+def test_calls_are_copied_and_pickled(again):
+    calls = fc.rollouts.Calls([[1, 2]], [[3]], logprobs=[[-0.5]], uids=["a"])
+    found = again(calls)
+    assert found.batch["uids"] == ["a"]
+    assert found.logprobs.to_list() == [[-0.5]]
+    assert found.responses.to_list() == [[3]]

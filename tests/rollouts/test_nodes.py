@@ -304,3 +304,9 @@ def test_long_chains_and_many_bodies():
     assert calls.trace_ids == [str(one) for one in range(50)]
     assert np.array_equal(calls.responses.lengths, [3] * 50)
     assert SOURCES["verifiers"].are_nodes
+
+
+def test_all_nodes_may_be_roots():
+    nodes = [{"parent": None, "token_ids": [token], "mask": [1]} for token in (1, 2)]
+    calls = fc.rollouts.parse([json.dumps({"nodes": nodes}).encode()], "verifiers")
+    assert calls.responses.to_list() == [[1], [2]]

@@ -135,6 +135,8 @@ class Calls:
 
     def __getattr__(self, name: str) -> Any:
         """Return one of the other columns."""
+        if name in self.__slots__:  # while it is unpickled
+            raise AttributeError(name)
         if not name.startswith("_") and name in (columns := self.columns):
             return columns[name]
         raise AttributeError(

@@ -63,7 +63,7 @@ def calls_of(
     """
     kept = {name: column for name, column in kept.items() if column is not None}
     if schema.are_nodes:
-        found, kept = _rows_of_nodes(found, kept, options, place)
+        found, kept = _rows_of_nodes(found, kept, schema, options, place)
     prompts, responses = _prompts(found, options.prompts, place), Ragged(*found["responses"])
     for name in ("uids", "trajectory_ids"):
         if isinstance(kept.get(name), list):
@@ -129,12 +129,14 @@ def _along(name: str, column: Sequence[Any], prompts: Ragged, responses: Ragged)
 
 
 def _rows_of_nodes(
-    found: Mapping[str, Any], kept: dict[str, Any], options: Options, place: Place
+    found: Mapping[str, Any], kept: dict[str, Any], schema: Schema, options: Options, place: Place
 ) -> tuple[Mapping[str, Any], dict[str, Any]]:
     """Return the rows of leaves in place of nodes."""
     bodies, indices = found["bodies"], found["indices"]
     trees = np.cumsum(indices == 0)
     names, ids, links = (kept.pop(name, None) for name in ("parents", "node_ids", "links"))
+    if names is None and "parents" in schema.columns:
+        names = [None] * len(bodies)  # all are roots
     parents = _parents(trees, bodies, indices, names, ids, place)
     dropped = np.zeros(len(bodies), bool)
     if links is not None:

@@ -61,6 +61,19 @@ impl<T> Values<T> {
     }
 }
 
+impl Values<f32> {
+    /// Insert NaN at places among the values, which ascend.
+    pub fn insert_missing(&mut self, places: &[usize]) {
+        let mut end = self.values.len();
+        self.values.resize(end + places.len(), f32::NAN);
+        for (earlier, &place) in places.iter().enumerate().rev() {
+            self.values.copy_within(place..end, place + earlier + 1);
+            self.values[place + earlier] = f32::NAN;
+            end = place;
+        }
+    }
+}
+
 impl Frame {
     pub fn clear(&mut self, kept: usize) {
         self.ids.iter_mut().for_each(Values::clear);

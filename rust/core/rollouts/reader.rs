@@ -277,17 +277,31 @@ impl<'s> Reader<'s> {
         if self.shapes.len() <= child {
             self.shapes.resize_with(child + 1, Shapes::default);
         }
+        // Log-probabilities of items, and those before each item without one.
+        let has_logprobs = self.schema.has_logprobs(child);
+        let (mut of_items, mut missing) = (0_usize, Vec::new());
         each_item(json, ticks, |json, at, ticks| {
             if let Some((found, end)) = self.shapes[child].read(json.data, at) {
                 self.add(found);
+                match found.logprob {
+                    Some(_) => of_items += 1,
+                    None if has_logprobs => missing.push(self.num_logprobs()),
+                    None => {}
+                }
                 return Ok(end);
             }
             json.seek(at);
             let peek = json.peek()?;
+            let before = self.num_logprobs();
             self.item = Some(Item::default());
             let read = self.value(json, child, peek, ticks);
             let item = mem::take(&mut self.item).unwrap_or_default();
             read?;
+            match self.num_logprobs() - before {
+                0 if has_logprobs => missing.push(before),
+                _ if item.is_special => {}
+                found => of_items += found,
+            }
             let end = json.at();
             if !item.is_special {
                 let uses = item.uses.iter().map(|&(start, slot)| (start - at, slot));
@@ -295,7 +309,18 @@ impl<'s> Reader<'s> {
                 self.shapes[child].learn(&json.data[at..end], &uses);
             }
             Ok(end)
-        })
+        })?;
+        if of_items > 0 {
+            let logprobs = self.frames[self.current].numbers(Numbers::Logprobs);
+            logprobs.insert_missing(&missing);
+        }
+        Ok(())
+    }
+
+    /// Number of log-probabilities of the current frame so far.
+    fn num_logprobs(&mut self) -> usize {
+        let logprobs = self.frames[self.current].numbers(Numbers::Logprobs);
+        logprobs.values.len()
     }
 
     fn items_by_index(&mut self, json: &mut Json, node: usize, ticks: &mut Ticks) -> Result<()> {

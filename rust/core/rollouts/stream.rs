@@ -159,8 +159,25 @@ impl Frame {
         is_repeated
     }
 
+    /// Log-probabilities begin at the tokens of their event, if events before have none.
+    fn pad_logprobs(&mut self) {
+        let ids = self.ids(Ids::Responses).values.clone();
+        let logprobs = &mut self.numbers(Numbers::Logprobs).values;
+        if logprobs.len() >= ids.len() {
+            return;
+        }
+        logprobs.resize(ids.len(), f32::NAN);
+        for column in [Ids::LogprobIds, Ids::LogprobTokens] {
+            let known = &mut self.ids(column).values;
+            known.extend_from_slice(ids.get(known.len()..).unwrap_or(&[]));
+        }
+    }
+
     /// Move the values of a part to the end.
     fn append(&mut self, part: &mut Frame, schema: &Schema) {
+        if !part.numbers(Numbers::Logprobs).values.is_empty() {
+            self.pad_logprobs();
+        }
         if part.ids(Ids::Prompts).are_given {
             std::mem::swap(self.ids(Ids::Prompts), part.ids(Ids::Prompts));
         }
