@@ -312,6 +312,7 @@ fn columns<'py>(py: Python<'py>, calls: Calls, kept: &[String]) -> Result<Bound<
         columns.set_item(name, array_of(py, indices.into_iter().map(to_i64))?)?;
     }
     columns.set_item("cut", calls.cut)?;
+    columns.set_item("has_streams", calls.has_streams)?;
     let routes = calls.routes.into_iter();
     let routes = routes.map(|one| one.map(|bytes| PyArray1::from_vec(py, bytes)));
     columns.set_item("routes", routes.collect::<Vec<_>>())?;

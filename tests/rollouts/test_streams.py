@@ -176,6 +176,12 @@ def test_streams_that_are_cut_did_not_finish():
         assert len(parse([cut], prompts=[[1]], unfinished="skip")) == 0
 
 
+def test_streams_that_end_with_an_error_did_not_finish():
+    events = [chunk([5], 1), {"error": {"message": "the engine died"}}]
+    with pytest.raises(ValueError, match="call 0 did not finish: finish_reason is None"):
+        parse([sent(events)], prompts=[[1]])
+
+
 @pytest.mark.parametrize(
     ("stream", "message"),
     [

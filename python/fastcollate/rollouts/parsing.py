@@ -175,7 +175,7 @@ def _objects(texts: list[bytes | None]) -> list[Any] | None:
 
 def _of_engines(found: dict[str, Any], columns: dict[str, Any]) -> dict[str, Any]:
     """Return more columns of engines' responses."""
-    if found["cut"]:
+    if found["has_streams"]:
         reasons = columns["finish_reasons"] or [None] * len(found["bodies"])
         columns["finish_reasons"] = reasons
         for call in found["cut"]:

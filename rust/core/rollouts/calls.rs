@@ -76,6 +76,8 @@ pub struct Calls {
     pub routes: Vec<Option<Vec<u8>>>,
     /// Calls of streams that end before their end is announced.
     pub cut: Vec<usize>,
+    /// True if a body is a stream, whose last event says why it finished.
+    pub has_streams: bool,
 }
 
 impl Calls {
@@ -97,6 +99,7 @@ impl Calls {
             kept: (0..kept).map(|_| Rows::new()).collect(),
             routes: Vec::new(),
             cut: Vec::new(),
+            has_streams: false,
         }
     }
 

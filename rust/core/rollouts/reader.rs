@@ -158,6 +158,7 @@ impl<'s> Reader<'s> {
         ticks: &mut Ticks,
     ) -> Result<()> {
         let events = events(json)?;
+        calls.has_streams = true;
         let mut stream = Stream::new(self.schema);
         for span in events.spans {
             let mut event = json.part(span);
