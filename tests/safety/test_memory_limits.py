@@ -1,5 +1,6 @@
 """Memory that runs out at any point of a call: a result or a ``MemoryError``, never an abort."""
 
+import json
 import os
 import pickle
 import signal
@@ -38,6 +39,10 @@ def make_calls():
     merge = fc.merge_turns(*turns, trajectory_ids=ids, policy="branch")
     chain = ragged(np.arange(1000), 1 << 30)
     responses = ragged(np.ones(1000, np.int64), 2)
+
+    # A prompt of many samples, which counts for each.
+    choices = [{"token_ids": [1], "finish_reason": "stop"}] * 2000
+    body = json.dumps({"prompt_token_ids": [7] * 2000, "choices": choices}).encode()
 
     def build(**options):
         return lambda: fc.build_batch(*turns, **tables, **options)
@@ -99,6 +104,7 @@ def make_calls():
         "attention paths": batch.attention_paths,
         "select": lambda: batch.select(rows=range(0, 10_000, 2)),
         "check": batch.check,
+        "parse": lambda: fc.rollouts.parse([body]),
         "plan, pickle": lambda: pickle.loads(pickle.dumps(batch.plan)),
     }
 

@@ -7,6 +7,7 @@ use super::call::Call;
 use super::logprobs::{BadLogprobs, Logprobs};
 use super::schema::Numbers;
 use crate::error::{Error, Result};
+use crate::memory::reserve;
 
 /// Rows of different lengths.
 #[derive(Debug)]
@@ -119,6 +120,10 @@ impl Calls {
         call.check_ids().map_err(|error| wrong(&error.reason))?;
         let tokens = call.tokens().map_err(|error| wrong(&error.reason))?;
         let count = tokens.response.len();
+        // A prompt counts once for each of its samples.
+        let prompt = tokens.prompt.as_deref().unwrap_or(&[]);
+        reserve(&mut self.prompts.values, prompt.len())?;
+        reserve(&mut self.responses.values, count)?;
         let given = call.numbers(Numbers::Logprobs);
         // Messages that were not sampled have none, or an empty row.
         let given = given.filter(|values| !(self.are_nodes && values.is_empty()));
@@ -144,12 +149,14 @@ impl Calls {
         self.logprobs
             .add(given.as_deref(), count, mask.as_deref(), &name)?;
         if let Some(mask) = mask {
+            let more = self.responses.values.len() + count - self.loss_mask.len();
+            reserve(&mut self.loss_mask, more)?;
             self.fill_mask();
             self.have_masks = true;
             self.loss_mask.extend_from_slice(&mask);
         }
         self.have_prompts.push(tokens.prompt.is_some());
-        self.prompts.push(tokens.prompt.as_deref().unwrap_or(&[]));
+        self.prompts.push(prompt);
         self.responses.push(&tokens.response);
         self.bodies.push(body);
         self.indices.push(index);

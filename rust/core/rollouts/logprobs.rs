@@ -1,6 +1,7 @@
 //! Log-probabilities of calls: one rule for those that are none.
 
 use crate::error::{Error, Result};
+use crate::memory::reserve;
 
 /// What happens to log-probabilities that are none: not finite, missing, or -9999, which vLLM
 /// writes for a missing one.
@@ -71,6 +72,7 @@ impl Logprobs {
                 name()
             )));
         }
+        reserve(&mut self.values, count)?;
         self.values.extend_from_slice(found);
         self.values.resize(start + count, f32::NAN);
         self.ends.push(start + count);
