@@ -189,3 +189,8 @@ def test_ranks_get_as_many_segments():
     for costs, most in (Costs(1.0), 10), (Costs(1.0, per_segment=1000.0), 6):
         step = fc.plan_step([100, *[10] * 10], layout=fc.Packed(400), shard_by=costs, dp_size=2)
         assert np.diff(step.bin_offsets).max() == most
+
+
+def test_costs_may_be_those_of_segments_alone():
+    costs = Costs(per_segment=2.0)
+    assert costs.of([3, 50]).tolist() == [2.0, 2.0]

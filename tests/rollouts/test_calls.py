@@ -180,3 +180,11 @@ def test_calls_are_copied_and_pickled(again):
     assert found.batch["uids"] == ["a"]
     assert found.logprobs.to_list() == [[-0.5]]
     assert found.responses.to_list() == [[3]]
+
+
+def test_rows_of_a_table_keep_their_counts():
+    calls = Calls([[1], [2]], [[3], [4]], bad_logprobs=[[0, 0, 0, 0], [1, 0, 0, 2]])
+    table = calls.to_arrow()
+    assert Calls.from_arrow(table.take([1, 0])).bad_logprobs.tolist() == [[1, 0, 0, 2], [0] * 4]
+    assert Calls.from_arrow(table.slice(1)).bad_logprobs.tolist() == [[1, 0, 0, 2]]
+    assert len(Calls.from_arrow(table.slice(0, 0))) == 0

@@ -261,3 +261,8 @@ def test_bodies_as_dictionaries_are_read_as_their_bytes_are():
     assert found.logprobs.to_list() == [[-0.5]]
     with pytest.raises(TypeError, match=r"which fc\.rollouts\.parse reads"):
         fc.rollouts.read([json.dumps(body).encode()])
+
+
+def test_negative_ids_are_refused():
+    with pytest.raises(ValueError, match=r"responses\[1\]\[1\] is -5, which is not a token id"):
+        read([{"output_ids": [3]}, {"output_ids": [1, -5]}], prompts=[[1], [1]])

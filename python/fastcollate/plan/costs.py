@@ -94,9 +94,10 @@ class Costs:
     per_key: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in (*self.TERMS, *self.OF_PATHS):
+        names = (*self.TERMS, *self.OF_PATHS)
+        for name in names:
             object.__setattr__(self, name, _parse_cost(name, getattr(self, name)))
-        if not any(getattr(self, name) for name in self.TERMS):
+        if not any(getattr(self, name) for name in names):
             raise ValueError(f"{', '.join(self.TERMS)} are all 0; pass one above 0")
         shares = 0.0
         for name in ("window", "chunk"):

@@ -240,4 +240,12 @@ def _prompts(given: Any, found: list[_Call], count: int) -> Ragged:
 
 def _ids(name: str, rows: list[Any]) -> Ragged:
     """Return rows of token ids as int32."""
-    return ragged([compact_ids(name, row, index) for index, row in enumerate(rows)], "int32")
+    found = ragged([compact_ids(name, row, index) for index, row in enumerate(rows)], "int32")
+    if found.values.min(initial=0) < 0:
+        place = int((found.values < 0).argmax())
+        row = int(np.searchsorted(found.offsets, place, side="right")) - 1
+        raise ValueError(
+            f"{name}[{row}][{place - found.offsets[row]}] is {found.values[place]}, which is not a "
+            "token id"
+        )
+    return found

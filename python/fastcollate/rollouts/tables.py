@@ -24,11 +24,8 @@ KEY = b"fastcollate.calls"
 def to_arrow(calls: Calls) -> pa.Table:
     """Return calls as a table."""
     columns = {name: pa.array(_plain(getattr(calls, name))) for name in calls._names()}
-    known = {
-        "logprobs_are": calls.logprobs_are,
-        "skipped": calls.skipped,
-        "bad_logprobs": calls.bad_logprobs.tolist(),
-    }
+    columns["bad_logprobs"] = pa.array(calls.bad_logprobs.tolist(), pa.list_(pa.int64()))
+    known = {"logprobs_are": calls.logprobs_are, "skipped": calls.skipped}
     return pa.table(columns).replace_schema_metadata({KEY: json.dumps(known)})
 
 
@@ -45,8 +42,10 @@ def from_arrow(table: Any) -> Calls:
     columns: dict[str, Any] = {
         name: ragged(table[name]) if name in rows else _objects(table[name])
         for name in table.column_names
+        if name != "bad_logprobs"
     }
-    return Calls(**columns, **json.loads(known))
+    bad = table["bad_logprobs"].to_pylist()
+    return Calls(**columns, bad_logprobs=bad, **json.loads(known))
 
 
 def _plain(column: Any) -> Any:
