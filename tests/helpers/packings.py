@@ -94,7 +94,9 @@ def packed_options(draw, lens, *, splits=True, shifts=SHIFTS):
     if draw(st.booleans()):
         how["pad_to"] = reference["pad_to"] = max(loads) + multiple * draw(st.integers(0, 5))
     elif draw(st.booleans()):
-        how["pad_to_multiple_of"] = reference["pad_to_multiple_of"] = draw(st.integers(1, 9))
+        # A batch's width can be fixed again, by pad_to, if it is a multiple of both.
+        rounded = multiple * draw(st.integers(1, 9))
+        how["pad_to_multiple_of"] = reference["pad_to_multiple_of"] = rounded
     return {"layout": fc.Packed(**how)}, reference
 
 
