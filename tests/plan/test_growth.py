@@ -1,5 +1,6 @@
 """Growth of processor time: ten times the work takes at most fifteen times as long."""
 
+import json
 import pickle
 from time import process_time
 
@@ -167,6 +168,29 @@ def chain_of_forks(rows):
     return use
 
 
+def stream_of(events):
+    sent = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)
+    return lambda: fc.rollouts.parse([sent + b"data: [DONE]\n\n"], unfinished="keep")
+
+
+def streamed_choices(tokens):
+    content = [{"token_id": 3, "logprob": -0.5}]
+    choice = {"index": 0, "token_ids": [3], "logprobs": {"content": content}}
+    return stream_of([{"prompt_token_ids": [7], "choices": [choice]}] * tokens)
+
+
+def streamed_totals(tokens):
+    """Events with the number of tokens so far, in place of all of them."""
+    return stream_of(
+        {
+            "output_ids": [3],
+            "prompt_token_ids": [7],
+            "meta_info": {"completion_tokens": total, "output_token_logprobs": [[-0.5, 3, None]]},
+        }
+        for total in range(1, tokens + 1)
+    )
+
+
 def seconds(call):
     def once():
         start = process_time()
@@ -193,6 +217,8 @@ def seconds(call):
         (all_trees, 1500),
         (tree_rows, 1000),
         (chain_of_forks, 1000),
+        (streamed_choices, 20_000),
+        (streamed_totals, 20_000),
     ],
 )
 def test_growth(make, count):

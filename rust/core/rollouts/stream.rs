@@ -149,7 +149,9 @@ impl Frame {
             return false;
         };
         let (new_ids, again) = part.ids(Ids::Responses).values.split_at(new);
-        let is_repeated = [known, new_ids].concat().ends_with(again);
+        // The last ones of those before and the new ones; no call is copied for an event.
+        let end = known.iter().chain(new_ids).rev();
+        let is_repeated = again.len() <= total && again.iter().rev().zip(end).all(|(a, b)| a == b);
         for column in IDS {
             part.ids(column).values.truncate(new);
         }
@@ -161,15 +163,17 @@ impl Frame {
 
     /// Log-probabilities begin at the tokens of their event, if events before have none.
     fn pad_logprobs(&mut self) {
-        let ids = self.ids(Ids::Responses).values.clone();
+        let count = self.ids(Ids::Responses).values.len();
         let logprobs = &mut self.numbers(Numbers::Logprobs).values;
-        if logprobs.len() >= ids.len() {
+        if logprobs.len() >= count {
             return;
         }
-        logprobs.resize(ids.len(), f32::NAN);
+        logprobs.resize(count, f32::NAN);
         for column in [Ids::LogprobIds, Ids::LogprobTokens] {
-            let known = &mut self.ids(column).values;
-            known.extend_from_slice(ids.get(known.len()..).unwrap_or(&[]));
+            let known = self.ids(column).values.len();
+            let ids = self.ids(Ids::Responses).values.get(known..);
+            let missing = ids.unwrap_or(&[]).to_vec();
+            self.ids(column).values.extend(missing);
         }
     }
 
