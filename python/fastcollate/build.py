@@ -290,9 +290,10 @@ def build_rows(
             cp,
         )
     )
-    own = None if shard is None else collated.plan.sources.tolist()
+    sources = None if shard is None else collated.plan.sources.tolist()
     for name, column in zip(tokens._fields, tokens, strict=True):
-        if (message := padding_message(name, column, int(options.pad_token_id), own)) is not None:
+        message = padding_message(name, column, int(options.pad_token_id), sources)
+        if message is not None:
             warn_user(message)
             break
     if (message := split_message(collated.plan)) is not None:

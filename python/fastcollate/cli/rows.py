@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fastcollate.build import build_batch
+from fastcollate.common.row_columns import IDS
 from fastcollate.plan.merge import Policy
 from fastcollate.plan.merging import MergePlan, merge_turns
 from fastcollate.rollouts.calls import Calls
@@ -16,8 +17,6 @@ from fastcollate.rows.columns import Ragged
 if TYPE_CHECKING:
     from fastcollate.batch import Batch
     from fastcollate.plan.breaks import Tokenizer
-
-IDS = ("uids", "trajectory_ids", "is_last_step")
 
 
 class FileRows(NamedTuple):

@@ -135,7 +135,7 @@ def column_called(name: str) -> str | None:
 def same_word(name: str, known: Iterable[str]) -> str | None:
     """Return the name that is the same word: in another case or number, or with a letter wrong.
 
-    Similar names are other things: ``ref_logprobs`` is not a ``logprobs``.
+    Similar names are other things: ``ref_logprobs`` is not another spelling of ``logprobs``.
     """
     known = list(known)
     if name in known:

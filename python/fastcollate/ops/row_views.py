@@ -7,15 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fastcollate.common.row_columns import IDS
 from fastcollate.ops.parts import Parts
 from fastcollate.ops.relayout import relayout
 from fastcollate.plan.layouts import JAGGED
 
 if TYPE_CHECKING:
     from fastcollate.ops.batch_state import BatchState
-
-_NAMES = {"uids": "uid", "trajectory_ids": "trajectory_id", "is_last_step": "is_last_step"}
-"""The ids of a row, as :meth:`fastcollate.BatchBuilder.add` calls them."""
 
 
 def row_views(state: BatchState) -> Iterator[dict[str, Any]]:
@@ -37,6 +35,6 @@ def row_views(state: BatchState) -> Iterator[dict[str, Any]]:
             columns[output.key] = Parts(value, np.diff(ends).tolist()).views
         elif output.align in ("row", "array", "object"):
             columns[output.key] = value
-    columns |= {_NAMES[name]: values for name, values in jagged.ids.items()}
+    columns |= {IDS[name]: values for name, values in jagged.ids.items()}
     rows = zip(is_real, *columns.values(), strict=True)
     return (dict(zip(columns, row, strict=True)) for is_real, *row in rows if is_real)

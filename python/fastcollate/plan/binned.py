@@ -54,10 +54,11 @@ class BinnedLayout(Layout):
         """The compiled options of packing; None if rows are not packed by length."""
         return self.spec.packer
 
-    def _check_pad_to(self) -> None:
-        """Check the fixed width, and that it is a multiple of what widths are rounded up to."""
+    def _checked_sizes(self) -> tuple[int | None, int, int]:
+        """Check the fixed width and what widths are rounded up to, and return them."""
         self._check_widths("pad_to", rounded=["pad_to"])
         self._check_widths(rounded=["pad_to"], multiple="pad_to_multiple_of")
+        return self.pad_to, self.pad_to_multiple_of, self.multiple_of
 
     def _rounded(self, width: int) -> int:
         return -(-width // self.pad_to_multiple_of) * self.pad_to_multiple_of

@@ -80,6 +80,7 @@ class Costs:
 
     TERMS: ClassVar = ("per_token", "per_pair", "per_sequence", "per_bin")
     OF_PATHS: ClassVar = ("per_segment", "per_key")
+    ALL: ClassVar = (*TERMS, *OF_PATHS)
 
     per_token: float = 0.0
     per_pair: float = 0.0
@@ -94,10 +95,9 @@ class Costs:
     per_key: float = 0.0
 
     def __post_init__(self) -> None:
-        names = (*self.TERMS, *self.OF_PATHS)
-        for name in names:
+        for name in self.ALL:
             object.__setattr__(self, name, _parse_cost(name, getattr(self, name)))
-        if not any(getattr(self, name) for name in names):
+        if not any(getattr(self, name) for name in self.ALL):
             raise ValueError(f"{', '.join(self.TERMS)} are all 0; pass one above 0")
         shares = 0.0
         for name in ("window", "chunk"):

@@ -222,9 +222,8 @@ def _seconds(taken: Any) -> float:
 def fit(timings: Any, like: Costs) -> CostFit:
     """Fit costs; :meth:`Costs.fit` has the arguments."""
     works, measured = check_timings(timings)
-    names: tuple[str, ...] = like.TERMS
-    if any(work.paths is not None for work in works):
-        names += like.OF_PATHS
+    has_paths = any(work.paths is not None for work in works)
+    names = like.ALL if has_paths else like.TERMS
     num_terms = len(names)
     terms = np.array([work.terms(like)[:num_terms] for work in works], np.float64)
     if len(measured) < num_terms + 1:
@@ -256,8 +255,7 @@ def fit(timings: Any, like: Costs) -> CostFit:
 def predict(costs: Costs, works: Iterable[Work]) -> Floats:
     """Return the predicted cost of each part of a step."""
     terms = np.array([work.terms(costs) for work in works], np.float64)
-    names = *costs.TERMS, *costs.OF_PATHS
-    predicted: Floats = terms @ np.array([getattr(costs, name) for name in names])
+    predicted: Floats = terms @ np.array([getattr(costs, name) for name in costs.ALL])
     return predicted
 
 

@@ -178,7 +178,7 @@ class Packed(BinnedLayout):
         )
 
     def __post_init__(self) -> None:
-        self._check_pad_to()
+        sizes = self._checked_sizes()
         if self.capacity is None and self.num_bins is None and self.plan is None:
             raise ValueError(
                 "capacity and plan are None; pass fc.Packed(capacity=...) for bins of that many "
@@ -186,7 +186,6 @@ class Packed(BinnedLayout):
                 "bins of your own, or fc.Packed.single_row()"
             )
         bins = self._packer() if self.plan is None else self._checked_plan()
-        sizes = self.pad_to, self.pad_to_multiple_of, self.multiple_of
         self._set("spec", LayoutSpec.packed(*sizes, bins, self.shift, self.padding_as))
 
     def row_width(
@@ -350,7 +349,7 @@ class Tree(BinnedLayout):
     min_shared: int = 1
 
     def __post_init__(self) -> None:
-        self._check_pad_to()
+        sizes = self._checked_sizes()
         plan = self.plan
         if plan is not None and not isinstance(plan, (TreePlan, TreeBins)):
             raise TypeError(
@@ -370,7 +369,6 @@ class Tree(BinnedLayout):
             self._set("same_inputs", tuple(ids.tolist()))
         source = self.share if plan is None else plan._core
         limits = self.fork_early, self.min_shared, costs
-        sizes = self.pad_to, self.pad_to_multiple_of, self.multiple_of
         spec = LayoutSpec.of_tree(*sizes, source, pack, ids, limits)
         self._set("spec", spec)
 

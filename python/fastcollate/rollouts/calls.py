@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, final
+from typing import TYPE_CHECKING, Any, Literal, final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from fastcollate.inspect.batch_view import BatchView
 
 BadLogprobs = Literal["error", "mask", "keep"]
-BAD_LOGPROBS = ("error", "mask", "keep")
+BAD_LOGPROBS = get_args(BadLogprobs)
 Unfinished = Literal["error", "skip", "keep"]
+UNFINISHED_CHOICES = get_args(Unfinished)
 
 LogprobsAre = Literal["raw", "processed"]
 

@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import join_call_nodes
-from fastcollate.common.arguments import tally
+from fastcollate.common.arguments import check_choice, tally
 from fastcollate.common.arrays import ranges_of
 from fastcollate.common.text import show
 from fastcollate.rollouts.calls import (
+    BAD_LOGPROBS,
+    UNFINISHED_CHOICES,
     BadLogprobs,
     Calls,
     LogprobsAre,
@@ -45,6 +47,13 @@ class Options(NamedTuple):
     bad_logprobs: BadLogprobs
     unfinished: Unfinished
     logprobs_are: LogprobsAre | None = None
+
+    @classmethod
+    def check(cls, prompts: Any, bad_logprobs: Any, unfinished: Any, logprobs_are: Any) -> Options:
+        """Check the arguments of readers."""
+        check_choice("unfinished", unfinished, UNFINISHED_CHOICES)
+        check_choice("bad_logprobs", bad_logprobs, BAD_LOGPROBS)
+        return cls(prompts, bad_logprobs, unfinished, logprobs_are)
 
 
 def calls_of(

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastcollate._fastcollate import compact_ids, read_logprobs
-from fastcollate.common.arguments import check_choice, suggests_names, tally
+from fastcollate.common.arguments import suggests_names, tally
 from fastcollate.common.arrays import is_array, to_numpy
 from fastcollate.common.text import show
 from fastcollate.rollouts.calls import (
-    BAD_LOGPROBS,
     BadLogprobs,
     Calls,
     LogprobsAre,
@@ -90,9 +89,7 @@ def read(
     >>> fc.rollouts.read([output], prompts=[[5, 6]])
     Calls of 1 call: 2 prompt tokens, 2 response tokens; logprobs, uids, finish_reasons
     """
-    check_choice("unfinished", unfinished, ("error", "skip", "keep"))
-    check_choice("bad_logprobs", bad_logprobs, BAD_LOGPROBS)
-    options = Options(prompts, bad_logprobs, unfinished, logprobs_are)
+    options = Options.check(prompts, bad_logprobs, unfinished, logprobs_are)
     if hasattr(outputs, "__arrow_c_stream__"):
         return _read_table(outputs, schema, options)
     listed = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]

@@ -14,12 +14,43 @@ from fastcollate.common.arguments import check_count, tally
 from fastcollate.common.arrays import to_numpy
 from fastcollate.common.text import show
 from fastcollate.rollouts.calls import Calls
+from fastcollate.rows.columns import Ragged
 
 NPY = b"\x93NUMPY"
 """The first bytes of NumPy's format."""
 
 HEADER = 1 << 12
 """Bytes of a file in NumPy's format in which its header ends."""
+
+
+def engine_columns(found: dict[str, Any], columns: dict[str, Any]) -> dict[str, Any]:
+    """Return more columns of engines' responses: groups, versions, routes, and open streams."""
+    if found["has_streams"]:
+        reasons = columns["finish_reasons"] or [None] * len(found["bodies"])
+        columns["finish_reasons"] = reasons
+        for call in found["cut"]:
+            reasons[call] = None
+    # SGLang's chat has the versions and routes of its first choice alone.
+    first, versions = columns.pop("first_versions"), columns["versions"]
+    if first is not None:
+        is_first = found["indices"] == 0
+        versions = [None] * len(first) if versions is None else versions
+        versions = [
+            one if one is not None or not is_first[call] else first[call]
+            for call, one in enumerate(versions)
+        ]
+    routes = found["routes"] if any(one is not None for one in found["routes"]) else None
+    return {"uids": _groups(found), "versions": versions, "routed_experts": routes}
+
+
+def _groups(found: dict[str, Any]) -> np.ndarray:
+    """Return the group of each call: its body, and its own prompt if a body has several."""
+    bodies: np.ndarray = found["bodies"]
+    own = Ragged(*found["prompts"])
+    is_new = np.diff(bodies, prepend=-1)
+    for call in np.flatnonzero(is_new == 0):
+        is_new[call] = not np.array_equal(own[int(call)], own[int(call) - 1])
+    return np.cumsum(is_new) - 1
 
 
 def lay_out(calls: Calls, layers: int | None, topk: int | None) -> Calls:

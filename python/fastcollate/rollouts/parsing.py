@@ -6,18 +6,15 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
-
 from fastcollate._fastcollate import read_calls
 from fastcollate.common.arguments import check_choice, suggests_names
 from fastcollate.common.text import show
-from fastcollate.rollouts.calls import BAD_LOGPROBS, BadLogprobs, Calls, LogprobsAre, Unfinished
+from fastcollate.rollouts.calls import BadLogprobs, Calls, LogprobsAre, Unfinished
 from fastcollate.rollouts.making import Options, Place, calls_of
-from fastcollate.rollouts.of_engines import lay_out
+from fastcollate.rollouts.of_engines import engine_columns, lay_out
 from fastcollate.rollouts.schema import Schema
 from fastcollate.rollouts.sources import ENGINES, SOURCES
 from fastcollate.rollouts.walking import fits_of, recognised
-from fastcollate.rows.columns import Ragged
 
 
 @suggests_names
@@ -87,9 +84,7 @@ def parse(
     [[-0.5, -1.0]]
     >>> batch = fc.build_batch(**calls.batch, pad_token_id=0)
     """
-    check_choice("unfinished", unfinished, ("error", "skip", "keep"))
-    check_choice("bad_logprobs", bad_logprobs, BAD_LOGPROBS)
-    options = Options(prompts, bad_logprobs, unfinished, logprobs_are)
+    options = Options.check(prompts, bad_logprobs, unfinished, logprobs_are)
     given = _as_bytes(bodies)
     place = Place("line {}", 1) if isinstance(given, bytes) else Place("bodies[{}]")
     found = ENGINES if schema is None else schema_of(schema)
@@ -113,7 +108,7 @@ def read_bodies(
     )
     kept: dict[str, Any] = {name: _objects(texts) for name, texts in found["kept"].items()}
     if schema is ENGINES:
-        kept |= _of_engines(found, kept)
+        kept |= engine_columns(found, kept)
     return calls_of(found, kept, schema, options, place)
 
 
@@ -171,33 +166,3 @@ def _objects(texts: list[bytes | None]) -> list[Any] | None:
         return None
     found: list[Any] = json.loads(b"[" + b",".join(text or b"null" for text in texts) + b"]")
     return found
-
-
-def _of_engines(found: dict[str, Any], columns: dict[str, Any]) -> dict[str, Any]:
-    """Return more columns of engines' responses."""
-    if found["has_streams"]:
-        reasons = columns["finish_reasons"] or [None] * len(found["bodies"])
-        columns["finish_reasons"] = reasons
-        for call in found["cut"]:
-            reasons[call] = None
-    # SGLang's chat has the versions and routes of its first choice alone.
-    first, versions = columns.pop("first_versions"), columns["versions"]
-    if first is not None:
-        is_first = found["indices"] == 0
-        versions = [None] * len(first) if versions is None else versions
-        versions = [
-            one if one is not None or not is_first[call] else first[call]
-            for call, one in enumerate(versions)
-        ]
-    routes = found["routes"] if any(one is not None for one in found["routes"]) else None
-    return {"uids": _groups(found), "versions": versions, "routed_experts": routes}
-
-
-def _groups(found: dict[str, Any]) -> np.ndarray:
-    """Return the group of each call: its body, and its own prompt if a body has several."""
-    bodies: np.ndarray = found["bodies"]
-    own = Ragged(*found["prompts"])
-    is_new = np.diff(bodies, prepend=-1)
-    for call in np.flatnonzero(is_new == 0):
-        is_new[call] = not np.array_equal(own[int(call)], own[int(call) - 1])
-    return np.cumsum(is_new) - 1
