@@ -109,6 +109,20 @@ def one_thread():
     torch.set_num_threads(threads)
 
 
+@pytest.fixture
+def fixed_shapes():
+    """Compile for the shapes of this test: for any shape, torch writes C++ that does not compile.
+
+    It compiles what it finds for any shape once it has seen a second one, in an earlier test too.
+    """
+    import torch
+
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(automatic_dynamic_shapes=False):
+        yield
+    torch._dynamo.reset()
+
+
 def pytest_unconfigure():
     gc.unfreeze()  # else its modules would not be torn down
 

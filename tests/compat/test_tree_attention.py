@@ -141,6 +141,7 @@ def test_the_registered_attention_takes_masks_and_paths(layout, kernel):
 
 
 @pytest.mark.slow  # it is compiled
+@pytest.mark.usefixtures("fixed_shapes")
 @pytest.mark.parametrize("attention", [NAME, "flex_attention"])
 @pytest.mark.parametrize("layout", ["packed", "trees"])
 def test_block_masks_have_the_windows_of_layers(layout, attention):

@@ -78,6 +78,7 @@ def test_windows_are_those_of_models(layout):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("fixed_shapes")
 def test_flex_attention_reads_the_tables():
     """On the CPU it does so only if it is compiled, and then without a backward pass."""
     from torch.nn.attention.flex_attention import flex_attention
