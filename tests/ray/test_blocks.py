@@ -282,11 +282,11 @@ def test_other_rows_than_planned():
     for change, message in (
         (
             {"responses": [[2], [4], [5]]},
-            "row 2 of the step was planned with 3 tokens, but has 2; plan",
+            r"input_ids\[2\] has 2 tokens, expected 3; put its rows again, and plan",
         ),
         (
             {name: value[:2] for name, value in SMALL.items() if name != "fields"},
-            "but their block has 2 rows; plan",
+            "input_ids has 2 rows, expected 3; put",
         ),
     ):
         columns = {**SMALL, "fields": None, **change}

@@ -4,6 +4,8 @@
     A process's rows as compact columns, and a table of their lengths, ids and flags.
 `sharing`
     The tokens that a process's rows share.
+`checking`
+    Checks of tables and columns that other processes stored.
 `joining`
     The tables of all blocks as one step.
 `trees`

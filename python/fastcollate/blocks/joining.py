@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import Merge, Plan
+from fastcollate.blocks.checking import OF_ROUTES, check_table, join_plans
 from fastcollate.blocks.storing import ArrayKind, BlockTable, ColumnKind
 from fastcollate.common.arrays import offsets_of
 from fastcollate.common.text import show_id
@@ -19,8 +20,6 @@ from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.step_plan import StepPlan
 
 Integers = NDArray[np.int64]
-
-_OF_ROUTES = ("uint8", "int16", "int32")
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,9 +74,11 @@ def join(tables: Sequence[BlockTable], block_names: Sequence[str]) -> JoinedBloc
     ------
     ValueError
         Incompatible blocks; a trajectory, or a prompt with others in between, that is in two
-        blocks. The message names both.
+        blocks. The message names both. A table that is not as it was stored.
     """
     names = [block_name(index, block_names) for index in range(len(tables))]
+    for table, name in zip(tables, names, strict=True):
+        check_table(table, name)
     first = tables[0]
     for table, name in zip(tables[1:], names[1:], strict=True):
         _check_like(first, table, names[0], name)
@@ -89,7 +90,7 @@ def join(tables: Sequence[BlockTable], block_names: Sequence[str]) -> JoinedBloc
     parts = [table.part_offsets[:-1] + start for table, start in zip(tables, starts, strict=False)]
     merges = [table.merge_plan for table in tables if table.merge_plan is not None]
     return JoinedBlocks(
-        Plan.joined([table.plan for table in tables]),
+        join_plans(tables, names),
         _join_merge(merges) if merges else None,
         {name: [one for table in tables for one in table.names[name]] for name in first.names},
         {name: _join_kinds([table.plain[name] for table in tables]) for name in first.plain},
@@ -222,7 +223,7 @@ def _join_kinds(kinds: Sequence[ColumnKind]) -> ColumnKind:
     dtypes = {kind.dtype for kind in kinds}
     dtype = first.dtype
     if first.form == "experts":
-        dtype = max(dtypes, key=_OF_ROUTES.index)
+        dtype = max(dtypes, key=OF_ROUTES.index)
     elif first.form == "number":
         dtype = np.result_type(*dtypes).name
     if first.form != "array":

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fastcollate._fastcollate import FieldSpec, RowSpans
 from fastcollate.batch import Batch
+from fastcollate.blocks.checking import check_part
 from fastcollate.blocks.joining import JoinedBlocks
 from fastcollate.blocks.storing import ColumnKind, Part, unpack
 from fastcollate.build import build_rows
@@ -54,8 +55,11 @@ def build(
         As :func:`fastcollate.build_batch`, which gives an equal batch from all columns.
     """
     lens = step.plan.prompt_lens, step.plan.response_lens
+    for index, part in parts.items():
+        first, end = step.part_offsets[index : index + 2].tolist()
+        of_part = lens[0][first:end], lens[1][first:end]
+        check_part(part, step.part_name(index), first, step.plain, step.fields, of_part)
     runs = list(_runs(step, parts))
-    _check_rows(runs, lens[0] + lens[1])
     _check_dtypes(step, options.outputs.by_key)
     array_type = options.array_type
 
@@ -101,26 +105,6 @@ def _runs(step: JoinedBlocks, parts: Mapping[int, Part]) -> Iterator[_Run]:
         start = end
     if start < (count := int(step.part_offsets[-1])):
         yield None, start, count
-
-
-def _check_rows(runs: list[_Run], lens: Integers) -> None:
-    """Check that parts have the planned lengths: a task that was rerun may have made other rows."""
-    for part, first, end in runs:
-        if part is None:
-            continue
-        found, expected = part["input_ids"].lengths, lens[first:end]
-        if len(found) != len(expected):
-            raise ValueError(
-                f"rows {first} to {end - 1} of the step were planned, but their block has "
-                f"{len(found)} rows; plan the step again"
-            )
-        wrong = np.flatnonzero(found != expected)
-        if len(wrong) > 0:
-            row = int(wrong[0])
-            raise ValueError(
-                f"row {first + row} of the step was planned with {expected[row]} tokens, but has "
-                f"{found[row]}; plan the step again"
-            )
 
 
 def _check_dtypes(step: JoinedBlocks, dtypes: Mapping[str, Any]) -> None:

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastcollate.batch import Batch
+from fastcollate.blocks.checking import intact
+from fastcollate.common.arguments import tally
 from fastcollate.common.arrays import (
     dtype_name,
     is_only_torch,
@@ -106,17 +108,32 @@ def _start_in(array: np.ndarray, whole: np.ndarray) -> int | None:
     return start if rest == 0 and 0 <= start <= len(whole) - len(array) else None
 
 
-def unpack(shards: Shards, index: int, copy: bool) -> Batch | dict[str, Any]:
-    """Return a shard over the arrays' memory, or in memory of its own."""
-    pickled, plan = shards.batches[index]
-    batch: Batch | dict[str, Any] = pickle.loads(pickled)
+def unpack(
+    shards: Shards, index: int, copy: bool, name: str = "the shard"
+) -> Batch | dict[str, Any]:
+    """Return a shard over the arrays' memory, or in memory of its own.
+
+    Raises
+    ------
+    ValueError
+        The shards are not as they were packed; the message has the `name`.
+    """
+
+    def load(pickled: Any) -> Any:
+        with intact(name):
+            return pickle.loads(pickled)
 
     def receive(value: Any) -> Any:
         if isinstance(value, list):
             return [receive(one) for one in value]
         if not isinstance(value, _Piece):
             return value
-        array = shards.arrays[value.array][value.start : value.stop]
+        whole = shards.arrays[value.array]
+        if not value.start <= value.stop <= len(whole):
+            raise ValueError(
+                f"an array has {tally(len(whole), 'item')}, expected at least {value.stop:,}"
+            )
+        array = whole[value.start : value.stop]
         array = array.copy() if copy else array
         if value.dtype is None:
             return array
@@ -124,8 +141,11 @@ def unpack(shards: Shards, index: int, copy: bool) -> Batch | dict[str, Any]:
             tensor_of_bits(array, value.dtype) if is_only_torch(value.dtype) else to_tensor(array)
         )
 
-    data = {key: receive(value) for key, value in batch.items()}
+    with intact(name):
+        pickled, plan = shards.batches[index]
+        batch: Batch | dict[str, Any] = pickle.loads(pickled)
+        data = {key: receive(value) for key, value in batch.items()}
     if not isinstance(batch, Batch):
         return data
     # The plan is unpickled on first use: that takes most of the time.
-    return batch._with_data(data, made_by=cache(partial(pickle.loads, plan)))
+    return batch._with_data(data, made_by=cache(partial(load, plan)))

@@ -210,7 +210,7 @@ def plan_step(
         As ``fastcollate.plan_step``; no blocks, or one of them twice; a trajectory that is in two
         blocks; a prompt that is in two with others in between; blocks with other columns than
         the first; with a tree layout, blocks without ``share`` or with different ones, or a group
-        that is in two. The message names both blocks.
+        that is in two. The message names both blocks. A block that is not as it was put.
     TypeError
         An item of `blocks` is not a block, for instance a reference to one: ``ray.get`` it first.
     """
@@ -299,7 +299,8 @@ def collate(
         They did not arrive in time.
     ValueError, TypeError
         As ``build_batch``; another layout than the plan's; a dtype with more precision than the
-        stored one.
+        stored one; an object that is not as it was put, for instance because a task was run again
+        and made other rows.
     """
     if not isinstance(shard, BlockShard):
         raise TypeError(f"shard is {describe(shard)}; pass plan.shard(mini_batch, rank)")

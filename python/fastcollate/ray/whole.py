@@ -177,6 +177,8 @@ def get_shard(
         The object, or the process that put it, is lost.
     ShardTimeoutError
         It did not arrive in time.
+    ValueError
+        The object is not as it was put.
     TypeError
         `shard` is not a reference to a shard.
     """
@@ -185,7 +187,7 @@ def get_shard(
     check_bool("copy", copy)
     refs = {0: shard.ref}
     found: Shards = fetch(shard.name, refs, lambda _: "its object", check_timeout(timeout))[0]
-    return unpack(found, shard.index, copy)
+    return unpack(found, shard.index, copy, shard.name)
 
 
 def _num_nodes() -> int:
