@@ -164,8 +164,9 @@ impl FieldSpec {
             FieldKind::Response => match placement.layout.form() {
                 Form::Packed => {
                     let assembly = batch.with_last_tokens(name, &lens, rows.turns)?;
-                    // A grid of its own: as in SkyRL, values shifted out of a row may be lost.
-                    (Some(assembly), ArrayGrid::Own(placement.response.clone()))
+                    // As in SkyRL, values shifted out of a row may be lost, and the last position,
+                    // which predicts nothing, has none.
+                    (Some(assembly), ArrayGrid::Own(placement.response.without_last_column()?))
                 }
                 Form::Jagged | Form::Tree => {
                     let reason =

@@ -124,7 +124,8 @@ pub struct FieldSpec {
     /// True for the loss mask: numbers that select what trains, whole if the dtype is integer.
     pub weighs: bool,
     /// True if a row may have any length up to the widest response, right-aligned there; in packed
-    /// batches up to its own response, whose last tokens it covers.
+    /// batches, which are shifted, up to its own response, whose last tokens it covers, without the
+    /// last position of output rows.
     pub any_length: bool,
     /// The value of padding.
     pub fill: Number,

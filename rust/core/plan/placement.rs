@@ -361,6 +361,19 @@ impl Grid {
         })
     }
 
+    /// The grid without its last column, which must be empty.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPlan`] if a segment reaches it.
+    pub fn without_last_column(&self) -> Result<Self> {
+        let width = self.width.saturating_sub(1);
+        let segments = self.segments.iter().map(|segment| Segment {
+            dst_col: segment.dst_col.min(width), // an empty one may lie at the end
+            ..*segment
+        });
+        Self::new(self.rows, width, segments.collect())
+    }
+
     /// Number of output rows.
     pub fn rows(&self) -> usize {
         self.rows

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import itemgetter
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fastcollate._fastcollate import FieldSpec, OutputSpec, fix_lists
+from fastcollate._fastcollate import Bins, FieldSpec, LayoutSpec, OutputSpec, PackSpec, fix_lists
 from fastcollate.common.arguments import tally
 from fastcollate.common.arrays import offsets_of
 from fastcollate.compat.skyrl.installed import (
@@ -19,9 +22,8 @@ from fastcollate.compat.skyrl.installed import (
     training_batch,
 )
 from fastcollate.ops.collating import Request, collate
-from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.layouts import Packed
-from fastcollate.plan.packing import pack
+from fastcollate.rows.lengths import Integers
 from fastcollate.rows.tokens import Whole
 
 logger = logging.getLogger(__name__)
@@ -252,20 +254,21 @@ class PackedDataCollator:
                 "examples have pixel_values, but packed rows cannot have images; leave images out, "
                 "or pass another batch_size to pad without packing"
             )
-        ids = [example["input_ids"] for example in examples]
-        loss_masks = [_loss_mask(row, example) for row, example in enumerate(examples)]
+        ids = list(map(itemgetter("input_ids"), examples))
+        lengths = list(map(len, ids))
+        loss_masks = _loss_masks(examples, lengths)
         align = packed_alignment(
             self.tp_size, self.cp_size, fp8_enabled=self.fp8_enabled, fp8_recipe=self.fp8_recipe
         )
-        plan = self._bins(list(map(len, ids)), align)
-        layout = Packed(plan=plan, shift="next_token", padding_as="no_segment")
+        rows = self._rows(np.array(lengths, np.int64), align)
+        layout = LayoutSpec.packed(None, 1, align.size, rows.bins, "next_token", "no_segment")
         try:
             request = Request(
                 Whole(ids),
                 self.tokenizer.pad_token_id,
                 [(loss_masks, LOSS_MASK)],
                 "torch",
-                layout.spec,
+                layout,
                 PACKED,
             )
             packed = collate(request)
@@ -275,78 +278,96 @@ class PackedDataCollator:
             "sequence packing | packed %d samples into %d bins "
             "(~%d/DP rank, bin_capacity=%d tokens)",
             len(ids),
-            plan.num_bins,
-            plan.num_bins // self.dp_size,
-            plan.capacity,
+            len(rows.lengths),
+            len(rows.lengths) // self.dp_size,
+            rows.capacity,
         )
-        return _as_packed_batch(packed.data, plan)
+        return _as_packed_batch(packed.data, rows.lengths)
 
-    def _bins(self, lengths: list[int], align: Alignment) -> BinPlan:
-        """Return the examples of each row; the rows of each rank one after the other."""
-        tokens = np.array(lengths, np.int64)
+    def _rows(self, tokens: Integers, align: Alignment) -> _PackedRows:
+        """Pack the examples; the rows of each rank come one after the other."""
         capacity, places = self.max_tokens_per_microbatch, tokens
         if align.is_limited:
             capacity, places = max(capacity, align.size), -(-tokens // align.size) * align.size
-        for row, (length, place) in enumerate(zip(lengths, places.tolist(), strict=True)):
-            if place > capacity:
-                rounded = f" ({place} rounded up)" if align.is_limited else ""
-                raise ValueError(
-                    f"examples[{row}] has {length} tokens{rounded}, which exceeds "
-                    f"max_tokens_per_microbatch={self.max_tokens_per_microbatch}; pass a larger "
-                    "max_tokens_per_microbatch, or shorter examples"
-                )
+        if (exceeds := places > capacity).any():
+            row = int(exceeds.argmax())
+            rounded = f" ({places[row]} rounded up)" if align.is_limited else ""
+            raise ValueError(
+                f"examples[{row}] has {tokens[row]} tokens{rounded}, which exceeds "
+                f"max_tokens_per_microbatch={self.max_tokens_per_microbatch}; pass a larger "
+                "max_tokens_per_microbatch, or shorter examples"
+            )
+        in_turn = (self.dp_size, True, None, 0.0)
         try:
-            layout = Packed(capacity, min_bins=self.dp_size, bins_multiple_of=self.dp_size)
-            plan = pack(places, layout)
+            packer = _packer(capacity, self.dp_size)
+            indices, counts, filled = packer.pack_for_ranks(places, None, None, in_turn)
         except ValueError as error:
             raise ValueError(f"with dp_size={self.dp_size}, {error}") from error
-        order = np.arange(plan.num_bins).reshape(-1, self.dp_size).T.reshape(-1)
-        bins = [plan.indices[plan.offsets[bin] : plan.offsets[bin + 1]] for bin in order]
-        indices = np.concatenate(bins)
-        return replace(
-            plan,
-            offsets=offsets_of(list(map(len, bins))),
-            indices=indices,
-            lengths=tokens[indices],
-            multiple_of=align.size,
-        )
+        if filled < len(counts):
+            raise ValueError(
+                f"with dp_size={self.dp_size}, {tally(len(tokens), 'example')} would fill only "
+                f"{filled} of {tally(len(counts), 'bin')}, and no bin may be empty; pass an "
+                "example for each"
+            )
+        offsets, lengths = offsets_of(counts), tokens[indices]
+        tables = offsets, indices, np.zeros_like(indices), lengths
+        bins = Bins(*tables, len(tokens), align.size, False)
+        # Copies, so that each is pickled alone.
+        lengths_of_rows = [lengths[row:end].copy() for row, end in pairwise(offsets.tolist())]
+        return _PackedRows(bins, lengths_of_rows, capacity)
 
 
-def _loss_mask(row: int, example: Mapping[str, Any]) -> Any:
-    """Return the loss mask of an example's last tokens; checks its length."""
-    length, actions = len(example["input_ids"]), example["num_actions"]
-    mask = example["loss_mask"]
-    if len(mask) != min(length, actions):
-        raise AssertionError(
-            f"examples[{row}] has {tally(length, 'token')} and num_actions={actions}, "
-            f"but a loss_mask of {len(mask)}; pass a loss_mask of {min(length, actions)}"
-        )
-    return mask
+class _PackedRows(NamedTuple):
+    """The rows of packed examples."""
+
+    bins: Bins
+    lengths: list[Integers]
+    """The tokens of each row's examples."""
+    capacity: int
 
 
-def _as_packed_batch(packed: Mapping[str, Any], plan: BinPlan) -> Any:
+@functools.lru_cache(typed=True)
+def _packer(capacity: int, dp_size: int) -> PackSpec:
+    """Return the options of packing; checking them takes longer than packing a few examples."""
+    packer = Packed(capacity, min_bins=dp_size, bins_multiple_of=dp_size).packer
+    assert packer is not None
+    return packer
+
+
+def _loss_masks(examples: Examples, lengths: list[int]) -> list[Any]:
+    """Return the loss masks of the examples' last tokens; checks their lengths."""
+    actions = list(map(itemgetter("num_actions"), examples))
+    masks = list(map(itemgetter("loss_mask"), examples))
+    for row, (mask, length, count) in enumerate(zip(masks, lengths, actions, strict=True)):
+        if len(mask) != min(length, count):
+            raise AssertionError(
+                f"examples[{row}] has {tally(length, 'token')} and num_actions={count}, "
+                f"but a loss_mask of {len(mask)}; pass a loss_mask of {min(length, count)}"
+            )
+    return masks
+
+
+def _as_packed_batch(packed: Mapping[str, Any], lengths: list[Integers]) -> Any:
     """Return a packed batch with SkyRL's keys, and the loss mask divided by its sum."""
     import torch
 
     width = packed["input_ids"].shape[1]
     if width == 0:
         raise RuntimeError("examples have no tokens; pass at least one token")
-    # The last position predicts nothing. SkyRL sums contiguous float32 numbers, by NumPy.
-    loss_mask = packed["loss_mask"][:, :-1].contiguous()
-    loss_mask *= 1 / max(int(loss_mask.numpy().sum()), 1)
-    lengths = np.split(plan.lengths, plan.offsets[1:-1])
+    loss_mask = packed["loss_mask"]
+    loss_mask *= 1 / max(int(loss_mask.numpy().sum()), 1)  # as SkyRL sums, by NumPy
     columns = {
         "sequences": packed["input_ids"],
         "attention_mask": packed["attention_mask"],
         "loss_mask": loss_mask,
-        "sub_seq_lengths": [torch.tensor(row) for row in lengths],
+        "sub_seq_lengths": list(map(torch.from_numpy, lengths)),
     }
     return training_batch(columns, response_length=width - 1)
 
 
 def _check_images(examples: Examples) -> bool:
     """Return True if examples have images; all or none must have them."""
-    count = sum("pixel_values" in example for example in examples)
+    count = ["pixel_values" in example for example in examples].count(True)
     if 0 < count < len(examples):
         raise ValueError(
             f"Mixed text+image batches are not supported: {count} of {len(examples)} examples have "
