@@ -58,7 +58,6 @@ __all__ = [
     "share_prefixes",
     "split_micro_batches",
     "split_step",
-    "spread_bins",
     "step_defect",
     "stored_columns",
     "write_rows",
@@ -215,6 +214,7 @@ class PackSpec:
         bins_multiple_of: int,
         grow_by: Any,
         num_bins: int | None,
+        allow_fewer_bins: bool,
     ) -> PackSpec: ...
     @property
     def oversize(self) -> str: ...
@@ -231,6 +231,9 @@ class PackSpec:
         groups: NDArray[int64] | None,
         costs: NDArray[float64] | None,
     ) -> list[NDArray[int64]]: ...
+    def grow(
+        self, bins: Bins, costs: NDArray[float64] | None
+    ) -> tuple[NDArray[int64], NDArray[int64]]: ...
 
 @final
 class GrowingTree:
@@ -609,9 +612,6 @@ def step_defect(
 def deal_bins(costs: NDArray[float64], ranks: int) -> NDArray[int64]: ...
 def fix_lists(value: object) -> Any: ...
 def first_no_length(lengths: NDArray[int64], most: int) -> int | None: ...
-def spread_bins(
-    offsets: NDArray[int64], items: NDArray[int64], bins: int
-) -> tuple[NDArray[int64], NDArray[int64]]: ...
 def partition(
     weights: Weights, parts: int, algorithm: str, equal_size: bool
 ) -> tuple[NDArray[int64], NDArray[int64]]: ...

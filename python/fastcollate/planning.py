@@ -8,6 +8,8 @@ Three functions group sequences; they differ in their inputs:
 - :func:`micro_batches`: a capacity and a number of ranks; every rank gets the same number of
   micro-batches, all of about the same cost.
 
+:func:`grow` adds bins to existing ones.
+
 Seven plans hold the results. They contain no tokens, except the few around breaks in
 :class:`MergePlan`:
 
@@ -41,7 +43,7 @@ from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.merge import Merge
 from fastcollate.plan.merging import MergePlan
-from fastcollate.plan.packing import pack
+from fastcollate.plan.packing import grow, pack
 from fastcollate.plan.shard import Shard
 from fastcollate.plan.tree_plan import TreePlan
 
@@ -67,6 +69,7 @@ __all__ = [
     "TreePlan",
     "compare_plans",
     "drop_padding",
+    "grow",
     "micro_batches",
     "pack",
     "partition",

@@ -160,7 +160,8 @@ fn hint(error: &Error) -> Cow<'static, str> {
                 (Some(_), None) => "min_bins",
                 (None, _) => "bins_multiple_of",
             };
-            return format!("pass a smaller {names}, or more {noun}s").into();
+            return format!("pass a smaller {names}, more {noun}s, or allow_fewer_bins=True")
+                .into();
         }
         Error::TooManyBins { noun, .. } => {
             return format!("pass a smaller num_bins, or more {noun}s").into();

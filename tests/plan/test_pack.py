@@ -15,7 +15,11 @@ from recorded import recorded
 import fastcollate as fc
 from fastcollate.plan.layouts import layout_of
 from fastcollate.testing.reference import pack_loops
-from fastcollate.testing.reference.packing import adjust_bin_count_loops, concat_loops
+from fastcollate.testing.reference.packing import (
+    adjust_bin_count_loops,
+    concat_loops,
+    split_heaviest_loops,
+)
 from frameworks.installed import real
 
 WHOLE = ["ffd", "stable_ffd", "ff", "bfd", "mffd", "next_fit", "balanced"]
@@ -53,6 +57,7 @@ def problems(draw, algorithms=tuple(ALGORITHMS)):
         "max_sequences": draw(st.none() | st.integers(1, 5)),
         "min_bins": draw(st.sampled_from([0, 0, 3, 7])),
         "bins_multiple_of": draw(st.sampled_from([1, 1, 2, 3])),
+        "allow_fewer_bins": draw(st.booleans()),
         "grow_by": draw(st.sampled_from(["move", "split"])),
     }
     ours = {**both, "multiple_of": multiple}
@@ -279,17 +284,88 @@ def test_bins_are_added():
     assert pack([5] * 4, 10, min_bins=4).bins == [[3], [1], [0], [2]]
 
 
-@given(st.lists(st.lists(st.integers(), min_size=1), max_size=5), st.integers(0, 9))
-def test_bins_are_added_as_in_the_reference(bins, extra):
-    items = [item for contents in bins for item in contents]
-    offsets = np.cumsum([0, *map(len, bins)])
-    needed = len(bins) + extra
-    assume(needed <= len(items))
-    from fastcollate import _fastcollate
+@given(st.data(), st.integers(0, 12), st.integers(1, 4), st.booleans())
+def test_existing_bins_grow_as_in_the_reference(data, min_bins, multiple, is_few):
+    count = data.draw(st.integers(0, 9))
+    order = data.draw(st.permutations(range(count)))
+    cuts = data.draw(st.sets(st.integers(0, count), max_size=4))
+    bins = [order[start:end] for start, end in pairwise(sorted({0, *cuts, count}))]
+    lengths = data.draw(st.lists(st.integers(0, 9), min_size=count, max_size=count))
+    name = data.draw(st.sampled_from(sorted(COSTS)))
+    how = {"min_bins": min_bins, "bins_multiple_of": multiple, "allow_fewer_bins": is_few}
+    plan = fc.planning.grow(bins, lengths)
+    assert plan.bins == bins
+    assert plan.sequence_lengths.tolist() == lengths
+    assert plan.capacity == max([1, *(sum(lengths[i] for i in bin_) for bin_ in bins)])
+    cost = [float(COSTS[name](float(length))) for length in lengths]
+    split = {"grow_by": "split", "cost": cost}
+    move = adjust_bin_count_loops, (bins,)
+    for grown_by, (loops, values) in ({}, move), (split, (split_heaviest_loops, (bins, cost))):
+        try:
+            expected = loops(*values, min_bins, multiple, allow_fewer=is_few)
+        except ValueError:
+            for given_bins in (bins, lengths), (plan,):
+                with pytest.raises(ValueError, match="no bin may be empty; pass a smaller"):
+                    fc.planning.grow(*given_bins, **how, **grown_by)
+            continue
+        for given_bins in (bins, lengths), (plan,):
+            grown = fc.planning.grow(*given_bins, **how, **grown_by)
+            assert grown.bins == expected
+            assert grown.sequence_lengths.tolist() == lengths
+            assert grown.capacity == plan.capacity
 
-    found, order = _fastcollate.spread_bins(offsets, np.arange(len(items)), needed)
-    spread = [[items[i] for i in order[start:end]] for start, end in pairwise(found.tolist())]
-    assert spread == adjust_bin_count_loops(bins, needed, 1)
+
+def test_split_sequences_grow_by_pieces():
+    plan = pack([25, 4], 10, oversize="split", multiple_of=2)
+    assert pieces_of(plan) == [[(0, 10, 10)], [(0, 0, 10)], [(0, 20, 5), (1, 0, 4)]]
+    grown = fc.planning.grow(plan, min_bins=4, grow_by="split", cost="tokens")
+    assert pieces_of(grown) == [[(0, 10, 10)], [(0, 0, 10)], [(0, 20, 5)], [(1, 0, 4)]]
+    assert (grown.capacity, grown.multiple_of) == (10, 2)
+    with pytest.raises(ValueError, match="at least 5 bins, but there are only 4 pieces"):
+        fc.planning.grow(plan, min_bins=5)
+
+
+@pytest.mark.parametrize(
+    ("bins", "lengths", "options", "error", "message"),
+    [
+        ([[0], [0]], [1], {}, ValueError, "sequence 0 is 2 times in bins; pass each"),
+        ([[0], []], [1], {}, ValueError, r"bins\[1\] is empty; leave it out"),
+        ([[1]], [1, 2], {}, ValueError, "sequence 0 is 0 times in bins; pass each"),
+        ([[2**31]], [1], {}, ValueError, f"have sequence {2**31}, but lengths has 1 item; pass"),
+        ([[0], [0.5]], [1], {}, TypeError, r"bins\[1\]\[0\] is 0.5; pass an integer"),
+        ([[0]], None, {}, ValueError, "lengths is None, but bins are lists; pass the tokens"),
+        ("ab", [1], {}, TypeError, "bins is 'ab'|bins is a str"),
+        (pack([1], 2), [1], {}, ValueError, "bins is a plan, which has them; leave it out"),
+        ([[0]], [1], {"cost": "tokens"}, ValueError, "grow_by is 'move'; leave cost out"),
+        ([[0]], [1], {"grow_by": "cut"}, ValueError, "grow_by is 'cut'; pass 'move', 'split'"),
+        (
+            [[0]],
+            [1],
+            {"min_bins": -1},
+            ValueError,
+            "min_bins is -1; pass a number of bins, 0 or more",
+        ),
+        ([[0]], [1], {"allow_fewer_bins": 1}, TypeError, "allow_fewer_bins is 1; pass True or"),
+        (
+            [[0, 1]],
+            [1, 2],
+            {"grow_by": "split", "cost": [1.0]},
+            ValueError,
+            r"cost is .* for 2 lengths; pass one number for each",
+        ),
+    ],
+)
+def test_wrong_bins_to_grow(bins, lengths, options, error, message):
+    with pytest.raises(error, match=message):
+        fc.planning.grow(bins, lengths, **options)
+
+
+def test_trees_do_not_grow_by_moving():
+    tree = fc.planning.prefix_tree([[1, 2]] * 2, [[3], [4]])
+    with pytest.raises(TypeError, match=r"rows share tokens; pass min_bins .* TreePlan.pack"):
+        fc.planning.grow(tree.pack(fc.Tree(10)))
+    bins = tree.pack(fc.Tree(10, bins_multiple_of=4, allow_fewer_bins=True))
+    assert bins.num_bins == 2
 
 
 def test_groups_stay_together():
@@ -476,7 +552,7 @@ def test_what_has_no_room_does_not_stop_others(algorithm):
             {"min_bins": 4},
             ValueError,
             "min_bins is 4, so there must be at least 4 bins, but there are only 3 sequences and "
-            "no bin may be empty; pass a smaller min_bins, or more sequences",
+            "no bin may be empty; pass a smaller min_bins, more sequences, or allow_fewer",
         ),
         (
             {"min_bins": 3, "bins_multiple_of": 2},

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from fastcollate._fastcollate import spread_bins
-from fastcollate.plan.bin_plan import lists_of
 from fastcollate.plan.binned import Algorithm
 from fastcollate.plan.layouts import Packed
-from fastcollate.plan.packing import pack
+from fastcollate.plan.packing import grow, pack
 from fastcollate.rows.lengths import Integers, check_lengths
 
 P = TypeVar("P")
@@ -87,8 +85,7 @@ class BinPacker:
                 f"{self.min_bin_count}, bin_count_multiple is {self.bin_count_multiple}, and no "
                 "bin may be empty; pass smaller numbers, or more sequences"
             )
-        offsets, items = spread_bins(plan.offsets, plan.indices, count)
-        return lists_of(offsets, items)
+        return grow(plan, min_bins=count).bins
 
 
 def check_capacity(lengths: Integers, sizes: Integers, capacity: int) -> None:

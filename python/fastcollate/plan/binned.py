@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import PackSpec, Plan
-from fastcollate.common.arguments import check_count, check_number, tally
+from fastcollate.common.arguments import check_bool, check_count, check_number, tally
 from fastcollate.common.arrays import describe
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.costs import CostArgument, Costs, costs_of
@@ -42,6 +42,7 @@ class BinnedLayout(Layout):
     max_sequences: int | None = None
     min_bins: int = 0
     bins_multiple_of: int = 1
+    allow_fewer_bins: bool = False
     oversize: Oversize | None = None
     max_cost: float | None = None
     cost: Literal["flops", "tokens"] | CostArgument = "flops"
@@ -84,6 +85,7 @@ class BinnedLayout(Layout):
         check_count("multiple_of", self.multiple_of, "a number of tokens", bits=32)
         self._set_count("min_bins", "a number of bins", least=0)
         self._set_count("bins_multiple_of", "a number of bins")
+        check_bool("allow_fewer_bins", self.allow_fewer_bins)
         spec = PackSpec(
             self.algorithm,
             self.oversize,
@@ -96,6 +98,7 @@ class BinnedLayout(Layout):
             self.bins_multiple_of,
             grow_by,
             num_bins,
+            self.allow_fewer_bins,
         )
         if self.algorithm == "concat":
             if spec.oversize != "split":

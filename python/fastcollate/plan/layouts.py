@@ -62,8 +62,9 @@ class Packed(BinnedLayout):
         The choice of a bin for each sequence. A sequence that fits no bin opens another.
 
         - ``"ffd"``, first fit decreasing: the first bin that fits, longest sequence first, ties in
-          reverse order. SkyRL's and NeMo-RL's.
-        - ``"stable_ffd"``: the same with ties in order. prime-rl's.
+          reverse order. SkyRL's, NeMo-RL's and LLaMA-Factory's.
+        - ``"stable_ffd"``: the same with ties in order. prime-rl's, and miles' with
+          ``oversize="own_bin"``.
         - ``"ff"``, first fit: the first bin that fits, in the order of the input. axolotl's, and
           slime's with ``oversize="own_bin"``.
         - ``"bfd"``, best fit decreasing: the fullest bin that fits, of several the first that was
@@ -76,18 +77,21 @@ class Packed(BinnedLayout):
         - ``"concat"``: the same, but the part that exceeds the bin is cut off and opens the next.
           torchtune's with splitting, and TRL's ``"wrapped"``.
         - ``"balanced"``: the bin with the fewest tokens, longest sequence first, ties in order.
-          SkyRL's.
+          SkyRL's, and that of ms-swift, which packs 1,000 sequences at a time by binpacking 2.
     max_sequences
         Maximum sequences of a bin, counting pieces of split ones; unlimited by default.
     min_bins, bins_multiple_of
         Minimum number of bins, and a number that it must be a multiple of, such as the number of
         ranks.
+    allow_fewer_bins
+        True: if there are fewer sequences than these bins, each gets a bin of its own; that many
+        bins need not be a multiple. False: an error.
     grow_by
         The source of missing bins. ``"move"``: each takes the last sequence of another bin: of
         the one with the most sequences, of several the last, until it has one left, then of the
         next; SkyRL's and NeMo-RL's. ``"split"``: the costliest bin of several sequences is
-        split in two of about the same `cost`, repeatedly; slime's, with ``cost="tokens"``, and
-        prime-rl's, with ``cost=lambda lengths: lengths**2``.
+        split in two of about the same `cost`, repeatedly; with `allow_fewer_bins`, slime's and
+        miles' (``cost="tokens"``) and prime-rl's (the cost that it computes of the model).
     oversize
         Treatment of a sequence that exceeds the capacity, or `max_cost`, by itself. ``"error"``: an
         error; ``"own_bin"``: it gets a bin above the limit; ``"split"``: it is split into pieces as
@@ -211,6 +215,7 @@ class Packed(BinnedLayout):
                 "capacity": self.capacity is not None,
                 "min_bins": self.min_bins != 0,
                 "bins_multiple_of": self.bins_multiple_of != 1,
+                "allow_fewer_bins": self.allow_fewer_bins is not False,
                 "grow_by": self.grow_by != "move",
                 f"algorithm={self.algorithm!r}": self.algorithm == "concat",
                 "oversize='split'": self.oversize == "split",
@@ -305,7 +310,9 @@ class Tree(BinnedLayout):
         Minimum number of bins, and a number that it must be a multiple of, such as the number of
         ranks. If there are too few, trees of a bin are separated, then cut where that duplicates
         the fewest tokens; ties go to the cut that halves the largest one. It is an error only if
-        there are fewer rows than bins.
+        there are fewer rows than bins, and `allow_fewer_bins` is False.
+    allow_fewer_bins
+        As in :class:`Packed`.
     oversize
         Treatment of a row that exceeds the capacity, or `max_cost`, by itself: ``"error"`` or
         ``"own_bin"``, as there.

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Literal, get_args
 
+import numpy as np
 from numpy.typing import ArrayLike
 
-from fastcollate.common.arguments import suggests_names, tally
+from fastcollate.common.arguments import check_choice, suggests_names, tally
 from fastcollate.common.arrays import describe
 from fastcollate.plan.bin_plan import NO_LIMIT, BinPlan
-from fastcollate.plan.costs import costs_of
+from fastcollate.plan.binned import Growth
+from fastcollate.plan.costs import CostArgument, costs_of
 from fastcollate.plan.grouping import group_numbers
 from fastcollate.plan.layouts import Packed
-from fastcollate.rows.lengths import check_lengths
+from fastcollate.plan.tree_bins import TreeBins
+from fastcollate.rows.lengths import check_indices, check_lengths
 
 
 @suggests_names
@@ -60,10 +64,10 @@ def pack(
     Notes
     -----
     The behaviour matches SkyRL's ``make_seq_packer`` and NeMo-RL's ``get_packer``, both with the
-    adjustment of the number of bins; slime's ``first_fit_pack`` and prime-rl's
-    ``packed_samples_into_micro_bs``, both with ``expand_bins_by_splitting``; TRL's
-    ``pack_dataset``; torchtune's ``PackedDataset``; and axolotl's ``pack_group`` and
-    ``allocate_sequentially``.
+    adjustment of the number of bins; slime's ``first_fit_pack``, miles'
+    ``first_fit_decreasing_pack`` and prime-rl's ``packed_samples_into_micro_bs``, all with
+    ``expand_bins_by_splitting``; LLaMA-Factory's ``greedy_knapsack``; TRL's ``pack_dataset``;
+    torchtune's ``PackedDataset``; and axolotl's ``pack_group`` and ``allocate_sequentially``.
 
     Examples
     --------
@@ -114,5 +118,137 @@ def pack(
     )
     if layout.num_bins is None:
         return plan
+    return _fitted(plan)
+
+
+@suggests_names
+def grow(
+    bins: BinPlan | Sequence[Any],
+    lengths: Any | None = None,
+    *,
+    min_bins: int = 0,
+    bins_multiple_of: int = 1,
+    allow_fewer_bins: bool = False,
+    grow_by: Growth = "move",
+    cost: Literal["flops", "tokens"] | CostArgument | ArrayLike | None = None,
+) -> BinPlan:
+    """Add bins to existing ones, by moving sequences or by splitting bins.
+
+    Parameters
+    ----------
+    bins
+        A plan, or the sequences of each bin, as :func:`partition` returns them: each sequence in
+        one bin.
+    lengths
+        The tokens of each sequence, integers (n,); left out with a plan, which has them.
+    min_bins, bins_multiple_of, allow_fewer_bins, grow_by
+        As in :class:`fastcollate.Packed`. Sequences that stayed together may be separated.
+    cost
+        The costs by which ``grow_by="split"`` chooses and splits bins, as there, or one number per
+        sequence (n,); ``"flops"`` by default.
+
+    Returns
+    -------
+    BinPlan
+        With the capacity of `bins`, or, for bins of your own, that of the fullest one.
+
+    Raises
+    ------
+    ValueError
+        A sequence is in no bin or in two; a bin is empty; there are fewer sequences
+        than bins, unless `allow_fewer_bins` is True; `cost` is given with ``grow_by="move"``,
+        negative or not finite; or an option is invalid.
+    TypeError
+        An argument has the wrong type.
+
+    Notes
+    -----
+    With ``grow_by="split"``, ``cost="tokens"`` and `allow_fewer_bins`, these are the bins of
+    slime's and miles' ``expand_bins_by_splitting``.
+
+    Examples
+    --------
+    >>> parts = fc.planning.partition([8, 7, 6, 5, 4], 2)
+    >>> fc.planning.grow(parts, [8, 7, 6, 5, 4], min_bins=3).bins
+    [[1, 3], [0, 2], [4]]
+    """
+    check_choice("grow_by", grow_by, get_args(Growth))
+    plan = _plan_of(bins, lengths)
+    layout = Packed(
+        plan.capacity,
+        min_bins=min_bins,
+        bins_multiple_of=bins_multiple_of,
+        allow_fewer_bins=allow_fewer_bins,
+        grow_by=grow_by,
+    )
+    costs = None
+    if grow_by == "split":
+        cost = "flops" if cost is None else cost
+        if plan.is_split:
+            costs = costs_of("cost", cost, plan.lengths, "piece")
+        else:
+            costs = costs_of("cost", cost, plan.sequence_lengths, "sequence")[plan.indices]
+    elif cost is not None:
+        raise ValueError("cost is given, but grow_by is 'move'; leave cost out, or pass 'split'")
+    packer: Any = layout.packer
+    offsets, order = packer.grow(plan._core, costs)
+    tables = {"indices": plan.indices, "starts": plan.starts, "lengths": plan.lengths}
+    return BinPlan._trusted(
+        offsets=offsets,
+        **{name: values[order] for name, values in tables.items()},
+        num_sequences=plan.num_sequences,
+        capacity=plan.capacity,
+        multiple_of=plan.multiple_of,
+    )
+
+
+def _plan_of(bins: Any, lengths: Any) -> BinPlan:
+    """Return bins as a plan, checked."""
+    if isinstance(bins, TreeBins):
+        raise TypeError(
+            "bins is a plan of a tree, whose rows share tokens; pass min_bins or bins_multiple_of "
+            "to TreePlan.pack"
+        )
+    if isinstance(bins, BinPlan):
+        if lengths is not None:
+            raise ValueError("lengths is given, but bins is a plan, which has them; leave it out")
+        return bins
+    if not isinstance(bins, (list, tuple)):
+        raise TypeError(
+            f"bins is {describe(bins)}; pass the plan that fastcollate.planning.pack returned, or "
+            "a list of sequences for each bin"
+        )
+    if lengths is None:
+        raise ValueError("lengths is None, but bins are lists; pass the tokens of each sequence")
+    lengths = check_lengths("lengths", lengths, "sequence")
+    columns = [check_indices(f"bins[{at}]", bin_, "sequences") for at, bin_ in enumerate(bins)]
+    if (empty := next((at for at, bin_ in enumerate(columns) if len(bin_) == 0), None)) is not None:
+        raise ValueError(f"bins[{empty}] is empty; leave it out")
+    indices = np.concatenate([np.zeros(0, np.int64), *columns])
+    if (last := indices.max(initial=-1)) >= (count := len(lengths)):
+        raise ValueError(
+            f"bins have sequence {last}, but lengths has {tally(count, 'item')}; pass one per "
+            "sequence"
+        )
+    found = np.bincount(indices, minlength=count)
+    if (wrong := np.flatnonzero(found != 1)).size > 0:
+        raise ValueError(
+            f"sequence {wrong[0]} is {tally(int(found[wrong[0]]), 'time')} in bins; pass each "
+            "sequence in one bin"
+        )
+    plan = BinPlan._trusted(
+        offsets=np.cumsum([0, *map(len, columns)], dtype=np.int64),
+        indices=indices,
+        starts=np.zeros_like(indices),
+        lengths=lengths[indices],
+        num_sequences=count,
+        capacity=1,
+        multiple_of=1,
+    )
+    return _fitted(plan)
+
+
+def _fitted(plan: BinPlan) -> BinPlan:
+    """Return a plan with the load of the fullest bin as its capacity."""
     capacity = max(1, int(plan.loads.max(initial=0)))
     return BinPlan._trusted(**{**plan._named(), "capacity": capacity})

@@ -18,6 +18,7 @@ fn spec(capacity: usize, ranks: usize) -> PackSpec {
         num_bins: None,
         min_bins: 0,
         bins_multiple_of: ranks,
+        allow_fewer_bins: false,
         growth: Growth::Move,
     }
 }

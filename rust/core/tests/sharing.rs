@@ -97,6 +97,7 @@ fn spec(capacity: usize) -> PackSpec {
         num_bins: None,
         min_bins: 0,
         bins_multiple_of: 1,
+        allow_fewer_bins: false,
         growth: Growth::Move,
     }
 }

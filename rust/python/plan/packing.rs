@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use fastcollate::Error as Core;
 use fastcollate::plan::pack::{
-    Algorithm, Cost, Growth, ItemBins, Oversize, PackSpec as CoreSpec, Packer, spread,
+    Algorithm, Cost, Growth, ItemBins, Oversize, PackSpec as CoreSpec, Packer,
 };
 use fastcollate::plan::share::Tree;
 use fastcollate::plan::{
@@ -18,9 +18,6 @@ use crate::error::Result;
 use crate::interrupt::stoppable;
 use crate::names::Names;
 use crate::plan::tables::{Column, array_of, column_of, copied, to_i64, usizes, values};
-
-/// Offsets of bins, and the concatenated items of all bins.
-type Table<'py> = (Column<'py>, Column<'py>);
 
 /// Packing algorithms.
 pub const ALGORITHMS: Names<Algorithm> = Names::new(
@@ -166,6 +163,7 @@ impl PackSpec {
         bins_multiple_of: usize,
         grow_by: &Bound<PyAny>,
         num_bins: Option<usize>,
+        allow_fewer_bins: bool,
     ) -> Result<Self> {
         let algorithm = ALGORITHMS.read(algorithm)?;
         let oversize = match (oversize, algorithm) {
@@ -192,6 +190,7 @@ impl PackSpec {
                 num_bins,
                 min_bins,
                 bins_multiple_of,
+                allow_fewer_bins,
                 growth,
             },
             cost,
@@ -240,6 +239,37 @@ impl PackSpec {
             column_of(py, spans.clone().map(|span| span.from))?,
             column_of(py, spans.map(|span| span.len))?,
         ])
+    }
+
+    /// Add bins to those of a plan, as many as the options require.
+    ///
+    /// # Returns
+    /// The offsets of the bins, and the pieces in their new order, both int64. `costs` are those of
+    /// pieces.
+    fn grow<'py>(
+        &self,
+        py: Python<'py>,
+        bins: &Bins,
+        costs: Option<PyReadonlyArray1<f64>>,
+    ) -> Result<(Column<'py>, Column<'py>)> {
+        let costs = costs.as_ref().map(copied).transpose()?;
+        let Pieces::Spans(bins) = &bins.pieces else {
+            return Err(Core::InvalidPlan("its rows share tokens".to_owned()).into());
+        };
+        let count = bins.spans.len();
+        if costs.as_ref().is_some_and(|costs| costs.len() != count) {
+            return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
+        }
+        let is_split = bins.spans.iter().any(|piece| piece.from > 0);
+        let noun = if is_split { "piece" } else { "sequence" };
+        let grown = stoppable(py, |ticks| {
+            let packed = ItemBins {
+                offsets: bins.offsets.clone(),
+                items: ticks.gathered(0..count)?,
+            };
+            self.core.grow(packed, costs.as_deref(), noun, ticks)
+        })?;
+        Ok((column_of(py, grown.offsets)?, column_of(py, grown.items)?))
     }
 
     /// Pack the rows of a mini-batch for ranks with equal numbers of bins.
@@ -388,24 +418,6 @@ pub fn deal_bins<'py>(
     column_of(py, bins)
 }
 
-/// Spread the items of bins over more bins.
-#[pyfunction]
-pub fn spread_bins<'py>(
-    py: Python<'py>,
-    offsets: PyReadonlyArray1<i64>,
-    items: PyReadonlyArray1<i64>,
-    bins: usize,
-) -> Result<Table<'py>> {
-    let offsets = column(&offsets)?;
-    let items = column(&items)?;
-    let parts = offsets.first() == Some(&0) && offsets.last() == Some(&items.len());
-    if !parts || !offsets.is_sorted() || bins > items.len() {
-        return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
-    }
-    let packed = ItemBins { offsets, items };
-    columns(py, stoppable(py, |ticks| spread(&packed, bins, ticks))?)
-}
-
 /// Bins of sequences, or of rows that share tokens: their pieces, checked.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
 pub struct Bins {
@@ -452,10 +464,6 @@ impl Bins {
             multiple_of,
         })
     }
-}
-
-fn columns(py: Python<'_>, packed: ItemBins) -> Result<Table<'_>> {
-    Ok((column_of(py, packed.offsets)?, column_of(py, packed.items)?))
 }
 
 fn column(array: &PyReadonlyArray1<i64>) -> Result<Vec<usize>> {

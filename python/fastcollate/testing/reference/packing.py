@@ -167,7 +167,7 @@ PACKERS: dict[str, Callable[[Problem], list[Bin]]] = {
 
 
 def adjust_bin_count_loops(
-    bins: Sequence[Sequence[Any]], min_bins: int, multiple: int
+    bins: Sequence[Sequence[Any]], min_bins: int, multiple: int, *, allow_fewer: bool = False
 ) -> list[list[Any]]:
     """Add bins as SkyRL and NeMo-RL do.
 
@@ -179,6 +179,8 @@ def adjust_bin_count_loops(
     needed = max(len(bins), min_bins)
     while needed % multiple != 0:
         needed += 1
+    if allow_fewer:
+        needed = min(needed, max(len(bins), sum(map(len, bins))))
     adjusted = [list(contents) for contents in bins]
     if needed > len(bins) and sum(map(len, bins)) < needed:
         raise ValueError(f"there are fewer items than the {needed} bins")
@@ -190,7 +192,12 @@ def adjust_bin_count_loops(
 
 
 def split_heaviest_loops(
-    bins: Sequence[Bin], weights: Sequence[float], min_bins: int, multiple: int
+    bins: Sequence[Bin],
+    weights: Sequence[float],
+    min_bins: int,
+    multiple: int,
+    *,
+    allow_fewer: bool = False,
 ) -> list[Bin]:
     """Add bins as slime and prime-rl do, and halve a bin whose items weigh nothing.
 
@@ -204,6 +211,8 @@ def split_heaviest_loops(
     while len(grown) < needed:
         several = [n for n, contents in enumerate(grown) if len(contents) > 1]
         if not several:
+            if allow_fewer:
+                break
             raise ValueError(f"there are fewer items than the {needed} bins")
         heaviest = max(several, key=lambda n: (_sum(weights[i] for i in grown[n]), n))
         kept, given = _halves(grown[heaviest], weights)
@@ -256,6 +265,7 @@ def pack_loops(
     multiple: int = 1,
     min_bins: int = 0,
     bins_multiple_of: int = 1,
+    allow_fewer_bins: bool = False,
     grow_by: str = "move",
     groups: Sequence[Any] | None = None,
     oversize: str = "own_bin",
@@ -266,7 +276,9 @@ def pack_loops(
 
     Parameters
     ----------
-    lengths, capacity, max_sequences, min_bins, bins_multiple_of, grow_by, max_cost
+    lengths, capacity, max_sequences, max_cost
+        As in :func:`fastcollate.planning.pack`.
+    min_bins, bins_multiple_of, allow_fewer_bins, grow_by
         As in :func:`fastcollate.planning.pack`.
     algorithm
         Its name; ``"concat"`` takes `max_sequences` and `multiple` only.
@@ -311,10 +323,14 @@ def pack_loops(
         members = _members(lengths, groups, limit, item_of, multiple, cost, oversize)
         bins = PACKERS[algorithm](Problem([item_of(pieces) for pieces in members], limit))
     if grow_by == "move":
-        bins = adjust_bin_count_loops(bins, min_bins, bins_multiple_of)
+        bins = adjust_bin_count_loops(
+            bins, min_bins, bins_multiple_of, allow_fewer=allow_fewer_bins
+        )
     else:
         weights = [_sum(cost(length) for *_, length in pieces) for pieces in members]
-        bins = split_heaviest_loops(bins, weights, min_bins, bins_multiple_of)
+        bins = split_heaviest_loops(
+            bins, weights, min_bins, bins_multiple_of, allow_fewer=allow_fewer_bins
+        )
     return [[piece for item in contents for piece in members[item]] for contents in bins]
 
 

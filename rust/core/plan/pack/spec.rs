@@ -67,6 +67,8 @@ pub struct PackSpec {
     pub min_bins: usize,
     /// The number of bins is a multiple of this. Not 0.
     pub bins_multiple_of: usize,
+    /// True if there may be fewer bins, each with one item, than the two numbers require.
+    pub allow_fewer_bins: bool,
     /// The way of adding bins.
     pub growth: Growth,
 }
@@ -386,8 +388,11 @@ impl PackSpec {
         }
     }
 
-    /// Add bins, if there are fewer than required.
-    fn grow(
+    /// Add bins, if there are fewer than required; costs are those of items.
+    ///
+    /// # Errors
+    /// [`Error::TooFewItems`], and errors of `ticks`.
+    pub fn grow(
         &self,
         packed: ItemBins,
         costs: Option<&[f64]>,
@@ -425,6 +430,9 @@ impl PackSpec {
         let needed = { found.max(self.min_bins) }
             .div_ceil(multiple)
             .saturating_mul(multiple);
+        if self.allow_fewer_bins {
+            return Ok(needed.min(found.max(items)));
+        }
         if needed <= found.max(items) {
             return Ok(needed);
         }

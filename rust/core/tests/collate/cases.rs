@@ -104,6 +104,7 @@ fn bins_are_planned_inside_placing() {
         num_bins: None,
         min_bins: 0,
         bins_multiple_of: 1,
+        allow_fewer_bins: false,
         growth: Growth::Move,
     };
     let layout = |spec| {
