@@ -88,7 +88,7 @@ def collate(
 
 def response_log_probs(model: LlamaForCausalLM, batch: fc.Batch) -> Tensor:
     """Return the log-probabilities of response tokens, in the shape of ``batch.loss_mask``."""
-    hidden = model.base_model(**batch.model_inputs()).last_hidden_state
+    hidden = model.base_model(**batch.model_inputs(model=model)).last_hidden_state
     positions, index = batch.loss_positions()
     log_probs = model.lm_head(hidden.flatten(0, 1)[positions]).log_softmax(-1)
     return log_probs[index, batch.targets]

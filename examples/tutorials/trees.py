@@ -45,7 +45,7 @@ def make_model() -> LlamaForCausalLM:
 
 def loss_of(model: LlamaForCausalLM, batch: fc.Batch) -> Tensor:
     """Return the mean loss of trained tokens; the same code for every layout."""
-    hidden = model.base_model(**batch.model_inputs()).last_hidden_state
+    hidden = model.base_model(**batch.model_inputs(model=model)).last_hidden_state
     positions, index = batch.loss_positions()
     log_probs = model.lm_head(hidden.flatten(0, 1)[positions]).log_softmax(-1)
     losses = -log_probs[index, batch.targets] * batch.loss_mask

@@ -124,7 +124,7 @@ class ModelBatch(BatchMapping[Array]):
     def model_inputs(
         self, kernel: Kernel | None = None, model: Any = None, dtype: Any = None
     ) -> dict[str, Any]:
-        """Return what a transformers model is called with: ``model(**batch.model_inputs())``.
+        """Return arguments of transformers models: ``model(**batch.model_inputs(model=model))``.
 
         Parameters
         ----------
@@ -134,8 +134,8 @@ class ModelBatch(BatchMapping[Array]):
             offsets of sequences, for flash attention, but not of trees; ``"paths"``:
             :meth:`attention_paths`, for
             :func:`fastcollate.compat.transformers.register_tree_attention`. None: the one that
-            suits the attention of `model`; without a model, the dense mask of trees. Padded rows,
-            and packed ones under ``"sdpa"`` and ``"eager"``, then need no other mask.
+            suits the attention of `model`. Padded rows, and packed ones under ``"sdpa"`` and
+            ``"eager"``, need none; trees need `model` or `kernel`.
         model
             The transformers model to be called: its config has the attention and the sliding
             windows of layers. With several kinds of layers, the mask is a dict of one for each.

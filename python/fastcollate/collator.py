@@ -23,7 +23,7 @@ from fastcollate.common.arguments import (
     wrong_name,
 )
 from fastcollate.memory.pools import BufferPool
-from fastcollate.ops.masks import Kernel, check_kernel
+from fastcollate.ops.masks import Kernel, check_kernel, needs_kernel
 from fastcollate.options import Options, RowOptions
 from fastcollate.plan.dtypes import Outputs
 from fastcollate.plan.layouts import Tree
@@ -113,7 +113,7 @@ class Collator(Generic[Made]):
         the outputs to return as a plain dict, in this order. A mapping renames them, each to one
         name or several: ``{"cu_seqlens": ("cu_seq_lens_q", "cu_seq_lens_k")}``.
     kernel
-        As :meth:`Batch.model_inputs`.
+        As :meth:`Batch.model_inputs`. Trees need one, unless `outputs` has no mask.
     **options
         Options of :class:`BatchBuilder`, which are those of :func:`build_batch` that do not depend
         on the rows. Samples of ``input_ids`` without ``prompt_len`` give ``labels``, as do all
@@ -195,6 +195,10 @@ class Collator(Generic[Made]):
         columns = {} if columns is None else columns
         self._columns = check_columns(columns, self._fields, self._ignore)
         self._keys = None if outputs is None else _name(outputs)
+        if self._is_tree and kernel is None:
+            if self._keys is None or "attention_mask" in self._keys:
+                raise needs_kernel()
+            self._kernel = "dense"
         # With labels, which samples may have.
         self._with_labels = self._options
         if not self._is_tree and options.get("labels") is None:

@@ -57,7 +57,7 @@ def outcome(model, loss):
 
 def by_positions(model, batch):
     """Sum the loss as a custom loop does, in float64."""
-    logits = model(**batch.model_inputs(dtype="float64")).logits.flatten(0, 1)
+    logits = model(**batch.model_inputs(model=model)).logits.flatten(0, 1)
     pos, inv = batch.loss_positions()
     log_probs = logits[pos].log_softmax(-1)[inv, batch.targets.long()]
     return -(log_probs * batch.loss_mask).sum()
@@ -86,7 +86,12 @@ def by_collator(layout, **options):
         {"prompt": prompt, "response": response, "loss_mask": mask}
         for prompt, response, mask in zip(PROMPTS, RESPONSES, MASKS, strict=True)
     ]
-    return fc.Collator(pad_token_id=0, layout=layout, **options)(samples)
+    return fc.Collator(pad_token_id=0, layout=layout, kernel=kernel_of(layout), **options)(samples)
+
+
+def kernel_of(layout):
+    """Return the kernel to name where no model is known."""
+    return "dense" if layout.name == "tree" else None
 
 
 def converted(layout, **options):
@@ -123,7 +128,7 @@ def test_the_models_own_loss_trains_the_rows(layout, labels, family, attention):
     model = small_model(family, attention)
     expected = rows_alone(model)
     batch = built(layout, labels=labels)
-    loss = model(**batch.model_inputs()).loss * batch.loss_mask.sum()
+    loss = model(**batch.model_inputs(model=model)).loss * batch.loss_mask.sum()
     assert_same(outcome(model, loss), expected, 1e-6)  # transformers rounds logits to float32
 
 
@@ -135,7 +140,7 @@ def test_every_way_to_make_a_batch(layout, way):
     batch = way(layout, **options)
     assert_same(outcome(model, by_positions(model, batch)), rows_alone(model))
     if options:
-        loss = model(**batch.model_inputs()).loss * batch.loss_mask.sum()
+        loss = model(**batch.model_inputs(model=model)).loss * batch.loss_mask.sum()
         assert_same(outcome(model, loss), rows_alone(model), 1e-6)
 
 
@@ -147,7 +152,7 @@ def test_masks_by_name(layout):
     assert type(block).__name__ == "BlockMask"
     inputs = batch.model_inputs("dense", dtype="float64")
     assert inputs["attention_mask"].dtype == torch.float64
-    expected = model(**batch.model_inputs(dtype="float64")).logits
+    expected = model(**batch.model_inputs(model=model)).logits
     found = model(**inputs).logits
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
 
@@ -264,7 +269,7 @@ def test_labels_say_where_they_lie(layout, array_type):
 
 
 def test_a_dense_mask_is_additive():
-    mask = built(LAYOUTS["tree"]).model_inputs()["attention_mask"]
+    mask = built(LAYOUTS["tree"]).model_inputs("dense")["attention_mask"]
     assert mask.dtype == torch.float32
     assert set(mask.unique().tolist()) == {0.0, torch.finfo(torch.float32).min}
 
@@ -286,6 +291,19 @@ def test_masks_that_do_not_fit():
         built(LAYOUTS["tree"]).model_inputs("causal")
 
 
+def test_trees_need_a_model_or_a_kernel():
+    """Without windows of layers, those of some models would train on other tokens."""
+    for make in (
+        lambda: built(LAYOUTS["tree"]).model_inputs(),
+        lambda: fc.Collator(pad_token_id=0, layout=LAYOUTS["tree"]),
+        lambda: fc.Collator(pad_token_id=0, layout=fc.Tree(8), outputs=["attention_mask"]),
+    ):
+        with pytest.raises(ValueError, match="pass model=model to model_inputs, or kernel='paths'"):
+            make()
+    collate = fc.Collator(pad_token_id=0, layout=LAYOUTS["tree"], outputs=["input_ids"])
+    assert collate([{"prompt": [1], "response": [2]}])["input_ids"].tolist() == [[1, 2]]
+
+
 def test_a_rank_of_several_has_a_part_of_the_context_only():
     layout = fc.Packed(8, multiple_of=4)
     with pytest.raises(ValueError, match="context-parallel"):
@@ -299,7 +317,7 @@ def test_a_rank_of_several_has_a_part_of_the_context_only():
 def test_the_keys_of_a_collators_batch_are_what_the_model_is_called_with(layout):
     labels = {} if layout.name == "tree" else {"labels": "aligned"}
     batch = by_collator(layout, **labels)
-    expected = built(layout, **labels).model_inputs()
+    expected = built(layout, **labels).model_inputs(kernel_of(layout))
     assert list(batch) == list(expected)
     assert len(batch) == len(expected)
     for key, value in batch.items():

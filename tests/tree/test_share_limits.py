@@ -137,8 +137,8 @@ def test_forks_come_early_enough_for_one_label(forked, layout):
         expected[position] = target
     expected = expected.reshape(batch.input_ids.shape)
     np.testing.assert_array_equal(batch.shift_labels, expected, strict=True)
-    np.testing.assert_array_equal(batch.model_inputs()["shift_labels"], expected)
-    assert "labels" not in batch.model_inputs()
+    np.testing.assert_array_equal(batch.model_inputs("dense")["shift_labels"], expected)
+    assert "labels" not in batch.model_inputs("dense")
     if layout.share == "all" and layout.capacity is None:
         keys = set()
         for row in map(list.__add__, prompts, responses):
@@ -165,7 +165,7 @@ def test_labels_of_their_own_train_each_position_once():
     once = fc.build_batch(
         **ROWS, pad_token_id=0, layout=layout, labels="aligned", loss_mask=masks, array_type="numpy"
     )
-    inputs = once.model_inputs()
+    inputs = once.model_inputs("dense")
     labels, moved = inputs["labels"], inputs["shift_labels"]
     assert (labels != -100).sum() == (moved != -100).sum() == 4
     is_label = labels != -100
@@ -209,7 +209,7 @@ def test_steps_share_within_the_limits():
     plan = fc.plan_step(tree, dp_size=1, layout=layout)
     batch = fc.build_batch(**ROWS, pad_token_id=0, shard=plan.shard(0, 0), labels="shifted")
     assert batch.plan.num_placed == 8
-    assert "shift_labels" in batch.model_inputs()
+    assert "shift_labels" in batch.model_inputs("dense")
     far = fc.plan_step(tree, dp_size=1, layout=fc.Tree(100, min_shared=3))
     whole = fc.build_batch(**ROWS, pad_token_id=0, shard=far.shard(0, 0))
     assert whole.plan.num_placed == 13 - 6

@@ -48,6 +48,15 @@ def check_kernel(kernel: Any, is_numpy: bool, is_tree: bool) -> None:
         )
 
 
+def needs_kernel() -> ValueError:
+    """Return the error of trees whose mask depends on a model that is not known."""
+    return ValueError(
+        "trees need a mask, which depends on the model's attention and sliding windows; pass "
+        "model=model to model_inputs, or kernel='paths', 'block' or (if no layer has a window) "
+        "'dense' to it or to the Collator"
+    )
+
+
 def config_of(model: Any) -> Any:
     """Return the configuration of a model's decoder."""
     config = getattr(model, "config", None)

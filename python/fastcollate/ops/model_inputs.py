@@ -8,7 +8,14 @@ import numpy as np
 
 from fastcollate._fastcollate import IGNORE_INDEX
 from fastcollate.common.arrays import convert, dtype_like, like_of, zeros
-from fastcollate.ops.masks import Kernel, check_kernel, config_of, kernel_of, mask_inputs
+from fastcollate.ops.masks import (
+    Kernel,
+    check_kernel,
+    config_of,
+    kernel_of,
+    mask_inputs,
+    needs_kernel,
+)
 from fastcollate.ops.tree_labels import tree_label_keys, tree_labels
 
 if TYPE_CHECKING:
@@ -36,6 +43,8 @@ def model_inputs(
     is_ours = state.spec.outputs.position_ids[0] != "omitted"
     if kernel is None and not is_padded and (plan.is_tree or not is_ours):
         # Models find the sequences of packed rows by positions, which may be the caller's here.
+        if plan.is_tree and model is None:
+            raise needs_kernel()
         kernel = "dense"
 
     def in_rows(value: Any) -> Any:

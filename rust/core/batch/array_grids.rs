@@ -166,7 +166,10 @@ impl FieldSpec {
                     let assembly = batch.with_last_tokens(name, &lens, rows.turns)?;
                     // As in SkyRL, values shifted out of a row may be lost, and the last position,
                     // which predicts nothing, has none.
-                    (Some(assembly), ArrayGrid::Own(placement.response.without_last_column()?))
+                    (
+                        Some(assembly),
+                        ArrayGrid::Own(placement.response.without_last_column()?),
+                    )
                 }
                 Form::Jagged | Form::Tree => {
                     let reason =
