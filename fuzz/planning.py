@@ -335,10 +335,12 @@ def plan_step(choices: Choices) -> None:
         arguments[f"{unit}_per_mini_batch"] = size
     groups = {None: None, "prompt": prompts, "trajectory": trajectories}[keep]
 
+    mini_batches = list(pairwise([*starts, rows]))
+
     def expected() -> Any:
         return reference.plan_step_loops(
             [sum(pair) for pair in zip(*lens, strict=True)],
-            list(pairwise([*starts, rows])),
+            mini_batches,
             dp_size=dp_size,
             pad_rows=pad_rows,
             shard_by="balanced" if shards in _COSTS else shards,
@@ -349,18 +351,18 @@ def plan_step(choices: Choices) -> None:
     found = _against(choices, fc.plan_step, Call(arguments, {}), expected, _wrong_steps())
     if found is None:
         return
-    plan, step = found
-    _check_slots(plan, step)
+    plan, shards_of_loops = found
+    assert plan.mini_batches == mini_batches
+    _check_slots(plan, shards_of_loops)
     _check_tables(plan)
     if longest < 10:
         shard = plan.shard(choices.below(plan.num_mini_batches), choices.below(dp_size))
         _check_shard(choices, shard, [[[7] * count for count in each] for each in lens])
 
 
-def _check_slots(plan: fc.planning.StepPlan, step: Any) -> None:
+def _check_slots(plan: fc.planning.StepPlan, expected: Any) -> None:
     """Compare the rows of all shards with the reference's."""
-    assert plan.mini_batches == step.mini_batches
-    for index, of_mini_batch in enumerate(step.shards):
+    for index, of_mini_batch in enumerate(expected):
         for rank, slots in enumerate(of_mini_batch):
             shard = plan.shard(index, rank)
             pairs = list(zip(shard.rows.tolist(), shard.is_padding.tolist(), strict=True))

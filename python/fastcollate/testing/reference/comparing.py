@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -52,55 +52,42 @@ def first_difference(
     any_kind
         Compare arrays with tensors, too; those that were found have to be contiguous.
     """
-    if hasattr(expected, "schema") and hasattr(expected, "to_pydict"):
-        return _table_difference(expected, found, path)
-    if isinstance(expected, Mapping):
-        return _mapping_difference(expected, found, path, any_kind)
     if getattr(expected, "is_nested", False) and getattr(found, "is_nested", False):
         expected, found = list(expected.unbind()), list(found.unbind())
-    are_arrays = all(hasattr(one, "dtype") and hasattr(one, "shape") for one in (expected, found))
-    if type(expected) is not type(found) and not (any_kind and are_arrays):
+    pair = expected, found
+    are_tables = all(hasattr(one, "schema") and hasattr(one, "to_pydict") for one in pair)
+    are_arrays = all(hasattr(one, "dtype") and hasattr(one, "shape") for one in pair)
+    are_mappings = all(isinstance(one, Mapping) for one in pair)
+    are_alike = are_tables or are_mappings or (any_kind and are_arrays)
+    if type(expected) is not type(found) and not are_alike:
         return _sentence(path, f"a {type(expected)}", f"a {type(found)}")
+    if are_tables:
+        if expected.schema != found.schema:
+            return _sentence(path, f"the schema {expected.schema}", str(found.schema))
+        return first_difference(expected.to_pydict(), found.to_pydict(), path)
     if are_arrays:
         return _array_difference(expected, found, path, any_kind)
-    if isinstance(expected, (list, tuple)):
+    keys: Iterable[Any]
+    if are_mappings:
+        if expected.keys() != found.keys():
+            return _sentence(path, f"the keys {list(expected)}", str(list(found)))
+        keys = expected
+    elif isinstance(expected, (list, tuple)):
         if len(expected) != len(found):
             return _sentence(path, f"a length of {len(expected)}", str(len(found)))
-        pairs = enumerate(zip(expected, found, strict=True))
-        differences = (
-            first_difference(one, other, f"{path}[{index}]", any_kind=any_kind)
-            for index, (one, other) in pairs
-        )
-        return next(filter(None, differences), None)
-    # NaN differs from itself.
-    is_same = expected == found or (expected != expected and found != found)
-    return None if is_same else _sentence(path, repr(expected), repr(found))
-
-
-def _sentence(path: str, expected: str, found: str) -> str:
-    return f"{path}: expected {expected}, found {found}"
-
-
-def _mapping_difference(
-    expected: Mapping[Any, Any], found: Any, path: str, any_kind: bool
-) -> str | None:
-    if not isinstance(found, Mapping):
-        return _sentence(path, f"a {type(expected)}", f"a {type(found)}")
-    if expected.keys() != found.keys():
-        return _sentence(path, f"the keys {list(expected)}", str(list(found)))
+        keys = range(len(expected))
+    else:  # NaN differs from itself
+        is_same = expected == found or (expected != expected and found != found)
+        return None if is_same else _sentence(path, repr(expected), repr(found))
     differences = (
         first_difference(expected[key], found[key], f"{path}[{key!r}]", any_kind=any_kind)
-        for key in expected
+        for key in keys
     )
     return next(filter(None, differences), None)
 
 
-def _table_difference(expected: Any, found: Any, path: str) -> str | None:
-    if not hasattr(found, "schema"):
-        return _sentence(path, f"a {type(expected)}", f"a {type(found)}")
-    if expected.schema != found.schema:
-        return _sentence(path, f"the schema {expected.schema}", str(found.schema))
-    return first_difference(expected.to_pydict(), found.to_pydict(), path)
+def _sentence(path: str, expected: str, found: str) -> str:
+    return f"{path}: expected {expected}, found {found}"
 
 
 def _array_difference(expected: Any, found: Any, path: str, any_kind: bool) -> str | None:

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 Slot = tuple[int, bool]
 """A row of the step, -1 for a synthetic one, and whether it is padding."""
-
-
-class Step(NamedTuple):
-    """A step: by mini-batch and rank, the slots that are written."""
-
-    mini_batches: list[tuple[int, int]]
-    """First row, and one past the last."""
-    shards: list[list[list[Slot]]]
 
 
 def prompt_boundaries_loops(uids: Sequence[Any]) -> list[tuple[int, int]]:
@@ -48,7 +40,7 @@ def plan_step_loops(
     shard_by: str = "contiguous",
     cost: Callable[[int], float] | None = None,
     groups: list[tuple[int, int]] | None = None,
-) -> Step:
+) -> list[list[list[Slot]]]:
     """Pad and split mini-batches.
 
     Parameters
@@ -65,6 +57,11 @@ def plan_step_loops(
         ``"contiguous"``, ``"strided"`` or ``"balanced"``, by `cost` of a row's length.
     groups
         The rows that must stay together.
+
+    Returns
+    -------
+    list
+        The slots that are written, by mini-batch and rank.
 
     Raises
     ------
@@ -104,7 +101,7 @@ def plan_step_loops(
         for rank in filled:
             rank += [pad(next(paddings)) for _ in range(count - len(rank))]
         out.append(filled)
-    return Step(mini_batches, out)
+    return out
 
 
 def _ranks(

@@ -272,7 +272,7 @@ def steps(draw: Draw, plain: Peer) -> Case:
     given |= {"prompts_per_mini_batch": size, "allow_partial": True}
 
     def theirs() -> Any:
-        step = reference.plan_step_loops(
+        return reference.plan_step_loops(
             lengths,
             list(pairwise([*starts[:-1:size], len(uids)])),
             **common,
@@ -280,7 +280,6 @@ def steps(draw: Draw, plain: Peer) -> Case:
             cost=float,
             groups=None if keep is None else list(pairwise(starts)),
         )
-        return step.shards
 
     def ours() -> Any:
         plan = fc.plan_step(**given)
