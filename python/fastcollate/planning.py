@@ -51,8 +51,8 @@ if TYPE_CHECKING:
     from fastcollate.inspect.forecasting import compare_plans
     from fastcollate.ops.drop_padding import drop_padding
     from fastcollate.plan.fitting import StepTimer
+    from fastcollate.plan.grouping import prompt_boundaries
     from fastcollate.plan.partitioning import micro_batches, partition
-    from fastcollate.plan.prompt_boundaries import prompt_boundaries
     from fastcollate.plan.sharing import prefix_tree
     from fastcollate.plan.step_plan import StepPlan
 
@@ -85,7 +85,7 @@ _ON_USE = {
     "micro_batches": "plan.partitioning",
     "partition": "plan.partitioning",
     "prefix_tree": "plan.sharing",
-    "prompt_boundaries": "plan.prompt_boundaries",
+    "prompt_boundaries": "plan.grouping",
 }
 """Modules of names that are imported on use."""
 

@@ -133,10 +133,7 @@ def _check_dtypes(step: JoinedBlocks, dtypes: Mapping[str, Any]) -> None:
 
 
 def _column(
-    kind: ColumnKind,
-    runs: list[_Run],
-    get: Callable[[Part], Any],
-    lens: tuple[Integers, Integers],
+    kind: ColumnKind, runs: list[_Run], get: Callable[[Part], Any], lens: tuple[Integers, Integers]
 ) -> Any:
     """Return a column of all rows; rows that are not present have no values to be read."""
     if kind.form == "number":
@@ -153,10 +150,7 @@ def _column(
 
 
 def _spans(
-    kind: ColumnKind,
-    runs: list[_Run],
-    get: Callable[[Part], Ragged],
-    lens: Integers,
+    kind: ColumnKind, runs: list[_Run], get: Callable[[Part], Ragged], lens: Integers
 ) -> RowSpans:
     """Return token values of all rows, the given count of each."""
     chunks = []

@@ -43,8 +43,6 @@ PART_BYTES = 4 << 20
 A reader of one row fetches the whole object, and each fetch has a fixed cost.
 """
 
-"""Arguments of `build_batch` that are fields, and the keys of their outputs."""
-
 Part = dict[str, Any]
 """Columns of contiguous rows: ``input_ids``, those of `VALUES` and, by key, ``fields``. Each is a
 `Ragged` of token values, a `Ragged` with the captured tokens of each row, an array of one item per
@@ -367,8 +365,8 @@ def _store_field(
         column = Ragged(values, of_responses if is_of_responses else offsets)
         return _Stored(ColumnKind(field.align, *of_values), column)
     # Routes belong to a row's first tokens.
-    missing = _set_in_rows(np.asarray(batch._data["router_padding_mask"]), offsets)
-    captured = np.diff(offsets) - missing
+    missing = offsets_of(np.asarray(batch._data["router_padding_mask"]))[offsets]
+    captured = np.diff(offsets) - np.diff(missing)
     return _Stored(ColumnKind("experts", *of_values), (Ragged(values, offsets), captured))
 
 
@@ -384,12 +382,6 @@ def _dtype_of(numbers: np.ndarray) -> str:
     if numbers.dtype.kind == "f":
         return "float64"
     return "uint64" if numbers.max(initial=0) > np.iinfo(np.int64).max else "int64"
-
-
-def _set_in_rows(flags: NDArray[np.bool_], offsets: Integers) -> Integers:
-    """Return the number of set flags of each row."""
-    counts: Integers = np.diff(offsets_of(flags)[offsets])
-    return counts
 
 
 def _store_arrays(kind: FieldOptions, values: list[Any]) -> _Stored:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from fastcollate.cli.schemas import COLUMN_OPTIONS, flag
+from fastcollate.plan.costs import Costs
 from fastcollate.rollouts.sources import COLUMNS, SOURCES
 
 Input = Annotated[
@@ -68,6 +70,24 @@ CostsPath = Annotated[
     ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+def costs_of(path: Path | None) -> Costs | None:
+    """Read the costs written by ``Costs.to_dict``.
+
+    Raises
+    ------
+    ValueError
+        The file holds no costs.
+    """
+    if path is None:
+        return None
+    try:
+        return Costs.from_dict(json.loads(path.read_text("utf-8")))
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f'{path} has no costs: {error}; write such as {{"per_token": 1, "per_pair": 0.001}}'
+        ) from error
 
 
 def reads_columns(command: Callable[..., None]) -> Callable[..., None]:

@@ -11,8 +11,6 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from fastcollate._fastcollate import SYNTHETIC_LENS
-from fastcollate.cli.costs import costs_of
 from fastcollate.cli.files import Source
 from fastcollate.cli.options import (
     AsJson,
@@ -21,6 +19,7 @@ from fastcollate.cli.options import (
     Input,
     Ranks,
     SchemaName,
+    costs_of,
     reads_columns,
 )
 from fastcollate.cli.rows import FileRows
@@ -60,8 +59,7 @@ def plan(
         typer.Option(help="How turns of trajectories are merged."),
     ] = "exact",
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="JSON", help="Write the plan here."),
+        Path | None, typer.Option("--output", "-o", metavar="JSON", help="Write the plan here.")
     ] = None,
     as_json: AsJson = False,
     debug: Debug = False,
@@ -141,8 +139,7 @@ def _figures(plan: StepPlan, costs: Costs | None) -> dict[str, Any]:
     }
     if plan.bin_offsets is not None:
         assert isinstance(plan.layout, Packed)
-        tokens = np.append(plan.row_lengths.sum(1), sum(SYNTHETIC_LENS))[plan.rows]
-        loads = np.diff(offsets_of(tokens)[plan.bin_offsets])
+        loads = np.diff(offsets_of(plan.added_tokens)[plan.bin_offsets])
         figures["bins"] = len(loads)
         figures["bin_fill"] = float(loads.mean()) / (plan.layout.capacity or 1)
     return figures

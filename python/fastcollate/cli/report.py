@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from fastcollate.cli.costs import costs_of
 from fastcollate.cli.files import Source
 from fastcollate.cli.options import (
     AsJson,
@@ -22,6 +21,7 @@ from fastcollate.cli.options import (
     Ranks,
     SchemaName,
     TokenizerPath,
+    costs_of,
     reads_columns,
 )
 from fastcollate.cli.reporting.collecting import Collector

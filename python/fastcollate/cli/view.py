@@ -10,14 +10,7 @@ import typer
 from rich.console import Console
 
 from fastcollate.cli.files import Source
-from fastcollate.cli.options import (
-    AsJson,
-    Debug,
-    Input,
-    SchemaName,
-    TokenizerPath,
-    reads_columns,
-)
+from fastcollate.cli.options import AsJson, Debug, Input, SchemaName, TokenizerPath, reads_columns
 from fastcollate.cli.rows import FileRows
 from fastcollate.cli.tokenizers import FileTokenizer
 from fastcollate.inspect.call_view import view_calls

@@ -105,11 +105,7 @@ class _Padding:
     """Pads the outputs of one jagged batch."""
 
     def __init__(
-        self,
-        data: dict[str, Any],
-        plan: Plan,
-        spec: BatchSpec,
-        is_padding: Sequence[bool] | None,
+        self, data: dict[str, Any], plan: Plan, spec: BatchSpec, is_padding: Sequence[bool] | None
     ) -> None:
         import torch
 

@@ -20,6 +20,7 @@ from fastcollate.device.prefetched_items import Blocking, HandOver, OnLane, Same
 from fastcollate.device.staging import StoppedError
 from fastcollate.device.streams import lane_to
 from fastcollate.device.to_device import resolve_device
+from fastcollate.memory.in_flight import pop_first
 
 T = TypeVar("T")
 
@@ -37,11 +38,7 @@ _log = logging.getLogger(__name__)
 
 @suggests_names
 def prefetch(
-    iterable: Iterable[T],
-    device: Any = None,
-    depth: int = 2,
-    *,
-    timeout: float | None = None,
+    iterable: Iterable[T], device: Any = None, depth: int = 2, *, timeout: float | None = None
 ) -> Prefetcher[T]:
     """Build batches on another thread, and copy them to a device, while earlier ones train.
 
@@ -200,11 +197,9 @@ class Prefetcher(Generic[T]):
         self.close()
 
     def __repr__(self) -> str:
-        count = (
-            tally(self._count, "item")
-            if self._total is None
-            else (f"{self._count} of {tally(self._total, 'item')}")
-        )
+        count = tally(self._count, "item")
+        if self._total is not None:
+            count = f"{self._count} of {tally(self._total, 'item')}"
         state = ", closed" if self._is_closed else ""
         return f"Prefetcher: {count} handed over, {self._wait_fraction():.0%} waited{state}"
 
@@ -275,7 +270,7 @@ class _Work:
         report = begin + REPORT_EVERY
         while True:
             has_ended = self._has_ended  # before the last look
-            if (hand_over := self._popped()) is not None:
+            if (hand_over := pop_first(self._ready)) is not None:
                 self._left.ring()
                 self._wake_others()
                 return hand_over
@@ -301,12 +296,6 @@ class _Work:
                 _log.warning("no item for %.0f s: %s", waited, self._doing)
                 report += REPORT_EVERY
             self._came.wait(LOOK_EVERY if timeout is None else min(LOOK_EVERY, timeout - waited))
-
-    def _popped(self) -> HandOver | None:
-        try:
-            return self._ready.popleft()
-        except IndexError:
-            return None
 
     def _wake_others(self) -> None:
         """Pass a ring on if other threads may also wait for it."""

@@ -27,11 +27,7 @@ class Ledger:
     """The outcomes of sampled tokens so far."""
 
     def __init__(
-        self,
-        lengths: Integers,
-        turns: Turns | None,
-        merge: Merge | None,
-        wheres: Sequence[Where],
+        self, lengths: Integers, turns: Turns | None, merge: Merge | None, wheres: Sequence[Where]
     ) -> None:
         self.turns, self.merge, self.wheres = turns, merge, wheres
         self.lengths, self.offsets = lengths, offsets_of(lengths)

@@ -15,14 +15,7 @@ from numpy.typing import NDArray
 from fastcollate._fastcollate import IGNORE_INDEX
 from fastcollate.common.arguments import tally
 from fastcollate.common.arrays import describe, offsets_of, ranges_of, to_numpy
-from fastcollate.inspect.audit_ledger import (
-    CUT,
-    MASKED,
-    NONE,
-    TRAINED,
-    UNPREDICTED,
-    Ledger,
-)
+from fastcollate.inspect.audit_ledger import CUT, MASKED, NONE, TRAINED, UNPREDICTED, Ledger
 from fastcollate.inspect.audit_tables import (
     AuditRows,
     Grid,
@@ -384,12 +377,7 @@ class _Auditor(Ledger):
             self._find_places("label", np.flatnonzero(stray), grid.width, labels[stray])
 
     def _check_tree(
-        self,
-        state: BatchState,
-        rows: AuditRows,
-        responses: Grid,
-        streams: Grid,
-        tokens: Integers,
+        self, state: BatchState, rows: AuditRows, responses: Grid, streams: Grid, tokens: Integers
     ) -> None:
         """Compare targets with the ids of rows, and follow predictors from token to token."""
         places, width = responses.places, streams.width

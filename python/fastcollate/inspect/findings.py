@@ -74,15 +74,12 @@ class Findings(list[Finding]):
     """A list of findings that prints as a table."""
 
     def __repr__(self) -> str:
-        return "\n\n".join([self._head, *map(str, self)])
+        head = tally(len(self), "finding") if self else "no findings"
+        return "\n\n".join([head, *map(str, self)])
 
     def _repr_html_(self) -> str:
         """Return the table as HTML for a notebook."""
         return markup.text_page(repr(self))
-
-    @property
-    def _head(self) -> str:
-        return tally(len(self), "finding") if self else "no findings"
 
 
 def _wrap(text: str, width: int, first: str, later: str) -> list[str]:

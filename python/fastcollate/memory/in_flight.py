@@ -47,7 +47,7 @@ class InFlight:
 
     def let_go(self) -> None:
         """Forget the copies that are done, but record those whose source has changed."""
-        while (copy := _pop(self._copies)) is not None:
+        while (copy := pop_first(self._copies)) is not None:
             if not copy.done.query():
                 self._copies.appendleft(copy)
                 return
@@ -63,7 +63,7 @@ class InFlight:
             The source of one of them was changed during the copy or since.
         """
         self.let_go()
-        if (what := _pop(self._changed)) is not None:
+        if (what := pop_first(self._changed)) is not None:
             raise RuntimeError(
                 f"{what} was changed on the host while its copy was in flight, or soon after, so "
                 "the values on the device are unknown; wait for the copy (by an event, or "
@@ -81,7 +81,7 @@ def let_go_of_all() -> None:
             in_flight.let_go()
 
 
-def _pop(items: deque[T]) -> T | None:
+def pop_first(items: deque[T]) -> T | None:
     """Take the first item; None if there is none: another thread may have taken it."""
     try:
         return items.popleft()

@@ -83,11 +83,8 @@ class AuditSpan(NamedTuple):
         parts = []
         if self.turn is not None and self.position is not None:
             end = self.position + self.length - 1
-            where = (
-                f"position {self.position}"
-                if self.length == 1
-                else (f"positions {self.position} to {end}")
-            )
+            many = f"positions {self.position} to {end}"
+            where = f"position {self.position}" if self.length == 1 else many
             parts.append(f"turn {self.turn}, {where}")
         names = ("rank", "mini_batch", "micro_batch") if self.rank is not None else ("batch",)
         for name in (*names, "row", "column"):

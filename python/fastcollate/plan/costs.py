@@ -394,11 +394,8 @@ def check_weights(found_by: str, values: Any, noun: str) -> Weights:
     if found.dtype.kind != "f":
         wrong = (found < 0) | (found > np.iinfo(np.int64).max)
         weights = np.require(found, np.int64, ["C", "A"])
-    elif found.itemsize > 4:
-        weights = np.require(found, np.float64, ["C", "A"])
-        wrong = ~(np.isfinite(weights) & (weights >= 0))
     else:
-        weights = np.require(found, np.float32, ["C", "A"])
+        weights = np.require(found, np.float64 if found.itemsize > 4 else np.float32, ["C", "A"])
         wrong = ~(np.isfinite(weights) & (weights >= 0))
     if wrong.any():
         row = int(np.argmax(wrong))

@@ -36,15 +36,9 @@ _DEFAULT = dict.fromkeys(
     ),
     "int64",
 ) | {"loss_mask": "float32"}
-_COMPACT = {
-    "input_ids": "int32",
-    "attention_mask": "bool",
-    "response_mask": "bool",
-    "position_ids": "int32",
-    "sequence_ids": "int32",
-    "labels": "int64",  # torch's losses take no other integers
-    "shift_labels": "int64",
-    "loss_mask": "float32",
+_COMPACT = _DEFAULT | {  # torch's losses take no other labels
+    **dict.fromkeys(("input_ids", "position_ids", "sequence_ids"), "int32"),
+    **dict.fromkeys(("attention_mask", "response_mask"), "bool"),
 }
 _PRESETS = {"default": _DEFAULT, "compact": _COMPACT}
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Hashable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
-from fastcollate.common.arguments import as_list, id_list
+from fastcollate.common.arguments import as_list, id_list, suggests_names
 from fastcollate.common.arrays import is_tensor, to_numpy
 from fastcollate.common.text import show_id
 
@@ -63,6 +64,47 @@ def group_offsets(name: str, ids: Any, noun: str, advice: str) -> NDArray[np.int
                 f"{offsets[again]}; {advice}"
             )
     return offsets
+
+
+@suggests_names
+def prompt_boundaries(uids: Any) -> list[tuple[int, int]]:
+    """Return the boundaries of prompts in rows.
+
+    Parameters
+    ----------
+    uids
+        The prompt id of each row: a sequence of str, int, bytes, tuples or other comparable
+        objects; a NumPy array, a tensor or an Arrow column. At most 1,024 distinct ones may be
+        unhashable.
+
+    Returns
+    -------
+    list[tuple[int, int]]
+        The first row of each prompt, and one past its last; empty for no uids.
+
+    Raises
+    ------
+    ValueError
+        A uid recurs after another.
+    TypeError
+        `uids` is not a sequence, or holds incomparable uids or more than 1,024 distinct unhashable
+        ones.
+
+    Notes
+    -----
+    The behaviour matches SkyRL's ``compute_prompt_boundaries``.
+
+    Examples
+    --------
+    >>> fc.planning.prompt_boundaries(["p0", "p0", "p1", "p1", "p1"])
+    [(0, 2), (2, 5)]
+    """
+    return list(pairwise(prompt_offsets(uids).tolist()))
+
+
+def prompt_offsets(uids: Any) -> NDArray[np.int64]:
+    """Return the offsets of prompts, with the end of the last: int64 (prompts + 1,)."""
+    return group_offsets("uids", uids, "uid", "pass the rows of a prompt next to each other")
 
 
 def group_numbers(name: str, ids: Any) -> NDArray[np.int64]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, ClassVar
 
 from fastcollate._fastcollate import LayoutSpec
@@ -67,7 +68,7 @@ class Layout:
         return -(-width // multiple) * multiple
 
     def __reduce__(self) -> tuple[Callable[..., Layout], tuple[Any, ...]]:
-        return _restore, (type(self), self._options())
+        return partial(type(self), **self._options()), ()
 
     def __repr__(self) -> str:
         return call_text(type(self).__name__, self._options())
@@ -265,11 +266,6 @@ def _differ(value: Any, default: Any) -> bool:
         return bool(value != default)
     except ValueError:  # of an array, which no option is
         return True
-
-
-def _restore(kind: type[Layout], options: dict[str, Any]) -> Layout:
-    """Return the layout restored from a pickle."""
-    return kind(**options)
 
 
 def _plain(name: str, value: Any) -> Any:

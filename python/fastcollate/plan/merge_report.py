@@ -167,12 +167,8 @@ class MergeReport:
     def _named(self, trajectories: Sequence[int]) -> str:
         ids = self.trajectory_ids
         names = [str(one) if ids is None else show_id(ids[one]) for one in trajectories]
-        shown = ", ".join(names[:SHOWN_BREAKS])
-        return (
-            shown
-            if len(names) <= SHOWN_BREAKS
-            else f"{shown} and {len(names) - SHOWN_BREAKS:,} more"
-        )
+        more = len(names) - SHOWN_BREAKS
+        return ", ".join(names[:SHOWN_BREAKS]) + (f" and {more:,} more" if more > 0 else "")
 
 
 class Breaks(Sequence[Break]):

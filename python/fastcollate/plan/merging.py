@@ -13,12 +13,7 @@ from numpy.typing import NDArray
 from fastcollate import _fastcollate
 from fastcollate._fastcollate import POLICIES, MergeSpec, Plan
 from fastcollate._fastcollate import Merge as CoreMerge
-from fastcollate.common.arguments import (
-    check_bool,
-    check_choice,
-    suggests_names,
-    tally,
-)
+from fastcollate.common.arguments import check_bool, check_choice, suggests_names, tally
 from fastcollate.common.arrays import describe
 from fastcollate.common.caching import cached_property
 from fastcollate.common.text import show_id

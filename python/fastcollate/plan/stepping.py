@@ -16,14 +16,9 @@ from fastcollate.common.arguments import (
     tally,
 )
 from fastcollate.plan.costs import CostArgument, Costs
+from fastcollate.plan.grouping import prompt_offsets
 from fastcollate.plan.layouts import LayoutArgument, Tree, check_layout
-from fastcollate.plan.prompt_boundaries import prompt_offsets
-from fastcollate.plan.step_packing import (
-    check_bins,
-    check_tree,
-    pack_slots,
-    sharding_costs,
-)
+from fastcollate.plan.step_packing import check_bins, check_tree, pack_slots, sharding_costs
 from fastcollate.plan.step_plan import StepPlan
 from fastcollate.plan.step_rows import StepRows
 from fastcollate.rows.lengths import Integers
@@ -200,23 +195,13 @@ def plan_step(
         return StepPlan._from_own(**packed._asdict(), **table)
     costs, synthetic_cost = sharding_costs(shard_by, step.lengths.sum(1), pad_rows)
     slots, is_padding, offsets, failure = _fastcollate.split_step(
-        mini_batches,
-        groups,
-        costs,
-        synthetic_cost,
-        dp_size,
-        shard_by == "strided",
-        pad_rows,
+        mini_batches, groups, costs, synthetic_cost, dp_size, shard_by == "strided", pad_rows
     )
     if failure is not None:
         found = " by this shard_by" if costs is not None else ""
         raise _undivided(*failure, mini_batches, dp_size, groups, names, found)
     return StepPlan._from_own(
-        rows=slots,
-        is_padding=is_padding,
-        mini_batch_offsets=offsets,
-        bin_offsets=None,
-        **table,
+        rows=slots, is_padding=is_padding, mini_batch_offsets=offsets, bin_offsets=None, **table
     )
 
 

@@ -120,12 +120,7 @@ class TreeBins(BinPlan):
         return [bins[rank * each : (rank + 1) * each] for rank in range(dp_size)]
 
     def forecast(
-        self,
-        costs: Costs,
-        dp_size: int,
-        sync: Sync = "step",
-        *,
-        tree: TreePlan | None = None,
+        self, costs: Costs, dp_size: int, sync: Sync = "step", *, tree: TreePlan | None = None
     ) -> Forecast:
         """Predict the compute and idle time of ranks for these bins as one mini-batch.
 

@@ -46,11 +46,8 @@ class SharedTokens(NamedTuple):
         shown = ", ".join(map(str, np.sort(self.rows)[:SHOWN_ROWS]))
         more = len(self.rows) - SHOWN_ROWS
         rows = f"{shown} and {more:,} more" if more > 0 else shown
-        tokens, at = (
-            tally(self.length, "token"),
-            f" from {self.start:,} on" if self.start else "",
-        )
-        return f"{tokens}{at} by {tally(len(self.rows), 'row')}: {rows}"
+        at = f" from {self.start:,} on" if self.start else ""
+        return f"{tally(self.length, 'token')}{at} by {tally(len(self.rows), 'row')}: {rows}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -101,28 +98,24 @@ class TreeReport:
             ``tree/num_attention_pairs_before`` and ``..._after``, ``tree/path_keys``.
         """
         after = self.tokens_after
-        return {
-            "tree/num_rows": float(self.num_rows),
-            "tree/num_trees": float(self.num_trees),
-            "tree/depth": float(self.depth),
-            "tree/forks": float(self.forks),
-            "tree/num_tokens_before": float(self.tokens_before),
-            "tree/num_tokens_after": float(after),
-            "tree/token_ratio": self.tokens_before / after if after > 0 else 1.0,
-            "tree/num_attention_pairs_before": float(self.attention_pairs_before),
-            "tree/num_attention_pairs_after": float(self.attention_pairs_after),
-            "tree/path_keys": float(self.path_keys),
+        metrics = {
+            "num_rows": self.num_rows,
+            "num_trees": self.num_trees,
+            "depth": self.depth,
+            "forks": self.forks,
+            "num_tokens_before": self.tokens_before,
+            "num_tokens_after": after,
+            "token_ratio": self.tokens_before / after if after > 0 else 1.0,
+            "num_attention_pairs_before": self.attention_pairs_before,
+            "num_attention_pairs_after": self.attention_pairs_after,
+            "path_keys": self.path_keys,
         }
+        return {f"tree/{name}": float(value) for name, value in metrics.items()}
 
     @property
     def shared(self) -> list[SharedTokens]:
         """All shared runs of tokens, largest saving first."""
         return self.largest(None)
-
-    @property
-    def num_shared(self) -> int:
-        """Number of items of `shared`."""
-        return int(np.count_nonzero(self.nodes.num_rows > 1))
 
     def largest(self, count: int | None) -> list[SharedTokens]:
         """Return the first `count` items of `shared`."""
@@ -156,6 +149,7 @@ class TreeReport:
         lines.append(f"  depth: {tally(self.depth, 'node')}, {tally(self.forks, 'fork')}")
         largest = self.largest(SHOWN_NODES)
         lines += [f"  {tokens}" for tokens in largest]
-        if (hidden := self.num_shared - len(largest)) > 0:
+        num_shared = int(np.count_nonzero(self.nodes.num_rows > 1))
+        if (hidden := num_shared - len(largest)) > 0:
             lines.append(f"  and {hidden:,} more in report.shared")
         return "\n".join(lines)

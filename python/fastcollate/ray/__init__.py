@@ -37,11 +37,7 @@ from ray import __version__ as _version_of_ray
 check_version("Ray", _version_of_ray, LEAST_RAY, "pip install --upgrade ray")
 
 from fastcollate.ray.fetching import ShardError, ShardTimeoutError
-from fastcollate.ray.planning import (
-    BlockShard,
-    collate,
-    plan_step,
-)
+from fastcollate.ray.planning import BlockShard, collate, plan_step
 from fastcollate.ray.putting import Block, put_turns
 from fastcollate.ray.whole import ShardRef, get_shard, put_shards
 

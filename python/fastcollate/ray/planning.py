@@ -113,12 +113,7 @@ class BlockStepPlan:
         The blocks, which the plan keeps alive in the object store.
     """
 
-    def __init__(
-        self,
-        step: StepPlan,
-        blocks: Sequence[Block],
-        tables: JoinedBlocks,
-    ) -> None:
+    def __init__(self, step: StepPlan, blocks: Sequence[Block], tables: JoinedBlocks) -> None:
         self.step = step
         self.blocks = tuple(blocks)
         self._tables = tables
@@ -164,12 +159,7 @@ class BlockStepPlan:
         parts = {part: self._refs[part] for part in parts_of(self._tables, shard)}
         tokens, rows = (values[mini_batch].item() for values in self._loss_normalizers)
         return BlockShard(
-            int(mini_batch),
-            int(rank),
-            shard,
-            ShardNormalizers(tokens, rows),
-            self._ref,
-            parts,
+            int(mini_batch), int(rank), shard, ShardNormalizers(tokens, rows), self._ref, parts
         )
 
     def __repr__(self) -> str:
@@ -317,13 +307,7 @@ def collate(
     found = fetch(shard.name, parts, step.part_name, timeout)
     rest: dict[str, Any] = {**options}
     cp = rest.pop("cp", None)
-    return build(
-        step,
-        shard.shard,
-        found,
-        Options.check(pad_token_id, array_type, **rest),
-        cp,
-    )
+    return build(step, shard.shard, found, Options.check(pad_token_id, array_type, **rest), cp)
 
 
 def _check_tree(layout: Tree) -> None:

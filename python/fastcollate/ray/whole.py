@@ -147,10 +147,7 @@ def _check_shards(
 
 @suggests_names
 def get_shard(
-    shard: ShardRef,
-    *,
-    copy: bool = False,
-    timeout: float = TIMEOUT,
+    shard: ShardRef, *, copy: bool = False, timeout: float = TIMEOUT
 ) -> Batch | dict[str, Any]:
     """Get a shard from Ray's object store.
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from fastcollate.plan.prompt_boundaries import prompt_offsets
+from fastcollate.plan.grouping import prompt_offsets
 
 
 def compute_prompt_boundaries(uids: Sequence[Any]) -> list[tuple[int, int]]:

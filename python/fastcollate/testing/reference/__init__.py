@@ -13,10 +13,7 @@ from fastcollate.testing.reference.samples import collate_loops
 from fastcollate.testing.reference.shards import build_shard_loops
 from fastcollate.testing.reference.sharing import prefix_tree_loops
 from fastcollate.testing.reference.stepping import plan_step_loops, prompt_boundaries_loops
-from fastcollate.testing.reference.way_back import (
-    broadcast_loops,
-    gather_loops,
-)
+from fastcollate.testing.reference.way_back import broadcast_loops, gather_loops
 
 __all__ = [
     "assert_same",

@@ -12,11 +12,7 @@ from fastcollate.testing.reference.reading import Array, is_number, readable, ro
 
 
 def field_outputs(
-    key: str,
-    field: Any,
-    tokens: Grid,
-    answers: Grid,
-    streams: Grid | None = None,
+    key: str, field: Any, tokens: Grid, answers: Grid, streams: Grid | None = None
 ) -> dict[str, Any]:
     """Build the outputs of one item of `fields`: its own and accompanying ones.
 

@@ -12,12 +12,7 @@ from fastcollate.plan.merge import Merge
 from fastcollate.testing.reference.loops import build_batch_loops
 from fastcollate.testing.reference.moving import Origin, move_field, move_values
 from fastcollate.testing.reference.reading import Field, Rows, is_number, readable, rows_of
-from fastcollate.testing.reference.spreading import (
-    fill,
-    is_spread,
-    numbers_as_field,
-    spread_merged,
-)
+from fastcollate.testing.reference.spreading import fill, is_spread, numbers_as_field, spread_merged
 
 
 class MergedRow(NamedTuple):

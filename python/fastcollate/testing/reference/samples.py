@@ -14,10 +14,7 @@ _COLUMNS = ("rewards", "loss_mask", "logprobs", "advantages")
 
 
 def collate_loops(
-    samples: Sequence[Mapping[str, Any]],
-    *,
-    fields: Mapping[str, Any] | None = None,
-    **options: Any,
+    samples: Sequence[Mapping[str, Any]], *, fields: Mapping[str, Any] | None = None, **options: Any
 ) -> dict[str, Any]:
     """Split every sample into a prompt and a response, and build their batch.
 

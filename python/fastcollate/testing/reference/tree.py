@@ -72,11 +72,7 @@ def tree_batch_of(
     rounded = -(-width // pad_to_multiple_of) * pad_to_multiple_of
     shape = (len(rows_of_bins), rounded if pad_to is None else pad_to)
     return TreeBatch(
-        rows_of_bins,
-        paths,
-        Grid(lens, written, shape),
-        end_to_end(response_lens),
-        end_to_end(lens),
+        rows_of_bins, paths, Grid(lens, written, shape), end_to_end(response_lens), end_to_end(lens)
     )
 
 

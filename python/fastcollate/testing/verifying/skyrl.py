@@ -168,9 +168,7 @@ def sft_batches(draw: Draw, skyrl: Peer) -> dict[str, Any]:
 
 
 @SKYRL.calls(
-    COLLATORS,
-    "DefaultCollator",
-    by=lambda collator, examples: collator(TOKENIZER, 1)(examples, 2),
+    COLLATORS, "DefaultCollator", by=lambda collator, examples: collator(TOKENIZER, 1)(examples, 2)
 )
 def default_collators(draw: Draw, skyrl: Peer) -> dict[str, Any]:
     """Draw examples whose tokens train or do not."""

@@ -89,10 +89,7 @@ def print_lines(machine: dict[str, str], lines: Iterable[Line]) -> bool:
 
 @suggests_names
 def verify(
-    seconds: float = 20,
-    *,
-    frameworks: Sequence[str] | None = None,
-    seed: int = 0,
+    seconds: float = 20, *, frameworks: Sequence[str] | None = None, seed: int = 0
 ) -> Verification:
     """Compare fastcollate's functions with plain loops and with installed frameworks.
 
