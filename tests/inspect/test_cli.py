@@ -247,7 +247,7 @@ def test_chunks_are_whole_groups(tmp_path, monkeypatch):
         assert len(chunks) > 10
         assert [uid for rows in chunks for uid in rows.ids["uids"]] == ids
         assert [rows.first_row for rows in chunks] == np.cumsum(
-            [1, *(len(rows.prompts) for rows in chunks[:-1])]
+            [1, *(len(rows.calls) for rows in chunks[:-1])]
         ).tolist()
         for one, after in pairwise(chunks):
             assert one.ids["uids"][-1] != after.ids["uids"][0]

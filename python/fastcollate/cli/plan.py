@@ -113,10 +113,10 @@ def _rows(
     """Return prompt and response tokens of rows, their uids, and True for merged turns."""
     lens, uids, is_merged = [], [], False
     for rows in chunks:
-        ids = rows.ids
+        ids, calls = rows.ids, rows.calls
         of_chunk = ids.get("uids", [])
         if policy is None or not ids.keys() - {"uids"}:
-            lens.append(np.stack([rows.prompts.lengths, rows.responses.lengths], 1))
+            lens.append(np.stack([calls.prompts.lengths, calls.responses.lengths], 1))
             uids += of_chunk
             continue
         is_merged, merged = True, rows.merge(policy)

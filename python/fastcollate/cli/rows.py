@@ -26,16 +26,6 @@ class FileRows(NamedTuple):
     calls: Calls
 
     @property
-    def prompts(self) -> Ragged:
-        """Token ids of prompts."""
-        return self.calls.prompts
-
-    @property
-    def responses(self) -> Ragged:
-        """Token ids of responses."""
-        return self.calls.responses
-
-    @property
     def values(self) -> dict[str, Any]:
         """Loss mask, rewards and log-probabilities, those that there are."""
         calls = self.calls
@@ -50,7 +40,7 @@ class FileRows(NamedTuple):
 
     def build(self) -> Batch[Any]:
         """Return the rows as a jagged batch."""
-        tokens = self.prompts, self.responses
+        tokens = self.calls.prompts, self.calls.responses
         return build_batch(
             *tokens, pad_token_id=0, array_type="numpy", layout="jagged", **self.values
         )
@@ -58,13 +48,9 @@ class FileRows(NamedTuple):
     def merge(self, policy: Policy, tokenizer: Tokenizer | None = None) -> MergePlan:
         """Return the plan that merges turns of trajectories."""
         ids: dict[str, Any] = {name: one for name, one in self.ids.items() if name != "uids"}
+        tokens = self.calls.prompts, self.calls.responses
         return merge_turns(
-            self.prompts,
-            self.responses,
-            **ids,
-            policy=policy,
-            allow_unfinished=True,
-            tokenizer=tokenizer,
+            *tokens, **ids, policy=policy, allow_unfinished=True, tokenizer=tokenizer
         )
 
 

@@ -40,7 +40,7 @@ class FileTokenizer:
         ValueError
             If an id is missing.
         """
-        for name, column in (("prompt", rows.prompts), ("response", rows.responses)):
+        for name, column in (("prompt", rows.calls.prompts), ("response", rows.calls.responses)):
             ids = np.asarray(column.values)
             if len(ids) == 0 or int(ids.max()) < self.vocab_size:
                 continue

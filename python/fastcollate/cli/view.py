@@ -77,7 +77,7 @@ def _plain(calls: Calls, row: int, tokenizer: FileTokenizer | None) -> dict[str,
     """Return a row as JSON values."""
     rows = FileRows(row, calls)
     found: dict[str, Any] = {"row": row}
-    columns = {"prompt": rows.prompts, "response": rows.responses, **rows.values, **rows.ids}
+    columns = {"prompt": calls.prompts, "response": calls.responses, **rows.values, **rows.ids}
     for name, column in columns.items():
         values = column.to_list() if isinstance(column, Ragged) else np.asarray(column).tolist()
         found[name] = values[0]

@@ -182,17 +182,17 @@ def compare_plans(
             forecasts[name] = plan.forecast(costs, dp_size, sync=sync)
     fastest = min(forecast.time for forecast in forecasts.values())
     cells = [["plan", "time", "slower", "waiting", "padding", "duplicates"]]
-    for name, found in forecasts.items():
-        cells.append(
-            [
-                str(name),
-                f"{found.time:.4g}",
-                f"{found.time / fastest:.2f}x" if fastest > 0 else "1.00x",
-                f"{found.idle:.1%}",
-                f"{found.padding.sum():,}",
-                f"{found.duplicates.sum():,}",
-            ]
-        )
+    cells += [
+        [
+            str(name),
+            f"{found.time:.4g}",
+            f"{found.time / fastest:.2f}x" if fastest > 0 else "1.00x",
+            f"{found.idle:.1%}",
+            f"{found.padding.sum():,}",
+            f"{found.duplicates.sum():,}",
+        ]
+        for name, found in forecasts.items()
+    ]
     return table_of(cells)
 
 

@@ -74,9 +74,6 @@ class BufferPool:
 
     __slots__ = ("__weakref__", "_core", "_memory", "_slabs")
 
-    _core: CorePool
-    _slabs: PinnedSlabs | None
-
     def __init__(
         self,
         max_bytes: int | None = None,
@@ -90,7 +87,7 @@ class BufferPool:
             raise TypeError("max_bytes is None; pass a number of bytes from 0 on")
         self._core = CorePool(DEFAULT_MAX_BYTES if max_bytes is None else max_bytes)
         self._memory = Memory(self._core, None)
-        self._slabs = None
+        self._slabs: PinnedSlabs | None = None
         if pin_memory:
             from fastcollate.memory.pinning import PinnedSlabs
 

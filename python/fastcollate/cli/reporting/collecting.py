@@ -114,7 +114,7 @@ class Collector:
 
     def add(self, rows: FileRows) -> None:
         """Add rows of whole trajectories."""
-        tokens = rows.prompts, rows.responses
+        tokens = rows.calls.prompts, rows.calls.responses
         batch = rows.build()
         self._trained += int(batch.metrics["batch/trained_tokens"])
         if (rewards := rows.values.get("rewards")) is not None:
@@ -124,7 +124,7 @@ class Collector:
         share: dict[str, Any] = {}
         if "uids" in rows.ids:
             share = {"share": "group", "uids": rows.ids["uids"]}
-        lens = rows.prompts.lengths, rows.responses.lengths
+        lens = tokens[0].lengths, tokens[1].lengths
         self._chunks["turns"].append(_Rows(*lens, prefix_tree(*tokens, **share)))
         if rows.ids.keys() - {"uids"}:
             plan = rows.merge(self.policy, self.tokenizer)
