@@ -512,7 +512,7 @@ def test_a_side_stream(module, monkeypatch):
         return real(tensor, source)
 
     monkeypatch.setattr(torch.Tensor, "copy_", copy_)
-    lane = streams.SideStream(torch.device("cpu"))
+    lane = streams.Lane(torch.device("cpu"))
     stream = lane._stream
     source = torch.arange(8, dtype=torch.uint8)
     slab, done = lane.copy(source)

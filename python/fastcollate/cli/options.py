@@ -20,7 +20,6 @@ Input = Annotated[
     typer.Argument(
         metavar="FILE",
         help="Parquet, Arrow IPC or JSON lines (also compressed), or a folder of such files.",
-        show_default=False,
     ),
 ]
 TokenizerPath = Annotated[
@@ -29,7 +28,6 @@ TokenizerPath = Annotated[
         "--tokenizer",
         metavar="FILE",
         help="The model's tokenizer.json, or its folder: ids are shown as text.",
-        show_default=False,
     ),
 ]
 SchemaName = Annotated[
@@ -38,7 +36,6 @@ SchemaName = Annotated[
         "--schema",
         metavar="NAME",
         help=f"The source of the file. By default, by its keys: {', '.join(SOURCES)}.",
-        show_default=False,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
@@ -52,7 +49,6 @@ Capacity = Annotated[
         min=1,
         metavar="TOKENS",
         help="Tokens of a bin. By default 16,384, or the power of two that holds the longest row.",
-        show_default=False,
     ),
 ]
 Ranks = Annotated[int, typer.Option("--dp", min=1, metavar="RANKS", help="Data-parallel ranks.")]
@@ -66,7 +62,6 @@ CostsPath = Annotated[
         exists=True,
         dir_okay=False,
         help='What rows cost, as {"per_token": 1, "per_pair": 0.001}. By default, their tokens.',
-        show_default=False,
     ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
@@ -106,7 +101,6 @@ def reads_columns(command: Callable[..., None]) -> Callable[..., None]:
                     metavar="COLUMN",
                     help=f"{what} By default: {', '.join(COLUMNS.columns[role])}.",
                     rich_help_panel="Columns",
-                    show_default=False,
                 ),
             ],
         )

@@ -19,7 +19,6 @@ def verify(
             metavar="NAME",
             help="Compare with this framework alone; repeat for more. By default with plain loops "
             "and all that are installed.",
-            show_default=False,
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of the first cases.")] = 0,

@@ -4,34 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from typing import Any, Protocol
+from typing import Any
 
 from fastcollate.device.to_device import has_bus
 from fastcollate.memory.in_flight import Event
 from fastcollate.memory.pinning import pinned
 
 
-class Lane(Protocol):
-    """Copies memory to a device concurrently with work on the host and the device."""
-
-    def begin(self) -> None:
-        """Prepare the calling thread, which will copy."""
-
-    def pinned(self, size: int) -> Any | None:
-        """Allocate pinned memory, uint8 (size,); None if there is none."""
-
-    def copy(self, source: Any) -> tuple[Any, Event]:
-        """Begin to copy bytes from host to device; the event is done when the copy is."""
-
-    def hand_over(self, done: Event, slabs: Sequence[Any]) -> None:
-        """Order later work of the calling thread on the device after an event.
-
-        The slabs' memory is reused only after that work.
-        """
-
-
-class SideStream:
-    """The lane to a device with CUDA-like streams and events."""
+class Lane:
+    """Copies memory to a device on a side stream, with CUDA-like streams and events."""
 
     def __init__(self, device: Any) -> None:
         import torch
@@ -41,18 +22,21 @@ class SideStream:
         self._stream = _side_stream(device)
 
     def begin(self) -> None:
-        """Make the device the thread's current one.
+        """Make the device the current one of the calling thread, which will copy.
 
         If another one were current, entering and leaving a stream would initialize that one too.
         """
         self._module.set_device(self._device)
 
     def pinned(self, size: int) -> Any | None:
-        """Allocate pinned memory from torch."""
+        """Allocate pinned memory from torch, uint8 (size,); None if there is none."""
         return pinned(size)
 
     def copy(self, source: Any) -> tuple[Any, Event]:
-        """Begin to copy on the stream; for pageable memory, wait until it is read."""
+        """Begin to copy bytes from host to device; the event is done when the copy is.
+
+        For pageable memory, wait until it is read.
+        """
         import torch
 
         with self._module.stream(self._stream):
@@ -63,7 +47,10 @@ class SideStream:
         return slab, done
 
     def hand_over(self, done: Event, slabs: Sequence[Any]) -> None:
-        """Order the calling thread's stream after the event."""
+        """Order later work of the calling thread on the device after an event.
+
+        The slabs' memory is reused only after that work.
+        """
         current = self._module.current_stream(self._device)
         current.wait_event(done)
         for slab in slabs:
@@ -78,7 +65,7 @@ def lane_to(device: Any) -> Lane | None:
         return None
     module = torch.get_device_module(device)
     needed = ("Stream", "Event", "stream", "set_device")
-    return SideStream(device) if all(hasattr(module, name) for name in needed) else None
+    return Lane(device) if all(hasattr(module, name) for name in needed) else None
 
 
 @cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,18 +21,6 @@ from fastcollate.rows.lengths import Integers
 
 MAX_BINS = 1 << 24
 """Limit of the bins of a step required by ``min_bins``, multiples and ranks."""
-
-
-class PackedSlots(NamedTuple):
-    """The slots of a step, ordered by mini-batch, rank, bin and position."""
-
-    rows: Integers
-    """The row in each slot; -1 for a synthetic one."""
-    is_padding: NDArray[np.bool_]
-    mini_batch_offsets: Integers
-    bin_offsets: Integers
-    shared: Integers | None = None
-    """In trees, the number of tokens each row shares with the one before it in its bin."""
 
 
 def check_bins(layout: Layout | None) -> BinnedLayout | None:
@@ -86,8 +74,10 @@ def pack_slots(
     groups: Integers | None,
     pad_rows: str,
     shard_by: Any,
-) -> PackedSlots:
+) -> dict[str, Any]:
     """Pack the rows of each mini-batch into the same number of bins for every rank.
+
+    Returns the tables of slots that a :class:`StepPlan` has, by name.
 
     Parameters
     ----------
@@ -152,13 +142,13 @@ def pack_slots(
         found.append((rows, counts, shared))
         ends.append(ends[-1] + len(rows))
     slots, all_counts, all_shared = map(np.concatenate, zip(*found, strict=True))
-    return PackedSlots(
-        slots,
-        slots < 0,
-        np.array(ends, np.int64),
-        offsets_of(all_counts),
-        None if tree is None else all_shared,
-    )
+    return {
+        "rows": slots,
+        "is_padding": slots < 0,
+        "mini_batch_offsets": np.array(ends, np.int64),
+        "bin_offsets": offsets_of(all_counts),
+        "shared": None if tree is None else all_shared,
+    }
 
 
 def _check_number_of_bins(layout: BinnedLayout, dp_size: int, mini_batches: int) -> None:

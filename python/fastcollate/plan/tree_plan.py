@@ -130,23 +130,12 @@ class TreePlan(Table):
         parents = self.nodes.parents
         return int(np.count_nonzero(np.bincount(parents[parents >= 0]) > 1))
 
-    @cached_property
+    @property
     def report(self) -> TreeReport:
         """The tokens saved by sharing, and the rows that share them."""
         from fastcollate.plan.tree_report import TreeReport
 
-        unshared = PrefixTree(self.order, np.zeros_like(self.shared), self.lengths)
-        return TreeReport(
-            num_rows=self.num_rows,
-            num_trees=self.num_trees,
-            depth=self.depth,
-            forks=self.forks,
-            tokens_before=self.tokens_before,
-            tokens_after=self.tokens_after,
-            attention_pairs_before=unshared.attention_pairs,
-            attention_pairs_after=self._core.attention_pairs,
-            nodes=self.nodes,
-        )
+        return TreeReport(self)
 
     def select(self, rows: Any) -> TreePlan:
         """Return the plan of a subset of rows, such as a mini-batch, without their tokens.

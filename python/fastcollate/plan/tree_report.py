@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from fastcollate._fastcollate import PrefixTree
 from fastcollate.common.arguments import tally
 
 if TYPE_CHECKING:
-    from fastcollate.plan.tree_plan import TreeNodes
+    from fastcollate.plan.tree_plan import TreePlan
     from fastcollate.rows.lengths import Integers
 
 SHOWN_NODES = 8
@@ -50,38 +50,33 @@ class SharedTokens(NamedTuple):
         return f"{tally(self.length, 'token')}{at} by {tally(len(self.rows), 'row')}: {rows}"
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class TreeReport:
     """Sizes before and after sharing, and shared runs of tokens. ``str(report)`` is a table.
 
     Attributes
     ----------
-    num_rows, num_trees : int
-        Number of rows and of trees; rows of different trees share nothing.
-    depth, forks : int
-        Nodes on the longest path through a tree, and nodes with several children.
-    tokens_before, tokens_after : int
-        Tokens of all rows, and the number counting shared tokens once.
-    attention_pairs_before, attention_pairs_after : int
-        The same for pairs of tokens in attention.
-    nodes : TreeNodes
-        The nodes of the trees.
+    plan : TreePlan
+        The rows, and the tokens that they share.
     """
 
-    num_rows: int
-    num_trees: int
-    depth: int
-    forks: int
-    tokens_before: int
-    tokens_after: int
-    attention_pairs_before: int
-    attention_pairs_after: int
-    nodes: TreeNodes
+    def __init__(self, plan: TreePlan) -> None:
+        self.plan = plan
+
+    @property
+    def attention_pairs_before(self) -> int:
+        """Number of pairs of tokens in attention, of all rows."""
+        plan = self.plan
+        return PrefixTree(plan.order, np.zeros_like(plan.shared), plan.lengths).attention_pairs
+
+    @property
+    def attention_pairs_after(self) -> int:
+        """The same, counting those of shared tokens once."""
+        return self.plan._core.attention_pairs
 
     @property
     def path_keys(self) -> int:
         """Number of keys that ``Batch.attention_paths`` gathers if all rows are in one bin."""
-        nodes = self.nodes
+        nodes = self.plan.nodes
         children = np.bincount(nodes.parents[nodes.parents >= 0], minlength=len(nodes))
         # A node with one child is the beginning of the child's segment.
         return int((nodes.depths + nodes.lengths)[children != 1].sum())
@@ -97,15 +92,15 @@ class TreeReport:
             ``tree/num_tokens_before`` and ``..._after``, ``tree/token_ratio`` (before over after),
             ``tree/num_attention_pairs_before`` and ``..._after``, ``tree/path_keys``.
         """
-        after = self.tokens_after
+        plan = self.plan
         metrics = {
-            "num_rows": self.num_rows,
-            "num_trees": self.num_trees,
-            "depth": self.depth,
-            "forks": self.forks,
-            "num_tokens_before": self.tokens_before,
-            "num_tokens_after": after,
-            "token_ratio": self.tokens_before / after if after > 0 else 1.0,
+            "num_rows": plan.num_rows,
+            "num_trees": plan.num_trees,
+            "depth": plan.depth,
+            "forks": plan.forks,
+            "num_tokens_before": plan.tokens_before,
+            "num_tokens_after": plan.tokens_after,
+            "token_ratio": plan.token_ratio,
             "num_attention_pairs_before": self.attention_pairs_before,
             "num_attention_pairs_after": self.attention_pairs_after,
             "path_keys": self.path_keys,
@@ -119,7 +114,7 @@ class TreeReport:
 
     def largest(self, count: int | None) -> list[SharedTokens]:
         """Return the first `count` items of `shared`."""
-        nodes = self.nodes
+        nodes = self.plan.nodes
         saved = nodes.lengths * (nodes.num_rows - 1)
         order = np.argsort(-saved, kind="stable")
         order = order[: np.count_nonzero(saved)][:count]
@@ -134,22 +129,25 @@ class TreeReport:
         ]
 
     def __repr__(self) -> str:
-        rows, trees = tally(self.num_rows, "row"), tally(self.num_trees, "tree")
-        return f"TreeReport: {rows} in {trees}"
+        return f"TreeReport: {self._head}"
+
+    @property
+    def _head(self) -> str:
+        return f"{tally(self.plan.num_rows, 'row')} in {tally(self.plan.num_trees, 'tree')}"
 
     def __str__(self) -> str:
-        rows, trees = tally(self.num_rows, "row"), tally(self.num_trees, "tree")
-        lines = [f"{rows} in {trees}", f"{'':<18}{'before':>18}{'after':>18}"]
+        plan = self.plan
+        lines = [self._head, f"{'':<18}{'before':>18}{'after':>18}"]
         for name, before, after in (
-            ("tokens", self.tokens_before, self.tokens_after),
+            ("tokens", plan.tokens_before, plan.tokens_after),
             ("attention pairs", self.attention_pairs_before, self.attention_pairs_after),
         ):
             fewer = f"   {before / after:.1f}x fewer" if after else ""
             lines.append(f"  {name:<16}{before:>18,}{after:>18,}{fewer}")
-        lines.append(f"  depth: {tally(self.depth, 'node')}, {tally(self.forks, 'fork')}")
+        lines.append(f"  depth: {tally(plan.depth, 'node')}, {tally(plan.forks, 'fork')}")
         largest = self.largest(SHOWN_NODES)
         lines += [f"  {tokens}" for tokens in largest]
-        num_shared = int(np.count_nonzero(self.nodes.num_rows > 1))
+        num_shared = int(np.count_nonzero(plan.nodes.num_rows > 1))
         if (hidden := num_shared - len(largest)) > 0:
             lines.append(f"  and {hidden:,} more in report.shared")
         return "\n".join(lines)
