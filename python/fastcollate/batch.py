@@ -43,6 +43,17 @@ class Batch(ModelBatch[Array]):
     The keys of a :class:`Collator`'s batch are those of :meth:`model_inputs`, for trainers that
     call the model with all of them; the other outputs, such as ``loss_mask``, are attributes only.
 
+    - Call a model: ``model_inputs``; masks alone: ``dense_mask``, ``block_mask``,
+      ``attention_paths``, ``attention_ranges``, ``subtree_end``
+    - Compute a loss: ``loss_positions``, ``targets``, ``loss_normalizers``, ``normalize``
+    - From outputs back to rows: ``rows``, ``gather``, ``broadcast``
+    - Look at it: ``show``, ``check``, ``metrics``
+    - Other batches: ``select``, ``to_layout``, ``cp_split``, ``cp_merge``
+    - Devices: ``to``, ``pin_memory``, ``pad_on_device``
+    - Rows: ``prompt_lens``, ``response_lens``, ``uids``, ``trajectory_ids``, ``is_last_step``,
+      ``is_padding``
+    - How it was built: ``plan``, ``bin_plan``, ``merge_plan``, ``spec``
+
     Parameters
     ----------
     data

@@ -296,3 +296,15 @@ def test_errors_of_inherited_methods_name_the_public_class():
         batch.gather(alignment="response")
     with pytest.raises(TypeError, match=r"^Batch has no argument 'plan'; pass some of data"):
         fc.Batch({}, plan=batch.plan)
+
+
+def test_help_of_a_batch_begins_with_all_of_its_names():
+    public = {name for name in vars_of(fc.Batch) if not name.startswith("_")}
+    head = fc.Batch.__doc__.partition("Parameters\n")[0]
+    groups = re.findall(r"^ +- .+?:(.+(?:\n {6}.+)*)", head, re.MULTILINE)
+    listed = re.findall(r"``(\w+)``", " ".join(groups))
+    assert sorted(listed) == sorted(public - {"get", "items", "keys", "values", "pop"})
+
+
+def vars_of(cls):
+    return set().union(*(vars(one) for one in cls.__mro__ if one.__module__.startswith("fastc")))
