@@ -4,8 +4,8 @@ Without a GPU, they are copied on the host, or to the meta device, which has no 
 """
 
 import pickle
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import Mock
 
 import pytest
@@ -380,14 +380,8 @@ class Event:
 
 
 def test_changes_in_flight_are_found():
-    copies, source, first, second = (
-        in_flight.InFlight(),
-        torch.zeros(9, dtype=torch.uint8),
-        *(
-            Event(),
-            Event(),
-        ),
-    )
+    copies, first, second = in_flight.InFlight(), Event(), Event()
+    source = torch.zeros(9, dtype=torch.uint8)
     copies.add(source[:3], first, "batch 0")
     copies.add(source[3:], second, "batch 1")
     source[4] = 1
@@ -423,22 +417,15 @@ def test_copies_of_many_threads_are_watched():
             time.sleep(0)  # another thread's turn
             return True
 
-    copies, errors = in_flight.InFlight(), []
+    copies = in_flight.InFlight()
 
-    def work():
-        try:
-            for _ in range(100):
-                copies.add(torch.zeros(9, dtype=torch.uint8), Yielding(), "a batch")
-                copies.check()
-        except BaseException as error:
-            errors.append(error)
+    def work(_):
+        for _ in range(100):
+            copies.add(torch.zeros(9, dtype=torch.uint8), Yielding(), "a batch")
+            copies.check()
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert errors == []
+    with ThreadPoolExecutor(4) as executor:
+        list(executor.map(work, range(4)))
 
 
 def test_debug_mode_watches_batches(monkeypatch):
@@ -537,21 +524,12 @@ def test_on_the_gpu(options, pool):
 
 @pytest.mark.gpu
 def test_copies_from_many_threads():
-    errors = []
-
     def work(number):
-        try:
-            for _ in range(20):
-                batch = fc.build_batch(
-                    [[number] * 1000] * 9, [[number]] * 9, pad_token_id=0, pool="pinned"
-                )
-                assert (batch.to("cuda", non_blocking=True).input_ids == number).all()
-        except BaseException as error:
-            errors.append(error)
+        for _ in range(20):
+            batch = fc.build_batch(
+                [[number] * 1000] * 9, [[number]] * 9, pad_token_id=0, pool="pinned"
+            )
+            assert (batch.to("cuda", non_blocking=True).input_ids == number).all()
 
-    threads = [threading.Thread(target=work, args=[number]) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not errors
+    with ThreadPoolExecutor(4) as executor:
+        list(executor.map(work, range(4)))

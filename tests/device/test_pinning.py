@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -198,24 +199,17 @@ def test_a_long_wait_is_logged(allocator, monkeypatch, caplog):
 
 def test_threads_keep_to_the_depth(allocator):
     pool = fc.memory.BufferPool(pin_memory=True, depth=2, timeout=30)
-    counts, errors = [], []
+    counts = []
 
-    def work():
-        try:
-            for _ in range(20):
-                batch = build(pool)
-                counts.append(len(pool._slabs.sizes()))
-                assert batch.input_ids.tolist() == [[0, 1, 2, 4], [3, 5, 6, 7]]
-                del batch
-        except BaseException as error:
-            errors.append(error)
+    def work(_):
+        for _ in range(20):
+            batch = build(pool)
+            counts.append(len(pool._slabs.sizes()))
+            assert batch.input_ids.tolist() == [[0, 1, 2, 4], [3, 5, 6, 7]]
+            del batch
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert not errors
+    with ThreadPoolExecutor(4) as executor:
+        list(executor.map(work, range(4)))
     assert max(counts) <= 2
 
 

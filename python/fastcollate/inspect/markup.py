@@ -72,11 +72,10 @@ def shares(parts: Iterable[tuple[str, int]]) -> str:
     return element("div", "".join(pieces), "bar")
 
 
-def columns(values: Sequence[float], most: float, titles: Sequence[str] = ()) -> str:
-    """Return a column plot with full height at `most`; titles are shown on hover."""
-    if len(values) == 0 or most <= 0:
+def columns(values: Sequence[float], titles: Sequence[str]) -> str:
+    """Return a column plot; titles are shown on hover."""
+    if (most := max(values, default=0)) <= 0:
         return ""
-    titles = titles or [f"{value:,.0f}" for value in values]
     each, height = min(320 / len(values), 12.0), 40
     bars = "".join(
         f'<rect x="{index * each:.1f}" y="{height * (1 - value / most):.1f}" '

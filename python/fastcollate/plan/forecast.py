@@ -61,7 +61,7 @@ class Forecast:
     def waits(self) -> Floats:
         """Idle share of each rank's time, float64 (mini-batches, dp_size)."""
         steps = self.step_times[:, None]
-        return 1 - _ratio(self.rank_times, np.broadcast_to(steps, self.rank_times.shape), 1.0)
+        return 1 - _ratio(self.rank_times, np.broadcast_to(steps, self.rank_times.shape))
 
     @property
     def time(self) -> float:
@@ -76,7 +76,7 @@ class Forecast:
     @property
     def idle(self) -> float:
         """Idle share of the time of all ranks."""
-        return 1 - float(_ratio(self.rank_times.mean(1).sum(), np.array(self.time), 1.0))
+        return 1 - float(_ratio(self.rank_times.mean(1).sum(), np.array(self.time)))
 
     @property
     def metrics(self) -> dict[str, float]:
@@ -158,10 +158,9 @@ class Forecast:
         )
 
 
-def _ratio(numerator: Any, denominator: Any, otherwise: float) -> Floats:
-    """Divide where the denominator is above 0; `otherwise` elsewhere."""
-    denominator = np.asarray(denominator, np.float64)
-    out = np.full(denominator.shape, otherwise)
+def _ratio(numerator: Any, denominator: Floats) -> Floats:
+    """Divide where the denominator is above 0; 1 elsewhere."""
+    out = np.ones(denominator.shape)
     np.divide(numerator, denominator, out=out, where=denominator > 0)
     return out
 

@@ -113,7 +113,7 @@ def histogram(values: NDArray[Any], what: str, unit: str = "") -> str:
     ]
     middle, p95 = np.percentile(values, [50, 95]).tolist()
     return (
-        columns(counts.tolist(), int(counts.max()), titles)
+        columns(counts.tolist(), titles)
         + _note(f"0 to {number(float(edges[-1]))}")
         + _note(f"median {number(middle)}, p95 {number(p95)}, most {number(most)}")
     )
@@ -221,7 +221,7 @@ def _ranks(figures: Mapping[str, Any]) -> Iterator[str]:
     for load in ranks["loads"]:
         costs = load["per_rank"]
         titles = [f"rank {rank}: cost {cost:,.6g}" for rank, cost in enumerate(costs)]
-        plot = columns(costs, max(costs), titles)
+        plot = columns(costs, titles)
         ends = _note(f"rank 0 to rank {ranks['number'] - 1}")
         plots.append(text("h3", f"{load['name']}: {load['idle']:.1%} idle") + plot + ends)
     yield element("div", "".join(element("div", plot) for plot in plots), "grid")
