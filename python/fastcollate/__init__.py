@@ -25,9 +25,10 @@ from fastcollate.build import build_batch
 from fastcollate.plan.layout import Jagged, Left, Right, TwoSegment
 from fastcollate.plan.layouts import Packed, Tree
 from fastcollate.plan.merging import merge_turns
+from fastcollate.rows.captured import Captured, RoutedExperts
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
-from fastcollate.rows.fields import Field, RoutedExperts
+from fastcollate.rows.fields import Field
 from fastcollate.rows.per_row import PerRow
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Batch",
     "BatchBuilder",
+    "Captured",
     "Collator",
     "Field",
     "Jagged",

@@ -31,14 +31,13 @@ from fastcollate.rows.fields import (
     LOGPROBS,
     LOSS_MASK,
     REWARDS,
+    AnyField,
     Field,
-    RoutedExperts,
     Rows,
     check_fields,
     read_align,
 )
 from fastcollate.rows.padded_blocks import padding_message
-from fastcollate.rows.per_row import PerRow
 from fastcollate.rows.plain_fields import with_fields
 from fastcollate.rows.tokens import check_tokens
 
@@ -80,7 +79,7 @@ def build_batch(
     loss_mask: Rows | Field | None = None,
     logprobs: Rows | Field | None = None,
     advantages: Rows | Field | None = None,
-    fields: Mapping[str, Field | PerRow | RoutedExperts | Rows] | None = None,
+    fields: Mapping[str, AnyField | Rows] | None = None,
     uids: Sequence[Any] | None = None,
     trajectory_ids: Sequence[Any] | None = None,
     is_last_step: Sequence[bool] | None = None,
@@ -127,9 +126,10 @@ def build_batch(
         (with `merge`, one per turn, to the turn's own). All other positions hold 0. NaN is an error
         on response tokens, and as the number of a row that trains.
     fields
-        More fields by key: :class:`Field`, :class:`PerRow` and :class:`RoutedExperts`, or rows of
-        values with the lengths of all responses or of all sequences. A key must not be that of an
-        output, nor of an attribute of :class:`Batch` other than a mapping's.
+        More fields by key: :class:`Field`, :class:`PerRow`, :class:`RoutedExperts` and
+        :class:`Captured`, or rows of values with the lengths of all responses or of all sequences.
+        A key must not be that of an output, nor of an attribute of :class:`Batch` other than a
+        mapping's.
     uids, trajectory_ids, is_last_step
         One object per row, kept as attributes of the batch.
     merge

@@ -25,14 +25,16 @@ from fastcollate.common.arrays import describe, read_array
 from fastcollate.common.row_columns import IDS, TOKENS, VALUES
 from fastcollate.common.text import show
 from fastcollate.options import Options, RowOptions
+from fastcollate.rows.captured import Captures
 from fastcollate.rows.fields import (
     ADVANTAGES,
+    FIELDS,
     LOGPROBS,
     LOSS_MASK,
     REWARDS,
+    AnyField,
     Field,
     FieldOptions,
-    RoutedExperts,
     Rows,
     check_keys,
     options_of,
@@ -179,7 +181,7 @@ class BatchBuilder(Generic[Array]):
         loss_mask: Any = None,
         logprobs: Any = None,
         advantages: Any = None,
-        fields: Mapping[str, Field | PerRow | RoutedExperts | Rows] | None = None,
+        fields: Mapping[str, AnyField | Rows] | None = None,
         uid: Any = None,
         trajectory_id: Any = None,
         is_last_step: bool | None = None,
@@ -351,7 +353,7 @@ class BatchBuilder(Generic[Array]):
     def _check_table(self, specs: list[FieldSpec], fields: Mapping[str, Any]) -> None:
         """Check that no two outputs of the batch have the same key."""
         for key, field in fields.items():
-            if isinstance(field, RoutedExperts):
+            if isinstance(field, Captures):
                 specs.append(field.spec(key))
             elif isinstance(field, PerRow):
                 align = "joined" if field.concat else _form(key, 0, field)
@@ -377,10 +379,8 @@ class BatchBuilder(Generic[Array]):
         """Return the spec and the values of one row of a field."""
         if isinstance(one, Field):
             return self._typed(one.spec(key)), one.rows
-        if not isinstance(one, RoutedExperts):
-            raise TypeError(
-                f"{key}[{index}] is {show(one)}; pass fc.Field, fc.PerRow or fc.RoutedExperts"
-            )
+        if not isinstance(one, Captures):
+            raise TypeError(f"{key}[{index}] is {show(one)}; pass {FIELDS}")
         try:
             routes = np.asarray(read_array(one.rows), order="C")
         except ValueError as error:

@@ -27,9 +27,8 @@ from fastcollate.ops.masks import Kernel, check_kernel, needs_kernel
 from fastcollate.options import Options, RowOptions
 from fastcollate.plan.dtypes import Outputs
 from fastcollate.plan.layouts import Tree
-from fastcollate.rows.fields import Field, RoutedExperts
+from fastcollate.rows.fields import AnyField
 from fastcollate.rows.padded_blocks import padding_message
-from fastcollate.rows.per_row import PerRow
 from fastcollate.rows.samples import check_columns, check_sources, columns_of
 
 if TYPE_CHECKING:
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     class CollatorOptions(RowOptions, total=False):
         """Options of collators that do not depend on their outputs."""
 
-        fields: Mapping[str, Field | PerRow | RoutedExperts] | None
+        fields: Mapping[str, AnyField] | None
         columns: Mapping[str, str] | None
         ignore: Collection[str] | Literal["rest"]
         kernel: Kernel | None
@@ -173,7 +172,7 @@ class Collator(Generic[Made]):
         self,
         *,
         pad_token_id: int,
-        fields: Mapping[str, Field | PerRow | RoutedExperts] | None = None,
+        fields: Mapping[str, AnyField] | None = None,
         columns: Mapping[str, str] | None = None,
         ignore: Collection[str] | Literal["rest"] = (),
         outputs: Sequence[str] | Mapping[str, str | Sequence[str]] | None = None,

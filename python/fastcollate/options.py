@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from fastcollate.plan.layouts import LayoutArgument
     from fastcollate.plan.merge import Policy
     from fastcollate.plan.shard import Shard
-    from fastcollate.rows.fields import Field, RoutedExperts, Rows
-    from fastcollate.rows.per_row import PerRow
+    from fastcollate.rows.fields import AnyField, Field, Rows
 
 
 class WriteOptions(TypedDict, total=False):
@@ -57,7 +56,7 @@ class BatchOptions(RowOptions, ShardOptions, total=False):
     loss_mask: Rows | Field | None
     logprobs: Rows | Field | None
     advantages: Rows | Field | None
-    fields: Mapping[str, Field | PerRow | RoutedExperts | Rows] | None
+    fields: Mapping[str, AnyField | Rows] | None
     uids: Sequence[Any] | None
     trajectory_ids: Sequence[Any] | None
     is_last_step: Sequence[bool] | None

@@ -17,7 +17,7 @@ pub enum Check {
     Weight,
     /// A weight that is a whole number, which the dtype can hold and float64 exactly.
     Whole(Dtype),
-    /// An index from 0 to below the given limit.
+    /// An index from 0 to below the given limit; or -1 for none, where the type has signs.
     Index(i64),
 }
 

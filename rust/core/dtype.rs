@@ -40,6 +40,9 @@ impl Dtype {
     /// Dtypes of expert indices.
     pub const OF_INDICES: &[Self] = &[Self::U8, Self::I16, Self::I32];
 
+    /// Dtypes of indices that may be -1.
+    pub const OF_CHOICES: &[Self] = &[Self::I16, Self::I32];
+
     /// Dtypes of masks.
     pub const OF_MASKS: &[Self] = &[Self::I64, Self::I32, Self::Bool];
 

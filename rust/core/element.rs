@@ -84,8 +84,8 @@ impl<'a> Slice<'a> {
         match self {
             _ if self.is_empty() => None,
             Slice::Bool(_) => Some(1),
-            Slice::I8(_) => Some(i8::MAX.into()),
             Slice::U8(_) => Some(u8::MAX.into()),
+            Slice::I8(values) => Some(all_bits(values)),
             Slice::I16(values) => Some(all_bits(values)),
             Slice::I32(values) => Some(all_bits(values)),
             Slice::I64(values) => Some(all_bits(values)),
@@ -305,7 +305,8 @@ macro_rules! integer_element {
                     // Compared in its own type: 16 bytes at a time instead of 2.
                     Check::Index(limit) => {
                         let last = $saturated!($type, limit - 1);
-                        first(values, |value| (value < <$type>::ZERO) | (value > last))
+                        let none = <$type>::try_from(-1).unwrap_or(<$type>::ZERO);
+                        first(values, |value| (value < none) | (value > last))
                     }
                 }
             }

@@ -58,6 +58,9 @@ fn hint(error: &Error) -> Cow<'static, str> {
         Error::BadLogprob(_) => "pass bad_logprobs='mask' or 'keep'",
         Error::WrongType { .. } => "convert it first",
         Error::DoesNotFit { .. } => "pass a value that fits, or another dtype",
+        Error::NoIndex { limit, .. } if *limit == i64::MAX => {
+            "pass indices from 0 on, or -1 for none"
+        }
         Error::NoIndex { limit, .. } => {
             return format!("pass indices from 0 to {}", limit - 1).into();
         }

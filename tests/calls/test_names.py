@@ -227,7 +227,7 @@ def test_position_ids_as_a_flag(layout):
 
 
 def test_the_top_level_is_small():
-    assert len(fc.__all__) <= 20
+    assert len(fc.__all__) <= 22
     assert {name for name in dir(fc) if not name.startswith("_")} == {*fc.__all__}
     assert "__version__" in dir(fc)
     for module in MODULES:

@@ -31,7 +31,7 @@ def _aligned(raw):
 
 def cut(value, first, end):
     """Take items of a column or of a field."""
-    if isinstance(value, (fc.Field, fc.RoutedExperts)):
+    if isinstance(value, (fc.Field, fc.RoutedExperts, fc.Captured)):
         return dataclasses.replace(value, rows=cut(value.rows, first, end))
     if isinstance(value, fc.PerRow):
         return dataclasses.replace(value, values=cut(value.values, first, end))

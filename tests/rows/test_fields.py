@@ -379,7 +379,8 @@ def test_no_route_in_any_row(array_type):
 @pytest.mark.parametrize(
     ("rows", "options", "message"),
     [
-        (routes([[0, 1]], [[0, 1], [-1, 0]]), {}, r"routed_experts\[1\]\[1\].* -1"),
+        (routes([[0, 1]], [[0, 1], [-2, 0]]), {}, r"routed_experts\[1\]\[1\].* -2"),
+        (routes([[0, 1]], [[0, -1]]), {"num_experts": 8}, r"routed_experts\[1\]\[0\].* -1"),
         (routes([[0, 1]], [[0, 8]]), {"num_experts": 8}, r"routed_experts\[1\]\[0\].* 8\b"),
         (routes([[0, 256]], []), {"dtype": "uint8"}, r"routed_experts\[0\]\[0\].* 256\b"),
         (routes([[0, 2**31]], []), {}, r"routed_experts\[0\]\[0\].* 2147483648\b"),
@@ -404,7 +405,7 @@ def test_routed_experts_that_cannot_be(rows, options, message):
 
 def test_only_one_field_can_have_the_routes():
     field = fc.RoutedExperts(routes([[0, 1]], []))
-    with raises("RoutedExperts", ValueError):
+    with raises("pass the others as fc.Captured", ValueError):
         build_fields(routed_experts=field, other=field)
 
 

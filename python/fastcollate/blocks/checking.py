@@ -12,21 +12,20 @@ from numpy.typing import NDArray
 
 from fastcollate._fastcollate import FieldSpec, Plan
 from fastcollate.blocks.sharing import BlockShare, Sharing
-from fastcollate.blocks.storing import ArrayKind, BlockTable, ColumnKind
+from fastcollate.blocks.storing import CAPTURED, ArrayKind, BlockTable, ColumnKind
 from fastcollate.common.arguments import tally
 from fastcollate.common.arrays import describe, is_only_torch
 from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.tree_plan import TreePlan
 from fastcollate.rows.columns import Ragged
-from fastcollate.rows.fields import Field, FieldOptions, RoutedExperts
-from fastcollate.rows.per_row import PerRow
+from fastcollate.rows.fields import AnyField, FieldOptions
 
 Integers = NDArray[np.int64]
 
 OF_ROUTES = ("uint8", "int16", "int32")
-"""Dtypes of routed experts, by size."""
+"""Dtypes of captured indices, by size."""
 
-_FORMS = ("response", "sequence", "experts", "number", "array", "object")
+_FORMS = ("response", "sequence", *CAPTURED, "number", "array", "object")
 
 
 def check_table(table: Any, name: str) -> None:
@@ -141,7 +140,7 @@ def _check_kind(key: str, kind: Any, field: type | None, rows: int) -> None:
     _expect(isinstance(kind, ColumnKind), f"the kind of {key}", kind, "a ColumnKind")
     _expect(kind.form in _FORMS, f"the form of {key}", kind.form, "an alignment")
     _expect(type(kind.dtype) is str, f"the dtype of {key}", kind.dtype, "a name")
-    if kind.form == "experts":
+    if kind.is_captured:
         _expect(kind.dtype in OF_ROUTES, f"the dtype of {key}", kind.dtype, "an integer's")
     elif kind.form == "number" or (kind.form in _FORMS[:2] and not is_only_torch(kind.dtype)):
         np.dtype(kind.dtype)
@@ -150,8 +149,12 @@ def _check_kind(key: str, kind: Any, field: type | None, rows: int) -> None:
     _expect(is_shape, f"the shape of {key}", kind.trailing, "sizes of its items")
     _expect(type(kind.is_empty) is bool, f"is_empty of {key}", kind.is_empty, "True or False")
     if field is not None:
-        makes = (Field, PerRow, RoutedExperts)
-        _expect(kind.field.make in makes, f"the field of {key}", kind.field.make, "a field's class")
+        _expect(
+            kind.field.make in get_args(AnyField),
+            f"the field of {key}",
+            kind.field.make,
+            "a field's class",
+        )
         _expect(type(kind.field.options) is dict, f"the field of {key}", kind.field, "its options")
     if kind.form == "array":
         known, numbers = kind.arrays
@@ -190,7 +193,7 @@ def _check_column(
     elif kind.form in ("array", "object"):
         _expect(type(column) is list, key, column, "a list")
         _expect_count(key, len(column), rows, "item")
-    elif kind.form == "experts":
+    elif kind.is_captured:
         values, captured = column
         _check_tokens(key, values, lens[0] + lens[1], first, kind.trailing)
         _expect_array(f"captured tokens of {key}", captured, "int64", (rows,))

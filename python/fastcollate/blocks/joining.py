@@ -222,7 +222,7 @@ def _join_kinds(kinds: Sequence[ColumnKind]) -> ColumnKind:
     trailing = max(kinds, key=lambda kind: (not kind.is_empty, len(kind.trailing))).trailing
     dtypes = {kind.dtype for kind in kinds}
     dtype = first.dtype
-    if first.form == "experts":
+    if first.is_captured:
         dtype = max(dtypes, key=OF_ROUTES.index)
     elif first.form == "number":
         dtype = np.result_type(*dtypes).name

@@ -138,7 +138,7 @@ def _column(
     """Return a column of all rows; rows that are not present have no values to be read."""
     if kind.form == "number":
         return _numbers(kind, runs, get)
-    if kind.form != "experts":
+    if not kind.is_captured:
         counts = FieldSpec.row_lens(kind.form, *lens)
         assert counts is not None
         return _spans(kind, runs, get, counts)
@@ -216,7 +216,7 @@ def _field(kind: ColumnKind, column: Any) -> Any:
     make, options = kind.field
     if kind.form == "experts" and options["dtype"] is options["num_experts"] is None:
         options = {**options, "dtype": kind.dtype}  # chosen by the largest index of all rows
-    if kind.form == "experts":
+    if kind.is_captured:
         options = {**options, "layers": None}  # only selected layers are stored
     if "spread" in options:  # stored values are already spread, with defaults for None
         options = {**options, "spread": None, "default": None}

@@ -29,8 +29,9 @@ from fastcollate.common.row_columns import VALUES
 from fastcollate.ops.normalize import loss_weights
 from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.plan_tables import PlanTables
+from fastcollate.rows.captured import Captures
 from fastcollate.rows.columns import Ragged
-from fastcollate.rows.fields import Field, FieldOptions, RoutedExperts, Rows, options_of
+from fastcollate.rows.fields import AnyField, Field, FieldOptions, Rows, options_of
 from fastcollate.rows.per_row import PerRow, is_object, per_row_values
 from fastcollate.rows.plain_fields import with_fields
 from fastcollate.rows.tokens import check_tokens
@@ -49,6 +50,10 @@ Part = dict[str, Any]
 row, or a list of arrays or objects."""
 
 
+CAPTURED = ("experts", "captured")
+"""Forms of columns that an engine captured."""
+
+
 class ColumnKind(NamedTuple):
     """The description of a column without its values."""
 
@@ -64,6 +69,11 @@ class ColumnKind(NamedTuple):
     """True if all rows are None, so that the dimensions are unknown."""
     arrays: tuple[list[ArrayKind], Integers] | None = None
     """For arrays, the distinct kinds, and the index of each row's."""
+
+    @property
+    def is_captured(self) -> bool:
+        """True for indices that an engine captured."""
+        return self.form in CAPTURED
 
 
 class ArrayKind(NamedTuple):
@@ -143,7 +153,7 @@ class _Stored(NamedTuple):
     def cut(self, first: int, end: int) -> Any:
         """Return the column of a range of rows, as it is put into a store."""
         column = self.column
-        if self.kind.form == "experts":
+        if self.kind.is_captured:
             return column[0][first:end], column[1][first:end]
         return column[first:end]
 
@@ -160,7 +170,7 @@ def store(
     *,
     sequences: Rows | None = None,
     prompt_lens: Any | None = None,
-    fields: Mapping[str, Field | PerRow | RoutedExperts | Rows] | None = None,
+    fields: Mapping[str, AnyField | Rows] | None = None,
     share: BlockShare | None = None,
     same_inputs: Sequence[Any] | None = None,
     part_bytes: int = PART_BYTES,
@@ -187,7 +197,7 @@ def store(
         fields = {key: _hold(key, field) for key, field in fields.items()}
     prompts, responses = _keep("prompts", prompts), _keep("responses", responses)
     sequences = _keep("sequences", sequences)
-    made: Mapping[str, Field | PerRow | RoutedExperts] | None = with_fields(
+    made: Mapping[str, AnyField] | None = with_fields(
         fields, check_tokens(prompts, responses, sequences, prompt_lens)
     )
     values_of = {name: columns[name] for name in VALUES if columns.get(name) is not None}
@@ -289,7 +299,7 @@ def _hold(key: str, field: Any) -> Any:
     if isinstance(field, PerRow):
         is_iterator = isinstance(field.values, Iterator)
         return dataclasses.replace(field, values=list(field.values)) if is_iterator else field
-    if isinstance(field, (Field, RoutedExperts)):
+    if isinstance(field, (Field, Captures)):
         return dataclasses.replace(field, rows=_keep(key, field.rows))
     return _keep(key, field)
 
@@ -339,7 +349,7 @@ def _name_kind(key: str, field: Any) -> FieldOptions:
 
 def _store_field(
     key: str,
-    field: Field | PerRow | RoutedExperts,
+    field: AnyField,
     batch: Batch,
     offsets: Integers,
     of_responses: Integers,
@@ -364,10 +374,13 @@ def _store_field(
         is_of_responses = batch.spec.table[key].align == "response"
         column = Ragged(values, of_responses if is_of_responses else offsets)
         return _Stored(ColumnKind(field.align, *of_values), column)
-    # Routes belong to a row's first tokens.
-    missing = offsets_of(np.asarray(batch._data["router_padding_mask"]))[offsets]
+    # Indices belong to a row's first tokens.
+    table = batch.spec.table
+    mask = next(one for one in table if one.field == table[key].field and one.key != key)
+    missing = offsets_of(np.asarray(batch._data[mask.key]))[offsets]
+    form = batch.spec.fields[table[key].field].align
     captured = np.diff(offsets) - np.diff(missing)
-    return _Stored(ColumnKind("experts", *of_values), (Ragged(values, offsets), captured))
+    return _Stored(ColumnKind(form, *of_values), (Ragged(values, offsets), captured))
 
 
 def _are_missing(rows: Any) -> bool:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, 
 import numpy as np
 
 from fastcollate._fastcollate import FieldSpec, OutputTable
-from fastcollate.common.arguments import check_choice, check_int, suggests_names
+from fastcollate.common.arguments import check_choice, suggests_names
 from fastcollate.common.arrays import (
     check_dtype_name,
     concatenate,
@@ -23,6 +23,7 @@ from fastcollate.common.arrays import (
     to_tensor,
 )
 from fastcollate.common.text import show
+from fastcollate.rows.captured import Captured, Captures, RoutedExperts
 from fastcollate.rows.per_row import (
     PerRow,
     SomeRows,
@@ -129,62 +130,10 @@ class Field:
             ) from error
 
 
-@suggests_names
-@dataclass(frozen=True, eq=False)
-class RoutedExperts:
-    """Expert indices of each token, for ``fields=`` of :func:`fastcollate.build_batch`.
+AnyField: TypeAlias = Field | PerRow | Captured | RoutedExperts
 
-    Written as (B, W, layers, topk), with ``router_padding_mask``, bool (B, W), which is True
-    where no routes were captured: on padding and after a row's captured tokens. Such positions
-    hold ``arange(topk)``, so that the experts of a token are distinct.
-
-    Parameters
-    ----------
-    rows
-        One array, tensor or nested list (captured tokens, layers, topk) of integers per row of the
-        batch, or a :class:`Ragged` of them. The captured tokens are the first of the row; there may
-        be fewer than the row has, or none.
-    num_experts
-        Number of experts: larger indices are errors, and the dtype does not depend on the data.
-    dtype
-        uint8, int16 or int32. If None, the first of these that holds all indices below
-        `num_experts`, or without it all indices of the batch. This is the only dtype that depends
-        on the data.
-    layers
-        Write only these layers, such as ``range(12, 24)`` for a pipeline stage: (B, W, 12, topk).
-        Other layers are read only to choose the dtype from the batch, so that all stages agree.
-
-    Notes
-    -----
-    The contract is that of SkyRL's ``rollout_expert_indices`` and ``make_router_padding_mask``.
-    """
-
-    rows: Rows
-    num_experts: int | None = None
-    dtype: Any = None
-    layers: range | None = None
-
-    def spec(self, key: str) -> FieldSpec:
-        """Return how the field is read and written under a key."""
-        dtype = None if self.dtype is None else check_dtype_name(self.dtype, key)
-        num_experts = self.num_experts
-        if num_experts is not None:
-            num_experts = check_int(f"num_experts of {key}", num_experts, "an integer or None")
-        layers = None if self.layers is None else _check_layers(key, self.layers)
-        return FieldSpec(
-            key, key, align="experts", num_experts=num_experts, dtype=dtype, layers=layers
-        )
-
-
-def _check_layers(key: str, layers: Any) -> tuple[int, int]:
-    """Return the first layer of a range and one past its last."""
-    if not isinstance(layers, range):
-        raise TypeError(f"layers of {key} is {describe(layers)}; pass range(first, end), or None")
-    if layers.step != 1 or not 0 <= layers.start < layers.stop < 2**63:
-        raise ValueError(
-            f"layers of {key} is {layers}; pass range(first, end) of one layer or more, from 0 on"
-        )
-    return layers.start, layers.stop
+FIELDS = "fc.Field, fc.PerRow, fc.RoutedExperts or fc.Captured"
+"""Those of the argument ``fields``, for messages."""
 
 
 def read_align(rows: Any, spec: FieldSpec) -> tuple[Any, FieldSpec]:
@@ -234,7 +183,7 @@ class FieldOptions(NamedTuple):
 
 def options_of(field: Any) -> FieldOptions:
     """Return a field without its values, the first attribute."""
-    if not isinstance(field, (Field, PerRow, RoutedExperts)):
+    if not isinstance(field, AnyField):
         return FieldOptions(type(field), {})
     names = (item.name for item in dataclasses.fields(field))
     return FieldOptions(
@@ -354,7 +303,7 @@ def check_fields(
     check_keys(fields)
     specs: list[tuple[Any, FieldSpec]] = []
     for key, field in fields.items():
-        if isinstance(field, (Field, RoutedExperts)):
+        if isinstance(field, (Field, Captures)):
             spec = field.spec(key)
             is_spread = isinstance(field, Field) and field.spread is not None
             specs.append((numbers_of_rows(key, field.rows) if is_spread else field.rows, spec))
@@ -372,12 +321,10 @@ def check_fields(
                 )
                 specs.append((values, FieldSpec(key, key, align="row", dtype=dtype)))
         else:
-            raise TypeError(
-                f"fields[{key!r}] is {show(field)}; pass fc.Field, fc.PerRow or fc.RoutedExperts"
-            )
+            raise TypeError(f"fields[{key!r}] is {show(field)}; pass {FIELDS}")
     if sum(isinstance(field, RoutedExperts) for field in fields.values()) > 1:
         raise ValueError(
             "fields has more than one fc.RoutedExperts, but router_padding_mask belongs to one; "
-            "pass one of them"
+            "pass the others as fc.Captured"
         )
     return specs

@@ -13,18 +13,13 @@ from fastcollate.common.arrays import is_array, is_tensor
 from fastcollate.common.text import show
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
-from fastcollate.rows.fields import Field, RoutedExperts
+from fastcollate.rows.fields import FIELDS, AnyField, Field
 from fastcollate.rows.lengths import Integers
-from fastcollate.rows.per_row import PerRow
 from fastcollate.rows.tokens import Parts, Tokens, Whole
 
 Alignment: TypeAlias = Literal["response", "sequence"]
 
 _ALIGNS: tuple[Alignment, Alignment] = ("response", "sequence")
-
-_KINDS = (Field, PerRow, RoutedExperts)
-
-_EXPECTED = "pass fc.Field, fc.PerRow or fc.RoutedExperts"
 
 
 class _Lengths(NamedTuple):
@@ -62,7 +57,7 @@ def with_fields(
     TypeError
         Other values; the message gives the fields to choose from.
     """
-    if not isinstance(fields, Mapping) or all(isinstance(one, _KINDS) for one in fields.values()):
+    if not isinstance(fields, Mapping) or all(isinstance(one, AnyField) for one in fields.values()):
         return fields
     lengths: _Lengths | str | None = None
     if row is not None:
@@ -72,7 +67,7 @@ def with_fields(
         )
     made = dict(fields)
     for key, one in fields.items():
-        if isinstance(one, _KINDS):
+        if isinstance(one, AnyField):
             continue
         place, shown, values = f"fields[{show(key)}]", " ".join(show(one).split()), one
         if row is not None:
@@ -80,7 +75,7 @@ def with_fields(
             if _is_number(one):
                 raise _error(place, shown, "one number", _of_numbers(shown))
         if not is_sequence(one):
-            raise TypeError(f"{place} is {shown}; {_EXPECTED}")
+            raise TypeError(f"{place} is {shown}; pass {FIELDS}")
         align = getattr((first or {}).get(key), "options", {}).get("align")
         if own is not None and (found := _of_shard(one, tokens, own)) is not None:
             made[key] = Field(one, found)

@@ -19,7 +19,7 @@ from fastcollate.rows.dataset_columns import (
     read_columns,
     show_columns,
 )
-from fastcollate.rows.fields import Field, RoutedExperts, check_key
+from fastcollate.rows.fields import FIELDS, AnyField, Field, check_key
 from fastcollate.rows.pairs import PAIR, arguments_of_pairs, join
 from fastcollate.rows.per_row import PerRow
 from fastcollate.rows.sample_keys import ARGUMENTS, COLUMNS, KEYS, Keys, read
@@ -33,8 +33,6 @@ from fastcollate.rows.sample_tokens import (
     tokens_of,
 )
 from fastcollate.rows.table_columns import is_column, is_frame, read_column
-
-AnyField = Field | PerRow | RoutedExperts
 
 EXPECTED = (
     "pass a list of dicts, a dict of columns, a table of Arrow, Polars or pandas, or a Dataset, "
@@ -195,11 +193,10 @@ def check_sources(fields: Mapping[str, Any]) -> dict[str, AnyField]:
     if not isinstance(fields, Mapping):
         raise TypeError(f"fields is {describe(fields)}; pass a mapping of keys to fc.Field")
     for key, field in fields.items():
-        if not isinstance(field, (Field, PerRow, RoutedExperts)):
+        if not isinstance(field, AnyField):
             raise TypeError(
-                f"fields[{key!r}] is {describe(field)}; pass fc.Field, fc.PerRow or "
-                "fc.RoutedExperts with the samples' key in place of the rows: "
-                f"fc.Field({key!r})"
+                f"fields[{key!r}] is {describe(field)}; pass {FIELDS} with the samples' key in "
+                f"place of the rows: fc.Field({key!r})"
             )
         check_key(key)
         _sources(key, field)

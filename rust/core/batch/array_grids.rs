@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::arrays::{Content, Field, Filling, Read, Source};
 use super::planned::{Array, Planned};
-use super::{BatchRows, FieldKind, FieldSpec, Layers, Spread};
+use super::{BatchRows, FieldKind, FieldSpec, Spread};
 use crate::check::Check;
 use crate::column::FieldColumn;
 use crate::dtype::Dtype;
@@ -64,7 +64,7 @@ pub(super) struct Placed {
     pub array_grid: ArrayGrid,
     /// Trailing dimensions of a token's values.
     pub trailing: Vec<usize>,
-    /// Captured routes, if the field holds routes.
+    /// The places of captured indices, if the field holds such.
     pub captured: Option<Grid>,
 }
 
@@ -106,8 +106,8 @@ impl FieldSpec {
         let lens = column.lens();
         let batch = rows.read();
         let (assembly, array_grid) = match self.kind {
-            FieldKind::Experts { count, layers } => {
-                return self.place_routes(column, index, (count, layers), rows, placement);
+            FieldKind::Captured { indices, layers } => {
+                return self.place_captured(column, index, (indices, layers), rows, placement);
             }
             FieldKind::Row | FieldKind::Array { .. } | FieldKind::Object => {
                 let assembly = batch.with_one_each();
@@ -199,84 +199,6 @@ impl FieldSpec {
             array_grid,
             trailing: column.trailing().to_vec(),
             captured: None,
-        })
-    }
-
-    fn place_routes(
-        &self,
-        column: &mut dyn FieldColumn,
-        index: usize,
-        (num_experts, layers): (Option<i64>, Option<Layers>),
-        rows: &BatchRows,
-        placement: &Placement,
-    ) -> Result<Placed> {
-        let name = &self.name;
-        let (num_layers, topk) = match *column.trailing() {
-            [layers, topk] if topk > 0 => (layers, topk),
-            _ => {
-                let (field, found) = (name.clone(), column.trailing().to_vec());
-                return Err(Error::NoRoutes { field, found });
-            }
-        };
-        let padding_needs = i64::try_from(topk).unwrap_or(i64::MAX);
-        if let Some(count) = num_experts.filter(|&count| count < padding_needs) {
-            let field = name.clone();
-            return Err(Error::TooFewExperts { field, count, topk });
-        }
-        let limit = match (num_experts, self.dtype) {
-            (Some(num_experts), _) => num_experts,
-            // Misfits are found when values are read; only negative ones must be refused here.
-            (None, Some(_)) => i64::MAX,
-            (None, None) => {
-                // Over all rows of the step, so that the ranks agree on the dtype.
-                let largest = column.largest(&mut rows.step_sources())?.unwrap_or(0);
-                i64::try_from(largest.saturating_add(1)).unwrap_or(i64::MAX)
-            }
-        };
-        if let Some(chosen) = rows.turns.chosen() {
-            column.choose(chosen);
-        }
-        let lens = column.lens();
-        let batch = rows.read();
-        rows.turns.check_stream_lens(name, &lens, true)?;
-        // Padding rows have no routes of their own: those of a copied row would count as real.
-        let assembly = batch.with_streams(&lens, false);
-        column.limit_indices(limit);
-        if let Some(Layers { begin, end }) = layers {
-            if end > num_layers {
-                let field = name.clone();
-                return Err(Error::NoLayers {
-                    field,
-                    begin,
-                    end,
-                    num_layers,
-                });
-            }
-            column.keep(begin..end);
-        }
-        let dtype = match (self.dtype, limit.max(padding_needs)) {
-            (Some(dtype), _) => dtype,
-            (None, ..=0x100) => Dtype::U8,
-            (None, ..=0x8000) => Dtype::I16,
-            (None, _) => Dtype::I32,
-        };
-        let captured: Vec<_> = (0..batch.rows().len())
-            .map(|row| assembly.pieces(row).iter().map(|piece| piece.len).sum())
-            .collect();
-        let field = Field {
-            column: index,
-            assembly: Some(assembly),
-            inner: column.inner(),
-            filling: Filling::Indices(topk),
-            dtype,
-            is_whole: false,
-            trained_by: None,
-        };
-        Ok(Placed {
-            field,
-            array_grid: ArrayGrid::Sequence,
-            trailing: column.trailing().to_vec(),
-            captured: Some(placement.sequence.truncated(&captured)),
         })
     }
 }

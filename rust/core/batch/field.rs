@@ -1,7 +1,8 @@
 //! Fields: alignment, reading and writing.
 
 use super::arrays::LossMask;
-use super::outputs::{Output, OutputAlign, PadValue, ROUTER_PADDING_MASK, What};
+use super::captured::{Indices, Layers};
+use super::outputs::{Output, OutputAlign, PadValue, What};
 use super::rows::BatchRows;
 use crate::check::Check;
 use crate::column::{Column, FieldColumn};
@@ -22,10 +23,11 @@ pub enum FieldKind {
     Cut,
     /// One value per token.
     Sequence,
-    /// Expert indices (routes) of tokens: the first tokens of a row have them.
-    Experts {
-        /// Number of experts, if known.
-        count: Option<i64>,
+    /// Indices that an engine chose for each token in each layer: the first tokens of a row have
+    /// them.
+    Captured {
+        /// Their meaning.
+        indices: Indices,
         /// The layers to write; none for all.
         layers: Option<Layers>,
     },
@@ -40,21 +42,12 @@ pub enum FieldKind {
     Object,
 }
 
-/// A contiguous range of a model's layers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Layers {
-    /// The first.
-    pub begin: usize,
-    /// One past the last, at least `begin`.
-    pub end: usize,
-}
-
 impl FieldKind {
     /// Routes through all layers, with an unknown number of experts.
-    pub const EXPERTS: Self = Self::Experts {
-        count: None,
-        layers: None,
-    };
+    pub const EXPERTS: Self = Indices::Experts { count: None }.in_layers(None);
+
+    /// Other indices in all layers.
+    pub const CAPTURED: Self = Indices::Any.in_layers(None);
 
     /// Number of values of a row with these lengths, from the first token of its sequence or
     /// response on; none if it does not follow from the lengths.
@@ -62,7 +55,7 @@ impl FieldKind {
         match self {
             Self::Response => Some(response),
             Self::Cut | Self::Sequence => Some(prompt + response),
-            Self::Experts { .. } | Self::Row | Self::Array { .. } | Self::Object => None,
+            Self::Captured { .. } | Self::Row | Self::Array { .. } | Self::Object => None,
         }
     }
 }
@@ -157,8 +150,9 @@ impl FieldSpec {
                 dtype: dtype.name(),
             });
         }
-        let FieldKind::Experts {
-            count: Some(count), ..
+        let FieldKind::Captured {
+            indices: Indices::Experts { count: Some(count) },
+            ..
         } = self.kind
         else {
             return Ok(self);
@@ -177,7 +171,7 @@ impl FieldSpec {
     /// The dtypes that the output may have.
     pub fn dtypes(&self) -> &'static [Dtype] {
         match self.kind {
-            FieldKind::Experts { .. } => Dtype::OF_INDICES,
+            FieldKind::Captured { indices, .. } => indices.dtypes(),
             _ if self.weighs => Dtype::OF_WEIGHTS,
             _ if self.is_plain => Dtype::FLOATS,
             _ => Dtype::OF_FIELDS,
@@ -203,10 +197,7 @@ impl FieldSpec {
     pub fn of_output(&self, dtype: Option<Dtype>, has_numbers: bool) -> Self {
         let kind = match self.kind {
             FieldKind::Cut => FieldKind::Response,
-            FieldKind::Experts { count, .. } => FieldKind::Experts {
-                count,
-                layers: None,
-            },
+            FieldKind::Captured { indices, .. } => indices.in_layers(None),
             kind => kind,
         };
         let spread = match self.spread {
@@ -293,7 +284,7 @@ impl FieldSpec {
         let align = match self.kind {
             FieldKind::Response | FieldKind::Cut => OutputAlign::Response,
             FieldKind::Sequence if is_tree => OutputAlign::Stream,
-            FieldKind::Sequence | FieldKind::Experts { .. } => OutputAlign::Sequence,
+            FieldKind::Sequence | FieldKind::Captured { .. } => OutputAlign::Sequence,
             FieldKind::Row => OutputAlign::Row,
             FieldKind::Array { is_joined: false } | FieldKind::Object => OutputAlign::Object,
             FieldKind::Array { is_joined: true } => OutputAlign::Joined,
@@ -302,7 +293,7 @@ impl FieldSpec {
             FieldKind::Response | FieldKind::Cut | FieldKind::Sequence => {
                 Some(PadValue::Number(self.fill))
             }
-            FieldKind::Experts { .. } => Some(PadValue::Indices),
+            FieldKind::Captured { indices, .. } => Some(indices.padding()),
             FieldKind::Row | FieldKind::Array { .. } | FieldKind::Object => None,
         };
         let dtype = match self.kind {
@@ -315,9 +306,9 @@ impl FieldSpec {
             ..Output::new(What::Field(index), self.key.clone(), align)
         };
         let more = match self.kind {
-            FieldKind::Experts { .. } => {
-                let what = What::RouterPaddingMask(index);
-                let mask = Output::new(what, ROUTER_PADDING_MASK, OutputAlign::Sequence);
+            FieldKind::Captured { indices, .. } => {
+                let what = What::UncapturedMask(index);
+                let mask = Output::new(what, indices.mask_key(&self.key), OutputAlign::Sequence);
                 Some(mask.filled(1).of_dtype(Dtype::Bool))
             }
             FieldKind::Array { is_joined: true } => {

@@ -8,13 +8,15 @@
 
 mod array_grids;
 mod arrays;
+mod captured;
 mod execute;
 mod field;
 mod outputs;
 mod planned;
 mod rows;
 
-pub use field::{FieldKind, FieldSpec, Layers, Spread};
+pub use captured::{Indices, Layers};
+pub use field::{FieldKind, FieldSpec, Spread};
 pub use outputs::{
     Beside, IGNORE_INDEX, LOSS_MASK, Output, OutputAlign, OutputSpec, PadValue, PositionIds, What,
     outputs,

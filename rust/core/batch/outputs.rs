@@ -15,9 +15,6 @@ pub const IGNORE_INDEX: i64 = -100;
 /// The key of the loss mask.
 pub const LOSS_MASK: &str = "loss_mask";
 
-/// The key of the mask of tokens whose routes were not captured.
-pub const ROUTER_PADDING_MASK: &str = "router_padding_mask";
-
 /// The keys of the segment tables for attention over packed rows: offsets, longest length, and
 /// offsets in every output row.
 const SEGMENT_KEYS: [&str; 3] = ["cu_seqlens", "max_seqlen", "row_cu_seqlens"];
@@ -129,8 +126,8 @@ pub enum What {
     },
     /// The field at this index.
     Field(usize),
-    /// Mask of routes that were not captured, for the field at this index.
-    RouterPaddingMask(usize),
+    /// Mask of positions without captured indices, for the field at this index.
+    UncapturedMask(usize),
     /// Row offsets of the joined arrays of the field at this index.
     JoinedOffsets(usize),
 }
@@ -405,7 +402,7 @@ impl Output {
         };
         match self.what {
             What::Field(index) => of_field(index),
-            What::RouterPaddingMask(index) => format!("the mask of {}", of_field(index)),
+            What::UncapturedMask(index) => format!("the mask of {}", of_field(index)),
             What::JoinedOffsets(index) => format!("the offsets of {}", of_field(index)),
             _ => "the batch's own".to_owned(),
         }
@@ -414,7 +411,7 @@ impl Output {
     /// Index of the field that the output belongs to, if any.
     pub fn field(&self) -> Option<usize> {
         match self.what {
-            What::Field(index) | What::RouterPaddingMask(index) | What::JoinedOffsets(index) => {
+            What::Field(index) | What::UncapturedMask(index) | What::JoinedOffsets(index) => {
                 Some(index)
             }
             _ => None,

@@ -170,7 +170,7 @@ struct Planner<'a> {
     mask: Option<LossMask>,
     /// Each field until it is planned; none for fields kept by the caller.
     placed: Vec<Option<Placed>>,
-    /// Captured routes of the last field.
+    /// Captured indices of the last field.
     captured: Option<Grid>,
     /// End of the last array in memory.
     end: usize,
@@ -293,7 +293,7 @@ impl Planner<'_> {
                     )
                 }
             },
-            What::RouterPaddingMask(_) => {
+            What::UncapturedMask(_) => {
                 let grid = self.captured.take();
                 let (inverted, dtype) = (true, Dtype::Bool);
                 let array_grid = grid.map_or(ArrayGrid::Sequence, ArrayGrid::Own);

@@ -4,8 +4,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fastcollate::batch::{
-    Beside, Collated, Columns, FieldKind, FieldSpec, LOSS_MASK, Layers, OutputSpec, PositionIds,
-    Request, RowSource, Spread, Value, collate_slices,
+    Beside, Collated, Columns, FieldKind, FieldSpec, Indices, LOSS_MASK, Layers, OutputSpec,
+    PositionIds, Request, RowSource, Spread, Value, collate_slices,
 };
 use fastcollate::plan::merge::{MergePolicy, MergeRewards, MergeSpec, Streams};
 use fastcollate::plan::pack::{Algorithm, Cost, Growth, Oversize, PackSpec, Packer};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use fastcollate::batch::{FieldKind, FieldSpec as Spec, Layers, Spread};
+use fastcollate::batch::{FieldKind, FieldSpec as Spec, Indices, Layers, Spread};
 use fastcollate::plan::{Chosen, Turns};
 use fastcollate::{Check, Dtype, Element, Number};
 use numpy::PyReadonlyArray1;
@@ -27,6 +27,7 @@ const KINDS: Names<FieldKind> = Names::new(
         (FieldKind::Cut, "cut"),
         (FieldKind::Sequence, "sequence"),
         (FieldKind::EXPERTS, "experts"),
+        (FieldKind::CAPTURED, "captured"),
         (FieldKind::Row, "row"),
         (FieldKind::Array { is_joined: false }, "array"),
         (FieldKind::Array { is_joined: true }, "joined"),
@@ -80,10 +81,13 @@ impl FieldSpec {
         layers: Option<(usize, usize)>,
     ) -> Result<Self> {
         let kind = match KINDS.value(align)? {
-            FieldKind::Experts { .. } => FieldKind::Experts {
-                count: num_experts,
-                layers: layers.map(|(begin, end)| Layers { begin, end }),
-            },
+            FieldKind::Captured { indices, .. } => {
+                let indices = match indices {
+                    Indices::Experts { .. } => Indices::Experts { count: num_experts },
+                    Indices::Any => Indices::Any,
+                };
+                indices.in_layers(layers.map(|(begin, end)| Layers { begin, end }))
+            }
             kind => kind,
         };
         let spec = Spec {
@@ -118,7 +122,10 @@ impl FieldSpec {
     #[getter]
     fn align(&self) -> &'static str {
         KINDS.name(match self.0.kind {
-            FieldKind::Experts { .. } => FieldKind::EXPERTS,
+            FieldKind::Captured { indices, .. } => match indices {
+                Indices::Experts { .. } => FieldKind::EXPERTS,
+                Indices::Any => FieldKind::CAPTURED,
+            },
             kind => kind,
         })
     }
@@ -165,7 +172,10 @@ impl FieldSpec {
     ) -> PyResult<(Bound<'py, PyType>, Bound<'py, PyTuple>)> {
         let spec = &slf.get().0;
         let (num_experts, layers) = match spec.kind {
-            FieldKind::Experts { count, layers } => (count, layers),
+            FieldKind::Captured { indices, layers } => match indices {
+                Indices::Experts { count } => (count, layers),
+                Indices::Any => (None, layers),
+            },
             _ => (None, None),
         };
         let arguments = (
@@ -230,7 +240,13 @@ impl FieldSpec {
     ) -> Result<Option<PyRows<'py>>> {
         let check_count = |rows| Ok(turns.check_count(&self.0.name, rows)?);
         // The dtype of routes may follow from all of them.
-        let is_of_all = matches!(self.0.kind, FieldKind::Experts { count: None, .. });
+        let is_of_all = matches!(
+            self.0.kind,
+            FieldKind::Captured {
+                indices: Indices::Experts { count: None },
+                ..
+            }
+        );
         let is_of_all = is_of_all && self.0.dtype.is_none();
         if !self.0.is_written() {
             check_count(values.len()?)?;

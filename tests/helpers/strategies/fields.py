@@ -186,24 +186,33 @@ def _as_rows(draw: st.DrawFn, arrays: Sequence[Array]) -> Any:
 
 
 @st.composite
-def _routed_experts(draw: st.DrawFn, data: Rollouts) -> Any:
+def captured_fields(draw: st.DrawFn, data: Rollouts, make: Any = None) -> Any:
+    """Draw a `fastcollate.RoutedExperts` or `fastcollate.Captured` for rollouts, or the given one.
+
+    Indices may be -1 where the dtype holds it.
+    """
+    make = make or draw(st.sampled_from([fc.RoutedExperts, fc.Captured]))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     experts = draw(st.sampled_from([8, 256, 257, 2**15, 2**15 + 1]))
     layers, topk = draw(st.integers(1, 3)), draw(st.integers(1, 4))
+    dtypes = ["int32"] if experts > 2**15 else ["int16", "int32"]
+    some: list[dict[str, Any]] = [{}, {"dtype": draw(st.sampled_from(dtypes))}]
+    some += [{"num_experts": experts}] * (make is fc.RoutedExperts)
+    options = draw(st.sampled_from(some))
+    least = draw(st.sampled_from([0, -1]))
+    if options.get("num_experts", 2**15) <= 256:
+        least = 0
     everything = draw(st.booleans())
     rows = []
     for prompt, response in zip(data.prompts, data.responses, strict=True):
         tokens = len(prompt) + len(response)
         captured = tokens if everything else draw(st.integers(0, tokens))
         dtype = draw(st.sampled_from(["int32", "int64"]))
-        rows.append(rng.integers(0, experts, (captured, layers, topk), dtype))
-    options: dict[str, Any] = draw(
-        st.sampled_from([{}, {"num_experts": experts}, {"dtype": "int32"}])
-    )
+        rows.append(rng.integers(least, experts, (captured, layers, topk), dtype))
     if draw(st.integers(0, 2)) == 0:
         first = draw(st.integers(0, layers - 1))
         options = {**options, "layers": range(first, draw(st.integers(first + 1, layers)))}
-    return fc.RoutedExperts(rows, **options)
+    return make(rows, **options)
 
 
 _OBJECTS: list[Any] = [None, 1, 0.5, "text", b"bytes", {"answer": [1, "a"]}, [1, [2, 3]], (1, None)]
@@ -255,7 +264,9 @@ def extras(draw: st.DrawFn, data: Rollouts, array_type: str = "numpy") -> dict[s
         fields["field_spread"] = draw(spread_fields(data, array_type))
     fields |= {f"per_row_{index}": draw(_per_row(rows)) for index in range(draw(_FEW))}
     if draw(st.booleans()):
-        fields["routed_experts"] = draw(_routed_experts(data))
+        fields["routed_experts"] = draw(captured_fields(data, fc.RoutedExperts))
+    if draw(st.booleans()):
+        fields["indexer_topk"] = draw(captured_fields(data, fc.Captured))
     keys = draw(st.permutations(list(fields)))
     uids = st.none() | st.lists(st.text(max_size=2) | st.integers(), min_size=rows, max_size=rows)
     arguments = {

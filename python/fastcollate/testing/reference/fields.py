@@ -1,4 +1,4 @@
-"""Outputs of `fastcollate.Field`, `PerRow` and `RoutedExperts`, value by value."""
+"""Outputs of `fastcollate.Field`, `PerRow`, `RoutedExperts` and `Captured`, value by value."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import numpy as np
 
 from fastcollate.testing.reference.grids import Grid, place
 from fastcollate.testing.reference.reading import Array, is_number, readable, rows_of
+
+CAPTURED = ("RoutedExperts", "Captured")
+"""Kinds of fields whose values an engine captured."""
 
 
 def field_outputs(
@@ -21,8 +24,8 @@ def field_outputs(
     kind = type(field).__name__
     if kind == "PerRow":
         return _per_row(key, field)
-    if kind == "RoutedExperts":
-        return _routed_experts(key, field, tokens)
+    if kind in CAPTURED:
+        return _captured(key, field, tokens)
     rows = [readable(row) for row in rows_of(field.rows)]
     trailing = trailing_shape(rows)
     grid = (streams or tokens) if field.align == "sequence" else answers
@@ -32,29 +35,43 @@ def field_outputs(
     return {key: _set_dtype(placed, dtype, grid, trailing)}
 
 
-def _routed_experts(key: str, field: Any, tokens: Grid) -> dict[str, Any]:
+def _captured(key: str, field: Any, tokens: Grid) -> dict[str, Any]:
     rows = [readable(row) for row in rows_of(field.rows)]
     layers, topk = trailing = trailing_shape(rows)
-    no_route = np.array([list(range(topk))] * layers, np.int64).reshape(trailing)
-    routes, is_padding = [], []
+    is_routes = type(field).__name__ == "RoutedExperts"
+    nothing = list(range(topk)) if is_routes else [-1] * topk
+    none: Any = np.array([nothing] * layers, np.int64).reshape(trailing)
+    values, is_padding = [], []
     for row, count in zip(shaped(rows, trailing), tokens.lens, strict=True):
         uncaptured = count - len(row)
-        routes.append([*row, *[no_route] * uncaptured])
+        values.append([*row, *[none] * uncaptured])
         is_padding.append([False] * len(row) + [True] * uncaptured)
 
-    if field.num_experts is None:
-        largest = max([topk - 1, *(int(index) for row in rows for index in np.ravel(row))])
-    else:
-        largest = field.num_experts - 1
-    dtype = _name(field.dtype) or smallest_dtype(largest)
+    dtype = _name(field.dtype) or (_dtype_of_routes(field, rows) if is_routes else "int32")
     if field.layers is not None:
-        no_route = no_route[field.layers]
-        routes = [[route[field.layers] for route in row] for row in routes]
-    placed = place(tokens, routes, no_route)
+        none = none[field.layers]
+        values = [[one[field.layers] for one in row] for row in values]
+    placed = place(tokens, values, none)
+    mask = "router_padding_mask" if is_routes else f"{key}_padding_mask"
     return {
-        key: _set_dtype(placed, dtype, tokens, no_route.shape),
-        "router_padding_mask": np.array(place(tokens, is_padding, True), np.bool_),
+        key: _set_dtype(placed, dtype, tokens, none.shape),
+        mask: np.array(place(tokens, is_padding, True), np.bool_),
     }
+
+
+def _dtype_of_routes(field: Any, rows: list[Any]) -> str:
+    """Return the name of the dtype of expert indices that have none of their own."""
+    if field.num_experts is not None:
+        return smallest_dtype(field.num_experts - 1)
+    return dtype_of_indices(rows)
+
+
+def dtype_of_indices(rows: Sequence[Any]) -> str:
+    """Return the name of the smallest dtype for expert indices; int32 if any is -1."""
+    given = [int(index) for row in rows for index in np.ravel(row)]
+    if -1 in given:
+        return "int32"
+    return smallest_dtype(max([trailing_shape(rows)[-1] - 1, *given]))
 
 
 def smallest_dtype(largest: int) -> str:

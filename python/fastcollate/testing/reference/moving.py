@@ -8,7 +8,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fastcollate.testing.reference.fields import is_of_objects, shaped, trailing_shape
+from fastcollate.testing.reference.fields import (
+    CAPTURED,
+    is_of_objects,
+    shaped,
+    trailing_shape,
+)
 from fastcollate.testing.reference.reading import is_number, readable, rows_of
 from fastcollate.testing.reference.spreading import Spread
 
@@ -52,7 +57,7 @@ def move_field(field: Any, made: Sequence[Any], routed: Sequence[int] | None = N
     rows = [readable(row) for row in rows_of(field.rows)]
     trailing = trailing_shape(rows)
     rows = shaped(rows, trailing)
-    if kind == "RoutedExperts":
+    if kind in CAPTURED:
         nothing: Any = np.zeros((0, *trailing), np.int64)
         sources = sources if routed is None else list(routed)
     else:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fastcollate.common.row_columns import VALUES
-from fastcollate.testing.reference.fields import smallest_dtype, trailing_shape
+from fastcollate.testing.reference.fields import dtype_of_indices
 from fastcollate.testing.reference.grids import layout_options
 from fastcollate.testing.reference.loops import build_batch_loops
 from fastcollate.testing.reference.moving import Origin, move_field, move_values
@@ -136,6 +136,4 @@ def _with_dtype(field: Any) -> Any:
     if not is_routes or field.dtype is not None or field.num_experts is not None:
         return field
     rows = [readable(row) for row in rows_of(field.rows)]
-    topk = trailing_shape(rows)[-1]
-    largest = max([topk - 1, *(int(np.max(row)) for row in rows if np.size(row))])
-    return dataclasses.replace(field, dtype=smallest_dtype(largest))
+    return dataclasses.replace(field, dtype=dtype_of_indices(rows))

@@ -215,10 +215,7 @@ fn a_rank_gets_its_chunks_and_layers() {
         .map(|tokens| (0..tokens).flat_map(layers).collect())
         .into();
     let spec = FieldSpec {
-        kind: FieldKind::Experts {
-            count: Some(60),
-            layers: Some(Layers { begin: 1, end: 3 }),
-        },
+        kind: Indices::Experts { count: Some(60) }.in_layers(Some(Layers { begin: 1, end: 3 })),
         dtype: None,
         is_plain: false,
         ..field("routes")

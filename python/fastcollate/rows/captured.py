@@ -1,0 +1,106 @@
+"""Captured fields: indices that an engine chose for each token in each layer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from fastcollate._fastcollate import FieldSpec
+from fastcollate.common.arguments import check_int, suggests_names
+from fastcollate.common.arrays import check_dtype_name, describe
+
+
+@suggests_names
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """Indices that an engine captured, for ``fields=`` of :func:`fastcollate.build_batch`.
+
+    Such as the positions that sparse attention read (``indexer_topk``). Written as (B, W, layers,
+    k), with ``<key>_padding_mask``, bool (B, W), which is True where nothing was captured: on
+    padding and after a row's captured tokens. Such positions hold -1. For the experts of tokens see
+    :class:`RoutedExperts`.
+
+    Parameters
+    ----------
+    rows
+        One array, tensor or nested list (captured tokens, layers, k) of integers per row of the
+        batch, or a :class:`Ragged` of them. The captured tokens are the first of the row; there may
+        be fewer than the row has, as an engine never reads the last token, or none. Indices are
+        written as they are, -1 for tokens with fewer than k included; others below 0 are errors.
+    dtype
+        int16 or int32; int32 if None.
+    layers
+        Write only these layers, such as ``range(12, 24)`` for a pipeline stage: (B, W, 12, k).
+    """
+
+    rows: Any
+    dtype: Any = None
+    layers: range | None = None
+
+    def spec(self, key: str) -> FieldSpec:
+        """Return how the field is read and written under a key."""
+        dtype = check_dtype_name("int32" if self.dtype is None else self.dtype, key)
+        return FieldSpec(
+            key, key, align="captured", dtype=dtype, layers=check_layers(key, self.layers)
+        )
+
+
+@suggests_names
+@dataclass(frozen=True, eq=False)
+class RoutedExperts:
+    """Expert indices of each token, for ``fields=`` of :func:`fastcollate.build_batch`.
+
+    Written as (B, W, layers, topk), with ``router_padding_mask``, bool (B, W), which is True
+    where no routes were captured: on padding and after a row's captured tokens. Such positions
+    hold ``arange(topk)``, so that the experts of a token are distinct.
+
+    Parameters
+    ----------
+    rows
+        As :class:`Captured`, of experts.
+    num_experts
+        Number of experts: larger indices are errors, and the dtype does not depend on the data.
+    dtype
+        uint8, which does not hold -1, int16 or int32. If None, the first of these that holds all
+        indices below `num_experts`, or without it all indices of the batch; int32 if any is -1.
+        This is the only dtype that depends on the data.
+    layers
+        As :class:`Captured`. Other layers are read only to choose the dtype from the batch, so that
+        all stages agree.
+
+    Notes
+    -----
+    The contract is that of SkyRL's ``rollout_expert_indices`` and ``make_router_padding_mask``.
+    """
+
+    rows: Any
+    num_experts: int | None = None
+    dtype: Any = None
+    layers: range | None = None
+
+    def spec(self, key: str) -> FieldSpec:
+        """Return how the field is read and written under a key."""
+        dtype = None if self.dtype is None else check_dtype_name(self.dtype, key)
+        num_experts = self.num_experts
+        if num_experts is not None:
+            num_experts = check_int(f"num_experts of {key}", num_experts, "an integer or None")
+        layers = check_layers(key, self.layers)
+        return FieldSpec(
+            key, key, align="experts", num_experts=num_experts, dtype=dtype, layers=layers
+        )
+
+
+Captures: TypeAlias = Captured | RoutedExperts
+
+
+def check_layers(key: str, layers: Any) -> tuple[int, int] | None:
+    """Return the first layer of a range and one past its last, or None."""
+    if layers is None:
+        return None
+    if not isinstance(layers, range):
+        raise TypeError(f"layers of {key} is {describe(layers)}; pass range(first, end), or None")
+    if layers.step != 1 or not 0 <= layers.start < layers.stop < 2**63:
+        raise ValueError(
+            f"layers of {key} is {layers}; pass range(first, end) of one layer or more, from 0 on"
+        )
+    return layers.start, layers.stop
