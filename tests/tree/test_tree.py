@@ -137,8 +137,14 @@ LAYOUTS = [
 
 
 def unrouted(batch):
-    """Return a batch without routes: rows that share tokens have those of the first row."""
-    return {k: v for k, v in batch.items() if k not in ("routed_experts", "router_padding_mask")}
+    """Return a batch without captured fields: shared tokens have those of the first row."""
+    captured = (
+        "routed_experts",
+        "router_padding_mask",
+        "indexer_topk",
+        "indexer_topk_padding_mask",
+    )
+    return {k: v for k, v in batch.items() if k not in captured}
 
 
 @share(2)
