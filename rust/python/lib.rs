@@ -53,6 +53,8 @@ mod _fastcollate {
     #[pymodule_export]
     use super::plan::stepping::{group_offsets, split_step, step_defect};
     #[pymodule_export]
+    use super::plan::tables::lists_of;
+    #[pymodule_export]
     use super::rollouts::{CallSchema, join_call_nodes, make_calls, read_calls};
     #[pymodule_export]
     use super::rows::{

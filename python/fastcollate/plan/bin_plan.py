@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from fastcollate._fastcollate import Bins
+from fastcollate._fastcollate import Bins, lists_of
 from fastcollate.common.arguments import tally
-from fastcollate.common.arrays import offsets_of
+from fastcollate.common.arrays import concatenate, is_array, offsets_of
 from fastcollate.common.caching import cached_property
 from fastcollate.common.text import table_of
 from fastcollate.plan.tables import Table
@@ -18,9 +19,6 @@ from fastcollate.rows.lengths import Integers
 
 NO_LIMIT = (1 << 63) - 1
 """The capacity of bins without a limit."""
-
-_PIECE = 1 << 20
-"""Number of items converted to a list at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +100,56 @@ class BinPlan(Table):
         """The sequences of each bin, in order; a split sequence is in several."""
         return lists_of(self.offsets, self.indices)
 
+    def take(self, rows: Sequence[Any]) -> list[Any]:
+        """Join the rows of each bin, in order.
+
+        Of a split sequence, each bin has its part; of a tree, shared tokens come once.
+
+        Parameters
+        ----------
+        rows
+            One per sequence, as long as it is: token ids or a field, all as lists, as arrays or as
+            tensors.
+
+        Returns
+        -------
+        list
+            One list, array or tensor per bin. Lists hold the objects of `rows`: no number is made
+            anew.
+
+        Raises
+        ------
+        ValueError
+            The number of rows differs from that of sequences, or the length of one from its own.
+
+        Examples
+        --------
+        >>> plan = fc.planning.pack([1, 3, 2], fc.Packed(4))
+        >>> plan.take([[5], [6, 7, 8], [9, 10]])
+        [[6, 7, 8, 5], [9, 10]]
+        """
+        lengths, expected = np.fromiter(map(len, rows), np.int64), self.sequence_lengths
+        if len(lengths) != len(expected):
+            raise ValueError(
+                f"rows has {tally(len(lengths), 'row')}, but the plan has "
+                f"{tally(len(expected), self._noun)}; pass one row for each"
+            )
+        if (differ := lengths != expected).any():
+            row = int(differ.argmax())
+            raise ValueError(
+                f"rows[{row}] has {tally(lengths[row], 'item')}, but {self._noun} {row} of the "
+                f"plan has {tally(expected[row], 'token')}; pass one item for each"
+            )
+        nothing = [rows[0][:0]] if len(rows) > 0 and is_array(rows[0]) else []
+        join = concatenate if nothing else _joined
+        if np.array_equal(self.lengths, expected[self.indices]):
+            parts = [rows[row] for row in self.indices.tolist()]
+        else:
+            ends = (self.starts + self.lengths).tolist()
+            spans = zip(self.indices.tolist(), self.starts.tolist(), ends, strict=True)
+            parts = [rows[row][start:end] for row, start, end in spans]
+        return [join(parts[start:end] or nothing) for start, end in pairwise(self.offsets.tolist())]
+
     @property
     def loads(self) -> Integers:
         """Tokens of each bin, rounded up per piece, int64 (bins,)."""
@@ -182,9 +230,9 @@ class BinPlan(Table):
         return sums
 
 
-def lists_of(offsets: Integers, indices: Integers) -> list[list[int]]:
-    """Return parts as lists of their indices."""
-    items: list[int] = []
-    for start in range(0, len(indices), _PIECE):  # so that signals are handled
-        items += indices[start : start + _PIECE].tolist()
-    return [items[start:end] for start, end in pairwise(offsets.tolist())]
+def _joined(parts: Sequence[Sequence[Any]]) -> list[Any]:
+    """Return the items of several lists in one."""
+    items: list[Any] = []
+    for part in parts:
+        items += part
+    return items

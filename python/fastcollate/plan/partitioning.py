@@ -17,7 +17,7 @@ from fastcollate.common.arguments import (
     suggests_names,
     tally,
 )
-from fastcollate.plan.bin_plan import BinPlan, lists_of
+from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.costs import CostArgument, check_weights, weights_of
 from fastcollate.plan.shard import Shard
 from fastcollate.plan.tables import offsets_defect
@@ -104,7 +104,7 @@ def partition(
             f"k is {k}, which does not divide {tally(count, 'sequence')} into parts of equal "
             f"size; pass a divisor of {count} as k, or equal_size=False"
         )
-    return lists_of(*_fastcollate.partition(weights, k, algorithm, equal_size))
+    return _fastcollate.lists_of(*_fastcollate.partition(weights, k, algorithm, equal_size))
 
 
 @suggests_names
@@ -292,7 +292,7 @@ class MicroBatches(BinPlan):
         """
         start = check_index("rank", rank, self.dp_size) * self.per_rank
         ends = self.offsets[start : start + self.per_rank + 1]
-        return lists_of(ends - ends[0], self.indices[ends[0] : ends[-1]])
+        return _fastcollate.lists_of(ends - ends[0], self.indices[ends[0] : ends[-1]])
 
     def shard(self, micro_batch: int, rank: int) -> Shard:
         """Return the rows of a rank's micro-batch, for `build_batch` and ``batch.select``.

@@ -9,7 +9,7 @@ use numpy::ndarray::{Array2, ArrayView1, Dimension, Ix1, Ix2};
 use numpy::prelude::*;
 use numpy::{Element, PyArray1, PyReadonlyArray, PyReadonlyArray1};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyList};
 
 use crate::error::Result;
 use crate::plan::layout::{PADDING_AS, SHIFTS};
@@ -73,6 +73,31 @@ pub fn copied<T: Element + Copy>(array: &PyReadonlyArray1<T>) -> Result<Vec<T>> 
     let values = gathered(array.as_array().iter().copied())?;
     poll_after(array.py(), values.len())?;
     Ok(values)
+}
+
+/// The items of each part as a list of lists: `tolist` of them all, and slices of that, take half
+/// as long again.
+#[pyfunction]
+pub fn lists_of<'py>(
+    py: Python<'py>,
+    offsets: PyReadonlyArray1<i64>,
+    items: PyReadonlyArray1<i64>,
+) -> Result<Bound<'py, PyList>> {
+    let (offsets, items) = (usizes("offsets", &offsets)?, copied(&items)?);
+    // Of an item as a Python number and its place in a list.
+    check_room(items.len() / 8 + offsets.len())?;
+    let lists = PyList::empty(py);
+    let mut polled = 0;
+    for ends in offsets.windows(2) {
+        let part = { items.get(ends[0]..ends[1]) }
+            .ok_or_else(|| Core::InvalidPlan("its offsets do not fit".to_owned()))?;
+        lists.append(PyList::new(py, part)?)?;
+        if ends[1] - polled >= LONG {
+            polled = ends[1];
+            py.check_signals()?;
+        }
+    }
+    Ok(lists)
 }
 
 /// One value per row.

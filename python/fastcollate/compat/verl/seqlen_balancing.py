@@ -12,7 +12,6 @@ from fastcollate.batch import Batch
 from fastcollate.common.arguments import check_count, check_int, check_integer, id_list
 from fastcollate.common.arrays import describe, dtype_name, is_array, ranges_of, to_numpy
 from fastcollate.compat.verl.mappings import is_tensordict, jagged_lengths, pick
-from fastcollate.plan.bin_plan import lists_of
 from fastcollate.plan.costs import check_weights, flops_costs
 from fastcollate.plan.grouping import starts_of
 from fastcollate.plan.shard import Shard
@@ -205,7 +204,7 @@ def _parts(weights: Any, k_partitions: Any, equal_size: Any, algorithm: str) -> 
             f"seqlen_list has {len(weights)} items, and k_partitions is {k}; "
             "pass at least one item and k_partitions of 1 or more"
         )
-    return lists_of(*_fastcollate.partition(weights, k, algorithm, bool(equal_size)))
+    return _fastcollate.lists_of(*_fastcollate.partition(weights, k, algorithm, bool(equal_size)))
 
 
 def rearrange_micro_batches(
@@ -316,7 +315,7 @@ def rearrange_micro_batches(
             break
     offsets, groups = found
     rows = (groups[:, None] * group_size + np.arange(group_size)).reshape(-1)
-    indices = lists_of(offsets * group_size, rows)
+    indices = _fastcollate.lists_of(offsets * group_size, rows)
     return [_micro_batch(batch, num_rows, rows) for rows in indices], indices
 
 
