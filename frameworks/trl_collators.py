@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any
 
 from hypothesis import strategies as st
@@ -18,79 +17,20 @@ from fastcollate.testing.verifying.subjects import (
 )
 from fastcollate.testing.verifying.trl import TRL
 
-PADDED = ("input_ids", "labels", "attention_mask")
-PADDING_FREE = {
-    "input_ids": "input_ids",
-    "labels": "labels",
-    "position_ids": "position_ids",
-    "cu_seqlens": ("cu_seq_lens_q", "cu_seq_lens_k"),
-    "max_seqlen": ("max_length_q", "max_length_k"),
-    "sequence_ids": "seq_idx",
-}
-
-
-def language_modeling(
-    padding_free: bool, pad_to_multiple_of: int | None
-) -> Callable[[list[Any]], Mapping[str, Any]]:
-    """Return a collator in place of TRL's ``DataCollatorForLanguageModeling``."""
-    if padding_free:
-        return fc.Collator(
-            pad_token_id=0,
-            layout=fc.Packed.single_row(),
-            outputs=PADDING_FREE,
-            dtypes={"sequence_ids": "int32"},
-        )
-    layout = fc.Right(multiple_of=pad_to_multiple_of or 1)
-    return fc.Collator(pad_token_id=0, layout=layout, outputs=PADDED)
-
 
 def preference(
     samples: list[dict[str, Any]], pad_token_id: int, pad_to_multiple_of: int | None
 ) -> dict[str, Any]:
     """Return the batch of TRL's ``DataCollatorForPreference``."""
-    fields = {}
-    outputs = {key: key for key in ("input_ids", "attention_mask", "completion_mask")}
-    if "ref_chosen_logps" in samples[0]:
-        fields = {"ref_logps": fc.PerRow(("ref_chosen_logps", "ref_rejected_logps"))}
-        outputs["ref_logps"] = "ref_logps"
-    layout = fc.Right(multiple_of=pad_to_multiple_of or 1)
-    collate = fc.Collator(pad_token_id=pad_token_id, layout=layout, fields=fields, outputs=outputs)
-    made = dict(collate(samples))
-    if fields:
-        made["ref_chosen_logps"], made["ref_rejected_logps"] = made.pop("ref_logps").chunk(2)
-    return made
-
-
-@TRL.compares("DataCollatorForLanguageModeling (Collator)")
-def language_modeling_samples(draw: Draw, trl: Peer) -> Case:
-    """Draw samples with labels, packed or not."""
-    is_packed = draw(st.booleans())
-    padding_free = is_packed or draw(st.booleans())
-    multiple = None if padding_free else draw(st.sampled_from([None, 4]))
-    samples = []
-    for length in draw_numbers(draw, trl.scale, 1, 6 * trl.scale, 6):
-        lengths = [length] * draw(st.integers(1, 3 if is_packed else 1))
-        (ids,), (are_labels,) = (draw_rows(draw, [sum(lengths)], 0, most) for most in (99, 1))
-        labels = [
-            token if is_label else -100 for token, is_label in zip(ids, are_labels, strict=True)
-        ]
-        sample = {"input_ids": ids, "labels": labels}
-        samples.append(sample | {"seq_lengths": lengths} if is_packed else sample)
-
-    def theirs() -> dict[str, Any]:
-        collate = trl("trl.trainer.sft_trainer").DataCollatorForLanguageModeling(
-            0, padding_free=padding_free, pad_to_multiple_of=multiple
-        )
-        batch: dict[str, Any] = collate.torch_call(samples)
-        if not padding_free:
-            batch["labels"][:, 0] = -100  # nothing predicts it
-        return batch
-
-    return Case(
-        theirs=theirs,
-        ours=lambda: language_modeling(padding_free, multiple)(samples),
-        given={"samples": samples, "padding_free": padding_free, "pad_to_multiple_of": multiple},
+    logps = ("ref_chosen_logps", "ref_rejected_logps")
+    outputs = (
+        "input_ids",
+        "attention_mask",
+        "completion_mask",
+        *(logps if logps[0] in samples[0] else ()),
     )
+    layout = fc.Right(multiple_of=pad_to_multiple_of or 1)
+    return fc.Collator(pad_token_id=pad_token_id, layout=layout, outputs=outputs)(samples)
 
 
 @TRL.compares("DataCollatorForPreference (Collator)")

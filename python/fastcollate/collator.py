@@ -30,6 +30,7 @@ from fastcollate.plan.layouts import Tree
 from fastcollate.rows.fields import AnyField
 from fastcollate.rows.padded_blocks import padding_message
 from fastcollate.rows.samples import check_columns, check_sources, columns_of
+from fastcollate.rows.truncation import Limit
 
 if TYPE_CHECKING:
     import torch
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from fastcollate.plan.dtypes import ArrayType
+    from fastcollate.rows.truncation import Keep
 
     class CollatorOptions(RowOptions, total=False):
         """Options of collators that do not depend on their outputs."""
@@ -45,6 +47,8 @@ if TYPE_CHECKING:
         columns: Mapping[str, str] | None
         ignore: Collection[str] | Literal["rest"]
         kernel: Kernel | None
+        max_length: int | None
+        keep: Keep
 
 
 Made = TypeVar("Made", covariant=True)
@@ -64,18 +68,20 @@ class Collator(Generic[Made]):
         given: ``prompt_len``, the number of prompt tokens; ``labels``, -100 on tokens that do not
         train and the ids themselves elsewhere, as in Hugging Face; or ``completion_mask`` and
         ``assistant_masks``, as in TRL's ``SFTTrainer``, 0 or 1 per token (if both are given, tokens
-        train where both are 1). All tokens before the first that trains are the prompt, and
-        ``loss_mask`` marks the trained tokens of the rest. An ``attention_mask`` is accepted if it
-        is 1 throughout.
+        train where both are 1); beside ``labels`` they are ignored, as there. All tokens before the
+        first that trains are the prompt, and ``loss_mask`` marks the trained tokens of the rest. An
+        ``attention_mask`` is accepted if it is 1 throughout.
     ``seq_lengths`` with ``input_ids``
         Number of tokens of each sequence of a packed sample, as in ``pack_dataset`` of TRL and of
         :mod:`fastcollate.compat.trl`. Each sequence is a row of the batch; besides ``labels`` or
-        masks, samples may have fields of one value per token (``align="sequence"``).
+        masks, samples may have fields of one value per token (``align="sequence"``). With
+        ``ignore=["seq_lengths"]`` a sample is one row, whose sequences attend to each other.
     ``prompt_ids``, ``chosen_ids`` and ``rejected_ids``
         A preference pair, as in TRL's ``DPOTrainer``, which makes two rows of the batch: of ``n``
         pairs, row ``i`` is the chosen response of pair ``i`` and row ``n + i`` the rejected one,
         both with its ``uid``. The batch has ``completion_mask``, 1 on responses, along
-        ``input_ids``.
+        ``input_ids``. ``ref_chosen_logps`` and ``ref_rejected_logps``, one number each, become
+        ``ref_logps`` of all rows; under their own names `outputs` has either half.
     ``rewards``, ``loss_mask``, ``logprobs``, ``advantages``
         One number per response token; for rewards and advantages also one per row. Not for pairs.
     ``uid``, ``trajectory_id``, ``is_last_step``
@@ -96,7 +102,7 @@ class Collator(Generic[Made]):
         More fields by the keys of their outputs, each with the samples' key in place of the rows:
         ``{"values": fc.Field("critic"), "images": fc.PerRow("pixel_values", concat=True)}``. For
         pairs, a tuple of the chosen row's and the rejected row's key, or one key for both:
-        ``{"ref_logps": fc.PerRow(("ref_chosen_logps", "ref_rejected_logps"))}``.
+        ``{"margins": fc.PerRow(("chosen_margin", "rejected_margin"))}``.
     columns
         Other names that the samples have for the keys above, such as
         ``{"question_ids": "prompt", "completion_ids": "response"}``. Arguments of
@@ -110,7 +116,8 @@ class Collator(Generic[Made]):
         (:meth:`Batch.model_inputs`); all other outputs are its attributes. Of the two kinds of
         labels, the loss uses ``shift_labels``: change both, or neither. Otherwise the keys of
         the outputs to return as a plain dict, in this order. A mapping renames them, each to one
-        name or several: ``{"cu_seqlens": ("cu_seq_lens_q", "cu_seq_lens_k")}``.
+        name or several: ``{"cu_seqlens": ("cu_seq_lens_q", "cu_seq_lens_k")}``. Of pairs, an output
+        with one value per row may be halved: ``"chosen_margins"`` and ``"rejected_margins"``.
     kernel
         As :meth:`Batch.model_inputs`. Trees need one, unless `outputs` has no mask.
     **options
@@ -122,7 +129,8 @@ class Collator(Generic[Made]):
     ------
     ValueError, TypeError
         As :func:`build_batch`, for invalid options. Calls also raise them for samples with
-        different keys, naming the sample or the row and the position.
+        different keys, for pairs of which `max_length` would leave no token of a response, and for
+        values of response tokens beside `max_length`, naming the sample or the row and position.
 
     Notes
     -----
@@ -177,6 +185,8 @@ class Collator(Generic[Made]):
         ignore: Collection[str] | Literal["rest"] = (),
         outputs: Sequence[str] | Mapping[str, str | Sequence[str]] | None = None,
         kernel: Kernel | None = None,
+        max_length: int | None = None,
+        keep: Keep = "start",
         array_type: ArrayType = "torch",
         **options: Unpack[RowOptions],
     ) -> None:
@@ -189,6 +199,7 @@ class Collator(Generic[Made]):
         self._is_tree = isinstance(layout, Tree)
         check_kernel(kernel, array_type == "numpy", self._is_tree)
         self._kernel = kernel
+        self._limit = Limit.check(max_length, keep)
         self._fields = check_sources(fields or {})
         self._ignore = None if ignore == "rest" else frozenset(_names("ignore", ignore))
         columns = {} if columns is None else columns
@@ -215,17 +226,24 @@ class Collator(Generic[Made]):
         samples
             A sequence of mappings, or columns as a mapping, table or ``Dataset``.
         """
-        arguments, has_labels, ids = columns_of(samples, self._fields, self._ignore, self._columns)
+        arguments, has_labels, ids, truncated = columns_of(
+            samples, self._fields, self._ignore, self._columns, self._limit
+        )
         has_labels = has_labels or not {"labels", "shift_labels"}.isdisjoint(self._keys or ())
         options = self._with_labels if has_labels else self._options
         made: Any = build_rows(options, **arguments)
         for name, rows in ids.items():
             if (message := padding_message(name, rows, options.pad_token_id)) is not None:
                 warn_user(message)
-        made = made._replace(model_kernel=self._kernel or "default")
+        made = made._replace(model_kernel=self._kernel or "default", truncated=truncated)
         if self._keys is not None:
             outputs = self._keys.items()
-            made = {name: _output(made, key) for key, names in outputs for name in names}
+            are_pairs = "chosen_ids" in ids
+            made = {
+                name: _output(made, key, are_pairs=are_pairs)
+                for key, names in outputs
+                for name in names
+            }
         return cast("Made", made)
 
     def for_ray_data(self) -> Any:
@@ -265,6 +283,7 @@ class Collator(Generic[Made]):
             "ignore": "rest" if self._ignore is None else sorted(self._ignore) or None,
             "outputs": self._keys,
             "kernel": self._kernel,
+            **({} if self._limit is None else self._limit._asdict()),
             **self._given,
         }
         given = (f"{name}={value!r}" for name, value in state.items() if value is not None)
@@ -307,13 +326,26 @@ def _name(outputs: Any) -> dict[str, list[str]]:
     return named
 
 
-def _output(batch: Batch, key: str) -> Any:
+def _output(batch: Batch[Any], key: str, *, are_pairs: bool) -> Any:
     """Return an output by its key; a key that the batch lacks is an error."""
     try:
         return batch[key]
     except KeyError as error:
+        half = _half(batch, key) if are_pairs else None
+        if half is not None:
+            return half
         known = sorted({*batch, *batch._data})
         raise ValueError(
             f"outputs has {key!r}, which is not an output of the batch; pass some of {known} (a "
             "mapping is from these to their names in the dict)"
         ) from error
+
+
+def _half(batch: Batch[Any], key: str) -> Any:
+    """Return the chosen or the rejected rows of an output with one value per row, if named so."""
+    words, pairs = key.split("_"), batch.plan.num_rows // 2
+    for word, rows in ("chosen", slice(pairs)), ("rejected", slice(pairs, None)):
+        whole = "_".join(one for one in words if one != word)
+        if word in words and whole in batch.spec.table and batch.spec.table[whole].align == "row":
+            return batch[whole][rows]
+    return None

@@ -667,11 +667,6 @@ def test_advice_for_unknown_keys_fits_their_rows(tokens, value, advice, kind):
             "'prompt_len' and 'assistant_masks', which both mark",
         ),
         (
-            [{"input_ids": [1], "labels": [1], "completion_mask": [1]}],
-            ValueError,
-            "'labels' and 'completion_mask', which both .*; pass one .* or name the other in ign",
-        ),
-        (
             [{"input_ids": [1], "assistant_masks": [1], "loss_mask": [1]}],
             ValueError,
             "'loss_mask' and 'assistant_masks', which both mark",
@@ -1004,7 +999,7 @@ def test_a_loss_mask_of_pairs(array_type):
 @pytest.mark.parametrize(
     ("key", "other", "advice"),
     [
-        ("ref_chosen_logps", "ref_rejected_logps", "fields={'ref_logps': fc.PerRow((%r, %r))}"),
+        ("chosen_scores", "rejected_scores", "fields={'scores': fc.PerRow((%r, %r))}"),
         ("rejected", "chosen", "fields={'chosen': fc.PerRow((%r, %r))}"),
     ],
 )

@@ -18,18 +18,12 @@ from trl import DPOConfig, DPOTrainer, GRPOConfig, GRPOTrainer, SFTConfig, SFTTr
 
 import fastcollate as fc
 from fastcollate.compat import trl as compat
-from frameworks.trl_collators import PADDING_FREE
 
 PAD, EOS = 30, 31
 EIGHT_ROWS = {"per_device_train_batch_size": 8}
 STEPS = 3
 
-SFT = fc.Collator(
-    pad_token_id=PAD,
-    layout=fc.Packed.single_row(),
-    outputs=PADDING_FREE,
-    dtypes={"sequence_ids": "int32"},
-)
+SFT = compat.DataCollatorForLanguageModeling(PAD, padding_free=True)
 DPO = fc.Collator(
     pad_token_id=PAD, layout="right", outputs=("input_ids", "attention_mask", "completion_mask")
 )

@@ -64,6 +64,8 @@ class BatchState(NamedTuple):
     """Metrics of the copy to a device."""
     model_kernel: Kernel | Literal["default"] | None = None
     """The kernel of a collator's batch, whose items are what a model is called with."""
+    truncated: tuple[int, int] | None = None
+    """Number of rows that a collator truncated, and of their tokens that it cut off."""
 
     @property
     def known_plan(self) -> Plan | None:

@@ -27,6 +27,10 @@ def metrics_of(state: BatchState) -> dict[str, float]:
     if state.merge_plan is not None:
         masked = {"generate/num_rewards_masked_by_merge": float(state.masked_rewards)}
         merging = state.merge_plan.report.metrics | masked
+    truncation: dict[str, float] = {}
+    if state.truncated is not None:
+        keys = ("batch/truncated_rows", "batch/truncated_tokens")
+        truncation = dict(zip(keys, map(float, state.truncated), strict=True))
     bins = {"batch/bins": float(plan.num_output_rows)} if plan.has_bins else {}
     if plan.is_tree:
         bins["batch/token_ratio"] = tokens / plan.num_placed if plan.num_placed else 1.0
@@ -63,6 +67,7 @@ def metrics_of(state: BatchState) -> dict[str, float]:
         **training,
         "batch/tokens_without_predecessor": float(plan.num_unpredicted),
         **merging,
+        **truncation,
         **(state.transfer or {}),
     }
 

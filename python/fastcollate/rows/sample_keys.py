@@ -10,13 +10,13 @@ import numpy as np
 from fastcollate.common.names import column_called, same_word
 from fastcollate.common.row_columns import IDS, TOKENS, VALUES
 from fastcollate.rows.fields import LABELS, is_reserved, other_key
-from fastcollate.rows.pairs import PAIR
+from fastcollate.rows.pairs import LOGPS, PAIR
 from fastcollate.rows.sample_tokens import SEQUENCE, TURN
 
 COLUMNS = {name: name for name in VALUES} | {key: name for name, key in IDS.items()}
 """Keys of samples other than those of tokens, and their arguments of `build_batch`."""
 
-KEYS = tuple(dict.fromkeys((*TURN, *SEQUENCE, *PAIR, *COLUMNS)))
+KEYS = tuple(dict.fromkeys((*TURN, *SEQUENCE, *PAIR, *LOGPS, *COLUMNS)))
 """Keys with a meaning."""
 
 ARGUMENTS = {

@@ -12,9 +12,12 @@ from numpy.typing import NDArray
 from fastcollate._fastcollate import IGNORE_INDEX, RowSpans, compact_ids
 from fastcollate.common.arguments import check_integer, id_list, tally
 from fastcollate.common.arrays import is_tensor, offsets_of, row_and_token, to_numpy
+from fastcollate.common.row_columns import IDS
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
 from fastcollate.rows.fields import Field
+from fastcollate.rows.per_row import PerRow
+from fastcollate.rows.truncation import Limit, Truncated
 
 TURN = ("prompt", "response")
 """Keys of the tokens of a rollout's turn."""
@@ -35,19 +38,24 @@ OPTIONAL = (SEQ_LENGTHS, *MASKS)
 """Keys that lose their own meaning if a field of the batch reads them."""
 
 
-class Packed(NamedTuple):
-    """Samples that hold several sequences each."""
+class Spans(NamedTuple):
+    """Spans of samples' tokens, each a row of the batch."""
 
     ids: Ragged
     """The tokens of each sample."""
-    offsets: NDArray[np.int64]
-    """Offsets of sequences in the tokens: (sequences + 1,)."""
+    starts: NDArray[np.int64]
+    """Starts in the tokens of all samples: (rows,)."""
+    lengths: NDArray[np.int64]
 
-    def split(self, key: str, column: Any) -> Ragged:
-        """Return a column of samples, one value per token, split into sequences."""
+    def of(self, key: str, column: Any) -> RowSpans:
+        """Return the rows of a column of samples, one value per token."""
         rows = _rows(key, column)
         _check_same_lengths(self.ids, key, rows)
-        return Ragged(rows.values, self.offsets)
+        return self.rows(rows.values)
+
+    def rows(self, values: Any) -> RowSpans:
+        """Return the rows of the values of all samples' tokens."""
+        return RowSpans([(values, self.starts, self.lengths)])
 
 
 class SampleTokens(NamedTuple):
@@ -55,11 +63,12 @@ class SampleTokens(NamedTuple):
 
     arguments: dict[str, Any]
     """Token ids, and loss masks if samples mark trained tokens, for `build_batch`."""
-    packed: Packed | None
-    """The sequences of packed samples, each a row of the batch."""
+    spans: Spans | None = None
+    """The rows, if they are not the samples: sequences of packed ones, or truncated ones."""
+    truncated: Truncated | None = None
 
 
-def tokens_of(columns: Mapping[str, Any]) -> SampleTokens:
+def tokens_of(columns: Mapping[str, Any], limit: Limit | None) -> SampleTokens:
     """Return the prompts and responses of samples' columns."""
     if "prompt" in columns or "response" in columns:
         others = [key for key in SEQUENCE if key in columns]
@@ -71,30 +80,43 @@ def tokens_of(columns: Mapping[str, Any]) -> SampleTokens:
                 f"samples have {others[0]!r} besides 'prompt' and 'response'; leave it out, or "
                 "name it in ignore"
             )
-        return SampleTokens({"prompts": columns["prompt"], "responses": columns["response"]}, None)
+        if limit is not None:
+            raise ValueError(
+                "samples have 'prompt' and 'response', but max_length truncates 'input_ids' and "
+                "preference pairs; leave max_length out, and limit lengths where responses are made"
+            )
+        return SampleTokens({"prompts": columns["prompt"], "responses": columns["response"]})
     if "input_ids" not in columns:
         raise ValueError(
             "samples have no tokens; pass 'prompt' and 'response', or 'input_ids' "
             f"(their keys are {list(columns)})"
         )
     check_one_mark(columns, "prompt_len", ("labels", *MASKS))
-    check_one_mark(columns, "labels", MASKS)
     ids = ids_of("input_ids", columns["input_ids"])
     if "attention_mask" in columns:
         _check_no_padding(ids, ids_of("attention_mask", columns["attention_mask"]))
-    packed, offsets = None, ids.offsets
+    offsets, truncated = ids.offsets, None
     if SEQ_LENGTHS in columns:
+        if limit is not None:
+            raise ValueError(
+                f"samples are packed, as they have {SEQ_LENGTHS!r}, but max_length is "
+                f"{limit.max_length}; pass it to the packer of the dataset instead"
+            )
         offsets = _sequence_offsets(ids, ids_of(SEQ_LENGTHS, columns[SEQ_LENGTHS]))
-        packed = Packed(ids, offsets)
-    starts, lengths = offsets[:-1], np.diff(offsets)
-    arguments: dict[str, Any] = {"sequences": RowSpans([(ids.values, starts, lengths)])}
+    spans = Spans(ids, offsets[:-1], np.diff(offsets))
+    cut: Any = 0
+    if limit is not None:
+        cut, kept, truncated = limit.kept(spans.lengths)
+        spans = Spans(ids, spans.starts + cut, kept)
+    arguments: dict[str, Any] = {"sequences": spans.rows(ids.values)}
     if "prompt_len" in columns:
-        arguments["prompt_lens"] = _prompt_lens(columns["prompt_len"], lengths)
+        prompt_lens = _prompt_lens(columns["prompt_len"], np.diff(offsets))
+        arguments["prompt_lens"] = np.clip(prompt_lens - cut, 0, spans.lengths)
     elif (trained := _find_trained(ids, columns)) is not None:
-        arguments["prompt_lens"] = _first(trained, offsets)
-        mask = RowSpans([(trained, starts, lengths)])
-        arguments["loss_mask"] = Field(mask, align="sequence")
-    return SampleTokens(arguments, packed)
+        arguments["prompt_lens"] = _first(trained, spans)
+        arguments["loss_mask"] = Field(spans.rows(trained), align="sequence")
+    is_whole = limit is None and SEQ_LENGTHS not in columns
+    return SampleTokens(arguments, None if is_whole else spans, truncated)
 
 
 def check_one_mark(columns: Collection[str], key: str, others: Collection[str]) -> None:
@@ -106,26 +128,43 @@ def check_one_mark(columns: Collection[str], key: str, others: Collection[str]) 
         )
 
 
-def check_packed(
-    columns: Mapping[str, Any], fields: Mapping[str, Any], of_fields: Collection[str]
+def check_spans(
+    columns: Mapping[str, Any],
+    fields: Mapping[str, Any],
+    of_fields: Collection[str],
+    limit: Limit | None,
 ) -> None:
-    """Refuse columns and fields of one sequence or its response: packed samples have several.
+    """Refuse columns and fields that do not fit the rows of packed or truncated samples.
+
+    Packed samples have several sequences and responses; truncated ones lack tokens of a response.
 
     Parameters
     ----------
     columns
-        The columns of packed samples by key.
+        The columns of samples by key.
     fields
         The fields of the batch by key.
     of_fields
         Keys of the samples that fields read.
     """
-    wrong = [key for key in columns if key not in PACKED and key not in of_fields]
-    wrong += [key for key, field in fields.items() if getattr(field, "align", "") != "sequence"]
+    known = PACKED if limit is None else (*SEQUENCE, *IDS.values())
+    wrong = [key for key in columns if key not in known and key not in of_fields]
+    wrong += [
+        key
+        for key, field in fields.items()
+        if getattr(field, "align", "") != "sequence"
+        and (limit is None or not isinstance(field, PerRow))
+    ]
     if wrong:
-        raise ValueError(
+        reason = (
             f"samples are packed, as they have {SEQ_LENGTHS!r}, but {wrong[0]!r} belongs to one "
-            f"sequence or its response; leave {wrong[0]!r} out, or pass one value per token as "
+            "sequence or its response"
+            if limit is None
+            else f"max_length is {limit.max_length}, but {wrong[0]!r} belongs to a response, which "
+            "it may cut"
+        )
+        raise ValueError(
+            f"{reason}; leave {wrong[0]!r} out, or pass one value per token as "
             "fc.Field(..., align='sequence')"
         )
 
@@ -269,11 +308,11 @@ def _label(ids: Ragged, labels: Ragged) -> np.ndarray:
     return trained
 
 
-def _first(trained: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+def _first(trained: np.ndarray, spans: Spans) -> np.ndarray:
     """Return the number of tokens of each row before the first trained one: int64 (rows,)."""
     places = np.append(np.flatnonzero(trained), len(trained))
-    first = places[np.searchsorted(places, offsets[:-1])]
-    found: np.ndarray = np.minimum(first, offsets[1:]) - offsets[:-1]
+    first = places[np.searchsorted(places, spans.starts)]
+    found: np.ndarray = np.minimum(first - spans.starts, spans.lengths)
     return found
 
 

@@ -28,11 +28,12 @@ from fastcollate.rows.sample_tokens import (
     OPTIONAL,
     TURN,
     check_one_mark,
-    check_packed,
+    check_spans,
     is_object_array,
     tokens_of,
 )
 from fastcollate.rows.table_columns import is_column, is_frame, read_column
+from fastcollate.rows.truncation import Limit, Truncated
 
 EXPECTED = (
     "pass a list of dicts, a dict of columns, a table of Arrow, Polars or pandas, or a Dataset, "
@@ -50,6 +51,8 @@ class SampleColumns(NamedTuple):
     has_labels: bool
     ids: dict[str, Any]
     """Given rows of ids by key, unless the samples state that none is padding."""
+    truncated: Truncated | None
+    """None without a limit."""
 
 
 def columns_of(
@@ -57,6 +60,7 @@ def columns_of(
     fields: Mapping[str, AnyField],
     ignore: Collection[str] | None,
     renamed: Mapping[str, str],
+    limit: Limit | None,
 ) -> SampleColumns:
     """Return the columns of samples, as arguments of `build_batch`.
 
@@ -69,7 +73,9 @@ def columns_of(
     ignore
         Keys of samples to ignore; None for all unknown ones.
     renamed
-        Keys of samples, and the known key of each (see `checked_columns`).
+        Keys of samples, and the known key of each (see `check_columns`).
+    limit
+        The maximum length of a row, if any.
     """
     sources = {key: _sources(key, field) for key, field in fields.items()}
     of_fields = {source for pair in sources.values() for source in pair}
@@ -83,28 +89,36 @@ def columns_of(
             )
     own = {key: one for key, one in columns.items() if key not in OPTIONAL or key not in of_fields}
     if any(key in columns for key in PAIR):
-        arguments = arguments_of_pairs(columns, of_fields)
+        arguments, truncated = arguments_of_pairs(columns, of_fields, limit)
         for key, field in fields.items():
             if key in arguments["fields"]:
                 raise ValueError(
                     f"two outputs would be {key!r}: that of pairs and fields[{key!r}]; give the "
                     "field another key"
                 )
+            if limit is not None and not isinstance(field, PerRow):
+                raise ValueError(
+                    f"max_length is {limit.max_length}, but fields[{key!r}] has values of tokens, "
+                    "which it may cut from a pair; pass fc.PerRow, or leave the field out"
+                )
             chosen, rejected = sources[key][0], sources[key][-1]
             values = join(columns[chosen], columns[rejected])
             arguments["fields"][key] = _with_values(field, values)
         _take_loss_mask(arguments)
-        return SampleColumns(arguments, False, {key: columns[key] for key in PAIR})
+        return SampleColumns(arguments, False, {key: columns[key] for key in PAIR}, truncated)
     if two := [key for key, pair in sources.items() if len(pair) > 1]:
         raise ValueError(
             f"fields[{two[0]!r}] reads two keys, {sources[two[0]]}, but samples are not pairs of "
             "'chosen_ids' and 'rejected_ids'; pass one key"
         )
-    arguments, packed = tokens_of(own)
-    if packed is not None:
-        check_packed(columns, fields, of_fields)
+    arguments, spans, truncated = tokens_of(own, limit)
+    if spans is not None:
+        check_spans(columns, fields, of_fields, limit)
+        of_tokens = {
+            one for key, pair in sources.items() if type(fields[key]) is Field for one in pair
+        }
         columns = {
-            key: packed.split(key, one) if key in of_fields else one for key, one in columns.items()
+            key: spans.of(key, one) if key in of_tokens else one for key, one in columns.items()
         }
     for key, name in COLUMNS.items():
         if key in columns and sources.get(key) != (key,):  # else a field of the same key
@@ -124,10 +138,10 @@ def columns_of(
         }
         _take_loss_mask(arguments)
     if "input_ids" not in columns:
-        return SampleColumns(arguments, False, {})
-    is_told = packed is not None or "attention_mask" in columns
+        return SampleColumns(arguments, False, {}, None)
+    is_told = (spans is not None and limit is None) or "attention_mask" in columns
     ids = {} if is_told else {"input_ids": columns["input_ids"]}
-    return SampleColumns(arguments, "prompt_len" not in columns, ids)
+    return SampleColumns(arguments, "prompt_len" not in columns, ids, truncated)
 
 
 def _take_loss_mask(arguments: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""Drop-in replacements for TRL's packing, and for its forward on bins and trees of rows."""
+"""Drop-in replacements for TRL's packing, its collator, and its forward on bins and trees."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from fastcollate.compat.patching import Patched, Patcher, Replacement
 from fastcollate.compat.transformers.token_logprobs import one_bin_of
 from fastcollate.compat.trl import laid_out
+from fastcollate.compat.trl.collators import DataCollatorForLanguageModeling
 from fastcollate.compat.trl.laid_out import Options, add_fused_lm_head, shuffle_sequence_dict
 from fastcollate.compat.trl.packing import pack_dataset
 from fastcollate.compat.trl.tree_rows import TreeRow
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from fastcollate.plan.layouts import Packed, Tree
 
 __all__ = [
+    "DataCollatorForLanguageModeling",
     "TreeRow",
     "add_fused_lm_head",
     "pack_dataset",

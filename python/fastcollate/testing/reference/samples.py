@@ -14,7 +14,12 @@ _COLUMNS = ("rewards", "loss_mask", "logprobs", "advantages")
 
 
 def collate_loops(
-    samples: Sequence[Mapping[str, Any]], *, fields: Mapping[str, Any] | None = None, **options: Any
+    samples: Sequence[Mapping[str, Any]],
+    *,
+    fields: Mapping[str, Any] | None = None,
+    max_length: int | None = None,
+    keep: str = "start",
+    **options: Any,
 ) -> dict[str, Any]:
     """Split every sample into a prompt and a response, and build their batch.
 
@@ -27,6 +32,8 @@ def collate_loops(
         ``chosen_ids`` and ``rejected_ids``, without fields.
     fields
         Fields by key, with the samples' key in place of rows.
+    max_length, keep
+        As `fastcollate.Collator`.
     **options
         More arguments of `build_batch_loops`.
 
@@ -35,10 +42,17 @@ def collate_loops(
     dict[str, object]
         As `build_batch_loops`. Sequences without ``prompt_len`` give labels, aligned unless asked
         otherwise.
+
+    Raises
+    ------
+    ValueError
+        If a pair would lose a response.
     """
     if "chosen_ids" in samples[0]:
         samples = _rows_of_pairs(samples)
         fields = {"completion_mask": Field("completion_mask", align="sequence", dtype="int64")}
+    if max_length is not None:
+        samples = [_cut(sample, max_length, keep) for sample in samples]
     columns: dict[str, Any] = {"prompts": [], "responses": []}
     for sample in samples:
         prompt, response, mask = _parts(sample)
@@ -65,6 +79,24 @@ def _rows_of_pairs(pairs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             mask = [0] * len(prompt) + [1] * len(response)
             rows.append({"prompt": prompt, "response": response, "completion_mask": mask})
     return rows
+
+
+def _cut(sample: Mapping[str, Any], max_length: int, keep: str) -> dict[str, Any]:
+    """Return the first or last tokens of a sequence, or of a row of a pair."""
+    kept = slice(max_length) if keep == "start" else slice(-max_length, None)
+    if "input_ids" in sample:
+        rows = {key: row for key, row in sample.items() if isinstance(row, list)}
+        found: dict[str, Any] = {key: row[kept] for key, row in rows.items()}
+        if "prompt_len" in sample:
+            trains = [0] * sample["prompt_len"] + [1] * len(sample["input_ids"])
+            found["prompt_len"] = trains[: len(sample["input_ids"])][kept].count(0)
+        return found
+    ids = [*sample["prompt"], *sample["response"]][kept]
+    mask = sample["completion_mask"][kept]
+    if sample["response"] and 1 not in mask:
+        raise ValueError(f"{sample} would lose its response")
+    prompt = mask.count(0)
+    return {"prompt": ids[:prompt], "response": ids[prompt:], "completion_mask": mask}
 
 
 def _parts(sample: Mapping[str, Any]) -> tuple[Any, Any, list[int] | None]:

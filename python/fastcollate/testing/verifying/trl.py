@@ -79,6 +79,33 @@ def tree_rows(draw: Draw, trl: Peer) -> dict[str, Any]:
     return {"samples": samples, "budget": draw(st.integers(0, sum(map(len, streams))))}
 
 
+def collated(
+    kind: Any, samples: list[dict[str, Any]], padding_free: bool, multiple: int | None
+) -> Any:
+    """Make a batch, with positions if it is padded."""
+    return kind(0, padding_free, not padding_free, multiple).torch_call(samples)
+
+
+@TRL.calls("trl.trainer.sft_trainer", "DataCollatorForLanguageModeling", by=collated)
+def language_modeling_samples(draw: Draw, trl: Peer) -> dict[str, Any]:
+    """Draw samples with labels, packed or not."""
+    is_packed = draw(st.booleans())
+    samples = []
+    for length in draw_numbers(draw, trl.scale, 1, 6 * trl.scale, 6):
+        lengths = [length] * draw(st.integers(1, 3 if is_packed else 1))
+        (ids,), (are_labels,) = (draw_rows(draw, [sum(lengths)], 0, most) for most in (99, 1))
+        labels = [
+            token if is_label else -100 for token, is_label in zip(ids, are_labels, strict=True)
+        ]
+        sample = {"input_ids": ids, "labels": labels}
+        samples.append(sample | {"seq_lengths": lengths} if is_packed else sample)
+    return {
+        "samples": samples,
+        "padding_free": draw(st.booleans()),
+        "multiple": draw(st.sampled_from([None, 4])),
+    }
+
+
 class Mapped:
     """Stands in for a dataset of one batch, for which the library ``datasets`` takes 10 ms."""
 
