@@ -23,6 +23,7 @@ extensions = [
     "numpydoc",
     "sphinx_copybutton",
     "llms_txt",
+    "notebooks",
     "public_names",
     "repository_links",
     "search_words",

@@ -11,7 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PACKAGE = ROOT / "python" / "fastcollate"
-PAGES = sorted([*DOCS.glob("**/*.md"), *DOCS.glob("**/*.rst")])
+ENDS = (".md", ".rst", ".ipynb")
+PAGES = sorted(page for end in ENDS for page in DOCS.glob(f"**/*{end}"))
 
 
 def public_names():
@@ -51,9 +52,7 @@ def entries(page):
     trees += re.findall(r"^\.\. toctree::\n((?:   .*\n|\n)*)", text, re.MULTILINE)
     for line in "\n".join(trees).split("\n"):
         if line.strip() and not line.strip().startswith(":"):
-            yield from (
-                path for end in (".md", ".rst") for path in page.parent.glob(line.strip() + end)
-            )
+            yield from (path for end in ENDS for path in page.parent.glob(line.strip() + end))
 
 
 def test_every_page_is_in_the_navigation():
