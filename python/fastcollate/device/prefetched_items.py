@@ -98,7 +98,8 @@ class OnLane(Same):
             check_tensors(item._state)  # or refuse it
         found: dict[int, Any] = {}
         map_each(item, lambda value: found.setdefault(id(value), value))
-        tensors = [value for value in found.values() if _can_be_carried(value)]
+        tensors = [value for value in found.values() if is_tensor(value) and is_plain(value)]
+        tensors = [tensor for tensor in tensors if is_on_host(tensor) and tensor.numel() > 0]
         before = self.transfer.bytes, self.transfer.copies
         moves: Moves = {}
         slabs: list[Any] = []
@@ -143,10 +144,6 @@ class OnLane(Same):
         self.transfer.bytes += len(source)
         self.transfer.copies += 1
         return self._lane.copy(source)
-
-
-def _can_be_carried(value: Any) -> bool:
-    return is_tensor(value) and is_plain(value) and is_on_host(value) and value.numel() > 0
 
 
 def _pin_groups(

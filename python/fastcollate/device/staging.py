@@ -37,10 +37,6 @@ class Slab:
     memory: Any
     done: Event | None = None
 
-    def is_free(self) -> bool:
-        """Return True if the last copy from the slab is done."""
-        return self.done is None or self.done.query()
-
 
 class Staging:
     """A fixed number of slabs, for one thread.
@@ -80,7 +76,7 @@ class Staging:
         """Return the free slabs; wait for one only if no more may be allocated."""
         begin, pause, report = time.monotonic(), FIRST_LOOK, REPORT_EVERY
         while True:
-            free = [slab for slab in self._slabs if slab.is_free()]
+            free = [slab for slab in self._slabs if slab.done is None or slab.done.query()]
             if free or len(self._slabs) < self._count:
                 return free
             if self._is_stopped():

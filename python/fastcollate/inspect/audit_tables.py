@@ -28,13 +28,6 @@ class Turns(NamedTuple):
     responses: TurnSpans
     weights: NDArray[Any] | None
 
-    def sampled_ids(self, tokens: Integers, offsets: Integers) -> NDArray[Any]:
-        """Return the ids of sampled tokens, given by index over all responses."""
-        turns = np.searchsorted(offsets, tokens, side="right") - 1
-        starts, values = self.responses.starts, self.responses.values
-        found: NDArray[Any] = values[starts[turns] + tokens - offsets[turns]]
-        return found
-
 
 class TurnSpans(NamedTuple):
     """Spans of an array, one per turn."""
@@ -139,7 +132,9 @@ class AuditRows(PlanTables):
             values = spans.values[ranges_of(spans.starts[source] + start, count)]
             ids[ranges_of(place, count)] = values
         sampled = np.flatnonzero(tokens >= 0)
-        ids[sampled] = turns.sampled_ids(tokens[sampled], turn_offsets)
+        turn = np.searchsorted(turn_offsets, tokens[sampled], side="right") - 1
+        within = tokens[sampled] - turn_offsets[turn]
+        ids[sampled] = turns.responses.values[turns.responses.starts[turn] + within]
         return ids
 
     def places_of_responses(self, grid: Grid) -> Integers:

@@ -75,11 +75,8 @@ def forecast_step(
         tokens.append(lengths[slots][real].sum())
         padding.append(written[start:end].sum() - tokens[-1])
         bounds.append(_bound(row_costs[slots][real], alone[slots][real], costs, plan.dp_size))
-        if tree is None:
-            duplicates.append(0)
-        else:
-            shared = tree.select(plan.rows[slots][real])
-            duplicates.append(tokens[-1] - shared.tokens_after)
+        of_tree = None if tree is None else tree.select(plan.rows[slots][real])
+        duplicates.append(0 if of_tree is None else tokens[-1] - of_tree.tokens_after)
     return Forecast(
         tuple(times),
         sync,
@@ -99,9 +96,12 @@ def forecast_tree(
     ranks = bins.of_ranks(dp_size, shard_by=costs)
     alone = costs.of(bins.sequence_lengths)
     tokens = int(bins.tokens.sum())
-    least = of_bins if tree is None else np.array([_tree_cost(tree, costs)])
+    least, duplicates = of_bins, 0
+    if tree is not None:
+        of_rows = costs.of_added(tree.lengths[tree.order], tree.shared)
+        least = np.array([of_rows.sum() + costs.per_bin])
+        duplicates = tokens - tree.tokens_after
     bound = max(least.sum() / len(ranks), float(alone.max(initial=0.0)) + costs.per_bin)
-    duplicates = 0 if tree is None else tokens - tree.tokens_after
     return Forecast(
         (of_bins[np.array(ranks)],),
         sync,
@@ -222,9 +222,3 @@ def _per_micro_batch(of_ranks: Floats, count: int) -> Floats:
     sizes = [share + (index < more) for index in range(count)]
     sums: Floats = np.add.reduceat(of_ranks, [0, *accumulate(sizes[:-1])], axis=1)
     return sums
-
-
-def _tree_cost(tree: TreePlan, costs: Costs) -> float:
-    """Return the cost of a tree in one bin."""
-    lengths = tree.lengths[tree.order]
-    return float(costs.of_added(lengths, tree.shared).sum()) + costs.per_bin

@@ -61,17 +61,17 @@ class BinnedLayout(Layout):
         self._check_widths(rounded=["pad_to"], multiple="pad_to_multiple_of")
         return self.pad_to, self.pad_to_multiple_of, self.multiple_of
 
-    def _rounded(self, width: int) -> int:
-        return -(-width // self.pad_to_multiple_of) * self.pad_to_multiple_of
-
     def packing_costs(self, lengths: Integers) -> NDArray[np.float64] | None:
         """Return the costs of sequences of the given lengths; None if packing uses none."""
         if self.max_cost is None and getattr(self, "grow_by", "move") == "move":
             return None
         return costs_of("cost", self.cost, lengths, "sequence")
 
-    def _compiled(self, num_bins: int | None = None, grow_by: Any = "move") -> PackSpec:
-        """Check the options of packing, keep numbers as such, and compile them."""
+    def _compiled(self, num_bins: int | None, grow_by: Any, *, uses_cost: bool) -> PackSpec:
+        """Check the options of packing, keep numbers as such, and compile them.
+
+        Without a limit, costs are an error unless something else uses them.
+        """
         self._check_cost()
         cost: Any = self.cost
         if isinstance(cost, Costs):
@@ -92,7 +92,7 @@ class BinnedLayout(Layout):
             self.capacity,
             self.max_sequences,
             self.multiple_of,
-            self._checked_max_cost(is_counted=grow_by == "split"),
+            self._checked_max_cost(uses_cost),
             cost,
             self.min_bins,
             self.bins_multiple_of,
@@ -130,12 +130,11 @@ class BinnedLayout(Layout):
                 "plan=fastcollate.planning.pack(lengths, fc.Packed(...), costs=...)"
             )
 
-    def _checked_max_cost(self, *, is_counted: bool) -> float:
+    def _checked_max_cost(self, uses_cost: bool) -> float:
         """Return the limit of costs, infinity if there is none; keep it as a float."""
         limit, cost = self.max_cost, self.cost
         if limit is None:
-            is_counted = is_counted or self._shares_by_cost
-            if not is_counted and not (isinstance(cost, str) and cost == "flops"):
+            if not uses_cost and not (isinstance(cost, str) and cost == "flops"):
                 raise ValueError(
                     "cost is given, but max_cost is None; pass both, or grow_by='split' (ranks "
                     "of a step are balanced by shard_by of plan_step)"
@@ -148,11 +147,6 @@ class BinnedLayout(Layout):
             raise ValueError(f"max_cost is {most:g}; pass a number above {per_bin:g}{beside}")
         self._set("max_cost", most)
         return most
-
-    @property
-    def _shares_by_cost(self) -> bool:
-        """True if the cost decides what rows share."""
-        return False
 
     def _given(self) -> list[str]:
         """Return the options of packing that are given."""

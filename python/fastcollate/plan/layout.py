@@ -46,27 +46,6 @@ class Layout:
             name: _plain(name, value) for name, value in self._options().items()
         }
 
-    def row_width(
-        self, widths: tuple[int, int, int], bin_width: int | None, has_only_totals: bool
-    ) -> int | None:
-        """Return the width of an output row in positions; None if rows lie end to end.
-
-        Parameters
-        ----------
-        widths
-            Token counts of the longest prompt, response and row.
-        bin_width
-            Width of the widest bin, if there are bins.
-        has_only_totals
-            True if only total row lengths are known.
-        """
-        width = self._rounded(widths[2] if bin_width is None else bin_width)
-        return max(width, getattr(self, "pad_to", None) or 0)
-
-    def _rounded(self, width: int) -> int:
-        multiple = getattr(self, "multiple_of", None) or 1
-        return -(-width // multiple) * multiple
-
     def __reduce__(self) -> tuple[Callable[..., Layout], tuple[Any, ...]]:
         return partial(type(self), **self._options()), ()
 
@@ -222,15 +201,6 @@ class TwoSegment(Layout):
         fixed = (None, self.pad_prompt_to, self.pad_response_to)
         self._set("spec", LayoutSpec(self.name, *fixed, self.multiple_of))
 
-    def row_width(
-        self, widths: tuple[int, int, int], bin_width: int | None, has_only_totals: bool
-    ) -> int | None:
-        """Return the width of an output row in positions: of prompt and response together."""
-        if has_only_totals:
-            return Layout.row_width(self, widths, bin_width, has_only_totals)
-        both = self.pad_prompt_to or widths[0], self.pad_response_to or widths[1]
-        return sum(map(self._rounded, both))
-
 
 @suggests_names
 @dataclass(frozen=True, slots=True, repr=False)
@@ -252,12 +222,6 @@ class Jagged(Layout):
 
     def __post_init__(self) -> None:
         self._set("spec", LayoutSpec(self.name, None, None, None, 1))
-
-    def row_width(
-        self, widths: tuple[int, int, int], bin_width: int | None, has_only_totals: bool
-    ) -> int | None:
-        """Return None: rows lie end to end."""
-        return None
 
 
 def _differ(value: Any, default: Any) -> bool:

@@ -192,14 +192,6 @@ class Packed(BinnedLayout):
         bins = self._packer() if self.plan is None else self._checked_plan()
         self._set("spec", LayoutSpec.packed(*sizes, bins, self.shift, self.padding_as))
 
-    def row_width(
-        self, widths: tuple[int, int, int], bin_width: int | None, has_only_totals: bool
-    ) -> int | None:
-        """Return the width of an output row in positions; None before there are bins."""
-        if bin_width is None:
-            return None
-        return Layout.row_width(self, widths, bin_width, has_only_totals)
-
     def __repr__(self) -> str:
         options = self._options()
         if options.get("plan") != "single_row":
@@ -225,7 +217,7 @@ class Packed(BinnedLayout):
                     f"num_bins is {self.num_bins}, which says how many bins there are and leaves "
                     f"their capacity open, but {wrong[0]} is given, too; leave one of them out"
                 )
-        return self._compiled(self.num_bins, self.grow_by)
+        return self._compiled(self.num_bins, self.grow_by, uses_cost=self.grow_by == "split")
 
     def _checked_plan(self) -> Bins | Sequence[Sequence[int]] | None:
         """Check the plan, and return its bins; None for a single one."""
@@ -324,11 +316,8 @@ class Tree(BinnedLayout):
         shared: a run that saves more than its segment and the keys on its path cost.
     multiple_of
         Round the width of each whole tree up to a multiple of this; by default that of `plan`.
-    pad_to_multiple_of
-        Round ``W`` up to a multiple of this, as data collators of Hugging Face do; the capacity
-        does not count it.
-    pad_to
-        Fixed ``W``; by default the width of the fullest bin. A fuller bin is an error.
+    pad_to_multiple_of, pad_to
+        As in :class:`Packed`.
 
     Raises
     ------
@@ -400,7 +389,7 @@ class Tree(BinnedLayout):
                     f"capacity, or leave {name} out"
                 )
             return None
-        packer = self._compiled()
+        packer = self._compiled(None, "move", uses_cost=self._shares_by_cost)
         if packer.oversize == "split":
             option = "algorithm='concat'" if self.algorithm == "concat" else "oversize='split'"
             raise ValueError(
@@ -416,6 +405,7 @@ class Tree(BinnedLayout):
 
     @property
     def _shares_by_cost(self) -> bool:
+        """True if the cost decides what rows share."""
         return isinstance(self.cost, Costs) and self.cost.has_paths
 
     def _check_cost(self) -> None:

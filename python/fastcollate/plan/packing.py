@@ -94,8 +94,7 @@ def pack(
                 f"costs is given, but layout is {layout!r}, which does not use them; pass max_cost "
                 "or grow_by='split' to the layout"
             )
-        if layout.algorithm == "concat":
-            layout.check_whole("costs")
+        layout.check_whole("costs")
         numbers = costs_of("costs", costs, lengths, "sequence")
     groups = None
     if keep_together is not None:

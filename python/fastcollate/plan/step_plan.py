@@ -217,9 +217,18 @@ class StepPlan(Table):
 
         Without a layout, rows count as padded to the longest.
         """
-        layout = LEFT if self.layout is None else self.layout
-        bin_width = None if self.bin_offsets is None else self.bin_width
-        return layout.row_width(self.widths, bin_width, self.has_only_totals)
+        layout: Any = LEFT if self.layout is None else self.layout
+        has_bins = self.bin_offsets is not None
+        if layout.name == "jagged" or (layout.name == "packed" and not has_bins):
+            return None
+        prompt, response, longest = self.widths
+        parts = [self.bin_width if has_bins else longest]
+        if layout.name == "two_segment" and not self.has_only_totals:
+            parts = [layout.pad_prompt_to or prompt, layout.pad_response_to or response]
+        is_binned = isinstance(layout, (Packed, Tree))
+        multiple = layout.pad_to_multiple_of if is_binned else layout.multiple_of
+        width = sum(-(-part // multiple) * multiple for part in parts)
+        return max(width, getattr(layout, "pad_to", None) or 0)
 
     def shard(self, mini_batch: int, rank: int) -> Shard:
         """Return a rank's shard of a mini-batch.

@@ -15,7 +15,6 @@ from fastcollate.blocks.trees import join_trees
 from fastcollate.build import build_batch
 from fastcollate.common.arguments import spells_out, suggests_names, tally, wrong_name
 from fastcollate.common.arrays import describe
-from fastcollate.common.caching import cached_property
 from fastcollate.common.row_columns import COLUMNS, IDS
 from fastcollate.ops.normalize import LossNormalizers
 from fastcollate.options import Options, ShardOptions
@@ -119,6 +118,7 @@ class BlockStepPlan:
         self._tables = tables
         self._refs = [ref for block in blocks for ref in block.refs]
         self._ref: ray.ObjectRef[JoinedBlocks] | None = None
+        self._loss_normalizers = tables.loss_normalizers(step)
 
     @property
     def num_mini_batches(self) -> int:
@@ -140,10 +140,6 @@ class BlockStepPlan:
             mask. Each shard has those of its mini-batch.
         """
         return self._loss_normalizers
-
-    @cached_property
-    def _loss_normalizers(self) -> LossNormalizers:
-        return self._tables.loss_normalizers(self.step)
 
     def shard(self, mini_batch: int, rank: int) -> BlockShard:
         """Return a rank's shard of a mini-batch.

@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastcollate._fastcollate import IGNORE_INDEX
+from fastcollate.common.row_columns import VALUES
 from fastcollate.rows.fields import Field
 from fastcollate.testing.reference.loops import build_batch_loops
-
-_COLUMNS = ("rewards", "loss_mask", "logprobs", "advantages")
 
 
 def collate_loops(
@@ -60,7 +59,7 @@ def collate_loops(
         columns["responses"].append(response)
         if mask is not None:
             columns.setdefault("loss_mask", []).append(mask)
-        for key in _COLUMNS:
+        for key in VALUES:
             if key in sample:
                 columns.setdefault(key, []).append(sample[key])
     if "input_ids" in samples[0] and "prompt_len" not in samples[0]:
