@@ -19,13 +19,23 @@ from fastcollate.common.arrays import (
     flatten,
     is_array,
     is_tensor,
+    like_of,
     offsets_of,
     read_array,
     row_and_token,
     take,
     to_numpy,
 )
-from fastcollate.ops.writing import SIDES, is_computed, join, pad_on_their_device, pad_rows
+from fastcollate.ops.writing import (
+    AS_LONGEST,
+    FEW,
+    SIDES,
+    is_computed,
+    join,
+    pad_on_their_device,
+    pad_rows,
+    small_on_host,
+)
 from fastcollate.rows.column_input import EXPECTED, check_dense, ragged
 from fastcollate.rows.columns import Ragged
 from fastcollate.rows.lengths import Integers, check_lengths
@@ -140,7 +150,9 @@ def pad(
     """
     check_choice("array_type", array_type, ("torch", "numpy"))
     check_choice("side", side, SIDES)
-    layout = SIDES[side](pad_to=pad_to, multiple_of=multiple_of)
+    layout = AS_LONGEST[side]
+    if pad_to is not None or multiple_of != 1:
+        layout = SIDES[side](pad_to=pad_to, multiple_of=multiple_of)
     rows, found = _with_dtype(rows, dtype)
     name = check_dtype_name(found, "rows")
     if array_type == "torch" and _are_computed(rows):
@@ -326,7 +338,7 @@ def unpad(x: Any, lengths: Any = None, *, mask: Any = None, side: Side | None = 
     else:
         return ragged(x)
     columns = width - lengths if side == "left" else np.zeros(rows, np.int64)
-    if lengths.sum() < SHORT_ROW * rows:
+    if rows > FEW and lengths.sum() < SHORT_ROW * rows:
         places = np.arange(width)
         starts = columns[:, None]
         return _take(x, (places >= starts) & (places < starts + lengths[:, None]), lengths)
@@ -350,7 +362,10 @@ def _mask(x: Any, mask: Any) -> Ragged:
 
 def _take(x: Any, flags: np.ndarray, lengths: np.ndarray) -> Ragged:
     """Take tokens one by one."""
-    values = take(flatten(x, 2), np.flatnonzero(flags)) if is_tensor(x) else x[flags]
+    if (small := small_on_host(x)) is not None:
+        values = like_of(small[flags], x)
+    else:
+        values = take(flatten(x, 2), np.flatnonzero(flags)) if is_tensor(x) else x[flags]
     return Ragged._of(values, offsets_of(lengths))
 
 

@@ -13,14 +13,17 @@ from fastcollate.common.arrays import (
     dtype_like,
     dtype_name,
     first_misfit,
+    is_only_torch,
     is_tensor,
     like_of,
     misfit,
     ranges_of,
     row_and_token,
+    to_numpy,
     to_tensor,
 )
 from fastcollate.memory.pools import check_memory
+from fastcollate.memory.slabs import is_plain
 from fastcollate.plan.layout import Jagged, Left, Right
 from fastcollate.rows.fields import Field
 
@@ -32,8 +35,17 @@ if TYPE_CHECKING:
 
 JAGGED = Jagged()
 
+SMALL = 1 << 20
+"""Bytes of an array at which memory of the pool pays for a call of the core."""
+
+FEW = 128
+"""Number of rows that NumPy concatenates in the time of a call of the core."""
+
 SIDES = {"right": Right, "left": Left}
 """Layouts by the side of padding."""
+
+AS_LONGEST = {side: layout() for side, layout in SIDES.items()}
+"""Layouts as wide as the longest row."""
 
 BITS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 """Dtypes by size in bytes that the core uses for any bits."""
@@ -76,6 +88,16 @@ def pad_on_their_device(rows: Ragged, dtype: Any, layout: Layout, fill: float) -
     return out.reshape(count, width, *values.shape[1:])
 
 
+def small_on_host(x: Any) -> np.ndarray | None:
+    """Return an array or tensor as an array, if NumPy copies it sooner than the core; else None."""
+    if x.nbytes > SMALL or (is_tensor(x) and (is_computed(x) or not is_plain(x))):
+        return None
+    if is_tensor(x) and is_only_torch(x.dtype):
+        return None
+    found: np.ndarray = to_numpy(x)
+    return found
+
+
 def is_computed(tensor: Any) -> bool:
     """Return True if torch has to write: a tensor on a device, or one with gradients."""
     return bool(tensor.requires_grad or not tensor.is_cpu)
@@ -86,6 +108,10 @@ def join(x: Any, columns: NDArray[np.int64], lengths: NDArray[np.int64]) -> Any:
 
     A span is given by its first column and its number of tokens.
     """
+    if len(x) <= FEW and (small := small_on_host(x)) is not None:
+        ends = (columns + lengths).tolist()
+        parts = zip(small, columns.tolist(), ends, strict=True)
+        return like_of(np.concatenate([row[start:end] for row, start, end in parts]), x)
     width, *trailing = x.shape[1:]
     rows = np.arange(len(x), dtype=np.int64)
     if is_tensor(x) and is_computed(x):
