@@ -58,7 +58,8 @@ mod _fastcollate {
     use super::rollouts::{CallSchema, join_call_nodes, make_calls, read_calls};
     #[pymodule_export]
     use super::rows::{
-        RowSpans, RowStore, StoredRow, arrow_chunks, compact_ids, fix_lists, stored_columns,
+        RowSpans, RowStore, StoredRow, arrow_chunks, check_range, compact_ids, fix_lists,
+        stored_columns,
     };
     #[pymodule_export]
     use super::sampled::read_logprobs;

@@ -56,6 +56,27 @@ def test_errors_name_the_argument_in_a_few_words(name, big):
     assert len(str(caught.value)) < 400
 
 
+ENDLESS = {
+    "ragged": fc.ragged,
+    "ragged, rows": lambda endless: fc.ragged([[1], endless]),
+    "prompts": lambda endless: batch(prompts=endless),
+    "uids": lambda endless: batch(uids=endless),
+    "lengths": fc.plan_step,
+    "uids of a step": lambda endless: fc.plan_step([3, 2], uids=endless),
+    "weights": lambda endless: fc.planning.partition(endless, 2),
+    "sequences": lambda endless: fc.planning.pack(endless, fc.Packed(8)),
+    "values": lambda endless: batch(fields={"x": fc.PerRow(endless)}),
+}
+
+
+@pytest.mark.parametrize("count", [10**18, 10**19], ids=["within 64 bits", "beyond"])
+@pytest.mark.parametrize("name", ENDLESS)
+def test_ranges_that_no_memory_holds(name, count):
+    with pytest.raises((TypeError, ValueError), match=rf"range\(0, {count}\)") as caught:
+        ENDLESS[name](range(count))
+    assert "has more items than any memory holds; pass fewer" in str(caught.value)
+
+
 @pytest.mark.parametrize("seconds", [5e-324, 1e-310, 0.0, float("inf"), float("nan")])
 def test_times_that_cannot_be_fitted(seconds):
     timings = [([4 * length], 1.0) for length in range(1, 7)]

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from numbers import Real
 from typing import Any, TypeVar, cast
 
+from fastcollate._fastcollate import check_range
 from fastcollate.common.arrays import describe
 from fastcollate.common.names import advice_for
 from fastcollate.common.text import show
@@ -206,17 +207,12 @@ def is_sequence(values: Any) -> bool:
     )
 
 
-_MAX_ITEMS = 1 << 40
-"""Limit of the items of a range."""
-
-
 def as_list(values: Any) -> list[Any]:
     """Return items as a list of Python objects, also from NumPy, Arrow and Polars."""
     for method in ("to_pylist", "tolist", "to_list"):
         if hasattr(values, method) and not hasattr(values, "detach"):
             return list(getattr(values, method)())
-    if isinstance(values, range) and values[_MAX_ITEMS:]:
-        raise ValueError(f"{show(values)} has more items than any memory holds; pass fewer")
+    check_range(values)
     return list(iter(values))  # a list of another class may claim any length
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fastcollate._fastcollate import CostSpec
+from fastcollate._fastcollate import CostSpec, check_range
 from fastcollate.common.arguments import check_count, check_number, suggests_names, tally
 from fastcollate.common.arrays import (
     NUMBERS,
@@ -415,6 +415,7 @@ def _as_array(values: Any) -> np.ndarray:
     """Return numbers as an array, including dtypes that NumPy lacks."""
     if is_tensor(values) and is_only_torch(values.dtype):
         values = values.float()
+    check_range(values)
     try:
         found = read_array(to_numpy(values))
     except ValueError:  # rows of different lengths

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fastcollate._fastcollate import check_range
 from fastcollate.common.arguments import id_list, tally
 from fastcollate.common.arrays import is_tensor
 from fastcollate.plan.merging import MergePlan, check_uids, merging_of
@@ -53,6 +54,7 @@ class StepRows(NamedTuple):
         """Check that there is one value per row; of values per turn, take those of the rows."""
         if not hasattr(values, "__len__") or isinstance(values, (str, bytes)):
             values = id_list(name, values)
+        check_range(values)
         count, rows = len(values), len(self.lengths)
         if count == rows:
             return values

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fastcollate._fastcollate import arrow_chunks
+from fastcollate._fastcollate import arrow_chunks, check_range
 from fastcollate.common.arguments import suggests_names
 from fastcollate.common.arrays import (
     NUMBERS,
@@ -94,6 +94,7 @@ def ragged(x: Any, dtype: Any = None) -> Ragged:
         is_rows = hasattr(type(x), "__len__") and hasattr(type(x), "__getitem__")
         if not is_rows or isinstance(x, (str, bytes, bytearray, Mapping)):
             raise TypeError(f"x is {describe(x)}; {EXPECTED}")
+        check_range(x)
     x = list(x)
     if all(isinstance(row, (list, tuple)) for row in x):
         return _convert(_of_lists(x), dtype)

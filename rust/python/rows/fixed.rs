@@ -6,8 +6,9 @@ use fastcollate::check_room;
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PySequence, PyTuple};
+use pyo3::types::{PyBool, PyFloat, PyInt, PyList, PyRange, PySequence, PyTuple};
 
+use super::object::check_range;
 use crate::error::Error;
 
 /// Lists in lists that are read: more dimensions than NumPy has.
@@ -19,7 +20,7 @@ const MAX_DEPTH: usize = 65;
 /// change it.
 ///
 /// # Errors
-/// Lists nested too deep, such as one that contains itself.
+/// Lists nested too deep, such as one that contains itself; ranges that no memory holds.
 #[pyfunction]
 pub fn fix_lists<'py>(value: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
     fix(value, MAX_DEPTH, &mut HashMap::new())
@@ -33,9 +34,13 @@ fn fix<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let items = match value.cast::<PySequence>() {
         Ok(sequence) if is_list(&value) => sequence.to_tuple()?,
-        _ => return Ok(value),
+        _ => {
+            check_range(&value)?;
+            return Ok(value);
+        }
     };
-    if items.iter_borrowed().all(|item| !is_list(&item)) {
+    let is_plain = |item: &Bound<_>| !is_list(item) && !item.is_exact_instance_of::<PyRange>();
+    if items.iter_borrowed().all(|item| is_plain(&item)) {
         return Ok(items.into_any());
     }
     if let Some([_, tuple]) = fixed.get(&value.as_ptr()) {

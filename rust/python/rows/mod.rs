@@ -32,6 +32,7 @@ pub use arrow::{ArrowMemory, arrow_chunks};
 pub use fixed::fix_lists;
 pub use list::{Run, check_digits, same_until};
 pub use number::number_of;
+pub use object::check_range;
 pub use py_rows::{Missing, PyRows};
 pub use ragged::RowSpans;
 pub use storage::{RowStore, StoredRow, compact_ids, stored_columns};

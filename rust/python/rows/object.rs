@@ -99,6 +99,20 @@ fn is_mapping(object: &Bound<PyAny>) -> PyResult<bool> {
 /// Limit of the items of a range.
 const MAX_ITEMS: usize = 1 << 40;
 
+/// Refuse a range of more than `MAX_ITEMS`, and take anything else.
+///
+/// # Errors
+/// `ValueError`.
+#[pyfunction]
+pub fn check_range(value: &Bound<PyAny>) -> PyResult<()> {
+    if value.is_exact_instance_of::<PyRange>() && value.get_item(MAX_ITEMS).is_ok() {
+        let found = describe(value)?;
+        let reason = format!("{found} has more items than any memory holds; pass fewer");
+        return Err(PyValueError::new_err(reason));
+    }
+    Ok(())
+}
+
 /// The items of a sequence as a list.
 ///
 /// # Errors
@@ -107,11 +121,7 @@ pub fn to_list<'py>(sequence: &Bound<'py, PyAny>) -> Result<Bound<'py, PyList>> 
     if let Ok(list) = sequence.cast_exact::<PyList>() {
         return Ok(list.clone());
     }
-    if sequence.is_exact_instance_of::<PyRange>() && sequence.get_item(MAX_ITEMS).is_ok() {
-        let found = describe(sequence)?;
-        let reason = format!("{found} has more items than any memory holds; pass fewer");
-        return Err(PyValueError::new_err(reason).into());
-    }
+    check_range(sequence)?;
     // Python's own list raises if memory runs out, whatever the length claimed.
     let list = PyList::empty(sequence.py());
     for (index, item) in sequence.try_iter()?.enumerate() {
