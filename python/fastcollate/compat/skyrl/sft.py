@@ -6,7 +6,7 @@ import functools
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeAlias
@@ -205,6 +205,13 @@ class PackedDataCollator:
                 "PackedDataCollator requires max_tokens_per_microbatch to be set, but "
                 "max_tokens_per_microbatch is None; pass a number of tokens"
             )
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a pickle, which may be of SkyRL's own class, from a process without `patch()`."""
+        if (inner := state.get("_default_collator")) is not None:
+            size = inner.micro_train_batch_size_per_gpu
+            state = {**state, "tokenizer": inner.tokenizer, "micro_train_batch_size_per_gpu": size}
+        vars(self).update((one.name, state[one.name]) for one in fields(self))
 
     def __call__(self, examples: Examples, batch_size: int) -> Any:
         """Return the batch of a step, packed if it has the constructor's `batch_size`.

@@ -61,6 +61,15 @@ class TreeRow:
         self.load = 0
         self._tree = GrowingTree()
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {"samples": self.samples}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a pickle, which may be of TRL's own class, from a process without `patch()`."""
+        TreeRow.__init__(self)
+        for sample in state["samples"]:
+            self.add(sample)
+
     @property
     def tokens(self) -> list[int]:
         """The tokens in the order in which samples added them, shared ones once."""
