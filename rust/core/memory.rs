@@ -90,11 +90,26 @@ pub fn try_gathered<T, E: From<Error>>(
     Ok(found)
 }
 
-fn add<T>(values: &mut Vec<T>, value: T) -> Result<()> {
+/// Add a value.
+///
+/// # Errors
+/// [`Error::NoMemory`].
+#[inline]
+pub fn add<T>(values: &mut Vec<T>, value: T) -> Result<()> {
     if values.len() == values.capacity() {
         reserve(values, 1)?;
     }
     values.push(value);
+    Ok(())
+}
+
+/// Add copies of values.
+///
+/// # Errors
+/// [`Error::NoMemory`].
+pub fn extend<T: Copy>(values: &mut Vec<T>, more: &[T]) -> Result<()> {
+    reserve(values, more.len())?;
+    values.extend_from_slice(more);
     Ok(())
 }
 

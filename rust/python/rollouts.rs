@@ -299,8 +299,8 @@ fn columns<'py>(py: Python<'py>, calls: Calls, kept: &[String]) -> Result<Bound<
     columns.set_item("responses", responses)?;
     columns.set_item("have_prompts", flags(calls.have_prompts))?;
     if calls.are_nodes {
-        let values = PyArray1::from_slice(py, &calls.logprobs.values);
-        let are_given = PyArray1::from_slice(py, &calls.logprobs.are_given);
+        let values = array_of(py, calls.logprobs.values.iter().copied())?;
+        let are_given = array_of(py, calls.logprobs.are_given.iter().copied())?;
         columns.set_item("node_logprobs", (values, are_given))?;
     }
     columns.set_item("logprobs", logprobs(py, calls.logprobs)?)?;
@@ -315,7 +315,7 @@ fn columns<'py>(py: Python<'py>, calls: Calls, kept: &[String]) -> Result<Bound<
     columns.set_item("has_streams", calls.has_streams)?;
     let routes = calls.routes.into_iter();
     let routes = routes.map(|one| one.map(|bytes| PyArray1::from_vec(py, bytes)));
-    columns.set_item("routes", routes.collect::<Vec<_>>())?;
+    columns.set_item("routes", gathered(routes)?)?;
     let texts = PyDict::new(py);
     for (name, rows) in kept.iter().zip(&calls.kept) {
         texts.set_item(name, json_of(py, rows)?)?;
@@ -353,10 +353,17 @@ fn rows<T: Element>(py: Python<'_>, rows: Rows<T>) -> Result<Ragged<'_, T>> {
 }
 
 /// JSON of each call, or None.
-fn json_of<'py>(py: Python<'py>, rows: &Rows<u8>) -> PyResult<Bound<'py, PyList>> {
+fn json_of<'py>(py: Python<'py>, rows: &Rows<u8>) -> Result<Bound<'py, PyList>> {
     let starts = [0].into_iter().chain(rows.ends.iter().copied());
-    let texts = starts
-        .zip(&rows.ends)
-        .map(|(start, &end)| (start < end).then(|| PyBytes::new(py, &rows.values[start..end])));
-    PyList::new(py, texts.collect::<Vec<_>>())
+    let text = |text: &[u8]| {
+        PyBytes::new_with(py, text.len(), |out| {
+            out.copy_from_slice(text);
+            Ok(())
+        })
+    };
+    let texts = starts.zip(&rows.ends).map(|(start, &end)| {
+        let json = (start < end).then(|| text(&rows.values[start..end]));
+        json.transpose().map_err(crate::error::Error::from)
+    });
+    Ok(PyList::new(py, try_gathered(texts)?)?)
 }

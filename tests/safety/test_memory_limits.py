@@ -6,6 +6,7 @@ import pickle
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -137,19 +138,35 @@ def outcome(call, limit):
     return found or f"signal {os.WTERMSIG(status)}"
 
 
-def climb():
+def climb(calls, limits):
     """Print the calls that end otherwise than by a result or a ``MemoryError``."""
-    for name, call in make_calls().items():
-        found = [outcome(call, limit) for limit in LIMITS]
+    for name, call in calls.items():
+        found = [outcome(call, limit) for limit in limits]
         if set(found) - {"a result", "MemoryError"} or found[-1] != "a result":
-            print(name, dict(zip(LIMITS, found, strict=True)))
+            print(name, dict(zip(limits, found, strict=True)))
+
+
+def climb_all():
+    """Climb with all calls."""
+    climb(make_calls(), LIMITS)
+
+
+def climb_finely():
+    """Climb with vectors that grow as a body is read: each is grown at a few sizes alone."""
+    call = b'{"prompt":[1],"response":[1,2,3]}'
+    schema = fc.rollouts.Schema(prompts="prompt", responses="response")
+    calls = [call] * 200_000
+    bodies = {"a body": [b"[" + b",".join(calls) + b"]"], "lines": b"\n".join(calls)}
+    calls = {name: partial(fc.rollouts.parse, body, schema) for name, body in bodies.items()}
+    climb(calls, [*(limit << 19 for limit in range(32, 52)), 1 << 28])
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of address space are Linux's")
-def test_calls_under_limits():
+@pytest.mark.parametrize("climb", ["climb_all", "climb_finely"])
+def test_calls_under_limits(climb):
     child = subprocess.run(
-        [sys.executable, "-c", "import test_memory_limits as test; test.climb()"],
+        [sys.executable, "-c", f"import test_memory_limits as test; test.{climb}()"],
         cwd=Path(__file__).parent,
         # A backtrace would wait for ever for the memory that it needs itself.
         env={

@@ -7,7 +7,7 @@ use super::call::Call;
 use super::logprobs::{BadLogprobs, Logprobs};
 use super::schema::Numbers;
 use crate::error::{Error, Result};
-use crate::memory::reserve;
+use crate::memory::{add, extend, filled, reserve};
 
 /// Rows of different lengths.
 #[derive(Debug)]
@@ -27,22 +27,28 @@ impl<T: Copy> Rows<T> {
     }
 
     /// Add a row.
-    pub fn push(&mut self, row: &[T]) {
-        self.values.extend_from_slice(row);
-        self.ends.push(self.values.len());
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`].
+    pub fn push(&mut self, row: &[T]) -> Result<()> {
+        extend(&mut self.values, row)?;
+        add(&mut self.ends, self.values.len())
     }
 }
 
 impl Rows<u8> {
     /// Add spans of JSON as one text: several are arrays, which are joined.
-    pub fn push_joined(&mut self, data: &[u8], spans: &[Range<usize>]) {
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`].
+    pub fn push_joined(&mut self, data: &[u8], spans: &[Range<usize>]) -> Result<()> {
         match spans {
             [] => self.push(&[]),
             [span] => self.push(&data[span.clone()]),
             spans => {
                 let inner = spans.iter().map(|span| &data[span.start + 1..span.end - 1]);
                 let inner: Vec<_> = inner.filter(|json| !json.trim_ascii().is_empty()).collect();
-                self.push(&[b"[", &inner.join(&b',')[..], b"]"].concat());
+                self.push(&[b"[", &inner.join(&b',')[..], b"]"].concat())
             }
         }
     }
@@ -133,10 +139,10 @@ impl Calls {
             .transpose();
         let mut mask = mask.map_err(|error| wrong(&error.reason))?;
         if mask.is_none() && self.are_nodes && !call.has_prompt() {
-            mask = Some(Cow::Owned(vec![f32::from(given.is_some()); count]));
+            mask = Some(Cow::Owned(filled(count, |_| f32::from(given.is_some()))?));
         }
         if !call.trains() {
-            mask = Some(Cow::Owned(vec![0.0; count]));
+            mask = Some(Cow::Owned(filled(count, |_| 0.0)?));
         }
         let given =
             match given.map(|values| tokens.along(values, mask.as_deref(), "log-probabilities")) {
@@ -155,12 +161,11 @@ impl Calls {
             self.have_masks = true;
             self.loss_mask.extend_from_slice(&mask);
         }
-        self.have_prompts.push(tokens.prompt.is_some());
-        self.prompts.push(prompt);
-        self.responses.push(&tokens.response);
-        self.bodies.push(body);
-        self.indices.push(index);
-        Ok(())
+        add(&mut self.have_prompts, tokens.prompt.is_some())?;
+        self.prompts.push(prompt)?;
+        self.responses.push(&tokens.response)?;
+        add(&mut self.bodies, body)?;
+        add(&mut self.indices, index)
     }
 
     /// Write 1 for the tokens of calls without a loss mask.

@@ -8,6 +8,7 @@ use super::calls::Calls;
 use super::json::Json;
 use super::schema::{COUNTS, Ids, Numbers, Opens};
 use crate::error::Result;
+use crate::memory::{add, reserve};
 
 /// Values of one column.
 #[derive(Debug, Default)]
@@ -40,9 +41,13 @@ pub struct Frame {
 
 impl<T> Values<T> {
     /// Add a value.
-    pub fn push(&mut self, value: T) {
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`](crate::Error::NoMemory).
+    #[inline]
+    pub fn push(&mut self, value: T) -> Result<()> {
         self.are_given = true;
-        self.values.push(value);
+        add(&mut self.values, value)
     }
 
     fn clear(&mut self) {
@@ -63,7 +68,11 @@ impl<T> Values<T> {
 
 impl Values<f32> {
     /// Insert NaN at places among the values, which ascend.
-    pub fn insert_missing(&mut self, places: &[usize]) {
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`](crate::Error::NoMemory).
+    pub fn insert_missing(&mut self, places: &[usize]) -> Result<()> {
+        reserve(&mut self.values, places.len())?;
         let mut end = self.values.len();
         self.values.resize(end + places.len(), f32::NAN);
         for (earlier, &place) in places.iter().enumerate().rev() {
@@ -71,6 +80,7 @@ impl Values<f32> {
             self.values[place + earlier] = f32::NAN;
             end = place;
         }
+        Ok(())
     }
 }
 
@@ -152,8 +162,7 @@ pub fn add_call<'f>(
             spans
                 .find(|spans| !spans.is_empty())
                 .map_or(&[], |spans| spans),
-        );
+        )?;
     }
-    calls.routes.push(routes);
-    Ok(())
+    add(&mut calls.routes, routes)
 }

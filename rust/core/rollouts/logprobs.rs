@@ -1,7 +1,7 @@
 //! Log-probabilities of calls: one rule for those that are none.
 
 use crate::error::{Error, Result};
-use crate::memory::reserve;
+use crate::memory::{add, reserve};
 
 /// What happens to log-probabilities that are none: not finite, missing, or -9999, which vLLM
 /// writes for a missing one.
@@ -75,32 +75,32 @@ impl Logprobs {
         reserve(&mut self.values, count)?;
         self.values.extend_from_slice(found);
         self.values.resize(start + count, f32::NAN);
-        self.ends.push(start + count);
-        self.are_given.push(given.is_some());
-        self.counts.push([0; KINDS]);
+        add(&mut self.ends, start + count)?;
+        add(&mut self.are_given, given.is_some())?;
+        add(&mut self.counts, [0; KINDS])?;
         if given.is_some() {
             let call = self.ends.len() - 1;
-            self.settle(call, start, found.len(), mask).map_err(|at| {
+            if let Some(at) = self.settle(call, start, found.len(), mask)? {
                 let reason = match found.get(at) {
                     None => format!("has only {at} log-probabilities for {count} response tokens"),
                     Some(value) => format!(
                         "has the log-probability {value} at response token {at}, which is none"
                     ),
                 };
-                Error::BadLogprob(format!("{} {reason}", name()))
-            })?;
+                return Err(Error::BadLogprob(format!("{} {reason}", name())));
+            }
         }
         Ok(())
     }
 
-    /// Treat those of a call, of which `found` were given; an error is a position.
+    /// Treat those of a call, of which `found` were given; returns the first that is an error.
     fn settle(
         &mut self,
         call: usize,
         start: usize,
         found: usize,
         mask: Option<&[f32]>,
-    ) -> Result<(), usize> {
+    ) -> Result<Option<usize>> {
         let end = self.ends[call];
         for (at, value) in self.values[start..end].iter_mut().enumerate() {
             if value.is_finite() && *value > MISSING {
@@ -111,7 +111,7 @@ impl Logprobs {
                 continue;
             }
             if self.policy == BadLogprobs::Error {
-                return Err(at);
+                return Ok(Some(at));
             }
             let kind = match () {
                 () if at >= found => 3,
@@ -123,9 +123,9 @@ impl Logprobs {
             if self.policy == BadLogprobs::Mask {
                 *value = 0.0;
             }
-            self.bad.push(start + at);
+            add(&mut self.bad, start + at)?;
         }
-        Ok(())
+        Ok(None)
     }
 
     /// Treat calls without log-probabilities, if others have them. `mask` is that of all calls, if
@@ -140,7 +140,7 @@ impl Logprobs {
         for call in 0..self.ends.len() {
             let start = call.checked_sub(1).map_or(0, |last| self.ends[last]);
             let mask = mask.map(|mask| &mask[start..self.ends[call]]);
-            if !self.are_given[call] && self.settle(call, start, 0, mask).is_err() {
+            if !self.are_given[call] && self.settle(call, start, 0, mask)?.is_some() {
                 let reason = "has no log-probabilities, but other calls have";
                 return Err(Error::BadLogprob(format!("{} {reason}", name(call))));
             }

@@ -25,7 +25,7 @@ pub use schema::{Ids, Numbers, Role, Schema};
 use self::json::Json;
 use self::reader::Reader;
 use crate::error::Result;
-use crate::memory::check_room;
+use crate::memory::{add, check_room};
 use crate::polling::Ticks;
 
 /// Bodies to read.
@@ -72,7 +72,7 @@ pub fn read_bodies(
         Bodies::Lines(text) => {
             for (index, line) in text.split(|&byte| byte == b'\n').enumerate() {
                 if !line.trim_ascii().is_empty() {
-                    lines.push(index);
+                    add(&mut lines, index)?;
                     read(line, &name(index))?;
                 }
             }

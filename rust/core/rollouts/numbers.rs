@@ -1,5 +1,8 @@
 //! Numbers of JSON, read from bytes. What these functions cannot read is left to the parser.
 
+use crate::error::Result;
+use crate::memory::add;
+
 /// The float64 nearest to powers of ten, from the least exponent on.
 const POWERS: [f64; 45] = [
     1e-22, 1e-21, 1e-20, 1e-19, 1e-18, 1e-17, 1e-16, 1e-15, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10,
@@ -231,13 +234,16 @@ fn parsed(data: &[u8], at: usize) -> Option<(f32, usize)> {
 
 /// Add the token ids of an array that are written without spaces, or with one behind each comma;
 /// returns the position of the first item that was not read, or of the array's end.
-pub fn ids(data: &[u8], mut at: usize, out: &mut Vec<i32>) -> usize {
+///
+/// # Errors
+/// [`Error::NoMemory`](crate::Error::NoMemory).
+pub fn ids(data: &[u8], mut at: usize, out: &mut Vec<i32>) -> Result<usize> {
     while let Some((id, end)) = id(data, at) {
         match data.get(end) {
             Some(b',') => at = end + 1 + usize::from(data.get(end + 1) == Some(&b' ')),
-            _ => return at,
+            _ => return Ok(at),
         }
-        out.push(id);
+        add(out, id)?;
     }
-    at
+    Ok(at)
 }

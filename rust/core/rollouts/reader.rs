@@ -13,6 +13,7 @@ use super::numbers;
 use super::schema::{Ids, Numbers, Opens, Role, Schema};
 use super::stream::{Stream, events, is_stream};
 use crate::error::Result;
+use crate::memory::add;
 use crate::polling::Ticks;
 
 /// Reads one body after the other.
@@ -187,7 +188,7 @@ impl<'s> Reader<'s> {
                 calls,
             )?;
             if events.is_cut {
-                calls.cut.push(calls.bodies.len() - 1);
+                add(&mut calls.cut, calls.bodies.len() - 1)?;
             }
         }
         Ok(())
@@ -213,7 +214,7 @@ impl<'s> Reader<'s> {
         };
         if known.is_none() && opens != Opens::Group {
             let call = self.current;
-            self.frames[around].calls.push(call);
+            add(&mut self.frames[around].calls, call)?;
         }
         self.value(json, node, peek, ticks)?;
         self.current = around;
@@ -283,10 +284,10 @@ impl<'s> Reader<'s> {
         let (mut of_items, mut missing) = (0_usize, Vec::new());
         each_item(json, ticks, |json, at, ticks| {
             if let Some((found, end)) = self.shapes[child].read(json.data, at) {
-                self.add(found);
+                self.add(found)?;
                 match found.logprob {
                     Some(_) => of_items += 1,
-                    None if has_logprobs => missing.push(self.num_logprobs()),
+                    None if has_logprobs => add(&mut missing, self.num_logprobs())?,
                     None => {}
                 }
                 return Ok(end);
@@ -299,7 +300,7 @@ impl<'s> Reader<'s> {
             let item = mem::take(&mut self.item).unwrap_or_default();
             read?;
             match self.num_logprobs() - before {
-                0 if has_logprobs => missing.push(before),
+                0 if has_logprobs => add(&mut missing, before)?,
                 _ if item.is_special => {}
                 found => of_items += found,
             }
@@ -313,7 +314,7 @@ impl<'s> Reader<'s> {
         })?;
         if of_items > 0 {
             let logprobs = self.frames[self.current].numbers(Numbers::Logprobs);
-            logprobs.insert_missing(&missing);
+            logprobs.insert_missing(&missing)?;
         }
         Ok(())
     }
@@ -341,17 +342,18 @@ impl<'s> Reader<'s> {
 
     /// Add the values of an item.
     #[inline]
-    fn add(&mut self, found: Found) {
+    fn add(&mut self, found: Found) -> Result<()> {
         let frame = &mut self.frames[self.current];
         if let Some(logprob) = found.logprob {
-            frame.numbers(Numbers::Logprobs).push(logprob);
+            frame.numbers(Numbers::Logprobs).push(logprob)?;
         }
         if let Some(id) = found.id {
-            frame.ids(Ids::LogprobIds).push(id);
+            frame.ids(Ids::LogprobIds).push(id)?;
         }
         if let Some(id) = found.token {
-            frame.ids(Ids::LogprobTokens).push(id);
+            frame.ids(Ids::LogprobTokens).push(id)?;
         }
+        Ok(())
     }
 
     /// Read the values of a column.
@@ -396,7 +398,7 @@ impl<'s> Reader<'s> {
                     self.leaf(json, node, Role::Ids(Ids::Responses), peek, ticks)?;
                     let frame = &mut self.frames[self.current];
                     let response = mem::take(frame.ids(Ids::Responses));
-                    frame.of_calls.push(response);
+                    add(&mut frame.of_calls, response)?;
                     Ok(json.at())
                 });
             }
@@ -422,12 +424,12 @@ impl<'s> Reader<'s> {
             match role {
                 Role::Numbers(column @ Numbers::Logprobs) => {
                     if let Some((value, end)) = numbers::float(json.data, at) {
-                        frame.numbers(column).values.push(value);
+                        add(&mut frame.numbers(column).values, value)?;
                         return Ok(end);
                     }
                 }
                 Role::Ids(column) if column != Ids::LogprobTokens => {
-                    at = numbers::ids(json.data, at, &mut frame.ids(column).values);
+                    at = numbers::ids(json.data, at, &mut frame.ids(column).values)?;
                 }
                 _ => {}
             }
@@ -450,7 +452,7 @@ impl<'s> Reader<'s> {
                     Peek::String => json.with(|json| Ok(none_of(json.known_str()?)))?,
                     _ => json.with(|json| json.known_float(peek))?,
                 };
-                frame.numbers(column).values.push(value as f32);
+                add(&mut frame.numbers(column).values, value as f32)?;
                 matches!(json.data[at], b'-' | b'0'..=b'9').then_some(Slot::Logprob)
             }
             Role::Ids(Ids::LogprobTokens) => {
@@ -458,7 +460,7 @@ impl<'s> Reader<'s> {
                 self.add(Found {
                     token,
                     ..Found::default()
-                });
+                })?;
                 Some(Slot::Token)
             }
             Role::Numbers(column) => {
@@ -475,7 +477,7 @@ impl<'s> Reader<'s> {
                 if !value.is_finite() {
                     return Err(json.wrong_at(at, "a mask has finite numbers"));
                 }
-                frame.numbers(column).push(value as f32);
+                frame.numbers(column).push(value as f32)?;
                 None
             }
             Role::Ids(_) | Role::Index | Role::Total => {
@@ -489,7 +491,7 @@ impl<'s> Reader<'s> {
                     return Err(json.wrong_at(at, &reason));
                 };
                 match role {
-                    Role::Ids(column) => frame.ids(column).values.push(value),
+                    Role::Ids(column) => add(&mut frame.ids(column).values, value)?,
                     Role::Index => frame.index = Some(value),
                     _ => frame.total = Some(value),
                 }
