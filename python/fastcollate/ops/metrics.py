@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastcollate.common.arrays import on_host
-from fastcollate.plan.plan_tables import PlanTables
 from fastcollate.rows.fields import LOGPROBS
 from fastcollate.rows.lengths import percentiles
 
@@ -40,9 +39,8 @@ def metrics_of(state: BatchState) -> dict[str, float]:
     # of it, and tensors of the device "meta" have no values.
     has_values = not getattr(state.data["input_ids"], "is_meta", False)
     if state.options is not None and state.options.cp is None and has_values:
-        spans = PlanTables(plan).responses
-        places = np.flatnonzero(on_host(state.data["loss_mask"] != 0))
-        trained = spans.counts_in(places, plan.num_rows)[is_real]
+        trains = on_host(state.data["loss_mask"] != 0).reshape(-1)
+        trained = plan.count_in_responses(trains)[is_real]
         logprobs = state.data.get(LOGPROBS.key)
         bad = {} if logprobs is None else {"batch/bad_logprobs": _bad_logprobs(logprobs)}
         training = {

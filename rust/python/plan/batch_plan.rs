@@ -144,6 +144,23 @@ impl Plan {
         real.map(|segment| segment.len).sum()
     }
 
+    /// The number of response positions of each row that are set in `flags`, one flag per position of
+    /// a response-aligned output: int64 (rows,).
+    fn count_in_responses<'py>(
+        &self,
+        py: Python<'py>,
+        flags: PyReadonlyArray1<bool>,
+    ) -> Result<Column<'py>> {
+        let flags = tables::values(&flags);
+        let mut counts = filled(self.num_rows(), |_| 0)?;
+        for segment in self.placement.response.segments() {
+            let start = segment.dst_row * self.response_width() + segment.dst_col;
+            let set = flags.get(start..start + segment.len).unwrap_or(&[]);
+            counts[segment.row] += set.iter().filter(|&&flag| flag).count();
+        }
+        column_of(py, counts)
+    }
+
     /// Number of positions of all output rows, in sequence-aligned outputs.
     #[getter]
     fn num_positions(&self) -> usize {
