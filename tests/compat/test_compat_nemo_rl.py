@@ -1,7 +1,9 @@
 """compat.nemo_rl packs and measures as NeMo-RL does."""
 
+import abc
 import random
 import sys
+import types
 
 import pytest
 from hypothesis import given
@@ -172,3 +174,15 @@ def test_other_algorithms_are_refused(algorithm):
 def test_the_base_packs_nothing():
     with pytest.raises(NotImplementedError, match="get_packer"):
         SequencePacker(10).pack([1])
+
+
+def test_packers_are_instances_of_nemo_rls_classes(monkeypatch):
+    module = types.ModuleType("nemo_rl.data.packing.algorithms")
+    module.SequencePacker = abc.ABCMeta("SequencePacker", (), {})
+    name = "FirstFitDecreasingPacker"
+    setattr(module, name, type(module.SequencePacker)(name, (module.SequencePacker,), {}))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    packer = get_packer("first_fit_decreasing", 10)
+    assert isinstance(packer, module.FirstFitDecreasingPacker)
+    assert isinstance(packer, module.SequencePacker)
+    assert not isinstance(get_packer("concatenative", 10), module.SequencePacker)

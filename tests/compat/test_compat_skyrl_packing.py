@@ -10,7 +10,7 @@ from recorded import recorded
 
 from fastcollate.compat.skyrl import PackingStrategy, make_seq_packer
 from fastcollate.testing.reference import pack_loops
-from frameworks.installed import real
+from frameworks.installed import as_installed, real
 
 GOLDEN = recorded("skyrl_seq_packing")
 BUILTINS = {"ValueError": ValueError}
@@ -154,3 +154,16 @@ def test_lengths_are_rounded_up(lengths, algorithm, capacity, of_sequence, of_bi
             packer.pack(lengths)
         return
     assert packer.pack(lengths) == expected
+
+
+def test_packers_are_instances_of_skyrls_classes():
+    theirs = real("skyrl.train.dataset.bin_packing")
+    if theirs is None:
+        pytest.skip("SkyRL is not in .peers")
+    with as_installed("skyrl"):
+        packer = make_seq_packer("first_fit_decreasing", 10)
+        other = make_seq_packer("balanced", 10)
+    assert isinstance(packer, theirs.FirstFitDecreasing)
+    assert isinstance(packer, theirs.SeqPacker)
+    assert isinstance(other, theirs.Balanced)
+    assert not isinstance(other, theirs.FirstFitDecreasing)

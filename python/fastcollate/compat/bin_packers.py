@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from abc import ABCMeta
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -100,12 +102,18 @@ def check_capacity(lengths: Integers, sizes: Integers, capacity: int) -> None:
         )
 
 
-def find_packer(algorithm: Any, packers: Mapping[str, type[P]]) -> type[P]:
-    """Return the packer of a name in any case, or of a framework's own enumeration."""
+def find_packer(algorithm: Any, packers: Mapping[str, type[P]], module: str) -> type[P]:
+    """Return the packer of a name in any case, or of a framework's own enumeration.
+
+    It is a virtual subclass of the class of its name in the framework's `module`, if loaded.
+    """
     name = algorithm.upper() if isinstance(algorithm, str) else getattr(algorithm, "name", None)
     if (packer := packers.get(str(name))) is None:
         raise ValueError(
             f"Unknown packing algorithm: algorithm is {algorithm!r}; pass one of "
             f"{', '.join(packers)}"
         )
+    theirs = getattr(sys.modules.get(module), packer.__name__, None)
+    if isinstance(theirs, ABCMeta):
+        theirs.register(packer)
     return packer

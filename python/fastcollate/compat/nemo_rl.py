@@ -329,7 +329,8 @@ def get_packer(
     Returns
     -------
     SequencePacker
-        A packer whose ``pack`` gives the same bins as NeMo-RL's, in less time.
+        A packer whose ``pack`` gives the same bins as NeMo-RL's, in less time. It is an instance of
+        NeMo-RL's class of the same name, too, if that is loaded.
 
     Raises
     ------
@@ -341,5 +342,5 @@ def get_packer(
     Written against NeMo-RL at commit f4b1bdc, and its main branch where that leaves empty bins out:
     ``get_packer`` of ``nemo_rl.data.packing``.
     """
-    packer = find_packer(algorithm, _PACKERS)
+    packer = find_packer(algorithm, _PACKERS, "nemo_rl.data.packing.algorithms")
     return packer(bin_capacity, collect_metrics, min_bin_count, bin_count_multiple)

@@ -122,7 +122,8 @@ def make_seq_packer(
     Returns
     -------
     SeqPacker
-        A packer whose ``pack`` gives the same bins as SkyRL's, in less time.
+        A packer whose ``pack`` gives the same bins as SkyRL's, in less time. It is an instance of
+        SkyRL's class of the same name, too, if that is loaded.
 
     Raises
     ------
@@ -134,7 +135,7 @@ def make_seq_packer(
     Written against SkyRL 0.3.0 and 0.4.0: ``make_seq_packer`` of
     ``skyrl.train.dataset.bin_packing``, which have no multiples of lengths.
     """
-    packer = find_packer(algorithm, _PACKERS)
+    packer = find_packer(algorithm, _PACKERS, "skyrl.train.dataset.bin_packing")
     return packer(
         bin_capacity,
         min_bin_count,
