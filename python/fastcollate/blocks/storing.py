@@ -375,12 +375,13 @@ def _store_field(
         column = Ragged(values, of_responses if is_of_responses else offsets)
         return _Stored(ColumnKind(field.align, *of_values), column)
     # Indices belong to a row's first tokens.
-    table = batch.spec.table
-    mask = next(one for one in table if one.field == table[key].field and one.key != key)
+    index = batch.spec.table[key].field
+    assert index is not None
+    mask = next(one for one in batch.spec.table if one.field == index and one.key != key)
     missing = offsets_of(np.asarray(batch._data[mask.key]))[offsets]
-    form = batch.spec.fields[table[key].field].align
+    align = batch.spec.fields[index].align
     captured = np.diff(offsets) - np.diff(missing)
-    return _Stored(ColumnKind(form, *of_values), (Ragged(values, offsets), captured))
+    return _Stored(ColumnKind(align, *of_values), (Ragged(values, offsets), captured))
 
 
 def _are_missing(rows: Any) -> bool:

@@ -222,13 +222,13 @@ class StepPlan(Table):
         if layout.name == "jagged" or (layout.name == "packed" and not has_bins):
             return None
         prompt, response, longest = self.widths
-        parts = [self.bin_width if has_bins else longest]
+        parts: list[int] = [self.bin_width if has_bins else longest]
         if layout.name == "two_segment" and not self.has_only_totals:
             parts = [layout.pad_prompt_to or prompt, layout.pad_response_to or response]
         is_binned = isinstance(layout, (Packed, Tree))
-        multiple = layout.pad_to_multiple_of if is_binned else layout.multiple_of
-        width = sum(-(-part // multiple) * multiple for part in parts)
-        return max(width, getattr(layout, "pad_to", None) or 0)
+        multiple: int = layout.pad_to_multiple_of if is_binned else layout.multiple_of
+        least: int = getattr(layout, "pad_to", None) or 0
+        return max(least, sum(-(-part // multiple) * multiple for part in parts))
 
     def shard(self, mini_batch: int, rank: int) -> Shard:
         """Return a rank's shard of a mini-batch.
