@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, final
 
 from numpy import bool_, float32, float64, int32, int64, uint8, uint64
@@ -18,6 +18,7 @@ __all__ = [
     "SYNTHETIC_LENS",
     "Bins",
     "BufferPool",
+    "CallNodes",
     "CallSchema",
     "CostSpec",
     "FieldSpec",
@@ -50,7 +51,6 @@ __all__ = [
     "forked",
     "group_offsets",
     "hash_prompts",
-    "join_call_nodes",
     "lists_of",
     "make_calls",
     "merge_turns",
@@ -62,6 +62,7 @@ __all__ = [
     "split_step",
     "step_defect",
     "stored_columns",
+    "token_ids",
     "write_rows",
 ]
 
@@ -546,6 +547,7 @@ def after_fork() -> None: ...
 def forked() -> None: ...
 def stored_columns(rows: Sequence[StoredRow]) -> list[RowSpans]: ...
 def compact_ids(name: str, row: Any, index: int) -> NDArray[Any]: ...
+def token_ids(name: str, rows: Any) -> tuple[NDArray[int32], NDArray[int64]]: ...
 def collate(
     tokens: Tokens,
     row_source: Merge | tuple[MergeSpec, tuple[Sequence[int], str]] | Plan | None,
@@ -645,22 +647,25 @@ def read_calls(
 def make_calls(
     ids: list[tuple[str, tuple[tuple[NDArray[int32], NDArray[int64]], NDArray[bool_]]]],
     numbers: list[tuple[str, tuple[tuple[NDArray[float32], NDArray[int64]], NDArray[bool_]]]],
-    bodies: NDArray[int64],
-    indices: NDArray[int64],
+    places: list[NDArray[int64]],
     num_bodies: int,
     bad_logprobs: str,
     are_nodes: bool,
     place: str,
     first: int,
 ) -> dict[str, Any]: ...
-def join_call_nodes(
-    nodes: Mapping[str, Any],
-    parents: NDArray[int64],
-    are_dropped: NDArray[bool_],
-    bad_logprobs: str,
-    place: str,
-    first: int,
-) -> dict[str, Any]: ...
+
+@final
+class CallNodes:
+    def join(
+        self,
+        parents: NDArray[int64],
+        are_dropped: NDArray[bool_],
+        bad_logprobs: str,
+        place: str,
+        first: int,
+    ) -> dict[str, Any]: ...
+
 def read_logprobs(
     rows: list[Any],
     responses: NDArray[int32],

@@ -5,6 +5,8 @@ use std::borrow::Cow;
 use fastcollate::plan::pack::Oversized;
 use fastcollate::{Dtype, Error};
 
+use crate::rows::TOKEN_IDS;
+
 /// The whole message of an error of the core: what is wrong, and what to do about it.
 pub fn message(error: &Error) -> String {
     let hint = hint(error);
@@ -60,6 +62,9 @@ fn hint(error: &Error) -> Cow<'static, str> {
         Error::DoesNotFit { .. } => "pass a value that fits, or another dtype",
         Error::NoIndex { limit, .. } if *limit == i64::MAX => {
             "pass indices from 0 on, or -1 for none"
+        }
+        Error::NoIndex { limit, .. } if *limit == TOKEN_IDS => {
+            "token ids are integers from 0 to 2147483647"
         }
         Error::NoIndex { limit, .. } => {
             return format!("pass indices from 0 to {}", limit - 1).into();

@@ -55,11 +55,11 @@ mod _fastcollate {
     #[pymodule_export]
     use super::plan::tables::lists_of;
     #[pymodule_export]
-    use super::rollouts::{CallSchema, join_call_nodes, make_calls, read_calls};
+    use super::rollouts::{CallNodes, CallSchema, make_calls, read_calls};
     #[pymodule_export]
     use super::rows::{
         RowSpans, RowStore, StoredRow, arrow_chunks, check_range, compact_ids, fix_lists,
-        stored_columns,
+        stored_columns, token_ids,
     };
     #[pymodule_export]
     use super::sampled::read_logprobs;

@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use fastcollate::rollouts::{
-    BadLogprobs, Bodies, Call, Calls, Ids, KINDS, Logprobs, Nodes, Numbers, Role, Rows, Schema,
-    Spans, join_nodes, read_bodies,
+    BadLogprobs, Bodies, Call, Calls, Ids, KINDS, Kept, Logprobs, Numbers, Place, Role, Rows,
+    Schema, join_nodes, read_bodies,
 };
 use fastcollate::{Error, gathered, try_gathered};
 use numpy::{Element, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
@@ -75,20 +75,21 @@ impl CallSchema {
         let role = |(name, path): &(String, String)| {
             let role = ROLES.value(name).unwrap_or_else(|_| {
                 let known = kept.iter().position(|known| known == name);
-                let column = known.unwrap_or_else(|| {
+                Role::Kept(known.unwrap_or_else(|| {
                     kept.push(name.clone());
                     kept.len() - 1
-                });
-                match name == "support" {
-                    true => Role::Joined(column),
-                    false => Role::Kept(column),
-                }
+                }))
             });
             (role, path.clone())
         };
         let roles: Vec<_> = paths.iter().map(role).collect();
         let roles = roles.iter().map(|(role, path)| (*role, path.as_str()));
-        let core = Schema::new(calls.iter().map(String::as_str), roles)?;
+        let kinds = kept.iter().map(|name| match name.as_str() {
+            "support" => Kept::Parts,
+            "finish_reasons" => Kept::Reason,
+            _ => Kept::Value,
+        });
+        let core = Schema::new(calls.iter().map(String::as_str), roles, kinds.collect())?;
         Ok(Self { core, kept })
     }
 }
@@ -108,7 +109,7 @@ pub fn read_calls<'py>(
     first: usize,
 ) -> Result<Bound<'py, PyDict>> {
     let policy = BAD_LOGPROBS.value(bad_logprobs)?;
-    let mut calls = Calls::new(policy, are_nodes, schema.core.num_kept);
+    let mut calls = Calls::new(policy, are_nodes, schema.core.kept.len());
     let name = |body: usize| named(place, first + body);
     stoppable(py, |ticks| match &bodies {
         Input::Lines(lines) => {
@@ -125,22 +126,19 @@ pub fn read_calls<'py>(
 /// Rows of numbers: values, and offsets.
 type Given<'py, T> = (PyReadonlyArray1<'py, T>, PyReadonlyArray1<'py, i64>);
 
-/// Log-probabilities of nodes, and true for nodes that have some.
-type NodeLogprobs<'py> = (PyReadonlyArray1<'py, f32>, PyReadonlyArray1<'py, bool>);
-
 /// A row, and true if there is one.
 type GivenRows<'py, T> = (Given<'py, T>, PyReadonlyArray1<'py, bool>);
 
 /// Make calls, or nodes, of columns that were read elsewhere: rows of int32 ids and of float32
-/// numbers by role. `bodies` has the body of each call, and `indices` its number there.
+/// numbers by role. `places` are the body of each call, the number of its array, and its own
+/// number.
 #[pyfunction]
 #[allow(clippy::too_many_arguments, reason = "columns")]
 pub fn make_calls<'py>(
     py: Python<'py>,
     ids: Vec<(String, GivenRows<'py, i32>)>,
     numbers: Vec<(String, GivenRows<'py, f32>)>,
-    bodies: PyReadonlyArray1<'py, i64>,
-    indices: PyReadonlyArray1<'py, i64>,
+    places: [PyReadonlyArray1<'py, i64>; 3],
     num_bodies: usize,
     bad_logprobs: &str,
     are_nodes: bool,
@@ -157,24 +155,22 @@ pub fn make_calls<'py>(
         Role::Numbers(column) => Ok::<_, crate::error::Error>((column as usize, Rowed::new(rows))),
         _ => Err(other(name).into()),
     }))?;
-    let (bodies, indices) = (counts(&bodies)?, counts(&indices)?);
+    let [bodies, trees, indices] = places.each_ref().map(counts);
+    let (bodies, trees, indices) = (bodies?, trees?, indices?);
     let mut calls = Calls::new(policy, are_nodes, 0);
     stoppable(py, |ticks| {
-        for (row, (&body, &index)) in bodies.iter().zip(&indices).enumerate() {
-            let name = || format!("{}: call {index}", named(place, first + body));
+        for (row, ((&body, &tree), &index)) in
+            { bodies.iter().zip(&trees).zip(&indices) }.enumerate()
+        {
             let mut call = Call::default();
             for (column, rows) in &ids {
                 call.ids[*column] = rows.row(row)?;
-                let mut values = call.ids[*column].unwrap_or(&[]).iter();
-                if let Some(id) = values.find(|id| **id < 0) {
-                    let reason = "in place of a token id or a length";
-                    return Err(Error::Body(format!("{} has {id} {reason}", name())));
-                }
             }
             for (column, rows) in &numbers {
                 call.numbers[*column] = rows.row(row)?;
             }
-            calls.add(&call, body, index, name)?;
+            let name = || format!("{}: call {index}", named(place, first + body));
+            calls.add(&call, Place { body, tree, index }, name)?;
             ticks.done(1 + calls.responses.values.len() / (row + 1))?;
         }
         calls.num_bodies = num_bodies;
@@ -183,65 +179,36 @@ pub fn make_calls<'py>(
     columns(py, calls, &[])
 }
 
-/// Make a row of each leaf of trees; arrays by column, and the leaf of each.
-///
-/// `nodes` are columns of nodes that this module returned, `parents` the number of each node's
-/// parent or -1.
-#[pyfunction]
-pub fn join_call_nodes<'py>(
-    py: Python<'py>,
-    nodes: &Bound<'py, PyDict>,
-    parents: PyReadonlyArray1<'py, i64>,
-    are_dropped: PyReadonlyArray1<'py, bool>,
-    bad_logprobs: &str,
-    place: &str,
-    first: usize,
-) -> Result<Bound<'py, PyDict>> {
-    let policy = BAD_LOGPROBS.value(bad_logprobs)?;
-    fn get<'py, T: FromPyObjectOwned<'py>>(nodes: &Bound<'py, PyDict>, name: &str) -> PyResult<T> {
-        nodes.as_any().get_item(name)?.extract().map_err(Into::into)
+/// Nodes of trees of calls.
+#[pyclass(frozen, module = "fastcollate._fastcollate")]
+pub struct CallNodes(Calls);
+
+#[pymethods]
+impl CallNodes {
+    /// Make a row of each leaf; arrays by column, and the leaf of each.
+    ///
+    /// `parents` are the number of each node's parent or -1.
+    fn join<'py>(
+        &self,
+        py: Python<'py>,
+        parents: PyReadonlyArray1<'py, i64>,
+        are_dropped: PyReadonlyArray1<'py, bool>,
+        bad_logprobs: &str,
+        place: &str,
+        first: usize,
+    ) -> Result<Bound<'py, PyDict>> {
+        let policy = BAD_LOGPROBS.value(bad_logprobs)?;
+        let parents = values_of(&parents);
+        let parents = gathered(parents.iter().map(|&parent| usize::try_from(parent).ok()))?;
+        let are_dropped = values_of(&are_dropped);
+        let name = |body: usize| named(place, first + body);
+        let (rows, leaves) = stoppable(py, |ticks| {
+            join_nodes(&self.0, &parents, &are_dropped, policy, name, ticks)
+        })?;
+        let found = columns(py, rows, &[])?;
+        found.set_item("leaves", array_of(py, leaves.into_iter().map(to_i64))?)?;
+        Ok(found)
     }
-    let (prompts, prompt_offsets): Given<i32> = get(nodes, "prompts")?;
-    let (responses, offsets): Given<i32> = get(nodes, "responses")?;
-    let have_prompts: PyReadonlyArray1<bool> = get(nodes, "have_prompts")?;
-    let loss_mask: PyReadonlyArray1<f32> = get(nodes, "loss_mask")?;
-    let (logprobs, have_logprobs): NodeLogprobs = get(nodes, "node_logprobs")?;
-    let (prompts, responses) = (values_of(&prompts), values_of(&responses));
-    let (prompt_offsets, offsets) = (counts(&prompt_offsets)?, counts(&offsets)?);
-    let parents = gathered(
-        parents
-            .as_array()
-            .iter()
-            .map(|&parent| usize::try_from(parent).ok()),
-    )?;
-    let (bodies, indices) = (get(nodes, "bodies")?, get(nodes, "indices")?);
-    let (bodies, indices) = (counts(&bodies)?, counts(&indices)?);
-    let (have_prompts, have_logprobs) = (values_of(&have_prompts), values_of(&have_logprobs));
-    let (loss_mask, logprobs) = (values_of(&loss_mask), values_of(&logprobs));
-    let are_dropped = values_of(&are_dropped);
-    let table = Nodes {
-        prompts: Spans {
-            values: &prompts,
-            offsets: &prompt_offsets,
-        },
-        responses: Spans {
-            values: &responses,
-            offsets: &offsets,
-        },
-        have_prompts: &have_prompts,
-        loss_mask: &loss_mask,
-        logprobs: &logprobs,
-        have_logprobs: &have_logprobs,
-        parents: &parents,
-        are_dropped: &are_dropped,
-        bodies: &bodies,
-        indices: &indices,
-    };
-    let name = |body: usize| named(place, first + body);
-    let (rows, leaves) = stoppable(py, |ticks| join_nodes(&table, policy, name, ticks))?;
-    let found = columns(py, rows, &[])?;
-    found.set_item("leaves", array_of(py, leaves.into_iter().map(to_i64))?)?;
-    Ok(found)
 }
 
 /// The name of a body.
@@ -291,36 +258,39 @@ fn counts(array: &PyReadonlyArray1<i64>) -> Result<Vec<usize>> {
     )?)
 }
 
-fn columns<'py>(py: Python<'py>, calls: Calls, kept: &[String]) -> Result<Bound<'py, PyDict>> {
+fn columns<'py>(py: Python<'py>, mut calls: Calls, kept: &[String]) -> Result<Bound<'py, PyDict>> {
     let columns = PyDict::new(py);
-    let flags = |flags: Vec<bool>| PyArray1::from_vec(py, flags);
-    let (prompts, responses) = (rows(py, calls.prompts)?, rows(py, calls.responses)?);
-    columns.set_item("prompts", prompts)?;
-    columns.set_item("responses", responses)?;
-    columns.set_item("have_prompts", flags(calls.have_prompts))?;
-    if calls.are_nodes {
-        let values = array_of(py, calls.logprobs.values.iter().copied())?;
-        let are_given = array_of(py, calls.logprobs.are_given.iter().copied())?;
-        columns.set_item("node_logprobs", (values, are_given))?;
-    }
-    columns.set_item("logprobs", logprobs(py, calls.logprobs)?)?;
+    let part = |part: fn(&Place) -> usize| {
+        array_of(py, calls.places.iter().map(|place| to_i64(part(place))))
+    };
+    columns.set_item("bodies", part(|place| place.body)?)?;
+    columns.set_item("trees", part(|place| place.tree)?)?;
+    columns.set_item("indices", part(|place| place.index)?)?;
     columns.set_item("num_bodies", calls.num_bodies)?;
-    let have_masks = calls.have_masks || calls.are_nodes;
-    let masks = have_masks.then(|| PyArray1::from_vec(py, calls.loss_mask));
-    columns.set_item("loss_mask", masks)?;
-    for (name, indices) in [("bodies", calls.bodies), ("indices", calls.indices)] {
-        columns.set_item(name, array_of(py, indices.into_iter().map(to_i64))?)?;
+    if calls.have_routes {
+        let routes = std::mem::take(&mut calls.routes).into_iter();
+        let routes = routes.map(|one| one.map(|bytes| PyArray1::from_vec(py, bytes)));
+        columns.set_item("routes", gathered(routes)?)?;
     }
-    columns.set_item("cut", calls.cut)?;
-    columns.set_item("has_streams", calls.has_streams)?;
-    let routes = calls.routes.into_iter();
-    let routes = routes.map(|one| one.map(|bytes| PyArray1::from_vec(py, bytes)));
-    columns.set_item("routes", gathered(routes)?)?;
     let texts = PyDict::new(py);
     for (name, rows) in kept.iter().zip(&calls.kept) {
-        texts.set_item(name, json_of(py, rows)?)?;
+        if !rows.values.is_empty() {
+            texts.set_item(name, json_of(py, rows)?)?;
+        }
     }
     columns.set_item("kept", texts)?;
+    if calls.are_nodes {
+        columns.set_item("nodes", CallNodes(calls))?;
+        return Ok(columns);
+    }
+    columns.set_item("prompts", rows(py, calls.prompts)?)?;
+    columns.set_item("responses", rows(py, calls.responses)?)?;
+    columns.set_item("have_prompts", PyArray1::from_vec(py, calls.have_prompts))?;
+    columns.set_item("logprobs", logprobs(py, calls.logprobs)?)?;
+    let mask = calls
+        .have_masks
+        .then(|| PyArray1::from_vec(py, calls.loss_mask));
+    columns.set_item("loss_mask", mask)?;
     Ok(columns)
 }
 
@@ -354,16 +324,15 @@ fn rows<T: Element>(py: Python<'_>, rows: Rows<T>) -> Result<Ragged<'_, T>> {
 
 /// JSON of each call, or None.
 fn json_of<'py>(py: Python<'py>, rows: &Rows<u8>) -> Result<Bound<'py, PyList>> {
-    let starts = [0].into_iter().chain(rows.ends.iter().copied());
-    let text = |text: &[u8]| {
+    let copied = |text: &[u8]| {
         PyBytes::new_with(py, text.len(), |out| {
             out.copy_from_slice(text);
             Ok(())
         })
     };
-    let texts = starts.zip(&rows.ends).map(|(start, &end)| {
-        let json = (start < end).then(|| text(&rows.values[start..end]));
-        json.transpose().map_err(crate::error::Error::from)
+    let texts = (0..rows.ends.len()).map(|row| {
+        let text = Some(rows.row(row)).filter(|text| !text.is_empty());
+        { text.map(copied).transpose() }.map_err(crate::error::Error::from)
     });
     Ok(PyList::new(py, try_gathered(texts)?)?)
 }

@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 import fastcollate as fc
 from fastcollate.rollouts import SOURCES, Schema, parse, read
 
+pa = pytest.importorskip("pyarrow")
+
 
 @st.composite
 def trees(draw):
@@ -310,3 +312,48 @@ def test_all_nodes_may_be_roots():
     nodes = [{"parent": None, "token_ids": [token], "mask": [1]} for token in (1, 2)]
     calls = fc.rollouts.parse([json.dumps({"nodes": nodes}).encode()], "verifiers")
     assert calls.responses.to_list() == [[1], [2]]
+
+
+@given(st.lists(st.lists(trees(), max_size=3), min_size=1, max_size=3))
+def test_nodes_of_nested_arrays_are_trees_of_their_own(groups):
+    """Without parents, and by their positions in the array."""
+    for columns in ({}, {"parents": ".parent"}):
+        schema = Schema(
+            nodes="groups[].nodes[]",
+            responses=".token_ids",
+            loss_mask=".mask",
+            logprobs=".logprobs",
+            **columns,
+        )
+        expected = []
+        for of_body in groups:
+            for nodes in of_body:
+                chain = [
+                    node | {"parent": index - 1 if index else None}
+                    for index, node in enumerate(nodes)
+                ]
+                expected += rows_by_walking(nodes if columns else chain)
+        bodies = [{"groups": [{"nodes": nodes} for nodes in one]} for one in groups]
+        if not all(groups):
+            continue  # a body without nodes is an error
+        found = [
+            parse([json.dumps(body).encode() for body in bodies], schema),
+            read(bodies, schema),
+            read(pa.Table.from_pylist(bodies), schema),
+        ]
+        for calls in found:
+            assert len(calls) == len(expected)
+            if expected:
+                assert rows_of(calls) == expected
+
+
+def test_nodes_without_the_key_of_parents_are_roots():
+    nodes = [{"token_ids": [1, 2], "mask": [0, 1], "logprobs": [-1.0]}] * 2
+    for form in FORMS:
+        calls = form({"nodes": nodes}, "verifiers")
+        assert calls.responses.to_list() == [[2], [2]]
+    for parent in ([0], {"a": 1}, True, 0.0):
+        nodes[1] = nodes[0] | {"parent": parent}
+        for form in FORMS:
+            with pytest.raises(ValueError, match=r"node 1 has the parent .*, which is not there"):
+                form({"nodes": nodes}, "verifiers")

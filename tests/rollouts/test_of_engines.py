@@ -164,12 +164,23 @@ def test_bad_shapes_of_routes(layers, topk, message):
 
 @pytest.mark.parametrize(
     "spans",
-    [[(0, 5)], [(-1, 2)], [(0, 2), (1, 4)], [(2, 4), (0, 2)], [(3, 2)], [(0.0, 1)], [("0", 1)]],
+    [
+        *([(0, 5)], [(-1, 2)], [(0, 2), (1, 4)], [(2, 4), (0, 2)], [(3, 2)], [(0.0, 1)]),
+        *([("0", 1)], [(0, True)], [(None, None)]),
+    ],
 )
 def test_bad_spans_of_versions(spans):
     given = [{"version": "1", "start": start, "end": end} for start, end in spans]
-    with pytest.raises(ValueError, match=r"versions of call 0 have the span .* of 4 tokens"):
+    with pytest.raises(ValueError, match=r"versions of call 0 have .* of 4 tokens"):
         parse([vllm(None, weight_versions=given)])
+
+
+@pytest.mark.parametrize("spans", [3, "x", {"version": 1}, [3], [{}], [[1, 2]], ["x"]])
+def test_versions_that_are_no_spans(spans):
+    body = sglang(None, weight_versions=spans)
+    for source, one in ((parse, json.dumps(body).encode()), (read, body)):
+        with pytest.raises(ValueError, match=r"versions of call 0 (are|have) "):
+            source([one])
 
 
 def test_support():

@@ -301,6 +301,12 @@ def test_lines_and_lists_are_alike():
         assert one == other
     with pytest.raises(ValueError, match="line 3, byte 1"):
         parse(b"\n\n{")
+    with pytest.raises(ValueError, match="line 2, byte 0"):  # a file that was cut
+        parse(bodies[0] + b"\n" + b"\0" * 9)
+    for marked in (b"\xef\xbb\xbf" + b"\r\n".join(bodies) + b"\r\n", b"\xef\xbb\xbf" + bodies[0]):
+        assert (
+            parse(marked).responses.to_list() == listed.responses.to_list()[: marked.count(b'{"ch')]
+        )
     assert parse(memoryview(bodies[0])).responses == parse([bodies[0]]).responses
 
 

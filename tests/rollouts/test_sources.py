@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import fastcollate as fc
-from fastcollate.rollouts import SOURCES, Schema, parse, read
+from fastcollate.rollouts import SOURCES, Calls, Schema, parse, read
 
 pa = pytest.importorskip("pyarrow")
 
@@ -298,8 +298,18 @@ def test_weights_stay_floats():
     calls = parse([b'{"p": [1], "r": [2, 3], "m": [0.5, 0]}'], schema)
     assert calls.loss_mask.to_list() == [[0.5, 0.0]]
     assert calls.loss_mask.dtype == np.float32
-    with pytest.raises(ValueError, match=r"bodies\[0\], byte .*: a mask has finite numbers"):
-        parse([b'{"p": [1], "r": [2, 3], "m": [NaN, 0]}'], schema)
+
+
+@pytest.mark.parametrize("weight", [math.nan, math.inf, -1.0])
+def test_masks_that_are_not_weights(weight):
+    columns = Schema(prompts="p", responses="r", loss_mask="m")
+    for form in FORMS.values():
+        with pytest.raises(
+            ValueError, match=r"call 0 has .* at item 1 of its loss mask, which are"
+        ):
+            form({"p": [1], "r": [2, 3], "m": [1.0, weight]}, schema=columns)
+    with pytest.raises(ValueError, match=r"loss_mask\[1\]\[0\] is .*; pass weights, finite and"):
+        Calls([[1], [1]], [[2], [3]], loss_mask=[[1.0], [weight]])
 
 
 @pytest.mark.parametrize(

@@ -114,8 +114,12 @@ def test_streams_equal_responses(shape, data):
     calls = data.draw(calls_of(LOGPROBS))
     make, option = SHAPES[shape]
     events = make(data.draw, prompt, calls, option)
-    end = data.draw(st.sampled_from(["\n\n", "\r\n\r\n"]))
-    stream = b": ping\n\n" * data.draw(st.integers(0, 1)) + sent(events, end)
+    end = data.draw(st.sampled_from(["\n\n", "\r\n\r\n", "\r\r"]))
+    alive = [*data.draw(st.lists(st.sampled_from([": ping", ":", ": data: {}"]), max_size=3))]
+    stream = "".join(f"{line}{end}" for line in alive).encode() + sent(events, end)
+    middle = stream.index(b"data: [DONE]")
+    stream = stream[:middle] + f": ping{end}".encode() + stream[middle:]
+    stream = data.draw(st.sampled_from([b"", b"\xef\xbb\xbf"])) + stream
     choices = [
         {
             "token_ids": ids,
@@ -199,6 +203,36 @@ def test_bad_streams(stream, message):
         parse([b'{"choices": [], "output_ids": [3]}', stream], prompts=[[1], [1]])
     assert str(caught.value).startswith("bodies[1]")
     assert "\n" not in str(caught.value)
+
+
+def test_prompts_that_differ_between_events():
+    events = [chunk([5], 1) | {"prompt_token_ids": [1]}, chunk([5, 6], 2, "stop")]
+    assert parse([sent(events)]).prompts.to_list() == [[1]]
+    events[1]["prompt_token_ids"] = [2]
+    with pytest.raises(ValueError, match=r"bodies\[0\]: events of one call have different prompts"):
+        parse([sent(events)])
+    shared = [{"prompt_token_ids": [one], "choices": [{"token_ids": [7]}]} for one in (1, 2)]
+    with pytest.raises(ValueError, match=r"bodies\[0\]: events of one call have different prompts"):
+        parse([sent(shared)])
+
+
+def test_choices_of_one_index():
+    choices = [{"index": index, "token_ids": [7]} for index in (0, 1, 0)]
+    body = {"prompt_token_ids": [1], "choices": choices}
+    for one in (json.dumps(body).encode(), sent([body])):
+        with pytest.raises(ValueError, match=r"bodies\[0\]: two choices have the index 0"):
+            parse([one], unfinished="keep")
+    body["choices"] = choices[1::-1]
+    assert parse([json.dumps(body).encode()]).responses.to_list() == [[7], [7]]
+
+
+def test_events_of_keys_that_change():
+    """Of alternatives, the first that any event has is read, not all of them in turn."""
+    choice = {"token_ids": [7, 8], "finish_reason": "stop"}
+    last = {"response_token_ids": [9], "finish_reason": "stop"}
+    for events in ([choice, last], [last, choice]):
+        stream = sent([{"prompt_token_ids": [1], "choices": [one]} for one in events])
+        assert parse([stream]).responses.to_list() == [[7, 8]]
 
 
 def test_prompts_of_one_body_form_groups():

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, final, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fastcollate._fastcollate import token_ids
 from fastcollate.common.arguments import check_choice, tally
-from fastcollate.common.arrays import offsets_of, ranges_of
+from fastcollate.common.arrays import offsets_of, ranges_of, row_and_token, to_numpy
+from fastcollate.common.row_columns import IDS
 from fastcollate.common.text import show
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
@@ -39,11 +41,11 @@ class Calls:
     Parameters
     ----------
     prompts, responses
-        Token ids, one row per call.
+        Token ids, one row per call: integers from 0 to 2**31 - 1.
     logprobs
         Log-probabilities of response tokens, as rows of numbers.
     loss_mask
-        1 for response tokens that train, 0 for others; None: all train.
+        1 for response tokens that train, or a positive weight, 0 for others; None: all train.
     rewards
         One number per call, or one per response token.
     logprobs_are
@@ -55,8 +57,9 @@ class Calls:
     skipped
         Number of calls that were left out as unfinished.
     columns
-        Other columns, one item per call. ``uids``, ``trajectory_ids`` and ``is_last_step`` mean
-        what they mean in :func:`fastcollate.build_batch`; all others are kept under their names.
+        Other columns, one item per call; None where a call has no value. ``uids``,
+        ``trajectory_ids`` and ``is_last_step`` mean what they mean in
+        :func:`fastcollate.build_batch`; all others are kept under their names.
 
     Attributes
     ----------
@@ -67,8 +70,9 @@ class Calls:
 
     Raises
     ------
-    ValueError
-        If a column has another number of calls or tokens than ``responses``.
+    TypeError, ValueError
+        If a column has another number of calls or tokens than ``responses``, ids are not those of
+        tokens, or weights of the loss mask are negative or not finite.
 
     Examples
     --------
@@ -105,27 +109,25 @@ class Calls:
         if logprobs_are is not None:
             check_choice("logprobs_are", logprobs_are, ("raw", "processed"))
         self.logprobs_are, self.skipped = logprobs_are, skipped
-        self.prompts, self.responses = ragged(prompts), ragged(responses)
+        self.prompts, self.responses = ids_of("prompts", prompts), ids_of("responses", responses)
         self.logprobs = None if logprobs is None else ragged(logprobs)
-        self.loss_mask = None if loss_mask is None else ragged(loss_mask)
+        self.loss_mask = None if loss_mask is None else _weights(loss_mask)
         self.rewards = rewards
         self.columns = {name: column for name, column in columns.items() if column is not None}
-        count = len(self.responses)
-        kinds = len(BAD_KINDS)
+        count, kinds = len(self.responses), len(BAD_KINDS)
         bad = np.zeros((count, kinds), np.int64) if bad_logprobs is None else bad_logprobs
         self.bad_logprobs = np.asarray(bad, np.int64).reshape(-1, kinds)
         of_calls = {"prompts": self.prompts, "rewards": rewards, "bad_logprobs": self.bad_logprobs}
         for name, column in {**of_calls, **self.columns}.items():
+            if name in self.columns and hasattr(Calls, name):
+                raise ValueError(f"Calls has a {name} of its own; name the column otherwise")
             if column is not None and len(column) != count:
                 raise ValueError(
                     f"{name} has {tally(len(column), 'item')}, but responses has {count}"
                 )
         for name in ("logprobs", "loss_mask"):
             column = getattr(self, name)
-            if column is None:
-                continue
-            lengths, expected = column.lengths, self.responses.lengths
-            if len(lengths) != count or (lengths != expected).any():
+            if column is not None and not np.array_equal(column.lengths, self.responses.lengths):
                 raise ValueError(
                     f"{name} has other lengths than responses; pass one value per token"
                 )
@@ -184,26 +186,33 @@ class Calls:
     def batch(self) -> dict[str, Any]:
         """Arguments of :func:`fastcollate.build_batch`, which makes one row of each call.
 
-        Columns that it has no argument for are under ``fields``, as objects per row.
+        Columns that it has no argument for are under ``fields``, as objects per row. Arguments
+        that are None for all calls are left out.
+
+        Raises
+        ------
+        ValueError
+            If some calls have an id, and others None.
         """
-        given = {"logprobs": self.logprobs, "rewards": self.rewards}
-        given |= {name: self.columns.get(name) for name in ("advantages", "uids")}
-        arguments = self.turns | {name: one for name, one in given.items() if one is not None}
+        arguments = self.turns | self._arguments("logprobs", "rewards", "advantages", "uids")
         others = {
             name: PerRow(list(column), object)
             for name, column in self.columns.items()
-            if name not in arguments
+            if name not in ("advantages", *IDS)
         }
         return arguments | ({"fields": others} if others else {})
 
     @property
     def turns(self) -> dict[str, Any]:
         """Arguments of :func:`fastcollate.merge_turns`."""
-        columns: dict[str, Any] = {"prompts": self.prompts, "responses": self.responses}
-        if self.loss_mask is not None:
-            columns["loss_mask"] = self.loss_mask
-        ids = ("trajectory_ids", "is_last_step")
-        return columns | {name: self.columns[name] for name in ids if name in self.columns}
+        return self._arguments(
+            "prompts", "responses", "loss_mask", "trajectory_ids", "is_last_step"
+        )
+
+    def _arguments(self, *names: str) -> dict[str, Any]:
+        """Return columns by name, those of which something is known."""
+        columns = {name: _known(name, getattr(self, name, None)) for name in names}
+        return {name: column for name, column in columns.items() if column is not None}
 
     def show(
         self,
@@ -280,16 +289,33 @@ class Calls:
         calls
             Indices, or a mask of one bool per call.
 
+        Returns
+        -------
+        Calls
+            ``skipped`` stays what it is.
+
         Raises
         ------
-        IndexError
-            If an index is out of range.
+        TypeError, IndexError
+            If they are neither, or an index is out of range.
         """
         given = np.asarray(calls)
-        index = np.arange(len(self))[given if given.size else given.astype(np.int64)]
+        given = given if given.size else given.astype(np.int64)
+        if given.ndim != 1 or given.dtype.kind not in "biu":
+            raise TypeError(f"calls is {show(calls)}; pass indices, or one bool per call")
+        if given.dtype.kind == "b" and len(given) != len(self):
+            raise IndexError(
+                f"calls has {tally(len(given), 'bool')}, but there are {tally(len(self), 'call')}; "
+                "pass one per call"
+            )
+        index = np.arange(len(self))[given]
         columns = {name: _taken(getattr(self, name), index) for name in self._names()}
-        bad = self.bad_logprobs[index]
-        return Calls(**columns, logprobs_are=self.logprobs_are, bad_logprobs=bad)
+        return Calls(
+            **columns,
+            logprobs_are=self.logprobs_are,
+            bad_logprobs=self.bad_logprobs[index],
+            skipped=self.skipped,
+        )
 
     @staticmethod
     def concat(parts: Sequence[Calls]) -> Calls:
@@ -317,6 +343,67 @@ class Calls:
             bad_logprobs=np.concatenate([part.bad_logprobs for part in parts]),
             skipped=sum(part.skipped for part in parts),
         )
+
+
+def ids_of(name: str, rows: Any, place: Callable[[int], str] | None = None) -> Ragged:
+    """Return rows of token ids as int32.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an id is not an integer from 0 to 2**31 - 1. Errors name the column, the row (by `place`,
+        if given) and the position.
+    """
+    values: Any = rows.values if isinstance(rows, Ragged) else None
+    is_int32 = isinstance(values, np.ndarray) and values.dtype == np.int32 and values.ndim == 1
+    if is_int32 and values.min(initial=0) >= 0:
+        found: Ragged = rows
+        return found
+    try:
+        return Ragged(*token_ids(name, rows))
+    except (TypeError, ValueError):
+        if place is None:
+            raise
+        for number, row in enumerate(rows):
+            try:
+                token_ids(name, [row])
+            except (TypeError, ValueError) as error:
+                text = str(error).replace(f"{name}[0]", name, 1)
+                raise type(error)(f"{place(number)}: {text}") from None
+        raise
+
+
+def _known(name: str, column: Any) -> Any:
+    """Return a column of arguments; None if it is null for all calls.
+
+    Raises
+    ------
+    ValueError
+        If only some ids are null: their calls would form a group.
+    """
+    nulls = [one is None for one in column] if isinstance(column, (list, tuple)) else [False]
+    if nulls and all(nulls):
+        return None
+    if any(nulls) and name in IDS:
+        call = nulls.index(True)
+        raise ValueError(
+            f"{name}[{call}] is None, but other calls have one; set calls.columns[{name!r}] to the "
+            "ids of all calls"
+        )
+    return column
+
+
+def _weights(mask: Any) -> Ragged:
+    """Return a loss mask, checked."""
+    rows = ragged(mask)
+    weights = to_numpy(rows.values)
+    if (wrong := ~((weights >= 0) & (weights < np.inf))).any():
+        token = int(wrong.argmax())
+        row, at = row_and_token(rows.offsets, token)
+        raise ValueError(
+            f"loss_mask[{row}][{at}] is {weights[token]}; pass weights, finite and not negative"
+        )
+    return rows
 
 
 def _taken(column: Any, index: NDArray[Any]) -> Any:

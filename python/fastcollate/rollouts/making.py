@@ -6,9 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fastcollate._fastcollate import join_call_nodes
 from fastcollate.common.arguments import check_choice, tally
 from fastcollate.common.arrays import ranges_of
 from fastcollate.common.text import show
@@ -20,6 +18,7 @@ from fastcollate.rollouts.calls import (
     LogprobsAre,
     Unfinished,
     finished,
+    ids_of,
     logprob_columns,
     taken,
 )
@@ -70,7 +69,7 @@ def calls_of(
     ValueError
         Calls without a prompt, unfinished ones, and nodes that form no trees.
     """
-    kept = {name: column for name, column in kept.items() if column is not None}
+    kept = dict(kept)
     if schema.are_nodes:
         found, kept = _rows_of_nodes(found, kept, schema, options, place)
     prompts, responses = _prompts(found, options.prompts, place), Ragged(*found["responses"])
@@ -106,7 +105,7 @@ def _prompts(found: Mapping[str, Any], given: Any, place: Place) -> Ragged:
             body = int(bodies[~have][0])
             raise ValueError(f"{place.of(body)} has no prompt ids{place.advice}")
         return own
-    rows = ragged(given, "int32")
+    rows = ids_of("prompts", given)
     if len(rows) != found["num_bodies"]:
         count = tally(found["num_bodies"], "body", "bodies")
         raise ValueError(f"prompts has {tally(len(rows), 'row')}, but there are {count}")
@@ -141,77 +140,76 @@ def _rows_of_nodes(
     found: Mapping[str, Any], kept: dict[str, Any], schema: Schema, options: Options, place: Place
 ) -> tuple[Mapping[str, Any], dict[str, Any]]:
     """Return the rows of leaves in place of nodes."""
-    bodies, indices = found["bodies"], found["indices"]
-    trees = np.cumsum(indices == 0)
-    names, ids, links = (kept.pop(name, None) for name in ("parents", "node_ids", "links"))
-    if names is None and "parents" in schema.columns:
-        names = [None] * len(bodies)  # all are roots
-    parents = _parents(trees, bodies, indices, names, ids, place)
-    dropped = np.zeros(len(bodies), bool)
-    if links is not None:
-        dropped = _dropped(trees, indices, links)
-    rows = join_call_nodes(found, parents, dropped, options.bad_logprobs, place.text, place.first)
+    trees, indices = found["trees"].tolist(), found["indices"].tolist()
+    ids, names, links = (kept.pop(name, None) for name in ("node_ids", "parents", "links"))
+    try:
+        if "parents" in schema.columns:
+            parents = _parents(trees, indices, ids or indices, names or [None] * len(trees))
+        else:  # the nodes before, in the same array
+            pairs = zip([None, *trees], trees, strict=False)
+            parents = [
+                node - 1 if before == own else -1 for node, (before, own) in enumerate(pairs)
+            ]
+    except _NodeError as error:
+        node, reason = error.args
+        body = place.of(int(found["bodies"][node]))
+        raise ValueError(f"{body}: {reason}") from None
+    dropped = _dropped(trees, indices, links) if links else [False] * len(trees)
+    arrays = np.array(parents, np.int64), np.array(dropped, bool)
+    rows = found["nodes"].join(*arrays, options.bad_logprobs, place.text, place.first)
     leaves = rows["leaves"].tolist()
-    kept = {name: [column[leaf] for leaf in leaves] for name, column in kept.items()}
-    return rows, kept
+    return rows, {name: [column[leaf] for leaf in leaves] for name, column in kept.items()}
+
+
+class _NodeError(Exception):
+    """A node, and what is wrong with it."""
 
 
 def _parents(
-    trees: NDArray[np.int64],
-    bodies: NDArray[np.int64],
-    indices: NDArray[np.int64],
-    names: Sequence[Any] | None,
-    ids: Sequence[Any] | None,
-    place: Place,
-) -> NDArray[np.int64]:
+    trees: list[int], indices: list[int], ids: Sequence[Any], names: Sequence[Any]
+) -> list[int]:
     """Return the number of each node's parent, or -1.
 
     Raises
     ------
-    ValueError
+    _NodeError
         If a node names a parent that is not there, or two have the same id.
     """
-    count = len(bodies)
-    if names is None and ids is None:
-        return np.where(indices == 0, -1, np.arange(count) - 1)
     known: dict[tuple[int, Any], int] = {}
-    named = indices.tolist() if ids is None else ids
-    for node, key in enumerate(zip(trees.tolist(), named, strict=True)):
-        if known.setdefault(key, node) != node:
-            both = f"{indices[known[key]]} and {indices[node]}"
-            raise ValueError(
-                f"{place.of(int(bodies[node]))}: nodes {both} have the id {show(key[1])}"
-            )
-    parents = np.full(count, -1, np.int64)
-    for node, name in enumerate(names or ()):
-        if name is None:
-            continue
-        parent = known.get((int(trees[node]), name))
+    for node, key in enumerate(map(_key, trees, ids)):
+        if (other := known.setdefault(key, node)) != node:
+            both = f"{indices[other]} and {indices[node]}"
+            raise _NodeError(node, f"nodes {both} have the id {show(ids[node])}")
+    parents = []
+    for node, name in enumerate(names):
+        parent = -1 if name is None else known.get(_key(trees[node], name))
         if parent is None:
-            raise ValueError(
-                f"{place.of(int(bodies[node]))}: node {indices[node]} has the parent {show(name)}, "
-                "which is not there"
+            raise _NodeError(
+                node, f"node {indices[node]} has the parent {show(name)}, which is not there"
             )
-        parents[node] = parent
+        parents.append(parent)
     return parents
 
 
-def _dropped(
-    trees: NDArray[np.int64], indices: NDArray[np.int64], links: Sequence[Any]
-) -> NDArray[np.bool_]:
+def _key(tree: int, name: Any) -> tuple[int, Any]:
+    """Return the key of a node: its tree and its id, which is text or a whole number."""
+    is_id = isinstance(name, (str, int, np.integer)) and not isinstance(name, bool)
+    return tree, name if is_id else repr(name)
+
+
+def _dropped(trees: list[int], indices: list[int], links: Sequence[Any]) -> list[bool]:
     """Return True for attempts at a compaction that no node continues from (verifiers)."""
     of_type = [[(_get(link, "type"), _get(link, "node")) for link in one or ()] for one in links]
     accepted = {
         (tree, node)
-        for tree, of_node in zip(trees.tolist(), of_type, strict=True)
+        for tree, of_node in zip(trees, of_type, strict=True)
         for kind, node in of_node
         if kind == "compaction"
     }
-    attempts = [any(kind == "compaction_attempt" for kind, _ in one) for one in of_type]
-    keys = zip(trees.tolist(), indices.tolist(), strict=True)
-    return np.array(
-        [attempt and key not in accepted for attempt, key in zip(attempts, keys, strict=True)], bool
-    )
+    return [
+        any(kind == "compaction_attempt" for kind, _ in one) and key not in accepted
+        for one, key in zip(of_type, zip(trees, indices, strict=True), strict=True)
+    ]
 
 
 def _get(value: Any, name: str) -> Any:

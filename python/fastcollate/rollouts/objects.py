@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from fastcollate._fastcollate import compact_ids, read_logprobs
+from fastcollate._fastcollate import read_logprobs
 from fastcollate.common.arguments import suggests_names, tally
 from fastcollate.common.arrays import is_array, to_numpy
 from fastcollate.common.text import show
@@ -18,16 +18,33 @@ from fastcollate.rollouts.calls import (
     LogprobsAre,
     Unfinished,
     finished,
+    ids_of,
     logprob_columns,
+    taken,
 )
 from fastcollate.rollouts.making import Options, Place
 from fastcollate.rollouts.of_engines import lay_out
 from fastcollate.rollouts.parsing import parse, schema_of
-from fastcollate.rollouts.schema import Schema
+from fastcollate.rollouts.schema import Schema, Steps
 from fastcollate.rollouts.sources import ENGINES
-from fastcollate.rollouts.walking import fits_of, recognised, walk
-from fastcollate.rows.column_input import ragged
+from fastcollate.rollouts.walking import ABSENT, fits_of, get, recognised, walk
 from fastcollate.rows.columns import Ragged
+
+SGLANG = {
+    "finish_reasons": "finish_reason",
+    "versions": "weight_versions",
+    "routed_experts": "routed_experts",
+    "support": "output_token_sampling_mask",
+}
+"""Columns in SGLang's `meta_info`."""
+
+VLLM: dict[str, Steps] = {
+    "finish_reasons": ("finish_reason",),
+    "versions": ("weight_versions",),
+    "routed_experts": ("routed_experts",),
+    "support": ("sampling_mask", "token_ids"),
+}
+"""Columns in vLLM's samples."""
 
 
 class _Call(NamedTuple):
@@ -38,8 +55,8 @@ class _Call(NamedTuple):
     prompt: Any
     response: Any
     logprobs: Any
-    finish_reason: Any
     more: dict[str, Any]
+    """Values of other columns, ``ABSENT`` where the output has no such attribute."""
 
 
 @suggests_names
@@ -116,15 +133,18 @@ def read(
         for index, output in enumerate(listed)
         for number, call in enumerate(_calls_of(index, output))
     ]
-    responses = _ids("responses", [call.response for call in found])
+
+    def name_of(call: int) -> str:
+        return f"{place.of(found[call].output)}: call {found[call].number}"
+
+    responses = ids_of("responses", [call.response for call in found], name_of)
     calls = Calls(
-        prompts=_prompts(prompts, found, len(listed)),
+        prompts=_prompts(prompts, found, len(listed), name_of),
         responses=responses,
         logprobs_are=logprobs_are,
         uids=np.array([call.output for call in found], np.int64),
-        finish_reasons=[call.finish_reason for call in found],
-        **_logprobs(found, responses, bad_logprobs),
         **_more(found),
+        **_logprobs(found, responses, bad_logprobs),
     )
     return lay_out(finished(calls, unfinished), layers, topk)
 
@@ -183,29 +203,21 @@ def _calls_of(index: int, output: Any) -> Iterator[tuple[Any, ...]]:
         for one in output:
             yield from _calls_of(index, one)
     elif isinstance(output, Mapping) and "output_ids" in output:
-        meta = output.get("meta_info", {})
-        more = {
-            "versions": meta.get("weight_versions"),
-            "routed_experts": meta.get("routed_experts"),
-            "support": meta.get("output_token_sampling_mask"),
-        }
-        logprobs, reason = meta.get("output_token_logprobs"), meta.get("finish_reason", "stop")
-        yield output.get("prompt_token_ids"), output["output_ids"], logprobs, reason, more
+        meta = output.get("meta_info")
+        meta = meta if isinstance(meta, Mapping) else {}
+        more = {name: meta.get(key, ABSENT) for name, key in SGLANG.items()}
+        logprobs = meta.get("output_token_logprobs")
+        yield output.get("prompt_token_ids"), output["output_ids"], logprobs, more
     elif hasattr(output, "outputs"):
         for sample in output.outputs:
-            more = {
-                "versions": getattr(sample, "weight_versions", None),
-                "routed_experts": getattr(sample, "routed_experts", None),
-                "support": getattr(getattr(sample, "sampling_mask", None), "token_ids", None),
-            }
-            prompt, reason = output.prompt_token_ids, sample.finish_reason
-            yield prompt, sample.token_ids, sample.logprobs, reason, more
+            more = {name: get(sample, steps) for name, steps in VLLM.items()}
+            yield output.prompt_token_ids, sample.token_ids, sample.logprobs, more
     elif hasattr(output, "sequences"):
         for one in output.sequences:
             yield from _calls_of(index, one)
     elif hasattr(output, "tokens") and hasattr(output, "logprobs"):
-        reason = getattr(output, "stop_reason", "stop")
-        yield None, output.tokens, output.logprobs, reason, {}
+        more = {"finish_reasons": getattr(output, "stop_reason", ABSENT)}
+        yield None, output.tokens, output.logprobs, more
     else:
         raise TypeError(
             f"outputs[{index}] is {show(output)}; pass outputs of vLLM, SGLang, TensorRT-LLM, "
@@ -214,13 +226,16 @@ def _calls_of(index: int, output: Any) -> Iterator[tuple[Any, ...]]:
 
 
 def _more(found: list[_Call]) -> dict[str, Any]:
-    """Return the columns that some calls have."""
-    names = dict.fromkeys(name for call in found for name in call.more)
-    columns = {name: [call.more.get(name) for call in found] for name in names}
-    return {name: items for name, items in columns.items() if any(one is not None for one in items)}
+    """Return the other columns, those that any call has."""
+    columns: dict[str, list[Any]] = {}
+    for number, call in enumerate(found):
+        for name, value in call.more.items():
+            if value is not ABSENT:
+                columns.setdefault(name, [None] * len(found))[number] = value
+    return columns
 
 
-def _prompts(given: Any, found: list[_Call], count: int) -> Ragged:
+def _prompts(given: Any, found: list[_Call], count: int, name_of: Callable[[int], str]) -> Ragged:
     """Return the prompts of calls: the outputs' own, or given ones."""
     if given is None:
         for call in found:
@@ -228,21 +243,8 @@ def _prompts(given: Any, found: list[_Call], count: int) -> Ragged:
                 raise ValueError(
                     f"outputs[{call.output}] has no prompt; pass prompts=, one row per output"
                 )
-        return _ids("prompts", [call.prompt for call in found])
-    rows = ragged(given, "int32")
+        return ids_of("prompts", [call.prompt for call in found], name_of)
+    rows = ids_of("prompts", given)
     if len(rows) != count:
         raise ValueError(f"prompts has {tally(len(rows), 'row')}, but there are {count} outputs")
-    return ragged([rows[call.output] for call in found]) if found else rows
-
-
-def _ids(name: str, rows: list[Any]) -> Ragged:
-    """Return rows of token ids as int32."""
-    found = ragged([compact_ids(name, row, index) for index, row in enumerate(rows)], "int32")
-    if found.values.min(initial=0) < 0:
-        place = int((found.values < 0).argmax())
-        row = int(np.searchsorted(found.offsets, place, side="right")) - 1
-        raise ValueError(
-            f"{name}[{row}][{place - found.offsets[row]}] is {found.values[place]}, which is not a "
-            "token id"
-        )
-    return found
+    return taken(rows, np.array([call.output for call in found], np.int64))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,6 +12,7 @@ from fastcollate.common.arguments import check_count, tally
 from fastcollate.common.arrays import to_numpy
 from fastcollate.common.text import show
 from fastcollate.rollouts.calls import Calls
+from fastcollate.rollouts.walking import ABSENT, get
 from fastcollate.rows.columns import Ragged
 
 NPY = b"\x93NUMPY"
@@ -24,23 +23,17 @@ HEADER = 1 << 12
 
 
 def engine_columns(found: dict[str, Any], columns: dict[str, Any]) -> dict[str, Any]:
-    """Return more columns of engines' responses: groups, versions, routes, and open streams."""
-    if found["has_streams"]:
-        reasons = columns["finish_reasons"] or [None] * len(found["bodies"])
-        columns["finish_reasons"] = reasons
-        for call in found["cut"]:
-            reasons[call] = None
-    # SGLang's chat has the versions and routes of its first choice alone.
-    first, versions = columns.pop("first_versions"), columns["versions"]
-    if first is not None:
-        is_first = found["indices"] == 0
-        versions = [None] * len(first) if versions is None else versions
-        versions = [
-            one if one is not None or not is_first[call] else first[call]
-            for call, one in enumerate(versions)
+    """Return all columns of engines' responses: their own, groups and routes."""
+    first = columns.pop("first_versions", None)
+    if first is not None:  # SGLang's chat has the versions and routes of its first choice alone
+        versions = columns.get("versions", [None] * len(first))
+        numbers = found["indices"].tolist()
+        columns["versions"] = [
+            its if one is None and number == 0 else one
+            for one, its, number in zip(versions, first, numbers, strict=True)
         ]
-    routes = found["routes"] if any(one is not None for one in found["routes"]) else None
-    return {"uids": _groups(found), "versions": versions, "routed_experts": routes}
+    routes = {"routed_experts": found["routes"]} if "routes" in found else {}
+    return columns | {"uids": _groups(found)} | routes
 
 
 def _groups(found: dict[str, Any]) -> np.ndarray:
@@ -73,10 +66,11 @@ def lay_out(calls: Calls, layers: int | None, topk: int | None) -> Calls:
         spans = zip(columns["versions"], tokens, strict=True)
         columns["versions"] = [_spans(f"call {call}", *one) for call, one in enumerate(spans)]
     for call, sets in enumerate(columns.get("support", ())):
-        if sets is not None and len(sets) != tokens[call]:
+        if sets is not None and (not isinstance(sets, list) or len(sets) != tokens[call]):
+            found = tally(len(sets), "token") if isinstance(sets, list) else show(sets)
             raise ValueError(
-                f"call {call} has the sampling support of {tally(len(sets), 'token')}, but its "
-                f"response has {tally(tokens[call], 'token')}"
+                f"call {call} has the sampling support of {found}, but its response has "
+                f"{tally(tokens[call], 'token')}"
             )
     return calls
 
@@ -154,16 +148,18 @@ def _spans(name: str, spans: Any, tokens: int) -> list[dict[str, Any]] | None:
     """Return the spans of weight versions in a response, checked."""
     if spans is None:
         return None
+    if not isinstance(spans, (list, tuple)):
+        raise ValueError(f"versions of {name} are {show(spans)}; expected a list of spans")
     before, found = 0, list[dict[str, Any]]()
     for span in spans:
-        get: Any = span.get if isinstance(span, Mapping) else partial(getattr, span)
-        version, start, end = get("version"), get("start"), get("end")
-        is_whole = isinstance(start, int) and isinstance(end, int)
-        if not is_whole or not before <= start <= end <= tokens:
+        parts = {part: get(span, (part,)) for part in ("version", "start", "end")}
+        start, end = parts["start"], parts["end"]
+        is_whole = {type(start), type(end)} == {int}
+        if parts["version"] is ABSENT or not is_whole or not before <= start <= end <= tokens:
             raise ValueError(
-                f"versions of {name} have the span {show(start)} to {show(end)}, which is not one "
+                f"versions of {name} have {show(span)}, which is not a version with start and end "
                 f"from {before} on in a response of {tally(tokens, 'token')}"
             )
         before = end
-        found.append({"version": version, "start": start, "end": end})
+        found.append(parts)
     return found

@@ -106,9 +106,13 @@ def read_bodies(
     found = read_calls(
         bodies, schema._core, options.bad_logprobs, schema.are_nodes, place.text, place.first
     )
-    kept: dict[str, Any] = {name: _objects(texts) for name, texts in found["kept"].items()}
+    # Objects of the JSON of each column, in one call.
+    kept: dict[str, Any] = {
+        name: json.loads(b"[" + b",".join(text or b"null" for text in texts) + b"]")
+        for name, texts in found["kept"].items()
+    }
     if schema is ENGINES:
-        kept |= engine_columns(found, kept)
+        kept = engine_columns(found, kept)
     return calls_of(found, kept, schema, options, place)
 
 
@@ -158,11 +162,3 @@ def _as_bytes(bodies: Any) -> bytes | list[bytes]:
                 f"bodies[{index}] is {show(body)}; pass bytes, as response.content of a client"
             )
     return [bytes(body) for body in found]
-
-
-def _objects(texts: list[bytes | None]) -> list[Any] | None:
-    """Parse the JSON of a column; None if no call has any."""
-    if not any(texts):
-        return None
-    found: list[Any] = json.loads(b"[" + b",".join(text or b"null" for text in texts) + b"]")
-    return found

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, TypeAlias, final
 
 from fastcollate._fastcollate import CallSchema
 from fastcollate.common.text import show
+from fastcollate.rollouts.calls import Calls
 
 IDS = ("prompts", "responses", "sequences", "targets", "logprob_ids", "logprob_tokens")
 """Columns of token ids."""
@@ -18,9 +19,15 @@ RESPONSES = ("responses", "sequences", "logprob_ids", "logprob_tokens")
 LENGTHS = ("prompt_lens", "response_lens")
 """Columns of one length per call."""
 
-NUMBERS = ("logprobs", "loss_mask", "attention_mask", "trains", "masked")
-"""Columns of numbers per token, and flags of calls."""
+FLAGS = ("trains", "masked")
+"""Flags of calls."""
 
+NUMBERS = ("logprobs", "loss_mask", "attention_mask", *FLAGS)
+"""Columns of numbers per token, and flags."""
+
+
+OWN = (*IDS, *NUMBERS, "rewards")
+"""Columns of which :class:`Calls` has an attribute."""
 
 Steps: TypeAlias = "tuple[str | int | None, ...]"
 """Keys, indices of items, and None for all items."""
@@ -55,10 +62,13 @@ class Schema:
     nodes
         Path of an array of nodes, in place of `calls`. A node with a prompt is a call; without
         one it is a message, whose ``responses`` are what it adds to the tokens of its parent.
-        Each leaf becomes a row. A node's parent is named by ``parents``, as ``node_ids`` name
-        nodes, or by its index; without ``parents`` it is the node before.
+        The nodes of one array are a tree, and each leaf becomes a row. A node's parent is named by
+        ``parents``, as ``node_ids`` name nodes, or by its position in the array; without one it is
+        a root. In a schema without ``parents`` it is the node before.
     columns
-        The path of each column, or a tuple of paths.
+        The path of each column, or a tuple of paths, of which the first that a call has is read.
+        A column whose key no call has is left out; where others have it, or if it is null, a call
+        has None.
 
         ``prompts`` and ``responses`` are token ids; or ``sequences`` hold both. These are split by
         ``prompt_lens`` or ``response_lens``, else where the loss mask begins. With ``targets``, a
@@ -78,7 +88,8 @@ class Schema:
     TypeError
         If a path is not a string.
     ValueError
-        If a path is malformed, or two columns have the same one.
+        If a path is malformed, two columns have the same one, or a column has the name of another
+        attribute of :class:`Calls`.
 
     Examples
     --------
@@ -101,6 +112,11 @@ class Schema:
         nodes: str | tuple[str, ...] | None = None,
         **columns: str | tuple[str, ...],
     ) -> None:
+        if calls is not None and nodes is not None:
+            raise ValueError("calls and nodes are both given; pass the path of one array")
+        for name in columns:
+            if name not in OWN and hasattr(Calls, name):
+                raise ValueError(f"Calls has a {name} of its own; name the column otherwise")
         arrays = _paths("calls", (calls if nodes is None else nodes) or "")
         given = {name: _paths(name, paths) for name, paths in columns.items()}
         self.calls, self.are_nodes = arrays, nodes is not None
@@ -143,6 +159,10 @@ class Schema:
         rest, _, bits = path[len(base) :].partition("&")
         return Path(base, steps_of(rest), int(bits) if bits else None)
 
+    def paths(self, paths: Iterable[str]) -> list[Path]:
+        """Return paths from their arrays of calls on, those of the innermost arrays first."""
+        return sorted(map(self.path, paths), key=lambda path: -len(path.base))
+
     def narrowed(self, fits: Callable[[str, str], bool | None]) -> Schema:
         """Return the schema with the first path of each column that a source has.
 
@@ -163,7 +183,8 @@ class Schema:
 def _paths(name: str, given: Any) -> tuple[str, ...]:
     """Return one path or several as a tuple."""
     paths = (given,) if isinstance(given, str) else given
-    if not isinstance(paths, tuple) or not all(isinstance(path, str) for path in paths):
+    is_tuple = isinstance(paths, tuple) and len(paths) > 0
+    if not is_tuple or not all(isinstance(path, str) for path in paths):
         raise TypeError(f"{name} is {show(given)}; pass a path, such as 'choices[].token_ids'")
     return paths
 

@@ -12,8 +12,18 @@ from numpy.typing import NDArray
 
 from fastcollate.rollouts.calls import Calls
 from fastcollate.rollouts.making import Options, Place
-from fastcollate.rollouts.schema import IDS, LENGTHS, NUMBERS, RESPONSES, Schema, Steps, steps_of
-from fastcollate.rollouts.walking import KINDS, Fits, calls_of_rows
+from fastcollate.rollouts.schema import (
+    FLAGS,
+    IDS,
+    LENGTHS,
+    NUMBERS,
+    RESPONSES,
+    Path,
+    Schema,
+    Steps,
+    steps_of,
+)
+from fastcollate.rollouts.walking import Fits, calls_of_rows, fits_of
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
 
@@ -88,96 +98,84 @@ def read_table(table: pa.Table, schema: Schema, options: Options, place: Place) 
     ValueError
         As :func:`fastcollate.rollouts.parse`.
     """
-    columns, bits = {}, {}
-    items, index = _calls_in(table, schema)
+    columns: dict[str, Any] = {}
+    bits: dict[str, int | None] = {}
+    items, index, trees = _calls_in(table, schema)
+    positions = _numbers_in(trees)
     if any(path.endswith("?") for path in schema.calls):
-        index = _with_responses(items, index, schema)
-    count = len(index[""])
-    for name, paths in schema.columns.items():
-        for path in sorted(map(schema.path, paths), key=lambda path: -len(path.base)):
-            found = _at(items[path.base], path.steps) if path.base in index else None
-            if found is None or found.null_count == len(found):
-                continue
-            values = found.take(pa.array(index[path.base]))
-            read = _rows if name in (*IDS, *LENGTHS, *NUMBERS) else _list
-            try:
-                columns[name], bits[name] = read(name, values), path.bits
-            except (pa.ArrowInvalid, TypeError, ValueError) as error:
-                raise ValueError(f"{place.of(0)} and later ones: {name}: {error}") from error
-            break
+        # Items without a response are not calls.
+        paths = schema.paths(path for name in RESPONSES for path in schema.columns.get(name, ()))
+        found = _value(items, index, paths)
+        have = np.zeros(len(trees), bool) if found is None else _are_valid(found)
+        if have.any():
+            index = {base: one[have] for base, one in index.items()}
+            trees, positions = trees[have], positions[have]
+    for name, given in schema.columns.items():
+        paths = schema.paths(given)
+        if (values := _value(items, index, paths)) is not None:
+            is_read = name in (*IDS, *LENGTHS, *NUMBERS)
+            columns[name] = _rows(name, values) if is_read else values.to_pylist()
+            bits[name] = paths[0].bits
     bodies = index[""]
-    is_new = np.diff(bodies, prepend=-1) != 0
-    starts = np.maximum.accumulate(np.where(is_new, np.arange(count), 0))
-    numbers = bodies, np.arange(count) - starts
+    numbers = bodies, trees, positions if schema.are_nodes else _numbers_in(bodies)
     return calls_of_rows(columns, bits, numbers, len(table), schema, options, place)
 
 
-def _with_responses(
-    items: dict[str, pa.Array], index: dict[str, NDArray[np.int64]], schema: Schema
-) -> dict[str, NDArray[np.int64]]:
-    """Return the calls that have a response: other items of these arrays are not calls."""
-    have = np.zeros(len(index[""]), bool)
-    for path in (path for name in RESPONSES for path in schema.columns.get(name, ())):
-        base, steps, _ = schema.path(path)
+def _numbers_in(groups: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the number of each item in its group; those of a group are adjacent."""
+    numbers = np.arange(len(groups))
+    is_first = np.diff(groups, prepend=-1) != 0
+    return numbers - np.maximum.accumulate(np.where(is_first, numbers, 0))
+
+
+def _value(
+    items: dict[str, pa.Array], index: dict[str, NDArray[np.int64]], paths: list[Path]
+) -> pa.Array | None:
+    """Return the value of each call at the first of paths where it has one; None if it has none."""
+    best = None
+    for base, steps, _ in paths:
         found = _at(items[base], steps) if base in index else None
-        if found is not None:
-            valid = found.take(pa.array(index[base])).is_valid()
-            have |= valid.to_numpy(zero_copy_only=False)
-    return {base: one[have] for base, one in index.items()} if have.any() else index
+        if found is None:
+            continue
+        values = found.take(pa.array(index[base]))
+        if best is None or best.null_count == len(best):
+            best = values
+        elif best.null_count and values.null_count < len(values):
+            best = pc.if_else(best.is_valid(), best, values)
+    return best
 
 
-def _list(_: str, values: pa.Array) -> list[Any]:
-    found: list[Any] = values.to_pylist()
-    return found
+def _are_valid(values: pa.Array) -> NDArray[np.bool_]:
+    valid: NDArray[np.bool_] = values.is_valid().to_numpy(zero_copy_only=False)
+    return valid
 
 
 def fits_of_table(table: pa.Table) -> Fits:
-    """Return the types of a table, for :func:`fastcollate.rollouts.walking.recognised`."""
-
-    def fits(schema: Schema, column: str, path: str) -> bool | None:
-        base, steps, _ = schema.path(path)
-        kind: Any = pa.struct(table.schema)
-        for step in (*steps_of(base), *steps):
-            kind = _below(kind, step)
-        if kind is None or pa.types.is_null(kind):
-            return None
-        if column not in KINDS:
-            return True
-        kinds, dims = KINDS[column]
-        flat = kind.value_type if _is_list(kind) else kind
-        is_one_of_many = None in steps
-        dim = int(_is_list(kind) or is_one_of_many)
-        return dim in dims and _letter(flat) in f"{kinds}n"
-
-    return fits
+    """Return the values of a table, for :func:`fastcollate.rollouts.walking.recognised`."""
+    return fits_of(_example(pa.struct(table.schema)))
 
 
-def _below(kind: Any, step: str | int | None) -> Any:
-    """Return the type one step below another; None if there is none."""
-    if kind is None:
-        return None
-    if isinstance(step, str):
-        is_there = pa.types.is_struct(kind) and kind.get_field_index(step) >= 0
-        return kind.field(step).type if is_there else None
-    return kind.value_type if _is_list(kind) else None
-
-
-def _letter(kind: pa.DataType) -> str:
-    """Return the kind of NumPy's dtype for a type, or n for nulls."""
+def _example(kind: pa.DataType) -> Any:
+    """Return a value of a type."""
+    if pa.types.is_struct(kind):
+        return {field.name: _example(field.type) for field in kind}
+    if _is_list(kind):
+        inner = _example(kind.value_type)
+        return [] if inner is None else [inner]
     tests = {
-        "b": pa.types.is_boolean,
-        "i": pa.types.is_integer,
-        "f": pa.types.is_floating,
-        "U": pa.types.is_string,
-        "n": pa.types.is_null,
+        None: pa.types.is_null,
+        True: pa.types.is_boolean,
+        2: pa.types.is_integer,
+        0.5: pa.types.is_floating,
+        "": pa.types.is_string,
     }
-    return next((letter for letter, is_of in tests.items() if is_of(kind)), "?")
+    return next((value for value, is_of in tests.items() if is_of(kind)), b"")
 
 
 def _calls_in(
     table: pa.Table, schema: Schema
-) -> tuple[dict[str, pa.Array], dict[str, NDArray[np.int64]]]:
-    """Return the items of each array of calls, and the item of each call in these."""
+) -> tuple[dict[str, pa.Array], dict[str, NDArray[np.int64]], NDArray[np.int64]]:
+    """Return the items of each array of calls, the item of each call in these, and its array."""
     rows = table.to_struct_array()
     rows = rows.combine_chunks() if isinstance(rows, pa.ChunkedArray) else rows
     items: dict[str, pa.Array] = {"": rows}
@@ -196,9 +194,11 @@ def _calls_in(
         else:
             last.append(outer)
     if not last:
-        return items, {"": np.arange(len(rows))}
+        numbers = np.arange(len(rows))
+        return items, {"": numbers}, numbers
     # Arrays that lie in the same items have the values of the same calls.
-    outer, of_calls = parents[last[0]]
+    outer, trees = parents[last[0]]
+    of_calls = trees
     alike = [one for one in last if parents[one][0] == outer]
     for base in alike:
         if not np.array_equal(parents[base][1], of_calls):
@@ -207,7 +207,7 @@ def _calls_in(
     while True:
         index[outer] = of_calls
         if outer == "":
-            return items, index
+            return items, index, trees
         outer, above = parents[outer]
         of_calls = above[of_calls]
 
@@ -237,20 +237,18 @@ def _at(array: pa.Array, steps: Steps) -> pa.Array | None:
     return array
 
 
-def _rows(name: str, values: pa.Array) -> tuple[Ragged, NDArray[np.bool_]]:
+def _rows(name: str, values: pa.Array) -> Any:
     """Return rows of numbers, and True for those that are there."""
-    have = values.is_valid().to_numpy(zero_copy_only=False)
-    dtype = pa.int32() if name in (*IDS, *LENGTHS) else pa.float64()
-    if not _is_list(values.type):
-        flat, lengths = values.drop_null(), have.astype(np.int64)
-    else:
-        flat, lengths = (
-            pc.list_flatten(values),
-            pc.list_value_length(values).fill_null(0).to_numpy(),
-        )
-    if pa.types.is_boolean(flat.type):
-        flat = flat.cast(pa.uint8())
-    if name in IDS and flat.null_count:
-        raise ValueError("a token id is null; leave such rows out")
-    numbers = flat.cast(dtype).to_numpy(zero_copy_only=False)
-    return Ragged(numbers, np.cumsum([0, *lengths])), have
+    have, is_list = _are_valid(values), _is_list(values.type)
+    flat, lengths = values.drop_null(), have.astype(np.int64)
+    if is_list:
+        flat = pc.list_flatten(values)
+        lengths = pc.list_value_length(values).fill_null(0).to_numpy()
+    is_int, is_float = pa.types.is_integer(flat.type), pa.types.is_floating(flat.type)
+    is_bool = pa.types.is_boolean(flat.type)
+    kinds = is_int or is_float or is_bool if name in NUMBERS else is_int and not flat.null_count
+    if is_list == (name in (*LENGTHS, *FLAGS)) or not kinds:
+        return values.to_pylist()  # read, or refused, one by one
+    if name in NUMBERS:
+        flat = (flat.cast(pa.uint8()) if is_bool else flat).cast(pa.float64())
+    return Ragged(flat.to_numpy(zero_copy_only=False), np.cumsum([0, *lengths])), have

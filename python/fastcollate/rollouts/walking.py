@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastcollate._fastcollate import make_calls
-from fastcollate.common.arrays import is_tensor
-from fastcollate.rollouts.calls import Calls
+from fastcollate.common.arrays import is_tensor, to_numpy
+from fastcollate.common.text import show
+from fastcollate.rollouts.calls import Calls, ids_of
 from fastcollate.rollouts.making import Options, Place, calls_of
 from fastcollate.rollouts.schema import (
+    FLAGS,
     IDS,
     LENGTHS,
     NUMBERS,
@@ -31,7 +34,7 @@ KINDS: dict[str, tuple[str, tuple[int, ...]]] = {
     "logprob_tokens": ("U", (1,)),
     **dict.fromkeys(LENGTHS, ("iu", (0,))),
     **dict.fromkeys(NUMBERS, ("biufOU", (1,))),
-    **dict.fromkeys(("trains", "masked"), ("biuf", (0,))),
+    **dict.fromkeys(FLAGS, ("biuf", (0,))),
     **dict.fromkeys(("rewards", "advantages"), ("biuf", (0, 1))),
 }
 """Kinds of NumPy dtypes, and numbers of dimensions, of the values of one call."""
@@ -44,6 +47,10 @@ Call = dict[str, Any]
 """The objects that hold the values of a call, by their arrays of calls."""
 
 
+ABSENT = object()
+"""The value of a key that is not there."""
+
+
 def walk(bodies: Sequence[Any], schema: Schema, options: Options, place: Place) -> Calls:
     """Read calls from objects or dictionaries.
 
@@ -52,59 +59,63 @@ def walk(bodies: Sequence[Any], schema: Schema, options: Options, place: Place) 
     TypeError, ValueError
         As :func:`fastcollate.rollouts.parse`.
     """
-    found = [
-        (body, index, call)
-        for body, one in enumerate(bodies)
-        for index, call in enumerate(_calls(one, schema))
-    ]
-    paths = {name: list(map(schema.path, given)) for name, given in schema.columns.items()}
-    columns = {
-        name: [next(_values(call, given), None) for _, _, call in found]
-        for name, given in paths.items()
-    }
-    bits = {name: given[0].bits for name, given in paths.items()}
-    numbers = np.array([one[:2] for one in found], np.int64).reshape(-1, 2)
-    return calls_of_rows(
-        columns, bits, (numbers[:, 0], numbers[:, 1]), len(bodies), schema, options, place
-    )
+    calls: list[Call] = []
+    places: list[tuple[int, int, int]] = []
+    trees: dict[Any, int] = {}
+    for body, one in enumerate(bodies):
+        for index, (key, call) in enumerate(_calls(one, schema)):
+            tree = trees.setdefault((body, key[:-1]), len(trees))
+            places.append((body, tree, key[-1] if schema.are_nodes and key else index))
+            calls.append(call)
+    columns, bits = {}, {}
+    for name, given in schema.columns.items():
+        paths = schema.paths(given)
+        values = [_value(call, paths) for call in calls]
+        if any(one is not ABSENT for one in values):
+            columns[name] = [None if one is ABSENT else one for one in values]
+            bits[name] = paths[0].bits
+    numbers = list(np.array(places, np.int64).reshape(-1, 3).T)
+    return calls_of_rows(columns, bits, numbers, len(bodies), schema, options, place)
 
 
 def calls_of_rows(
     columns: dict[str, Any],
     bits: Mapping[str, int | None],
-    numbers: tuple[Any, Any],
+    numbers: Sequence[Any],
     num_bodies: int,
     schema: Schema,
     options: Options,
     place: Place,
 ) -> Calls:
-    """Return the calls of columns with one row or None for each."""
-    ids = {
-        name: _rows(name, columns.pop(name), np.int32)
-        for name in (*IDS, *LENGTHS)
+    """Return the calls of columns with one row or None for each.
+
+    `numbers` are the bodies of calls, their arrays, and their own numbers.
+    """
+
+    def name_of(call: int) -> str:
+        return f"{place.of(int(numbers[0][call]))}: call {numbers[2][call]}"
+
+    given = {
+        name: _rows(name, columns.pop(name), name_of)
+        for name in (*IDS, *LENGTHS, *NUMBERS)
         if name in columns
     }
-    floats = {}
-    for name in NUMBERS:
-        if name not in columns:
-            continue
-        (values, offsets), have = _rows(name, columns.pop(name), np.float64)
+    for name in {*NUMBERS} & {*given}:
+        (values, offsets), have = given[name]
         if mask := bits.get(name):
-            values = (values.astype(np.int64) & mask) != 0
-        floats[name] = (values.astype(np.float32), offsets), have
+            flags = (np.nan_to_num(values).astype(np.int64) & mask) != 0
+            values = np.where(np.isfinite(values), flags, values)
+        given[name] = (values.astype(np.float32), offsets), have
     made = make_calls(
-        list(ids.items()),
-        list(floats.items()),
-        *numbers,
+        [(name, rows) for name, rows in given.items() if name not in NUMBERS],
+        [(name, rows) for name, rows in given.items() if name in NUMBERS],
+        list(map(np.ascontiguousarray, numbers)),
         num_bodies,
         options.bad_logprobs,
         schema.are_nodes,
         place.text,
         place.first,
     )
-    columns = {
-        name: column for name, column in columns.items() if any(one is not None for one in column)
-    }
     return calls_of(made, columns, schema, options, place)
 
 
@@ -113,9 +124,9 @@ def _fits(body: Any, schema: Schema, column: str, path: str) -> bool | None:
 
     False stands for other values than the column's.
     """
-    calls = list(_calls(body, schema))
-    given = [schema.path(path)]
-    value = next((one for call in calls for one in _values(call, given)), None)
+    paths = schema.paths((path,))
+    values = (_value(call, paths) for _, call in _calls(body, schema))
+    value = next(filter(_is_there, values), None)
     if value is None:
         return None
     if column not in KINDS:
@@ -128,8 +139,8 @@ def _fits(body: Any, schema: Schema, column: str, path: str) -> bool | None:
     return read.ndim in dims and (read.size == 0 or read.dtype.kind in kinds)
 
 
-def _calls(body: Any, schema: Schema) -> Iterator[Call]:
-    """Yield the calls of a body."""
+def _calls(body: Any, schema: Schema) -> list[tuple[tuple[int, ...], Call]]:
+    """Return the calls of a body, each with its position in every array around it."""
     found: dict[tuple[int, ...], Call] = {}
     for bases in schema.arrays:
         level: dict[tuple[int, ...], Call] = {(): {"": body}}
@@ -142,11 +153,11 @@ def _calls(body: Any, schema: Schema) -> Iterator[Call]:
             }
         for key, call in level.items():
             found[key] = found.get(key, {}) | call
-    calls = list(found.values()) or [{"": body}]
+    calls = list(found.items())
     if any(path.endswith("?") for path in schema.calls):
-        tokens = [schema.path(path) for name in RESPONSES for path in schema.columns.get(name, ())]
-        calls = [call for call in calls if next(_values(call, tokens), None) is not None]
-    return iter(calls or [{"": body}])
+        tokens = schema.paths(path for name in RESPONSES for path in schema.columns.get(name, ()))
+        calls = [one for one in calls if _is_there(_value(one[1], tokens))]
+    return calls or [((), {"": body})]
 
 
 def _items(values: Any) -> Iterable[Any]:
@@ -155,59 +166,75 @@ def _items(values: Any) -> Iterable[Any]:
     return values if is_array and not isinstance(values, (str, bytes)) else ()
 
 
-def _values(call: Call, paths: Sequence[Path]) -> Iterator[Any]:
-    """Yield the values of a call at paths where it has any, the nearest first."""
-    for base, steps, _ in sorted(paths, key=lambda path: -len(path.base)):
-        if base in call and (value := get(call[base], steps)) is not None:
-            yield value
+def _value(call: Call, paths: Sequence[Path]) -> Any:
+    """Return the value of a call at the first of paths where it has any."""
+    best = ABSENT
+    for base, steps, _ in paths:
+        if base in call and (value := get(call[base], steps)) is not ABSENT:
+            if value is not None:
+                return value
+            best = None
+    return best
+
+
+def _is_there(value: Any) -> bool:
+    return value is not None and value is not ABSENT
 
 
 def get(value: Any, steps: Steps) -> Any:
-    """Return the value at a path, or None."""
+    """Return the value at a path, which may be None, or ``ABSENT``."""
     for at, step in enumerate(steps):
-        if value is None:
-            return None
+        if isinstance(step, str):
+            if isinstance(value, Mapping):
+                value = value.get(step, ABSENT)
+            elif isinstance(value, (list, tuple, str, int, float)):
+                return ABSENT  # a method is none of its values
+            else:
+                value = getattr(value, step, ABSENT)
+                value = value() if callable(value) else value
+            continue
+        items = _items(value)
+        if items is not value:
+            return ABSENT
         if step is None:
-            found = [get(item, steps[at + 1 :]) for item in _items(value)]
+            found = [get(item, steps[at + 1 :]) for item in items]
             are_lists = found and all(isinstance(one, (list, tuple, np.ndarray)) for one in found)
-            return list(chain.from_iterable(found)) if are_lists else found
-        if isinstance(step, int):
-            value = value[step] if step < len(value) else None
-        elif isinstance(value, Mapping):
-            value = value.get(step)
-        elif isinstance(value, (list, tuple, str, int, float)):
-            value = None  # a method is none of its values
-        else:
-            value = getattr(value, step, None)
-            value = value() if callable(value) else value
+            flat = chain.from_iterable(found) if are_lists else found
+            return [None if one is ABSENT else one for one in flat]
+        value = items[step] if step < len(items) else ABSENT
     return value
 
 
-def _rows(name: str, rows: Any, dtype: Any) -> tuple[Any, Any]:
+def _rows(name: str, rows: Any, name_of: Callable[[int], str]) -> tuple[Any, Any]:
     """Return values and offsets of rows, and True for those that are there."""
-    if isinstance(rows, tuple):
-        rows, have = rows
-    else:
+    rows, have = rows if isinstance(rows, tuple) else (rows, None)
+    if have is None:
         have = np.array([row is not None for row in rows], bool)
-        rows = list(map(_row, rows))
+        is_number = name in (*LENGTHS, *FLAGS)
+        rows = [[] if row is None else [row] if is_number else row for row in rows]
+    if name in (*IDS, *LENGTHS):
+        found = ids_of(name, rows, name_of)
+        return (found.values, found.offsets), have
     try:
-        found = ragged(rows, np.dtype(dtype).name)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{name}{str(error).removeprefix('x')}") from error
-    return (found.values, found.offsets), have
+        found = ragged(rows, "float64")
+        is_flat = found.values.ndim == 1
+    except (TypeError, ValueError):
+        is_flat = False
+    if not is_flat:
+        rows = [_numbers(f"{name_of(call)}: {name}", row) for call, row in enumerate(rows)]
+        found = ragged(rows, "float64")
+    return (to_numpy(found.values), found.offsets), have
 
 
-def _row(row: Any) -> Any:
-    """Return a row of numbers; None among them is NaN."""
-    if row is None:
-        return []
-    if isinstance(row, (int, float)):
-        return [row]
-    if is_tensor(row):
-        return row.tolist()
-    if isinstance(row, (list, tuple)) and any(one is None or isinstance(one, str) for one in row):
-        return np.array(row, np.float64)
-    return row
+def _numbers(name: str, row: Any) -> NDArray[np.float64]:
+    """Return a row of numbers; None among them is NaN, as are texts that say so."""
+    try:
+        found = np.array(row.tolist() if is_tensor(row) else row, np.float64)
+    except (TypeError, ValueError):
+        raise ValueError(f"{name} is {show(row)}; pass a number per token") from None
+    if found.ndim != 1:
+        raise ValueError(f"{name} has shape {found.shape}; pass a number per token")
+    return found
 
 
 def recognised(fits: Fits) -> Schema | None:

@@ -32,6 +32,14 @@ pub struct Call<'a> {
     pub numbers: [Option<&'a [f32]>; COUNTS.1],
 }
 
+/// Columns of numbers that are not negative, with their names in errors.
+const MASKS: [(Numbers, &str); 4] = [
+    (Numbers::LossMask, "loss mask"),
+    (Numbers::AttentionMask, "attention mask"),
+    (Numbers::Trains, "flags"),
+    (Numbers::Masked, "flags"),
+];
+
 /// The tokens of a call.
 pub struct Tokens<'a> {
     /// Its prompt, if the source has it.
@@ -72,11 +80,8 @@ impl<'a> Call<'a> {
 
     /// False for a call that the source excludes from training.
     pub fn trains(&self) -> bool {
-        let is = |column, number: f32| {
-            let number = |values: &[f32]| values.first() == Some(&number);
-            self.numbers(column).is_some_and(number)
-        };
-        !is(Numbers::Trains, 0.0) && !is(Numbers::Masked, 1.0)
+        let flag = |column, default| self.numbers(column).map_or(default, |flag| flag[0] != 0.0);
+        flag(Numbers::Trains, true) && !flag(Numbers::Masked, false)
     }
 
     fn response(&self) -> Option<&'a [i32]> {
@@ -87,11 +92,35 @@ impl<'a> Call<'a> {
             .find_map(|column| self.ids(column))
     }
 
-    /// Check that log-probabilities are those of the response's tokens.
+    /// Check that masks are weights, that there is one of what a call has one of, and that
+    /// log-probabilities are those of the response's tokens.
     ///
     /// # Errors
-    /// The first token that differs.
-    pub fn check_ids(&self) -> Result<(), Wrong> {
+    /// The first number or token that is wrong.
+    pub fn check(&self) -> Result<(), Wrong> {
+        for (column, name) in MASKS {
+            let mask = self.numbers(column).unwrap_or(&[]);
+            if let Some(at) = mask
+                .iter()
+                .position(|one| !(0.0..f32::INFINITY).contains(one))
+            {
+                return Err(Wrong::new(format!(
+                    "has {} at item {at} of its {name}, which are finite numbers from 0 on",
+                    mask[at]
+                )));
+            }
+        }
+        let ids = [Ids::PromptLens, Ids::ResponseLens].map(|one| self.ids(one).map(<[_]>::len));
+        let flags = [Numbers::Trains, Numbers::Masked].map(|one| self.numbers(one).map(<[_]>::len));
+        if let Some(count) = { ids.into_iter().chain(flags) }
+            .flatten()
+            .find(|len| *len != 1)
+        {
+            let found = tally(count, "number");
+            return Err(Wrong::new(format!(
+                "has {found} in place of one length or flag"
+            )));
+        }
         let response = self.response().unwrap_or(&[]);
         for column in [Ids::LogprobIds, Ids::LogprobTokens] {
             let mut pairs = self

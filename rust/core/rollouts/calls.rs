@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::call::Call;
+use super::call::{Call, Wrong};
 use super::logprobs::{BadLogprobs, Logprobs};
 use super::schema::Numbers;
 use crate::error::{Error, Result};
@@ -54,6 +54,29 @@ impl Rows<u8> {
     }
 }
 
+impl<T> Rows<T> {
+    /// A row.
+    pub fn row(&self, row: usize) -> &[T] {
+        &self.values[self.span(row)]
+    }
+
+    /// The span of a row's values.
+    pub fn span(&self, row: usize) -> Range<usize> {
+        row.checked_sub(1).map_or(0, |last| self.ends[last])..self.ends[row]
+    }
+}
+
+/// The place of a call.
+#[derive(Debug, Clone, Copy)]
+pub struct Place {
+    /// The number of its body.
+    pub body: usize,
+    /// The number of its array, among all bodies: nodes of one array are a tree.
+    pub tree: usize,
+    /// Its number in the body; of a node, its position in the array.
+    pub index: usize,
+}
+
 /// Columns over calls, or over the nodes of trees of calls.
 #[derive(Debug)]
 pub struct Calls {
@@ -73,18 +96,14 @@ pub struct Calls {
     pub have_masks: bool,
     /// Number of bodies.
     pub num_bodies: usize,
-    /// The body of each call.
-    pub bodies: Vec<usize>,
-    /// The number of each call in its body.
-    pub indices: Vec<usize>,
+    /// The place of each call.
+    pub places: Vec<Place>,
     /// Columns of JSON; empty where a call has none.
     pub kept: Vec<Rows<u8>>,
     /// Bytes of routed experts.
     pub routes: Vec<Option<Vec<u8>>>,
-    /// Calls of streams that end before their end is announced.
-    pub cut: Vec<usize>,
-    /// True if a body is a stream, whose last event says why it finished.
-    pub has_streams: bool,
+    /// True if any call has the key of routed experts.
+    pub have_routes: bool,
 }
 
 impl Calls {
@@ -101,30 +120,22 @@ impl Calls {
             loss_mask: Vec::new(),
             have_masks: false,
             num_bodies: 0,
-            bodies: Vec::new(),
-            indices: Vec::new(),
+            places: Vec::new(),
             kept: (0..kept).map(|_| Rows::new()).collect(),
             routes: Vec::new(),
-            cut: Vec::new(),
-            has_streams: false,
+            have_routes: false,
         }
     }
 
-    /// Add a call of a body; `name` is the call's.
+    /// Add a call; `name` is the call's.
     ///
     /// # Errors
-    /// A call without a response, columns of other lengths than the response, ids that differ, and
-    /// log-probabilities that are none, if they are errors.
-    pub fn add(
-        &mut self,
-        call: &Call,
-        body: usize,
-        index: usize,
-        name: impl Fn() -> String,
-    ) -> Result<()> {
-        let wrong = |reason: &str| Error::Body(format!("{} {reason}", name()));
-        call.check_ids().map_err(|error| wrong(&error.reason))?;
-        let tokens = call.tokens().map_err(|error| wrong(&error.reason))?;
+    /// A call without a response, columns of other lengths than the response, ids that differ,
+    /// masks that are not weights, and log-probabilities that are none, if they are errors.
+    pub fn add(&mut self, call: &Call, place: Place, name: impl Fn() -> String) -> Result<()> {
+        let wrong = |error: Wrong| Error::Body(format!("{} {}", name(), error.reason));
+        call.check().map_err(wrong)?;
+        let tokens = call.tokens().map_err(wrong)?;
         let count = tokens.response.len();
         // A prompt counts once for each of its samples.
         let prompt = tokens.prompt.as_deref().unwrap_or(&[]);
@@ -134,24 +145,20 @@ impl Calls {
         // Messages that were not sampled have none, or an empty row.
         let given = given.filter(|values| !(self.are_nodes && values.is_empty()));
         let mask = call.numbers(Numbers::LossMask);
-        let mask = mask
-            .map(|mask| tokens.along(mask, None, "loss mask"))
-            .transpose();
-        let mut mask = mask.map_err(|error| wrong(&error.reason))?;
+        let mask = mask.map(|mask| tokens.along(mask, None, "loss mask"));
+        let mut mask = mask.transpose().map_err(wrong)?;
         if mask.is_none() && self.are_nodes && !call.has_prompt() {
             mask = Some(Cow::Owned(filled(count, |_| f32::from(given.is_some()))?));
         }
         if !call.trains() {
             mask = Some(Cow::Owned(filled(count, |_| 0.0)?));
         }
-        let given =
-            match given.map(|values| tokens.along(values, mask.as_deref(), "log-probabilities")) {
-                // Missing ones are those at the end.
-                Some(Err(error)) if error.is_short && !self.are_nodes => {
-                    call.numbers(Numbers::Logprobs).map(Cow::Borrowed)
-                }
-                given => given.transpose().map_err(|error| wrong(&error.reason))?,
-            };
+        let along = given.map(|all| tokens.along(all, mask.as_deref(), "log-probabilities"));
+        let given = match along {
+            // Missing ones are those at the end.
+            Some(Err(error)) if error.is_short && !self.are_nodes => given.map(Cow::Borrowed),
+            along => along.transpose().map_err(wrong)?,
+        };
         self.logprobs
             .add(given.as_deref(), count, mask.as_deref(), &name)?;
         if let Some(mask) = mask {
@@ -164,8 +171,7 @@ impl Calls {
         add(&mut self.have_prompts, tokens.prompt.is_some())?;
         self.prompts.push(prompt)?;
         self.responses.push(&tokens.response)?;
-        add(&mut self.bodies, body)?;
-        add(&mut self.indices, index)
+        add(&mut self.places, place)
     }
 
     /// Write 1 for the tokens of calls without a loss mask.
@@ -184,8 +190,9 @@ impl Calls {
         if self.are_nodes {
             return Ok(());
         }
-        let (bodies, indices) = (&self.bodies, &self.indices);
-        let name = |call: usize| format!("{}: call {}", name(bodies[call]), indices[call]);
+        let places = &self.places;
+        let name =
+            |call: usize| format!("{}: call {}", name(places[call].body), places[call].index);
         self.logprobs
             .finish(self.have_masks.then_some(&self.loss_mask[..]), name)
     }

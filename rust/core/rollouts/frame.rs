@@ -4,17 +4,31 @@ use std::mem;
 use std::ops::Range;
 
 use super::call::Call;
-use super::calls::Calls;
+use super::calls::{Calls, Place};
 use super::json::Json;
-use super::schema::{COUNTS, Ids, Numbers, Opens};
+use super::schema::{COUNTS, Ids, Kept, Numbers, Opens, Role, Schema};
 use crate::error::Result;
 use crate::memory::{add, reserve};
 
+/// What is known of a column.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum State {
+    /// There is no such key.
+    #[default]
+    Absent,
+    /// Its value is null.
+    Null,
+    /// It has a value.
+    Given,
+}
+
 /// Values of one column.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Values<T> {
     pub values: Vec<T>,
-    pub are_given: bool,
+    pub state: State,
+    /// The rank of the path that they are from.
+    rank: usize,
 }
 
 /// The values of a body, of a part of it with calls, or of a call.
@@ -22,10 +36,10 @@ pub struct Values<T> {
 pub struct Frame {
     ids: [Values<i32>; COUNTS.0],
     numbers: [Values<f32>; COUNTS.1],
-    /// Spans of the body: none or one; several of a stream whose arrays are joined.
-    pub kept: Vec<Vec<Range<usize>>>,
+    /// Spans of the body: one, or several of a stream whose arrays are joined.
+    pub kept: Vec<Values<Range<usize>>>,
     /// Bytes of routed experts.
-    pub routes: Option<Vec<u8>>,
+    pub routes: Values<u8>,
     /// Responses of the body's calls, outside of these.
     pub of_calls: Vec<Values<i32>>,
     /// The call's index, and its tokens so far, in an event of a stream.
@@ -35,8 +49,20 @@ pub struct Frame {
     pub around: usize,
     /// The kind of item; None for the body.
     pub opens: Option<Opens>,
+    /// The position of the item in its array.
+    pub position: usize,
     /// The calls in it.
     pub calls: Vec<usize>,
+}
+
+impl<T> Default for Values<T> {
+    fn default() -> Self {
+        Self {
+            values: Vec::new(),
+            state: State::Absent,
+            rank: usize::MAX,
+        }
+    }
 }
 
 impl<T> Values<T> {
@@ -46,23 +72,45 @@ impl<T> Values<T> {
     /// [`Error::NoMemory`](crate::Error::NoMemory).
     #[inline]
     pub fn push(&mut self, value: T) -> Result<()> {
-        self.are_given = true;
+        self.state = State::Given;
         add(&mut self.values, value)
+    }
+
+    /// Prepare for values from the path of a rank. False if those of an earlier path are there.
+    fn claim(&mut self, rank: usize) -> bool {
+        if rank < self.rank {
+            if self.rank < usize::MAX {
+                self.clear();
+            }
+            self.rank = rank;
+        }
+        rank == self.rank
     }
 
     fn clear(&mut self) {
         self.values.clear();
-        self.are_given = false;
+        (self.state, self.rank) = (State::Absent, usize::MAX);
     }
 
     /// Move values to the end.
     pub fn append(&mut self, more: &mut Self) {
-        self.are_given |= more.are_given;
-        self.values.append(&mut more.values);
+        if more.state < State::Given || self.claim(more.rank) {
+            self.state = self.state.max(more.state);
+            self.values.append(&mut more.values);
+        }
     }
 
-    fn given(&self) -> Option<&[T]> {
-        self.are_given.then_some(&self.values)
+    /// Replace by later values.
+    pub fn replace(&mut self, more: &mut Self) {
+        if more.state == State::Given && self.claim(more.rank) {
+            mem::swap(&mut self.values, &mut more.values);
+        }
+        self.state = self.state.max(more.state);
+    }
+
+    /// The values, if there are any.
+    pub fn given(&self) -> Option<&[T]> {
+        (self.state == State::Given).then_some(&self.values)
     }
 }
 
@@ -85,35 +133,86 @@ impl Values<f32> {
 }
 
 impl Frame {
-    pub fn clear(&mut self, kept: usize) {
+    /// A frame without values.
+    pub fn new(schema: &Schema) -> Self {
+        let mut frame = Self::default();
+        frame.clear(schema);
+        frame
+    }
+
+    /// Remove all values.
+    pub fn clear(&mut self, schema: &Schema) {
         self.ids.iter_mut().for_each(Values::clear);
         self.numbers.iter_mut().for_each(Values::clear);
         self.calls.clear();
-        self.kept.resize_with(kept, Vec::new);
-        self.kept.iter_mut().for_each(Vec::clear);
+        self.kept.resize_with(schema.kept.len(), Values::default);
+        self.kept.iter_mut().for_each(Values::clear);
+        self.routes.clear();
         self.of_calls.clear();
-        (self.routes, self.index, self.total) = (None, None, None);
+        (self.index, self.total) = (None, None);
     }
 
     /// Take the values that a body has outside of its calls, but for this call alone.
     pub fn take_own(&mut self, shared: &mut Self, index: usize) {
         let responses = self.ids(Ids::Responses);
-        if !responses.are_given
+        if responses.state < State::Given
             && let Some(response) = shared.of_calls.get_mut(index)
         {
             *responses = mem::take(response);
         }
-        if index == 0 && self.routes.is_none() {
-            self.routes = shared.routes.take();
+        if index == 0 {
+            self.routes.replace(&mut shared.routes);
         }
     }
 
+    /// Prepare for values of a column from the path of a rank. False if those of an earlier path
+    /// are there.
+    pub fn claim(&mut self, role: Role, rank: usize) -> bool {
+        match role {
+            Role::Ids(column) => self.ids(column).claim(rank),
+            Role::Numbers(column) => self.numbers(column).claim(rank),
+            Role::Kept(column) => self.kept[column].claim(rank),
+            Role::Routes => self.routes.claim(rank),
+            Role::ResponsesOfCalls | Role::Index | Role::Total => true,
+        }
+    }
+
+    /// Number of values of a column of tokens.
+    pub fn len(&mut self, role: Role) -> usize {
+        match role {
+            Role::Ids(column) => self.ids(column).values.len(),
+            Role::Numbers(column) => self.numbers(column).values.len(),
+            _ => 0,
+        }
+    }
+
+    /// Remove the values of a column of tokens behind so many.
+    pub fn truncate(&mut self, role: Role, len: usize) {
+        match role {
+            Role::Ids(column) => self.ids(column).values.truncate(len),
+            Role::Numbers(column) => self.numbers(column).values.truncate(len),
+            _ => {}
+        }
+    }
+
+    /// Note that the value of a column is null.
+    pub fn note_null(&mut self, role: Role) {
+        let state = match role {
+            Role::Kept(column) => &mut self.kept[column].state,
+            Role::Routes => &mut self.routes.state,
+            _ => return,
+        };
+        *state = State::Null.max(*state);
+    }
+
     /// The values of a column of ids.
+    #[inline]
     pub fn ids(&mut self, column: Ids) -> &mut Values<i32> {
         &mut self.ids[column as usize]
     }
 
     /// The values of a column of numbers.
+    #[inline]
     pub fn numbers(&mut self, column: Numbers) -> &mut Values<f32> {
         &mut self.numbers[column as usize]
     }
@@ -121,6 +220,16 @@ impl Frame {
     /// True for a call.
     pub fn is_call(&self) -> bool {
         matches!(self.opens, Some(Opens::Call | Opens::CallOrOther))
+    }
+
+    /// The reason of a stream that ended without its end: null.
+    pub fn cut(&mut self, schema: &Schema, is_cut: bool) {
+        for (values, kept) in self.kept.iter_mut().zip(&schema.kept) {
+            if *kept == Kept::Reason && (is_cut || values.state == State::Absent) {
+                values.clear();
+                values.state = State::Null;
+            }
+        }
     }
 }
 
@@ -142,9 +251,8 @@ pub fn call_of<'f>(frames: impl Iterator<Item = &'f Frame>) -> Call<'f> {
 pub fn add_call<'f>(
     json: &Json,
     frames: impl Iterator<Item = &'f Frame> + Clone,
-    routes: Option<Vec<u8>>,
-    body: usize,
-    index: usize,
+    routes: Values<u8>,
+    place: Place,
     calls: &mut Calls,
 ) -> Result<()> {
     let call = call_of(frames.clone());
@@ -154,15 +262,16 @@ pub fn add_call<'f>(
             "there are no token ids of a response in {beginning}"
         )));
     }
-    calls.add(&call, body, index, || json.name_of_call(index))?;
+    calls.add(&call, place, || json.name_of_call(place.index))?;
     for (column, rows) in calls.kept.iter_mut().enumerate() {
-        let mut spans = frames.clone().map(|frame| &frame.kept[column]);
-        rows.push_joined(
-            json.data,
-            spans
-                .find(|spans| !spans.is_empty())
-                .map_or(&[], |spans| spans),
-        )?;
+        let states = frames.clone().map(|frame| &frame.kept[column]);
+        let best = states.clone().map(|values| values.state).max();
+        match best.and_then(|best| { states }.find(|values| values.state == best)) {
+            Some(values) if values.state == State::Null => rows.push(b"null"),
+            found => rows.push_joined(json.data, found.map_or(&[], |found| &found.values)),
+        }?;
     }
-    add(&mut calls.routes, routes)
+    calls.have_routes |= routes.state > State::Absent;
+    let is_given = routes.state == State::Given;
+    add(&mut calls.routes, is_given.then_some(routes.values))
 }

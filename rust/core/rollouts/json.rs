@@ -21,10 +21,11 @@ pub struct Json<'a> {
 impl<'a> Json<'a> {
     /// A parser at the beginning of a body.
     pub fn new(data: &'a [u8], name: &'a str) -> Self {
+        let start = text_start(data);
         Self {
             data,
-            start: 0,
-            parser: Jiter::new(data).with_allow_inf_nan(),
+            start,
+            parser: Jiter::new(&data[start..]).with_allow_inf_nan(),
             name,
         }
     }
@@ -119,6 +120,16 @@ impl<'a> Json<'a> {
     /// The error for a body.
     pub fn wrong(&self, reason: &str) -> Error {
         Error::Body(format!("{}: {reason}", self.name))
+    }
+}
+
+/// The position behind a byte order mark, which some programs write.
+pub fn text_start(body: &[u8]) -> usize {
+    const MARK: &[u8] = b"\xef\xbb\xbf";
+    if body.starts_with(MARK) {
+        MARK.len()
+    } else {
+        0
     }
 }
 

@@ -16,11 +16,11 @@ mod reader;
 mod schema;
 mod stream;
 
-pub use call::{Call, Wrong};
-pub use calls::{Calls, Rows};
+pub use call::Call;
+pub use calls::{Calls, Place, Rows};
 pub use logprobs::{BadLogprobs, KINDS, Logprobs};
-pub use nodes::{Nodes, Spans, join_nodes};
-pub use schema::{Ids, Numbers, Role, Schema};
+pub use nodes::join_nodes;
+pub use schema::{Ids, Kept, Numbers, Role, Schema};
 
 use self::json::Json;
 use self::reader::Reader;

@@ -1,16 +1,17 @@
 //! Reading bodies by a schema.
 
+use std::collections::BTreeSet;
 use std::mem;
 
 use jiter::{NumberInt, Peek};
 
 use super::base64::decode;
-use super::calls::Calls;
-use super::frame::{Frame, add_call, call_of};
+use super::calls::{Calls, Place};
+use super::frame::{Frame, State, add_call, call_of};
 use super::items::{Found, Shapes, Slot, token_of};
 use super::json::{Json, each_item};
 use super::numbers;
-use super::schema::{Ids, Numbers, Opens, Role, Schema};
+use super::schema::{Ids, Kept, Numbers, Opens, Role, Schema};
 use super::stream::{Stream, events, is_stream};
 use crate::error::Result;
 use crate::memory::add;
@@ -27,6 +28,8 @@ pub struct Reader<'s> {
     used: usize,
     /// The current frame.
     current: usize,
+    /// Number of arrays of calls so far.
+    trees: usize,
     /// The item that is read by the parser, if its shape is to be learned.
     item: Option<Item>,
 }
@@ -49,6 +52,7 @@ impl<'s> Reader<'s> {
             frames: vec![Frame::default()],
             used: 0,
             current: 0,
+            trees: 0,
             item: None,
         }
     }
@@ -76,9 +80,7 @@ impl<'s> Reader<'s> {
                 json.seek(at);
                 let peek = json.peek()?;
                 self.body(json, peek, ticks)?;
-                let added = self.add_calls(json, body, number, calls)?;
-                // The nodes of each body of an array are a tree of their own.
-                number += if calls.are_nodes { 0 } else { added };
+                number += self.add_calls(json, body, number, calls)?;
                 Ok(json.at())
             })?;
         } else {
@@ -91,19 +93,29 @@ impl<'s> Reader<'s> {
     /// Read the values of a body.
     fn body(&mut self, json: &mut Json, peek: Peek, ticks: &mut Ticks) -> Result<()> {
         self.used = 0;
-        self.current = self.open(0, None);
-        self.value(json, 0, peek, ticks)
+        self.current = self.open(0, None, 0);
+        self.value(json, 0, peek, ticks)?;
+        let mut seen = BTreeSet::new();
+        let calls = self.frames[1..self.used]
+            .iter()
+            .filter(|frame| frame.is_call());
+        let repeated = calls.filter_map(|frame| Some((frame.around, frame.index?)));
+        match { repeated }.find(|one| !seen.insert(*one)) {
+            None => Ok(()),
+            Some((_, index)) => Err(json.wrong(&format!("two choices have the index {index}"))),
+        }
     }
 
     /// Begin a frame; returns its number.
-    fn open(&mut self, around: usize, opens: Option<Opens>) -> usize {
+    fn open(&mut self, around: usize, opens: Option<Opens>, position: usize) -> usize {
         let frame = self.used;
         self.used += 1;
         if self.frames.len() == frame {
             self.frames.push(Frame::default());
         }
-        self.frames[frame].clear(self.schema.num_kept);
-        (self.frames[frame].around, self.frames[frame].opens) = (around, opens);
+        let new = &mut self.frames[frame];
+        new.clear(self.schema);
+        (new.around, new.opens, new.position) = (around, opens, position);
         frame
     }
 
@@ -121,33 +133,46 @@ impl<'s> Reader<'s> {
         number: usize,
         calls: &mut Calls,
     ) -> Result<usize> {
-        let mut index = 0;
+        let mut count = 0;
+        let mut array = None;
         for frame in 1..self.used {
             let (before, from) = self.frames.split_at_mut(frame);
             if !from[0].is_call() {
                 continue;
             }
-            from[0].take_own(&mut before[0], index);
+            if array.replace(from[0].around) != Some(from[0].around) {
+                self.trees += 1;
+            }
+            from[0].take_own(&mut before[0], count);
             let is_optional = from[0].opens == Some(Opens::CallOrOther);
-            let routes = from[0].routes.take();
+            let routes = mem::take(&mut from[0].routes);
+            let index = match calls.are_nodes {
+                true => from[0].position,
+                false => number + count,
+            };
             if is_optional && !call_of(self.around(frame)).has_response() {
                 continue;
             }
-            add_call(
-                json,
-                self.around(frame),
-                routes,
-                body,
-                number + index,
-                calls,
-            )?;
-            index += 1;
+            let place = self.place(body, index);
+            add_call(json, self.around(frame), routes, place, calls)?;
+            count += 1;
         }
-        if index == 0 {
-            let routes = self.frames[0].routes.take();
-            add_call(json, self.around(0), routes, body, number, calls)?;
+        if count == 0 {
+            self.trees += 1;
+            let routes = mem::take(&mut self.frames[0].routes);
+            let place = self.place(body, number);
+            add_call(json, self.around(0), routes, place, calls)?;
         }
-        Ok(index.max(1))
+        Ok(count.max(1))
+    }
+
+    /// The place of a call in the current array.
+    fn place(&self, body: usize, index: usize) -> Place {
+        Place {
+            body,
+            tree: self.trees,
+            index,
+        }
     }
 
     /// Read the events of a stream, and add its calls.
@@ -159,7 +184,6 @@ impl<'s> Reader<'s> {
         ticks: &mut Ticks,
     ) -> Result<()> {
         let events = events(json)?;
-        calls.has_streams = true;
         let mut stream = Stream::new(self.schema);
         for span in events.spans {
             let mut event = json.part(span);
@@ -173,23 +197,14 @@ impl<'s> Reader<'s> {
         }
         let mut shared = stream.shared;
         if stream.calls.is_empty() {
-            let routes = shared.routes.take();
-            return add_call(json, [&shared].into_iter(), routes, body, 0, calls);
+            stream.calls.insert(0, Frame::new(self.schema));
         }
         for (index, frame) in stream.calls.values_mut().enumerate() {
             frame.take_own(&mut shared, index);
-            let routes = frame.routes.take();
-            add_call(
-                json,
-                [&*frame, &shared].into_iter(),
-                routes,
-                body,
-                index,
-                calls,
-            )?;
-            if events.is_cut {
-                add(&mut calls.cut, calls.bodies.len() - 1)?;
-            }
+            frame.cut(self.schema, events.is_cut);
+            let routes = mem::take(&mut frame.routes);
+            let frames = [&*frame, &shared].into_iter();
+            add_call(json, frames, routes, self.place(body, index), calls)?;
         }
         Ok(())
     }
@@ -210,7 +225,7 @@ impl<'s> Reader<'s> {
         let known = self.frames[around].calls.get(index).copied();
         self.current = match known.filter(|_| opens != Opens::Group) {
             Some(call) => call,
-            None => self.open(around, Some(opens)),
+            None => self.open(around, Some(opens), index),
         };
         if known.is_none() && opens != Opens::Group {
             let call = self.current;
@@ -272,15 +287,26 @@ impl<'s> Reader<'s> {
                 Ok(json.at())
             });
         }
-        if json.data.get(json.after_space(json.at() + 1)) == Some(&b']') {
-            let logprobs = self.frames[self.current].numbers(Numbers::Logprobs);
-            logprobs.are_given |= self.schema.has_logprobs(child);
+        let current = self.current;
+        let frame = &mut self.frames[current];
+        // Values of columns that an earlier path has are removed again.
+        let mut others = Vec::new();
+        for &(role, rank) in &self.schema.node(child).columns {
+            if !frame.claim(role, rank) {
+                others.push((role, frame.len(role)));
+            }
+        }
+        let is_logprob = |role| role == Role::Numbers(Numbers::Logprobs);
+        let mut columns = self.schema.node(child).columns.iter();
+        let has_logprobs = columns.any(|&(role, _)| is_logprob(role))
+            && !others.iter().any(|&(role, _)| is_logprob(role));
+        if has_logprobs && json.data.get(json.after_space(json.at() + 1)) == Some(&b']') {
+            frame.numbers(Numbers::Logprobs).state = State::Given;
         }
         if self.shapes.len() <= child {
             self.shapes.resize_with(child + 1, Shapes::default);
         }
         // Log-probabilities of items, and those before each item without one.
-        let has_logprobs = self.schema.has_logprobs(child);
         let (mut of_items, mut missing) = (0_usize, Vec::new());
         each_item(json, ticks, |json, at, ticks| {
             if let Some((found, end)) = self.shapes[child].read(json.data, at) {
@@ -315,6 +341,9 @@ impl<'s> Reader<'s> {
         if of_items > 0 {
             let logprobs = self.frames[self.current].numbers(Numbers::Logprobs);
             logprobs.insert_missing(&missing)?;
+        }
+        for (role, len) in others {
+            self.frames[current].truncate(role, len);
         }
         Ok(())
     }
@@ -365,30 +394,31 @@ impl<'s> Reader<'s> {
         peek: Peek,
         ticks: &mut Ticks,
     ) -> Result<()> {
-        if let Role::Kept(column) | Role::Joined(column) = role {
-            let start = json.at();
-            if matches!(role, Role::Joined(_)) && !matches!(peek, Peek::Array | Peek::Null) {
-                return Err(json.wrong_at(start, "expected an array"));
-            }
-            json.skip(peek)?;
-            if peek != Peek::Null {
-                let spans = &mut self.frames[self.current].kept[column];
-                spans.clear();
-                spans.push(start..json.at());
-            }
-            return Ok(());
+        let known = self.schema.node(node);
+        let frame = &mut self.frames[self.current];
+        if peek == Peek::Null && !known.is_one_of_many {
+            frame.note_null(role);
+            return json.skip(peek);
         }
-        if peek == Peek::Null && !self.schema.node(node).is_one_of_many {
+        if !known.is_one_of_many && !frame.claim(role, known.rank) {
             return json.skip(peek);
         }
         match role {
+            Role::Kept(column) => {
+                let start = json.at();
+                if self.schema.kept[column] == Kept::Parts && peek != Peek::Array {
+                    return Err(json.wrong_at(start, "expected an array"));
+                }
+                json.skip(peek)?;
+                return frame.kept[column].push(start..json.at());
+            }
             Role::Routes => {
                 let at = json.at();
                 let decoded = json.with(|json| Ok(decode(json.next_str()?.as_bytes())))?;
                 let Some(bytes) = decoded? else {
                     return Err(json.wrong_at(at, "this text is not base64"));
                 };
-                self.frames[self.current].routes = Some(bytes);
+                (frame.routes.values, frame.routes.state) = (bytes, State::Given);
                 return Ok(());
             }
             Role::ResponsesOfCalls if peek == Peek::Array => {
@@ -406,14 +436,18 @@ impl<'s> Reader<'s> {
         }
         let frame = &mut self.frames[self.current];
         match role {
-            Role::Numbers(column) => frame.numbers(column).are_given = true,
-            Role::Ids(column) if column != Ids::LogprobTokens => frame.ids(column).are_given = true,
+            Role::Numbers(column) => frame.numbers(column).state = State::Given,
+            Role::Ids(column) if column != Ids::LogprobTokens => {
+                frame.ids(column).state = State::Given;
+            }
             _ => {}
         }
-        if peek != Peek::Array {
-            if role.is_per_token() && !self.schema.node(node).is_one_of_many {
-                return Err(json.wrong_at(json.at(), "expected an array"));
-            }
+        let is_array = peek == Peek::Array;
+        if !known.is_one_of_many && is_array != role.is_per_token() {
+            let expected = if is_array { "a number" } else { "an array" };
+            return Err(json.wrong_at(json.at(), &format!("expected {expected}")));
+        }
+        if !is_array {
             return self.number(json, node, role, peek);
         }
         if let Some(item) = &mut self.item {
@@ -474,9 +508,6 @@ impl<'s> Reader<'s> {
                         f64::from(u8::from(flags & i64::from(bits) != 0))
                     }
                 };
-                if !value.is_finite() {
-                    return Err(json.wrong_at(at, "a mask has finite numbers"));
-                }
                 frame.numbers(column).push(value as f32)?;
                 None
             }
@@ -497,7 +528,7 @@ impl<'s> Reader<'s> {
                 }
                 (role == Role::Ids(Ids::LogprobIds)).then_some(Slot::Id)
             }
-            Role::Kept(_) | Role::Joined(_) | Role::Routes | Role::ResponsesOfCalls => None,
+            Role::Kept(_) | Role::Routes | Role::ResponsesOfCalls => None,
         };
         if let Some(item) = &mut self.item {
             match slot {

@@ -50,8 +50,6 @@ pub enum Role {
     Numbers(Numbers),
     /// JSON that is passed on as it is, by the number of the column.
     Kept(usize),
-    /// The same, of arrays with an item per token: those of a stream's events are joined.
-    Joined(usize),
     /// Bytes of routed experts, in base64. A body's belong to its first call.
     Routes,
     /// The responses of a body's calls, one array each.
@@ -72,6 +70,17 @@ impl Role {
             _ => false,
         }
     }
+}
+
+/// What the events of a stream give for a column of JSON that is passed on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kept {
+    /// Its value; the last one holds.
+    Value,
+    /// Arrays with an item per token, which are joined.
+    Parts,
+    /// The reason of the end, which a stream without its end lacks.
+    Reason,
 }
 
 /// One step of a path.
@@ -107,16 +116,18 @@ pub struct Node {
     pub bits: Option<u32>,
     /// True for values below items of an array that are not calls: one value of several.
     pub is_one_of_many: bool,
+    /// Number of earlier paths of the same column: where a call has several, the first is read.
+    pub rank: usize,
+    /// The columns at or below this node, with their ranks.
+    pub columns: Vec<(Role, usize)>,
 }
 
 /// The paths of a source, from the beginning of a body.
 #[derive(Debug)]
 pub struct Schema {
     nodes: Vec<Node>,
-    /// Number of columns that are passed on.
-    pub num_kept: usize,
-    /// Those whose arrays are joined.
-    joined: Vec<usize>,
+    /// The columns that are passed on.
+    pub kept: Vec<Kept>,
 }
 
 impl Schema {
@@ -125,15 +136,16 @@ impl Schema {
     /// call of the body. Items of a path that ends with `?` are calls if they have a response.
     ///
     /// # Errors
-    /// Malformed paths, two columns at one path, and a column along the path of another.
+    /// Malformed paths, two columns at one path, a column along the path of another, and bits of
+    /// other columns than masks.
     pub fn new<'a>(
         calls: impl IntoIterator<Item = &'a str>,
         paths: impl IntoIterator<Item = (Role, &'a str)>,
+        kept: Vec<Kept>,
     ) -> Result<Self> {
         let mut schema = Self {
             nodes: vec![Node::default()],
-            num_kept: 0,
-            joined: Vec::new(),
+            kept,
         };
         for path in calls {
             let (path, opens) = match path.strip_suffix('?') {
@@ -152,48 +164,61 @@ impl Schema {
                 Some((path, bits)) => (path, Some(bits.parse().map_err(|_| malformed(path))?)),
                 None => (path, None),
             };
-            let node = schema.add(path)?;
-            schema.nodes[node].bits = bits;
-            if schema.nodes[node].role.replace(role).is_some() {
+            if bits.is_some() && (bits == Some(0) || role != Role::Numbers(Numbers::LossMask)) {
+                return Err(Error::Body(format!(
+                    "bits of '{path}' are not those of a loss mask; write them as in 'flags&2'"
+                )));
+            }
+            let rank = { schema.nodes.iter() }.filter(|node| node.role == Some(role));
+            let rank = rank.count();
+            let steps = schema.add(path)?;
+            for &node in &steps {
+                schema.nodes[node].columns.push((role, rank));
+            }
+            let node = &mut schema.nodes[steps[steps.len() - 1]];
+            (node.bits, node.rank) = (bits, rank);
+            if node.role.replace(role).is_some() {
                 return Err(Error::Body(format!("two columns have the path '{path}'")));
             }
-            if let Role::Joined(column) = role {
-                schema.joined.push(column);
-            }
-            if let Role::Kept(column) | Role::Joined(column) = role {
-                if schema.nodes[node].is_one_of_many {
-                    return Err(Error::Body(format!(
-                        "'{path}' has several values for a call"
-                    )));
-                }
-                schema.num_kept = schema.num_kept.max(column + 1);
+            if matches!(role, Role::Kept(_)) && node.is_one_of_many {
+                return Err(Error::Body(format!(
+                    "'{path}' has several values for a call"
+                )));
             }
         }
-        let inner =
-            { schema.nodes.iter() }.find(|node| node.role.is_some() && !node.steps.is_empty());
-        match inner {
-            Some(_) => Err(Error::Body(
-                "a path of a column continues that of another".to_owned(),
-            )),
-            None => Ok(schema),
+        for node in &schema.nodes {
+            if node.role.is_some() && !node.steps.is_empty() {
+                return Err(Error::Body(
+                    "a path of a column continues that of another".to_owned(),
+                ));
+            }
+            if node.below_items().is_some() && node.has_items_by_index() {
+                return Err(Error::Body(
+                    "paths name all items of an array, and single ones".to_owned(),
+                ));
+            }
         }
+        Ok(schema)
     }
 
     /// Add the path of an array of calls.
     fn add_calls(&mut self, path: &str, opens: Opens) -> Result<()> {
         for (end, _) in path.match_indices("[]") {
-            let node = self.add(&path[..end + 2])?;
-            let node = &mut self.nodes[node];
+            let is_last = end + 2 == path.len();
+            let steps = self.add(&path[..end + 2])?;
+            let node = &mut self.nodes[steps[steps.len() - 1]];
             node.is_one_of_many = false;
-            node.opens.get_or_insert(Opens::Group);
+            node.opens = match node.opens {
+                known if !is_last => known.or(Some(Opens::Group)),
+                _ => Some(opens),
+            };
         }
-        let last = self.add(path)?;
-        self.nodes[last].opens = Some(opens);
         Ok(())
     }
 
-    /// Add the nodes of a path; returns the last.
-    fn add(&mut self, path: &str) -> Result<usize> {
+    /// Add the nodes of a path; returns them.
+    fn add(&mut self, path: &str) -> Result<Vec<usize>> {
+        let mut nodes = Vec::new();
         let mut node = 0;
         for step in steps_of(path)? {
             let is_one_of_many = self.nodes[node].is_one_of_many || step == Step::Items;
@@ -210,21 +235,9 @@ impl Schema {
                     next
                 }
             };
+            nodes.push(node);
         }
-        Ok(node)
-    }
-
-    /// True for columns whose arrays are joined.
-    pub(super) fn is_joined(&self, column: usize) -> bool {
-        self.joined.contains(&column)
-    }
-
-    /// True if log-probabilities lie below a node.
-    pub(super) fn has_logprobs(&self, node: usize) -> bool {
-        let node = &self.nodes[node];
-        let mut below = node.steps.iter();
-        node.role == Some(Role::Numbers(Numbers::Logprobs))
-            || below.any(|&(_, below)| self.has_logprobs(below))
+        Ok(nodes)
     }
 
     pub(super) fn node(&self, node: usize) -> &Node {

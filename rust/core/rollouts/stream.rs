@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::frame::Frame;
-use super::json::Json;
-use super::schema::{Ids, Numbers, Schema};
+use super::frame::{Frame, State};
+use super::json::{Json, text_start};
+use super::schema::{Ids, Kept, Numbers, Schema};
 use crate::error::Result;
 
 /// The calls of a stream so far, by index, and what its events give for all of them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Stream {
     pub calls: BTreeMap<i32, Frame>,
     pub shared: Frame,
@@ -31,23 +31,27 @@ const NUMBERS: [Numbers; 2] = [Numbers::Logprobs, Numbers::LossMask];
 /// The fields that a line of a stream may begin with.
 const FIELDS: [&[u8]; 5] = [b"data:", b"event:", b"id:", b"retry:", b":"];
 
+/// The bytes that end lines.
+const ENDS: &[u8; 2] = b"\n\r";
+
 /// The data of the event that ends a stream.
 const DONE: &[u8] = b"[DONE]";
 
 /// True for the bytes of a stream, which are not JSON.
 pub fn is_stream(body: &[u8]) -> bool {
-    let body = body.trim_ascii_start();
+    let body = body[text_start(body)..].trim_ascii_start();
     FIELDS.iter().any(|field| body.starts_with(field))
 }
 
-/// Find the events of a stream. A last line without an end is not complete, and left out.
+/// Find the events of a stream. Lines end with LF, CR or both; a last line without an end is not
+/// complete, and left out.
 ///
 /// # Errors
 /// Events after the end.
 pub fn events(json: &Json) -> Result<Events> {
     let mut spans = Vec::new();
-    let (mut is_cut, mut at) = (true, 0);
-    for line in json.data.split_inclusive(|&byte| byte == b'\n') {
+    let (mut is_cut, mut at) = (true, text_start(json.data));
+    for line in json.data[at..].split_inclusive(|byte| ENDS.contains(byte)) {
         let start = at;
         at += line.len();
         let Some(data) = line.strip_prefix(b"data:") else {
@@ -60,7 +64,7 @@ pub fn events(json: &Json) -> Result<Events> {
                 start,
                 "the stream goes on after its end; pass each by itself",
             ));
-        } else if line.ends_with(b"\n") {
+        } else if line.ends_with(&ENDS[..1]) || line.ends_with(&ENDS[1..]) {
             spans.push(at - data.len()..at);
         }
     }
@@ -70,15 +74,16 @@ pub fn events(json: &Json) -> Result<Events> {
 impl Stream {
     /// A stream without events.
     pub fn new(schema: &Schema) -> Self {
-        let mut stream = Self::default();
-        stream.shared.clear(schema.num_kept);
-        stream
+        Self {
+            calls: BTreeMap::new(),
+            shared: Frame::new(schema),
+        }
     }
 
     /// Add an event's values, to those of its calls, or of all.
     ///
     /// # Errors
-    /// Tokens that do not continue those before.
+    /// Tokens that do not continue those before, and other prompts.
     pub fn add(
         &mut self,
         json: &Json,
@@ -90,11 +95,10 @@ impl Stream {
         for (number, call) in (0..).zip(calls) {
             self.add_call(json, schema, call, number)?;
         }
-        if !has_calls && event.ids(Ids::Responses).are_given {
+        if !has_calls && event.ids(Ids::Responses).state == State::Given {
             self.add_call(json, schema, event, 0)
         } else {
-            self.shared.append(event, schema);
-            Ok(())
+            self.shared.append(json, event, schema)
         }
     }
 
@@ -106,13 +110,11 @@ impl Stream {
         number: i32,
     ) -> Result<()> {
         let index = part.index.unwrap_or(number);
-        let call = self.calls.entry(index).or_insert_with(|| {
-            let mut call = Frame::default();
-            call.clear(schema.num_kept);
-            call
-        });
-        let found = part.ids(Ids::Responses).values.len();
-        if let (Some(total), true) = (part.total, part.ids(Ids::Responses).are_given) {
+        let call = self.calls.entry(index);
+        let call = call.or_insert_with(|| Frame::new(schema));
+        let responses = part.ids(Ids::Responses);
+        let (found, is_given) = (responses.values.len(), responses.state == State::Given);
+        if let (Some(total), true) = (part.total, is_given) {
             let before = call.ids(Ids::Responses).values.len();
             if !call.continue_to(usize::try_from(total).unwrap_or(0), part, schema) {
                 return Err(json.wrong(&format!(
@@ -121,8 +123,7 @@ impl Stream {
                 )));
             }
         }
-        call.append(part, schema);
-        Ok(())
+        call.append(json, part, schema)
     }
 }
 
@@ -132,14 +133,15 @@ impl Frame {
     fn continue_to(&mut self, total: usize, part: &mut Frame, schema: &Schema) -> bool {
         let found = part.ids(Ids::Responses).values.len();
         if found == total {
-            let prompts = std::mem::take(self.ids(Ids::Prompts));
-            let kept = std::mem::take(&mut self.kept);
-            self.clear(schema.num_kept);
-            *self.ids(Ids::Prompts) = prompts;
-            self.kept = kept;
-            for (column, spans) in self.kept.iter_mut().enumerate() {
-                if schema.is_joined(column) {
-                    spans.clear();
+            for column in IDS {
+                self.ids(column).values.clear();
+            }
+            for column in NUMBERS {
+                self.numbers(column).values.clear();
+            }
+            for (values, kept) in self.kept.iter_mut().zip(&schema.kept) {
+                if *kept == Kept::Parts {
+                    values.values.clear();
                 }
             }
             return true;
@@ -178,28 +180,34 @@ impl Frame {
     }
 
     /// Move the values of a part to the end.
-    fn append(&mut self, part: &mut Frame, schema: &Schema) {
+    fn append(&mut self, json: &Json, part: &mut Frame, schema: &Schema) -> Result<()> {
         if !part.numbers(Numbers::Logprobs).values.is_empty() {
             self.pad_logprobs();
         }
-        if part.ids(Ids::Prompts).are_given {
-            std::mem::swap(self.ids(Ids::Prompts), part.ids(Ids::Prompts));
+        let (known, new) = (
+            self.ids(Ids::Prompts).given(),
+            part.ids(Ids::Prompts).given(),
+        );
+        if known.is_some() && new.is_some() && known != new {
+            return Err(json.wrong("events of one call have different prompts"));
         }
+        self.ids(Ids::Prompts).replace(part.ids(Ids::Prompts));
         for column in IDS {
             self.ids(column).append(part.ids(column));
         }
         for column in NUMBERS {
             self.numbers(column).append(part.numbers(column));
         }
-        for (column, spans) in part.kept.iter_mut().enumerate() {
-            if !spans.is_empty() && !schema.is_joined(column) {
-                self.kept[column].clear();
+        for ((own, more), kept) in self.kept.iter_mut().zip(&mut part.kept).zip(&schema.kept) {
+            match kept {
+                Kept::Parts => own.append(more),
+                Kept::Value | Kept::Reason => own.replace(more),
             }
-            self.kept[column].append(spans);
         }
         if !part.of_calls.is_empty() {
             self.of_calls = std::mem::take(&mut part.of_calls);
         }
-        self.routes = part.routes.take().or(self.routes.take());
+        self.routes.replace(&mut part.routes);
+        Ok(())
     }
 }

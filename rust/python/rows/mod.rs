@@ -35,7 +35,7 @@ pub use number::number_of;
 pub use object::check_range;
 pub use py_rows::{Missing, PyRows};
 pub use ragged::RowSpans;
-pub use storage::{RowStore, StoredRow, compact_ids, stored_columns};
+pub use storage::{RowStore, StoredRow, TOKEN_IDS, compact_ids, stored_columns, token_ids};
 pub use tokens::{TokenInput, slices_of};
 
 use std::sync::OnceLock;

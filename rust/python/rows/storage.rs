@@ -4,7 +4,8 @@ use std::mem::take;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fastcollate::{
-    Check, Column as _, Error as Core, FieldColumn as _, check_room, check_room_at_times, filled,
+    Check, Column as _, Error as Core, FieldColumn as _, Location, check_room, check_room_at_times,
+    filled,
 };
 use numpy::{PyArray1, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::prelude::*;
@@ -18,6 +19,7 @@ use super::tokens::TokenInput;
 use crate::batch::field::FieldSpec;
 use crate::error::{Error, Result, no_memory};
 use crate::memory::slab::bytes_at;
+use crate::plan::tables::to_i64;
 
 /// Bytes of the first chunk, and of the largest: each is twice as large as the one before.
 const FIRST_CHUNK: usize = 1 << 16;
@@ -326,4 +328,50 @@ pub fn compact_ids<'py>(
         Err(Error::Core(Core::DoesNotFit { .. })) => packed::<i64>(py, &row),
         packed => packed,
     }
+}
+
+/// Token ids, and the offsets of rows.
+type Ids<'py> = (Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<i64>>);
+
+/// Token ids are below this number.
+pub const TOKEN_IDS: i64 = 1 << 31;
+
+/// Rows of token ids as int32, and their offsets.
+///
+/// # Errors
+/// Values that are not integers from 0 to below 2^31; `name` is the column's.
+#[pyfunction]
+#[allow(clippy::cast_possible_truncation, reason = "checked")]
+pub fn token_ids<'py>(py: Python<'py>, name: &str, rows: &Bound<'py, PyAny>) -> Result<Ids<'py>> {
+    let rows = PyRows::new::<i64>(name, rows, None, Check::None)?;
+    rows.refuse_booleans()?;
+    let lens = rows.lens();
+    let mut values = filled(lens.iter().sum(), |_| 0_i32)?;
+    let (mut offsets, mut rest) = (vec![0], &mut values[..]);
+    for (row, len) in lens.into_iter().enumerate() {
+        let mut ids = filled(len, |_| 0_i64)?;
+        rows.read(row, 0, &mut ids)?;
+        if let Some(at) = ids.iter().position(|id| !(0..TOKEN_IDS).contains(id)) {
+            let location = Location {
+                field: name.to_owned(),
+                row,
+                position: Some(at),
+            };
+            return Err(Error::Core(Core::NoIndex {
+                location,
+                value: ids[at].to_string(),
+                limit: TOKEN_IDS,
+            }));
+        }
+        let (out, others) = rest.split_at_mut(len);
+        out.iter_mut()
+            .zip(ids)
+            .for_each(|(out, id)| *out = id as i32);
+        rest = others;
+        offsets.push(offsets[row] + to_i64(len));
+    }
+    Ok((
+        PyArray1::from_vec(py, values),
+        PyArray1::from_vec(py, offsets),
+    ))
 }
