@@ -120,7 +120,8 @@ def build_batch(
         mask all sampled tokens train. The output ``loss_mask`` is always there, and 0 on tokens
         that no token predicts: the first of a row without a prompt, and of each part of a split
         row. ``fc.Field(rows, align="sequence")`` passes one value per prompt and response token for
-        these, `rewards` and `advantages`; values of prompts do not count.
+        these, `rewards` and `advantages`; values of prompts do not count. Its ``dtype`` and
+        ``default``, the value of rows that are None, count, too.
     advantages
         One value per response token, or one per row, written to the tokens of the row that train
         (with `merge`, one per turn, to the turn's own). All other positions hold 0. NaN is an error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, cast, overload
 
@@ -42,7 +43,7 @@ from fastcollate.rows.fields import (
 )
 from fastcollate.rows.per_row import PerRow, form_of, is_object, no_value, unreadable
 from fastcollate.rows.plain_fields import with_fields
-from fastcollate.rows.tokens import Tokens, check_row_tokens
+from fastcollate.rows.tokens import Parts, Tokens, check_row_tokens
 
 if TYPE_CHECKING:
     import torch
@@ -75,6 +76,8 @@ class _Kinds(NamedTuple):
     values: dict[str, bool]
     """Arguments; True for objects, False for arrays of numbers."""
     fields: dict[str, FieldOptions]
+    options: dict[str, FieldOptions]
+    """Dtypes and defaults of arguments, whose rows are along responses by now."""
 
     def columns(
         self, arrays: Iterator[Any], objects: Iterator[Any]
@@ -93,6 +96,8 @@ class _Kinds(NamedTuple):
         fields = {
             key: kind.make(of_fields[key], **kind.options) for key, kind in self.fields.items()
         }
+        for key, kind in self.options.items():
+            values[key] = kind.make(values[key], **kind.options)
         return values, fields
 
 
@@ -214,6 +219,8 @@ class BatchBuilder(Generic[Array]):
         tokens = check_row_tokens(prompt, response, sequence, prompt_len)
         index = len(self._rows)
         values: dict[str, bool] = {}
+        options: dict[str, FieldOptions] = {}
+        first = next(iter(self._rows), None)
         arrays: list[tuple[FieldSpec | None, Any]] = []
         objects: list[Any] = []
         given = (loss_mask, LOSS_MASK), (rewards, REWARDS), (logprobs, LOGPROBS)
@@ -221,9 +228,15 @@ class BatchBuilder(Generic[Array]):
             if one is None:
                 continue
             spec, row = self._along(one, of_key)
+            if isinstance(one, Field) and (one.dtype, one.default) != (None, None):
+                options[spec.key] = options_of(replace(one, align="response"))
             values[spec.key] = spec.key in _NUMBERS and _is_number(row)
+            if row is None and spec.key in _NUMBERS and first is not None:  # of either kind
+                values[spec.key] = first.kinds.values.get(spec.key, True)
+                if not values[spec.key]:
+                    row = np.full(_row_len(tokens, one.align), one.default)
             if values[spec.key]:
-                row = of_key.number(row, index)
+                row = spec.number(row, index)
                 objects.append(row)
             arrays.append((spec, row))
         if is_last_step is not None:
@@ -234,10 +247,10 @@ class BatchBuilder(Generic[Array]):
                 objects.append(value)
         fields = {} if fields is None else fields
         check_keys(fields)
-        first = next(iter(self._rows), None)
         known = {} if first is None else first.kinds.fields
         fields = with_fields(fields, tokens, index, known)
-        kinds = _Kinds(values, {key: options_of(one) for key, one in fields.items()})
+        of_fields = {key: options_of(one) for key, one in fields.items()}
+        kinds = _Kinds(values, of_fields, options)
         for key in sorted(fields):
             if isinstance(field := fields[key], PerRow):
                 objects.append(_copy(key, index, field))
@@ -414,7 +427,7 @@ def _columns(rows: list[_Row]) -> dict[str, Any]:
     objects = map(list, zip(*[row.objects for row in rows], strict=True))
     values, fields = kinds.columns(iter(arrays), objects)
     for name in _NUMBERS:
-        if kinds.values.get(name):
+        if kinds.values.get(name) and name not in kinds.options:
             # float64, as rewards may be summed before rounding.
             values[name] = np.array(values[name])
     values = {_ARGUMENTS.get(name, name): column for name, column in values.items()}
@@ -437,13 +450,26 @@ def _difference(index: int, own: _Kinds, first: _Kinds) -> Exception | None:
                 f"{name}[{index}] is {kinds[own.values[name]]}, but {name}[0] is "
                 f"{kinds[first.values[name]]}; pass the same kind for all rows"
             )
-    for key, kind in own.fields.items():
-        if kind != first.fields[key]:
-            return ValueError(
-                f"row {index} has {key} as {kind}, but row 0 as {first.fields[key]}; pass the same "
-                "for all rows"
-            )
+    plain = FieldOptions(Field, {})
+    for known, kinds_of in ((first.fields, own.fields), (first.options, own.options)):
+        for key in {**known, **kinds_of}:
+            kind, other = (found.get(key, plain) for found in (kinds_of, known))
+            if kind != other:
+                return ValueError(
+                    f"row {index} has {key} as {kind}, but row 0 as {other}; pass the same for all "
+                    "rows"
+                )
     return None
+
+
+def _row_len(tokens: Tokens, align: str) -> int:
+    """Return the number of values of a row, along its response or its sequence."""
+    first: Any
+    second: Any
+    first, second = tokens
+    if isinstance(tokens, Parts):
+        return len(second) + (len(first) if align == "sequence" else 0)
+    return len(first) - (0 if align == "sequence" else int(second or 0))
 
 
 def _is_number(row: Any) -> bool:

@@ -139,27 +139,39 @@ FIELDS = "fc.Field, fc.PerRow, fc.RoutedExperts or fc.Captured"
 def read_align(rows: Any, spec: FieldSpec) -> tuple[Any, FieldSpec]:
     """Return the rows of an argument with its own key, and the spec to read them.
 
-    A :class:`Field` gives their alignment; the output is response-aligned.
+    A :class:`Field` gives their alignment, dtype and default; the output is response-aligned.
     """
     if not isinstance(rows, Field):
         return rows, spec
-    for name, default in _OWN_OPTIONS:
-        if (value := getattr(rows, name)) != default:
-            instead = (
-                f"pass the numbers themselves: {spec.key}=[...]"
-                if name == "spread"
-                else "pass align alone, and dtypes for its dtype"
-            )
-            raise ValueError(
-                f"{spec.key} is an fc.Field with {name}={show(value)}, but has an output of its "
-                f"own: {instead}"
-            )
-    rows.check_align(spec.key)
-    return rows.rows, _with_align(spec, rows.align)
+    if name := refused_option(rows):
+        instead = (
+            f"pass the numbers themselves: {spec.key}=[...]"
+            if name == "spread"
+            else "pass align, dtype and default alone"
+        )
+        raise ValueError(
+            f"{spec.key} is an fc.Field with {name}={show(getattr(rows, name))}, but has an output "
+            f"of its own: {instead}"
+        )
+    typed = rows.spec(spec.key)
+    if spec.weighs and rows.default is not None and not rows.default >= 0:
+        raise ValueError(f"default of {spec.key} is {rows.default}; pass 0 or more")
+    aligned = _with_align(spec, rows.align, rows.default)
+    return rows.rows, aligned if rows.dtype is None else aligned.with_dtype(typed.dtype)
 
 
-_OWN_OPTIONS = [(one.name, one.default) for one in dataclasses.fields(Field)][2:]
-"""Options of :class:`Field` that arguments with their own key refuse, and the defaults."""
+def refused_option(field: Field) -> str | None:
+    """Return an option that is given, but that arguments with their own key refuse, if any."""
+    given = (name for name, default in _REFUSED.items() if getattr(field, name) != default)
+    return next(given, None)
+
+
+_REFUSED = {
+    one.name: one.default
+    for one in dataclasses.fields(Field)
+    if one.name in ("fill", "gap_fill", "spread")
+}
+"""Options of :class:`Field` that such arguments refuse, and the defaults."""
 
 _with_align = functools.cache(FieldSpec.with_align)
 """Cached, as only the constant specs are passed."""

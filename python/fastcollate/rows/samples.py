@@ -11,6 +11,7 @@ import numpy as np
 
 from fastcollate.common.arrays import describe, is_array
 from fastcollate.common.names import same_word
+from fastcollate.common.row_columns import VALUES
 from fastcollate.rows.dataset_columns import (
     first_row,
     is_dataset,
@@ -19,7 +20,7 @@ from fastcollate.rows.dataset_columns import (
     read_columns,
     show_columns,
 )
-from fastcollate.rows.fields import FIELDS, AnyField, Field, check_key
+from fastcollate.rows.fields import FIELDS, AnyField, Field, check_key, refused_option
 from fastcollate.rows.pairs import PAIR, arguments_of_pairs, join
 from fastcollate.rows.per_row import PerRow
 from fastcollate.rows.sample_keys import ARGUMENTS, COLUMNS, KEYS, Keys, read
@@ -79,7 +80,13 @@ def columns_of(
     """
     sources = {key: _sources(key, field) for key, field in fields.items()}
     of_fields = {source for pair in sources.values() for source in pair}
-    columns = _by_key(samples, Keys(of_fields, renamed, ignore))
+    optional = {
+        source
+        for key, pair in sources.items()
+        if getattr(fields[key], "default", None) is not None
+        for source in pair
+    }
+    columns = _by_key(samples, Keys(of_fields, renamed, ignore), optional)
     _check_no_text(columns)
     for key, pair in sources.items():
         if missing := [source for source in pair if source not in columns]:
@@ -104,7 +111,7 @@ def columns_of(
             chosen, rejected = sources[key][0], sources[key][-1]
             values = join(columns[chosen], columns[rejected])
             arguments["fields"][key] = _with_values(field, values)
-        _take_loss_mask(arguments)
+        _take_values(arguments)
         return SampleColumns(arguments, False, {key: columns[key] for key in PAIR}, truncated)
     if two := [key for key, pair in sources.items() if len(pair) > 1]:
         raise ValueError(
@@ -136,7 +143,7 @@ def columns_of(
         arguments["fields"] = {
             key: _with_values(field, columns[sources[key][0]]) for key, field in fields.items()
         }
-        _take_loss_mask(arguments)
+        _take_values(arguments)
     if "input_ids" not in columns:
         return SampleColumns(arguments, False, {}, None)
     is_told = (spans is not None and limit is None) or "attention_mask" in columns
@@ -144,17 +151,18 @@ def columns_of(
     return SampleColumns(arguments, "prompt_len" not in columns, ids, truncated)
 
 
-def _take_loss_mask(arguments: dict[str, Any]) -> None:
-    """Pass the field ``loss_mask`` as the argument, which decides which tokens train."""
-    if "loss_mask" not in arguments["fields"]:
-        return
-    field = arguments["fields"].pop("loss_mask")
-    if not isinstance(field, Field):
-        raise TypeError(
-            f"fields['loss_mask'] is an fc.{type(field).__name__}, but a loss mask has one value "
-            "per token; pass fc.Field"
-        )
-    arguments["loss_mask"] = field
+def _take_values(arguments: dict[str, Any]) -> None:
+    """Pass fields with keys of arguments as these: the loss mask decides which tokens train."""
+    fields = arguments["fields"]
+    for name in VALUES:
+        field = fields.get(name)
+        if isinstance(field, Field) and (name == "loss_mask" or refused_option(field) is None):
+            arguments[name] = fields.pop(name)
+        elif name == "loss_mask" and field is not None:
+            raise TypeError(
+                f"fields['loss_mask'] is an fc.{type(field).__name__}, but a loss mask has one "
+                "value per token; pass fc.Field"
+            )
 
 
 def _check_no_text(columns: Mapping[str, Any]) -> None:
@@ -245,8 +253,11 @@ def _with_values(field: AnyField, values: Any) -> AnyField:
 # Keys
 
 
-def _by_key(samples: Any, keys: Keys) -> dict[str, Any]:
-    """Return the used columns by known key, with one item per row each."""
+def _by_key(samples: Any, keys: Keys, optional: Collection[str]) -> dict[str, Any]:
+    """Return the used columns by known key, with one item per row each.
+
+    Samples may lack `optional` keys, if others have them.
+    """
     if is_dataset(samples) and not makes_rows(samples) and len(samples) > 0:
         used = keys.used(show_columns(samples), lambda key: first_row(samples)[key])
         columns = read_columns(samples, list(used))
@@ -264,7 +275,7 @@ def _by_key(samples: Any, keys: Keys) -> dict[str, Any]:
         return columns
     if not _is_sequence(samples):
         raise TypeError(f"samples is {describe(samples)}; {EXPECTED}")
-    return _transpose(samples, keys)
+    return _transpose(samples, keys, optional)
 
 
 def _check_is_one_batch(samples: Any) -> None:
@@ -337,8 +348,8 @@ def _readable(column: Any) -> Any:
     return rows
 
 
-def _transpose(samples: Sequence[Any], keys: Keys) -> dict[str, Any]:
-    """Return one list per known key, from samples that all have the same keys."""
+def _transpose(samples: Sequence[Any], keys: Keys, optional: Collection[str]) -> dict[str, Any]:
+    """Return one list per known key, from samples that all have the same keys, or None."""
     if len(samples) == 0:
         raise ValueError("samples is empty; pass at least one sample")
     # Read once, and no further: a dataset may make its samples anew each time, and endlessly.
@@ -353,6 +364,9 @@ def _transpose(samples: Sequence[Any], keys: Keys) -> dict[str, Any]:
             raise TypeError(
                 f"samples[{index}] is {describe(sample)}; pass a mapping such as a dict"
             )
+    if optional:
+        given = [key for key in optional if any(key in sample for sample in samples)]
+        samples = [{**dict.fromkeys(given), **sample} for sample in samples]
     used = keys.used(samples[0], samples[0].__getitem__)
     for index, sample in enumerate(samples):
         if sample.keys() == samples[0].keys():
@@ -362,6 +376,7 @@ def _transpose(samples: Sequence[Any], keys: Keys) -> dict[str, Any]:
             if missing := [name for name in names if name not in others]:
                 raise ValueError(
                     f"samples[{other}] has no {missing[0]!r}, but samples[{holder}] has; "
-                    "pass it in all samples or in none"
+                    "pass it in all samples or in none, or as a field with a default:"
+                    f" fields={{{missing[0]!r}: fc.Field({missing[0]!r}, default=...)}}"
                 )
     return {name: [sample[key] for sample in samples] for key, name in used.items()}

@@ -198,12 +198,14 @@ impl FieldSpec {
         Ok((slf.get_type(), arguments.cast_into()?))
     }
 
-    /// The same response field, given along responses or along sequences.
-    fn with_align(&self, align: &str) -> Result<Self> {
-        Ok(Self(Spec {
+    /// The same response field, given along responses or along sequences, with a default or without.
+    fn with_align(&self, align: &str, default: Option<PyNumber>) -> Result<Self> {
+        let spec = Spec {
             kind: ALIGNS.value(align)?,
+            default: default.map(|number| number.0),
             ..self.0.clone()
-        }))
+        };
+        Ok(Self(spec.checked()?))
     }
 
     /// The same field with another output dtype; None if it follows from the largest index.
@@ -302,9 +304,9 @@ impl FieldSpec {
                 // Numbers of rows are checked once it is known which of them train.
                 let is_spread = self.0.spread == Some(Spread::Trained);
                 let check = if is_spread { Check::Number } else { check };
-                PyRows::new::<T>(name, values, chosen, check)
+                PyRows::with_missing::<T>(name, values, chosen, false, check, missing)
             }
-            _ => PyRows::with_trailing::<T>(name, values, chosen, missing),
+            _ => PyRows::with_missing::<T>(name, values, chosen, true, Check::None, missing),
         }?;
         check_count(rows.count())?;
         Ok(rows)

@@ -189,7 +189,14 @@ pub fn numbers_of<T: Element>(
     if !is_list && arrow::is_array_of_lists(numbers, field)? {
         return Ok(None);
     }
-    let is_on_device = match numbers.try_iter()?.next().transpose()? {
+    let may_miss = !matches!(missing, Missing::NoRow);
+    let mut items = numbers.try_iter()?;
+    let first = match items.find(|item| !may_miss || !matches!(item, Ok(item) if item.is_none())) {
+        None if !numbers.is_empty()? => Some(numbers.get_item(0)), // all are missing
+        first => first,
+    };
+    let is_on_device = match first.transpose()? {
+        Some(first) if first.is_none() => false,
         Some(first) if !is_row(field, &first)? => tensor::is_on_device(&first)?,
         _ => return Ok(None),
     };

@@ -114,22 +114,24 @@ impl<'py> PyRows<'py> {
             .checked::<T>(check)
     }
 
-    /// Read a field's rows, which may have more than one dimension.
+    /// Read a field's rows, which may be missing, and have more than one dimension if `allows_trailing`.
     ///
     /// # Errors
     /// As [`Rows::new`], and `ValueError` naming the first row whose dimensions differ from those
     /// of the rows before it.
-    pub fn with_trailing<T: Element>(
+    pub fn with_missing<T: Element>(
         field: &str,
         rows: &Bound<'py, PyAny>,
         chosen: Option<&Arc<Chosen>>,
+        allows_trailing: bool,
+        check: Check,
         missing: Missing,
     ) -> Result<Self> {
-        Reader::new::<T>(field, true)
+        Reader::new::<T>(field, allows_trailing)
             .among(chosen)
             .with_missing(missing)
             .read(rows)?
-            .checked::<T>(Check::None)
+            .checked::<T>(check)
     }
 
     /// Read a single row, with its index in the field.
