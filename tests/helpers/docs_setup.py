@@ -315,7 +315,8 @@ def nemo_rl():
 PAGES = {
     "README.md": dict, "docs/attention.md": attention, "docs/balance.md": balance,
     "docs/batches.md": batches, "docs/concepts.md": dict, "docs/frameworks/depending.md": dict,
-    "docs/frameworks/index.md": dict, "docs/frameworks/nemo_rl.md": nemo_rl,
+    "docs/frameworks/index.md": dict, "docs/frameworks/more.md": dict,
+    "docs/frameworks/nemo_rl.md": nemo_rl,
     "docs/frameworks/skyrl.md": skyrl,
     "docs/frameworks/transformers.md": for_trainers, "docs/frameworks/trl.md": trl,
     "docs/frameworks/verl.md": verl,
