@@ -1,6 +1,7 @@
 //! Bins: sequences that share an output row.
 
 use super::BinTables;
+use super::partition::sort_indices;
 use crate::error::{Error, Result};
 use crate::text::counted;
 
@@ -73,11 +74,11 @@ impl Bins {
         }
         let mut tokens = vec![None; lens.len()];
         let mut parts = Vec::new();
-        for span in &self.spans {
+        for (place, span) in self.spans.iter().enumerate() {
             let found = tokens[span.index].get_or_insert(0_usize);
             *found = found.saturating_add(span.len);
             if span.len != lens[span.index] || *found != span.len {
-                parts.push(span);
+                parts.push(place);
             }
         }
         for (row, (&found, expected)) in lens.iter().zip(tokens).enumerate() {
@@ -90,13 +91,11 @@ impl Bins {
             }
         }
         // The numbers of tokens are equal, so all tokens are there if no two parts overlap.
-        parts.sort_unstable_by_key(|part| (part.index, part.from));
-        let overlap =
-            |two: &[&Span]| two[0].index == two[1].index && two[0].from + two[0].len > two[1].from;
-        let overlapping = parts
-            .windows(2)
-            .find(|two| overlap(two))
-            .map(|two| two[0].index);
+        let begin = |part: usize| (self.spans[part].index, self.spans[part].from);
+        sort_indices(&mut parts, &|a, b| begin(a).cmp(&begin(b)));
+        let mut pairs = { parts.windows(2) }.map(|two| [self.spans[two[0]], self.spans[two[1]]]);
+        let overlap = |[a, b]: &[Span; 2]| a.index == b.index && a.from + a.len > b.from;
+        let overlapping = pairs.find(overlap).map(|[span, _]| span.index);
         let beyond = self
             .spans
             .iter()

@@ -1,5 +1,6 @@
 //! Tables of plans from outside, and the first defect in them.
 
+use super::partition::sort_indices;
 use super::share::{Tree, TreeRow};
 use super::{Bins, Span};
 use crate::error::Error;
@@ -128,7 +129,8 @@ impl BinTables<'_> {
             return piece.map(|piece| indices[piece]);
         }
         let mut order: Vec<_> = (0..indices.len()).collect();
-        order.sort_by_key(|&piece| (indices[piece], self.starts[piece]));
+        let begin = |piece: usize| (indices[piece], self.starts[piece]);
+        sort_indices(&mut order, &|a, b| begin(a).cmp(&begin(b)));
         let parts = order.chunk_by(|&one, &other| indices[one] == indices[other]);
         let is_wrong = |parts: &&[usize]| {
             let mut end = 0;

@@ -5,6 +5,7 @@ use std::collections::BinaryHeap;
 
 use super::{ItemBins, Items, Load, Packer};
 use crate::error::Result;
+use crate::plan::partition::sort_indices;
 use crate::polling::Ticks;
 
 /// Precision of the capacity: to one part in this number.
@@ -105,7 +106,7 @@ pub fn halve(
 /// Two halves of about the same weight, neither empty.
 fn halves(items: &[usize], weights: &[f64]) -> [Vec<usize>; 2] {
     let mut order = items.to_vec();
-    order.sort_by(|&a, &b| weights[b].total_cmp(&weights[a]));
+    sort_indices(&mut order, &|a, b| weights[b].total_cmp(&weights[a]));
     let mut halves = [Vec::new(), Vec::new()];
     let mut sums = [0.0, 0.0];
     for item in order {

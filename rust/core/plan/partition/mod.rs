@@ -15,6 +15,8 @@ pub use micro_batches::{Capped, Counts, Order, micro_batches};
 pub use swap::swap;
 pub use weight::{Float, Short, Weight};
 
+use std::cmp::Ordering;
+
 use crate::error::Result;
 use crate::polling::Ticks;
 
@@ -79,6 +81,14 @@ impl Parts {
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[usize]> {
         (1..self.offsets.len()).map(|end| self.get(end - 1))
     }
+}
+
+/// Sort indices; equal ones stay in order. Compiled once, for sorts that take no time to speak of.
+pub(in crate::plan) fn sort_indices(
+    order: &mut [usize],
+    compare: &dyn Fn(usize, usize) -> Ordering,
+) {
+    order.sort_by(|&a, &b| compare(a, b));
 }
 
 /// Sort distinct values.

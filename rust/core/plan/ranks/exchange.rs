@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::bins::Bins;
 use crate::error::Result;
 use crate::plan::pack::mixed;
+use crate::plan::partition::sort_indices;
 use crate::plan::share::Weight;
 use crate::polling::Ticks;
 
@@ -70,7 +71,8 @@ impl Bins<'_> {
         let mut order: Vec<_> = (0..self.ranks.len()).collect();
         while *looks > 0 {
             *looks = looks.saturating_sub(order.len() / 16);
-            order.sort_by(|&a, &b| self.ranks[a].total_cmp(&self.ranks[b]));
+            let ranks = &self.ranks;
+            sort_indices(&mut order, &|a, b| ranks[a].total_cmp(&ranks[b]));
             let Some((&slowest, others)) = order.split_last() else {
                 return Ok(());
             };

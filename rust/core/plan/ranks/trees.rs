@@ -10,6 +10,7 @@ use super::{Deal, RankBins, costly_first, deal_bins};
 use crate::error::Result;
 use crate::memory::check_room;
 use crate::plan::pack::{Cost, Growth, PackSpec};
+use crate::plan::partition::sort_indices;
 use crate::plan::share::{Chunks, Tree, TreeRow, Units};
 use crate::polling::Ticks;
 
@@ -348,12 +349,10 @@ impl Planner<'_> {
 /// random, and ranks exchange again.
 fn exchanged<'r>(mut plans: Vec<Bins<'r>>, bound: f64, ticks: &mut Ticks) -> Result<Bins<'r>> {
     let goal = bound * (1.0 + UNEVEN);
-    let by_slowest = |a: &Bins, b: &Bins| a.slowest().total_cmp(&b.slowest());
     let mut total = LOOKS;
     let mut done = Vec::new();
     while !plans.is_empty() {
-        plans.sort_by(by_slowest);
-        for mut plan in std::mem::take(&mut plans) {
+        for mut plan in fastest_first(std::mem::take(&mut plans)) {
             let mut looks = (LOOKS / TURNS).min(total);
             total -= looks;
             plan.exchange(goal, &mut looks, ticks)?;
@@ -365,8 +364,7 @@ fn exchanged<'r>(mut plans: Vec<Bins<'r>>, bound: f64, ticks: &mut Ticks) -> Res
             }
         }
     }
-    done.sort_by(by_slowest);
-    let mut best = done.swap_remove(0);
+    let mut best = fastest_first(done).swap_remove(0);
     let (mut looks, mut random) = (RANDOM_LOOKS, Random::default());
     while best.slowest() > bound * (1.0 + ROUGH) && looks > 0 {
         let mut other = best.clone();
@@ -380,6 +378,17 @@ fn exchanged<'r>(mut plans: Vec<Bins<'r>>, bound: f64, ticks: &mut Ticks) -> Res
         }
     }
     Ok(best)
+}
+
+/// Plans, in the order of their slowest ranks.
+fn fastest_first(plans: Vec<Bins>) -> Vec<Bins> {
+    let slowest: Vec<_> = plans.iter().map(Bins::slowest).collect();
+    let mut order: Vec<_> = (0..plans.len()).collect();
+    sort_indices(&mut order, &|a, b| slowest[a].total_cmp(&slowest[b]));
+    let mut plans: Vec<_> = plans.into_iter().map(Some).collect();
+    { order.into_iter() }
+        .filter_map(|index| plans[index].take())
+        .collect()
 }
 
 /// The sum in the order in which NumPy adds: the same to the last bit.

@@ -1,6 +1,5 @@
 //! A prefix tree that grows row by row, in which each token has one successor.
 
-use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::mem;
 use std::ops::Range;
@@ -8,6 +7,7 @@ use std::ops::Range;
 use crate::element::common;
 use crate::error::{Error, Result};
 use crate::memory::{check_room, reserve, with_room};
+use crate::plan::partition::sort_indices;
 
 /// Rows in a prefix tree. They share a token if they agree on the next one, too, so forks are one
 /// token early. The last token of a row has no next one: only identical rows share it.
@@ -184,7 +184,8 @@ impl GrowingTree {
     pub fn laid_out(&self) -> Result<LaidOut> {
         check_room(self.segments.len())?;
         let mut youngest_first: Vec<_> = (1..self.segments.len()).collect();
-        youngest_first.sort_unstable_by_key(|&index| Reverse(self.segments[index].start));
+        let start = |index: usize| self.segments[index].start;
+        sort_indices(&mut youngest_first, &|a, b| start(b).cmp(&start(a)));
         // The oldest child of each segment, and its next younger sibling; 0, the root, for none.
         let mut child = vec![0; self.segments.len()];
         let mut sibling = child.clone();

@@ -6,6 +6,7 @@ use super::Tree;
 use crate::error::Result;
 use crate::memory::{check_room, filled};
 use crate::plan::Costs;
+use crate::plan::partition::sort_indices;
 
 /// The condition for sharing tokens that rows have in common.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -82,7 +83,7 @@ impl Tree {
         }
         // Parents come before their children.
         let mut order = filled(shared.len(), |index| index)?;
-        order.sort_unstable_by_key(|&index| (shared[index], index));
+        sort_indices(&mut order, &|a, b| shared[a].cmp(&shared[b]));
         // Number of rows that a run saves its tokens: that fork at its end, or after it.
         let mut times = filled(shared.len(), |_| 1)?;
         for &fork in order.iter().rev() {

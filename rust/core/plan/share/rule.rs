@@ -8,6 +8,7 @@ use crate::error::{Error, Result};
 use crate::memory::check_room;
 use crate::plan::Row;
 use crate::plan::merge::Streams;
+use crate::plan::partition::sort_indices;
 
 /// The rule by which rows share tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -93,12 +94,14 @@ fn prompts_in_order(heads: &[Head], lens: &[usize], group: impl Fn(&Head) -> usi
     let are_equal = |a: &Head, b: &Head| {
         group(a) == group(b) && lens[a.row] == lens[b.row] && b.shared == lens[b.row]
     };
-    let mut prompts: Vec<_> = heads.chunk_by(are_equal).collect();
-    prompts.sort_by_key(|heads| heads[0].row);
+    let prompts: Vec<_> = heads.chunk_by(are_equal).collect();
+    let mut order: Vec<_> = (0..prompts.len()).collect();
+    let first = |prompt: usize| prompts[prompt][0].row;
+    sort_indices(&mut order, &|a, b| first(a).cmp(&first(b)));
     let mut out: Vec<Head> = Vec::with_capacity(heads.len());
-    for heads in prompts {
+    for prompt in order {
         let begin = out.len();
-        out.extend(heads);
+        out.extend(prompts[prompt]);
         out[begin].shared = 0;
     }
     out
