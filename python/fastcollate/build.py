@@ -258,16 +258,15 @@ def build_rows(
     layout = options.layout_of(None if shard is None else shard.layout)
     if cp is not None:
         cp = check_cp(cp, layout)
-    specs: list[tuple[Rows, FieldSpec]] = [
-        read_align(rows, spec)
-        for rows, spec in (
-            (loss_mask, LOSS_MASK),
-            (rewards, REWARDS),
-            (logprobs, LOGPROBS),
-            (advantages, ADVANTAGES),
-        )
-        if rows is not None
-    ]
+    specs: list[tuple[Rows, FieldSpec]] = []
+    for rows, spec in (
+        (loss_mask, LOSS_MASK),
+        (rewards, REWARDS),
+        (logprobs, LOGPROBS),
+        (advantages, ADVANTAGES),
+    ):  # appended, as a comprehension is a call
+        if rows is not None:
+            specs.append(read_align(rows, spec))
     if fields is not None:
         own = None if shard is None or merging is not None else _own_rows(shard, options.merge)
         specs += check_fields(with_fields(fields, tokens, own=own), options.array_type, own)

@@ -223,8 +223,12 @@ class BatchBuilder(Generic[Array]):
         first = next(iter(self._rows), None)
         arrays: list[tuple[FieldSpec | None, Any]] = []
         objects: list[Any] = []
-        given = (loss_mask, LOSS_MASK), (rewards, REWARDS), (logprobs, LOGPROBS)
-        for one, of_key in (*given, (advantages, ADVANTAGES)):
+        for one, of_key in (
+            (loss_mask, LOSS_MASK),
+            (rewards, REWARDS),
+            (logprobs, LOGPROBS),
+            (advantages, ADVANTAGES),
+        ):
             if one is None:
                 continue
             spec, row = self._along(one, of_key)
@@ -245,10 +249,12 @@ class BatchBuilder(Generic[Array]):
             if value is not None:
                 values[name] = True
                 objects.append(value)
-        fields = {} if fields is None else fields
-        check_keys(fields)
-        known = {} if first is None else first.kinds.fields
-        fields = with_fields(fields, tokens, index, known)
+        if fields is None:
+            fields = {}
+        else:
+            check_keys(fields)
+            known = {} if first is None else first.kinds.fields
+            fields = with_fields(fields, tokens, index, known)
         of_fields = {key: options_of(one) for key, one in fields.items()}
         kinds = _Kinds(values, of_fields, options)
         for key in sorted(fields):

@@ -78,10 +78,9 @@ def _suggesting(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def wrong_name(function: Callable[..., Any], given: Iterable[str]) -> str | None:
     """Return an error message for the first unknown argument; None if there is none."""
-    parameters = inspect.signature(function).parameters.values()
-    known = [one.name for one in parameters if one.name != "self"]
+    known, takes_any = _parameters(function)
     unknown = next((name for name in given if name not in known), None)
-    if unknown is None or any(one.kind is one.VAR_KEYWORD for one in parameters):
+    if unknown is None or takes_any:
         return None
     callee = function.__qualname__.removesuffix(".__init__")
     if (advice := advice_for(unknown, known)) is None:
@@ -93,6 +92,14 @@ def wrong_name(function: Callable[..., Any], given: Iterable[str]) -> str | None
 
 MOST_LISTED = 8
 """Most arguments that an error lists."""
+
+
+@functools.cache
+def _parameters(function: Callable[..., Any]) -> tuple[list[str], bool]:
+    """Return the names of a function's parameters; True if it takes others, too."""
+    parameters = inspect.signature(function).parameters.values()
+    known = [one.name for one in parameters if one.name != "self"]
+    return known, any(one.kind is one.VAR_KEYWORD for one in parameters)
 
 
 def _public_name(callee: str) -> str:
@@ -137,7 +144,7 @@ def check_integer(name: str, value: Any, advice: str) -> int:
 
 def check_int(name: str, value: Any, advice: str, *, bits: int = 64) -> int:
     """Return an argument as an int that fits the given number of bits."""
-    integer = check_integer(name, value, advice)
+    integer: int = value if type(value) is int else check_integer(name, value, advice)
     limit = 1 << (bits - 1)
     if not -limit <= integer < limit:
         raise ValueError(

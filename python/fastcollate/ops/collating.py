@@ -81,7 +81,13 @@ def collate(request: Request) -> BatchState:
         memory.pool,
         memory.pinned,
     )
-    data = {key: _output(torch, value) for key, value in arrays}
+    data = dict(arrays)
+    for key, value in arrays:
+        if type(value) is tuple:
+            whole, counts = value
+            data[key] = Parts(whole if torch is None else torch.from_numpy(whole), counts)
+        elif torch is not None and type(value) is np.ndarray:
+            data[key] = torch.from_numpy(value)
     if torch is not None:
         for _, spec in fields:
             if spec.dtype == "bfloat16":
@@ -90,7 +96,7 @@ def collate(request: Request) -> BatchState:
     if memory.pinned is not None:
         data = memory.pinned.over_slab(data)
     sources = _sources(plan, merging, shard)
-    if not all(spec.is_written for _, spec in fields):
+    if [spec for _, spec in fields if not spec.is_written]:
         data |= object_outputs(table, fields, sources)
     if sources is not None:
         picked = {} if merging is None else merging.names_of(sources)
@@ -114,14 +120,6 @@ def collate(request: Request) -> BatchState:
     if layout.forks_early and "labels" in tree_label_keys(collated):
         check_trained_once(collated)
     return collated
-
-
-def _output(torch: Any, value: Any) -> Any:
-    """Return an output of the core, as a tensor over the same memory if there is torch."""
-    if isinstance(value, tuple):
-        whole, counts = value
-        return Parts(_output(torch, whole), counts)
-    return torch.from_numpy(value) if torch is not None and isinstance(value, np.ndarray) else value
 
 
 def _sources(plan: Plan, merging: RowSource | None, shard: Shard | None) -> list[int] | None:

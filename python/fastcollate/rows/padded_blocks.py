@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import getitem
 from typing import Any
 
 import numpy as np
@@ -106,20 +105,18 @@ def _has_edge(rows: Any, pad: int) -> bool:
     is_of_arrays = kind not in (list, tuple)
     if width <= RUN or (is_of_arrays and not (is_array(rows[0]) and rows[0].ndim == 1)):
         return False
-    item: Any = _item_of_tensor if is_of_arrays else getitem
-    if kind is np.ndarray:
-        item = np.ndarray.item
+    item: Any = np.ndarray.item if kind is np.ndarray else _item_of_tensor
     found = False
     some = rows[:: -(-len(rows) // FEW)] if is_of_arrays else rows
     for row in some:  # one loop: small batches take a few microseconds
         if type(row) is not kind or len(row) != width:
             return False
         for first, second in EDGES:
-            edge = item(row, first)
+            edge = item(row, first) if is_of_arrays else row[first]
             if type(edge) is not int:
                 return False  # comparing other types would run their code
             if edge == pad and not found:
-                inner = item(row, second)
+                inner = item(row, second) if is_of_arrays else row[second]
                 found = type(inner) is int and inner == pad
     shape = (width,)
     return found and all(
