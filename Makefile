@@ -36,7 +36,7 @@ SANITIZED := $(wildcard $(addprefix tests/*/test_, memory.py safety.py *attacks.
 # These tests measure the usual allocator.
 NOT_SANITIZED := not take_no_page_faults and not small_batches_leave_no_memory
 
-.PHONY: help demo test test-fast test-wheel peers parity gpu fuzz fuzz-core corpus sanitize bench bench-smoke lint format docs pictures build rollouts clean
+.PHONY: help demo test test-rust test-python test-fast test-wheel peers parity gpu fuzz fuzz-core corpus sanitize bench bench-smoke lint format docs pictures build rollouts clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
@@ -48,8 +48,12 @@ demo: $(BUILT) ## merge and train on recorded rollouts, then train for 20 second
 	$(BIN)/python -m fastcollate report examples/rollouts/rollouts.jsonl.gz \
 	  --tokenizer examples/rollouts/tokenizer.json --output target/report.html
 
-test: $(BUILT) ## run the Rust and the Python tests
+test: test-rust test-python ## run the Rust and the Python tests
+
+test-rust: $(INSTALLED) ## run the Rust tests
 	cargo test --workspace
+
+test-python: $(BUILT) ## run the Python tests
 	$(BIN)/python -m pytest $(PARALLEL) -m 'not alone'
 	$(BIN)/python -m pytest -m alone
 
