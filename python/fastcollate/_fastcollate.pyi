@@ -36,6 +36,7 @@ __all__ = [
     "RowSpans",
     "RowStore",
     "ShardSpec",
+    "SomeTokens",
     "StoredRow",
     "__version__",
     "after_fork",
@@ -342,6 +343,21 @@ class RowSpans:
     def __new__(cls, arrays: Sequence[tuple[Any, NDArray[int64], NDArray[int64]]]) -> RowSpans: ...
     @property
     def are_missing(self) -> bool: ...
+
+@final
+class SomeTokens:
+    """Rows of a field, and the tokens that they have values for."""
+
+    @staticmethod
+    def beginning(rows: Any, name: str, starts: NDArray[int64]) -> SomeTokens:
+        """Rows whose values belong to the tokens from these on."""
+
+    @staticmethod
+    def within(rows: Any, runs: NDArray[int64]) -> SomeTokens:
+        """Rows with a value for every token, of which those in runs are used.
+
+        A run is a row, its first token, and one past its last: int64 (runs, 3), in order.
+        """
 
 @final
 class RowStore:

@@ -79,7 +79,8 @@ class Batch(ModelBatch[Array]):
             ``batch/longest_response``, and the percentiles of each, from ``batch/row_length_p50``
             to ``batch/response_length_p99`` (50, 90 and 99). ``batch/trained_tokens``: tokens whose
             loss mask is not 0; ``batch/rows_without_loss``: rows without trained tokens;
-            with log-probabilities ``batch/bad_logprobs``: those that are NaN, infinite or -9999.
+            with log-probabilities ``batch/bad_logprobs``: those that are NaN, infinite or -9999;
+            ``batch/<key>_uncaptured_tokens``: tokens without indices of a captured field.
             ``batch/tokens_without_predecessor``: sampled tokens at the start of a sequence, or of a
             part of a split one, which no token predicts; their loss mask is 0, and they have no
             label. In merged batches also :attr:`MergeReport.metrics`, such as

@@ -6,7 +6,17 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, cast, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Generic,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    cast,
+    get_args,
+    overload,
+)
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +27,7 @@ from fastcollate.batch_mapping import Array
 from fastcollate.build import build_batch, build_rows
 from fastcollate.common.arguments import (
     check_bool,
+    check_count,
     spells_out,
     suggests_names,
     tally,
@@ -40,6 +51,7 @@ from fastcollate.rows.fields import (
     check_keys,
     options_of,
     read_align,
+    row_of,
 )
 from fastcollate.rows.per_row import PerRow, form_of, is_object, no_value, unreadable
 from fastcollate.rows.plain_fields import with_fields
@@ -93,8 +105,14 @@ class _Kinds(NamedTuple):
             key: next(objects if self.fields[key].is_of_rows else arrays)
             for key in sorted(self.fields)
         }
+        starts = {
+            key: {"starts": np.array(next(objects))}
+            for key in sorted(self.fields)
+            if self.fields[key].make in get_args(Captures)
+        }
         fields = {
-            key: kind.make(of_fields[key], **kind.options) for key, kind in self.fields.items()
+            key: kind.make(of_fields[key], **kind.options, **starts.get(key, {}))
+            for key, kind in self.fields.items()
         }
         for key, kind in self.options.items():
             values[key] = kind.make(values[key], **kind.options)
@@ -266,6 +284,10 @@ class BatchBuilder(Generic[Array]):
                 row = own.number(row, index)
                 objects.append(row)
             arrays.append((own, row))
+        for key in sorted(fields):
+            if isinstance(field := fields[key], Captures):
+                start = 0 if field.starts is None else field.starts
+                objects.append(check_count(f"starts of {key}[{index}]", start, "a token", least=0))
         if fields and index == 0:  # later rows have the same
             self._check_table([spec for spec, _ in arrays if spec is not None], fields)
         self._append(kinds, (index, tokens, arrays), objects)
@@ -283,7 +305,7 @@ class BatchBuilder(Generic[Array]):
         names = {**ROW_NAMES, **{name: name for name in VALUES}}
         given = [(names[column], values) for column, values in columns.items()]
         for row in range(len(calls)):
-            of_row = {key: PerRow(one.values[row], one.dtype) for key, one in fields.items()}
+            of_row = {key: row_of(one, row) for key, one in fields.items()}
             self.add(**{name: values[row] for name, values in given}, fields=of_row)
 
     def finish(self) -> Batch[Array]:

@@ -10,7 +10,7 @@ use crate::check::{Check, check_values};
 use crate::element::{Element, Misfit, Slice, common_values};
 use crate::error::{Error, Location, Result};
 use crate::fill_number::Number;
-use crate::plan::Chosen;
+use crate::plan::{Chosen, Runs};
 
 /// A per-token field of turns.
 ///
@@ -114,6 +114,9 @@ pub trait FieldColumn: AnyColumn {
     /// Drop all other turns than these, if it has them.
     fn choose(&mut self, chosen: &Arc<Chosen>);
 
+    /// The tokens that it has values for, if not the first of each turn.
+    fn runs(&self) -> Option<&Runs>;
+
     /// Trailing dimensions of a token's values; empty for scalars.
     fn trailing(&self) -> &[usize];
 
@@ -156,6 +159,7 @@ pub struct SliceColumn<'a> {
     token: TokenValues,
     check: Check,
     chosen: Option<Arc<Chosen>>,
+    runs: Option<Runs>,
 }
 
 /// The values of a token: all in memory, or a part of them.
@@ -226,6 +230,7 @@ impl<'a> SliceColumn<'a> {
             token,
             check,
             chosen: None,
+            runs: None,
         }
     }
 
@@ -237,6 +242,7 @@ impl<'a> SliceColumn<'a> {
             token: TokenValues::new(Vec::new()),
             check,
             chosen: None,
+            runs: None,
         }
     }
 
@@ -244,6 +250,15 @@ impl<'a> SliceColumn<'a> {
     #[must_use]
     pub fn among(self, chosen: Option<Arc<Chosen>>) -> Self {
         Self { chosen, ..self }
+    }
+
+    /// The same column, with values for these tokens.
+    #[must_use]
+    pub fn of_runs(self, runs: Runs) -> Self {
+        Self {
+            runs: Some(runs),
+            ..self
+        }
     }
 
     /// The number of a turn in the input.
@@ -281,8 +296,13 @@ impl FieldColumn for SliceColumn<'_> {
         self.chosen.as_ref()
     }
 
+    fn runs(&self) -> Option<&Runs> {
+        self.runs.as_ref()
+    }
+
     fn choose(&mut self, chosen: &Arc<Chosen>) {
         if self.chosen.is_none() {
+            self.runs = self.runs.as_ref().map(|runs| runs.of(chosen));
             self.rows = match &self.rows {
                 RowValues::Slices(rows) => RowValues::Slices(chosen.of(rows)),
                 RowValues::Numbers(numbers) => RowValues::Numbers(chosen.of(numbers)),

@@ -77,6 +77,19 @@ pub enum Error {
         may_end_early: bool,
     },
 
+    #[error(
+        "{field}[{row}] has {} from token {start} on, but {} {tokens}", counted(*.found, "item"),
+        .form.stream(*.row)
+    )]
+    RunTooLong {
+        field: String,
+        row: usize,
+        start: usize,
+        found: usize,
+        tokens: usize,
+        form: TokenForm,
+    },
+
     #[error("{field}[{row}] has {found} items, but the longest response has {widest}")]
     RowTooLong {
         field: String,

@@ -47,6 +47,7 @@ fn hint(error: &Error) -> Cow<'static, str> {
             return format!("its response has {response}: {pass}").into();
         }
         Error::StreamLength { .. } => "pass one value per prompt and response token",
+        Error::RunTooLong { .. } => "pass a smaller start, or fewer items",
         Error::RowTooLong { .. } => "pass at most that many",
         Error::NoLastToken { .. } => {
             "pass 0, a response of at least one token, or one value per response token"

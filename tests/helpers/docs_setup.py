@@ -144,6 +144,7 @@ def batches():
         "entropy": [[0.5] * len(row) for row in sequences],
         "top": [np.zeros((len(row), 20), np.int32) for row in responses],
         "routes": [np.zeros((len(row), 2, 2), np.uint8) for row in responses],
+        "indices": [np.full((len(row), 2, 4), -1, np.int32) for row in responses],
         "difficulty": [0.5] * 24, "coefs": [0.1] * 24, "names": ["a"] * 24,
         "images": [np.zeros((row % 3, 4), np.float32) for row in range(24)],
         "per_row_advantages": torch.ones(24), "pad_token_id": 0,
@@ -198,8 +199,11 @@ def looking():
 def merging():
     names = looking()
     columns = names.pop("columns")
+    prompts, responses = columns["prompts"], columns["responses"]
     return names | some(columns, "prompts", "responses", "rewards") | {
         "masks": columns["loss_mask"], "model_logprobs": predicted,
+        "routes": [np.zeros((len(row), 2, 2), np.uint8) for row in responses],
+        "starts": [max(len(row) - 1, 0) for row in prompts],
     }  # fmt: skip
 
 

@@ -31,8 +31,11 @@ def _aligned(raw):
 
 def cut(value, first, end):
     """Take items of a column or of a field."""
-    if isinstance(value, (fc.Field, fc.RoutedExperts, fc.Captured)):
+    if isinstance(value, fc.Field):
         return dataclasses.replace(value, rows=cut(value.rows, first, end))
+    if isinstance(value, (fc.RoutedExperts, fc.Captured)):
+        starts = None if value.starts is None else value.starts[first:end]
+        return dataclasses.replace(value, rows=cut(value.rows, first, end), starts=starts)
     if isinstance(value, fc.PerRow):
         return dataclasses.replace(value, values=cut(value.values, first, end))
     if isinstance(value, dict):

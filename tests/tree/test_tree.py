@@ -295,9 +295,9 @@ def test_routes_of_shared_tokens_are_of_the_first_row():
     assert batch.input_ids.tolist() == [[1, 2, 4, 5, 6, 3, 7]]
     assert batch["routes"].ravel().tolist() == [1, 0, 0, 0, 2, 3, 3]
     assert batch.router_padding_mask.tolist() == [[False, True, True, True, False, False, False]]
-    # A row's routes go up to the first token without any.
+    # Shared tokens lack what the first row lacks.
     left = batch.to_layout("right")
-    assert left["routes"].squeeze().tolist() == [[1, 0, 0, 0], [1, 0, 0, 0], [3, 3, 0, 0]]
+    assert left["routes"].squeeze().tolist() == [[1, 0, 0, 0], [1, 0, 0, 2], [3, 3, 0, 0]]
 
 
 @pytest.mark.parametrize("source", ["plan", "bins"])

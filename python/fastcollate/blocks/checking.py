@@ -195,10 +195,17 @@ def _check_column(
         _expect_count(key, len(column), rows, "item")
     elif kind.is_captured:
         values, captured = column
+        place = f"captured tokens of {key}"
         _check_tokens(key, values, lens[0] + lens[1], first, kind.trailing)
-        _expect_array(f"captured tokens of {key}", captured, "int64", (rows,))
-        is_within = ((captured >= 0) & (captured <= values.lengths)).all()
-        _expect(is_within, f"captured tokens of {key}", captured, "at most the rows' tokens")
+        _expect(isinstance(captured, Ragged), place, captured, "a Ragged")
+        _expect_count(place, len(captured), rows, "row")
+        runs = captured.values
+        _expect_array(place, runs, "int64", (len(runs), 2))
+        ends = np.repeat(values.lengths, captured.lengths)
+        starts = np.concatenate([runs[:1, 0] * 0, runs[:-1, 1]])
+        starts[captured.offsets[:-1][captured.lengths > 0]] = 0
+        in_order = (starts <= runs[:, 0]) & (runs[:, 0] < runs[:, 1]) & (runs[:, 1] <= ends)
+        _expect(in_order.all(), place, runs, "runs of the rows' tokens, in order")
     else:
         _check_tokens(key, column, FieldSpec.row_lens(kind.form, *lens), first, kind.trailing)
 

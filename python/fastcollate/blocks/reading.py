@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate._fastcollate import FieldSpec, RowSpans
+from fastcollate._fastcollate import FieldSpec, RowSpans, SomeTokens
 from fastcollate.batch import Batch
 from fastcollate.blocks.checking import check_part
 from fastcollate.blocks.joining import JoinedBlocks
@@ -142,11 +142,14 @@ def _column(
         counts = FieldSpec.row_lens(kind.form, *lens)
         assert counts is not None
         return _spans(kind, runs, get, counts)
-    captured = np.zeros(len(lens[0]), np.int64)
+    captured = [np.zeros((0, 3), np.int64)]
     for part, first, end in runs:
         if part is not None:
-            captured[first:end] = get(part)[1]
-    return _spans(kind, runs, lambda part: get(part)[0], captured)
+            of_rows = get(part)[1]
+            rows = np.repeat(np.arange(first, end), of_rows.lengths)
+            captured.append(np.column_stack([rows, of_rows.values]))
+    values = _spans(kind, runs, lambda part: get(part)[0], lens[0] + lens[1])
+    return SomeTokens.within(values, np.concatenate(captured))
 
 
 def _spans(

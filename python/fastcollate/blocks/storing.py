@@ -29,7 +29,7 @@ from fastcollate.common.row_columns import VALUES
 from fastcollate.ops.normalize import loss_weights
 from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.plan_tables import PlanTables
-from fastcollate.rows.captured import Captures
+from fastcollate.rows.captured import Captures, runs_of
 from fastcollate.rows.columns import Ragged
 from fastcollate.rows.fields import AnyField, Field, FieldOptions, Rows, options_of
 from fastcollate.rows.per_row import PerRow, is_object, per_row_values
@@ -46,8 +46,8 @@ A reader of one row fetches the whole object, and each fetch has a fixed cost.
 
 Part = dict[str, Any]
 """Columns of contiguous rows: ``input_ids``, those of `VALUES` and, by key, ``fields``. Each is a
-`Ragged` of token values, a `Ragged` with the captured tokens of each row, an array of one item per
-row, or a list of arrays or objects."""
+`Ragged` of token values, a pair of it and a `Ragged` of each row's runs of captured tokens, an
+array of one item per row, or a list of arrays or objects."""
 
 
 CAPTURED = ("experts", "captured")
@@ -374,14 +374,14 @@ def _store_field(
         is_of_responses = batch.spec.table[key].align == "response"
         column = Ragged(values, of_responses if is_of_responses else offsets)
         return _Stored(ColumnKind(field.align, *of_values), column)
-    # Indices belong to a row's first tokens.
+    mask = batch.spec.captured_masks[key]
+    runs = runs_of(~np.asarray(batch._data[mask]), offsets)
+    counts = np.bincount(runs[:, 0], minlength=len(offsets) - 1)
     index = batch.spec.table[key].field
     assert index is not None
-    mask = next(one for one in batch.spec.table if one.field == index and one.key != key)
-    missing = offsets_of(np.asarray(batch._data[mask.key]))[offsets]
-    align = batch.spec.fields[index].align
-    captured = np.diff(offsets) - np.diff(missing)
-    return _Stored(ColumnKind(align, *of_values), (Ragged(values, offsets), captured))
+    form = batch.spec.fields[index].align
+    columns = Ragged(values, offsets), Ragged(runs[:, 1:], offsets_of(counts))
+    return _Stored(ColumnKind(form, *of_values), columns)
 
 
 def _are_missing(rows: Any) -> bool:

@@ -42,6 +42,16 @@ class BatchSpec(NamedTuple):
     forks_early: bool = False
     """True for a tree whose positions predict one token each."""
 
+    @property
+    def captured_masks(self) -> dict[str, str]:
+        """The keys of captured fields, and of the masks of what they lack."""
+        keys = {index: one.key for index, one in enumerate(self.fields)}
+        return {
+            keys[one.field]: one.key
+            for one in self.table
+            if one.field is not None and one.align == "sequence" and one.key != keys[one.field]
+        }
+
 
 class BatchState(NamedTuple):
     """All that a :class:`fastcollate.Batch` holds; operations take it, or return another."""

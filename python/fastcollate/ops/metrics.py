@@ -43,8 +43,15 @@ def metrics_of(state: BatchState) -> dict[str, float]:
         trained = plan.count_in_responses(trains)[is_real]
         logprobs = state.data.get(LOGPROBS.key)
         bad = {} if logprobs is None else {"batch/bad_logprobs": _bad_logprobs(logprobs)}
+        uncaptured = {
+            f"batch/{key}_uncaptured_tokens": float(
+                np.count_nonzero(on_host(state.data[mask])) - padded_tokens + plan.num_placed
+            )
+            for key, mask in state.spec.captured_masks.items()
+        }
         training = {
             **bad,
+            **uncaptured,
             "batch/trained_tokens": float(trained.sum()),
             "batch/rows_without_loss": float(np.count_nonzero(trained == 0)),
         }

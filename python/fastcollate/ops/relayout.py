@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastcollate._fastcollate import FieldSpec, RowSpans
-from fastcollate.common.arrays import flatten, take
+from fastcollate._fastcollate import FieldSpec, RowSpans, SomeTokens
+from fastcollate.common.arrays import flatten, offsets_of, ranges_of, take
 from fastcollate.ops.collating import Request, collate
 from fastcollate.plan.merging import RowSource
 from fastcollate.plan.shard import Shard
+from fastcollate.rows.captured import runs_of
 from fastcollate.rows.lengths import Integers
 from fastcollate.rows.tokens import Whole
 
@@ -66,12 +67,16 @@ def relayout(state: BatchState, layout: LayoutSpec, shard: Shard | None = None) 
         is_of_responses = table[spec.key].align == "response"
         starts = response_starts if is_of_responses else sequence_starts
         counts = FieldSpec.row_lens(spec.align, prompt_lens, response_lens)
-        if counts is None:  # a mask marks the tokens with values
-            mask = per_token(beside[index])
-            counts = _count_captured(
-                mask, sequence_starts, lens, None if shard is None else shard.rows
-            )
-        return RowSpans([(values, starts, counts)])
+        if counts is not None:
+            return RowSpans([(values, starts, counts)])
+        # A mask marks the tokens without values.
+        is_read = np.ones(len(lens), np.bool_)
+        if shard is not None:
+            is_read = np.isin(np.arange(len(lens)), shard.rows)
+        counts = np.where(is_read, lens, 0)
+        mask = np.asarray(per_token(beside[index]))[ranges_of(starts, counts)]
+        runs = runs_of(~mask, offsets_of(counts))
+        return SomeTokens.within(RowSpans([(values, starts, lens)]), runs)
 
     ids = per_token("input_ids")
     request = Request(
@@ -128,16 +133,3 @@ def _check_whole(plan: Plan, shard: Shard | None) -> None:
             f"row {headless[0]} of the batch has no prompt, so with shift='next_token' no value of "
             f"its first response token was kept; {advice}"
         )
-
-
-def _count_captured(
-    mask: Any, starts: np.ndarray, lens: np.ndarray, rows: np.ndarray | None
-) -> np.ndarray:
-    """Count each row's tokens with captured routes, where the mask is not set."""
-    mask = np.asarray(mask)
-    counts = np.zeros(len(lens), np.int64)
-    for row in range(len(lens)) if rows is None else rows[rows >= 0].tolist():
-        of_row = mask[starts[row] : starts[row] + lens[row]]
-        # Shared tokens of a tree's row were written by another row, with maybe fewer captured.
-        counts[row] = lens[row] if not of_row.any() else of_row.argmax()
-    return counts

@@ -13,12 +13,14 @@ from fastcollate.common.arguments import check_choice, tally
 from fastcollate.common.arrays import offsets_of, ranges_of, row_and_token, to_numpy
 from fastcollate.common.row_columns import IDS
 from fastcollate.common.text import show
+from fastcollate.rows.captured import RoutedExperts
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
 from fastcollate.rows.per_row import PerRow
 
 if TYPE_CHECKING:
     from fastcollate.inspect.batch_view import BatchView
+    from fastcollate.rows.fields import AnyField
 
 BadLogprobs = Literal["error", "mask", "keep"]
 BAD_LOGPROBS = get_args(BadLogprobs)
@@ -186,8 +188,9 @@ class Calls:
     def batch(self) -> dict[str, Any]:
         """Arguments of :func:`fastcollate.build_batch`, which makes one row of each call.
 
-        Columns that it has no argument for are under ``fields``, as objects per row. Arguments
-        that are None for all calls are left out.
+        Columns that it has no argument for are under ``fields``, ``routed_experts`` as
+        :class:`fastcollate.RoutedExperts` and all others as objects per row. Arguments that are
+        None for all calls are left out.
 
         Raises
         ------
@@ -195,11 +198,14 @@ class Calls:
             If some calls have an id, and others None.
         """
         arguments = self.turns | self._arguments("logprobs", "rewards", "advantages", "uids")
-        others = {
+        others: dict[str, AnyField] = {
             name: PerRow(list(column), object)
             for name, column in self.columns.items()
             if name not in ("advantages", *IDS)
         }
+        if (routes := _routes(self.columns)) is not None:
+            others["routed_experts"] = routes
+            others.pop("routed_starts", None)
         return arguments | ({"fields": others} if others else {})
 
     @property
@@ -404,6 +410,16 @@ def _weights(mask: Any) -> Ragged:
             f"loss_mask[{row}][{at}] is {weights[token]}; pass weights, finite and not negative"
         )
     return rows
+
+
+def _routes(columns: Mapping[str, Any]) -> RoutedExperts | None:
+    """Return the routed experts of calls as a field; None if there are none, or not as arrays."""
+    rows = columns.get("routed_experts", ())
+    first = next((row for row in rows if row is not None), None)
+    if not isinstance(first, np.ndarray) or first.ndim != 3:
+        return None
+    rows = [first[:0] if row is None else row for row in rows]
+    return RoutedExperts(rows, starts=columns.get("routed_starts"))
 
 
 def _taken(column: Any, index: NDArray[Any]) -> Any:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from fastcollate._fastcollate import FieldSpec
+import numpy as np
+
+from fastcollate._fastcollate import FieldSpec, SomeTokens
 from fastcollate.common.arguments import check_int, suggests_names
 from fastcollate.common.arrays import check_dtype_name, describe
+from fastcollate.rows.lengths import Integers, check_indices
 
 
 @suggests_names
@@ -17,25 +20,36 @@ class Captured:
 
     Such as the positions that sparse attention read (``indexer_topk``). Written as (B, W, layers,
     k), with ``<key>_padding_mask``, bool (B, W), which is True where nothing was captured: on
-    padding and after a row's captured tokens. Such positions hold -1. For the experts of tokens see
+    padding and on a row's other tokens. Such positions hold -1. For the experts of tokens see
     :class:`RoutedExperts`.
 
     Parameters
     ----------
     rows
         One array, tensor or nested list (captured tokens, layers, k) of integers per row of the
-        batch, or a :class:`Ragged` of them. The captured tokens are the first of the row; there may
-        be fewer than the row has, as an engine never reads the last token, or none. Indices are
-        written as they are, -1 for tokens with fewer than k included; others below 0 are errors.
+        batch, or a :class:`Ragged` of them. There may be fewer captured tokens than the row has, as
+        an engine never reads the last token, or none. Indices are written as they are, -1 for
+        tokens with fewer than k included; others below 0 are errors.
     dtype
         int16 or int32; int32 if None.
     layers
         Write only these layers, such as ``range(12, 24)`` for a pipeline stage: (B, W, 12, k).
+    starts
+        The first captured token of each row, as engines return the rest of a sequence only: the
+        captured tokens are those from ``starts[i]`` to before ``starts[i] + len(rows[i])``. None:
+        those from the first token on.
+
+    Notes
+    -----
+    Merged rows have what all of their turns captured. A token that several turns captured has the
+    indices of the first one, in whose pass it was sampled or first read; the indices of a turn's
+    last token come from the next turn, as no pass of its own read it.
     """
 
     rows: Any
     dtype: Any = None
     layers: range | None = None
+    starts: Any = None
 
     def spec(self, key: str) -> FieldSpec:
         """Return how the field is read and written under a key."""
@@ -51,7 +65,7 @@ class RoutedExperts:
     """Expert indices of each token, for ``fields=`` of :func:`fastcollate.build_batch`.
 
     Written as (B, W, layers, topk), with ``router_padding_mask``, bool (B, W), which is True
-    where no routes were captured: on padding and after a row's captured tokens. Such positions
+    where no routes were captured: on padding and on a row's other tokens. Such positions
     hold ``arange(topk)``, so that the experts of a token are distinct.
 
     Parameters
@@ -67,6 +81,8 @@ class RoutedExperts:
     layers
         As :class:`Captured`. Other layers are read only to choose the dtype from the batch, so that
         all stages agree.
+    starts
+        As :class:`Captured`, also for merged turns.
 
     Notes
     -----
@@ -77,6 +93,7 @@ class RoutedExperts:
     num_experts: int | None = None
     dtype: Any = None
     layers: range | None = None
+    starts: Any = None
 
     def spec(self, key: str) -> FieldSpec:
         """Return how the field is read and written under a key."""
@@ -91,6 +108,34 @@ class RoutedExperts:
 
 
 Captures: TypeAlias = Captured | RoutedExperts
+
+
+def captured_rows(key: str, field: Captures) -> Any:
+    """Return the rows of a field, with the tokens that they are for."""
+    if field.starts is None:
+        return field.rows
+    name = f"starts of {key}"
+    starts = check_indices(name, field.starts, "the first captured tokens")
+    return SomeTokens.beginning(field.rows, name, starts)
+
+
+def runs_of(is_captured: Any, offsets: Integers) -> Integers:
+    """Return the runs of captured tokens, given a flag for each token of rows end to end.
+
+    Returns
+    -------
+    numpy.ndarray
+        The row of each run, its first token and one past its last: int64 (runs, 3), in order.
+    """
+    flags = np.zeros(len(is_captured) + 2, np.bool_)
+    flags[1:-1] = is_captured
+    begins = offsets[:-1][np.diff(offsets) > 0]
+    first, last = np.zeros((2, len(is_captured)), np.bool_)
+    first[begins], last[begins - 1] = True, True
+    starts = np.flatnonzero(flags[1:-1] & (first | ~flags[:-2]))
+    ends = np.flatnonzero(flags[1:-1] & (last | ~flags[2:])) + 1
+    rows = np.searchsorted(offsets, starts, "right") - 1
+    return np.stack([rows, starts - offsets[rows], ends - offsets[rows]], 1)
 
 
 def check_layers(key: str, layers: Any) -> tuple[int, int] | None:

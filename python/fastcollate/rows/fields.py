@@ -6,7 +6,6 @@ import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 import numpy as np
@@ -23,7 +22,7 @@ from fastcollate.common.arrays import (
     to_tensor,
 )
 from fastcollate.common.text import show
-from fastcollate.rows.captured import Captured, Captures, RoutedExperts
+from fastcollate.rows.captured import Captured, Captures, RoutedExperts, captured_rows
 from fastcollate.rows.per_row import (
     PerRow,
     SomeRows,
@@ -194,13 +193,20 @@ class FieldOptions(NamedTuple):
 
 
 def options_of(field: Any) -> FieldOptions:
-    """Return a field without its values, the first attribute."""
+    """Return a field without its values: the first attribute, and first tokens of rows."""
     if not isinstance(field, AnyField):
         return FieldOptions(type(field), {})
-    names = (item.name for item in dataclasses.fields(field))
-    return FieldOptions(
-        type(field), {name: getattr(field, name) for name in islice(names, 1, None)}
-    )
+    names = [item.name for item in dataclasses.fields(field)][1:]
+    options = {name: getattr(field, name) for name in names if name != "starts"}
+    return FieldOptions(type(field), options)
+
+
+def row_of(field: AnyField, row: int) -> Any:
+    """Return a field of one row."""
+    kind, first = options_of(field), dataclasses.fields(field)[0].name
+    starts = getattr(field, "starts", None)
+    more = {} if starts is None else {"starts": starts[row]}
+    return kind.make(getattr(field, first)[row], **kind.options, **more)
 
 
 def object_outputs(
@@ -315,9 +321,11 @@ def check_fields(
     check_keys(fields)
     specs: list[tuple[Any, FieldSpec]] = []
     for key, field in fields.items():
-        if isinstance(field, (Field, Captures)):
+        if isinstance(field, Captures):
+            specs.append((captured_rows(key, field), field.spec(key)))
+        elif isinstance(field, Field):
             spec = field.spec(key)
-            is_spread = isinstance(field, Field) and field.spread is not None
+            is_spread = field.spread is not None
             specs.append((numbers_of_rows(key, field.rows) if is_spread else field.rows, spec))
         elif isinstance(field, PerRow):
             form, values, rows = per_row_values(key, field, own)

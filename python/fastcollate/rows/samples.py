@@ -80,6 +80,7 @@ def columns_of(
     """
     sources = {key: _sources(key, field) for key, field in fields.items()}
     of_fields = {source for pair in sources.values() for source in pair}
+    of_fields |= {source for field in fields.values() for source in _starts(field)}
     optional = {
         source
         for key, pair in sources.items()
@@ -89,6 +90,7 @@ def columns_of(
     columns = _by_key(samples, Keys(of_fields, renamed, ignore), optional)
     _check_no_text(columns)
     for key, pair in sources.items():
+        pair = (*pair, *_starts(fields[key]))
         if missing := [source for source in pair if source not in columns]:
             raise ValueError(
                 f"fields[{key!r}] reads {missing[0]!r}, which samples do not have; pass a key of "
@@ -110,7 +112,7 @@ def columns_of(
                 )
             chosen, rejected = sources[key][0], sources[key][-1]
             values = join(columns[chosen], columns[rejected])
-            arguments["fields"][key] = _with_values(field, values)
+            arguments["fields"][key] = _with_values(field, values, columns)
         _take_values(arguments)
         return SampleColumns(arguments, False, {key: columns[key] for key in PAIR}, truncated)
     if two := [key for key, pair in sources.items() if len(pair) > 1]:
@@ -141,7 +143,8 @@ def columns_of(
         )
     if fields:
         arguments["fields"] = {
-            key: _with_values(field, columns[sources[key][0]]) for key, field in fields.items()
+            key: _with_values(field, columns[sources[key][0]], columns)
+            for key, field in fields.items()
         }
         _take_values(arguments)
     if "input_ids" not in columns:
@@ -187,7 +190,11 @@ def check_columns(
         )
     renamed: dict[str, str] = {}
     owners: dict[str, str] = {}
-    of_fields = {source: key for key, field in fields.items() for source in _sources(key, field)}
+    of_fields = {
+        source: key
+        for key, field in fields.items()
+        for source in (*_sources(key, field), *_starts(field))
+    }
     for key, name in columns.items():
         if not isinstance(key, str) or not isinstance(name, str):
             raise TypeError(f"columns has {key!r}: {name!r}; pass strings")
@@ -243,10 +250,18 @@ def _values_name(field: AnyField) -> str:
     return dataclasses.fields(field)[0].name
 
 
-def _with_values(field: AnyField, values: Any) -> AnyField:
+def _starts(field: AnyField) -> tuple[str, ...]:
+    """Return the keys of samples that hold the first captured tokens of a field."""
+    starts = getattr(field, "starts", None)
+    return (starts,) if isinstance(starts, str) else ()
+
+
+def _with_values(field: AnyField, values: Any, columns: Mapping[str, Any]) -> AnyField:
     if isinstance(field, PerRow) and field.concat and is_array(values) and values.ndim > 1:
         values = list(values)  # rows of equal shapes come as one array
     changes: dict[str, Any] = {_values_name(field): values}
+    for key in _starts(field):
+        changes["starts"] = columns[key]
     return dataclasses.replace(field, **changes)
 
 

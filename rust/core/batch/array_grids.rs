@@ -121,7 +121,7 @@ impl FieldSpec {
                     true => ArrayGrid::Own(Placement::streams(batch)?),
                     false => ArrayGrid::Sequence,
                 };
-                (Some(batch.with_streams(&lens, true)), array_grid)
+                (Some(batch.with_streams(&lens)), array_grid)
             }
             FieldKind::Response | FieldKind::Cut if column.is_one_number_each() => {
                 let spread = self.spread.unwrap_or(Spread::LastOfRow);

@@ -1,6 +1,8 @@
 //! Captured fields: indices that an engine chose for each token in each layer, such as experts.
 
 use super::array_grids::{ArrayGrid, Placed};
+use std::iter::repeat_n;
+
 use super::arrays::{Field, Filling};
 use super::outputs::PadValue;
 use super::{BatchRows, FieldKind, FieldSpec};
@@ -8,7 +10,7 @@ use crate::column::FieldColumn;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::fill_number::Number;
-use crate::plan::Placement;
+use crate::plan::{Placement, Runs};
 
 /// The meaning of captured indices.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,9 +96,21 @@ impl FieldSpec {
         }
         let lens = column.lens();
         let batch = rows.read();
-        rows.turns.check_stream_lens(name, &lens, true)?;
+        let all;
+        let runs = match column.runs() {
+            Some(runs) => runs,
+            None => {
+                rows.turns.check_stream_lens(name, &lens, true)?;
+                all = Runs::from_starts(repeat_n(0, lens.len()), &lens);
+                &all
+            }
+        };
+        runs.check(name, rows.turns)?;
+        let prefixes = rows.prefixes();
         // Padding rows have none of their own: those of a copied row would count as real.
-        let assembly = batch.with_streams(&lens, false);
+        let assembly =
+            batch.with_stream_pieces(|row| runs.pieces(&prefixes(&batch.rows()[row]), rows.turns));
+        let captured = placement.sequence.of_pieces(&assembly);
         column.limit_indices(limit);
         if let Some(Layers { begin, end }) = layers {
             if end > num_layers {
@@ -110,9 +124,6 @@ impl FieldSpec {
             }
             column.keep(begin..end);
         }
-        let captured: Vec<_> = (0..batch.rows().len())
-            .map(|row| assembly.pieces(row).iter().map(|piece| piece.len).sum())
-            .collect();
         let field = Field {
             column: index,
             assembly: Some(assembly),
@@ -132,7 +143,7 @@ impl FieldSpec {
             field,
             array_grid: ArrayGrid::Sequence,
             trailing: column.trailing().to_vec(),
-            captured: Some(placement.sequence.truncated(&captured)),
+            captured: Some(captured),
         })
     }
 

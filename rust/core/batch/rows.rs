@@ -8,7 +8,7 @@ use super::arrays::Source;
 use super::{FieldKind, FieldSpec, Spread};
 use crate::column::{AnyColumn, FieldColumn, Tokens};
 use crate::error::{Error, Result};
-use crate::plan::merge::{Merge, Streams};
+use crate::plan::merge::{Merge, Prefix, Streams};
 use crate::plan::pack::Cost;
 use crate::plan::share::{ShareIds, Tree};
 use crate::plan::{
@@ -244,12 +244,39 @@ impl BatchRows<'_> {
         layout.place(&self.assembly, self.least, shard, tree, cost, ticks)
     }
 
-    /// The turns, as columns number them, that provide the tokens of the step's rows.
+    /// The turns of a row of [`read`](Self::read), as columns number them, with the tokens that
+    /// they share with it.
+    pub(super) fn prefixes(&self) -> impl Fn(&Row) -> Vec<Prefix> {
+        let merged = match self.source {
+            RowSource::Merged(merge) => Some((merge, merge.prefixes())),
+            RowSource::Turns | RowSource::Batch(_) => None,
+        };
+        move |row| {
+            let Some(source) = row.source else {
+                return Vec::new();
+            };
+            let of_row = merged.as_ref().and_then(|(merge, prefixes)| {
+                let row = merge.turn_rows[self.turns.number(source)]?;
+                Some(prefixes.row(row))
+            });
+            let Some(of_row) = of_row else {
+                let len = row.len();
+                return vec![Prefix { turn: source, len }];
+            };
+            let own = of_row.iter().filter_map(|prefix| {
+                let turn = self.turns.index(prefix.turn)?;
+                Some(Prefix { turn, ..*prefix })
+            });
+            own.collect()
+        }
+    }
+
+    /// The turns of the step's rows, as columns number them.
     pub(super) fn step_sources(&self) -> Box<dyn Iterator<Item = usize> + '_> {
         match self.source {
             RowSource::Merged(merge) => {
-                let rows = merge.assembly.rows().iter();
-                Box::new(rows.filter_map(|row: &Row| row.source))
+                let turns = merge.turn_rows.iter().enumerate();
+                Box::new(turns.filter_map(|(turn, row)| row.map(|_| turn)))
             }
             RowSource::Turns | RowSource::Batch(_) => Box::new(0..self.turns.total()),
         }

@@ -35,6 +35,15 @@ impl Row {
     pub fn len(&self) -> usize {
         self.prompt_len + self.response_len
     }
+
+    /// The same row with a response of this length only.
+    fn whole(&self, response_len: usize) -> Self {
+        Self {
+            prompt_len: 0,
+            response_len,
+            ..*self
+        }
+    }
 }
 
 /// A span of one turn's response, placed in a row's response.
@@ -336,23 +345,31 @@ impl Assembly {
     }
 
     /// The same rows for a sequence-aligned field with `lens` values of each turn: a row's whole
-    /// stream is its response, which begins with all values of its source. Padding rows have values
-    /// only if `kept`.
+    /// stream is its response, and all values of its source.
     #[must_use]
-    pub fn with_streams(&self, lens: &[usize], kept: bool) -> Self {
-        self.with_whole_rows(Row::len, |row, turn| {
-            if kept || !row.is_padding {
-                lens[turn]
-            } else {
-                0
+    pub fn with_streams(&self, lens: &[usize]) -> Self {
+        self.with_whole_rows(Row::len, |turn| lens[turn])
+    }
+
+    /// The same rows for a field with values for some tokens of sequences: a row's whole stream is
+    /// its response, with the given pieces by row. Padding rows have none.
+    #[must_use]
+    pub fn with_stream_pieces(&self, mut of_row: impl FnMut(usize) -> Vec<Piece>) -> Self {
+        let (mut pieces, mut piece_offsets) = (Vec::new(), vec![0]);
+        for (index, row) in self.rows.iter().enumerate() {
+            if !row.is_padding {
+                pieces.extend(of_row(index));
             }
-        })
+            piece_offsets.push(pieces.len());
+        }
+        let rows = self.rows.iter().map(|row| row.whole(row.len())).collect();
+        Self::of_tables(rows, pieces, piece_offsets)
     }
 
     /// The same rows for a field with one value per turn: a row has the value of its last turn.
     #[must_use]
     pub fn with_one_each(&self) -> Self {
-        self.with_whole_rows(|_| 1, |_, _| 1)
+        self.with_whole_rows(|_| 1, |_| 1)
     }
 
     /// Rows picked from these: copies by index, which do not train if they are padding, and
@@ -434,19 +451,10 @@ impl Assembly {
 
     /// The same number of rows, each with a response of `len` positions only, of which the first
     /// `given` come from its source.
-    fn with_whole_rows(
-        &self,
-        len: impl Fn(&Row) -> usize,
-        given: impl Fn(&Row, usize) -> usize,
-    ) -> Self {
+    fn with_whole_rows(&self, len: impl Fn(&Row) -> usize, given: impl Fn(usize) -> usize) -> Self {
         Self::of_rows(self.rows.iter().map(|row| {
-            let whole = Row {
-                prompt_len: 0,
-                response_len: len(row),
-                ..*row
-            };
-            let piece = |turn| Piece::whole(turn, given(row, turn));
-            (whole, row.source.map(piece))
+            let piece = |turn| Piece::whole(turn, given(turn));
+            (row.whole(len(row)), row.source.map(piece))
         }))
     }
 

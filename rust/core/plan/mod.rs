@@ -14,6 +14,7 @@ mod packed;
 pub mod partition;
 mod placement;
 mod ranks;
+mod runs;
 mod shard;
 pub mod share;
 mod step;
@@ -33,6 +34,7 @@ pub use layout::{BinSource, Form, Layout, LayoutSpec, PackedSpec, TreeSource, Tr
 pub use packed::{BinLayout, BinSpan, PaddingAs};
 pub use placement::{Edge, Grid, GridSlice, Placement, Segment};
 pub use ranks::{Deal, PackedRows, PackedTrees, RankBins, deal_bins};
+pub use runs::{Run, Runs};
 pub use shard::{Shard, ShardBins};
 pub use step::{Assignment, Cause, Indivisible, MAX_SLOTS, Padding, Slot, Slots, Split};
 pub use tables::{BinTables, StepTables};

@@ -267,17 +267,6 @@ impl Grid {
         Self::of_segments(1, end, segments)
     }
 
-    /// The same grid with only the first `lens` tokens of each row.
-    #[must_use]
-    pub fn truncated(&self, lens: &[usize]) -> Self {
-        self.map_segments(|segment| Segment {
-            len: lens[segment.row]
-                .saturating_sub(segment.from)
-                .min(segment.len),
-            ..*segment
-        })
-    }
-
     /// The same grid with changed segments, each inside the original one.
     pub(super) fn map_segments(&self, change: impl Fn(&Segment) -> Segment) -> Self {
         Self {

@@ -59,24 +59,7 @@ impl Placement {
     /// The places of trained tokens: sampled tokens of real rows that a token predicts.
     #[must_use]
     pub fn trained_responses(&self, assembly: &Assembly) -> Grid {
-        let predicted = self.predicted_responses(assembly);
-        let mut trained = Vec::with_capacity(predicted.segments().len());
-        for segment in predicted.segments() {
-            let end = segment.from + segment.len;
-            let pieces = assembly.pieces(segment.row);
-            let first = pieces.partition_point(|piece| piece.end() <= segment.from);
-            let pieces = pieces[first..].iter().take_while(|piece| piece.start < end);
-            trained.extend(pieces.filter(|piece| piece.trains).map(|piece| {
-                let from = piece.start.max(segment.from);
-                Segment {
-                    from,
-                    len: piece.end().min(end) - from,
-                    dst_col: segment.dst_col + from - segment.from,
-                    ..*segment
-                }
-            }));
-        }
-        self.response.with_segments(trained)
+        self.predicted_responses(assembly).of_pieces(assembly)
     }
 
     /// The places of labels; if `shifted`, each holds the label of the next token. A token that

@@ -13,7 +13,7 @@ use pyo3::types::{PyTuple, PyType};
 use crate::error::{Result, caught};
 use crate::names::Names;
 use crate::plan::tables::{Column as IntColumn, column_of, usizes};
-use crate::rows::{Missing, PyRows, number_of};
+use crate::rows::{Missing, PyRows, SomeTokens, number_of};
 
 /// Reading and writing options of a field. Made once per field, not per call.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
@@ -255,7 +255,12 @@ impl FieldSpec {
             return Ok(None);
         }
         let chosen = turns.chosen().filter(|_| !is_of_all);
+        let some = values.cast::<SomeTokens>().ok().map(Bound::get);
+        let values = some.map_or(values, |some| some.rows(values.py()));
         let mut rows = self.rows(values, chosen, check_count)?;
+        if let Some(some) = some {
+            some.set(&self.0.name, &mut rows, turns)?;
+        }
         rows.fill_missing(|turn| {
             let (prompt, response) = (turns.prompt_lens()[turn], turns.response_lens()[turn]);
             self.0.kind.row_len(prompt, response).unwrap_or(0)

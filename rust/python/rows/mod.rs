@@ -23,6 +23,7 @@ mod py_rows;
 mod ragged;
 mod reader;
 mod row_arrays;
+mod some_tokens;
 mod storage;
 mod tensor;
 mod tokens;
@@ -35,6 +36,7 @@ pub use number::number_of;
 pub use object::check_range;
 pub use py_rows::{Missing, PyRows};
 pub use ragged::RowSpans;
+pub use some_tokens::SomeTokens;
 pub use storage::{RowStore, StoredRow, TOKEN_IDS, compact_ids, stored_columns, token_ids};
 pub use tokens::{TokenInput, slices_of};
 

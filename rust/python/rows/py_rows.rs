@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use fastcollate::plan::Chosen;
+use fastcollate::plan::{Chosen, Runs};
 use fastcollate::polling::{compared_in_chunks, in_chunks, poll_step};
 use fastcollate::{
     At, Check, Column, Element, Error as Core, FieldColumn, Lookahead, Number, Slice, SliceColumn,
@@ -28,6 +28,8 @@ pub struct PyRows<'py> {
     rows: Vec<Row<'py>>,
     /// The turns that these are, if not all of the input.
     chosen: Option<Arc<Chosen>>,
+    /// The tokens that they are for, if not the first of each turn.
+    runs: Option<Runs>,
     /// Arrays with several rows each.
     shared: Vec<ArrayView<'py>>,
     token: TokenValues,
@@ -205,6 +207,7 @@ impl<'py> PyRows<'py> {
             first,
             rows,
             chosen,
+            runs: None,
             shared,
             token: TokenValues::new(trailing),
             check: Check::None,
@@ -240,6 +243,11 @@ impl<'py> PyRows<'py> {
                 *len = row_len(index);
             }
         }
+    }
+
+    /// Set the tokens that the rows are for.
+    pub fn set_runs(&mut self, runs: Runs) {
+        self.runs = Some(runs);
     }
 
     /// Number of rows of the input.
@@ -352,8 +360,13 @@ impl FieldColumn for PyRows<'_> {
         self.chosen.as_ref()
     }
 
+    fn runs(&self) -> Option<&Runs> {
+        self.runs.as_ref()
+    }
+
     fn choose(&mut self, chosen: &Arc<Chosen>) {
         if self.chosen.is_none() {
+            self.runs = self.runs.as_ref().map(|runs| runs.of(chosen));
             let mut rows = std::mem::take(&mut self.rows).into_iter().enumerate();
             let wanted = |number: &usize| rows.find(|(row, _)| row == number);
             self.rows = { chosen.numbers.iter() }

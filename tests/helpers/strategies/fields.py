@@ -203,16 +203,19 @@ def captured_fields(draw: st.DrawFn, data: Rollouts, make: Any = None) -> Any:
     if options.get("num_experts", 2**15) <= 256:
         least = 0
     everything = draw(st.booleans())
-    rows = []
+    rows, starts = [], []
     for prompt, response in zip(data.prompts, data.responses, strict=True):
         tokens = len(prompt) + len(response)
         captured = tokens if everything else draw(st.integers(0, tokens))
+        starts.append(draw(st.integers(0, tokens - captured)))
         dtype = draw(st.sampled_from(["int32", "int64"]))
         rows.append(rng.integers(least, experts, (captured, layers, topk), dtype))
     if draw(st.integers(0, 2)) == 0:
         first = draw(st.integers(0, layers - 1))
         options = {**options, "layers": range(first, draw(st.integers(first + 1, layers)))}
-    return make(rows, **options)
+    if draw(st.booleans()):
+        return make(rows, **options)
+    return make(rows, **options, starts=draw(st.sampled_from([starts, np.array(starts)])))
 
 
 _OBJECTS: list[Any] = [None, 1, 0.5, "text", b"bytes", {"answer": [1, "a"]}, [1, [2, 3]], (1, None)]

@@ -41,11 +41,15 @@ def _captured(key: str, field: Any, tokens: Grid) -> dict[str, Any]:
     is_routes = type(field).__name__ == "RoutedExperts"
     nothing = list(range(topk)) if is_routes else [-1] * topk
     none: Any = np.array([nothing] * layers, np.int64).reshape(trailing)
+    starts = [0] * len(rows) if field.starts is None else [int(one) for one in field.starts]
     values, is_padding = [], []
-    for row, count in zip(shaped(rows, trailing), tokens.lens, strict=True):
-        uncaptured = count - len(row)
-        values.append([*row, *[none] * uncaptured])
-        is_padding.append([False] * len(row) + [True] * uncaptured)
+    for row, start, count in zip(shaped(rows, trailing), starts, tokens.lens, strict=True):
+        of_tokens: list[Any] = [none] * count
+        lacks = [True] * count
+        for position, one in enumerate(row, start):
+            of_tokens[position], lacks[position] = one, is_none(one)
+        values.append([none if lack else one for lack, one in zip(lacks, of_tokens, strict=True)])
+        is_padding.append(lacks)
 
     dtype = _name(field.dtype) or (_dtype_of_routes(field, rows) if is_routes else "int32")
     if field.layers is not None:
@@ -59,6 +63,15 @@ def _captured(key: str, field: Any, tokens: Grid) -> dict[str, Any]:
     }
 
 
+NOTHING = -9
+"""Fills the values of a token in rows of captured indices that a row lacks."""
+
+
+def is_none(values: Any) -> bool:
+    """Return True for values of a token that was not captured."""
+    return bool(np.size(values)) and int(np.ravel(values)[0]) == NOTHING
+
+
 def _dtype_of_routes(field: Any, rows: list[Any]) -> str:
     """Return the name of the dtype of expert indices that have none of their own."""
     if field.num_experts is not None:
@@ -68,7 +81,7 @@ def _dtype_of_routes(field: Any, rows: list[Any]) -> str:
 
 def dtype_of_indices(rows: Sequence[Any]) -> str:
     """Return the name of the smallest dtype for expert indices; int32 if any is -1."""
-    given = [int(index) for row in rows for index in np.ravel(row)]
+    given = [int(index) for row in rows for index in np.ravel(row) if index != NOTHING]
     if -1 in given:
         return "int32"
     return smallest_dtype(max([trailing_shape(rows)[-1] - 1, *given]))

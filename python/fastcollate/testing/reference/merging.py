@@ -9,8 +9,14 @@ from typing import Any, NamedTuple
 from fastcollate.common.row_columns import VALUES
 from fastcollate.plan.breaks import AROUND, Break
 from fastcollate.plan.merge import Merge
+from fastcollate.testing.reference.fields import CAPTURED
 from fastcollate.testing.reference.loops import build_batch_loops
-from fastcollate.testing.reference.moving import Origin, move_field, move_values
+from fastcollate.testing.reference.moving import (
+    Origin,
+    join_captured,
+    move_field,
+    move_values,
+)
 from fastcollate.testing.reference.reading import Field, Rows, is_number, readable, rows_of
 from fastcollate.testing.reference.spreading import fill, is_spread, numbers_as_field, spread_merged
 
@@ -27,6 +33,8 @@ class MergedRow(NamedTuple):
     """One for each token of the response; None for observations and masked sampled tokens."""
     turns: list[int]
     """All turns in it."""
+    begins: list[tuple[int, int, int]]
+    """Each of them, its number of tokens, and how many of them the row begins with."""
 
 
 class MergedTurns(NamedTuple):
@@ -59,6 +67,10 @@ class _Group:
     origins: list[Origin]
     """One for each of the tokens."""
     turns: list[int]
+    lens: dict[int, int] = dataclasses.field(default_factory=dict)
+    """Tokens of each turn."""
+    cuts: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    """Turns that were realigned, and the tokens that they have in common with earlier ones."""
 
 
 def merge_turns_loops(
@@ -106,7 +118,11 @@ def merge_turns_loops(
         for group in sorted(groups, key=lambda group: group.last_turn):
             n, tokens = group.prompt_len, group.tokens
             streams = tokens[:n], tokens[n:], group.origins[n:]
-            rows.append(MergedRow(group.last_turn, trajectory, *streams, group.turns))
+            begins = [
+                (turn, count, min([count, *(end for later, end in group.cuts if later > turn)]))
+                for turn, count in group.lens.items()
+            ]
+            rows.append(MergedRow(group.last_turn, trajectory, *streams, group.turns, begins))
     response_lens = list(map(len, response_ids))
     found = rows, breaks, trajectories, dropped, masked_tokens
     return MergedTurns(*found, response_lens, rules.rewards)
@@ -135,6 +151,7 @@ def _group(
             breaks.append(_break(turn, trajectory, last, prompt, position, joins))
             if joins:
                 group = last
+                group.cuts.append((turn, position))
                 group.origins = _realign(last, position, prompt, responses, rules.mask_drift)
         if group is None:
             group = _Group(len(prompt), 0, 0, [], [None] * len(prompt), [])
@@ -142,6 +159,7 @@ def _group(
         group.last_prompt_len, group.last_turn = len(prompt), turn
         group.turns.append(turn)
         group.tokens = [*prompt, *response]
+        group.lens[turn] = len(group.tokens)
         group.origins += [(turn, position) for position in range(len(response))]
     return groups, breaks
 
@@ -311,6 +329,8 @@ def _last_number(row: MergedRow, number: Any) -> list[Any]:
 def _merge_field(merged: MergedTurns, field: Any) -> Any:
     if is_spread(field):
         return spread_merged(field, merged.rows)
+    if type(field).__name__ in CAPTURED:
+        return join_captured(field, merged.rows)
     if type(field).__name__ == "Field":
         lens = list(merged.response_lens)
         if field.align == "sequence":  # no other rows are read

@@ -10,6 +10,8 @@ import numpy as np
 
 from fastcollate.testing.reference.fields import (
     CAPTURED,
+    NOTHING,
+    dtype_of_indices,
     is_of_objects,
     shaped,
     trailing_shape,
@@ -71,7 +73,45 @@ def move_field(field: Any, made: Sequence[Any], routed: Sequence[int] | None = N
             return dataclasses.replace(field, rows=moved)
         nothing = np.full((2, *trailing), gap) if trailing else [gap] * 2
     chosen = [nothing if source < 0 else rows[source] for source in sources]
+    if kind in CAPTURED and field.starts is not None:
+        starts = [0 if source < 0 else int(field.starts[source]) for source in sources]
+        return dataclasses.replace(field, rows=chosen, starts=starts)
     return dataclasses.replace(field, rows=chosen)
+
+
+def join_captured(field: Any, merged: Sequence[Any]) -> Any:
+    """Return a captured field of turns as one of merged rows, token by token.
+
+    Parameters
+    ----------
+    field
+        The field of the turns.
+    merged
+        Rows with their `turns`, each with its own tokens, and how many of them begin the row.
+    """
+    rows = [readable(row) for row in rows_of(field.rows)]
+    trailing = trailing_shape(rows)
+    rows = shaped(rows, trailing)
+    starts = [0] * len(rows) if field.starts is None else [int(one) for one in field.starts]
+    joined = []
+    for one in merged:
+        count = len(one.prompt) + len(one.response)
+        values: list[Any] = [np.full(trailing, NOTHING)] * count
+        for position in range(count):
+            having = [
+                (position == tokens - 1, order, turn)
+                for order, (turn, tokens, common) in enumerate(one.begins)
+                if position < common and 0 <= position - starts[turn] < len(rows[turn])
+            ]
+            if having:  # of the first that read the token; its own last token a turn does not read
+                turn = min(having)[-1]
+                values[position] = rows[turn][position - starts[turn]]
+        joined.append(np.array(values).reshape(count, *trailing))
+    is_chosen = type(field).__name__ == "RoutedExperts" and field.num_experts is None
+    if is_chosen and field.dtype is None:  # of all that was captured
+        given = [rows[turn] for one in merged for turn in one.turns]
+        field = dataclasses.replace(field, dtype=dtype_of_indices(given))
+    return dataclasses.replace(field, rows=joined, starts=None)
 
 
 def _move_objects(field: Any, sources: list[int]) -> Any:

@@ -6,12 +6,14 @@
 
 mod branch;
 mod breaks;
+mod prefixes;
 mod realign;
 mod rewards;
 
 pub use crate::streams::Streams;
 pub use branch::Branch;
 pub use breaks::{Break, BreakKind};
+pub use prefixes::{Prefix, Prefixes};
 pub use realign::{Masked, Realign};
 pub use rewards::MergeRewards;
 

@@ -1,0 +1,247 @@
+"""Captured fields that begin at a token, and those of merged turns."""
+
+import re
+
+import numpy as np
+import pytest
+from conftest import NEEDS_TORCH
+
+import fastcollate as fc
+from fastcollate.rollouts import Calls
+from fastcollate.rows.captured import runs_of
+from fastcollate.testing.reference import assert_same
+
+PROMPTS = [[1], [1, 2, 3, 4], [1, 2, 3, 4, 5, 6]]
+RESPONSES = [[2, 3], [5], [7, 8]]
+LENS = [3, 5, 8]
+
+
+def routes(turn, first, end):
+    """Return routes of one layer and two experts that name the turn and the token."""
+    return np.array([[[turn, token]] for token in range(first, end)], np.int64).reshape(-1, 1, 2)
+
+
+def build(field, key="routed_experts", layout="left", **options):
+    options = {"pad_token_id": 0, "array_type": "numpy", **options}
+    return fc.build_batch(PROMPTS, RESPONSES, fields={key: field}, layout=layout, **options)
+
+
+def spans(turns):
+    return fc.RoutedExperts(
+        [routes(turn, first, end) for turn, (first, end) in enumerate(turns)],
+        starts=[first for first, _ in turns],
+    )
+
+
+def joined(spans_of_turns, **options):
+    """Build the row of all turns; return which turn each of its tokens has routes of."""
+    batch = build(
+        spans(spans_of_turns), merge="exact", is_last_step=[False, False, True], **options
+    )
+    found, mask = batch.routed_experts[0, :, 0], batch.router_padding_mask[0]
+    assert found[~mask, 1].tolist() == np.flatnonzero(~mask).tolist()
+    assert (found[mask] == [0, 1]).all()
+    turns = np.where(mask, -1, found[:, 0].astype(int))
+    assert batch.metrics["batch/routed_experts_uncaptured_tokens"] == np.count_nonzero(mask)
+    return turns.tolist()
+
+
+@pytest.mark.parametrize(
+    ("turns", "expected"),
+    [
+        # All of each pass: the first that read a token, not the one that captured it last.
+        ([(0, 2), (0, 4), (0, 7)], [0, 0, 1, 1, 2, 2, 2, -1]),
+        # What was not known before, from the last token on, which the turn itself did not read.
+        ([(0, 2), (2, 4), (4, 7)], [0, 0, 1, 1, 2, 2, 2, -1]),
+        # Engines that fill up the row of the last token: it is replaced.
+        ([(0, 3), (2, 5), (4, 8)], [0, 0, 1, 1, 2, 2, 2, 2]),
+        ([(0, 3), (3, 5), (5, 8)], [0, 0, 0, 1, 1, 2, 2, 2]),
+        # Responses alone.
+        ([(1, 2), (4, 4), (6, 7)], [-1, 0, -1, -1, -1, -1, 2, -1]),
+        # Later passes fill holes.
+        ([(1, 2), (3, 4), (0, 7)], [2, 0, 2, 1, 2, 2, 2, -1]),
+        ([(0, 0), (0, 0), (0, 0)], [-1] * 8),
+    ],
+)
+def test_turns_join_what_they_captured(turns, expected):
+    assert joined(turns) == expected
+
+
+def test_realigned_turns_have_routes_up_to_the_difference():
+    prompts, responses = [[1], [1, 9, 3]], [[2, 3], [4]]
+    batch = fc.build_batch(
+        prompts,
+        responses,
+        pad_token_id=0,
+        array_type="numpy",
+        fields={"routed_experts": fc.RoutedExperts([routes(0, 0, 2), routes(1, 0, 3)])},
+        merge="realign",
+        is_last_step=[False, True],
+    )
+    assert batch.input_ids.tolist() == [[1, 9, 3, 4]]
+    assert batch.routed_experts[0, :3, 0].tolist() == [[0, 0], [1, 1], [1, 2]]
+
+
+LAYOUTS = ["left", "right", "two_segment", "jagged", fc.Packed(16)]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_every_layout_and_back(layout):
+    field = spans([(1, 2), (2, 4), (0, 7)])
+    options = {"merge": "exact", "trajectory_ids": [0, 1, 1]}
+    batch = build(field, layout=layout, **options)
+    for row, found in zip(build(field, **options).rows(), batch.rows(), strict=True):
+        assert_same(found, row)
+    assert_same(batch.to_layout(fc.Left()), build(field, **options))
+
+
+def test_rows_with_holes_are_selected():
+    batch = build(spans([(1, 2), (2, 4), (0, 7)]))
+    plan = fc.plan_step(batch, dp_size=2, pad_rows="copy_first")
+    for shard in (plan.shard(0, rank) for rank in range(2)):
+        expected = build(spans([(1, 2), (2, 4), (0, 7)]), shard=shard)
+        assert_same(batch.select(shard), expected)
+
+
+@pytest.mark.parametrize(
+    ("starts", "message"),
+    [
+        ([2, 0, 0], "routed_experts[0] has 2 items from token 2 on, but prompts[0] + responses[0]"),
+        (
+            [0, 0, 99],
+            "routed_experts[2] has 7 items from token 99 on, but prompts[2] + responses[2]",
+        ),
+        ([0, 0], "starts of routed_experts has 2 rows, but prompts has 3"),
+        ([0, -1, 0], "starts of routed_experts[1] is -1"),
+        ([0, 0.5, 0], "starts of routed_experts[1] is 0.5"),
+    ],
+)
+def test_starts_that_cannot_be(starts, message):
+    rows = [routes(turn, 0, count - 1) for turn, count in enumerate(LENS)]
+    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
+        build(fc.RoutedExperts(rows, starts=starts))
+
+
+def test_a_builder_and_samples_take_starts():
+    field = spans([(1, 2), (2, 4), (0, 7)])
+    expected = build(field)
+    builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy")
+    columns = zip(PROMPTS, RESPONSES, field.rows, field.starts, strict=True)
+    samples = []
+    for prompt, response, row, start in columns:
+        one = fc.RoutedExperts(row, starts=start)
+        builder.add(prompt, response, fields={"routed_experts": one})
+        samples.append({"prompt": prompt, "response": response, "routes": row, "start": start})
+    assert_same(builder.finish(), expected)
+    fields = {"routed_experts": fc.RoutedExperts("routes", starts="start")}
+    collate = fc.Collator(pad_token_id=0, array_type="numpy", fields=fields)
+    assert_same(collate(samples), expected)
+
+
+def test_calls_of_engines_have_their_routes_as_a_field():
+    field = spans([(0, 2), (2, 4), (4, 7)])
+    calls = Calls(
+        PROMPTS, RESPONSES, routed_experts=field.rows, routed_starts=np.array(field.starts)
+    )
+    options = {"pad_token_id": 0, "array_type": "numpy"}
+    assert_same(fc.build_batch(**calls.batch, **options), build(field))
+    builder = fc.BatchBuilder(**options)
+    builder.extend(calls)
+    assert_same(builder.finish(), build(field))
+    calls.columns["routed_experts"] = [None, *field.rows[1:]]
+    assert fc.build_batch(**calls.batch, **options).router_padding_mask[0].all()
+
+
+@pytest.mark.parametrize("lens", [[], [0], [3, 0, 2], [0, 0, 4, 0]])
+def test_runs_of_flags(lens):
+    rng = np.random.default_rng(7)
+    for _ in range(20):
+        rows = [rng.random(count) < 0.6 for count in lens]
+        offsets = np.cumsum([0, *lens])
+        found = [[False] * count for count in lens]
+        for row, start, end in runs_of(np.concatenate([*rows, []]).astype(bool), offsets).tolist():
+            assert start < end
+            assert start == 0 or not rows[row][start - 1]
+            found[row][start:end] = [True] * (end - start)
+        assert found == [row.tolist() for row in rows]
+
+
+# A model
+
+
+@NEEDS_TORCH
+def test_a_model_replays_the_routes_of_its_turns():
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    config = transformers.Qwen3MoeConfig(
+        vocab_size=32,
+        hidden_size=16,
+        intermediate_size=8,
+        moe_intermediate_size=8,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        num_experts=8,
+        num_experts_per_tok=2,
+        decoder_sparse_step=1,
+    )
+    torch.manual_seed(5)
+    sampler = transformers.Qwen3MoeForCausalLM(config).eval()
+    for name, weight in sampler.named_parameters():
+        if name.endswith("gate.weight"):
+            torch.nn.init.normal_(weight)
+    trainer = transformers.Qwen3MoeForCausalLM(config).eval()
+    trainer.load_state_dict(sampler.state_dict())
+    with torch.no_grad():
+        for weight in trainer.parameters():
+            weight.add_(0.05 * torch.randn_like(weight))
+
+    def gates(model):
+        return [layer.mlp.gate for layer in model.model.layers]
+
+    def forward(model, ids, forced=None):
+        """Return the experts of each token (tokens, layers, k), forced where a mask is not set."""
+        used, handles = [], []
+
+        def hook(layer):
+            def replay(gate, _, output):
+                logits, scores, experts = output
+                if forced is not None:
+                    given, is_free = forced
+                    experts = torch.where(is_free[:, None], experts, given[:, layer].long())
+                    scores = logits.softmax(-1).gather(1, experts)
+                used.append(experts)
+                return logits, scores, experts
+
+            return replay
+
+        for layer, gate in enumerate(gates(model)):
+            handles.append(gate.register_forward_hook(hook(layer)))
+        with torch.no_grad():
+            model(input_ids=ids[None])
+        for handle in handles:
+            handle.remove()
+        return torch.stack(used, 1)
+
+    rows, starts, known = [], [], 0
+    for prompt, response in zip(PROMPTS, RESPONSES, strict=True):
+        # An engine reads all but the last token, and returns what the client does not know yet.
+        captured = forward(sampler, torch.tensor([*prompt, *response])[:-1])
+        rows.append(captured[known:])
+        starts.append(known)
+        known = len(captured)
+    batch = fc.build_batch(
+        PROMPTS,
+        RESPONSES,
+        pad_token_id=0,
+        fields={"routed_experts": fc.RoutedExperts(rows, num_experts=8, starts=starts)},
+        merge="exact",
+        is_last_step=[False, False, True],
+    )
+    (ids,), (given,), (is_free,) = batch.input_ids, batch.routed_experts, batch.router_padding_mask
+    assert is_free.tolist() == [False] * 7 + [True]
+    expected = forward(sampler, ids)
+    assert torch.equal(given[:-1].long(), expected[:-1])
+    assert not torch.equal(forward(trainer, ids)[:-1], expected[:-1])
+    replayed = forward(trainer, ids, (given, is_free))
+    assert torch.equal(replayed[:-1], expected[:-1])
