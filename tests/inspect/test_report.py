@@ -147,6 +147,65 @@ def test_rows_of_the_file(tmp_path, monkeypatch, capsys):
     assert "No trajectory ids, so turns were not merged" in page
 
 
+def test_outcomes(tmp_path, monkeypatch, capsys):
+    """A trajectory has the reward of its last turn; prompts may lie in several chunks."""
+    monkeypatch.setattr(files, "CHUNK_BYTES", 1 << 7)
+    monkeypatch.setattr(files, "CHUNK_TOKENS", 1 << 4)
+    nan = float("nan")
+    # Prompt, trajectory, tokens of the response, rewards by token.
+    turns = [
+        *[("p", "a", 2, [0.0, 0.1]), ("p", "a", 4, [0.1, 0.2, 0.3, 0.4])],
+        *[("p", "b", 3, [0.5, 0.25, 0.25]), ("q", "c", 4, [0, 0, 0, 1]), ("q", "d", 1, [2.0])],
+        ("alone", "e", 2, [0.0, 0.0]),
+    ]
+    table = {
+        "prompts": [[row + 1] for row in range(len(turns))],
+        "responses": [[5] * turn[2] for turn in turns],
+        "rewards": [turn[3] for turn in turns],
+        "uids": [turn[0] for turn in turns],
+        "trajectory_ids": [turn[1] for turn in turns],
+        "logprobs": [[-1.0] * turn[2] for turn in turns],
+    }
+    table["logprobs"][3] = [nan, -2.5, 0.0, -float("inf")]
+    table["logprobs"][5] = [0.0, 0.0]
+    pq.write_table(pa.table(table), tmp_path / "r.parquet", row_group_size=2)
+    found, page = report_of(tmp_path / "r.parquet", tmp_path / "r.html", capsys)
+    rewards = found["rewards"]
+    assert rewards.pop("by_length") == [
+        {"shortest": 1, "longest": 2, "mean": 1.0},
+        *({"shortest": n, "longest": n, "mean": 1.0} for n in (3, 4, 4)),
+    ]
+    assert rewards == {
+        "number": 5, "mean": 1.0, "least": 0.0, "most": 2.0, "groups": 2, "equal_groups": 1,
+    }  # fmt: skip
+    assert found["logprobs"] == {
+        "number": 16, "not_finite": 2, "zero": 3, "rows_of_zeros": 1, "least": -2.5, "most": 0.0,
+    }  # fmt: skip
+    assert found["longest_responses"] == 2
+    assert found["batch_rows"] == len(turns)
+    text = re.sub(r"<[^>]*>", " ", page)
+    assert "1 of 2 prompts with several samples have equal rewards" in text
+    assert "2 responses (33.3%) have the largest length, 4" in text
+    assert "All are 0 in 1 row: probably placeholders." in text
+    assert "2 of 16 are NaN or infinite." in text
+
+
+def test_advice(tmp_path, recorded, capsys):
+    page = recorded.read_text("utf-8")
+    said = r"Merge turns \(merge=&quot;exact&quot;\), then layout=fc.Tree\(16_384\): 15.7 times"
+    assert re.search(said, page)
+    rows = {"prompts": [[1], [2]], "responses": [[3], [4]]}
+    pq.write_table(pa.table(rows), tmp_path / "r.parquet")
+    _, page = report_of(tmp_path / "r.parquet", tmp_path / "r.html", capsys)
+    assert "Padding costs little here" in page
+    assert "No rewards" in page
+    assert "No log-probabilities" in page
+    rows["responses"] = [[3] * 99, [4]]
+    pq.write_table(pa.table(rows), tmp_path / "r.parquet")
+    _, page = report_of(tmp_path / "r.parquet", tmp_path / "r.html", capsys)
+    assert "Take layout=fc.Packed(16_384): 2.0 times fewer positions than padded rows." in page
+
+
 def test_reasons_are_drawn_evenly(tmp_path, monkeypatch, capsys):
     """Half of the breaks, all in later chunks, change the first prompt."""
     monkeypatch.setattr(files, "CHUNK_BYTES", 1 << 12)

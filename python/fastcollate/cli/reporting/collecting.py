@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fastcollate.cli.reporting.outcomes import Outcomes
 from fastcollate.inspect.batch_view import BatchView
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.layouts import Packed, Tree
@@ -18,7 +19,6 @@ from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.packing import pack
 from fastcollate.plan.sharing import prefix_tree
 from fastcollate.plan.stepping import plan_step
-from fastcollate.rows.columns import Ragged
 from fastcollate.rows.lengths import Integers
 
 if TYPE_CHECKING:
@@ -54,6 +54,8 @@ class Summary(NamedTuple):
     lengths: dict[str, Integers]
     """Tokens of prompts, responses and rows; rows are merged ones, if trajectories are known."""
     bin_fill: NDArray[np.float64]
+    rewards: NDArray[np.float64]
+    """Of trajectories or else rows; empty if there are none."""
     worst: list[Worst]
 
 
@@ -101,7 +103,7 @@ class Collector:
         self.vocab_size, self.eos_token_ids = vocab_size, eos_token_ids
         self._chunks: dict[str, list[_Rows]] = {"turns": [], "merged": []}
         self._trained = 0
-        self._rewards: list[float] = []
+        self._outcomes = Outcomes()
         self._kinds: Counter[str] = Counter()
         self._hints: list[str] = []
         self._num_breaks, self._stride = 0, 1
@@ -117,9 +119,7 @@ class Collector:
         tokens = rows.calls.prompts, rows.calls.responses
         batch = rows.build()
         self._trained += int(batch.metrics["batch/trained_tokens"])
-        if (rewards := rows.values.get("rewards")) is not None:
-            values = rewards.values if isinstance(rewards, Ragged) else rewards
-            self._rewards.append(float(np.sum(values)))
+        self._outcomes.add(rows)
         # Rows share tokens within a prompt, if prompts are known.
         share: dict[str, Any] = {}
         if "uids" in rows.ids:
@@ -200,9 +200,10 @@ class Collector:
             "prompt_tokens": int(prompt_lens.sum()),
             "response_tokens": int(response_lens.sum()),
             "trained_tokens": self._trained,
-            "mean_reward": sum(self._rewards) / len(prompt_lens) if self._rewards else None,
+            "longest_responses": int((response_lens == response_lens.max()).sum()),
+            **self._outcomes.figures(),
             "lengths": {of: _spread(values) for of, values in lengths.items()},
-            "batch_rows": self.batch_rows,
+            "batch_rows": min(self.batch_rows, len(row_lens)),
             "capacity": capacity,
             "layouts": {
                 of: self._layouts(self._chunks[of], *values, capacity=capacity)
@@ -219,7 +220,7 @@ class Collector:
             "findings": list(self._found.values()),
             "worst_rows": [{"row": one.row, "why": one.why} for one in worst],
         }
-        return Summary(figures, lengths, fill, worst)
+        return Summary(figures, lengths, fill, self._outcomes.rewards(), worst)
 
     def _merging(self) -> dict[str, Any]:
         """Return the results of merging."""

@@ -40,6 +40,8 @@ def page_of(summary: Summary) -> str:
     figures = summary.figures
     sections = {
         "Lengths": _lengths(summary),
+        "Rewards": _rewards(summary),
+        "Log-probabilities": _logprobs(figures["logprobs"]),
         "Padding by layout": _layouts(figures),
         "Merging": _merging(figures["merging"]),
         "Bins": _bins(summary),
@@ -65,22 +67,40 @@ def _note(content: str) -> str:
 def _head(figures: Mapping[str, Any]) -> str:
     """Return the title and the first numbers."""
     sampled, merging = figures["response_tokens"], figures["merging"]
-    cards = [("turns", f"{figures['turns']:,}")]
+    cards = [("rows" if merging is None else "turns", f"{figures['turns']:,}")]
     if merging is not None:
         cards.append(("rows when merged", f"{merging['num_rows']:,}"))
     cards.append(("prompt tokens", _short(figures["prompt_tokens"])))
     cards.append(("response tokens", _short(sampled)))
     share = f"{figures['trained_tokens'] / sampled:.1%}" if sampled else "0"
     cards.append(("of these train", share))
-    if figures["mean_reward"] is not None:
-        cards.append(("mean reward of a turn", f"{figures['mean_reward']:.3g}"))
+    if (rewards := figures["rewards"]) is not None:
+        cards.append(("mean reward", f"{rewards['mean']:.3g}"))
     cards.append(("findings", f"{sum(one['number'] for one in figures['findings']):,}"))
     shown = (element("div", f"<b>{value}</b>{name}") for name, value in cards)
     return (
         text("h1", figures["name"])
         + _note(f"Report of fastcollate {__version__}.")
+        + text("p", advice(figures), "title")
         + element("div", "".join(shown), "grid")
     )
+
+
+def advice(figures: Mapping[str, Any]) -> str:
+    """Return a line on the layout with the fewest positions; a tree has to save a tenth."""
+    layouts, capacity = figures["layouts"], figures["capacity"]
+    turns = layouts["turns"]
+    found, merge = layouts.get("merged", turns), ""
+    if found is not turns:
+        merge = f'Merge turns (merge="{figures["merging"]["policy"]}"), then '
+    packed, tree = (found[name]["positions"] for name in ("packed", "tree"))
+    kind, positions = ("Tree", tree) if tree < 0.9 * packed else ("Packed", packed)
+    times = turns["left, right"]["positions"] / max(positions, 1)
+    if times < 1.1:
+        return "Padding costs little here: the default layout is enough."
+    layout = f"layout=fc.{kind}({capacity:,})".replace(",", "_")
+    rows = "padded rows" if not merge else "a padded row for each turn"
+    return f"{merge or 'Take '}{layout}: {times:.1f} times fewer positions than {rows}."
 
 
 def histogram(values: NDArray[Any], what: str, unit: str = "") -> str:
@@ -128,6 +148,58 @@ def _lengths(summary: Summary) -> Iterator[str]:
     )
     yield element("div", "".join(plots), "grid")
     yield _note("In tokens.")
+
+
+def _rewards(summary: Summary) -> Iterator[str]:
+    if (rewards := summary.figures["rewards"]) is None:
+        yield text("p", "No rewards. Name the column with --rewards.")
+        return
+    of = "rows" if summary.figures["merging"] is None else "trajectories (that of the last turn)"
+    yield _note(f"Of {rewards['number']:,} {of}.")
+    counts, edges = np.histogram(summary.rewards, BINS // 2)
+    ends = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+    titles = [
+        f"{low:.3g} to {high:.3g}: {count:,}"
+        for (low, high), count in zip(ends, counts.tolist(), strict=True)
+    ]
+    yield columns(counts.tolist(), titles)
+    yield _note(
+        f"least {rewards['least']:.3g}, mean {rewards['mean']:.3g}, most {rewards['most']:.3g}"
+    )
+    if groups := rewards["groups"]:
+        yield text(
+            "p",
+            f"{rewards['equal_groups']:,} of {tally(groups, 'prompt')} with several samples have "
+            "equal rewards in all of them: these give no advantage within their group.",
+        )
+    parts = (
+        (f"{part['shortest']:,} to {part['longest']:,}", f"{part['mean']:.3g}")
+        for part in rewards["by_length"]
+    )
+    yield table(("tokens of the response", "mean reward"), parts)
+    longest = int(summary.lengths["responses"].max())
+    if (cut := summary.figures["longest_responses"]) > 1:
+        share = cut / summary.figures["turns"]
+        yield text(
+            "p",
+            f"{cut:,} responses ({share:.1%}) have the largest length, {longest:,}: if the engine "
+            "stops there, they were cut off.",
+        )
+
+
+def _logprobs(logprobs: Mapping[str, Any] | None) -> Iterator[str]:
+    if logprobs is None:
+        yield text("p", "No log-probabilities. Name the column with --logprobs.")
+        return
+    if "least" in logprobs:
+        yield text("p", f"{logprobs['least']:.4g} to {logprobs['most']:.4g}.")
+    number = f"of {logprobs['number']:,}"
+    if logprobs["not_finite"]:
+        yield text("p", f"{logprobs['not_finite']:,} {number} are NaN or infinite.")
+    if logprobs["zero"]:
+        yield text("p", f"{logprobs['zero']:,} {number} are exactly 0.")
+    if rows := logprobs["rows_of_zeros"]:
+        yield text("p", f"All are 0 in {tally(rows, 'row')}: probably placeholders.")
 
 
 def _layouts(figures: Mapping[str, Any]) -> Iterator[str]:

@@ -1,0 +1,109 @@
+"""Rewards, log-probabilities and cut responses of a report."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fastcollate.rows.columns import Ragged
+
+if TYPE_CHECKING:
+    from fastcollate.cli.rows import FileRows
+
+PARTS = 4
+"""Parts of equally many rewards, by the length of responses."""
+
+
+class Outcomes:
+    """Collects the outcomes of rows, chunk by chunk."""
+
+    def __init__(self) -> None:
+        self._rewards: list[NDArray[np.float64]] = []
+        self._lens: list[NDArray[Any]] = []
+        self._groups: list[Any] = []
+        self._logprobs = {"number": 0, "not_finite": 0, "zero": 0, "rows_of_zeros": 0}
+        self._range = (np.inf, -np.inf)
+
+    def add(self, rows: FileRows) -> None:
+        """Add rows of whole trajectories."""
+        values, ids = rows.values, rows.ids
+        if "logprobs" in values:
+            self._add_logprobs(values["logprobs"])
+        if "rewards" not in values:
+            return
+        lens = rows.calls.responses.lengths
+        last: Any = slice(None)
+        if "trajectory_ids" in ids:
+            last = list({one: row for row, one in enumerate(ids["trajectory_ids"])}.values())
+        elif "is_last_step" in ids:
+            last = np.flatnonzero(ids["is_last_step"])
+        self._rewards.append(_by_row(values["rewards"])[last])
+        self._lens.append(lens[last])
+        uids = np.empty(len(lens), object)
+        uids[:] = ids.get("uids", [None] * len(lens))
+        self._groups += uids[last].tolist()
+
+    def _add_logprobs(self, logprobs: Ragged) -> None:
+        values = logprobs.values
+        is_finite, is_zero = np.isfinite(values), values == 0
+        of_zeros = _by_row(Ragged(is_zero, logprobs.offsets)) == logprobs.lengths
+        self._logprobs["number"] += len(values)
+        self._logprobs["not_finite"] += int(len(values) - is_finite.sum())
+        self._logprobs["zero"] += int(is_zero.sum())
+        self._logprobs["rows_of_zeros"] += int((of_zeros & (logprobs.lengths > 0)).sum())
+        found = values[is_finite]
+        least, most = self._range
+        self._range = (
+            min(least, float(found.min(initial=np.inf))),
+            max(most, float(found.max(initial=-np.inf))),
+        )
+
+    def rewards(self) -> NDArray[np.float64]:
+        """Return the reward of each trajectory's last turn, or of each row."""
+        return np.concatenate(self._rewards) if self._rewards else np.empty(0)
+
+    def figures(self) -> dict[str, Any]:
+        """Return the figures on rewards and log-probabilities; None where there are none."""
+        least, most = self._range
+        spread = {"least": least, "most": most} if least <= most else {}
+        has_logprobs = self._logprobs["number"] > 0
+        return {
+            "rewards": self._of_rewards() if self._groups else None,
+            "logprobs": self._logprobs | spread if has_logprobs else None,
+        }
+
+    def _of_rewards(self) -> dict[str, Any]:
+        rewards, lens = self.rewards(), np.concatenate(self._lens)
+        groups: dict[Any, list[float]] = {}
+        for uid, reward in zip(self._groups, rewards.tolist(), strict=True):
+            if uid is not None:
+                groups.setdefault(uid, []).append(reward)
+        several = [found for found in groups.values() if len(found) > 1]
+        parts = np.array_split(np.argsort(lens, kind="stable"), min(PARTS, len(lens)))
+        return {
+            "number": len(rewards),
+            "mean": float(rewards.mean()),
+            "least": float(rewards.min()),
+            "most": float(rewards.max()),
+            "groups": len(several),
+            "equal_groups": sum(len(set(found)) == 1 for found in several),
+            "by_length": [
+                {
+                    "shortest": int(lens[part[0]]),
+                    "longest": int(lens[part[-1]]),
+                    "mean": float(rewards[part].mean()),
+                }
+                for part in parts
+            ],
+        }
+
+
+def _by_row(values: Any) -> NDArray[np.float64]:
+    """Return one number for each row: the sum of its tokens' values, if there are such."""
+    if not isinstance(values, Ragged):
+        return np.asarray(values, np.float64)
+    rows = np.repeat(np.arange(len(values)), values.lengths)
+    sums: NDArray[np.float64] = np.bincount(rows, values.values, len(values))
+    return sums
