@@ -38,21 +38,18 @@ class Batch(ModelBatch[Array]):
     ``dict(batch)`` is the data; models are called with :meth:`model_inputs`. Keys are also
     attributes. Batches compare by identity. For type checkers, ``Batch[torch.Tensor]`` has tensors
     and ``Batch[np.ndarray]`` arrays. All outputs share one allocation, which any one of them keeps
-    alive: ``clone`` outputs that outlive the batch.
+    alive: ``clone`` outputs that outlive the batch. The keys of a :class:`Collator`'s batch are
+    those of :meth:`model_inputs`, for trainers that call the model with all of them; the other
+    outputs, such as ``loss_mask``, are attributes only.
 
-    The keys of a :class:`Collator`'s batch are those of :meth:`model_inputs`, for trainers that
-    call the model with all of them; the other outputs, such as ``loss_mask``, are attributes only.
-
-    - Call a model: ``model_inputs``; masks alone: ``dense_mask``, ``block_mask``,
-      ``attention_paths``, ``attention_ranges``, ``subtree_end``
-    - Compute a loss: ``loss_positions``, ``targets``, ``loss_normalizers``, ``normalize``
-    - From outputs back to rows: ``rows``, ``gather``, ``broadcast``
-    - Look at it: ``show``, ``check``, ``metrics``
-    - Other batches: ``select``, ``to_layout``, ``cp_split``, ``cp_merge``
-    - Devices: ``to``, ``pin_memory``, ``pad_on_device``
-    - Rows: ``prompt_lens``, ``response_lens``, ``uids``, ``trajectory_ids``, ``is_last_step``,
-      ``is_padding``
-    - How it was built: ``plan``, ``bin_plan``, ``merge_plan``, ``spec``
+    - For a model: ``model_inputs``, ``dense_mask``, ``block_mask``, ``attention_paths``,
+      ``attention_ranges``, ``subtree_end``
+    - For a loss: ``loss_positions``, ``targets``, ``loss_normalizers``, ``normalize``
+    - Back to rows: ``rows``, ``gather``, ``broadcast``, and views: ``show``, ``check``, ``metrics``
+    - Other batches: ``select``, ``to_layout``, ``cp_split``, ``cp_merge``, ``to``, ``pin_memory``,
+      ``pad_on_device``
+    - What it holds: ``prompt_lens``, ``response_lens``, ``uids``, ``trajectory_ids``,
+      ``is_last_step``, ``is_padding``, ``plan``, ``bin_plan``, ``merge_plan``, ``spec``
 
     Parameters
     ----------
@@ -72,23 +69,22 @@ class Batch(ModelBatch[Array]):
         dict
             ``batch/rows``; in layouts with bins ``batch/bins``; in trees ``batch/token_ratio``, the
             tokens of all rows divided by those of the tree, and ``batch/path_keys``, the keys of
-            :meth:`attention_paths`; ``batch/tokens``, of which
-            ``batch/prompt_tokens`` and ``batch/response_tokens``; ``batch/padded_tokens``, the
-            positions of ``input_ids``, and ``batch/padding_fraction``, the share of them that is
-            padding (0 to 1); the lengths ``batch/longest_row``, ``batch/longest_prompt`` and
-            ``batch/longest_response``, and the percentiles of each, from ``batch/row_length_p50``
-            to ``batch/response_length_p99`` (50, 90 and 99). ``batch/trained_tokens``: tokens whose
-            loss mask is not 0; ``batch/rows_without_loss``: rows without trained tokens;
-            with log-probabilities ``batch/bad_logprobs``: those that are NaN, infinite or -9999;
+            :meth:`attention_paths`; ``batch/tokens``, of which ``batch/prompt_tokens`` and
+            ``batch/response_tokens``; ``batch/padded_tokens``, the positions of ``input_ids``, and
+            ``batch/padding_fraction``, the share of them that is padding (0 to 1); the lengths
+            ``batch/longest_row``, ``batch/longest_prompt`` and ``batch/longest_response``, and the
+            percentiles of each, from ``batch/row_length_p50`` to ``batch/response_length_p99`` (50,
+            90 and 99). ``batch/trained_tokens``: tokens whose loss mask is not 0;
+            ``batch/rows_without_loss``: rows without trained tokens; with log-probabilities
+            ``batch/bad_logprobs``: those that are NaN, infinite or -9999;
             ``batch/<key>_uncaptured_tokens``: tokens without indices of a captured field.
             ``batch/tokens_without_predecessor``: sampled tokens at the start of a sequence, or of a
             part of a split one, which no token predicts; their loss mask is 0, and they have no
             label. In merged batches also :attr:`MergeReport.metrics`, such as
             ``generate/num_seq_before_merge``, and ``generate/num_rewards_masked_by_merge``: nonzero
             rewards on tokens that realigning masked. Rewards per token are lost there; one reward
-            per turn whose last token is masked moves to the end of the row
-            (``rewards="sum"``). The metrics of merging are those of the whole step, also in a
-            shard.
+            per turn whose last token is masked moves to the end of the row (``rewards="sum"``). The
+            metrics of merging are those of the whole step, also in a shard.
         """
         return metrics_of(self._state)
 
@@ -346,13 +342,12 @@ class Batch(ModelBatch[Array]):
     def cp_split(self, cp_size: int, cp_rank: int) -> Self:
         """Return one context-parallel rank's part of a packed batch.
 
-        ``build_batch(cp=(cp_size, cp_rank))`` writes only this part.
-
-        Each padded sequence, and the padding at the end of a row, is cut into ``2 * cp_size``
-        chunks of equal length: `multiple_of` of the layout is divisible by ``2 * cp_size``. Rank r
-        gets chunks r and ``2 * cp_size - 1 - r``, which balances causal attention between ranks.
-        With ``shift="next_token"`` every position holds the values of the token that it predicts,
-        so that no rank needs another rank's values.
+        ``build_batch(cp=(cp_size, cp_rank))`` writes only this part. Each padded sequence, and the
+        padding at the end of a row, is cut into ``2 * cp_size`` chunks of equal length:
+        `multiple_of` of the layout is divisible by ``2 * cp_size``. Rank r gets chunks r and ``2 *
+        cp_size - 1 - r``, which balances causal attention between ranks. With
+        ``shift="next_token"`` every position holds the values of the token that it predicts, so
+        that no rank needs another rank's values.
 
         Parameters
         ----------
@@ -449,10 +444,7 @@ class Batch(ModelBatch[Array]):
     def __repr__(self) -> str:
         cells = self._outputs
         widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = (
-            "  " + "  ".join(map(str.ljust, row, widths)).rstrip()  # one output a line
-            for row in cells
-        )
+        lines = ("  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
         return "\n".join((self._head, *lines))
 
     def _repr_html_(self) -> str:

@@ -105,5 +105,4 @@ def _by_row(values: Any) -> NDArray[np.float64]:
     if not isinstance(values, Ragged):
         return np.asarray(values, np.float64)
     rows = np.repeat(np.arange(len(values)), values.lengths)
-    sums: NDArray[np.float64] = np.bincount(rows, values.values, len(values))
-    return sums
+    return np.bincount(rows, values.values, len(values)).astype(np.float64, copy=False)
