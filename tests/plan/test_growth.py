@@ -6,8 +6,12 @@ from time import process_time
 
 import numpy as np
 import pytest
+from worker_blocks import built
 
 import fastcollate as fc
+from fastcollate.blocks.joining import join
+from fastcollate.blocks.reading import parts_of
+from fastcollate.blocks.storing import store
 from fastcollate.compat.trl import TreeRow
 
 
@@ -127,6 +131,51 @@ def all_trees(trajectories):
     return lambda: drop(report.tree(index) for index in range(trajectories))
 
 
+def first_metrics(trajectories):
+    """Return a call for the metrics of batches with breaks, of which each is asked once."""
+    turns = (column(8 * trajectories, 6), column(8 * trajectories, 4))
+    ids = np.arange(8 * trajectories) // 8
+    plan = fc.merge_turns(*turns, trajectory_ids=ids, policy="branch")
+    batches = [fc.build_batch(*turns, merge=plan, **OPTIONS, layout="jagged") for _ in range(4)]
+    return lambda: batches.pop().metrics
+
+
+def blocks_of(count):
+    """Return as many blocks of 8 rows."""
+    some = {name: column(8, 2) for name in ("prompts", "responses", "loss_mask")}
+    fields = {"extra": fc.Field(column(8, 2)), "number": fc.PerRow(np.arange(8))}
+    ids = np.arange(8).tolist()
+    return [
+        store(
+            **some, fields=fields, uids=[block] * 8, trajectory_ids=[8 * block + one for one in ids]
+        )
+        for block in range(count)
+    ]
+
+
+def joined_blocks(count):
+    tables = [table for table, _ in blocks_of(count)]
+    names = list(map(str, range(count)))
+    return lambda: join(tables, names)
+
+
+def shards_of_blocks(count):
+    """Ten shards of a step of many blocks."""
+    blocks = blocks_of(count)
+    step = join([table for table, _ in blocks], list(map(str, range(count))))
+    lens = step.plan.prompt_lens, step.plan.response_lens
+    plan = fc.plan_step(lens, dp_size=count)
+    parts = [part for _, of_block in blocks for part in of_block]
+    some = [plan.shard(0, rank) for rank in range(0, count, count // 10)]
+
+    def build():
+        for shard in some:
+            needed = {index: parts[index] for index in parts_of(step, shard)}
+            built(step, shard, needed, **OPTIONS)
+
+    return build
+
+
 def tree_rows(samples):
     """A star whose branches fork again: a scan of branches would be quadratic."""
     torch = pytest.importorskip("torch")
@@ -215,6 +264,9 @@ def seconds(call):
         (audit_of_batches, 50),
         (all_breaks, 1500),
         (all_trees, 1500),
+        (first_metrics, 5000),
+        (joined_blocks, 100),
+        (shards_of_blocks, 100),
         (tree_rows, 1000),
         (chain_of_forks, 1000),
         (streamed_choices, 20_000),
