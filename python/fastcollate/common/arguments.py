@@ -13,7 +13,7 @@ from numbers import Real
 from typing import Any, TypeVar, cast
 
 from fastcollate._fastcollate import check_range
-from fastcollate.common.arrays import describe
+from fastcollate.common.arrays import describe, pieces_of
 from fastcollate.common.names import advice_for
 from fastcollate.common.text import show
 
@@ -220,7 +220,12 @@ def as_list(values: Any) -> list[Any]:
         if hasattr(values, method) and not hasattr(values, "detach"):
             return list(getattr(values, method)())
     check_range(values)
-    return list(iter(values))  # a list of another class may claim any length
+    if type(values) is not list:
+        return list(iter(values))  # a list of another class may claim any length
+    items: list[Any] = []
+    for at in pieces_of(len(values)):
+        items += values[at]
+    return items
 
 
 def tally(number: int, noun: str, plural: str | None = None) -> str:

@@ -14,9 +14,11 @@ from fastcollate._fastcollate import CostSpec, check_range
 from fastcollate.common.arguments import check_count, check_number, suggests_names, tally
 from fastcollate.common.arrays import (
     NUMBERS,
+    copied,
     describe,
     is_only_torch,
     is_tensor,
+    pieces_of,
     read_array,
     to_numpy,
 )
@@ -305,7 +307,10 @@ FLOPS_PER_TOKEN = 24_576
 
 def flops_costs(lengths: Integers) -> Integers:
     """Return ``24576 * L + L * L`` for rows of L tokens, the workload of verl: ``"flops"``."""
-    return FLOPS_PER_TOKEN * lengths + lengths * lengths
+    costs = np.empty_like(lengths)
+    for at in pieces_of(len(lengths)):
+        costs[at] = FLOPS_PER_TOKEN * lengths[at] + lengths[at] * lengths[at]
+    return costs
 
 
 NAMED_COSTS: dict[str, CostFunction] = {"tokens": lambda lengths: lengths, "flops": flops_costs}
@@ -351,7 +356,11 @@ def weights_of(name: str, cost: Any, lengths: Integers, noun: str = "row") -> We
     if isinstance(cost, Costs):
         return cost.spec.of(lengths)
     if callable(cost):
-        found, found_by, verb = cost(lengths.copy()), f"the function {name} returned", "return"
+        found, found_by, verb = (
+            cost(copied(lengths, np.int64)),
+            f"the function {name} returned",
+            "return",
+        )
     elif hasattr(cost, "__array__") or isinstance(cost, (list, tuple)):
         found, found_by, verb = cost, f"{name} is", "pass"
     else:
@@ -411,13 +420,26 @@ def check_weights(found_by: str, values: Any, noun: str) -> Weights:
     return weights
 
 
+def _read_list(values: list[Any]) -> np.ndarray:
+    """Return `read_array` of a list, slice by slice where all items are of one kind."""
+    found = np.empty(0)
+    for at in pieces_of(len(values)):
+        part = read_array(values[at])
+        if at.start == 0:
+            found = np.empty(len(values), part.dtype)
+        if part.dtype != found.dtype or part.shape != found[at].shape:
+            return read_array(values)
+        found[at] = part
+    return found
+
+
 def _as_array(values: Any) -> np.ndarray:
     """Return numbers as an array, including dtypes that NumPy lacks."""
     if is_tensor(values) and is_only_torch(values.dtype):
         values = values.float()
     check_range(values)
     try:
-        found = read_array(to_numpy(values))
+        found = _read_list(values) if type(values) is list else read_array(to_numpy(values))
     except ValueError:  # rows of different lengths
         return np.array(None)
     return found.astype(np.int64) if found.shape == (0,) and found.dtype.kind == "f" else found

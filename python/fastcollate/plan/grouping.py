@@ -128,10 +128,12 @@ def group_numbers(name: str, ids: Any) -> NDArray[np.int64]:
     """
     ids = _plain(ids)
     if isinstance(ids, np.ndarray) and ids.dtype.kind != "f":  # NaNs are distinct
-        _, firsts, groups = np.unique(ids, return_index=True, return_inverse=True)
+        # Of runs: usually ids come in some, and sorting takes most of the time.
+        starts = np.flatnonzero(np.append(len(ids) > 0, ids[1:] != ids[:-1]))
+        _, firsts, groups = np.unique(ids[starts], return_index=True, return_inverse=True)
         ranks = np.empty(len(firsts), np.int64)
         ranks[np.argsort(firsts)] = np.arange(len(firsts))
-        return ranks[groups].astype(np.int64)
+        return np.repeat(ranks[groups], np.diff(starts, append=len(ids)))
     ids = id_list(name, ids)
     if _are_plain(ids):
         by_id = {identity: number for number, identity in enumerate(dict.fromkeys(ids))}

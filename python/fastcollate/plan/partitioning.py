@@ -17,6 +17,7 @@ from fastcollate.common.arguments import (
     suggests_names,
     tally,
 )
+from fastcollate.common.arrays import picked
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.costs import CostArgument, check_weights, weights_of
 from fastcollate.plan.shard import Shard
@@ -218,8 +219,8 @@ def micro_batches(
     return MicroBatches._trusted(
         offsets=offsets,
         indices=indices,
-        starts=np.zeros_like(indices),
-        lengths=lengths[indices],
+        starts=np.zeros(len(indices), np.int64),  # `zeros_like` touches each page
+        lengths=picked(lengths, indices),
         num_sequences=count,
         capacity=capacity,
         multiple_of=1,

@@ -174,7 +174,7 @@ class StepPlan(Table):
         if synthetic:
             lengths = np.concatenate([lengths, [SYNTHETIC_LENS]])
         prompt, response = lengths.max(0, initial=0).tolist()
-        longest = int(lengths.sum(1).max(initial=0))
+        longest = int((lengths[:, 0] + lengths[:, 1]).max(initial=0))
         if self.has_only_totals:
             prompt, response = SYNTHETIC_LENS if synthetic else (0, 0)
         return prompt, response, longest

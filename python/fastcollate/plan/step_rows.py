@@ -8,7 +8,7 @@ import numpy as np
 
 from fastcollate._fastcollate import check_range
 from fastcollate.common.arguments import id_list, tally
-from fastcollate.common.arrays import is_tensor
+from fastcollate.common.arrays import is_tensor, pieces_of
 from fastcollate.plan.merging import MergePlan, check_uids, merging_of
 from fastcollate.plan.trajectories import parse_trajectories
 from fastcollate.plan.tree_plan import TreePlan
@@ -32,7 +32,7 @@ class StepRows(NamedTuple):
     def of(cls, rows: Any) -> StepRows:
         """Read the argument `rows` of `plan_step`."""
         if isinstance(rows, (MergePlan, TreePlan)):
-            lengths = np.stack([rows.prompt_lens, rows.response_lens], 1)
+            lengths = _table(rows.prompt_lens, rows.response_lens)
             merge = rows.merge if isinstance(rows, TreePlan) else rows
             return cls(lengths, merge=merge, may_be_per_turn=merge is not None)
         if hasattr(rows, "_step_rows"):  # a Batch
@@ -46,9 +46,15 @@ class StepRows(NamedTuple):
                     f"rows has {len(prompts)} lengths of prompts, but "
                     f"{len(responses)} of responses; pass one of each per row"
                 )
-            return cls(np.stack([prompts, responses], 1))
+            return cls(_table(prompts, responses))
         totals = check_lengths("rows", rows)
-        return cls(np.stack([np.zeros_like(totals), totals], 1), True)
+        return cls(_table(0, totals), True)
+
+    @property
+    def totals(self) -> Integers:
+        """Tokens of each row, (rows,)."""
+        totals: Integers = self.lengths[:, 0] + self.lengths[:, 1]  # `sum` takes ten times as long
+        return totals
 
     def per_row(self, name: str, values: Any) -> Any:
         """Check that there is one value per row; of values per turn, take those of the rows."""
@@ -86,3 +92,12 @@ class StepRows(NamedTuple):
             is_last_step = self.per_row("is_last_step", is_last_step)
         found = parse_trajectories(trajectory_ids, is_last_step)
         return np.array([0, *found.ends], np.int64)
+
+
+def _table(prompt_lens: Any, response_lens: Integers) -> Integers:
+    """Return lengths of prompts, one for each row or for all, and responses: int64 (rows, 2)."""
+    lengths = np.empty((len(response_lens), 2), np.int64)
+    for at in pieces_of(len(lengths)):
+        lengths[at, 0] = prompt_lens if np.ndim(prompt_lens) == 0 else prompt_lens[at]
+        lengths[at, 1] = response_lens[at]
+    return lengths

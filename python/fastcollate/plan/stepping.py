@@ -188,12 +188,12 @@ def plan_step(
     }
     if binned is not None:
         tree = rows._within(layout) if isinstance(layout, Tree) else None
-        lengths = step.lengths.sum(1)
+        lengths = step.totals
         packed = pack_slots(
             tree, lengths, mini_batches, dp_size, binned, groups, pad_rows, shard_by
         )
         return StepPlan._from_own(**packed, **table)
-    costs, synthetic_cost = sharding_costs(shard_by, step.lengths.sum(1), pad_rows)
+    costs, synthetic_cost = sharding_costs(shard_by, step.totals, pad_rows)
     slots, is_padding, offsets, failure = _fastcollate.split_step(
         mini_batches, groups, costs, synthetic_cost, dp_size, shard_by == "strided", pad_rows
     )

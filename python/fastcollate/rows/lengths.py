@@ -10,7 +10,15 @@ from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
 from fastcollate.common.arguments import as_list, check_int, is_sequence
-from fastcollate.common.arrays import check_array, check_unmasked, describe, is_tensor, to_numpy
+from fastcollate.common.arrays import (
+    check_array,
+    check_unmasked,
+    copied,
+    describe,
+    is_tensor,
+    pieces_of,
+    to_numpy,
+)
 from fastcollate.common.text import show
 
 Integers: TypeAlias = NDArray[np.int64]
@@ -62,7 +70,7 @@ def _check_integers(name: str, values: Any, advice: str, noun: str) -> Integers:
         found = _integers(name, as_list(values))
     if found.ndim != 1 or found.dtype.kind not in "iu":
         raise TypeError(f"{name} is {describe(found)}; pass {advice}")
-    numbers: Integers = found.astype(np.int64)
+    numbers: Integers = copied(found, np.int64)
     if (row := _fastcollate.first_no_length(numbers, MAX_TOKENS)) is not None:
         limit = "0 or more" if found[row] < 0 else f"at most {MAX_TOKENS}"
         raise ValueError(f"{name}[{row}] is {found[row]}; pass {noun} of {limit}")
@@ -71,9 +79,14 @@ def _check_integers(name: str, values: Any, advice: str, noun: str) -> Integers:
 
 def _integers(name: str, items: list[Any]) -> Integers:
     """Return integer-like items as int64."""
-    if set(map(type, items)) <= {int}:
-        with contextlib.suppress(OverflowError):  # the loop names the item
-            return np.array(items, np.int64)
+    found = np.empty(len(items), np.int64)
+    with contextlib.suppress(OverflowError):  # the loop names the item
+        for at in pieces_of(len(items)):
+            if not set(map(type, items[at])) <= {int}:
+                break
+            found[at] = items[at]
+        else:
+            return found
     numbers = (check_int(f"{name}[{at}]", one, "an integer") for at, one in enumerate(items))
     return np.fromiter(numbers, np.int64, len(items))
 

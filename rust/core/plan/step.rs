@@ -80,6 +80,9 @@ pub enum Cause {
     Slots,
 }
 
+/// Slots filled between two looks for signals.
+const AT_ONCE: usize = 1 << 16;
+
 /// Maximum number of slots in a step.
 pub const MAX_SLOTS: usize = 1 << 26;
 
@@ -150,10 +153,10 @@ impl Split<'_> {
     ) -> Result<()> {
         ticks.done(rows.len())?;
         match self.assignment {
-            Assignment::Contiguous => self.fill_up(rows, rows.clone(), slots),
+            Assignment::Contiguous => self.fill_up(rows, rows.clone(), slots, ticks)?,
             Assignment::Strided => {
                 let of_rank = |rank| (rows.start + rank..rows.end).step_by(self.ranks);
-                self.fill_up(rows, (0..self.ranks).flat_map(of_rank), slots);
+                self.fill_up(rows, (0..self.ranks).flat_map(of_rank), slots, ticks)?;
             }
             Assignment::Balanced { costs, synthetic } => {
                 let count = rows.len().div_ceil(self.ranks);
@@ -170,7 +173,7 @@ impl Split<'_> {
                 let ranks = balance(&items, &taken, count, First::Costly, ticks)?
                     .expect("there is room for every row");
                 let by_rank = by_rank(&ranks, self.ranks, ticks)?.into_iter();
-                self.fill_up(rows, by_rank.map(|index| rows.start + index), slots);
+                self.fill_up(rows, by_rank.map(|index| rows.start + index), slots, ticks)?;
             }
         }
         Ok(())
@@ -183,18 +186,24 @@ impl Split<'_> {
         rows: &Range<usize>,
         mut by_rank: impl Iterator<Item = usize>,
         slots: &mut Vec<Slot>,
-    ) {
+        ticks: &mut Ticks,
+    ) -> Result<()> {
         let count = rows.len().div_ceil(self.ranks);
         let num_full = self.ranks - (self.ranks * count - rows.len());
         for rank in 0..self.ranks {
             let padding = rank.checked_sub(num_full);
             let num_real = count - usize::from(padding.is_some());
-            slots.extend(by_rank.by_ref().take(num_real).map(|row| Slot {
-                row: Some(row),
-                is_padding: false,
-            }));
+            for begin in (0..num_real).step_by(AT_ONCE) {
+                let count = AT_ONCE.min(num_real - begin);
+                slots.extend(by_rank.by_ref().take(count).map(|row| Slot {
+                    row: Some(row),
+                    is_padding: false,
+                }));
+                ticks.done(count)?;
+            }
             slots.extend(padding.map(|index| self.padding_row(rows, index)));
         }
+        Ok(())
     }
 
     /// Split a mini-batch by groups, given by their offsets in rows.

@@ -88,12 +88,12 @@ pub fn lists_of<'py>(
     check_room(items.len() / 8 + offsets.len())?;
     let lists = PyList::empty(py);
     let mut polled = 0;
-    for ends in offsets.windows(2) {
+    for (index, ends) in offsets.windows(2).enumerate() {
         let part = { items.get(ends[0]..ends[1]) }
             .ok_or_else(|| Core::InvalidPlan("its offsets do not fit".to_owned()))?;
         lists.append(PyList::new(py, part)?)?;
-        if ends[1] - polled >= LONG {
-            polled = ends[1];
+        if ends[1] + index - polled >= LONG {
+            polled = ends[1] + index;
             py.check_signals()?;
         }
     }
