@@ -94,13 +94,19 @@ pub fn try_gathered<T, E: From<Error>>(
 ///
 /// # Errors
 /// [`Error::NoMemory`].
-#[inline]
+#[inline(always)]
 pub fn add<T>(values: &mut Vec<T>, value: T) -> Result<()> {
     if values.len() == values.capacity() {
-        reserve(values, 1)?;
+        grow(values)?;
     }
     values.push(value);
     Ok(())
+}
+
+/// Make room for a value: apart, as it is rare.
+#[cold]
+fn grow<T>(values: &mut Vec<T>) -> Result<()> {
+    reserve(values, 1)
 }
 
 /// Add copies of values.

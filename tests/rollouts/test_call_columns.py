@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fastcollate as fc
+from fastcollate.cli.files import Source
 from fastcollate.rollouts import Calls, Schema, parse, read
 
 pa = pytest.importorskip("pyarrow")
@@ -87,6 +88,19 @@ def test_arguments_that_are_null():
             _ = some.batch
         some.columns[name] = [True, True]
         assert some.batch[name] == [True, True]
+
+
+def test_nulls_are_shown_and_reported(tmp_path):
+    nothing = dict.fromkeys(("reward", "uid", "trajectory_id", "is_last_step"))
+    body = {"prompts": [1], "responses": [2, 3]} | nothing
+    calls = FORMS["bytes"]([body, body])
+    assert calls.rewards == calls.uids == [None, None]
+    assert "call 1, prompt 1, response 2" in calls.show().text(60).replace("\xa0", " ")
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(body) + "\n" + json.dumps(body) + "\n")
+    (rows,) = Source.of(path, {}).chunks()
+    assert (rows.values, rows.ids) == ({}, {})
+    assert rows.build().input_ids.tolist() == [1, 2, 3] * 2
 
 
 PATHS = {"responses": ("r", "x.r", "y[].id"), "logprobs": ("l", "y[].lp"), "note": ("n", "m")}

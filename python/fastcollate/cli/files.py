@@ -218,7 +218,7 @@ class Source(NamedTuple):
         count = 0
         for file in self.files:
             for calls in file.calls(self.schema):
-                for at, reward in enumerate(calls.rewards or ()):
+                for at, reward in enumerate(calls._arguments("rewards").get("rewards", ())):
                     if not isinstance(reward, (int, float, np.ndarray)):
                         raise ValueError(
                             f"{self.path}, row {count + at + 1}: its reward is {show(reward)}; "

@@ -28,15 +28,13 @@ class FileRows(NamedTuple):
     @property
     def values(self) -> dict[str, Any]:
         """Loss mask, rewards and log-probabilities, those that there are."""
-        calls = self.calls
-        given = {"loss_mask": calls.loss_mask, "rewards": calls.rewards, "logprobs": calls.logprobs}
-        return {name: column for name, column in given.items() if column is not None}
+        return self.calls._arguments("loss_mask", "rewards", "logprobs")
 
     @property
     def ids(self) -> dict[str, list[Any]]:
         """Ids of prompts and trajectories, and flags of last turns, those that there are."""
-        columns = self.calls.columns
-        return {name: list(columns[name]) for name in IDS if name in columns}
+        columns = {name: list(self.calls.columns.get(name, ())) for name in IDS}
+        return {name: ids for name, ids in columns.items() if any(one is not None for one in ids)}
 
     def build(self) -> Batch[Any]:
         """Return the rows as a jagged batch."""

@@ -14,6 +14,13 @@ from fastcollate.rows.columns import Ragged
 from fastcollate.rows.fields import ADVANTAGES, LOGPROBS, LOSS_MASK, REWARDS
 from fastcollate.rows.tokens import Parts
 
+FIELDS = {
+    "loss_mask": LOSS_MASK,
+    "logprobs": LOGPROBS,
+    "rewards": REWARDS,
+    "advantages": ADVANTAGES,
+}
+
 FIRST = 3
 """Calls that are shown if none are chosen."""
 
@@ -33,9 +40,8 @@ def view_calls(
     responses, mask = rows.responses, rows.loss_mask
     if mask is None:
         mask = Ragged(np.ones(len(responses.values), np.int32), responses.offsets)
-    given = {LOSS_MASK: mask, LOGPROBS: rows.logprobs, REWARDS: rows.rewards}
-    given[ADVANTAGES] = rows.columns.get("advantages")
-    specs = [(column, spec) for spec, column in given.items() if column is not None]
+    given = rows._arguments("logprobs", "rewards", "advantages") | {"loss_mask": mask}
+    specs = [(given[name], spec) for name, spec in FIELDS.items() if name in given]
     tokens = Parts(rows.prompts, responses)
     state = collate(Request(tokens, 0, specs, "numpy", JAGGED.spec))
     named = {row: names[call] if names else f"call {call:,}" for row, call in enumerate(index)}

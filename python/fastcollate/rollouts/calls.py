@@ -216,7 +216,7 @@ class Calls:
         )
 
     def _arguments(self, *names: str) -> dict[str, Any]:
-        """Return columns by name, those of which something is known."""
+        """Return columns by name, without those that are None for all calls."""
         columns = {name: _known(name, getattr(self, name, None)) for name in names}
         return {name: column for name, column in columns.items() if column is not None}
 

@@ -70,7 +70,7 @@ impl<T> Values<T> {
     ///
     /// # Errors
     /// [`Error::NoMemory`](crate::Error::NoMemory).
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, value: T) -> Result<()> {
         self.state = State::Given;
         add(&mut self.values, value)

@@ -370,7 +370,7 @@ impl<'s> Reader<'s> {
     }
 
     /// Add the values of an item.
-    #[inline]
+    #[inline(always)]
     fn add(&mut self, found: Found) -> Result<()> {
         let frame = &mut self.frames[self.current];
         if let Some(logprob) = found.logprob {
