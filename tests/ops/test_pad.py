@@ -9,10 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fastcollate as fc
-from fastcollate.ops import writing
+from fastcollate.ops import padding, writing
 
 DTYPES = ["bool", "uint8", "int16", "int32", "int64", "float16", "float32", "float64"]
 SIDES = ["right", "left"]
+
+# Few bytes are copied by NumPy, more by the core.
+SMALL = st.sampled_from([0, writing.SMALL])
 
 
 def refuses(error, message, call, *args, **options):
@@ -74,8 +77,8 @@ def test_rows_of_arrays(case):
 
 
 @NEEDS_TORCH
-@given(case=cases(), needs_grad=st.booleans())
-def test_rows_of_tensors(case, needs_grad):
+@given(case=cases(), needs_grad=st.booleans(), small=SMALL)
+def test_rows_of_tensors(case, needs_grad, small):
     import torch
 
     rows, dtype, trailing, options, width = case
@@ -91,7 +94,8 @@ def test_rows_of_tensors(case, needs_grad):
         assert torch.equal(tensors[0].grad, torch.ones_like(tensors[0]))
         found = found.detach()
     else:
-        found = fc.pad(tensors, **options)
+        with mock.patch.object(padding, "SMALL", small):
+            found = fc.pad(tensors, **options)
     same(found, expected)
     column = fc.ragged([tensor.detach() for tensor in tensors])
     same(fc.pad(column, **options), expected)
@@ -280,10 +284,6 @@ def masks(draw):
     dtype = draw(st.sampled_from([*DTYPES, "uint32"]))
     base = rng.integers(0, 2 if dtype == "bool" else 99, (rows, width + 2, *trailing)).astype(dtype)
     return base[:, draw(st.integers(0, 2)) :][:, :width], mask
-
-
-# Few bytes are copied by NumPy, more by the core.
-SMALL = st.sampled_from([0, writing.SMALL])
 
 
 @share(2)

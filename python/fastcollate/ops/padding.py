@@ -16,6 +16,7 @@ from fastcollate.common.arrays import (
     check_dtype_name,
     describe,
     dtype_name,
+    fits,
     flatten,
     is_array,
     is_tensor,
@@ -25,11 +26,13 @@ from fastcollate.common.arrays import (
     row_and_token,
     take,
     to_numpy,
+    to_tensor,
 )
 from fastcollate.ops.writing import (
     AS_LONGEST,
     FEW,
     SIDES,
+    SMALL,
     is_computed,
     join,
     pad_on_their_device,
@@ -126,7 +129,8 @@ def pad(
     Returns
     -------
     Tensor or array
-        (rows, width, \*trailing). Its memory comes from the default pool.
+        (rows, width, \*trailing). Its memory comes from the default pool, unless a few small
+        tensors are padded.
 
     Raises
     ------
@@ -153,6 +157,8 @@ def pad(
     layout = AS_LONGEST[side]
     if pad_to is not None or multiple_of != 1:
         layout = SIDES[side](pad_to=pad_to, multiple_of=multiple_of)
+    if dtype is None and (few := _pad_few(rows, side, fill, pad_to, multiple_of)) is not None:
+        return few if array_type == "torch" else few.numpy()
     rows, found = _with_dtype(rows, dtype)
     name = check_dtype_name(found, "rows")
     if array_type == "torch" and _are_computed(rows):
@@ -167,6 +173,32 @@ def pad(
         if dtype is None and name == "int64" and _hold_float(rows):
             raise TypeError(f"{error} as the first number is, or dtype='float32'") from error
         raise
+
+
+def _pad_few(rows: Any, side: Side, fill: float, pad_to: int | None, multiple_of: int) -> Any:
+    """Pad a few small tensors of one dtype by NumPy; None for other rows, and for all mistakes."""
+    if not isinstance(rows, (list, tuple)) or not 0 < len(rows) <= FEW or not is_tensor(rows[0]):
+        return None
+    if type(fill) not in (int, float) or small_on_host(rows[0]) is None or rows[0].ndim == 0:
+        return None
+    try:
+        arrays = [row.numpy() for row in rows]
+    except (AttributeError, RuntimeError, TypeError):  # with gradients, on a device or no tensor
+        return None
+    first = arrays[0]
+    kinds = {(array.dtype, array.shape[1:], array.ndim) for array in arrays}
+    if len(kinds) > 1 or sum(array.nbytes for array in arrays) > SMALL:
+        return None
+    if fill != 0 and not fits(fill, first):
+        return None
+    longest = max(map(len, arrays))
+    width = -(-longest // multiple_of) * multiple_of if pad_to is None else int(pad_to)
+    if longest > width:
+        return None
+    padded = np.full((len(arrays), width, *first.shape[1:]), fill, first.dtype)
+    for to, array in zip(padded, arrays, strict=True):
+        to[width - len(array) if side == "left" else 0 :][: len(array)] = array
+    return to_tensor(padded)
 
 
 def _with_dtype(rows: Any, dtype: Any) -> tuple[Any, Any]:

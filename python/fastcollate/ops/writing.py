@@ -108,7 +108,7 @@ def join(x: Any, columns: NDArray[np.int64], lengths: NDArray[np.int64]) -> Any:
 
     A span is given by its first column and its number of tokens.
     """
-    if len(x) <= FEW and (small := small_on_host(x)) is not None:
+    if (len(x) <= FEW or x.nbytes == 0) and (small := small_on_host(x)) is not None:
         ends = (columns + lengths).tolist()
         parts = zip(small, columns.tolist(), ends, strict=True)
         return like_of(np.concatenate([row[start:end] for row, start, end in parts]), x)
