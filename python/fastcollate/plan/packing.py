@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from itertools import chain
 from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fastcollate.common.arguments import check_choice, suggests_names, tally
-from fastcollate.common.arrays import describe
+from fastcollate.common.arrays import describe, offsets_of
 from fastcollate.plan.bin_plan import NO_LIMIT, BinPlan
 from fastcollate.plan.binned import Growth
 from fastcollate.plan.costs import CostArgument, costs_of
 from fastcollate.plan.grouping import group_numbers
 from fastcollate.plan.layouts import Packed
 from fastcollate.plan.tree_bins import TreeBins
-from fastcollate.rows.lengths import check_indices, check_lengths
+from fastcollate.rows.lengths import Integers, check_indices, check_lengths
 
 
 @suggests_names
@@ -201,6 +203,16 @@ def grow(
     )
 
 
+def _indices_of(bins: Sequence[Any]) -> tuple[Integers, list[int]]:
+    """Return the sequences of all bins, checked, and the number of each bin."""
+    if all(isinstance(bin_, (list, tuple)) for bin_ in bins):
+        with contextlib.suppress(TypeError, ValueError):  # the loop names the bin
+            indices = check_indices("bins", list(chain.from_iterable(bins)), "sequences")
+            return indices, list(map(len, bins))
+    columns = [check_indices(f"bins[{at}]", bin_, "sequences") for at, bin_ in enumerate(bins)]
+    return np.concatenate([np.zeros(0, np.int64), *columns]), list(map(len, columns))
+
+
 def _plan_of(bins: Any, lengths: Any) -> BinPlan:
     """Return bins as a plan, checked."""
     if isinstance(bins, TreeBins):
@@ -220,10 +232,9 @@ def _plan_of(bins: Any, lengths: Any) -> BinPlan:
     if lengths is None:
         raise ValueError("lengths is None, but bins are lists; pass the tokens of each sequence")
     lengths = check_lengths("lengths", lengths, "sequence")
-    columns = [check_indices(f"bins[{at}]", bin_, "sequences") for at, bin_ in enumerate(bins)]
-    if (empty := next((at for at, bin_ in enumerate(columns) if len(bin_) == 0), None)) is not None:
-        raise ValueError(f"bins[{empty}] is empty; leave it out")
-    indices = np.concatenate([np.zeros(0, np.int64), *columns])
+    indices, counts = _indices_of(bins)
+    if 0 in counts:
+        raise ValueError(f"bins[{counts.index(0)}] is empty; leave it out")
     if (last := indices.max(initial=-1)) >= (count := len(lengths)):
         raise ValueError(
             f"bins have sequence {last}, but lengths has {tally(count, 'item')}; pass one per "
@@ -236,7 +247,7 @@ def _plan_of(bins: Any, lengths: Any) -> BinPlan:
             "sequence in one bin"
         )
     plan = BinPlan._trusted(
-        offsets=np.cumsum([0, *map(len, columns)], dtype=np.int64),
+        offsets=offsets_of(counts),
         indices=indices,
         starts=np.zeros_like(indices),
         lengths=lengths[indices],
