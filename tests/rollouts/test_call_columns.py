@@ -260,3 +260,19 @@ def test_flags_of_training():
         for flags, trains in [({"t": 2}, 1), ({"t": 0}, 0), ({"m": 2}, 0), ({"m": False}, 1)]:
             calls = form([{"p": [1], "r": [2]} | flags], schema)
             assert (calls.loss_mask is None) == bool(trains)
+
+
+@pytest.mark.parametrize(
+    ("rewards", "message"),
+    [
+        ([["a"], [1.0]], r"rewards\[0\]\[0\] is 'a'"),
+        ([[1.0], 1.0], r"rewards\[1\] is 1.0 \(float\)"),
+        ([[1.0], None], "call 1 has 0 rewards, but its response has 1 token"),
+    ],
+)
+def test_rewards_of_other_kinds(rewards, message):
+    schema = Schema(prompts="p", responses="r", rewards="w")
+    bodies = [{"p": [1], "r": [2], "w": one} for one in rewards]
+    for form in (FORMS["bytes"], FORMS["dictionaries"]):
+        with pytest.raises((TypeError, ValueError), match=message):
+            form(bodies, schema)

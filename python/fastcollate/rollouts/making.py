@@ -122,7 +122,11 @@ def _along(name: str, column: Sequence[Any], prompts: Ragged, responses: Ragged)
     """Return one value per call, or per response token where a source has one per token."""
     if not any(isinstance(one, (list, tuple, np.ndarray)) for one in column):
         return column
-    rows, lengths = ragged([[] if one is None else one for one in column]), responses.lengths
+    try:
+        rows = ragged([[] if one is None else one for one in column])
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{name}{str(error).removeprefix('x')}") from None
+    lengths = responses.lengths
     whole = prompts.lengths + lengths
     # Values over a sequence that is shifted lack the first.
     fits = (rows.lengths == lengths) | (rows.lengths == whole) | (rows.lengths == whole - 1)
