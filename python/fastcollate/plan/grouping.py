@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
 from fastcollate.common.arguments import as_list, id_list, suggests_names
-from fastcollate.common.arrays import is_tensor, to_numpy
+from fastcollate.common.arrays import is_tensor, pieces_of, to_numpy
 from fastcollate.common.text import show_id
 
 NO_KEY = object()
@@ -133,7 +133,11 @@ def group_numbers(name: str, ids: Any) -> NDArray[np.int64]:
         _, firsts, groups = np.unique(ids[starts], return_index=True, return_inverse=True)
         ranks = np.empty(len(firsts), np.int64)
         ranks[np.argsort(firsts)] = np.arange(len(firsts))
-        return np.repeat(ranks[groups], np.diff(starts, append=len(ids)))
+        numbers, bounds = np.empty(len(ids), np.int64), np.append(starts, len(ids))
+        for at in pieces_of(len(starts)):
+            ends = bounds[at.start : at.stop + 1]
+            numbers[ends[0] : ends[-1]] = np.repeat(ranks[groups[at]], np.diff(ends))
+        return numbers
     ids = id_list(name, ids)
     if _are_plain(ids):
         by_id = {identity: number for number, identity in enumerate(dict.fromkeys(ids))}
