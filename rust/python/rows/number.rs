@@ -179,8 +179,8 @@ pub fn numbers_of<T: Element>(
         }
         if !is_objects(&input.array) {
             check_count(input.array.len())?;
-            let rows = wanted.within(0, input.array.len());
-            return Ok(Some(numbers_in::<T>(field, input, rows)?));
+            let mut rows = wanted.within(0, input.array.len());
+            return Ok(Some(numbers_in::<T>(field, input, &mut rows)?));
         }
     }
     if !is_sequence(numbers)? {
@@ -210,7 +210,11 @@ pub fn numbers_of<T: Element>(
         let stacked = tensor::stacked(&numbers);
         let location = || format!("{field}[0]");
         let stacked = stacked.map_err(|cause| Error::raised(numbers.py(), location(), cause))?;
-        return Ok(Some(numbers_in::<T>(field, stacked, 0..numbers.len())?));
+        return Ok(Some(numbers_in::<T>(
+            field,
+            stacked,
+            &mut (0..numbers.len()),
+        )?));
     }
     let holds_floats = T::accepts(&Slice::F64(&[0.0]));
     let number_at = |(row, number): (usize, Bound<PyAny>)| {
@@ -262,7 +266,7 @@ pub fn number_of(
 fn numbers_in<T: Element>(
     field: &str,
     input: ArrayInput,
-    rows: impl Iterator<Item = usize>,
+    rows: &mut dyn Iterator<Item = usize>,
 ) -> Result<Vec<RowNumber>> {
     let view = ArrayView::new(input, 1, Float::before::<T>(), || field.to_owned())?;
     check_room(rows.size_hint().0)?;
