@@ -270,10 +270,11 @@ def build_rows(
     if fields is not None:
         own = None if shard is None or merging is not None else _own_rows(shard, options.merge)
         specs += check_fields(with_fields(fields, tokens, own=own), options.array_type, own)
-    if merging is None:
+    if merging is None and options.merge is not None:
         merging = merging_of(options.merge, trajectory_ids, is_last_step, shard)
     ids = check_ids(uids, trajectory_ids, is_last_step, shard)
-    check_uids(merging, ids.get("uids"), shard)
+    if merging is not None:
+        check_uids(merging, ids.get("uids"), shard)
     outputs, specs = options.outputs.of_batch(layout.name, specs, options.array_type)
     collated = collate(
         Request(
@@ -292,7 +293,7 @@ def build_rows(
     )
     sources = None if shard is None else collated.plan.sources.tolist()
     for name, column in zip(tokens._fields, tokens, strict=True):
-        message = padding_message(name, column, int(options.pad_token_id), sources)
+        message = padding_message(name, column, options.pad_token_id, sources)
         if message is not None:
             warn_user(message)
             break
