@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import fastcollate as fc
 
 SHIFTS = ["none", "next_token"]
-PADDING_AS = ["own_segment", "last_segment", "no_segment"]
+PADDING_AS = ["own_segment", "last_segment", "no_segment", "continued_segment"]
 ALGORITHMS = ["ffd", "stable_ffd", "ff", "bfd", "mffd", "next_fit", "concat", "balanced"]
 
 
@@ -94,8 +94,7 @@ def packed_options(draw, lens, *, splits=True, shifts=SHIFTS):
     if draw(st.booleans()):
         how["pad_to"] = reference["pad_to"] = max(loads) + multiple * draw(st.integers(0, 5))
     elif draw(st.booleans()):
-        # A batch's width can be fixed again, by pad_to, if it is a multiple of both.
-        rounded = multiple * draw(st.integers(1, 9))
+        rounded = draw(st.integers(1, 9))
         how["pad_to_multiple_of"] = reference["pad_to_multiple_of"] = rounded
     return {"layout": fc.Packed(**how)}, reference
 

@@ -176,6 +176,7 @@ def test_values_of_the_next_token(array_type):
     ("padding_as", "positions", "boundaries", "longest"),
     [
         ("own_segment", ([0, 1], [0, 1, 2, 3]), ([0, 4, 6, 8], [0, 4, 8]), 4),
+        ("continued_segment", ([2, 3], [4, 5, 6, 7]), ([0, 4, 6, 8], [0, 4, 8]), 4),
         ("last_segment", ([2, 3], [4, 5, 6, 7]), ([0, 4, 8], [0, 8]), 8),
         ("no_segment", ([0, 0], [0, 0, 0, 0]), ([0, 4, 6], [0, 4]), 4),
     ],

@@ -21,8 +21,8 @@ def build(layout, **options):
 def test_only_padding_is_added(kind, capacity, multiple_of):
     plain = build(kind(capacity, multiple_of=multiple_of))
     rounded = build(kind(capacity, multiple_of=multiple_of, pad_to_multiple_of=7))
-    width = plain.input_ids.shape[1]
-    assert rounded.input_ids.shape[1] == -(-width // 7) * 7
+    width, both = plain.input_ids.shape[1], 7 * multiple_of
+    assert rounded.input_ids.shape[1] == -(-width // both) * both
     np.testing.assert_array_equal(rounded.input_ids[:, :width], plain.input_ids)
     assert not rounded.input_ids[:, width:].any()
     assert rounded.loss_mask.sum() == plain.loss_mask.sum()

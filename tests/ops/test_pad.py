@@ -116,6 +116,59 @@ def test_what_pad_sequence_gives(case):
         assert torch.equal(fc.pad(tensors, fill=options["fill"]), expected)
 
 
+@given(
+    shapes=st.integers(1, 3).flatmap(
+        lambda rank: st.lists(st.tuples(*[st.integers(0, 3)] * rank), min_size=1, max_size=4)
+    ),
+    side=st.sampled_from(SIDES),
+    fill=st.sampled_from([0, -100]),
+    kind=st.sampled_from(["arrays", "lists", "tensors", "gradients"]),
+    multiple=st.sampled_from([1, 4]),
+)
+def test_trailing_dimensions_of_different_sizes(shapes, side, fill, kind, multiple):
+    if kind in ("tensors", "gradients"):
+        torch = pytest.importorskip("torch")
+    dtype = np.float32 if kind == "gradients" else np.int64
+    rows = [np.arange(1, 1 + int(np.prod(shape))).reshape(shape).astype(dtype) for shape in shapes]
+    most = np.max(shapes, axis=0)
+    most[0] = -(-most[0] // multiple) * multiple
+    expected = np.full((len(rows), *most), fill, dtype)
+    for target, row in zip(expected, rows, strict=True):
+        at = most[0] - len(row) if side == "left" else 0
+        target[(slice(at, at + len(row)), *map(slice, row.shape[1:]))] = row
+    options = {"side": side, "fill": fill, "multiple_of": multiple, "pad_trailing": True}
+    if kind in ("arrays", "lists"):
+        given_rows = [row.tolist() for row in rows] if kind == "lists" else rows
+        if kind == "lists" and any(0 in shape[:-1] for shape in shapes):
+            return  # lists without items do not have these shapes
+        same(fc.pad(given_rows, **options, array_type="numpy"), expected)
+        return
+    tensors = [torch.tensor(row, requires_grad=kind == "gradients") for row in rows]
+    found = fc.pad(tensors, **options)
+    same(found.detach().numpy(), expected)
+    if kind == "gradients":
+        found.sum().backward()
+        assert all(bool((one.grad == 1).all()) for one in tensors if one.numel())
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "message"),
+    [
+        (
+            [np.ones((2, 3)), np.ones(2)],
+            {},
+            r"rows\[1\] has 1 dimension, another row 2; pass equally",
+        ),
+        ([[[1, 2], [3]]], {}, r"rows\[0\] cannot be read: "),
+        ([[[1]]], {"pad_trailing": 1}, "pad_trailing is 1; pass True or False"),
+        ([np.ones((1, 2)), np.ones((1, 3))], {"pad_trailing": False}, r"rows\[1\] has values of"),
+    ],
+)
+def test_trailing_dimensions_that_cannot_be(rows, options, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        fc.pad(rows, **{"pad_trailing": True, **options}, array_type="numpy")
+
+
 @given(case=cases())
 def test_lists(case):
     rows, dtype, trailing, options, width = case

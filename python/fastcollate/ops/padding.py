@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from fastcollate._fastcollate import RowSpans, arrow_chunks
-from fastcollate.common.arguments import check_choice, suggests_names, tally
+from fastcollate.common.arguments import check_bool, check_choice, suggests_names, tally
 from fastcollate.common.arrays import (
     check_array,
     check_dtype_name,
+    concatenate,
     describe,
     dtype_name,
     fits,
@@ -76,6 +77,7 @@ def pad(
     *,
     pad_to: int | None = None,
     multiple_of: int = 1,
+    pad_trailing: bool = False,
     dtype: Any = None,
     array_type: Literal["torch"] = "torch",
 ) -> torch.Tensor: ...
@@ -87,6 +89,7 @@ def pad(
     *,
     pad_to: int | None = None,
     multiple_of: int = 1,
+    pad_trailing: bool = False,
     dtype: Any = None,
     array_type: Literal["numpy"],
 ) -> NDArray[Any]: ...
@@ -98,6 +101,7 @@ def pad(
     *,
     pad_to: int | None = None,
     multiple_of: int = 1,
+    pad_trailing: bool = False,
     dtype: Any = None,
     array_type: ArrayType = "torch",
 ) -> Any:
@@ -116,6 +120,9 @@ def pad(
         Width of the result; the length of the longest row if None. A longer row is an error.
     multiple_of
         Round the width up to a multiple.
+    pad_trailing
+        True: rows may have trailing dimensions of different sizes. Each is as large as the largest
+        one in the result, and padded at its end.
     dtype
         One of bool, uint8, int16, int32, int64, float16, bfloat16, float32 and float64, as a name,
         NumPy dtype or torch dtype: integers that do not fit are errors, floats are rounded. If
@@ -135,8 +142,9 @@ def pad(
     Raises
     ------
     TypeError, ValueError
-        An item that is not a row of numbers, rows of different trailing shapes, a row longer than
-        `pad_to`, or a value that does not fit. The message names the row and the position.
+        An item that is not a row of numbers, rows of different trailing shapes (without
+        `pad_trailing`) or numbers of dimensions, a row longer than `pad_to`, or a value that does
+        not fit. The message names the row and the position.
 
     Notes
     -----
@@ -161,6 +169,9 @@ def pad(
         return few if array_type == "torch" else few.numpy()
     rows, found = _with_dtype(rows, dtype)
     name = check_dtype_name(found, "rows")
+    check_bool("pad_trailing", pad_trailing)
+    if pad_trailing and isinstance(rows, (list, tuple)):
+        rows = _with_equal_trailing(rows, fill, name, array_type)
     if array_type == "torch" and _are_computed(rows):
         try:
             column = rows if isinstance(rows, Ragged) else ragged(rows, dtype)
@@ -220,6 +231,37 @@ def _with_dtype(rows: Any, dtype: Any) -> tuple[Any, Any]:
             raise TypeError(f"rows is {describe(rows)}; {EXPECTED}")
         rows = list(rows)
     return rows, _common_dtype(rows) if dtype is None else dtype
+
+
+def _with_equal_trailing(rows: Sequence[Any], fill: float, name: str, array_type: Any) -> Any:
+    """Return rows with trailing dimensions padded to the largest of each, the last one first."""
+    are_tensors = all(map(is_tensor, rows))
+    arrays = [row if are_tensors else _read_row(row, index) for index, row in enumerate(rows)]
+    rank = max((array.ndim for array in arrays), default=0)
+    for index, array in enumerate(arrays):
+        if array.ndim == 1 and len(array) == 0:
+            arrays[index] = array.reshape((0,) * rank)
+        elif array.ndim != rank:
+            found = tally(array.ndim, "dimension")
+            raise ValueError(f"rows[{index}] has {found}, another row {rank}; pass equally many")
+    if rank < 2:
+        return rows
+    sizes = np.array([tuple(array.shape) for array in arrays], np.int64)
+    values = concatenate([array.reshape(-1) for array in arrays])
+    for axis in range(rank - 1, 0, -1):
+        lengths = np.repeat(sizes[:, axis], sizes[:, :axis].prod(1))
+        runs = Ragged(values, offsets_of(lengths))
+        widest = int(sizes[:, axis].max())
+        values = pad(runs, "right", fill, pad_to=widest, dtype=name, array_type=array_type)
+    return Ragged(values, offsets_of(sizes[:, 0]))
+
+
+def _read_row(row: Any, index: int) -> np.ndarray:
+    try:
+        found = read_array(to_numpy(row))
+    except ValueError as error:
+        raise ValueError(f"rows[{index}] cannot be read: {error}") from error
+    return found if found.size or is_array(row) else found.astype(np.bool_)  # of no dtype
 
 
 def _common_dtype(rows: Sequence[Any]) -> str:

@@ -59,7 +59,15 @@ class BinnedLayout(Layout):
         """Check the fixed width and what widths are rounded up to, and return them."""
         self._check_widths("pad_to", rounded=["pad_to"])
         self._check_widths(rounded=["pad_to"], multiple="pad_to_multiple_of")
-        return self.pad_to, self.pad_to_multiple_of, self.multiple_of
+        return self.pad_to, self.width_multiple, self.multiple_of
+
+    @property
+    def width_multiple(self) -> int:
+        """What the width is rounded up to: a multiple of both options."""
+        if self.pad_to_multiple_of == 1:
+            return 1  # places of rows are rounded
+        planned = getattr(self.plan, "multiple_of", 1)
+        return math.lcm(self.pad_to_multiple_of, self.multiple_of, planned)
 
     def packing_costs(self, lengths: Integers) -> NDArray[np.float64] | None:
         """Return the costs of sequences of the given lengths; None if packing uses none."""

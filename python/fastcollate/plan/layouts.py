@@ -22,7 +22,7 @@ from fastcollate.rows.lengths import check_indices
 Share: TypeAlias = Literal["all", "group", "prompts"]
 """The tokens that rows of a tree may share."""
 Shift: TypeAlias = Literal["none", "next_token"]
-PaddingAs: TypeAlias = Literal["own_segment", "last_segment", "no_segment"]
+PaddingAs: TypeAlias = Literal["own_segment", "continued_segment", "last_segment", "no_segment"]
 
 
 @suggests_names
@@ -108,8 +108,8 @@ class Packed(BinnedLayout):
         Round the width of each sequence up to a multiple of this, which the capacity counts; by
         default that of `plan`.
     pad_to_multiple_of
-        Round ``W`` up to a multiple of this, as data collators of Hugging Face do; the capacity
-        does not count it.
+        Round ``W`` up to a multiple of this, as data collators of Hugging Face do, and of
+        `multiple_of`; the capacity does not count it.
     pad_to
         Fixed ``W``; by default the width of the fullest bin. A fuller bin is an error.
     shift
@@ -120,8 +120,9 @@ class Packed(BinnedLayout):
         out. Labels are moved by ``labels="shifted"`` alone.
     padding_as
         Treatment of the padding after the last sequence of a bin in ``cu_seqlens`` and
-        ``position_ids``: ``"own_segment"``, a separate sequence; ``"last_segment"``, part of the
-        last one; ``"no_segment"``, left out of ``cu_seqlens``, with positions of 0.
+        ``position_ids``: ``"own_segment"``, a separate sequence; ``"continued_segment"``, the same
+        with positions that continue the last sequence, as in torchtune; ``"last_segment"``, part
+        of the last one; ``"no_segment"``, left out of ``cu_seqlens``, with positions of 0.
 
     Raises
     ------

@@ -226,7 +226,7 @@ class StepPlan(Table):
         if layout.name == "two_segment" and not self.has_only_totals:
             parts = [layout.pad_prompt_to or prompt, layout.pad_response_to or response]
         is_binned = isinstance(layout, (Packed, Tree))
-        multiple: int = layout.pad_to_multiple_of if is_binned else layout.multiple_of
+        multiple: int = layout.width_multiple if is_binned else layout.multiple_of
         least: int = getattr(layout, "pad_to", None) or 0
         return max(least, sum(-(-part // multiple) * multiple for part in parts))
 

@@ -17,6 +17,8 @@ pub enum PaddingAs {
     LastSegment,
     /// Nothing.
     NoSegment,
+    /// A segment of its own, whose positions continue those of the last one.
+    ContinuedSegment,
 }
 
 /// Layout options of bins.
@@ -44,6 +46,8 @@ pub struct BinSpan {
     pub tokens: usize,
     /// True if it is a segment of attention.
     pub is_segment: bool,
+    /// Position of its first token.
+    pub from: usize,
 }
 
 impl Grid {
@@ -141,9 +145,13 @@ impl BinLayout {
                     len,
                     tokens: segment.len,
                     is_segment: true,
+                    from: 0,
                 });
             }
             let rest = sequences.width().saturating_sub(end);
+            let is_continued = self.padding_as == PaddingAs::ContinuedSegment;
+            let before = spans[first..].last().filter(|_| is_continued);
+            let from = before.map_or(0, |last| last.len);
             match spans[first..].last_mut() {
                 _ if rest == 0 => {}
                 Some(last) if self.padding_as == PaddingAs::LastSegment => last.len += rest,
@@ -153,7 +161,8 @@ impl BinLayout {
                     len: rest,
                     tokens: rest,
                     // Without a sequence there is no segment to extend.
-                    is_segment: self.padding_as == PaddingAs::OwnSegment,
+                    is_segment: is_continued || self.padding_as == PaddingAs::OwnSegment,
+                    from,
                 }),
             }
         }
@@ -178,7 +187,7 @@ impl BinLayout {
         spans.windows(2).all(follow) && spans.iter().all(|it| end(it) <= sequences.width())
     }
 
-    /// The grid of position ids: every segment counts from 0, padding included.
+    /// The grid of position ids: every segment counts its positions, padding included.
     ///
     /// # Errors
     /// [`Error::TooLarge`].
@@ -188,7 +197,7 @@ impl BinLayout {
             .filter(|span| span.is_segment)
             .map(|span| Segment {
                 row: span.dst_row,
-                from: 0,
+                from: span.from,
                 len: span.len,
                 dst_row: span.dst_row,
                 dst_col: span.dst_col,

@@ -26,10 +26,11 @@ fn bins(lens: &[usize], cut: usize, size: usize) -> Bins {
     Bins { offsets, spans }
 }
 
-const PADDINGS: [PaddingAs; 3] = [
+const PADDINGS: [PaddingAs; 4] = [
     PaddingAs::OwnSegment,
     PaddingAs::LastSegment,
     PaddingAs::NoSegment,
+    PaddingAs::ContinuedSegment,
 ];
 
 proptest! {
@@ -46,7 +47,7 @@ proptest! {
         multiple_of in 1_usize..6,
         more in 0_usize..9,
         round in 1_usize..7,
-        padding_as in 0_usize..3,
+        padding_as in 0_usize..4,
         shifted in any::<bool>(),
     ) {
         let (prompt_lens, response_lens): (Vec<_>, Vec<_>) = lens.iter().copied().unzip();

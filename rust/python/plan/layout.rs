@@ -43,6 +43,7 @@ pub const PADDING_AS: Names<PaddingAs> = Names::new(
         (PaddingAs::OwnSegment, "own_segment"),
         (PaddingAs::LastSegment, "last_segment"),
         (PaddingAs::NoSegment, "no_segment"),
+        (PaddingAs::ContinuedSegment, "continued_segment"),
     ],
 );
 

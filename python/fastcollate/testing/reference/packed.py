@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
@@ -20,6 +21,8 @@ class Segment(NamedTuple):
     """Tokens."""
     place: int
     """Positions, with those of the padding after the tokens."""
+    start: int = 0
+    """Position of the first token."""
 
 
 class PackedRows(NamedTuple):
@@ -85,12 +88,17 @@ def packed_rows(
             rows[-1].append(Segment(length, -(-length // multiple) * multiple))
             column += rows[-1][-1].place
     loads = [sum(segment.place for segment in segments) for segments in rows]
-    width = -(-max(loads) // pad_to_multiple_of) * pad_to_multiple_of if pad_to is None else pad_to
+    width = max(loads) if pad_to is None else pad_to
+    if pad_to is None and pad_to_multiple_of > 1:
+        both = math.lcm(pad_to_multiple_of, multiple)
+        width = -(-width // both) * both
     for segments, load in zip(rows, loads, strict=True):
-        if load < width and padding_as == "own_segment":
-            segments.append(Segment(width - load, width - load))
+        if load < width and padding_as in ("own_segment", "continued_segment"):
+            is_continued = padding_as == "continued_segment" and segments
+            start = segments[-1].place if is_continued else 0
+            segments.append(Segment(width - load, width - load, start))
         elif load < width and padding_as == "last_segment" and segments:
-            length, room = segments.pop()
+            length, room, _ = segments.pop()
             # Without rounding, a segment's length equals its place.
             length += width - load if multiple == 1 else 0
             segments.append(Segment(length, room + width - load))
@@ -110,7 +118,11 @@ def packed_outputs(packed: PackedRows, position_ids: str | None) -> dict[str, An
     if position_ids is None:
         counted = np.zeros(tokens.shape, np.int64)
         for line, segments in zip(counted, rows, strict=True):
-            found = [position for segment in segments for position in range(segment.place)]
+            found = [
+                segment.start + position
+                for segment in segments
+                for position in range(segment.place)
+            ]
             line[: len(found)] = found
     else:
         counted = positions(tokens, packed.depths, position_ids)

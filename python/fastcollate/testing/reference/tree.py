@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -69,7 +70,8 @@ def tree_batch_of(
                 if to not in seen:
                     written[row][token] = to
                     seen.add(to)
-    rounded = -(-width // pad_to_multiple_of) * pad_to_multiple_of
+    both = math.lcm(pad_to_multiple_of, multiple_of or 1) if pad_to_multiple_of > 1 else 1
+    rounded = -(-width // both) * both
     shape = (len(rows_of_bins), rounded if pad_to is None else pad_to)
     return TreeBatch(
         rows_of_bins, paths, Grid(lens, written, shape), end_to_end(response_lens), end_to_end(lens)
