@@ -55,7 +55,7 @@ from fastcollate.rows.fields import (
 )
 from fastcollate.rows.per_row import PerRow, form_of, is_object, no_value, unreadable
 from fastcollate.rows.plain_fields import with_fields
-from fastcollate.rows.tokens import Parts, Tokens, check_row_tokens
+from fastcollate.rows.tokens import Tokens, check_row_tokens, row_len
 
 if TYPE_CHECKING:
     import torch
@@ -256,7 +256,7 @@ class BatchBuilder(Generic[Array]):
             if row is None and spec.key in _NUMBERS and first is not None:  # of either kind
                 values[spec.key] = first.kinds.values.get(spec.key, True)
                 if not values[spec.key]:
-                    row = np.full(_row_len(tokens, one.align), one.default)
+                    row = np.full(row_len(tokens, one.align), one.default)
             if values[spec.key]:
                 row = spec.number(row, index)
                 objects.append(row)
@@ -488,16 +488,6 @@ def _difference(index: int, own: _Kinds, first: _Kinds) -> Exception | None:
                     "rows"
                 )
     return None
-
-
-def _row_len(tokens: Tokens, align: str) -> int:
-    """Return the number of values of a row, along its response or its sequence."""
-    first: Any
-    second: Any
-    first, second = tokens
-    if isinstance(tokens, Parts):
-        return len(second) + (len(first) if align == "sequence" else 0)
-    return len(first) - (0 if align == "sequence" else int(second or 0))
 
 
 def _is_number(row: Any) -> bool:

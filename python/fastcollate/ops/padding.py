@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
+from functools import partial
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -14,7 +15,6 @@ from fastcollate.common.arguments import check_bool, check_choice, suggests_name
 from fastcollate.common.arrays import (
     check_array,
     check_dtype_name,
-    concatenate,
     describe,
     dtype_name,
     fits,
@@ -29,6 +29,7 @@ from fastcollate.common.arrays import (
     to_numpy,
     to_tensor,
 )
+from fastcollate.ops.trailing import with_equal_trailing
 from fastcollate.ops.writing import (
     AS_LONGEST,
     FEW,
@@ -121,8 +122,7 @@ def pad(
     multiple_of
         Round the width up to a multiple.
     pad_trailing
-        True: rows may have trailing dimensions of different sizes. Each is as large as the largest
-        one in the result, and padded at its end.
+        True: trailing dimensions of rows may differ; each is padded at its end, to the largest.
     dtype
         One of bool, uint8, int16, int32, int64, float16, bfloat16, float32 and float64, as a name,
         NumPy dtype or torch dtype: integers that do not fit are errors, floats are rounded. If
@@ -171,7 +171,7 @@ def pad(
     name = check_dtype_name(found, "rows")
     check_bool("pad_trailing", pad_trailing)
     if pad_trailing and isinstance(rows, (list, tuple)):
-        rows = _with_equal_trailing(rows, fill, name, array_type)
+        rows = with_equal_trailing(rows, partial(pad, fill=fill, dtype=name, array_type=array_type))
     if array_type == "torch" and _are_computed(rows):
         try:
             column = rows if isinstance(rows, Ragged) else ragged(rows, dtype)
@@ -231,37 +231,6 @@ def _with_dtype(rows: Any, dtype: Any) -> tuple[Any, Any]:
             raise TypeError(f"rows is {describe(rows)}; {EXPECTED}")
         rows = list(rows)
     return rows, _common_dtype(rows) if dtype is None else dtype
-
-
-def _with_equal_trailing(rows: Sequence[Any], fill: float, name: str, array_type: Any) -> Any:
-    """Return rows with trailing dimensions padded to the largest of each, the last one first."""
-    are_tensors = all(map(is_tensor, rows))
-    arrays = [row if are_tensors else _read_row(row, index) for index, row in enumerate(rows)]
-    rank = max((array.ndim for array in arrays), default=0)
-    for index, array in enumerate(arrays):
-        if array.ndim == 1 and len(array) == 0:
-            arrays[index] = array.reshape((0,) * rank)
-        elif array.ndim != rank:
-            found = tally(array.ndim, "dimension")
-            raise ValueError(f"rows[{index}] has {found}, another row {rank}; pass equally many")
-    if rank < 2:
-        return rows
-    sizes = np.array([tuple(array.shape) for array in arrays], np.int64)
-    values = concatenate([array.reshape(-1) for array in arrays])
-    for axis in range(rank - 1, 0, -1):
-        lengths = np.repeat(sizes[:, axis], sizes[:, :axis].prod(1))
-        runs = Ragged(values, offsets_of(lengths))
-        widest = int(sizes[:, axis].max())
-        values = pad(runs, "right", fill, pad_to=widest, dtype=name, array_type=array_type)
-    return Ragged(values, offsets_of(sizes[:, 0]))
-
-
-def _read_row(row: Any, index: int) -> np.ndarray:
-    try:
-        found = read_array(to_numpy(row))
-    except ValueError as error:
-        raise ValueError(f"rows[{index}] cannot be read: {error}") from error
-    return found if found.size or is_array(row) else found.astype(np.bool_)  # of no dtype
 
 
 def _common_dtype(rows: Sequence[Any]) -> str:

@@ -72,3 +72,13 @@ def _is_whole(given: tuple[Any, Any, Any, Any], names: tuple[str, str, str, str]
     else:
         wrong = f"{names[1] if prompts is None else names[0]} is given beside {names[2]}"
     raise TypeError(f"{wrong}; pass {names[0]} and {names[1]}, or {names[2]} with {names[3]}")
+
+
+def row_len(tokens: Tokens, align: str) -> int:
+    """Return the number of values of a row, along its response or its sequence."""
+    first: Any
+    second: Any
+    first, second = tokens
+    if isinstance(tokens, Parts):
+        return len(second) + (len(first) if align == "sequence" else 0)
+    return len(first) - (0 if align == "sequence" else int(second or 0))
