@@ -102,9 +102,10 @@ class ModelBatch(BatchMapping[Array]):
         Returns
         -------
         iterator of dict
-            For each real row its values of all outputs, by their keys: views of one copy of the
-            batch, as long as its tokens, or as its response in ``loss_mask`` and the like; also
-            ``prompt_len``, and its ``uid``, ``trajectory_id`` and ``is_last_step`` if given.
+            For each real row its values of all outputs, by their keys: views of a jagged
+            batch, of any other of one copy. They are as long as its tokens, or as its response in
+            ``loss_mask`` and the like. Also ``prompt_len``, and its ``uid``, ``trajectory_id`` and
+            ``is_last_step`` if given.
 
         Raises
         ------

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def row_views(state: BatchState) -> Iterator[dict[str, Any]]:
     """Return the real rows in order (see :meth:`fastcollate.Batch.rows`)."""
     is_real = state.is_real.tolist()
-    jagged = relayout(state, JAGGED.spec)
+    jagged = state if state.plan.is_jagged else relayout(state, JAGGED.spec)
     plan, table, data = jagged.plan, jagged.spec.table, jagged.data
     prompt_lens, response_lens = plan.prompt_lens, plan.response_lens
     lens = (prompt_lens + response_lens).tolist()
