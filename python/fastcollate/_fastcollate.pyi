@@ -42,6 +42,7 @@ __all__ = [
     "after_fork",
     "arrow_chunks",
     "arrow_lists",
+    "arrow_nested_chunks",
     "before_fork",
     "check_range",
     "collate",
@@ -96,6 +97,7 @@ class FieldSpec:
         dtype: str | None = ...,
         default: float | None = None,
         layers: tuple[int, int] | None = None,
+        own_token: str = "keep",
     ) -> FieldSpec: ...
     @property
     def key(self) -> str: ...
@@ -112,6 +114,7 @@ class FieldSpec:
     @property
     def dtype(self) -> str | None: ...
     def number(self, number: Any, index: int) -> float | None: ...
+    def nested_row(self, row: Any, index: int) -> tuple[Any, Any]: ...
     def with_align(self, align: str, default: float | None) -> FieldSpec: ...
     def with_dtype(self, dtype: str | None) -> FieldSpec: ...
 
@@ -585,6 +588,7 @@ def collate(
     Owner | None,
     Merge | None,
     int,
+    list[tuple[str, int]],
 ]: ...
 def write_rows(
     rows: Any, field: FieldSpec, layout: LayoutSpec, pool: BufferPool | None
@@ -607,6 +611,9 @@ def hash_prompts(tokens: Tokens) -> NDArray[uint64]: ...
 def arrow_lists(
     values: NDArray[Any], offsets: NDArray[int64], requested_schema: object | None
 ) -> tuple[object, object]: ...
+def arrow_nested_chunks(
+    object: Any, location: str
+) -> list[tuple[NDArray[Any], NDArray[int64], NDArray[int64], NDArray[int64]]] | None: ...
 def arrow_chunks(
     object: Any, location: str
 ) -> list[tuple[NDArray[Any], NDArray[int64]]] | None: ...

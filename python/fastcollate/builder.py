@@ -55,6 +55,7 @@ from fastcollate.rows.fields import (
 )
 from fastcollate.rows.per_row import PerRow, form_of, is_object, no_value, unreadable
 from fastcollate.rows.plain_fields import with_fields
+from fastcollate.rows.ragged_fields import ragged_row, ragged_specs
 from fastcollate.rows.tokens import Tokens, check_row_tokens, row_len
 
 if TYPE_CHECKING:
@@ -279,6 +280,9 @@ class BatchBuilder(Generic[Array]):
             if isinstance(field := fields[key], PerRow):
                 objects.append(_copy(key, index, field))
                 continue
+            if isinstance(field, Field) and field.ragged:
+                objects.append(ragged_row(key, index, field, tokens))
+                continue
             own, row = self._array(key, index, field)
             if own is not None and kinds.fields[key].is_of_rows:
                 row = own.number(row, index)
@@ -396,6 +400,8 @@ class BatchBuilder(Generic[Array]):
         for key, field in fields.items():
             if isinstance(field, Captures):
                 specs.append(field.spec(key))
+            elif isinstance(field, Field) and field.ragged:
+                specs.extend(ragged_specs(key, field))
             elif isinstance(field, PerRow):
                 align = "joined" if field.concat else _form(key, 0, field)
                 specs.append(FieldSpec(key, key, align=align, dtype=None))

@@ -90,6 +90,23 @@ pub enum Error {
         form: TokenForm,
     },
 
+    #[error("{field}[{row}] has {found} values, but the counts of its tokens add up to {expected}")]
+    ValueCount {
+        field: String,
+        row: usize,
+        found: usize,
+        expected: usize,
+    },
+
+    #[error("{location} has a count of {count}, but a token has 0 values or more")]
+    NegativeCount { location: Location, count: i64 },
+
+    #[error("{location} does not have the id of its own token, {id}")]
+    NotAmongValues { location: Location, id: i64 },
+
+    #[error("{field} has values of shape {found:?}, but those of a ragged field are numbers")]
+    ShapedValues { field: String, found: Vec<usize> },
+
     #[error("{field}[{row}] has {found} items, but the longest response has {widest}")]
     RowTooLong {
         field: String,

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use fastcollate::batch::{
-    Columns, OutputSpec as Outputs, Planned, Request, RowSource as CoreSource, What,
+    Columns, FieldKind, FieldSpec as CoreField, OutputSpec as Outputs, OwnToken, Planned, Request,
+    RowSource as CoreSource, What, WithOwnTokens, add_own_tokens,
 };
 use fastcollate::plan::{Assembly, CpRank, Placement, Turns};
-use fastcollate::{FieldColumn, SliceColumn, TokenStreams, check_room};
+use fastcollate::{Column, FieldColumn, SliceColumn, TokenStreams, check_room};
 use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -31,8 +32,8 @@ use crate::rows::{PyRows, TokenInput, slices_of};
 const DETACH_FROM: usize = 1 << 20;
 
 /// The plan, the fields as they are read from their outputs, the outputs in order, the owner of
-/// their memory unless an allocator gave it, the merge, and the number of rewards on tokens that
-/// merging masked.
+/// their memory unless an allocator gave it, the merge, the number of rewards on tokens that merging
+/// masked, and the number of tokens that were added to their own values, by field.
 type Collated<'py> = (
     Plan,
     Vec<Bound<'py, FieldSpec>>,
@@ -41,11 +42,12 @@ type Collated<'py> = (
     Option<Bound<'py, Owner>>,
     Option<Merge>,
     usize,
+    Vec<(String, usize)>,
 );
 
 /// Collate rows. Returns the plan, the fields as they are read from their outputs, the outputs in
-/// order, the owner of their memory, the merge made here, and the number of rewards on tokens that
-/// merging masked.
+/// order, the owner of their memory, the merge made here, the number of rewards on tokens that
+/// merging masked, and the number of tokens added to their own values by each field that adds them.
 ///
 /// `row_source` defines the rows if they are not one turn each. `shard` selects rows, by default
 /// all. `cp` is the number of context-parallel ranks and the rank whose chunks are written. `counts` holds the numbers of
@@ -114,6 +116,7 @@ pub fn collate<'py>(
             rows.share(streams, layout.core(), shard, &specs, uids.as_deref())
         })?;
     }
+    let added = with_own_tokens(py, &specs, &turns, &mut columns)?;
     let masked_rewards = source.merge_numbers(&turns, &specs, &mut columns)?;
     let placement = layout.place(py, &rows, shard)?;
     let request = Request {
@@ -150,7 +153,16 @@ pub fn collate<'py>(
         _ => turns,
     };
     let plan = Plan::new(turns, assembly, placement);
-    Ok((plan, specs, table, arrays, owner, merge, masked_rewards))
+    Ok((
+        plan,
+        specs,
+        table,
+        arrays,
+        owner,
+        merge,
+        masked_rewards,
+        added,
+    ))
 }
 
 /// Write the rows of a field by themselves as one array: padded or concatenated.
@@ -200,6 +212,43 @@ fn read<'py>(
 ) -> Result<Vec<PyRows<'py>>> {
     let columns = { fields.iter() }.map(|(values, field)| field.get().read(values, turns));
     columns.filter_map(Result::transpose).collect()
+}
+
+/// Add tokens to their own values, and count them, in the ragged fields that check this.
+fn with_own_tokens<'py>(
+    py: Python<'py>,
+    fields: &[&CoreField],
+    turns: &Turns,
+    columns: &mut Columns<PyRows<'py>>,
+) -> Result<Vec<(String, usize)>> {
+    let mut added = Vec::new();
+    let written: Vec<_> = fields.iter().filter(|field| field.is_written()).collect();
+    for (index, pair) in written.windows(2).enumerate() {
+        let field = pair[0];
+        let refuses = match field.kind {
+            FieldKind::Ragged(OwnToken::Add) => false,
+            FieldKind::Ragged(OwnToken::Error) => true,
+            _ => continue,
+        };
+        let FieldKind::Counts(align) = pair[1].kind else {
+            continue;
+        };
+        let tokens = (&columns.tokens as &dyn Column<i64>, turns);
+        let [values, counts] = [index, index + 1].map(|index| &columns.fields[index]);
+        let name = &field.name;
+        let (changed, count) = add_own_tokens(name, refuses, align, tokens, (values, counts))?;
+        for WithOwnTokens {
+            turn,
+            values,
+            counts,
+        } in changed
+        {
+            columns.fields[index].replace(py, turn, values)?;
+            columns.fields[index + 1].replace(py, turn, counts)?;
+        }
+        added.push((field.key.clone(), count));
+    }
+    Ok(added)
 }
 
 /// The fields as they are read from their outputs.

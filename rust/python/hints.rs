@@ -48,6 +48,12 @@ fn hint(error: &Error) -> Cow<'static, str> {
         }
         Error::StreamLength { .. } => "pass one value per prompt and response token",
         Error::RunTooLong { .. } => "pass a smaller start, or fewer items",
+        Error::ValueCount { .. } => "pass all values of its tokens, one token after the other",
+        Error::NegativeCount { .. } => "pass the number of values of each token",
+        Error::NotAmongValues { .. } => {
+            "pass own_token='add' to add such ids, or 'keep' to leave the values as they are"
+        }
+        Error::ShapedValues { .. } => "pass fields of their own for several numbers per value",
         Error::RowTooLong { .. } => "pass at most that many",
         Error::NoLastToken { .. } => {
             "pass 0, a response of at least one token, or one value per response token"

@@ -58,8 +58,8 @@ mod _fastcollate {
     use super::rollouts::{CallNodes, CallSchema, make_calls, read_calls};
     #[pymodule_export]
     use super::rows::{
-        RowSpans, RowStore, SomeTokens, StoredRow, arrow_chunks, check_range, compact_ids,
-        fix_lists, stored_columns, token_ids,
+        RowSpans, RowStore, SomeTokens, StoredRow, arrow_chunks, arrow_nested_chunks, check_range,
+        compact_ids, fix_lists, stored_columns, token_ids,
     };
     #[pymodule_export]
     use super::sampled::read_logprobs;

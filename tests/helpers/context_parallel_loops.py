@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from fastcollate.rows.columns import Ragged
 from fastcollate.testing.reference.fields import cast
-from fastcollate.testing.reference.reading import Array, dtype_name, readable
+from fastcollate.testing.reference.reading import Array, dtype_name, readable, rows_of
 
 
 def cp_columns_loops(batch: Mapping[str, Any], cp_size: int, cp_rank: int) -> list[list[int]]:
@@ -60,6 +61,15 @@ def cp_split_loops(
         taken = [[values[row, column] for column in columns] for row, columns in enumerate(rows)]
         shape = (len(rows), values.shape[1] // cp_size, *values.shape[2:])
         out[key] = cast(taken, dtype_name(batch[key])).reshape(shape)
+    if "ragged" in out:
+        width = batch["input_ids"].shape[1]
+        lists = rows_of(Ragged(batch["ragged"], batch["ragged_offsets"]))
+        of_rank = [
+            lists[row * width + column] for row, columns in enumerate(rows) for column in columns
+        ]
+        values = [value for one in of_rank for value in one]
+        out["ragged"] = cast(values, dtype_name(batch["ragged"]))
+        out["ragged_offsets"] = np.cumsum([0, *map(len, of_rank)], dtype=np.int64)
     return out
 
 

@@ -145,6 +145,8 @@ def batches():
         "top": [np.zeros((len(row), 20), np.int32) for row in responses],
         "routes": [np.zeros((len(row), 2, 2), np.uint8) for row in responses],
         "indices": [np.full((len(row), 2, 4), -1, np.int32) for row in responses],
+        "support": [[[1, 2, 3][: id_ % 4] for id_ in row] for row in responses],
+        "padded_support": [np.array([[2, -1]] * len(row)) for row in responses],
         "difficulty": [0.5] * 24, "coefs": [0.1] * 24, "names": ["a"] * 24,
         "images": [np.zeros((row % 3, 4), np.float32) for row in range(24)],
         "per_row_advantages": torch.ones(24), "pad_token_id": 0,

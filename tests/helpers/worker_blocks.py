@@ -32,6 +32,9 @@ def _aligned(raw):
 def cut(value, first, end):
     """Take items of a column or of a field."""
     if isinstance(value, fc.Field):
+        if value.ragged and isinstance(value.rows, tuple):
+            rows = tuple(column[first:end] for column in value.rows)
+            return dataclasses.replace(value, rows=rows)
         return dataclasses.replace(value, rows=cut(value.rows, first, end))
     if isinstance(value, (fc.RoutedExperts, fc.Captured)):
         starts = None if value.starts is None else value.starts[first:end]

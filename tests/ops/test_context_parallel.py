@@ -41,9 +41,9 @@ def cases(draw, array_type):
     """Draw a packed batch, the keys of what has a value per position, and a number of ranks."""
     drawn, cp_size = draw(arguments(array_type))
     batch = fc.build_batch(**drawn)
-    of_rows = ("row", "object", "array", "joined")
+    of_rows = ("row", "object", "array", "joined", "ragged", "response_counts", "sequence_counts")
     fields = [spec.key for spec in batch.spec.fields if spec.align not in of_rows]
-    keys = [*BUILT_IN, *fields, "router_padding_mask"]
+    keys = [*BUILT_IN, *fields, "router_padding_mask", "indexer_topk_padding_mask"]
     return batch, [key for key in keys if key in batch], cp_size
 
 

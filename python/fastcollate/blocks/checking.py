@@ -14,7 +14,7 @@ from fastcollate._fastcollate import FieldSpec, Plan
 from fastcollate.blocks.sharing import BlockShare, Sharing
 from fastcollate.blocks.storing import CAPTURED, ArrayKind, BlockTable, ColumnKind
 from fastcollate.common.arguments import tally
-from fastcollate.common.arrays import describe, is_only_torch
+from fastcollate.common.arrays import describe, is_only_torch, offsets_of
 from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.tree_plan import TreePlan
 from fastcollate.rows.columns import Ragged
@@ -25,7 +25,7 @@ Integers = NDArray[np.int64]
 OF_ROUTES = ("uint8", "int16", "int32")
 """Dtypes of captured indices, by size."""
 
-_FORMS = ("response", "sequence", *CAPTURED, "number", "array", "object")
+_FORMS = ("response", "sequence", *CAPTURED, "ragged", "number", "array", "object")
 
 
 def check_table(table: Any, name: str) -> None:
@@ -206,15 +206,30 @@ def _check_column(
         starts[captured.offsets[:-1][captured.lengths > 0]] = 0
         in_order = (starts <= runs[:, 0]) & (runs[:, 0] < runs[:, 1]) & (runs[:, 1] <= ends)
         _expect(in_order.all(), place, runs, "runs of the rows' tokens, in order")
+    elif kind.form == "ragged":
+        assert kind.field is not None
+        values, counts = column
+        of_tokens = FieldSpec.row_lens(f"{kind.field.options['align']}_counts", *lens)
+        _check_tokens(f"counts of {key}", counts, of_tokens, first, ())
+        _expect_array(f"counts of {key}", counts.values, "int64", counts.values.shape)
+        sums = np.diff(offsets_of(counts.values)[counts.offsets])
+        _check_tokens(key, values, sums, first, (), "value")
     else:
         _check_tokens(key, column, FieldSpec.row_lens(kind.form, *lens), first, kind.trailing)
 
 
-def _check_tokens(key: str, column: Any, lens: Any, first: int, trailing: tuple[int, ...]) -> None:
+def _check_tokens(
+    key: str,
+    column: Any,
+    lens: Any,
+    first: int,
+    trailing: tuple[int, ...],
+    what: str = "token",
+) -> None:
     _expect(isinstance(column, Ragged), key, column, "a Ragged")
     found = column.lengths
     _expect_count(key, len(found), len(lens), "row")
     for row in np.flatnonzero(found != lens)[:1].tolist():
-        _expect_count(f"{key}[{first + row}]", found[row], lens[row], "token")
+        _expect_count(f"{key}[{first + row}]", found[row], lens[row], what)
     is_alike = column.trailing in (trailing, ())
     _expect(is_alike, f"the shape of {key}'s items", column.trailing, f"{trailing}")

@@ -135,7 +135,7 @@ def _check_like(first: BlockTable, table: BlockTable, first_name: str, name: str
             here, there = (
                 f"one {form} per row"
                 if form in ("number", "array", "object")
-                else f"values per {form}"
+                else ("a list per token" if form == "ragged" else f"values per {form}")
                 for form in (found.form, known.form)
             )
             raise ValueError(

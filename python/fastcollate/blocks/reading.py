@@ -138,6 +138,8 @@ def _column(
     """Return a column of all rows; rows that are not present have no values to be read."""
     if kind.form == "number":
         return _numbers(kind, runs, get)
+    if kind.form == "ragged":
+        return _values_and_counts(kind, runs, get, lens)
     if not kind.is_captured:
         counts = FieldSpec.row_lens(kind.form, *lens)
         assert counts is not None
@@ -150,6 +152,25 @@ def _column(
             captured.append(np.column_stack([rows, of_rows.values]))
     values = _spans(kind, runs, lambda part: get(part)[0], lens[0] + lens[1])
     return SomeTokens.within(values, np.concatenate(captured))
+
+
+def _values_and_counts(
+    kind: ColumnKind,
+    runs: list[_Run],
+    get: Callable[[Part], Any],
+    lens: tuple[Integers, Integers],
+) -> tuple[RowSpans, RowSpans]:
+    """Return the two columns of a ragged field; rows that are not present have no values."""
+    assert kind.field is not None
+    counts = FieldSpec.row_lens(f"{kind.field.options['align']}_counts", *lens)
+    assert counts is not None
+    num_values = np.zeros(len(counts), np.int64)
+    for part, first, end in runs:
+        if part is not None:
+            num_values[first:end] = get(part)[0].lengths
+    values = _spans(kind, runs, lambda part: get(part)[0], num_values)
+    kind = kind._replace(dtype="int64")
+    return values, _spans(kind, runs, lambda part: get(part)[1], counts)
 
 
 def _spans(
@@ -223,6 +244,8 @@ def _field(kind: ColumnKind, column: Any) -> Any:
         options = {**options, "layers": None}  # only selected layers are stored
     if "spread" in options:  # stored values are already spread, with defaults for None
         options = {**options, "spread": None, "default": None}
+    if "own_token" in options:  # missing tokens were added when values were stored
+        options = {**options, "own_token": "keep"}
     if kind.form == "object":
         options = {**options, "dtype": object}  # None marks rows that are not present
     return make(column, **options)

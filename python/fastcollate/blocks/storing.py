@@ -34,6 +34,7 @@ from fastcollate.rows.columns import Ragged
 from fastcollate.rows.fields import AnyField, Field, FieldOptions, Rows, options_of
 from fastcollate.rows.per_row import PerRow, is_object, per_row_values
 from fastcollate.rows.plain_fields import with_fields
+from fastcollate.rows.ragged_fields import offsets_key
 from fastcollate.rows.tokens import check_tokens
 
 Integers = NDArray[np.int64]
@@ -153,7 +154,7 @@ class _Stored(NamedTuple):
     def cut(self, first: int, end: int) -> Any:
         """Return the column of a range of rows, as it is put into a store."""
         column = self.column
-        if self.kind.is_captured:
+        if self.kind.is_captured or self.kind.form == "ragged":
             return column[0][first:end], column[1][first:end]
         return column[first:end]
 
@@ -368,6 +369,11 @@ def _store_field(
         numbers = to_numpy(values)[sources]
         return _Stored(ColumnKind("number", kind, _dtype_of(numbers), numbers.shape[1:]), numbers)
     values = to_array(batch._data[key])
+    if isinstance(field, Field) and field.ragged:
+        ends = to_array(batch._data[offsets_key(key)])
+        of_rows = of_responses if field.align == "response" else offsets
+        pair = Ragged(values, ends[of_rows]), Ragged(np.diff(ends), of_rows)
+        return _Stored(ColumnKind("ragged", kind, dtype_name(batch._data[key].dtype), ()), pair)
     is_empty = len(values) == 0 or _are_missing(field.rows)
     of_values = (kind, dtype_name(batch._data[key].dtype), values.shape[1:], is_empty)
     if isinstance(field, Field):

@@ -159,6 +159,8 @@ class _Padding:
             places = self._real_answers() if output.align == "response" else self._tokens
             mask.flatten().index_fill_(0, places, 1)
             return mask
+        if output.align in ("sequence_values", "response_values"):
+            return self._offsets(output, values)
         if output.align not in ("sequence", "response"):
             return values
         if output.fill == "repeat_last":
@@ -168,6 +170,15 @@ class _Padding:
         places = self._answers if output.align == "response" else self._tokens
         table.flatten(0, 1).index_copy_(0, places, values)
         return table
+
+    def _offsets(self, output: Output, offsets: Any) -> Any:
+        """Return the offsets of values, which stay as they are, at all positions."""
+        is_of_responses = output.align == "response_values"
+        width = self._plan.response_width if is_of_responses else self._plan.width
+        ends = offsets.new_zeros(self._plan.num_rows * width + 1)
+        places = self._answers if is_of_responses else self._tokens
+        ends.index_copy_(0, places + 1, offsets.diff())
+        return ends.cumsum_(0)
 
     def _positions(self) -> Any:
         """Return the position of each token in its row: int64 (tokens,)."""

@@ -68,6 +68,8 @@ class BatchState(NamedTuple):
     is_padding: Sequence[bool] | None = None
     masked_rewards: int = 0
     """Number of rewards on tokens that merging masked."""
+    own_tokens_added: tuple[tuple[str, int], ...] = ()
+    """By ragged field, the tokens that were added to their own values."""
     owner: Owner | None = None
     """Keeps the memory of the outputs; None for other memory than the core's."""
     transfer: dict[str, float] | None = None

@@ -67,7 +67,7 @@ def collate(request: Request) -> BatchState:
         )
     # A step's trees say which rows share tokens.
     is_planned = shard is not None and shard.shared is not None
-    plan, specs, table, arrays, owner, merge, masked_rewards = _fastcollate.collate(
+    plan, specs, table, arrays, owner, merge, masked_rewards, added = _fastcollate.collate(
         tokens,
         None if merging is None else merging.row_source,
         None if shard is None else shard.spec,
@@ -116,6 +116,7 @@ def collate(request: Request) -> BatchState:
             masked_rewards if merging is None else max(masked_rewards, merging.masked_rewards)
         ),
         owner=owner,
+        own_tokens_added=tuple(added),
     )
     if layout.forks_early and "labels" in tree_label_keys(collated):
         check_trained_once(collated)

@@ -17,6 +17,7 @@ from fastcollate.common.arrays import (
     ranges_of,
     take,
 )
+from fastcollate.ops.ragged_outputs import ragged_outputs, taken_values
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Plan
@@ -36,9 +37,12 @@ def cp_split(state: BatchState, cp_size: Any, cp_rank: Any) -> BatchState:
     if cp_size == 1:
         return state._replace(data=dict(state.data), owner=None)
     positions = _positions_of(plan, cp_size, cp_rank)
+    ragged: dict[str, Any] = {}
+    for output in ragged_outputs(spec.table):
+        ragged |= taken_values(state, output, positions.ravel())
     return state._replace(
         data={
-            key: _at(value, positions) if key in per_token else value
+            key: _at(value, positions) if key in per_token else ragged.get(key, value)
             for key, value in state.data.items()
         },
         owner=None,

@@ -71,6 +71,10 @@ def metrics_of(state: BatchState) -> dict[str, float]:
         **percentiles("batch/response_length", response_lens),
         **training,
         "batch/tokens_without_predecessor": float(plan.num_unpredicted),
+        **{
+            f"batch/own_tokens_added_to_{key}": float(count)
+            for key, count in state.own_tokens_added
+        },
         **merging,
         **truncation,
         **(state.transfer or {}),

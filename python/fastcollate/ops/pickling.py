@@ -7,6 +7,7 @@ from typing import Any
 from fastcollate.common.arrays import is_array, is_tensor
 from fastcollate.ops.batch_state import BatchState
 from fastcollate.ops.parts import Parts
+from fastcollate.ops.ragged_outputs import ragged_outputs
 
 
 def own_memory(data: dict[str, Any]) -> dict[str, Any]:
@@ -80,4 +81,14 @@ def _check_shapes(state: BatchState) -> None:
             raise ValueError(
                 f"{output.key} has shape {found}, but its plan lays out {shape}; pass a pickle as "
                 "it was made"
+            )
+    for ragged in ragged_outputs(state.options.table):
+        values: Any = state.data.get(ragged.values)
+        offsets: Any = state.data.get(ragged.offsets)
+        if not (is_array(values) and is_array(offsets)) or getattr(offsets, "is_meta", False):
+            continue
+        if len(offsets) == 0 or int(offsets[-1]) != len(values):
+            raise ValueError(
+                f"{ragged.values} has {len(values)} values, but {ragged.offsets} ends at another "
+                "number; pass a pickle as it was made"
             )

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastcollate._fastcollate import FieldSpec, RowSpans, SomeTokens
-from fastcollate.common.arrays import flatten, offsets_of, ranges_of, take
+from fastcollate.common.arrays import flatten, offsets_of, on_host, ranges_of, take
 from fastcollate.ops.collating import Request, collate
+from fastcollate.ops.ragged_outputs import ragged_outputs
 from fastcollate.plan.merging import RowSource
 from fastcollate.plan.shard import Shard
 from fastcollate.rows.captured import runs_of
@@ -39,6 +40,7 @@ def relayout(state: BatchState, layout: LayoutSpec, shard: Shard | None = None) 
         "response": len(plan.leading_shape(of_sequence=False)),
         "stream": 1,
     }
+    ragged = {output.values: output for output in ragged_outputs(table)}
     # Of a field's two outputs, the one without its values.
     beside = {
         output.field: output.key
@@ -63,6 +65,17 @@ def relayout(state: BatchState, layout: LayoutSpec, shard: Shard | None = None) 
             ends = np.asarray(state.data[beside[index]])
             spans = np.stack([ends[:-1], ends[1:]], 1)[slice(None) if own is None else own]
             return [value[start:stop] for start, stop in spans.tolist()]
+        if spec.align in ("response_counts", "sequence_counts"):
+            lens_of = response_lens if spec.align == "response_counts" else lens
+            starts = response_starts if spec.align == "response_counts" else sequence_starts
+            return RowSpans([(np.diff(on_host(value)), starts, lens_of)])
+        if spec.align == "ragged":
+            is_of_responses = ragged[spec.key].align == "response"
+            lens_of = response_lens if is_of_responses else lens
+            firsts = np.where(lens_of, response_starts if is_of_responses else sequence_starts, 0)
+            ends = on_host(state.data[ragged[spec.key].offsets])
+            starts = ends[firsts]
+            return RowSpans([(value, starts, ends[firsts + lens_of] - starts)])
         values = per_token(spec.key)
         is_of_responses = table[spec.key].align == "response"
         starts = response_starts if is_of_responses else sequence_starts
@@ -90,7 +103,7 @@ def relayout(state: BatchState, layout: LayoutSpec, shard: Shard | None = None) 
         merging=RowSource(plan, state.merge_plan, masked_rewards=state.masked_rewards),
         shard=shard,
     )
-    collated = collate(request)
+    collated = collate(request)._replace(own_tokens_added=state.own_tokens_added)
     was = state.is_padding
     if shard is None:
         collated = collated._replace(is_padding=was)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fastcollate.common.arrays import offsets_of, on_host
 from fastcollate.common.row_columns import IDS
 from fastcollate.ops.parts import Parts
+from fastcollate.ops.ragged_outputs import RaggedOutput, ragged_outputs
 from fastcollate.ops.relayout import relayout
 from fastcollate.plan.layouts import JAGGED
+from fastcollate.rows.columns import Ragged
 
 if TYPE_CHECKING:
     from fastcollate.ops.batch_state import BatchState
@@ -35,6 +39,16 @@ def row_views(state: BatchState) -> Iterator[dict[str, Any]]:
             columns[output.key] = Parts(value, np.diff(ends).tolist()).views
         elif output.align in ("row", "array", "object"):
             columns[output.key] = value
+    for ragged in ragged_outputs(table):
+        columns[ragged.values] = _row_values(data, ragged, counts[ragged.align])
     columns |= {IDS[name]: values for name, values in jagged.ids.items()}
     rows = zip(is_real, *columns.values(), strict=True)
     return (dict(zip(columns, row, strict=True)) for is_real, *row in rows if is_real)
+
+
+def _row_values(data: dict[str, Any], output: RaggedOutput, lens: list[int]) -> list[Ragged]:
+    """Return the values of each row's tokens, over the same memory."""
+    values, ends = data[output.values], on_host(data[output.offsets])
+    bounds = offsets_of(lens).tolist()
+    of_rows = (ends[first : last + 1] for first, last in pairwise(bounds))
+    return [Ragged(values[int(own[0]) : int(own[-1])], own - own[0]) for own in of_rows]

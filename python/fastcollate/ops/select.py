@@ -12,6 +12,7 @@ from fastcollate.common.arguments import is_sequence, tally
 from fastcollate.common.arrays import describe, dtype_name, is_tensor
 from fastcollate.common.text import show
 from fastcollate.ops.missing_outputs import ROWS_ADVICE
+from fastcollate.ops.ragged_outputs import ragged_outputs, viewed_values
 from fastcollate.ops.relayout import relayout
 from fastcollate.plan.shard import Shard, check_shard
 from fastcollate.rows.lengths import check_indices
@@ -138,8 +139,14 @@ def _views(state: BatchState, rows: slice) -> dict[str, Any]:
             span = slice(int(offsets[rows.start]), int(offsets[rows.stop]))
             spans.setdefault((align.removesuffix("_offsets"), field), span)
     views: dict[str, Any] = {}
+    for ragged in ragged_outputs(state.spec.table):
+        width = state.plan.leading_shape(ragged.align == "sequence")[-1]
+        padded = slice(rows.start * width, rows.stop * width)
+        views |= viewed_values(state, ragged, spans.get((ragged.align, None), padded))
     for key, align, field in outputs:
         value = state.data[key]
+        if key in views:
+            continue
         if align.endswith("_offsets"):
             views[key] = value[rows.start : rows.stop + 1] - value[rows.start]
         elif align == "batch":  # in a jagged batch only the longest row
@@ -147,4 +154,4 @@ def _views(state: BatchState, rows: slice) -> dict[str, Any]:
             views[key] = int((ends[1:] - ends[:-1]).max())
         else:
             views[key] = value[spans.get((align, field if align == "joined" else None), rows)]
-    return views
+    return {key: views[key] for key, _, _ in outputs}

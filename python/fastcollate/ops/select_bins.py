@@ -8,6 +8,7 @@ import numpy as np
 
 from fastcollate.common.arguments import tally
 from fastcollate.common.arrays import like_of, offsets_of, ranges_of, take, to_numpy
+from fastcollate.ops.ragged_outputs import ragged_outputs, taken_values
 from fastcollate.rows.lengths import check_indices
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def select_bins(state: BatchState, bins: Any) -> BatchState:
         "response": plan.response_lens,
         "stream": plan.prompt_lens + plan.response_lens,
     }
-    aligns = {output.align for output in state.spec.table}
+    aligns = {output.align.removesuffix("_values") for output in state.spec.table}
     places = {
         name: ranges_of(offsets_of(of_rows)[rows], of_rows[rows])
         for name, of_rows in lens.items()
@@ -43,8 +44,12 @@ def select_bins(state: BatchState, bins: Any) -> BatchState:
     }
     follows = dict(zip(("predictors", "row_bins"), selected.tree_positions(), strict=True))
     data: dict[str, Any] = {}
+    for ragged in ragged_outputs(state.spec.table):
+        data |= taken_values(state, ragged, places[ragged.align])
     for output in state.spec.table:
         key, align, value = output.key, output.align, state.data[output.key]
+        if key in data:
+            continue
         if output.field is None and key in follows:
             data[key] = like_of(follows[key], value)
         elif align == "sequence":
@@ -62,7 +67,7 @@ def select_bins(state: BatchState, bins: Any) -> BatchState:
             data[key] = like_of(offsets_of(np.diff(to_numpy(value))[rows]), value)
     was = state.is_padding
     return state._replace(
-        data=data,
+        data={output.key: data[output.key] for output in state.spec.table},
         made_by=selected,
         owner=None,
         transfer=None,

@@ -16,6 +16,7 @@ from fastcollate.common.text import show
 from fastcollate.rows.captured import RoutedExperts
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
+from fastcollate.rows.fields import Field
 from fastcollate.rows.per_row import PerRow
 
 if TYPE_CHECKING:
@@ -188,9 +189,10 @@ class Calls:
     def batch(self) -> dict[str, Any]:
         """Arguments of :func:`fastcollate.build_batch`, which makes one row of each call.
 
-        Columns that it has no argument for are under ``fields``, ``routed_experts`` as
-        :class:`fastcollate.RoutedExperts` and all others as objects per row. Arguments that are
-        None for all calls are left out.
+        Columns that it has no argument for are under ``fields``: ``routed_experts`` as
+        :class:`fastcollate.RoutedExperts`, ``support`` as a ragged :class:`fastcollate.Field`,
+        empty for calls without it, and all others as objects per row. Arguments that are None for
+        all calls are left out.
 
         Raises
         ------
@@ -206,6 +208,10 @@ class Calls:
         if (routes := _routes(self.columns)) is not None:
             others["routed_experts"] = routes
             others.pop("routed_starts", None)
+        if "support" in others:
+            sampled = zip(self.columns["support"], self.responses.lengths.tolist(), strict=True)
+            rows = [[[]] * count if sets is None else sets for sets, count in sampled]
+            others["support"] = Field(rows, ragged=True)
         return arguments | ({"fields": others} if others else {})
 
     @property

@@ -32,6 +32,7 @@ from fastcollate.rows.per_row import (
     numbers_of_rows,
     per_row_values,
 )
+from fastcollate.rows.ragged_fields import ragged_columns, ragged_specs
 
 if TYPE_CHECKING:
     import torch
@@ -51,6 +52,10 @@ ADVANTAGES = FieldSpec("advantages", "advantages", plain=True, spread="trained")
 
 Spread: TypeAlias = Literal["all", "trained", "last"]
 """Tokens of a row that get its one number."""
+
+
+OwnToken: TypeAlias = Literal["keep", "add", "error"]
+"""What to do with a token whose values lack its own id."""
 
 
 @suggests_names
@@ -87,6 +92,17 @@ class Field:
     default
         The value of each token of a row that is None, or null in Arrow; with `spread`, the number
         of such a row. If None, such rows are errors.
+    ragged
+        Each token has any number of values, such as the ids that sampling chose from. A row is a
+        list of one list of numbers per token, a tuple ``(values, counts)`` of two 1-D arrays, or a
+        :class:`Ragged` of its tokens; `rows` may also be two :class:`Ragged` in a tuple, of the
+        values and the counts of all rows, or an Arrow array of lists of lists. Written as two
+        outputs: the values, (values,), and ``<key>_offsets``, int64 (positions + 1,): position i of
+        the flattened (B, R) or (B, W) has ``values[offsets[i]:offsets[i + 1]]``, none on padding
+        and observations. `dtype` is int32 if None, and there is no `fill`.
+    own_token
+        What to do with a `ragged` list that lacks the id of its own token: ``"keep"`` it,
+        ``"add"`` the id at its end, or raise an ``"error"``.
     """
 
     rows: Rows
@@ -96,6 +112,8 @@ class Field:
     dtype: Any = None
     spread: Spread | None = None
     default: float | None = None
+    ragged: bool = False
+    own_token: OwnToken = "keep"
 
     def check_align(self, key: str) -> None:
         """Check `align`."""
@@ -104,6 +122,10 @@ class Field:
     def spec(self, key: str) -> FieldSpec:
         """Return how the field is read and written under a key."""
         self.check_align(key)
+        if self.own_token != "keep":
+            raise ValueError(
+                f"{key} has own_token={self.own_token!r}, but is not ragged; leave own_token out"
+            )
         if self.spread is not None:
             check_choice(f"spread of {key}", self.spread, get_args(Spread), " or None")
             if self.align == "sequence" or self.gap_fill is not None:
@@ -168,7 +190,7 @@ def refused_option(field: Field) -> str | None:
 _REFUSED = {
     one.name: one.default
     for one in dataclasses.fields(Field)
-    if one.name in ("fill", "gap_fill", "spread")
+    if one.name in ("fill", "gap_fill", "spread", "ragged", "own_token")
 }
 """Options of :class:`Field` that such arguments refuse, and the defaults."""
 
@@ -184,8 +206,12 @@ class FieldOptions(NamedTuple):
 
     @property
     def is_of_rows(self) -> bool:
-        """True if a row has one value, whatever its number of tokens."""
-        return self.make is PerRow or self.options.get("spread") is not None
+        """True if a row has one object, whatever its number of tokens."""
+        return (
+            self.make is PerRow
+            or self.options.get("spread") is not None
+            or self.options.get("ragged", False)
+        )
 
     def __repr__(self) -> str:
         options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
@@ -323,6 +349,10 @@ def check_fields(
     for key, field in fields.items():
         if isinstance(field, Captures):
             specs.append((captured_rows(key, field), field.spec(key)))
+        elif isinstance(field, Field) and field.ragged:
+            specs.extend(
+                zip(ragged_columns(key, field.rows), ragged_specs(key, field), strict=True)
+            )
         elif isinstance(field, Field):
             spec = field.spec(key)
             is_spread = field.spread is not None

@@ -10,7 +10,7 @@ use crate::column::FieldColumn;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::plan::merge::Merge;
-use crate::plan::{BinLayout, BinSpan, Edge, Form, Grid, Placement, Turns};
+use crate::plan::{Align, BinLayout, BinSpan, Edge, Form, Grid, Placement, Turns};
 
 /// The place of an array.
 #[derive(Debug)]
@@ -66,6 +66,9 @@ pub(super) struct Placed {
     pub trailing: Vec<usize>,
     /// The places of captured indices, if the field holds such.
     pub captured: Option<Grid>,
+    /// The positions where segments and the grid's end begin, with the values before them, if the
+    /// field counts values.
+    pub starts: Vec<(usize, usize)>,
 }
 
 impl FieldSpec {
@@ -115,7 +118,7 @@ impl FieldSpec {
                 let grid = Grid::aligned(lens, 1, Edge::Left)?;
                 (Some(assembly), ArrayGrid::Own(grid))
             }
-            FieldKind::Sequence => {
+            FieldKind::Sequence | FieldKind::Counts(Align::Sequence) => {
                 rows.turns.check_stream_lens(name, &lens, false)?;
                 let array_grid = match placement.layout.is_tree() {
                     true => ArrayGrid::Own(Placement::streams(batch)?),
@@ -151,6 +154,12 @@ impl FieldSpec {
                     }
                 }
                 (Some(batch.after_prompts(rows.turns)), ArrayGrid::Response)
+            }
+            // Placed by its counts (`Placed::place_values`), once they have a place.
+            FieldKind::Ragged(_) => (None, ArrayGrid::Response),
+            FieldKind::Counts(Align::Response) => {
+                rows.turns.check_response_lens(name, &lens)?;
+                (None, ArrayGrid::Response)
             }
             FieldKind::Response if !self.any_length => {
                 rows.turns.check_response_lens(name, &lens)?;
@@ -193,12 +202,14 @@ impl FieldSpec {
             dtype: self.dtype.unwrap_or(Dtype::F32),
             is_whole: matches!(self.check(), Check::Whole(_)),
             trained_by: None,
+            counts: None,
         };
         Ok(Placed {
             field,
             array_grid,
             trailing: column.trailing().to_vec(),
             captured: None,
+            starts: Vec::new(),
         })
     }
 }

@@ -4,6 +4,7 @@ use bytemuck::Pod;
 use half::{bf16, f16};
 
 use super::outputs::IGNORE_INDEX;
+use super::ragged::{ValuesOfTokens, add_up, offset_at};
 use crate::column::{AnyColumn, Column};
 use crate::dtype::{Dtype, IntDtype};
 use crate::element::{Binary, Element};
@@ -63,6 +64,11 @@ pub(super) enum Read {
     },
     /// A field.
     Field(Field),
+    /// Offsets of values by the field that counts them, and the values before segments' positions.
+    Offsets {
+        counts: Field,
+        starts: Vec<(usize, usize)>,
+    },
 }
 
 /// The loss mask as the condition for training.
@@ -92,6 +98,8 @@ pub(super) struct Field {
     pub is_whole: bool,
     /// The loss mask, if only tokens that train by it have values.
     pub trained_by: Option<Box<LossMask>>,
+    /// Index of the column that counts the values of tokens, if they may have any number.
+    pub counts: Option<usize>,
 }
 
 /// The values of a field on padding and gaps.
@@ -153,6 +161,7 @@ impl Content {
                 (*dtype).into()
             }
             Self::Derived(Derived::SubtreeEnds) => Dtype::I32,
+            Self::Read(Read::Offsets { .. }) => Dtype::I64,
             Self::Copied(dtype) => (*dtype).into(),
         }
     }
@@ -294,6 +303,17 @@ impl Job<'_, Read> {
                 },
                 bool => self.write_bools(field, source)
             ),
+            Read::Offsets { counts, starts } => {
+                let (slice, before) = (self.slice, offset_at(self.slice.begin, starts));
+                let Destination { values, is_zeroed } = self.to::<i64>();
+                let to = Destination {
+                    values: &mut *values,
+                    is_zeroed,
+                };
+                counts.write::<i64>(source.fields[counts.column], &slice, source, to)?;
+                add_up(values, before);
+                Ok(())
+            }
         }
     }
 
@@ -383,6 +403,13 @@ impl Field {
             // Response starts of the mask's rows; not used with one number per row.
             let assembly = mask.assembly.as_ref().unwrap_or(source.assembly);
             return write_field(&trained, assembly, slice, fill, to);
+        }
+        if let Some(counts) = self.counts {
+            let values = ValuesOfTokens {
+                values: column,
+                counts: source.fields[counts],
+            };
+            return write_field(&values, assembly, slice, fill, to);
         }
         if self.is_whole {
             return write_field(

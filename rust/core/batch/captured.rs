@@ -138,12 +138,14 @@ impl FieldSpec {
             dtype,
             is_whole: false,
             trained_by: None,
+            counts: None,
         };
         Ok(Placed {
             field,
             array_grid: ArrayGrid::Sequence,
             trailing: column.trailing().to_vec(),
             captured: Some(captured),
+            starts: Vec::new(),
         })
     }
 

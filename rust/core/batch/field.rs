@@ -23,6 +23,11 @@ pub enum FieldKind {
     Cut,
     /// One value per token.
     Sequence,
+    /// The number of values of each token, for the values of the field before it; written as
+    /// offsets.
+    Counts(Align),
+    /// Any number of values per token, one token after the other. The next field has the numbers.
+    Ragged(OwnToken),
     /// Indices that an engine chose for each token in each layer: the first tokens of a row have
     /// them.
     Captured {
@@ -42,6 +47,17 @@ pub enum FieldKind {
     Object,
 }
 
+/// What to do about a token that is not among its own values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OwnToken {
+    /// Nothing.
+    Keep,
+    /// Add it.
+    Add,
+    /// Refuse it.
+    Error,
+}
+
 impl FieldKind {
     /// Routes through all layers, with an unknown number of experts.
     pub const EXPERTS: Self = Indices::Experts { count: None }.in_layers(None);
@@ -53,9 +69,13 @@ impl FieldKind {
     /// response on; none if it does not follow from the lengths.
     pub fn row_len(self, prompt: usize, response: usize) -> Option<usize> {
         match self {
-            Self::Response => Some(response),
-            Self::Cut | Self::Sequence => Some(prompt + response),
-            Self::Captured { .. } | Self::Row | Self::Array { .. } | Self::Object => None,
+            Self::Response | Self::Counts(Align::Response) => Some(response),
+            Self::Cut | Self::Sequence | Self::Counts(Align::Sequence) => Some(prompt + response),
+            Self::Ragged(_)
+            | Self::Captured { .. }
+            | Self::Row
+            | Self::Array { .. }
+            | Self::Object => None,
         }
     }
 }
@@ -172,6 +192,7 @@ impl FieldSpec {
     pub fn dtypes(&self) -> &'static [Dtype] {
         match self.kind {
             FieldKind::Captured { indices, .. } => indices.dtypes(),
+            FieldKind::Counts(_) => &[Dtype::I64],
             _ if self.weighs => Dtype::OF_WEIGHTS,
             _ if self.is_plain => Dtype::FLOATS,
             _ => Dtype::OF_FIELDS,
@@ -197,6 +218,7 @@ impl FieldSpec {
     pub fn of_output(&self, dtype: Option<Dtype>, has_numbers: bool) -> Self {
         let kind = match self.kind {
             FieldKind::Cut => FieldKind::Response,
+            FieldKind::Ragged(_) => FieldKind::Ragged(OwnToken::Keep),
             FieldKind::Captured { indices, .. } => indices.in_layers(None),
             kind => kind,
         };
@@ -257,14 +279,18 @@ impl FieldSpec {
     ) -> Result<()> {
         let field = self.name.clone();
         match (self.kind, self.kind.row_len(prompt, response)) {
-            (FieldKind::Response, Some(expected)) if found != expected => Err(Error::RowLength {
-                field,
-                row,
-                found,
-                expected,
-                stream: prompt + response,
-                form,
-            }),
+            (FieldKind::Response | FieldKind::Counts(Align::Response), Some(expected))
+                if found != expected =>
+            {
+                Err(Error::RowLength {
+                    field,
+                    row,
+                    found,
+                    expected,
+                    stream: prompt + response,
+                    form,
+                })
+            }
             (_, Some(expected)) if found != expected => Err(Error::StreamLength {
                 field,
                 row,
@@ -285,6 +311,10 @@ impl FieldSpec {
             FieldKind::Response | FieldKind::Cut => OutputAlign::Response,
             FieldKind::Sequence if is_tree => OutputAlign::Stream,
             FieldKind::Sequence | FieldKind::Captured { .. } => OutputAlign::Sequence,
+            FieldKind::Counts(Align::Response) => OutputAlign::ResponseValues,
+            FieldKind::Counts(Align::Sequence) if is_tree => OutputAlign::StreamValues,
+            FieldKind::Counts(Align::Sequence) => OutputAlign::SequenceValues,
+            FieldKind::Ragged(_) => OutputAlign::Values,
             FieldKind::Row => OutputAlign::Row,
             FieldKind::Array { is_joined: false } | FieldKind::Object => OutputAlign::Object,
             FieldKind::Array { is_joined: true } => OutputAlign::Joined,
@@ -294,7 +324,11 @@ impl FieldSpec {
                 Some(PadValue::Number(self.fill))
             }
             FieldKind::Captured { indices, .. } => Some(indices.padding()),
-            FieldKind::Row | FieldKind::Array { .. } | FieldKind::Object => None,
+            FieldKind::Counts(_)
+            | FieldKind::Ragged(_)
+            | FieldKind::Row
+            | FieldKind::Array { .. }
+            | FieldKind::Object => None,
         };
         let dtype = match self.kind {
             FieldKind::Array { .. } | FieldKind::Object => None,

@@ -13,15 +13,17 @@ mod execute;
 mod field;
 mod outputs;
 mod planned;
+mod ragged;
 mod rows;
 
 pub use captured::{Indices, Layers};
-pub use field::{FieldKind, FieldSpec, Spread};
+pub use field::{FieldKind, FieldSpec, OwnToken, Spread};
 pub use outputs::{
     Beside, IGNORE_INDEX, LOSS_MASK, Output, OutputAlign, OutputSpec, PadValue, PositionIds, What,
     outputs,
 };
 pub use planned::{Array, CACHE_LINE, Planned, PlannedOutput, Request, Value};
+pub use ragged::{WithOwnTokens, add_own_tokens};
 pub use rows::{BatchRows, Columns, RowSource};
 
 use bytemuck::Pod;

@@ -155,6 +155,14 @@ pub enum OutputAlign {
     ResponseOffsets,
     /// The offsets of rows in joined arrays.
     JoinedOffsets,
+    /// Values of tokens with any number of them.
+    Values,
+    /// The offsets of such values at every position of sequences.
+    SequenceValues,
+    /// The offsets of such values at every token of streams.
+    StreamValues,
+    /// The offsets of such values at every position of responses.
+    ResponseValues,
     /// The whole batch.
     Batch,
 }
@@ -200,7 +208,12 @@ pub fn outputs(
 ) -> Result<Vec<Output>> {
     let mut outputs = spec.built_in(pad_token_id, layout, rounds_up);
     let is_tree = layout.is_tree();
-    let is_of_streams = |field: &&FieldSpec| field.kind == FieldKind::Sequence;
+    let is_of_streams = |field: &&FieldSpec| {
+        matches!(
+            field.kind,
+            FieldKind::Sequence | FieldKind::Counts(Align::Sequence)
+        )
+    };
     if is_tree && fields.iter().any(is_of_streams) {
         let align = OutputAlign::StreamOffsets;
         outputs.push(row_offsets("sequence_offsets", Align::Sequence, align));
@@ -398,6 +411,9 @@ impl Output {
     fn origin(&self, fields: &[&FieldSpec]) -> String {
         let of_field = |index: usize| match fields[index] {
             field if field.is_plain => format!("the argument {}", field.name),
+            field if matches!(field.kind, FieldKind::Counts(_)) => {
+                format!("the offsets of fields['{}']", field.name)
+            }
             field => format!("fields['{}']", field.key),
         };
         match self.what {

@@ -8,7 +8,7 @@ use super::arrays::{Content, Derived, LossMask, Read, jobs};
 use super::execute::{self, Jobs};
 use super::field::check_trained;
 use super::outputs::{Output, OutputSpec, PositionIds, What, outputs};
-use super::{BatchRows, Columns, FieldSpec, OutputAlign};
+use super::{BatchRows, Columns, FieldKind, FieldSpec, OutputAlign};
 use crate::column::{AnyColumn, FieldColumn, SliceColumn, Tokens};
 use crate::dtype::{Dtype, IntDtype};
 use crate::error::{Error, Result};
@@ -136,6 +136,7 @@ impl Request<'_> {
         });
         check_trained(self.fields, columns, rows, placement, mask.as_ref())?;
         let chunks = self.cp.map(|rank| rank.chunks(placement)).transpose()?;
+        self.place_values(&mut placed, columns, rows, placement, chunks.as_deref())?;
         let mut planner = Planner {
             request: self,
             assembly: rows.read(),
@@ -153,6 +154,33 @@ impl Request<'_> {
             outputs: outputs.collect::<Result<_>>()?,
             num_bytes: planner.end,
         })
+    }
+
+    /// Place the values of ragged fields, each by the counts in the field after it.
+    fn place_values(
+        &self,
+        placed: &mut [Option<Placed>],
+        columns: &[&mut dyn FieldColumn],
+        rows: &BatchRows,
+        placement: &Placement,
+        chunks: Option<&[Chunk]>,
+    ) -> Result<()> {
+        let fields = self.fields.iter();
+        for (values, field) in fields.enumerate() {
+            if let FieldKind::Ragged(_) = field.kind
+                && let Some([Some(values), Some(counts)]) = placed.get_mut(values..values + 2)
+            {
+                let grid = counts.array_grid.grid(placement);
+                let grid = match chunks {
+                    Some(chunks) => grid.only(chunks),
+                    None => grid.clone(),
+                };
+                let lens = columns[values.field.column].lens();
+                let column = &*columns[counts.field.column];
+                values.place_values(field, &lens, counts, column, rows, &grid)?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -274,6 +302,7 @@ impl Planner<'_> {
                     mut array_grid,
                     trailing,
                     captured,
+                    starts,
                 }) => {
                     let is_mask = spec.loss_mask.is_some() && self.loss_mask == Some(index);
                     if is_mask && let ArrayGrid::Response = array_grid {
@@ -285,12 +314,14 @@ impl Planner<'_> {
                     }
                     output.dtype = Some(field.dtype);
                     self.captured = captured;
-                    self.array(
-                        &output,
-                        array_grid,
-                        Content::Read(Read::Field(field)),
-                        &trailing,
-                    )
+                    let read = match starts.is_empty() {
+                        true => Read::Field(field),
+                        false => Read::Offsets {
+                            counts: field,
+                            starts,
+                        },
+                    };
+                    self.array(&output, array_grid, Content::Read(read), &trailing)
                 }
             },
             What::UncapturedMask(_) => {

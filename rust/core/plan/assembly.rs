@@ -189,7 +189,7 @@ impl Assembly {
         }
     }
 
-    fn of_tables(rows: Vec<Row>, pieces: Vec<Piece>, piece_offsets: Vec<usize>) -> Self {
+    pub(super) fn of_tables(rows: Vec<Row>, pieces: Vec<Piece>, piece_offsets: Vec<usize>) -> Self {
         Self {
             rows,
             pieces,

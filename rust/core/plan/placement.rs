@@ -267,6 +267,20 @@ impl Grid {
         Self::of_segments(1, end, segments)
     }
 
+    /// All positions in one row, and one more after the last.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`].
+    pub fn flattened(&self) -> Result<Self> {
+        let whole = self.whole();
+        let segments = self.segments.iter().map(|segment| Segment {
+            dst_row: 0,
+            dst_col: whole.position_of(segment),
+            ..*segment
+        });
+        Self::of_segments(1, self.positions() + 1, segments.collect())
+    }
+
     /// The same grid with changed segments, each inside the original one.
     pub(super) fn map_segments(&self, change: impl Fn(&Segment) -> Segment) -> Self {
         Self {

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use fastcollate::batch::{FieldKind, FieldSpec as Spec, Indices, Layers, Spread};
-use fastcollate::plan::{Chosen, Turns};
+use fastcollate::batch::{FieldKind, FieldSpec as Spec, Indices, Layers, OwnToken, Spread};
+use fastcollate::plan::{Align, Chosen, Turns};
 use fastcollate::{Check, Dtype, Element, Number};
 use numpy::PyReadonlyArray1;
 use pyo3::IntoPyObjectExt;
@@ -13,7 +13,7 @@ use pyo3::types::{PyTuple, PyType};
 use crate::error::{Result, caught};
 use crate::names::Names;
 use crate::plan::tables::{Column as IntColumn, column_of, usizes};
-use crate::rows::{Missing, PyRows, SomeTokens, number_of};
+use crate::rows::{DecodeExact, Missing, PyRows, SomeTokens, counts_of, number_of, values_of};
 
 /// Reading and writing options of a field. Made once per field, not per call.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
@@ -26,6 +26,9 @@ const KINDS: Names<FieldKind> = Names::new(
         (FieldKind::Response, "response"),
         (FieldKind::Cut, "cut"),
         (FieldKind::Sequence, "sequence"),
+        (FieldKind::Counts(Align::Response), "response_counts"),
+        (FieldKind::Counts(Align::Sequence), "sequence_counts"),
+        (FieldKind::Ragged(OwnToken::Keep), "ragged"),
         (FieldKind::EXPERTS, "experts"),
         (FieldKind::CAPTURED, "captured"),
         (FieldKind::Row, "row"),
@@ -56,13 +59,23 @@ pub const SPREADS: Names<Spread> = Names::new(
     ],
 );
 
+/// What to do about tokens that are not among their own values.
+const OWN_TOKENS: Names<OwnToken> = Names::new(
+    "own_token",
+    &[
+        (OwnToken::Keep, "keep"),
+        (OwnToken::Add, "add"),
+        (OwnToken::Error, "error"),
+    ],
+);
+
 #[pymethods]
 impl FieldSpec {
     #[new]
     #[pyo3(signature = (
         key, name, align="response", plain=false, spread=None, weighs=false, any_length=false,
         fill=PyNumber::ZERO, gap_fill=PyNumber::ZERO, num_experts=None, dtype=Some("float32"),
-        default=None, layers=None
+        default=None, layers=None, own_token="keep"
     ))]
     #[allow(clippy::too_many_arguments, reason = "all but two have defaults")]
     fn new(
@@ -79,6 +92,7 @@ impl FieldSpec {
         dtype: Option<&str>,
         default: Option<PyNumber>,
         layers: Option<(usize, usize)>,
+        own_token: &str,
     ) -> Result<Self> {
         let kind = match KINDS.value(align)? {
             FieldKind::Captured { indices, .. } => {
@@ -88,6 +102,7 @@ impl FieldSpec {
                 };
                 indices.in_layers(layers.map(|(begin, end)| Layers { begin, end }))
             }
+            FieldKind::Ragged(_) => FieldKind::Ragged(OWN_TOKENS.value(own_token)?),
             kind => kind,
         };
         let spec = Spec {
@@ -126,6 +141,7 @@ impl FieldSpec {
                 Indices::Experts { .. } => FieldKind::EXPERTS,
                 Indices::Any => FieldKind::CAPTURED,
             },
+            FieldKind::Ragged(_) => FieldKind::Ragged(OwnToken::Keep),
             kind => kind,
         })
     }
@@ -167,6 +183,22 @@ impl FieldSpec {
         Ok(number.is_given.then_some(PyNumber(number.value)))
     }
 
+    /// The values of the row at this index, whose tokens have any number of them, and the number of
+    /// each token: arrays or tensors. They are the caller's own if given as such.
+    fn nested_row<'py>(
+        &self,
+        row: &Bound<'py, PyAny>,
+        index: usize,
+    ) -> Result<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+        let name = &self.0.name;
+        let values = match self.0.dtype {
+            Some(Dtype::F64) => values_of::<f64>(row, name, index),
+            Some(dtype) if dtype.is_float() => values_of::<f32>(row, name, index),
+            _ => values_of::<i64>(row, name, index),
+        };
+        Ok((values?, counts_of(row, name, index)?))
+    }
+
     fn __reduce__<'py>(
         slf: &Bound<'py, Self>,
     ) -> PyResult<(Bound<'py, PyType>, Bound<'py, PyTuple>)> {
@@ -193,8 +225,13 @@ impl FieldSpec {
             spec.default.map(PyNumber),
         );
         // Longer tuples have no conversion.
-        let layers = (layers.map(|Layers { begin, end }| (begin, end)),);
-        let arguments = arguments.into_pyobject(slf.py())?.add(layers)?;
+        let layers = layers.map(|Layers { begin, end }| (begin, end));
+        let own_token = match spec.kind {
+            FieldKind::Ragged(own_token) => own_token,
+            _ => OwnToken::Keep,
+        };
+        let more = (layers, OWN_TOKENS.name(own_token));
+        let arguments = arguments.into_pyobject(slf.py())?.add(more)?;
         Ok((slf.get_type(), arguments.cast_into()?))
     }
 
@@ -290,7 +327,7 @@ impl FieldSpec {
     }
 
     /// Take the field's values as numbers of a type.
-    fn read_as<'py, T: Element>(
+    fn read_as<'py, T: Element + DecodeExact + numpy::Element>(
         &self,
         values: &Bound<'py, PyAny>,
         chosen: Option<&Arc<Chosen>>,
@@ -304,6 +341,8 @@ impl FieldSpec {
             return Ok(rows);
         }
         let rows = match self.0.kind {
+            FieldKind::Ragged(_) => PyRows::of_part::<T>(name, values, chosen, values_of::<T>),
+            FieldKind::Counts(_) => PyRows::of_part::<T>(name, values, chosen, counts_of),
             FieldKind::Row => PyRows::one_token_each::<T>(name, values, chosen, &check_count),
             _ if self.0.is_plain => {
                 // Numbers of rows are checked once it is known which of them train.

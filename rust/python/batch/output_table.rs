@@ -28,6 +28,10 @@ const ALIGNMENTS: Names<OutputAlign> = Names::new(
         (OutputAlign::StreamOffsets, "stream_offsets"),
         (OutputAlign::ResponseOffsets, "response_offsets"),
         (OutputAlign::JoinedOffsets, "joined_offsets"),
+        (OutputAlign::Values, "values"),
+        (OutputAlign::SequenceValues, "sequence_values"),
+        (OutputAlign::StreamValues, "stream_values"),
+        (OutputAlign::ResponseValues, "response_values"),
         (OutputAlign::Batch, "batch"),
     ],
 );

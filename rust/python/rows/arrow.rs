@@ -23,6 +23,8 @@ pub struct Chunk<'py> {
     pub offsets: Vec<usize>,
     /// Indices of null rows, in order, if there may be any.
     pub nulls: Vec<usize>,
+    /// The number of values of each token, if tokens are lists.
+    counts: Vec<i64>,
 }
 
 /// The rows of an Arrow array, or of each chunk of a chunked one (at least one, maybe empty);
@@ -37,11 +39,24 @@ pub fn chunks<'py>(
     location: &str,
     allows_null_rows: bool,
 ) -> Result<Option<Vec<Chunk<'py>>>> {
-    let py = object.py();
-    let Some(mut source) = Source::open(object, location)? else {
+    let Some(source) = Source::open(object, location)? else {
         return Ok(None);
     };
-    let mut rows = ChunkRows::of_type(&source.data_type, location, allows_null_rows)?;
+    let rows = ChunkRows::of_type(&source.data_type, location, false)?;
+    let rows = ChunkRows {
+        allows_null_rows,
+        ..rows
+    };
+    chunks_of(object.py(), source, rows).map(Some)
+}
+
+/// The rows of each chunk.
+fn chunks_of<'py>(
+    py: Python<'py>,
+    mut source: Source,
+    mut rows: ChunkRows,
+) -> Result<Vec<Chunk<'py>>> {
+    let location = rows.location;
     let mut chunks = Vec::new();
     let mut waiting = Rows::none();
     loop {
@@ -63,7 +78,7 @@ pub fn chunks<'py>(
     if waiting.len() > 0 || chunks.is_empty() {
         chunks.push(rows.chunk(py, waiting)?);
     }
-    Ok(Some(chunks))
+    Ok(chunks)
 }
 
 /// Number of tokens below which chunks are copied together, rather than viewed one by one.
@@ -153,6 +168,47 @@ pub fn arrow_chunks<'py>(
     Ok(Some(chunks.into_iter().map(pair).collect::<PyResult<_>>()?))
 }
 
+/// The rows of an Arrow array whose tokens are lists: each chunk's values and the offsets of its
+/// rows in them, and the number of values of its tokens and the offsets of its rows in these.
+///
+/// # Errors
+/// As [`chunks`].
+#[pyfunction]
+pub fn arrow_nested_chunks<'py>(
+    object: &Bound<'py, PyAny>,
+    location: &str,
+) -> Result<Option<Vec<Bound<'py, PyTuple>>>> {
+    let py = object.py();
+    let Some(source) = Source::open(object, location)? else {
+        return Ok(None);
+    };
+    let rows = ChunkRows::of_type(&source.data_type, location, true)?;
+    let parts = |chunk: Chunk<'py>| {
+        let ends = cumulative(&chunk.counts);
+        let value_offsets = chunk.offsets.iter().map(|&token| ends[token]);
+        let offsets = chunk.offsets.iter().map(|&offset| offset as i64);
+        let parts = [
+            chunk.values.into_any(),
+            PyArray1::from_iter(py, value_offsets).into_any(),
+            PyArray1::from_slice(py, &chunk.counts).into_any(),
+            PyArray1::from_iter(py, offsets).into_any(),
+        ];
+        PyTuple::new(py, parts)
+    };
+    let chunks = chunks_of(py, source, rows)?.into_iter().map(parts);
+    Ok(Some(chunks.collect::<PyResult<_>>()?))
+}
+
+/// Offsets from counts, with the end of the last.
+fn cumulative(counts: &[i64]) -> Vec<i64> {
+    let mut end = 0;
+    let ends = counts.iter().map(|count| {
+        end += count;
+        end
+    });
+    std::iter::once(0).chain(ends).collect()
+}
+
 /// The rows of a chunk, and their location for errors.
 struct ChunkRows<'a> {
     location: &'a str,
@@ -162,6 +218,8 @@ struct ChunkRows<'a> {
     /// True if they are the one column of a table.
     is_column: bool,
     form: Form,
+    /// The form of tokens, if they are lists.
+    inner: Option<Form>,
     /// Trailing dimensions, if tokens are fixed-size lists.
     trailing: Vec<usize>,
     /// The type of the numbers; None if all are null, so that lists have to be empty.
@@ -169,8 +227,9 @@ struct ChunkRows<'a> {
 }
 
 impl<'a> ChunkRows<'a> {
-    /// Rows of an array of this type: lists of numbers, or a table with one such column.
-    fn of_type(data_type: &DataType, location: &'a str, allows_null_rows: bool) -> Result<Self> {
+    /// Rows of an array of this type: lists of numbers or, if tokens are nested, of lists of
+    /// numbers; or a table with one such column.
+    fn of_type(data_type: &DataType, location: &'a str, is_nested: bool) -> Result<Self> {
         let (is_column, data_type) = match data_type {
             DataType::Struct(columns) => match &columns[..] {
                 [column] => (true, &column.data_type),
@@ -187,14 +246,24 @@ impl<'a> ChunkRows<'a> {
         let wrong_type = || Error::WrongType {
             location: location.to_owned(),
             found: format!("an Arrow array of type {data_type}"),
-            expected: "pass lists of integers, floats or booleans",
+            expected: match is_nested {
+                true => "pass lists of lists of integers, floats or booleans",
+                false => "pass lists of integers, floats or booleans",
+            },
         };
         let DataType::List(form, item) = data_type else {
             return Err(wrong_type());
         };
         let mut trailing = Vec::new();
         let mut token = &item.data_type;
-        while let DataType::List(Form::FixedSize(size), item) = token {
+        let mut inner = None;
+        if is_nested {
+            let DataType::List(form, item) = token else {
+                return Err(wrong_type());
+            };
+            (inner, token) = (Some(*form), &item.data_type);
+        }
+        while !is_nested && let DataType::List(Form::FixedSize(size), item) = token {
             trailing.push(*size);
             token = &item.data_type;
         }
@@ -206,9 +275,10 @@ impl<'a> ChunkRows<'a> {
         Ok(Self {
             location,
             first: 0,
-            allows_null_rows,
+            allows_null_rows: false,
             is_column,
             form: *form,
+            inner,
             trailing,
             number,
         })
@@ -227,25 +297,31 @@ impl<'a> ChunkRows<'a> {
         if let (Some(row), false) = (nulls.first(), self.allows_null_rows) {
             return Err(self.null(format!("[{}]", self.first + before + row)));
         }
-        let (mut tokens, offsets) = match self.form {
-            Form::List => self.cut::<i32>(&column)?,
-            Form::LargeList => self.cut::<i64>(&column)?,
-            Form::ListView => self.viewed::<i32>(&column)?,
-            Form::LargeListView => self.viewed::<i64>(&column)?,
-            Form::FixedSize(size) => {
-                // Empty rows take no memory, so there may be any number of them.
-                let count = column.len() + 1;
-                let mut offsets = reserved(count, column.len())?;
-                offsets.extend((0..count).map(|row| row * size));
-                (vec![column.items(size)], offsets)
-            }
-        };
-        tokens.retain(|items| items.len() > 0);
+        let (tokens, offsets) = self.items(&column, self.form)?;
         Ok(Rows {
             tokens,
             offsets,
             nulls,
         })
+    }
+
+    /// The items of all lists of an array, and the offsets of the lists.
+    fn items(&self, lists: &Array, form: Form) -> Result<(Vec<Array>, Vec<usize>)> {
+        let (mut items, offsets) = match form {
+            Form::List => self.cut::<i32>(lists)?,
+            Form::LargeList => self.cut::<i64>(lists)?,
+            Form::ListView => self.viewed::<i32>(lists)?,
+            Form::LargeListView => self.viewed::<i64>(lists)?,
+            Form::FixedSize(size) => {
+                // Empty rows take no memory, so there may be any number of them.
+                let count = lists.len() + 1;
+                let mut offsets = reserved(count, lists.len())?;
+                offsets.extend((0..count).map(|row| row * size));
+                (vec![lists.items(size)], offsets)
+            }
+        };
+        items.retain(|items| items.len() > 0);
+        Ok((items, offsets))
     }
 
     /// The numbers of the next rows.
@@ -256,13 +332,41 @@ impl<'a> ChunkRows<'a> {
             offsets,
             nulls,
         } = rows;
-        let values = self.numbers(py, tokens, &offsets, &nulls)?;
+        let (values, counts) = match self.inner {
+            None => (self.numbers(py, tokens, &offsets, &nulls)?, Vec::new()),
+            Some(form) => self.nested(py, &tokens, &offsets, form)?,
+        };
         self.first += count;
         Ok(Chunk {
             values,
             offsets,
             nulls,
+            counts,
         })
+    }
+
+    /// The numbers of tokens that are lists, and the number of them in each.
+    fn nested<'py>(
+        &self,
+        py: Python<'py>,
+        tokens: &[Array],
+        offsets: &[usize],
+        form: Form,
+    ) -> Result<(Bound<'py, PyUntypedArray>, Vec<i64>)> {
+        if let Some(token) = nulls(tokens).next() {
+            let row = offsets.partition_point(|&offset| offset <= token) - 1;
+            let at = token - offsets[row];
+            return Err(self.null(format!("[{}][{at}]", self.first + row)));
+        }
+        let (mut values, mut counts) = (Vec::new(), Vec::new());
+        for lists in tokens {
+            let (items, ends) = self.items(lists, form)?;
+            values.extend(items);
+            counts.extend(ends.windows(2).map(|ends| (ends[1] - ends[0]) as i64));
+        }
+        let ends = cumulative(&counts);
+        let in_values: Vec<_> = offsets.iter().map(|&token| ends[token] as usize).collect();
+        Ok((self.numbers(py, values, &in_values, &[])?, counts))
     }
 
     /// The tokens of all lists, and the row offsets, from 0: a slice may begin anywhere in its

@@ -17,6 +17,7 @@ mod arrow;
 mod fixed;
 #[allow(unsafe_code, reason = "reads items of lists without owning them")]
 mod list;
+mod nested;
 mod number;
 mod object;
 mod py_rows;
@@ -29,9 +30,10 @@ mod tensor;
 mod tokens;
 
 pub use array::data;
-pub use arrow::{ArrowMemory, arrow_chunks};
+pub use arrow::{ArrowMemory, arrow_chunks, arrow_nested_chunks};
 pub use fixed::fix_lists;
-pub use list::{Run, check_digits, same_until};
+pub use list::{DecodeExact, Run, check_digits, same_until};
+pub use nested::{counts_of, values_of};
 pub use number::number_of;
 pub use object::check_range;
 pub use py_rows::{Missing, PyRows};

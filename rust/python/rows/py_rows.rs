@@ -10,11 +10,13 @@ use fastcollate::{
     TokenValues, Tokens, check_type, check_values, common_values, common_when_read, read_number,
     read_tokens,
 };
+use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyList, PyTuple};
 
-use super::array::ArrayView;
+use super::array::{ArrayInput, ArrayView, Float};
 use super::list::{Common, DecodeExact, Items, announce, common_items, read_items};
+use super::nested::Part;
 use super::number::numbers_of;
 use super::reader::{Reader, Wanted};
 use crate::error::{Error, Result};
@@ -136,6 +138,23 @@ impl<'py> PyRows<'py> {
             .checked::<T>(check)
     }
 
+    /// Read a part of a field's rows, whose tokens have any number of values, or a column of it.
+    ///
+    /// # Errors
+    /// As [`Rows::with_trailing`].
+    pub fn of_part<T: Element>(
+        field: &str,
+        rows: &Bound<'py, PyAny>,
+        chosen: Option<&Arc<Chosen>>,
+        part: Part,
+    ) -> Result<Self> {
+        Reader::new::<T>(field, true)
+            .among(chosen)
+            .of_part(part)
+            .read(rows)?
+            .checked::<T>(Check::None)
+    }
+
     /// Read a single row, with its index in the field.
     ///
     /// # Errors
@@ -231,6 +250,19 @@ impl<'py> PyRows<'py> {
             }
         }
         Ok(self)
+    }
+
+    /// Replace a row by these integers.
+    ///
+    /// # Errors
+    /// Exceptions of NumPy.
+    pub fn replace(&mut self, py: Python<'py>, row: usize, values: Vec<i64>) -> Result<()> {
+        let array = PyArray1::from_vec(py, values);
+        let input = ArrayInput::of_array(array.as_untyped().clone());
+        let location = || format!("{}[{row}]", self.field);
+        let view = ArrayView::new(input, 1, Float::before::<i64>(), location)?;
+        self.rows[row] = Row::Array(view);
+        Ok(())
     }
 
     /// Set the number of tokens of rows that are None, by row index.

@@ -126,7 +126,11 @@ pub fn parts<'py, W: Iterator<Item = usize>>(
     Ok(None)
 }
 
-fn is_ragged(object: &Bound<PyAny>) -> PyResult<bool> {
+/// True for a `Ragged`.
+///
+/// # Errors
+/// Exceptions of the import.
+pub fn is_ragged(object: &Bound<PyAny>) -> PyResult<bool> {
     static RAGGED: OnceLock<Py<PyType>> = OnceLock::new();
     object.is_instance(imported(
         &RAGGED,

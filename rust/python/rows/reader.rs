@@ -11,6 +11,7 @@ use pyo3::types::{PyList, PyTuple};
 
 use super::array::{ArrayInput, ArrayView, Float};
 use super::arrow::{self, Chunk};
+use super::nested::Part;
 use super::object::{
     POLL_ROWS, as_array, is_list_of_rows, is_objects, is_sequence, iterated, of_table, to_list,
 };
@@ -37,6 +38,8 @@ pub struct Reader<'a, 'py> {
     unusual: Float,
     /// The meaning of rows that are None.
     missing: Missing,
+    /// The part to read of rows that are not in one column.
+    part: Option<Part>,
     chosen: Option<&'a Arc<Chosen>>,
     /// Number of rows of the input so far, chosen or not.
     count: usize,
@@ -78,6 +81,7 @@ impl<'a, 'py> Reader<'a, 'py> {
             allows_trailing,
             unusual: Float::before::<T>(),
             missing: Missing::NoRow,
+            part: None,
             chosen: None,
             count: 0,
             rows: Vec::new(),
@@ -90,6 +94,14 @@ impl<'a, 'py> Reader<'a, 'py> {
     /// The same reader, with a meaning for rows that are None.
     pub fn with_missing(self, missing: Missing) -> Self {
         Self { missing, ..self }
+    }
+
+    /// The same reader, of a part of rows whose tokens have any number of values.
+    pub fn of_part(self, part: Part) -> Self {
+        Self {
+            part: Some(part),
+            ..self
+        }
     }
 
     /// The same reader, of chosen rows. Of another number of rows, none is kept.
@@ -124,6 +136,7 @@ impl<'a, 'py> Reader<'a, 'py> {
                 break;
             };
             let index = self.rows.len();
+            let row = self.part_of(index, row)?;
             self.read_row(index, row)?;
             if index % POLL_ROWS == POLL_ROWS - 1 {
                 rows.py().check_signals()?;
@@ -132,7 +145,11 @@ impl<'a, 'py> Reader<'a, 'py> {
         let (held, on_device) = (self.rows.len(), self.on_device.len());
         // Other rows are read until one gives the trailing dimensions, the same for all choices.
         for (number, row) in rows.iter().enumerate() {
-            if self.chosen.is_none() || !self.allows_trailing || self.trailing.is_some() {
+            if self.part.is_some()
+                || self.chosen.is_none()
+                || !self.allows_trailing
+                || self.trailing.is_some()
+            {
                 break;
             }
             if self.on_device.len() > on_device {
@@ -255,6 +272,7 @@ impl<'a, 'py> Reader<'a, 'py> {
                 values,
                 offsets,
                 nulls,
+                ..
             } in chunks
             {
                 let first = self.count;
@@ -315,6 +333,15 @@ impl<'a, 'py> Reader<'a, 'py> {
     fn missing_row(&self, index: usize) -> Result<Row<'py>> {
         let number = self.missing.number(self.field, self.number(index))?;
         Ok(Row::of_number(number))
+    }
+
+    /// The part of a row that is read.
+    fn part_of(&self, index: usize, row: Bound<'py, PyAny>) -> Result<Bound<'py, PyAny>> {
+        let number = self.number(index);
+        match self.part {
+            None => Ok(row),
+            Some(part) => part(&row, self.field, number),
+        }
     }
 
     fn read_row(&mut self, index: usize, row: Bound<'py, PyAny>) -> Result<()> {

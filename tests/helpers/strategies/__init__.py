@@ -10,7 +10,7 @@ Examples
 
 from fastcollate.testing.drawing import Rollouts, rollouts, with_fields
 from strategies.columns import COLUMN_KINDS, as_column
-from strategies.fields import FIELD_DTYPES, extras, spread_fields, token_fields
+from strategies.fields import FIELD_DTYPES, extras, ragged_fields, spread_fields, token_fields
 from strategies.forks import forks
 from strategies.inputs import OUTERS, as_inputs, as_sequences
 from strategies.kinds import FIELD_KINDS, LAYOUTS, TOKEN_KINDS, as_kind
@@ -43,6 +43,7 @@ __all__ = [
     "forks",
     "merge_options",
     "name_turns",
+    "ragged_fields",
     "rollouts",
     "spread_fields",
     "taking_numbers",

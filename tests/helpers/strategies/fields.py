@@ -146,6 +146,66 @@ def spread_fields(draw: st.DrawFn, data: Rollouts, array_type: str = "numpy") ->
     )
 
 
+@st.composite
+def ragged_fields(draw: st.DrawFn, data: Rollouts, array_type: str = "numpy") -> Any:
+    """Draw a `fastcollate.Field` with any number of values per token.
+
+    Parameters
+    ----------
+    data, array_type
+        As for `token_fields`.
+
+    Returns
+    -------
+    SearchStrategy[fastcollate.Field]
+        Of any dtype and either alignment. Rows are nested lists, arrays of values and counts, or
+        `Ragged`, or all of them are two `Ragged`.
+    """
+    dtypes = [name for name in FIELD_DTYPES if array_type == "torch" or name != "bfloat16"]
+    dtype = draw(st.sampled_from(["int32", *dtypes]))
+    align: Literal["response", "sequence"] = draw(st.sampled_from(["response", "sequence"]))
+    source = draw(st.sampled_from(_SOURCES[dtype]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    most = draw(st.sampled_from([0, 1, 5]))
+    pairs = []
+    for prompt, response in zip(data.prompts, data.responses, strict=True):
+        tokens = len(response) + len(prompt) * (align == "sequence")
+        counts = rng.integers(0, most, tokens, endpoint=True)
+        with np.errstate(over="ignore"):
+            values = FIELD_DTYPES[dtype](rng, (int(counts.sum()),)).astype(source)
+        pairs.append((values, counts))
+    spelled = draw(_spellings(dtype))
+    options: dict[str, Any] = {"align": align, "dtype": spelled, "ragged": True}
+    if dtype == "int32" and draw(st.booleans()):
+        options["dtype"] = None
+    elif spelled is None:
+        options["dtype"] = dtype
+    if draw(st.booleans()):
+        columns = zip(*pairs, strict=True)
+        return fc.Field(tuple(fc.ragged(list(column)) for column in columns), **options)
+    return fc.Field([draw(_ragged_row(*pair)) for pair in pairs], **options)
+
+
+@st.composite
+def _ragged_row(draw: st.DrawFn, values: Array, counts: Array) -> Any:
+    """Draw the form of a row with any number of values per token."""
+    of_tokens = fc.Ragged(values, np.cumsum([0, *counts]))
+    kinds = ["pair", "ragged", "lists", "arrays"] + ["torch"] * (find_spec("torch") is not None)
+    kind = draw(st.sampled_from(kinds))
+    if kind == "ragged":
+        return of_tokens
+    if kind == "lists":
+        return of_tokens.to_list()
+    if kind == "arrays":
+        return list(of_tokens)
+    if kind == "torch":
+        import torch
+
+        return torch.from_numpy(values), torch.from_numpy(counts)
+    dtype = draw(st.sampled_from(["int64", "int32", "uint8"]))
+    return values, counts.astype(dtype)
+
+
 def _spellings(dtype: str) -> st.SearchStrategy[Any]:
     """Draw a dtype as a name, NumPy's, torch's, or omitted."""
     spellings: list[Any] = [dtype]
@@ -270,6 +330,8 @@ def extras(draw: st.DrawFn, data: Rollouts, array_type: str = "numpy") -> dict[s
         fields["routed_experts"] = draw(captured_fields(data, fc.RoutedExperts))
     if draw(st.booleans()):
         fields["indexer_topk"] = draw(captured_fields(data, fc.Captured))
+    if draw(st.booleans()):
+        fields["ragged"] = draw(ragged_fields(data, array_type))
     keys = draw(st.permutations(list(fields)))
     uids = st.none() | st.lists(st.text(max_size=2) | st.integers(), min_size=rows, max_size=rows)
     arguments = {

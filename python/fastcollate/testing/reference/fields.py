@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fastcollate.testing.reference.grids import Grid, place
+from fastcollate.testing.reference.ragged import as_lists, is_ragged, joined_lists
 from fastcollate.testing.reference.reading import Array, is_number, readable, rows_of
 
 CAPTURED = ("RoutedExperts", "Captured")
@@ -26,6 +27,11 @@ def field_outputs(
         return _per_row(key, field)
     if kind in CAPTURED:
         return _captured(key, field, tokens)
+    if is_ragged(field):
+        grid = (streams or tokens) if field.align == "sequence" else answers
+        placed = place(grid, as_lists(field).rows, [])
+        values, ends = joined_lists(placed, grid.shape)
+        return {key: cast(values, _name(field.dtype) or "int32"), f"{key}_offsets": ends}
     rows = [readable(row) for row in rows_of(field.rows)]
     trailing = trailing_shape(rows)
     grid = (streams or tokens) if field.align == "sequence" else answers

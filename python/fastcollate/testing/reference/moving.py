@@ -16,6 +16,7 @@ from fastcollate.testing.reference.fields import (
     shaped,
     trailing_shape,
 )
+from fastcollate.testing.reference.ragged import as_lists, is_ragged
 from fastcollate.testing.reference.reading import is_number, readable, rows_of
 from fastcollate.testing.reference.spreading import Spread
 
@@ -56,6 +57,14 @@ def move_field(field: Any, made: Sequence[Any], routed: Sequence[int] | None = N
     kind, sources = type(field).__name__, [one.source for one in made]
     if kind == "PerRow":
         return _move_objects(field, sources)
+    if is_ragged(field):
+        lists = as_lists(field).rows
+        moved = (
+            move_values(made, lists, [])
+            if field.align == "response"
+            else [[[], []] if source < 0 else lists[source] for source in sources]
+        )
+        return dataclasses.replace(field, rows=moved)
     rows = [readable(row) for row in rows_of(field.rows)]
     trailing = trailing_shape(rows)
     rows = shaped(rows, trailing)

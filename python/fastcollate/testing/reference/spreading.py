@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fastcollate.rows.fields import Field
+from fastcollate.testing.reference.ragged import as_lists, is_ragged
 from fastcollate.testing.reference.reading import is_number, readable, rows_of
 
 
@@ -74,6 +75,8 @@ def values_per_token(
 
 def fill(field: Any, lens: Sequence[int]) -> Any:
     """Return a field whose None rows hold the default for each of `lens` tokens."""
+    if is_ragged(field):
+        return as_lists(field)
     rows = rows_of(field.rows)
     if isinstance(rows, np.ndarray) or all(row is not None for row in rows):
         return field

@@ -1,0 +1,119 @@
+//! Rows of tokens with any number of values each: all values of a row, and the number of each token.
+
+use fastcollate::{Check, Column, Element, FieldColumn};
+use numpy::{Element as NumpyElement, PyArray1, PyUntypedArray};
+use pyo3::prelude::*;
+use pyo3::types::{PyList, PyTuple};
+
+use super::list::{DecodeExact, Items, read_items};
+use super::object::{POLL_ROWS, is_sequence, to_list};
+use super::py_rows::{Missing, PyRows};
+use super::ragged::is_ragged;
+use super::tensor::is_tensor;
+use crate::error::{Error, Result, no_memory};
+
+const EXPECTED: &str = "pass a list with one list of numbers per token, a tuple (values, counts) of \
+     two 1-D arrays, or a Ragged of the row's tokens, such as fc.unpad(row, mask=row != pad)";
+
+/// Takes the values or the counts out of a row: the row of a field, with its number.
+pub type Part = for<'py> fn(&Bound<'py, PyAny>, &str, usize) -> Result<Bound<'py, PyAny>>;
+
+/// The values of a row, one token after the other.
+///
+/// # Errors
+/// `TypeError` and `ValueError` naming the token that cannot be read.
+pub fn values_of<'py, T: Element + DecodeExact + NumpyElement>(
+    row: &Bound<'py, PyAny>,
+    field: &str,
+    number: usize,
+) -> Result<Bound<'py, PyAny>> {
+    let py = row.py();
+    if let Some([values, _]) = pair(row)? {
+        return Ok(values);
+    }
+    if is_ragged(row)? {
+        return Ok(row.getattr(intern!(py, "values"))?);
+    }
+    let location = format!("{field}[{number}]");
+    let mut values: Vec<T> = Vec::new();
+    let mut append = |len: usize, read: &mut dyn FnMut(&mut [T]) -> Result<()>| {
+        let begin = values.len();
+        let no_memory = |_| no_memory(&format!("no memory for the values of {location}"));
+        values.try_reserve(len).map_err(no_memory)?;
+        values.resize(begin + len, T::ZERO);
+        read(&mut values[begin..])
+    };
+    for (token, items) in tokens_of(row, &location)?.iter().enumerate() {
+        let exact = match (items.cast_exact::<PyList>(), items.cast_exact::<PyTuple>()) {
+            (Ok(list), _) => Some((Items::List(list), list.len())),
+            (_, Ok(tuple)) => Some((Items::Tuple(tuple), tuple.len())),
+            _ => None,
+        };
+        match exact {
+            Some((items, len)) => append(len, &mut |out| {
+                read_items(items, len, 0, out, &location, token)
+            })?,
+            None => {
+                let missing = Missing::NoRow;
+                let row =
+                    PyRows::single::<T>(&location, token, &items, false, Check::None, missing)?;
+                append(row.lens()[0], &mut |out| Ok(row.read(0, 0, out)?))?;
+            }
+        }
+        if token % POLL_ROWS == POLL_ROWS - 1 {
+            py.check_signals()?;
+        }
+    }
+    Ok(PyArray1::from_vec(py, values).into_any())
+}
+
+/// The number of values of each token of a row.
+///
+/// # Errors
+/// `TypeError` naming the token that has no length.
+pub fn counts_of<'py>(
+    row: &Bound<'py, PyAny>,
+    field: &str,
+    number: usize,
+) -> Result<Bound<'py, PyAny>> {
+    let py = row.py();
+    if let Some([_, counts]) = pair(row)? {
+        return Ok(counts);
+    }
+    if is_ragged(row)? {
+        return Ok(row.getattr(intern!(py, "lengths"))?);
+    }
+    let location = format!("{field}[{number}]");
+    let tokens = tokens_of(row, &location)?;
+    let count = |(token, items): (usize, Bound<'py, PyAny>)| {
+        let len = items.len();
+        let len = len.map_err(|cause| Error::raised(py, format!("{location}[{token}]"), cause))?;
+        Ok(len as i64)
+    };
+    let counts = tokens.iter().enumerate().map(count);
+    Ok(PyArray1::from_vec(py, counts.collect::<Result<_>>()?).into_any())
+}
+
+/// A row of two arrays or tensors in a tuple.
+fn pair<'py>(row: &Bound<'py, PyAny>) -> Result<Option<[Bound<'py, PyAny>; 2]>> {
+    let Ok(pair) = row.cast_exact::<PyTuple>() else {
+        return Ok(None);
+    };
+    let Ok((values, counts)) = pair.extract::<(Bound<PyAny>, Bound<PyAny>)>() else {
+        return Ok(None);
+    };
+    let are_arrays = is_array(&values)? && is_array(&counts)?;
+    Ok(are_arrays.then_some([values, counts]))
+}
+
+fn is_array(object: &Bound<PyAny>) -> PyResult<bool> {
+    Ok(object.is_instance_of::<PyUntypedArray>() || is_tensor(object)?)
+}
+
+/// The tokens of a row that is a sequence of them.
+fn tokens_of<'py>(row: &Bound<'py, PyAny>, location: &str) -> Result<Bound<'py, PyList>> {
+    match !is_array(row)? && is_sequence(row)? {
+        true => to_list(row),
+        false => Err(Error::wrong_type(location.to_owned(), row, EXPECTED)),
+    }
+}

@@ -1,0 +1,408 @@
+"""Fields with any number of values per token: `fc.Field(rows, ragged=True)`."""
+
+import copy
+import dataclasses
+import pickle
+import re
+
+import numpy as np
+import pytest
+from conftest import NEEDS_TORCH, share
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import ragged_fields, rollouts
+
+import fastcollate as fc
+from fastcollate.testing.reference import assert_same, build_batch_loops
+from fastcollate.testing.reference.ragged import as_lists
+
+LAYOUTS = {
+    **{name: name for name in ("left", "right", "two_segment", "jagged")},
+    "packed": fc.Packed(64, multiple_of=3),
+    "shifted": fc.Packed(64, shift="next_token"),
+    "tree": fc.Tree(64),
+}
+
+PROMPTS = [[1, 2], [3], [4, 5, 6]]
+RESPONSES = [[7, 8, 9], [10], [11, 12]]
+SUPPORT = [[[7, 70], [], [9, 90, 91]], [[10]], [[11], [12, 120]]]
+
+
+def small(rows=SUPPORT, layout="left", **options):
+    field = {"align", "dtype", "own_token", "fill", "gap_fill", "spread", "default"}
+    of_field = {name: options.pop(name) for name in field & set(options)}
+    fields = {"support": fc.Field(rows, ragged=True, **of_field)}
+    inputs = {"pad_token_id": 0, "array_type": "numpy", "layout": layout, **options}
+    return fc.build_batch(PROMPTS, RESPONSES, fields=fields, **inputs)
+
+
+def with_prompts(data):
+    """Return rollouts without empty prompts: shifted values of first tokens have no position."""
+    return data._replace(prompts=[row if len(row) else [1] for row in data.prompts])
+
+
+def lists_of(batch, key="support"):
+    """Return the values of each row's tokens, by `rows`."""
+    return [row[key].to_list() for row in batch.rows()]
+
+
+@pytest.mark.parametrize(
+    ("layout", "values", "offsets"),
+    [
+        ("left", [7, 70, 9, 90, 91, 10, 11, 12, 120], [0, 2, 2, 5, 5, 5, 6, 6, 7, 9]),
+        ("right", [7, 70, 9, 90, 91, 10, 11, 12, 120], [0, 2, 2, 5, 6, 6, 6, 7, 9, 9]),
+        ("jagged", [7, 70, 9, 90, 91, 10, 11, 12, 120], [0, 2, 2, 5, 6, 7, 9]),
+        (
+            fc.Packed(8, shift="next_token"),
+            [11, 12, 120, 10, 7, 70, 9, 90, 91],
+            [0, 0, 0, 1, 3, 3, 4, 4, 4, 6, 6, 9, 9, 9, 9],
+        ),
+        (fc.Tree(16), [7, 70, 9, 90, 91, 10, 11, 12, 120], [0, 2, 2, 5, 6, 7, 9]),
+    ],
+)
+def test_two_outputs(layout, values, offsets):
+    batch = small(layout=layout)
+    assert batch["support"].tolist() == values
+    assert batch["support_offsets"].tolist() == offsets
+    assert batch["support"].dtype == np.int32
+    assert batch["support_offsets"].dtype == np.int64
+
+
+def of_positions(batch):
+    """Return the lists of the flattened grid."""
+    return fc.Ragged(batch["support"], batch["support_offsets"]).to_list()
+
+
+def test_values_lie_with_the_log_probabilities():
+    logprobs = [[-1.0, -2.0, -3.0], [-4.0], [-5.0, -6.0]]
+    support = [[[int(-value)] for value in row] for row in logprobs]
+    for layout in LAYOUTS.values():
+        batch = small(support, layout, logprobs=logprobs)
+        for value, one in zip(batch["logprobs"].reshape(-1), of_positions(batch), strict=True):
+            assert one == ([] if value == 0 else [-value])
+
+
+def built(data, field, layout, array_type):
+    fields = {"before": fc.Field(data.responses), "support": field}
+    return fc.build_batch(
+        data.prompts, data.responses, fields=fields, pad_token_id=0, layout=layout,
+        array_type=array_type,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", [one for one in LAYOUTS if one not in ("packed", "shifted")])
+@share(5)
+@given(drawn=st.data())
+def test_equals_the_loops(layout, array_type, drawn):
+    data = drawn.draw(rollouts())
+    field = drawn.draw(ragged_fields(data, array_type))
+    layout = fc.Tree(1 << 20) if layout == "tree" else layout
+    arguments = {"pad_token_id": -3, "fields": {"support": field}, "layout": layout}
+    found = fc.build_batch(data.prompts, data.responses, array_type=array_type, **arguments)
+    assert_same(found, build_batch_loops(data.prompts, data.responses, **arguments))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@share(7)
+@given(drawn=st.data())
+def test_ways_back(layout, array_type, drawn):
+    """Rows, pickles, selections, other layouts and copies have the same lists."""
+    data = with_prompts(drawn.draw(rollouts(max_long_len=20)))
+    field = drawn.draw(ragged_fields(data, array_type))
+    how = {"packed": fc.Packed(64, multiple_of=3), "shifted": fc.Packed(64, shift="next_token")}
+    batch = built(data, field, how.get(layout, LAYOUTS[layout]), array_type)
+    kept = as_lists(dataclasses.replace(field, dtype=None)).rows
+    expected = lists_of(built(data, field, "jagged", array_type))
+    assert [list(map(len, row)) for row in expected] == [list(map(len, row)) for row in kept]
+
+    def same(found, rows=expected):
+        np.testing.assert_equal(lists_of(found), rows)
+
+    same(batch)
+    for changed in (pickle.loads(pickle.dumps(batch)), copy.copy(batch)):
+        assert_same(changed, batch)
+    other = drawn.draw(st.sampled_from(sorted(LAYOUTS)))
+    same(batch.to_layout(LAYOUTS[other]))
+    if not batch.plan.has_bins:
+        some = drawn.draw(st.lists(st.sampled_from(range(len(kept))), min_size=1, unique=True))
+        same(batch.select(rows=some), [expected[row] for row in some])
+        first = drawn.draw(st.integers(0, len(kept) - 1))
+        same(batch.select(rows=list(range(first, len(kept)))), expected[first:])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@given(drawn=st.data())
+def test_builder_and_collator_equal_a_batch(layout, drawn):
+    data = drawn.draw(rollouts(max_long_len=20))
+    field = as_lists(drawn.draw(ragged_fields(data)))
+    options = {"pad_token_id": 0, "array_type": "numpy", "layout": LAYOUTS[layout]}
+    rows = list(zip(data.prompts, data.responses, field.rows, strict=True))
+    try:
+        expected = fc.build_batch(
+            data.prompts, data.responses, fields={"support": field}, **options
+        )
+    except ValueError:
+        return  # a row without a prompt has no position for its first token, if shifted
+    builder = fc.BatchBuilder(**options)
+    for prompt, response, own in rows:
+        builder.add(prompt, response, fields={"support": dataclasses.replace(field, rows=own)})
+    assert_same(builder.finish(), expected)
+    if layout == "tree":
+        return  # a collator of trees needs a model's kernel
+    collator = fc.Collator(fields={"support": dataclasses.replace(field, rows="ids")}, **options)
+    samples = [{"prompt": p, "response": r, "ids": own} for p, r, own in rows]
+    assert_same(collator(samples), expected)
+
+
+ARRAYS = [np.array([1, 2]), np.array([1, 1, 0])]
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ((ARRAYS[0], ARRAYS[1][:2]), r"support\[0\] has 2 items, but responses\[0\] has 3"),
+        (
+            (ARRAYS[0], np.array([1, 1, 1])),
+            r"support\[0\] has 2 values, but the counts of its tokens add up to 3; pass all",
+        ),
+        (
+            (ARRAYS[0], np.array([1, 2, -1])),
+            r"support\[0\]\[2\] has a count of -1, but a token has 0 values or more; pass the",
+        ),
+        ((ARRAYS[0], np.array([1, 0.5, 0.5])), r"support\[0\] has dtype float64"),
+        ((np.array([[1], [2]]), ARRAYS[1]), r"support\[0\] of \[1\]; pass values of one"),
+        (None, r"support\[0\] is None \(NoneType\); pass a list with one list of numbers"),
+        ([[1], None, [2]], r"support\[0\]\[1\] is None"),
+        ([[1], 5, [2]], r"support\[0\]\[1\] is 5 \(int\)"),
+        ([7, 8, 9], r"support\[0\]\[0\] is 7 \(int\)"),
+        ([[1], [2, "x"], [2]], r"support\[0\]\[1\]\[1\] is 'x' \(str\)"),
+        ([[1], [2, float("nan")], [2]], r"support\[0\]\[1\]\[1\] is nan"),
+        ([[1], [[2]], [2]], r"support\[0\]\[1\]\[0\] is \[2\] \(list\)"),
+        ([[1], [3, 2**40], []], r"support\[0\]\[1\] is 1099511627776, which does not fit int32"),
+        (
+            (np.array([1, 2**40]), np.array([1, 0, 1])),
+            r"support\[0\]\[2\] is 1099511627776, which does not fit int32",
+        ),
+        (np.array([[1], [2], [-1]]), r"support\[0\] is array.*fc.unpad\(row, mask=row != pad\)"),
+        ([[1], [2]], r"support\[0\] has 2 items, but responses\[0\] has 3"),
+    ],
+)
+def test_bad_rows(row, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        small([row, *SUPPORT[1:]])
+    builder = fc.BatchBuilder(pad_token_id=0)
+    with pytest.raises((TypeError, ValueError), match=r"support\[0\]"):
+        builder.add(PROMPTS[0], RESPONSES[0], fields={"support": fc.Field(row, ragged=True)})
+    assert len(builder) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"fill": 3}, r"support is ragged and has fill=3"),
+        ({"gap_fill": 3}, r"support is ragged and has gap_fill=3"),
+        ({"default": 3}, r"support is ragged and has default=3"),
+        ({"spread": "last"}, r"support is ragged and has spread='last'"),
+        ({"own_token": "no"}, r"own_token of support is 'no'; pass 'keep', 'add', 'error'"),
+        ({"own_token": "add", "dtype": "float32"}, r"ids of tokens are integers; pass dtype='int"),
+        ({"align": "tokens"}, r"align of support is 'tokens'"),
+        ({"rows": SUPPORT[:2]}, r"support has 2 rows, but prompts has 3"),
+        ({"rows": fc.ragged(RESPONSES)}, r"support is Ragged .*pass a tuple \(values, counts\)"),
+        ({"rows": np.ones((3, 2))}, r"support is float64 ndarray .*pass a tuple \(values, counts"),
+        ({"dtypes": {"support_offsets": "int32"}}, r"support_offsets is int32; pass one of int64"),
+    ],
+)
+def test_bad_options(options, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        small(**options)
+
+
+def test_other_fields_have_no_lists():
+    with pytest.raises(ValueError, match=r"loss_mask is an fc\.Field with ragged=True"):
+        fc.build_batch(PROMPTS, RESPONSES, pad_token_id=0, loss_mask=fc.Field(SUPPORT, ragged=True))
+    with pytest.raises(ValueError, match="has own_token='add', but is not ragged"):
+        fc.build_batch(
+            PROMPTS, RESPONSES, pad_token_id=0,
+            fields={"support": fc.Field(RESPONSES, own_token="add")},
+        )  # fmt: skip
+    fields = {"support": fc.Field(SUPPORT, ragged=True), "support_offsets": fc.Field(RESPONSES)}
+    with pytest.raises(ValueError, match=re.escape("the offsets of fields['support']")):
+        fc.build_batch(PROMPTS, RESPONSES, pad_token_id=0, fields=fields)
+
+
+def test_a_changed_pickle_is_refused():
+    batch = small()
+    function, arguments, *_ = batch.__reduce__()
+    kind, data, *state = arguments
+    with pytest.raises(ValueError, match="support has 8 values, but support_offsets ends at"):
+        function(kind, {**data, "support": data["support"][:-1]}, *state)
+
+
+@given(drawn=st.data())
+def test_own_tokens(drawn):
+    """Ids that are missing among the values of their tokens are added at the end, or an error."""
+    data = with_prompts(drawn.draw(rollouts(max_long_len=10)))
+    align = drawn.draw(st.sampled_from(["response", "sequence"]))
+    rows = zip(data.prompts, data.responses, strict=True)
+    ids = [[int(one) for one in (r if align == "response" else [*p, *r])] for p, r in rows]
+    few = st.lists(st.sampled_from([one for row in ids for one in row] or [0]), max_size=4)
+    lists = [[drawn.draw(few) for _ in row] for row in ids]
+    expected, missing = [], []
+    for row, (own, of_row) in enumerate(zip(ids, lists, strict=True)):
+        pairs = list(zip(own, of_row, strict=True))
+        expected.append([[*one, id_] if one and id_ not in one else one for id_, one in pairs])
+        missing += [(row, at) for at, (id_, one) in enumerate(pairs) if one and id_ not in one]
+
+    def build(own_token, rows):
+        field = fc.Field(rows, align, ragged=True, dtype="int64", own_token=own_token)
+        layout = drawn.draw(st.sampled_from(sorted(LAYOUTS)))
+        return fc.build_batch(
+            data.prompts, data.responses, pad_token_id=0, fields={"support": field},
+            layout=LAYOUTS[layout], array_type="numpy",
+        )  # fmt: skip
+
+    added = build("add", lists)
+    assert lists_of(added) == expected
+    assert added.metrics["batch/own_tokens_added_to_support"] == len(missing)
+    other = added.to_layout("jagged")
+    assert other.metrics["batch/own_tokens_added_to_support"] == len(missing)
+    assert lists_of(build("keep", lists)) == lists
+    assert lists_of(build("error", expected)) == expected
+    if missing:
+        with pytest.raises(
+            ValueError, match=re.escape("support[{}][{}] does ".format(*missing[0]))
+        ):
+            build("error", lists)
+
+
+@given(drawn=st.data())
+def test_a_fixed_number_with_padding(drawn):
+    """Rows (tokens, k) with -1 after the values of a token, there and back."""
+    k = drawn.draw(st.integers(1, 4))
+    counts = [[drawn.draw(st.integers(0, k)) for _ in row] for row in RESPONSES]
+    fixed = [
+        np.array([[*range(count), *[-1] * (k - count)] for count in row]).reshape(-1, k)
+        for row in counts
+    ]
+    batch = small([fc.unpad(row, mask=row != -1) for row in fixed], "jagged")
+    assert lists_of(batch) == [[list(range(count)) for count in row] for row in counts]
+    lists = fc.Ragged(batch["support"], batch["support_offsets"])
+    padded = fc.pad(lists, fill=-1, pad_to=k, array_type="numpy", dtype="int64")
+    np.testing.assert_array_equal(padded, np.concatenate(fixed))
+
+
+def test_arrow():
+    pa = pytest.importorskip("pyarrow")
+    expected = small()
+    kinds = [
+        pa.list_(pa.list_(pa.int32())),
+        pa.large_list(pa.list_(pa.int64())),
+        pa.list_(pa.large_list(pa.int16())),
+        pa.list_view(pa.list_view(pa.int32())),
+    ]
+    for kind in kinds:
+        array = pa.array([[[1]], *SUPPORT], kind)[1:]
+        parts = pa.chunked_array([pa.array(SUPPORT[:1], kind), pa.array(SUPPORT[1:], kind)])
+        for rows in (array, parts, pa.table({"support": array})):
+            assert_same(small(rows), expected)
+    for rows, message in [
+        ([SUPPORT[0], None, SUPPORT[2]], r"support\[1\] is null"),
+        ([[[1], None, []], *SUPPORT[1:]], r"support\[0\]\[1\] is null"),
+        ([[[1], [None], []], *SUPPORT[1:]], r"support\[0\]\[1\] is null"),
+        (RESPONSES, r"pass lists of lists of integers"),
+    ]:
+        with pytest.raises((TypeError, ValueError), match=message):
+            small(pa.array(rows))
+
+
+def test_merged_turns_keep_their_lists():
+    """Observations between turns have none."""
+    prompts = [[1, 2], [1, 2, 3, 4, 5]]
+    responses = [[3, 4], [6, 7]]
+    support = [[[3, 30], [4]], [[6, 60, 61], []]]
+    batch = fc.build_batch(
+        prompts, responses, pad_token_id=0, merge="exact", trajectory_ids=["a", "a"],
+        fields={"support": fc.Field(support, ragged=True)}, array_type="numpy",
+    )  # fmt: skip
+    assert lists_of(batch) == [[[3, 30], [4], [], [6, 60, 61], []]]
+
+
+def replayed(logits, inverse, support, offsets, targets):
+    """Return log-probabilities of targets among their support, as in the docs."""
+    import torch
+
+    counts, places = offsets.diff(), inverse.flatten()
+    tokens = torch.repeat_interleave(torch.arange(len(counts)), counts)
+    scores = logits[places[tokens], support.long()]
+    whole, most = logits.logsumexp(-1)[places], logits.amax(-1)[places].detach()
+    sums = torch.zeros_like(whole).index_add(0, tokens, (scores - most[tokens]).exp())
+    among = most + torch.where(counts > 0, sums, 1.0).log()
+    chosen = logits[places, targets.flatten()]
+    return chosen - torch.where(counts > 0, among, whole)
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_replay_equals_a_mask_over_the_vocabulary(layout):
+    import torch
+
+    torch.manual_seed(0)
+    rng = np.random.default_rng(0)
+    prompts = [rng.integers(1, 40, size).tolist() for size in (3, 1, 5, 2)]
+    responses = [rng.integers(1, 40, size).tolist() for size in (4, 7, 1, 0)]
+    support = [
+        [
+            [] if rng.random() < 0.2 else [id_, *rng.choice(np.arange(40, 64), 5, False).tolist()]
+            for id_ in row
+        ]
+        for row in responses
+    ]
+    batch = fc.build_batch(
+        prompts, responses, pad_token_id=0, layout=LAYOUTS[layout],
+        fields={"support": fc.Field(support, ragged=True)},
+    )  # fmt: skip
+    embedding = torch.nn.Embedding(64, 16, dtype=torch.float64)
+    head = torch.nn.Linear(16, 64, dtype=torch.float64)
+    hidden = embedding(batch.input_ids.flatten()).tanh()
+    pos, inv = batch.loss_positions()
+    logits = head(hidden[pos])
+    found = replayed(logits, inv, batch["support"], batch["support_offsets"], batch.targets)
+
+    is_kept = torch.zeros(inv.numel(), 64, dtype=torch.bool)
+    for place, ids in enumerate(of_positions(batch)):
+        is_kept[place, ids] = True
+        is_kept[place] |= not ids
+    dense = logits[inv.flatten()].masked_fill(~is_kept, -torch.inf).log_softmax(-1)
+    dense = dense.gather(-1, batch.targets.flatten()[:, None])[:, 0]
+    trained = batch.loss_mask.flatten() != 0
+    assert int(trained.sum()) == sum(map(len, responses))
+    torch.testing.assert_close(found[trained], dense[trained], atol=1e-12, rtol=0)
+    gradients = [
+        torch.autograd.grad(one[trained].sum(), [*head.parameters()], retain_graph=True)
+        for one in (found, dense)
+    ]
+    for ours, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_copies_to_devices(layout):
+    import torch
+
+    batch = small(layout=LAYOUTS[layout], array_type="torch")
+    assert_same(batch.to("cpu"), batch)
+    on_meta = batch.to(torch.device("meta"))
+    assert on_meta["support"].shape == batch["support"].shape
+    assert on_meta["support_offsets"].shape == batch["support_offsets"].shape
+
+
+def test_calls_have_support():
+    calls = fc.rollouts.Calls(
+        [[5, 6], [5, 6], [1]], [[7], [8, 9], [3]], support=[[[7, 1]], None, [[3]]]
+    )
+    batch = fc.build_batch(**calls.batch, pad_token_id=0, array_type="numpy")
+    assert lists_of(batch) == [[[7, 1]], [[], []], [[3]]]
+    builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy")
+    builder.extend(calls)
+    assert_same(builder.finish(), batch)
