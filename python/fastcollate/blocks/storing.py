@@ -385,9 +385,9 @@ def _store_field(
     counts = np.bincount(runs[:, 0], minlength=len(offsets) - 1)
     index = batch.spec.table[key].field
     assert index is not None
-    form = batch.spec.fields[index].align
+    align = batch.spec.fields[index].align
     columns = Ragged(values, offsets), Ragged(runs[:, 1:], offsets_of(counts))
-    return _Stored(ColumnKind(form, *of_values), columns)
+    return _Stored(ColumnKind(align, *of_values), columns)
 
 
 def _are_missing(rows: Any) -> bool:
