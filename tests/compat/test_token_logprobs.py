@@ -322,7 +322,7 @@ def test_pairs_share_their_prompts():
     ]
     found = []
     for layout in ("right", fc.Tree(), fc.Tree(8)):
-        batch = fc.Collator(pad_token_id=0, layout=layout)(pairs)
+        batch = fc.Collator(pad_token_id=0, layout=layout, kernel="dense")(pairs)
         hidden = model.model(**batch.model_inputs(model=model)).last_hidden_state
         pos, inv = batch.loss_positions()
         logps = model.lm_head(hidden.flatten(0, 1)[pos]).log_softmax(-1)[inv, batch.targets]

@@ -135,7 +135,7 @@ def test_one_line_trains_the_rows_in_every_layout(layout, family, attention):
 def test_the_registered_attention_takes_masks_and_paths(layout, kernel):
     model = model_of("gpt2", NAME)
     batch = built(LAYOUTS[layout])
-    inputs = batch.model_inputs(kernel, dtype="float64")
+    inputs = batch.model_inputs(kernel, model)
     expected = rows_alone(model_of("gpt2", "sdpa"), PROMPTS, RESPONSES, MASKS)
     assert_same(outcome(model, loss_of(model, batch, inputs)), expected, "gpt2")
 

@@ -279,6 +279,9 @@ def check_routes(routes: Sequence[Any], rows: int) -> Sequence[Any]:
             )
         if array.dtype.kind not in "iu":
             raise ValueError(f"{name} has dtype {array.dtype}; pass integers")
+        if array.dtype.kind == "i" and array.size and (least := int(array.min())) < 0:
+            # SkyRL writes it as an unsigned number.
+            raise ValueError(f"{name} has {least}; pass indices of experts, from 0 on")
     return routes
 
 
