@@ -30,6 +30,7 @@ from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
 from fastcollate.rows.fields import Field
 from fastcollate.rows.per_row import PerRow
+from fastcollate.rows.versions import WeightVersions
 
 if TYPE_CHECKING:
     from fastcollate.builder import BatchBuilder
@@ -53,6 +54,7 @@ __all__ = [
     "RoutedExperts",
     "Tree",
     "TwoSegment",
+    "WeightVersions",
     "build_batch",
     "merge_turns",
     "pad",

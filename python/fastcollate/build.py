@@ -38,7 +38,7 @@ from fastcollate.rows.fields import (
     read_align,
 )
 from fastcollate.rows.padded_blocks import padding_message
-from fastcollate.rows.plain_fields import with_fields
+from fastcollate.rows.plain_fields import with_fields, with_versions
 from fastcollate.rows.tokens import check_tokens
 
 if TYPE_CHECKING:
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from fastcollate.options import BatchOptions
+    from fastcollate.rows.versions import Lag
 
 
 @overload
@@ -258,6 +259,13 @@ def build_rows(
     layout = options.layout_of(None if shard is None else shard.layout)
     if cp is not None:
         cp = check_cp(cp, layout)
+    own: list[int] | None = None
+    lags: tuple[tuple[str, Lag], ...] = ()
+    if fields is not None:
+        own = None if shard is None or merging is not None else _own_rows(shard, options.merge)
+        fields = with_fields(fields, tokens, own=own)
+        if isinstance(fields, Mapping):
+            fields, loss_mask, lags = with_versions(fields, loss_mask, tokens)
     specs: list[tuple[Rows, FieldSpec]] = []
     for rows, spec in (
         (loss_mask, LOSS_MASK),
@@ -268,8 +276,7 @@ def build_rows(
         if rows is not None:
             specs.append(read_align(rows, spec))
     if fields is not None:
-        own = None if shard is None or merging is not None else _own_rows(shard, options.merge)
-        specs += check_fields(with_fields(fields, tokens, own=own), options.array_type, own)
+        specs += check_fields(fields, options.array_type, own)
     if merging is None and options.merge is not None:
         merging = merging_of(options.merge, trajectory_ids, is_last_step, shard)
     ids = check_ids(uids, trajectory_ids, is_last_step, shard)
@@ -291,6 +298,8 @@ def build_rows(
             cp,
         )
     )
+    if lags:
+        collated = collated._replace(options=collated.spec._replace(lags=lags))
     sources = None if shard is None else collated.plan.sources.tolist()
     for name, column in zip(tokens._fields, tokens, strict=True):
         message = padding_message(name, column, options.pad_token_id, sources)

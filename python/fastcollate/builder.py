@@ -54,7 +54,7 @@ from fastcollate.rows.fields import (
     row_of,
 )
 from fastcollate.rows.per_row import PerRow, form_of, is_object, no_value, unreadable
-from fastcollate.rows.plain_fields import with_fields
+from fastcollate.rows.plain_fields import versions_of_row, with_fields
 from fastcollate.rows.ragged_fields import ragged_row, ragged_specs
 from fastcollate.rows.tokens import Tokens, check_row_tokens, row_len
 
@@ -237,6 +237,9 @@ class BatchBuilder(Generic[Array]):
         """
         tokens = check_row_tokens(prompt, response, sequence, prompt_len)
         index = len(self._rows)
+        if fields is not None:
+            check_keys(fields)
+            fields, loss_mask = versions_of_row(fields, loss_mask, tokens)
         values: dict[str, bool] = {}
         options: dict[str, FieldOptions] = {}
         first = next(iter(self._rows), None)
@@ -271,7 +274,6 @@ class BatchBuilder(Generic[Array]):
         if fields is None:
             fields = {}
         else:
-            check_keys(fields)
             known = {} if first is None else first.kinds.fields
             fields = with_fields(fields, tokens, index, known)
         of_fields = {key: options_of(one) for key, one in fields.items()}

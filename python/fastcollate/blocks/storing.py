@@ -33,7 +33,7 @@ from fastcollate.rows.captured import Captures, runs_of
 from fastcollate.rows.columns import Ragged
 from fastcollate.rows.fields import AnyField, Field, FieldOptions, Rows, options_of
 from fastcollate.rows.per_row import PerRow, is_object, per_row_values
-from fastcollate.rows.plain_fields import with_fields
+from fastcollate.rows.plain_fields import with_fields, with_versions
 from fastcollate.rows.ragged_fields import offsets_key
 from fastcollate.rows.tokens import check_tokens
 
@@ -201,6 +201,10 @@ def store(
     made: Mapping[str, AnyField] | None = with_fields(
         fields, check_tokens(prompts, responses, sequences, prompt_lens)
     )
+    if made:
+        given = check_tokens(prompts, responses, sequences, prompt_lens)
+        made, mask, _ = with_versions(made, columns.get("loss_mask"), given, may_be_named=False)
+        columns["loss_mask"] = mask
     values_of = {name: columns[name] for name in VALUES if columns.get(name) is not None}
     batch = _jagged(
         prompts=prompts,

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from fastcollate._fastcollate import FieldSpec, OutputSpec, OutputTable, Owner, Plan
     from fastcollate.ops.masks import Kernel
     from fastcollate.plan.merging import MergePlan
+    from fastcollate.rows.versions import Lag
 
 
 class MissingPlanError(RuntimeError, AttributeError):
@@ -41,6 +42,8 @@ class BatchSpec(NamedTuple):
     """``(cp_size, cp_rank)`` of the chunks in the batch; None if it holds all."""
     forks_early: bool = False
     """True for a tree whose positions predict one token each."""
+    lags: tuple[tuple[str, Lag], ...] = ()
+    """Fields of weight versions whose lag is counted."""
 
     @property
     def captured_masks(self) -> dict[str, str]:

@@ -13,6 +13,7 @@ from fastcollate.rows.lengths import percentiles
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Plan
     from fastcollate.ops.batch_state import BatchState
+    from fastcollate.rows.versions import Lag
 
 
 def metrics_of(state: BatchState) -> dict[str, float]:
@@ -49,8 +50,12 @@ def metrics_of(state: BatchState) -> dict[str, float]:
             )
             for key, mask in state.spec.captured_masks.items()
         }
+        lags: dict[str, float] = {}
+        for key, lag in state.spec.lags:
+            lags |= _lag_of(key, lag, on_host(state.data[key]))
         training = {
             **bad,
+            **lags,
             **uncaptured,
             "batch/trained_tokens": float(trained.sum()),
             "batch/rows_without_loss": float(np.count_nonzero(trained == 0)),
@@ -84,6 +89,22 @@ def metrics_of(state: BatchState) -> dict[str, float]:
 def padding_of(plan: Plan) -> float:
     """Return the share of positions without a token of a real row."""
     return 1 - plan.num_placed / plan.num_positions if plan.num_positions else 0.0
+
+
+def _lag_of(key: str, lag: Lag, versions: Any) -> dict[str, float]:
+    """Return the lag of tokens with versions behind the one that is trained."""
+    known = versions[versions >= 0]
+    behind = lag.current - known.astype(np.int64)
+    stale = int(lag.stale(known).sum())
+    limited = {
+        f"batch/{key}_stale_tokens": float(stale),
+        f"batch/{key}_stale_fraction": stale / len(known) if len(known) else 0.0,
+    }
+    return {
+        f"batch/{key}_lag_mean": float(behind.mean()) if len(known) else 0.0,
+        f"batch/{key}_lag_max": float(behind.max(initial=0)),
+        **(limited if lag.max_lag is not None else {}),
+    }
 
 
 def _bad_logprobs(logprobs: Any) -> float:

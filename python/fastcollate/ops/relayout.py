@@ -104,6 +104,7 @@ def relayout(state: BatchState, layout: LayoutSpec, shard: Shard | None = None) 
         shard=shard,
     )
     collated = collate(request)._replace(own_tokens_added=state.own_tokens_added)
+    collated = collated._replace(options=collated.spec._replace(lags=spec.lags))
     was = state.is_padding
     if shard is None:
         collated = collated._replace(is_padding=was)

@@ -18,6 +18,7 @@ from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
 from fastcollate.rows.fields import Field
 from fastcollate.rows.per_row import PerRow
+from fastcollate.rows.versions import WeightVersions
 
 if TYPE_CHECKING:
     from fastcollate.inspect.batch_view import BatchView
@@ -190,7 +191,8 @@ class Calls:
         """Arguments of :func:`fastcollate.build_batch`, which makes one row of each call.
 
         Columns that it has no argument for are under ``fields``: ``routed_experts`` as
-        :class:`fastcollate.RoutedExperts`, ``support`` as a ragged :class:`fastcollate.Field`,
+        :class:`fastcollate.RoutedExperts`, spans of ``versions`` as
+        :class:`fastcollate.WeightVersions`, ``support`` as a ragged :class:`fastcollate.Field`,
         empty for calls without it, and all others as objects per row. Arguments that are None for
         all calls are left out.
 
@@ -205,6 +207,9 @@ class Calls:
             for name, column in self.columns.items()
             if name not in ("advantages", *IDS)
         }
+        versions = self.columns.get("versions", ())
+        if any(versions) and all(map(_is_of_spans, versions)):
+            others["versions"] = WeightVersions(list(versions))
         if (routes := _routes(self.columns)) is not None:
             others["routed_experts"] = routes
             others.pop("routed_starts", None)
@@ -416,6 +421,13 @@ def _weights(mask: Any) -> Ragged:
             f"loss_mask[{row}][{at}] is {weights[token]}; pass weights, finite and not negative"
         )
     return rows
+
+
+def _is_of_spans(spans: Any) -> bool:
+    """Return True for spans of weight versions, and for None."""
+    if not isinstance(spans, (list, tuple)):
+        return spans is None
+    return all(isinstance(span, Mapping) and {*span} >= {"start", "end"} for span in spans)
 
 
 def _routes(columns: Mapping[str, Any]) -> RoutedExperts | None:

@@ -33,6 +33,7 @@ from fastcollate.rows.per_row import (
     per_row_values,
 )
 from fastcollate.rows.ragged_fields import ragged_columns, ragged_specs
+from fastcollate.rows.versions import WeightVersions
 
 if TYPE_CHECKING:
     import torch
@@ -151,7 +152,7 @@ class Field:
             ) from error
 
 
-AnyField: TypeAlias = Field | PerRow | Captured | RoutedExperts
+AnyField: TypeAlias = Field | PerRow | Captured | RoutedExperts | WeightVersions
 
 FIELDS = "fc.Field, fc.PerRow, fc.RoutedExperts or fc.Captured"
 """Those of the argument ``fields``, for messages."""
@@ -208,7 +209,7 @@ class FieldOptions(NamedTuple):
     def is_of_rows(self) -> bool:
         """True if a row has one object, whatever its number of tokens."""
         return (
-            self.make is PerRow
+            self.make in (PerRow, WeightVersions)
             or self.options.get("spread") is not None
             or self.options.get("ragged", False)
         )

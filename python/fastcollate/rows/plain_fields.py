@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from numbers import Number
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
@@ -9,13 +10,20 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 import numpy as np
 
 from fastcollate.common.arguments import is_sequence, tally
-from fastcollate.common.arrays import is_array, is_tensor
+from fastcollate.common.arrays import is_array, is_tensor, offsets_of, ranges_of, to_numpy
 from fastcollate.common.text import show
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
 from fastcollate.rows.fields import FIELDS, AnyField, Field
 from fastcollate.rows.lengths import Integers
 from fastcollate.rows.tokens import Parts, Tokens, Whole
+from fastcollate.rows.versions import (
+    NO_VERSION,
+    Lag,
+    WeightVersions,
+    check_versions,
+    read_versions,
+)
 
 Alignment: TypeAlias = Literal["response", "sequence"]
 
@@ -83,6 +91,94 @@ def with_fields(
         lengths = lengths or _of_tokens(tokens)
         made[key] = Field(one, _align(place, values, lengths, shown, align))
     return made
+
+
+def with_versions(
+    fields: Mapping[str, Any], loss_mask: Any, tokens: Tokens, *, may_be_named: bool = True
+) -> tuple[Mapping[str, Any], Any, tuple[tuple[str, Lag], ...]]:
+    """Return fields with a :class:`Field` for each :class:`WeightVersions`, and the loss mask.
+
+    Returns
+    -------
+    fields
+        The fields.
+    loss_mask
+        The loss mask, 0 on tokens that are too old.
+    lags
+        The options of fields whose lag is counted, by key.
+    """
+    made, lags = dict(fields), list[tuple[str, Lag]]()
+    for key, field in fields.items():
+        if not isinstance(field, WeightVersions):
+            continue
+        lag, lengths = Lag.of(key, field), _of_tokens(tokens)
+        if isinstance(lengths, str):
+            raise TypeError(f"{key} has weight versions {lengths}; pass tokens that can be read")
+        versions = read_versions(key, field.rows, lengths.responses)
+        check_versions(key, versions, lag)
+        if versions.has_names and not may_be_named:
+            raise ValueError(f"{key} has versions that each worker numbers anew; pass numbers")
+        spread: Any = "all" if versions.is_per_row else None
+        made[key] = Field(versions.values, fill=NO_VERSION, dtype="int32", spread=spread)
+        if lag is not None:
+            lags.append((key, lag))
+            stale = lag.stale(versions.of_tokens(lengths.responses))
+            if lag.max_lag is not None and len(stale) == lengths.responses.sum():
+                loss_mask = _without(loss_mask, stale, lengths)
+    return made, loss_mask, tuple(lags)
+
+
+def versions_of_row(
+    fields: Mapping[str, Any], loss_mask: Any, tokens: Tokens
+) -> tuple[Mapping[str, Any], Any]:
+    """Return the fields of one row with versions per token, and its loss mask."""
+    given = {key: one for key, one in fields.items() if isinstance(one, WeightVersions)}
+    if not given:
+        return fields, loss_mask
+
+    def alone(value: Any) -> Any:
+        is_field = isinstance(value, (Field, WeightVersions))
+        return dataclasses.replace(value, rows=[value.rows]) if is_field else [value]
+
+    is_of_parts = isinstance(tokens, Parts)
+    rows = Parts([tokens[0]], [tokens[1]]) if is_of_parts else Whole([tokens[0]], [tokens[1] or 0])  # type: ignore[arg-type]
+    mask = None if loss_mask is None else alone(loss_mask)
+    columns = {key: alone(one) for key, one in given.items()}
+    made, mask, _ = with_versions(columns, mask, rows, may_be_named=False)
+    lengths = _of_tokens(rows)
+    assert not isinstance(lengths, str)
+    for key, field in made.items():
+        versions = (
+            field.rows[0] if field.spread is None else np.repeat(field.rows, lengths.responses)
+        )
+        columns[key] = Field(versions, fill=NO_VERSION, dtype="int32")
+    if isinstance(mask, Field):
+        mask = dataclasses.replace(mask, rows=mask.rows[0])
+    elif mask is not None:
+        mask = mask[0]
+    return {**fields, **columns}, mask
+
+
+def _without(loss_mask: Any, stale: Any, lengths: _Lengths) -> Any:
+    """Return a loss mask with 0 on response tokens that are marked, of all rows end to end."""
+    if loss_mask is None:
+        return Ragged((~stale).astype(np.uint8), offsets_of(lengths.responses))
+    rows, lens, default = loss_mask, lengths.responses, None
+    if isinstance(loss_mask, Field):
+        rows, default = loss_mask.rows, loss_mask.default
+        lens = lengths.sequences if loss_mask.align == "sequence" else lens
+    if default is not None and isinstance(rows, (list, tuple)):
+        counts = lens.tolist()
+        rows = [[default] * counts[at] if row is None else row for at, row in enumerate(rows)]
+    mask = ragged(rows, dtype="float64")
+    if not np.array_equal(mask.lengths, lens):
+        return loss_mask  # the error names the row
+    values = to_numpy(mask.values).copy()
+    responses = ranges_of(mask.offsets[1:] - lengths.responses, lengths.responses)
+    values[responses[stale]] = 0
+    weights = Ragged(values, mask.offsets)
+    is_field = isinstance(loss_mask, Field)
+    return dataclasses.replace(loss_mask, rows=weights) if is_field else weights
 
 
 def _of_shard(values: Any, tokens: Tokens, own: Sequence[int]) -> Alignment | None:
