@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import (
@@ -14,7 +14,6 @@ from typing import (
     NamedTuple,
     TypeVar,
     cast,
-    get_args,
     overload,
 )
 
@@ -56,6 +55,7 @@ from fastcollate.rows.fields import (
 from fastcollate.rows.per_row import PerRow, form_of, is_object, no_value, unreadable
 from fastcollate.rows.plain_fields import versions_of_row, with_fields
 from fastcollate.rows.ragged_fields import ragged_row, ragged_specs
+from fastcollate.rows.row_kinds import NUMBERS, RowKinds, difference
 from fastcollate.rows.tokens import Tokens, check_row_tokens, row_len
 
 if TYPE_CHECKING:
@@ -73,57 +73,15 @@ ROW_NAMES = {**TOKENS, **IDS}
 _ARGUMENTS = {name: column for column, name in ROW_NAMES.items()}
 """Arguments of `add`, and their names in `build_batch`."""
 
-_NUMBERS = ("rewards", "advantages")
-"""Arguments of one number per token, or one per row."""
-
-_ADVICE = "pass it for every row or for none"
-
 _TAKEN = (
     "another call has finished or cleared the same rows meanwhile; call finish in one thread only"
 )
 
 
-class _Kinds(NamedTuple):
-    """Arguments and fields of a row, besides its prompt and response."""
-
-    values: dict[str, bool]
-    """Arguments; True for objects, False for arrays of numbers."""
-    fields: dict[str, FieldOptions]
-    options: dict[str, FieldOptions]
-    """Dtypes and defaults of arguments, whose rows are along responses by now."""
-
-    def columns(
-        self, arrays: Iterator[Any], objects: Iterator[Any]
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return arguments and fields of all rows.
-
-        Columns come in the order of arguments, then of fields by sorted key.
-        """
-        values = {
-            name: next(objects if is_object else arrays) for name, is_object in self.values.items()
-        }
-        of_fields = {
-            key: next(objects if self.fields[key].is_of_rows else arrays)
-            for key in sorted(self.fields)
-        }
-        starts = {
-            key: {"starts": np.array(next(objects))}
-            for key in sorted(self.fields)
-            if self.fields[key].make in get_args(Captures)
-        }
-        fields = {
-            key: kind.make(of_fields[key], **kind.options, **starts.get(key, {}))
-            for key, kind in self.fields.items()
-        }
-        for key, kind in self.options.items():
-            values[key] = kind.make(values[key], **kind.options)
-        return values, fields
-
-
 class _Row(NamedTuple):
     """A stored row."""
 
-    kinds: _Kinds
+    kinds: RowKinds
     """Those of the first row, shared by all rows."""
     stored: StoredRow
     objects: list[Any]
@@ -256,8 +214,8 @@ class BatchBuilder(Generic[Array]):
             spec, row = self._along(one, of_key)
             if isinstance(one, Field) and (one.dtype, one.default) != (None, None):
                 options[spec.key] = options_of(replace(one, align="response"))
-            values[spec.key] = spec.key in _NUMBERS and _is_number(row)
-            if row is None and spec.key in _NUMBERS and first is not None:  # of either kind
+            values[spec.key] = spec.key in NUMBERS and _is_number(row)
+            if row is None and spec.key in NUMBERS and first is not None:  # of either kind
                 values[spec.key] = first.kinds.values.get(spec.key, True)
                 if not values[spec.key]:
                     row = np.full(row_len(tokens, one.align), one.default)
@@ -277,7 +235,7 @@ class BatchBuilder(Generic[Array]):
             known = {} if first is None else first.kinds.fields
             fields = with_fields(fields, tokens, index, known)
         of_fields = {key: options_of(one) for key, one in fields.items()}
-        kinds = _Kinds(values, of_fields, options)
+        kinds = RowKinds(values, of_fields, options)
         for key in sorted(fields):
             if isinstance(field := fields[key], PerRow):
                 objects.append(_copy(key, index, field))
@@ -353,7 +311,7 @@ class BatchBuilder(Generic[Array]):
         tokens = sum(row.stored.num_tokens for row in rows)
         return f"BatchBuilder of {tally(len(rows), 'row')}, {tally(tokens, 'token')}"
 
-    def _append(self, own: _Kinds, row: tuple[int, Tokens, Any], objects: list[Any]) -> None:
+    def _append(self, own: RowKinds, row: tuple[int, Tokens, Any], objects: list[Any]) -> None:
         """Add a row atomically, if it has the kinds of the first one."""
         rows = self._rows
         kinds, error = self._kinds_for(own)
@@ -374,12 +332,12 @@ class BatchBuilder(Generic[Array]):
         # Only after the row is kept: the memory of dropped rows is overwritten.
         store.open(stored)
 
-    def _kinds_for(self, own: _Kinds) -> tuple[_Kinds, Exception | None]:
+    def _kinds_for(self, own: RowKinds) -> tuple[RowKinds, Exception | None]:
         """Return the kinds of the first row, and an error if these differ."""
         first = next(iter(self._rows), None)
         if first is None:
             return own, None
-        return first.kinds, _difference(len(self._rows), own, first.kinds)
+        return first.kinds, difference(len(self._rows), own, first.kinds)
 
     def _build_by(self, build: Callable[..., T], **options: Any) -> T:
         """Call a function with all rows, as arguments of `build_batch`, and drop the rows.
@@ -462,40 +420,12 @@ def _columns(rows: list[_Row]) -> dict[str, Any]:
     prompts, responses, *arrays = stored_columns([row.stored for row in rows])
     objects = map(list, zip(*[row.objects for row in rows], strict=True))
     values, fields = kinds.columns(iter(arrays), objects)
-    for name in _NUMBERS:
+    for name in NUMBERS:
         if kinds.values.get(name) and name not in kinds.options:
             # float64, as rewards may be summed before rounding.
             values[name] = np.array(values[name])
     values = {_ARGUMENTS.get(name, name): column for name, column in values.items()}
     return {"prompts": prompts, "responses": responses, **values, "fields": fields or None}
-
-
-def _difference(index: int, own: _Kinds, first: _Kinds) -> Exception | None:
-    """Return an error if a row has other arguments or fields than the first one."""
-    if own == first:
-        return None
-    for known, names in ((first.values, own.values), (first.fields, own.fields)):
-        for name in {**known, **names}:
-            if (name in known) != (name in names):
-                lacks, but = ("no ", "has") if name in known else ("", "has not")
-                return ValueError(f"row {index} has {lacks}{name}, but row 0 {but}; {_ADVICE}")
-    for name in _NUMBERS:
-        if own.values.get(name) != first.values.get(name):
-            kinds = ("one per response token", "one number")
-            return TypeError(
-                f"{name}[{index}] is {kinds[own.values[name]]}, but {name}[0] is "
-                f"{kinds[first.values[name]]}; pass the same kind for all rows"
-            )
-    plain = FieldOptions(Field, {})
-    for known, kinds_of in ((first.fields, own.fields), (first.options, own.options)):
-        for key in {**known, **kinds_of}:
-            kind, other = (found.get(key, plain) for found in (kinds_of, known))
-            if kind != other:
-                return ValueError(
-                    f"row {index} has {key} as {kind}, but row 0 as {other}; pass the same for all "
-                    "rows"
-                )
-    return None
 
 
 def _is_number(row: Any) -> bool:

@@ -162,6 +162,7 @@ def pad(
     """
     check_choice("array_type", array_type, ("torch", "numpy"))
     check_choice("side", side, SIDES)
+    check_bool("pad_trailing", pad_trailing)
     layout = AS_LONGEST[side]
     if pad_to is not None or multiple_of != 1:
         layout = SIDES[side](pad_to=pad_to, multiple_of=multiple_of)
@@ -169,7 +170,6 @@ def pad(
         return few if array_type == "torch" else few.numpy()
     rows, found = _with_dtype(rows, dtype)
     name = check_dtype_name(found, "rows")
-    check_bool("pad_trailing", pad_trailing)
     if pad_trailing and isinstance(rows, (list, tuple)):
         rows = with_equal_trailing(rows, partial(pad, fill=fill, dtype=name, array_type=array_type))
     if array_type == "torch" and _are_computed(rows):
