@@ -497,21 +497,3 @@ def _unfinished(calls: Calls) -> list[int]:
     """Return the calls that did not finish."""
     reasons = calls.columns.get("finish_reasons", ())
     return [index for index, reason in enumerate(reasons) if reason in UNFINISHED]
-
-
-def logprob_columns(found: Any, mask: Any, offsets: Any, policy: BadLogprobs) -> dict[str, Any]:
-    """Return columns of log-probabilities as the core settled them, and the loss mask.
-
-    Tokens without a log-probability leave the mask, if the policy is ``"mask"``.
-    """
-    values, bad, counts = found
-    if policy == "mask" and len(bad):
-        mask = np.ones(len(values), np.int32) if mask is None else mask
-        mask[bad] = 0
-    if mask is not None and ((mask == 0) | (mask == 1)).all():
-        mask = mask.astype(np.int32)
-    return {
-        "logprobs": None if values is None else Ragged(values, offsets),
-        "loss_mask": None if mask is None else Ragged(mask, offsets),
-        "bad_logprobs": counts,
-    }

@@ -19,7 +19,6 @@ from fastcollate.rollouts.calls import (
     Unfinished,
     finished,
     ids_of,
-    logprob_columns,
     taken,
 )
 from fastcollate.rollouts.schema import Schema
@@ -218,3 +217,21 @@ def _dropped(trees: list[int], indices: list[int], links: Sequence[Any]) -> list
 
 def _get(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
+
+
+def logprob_columns(found: Any, mask: Any, offsets: Any, policy: BadLogprobs) -> dict[str, Any]:
+    """Return columns of log-probabilities as the core settled them, and the loss mask.
+
+    Tokens without a log-probability leave the mask, if the policy is ``"mask"``.
+    """
+    values, bad, counts = found
+    if policy == "mask" and len(bad):
+        mask = np.ones(len(values), np.int32) if mask is None else mask
+        mask[bad] = 0
+    if mask is not None and ((mask == 0) | (mask == 1)).all():
+        mask = mask.astype(np.int32)
+    return {
+        "logprobs": None if values is None else Ragged(values, offsets),
+        "loss_mask": None if mask is None else Ragged(mask, offsets),
+        "bad_logprobs": counts,
+    }

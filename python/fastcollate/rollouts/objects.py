@@ -19,10 +19,9 @@ from fastcollate.rollouts.calls import (
     Unfinished,
     finished,
     ids_of,
-    logprob_columns,
     taken,
 )
-from fastcollate.rollouts.making import Options, Place
+from fastcollate.rollouts.making import Options, Place, logprob_columns
 from fastcollate.rollouts.of_engines import lay_out
 from fastcollate.rollouts.parsing import parse, schema_of
 from fastcollate.rollouts.schema import Schema, Steps
