@@ -208,7 +208,7 @@ class Calls:
             if name not in ("advantages", *IDS)
         }
         versions = self.columns.get("versions", ())
-        if any(versions) and all(map(_is_of_spans, versions)):
+        if any(one is not None for one in versions) and all(map(_is_of_spans, versions)):
             others["versions"] = WeightVersions(list(versions))
         if (routes := _routes(self.columns)) is not None:
             others["routed_experts"] = routes
