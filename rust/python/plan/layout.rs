@@ -41,9 +41,9 @@ pub const PADDING_AS: Names<PaddingAs> = Names::new(
     "padding_as",
     &[
         (PaddingAs::OwnSegment, "own_segment"),
+        (PaddingAs::ContinuedSegment, "continued_segment"),
         (PaddingAs::LastSegment, "last_segment"),
         (PaddingAs::NoSegment, "no_segment"),
-        (PaddingAs::ContinuedSegment, "continued_segment"),
     ],
 );
 
