@@ -457,19 +457,20 @@ def test_a_program_waits_for_the_item_in_the_making():
 def test_an_interrupt_ends_a_wait():
     """Ctrl-C while the iterable hangs: the program ends at once, by KeyboardInterrupt."""
     code = """if True:
-        import time
+        import signal, time
         import fastcollate as fc
+        import fastcollate.device.prefetching as own
 
         def items():
             print("hangs", flush=True)
             time.sleep(1000)
             yield 1
 
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # it may be ignored
+        own.CLOSE_SECONDS = 0.1
         with fc.prefetch(items()) as batches:
             next(batches)
     """
-    code = code.replace("import time", "import time, fastcollate.device.prefetching as own", 1)
-    code = code.replace("with fc", "own.CLOSE_SECONDS = 0.1\n        with fc")
     process = subprocess.Popen(
         [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
