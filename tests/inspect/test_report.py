@@ -176,7 +176,8 @@ def test_outcomes(tmp_path, monkeypatch, capsys):
         *({"shortest": n, "longest": n, "mean": 1.0} for n in (3, 4, 4)),
     ]
     assert rewards == {
-        "number": 5, "mean": 1.0, "least": 0.0, "most": 2.0, "groups": 2, "equal_groups": 1,
+        "number": 5, "not_finite": 0, "mean": 1.0, "least": 0.0, "most": 2.0,
+        "groups": 2, "equal_groups": 1,
     }  # fmt: skip
     assert found["logprobs"] == {
         "number": 16, "not_finite": 2, "zero": 3, "rows_of_zeros": 1, "least": -2.5, "most": 0.0,
@@ -188,6 +189,26 @@ def test_outcomes(tmp_path, monkeypatch, capsys):
     assert "2 responses (33.3%) have the largest length, 4" in text
     assert "All are 0 in 1 row: probably placeholders." in text
     assert "2 of 16 are NaN or infinite." in text
+
+
+@pytest.mark.parametrize("rewards", [[1.0, float("nan"), 0.0], [[2.0], [float("-inf")], [-1.0]]])
+def test_rewards_that_are_not_finite_are_counted(tmp_path, capsys, rewards):
+    rows = {"prompts": [[1]] * 3, "responses": [[2], [3], [4]], "rewards": rewards}
+    pq.write_table(pa.table(rows | {"uids": ["a", "a", "b"]}), tmp_path / "r.parquet")
+    found, page = report_of(tmp_path / "r.parquet", tmp_path / "r.html", capsys)
+    assert found["rewards"]["not_finite"] == 1
+    assert found["rewards"]["mean"] == 0.5
+    assert found["rewards"]["equal_groups"] == 0
+    assert [one["mean"] for one in found["rewards"]["by_length"]] == [
+        (one if isinstance(one, float) else one[0]) for one in (rewards[0], rewards[2])
+    ]
+    assert "1 of 3 are NaN or infinite." in page
+    pq.write_table(pa.table(rows | {"rewards": [float("nan")] * 3}), tmp_path / "r.parquet")
+    found, page = report_of(tmp_path / "r.parquet", tmp_path / "r.html", capsys)
+    assert found["rewards"] == {
+        "number": 3, "not_finite": 3, "groups": 0, "equal_groups": 0, "by_length": [],
+    }  # fmt: skip
+    assert "3 of 3 are NaN or infinite." in page
 
 
 def test_advice(tmp_path, recorded, capsys):

@@ -34,16 +34,15 @@ class Outcomes:
         if "rewards" not in values:
             return
         lens = rows.calls.responses.lengths
-        last: Any = slice(None)
+        last = list(range(len(lens)))
         if "trajectory_ids" in ids:
             last = list({one: row for row, one in enumerate(ids["trajectory_ids"])}.values())
         elif "is_last_step" in ids:
-            last = np.flatnonzero(ids["is_last_step"])
+            last = np.flatnonzero(ids["is_last_step"]).tolist()
         self._rewards.append(_by_row(values["rewards"])[last])
         self._lens.append(lens[last])
-        uids = np.empty(len(lens), object)
-        uids[:] = ids.get("uids", [None] * len(lens))
-        self._groups += uids[last].tolist()
+        uids = ids.get("uids", [None] * len(lens))
+        self._groups += [uids[row] for row in last]
 
     def _add_logprobs(self, logprobs: Ragged) -> None:
         values = logprobs.values
@@ -65,7 +64,10 @@ class Outcomes:
         return np.concatenate(self._rewards) if self._rewards else np.empty(0)
 
     def figures(self) -> dict[str, Any]:
-        """Return the figures on rewards and log-probabilities; None where there are none."""
+        """Return the figures on rewards and log-probabilities; None where there are none.
+
+        Means and ranges are of finite values, which others are counted beside.
+        """
         least, most = self._range
         spread = {"least": least, "most": most} if least <= most else {}
         has_logprobs = self._logprobs["number"] > 0
@@ -76,17 +78,21 @@ class Outcomes:
 
     def _of_rewards(self) -> dict[str, Any]:
         rewards, lens = self.rewards(), np.concatenate(self._lens)
+        is_finite = np.isfinite(rewards)
         groups: dict[Any, list[float]] = {}
         for uid, reward in zip(self._groups, rewards.tolist(), strict=True):
             if uid is not None:
                 groups.setdefault(uid, []).append(reward)
         several = [found for found in groups.values() if len(found) > 1]
-        parts = np.array_split(np.argsort(lens, kind="stable"), min(PARTS, len(lens)))
+        rewards, lens = rewards[is_finite], lens[is_finite]
+        parts = np.array_split(np.argsort(lens, kind="stable"), min(PARTS, len(lens)) or 1)
+        known = {}
+        if len(rewards) > 0:
+            known = {"mean": rewards.mean(), "least": rewards.min(), "most": rewards.max()}
         return {
-            "number": len(rewards),
-            "mean": float(rewards.mean()),
-            "least": float(rewards.min()),
-            "most": float(rewards.max()),
+            "number": len(is_finite),
+            "not_finite": len(is_finite) - len(rewards),
+            **{name: float(value) for name, value in known.items()},
             "groups": len(several),
             "equal_groups": sum(len(set(found)) == 1 for found in several),
             "by_length": [
@@ -96,6 +102,7 @@ class Outcomes:
                     "mean": float(rewards[part].mean()),
                 }
                 for part in parts
+                if len(part) > 0
             ],
         }
 

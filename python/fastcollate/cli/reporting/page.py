@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -74,7 +75,7 @@ def _head(figures: Mapping[str, Any]) -> str:
     cards.append(("response tokens", _short(sampled)))
     share = f"{figures['trained_tokens'] / sampled:.1%}" if sampled else "0"
     cards.append(("of these train", share))
-    if (rewards := figures["rewards"]) is not None:
+    if (rewards := figures["rewards"]) is not None and "mean" in rewards:
         cards.append(("mean reward", f"{rewards['mean']:.3g}"))
     cards.append(("findings", f"{sum(one['number'] for one in figures['findings']):,}"))
     shown = (element("div", f"<b>{value}</b>{name}") for name, value in cards)
@@ -156,16 +157,20 @@ def _rewards(summary: Summary) -> Iterator[str]:
         return
     of = "rows" if summary.figures["merging"] is None else "trajectories (that of the last turn)"
     yield _note(f"Of {rewards['number']:,} {of}.")
-    counts, edges = np.histogram(summary.rewards, BINS // 2)
-    ends = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
-    titles = [
-        f"{low:.3g} to {high:.3g}: {count:,}"
-        for (low, high), count in zip(ends, counts.tolist(), strict=True)
-    ]
-    yield columns(counts.tolist(), titles)
-    yield _note(
-        f"least {rewards['least']:.3g}, mean {rewards['mean']:.3g}, most {rewards['most']:.3g}"
-    )
+    if rewards["not_finite"]:
+        number = f"{rewards['not_finite']:,} of {rewards['number']:,}"
+        yield text("p", f"{number} are NaN or infinite.")
+    if "mean" in rewards:
+        counts, edges = np.histogram(summary.rewards[np.isfinite(summary.rewards)], BINS // 2)
+        ends = pairwise(edges.tolist())
+        titles = [
+            f"{low:.3g} to {high:.3g}: {count:,}"
+            for (low, high), count in zip(ends, counts.tolist(), strict=True)
+        ]
+        yield columns(counts.tolist(), titles)
+        yield _note(
+            f"least {rewards['least']:.3g}, mean {rewards['mean']:.3g}, most {rewards['most']:.3g}"
+        )
     if groups := rewards["groups"]:
         yield text(
             "p",
