@@ -220,6 +220,7 @@ def test_advice(tmp_path, recorded, capsys):
     _, page = report_of(tmp_path / "r.parquet", tmp_path / "r.html", capsys)
     assert "Padding costs little here" in page
     assert "No rewards" in page
+    assert "turn" not in re.sub(r"<style>.*?</style>|No trajectory ids[^<]*", "", page)
     assert "No log-probabilities" in page
     rows["responses"] = [[3] * 99, [4]]
     pq.write_table(pa.table(rows), tmp_path / "r.parquet")

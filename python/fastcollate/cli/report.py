@@ -25,7 +25,7 @@ from fastcollate.cli.options import (
     reads_columns,
 )
 from fastcollate.cli.reporting.collecting import Collector
-from fastcollate.cli.reporting.page import page_of
+from fastcollate.cli.reporting.page import noun_of, page_of
 from fastcollate.cli.tokenizers import FileTokenizer
 from fastcollate.cli.writing import check_writable, write_whole
 from fastcollate.common.arguments import tally
@@ -77,6 +77,8 @@ def report(
         print(json.dumps({"report": str(output), **summary.figures}, indent=2))
         return
     findings = sum(found["number"] for found in summary.figures["findings"])
-    found = f"{tally(summary.figures['turns'], 'turn')}, {tally(findings, 'finding')}"
+    found = (
+        f"{tally(summary.figures['turns'], noun_of(summary.figures))}, {tally(findings, 'finding')}"
+    )
     line = printable(f"{found}; wrote {output}")
     Console(highlight=False).print(line, soft_wrap=True, markup=False)

@@ -166,7 +166,7 @@ class Collector:
             found["number"] += finding.number
         longest = int(lens.argmax())
         if (tokens := int(lens[longest])) > self._longest[0]:
-            why = f"the longest turn: {tokens:,} tokens"
+            why = f"the longest one: {tokens:,} tokens"
             self._longest = tokens, self._view(batch, longest + first_row, first_row, why)
 
     def _view(self, batch: Batch, row: int, first_row: int, why: str) -> Worst:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -47,7 +47,7 @@ def page_of(summary: Summary) -> str:
         "Merging": _merging(figures["merging"]),
         "Bins": _bins(summary),
         "Ranks": _ranks(figures),
-        "Findings": _findings(figures["findings"]),
+        "Findings": _findings(figures),
         "Rows to look at": _worst(summary),
     }
     body = "".join(
@@ -61,6 +61,11 @@ def page_of(summary: Summary) -> str:
     )
 
 
+def noun_of(figures: Mapping[str, Any]) -> str:
+    """Return the word for the rows of a file: they are turns if trajectories are known."""
+    return "row" if figures["merging"] is None else "turn"
+
+
 def _note(content: str) -> str:
     return text("p", content, "note")
 
@@ -68,7 +73,7 @@ def _note(content: str) -> str:
 def _head(figures: Mapping[str, Any]) -> str:
     """Return the title and the first numbers."""
     sampled, merging = figures["response_tokens"], figures["merging"]
-    cards = [("rows" if merging is None else "turns", f"{figures['turns']:,}")]
+    cards = [(f"{noun_of(figures)}s", f"{figures['turns']:,}")]
     if merging is not None:
         cards.append(("rows when merged", f"{merging['num_rows']:,}"))
     cards.append(("prompt tokens", _short(figures["prompt_tokens"])))
@@ -142,7 +147,7 @@ def histogram(values: NDArray[Any], what: str, unit: str = "") -> str:
 
 def _lengths(summary: Summary) -> Iterator[str]:
     rows = "Rows, merged" if summary.figures["merging"] else "Rows"
-    titles = ("Prompts of turns", "Responses of turns", rows)
+    titles = ("Prompts", "Responses", rows)
     plots = (
         element("div", text("h3", title) + histogram(values, what))
         for title, (what, values) in zip(titles, summary.lengths.items(), strict=True)
@@ -216,7 +221,8 @@ def _layouts(figures: Mapping[str, Any]) -> Iterator[str]:
         "once. Filled: tokens; ruled: padding."
     )
     for of, by_layout in layouts.items():
-        yield text("h3", "Each turn a row" if of == "turns" else "Turns merged to rows")
+        if figures["merging"] is not None:
+            yield text("h3", "Each turn a row" if of == "turns" else "Turns merged to rows")
         for name, found in by_layout.items():
             tokens, positions = found["tokens"], found["positions"]
             line = f"{name}: {_short(tokens)} tokens in {_short(positions)} positions, "
@@ -304,13 +310,14 @@ def _ranks(figures: Mapping[str, Any]) -> Iterator[str]:
     yield element("div", "".join(element("div", plot) for plot in plots), "grid")
 
 
-def _findings(findings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def _findings(figures: Mapping[str, Any]) -> Iterator[str]:
+    findings = figures["findings"]
     if not findings:
         yield text("p", "No findings.")
         return
     yield _note(
-        "What batch.check() found in turns; rows are those of the file. Of each kind a few are "
-        "shown."
+        f"What batch.check() found in {noun_of(figures)}s; rows are those of the file. Of each "
+        "kind a few are shown."
     )
     for found in findings:
         yield text("p", f"{found['kind']} ({found['number']:,})", "title")
@@ -321,7 +328,7 @@ def _findings(findings: Sequence[Mapping[str, Any]]) -> Iterator[str]:
 def _worst(summary: Summary) -> Iterator[str]:
     yield _note(
         "The first rows with a finding of each kind, and the longest; drawn from "
-        f"{tally(summary.figures['turns'], 'turn')}."
+        f"{tally(summary.figures['turns'], noun_of(summary.figures))}."
     )
     for worst in summary.worst:
         yield element("div", text("p", worst.why) + worst.view.rows_html(), "row")
