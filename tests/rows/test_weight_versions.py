@@ -58,6 +58,35 @@ def test_forms_written_out(rows, expected):
     assert not any("lag" in key for key in batch.metrics)
 
 
+@NEEDS_TORCH
+def test_rows_and_columns_of_tensors():
+    import torch
+
+    rows = [torch.tensor([3, 3]), torch.tensor([5])]
+    for last, expected in ((None, [-1] * 3), (torch.tensor([4, 5, 6]), [4, 5, 6])):
+        found = build(fc.WeightVersions([*rows, last])).versions
+        assert_same({"x": found}, {"x": np.array([*WRITTEN[:2], expected], np.int32)})
+    per_row = build(fc.WeightVersions(torch.tensor([3, 5, -1]))).versions
+    assert_same({"x": per_row}, {"x": np.array(WRITTEN, np.int32)})
+    with pytest.raises(TypeError, match="versions has versions of float32; pass integers"):
+        build(fc.WeightVersions([torch.ones(2), torch.ones(1), torch.ones(3)]))
+
+
+def test_samples_of_whole_sequences_and_of_pairs():
+    """Their tokens are spans of larger arrays."""
+    field = fc.WeightVersions("version", current=7, max_lag=1)
+    options = {**OPTIONS, "layout": "right", "fields": {"version": field}}
+    samples = [
+        {"input_ids": [1, 2, 3], "prompt_len": 1, "version": 7},
+        {"input_ids": [4, 5], "prompt_len": 1, "version": 2},
+    ]
+    batch = fc.Collator(**options)(samples)
+    assert batch.loss_mask.tolist() == [[1, 1], [0, 0]]
+    assert batch.version.tolist() == [[7, 7], [2, -1]]
+    pairs = [{"prompt_ids": [1], "chosen_ids": [2, 3], "rejected_ids": [4], "version": 5}]
+    assert fc.Collator(**options)(pairs).loss_mask.tolist() == [[0, 0], [0, 0]]
+
+
 def test_lag_written_out():
     spans = [[(3, 0, 1), (6, 1, 2)], [(5, 0, 1)], [(2, 1, 3)]]
     field = fc.WeightVersions(spans, current=7, max_lag=3)
@@ -268,6 +297,8 @@ def test_tensors():
         ([1, 2, 3], {"current": 3, "max_lag": -1}, "max_lag of versions is -1"),
         ([[1], [1], [1] * 3], {}, "versions[0] has 1 items, but responses[0] has 2"),
         ([[0.5, 1], [1], [1] * 3], {}, "versions[0] has 0.5; pass integers, or spans"),
+        ([5.0, 4, 3], {}, "versions[0] has the version 5.0; pass an integer or a string"),
+        ([[], 4.0, [3]], {}, "versions[0] has the version []; pass an integer or a string"),
     ],
 )
 def test_versions_that_cannot_be(rows, options, message):

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
+from fastcollate._fastcollate import RowSpans
 from fastcollate.common.arguments import is_sequence, tally
 from fastcollate.common.arrays import is_array, is_tensor, offsets_of, ranges_of, to_numpy
 from fastcollate.common.text import show
@@ -16,7 +17,7 @@ from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
 from fastcollate.rows.fields import FIELDS, AnyField, Field
 from fastcollate.rows.lengths import Integers
-from fastcollate.rows.tokens import Parts, Tokens, Whole
+from fastcollate.rows.tokens import Parts, Tokens, Whole, row_len
 from fastcollate.rows.versions import (
     NO_VERSION,
     Lag,
@@ -145,11 +146,10 @@ def versions_of_row(
     mask = None if loss_mask is None else alone(loss_mask)
     columns = {key: alone(one) for key, one in given.items()}
     made, mask, _ = with_versions(columns, mask, rows, may_be_named=False)
-    lengths = _of_tokens(rows)
-    assert not isinstance(lengths, str)
     for key, field in made.items():
+        is_per_row = field.spread is not None
         versions = (
-            field.rows[0] if field.spread is None else np.repeat(field.rows, lengths.responses)
+            np.repeat(field.rows, row_len(tokens, "response")) if is_per_row else field.rows[0]
         )
         columns[key] = Field(versions, fill=NO_VERSION, dtype="int32")
     if isinstance(mask, Field):
@@ -274,6 +274,8 @@ def _of_rows(rows: Any) -> tuple[Integers | None, bool]:
         return np.full(len(rows), rows.shape[1], np.int64), rows.ndim == 2
     if isinstance(rows, Ragged):
         return rows.lengths, rows.trailing == ()
+    if isinstance(rows, RowSpans):
+        return rows.lengths, True
     if hasattr(rows, "__arrow_c_stream__") and not hasattr(type(rows), "__len__"):
         return None, True  # a stream may yield its rows only once
     is_of_columns = hasattr(rows, "__arrow_c_array__") or hasattr(rows, "__arrow_c_stream__")

@@ -111,20 +111,22 @@ def read_versions(key: str, given: Any, lens: Integers) -> Versions:
         Versions that are not integers or strings, and spans that overlap or leave the response.
     """
     if isinstance(given, (list, tuple)):
-        first = next((one for one in given if one is not None and np.size(one) > 0), None)
+        first = next(filter(_has_items, given), None)
         if len(given) != len(lens):
             raise ValueError(
                 f"{key} has {tally(len(given), 'row')}, but the batch has {len(lens)}; pass the "
                 "versions of each row"
             )
         are_rows = any(one is not None and not _is_version(one) for one in given)
-        if not are_rows or (first is not None and _is_version(first)):
+        if not are_rows or (first is not None and not _is_row(first)):
             found = [(f"{key}[{row}]", one) for row, one in enumerate(given)]
             return Versions(*_numbers(key, found))
         if first is None or not _is_version(first[0]):
             return _of_spans(key, given, lens)
         pairs = zip(given, lens.tolist(), strict=True)
-        given = [np.full(count, NO_VERSION) if row is None else row for row, count in pairs]
+        given = [
+            np.full(count, NO_VERSION) if row is None else to_numpy(row) for row, count in pairs
+        ]
     elif is_array(given) and given.ndim == 1:
         numbers = to_numpy(given)
         if numbers.dtype.kind not in "iu":
@@ -210,6 +212,14 @@ def _of_spans(key: str, given: Any, lens: Integers) -> Versions:
 
 def _is_version(value: Any) -> bool:
     return isinstance(value, (int, str, np.integer)) or (is_array(value) and value.ndim == 0)
+
+
+def _is_row(value: Any) -> bool:
+    return hasattr(value, "__len__") and not _is_version(value)
+
+
+def _has_items(row: Any) -> bool:
+    return row is not None and not (_is_row(row) and len(row) == 0)
 
 
 def _numbers(key: str, found: list[tuple[str, Any]]) -> tuple[Integers, bool]:

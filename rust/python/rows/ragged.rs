@@ -10,7 +10,8 @@ use pyo3::types::PyType;
 
 use super::imported;
 use super::tensor::{is_nested, is_tensor};
-use crate::error::Error;
+use crate::error::{Error, Result};
+use crate::plan::tables::{Column, column_of};
 
 /// Rows that are spans of arrays, possibly with gaps between them.
 ///
@@ -41,6 +42,12 @@ impl RowSpans {
         };
         let spans = arrays.into_iter().map(span);
         spans.collect::<PyResult<_>>().map(Self)
+    }
+
+    /// The number of values of each row.
+    #[getter]
+    fn lengths<'py>(&self, py: Python<'py>) -> Result<Column<'py>> {
+        column_of(py, self.0.iter().flat_map(|span| span.lens.iter().copied()))
     }
 
     /// True if all rows are None.
