@@ -128,10 +128,10 @@ def build_batch(
         (with `merge`, one per turn, to the turn's own). All other positions hold 0. NaN is an error
         on response tokens, and as the number of a row that trains.
     fields
-        More fields by key: :class:`Field`, :class:`PerRow`, :class:`RoutedExperts` and
-        :class:`Captured`, or rows of values with the lengths of all responses or of all sequences.
-        A key must not be that of an output, nor of an attribute of :class:`Batch` other than a
-        mapping's.
+        More fields by key: :class:`Field`, :class:`PerRow`, :class:`RoutedExperts`,
+        :class:`Captured` and :class:`WeightVersions`, or rows of values with the lengths of all
+        responses or of all sequences. A key must not be that of an output, nor of an attribute of
+        :class:`Batch` other than a mapping's.
     uids, trajectory_ids, is_last_step
         One object per row, kept as attributes of the batch.
     merge

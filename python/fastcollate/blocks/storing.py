@@ -198,11 +198,9 @@ def store(
         fields = {key: _hold(key, field) for key, field in fields.items()}
     prompts, responses = _keep("prompts", prompts), _keep("responses", responses)
     sequences = _keep("sequences", sequences)
-    made: Mapping[str, AnyField] | None = with_fields(
-        fields, check_tokens(prompts, responses, sequences, prompt_lens)
-    )
+    given = check_tokens(prompts, responses, sequences, prompt_lens)
+    made: Mapping[str, AnyField] | None = with_fields(fields, given)
     if made:
-        given = check_tokens(prompts, responses, sequences, prompt_lens)
         made, mask, _ = with_versions(made, columns.get("loss_mask"), given, may_be_named=False)
         columns["loss_mask"] = mask
     values_of = {name: columns[name] for name in VALUES if columns.get(name) is not None}

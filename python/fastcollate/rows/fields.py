@@ -32,7 +32,7 @@ from fastcollate.rows.per_row import (
     numbers_of_rows,
     per_row_values,
 )
-from fastcollate.rows.ragged_fields import ragged_columns, ragged_specs
+from fastcollate.rows.ragged_fields import OwnToken, ragged_columns, ragged_specs
 from fastcollate.rows.versions import WeightVersions
 
 if TYPE_CHECKING:
@@ -53,10 +53,6 @@ ADVANTAGES = FieldSpec("advantages", "advantages", plain=True, spread="trained")
 
 Spread: TypeAlias = Literal["all", "trained", "last"]
 """Tokens of a row that get its one number."""
-
-
-OwnToken: TypeAlias = Literal["keep", "add", "error"]
-"""What to do with a token whose values lack its own id."""
 
 
 @suggests_names
@@ -152,9 +148,10 @@ class Field:
             ) from error
 
 
-AnyField: TypeAlias = Field | PerRow | Captured | RoutedExperts | WeightVersions
+AnyField: TypeAlias = Field | PerRow | RoutedExperts | Captured | WeightVersions
 
-FIELDS = "fc.Field, fc.PerRow, fc.RoutedExperts or fc.Captured"
+*_FIRST, _LAST = (f"fc.{kind.__name__}" for kind in get_args(AnyField))
+FIELDS = f"{', '.join(_FIRST)} or {_LAST}"
 """Those of the argument ``fields``, for messages."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from fastcollate.rows.fields import Field
 
 
+OwnToken: TypeAlias = Literal["keep", "add", "error"]
+"""What to do with a token whose values lack its own id."""
+
+
 def offsets_key(key: str) -> str:
     """Return the key of the offsets of a ragged field."""
     return f"{key}_offsets"
@@ -42,7 +46,7 @@ def ragged_specs(key: str, field: Field) -> tuple[FieldSpec, FieldSpec]:
                 f"none are given; leave {name} out"
             )
     dtype = "int32" if field.dtype is None else check_dtype_name(field.dtype, key)
-    check_choice(f"own_token of {key}", field.own_token, ("keep", "add", "error"))
+    check_choice(f"own_token of {key}", field.own_token, get_args(OwnToken))
     if field.own_token != "keep" and dtype not in ("uint8", "int16", "int32", "int64"):
         raise ValueError(
             f"{key} has own_token={field.own_token!r} and dtype {dtype}, but ids of tokens are "
