@@ -45,6 +45,14 @@ def counted(batch):
 FIELDS = {"weights": fc.Field("weights", align="sequence")}
 
 
+def test_counts_stay_with_other_layouts_and_selected_rows():
+    samples = [{"input_ids": [1, 2, 3, 4]}, {"input_ids": [5]}, {"input_ids": [6, 7, 8]}]
+    batch = fc.Collator(pad_token_id=0, max_length=2)(samples)
+    assert counted(batch) == [2.0, 3.0]
+    for again in (batch.to_layout("jagged"), batch.to_layout(fc.Packed(8)), batch.select(rows=[1])):
+        assert counted(again) == [2.0, 3.0]
+
+
 @share(2)
 @given(samples=sequences(), limit=st.fixed_dictionaries(LIMITS), layout=st.sampled_from(LAYOUTS))
 def test_sequences_are_truncated(samples, limit, layout, array_type):

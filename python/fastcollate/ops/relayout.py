@@ -54,6 +54,10 @@ def relayout(state: BatchState, layout: LayoutSpec, shard: Shard | None = None) 
         # Rows of a tree share positions: streams are taken out row by row.
         return values if places is None or align != "sequence" else take(values, places)
 
+    def spans_of(align: str) -> tuple[Integers, Integers]:
+        """Return the start and the length of each row's values."""
+        return (response_starts, response_lens) if align == "response" else (sequence_starts, lens)
+
     def column(index: int, spec: FieldSpec) -> Any:
         value: Any = state.data[spec.key]
         if spec.align in ("row", "array", "object"):
@@ -66,19 +70,15 @@ def relayout(state: BatchState, layout: LayoutSpec, shard: Shard | None = None) 
             spans = np.stack([ends[:-1], ends[1:]], 1)[slice(None) if own is None else own]
             return [value[start:stop] for start, stop in spans.tolist()]
         if spec.align in ("response_counts", "sequence_counts"):
-            lens_of = response_lens if spec.align == "response_counts" else lens
-            starts = response_starts if spec.align == "response_counts" else sequence_starts
-            return RowSpans([(np.diff(on_host(value)), starts, lens_of)])
+            spans_of_rows = spans_of(spec.align.removesuffix("_counts"))
+            return RowSpans([(np.diff(on_host(value)), *spans_of_rows)])
         if spec.align == "ragged":
-            is_of_responses = ragged[spec.key].align == "response"
-            lens_of = response_lens if is_of_responses else lens
-            firsts = np.where(lens_of, response_starts if is_of_responses else sequence_starts, 0)
+            starts, tokens = spans_of(ragged[spec.key].align)
+            firsts = np.where(tokens, starts, 0)
             ends = on_host(state.data[ragged[spec.key].offsets])
-            starts = ends[firsts]
-            return RowSpans([(value, starts, ends[firsts + lens_of] - starts)])
+            return RowSpans([(value, ends[firsts], ends[firsts + tokens] - ends[firsts])])
         values = per_token(spec.key)
-        is_of_responses = table[spec.key].align == "response"
-        starts = response_starts if is_of_responses else sequence_starts
+        starts, _ = spans_of(table[spec.key].align)
         counts = FieldSpec.row_lens(spec.align, prompt_lens, response_lens)
         if counts is not None:
             return RowSpans([(values, starts, counts)])
@@ -103,8 +103,12 @@ def relayout(state: BatchState, layout: LayoutSpec, shard: Shard | None = None) 
         merging=RowSource(plan, state.merge_plan, masked_rewards=state.masked_rewards),
         shard=shard,
     )
-    collated = collate(request)._replace(own_tokens_added=state.own_tokens_added)
-    collated = collated._replace(options=collated.spec._replace(lags=spec.lags))
+    collated = collate(request)
+    collated = collated._replace(
+        options=collated.spec._replace(lags=spec.lags),
+        own_tokens_added=state.own_tokens_added,
+        truncated=state.truncated,
+    )
     was = state.is_padding
     if shard is None:
         collated = collated._replace(is_padding=was)
