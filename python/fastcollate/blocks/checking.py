@@ -8,7 +8,6 @@ from pickle import PickleError
 from typing import Any, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fastcollate._fastcollate import FieldSpec, Plan
 from fastcollate.blocks.sharing import BlockShare, Sharing
@@ -19,8 +18,7 @@ from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.tree_plan import TreePlan
 from fastcollate.rows.columns import Ragged
 from fastcollate.rows.fields import AnyField, FieldOptions
-
-Integers = NDArray[np.int64]
+from fastcollate.rows.lengths import Integers
 
 OF_ROUTES = ("uint8", "int16", "int32")
 """Dtypes of captured indices, by size."""

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
 from fastcollate.common.arrays import like_of, offsets_of, on_host, ranges_of, take
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from numpy.typing import NDArray
-
     from fastcollate._fastcollate import OutputTable
     from fastcollate.ops.batch_state import BatchState
-
-    Integers = NDArray[np.int64]
+    from fastcollate.rows.lengths import Integers
 
 _SUFFIX = "_values"
 

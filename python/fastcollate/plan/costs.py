@@ -356,11 +356,8 @@ def weights_of(name: str, cost: Any, lengths: Integers, noun: str = "row") -> We
     if isinstance(cost, Costs):
         return cost.spec.of(lengths)
     if callable(cost):
-        found, found_by, verb = (
-            cost(copied(lengths, np.int64)),
-            f"the function {name} returned",
-            "return",
-        )
+        found = cost(copied(lengths, np.int64))
+        found_by, verb = f"the function {name} returned", "return"
     elif hasattr(cost, "__array__") or isinstance(cost, (list, tuple)):
         found, found_by, verb = cost, f"{name} is", "pass"
     else:
