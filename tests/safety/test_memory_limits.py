@@ -41,6 +41,21 @@ def make_calls():
     chain = ragged(np.arange(1000), 1 << 30)
     responses = ragged(np.ones(1000, np.int64), 2)
 
+    # Each other token has two values, or indices of its own.
+    lens_of = turns[1].lengths
+    counts = fc.Ragged(np.arange(lens_of.sum()) % 2 * 2, turns[1].offsets)
+    values = ragged(np.diff(np.append(0, counts.values.cumsum())[counts.offsets]), 9)
+    sets = fc.Field((values, counts), ragged=True)
+    nested = [[[token] * (token % 3) for token in row] for row in turns[1].to_list()]
+    new = np.maximum(lens_of - 1, 0)
+    indices = fc.Ragged(np.zeros((new.sum(), 1, 2), np.int32), np.append(0, new.cumsum()))
+    captured = fc.Captured(indices, starts=turns[0].lengths)
+    versions = fc.WeightVersions(counts, current=2, max_lag=1)
+    laid_out = fc.build_batch(*turns, **tables, fields={"indices": captured, "sets": sets})
+    mask = laid_out.indices_padding_mask
+    mask[:, 1::2] = True
+    parts = planning.partition(lens, 64)
+
     # A prompt of many samples, which counts for each.
     choices = [{"token_ids": [1], "finish_reason": "stop"}] * 2000
     body = json.dumps({"prompt_token_ids": [7] * 2000, "choices": choices}).encode()
@@ -90,6 +105,19 @@ def make_calls():
         "build, tree": build(layout=fc.Tree(4096)),
         "build, merged": build(trajectory_ids=ids, merge="branch"),
         "build, shard": build(shard=some.shard(0, 0)),
+        "build, ragged": build(fields={"sets": sets}),
+        "build, ragged, tree": build(fields={"sets": sets}, layout=fc.Tree(4096)),
+        "build, ragged lists": build(fields={"sets": fc.Field(nested, ragged=True)}),
+        "build, own tokens": build(fields={"sets": fc.Field(nested, ragged=True, own_token="add")}),
+        "build, captured": build(fields={"indices": captured}),
+        "build, captured, merged": build(
+            fields={"indices": captured}, trajectory_ids=ids, merge="branch"
+        ),
+        "build, versions": build(fields={"versions": versions}),
+        "to_layout": lambda: laid_out.to_layout(packed),
+        "rows": lambda: list(laid_out.rows()),
+        "grow": lambda: planning.grow(parts, lens, min_bins=9000, grow_by="split"),
+        "take": lambda: planning.pack(turns[0].lengths, packed).take(turns[0].to_list()),
         "builder": builder,
         "lists": lambda: fc.ragged(turns[0].to_list()),
         "pad": lambda: fc.pad(turns[0], array_type="numpy"),
