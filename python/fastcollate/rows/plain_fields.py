@@ -216,7 +216,8 @@ def _align(place: str, values: Any, lengths: _Lengths | str, shown: str, align: 
         raise _error(place, shown, "not a row of numbers each", [f"fc.PerRow({shown})"])
     if not is_flat:
         what = "several values per token"
-        raise _error(place, shown, what, [*of_tokens, f"fc.RoutedExperts({shown})"])
+        others = [f"fc.Field({shown}, ragged=True)", f"fc.RoutedExperts({shown})"]
+        raise _error(place, shown, what, [*of_tokens, *others])
     if isinstance(lengths, str):
         raise _error(place, shown, lengths, of_tokens)
     responses, sequences = lengths
