@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use fastcollate::Error as Core;
 use fastcollate::plan::pack::{
     Algorithm, Cost, Growth, ItemBins, Oversize, PackSpec as CoreSpec, Packer,
 };
@@ -10,6 +9,7 @@ use fastcollate::plan::share::Tree;
 use fastcollate::plan::{
     AttentionSpan, BinTables, Bins as CoreBins, Costs as CoreCosts, Deal, PackedRows,
 };
+use fastcollate::{Error as Core, check_room};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -257,6 +257,7 @@ impl PackSpec {
             return Err(Core::InvalidPlan("its rows share tokens".to_owned()).into());
         };
         let count = bins.spans.len();
+        check_room(count)?;
         if costs.as_ref().is_some_and(|costs| costs.len() != count) {
             return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
         }
