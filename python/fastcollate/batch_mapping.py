@@ -10,8 +10,9 @@ import numpy as np
 from fastcollate.ops.attention import subtree_end
 from fastcollate.ops.batch_state import BatchState, missing_plan
 from fastcollate.ops.loss_positions import targets
+from fastcollate.ops.masks import MASK_KEYS
 from fastcollate.ops.missing_outputs import missing_key, missing_output
-from fastcollate.ops.model_inputs import KEYS, model_inputs, positions
+from fastcollate.ops.model_inputs import KEYS, inputs_without_masks, masks_of, positions
 from fastcollate.ops.parts import listed
 from fastcollate.ops.pickling import own_memory, restore
 from fastcollate.ops.tree_labels import tree_label_keys, tree_labels
@@ -42,11 +43,13 @@ _NEEDS_PLAN = frozenset(
 class BatchMapping(Mapping[str, Any], Generic[Array]):
     """The items and attributes of :class:`fastcollate.Batch`."""
 
-    __slots__ = ("__weakref__", "_inputs", "_positions", "_state")
+    __slots__ = ("__weakref__", "_inputs", "_masks", "_positions", "_state")
 
     _state: BatchState
-    _inputs: dict[str, Any] | None  # the items of a collator's batch, made on first access
-    _positions: Any  # made on first access
+    # Made on first access: the items of a collator's batch without masks, the masks, and positions.
+    _inputs: dict[str, Any] | None
+    _masks: dict[str, Any] | None
+    _positions: Any
 
     # Types of outputs, for type checkers: they are read by `__getattr__`.
     input_ids: Array
@@ -74,14 +77,14 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
 
     def __init__(self, data: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
         self._state = BatchState(dict(data))
-        self._inputs = self._positions = None
+        self._inputs = self._masks = self._positions = None
 
     @classmethod
     def _of(cls, state: BatchState) -> Self:
         """Return the batch of a state."""
         batch = object.__new__(cls)
         batch._state = state
-        batch._inputs = batch._positions = None
+        batch._inputs = batch._masks = batch._positions = None
         return batch
 
     def _replace(self, **state: Any) -> Self:
@@ -99,13 +102,22 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
 
     def _mapping(self) -> dict[str, Any]:
         """Return the items: all outputs, or what a model is called with."""
+        if self._state.model_kernel is None:
+            return self._state.data
+        inputs = self._inputs_of("input_ids")
+        return {"input_ids": inputs["input_ids"], **self._inputs_of("attention_mask"), **inputs}
+
+    def _inputs_of(self, key: object) -> dict[str, Any]:
+        """Return the model's inputs that have this one, if any: the masks, or all others."""
         state = self._state
-        if state.model_kernel is None:
-            return state.data
-        if self._inputs is None:
+        if key not in MASK_KEYS:
+            if self._inputs is None:
+                self._inputs = inputs_without_masks(state, self._position_ids)
+            return self._inputs
+        if self._masks is None:
             kernel = None if state.model_kernel == "default" else state.model_kernel
-            self._inputs = model_inputs(state, self._position_ids, kernel)
-        return self._inputs
+            self._masks = masks_of(state, kernel)
+        return self._masks
 
     @property
     def _position_ids(self) -> Any:
@@ -118,7 +130,7 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
         state = self._state
         try:
             is_input = state.model_kernel is not None and key in KEYS
-            return self._mapping()[key] if is_input else listed(state.data[key])
+            return self._inputs_of(key)[key] if is_input else listed(state.data[key])
         except (KeyError, TypeError) as error:  # slices have no hash
             message = missing_key(state.known_plan, state.data, key, self._is_attribute(key))
             raise KeyError(message) from error
@@ -136,7 +148,8 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
         return len(self._mapping())
 
     def __contains__(self, key: object) -> bool:
-        return key in self._mapping()
+        has_inputs = self._state.model_kernel is not None
+        return key in (self._inputs_of(key) if has_inputs else self._state.data)
 
     def __setitem__(self, key: str, value: Any) -> None:
         self._of_mapping()[key] = value
@@ -164,10 +177,11 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
         if name in _NEEDS_PLAN:
             raise missing_plan(name)
         state = self._state
-        if (state.model_kernel is None or name not in KEYS) and name in state.data:
+        is_input = state.model_kernel is not None and name in KEYS
+        if not is_input and name in state.data:
             return listed(state.data[name])
-        if name in KEYS and name in (items := self._mapping()):
-            return items[name]
+        if is_input and name in (inputs := self._inputs_of(name)):
+            return inputs[name]
         if name == "position_ids" and (found := self._position_ids) is not None:
             return found
         if name in tree_label_keys(state):

@@ -23,7 +23,7 @@ from fastcollate.common.arguments import (
     wrong_name,
 )
 from fastcollate.memory.pools import BufferPool
-from fastcollate.ops.masks import Kernel, check_kernel, needs_kernel
+from fastcollate.ops.masks import MASK_KEYS, Kernel, check_kernel, needs_kernel
 from fastcollate.options import Options, RowOptions
 from fastcollate.plan.dtypes import Outputs
 from fastcollate.plan.layouts import Tree
@@ -119,7 +119,8 @@ class Collator(Generic[Made]):
         name or several: ``{"cu_seqlens": ("cu_seq_lens_q", "cu_seq_lens_k")}``. Of pairs, an output
         with one value per row may be halved: ``"chosen_margins"`` and ``"rejected_margins"``.
     kernel
-        As :meth:`Batch.model_inputs`. Trees need one, unless `outputs` has no mask.
+        As :meth:`Batch.model_inputs`. Trees need one, unless `outputs` has ``"subtree_end"`` in
+        place of a mask.
     **options
         Options of :class:`BatchBuilder`, which are those of :func:`build_batch` that do not depend
         on the rows. Samples of ``input_ids`` without ``prompt_len`` give ``labels``, as do all
@@ -205,10 +206,8 @@ class Collator(Generic[Made]):
         columns = {} if columns is None else columns
         self._columns = check_columns(columns, self._fields, self._ignore)
         self._keys = None if outputs is None else _name(outputs)
-        if self._is_tree and kernel is None:
-            if self._keys is None or "attention_mask" in self._keys:
-                raise needs_kernel()
-            self._kernel = "dense"
+        if self._is_tree:
+            self._check_masks()
         # With labels, which samples may have.
         self._with_labels = self._options
         if not self._is_tree and options.get("labels") is None:
@@ -266,6 +265,19 @@ class Collator(Generic[Made]):
         from fastcollate.ray.data_collator import ArrowCollator
 
         return ArrowCollator(self)
+
+    def _check_masks(self) -> None:
+        """Check that trees get a mask: no model would find their rows without one."""
+        keys = MASK_KEYS if self._keys is None else self._keys.keys()
+        has_masks = not MASK_KEYS.isdisjoint(keys)
+        if has_masks and self._kernel is None:
+            raise needs_kernel()
+        if "input_ids" in keys and not has_masks and "subtree_end" not in keys:
+            raise ValueError(
+                f"outputs are {list(keys)}, with the tokens of trees, but without a mask; add "
+                "'subtree_end', or 'attention_mask' with kernel='dense' or 'block', or with "
+                f"kernel='paths' {sorted(key for key in MASK_KEYS if key.startswith('tree_'))}"
+            )
 
     def __getstate__(self) -> dict[str, Any]:
         if isinstance(self._options.pool, BufferPool):
@@ -334,7 +346,9 @@ def _output(batch: Batch[Any], key: str, *, are_pairs: bool) -> Any:
         half = _half(batch, key) if are_pairs else None
         if half is not None:
             return half
-        known = sorted({*batch, *batch._data})
+        has_masks = not batch.plan.is_tree or batch._state.model_kernel != "default"
+        inputs = batch if has_masks else batch._inputs_of("input_ids")
+        known = sorted({*inputs, *batch._data})
         raise ValueError(
             f"outputs has {key!r}, which is not an output of the batch; pass some of {known} (a "
             "mapping is from these to their names in the dict)"

@@ -300,8 +300,27 @@ def test_trees_need_a_model_or_a_kernel():
     ):
         with pytest.raises(ValueError, match="pass model=model to model_inputs, or kernel='paths'"):
             make()
-    collate = fc.Collator(pad_token_id=0, layout=LAYOUTS["tree"], outputs=["input_ids"])
-    assert collate([{"prompt": [1], "response": [2]}])["input_ids"].tolist() == [[1, 2]]
+
+
+@pytest.mark.parametrize("kernel", [None, "dense", "block", "paths"])
+def test_outputs_of_trees_have_a_mask_with_their_tokens(kernel):
+    """A model called without one would take the branches of a tree for rows of their own."""
+
+    def collated(*outputs):
+        collate = fc.Collator(
+            pad_token_id=0, layout=LAYOUTS["tree"], kernel=kernel, outputs=outputs
+        )
+        return collate([{"prompt": [1], "response": [2]}])
+
+    with pytest.raises(ValueError, match="without a mask; add 'subtree_end', or"):
+        collated("input_ids", "position_ids", "targets")
+    assert collated("targets", "row_bins")["targets"].tolist() == [2]
+    found = collated("input_ids", "subtree_end")
+    assert found["subtree_end"].tolist() == [[2, 2]]
+    if kernel == "paths":
+        assert collated("input_ids", "tree_kv_index")["tree_kv_index"].tolist() == [0, 1]
+    with pytest.raises(ValueError, match=r"outputs has 'nothing'.*'input_ids', 'loss_mask'"):
+        collated("subtree_end", "nothing")
 
 
 def test_a_rank_of_several_has_a_part_of_the_context_only():
@@ -363,8 +382,32 @@ def test_other_outputs_are_read_without_making_the_inputs():
     batch = by_collator(LAYOUTS["tree"])
     assert batch.loss_mask is batch["loss_mask"]
     assert not hasattr(batch, "nothing")
-    assert batch._inputs is None  # a dense mask grows with the square of the width
+    assert batch._inputs is None
+    assert batch.input_ids is batch["input_ids"]
+    assert "position_ids" in batch
+    assert batch._masks is None  # a dense mask grows with the square of the width
     assert batch.attention_mask is batch["attention_mask"]
+
+
+@pytest.mark.parametrize(
+    ("layout", "kernel"),
+    [*((fc.Tree(12), kernel) for kernel in ("dense", "block", "paths")), (fc.Packed(12), "flash")],
+)
+def test_a_collators_batch_has_the_inputs_of_each_kernel(layout, kernel):
+    samples = [
+        {"prompt": prompt, "response": response}
+        for prompt, response in zip(PROMPTS, RESPONSES, strict=True)
+    ]
+    batch = fc.Collator(pad_token_id=0, layout=layout, kernel=kernel)(samples)
+    expected = built(layout).model_inputs(kernel)
+    found = dict(**batch)
+    assert list(found) == list(expected)
+    for key, value in expected.items():
+        assert getattr(batch, key) is found[key]
+        if torch.is_tensor(value):
+            assert torch.equal(found[key], value)
+        elif kernel != "block":
+            assert found[key] == value
 
 
 def test_a_rank_of_a_collators_batch_has_the_outputs():

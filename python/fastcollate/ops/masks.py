@@ -30,6 +30,11 @@ _KERNELS: dict[str, Kernel | None] = {
 
 _PATHS = ["kv_index", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"]
 
+_OFFSETS = ["cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"]
+
+MASK_KEYS = {"attention_mask", *_OFFSETS, *(f"tree_{name}" for name in _PATHS)}
+"""The arguments of models that say which positions attend to each other, of all kernels."""
+
 
 def check_kernel(kernel: Any, is_numpy: bool, is_tree: bool) -> None:
     """Check that a kernel fits the kind of arrays and the layout."""
@@ -85,13 +90,8 @@ def mask_inputs(
     """Return the arguments that say which positions attend to each other."""
     if kernel == "flash":
         paths = attention_paths(plan, ids)  # of sequences that share nothing
-        offsets, longest = paths.cu_seqlens_q, paths.max_seqlen_q
-        return {
-            "cu_seq_lens_q": offsets,
-            "cu_seq_lens_k": offsets,
-            "max_length_q": longest,
-            "max_length_k": longest,
-        }
+        sizes = [paths.cu_seqlens_q] * 2 + [paths.max_seqlen_q] * 2
+        return dict(zip(_OFFSETS, sizes, strict=True))
     if kernel == "paths":
         _windows_of(config)
         # A mask of four dimensions goes to attention as it is; this one fits no other attention.

@@ -9,6 +9,7 @@ import numpy as np
 from fastcollate._fastcollate import IGNORE_INDEX
 from fastcollate.common.arrays import convert, dtype_like, like_of, zeros
 from fastcollate.ops.masks import (
+    MASK_KEYS,
     Kernel,
     check_kernel,
     config_of,
@@ -21,7 +22,7 @@ from fastcollate.ops.tree_labels import tree_label_keys, tree_labels
 if TYPE_CHECKING:
     from fastcollate.ops.batch_state import BatchState
 
-KEYS = {"input_ids", "attention_mask", "position_ids", "labels", "shift_labels", "use_cache"}
+KEYS = {"input_ids", "position_ids", "labels", "shift_labels", "use_cache", *MASK_KEYS}
 """The keys of all inputs that are not fields."""
 
 
@@ -33,8 +34,16 @@ def model_inputs(
     dtype: Any = None,
 ) -> dict[str, Any]:
     """See :meth:`fastcollate.Batch.model_inputs`; without positions if they are None."""
-    plan, outputs = state.plan, state.data
-    ids = outputs["input_ids"]
+    inputs = inputs_without_masks(state, position_ids)
+    masks = masks_of(state, kernel, model, dtype)
+    return {"input_ids": inputs["input_ids"], **masks, **inputs}
+
+
+def masks_of(
+    state: BatchState, kernel: Kernel | None = None, model: Any = None, dtype: Any = None
+) -> dict[str, Any]:
+    """Return the inputs that say which positions attend to each other."""
+    plan, ids = state.plan, state.data["input_ids"]
     is_padded = not (plan.has_bins or plan.is_jagged)
     config = None if model is None else config_of(model)
     if kernel is None and config is not None and not is_padded:
@@ -46,18 +55,24 @@ def model_inputs(
         if plan.is_tree and model is None:
             raise needs_kernel()
         kernel = "dense"
+    if is_padded and kernel in (None, "flash"):
+        return {"attention_mask": state.data["attention_mask"]}
+    if kernel is None:
+        return {}
+    if dtype is None:
+        dtype = "float32" if model is None else model.dtype
+    return mask_inputs(plan, ids, kernel, config, dtype)
+
+
+def inputs_without_masks(state: BatchState, position_ids: Any | None) -> dict[str, Any]:
+    """Return the other inputs, which do not depend on the kernel."""
+    plan, outputs = state.plan, state.data
 
     def in_rows(value: Any) -> Any:
         """Return jagged values as one output row."""
         return value[None] if plan.is_jagged else value
 
-    inputs = {"input_ids": in_rows(ids)}
-    if is_padded and kernel in (None, "flash"):
-        inputs["attention_mask"] = outputs["attention_mask"]
-    elif kernel is not None:
-        if dtype is None:
-            dtype = "float32" if model is None else model.dtype
-        inputs |= mask_inputs(plan, ids, kernel, config, dtype)
+    inputs = {"input_ids": in_rows(outputs["input_ids"])}
     if position_ids is not None:
         inputs["position_ids"] = in_rows(position_ids)
     if "labels" in outputs:
@@ -67,7 +82,7 @@ def model_inputs(
         labels = in_rows(outputs["shift_labels"])
         inputs |= {"labels": _move(labels, 1), "shift_labels": labels}
     inputs |= {key: tree_labels(state, key) for key in tree_label_keys(state)}
-    if not is_padded:
+    if plan.has_bins or plan.is_jagged:
         inputs["use_cache"] = False
     joined = (output.key for output in state.spec.table if output.align == "joined")
     return inputs | {key: outputs[key] for key in joined if key not in KEYS}
