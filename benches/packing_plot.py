@@ -62,7 +62,7 @@ def points(lengths: Lengths, effort: Effort) -> list[Point]:
 
 def draw(cases: dict[str, list[Point]], target: Path | None) -> None:
     """Draw the points, filled for fastcollate."""
-    figure, grid = panels("packing", len(cases), sharey=True)
+    figure, grid = panels("packing", len(cases))
     for panel, (title, found) in zip(grid, cases.items(), strict=True):
         for point in found:
             panel.plot(
@@ -74,8 +74,8 @@ def draw(cases: dict[str, list[Point]], target: Path | None) -> None:
                 label=f"pack {point.name!r}" if point.is_ours else f"{point.name}",
                 linestyle="",
             )
-        panel.set(xscale="log", title=title, xlabel="milliseconds")
-    grid[0].set_ylabel("tokens, % of what the bins hold")
+        panel.set(xscale="log", title=title, xlabel="milliseconds", ylabel="tokens, % of capacity")
+        panel.xaxis.set_major_formatter("{x:g}")
     save(figure, grid[-1], target)
 
 

@@ -110,8 +110,8 @@ def draw(cases: dict[str, list[Point]], target: Path | None) -> None:
         panel.set_xticks(ticks, [str(tick) for tick in ticks])
     ratios.set_yscale("log", base=2)
     ratios.set_yticks([1, 2, 4, 8, 16, 32], ["1", "2", "4", "8", "16", "32"])
-    ratios.set(ylabel="tokens before / after (lines: formulas)")
-    times.set(ylabel="to plan, ns a token", ylim=(0, None))
+    ratios.set(ylabel="tokens before / after", title="points: plans, lines: formulas")
+    times.set(ylabel="time to plan, ns per token", ylim=(0, None))
     save(figure, times, target)
 
 

@@ -16,29 +16,28 @@ DARK = """
 """
 
 
-def panels(name: str, count: int, **options: Any) -> tuple[Any, list[Any]]:
-    """Make a figure with `count` panels in a row; `options` are those of `subplots`."""
+def panels(name: str, count: int) -> tuple[Any, list[Any]]:
+    """Make a figure of `count` panels, one above the other: a phone shows its text readably."""
     import matplotlib
 
     matplotlib.use("svg")
     matplotlib.rcParams["svg.fonttype"] = "none"  # text stays text, not outlines
     matplotlib.rcParams["svg.hashsalt"] = name
+    matplotlib.rcParams["font.size"] = 11
     from matplotlib import pyplot
 
-    figure, grid = pyplot.subplots(1, count, figsize=(10, 4), squeeze=False, **options)
-    for panel in grid[0]:
+    figure, grid = pyplot.subplots(count, figsize=(6, 3.8 * count), layout="constrained")
+    for panel in grid:
         panel.grid(alpha=0.3)
-    return figure, list(grid[0])
+    return figure, list(grid)
 
 
 def save(figure: Any, legend_of: Any, target: Path | None) -> None:
-    """Put the legend of a panel next to the last one; write the figure to a file, if given."""
+    """Put the legend of a panel at the bottom; write the figure to a file, if given."""
     from matplotlib import pyplot
 
-    panel = figure.axes[-1]
     handles, labels = legend_of.get_legend_handles_labels()
-    panel.legend(handles, labels, loc="center left", bbox_to_anchor=(1, 0.5), frameon=False)
-    figure.tight_layout()
+    figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
     drawn = io.StringIO()
     figure.savefig(drawn, format="svg", metadata={"Date": None})
     pyplot.close(figure)

@@ -18,10 +18,10 @@ text { font: 13px ui-sans-serif, system-ui, -apple-system, "Segoe UI", sans-seri
 .card { fill: #f6f8fa } .line { stroke: #8c959f; fill: none } .tip { fill: #8c959f }
 .prompt { fill: #b6d4fe } .trained { fill: #8fdca4 } .masked { fill: #ffd8a8 }
 .padding { fill: none; stroke: #afb8c1; stroke-dasharray: 3 2 } .plain { fill: #d8dee4 }
-.shared { fill: #d9c8fa } .other { fill: #f9c9d9 } .grid { stroke: #d0d7de }
+.shared { fill: #d9c8fa } .other { fill: #f9c9d9 }
 @media (prefers-color-scheme: dark) {
   text { fill: #e6edf3 } .dim { fill: #9da7b1 } .card { fill: #1c2128 }
-  .line { stroke: #768390 } .tip { fill: #768390 } .grid { stroke: #373e47 }
+  .line { stroke: #768390 } .tip { fill: #768390 }
   .prompt { fill: #1f4f8b } .trained { fill: #1f6f3d } .masked { fill: #8a5312 }
   .padding { stroke: #57606a } .plain { fill: #3d444d } .shared { fill: #553c8f }
   .other { fill: #86365a }
@@ -53,11 +53,9 @@ class Picture:
         if text:
             self.write(x + width / 2, y + height / 2, text, text_kind, "middle")
 
-    def line(self, x: float, y: float, to_x: float, to_y: float, kind: str = "line") -> None:
+    def line(self, x: float, y: float, to_x: float, to_y: float) -> None:
         """Draw a line."""
-        self.parts.append(
-            f'<line x1="{x:g}" y1="{y:g}" x2="{to_x:g}" y2="{to_y:g}" class="{kind}"/>'
-        )
+        self.parts.append(f'<line x1="{x:g}" y1="{y:g}" x2="{to_x:g}" y2="{to_y:g}" class="line"/>')
 
     def arrow(self, x: float, y: float, to_x: float, to_y: float) -> None:
         """Draw a line with a tip, down or to the right."""
