@@ -13,9 +13,9 @@ from choices import Choices
 from fastcollate.common.arrays import on_host
 from fastcollate.testing.reference import (
     assert_same,
-    broadcast_loops,
     gather_loops,
 )
+from fastcollate.testing.reference.way_back import broadcast_loops
 from spoiling import BUILDING, MERGING, Way, spoil
 from verdicts import Verdict, outcome
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from recorded import recorded
 
-from fastcollate.compat.skyrl import PackingStrategy, make_seq_packer
+from fastcollate.compat.skyrl import make_seq_packer
 from fastcollate.testing.reference import pack_loops
 from frameworks.installed import as_installed, real
 
@@ -83,7 +83,7 @@ class OfSkyRL(enum.Enum):
 
 @pytest.mark.parametrize(
     "algorithm",
-    ["balanced", "Balanced", PackingStrategy.BALANCED, OfSkyRL.BALANCED],
+    ["balanced", "Balanced", OfSkyRL.BALANCED],
 )
 def test_an_algorithm_goes_by_any_name_it_has_there(algorithm):
     packer = make_seq_packer(algorithm, 10, bin_count_multiple=2)
@@ -123,37 +123,9 @@ def test_messages_are_those_of_skyrl():
     for arguments, message in [
         ({"min_bin_count": -1}, "min_bin_count must be nonnegative"),
         ({"bin_count_multiple": 0}, "bin_count_multiple must be positive"),
-        ({"sequence_length_multiple": 0}, "sequence_length_multiple must be positive"),
-        ({"packed_length_multiple": -1}, "packed_length_multiple must be positive"),
     ]:
         with pytest.raises(ValueError, match=message):
             make_seq_packer("balanced", 100, **arguments)
-
-
-@given(
-    st.lists(st.integers(0, 30), max_size=20),
-    st.sampled_from(["first_fit_decreasing", "balanced"]),
-    st.integers(1, 40),
-    st.integers(1, 7),
-    st.integers(1, 7),
-)
-def test_lengths_are_rounded_up(lengths, algorithm, capacity, of_sequence, of_bin):
-    """Those of sequences as if they were that long; a bin holds a multiple at most."""
-    packer = make_seq_packer(
-        algorithm,
-        capacity,
-        sequence_length_multiple=of_sequence,
-        packed_length_multiple=of_bin,
-    )
-    rounded = [-(-length // of_sequence) * of_sequence for length in lengths]
-    most = capacity // of_bin * of_bin
-    try:
-        expected = by_reference(rounded, algorithm, most)
-    except ValueError:
-        with pytest.raises(ValueError, match=f"exceeds bin capacity {most}"):
-            packer.pack(lengths)
-        return
-    assert packer.pack(lengths) == expected
 
 
 def test_packers_are_instances_of_skyrls_classes():

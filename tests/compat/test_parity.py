@@ -40,12 +40,8 @@ def peer_of(name):
 NOT_COMPARED = {
     "patch": "no function of a framework",
     "unpatch": "no function of a framework",
-    "SequencePacker": "the abstract base of NeMo-RL's packers",
-    "PackingStrategy": "an enumeration of SkyRL's names",
-    "SeqPacker": "the packers that make_seq_packer returns",
     "to_tensordict": "no function of verl's",
     "upsample_batch": "verl's reads and writes a transfer queue",
-    "TokenLogprobs": "of fastcollate; compared with rows one by one",
     "token_logprobs": "of fastcollate; compared with rows one by one",
     "register_tree_attention": "of fastcollate; compared with dense masks",
     "add_fused_lm_head": "compared in TRL's trainers, under patch(layout=...)",

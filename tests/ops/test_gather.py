@@ -12,10 +12,10 @@ from strategies import rollouts
 import fastcollate as fc
 from fastcollate.testing.reference import (
     assert_same,
-    broadcast_loops,
     build_batch_loops,
     gather_loops,
 )
+from fastcollate.testing.reference.way_back import broadcast_loops
 
 LAYOUTS = ["left", "two_segment", "right", "jagged"]
 

@@ -16,11 +16,11 @@ from strategies import Rollouts, merge_options, rollouts, trajectories
 import fastcollate as fc
 from fastcollate.testing.reference import (
     assert_same,
-    broadcast_loops,
     gather_loops,
     merge_turns_loops,
 )
 from fastcollate.testing.reference.packed import packed_rows
+from fastcollate.testing.reference.way_back import broadcast_loops
 
 
 def values_of(draw, shape, trailing=()):

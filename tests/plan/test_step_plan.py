@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import fastcollate as fc
 import fastcollate.compat.skyrl
 from fastcollate.testing import reference
+from fastcollate.testing.reference.stepping import prompt_boundaries_loops
 
 WORKLOADS = {"tokens": float, "flops": lambda tokens: 24576.0 * tokens + tokens * tokens}
 
@@ -197,7 +198,7 @@ def test_prompt_boundaries_are_those_of_the_reference(kind, runs, copied):
         uids = list(map(pickle.loads, uids))
     error = None
     try:
-        expected = reference.prompt_boundaries_loops(uids)
+        expected = prompt_boundaries_loops(uids)
     except ValueError as raised:
         error = str(raised)
     if error is not None:

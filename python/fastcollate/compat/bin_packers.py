@@ -57,26 +57,15 @@ class BinPacker:
             )
 
     def _bins(
-        self,
-        lengths: Any,
-        algorithm: Algorithm,
-        *,
-        sequence_multiple: int = 1,
-        bin_multiple: int = 1,
-        max_sequences: int | None = None,
+        self, lengths: Any, algorithm: Algorithm, *, max_sequences: int | None = None
     ) -> list[list[int]]:
-        """Pack by an algorithm of :func:`fastcollate.planning.pack`.
-
-        Lengths of sequences and of bins are rounded up, each to a multiple of its own.
-        """
+        """Pack by an algorithm of :func:`fastcollate.planning.pack`."""
         lengths = check_lengths("sequence_lengths", lengths, "sequence")
-        sizes = -(-lengths // sequence_multiple) * sequence_multiple
-        capacity = self.bin_capacity // bin_multiple * bin_multiple
         if algorithm != "balanced":
-            check_capacity(lengths, sizes, capacity)
+            check_capacity(lengths, self.bin_capacity)
         # With a capacity below 1, a sequence exceeds it anyway.
-        layout = Packed(max(capacity, 1), algorithm=algorithm, max_sequences=max_sequences)
-        plan = pack(sizes, layout)
+        layout = Packed(max(self.bin_capacity, 1), algorithm=algorithm, max_sequences=max_sequences)
+        plan = pack(lengths, layout)
         multiple = self.bin_count_multiple or 1
         count = -(-max(plan.num_bins, self.min_bin_count or 0) // multiple) * multiple
         if count == plan.num_bins:
@@ -90,15 +79,13 @@ class BinPacker:
         return grow(plan, min_bins=count).bins
 
 
-def check_capacity(lengths: Integers, sizes: Integers, capacity: int) -> None:
-    """Check that every sequence, its length rounded up, fits into a bin."""
-    if (exceeds := sizes > capacity).any():
+def check_capacity(lengths: Integers, capacity: int) -> None:
+    """Check that every sequence fits into a bin."""
+    if (exceeds := lengths > capacity).any():
         index = int(exceeds.argmax())
-        length, size = lengths[index], sizes[index]
         raise ValueError(
-            f"sequence_lengths[{index}] is {length}"
-            f"{'' if size == length else f', rounded up to {size}'}, "
-            f"which exceeds bin capacity {capacity}; pass a larger bin_capacity"
+            f"sequence_lengths[{index}] is {lengths[index]}, which exceeds bin capacity "
+            f"{capacity}; pass a larger bin_capacity"
         )
 
 

@@ -12,16 +12,7 @@ from typing import Any, ClassVar, TypeAlias
 from fastcollate.compat.bin_packers import BinPacker, check_capacity, find_packer
 from fastcollate.rows.lengths import check_lengths
 
-__all__ = [
-    "ConcatenativePacker",
-    "FirstFitDecreasingPacker",
-    "FirstFitShufflePacker",
-    "ModifiedFirstFitDecreasingPacker",
-    "PackingAlgorithm",
-    "PackingMetrics",
-    "SequencePacker",
-    "get_packer",
-]
+__all__ = ["PackingAlgorithm", "PackingMetrics", "get_packer"]
 
 Bins: TypeAlias = list[list[int]]
 
@@ -278,7 +269,7 @@ class FirstFitShufflePacker(SequencePacker):
 
     def _packed(self, lengths: Sequence[int]) -> Bins:
         sizes = check_lengths("sequence_lengths", lengths, "sequence")
-        check_capacity(sizes, sizes, self.bin_capacity)
+        check_capacity(sizes, self.bin_capacity)
         order = list(range(len(lengths)))
         random.shuffle(order)
         bins = self._bins([lengths[index] for index in order], "ff")
@@ -323,14 +314,20 @@ def get_packer(
     ----------
     algorithm
         A :class:`PackingAlgorithm`, NeMo-RL's or the one here, or its name in any case.
-    bin_capacity, collect_metrics, min_bin_count, bin_count_multiple
-        As in :class:`SequencePacker`.
+    bin_capacity
+        Capacity of a bin in tokens.
+    collect_metrics
+        If True, the packer collects ``metrics``, :class:`PackingMetrics` of all packings.
+    min_bin_count
+        Least number of bins; None for any.
+    bin_count_multiple
+        The number of bins is a multiple of this; None for any.
 
     Returns
     -------
     SequencePacker
-        A packer whose ``pack`` gives the same bins as NeMo-RL's, in less time. It is an instance of
-        NeMo-RL's class of the same name, too, if that is loaded.
+        A packer whose ``pack(sequence_lengths)`` gives the same bins as NeMo-RL's, in less time. It
+        is an instance of NeMo-RL's class of the same name, too, if that is loaded.
 
     Raises
     ------

@@ -9,15 +9,13 @@ from fastcollate.compat.skyrl.mini_batches import (
     compute_prompt_boundaries,
     compute_prompt_mini_batch_boundaries,
 )
-from fastcollate.compat.skyrl.seq_packing import PackingStrategy, SeqPacker, make_seq_packer
+from fastcollate.compat.skyrl.seq_packing import make_seq_packer
 from fastcollate.compat.skyrl.sft import DefaultCollator, PackedDataCollator, collate_sft_batch
 from fastcollate.compat.skyrl.stepwise import merge_stepwise_output
 
 __all__ = [
     "DefaultCollator",
     "PackedDataCollator",
-    "PackingStrategy",
-    "SeqPacker",
     "collate_sft_batch",
     "compute_prompt_boundaries",
     "compute_prompt_mini_batch_boundaries",

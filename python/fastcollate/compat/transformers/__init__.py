@@ -3,11 +3,10 @@
 from fastcollate.compat.patching import Patcher, Replacement
 from fastcollate.compat.transformers.attention import register_tree_attention
 from fastcollate.compat.transformers.flattening import DataCollatorWithFlattening
-from fastcollate.compat.transformers.token_logprobs import TokenLogprobs, token_logprobs
+from fastcollate.compat.transformers.token_logprobs import token_logprobs
 
 __all__ = [
     "DataCollatorWithFlattening",
-    "TokenLogprobs",
     "patch",
     "register_tree_attention",
     "token_logprobs",

@@ -12,12 +12,11 @@ from fastcollate.testing.reference.partitioning import micro_batches_loops
 from fastcollate.testing.reference.samples import collate_loops
 from fastcollate.testing.reference.shards import build_shard_loops
 from fastcollate.testing.reference.sharing import prefix_tree_loops
-from fastcollate.testing.reference.stepping import plan_step_loops, prompt_boundaries_loops
-from fastcollate.testing.reference.way_back import broadcast_loops, gather_loops
+from fastcollate.testing.reference.stepping import plan_step_loops
+from fastcollate.testing.reference.way_back import gather_loops
 
 __all__ = [
     "assert_same",
-    "broadcast_loops",
     "build_batch_loops",
     "build_merged_batch_loops",
     "build_shard_loops",
@@ -28,5 +27,4 @@ __all__ = [
     "pack_loops",
     "plan_step_loops",
     "prefix_tree_loops",
-    "prompt_boundaries_loops",
 ]

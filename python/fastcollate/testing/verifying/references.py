@@ -13,6 +13,8 @@ import fastcollate as fc
 from fastcollate.testing import reference
 from fastcollate.testing.drawing import rollouts
 from fastcollate.testing.reference import partitioning
+from fastcollate.testing.reference.stepping import prompt_boundaries_loops
+from fastcollate.testing.reference.way_back import broadcast_loops
 from fastcollate.testing.verifying.subjects import Case, Draw, Peer, Subject, draw_numbers
 
 REFERENCES = Subject("plain references", "fastcollate")
@@ -331,7 +333,7 @@ def broadcast(draw: Draw, plain: Peer) -> Case:
     loops = reference.build_batch_loops(**given)
     numbers = np.arange(len(batch.prompt_lens), dtype=np.float32) - 1.5
     return Case(
-        lambda: reference.broadcast_loops(loops, numbers, loops["loss_mask"]),
+        lambda: broadcast_loops(loops, numbers, loops["loss_mask"]),
         lambda: batch.broadcast(numbers),
         given,
     )
@@ -339,7 +341,7 @@ def broadcast(draw: Draw, plain: Peer) -> Case:
 
 @REFERENCES.functions(
     "planning.prompt_boundaries",
-    reference.prompt_boundaries_loops,
+    prompt_boundaries_loops,
     lambda uids: list(fc.planning.prompt_boundaries(uids)),
 )
 def boundaries(draw: Draw, plain: Peer) -> dict[str, Any]:
