@@ -11,337 +11,128 @@ import fastcollate as fc
 from fastcollate.planning import Merge
 from fastcollate.testing.reference import merge_turns_loops
 
-# Turns of one trajectory; the rows they make, as (last turn, tokens, pieces) with pieces as
-# (turn, from, start, len); and the breaks, as (turn, position, expected, found, kind, realigned).
-EXACT = {
-    "turns that continue": (
-        ["a>b", "abx>c", "abxcyz>de"],
-        [(2, "a>bxcyzde", [(0, 0, 0, 1), (1, 0, 2, 1), (2, 0, 5, 2)])],
-        [],
-    ),
-    "no observation": (
-        ["a>b", "ab>c"],
-        [(1, "a>bc", [(0, 0, 0, 1), (1, 0, 1, 1)])],
-        [],
-    ),
-    "another prompt": (
-        ["ab>c", "xbc>d"],
-        [(0, "ab>c", [(0, 0, 0, 1)]), (1, "xbc>d", [(1, 0, 0, 1)])],
-        [(1, 0, "a", "x", "diverged", False)],
-    ),
-    "a closed group stays closed": (
-        ["a>b", "x>y", "xyz>w", "abq>r"],
-        [
-            (0, "a>b", [(0, 0, 0, 1)]),
-            (2, "x>yzw", [(1, 0, 0, 1), (2, 0, 2, 1)]),
-            (3, "abq>r", [(3, 0, 0, 1)]),
-        ],
-        [(1, 0, "a", "x", "diverged", False), (3, 0, "x", "a", "diverged", False)],
-    ),
-    "a shorter prompt": (
-        ["abc>d", "ab>e"],
-        [(0, "abc>d", [(0, 0, 0, 1)]), (1, "ab>e", [(1, 0, 0, 1)])],
-        [(1, 2, "c", None, "shorter", False)],
-    ),
-    "the same prompt again": (
-        ["ab>c", "ab>d"],
-        [(0, "ab>c", [(0, 0, 0, 1)]), (1, "ab>d", [(1, 0, 0, 1)])],
-        [(1, 2, "c", None, "shorter", False)],
-    ),
-    "another response at its first token": (
-        ["ab>cd", "abxd>e"],
-        [(0, "ab>cd", [(0, 0, 0, 2)]), (1, "abxd>e", [(1, 0, 0, 1)])],
-        [(1, 2, "c", "x", "drift", False)],
-    ),
-    "another response at its last token": (
-        ["ab>cd", "abcxy>e"],
-        [(0, "ab>cd", [(0, 0, 0, 2)]), (1, "abcxy>e", [(1, 0, 0, 1)])],
-        [(1, 3, "d", "x", "drift", False)],
-    ),
-    "another observation": (
-        ["a>b", "abo>c", "abpc>d"],
-        [(1, "a>boc", [(0, 0, 0, 1), (1, 0, 2, 1)]), (2, "abpc>d", [(2, 0, 0, 1)])],
-        [(2, 2, "o", "p", "diverged", False)],
-    ),
-    "another response than the last": (
-        ["a>b", "abo>c", "axoc>d"],
-        [(1, "a>boc", [(0, 0, 0, 1), (1, 0, 2, 1)]), (2, "axoc>d", [(2, 0, 0, 1)])],
-        [(2, 1, "b", "x", "diverged", False)],
-    ),
-    "one turn": (["ab>c"], [(0, "ab>c", [(0, 0, 0, 1)])], []),
-    "nothing": ([">"], [(0, ">", [])], []),
-    "nothing is a prefix of all": ([">", "a>b"], [(1, ">ab", [(1, 0, 1, 1)])], []),
-    "no response first": (["a>", "ab>c"], [(1, "a>bc", [(1, 0, 1, 1)])], []),
-    "no response last": (["a>b", "abc>"], [(1, "a>bc", [(0, 0, 0, 1)])], []),
-    "no prompts": (
-        [">a", ">b"],
-        [(0, ">a", [(0, 0, 0, 1)]), (1, ">b", [(1, 0, 0, 1)])],
-        [(1, 0, "a", None, "shorter", False)],
-    ),
+# Turns of one trajectory; the rows that they make; and where turns leave the tokens before them.
+# A row is its last turn, its prompt, and its response: sampled tokens with the number of their
+# turn, observations without. A break is a turn, a position, the token that was expected and the one
+# that was found, the kind (if none, the turn diverged), and a star where the turn joins all the same.
+EXAMPLES = {
+    "exact": """
+turns that continue        | a>b abx>c abxcyz>de | 2: a>b0 x c1 yz de2              |
+no observation             | a>b ab>c            | 1: a>b0 c1                       |
+another prompt             | ab>c xbc>d          | 0: ab>c0, 1: xbc>d1              | 1@0 a/x
+groups stay closed | a>b x>y xyz>w abq>r | 0: a>b0, 2: x>y1 z w2, 3: abq>r3 | 1@0 a/x, 3@0 x/a
+a shorter prompt           | abc>d ab>e | 0: abc>d0, 1: ab>e1 | 1@2 c/- shorter
+the same prompt again      | ab>c ab>d | 0: ab>c0, 1: ab>d1 | 1@2 c/- shorter
+another first token        | ab>cd abxd>e        | 0: ab>cd0, 1: abxd>e1            | 1@2 c/x drift
+another last token         | ab>cd abcxy>e       | 0: ab>cd0, 1: abcxy>e1           | 1@3 d/x drift
+another observation        | a>b abo>c abpc>d    | 1: a>b0 o c1, 2: abpc>d2         | 2@2 o/p
+an earlier response        | a>b abo>c axoc>d    | 1: a>b0 o c1, 2: axoc>d2         | 2@1 b/x
+one turn                   | ab>c                | 0: ab>c0                         |
+nothing                    | >                   | 0: >                             |
+nothing is a prefix of all | > a>b               | 1: >a b1                         |
+no response first          | a> ab>c             | 1: a>b c1                        |
+no response last           | a>b abc>            | 1: a>b0 c                        |
+no prompts                 | >a >b | 0: >a0, 1: >b1 | 1@0 a/- shorter
+    """,
+    "branch": """
+turns that continue              | a>b abx>c abxcyz>de | 2: a>b0 x c1 yz de2             |
+no response last                 | a>b abc>            | 1: a>b0 c                       |
+branches in turns                | a>b x>y abc>d xyz>w | 2: a>b0 c d2, 3: x>y1 z w3      | 1@0 a/x
+a retry goes on                  | a>b a>c acd>e | 0: a>b0, 2: a>c1 d e2 | 1@1 b/- shorter
+ordered by last turns            | a>b a>c abd>e | 1: a>c1, 2: a>b0 d e2 | 1@1 b/- shorter
+shared tokens train once         | a>b abc>d abx>y     | 1: a>b0 c d1, 2: abx>y2         | 2@2 c/x
+the longest prefix, opened later | a>b a>bcd abcde>f | 0: a>b0, 2: a>bcd1 e f2 | 1@1 b/- shorter
+the longest prefix, opened first | a>bcd a>b abcde>f | 1: a>b1, 2: a>bcd0 e f2 | 1@1 b/- shorter
+of equal groups the first        | a>b a>b abc>d | 1: a>b1, 2: a>b0 c d2 | 1@1 b/- shorter
+told from the turn before | a>b x>y abc>d aq>r | 1: x>y1, 2: a>b0 c d2, 3: aq>r3 | 1@0 a/x, 3@1 b/q
+drift opens a group              | a>bc abx>d abce>f | 1: abx>d1, 2: a>bc0 e f2 | 1@2 c/x drift
+    """,
+    Merge("realign", mask_drift="tail"): """
+turns that continue               | a>b abx>c abxcyz>de | 2: a>b0 x c1 yz de2      |
+another prompt                    | ab>c xbc>d          | 0: ab>c0, 1: xbc>d1      | 1@0 a/x
+another observation               | a>b abo>c abpc>d    | 1: a>b0 o c1, 2: abpc>d2 | 2@2 o/p
+shorter than the first prompt     | abc>d ab>e          | 0: abc>d0, 1: ab>e1      | 1@2 c/- shorter
+another token                     | ab>cde abcxe>f      | 1: ab>c0 xe f1           | 1@3 d/x drift*
+from the start of the response on | ab>cd abxd>e        | 1: ab>xd e1              | 1@2 c/x drift*
+ends in the response              | ab>cd abc>e | 1: ab>c0 e1 | 1@3 d/- shorter*
+ends where the response starts    | ab>cd ab>e | 1: ab>e1 | 1@2 c/- shorter*
+the next prompt is the truth      | a>bc axd>e axdef>g  | 2: a>xd e1 f g2          | 1@1 b/x drift*
+drift twice | a>bc abd>ef abdeg>h | 2: a>b0 d e1 g h2 | 1@2 c/d drift*, 2@4 f/g drift*
+nothing stands of the last        | a>b a> | 1: a> | 1@1 b/- shorter*
+    """,
+    Merge("realign", mask_drift="response"): """
+turns that continue    | a>b abx>c abxcyz>de | 2: a>b0 x c1 yz de2 |
+another token          | ab>cde abcxe>f      | 1: ab>cxe f1        | 1@3 d/x drift*
+ends in the response   | ab>cd abc>e         | 1: ab>c e1          | 1@3 d/- shorter*
+earlier responses stay | a>b abo>cd aboce>f  | 2: a>b0 oce f2      | 2@4 d/e drift*
+    """,
+    Merge("realign", mask_drift="span"): """
+turns that continue      | a>b abx>c abxcyz>de | 2: a>b0 x c1 yz de2 |
+its end stands elsewhere | ab>cdefg abcXfgo>h  | 1: ab>c0 X fg0 o h1 | 1@3 d/X drift*
+its first occurrence     | a>bcd axdyd>e       | 1: a>x d0 yd e1     | 1@1 b/x drift*
+a token in front of all  | a>bc axbc>d         | 1: a>x bc0 d1       | 1@1 b/x drift*
+a token less             | a>bcd abd>e         | 1: a>b0 d0 e1       | 1@2 c/d drift*
+no end that stands       | a>bc axby>d         | 1: a>xby d1         | 1@1 b/x drift*
+ends in the response     | ab>cd abc>e         | 1: ab>c0 e1         | 1@3 d/- shorter*
+    """,
+    Merge("realign", max_drift_tokens=3): """
+an observation near the end | a>b abo>cd abpcd>e   | 2: a>b0 pcd e2               | 2@2 o/p drift*
+an observation that is not  | a>b abo>cde abpcde>f | 1: a>b0 o cde1, 2: abpcde>f2 | 2@2 o/p
+never the first prompt      | ab>c axc>d           | 0: ab>c0, 1: axc>d1          | 1@1 b/x
+an earlier response         | a>bc abc>de abxde>f  | 2: a>b0 xde f2               | 2@2 c/x drift*
+    """,
+    Merge("realign", mask_drift="response", max_drift_tokens=3): """
+an earlier response | a>bc abc>de abxde>f | 2: a>bxde f2   | 2@2 c/x drift*
+an observation      | a>b aboo>c abopc>d  | 2: a>b0 opc d2 | 2@3 o/p drift*
+    """,
+    Merge("realign", mask_drift="span", max_drift_tokens=3): """
+an earlier response        | a>bc abc>de abxcd>f       | 2: a>b0 x c0 d f2  | 2@2 c/x drift*
+in what was moved | a>bcdef abXefo>g abXeYo>h | 2: a>b0 X e0 Yo h2 | 1@2 c/X drift*, 2@4 f/Y drift*
+what was masked comes back | a>bcd abX>e aYcd>f | 2: a>Y cd0 f2 | 1@2 c/X drift*, 2@1 b/Y drift*
+    """,
+    Merge("realign", mask_drift="response", fork_threshold=2): """
+a long response forks | ab>cde abcxe>fg | 0: ab>cde0, 1: abcxe>fg1 | 1@3 d/x drift
+a short one does not  | ab>cde abcxe>f  | 1: ab>cxe f1             | 1@3 d/x drift*
+    """,
 }
 
-BRANCH = {
-    "turns that continue": EXACT["turns that continue"],
-    "no response last": EXACT["no response last"],
-    "branches in turns": (
-        ["a>b", "x>y", "abc>d", "xyz>w"],
-        [
-            (2, "a>bcd", [(0, 0, 0, 1), (2, 0, 2, 1)]),
-            (3, "x>yzw", [(1, 0, 0, 1), (3, 0, 2, 1)]),
-        ],
-        [(1, 0, "a", "x", "diverged", False)],
-    ),
-    "a retry goes on": (
-        ["a>b", "a>c", "acd>e"],
-        [(0, "a>b", [(0, 0, 0, 1)]), (2, "a>cde", [(1, 0, 0, 1), (2, 0, 2, 1)])],
-        [(1, 1, "b", None, "shorter", False)],
-    ),
-    "rows are ordered by their last turn": (
-        ["a>b", "a>c", "abd>e"],
-        [(1, "a>c", [(1, 0, 0, 1)]), (2, "a>bde", [(0, 0, 0, 1), (2, 0, 2, 1)])],
-        [(1, 1, "b", None, "shorter", False)],
-    ),
-    "what two groups share trains once": (
-        ["a>b", "abc>d", "abx>y"],
-        [(1, "a>bcd", [(0, 0, 0, 1), (1, 0, 2, 1)]), (2, "abx>y", [(2, 0, 0, 1)])],
-        [(2, 2, "c", "x", "diverged", False)],
-    ),
-    "the longest prefix, opened later": (
-        ["a>b", "a>bcd", "abcde>f"],
-        [(0, "a>b", [(0, 0, 0, 1)]), (2, "a>bcdef", [(1, 0, 0, 3), (2, 0, 4, 1)])],
-        [(1, 1, "b", None, "shorter", False)],
-    ),
-    "the longest prefix, opened first": (
-        ["a>bcd", "a>b", "abcde>f"],
-        [(1, "a>b", [(1, 0, 0, 1)]), (2, "a>bcdef", [(0, 0, 0, 3), (2, 0, 4, 1)])],
-        [(1, 1, "b", None, "shorter", False)],
-    ),
-    "of equal groups the first": (
-        ["a>b", "a>b", "abc>d"],
-        [(1, "a>b", [(1, 0, 0, 1)]), (2, "a>bcd", [(0, 0, 0, 1), (2, 0, 2, 1)])],
-        [(1, 1, "b", None, "shorter", False)],
-    ),
-    "a break is told from the turn before": (
-        ["a>b", "x>y", "abc>d", "aq>r"],
-        [
-            (1, "x>y", [(1, 0, 0, 1)]),
-            (2, "a>bcd", [(0, 0, 0, 1), (2, 0, 2, 1)]),
-            (3, "aq>r", [(3, 0, 0, 1)]),
-        ],
-        [(1, 0, "a", "x", "diverged", False), (3, 1, "b", "q", "diverged", False)],
-    ),
-    "drift opens a group": (
-        ["a>bc", "abx>d", "abce>f"],
-        [(1, "abx>d", [(1, 0, 0, 1)]), (2, "a>bcef", [(0, 0, 0, 2), (2, 0, 3, 1)])],
-        [(1, 2, "c", "x", "drift", False)],
-    ),
-}
 
-TAIL = {
-    "turns that continue": EXACT["turns that continue"],
-    "another prompt": EXACT["another prompt"],
-    "another observation": EXACT["another observation"],
-    "a prompt that is shorter than the first": EXACT["a shorter prompt"],
-    "other tokens in the response": (
-        ["ab>cde", "abcxe>f"],
-        [(1, "ab>cxef", [(0, 0, 0, 1), (1, 0, 3, 1)])],
-        [(1, 3, "d", "x", "drift", True)],
-    ),
-    "other tokens from the start of the response on": (
-        ["ab>cd", "abxd>e"],
-        [(1, "ab>xde", [(1, 0, 2, 1)])],
-        [(1, 2, "c", "x", "drift", True)],
-    ),
-    "a prompt that ends in the response": (
-        ["ab>cd", "abc>e"],
-        [(1, "ab>ce", [(0, 0, 0, 1), (1, 0, 1, 1)])],
-        [(1, 3, "d", None, "shorter", True)],
-    ),
-    "a prompt that ends where the response starts": (
-        ["ab>cd", "ab>e"],
-        [(1, "ab>e", [(1, 0, 0, 1)])],
-        [(1, 2, "c", None, "shorter", True)],
-    ),
-    "the next turn's tokens are the truth": (
-        ["a>bc", "axd>e", "axdef>g"],
-        [(2, "a>xdefg", [(1, 0, 2, 1), (2, 0, 4, 1)])],
-        [(1, 1, "b", "x", "drift", True)],
-    ),
-    "drift twice": (
-        ["a>bc", "abd>ef", "abdeg>h"],
-        [(2, "a>bdegh", [(0, 0, 0, 1), (1, 0, 2, 1), (2, 0, 4, 1)])],
-        [(1, 2, "c", "d", "drift", True), (2, 4, "f", "g", "drift", True)],
-    ),
-    "a response of which nothing stands is the last": (
-        ["a>b", "a>"],
-        [(1, "a>", [])],
-        [(1, 1, "b", None, "shorter", True)],
-    ),
-}
-
-RESPONSE = {
-    "turns that continue": EXACT["turns that continue"],
-    "other tokens in the response": (
-        ["ab>cde", "abcxe>f"],
-        [(1, "ab>cxef", [(1, 0, 3, 1)])],
-        [(1, 3, "d", "x", "drift", True)],
-    ),
-    "a prompt that ends in the response": (
-        ["ab>cd", "abc>e"],
-        [(1, "ab>ce", [(1, 0, 1, 1)])],
-        [(1, 3, "d", None, "shorter", True)],
-    ),
-    "earlier responses stay": (
-        ["a>b", "abo>cd", "aboce>f"],
-        [(2, "a>bocef", [(0, 0, 0, 1), (2, 0, 4, 1)])],
-        [(2, 4, "d", "e", "drift", True)],
-    ),
-}
-
-SPAN = {
-    "turns that continue": EXACT["turns that continue"],
-    "the end of the response stands elsewhere": (
-        ["ab>cdefg", "abcXfgo>h"],
-        [(1, "ab>cXfgoh", [(0, 0, 0, 1), (0, 3, 2, 2), (1, 0, 5, 1)])],
-        [(1, 3, "d", "X", "drift", True)],
-    ),
-    "its first occurrence": (
-        ["a>bcd", "axdyd>e"],
-        [(1, "a>xdyde", [(0, 2, 1, 1), (1, 0, 4, 1)])],
-        [(1, 1, "b", "x", "drift", True)],
-    ),
-    "a token in front of all": (
-        ["a>bc", "axbc>d"],
-        [(1, "a>xbcd", [(0, 0, 1, 2), (1, 0, 3, 1)])],
-        [(1, 1, "b", "x", "drift", True)],
-    ),
-    "a token less": (
-        ["a>bcd", "abd>e"],
-        [(1, "a>bde", [(0, 0, 0, 1), (0, 2, 1, 1), (1, 0, 2, 1)])],
-        [(1, 2, "c", "d", "drift", True)],
-    ),
-    "no end that stands": (
-        ["a>bc", "axby>d"],
-        [(1, "a>xbyd", [(1, 0, 3, 1)])],
-        [(1, 1, "b", "x", "drift", True)],
-    ),
-    "a prompt that ends in the response": (
-        ["ab>cd", "abc>e"],
-        [(1, "ab>ce", [(0, 0, 0, 1), (1, 0, 1, 1)])],
-        [(1, 3, "d", None, "shorter", True)],
-    ),
-}
-
-# With max_drift_tokens=3.
-NEAR_TAIL = {
-    "an observation near the end": (
-        ["a>b", "abo>cd", "abpcd>e"],
-        [(2, "a>bpcde", [(0, 0, 0, 1), (2, 0, 4, 1)])],
-        [(2, 2, "o", "p", "drift", True)],
-    ),
-    "an observation that is not": (
-        ["a>b", "abo>cde", "abpcde>f"],
-        [(1, "a>bocde", [(0, 0, 0, 1), (1, 0, 2, 3)]), (2, "abpcde>f", [(2, 0, 0, 1)])],
-        [(2, 2, "o", "p", "diverged", False)],
-    ),
-    "never the first prompt": (
-        ["ab>c", "axc>d"],
-        [(0, "ab>c", [(0, 0, 0, 1)]), (1, "axc>d", [(1, 0, 0, 1)])],
-        [(1, 1, "b", "x", "diverged", False)],
-    ),
-    "an earlier response": (
-        ["a>bc", "abc>de", "abxde>f"],
-        [(2, "a>bxdef", [(0, 0, 0, 1), (2, 0, 4, 1)])],
-        [(2, 2, "c", "x", "drift", True)],
-    ),
-}
-NEAR_RESPONSE = {
-    "an earlier response": (
-        ["a>bc", "abc>de", "abxde>f"],
-        [(2, "a>bxdef", [(2, 0, 4, 1)])],
-        [(2, 2, "c", "x", "drift", True)],
-    ),
-    "an observation": (
-        ["a>b", "aboo>c", "abopc>d"],
-        [(2, "a>bopcd", [(0, 0, 0, 1), (2, 0, 4, 1)])],
-        [(2, 3, "o", "p", "drift", True)],
-    ),
-}
-NEAR_SPAN = {
-    "an earlier response": (
-        ["a>bc", "abc>de", "abxcd>f"],
-        [(2, "a>bxcdf", [(0, 0, 0, 1), (0, 1, 2, 1), (2, 0, 4, 1)])],
-        [(2, 2, "c", "x", "drift", True)],
-    ),
-    "in what was moved": (
-        ["a>bcdef", "abXefo>g", "abXeYo>h"],
-        [(2, "a>bXeYoh", [(0, 0, 0, 1), (0, 3, 2, 1), (2, 0, 5, 1)])],
-        [(1, 2, "c", "X", "drift", True), (2, 4, "f", "Y", "drift", True)],
-    ),
-    "what was masked comes back": (
-        ["a>bcd", "abX>e", "aYcd>f"],
-        [(2, "a>Ycdf", [(0, 1, 1, 2), (2, 0, 3, 1)])],
-        [(1, 2, "c", "X", "drift", True), (2, 1, "b", "Y", "drift", True)],
-    ),
-}
-
-LONG = ["ab>cde", "abcxe>fg"]
-FORKS = {
-    "a long response forks": (
-        LONG,
-        [(0, "ab>cde", [(0, 0, 0, 3)]), (1, "abcxe>fg", [(1, 0, 0, 2)])],
-        [(1, 3, "d", "x", "drift", False)],
-    ),
-    "a short one does not": RESPONSE["other tokens in the response"],
-}
-
-POLICIES = [
-    ({"policy": "exact"}, EXACT),
-    ({"policy": "branch"}, BRANCH),
-    ({"policy": Merge("realign", mask_drift="tail")}, TAIL),
-    ({"policy": Merge("realign", mask_drift="response")}, RESPONSE),
-    ({"policy": Merge("realign", mask_drift="span")}, SPAN),
-    ({"policy": Merge("realign", max_drift_tokens=3)}, NEAR_TAIL),
-    (
-        {"policy": Merge("realign", mask_drift="response", max_drift_tokens=3)},
-        NEAR_RESPONSE,
-    ),
-    ({"policy": Merge("realign", mask_drift="span", max_drift_tokens=3)}, NEAR_SPAN),
-    ({"policy": Merge("realign", mask_drift="response", fork_threshold=2)}, FORKS),
-]
-EXAMPLES = [
-    pytest.param(*example, options, id=f"{'-'.join(map(str, options.values()))}-{name}")
-    for options, examples in POLICIES
-    for name, example in examples.items()
-]
-
-
-def letters(breaks):
-    """Write breaks as in the examples."""
-    as_letter = {None: None, **{code: chr(code) for code in range(128)}}
-    return [
-        (it.turn, it.position, as_letter[it.expected], as_letter[it.found], it.kind, it.realigned)
-        for it in breaks
-    ]
-
-
-@pytest.mark.parametrize(("texts", "rows", "breaks", "options"), EXAMPLES)
-def test_written_out(texts, rows, breaks, options):
-    plan = fc.merge_turns(**turns(*texts), is_last_step=last_steps(len(texts)), **options)
-    tokens = [text.replace(">", "") for text in texts]
-    found = []
-    for source, prompt_len, response_len, origins in zip(
-        plan.sources.tolist(),
-        plan.prompt_lens.tolist(),
-        plan.response_lens.tolist(),
-        origins_of(plan),
-        strict=True,
+def shown(plan, texts):
+    """Write the rows and breaks of a plan as in the examples."""
+    rows = []
+    for source, prompt_len, origins in zip(
+        plan.sources.tolist(), plan.prompt_lens.tolist(), origins_of(plan), strict=True
     ):
-        assert prompt_len + response_len == len(tokens[source])
-        text = f"{tokens[source][:prompt_len]}>{tokens[source][prompt_len:]}"
-        found.append((source, text, runs_of(origins)))
-    assert found == rows
-    assert letters(plan.report.breaks) == breaks
+        tokens = texts[source].replace(">", "")
+        assert prompt_len + len(origins) == len(tokens)
+        prompt, response = tokens[:prompt_len], tokens[prompt_len:]
+        parts, end = [], 0
+        for turn, first, start, count in runs_of(origins):
+            sampled = texts[turn].partition(">")[2][first : first + count]
+            parts += [response[end:start], f"{sampled}{turn}"]
+            end = start + count
+        rows.append(f"{source}: {prompt}>{' '.join(filter(None, [*parts, response[end:]]))}")
+    breaks = [
+        f"{it.turn}@{it.position} {chr(it.expected)}/{'-' if it.found is None else chr(it.found)}"
+        f"{'' if it.kind == 'diverged' else f' {it.kind}'}{'*' if it.realigned else ''}"
+        for it in plan.report.breaks
+    ]
+    return ", ".join(rows), ", ".join(breaks)
+
+
+@pytest.mark.parametrize(
+    ("policy", "example"),
+    [
+        pytest.param(policy, line, id=f"{policy}-{line.partition('|')[0].strip()}")
+        for policy, lines in EXAMPLES.items()
+        for line in lines.strip().splitlines()
+    ],
+)
+def test_written_out(policy, example):
+    _, texts, rows, breaks = (column.strip() for column in f"{example} |".split("|")[:4])
+    texts = texts.split(" ")
+    plan = fc.merge_turns(**turns(*texts), is_last_step=last_steps(len(texts)), policy=policy)
+    assert shown(plan, texts) == (rows, breaks)
 
 
 def with_masks_only(turns):

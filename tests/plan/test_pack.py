@@ -17,7 +17,6 @@ from fastcollate.plan.layouts import layout_of
 from fastcollate.testing.reference import pack_loops
 from fastcollate.testing.reference.packing import (
     adjust_bin_count_loops,
-    concat_loops,
     split_heaviest_loops,
 )
 from frameworks.installed import real
@@ -99,17 +98,6 @@ def test_is_as_the_reference(problem):
     assert {table.dtype for table in tables} == {np.dtype(np.int64)}
 
 
-TIED = [5, 9, 5, 9, 5, 1]
-
-
-@pytest.mark.parametrize(
-    ("algorithm", "bins"),
-    [("ffd", [[3, 5], [1], [4, 2], [0]]), ("stable_ffd", [[1, 5], [3], [0, 2], [4]])],
-)
-def test_equally_long_ones(algorithm, bins):
-    assert pack(TIED, 10, algorithm=algorithm).bins == bins
-
-
 @pytest.mark.parametrize(
     ("lengths", "options", "bins"),
     [
@@ -164,14 +152,6 @@ def test_splitting_needs_the_cost_of_pieces():
         pack([3], 10, grow_by="halving")
 
 
-@given(st.data(), st.sampled_from(WHOLE))
-def test_many_equally_long_ones(data, algorithm):
-    capacity = data.draw(st.integers(1, 12))
-    lengths = data.draw(st.lists(st.sampled_from([0, 1, capacity // 3, capacity]), max_size=60))
-    found = pack(lengths, capacity, algorithm=algorithm)
-    assert pieces_of(found) == pack_loops(lengths, capacity, algorithm=algorithm)
-
-
 @pytest.mark.parametrize("limited", ["capacity", "sequences", "cost", "groups"])
 @pytest.mark.parametrize("algorithm", WHOLE)
 def test_many(algorithm, limited):
@@ -216,49 +196,6 @@ def test_ff_and_next_fit_are_those_of_axolotl(lengths, capacity, most):
     assert pack(lengths, capacity, algorithm="next_fit").bins == there
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "bins"),
-    [
-        ("ffd", [[5, 3], [2, 4], [1, 0], [6]]),
-        ("ff", [[0, 1, 3], [2, 4], [5], [6]]),
-        ("bfd", [[5, 3], [2, 0], [1, 4], [6]]),
-        ("mffd", [[5, 3], [2, 0], [6], [1, 4]]),
-        ("next_fit", [[0, 1], [2, 3], [4], [5], [6]]),
-        ("balanced", [[5], [2, 0], [1, 4], [6, 3]]),
-    ],
-)
-def test_where_algorithms_differ(algorithm, bins):
-    lengths = [4, 4, 6, 1, 4, 8, 3]
-    plan = pack(lengths, 10, algorithm=algorithm)
-    assert plan.bins == bins
-    assert pieces_of(plan) == pack_loops(lengths, 10, algorithm=algorithm)
-
-
-def test_ties():
-    # Of equally long ones the last is first...
-    assert pack([5, 5, 5, 5, 5], 10).bins == [[4, 3], [2, 1], [0]]
-    # ... or the first.
-    assert pack([5, 5, 5, 5, 5], 10, algorithm="bfd").bins == [[0, 1], [2, 3], [4]]
-    assert pack([5, 5, 5, 5, 5], 10, algorithm="mffd").bins == [[4], [0, 1], [2, 3]]
-    assert pack([5, 5, 5, 5, 5], 10, algorithm="balanced").bins == [[0, 1], [2, 3], [4]]
-    # Bin 1 had three free tokens before bin 0 did.
-    assert pack([5, 7, 2, 3], 10, algorithm="bfd").bins == [[1, 3], [0, 2]]
-
-
-def test_concat_cuts_where_a_bin_is_full():
-    plan = pack([3, 9, 2], 5, algorithm="concat")
-    assert pieces_of(plan) == [
-        [(0, 0, 3), (1, 0, 2)],
-        [(1, 2, 5)],
-        [(1, 7, 2), (2, 0, 2)],
-    ]
-    assert plan.is_split
-    assert plan.bins == [[0, 1], [1], [1, 2]]
-    padded = pack([3, 9, 2], 5, algorithm="concat", multiple_of=2)
-    assert padded.loads.max() == 4
-    assert pieces_of(padded) == concat_loops([3, 9, 2], 5, multiple=2)
-
-
 def test_oversize():
     lengths = [3, 25, 4]
     with pytest.raises(ValueError, match=re.escape("lengths[1] is 25, which exceeds capacity=10")):
@@ -273,15 +210,6 @@ def test_oversize():
     # The rest may lie in a bin before the pieces that it follows.
     plan = pack([3, 12], 10, algorithm="ff", oversize="split")
     assert pieces_of(plan) == [[(0, 0, 3), (1, 10, 2)], [(1, 0, 10)]]
-
-
-def test_bins_are_added():
-    plan = pack([1] * 6 + [10], 10, bins_multiple_of=4)
-    # The bin of six gives its last ones, one by one.
-    assert plan.bins == [[6], [5, 4, 3, 2], [0], [1]]
-    # Of bins with as many, the last gives first, and is drained before the next.
-    assert pack([5] * 4, 10, min_bins=3).bins == [[3, 2], [1], [0]]
-    assert pack([5] * 4, 10, min_bins=4).bins == [[3], [1], [0], [2]]
 
 
 @given(st.data(), st.integers(0, 12), st.integers(1, 4), st.booleans())
@@ -498,22 +426,6 @@ def test_nothing_to_pack(algorithm):
     assert pack([], 10, algorithm=algorithm, bins_multiple_of=4).num_bins == 0
     with pytest.raises(ValueError, match=r"min_bins is 1, .* at least 1 bin, but there are only 0"):
         pack([], 10, algorithm=algorithm, min_bins=1)
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_sequences_without_tokens_have_a_place(algorithm):
-    plan = pack([0, 10, 0], 10, algorithm=algorithm, multiple_of=20 // 2)
-    assert plan.num_bins == 1
-    assert sorted(plan.bins[0]) == [0, 1, 2]
-    assert pack([0, 0], 10, algorithm=algorithm, multiple_of=99).num_bins == 1
-
-
-@pytest.mark.parametrize("algorithm", WHOLE)
-def test_what_has_no_room_does_not_stop_others(algorithm):
-    # The first costs all that a bin may; its bin stays the emptiest one.
-    costs = [5.0] + [1.0] * 8
-    plan = pack([1] * 9, 100, algorithm=algorithm, max_cost=5, costs=costs)
-    assert plan.num_bins == 3
 
 
 @pytest.mark.parametrize(
