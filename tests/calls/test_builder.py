@@ -61,23 +61,6 @@ def test_finish_gives_what_build_batch_gives(layout, drawn, array_type):
     assert batch.response_lens.tolist() == list(map(len, data.responses))
 
 
-def test_written_out(array_type):
-    builder = fc.BatchBuilder(pad_token_id=9, array_type=array_type)
-    builder.add([1, 2], [3], rewards=[0.5], loss_mask=[1], logprobs=[-1.0], uid="a")
-    builder.add([4], [5, 6, 7], rewards=[1, 2, 3], loss_mask=[0, 1, 1], logprobs=[0] * 3, uid="b")
-    batch = builder.finish()
-    assert {key: value.tolist() for key, value in batch.items()} == {
-        "input_ids": [[9, 1, 2, 3], [4, 5, 6, 7]],
-        "attention_mask": [[0, 1, 1, 1], [1, 1, 1, 1]],
-        "response_mask": [[0, 0, 1], [1, 1, 1]],
-        "loss_mask": [[0, 0, 1], [0, 1, 1]],
-        "rewards": [[0, 0, 0.5], [1, 2, 3]],
-        "logprobs": [[0, 0, -1], [0, 0, 0]],
-    }
-    assert batch.uids == ["a", "b"]
-    assert batch.trajectory_ids is None
-
-
 @pytest.mark.parametrize("first", [0, 1, 2])
 @pytest.mark.parametrize("item", [2**31, -(2**31) - 1, 2**63 - 1, -(2**63)])
 def test_ids_beyond_int32_in_any_row(first, item, array_type):

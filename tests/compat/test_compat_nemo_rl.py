@@ -117,32 +117,6 @@ def test_messages_are_those_of_nemo_rl(algorithm):
         get_packer("best", 100)
 
 
-def test_metrics_add_up():
-    packer = get_packer("CONCATENATIVE", 10, collect_metrics=True)
-    assert packer.get_aggregated_metrics() == {}
-    packer.pack([6, 5])
-    packer.pack([10])
-    assert packer.get_aggregated_metrics() == {
-        "total_sequences": 3,
-        "total_bins": 3,
-        "average_utilization": 0.7,
-        "min_utilization": 0.55,
-        "max_utilization": 1.0,
-        "average_waste_ratio": 0.3,
-        "min_waste_ratio": 0.0,
-        "max_waste_ratio": 0.45,
-        "average_bin_count": 1.5,
-        "bin_efficiency": 1.0,
-    }
-    packer.metrics.update([5], [[0]], 10, packing_time=0.5)
-    assert packer.get_aggregated_metrics()["average_packing_time"] == 0.5
-    packer.reset_metrics()
-    assert packer.get_aggregated_metrics() == {}
-    packer.collect_metrics = False
-    packer.pack([10])
-    assert packer.get_aggregated_metrics() == {}
-
-
 def test_printed_metrics(capsys):
     get_packer("concatenative", 10).print_metrics()
     assert "collect_metrics=True" in capsys.readouterr().out

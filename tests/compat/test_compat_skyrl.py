@@ -437,18 +437,6 @@ def test_dtypes_that_routed_experts_have_not(inputs, dtype):
 # The mask of positions without routes
 
 
-def test_the_router_padding_mask_written_out():
-    attention_mask = torch.tensor([[0, 0, 1, 1], [1, 1, 1, 1], [0, 0, 0, 0], [0, 1, 1, 1]])
-    mask = make_router_padding_mask(attention_mask, [1, 4, 0, 0])
-    assert mask.dtype is torch.bool
-    assert mask.tolist() == [
-        [True, True, False, True],
-        [False] * 4,
-        [True] * 4,
-        [True] * 4,
-    ]
-
-
 @given(drawn=st.data())
 def test_the_router_padding_mask_is_what_the_loops_give(drawn):
     width = drawn.draw(st.integers(0, 9))

@@ -249,40 +249,6 @@ def steps():
     }
 
 
-def test_written_out(steps):
-    merged = check(steps)
-    assert list(merged) == KEYS
-    assert merged == {
-        "prompt_token_ids": [[1], [6], [6, 8], [1]],
-        "response_ids": [[2, 3, 4, 5, 6, 7], [7], [9], [2]],
-        "rewards": [1.0, -1.0, 2.0, 3.0],
-        "loss_masks": [[1, 0, 0, 1, 1, 1], [1], [0], [1]],
-        "stop_reasons": ["length", "a", "b", "c"],
-        "rollout_logprobs": [[-0.5, -1.0, 0.0, -2.0, -3.0, -4.0], [-5.0], [-6.0], [-7.0]],
-        "rollout_expert_indices": None,
-        "rollout_sample_support": None,
-        "trajectory_generation_times": None,
-        "trajectory_time_splits": None,
-        "trajectory_ids": [TrajectoryID("x", 0), *[TrajectoryID("x", 1)] * 2, "y"],
-        "is_last_step": [True, False, True, True],
-        "rollout_metrics": {
-            "generate/min_num_tokens": 1,
-            "generate/max_num_tokens": 6,
-            "generate/avg_num_tokens": 2.25,
-            "generate/std_num_tokens": pytest.approx(2.165063509461097),
-            "generate/avg_tokens_non_zero_rewards": pytest.approx(8 / 3),
-            "generate/avg_tokens_zero_rewards": 0.0,
-            "generate/avg_assistant_tokens": 1.5,
-            "generate/min_assistant_tokens": 0,
-            "generate/max_assistant_tokens": 4,
-            "generate/std_assistant_tokens": 1.5,
-            "generate/tokens_per_turn_mean": 1.5,
-            "generate/tokens_per_turn_std": pytest.approx(0.75**0.5),
-            "generate/tokens_per_turn_max": 3,
-        },
-    }
-
-
 def test_turns_that_are_not_finished_are_left_out(steps):
     steps["is_last_step"][5] = False
     assert check(steps)["is_last_step"] == [True, False, True]

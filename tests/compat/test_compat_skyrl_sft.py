@@ -222,17 +222,6 @@ def example(length, actions, **more):
 EXAMPLES = [example(3, 2), example(5, 1), example(4, 4), example(1, 1)]
 
 
-def test_packed_rows_by_hand():
-    batch = packer(dp_size=2)(EXAMPLES, 4)
-    assert batch["sequences"].tolist() == [[1, 2, 3, 4, 5, 1, 2, 3], [1, 2, 3, 4, 1, 9, 9, 9]]
-    assert batch["attention_mask"].tolist() == [[1] * 8, [1, 1, 1, 1, 1, 0, 0, 0]]
-    # 6 of 8 tokens are predicted: no token is before the first of the last two examples.
-    trained = [[0, 0, 0, 1, 0, 1, 1], [1, 1, 1, 0, 0, 0, 0]]
-    assert torch.equal(batch["loss_mask"], torch.tensor(trained, dtype=torch.float32) * (1 / 6))
-    assert [row.tolist() for row in batch["sub_seq_lengths"]] == [[5, 3], [4, 1]]
-    assert batch.metadata == {"response_length": 7}
-
-
 def test_an_evaluation_mask_of_numbers_beyond_32_bits():
     examples = [example(2, 2, loss_mask=[2**40, 1]), example(1, 1)]
     batch = DefaultCollator(tokenizer(), 1)(examples, 2)

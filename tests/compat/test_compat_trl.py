@@ -94,29 +94,6 @@ def test_rows_are_those_of_trl(table, seq_length, strategy):
 ROWS = [[1, 2, 3, 4, 5], [6, 7], [8, 9, 10], [11]]
 
 
-def test_the_example_of_trl():
-    table = pa.table({"input_ids": ROWS, "attention_mask": [[1] * len(row) for row in ROWS]})
-    with pytest.warns(UserWarning, match=r"1 sequence of 4 .* seq_length=4 .* 1 token in all") as w:
-        result = pack_dataset(table, seq_length=4)
-    assert len(w) == 1
-    assert w[0].filename == __file__
-    assert result.to_pydict() == {
-        "input_ids": [[1, 2, 3, 4], [8, 9, 10, 11], [6, 7]],
-        "attention_mask": [[1, 1, 1, 1], [1, 1, 1, 1], [1, 1]],
-        "seq_lengths": [[4], [3, 1], [2]],
-    }
-    assert pack_dataset(table, 4, strategy="bfd_split")["input_ids"].to_pylist() == [
-        [1, 2, 3, 4],
-        [8, 9, 10, 5],
-        [6, 7, 11],
-    ]
-    assert pack_dataset(table, 4, "wrapped")["input_ids"].to_pylist() == [
-        [1, 2, 3, 4],
-        [5, 6, 7, 8],
-        [9, 10, 11],
-    ]
-
-
 def test_whatever_hands_over_arrow_can_be_packed():
     table = pa.table({"input_ids": ROWS})
     expected = pack_dataset(table, 5)

@@ -63,31 +63,6 @@ def small(layout="left", array_type="numpy", **changes):
     return fc.build_batch(**{**inputs, **changes})
 
 
-def test_written_out(array_type):
-    fields = {
-        "advantages": fc.Field([[1], [2, 3]], fill=-1),
-        "segment_ids": fc.Field([[1, 1, 2], [1, 2, 2]], align="sequence", fill=7, dtype="uint8"),
-        "routed_experts": fc.RoutedExperts([np.array([[[3, 2]]])] * 2),
-        "weight": fc.PerRow([1, 0.5]),
-    }
-    batch = small("jagged", array_type, fields=fields, position_ids="one", labels="shifted")
-    found = batch.to_layout(fc.Left(pad_to=4, pad_response_to=2))
-    assert {key: value.tolist() for key, value in found.items()} == {
-        "input_ids": [[9, 1, 2, 4], [9, 3, 5, 6]],
-        "attention_mask": [[0, 1, 1, 1], [0, 1, 1, 1]],
-        "response_mask": [[0, 1], [1, 1]],
-        "position_ids": [[1, 0, 1, 2], [1, 0, 1, 2]],
-        "shift_labels": [[-100, -100, 4, -100], [-100, 5, 6, -100]],
-        "loss_mask": [[0, 1], [1, 1]],
-        "rewards": [[0, 0.5], [1, 2]],
-        "advantages": [[-1, 1], [2, 3]],
-        "segment_ids": [[7, 1, 1, 2], [7, 1, 2, 2]],
-        "routed_experts": [[[[0, 1]], [[3, 2]], [[0, 1]], [[0, 1]]]] * 2,
-        "router_padding_mask": [[True, False, True, True]] * 2,
-        "weight": [1, 0.5],
-    }
-
-
 @pytest.mark.parametrize("there", LAYOUTS)
 @pytest.mark.parametrize("here", LAYOUTS)
 def test_what_the_outputs_hold_now_is_what_moves(here, there, array_type):

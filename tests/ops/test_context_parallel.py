@@ -108,23 +108,6 @@ def small(array_type="numpy", **changes):
     return fc.build_batch(**{**inputs, **changes})
 
 
-def test_written_out(array_type):
-    batch = small(array_type)
-    assert batch.input_ids.tolist() == [
-        [1, 2, 3, 4, 5, 6, 0, 0, 8, 9, 11, 0],
-        [7, 10, 0, 0, *[0] * 8],
-    ]
-    first, second = (batch.cp_split(2, rank) for rank in range(2))
-    assert first.input_ids.tolist() == [[1, 2, 0, 0, 8, 0], [7, 0, 0, 0, 0, 0]]
-    assert second.input_ids.tolist() == [[3, 4, 5, 6, 9, 11], [10, 0, 0, 0, 0, 0]]
-    assert first.position_ids.tolist() == [[0, 1, 6, 7, 0, 3], [0, 3, 0, 1, 6, 7]]
-    assert second.position_ids.tolist() == [[2, 3, 4, 5, 1, 2], [1, 2, 2, 3, 4, 5]]
-    # Kernels take the boundaries of whole sequences.
-    for key in ("cu_seqlens_padded", "cu_seqlens", "row_cu_seqlens", "max_seqlen"):
-        assert first[key] is batch[key]
-    assert list(first) == list(batch)
-
-
 @pytest.mark.parametrize(
     ("padding_as", "expected"),
     [

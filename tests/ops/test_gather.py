@@ -81,26 +81,6 @@ def small(layout="left", array_type="numpy", **more):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_field_comes_back(layout, array_type):
-    logprobs = [[-0.5], [-1, -2], []]
-    batch = small(layout, array_type, logprobs=logprobs)
-    expected = np.array([-0.5, -1, -2], np.float32)
-    check(batch.gather(batch.logprobs, align="response"), expected, np.array([0, 1, 3, 3]))
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_tokens_come_back(layout, array_type):
-    batch = small(layout, array_type)
-    offsets = np.array([0, 1, 3, 3])
-    check(
-        batch.gather(batch.input_ids, align="sequence", shift="none"), np.array([5, 6, 7]), offsets
-    )
-    # The value at the token in front of each.
-    shifted = batch.gather(batch.input_ids, align="sequence", shift="next_token")
-    check(shifted, np.array([2, 3, 6]), offsets)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
 def test_values_about_the_next_token_may_lack_the_last(layout, array_type):
     """Log-probabilities are often taken from ``logits[:, :-1]``; what is left out is not used."""
     batch = small(layout, array_type)
@@ -162,30 +142,6 @@ def test_labels_come_back_at_the_token_in_front(layout, array_type):
     batch = small(layout, array_type, labels="shifted")
     gathered = batch.gather(batch.shift_labels, align="sequence", shift="next_token")
     assert gathered.values.tolist() == [5, 6, 7]
-
-
-@pytest.mark.parametrize(
-    ("layout", "expected"),
-    [
-        ("left", [[0, 0.5], [1.5, 1.5], [0, 0]]),
-        ("two_segment", [[0.5, 0], [1.5, 1.5], [0, 0]]),
-        ("right", [[0.5, 0], [1.5, 1.5], [0, 0]]),
-        ("jagged", [0.5, 1.5, 1.5]),
-    ],
-)
-def test_broadcast_written_out(layout, expected, array_type):
-    per_row = like(np.array([0.5, 1.5, np.inf]), array_type)
-    found = small(layout, array_type).broadcast(per_row)
-    assert_same({"x": found}, {"x": np.array(expected)})
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_broadcast_and_back(layout, array_type):
-    batch = small(layout, array_type)
-    gathered = batch.gather(
-        batch.broadcast(like(np.array([1, 2, 3]), array_type)), align="response"
-    )
-    assert gathered.values.tolist() == [1, 2, 2]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -93,37 +93,6 @@ def small(layout="left", array_type="numpy", **changes):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_written_out(layout, array_type):
-    batch = small(layout, array_type)
-    ids = batch.input_ids
-    assert rows_of(batch.gather(ids, align="sequence", shift="none")) == [[3, 4, 5, 6], [8]]
-    assert rows_of(batch.gather(ids, align="sequence", shift="none", per="row", gaps=True)) == [
-        [3, 4, 5, 6],
-        [8],
-    ]
-    assert rows_of(batch.gather(ids, align="sequence", shift="none", gaps=False)) == [
-        [3, 5, 6],
-        [8],
-    ]
-    assert (
-        rows_of(batch.gather(ids, align="sequence", shift="none", per="turn")) == TURNS["responses"]
-    )
-    shifted = batch.gather(ids, align="sequence", shift="next_token", per="turn")
-    assert rows_of(shifted) == [[2], [4, 5], [7]]
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_field_comes_back_to_its_turns(layout, array_type):
-    logprobs = [[-1], [-2, -3], [-4]]
-    batch = small(layout, array_type, logprobs=logprobs)
-    assert rows_of(batch.gather(batch.logprobs, per="turn")) == logprobs
-    for there in LAYOUTS:
-        other = batch.to_layout(there)
-        assert rows_of(other.gather(other.logprobs, per="turn")) == logprobs
-        assert rows_of(other.gather(other.logprobs, gaps=False)) == [[-1, -2, -3], [-4]]
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
 def test_tokens_that_drift_masked_are_missing(layout, array_type):
     batch = small(layout, array_type, **DRIFTED, merge="realign")
     ids = batch.input_ids

@@ -134,20 +134,6 @@ def small(array_type="numpy", shift="none", parts=PARTS, **changes):
         return fc.build_batch(**{**inputs, **changes})
 
 
-@pytest.mark.parametrize("asked", [ROW, SAMPLED, TURN])
-def test_written_out(asked, array_type):
-    batch = small(array_type)
-    ids = batch.input_ids
-    assert ids.tolist() == [[7, 8, 10, 1, 2, 3, 4], [9, 11, 5, 6, 0, 0, 0]]
-    assert rows_of(batch.gather(ids, align="sequence", shift="none", **asked)) == RESPONSES
-    assert rows_of(batch.gather(ids, align="response", **asked)) == RESPONSES
-    # Of token 5 the one in front is in another row.
-    before = batch.gather(ids, align="sequence", shift="next_token", missing=-1, **asked)
-    assert rows_of(before) == [[2, 3, -1, 5], [8], [9]]
-    with pytest.raises(ValueError, match=r"\b0\b.*missing"):
-        batch.gather(ids, align="sequence", shift="next_token", **asked)
-
-
 def test_outputs_that_were_moved(array_type):
     """They are in the form of the batch's own response fields."""
     logprobs = [[-1, -2, -3, -4], [-5], [-6]]

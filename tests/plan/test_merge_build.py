@@ -27,7 +27,6 @@ from fastcollate.testing.reference.merging import merge_columns_loops
 
 LAYOUTS = ["left", "two_segment", "right", "jagged"]
 pytestmark = pytest.mark.filterwarnings("ignore:.*policy=.realign. masked")
-N = -100
 
 
 @st.composite
@@ -194,56 +193,6 @@ def small(array_type="numpy", **changes):
 
 def lists_of(batch, *keys):
     return {key: batch[key].tolist() for key in keys}
-
-
-def test_written_out(array_type):
-    batch = small(
-        array_type,
-        rewards=[[0.5], [1, 2], [3]],
-        loss_mask=[[1], [0, 1], [1]],
-        logprobs=[[-1], [-2, -3], [-4]],
-        fields={
-            "gaps": fc.Field([[1], [2, 3], [4]], fill=-1, gap_fill=9, dtype="int16"),
-            "fill": fc.Field([[1], [2, 3], [4]], fill=-1),
-            "ids": fc.Field([[1, 1, 1], [1, 1, 1, 2, 3, 3], [4, 4]], align="sequence", fill=9),
-            "weight": fc.PerRow([1, 2, 3]),
-            "routed_experts": fc.RoutedExperts([np.full((n, 1, 1), n) for n in (3, 5, 2)]),
-        },
-        uids=["v", "v", "w"],
-        is_last_step=[False, True, True],
-        position_ids="zero",
-        labels="aligned",
-    )
-    assert {key: np.squeeze(np.asarray(value)).tolist() for key, value in batch.items()} == {
-        "input_ids": [[1, 2, 3, 4, 5, 6], [0, 0, 0, 0, 7, 8]],
-        "attention_mask": [[1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 1, 1]],
-        "response_mask": [[1, 1, 1, 1], [0, 0, 0, 1]],
-        "position_ids": [[0, 1, 2, 3, 4, 5], [0, 0, 0, 0, 0, 1]],
-        "labels": [[N, N, 3, N, N, 6], [N, N, N, N, N, 8]],
-        "loss_mask": [[1, 0, 0, 1], [0, 0, 0, 1]],
-        "rewards": [[0.5, 0, 1, 2], [0, 0, 0, 3]],
-        "logprobs": [[-1, 0, -2, -3], [0, 0, 0, -4]],
-        "gaps": [[1, 9, 2, 3], [-1, -1, -1, 4]],
-        "fill": [[1, -1, 2, 3], [-1, -1, -1, 4]],
-        "ids": [[1, 1, 1, 2, 3, 3], [9, 9, 9, 9, 4, 4]],
-        "weight": [2, 3],
-        "routed_experts": [[3, 3, 5, 5, 5, 0], [0, 0, 0, 0, 2, 2]],
-        "router_padding_mask": [[False] * 5 + [True], [True] * 4 + [False] * 2],
-    }
-    assert batch.uids == ["v", "w"]
-    assert batch.trajectory_ids == ["s", "t"]
-    assert batch.is_last_step == [True, True]
-    assert batch.merge_plan.sources.tolist() == [1, 2]
-
-
-def test_a_reward_per_turn_written_out(array_type):
-    batch = small(array_type, rewards=[0, 2, 3])
-    assert batch.rewards.tolist() == [[0, 0, 0, 2], [0, 0, 0, 3]]
-    # The last turn has no token of its own, or none of the row's tokens was sampled.
-    batch = small(array_type, responses=[[3], [], [8]], rewards=[0, 2, 3])
-    assert batch.rewards.tolist() == [[2, 0], [0, 3]]
-    with pytest.raises(ValueError, match=r"rewards\[1\]"):
-        small(prompts=[[1, 2, 3], *PROMPTS[1:]], responses=[[], [], [8]], rewards=[0, 2, 3])
 
 
 def test_without_merging(array_type):

@@ -208,17 +208,6 @@ def test_plans_are_equal_by_what_they_say():
     assert plan != "plan"
 
 
-def test_tables_written_out():
-    tables = merge(*TURNS, trajectory_ids=IDS).to_dict()
-    assert tables["pieces"].tolist() == [
-        [0, 0, 0, 1, 1],
-        [1, 0, 2, 2, 1],
-        [2, 0, 0, 1, 1],
-        [3, 0, 0, 1, 1],
-    ]
-    assert tables["piece_offsets"].tolist() == [0, 2, 3, 4]
-
-
 @pytest.mark.parametrize("name", ["pieces", "piece_offsets"])
 def test_tables_that_are_no_plan(name):
     tables = merge(*TURNS, trajectory_ids=IDS).to_dict()

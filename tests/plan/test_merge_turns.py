@@ -13,8 +13,8 @@ from fastcollate.testing.reference import merge_turns_loops
 
 # Turns of one trajectory; the rows that they make; and where turns leave the tokens before them.
 # A row is its last turn, its prompt, and its response: sampled tokens with the number of their
-# turn, observations without. A break is a turn, a position, the token that was expected and the one
-# that was found, the kind (if none, the turn diverged), and a star where the turn joins all the same.
+# turn, observations without. A break is a turn, a position, the expected token and the one
+# that was found, the kind (if none, the turn diverged), and a star where the turn still joins.
 EXAMPLES = {
     "exact": """
 turns that continue        | a>b abx>c abxcyz>de | 2: a>b0 x c1 yz de2              |

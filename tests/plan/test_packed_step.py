@@ -232,28 +232,6 @@ def test_plans_survive_copies(drawn):
         assert again.describe() == plan.describe()
 
 
-def test_written_out():
-    how = {"uids": list("aabbc"), "dp_size": 2, "layout": fc.Packed(6)}
-    plan = fc.plan_step([4, 3, 2, 3, 5], **how, shard_by="strided")
-    # First fit decreasing: 5, 4 + 2, 3 + 3; of equal lengths the later row first. For two ranks
-    # there have to be four bins, so the first with most sequences gives its last one.
-    packed = fc.planning.pack([4, 3, 2, 3, 5], fc.Packed(6, bins_multiple_of=2)).bins
-    assert len(packed) == 4
-    assert bins_of(plan.shard(0, 0)) == packed[0::2]
-    assert bins_of(plan.shard(0, 1)) == packed[1::2]
-    assert plan.shard(0, 0).bin_width == 6
-    assert not plan.is_padding.any()
-    assert plan.num_rows == 5
-    in_order = fc.plan_step([4, 3, 2, 3, 5], **how, shard_by="contiguous")
-    assert [bins_of(in_order.shard(0, rank)) for rank in range(2)] == [packed[:2], packed[2:]]
-    # By cost, rows go to ranks first: 5 + 3, and 4 + 3 + 2, of which the slowest is first.
-    balanced = fc.plan_step([4, 3, 2, 3, 5], **how)
-    assert [bins_of(balanced.shard(0, rank)) for rank in range(2)] == [[[4], [3]], [[1, 2], [0]]]
-    without = fc.plan_step([4, 3], dp_size=2)
-    assert without.bin_offsets is None
-    assert without.shard(0, 0).bin_offsets is None
-
-
 def test_a_synthetic_row_for_each_missing_bin():
     plan = fc.plan_step([4, 3], dp_size=4, layout=fc.Packed(8))
     assert sorted(plan.rows.tolist()) == [-1, -1, -1, 0] or sorted(plan.rows.tolist()) == [

@@ -122,24 +122,6 @@ def test_micro_batches_are_selected(layout, array_type):
             assert_same(whole.select(part), fc.build_batch(**columns, shard=part))
 
 
-def test_written_out():
-    prompts, responses = [[1], [2, 3, 4], [5]], [[1, 2], [3], [4, 5, 6, 7]]
-    columns = {"prompts": prompts, "responses": responses, "pad_token_id": 0, "array_type": "numpy"}
-    plan = fc.plan_step(fc.build_batch(**columns), dp_size=2)
-
-    def ids_of(rank, is_narrow=False, **options):
-        shard = plan.shard(0, rank)
-        shard = shard.narrow() if is_narrow else shard
-        return fc.build_batch(**columns, shard=shard, **options).input_ids.tolist()
-
-    assert ids_of(0) == [[0, 0, 1, 1, 2], [0, 2, 3, 4, 3]]
-    assert ids_of(0, is_narrow=True) == [[0, 1, 1, 2], [2, 3, 4, 3]]
-    assert ids_of(1, is_narrow=True) == ids_of(1) == [[5, 4, 5, 6, 7], [0, 0, 0, 0, 0]]
-    # Values fixed by the layout stay.
-    assert ids_of(0, is_narrow=True, layout=fc.Left(pad_to=5)) == ids_of(0)
-    assert ids_of(0, is_narrow=True, layout=fc.Left(multiple_of=3))[0] == [0, 0, 0, 1, 1, 2]
-
-
 def test_bin_by_bin():
     columns = {"prompts": [[1], [2], [3], [4]], "responses": [[1] * n for n in (5, 2, 2, 3)]}
     columns |= {"pad_token_id": 0, "array_type": "numpy"}
