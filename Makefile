@@ -32,7 +32,7 @@ export PROPTEST_CASES ?= 500
 
 # Tests that share, move or resize memory, or describe it wrongly.
 SANITIZED := $(wildcard $(addprefix tests/*/test_, memory.py safety.py *attacks.py *_input.py arrow*.py \
-  ragged.py fields.py views.py builder*.py moved_memory.py forks.py))
+  ragged.py dense_rows.py fields.py views.py builder*.py moved_memory.py forks.py))
 # These tests measure the usual allocator.
 NOT_SANITIZED := not take_no_page_faults and not small_batches_leave_no_memory
 

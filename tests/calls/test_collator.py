@@ -1,7 +1,6 @@
 """Collator: samples, as rows or columns, give the batch that build_batch gives."""
 
 import pickle
-import re
 import subprocess
 import sys
 from collections import UserDict
@@ -10,6 +9,16 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
+from collator_samples import (
+    ALONE,
+    LABELLED,
+    MASKED,
+    MASKS,
+    PAIRS,
+    SPLIT,
+    TURNS,
+    columns_of,
+)
 from conftest import NEEDS_TORCH, share
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -31,7 +40,6 @@ KEYS = {
     "logprobs": "logprobs",
     "advantages": "advantages",
 }
-MASKS = ("completion_mask", "assistant_masks")
 LAYOUTS = ["left", "two_segment", "right", "jagged"]
 
 
@@ -112,10 +120,6 @@ def test_values_of_every_kind(samples, drawn):
 # Columns and tables
 
 
-def columns_of(samples):
-    return {key: [sample[key] for sample in samples] for key in samples[0]}
-
-
 def numpy_columns(samples):
     """As Ray Data has them: a table of rows of one length, else an array of arrays."""
 
@@ -169,59 +173,6 @@ TABLES = [
     ragged_columns,
     *(pytest.param(form, marks=NEEDS_PYARROW) for form in (arrow_table, arrow_chunks, arrow_batch)),
     pytest.param(polars_table, marks=NEEDS_POLARS),
-]
-TURNS = [
-    {
-        "prompt": [1, 2],
-        "response": [3],
-        "rewards": 0.5,
-        "loss_mask": [1],
-        "logprobs": [-0.5],
-        "uid": "a",
-        "trajectory_id": 4,
-        "is_last_step": True,
-    },
-    {
-        "prompt": [4],
-        "response": [5, 6, 7],
-        "rewards": 1.0,
-        "loss_mask": [1, 0, 1],
-        "logprobs": [-1.0, -2.0, -3.0],
-        "uid": "b",
-        "trajectory_id": 5,
-        "is_last_step": False,
-    },
-    {
-        "prompt": [8],
-        "response": [9, 9],
-        "rewards": -1.0,
-        "loss_mask": [0, 1],
-        "logprobs": [-1.0, -2.0],
-        "uid": "b",
-        "trajectory_id": 5,
-        "is_last_step": True,
-    },
-]
-LABELLED = [
-    {"input_ids": [1, 2, 3], "labels": [-100, 2, 3], "attention_mask": [1, 1, 1]},
-    {"input_ids": [4, 5, 6, 7], "labels": [-100, 5, -100, 7], "attention_mask": [1] * 4},
-    {"input_ids": [8, 9], "labels": [-100, -100], "attention_mask": [1, 1]},
-]
-MASKED = [
-    {"input_ids": [1, 2, 3], "completion_mask": [0, 1, 1], "assistant_masks": [1, 1, 1]},
-    {"input_ids": [4, 5, 6, 7], "completion_mask": [0, 1, 1, 1], "assistant_masks": [0, 1, 0, 1]},
-    {"input_ids": [8, 9], "completion_mask": [0, 1], "assistant_masks": [1, 0]},
-]
-PAIRS = [
-    {"prompt_ids": [1, 2, 3], "chosen_ids": [4, 5], "rejected_ids": [6]},
-    {"prompt_ids": [7, 8], "chosen_ids": [9], "rejected_ids": [10, 11]},
-    {"prompt_ids": [7, 8], "chosen_ids": [12], "rejected_ids": [13]},
-]
-ALONE = [{"input_ids": sample["input_ids"]} for sample in MASKED]
-SPLIT = [
-    {"input_ids": [1, 2, 3], "prompt_len": 1, "logprobs": [-1.0, -2.0]},
-    {"input_ids": [4, 5, 6, 7], "prompt_len": 0, "logprobs": [-1.0, -2.0, -3.0, -4.0]},
-    {"input_ids": [8, 9], "prompt_len": 1, "logprobs": [-5.0]},
 ]
 
 
@@ -429,409 +380,6 @@ def test_outputs_can_be_named(array_type):
         assert_same(made, expected)
 
 
-@pytest.mark.parametrize("outputs", [["cu_seq_lens_q"], {"cu_seq_lens_q": "cu_seqlens"}])
-def test_outputs_that_no_batch_has(outputs):
-    pattern = r"outputs has 'cu_seq_lens_q', .* pass some of \['attention_mask', .*from these to"
-    refuses(LABELLED, ValueError, pattern, outputs=outputs)
-
-
-# Other names
-
-
-NAMED = {
-    "question_ids": [[1, 2], [3]],
-    "completion_ids": [[4], [5, 6]],
-    "gid": ["a", "b"],
-    "adv": [0.5, -1.0],
-    "lp": [[-0.5], [-1.0, -2.0]],
-    "text": ["hi", "there"],
-}
-RENAMED = {"question_ids": "prompts", "completion_ids": "response", "gid": "uids"}
-RENAMED |= {"adv": "advantages", "lp": "logprobs"}
-
-
-@pytest.mark.parametrize("kind", ["list", "columns", "arrow", "dataset", "pandas"])
-def test_columns_of_other_names(kind):
-    samples = NAMED
-    if kind == "list":
-        samples = [dict(zip(NAMED, row, strict=True)) for row in zip(*NAMED.values(), strict=True)]
-    elif kind == "arrow":
-        samples = pytest.importorskip("pyarrow").table(NAMED)
-    elif kind == "dataset":
-        samples = pytest.importorskip("datasets").Dataset.from_dict(NAMED)
-    elif kind == "pandas":
-        samples = pytest.importorskip("pandas").DataFrame(NAMED)
-    collate = fc.Collator(pad_token_id=0, columns=RENAMED, ignore=["text"], array_type="numpy")
-    expected = fc.build_batch(
-        NAMED["question_ids"], NAMED["completion_ids"], pad_token_id=0, uids=NAMED["gid"],
-        advantages=NAMED["adv"], logprobs=NAMED["lp"], array_type="numpy",
-    )  # fmt: skip
-    for one in (collate, pickle.loads(pickle.dumps(collate))):
-        found = one(samples)
-        assert_same(found, expected)
-        assert found.uids == ["a", "b"]
-    assert "columns={'question_ids': 'prompt', 'completion_ids': 'response', 'gid'" in repr(collate)
-    ignoring = fc.Collator(pad_token_id=0, columns=RENAMED, ignore="rest", array_type="numpy")
-    assert_same(ignoring(samples), expected)
-
-
-def test_sequences_of_other_names():
-    columns = {"tokens": "sequences", "n": "prompt_lens"}
-    collate = fc.Collator(pad_token_id=0, columns=columns, array_type="numpy")
-    found = collate([{"tokens": [1, 2, 3], "n": 2}])
-    assert_same(found, collate_loops([{"input_ids": [1, 2, 3], "prompt_len": 2}], pad_token_id=0))
-
-
-def test_one_key_for_another():
-    """A known key may be another column's, and text a key that the samples need not have."""
-    columns = {"prompt_ids": "prompt", "completion_ids": "response"}
-    collate = fc.Collator(pad_token_id=0, columns=columns, ignore=["prompt"], array_type="numpy")
-    sample = {"prompt": "hi", "prompt_ids": [1, 2], "completion_ids": [3]}
-    assert collate([sample]).input_ids.tolist() == [[1, 2, 3]]
-    with pytest.raises(ValueError, match=r"samples have 'prompt', and columns has 'prompt_ids'"):
-        fc.Collator(pad_token_id=0, columns=columns)([sample])
-
-
-@pytest.mark.parametrize(
-    ("options", "exception", "pattern"),
-    [
-        ({"columns": ["a"]}, TypeError, r"columns is \['a'\] .*pass a mapping"),
-        ({"columns": {1: "prompt"}}, TypeError, "columns has 1: 'prompt'; pass strings"),
-        ({"columns": {"a": 1}}, TypeError, "columns has 'a': 1; pass strings"),
-        ({"columns": {"a": "x"}}, ValueError, r"columns\['a'\] is 'x', .*pass one of \['prompt',"),
-        ({"columns": {"a": "promts"}}, ValueError, "did you mean 'prompts'"),
-        (
-            {"columns": {"a": "prompt", "b": "prompts"}},
-            ValueError,
-            "two keys for 'prompts', 'a' and 'b'",
-        ),
-        ({"columns": {"a": "prompt"}, "ignore": ["a"]}, ValueError, "'a', but ignore has it"),
-        (
-            {"columns": {"a": "uid"}, "fields": {"x": fc.PerRow("a")}},
-            ValueError,
-            r"columns has 'a', but fields\['x'\] reads it",
-        ),
-    ],
-)
-def test_columns_that_cannot_be(options, exception, pattern):
-    with pytest.raises(exception, match=pattern):
-        fc.Collator(pad_token_id=0, **options)
-
-
-def test_a_column_that_is_missing():
-    collate = fc.Collator(pad_token_id=0, columns={"q": "prompts"})
-    with pytest.raises(ValueError, match=r"columns has 'q', which samples do not .*\['response'\]"):
-        collate([{"response": [1]}])
-    samples = [{"q": [1], "response": [2]}, {"response": [2]}]
-    with pytest.raises(ValueError, match=r"samples\[1\] has no 'q', but samples\[0\] has"):
-        collate(samples)
-
-
-@pytest.mark.parametrize("kind", ["list", "columns", "arrow"])
-def test_one_error_names_all_unknown_keys(kind):
-    samples = NAMED | {"mask": [[1], [1, 0]], "score": [0.5, 1.5]}
-    if kind == "list":
-        samples = [
-            dict(zip(samples, row, strict=True)) for row in zip(*samples.values(), strict=True)
-        ]
-    elif kind == "arrow":
-        samples = pytest.importorskip("pyarrow").table(samples)
-    with pytest.raises(ValueError, match="samples have the keys") as raised:
-        fc.Collator(pad_token_id=0)(samples)
-    assert str(raised.value) == (
-        "samples have the keys 'question_ids', 'completion_ids', 'gid', 'adv', 'lp', 'text', "
-        "'mask' and 'score', which are not known (text in 'gid' and 'text' has to be tokenized "
-        "first); pass columns={'question_ids': 'prompts', 'completion_ids': 'responses', 'adv': "
-        "'advantages', 'score': 'rewards'}, fields={'lp': fc.Field('lp'), 'mask': "
-        "fc.Field('mask')} and ignore=['gid', 'text'], or ignore=['question_ids', "
-        "'completion_ids', 'gid', 'adv', 'lp', 'text', 'mask', 'score']"
-    )
-
-
-@pytest.mark.parametrize(
-    ("sample", "advice"),
-    [
-        (
-            {"prompt_ids": [1], "completion_ids": [2]},
-            "pass columns={'completion_ids': 'responses', 'prompt_ids': 'prompts'}, or ignore",
-        ),
-        ({"prompt": [1], "response": [2], "reward": 1}, "pass columns={'reward': 'rewards'}, or"),
-        ({"prompt": [1], "response": [2], "group_id": "a"}, "pass columns={'group_id': 'uids'}"),
-        ({"prompt": [1], "response": [2], "promt": [1]}, "fields={'promt': fc.Field('promt')}"),
-        ({"input_ids": [1], "completion_ids": [1, 2]}, "; pass ignore=['completion_ids']"),
-        ({"prompt": [1], "response": [2], "ref_logprobs": [1]}, "fields={'ref_logprobs': fc.F"),
-        ({**PAIRS[0], "reward": 1}, "fields={'reward': fc.PerRow('reward')}"),
-    ],
-)
-def test_advice_for_names_of_other_libraries(sample, advice):
-    with pytest.raises(ValueError, match=re.escape(advice)):
-        fc.Collator(pad_token_id=0)([sample])
-
-
-@pytest.mark.parametrize("key", ["prompt", "response"])
-def test_text_is_not_token_ids(key):
-    sample = {"prompt": [1], "response": [2], key: "What is"}
-    for samples in ([sample], columns_of([sample])):
-        with pytest.raises(TypeError, match=f"^{key} holds text, 'What is', .*tokenize it first"):
-            fc.Collator(pad_token_id=0)(samples)
-
-
-# Bad input
-
-
-def refuses(samples, exception, pattern, **options):
-    collate = fc.Collator(pad_token_id=0, array_type="numpy", **options)
-    with pytest.raises(exception, match=pattern):
-        collate(samples)
-
-
-@pytest.mark.parametrize(
-    ("change", "exception", "pattern"),
-    [
-        (
-            {"loss_masks": [1]},
-            ValueError,
-            r"'loss_masks', which .* pass columns={'loss_masks': 'loss_mask'}, or ignore=",
-        ),
-        ({"text": "hi"}, ValueError, r"'text', which .*ignore=\['text'\]"),
-        (
-            {"input_ids": [1]},
-            ValueError,
-            "'input_ids' besides 'prompt' and 'response'; leave it out",
-        ),
-        ({"labels": [1]}, ValueError, "'labels' beside"),
-    ],
-)
-def test_keys_without_a_meaning(change, exception, pattern):
-    samples = [{"prompt": [1], "response": [2], **change}]
-    refuses(samples, exception, pattern)
-    refuses(columns_of(samples), exception, pattern)
-    for ignore in (list(change), "rest" if "text" in change else set(change)):
-        collate = fc.Collator(pad_token_id=0, ignore=ignore, array_type="numpy")
-        assert collate(samples).input_ids.tolist() == [[1, 2]]
-        assert collate(columns_of(samples)).input_ids.tolist() == [[1, 2]]
-
-
-TOKENS = {"input_ids": [1, 2, 3], "prompt_len": 1}
-ONE_TURN = {"prompt": [1, 2], "response": [3]}
-
-
-@pytest.mark.parametrize("kind", ["list", "columns", "arrow", "dataset"])
-@pytest.mark.parametrize(
-    ("tokens", "value", "advice"),
-    [
-        (TOKENS, [0, 1, 1], "fields={'x': fc.Field('x', align='sequence')}, or ignore=['x']"),
-        (TOKENS, [0, 1], "fields={'x': fc.Field('x')}, or ignore=['x']"),
-        (TOKENS, [0, 1, 2, 3], "; pass ignore=['x']"),
-        (TOKENS, 0.5, "fields={'x': fc.PerRow('x')}, or ignore=['x']"),
-        (TOKENS, "abc", " (text in 'x' has to be tokenized first); pass ignore=['x']"),
-        (ONE_TURN, [0, 1, 1], "fields={'x': fc.Field('x', align='sequence')}, or ignore=['x']"),
-        (ONE_TURN, [0], "fields={'x': fc.Field('x')}, or ignore=['x']"),
-        (ONE_TURN, [0, 1], "; pass ignore=['x']"),
-    ],
-)
-def test_advice_for_unknown_keys_fits_their_rows(tokens, value, advice, kind):
-    sample = {**tokens, "x": value}
-    samples = [sample]
-    if kind != "list":
-        samples = {key: [row] for key, row in sample.items()}
-    if kind == "arrow":
-        samples = pytest.importorskip("pyarrow").table(samples)
-    elif kind == "dataset":
-        samples = pytest.importorskip("datasets").Dataset.from_dict(samples)
-    with pytest.raises(ValueError, match=r"'x', which is not known.*; pass ") as raised:
-        fc.Collator(pad_token_id=0, array_type="numpy")(samples)
-    assert str(raised.value).endswith(advice)
-
-
-@pytest.mark.parametrize(
-    ("samples", "exception", "pattern"),
-    [
-        ([], ValueError, "samples is empty"),
-        ({}, ValueError, "no tokens"),
-        (3, TypeError, "samples is 3 .*pass a list of dicts"),
-        ("text", TypeError, "pass a list of dicts"),
-        ([[1, 2]], TypeError, r"samples\[0\] is \[1, 2\] \(list\); pass a mapping"),
-        ([TURNS[0], None], TypeError, r"samples\[1\] is None"),
-        ([{"prompt": [1]}], ValueError, "no 'response'"),
-        ([{"response": [1]}], ValueError, "no 'prompt'"),
-        ([{"rewards": [1]}], ValueError, r"no tokens; .*\['rewards'\]"),
-        (
-            [{"input_ids": [1], "prompt_len": 1, "labels": [1]}],
-            ValueError,
-            "'prompt_len' and 'labels', which both mark .*; pass one",
-        ),
-        (
-            [{"input_ids": [1], "prompt_len": 1, "assistant_masks": [1]}],
-            ValueError,
-            "'prompt_len' and 'assistant_masks', which both mark",
-        ),
-        (
-            [{"input_ids": [1], "assistant_masks": [1], "loss_mask": [1]}],
-            ValueError,
-            "'loss_mask' and 'assistant_masks', which both mark",
-        ),
-        (
-            [{"prompt_ids": [1], "chosen_ids": [2]}],
-            ValueError,
-            "have 'prompt_ids', but no 'rejected_ids'; pass 'prompt_ids', 'chosen_ids' and 'rej",
-        ),
-        ([{"rejected_ids": [1]}], ValueError, "have 'rejected_ids', but no 'prompt_ids'"),
-        ([PAIRS[0], {"prompt_ids": [1]}], ValueError, r"samples\[1\] has no 'chosen_ids', but"),
-        ([{**PAIRS[0], "input_ids": [1]}], ValueError, "pairs, .* but 'input_ids' belongs to one"),
-        ([{**PAIRS[0], "rewards": 1}], ValueError, r"'rewards' belongs to one row; .*fc.Field\("),
-        ([{**PAIRS[0], "chosen_ids": [0.5]}], TypeError, r"chosen_ids\[0\]\[0\] is 0.5"),
-        ([{**PAIRS[0], "score": 1}], ValueError, "'score', which is not known"),
-        (
-            [{"prompt": [1], "response": [2], "completion_mask": [0, 1]}],
-            ValueError,
-            "'completion_mask' besides 'prompt' and 'response'",
-        ),
-        ([{"input_ids": [1], "labels": [1], "loss_mask": [1]}], ValueError, "'loss_mask' and 'lab"),
-        (
-            [{"prompt": [1], "response": [2], "uid": 1}, {"prompt": [1], "response": [2]}],
-            ValueError,
-            r"samples\[1\] has no 'uid', but samples\[0\] has",
-        ),
-        (
-            [{"prompt": [1], "response": [2]}, {"prompt": [1], "response": [2], "uid": 1}],
-            ValueError,
-            r"samples\[0\] has no 'uid', but samples\[1\] has",
-        ),
-        (
-            [{"prompt": [1], "response": [2]}, {"prompt": [1], "response": [2], "nonsense": 1}],
-            ValueError,
-            "'nonsense', which is not known; pass",
-        ),
-        (
-            [{"prompt": [1], "response": [2, 3], "logprobs": [0]}],
-            ValueError,
-            r"logprobs\[0\] has 1 items, but responses\[0\] has 2",
-        ),
-    ],
-)
-def test_bad_samples(samples, exception, pattern):
-    refuses(samples, exception, pattern)
-
-
-GOOD = {"input_ids": [1, 2], "labels": [-100, 2], "attention_mask": [1, 1], "prompt_len": 1}
-GOOD |= {key: [0, 1] for key in MASKS}
-BAD_MASKS = [
-    ([0], ValueError, r" has 1 items, but input_ids\[1\] has 2; pass one value per tok"),
-    ([0, 2], ValueError, r"\[1\] is 2; pass 1 for tokens that train and 0 for others"),
-    ([-1, 1], ValueError, r"\[0\] is -1; pass 1"),
-    ([0, 0.5], TypeError, r"\[1\] is 0.5"),
-    (None, TypeError, " is None"),
-]
-
-
-@pytest.mark.parametrize(
-    ("key", "bad", "exception", "pattern"),
-    [
-        ("labels", [-100, 3], ValueError, r"\[1\] is 3, but input_ids\[1\]\[1\] is 2"),
-        ("labels", [2], ValueError, r" has 1 items, but input_ids\[1\] has 2"),
-        ("labels", 3, TypeError, " is 3"),
-        ("labels", [0.5, 2], TypeError, r"\[0\] is 0.5"),
-        ("input_ids", ["a", 2], TypeError, r"\[0\] is 'a'"),
-        ("attention_mask", [1, 0], ValueError, r"\[1\] is 0.*padded"),
-        ("attention_mask", [1], ValueError, " has 1 items"),
-        ("prompt_len", 3, ValueError, r" is 3, but input_ids\[1\] has 2 tokens"),
-        ("prompt_len", -1, ValueError, " is -1"),
-        ("prompt_len", 1.0, TypeError, " is 1.0; pass an integer"),
-        ("prompt_len", None, TypeError, " is None"),
-        ("prompt_len", 2**70, ValueError, " is 1180591620717411303424"),
-        *((key, *bad) for key in MASKS for bad in BAD_MASKS),
-    ],
-)
-def test_bad_values_of_a_sample(key, bad, exception, pattern):
-    good = {"input_ids": [1, 2], key: GOOD[key]}
-    refuses([good, {**good, key: bad}], exception, rf"{key}\[1\]{pattern}")
-
-
-@pytest.mark.parametrize(
-    ("columns", "exception", "pattern"),
-    [
-        (
-            {"input_ids": [[1]], "labels": [[1], [2]]},
-            ValueError,
-            "labels has 2 rows, but input_ids",
-        ),
-        ({"input_ids": [[1]], "prompt_len": [1, 1]}, ValueError, "prompt_len has 2 rows, but inp"),
-        ({"input_ids": [[1]], "prompt_len": 1}, TypeError, "prompt_len is 1; pass a sequence"),
-        ({"prompt": [[1]], "response": [[1], [2]]}, ValueError, "responses has 2 rows"),
-        ({"input_ids": np.zeros((1, 2)), "prompt_len": [1]}, TypeError, "input_ids holds float64"),
-        ({"input_ids": 3, "prompt_len": [1]}, TypeError, "input_ids cannot be read"),
-        ({"prompt": [1], "response": [2]}, ValueError, "samples is one sample: its 'prompt'"),
-        (PAIRS[0], ValueError, "samples is one sample: its 'prompt_ids'"),
-        (
-            {"prompt_ids": [[1]], "chosen_ids": [[1]], "rejected_ids": [[1], [2]]},
-            ValueError,
-            "rejected_ids has 2 rows, but prompt_ids has 1; pass one row per sample",
-        ),
-        ({"input_ids": np.arange(2), "prompt_len": 1}, ValueError, "pass a list of samples"),
-    ],
-)
-def test_bad_columns(columns, exception, pattern):
-    refuses(columns, exception, pattern)
-
-
-@pytest.mark.parametrize(
-    ("options", "exception", "pattern"),
-    [
-        ({"pad_token": 3}, TypeError, "no argument 'pad_token'; pass the .* as pad_token_id"),
-        ({"rewards": [1]}, TypeError, "no argument 'rewards'.*come with the samples"),
-        ({"x": None}, TypeError, r"no argument 'x'; help\(fc.Collator\) lists its arg"),
-        ({"layout": "up"}, ValueError, "layout"),
-        ({"pad_to": 8}, TypeError, r"pass layout=fc.Left\(pad_to="),
-        ({"array_type": "list"}, ValueError, "array_type"),
-        ({"fields": [1]}, TypeError, "fields is"),
-        ({"fields": {"a": "a"}}, TypeError, r"fields\['a'\] is 'a' .*fc.Field\('a'\)"),
-        ({"fields": {"a": fc.Field([[1]])}}, TypeError, r"fields\['a'\] holds .*fc.Field\('a'\)"),
-        ({"fields": {"a": fc.PerRow(("x", 1))}}, TypeError, r"fields\['a'\] holds .*PerRow\('a'\)"),
-        ({"fields": {"a": fc.PerRow([1])}}, TypeError, r"fc.PerRow\('a'\)"),
-        ({"ignore": "text"}, TypeError, r"ignore is 'text'; pass .* ignore=\['text'\]"),
-        ({"ignore": [3]}, TypeError, "ignore has 3"),
-        ({"outputs": "labels"}, TypeError, "outputs is 'labels'"),
-        ({"outputs": ["labels", "labels"]}, ValueError, "outputs has 'labels' twice"),
-        (
-            {"outputs": {"labels": "x", "input_ids": "x"}},
-            ValueError,
-            r"outputs\['input_ids'\] has the name 'x', which outputs\['labels'\] has too; pass",
-        ),
-        (
-            {"outputs": {"labels": ["x", "x"]}},
-            ValueError,
-            r"outputs\['labels'\] has the name 'x', wh",
-        ),
-        ({"outputs": {"labels": 3}}, TypeError, r"outputs\['labels'\] is 3"),
-        (
-            {"outputs": {"labels": [3]}},
-            TypeError,
-            r"outputs\[.labels.\] has 3; pass strings as keys",
-        ),
-        ({"outputs": {3: "x"}}, TypeError, "outputs has 3; pass strings as keys"),
-    ],
-)
-def test_bad_options(options, exception, pattern):
-    with pytest.raises(exception, match=pattern):
-        fc.Collator(**{"pad_token_id": 0, "array_type": "numpy", **options})
-
-
-def test_fields_that_no_sample_has():
-    refuses(
-        TURNS,
-        ValueError,
-        "fields.'adv'. reads 'x', which samples do not have; pass",
-        fields={"adv": fc.Field("x")},
-    )
-
-
-def test_fields_of_two_keys_are_those_of_pairs():
-    fields = {"adv": fc.Field(("logprobs", "rewards"))}
-    refuses(TURNS, ValueError, "fields.'adv'. reads two keys, .* pass one key", fields=fields)
-    refuses(PAIRS, ValueError, "fields.'adv'. reads 'logprobs', which samples do", fields=fields)
-
-
 def test_a_pool_stays_in_its_process():
     collate = fc.Collator(pad_token_id=0, pool=fc.memory.BufferPool(1 << 20), array_type="numpy")
     assert collate(TURNS).uids == ["a", "b", "b"]
@@ -931,56 +479,6 @@ def test_labels_that_outputs_name_are_made():
     assert collate(samples)["labels"].tolist() == [[-100, -100, 3, 4], [-100] * 4]
 
 
-def test_field_with_the_key_of_the_mask_of_pairs():
-    collate = fc.Collator(pad_token_id=0, fields={"completion_mask": fc.PerRow("a")})
-    sample = {"prompt_ids": [1], "chosen_ids": [2], "rejected_ids": [3], "a": 1}
-    with pytest.raises(ValueError, match=r"two outputs would be 'completion_mask': .* fields\['"):
-        collate([sample])
-
-
-@pytest.mark.parametrize(
-    ("fields", "sample", "exception", "message"),
-    [
-        (
-            {"loss_mask": fc.Field("other")},
-            {"loss_mask": [1, 0], "other": [0, 1]},
-            ValueError,
-            "samples have 'loss_mask', and fields['loss_mask'] reads 'other' for the same output; "
-            "leave the field out, or name 'loss_mask' in ignore",
-        ),
-        (
-            {"kept": fc.Field("loss_mask"), "loss_mask": fc.Field("other")},
-            {"loss_mask": [1, 0], "other": [0, 1]},
-            ValueError,
-            "samples have 'loss_mask', and fields['loss_mask'] reads 'other' for the same output",
-        ),
-        (
-            {"loss_mask": fc.PerRow("other")},
-            {"loss_mask": [1, 0], "other": 1},
-            ValueError,
-            "samples have 'loss_mask', and fields['loss_mask'] reads 'other' for the same output",
-        ),
-        (
-            {"loss_mask": fc.RoutedExperts("loss_mask")},
-            {"loss_mask": [[[1]], [[0]]]},
-            TypeError,
-            "fields['loss_mask'] is an fc.RoutedExperts, but a loss mask has one value per token; "
-            "pass fc.Field",
-        ),
-        (
-            {"loss_mask": fc.PerRow("other")},
-            {"other": 1},
-            TypeError,
-            "fields['loss_mask'] is an fc.PerRow, but a loss mask has one value per token",
-        ),
-    ],
-)
-def test_two_loss_masks_and_those_of_other_fields(fields, sample, exception, message):
-    collate = fc.Collator(pad_token_id=0, fields=fields, array_type="numpy")
-    with pytest.raises(exception, match=re.escape(message)):
-        collate([{"prompt": [1], "response": [2, 3], **sample}])
-
-
 def test_a_loss_mask_in_place_of_that_of_samples():
     fields = {"loss_mask": fc.Field("other")}
     collate = fc.Collator(pad_token_id=0, fields=fields, ignore=["loss_mask"], array_type="numpy")
@@ -994,34 +492,6 @@ def test_a_loss_mask_of_pairs(array_type):
     pair = {"prompt_ids": [1], "chosen_ids": [2, 3], "rejected_ids": [4, 5, 6]}
     batch = collate([{**pair, "of_chosen": [0, 1], "of_rejected": [1, 0, 1]}])
     assert batch.loss_mask.tolist() == [[0, 1, 0], [1, 0, 1]]
-
-
-@pytest.mark.parametrize(
-    ("key", "other", "advice"),
-    [
-        ("chosen_scores", "rejected_scores", "fields={'scores': fc.PerRow((%r, %r))}"),
-        ("rejected", "chosen", "fields={'chosen': fc.PerRow((%r, %r))}"),
-    ],
-)
-def test_a_pairs_unknown_keys_make_one_field(key, other, advice):
-    pair = {"prompt_ids": [1], "chosen_ids": [2, 3], "rejected_ids": [4, 5, 6]}
-    both = sorted((key, other))
-    keys = f"{key!r} and {other!r}, which are not known"
-    message = f"samples have the keys {keys}; pass {advice % tuple(both)}, or ignore={[key, other]}"
-    with pytest.raises(ValueError, match=re.escape(message)):
-        fc.Collator(pad_token_id=0)([{**pair, key: 0.5, other: 1.5}])
-
-
-def test_a_pairs_unknown_keys_have_one_value_per_token():
-    pair = {"prompt_ids": [1], "chosen_ids": [2, 3], "rejected_ids": [4, 5, 6]}
-    for before, align in ((0, ""), (1, ", align='sequence'")):
-        values = {
-            f"{name}_adv": [0.5] * (before + len(pair[f"{name}_ids"]))
-            for name in ("chosen", "rejected")
-        }
-        field = f"fields={{'adv': fc.Field(('chosen_adv', 'rejected_adv'){align})}}, or"
-        with pytest.raises(ValueError, match=re.escape(field)):
-            fc.Collator(pad_token_id=0)([{**pair, **values}])
 
 
 @pytest.mark.parametrize(

@@ -417,7 +417,7 @@ def test_threads(folder):
 
     def work():
         start.wait()
-        for _ in range(200):
+        for _ in range(20):
             with made_up_patcher.patch():
                 if made_up.numbers.double is not double or made_up.trainer.double is not double:
                     wrong.append(True)

@@ -437,22 +437,6 @@ def test_dtypes_that_routed_experts_have_not(inputs, dtype):
 # The mask of positions without routes
 
 
-@given(drawn=st.data())
-def test_the_router_padding_mask_is_what_the_loops_give(drawn):
-    width = drawn.draw(st.integers(0, 9))
-    tokens = drawn.draw(st.lists(st.integers(0, width), min_size=1, max_size=5))
-    captured = [drawn.draw(st.integers(0, count)) for count in tokens]
-    dtype = drawn.draw(st.sampled_from([torch.int64, torch.int32, torch.bool]))
-    attention_mask = torch.zeros(len(tokens), width, dtype=dtype)
-    for row, count in enumerate(tokens):
-        attention_mask[row, width - count :] = 1
-    before = attention_mask.clone()
-    found = make_router_padding_mask(attention_mask, captured)
-    expected = port.make_router_padding_mask(attention_mask, captured)
-    assert_same({"mask": found}, {"mask": expected})
-    assert torch.equal(attention_mask, before)
-
-
 @pytest.mark.parametrize(
     ("attention_mask", "captured", "message"),
     [

@@ -47,12 +47,3 @@ def test_the_uid_is_named_as_in_skyrl():
         compute_prompt_boundaries(["p0", "p0", "p1", "p0"])
     with pytest.raises(AssertionError, match=message):
         compute_prompt_mini_batch_boundaries(["p0", "p0", "p1", "p0"], 1, 2, True, 1)
-
-
-def test_examples():
-    uids = ["p0"] * 4 + ["p1"] * 2 + ["p2"] * 3 + ["p3"] * 2
-    assert compute_prompt_boundaries(uids) == [(0, 4), (4, 6), (6, 9), (9, 11)]
-    assert compute_prompt_mini_batch_boundaries(uids, 2, 4, True, 2) == [(0, 6), (6, 11)]
-    with pytest.raises(AssertionError, match="mini-batch 0 has rows 0 to 5"):
-        compute_prompt_mini_batch_boundaries(uids, 2, 4, False, 2)
-    assert compute_prompt_boundaries([]) == []

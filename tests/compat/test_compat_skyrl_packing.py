@@ -2,14 +2,11 @@
 
 import enum
 
-import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 from recorded import recorded
 
 from fastcollate.compat.skyrl import make_seq_packer
-from fastcollate.testing.reference import pack_loops
 from frameworks.installed import as_installed, real
 
 GOLDEN = recorded("skyrl_seq_packing")
@@ -26,25 +23,7 @@ def test_what_skyrl_itself_gave(case):
         assert make_seq_packer(algorithm, *arguments).pack(case["lengths"]) == case["result"]
 
 
-def by_reference(lengths, algorithm, capacity, min_bin_count=None, bin_count_multiple=None):
-    """Pack by the reference of our own algorithms."""
-    bins = pack_loops(
-        lengths,
-        capacity,
-        algorithm={"first_fit_decreasing": "ffd"}.get(algorithm, algorithm),
-        min_bins=min_bin_count or 0,
-        bins_multiple_of=bin_count_multiple or 1,
-        oversize="error" if algorithm == "first_fit_decreasing" else "own_bin",
-    )
-    return [[item for item, *_ in contents] for contents in bins]
-
-
-def by_skyrl(lengths, *arguments):
-    return skyrl.make_seq_packer(*arguments).pack(lengths)
-
-
 skyrl = real("skyrl.train.dataset.bin_packing")
-PACKERS = [by_reference, *([by_skyrl] if skyrl else [])]
 
 
 @st.composite
@@ -53,27 +32,6 @@ def sequences(draw):
     longest = draw(st.sampled_from([3, 10, 100]))
     lengths = draw(st.lists(st.integers(0, longest), max_size=40))
     return lengths, draw(st.integers(max(1, longest - 1), 3 * longest))
-
-
-@given(
-    sequences(),
-    st.sampled_from(["first_fit_decreasing", "balanced"]),
-    st.none() | st.integers(0, 12),
-    st.none() | st.integers(1, 5),
-)
-def test_bins_are_those_of_skyrl(drawn, algorithm, least, multiple):
-    lengths, capacity = drawn
-    arguments = (algorithm, capacity, least, multiple)
-    for pack in PACKERS:
-        try:
-            expected = pack(lengths, *arguments)
-        except ValueError:
-            with pytest.raises(ValueError, match=r"exceeds bin capacity|Cannot create"):
-                make_seq_packer(*arguments).pack(lengths)
-            continue
-        packer = make_seq_packer(*arguments)
-        assert packer.pack(lengths) == expected
-        assert packer.pack(np.array(lengths, np.int32)) == expected
 
 
 class OfSkyRL(enum.Enum):

@@ -132,39 +132,6 @@ def test_the_rows_that_verl_itself_made(case, construct):
 verl = real("verl.trainer.ppo.padding_utils")
 
 
-@given(
-    st.integers(1, 4),
-    st.integers(1, 4),
-    st.sets(st.sampled_from(["position_ids", "routed_experts", "teacher", "images", "number"])),
-    st.sampled_from([(), (4,), (2, 3)]),
-)
-@pytest.mark.skipif(verl is None, reason="verl was not downloaded (make peers)")
-def test_rows_are_those_of_verl(prompt, response, more, leading):
-    tokens = prompt + response
-    source = row("torch", prompt, response)
-    if "position_ids" in more:
-        source["position_ids"] = zeros((*leading, tokens), "int32", "torch")
-    if "routed_experts" in more:
-        source["routed_experts"] = zeros((tokens, 2, 3), "int16", "torch")
-    if "teacher" in more:
-        source["teacher_ids"] = zeros((tokens, 2), "int32", "torch")
-        source["teacher_logprobs"] = zeros((tokens, 2), "float32", "torch")
-    if "images" in more:
-        source["multi_modal_inputs"] = {"image": [1]}
-    if "number" in more:
-        source["features"] = zeros((tokens + 1,), "float32", "torch")
-    found = template(source, {"seq_len": tokens, "status": "success"})
-    there = verl.construct_minimal_padding_template(source, {"status": "success"}, EOS)
-    assert plain(found) == plain(there)
-    mask = (torch.arange(tokens) % 3).clamp(max=1)
-    for ids in (source["position_ids"], None):
-        positions = verl.build_padding_position_ids(ids, mask)
-        assert plain(build_padding_position_ids(ids, mask)) == plain(positions)
-    experts = source.get("routed_experts")
-    rows = verl.build_padding_routed_experts(experts, tokens)
-    assert plain(build_padding_routed_experts(experts, tokens)) == plain(rows)
-
-
 @pytest.mark.parametrize("case", GOLDEN["position_ids"])
 def test_the_position_ids_that_verl_itself_made(case):
     found = build_padding_position_ids(decoded(case["source"]), torch.tensor(case["mask"]))
@@ -187,39 +154,6 @@ def test_as_many_rows_as_verl_itself_added(case, array_type):
 
 
 # Written out
-
-
-def test_a_row(array_type):
-    source = row(array_type, teacher_ids=array([[3, 4]] * 5, "int32", array_type))
-    source["teacher_logprobs"] = array([[-1.0, -2.0]] * 5, "float32", array_type)
-    source["multi_modal_inputs"] = {"pixel_values": zeros((4, 8), "float32", array_type)}
-    sample, tag = template(source, {"seq_len": 5, "prompt_len": 3, "status": "success"})
-    expected = {
-        "prompts": array([EOS] * 127, "int64", array_type),
-        "responses": array([EOS], "int64", array_type),
-        "input_ids": array([EOS] * 128, "int64", array_type),
-        "attention_mask": array([1] * 128, "int64", array_type),
-        "position_ids": array(list(range(128)), "int64", array_type),
-        "response_mask": array([0], "int64", array_type),
-        "loss_mask": array([0], "int64", array_type),
-        "rm_scores": array([0], "float32", array_type),
-        "rollout_log_probs": array([0], "float32", array_type),
-        "teacher_ids": array([[EOS, EOS]] * 128, "int32", array_type),
-        "teacher_logprobs": array([[0, 0]] * 128, "float32", array_type),
-        "multi_modal_inputs": {},
-        "num_turns": 0,
-        "uid": "p0",
-        "session_id": 4,
-        "raw_prompt": [{"role": "user"}],
-    }
-    assert plain(sample) == plain(expected)
-    assert tag == {
-        "seq_len": 128,
-        "prompt_len": 127,
-        "response_len": 1,
-        "is_padding": True,
-        "status": "success",
-    }
 
 
 def test_types_of_vision_tokens_are_those_of_no_image(array_type):

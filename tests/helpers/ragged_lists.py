@@ -34,3 +34,16 @@ def ragged_lists(draw, min_rows=0, trailing=None):
 def same(found, expected):
     """Compare nested lists, NaN equal to NaN, and the types of numbers."""
     return repr(found) == repr(expected)
+
+
+ROWS = [[5, 6], [], [7, 8, 9]]
+
+
+def make(values, array_type, dtype=None):
+    """Make values a NumPy array or a torch tensor."""
+    values = np.array(values, dtype)
+    if array_type == "numpy":
+        return values
+    import torch
+
+    return torch.from_numpy(values)
