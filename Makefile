@@ -36,7 +36,7 @@ SANITIZED := $(wildcard $(addprefix tests/*/test_, memory.py safety.py *attacks.
 # These tests measure the usual allocator.
 NOT_SANITIZED := not take_no_page_faults and not small_batches_leave_no_memory
 
-.PHONY: help demo test test-rust test-python test-fast test-wheel peers parity gpu fuzz fuzz-core corpus sanitize bench bench-smoke lint format docs pictures build rollouts clean
+.PHONY: help demo test test-rust test-python test-together test-alone test-fast test-wheel peers parity gpu fuzz fuzz-core corpus sanitize bench bench-smoke lint format docs pictures build rollouts clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
@@ -54,7 +54,13 @@ test-rust: $(INSTALLED) ## run the Rust tests
 	cargo test --workspace
 
 test-python: $(BUILT) ## run the Python tests
+	$(MAKE) test-together
+	$(MAKE) test-alone
+
+test-together: $(BUILT)
 	$(BIN)/python -m pytest $(PARALLEL) -m 'not alone'
+
+test-alone: $(BUILT)
 	$(BIN)/python -m pytest -m alone
 
 test-fast: $(BUILT) ## run the Rust tests and the quick Python tests, on few examples

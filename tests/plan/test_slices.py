@@ -78,38 +78,6 @@ def test_equals_the_loops(layout, array_type, data):
             assert batch.is_padding == part.is_padding.tolist()
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@share(4)
-@given(data=st.data())
-def test_no_value_is_lost_or_there_twice(layout, array_type, data):
-    turns, lens, plan, options = data.draw(steps(layout, array_type))
-    arguments = {**turns._asdict(), **options, "array_type": array_type}
-    arguments["uids"] = list(range(len(lens)))
-    whole = fc.build_batch(**{**arguments, "layout": "jagged"})
-    parts = micro_batches_of(plan, data.draw)
-    assert [row for part in parts for row in part.rows.tolist()] == plan.rows.tolist()
-    names, found = [], {"input_ids": [], "loss_mask": []}
-    for part in parts:
-        batch = fc.build_batch(**arguments, shard=part.narrow())
-        names += batch.uids
-        jagged = batch if batch.plan.is_jagged else batch.to_layout("jagged")
-        for key, of in (("input_ids", "offsets"), ("loss_mask", "response_offsets")):
-            ends = np.asarray(jagged[of])[1:-1]
-            found[key] += np.split(np.asarray(jagged[key]), ends)
-    slots = plan.inverse.tolist()
-    assert [names[slot] for slot in slots] == arguments["uids"]
-    padding = [name for slot, name in enumerate(names) if plan.is_padding[slot]]
-    assert padding == [f"pad{index}" for index in range(len(padding))]
-    shards = [plan.shard(0, rank) for rank in range(plan.dp_size)]
-    all_slots = [fc.build_batch(**{**arguments, "layout": None}, shard=shard) for shard in shards]
-    assert [name for batch in all_slots for name in batch.uids] == names
-    rows = np.concatenate([found["input_ids"][slot] for slot in slots])
-    assert_same({"input_ids": rows}, {"input_ids": np.asarray(whole.input_ids)})
-    if "loss_mask" in whole:
-        masks = np.concatenate([found["loss_mask"][slot] for slot in slots])
-        assert_same({"loss_mask": masks}, {"loss_mask": np.asarray(whole.loss_mask)})
-
-
 @pytest.mark.parametrize("layout", LAYOUTS[:4])
 def test_micro_batches_are_selected(layout, array_type):
     prompts, responses = [[1], [2, 3], [4], [5]], [[5, 6], [7], [8, 9, 10], [11]]
@@ -120,30 +88,6 @@ def test_micro_batches_are_selected(layout, array_type):
     for rank in range(3):
         for part in plan.shard(0, rank).micro_batches(2):
             assert_same(whole.select(part), fc.build_batch(**columns, shard=part))
-
-
-def test_bin_by_bin():
-    columns = {"prompts": [[1], [2], [3], [4]], "responses": [[1] * n for n in (5, 2, 2, 3)]}
-    columns |= {"pad_token_id": 0, "array_type": "numpy"}
-    lens = [1] * 4, [5, 2, 2, 3]
-    plan = fc.plan_step(lens, layout=fc.Packed(7))
-    shard = plan.shard(0, 0)
-    assert sorted(np.diff(shard.bin_offsets).tolist()) == [1, 1, 2]
-    parts = shard.micro_batches()
-    bins = [rows.tolist() for rows in np.split(shard.rows, shard.bin_offsets[1:-1])]
-    assert [part.rows.tolist() for part in parts] == bins
-    assert [part.bin_offsets.tolist() for part in parts] == [[0, len(rows)] for rows in bins]
-    by_step = [fc.build_batch(**columns, shard=part).input_ids for part in parts]
-    whole = fc.build_batch(**columns, shard=shard).input_ids
-    assert_same({"x": np.concatenate(by_step)}, {"x": whole})
-    own = [fc.build_batch(**columns, shard=part.narrow()).input_ids for part in parts]
-    tokens = [sum(len(columns["responses"][row]) + 1 for row in rows) for rows in bins]
-    assert [ids.shape for ids in own] == [(1, count) for count in tokens]
-    assert len(set(tokens)) > 1
-    first, second = shard.micro_batches(2)
-    assert (first.rows.tolist(), second.rows.tolist()) == (bins[0] + bins[1], bins[2])
-    assert first.bin_offsets.tolist() == [0, len(bins[0]), len(bins[0]) + len(bins[1])]
-    assert pickle.loads(pickle.dumps(parts[1])) == parts[1]
 
 
 def test_padding_rows_keep_their_names():
