@@ -20,11 +20,16 @@ PRIME_RL = SimpleNamespace(
     _MicroBatchBin=lambda samples, length: (samples, length),
     _materialize_bin=lambda found: [token for one in found[0] for token in one.input_ids],
 )
+TINKER = SimpleNamespace(
+    Datum=lambda model_input, loss_fn_inputs: {"model_input": model_input, **loss_fn_inputs},
+    ModelInput=SimpleNamespace(from_ints=torch.tensor),
+    TensorData=SimpleNamespace(from_torch=lambda value: value),
+)
 
 
 @pytest.fixture(scope="module")
 def lines():
-    names = {"fc": fc, "np": np, "torch": torch, "batch": PRIME_RL}
+    names = {"fc": fc, "np": np, "torch": torch, "batch": PRIME_RL, "tinker": TINKER}
     for snippet in snippets_of("docs/frameworks/more.md"):
         exec(snippet.code, names)
     return names
@@ -63,12 +68,26 @@ def pack_samples(function, ids, size, workers, coefficients):
     return function(samples, size, workers, cost)
 
 
-NAMES = {
-    "PackedDataset": "packs_of",
-    "_pad_sequence_batch": "pad_sequence_batch",
-    "trajectory_to_data": "datums_of",
+def data_of_trajectory(function, observations, actions, logprobs, advantage, masked=()):
+    turns = [
+        SimpleNamespace(
+            ob=SimpleNamespace(to_ints=lambda ids=ids: ids),
+            ac=SimpleNamespace(tokens=tokens, logprobs=logps),
+            metrics={"parse_error_masked": 1.0} if index in masked else {},
+        )
+        for index, (ids, tokens, logps) in enumerate(
+            zip(observations, actions, logprobs, strict=True)
+        )
+    ]
+    return function(SimpleNamespace(transitions=turns), advantage)
+
+
+NAMES = {"PackedDataset": "packs_of", "_pad_sequence_batch": "pad_sequence_batch"}
+BY = {
+    "expand_bins_by_splitting": expand_bins,
+    "packed_samples_into_micro_bs": pack_samples,
+    "trajectory_to_data": data_of_trajectory,
 }
-BY = {"expand_bins_by_splitting": expand_bins, "packed_samples_into_micro_bs": pack_samples}
 
 
 @pytest.mark.parametrize("case", GOLDEN["cases"], ids=lambda case: case["function"])
