@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 import numpy as np
 
@@ -40,6 +40,18 @@ class ModelBatch(BatchMapping[Array]):
 
     __slots__ = ()
 
+    @overload
+    def gather(
+        self, x: Ragged, align: Literal["response", "sequence"] | None = None,
+        shift: Shift | None = None, missing: None = None,
+        per: Literal["row", "turn"] = "row", gaps: bool = True,
+    ) -> tuple[Ragged, Ragged]: ...  # fmt: skip
+    @overload
+    def gather(
+        self, x: Any, align: Literal["response", "sequence"] | None = None,
+        shift: Shift | None = None, missing: float | None = None,
+        per: Literal["row", "turn"] = "row", gaps: bool = True,
+    ) -> Ragged: ...  # fmt: skip
     def gather(
         self,
         x: Any,
@@ -48,7 +60,7 @@ class ModelBatch(BatchMapping[Array]):
         missing: float | None = None,
         per: Literal["row", "turn"] = "row",
         gaps: bool = True,
-    ) -> Ragged:
+    ) -> Ragged | tuple[Ragged, Ragged]:
         """Gather the values of all response tokens from a model's per-token outputs.
 
         The alignment of `x` is given, never inferred; its shape is checked.
@@ -58,7 +70,8 @@ class ModelBatch(BatchMapping[Array]):
         x
             An array or tensor, on any device; trailing dimensions are kept. A tensor's gradients
             flow through. In a tree, a position that several tokens follow has one value for all of
-            them: for log-probabilities use :meth:`loss_positions` instead.
+            them: for log-probabilities use :meth:`loss_positions` instead. A :class:`Ragged` has a
+            list of values for each position: ``fc.Ragged(batch[key], batch[f"{key}_offsets"])``.
         align
             ``"response"``: `x` is aligned with this batch's response-aligned fields, (B, R, ...)
             (packed: with the batch's `shift`). ``"sequence"``: `x` is aligned with ``input_ids``,
@@ -84,15 +97,14 @@ class ModelBatch(BatchMapping[Array]):
         Returns
         -------
         Ragged
-            Response values of each row or turn, over a tensor if `x` is one.
+            Response values of each row or turn, over a tensor if `x` is one. Of lists a tuple
+            ``(values, counts)``, as ``fc.Field(ragged=True)`` takes it; missing ones are empty.
 
         Raises
         ------
-        ValueError
-            If `x` has another shape, or one that fits both alignments and `of` is None; if values
-            are missing and `missing` is None.
-        TypeError
-            If `shift` is not given with ``align="sequence"``.
+        ValueError, TypeError
+            If `x` has another shape, or one that fits both alignments and `align` is None; if
+            `shift` is not given with ``align="sequence"``; if values are missing without `missing`.
         """
         return gather(self.plan, x, align, shift, missing, per, gaps)
 
@@ -241,10 +253,8 @@ class ModelBatch(BatchMapping[Array]):
 
         Raises
         ------
-        TypeError, ValueError
-            If the outputs are NumPy arrays; sizes below 1.
-        RuntimeError
-            If torch has no FlexAttention.
+        TypeError, ValueError, RuntimeError
+            If the outputs are NumPy arrays; sizes below 1; if torch has no FlexAttention.
         """
         plan, like = self._plan_and_ids()
         return block_mask(plan, like, block_size, device, window)
@@ -296,10 +306,8 @@ class ModelBatch(BatchMapping[Array]):
 
         Raises
         ------
-        ValueError
+        ValueError, TypeError
             There is no such bin, or K exceeds int32.
-        TypeError
-            `bin` is not an integer.
 
         Examples
         --------
@@ -427,10 +435,8 @@ class ModelBatch(BatchMapping[Array]):
 
         Raises
         ------
-        ValueError
-            If the shape does not fit, or the plan is of another batch.
-        TypeError
-            If `advantages` is not an array or tensor, or `plan` is not a step plan.
+        ValueError, TypeError
+            If the shape does not fit; if `plan` is not a step plan, or that of another batch.
 
         Notes
         -----
@@ -485,12 +491,9 @@ class ModelBatch(BatchMapping[Array]):
 
         Raises
         ------
-        ValueError
-            No parts; shapes that are not those of the batch's parts; another layout.
-        TypeError
-            Parts that are not arrays, or of different kinds.
-        MissingPlanError
-            A batch that was made from a mapping.
+        ValueError, TypeError, MissingPlanError
+            Parts that are not arrays of the batch's shapes, or of different kinds; another layout;
+            a batch that was made from a mapping.
         """
         return cp_merge(self.plan, parts)
 

@@ -154,6 +154,60 @@ def test_builder_and_collator_equal_a_batch(layout, drawn):
     assert_same(collator(samples), expected)
 
 
+def gathered(batch, **options):
+    """Return the lists of responses, gathered from all positions."""
+    positions = fc.Ragged(batch["support"], batch["support_offsets"])
+    return as_lists(fc.Field(batch.gather(positions, **options), ragged=True)).rows
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS.values(), fc.Packed(5, oversize="split")])
+@pytest.mark.parametrize("rank", [None, 0, 1])
+def test_gathered_lists(layout, rank, array_type):
+    """Lists of all positions return to rows and to turns, also from the shards of a step."""
+    prompts = [[1, 2], [1, 2, 3, 4, 5], [9], [8, 8], [7, 7, 7]]
+    responses = [[3, 4], [6, 7], [10, 11, 12], [5], [4, 4]]
+    lists = [
+        [[turn] * ((turn + at) % 3) for at in range(len(r))] for turn, r in enumerate(responses)
+    ]
+    inputs = {
+        "trajectory_ids": ["a", "a", "b", "c", "d"],
+        "prompts": prompts,
+        "responses": responses,
+    }
+    merge = fc.merge_turns(**inputs)
+    shard = None if rank is None else fc.plan_step(merge, dp_size=2).shard(0, rank)
+    batch = fc.build_batch(
+        **inputs, fields={"support": fc.Field(lists, ragged=True)}, pad_token_id=0, layout=layout,
+        array_type=array_type, merge=merge, shard=shard,
+    )  # fmt: skip
+    rows = [[*lists[0], [], *lists[1]], *lists[2:]]
+    if array_type == "torch":
+        assert type(batch["support"]).__name__ == "Tensor"
+    own = range(4) if shard is None else shard.rows.tolist()
+    assert gathered(batch, align="response") == [rows[row] for row in own]
+    turns = gathered(batch, align="response", per="turn")
+    kept = {turn for row in own for turn in ([0, 1] if row == 0 else [row + 1])}
+    assert turns == [one if turn in kept else [] for turn, one in enumerate(lists)]
+
+
+@pytest.mark.parametrize("layout", [one for one in LAYOUTS if one != "tree"])
+def test_gathered_lists_of_sequences(layout):
+    rows = [[*p, *r] for p, r in zip(PROMPTS, RESPONSES, strict=True)]
+    lists = [[[token] * at for at, token in enumerate(row)] for row in rows]
+    batch = small(lists, LAYOUTS[layout], align="sequence")
+    expected = [row[len(p) :] for row, p in zip(lists, PROMPTS, strict=True)]
+    assert gathered(batch, align="sequence", shift="none") == expected
+
+
+def test_lists_that_cannot_be_gathered():
+    batch = small()
+    positions = fc.Ragged(batch["support"], batch["support_offsets"])
+    with pytest.raises(ValueError, match=r"x has a list per position.*; leave missing out"):
+        batch.gather(positions, missing=0)
+    with pytest.raises(ValueError, match=r"x has shape \(2,\), but align is 'response'.*pass x of"):
+        batch.gather(positions[:2])
+
+
 ARRAYS = [np.array([1, 2]), np.array([1, 1, 0])]
 
 
@@ -178,7 +232,7 @@ ARRAYS = [np.array([1, 2]), np.array([1, 1, 0])]
         ([[1], [2, "x"], [2]], r"support\[0\]\[1\]\[1\] is 'x' \(str\)"),
         ([[1], [2, float("nan")], [2]], r"support\[0\]\[1\]\[1\] is nan"),
         ([[1], [[2]], [2]], r"support\[0\]\[1\]\[0\] is \[2\] \(list\)"),
-        ([[1], [3, 2**40], []], r"support\[0\]\[1\] is 1099511627776, which does not fit int32"),
+        ([[1], [3, 2**40], []], r"support\[0\]\[1\]\[1\] is 1099511627776, which does not fit"),
         (
             (np.array([1, 2**40]), np.array([1, 0, 1])),
             r"support\[0\]\[2\] is 1099511627776, which does not fit int32",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from fastcollate.common.arrays import (
     of_bits,
     offsets_of,
     on_host,
+    ranges_of,
     take,
     to_tensor,
 )
@@ -38,7 +40,7 @@ def gather(
     missing: float | None,
     per: str,
     gaps: bool,
-) -> Ragged:
+) -> Ragged | tuple[Ragged, Ragged]:
     """See :meth:`fastcollate.Batch.gather`."""
     check_bool("gaps", gaps)
     check_choice("per", per, ("row", "turn"))
@@ -56,28 +58,27 @@ def gather(
             f"shift is 'next_token', but align is {align!r}; pass align='sequence', or leave shift "
             "out"
         )
-    x = check_array("x", x)
+    shape = _shape_of(plan, x) if isinstance(x, Ragged) else tuple((x := check_array("x", x)).shape)
     missing = _check_missing(missing, x)
     if align is None:
-        _check_one_reading(plan, tuple(x.shape), shift)
+        _check_one_reading(plan, shape, shift)
     align, shift = align or "response", shift or "none"
     leading = plan.leading_shape(of_sequence=align == "sequence")
-    found = tuple(x.shape)[: len(leading)]
+    found = shape[: len(leading)]
     expected = [leading]
-    if is_shifted:
+    if is_shifted and not isinstance(x, Ragged):
         expected.append(_without_last(leading))
     if found not in expected:
         shapes = " or ".join(str(shape) for shape in expected)
         whole = plan.leading_shape(of_sequence=True)
         advice = ""
-        if align == "response" and tuple(x.shape)[: len(whole)] in (whole, _without_last(whole)):
+        if align == "response" and shape[: len(whole)] in (whole, _without_last(whole)):
             advice = (
                 "; if x lies along input_ids, as log-probabilities of a model do, pass "
                 "align='sequence', shift='next_token'"
             )
         raise ValueError(
-            f"x has shape {tuple(x.shape)}, but align is {align!r} and shift {shift!r}; pass x of "
-            "shape "
+            f"x has shape {shape}, but align is {align!r} and shift {shift!r}; pass x of shape "
             f"{shapes}, with or without trailing dimensions{advice}"
         )
     places, lens = plan.gather_positions(
@@ -88,10 +89,20 @@ def gather(
         gaps=gaps,
         # Padding rows have no positions in bins, and so no values.
         padding=not plan.has_bins,
-        may_miss=missing is not None,
+        may_miss=missing is not None or isinstance(x, Ragged),
     )
-    values = _at(flatten(x, len(leading)), places, missing)
-    return Ragged(values, offsets_of(lens))
+    rows = offsets_of(lens)
+    if isinstance(x, Ragged):
+        counts = np.where(places < 0, 0, x.lengths[places]) if len(x) else np.zeros_like(places)
+        values = take(x.values, ranges_of(x.offsets[np.maximum(places, 0)], counts))
+        return Ragged(values, offsets_of(counts)[rows]), Ragged(counts, rows)
+    return Ragged(_at(flatten(x, len(leading)), places, missing), rows)
+
+
+def _shape_of(plan: Plan, x: Ragged) -> tuple[int, ...]:
+    """Return the shape of the positions that lists are for, one after the other."""
+    shapes = [plan.leading_shape(of_sequence=of_sequence) for of_sequence in (False, True)]
+    return next((shape for shape in shapes if math.prod(shape) == len(x)), (len(x),))
 
 
 def _without_last(leading: tuple[int, ...]) -> tuple[int, ...]:
@@ -121,6 +132,11 @@ def _check_missing(missing: Any, x: Any) -> float | None:
     """Return the number for missing values, in the dtype of `x`."""
     if missing is None:
         return None
+    if isinstance(x, Ragged):
+        raise ValueError(
+            f"missing is {show(missing)}, but x has a list per position, and tokens without a "
+            "position get an empty one; leave missing out"
+        )
     if not isinstance(missing, (int, float, np.number, np.bool_)):
         raise TypeError(f"missing is {describe(missing)}; pass a number or None")
     number: float = missing.item() if isinstance(missing, np.generic) else missing

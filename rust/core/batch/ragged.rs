@@ -5,10 +5,13 @@ use std::ops::Range;
 
 use super::array_grids::{ArrayGrid, Placed};
 use super::{BatchRows, FieldSpec};
-use crate::column::{CHUNK, Column, FieldColumn, Lookahead};
+use crate::column::{Column, FieldColumn, Lookahead};
 use crate::error::{Error, Location, Result};
 use crate::memory::filled;
 use crate::plan::{Align, Grid, Turns, in_values};
+
+/// Counts added up at a time: few enough that short rows do not pay for clearing them.
+const COUNTS: usize = 1 << 9;
 
 /// The numbers of values of turns' tokens.
 struct Counts<'a> {
@@ -59,12 +62,13 @@ impl<'a> Counts<'a> {
     }
 
     fn sum(&self, turn: usize, span: Range<usize>) -> Result<usize> {
-        let (mut counts, mut sum) = ([0_i64; CHUNK], 0_usize);
-        for from in span.clone().step_by(CHUNK) {
-            let counts = &mut counts[..CHUNK.min(span.end - from)];
+        let (mut counts, mut sum) = ([0_i64; COUNTS], 0_usize);
+        for from in span.clone().step_by(COUNTS) {
+            let counts = &mut counts[..COUNTS.min(span.end - from)];
             self.column.read(turn, from, counts)?;
-            // All bits of a chunk at once: a sign is rare.
-            if counts.iter().fold(0, |bits, count| bits | count) < 0 {
+            // All bits of a chunk at once: signs and huge counts are rare.
+            let bits = counts.iter().fold(0, |bits, count| bits | count);
+            if bits < 0 {
                 let is_negative = |(_, count): &(usize, &i64)| **count < 0;
                 let found = counts.iter().enumerate().find(is_negative);
                 let (at, &count) = found.unwrap_or((0, &-1));
@@ -75,8 +79,13 @@ impl<'a> Counts<'a> {
                 };
                 return Err(Error::NegativeCount { location, count });
             }
-            let add = |sum: usize, &count: &i64| sum.saturating_add(count.unsigned_abs() as usize);
-            sum = counts.iter().fold(sum, add);
+            let of_chunk = match bits < i64::MAX / COUNTS as i64 {
+                true => counts.iter().sum(),
+                false => counts
+                    .iter()
+                    .fold(0, |sum: i64, count| sum.saturating_add(*count)),
+            };
+            sum = sum.saturating_add(of_chunk.unsigned_abs() as usize);
         }
         Ok(sum)
     }

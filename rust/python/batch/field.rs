@@ -13,7 +13,9 @@ use pyo3::types::{PyTuple, PyType};
 use crate::error::{Result, caught};
 use crate::names::Names;
 use crate::plan::tables::{Column as IntColumn, column_of, usizes};
-use crate::rows::{DecodeExact, Missing, PyRows, SomeTokens, counts_of, number_of, values_of};
+use crate::rows::{
+    DecodeExact, Missing, Part, PyRows, SomeTokens, counts_of, number_of, values_of,
+};
 
 /// Reading and writing options of a field. Made once per field, not per call.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
@@ -191,12 +193,8 @@ impl FieldSpec {
         index: usize,
     ) -> Result<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
         let name = &self.0.name;
-        let values = match self.0.dtype {
-            Some(Dtype::F64) => values_of::<f64>(row, name, index),
-            Some(dtype) if dtype.is_float() => values_of::<f32>(row, name, index),
-            _ => values_of::<i64>(row, name, index),
-        };
-        Ok((values?, counts_of(row, name, index)?))
+        let values = values_as(self.0.dtype);
+        Ok((values(row, name, index)?, counts_of(row, name, index)?))
     }
 
     fn __reduce__<'py>(
@@ -341,7 +339,9 @@ impl FieldSpec {
             return Ok(rows);
         }
         let rows = match self.0.kind {
-            FieldKind::Ragged(_) => PyRows::of_part::<T>(name, values, chosen, values_of::<T>),
+            FieldKind::Ragged(_) => {
+                PyRows::of_part::<T>(name, values, chosen, values_as(self.0.dtype))
+            }
             FieldKind::Counts(_) => PyRows::of_part::<T>(name, values, chosen, counts_of),
             FieldKind::Row => PyRows::one_token_each::<T>(name, values, chosen, &check_count),
             _ if self.0.is_plain => {
@@ -354,6 +354,18 @@ impl FieldSpec {
         }?;
         check_count(rows.count())?;
         Ok(rows)
+    }
+}
+
+/// The values of rows in an output's dtype, or one that holds all of its numbers.
+fn values_as(dtype: Option<Dtype>) -> Part {
+    match dtype {
+        Some(Dtype::F64) => values_of::<f64>,
+        Some(Dtype::F16 | Dtype::Bf16 | Dtype::F32) => values_of::<f32>,
+        Some(Dtype::U8) => values_of::<u8>,
+        Some(Dtype::I16) => values_of::<i16>,
+        Some(Dtype::I32) => values_of::<i32>,
+        Some(Dtype::Bool | Dtype::I64) | None => values_of::<i64>,
     }
 }
 

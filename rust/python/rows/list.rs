@@ -36,8 +36,14 @@ impl<'a, 'py> Items<'a, 'py> {
         }
     }
 
+    /// The items of an object that is exactly a list or a tuple.
+    pub fn exact(object: &'a Bound<'py, PyAny>) -> Option<Self> {
+        let list = object.cast_exact().ok().map(Self::List);
+        list.or_else(|| object.cast_exact().ok().map(Self::Tuple))
+    }
+
     /// The current number of items.
-    fn count(self) -> usize {
+    pub fn count(self) -> usize {
         match self {
             Self::List(list) => list.len(),
             Self::Tuple(tuple) => tuple.len(),

@@ -35,29 +35,32 @@ pub fn values_of<'py, T: Element + DecodeExact + NumpyElement>(
         return Ok(row.getattr(intern!(py, "values"))?);
     }
     let location = format!("{field}[{number}]");
+    let tokens = tokens_of(row, &location)?;
+    let exact: usize = { tokens.iter() }
+        .map(|items| Items::exact(&items).map_or(0, Items::count))
+        .sum();
     let mut values: Vec<T> = Vec::new();
-    let mut append = |len: usize, read: &mut dyn FnMut(&mut [T]) -> Result<()>| {
+    let no_memory = |_| no_memory(&format!("no memory for the values of {location}"));
+    values.try_reserve_exact(exact).map_err(no_memory)?;
+    let room = |values: &mut Vec<T>, len| {
         let begin = values.len();
-        let no_memory = |_| no_memory(&format!("no memory for the values of {location}"));
         values.try_reserve(len).map_err(no_memory)?;
         values.resize(begin + len, T::ZERO);
-        read(&mut values[begin..])
+        Ok::<_, Error>(begin)
     };
-    for (token, items) in tokens_of(row, &location)?.iter().enumerate() {
-        let exact = match (items.cast_exact::<PyList>(), items.cast_exact::<PyTuple>()) {
-            (Ok(list), _) => Some((Items::List(list), list.len())),
-            (_, Ok(tuple)) => Some((Items::Tuple(tuple), tuple.len())),
-            _ => None,
-        };
-        match exact {
-            Some((items, len)) => append(len, &mut |out| {
-                read_items(items, len, 0, out, &location, token)
-            })?,
+    for (token, items) in tokens.iter().enumerate() {
+        match Items::exact(&items) {
+            Some(items) => {
+                let len = items.count();
+                let begin = room(&mut values, len)?;
+                read_items(items, len, 0, &mut values[begin..], &location, token)?;
+            }
             None => {
                 let missing = Missing::NoRow;
                 let row =
                     PyRows::single::<T>(&location, token, &items, false, Check::None, missing)?;
-                append(row.lens()[0], &mut |out| Ok(row.read(0, 0, out)?))?;
+                let begin = room(&mut values, row.lens()[0])?;
+                row.read(0, 0, &mut values[begin..])?;
             }
         }
         if token % POLL_ROWS == POLL_ROWS - 1 {
