@@ -187,6 +187,40 @@ def test_the_model_runs_once_for_each_bin():
     assert log_probs.requires_grad
 
 
+@pytest.mark.parametrize(
+    ("options", "widths"),
+    [
+        ({}, [8, 6]),
+        ({"multiple_of": 3}, [9, 6]),
+        ({"pad_to_multiple_of": 4}, [8, 8]),
+        ({"pad_to": 11}, [11, 11]),
+    ],
+)
+@pytest.mark.parametrize("kind", [fc.Packed, fc.Tree])
+@pytest.mark.parametrize("attention", ["sdpa", "paths"])
+def test_bins_are_as_wide_as_their_tokens(monkeypatch, kind, options, widths, attention):
+    """All are laid out in one call."""
+    import torch
+
+    module = sys.modules["fastcollate.compat.transformers.token_logprobs"]
+    calls, build = [], module.build_batch
+    monkeypatch.setattr(module, "build_batch", lambda **rows: calls.append(rows) or build(**rows))
+    model = llama(register_tree_attention() if attention == "paths" else attention).double()
+    shapes = []
+    model.model.register_forward_pre_hook(
+        lambda _, __, inputs: shapes.append(tuple(inputs["input_ids"].shape)), with_kwargs=True
+    )
+    ids = torch.arange(16).view(2, 8)
+    mask = torch.ones_like(ids)
+    mask[1, 6:] = 0
+    found = token_logprobs(model, ids, mask, mask, layout=kind(11, **options))
+    assert shapes == [(1, width) for width in widths]
+    assert len(calls) == 1
+    torch.testing.assert_close(
+        found.log_probs, one_by_one(model, ids, mask, mask, 1.0)[0], rtol=1e-5, atol=1e-5
+    )
+
+
 def test_half_precision_gives_single_precision():
     import torch
 

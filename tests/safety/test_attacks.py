@@ -415,9 +415,11 @@ def test_parts_of_plans_are_checked():
     plan = fc.build_batch([[1, 2]], [[3]], pad_token_id=0, array_type="numpy").plan
     with pytest.raises(ValueError, match="block_size is 0"):
         plan.block_tables(0, None)
-    for begin, end in ((0, 2), (1, 0), (0, 2**62)):
-        with pytest.raises(ValueError, match="the plan has 1 output rows"):
-            plan.attention_paths(begin, end)
+    for bin_ in (1, 2**62):
+        with pytest.raises(ValueError, match=f"there is no output row {bin_}"):
+            plan.of_bin(bin_, 1)
+    for multiple_of, width in ((0, 3), (1, 3), (4, 3), (2**63, 3)):
+        assert plan.of_bin(0, multiple_of).width == width
     assert stored_columns([]) == []
 
 

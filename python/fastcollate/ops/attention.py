@@ -169,17 +169,15 @@ class AttentionPaths(NamedTuple):
 
 def attention_paths(plan: Plan, like: Any, bin: int | None = None) -> AttentionPaths:
     """See :meth:`fastcollate.Batch.attention_paths`."""
-    count = plan.num_output_rows
-    begin, end = 0, count
     if bin is not None:
-        begin = check_count("bin", bin, "the number of an output row", least=0)
-        end = begin + 1
-        if end > count:
+        bin = check_count("bin", bin, "the number of an output row", least=0)
+        if bin >= (count := plan.num_output_rows):
             raise ValueError(
                 f"bin is {bin}, but the batch has {tally(count, 'output row')}; pass a number "
                 f"from 0 to {count - 1}, or None for all"
             )
-    keys, offsets, *longest = plan.attention_paths(begin, end)
+        plan = plan.of_bin(bin, plan.width)
+    keys, offsets, *longest = plan.attention_paths()
     return AttentionPaths(*(like_of(array, like) for array in (keys, *offsets)), *longest)
 
 

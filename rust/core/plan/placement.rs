@@ -145,6 +145,33 @@ impl Placement {
         Self::of_bins(assembly, bins, bin_layout, width)
     }
 
+    /// One output row, for attention alone: no response is in it. Its width is that of the tokens,
+    /// rounded up to a multiple, and at most that of all output rows.
+    ///
+    /// # Errors
+    /// [`Error::InvalidPlan`] for an output row that does not exist.
+    pub fn of_bin(&self, bin: usize, multiple_of: usize) -> Result<Self> {
+        if bin >= self.sequence.rows {
+            return Err(Error::InvalidPlan(format!("there is no output row {bin}")));
+        }
+        let all = self.sequence.segments();
+        let [begin, end] = [bin, bin + 1].map(|bin| all.partition_point(|it| it.dst_row < bin));
+        let moved = |segment: &Segment| Segment {
+            dst_row: 0,
+            ..*segment
+        };
+        let segments: Vec<_> = all[begin..end].iter().map(moved).collect();
+        let used = segments.last().map_or(0, |last| last.dst_col + last.len);
+        let rounded = used.max(1).checked_next_multiple_of(multiple_of.max(1));
+        let width = rounded.unwrap_or(usize::MAX).min(self.sequence.width);
+        Ok(Self {
+            layout: self.layout,
+            sequence: Grid::of_segments(1, width, segments)?,
+            response: Grid::of_segments(1, 0, Vec::new())?,
+            bin_layout: self.bin_layout,
+        })
+    }
+
     /// As [`Self::packed`], for bins that are known to hold these rows.
     ///
     /// # Errors

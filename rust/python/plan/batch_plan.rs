@@ -248,6 +248,17 @@ impl Plan {
         Ok((column_of(py, rows)?, plan))
     }
 
+    /// The plan of one output row, for attention alone: it has no rows. Its width is that of the
+    /// tokens, rounded up to a multiple, and at most that of this plan.
+    fn of_bin(&self, bin: usize, multiple_of: usize) -> Result<Self> {
+        let placement = self.placement.of_bin(bin, multiple_of)?;
+        Ok(Self::new(
+            self.turns.clone(),
+            self.assembly.picked(&[]),
+            placement,
+        ))
+    }
+
     /// The predictors of the response tokens of a tree's rows, as flat positions, and the bin of
     /// each row, all int64.
     fn tree_positions<'py>(&self, py: Python<'py>) -> Result<(Column<'py>, Column<'py>)> {
@@ -420,28 +431,17 @@ impl Plan {
 
     /// Number of segments in attention, and of keys on their paths.
     fn path_sizes(&self) -> Result<(usize, usize)> {
-        let sizes = self.placement.path_sizes(0..self.num_output_rows())?;
+        let sizes = self.placement.path_sizes()?;
         Ok((sizes.segments, sizes.keys))
     }
 
-    /// The paths of segments in some output rows: the positions of their keys, int64 (keys,); the
-    /// offsets of segments and of paths, int32 (segments + 1,); and the longest of each.
-    fn attention_paths<'py>(
-        &self,
-        py: Python<'py>,
-        begin: usize,
-        end: usize,
-    ) -> PyResult<PathArrays<'py>> {
-        let count = self.num_output_rows();
-        if begin > end || end > count {
-            let reason =
-                format!("the plan has {count} output rows, not those from {begin} to {end}");
-            return Err(PyValueError::new_err(reason));
-        }
-        let (rows, placement) = (begin..end, &self.placement);
+    /// The paths of segments: the positions of their keys, int64 (keys,); the offsets of segments
+    /// and of paths, int32 (segments + 1,); and the longest of each.
+    fn attention_paths<'py>(&self, py: Python<'py>) -> PyResult<PathArrays<'py>> {
+        let placement = &self.placement;
         let sizes = py.detach(|| {
-            let sizes = placement.path_sizes(rows.clone())?;
-            placement.check_paths(&rows, &sizes)?;
+            let sizes = placement.path_sizes()?;
+            placement.check_paths(&sizes)?;
             Ok::<_, Core>(sizes)
         });
         let sizes = sizes.map_err(Error::from)?;
@@ -465,7 +465,7 @@ impl Plan {
             paths: paths.as_slice_mut()?,
             keys: keys.as_slice_mut()?,
         };
-        py.detach(|| placement.write_paths(rows, tables));
+        py.detach(|| placement.write_paths(tables));
         drop((keys, segments, paths));
         Ok(arrays)
     }

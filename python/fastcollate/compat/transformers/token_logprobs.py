@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,19 +12,17 @@ import numpy as np
 from fastcollate._fastcollate import IGNORE_INDEX
 from fastcollate.build import build_batch
 from fastcollate.common.arguments import check_number
-from fastcollate.common.arrays import describe, ranges_of
+from fastcollate.common.arrays import describe, offsets_of, ranges_of
+from fastcollate.ops.model_inputs import inputs_without_masks, masks_of, positions
 from fastcollate.ops.padding import unpad
 from fastcollate.plan.layouts import Packed, Tree
-from fastcollate.plan.packing import pack
-from fastcollate.plan.sharing import prefix_tree
-from fastcollate.rows.columns import pick
 from fastcollate.rows.fields import Field
 
 if TYPE_CHECKING:
     import torch
-    from numpy.typing import NDArray
 
-    from fastcollate.rows.columns import Ragged
+    from fastcollate._fastcollate import Plan
+    from fastcollate.ops.batch_state import BatchState
 
 
 class TokenLogprobs(NamedTuple):
@@ -101,7 +100,6 @@ def token_logprobs(
 
     def score(inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
         labels = inputs.pop("shift_labels")
-        inputs.pop("labels", None)
         is_scored = labels != IGNORE_INDEX
         kept = is_scored[0].nonzero()[:, 0]
         logits = model(**inputs, logits_to_keep=kept).logits[0]
@@ -135,7 +133,7 @@ def score_block(
     """
     import torch
 
-    one_bin = one_bin_of(layout)
+    check_layout(layout)
     shapes = [tuple(each.shape) for each in (input_ids, attention_mask, loss_mask)]
     if len(set(shapes)) > 1 or len(shapes[0]) != 2:
         raise ValueError(
@@ -145,42 +143,59 @@ def score_block(
     count, width = shapes[0]
     kept, is_scored = (each.cpu() != 0 for each in (attention_mask, loss_mask))
     rows = unpad(input_ids.cpu(), mask=kept)
-    scored = unpad(is_scored.long(), mask=kept)
-    # The place of each token in the result, where that of column 1 is 0 in each row.
-    tokens = kept.flatten().nonzero()[:, 0]
-    places = tokens - tokens // width - 1
-    flat: dict[str, list[torch.Tensor]] = {}
-    order = []
-    decoder = getattr(model, "module", model)
-    for of_bin in _bins_of(rows, layout):
-        batch = build_batch(
-            sequences=pick(rows, of_bin),
-            prompt_lens=np.minimum(rows.lengths[of_bin], 1),
-            loss_mask=Field(pick(scored, of_bin), align="sequence"),
-            pad_token_id=0,
-            labels="shifted",
-            layout=one_bin,
-        )
-        positions = torch.arange(batch.input_ids.numel()).view(batch.input_ids.shape)
-        predictors = batch.gather(positions, align="sequence", shift="next_token").values
-        predictors = predictors.to(input_ids.device)
-        inputs = batch.to(input_ids.device).model_inputs(model=decoder)
-        for name, value in score(inputs).items():
-            flat.setdefault(name, []).append(value[0][predictors])
-        follow = ranges_of(rows.offsets[of_bin] + 1, np.maximum(rows.lengths[of_bin] - 1, 0))
-        order.append(places[torch.from_numpy(follow)])
-    index = torch.cat(order).to(input_ids.device)
+    batch = build_batch(
+        sequences=rows,
+        prompt_lens=np.minimum(rows.lengths, 1),
+        loss_mask=Field(unpad(is_scored.long(), mask=kept), align="sequence"),
+        pad_token_id=0,
+        labels="shifted",
+        layout=replace(layout, fork_early=True) if isinstance(layout, Tree) else layout,
+    )
+    plan = batch.plan
+    # Bins are as wide as their tokens, unless their width is fixed.
+    multiple_of = math.lcm(layout.multiple_of, layout.width_multiple)
+    bins = range(plan.num_output_rows)
+    plans = [plan.of_bin(bin_, plan.width if layout.pad_to else multiple_of) for bin_ in bins]
+    found = _scored(model, batch.to(input_ids.device)._state, plans, score)
+    # The place of each token that another predicts, in the result, where that of column 1 is 0 in
+    # each row; and the position that predicts it, in all bins end to end.
+    follow = ranges_of(rows.offsets[:-1] + 1, np.maximum(rows.lengths - 1, 0))
+    places = kept.flatten().nonzero()[:, 0][torch.from_numpy(follow)]
+    places = places - places // width - 1
+    at = torch.arange(plan.num_positions).view(batch.input_ids.shape)
+    at = batch.gather(at, align="sequence", shift="next_token").values
+    offsets = torch.from_numpy(offsets_of([each.width for each in plans]))
+    at = offsets[at // plan.width] + at % plan.width
+    index, at = places.to(input_ids.device), at.to(input_ids.device)
     is_unscored = (loss_mask == 0)[:, 1:]
     padded = {}
-    for name, parts in flat.items():
-        values = torch.cat(parts)
+    for name, parts in found.items():
+        values = torch.cat(parts)[at]
         block = values.new_zeros(count * (width - 1)).index_put((index,), values)
         padded[name] = block.view(count, width - 1).masked_fill(is_unscored, 0)
     return padded
 
 
-def one_bin_of(layout: Packed | Tree) -> Packed | Tree:
-    """Check a layout of blocks; return that of one of its bins."""
+def _scored(
+    model: Any, state: BatchState, plans: list[Plan], score: Callable[..., Any]
+) -> dict[str, list[torch.Tensor]]:
+    """Score the bins of a batch, each with the plan of its width."""
+    inputs = inputs_without_masks(state, positions(state))
+    del inputs["use_cache"]
+    inputs.pop("labels", None)
+    decoder = getattr(model, "module", model)
+    found: dict[str, list[torch.Tensor]] = {}
+    for bin_, plan in enumerate(plans):
+        of_bin = {name: value[bin_ : bin_ + 1, : plan.width] for name, value in inputs.items()}
+        alone = state._replace(made_by=plan, data={"input_ids": of_bin["input_ids"]})
+        of_bin |= {"use_cache": False, **masks_of(alone, model=decoder)}
+        for name, value in score(of_bin).items():
+            found.setdefault(name, []).append(value[0])
+    return found
+
+
+def check_layout(layout: Packed | Tree) -> None:
+    """Check a layout of blocks."""
     if not isinstance(layout, (Packed, Tree)):
         raise TypeError(
             f"layout is {describe(layout)}; pass fc.Packed(capacity=...) or fc.Tree(capacity=...)"
@@ -194,26 +209,8 @@ def one_bin_of(layout: Packed | Tree) -> Packed | Tree:
             f"layout is {layout}, which splits rows, but parts do not attend to each other; pass "
             "another algorithm, or oversize='own_bin'"
         )
-    if isinstance(layout, Packed):
-        return Packed.single_row(multiple_of=layout.multiple_of, pad_to=layout.pad_to)
-    if layout.share != "all" or layout.same_inputs is not None:
+    if isinstance(layout, Tree) and (layout.share != "all" or layout.same_inputs is not None):
         raise ValueError(
             f"layout is {layout}, but rows of a padded block have no ids; leave share and "
             "same_inputs out"
         )
-    return Tree(
-        multiple_of=layout.multiple_of,
-        pad_to=layout.pad_to,
-        fork_early=True,
-        min_shared=layout.min_shared,
-    )
-
-
-def _bins_of(rows: Ragged, layout: Packed | Tree) -> Iterable[NDArray[np.int64]]:
-    """Return the rows of each bin."""
-    if layout.capacity is None and getattr(layout, "num_bins", None) is None:
-        return [np.arange(len(rows))]
-    if isinstance(layout, Packed):
-        return map(np.array, pack(rows.lengths, layout).bins)
-    bins = prefix_tree(sequences=rows).pack(replace(layout, fork_early=True)).bins
-    return map(np.array, bins)

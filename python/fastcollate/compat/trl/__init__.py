@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fastcollate.compat.patching import Patched, Patcher, Replacement
-from fastcollate.compat.transformers.token_logprobs import one_bin_of
+from fastcollate.compat.transformers.token_logprobs import check_layout
 from fastcollate.compat.trl import laid_out
 from fastcollate.compat.trl.collators import DataCollatorForLanguageModeling
 from fastcollate.compat.trl.laid_out import Options, add_fused_lm_head, shuffle_sequence_dict
@@ -93,7 +93,7 @@ def patch(*, layout: Packed | Tree | None = None, keep_groups: bool = False) -> 
     """
     options = Options(layout, keep_groups)
     if layout is not None:
-        one_bin_of(layout)
+        check_layout(layout)
     if PATCHER.is_patched and laid_out.options != options:
         raise RuntimeError(f"TRL is patched with {laid_out.options}; call unpatch() first")
     patched = PATCHER.patch()

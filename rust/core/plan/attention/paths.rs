@@ -7,7 +7,7 @@ use super::{Placement, to_i32, to_usize};
 use crate::error::{Error, Result};
 use crate::memory::check_room;
 
-/// The number of segments and of keys in some output rows, and of the longest of each.
+/// The number of segments and of keys, and of the longest of each.
 ///
 /// A segment is a span of positions without a fork inside: each of them attends to its path up to
 /// itself. A run of padding is a segment of its own.
@@ -43,14 +43,14 @@ struct PathSegment {
 }
 
 impl Placement {
-    /// The sizes of the paths of some output rows.
+    /// The sizes of the paths.
     ///
     /// # Errors
     /// [`Error::NoMemory`].
-    pub fn path_sizes(&self, rows: Range<usize>) -> Result<PathSizes> {
+    pub fn path_sizes(&self) -> Result<PathSizes> {
         check_room(self.sequence.segments().len())?;
         let mut sizes = PathSizes::default();
-        self.each_segment(rows, |PathSegment { depth, len, .. }| {
+        self.each_segment(|PathSegment { depth, len, .. }| {
             sizes.segments += 1;
             sizes.keys += depth + len;
             sizes.longest_segment = sizes.longest_segment.max(len);
@@ -59,32 +59,32 @@ impl Placement {
         Ok(sizes)
     }
 
-    /// Check that int32 counts the positions and keys of some output rows.
+    /// Check that int32 counts all positions and keys.
     ///
     /// # Errors
     /// [`Error::TooManyKeys`].
-    pub fn check_paths(&self, rows: &Range<usize>, sizes: &PathSizes) -> Result<()> {
-        let count = sizes.keys.max(rows.len() * self.sequence.width());
+    pub fn check_paths(&self, sizes: &PathSizes) -> Result<()> {
+        let count = sizes.keys.max(self.sequence.positions());
         match i32::try_from(count) {
             Ok(_) => Ok(()),
             Err(_) => Err(Error::TooManyKeys { count }),
         }
     }
 
-    /// Write the paths of some output rows, with positions counted from the first of them on.
+    /// Write the paths, with positions counted over all output rows.
     ///
     /// # Panics
     /// If the tables are of other sizes, which are not checked.
-    pub fn write_paths(&self, rows: Range<usize>, tables: PathTables) {
+    pub fn write_paths(&self, tables: PathTables) {
         let PathTables {
             segments,
             paths,
             keys,
         } = tables;
         let mut at = segments.len() - 1;
-        segments[at] = to_i32(rows.len() * self.sequence.width());
+        segments[at] = to_i32(self.sequence.positions());
         // Offsets of paths are depths at first.
-        self.each_segment(rows, |segment| {
+        self.each_segment(|segment| {
             paths[at] = to_i32(segment.depth);
             at -= 1;
             segments[at] = to_i32(segment.begin);
@@ -111,15 +111,15 @@ impl Placement {
         }
     }
 
-    /// Call a function with each segment of some output rows, from the last to the first.
-    fn each_segment(&self, rows: Range<usize>, mut found: impl FnMut(PathSegment)) {
-        let (grid, first) = (&self.sequence, rows.start);
-        let mut end = { grid.segments() }.partition_point(|it| it.dst_row < rows.end);
+    /// Call a function with each segment, from the last to the first.
+    fn each_segment(&self, mut found: impl FnMut(PathSegment)) {
+        let grid = &self.sequence;
+        let mut end = grid.segments().len();
         // Depths at which later rows fork from the current path, ascending, and the number of rows
         // that do.
         let mut forks: Vec<(usize, usize)> = Vec::new();
-        for row in rows.rev() {
-            let place = (row - first) * grid.width();
+        for row in (0..grid.rows()).rev() {
+            let place = row * grid.width();
             let mut covered = place + grid.width();
             // The segment before all found ones, which the one before it may join.
             let mut open: Option<PathSegment> = None;
