@@ -58,7 +58,7 @@ __all__ = [
     "merge_turns",
     "partition",
     "read_calls",
-    "read_logprobs",
+    "read_numbers",
     "share_prefixes",
     "split_micro_batches",
     "split_step",
@@ -658,25 +658,23 @@ def split_micro_batches(
 
 @final
 class CallSchema:
-    def __new__(cls, calls: list[str], paths: list[tuple[str, str]]) -> CallSchema: ...
+    def __new__(
+        cls, calls: list[str], paths: list[tuple[str, str]], are_nodes: bool
+    ) -> CallSchema: ...
 
 def read_calls(
     bodies: bytes | list[bytes],
     schema: CallSchema,
     bad_logprobs: str,
-    are_nodes: bool,
-    place: str,
-    first: int,
+    place: tuple[str, int, str],
 ) -> dict[str, Any]: ...
 def make_calls(
-    ids: list[tuple[str, tuple[tuple[NDArray[int32], NDArray[int64]], NDArray[bool_]]]],
-    numbers: list[tuple[str, tuple[tuple[NDArray[float32], NDArray[int64]], NDArray[bool_]]]],
+    given: list[tuple[str, tuple[NDArray[int32], NDArray[int64], NDArray[bool_]]]],
     places: list[NDArray[int64]],
     num_bodies: int,
     bad_logprobs: str,
     are_nodes: bool,
-    place: str,
-    first: int,
+    place: tuple[str, int, str],
 ) -> dict[str, Any]: ...
 
 @final
@@ -686,14 +684,12 @@ class CallNodes:
         parents: NDArray[int64],
         are_dropped: NDArray[bool_],
         bad_logprobs: str,
-        place: str,
-        first: int,
+        place: tuple[str, int, str],
     ) -> dict[str, Any]: ...
 
-def read_logprobs(
+def read_numbers(
     rows: list[Any],
-    responses: NDArray[int32],
-    offsets: NDArray[int64],
-    names: list[tuple[int, int]],
-    bad_logprobs: str,
-) -> tuple[NDArray[float32] | None, NDArray[int64], NDArray[int64]]: ...
+    responses: tuple[NDArray[int32], NDArray[int64]] | None,
+    have_tokens: bool,
+    name: Callable[[int], str],
+) -> tuple[NDArray[float32], NDArray[int32], NDArray[int64], list[bool]]: ...

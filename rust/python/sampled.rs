@@ -1,195 +1,181 @@
-//! Log-probabilities of sampled tokens, from the objects of engines in the same process.
+//! Numbers of tokens from objects, such as the log-probabilities of engines in the same process.
 
-use fastcollate::Error as Core;
-use fastcollate::rollouts::Logprobs;
-use numpy::PyReadonlyArray1;
+use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyFloat, PyInt, PyList, PyTuple};
+use pyo3::types::{PyDict, PyFloat, PyList, PyString, PyTuple};
 
 use crate::error::{Error, Result};
-use crate::plan::tables::values as values_of;
-use crate::rollouts::{BAD_LOGPROBS, Settled, logprobs};
+use crate::plan::tables::{Column, column_of, values as values_of};
 use crate::rows::{compact_ids, intern};
 
-/// Read the log-probabilities of calls, and treat them as those of bodies are.
+/// Numbers, the ids beside them, their offsets, and true for rows that have ids.
+type Found<'py> = (
+    Bound<'py, PyArray1<f32>>,
+    Bound<'py, PyArray1<i32>>,
+    Column<'py>,
+    Vec<bool>,
+);
+
+/// Read a number per token, and the token's id where a row has it.
 ///
-/// A row is None, an array of float64, vLLM's flat log-probabilities, or a list with an item per
-/// token: a number, a tuple of it and the token's id, or a dictionary by id of numbers or objects
-/// with the attribute `logprob`, of which the sampled token is the first. `offsets` are those of
-/// the calls in `responses`. A call's name in errors is its output and its index there.
+/// A row is an array of float64, vLLM's flat log-probabilities, or a list with an item per token: a
+/// number, or, if rows `have_tokens`, a tuple of it and the token's id, or a dictionary by id of
+/// numbers or objects with the attribute `logprob`, of which the sampled token is the first. Tokens
+/// without a number have NaN.
+/// `name` names a row in errors.
 #[pyfunction]
-pub fn read_logprobs<'py>(
+pub fn read_numbers<'py>(
     py: Python<'py>,
     rows: Vec<Bound<'py, PyAny>>,
-    responses: PyReadonlyArray1<i32>,
-    offsets: PyReadonlyArray1<i64>,
-    names: Vec<(usize, usize)>,
-    bad_logprobs: &str,
-) -> Result<Settled<'py>> {
-    let (responses, offsets) = (values_of(&responses), values_of(&offsets));
-    let mut found = Logprobs::new(BAD_LOGPROBS.value(bad_logprobs)?);
-    let name = |call: usize| {
-        let (output, index) = names[call];
-        format!("outputs[{output}]: call {index}")
+    responses: Option<(PyReadonlyArray1<i32>, PyReadonlyArray1<i64>)>,
+    have_tokens: bool,
+    name: Bound<'py, PyAny>,
+) -> Result<Found<'py>> {
+    let responses =
+        { responses.as_ref() }.map(|(ids, offsets)| (values_of(ids), values_of(offsets)));
+    let response = |row: usize| {
+        let (ids, offsets) = responses.as_ref()?;
+        let at = |row: usize| usize::try_from(*offsets.get(row)?).ok();
+        ids.get(at(row)?..at(row + 1)?)
     };
-    let mut values = Vec::new();
-    let mut ends = offsets.iter().map(|&end| usize::try_from(end).unwrap_or(0));
-    let mut start = ends.next().unwrap_or(0);
-    for (call, (row, end)) in rows.iter().zip(ends).enumerate() {
+    let mut numbers = Numbers {
+        have_tokens,
+        ..Numbers::default()
+    };
+    let (mut ends, mut have_ids) = (vec![0], Vec::new());
+    for (number, row) in rows.iter().enumerate() {
         py.check_signals()?;
-        values.clear();
-        let response = responses.get(start..end).unwrap_or(&[]);
-        let mut sampled = Sampled {
-            response,
-            values: &mut values,
-        };
-        let read = sampled.read(row);
-        read.map_err(|wrong| match wrong {
-            Wrong::Python(error) => Error::raised(py, name(call), error),
-            Wrong::Reason(reason) => Error::from(Core::Body(format!(
-                "{} has log-probabilities of other tokens than its response: {reason}",
-                name(call)
-            ))),
-        })?;
-        let given = (!row.is_none()).then_some(&values[..]);
-        found.add(given, response.len(), None, || name(call))?;
-        start = end;
-    }
-    found.finish(None, name)?;
-    logprobs(py, found)
-}
-
-/// The log-probabilities of a call so far.
-struct Sampled<'a> {
-    response: &'a [i32],
-    values: &'a mut Vec<f32>,
-}
-
-/// What is wrong with a call.
-enum Wrong {
-    Python(PyErr),
-    Reason(String),
-}
-
-impl From<PyErr> for Wrong {
-    fn from(error: PyErr) -> Self {
-        Self::Python(error)
-    }
-}
-
-impl Sampled<'_> {
-    fn read(&mut self, row: &Bound<PyAny>) -> Result<(), Wrong> {
-        let py = row.py();
-        if row.is_none() {
-            return Ok(());
+        numbers.response = response(number).unwrap_or(&[]);
+        (numbers.start, numbers.has_ids) = (numbers.values.len(), false);
+        if let Err(error) = numbers.read(row) {
+            let name: String = name.call1((number,))?.extract()?;
+            return Err(Error::raised(py, name, error));
         }
+        numbers.ids.resize(numbers.values.len(), 0);
+        ends.push(numbers.values.len());
+        have_ids.push(numbers.has_ids);
+    }
+    let ids = PyArray1::from_vec(py, numbers.ids);
+    let values = PyArray1::from_vec(py, numbers.values);
+    Ok((values, ids, column_of(py, ends)?, have_ids))
+}
+
+/// The numbers of all rows so far.
+#[derive(Default)]
+struct Numbers<'a> {
+    /// The response of the row.
+    response: &'a [i32],
+    /// True if items may be tuples and dictionaries.
+    have_tokens: bool,
+    values: Vec<f32>,
+    ids: Vec<i32>,
+    /// The number of values before the row.
+    start: usize,
+    has_ids: bool,
+}
+
+impl Numbers<'_> {
+    fn read(&mut self, row: &Bound<PyAny>) -> PyResult<()> {
         if let Ok(list) = row.cast::<PyList>() {
             return list.iter().try_for_each(|item| self.item(&item));
         }
         if let Ok(array) = row.extract::<PyReadonlyArray1<f64>>() {
-            let rounded = values_of(&array)
-                .iter()
-                .map(|&value| round(value))
-                .collect::<Vec<_>>();
-            self.values.extend(rounded);
+            self.values
+                .extend(values_of(&array).iter().map(|&value| round(value)));
             return Ok(());
         }
-        match row.getattr_opt(intern!(py, "start_indices"))? {
+        match row.getattr_opt(intern!(row.py(), "start_indices"))? {
             Some(starts) => self.flat(row, &starts),
             None => row.try_iter()?.try_for_each(|item| self.item(&item?)),
         }
     }
 
     /// Read vLLM's flat log-probabilities: the first entry of each token.
-    fn flat(&mut self, row: &Bound<PyAny>, starts: &Bound<PyAny>) -> Result<(), Wrong> {
-        let py = row.py();
+    fn flat(&mut self, row: &Bound<PyAny>, starts: &Bound<PyAny>) -> PyResult<()> {
         let list = |name| Ok::<_, PyErr>(row.getattr(name)?.cast_into::<PyList>()?);
-        let (ids, numbers) = (
-            list(intern!(py, "token_ids"))?,
-            list(intern!(py, "logprobs"))?,
-        );
-        let (starts, ends) = (
-            indices(starts)?,
-            indices(&row.getattr(intern!(py, "end_indices"))?)?,
-        );
-        for (start, end) in starts.into_iter().zip(ends) {
-            if start >= end {
-                self.values.push(f32::NAN);
-                continue;
+        let (ids, numbers) = (list("token_ids")?, list("logprobs")?);
+        let ends = row.getattr("end_indices")?;
+        for (start, end) in indices(starts)?.into_iter().zip(indices(&ends)?) {
+            if start < end {
+                self.push(ids.get_item(start)?.extract()?, &numbers.get_item(start)?)?;
+            } else {
+                self.push_none();
             }
-            self.check(&ids.get_item(start)?)?;
-            self.value(&numbers.get_item(start)?)?;
         }
         Ok(())
     }
 
     #[inline]
-    fn item(&mut self, item: &Bound<PyAny>) -> Result<(), Wrong> {
-        if let Ok(entries) = item.cast::<PyDict>() {
-            return self.entry(entries);
+    fn item(&mut self, item: &Bound<PyAny>) -> PyResult<()> {
+        if self.have_tokens {
+            if let Ok(entries) = item.cast::<PyDict>() {
+                return self.entry(entries);
+            }
+            if item.is_instance_of::<PyTuple>() || item.is_instance_of::<PyList>() {
+                return self.push(item.get_item(1)?.extract()?, &item.get_item(0)?);
+            }
         }
-        if let Ok(pair) = item.cast::<PyTuple>() {
-            self.check(&pair.get_item(1)?)?;
-            return self.value(&pair.get_item(0)?);
+        if item.is_none() {
+            self.push_none();
+        } else {
+            self.values.push(value_of(item)?);
         }
-        if let Ok(pair) = item.cast::<PyList>() {
-            self.check(&pair.get_item(1)?)?;
-            return self.value(&pair.get_item(0)?);
-        }
-        self.value(item)
+        Ok(())
     }
 
     /// Read the entry of the sampled token, usually the first.
-    fn entry(&mut self, entries: &Bound<PyDict>) -> Result<(), Wrong> {
+    fn entry(&mut self, entries: &Bound<PyDict>) -> PyResult<()> {
         let Some((id, entry)) = entries.iter().next() else {
-            self.values.push(f32::NAN);
+            self.push_none();
             return Ok(());
         };
-        let Err(wrong) = self.check(&id) else {
-            return self.value(&entry);
-        };
-        match self.response.get(self.values.len()) {
-            Some(id) => match entries.get_item(id)? {
-                Some(entry) => self.value(&entry),
-                None => Err(wrong),
-            },
-            None => Err(wrong),
+        let id = id.extract()?;
+        if let Some(sampled) = self.sampled()
+            && id != sampled
+            && let Some(entry) = entries.get_item(sampled)?
+        {
+            return self.push(sampled, &entry);
         }
+        self.push(id, &entry)
     }
 
-    /// Compare an id with the next token of the response.
-    fn check(&self, id: &Bound<PyAny>) -> Result<(), Wrong> {
-        let at = self.values.len();
-        let Some(&expected) = self.response.get(at) else {
-            return Ok(());
-        };
-        match id.extract::<i64>()? {
-            found if found == i64::from(expected) => Ok(()),
-            found => Err(Wrong::Reason(format!(
-                "token {at} is {found}, but {expected} in the response"
-            ))),
-        }
+    /// The next token of the response.
+    fn sampled(&self) -> Option<i32> {
+        self.response.get(self.values.len() - self.start).copied()
     }
 
-    /// Add a number, or an object's.
-    fn value(&mut self, value: &Bound<PyAny>) -> Result<(), Wrong> {
-        let py = value.py();
-        let number = if let Ok(value) = value.cast_exact::<PyFloat>() {
-            value.value()
-        } else if value.is_none() {
-            f64::NAN
-        } else if value.is_instance_of::<PyInt>() {
-            value.extract()?
-        } else {
-            match value.getattr_opt(intern!(py, "logprob"))? {
-                Some(number) if number.is_none() => f64::NAN,
-                Some(number) => number.extract()?,
-                None => value.extract()?,
-            }
-        };
-        self.values.push(round(number));
+    /// Add a token without a number.
+    fn push_none(&mut self) {
+        self.ids.resize(self.values.len(), 0);
+        self.ids.push(self.sampled().unwrap_or(0));
+        self.values.push(f32::NAN);
+    }
+
+    /// Add a token.
+    #[inline]
+    fn push(&mut self, id: i32, value: &Bound<PyAny>) -> PyResult<()> {
+        self.has_ids = true;
+        self.ids.push(id);
+        self.values.push(value_of(value)?);
         Ok(())
     }
+}
+
+/// A number, or an object's.
+#[inline]
+fn value_of(value: &Bound<PyAny>) -> PyResult<f32> {
+    if let Ok(value) = value.cast_exact::<PyFloat>() {
+        return Ok(round(value.value()));
+    }
+    if value.is_none() {
+        return Ok(f32::NAN);
+    }
+    if let Some(number) = value.getattr_opt(intern!(value.py(), "logprob"))? {
+        return value_of(&number);
+    }
+    let text = value.cast::<PyString>().ok();
+    let number = text.and_then(|text| text.to_string_lossy().parse::<f64>().ok());
+    Ok(round(number.map_or_else(|| value.extract(), Ok)?))
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "rounded, as NumPy does")]

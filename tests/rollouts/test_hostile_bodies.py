@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fastcollate.rollouts import parse
+from fastcollate.rollouts import parse, read
 
 DEEP = 1_000_000
 
@@ -149,3 +149,32 @@ def test_cut_bodies(count):
         text = json.dumps(body).encode()
         for end in range(len(text)):
             refused(text[:end], "byte")
+
+
+@pytest.mark.parametrize("value", ["x", 3, True, [1], {"a": 1}])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        *(("choices",), ("choices", 0), ("choices", 0, "logprobs")),
+        *(("choices", 0, "logprobs", "content"), ("choices", 0, "logprobs", "content", 0)),
+        *(("meta_info",), ("meta_info", "output_token_logprobs")),
+    ],
+)
+def test_values_of_other_kinds_on_paths(keys, value):
+    """They are errors, not values that are not there."""
+    if keys[0] == "choices":
+        choice = {"token_ids": [1], "logprobs": {"content": [{"logprob": -0.5, "token_id": 1}]}}
+        body = {"prompt_token_ids": [1], "choices": [choice]}
+    else:
+        body = {"output_ids": [1], "meta_info": {"output_token_logprobs": [[-0.5, 1, None]]}}
+    at = body
+    for key in keys[:-1]:
+        at = at[key]
+    is_list = isinstance(at[keys[-1]], list)
+    if (isinstance(value, list) and is_list) or (isinstance(value, dict) and not is_list):
+        return
+    at[keys[-1]] = value
+    for call, one in ((parse, json.dumps(body).encode()), (read, body)):
+        with pytest.raises((TypeError, ValueError)) as caught:
+            call([one], prompts=[[1]])
+        assert "\n" not in str(caught.value)

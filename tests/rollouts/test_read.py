@@ -233,9 +233,9 @@ def test_bad_log_probabilities(form):
 def test_arguments():
     with pytest.raises(TypeError, match=r"outputs\[0\] is 3; pass outputs of vLLM"):
         read([3])
-    with pytest.raises(ValueError, match=r"outputs\[0\] has no prompt; pass prompts="):
+    with pytest.raises(ValueError, match=r"outputs\[0\] has no prompt ids; pass prompts="):
         read([{"output_ids": [7]}])
-    with pytest.raises(ValueError, match="prompts has 2 rows, but there are 1 outputs"):
+    with pytest.raises(ValueError, match="prompts has 2 rows, but there are 1 body"):
         read([{"output_ids": [7]}], prompts=[[1], [2]])
     with pytest.raises(ValueError, match="did not finish"):
         read([Request([1], [Sample([7], finish_reason="abort")])])

@@ -193,7 +193,7 @@ def test_streams_that_end_with_an_error_did_not_finish():
         (b'data: {"error": {"message": "no"}}\n\ndata: [DONE]\n', 'no token ids .*"no"'),
         (b'data: {"output_ids": [1]\n\n', "byte 25"),
         (b'data: {"output_ids": [1]}\ndata: [DONE]\ndata: {}\n', "byte 39: the stream goes on"),
-        (b'data: {"choices": [{"index": -1}]}\n', "-1 is not a token id"),
+        (b'data: {"choices": [{"index": -1}]}\n', "-1 is not a length or index"),
         (b'data: {"choices": [{"index": "a"}]}\n', "byte 29"),
         (b'data: {"choices": [{"index": 0, "sampling_mask": 3}]}\n', "expected an array"),
     ],
@@ -241,3 +241,18 @@ def test_prompts_of_one_body_form_groups():
     body = json.dumps({"choices": choices}).encode()
     assert parse([body, body]).uids.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
     assert np.array_equal(parse([body]).prompts.lengths, [1] * 4)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_data_of_several_lines_is_one_event(end):
+    event = json.dumps(chunk([5, 6], 2, "stop"), indent=1).splitlines()
+    for between in (end, f"{end}: ping{end}id: 3{end}"):
+        lines = between.join(f"data: {line}" for line in event)
+        stream = f"{lines}{end}{end}data: [DONE]{end}{end}".encode()
+        assert parse([stream], prompts=[[1]]).responses.to_list() == [[5, 6]]
+    parts = f"data: {event[0]}{end}{end}data: {''.join(event[1:])}{end}{end}".encode()
+    with pytest.raises(ValueError, match=r"bodies\[0\], byte"):
+        parse([parts], prompts=[[1]])
+    text = f'data: {{"output_ids": [1], "text": "a{end}data: b"}}{end}{end}'.encode()
+    with pytest.raises(ValueError, match=r"bodies\[0\], byte .* control character"):
+        parse([text], prompts=[[1]])

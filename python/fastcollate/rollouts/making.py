@@ -78,12 +78,16 @@ def calls_of(
     for name in ("rewards", "advantages"):
         if name in kept:
             kept[name] = _along(name, kept[name], prompts, responses)
-    policy = options.bad_logprobs
+    numbers, mask = found["logprobs"], found["loss_mask"]
+    if mask is not None and ((mask == 0) | (mask == 1)).all():
+        mask = mask.astype(np.int32)
     calls = Calls(
         prompts,
         responses,
+        logprobs=None if numbers is None else Ragged(numbers, responses.offsets),
+        loss_mask=None if mask is None else Ragged(mask, responses.offsets),
+        bad_logprobs=found["bad_logprobs"],
         logprobs_are=options.logprobs_are,
-        **logprob_columns(found["logprobs"], found["loss_mask"], responses.offsets, policy),
         **kept,
     )
     return finished(calls, options.unfinished)
@@ -159,7 +163,7 @@ def _rows_of_nodes(
         raise ValueError(f"{body}: {reason}") from None
     dropped = _dropped(trees, indices, links) if links else [False] * len(trees)
     arrays = np.array(parents, np.int64), np.array(dropped, bool)
-    rows = found["nodes"].join(*arrays, options.bad_logprobs, place.text, place.first)
+    rows = found["nodes"].join(*arrays, options.bad_logprobs, place)
     leaves = rows["leaves"].tolist()
     return rows, {name: [column[leaf] for leaf in leaves] for name, column in kept.items()}
 
@@ -217,21 +221,3 @@ def _dropped(trees: list[int], indices: list[int], links: Sequence[Any]) -> list
 
 def _get(value: Any, name: str) -> Any:
     return value.get(name) if isinstance(value, Mapping) else getattr(value, name, None)
-
-
-def logprob_columns(found: Any, mask: Any, offsets: Any, policy: BadLogprobs) -> dict[str, Any]:
-    """Return columns of log-probabilities as the core settled them, and the loss mask.
-
-    Tokens without a log-probability leave the mask, if the policy is ``"mask"``.
-    """
-    values, bad, counts = found
-    if policy == "mask" and len(bad):
-        mask = np.ones(len(values), np.int32) if mask is None else mask
-        mask[bad] = 0
-    if mask is not None and ((mask == 0) | (mask == 1)).all():
-        mask = mask.astype(np.int32)
-    return {
-        "logprobs": None if values is None else Ragged(values, offsets),
-        "loss_mask": None if mask is None else Ragged(mask, offsets),
-        "bad_logprobs": counts,
-    }

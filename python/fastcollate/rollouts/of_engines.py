@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import base64
 import io
+import json
+from itertools import repeat
 from typing import Any
 
 import numpy as np
 
 from fastcollate.common.arguments import check_count, tally
-from fastcollate.common.arrays import to_numpy
+from fastcollate.common.arrays import is_array, to_numpy
 from fastcollate.common.text import show
 from fastcollate.rollouts.calls import Calls
-from fastcollate.rollouts.walking import ABSENT, get
 from fastcollate.rows.columns import Ragged
+from fastcollate.rows.versions import PARTS, check_spans
 
 NPY = b"\x93NUMPY"
 """The first bytes of NumPy's format."""
@@ -23,17 +25,17 @@ HEADER = 1 << 12
 
 
 def engine_columns(found: dict[str, Any], columns: dict[str, Any]) -> dict[str, Any]:
-    """Return all columns of engines' responses: their own, groups and routes."""
-    first = columns.pop("first_versions", None)
-    if first is not None:  # SGLang's chat has the versions and routes of its first choice alone
-        versions = columns.get("versions", [None] * len(first))
-        numbers = found["indices"].tolist()
-        columns["versions"] = [
-            its if one is None and number == 0 else one
-            for one, its, number in zip(versions, first, numbers, strict=True)
-        ]
-    routes = {"routed_experts": found["routes"]} if "routes" in found else {}
-    return columns | {"uids": _groups(found)} | routes
+    """Return all columns of engines' responses: their own, and groups."""
+    numbers = found["indices"].tolist()
+    for name in ("versions", "routed_experts"):
+        # SGLang's chat has those of its first choice alone.
+        if (first := columns.pop(f"first.{name}", None)) is not None:
+            own = columns.get(name, repeat(None))
+            columns[name] = [
+                its if one is None and number == 0 else one
+                for one, its, number in zip(own, first, numbers, strict=False)
+            ]
+    return columns | {"uids": _groups(found)}
 
 
 def _groups(found: dict[str, Any]) -> np.ndarray:
@@ -64,7 +66,7 @@ def lay_out(calls: Calls, layers: int | None, topk: int | None) -> Calls:
         columns["routed_starts"] = np.array([start for _, start in placed], np.int64)
     if "versions" in columns:
         spans = zip(columns["versions"], tokens, strict=True)
-        columns["versions"] = [_spans(f"call {call}", *one) for call, one in enumerate(spans)]
+        columns["versions"] = [_spans(f"versions[{call}]", *one) for call, one in enumerate(spans)]
     for call, sets in enumerate(columns.get("support", ())):
         if sets is not None and (not isinstance(sets, list) or len(sets) != tokens[call]):
             found = tally(len(sets), "token") if isinstance(sets, list) else show(sets)
@@ -92,24 +94,23 @@ def _routes(
 
 
 def _as_array(name: str, given: Any, layers: int | None, topk: int | None) -> np.ndarray:
-    """Return routed experts (tokens, layers, topk): of bytes, base64 or an array."""
-    if isinstance(given, str):
+    """Return routed experts (tokens, layers, topk): of base64, or of an array."""
+    if isinstance(given, bytes):  # JSON
+        is_plain = given[:1] == b'"' and b"\\" not in given
+        given = given[1:-1] if is_plain else json.loads(given)
+    if isinstance(given, (bytes, str)):
         try:
-            given = np.frombuffer(base64.b64decode(given, validate=True), np.uint8)
+            data = np.frombuffer(base64.b64decode(given, validate=True), np.uint8)
         except ValueError as error:
             raise ValueError(f"routed_experts of {name} are not base64: {error}") from None
-        is_encoded = True
-    else:
-        given = to_numpy(given)
-        is_encoded = given.dtype == np.uint8 and given.ndim == 1
-    if is_encoded:
-        given = _decoded(name, given, layers, topk)
-    if given.ndim != 3 or given.dtype.kind not in "iu":
+        given = _decoded(name, data, layers, topk)
+    found: np.ndarray = to_numpy(given) if is_array(given) else np.asarray(given)
+    if found.ndim != 3 or found.dtype.kind not in "iu":
         raise ValueError(
-            f"routed_experts of {name} are {show(given.dtype.name)} of shape {given.shape}, but "
+            f"routed_experts of {name} are {show(found.dtype.name)} of shape {found.shape}, but "
             "are integers (tokens, layers, topk)"
         )
-    return np.asarray(given)
+    return found
 
 
 def _decoded(name: str, data: np.ndarray, layers: int | None, topk: int | None) -> np.ndarray:
@@ -144,22 +145,15 @@ def _decoded(name: str, data: np.ndarray, layers: int | None, topk: int | None) 
     return rest.view(dtype).reshape(shape)
 
 
-def _spans(name: str, spans: Any, tokens: int) -> list[dict[str, Any]] | None:
+def _spans(name: str, spans: Any, tokens: int) -> list[Any] | None:
     """Return the spans of weight versions in a response, checked."""
     if spans is None:
         return None
     if not isinstance(spans, (list, tuple)):
-        raise ValueError(f"versions of {name} are {show(spans)}; expected a list of spans")
-    before, found = 0, list[dict[str, Any]]()
-    for span in spans:
-        parts = {part: get(span, (part,)) for part in ("version", "start", "end")}
-        start, end = parts["start"], parts["end"]
-        is_whole = {type(start), type(end)} == {int}
-        if parts["version"] is ABSENT or not is_whole or not before <= start <= end <= tokens:
-            raise ValueError(
-                f"versions of {name} have {show(span)}, which is not a version with start and end "
-                f"from {before} on in a response of {tally(tokens, 'token')}"
-            )
-        before = end
-        found.append(parts)
+        raise ValueError(f"{name} is {show(spans)}; expected a list of spans")
+    found = [
+        {part: getattr(span, part, None) for part in PARTS} if hasattr(span, "version") else span
+        for span in spans
+    ]
+    check_spans(name, found, tokens)
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -15,6 +16,9 @@ from fastcollate.rollouts.of_engines import engine_columns, lay_out
 from fastcollate.rollouts.schema import Schema
 from fastcollate.rollouts.sources import ENGINES, SOURCES
 from fastcollate.rollouts.walking import fits_of, recognised
+
+STREAM = re.compile(rb"(\xef\xbb\xbf)?\s*(data|event|id|retry)?:")
+"""How a stream of server-sent events begins."""
 
 
 @suggests_names
@@ -92,7 +96,7 @@ def parse(
         calls = read_bodies(given, found, options, place)
     except ValueError:
         first = _first(given)
-        known = None if schema or not first or _reads(first) else recognised(fits_of(first))
+        known = None if schema or not first or _is_response(first) else recognised(fits_of(first))
         if known is None:
             raise
         calls, found = read_bodies(given, known, options, place), known
@@ -103,12 +107,12 @@ def read_bodies(
     bodies: bytes | list[bytes], schema: Schema, options: Options, place: Place
 ) -> Calls:
     """Read the calls of bodies; errors name these by `place`."""
-    found = read_calls(
-        bodies, schema._core, options.bad_logprobs, schema.are_nodes, place.text, place.first
-    )
-    # Objects of the JSON of each column, in one call.
+    found = read_calls(bodies, schema._core, options.bad_logprobs, place)
+    # Objects of the JSON of each column, in one call; routes are read from bytes.
     kept: dict[str, Any] = {
-        name: json.loads(b"[" + b",".join(text or b"null" for text in texts) + b"]")
+        name: [None if text == b"null" else text for text in texts]
+        if schema is ENGINES and name.endswith("routed_experts")
+        else json.loads(b"[" + b",".join(text or b"null" for text in texts) + b"]")
         for name, texts in found["kept"].items()
     }
     if schema is ENGINES:
@@ -138,19 +142,18 @@ def _first(bodies: bytes | list[bytes]) -> Any:
         return None
 
 
-def _reads(body: Any) -> bool:
-    """Return True for the response of an engine."""
-    try:
-        read_calls([json.dumps(body).encode()], ENGINES._core, "keep", False, "", 0)
-    except ValueError:
-        return False
-    return True
+def _is_response(body: Any) -> bool:
+    """Return True for the response of an engine, by its keys."""
+    one = body[0] if isinstance(body, list) and body else body
+    keys = ("choices", "meta_info", "output_ids")
+    return isinstance(one, dict) and any(one.get(key) is not None for key in keys)
 
 
 def _as_bytes(bodies: Any) -> bytes | list[bytes]:
     """Return bodies as bytes."""
     if isinstance(bodies, (bytes, bytearray, memoryview)):
-        return bytes(bodies)
+        given = bytes(bodies)
+        return [given] if STREAM.match(given) else given
     if isinstance(bodies, str):
         raise TypeError("bodies is a str; pass bytes, as response.content of an HTTP client")
     if not isinstance(bodies, Iterable):

@@ -125,7 +125,7 @@ class Schema:
             for name, paths in given.items()
         }
         flat = [(name, path) for name, paths in self.columns.items() for path in paths]
-        self._core = CallSchema([path for path in arrays if path], flat)
+        self._core = CallSchema([path for path in arrays if path], flat, self.are_nodes)
 
     def __repr__(self) -> str:
         """Show the call that makes the schema."""

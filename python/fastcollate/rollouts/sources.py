@@ -5,23 +5,23 @@ from __future__ import annotations
 from fastcollate.common.row_columns import OTHER_NAMES
 from fastcollate.rollouts.schema import Schema
 
-_OF_ENGINES: dict[str, str | tuple[str, ...]] = {
-    "encoded.routes": (
-        "choices[].routed_experts",
-        "choices[].meta_info.routed_experts",
-        "meta_info.routed_experts",
-        "sglext.routed_experts",
-    ),
-    "calls.responses": "sglext.output_ids",
+_OF_EVENTS: dict[str, str | tuple[str, ...]] = {
     "event.index": ("choices[].index", "index"),
     "event.total": "meta_info.completion_tokens",
+    "first.versions": "metadata.weight_versions",
+    "first.routed_experts": "sglext.routed_experts",
 }
-"""Columns of engines alone, by names that no user can give."""
+"""What events of streams are, and values of the first call: names that no user can give."""
 
 ENGINES = Schema(
-    "choices[]",
+    ("choices[]", "sglext.output_ids[]"),
     prompts=("prompt_token_ids", "choices[].prompt_token_ids", "sglext.input_ids"),
-    responses=("choices[].token_ids", "choices[].response_token_ids", "output_ids"),
+    responses=(
+        "choices[].token_ids",
+        "choices[].response_token_ids",
+        "output_ids",
+        "sglext.output_ids[]",
+    ),
     logprobs=(
         "choices[].logprobs.content[].logprob",
         "choices[].logprobs.token_logprobs",
@@ -33,19 +33,23 @@ ENGINES = Schema(
     ),
     logprob_tokens=("choices[].logprobs.content[].token", "choices[].logprobs.tokens"),
     finish_reasons=("choices[].finish_reason", "meta_info.finish_reason"),
+    request_ids=("request_id", "id", "meta_info.id"),
     versions=(
         "choices[].weight_versions",
         "choices[].meta_info.weight_versions",
         "meta_info.weight_versions",
     ),
-    first_versions="metadata.weight_versions",
+    routed_experts=(
+        "choices[].routed_experts",
+        "choices[].meta_info.routed_experts",
+        "meta_info.routed_experts",
+    ),
     support=(
         "choices[].sampling_mask",
         "choices[].meta_info.output_token_sampling_mask",
         "meta_info.output_token_sampling_mask",
     ),
-    request_ids=("request_id", "id", "meta_info.id"),
-    **_OF_ENGINES,
+    **_OF_EVENTS,
 )
 """The responses of vLLM (generate, chat, completions), SGLang (generate, chat) and other servers of
 OpenAI's API that return token ids. Their keys differ, so one schema reads all of them.
@@ -53,6 +57,19 @@ OpenAI's API that return token ids. Their keys differ, so one schema reads all o
 vLLM 0.33 (``return_token_ids``; ``return_tokens_as_token_ids`` for servers without), SGLang 0.5.23
 (``return_logprob``, ``return_prompt_token_ids``).
 """
+
+OUTPUTS = Schema(
+    ("", "outputs[]", "sequences[]"),
+    prompts="prompt_token_ids",
+    responses=(".output_ids", ".token_ids", ".tokens"),
+    logprobs=("meta_info.output_token_logprobs", ".logprobs"),
+    finish_reasons=("meta_info.finish_reason", ".finish_reason", ".stop_reason"),
+    versions=("meta_info.weight_versions", ".weight_versions"),
+    routed_experts=("meta_info.routed_experts", ".routed_experts"),
+    support=("meta_info.output_token_sampling_mask", ".sampling_mask.token_ids"),
+)
+"""The objects of engines in the same process: SGLang's dictionaries, ``RequestOutput`` of vLLM and
+TensorRT-LLM, and tinker's sequences."""
 
 
 def _names(column: str) -> tuple[str, ...]:

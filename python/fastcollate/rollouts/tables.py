@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
+from itertools import pairwise, repeat
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from fastcollate.rollouts.calls import Calls
 from fastcollate.rollouts.making import Options, Place
-from fastcollate.rollouts.schema import (
-    FLAGS,
-    IDS,
-    LENGTHS,
-    NUMBERS,
-    RESPONSES,
-    Path,
-    Schema,
-    Steps,
-    steps_of,
-)
-from fastcollate.rollouts.walking import Fits, calls_of_rows, fits_of
+from fastcollate.rollouts.schema import IDS, NUMBERS, Schema
+from fastcollate.rollouts.walking import Fits, fits_of, walk
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
 
 KEY = b"fastcollate.calls"
 """The key of metadata about all calls."""
+
+
+_ROWS = (*IDS, *NUMBERS)
+"""Columns that are read as rows of numbers."""
 
 
 def to_arrow(calls: Calls) -> pa.Table:
@@ -98,56 +94,46 @@ def read_table(table: pa.Table, schema: Schema, options: Options, place: Place) 
     ValueError
         As :func:`fastcollate.rollouts.parse`.
     """
-    columns: dict[str, Any] = {}
-    bits: dict[str, int | None] = {}
-    items, index, trees = _calls_in(table, schema)
-    positions = _numbers_in(trees)
-    if any(path.endswith("?") for path in schema.calls):
-        # Items without a response are not calls.
-        paths = schema.paths(path for name in RESPONSES for path in schema.columns.get(name, ()))
-        found = _value(items, index, paths)
-        have = np.zeros(len(trees), bool) if found is None else _are_valid(found)
-        if have.any():
-            index = {base: one[have] for base, one in index.items()}
-            trees, positions = trees[have], positions[have]
-    for name, given in schema.columns.items():
-        paths = schema.paths(given)
-        if (values := _value(items, index, paths)) is not None:
-            is_read = name in (*IDS, *LENGTHS, *NUMBERS)
-            columns[name] = _rows(name, values) if is_read else values.to_pylist()
-            bits[name] = paths[0].bits
-    bodies = index[""]
-    numbers = bodies, trees, positions if schema.are_nodes else _numbers_in(bodies)
-    return calls_of_rows(columns, bits, numbers, len(table), schema, options, place)
+    numbers = [path for name in _ROWS for path in schema.columns.get(name, ())]
+    paths = [path.removesuffix("?") for path in schema.calls]
+    paths += [path for one in schema.columns.values() for path in one]
+    rows = table.to_struct_array()
+    rows = rows.combine_chunks() if isinstance(rows, pa.ChunkedArray) else rows
+    return walk(_items(rows, "", paths, {*numbers}), schema, options, place, are_rows=True)
 
 
-def _numbers_in(groups: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the number of each item in its group; those of a group are adjacent."""
-    numbers = np.arange(len(groups))
-    is_first = np.diff(groups, prepend=-1) != 0
-    return numbers - np.maximum.accumulate(np.where(is_first, numbers, 0))
-
-
-def _value(
-    items: dict[str, pa.Array], index: dict[str, NDArray[np.int64]], paths: list[Path]
-) -> pa.Array | None:
-    """Return the value of each call at the first of paths where it has one; None if it has none."""
-    best = None
-    for base, steps, _ in paths:
-        found = _at(items[base], steps) if base in index else None
-        if found is None:
-            continue
-        values = found.take(pa.array(index[base]))
-        if best is None or best.null_count == len(best):
-            best = values
-        elif best.null_count and values.null_count < len(values):
-            best = pc.if_else(best.is_valid(), best, values)
-    return best
-
-
-def _are_valid(values: pa.Array) -> NDArray[np.bool_]:
-    valid: NDArray[np.bool_] = values.is_valid().to_numpy(zero_copy_only=False)
-    return valid
+def _items(array: pa.Array, path: str, paths: Sequence[str], numbers: set[str]) -> list[Any]:
+    """Return the items of an array: dictionaries of what lies on paths, and rows of numbers."""
+    kind = array.type
+    below = [one for one in paths if one.startswith(path)]
+    if pa.types.is_struct(kind) and path not in below:
+        keys = {
+            re.split(r"[.\[&]", one[len(path) :].removeprefix("."), maxsplit=1)[0] for one in below
+        }
+        fields = zip(kind, array.flatten(), strict=True)
+        parts = {
+            field.name: _items(part, f"{path}.{field.name}".removeprefix("."), below, numbers)
+            for field, part in fields
+            if field.name in keys
+        }
+        columns = zip(*parts.values(), strict=True) if parts else repeat((), len(array))
+        found: list[Any] = [dict(zip(parts, row, strict=True)) for row in columns]
+    elif _is_list(kind) and (path in numbers or any(one.startswith(f"{path}[]") for one in below)):
+        flat = pc.list_flatten(array)
+        is_number = pa.types.is_integer(flat.type) and not flat.null_count
+        is_number |= pa.types.is_floating(flat.type)
+        if path in numbers and is_number:
+            values: Any = flat.to_numpy(zero_copy_only=False)
+        else:
+            values = _items(flat, f"{path}[]", below, numbers)
+        offsets = np.cumsum([0, *pc.list_value_length(array).fill_null(0).to_numpy()]).tolist()
+        found = [values[start:end] for start, end in pairwise(offsets)]
+    else:
+        found = array.to_pylist()
+    if array.null_count and found:
+        have = array.is_valid().to_numpy(zero_copy_only=False).tolist()
+        found = [row if is_there else None for row, is_there in zip(found, have, strict=True)]
+    return found
 
 
 def fits_of_table(table: pa.Table) -> Fits:
@@ -170,85 +156,3 @@ def _example(kind: pa.DataType) -> Any:
         "": pa.types.is_string,
     }
     return next((value for value, is_of in tests.items() if is_of(kind)), b"")
-
-
-def _calls_in(
-    table: pa.Table, schema: Schema
-) -> tuple[dict[str, pa.Array], dict[str, NDArray[np.int64]], NDArray[np.int64]]:
-    """Return the items of each array of calls, the item of each call in these, and its array."""
-    rows = table.to_struct_array()
-    rows = rows.combine_chunks() if isinstance(rows, pa.ChunkedArray) else rows
-    items: dict[str, pa.Array] = {"": rows}
-    parents: dict[str, tuple[str, NDArray[np.int64]]] = {}
-    last: list[str] = []
-    for bases in schema.arrays:
-        outer = ""
-        for base in bases:
-            if base not in items:
-                found = _at(items[outer], steps_of(base[len(outer) :].removesuffix("[]")))
-                if found is None or not _is_list(found.type):
-                    break
-                items[base] = pc.list_flatten(found)
-                parents[base] = outer, pc.list_parent_indices(found).to_numpy()
-            outer = base
-        else:
-            last.append(outer)
-    if not last:
-        numbers = np.arange(len(rows))
-        return items, {"": numbers}, numbers
-    # Arrays that lie in the same items have the values of the same calls.
-    outer, trees = parents[last[0]]
-    of_calls = trees
-    alike = [one for one in last if parents[one][0] == outer]
-    for base in alike:
-        if not np.array_equal(parents[base][1], of_calls):
-            raise ValueError(f"{base} has other numbers of items than {alike[0]}")
-    index = dict.fromkeys(alike, np.arange(len(of_calls)))
-    while True:
-        index[outer] = of_calls
-        if outer == "":
-            return items, index, trees
-        outer, above = parents[outer]
-        of_calls = above[of_calls]
-
-
-def _at(array: pa.Array, steps: Steps) -> pa.Array | None:
-    """Return the values at a path; None if there are none."""
-    for at, step in enumerate(steps):
-        if isinstance(step, str):
-            if not pa.types.is_struct(array.type) or array.type.get_field_index(step) < 0:
-                return None
-            array = pc.struct_field(array, step)
-        elif not _is_list(array.type):
-            return None
-        elif step is not None:
-            array = pc.list_element(array, step)
-        else:
-            below = _at(pc.list_flatten(array), steps[at + 1 :])
-            if below is None:
-                return None
-            lengths = pc.list_value_length(array).fill_null(0).to_numpy()
-            values, offsets = below, np.cumsum([0, *lengths])
-            if _is_list(values.type):
-                inner = np.cumsum([0, *pc.list_value_length(values).fill_null(0).to_numpy()])
-                values, offsets = pc.list_flatten(values), inner[offsets]
-            mask = array.is_null() if array.null_count else None
-            return pa.LargeListArray.from_arrays(offsets, values, mask=mask)
-    return array
-
-
-def _rows(name: str, values: pa.Array) -> Any:
-    """Return rows of numbers, and True for those that are there."""
-    have, is_list = _are_valid(values), _is_list(values.type)
-    flat, lengths = values.drop_null(), have.astype(np.int64)
-    if is_list:
-        flat = pc.list_flatten(values)
-        lengths = pc.list_value_length(values).fill_null(0).to_numpy()
-    is_int, is_float = pa.types.is_integer(flat.type), pa.types.is_floating(flat.type)
-    is_bool = pa.types.is_boolean(flat.type)
-    kinds = is_int or is_float or is_bool if name in NUMBERS else is_int and not flat.null_count
-    if is_list == (name in (*LENGTHS, *FLAGS)) or not kinds:
-        return values.to_pylist()  # read, or refused, one by one
-    if name in NUMBERS:
-        flat = (flat.cast(pa.uint8()) if is_bool else flat).cast(pa.float64())
-    return Ragged(flat.to_numpy(zero_copy_only=False), np.cumsum([0, *lengths])), have

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate._fastcollate import make_calls
-from fastcollate.common.arrays import is_tensor, to_numpy
+from fastcollate._fastcollate import make_calls, read_numbers
+from fastcollate.common.arrays import is_array, is_tensor, to_numpy
 from fastcollate.common.text import show
 from fastcollate.rollouts.calls import Calls, ids_of
 from fastcollate.rollouts.making import Options, Place, calls_of
@@ -26,7 +26,7 @@ from fastcollate.rollouts.schema import (
     Steps,
     steps_of,
 )
-from fastcollate.rollouts.sources import COLUMNS, ENGINES, SOURCES
+from fastcollate.rollouts.sources import COLUMNS, ENGINES, OUTPUTS, SOURCES
 from fastcollate.rows.column_input import ragged
 
 KINDS: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -46,76 +46,67 @@ and False for other values."""
 Call = dict[str, Any]
 """The objects that hold the values of a call, by their arrays of calls."""
 
+Rows = tuple[NDArray[Any], NDArray[np.int64], NDArray[np.bool_]]
+"""Values, offsets, and True for rows that are there."""
 
 ABSENT = object()
 """The value of a key that is not there."""
 
 
-def walk(bodies: Sequence[Any], schema: Schema, options: Options, place: Place) -> Calls:
+def walk(
+    bodies: Sequence[Any], schema: Schema, options: Options, place: Place, *, are_rows: bool = False
+) -> Calls:
     """Read calls from objects or dictionaries.
+
+    Those that `are_rows` of a table have no call if their arrays of calls are empty.
 
     Raises
     ------
     TypeError, ValueError
         As :func:`fastcollate.rollouts.parse`.
     """
-    calls: list[Call] = []
     places: list[tuple[int, int, int]] = []
     trees: dict[Any, int] = {}
+    found: dict[str, list[Any]] = {name: [] for name in schema.columns}
+    paths = {name: schema.paths(given) for name, given in schema.columns.items()}
     for body, one in enumerate(bodies):
-        for index, (key, call) in enumerate(_calls(one, schema)):
-            tree = trees.setdefault((body, key[:-1]), len(trees))
-            places.append((body, tree, key[-1] if schema.are_nodes and key else index))
-            calls.append(call)
-    columns, bits = {}, {}
-    for name, given in schema.columns.items():
-        paths = schema.paths(given)
-        values = [_value(call, paths) for call in calls]
-        if any(one is not ABSENT for one in values):
-            columns[name] = [None if one is ABSENT else one for one in values]
-            bits[name] = paths[0].bits
-    numbers = list(np.array(places, np.int64).reshape(-1, 3).T)
-    return calls_of_rows(columns, bits, numbers, len(bodies), schema, options, place)
-
-
-def calls_of_rows(
-    columns: dict[str, Any],
-    bits: Mapping[str, int | None],
-    numbers: Sequence[Any],
-    num_bodies: int,
-    schema: Schema,
-    options: Options,
-    place: Place,
-) -> Calls:
-    """Return the calls of columns with one row or None for each.
-
-    `numbers` are the bodies of calls, their arrays, and their own numbers.
-    """
+        try:
+            of_body = _calls(one, schema)
+            if are_rows and "" not in schema.calls and not of_body[0][0]:
+                continue
+            for index, (key, call) in enumerate(of_body):
+                tree = trees.setdefault((body, key[:-1]), len(trees))
+                places.append((body, tree, key[-1] if schema.are_nodes and key else index))
+                for name, of_column in paths.items():
+                    found[name].append(_value(call, of_column))
+        except _OtherValueError as error:
+            raise ValueError(f"{place.of(body)}: {error}") from None
 
     def name_of(call: int) -> str:
-        return f"{place.of(int(numbers[0][call]))}: call {numbers[2][call]}"
+        return f"{place.of(places[call][0])}: call {places[call][2]}"
 
-    given = {
-        name: _rows(name, columns.pop(name), name_of)
-        for name in (*IDS, *LENGTHS, *NUMBERS)
-        if name in columns
-    }
-    for name in {*NUMBERS} & {*given}:
-        (values, offsets), have = given[name]
-        if mask := bits.get(name):
-            flags = (np.nan_to_num(values).astype(np.int64) & mask) != 0
-            values = np.where(np.isfinite(values), flags, values)
-        given[name] = (values.astype(np.float32), offsets), have
+    columns: dict[str, Any] = {}
+    given: dict[str, Rows] = {}
+    for name, column in found.items():
+        if all(one is ABSENT for one in column):
+            continue
+        values = [None if one is ABSENT else one for one in column]
+        if name in (*IDS, *LENGTHS):
+            given[name] = _ids(name, values, name_of)
+        elif name in NUMBERS:
+            given |= _numbers(name, values, paths[name][0].bits, given.get("responses"), name_of)
+        else:
+            columns[name] = values
     made = make_calls(
-        [(name, rows) for name, rows in given.items() if name not in NUMBERS],
-        [(name, rows) for name, rows in given.items() if name in NUMBERS],
-        list(map(np.ascontiguousarray, numbers)),
-        num_bodies,
+        [(name, (rows[0].view(np.int32), *rows[1:])) for name, rows in given.items()],
+        list(np.array(places, np.int64).reshape(-1, 3).T.copy()),
+        len(bodies),
         options.bad_logprobs,
         schema.are_nodes,
-        place.text,
-        place.first,
+        place,
     )
+    if schema is OUTPUTS:
+        columns["uids"] = made["bodies"]
     return calls_of(made, columns, schema, options, place)
 
 
@@ -125,8 +116,11 @@ def _fits(body: Any, schema: Schema, column: str, path: str) -> bool | None:
     False stands for other values than the column's.
     """
     paths = schema.paths((path,))
-    values = (_value(call, paths) for _, call in _calls(body, schema))
-    value = next(filter(_is_there, values), None)
+    try:
+        values = (_value(call, paths) for _, call in _calls(body, schema))
+        value = next(filter(_is_there, values), None)
+    except _OtherValueError:
+        value = None
     if value is None:
         return None
     if column not in KINDS:
@@ -141,6 +135,12 @@ def _fits(body: Any, schema: Schema, column: str, path: str) -> bool | None:
 
 def _calls(body: Any, schema: Schema) -> list[tuple[tuple[int, ...], Call]]:
     """Return the calls of a body, each with its position in every array around it."""
+    if isinstance(body, (list, tuple)):
+        return [
+            ((number, *key), call)
+            for number, one in enumerate(body)
+            for key, call in _calls(one, schema)
+        ]
     found: dict[tuple[int, ...], Call] = {}
     for bases in schema.arrays:
         level: dict[tuple[int, ...], Call] = {(): {"": body}}
@@ -156,14 +156,25 @@ def _calls(body: Any, schema: Schema) -> list[tuple[tuple[int, ...], Call]]:
     calls = list(found.items())
     if any(path.endswith("?") for path in schema.calls):
         tokens = schema.paths(path for name in RESPONSES for path in schema.columns.get(name, ()))
-        calls = [one for one in calls if _is_there(_value(one[1], tokens))]
+        objects = [
+            one for one in calls if not any(isinstance(part, _PLAIN) for part in one[1].values())
+        ]
+        calls = [one for one in objects if _is_there(_value(one[1], tokens))]
     return calls or [((), {"": body})]
+
+
+_PLAIN = (str, bytes, int, float)
+
+
+class _OtherValueError(ValueError):
+    """A value that is not the object or the array that a path goes through."""
 
 
 def _items(values: Any) -> Iterable[Any]:
     """Return the items of an array; none for other values."""
-    is_array = isinstance(values, (Sequence, np.ndarray)) or is_tensor(values)
-    return values if is_array and not isinstance(values, (str, bytes)) else ()
+    if isinstance(values, _PLAIN):
+        raise _OtherValueError(f"{show(values)} stands where a list is expected")
+    return values if isinstance(values, (Sequence, np.ndarray)) or is_tensor(values) else ()
 
 
 def _value(call: Call, paths: Sequence[Path]) -> Any:
@@ -187,8 +198,8 @@ def get(value: Any, steps: Steps) -> Any:
         if isinstance(step, str):
             if isinstance(value, Mapping):
                 value = value.get(step, ABSENT)
-            elif isinstance(value, (list, tuple, str, int, float)):
-                return ABSENT  # a method is none of its values
+            elif isinstance(value, (*_PLAIN, list, tuple)):
+                raise _OtherValueError(f"{show(value)} stands where an object is expected")
             else:
                 value = getattr(value, step, ABSENT)
                 value = value() if callable(value) else value
@@ -205,36 +216,43 @@ def get(value: Any, steps: Steps) -> Any:
     return value
 
 
-def _rows(name: str, rows: Any, name_of: Callable[[int], str]) -> tuple[Any, Any]:
-    """Return values and offsets of rows, and True for those that are there."""
-    rows, have = rows if isinstance(rows, tuple) else (rows, None)
-    if have is None:
-        have = np.array([row is not None for row in rows], bool)
-        is_number = name in (*LENGTHS, *FLAGS)
-        rows = [[] if row is None else [row] if is_number else row for row in rows]
-    if name in (*IDS, *LENGTHS):
-        found = ids_of(name, rows, name_of)
-        return (found.values, found.offsets), have
-    try:
-        found = ragged(rows, "float64")
-        is_flat = found.values.ndim == 1
-    except (TypeError, ValueError):
-        is_flat = False
-    if not is_flat:
-        rows = [_numbers(f"{name_of(call)}: {name}", row) for call, row in enumerate(rows)]
-        found = ragged(rows, "float64")
-    return (to_numpy(found.values), found.offsets), have
+def _ids(name: str, rows: list[Any], name_of: Callable[[int], str]) -> Rows:
+    """Return token ids or lengths."""
+    have = np.array([row is not None for row in rows], bool)
+    if name in LENGTHS:
+        rows = [row if row is None else [row] for row in rows]
+    found = ids_of(name, [[] if row is None else row for row in rows], name_of)
+    return to_numpy(found.values), found.offsets, have
 
 
-def _numbers(name: str, row: Any) -> NDArray[np.float64]:
-    """Return a row of numbers; None among them is NaN, as are texts that say so."""
+def _numbers(
+    name: str,
+    rows: list[Any],
+    bits: int | None,
+    responses: Rows | None,
+    name_of: Callable[[int], str],
+) -> dict[str, Rows]:
+    """Return numbers per token or flags, and the token ids that log-probabilities come with."""
+    have = np.array([row is not None for row in rows], bool)
+    if name in FLAGS:
+        rows = [row if row is None else [row] for row in rows]
+    rows = [[] if row is None else row for row in rows]
+    found: dict[str, Rows] = {}
     try:
-        found = np.array(row.tolist() if is_tensor(row) else row, np.float64)
+        read = ragged(rows, "float64")
+        values, offsets = to_numpy(read.values), read.offsets
     except (TypeError, ValueError):
-        raise ValueError(f"{name} is {show(row)}; pass a number per token") from None
-    if found.ndim != 1:
-        raise ValueError(f"{name} has shape {found.shape}; pass a number per token")
-    return found
+        values = np.empty((0, 0))
+    if values.ndim != 1:
+        rows = [to_numpy(row).astype(np.float64) if is_array(row) else row for row in rows]
+        read_ids = None if responses is None else responses[:2]
+        values, ids, offsets, have_ids = read_numbers(rows, read_ids, name == "logprobs", name_of)
+        if name == "logprobs" and any(have_ids):
+            found["logprob_ids"] = ids, offsets, np.array(have_ids, bool)
+    if bits:
+        flags = (np.nan_to_num(values).astype(np.int64) & bits) != 0
+        values = np.where(np.isfinite(values), flags, values)
+    return found | {name: (values.astype(np.float32), offsets, have)}
 
 
 def recognised(fits: Fits) -> Schema | None:

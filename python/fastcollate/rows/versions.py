@@ -16,8 +16,7 @@ from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
 from fastcollate.rows.lengths import Integers
 
-_PARTS = ("version", "start", "end")
-_INTEGERS = (int, np.integer)
+PARTS = ("version", "start", "end")
 _MOST = 2**31 - 1
 
 NO_VERSION = -1
@@ -164,7 +163,7 @@ def check_versions(key: str, versions: Versions, lag: Lag | None) -> None:
     )
 
 
-def _check_spans(name: str, spans: Any, tokens: int) -> list[tuple[Any, int, int]]:
+def check_spans(name: str, spans: Any, tokens: int) -> list[tuple[Any, int, int]]:
     """Return spans of versions, ``(version, start, end)``, in a response of this many tokens.
 
     Raises
@@ -176,8 +175,9 @@ def _check_spans(name: str, spans: Any, tokens: int) -> list[tuple[Any, int, int
     for span in spans:
         parts: Any = span if isinstance(span, (list, tuple, np.ndarray)) else ()
         if isinstance(span, Mapping):
-            parts = [span.get(part) for part in _PARTS]
-        if len(parts) != len(_PARTS) or not all(isinstance(one, _INTEGERS) for one in parts[1:]):
+            parts = [span.get(part) for part in PARTS]
+        are_whole = all(type(one) is int or isinstance(one, np.integer) for one in parts[1:])
+        if len(parts) != len(PARTS) or not are_whole:
             raise ValueError(
                 f"{name} has {show(span)}; pass integers, or spans (version, start, end)"
             )
@@ -198,7 +198,7 @@ def _of_spans(key: str, given: Any, lens: Integers) -> Versions:
     places: list[tuple[int, int]] = []
     for row, spans in enumerate(given):
         begin = int(offsets[row])
-        of_row = _check_spans(f"{key}[{row}]", () if spans is None else spans, int(lens[row]))
+        of_row = check_spans(f"{key}[{row}]", () if spans is None else spans, int(lens[row]))
         for version, start, end in of_row:
             found.append((f"{key}[{row}]", version))
             places.append((begin + start, begin + end))

@@ -2,42 +2,29 @@
 
 use std::borrow::Cow;
 
-use super::schema::{COUNTS, Ids, Numbers};
-
-/// An error of a call, which continues its name.
-#[derive(Debug)]
-pub struct Wrong {
-    /// The error.
-    pub reason: String,
-    /// True for fewer values than tokens.
-    pub is_short: bool,
-}
-
-impl Wrong {
-    /// An error.
-    pub fn new(reason: String) -> Self {
-        Self {
-            reason,
-            is_short: false,
-        }
-    }
-}
+use super::schema::{COUNT, Column};
 
 /// The values of a call, as its source has them.
 #[derive(Debug, Default, Clone, Copy)]
 pub struct Call<'a> {
-    /// Ids and lengths by [`Ids`].
-    pub ids: [Option<&'a [i32]>; COUNTS.0],
-    /// Numbers by [`Numbers`].
-    pub numbers: [Option<&'a [f32]>; COUNTS.1],
+    /// Integers, or the bits of float32.
+    pub columns: [Option<&'a [i32]>; COUNT],
 }
 
 /// Columns of numbers that are not negative, with their names in errors.
-const MASKS: [(Numbers, &str); 4] = [
-    (Numbers::LossMask, "loss mask"),
-    (Numbers::AttentionMask, "attention mask"),
-    (Numbers::Trains, "flags"),
-    (Numbers::Masked, "flags"),
+const MASKS: [(Column, &str); 4] = [
+    (Column::LossMask, "loss mask"),
+    (Column::AttentionMask, "attention mask"),
+    (Column::Trains, "flags"),
+    (Column::Masked, "flags"),
+];
+
+/// The columns of which each gives the tokens of a response, the first that a call has.
+const RESPONSES: [Column; 4] = [
+    Column::Responses,
+    Column::Sequences,
+    Column::LogprobIds,
+    Column::LogprobTokens,
 ];
 
 /// The tokens of a call.
@@ -48,29 +35,19 @@ pub struct Tokens<'a> {
     pub response: Cow<'a, [i32]>,
     /// Number of values that a column over the whole sequence lacks at the beginning.
     lead: usize,
-    /// The tokens that are padding, as an attention mask.
-    padding: Option<Padding<'a>>,
-}
-
-/// An attention mask over prompt and response, and its split.
-struct Padding<'a> {
-    mask: &'a [f32],
-    split: usize,
+    /// An attention mask over prompt and response, which is 0 on padding, and its split.
+    padding: Option<(&'a [f32], usize)>,
 }
 
 impl<'a> Call<'a> {
-    fn ids(&self, column: Ids) -> Option<&'a [i32]> {
-        self.ids[column as usize]
+    /// A column of integers.
+    pub fn ids(&self, column: Column) -> Option<&'a [i32]> {
+        self.columns[column as usize]
     }
 
-    /// A column of numbers.
-    pub fn numbers(&self, column: Numbers) -> Option<&'a [f32]> {
-        self.numbers[column as usize]
-    }
-
-    /// True if the call has a prompt of its own.
-    pub fn has_prompt(&self) -> bool {
-        self.ids(Ids::Prompts).is_some()
+    /// A column of float32.
+    pub fn numbers(&self, column: Column) -> Option<&'a [f32]> {
+        self.ids(column).map(bytemuck::cast_slice)
     }
 
     /// True if the call has a response.
@@ -81,59 +58,53 @@ impl<'a> Call<'a> {
     /// False for a call that the source excludes from training.
     pub fn trains(&self) -> bool {
         let flag = |column, default| self.numbers(column).map_or(default, |flag| flag[0] != 0.0);
-        flag(Numbers::Trains, true) && !flag(Numbers::Masked, false)
+        flag(Column::Trains, true) && !flag(Column::Masked, false)
     }
 
     fn response(&self) -> Option<&'a [i32]> {
-        let own = [Ids::Responses, Ids::Sequences];
-        let others = [Ids::LogprobIds, Ids::LogprobTokens];
-        own.into_iter()
-            .chain(others)
-            .find_map(|column| self.ids(column))
+        RESPONSES.into_iter().find_map(|column| self.ids(column))
     }
 
     /// Check that masks are weights, that there is one of what a call has one of, and that
     /// log-probabilities are those of the response's tokens.
     ///
     /// # Errors
-    /// The first number or token that is wrong.
-    pub fn check(&self) -> Result<(), Wrong> {
+    /// The first number or token that is wrong, as a text that continues the call's name.
+    pub fn check(&self) -> Result<(), String> {
         for (column, name) in MASKS {
             let mask = self.numbers(column).unwrap_or(&[]);
-            if let Some(at) = mask
-                .iter()
-                .position(|one| !(0.0..f32::INFINITY).contains(one))
-            {
-                return Err(Wrong::new(format!(
+            let is_wrong = |one: &f32| !(0.0..f32::INFINITY).contains(one);
+            if let Some(at) = mask.iter().position(is_wrong) {
+                return Err(format!(
                     "has {} at item {at} of its {name}, which are finite numbers from 0 on",
                     mask[at]
-                )));
+                ));
             }
         }
-        let ids = [Ids::PromptLens, Ids::ResponseLens].map(|one| self.ids(one).map(<[_]>::len));
-        let flags = [Numbers::Trains, Numbers::Masked].map(|one| self.numbers(one).map(<[_]>::len));
-        if let Some(count) = { ids.into_iter().chain(flags) }
+        use Column::{LogprobIds, LogprobTokens, Masked, PromptLens, ResponseLens, Trains};
+        let single = [PromptLens, ResponseLens, Trains, Masked].map(|one| self.ids(one));
+        if let Some(values) = single
+            .into_iter()
             .flatten()
-            .find(|len| *len != 1)
+            .find(|values| values.len() != 1)
         {
-            let found = tally(count, "number");
-            return Err(Wrong::new(format!(
-                "has {found} in place of one length or flag"
-            )));
+            let found = tally(values.len(), "number");
+            return Err(format!("has {found} in place of one length or flag"));
         }
         let response = self.response().unwrap_or(&[]);
-        for column in [Ids::LogprobIds, Ids::LogprobTokens] {
-            let mut pairs = self
-                .ids(column)
-                .unwrap_or(&[])
-                .iter()
-                .zip(response)
-                .enumerate();
+        if let Some(ids) = { self.ids(LogprobIds) }.filter(|ids| ids.len() > response.len()) {
+            let (found, tokens) = (ids.len(), tally(response.len(), "token"));
+            return Err(format!(
+                "has {found} log-probabilities, but its response has {tokens}"
+            ));
+        }
+        for ids in [LogprobIds, LogprobTokens].map(|one| self.ids(one)) {
+            let mut pairs = ids.unwrap_or(&[]).iter().zip(response).enumerate();
             if let Some((at, (found, expected))) = pairs.find(|(_, (found, id))| found != id) {
-                return Err(Wrong::new(format!(
+                return Err(format!(
                     "has log-probabilities of other tokens than its response: token {at} is \
                      {found}, but {expected} in the response"
-                )));
+                ));
             }
         }
         Ok(())
@@ -143,75 +114,68 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     /// No response, lengths that exceed the sequence, targets that are not the sequence's, and an
-    /// attention mask of another length.
-    pub fn tokens(&self) -> Result<Tokens<'a>, Wrong> {
-        let missing = || Wrong::new("has no token ids of a response".to_owned());
-        let is_split = self.has_prompt() && self.ids(Ids::Responses).is_some();
-        let is_whole = !is_split && self.ids(Ids::Sequences).is_some();
-        let mut tokens = if is_whole {
-            self.split()?
-        } else {
-            Tokens {
-                prompt: self.ids(Ids::Prompts).map(Cow::Borrowed),
-                response: Cow::Borrowed(self.response().ok_or_else(missing)?),
-                lead: 0,
-                padding: None,
-            }
+    /// attention mask of another length; each as a text that continues the call's name.
+    pub fn tokens(&self) -> Result<Tokens<'a>, String> {
+        let (prompt, whole) = (self.ids(Column::Prompts), self.ids(Column::Sequences));
+        let is_split = prompt.is_some() && self.ids(Column::Responses).is_some();
+        if let (Some(whole), false) = (whole, is_split) {
+            return self.split(whole);
+        }
+        let response = self.response().ok_or("has no token ids of a response")?;
+        let mut tokens = Tokens {
+            prompt: prompt.map(Cow::Borrowed),
+            response: Cow::Borrowed(response),
+            lead: 0,
+            padding: None,
         };
-        if let (Some(mask), false) = (self.numbers(Numbers::AttentionMask), is_whole) {
-            let split = tokens.prompt.as_ref().map_or(0, |prompt| prompt.len());
-            let count = split + tokens.response.len();
+        if let Some(mask) = self.numbers(Column::AttentionMask) {
+            let split = prompt.map_or(0, <[_]>::len);
+            let count = split + response.len();
             if mask.len() != count {
-                return Err(Wrong::new(format!(
+                return Err(format!(
                     "has an attention mask of {}, but prompt and response have {}",
                     tally(mask.len(), "item"),
                     tally(count, "token")
-                )));
+                ));
             }
-            let of_prompt = |prompt: &Cow<[i32]>| kept(prompt, &mask[..split]);
-            tokens.prompt = tokens.prompt.as_ref().map(of_prompt);
-            tokens.response = kept(&tokens.response, &mask[split..]);
-            tokens.padding = Some(Padding { mask, split });
+            tokens.prompt = prompt.map(|prompt| kept(prompt, &mask[..split]));
+            tokens.response = kept(response, &mask[split..]);
+            tokens.padding = Some((mask, split));
         }
         Ok(tokens)
     }
 
     /// Prompt and response of a sequence.
-    fn split(&self) -> Result<Tokens<'a>, Wrong> {
-        let mut whole = Cow::Borrowed(self.ids(Ids::Sequences).unwrap_or(&[]));
-        let mut lead = 0;
-        if let Some(targets) = self.ids(Ids::Targets) {
-            if self.numbers(Numbers::LossMask).is_none() {
-                return Err(Wrong::new(
-                    "has targets, but neither weights nor a mask".to_owned(),
-                ));
+    fn split(&self, whole: &'a [i32]) -> Result<Tokens<'a>, String> {
+        let (mut whole, mut lead) = (Cow::Borrowed(whole), 0);
+        let mask = self.numbers(Column::LossMask);
+        if let Some(targets) = self.ids(Column::Targets) {
+            if mask.is_none() {
+                return Err("has targets, but neither weights nor a mask".to_owned());
             }
             let count = whole.len();
             if targets.len() != count || count > 0 && whole[1..] != targets[..count - 1] {
-                return Err(Wrong::new(
-                    "has targets that are not its sequence from the second token on".to_owned(),
-                ));
+                let reason = "has targets that are not its sequence from the second token on";
+                return Err(reason.to_owned());
             }
             lead = usize::from(count > 0);
-            whole = Cow::Owned(whole[..lead].iter().chain(targets).copied().collect());
+            whole = [&whole[..lead], targets].concat().into();
         }
         let count = whole.len();
-        let number = |column| Some(*self.ids(column)?.first()?);
-        let len = |name: &str, len: i32| {
-            let len = usize::try_from(len).ok().filter(|len| *len <= count);
-            len.ok_or_else(|| {
-                Wrong::new(format!(
-                    "has {name}, but its sequence has {}",
-                    tally(count, "token")
-                ))
-            })
+        let len = |column, name| {
+            let Some(&[found]) = self.ids(column) else {
+                return Ok(None);
+            };
+            let len = usize::try_from(found).ok().filter(|len| *len <= count);
+            let tokens = tally(count, "token");
+            len.map(Some)
+                .ok_or_else(|| format!("has {found} {name} tokens, but its sequence has {tokens}"))
         };
-        let split = if let Some(found) = number(Ids::PromptLens) {
-            len(&format!("{found} prompt tokens"), found)?
-        } else if let Some(found) = number(Ids::ResponseLens) {
-            count - len(&format!("{found} response tokens"), found)?
+        let split = if let Some(prompt) = len(Column::PromptLens, "prompt")? {
+            prompt
+        } else if let Some(response) = len(Column::ResponseLens, "response")? {
+            count - response
         } else {
-            let mask = self.numbers(Numbers::LossMask);
             let mask = mask.filter(|mask| mask.len() + lead == count);
             let first = mask.and_then(|mask| mask.iter().position(|&value| value != 0.0));
             mask.map_or(0, |mask| first.unwrap_or(mask.len()) + lead)
@@ -219,10 +183,10 @@ impl<'a> Call<'a> {
         let split = split.max(lead);
         let (prompt, response) = match whole {
             Cow::Borrowed(whole) => (whole[..split].into(), whole[split..].into()),
-            Cow::Owned(whole) => (
-                whole[..split].to_vec().into(),
-                whole[split..].to_vec().into(),
-            ),
+            Cow::Owned(mut whole) => {
+                let response = whole.split_off(split);
+                (whole.into(), response.into())
+            }
         };
         Ok(Tokens {
             prompt: Some(prompt),
@@ -238,31 +202,23 @@ impl Tokens<'_> {
     /// over the tokens at 1 of `mask`.
     ///
     /// # Errors
-    /// Another number of values.
+    /// Another number of values, as a text that continues the call's name.
     pub fn along<'v>(
         &self,
         values: &'v [f32],
         mask: Option<&[f32]>,
         name: &str,
-    ) -> Result<Cow<'v, [f32]>, Wrong> {
-        let found = values.len();
-        if let Some(Padding { mask, split }) = self.padding {
-            let of_response = match found {
-                _ if found == mask.len() => Some(&values[split..]),
-                _ if found == mask.len() - split => Some(values),
-                _ => None,
-            };
-            if let Some(values) = of_response {
-                return Ok(kept(values, &mask[split..]));
+    ) -> Result<Cow<'v, [f32]>, String> {
+        let (found, count) = (values.len(), self.response.len());
+        if let Some((padding, split)) = self.padding {
+            let (whole, padding) = (padding.len(), &padding[split..]);
+            if found == whole || found == padding.len() {
+                return Ok(kept(&values[found - padding.len()..], padding));
             }
         }
-        let count = self.response.len();
         let prompt = self.prompt.as_ref().map_or(0, |prompt| prompt.len());
-        if found == count {
-            return Ok(Cow::Borrowed(values));
-        }
-        if found + self.lead == prompt + count {
-            return Ok(Cow::Borrowed(&values[prompt - self.lead..]));
+        if found == count || found + self.lead == prompt + count {
+            return Ok(Cow::Borrowed(&values[found - count..]));
         }
         let trained = |mask: &&[f32]| mask.iter().filter(|&&value| value != 0.0).count() == found;
         if let Some(mask) = mask.filter(trained) {
@@ -271,23 +227,18 @@ impl Tokens<'_> {
             return Ok(mask.iter().map(|mask| one(mask).unwrap_or(0.0)).collect());
         }
         let text = match name {
-            "loss mask" => format!("has a loss mask of {}", tally(found, "item")),
-            _ => format!("has {found} {name}"),
+            "loss mask" => format!("a loss mask of {}", tally(found, "item")),
+            _ => format!("{found} {name}"),
         };
-        Err(Wrong {
-            reason: format!("{text}, but its response has {}", tally(count, "token")),
-            is_short: found < count,
-        })
+        let tokens = tally(count, "token");
+        Err(format!("has {text}, but its response has {tokens}"))
     }
 }
 
 /// The values at 1 of a mask.
 fn kept<'v, T: Copy>(values: &[T], mask: &[f32]) -> Cow<'v, [T]> {
-    let pairs = values.iter().zip(mask);
-    pairs
-        .filter(|(_, mask)| **mask != 0.0)
-        .map(|(value, _)| *value)
-        .collect()
+    let pairs = values.iter().zip(mask).filter(|(_, mask)| **mask != 0.0);
+    pairs.map(|(value, _)| *value).collect()
 }
 
 /// A number of things.

@@ -3,9 +3,11 @@
 use std::borrow::Cow;
 use std::ops::Range;
 
-use super::call::{Call, Wrong};
-use super::logprobs::{BadLogprobs, Logprobs};
-use super::schema::Numbers;
+use super::call::Call;
+use super::frame::{Frame, State, call_of};
+use super::json::Json;
+use super::logprobs::{BadLogprobs, KINDS};
+use super::schema::Column;
 use crate::error::{Error, Result};
 use crate::memory::{add, extend, filled, reserve};
 
@@ -34,27 +36,7 @@ impl<T: Copy> Rows<T> {
         extend(&mut self.values, row)?;
         add(&mut self.ends, self.values.len())
     }
-}
 
-impl Rows<u8> {
-    /// Add spans of JSON as one text: several are arrays, which are joined.
-    ///
-    /// # Errors
-    /// [`Error::NoMemory`].
-    pub fn push_joined(&mut self, data: &[u8], spans: &[Range<usize>]) -> Result<()> {
-        match spans {
-            [] => self.push(&[]),
-            [span] => self.push(&data[span.clone()]),
-            spans => {
-                let inner = spans.iter().map(|span| &data[span.start + 1..span.end - 1]);
-                let inner: Vec<_> = inner.filter(|json| !json.trim_ascii().is_empty()).collect();
-                self.push(&[b"[", &inner.join(&b',')[..], b"]"].concat())
-            }
-        }
-    }
-}
-
-impl<T> Rows<T> {
     /// A row.
     pub fn row(&self, row: usize) -> &[T] {
         &self.values[self.span(row)]
@@ -80,6 +62,7 @@ pub struct Place {
 /// Columns over calls, or over the nodes of trees of calls.
 #[derive(Debug)]
 pub struct Calls {
+    policy: BadLogprobs,
     /// True for nodes.
     pub are_nodes: bool,
     /// Token ids of prompts; empty where a body has none.
@@ -88,8 +71,12 @@ pub struct Calls {
     pub have_prompts: Vec<bool>,
     /// Token ids of responses.
     pub responses: Rows<i32>,
-    /// Log-probabilities of response tokens.
-    pub logprobs: Logprobs,
+    /// Log-probabilities of response tokens; NaN where there is none.
+    pub logprobs: Vec<f32>,
+    /// The number of log-probabilities that each call has.
+    given: Vec<Option<usize>>,
+    /// The number of those that are none in each call, by kind.
+    pub bad: Vec<[usize; KINDS]>,
     /// One per response token; 1 where a call has none. As long as the last call that has one.
     pub loss_mask: Vec<f32>,
     /// True if any call has a loss mask.
@@ -100,40 +87,83 @@ pub struct Calls {
     pub places: Vec<Place>,
     /// Columns of JSON; empty where a call has none.
     pub kept: Vec<Rows<u8>>,
-    /// Bytes of routed experts.
-    pub routes: Vec<Option<Vec<u8>>>,
-    /// True if any call has the key of routed experts.
-    pub have_routes: bool,
 }
 
 impl Calls {
     /// No calls, with so many columns of JSON. The log-probabilities of nodes are checked when
     /// rows are made of them.
     pub fn new(policy: BadLogprobs, are_nodes: bool, kept: usize) -> Self {
-        let policy = if are_nodes { BadLogprobs::Keep } else { policy };
         Self {
+            policy,
             are_nodes,
             prompts: Rows::new(),
             have_prompts: Vec::new(),
             responses: Rows::new(),
-            logprobs: Logprobs::new(policy),
+            logprobs: Vec::new(),
+            given: Vec::new(),
+            bad: Vec::new(),
             loss_mask: Vec::new(),
             have_masks: false,
             num_bodies: 0,
             places: Vec::new(),
             kept: (0..kept).map(|_| Rows::new()).collect(),
-            routes: Vec::new(),
-            have_routes: false,
         }
     }
 
-    /// Add a call; `name` is the call's.
+    /// True if any call has log-probabilities.
+    pub fn have_logprobs(&self) -> bool {
+        self.given.iter().any(Option::is_some)
+    }
+
+    /// Add the call of the frames that hold its values, the nearest first.
     ///
     /// # Errors
-    /// A call without a response, columns of other lengths than the response, ids that differ,
-    /// masks that are not weights, and log-probabilities that are none, if they are errors.
-    pub fn add(&mut self, call: &Call, place: Place, name: impl Fn() -> String) -> Result<()> {
-        let wrong = |error: Wrong| Error::Body(format!("{} {}", name(), error.reason));
+    /// As [`Calls::add`].
+    pub(super) fn add_read<'f>(
+        &mut self,
+        json: &Json,
+        frames: impl Iterator<Item = &'f Frame> + Clone,
+        place: Place,
+    ) -> Result<()> {
+        let call = call_of(frames.clone());
+        if !call.has_response() {
+            let beginning = json.beginning();
+            let reason = format!("there are no token ids of a response in {beginning}");
+            return Err(json.wrong(&reason));
+        }
+        self.add(&call, place, |place| json.name_of_call(place.index))?;
+        for (column, rows) in self.kept.iter_mut().enumerate() {
+            let states = frames.clone().map(|frame| &frame.kept[column]);
+            let best = states.clone().map(|values| values.state).max();
+            let best = { states.clone() }.find(|values| Some(values.state) == best);
+            let array: Vec<u8>;
+            rows.push(
+                match best.map(|values| (values.state, &values.values[..])) {
+                    Some((State::Null, _)) => b"null",
+                    None | Some((_, [])) => b"",
+                    Some((_, [span])) => &json.data[span.clone()],
+                    Some((_, spans)) => {
+                        // Several spans are arrays, which are joined.
+                        let inner =
+                            { spans.iter() }.map(|span| &json.data[span.start + 1..span.end - 1]);
+                        let inner: Vec<_> =
+                            inner.filter(|json| !json.trim_ascii().is_empty()).collect();
+                        array = [b"[", &inner.join(&b',')[..], b"]"].concat();
+                        &array
+                    }
+                },
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Add a call; `name` is that of a call.
+    ///
+    /// # Errors
+    /// A call without a response, columns of other lengths than the response, ids that differ, and
+    /// masks that are not weights.
+    pub fn add(&mut self, call: &Call, place: Place, name: impl Fn(Place) -> String) -> Result<()> {
+        let wrong = |reason: String| Error::Body(format!("{} {reason}", name(place)));
         call.check().map_err(wrong)?;
         let tokens = call.tokens().map_err(wrong)?;
         let count = tokens.response.len();
@@ -141,59 +171,84 @@ impl Calls {
         let prompt = tokens.prompt.as_deref().unwrap_or(&[]);
         reserve(&mut self.prompts.values, prompt.len())?;
         reserve(&mut self.responses.values, count)?;
-        let given = call.numbers(Numbers::Logprobs);
+        let given = call.numbers(Column::Logprobs);
         // Messages that were not sampled have none, or an empty row.
         let given = given.filter(|values| !(self.are_nodes && values.is_empty()));
-        let mask = call.numbers(Numbers::LossMask);
+        let mask = call.numbers(Column::LossMask);
         let mask = mask.map(|mask| tokens.along(mask, None, "loss mask"));
         let mut mask = mask.transpose().map_err(wrong)?;
-        if mask.is_none() && self.are_nodes && !call.has_prompt() {
+        if mask.is_none() && self.are_nodes && call.ids(Column::Prompts).is_none() {
             mask = Some(Cow::Owned(filled(count, |_| f32::from(given.is_some()))?));
         }
         if !call.trains() {
             mask = Some(Cow::Owned(filled(count, |_| 0.0)?));
         }
-        let along = given.map(|all| tokens.along(all, mask.as_deref(), "log-probabilities"));
-        let given = match along {
-            // Missing ones are those at the end.
-            Some(Err(error)) if error.is_short && !self.are_nodes => given.map(Cow::Borrowed),
-            along => along.transpose().map_err(wrong)?,
-        };
-        self.logprobs
-            .add(given.as_deref(), count, mask.as_deref(), &name)?;
+        let start = self.responses.values.len();
+        reserve(&mut self.logprobs, count)?;
+        let mut found = None;
+        if let Some(given) = given {
+            let along = match tokens.along(given, mask.as_deref(), "log-probabilities") {
+                // Missing ones are those at the end.
+                Err(_) if given.len() < count && !self.are_nodes => Cow::Borrowed(given),
+                along => along.map_err(wrong)?,
+            };
+            self.logprobs.extend_from_slice(&along);
+            found = Some(along.len());
+        }
+        self.logprobs.resize(start + count, f32::NAN);
         if let Some(mask) = mask {
-            let more = self.responses.values.len() + count - self.loss_mask.len();
+            let more = start + count - self.loss_mask.len();
             reserve(&mut self.loss_mask, more)?;
-            self.fill_mask();
             self.have_masks = true;
+            self.loss_mask.resize(start, 1.0);
             self.loss_mask.extend_from_slice(&mask);
         }
+        add(&mut self.given, found)?;
         add(&mut self.have_prompts, tokens.prompt.is_some())?;
         self.prompts.push(prompt)?;
         self.responses.push(&tokens.response)?;
         add(&mut self.places, place)
     }
 
-    /// Write 1 for the tokens of calls without a loss mask.
-    fn fill_mask(&mut self) {
-        self.loss_mask.resize(self.responses.values.len(), 1.0);
-    }
-
-    /// Check calls without log-probabilities, if others have them; `name` names a body.
+    /// Treat the log-probabilities of all calls; `name` is that of a call.
     ///
     /// # Errors
-    /// Such a call, if these are errors.
-    pub fn finish(&mut self, name: impl Fn(usize) -> String) -> Result<()> {
-        if self.have_masks || self.are_nodes {
-            self.fill_mask();
+    /// Those that are none, if these are errors.
+    pub fn finish(&mut self, name: impl Fn(Place) -> String) -> Result<()> {
+        let is_masked = self.policy == BadLogprobs::Mask && self.have_logprobs();
+        if self.have_masks || self.are_nodes || is_masked {
+            let count = self.responses.values.len();
+            let more = count - self.loss_mask.len();
+            reserve(&mut self.loss_mask, more)?;
+            self.loss_mask.resize(count, 1.0);
         }
-        if self.are_nodes {
+        let calls = self.places.len();
+        reserve(&mut self.bad, calls)?;
+        self.bad.resize(calls, [0; KINDS]);
+        if self.are_nodes || !self.have_logprobs() {
             return Ok(());
         }
-        let places = &self.places;
-        let name =
-            |call: usize| format!("{}: call {}", name(places[call].body), places[call].index);
-        self.logprobs
-            .finish(self.have_masks.then_some(&self.loss_mask[..]), name)
+        for (call, place) in self.places.iter().enumerate() {
+            let span = self.responses.span(call);
+            let values = &mut self.logprobs[span.clone()];
+            let (count, given) = (values.len(), self.given[call]);
+            let mask = self.loss_mask.get_mut(span);
+            let bad = &mut self.bad[call];
+            if let Err(at) = self.policy.settle(values, given.unwrap_or(0), mask, bad) {
+                let reason = match given {
+                    None => "no log-probabilities, but other calls have".to_owned(),
+                    Some(found) if at == found => {
+                        format!("only {at} log-probabilities for {count} response tokens")
+                    }
+                    Some(_) => {
+                        let value = values[at];
+                        format!("the log-probability {value} at response token {at}, which is none")
+                    }
+                };
+                return Err(Error::BadLogprob(format!("{} has {reason}", name(*place))));
+            }
+        }
+        self.have_masks |= is_masked && self.bad.iter().flatten().any(|&count| count > 0);
+        Ok(())
     }
 }

@@ -5,6 +5,7 @@
 //! read; any other item is left to the parser, whose reading gives the next shape.
 
 use super::numbers::{float, id, number_end};
+use super::schema::Column;
 
 /// Shapes that are kept: those of items with and without an optional part, for instance.
 const MOST_SHAPES: usize = 4;
@@ -15,19 +16,11 @@ const MOST_BYTES: usize = 1 << 12;
 /// The text that begins a token id written as a token.
 pub const TOKEN_ID: &str = "token_id:";
 
-/// The use of a value inside an item.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Slot {
-    /// A log-probability.
-    Logprob,
-    /// A token id.
-    Id,
-    /// A text that may be a token id.
-    Token,
-}
+/// The columns that a shape can read, one value of each.
+pub const SLOTS: [Column; 3] = [Column::Logprobs, Column::LogprobIds, Column::LogprobTokens];
 
 /// The values of an item.
-#[derive(Debug, Default, Clone, Copy, PartialEq)]
+#[derive(Debug, Default, Clone, Copy)]
 pub struct Found {
     /// The log-probability.
     pub logprob: Option<f32>,
@@ -43,11 +36,11 @@ enum Part {
     /// The same bytes in every item, at most eight: their number, their bits, and a mask of these.
     Same(usize, u64, u64),
     /// A number, read if it has a use.
-    Number(Option<Slot>),
+    Number(Option<Column>),
     /// A number that usually repeats the log-probability.
     Again,
     /// A text, read if it has a use.
-    Text(Option<Slot>),
+    Text(Option<Column>),
     /// An array of numbers, of any length.
     Numbers,
 }
@@ -70,16 +63,13 @@ impl Shapes {
         })
     }
 
-    /// Learn the shape of a valid item, with the uses of its values and their beginnings.
-    pub fn learn(&mut self, item: &[u8], uses: &[(usize, Slot)]) {
+    /// Learn the shape of a valid item at the end of the data, with the places of its values.
+    pub fn learn(&mut self, data: &[u8], at: usize, uses: &[(usize, Column)]) {
         let count = |slot| uses.iter().filter(|(_, one)| *one == slot).count();
-        let are_single = [Slot::Logprob, Slot::Id, Slot::Token]
-            .into_iter()
-            .all(|slot| count(slot) < 2);
-        if item.len() > MOST_BYTES || !are_single {
-            return;
-        }
-        if let Some(shape) = shape_of(item, uses)
+        let are_single = SLOTS.into_iter().all(|slot| count(slot) < 2);
+        if data.len() - at <= MOST_BYTES
+            && are_single
+            && let Some(shape) = shape_of(data, at, uses)
             && !self.0.contains(&shape)
         {
             self.0.truncate(MOST_SHAPES - 1);
@@ -99,7 +89,7 @@ fn read(shape: &[Part], data: &[u8], mut at: usize) -> Option<(Found, usize)> {
                 (next & mask == *bits).then_some(at + len)?
             }
             Part::Number(None) => number_end(data, at)?,
-            Part::Number(Some(Slot::Logprob)) => {
+            Part::Number(Some(Column::Logprobs)) => {
                 let (value, end) = float(data, at)?;
                 (found.logprob, logprob) = (Some(value), at..end);
                 end
@@ -199,12 +189,11 @@ fn numbers_end(data: &[u8], at: usize) -> Option<usize> {
 }
 
 /// The shape of a valid item; None if it has parts that shapes cannot describe.
-fn shape_of(item: &[u8], uses: &[(usize, Slot)]) -> Option<Vec<Part>> {
+fn shape_of(item: &[u8], mut at: usize, uses: &[(usize, Column)]) -> Option<Vec<Part>> {
     let use_at = |at| { uses.iter() }.find_map(|&(start, slot)| (start == at).then_some(slot));
     let mut shape = Vec::new();
     let mut same = Vec::new();
     let mut logprob: &[u8] = &[];
-    let mut at = 0;
     while let Some(&byte) = item.get(at) {
         let (part, end) = match byte {
             b'"' => {
@@ -219,7 +208,7 @@ fn shape_of(item: &[u8], uses: &[(usize, Slot)]) -> Option<Vec<Part>> {
                 let end = number_end(item, at)?;
                 let text = &item[at..end];
                 let slot = use_at(at);
-                if slot == Some(Slot::Logprob) {
+                if slot == Some(Column::Logprobs) {
                     logprob = text;
                 }
                 let is_again = slot.is_none() && text.len() > 3 && text == logprob;

@@ -30,9 +30,9 @@ impl<'a> Json<'a> {
         }
     }
 
-    /// A parser of a part of the body.
-    pub fn part(&self, span: std::ops::Range<usize>) -> Self {
-        let mut part = Self::new(&self.data[..span.end], self.name);
+    /// A parser of a part of the body, or of a changed one.
+    pub fn part<'b>(&'b self, data: &'b [u8], span: std::ops::Range<usize>) -> Json<'b> {
+        let mut part = Json::new(&data[..span.end], self.name);
         part.seek(span.start);
         part
     }
@@ -47,6 +47,12 @@ impl<'a> Json<'a> {
         let parser = mem::replace(&mut self.parser, Jiter::new(&[]));
         self.parser = Jiter::with_tape(&self.data[at..], parser.into_tape()).with_allow_inf_nan();
         self.start = at;
+    }
+
+    /// The kind of the value at a position.
+    pub fn peek_at(&mut self, at: usize) -> Result<Peek> {
+        self.seek(at);
+        self.peek()
     }
 
     /// The kind of the next value.
@@ -133,6 +139,19 @@ pub fn text_start(body: &[u8]) -> usize {
     }
 }
 
+/// Read an array: `read` reads an item of a kind, by the parser.
+pub fn each_value(
+    json: &mut Json,
+    ticks: &mut Ticks,
+    mut read: impl FnMut(&mut Json, Peek, &mut Ticks) -> Result<()>,
+) -> Result<()> {
+    each_item(json, ticks, |json, at, ticks| {
+        let peek = json.peek_at(at)?;
+        read(json, peek, ticks)?;
+        Ok(json.at())
+    })
+}
+
 /// Read an array: `read` reads the item at a position, and returns its end.
 pub fn each_item(
     json: &mut Json,
@@ -140,27 +159,19 @@ pub fn each_item(
     mut read: impl FnMut(&mut Json, usize, &mut Ticks) -> Result<usize>,
 ) -> Result<()> {
     let mut at = json.after_space(json.at() + 1);
-    if json.data.get(at) == Some(&b']') {
-        json.seek(at + 1);
-        return Ok(());
-    }
-    loop {
-        ticks.done(1)?;
-        at = read(json, at, ticks)?;
-        at = json.after_space(at);
-        match json.data.get(at) {
-            Some(b',') => at = json.after_space(at + 1),
-            Some(b']') => {
-                json.seek(at + 1);
-                return Ok(());
-            }
-            found => {
-                let reason = match found {
-                    None => "the body ends inside an array",
-                    Some(_) => "expected ',' or ']' in an array",
-                };
-                return Err(json.wrong_at(at, reason));
+    if json.data.get(at) != Some(&b']') {
+        loop {
+            ticks.done(1)?;
+            at = read(json, at, ticks)?;
+            at = json.after_space(at);
+            match json.data.get(at) {
+                Some(b',') => at = json.after_space(at + 1),
+                Some(b']') => break,
+                None => return Err(json.wrong_at(at, "the body ends inside an array")),
+                Some(_) => return Err(json.wrong_at(at, "expected ',' or ']' in an array")),
             }
         }
     }
+    json.seek(at + 1);
+    Ok(())
 }

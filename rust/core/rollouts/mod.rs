@@ -3,7 +3,6 @@
 //! A [`Schema`] has the paths of columns. Bodies are read one by one, each into the columns of
 //! [`Calls`]; no value is an object in between.
 
-mod base64;
 mod call;
 mod calls;
 mod frame;
@@ -18,65 +17,47 @@ mod stream;
 
 pub use call::Call;
 pub use calls::{Calls, Place, Rows};
-pub use logprobs::{BadLogprobs, KINDS, Logprobs};
+pub use logprobs::{BadLogprobs, KINDS};
 pub use nodes::join_nodes;
-pub use schema::{Ids, Kept, Numbers, Role, Schema};
+pub use schema::{Column, Kept, Role, Schema};
 
 use self::json::Json;
 use self::reader::Reader;
 use crate::error::Result;
-use crate::memory::{add, check_room};
+use crate::memory::{check_room, gathered};
 use crate::polling::Ticks;
 
-/// Bodies to read.
-#[derive(Debug, Clone, Copy)]
-pub enum Bodies<'a> {
-    /// One body each.
-    Each(&'a [&'a [u8]]),
-    /// One body in each line that is not empty, or a stream.
-    Lines(&'a [u8]),
+/// The lines of a text that are not empty, each with its number from 0 on.
+///
+/// # Errors
+/// [`Error::NoMemory`](crate::Error::NoMemory).
+pub fn lines_of(text: &[u8]) -> Result<Vec<(usize, &[u8])>> {
+    let lines = text.split(|&byte| byte == b'\n').enumerate();
+    gathered(lines.filter(|(_, line)| !line.trim_ascii().is_empty()))
 }
 
-/// Read bodies, in order, and add their calls. `name` names a body, or a line counted from 0.
+/// Read bodies, in order, and add their calls. `name` names a body by the number beside it.
 ///
 /// # Errors
 /// Invalid JSON, values of other types than their columns', calls without a response or with
 /// columns of other lengths, and errors of the hook. Messages name the body and the byte.
 pub fn read_bodies(
-    bodies: Bodies,
+    bodies: &[(usize, &[u8])],
     schema: &Schema,
     calls: &mut Calls,
     name: impl Fn(usize) -> String,
     ticks: &mut Ticks,
 ) -> Result<()> {
     let mut reader = Reader::new(schema);
-    let longest = match bodies {
-        Bodies::Each(bodies) => bodies.iter().map(|body| body.len()).max(),
-        Bodies::Lines(text) => Some(text.len()),
-    };
     // The values of a body take less memory than this.
+    let longest = bodies.iter().map(|(_, body)| body.len()).max();
     check_room(longest.unwrap_or(0) / 128)?;
-    let mut read = |body: &[u8], name: &str| {
-        let index = calls.num_bodies;
-        calls.num_bodies += 1;
-        reader.read(&mut Json::new(body, name), index, calls, ticks)
-    };
-    let mut lines = Vec::new();
-    match bodies {
-        Bodies::Each(bodies) => {
-            for (index, body) in bodies.iter().enumerate() {
-                read(body, &name(index))?;
-            }
-        }
-        Bodies::Lines(text) if stream::is_stream(text) => read(text, "bodies[0]")?,
-        Bodies::Lines(text) => {
-            for (index, line) in text.split(|&byte| byte == b'\n').enumerate() {
-                if !line.trim_ascii().is_empty() {
-                    add(&mut lines, index)?;
-                    read(line, &name(index))?;
-                }
-            }
-        }
+    calls.num_bodies = bodies.len();
+    for (index, &(number, body)) in bodies.iter().enumerate() {
+        reader.read(&mut Json::new(body, &name(number)), index, calls, ticks)?;
     }
-    calls.finish(|body| name(lines.get(body).copied().unwrap_or(body)))
+    calls.finish(|Place { body, index, .. }| {
+        let name = name(bodies[body].0);
+        format!("{name}: call {index}")
+    })
 }

@@ -1,9 +1,11 @@
 //! Rows of trees of messages or calls: one of each leaf.
 
-use super::call::{Call, Wrong};
+use bytemuck::cast_slice;
+
+use super::call::Call;
 use super::calls::{Calls, Place};
 use super::logprobs::BadLogprobs;
-use super::schema::{Ids, Numbers};
+use super::schema::Column;
 use crate::error::{Error, Result};
 use crate::polling::Ticks;
 
@@ -32,6 +34,7 @@ pub fn join_nodes(
         let Place { body, index, .. } = nodes.places[node];
         Error::Body(format!("{}: node {index} {reason}", name(body)))
     };
+    let name_of = |Place { body, index, .. }| format!("{}: the row of node {index}", name(body));
     let count = nodes.places.len();
     let mut is_inner = vec![false; count];
     for parent in parents.iter().flatten() {
@@ -40,7 +43,7 @@ pub fn join_nodes(
     if let Some(node) = on_cycle(parents) {
         return Err(wrong(node, "has no root: its parents form a cycle"));
     }
-    let have_logprobs = nodes.logprobs.are_given.contains(&true);
+    let have_logprobs = nodes.have_logprobs();
     let mut rows = Calls::new(policy, false, 0);
     let mut leaves = Vec::new();
     let mut is_checked = vec![false; count];
@@ -52,7 +55,7 @@ pub fn join_nodes(
         row.clear();
         for &node in path.iter().rev() {
             let added = row.add(nodes, node, !is_checked[node], !is_trained[node]);
-            let trains = added.map_err(|error| wrong(node, &error.reason))?;
+            let trains = added.map_err(|reason| wrong(node, reason))?;
             is_checked[node] = true;
             is_trained[node] |= trains;
             ticks.done(1 + nodes.responses.row(node).len())?;
@@ -62,19 +65,18 @@ pub fn join_nodes(
         }
         let split = row.first.unwrap_or(row.tokens.len());
         let mut call = Call::default();
-        call.ids[Ids::Prompts as usize] = Some(&row.tokens[..split]);
-        call.ids[Ids::Responses as usize] = Some(&row.tokens[split..]);
-        call.numbers[Numbers::LossMask as usize] = Some(&row.mask[split..]);
-        let logprobs = have_logprobs.then_some(&row.logprobs[split..]);
-        call.numbers[Numbers::Logprobs as usize] = logprobs;
+        let (prompt, response) = row.tokens.split_at(split);
+        let logprobs = have_logprobs.then(|| cast_slice(&row.logprobs[split..]));
+        call.columns[Column::Prompts as usize] = Some(prompt);
+        call.columns[Column::Responses as usize] = Some(response);
+        call.columns[Column::LossMask as usize] = Some(cast_slice(&row.mask[split..]));
+        call.columns[Column::Logprobs as usize] = logprobs;
         let place = nodes.places[leaf];
-        rows.add(&call, place, || {
-            format!("{}: the row of node {}", name(place.body), place.index)
-        })?;
+        rows.add(&call, place, name_of)?;
         leaves.push(leaf);
     }
     rows.num_bodies = nodes.num_bodies;
-    rows.finish(name)?;
+    rows.finish(name_of)?;
     Ok((rows, leaves))
 }
 
@@ -117,15 +119,13 @@ impl Row {
         node: usize,
         checks: bool,
         trains: bool,
-    ) -> Result<bool, Wrong> {
+    ) -> Result<bool, &'static str> {
         let len = self.tokens.len();
         if nodes.have_prompts[node] {
             let prompt = nodes.prompts.row(node);
             let common = prompt.len().min(len);
             if checks && prompt[..common] != self.tokens[..common] || common < len {
-                return Err(Wrong::new(
-                    "has a prompt that does not begin with its parent's tokens".to_owned(),
-                ));
+                return Err("has a prompt that does not begin with its parent's tokens");
             }
             self.tokens.extend_from_slice(&prompt[len..]);
             self.mask.resize(self.tokens.len(), 0.0);
@@ -139,13 +139,10 @@ impl Row {
                 is_sampled = true;
                 self.first.get_or_insert(self.mask.len());
             }
-            let trains = trains && weight != 0.0;
-            self.mask.push(if trains { weight } else { 0.0 });
-            self.logprobs.push(if trains {
-                nodes.logprobs.values[at]
-            } else {
-                0.0
-            });
+            let is_trained = trains && weight != 0.0;
+            self.mask.push(if is_trained { weight } else { 0.0 });
+            let logprob = nodes.logprobs[at];
+            self.logprobs.push(if is_trained { logprob } else { 0.0 });
         }
         self.trains |= is_sampled && trains;
         Ok(is_sampled)

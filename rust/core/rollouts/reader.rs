@@ -5,14 +5,13 @@ use std::mem;
 
 use jiter::{NumberInt, Peek};
 
-use super::base64::decode;
 use super::calls::{Calls, Place};
-use super::frame::{Frame, State, add_call, call_of};
-use super::items::{Found, Shapes, Slot, token_of};
-use super::json::{Json, each_item};
+use super::frame::{Frame, MISSING, State, call_of};
+use super::items::{Found, SLOTS, Shapes, token_of};
+use super::json::{Json, each_item, each_value};
 use super::numbers;
-use super::schema::{Ids, Kept, Numbers, Opens, Role, Schema};
-use super::stream::{Stream, events, is_stream};
+use super::schema::{Column, Kept, Opens, Role, Schema};
+use super::stream::{Events, Stream, is_stream};
 use crate::error::Result;
 use crate::memory::add;
 use crate::polling::Ticks;
@@ -37,8 +36,8 @@ pub struct Reader<'s> {
 /// What is known of an item while the parser reads it.
 #[derive(Debug, Default)]
 struct Item {
-    /// Positions and uses of its values.
-    uses: Vec<(usize, Slot)>,
+    /// Positions and columns of its values.
+    uses: Vec<(usize, Column)>,
     /// True if it has a value that shapes cannot read.
     is_special: bool,
 }
@@ -73,15 +72,12 @@ impl<'s> Reader<'s> {
             return self.stream(json, body, calls, ticks);
         }
         let peek = json.peek()?;
-        let is_list = peek == Peek::Array && self.schema.node(0).below_items().is_none();
-        if is_list {
+        if peek == Peek::Array && self.schema.node(0).below_item(None).is_none() {
             let mut number = 0;
-            each_item(json, ticks, |json, at, ticks| {
-                json.seek(at);
-                let peek = json.peek()?;
+            each_value(json, ticks, |json, peek, ticks| {
                 self.body(json, peek, ticks)?;
                 number += self.add_calls(json, body, number, calls)?;
-                Ok(json.at())
+                Ok(())
             })?;
         } else {
             self.body(json, peek, ticks)?;
@@ -96,11 +92,10 @@ impl<'s> Reader<'s> {
         self.current = self.open(0, None, 0);
         self.value(json, 0, peek, ticks)?;
         let mut seen = BTreeSet::new();
-        let calls = self.frames[1..self.used]
-            .iter()
-            .filter(|frame| frame.is_call());
-        let repeated = calls.filter_map(|frame| Some((frame.around, frame.index?)));
-        match { repeated }.find(|one| !seen.insert(*one)) {
+        let calls = { self.frames[1..self.used].iter() }.filter(|frame| frame.is_call());
+        let mut indices =
+            calls.filter_map(|frame| Some((frame.around, frame.number(Column::Index)?)));
+        match indices.find(|one| !seen.insert(*one)) {
             None => Ok(()),
             Some((_, index)) => Err(json.wrong(&format!("two choices have the index {index}"))),
         }
@@ -133,78 +128,56 @@ impl<'s> Reader<'s> {
         number: usize,
         calls: &mut Calls,
     ) -> Result<usize> {
-        let mut count = 0;
-        let mut array = None;
-        for frame in 1..self.used {
-            let (before, from) = self.frames.split_at_mut(frame);
-            if !from[0].is_call() {
+        let (mut array, mut count) = (None, 0);
+        // The body is a call if nothing in it is one.
+        for frame in (1..self.used).chain([0]) {
+            let own = &self.frames[frame];
+            if !own.is_call() && (frame > 0 || count > 0) {
                 continue;
             }
-            if array.replace(from[0].around) != Some(from[0].around) {
+            if array.replace(own.around) != Some(own.around) {
                 self.trees += 1;
             }
-            from[0].take_own(&mut before[0], count);
-            let is_optional = from[0].opens == Some(Opens::CallOrOther);
-            let routes = mem::take(&mut from[0].routes);
-            let index = match calls.are_nodes {
-                true => from[0].position,
-                false => number + count,
-            };
+            let is_optional = own.opens == Some(Opens::CallOrOther);
             if is_optional && !call_of(self.around(frame)).has_response() {
                 continue;
             }
-            let place = self.place(body, index);
-            add_call(json, self.around(frame), routes, place, calls)?;
+            let is_node = calls.are_nodes && frame > 0;
+            let index = if is_node {
+                own.position
+            } else {
+                number + count
+            };
+            let tree = self.trees;
+            calls.add_read(json, self.around(frame), Place { body, tree, index })?;
             count += 1;
         }
-        if count == 0 {
-            self.trees += 1;
-            let routes = mem::take(&mut self.frames[0].routes);
-            let place = self.place(body, number);
-            add_call(json, self.around(0), routes, place, calls)?;
-        }
-        Ok(count.max(1))
-    }
-
-    /// The place of a call in the current array.
-    fn place(&self, body: usize, index: usize) -> Place {
-        Place {
-            body,
-            tree: self.trees,
-            index,
-        }
+        Ok(count)
     }
 
     /// Read the events of a stream, and add its calls.
     fn stream(
         &mut self,
-        json: &mut Json,
+        json: &Json,
         body: usize,
         calls: &mut Calls,
         ticks: &mut Ticks,
     ) -> Result<()> {
-        let events = events(json)?;
+        let events = Events::of(json)?;
         let mut stream = Stream::new(self.schema);
-        for span in events.spans {
-            let mut event = json.part(span);
+        for span in &events.spans {
+            let mut event = json.part(&events.text, span.clone());
             let peek = event.peek()?;
             self.body(&mut event, peek, ticks)?;
             event.finish()?;
-            let (of_event, of_calls) = self.frames.split_at_mut(1);
-            let of_calls = of_calls[..self.used - 1].iter_mut();
-            let of_calls = of_calls.filter(|frame| frame.is_call()).collect();
-            stream.add(json, self.schema, &mut of_event[0], of_calls)?;
+            stream.add(json, &mut self.frames[..self.used])?;
         }
-        let mut shared = stream.shared;
-        if stream.calls.is_empty() {
-            stream.calls.insert(0, Frame::new(self.schema));
-        }
-        for (index, frame) in stream.calls.values_mut().enumerate() {
-            frame.take_own(&mut shared, index);
-            frame.cut(self.schema, events.is_cut);
-            let routes = mem::take(&mut frame.routes);
-            let frames = [&*frame, &shared].into_iter();
-            add_call(json, frames, routes, self.place(body, index), calls)?;
+        let text = json.part(&events.text, 0..events.text.len());
+        let (of_calls, shared) = stream.finish(events.is_cut);
+        for (index, frame) in of_calls.iter().enumerate() {
+            let tree = self.trees;
+            let frames = [frame, &shared].into_iter();
+            calls.add_read(&text, frames, Place { body, tree, index })?;
         }
         Ok(())
     }
@@ -239,14 +212,17 @@ impl<'s> Reader<'s> {
     /// Read the value of a node.
     fn value(&mut self, json: &mut Json, node: usize, peek: Peek, ticks: &mut Ticks) -> Result<()> {
         let known = self.schema.node(node);
-        if let Some(role) = known.role {
-            return self.leaf(json, node, role, peek, ticks);
-        }
-        match peek {
-            Peek::Object => self.object(json, node, ticks),
-            Peek::Array if known.below_items().is_some() => self.items(json, node, ticks),
-            Peek::Array if known.has_items_by_index() => self.items_by_index(json, node, ticks),
-            _ => json.skip(peek),
+        match (known.role, peek) {
+            (Some(Role::Column(column)), _) => self.column(json, node, column, peek, ticks),
+            (Some(Role::Kept(column)), _) => self.kept(json, node, column, peek),
+            (None, Peek::Object) if known.has_keys() => self.object(json, node, ticks),
+            (None, Peek::Array) if known.has_items() => self.items(json, node, ticks),
+            (None, _) => {
+                let at = json.at();
+                json.skip(peek)?;
+                let expected = { known.expected() }.filter(|_| peek != Peek::Null);
+                expected.map_or(Ok(()), |expected| Err(json.wrong_at(at, expected)))
+            }
         }
     }
 
@@ -271,37 +247,41 @@ impl<'s> Reader<'s> {
         Ok(())
     }
 
-    /// Read an array whose items are alike: by the shape of earlier ones, or by the parser.
     fn items(&mut self, json: &mut Json, node: usize, ticks: &mut Ticks) -> Result<()> {
-        let Some(child) = self.schema.node(node).below_items() else {
-            return Ok(());
-        };
-        let is_outermost = self.item.is_none() && self.schema.node(child).is_one_of_many;
-        if !is_outermost {
-            let mut index = 0;
-            return each_item(json, ticks, |json, at, ticks| {
-                json.seek(at);
-                let peek = json.peek()?;
-                self.item(json, child, index, peek, ticks)?;
-                index += 1;
-                Ok(json.at())
-            });
+        let known = self.schema.node(node);
+        if let Some(child) = known.below_item(None)
+            && self.item.is_none()
+            && self.schema.node(child).is_one_of_many
+        {
+            return self.items_alike(json, child, ticks);
         }
-        let current = self.current;
+        let mut index = 0;
+        each_value(json, ticks, |json, peek, ticks| {
+            match known.below_item(Some(index)) {
+                Some(child) => self.item(json, child, index, peek, ticks)?,
+                None => json.skip(peek)?,
+            }
+            index += 1;
+            Ok(())
+        })
+    }
+
+    /// Read items that are alike: by the shape of earlier ones, or by the parser.
+    fn items_alike(&mut self, json: &mut Json, child: usize, ticks: &mut Ticks) -> Result<()> {
+        let (current, known) = (self.current, self.schema.node(child));
         let frame = &mut self.frames[current];
         // Values of columns that an earlier path has are removed again.
         let mut others = Vec::new();
-        for &(role, rank) in &self.schema.node(child).columns {
-            if !frame.claim(role, rank) {
-                others.push((role, frame.len(role)));
+        let mut has_logprobs = false;
+        for &(column, rank) in &known.columns {
+            let is_claimed = frame.claim(Role::Column(column), rank);
+            has_logprobs |= is_claimed && column == Column::Logprobs;
+            if !is_claimed {
+                others.push((column, frame.column(column).values.len()));
             }
         }
-        let is_logprob = |role| role == Role::Numbers(Numbers::Logprobs);
-        let mut columns = self.schema.node(child).columns.iter();
-        let has_logprobs = columns.any(|&(role, _)| is_logprob(role))
-            && !others.iter().any(|&(role, _)| is_logprob(role));
         if has_logprobs && json.data.get(json.after_space(json.at() + 1)) == Some(&b']') {
-            frame.numbers(Numbers::Logprobs).state = State::Given;
+            frame.column(Column::Logprobs).state = State::Given;
         }
         if self.shapes.len() <= child {
             self.shapes.resize_with(child + 1, Shapes::default);
@@ -318,55 +298,36 @@ impl<'s> Reader<'s> {
                 }
                 return Ok(end);
             }
-            json.seek(at);
-            let peek = json.peek()?;
+            let peek = json.peek_at(at)?;
             let before = self.num_logprobs();
             self.item = Some(Item::default());
             let read = self.value(json, child, peek, ticks);
             let item = mem::take(&mut self.item).unwrap_or_default();
             read?;
+            let end = json.at();
             match self.num_logprobs() - before {
                 0 if has_logprobs => add(&mut missing, before)?,
-                _ if item.is_special => {}
-                found => of_items += found,
+                found => of_items += if item.is_special { 0 } else { found },
             }
-            let end = json.at();
             if !item.is_special {
-                let uses = item.uses.iter().map(|&(start, slot)| (start - at, slot));
-                let uses: Vec<_> = uses.collect();
-                self.shapes[child].learn(&json.data[at..end], &uses);
+                self.shapes[child].learn(&json.data[..end], at, &item.uses);
             }
             Ok(end)
         })?;
+        let frame = &mut self.frames[current];
         if of_items > 0 {
-            let logprobs = self.frames[self.current].numbers(Numbers::Logprobs);
-            logprobs.insert_missing(&missing)?;
+            frame.insert_missing(&missing)?;
         }
-        for (role, len) in others {
-            self.frames[current].truncate(role, len);
+        for (column, len) in others {
+            frame.column(column).values.truncate(len);
         }
         Ok(())
     }
 
     /// Number of log-probabilities of the current frame so far.
     fn num_logprobs(&mut self) -> usize {
-        let logprobs = self.frames[self.current].numbers(Numbers::Logprobs);
+        let logprobs = self.frames[self.current].column(Column::Logprobs);
         logprobs.values.len()
-    }
-
-    fn items_by_index(&mut self, json: &mut Json, node: usize, ticks: &mut Ticks) -> Result<()> {
-        let known = self.schema.node(node);
-        let mut index = 0;
-        each_item(json, ticks, |json, at, ticks| {
-            json.seek(at);
-            let peek = json.peek()?;
-            match known.below_item(index) {
-                Some(child) => self.value(json, child, peek, ticks)?,
-                None => json.skip(peek)?,
-            }
-            index += 1;
-            Ok(json.at())
-        })
     }
 
     /// Add the values of an item.
@@ -374,170 +335,139 @@ impl<'s> Reader<'s> {
     fn add(&mut self, found: Found) -> Result<()> {
         let frame = &mut self.frames[self.current];
         if let Some(logprob) = found.logprob {
-            frame.numbers(Numbers::Logprobs).push(logprob)?;
+            let bits = logprob.to_bits().cast_signed();
+            frame.column(Column::Logprobs).push(bits)?;
         }
         if let Some(id) = found.id {
-            frame.ids(Ids::LogprobIds).push(id)?;
+            frame.column(Column::LogprobIds).push(id)?;
         }
         if let Some(id) = found.token {
-            frame.ids(Ids::LogprobTokens).push(id)?;
+            frame.column(Column::LogprobTokens).push(id)?;
         }
         Ok(())
     }
 
+    /// Prepare for the value of a column that a call has one of. False if it is null, or if there
+    /// is one from an earlier path; it is skipped.
+    fn claim(&mut self, json: &mut Json, node: usize, role: Role, peek: Peek) -> Result<bool> {
+        let (known, frame) = (self.schema.node(node), &mut self.frames[self.current]);
+        let is_null = peek == Peek::Null;
+        if is_null {
+            frame.note_null(role);
+        }
+        let is_read = known.is_one_of_many || !is_null && frame.claim(role, known.rank);
+        if !is_read {
+            json.skip(peek)?;
+        }
+        Ok(is_read)
+    }
+
+    /// Keep the span of a value.
+    fn kept(&mut self, json: &mut Json, node: usize, column: usize, peek: Peek) -> Result<()> {
+        if !self.claim(json, node, Role::Kept(column), peek)? {
+            return Ok(());
+        }
+        let start = json.at();
+        if self.schema.kept[column] == Kept::Parts && peek != Peek::Array {
+            return Err(json.wrong_at(start, "expected an array"));
+        }
+        json.skip(peek)?;
+        self.frames[self.current].kept[column].push(start..json.at())
+    }
+
     /// Read the values of a column.
-    fn leaf(
+    fn column(
         &mut self,
         json: &mut Json,
         node: usize,
-        role: Role,
+        column: Column,
         peek: Peek,
         ticks: &mut Ticks,
     ) -> Result<()> {
         let known = self.schema.node(node);
-        let frame = &mut self.frames[self.current];
-        if peek == Peek::Null && !known.is_one_of_many {
-            frame.note_null(role);
-            return json.skip(peek);
+        if !self.claim(json, node, Role::Column(column), peek)? {
+            return Ok(());
         }
-        if !known.is_one_of_many && !frame.claim(role, known.rank) {
-            return json.skip(peek);
-        }
-        match role {
-            Role::Kept(column) => {
-                let start = json.at();
-                if self.schema.kept[column] == Kept::Parts && peek != Peek::Array {
-                    return Err(json.wrong_at(start, "expected an array"));
-                }
-                json.skip(peek)?;
-                return frame.kept[column].push(start..json.at());
-            }
-            Role::Routes => {
-                let at = json.at();
-                let decoded = json.with(|json| Ok(decode(json.next_str()?.as_bytes())))?;
-                let Some(bytes) = decoded? else {
-                    return Err(json.wrong_at(at, "this text is not base64"));
-                };
-                (frame.routes.values, frame.routes.state) = (bytes, State::Given);
-                return Ok(());
-            }
-            Role::ResponsesOfCalls if peek == Peek::Array => {
-                return each_item(json, ticks, |json, at, ticks| {
-                    json.seek(at);
-                    let peek = json.peek()?;
-                    self.leaf(json, node, Role::Ids(Ids::Responses), peek, ticks)?;
-                    let frame = &mut self.frames[self.current];
-                    let response = mem::take(frame.ids(Ids::Responses));
-                    add(&mut frame.of_calls, response)?;
-                    Ok(json.at())
-                });
-            }
-            _ => {}
-        }
-        let frame = &mut self.frames[self.current];
-        match role {
-            Role::Numbers(column) => frame.numbers(column).state = State::Given,
-            Role::Ids(column) if column != Ids::LogprobTokens => {
-                frame.ids(column).state = State::Given;
-            }
-            _ => {}
+        if column != Column::LogprobTokens {
+            self.frames[self.current].column(column).state = State::Given;
         }
         let is_array = peek == Peek::Array;
-        if !known.is_one_of_many && is_array != role.is_per_token() {
+        if !known.is_one_of_many && is_array != column.is_per_token() {
             let expected = if is_array { "a number" } else { "an array" };
             return Err(json.wrong_at(json.at(), &format!("expected {expected}")));
         }
         if !is_array {
-            return self.number(json, node, role, peek);
+            return self.number(json, node, column, peek);
         }
         if let Some(item) = &mut self.item {
             item.is_special = true;
         }
         each_item(json, ticks, |json, mut at, _| {
-            let frame = &mut self.frames[self.current];
-            match role {
-                Role::Numbers(column @ Numbers::Logprobs) => {
-                    if let Some((value, end)) = numbers::float(json.data, at) {
-                        add(&mut frame.numbers(column).values, value)?;
-                        return Ok(end);
-                    }
+            let values = &mut self.frames[self.current].column(column).values;
+            if column == Column::Logprobs {
+                if let Some((value, end)) = numbers::float(json.data, at) {
+                    add(values, value.to_bits().cast_signed())?;
+                    return Ok(end);
                 }
-                Role::Ids(column) if column != Ids::LogprobTokens => {
-                    at = numbers::ids(json.data, at, &mut frame.ids(column).values)?;
-                }
-                _ => {}
+            } else if column.is_ids() && column != Column::LogprobTokens {
+                at = numbers::ids(json.data, at, values)?;
             }
-            json.seek(at);
-            let peek = json.peek()?;
-            self.number(json, node, role, peek)?;
+            let peek = json.peek_at(at)?;
+            self.number(json, node, column, peek)?;
             Ok(json.at())
         })
     }
 
     /// Read one value by the parser.
-    #[allow(clippy::cast_possible_truncation, reason = "rounded, as NumPy does")]
-    fn number(&mut self, json: &mut Json, node: usize, role: Role, peek: Peek) -> Result<()> {
+    fn number(&mut self, json: &mut Json, node: usize, column: Column, peek: Peek) -> Result<()> {
         let at = json.at();
-        let frame = &mut self.frames[self.current];
-        let slot = match role {
-            Role::Numbers(column @ Numbers::Logprobs) => {
-                let value = match peek {
-                    Peek::Null => json.skip(peek).map(|()| f64::NAN)?,
-                    Peek::String => json.with(|json| Ok(none_of(json.known_str()?)))?,
-                    _ => json.with(|json| json.known_float(peek))?,
-                };
-                add(&mut frame.numbers(column).values, value as f32)?;
-                matches!(json.data[at], b'-' | b'0'..=b'9').then_some(Slot::Logprob)
+        let value = match column {
+            Column::LogprobTokens => json.with(|json| Ok(token_of(json.next_str()?.as_bytes())))?,
+            Column::Logprobs if peek == Peek::Null => json.skip(peek).map(|()| Some(MISSING))?,
+            Column::Logprobs if peek == Peek::String => {
+                json.with(|json| Ok(Some(bits_of(none_of(json.known_str()?)))))?
             }
-            Role::Ids(Ids::LogprobTokens) => {
-                let token = json.with(|json| Ok(token_of(json.next_str()?.as_bytes())))?;
-                self.add(Found {
-                    token,
-                    ..Found::default()
-                })?;
-                Some(Slot::Token)
-            }
-            Role::Numbers(column) => {
-                let value = match (peek, self.schema.node(node).bits) {
-                    (Peek::True, _) => json.skip(peek).map(|()| 1.0)?,
-                    (Peek::False, _) => json.skip(peek).map(|()| 0.0)?,
-                    (_, None) => json.with(|json| json.known_float(peek))?,
-                    (_, Some(bits)) => {
-                        let flags = json.with(|json| json.known_int(peek))?;
-                        let NumberInt::Int(flags) = flags;
-                        f64::from(u8::from(flags & i64::from(bits) != 0))
-                    }
-                };
-                frame.numbers(column).push(value as f32)?;
-                None
-            }
-            Role::Ids(_) | Role::Index | Role::Total => {
+            _ if column.is_ids() => {
                 let NumberInt::Int(value) = json.with(|json| json.known_int(peek))?;
                 let Some(value) = i32::try_from(value).ok().filter(|id| *id >= 0) else {
-                    let name = match role {
-                        Role::Ids(Ids::PromptLens | Ids::ResponseLens) => "length",
-                        _ => "token id",
+                    let name = if column.is_per_token() {
+                        "token id"
+                    } else {
+                        "length or index"
                     };
                     let reason = format!("{value} is not a {name}, which are from 0 to 2147483647");
                     return Err(json.wrong_at(at, &reason));
                 };
-                match role {
-                    Role::Ids(column) => add(&mut frame.ids(column).values, value)?,
-                    Role::Index => frame.index = Some(value),
-                    _ => frame.total = Some(value),
-                }
-                (role == Role::Ids(Ids::LogprobIds)).then_some(Slot::Id)
+                Some(value)
             }
-            Role::Kept(_) | Role::Routes | Role::ResponsesOfCalls => None,
+            _ => Some(bits_of(match (peek, self.schema.node(node).bits) {
+                (Peek::True, _) if column != Column::Logprobs => json.skip(peek).map(|()| 1.0)?,
+                (Peek::False, _) if column != Column::Logprobs => json.skip(peek).map(|()| 0.0)?,
+                (_, None) => json.with(|json| json.known_float(peek))?,
+                (_, Some(bits)) => {
+                    let NumberInt::Int(flags) = json.with(|json| json.known_int(peek))?;
+                    f64::from(u8::from(flags & i64::from(bits) != 0))
+                }
+            })),
         };
+        if let Some(value) = value {
+            self.frames[self.current].column(column).push(value)?;
+        }
         if let Some(item) = &mut self.item {
-            match slot {
-                Some(slot) => item.uses.push((at, slot)),
-                None => item.is_special = true,
+            let is_digit = matches!(json.data[at], b'-' | b'0'..=b'9');
+            match SLOTS.contains(&column) && (is_digit || column == Column::LogprobTokens) {
+                true => item.uses.push((at, column)),
+                false => item.is_special = true,
             }
         }
         Ok(())
     }
+}
+
+/// The bits of a number as float32.
+#[allow(clippy::cast_possible_truncation, reason = "rounded, as NumPy does")]
+fn bits_of(value: f64) -> i32 {
+    (value as f32).to_bits().cast_signed()
 }
 
 /// A log-probability that JSON cannot write as a number; NaN for other texts, too.

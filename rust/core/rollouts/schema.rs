@@ -2,9 +2,9 @@
 
 use crate::error::{Error, Result};
 
-/// A column of token ids or of lengths.
+/// A column that the reader understands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Ids {
+pub enum Column {
     /// Token ids of the prompt.
     Prompts,
     /// Token ids of the response.
@@ -21,12 +21,11 @@ pub enum Ids {
     PromptLens,
     /// Number of response tokens of the sequence.
     ResponseLens,
-}
-
-/// A column of numbers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Numbers {
-    /// Log-probabilities.
+    /// The index of a call, in an event of a stream.
+    Index,
+    /// Number of response tokens with those of this event, whether it has all of them or the last.
+    Total,
+    /// Log-probabilities: this column and those below are float32.
     Logprobs,
     /// The loss mask, or weights.
     LossMask,
@@ -38,38 +37,32 @@ pub enum Numbers {
     Masked,
 }
 
-/// The number of columns of either kind.
-pub const COUNTS: (usize, usize) = (Ids::ResponseLens as usize + 1, Numbers::Masked as usize + 1);
+/// The number of columns.
+pub const COUNT: usize = Column::Masked as usize + 1;
 
-/// The column that a value belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Role {
-    /// Token ids or a length.
-    Ids(Ids),
-    /// Numbers per token, or a flag.
-    Numbers(Numbers),
-    /// JSON that is passed on as it is, by the number of the column.
-    Kept(usize),
-    /// Bytes of routed experts, in base64. A body's belong to its first call.
-    Routes,
-    /// The responses of a body's calls, one array each.
-    ResponsesOfCalls,
-    /// The index of a call, in an event of a stream.
-    Index,
-    /// Number of response tokens with those of this event, whether it has all of them or the last.
-    Total,
-}
+impl Column {
+    /// True for columns of integers.
+    pub fn is_ids(self) -> bool {
+        (self as usize) < Self::Logprobs as usize
+    }
 
-impl Role {
     /// True for columns of a value per token.
     pub fn is_per_token(self) -> bool {
-        match self {
-            Self::Ids(ids) => !matches!(ids, Ids::PromptLens | Ids::ResponseLens),
-            Self::Numbers(numbers) => !matches!(numbers, Numbers::Trains | Numbers::Masked),
-            Self::ResponsesOfCalls => true,
-            _ => false,
-        }
+        use Column::{Index, Masked, PromptLens, ResponseLens, Total, Trains};
+        !matches!(
+            self,
+            PromptLens | ResponseLens | Index | Total | Trains | Masked
+        )
     }
+}
+
+/// The use of a value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    /// It belongs to a column.
+    Column(Column),
+    /// JSON that is passed on as it is, by the number of its column.
+    Kept(usize),
 }
 
 /// What the events of a stream give for a column of JSON that is passed on.
@@ -118,8 +111,8 @@ pub struct Node {
     pub is_one_of_many: bool,
     /// Number of earlier paths of the same column: where a call has several, the first is read.
     pub rank: usize,
-    /// The columns at or below this node, with their ranks.
-    pub columns: Vec<(Role, usize)>,
+    /// The columns at or below this node, with their ranks; not those that are passed on.
+    pub columns: Vec<(Column, usize)>,
 }
 
 /// The paths of a source, from the beginning of a body.
@@ -148,65 +141,35 @@ impl Schema {
             kept,
         };
         for path in calls {
-            let (path, opens) = match path.strip_suffix('?') {
-                Some(path) => (path, Opens::CallOrOther),
-                None => (path, Opens::Call),
-            };
-            if !path.ends_with("[]") {
-                return Err(Error::Body(format!(
-                    "the path of calls '{path}' does not end with '[]'"
-                )));
-            }
-            schema.add_calls(path, opens)?;
+            schema.add_calls(path)?;
         }
         for (role, path) in paths {
-            let (path, bits) = match path.split_once('&') {
-                Some((path, bits)) => (path, Some(bits.parse().map_err(|_| malformed(path))?)),
-                None => (path, None),
-            };
-            if bits.is_some() && (bits == Some(0) || role != Role::Numbers(Numbers::LossMask)) {
-                return Err(Error::Body(format!(
-                    "bits of '{path}' are not those of a loss mask; write them as in 'flags&2'"
-                )));
-            }
-            let rank = { schema.nodes.iter() }.filter(|node| node.role == Some(role));
-            let rank = rank.count();
-            let steps = schema.add(path)?;
-            for &node in &steps {
-                schema.nodes[node].columns.push((role, rank));
-            }
-            let node = &mut schema.nodes[steps[steps.len() - 1]];
-            (node.bits, node.rank) = (bits, rank);
-            if node.role.replace(role).is_some() {
-                return Err(Error::Body(format!("two columns have the path '{path}'")));
-            }
-            if matches!(role, Role::Kept(_)) && node.is_one_of_many {
-                return Err(Error::Body(format!(
-                    "'{path}' has several values for a call"
-                )));
-            }
+            schema.add_column(role, path)?;
         }
         for node in &schema.nodes {
             if node.role.is_some() && !node.steps.is_empty() {
-                return Err(Error::Body(
-                    "a path of a column continues that of another".to_owned(),
-                ));
+                return wrong("a path of a column continues that of another".to_owned());
             }
-            if node.below_items().is_some() && node.has_items_by_index() {
-                return Err(Error::Body(
-                    "paths name all items of an array, and single ones".to_owned(),
-                ));
+            let items = node.steps.iter().filter(|(step, _)| !step.is_key());
+            if items.clone().count() > 1 && items.clone().any(|(step, _)| *step == Step::Items) {
+                return wrong("paths name all items of an array, and single ones".to_owned());
             }
         }
         Ok(schema)
     }
 
-    /// Add the path of an array of calls.
-    fn add_calls(&mut self, path: &str, opens: Opens) -> Result<()> {
+    fn add_calls(&mut self, path: &str) -> Result<()> {
+        let (path, opens) = match path.strip_suffix('?') {
+            Some(path) => (path, Opens::CallOrOther),
+            None => (path, Opens::Call),
+        };
+        if !path.ends_with("[]") {
+            return wrong(format!("the path of calls '{path}' does not end with '[]'"));
+        }
         for (end, _) in path.match_indices("[]") {
             let is_last = end + 2 == path.len();
-            let steps = self.add(&path[..end + 2])?;
-            let node = &mut self.nodes[steps[steps.len() - 1]];
+            let node = self.add(&path[..end + 2], None)?;
+            let node = &mut self.nodes[node];
             node.is_one_of_many = false;
             node.opens = match node.opens {
                 known if !is_last => known.or(Some(Opens::Group)),
@@ -216,32 +179,64 @@ impl Schema {
         Ok(())
     }
 
-    /// Add the nodes of a path; returns them.
-    fn add(&mut self, path: &str) -> Result<Vec<usize>> {
-        let mut nodes = Vec::new();
+    fn add_column(&mut self, role: Role, path: &str) -> Result<()> {
+        let (path, bits) = match path.split_once('&') {
+            Some((path, bits)) => (path, Some(bits.parse().map_err(|_| malformed(path))?)),
+            None => (path, None),
+        };
+        if bits.is_some() && (bits == Some(0) || role != Role::Column(Column::LossMask)) {
+            return wrong(format!(
+                "bits of '{path}' are not those of a loss mask; write them as in 'flags&2'"
+            ));
+        }
+        let rank = { self.nodes.iter() }.filter(|node| node.role == Some(role));
+        let rank = rank.count();
+        let column = match role {
+            Role::Column(column) => Some((column, rank)),
+            Role::Kept(_) => None,
+        };
+        let node = self.add(path, column)?;
+        let node = &mut self.nodes[node];
+        (node.bits, node.rank) = (bits, rank);
+        if node.role.replace(role).is_some() {
+            return wrong(format!("two columns have the path '{path}'"));
+        }
+        if matches!(role, Role::Kept(_)) && node.is_one_of_many {
+            return wrong(format!("'{path}' has several values for a call"));
+        }
+        Ok(())
+    }
+
+    /// Add the nodes of a path, which leads to a column with its rank; returns the last.
+    fn add(&mut self, path: &str, column: Option<(Column, usize)>) -> Result<usize> {
         let mut node = 0;
         for step in steps_of(path)? {
             let is_one_of_many = self.nodes[node].is_one_of_many || step == Step::Items;
             let found = { self.nodes[node].steps.iter() }.find(|(known, _)| *known == step);
-            node = match found {
-                Some(&(_, next)) => next,
-                None => {
-                    let next = self.nodes.len();
-                    self.nodes.push(Node {
-                        is_one_of_many,
-                        ..Node::default()
-                    });
-                    self.nodes[node].steps.push((step, next));
-                    next
-                }
+            node = if let Some(&(_, next)) = found {
+                next
+            } else {
+                let next = self.nodes.len();
+                self.nodes[node].steps.push((step, next));
+                self.nodes.push(Node {
+                    is_one_of_many,
+                    ..Node::default()
+                });
+                next
             };
-            nodes.push(node);
+            self.nodes[node].columns.extend(column);
         }
-        Ok(nodes)
+        Ok(node)
     }
 
     pub(super) fn node(&self, node: usize) -> &Node {
         &self.nodes[node]
+    }
+}
+
+impl Step {
+    fn is_key(&self) -> bool {
+        matches!(self, Self::Key(_))
     }
 }
 
@@ -253,48 +248,53 @@ impl Node {
         steps.find_map(|(index, (step, node))| is_key(step).then_some((index, *node)))
     }
 
-    /// The node of all items of an array.
-    pub fn below_items(&self) -> Option<usize> {
-        { self.steps.iter() }.find_map(|(step, node)| (*step == Step::Items).then_some(*node))
+    /// The node of an item of an array; None stands for all items.
+    pub fn below_item(&self, index: Option<usize>) -> Option<usize> {
+        let is_item = |step: &Step| match step {
+            Step::Items => true,
+            Step::Item(item) => Some(*item) == index,
+            Step::Key(_) => false,
+        };
+        { self.steps.iter() }.find_map(|(step, node)| is_item(step).then_some(*node))
     }
 
-    /// The node of one item of an array.
-    pub fn below_item(&self, index: usize) -> Option<usize> {
-        { self.steps.iter() }.find_map(|(step, node)| (*step == Step::Item(index)).then_some(*node))
+    /// True if columns lie below keys.
+    pub fn has_keys(&self) -> bool {
+        self.steps.iter().any(|(step, _)| step.is_key())
     }
 
-    /// True if a column lies below single items of an array.
-    pub fn has_items_by_index(&self) -> bool {
-        { self.steps.iter() }.any(|(step, _)| matches!(step, Step::Item(_)))
+    /// True if columns lie below items.
+    pub fn has_items(&self) -> bool {
+        self.steps.iter().any(|(step, _)| !step.is_key())
+    }
+
+    /// The kind of value that columns lie below, in errors; None where any may stand.
+    pub fn expected(&self) -> Option<&'static str> {
+        match (self.has_keys(), self.has_items()) {
+            _ if self.opens == Some(Opens::CallOrOther) => None,
+            (true, _) => Some("expected an object"),
+            (false, true) => Some("expected an array"),
+            (false, false) => None,
+        }
     }
 }
 
 /// The steps of a path.
 fn steps_of(path: &str) -> Result<Vec<Step>> {
-    let mut steps = Vec::new();
-    for part in path.split('.') {
-        let (key, items) = part.find('[').map_or((part, ""), |at| part.split_at(at));
-        if key.is_empty() && (items.is_empty() || !steps.is_empty()) {
-            return Err(malformed(path));
-        }
-        if !key.is_empty() {
-            steps.push(Step::Key(key.to_owned()));
-        }
-        let Some(items) = items.strip_prefix('[') else {
-            continue;
-        };
-        for item in items
-            .strip_suffix(']')
-            .ok_or_else(|| malformed(path))?
-            .split("][")
-        {
-            steps.push(match item {
-                "" => Step::Items,
-                index => Step::Item(index.parse().map_err(|_| malformed(path))?),
-            });
-        }
-    }
-    Ok(steps)
+    let parts = path.replace('[', ".[");
+    let parts = parts.strip_prefix(if path.starts_with('[') { "." } else { "" });
+    let step = |part: &str| match part.strip_prefix('[') {
+        Some("]") => Some(Step::Items),
+        Some(item) => Some(Step::Item(item.strip_suffix(']')?.parse().ok()?)),
+        None if part.is_empty() || part.contains(']') => None,
+        None => Some(Step::Key(part.to_owned())),
+    };
+    let steps: Option<_> = parts.unwrap_or("").split('.').map(step).collect();
+    steps.ok_or_else(|| malformed(path))
+}
+
+fn wrong<T>(reason: String) -> Result<T> {
+    Err(Error::Body(reason))
 }
 
 fn malformed(path: &str) -> Error {
