@@ -116,7 +116,7 @@ pub fn collate<'py>(
             rows.share(streams, layout.core(), shard, &specs, uids.as_deref())
         })?;
     }
-    let added = with_own_tokens(py, &specs, &turns, &mut columns)?;
+    let added = with_own_tokens(py, &specs, (rows.read(), &turns), &mut columns)?;
     let masked_rewards = source.merge_numbers(&turns, &specs, &mut columns)?;
     let placement = layout.place(py, &rows, shard)?;
     let request = Request {
@@ -214,11 +214,11 @@ fn read<'py>(
     columns.filter_map(Result::transpose).collect()
 }
 
-/// Add tokens to their own values, and count them, in the ragged fields that check this.
+/// Add tokens to their own values in the ragged fields that check this, and count those of rows.
 fn with_own_tokens<'py>(
     py: Python<'py>,
     fields: &[&CoreField],
-    turns: &Turns,
+    (rows, turns): (&Assembly, &Turns),
     columns: &mut Columns<PyRows<'py>>,
 ) -> Result<Vec<(String, usize)>> {
     let mut added = Vec::new();
@@ -236,13 +236,19 @@ fn with_own_tokens<'py>(
         let tokens = (&columns.tokens as &dyn Column<i64>, turns);
         let [values, counts] = [index, index + 1].map(|index| &columns.fields[index]);
         let name = &field.name;
-        let (changed, count) = add_own_tokens(name, refuses, align, tokens, (values, counts))?;
+        let mut is_read = vec![false; turns.count()];
+        for piece in (0..rows.rows().len()).flat_map(|row| rows.pieces(row)) {
+            is_read[piece.turn] = true;
+        }
+        let mut count = 0;
         for WithOwnTokens {
             turn,
             values,
             counts,
-        } in changed
+            added,
+        } in add_own_tokens(name, refuses, align, tokens, (values, counts))?
         {
+            count += if is_read[turn] { added } else { 0 };
             columns.fields[index].replace(py, turn, values)?;
             columns.fields[index + 1].replace(py, turn, counts)?;
         }

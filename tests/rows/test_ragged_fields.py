@@ -11,6 +11,7 @@ from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import ragged_fields, rollouts
+from worker_blocks import split, through_blocks
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same, build_batch_loops
@@ -327,6 +328,32 @@ def test_own_tokens(drawn):
             ValueError, match=re.escape("support[{}][{}] does ".format(*missing[0]))
         ):
             build("error", lists)
+
+
+@pytest.mark.parametrize("dp_size", [1, 2])
+def test_blocks_and_builders_count_added_tokens(dp_size):
+    """A shard of blocks counts as the same shard of the batch, a builder as the batch."""
+    rows = [[[7], [80], []], [[1]], [[2], [3, 4]]]
+    field = fc.Field(rows, ragged=True, own_token="add")
+    options = {"pad_token_id": 0, "array_type": "numpy"}
+    columns = {"prompts": PROMPTS, "responses": RESPONSES, "fields": {"support": field}}
+    lens = np.array([len(p) + len(r) for p, r in zip(PROMPTS, RESPONSES, strict=True)])
+    step = fc.plan_step(lens, dp_size=dp_size)
+    counts = []
+    for rank in range(dp_size):
+        shard = step.shard(0, rank)
+        expected = fc.build_batch(**columns, **options, shard=shard)
+        found, _ = through_blocks(split(columns, [0, 1, 3]), lambda _, own=shard: own, options)
+        assert_same(found, expected)
+        counts.append(found.metrics["batch/own_tokens_added_to_support"])
+        assert counts[-1] == expected.metrics["batch/own_tokens_added_to_support"]
+    assert sum(counts) == 4
+    builder = fc.BatchBuilder(**options)
+    for prompt, response, row in zip(PROMPTS, RESPONSES, rows, strict=True):
+        builder.add(
+            prompt, response, fields={"support": fc.Field(row, ragged=True, own_token="add")}
+        )
+    assert builder.finish().metrics["batch/own_tokens_added_to_support"] == 4
 
 
 @given(drawn=st.data())

@@ -204,7 +204,9 @@ def test_a_builder_samples_and_calls():
     for prompt, response, one in zip(PROMPTS, RESPONSES, spans, strict=True):
         fields = {"versions": fc.WeightVersions(one, current=9)}
         builder.add(prompt, response, fields=fields)
-    assert_same(builder.finish(), expected)
+    found = builder.finish()
+    assert_same(found, expected)
+    assert found.metrics == expected.metrics
     samples = [
         {"prompt": prompt, "response": response, "v": one}
         for prompt, response, one in zip(PROMPTS, RESPONSES, spans, strict=True)
@@ -224,7 +226,9 @@ def test_a_builder_masks_as_the_batch(mask):
         fields = {"versions": fc.WeightVersions(one, current=9, max_lag=1)}
         weights = None if mask is None else mask[row]
         builder.add(PROMPTS[row], RESPONSES[row], loss_mask=weights, fields=fields)
-    assert_same(builder.finish(), expected)
+    found = builder.finish()
+    assert_same(found, expected)
+    assert found.metrics == expected.metrics
 
 
 def test_blocks_of_workers_keep_versions_and_masks():
@@ -246,6 +250,7 @@ def test_blocks_of_workers_keep_versions_and_masks():
     batch, _ = through_blocks(blocks, shard_of, OPTIONS)
     for row, found in zip(expected.rows(), batch.rows(), strict=True):
         assert_same(found, row)
+    assert batch.metrics == expected.metrics
     with pytest.raises(ValueError, match="versions that each worker numbers anew; pass numbers"):
         store(PROMPTS, RESPONSES, fields={"versions": fc.WeightVersions(["a", "b", "c"])})
 

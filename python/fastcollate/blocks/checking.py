@@ -148,7 +148,7 @@ def _check_kind(key: str, kind: Any, field: type | None, rows: int) -> None:
     _expect(type(kind.is_empty) is bool, f"is_empty of {key}", kind.is_empty, "True or False")
     if field is not None:
         _expect(
-            kind.field.make in get_args(AnyField),
+            issubclass(kind.field.make, get_args(AnyField)),
             f"the field of {key}",
             kind.field.make,
             "a field's class",

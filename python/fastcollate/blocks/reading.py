@@ -244,8 +244,6 @@ def _field(kind: ColumnKind, column: Any) -> Any:
         options = {**options, "layers": None}  # only selected layers are stored
     if "spread" in options:  # stored values are already spread, with defaults for None
         options = {**options, "spread": None, "default": None}
-    if "own_token" in options:  # missing tokens were added when values were stored
-        options = {**options, "own_token": "keep"}
     if kind.form == "object":
         options = {**options, "dtype": object}  # None marks rows that are not present
     return make(column, **options)

@@ -313,12 +313,7 @@ def _jagged(**arguments: Any) -> Batch:
     fields = arguments["fields"]
     options = {
         **arguments,
-        # Objects are kept as they are; joining them would copy them.
-        "fields": fields
-        and {
-            key: dataclasses.replace(field, concat=False) if isinstance(field, PerRow) else field
-            for key, field in fields.items()
-        },
+        "fields": fields and {key: _as_stored(field) for key, field in fields.items()},
         "pad_token_id": _NO_TOKEN,
         "layout": "jagged",
         "array_type": "torch" if any(map(_needs_torch, (fields or {}).values())) else "numpy",
@@ -329,6 +324,15 @@ def _jagged(**arguments: Any) -> Batch:
         pass
     # Ids beyond 32 bits. Any other error is raised again here.
     return build(**options)
+
+
+def _as_stored(field: AnyField) -> AnyField:
+    """Return a field that is written as it was given; a reader joins or adds what it asks for."""
+    if isinstance(field, PerRow):  # joining objects would copy them
+        return dataclasses.replace(field, concat=False)
+    if isinstance(field, Field) and field.own_token == "add":  # counted by shard
+        return dataclasses.replace(field, own_token="keep")
+    return field
 
 
 def _needs_torch(field: Any) -> bool:

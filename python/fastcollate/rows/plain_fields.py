@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Number
 from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import numpy as np
 
 from fastcollate._fastcollate import RowSpans
-from fastcollate.common.arguments import is_sequence, tally
+from fastcollate.common.arguments import is_sequence, suggests_names, tally
 from fastcollate.common.arrays import is_array, is_tensor, offsets_of, ranges_of, to_numpy
 from fastcollate.common.text import show
 from fastcollate.rows.column_input import ragged
@@ -94,10 +95,19 @@ def with_fields(
     return made
 
 
+@suggests_names
+@dataclass(frozen=True, eq=False)
+class ReadVersions(Field):
+    """Weight versions of tokens that have been read; those that are too old are masked already."""
+
+    lag: Lag | None = None
+    """For metrics."""
+
+
 def with_versions(
     fields: Mapping[str, Any], loss_mask: Any, tokens: Tokens, *, may_be_named: bool = True
 ) -> tuple[Mapping[str, Any], Any, tuple[tuple[str, Lag], ...]]:
-    """Return fields with a :class:`Field` for each :class:`WeightVersions`, and the loss mask.
+    """Return fields with :class:`ReadVersions` for each :class:`WeightVersions`, and the loss mask.
 
     Returns
     -------
@@ -110,6 +120,8 @@ def with_versions(
     """
     made, lags = dict(fields), list[tuple[str, Lag]]()
     for key, field in fields.items():
+        if isinstance(field, ReadVersions) and field.lag is not None:
+            lags.append((key, field.lag))
         if not isinstance(field, WeightVersions):
             continue
         lag, lengths = Lag.of(key, field), _of_tokens(tokens)
@@ -120,7 +132,9 @@ def with_versions(
         if versions.has_names and not may_be_named:
             raise ValueError(f"{key} has versions that each worker numbers anew; pass numbers")
         spread: Any = "all" if versions.is_per_row else None
-        made[key] = Field(versions.values, fill=NO_VERSION, dtype="int32", spread=spread)
+        made[key] = ReadVersions(
+            versions.values, fill=NO_VERSION, dtype="int32", spread=spread, lag=lag
+        )
         if lag is not None:
             lags.append((key, lag))
             stale = lag.stale(versions.of_tokens(lengths.responses))
@@ -151,7 +165,7 @@ def versions_of_row(
         versions = (
             np.repeat(field.rows, row_len(tokens, "response")) if is_per_row else field.rows[0]
         )
-        columns[key] = Field(versions, fill=NO_VERSION, dtype="int32")
+        columns[key] = dataclasses.replace(field, rows=versions, spread=None)
     if isinstance(mask, Field):
         mask = dataclasses.replace(mask, rows=mask.rows[0])
     elif mask is not None:

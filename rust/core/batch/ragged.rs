@@ -194,10 +194,12 @@ pub struct WithOwnTokens {
     pub values: Vec<i64>,
     /// The number of each token.
     pub counts: Vec<i64>,
+    /// Tokens that were added.
+    pub added: usize,
 }
 
 /// Look for tokens that are not among their own values: the turns that have some, with these tokens
-/// after their values, and the number of them. Tokens without values are left out.
+/// after their values. Tokens without values are left out.
 ///
 /// # Errors
 /// [`Error::NotAmongValues`] for the first of them if `refuses`, and errors of the columns.
@@ -207,8 +209,8 @@ pub fn add_own_tokens<C: FieldColumn>(
     align: Align,
     (tokens, turns): (&dyn Column<i64>, &Turns),
     (values, counts): (&C, &C),
-) -> Result<(Vec<WithOwnTokens>, usize)> {
-    let (mut changed, mut total) = (Vec::new(), 0);
+) -> Result<Vec<WithOwnTokens>> {
+    let mut changed = Vec::new();
     let totals = values.lens();
     for (turn, count) in counts.lens().into_iter().enumerate() {
         let (from, len) = match align {
@@ -246,10 +248,9 @@ pub fn add_own_tokens<C: FieldColumn>(
             let id = own[position];
             return Err(Error::NotAmongValues { location, id });
         }
-        total += missing.len();
         changed.push(WithOwnTokens::new(turn, &found, of_tokens, &own, &missing)?);
     }
-    Ok((changed, total))
+    Ok(changed)
 }
 
 impl WithOwnTokens {
@@ -261,7 +262,8 @@ impl WithOwnTokens {
         own: &[i64],
         missing: &[usize],
     ) -> Result<Self> {
-        let mut all = filled(values.len() + missing.len(), |_| 0_i64)?;
+        let added = missing.len();
+        let mut all = filled(values.len() + added, |_| 0_i64)?;
         let (mut to, mut rest, mut missing) = (0, values, missing.iter().copied().peekable());
         for (token, count) in counts.iter_mut().enumerate() {
             let (of_token, later) = rest.split_at(count.unsigned_abs() as usize);
@@ -276,6 +278,7 @@ impl WithOwnTokens {
             turn,
             values: all,
             counts,
+            added,
         })
     }
 }
