@@ -14,12 +14,7 @@ from functools import partial
 
 from fastcollate.testing.verifying import FRAMEWORKS
 from fastcollate.testing.verifying.subjects import Peer, find_installed
-from fastcollate.testing.verifying.verification import (
-    check_seconds,
-    prepare,
-    print_lines,
-    run_comparisons,
-)
+from fastcollate.testing.verifying.verification import comparisons, print_lines
 from frameworks import installed, trl_collators  # noqa: F401, which adds comparisons
 
 
@@ -46,9 +41,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first cases (0)")
     options = parser.parse_args(arguments)
     try:
-        machine, subjects = prepare(options.frameworks, find_peer)
-        run = run_comparisons(subjects, check_seconds(options.seconds), options.seed)
-        return int(print_lines(machine, run))
+        return int(
+            print_lines(*comparisons(options.frameworks, options.seconds, options.seed, find_peer))
+        )
     except (ValueError, ImportError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 1

@@ -18,8 +18,7 @@ from fastcollate.ops.normalize import LossNormalizers, normalizers_of
 from fastcollate.plan.grouping import distinct, find_repeated, firsts_of
 from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.step_plan import StepPlan
-
-Integers = NDArray[np.int64]
+from fastcollate.rows.lengths import Integers
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fastcollate._fastcollate import FieldSpec, RowSpans, SomeTokens
 from fastcollate.batch import Batch
@@ -20,8 +19,8 @@ from fastcollate.options import Options
 from fastcollate.plan.merging import RowSource
 from fastcollate.plan.shard import Shard
 from fastcollate.rows.columns import Ragged
+from fastcollate.rows.lengths import Integers
 
-Integers = NDArray[np.int64]
 _Run = tuple[Part | None, int, int]
 """The part that holds a contiguous range of the step's rows, None if absent; first and end row."""
 

@@ -32,12 +32,11 @@ from fastcollate.plan.plan_tables import PlanTables
 from fastcollate.rows.captured import Captures, runs_of
 from fastcollate.rows.columns import Ragged
 from fastcollate.rows.fields import AnyField, Field, FieldOptions, Rows, options_of
+from fastcollate.rows.lengths import Integers
 from fastcollate.rows.per_row import PerRow, is_object, per_row_values
 from fastcollate.rows.plain_fields import with_fields, with_versions
 from fastcollate.rows.ragged_fields import offsets_key
 from fastcollate.rows.tokens import check_tokens
-
-Integers = NDArray[np.int64]
 
 PART_BYTES = 4 << 20
 """Approximate bytes of columns in one object of a store.

@@ -28,11 +28,8 @@ def verify(
     """Compare results with plain loops and with frameworks; exit with 1 if some differ."""
     from fastcollate.testing import verify as _  # noqa: F401, an error if Hypothesis is missing
     from fastcollate.testing.verifying import verification
-    from fastcollate.testing.verifying.subjects import find_installed
 
-    seconds = verification.check_seconds(seconds)
-    machine, subjects = verification.prepare(framework, find_installed)
-    run = verification.run_comparisons(subjects, seconds, seed)
+    machine, run = verification.comparisons(framework, seconds, seed)
     if as_json:
         lines = list(run)
         functions = [

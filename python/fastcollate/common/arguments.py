@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 import operator
 import os
 import sys
@@ -191,10 +192,10 @@ def check_choice(name: str, value: Any, choices: Collection[str | None], more: s
 
 
 def check_seconds(name: str, value: Any) -> float:
-    """Return an argument as a positive number of seconds."""
+    """Return an argument as a positive and finite number of seconds."""
     seconds = check_number(name, value, "a number of seconds")
-    if not seconds > 0:
-        raise ValueError(f"{name} is {show(value)}; pass more than 0 seconds")
+    if not 0 < seconds < math.inf:
+        raise ValueError(f"{name} is {show(value)}; pass a finite number of seconds above 0")
     return seconds
 
 

@@ -152,6 +152,12 @@ def offsets_of(lengths: Any) -> np.ndarray:
     return offsets
 
 
+def even_sizes(count: int, parts: int) -> list[int]:
+    """Return the sizes of parts that differ by at most one, the larger ones first."""
+    share, more = divmod(count, parts)
+    return [share + (part < more) for part in range(parts)]
+
+
 def row_and_token(offsets: np.ndarray, index: int) -> tuple[int, int]:
     """Return the row of a token, given its index among all tokens, and its position there."""
     row = int(np.searchsorted(offsets, index, side="right")) - 1

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from fastcollate.common.arrays import offsets_of, ranges_of
 from fastcollate.plan.audit_report import REASONS, Audit, AuditSpan, Where
+from fastcollate.rows.lengths import Integers
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Merge
     from fastcollate.inspect.audit_tables import Turns
 
-Integers = NDArray[np.int64]
 
 NONE, TRAINED, MASKED, UNPREDICTED, CUT, DRIFT, DROPPED = range(len(REASONS))
 

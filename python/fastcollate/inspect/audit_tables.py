@@ -13,12 +13,11 @@ from fastcollate.common.arrays import offsets_of, ranges_of, to_numpy
 from fastcollate.plan.plan_tables import PlanTables, Spans
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.fields import Field
+from fastcollate.rows.lengths import Integers
 from fastcollate.rows.tokens import Whole, check_tokens
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Plan
-
-Integers = NDArray[np.int64]
 
 
 class Turns(NamedTuple):

@@ -29,14 +29,13 @@ from fastcollate.plan.audit_report import Audit, Where
 from fastcollate.plan.dtypes import labels_key
 from fastcollate.plan.plan_tables import PlanTables
 from fastcollate.plan.shard import Shard
+from fastcollate.rows.lengths import Integers
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Merge
     from fastcollate.ops.batch_state import BatchState
     from fastcollate.plan.merging import MergePlan
     from fastcollate.plan.step_plan import StepPlan
-
-Integers = NDArray[np.int64]
 
 
 Given: TypeAlias = tuple[Any, Any, Any, Any, Any]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
@@ -15,7 +15,7 @@ from fastcollate.common.arguments import (
     suggests_names,
     tally,
 )
-from fastcollate.common.arrays import describe, offsets_of
+from fastcollate.common.arrays import describe, even_sizes, offsets_of
 from fastcollate.common.text import table_of
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.forecast import Floats, Forecast, Sync
@@ -218,7 +218,5 @@ def _per_micro_batch(of_ranks: Floats, count: int) -> Floats:
             f"micro_batches is {count}, but a rank has {tally(rows, 'row')} of a mini-batch; "
             f"pass a number from 1 to {rows}"
         )
-    share, more = divmod(rows, count)
-    sizes = [share + (index < more) for index in range(count)]
-    sums: Floats = np.add.reduceat(of_ranks, [0, *accumulate(sizes[:-1])], axis=1)
+    sums: Floats = np.add.reduceat(of_ranks, offsets_of(even_sizes(rows, count))[:-1], axis=1)
     return sums

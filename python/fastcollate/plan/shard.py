@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fastcollate._fastcollate import PrefixTree, ShardSpec
 from fastcollate.common.arguments import check_count, check_int, suggests_names, tally
-from fastcollate.common.arrays import describe
+from fastcollate.common.arrays import describe, even_sizes
 from fastcollate.common.caching import cached_property
 from fastcollate.plan.layout import Layout
 from fastcollate.plan.layouts import Packed, Tree
@@ -200,8 +200,7 @@ class Shard(Table):
                 f"count is {count}, but the shard has {tally(units, noun)}; pass a number of "
                 f"micro-batches from 1 to {units:,}"
             )
-        share, more = divmod(units, count)
-        sizes = [share + (index < more) for index in range(count)]
+        sizes = even_sizes(units, count)
         return [
             self._part(end - size, end) for end, size in zip(accumulate(sizes), sizes, strict=True)
         ]

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import ray
 from ray.exceptions import GetTimeoutError, ObjectLostError, OwnerDiedError, RayError
-
-from fastcollate.common.arguments import check_seconds
 
 TIMEOUT = 300.0
 """Default seconds to wait for objects."""
@@ -95,11 +92,3 @@ def _reason(text: str, error: RayError) -> str:
     line = text.strip().partition("\n")[0]
     sentence = line.partition(". ")[0].rstrip(".")
     return f"{type(error).__name__}: {sentence}" if sentence else type(error).__name__
-
-
-def check_timeout(timeout: Any) -> float:
-    """Return a timeout in seconds that Ray accepts."""
-    seconds = check_seconds("timeout", timeout)
-    if math.isinf(seconds):
-        raise ValueError("timeout is inf; pass a finite number of seconds")
-    return seconds

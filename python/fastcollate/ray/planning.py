@@ -13,7 +13,13 @@ from fastcollate.blocks.joining import JoinedBlocks, join
 from fastcollate.blocks.reading import build, parts_of
 from fastcollate.blocks.trees import join_trees
 from fastcollate.build import build_batch
-from fastcollate.common.arguments import spells_out, suggests_names, tally, wrong_name
+from fastcollate.common.arguments import (
+    check_seconds,
+    spells_out,
+    suggests_names,
+    tally,
+    wrong_name,
+)
 from fastcollate.common.arrays import describe
 from fastcollate.common.row_columns import COLUMNS, IDS
 from fastcollate.ops.normalize import LossNormalizers
@@ -24,7 +30,7 @@ from fastcollate.plan.layouts import LayoutArgument, Tree, check_layout
 from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.shard import Shard
 from fastcollate.plan.step_plan import StepPlan
-from fastcollate.ray.fetching import TIMEOUT, check_timeout, fetch
+from fastcollate.ray.fetching import TIMEOUT, fetch
 from fastcollate.ray.putting import Block
 
 if TYPE_CHECKING:
@@ -290,7 +296,7 @@ def collate(
     """
     if not isinstance(shard, BlockShard):
         raise TypeError(f"shard is {describe(shard)}; pass plan.shard(mini_batch, rank)")
-    timeout = check_timeout(timeout)
+    timeout = check_seconds("timeout", timeout)
     for name in options:
         if name in (*COLUMNS, "merge", "shard"):
             raise TypeError(f"{name} is not an argument of collate; pass it to put_turns")

@@ -11,11 +11,17 @@ import ray
 from fastcollate.batch import Batch
 from fastcollate.blocks.slicing import check_rows, rows_of, shards_of
 from fastcollate.blocks.spans import Shards, pack_arrays, unpack
-from fastcollate.common.arguments import check_bool, check_count, suggests_names, tally
+from fastcollate.common.arguments import (
+    check_bool,
+    check_count,
+    check_seconds,
+    suggests_names,
+    tally,
+)
 from fastcollate.common.arrays import describe
 from fastcollate.plan.shard import Shard
 from fastcollate.plan.step_plan import StepPlan
-from fastcollate.ray.fetching import TIMEOUT, check_timeout, fetch
+from fastcollate.ray.fetching import TIMEOUT, fetch
 
 
 @dataclass(frozen=True)
@@ -183,7 +189,9 @@ def get_shard(
         raise TypeError(f"shard is {describe(shard)}; pass one of what put_shards returned")
     check_bool("copy", copy)
     refs = {0: shard.ref}
-    found: Shards = fetch(shard.name, refs, lambda _: "its object", check_timeout(timeout))[0]
+    found: Shards = fetch(
+        shard.name, refs, lambda _: "its object", check_seconds("timeout", timeout)
+    )[0]
     return unpack(found, shard.index, copy, shard.name)
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from fastcollate.common.arguments import check_int, suggests_names
+from fastcollate.common.arguments import check_int, check_seconds, suggests_names
 from fastcollate.testing.verifying import FRAMEWORKS, subject_of
 from fastcollate.testing.verifying.machine import describe_machine
 from fastcollate.testing.verifying.running import Outcome, compare
@@ -117,28 +116,22 @@ def verify(
     Raises
     ------
     ValueError
-        `seconds` is not a number above 0, or a framework is unknown.
+        `seconds` is not a finite number above 0, or a framework is unknown.
     ImportError
         Hypothesis, or a framework that is named, is not installed.
     RuntimeError
         A framework is patched.
     """
-    machine, subjects = prepare(frameworks, find_installed)
-    run = run_comparisons(subjects, check_seconds(seconds), check_int("seed", seed, "a number"))
-    return Verification(machine, list(run))
+    machine, lines = comparisons(frameworks, seconds, seed)
+    return Verification(machine, list(lines))
 
 
-def check_seconds(seconds: Any) -> float:
-    """Check a time."""
-    if not 0 < seconds < math.inf:
-        raise ValueError(f"seconds is {seconds}; pass a number above 0")
-    return float(seconds)
-
-
-def prepare(
-    frameworks: Sequence[str] | None, find: Find
-) -> tuple[dict[str, str], list[tuple[Subject, Peer]]]:
-    """Return the description of the machine, and what to compare with."""
+def comparisons(
+    frameworks: Sequence[str] | None, seconds: Any, seed: Any, find: Find = find_installed
+) -> tuple[dict[str, str], Iterator[Line]]:
+    """Return the description of the machine, and the comparisons, each made as it is read."""
+    seconds = check_seconds("seconds", seconds)
+    seed = check_int("seed", seed, "a number")
     if unknown := sorted({*(frameworks or ())} - {*FRAMEWORKS}):
         raise ValueError(
             f"frameworks has {unknown[0]!r}; pass some of {', '.join(map(repr, FRAMEWORKS))}"
@@ -158,10 +151,10 @@ def prepare(
             absent.append(subject.title)
     if absent:
         machine["not installed"] = ", ".join(absent)
-    return machine, subjects
+    return machine, _compare_all(subjects, seconds, seed)
 
 
-def run_comparisons(
+def _compare_all(
     subjects: Sequence[tuple[Subject, Peer]], seconds: float, seed: int
 ) -> Iterator[Line]:
     """Yield the comparison of each function."""
