@@ -142,8 +142,10 @@ def test_the_registered_attention_takes_masks_and_paths(layout, kernel):
 
 @pytest.mark.slow  # it is compiled
 @pytest.mark.usefixtures("fixed_shapes")
-@pytest.mark.parametrize("attention", [NAME, "flex_attention"])
-@pytest.mark.parametrize("layout", ["packed", "trees"])
+@pytest.mark.parametrize(
+    ("layout", "attention"),
+    [("trees", NAME), ("trees", "flex_attention"), ("packed", "flex_attention")],
+)
 def test_block_masks_have_the_windows_of_layers(layout, attention):
     """FlexAttention does not run in float64, nor backward on every CPU."""
     model = model_of("qwen2", attention).float()

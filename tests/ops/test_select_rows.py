@@ -30,7 +30,7 @@ def selections(count):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@share(2)
+@share(8)
 @given(drawn=st.data())
 def test_rows_of_padded_and_jagged_batches(layout, drawn, array_type):
     data = drawn.draw(rollouts(max_long_len=30))
