@@ -194,7 +194,7 @@ class Batch(ModelBatch[Array]):
         <BLANKLINE>
         trains_nothing (1)
           row 0: none of its 2 response tokens trains
-          -> leave the row out, or look at its loss_mask
+          -> drop the row, or correct its loss_mask
         """
         from fastcollate.inspect.check import check
 

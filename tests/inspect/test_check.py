@@ -375,14 +375,14 @@ def test_findings_print_as_a_table(build, monkeypatch):
     assert repr(findings) == (
         "1 finding\n\n"
         "untrained_reward (4)\n"
-        "  row 0, token 3: the reward 1 is beside a token that does\n"
-        "      not train\n"
-        "  row 1, token 2: the reward 1 is beside a token that does\n"
-        "      not train\n"
-        "  row 2, token 3: the reward 1 is beside a token that does\n"
-        "      not train (2 such tokens in the row)\n"
+        "  row 0, token 3: the reward 1 is on a token that does not\n"
+        "      train\n"
+        "  row 1, token 2: the reward 1 is on a token that does not\n"
+        "      train\n"
+        "  row 2, token 3: the reward 1 is on a token that does not\n"
+        "      train (2 such tokens in the row)\n"
         "  and 1 more\n"
-        "  -> put it on a token that trains, or look at loss_mask"
+        "  -> put it on a token that trains, or correct loss_mask"
     )
     assert "untrained_reward (4)" in findings._repr_html_()
     assert findings[0].rows.tolist() == [0, 1, 2, 3]

@@ -18,7 +18,7 @@ from fastcollate.common.text import printable
 
 app = typer.Typer(
     name="fastcollate",
-    help="Look at rollouts before they are trained on.",
+    help="Inspect rollouts before you train on them.",
     add_completion=False,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -32,7 +32,7 @@ for command in (view, report, plan, verify):
 def options(
     version: bool = typer.Option(False, "--version", help="Print the version and exit."),
 ) -> None:
-    """Look at rollouts before they are trained on."""
+    """Inspect rollouts before you train on them."""
     if version:
         print(__version__)
         raise typer.Exit

@@ -35,7 +35,7 @@ SchemaName = Annotated[
     typer.Option(
         "--schema",
         metavar="NAME",
-        help=f"The source of the file. By default, by its keys: {', '.join(SOURCES)}.",
+        help=f"Schema of the file. By default, recognised by its keys: {', '.join(SOURCES)}.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
@@ -52,16 +52,14 @@ Capacity = Annotated[
     ),
 ]
 Ranks = Annotated[int, typer.Option("--dp", min=1, metavar="RANKS", help="Data-parallel ranks.")]
-BatchRows = Annotated[
-    int, typer.Option(min=1, metavar="ROWS", help="Rows of a mini-batch, which is padded as one.")
-]
+BatchRows = Annotated[int, typer.Option(min=1, metavar="ROWS", help="Rows of a mini-batch.")]
 CostsPath = Annotated[
     Path | None,
     typer.Option(
         metavar="JSON",
         exists=True,
         dir_okay=False,
-        help='What rows cost, as {"per_token": 1, "per_pair": 0.001}. By default, their tokens.',
+        help='Costs of rows, as {"per_token": 1, "per_pair": 0.001}. By default, tokens.',
     ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

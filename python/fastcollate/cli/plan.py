@@ -49,10 +49,10 @@ def plan(
     ] = None,
     costs: CostsPath = None,
     prompts_per_mini_batch: Annotated[
-        int | None, typer.Option(min=1, help="How large a mini-batch is; needs uids.")
+        int | None, typer.Option(min=1, help="Prompts of a mini-batch; needs uids.")
     ] = None,
     rows_per_mini_batch: Annotated[
-        int | None, typer.Option(min=1, help="The same, in rows. By default all rows are one.")
+        int | None, typer.Option(min=1, help="Rows of a mini-batch. By default, all.")
     ] = None,
     merge: Annotated[
         Literal["exact", "branch", "realign", "none"],
@@ -65,7 +65,7 @@ def plan(
     debug: Debug = False,
     names: dict[str, str],
 ) -> None:
-    """Plan the step of the rows of a file: mini-batches, ranks and bins, with their load."""
+    """Plan a step of the rows of a file: mini-batches, ranks and bins, with their load."""
     cost = costs_of(costs)
     source = Source.of(path, names, schema)
     if output is not None:

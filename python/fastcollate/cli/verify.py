@@ -12,7 +12,7 @@ from fastcollate.cli.options import AsJson, Debug
 
 def verify(
     *,
-    seconds: Annotated[float, typer.Option(help="For all comparisons.")] = 20,
+    seconds: Annotated[float, typer.Option(help="Time for all comparisons, in seconds.")] = 20,
     framework: Annotated[
         list[str] | None,
         typer.Option(
@@ -21,7 +21,7 @@ def verify(
             "and all that are installed.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of the first cases.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the first cases.")] = 0,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:

@@ -29,7 +29,9 @@ def view(
     schema: SchemaName = None,
     row: Annotated[
         list[int] | None,
-        typer.Option(min=1, metavar="ROW", help="Counted from 1 on; repeat for more. [default: 1]"),
+        typer.Option(
+            min=1, metavar="ROW", help="Row number, from 1; repeat for more. [default: 1]"
+        ),
     ] = None,
     tokenizer: TokenizerPath = None,
     field: Annotated[

@@ -96,4 +96,4 @@ def batch_page(state: BatchState, summary: str) -> str:
     has_values = not getattr(state.data.get("input_ids"), "is_meta", False)
     known = state.options is not None and state.options.cp is None and has_values
     rows = BatchView(state).rows_html() if known else ""
-    return markup.page(markup.text("div", summary, "tokens"), rows)
+    return markup.page(markup.text("div", summary, "text"), rows)

@@ -149,7 +149,7 @@ def _without_loss(facts: _Facts) -> Iterator[Finding]:
     if 0 < len(rows) == np.count_nonzero(facts.is_real):
         tokens = tally(int(response_lens[facts.is_real].sum()), "response token")
         reason = f"nothing trains: none of {tally(len(rows), 'row')} with {tokens} has a loss"
-        yield _whole_batch("all_masked", reason, "look at loss_mask: it has no gradient")
+        yield _whole_batch("all_masked", reason, "correct loss_mask: there is no gradient")
         return
 
     def reason_of(row: int) -> str:
@@ -157,7 +157,7 @@ def _without_loss(facts: _Facts) -> Iterator[Finding]:
             return "it has no response token, so nothing trains"
         return f"none of its {tally(int(response_lens[row]), 'response token')} trains"
 
-    advice = "leave the row out, or look at its loss_mask"
+    advice = "drop the row, or correct its loss_mask"
     yield from _whole_rows("trains_nothing", rows, reason_of, advice)
 
 
@@ -263,7 +263,7 @@ def _bad_numbers(facts: _Facts) -> Iterator[Finding]:
         yield from facts.rows_with(is_nan, spans).findings(
             "nan",
             partial("{} has NaN".format, output.key),
-            f"look where {output.key} is computed; a mask does not take NaN away",
+            f"check where {output.key} is computed; a mask does not remove NaN",
         )
         if output.key == LOGPROBS.key and values.size == len(facts.mask):
             yield from _bad_logprobs(facts, values.reshape(-1))
@@ -279,7 +279,7 @@ def _bad_logprobs(facts: _Facts, values: np.ndarray) -> Iterator[Finding]:
         return f"{key} is 0, a probability of 1, on all of its {length}"
 
     rows = np.flatnonzero((counts == 0) & (facts.counts > 0) & facts.is_real)
-    advice = "pass those that the sampler returned, or leave them out"
+    advice = "pass what the sampler returned, or omit the field"
     yield from _whole_rows("zero_logprobs", rows, zero, advice)
     yield from facts.rows_with(values > POSITIVE, spans).findings(
         "positive_logprob",
@@ -290,7 +290,7 @@ def _bad_logprobs(facts: _Facts, values: np.ndarray) -> Iterator[Finding]:
     yield from facts.rows_with((values <= -9984) & (facts.mask != 0), spans).findings(
         "infinite_logprob",
         lambda place: f"{key} has {values[place]:g}, a probability of 0, for a token that trains",
-        "look where they are computed: ratios to it are infinite",
+        "check where they are computed: ratios to it are infinite",
     )
 
 
@@ -307,8 +307,8 @@ def _find_untrained_rewards(facts: _Facts) -> Iterator[Finding]:
     found = facts.rows_with(is_found, facts.places.responses)
     yield from found.where(facts.counts[found.rows] > 0).findings(
         "untrained_reward",
-        lambda place: f"the reward {rewards[place]:.4g} is beside a token that does not train",
-        "put it on a token that trains, or look at loss_mask",
+        lambda place: f"the reward {rewards[place]:.4g} is on a token that does not train",
+        "put it on a token that trains, or correct loss_mask",
     )
 
 
@@ -372,7 +372,7 @@ def _duplicates(facts: _Facts) -> Iterator[Finding]:
         "duplicate",
         np.fromiter(repeated, np.int64),
         lambda row: f"it has the same tokens as row {repeated[row]}",
-        "leave it out, if it is not meant to count twice",
+        "drop it unless it should count twice",
     )
 
 

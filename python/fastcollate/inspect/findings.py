@@ -79,7 +79,7 @@ class Findings(list[Finding]):
 
     def _repr_html_(self) -> str:
         """Return the table as HTML for a notebook."""
-        return markup.text_page(repr(self))
+        return markup.page(markup.text("div", repr(self), "tokens"))
 
 
 def _wrap(text: str, width: int, first: str, later: str) -> list[str]:

@@ -11,8 +11,9 @@ CSS = """
 .fastcollate .title{font-weight:600}
 .fastcollate .part{margin-left:1em}
 .fastcollate .note{opacity:.7}
-.fastcollate .tokens{font:12px/1.7 ui-monospace,Menlo,Consolas,monospace;white-space:pre-wrap;
-border-left:2px solid rgba(128,128,128,.4);padding-left:.7em}
+.fastcollate .tokens,.fastcollate .text{font:12px/1.7 ui-monospace,Menlo,Consolas,monospace;
+white-space:pre-wrap;border-left:2px solid rgba(128,128,128,.4);padding-left:.7em}
+.fastcollate .text{white-space:pre;overflow-x:auto;margin-bottom:.7em}
 .fastcollate .prompt{background:rgba(56,139,253,.18)}
 .fastcollate .trained{background:rgba(46,160,67,.36);font-weight:600;border-bottom:2px solid}
 .fastcollate .masked{background:rgba(210,153,34,.28);font-style:italic;border-bottom:1px dotted}
@@ -23,7 +24,8 @@ border-left:2px solid rgba(128,128,128,.4);padding-left:.7em}
 display:block;overflow-x:auto}
 .fastcollate td,.fastcollate th{padding:.1em .7em;text-align:right;background:none;
 white-space:nowrap;border-bottom:1px solid rgba(128,128,128,.3)}
-.fastcollate td:first-child,.fastcollate th:first-child{text-align:left;padding-left:0}
+.fastcollate td:first-child,.fastcollate th:first-child{text-align:left;padding-left:0;
+white-space:normal;min-width:9em}
 .fastcollate .bar{display:flex;height:.9em;max-width:40em;border:solid;border-width:0 1px}
 .fastcollate .filled{background:rgba(56,139,253,.6)}
 .fastcollate .bar>*{padding:0;border:0;border-radius:0;min-width:1px}
@@ -40,8 +42,8 @@ def page(*parts: str) -> str:
 
 
 def text_page(content: str) -> str:
-    """Return text as a page."""
-    return page(text("div", content, "tokens"))
+    """Return text as a page, with its tables intact where there is no width."""
+    return page(text("div", content, "text"))
 
 
 def element(tag: str, content: str, kind: str = "") -> str:

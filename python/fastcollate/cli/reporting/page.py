@@ -141,7 +141,7 @@ def histogram(values: NDArray[Any], what: str, unit: str = "") -> str:
     return (
         columns(counts.tolist(), titles)
         + _note(f"0 to {number(float(edges[-1]))}")
-        + _note(f"median {number(middle)}, p95 {number(p95)}, most {number(most)}")
+        + _note(f"median {number(middle)}, p95 {number(p95)}, max {number(most)}")
     )
 
 
@@ -160,7 +160,7 @@ def _rewards(summary: Summary) -> Iterator[str]:
     if (rewards := summary.figures["rewards"]) is None:
         yield text("p", "No rewards. Name the column with --rewards.")
         return
-    of = "rows" if summary.figures["merging"] is None else "trajectories (that of the last turn)"
+    of = "rows" if summary.figures["merging"] is None else "trajectories, each from its last turn"
     yield _note(f"Of {rewards['number']:,} {of}.")
     if rewards["not_finite"]:
         number = f"{rewards['not_finite']:,} of {rewards['number']:,}"
@@ -174,13 +174,13 @@ def _rewards(summary: Summary) -> Iterator[str]:
         ]
         yield columns(counts.tolist(), titles)
         yield _note(
-            f"least {rewards['least']:.3g}, mean {rewards['mean']:.3g}, most {rewards['most']:.3g}"
+            f"min {rewards['least']:.3g}, mean {rewards['mean']:.3g}, max {rewards['most']:.3g}"
         )
     if groups := rewards["groups"]:
         yield text(
             "p",
             f"{rewards['equal_groups']:,} of {tally(groups, 'prompt')} with several samples have "
-            "equal rewards in all of them: these give no advantage within their group.",
+            "equal rewards: their advantages are 0.",
         )
     parts = (
         (f"{part['shortest']:,} to {part['longest']:,}", f"{part['mean']:.3g}")
@@ -216,9 +216,9 @@ def _layouts(figures: Mapping[str, Any]) -> Iterator[str]:
     layouts = figures["layouts"]
     most = max(found["positions"] for of in layouts.values() for found in of.values())
     yield _note(
-        f"In batches of {figures['batch_rows']:,} rows that follow each other; packed and tree in "
-        f"bins of {figures['capacity']:,}. Tree stores each shared prefix "
-        "once. Filled: tokens; ruled: padding."
+        f"Batches of {figures['batch_rows']:,} consecutive rows; packed and tree in bins of "
+        f"{figures['capacity']:,}. Tree stores each shared prefix once. Filled: tokens; hatched: "
+        "padding."
     )
     for of, by_layout in layouts.items():
         if figures["merging"] is not None:
@@ -253,7 +253,7 @@ def _merging(merging: Mapping[str, Any] | None) -> Iterator[str]:
     yield _note(f"Rows per trajectory: {spread}.")
     breaks = sum(merging["kinds"].values())
     if breaks == 0:
-        yield text("p", "No breaks: every turn goes on from the one before it.")
+        yield text("p", "No breaks: every turn continues the one before it.")
         return
     yield text("h3", f"{tally(breaks, 'break')}: where a prompt differs from the tokens before it")
     yield _counts((f"{kind}: {KINDS[kind]}", count) for kind, count in merging["kinds"].items())
@@ -264,10 +264,7 @@ def _merging(merging: Mapping[str, Any] | None) -> Iterator[str]:
         drawn = (text("div", _shorten(tree), "tokens row") for tree in trees)
         yield fold(
             f"The {tally(len(trees), 'trajectory', 'trajectories')} with the most breaks",
-            _note(
-                "Turns are counted as rows of the file; each row stands below the row that it "
-                "leaves."
-            )
+            _note("Numbers are rows of the file; each row is below the row it branches from.")
             + "".join(drawn),
         )
 
@@ -297,8 +294,7 @@ def _ranks(figures: Mapping[str, Any]) -> Iterator[str]:
     yield _note(
         f"{tally(ranks['mini_batches'], 'mini-batch', 'mini-batches')} of "
         f"{figures['batch_rows']:,} rows for {tally(ranks['number'], 'rank')}, by cost in "
-        f"{ranks['cost']}. Idle: the share of time that ranks wait for the slowest one of each "
-        "mini-batch."
+        f"{ranks['cost']}. Idle: the share of time ranks wait for the slowest in each mini-batch."
     )
     plots = []
     for load in ranks["loads"]:
@@ -316,8 +312,8 @@ def _findings(figures: Mapping[str, Any]) -> Iterator[str]:
         yield text("p", "No findings.")
         return
     yield _note(
-        f"What batch.check() found in {noun_of(figures)}s; rows are those of the file. Of each "
-        "kind a few are shown."
+        f"batch.check() on {noun_of(figures)}s, with the row numbers of the file; a few findings "
+        "of each kind."
     )
     for found in findings:
         yield text("p", f"{found['kind']} ({found['number']:,})", "title")
@@ -327,7 +323,7 @@ def _findings(figures: Mapping[str, Any]) -> Iterator[str]:
 
 def _worst(summary: Summary) -> Iterator[str]:
     yield _note(
-        "The first rows with a finding of each kind, and the longest; drawn from "
+        "The first rows with each kind of finding, and the longest row, of "
         f"{tally(summary.figures['turns'], noun_of(summary.figures))}."
     )
     for worst in summary.worst:
