@@ -75,6 +75,8 @@ myst_html_meta = {
     "description": SENTENCE,
     "property=og:site_name": project,
     "property=og:description": SENTENCE,
+    "property=og:image": f"{html_baseurl}_static/preview.png",
+    "name=twitter:card": "summary_large_image",
 }
 html_css_files = ["site.css"]
 
