@@ -225,7 +225,16 @@ ARRAYS = [np.array([1, 2]), np.array([1, 1, 0])]
             r"support\[0\]\[2\] has a count of -1, but a token has 0 values or more; pass the",
         ),
         ((ARRAYS[0], np.array([1, 0.5, 0.5])), r"support\[0\] has dtype float64"),
-        ((np.array([[1], [2]]), ARRAYS[1]), r"support\[0\] of \[1\]; pass values of one"),
+        (
+            (np.array([[1], [2]]), ARRAYS[1]),
+            r"support\[0\] is \(array.*values, counts\) of two 1-D",
+        ),
+        ((ARRAYS[0], ARRAYS[1][None]), r"support\[0\] is \(array.*values, counts\) of two 1-D"),
+        ((ARRAYS[0], ARRAYS[1] == 1), r"support\[0\] is \(array.*values, counts\) of two 1-D"),
+        (
+            (ARRAYS[0], np.full(3, 2**63 - 1)),
+            r"support\[0\] has 2 values, but .* add up to 9223372036",
+        ),
         (None, r"support\[0\] is None \(NoneType\); pass a list with one list of numbers"),
         ([[1], None, [2]], r"support\[0\]\[1\] is None"),
         ([[1], 5, [2]], r"support\[0\]\[1\] is 5 \(int\)"),

@@ -255,6 +255,17 @@ def test_blocks_of_workers_keep_versions_and_masks():
         store(PROMPTS, RESPONSES, fields={"versions": fc.WeightVersions(["a", "b", "c"])})
 
 
+def test_tables_of_arrow():
+    """One version per row, strings, and spans, as read from a file."""
+    pa = pytest.importorskip("pyarrow")
+    spans = [[{"version": 4, "start": 0, "end": 1}], None, []]
+    for rows in ([5, None, 3], ["5", "4", None], spans, [[5, 5], [4], [3, 3, -1]]):
+        table = pa.array(rows)
+        for column in (table, pa.chunked_array([table[:1], table[1:]])):
+            found = build(fc.WeightVersions(column))
+            assert_same(found, build(fc.WeightVersions(rows)))
+
+
 @NEEDS_TORCH
 def test_tensors():
     import torch
@@ -287,6 +298,11 @@ def test_tensors():
         ([[1, 1], [1], [1, 8, 1]], {"current": 7}, "versions[2][1] is version 8, but current is 7"),
         ([1, -2, 2], {}, "versions[1] is version -2; pass 0 to 2147483647, or -1 if unknown"),
         ([1, 2**31, 2], {}, "versions[1] is version 2147483648; pass 0 to 2147483647"),
+        (
+            np.array([1, 2**63, 2], "u8"),
+            {},
+            "versions[1] is version 2147483648; pass 0 to 2147483647",
+        ),
         ([1, True, 2], {}, "versions[1] has the version True; pass an integer or a string"),
         (
             ["a", "b", "c"],

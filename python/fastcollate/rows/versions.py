@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate.common.arguments import check_count, suggests_names, tally
+from fastcollate.common.arguments import as_list, check_count, suggests_names, tally
 from fastcollate.common.arrays import is_array, offsets_of, to_numpy
 from fastcollate.common.text import show
 from fastcollate.rows.column_input import ragged
@@ -35,9 +35,9 @@ class WeightVersions:
     ----------
     rows
         One version per row; one integer per response token; or for each row its spans of response
-        tokens, in order: ``(version, start, end)``, or mappings with these names. None for unknown
-        ones. A version is an integer from 0 on, or a string of one. If any is another string, all
-        are numbered from 0 on, in the order of their first tokens.
+        tokens, in order: ``(version, start, end)``, or mappings with these names. Lists, arrays or
+        Arrow. None for unknown ones. A version is an integer from 0 on, or a string of one. If any
+        is another string, all are numbered from 0 on, in the order of their first tokens.
     current
         The version that is trained, for :attr:`Batch.metrics`: ``batch/<key>_lag_mean`` and
         ``batch/<key>_lag_max`` over tokens. Later versions are errors.
@@ -130,8 +130,15 @@ def read_versions(key: str, given: Any, lens: Integers) -> Versions:
         numbers = to_numpy(given)
         if numbers.dtype.kind not in "iu":
             raise TypeError(f"{key} has versions of {numbers.dtype}; pass integers")
+        if numbers.dtype == np.uint64:
+            numbers = numbers.clip(max=_MOST + 1)  # too large in any case
         return Versions(numbers.astype(np.int64))
-    tokens = ragged(given)
+    try:
+        tokens = ragged(given)
+    except TypeError:
+        if not hasattr(given, "__arrow_c_stream__") and not hasattr(given, "__arrow_c_array__"):
+            raise
+        return read_versions(key, as_list(given), lens)  # numbers, strings or spans in a table
     if to_numpy(tokens.values).dtype.kind not in "iu":
         raise TypeError(f"{key} has versions of {tokens.values.dtype}; pass integers")
     return Versions(tokens)

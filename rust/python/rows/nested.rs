@@ -28,7 +28,7 @@ pub fn values_of<'py, T: Element + DecodeExact + NumpyElement>(
     number: usize,
 ) -> Result<Bound<'py, PyAny>> {
     let py = row.py();
-    if let Some([values, _]) = pair(row)? {
+    if let Some([values, _]) = pair(row, field, number)? {
         return Ok(values);
     }
     if is_ragged(row)? {
@@ -80,7 +80,7 @@ pub fn counts_of<'py>(
     number: usize,
 ) -> Result<Bound<'py, PyAny>> {
     let py = row.py();
-    if let Some([_, counts]) = pair(row)? {
+    if let Some([_, counts]) = pair(row, field, number)? {
         return Ok(counts);
     }
     if is_ragged(row)? {
@@ -98,15 +98,34 @@ pub fn counts_of<'py>(
 }
 
 /// A row of two arrays or tensors in a tuple.
-fn pair<'py>(row: &Bound<'py, PyAny>) -> Result<Option<[Bound<'py, PyAny>; 2]>> {
+///
+/// # Errors
+/// `TypeError` for other dimensions than one, and for a mask in place of counts.
+fn pair<'py>(
+    row: &Bound<'py, PyAny>,
+    field: &str,
+    number: usize,
+) -> Result<Option<[Bound<'py, PyAny>; 2]>> {
     let Ok(pair) = row.cast_exact::<PyTuple>() else {
         return Ok(None);
     };
     let Ok((values, counts)) = pair.extract::<(Bound<PyAny>, Bound<PyAny>)>() else {
         return Ok(None);
     };
-    let are_arrays = is_array(&values)? && is_array(&counts)?;
-    Ok(are_arrays.then_some([values, counts]))
+    if !is_array(&values)? || !is_array(&counts)? {
+        return Ok(None);
+    }
+    let py = row.py();
+    let is_flat = |array: &Bound<PyAny>| array.getattr(intern!(py, "ndim"))?.eq(1);
+    let dtype = counts.getattr(intern!(py, "dtype"))?.str()?;
+    if !is_flat(&values)? || !is_flat(&counts)? || dtype.to_string_lossy().ends_with("bool") {
+        return Err(Error::wrong_type(
+            format!("{field}[{number}]"),
+            row,
+            EXPECTED,
+        ));
+    }
+    Ok(Some([values, counts]))
 }
 
 fn is_array(object: &Bound<PyAny>) -> PyResult<bool> {
