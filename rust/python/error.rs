@@ -3,7 +3,7 @@
 use fastcollate::Error as Core;
 use pyo3::exceptions::{PyException, PyMemoryError, PyRecursionError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyString;
+use pyo3::types::{PyDict, PyString};
 
 use crate::hints::message;
 use crate::rows::describe;
@@ -101,11 +101,19 @@ impl Error {
 
     /// The error for an object of the wrong kind.
     pub fn wrong_type(location: String, object: &Bound<PyAny>, expected: &'static str) -> Self {
+        let is_text = object.is_instance_of::<PyString>() || object.is_instance_of::<PyDict>();
+        let is_of_tokens = ["prompt", "response", "sequence"]
+            .iter()
+            .any(|name| location.starts_with(name));
         match describe(object) {
             Ok(found) => Self::WrongType {
                 location,
                 found,
-                expected,
+                expected: if is_text && is_of_tokens {
+                    "tokenize it first, and pass the ids"
+                } else {
+                    expected
+                },
             },
             Err(interrupt) => Self::Python(interrupt),
         }

@@ -35,6 +35,11 @@ fn hint(error: &Error) -> Cow<'static, str> {
             let pass = "pass fc.Field(..., align='sequence')";
             return format!("its sequence has {stream}: {pass}").into();
         }
+        Error::RowLength {
+            field, found: 1, ..
+        } if field == "rewards" || field == "advantages" => {
+            "pass one value per response token, or a flat list of one number per row"
+        }
         Error::RowLength { .. } => "pass one value per response token",
         Error::StreamLength {
             may_end_early: true,

@@ -132,8 +132,8 @@ def test_one_error_names_all_unknown_keys(kind):
         "samples have the keys 'question_ids', 'completion_ids', 'gid', 'adv', 'lp', 'text', "
         "'mask' and 'score', which are not known (text in 'gid' and 'text' has to be tokenized "
         "first); pass columns={'question_ids': 'prompts', 'completion_ids': 'responses', 'adv': "
-        "'advantages', 'score': 'rewards'}, fields={'lp': fc.Field('lp'), 'mask': "
-        "fc.Field('mask')} and ignore=['gid', 'text'], or ignore=['question_ids', "
+        "'advantages', 'mask': 'loss_mask', 'score': 'rewards'}, fields={'lp': "
+        "fc.Field('lp')} and ignore=['gid', 'text'], or ignore=['question_ids', "
         "'completion_ids', 'gid', 'adv', 'lp', 'text', 'mask', 'score']"
     )
 
@@ -151,6 +151,24 @@ def test_one_error_names_all_unknown_keys(kind):
         ({"input_ids": [1], "completion_ids": [1, 2]}, "; pass ignore=['completion_ids']"),
         ({"prompt": [1], "response": [2], "ref_logprobs": [1]}, "fields={'ref_logprobs': fc.F"),
         ({**PAIRS[0], "reward": 1}, "fields={'reward': fc.PerRow('reward')}"),
+        ({"prompt": [1], "response": [2], "tool_mask": [1]}, "columns={'tool_mask': 'loss_mask'}"),
+        (
+            {"tokens": [1, 2], "mask": [0, 1], "generation_logprobs": [0.0, -1.0]},
+            "{'tokens': 'sequences', 'mask': 'loss_mask', 'generation_logprobs': 'logprobs'}",
+        ),
+        (
+            {"label": True, "prompt_ids": [1], "completion_ids": [2]},
+            "columns={'completion_ids': 'responses', 'prompt_ids': 'prompts'} and "
+            "fields={'label': fc.PerRow('label')}",
+        ),
+        (
+            {"chosen_input_ids": [1], "rejected_input_ids": [2]},
+            "columns={'chosen_input_ids': 'chosen_ids', 'rejected_input_ids': 'rejected_ids'}",
+        ),
+        (
+            {"tokens": [1, 2], "response_length": 1},
+            "(for 'response_length' pass 'prompt_len', the number of tokens before the response)",
+        ),
     ],
 )
 def test_advice_for_names_of_other_libraries(sample, advice):
@@ -259,7 +277,7 @@ def test_advice_for_unknown_keys_fits_their_rows(tokens, value, advice, kind):
             ValueError,
             "have 'prompt_ids', but no 'rejected_ids'; pass 'prompt_ids', 'chosen_ids' and 'rej",
         ),
-        ([{"rejected_ids": [1]}], ValueError, "have 'rejected_ids', but no 'prompt_ids'"),
+        ([{"rejected_ids": [1]}], ValueError, "no 'prompt_ids'; .*prompt_ids=.. for whole sequ"),
         ([PAIRS[0], {"prompt_ids": [1]}], ValueError, r"samples\[1\] has no 'chosen_ids', but"),
         ([{**PAIRS[0], "input_ids": [1]}], ValueError, "pairs, .* but 'input_ids' belongs to one"),
         ([{**PAIRS[0], "rewards": 1}], ValueError, r"'rewards' belongs to one row; .*fc.Field\("),
@@ -268,7 +286,13 @@ def test_advice_for_unknown_keys_fits_their_rows(tokens, value, advice, kind):
         (
             [{"prompt": [1], "response": [2], "completion_mask": [0, 1]}],
             ValueError,
-            "'completion_mask' besides 'prompt' and 'response'",
+            "'completion_mask' besides 'prompt' and 'response'; pass columns={'completion_mask': "
+            "'loss_mask'} if it is along the response, or name it in ignore",
+        ),
+        (
+            [{"prompt": [1], "response": [2], "completion_mask": [0], "loss_mask": [0]}],
+            ValueError,
+            "'completion_mask' besides 'prompt' and 'response'; leave it out, or name it in ign",
         ),
         ([{"input_ids": [1], "labels": [1], "loss_mask": [1]}], ValueError, "'loss_mask' and 'lab"),
         (

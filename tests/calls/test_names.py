@@ -152,10 +152,40 @@ def test_a_name_like_no_other():
 def test_other_errors_of_calls():
     with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'pad_token_id'"):
         fc.build_batch([[1]], [[2]])
-    with pytest.raises(TypeError, match="takes from 0 to 2 positional arguments but 3"):
-        fc.build_batch([[1]], [[2]], 0, pad_token_id=0)
+    takes = r"build_batch takes prompts, responses without a name; .*by name: pad_token_id="
+    with pytest.raises(TypeError, match=takes):
+        fc.build_batch([[1]], [[2]], 0)
+    with pytest.raises(TypeError, match=r"^Collator takes nothing without a name"):
+        fc.Collator(0)
     with pytest.raises(TypeError, match="multiple values for argument 'prompts'"):
         fc.build_batch([[1]], **SMALL)
+
+
+@pytest.mark.parametrize("prompts", [["hi"], [["hi"]], [[{"role": "user"}]]])
+def test_text_in_place_of_ids(prompts):
+    with pytest.raises(TypeError, match="; tokenize it first, and pass the ids"):
+        fc.build_batch(prompts, [[2]], pad_token_id=0)
+    with pytest.raises(TypeError, match=r"'1' \(str\); pass a list"):
+        fc.build_batch([[1]], [[2]], pad_token_id=0, rewards=["1"])
+
+
+@pytest.mark.parametrize("name", ["rewards", "advantages"])
+def test_a_column_of_one_number_per_row(name):
+    with pytest.raises(ValueError, match="response token, or a flat list of one number per row"):
+        fc.build_batch([[1]], [[2, 3]], pad_token_id=0, **{name: [[1.0]]})
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("completion_mask", "response_mask is 1 on responses, and loss_mask on tokens that train"),
+        ("response_ids", "see batch.targets, or batch.rows"),
+        ("prompt_ids", "see batch.prompt_lens, or batch.rows"),
+    ],
+)
+def test_outputs_by_the_names_of_other_libraries(name, advice):
+    with pytest.raises(AttributeError, match=advice):
+        getattr(fc.build_batch(**SMALL), name)
 
 
 def test_errors_from_within_are_as_they_were():

@@ -70,11 +70,25 @@ def _suggesting(function: Callable[..., Any]) -> Callable[..., Any]:
         except TypeError as error:
             # If the call itself fails, no frame of the function is in the traceback.
             has_begun = error.__traceback__ is None or error.__traceback__.tb_next is not None
-            if has_begun or (message := wrong_name(call, kwargs)) is None:
+            message = None if has_begun else wrong_name(call, kwargs) or _nameless(call, args)
+            if message is None:
                 raise
         raise TypeError(message)
 
     return call
+
+
+def _nameless(function: Callable[..., Any], given: tuple[Any, ...]) -> str | None:
+    """Return an error message for too many arguments without names; None for other calls."""
+    parameters = inspect.signature(function).parameters.values()
+    most = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+    named = [one for one in parameters if one.kind is one.KEYWORD_ONLY]
+    if len(given) <= len(most) or not named:
+        return None
+    needed = next((one for one in named if one.default is one.empty), named[0])
+    callee = function.__qualname__.removesuffix(".__init__")
+    expected = ", ".join(name for name in most if name != "self") or "nothing"
+    return f"{callee} takes {expected} without a name; pass others by name: {needed.name}=..."
 
 
 def wrong_name(function: Callable[..., Any], given: Iterable[str]) -> str | None:

@@ -23,19 +23,19 @@ OTHER_NAMES: dict[str, tuple[str, ...]] = {
     ),
     "responses": (
         *("response_ids", "response_token_ids", "completion_ids", "completion_token_ids"),
-        *("response_tokens", "completions", "output_ids", "generated_ids"),
+        *("response_tokens", "completion_tokens", "completions", "output_ids", "generated_ids"),
     ),
     "sequences": ("input_ids", "token_ids", "tokens"),
     "prompt_lens": ("prompt_len", "prompt_length", "prompt_lengths", "num_prompt_tokens"),
     "rewards": ("reward", "token_level_rewards", "token_level_scores", "score", "scores"),
     "loss_mask": (
         *("loss_masks", "response_mask", "completion_mask", "assistant_masks", "action_mask"),
-        *("label_mask", "loss_weights", "token_weights"),
+        *("label_mask", "loss_weights", "token_weights", "tool_mask", "token_loss_mask", "mask"),
     ),
     "logprobs": (
         *("rollout_logprobs", "rollout_log_probs", "response_logprobs", "completion_logprobs"),
         *("sampling_per_token_logps", "sampling_logprobs", "output_token_logprobs"),
-        "inference_logprobs",
+        *("inference_logprobs", "generation_logprobs"),
     ),
     "advantages": ("adv", "advs"),
     "uids": ("uid", "prompt_id", "group_id", "group_ids", "groups", "prompt_uids", "problem_ids"),

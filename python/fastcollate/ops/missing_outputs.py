@@ -40,6 +40,14 @@ _REQUESTS = {
     "offsets": _JAGGED,
     "response_offsets": "pass layout='jagged' or layout=fc.Tree(...) to build_batch",
     "sequence_offsets": "pass layout=fc.Tree(...) and a field with align='sequence' to build_batch",
+    **dict.fromkeys(
+        ("completion_mask", "action_mask"),
+        "response_mask is 1 on responses, and loss_mask on tokens that train",
+    ),
+    **dict.fromkeys(
+        ("responses", "response_ids", "completion_ids"), "see batch.targets, or batch.rows()"
+    ),
+    **dict.fromkeys(("prompts", "prompt_ids"), "see batch.prompt_lens, or batch.rows()"),
     "predictors": _TREE,
     "row_bins": _TREE,
 }

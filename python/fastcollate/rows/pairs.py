@@ -43,7 +43,8 @@ def arguments_of_pairs(
         present = next(key for key in PAIR if key in columns)
         raise ValueError(
             f"samples have {present!r}, but no {missing[0]!r}; pass 'prompt_ids', 'chosen_ids' and "
-            "'rejected_ids' (or, for rows of another kind, rename it by columns)"
+            "'rejected_ids' (prompt_ids=[] for whole sequences, as for a reward model; for rows of "
+            "another kind, rename it by columns)"
         )
     if wrong := [key for key in columns if key not in (*PAIR, *LOGPS, "uid", *of_fields)]:
         raise ValueError(

@@ -29,6 +29,11 @@ ARGUMENTS = {
 _OF_OBJECTS = ("uid", "trajectory_id")
 """Keys of any objects, such as strings."""
 
+_OF_PAIRS = {"chosen_input_ids": "chosen_ids", "rejected_input_ids": "rejected_ids"}
+"""Other names for the keys of pairs."""
+
+_RESPONSE_LENGTHS = ("response_length", "response_len", "completion_length", "completion_len")
+
 First = Callable[[str], Any]
 """Returns the first row of a key, or raises if there is none."""
 
@@ -107,6 +112,9 @@ def _message(unknown: list[str], names: Mapping[str, str], first: First) -> str:
     advice = _list(ways) + ("" if rest == unknown else f", or ignore={unknown!r}")
     keys, verb = ("key", "is") if len(unknown) == 1 else ("keys", "are")
     about = f" (text in {_list(list(map(repr, text)))} has to be tokenized first)" if text else ""
+    for key in unknown:
+        if same_word(str(key), _RESPONSE_LENGTHS) and "prompt_len" not in own:
+            about += f" (for {key!r} pass 'prompt_len', the number of tokens before the response)"
     return (
         f"samples have the {keys} {_list(list(map(repr, unknown)))}, which {verb} not "
         f"known{about}; pass {advice}"
@@ -118,19 +126,18 @@ def _columns_for(
 ) -> dict[str, str]:
     """Return the keys that other libraries, or a typing error, give to known ones."""
     taken = {*names.values()}
-    if PAIR[1] in taken:
-        allowed: Collection[str] = ("uid",)
-    elif "input_ids" in taken:
-        allowed = (*SEQUENCE, *COLUMNS)
-    elif taken & {*TURN}:
-        allowed = (*TURN, *COLUMNS)
-    else:
-        allowed = KEYS
     columns: dict[str, str] = {}
-    for key in unknown:
-        name = same_word(str(key), (*KEYS, *ARGUMENTS)) or column_called(str(key))
-        known = None if name is None else ARGUMENTS.get(name, name)
-        if known is None or known not in allowed or known in taken:
+    called = {
+        key: same_word(str(key), (*KEYS, *ARGUMENTS))
+        or _OF_PAIRS.get(str(key))
+        or column_called(str(key))
+        for key in unknown
+    }
+    tokens = (*TURN, *PAIR, "input_ids")
+    # Keys of tokens first: they decide which others fit.
+    for key, name in sorted(called.items(), key=lambda item: _known(item[1]) not in tokens):
+        known = _known(name)
+        if known is None or known not in _fitting(taken) or known in taken:
             continue
         if key not in text or known in _OF_OBJECTS:
             columns[key] = str(name)
@@ -138,6 +145,19 @@ def _columns_for(
     if "response" in taken and "prompt" not in taken and PAIR[0] in taken:
         columns[PAIR[0]] = "prompts"
     return columns
+
+
+def _known(name: str | None) -> str | None:
+    return None if name is None else ARGUMENTS.get(name, name)
+
+
+def _fitting(taken: Collection[str]) -> Collection[str]:
+    """Return the keys that samples with `taken` ones may have."""
+    if PAIR[1] in taken:
+        return (*PAIR, "uid")
+    if "input_ids" in taken:
+        return (*SEQUENCE, *COLUMNS)
+    return (*TURN, *COLUMNS) if {*TURN} & {*taken} else KEYS
 
 
 def _list(items: list[str]) -> str:
@@ -162,7 +182,7 @@ def _of_both_rows(key: str, keys: Collection[str]) -> tuple[str, ...]:
 
 def _field_for(keys: tuple[str, ...], first: First) -> str | None:
     """Return a suggested field for a key, or two keys of pairs, judging by the first row."""
-    if keys[0] in LABELS:
+    if keys[0] in LABELS or same_word(str(keys[0]), _RESPONSE_LENGTHS):
         return None
     row, count, tokens = read(first, keys[0]), _length(first, keys[0]), _length(first, "input_ids")
     response = _length(first, "response")

@@ -76,9 +76,11 @@ def tokens_of(columns: Mapping[str, Any], limit: Limit | None) -> SampleTokens:
             present = next(key for key in TURN if key in columns)
             raise ValueError(f"samples have {present!r}, but no {missing[0]!r}; pass both")
         if others:
+            marks = others[0] in MASKS and "loss_mask" not in columns
+            of_response = f"columns={{{others[0]!r}: 'loss_mask'}} if it is along the response"
             raise ValueError(
-                f"samples have {others[0]!r} besides 'prompt' and 'response'; leave it out, or "
-                "name it in ignore"
+                f"samples have {others[0]!r} besides 'prompt' and 'response'; "
+                f"{f'pass {of_response}' if marks else 'leave it out'}, or name it in ignore"
             )
         if limit is not None:
             raise ValueError(
