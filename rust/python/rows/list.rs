@@ -130,7 +130,7 @@ decode_exact! {
 ///
 /// # Safety
 /// `item` points to a live object and the thread is attached to the interpreter.
-#[inline]
+#[inline(always)]
 #[allow(
     clippy::cast_precision_loss,
     reason = "as in NumPy, a Python number goes through float64"
@@ -152,17 +152,31 @@ unsafe fn exact_float(item: *mut ffi::PyObject) -> Option<f64> {
 ///
 /// # Safety
 /// `item` points to a live object and the thread is attached to the interpreter.
-#[inline]
+#[inline(always)]
 unsafe fn exact_int(item: *mut ffi::PyObject) -> Option<i64> {
+    // SAFETY: passed on from the caller.
+    unsafe {
+        if ffi::PyLong_CheckExact(item) != 0
+            && let Some(value) = one_digit(item)
+        {
+            return Some(value);
+        }
+        rare_int(item)
+    }
+}
+
+/// The value of any other exact `int`, or of a `bool`: apart, so that loops over tokens are short.
+///
+/// # Safety
+/// As [`exact_int`].
+#[inline(never)]
+unsafe fn rare_int(item: *mut ffi::PyObject) -> Option<i64> {
     // SAFETY: the object is live; for an exact int the conversion neither runs Python code nor
     // raises.
     unsafe {
         if ffi::PyLong_CheckExact(item) == 0 {
             // Loss masks are often booleans.
             return (ffi::PyBool_Check(item) != 0).then(|| (item == ffi::Py_True()).into());
-        }
-        if let Some(value) = one_digit(item) {
-            return Some(value);
         }
         let mut overflow: c_int = 0;
         let value = ffi::PyLong_AsLongLongAndOverflow(item, &raw mut overflow);
