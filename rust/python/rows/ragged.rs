@@ -211,6 +211,9 @@ fn of_offsets<'py, W: Iterator<Item = usize>>(
 }
 
 fn integers<'py>(values: &Bound<'py, PyAny>) -> PyResult<PyReadonlyArray1<'py, i64>> {
+    if let Ok(array) = values.extract() {
+        return Ok(array);
+    }
     let py = values.py();
     let values = if is_tensor(values)? {
         values.call_method0(intern!(py, "cpu"))?
