@@ -199,6 +199,12 @@ def test_own_dtypes(rows, dtype):
     assert fc.pad(rows, array_type="numpy").dtype == dtype
 
 
+def test_fills_that_compare_equal_stay_apart():
+    for fill in (0, 0.0, -0.0, False, 1, 1.0, True):
+        (padded,) = fc.pad([[], [2.5]], fill=fill, array_type="numpy")[0]
+        assert str(padded) == str(np.float32(fill))
+
+
 @NEEDS_TORCH
 def test_tensors_of_bfloat16():
     import torch

@@ -131,6 +131,8 @@ _PIECE = 1 << 20
 
 def copied(values: Any, dtype: Any) -> np.ndarray:
     """Return a copy of numbers (n,) in another dtype, made slice by slice."""
+    if len(values) <= _PIECE:
+        return np.array(values, dtype)
     made = np.empty(len(values), dtype)
     for at in pieces_of(len(values)):
         made[at] = values[at]
@@ -148,7 +150,7 @@ def picked(values: np.ndarray, indices: np.ndarray) -> np.ndarray:
 def offsets_of(lengths: Any) -> np.ndarray:
     """Return the offsets of spans of these lengths: int64 (n + 1,)."""
     offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
+    np.add.accumulate(lengths, out=offsets[1:])  # sooner than cumsum
     return offsets
 
 

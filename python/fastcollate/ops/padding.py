@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from fastcollate._fastcollate import RowSpans, arrow_chunks
+from fastcollate._fastcollate import RowSpans, arrow_chunks, first_no_length
 from fastcollate.common.arguments import check_bool, check_choice, suggests_names, tally
 from fastcollate.common.arrays import (
     check_array,
@@ -372,21 +372,20 @@ def unpad(x: Any, lengths: Any = None, *, mask: Any = None, side: Side | None = 
     x = check_dense(x)
     rows, width, *_ = x.shape
     lengths = _lengths_of(rows, lengths)
-    if (beyond := lengths > width).any():
-        row = int(beyond.argmax())
+    if (row := first_no_length(lengths, width)) is not None:
         raise _other_length(row, int(lengths[row]), width)
-    if (is_padded := lengths < width).any():
-        row = int(is_padded.argmax())
-        _check_side(side, row, int(lengths[row]), width)
-    else:
+    offsets = offsets_of(lengths)
+    if offsets[-1] == rows * width:
         return ragged(x)
+    if side is None:
+        row = int((lengths < width).argmax())
+        _check_side(side, row, int(lengths[row]), width)
     columns = width - lengths if side == "left" else np.zeros(rows, np.int64)
-    if rows > FEW and lengths.sum() < SHORT_ROW * rows:
+    if rows > FEW and offsets[-1] < SHORT_ROW * rows:
         places = np.arange(width)
         starts = columns[:, None]
         return _take(x, (places >= starts) & (places < starts + lengths[:, None]), lengths)
-    values = join(x, columns, lengths)
-    return Ragged._of(values, offsets_of(lengths))
+    return Ragged._of(join(x, columns, lengths), offsets)
 
 
 def _mask(x: Any, mask: Any) -> Ragged:
@@ -400,7 +399,7 @@ def _mask(x: Any, mask: Any) -> Ragged:
         shape = tuple(x.shape[:2])
         raise ValueError(f"mask has rows of different lengths; pass shape {shape}") from error
     flags = _flags(mask, tuple(x.shape[:2]))
-    return _take(x, flags, flags.sum(1, dtype=np.int64))
+    return _take(x, flags, np.add.reduce(flags, 1, np.int64))
 
 
 def _take(x: Any, flags: np.ndarray, lengths: np.ndarray) -> Ragged:
@@ -436,7 +435,8 @@ def _flags(mask: Any, shape: tuple[int, ...], offsets: Any = None) -> np.ndarray
     if flags.shape != shape:
         raise ValueError(f"mask has shape {flags.shape}; pass that of the tokens of x, {shape}")
     kind = flags.dtype.kind
-    if kind == "b" or flags.size == 0 or (kind != "f" and 0 <= flags.min() <= flags.max() <= 1):
+    # Other integers set other bits.
+    if kind == "b" or (kind != "f" and np.bitwise_or.reduce(flags, None) in (0, 1)):
         return flags.astype(np.bool_, copy=False)
     is_set: np.ndarray = flags == 1
     if (wrong := ~is_set & (flags != 0)).any():

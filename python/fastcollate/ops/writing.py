@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +14,14 @@ from fastcollate.common.arrays import (
     dtype_like,
     dtype_name,
     first_misfit,
-    is_only_torch,
     is_tensor,
     like_of,
     misfit,
     ranges_of,
     row_and_token,
-    to_numpy,
     to_tensor,
 )
 from fastcollate.memory.pools import check_memory
-from fastcollate.memory.slabs import is_plain
 from fastcollate.plan.layout import Jagged, Left, Right
 from fastcollate.rows.fields import Field
 
@@ -51,9 +49,10 @@ BITS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 """Dtypes by size in bytes that the core uses for any bits."""
 
 
-def pad_rows(rows: Any, dtype: Any, layout: Layout, fill: float, array_type: str) -> Any:
+def pad_rows(rows: Any, dtype: str, layout: Layout, fill: float, array_type: str) -> Any:
     """Pad rows of any kind that batches accept; `pad_on_their_device` pads tensors by torch."""
-    field = Field(rows, align="sequence", fill=fill, dtype=dtype).spec("rows")
+    # Other fills may have no hash, and -0.0 equals 0.0.
+    field = (_cached_field if type(fill) is int else _field)(dtype, fill)
     if array_type == "numpy":
         if field.dtype == "bfloat16":
             raise ValueError(
@@ -65,6 +64,14 @@ def pad_rows(rows: Any, dtype: Any, layout: Layout, fill: float, array_type: str
 
     tensor = torch.from_numpy(_write(rows, field, layout))
     return tensor.view(torch.bfloat16) if field.dtype == "bfloat16" else tensor
+
+
+def _field(dtype: str, fill: float) -> FieldSpec:
+    """Return a field of whole sequences, checked."""
+    return Field([], align="sequence", fill=fill, dtype=dtype).spec("rows")
+
+
+_cached_field = functools.lru_cache(_field)
 
 
 def pad_on_their_device(rows: Ragged, dtype: Any, layout: Layout, fill: float) -> Any:
@@ -90,11 +97,16 @@ def pad_on_their_device(rows: Ragged, dtype: Any, layout: Layout, fill: float) -
 
 def small_on_host(x: Any) -> np.ndarray | None:
     """Return an array or tensor as an array, if NumPy copies it sooner than the core; else None."""
-    if x.nbytes > SMALL or (is_tensor(x) and (is_computed(x) or not is_plain(x))):
+    if x.nbytes > SMALL:
         return None
-    if is_tensor(x) and is_only_torch(x.dtype):
-        return None
-    found: np.ndarray = to_numpy(x)
+    found: np.ndarray = x
+    if is_tensor(x):
+        if type(x).__name__ != "Tensor":
+            return None
+        try:
+            found = x.numpy()
+        except (RuntimeError, TypeError):  # with gradients, on a device, or of another kind
+            return None
     return found
 
 
