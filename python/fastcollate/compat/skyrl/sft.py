@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
-from operator import itemgetter
+from operator import itemgetter, le
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fastcollate._fastcollate import Bins, FieldSpec, LayoutSpec, OutputSpec, PackSpec, fix_lists
+from fastcollate._fastcollate import (
+    Bins,
+    FieldSpec,
+    LayoutSpec,
+    OutputSpec,
+    PackSpec,
+    first_no_length,
+    fix_lists,
+)
 from fastcollate.common.arguments import tally
 from fastcollate.common.arrays import offsets_of
 from fastcollate.compat.skyrl.installed import (
@@ -22,6 +31,7 @@ from fastcollate.compat.skyrl.installed import (
     training_batch,
 )
 from fastcollate.ops.collating import Request, collate
+from fastcollate.ops.writing import AS_LONGEST, pad_rows
 from fastcollate.plan.layouts import Packed
 from fastcollate.rows.lengths import Integers
 from fastcollate.rows.tokens import Whole
@@ -34,6 +44,9 @@ LEFT_PADDED = OutputSpec(attention_mask="bool", bare=True)
 PACKED = OutputSpec(bare=True)
 
 LOSS_MASK = FieldSpec("loss_mask", "loss_mask", plain=True, weighs=True, any_length=True)
+
+EXACT = 1 << 53
+"""Integers below are exact as floats, as which fields take their fill."""
 
 
 def collate_sft_batch(examples: Examples, tokenizer: Any) -> Any:
@@ -88,14 +101,16 @@ def collate_sft_batch(examples: Examples, tokenizer: Any) -> Any:
     with_images = _check_images(examples)
     attention_masks = [example["attention_mask"] for example in examples]
     loss_masks = [example["loss_mask"] for example in examples]
-    for row, (length, count) in enumerate(zip(lengths, actions, strict=True)):
-        if not 0 <= count <= length:
-            raise ValueError(
-                f"examples[{row}]['num_actions'] is {count}, but the example has {length} tokens; "
-                f"pass a number from 0 to {length}"
-            )
-        _check_length(row, "attention_mask", attention_masks[row], length, "input_ids")
-        _check_length(row, "loss_mask", loss_masks[row], count, "num_actions")
+    found = list(map(len, attention_masks)), list(map(len, loss_masks))
+    if found != (lengths, actions) or not all(map(le, actions, lengths)):
+        for row, (length, count) in enumerate(zip(lengths, actions, strict=True)):
+            if not 0 <= count <= length:
+                raise ValueError(
+                    f"examples[{row}]['num_actions'] is {count}, but the example has {length} "
+                    f"tokens; pass a number from 0 to {length}"
+                )
+            _check_length(row, "attention_mask", attention_masks[row], length, "input_ids")
+            _check_length(row, "loss_mask", loss_masks[row], count, "num_actions")
 
     pad_token_id = tokenizer.pad_token_id
     if pad_token_id is None and min(lengths) == max(lengths):
@@ -296,8 +311,7 @@ class PackedDataCollator:
         capacity, places = self.max_tokens_per_microbatch, tokens
         if align.is_limited:
             capacity, places = max(capacity, align.size), -(-tokens // align.size) * align.size
-        if (exceeds := places > capacity).any():
-            row = int(exceeds.argmax())
+        if (row := first_no_length(places, capacity)) is not None:
             rounded = f" ({places[row]} rounded up)" if align.is_limited else ""
             raise ValueError(
                 f"examples[{row}] has {tokens[row]} tokens{rounded}, which exceeds "
@@ -317,7 +331,7 @@ class PackedDataCollator:
                 "example for each"
             )
         offsets, lengths = offsets_of(counts), tokens[indices]
-        tables = offsets, indices, np.zeros_like(indices), lengths
+        tables = offsets, indices, np.zeros(len(indices), np.int64), lengths
         bins = Bins(*tables, len(tokens), align.size, False)
         # Copies, so that each is pickled alone.
         lengths_of_rows = [lengths[row:end].copy() for row, end in pairwise(offsets.tolist())]
@@ -345,12 +359,13 @@ def _loss_masks(examples: Examples, lengths: list[int]) -> list[Any]:
     """Return the loss masks of the examples' last tokens; checks their lengths."""
     actions = list(map(itemgetter("num_actions"), examples))
     masks = list(map(itemgetter("loss_mask"), examples))
-    for row, (mask, length, count) in enumerate(zip(masks, lengths, actions, strict=True)):
-        if len(mask) != min(length, count):
-            raise AssertionError(
-                f"examples[{row}] has {tally(length, 'token')} and num_actions={count}, "
-                f"but a loss_mask of {len(mask)}; pass a loss_mask of {min(length, count)}"
-            )
+    found, expected = list(map(len, masks)), list(map(min, lengths, actions))
+    if found != expected:
+        row = next(row for row, one in enumerate(found) if one != expected[row])
+        raise AssertionError(
+            f"examples[{row}] has {tally(lengths[row], 'token')} and num_actions={actions[row]}, "
+            f"but a loss_mask of {found[row]}; pass a loss_mask of {expected[row]}"
+        )
     return masks
 
 
@@ -361,12 +376,12 @@ def _as_packed_batch(packed: Mapping[str, Any], lengths: list[Integers]) -> Any:
     width = packed["input_ids"].shape[1]
     if width == 0:
         raise RuntimeError("examples have no tokens; pass at least one token")
-    loss_mask = packed["loss_mask"]
-    loss_mask *= 1 / max(int(loss_mask.numpy().sum()), 1)  # as SkyRL sums, by NumPy
+    loss_mask = packed["loss_mask"].numpy()
+    loss_mask *= 1 / max(int(np.add.reduce(loss_mask, None)), 1)  # as SkyRL sums, by NumPy
     columns = {
         "sequences": packed["input_ids"],
         "attention_mask": packed["attention_mask"],
-        "loss_mask": loss_mask,
+        "loss_mask": packed["loss_mask"],
         "sub_seq_lengths": list(map(torch.from_numpy, lengths)),
     }
     return training_batch(columns, response_length=width - 1)
@@ -401,9 +416,14 @@ def _left_padded(key: str, rows: list[Any], fill: Any) -> Any:
     """Return rows as one int64 tensor, right-aligned."""
 
     def collate_examples(rows: list[Any]) -> Any:
-        # Ids and masks as fields of one batch took no less time.
         return collate(Request(Whole(rows), fill, outputs=LEFT_PADDED)).data["input_ids"]
 
+    if type(fill) is int and abs(fill) < EXACT:
+        with contextlib.suppress(TypeError, ValueError):  # the call below has the message
+            # As fields of one batch, ids and masks took longer.
+            padded = pad_rows(rows, "int64", AS_LONGEST["left"], fill, "torch")
+            if padded.ndim == 2:
+                return padded
     try:
         try:
             return collate_examples(rows)
