@@ -129,17 +129,17 @@ def _other_layout(plan: Plan, shard: Shard, layout: Layout) -> str | None:
 
 def _views(state: BatchState, rows: slice) -> dict[str, Any]:
     """Return the outputs of adjacent rows, over the same memory."""
-    outputs = [(output.key, output.align, output.field) for output in state.spec.table]
+    table = state.spec.table
+    outputs = [(output.key, output.align, output.field) for output in table]
     # Concatenated values are selected by their offsets; all others, by rows.
     spans: dict[tuple[str, int | None], slice] = {}
-    sequence_ends = next((key for key, align, _ in outputs if align == "sequence_offsets"), "")
     for key, align, field in outputs:
         if align.endswith("_offsets"):
             offsets = state.data[key]
             span = slice(int(offsets[rows.start]), int(offsets[rows.stop]))
             spans.setdefault((align.removesuffix("_offsets"), field), span)
     views: dict[str, Any] = {}
-    for ragged in ragged_outputs(state.spec.table):
+    for ragged in ragged_outputs(table):
         width = state.plan.leading_shape(ragged.align == "sequence")[-1]
         padded = slice(rows.start * width, rows.stop * width)
         views |= viewed_values(state, ragged, spans.get((ragged.align, None), padded))
@@ -150,7 +150,8 @@ def _views(state: BatchState, rows: slice) -> dict[str, Any]:
         if align.endswith("_offsets"):
             views[key] = value[rows.start : rows.stop + 1] - value[rows.start]
         elif align == "batch":  # in a jagged batch only the longest row
-            ends = state.data[sequence_ends][rows.start : rows.stop + 1]
+            offsets = next(key for key, align, _ in outputs if align == "sequence_offsets")
+            ends = state.data[offsets][rows.start : rows.stop + 1]
             views[key] = int((ends[1:] - ends[:-1]).max())
         else:
             views[key] = value[spans.get((align, field if align == "joined" else None), rows)]

@@ -45,6 +45,8 @@ _PRESETS = {"default": _DEFAULT, "compact": _COMPACT}
 GRIDS = ("image_grid_thw", "video_grid_thw")
 """Fields of models that count positions in three dimensions, from these grids."""
 
+_POSITIONS = ("position_ids", *GRIDS)
+
 
 class Outputs(NamedTuple):
     """Dtypes of outputs, and the choice of optional ones, checked."""
@@ -82,7 +84,7 @@ class Outputs(NamedTuple):
         if positions == "default":
             for _, field in fields:
                 # Models would take ours in place of their own.
-                if field.key in ("position_ids", *GRIDS):
+                if field.key in _POSITIONS:
                     positions = "omitted"
                     spec = _spec_of(self.preset, positions, self.labels)
         if self.by_key:
