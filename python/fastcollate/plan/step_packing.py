@@ -168,7 +168,10 @@ def _costs_of_shared(
     shard_by: Any, shared: Integers
 ) -> tuple[Integers, NDArray[np.float64], float]:
     """Return the numbers of shared tokens, what rows save by sharing them, and a bin's own cost."""
-    shared = np.unique(shared[shared > 0])
+    if shared.max(initial=0) <= 64 * len(shared):
+        shared = np.flatnonzero(np.bincount(shared)[1:]) + 1  # an eighth of the time
+    else:
+        shared = np.unique(shared[shared > 0])
     if shard_by is None:
         return shared, np.zeros(len(shared)), 0.0
     if isinstance(shard_by, Costs):

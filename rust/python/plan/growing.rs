@@ -1,12 +1,12 @@
 //! A prefix tree that grows row by row.
 
 use fastcollate::plan::share::GrowingTree as Core;
-use numpy::prelude::*;
-use numpy::{PyArray1, PyReadonlyArray1};
+use numpy::{IntoPyArray, PyReadonlyArray1};
 use pyo3::prelude::*;
 
 use crate::error::Result;
-use crate::plan::tables::{Column, column_of, values};
+use crate::plan::sharing::columns;
+use crate::plan::tables::{Column, values};
 
 /// Rows in a prefix tree, in which each token has one successor.
 #[pyclass(module = "fastcollate._fastcollate")]
@@ -22,12 +22,12 @@ impl GrowingTree {
 
     /// Number of tokens.
     fn __len__(&self) -> usize {
-        self.0.tokens().len()
+        self.0.len()
     }
 
     /// The tokens in the order in which rows added them, int64.
-    fn tokens<'py>(&self, py: Python<'py>) -> Column<'py> {
-        PyArray1::from_slice(py, self.0.tokens())
+    fn tokens<'py>(&self, py: Python<'py>) -> Result<Column<'py>> {
+        Ok(self.0.tokens()?.into_pyarray(py))
     }
 
     /// Number of tokens that a row would share.
@@ -40,17 +40,9 @@ impl GrowingTree {
         Ok(self.0.add(&values(&row))?)
     }
 
-    /// The tokens in depth-first order, of several branches the oldest first; the offsets of
-    /// segments in them; the positions of each segment's path, end to end; the offsets of paths;
-    /// the first key of each row: all int64.
-    fn laid_out<'py>(&self, py: Python<'py>) -> Result<[Column<'py>; 5]> {
-        let out = self.0.laid_out()?;
-        Ok([
-            out.tokens.into_pyarray(py),
-            column_of(py, out.offsets)?,
-            column_of(py, out.keys)?,
-            column_of(py, out.key_offsets)?,
-            column_of(py, out.rows)?,
-        ])
+    /// The rows depth-first, of several branches the oldest first, and the length that each shares
+    /// with the previous one: int64.
+    fn rows<'py>(&self, py: Python<'py>) -> Result<(Column<'py>, Column<'py>)> {
+        columns(py, self.0.rows())
     }
 }

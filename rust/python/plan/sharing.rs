@@ -343,7 +343,7 @@ impl PrefixTree {
 }
 
 /// Rows, and the length that each shares with the previous one.
-fn columns<'py>(py: Python<'py>, rows: &[TreeRow]) -> Result<(Column<'py>, Column<'py>)> {
+pub fn columns<'py>(py: Python<'py>, rows: &[TreeRow]) -> Result<(Column<'py>, Column<'py>)> {
     let of = |value: fn(&TreeRow) -> usize| column_of(py, rows.iter().map(value));
     Ok((of(|row| row.row)?, of(|row| row.shared)?))
 }

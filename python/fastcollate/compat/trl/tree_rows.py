@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastcollate._fastcollate import IGNORE_INDEX, GrowingTree
+from fastcollate.build import build_batch
 from fastcollate.common.arrays import on_host
+from fastcollate.plan.layouts import Tree
+from fastcollate.plan.tree_bins import TreeBins
 
 if TYPE_CHECKING:
     import torch
@@ -125,45 +128,56 @@ class TreeRow:
 
         if not self.samples:
             raise ValueError("the row has no samples; add at least one before pack()")
-        tokens, cu_q, keys, cu_k, first_keys = self._tree.laid_out()
-        if len(keys) > np.iinfo(np.int32).max:
-            raise ValueError(
-                f"the paths of the row have {len(keys):,} keys, which exceed int32; pass a smaller "
-                "token budget"
-            )
-        queries, paths = np.diff(cu_q), np.diff(cu_k)
-        depths = np.arange(len(tokens)) + np.repeat(paths - queries - cu_q[:-1], queries)
-        labels = np.full(len(tokens), IGNORE_INDEX)
-        positions, logps = [], []
-        for index, (sample, first) in enumerate(
-            zip(self.samples, first_keys.tolist(), strict=True)
-        ):
-            ids = _ids(sample)
-            for name in ("completion_mask", "old_log_probs"):
-                if len(sample[name]) != len(ids):
+        rows = [_ids(sample) for sample in self.samples]
+        lens = np.array(list(map(len, rows)))
+        columns = []
+        for name in ("completion_mask", "old_log_probs"):
+            column = [on_host(sample[name]) for sample in self.samples]
+            for index, values in enumerate(column):
+                if len(values) != len(rows[index]):
                     raise ValueError(
-                        f"samples[{index}] has {len(sample[name])} values of {name}, but "
-                        f"{len(ids)} tokens; pass one value for each token"
+                        f"samples[{index}] has {len(values)} values of {name}, but "
+                        f"{lens[index]} tokens; pass one value for each token"
                     )
-            trains = on_host(sample["completion_mask"])[1:].nonzero()[0]
-            predictors = keys[first + trains]
-            labels[predictors] = ids[1:][trains]
-            positions.append(predictors)
-            logps.append(on_host(sample["old_log_probs"])[1:][trains].astype(np.float32))
-        counts = list(map(len, positions))
+            columns.append(np.concatenate([values[1:] for values in column]))
+        masks, logps = columns
+        order, shared = self._tree.rows()
+        bins = TreeBins._trusted(
+            offsets=np.array([0, len(order)]),
+            indices=order,
+            starts=shared,
+            lengths=lens[order] - shared,
+            num_sequences=len(order),
+            capacity=len(self._tree),
+            multiple_of=1,
+            fork_early=True,
+        )
+        batch: Any = build_batch(
+            sequences=rows,
+            prompt_lens=np.ones_like(lens),
+            layout=Tree(plan=bins),
+            pad_token_id=0,
+            array_type="numpy",
+        )
+        trained = np.flatnonzero(masks)
+        predictors = batch.predictors[trained]
+        labels = np.full_like(batch.input_ids[0], IGNORE_INDEX)
+        labels[predictors] = batch.targets[trained]
+        segments = np.repeat(np.arange(len(lens)), lens - 1)[trained]
+        paths = batch.attention_paths()
         advantages = np.array([sample["advantage"] for sample in self.samples], np.float32)
         arrays = {
-            "input_ids": tokens,
-            "position_ids": depths,
+            "input_ids": batch.input_ids[0],
+            "position_ids": batch.position_ids[0],
             "shift_labels": labels,
-            "tree_kv_index": keys,
-            "tree_cu_seqlens_q": cu_q.astype(np.int32),
-            "tree_cu_seqlens_k": cu_k.astype(np.int32),
-            "tree_max_seqlens": np.array([queries.max(), paths.max()]),
-            "token_index": np.concatenate(positions),
-            "old_log_probs": np.concatenate(logps),
-            "advantages": np.repeat(advantages, counts),
-            "segment_id": np.repeat(np.arange(len(counts)), counts),
+            "tree_kv_index": paths.kv_index,
+            "tree_cu_seqlens_q": paths.cu_seqlens_q,
+            "tree_cu_seqlens_k": paths.cu_seqlens_k,
+            "tree_max_seqlens": np.array([paths.max_seqlen_q, paths.max_seqlen_k]),
+            "token_index": predictors,
+            "old_log_probs": logps[trained].astype(np.float32),
+            "advantages": advantages[segments],
+            "segment_id": segments,
         }
         return {name: torch.from_numpy(array) for name, array in arrays.items()}
 

@@ -16,8 +16,9 @@ use crate::memory::{filled, with_room};
 pub struct BlockTables {
     /// Number of blocks in an output row.
     count: usize,
-    /// The runs of each block of keys in each output row.
-    runs: Vec<Vec<Run>>,
+    /// The runs of all blocks of keys, and their offsets by block, with the end.
+    runs: Vec<Run>,
+    offsets: Vec<usize>,
     /// Lengths of the lists, by table and block.
     lens: [Vec<i32>; 4],
 }
@@ -61,43 +62,57 @@ impl Placement {
         let depths = window.map(|_| self.depths()).transpose()?;
         let width = self.sequence.width();
         let count = width.div_ceil(size);
-        let mut runs = with_room(self.sequence.rows() * count)?;
+        let lists = self.sequence.rows() * count;
+        let (mut runs, mut offsets) = (with_room(3 * lists)?, with_room(lists + 1)?);
+        offsets.push(0);
         for (row, ends) in ends.chunks_exact(width.max(1)).enumerate() {
             let depths = depths.as_ref().map(|all| &all[row * width..][..width]);
             let blocks = Blocks::new(size, ends, window.zip(depths));
-            runs.extend((0..count).map(|kv| blocks.runs(kv)));
+            for kv in 0..count {
+                blocks.add_runs(kv, &mut runs);
+                offsets.push(runs.len());
+            }
         }
-        Ok(BlockTables {
+        let mut tables = BlockTables {
             count,
-            lens: lens_of(&runs, count)?,
             runs,
-        })
+            offsets,
+            lens: Default::default(),
+        };
+        tables.lens = tables.lens_of()?;
+        Ok(tables)
     }
-}
-
-/// The lengths of the lists in the four tables, with `count` blocks in an output row.
-fn lens_of(runs: &[Vec<Run>], count: usize) -> Result<[Vec<i32>; 4]> {
-    let lens = || filled(runs.len() + 1, |_| 0);
-    let mut lens = [lens()?, lens()?, lens()?, lens()?];
-    for (kv, runs) in runs.iter().enumerate() {
-        let row = kv - kv % count;
-        for Run { queries, is_full } in runs {
-            lens[usize::from(*is_full)][row + queries.start] += 1;
-            lens[usize::from(*is_full)][row + queries.end] -= 1;
-            lens[2 + usize::from(*is_full)][kv] += to_i32(queries.len());
-        }
-    }
-    for changes in &mut lens[..2] {
-        let mut len = 0;
-        for change in changes {
-            len += *change;
-            *change = len;
-        }
-    }
-    Ok(lens)
 }
 
 impl BlockTables {
+    /// The runs of some blocks of keys.
+    fn runs(&self, keys: Range<usize>) -> impl Iterator<Item = &[Run]> {
+        { self.offsets[keys.start..=keys.end].windows(2) }.map(|run| &self.runs[run[0]..run[1]])
+    }
+
+    /// The lengths of the lists in the four tables.
+    fn lens_of(&self) -> Result<[Vec<i32>; 4]> {
+        let count = self.offsets.len() - 1;
+        let lens = || filled(count + 1, |_| 0);
+        let mut lens = [lens()?, lens()?, lens()?, lens()?];
+        for (kv, runs) in self.runs(0..count).enumerate() {
+            let row = kv - kv % self.count;
+            for Run { queries, is_full } in runs {
+                lens[usize::from(*is_full)][row + queries.start] += 1;
+                lens[usize::from(*is_full)][row + queries.end] -= 1;
+                lens[2 + usize::from(*is_full)][kv] += to_i32(queries.len());
+            }
+        }
+        for changes in &mut lens[..2] {
+            let mut len = 0;
+            for change in changes {
+                len += *change;
+                *change = len;
+            }
+        }
+        Ok(lens)
+    }
+
     /// The length of the longest list, at least 1 if there are blocks.
     pub fn most(&self) -> usize {
         let most = self.lens.iter().map(|lens| to_usize(largest(lens))).max();
@@ -110,7 +125,7 @@ impl BlockTables {
     /// # Panics
     /// If there is too little room.
     pub fn write(&self, counts: &mut [i32], indices: &mut [i32]) {
-        let (lists, most) = (self.runs.len(), self.most());
+        let (lists, most) = (self.offsets.len() - 1, self.most());
         if lists == 0 {
             return;
         }
@@ -120,8 +135,9 @@ impl BlockTables {
             counts.copy_from_slice(&lens[..lists]);
             let Some(indices) = tables.next() else { return };
             let is_full = table % 2 == 1;
-            for (row, runs) in self.runs.chunks(self.count).enumerate() {
-                let lists = &mut indices[row * self.count * most..];
+            for row in (0..lists).step_by(self.count) {
+                let lists = &mut indices[row * most..][..self.count * most];
+                let runs = self.runs(row..row + self.count);
                 match table {
                     0 | 1 => transpose(lists, most, runs, is_full),
                     _ => list(lists, most, runs, is_full),
@@ -132,8 +148,8 @@ impl BlockTables {
 }
 
 /// List, for each block of keys, the blocks of queries in its runs.
-fn list(lists: &mut [i32], most: usize, runs: &[Vec<Run>], is_full: bool) {
-    for (runs, list) in runs.iter().zip(lists.chunks_mut(most)) {
+fn list<'a>(lists: &mut [i32], most: usize, runs: impl Iterator<Item = &'a [Run]>, is_full: bool) {
+    for (runs, list) in runs.zip(lists.chunks_mut(most)) {
         let runs = runs.iter().filter(|run| run.is_full == is_full);
         let blocks = runs.flat_map(|run| run.queries.clone());
         { list.iter_mut().zip(blocks) }.for_each(|(to, block)| *to = to_i32(block));
@@ -142,9 +158,14 @@ fn list(lists: &mut [i32], most: usize, runs: &[Vec<Run>], is_full: bool) {
 
 /// List, for each block of queries, the blocks of keys with a run that contains it, updating the
 /// list from one block to the next: few runs begin or end between two.
-fn transpose(lists: &mut [i32], most: usize, runs: &[Vec<Run>], is_full: bool) {
+fn transpose<'a>(
+    lists: &mut [i32],
+    most: usize,
+    runs: impl Iterator<Item = &'a [Run]>,
+    is_full: bool,
+) {
     let mut changes: Vec<(usize, i32)> = Vec::new();
-    for (kv, runs) in runs.iter().enumerate() {
+    for (kv, runs) in runs.enumerate() {
         for run in runs.iter().filter(|run| run.is_full == is_full) {
             changes.extend([run.queries.start, run.queries.end].map(|q| (q, to_i32(kv))));
         }
@@ -152,7 +173,7 @@ fn transpose(lists: &mut [i32], most: usize, runs: &[Vec<Run>], is_full: bool) {
     changes.sort_unstable();
     let mut changes = &changes[..];
     let mut keys: Vec<i32> = Vec::new();
-    for (q, list) in lists.chunks_mut(most).take(runs.len()).enumerate() {
+    for (q, list) in lists.chunks_mut(most).enumerate() {
         while let [(at, kv), rest @ ..] = changes
             && *at == q
         {
@@ -177,15 +198,15 @@ impl<'a> Blocks<'a> {
         }
     }
 
-    /// The blocks that attend to a block of keys.
-    fn runs(&self, kv: usize) -> Vec<Run> {
+    /// Add the blocks that attend to a block of keys.
+    fn add_runs(&self, kv: usize, runs: &mut Vec<Run>) {
         let (first_end, last_end) = self.bounds[kv];
         // A block of one position attends to itself in full.
         let begin = if self.size == 1 { kv } else { kv + 1 };
         let full = begin..begin.max(first_end / self.size);
         let last = full.end..last_end.div_ceil(self.size).max(full.end);
-        let mut runs = Vec::with_capacity(3);
-        let mut push = |queries: Range<usize>, is_full| match runs.last_mut() {
+        let before = runs.len();
+        let mut push = |queries: Range<usize>, is_full| match runs[before..].last_mut() {
             _ if queries.is_empty() => {}
             Some(Run {
                 queries: Range { end, .. },
@@ -197,7 +218,7 @@ impl<'a> Blocks<'a> {
         let Some(window) = &self.window else {
             push(full, true);
             push(last, false);
-            return runs;
+            return;
         };
         let keys = self.crossing(window, (kv + 1) * self.size);
         let mut keys = &keys[..];
@@ -212,7 +233,6 @@ impl<'a> Blocks<'a> {
                 push(q..q + 1, is_full);
             }
         }
-        runs
     }
 
     /// The keys, in the block ending at `block_end`, that later blocks attend to: the end of each
@@ -317,7 +337,9 @@ mod tests {
             let blocks = Blocks::new(size, &ends, window.map(|window| (window, &depths[..])));
             let count = ends.len().div_ceil(size);
             for kv in 0..count {
-                let runs = blocks.runs(kv);
+                let mut runs = vec![Run { queries: 0..kv, is_full: kv % 2 == 0 }];
+                blocks.add_runs(kv, &mut runs);
+                runs.remove(0);
                 let are_apart = runs.windows(2).all(|two| {
                     let (end, begin) = (two[0].queries.end, two[1].queries.start);
                     end < begin || (end == begin && two[0].is_full != two[1].is_full)

@@ -13,7 +13,7 @@ mod pack;
 mod rule;
 
 pub(super) use cut::{Units, Weight};
-pub use growing::{GrowingTree, LaidOut};
+pub use growing::GrowingTree;
 pub use hash::prompt_hashes;
 pub use limits::ShareLimits;
 pub use nodes::{Node, Nodes};

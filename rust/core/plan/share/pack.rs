@@ -5,7 +5,7 @@ use std::ops::Range;
 use super::cut::{Units, Weight};
 use super::{Tree, TreeRow};
 use crate::error::{Error, Result};
-use crate::memory::check_room;
+use crate::memory::{check_room, reserve};
 use crate::plan::pack::{Algorithm, Cost, ItemBins, Items, Load, Oversize, Oversized, PackSpec};
 use crate::polling::Ticks;
 
@@ -78,34 +78,26 @@ impl Tree {
         };
         check_room(self.rows.len())?;
         let limited = self.costs(spec, cost)?;
-        let weight = |index: usize, is_shared: bool| {
-            let row = &self.rows[index];
-            let [alone, shared] = balanced(row);
-            let limited = limited
-                .as_ref()
-                .map_or(0.0, |(alone, shared)| match is_shared {
-                    true => shared[index],
-                    false => alone[index],
-                });
-            let (size, cost) = match is_shared {
-                true => (row.shared, shared),
-                false => (row.len, alone),
-            };
-            Weight {
+        let (mut alone, mut shared) = (Vec::new(), Vec::new());
+        for columns in [&mut alone, &mut shared] {
+            reserve(columns, self.rows.len())?;
+        }
+        for (index, row) in self.rows.iter().enumerate() {
+            let costs = balanced(row);
+            let limited = { limited.as_ref() }
+                .map_or([0.0; 2], |[alone, shared]| [alone[index], shared[index]]);
+            let weight = |of: usize, size, count| Weight {
                 load: Load {
                     size,
-                    count: usize::from(!is_shared),
-                    cost: limited,
+                    count,
+                    cost: limited[of],
                 },
-                cost,
-            }
-        };
-        let weights = |is_shared| {
-            (0..self.rows.len())
-                .map(|row| weight(row, is_shared))
-                .collect()
-        };
-        let rows = Units::new(weights(false), weights(true), ticks)?;
+                cost: costs[of],
+            };
+            alone.push(weight(0, row.len, 1));
+            shared.push(weight(1, row.shared, 0));
+        }
+        let rows = Units::new(alone, shared, ticks)?;
         if spec.oversize == Oversize::Error {
             self.check_rows(spec, &rows)?;
         }
@@ -137,23 +129,18 @@ impl Tree {
     }
 
     /// Costs of rows, and of the tokens shared with the row before, if costs count.
-    #[allow(clippy::type_complexity, reason = "two columns")]
-    fn costs(&self, spec: &PackSpec, cost: &Cost) -> Result<Option<(Vec<f64>, Vec<f64>)>> {
-        let lens = self.rows.iter().map(|row| row.len);
-        let shared = self.rows.iter().map(|row| row.shared);
-        let lens: Vec<_> = lens.chain(shared).collect();
+    fn costs(&self, spec: &PackSpec, cost: &Cost) -> Result<Option<[Vec<f64>; 2]>> {
+        let [lens, shared] = [|row: &TreeRow| row.len, |row: &TreeRow| row.shared]
+            .map(|of| self.rows.iter().map(of));
+        let lens: Vec<_> = lens.chain(shared.clone()).collect();
         let costs = spec.costs(&lens, cost)?;
-        Ok(costs.map(|mut costs| {
-            let mut shared = costs.split_off(self.rows.len());
-            if let Cost::Linear(costs) = cost {
+        Ok(costs.map(|mut alone| {
+            let own = alone.split_off(self.rows.len());
+            match cost {
                 // The cost per sequence is not shared.
-                shared = self
-                    .rows
-                    .iter()
-                    .map(|row| costs.of_tokens(row.shared))
-                    .collect();
+                Cost::Linear(costs) => [alone, shared.map(|len| costs.of_tokens(len)).collect()],
+                _ => [alone, own],
             }
-            (costs, shared)
         }))
     }
 
