@@ -10,8 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 import fastcollate as fc
-from fastcollate.testing import reference
-from fastcollate.testing.drawing import rollouts
+from fastcollate.testing import drawing, reference
 from fastcollate.testing.reference import partitioning
 from fastcollate.testing.reference.stepping import prompt_boundaries_loops
 from fastcollate.testing.reference.way_back import broadcast_loops
@@ -32,15 +31,11 @@ COSTS: dict[str, Any] = {"tokens": int, "flops": lambda length: 24_576 * length 
 
 def rows_of(draw: Draw, scale: int, *, has_prompts: bool = False) -> dict[str, Any]:
     """Draw the columns of a batch."""
-    limits: dict[str, Any] = {
-        "max_rows": 6 * scale,
-        "max_len": 5 * scale,
-        "max_long_len": 30 * scale,
-    }
-    data = draw(rollouts(**limits))._asdict()
+    limits = {"max_rows": 6 * scale, "max_len": 5 * scale, "max_long_len": 30 * scale}
+    data: dict[str, Any] = draw(drawing.batches(**limits))
     if has_prompts:
         data["prompts"] = [prompt or [3] for prompt in data["prompts"]]
-    return {name: column for name, column in data.items() if column is not None}
+    return data
 
 
 def lengths_of(given: dict[str, Any]) -> list[tuple[int, int]]:
