@@ -568,7 +568,7 @@ def compact_ids(name: str, row: Any, index: int) -> NDArray[Any]: ...
 def token_ids(name: str, rows: Any) -> tuple[NDArray[int32], NDArray[int64]]: ...
 def collate(
     tokens: Tokens,
-    row_source: Merge | tuple[MergeSpec, tuple[Sequence[int], str]] | Plan | None,
+    row_source: Merge | tuple[MergeSpec, tuple[NDArray[int64], str]] | Plan | None,
     shard: ShardSpec | None,
     cp: tuple[int, int] | None,
     pad_token_id: int,
@@ -594,7 +594,7 @@ def write_rows(
 ) -> NDArray[Any]: ...
 def merge_turns(
     tokens: Tokens,
-    trajectories: tuple[Sequence[int], str],
+    trajectories: tuple[NDArray[int64], str],
     spec: MergeSpec,
     loss_mask: tuple[Any, FieldSpec] | None,
     drop_untrainable: bool,

@@ -10,6 +10,8 @@ import os
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from itertools import islice
 from numbers import Real
 from typing import Any, TypeVar, cast
 
@@ -26,17 +28,19 @@ _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 def suggests_names(target: T) -> T:
     """Decorate a function or class: the error for an unknown argument names the one to pass.
 
-    For a class, this covers ``__init__`` and the public methods, inherited ones included.
+    An argument whose ``__len__`` claims more items than any memory holds is named, too. For a
+    class, this covers ``__init__`` and the public methods, inherited ones included.
     """
     if not isinstance(target, type):
         return cast("T", _suggesting(target))
     bases = [base for base in target.__mro__[::-1] if base.__module__.startswith("fastcollate.")]
     methods = {name: value for base in bases for name, value in vars(base).items()}
     for name, method in methods.items():
-        if inspect.isfunction(method) and (name == "__init__" or not name.startswith("_")):
-            method = _suggesting(method)
-            method.__qualname__ = f"{target.__name__}.{name}"
-            setattr(target, name, method)
+        function = getattr(method, "__func__", method)
+        if inspect.isfunction(function) and (name == "__init__" or not name.startswith("_")):
+            call = _suggesting(function)
+            call.__qualname__ = f"{target.__name__}.{name}"
+            setattr(target, name, call if function is method else type(method)(call))
     return target
 
 
@@ -73,6 +77,11 @@ def _suggesting(function: Callable[..., Any]) -> Callable[..., Any]:
             message = None if has_begun else wrong_name(call, kwargs) or _nameless(call, args)
             if message is None:
                 raise
+        except MemoryError as error:
+            # Python's own lists trust a length, and name nothing.
+            if error.args or (claim := _false_length(call, args, kwargs)) is None:
+                raise
+            raise MemoryError(claim) from error
         raise TypeError(message)
 
     return call
@@ -105,6 +114,33 @@ def wrong_name(function: Callable[..., Any], given: Iterable[str]) -> str | None
     return f"{callee} has no argument {unknown!r}; {advice}"
 
 
+def _false_length(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> str | None:
+    """Return an error message for the first argument with too many items; None if there is none."""
+    named = {**dict(zip(inspect.signature(function).parameters, args, strict=False)), **kwargs}
+    return next(filter(None, map(_claim_of, named, named.values())), None)
+
+
+def _claim_of(name: str, value: Any, depth: int = 5) -> str | None:
+    """Return an error message for a value, or an item of it, with too many items."""
+    with suppress(Exception):  # its own code may raise anything
+        own = getattr(value, "__dict__", {})
+        value = own.get("rows", own.get("values", value))  # of a field
+        count = max(len(value), operator.length_hint(iter(value)))
+        if count > MOST_ITEMS:
+            kind = type(value).__name__
+            return f"{name} is a {kind} that claims {count:,} items; pass one of its true length"
+    if depth == 0 or type(value) not in (list, tuple, dict):
+        return None
+    items = value.items() if type(value) is dict else enumerate(value)
+    found = (_claim_of(f"{name}[{key!r}]", item, depth - 1) for key, item in islice(items, 1000))
+    return next(filter(None, found), None)
+
+
+MOST_ITEMS = 1 << 40
+"""More items than any memory holds."""
+
 MOST_LISTED = 8
 """Most arguments that an error lists."""
 
@@ -113,7 +149,7 @@ MOST_LISTED = 8
 def _parameters(function: Callable[..., Any]) -> tuple[list[str], bool]:
     """Return the names of a function's parameters; True if it takes others, too."""
     parameters = inspect.signature(function).parameters.values()
-    known = [one.name for one in parameters if one.name != "self"]
+    known = [one.name for one in parameters if one.name not in ("self", "cls")]
     return known, any(one.kind is one.VAR_KEYWORD for one in parameters)
 
 

@@ -335,7 +335,7 @@ def merge_turns(
 class RowSource(NamedTuple):
     """The source of a batch's rows, if not one turn each."""
 
-    row_source: CoreMerge | tuple[MergeSpec, tuple[list[int], str]] | Plan
+    row_source: CoreMerge | tuple[MergeSpec, tuple[NDArray[np.int64], str]] | Plan
     """The core's source of rows: a merge, a policy and trajectories, or the plan of a batch whose
     rows are read again."""
     plan: MergePlan | None = None

@@ -403,6 +403,7 @@ class StepPlan(Table):
         return named | arrays
 
     @classmethod
+    @suggests_names
     def from_dict(cls, tables: Mapping[str, Any]) -> StepPlan:
         """Return the plan that ``to_dict`` wrote.
 

@@ -37,9 +37,9 @@ class Trajectories(NamedTuple):
     ids: list[Any] | None
     """The id of each trajectory, if there are ids."""
 
-    def for_core(self) -> tuple[list[int], str]:
+    def for_core(self) -> tuple[NDArray[np.int64], str]:
         """Return the arguments of the core."""
-        return self.ends, self.known_by
+        return np.array(self.ends, np.int64), self.known_by
 
 
 def parse_trajectories(

@@ -101,7 +101,7 @@ impl FieldSpec {
             Some(runs) => runs,
             None => {
                 rows.turns.check_stream_lens(name, &lens, true)?;
-                all = Runs::from_starts(repeat_n(0, lens.len()), &lens);
+                all = Runs::from_starts(repeat_n(0, lens.len()), &lens)?;
                 &all
             }
         };

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::error::{Error, Result};
+use crate::memory::{add, check_room, gathered, with_room};
 use crate::plan::merge::Prefix;
 use crate::plan::{Assembly, Chosen, Grid, Piece, Segment, Turns};
 
@@ -35,34 +36,39 @@ pub struct Runs {
 
 impl Runs {
     /// A run for each turn, of all values of its row.
-    pub fn from_starts(starts: impl Iterator<Item = usize>, lens: &[usize]) -> Self {
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`].
+    pub fn from_starts(starts: impl Iterator<Item = usize>, lens: &[usize]) -> Result<Self> {
         let run = |(start, &len)| Run {
             start,
             from: 0,
             len,
         };
-        Self {
-            runs: starts.zip(lens).map(run).collect(),
-            offsets: (0..=lens.len()).collect(),
-        }
+        Ok(Self {
+            runs: gathered(starts.zip(lens).map(run))?,
+            offsets: gathered(0..=lens.len())?,
+        })
     }
 
     /// Runs from their turns, starts and lengths, of rows with a value for every token.
     ///
     /// # Errors
-    /// [`Error::InvalidPlan`] if they are not in order or not of these turns.
+    /// [`Error::InvalidPlan`] if they are not in order or not of these turns; [`Error::NoMemory`].
     pub fn of_table(
         table: impl Iterator<Item = (usize, Range<usize>)>,
         lens: &[usize],
     ) -> Result<Self> {
-        let (mut runs, mut offsets, mut end) = (Vec::new(), vec![0], 0);
+        let (mut runs, mut end) = (Vec::new(), 0);
+        let mut offsets = with_room(lens.len() + 1)?;
+        offsets.push(0);
         for (turn, tokens) in table {
-            if turn + 1 > offsets.len() {
+            if turn < lens.len() && turn + 1 > offsets.len() {
                 offsets.resize(turn + 1, runs.len());
                 end = 0;
             }
-            let fits = turn + 1 == offsets.len()
-                && turn < lens.len()
+            let fits = turn < lens.len()
+                && turn + 1 == offsets.len()
                 && (end..=tokens.end).contains(&tokens.start)
                 && tokens.end <= lens[turn];
             if !fits {
@@ -70,12 +76,15 @@ impl Runs {
                 return Err(Error::InvalidPlan(reason));
             }
             end = tokens.end;
-            runs.push(Run {
+            let run = Run {
                 start: tokens.start,
                 from: tokens.start,
                 len: tokens.len(),
-            });
+            };
+            add(&mut runs, run)?;
         }
+        // Of planning over them: a row may have any number.
+        check_room(runs.len())?;
         offsets.resize(lens.len() + 1, runs.len());
         Ok(Self { runs, offsets })
     }

@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::packed::MAX_EMPTY_BINS;
 use super::placement::{Grid, Segment};
 use crate::error::{Error, Result};
-use crate::memory::with_room;
+use crate::memory::{check_room, with_room};
 use crate::plan::share::{Tree, TreeRow};
 use crate::plan::{Assembly, BinWidth, Bins, Layout, Pick, Placement, Row, Span};
 
@@ -100,6 +100,7 @@ impl Placement {
     /// The same without segments that end before the token `first` of the row: for responses alone,
     /// a chain of prefixes has as many segments as rows, not their square.
     fn path_ends(&self, assembly: &Assembly, first: impl Fn(&Row) -> usize) -> Result<Paths> {
+        check_room(assembly.rows().len())?;
         let mut count = 0_usize;
         self.each_path(assembly, &first, |_, path| count += path.len());
         let mut segments = with_room(count)?;
@@ -190,12 +191,14 @@ impl Placement {
     /// bins one after the other, of the same width.
     ///
     /// # Errors
-    /// [`Error::InvalidPlan`] for a bin that does not exist or is given twice, and for no bins.
+    /// [`Error::InvalidPlan`] for a bin that does not exist or is given twice, and for no bins;
+    /// [`Error::NoMemory`].
     pub fn of_some_bins(
         &self,
         assembly: &Assembly,
         bins: &[usize],
     ) -> Result<(Vec<usize>, Assembly, Self)> {
+        check_room(assembly.rows().len())?;
         let mut numbers = vec![None; self.sequence.rows()];
         for (number, &bin) in bins.iter().enumerate() {
             let known = numbers.get_mut(bin).filter(|known| known.is_none());

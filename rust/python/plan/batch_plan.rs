@@ -151,7 +151,7 @@ impl Plan {
         py: Python<'py>,
         flags: PyReadonlyArray1<bool>,
     ) -> Result<Column<'py>> {
-        let flags = tables::values(&flags);
+        let flags = tables::values(&flags)?;
         let mut counts = filled(self.num_rows(), |_| 0)?;
         for segment in self.placement.response.segments() {
             let start = segment.dst_row * self.response_width() + segment.dst_col;

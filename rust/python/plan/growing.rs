@@ -31,13 +31,13 @@ impl GrowingTree {
     }
 
     /// Number of tokens that a row would share.
-    fn shared(&self, row: PyReadonlyArray1<i64>) -> usize {
-        self.0.shared(&values(&row))
+    fn shared(&self, row: PyReadonlyArray1<i64>) -> Result<usize> {
+        Ok(self.0.shared(&values(&row)?))
     }
 
     /// Add a row, which is not empty; return the number of tokens that it shares.
     fn add(&mut self, row: PyReadonlyArray1<i64>) -> Result<usize> {
-        Ok(self.0.add(&values(&row))?)
+        Ok(self.0.add(&values(&row)?)?)
     }
 
     /// The rows depth-first, of several branches the oldest first, and the length that each shares

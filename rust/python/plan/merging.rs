@@ -9,6 +9,7 @@ use fastcollate::plan::merge::{
 };
 use fastcollate::polling::Polled;
 use fastcollate::{Error as Core, FieldColumn, TokenStreams, check_room_at_times, gathered};
+use numpy::PyReadonlyArray1;
 use numpy::ndarray::Ix1;
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
@@ -21,7 +22,7 @@ use crate::names::Names;
 use crate::plan::batch_plan::Plan;
 use crate::plan::tables::{
     self, Column, array, array_of, column, column_of, copied, rows_of, rows_of_table, set_table,
-    sources_of, to_i64,
+    sources_of, to_i64, usizes,
 };
 use crate::rows::{PyRows, TokenInput, slices_of};
 
@@ -105,7 +106,7 @@ impl MergeSpec {
 }
 
 /// The ends of trajectories, and the argument that gave them.
-pub type Trajectories = (Vec<usize>, String);
+pub type Trajectories<'py> = (PyReadonlyArray1<'py, i64>, String);
 
 /// The source of a batch's rows, if they are not one turn each.
 #[derive(FromPyObject)]
@@ -113,7 +114,7 @@ pub enum RowSource<'py> {
     /// Turns merged before.
     Merged(Bound<'py, Merge>),
     /// Turns to be merged.
-    ToMerge(Bound<'py, MergeSpec>, Trajectories),
+    ToMerge(Bound<'py, MergeSpec>, Trajectories<'py>),
     /// Rows of another batch, read from its outputs.
     Batch(Bound<'py, Plan>),
 }
@@ -133,6 +134,7 @@ pub fn merged(
     turns: &Turns,
     (ends, name): Trajectories,
 ) -> Result<Merge> {
+    let ends = usizes(&name, &ends)?;
     turns.check_count(&name, ends.last().copied().unwrap_or(0))?;
     let lens = (0..turns.count()).map(|turn| turns.stream_len(turn));
     let slices = if lens.sum::<usize>() < DETACH_FROM {

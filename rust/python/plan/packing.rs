@@ -393,9 +393,9 @@ impl PyCost {
 
 /// Index of the first number that is not a valid length, if any.
 #[pyfunction]
-pub fn first_no_length(lengths: PyReadonlyArray1<i64>, most: i64) -> Option<usize> {
+pub fn first_no_length(lengths: PyReadonlyArray1<i64>, most: i64) -> Result<Option<usize>> {
     let is_none = |length: &i64| !(0..=most).contains(length);
-    values(&lengths).iter().position(is_none)
+    Ok(values(&lengths)?.iter().position(is_none))
 }
 
 /// Deal bins to ranks, in equal numbers and with balanced costs; the number of bins is a multiple
@@ -448,13 +448,13 @@ impl Bins {
         sequences: usize,
         multiple_of: usize,
         shares: bool,
-    ) -> PyResult<Self> {
-        check_room(indices.len()?.max(offsets.len()?)).map_err(Error::from)?;
+    ) -> Result<Self> {
+        check_room(indices.len()?.max(offsets.len()?))?;
         let tables = BinTables {
-            offsets: &values(&offsets),
-            indices: &values(&indices),
-            starts: &values(&starts),
-            lens: &values(&lengths),
+            offsets: &values(&offsets)?,
+            indices: &values(&indices)?,
+            starts: &values(&starts)?,
+            lens: &values(&lengths)?,
             sequences,
         };
         let pieces = match shares {

@@ -226,15 +226,15 @@ pub fn step_defect(
     bin_offsets: Option<PyReadonlyArray1<i64>>,
 ) -> Result<Option<String>> {
     check_room(rows.len()?.max(num_rows))?;
-    let bin_offsets = bin_offsets.as_ref().map(values);
+    let bin_offsets = bin_offsets.as_ref().map(values).transpose()?;
     let tables = StepTables {
-        rows: &values(&rows),
-        is_padding: &values(&is_padding),
-        mini_batch_offsets: &values(&mini_batch_offsets),
+        rows: &values(&rows)?,
+        is_padding: &values(&is_padding)?,
+        mini_batch_offsets: &values(&mini_batch_offsets)?,
         ranks,
         num_rows,
-        prompt_offsets: &values(&prompt_offsets),
-        mini_batch_prompts: &values(&mini_batch_prompts),
+        prompt_offsets: &values(&prompt_offsets)?,
+        mini_batch_prompts: &values(&mini_batch_prompts)?,
         bin_offsets: bin_offsets.as_deref(),
     };
     Ok(tables.defect())

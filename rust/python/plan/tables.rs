@@ -58,10 +58,13 @@ fn poll_after(py: Python, count: usize) -> PyResult<()> {
 }
 
 /// The values of an array, copied if it is not contiguous.
-pub fn values<'a, T: Element + Copy>(array: &'a PyReadonlyArray1<T>) -> Cow<'a, [T]> {
+///
+/// # Errors
+/// `MemoryError`.
+pub fn values<'a, T: Element + Copy>(array: &'a PyReadonlyArray1<T>) -> Result<Cow<'a, [T]>> {
     match array.as_slice() {
-        Ok(values) => Cow::Borrowed(values),
-        Err(_) => Cow::Owned(array.as_array().to_vec()),
+        Ok(values) => Ok(Cow::Borrowed(values)),
+        Err(_) => copied(array).map(Cow::Owned),
     }
 }
 

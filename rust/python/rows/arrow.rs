@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytemuck::Pod;
-use fastcollate::f16;
+use fastcollate::{add, extend, f16, gathered};
 use numpy::prelude::*;
 use numpy::{PyArray1, PyArrayDescr, PyUntypedArray, dtype};
 use pyo3::prelude::*;
@@ -14,6 +14,7 @@ use super::reader::no_memory_for;
 use crate::arrow::{Array, ArrowArray, DataType, Form, Number, Source};
 use crate::error::{Error, Result};
 use crate::memory::numpy_view;
+use crate::plan::tables::{self, column_of};
 
 /// Consecutive rows in one array.
 pub struct Chunk<'py> {
@@ -24,7 +25,7 @@ pub struct Chunk<'py> {
     /// Indices of null rows, in order, if there may be any.
     pub nulls: Vec<usize>,
     /// The number of values of each token, if tokens are lists.
-    counts: Vec<i64>,
+    counts: Vec<usize>,
 }
 
 /// The rows of an Arrow array, or of each chunk of a chunked one (at least one, maybe empty);
@@ -117,7 +118,10 @@ impl Rows {
             return Ok(());
         }
         let (first, end) = (self.len(), self.num_tokens());
-        { self.offsets.try_reserve(rows.len()) }.map_err(|_| no_memory_for(first + rows.len()))?;
+        let no_memory = |_| no_memory_for(first + rows.len());
+        { self.offsets.try_reserve(rows.len()) }.map_err(no_memory)?;
+        { self.nulls.try_reserve(rows.nulls.len()) }.map_err(no_memory)?;
+        { self.tokens.try_reserve(rows.tokens.len()) }.map_err(no_memory)?;
         let ends = rows.offsets[1..].iter();
         self.offsets.extend(ends.map(|offset| end + offset));
         self.nulls.extend(rows.nulls.iter().map(|row| first + row));
@@ -156,16 +160,17 @@ pub fn arrow_chunks<'py>(
         return Ok(None);
     };
     let pair = |chunk: Chunk<'py>| {
-        let offsets = chunk.offsets.iter().map(|&offset| offset as i64);
-        PyTuple::new(
+        let offsets = column_of(py, chunk.offsets)?;
+        Ok(PyTuple::new(
             py,
-            [
-                chunk.values.into_any(),
-                PyArray1::from_iter(py, offsets).into_any(),
-            ],
-        )
+            [chunk.values.into_any(), offsets.into_any()],
+        )?)
     };
-    Ok(Some(chunks.into_iter().map(pair).collect::<PyResult<_>>()?))
+    chunks
+        .into_iter()
+        .map(pair)
+        .collect::<Result<_>>()
+        .map(Some)
 }
 
 /// The rows of an Arrow array whose tokens are lists: each chunk's values and the offsets of its
@@ -184,29 +189,28 @@ pub fn arrow_nested_chunks<'py>(
     };
     let rows = ChunkRows::of_type(&source.data_type, location, true)?;
     let parts = |chunk: Chunk<'py>| {
-        let ends = cumulative(&chunk.counts);
+        let ends = cumulative(&chunk.counts)?;
         let value_offsets = chunk.offsets.iter().map(|&token| ends[token]);
-        let offsets = chunk.offsets.iter().map(|&offset| offset as i64);
         let parts = [
             chunk.values.into_any(),
-            PyArray1::from_iter(py, value_offsets).into_any(),
-            PyArray1::from_slice(py, &chunk.counts).into_any(),
-            PyArray1::from_iter(py, offsets).into_any(),
+            column_of(py, value_offsets)?.into_any(),
+            column_of(py, chunk.counts)?.into_any(),
+            column_of(py, chunk.offsets)?.into_any(),
         ];
-        PyTuple::new(py, parts)
+        Ok(PyTuple::new(py, parts)?)
     };
     let chunks = chunks_of(py, source, rows)?.into_iter().map(parts);
-    Ok(Some(chunks.collect::<PyResult<_>>()?))
+    chunks.collect::<Result<_>>().map(Some)
 }
 
 /// Offsets from counts, with the end of the last.
-fn cumulative(counts: &[i64]) -> Vec<i64> {
+fn cumulative(counts: &[usize]) -> Result<Vec<usize>> {
     let mut end = 0;
     let ends = counts.iter().map(|count| {
         end += count;
         end
     });
-    std::iter::once(0).chain(ends).collect()
+    Ok(gathered(std::iter::once(0).chain(ends))?)
 }
 
 /// The rows of a chunk, and their location for errors.
@@ -291,7 +295,7 @@ impl<'a> ChunkRows<'a> {
         } else {
             array.clone()
         };
-        let mut nulls: Vec<_> = array.nulls().chain(column.nulls()).collect();
+        let mut nulls = gathered(array.nulls().chain(column.nulls()))?;
         nulls.sort_unstable();
         nulls.dedup();
         if let (Some(row), false) = (nulls.first(), self.allows_null_rows) {
@@ -352,7 +356,7 @@ impl<'a> ChunkRows<'a> {
         tokens: &[Array],
         offsets: &[usize],
         form: Form,
-    ) -> Result<(Bound<'py, PyUntypedArray>, Vec<i64>)> {
+    ) -> Result<(Bound<'py, PyUntypedArray>, Vec<usize>)> {
         if let Some(token) = nulls(tokens).next() {
             let row = offsets.partition_point(|&offset| offset <= token) - 1;
             let at = token - offsets[row];
@@ -361,11 +365,16 @@ impl<'a> ChunkRows<'a> {
         let (mut values, mut counts) = (Vec::new(), Vec::new());
         for lists in tokens {
             let (items, ends) = self.items(lists, form)?;
-            values.extend(items);
-            counts.extend(ends.windows(2).map(|ends| (ends[1] - ends[0]) as i64));
+            for item in items {
+                add(&mut values, item)?;
+            }
+            extend(
+                &mut counts,
+                &gathered(ends.array_windows().map(|[a, b]| b - a))?,
+            )?;
         }
-        let ends = cumulative(&counts);
-        let in_values: Vec<_> = offsets.iter().map(|&token| ends[token] as usize).collect();
+        let ends = cumulative(&counts)?;
+        let in_values = gathered(offsets.iter().map(|&token| ends[token]))?;
         Ok((self.numbers(py, values, &in_values, &[])?, counts))
     }
 
@@ -377,15 +386,16 @@ impl<'a> ChunkRows<'a> {
         }
         let child = lists.child();
         let ends = lists.offsets::<O>(1, 1);
-        let ends = || ends.iter().map(|&end| end.into());
+        let numbers = || ends.iter().map(|&end| end.into());
         // Checked, since memory past the child is foreign.
         let len = child.len() as i64;
-        if !ends().is_sorted() || !ends().all(|end| (0..=len).contains(&end)) {
+        if !numbers().is_sorted() || !numbers().all(|end| (0..=len).contains(&end)) {
             return Err(self.invalid(format!(
                 "its list offsets fall, or end beyond its {len} values"
             )));
         }
-        let mut offsets: Vec<_> = ends().map(|end| end as usize).collect();
+        let mut offsets = reserved(ends.len(), lists.len())?;
+        offsets.extend(numbers().map(|end| end as usize));
         let first = offsets[0];
         offsets.iter_mut().for_each(|offset| *offset -= first);
         let tokens = child.slice(first, offsets[lists.len()]);
@@ -417,12 +427,12 @@ impl<'a> ChunkRows<'a> {
             match tokens.last_mut() {
                 _ if size == 0 => {}
                 Some((first, len)) if start == *first + *len => *len += size,
-                _ => tokens.push((start, size)),
+                _ => add(&mut tokens, (start, size))?,
             }
         }
         let tokens = tokens.into_iter();
         let tokens = tokens.map(|(start, len)| child.slice(start, len));
-        Ok((tokens.collect(), offsets))
+        Ok((gathered(tokens)?, offsets))
     }
 
     /// A NumPy array of the numbers of all tokens, and their trailing dimensions. The tokens of
@@ -449,7 +459,7 @@ impl<'a> ChunkRows<'a> {
             }
             if let Some(&size) = size {
                 items = items.saturating_mul(size.max(1));
-                tokens = tokens.iter().map(|items| items.items(size)).collect();
+                tokens = gathered(tokens.iter().map(|items| items.items(size)))?;
             }
         }
         // As NumPy counts bytes: without dimensions of size 0.
@@ -471,7 +481,7 @@ impl<'a> ChunkRows<'a> {
         let dtype = match number {
             Number::Boolean => {
                 let booleans = tokens.iter().flat_map(Array::booleans);
-                let booleans = PyArray1::from_iter(py, booleans).reshape(shape)?;
+                let booleans = tables::array_of(py, booleans)?.reshape(shape)?;
                 return Ok(read_only(booleans.as_untyped())?);
             }
             Number::Int8 => dtype::<i8>(py),

@@ -1,6 +1,6 @@
 //! Rows of tokens with any number of values each: all values of a row, and the number of each token.
 
-use fastcollate::{Check, Column, Element, FieldColumn};
+use fastcollate::{Check, Column, Element, FieldColumn, try_gathered};
 use numpy::{Element as NumpyElement, PyArray1, PyUntypedArray};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
@@ -91,10 +91,10 @@ pub fn counts_of<'py>(
     let count = |(token, items): (usize, Bound<'py, PyAny>)| {
         let len = items.len();
         let len = len.map_err(|cause| Error::raised(py, format!("{location}[{token}]"), cause))?;
-        Ok(len as i64)
+        Ok::<_, Error>(len as i64)
     };
     let counts = tokens.iter().enumerate().map(count);
-    Ok(PyArray1::from_vec(py, counts.collect::<Result<_>>()?).into_any())
+    Ok(PyArray1::from_vec(py, try_gathered(counts)?).into_any())
 }
 
 /// A row of two arrays or tensors in a tuple.

@@ -178,7 +178,11 @@ pub fn iterated<'py>(
     if row.get_type().getattr(iter)?.is(&base.getattr(iter)?) {
         return Ok(row);
     }
-    let items = row.try_iter().and_then(Iterator::collect);
-    let items: Vec<Bound<PyAny>> = items.map_err(|cause| Error::raised(py, location(), cause))?;
-    Ok(PyList::new(py, items)?.into_any())
+    // Not by the length that an iterator claims.
+    let list = PyList::empty(py);
+    let items = row
+        .try_iter()
+        .and_then(|mut items| items.try_for_each(|item| list.append(item?)));
+    items.map_err(|cause| Error::raised(py, location(), cause))?;
+    Ok(list.into_any())
 }

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use fastcollate::check_room;
+use fastcollate::{check_room, try_gathered};
 use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -30,9 +30,7 @@ struct ArraySpans {
 #[pymethods]
 impl RowSpans {
     #[new]
-    fn new(
-        arrays: Vec<(Py<PyAny>, PyReadonlyArray1<i64>, PyReadonlyArray1<i64>)>,
-    ) -> PyResult<Self> {
+    fn new(arrays: Vec<(Py<PyAny>, PyReadonlyArray1<i64>, PyReadonlyArray1<i64>)>) -> Result<Self> {
         let span = |(values, starts, lens)| {
             Ok(ArraySpans {
                 values: Some(values),
@@ -41,7 +39,7 @@ impl RowSpans {
             })
         };
         let spans = arrays.into_iter().map(span);
-        spans.collect::<PyResult<_>>().map(Self)
+        spans.collect::<Result<_>>().map(Self)
     }
 
     /// The number of values of each row.
@@ -225,11 +223,8 @@ fn integers<'py>(values: &Bound<'py, PyAny>) -> PyResult<PyReadonlyArray1<'py, i
     array.extract()
 }
 
-fn to_usize(values: &PyReadonlyArray1<i64>) -> PyResult<Vec<usize>> {
-    unsigned(values.as_array().iter().copied())
-}
-
-fn unsigned(values: impl IntoIterator<Item = i64>) -> PyResult<Vec<usize>> {
-    let values = values.into_iter();
-    values.map(|value| Ok(usize::try_from(value)?)).collect()
+fn to_usize(values: &PyReadonlyArray1<i64>) -> Result<Vec<usize>> {
+    let values = values.as_array();
+    let to_usize = |&value: &i64| usize::try_from(value).map_err(PyErr::from);
+    try_gathered(values.iter().map(|value| Ok(to_usize(value)?)))
 }

@@ -1,7 +1,7 @@
 //! Rows of a field that have values for some tokens.
 
-use fastcollate::FieldColumn;
 use fastcollate::plan::{Runs, Turns};
+use fastcollate::{FieldColumn, gathered};
 use numpy::{PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
 
@@ -37,7 +37,7 @@ impl SomeTokens {
     /// Rows with a value for every token, of which those in runs are used: of a row, from a token
     /// to before another.
     #[staticmethod]
-    fn within(rows: Py<PyAny>, runs: PyReadonlyArray2<i64>) -> Self {
+    fn within(rows: Py<PyAny>, runs: PyReadonlyArray2<i64>) -> Result<Self> {
         let run = |run: &[i64]| {
             // Negative numbers are beyond every row.
             let run: [i64; 3] = run.try_into().unwrap_or([-1; 3]);
@@ -45,8 +45,8 @@ impl SomeTokens {
         };
         let runs = runs.as_array();
         let runs = runs.rows().into_iter().map(|row| run(&row.to_vec()));
-        let tokens = Tokens::Runs(runs.collect());
-        Self { rows, tokens }
+        let tokens = Tokens::Runs(gathered(runs)?);
+        Ok(Self { rows, tokens })
     }
 }
 
@@ -67,7 +67,7 @@ impl SomeTokens {
                 turns.check_count(&format!("starts of {field}"), starts.len())?;
                 let numbers = 0..lens.len();
                 let start = |row| starts[chosen.map_or(row, |chosen| chosen.numbers[row])];
-                Runs::from_starts(numbers.map(start), &lens)
+                Runs::from_starts(numbers.map(start), &lens)?
             }
             Tokens::Runs(runs) => {
                 let runs = runs.iter().filter_map(|&[row, start, end]| {

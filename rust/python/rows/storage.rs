@@ -320,6 +320,7 @@ pub fn compact_ids<'py>(
         row.read(0, 0, &mut values)?;
         Ok(PyArray1::from_vec(py, values).into_any())
     }
+    check_room_at_times()?;
     let (py, row) = (
         row.py(),
         PyRows::single::<i64>(name, index, row, false, Check::None, Missing::NoRow)?,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fastcollate::plan::{Chosen, TokenForm};
-use fastcollate::{Check, FieldColumn, SliceColumn, TokenStreams, filled};
+use fastcollate::{Check, FieldColumn, SliceColumn, TokenStreams, filled, gathered};
 use numpy::PyReadonlyArray1;
 use numpy::prelude::*;
 use pyo3::prelude::*;
@@ -70,11 +70,9 @@ impl<'py> TokenInput<'py> {
                             None => usizes("prompt_lens", &lens)?,
                             Some(chosen) => {
                                 TokenForm::Whole.check_counts(count, "prompt_lens", lens.len())?;
-                                chosen
-                                    .of(&values(&lens))
-                                    .into_iter()
-                                    .map(|len| len as usize)
-                                    .collect()
+                                let lens = values(&lens)?;
+                                let len = |&row: &usize| lens[row] as usize;
+                                gathered(chosen.numbers.iter().map(len))?
                             }
                         }
                     }

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastcollate._fastcollate import FieldSpec, fix_lists
-from fastcollate.common.arguments import check_integer
+from fastcollate.common.arguments import check_integer, suggests_names
 from fastcollate.common.arrays import offsets_of
 from fastcollate.common.text import show
 from fastcollate.compat.skyrl.installed import skyrl_module
@@ -177,6 +177,7 @@ def convert_prompts_responses_to_batch_tensors(
     )
 
 
+@suggests_names
 def make_router_padding_mask(
     attention_mask: torch.Tensor, captured_route_lengths: Sequence[int]
 ) -> torch.Tensor:

@@ -23,7 +23,7 @@ from fastcollate._fastcollate import (
     first_no_length,
     fix_lists,
 )
-from fastcollate.common.arguments import tally
+from fastcollate.common.arguments import suggests_names, tally
 from fastcollate.common.arrays import offsets_of
 from fastcollate.compat.skyrl.installed import (
     Alignment,
@@ -49,6 +49,7 @@ EXACT = 1 << 53
 """Integers below are exact as floats, as which fields take their fill."""
 
 
+@suggests_names
 def collate_sft_batch(examples: Examples, tokenizer: Any) -> Any:
     """Left-pad tokenized examples, as SkyRL's function of this name does.
 

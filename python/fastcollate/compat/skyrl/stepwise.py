@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fastcollate._fastcollate import fix_lists
+from fastcollate.common.arguments import suggests_names
 from fastcollate.common.arrays import read_array
 from fastcollate.common.text import show
 from fastcollate.plan.merging import merge_turns
@@ -17,6 +18,7 @@ Column: TypeAlias = list[Any]
 """One item per turn, or per merged row."""
 
 
+@suggests_names
 def merge_stepwise_output(generator_output: Mapping[str, Any]) -> dict[str, Any]:
     """Merge the turns of step-wise rollouts, as SkyRL's function of this name does.
 
@@ -276,6 +278,7 @@ def _name(key: str, row: range) -> str:
     return f"{key}[{row[0]}:{row[-1] + 1}]"
 
 
+@suggests_names
 def rollout_metrics(
     responses: Sequence[Sequence[int]], rewards: Sequence[Any], loss_masks: Sequence[Any]
 ) -> dict[str, float]:

@@ -9,7 +9,13 @@ import numpy as np
 
 from fastcollate import _fastcollate
 from fastcollate.batch import Batch
-from fastcollate.common.arguments import check_count, check_int, check_integer, id_list
+from fastcollate.common.arguments import (
+    check_count,
+    check_int,
+    check_integer,
+    id_list,
+    suggests_names,
+)
 from fastcollate.common.arrays import describe, dtype_name, is_array, ranges_of, to_numpy
 from fastcollate.compat.verl.mappings import is_tensordict, jagged_lengths, pick
 from fastcollate.plan.costs import check_weights, flops_costs
@@ -56,6 +62,7 @@ def calculate_workload(seqlen_list: Any) -> Any:
     return 24576 * seqlen_list + seqlen_list**2
 
 
+@suggests_names
 def karmarkar_karp(seqlen_list: Any, k_partitions: int, equal_size: bool) -> list[list[int]]:
     """Partition numbers into parts of about equal sums, by the largest differencing method.
 
@@ -100,6 +107,7 @@ def karmarkar_karp(seqlen_list: Any, k_partitions: int, equal_size: bool) -> lis
     return _parts(weights, k_partitions, equal_size, "grown")
 
 
+@suggests_names
 def get_seqlen_balanced_partitions(
     seqlen_list: Any, k_partitions: int, equal_size: bool
 ) -> list[list[int]]:
@@ -136,6 +144,7 @@ def get_seqlen_balanced_partitions(
     return _parts(weights, k, equal_size, "karmarkar_karp")
 
 
+@suggests_names
 def get_group_balanced_partitions(
     seqlen_list: Any, uid_list: Any, k_partitions: int
 ) -> list[list[int]]:

@@ -143,7 +143,7 @@ impl Placement {
     /// As [`Placement::subtrees`].
     pub fn attention_ranges(&self) -> Result<Vec<AttentionRange>> {
         let runs = self.subtrees()?;
-        let mut ranges = Vec::with_capacity(2 * runs.segments().len());
+        let mut ranges = with_room(2 * runs.segments().len())?;
         for run in runs.segments() {
             let row = run.dst_row * runs.width();
             let keys = row + run.dst_col..row + run.dst_col + run.len;
