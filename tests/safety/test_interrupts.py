@@ -1,5 +1,6 @@
 """Ctrl-C ends long plans at once, however many sequences there are."""
 
+import gc
 import signal
 import time
 from functools import cache, partial
@@ -132,10 +133,29 @@ def longest_wait(call):
         lambda: fc.planning.pack(MANY, fc.Packed(512, oversize="split")),
         lambda: fc.planning.pack(MANY, fc.Packed(1 << 17), keep_together=np.arange(len(MANY)) // 4),
         lambda: fc.planning.partition(MANY, 64, algorithm="lpt"),
+        lambda: fc.planning.partition(MANY, 3_000_000),
         lambda: fc.plan_step(MANY, dp_size=4, layout=fc.Packed(16_384)),
         lambda: fc.plan_step(MANY, dp_size=4, uids=list(map(str, range(len(MANY))))),
     ],
-    ids=["pack, split", "pack, groups", "partition", "plan_step, packed", "plan_step, ids"],
+    ids=[
+        "pack, split",
+        "pack, groups",
+        "partition",
+        "parts",
+        "plan_step, packed",
+        "plan_step, ids",
+    ],
 )
 def test_signals_are_handled_all_along(call):
     assert any(longest_wait(call) < 0.25 for _ in range(3))
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_many_parts_leave_the_collector_as_it_is(is_on):
+    (gc.enable if is_on else gc.disable)()
+    try:
+        assert len(fc.planning.partition(LENGTHS[:300_000], 300_000)) == 300_000
+        assert gc.isenabled() == is_on
+        assert gc.get_freeze_count() == 0
+    finally:
+        gc.enable()

@@ -14,7 +14,7 @@ use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::interrupt::stoppable;
 use crate::names::Names;
 use crate::plan::tables::{Column, array_of, column_of, copied, to_i64, usizes, values};

@@ -58,7 +58,7 @@ pub fn group_offsets<'py>(ids: &Bound<'py, PyList>, name: &str) -> PyResult<(Col
             if index > 0 {
                 offsets.push(index);
             }
-            if offsets.len().is_multiple_of(LONG / 4) {
+            if offsets.len().is_multiple_of(LONG / 16) {
                 py.check_signals()?;
             }
             // Unhashable objects are compared elsewhere.

@@ -13,6 +13,7 @@ use pyo3::types::{PyDict, PyList};
 
 use crate::error::Result;
 use crate::plan::layout::{PADDING_AS, SHIFTS};
+use crate::rows::intern;
 
 /// A table of one column.
 pub type Column<'py> = Bound<'py, PyArray1<i64>>;
@@ -89,6 +90,9 @@ pub fn lists_of<'py>(
     let (offsets, items) = (usizes("offsets", &offsets)?, copied(&items)?);
     // Of an item as a Python number and its place in a list.
     check_room(items.len() / 8 + offsets.len())?;
+    let _paused = (offsets.len() > LONG)
+        .then(|| NoCollection::begin(py))
+        .transpose()?;
     let lists = PyList::empty(py);
     let mut polled = 0;
     for (index, ends) in offsets.windows(2).enumerate() {
@@ -101,6 +105,38 @@ pub fn lists_of<'py>(
         }
     }
     Ok(lists)
+}
+
+/// Python's collector of garbage, paused: it would visit millions of new lists again and again, for
+/// 0.35 seconds each time, in which no signal is handled.
+struct NoCollection<'py>(Option<Bound<'py, PyModule>>);
+
+impl<'py> NoCollection<'py> {
+    fn begin(py: Python<'py>) -> PyResult<Self> {
+        let collector = py.import(intern!(py, "gc"))?;
+        let is_on = collector
+            .call_method0(intern!(py, "isenabled"))?
+            .is_truthy()?;
+        collector.call_method0(intern!(py, "disable"))?;
+        Ok(Self(is_on.then_some(collector)))
+    }
+}
+
+impl Drop for NoCollection<'_> {
+    fn drop(&mut self) {
+        let Some(collector) = &self.0 else { return };
+        let resume = || {
+            // They join the oldest objects unvisited, unless others are frozen for good.
+            if collector.call_method0("get_freeze_count")?.eq(0)? {
+                collector.call_method0("freeze")?;
+                collector.call_method0("unfreeze")?;
+            }
+            collector.call_method0("enable")
+        };
+        if let Err(error) = resume() {
+            error.write_unraisable(collector.py(), Some(collector));
+        }
+    }
 }
 
 /// One value per row.
