@@ -39,7 +39,10 @@ pub use element::{Binary, Element, Misfit, Slice, common_values};
 pub use error::{Error, External, Location, Result};
 pub use fill_number::Number;
 pub use half::{bf16, f16};
-pub use memory::{add, check_room, check_room_at_times, extend, filled, gathered, try_gathered};
+pub use memory::{
+    add, check_room, check_room_at_times, extend, filled, gathered, reserve, try_gathered,
+    with_room,
+};
 pub use over_columns::{Rounding, WholeNumbers};
 pub use polling::{Ticks, unstopped};
 pub use streams::{AnyStreams, TokenStreams};

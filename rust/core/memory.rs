@@ -37,6 +37,15 @@ pub fn check_room(count: usize) -> Result<()> {
     reserved.map_err(|_| Error::NoMemory(format!("no memory for a plan of {count} rows")))
 }
 
+/// Check that there is memory for so many values.
+///
+/// # Errors
+/// [`Error::NoMemory`].
+pub fn check_room_of<T>(count: usize) -> Result<()> {
+    black_box(&with_room::<T>(count)?);
+    Ok(())
+}
+
 /// Check in one of 64 calls that there is room for all of them: for calls too short to look each time.
 ///
 /// # Errors

@@ -49,9 +49,9 @@ const COLUMNS: Names<Column> = Names::new(
 
 /// JSON bodies: one each, or one in each line.
 #[derive(FromPyObject)]
-pub enum Input {
+pub enum Input<'py> {
     Lines(PyBackedBytes),
-    Each(Vec<PyBackedBytes>),
+    Each(Bound<'py, PyList>),
 }
 
 /// The name of bodies in errors, with `{}` for their numbers from the second on; and advice.
@@ -109,17 +109,21 @@ impl CallSchema {
 #[pyfunction]
 pub fn read_calls<'py>(
     py: Python<'py>,
-    bodies: Input,
+    bodies: Input<'py>,
     schema: &CallSchema,
     bad_logprobs: &str,
     place: Named,
 ) -> Result<Bound<'py, PyDict>> {
     let policy = BAD_LOGPROBS.value(bad_logprobs)?;
     let mut calls = Calls::new(policy, schema.are_nodes, schema.core.kept.len());
+    let (lines, each) = match bodies {
+        Input::Lines(text) => (Some(text), Vec::new()),
+        Input::Each(each) => (None, try_gathered(each.iter().map(bytes_of))?),
+    };
     stoppable(py, |ticks| {
-        let bodies = match &bodies {
-            Input::Lines(text) => lines_of(text)?,
-            Input::Each(each) => gathered(each.iter().map(|body| &**body).enumerate())?,
+        let bodies = match &lines {
+            Some(text) => lines_of(text)?,
+            None => gathered(each.iter().map(|body| &**body).enumerate())?,
         };
         read_bodies(
             &bodies,
@@ -130,6 +134,10 @@ pub fn read_calls<'py>(
         )
     })?;
     columns(py, calls, &schema.kept)
+}
+
+fn bytes_of(body: Bound<PyAny>) -> Result<PyBackedBytes> {
+    Ok(body.cast_into::<PyBytes>().map_err(PyErr::from)?.into())
 }
 
 /// Rows of int32, or of the bits of float32: values, offsets, and true for rows that are there.
@@ -153,10 +161,11 @@ pub fn make_calls<'py>(
 ) -> Result<Bound<'py, PyDict>> {
     let policy = BAD_LOGPROBS.value(bad_logprobs)?;
     let given = try_gathered(given.iter().map(|(name, (values, offsets, have))| {
-        let rows = (values_of(values), values_of(offsets), values_of(have));
+        let rows = (values_of(values)?, values_of(offsets)?, values_of(have)?);
         Ok::<_, crate::error::Error>((COLUMNS.value(name)?, rows))
     }))?;
     let [bodies, trees, indices] = places.each_ref().map(values_of);
+    let (bodies, trees, indices) = (bodies?, trees?, indices?);
     let name = |Place { body, index, .. }| format!("{}: call {index}", named(&place, body));
     let mut calls = Calls::new(policy, are_nodes, 0);
     stoppable(py, |ticks| {
@@ -208,9 +217,9 @@ impl CallNodes {
         place: Named,
     ) -> Result<Bound<'py, PyDict>> {
         let policy = BAD_LOGPROBS.value(bad_logprobs)?;
-        let parents = values_of(&parents);
+        let parents = values_of(&parents)?;
         let parents = gathered(parents.iter().map(|&parent| usize::try_from(parent).ok()))?;
-        let are_dropped = values_of(&are_dropped);
+        let are_dropped = values_of(&are_dropped)?;
         let name = |body| named(&place, body);
         let (rows, leaves) = stoppable(py, |ticks| {
             join_nodes(&self.0, &parents, &are_dropped, policy, name, ticks)

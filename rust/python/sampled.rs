@@ -1,5 +1,6 @@
 //! Numbers of tokens from objects, such as the log-probabilities of engines in the same process.
 
+use fastcollate::{add, gathered, reserve, with_room};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyFloat, PyList, PyString, PyTuple};
@@ -26,13 +27,15 @@ type Found<'py> = (
 #[pyfunction]
 pub fn read_numbers<'py>(
     py: Python<'py>,
-    rows: Vec<Bound<'py, PyAny>>,
+    rows: &Bound<'py, PyList>,
     responses: Option<(PyReadonlyArray1<i32>, PyReadonlyArray1<i64>)>,
     have_tokens: bool,
     name: Bound<'py, PyAny>,
 ) -> Result<Found<'py>> {
-    let responses =
-        { responses.as_ref() }.map(|(ids, offsets)| (values_of(ids), values_of(offsets)));
+    let responses = match &responses {
+        Some((ids, offsets)) => Some((values_of(ids)?, values_of(offsets)?)),
+        None => None,
+    };
     let response = |row: usize| {
         let (ids, offsets) = responses.as_ref()?;
         let at = |row: usize| usize::try_from(*offsets.get(row)?).ok();
@@ -42,18 +45,19 @@ pub fn read_numbers<'py>(
         have_tokens,
         ..Numbers::default()
     };
-    let (mut ends, mut have_ids) = (vec![0], Vec::new());
+    let (mut ends, mut have_ids) = (with_room(rows.len() + 1)?, with_room(rows.len())?);
+    ends.push(0);
     for (number, row) in rows.iter().enumerate() {
         py.check_signals()?;
         numbers.response = response(number).unwrap_or(&[]);
         (numbers.start, numbers.has_ids) = (numbers.values.len(), false);
-        if let Err(error) = numbers.read(row) {
+        if let Err(error) = numbers.read(&row) {
             let name: String = name.call1((number,))?.extract()?;
             return Err(Error::raised(py, name, error));
         }
-        numbers.ids.resize(numbers.values.len(), 0);
-        ends.push(numbers.values.len());
-        have_ids.push(numbers.has_ids);
+        numbers.fill_ids()?;
+        add(&mut ends, numbers.values.len())?;
+        add(&mut have_ids, numbers.has_ids)?;
     }
     let ids = PyArray1::from_vec(py, numbers.ids);
     let values = PyArray1::from_vec(py, numbers.values);
@@ -80,9 +84,8 @@ impl Numbers<'_> {
             return list.iter().try_for_each(|item| self.item(&item));
         }
         if let Ok(array) = row.extract::<PyReadonlyArray1<f64>>() {
-            self.values
-                .extend(values_of(&array).iter().map(|&value| round(value)));
-            return Ok(());
+            let mut values = values_of(&array)?.into_owned().into_iter();
+            return values.try_for_each(|value| added(&mut self.values, round(value)));
         }
         match row.getattr_opt(intern!(row.py(), "start_indices"))? {
             Some(starts) => self.flat(row, &starts),
@@ -99,7 +102,7 @@ impl Numbers<'_> {
             if start < end {
                 self.push(ids.get_item(start)?.extract()?, &numbers.get_item(start)?)?;
             } else {
-                self.push_none();
+                self.push_none()?;
             }
         }
         Ok(())
@@ -115,19 +118,16 @@ impl Numbers<'_> {
                 return self.push(item.get_item(1)?.extract()?, &item.get_item(0)?);
             }
         }
-        if item.is_none() {
-            self.push_none();
-        } else {
-            self.values.push(value_of(item)?);
+        match item.is_none() {
+            true => self.push_none(),
+            false => added(&mut self.values, value_of(item)?),
         }
-        Ok(())
     }
 
     /// Read the entry of the sampled token, usually the first.
     fn entry(&mut self, entries: &Bound<PyDict>) -> PyResult<()> {
         let Some((id, entry)) = entries.iter().next() else {
-            self.push_none();
-            return Ok(());
+            return self.push_none();
         };
         let id = id.extract()?;
         if let Some(sampled) = self.sampled()
@@ -145,20 +145,33 @@ impl Numbers<'_> {
     }
 
     /// Add a token without a number.
-    fn push_none(&mut self) {
-        self.ids.resize(self.values.len(), 0);
-        self.ids.push(self.sampled().unwrap_or(0));
-        self.values.push(f32::NAN);
+    fn push_none(&mut self) -> PyResult<()> {
+        self.fill_ids()?;
+        let sampled = self.sampled().unwrap_or(0);
+        added(&mut self.ids, sampled)?;
+        added(&mut self.values, f32::NAN)
+    }
+
+    /// Write 0 for tokens without an id.
+    fn fill_ids(&mut self) -> PyResult<()> {
+        let (known, count) = (self.ids.len(), self.values.len());
+        reserve(&mut self.ids, count - known).map_err(Error::from)?;
+        self.ids.resize(count, 0);
+        Ok(())
     }
 
     /// Add a token.
     #[inline]
     fn push(&mut self, id: i32, value: &Bound<PyAny>) -> PyResult<()> {
         self.has_ids = true;
-        self.ids.push(id);
-        self.values.push(value_of(value)?);
-        Ok(())
+        added(&mut self.ids, id)?;
+        added(&mut self.values, value_of(value)?)
     }
+}
+
+#[inline]
+fn added<T>(values: &mut Vec<T>, value: T) -> PyResult<()> {
+    Ok(add(values, value).map_err(Error::from)?)
 }
 
 /// A number, or an object's.
@@ -188,5 +201,5 @@ fn indices(list: &Bound<PyAny>) -> PyResult<Vec<usize>> {
     let array = compact_ids("indices", list, 0)?;
     let array: PyReadonlyArray1<i32> = array.extract()?;
     let index = |&index: &i32| usize::try_from(index).unwrap_or(usize::MAX);
-    Ok(values_of(&array).iter().map(index).collect())
+    Ok(gathered(values_of(&array)?.iter().map(index)).map_err(Error::from)?)
 }

@@ -9,7 +9,7 @@ use super::json::Json;
 use super::logprobs::{BadLogprobs, KINDS};
 use super::schema::Column;
 use crate::error::{Error, Result};
-use crate::memory::{add, extend, filled, reserve};
+use crate::memory::{add, check_room_of, extend, filled, reserve};
 
 /// Rows of different lengths.
 #[derive(Debug)]
@@ -136,23 +136,25 @@ impl Calls {
             let states = frames.clone().map(|frame| &frame.kept[column]);
             let best = states.clone().map(|values| values.state).max();
             let best = { states.clone() }.find(|values| Some(values.state) == best);
-            let array: Vec<u8>;
-            rows.push(
-                match best.map(|values| (values.state, &values.values[..])) {
-                    Some((State::Null, _)) => b"null",
-                    None | Some((_, [])) => b"",
-                    Some((_, [span])) => &json.data[span.clone()],
-                    Some((_, spans)) => {
-                        // Several spans are arrays, which are joined.
-                        let inner =
-                            { spans.iter() }.map(|span| &json.data[span.start + 1..span.end - 1]);
-                        let inner: Vec<_> =
-                            inner.filter(|json| !json.trim_ascii().is_empty()).collect();
-                        array = [b"[", &inner.join(&b',')[..], b"]"].concat();
-                        &array
+            let text: &[u8] = match best.map(|values| (values.state, &values.values[..])) {
+                Some((State::Null, _)) => b"null",
+                None | Some((_, [])) => b"",
+                Some((_, [span])) => &json.data[span.clone()],
+                Some((_, spans)) => {
+                    // Several spans are arrays, which are joined.
+                    let mut mark = b"[";
+                    for span in spans {
+                        let items = &json.data[span.start + 1..span.end - 1];
+                        if !items.trim_ascii().is_empty() {
+                            extend(&mut rows.values, mark)?;
+                            extend(&mut rows.values, items)?;
+                            mark = b",";
+                        }
                     }
-                },
-            )?;
+                    if mark == b"[" { b"[]" } else { b"]" }
+                }
+            };
+            rows.push(text)?;
         }
         Ok(())
     }
@@ -165,6 +167,12 @@ impl Calls {
     pub fn add(&mut self, call: &Call, place: Place, name: impl Fn(Place) -> String) -> Result<()> {
         let wrong = |reason: String| Error::Body(format!("{} {reason}", name(place)));
         call.check().map_err(wrong)?;
+        // Columns of these are copies.
+        let copies = [Column::AttentionMask, Column::Targets, Column::LossMask];
+        if { copies.iter() }.any(|&column| call.columns[column as usize].is_some()) {
+            let lens = call.columns.iter().flatten().map(|values| values.len());
+            check_room_of::<f32>(2 * lens.sum::<usize>())?;
+        }
         let tokens = call.tokens().map_err(wrong)?;
         let count = tokens.response.len();
         // A prompt counts once for each of its samples.

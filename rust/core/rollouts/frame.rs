@@ -84,11 +84,13 @@ impl<T> Values<T> {
     }
 
     /// Move values to the end.
-    pub fn append(&mut self, more: &mut Self) {
+    pub fn append(&mut self, more: &mut Self) -> Result<()> {
         if more.state < State::Given || self.claim(more.rank) {
             self.state = self.state.max(more.state);
+            reserve(&mut self.values, more.values.len())?;
             self.values.append(&mut more.values);
         }
+        Ok(())
     }
 
     /// Replace by later values.

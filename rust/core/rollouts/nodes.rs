@@ -7,6 +7,7 @@ use super::calls::{Calls, Place};
 use super::logprobs::BadLogprobs;
 use super::schema::Column;
 use crate::error::{Error, Result};
+use crate::memory::{check_room, with_room};
 use crate::polling::Ticks;
 
 /// Make a row of each leaf: the tokens of its path. A sampled node that several leaves share
@@ -36,6 +37,7 @@ pub fn join_nodes(
     };
     let name_of = |Place { body, index, .. }| format!("{}: the row of node {index}", name(body));
     let count = nodes.places.len();
+    check_room(count)?;
     let mut is_inner = vec![false; count];
     for parent in parents.iter().flatten() {
         is_inner[*parent] = true;
@@ -48,7 +50,14 @@ pub fn join_nodes(
     let mut leaves = Vec::new();
     let mut is_checked = vec![false; count];
     let mut is_trained = vec![false; count];
-    let mut row = Row::default();
+    // No path has more tokens.
+    let most = nodes.prompts.values.len() + nodes.responses.values.len();
+    let mut row = Row {
+        tokens: with_room(most)?,
+        mask: with_room(most)?,
+        logprobs: with_room(most)?,
+        ..Row::default()
+    };
     for leaf in (0..count).filter(|&node| !is_inner[node] && !are_dropped[node]) {
         let mut path = vec![leaf];
         path.extend(std::iter::successors(parents[leaf], |&node| parents[node]));

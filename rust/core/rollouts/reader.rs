@@ -1,6 +1,5 @@
 //! Reading bodies by a schema.
 
-use std::collections::BTreeSet;
 use std::mem;
 
 use jiter::{NumberInt, Peek};
@@ -13,7 +12,7 @@ use super::numbers;
 use super::schema::{Column, Kept, Opens, Role, Schema};
 use super::stream::{Events, Stream, is_stream};
 use crate::error::Result;
-use crate::memory::add;
+use crate::memory::{add, gathered};
 use crate::polling::Ticks;
 
 /// Reads one body after the other.
@@ -89,29 +88,31 @@ impl<'s> Reader<'s> {
     /// Read the values of a body.
     fn body(&mut self, json: &mut Json, peek: Peek, ticks: &mut Ticks) -> Result<()> {
         self.used = 0;
-        self.current = self.open(0, None, 0);
+        self.current = self.open(0, None, 0)?;
         self.value(json, 0, peek, ticks)?;
-        let mut seen = BTreeSet::new();
         let calls = { self.frames[1..self.used].iter() }.filter(|frame| frame.is_call());
-        let mut indices =
-            calls.filter_map(|frame| Some((frame.around, frame.number(Column::Index)?)));
-        match indices.find(|one| !seen.insert(*one)) {
+        let indices = calls.filter_map(|call| Some((call.around, call.number(Column::Index)?)));
+        let mut indices = gathered(indices)?;
+        indices.sort_unstable();
+        match { indices.array_windows() }.find(|[one, next]| one == next) {
             None => Ok(()),
-            Some((_, index)) => Err(json.wrong(&format!("two choices have the index {index}"))),
+            Some([(_, index), _]) => {
+                Err(json.wrong(&format!("two choices have the index {index}")))
+            }
         }
     }
 
     /// Begin a frame; returns its number.
-    fn open(&mut self, around: usize, opens: Option<Opens>, position: usize) -> usize {
+    fn open(&mut self, around: usize, opens: Option<Opens>, position: usize) -> Result<usize> {
         let frame = self.used;
         self.used += 1;
         if self.frames.len() == frame {
-            self.frames.push(Frame::default());
+            add(&mut self.frames, Frame::default())?;
         }
         let new = &mut self.frames[frame];
         new.clear(self.schema);
         (new.around, new.opens, new.position) = (around, opens, position);
-        frame
+        Ok(frame)
     }
 
     /// The frames that hold values of a frame's call, the nearest first.
@@ -198,7 +199,7 @@ impl<'s> Reader<'s> {
         let known = self.frames[around].calls.get(index).copied();
         self.current = match known.filter(|_| opens != Opens::Group) {
             Some(call) => call,
-            None => self.open(around, Some(opens), index),
+            None => self.open(around, Some(opens), index)?,
         };
         if known.is_none() && opens != Opens::Group {
             let call = self.current;

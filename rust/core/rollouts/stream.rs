@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::mem;
 use std::ops::Range;
 
 use jiter::Jiter;
@@ -10,6 +12,7 @@ use super::frame::{Frame, MISSING, State};
 use super::json::{Json, text_start};
 use super::schema::{Column, Kept, Schema};
 use crate::error::Result;
+use crate::memory::{add, check_room_at_times, check_room_of, extend, reserve};
 
 /// The calls of a stream so far, by index, and what its events give for all of them.
 pub struct Stream<'s> {
@@ -78,10 +81,13 @@ impl<'a> Events<'a> {
                 let data = at - data.len()..at;
                 match spans.last_mut() {
                     Some(last) if is_open && !is_json(&text[last.clone()]) => {
+                        if let Cow::Borrowed(text) = text {
+                            check_room_of::<u8>(text.len())?;
+                        }
                         text.to_mut()[last.end..data.start].fill(b' ');
                         last.end = data.end;
                     }
-                    _ => spans.push(data),
+                    _ => add(&mut spans, data)?,
                 }
                 is_open = true;
             }
@@ -130,8 +136,13 @@ impl<'s> Stream<'s> {
 
     fn add_call(&mut self, json: &Json, part: &mut Frame, number: i32) -> Result<()> {
         let index = part.number(Column::Index).unwrap_or(number);
-        let call = self.calls.entry(index);
-        let call = call.or_insert_with(|| Frame::new(self.schema));
+        let call = match self.calls.entry(index) {
+            Entry::Occupied(call) => call.into_mut(),
+            Entry::Vacant(place) => {
+                check_room_at_times()?;
+                place.insert(Frame::new(self.schema))
+            }
+        };
         let responses = part.column(Column::Responses);
         let (found, is_given) = (responses.values.len(), responses.state == State::Given);
         if let (Some(total), true) = (part.number(Column::Total), is_given) {
@@ -190,7 +201,7 @@ fn continue_to(call: &mut Frame, total: usize, part: &mut Frame, schema: &Schema
 /// Move the values of a part to the end of a call's.
 fn append(call: &mut Frame, json: &Json, part: &mut Frame, schema: &Schema) -> Result<()> {
     if !part.column(Column::Logprobs).values.is_empty() {
-        pad_logprobs(call);
+        pad_logprobs(call)?;
     }
     let prompts = part.column(Column::Prompts);
     let known = call.column(Column::Prompts);
@@ -201,11 +212,11 @@ fn append(call: &mut Frame, json: &Json, part: &mut Frame, schema: &Schema) -> R
     }
     known.replace(prompts);
     for column in PER_TOKEN {
-        call.column(column).append(part.column(column));
+        call.column(column).append(part.column(column))?;
     }
     for ((own, more), kept) in call.kept.iter_mut().zip(&mut part.kept).zip(&schema.kept) {
         match kept {
-            Kept::Parts => own.append(more),
+            Kept::Parts => own.append(more)?,
             Kept::Value | Kept::Reason => own.replace(more),
         }
     }
@@ -213,16 +224,19 @@ fn append(call: &mut Frame, json: &Json, part: &mut Frame, schema: &Schema) -> R
 }
 
 /// Log-probabilities begin at the tokens of their event, if events before have none.
-fn pad_logprobs(call: &mut Frame) {
+fn pad_logprobs(call: &mut Frame) -> Result<()> {
     let count = call.column(Column::Responses).values.len();
     let logprobs = &mut call.column(Column::Logprobs).values;
     if logprobs.len() >= count {
-        return;
+        return Ok(());
     }
+    reserve(logprobs, count - logprobs.len())?;
     logprobs.resize(count, MISSING);
-    let ids = call.column(Column::Responses).values.clone();
+    let ids = mem::take(&mut call.column(Column::Responses).values);
     for column in [Column::LogprobIds, Column::LogprobTokens] {
         let known = &mut call.column(column).values;
-        known.extend_from_slice(ids.get(known.len()..).unwrap_or(&[]));
+        extend(known, ids.get(known.len()..).unwrap_or(&[]))?;
     }
+    call.column(Column::Responses).values = ids;
+    Ok(())
 }
