@@ -270,3 +270,24 @@ def test_plots_of_few_values():
     shares = histogram(np.array([0.5, 1.0, 1.25]), "bins", "%")
     assert "125%" in shares
     assert "nan" not in shares
+
+
+def test_weight_versions(tmp_path, capsys):
+    """The lag of tokens behind the latest version, weighted by tokens; names have none."""
+
+    def response(*spans):
+        given = [{"version": one, "start": start, "end": end} for one, start, end in spans]
+        tokens = [[-0.5, token, None] for token in (3, 4, 5)]
+        meta = {"weight_versions": given, "output_token_logprobs": tokens}
+        return {"prompt_token_ids": [1], "output_ids": [3, 4, 5], "meta_info": meta}
+
+    path = tmp_path / "calls.jsonl"
+    for names, expected in [
+        (["3", "9", "8"], {"latest": 9, "lag_mean": (6 + 2 * 0 + 3 * 1) / 6, "lag_max": 6}),
+        (["3", "b", "8"], {}),
+    ]:
+        calls = [response((names[0], 0, 1), (names[1], 1, 3)), response((names[2], 0, 3))]
+        path.write_text("\n".join(map(json.dumps, calls)))
+        found, page = report_of(path, tmp_path / "report.html", capsys)
+        assert found["versions"] == {"number": 3, "tokens": 6, **expected}
+        assert "6 tokens of 3 versions" in page

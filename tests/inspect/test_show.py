@@ -516,3 +516,15 @@ def test_a_batch_on_a_device_shows_what_it_does_on_the_host(layout):
     sizes = {key: value for key, value in batch.metrics.items() if key.startswith("batch/")}
     assert sizes.items() <= moved.metrics.items()
     assert "row 0" in moved._repr_html_()
+
+
+@pytest.mark.parametrize("layout", ["left", "jagged", fc.Packed(8, shift="next_token"), "tree"])
+def test_lists_of_tokens_are_shown_below_them(layout, array_type):
+    support = [[[7, 70], [], [9, 90, 91, 92, 93, 94]], [[10]]]
+    batch = fc.build_batch(
+        [[1, 2], [3]], [[7, 8, 9], [10]], pad_token_id=0, layout=layout, array_type=array_type,
+        fields={"support": fc.Field(support, ragged=True)},
+    )  # fmt: skip
+    lines = [line.split() for line in batch.show(fields="support").text().splitlines()]
+    found = [line[1:] for line in lines if line[:1] == ["support"]]
+    assert found == [["7,70", "9,90,91,92,…2…"], ["10"]]

@@ -217,6 +217,34 @@ def chain_of_forks(rows):
     return use
 
 
+def of_tokens(tokens):
+    """Lists, versions and captured indices of tokens, in bins, gathered and read back by rows."""
+    rows = tokens // 100
+    prompts, responses = column(rows, 50), column(rows, 50)
+    counts = np.arange(50 * rows) % 5
+    of_rows = np.arange(rows + 1) * 50
+    ends = np.concatenate([[0], counts.cumsum()])
+    lists = (
+        fc.Ragged(np.arange(ends[-1], dtype=np.int32), ends[of_rows]),
+        fc.Ragged(counts, of_rows),
+    )
+    indices = fc.Ragged(np.zeros((60 * rows, 2, 2), np.int32), np.arange(rows + 1) * 60)
+    fields = {
+        "support": fc.Field(lists, ragged=True, own_token="add"),
+        "versions": fc.WeightVersions([[(7, 0, 20), (8, 20, 50)]] * rows, current=9, max_lag=1),
+        "chosen": fc.Captured(indices, starts=np.full(rows, 30)),
+    }
+    layout = fc.Packed(150, oversize="split", shift="next_token")
+
+    def use():
+        batch = fc.build_batch(prompts, responses, **OPTIONS, layout=layout, fields=fields)
+        batch.gather(fc.Ragged(batch["support"], batch["support_offsets"]), align="response")
+        assert batch.metrics["batch/versions_stale_tokens"] == 20 * rows
+        drop(batch.rows())
+
+    return use
+
+
 def stream_of(events):
     sent = b"".join(b"data: " + json.dumps(event).encode() + b"\n\n" for event in events)
     return lambda: fc.rollouts.parse([sent + b"data: [DONE]\n\n"], unfinished="keep")
@@ -269,6 +297,7 @@ def seconds(call):
         (shards_of_blocks, 100),
         (tree_rows, 300),
         (chain_of_forks, 1000),
+        (of_tokens, 100_000),
         (streamed_choices, 6000),
         (streamed_totals, 6000),
     ],

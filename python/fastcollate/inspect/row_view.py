@@ -16,6 +16,7 @@ from fastcollate.common.text import printable
 from fastcollate.common.text import show as text_of
 from fastcollate.inspect.styles import Kind
 from fastcollate.inspect.token_view import NO_BREAK, Decoder, readable, shorten
+from fastcollate.ops.ragged_outputs import ragged_outputs, taken_values
 from fastcollate.plan.plan_tables import PlanTables
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ Span: TypeAlias = tuple[int, int, int, int]
 
 MOST_VALUE = 60
 """Largest width of a value per row."""
+
+SHOWN_VALUES = 4
+"""Number of values shown of a token that has any number of them."""
 
 PER_ROW = ("row", "object")
 """Alignments of outputs with one value per row."""
@@ -129,7 +133,8 @@ class _ShownRows:
         self.places = PlanTables(self.plan)
         self.lens = self.places.prompt_lens + self.places.response_lens
         self.fold = fold
-        self.per_token, self.per_row = _check_fields(state, fields)
+        self.ragged = {one.values: one for one in ragged_outputs(state.spec.table)}
+        self.per_token, self.per_row = _check_fields(state, fields, self.ragged)
         self.leading = {
             "sequence": len(self.plan.leading_shape(of_sequence=True)),
             "response": len(self.plan.leading_shape(of_sequence=False)),
@@ -314,7 +319,9 @@ class _ShownRows:
         for (piece, _), of_piece in zip(self.found, ids, strict=True):
             piece.texts = decode(of_piece.tolist())
         for key in self.per_token:
-            values = np.split(self.values(key, self.state.spec.table[key].align), bounds)
+            ragged = self.ragged.get(key)
+            align = self.state.spec.table[key].align if ragged is None else ragged.align
+            values = np.split(self.values(key, align), bounds)
             for (piece, _), of_piece in zip(self.found, values, strict=True):
                 piece.values.append(list(map(_write, of_piece)))
 
@@ -322,24 +329,44 @@ class _ShownRows:
         """Return the values of all pieces' tokens in an output; None for missing ones."""
         places = np.concatenate([places[align] for _, places in self.found])
         has_value = places >= 0
-        flat = flatten(self.state.data[key], self.leading[align])
-        if has_value.all():
-            return on_host(take(flat, places))
+        found: Any
+        if (ragged := self.ragged.get(key)) is not None:
+            lists = taken_values(self.state, ragged, places[has_value])
+            ends = on_host(lists[ragged.offsets]).tolist()
+            of_tokens = on_host(lists[ragged.values])
+            found = [_Few(of_tokens[first:end]) for first, end in pairwise(ends)]
+        else:
+            flat = flatten(self.state.data[key], self.leading[align])
+            found = on_host(take(flat, places[has_value]))
+            if has_value.all():
+                return found
         values = np.full(len(places), None, object)
-        found = on_host(take(flat, places[has_value]))
         for index, value in zip(np.flatnonzero(has_value).tolist(), found, strict=True):
             values[index] = value
         return values
 
 
-def _check_fields(state: BatchState, fields: Any) -> tuple[list[str], list[str]]:
+class _Few(NamedTuple):
+    """The values of a token, of which many are cut."""
+
+    values: np.ndarray
+
+    def __str__(self) -> str:
+        first = _write(self.values[:SHOWN_VALUES])
+        cut = len(self.values) - SHOWN_VALUES
+        return f"{first},…{cut:,}…" if cut > 0 else first
+
+
+def _check_fields(
+    state: BatchState, fields: Any, ragged: Iterable[str]
+) -> tuple[list[str], list[str]]:
     """Return the requested outputs with values per token, and those with one per row."""
     keys = [fields] if isinstance(fields, str) else list(fields)
     table = state.spec.table
     known = [
         output.key
         for output in table
-        if output.align in ("sequence", "response", "stream", *PER_ROW)
+        if output.align in ("sequence", "response", "stream", *PER_ROW) or output.key in ragged
     ]
     for key in keys:
         if key not in known:

@@ -1,7 +1,9 @@
-"""Rewards, log-probabilities and cut responses of a report."""
+"""Rewards, log-probabilities and weight versions of a report."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,10 +27,15 @@ class Outcomes:
         self._groups: list[Any] = []
         self._logprobs = {"number": 0, "not_finite": 0, "zero": 0, "rows_of_zeros": 0}
         self._range = (np.inf, -np.inf)
+        self._versions: Counter[str] = Counter()
 
     def add(self, rows: FileRows) -> None:
         """Add rows of whole trajectories."""
         values, ids = rows.values, rows.ids
+        for spans in rows.calls.columns.get("versions", ()):
+            for span in spans if isinstance(spans, (list, tuple)) else ():
+                if isinstance(span, Mapping) and span.get("version") is not None:
+                    self._versions[str(span["version"])] += span["end"] - span["start"]
         if "logprobs" in values:
             self._add_logprobs(values["logprobs"])
         if "rewards" not in values:
@@ -74,7 +81,19 @@ class Outcomes:
         return {
             "rewards": self._of_rewards() if self._groups else None,
             "logprobs": self._logprobs | spread if has_logprobs else None,
+            "versions": self._of_versions() if self._versions else None,
         }
+
+    def _of_versions(self) -> dict[str, Any]:
+        """Return the tokens of each version, and their lag behind the latest if it has a number."""
+        tokens = self._versions.total()
+        known = {"number": len(self._versions), "tokens": tokens}
+        if not all(name.isascii() and name.isdecimal() for name in self._versions):
+            return known
+        latest = max(map(int, self._versions))
+        lags = {latest - int(name): count for name, count in self._versions.items()}
+        mean = sum(lag * count for lag, count in lags.items()) / max(tokens, 1)
+        return known | {"latest": latest, "lag_mean": mean, "lag_max": max(lags)}
 
     def _of_rewards(self) -> dict[str, Any]:
         rewards, lens = self.rewards(), np.concatenate(self._lens)

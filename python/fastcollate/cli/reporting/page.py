@@ -43,6 +43,7 @@ def page_of(summary: Summary) -> str:
         "Lengths": _lengths(summary),
         "Rewards": _rewards(summary),
         "Log-probabilities": _logprobs(figures["logprobs"]),
+        **({} if (found := figures["versions"]) is None else {"Weight versions": _versions(found)}),
         "Padding by layout": _layouts(figures),
         "Merging": _merging(figures["merging"]),
         "Bins": _bins(summary),
@@ -210,6 +211,18 @@ def _logprobs(logprobs: Mapping[str, Any] | None) -> Iterator[str]:
         yield text("p", f"{logprobs['zero']:,} {number} are exactly 0.")
     if rows := logprobs["rows_of_zeros"]:
         yield text("p", f"All are 0 in {tally(rows, 'row')}: probably placeholders.")
+
+
+def _versions(versions: Mapping[str, Any]) -> Iterator[str]:
+    tokens = f"{versions['tokens']:,} tokens of {tally(versions['number'], 'version')}"
+    if "latest" not in versions:
+        yield text("p", f"{tokens}.")
+        return
+    yield text(
+        "p",
+        f"{tokens}, by token {versions['lag_mean']:.3g} behind the latest, {versions['latest']:,}, "
+        f"and {versions['lag_max']:,} at most. WeightVersions(max_lag=...) masks older ones.",
+    )
 
 
 def _layouts(figures: Mapping[str, Any]) -> Iterator[str]:
