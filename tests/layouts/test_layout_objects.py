@@ -139,7 +139,11 @@ def test_a_name_stands_for_the_defaults(name):
             "pad_response_to is 3, but multiple_of is 2; pass a multiple of 2 as pad_response_to",
         ),
         (lambda: fc.TwoSegment(pad_prompt_to="4"), TypeError, "pad_prompt_to is '4'"),
-        (lambda: fc.Left(4), TypeError, "positional"),
+        (
+            lambda: fc.Left(4),
+            TypeError,
+            "Left takes nothing without a name; pass others by name: pad_to",
+        ),
         (lambda: fc.Left(pad_prompt_to=4), TypeError, "pad_prompt_to"),
         (lambda: fc.TwoSegment(pad_to=4), TypeError, "pad_to"),
         (lambda: fc.Jagged(pad_to=4), TypeError, "pad_to"),
