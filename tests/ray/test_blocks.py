@@ -1,5 +1,6 @@
 """Blocks: rows stored in many processes, and shards built from the parts that they need."""
 
+import pickle
 import re
 from importlib.util import find_spec
 from itertools import product
@@ -552,3 +553,37 @@ def test_adjacent_rows_are_carried_once():
     for index, key in enumerate(batch):
         assert np.shares_memory(arrays[index], batch[key])
         assert [len(arrays[index]), len(arrays[index + len(batch)])] == [4, 2]
+
+
+def test_tables_and_plans_have_no_values():
+    """What a driver holds does not grow with routes, captured indices and lists of tokens."""
+
+    def held(layers, most):
+        rows, tokens = 8, 50
+        indices = np.zeros((rows * (10 + tokens), layers, 4), np.int32)
+        indices = fc.Ragged(indices, np.arange(rows + 1) * (10 + tokens))
+        counts = fc.Ragged(np.full(rows * tokens, most), np.arange(rows + 1) * tokens)
+        values = fc.Ragged(
+            np.zeros(rows * tokens * most, np.int32), np.arange(rows + 1) * tokens * most
+        )
+        prompts, responses = [[1] * 10] * rows, [[2] * tokens] * rows
+        table, parts = store(
+            prompts,
+            responses,
+            fields={
+                "routed_experts": fc.RoutedExperts(indices),
+                "chosen": fc.Captured(indices),
+                "support": fc.Field((values, counts), ragged=True),
+            },
+            part_bytes=1 << 12,
+        )
+        step = join([table], [""])
+        plan = fc.plan_step((step.plan.prompt_lens, step.plan.response_lens), dp_size=4)
+        sizes = [len(pickle.dumps(one)) for one in (table, step, plan.shard(0, 0))]
+        return np.array(sizes), len(pickle.dumps(parts))
+
+    small, few = held(1, 1)
+    large, many = held(64, 64)
+    assert many > 30 * few
+    # Each row may be a part of its own: a row number for each.
+    assert (large < small + 500).all()

@@ -329,7 +329,7 @@ class _ShownRows:
         """Return the values of all pieces' tokens in an output; None for missing ones."""
         places = np.concatenate([places[align] for _, places in self.found])
         has_value = places >= 0
-        found: Any
+        found: list[_Few] | np.ndarray
         if (ragged := self.ragged.get(key)) is not None:
             lists = taken_values(self.state, ragged, places[has_value])
             ends = on_host(lists[ragged.offsets]).tolist()
@@ -337,9 +337,9 @@ class _ShownRows:
             found = [_Few(of_tokens[first:end]) for first, end in pairwise(ends)]
         else:
             flat = flatten(self.state.data[key], self.leading[align])
-            found = on_host(take(flat, places[has_value]))
             if has_value.all():
-                return found
+                return on_host(take(flat, places))
+            found = on_host(take(flat, places[has_value]))
         values = np.full(len(places), None, object)
         for index, value in zip(np.flatnonzero(has_value).tolist(), found, strict=True):
             values[index] = value
