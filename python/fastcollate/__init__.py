@@ -92,7 +92,12 @@ if not TYPE_CHECKING:  # type checkers would take any name for one of the packag
             if name in module.__all__:
                 place = f"{module.__name__}.{name}"
                 raise AttributeError(f"fastcollate has no attribute {name!r}; it is {place}")
-        raise AttributeError(f"module 'fastcollate' has no attribute {name!r}")
+        advice = {
+            **dict.fromkeys(("ray", "compat", "testing"), f"; import fastcollate.{name}"),
+            **dict.fromkeys(("collate", "default_collate"), "; see fastcollate.build_batch"),
+            **dict.fromkeys(("pad_sequence", "pad_sequences"), "; see fastcollate.pad"),
+        }.get(name, "")
+        raise AttributeError(f"module 'fastcollate' has no attribute {name!r}{advice}")
 
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -175,6 +175,9 @@ pub fn cited(py: Python, cause: &PyErr) -> PyResult<String> {
 /// The exception for `Error::Raised`.
 fn raised_from(py: Python, location: &str, cause: PyErr) -> PyErr {
     let message = match cited(py, &cause) {
+        Ok(text) if text.contains("inhomogeneous") => {
+            format!("{location} has rows of different lengths; pass fc.Field(..., ragged=True)")
+        }
         Ok(text) => format!("{location} could not be read: {text}"),
         Err(interrupt) => return interrupt,
     };

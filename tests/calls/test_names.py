@@ -181,11 +181,36 @@ def test_a_column_of_one_number_per_row(name):
         ("completion_mask", "response_mask is 1 on responses, and loss_mask on tokens that train"),
         ("response_ids", "see batch.targets, or batch.rows"),
         ("prompt_ids", "see batch.prompt_lens, or batch.rows"),
+        ("cuda", r"call batch.to\(device\)"),
+        ("shape", "batch.input_ids.shape"),
+        ("save", r"torch.save\(batch, path\)"),
     ],
 )
 def test_outputs_by_the_names_of_other_libraries(name, advice):
     with pytest.raises(AttributeError, match=advice):
         getattr(fc.build_batch(**SMALL), name)
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [("collate", "see fastcollate.build_batch"), ("pad_sequence", "see fastcollate.pad")],
+)
+def test_functions_by_the_names_of_other_libraries(name, advice):
+    with pytest.raises(AttributeError, match=advice):
+        getattr(fc, name)
+
+
+def test_paths_and_rows_of_tables():
+    collate = fc.Collator(pad_token_id=0)
+    with pytest.raises(TypeError, match=r"\(of a file: pyarrow.parquet.read_table\(path\)\)"):
+        collate("r.parquet")
+    with pytest.raises(TypeError, match=r"samples\[0\] is .*; pass .* or the whole table"):
+        collate([([1], [2])])
+
+
+def test_values_that_need_ragged():
+    with pytest.raises(ValueError, match=r"of different lengths; pass fc.Field\(..., ragged=True"):
+        fc.build_batch(**SMALL | {"responses": [[2, 3]]}, fields={"s": fc.Field([[[1], [1, 2]]])})
 
 
 def test_errors_from_within_are_as_they_were():

@@ -47,6 +47,9 @@ _REQUESTS = {
     **dict.fromkeys(
         ("responses", "response_ids", "completion_ids"), "see batch.targets, or batch.rows()"
     ),
+    **dict.fromkeys(("cuda", "cpu"), "call batch.to(device)"),
+    **dict.fromkeys(("device", "shape"), "its outputs have one each: batch.input_ids.shape"),
+    "save": "call torch.save(batch, path), or pickle it",
     **dict.fromkeys(("prompts", "prompt_ids"), "see batch.prompt_lens, or batch.rows()"),
     "predictors": _TREE,
     "row_bins": _TREE,

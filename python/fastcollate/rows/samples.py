@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
+from os import PathLike
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -289,7 +290,9 @@ def _by_key(samples: Any, keys: Keys, optional: Collection[str]) -> dict[str, An
                 )
         return columns
     if not _is_sequence(samples):
-        raise TypeError(f"samples is {describe(samples)}; {EXPECTED}")
+        is_path = isinstance(samples, (str, PathLike))
+        how = " (of a file: pyarrow.parquet.read_table(path))" if is_path else ""
+        raise TypeError(f"samples is {describe(samples)}; {EXPECTED}{how}")
     return _transpose(samples, keys, optional)
 
 
@@ -377,7 +380,8 @@ def _transpose(samples: Sequence[Any], keys: Keys, optional: Collection[str]) ->
                     "all rows"
                 )
             raise TypeError(
-                f"samples[{index}] is {describe(sample)}; pass a mapping such as a dict"
+                f"samples[{index}] is {describe(sample)}; pass a mapping such as a dict, or the "
+                "whole table if these are its rows"
             )
     if optional:
         given = [key for key in optional if any(key in sample for sample in samples)]
