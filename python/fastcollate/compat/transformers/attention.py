@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
 from typing import Any
 
 from fastcollate.ops.masks import TREE_ATTENTION
@@ -154,24 +153,27 @@ def _by_segment(
 
     is_grouped = query.shape[1] != key.shape[1]
     query, key, value = (one.transpose(0, 1) for one in (query, key, value))
+    # The gradient of each slice would be as large as all queries or keys.
+    queries, keys = (each.diff().tolist() for each in offsets[:2])
+    parts = query.split(queries, 1), key.split(keys, 1), value.split(keys, 1)
     found = []
-    ends = (pairwise(each.tolist()) for each in offsets[:2])
-    for (begin, end), (first, last) in zip(*ends, strict=True):
-        count = end - begin
+    for of_query, of_key, of_value in zip(*parts, strict=True):
+        count = of_query.shape[1]
         if window is not None:
-            first = max(first, last - count - window + 1)
-        before = last - first - count
+            first = max(0, of_key.shape[1] - count - window + 1)
+            of_key, of_value = of_key[:, first:], of_value[:, first:]
+        before = of_key.shape[1] - count
         mask = None
         if before or (window is not None and count > window):
-            mask = torch.ones(count, last - first, dtype=torch.bool, device=query.device)
+            mask = torch.ones(count, before + count, dtype=torch.bool, device=query.device)
             mask = mask.tril(before)
             if window is not None:
                 mask = mask.triu(before - window + 1)
         found.append(
             scaled_dot_product_attention(
-                query[None, :, begin:end],
-                key[None, :, first:last],
-                value[None, :, first:last],
+                of_query[None],
+                of_key[None],
+                of_value[None],
                 attn_mask=mask,
                 dropout_p=dropout,
                 is_causal=mask is None,
