@@ -8,6 +8,7 @@ import subprocess
 import sys
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -138,6 +139,163 @@ def make_calls():
     }
 
 
+def make_more_calls():
+    """Return calls that read JSON and objects, use batches and plans, or are frameworks'."""
+    pytest.importorskip("torch")
+    from fastcollate.compat import nemo_rl, skyrl, transformers, trl, verl
+
+    lens = np.arange(10_000)
+    prompts, responses = ragged(lens % 17 + 1, 5), ragged(lens % 23 + 1, 7)
+    lists = prompts.to_list(), responses.to_list()
+    floats = [[0.5] * len(row) for row in lists[1]]
+    masks = [[1] * len(row) for row in lists[1]]
+    ids = lens // 4
+    uids = list(map(str, ids))
+    sizes = prompts.lengths + responses.lengths
+    tables = {"pad_token_id": 0, "array_type": "numpy"}
+
+    def build(**options):
+        return fc.build_batch(prompts, responses, **tables, **options)
+
+    batch, packed, tree = (build(layout=one) for one in (fc.Left(), fc.Packed(4096), fc.Tree(4096)))
+    parts = build(layout=fc.Packed(4096, multiple_of=4))
+    merged = build(trajectory_ids=ids, merge="branch")
+    plan = merged.merge_plan
+    step = fc.plan_step(sizes, dp_size=8, uids=ids)
+    shards = [step.shard(0, rank) for rank in range(8)]
+    batches = [build(shard=shard) for shard in shards]
+    costs = planning.Costs(per_token=1, per_pair=1e-3)
+    shared = planning.prefix_tree(prompts, responses)
+    samples = [
+        {"prompt": prompt, "response": response, "logprobs": values, "loss_mask": mask}
+        for prompt, response, values, mask in zip(*lists, floats, masks, strict=True)
+    ]
+
+    def body(prompt, response):
+        content = [{"token_id": token, "logprob": -0.5} for token in response]
+        choice = {"index": 0, "token_ids": response, "logprobs": {"content": content}}
+        return {"prompt_token_ids": prompt, "choices": [{**choice, "finish_reason": "stop"}]}
+
+    def stream(choices):
+        event = {"token_ids": [3] * 3, "sampling_mask": [[1, 2]] * 3}
+        logprobs = {"content": [{"token_id": 3, "logprob": -0.5}] * 3}
+        events = [{**event, "index": number % choices} for number in range(3000)]
+        # The first log-probabilities come late.
+        events.append({**event, "index": 0, "logprobs": logprobs})
+        events = [{"choices": [one]} for one in events]
+        return b"".join(b"data: " + json.dumps(one).encode() + b"\n\n" for one in events)
+
+    bodies = [json.dumps(body(*pair)).encode() for pair in zip(*lists, strict=True)][:1500]
+    targets = {"target_tokens": {"data": list(range(1, 90_001))}}
+    weights = {"weights": {"data": [0.0] * 5 + [1.0] * 89_995}}
+    datum = {"model_input": {"chunks": [{"tokens": list(range(90_000))}]}}
+    tinker = json.dumps({"data": [{**datum, "loss_fn_inputs": targets | weights}]}).encode()
+    columns = {"prompts": [3] * 50_000, "responses": [4] * 50_000}
+    masked = json.dumps({**columns, "attention_mask": [0] * 5 + [1] * 99_995}).encode()
+    node = {"token_ids": [1] * 20, "mask": [1] * 20, "logprobs": [-0.5] * 20}
+    nodes = [{**node, "parent": index - 1 if index % 50 else None} for index in range(5000)]
+    trees = json.dumps({"id": "a", "nodes": nodes}).encode()
+    calls = fc.rollouts.parse(bodies)
+    table = calls.to_arrow()
+    flat = SimpleNamespace(start_indices=list(range(30_000)), end_indices=list(range(1, 30_001)))
+    vars(flat).update(token_ids=[1] * 30_000, logprobs=[-0.5] * 30_000)
+    output = {"index": 0, "token_ids": [1] * 30_000, "logprobs": flat, "finish_reason": "stop"}
+    request = SimpleNamespace(
+        prompt_token_ids=[1], outputs=[SimpleNamespace(**output)], request_id="x", finished=True
+    )
+
+    def extend():
+        builder = fc.BatchBuilder(**tables)
+        builder.extend(calls)
+        builder.finish()
+
+    def copy(one):
+        return pickle.loads(pickle.dumps(one))
+
+    parse = fc.rollouts.parse
+    tokenizer = SimpleNamespace(pad_token_id=0)
+    joined = [prompt + response for prompt, response in zip(*lists, strict=True)]
+    whole = [{"input_ids": row, "labels": row} for row in joined]
+    sft = {
+        "input_ids": [1] * 30,
+        "attention_mask": [1] * 30,
+        "loss_mask": [1] * 4,
+        "num_actions": 4,
+    }
+    turns = {
+        "prompt_token_ids": lists[0],
+        "response_ids": lists[1],
+        "rewards": [1.0] * 10_000,
+        "loss_masks": masks,
+        "trajectory_ids": [f"t{number}" for number in ids],
+        "is_last_step": (lens % 4 == 3).tolist(),
+    }
+    keys = ("stop_reasons", "rollout_logprobs", "rollout_metrics")
+    turns.update(dict.fromkeys(keys))
+    token_rewards = [[1.0] * len(row) for row in lists[1]]
+
+    return {
+        "collator": lambda: fc.Collator(**tables)(samples[:3000]),
+        "builder.extend": extend,
+        "parse": lambda: parse(bodies),
+        "parse, lines": lambda: parse(b"\n".join(bodies)),
+        "parse, streams": lambda: parse(
+            [stream(700), stream(1)], prompts=[[7]] * 2, unfinished="keep", bad_logprobs="keep"
+        ),
+        "parse, targets": lambda: parse([tinker], "tinker"),
+        "parse, masks": lambda: parse([masked], "columns"),
+        "parse, trees": lambda: parse([trees], "verifiers"),
+        "read": lambda: fc.rollouts.read([request]),
+        "calls": lambda: fc.rollouts.Calls.concat([calls, calls.select(range(0, 1500, 2))]),
+        "calls, Arrow": lambda: fc.rollouts.Calls.from_arrow(table),
+        "calls, show": lambda: str(calls.show()),
+        "cp_split": lambda: parts.cp_split(2, 0),
+        "broadcast": lambda: batch.broadcast(np.ones(10_000)),
+        "normalize": lambda: batch.normalize(np.ones(batch.response_mask.shape, np.float32), step),
+        "loss_normalizers": lambda: batch.loss_normalizers(step),
+        "loss_positions": lambda: (packed.loss_positions(), tree.loss_positions()),
+        "model_inputs": lambda: packed.model_inputs(kernel="flash"),
+        "show": lambda: str(batch.show(slice(0, 1000))),
+        "select, bins": lambda: tree.select(bins=[0, 1, 2]),
+        "to_layout, merged": lambda: merged.to_layout(fc.Packed(4096)),
+        "gather, tree": lambda: tree.gather(
+            np.zeros(tree.input_ids.shape, np.float32),
+            align="sequence",
+            shift="next_token",
+            missing=0,
+        ),
+        "gather, turns": lambda: merged.gather(
+            np.zeros(merged.response_mask.shape, np.float32), per="turn"
+        ),
+        "check, tree": lambda: tree.check(vocab_size=10, eos_token_id=1),
+        "batches, pickle": lambda: [copy(one) for one in (merged, packed, tree)],
+        "plans, pickle": lambda: [copy(one) for one in (shared, shards, packed.bin_plan)],
+        "shards, micro": lambda: [one.narrow() for one in shards[0].micro_batches(10)],
+        "audit": lambda: (
+            step.audit(batches, prompts, responses),
+            plan.audit(merged, prompts, responses),
+        ),
+        "forecast": lambda: (step.forecast(costs), planning.compare_plans([step], costs)),
+        "step": lambda: (step.inverse, step.padding_rows, step.tokens_per_rank, step.row_totals),
+        "merge": lambda: (plan.sources, plan.trajectories, plan.to_dict()),
+        "tree": lambda: (shared.depth, shared.forks, shared.report, shared.select(lens[::2])),
+        "tree, merged": lambda: planning.prefix_tree(prompts, responses, merge=plan),
+        "prompt_boundaries": lambda: planning.prompt_boundaries(uids),
+        "concat": lambda: fc.Ragged.concat([prompts, responses]),
+        "unpad, mask": lambda: fc.unpad(np.ones((1000, 50)), mask=np.ones((1000, 50), bool)),
+        "torch": lambda: fc.build_batch(*lists, pad_token_id=0, layout=fc.Packed(4096)),
+        "verl": lambda: verl.karmarkar_karp(sizes.tolist(), 64, equal_size=False),
+        "SkyRL, tensors": lambda: skyrl.convert_prompts_responses_to_batch_tensors(
+            tokenizer, *lists, token_rewards, masks
+        ),
+        "SkyRL, SFT": lambda: skyrl.collate_sft_batch([sft] * 2000, tokenizer),
+        "SkyRL, merging": lambda: skyrl.merge_stepwise_output(turns),
+        "NeMo-RL": lambda: nemo_rl.get_packer("first_fit_decreasing", 4096).pack(sizes.tolist()),
+        "transformers": lambda: transformers.DataCollatorWithFlattening()(whole[:2000]),
+        "TRL": lambda: trl.DataCollatorForLanguageModeling(pad_token_id=0)(whole[:2000]),
+    }
+
+
 def outcome(call, limit):
     """Return how a call ends in a child that may take so many bytes more."""
     import resource
@@ -179,6 +337,11 @@ def climb_all():
     climb(make_calls(), LIMITS)
 
 
+def climb_more():
+    """Climb with all other calls."""
+    climb(make_more_calls(), LIMITS[::2])
+
+
 def climb_finely():
     """Climb with vectors that grow as a body is read: each is grown at a few sizes alone."""
     call = b'{"prompt":[1],"response":[1,2,3]}'
@@ -191,7 +354,7 @@ def climb_finely():
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of address space are Linux's")
-@pytest.mark.parametrize("climb", ["climb_all", "climb_finely"])
+@pytest.mark.parametrize("climb", ["climb_all", "climb_more", "climb_finely"])
 def test_calls_under_limits(climb):
     child = subprocess.run(
         [sys.executable, "-c", f"import test_memory_limits as test; test.{climb}()"],
