@@ -10,6 +10,7 @@ import pytest
 from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
+from recorded import recorded
 from strategies import ragged_fields, rollouts
 from worker_blocks import split, through_blocks
 
@@ -405,16 +406,18 @@ def test_arrow():
             small(pa.array(rows))
 
 
-def test_merged_turns_keep_their_lists():
-    """Observations between turns have none."""
-    prompts = [[1, 2], [1, 2, 3, 4, 5]]
-    responses = [[3, 4], [6, 7]]
-    support = [[[3, 30], [4]], [[6, 60, 61], []]]
+@pytest.mark.parametrize("layout", ["left", "jagged", "tree", fc.Packed(64)])
+@pytest.mark.parametrize("case", recorded("skyrl_sample_support")["cases"])
+def test_merged_support_is_that_of_skyrl(case, layout):
+    """Recorded from SkyRL, whose tokens have k ids or -1; there and back."""
+    rows = [np.array(row).reshape(-1, 3) for row in case["support"]]
     batch = fc.build_batch(
-        prompts, responses, pad_token_id=0, merge="exact", trajectory_ids=["a", "a"],
-        fields={"support": fc.Field(support, ragged=True)}, array_type="numpy",
+        case["prompts"], case["responses"], trajectory_ids=case["trajectory_ids"], merge="exact",
+        fields={"support": fc.Field([fc.unpad(row, mask=row != -1) for row in rows], ragged=True)},
+        pad_token_id=0, layout=layout, array_type="numpy",
     )  # fmt: skip
-    assert lists_of(batch) == [[[3, 30], [4], [], [6, 60, 61], []]]
+    found = [fc.pad(row["support"], fill=-1, pad_to=3, array_type="numpy") for row in batch.rows()]
+    assert [row.tolist() for row in found] == case["merged"]
 
 
 def replayed(logits, inverse, support, offsets, targets):
