@@ -100,7 +100,7 @@ def to_numpy(value: Any, name: str = "an output of the batch") -> Any:
         return value
     if value.is_meta:
         raise TypeError(f"{name} is a tensor of the device 'meta', which has no values to read")
-    return value.detach().cpu().numpy()
+    return value.numpy(force=True)
 
 
 def on_host(value: Any) -> np.ndarray:

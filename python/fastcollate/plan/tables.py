@@ -50,8 +50,8 @@ class Table:
     def _trusted(cls: type[T], **values: Any) -> T:
         """Make a table of all values without checks; arrays have their dtypes and are owned."""
         for value in values.values():
-            if isinstance(value, np.ndarray):
-                value.flags.writeable = False
+            if type(value) is np.ndarray:
+                value.setflags(write=False)
         table = object.__new__(cls)
         table.__dict__.update(values)
         return table
