@@ -125,15 +125,7 @@ impl<'py> NoCollection<'py> {
 impl Drop for NoCollection<'_> {
     fn drop(&mut self) {
         let Some(collector) = &self.0 else { return };
-        let resume = || {
-            // They join the oldest objects unvisited, unless others are frozen for good.
-            if collector.call_method0("get_freeze_count")?.eq(0)? {
-                collector.call_method0("freeze")?;
-                collector.call_method0("unfreeze")?;
-            }
-            collector.call_method0("enable")
-        };
-        if let Err(error) = resume() {
+        if let Err(error) = collector.call_method0("enable") {
             error.write_unraisable(collector.py(), Some(collector));
         }
     }
