@@ -194,3 +194,26 @@ def test_rows_of_a_table_keep_their_counts():
     assert Calls.from_arrow(table.take([1, 0])).bad_logprobs.tolist() == [[1, 0, 0, 2], [0] * 4]
     assert Calls.from_arrow(table.slice(1)).bad_logprobs.tolist() == [[1, 0, 0, 2]]
     assert len(Calls.from_arrow(table.slice(0, 0))) == 0
+
+
+@pytest.mark.parametrize(
+    ("versions", "expected"),
+    [
+        ([[3, 4], [5]], [[3, 4], [-1, 5]]),
+        ([(3, 4), None], [[3, 4], [-1, -1]]),
+        ([np.array([3, 4]), np.array([5], np.int32)], [[3, 4], [-1, 5]]),
+        ([7, None], [[7, 7], [-1, -1]]),
+        ([[{"version": "2", "start": 1, "end": 2}], []], [[-1, 2], [-1, -1]]),
+    ],
+)
+def test_versions_are_read_as_weight_versions(versions, expected):
+    """Of tokens, of calls, or spans: in one line."""
+    calls = Calls([[1], [2]], [[3, 4], [5]], versions=versions)
+    batch = fc.build_batch(**calls.batch, pad_token_id=0, array_type="numpy")
+    assert batch.versions.tolist() == expected
+
+
+@pytest.mark.parametrize("versions", [["a", "b"], [[1], [2]], [[True, True], [1]], [["3", 4], [5]]])
+def test_other_versions_stay_objects(versions):
+    calls = Calls([[1], [2]], [[3, 4], [5]], versions=versions)
+    assert fc.build_batch(**calls.batch, pad_token_id=0, array_type="numpy").versions == versions

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fastcollate._fastcollate import token_ids
 from fastcollate.common.arguments import check_choice, tally
-from fastcollate.common.arrays import offsets_of, ranges_of, row_and_token, to_numpy
+from fastcollate.common.arrays import is_array, offsets_of, ranges_of, row_and_token, to_numpy
 from fastcollate.common.row_columns import IDS
 from fastcollate.common.text import show
 from fastcollate.rows.captured import RoutedExperts
@@ -191,7 +191,7 @@ class Calls:
         """Arguments of :func:`fastcollate.build_batch`, which makes one row of each call.
 
         Columns that it has no argument for are under ``fields``: ``routed_experts`` as
-        :class:`fastcollate.RoutedExperts`, spans of ``versions`` as
+        :class:`fastcollate.RoutedExperts`, ``versions`` that are integers or spans as
         :class:`fastcollate.WeightVersions`, ``support`` as a ragged :class:`fastcollate.Field`,
         empty for calls without it, and all others as objects per row. Arguments that are None for
         all calls are left out.
@@ -207,16 +207,16 @@ class Calls:
             for name, column in self.columns.items()
             if name not in ("advantages", *IDS)
         }
-        versions = self.columns.get("versions", ())
-        if any(one is not None for one in versions) and all(map(_is_of_spans, versions)):
-            others["versions"] = WeightVersions(list(versions))
+        versions = self.columns.get("versions", [None] * len(self))
+        if (rows := _versions(versions, self.responses.lengths)) is not None:
+            others["versions"] = WeightVersions(rows)
         if (routes := _routes(self.columns)) is not None:
             others["routed_experts"] = routes
             others.pop("routed_starts", None)
         if "support" in others:
             sampled = zip(self.columns["support"], self.responses.lengths.tolist(), strict=True)
-            rows = [[[]] * count if sets is None else sets for sets, count in sampled]
-            others["support"] = Field(rows, ragged=True)
+            sets = [[[]] * count if one is None else one for one, count in sampled]
+            others["support"] = Field(sets, ragged=True)
         return arguments | ({"fields": others} if others else {})
 
     @property
@@ -423,11 +423,29 @@ def _weights(mask: Any) -> Ragged:
     return rows
 
 
-def _is_of_spans(spans: Any) -> bool:
-    """Return True for spans of weight versions, and for None."""
-    if not isinstance(spans, (list, tuple)):
-        return spans is None
-    return all(isinstance(span, Mapping) and {*span} >= {"start", "end"} for span in spans)
+def _versions(column: Sequence[Any], lengths: NDArray[np.int64]) -> list[Any] | None:
+    """Return what `WeightVersions` reads: integers of calls or of tokens, or spans; else None."""
+    given = [one for one in column if one is not None]
+    are_numbers = all(isinstance(one, (int, np.integer)) and type(one) is not bool for one in given)
+    if not given or are_numbers or all(map(_is_of_spans, given)):
+        return list(column) if given else None
+    rows: list[Any] = []
+    for one, count in zip(column, lengths.tolist(), strict=True):
+        try:
+            row = one if one is None or is_array(one) else np.array(one, None if one else np.int64)
+        except (TypeError, ValueError):
+            return None
+        if row is not None and (row.shape != (count,) or to_numpy(row).dtype.kind not in "iu"):
+            return None
+        rows.append(row if row is None else to_numpy(row).astype(np.int64))
+    return rows
+
+
+def _is_of_spans(one: Any) -> bool:
+    """Return True for spans of weight versions."""
+    keys = {"start", "end"}
+    is_list = isinstance(one, (list, tuple))
+    return is_list and all(isinstance(span, Mapping) and {*span} >= keys for span in one)
 
 
 def _routes(columns: Mapping[str, Any]) -> RoutedExperts | None:

@@ -77,6 +77,9 @@ impl<'a> Json<'a> {
 
     /// Check that the body is UTF-8: the parser does not check what it skips.
     pub fn check_text(&self) -> Result<()> {
+        if self.data.is_ascii() {
+            return Ok(()); // takes a third of the time
+        }
         str::from_utf8(self.data)
             .map(|_| ())
             .map_err(|error| self.wrong_at(error.valid_up_to(), "this is not UTF-8"))

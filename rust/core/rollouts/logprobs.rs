@@ -32,8 +32,14 @@ impl BadLogprobs {
         mut mask: Option<&mut [f32]>,
         counts: &mut [usize; KINDS],
     ) -> Result<(), usize> {
+        let is_good = |value: f32| (value > MISSING) & (value < f32::INFINITY);
+        // Of vectors of values at once.
+        let are_good = |some: &[f32]| some.iter().fold(true, |all, &one| all & is_good(one));
+        if values.chunks(64).all(are_good) {
+            return Ok(());
+        }
         for (at, value) in values.iter_mut().enumerate() {
-            if value.is_finite() && *value > MISSING {
+            if is_good(*value) {
                 continue;
             }
             if mask.as_ref().is_some_and(|mask| mask[at] == 0.0) {

@@ -39,6 +39,8 @@ struct Item {
     uses: Vec<(usize, Column)>,
     /// True if it has a value that shapes cannot read.
     is_special: bool,
+    /// True if it is of one token: it names the token.
+    is_token: bool,
 }
 
 impl<'s> Reader<'s> {
@@ -273,10 +275,11 @@ impl<'s> Reader<'s> {
         let frame = &mut self.frames[current];
         // Values of columns that an earlier path has are removed again.
         let mut others = Vec::new();
-        let mut has_logprobs = false;
+        let (mut has_logprobs, mut is_token) = (false, false);
         for &(column, rank) in &known.columns {
             let is_claimed = frame.claim(Role::Column(column), rank);
             has_logprobs |= is_claimed && column == Column::Logprobs;
+            is_token |= matches!(column, Column::LogprobIds | Column::LogprobTokens);
             if !is_claimed {
                 others.push((column, frame.column(column).values.len()));
             }
@@ -301,7 +304,10 @@ impl<'s> Reader<'s> {
             }
             let peek = json.peek_at(at)?;
             let before = self.num_logprobs();
-            self.item = Some(Item::default());
+            self.item = Some(Item {
+                is_token,
+                ..Item::default()
+            });
             let read = self.value(json, child, peek, ticks);
             let item = mem::take(&mut self.item).unwrap_or_default();
             read?;
@@ -401,6 +407,9 @@ impl<'s> Reader<'s> {
             return self.number(json, node, column, peek);
         }
         if let Some(item) = &mut self.item {
+            if item.is_token {
+                return Err(json.wrong_at(json.at(), "expected the value of one token"));
+            }
             item.is_special = true;
         }
         each_item(json, ticks, |json, mut at, _| {
