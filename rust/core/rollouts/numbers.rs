@@ -238,12 +238,19 @@ fn parsed(data: &[u8], at: usize) -> Option<(f32, usize)> {
 /// # Errors
 /// [`Error::NoMemory`](crate::Error::NoMemory).
 pub fn ids(data: &[u8], mut at: usize, out: &mut Vec<i32>) -> Result<usize> {
+    // As behind the first comma: `at` then waits for no byte behind the others.
+    let mut space = None;
     while let Some((id, end)) = id(data, at) {
-        match data.get(end) {
-            Some(b',') => at = end + 1 + usize::from(data.get(end + 1) == Some(&b' ')),
-            _ => return Ok(at),
+        if data.get(end) != Some(&b',') {
+            break;
         }
         add(out, id)?;
+        let is_space = data.get(end + 1) == Some(&b' ');
+        let known = *space.get_or_insert(is_space);
+        if is_space != known {
+            return Ok(end + 1);
+        }
+        at = end + 1 + usize::from(known);
     }
     Ok(at)
 }
