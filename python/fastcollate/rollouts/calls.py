@@ -169,6 +169,11 @@ class Calls:
         own = ("prompts", "responses", "logprobs", "loss_mask", "rewards")
         return [*(name for name in own if getattr(self, name) is not None), *self.columns]
 
+    def _all(self) -> dict[str, Any]:
+        """Return all that there is one of for each call."""
+        columns = {name: getattr(self, name) for name in self._names()}
+        return columns | {"bad_logprobs": self.bad_logprobs}
+
     @property
     def report(self) -> dict[str, int]:
         """Counts of calls and tokens.
@@ -326,13 +331,8 @@ class Calls:
                 "pass one per call"
             )
         index = np.arange(len(self))[given]
-        columns = {name: _taken(getattr(self, name), index) for name in self._names()}
-        return Calls(
-            **columns,
-            logprobs_are=self.logprobs_are,
-            bad_logprobs=self.bad_logprobs[index],
-            skipped=self.skipped,
-        )
+        columns = {name: _taken(column, index) for name, column in self._all().items()}
+        return Calls(**columns, logprobs_are=self.logprobs_are, skipped=self.skipped)
 
     @staticmethod
     def concat(parts: Sequence[Calls]) -> Calls:
@@ -352,12 +352,12 @@ class Calls:
                     f"parts[{index}] has the columns {', '.join(part._names())}, but parts[0] has "
                     f"{', '.join(names)}"
                 )
-        columns = {name: _joined([getattr(part, name) for part in parts]) for name in names}
+        all_parts = [part._all() for part in parts]
+        columns = {name: _joined([one[name] for one in all_parts]) for name in all_parts[0]}
         are = {part.logprobs_are for part in parts}
         return Calls(
             **columns,
             logprobs_are=parts[0].logprobs_are if len(are) == 1 else None,
-            bad_logprobs=np.concatenate([part.bad_logprobs for part in parts]),
             skipped=sum(part.skipped for part in parts),
         )
 

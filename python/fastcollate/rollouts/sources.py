@@ -13,44 +13,35 @@ _OF_EVENTS: dict[str, str | tuple[str, ...]] = {
 }
 """What events of streams are, and values of the first call: names that no user can give."""
 
+
+def _meta(key: str) -> tuple[str, str]:
+    """Return the paths of SGLang's, of a choice and of a body."""
+    return f"choices[].meta_info.{key}", f"meta_info.{key}"
+
+
+# fmt: off
 ENGINES = Schema(
     ("choices[]", "sglext.output_ids[]"),
     prompts=("prompt_token_ids", "choices[].prompt_token_ids", "sglext.input_ids"),
     responses=(
-        "choices[].token_ids",
-        "choices[].response_token_ids",
-        "output_ids",
-        "sglext.output_ids[]",
+        "choices[].token_ids", "choices[].response_token_ids", "output_ids", "sglext.output_ids[]",
     ),
     logprobs=(
-        "choices[].logprobs.content[].logprob",
-        "choices[].logprobs.token_logprobs",
+        "choices[].logprobs.content[].logprob", "choices[].logprobs.token_logprobs",
         "meta_info.output_token_logprobs[][0]",
     ),
     logprob_ids=(
-        "choices[].logprobs.content[].token_id",
-        "meta_info.output_token_logprobs[][1]",
+        "choices[].logprobs.content[].token_id", "meta_info.output_token_logprobs[][1]",
     ),
     logprob_tokens=("choices[].logprobs.content[].token", "choices[].logprobs.tokens"),
     finish_reasons=("choices[].finish_reason", "meta_info.finish_reason"),
     request_ids=("request_id", "id", "meta_info.id"),
-    versions=(
-        "choices[].weight_versions",
-        "choices[].meta_info.weight_versions",
-        "meta_info.weight_versions",
-    ),
-    routed_experts=(
-        "choices[].routed_experts",
-        "choices[].meta_info.routed_experts",
-        "meta_info.routed_experts",
-    ),
-    support=(
-        "choices[].sampling_mask",
-        "choices[].meta_info.output_token_sampling_mask",
-        "meta_info.output_token_sampling_mask",
-    ),
+    versions=("choices[].weight_versions", *_meta("weight_versions")),
+    routed_experts=("choices[].routed_experts", *_meta("routed_experts")),
+    support=("choices[].sampling_mask", *_meta("output_token_sampling_mask")),
     **_OF_EVENTS,
 )
+# fmt: on
 """The responses of vLLM (generate, chat, completions), SGLang (generate, chat) and other servers of
 OpenAI's API that return token ids. Their keys differ, so one schema reads all of them.
 

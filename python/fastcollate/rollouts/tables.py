@@ -29,8 +29,8 @@ _ROWS = (*IDS, *NUMBERS)
 
 def to_arrow(calls: Calls) -> pa.Table:
     """Return calls as a table."""
-    columns = {name: pa.array(_plain(getattr(calls, name))) for name in calls._names()}
-    columns["bad_logprobs"] = pa.array(calls.bad_logprobs.tolist(), pa.list_(pa.int64()))
+    columns = {name: pa.array(_plain(column)) for name, column in calls._all().items()}
+    columns["bad_logprobs"] = columns["bad_logprobs"].cast(pa.list_(pa.int64()))
     known = {"logprobs_are": calls.logprobs_are, "skipped": calls.skipped}
     return pa.table(columns).replace_schema_metadata({KEY: json.dumps(known)})
 
@@ -48,16 +48,14 @@ def from_arrow(table: Any) -> Calls:
     columns: dict[str, Any] = {
         name: ragged(table[name]) if name in rows else _objects(table[name])
         for name in table.column_names
-        if name != "bad_logprobs"
     }
-    bad = table["bad_logprobs"].to_pylist()
-    return Calls(**columns, bad_logprobs=bad, **json.loads(known))
+    return Calls(**columns, **json.loads(known))
 
 
 def _plain(column: Any) -> Any:
     """Return a column as Arrow takes it."""
     if isinstance(column, (Ragged, np.ndarray)):
-        return column
+        return column.tolist() if isinstance(column, np.ndarray) and column.ndim > 1 else column
     arrays = [one for one in column if isinstance(one, np.ndarray)]
     if arrays and len(arrays) == len(column) and len({one.shape[1:] for one in arrays}) == 1:
         return ragged(list(column))
