@@ -92,6 +92,14 @@ def read_table(table: pa.Table, schema: Schema, options: Options, place: Place) 
     ValueError
         As :func:`fastcollate.rollouts.parse`.
     """
+    # Looking for columns that the table lacks would take most of the time.
+    columns = {
+        name: tuple(path for path in given if _key(path) in table.column_names)
+        for name, given in schema.columns.items()
+    }
+    there: dict[str, Any] = {name: given for name, given in columns.items() if given}
+    arrays: dict[str, Any] = {"nodes" if schema.are_nodes else "calls": schema.calls}
+    schema = Schema(**arrays, **there)
     numbers = [path for name in _ROWS for path in schema.columns.get(name, ())]
     paths = [path.removesuffix("?") for path in schema.calls]
     paths += [path for one in schema.columns.values() for path in one]
@@ -100,14 +108,17 @@ def read_table(table: pa.Table, schema: Schema, options: Options, place: Place) 
     return walk(_items(rows, "", paths, {*numbers}), schema, options, place, are_rows=True)
 
 
+def _key(path: str) -> str:
+    """Return the first key of a path."""
+    return re.split(r"[.\[&]", path, maxsplit=1)[0]
+
+
 def _items(array: pa.Array, path: str, paths: Sequence[str], numbers: set[str]) -> list[Any]:
     """Return the items of an array: dictionaries of what lies on paths, and rows of numbers."""
     kind = array.type
     below = [one for one in paths if one.startswith(path)]
     if pa.types.is_struct(kind) and path not in below:
-        keys = {
-            re.split(r"[.\[&]", one[len(path) :].removeprefix("."), maxsplit=1)[0] for one in below
-        }
+        keys = {_key(one[len(path) :].removeprefix(".")) for one in below}
         fields = zip(kind, array.flatten(), strict=True)
         parts = {
             field.name: _items(part, f"{path}.{field.name}".removeprefix("."), below, numbers)

@@ -238,11 +238,13 @@ def _numbers(
         rows = [row if row is None else [row] for row in rows]
     rows = [[] if row is None else row for row in rows]
     found: dict[str, Rows] = {}
-    try:
-        read = ragged(rows, "float64")
-        values, offsets = to_numpy(read.values), read.offsets
-    except (TypeError, ValueError):
-        values = np.empty((0, 0))
+    values: NDArray[Any] = np.empty((0, 0))
+    if all(map(_is_plain, rows)):  # others take longer here than below
+        try:
+            read = ragged(rows, "float64")
+            values, offsets = to_numpy(read.values), read.offsets
+        except (TypeError, ValueError):
+            pass
     if values.ndim != 1:
         rows = [to_numpy(row).astype(np.float64) if is_array(row) else row for row in rows]
         read_ids = None if responses is None else responses[:2]
@@ -253,6 +255,13 @@ def _numbers(
         flags = (np.nan_to_num(values).astype(np.int64) & bits) != 0
         values = np.where(np.isfinite(values), flags, values)
     return found | {name: (values.astype(np.float32), offsets, have)}
+
+
+def _is_plain(row: Any) -> bool:
+    """Return True for a row of numbers, by its first."""
+    if isinstance(row, (list, tuple)):
+        return not row or isinstance(row[0], (int, float))
+    return is_array(row)
 
 
 def recognised(fits: Fits) -> Schema | None:
