@@ -142,7 +142,7 @@ BAD_IDS = [
     ([2**31], "is 2147483648; token ids are integers from 0 to 2147483647"),
     ([2**70], "is 1180591620717411303424, which does not fit int64"),
     ([None], "is None .NoneType.; pass an integer"),
-    (["a"], "is 'a' .str.; pass an integer"),
+    (["a"], "is 'a' .str.; tokenize it first"),
 ]
 
 

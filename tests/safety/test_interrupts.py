@@ -133,7 +133,7 @@ def longest_wait(call):
         lambda: fc.planning.pack(MANY, fc.Packed(512, oversize="split")),
         lambda: fc.planning.pack(MANY, fc.Packed(1 << 17), keep_together=np.arange(len(MANY)) // 4),
         lambda: fc.planning.partition(MANY, 64, algorithm="lpt"),
-        lambda: fc.planning.partition(MANY, 3_000_000),
+        lambda: fc.planning.partition(MANY, 1_500_000),
         lambda: fc.plan_step(MANY, dp_size=4, layout=fc.Packed(16_384)),
         lambda: fc.plan_step(MANY, dp_size=4, uids=list(map(str, range(len(MANY))))),
     ],
