@@ -63,8 +63,6 @@ class ModelBatch(BatchMapping[Array]):
     ) -> Ragged | tuple[Ragged, Ragged]:
         """Gather the values of all response tokens from a model's per-token outputs.
 
-        The alignment of `x` is given, never inferred; its shape is checked.
-
         Parameters
         ----------
         x
@@ -92,19 +90,19 @@ class ModelBatch(BatchMapping[Array]):
             with its response tokens; those that merging masked or dropped are missing. In the batch
             of a step's shard, turns of other shards have no tokens.
         gaps
-            Include the observations between a row's responses, and tokens that realigning masked.
+            Include observations between a row's responses, and tokens that realigning masked.
 
         Returns
         -------
         Ragged
-            Response values of each row or turn, over a tensor if `x` is one. Of lists a tuple
-            ``(values, counts)``, as ``fc.Field(ragged=True)`` takes it; missing ones are empty.
+            Response values of each row or turn, over a tensor if `x` is one. Of lists
+            ``(values, counts)``, as ``fc.Field(ragged=True)`` takes them; missing ones are empty.
 
         Raises
         ------
         ValueError, TypeError
-            If `x` has another shape, or one that fits both alignments and `align` is None; if
-            `shift` is not given with ``align="sequence"``; if values are missing without `missing`.
+            `x` of another shape, or of one that fits both alignments without `align`; no `shift`
+            with ``align="sequence"``; missing values without `missing`; unknown names.
         """
         return gather(self.plan, x, align, shift, missing, per, gaps)
 
@@ -114,10 +112,9 @@ class ModelBatch(BatchMapping[Array]):
         Returns
         -------
         iterator of dict
-            For each real row its values of all outputs, by their keys: views of a jagged
-            batch, of any other of one copy. They are as long as its tokens, or as its response in
-            ``loss_mask`` and the like. Also ``prompt_len``, and its ``uid``, ``trajectory_id`` and
-            ``is_last_step`` if given.
+            For each real row its values of all outputs, by their keys: views of a jagged batch, of
+            any other of one copy. They are as long as its tokens, or as its response in ``loss_mask``
+            and the like. Also ``prompt_len``, and ``uid``, ``trajectory_id`` and the like if given.
 
         Raises
         ------
