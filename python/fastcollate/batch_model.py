@@ -113,7 +113,7 @@ class ModelBatch(BatchMapping[Array]):
         -------
         iterator of dict
             For each real row its values of all outputs, by their keys: views of a jagged batch, of
-            any other of one copy. They are as long as its tokens, or as its response in ``loss_mask``
+            any other of one copy. They are as long as its tokens, or its response in ``loss_mask``
             and the like. Also ``prompt_len``, and ``uid``, ``trajectory_id`` and the like if given.
 
         Raises
