@@ -81,6 +81,7 @@ struct Numbers<'a> {
 impl Numbers<'_> {
     fn read(&mut self, row: &Bound<PyAny>) -> PyResult<()> {
         if let Ok(list) = row.cast::<PyList>() {
+            reserve(&mut self.values, list.len()).map_err(Error::from)?;
             return list.iter().try_for_each(|item| self.item(&item));
         }
         if let Ok(array) = row.extract::<PyReadonlyArray1<f64>>() {
@@ -114,8 +115,11 @@ impl Numbers<'_> {
             if let Ok(entries) = item.cast::<PyDict>() {
                 return self.entry(entries);
             }
-            if item.is_instance_of::<PyTuple>() || item.is_instance_of::<PyList>() {
-                return self.push(item.get_item(1)?.extract()?, &item.get_item(0)?);
+            if let Ok(pair) = item.cast::<PyTuple>() {
+                return self.push(pair.get_item(1)?.extract()?, &pair.get_item(0)?);
+            }
+            if let Ok(pair) = item.cast::<PyList>() {
+                return self.push(pair.get_item(1)?.extract()?, &pair.get_item(0)?);
             }
         }
         match item.is_none() {

@@ -98,9 +98,11 @@ class Schema:
     Calls of 1 call: 2 prompt tokens, 1 response token
     """
 
-    __slots__ = ("_core", "are_nodes", "calls", "columns")
+    __slots__ = ("_core", "are_nodes", "arrays", "calls", "columns")
 
     calls: tuple[str, ...]
+    arrays: list[list[str]]
+    """The arrays of calls, each after those that it is in."""
     are_nodes: bool
     columns: dict[str, tuple[str, ...]]
     _core: CallSchema
@@ -120,6 +122,8 @@ class Schema:
         arrays = _paths("calls", (calls if nodes is None else nodes) or "")
         given = {name: _paths(name, paths) for name, paths in columns.items()}
         self.calls, self.are_nodes = arrays, nodes is not None
+        known = [path.removesuffix("?") for path in arrays if path]
+        self.arrays = [[path[: end.end()] for end in re.finditer(r"\[\]", path)] for path in known]
         self.columns = {
             name: tuple(path for one in paths for path in _absolute(one, arrays))
             for name, paths in given.items()
@@ -145,12 +149,6 @@ class Schema:
     def __hash__(self) -> int:
         """Return a hash of the paths."""
         return hash((self.calls, self.are_nodes, *self.columns.items()))
-
-    @property
-    def arrays(self) -> list[list[str]]:
-        """The arrays of calls, each after those that it is in."""
-        paths = (path.removesuffix("?") for path in self.calls if path)
-        return [[path[: end.end()] for end in re.finditer(r"\[\]", path)] for path in paths]
 
     def path(self, path: str) -> Path:
         """Return a path from its array of calls on."""

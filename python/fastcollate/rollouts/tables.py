@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from fastcollate.rollouts.calls import Calls
 from fastcollate.rollouts.making import Options, Place
 from fastcollate.rollouts.schema import IDS, NUMBERS, Schema
-from fastcollate.rollouts.walking import Fits, fits_of, walk
+from fastcollate.rollouts.walking import Fits, calls_from, fits_of, walk
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
 
@@ -100,12 +100,32 @@ def read_table(table: pa.Table, schema: Schema, options: Options, place: Place) 
     there: dict[str, Any] = {name: given for name, given in columns.items() if given}
     arrays: dict[str, Any] = {"nodes" if schema.are_nodes else "calls": schema.calls}
     schema = Schema(**arrays, **there)
-    numbers = [path for name in _ROWS for path in schema.columns.get(name, ())]
+    numbers = {path for name in _ROWS for path in schema.columns.get(name, ())}
+    plain = [path for paths in there.values() for path in paths]
+    is_plain = len(plain) == len(there) and {*plain} <= {*table.column_names}
+    if is_plain and schema.calls == ("",) and not schema.are_nodes:
+        found = {name: _column(table[path], path, numbers) for name, (path,) in there.items()}
+        rows = np.arange(len(table))
+        places = np.stack([rows, rows, np.zeros_like(rows)], 1)
+        return calls_from(found, places, len(table), schema, options, place)
     paths = [path.removesuffix("?") for path in schema.calls]
     paths += [path for one in schema.columns.values() for path in one]
     rows = table.to_struct_array()
     rows = rows.combine_chunks() if isinstance(rows, pa.ChunkedArray) else rows
-    return walk(_items(rows, "", paths, {*numbers}), schema, options, place, are_rows=True)
+    return walk(_items(rows, "", paths, numbers), schema, options, place, are_rows=True)
+
+
+def _column(column: pa.ChunkedArray, path: str, numbers: set[str]) -> list[Any] | Ragged:
+    """Return the values of a column, rows of numbers over its memory."""
+    if path in numbers and _is_list(column.type) and not column.null_count:
+        flat = pc.list_flatten(column)
+        if _is_number(flat.type) and not flat.null_count:
+            return ragged(column)
+    return _items(column.combine_chunks(), path, [path], numbers)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return any(is_of(kind) for is_of in (pa.types.is_integer, pa.types.is_floating))
 
 
 def _key(path: str) -> str:
@@ -129,9 +149,8 @@ def _items(array: pa.Array, path: str, paths: Sequence[str], numbers: set[str]) 
         found: list[Any] = [dict(zip(parts, row, strict=True)) for row in columns]
     elif _is_list(kind) and (path in numbers or any(one.startswith(f"{path}[]") for one in below)):
         flat = pc.list_flatten(array)
-        is_number = pa.types.is_integer(flat.type) and not flat.null_count
-        is_number |= pa.types.is_floating(flat.type)
-        if path in numbers and is_number:
+        has_gaps = pa.types.is_integer(flat.type) and flat.null_count
+        if path in numbers and _is_number(flat.type) and not has_gaps:
             values: Any = flat.to_numpy(zero_copy_only=False)
         else:
             values = _items(flat, f"{path}[]", below, numbers)

@@ -28,6 +28,7 @@ from fastcollate.rollouts.schema import (
 )
 from fastcollate.rollouts.sources import COLUMNS, ENGINES, OUTPUTS, SOURCES
 from fastcollate.rows.column_input import ragged
+from fastcollate.rows.columns import Ragged
 
 KINDS: dict[str, tuple[str, tuple[int, ...]]] = {
     **dict.fromkeys(IDS, ("iu", (1,))),
@@ -81,32 +82,52 @@ def walk(
                     found[name].append(_value(call, of_column))
         except _OtherValueError as error:
             raise ValueError(f"{place.of(body)}: {error}") from None
+    return calls_from(
+        found, np.array(places, np.int64).reshape(-1, 3), len(bodies), schema, options, place
+    )
+
+
+def calls_from(
+    found: Mapping[str, list[Any] | Ragged],
+    places: NDArray[np.int64],
+    bodies: int,
+    schema: Schema,
+    options: Options,
+    place: Place,
+) -> Calls:
+    """Return calls from their columns: the values of calls, or rows of numbers.
+
+    `places` (calls, 3) are the body of each call, its tree and its number in the body.
+    """
 
     def name_of(call: int) -> str:
-        return f"{place.of(places[call][0])}: call {places[call][2]}"
+        return f"{place.of(int(places[call][0]))}: call {places[call][2]}"
 
     columns: dict[str, Any] = {}
     given: dict[str, Rows] = {}
     for name, column in found.items():
-        if all(one is ABSENT for one in column):
-            continue
-        values = [None if one is ABSENT else one for one in column]
+        values = column
+        if isinstance(column, list):
+            if all(one is ABSENT for one in column):
+                continue
+            values = [None if one is ABSENT else one for one in column]
         if name in (*IDS, *LENGTHS):
             given[name] = _ids(name, values, name_of)
         elif name in NUMBERS:
-            given |= _numbers(name, values, paths[name][0].bits, given.get("responses"), name_of)
+            bits = schema.path(schema.columns[name][0]).bits
+            given |= _numbers(name, values, bits, given.get("responses"), name_of)
         else:
             columns[name] = values
     made = make_calls(
         [(name, (rows[0].view(np.int32), *rows[1:])) for name, rows in given.items()],
-        list(np.array(places, np.int64).reshape(-1, 3).T.copy()),
-        len(bodies),
+        list(places.T.copy()),
+        bodies,
         options.bad_logprobs,
         schema.are_nodes,
         place,
     )
     if schema is OUTPUTS:
-        columns["uids"] = made["bodies"]
+        columns = {"uids": made["bodies"], **columns}
     return calls_of(made, columns, schema, options, place)
 
 
@@ -196,7 +217,7 @@ def get(value: Any, steps: Steps) -> Any:
     """Return the value at a path, which may be None, or ``ABSENT``."""
     for at, step in enumerate(steps):
         if isinstance(step, str):
-            if isinstance(value, Mapping):
+            if isinstance(value, (dict, Mapping)):  # a dictionary is seen at once
                 value = value.get(step, ABSENT)
             elif isinstance(value, (*_PLAIN, list, tuple)):
                 raise _OtherValueError(f"{show(value)} stands where an object is expected")
@@ -216,30 +237,35 @@ def get(value: Any, steps: Steps) -> Any:
     return value
 
 
-def _ids(name: str, rows: list[Any], name_of: Callable[[int], str]) -> Rows:
+def _ids(name: str, rows: list[Any] | Ragged, name_of: Callable[[int], str]) -> Rows:
     """Return token ids or lengths."""
-    have = np.array([row is not None for row in rows], bool)
-    if name in LENGTHS:
-        rows = [row if row is None else [row] for row in rows]
-    found = ids_of(name, [[] if row is None else row for row in rows], name_of)
+    have = np.ones(len(rows), bool)
+    if isinstance(rows, list):
+        have = np.array([row is not None for row in rows], bool)
+        if name in LENGTHS:
+            rows = [row if row is None else [row] for row in rows]
+        rows = [[] if row is None else row for row in rows]
+    found = ids_of(name, rows, name_of)
     return to_numpy(found.values), found.offsets, have
 
 
 def _numbers(
     name: str,
-    rows: list[Any],
+    rows: list[Any] | Ragged,
     bits: int | None,
     responses: Rows | None,
     name_of: Callable[[int], str],
 ) -> dict[str, Rows]:
     """Return numbers per token or flags, and the token ids that log-probabilities come with."""
-    have = np.array([row is not None for row in rows], bool)
-    if name in FLAGS:
-        rows = [row if row is None else [row] for row in rows]
-    rows = [[] if row is None else row for row in rows]
+    have = np.ones(len(rows), bool)
+    if isinstance(rows, list):
+        have = np.array([row is not None for row in rows], bool)
+        if name in FLAGS:
+            rows = [row if row is None else [row] for row in rows]
+        rows = [[] if row is None else row for row in rows]
     found: dict[str, Rows] = {}
     values: NDArray[Any] = np.empty((0, 0))
-    if all(map(_is_plain, rows)):  # others take longer here than below
+    if isinstance(rows, Ragged) or all(map(_is_plain, rows)):  # others take longer here than below
         try:
             read = ragged(rows, "float64")
             values, offsets = to_numpy(read.values), read.offsets
