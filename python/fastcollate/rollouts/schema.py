@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias, final
 
 from fastcollate._fastcollate import CallSchema
@@ -101,8 +102,8 @@ class Schema:
     __slots__ = ("_core", "are_nodes", "arrays", "calls", "columns")
 
     calls: tuple[str, ...]
-    arrays: list[list[str]]
-    """The arrays of calls, each after those that it is in."""
+    arrays: list[list[tuple[str, Steps]]]
+    """The arrays of calls, each after those that it is in, and the steps from one to the next."""
     are_nodes: bool
     columns: dict[str, tuple[str, ...]]
     _core: CallSchema
@@ -123,7 +124,13 @@ class Schema:
         given = {name: _paths(name, paths) for name, paths in columns.items()}
         self.calls, self.are_nodes = arrays, nodes is not None
         known = [path.removesuffix("?") for path in arrays if path]
-        self.arrays = [[path[: end.end()] for end in re.finditer(r"\[\]", path)] for path in known]
+        self.arrays = [
+            [
+                (path[:end], steps_of(path[start : end - 2]))
+                for start, end in pairwise([0, *(one.end() for one in re.finditer(r"\[\]", path))])
+            ]
+            for path in known
+        ]
         self.columns = {
             name: tuple(path for one in paths for path in _absolute(one, arrays))
             for name, paths in given.items()
@@ -152,7 +159,7 @@ class Schema:
 
     def path(self, path: str) -> Path:
         """Return a path from its array of calls on."""
-        bases = [base for bases in self.arrays for base in bases]
+        bases = [base for bases in self.arrays for base, _ in bases]
         base = max((one for one in bases if _continues(path, one)), key=len, default="")
         rest, _, bits = path[len(base) :].partition("&")
         return Path(base, steps_of(rest), int(bits) if bits else None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,6 @@ from fastcollate.rollouts.schema import (
     Path,
     Schema,
     Steps,
-    steps_of,
 )
 from fastcollate.rollouts.sources import COLUMNS, ENGINES, OUTPUTS, SOURCES
 from fastcollate.rows.column_input import ragged
@@ -165,13 +164,14 @@ def _calls(body: Any, schema: Schema) -> list[tuple[tuple[int, ...], Call]]:
     found: dict[tuple[int, ...], Call] = {}
     for bases in schema.arrays:
         level: dict[tuple[int, ...], Call] = {(): {"": body}}
-        for outer, base in pairwise(["", *bases]):
-            steps = steps_of(base[len(outer) :].removesuffix("[]"))
+        outer = ""
+        for base, steps in bases:
             level = {
                 (*key, index): {**call, base: item}
                 for key, call in level.items()
                 for index, item in enumerate(_items(get(call[outer], steps)))
             }
+            outer = base
         for key, call in level.items():
             found[key] = found.get(key, {}) | call
     calls = list(found.items())
