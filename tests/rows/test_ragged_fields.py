@@ -427,7 +427,9 @@ def replayed(logits, inverse, support, offsets, targets):
     counts, places = offsets.diff(), inverse.flatten()
     tokens = torch.repeat_interleave(torch.arange(len(counts)), counts)
     scores = logits[places[tokens], support.long()]
-    whole, most = logits.logsumexp(-1)[places], logits.amax(-1)[places].detach()
+    whole = logits.logsumexp(-1)[places]
+    most = torch.zeros_like(whole)
+    most = most.scatter_reduce(0, tokens, scores.detach(), "amax", include_self=False)
     sums = torch.zeros_like(whole).index_add(0, tokens, (scores - most[tokens]).exp())
     among = most + torch.where(counts > 0, sums, 1.0).log()
     chosen = logits[places, targets.flatten()]
@@ -476,6 +478,26 @@ def test_replay_equals_a_mask_over_the_vocabulary(layout):
     ]
     for ours, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
+
+
+@NEEDS_TORCH
+def test_replay_of_logits_far_below_the_largest():
+    """Also of tokens that do not train: a gradient of theirs that is NaN would spoil the others."""
+    import torch
+
+    fields = {"support": fc.Field([[[1, 2], [3, 4]]], ragged=True)}
+    batch = fc.build_batch(
+        [[5]], [[1, 3]], pad_token_id=0, loss_mask=[[1, 0]], fields=fields
+    )  # fmt: skip
+    pos, inv = batch.loss_positions()
+    logits = torch.zeros(len(pos), 6)
+    logits[:, 1:] = torch.tensor([-300.0, -301, -900, -900, 0])
+    logits.requires_grad_()
+    found = replayed(logits, inv, batch["support"], batch["support_offsets"], batch.targets)
+    loss = found[batch.loss_mask.flatten() != 0].sum()
+    torch.testing.assert_close(loss, torch.tensor([0.0, -1.0]).log_softmax(0)[0])
+    loss.backward()
+    assert logits.grad.isfinite().all()
 
 
 @NEEDS_TORCH
