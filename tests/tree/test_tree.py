@@ -288,16 +288,30 @@ def test_compact():
     assert names == expected | {"loss_mask": "float32"}
 
 
-def test_routes_of_shared_tokens_are_of_the_first_row():
+def test_routes_of_shared_tokens_are_of_the_first_row_that_captured_them():
     routes = [np.full((4, 1, 1), row) for row in (1, 2)] + [np.full((2, 1, 1), 3)]
     routes[0] = routes[0][:1]  # not captured further
     batch = build(layout="tree", fields={"routes": fc.RoutedExperts(routes)})
     assert batch.input_ids.tolist() == [[1, 2, 4, 5, 6, 3, 7]]
-    assert batch["routes"].ravel().tolist() == [1, 0, 0, 0, 2, 3, 3]
-    assert batch.router_padding_mask.tolist() == [[False, True, True, True, False, False, False]]
-    # Shared tokens lack what the first row lacks.
+    assert batch["routes"].ravel().tolist() == [1, 2, 2, 0, 2, 3, 3]
+    assert batch.router_padding_mask.tolist() == [[False, False, False, True, False, False, False]]
     left = batch.to_layout("right")
-    assert left["routes"].squeeze().tolist() == [[1, 0, 0, 0], [1, 0, 0, 2], [3, 3, 0, 0]]
+    assert left["routes"].squeeze().tolist() == [[1, 2, 2, 0], [1, 2, 2, 2], [3, 3, 0, 0]]
+
+
+@pytest.mark.parametrize("lacks", [0, 1])
+def test_routes_of_turns_that_are_rows(lacks):
+    """Of its last token a turn has no routes, or a placeholder: the next one read it."""
+    prompts, responses = [[1], [1, 2, 3, 4]], [[2, 3], [5]]
+    routes = [np.full((3 - lacks, 1, 1), 1), np.full((5 - lacks, 1, 1), 2)]
+    options = {"layout": "tree", "pad_token_id": 0, "array_type": "numpy"}
+    for starts in (None, [0, 2]):
+        cut = [row[start:] for row, start in zip(routes, starts or [0, 0], strict=True)]
+        fields = {"routes": fc.RoutedExperts(cut, starts=starts)}
+        batch = fc.build_batch(prompts, responses, fields=fields, **options)
+        assert batch.input_ids.tolist() == [[1, 2, 3, 4, 5]]
+        assert batch["routes"].ravel().tolist() == [1, 1, 2, 2, 0 if lacks else 2]
+        assert batch.router_padding_mask.tolist() == [[False] * 4 + [bool(lacks)]]
 
 
 @pytest.mark.parametrize("source", ["plan", "bins"])

@@ -110,7 +110,7 @@ impl FieldSpec {
         // Padding rows have none of their own: those of a copied row would count as real.
         let assembly =
             batch.with_stream_pieces(|row| runs.pieces(&prefixes(&batch.rows()[row]), rows.turns));
-        let captured = placement.sequence.of_pieces(&assembly);
+        let captured = placement.of_pieces(&assembly);
         column.limit_indices(limit);
         if let Some(Layers { begin, end }) = layers {
             if end > num_layers {
@@ -142,7 +142,10 @@ impl FieldSpec {
         };
         Ok(Placed {
             field,
-            array_grid: ArrayGrid::Sequence,
+            array_grid: match placement.layout.is_tree() {
+                true => ArrayGrid::Own(captured.clone()),
+                false => ArrayGrid::Sequence,
+            },
             trailing: column.trailing().to_vec(),
             captured: Some(captured),
             starts: Vec::new(),

@@ -223,4 +223,31 @@ impl Grid {
         }
         self.with_segments(segments)
     }
+
+    /// The tokens of the segments that `parts` leaves out: parts of these, in their order.
+    pub(super) fn without(&self, parts: &[Segment]) -> Vec<Segment> {
+        let (mut left, mut parts) = (Vec::<Segment>::new(), parts.iter().peekable());
+        let mut add = |segment: &Segment, tokens: Range<usize>| {
+            let rest = Segment {
+                from: tokens.start,
+                len: tokens.len(),
+                dst_col: segment.dst_col + tokens.start - segment.from,
+                ..*segment
+            };
+            match left.last_mut() {
+                Some(last) if last.ends_at(&rest) => last.len += rest.len,
+                _ if rest.len > 0 => left.push(rest),
+                _ => {}
+            }
+        };
+        for segment in self.segments() {
+            let (mut at, end) = (segment.from, segment.from + segment.len);
+            while let Some(part) = parts.next_if(|part| part.from < end) {
+                add(segment, at..part.from);
+                at = part.from + part.len;
+            }
+            add(segment, at..end);
+        }
+        left
+    }
 }

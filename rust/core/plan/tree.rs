@@ -143,6 +143,59 @@ impl Placement {
         }
     }
 
+    /// The places of tokens that the pieces of rows hold. A shared token is that of the first of its
+    /// rows that holds it, of rows that continue after it if any of these does.
+    pub fn of_pieces(&self, assembly: &Assembly) -> Grid {
+        if !self.layout.is_tree() {
+            return self.sequence.of_pieces(assembly);
+        }
+        let (mut found, mut ends) = (Vec::new(), Vec::new());
+        let of_bins = { self.sequence.segments() }.chunk_by(|a, b| a.dst_row == b.dst_row);
+        for bin in of_bins {
+            // Of the row's path, what no row has held so far.
+            let mut missing: Vec<Segment> = Vec::new();
+            for added in bin {
+                while missing.pop_if(|last| last.from >= added.from).is_some() {}
+                if let Some(last) = missing.last_mut() {
+                    last.len = last.len.min(added.from - last.from);
+                }
+                if added.len > 0 {
+                    missing.push(*added);
+                }
+                let row = added.row;
+                let wanted = missing.iter().map(|part| Segment { row, ..*part });
+                let wanted = self.sequence.with_segments(wanted.collect());
+                let mut held = wanted.of_pieces(assembly).segments().to_vec();
+                if let Some(last) = held.last_mut()
+                    && last.from + last.len == assembly.rows()[row].len()
+                    && last.len > 0
+                {
+                    last.len -= 1;
+                    ends.push(Segment {
+                        from: last.from + last.len,
+                        len: 1,
+                        dst_col: last.dst_col + last.len,
+                        ..*last
+                    });
+                }
+                held.retain(|part| part.len > 0);
+                missing = wanted.without(&held);
+                found.append(&mut held);
+            }
+        }
+        found.append(&mut ends);
+        found.sort_by_key(|part| (part.dst_row, part.dst_col)); // stable: ends after others
+        let mut free = (0, 0);
+        found.retain(|part| {
+            let is_free = (part.dst_row, part.dst_col) >= free;
+            if is_free {
+                free = (part.dst_row, part.dst_col + part.len);
+            }
+            is_free
+        });
+        self.sequence.with_segments(found)
+    }
+
     /// The positions of the outputs that predict response tokens: each run counts positions of the
     /// grid of sequences. Tokens without one before them have no run.
     ///
@@ -254,7 +307,7 @@ impl Placement {
 
 impl Segment {
     /// True if the next segment continues this one, in the row and in the grid.
-    fn ends_at(&self, next: &Self) -> bool {
+    pub(super) fn ends_at(&self, next: &Self) -> bool {
         self.from + self.len == next.from && self.dst_col + self.len == next.dst_col
     }
 }

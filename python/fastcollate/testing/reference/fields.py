@@ -10,38 +10,37 @@ import numpy as np
 from fastcollate.testing.reference.grids import Grid, place
 from fastcollate.testing.reference.ragged import as_lists, is_ragged, joined_lists
 from fastcollate.testing.reference.reading import Array, is_number, readable, rows_of
+from fastcollate.testing.reference.tree import TreeBatch
 
 CAPTURED = ("RoutedExperts", "Captured")
 """Kinds of fields whose values an engine captured."""
 
 
 def field_outputs(
-    key: str, field: Any, tokens: Grid, answers: Grid, streams: Grid | None = None
+    key: str, field: Any, tokens: Grid, answers: Grid, tree: TreeBatch | None = None
 ) -> dict[str, Any]:
-    """Build the outputs of one item of `fields`: its own and accompanying ones.
-
-    `streams` has the places of values of whole sequences, if they are not those of tokens.
-    """
+    """Build the outputs of one item of `fields`: its own and accompanying ones."""
+    streams = tokens if tree is None else tree.streams
     kind = type(field).__name__
     if kind == "PerRow":
         return _per_row(key, field)
     if kind in CAPTURED:
-        return _captured(key, field, tokens)
+        return _captured(key, field, tokens, tree)
     if is_ragged(field):
-        grid = (streams or tokens) if field.align == "sequence" else answers
+        grid = streams if field.align == "sequence" else answers
         placed = place(grid, as_lists(field).rows, [])
         values, ends = joined_lists(placed, grid.shape)
         return {key: cast(values, _name(field.dtype) or "int32"), f"{key}_offsets": ends}
     rows = [readable(row) for row in rows_of(field.rows)]
     trailing = trailing_shape(rows)
-    grid = (streams or tokens) if field.align == "sequence" else answers
+    grid = streams if field.align == "sequence" else answers
     dtype = _name(field.dtype) or "float32"
     rows = shaped(rows, trailing)
     placed = place(grid, rows, np.full(trailing, field.fill))
     return {key: _set_dtype(placed, dtype, grid, trailing)}
 
 
-def _captured(key: str, field: Any, tokens: Grid) -> dict[str, Any]:
+def _captured(key: str, field: Any, tokens: Grid, tree: TreeBatch | None) -> dict[str, Any]:
     rows = [readable(row) for row in rows_of(field.rows)]
     layers, topk = trailing = trailing_shape(rows)
     is_routes = type(field).__name__ == "RoutedExperts"
@@ -61,6 +60,8 @@ def _captured(key: str, field: Any, tokens: Grid) -> dict[str, Any]:
     if field.layers is not None:
         none = none[field.layers]
         values = [[one[field.layers] for one in row] for row in values]
+    if tree is not None:
+        tokens = tree.held(is_padding)
     placed = place(tokens, values, none)
     mask = "router_padding_mask" if is_routes else f"{key}_padding_mask"
     return {

@@ -107,7 +107,7 @@ def build_batch_loops(
     response_rows = [readable(row) for row in rows_of(responses)]
     prompt_lens, response_lens = list(map(len, prompt_rows)), list(map(len, response_rows))
     rows = [[*p, *r] for p, r in zip(prompt_rows, response_rows, strict=True)]
-    streams = None
+    tree = None
     if layout == "packed":
         packed = packed_rows(prompt_lens, response_lens, bins, **options)
         tokens, answers, before = packed.grids
@@ -115,7 +115,6 @@ def build_batch_loops(
         names = {name: options.pop(name) for name in ("share", "same_inputs")}
         trie = prefix_tree_loops(prompt_rows, response_rows, uids=uids, **names)
         tree = tree_batch_of(trie, response_lens, bins, **options)
-        streams = tree.streams
         tokens, answers, before = tree_grids(tree)
     else:
         tokens, answers, before = grids_of(prompt_lens, response_lens, layout, **options)
@@ -124,7 +123,7 @@ def build_batch_loops(
     if layout == "packed":
         batch |= packed_outputs(packed, position_ids or None)
         batch["response_mask"] = _mask(answers, is_padding)
-    elif layout == "tree":
+    elif tree is not None:
         batch |= tree_outputs(tree, rows, position_ids or None)
         if any(is_of_streams(field) for field in (fields or {}).values()):
             batch |= stream_offsets(tree)
@@ -159,7 +158,7 @@ def build_batch_loops(
         batch[key] = np.array(place(answers, column, 0.0), dtype).reshape(answers.shape)
     for key, field in (fields or {}).items():
         of_tokens = on_trained(key, values_per_token(field, prompt_lens, response_lens), weights)
-        batch |= field_outputs(key, of_tokens, tokens, answers, streams)
+        batch |= field_outputs(key, of_tokens, tokens, answers, tree)
     return batch
 
 

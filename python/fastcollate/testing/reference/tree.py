@@ -25,6 +25,25 @@ class TreeBatch(NamedTuple):
     answers: Grid
     streams: Grid
     """Of tokens, if each row were by itself."""
+    order: Sequence[int]
+    """All rows, sorted by their tokens."""
+
+    def held(self, is_missing: list[list[bool]]) -> Grid:
+        """Return the places of tokens, each in the first of its rows that does not miss it.
+
+        The last token of a row is that of another row, if this one continues.
+        """
+        places: list[list[Place | None]] = [[None] * count for count in self.tokens.lens]
+        seen = set()
+        for is_last in (False, True):
+            for row in self.order:
+                for token, to in enumerate(self.paths[row]):
+                    if (token + 1 == self.tokens.lens[row]) is not is_last:
+                        continue
+                    if not is_missing[row][token] and to not in seen:
+                        places[row][token] = to
+                        seen.add(to)
+        return Grid(self.tokens.lens, places, self.tokens.shape)
 
 
 def tree_batch_of(
@@ -73,9 +92,9 @@ def tree_batch_of(
     both = math.lcm(pad_to_multiple_of, multiple_of or 1) if pad_to_multiple_of > 1 else 1
     rounded = -(-width // both) * both
     shape = (len(rows_of_bins), rounded if pad_to is None else pad_to)
-    return TreeBatch(
-        rows_of_bins, paths, Grid(lens, written, shape), end_to_end(response_lens), end_to_end(lens)
-    )
+    tokens = Grid(lens, written, shape)
+    answers, streams = end_to_end(response_lens), end_to_end(lens)
+    return TreeBatch(rows_of_bins, paths, tokens, answers, streams, trie.order)
 
 
 def tree_grids(batch: TreeBatch) -> Grids:
