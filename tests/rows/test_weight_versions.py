@@ -87,6 +87,34 @@ def test_samples_of_whole_sequences_and_of_pairs():
     assert fc.Collator(**options)(pairs).loss_mask.tolist() == [[0, 0], [0, 0]]
 
 
+@pytest.mark.parametrize("form", [list, np.array])
+def test_versions_of_whole_sequences(form):
+    """As of samples whose responses follow from a mask."""
+    responses = [[3, 7], [5], [-1, 2, 7]]
+    rows = [form([0] * len(prompt) + row) for prompt, row in zip(PROMPTS, responses, strict=True)]
+    options = {"current": 7, "max_lag": 3}
+    expected = build(fc.WeightVersions(responses, **options))
+    found = build(fc.WeightVersions(rows, **options))
+    assert_same(found, expected)
+    assert found.metrics == expected.metrics
+    builder = fc.BatchBuilder(**OPTIONS, layout="right")
+    for prompt, response, row in zip(PROMPTS, RESPONSES, rows, strict=True):
+        fields = {"versions": fc.WeightVersions(row, **options)}
+        builder.add(prompt, response, fields=fields)
+    assert_same(builder.finish(), expected)
+    collate = fc.Collator(
+        **OPTIONS, layout="right", fields={"versions": fc.WeightVersions("v", **options)}
+    )
+    samples = [
+        {"input_ids": prompt + response, "v": row,
+         "completion_mask": [0] * len(prompt) + [1] * len(response)}
+        for prompt, response, row in zip(PROMPTS, RESPONSES, rows, strict=True)
+    ]  # fmt: skip
+    found = collate(samples)
+    assert found.loss_mask.tolist() == expected.loss_mask.tolist()
+    assert found.versions.tolist() == expected.versions.tolist()
+
+
 def test_lag_written_out():
     spans = [[(3, 0, 1), (6, 1, 2)], [(5, 0, 1)], [(2, 1, 3)]]
     field = fc.WeightVersions(spans, current=7, max_lag=3)

@@ -128,6 +128,8 @@ def with_versions(
         if isinstance(lengths, str):
             raise TypeError(f"{key} has weight versions {lengths}; pass tokens that can be read")
         versions = read_versions(key, field.rows, lengths.responses)
+        if not versions.is_per_row and np.array_equal(versions.values.lengths, lengths.sequences):
+            versions = versions._replace(values=_of_responses(versions.values, lengths))
         check_versions(key, versions, lag)
         if versions.has_names and not may_be_named:
             raise ValueError(f"{key} has versions that each worker numbers anew; pass numbers")
@@ -193,6 +195,12 @@ def _without(loss_mask: Any, stale: Any, lengths: _Lengths) -> Any:
     weights = Ragged(values, mask.offsets)
     is_field = isinstance(loss_mask, Field)
     return dataclasses.replace(loss_mask, rows=weights) if is_field else weights
+
+
+def _of_responses(rows: Ragged, lengths: _Lengths) -> Ragged:
+    """Return the values of responses, of rows of whole sequences."""
+    places = ranges_of(rows.offsets[1:] - lengths.responses, lengths.responses)
+    return Ragged(to_numpy(rows.values)[places], offsets_of(lengths.responses))
 
 
 def _of_shard(values: Any, tokens: Tokens, own: Sequence[int]) -> Alignment | None:

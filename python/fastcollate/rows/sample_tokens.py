@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fastcollate._fastcollate import IGNORE_INDEX, RowSpans, compact_ids
 from fastcollate.common.arguments import check_integer, id_list, tally
-from fastcollate.common.arrays import is_tensor, offsets_of, row_and_token, to_numpy
+from fastcollate.common.arrays import is_tensor, offsets_of, ranges_of, row_and_token, to_numpy
 from fastcollate.common.row_columns import IDS
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
@@ -56,6 +56,13 @@ class Spans(NamedTuple):
     def rows(self, values: Any) -> RowSpans:
         """Return the rows of the values of all samples' tokens."""
         return RowSpans([(values, self.starts, self.lengths)])
+
+    def mask(self, values: NDArray[Any]) -> Ragged:
+        """Return the same in one array: weight versions take tokens out of a mask."""
+        offsets = offsets_of(self.lengths)
+        if len(values) != offsets[-1] or not np.array_equal(offsets[:-1], self.starts):
+            values = values[ranges_of(self.starts, self.lengths)]
+        return Ragged(values, offsets)
 
 
 class SampleTokens(NamedTuple):
@@ -116,7 +123,7 @@ def tokens_of(columns: Mapping[str, Any], limit: Limit | None) -> SampleTokens:
         arguments["prompt_lens"] = np.clip(prompt_lens - cut, 0, spans.lengths)
     elif (trained := _find_trained(ids, columns)) is not None:
         arguments["prompt_lens"] = _first(trained, spans)
-        arguments["loss_mask"] = Field(spans.rows(trained), align="sequence")
+        arguments["loss_mask"] = Field(spans.mask(trained), align="sequence")
     is_whole = limit is None and SEQ_LENGTHS not in columns
     return SampleTokens(arguments, None if is_whole else spans, truncated)
 

@@ -34,10 +34,12 @@ class WeightVersions:
     Parameters
     ----------
     rows
-        One version per row; one integer per response token; or for each row its spans of response
-        tokens, in order: ``(version, start, end)``, or mappings with these names. Lists, arrays or
-        Arrow. None for unknown ones. A version is an integer from 0 on, or a string of one. If any
-        is another string, all are numbered from 0 on, in the order of their first tokens.
+        One version per row; one integer per response token, or per token of the whole sequence, of
+        which prompts are ignored; or for each row its spans of response tokens, in order:
+        ``(version, start, end)``, or mappings with these names. Lists, arrays or Arrow. None for
+        unknown rows and spans, -1 for unknown tokens. A version is an integer from 0 on or, of rows
+        and spans, a string of one. If any is another string, all are numbered from 0 on, in the
+        order of their first tokens.
     current
         The version that is trained, for :attr:`Batch.metrics`: ``batch/<key>_lag_mean`` and
         ``batch/<key>_lag_max`` over tokens. Later versions are errors.
