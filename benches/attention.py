@@ -90,7 +90,7 @@ def paths(effort: Effort, segments: int) -> Figures:
 
     calls = {
         "fastcollate": batch.attention_paths,
-        "tables": partial(batch.plan.attention_paths, 0, 1),
+        "tables": batch.plan.attention_paths,
         "filling": fill,
     }
     times = effort.run(calls)

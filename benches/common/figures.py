@@ -26,10 +26,11 @@ def panels(name: str, count: int) -> tuple[Any, list[Any]]:
     matplotlib.rcParams["font.size"] = 11
     from matplotlib import pyplot
 
-    figure, grid = pyplot.subplots(count, figsize=(6, 3.8 * count), layout="constrained")
-    for panel in grid:
+    size = 6, 3.8 * count
+    figure, grid = pyplot.subplots(count, squeeze=False, figsize=size, layout="constrained")
+    for panel in grid.flat:
         panel.grid(alpha=0.3)
-    return figure, list(grid)
+    return figure, list(grid.flat)
 
 
 def save(figure: Any, legend_of: Any, target: Path | None) -> None:

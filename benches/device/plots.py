@@ -60,7 +60,7 @@ def _draw_line(
 
 def _draw_waiting(results: Results, target: Path) -> None:
     """Draw a panel for each source of batches: a colour for each size, a style for each loop."""
-    figure, grid = panels(target.stem, 2, sharey=True)
+    figure, grid = panels(target.stem, 2)
     for panel, source in zip(grid, ("copied", "built"), strict=True):
         sizes = sorted({of["bytes"] for of in results[source]})
         for number, size in enumerate(sizes):
@@ -77,5 +77,5 @@ def _draw_waiting(results: Results, target: Path) -> None:
                     )
         panel.axhline(100 * WAITING, color="black", linewidth=0.8)
         panel.set(title=f"batches are {source}", xlabel="step, times what its batch takes")
-    grid[0].set_ylabel("the device waits, %")
+        panel.set_ylabel("the device waits, %")
     save(figure, grid[-1], target)

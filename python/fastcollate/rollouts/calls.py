@@ -10,19 +10,15 @@ from numpy.typing import NDArray
 
 from fastcollate._fastcollate import token_ids
 from fastcollate.common.arguments import check_choice, tally
-from fastcollate.common.arrays import is_array, offsets_of, ranges_of, row_and_token, to_numpy
+from fastcollate.common.arrays import offsets_of, ranges_of, row_and_token, to_numpy
 from fastcollate.common.row_columns import IDS
 from fastcollate.common.text import show
-from fastcollate.rows.captured import RoutedExperts
+from fastcollate.rollouts.columns import fields_of
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
-from fastcollate.rows.fields import Field
-from fastcollate.rows.per_row import PerRow
-from fastcollate.rows.versions import WeightVersions
 
 if TYPE_CHECKING:
     from fastcollate.inspect.batch_view import BatchView
-    from fastcollate.rows.fields import AnyField
 
 BadLogprobs = Literal["error", "mask", "keep"]
 BAD_LOGPROBS = get_args(BadLogprobs)
@@ -207,21 +203,7 @@ class Calls:
             If some calls have an id, and others None.
         """
         arguments = self.turns | self._arguments("logprobs", "rewards", "advantages", "uids")
-        others: dict[str, AnyField] = {
-            name: PerRow(list(column), object)
-            for name, column in self.columns.items()
-            if name not in ("advantages", *IDS)
-        }
-        versions = self.columns.get("versions", [None] * len(self))
-        if (rows := _versions(versions, self.responses.lengths)) is not None:
-            others["versions"] = WeightVersions(rows)
-        if (routes := _routes(self.columns)) is not None:
-            others["routed_experts"] = routes
-            others.pop("routed_starts", None)
-        if "support" in others:
-            sampled = zip(self.columns["support"], self.responses.lengths.tolist(), strict=True)
-            sets = [[[]] * count if one is None else one for one, count in sampled]
-            others["support"] = Field(sets, ragged=True)
+        others = fields_of(self.columns, self.responses.lengths)
         return arguments | ({"fields": others} if others else {})
 
     @property
@@ -421,41 +403,6 @@ def _weights(mask: Any) -> Ragged:
             f"loss_mask[{row}][{at}] is {weights[token]}; pass weights, finite and not negative"
         )
     return rows
-
-
-def _versions(column: Sequence[Any], lengths: NDArray[np.int64]) -> list[Any] | None:
-    """Return what `WeightVersions` reads: integers of calls or of tokens, or spans; else None."""
-    given = [one for one in column if one is not None]
-    are_numbers = all(isinstance(one, (int, np.integer)) and type(one) is not bool for one in given)
-    if not given or are_numbers or all(map(_is_of_spans, given)):
-        return list(column) if given else None
-    rows: list[Any] = []
-    for one, count in zip(column, lengths.tolist(), strict=True):
-        try:
-            row = one if one is None or is_array(one) else np.array(one, None if one else np.int64)
-        except (TypeError, ValueError):
-            return None
-        if row is not None and (row.shape != (count,) or to_numpy(row).dtype.kind not in "iu"):
-            return None
-        rows.append(row if row is None else to_numpy(row).astype(np.int64))
-    return rows
-
-
-def _is_of_spans(one: Any) -> bool:
-    """Return True for spans of weight versions."""
-    keys = {"start", "end"}
-    is_list = isinstance(one, (list, tuple))
-    return is_list and all(isinstance(span, Mapping) and {*span} >= keys for span in one)
-
-
-def _routes(columns: Mapping[str, Any]) -> RoutedExperts | None:
-    """Return the routed experts of calls as a field; None if there are none, or not as arrays."""
-    rows = columns.get("routed_experts", ())
-    first = next((row for row in rows if row is not None), None)
-    if not isinstance(first, np.ndarray) or first.ndim != 3:
-        return None
-    rows = [first[:0] if row is None else row for row in rows]
-    return RoutedExperts(rows, starts=columns.get("routed_starts"))
 
 
 def _taken(column: Any, index: NDArray[Any]) -> Any:
