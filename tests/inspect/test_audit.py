@@ -170,6 +170,21 @@ def test_a_loss_mask_of_the_users():
     assert (found["weight"].found, found["weight"].expected) == (0.25, 0.5)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS, ids=IDS)
+def test_tokens_of_old_weights(layout):
+    versions = fc.WeightVersions([3, 1, 3, 0, 2, 3, 3], current=3, max_lag=1)
+    step = Step(layout, fields={"versions": versions})
+    masks = [[1] * len(row) for row in step.responses]
+    for audit in (step.audit(), step.audit(loss_mask=masks)):
+        assert audit.ok, audit
+        assert audit.counts == {"trained": 14, "masked": 9}
+    assert [span.reason for span in audit.spans(1)] == ["masked"]
+    row = step.place_of(0, 0)[0]
+    mask = step.batches[row]["loss_mask"]
+    mask[...] = 0  # of tokens that are young enough, too
+    assert not step.audit(loss_mask=masks).ok
+
+
 @pytest.mark.parametrize("labels", ["aligned", "shifted"])
 @pytest.mark.parametrize("layout", LAYOUTS[:5], ids=IDS[:5])
 def test_one_label(labels, layout):

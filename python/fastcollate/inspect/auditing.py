@@ -253,6 +253,9 @@ class _Auditor(Ledger):
             reason[given[left] == 0] = MASKED
         elif any(spec.weighs for spec in state.spec.fields):
             reason[:] = MASKED
+        for key, lag in state.spec.lags:
+            versions = to_numpy(state.data[key]).reshape(-1)
+            reason[lag.stale(versions[places[idle]])] = MASKED
         of_rows = idle if isinstance(items, slice) else items[idle]
         reason[np.isin(of_rows, unpredicted)] = UNPREDICTED
         silent = reason == NONE
