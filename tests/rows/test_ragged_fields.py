@@ -210,6 +210,16 @@ def test_lists_that_cannot_be_gathered():
         batch.gather(positions[:2])
 
 
+def test_lists_of_a_tree_with_as_many_targets_as_positions():
+    rows = [[1], [1]], [[2, 3], [2, 4]]
+    batch = fc.build_batch(*rows, pad_token_id=0, array_type="numpy", layout=fc.Tree())
+    assert batch.input_ids.size == batch.targets.size
+    lists = fc.Ragged(np.arange(8), [0, 2, 4, 6, 8])
+    values, counts = batch.gather(lists, align="sequence", shift="none")
+    assert values.to_list() == [[2, 3, 4, 5], [2, 3, 6, 7]]
+    assert counts.to_list() == [[2, 2], [2, 2]]
+
+
 ARRAYS = [np.array([1, 2]), np.array([1, 1, 0])]
 
 

@@ -58,7 +58,12 @@ def gather(
             f"shift is 'next_token', but align is {align!r}; pass align='sequence', or leave shift "
             "out"
         )
-    shape = _shape_of(plan, x) if isinstance(x, Ragged) else tuple((x := check_array("x", x)).shape)
+    shape: tuple[int, ...]
+    if isinstance(x, Ragged):
+        shape = _shape_of(plan, x, align)
+    else:
+        x = check_array("x", x)
+        shape = tuple(x.shape)
     missing = _check_missing(missing, x)
     if align is None:
         _check_one_reading(plan, shape, shift)
@@ -99,9 +104,10 @@ def gather(
     return Ragged(_at(flatten(x, len(leading)), places, missing), rows)
 
 
-def _shape_of(plan: Plan, x: Ragged) -> tuple[int, ...]:
-    """Return the shape of the positions that lists are for, one after the other."""
-    shapes = [plan.leading_shape(of_sequence=of_sequence) for of_sequence in (False, True)]
+def _shape_of(plan: Plan, x: Ragged, align: str | None) -> tuple[int, ...]:
+    """Return the shape of the positions that lists are for: of those of `align`, if they fit."""
+    kinds = (True, False) if align == "sequence" else (False, True)
+    shapes = [plan.leading_shape(of_sequence=of_sequence) for of_sequence in kinds]
     return next((shape for shape in shapes if math.prod(shape) == len(x)), (len(x),))
 
 
