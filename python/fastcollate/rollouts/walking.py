@@ -237,32 +237,32 @@ def get(value: Any, steps: Steps) -> Any:
     return value
 
 
-def _ids(name: str, rows: list[Any] | Ragged, name_of: Callable[[int], str]) -> Rows:
+def _rows_of(name: str, column: list[Any] | Ragged) -> tuple[list[Any] | Ragged, NDArray[np.bool_]]:
+    """Return a row of each value of a column, empty for None, and True where it is not None."""
+    if isinstance(column, Ragged):
+        return column, np.ones(len(column), bool)
+    have = np.array([one is not None for one in column], bool)
+    is_single = name in (*LENGTHS, *FLAGS)
+    rows = [[] if one is None else [one] if is_single else one for one in column]
+    return rows, have
+
+
+def _ids(name: str, column: list[Any] | Ragged, name_of: Callable[[int], str]) -> Rows:
     """Return token ids or lengths."""
-    have = np.ones(len(rows), bool)
-    if isinstance(rows, list):
-        have = np.array([row is not None for row in rows], bool)
-        if name in LENGTHS:
-            rows = [row if row is None else [row] for row in rows]
-        rows = [[] if row is None else row for row in rows]
+    rows, have = _rows_of(name, column)
     found = ids_of(name, rows, name_of)
     return to_numpy(found.values), found.offsets, have
 
 
 def _numbers(
     name: str,
-    rows: list[Any] | Ragged,
+    column: list[Any] | Ragged,
     bits: int | None,
     responses: Rows | None,
     name_of: Callable[[int], str],
 ) -> dict[str, Rows]:
     """Return numbers per token or flags, and the token ids that log-probabilities come with."""
-    have = np.ones(len(rows), bool)
-    if isinstance(rows, list):
-        have = np.array([row is not None for row in rows], bool)
-        if name in FLAGS:
-            rows = [row if row is None else [row] for row in rows]
-        rows = [[] if row is None else row for row in rows]
+    rows, have = _rows_of(name, column)
     found: dict[str, Rows] = {}
     values: NDArray[Any] = np.empty((0, 0))
     if isinstance(rows, Ragged) or all(map(_is_plain, rows)):  # others take longer here than below

@@ -125,10 +125,7 @@ impl Placement {
         for bin in of_bins {
             let mut path: Vec<Segment> = Vec::new();
             for segment in bin {
-                while path.pop_if(|last| last.from >= segment.from).is_some() {}
-                if let Some(last) = path.last_mut() {
-                    last.len = last.len.min(segment.from - last.from);
-                }
+                cut(&mut path, segment.from);
                 match path.last_mut() {
                     // The row begins where its shared tokens end, as for rows that continue whole
                     // others.
@@ -155,10 +152,7 @@ impl Placement {
             // Of the row's path, what no row has held so far.
             let mut missing: Vec<Segment> = Vec::new();
             for added in bin {
-                while missing.pop_if(|last| last.from >= added.from).is_some() {}
-                if let Some(last) = missing.last_mut() {
-                    last.len = last.len.min(added.from - last.from);
-                }
+                cut(&mut missing, added.from);
                 if added.len > 0 {
                     missing.push(*added);
                 }
@@ -320,6 +314,14 @@ fn first_read(before: usize) -> impl Fn(&Row) -> usize {
 /// The grid of responses: end to end, in the order of rows.
 fn responses(assembly: &Assembly) -> Result<Grid> {
     Grid::jagged(assembly.rows().iter().map(|row| row.response_len))
+}
+
+/// Leave the part of a path that is before a token.
+fn cut(path: &mut Vec<Segment>, from: usize) {
+    while path.pop_if(|last| last.from >= from).is_some() {}
+    if let Some(last) = path.last_mut() {
+        last.len = last.len.min(from - last.from);
+    }
 }
 
 /// Check that the grids are those of rows in a tree.
