@@ -104,7 +104,7 @@ pub enum Error {
     #[error("{location} does not have the id of its own token, {id}")]
     NotAmongValues { location: Location, id: i64 },
 
-    #[error("{field} has values of shape {found:?}, but those of a ragged field are numbers")]
+    #[error("{field} has values of shape {found:?}, but a ragged field takes numbers")]
     ShapedValues { field: String, found: Vec<usize> },
 
     #[error("{field}[{row}] has {found} items, but the longest response has {widest}")]

@@ -121,7 +121,7 @@ fn hint(error: &Error) -> Cow<'static, str> {
         Error::OtherInputs {
             are_given: true, ..
         } => "plan the tree with the same ids",
-        Error::OtherInputs { .. } => "pass same_inputs, which says what rows have the same ones",
+        Error::OtherInputs { .. } => "pass same_inputs, an id of each row's other inputs",
         Error::TooLarge { .. } => "pass fewer or shorter rows",
         Error::WidthTooLarge { argument, .. } => {
             return format!("pass a smaller {argument}").into();

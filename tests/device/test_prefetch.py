@@ -177,7 +177,7 @@ def test_a_timeout_says_what_keeps_it():
     gated = Gated(2)
     with fc.prefetch(gated, timeout=0.01) as batches:
         gated.await_begun(1)
-        with pytest.raises(TimeoutError, match="the iterable has not given item 0"):
+        with pytest.raises(TimeoutError, match="the iterable has not returned item 0"):
             next(batches)
         gated.gate.release()
         gated.await_begun(2)
@@ -201,7 +201,7 @@ def test_long_waits_are_logged(monkeypatch, caplog):
             assert next(batches) == 0
     finally:
         logging.getLogger("fastcollate.device.prefetching").removeHandler(handler)
-    assert "the iterable has not given item 0" in caplog.text
+    assert "the iterable has not returned item 0" in caplog.text
 
 
 def test_metrics():
@@ -321,8 +321,8 @@ def test_closing_does_not_wait_for_ever(monkeypatch, caplog):
     gated.await_begun(1)
     with caplog.at_level(logging.WARNING):
         batches.close()
-    assert "closing a prefetch waits up to 0 s: the iterable has not given item 0" in caplog.text
-    assert "goes on after 0 s: the iterable has not given item 0" in caplog.text
+    assert "closing a prefetch waits up to 0 s: the iterable has not returned item 0" in caplog.text
+    assert "goes on after 0 s: the iterable has not returned item 0" in caplog.text
     gated.gate.release()
 
 

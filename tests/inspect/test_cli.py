@@ -294,13 +294,13 @@ ERRORS = {
         ["view", "text.txt"],
         "text.txt is not a Parquet, Arrow IPC or JSON lines file; pass",
     ),
-    "another form": (["view", "wrong.parquet"], "named as Parquet, but does not begin as such"),
+    "another form": (["view", "wrong.parquet"], "named as Parquet, but has another format"),
     "broken": (["view", "broken.parquet"], "broken.parquet cannot be read as Parquet: "),
     "bad line": (["report", "bad.jsonl"], "bad.jsonl, line 2, byte 14: the body"),
     "no columns": (
         ["report", "other.parquet"],
         "no token ids of prompts and responses under a known name; it has id (string), count "
-        "(int64); name a column of lists of integers by --prompts COLUMN and --responses COLUMN, ",
+        "(int64); name columns of lists of integers with --prompts COLUMN and --responses COLUMN, ",
     ),
     "no such column": (
         ["view", "r.parquet", "--prompts", "ids"],
@@ -311,7 +311,7 @@ ERRORS = {
         "column 'uids' of r.parquet is string; pass a column of token ids as --prompts",
     ),
     "no rows": (["report", "empty.parquet"], "empty.parquet has no rows; pass a file of"),
-    "empty folder": (["plan", "folder"], "folder has no file of rollouts; pass a folder of"),
+    "empty folder": (["plan", "folder"], "folder contains no rollouts; pass a folder with"),
     "lengths": (
         ["report", "ragged.parquet"],
         "ragged.parquet, row 4: call 0 has a loss mask of 1 item, but its response has 2 tokens",
@@ -349,7 +349,7 @@ ERRORS = {
     ),
     "a reward that is null": (
         ["report", "reward.parquet"],
-        "reward.parquet, row 2: its reward is None; leave such rows out, or name other rewards by",
+        "reward.parquet, row 2: its reward is None; leave such rows out, or name other rewards",
     ),
     "chat": (["view", "chat.jsonl"], "chat.jsonl has chat messages (messages), but no token ids; "),
     "text": (
@@ -364,7 +364,7 @@ ERRORS = {
     "a long name": (["report", "r.parquet", "-o", "x" * 300], "x" * 300),
     "no uids": (
         ["plan", "plain.parquet", "--prompts-per-mini-batch", "2"],
-        "name their column by --uids COLUMN",
+        "name their column with --uids COLUMN",
     ),
 }
 
@@ -557,7 +557,9 @@ def test_an_output_that_is_an_input(command, link, rollouts, tmp_path, capsys):
         output = costs
     before = output.read_bytes()
     assert run([command, str(path), "--costs", str(costs), "-o", str(output)]) == 1
-    assert re.search(r"--output is .*, which is read \(.*\); pass", capsys.readouterr().err)
+    assert re.search(
+        r"--output is .*, which is also an input \(.*\); pass", capsys.readouterr().err
+    )
     assert output.read_bytes() == before
 
 

@@ -108,7 +108,7 @@ def test_a_shape_of_two_readings_needs_of(layout, prompt_lens, array_type):
         assert batch.gather(x) == batch.gather(x, align="response")
         return
     message = (
-        r"align is None, but x has shape .*pass align='response'.*align='sequence' with shift="
+        r"align is None, but the shape of x.*pass align='response'.*align='sequence' with shift="
     )
     with pytest.raises(ValueError, match=message):
         batch.gather(x)

@@ -418,7 +418,7 @@ X = np.ones((2, 3))
         (TypeError, "lengths and mask are both given; pass one", {"lengths": [1, 1], "mask": X}),
         (
             ValueError,
-            r"mask has shape \(3, 2\); pass that of the tokens of x, \(2, 3\)",
+            r"mask has shape \(3, 2\); pass the shape of the tokens of x, \(2, 3\)",
             {"mask": X.T},
         ),
         (ValueError, r"mask\[1\]\[2\] is 2; pass True or 1", {"mask": [[0, 1, 0], [1, 0, 2]]}),

@@ -62,7 +62,7 @@ def test_no_cost_is_negative():
 def test_what_cannot_be_told_apart_is_said():
     rng = np.random.default_rng(0)
     timings = [([int(n)] * 4, 1e-3 + 1e-5 * n) for n in rng.integers(10, 5_000, 50)]
-    with pytest.warns(UserWarning, match="cannot tell per_sequence, per_bin apart, .* add micro-"):
+    with pytest.warns(UserWarning, match="cannot separate per_sequence, per_bin, .* add micro-"):
         Costs.fit(timings)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -181,7 +181,7 @@ def test_bad_boundaries(error, message, arguments):
 
 def test_rows_that_fill_up_need_a_mask():
     ((_, last),) = shards_of([(0, 3)], 2, "copy_first", 4)
-    with pytest.raises(ValueError, match=r"none of masks=\('loss_mask',\), so that copied"):
+    with pytest.raises(ValueError, match=r"no key of masks=\('loss_mask',\), so copied"):
         rows_of({"ids": X}, last, MASKS)
     assert rows_of({"ids": X + 1, "m": X + 1}, last, ["m"])["m"].tolist() == [[1, 1], [0, 0]]
     with pytest.raises(TypeError, match=r"batch\['m'\] is .*pass a mask as a tensor"):

@@ -186,11 +186,11 @@ def test_what_the_messages_say():
     ):
         damaged = changed(parts[0], path, CHANGES[change])
         damaged = None if damaged is MISSING else damaged
-        with pytest.raises(ValueError, match="is not as it was put") as raised:
+        with pytest.raises(ValueError, match="has changed since it was put") as raised:
             built(step, shard, {0: damaged}, pad_token_id=0, array_type="numpy")
         text = str(raised.value)
         assert text.startswith(
-            f"block 0 (left worker) with rows 0 to 2 is not as it was put: {message}"
+            f"block 0 (left worker) with rows 0 to 2 has changed since it was put: {message}"
         )
         assert text.endswith(again)
     for path, change, message in (
@@ -201,10 +201,10 @@ def test_what_the_messages_say():
         (("part_offsets",), "huge", "part_offsets is int64 ndarray of shape (2,), expected rising"),
         (("fields", "token", "form"), "text", "the form of fields['token'] is 'x' (str), expected"),
     ):
-        with pytest.raises(ValueError, match="is not as it was put") as raised:
+        with pytest.raises(ValueError, match="has changed since it was put") as raised:
             join([table, changed(other, path, CHANGES[change])], NAMES)
         text = str(raised.value)
-        assert text.startswith(f"block 1 (right worker) is not as it was put: {message}")
+        assert text.startswith(f"block 1 (right worker) has changed since it was put: {message}")
         assert text.endswith(again)
 
 
@@ -223,8 +223,8 @@ def test_damaged_shards_of_a_batch():
         (shards._replace(batches=[(b"", of_plan)] * 2), "Ran out of input"),
         (shards._replace(batches=[(pickle.dumps(7), of_plan)] * 2), "'int' object has no"),
     ):
-        with pytest.raises(ValueError, match=f"^{name} is not as it was put: .*{message}"):
+        with pytest.raises(ValueError, match=f"^{name} has changed since it was put: .*{message}"):
             spans.unpack(damaged, 1, False, name)
     late = spans.unpack(shards._replace(batches=[(pickled, of_plan[:-9])] * 2), 1, False, name)
-    with pytest.raises(ValueError, match=f"^{name} is not as it was put: pickle data"):
+    with pytest.raises(ValueError, match=f"^{name} has changed since it was put: pickle data"):
         late.plan  # noqa: B018

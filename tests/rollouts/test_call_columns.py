@@ -217,11 +217,14 @@ def test_selections_of_other_lengths():
         ({"responses": ("a", 3)}, r"pass a path"),
         ({"calls": 3, "responses": "a"}, "calls is 3; pass a path"),
         ({"calls": "a[]", "nodes": "b[]", "responses": ".r"}, "calls and nodes are both given"),
-        ({"responses": "a", "skipped": "b"}, "Calls has a skipped of its own; name the column"),
+        ({"responses": "a", "skipped": "b"}, "Calls has a skipped of its own; pass another name"),
         ({"responses": "a", "batch": "b"}, "Calls has a batch of its own"),
-        ({"responses": "a&2"}, "bits of 'a' are not those of a loss mask"),
-        ({"responses": "a", "loss_mask": "b&0"}, "bits of 'b' are not those of a loss mask"),
-        ({"responses": "a[]", "prompts": "a[0]"}, "paths name all items of an array, and single"),
+        ({"responses": "a&2"}, "bits of 'a' are not a loss mask"),
+        ({"responses": "a", "loss_mask": "b&0"}, "bits of 'b' are not a loss mask"),
+        (
+            {"responses": "a[]", "prompts": "a[0]"},
+            "paths name both all items of an array and single",
+        ),
     ],
 )
 def test_odd_schemas(given, message):

@@ -68,7 +68,9 @@ def test_arrow_and_parquet_return_the_same(calls):
 def test_tables_of_others():
     with pytest.raises(ValueError, match=r"not one of Calls\.to_arrow; pass tables of other"):
         Calls.from_arrow(pa.table({"prompts": [[1]]}))
-    with pytest.raises(ValueError, match="the table has the columns x, which are not those of a"):
+    with pytest.raises(
+        ValueError, match="the table has the columns x, which belong to no known source"
+    ):
         read(pa.table({"x": [1]}))
 
 

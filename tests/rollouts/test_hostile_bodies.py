@@ -109,13 +109,16 @@ def test_escapes_are_read_or_refused_alike(text):
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        (b'{"output_ids": [1], "output_ids": [2]}', "a second time"),
-        (b'{"output_ids": [1], "meta_info": {}, "meta_info": {}}', "a second time"),
-        (b'{"choices": [{"token_ids": [1]}], "choices": []}', "a second time"),
-        (b'{"choices": [{"logprobs": {"content": [{"logprob": 0, "logprob": 0}]}}]}', "a second"),
+        (b'{"output_ids": [1], "output_ids": [2]}', "occurs twice"),
+        (b'{"output_ids": [1], "meta_info": {}, "meta_info": {}}', "occurs twice"),
+        (b'{"choices": [{"token_ids": [1]}], "choices": []}', "occurs twice"),
+        (
+            b'{"choices": [{"logprobs": {"content": [{"logprob": 0, "logprob": 0}]}}]}',
+            "occurs twice",
+        ),
         (
             b'{"output_ids": [1], "meta_info": {"output_token_logprobs": [["0", 1]]}}',
-            "which is none",
+            "invalid log-probability",
         ),
         (b'{"output_ids": [1], "meta_info": {"output_token_logprobs": [[0, 1.5]]}}', "byte"),
         (b'{"output_ids": [1], "meta_info": {"output_token_logprobs": [[0, -1]]}}', "-1 is not a"),

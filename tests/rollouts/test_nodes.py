@@ -199,7 +199,7 @@ def nodes_with(**changes):
         (
             "verifiers",
             nodes_with(logprobs=[None]),
-            "the row of node 1 has the log-probability NaN at response token 0",
+            "the row of node 1 has the invalid log-probability NaN at response token 0",
         ),
         (
             "openenv.nodes",

@@ -135,7 +135,8 @@ def parsed(*bodies, **options):
 def test_log_probabilities_that_are_none(value):
     body = body_of(logprobs=(-0.5, value))
     with pytest.raises(
-        ValueError, match=r"bodies\[0\]: call 0 has the log-probability .* at response token 1"
+        ValueError,
+        match=r"bodies\[0\]: call 0 has the invalid log-probability .* at response token 1",
     ):
         parsed(body)
     masked = parsed(body, body_of(), bad_logprobs="mask")
@@ -244,7 +245,7 @@ def test_unfinished_calls(reason, sglang):
         (b'{"choices": [{"token_ids": ["1"]}]}', "byte 28"),
         (b'{"choices": [{"token_ids": 1}]}', "byte 27: expected an array"),
         (b'{"choices": [{"token_ids": {"a": [1]}}]}', "byte 27: expected an array"),
-        (b'{"choices": [{"token_ids": [1], "token_ids": [2]}]}', "a second time"),
+        (b'{"choices": [{"token_ids": [1], "token_ids": [2]}]}', "occurs twice"),
         (b'{"choices": [{"text": "no ids"}]}', "no token ids of a response"),
         (b'{"object": "error", "message": "no"}', "no token ids of a response"),
         (b'{"choices": [{"token_ids": [1]}]} x', "byte 34"),

@@ -215,7 +215,8 @@ def test_bad_log_probabilities(form):
     entries = form([{7: Logprob(-1.0)}, None, {9: Logprob(math.nan)}])
     outputs = [Request([1], [Sample([7, 8, 9], entries)])]
     with pytest.raises(
-        ValueError, match=r"outputs\[0\]: call 0 has the log-probability NaN at response token 1"
+        ValueError,
+        match=r"outputs\[0\]: call 0 has the invalid log-probability NaN at response token 1",
     ):
         read(outputs)
     masked = read(outputs, bad_logprobs="mask")

@@ -285,7 +285,7 @@ def test_bad_log_probabilities_of_tokens_that_train_count():
         if form is FORMS["arrays"]:
             continue
         with pytest.raises(
-            ValueError, match="call 0 has the log-probability NaN at response token 2"
+            ValueError, match="call 0 has the invalid log-probability NaN at response token 2"
         ):
             form(body, schema=schema)
         calls = form(body, schema=schema, bad_logprobs="mask")

@@ -533,7 +533,11 @@ def test_plans_cannot_be_changed():
         (9, TypeError, "layout is 9 (int); pass fc.Tree(capacity=...)"),
         (fc.Packed(9), TypeError, "layout is Packed(capacity=9) (Packed); pass fc.Tree"),
         (fc.Tree(), ValueError, "layout has no capacity, which bins need"),
-        (fc.Tree(9, share="group"), ValueError, "layout has share, but this plan says what"),
+        (
+            fc.Tree(9, share="group"),
+            ValueError,
+            "layout has share, but this plan has the shared tokens",
+        ),
         (fc.Tree(9, same_inputs=[0]), ValueError, "layout has same_inputs, but this plan"),
         (fc.Tree(9, plan=prefix_tree([[1]], [[2]])), ValueError, "layout has plan, but this plan"),
     ],

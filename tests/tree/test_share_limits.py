@@ -156,7 +156,7 @@ def test_labels_of_their_own_train_each_position_once():
     batch = fc.build_batch(**ROWS, pad_token_id=0, layout=layout, labels="shifted")
     assert batch.shift_labels.dtype == batch.input_ids.dtype
     message = (
-        r"labels is 'aligned', but token 0 of the response of row 0 and token 0 of that of row 1 "
+        r"labels is 'aligned', but response token 0 of row 0 and response token 0 of row 1 "
         r"train position 1 of bin 0"
     )
     with pytest.raises(ValueError, match=message):

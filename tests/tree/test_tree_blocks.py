@@ -195,7 +195,7 @@ def test_rows_share_only_where_their_other_inputs_are_the_same(rule):
         (
             {},
             {"share": None},
-            "layout is a tree, but block 1 (worker 1) does not say what its rows",
+            "layout is a tree, but block 1 (worker 1) was put without share",
         ),
         ({}, {"share": "group"}, "was put with share='group', but block 0 (worker 0) with 'prom"),
         (
@@ -222,7 +222,7 @@ def test_blocks_that_cannot_share_are_named(first, second, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("all", None), "share is 'all', but rows of different workers can be matched by groups"),
+        (("all", None), "share is 'all', but rows of different workers are matched by groups"),
         (("some", None), "share is 'some'; pass 'group', 'prompts', None"),
         ((None, [1]), "same_inputs is given, but share is None; pass share='group' or share='pro"),
     ],

@@ -208,13 +208,16 @@ PROMPTS, RESPONSES = [[1, 2, 3], [1, 2, 3], [7]], [[4, 4], [5], [6]]
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"rows": [5, 4, 2]}, "rows says nothing of shared tokens; pass rows=fc.planning.prefix_t"),
+        ({"rows": [5, 4, 2]}, "rows has no shared tokens; pass rows=fc.planning.prefix_t"),
         ({"layout": fc.Tree()}, "layout has no capacity, which bins need; pass fc.Tree(capacity="),
         ({"layout": "tree"}, "layout has no capacity"),
-        ({"layout": fc.Tree(8, share="prompts")}, "layout has a share, but rows says what"),
+        (
+            {"layout": fc.Tree(8, share="prompts")},
+            "layout has a share, but rows already has the shared",
+        ),
         (
             {"layout": fc.Tree(8, plan=prefix_tree(PROMPTS, RESPONSES))},
-            "layout has a plan, but rows says what",
+            "layout has a plan, but rows already has the shared",
         ),
         ({"keep_together": "prompt", "uids": [0, 0, 1]}, "keep_together is 'prompt', but a tree"),
         ({"layout": fc.Tree(4)}, "mini-batch 0, rows 0 to 2, cannot be packed: row 0 "),

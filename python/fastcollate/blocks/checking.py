@@ -115,7 +115,8 @@ def intact(name: str) -> Iterator[None]:
     else:
         return
     raise ValueError(
-        f"{name} is not as it was put: {defect}; put its rows again, and plan the step again"
+        f"{name} has changed since it was put: {defect}; put its rows again, and plan the step "
+        "again"
     ) from cause
 
 

@@ -38,8 +38,8 @@ def check_share(share: Any, same_inputs: Any) -> None:
     """Check the arguments ``share`` and ``same_inputs``."""
     if share == "all":
         raise ValueError(
-            "share is 'all', but rows of different workers can be matched by groups or whole "
-            "prompts alone; pass share='group' or share='prompts'"
+            "share is 'all', but rows of different workers are matched by groups or whole prompts "
+            "only; pass share='group' or share='prompts'"
         )
     check_choice("share", share, (*get_args(BlockShare), None))
     if same_inputs is not None and share is None:

@@ -35,7 +35,7 @@ def check_rows(data: Mapping[str, Any]) -> int:
         if len(value) != first[1]:
             raise ValueError(
                 f"batch[{key!r}] has {tally(len(value), 'row')}, but batch[{first[0]!r}] has "
-                f"{first[1]:,}; pass values with as many rows"
+                f"{first[1]:,}; pass values with the same number of rows"
             )
     if first is None:
         raise ValueError("batch has no values; pass a mapping with at least one tensor")
@@ -87,8 +87,8 @@ def rows_of(data: Mapping[str, Any], shard: Shard, masks: Collection[str]) -> di
     has_padding = bool(shard.is_padding.any())
     if has_padding and not any(data.get(key) is not None for key in masks):
         raise ValueError(
-            f"batch has none of masks={tuple(masks)!r}, so that copied rows would train; pass "
-            "the keys that are 0 on padding rows as masks"
+            f"batch has no key of masks={tuple(masks)!r}, so copied rows would train; pass as "
+            "masks the keys that are 0 on padding rows"
         )
     start = int(shard.rows[0]) if len(shard.rows) else 0
     is_view = not has_padding and bool((np.diff(shard.rows) == 1).all())

@@ -63,8 +63,8 @@ def _check_sharings(tables: Sequence[BlockTable], names: Sequence[str]) -> list[
     for table, name in zip(tables, names, strict=True):
         if table.sharing is None:
             raise ValueError(
-                f"layout is a tree, but {name} does not say what its rows share; pass "
-                "share='group' or share='prompts' to put_turns"
+                f"layout is a tree, but {name} was put without share; pass share='group' or "
+                "share='prompts' to put_turns"
             )
         sharings.append(table.sharing)
     first = sharings[0]

@@ -46,12 +46,12 @@ OF_THE_LIBRARY = (
     (
         r"^trajectory id (.*) appears in non-contiguous positions.*",
         r"the turns of trajectory \1 are not next to each other; sort the file, or name other "
-        "ids by --trajectory-ids COLUMN",
+        "ids with --trajectory-ids COLUMN",
     ),
     (
         r"^uid (.*) appears in non-contiguous positions.*",
         r"the rows of prompt \1 are not next to each other; sort the file, or name other "
-        "ids by --uids COLUMN",
+        "ids with --uids COLUMN",
     ),
 )
 """Errors that name arguments of the library, and what they are on the command line."""

@@ -43,7 +43,7 @@ AS_THEY_ARE = Options(None, "keep", "keep")
 """Unfinished calls and log-probabilities that are none are looked at, too."""
 
 
-ADVICE = "; name their column by --prompts COLUMN, or leave such rows out"
+ADVICE = "; name their column with --prompts COLUMN, or leave such rows out"
 
 
 class Part(NamedTuple):
@@ -138,7 +138,7 @@ class File(NamedTuple):
         if head[:1] not in (b"{", b"["):
             raise ValueError(
                 f"{self.path} cannot be read as JSON lines: it does not begin with '{{'; write one "
-                "object of a row per line"
+                "JSON object per line, one line per row"
             )
         try:
             body = json.loads(head)
@@ -189,8 +189,8 @@ class Source(NamedTuple):
             paths = sorted(one for one in path.rglob("*") if one.is_file() and _by_name(one))
             if not paths:
                 raise ValueError(
-                    f"{path} has no file of rollouts; pass a folder of .parquet, .arrow or .jsonl "
-                    "files"
+                    f"{path} contains no rollouts; pass a folder with .parquet, .arrow or "
+                    ".jsonl files"
                 )
         files = list(map(File.of, paths))
         found: dict[Path, Schema] = {}
@@ -203,7 +203,7 @@ class Source(NamedTuple):
         for other, its in found.items():
             if its != known:
                 raise ValueError(
-                    f"{other} has other columns than {next(iter(found))}; pass files of the same "
+                    f"{other} has other columns than {next(iter(found))}; pass files with the same "
                     "columns"
                 )
         return cls(path, files, known)
@@ -222,7 +222,7 @@ class Source(NamedTuple):
                     if not isinstance(reward, (int, float, np.ndarray)):
                         raise ValueError(
                             f"{self.path}, row {count + at + 1}: its reward is {show(reward)}; "
-                            "leave such rows out, or name other rewards by --rewards COLUMN"
+                            "leave such rows out, or name other rewards with --rewards COLUMN"
                         )
                 if self.schema is ENGINES:  # whose groups are counted from 0 in each part
                     calls.columns["uids"] = calls.uids + count
@@ -318,7 +318,10 @@ def _kind(path: Path) -> str:
     if kind == "json" or head.lstrip()[:1] == b"{":
         return "json"
     if kind is not None:
-        raise ValueError(f"{path} is named as {_TITLES[kind]}, but does not begin as such a file")
+        raise ValueError(
+            f"{path} is named as {_TITLES[kind]}, but has another format; rename it, or pass "
+            "another file"
+        )
     raise ValueError(
         f"{path} is not a Parquet, Arrow IPC or JSON lines file; pass one that ends in .parquet, "
         ".arrow or .jsonl"

@@ -35,31 +35,31 @@ SchemaName = Annotated[
     typer.Option(
         "--schema",
         metavar="NAME",
-        help=f"Schema of the file. By default, recognised by its keys: {', '.join(SOURCES)}.",
+        help=f"Schema of the file; by default recognised by its keys: {', '.join(SOURCES)}.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 EndIds = Annotated[
     list[int] | None,
-    typer.Option("--eos", metavar="ID", help="A token id that ends an answer; repeat for more."),
+    typer.Option("--eos", metavar="ID", help="A token id that ends an answer; repeatable."),
 ]
 Capacity = Annotated[
     int | None,
     typer.Option(
         min=1,
         metavar="TOKENS",
-        help="Tokens of a bin. By default 16,384, or the power of two that holds the longest row.",
+        help="Tokens per bin; by default 16,384, or the power of two that holds the longest row.",
     ),
 ]
 Ranks = Annotated[int, typer.Option("--dp", min=1, metavar="RANKS", help="Data-parallel ranks.")]
-BatchRows = Annotated[int, typer.Option(min=1, metavar="ROWS", help="Rows of a mini-batch.")]
+BatchRows = Annotated[int, typer.Option(min=1, metavar="ROWS", help="Rows per mini-batch.")]
 CostsPath = Annotated[
     Path | None,
     typer.Option(
         metavar="JSON",
         exists=True,
         dir_okay=False,
-        help='Costs of rows, as {"per_token": 1, "per_pair": 0.001}. By default, tokens.',
+        help='Costs of rows, such as {"per_token": 1, "per_pair": 0.001}; by default tokens.',
     ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
@@ -79,7 +79,7 @@ def costs_of(path: Path | None) -> Costs | None:
         return Costs.from_dict(json.loads(path.read_text("utf-8")))
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f'{path} has no costs: {error}; write such as {{"per_token": 1, "per_pair": 0.001}}'
+            f'{path} has no costs: {error}; write for example {{"per_token": 1, "per_pair": 0.001}}'
         ) from error
 
 

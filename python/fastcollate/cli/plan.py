@@ -49,10 +49,10 @@ def plan(
     ] = None,
     costs: CostsPath = None,
     prompts_per_mini_batch: Annotated[
-        int | None, typer.Option(min=1, help="Prompts of a mini-batch; needs uids.")
+        int | None, typer.Option(min=1, help="Prompts per mini-batch; needs uids.")
     ] = None,
     rows_per_mini_batch: Annotated[
-        int | None, typer.Option(min=1, help="Rows of a mini-batch. By default, all.")
+        int | None, typer.Option(min=1, help="Rows per mini-batch; by default all.")
     ] = None,
     merge: Annotated[
         Literal["exact", "branch", "realign", "none"],
@@ -74,7 +74,8 @@ def plan(
     lens, uids, is_merged = _rows(source.chunks(), policy)
     if prompts_per_mini_batch is not None and uids is None:
         raise ValueError(
-            "--prompts-per-mini-batch needs the prompts of rows; name their column by --uids COLUMN"
+            "--prompts-per-mini-batch needs the prompts of rows; name their column with --uids "
+            "COLUMN"
         )
     options: dict[str, Any] = {"shard_by": "tokens" if cost is None else cost}
     if capacity is not None:

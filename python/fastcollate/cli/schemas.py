@@ -21,7 +21,7 @@ COLUMN_OPTIONS = {
     "loss_mask": "Loss mask, per token of responses or of sequences.",
     "rewards": "Rewards, per response token or per row.",
     "logprobs": "Log-probabilities of response tokens.",
-    "attention_mask": "0 where prompts and responses are padded (verl).",
+    "attention_mask": "Attention mask, 0 on padding of prompts and responses (verl).",
     "uids": "Id of the prompt of each row.",
     "trajectory_ids": "Id of the trajectory of each row.",
     "is_last_step": "True for the last turn of each trajectory.",
@@ -107,8 +107,8 @@ def _check_tokens(schema: Schema, fits: Fits, first: Any, place: str) -> None:
     options = " and ".join(f"{flag(name)} COLUMN" for name in missing)
     raise ValueError(
         f"{place} has no token ids of {' and '.join(missing)} under a known name; it has "
-        f"{_all(first)}; name a column of lists of integers by {options}, or by --sequences "
-        f"COLUMN, or its source by --schema"
+        f"{_all(first)}; name columns of lists of integers with {options}, or with "
+        f"--sequences COLUMN, or name the source with --schema"
     )
 
 

@@ -17,8 +17,8 @@ def verify(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="Compare with this framework alone; repeat for more. By default with plain loops "
-            "and all that are installed.",
+            help="Compare only with this framework; repeatable. By default with plain loops and "
+            "all installed frameworks.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the first cases.")] = 0,

@@ -29,9 +29,7 @@ def view(
     schema: SchemaName = None,
     row: Annotated[
         list[int] | None,
-        typer.Option(
-            min=1, metavar="ROW", help="Row number, from 1; repeat for more. [default: 1]"
-        ),
+        typer.Option(min=1, metavar="ROW", help="Row number, from 1; repeatable. [default: 1]"),
     ] = None,
     tokenizer: TokenizerPath = None,
     field: Annotated[
@@ -41,13 +39,13 @@ def view(
         ),
     ] = None,
     all_tokens: Annotated[
-        bool, typer.Option("--all", help="Show all tokens: long runs are folded otherwise.")
+        bool, typer.Option("--all", help="Show all tokens; by default long runs are folded.")
     ] = False,
     as_json: AsJson = False,
     debug: Debug = False,
     names: dict[str, str],
 ) -> None:
-    """Show rows: what is prompt, what trains and what is masked."""
+    """Show rows: the prompt, the tokens that train and the masked ones."""
     text = None if tokenizer is None else FileTokenizer(tokenizer)
     source = Source.of(path, names, schema)
     numbers = list(dict.fromkeys(row or [1]))

@@ -20,7 +20,9 @@ def check_writable(path: Path, inputs: Iterable[Path | None]) -> None:
     """
     for one in inputs:
         if one is not None and one.exists() and path.exists() and path.samefile(one):
-            raise ValueError(f"--output is {path}, which is read ({one}); pass another file")
+            raise ValueError(
+                f"--output is {path}, which is also an input ({one}); pass another file"
+            )
     folder = path.parent
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; pass the name of a file")

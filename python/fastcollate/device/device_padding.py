@@ -77,7 +77,7 @@ def _check_weights(before: Sequence[FieldSpec], after: Sequence[FieldSpec]) -> N
         found, asked = str(was.dtype), str(now.dtype)
         if was.weighs and asked in _WHOLE and found not in _WHOLE[: _WHOLE.index(asked) + 1]:
             raise ValueError(
-                f"{was.key} is {found} in the batch, and dtypes asks for {asked}, which may not "
+                f"{was.key} is {found} in the batch, but {asked} in dtypes, which may not "
                 f"hold its weights; pass dtypes={{{was.key!r}: {asked!r}}} to build_batch, which "
                 "checks them"
             )

@@ -141,7 +141,7 @@ class Prefetcher(Generic[T]):
             raise RuntimeError("this prefetch is closed; make another one")
         if self._work.is_elsewhere():
             raise RuntimeError(
-                "this prefetch was made before a fork, and its thread stayed with the parent; "
+                "this prefetch was made before a fork, and its thread runs in the parent only; "
                 "make it in the process that uses it"
             )
         begin = time.monotonic()
@@ -346,7 +346,7 @@ class _Work:
             for number in itertools.count():
                 if not self._has_room():
                     break
-                self._doing = f"the iterable has not given item {number}"
+                self._doing = f"the iterable has not returned item {number}"
                 try:
                     item = next(iterator)
                 except StopIteration:

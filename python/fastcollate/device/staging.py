@@ -82,7 +82,9 @@ class Staging:
             if self._is_stopped():
                 raise StoppedError
             if (waited := time.monotonic() - begin) >= report:
-                _log.warning("the copies of %d slabs are not done for %.0f s", self._count, waited)
+                _log.warning(
+                    "the copies of %d slabs have not finished after %.0f s", self._count, waited
+                )
                 report += REPORT_EVERY
             time.sleep(pause)
             pause = min(2 * pause, LAST_LOOK)

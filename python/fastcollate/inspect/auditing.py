@@ -81,7 +81,7 @@ def audit_merge(plan: MergePlan, batches: Any, turns: Given) -> Audit:
         if isinstance(item, Shard):
             raise TypeError(
                 f"batches[{index}] is a Shard; pass it to the audit of its step plan, with "
-                "merge as this plan"
+                "this plan as merge"
             )
     wheres = [Where(index) for index in range(len(items))]
     return _audit(items, wheres, check_turns(*turns), plan._merge)
@@ -117,7 +117,7 @@ def _audit(
         if not isinstance(item, Shard) and not hasattr(item, "_state"):
             raise TypeError(
                 f"batches[{wheres[index].batch}] is {describe(item)}; pass the Batch that "
-                "build_batch returned, or the shard that it is to be built of"
+                "build_batch returned, or the shard to build"
             )
     if merge is None:
         plans = (item.merge_plan for item in items if not isinstance(item, Shard))

@@ -50,7 +50,7 @@ def gather(
         raise TypeError(
             "align is 'sequence', but shift is None; pass shift='next_token' if position p of x "
             "holds the value of token p + 1, as log-probabilities of a model do, or shift='none' "
-            "if it holds that of token p"
+            "if it holds the value of token p"
         )
     is_shifted = shift == "next_token"
     if is_shifted and align != "sequence":
@@ -126,11 +126,10 @@ def _check_one_reading(plan: Plan, shape: tuple[int, ...], shift: str | None) ->
         return
     widths = f"{sequences} or {_without_last(sequences)}"
     raise ValueError(
-        f"align is None, but x has shape {shape}, which is that of response-aligned fields, "
-        f"{responses}, and one of those of values along input_ids, {widths}; pass align='response' "
-        "if "
-        "x is aligned like batch.response_mask or batch.loss_mask, or align='sequence' with "
-        "shift='next_token' if x comes from a model, such as its log-probabilities"
+        f"align is None, but the shape of x, {shape}, fits fields along responses, {responses}, "
+        f"and values along input_ids, {widths}; pass align='response' if x is aligned like "
+        "batch.response_mask or batch.loss_mask, or align='sequence' with shift='next_token' if x "
+        "comes from a model, such as its log-probabilities"
     )
 
 

@@ -24,12 +24,11 @@ _REQUESTS = {
     "shift_labels": "pass labels='shifted' to build_batch",
     "position_ids": (
         "pass position_ids=True to build_batch: they were left out by position_ids=False, or "
-        "because models count those of images in three dimensions"
+        "because models count positions of images in three dimensions"
     ),
     **{name: f"pass {name}=... to build_batch" for name in ("rewards", "logprobs", "advantages")},
     "loss_mask": (
-        "trainers make a batch again from its items: name 'loss_mask' in the outputs= of the "
-        "Collator"
+        "trainers rebuild a batch from its items: name 'loss_mask' in the outputs= of the Collator"
     ),
     "router_padding_mask": "pass fields={'routes': fc.RoutedExperts(...)} to build_batch",
     "cu_seqlens": _CONCATENATED,

@@ -433,7 +433,9 @@ def _flags(mask: Any, shape: tuple[int, ...], offsets: Any = None) -> np.ndarray
     """Return a mask on the host as booleans."""
     flags: np.ndarray = to_numpy(check_array("mask", mask), "mask")
     if flags.shape != shape:
-        raise ValueError(f"mask has shape {flags.shape}; pass that of the tokens of x, {shape}")
+        raise ValueError(
+            f"mask has shape {flags.shape}; pass the shape of the tokens of x, {shape}"
+        )
     kind = flags.dtype.kind
     # Other integers set other bits.
     if kind == "b" or (kind != "f" and np.bitwise_or.reduce(flags, None) in (0, 1)):

@@ -79,8 +79,8 @@ def _check_shapes(state: BatchState) -> None:
             continue
         if (found := tuple(value.shape))[: len(shape)] != shape:
             raise ValueError(
-                f"{output.key} has shape {found}, but its plan lays out {shape}; pass a pickle as "
-                "it was made"
+                f"{output.key} has shape {found}, but its plan lays out {shape}; pass the pickle "
+                "unchanged"
             )
     for ragged in ragged_outputs(state.options.table):
         values: Any = state.data.get(ragged.values)
@@ -90,5 +90,5 @@ def _check_shapes(state: BatchState) -> None:
         if len(offsets) == 0 or int(offsets[-1]) != len(values):
             raise ValueError(
                 f"{ragged.values} has {len(values)} values, but {ragged.offsets} ends at another "
-                "number; pass a pickle as it was made"
+                "number; pass the pickle unchanged"
             )

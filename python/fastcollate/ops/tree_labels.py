@@ -70,8 +70,8 @@ def check_trained_once(state: BatchState) -> None:
     (first, row), (second, other) = (token(int(trained[order[again[0] + i]])) for i in range(2))
     bin_, position = divmod(int(predictors[order[again[0]]]), plan.width)
     raise ValueError(
-        f"labels is 'aligned', but token {first} of the response of row {row} and token {second} "
-        f"of that of row {other} train position {position} of bin {bin_}, which a loss of "
+        f"labels is 'aligned', but response token {first} of row {row} and response token "
+        f"{second} of row {other} train position {position} of bin {bin_}, which a loss over "
         "positions counts once; pass labels='shifted', and take the loss of batch.targets"
     )
 

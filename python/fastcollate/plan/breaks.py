@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from fastcollate.common.text import show_id
 
 SAME_TEXT = "the same text in other tokens: it was decoded and encoded again"
-REASONING = "a reasoning block was removed: chat templates leave out that of earlier turns"
+REASONING = "a reasoning block was removed: chat templates drop the reasoning of earlier turns"
 SPACE = "white space was trimmed or added"
 FIRST_PROMPT = "the first prompt differs: a changed system prompt, or a sub-agent"
 

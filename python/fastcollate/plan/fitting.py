@@ -247,7 +247,9 @@ def fit(timings: Any, like: Costs) -> CostFit:
     _warn_of_terms_alike(names, columns)
     found = _non_negative(columns, np.ones(len(measured))) / scale
     if not found.any():
-        raise ValueError("timings do not grow with what was computed; measure a pass over a batch")
+        raise ValueError(
+            "timings do not grow with the tokens of a batch; measure its forward and backward pass"
+        )
     costs = replace(like, **dict(zip(names, found.tolist(), strict=True)))
     return CostFit(costs, measured, terms @ found)
 
@@ -312,8 +314,8 @@ def _warn_of_terms_alike(names: Sequence[str], columns: Floats) -> None:
             alike.append(name)
     if alike:
         warnings.warn(
-            f"timings cannot tell {', '.join(alike)} apart, since what they count grows together "
-            "in all of them: the sum is right, each alone may not be; add micro-batches with other "
-            "numbers of tokens, longer or shorter sequences, and other numbers of them",
+            f"timings cannot separate {', '.join(alike)}, since their counts grow together: the "
+            "sum is right, but single costs may be wrong; add micro-batches with other numbers of "
+            "tokens and sequences, and with longer or shorter sequences",
             stacklevel=4,
         )

@@ -215,7 +215,7 @@ class Packed(BinnedLayout):
             }
             if wrong := [name for name, is_given in given.items() if is_given]:
                 raise ValueError(
-                    f"num_bins is {self.num_bins}, which says how many bins there are and leaves "
+                    f"num_bins is {self.num_bins}, which fixes the number of bins and leaves "
                     f"their capacity open, but {wrong[0]} is given, too; leave one of them out"
                 )
         return self._compiled(self.num_bins, self.grow_by, uses_cost=self.grow_by == "split")

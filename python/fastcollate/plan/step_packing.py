@@ -46,14 +46,14 @@ def check_tree(layout: Tree, rows: Any, keep_together: str | None) -> None:
     """Check that a step with the layout `Tree` has one source of shared tokens."""
     if not isinstance(rows, TreePlan):
         raise TypeError(
-            f"layout is {layout!r}, but rows says nothing of shared tokens; pass "
+            f"layout is {layout!r}, but rows has no shared tokens; pass "
             "rows=fc.planning.prefix_tree(prompts, responses)"
         )
     given = layout.plan is not None, layout.share != "all"
     if any(given):
         name = ("plan", "share")[given.index(True)]
         raise ValueError(
-            f"layout has a {name}, but rows says what a step's rows share; leave {name} out of "
+            f"layout has a {name}, but rows already has the shared tokens; leave {name} out of "
             "the layout, or pass it to fc.planning.prefix_tree"
         )
     if layout.capacity is None:

@@ -202,7 +202,7 @@ class TreePlan(Table):
         for name, default in ("plan", None), ("share", "all"), ("same_inputs", None):
             if getattr(layout, name) != default:
                 raise ValueError(
-                    f"layout has {name}, but this plan says what rows share; leave {name} out"
+                    f"layout has {name}, but this plan has the shared tokens; leave {name} out"
                 )
         if (packer := layout.packer) is None:
             raise ValueError("layout has no capacity, which bins need; pass fc.Tree(capacity=...)")

@@ -202,7 +202,7 @@ def plan_step(
         As ``fastcollate.plan_step``; no blocks, or one of them twice; a trajectory that is in two
         blocks; a prompt that is in two with others in between; blocks with other columns than
         the first; with a tree layout, blocks without ``share`` or with different ones, or a group
-        that is in two. The message names both blocks. A block that is not as it was put.
+        that is in two. The message names both blocks. A block that has changed since it was put.
     TypeError
         An item of `blocks` is not a block, for instance a reference to one: ``ray.get`` it first.
     """
@@ -291,8 +291,8 @@ def collate(
         They did not arrive in time.
     ValueError, TypeError
         As ``build_batch``; another layout than the plan's; a dtype with more precision than the
-        stored one; an object that is not as it was put, for instance because a task was run again
-        and made other rows.
+        stored one; an object that has changed since it was put, for instance because a task was run
+        again and made other rows.
     """
     if not isinstance(shard, BlockShard):
         raise TypeError(f"shard is {describe(shard)}; pass plan.shard(mini_batch, rank)")
@@ -317,7 +317,7 @@ def _check_tree(layout: Tree) -> None:
     for name, default in (("plan", None), ("share", "all"), ("same_inputs", None)):
         if getattr(layout, name) != default:
             raise ValueError(
-                f"layout has a {name}, but blocks say what their rows share; leave {name} out of "
+                f"layout has a {name}, but the blocks have the shared tokens; leave {name} out of "
                 "the layout, and pass share and same_inputs to put_turns"
             )
 

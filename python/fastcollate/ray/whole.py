@@ -181,7 +181,7 @@ def get_shard(
     ShardTimeoutError
         It did not arrive in time.
     ValueError
-        The object is not as it was put.
+        The object has changed since it was put.
     TypeError
         `shard` is not a reference to a shard.
     """

@@ -120,7 +120,7 @@ class Calls:
         of_calls = {"prompts": self.prompts, "rewards": rewards, "bad_logprobs": self.bad_logprobs}
         for name, column in {**of_calls, **self.columns}.items():
             if name in self.columns and hasattr(Calls, name):
-                raise ValueError(f"Calls has a {name} of its own; name the column otherwise")
+                raise ValueError(f"Calls has a {name} of its own; pass another name for the column")
             if column is not None and len(column) != count:
                 raise ValueError(
                     f"{name} has {tally(len(column), 'item')}, but responses has {count}"

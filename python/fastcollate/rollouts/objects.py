@@ -122,8 +122,8 @@ def _read_table(table: Any, schema: Schema | str | None, options: Options) -> Ca
     found = schema_of(schema) if schema else recognised(fits_of_table(table))
     if found is None:
         raise ValueError(
-            f"the table has the columns {', '.join(table.column_names) or 'none'}, which are not "
-            "those of a known source; pass a fc.rollouts.Schema"
+            f"the table has the columns {', '.join(table.column_names) or 'none'}, which belong "
+            "to no known source; pass a fc.rollouts.Schema"
         )
     return read_table(table, found, options, Place("row {}"))
 

@@ -119,7 +119,7 @@ class Schema:
             raise ValueError("calls and nodes are both given; pass the path of one array")
         for name in columns:
             if name not in OWN and hasattr(Calls, name):
-                raise ValueError(f"Calls has a {name} of its own; name the column otherwise")
+                raise ValueError(f"Calls has a {name} of its own; pass another name for the column")
         arrays = _paths("calls", (calls if nodes is None else nodes) or "")
         given = {name: _paths(name, paths) for name, paths in columns.items()}
         self.calls, self.are_nodes = arrays, nodes is not None

@@ -194,7 +194,7 @@ class _OtherValueError(ValueError):
 def _items(values: Any) -> Iterable[Any]:
     """Return the items of an array; none for other values."""
     if isinstance(values, _PLAIN):
-        raise _OtherValueError(f"{show(values)} stands where a list is expected")
+        raise _OtherValueError(f"found {show(values)} where a list is expected")
     return values if isinstance(values, (Sequence, np.ndarray)) or is_tensor(values) else ()
 
 
@@ -220,7 +220,7 @@ def get(value: Any, steps: Steps) -> Any:
             if isinstance(value, (dict, Mapping)):  # a dictionary is seen at once
                 value = value.get(step, ABSENT)
             elif isinstance(value, (*_PLAIN, list, tuple)):
-                raise _OtherValueError(f"{show(value)} stands where an object is expected")
+                raise _OtherValueError(f"found {show(value)} where an object is expected")
             else:
                 value = getattr(value, step, ABSENT)
                 value = value() if callable(value) else value

@@ -103,7 +103,7 @@ def columns_of(
         for key, field in fields.items():
             if key in arguments["fields"]:
                 raise ValueError(
-                    f"two outputs would be {key!r}: that of pairs and fields[{key!r}]; give the "
+                    f"two outputs would be {key!r}: the one of pairs and fields[{key!r}]; give the "
                     "field another key"
                 )
             if limit is not None and not isinstance(field, PerRow):

@@ -348,6 +348,6 @@ pub(super) fn check(assembly: &Assembly, sequence: &Grid, response: &Grid) -> Re
     if fit && found.iter().all(|&found| found) && *response == responses(assembly)? {
         return Ok(());
     }
-    let reason = "its segments are not those of rows in a tree".to_owned();
+    let reason = "its segments do not form rows of a tree".to_owned();
     Err(Error::InvalidPlan(reason))
 }

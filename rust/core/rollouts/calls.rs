@@ -250,7 +250,7 @@ impl Calls {
                     }
                     Some(_) => {
                         let value = values[at];
-                        format!("the log-probability {value} at response token {at}, which is none")
+                        format!("the invalid log-probability {value} at response token {at}")
                     }
                 };
                 return Err(Error::BadLogprob(format!("{} has {reason}", name(*place))));

@@ -238,7 +238,7 @@ impl<'s> Reader<'s> {
             match found {
                 None => json.skip(peek)?,
                 Some((step, _)) if seen.contains(&step) => {
-                    return Err(json.wrong_at(json.at(), "this key stands a second time"));
+                    return Err(json.wrong_at(json.at(), "this key occurs twice"));
                 }
                 Some((step, child)) => {
                     seen.push(step);

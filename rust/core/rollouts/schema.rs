@@ -148,11 +148,11 @@ impl Schema {
         }
         for node in &schema.nodes {
             if node.role.is_some() && !node.steps.is_empty() {
-                return wrong("a path of a column continues that of another".to_owned());
+                return wrong("one column's path continues another column's".to_owned());
             }
             let items = node.steps.iter().filter(|(step, _)| !step.is_key());
             if items.clone().count() > 1 && items.clone().any(|(step, _)| *step == Step::Items) {
-                return wrong("paths name all items of an array, and single ones".to_owned());
+                return wrong("paths name both all items of an array and single ones".to_owned());
             }
         }
         Ok(schema)
@@ -186,7 +186,7 @@ impl Schema {
         };
         if bits.is_some() && (bits == Some(0) || role != Role::Column(Column::LossMask)) {
             return wrong(format!(
-                "bits of '{path}' are not those of a loss mask; write them as in 'flags&2'"
+                "bits of '{path}' are not a loss mask; write them as in 'flags&2'"
             ));
         }
         let rank = { self.nodes.iter() }.filter(|node| node.role == Some(role));

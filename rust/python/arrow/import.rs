@@ -190,7 +190,7 @@ unsafe fn type_of(schema: *const ArrowSchema, depth: usize, left: &mut usize) ->
     let format = unsafe { CStr::from_ptr(schema.format) };
     let format = format
         .to_str()
-        .map_err(|_| "its schema has a format that is no text")?;
+        .map_err(|_| "its schema has a format that is not text")?;
     let mut items = |count| {
         // SAFETY: passed on from the caller.
         let children = unsafe { children(schema.children, schema.n_children, count)? };

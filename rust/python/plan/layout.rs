@@ -236,5 +236,5 @@ fn tree_source(plan: &Bound<PyAny>) -> Result<TreeSource> {
 }
 
 fn invalid() -> Core {
-    Core::InvalidPlan("its bins are those of another layout".to_owned())
+    Core::InvalidPlan("its bins belong to another layout".to_owned())
 }

@@ -99,7 +99,7 @@ pub fn split_micro_batches<'py>(
     let lens = usizes("lengths", &lengths)?;
     let costs = costs.read()?;
     if costs.count() != lens.len() {
-        return Err(Core::InvalidPlan("there is not one cost for each length".to_owned()).into());
+        return Err(Core::InvalidPlan("there must be one cost per length".to_owned()).into());
     }
     let ordered =
         |(ranks, order): (usize, Bound<PyAny>)| Ok::<_, PyErr>((ranks, ORDERS.read(&order)?));

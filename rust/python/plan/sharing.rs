@@ -310,7 +310,7 @@ impl PrefixTree {
         let offsets = usizes("offsets", &offsets)?;
         let rows = self.0.rows();
         if offsets.first() != Some(&0) || offsets.last() != Some(&rows.len()) {
-            let reason = "offsets of mini-batches are not those of the rows".to_owned();
+            let reason = "offsets of mini-batches do not match the rows".to_owned();
             return Err(Core::InvalidPlan(reason).into());
         }
         let part = |index: usize| {
