@@ -23,9 +23,10 @@ PHASES = [Phase.explicit, Phase.reuse, Phase.generate] if "torch" in ABSENT else
 # In CI the same examples every time, so that a red build is red for the change that is in it;
 # on a developer's machine new ones, so that somebody finds what they miss. Few of them are drawn
 # with --hypothesis-profile=quick.
-settings.register_profile("ci", phases=PHASES, max_examples=150, deadline=None, derandomize=True)
-settings.register_profile("dev", phases=PHASES, max_examples=100, deadline=None)
-settings.register_profile("quick", phases=PHASES, max_examples=10, deadline=None)
+for name, examples in {"ci": 100, "dev": 100, "quick": 10}.items():
+    settings.register_profile(
+        name, phases=PHASES, max_examples=examples, deadline=None, derandomize=name == "ci"
+    )
 settings.load_profile("ci" if os.environ.get("CI") else "dev")
 
 
@@ -107,20 +108,6 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-@pytest.fixture
-def fixed_shapes():
-    """Compile for the shapes of this test: for any shape, torch writes C++ that does not compile.
-
-    It compiles what it finds for any shape once it has seen a second one, in an earlier test too.
-    """
-    import torch
-
-    torch._dynamo.reset()
-    with torch._dynamo.config.patch(automatic_dynamic_shapes=False):
-        yield
-    torch._dynamo.reset()
 
 
 def pytest_unconfigure():

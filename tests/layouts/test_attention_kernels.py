@@ -77,6 +77,18 @@ def test_windows_are_those_of_models(layout):
     learn_like_rows(model, batch, masks, batch.position_ids)
 
 
+@pytest.fixture
+def fixed_shapes():
+    """Compile for the shapes of this test: for any shape, torch writes C++ that does not compile.
+
+    It compiles what it finds for any shape once it has seen a second one, in an earlier test too.
+    """
+    torch._dynamo.reset()
+    with torch._dynamo.config.patch(automatic_dynamic_shapes=False):
+        yield
+    torch._dynamo.reset()
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("fixed_shapes")
 def test_flex_attention_reads_the_tables():
