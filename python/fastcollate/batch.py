@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 @reserves_keys
 @suggests_names
 class Batch(ModelBatch[Array]):
-    """A read-only mapping from output names to arrays, with the plan they were written by.
+    """A read-only mapping from output names to arrays, with the plan that placed them.
 
     ``dict(batch)`` is the data; models are called with :meth:`model_inputs`. Keys are also
     attributes. Batches compare by identity. For type checkers, ``Batch[torch.Tensor]`` has tensors
     and ``Batch[np.ndarray]`` arrays. All outputs share one allocation, which any one of them keeps
-    alive: ``clone`` outputs that outlive the batch. The keys of a :class:`Collator`'s batch are
-    those of :meth:`model_inputs`, for trainers that call the model with all of them; the other
+    alive: ``clone`` outputs that outlive the batch. A :class:`Collator`'s batch has the
+    keys of :meth:`model_inputs`, for trainers that call the model with all of them; the other
     outputs, such as ``loss_mask``, are attributes only.
 
     - For a model: ``model_inputs``, ``dense_mask``, ``block_mask``, ``attention_paths``,
@@ -68,7 +68,7 @@ class Batch(ModelBatch[Array]):
         -------
         dict
             ``batch/rows``; in layouts with bins ``batch/bins``; in trees ``batch/token_ratio``, the
-            tokens of all rows divided by those of the tree, and ``batch/path_keys``, the keys of
+            tokens of all rows divided by the tree's, and ``batch/path_keys``, the keys of
             :meth:`attention_paths`; ``batch/tokens``, of which ``batch/prompt_tokens`` and
             ``batch/response_tokens``; ``batch/padded_tokens``, the positions of ``input_ids``, and
             ``batch/padding_fraction``, the share of them that is padding (0 to 1); the lengths
@@ -84,7 +84,7 @@ class Batch(ModelBatch[Array]):
             ``generate/num_seq_before_merge``, and ``generate/num_rewards_masked_by_merge``: nonzero
             rewards on tokens that realigning masked. Rewards per token are lost there; one reward
             per turn whose last token is masked moves to the end of the row (``rewards="sum"``). The
-            metrics of merging are those of the whole step, also in a shard.
+            metrics of merging describe the whole step, also in a shard.
         """
         return metrics_of(self._state)
 
@@ -377,7 +377,7 @@ class Batch(ModelBatch[Array]):
 
         Notes
         -----
-        The chunks are those of Megatron-LM's and Transformer Engine's load balancing
+        The chunks follow Megatron-LM's and Transformer Engine's load balancing
         (``thd_get_partitioned_indices`` of ``cu_seqlens_padded``).
 
         Examples
@@ -482,7 +482,7 @@ class Batch(ModelBatch[Array]):
             uids=self.uids,
             trajectory_ids=self.trajectory_ids,
             is_last_step=self.is_last_step,
-            # Rows selected from a merged batch are not those of its plan any more.
+            # Rows selected from a merged batch differ from the rows of its plan.
             merge=self.merge_plan if self.is_padding is None else None,
         )
 

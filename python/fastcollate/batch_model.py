@@ -150,9 +150,9 @@ class ModelBatch(BatchMapping[Array]):
             The transformers model to be called: its config has the attention and the sliding
             windows of layers. With several kinds of layers, the mask is a dict of one for each.
         dtype
-            Dtype of the dense mask, which is additive; by default that of `model`, or else float32,
-            which suits models of float32, bfloat16 and float16. A model of float64 needs float64:
-            torch's ``scaled_dot_product_attention`` misreads a mask of float32 there.
+            Dtype of the dense mask, which is additive; by default the dtype of `model`, or else
+            float32, which suits models of float32, bfloat16 and float16. A model of float64 needs
+            float64: torch's ``scaled_dot_product_attention`` misreads a mask of float32 there.
 
         Returns
         -------
@@ -230,7 +230,7 @@ class ModelBatch(BatchMapping[Array]):
     ) -> BlockMask:
         """Return the attention mask for torch's FlexAttention.
 
-        The same tables as those of ``create_block_mask``, but written from the plan, without
+        The same tables as from ``create_block_mask``, but written from the plan, without
         evaluating each pair of positions.
 
         Parameters
@@ -238,7 +238,7 @@ class ModelBatch(BatchMapping[Array]):
         block_size
             Number of positions of a block, for queries and keys.
         device
-            Device of the mask; None: that of ``input_ids``.
+            Device of the mask; None: the device of ``input_ids``.
         window
             As :meth:`dense_mask`.
 
@@ -433,7 +433,7 @@ class ModelBatch(BatchMapping[Array]):
         Raises
         ------
         ValueError, TypeError
-            If the shape does not fit; if `plan` is not a step plan, or that of another batch.
+            If the shape does not fit; if `plan` is not a step plan, or belongs to another batch.
 
         Notes
         -----

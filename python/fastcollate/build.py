@@ -96,7 +96,7 @@ def build_batch(
 ) -> Batch[Any]:
     """Build one training batch from ragged rows.
 
-    ``B`` is the number of rows, ``W`` the length of the longest row and ``R`` that of the longest
+    ``B`` is the number of rows, ``W`` the length of the longest row and ``R`` of the longest
     response. By default, rows are left-padded and response-aligned fields right-aligned::
 
         input_ids       | PAD PAD  p   p   r   r  |      loss_mask  |  0   r   r  |
@@ -130,7 +130,7 @@ def build_batch(
     fields
         More fields by key: :class:`Field`, :class:`PerRow`, :class:`RoutedExperts`,
         :class:`Captured` and :class:`WeightVersions`, or rows of values with the lengths of all
-        responses or of all sequences. A key must not be that of an output, nor of an attribute of
+        responses or of all sequences. A key must not name an output, nor an attribute of
         :class:`Batch` other than a mapping's.
     uids, trajectory_ids, is_last_step
         One object per row, kept as attributes of the batch.
@@ -140,7 +140,7 @@ def build_batch(
         :func:`merge_turns`. All arguments then have one item per turn, and `trajectory_ids` or
         `is_last_step` identify the trajectories. Observations between responses hold 0 and no
         label; the response mask is 1 on them, as in SkyRL, so train by ``loss_mask``. Values and
-        ids per row are those of the last turn.
+        ids per row come from the last turn.
     shard
         Build only the rows of this shard of :func:`plan_step`, with its padding rows, as wide as
         the step (or see :meth:`fastcollate.planning.Shard.narrow`). All other arguments are those
@@ -195,7 +195,7 @@ def build_batch(
 
     Notes
     -----
-    The left layout is that of SkyRL's ``convert_prompts_responses_to_batch_tensors``, except that
+    The left layout equals SkyRL's ``convert_prompts_responses_to_batch_tensors``, except that
     the loss mask of a first token without a prompt is 0.
 
     Examples

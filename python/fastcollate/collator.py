@@ -122,7 +122,7 @@ class Collator(Generic[Made]):
         As :meth:`Batch.model_inputs`. Trees need one, unless `outputs` has ``"subtree_end"`` in
         place of a mask.
     **options
-        Options of :class:`BatchBuilder`, which are those of :func:`build_batch` that do not depend
+        Options of :class:`BatchBuilder`, the ones of :func:`build_batch` that do not depend
         on the rows. Samples of ``input_ids`` without ``prompt_len`` give ``labels``, as do all
         samples if `outputs` names them.
 

@@ -47,7 +47,7 @@ def build(
     Parameters
     ----------
     step, shard
-        All rows, and those of the shard.
+        All rows, and the shard's rows.
     parts
         The parts that `parts_of` returns, by index.
     options, cp

@@ -74,7 +74,7 @@ def sharing_of(
 
 
 def ids_of_rows(name: str, ids: Any, num_turns: int, sources: Integers) -> list[Any]:
-    """Return the ids of rows from those of turns."""
+    """Return the ids of rows from the ids of turns."""
     ids = id_list(name, ids)
     if len(ids) != num_turns:
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The schema of a file: that of a source, or the columns that options name."""
+"""The schema of a file: a source's, or the columns that options name."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class FileTokenizer:
         return text
 
     def check(self, rows: FileRows, path: Path, numbers: Sequence[int] | None = None) -> None:
-        """Check that the tokenizer has all ids; `numbers` are those of rows.
+        """Check that the tokenizer has all ids; `numbers` are the numbers of rows.
 
         Raises
         ------

@@ -1,4 +1,4 @@
-"""``fastcollate verify``: fastcollate's results beside those of plain loops and of frameworks."""
+"""``fastcollate verify``: compare results with plain loops and frameworks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sequence packers that replace those of ``nemo_rl.data.packing``."""
+"""Sequence packers in place of ``nemo_rl.data.packing``."""
 
 from __future__ import annotations
 

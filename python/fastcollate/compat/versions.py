@@ -1,4 +1,4 @@
-"""Versions of frameworks whose results were compared with those of :mod:`fastcollate.compat`."""
+"""Versions of frameworks whose results were compared with :mod:`fastcollate.compat`."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ class _Auditor(Ledger):
             self._check_tree(state, rows, responses, streams, tokens)
 
     def _check_rows(self, found: Integers, is_padding: NDArray[np.bool_], expected: Shard) -> None:
-        """Compare the rows of a batch or shard with those of the plan."""
+        """Compare the rows of a batch or shard with the plan's."""
         if len(found) != len(expected):
             self._find("rows", found=len(found), expected=len(expected))
             return
@@ -316,7 +316,7 @@ class _Auditor(Ledger):
                 self._find_places("not attended", wrong, grid.width)
 
     def _check_ids(self, rows: AuditRows, grid: Grid, tokens: Integers, ids: NDArray[Any]) -> None:
-        """Compare the ids with those of the turns."""
+        """Compare the ids with the turns'."""
         assert self.turns is not None
         self.compared.add("ids")
         prompts, responses = self.turns.prompts, self.turns.responses

@@ -33,7 +33,7 @@ def view_calls(
     fold: Any = 16,
     names: Mapping[int, str] | None = None,
 ) -> BatchView:
-    """Return a view of `Calls`, in the order of `chosen`; `names` are those of calls."""
+    """Return a view of `Calls`, in the order of `chosen`; `names` are the calls' names."""
     known = np.arange(len(calls))
     index = (known[:FIRST] if chosen is None else known[np.asarray(chosen)]).tolist()
     rows = calls.select(index)

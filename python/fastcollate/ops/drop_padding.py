@@ -41,7 +41,7 @@ def drop_padding(values: Any, plan: StepPlan) -> Any:
     Raises
     ------
     ValueError
-        If the number of items differs from that of slots.
+        If the number of items differs from the number of slots.
     TypeError
         If `values` has another type, or `plan` is not a step plan.
 

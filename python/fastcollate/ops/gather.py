@@ -105,7 +105,7 @@ def gather(
 
 
 def _shape_of(plan: Plan, x: Ragged, align: str | None) -> tuple[int, ...]:
-    """Return the shape of the positions that lists are for: of those of `align`, if they fit."""
+    """Return the shape of the positions that lists belong to: of `align`, if they fit."""
     kinds = (True, False) if align == "sequence" else (False, True)
     shapes = [plan.leading_shape(of_sequence=of_sequence) for of_sequence in kinds]
     return next((shape for shape in shapes if math.prod(shape) == len(x)), (len(x),))

@@ -91,7 +91,7 @@ def inputs_without_masks(state: BatchState, position_ids: Any | None) -> dict[st
 def positions(state: BatchState) -> Any | None:
     """Return the output of positions, or else make them; None if they were left out.
 
-    Made ones are those of each token in its row, 0 on padding, in the shape of the ids.
+    Made ones count the tokens of each row, 0 on padding, in the shape of the ids.
     """
     if "position_ids" in state.data:
         return state.data["position_ids"]

@@ -195,7 +195,7 @@ def _groups(plan: StepPlan, slots: NDArray[np.int64], per: str) -> tuple[NDArray
 
 
 def _tokens_of(state: BatchState) -> _Tokens:
-    """Return the trained response positions, by the plan: keys may be those of fields."""
+    """Return the trained response positions, by the plan: keys may be names of fields."""
     plan, rows = state.plan, None
     if len(plan.leading_shape(of_sequence=False)) == 1:  # they lie end to end
         rows = np.repeat(np.arange(plan.num_rows), plan.response_lens)

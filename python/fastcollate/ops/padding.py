@@ -126,7 +126,7 @@ def pad(
     dtype
         One of bool, uint8, int16, int32, int64, float16, bfloat16, float32 and float64, as a name,
         NumPy dtype or torch dtype: integers that do not fit are errors, floats are rounded. If
-        None, arrays, tensors and Arrow keep their own. Lists get that of their first number: bool,
+        None, arrays, tensors and Arrow keep their own. Lists follow their first number: bool,
         int64, or float32; a later number that does not fit is an error, as are arrays of different
         dtypes if the first is a float. Numbers beyond the range of a float dtype become infinite,
         as in NumPy.
@@ -151,7 +151,7 @@ def pad(
     Tensors that require a gradient, or are on another device, are padded by torch there, and
     gradients flow through; with ``array_type="numpy"`` they are copied to the host.
 
-    The result for tensors is that of ``torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)``.
+    For tensors the result equals ``torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)``.
 
     Examples
     --------
@@ -213,7 +213,7 @@ def _pad_few(rows: Any, side: Side, fill: float, pad_to: int | None, multiple_of
 
 
 def _with_dtype(rows: Any, dtype: Any) -> tuple[Any, Any]:
-    """Return rows in a form that the core reads, and a dtype: that of the rows if None is given."""
+    """Return rows in a form that the core reads, and a dtype: the rows' own if None is given."""
     if isinstance(rows, Ragged):
         return rows, rows.dtype if dtype is None else dtype
     if is_column(rows):

@@ -134,7 +134,7 @@ def _part(state: BatchState, plan: Plan, rows: Integers, shard: Shard) -> tuple[
 
 
 def _check_whole(plan: Plan, shard: Shard | None) -> None:
-    """Check that every value of the packed rows has a place, those of a row in one span."""
+    """Check that every value of the packed rows has a place, with each row in one span."""
     if (bins := plan.bins()) is None:
         return
     is_read = np.ones(plan.num_rows, np.bool_)

@@ -1,4 +1,4 @@
-"""Rows of a batch, or those of a shard, as views if they are adjacent."""
+"""Rows of a batch or of a shard, as views if they are adjacent."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ class Audit:
     Attributes
     ----------
     num_turns, num_tokens : int
-        Number of turns, and of sampled tokens: those of all responses.
+        Number of turns, and of sampled tokens in all responses.
     counts : dict
         Number of tokens that are ``"trained"``, ``"masked"`` (by the given loss mask),
         ``"unpredicted"`` (the first token of a sequence, or of a part of a split one), ``"cut"``

@@ -120,7 +120,7 @@ class BinPlan(Table):
         Raises
         ------
         ValueError
-            The number of rows differs from that of sequences, or the length of one from its own.
+            The number of rows differs from the number of sequences, or a row's length from its own.
 
         Examples
         --------

@@ -29,7 +29,7 @@ Growth: TypeAlias = Literal["move", "split"]
 class BinnedLayout(Layout):
     """Base of layouts whose output rows are bins of rows.
 
-    Its options are those of packing, so such a layout is also what packs by hand.
+    It has the options of packing, so the same object packs by hand.
     """
 
     packs_by: ClassVar[str]

@@ -238,7 +238,7 @@ class Costs:
     def of_shared(self, lengths: Integers) -> NDArray[np.float64]:
         """Return the costs of the first tokens of sequences, float64 (n,).
 
-        They are those of tokens and pairs: rows that share tokens have a path each.
+        They include tokens and pairs: rows that share tokens have a path each.
         """
         of_rows = self.per_sequence + self.per_segment + self.per_key * lengths
         shared: NDArray[np.float64] = self.of(lengths) - of_rows

@@ -55,7 +55,7 @@ class Outputs(NamedTuple):
     """The outputs of a batch, if its fields and `by_key` change nothing."""
     preset: Mapping[str, str]
     by_key: Mapping[str, str]
-    """Dtypes that differ from those of the preset."""
+    """Dtypes that differ from the preset."""
     positions: str
     labels: Labels | None
 

@@ -77,7 +77,7 @@ class Work(NamedTuple):
         return cls(lengths, before, tokens, count, 1, paths)
 
     def terms(self, like: Costs) -> list[float]:
-        """Return the factor of each cost; windows and chunks are those of `like`."""
+        """Return the factor of each cost; windows and chunks come from `like`."""
         pairs = like.spec.pairs(self.lengths).sum()
         if self.shared is not None:
             pairs -= like.spec.pairs(self.shared).sum()

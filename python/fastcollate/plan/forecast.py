@@ -96,7 +96,7 @@ class Forecast:
     def describe(self) -> str:
         """Return a table of the mini-batches.
 
-        Times are those of the fastest and slowest rank; the bound is a share of the time.
+        Times are of the fastest and slowest rank; the bound is a share of the time.
         """
         cells = [["mini-batch", "time", "ranks", "waiting", "bound", "padding", "duplicates"]]
         values = zip(self.step_times, self.rank_times, self.waits.mean(1), self.bounds, strict=True)

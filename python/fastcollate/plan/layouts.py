@@ -76,8 +76,8 @@ class Packed(BinnedLayout):
           and torchtune's without splitting.
         - ``"concat"``: the same, but the part that exceeds the bin is cut off and opens the next.
           torchtune's with splitting, and TRL's ``"wrapped"``.
-        - ``"balanced"``: the bin with the fewest tokens, longest sequence first, ties in order.
-          SkyRL's, and that of ms-swift, which packs 1,000 sequences at a time by binpacking 2.
+        - ``"balanced"``: the bin with the fewest tokens, longest sequence first, ties in order,
+          as in SkyRL and ms-swift, which packs 1,000 sequences at a time by binpacking 2.
     max_sequences
         Maximum sequences of a bin, counting pieces of split ones; unlimited by default.
     min_bins, bins_multiple_of
@@ -269,7 +269,7 @@ class Tree(BinnedLayout):
     ``cu_seqlens``, and with `fork_early` alone there are labels, which the batch makes on demand.
 
     The first response token of a row without a prompt has no predictor (the value is 0) and does
-    not train. Losses equal those of separate rows only if each token's result depends
+    not train. Losses equal the losses of separate rows only if each token's result depends
     on the tokens before it alone: see :func:`fastcollate.planning.prefix_tree`.
 
     Parameters
@@ -316,7 +316,7 @@ class Tree(BinnedLayout):
         not cost less. Without `max_cost`, costs with ``per_segment`` or ``per_key`` decide what is
         shared: a run that saves more than its segment and the keys on its path cost.
     multiple_of
-        Round the width of each whole tree up to a multiple of this; by default that of `plan`.
+        Round the width of each whole tree up to a multiple of this; by default as in `plan`.
     pad_to_multiple_of, pad_to
         As in :class:`Packed`.
 

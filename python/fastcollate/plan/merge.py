@@ -46,7 +46,7 @@ class Merge:
         and default); with ``mask_drift="response"``, tokens of the turn's own response (slime's).
     rewards
         The reward of a row of several turns if `build_batch` gets one number per turn. ``"error"``:
-        the last turn's number, and an error if that of an earlier turn is not 0. ``"sum"``: the sum
+        the last turn's number, and an error if an earlier turn's is not 0. ``"sum"``: the sum
         over its turns, added in float64 in the order of turns. ``"last"``: the last turn's number;
         earlier ones are dropped. The reward is placed at the row's last sampled token. Per-token
         rewards are unaffected: each stays with its token.

@@ -57,8 +57,8 @@ def pack(
     ------
     ValueError
         A length is negative; a sequence or a group exceeds a bin by itself, unless `oversize`
-        allows it; the number of bins exceeds that of sequences (or groups, or pieces); costs are
-        negative or not finite; the number of group ids or costs is not that of sequences; or the
+        allows it; there are more bins than sequences (or groups, or pieces); costs are
+        negative or not finite; there is not one group id or cost per sequence; or the
         layout has its bins already.
     TypeError
         An argument has the wrong type.
@@ -151,7 +151,7 @@ def grow(
     Returns
     -------
     BinPlan
-        With the capacity of `bins`, or, for bins of your own, that of the fullest one.
+        With the capacity of `bins`, or, for bins of your own, the tokens of the fullest one.
 
     Raises
     ------

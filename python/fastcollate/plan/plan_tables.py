@@ -22,7 +22,7 @@ class Spans(NamedTuple):
     rows : int64 (spans,)
         The row of each.
     starts : int64 (spans,)
-        The start of each in the row's tokens, or in those of its response.
+        The start of each in the tokens of the row, or of its response.
     lengths : int64 (spans,)
         Number of tokens of each.
     places : int64 (spans,)

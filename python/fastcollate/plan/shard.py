@@ -39,9 +39,9 @@ class Shard(Table):
         Number of rows of the whole step, to detect a different batch.
     widths
         Tokens of the longest prompt, response and row of the whole step, equal on all ranks. If
-        only total row lengths were known, the first two are 0, or those of synthetic rows.
+        only total row lengths were known, the first two are 0, or belong to synthetic rows.
     first_pad
-        Index of the shard's first padding row among those of the mini-batch: its uid is
+        Index of the shard's first padding row among all padding rows of the mini-batch: its uid is
         ``f"pad{first_pad}"``, and the following rows count on.
     lengths
         Planned tokens of each row, int64 (n,), to detect different rows.
@@ -155,7 +155,7 @@ class Shard(Table):
     def micro_batches(self, count: int | None = None) -> list[Shard]:
         """Divide the rows into micro-batches, each a shard.
 
-        The rows of a micro-batch are consecutive. Loss normalizers remain those of the mini-batch
+        The rows of a micro-batch are consecutive. Loss normalizers still belong to the mini-batch
         (:meth:`Batch.loss_normalizers`), and so do the names of padding rows.
 
         Parameters

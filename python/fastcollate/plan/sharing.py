@@ -49,7 +49,7 @@ def prefix_tree(
     same_inputs
         Ids of each row's non-token inputs, such as images. Rows with different ids share nothing.
         Without ids, all rows are assumed to have the same inputs; give rows that must not share
-        distinct ids. With `merge`, pass ids and uids per turn; those of a row's last turn apply.
+        distinct ids. With `merge`, pass ids and uids per turn; the last turn of a row decides.
 
     Returns
     -------

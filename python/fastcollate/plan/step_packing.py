@@ -131,7 +131,7 @@ def pack_slots(
         except ValueError as error:
             where = f"mini-batch {mini_batch}, rows {start} to {end - 1}, cannot be packed"
             is_counted = start > 0 and tree is None
-            counting = f" (lengths[0] is that of row {start})" if is_counted else ""
+            counting = f" (lengths[0] belongs to row {start})" if is_counted else ""
             raise ValueError(f"{where}{counting}: {error}") from error
         if filled < len(counts) and pad_rows == "error":
             raise ValueError(

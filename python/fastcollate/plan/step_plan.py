@@ -167,7 +167,7 @@ class StepPlan(Table):
     def widths(self) -> Widths:
         """Tokens of the step's longest prompt, response and row, synthetic rows included.
 
-        If only total row lengths were known, prompt and response are 0, or those of synthetic
+        If only total row lengths were known, prompt and response are 0, or belong to synthetic
         rows.
         """
         lengths, synthetic = self.row_lengths, (self.rows < 0).any()
@@ -302,7 +302,7 @@ class StepPlan(Table):
         Raises
         ------
         ValueError
-            The number of batches is not that of ranks in all mini-batches, or batches or turns
+            The number of batches differs from the ranks of all mini-batches, or batches or turns
             are of another step.
         TypeError
             An item is neither a batch nor a shard.
@@ -410,7 +410,7 @@ class StepPlan(Table):
         Raises
         ------
         ValueError
-            `tables` are not those of a step plan.
+            `tables` do not belong to a step plan.
         """
         if not isinstance(tables, Mapping):
             raise TypeError(f"tables is {describe(tables)}; pass the dict that to_dict returned")

@@ -57,7 +57,7 @@ class StepRows(NamedTuple):
         return totals
 
     def per_row(self, name: str, values: Any) -> Any:
-        """Check that there is one value per row; of values per turn, take those of the rows."""
+        """Check that there is one value per row; of values per turn, take the rows' own."""
         if not hasattr(values, "__len__") or isinstance(values, (str, bytes)):
             values = id_list(name, values)
         check_range(values)

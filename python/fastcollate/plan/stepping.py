@@ -62,7 +62,7 @@ def plan_step(
         :class:`fastcollate.planning.TreePlan`.
     uids
         The prompt id of each row, as in :func:`fastcollate.planning.prompt_boundaries`; for a merge
-        plan, and a tree plan of merged turns, one per turn or one per row. By default those of the
+        plan, and a tree plan of merged turns, one per turn or one per row. By default from the
         batch. Without uids, each row is a prompt.
     prompts_per_mini_batch, rows_per_mini_batch
         Size of a mini-batch, in one of the two units. By default all rows are one mini-batch.
@@ -117,7 +117,7 @@ def plan_step(
     Raises
     ------
     ValueError
-        There are no rows; the number of uids, ids or flags differs from that of rows; uids or
+        There are no rows; the number of uids, ids or flags differs from the rows; uids or
         trajectories are not contiguous; a mini-batch size or `dp_size` is below 1; a mini-batch
         size exceeds or does not divide the batch, without `allow_partial`; rows cannot be divided
         among ranks, with ``pad_rows="error"``; a group to be kept together is split by
@@ -130,7 +130,7 @@ def plan_step(
     -----
     The behaviour matches SkyRL's ``compute_prompt_mini_batch_boundaries`` and
     ``MeshDispatch.stage_chunks`` (mini-batches of prompts, copies of the first row, contiguous
-    chunks) and verl's mini-batches of rows; the workload is that of verl's ``calculate_workload``.
+    chunks) and verl's mini-batches of rows; the workload is verl's ``calculate_workload``.
     Unlike SkyRL, an uneven number of prompts can be allowed, and padding rows are not all on the
     last ranks.
 

@@ -95,7 +95,7 @@ class TreeBins(BinPlan):
         Parameters
         ----------
         dp_size
-            Number of ranks, a divisor of that of bins: pack with ``bins_multiple_of=dp_size``.
+            Number of ranks, which must divide the bins: pack with ``bins_multiple_of=dp_size``.
         shard_by
             The cost of bins.
 

@@ -245,7 +245,7 @@ class TreePlan(Table):
 class TreeNodes(Table):
     """The nodes of trees: runs of tokens that belong to the same rows.
 
-    Positions are those of a bin in which each row, in the order of the plan, adds the tokens that
+    Positions count in a bin in which each row, in the order of the plan, adds the tokens that
     it does not share with the row before it. Nodes are in the order of positions, so parents come
     before their children. Position q attends to k if and only if ``k <= q`` and q is below the end
     of the subtree of k's node.
@@ -313,7 +313,7 @@ class TreeNodes(Table):
 
     @cached_property
     def rows(self) -> Integers:
-        """The non-empty rows, int64, ordered so that those of each node are consecutive."""
+        """The non-empty rows, int64, ordered so that each node's are consecutive."""
         rows: Integers = np.argsort(self.leaves, kind="stable")
         rows.setflags(write=False)
         return rows[np.count_nonzero(self.leaves < 0) :]

@@ -70,7 +70,7 @@ class TreeReport:
 
     @property
     def attention_pairs_after(self) -> int:
-        """The same, counting those of shared tokens once."""
+        """The same, counting pairs of shared tokens once."""
         return self.plan._core.attention_pairs
 
     @property

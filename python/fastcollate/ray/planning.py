@@ -108,7 +108,7 @@ class BlockShard:
 class BlockStepPlan:
     """The blocks' rows in each mini-batch and on each rank.
 
-    Made by :func:`plan_step`. The step's rows are those of all blocks in order.
+    Made by :func:`plan_step`. The step has the rows of all blocks, in order.
 
     Attributes
     ----------
@@ -143,7 +143,7 @@ class BlockStepPlan:
         -------
         LossNormalizers
             As :meth:`fastcollate.Batch.loss_normalizers` of a batch of all rows with a float32 loss
-            mask. Each shard has those of its mini-batch.
+            mask. Each shard has its mini-batch's.
         """
         return self._loss_normalizers
 
@@ -180,7 +180,7 @@ def plan_step(
     Parameters
     ----------
     blocks
-        The results of :func:`put_turns` in each worker. The step's rows are those of all blocks, in
+        The results of :func:`put_turns` in each worker. The step has the rows of all blocks, in
         this order.
     layout
         As in :func:`fastcollate.plan_step`: the layout of all shards. Unless it fixes widths, they

@@ -103,7 +103,7 @@ def put_shards(
 
     Notes
     -----
-    With ``pad_rows="copy_first"``, mini-batches of a mapping are those of SkyRL's
+    With ``pad_rows="copy_first"``, mini-batches of a mapping equal SkyRL's
     ``MeshDispatch.stage_chunks``, whose metadata is not put.
     """
     shards = _check_shards(batch, plan, boundaries, dp_size, pad_rows)

@@ -36,7 +36,7 @@ UNFINISHED = ("abort", "aborted", "error", "failed", "pending", None)
 
 @final
 class Calls:
-    r"""Calls of a model: what went in, what was sampled, and what is known of it.
+    r"""Calls of a model: prompts, responses, and the data returned with them.
 
     Parameters
     ----------

@@ -28,7 +28,7 @@ def engine_columns(found: dict[str, Any], columns: dict[str, Any]) -> dict[str, 
     """Return all columns of engines' responses: their own, and groups."""
     numbers = found["indices"].tolist()
     for name in ("versions", "routed_experts"):
-        # SGLang's chat has those of its first choice alone.
+        # SGLang's chat has the routes of its first choice only.
         if (first := columns.pop(f"first.{name}", None)) is not None:
             own = columns.get(name, repeat(None))
             columns[name] = [

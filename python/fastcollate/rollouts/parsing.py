@@ -121,7 +121,7 @@ def read_bodies(
 
 
 def schema_of(given: Any) -> Schema:
-    """Return a schema, or that of a name."""
+    """Return a schema, or the one of a name."""
     if isinstance(given, str):
         check_choice("schema", given, tuple(SOURCES))
         return SOURCES[given]

@@ -46,7 +46,7 @@ class Path(NamedTuple):
 
 @final
 class Schema:
-    """Where a source has the columns of calls.
+    """The path of each column of calls in a source.
 
     A path names keys from the beginning of a body: ``"step.response_ids"``, with ``[]`` for all
     items of an array and ``[0]`` for one: ``"choices[].logprobs.content[].logprob"``. A path that
@@ -56,7 +56,7 @@ class Schema:
     ----------
     calls
         Path of the array of calls, if a body has one; for instance ``"choices[]"``, or
-        ``"trajectories[].steps[]"``. Values outside it are those of all calls around them. With
+        ``"trajectories[].steps[]"``. Values outside it belong to all calls around them. With
         ``?`` at its end, items without a response are not calls. A tuple has alternatives, with
         ``""`` for the body itself; or, where each column is an array over calls, the paths of
         these arrays. None: a body is one call.
@@ -165,7 +165,7 @@ class Schema:
         return Path(base, steps_of(rest), int(bits) if bits else None)
 
     def paths(self, paths: Iterable[str]) -> list[Path]:
-        """Return paths from their arrays of calls on, those of the innermost arrays first."""
+        """Return paths from their arrays of calls on, the innermost arrays first."""
         return sorted(map(self.path, paths), key=lambda path: -len(path.base))
 
     def narrowed(self, fits: Callable[[str, str], bool | None]) -> Schema:

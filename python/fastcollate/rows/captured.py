@@ -86,7 +86,7 @@ class RoutedExperts:
 
     Notes
     -----
-    The contract is that of SkyRL's ``rollout_expert_indices`` and ``make_router_padding_mask``.
+    The contract follows SkyRL's ``rollout_expert_indices`` and ``make_router_padding_mask``.
     """
 
     rows: Any

@@ -78,7 +78,7 @@ def arguments_of_pairs(
 
 
 def join(chosen: Any, rejected: Any) -> Any:
-    """Return the values of all chosen rows, then those of all rejected ones."""
+    """Return the values of all chosen rows, then of all rejected ones."""
     if is_tensor(chosen) and is_tensor(rejected) and chosen.shape[1:] == rejected.shape[1:]:
         import torch
 

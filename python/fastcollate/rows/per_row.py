@@ -177,7 +177,7 @@ def form_of(place: str, value: Any) -> Form:
 
 
 def is_object(dtype: Any) -> bool:
-    """Return True if a dtype is that of Python objects."""
+    """Return True if a dtype holds Python objects."""
     return dtype is object or (isinstance(dtype, (str, np.dtype)) and dtype == "object")
 
 

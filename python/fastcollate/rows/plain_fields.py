@@ -48,7 +48,7 @@ def with_fields(
 ) -> Any:
     """Return the argument ``fields`` of `build_batch` with a :class:`Field` for plain values.
 
-    All of their rows have the lengths of responses, or all have those of sequences, but not both.
+    All of their rows have the lengths of responses or all the lengths of sequences, not both.
 
     Parameters
     ----------

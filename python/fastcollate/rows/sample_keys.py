@@ -14,7 +14,7 @@ from fastcollate.rows.pairs import LOGPS, PAIR
 from fastcollate.rows.sample_tokens import SEQUENCE, TURN
 
 COLUMNS = {name: name for name in VALUES} | {key: name for name, key in IDS.items()}
-"""Keys of samples other than those of tokens, and their arguments of `build_batch`."""
+"""Keys of samples besides the tokens, and their arguments of `build_batch`."""
 
 KEYS = tuple(dict.fromkeys((*TURN, *SEQUENCE, *PAIR, *LOGPS, *COLUMNS)))
 """Keys with a meaning."""

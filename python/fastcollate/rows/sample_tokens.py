@@ -245,7 +245,7 @@ def _is_integers(row: Any) -> bool:
 
 
 def check_same_rows(name: str, found: int, expected: int, of: str = "input_ids") -> None:
-    """Check that a column has as many rows as that of token ids."""
+    """Check that a column has as many rows as the token ids."""
     if found != expected:
         raise ValueError(
             f"{name} has {tally(found, 'row')}, but {of} has {expected}; pass one row per sample"

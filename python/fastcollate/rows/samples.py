@@ -348,7 +348,7 @@ def _names_of_table(samples: Any) -> list[str] | None:
 
 
 def _readable(column: Any) -> Any:
-    """Return a column in a form that can be read: those of datasets, pandas and Ray are converted.
+    """Return a column in a readable form: columns of datasets, pandas and Ray are converted.
 
     Rows of NumPy arrays have a Ray type, whose storage lacks part of their shape.
     """

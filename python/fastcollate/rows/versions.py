@@ -20,7 +20,7 @@ PARTS = ("version", "start", "end")
 _MOST = 2**31 - 1
 
 NO_VERSION = -1
-"""On tokens that were not sampled, and on those of unknown weights."""
+"""On tokens that were not sampled, or whose weights are unknown."""
 
 
 @suggests_names
@@ -84,10 +84,10 @@ class Lag(NamedTuple):
 
 
 class Versions(NamedTuple):
-    """The versions of rows: one of each, or those of each response token."""
+    """The versions of rows: one of each row, or one of each response token."""
 
     values: Any
-    """A number of each row, int64 (rows,), or a `Ragged` of those of tokens."""
+    """A number of each row, int64 (rows,), or a `Ragged` with one of each token."""
     has_names: bool = False
 
     @property

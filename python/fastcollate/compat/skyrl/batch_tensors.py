@@ -269,7 +269,7 @@ ROUTE_DTYPES = ("uint8", "int16", "int32")
 
 
 def check_routes(routes: Sequence[Any], rows: int) -> Sequence[Any]:
-    """Check SkyRL's requirements on expert indices beyond those of `RoutedExperts`."""
+    """Check SkyRL's requirements on expert indices beyond `RoutedExperts`."""
     _check_arrays("rollout_expert_indices", routes, rows, "routes")
     for row, array in enumerate(routes):
         name = f"rollout_expert_indices[{row}]"

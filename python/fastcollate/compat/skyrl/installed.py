@@ -45,7 +45,7 @@ class Alignment(NamedTuple):
 def packed_alignment(
     tp_size: int, cp_size: int, *, fp8_enabled: bool, fp8_recipe: str | None
 ) -> Alignment:
-    """Return the alignment of the installed SkyRL, or without SkyRL that of 0.4.0.
+    """Return the alignment of the installed SkyRL, or without SkyRL the alignment of 0.4.0.
 
     Workers compute the offsets again: with another multiple they would silently read other tokens.
     SkyRL 0.4.0 limits aligned lengths with fp8 and tokens without; 0.3.0 always limits tokens.

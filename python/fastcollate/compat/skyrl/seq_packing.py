@@ -1,4 +1,4 @@
-"""Sequence packers that replace those of ``skyrl.train.dataset.bin_packing``."""
+"""Sequence packers in place of ``skyrl.train.dataset.bin_packing``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Collators for supervised fine-tuning that replace those of ``skyrl.train``."""
+"""Collators for supervised fine-tuning in place of ``skyrl.train``'s."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Merging of turns that replaces that of ``skyrl.train.generators.utils``."""
+"""Merging of turns in place of ``skyrl.train.generators.utils``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def merge_stepwise_output(generator_output: Mapping[str, Any]) -> dict[str, Any]
         * any other column, except ``rollout_metrics``, is None, has T items or is a dict of columns
           of T items, and is left out.
 
-        Lists may be tuples, arrays or tensors instead, except those of rewards.
+        Lists may be tuples, arrays or tensors instead, except lists of rewards.
 
     Returns
     -------
@@ -51,9 +51,9 @@ def merge_stepwise_output(generator_output: Mapping[str, Any]) -> dict[str, Any]
         The same keys, with one item for each merged row: the first turn's prompt; the responses of
         all turns and, between them, the observations of the next prompt, where loss masks are 0,
         log-probabilities 0.0 and sample support -1. Rewards are 0.0 there, if the trajectory's
-        first is a list; else the reward is that of the last turn, as are all other values. The
+        first is a list; else the reward is the last turn's, as are all other values. The
         lists are new. ``rollout_expert_indices``, ``trajectory_generation_times`` and
-        ``trajectory_time_splits`` are None. ``rollout_metrics`` are those of the merged rows.
+        ``trajectory_time_splits`` are None. ``rollout_metrics`` describe the merged rows.
 
     Raises
     ------
@@ -282,7 +282,7 @@ def _name(key: str, row: range) -> str:
 def rollout_metrics(
     responses: Sequence[Sequence[int]], rewards: Sequence[Any], loss_masks: Sequence[Any]
 ) -> dict[str, float]:
-    """Count the tokens of rows: all, those of rows with a reward, those that train.
+    """Count the tokens of rows: all, in rows with a reward, and the ones that train.
 
     Parameters
     ----------

@@ -22,10 +22,10 @@ def register_tree_attention() -> str:
     With the paths of :meth:`fastcollate.Batch.attention_paths`, attention is computed by
     ``flash_attn_varlen_func`` of flash-attn, if installed, or else ``varlen_attn`` of torch, on
     CUDA in float16 or bfloat16, and otherwise by ``scaled_dot_product_attention`` of each segment.
-    Sliding windows are those of each layer. With a mask it is computed as by ``"sdpa"``, and with a
-    block mask as by ``"flex_attention"``; without either, sequences are found by positions.
+    Each layer applies its own sliding window. With a mask it is computed as by ``"sdpa"``, and with
+    a block mask as by ``"flex_attention"``; without either, sequences are found by positions.
 
-    Written against transformers 5.23.0. The names of the paths are those of TRL 1.16.0, whose
+    Written against transformers 5.23.0. The names of the paths come from TRL 1.16.0, whose
     attention for trees takes these inputs, too, with one output row.
     """
     from transformers import AttentionInterface

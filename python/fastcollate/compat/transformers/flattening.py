@@ -1,4 +1,4 @@
-"""Padding-free batches that replace those of ``transformers``."""
+"""Padding-free batches in place of ``transformers``' own."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class DataCollatorWithFlattening:
             N dicts: ``input_ids`` and, in all or none, ``labels``, each a list, array or tensor of
             as many integers. Other keys are ignored.
         return_tensors, separator_id
-            In place of those of the constructor.
+            In place of the constructor's.
 
         Returns
         -------

@@ -61,7 +61,7 @@ def token_logprobs(
     input_ids, attention_mask : torch.Tensor
         (B, L), on any device: rows with padding anywhere, where the mask is 0.
     loss_mask : torch.Tensor
-        (B, L): not 0 for tokens to score, such as those of completions.
+        (B, L): not 0 for tokens to score, such as completions.
     layout
         ``fc.Packed(capacity)`` or ``fc.Tree(capacity)``, with their options of packing;
         ``fc.Packed.single_row()`` or ``fc.Tree()`` for one bin. Trees fork early: a position
@@ -78,7 +78,7 @@ def token_logprobs(
     Raises
     ------
     TypeError, ValueError
-        Another layout, or one whose bins are those of a plan or split rows; a row exceeds the
+        Another layout, or one with bins of a plan or with split rows; a row exceeds the
         capacity; arguments of different shapes.
 
     Notes

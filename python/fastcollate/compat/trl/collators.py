@@ -75,7 +75,7 @@ class DataCollatorForLanguageModeling:
             Dicts of ``input_ids`` and, in all or none, ``labels`` and ``seq_lengths``. Other keys
             are ignored, masks included.
         return_tensors
-            In place of that of the constructor.
+            In place of the constructor's.
 
         Returns
         -------

@@ -1,4 +1,4 @@
-"""Packing of datasets that replaces that of ``trl``."""
+"""Packing of datasets in place of ``trl``'s."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Micro-batches of DataProtos, replacing those of ``verl.utils.seqlen_balancing``."""
+"""Micro-batches of DataProtos, in place of ``verl.utils.seqlen_balancing``."""
 
 from __future__ import annotations
 

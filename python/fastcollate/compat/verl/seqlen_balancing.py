@@ -248,7 +248,7 @@ def rearrange_micro_batches(
     min_num_micro_batch
         Least number of micro-batches.
     use_dynamic_bsz_balance
-        If True, the cheapest micro-batches come at both ends; else the order is that of the
+        If True, the cheapest micro-batches come at both ends; else they keep the order of the
         partition, the costliest first.
     force_group_size
         Number of consecutive rows that stay together.

@@ -312,7 +312,7 @@ def build_padding_routed_experts(source_routed_experts: Any, seq_len: int) -> An
 def _template(
     samples: Sequence[Sample], source_tag: Sample, eos: int, name: str, tag_name: str
 ) -> tuple[Sample, Sample]:
-    """Make a synthetic row and its tag from those of the first sample."""
+    """Make a synthetic row and its tag from the first sample's."""
     source, like = samples[0], _any_array(samples[0])
     tokens = token_axes(samples, name)
 

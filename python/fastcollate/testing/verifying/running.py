@@ -33,7 +33,7 @@ class Outcome(NamedTuple):
     difference: str | None = None
     """The first difference, with the seed and the arguments."""
     times_as_fast: float | None = None
-    """The seconds of their calls over those of ours on large cases, if all are the same."""
+    """The seconds of their calls over ours on large cases, if all results are the same."""
     missing: str | None = None
     """The package that the comparison needs, if it is not installed."""
 

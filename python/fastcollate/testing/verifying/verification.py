@@ -111,7 +111,7 @@ def verify(
     -------
     Verification
         One line per function: its cases, the first difference in the smallest case found, and the
-        time of the other function over that of ours, on hundreds of rows.
+        time of the other function over ours, on hundreds of rows.
 
     Raises
     ------
