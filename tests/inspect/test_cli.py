@@ -117,13 +117,14 @@ NAMES = {
         "rewards": "reward",
     },
     "verl": {"loss_mask": "response_mask", "rewards": "token_level_rewards", "uids": "uid"},
+    "samples": {"prompts": "prompt", "responses": "completion"},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("names", NAMES.values(), ids=NAMES)
 def test_names_of_frameworks(names, tmp_path, capsys):
     table = {names.get(name, name): values for name, values in TABLE.items()}
-    table["prompt"] = ["text"] * 5  # what is no list of ids is left alone
+    table |= {"prompt": ["text"] * 5} if "prompt" not in table else {}  # which is left alone
     assert rows_of(write(tmp_path / "r.parquet", table), capsys) == EXPECTED
 
 
@@ -352,6 +353,14 @@ ERRORS = {
         "reward.parquet, row 2: its reward is None; leave such rows out, or name other rewards",
     ),
     "chat": (["view", "chat.jsonl"], "chat.jsonl has chat messages (messages), but no token ids; "),
+    "chat of prompts and completions": (
+        ["view", "pairs.jsonl"],
+        "pairs.jsonl has chat messages (prompt, completion), but no token ids; ",
+    ),
+    "chat in a table": (
+        ["view", "pairs.parquet"],
+        "pairs.parquet has chat messages (prompt), but no token ids; ",
+    ),
     "text": (
         ["view", "text.jsonl"],
         "text.jsonl has text (prompt, completion), but no token ids; ",
@@ -383,7 +392,10 @@ def test_errors_are_one_line(arguments, message, tmp_path, monkeypatch, capsys):
     write(Path("apart.parquet"), TABLE | apart)
     write(Path("reward.parquet"), TABLE | {"rewards": [0.0, None, 0.0, 0.0, 1.0]})
     Path("text.txt").write_text("no rollouts")
-    Path("chat.jsonl").write_text('{"messages": [{"role": "user", "content": "x"}]}\n')
+    chat = [{"role": "user", "content": "x"}]
+    Path("chat.jsonl").write_text(json.dumps({"messages": chat}))
+    Path("pairs.jsonl").write_text(json.dumps({"prompt": chat, "completion": chat}))
+    write(Path("pairs.parquet"), {"prompt": [chat]})
     Path("text.jsonl").write_text('{"prompt": "x", "completion": "y"}\n')
     Path("wrong.parquet").write_text("no rollouts")
     Path("broken.parquet").write_bytes(Path("r.parquet").read_bytes()[:100])

@@ -222,6 +222,15 @@ def test_forms_have_the_same_columns(source):
             assert one == first if is_ragged else np.array_equal(one, first)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_ids_of_samples_under_names_of_text(form):
+    rows = {"prompt": [1, 2], "completion": [3]}, {"prompt": [4], "response": [5], "text": "x"}
+    calls = [FORMS[form](row, unfinished="keep") for row in rows]
+    assert [rows_of(one)[0][:2] for one in calls] == [([1, 2], [3]), ([4], [5])]
+    beside = {"prompt": "x", "response": "y", "input_ids": [6, 7, 8], "prompt_len": 1}
+    assert rows_of(FORMS[form](beside, unfinished="keep"))[0][:2] == ([6], [7, 8])
+
+
 def test_what_else_sources_have():
     def calls(source):
         return parse([json.dumps(BODIES[source]).encode()], unfinished="keep")

@@ -128,13 +128,21 @@ def _kind(first: Any, path: str) -> str:
 def _text_of(first: Any) -> str | None:
     """Name the text of a file of chats or of texts; None for other files."""
     columns = _columns(first)
-    chat = next((name for name in CHAT if name in columns), None)
-    if chat is not None:
-        return f"chat messages ({chat})"
+    chat = [name for name in columns if name in CHAT or _are_messages(first, name)]
+    if chat:
+        return f"chat messages ({', '.join(chat)})"
     text = [name for name, kind in columns.items() if kind in ("str", "string", "large_string")]
     names = {"text", "prompt", "completion", "response", "question", "answer", "instruction"}
     text = [name for name in text if name in names]
     return f"text ({', '.join(text)})" if text else None
+
+
+def _are_messages(first: Any, name: str) -> bool:
+    """Return True for a column of dictionaries with roles."""
+    if isinstance(first, pa.Table):
+        return "role:" in str(first.schema.field(name).type)
+    value = first[name]
+    return isinstance(value, list) and any(isinstance(one, dict) and "role" in one for one in value)
 
 
 def _all(first: Any) -> str:

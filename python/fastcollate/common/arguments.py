@@ -96,7 +96,7 @@ def _nameless(function: Callable[..., Any], given: tuple[Any, ...]) -> str | Non
         return None
     needed = next((one for one in named if one.default is one.empty), named[0])
     callee = function.__qualname__.removesuffix(".__init__")
-    expected = ", ".join(name for name in most if name != "self") or "nothing"
+    expected = ", ".join(name for name in most if name not in ("self", "cls")) or "nothing"
     return f"{callee} takes {expected} without a name; pass others by name: {needed.name}=..."
 
 

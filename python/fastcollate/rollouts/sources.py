@@ -63,8 +63,12 @@ OUTPUTS = Schema(
 TensorRT-LLM, and tinker's sequences."""
 
 
+_OF_SAMPLES = {"prompts": ("prompt",), "responses": ("response", "completion")}
+"""Names that are more often those of text, which is skipped."""
+
+
 def _names(column: str) -> tuple[str, ...]:
-    return (column, *OTHER_NAMES.get(column, ()))
+    return (column, *OTHER_NAMES.get(column, ()), *_OF_SAMPLES.get(column, ()))
 
 
 COLUMNS = Schema(
