@@ -256,7 +256,7 @@ def test_chunks_are_whole_groups(tmp_path, monkeypatch):
 
 def test_a_plan(rollouts, tmp_path, capsys):
     output = tmp_path / "plan.json"
-    found = shown(capsys, "plan", rollouts, "--dp", 2, "--capacity", 8, "-o", output)
+    found = shown(capsys, "plan", rollouts, "--dp-size", 2, "--capacity", 8, "-o", output)
     assert (found["rows_are"], found["rows"], found["ranks"]) == ("merged turns", 3, 2)
     assert sum(found["load_per_rank"]) == 6 + 5 + 3
     plan = fc.planning.StepPlan.from_dict(json.loads(output.read_text()))
@@ -265,7 +265,7 @@ def test_a_plan(rollouts, tmp_path, capsys):
     assert len(plan.bin_offsets) - 1 == found["bins"]
     turns = shown(capsys, "plan", rollouts, "--merge", "none", "--prompts-per-mini-batch", 1)
     assert (turns["rows_are"], turns["rows"], turns["mini_batches"]) == ("turns", 5, 3)
-    assert run(["plan", str(rollouts), "--dp", "2"]) == 0
+    assert run(["plan", str(rollouts), "--dp-size", "2"]) == 0
     assert "StepPlan: 3 rows of 3 prompts" in capsys.readouterr().out
 
 
@@ -273,7 +273,7 @@ def test_costs(rollouts, tmp_path, capsys):
     costs = fc.planning.Costs(per_token=2.0, per_pair=1.0)
     path = tmp_path / "costs.json"
     path.write_text(json.dumps(costs.to_dict()))
-    found = shown(capsys, "plan", rollouts, "--costs", path, "--dp", 3)
+    found = shown(capsys, "plan", rollouts, "--costs", path, "--dp-size", 3)
     assert found["cost"] == repr(costs)
     assert sum(found["load_per_rank"]) == costs.of([6, 5, 3]).sum()
 
@@ -419,7 +419,7 @@ def test_errors_are_one_line(arguments, message, tmp_path, monkeypatch, capsys):
 
 
 def test_wrong_usage(rollouts, capsys):
-    for arguments in (["nothing"], ["view"], ["plan", str(rollouts), "--dp", "0"]):
+    for arguments in (["nothing"], ["view"], ["plan", str(rollouts), "--dp-size", "0"]):
         assert run(arguments) == 2
     assert run(["report", str(rollouts), "--merge", "always"]) == 2
     assert run(["--version"]) == 0
@@ -594,5 +594,5 @@ def test_names_that_a_terminal_would_obey(tmp_path, capsys):
 def test_a_plan_in_a_narrow_terminal(rollouts, monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setenv("FORCE_COLOR", "1")
-    assert run(["plan", str(rollouts), "--dp", "4", "--rows-per-mini-batch", "4"]) == 0
+    assert run(["plan", str(rollouts), "--dp-size", "4", "--rows-per-mini-batch", "4"]) == 0
     assert max(map(len, capsys.readouterr().out.splitlines())) <= 40

@@ -51,7 +51,9 @@ Capacity = Annotated[
         help="Tokens per bin; by default 16,384, or the power of two that holds the longest row.",
     ),
 ]
-Ranks = Annotated[int, typer.Option("--dp", min=1, metavar="RANKS", help="Data-parallel ranks.")]
+Ranks = Annotated[
+    int, typer.Option("--dp-size", min=1, metavar="RANKS", help="Data-parallel ranks.")
+]
 BatchRows = Annotated[int, typer.Option(min=1, metavar="ROWS", help="Rows per mini-batch.")]
 CostsPath = Annotated[
     Path | None,
