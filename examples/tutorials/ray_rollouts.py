@@ -14,6 +14,7 @@ import ray
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from transformers import LlamaForCausalLM
 
 import fastcollate as fc
 import fastcollate.ray
@@ -33,7 +34,7 @@ from grpo_loop import (
 RANKS = 2
 
 
-def sample_turns(model: nn.Module, rng: np.random.Generator, rank: int) -> dict[str, Any]:
+def sample_turns(model: LlamaForCausalLM, rng: np.random.Generator, rank: int) -> dict[str, Any]:
     """Return this rank's share of a step's rollouts, as columns, with their rewards."""
     groups = draw_prompts(rng, PROMPTS // RANKS)
     prompts = [prompt for prompt in groups for _ in range(SAMPLES)]
@@ -94,7 +95,7 @@ class Worker:
         return losses
 
 
-def loss_of(model: nn.Module, shard: fastcollate.ray.BlockShard) -> Tensor:
+def loss_of(model: LlamaForCausalLM, shard: fastcollate.ray.BlockShard) -> Tensor:
     """Return a rank's share of the loss of a mini-batch."""
     batch = fc.ray.collate(shard, pad_token_id=PAD).to(model.device)
     return policy_loss(response_log_probs(model, batch), batch, shard.loss_normalizers.tokens)

@@ -20,7 +20,8 @@ CONVERSATIONS = 16  # of a step
 
 def load_samples() -> list[dict[str, list[int]]]:
     """Return the conversations, whose masks are 1 on the agent's tokens."""
-    rollouts, samples, mask = load_rollouts(), [], []
+    rollouts, samples = load_rollouts(), []
+    mask: list[int] = []
     turns = zip(rollouts.prompts, rollouts.responses, rollouts.is_last_step, strict=True)
     for encoding, (prompt, response, is_last) in zip(rollouts.encodings, turns, strict=True):
         if encoding != "tokens":  # here a prompt does not continue the tokens before it

@@ -2,15 +2,17 @@
 
 The model follows links. It reads "follow 4 <end>" and answers "4 <end>", which opens page 4; the
 tool answers "next 7 <end>", and so on, up to the last page. Run it from the root of the repository:
-``python examples/tutorials/tool_use.py``. Sampling and loss are those of ``grpo_loop.py``.
+``python examples/tutorials/tool_use.py``. Sampling and loss come from ``grpo_loop.py``.
 """
 
 import preflight  # isort: skip  # errors of one line
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import torch
+from transformers import LlamaForCausalLM
 
 import fastcollate as fc
 from grpo_loop import END, PAD, PROMPTS, SAMPLES, group_advantages, make_model, sample, train_step
@@ -62,7 +64,7 @@ def draw_conversations(rng: np.random.Generator) -> list[Conversation]:
     return conversations
 
 
-def run(model: torch.nn.Module, conversations: list[Conversation]) -> None:
+def run(model: LlamaForCausalLM, conversations: list[Conversation]) -> None:
     """Sample the next turn of all conversations at once, until all are over."""
     while live := [one for one in conversations if not one.is_over]:
         responses, log_probs = sample(model, [one.tokens for one in live], max_response=2)
@@ -70,8 +72,10 @@ def run(model: torch.nn.Module, conversations: list[Conversation]) -> None:
             one.add_turn(response.tolist(), of_response.tolist())
 
 
-def collate(conversations: list[Conversation], merge: str | None = "exact") -> fc.Batch:
-    """Return a batch of turns; those of a conversation become one row."""
+def collate(
+    conversations: list[Conversation], merge: Literal["exact"] | None = "exact"
+) -> fc.Batch:
+    """Return a batch of turns; the turns of a conversation become one row."""
     advantages = group_advantages([one.reward for one in conversations])
     numbers = [n for n, one in enumerate(conversations) for _ in one.prompts]
     return fc.build_batch(

@@ -18,7 +18,8 @@ from fastcollate.common.requirements import check_requirements
 check_requirements()
 
 # isort: split
-from fastcollate import memory, planning
+from fastcollate import memory as memory
+from fastcollate import planning as planning
 from fastcollate._fastcollate import __version__ as __version__
 from fastcollate.batch import Batch
 from fastcollate.build import build_batch
@@ -33,6 +34,7 @@ from fastcollate.rows.per_row import PerRow
 from fastcollate.rows.versions import WeightVersions
 
 if TYPE_CHECKING:
+    from fastcollate import rollouts as rollouts
     from fastcollate.builder import BatchBuilder
     from fastcollate.collator import Collator
     from fastcollate.device.prefetching import prefetch

@@ -37,10 +37,10 @@ class Batch(ModelBatch[Array]):
 
     ``dict(batch)`` is the data; models are called with :meth:`model_inputs`. Keys are also
     attributes. Batches compare by identity. For type checkers, ``Batch[torch.Tensor]`` has tensors
-    and ``Batch[np.ndarray]`` arrays. All outputs share one allocation, which any one of them keeps
-    alive: ``clone`` outputs that outlive the batch. A :class:`Collator`'s batch has the
-    keys of :meth:`model_inputs`, for trainers that call the model with all of them; the other
-    outputs, such as ``loss_mask``, are attributes only.
+    and ``Batch[np.ndarray]`` arrays; attributes of your own keys, which may be lists, are ``Any``.
+    All outputs share one allocation, which any one of them keeps alive: ``clone`` outputs that
+    outlive the batch. The batch of a :class:`Collator` has the keys of :meth:`model_inputs`, since
+    trainers pass all of them to the model; its other outputs are attributes only.
 
     - For a model: ``model_inputs``, ``dense_mask``, ``block_mask``, ``attention_paths``,
       ``attention_ranges``, ``subtree_end``

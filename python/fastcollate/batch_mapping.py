@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, cast, overload
 
 import numpy as np
 
@@ -126,6 +126,15 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
             self._positions = positions(self._state)
         return self._positions
 
+    # Values per row may be lists instead of arrays: attributes of other names are `Any`.
+    @overload
+    def __getitem__(self, key: Literal["max_seqlen", "max_seqlen_padded"]) -> int: ...
+    @overload
+    def __getitem__(
+        self, key: Literal["row_cu_seqlens", "row_cu_seqlens_padded"]
+    ) -> list[Array]: ...
+    @overload
+    def __getitem__(self, key: str) -> Array: ...
     def __getitem__(self, key: str) -> Any:
         state = self._state
         try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from fastcollate._fastcollate import FieldSpec
@@ -81,9 +81,9 @@ def build_batch(
     logprobs: Rows | Field | None = None,
     advantages: Rows | Field | None = None,
     fields: Mapping[str, AnyField | Rows] | None = None,
-    uids: Sequence[Any] | None = None,
-    trajectory_ids: Sequence[Any] | None = None,
-    is_last_step: Sequence[bool] | None = None,
+    uids: Collection[Any] | None = None,
+    trajectory_ids: Collection[Any] | None = None,
+    is_last_step: Collection[bool] | None = None,
     merge: Policy | Merge | MergePlan | None = None,
     shard: Shard | None = None,
     cp: tuple[int, int] | None = None,

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
 from fastcollate.common.arguments import check_choice
@@ -57,9 +57,9 @@ class BatchOptions(RowOptions, ShardOptions, total=False):
     logprobs: Rows | Field | None
     advantages: Rows | Field | None
     fields: Mapping[str, AnyField | Rows] | None
-    uids: Sequence[Any] | None
-    trajectory_ids: Sequence[Any] | None
-    is_last_step: Sequence[bool] | None
+    uids: Collection[Any] | None
+    trajectory_ids: Collection[Any] | None
+    is_last_step: Collection[bool] | None
     shard: Shard | None
 
 

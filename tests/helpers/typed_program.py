@@ -36,11 +36,17 @@ def batches_of(prompts: list[list[int]], responses: list[NDArray[np.int32]]) -> 
     batch = fc.build_batch(prompts, responses, pad_token_id=0, rewards=[1.0], layout="right")
     assert_type(batch, fc.Batch[torch.Tensor])
     assert_type(batch.position_ids, torch.Tensor)
+    assert_type(batch["input_ids"], torch.Tensor)
+    assert_type(batch["max_seqlen"], int)
     assert_type(batch.max_seqlen, int)
     assert_type(batch.to("cuda").to_layout(fc.Left(pad_to=8)).labels, torch.Tensor)
     more = {"x": fc.Field([[0.5]])}
     arrays = fc.build_batch(prompts, responses, pad_token_id=0, array_type="numpy", fields=more)
     assert_type(arrays.labels, NDArray[Any])
+    assert_type(arrays["x"], NDArray[Any])
+    fc.build_batch(
+        prompts, responses, pad_token_id=0, uids=np.array([0]), is_last_step=np.array([1])
+    )
     fc.build_batch(prompts, [], pad_token_id=0, loss_masks=[[1]])  # type: ignore[call-overload]
     fc.build_batch(prompts, [], pad_token_id=0, layout="middle")  # type: ignore[call-overload]
     fc.build_batch(prompts, [], pad_token_id=0, layout="packed")  # type: ignore[call-overload]
@@ -78,6 +84,13 @@ def looks(batch: fc.Batch[torch.Tensor]) -> list[int]:
     findings = batch.check(vocab_size=32000, eos_token_id=[2, 7])
     assert_type(findings[0].reasons, list[str])
     return [row for finding in findings for row in finding.rows.tolist()]
+
+
+def modules() -> None:
+    """Modules that `import fastcollate` makes available; `testing` and others are imported."""
+    assert_type(fc.rollouts.parse(b"{}").responses, fc.Ragged)
+    assert_type(fc.planning.pack([3, 2], fc.Packed(4)).num_bins, int)
+    fc.memory.set_default_pool(None)
 
 
 def rows_alone(rows: list[list[int]], mask: torch.Tensor) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -247,8 +247,8 @@ def merge_turns(
     *,
     sequences: Rows | None = None,
     prompt_lens: Any | None = None,
-    trajectory_ids: Sequence[Any] | None = None,
-    is_last_step: Sequence[bool] | None = None,
+    trajectory_ids: Collection[Any] | None = None,
+    is_last_step: Collection[bool] | None = None,
     policy: Policy | Merge = "exact",
     loss_mask: Rows | Field | None = None,
     drop_untrainable: bool = False,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from typing import Any
 
 from fastcollate import _fastcollate
@@ -25,8 +25,8 @@ def prefix_tree(
     prompt_lens: Any | None = None,
     merge: MergePlan | None = None,
     share: Share = "all",
-    uids: Sequence[Any] | None = None,
-    same_inputs: Sequence[Any] | None = None,
+    uids: Collection[Any] | None = None,
+    same_inputs: Collection[Any] | None = None,
 ) -> TreePlan:
     """Find the shared prefixes of rows.
 
