@@ -107,9 +107,11 @@ def of_flushing() -> Iterator[Pair]:
         )
 
 
-def flush_left(mask: Any, *tensors: Any) -> list[Any]:
-    """Remove the padding of tensors, and pad them on the right."""
-    return [fc.pad(fc.unpad(x, mask=mask)) for x in (mask, *tensors)]
+def flush_left(*tensors: Any) -> Any:
+    """Remove the padding of tensors, the first of which is the mask, and pad them on the right."""
+    import torch
+
+    return fc.pad(fc.unpad(torch.stack(tensors, -1), mask=tensors[0])).unbind(-1)
 
 
 def of_packing() -> Iterator[Pair]:

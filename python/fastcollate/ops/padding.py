@@ -21,7 +21,6 @@ from fastcollate.common.arrays import (
     flatten,
     is_array,
     is_tensor,
-    like_of,
     offsets_of,
     read_array,
     row_and_token,
@@ -215,7 +214,7 @@ def _pad_few(rows: Any, side: Side, fill: float, pad_to: int | None, multiple_of
 def _with_dtype(rows: Any, dtype: Any) -> tuple[Any, Any]:
     """Return rows in a form that the core reads, and a dtype: the rows' own if None is given."""
     if isinstance(rows, Ragged):
-        return rows, rows.dtype if dtype is None else dtype
+        return rows, dtype_name(rows.dtype) if dtype is None else dtype
     if is_column(rows):
         rows = read_column(rows)
     if is_array(rows) and not (isinstance(rows, np.ndarray) and rows.dtype.kind == "O"):
@@ -405,7 +404,7 @@ def _mask(x: Any, mask: Any) -> Ragged:
 def _take(x: Any, flags: np.ndarray, lengths: np.ndarray) -> Ragged:
     """Take tokens one by one."""
     if (small := small_on_host(x)) is not None:
-        values = like_of(small[flags], x)
+        values = to_tensor(small[flags]) if is_tensor(x) else small[flags]
     else:
         values = take(flatten(x, 2), np.flatnonzero(flags)) if is_tensor(x) else x[flags]
     return Ragged._of(values, offsets_of(lengths))

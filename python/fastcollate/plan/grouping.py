@@ -18,6 +18,12 @@ from fastcollate.common.text import show_id
 NO_KEY = object()
 """Key of an id that cannot be hashed."""
 
+PLAIN = frozenset((str, bytes, int))
+"""Types of most ids. They are hashable."""
+
+FEW = 1 << 16
+"""Number of ids whose spans are made at once, without a pause for signals."""
+
 MAX_WITHOUT_HASH = 1_024
 """Limit of distinct unhashable ids: each is compared with all before it."""
 
@@ -99,6 +105,15 @@ def prompt_boundaries(uids: Any) -> list[tuple[int, int]]:
     >>> fc.planning.prompt_boundaries(["p0", "p0", "p1", "p1", "p1"])
     [(0, 2), (2, 5)]
     """
+    return prompt_spans(uids)
+
+
+def prompt_spans(uids: Any) -> list[tuple[int, int]]:
+    """Return the first row of each prompt, and one past its last."""
+    if type(uids) is list and 0 < len(uids) <= FEW and type(uids[0]) in PLAIN:
+        spans = _fastcollate.group_spans(uids, "uids")
+        if spans is not None:
+            return spans
     return list(pairwise(prompt_offsets(uids).tolist()))
 
 
@@ -202,7 +217,7 @@ def _first_seen_before(name: str, ids: Sequence[Any]) -> int | None:
 
 def _are_plain(ids: Sequence[Any]) -> bool:
     """Return whether ids are all plain hashable types."""
-    return set(map(type, ids)) <= {str, bytes, int}
+    return set(map(type, ids)) <= PLAIN
 
 
 class _Seen:

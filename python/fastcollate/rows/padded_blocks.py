@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -65,8 +66,8 @@ def padding_message(
             if is_array(rows)
             else np.stack([read_array(to_numpy(row)) for row in list(rows)])
         )
-    except (IndexError, ValueError):
-        return None  # another thread is changing rows
+    except (IndexError, TypeError, ValueError):
+        return None  # another thread is changing rows, or a dtype that NumPy lacks
     is_pad = block == pad_token_id
     is_pad = is_pad[~is_pad.all(1)]
     for side, flags in (("right", is_pad[:, ::-1]), ("left", is_pad)):
@@ -102,29 +103,35 @@ def _has_edge(rows: Any, pad: int) -> bool:
     kind, width = type(rows[0]), len(rows[0])
     if type(rows[-1]) is not kind or len(rows[-1]) != width:
         return False  # the usual case, without reading any item
-    is_of_arrays = kind not in (list, tuple)
-    if width <= RUN or (is_of_arrays and not (is_array(rows[0]) and rows[0].ndim == 1)):
+    if width <= RUN:
         return False
-    item: Any = np.ndarray.item if kind is np.ndarray else _item_of_tensor
+    if kind in (list, tuple):
+        return _has_edge_in_lists(rows, pad)
+    if not is_array(rows[0]):
+        return False
     found = False
-    some = rows[:: -(-len(rows) // FEW)] if is_of_arrays else rows
-    for row in some:  # one loop: small batches take a few microseconds
-        if type(row) is not kind or len(row) != width:
+    shape = (width,)
+    for row in rows[:: -(-len(rows) // FEW)]:
+        if type(row) is not kind or row.shape != shape:
+            return False
+        tokens = to_numpy(row)
+        if tokens.dtype.kind not in "iu":
             return False
         for first, second in EDGES:
-            edge = item(row, first) if is_of_arrays else row[first]
-            if type(edge) is not int:
-                return False  # comparing other types would run their code
-            if edge == pad and not found:
-                inner = item(row, second) if is_of_arrays else row[second]
-                found = type(inner) is int and inner == pad
-    shape = (width,)
-    return found and all(
-        type(row) is kind and (row.shape == shape if is_of_arrays else len(row) == width)
-        for row in rows
-    )
+            found = found or tokens.item(first) == tokens.item(second) == pad
+    return found and all(type(row) is kind and row.shape == shape for row in rows)
 
 
-def _item_of_tensor(row: Any, place: int) -> Any:
-    """Return an item of a 1-D tensor as a Python number; None for other tensors."""
-    return row[place].item() if row.ndim == 1 else None
+def _has_edge_in_lists(rows: Sequence[Sequence[Any]], pad: int) -> bool:
+    """Return True if lists are of one length, and one of them begins or ends with padding."""
+    if len(set(map(type, rows))) > 1 or len(set(map(len, rows))) > 1:
+        return False
+    found = False
+    for first, second in EDGES:
+        edges = list(map(itemgetter(first), rows))
+        if set(map(type, edges)) != {int}:
+            return False  # comparing other types would run their code
+        if pad in edges and not found:
+            inner = (row[second] for edge, row in zip(edges, rows, strict=True) if edge == pad)
+            found = any(type(one) is int and one == pad for one in inner)
+    return found

@@ -30,13 +30,36 @@ pub const PAD_ROWS: Names<Padding> = Names::new(
 /// Offsets of runs of equal objects with the end of the last, int64 (runs + 1,), and whether the
 /// hashes prove that all runs differ.
 ///
-/// Most items are the same object as the previous one, or the same text, which is checked without
-/// owning them.
-///
 /// # Errors
 /// `TypeError` for objects that cannot be compared.
 #[pyfunction]
 pub fn group_offsets<'py>(ids: &Bound<'py, PyList>, name: &str) -> PyResult<(Column<'py>, bool)> {
+    let (offsets, are_different) = runs(ids, name)?;
+    Ok((column_of(ids.py(), offsets)?, are_different))
+}
+
+/// The first and the last index of each run of equal objects, one past it, as a list of tuples;
+/// `None` if the hashes do not prove that all runs differ.
+///
+/// # Errors
+/// As `group_offsets`.
+#[pyfunction]
+pub fn group_spans<'py>(
+    ids: &Bound<'py, PyList>,
+    name: &str,
+) -> PyResult<Option<Bound<'py, PyList>>> {
+    let (offsets, are_different) = runs(ids, name)?;
+    let spans = offsets.windows(2).map(|ends| (ends[0], ends[1]));
+    are_different
+        .then(|| PyList::new(ids.py(), spans))
+        .transpose()
+}
+
+/// Offsets of runs, and whether all differ.
+///
+/// Most items are the same object as the previous one, or the same text, which is checked without
+/// owning them.
+fn runs(ids: &Bound<PyList>, name: &str) -> PyResult<(Vec<usize>, bool)> {
     let py = ids.py();
     check_room(ids.len()).map_err(Error::from)?;
     let mut offsets = vec![0];
@@ -73,7 +96,7 @@ pub fn group_offsets<'py>(ids: &Bound<'py, PyList>, name: &str) -> PyResult<(Col
     if index > 0 {
         offsets.push(index);
     }
-    Ok((column_of(py, offsets)?, are_different))
+    Ok((offsets, are_different))
 }
 
 /// Hashes of Python objects. They are well distributed, except those of ints.

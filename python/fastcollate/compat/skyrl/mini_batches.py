@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
-from fastcollate.plan.grouping import prompt_offsets
+from fastcollate.plan.grouping import prompt_spans
 
 
 def compute_prompt_boundaries(uids: Sequence[Any]) -> list[tuple[int, int]]:
@@ -33,7 +32,10 @@ def compute_prompt_boundaries(uids: Sequence[Any]) -> list[tuple[int, int]]:
     Written against SkyRL 0.3.0 and 0.4.0: ``compute_prompt_boundaries`` of
     ``skyrl.train.dataset.preprocess``. Unlike in SkyRL, uids need no hash.
     """
-    return list(pairwise(_offsets(uids)))
+    try:
+        return prompt_spans(uids)
+    except ValueError as error:
+        raise AssertionError(str(error)) from error
 
 
 def compute_prompt_mini_batch_boundaries(
@@ -81,7 +83,7 @@ def compute_prompt_mini_batch_boundaries(
     """
     if len(uids) == 0:
         raise IndexError("uids is empty; pass at least one uid")
-    _, *ends = _offsets(uids)
+    ends = [end for _, end in compute_prompt_boundaries(uids)]
     if len(ends) != train_batch_size:
         raise AssertionError(
             f"train_batch_size is {train_batch_size}, but uids name {len(ends)} prompts; "
@@ -106,12 +108,3 @@ def compute_prompt_mini_batch_boundaries(
                     f"have {size}; pass that many rows of every prompt"
                 )
     return boundaries
-
-
-def _offsets(uids: Sequence[Any]) -> list[int]:
-    """Return the first row of every prompt, and the end of the last, with SkyRL's error."""
-    try:
-        offsets: list[int] = prompt_offsets(uids).tolist()
-    except ValueError as error:
-        raise AssertionError(str(error)) from error
-    return offsets

@@ -24,7 +24,7 @@ from fastcollate._fastcollate import (
     fix_lists,
 )
 from fastcollate.common.arguments import suggests_names, tally
-from fastcollate.common.arrays import offsets_of
+from fastcollate.common.arrays import offsets_of, to_tensor
 from fastcollate.compat.skyrl.installed import (
     Alignment,
     packed_alignment,
@@ -420,11 +420,15 @@ def _left_padded(key: str, rows: list[Any], fill: Any) -> Any:
         return collate(Request(Whole(rows), fill, outputs=LEFT_PADDED)).data["input_ids"]
 
     if type(fill) is int and abs(fill) < EXACT:
-        with contextlib.suppress(TypeError, ValueError):  # the call below has the message
-            # As fields of one batch, ids and masks took longer.
-            padded = pad_rows(rows, "int64", AS_LONGEST["left"], fill, "torch")
-            if padded.ndim == 2:
-                return padded
+        # As fields of one batch, ids and masks took longer.
+        if len(rows[0]) == 0 or type(rows[0][0]) is not float:
+            with contextlib.suppress(TypeError, ValueError):  # the call below has the message
+                if (padded := pad_rows(rows, "int64", AS_LONGEST["left"], fill, "torch")).ndim == 2:
+                    return padded
+        with contextlib.suppress(TypeError, ValueError):
+            floats = pad_rows(rows, "float64", AS_LONGEST["left"], fill, "numpy")
+            if floats.ndim == 2 and (np.abs(floats) < EXACT).all():
+                return to_tensor(floats.astype(np.int64))
     try:
         try:
             return collate_examples(rows)
