@@ -8,6 +8,7 @@ from pathlib import Path
 import batch
 import glossary
 import layouts
+import merged
 import packed
 import speed
 from svg import PICTURES, Picture
@@ -15,7 +16,14 @@ from svg import PICTURES, Picture
 
 def draw() -> dict[str, Picture]:
     """Draw every picture."""
-    return {**batch.draw(), **glossary.draw(), **layouts.draw(), **packed.draw(), **speed.draw()}
+    return {
+        **batch.draw(),
+        **glossary.draw(),
+        **layouts.draw(),
+        **merged.draw(),
+        **packed.draw(),
+        **speed.draw(),
+    }
 
 
 if __name__ == "__main__":
