@@ -97,6 +97,10 @@ if not TYPE_CHECKING:  # type checkers would take any name for one of the packag
         advice = {
             **dict.fromkeys(("ray", "compat", "testing"), f"; import fastcollate.{name}"),
             **dict.fromkeys(("collate", "default_collate"), "; see fastcollate.build_batch"),
+            **dict.fromkeys(
+                ("concat", "concatenate", "cat"),
+                "; see fastcollate.Ragged.concat for rows, or build one batch of all rows",
+            ),
             **dict.fromkeys(("pad_sequence", "pad_sequences"), "; see fastcollate.pad"),
         }.get(name, "")
         raise AttributeError(f"module 'fastcollate' has no attribute {name!r}{advice}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, cast, overload
 
 import numpy as np
 
+from fastcollate.common.arrays import describe
 from fastcollate.ops.attention import subtree_end
 from fastcollate.ops.batch_state import BatchState, missing_plan
 from fastcollate.ops.loss_positions import targets
@@ -76,7 +77,13 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
     max_seqlen_padded: int
 
     def __init__(self, data: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
-        self._state = BatchState(dict(data))
+        try:
+            self._state = BatchState(dict(data))
+        except (TypeError, ValueError) as error:
+            raise TypeError(
+                f"data is {describe(data)}; pass a mapping of outputs, or make a batch of rows by "
+                "fc.build_batch"
+            ) from error
         self._inputs = self._masks = self._positions = None
 
     @classmethod

@@ -3,7 +3,7 @@
 use fastcollate::Error as Core;
 use pyo3::exceptions::{PyException, PyMemoryError, PyRecursionError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::{PyDict, PyList, PyString};
 
 use crate::hints::message;
 use crate::rows::describe;
@@ -111,6 +111,8 @@ impl Error {
                 found,
                 expected: if is_text && is_of_tokens {
                     "tokenize it first, and pass the ids"
+                } else if is_of_tokens && object.is_instance_of::<PyList>() {
+                    "a row is one list of ids; a builder takes one row per call"
                 } else {
                     expected
                 },

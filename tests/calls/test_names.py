@@ -7,6 +7,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from conftest import NEEDS_TORCH
 
 import fastcollate as fc
 from fastcollate import _fastcollate
@@ -149,8 +150,61 @@ def test_a_name_like_no_other():
         fc.planning.prompt_boundaries(q=1)
 
 
+PLAN = fc.plan_step([2, 3], uids=["a", "b"], dp_size=2)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: fc.plan_step(["a", "b"]), "rows[0] is 'a'; pass the number of tokens of each row"),
+        (lambda: fc.plan_step(uids=["a"]), "plan_step is called without rows; pass rows"),
+        (lambda: PLAN.shard(0), "shard is called without rank; pass mini_batch, rank"),
+        (lambda: PLAN.shard(rank=0), "shard is called without mini_batch; pass mini_batch, rank"),
+        (lambda: PLAN.shard(dp_rank=0), "no argument 'dp_rank'; pass some of mini_batch, rank"),
+        (lambda: fc.Batch(), "Batch is called without data; fc.build_batch makes one"),
+        (lambda: fc.Batch(input_ids=1), "no argument 'input_ids'; fc.build_batch makes one"),
+        (lambda: fc.Batch([[1, 2, 3]]), "data is [[1, 2, 3]] (list); pass a mapping of outputs"),
+        (lambda: fc.build_batch([[[1]]], [[2]], pad_token_id=0), "a row is one list of ids"),
+        (lambda: fc.BatchBuilder(pad_token_id=0).add([[1]], [[2]]), "takes one row per call"),
+        (lambda: fc.BatchBuilder(pad_token_id=0).add({"prompt": [1]}), "mappings by name, or"),
+    ],
+)
+def test_typical_mistakes_are_told_what_to_do(call, message):
+    with pytest.raises(TypeError, match=re.escape(message)):
+        call()
+
+
+@NEEDS_TORCH
+def test_patch_has_no_options():
+    from fastcollate.compat import verl
+
+    with pytest.raises(TypeError, match=r"no argument 'layout'; .* fc.build_batch has options"):
+        verl.patch(layout="packed")
+
+
+def test_groups_of_a_table_are_not_rows():
+    table = pytest.importorskip("pandas").DataFrame({"uid": ["a", "b"], "prompt": [[1], [2]]})
+    with pytest.raises(TypeError, match=r"prompts could .* GroupBy.* uids=table"):
+        fc.build_batch(table.groupby("uid")["prompt"], [[3], [4]], pad_token_id=0)
+
+
+@pytest.mark.parametrize(
+    ("key", "advice"),
+    [
+        ("rewards", "pass rewards=... to build_batch"),
+        ("response_ids", "it is row['input_ids'][row['prompt_len']:]"),
+        ("images", "their keys are ['prompt_len', 'input_ids'"),
+    ],
+)
+def test_keys_that_rows_of_a_batch_lack(key, advice):
+    (row,) = fc.build_batch(**SMALL).rows()
+    with pytest.raises(KeyError) as caught:
+        row[key]
+    assert advice in caught.value.args[0]
+
+
 def test_other_errors_of_calls():
-    with pytest.raises(TypeError, match="missing 1 required keyword-only argument: 'pad_token_id'"):
+    with pytest.raises(TypeError, match="build_batch is called without pad_token_id; pass pad_"):
         fc.build_batch([[1]], [[2]])
     takes = r"build_batch takes prompts, responses without a name; .*by name: pad_token_id="
     with pytest.raises(TypeError, match=takes):
@@ -193,7 +247,11 @@ def test_outputs_by_the_names_of_other_libraries(name, advice):
 
 @pytest.mark.parametrize(
     ("name", "advice"),
-    [("collate", "see fastcollate.build_batch"), ("pad_sequence", "see fastcollate.pad")],
+    [
+        ("collate", "see fastcollate.build_batch"),
+        ("pad_sequence", "see fastcollate.pad"),
+        ("concat", "see fastcollate.Ragged.concat"),
+    ],
 )
 def test_functions_by_the_names_of_other_libraries(name, advice):
     with pytest.raises(AttributeError, match=advice):
@@ -349,7 +407,7 @@ def test_errors_of_inherited_methods_name_the_public_class():
     batch = fc.build_batch(**SMALL)
     with pytest.raises(TypeError, match=r"^Batch\.gather has no argument 'alignment'; pass"):
         batch.gather(alignment="response")
-    with pytest.raises(TypeError, match=r"^Batch has no argument 'plan'; pass some of data"):
+    with pytest.raises(TypeError, match=r"^Batch has no argument 'plan'; fc.build_batch makes one"):
         fc.Batch({}, plan=batch.plan)
 
 

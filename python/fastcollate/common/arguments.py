@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast
 
 from fastcollate._fastcollate import check_range
 from fastcollate.common.arrays import describe, pieces_of
-from fastcollate.common.names import advice_for
+from fastcollate.common.names import INSTEAD, advice_for
 from fastcollate.common.text import show
 
 T = TypeVar("T", bound=Callable[..., Any])
@@ -74,7 +74,13 @@ def _suggesting(function: Callable[..., Any]) -> Callable[..., Any]:
         except TypeError as error:
             # If the call itself fails, no frame of the function is in the traceback.
             has_begun = error.__traceback__ is None or error.__traceback__.tb_next is not None
-            message = None if has_begun else wrong_name(call, kwargs) or _nameless(call, args)
+            message = None
+            if not has_begun:
+                message = (
+                    wrong_name(call, kwargs)
+                    or _nameless(call, args)
+                    or _missing(call, args, kwargs)
+                )
             if message is None:
                 raise
         except MemoryError as error:
@@ -100,6 +106,21 @@ def _nameless(function: Callable[..., Any], given: tuple[Any, ...]) -> str | Non
     return f"{callee} takes {expected} without a name; pass others by name: {needed.name}=..."
 
 
+def _missing(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> str | None:
+    """Return an error message for arguments that are missing; None if there are none."""
+    parameters = list(inspect.signature(function).parameters.values())
+    needed = [one.name for one in parameters if one.default is one.empty and one.name != "self"]
+    positional = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+    missing = [name for name in needed if name not in (*positional[: len(args)], *kwargs)]
+    if not missing or any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in parameters):
+        return None
+    callee = function.__qualname__.removesuffix(".__init__")
+    advice = INSTEAD.get(callee, f"pass {', '.join(needed)}")
+    return f"{callee} is called without {' and '.join(missing)}; {advice}"
+
+
 def wrong_name(function: Callable[..., Any], given: Iterable[str]) -> str | None:
     """Return an error message for the first unknown argument; None if there is none."""
     known, takes_any = _parameters(function)
@@ -111,6 +132,7 @@ def wrong_name(function: Callable[..., Any], given: Iterable[str]) -> str | None
         advice = f"help({_public_name(callee)}) lists its arguments"
         if len(known) <= MOST_LISTED:
             advice = f"pass some of {', '.join(known)}" if known else "it takes none"
+        advice = INSTEAD.get(callee, advice)
     return f"{callee} has no argument {unknown!r}; {advice}"
 
 

@@ -109,6 +109,17 @@ ADVICE: tuple[tuple[str, str, str], ...] = (
 the text, in which ``<name>`` is the unknown argument. The first that fits is used."""
 
 
+INSTEAD = {
+    "Batch": "fc.build_batch makes one",
+    "BinPlan": "fc.planning.pack makes one",
+    "MergePlan": "fc.planning.merge_turns makes one",
+    "StepPlan": "fc.plan_step makes one",
+    "TreePlan": "fc.planning.prefix_tree makes one",
+    "Patcher.patch": "functions that it replaces keep their own; fc.build_batch has options",
+}
+"""What to call where arguments of a class or method are wrong."""
+
+
 def advice_for(name: str, known: Collection[str]) -> str | None:
     """Return what to pass in place of an unknown argument, or None."""
     if (same := same_word(name, known)) is not None:

@@ -20,6 +20,7 @@ from dataclasses import KW_ONLY, dataclass, field
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from fastcollate.common.arguments import suggests_names
 from fastcollate.compat.versions import VERIFIED
 
 if TYPE_CHECKING:
@@ -138,6 +139,7 @@ class Patcher:
         """True between ``patch()`` and ``unpatch()``."""
         return self._count > 0
 
+    @suggests_names
     def patch(self) -> Patched:
         """Replace the framework's functions in all modules of the framework that bind them.
 

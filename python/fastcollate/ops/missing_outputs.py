@@ -87,6 +87,24 @@ def missing_output(plan: Plan | None, keys: Iterable[Any], name: str) -> str:
     return f"Batch has no output or attribute {show(name)}; its outputs are {list(keys)}"
 
 
+def missing_of_row(keys: Iterable[Any], key: Any) -> str:
+    """Return the error message for a key that a row of ``batch.rows()`` lacks."""
+    if isinstance(key, str):
+        for names, place in _PARTS.items():
+            if key in names.split():
+                return f"rows have no {key!r}: it is row['input_ids'][{place}]"
+        if key in _REQUESTS:
+            return f"rows have no {key!r}; {_REQUESTS[key]}"
+    return f"rows have no {show(key)}; their keys are {list(keys)}"
+
+
+_PARTS = {
+    "prompt prompts prompt_ids": ":row['prompt_len']",
+    "response responses response_ids completion completion_ids": "row['prompt_len']:",
+}
+"""Spans of a row's tokens, by the names that others have for them."""
+
+
 def _not_in_layout(plan: Plan | None, name: str) -> str | None:
     """Return the reason for an output that the batch's layout cannot have."""
     if plan is None:

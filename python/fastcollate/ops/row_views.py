@@ -10,6 +10,7 @@ import numpy as np
 
 from fastcollate.common.arrays import offsets_of, on_host
 from fastcollate.common.row_columns import IDS
+from fastcollate.ops.missing_outputs import missing_of_row
 from fastcollate.ops.parts import Parts
 from fastcollate.ops.ragged_outputs import RaggedOutput, ragged_outputs
 from fastcollate.ops.relayout import relayout
@@ -18,6 +19,13 @@ from fastcollate.rows.columns import Ragged
 
 if TYPE_CHECKING:
     from fastcollate.ops.batch_state import BatchState
+
+
+class RowView(dict[str, Any]):
+    """A row of a batch."""
+
+    def __missing__(self, key: object) -> Any:
+        raise KeyError(missing_of_row(self, key))
 
 
 def row_views(state: BatchState) -> Iterator[dict[str, Any]]:
@@ -43,7 +51,7 @@ def row_views(state: BatchState) -> Iterator[dict[str, Any]]:
         columns[ragged.values] = _row_values(data, ragged, counts[ragged.align])
     columns |= {IDS[name]: values for name, values in jagged.ids.items()}
     rows = zip(is_real, *columns.values(), strict=True)
-    return (dict(zip(columns, row, strict=True)) for is_real, *row in rows if is_real)
+    return (RowView(zip(columns, row, strict=True)) for is_real, *row in rows if is_real)
 
 
 def _row_values(data: dict[str, Any], output: RaggedOutput, lens: list[int]) -> list[Ragged]:

@@ -230,6 +230,7 @@ class StepPlan(Table):
         least: int = getattr(layout, "pad_to", None) or 0
         return max(least, sum(-(-part // multiple) * multiple for part in parts))
 
+    @suggests_names
     def shard(self, mini_batch: int, rank: int) -> Shard:
         """Return a rank's shard of a mini-batch.
 

@@ -9,6 +9,7 @@ import numpy as np
 from fastcollate._fastcollate import check_range
 from fastcollate.common.arguments import id_list, tally
 from fastcollate.common.arrays import is_tensor, pieces_of
+from fastcollate.common.text import show
 from fastcollate.plan.merging import MergePlan, check_uids, merging_of
 from fastcollate.plan.trajectories import parse_trajectories
 from fastcollate.plan.tree_plan import TreePlan
@@ -38,6 +39,11 @@ class StepRows(NamedTuple):
         if hasattr(rows, "_step_rows"):  # a Batch
             of_batch: StepRows = rows._step_rows()
             return of_batch
+        if isinstance(rows, (tuple, list)) and any(isinstance(one, str) for one in rows[:1]):
+            raise TypeError(
+                f"rows[0] is {show(rows[0])}; pass the number of tokens of each row, and ids as "
+                "uids=..."
+            )
         if isinstance(rows, (tuple, list)) and len(rows) == 2 and hasattr(rows[0], "__len__"):
             prompts = check_lengths("prompt_lens", rows[0])
             responses = check_lengths("response_lens", rows[1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import fields
 from typing import Any, ClassVar, TypeVar
 
@@ -79,6 +80,7 @@ class Table:
         return tuple(getattr(self, name) for name in self._names())
 
     @classmethod
+    @functools.cache
     def _names(cls) -> list[str]:
         """Return the names of the values."""
         return [field.name for field in fields(cls) if field.compare]  # type: ignore[arg-type]

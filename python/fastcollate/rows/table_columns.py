@@ -14,7 +14,12 @@ def is_column(value: Any) -> bool:
     A ``DataFrame`` of one column counts as that column, like a table of Arrow.
     """
     is_single = is_frame(value) and value.shape[1] == 1
-    return is_single or _is_pandas("Series", value) or dataset_columns.is_column(value)
+    return (
+        is_single
+        or _is_pandas("Series", value)
+        or dataset_columns.is_column(value)
+        or _is_grouped(value)
+    )
 
 
 def read_column(column: Any) -> Any:
@@ -23,6 +28,11 @@ def read_column(column: Any) -> Any:
     pandas could convert lists and arrays to Arrow too, but that takes longer than reading them in
     the core, and turns NaN into nulls.
     """
+    if _is_grouped(column):
+        raise TypeError(
+            "it is a pandas GroupBy, of one table per group; pass the table's columns, and that of "
+            "the groups as uids=table[...]"
+        )
     if dataset_columns.is_column(column):
         return dataset_columns.read_column(column)
     series = column.iloc[:, 0] if is_frame(column) else column
@@ -32,6 +42,10 @@ def read_column(column: Any) -> Any:
 def is_frame(value: Any) -> bool:
     """Return True for a ``DataFrame`` of pandas."""
     return _is_pandas("DataFrame", value)
+
+
+def _is_grouped(value: Any) -> bool:
+    return type(value).__name__ in ("DataFrameGroupBy", "SeriesGroupBy")
 
 
 def _is_arrow(series: Any) -> bool:
