@@ -38,7 +38,9 @@ pub enum Error {
     #[error("the batch is empty: {} has 0 rows", .0.argument())]
     EmptyBatch(TokenForm),
 
-    #[error("{field} has {found} rows, but {} has {expected}", .form.argument())]
+    #[error(
+        "{field} has {}, but {} has {expected}", counted(*.found, "row"), .form.argument()
+    )]
     RowCount {
         field: String,
         found: usize,
@@ -54,7 +56,7 @@ pub enum Error {
     },
 
     #[error(
-        "{field}[{row}] has {found} items, but {} has {expected}",
+        "{field}[{row}] has {}, but {} has {expected}", counted(*.found, "item"),
         if expected == stream { .form.sequence(*.row) } else { .form.response(*.row) }
     )]
     RowLength {
@@ -66,7 +68,10 @@ pub enum Error {
         form: TokenForm,
     },
 
-    #[error("{field}[{row}] has {found} items, but {} {expected} tokens", .form.stream(*.row))]
+    #[error(
+        "{field}[{row}] has {}, but {} {}", counted(*.found, "item"), .form.stream(*.row),
+        counted(*.expected, "token")
+    )]
     StreamLength {
         field: String,
         row: usize,

@@ -102,6 +102,7 @@ impl Error {
     /// The error for an object of the wrong kind.
     pub fn wrong_type(location: String, object: &Bound<PyAny>, expected: &'static str) -> Self {
         let is_text = object.is_instance_of::<PyString>() || object.is_instance_of::<PyDict>();
+        let has_columns = !location.contains('[') && object.hasattr("keys").unwrap_or(false);
         let is_of_tokens = ["prompt", "response", "sequence"]
             .iter()
             .any(|name| location.starts_with(name));
@@ -109,7 +110,9 @@ impl Error {
             Ok(found) => Self::WrongType {
                 location,
                 found,
-                expected: if is_text && is_of_tokens {
+                expected: if has_columns && is_of_tokens {
+                    "pass the column with token ids, such as its 'input_ids'"
+                } else if is_text && is_of_tokens {
                     "tokenize it first, and pass the ids"
                 } else if is_of_tokens && object.is_instance_of::<PyList>() {
                     "a row is one list of ids; a builder takes one row per call"

@@ -75,7 +75,7 @@ def test_a_tree(array_type):
     ("arguments", "message"),
     [
         ({"advantages": [1]}, r"advantages has 1 row"),
-        ({"advantages": [[1], [2]]}, r"advantages\[1\] has 1 items, but responses\[1\] has 3"),
+        ({"advantages": [[1], [2]]}, r"advantages\[1\] has 1 item, but responses\[1\] has 3"),
         ({"advantages": [1, [1, 2, 3]]}, r"advantages\[1\]"),
         ({"advantages": [1, "x"]}, r"advantages\[1\] is 'x'"),
         ({"advantages": [1, None]}, r"advantages\[1\]"),

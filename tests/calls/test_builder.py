@@ -301,7 +301,7 @@ def test_extra_fields(data, keys, layout, array_type):
 @pytest.mark.parametrize(
     ("field", "message"),
     [
-        (fc.Field([1.0]), r"x\[1\] has 1 items, but responses\[1\] has 2"),
+        (fc.Field([1.0]), r"x\[1\] has 1 item, but responses\[1\] has 2"),
         (fc.Field([1.0] * 2, align="sequence"), r"x\[1\] has 2 items.* 3 tokens"),
         (fc.Field([1.0, "y"]), r"x\[1\]\[1\] is 'y'"),
         (fc.Field([1, 2], dtype="int8"), "dtype"),

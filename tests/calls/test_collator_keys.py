@@ -313,7 +313,7 @@ def test_advice_for_unknown_keys_fits_their_rows(tokens, value, advice, kind):
         (
             [{"prompt": [1], "response": [2, 3], "logprobs": [0]}],
             ValueError,
-            r"logprobs\[0\] has 1 items, but responses\[0\] has 2",
+            r"logprobs\[0\] has 1 item, but responses\[0\] has 2",
         ),
     ],
 )
@@ -328,7 +328,7 @@ GOOD |= {key: [0, 1] for key in MASKS}
 
 
 BAD_MASKS = [
-    ([0], ValueError, r" has 1 items, but input_ids\[1\] has 2; pass one value per tok"),
+    ([0], ValueError, r" has 1 item, but input_ids\[1\] has 2; pass one value per tok"),
     ([0, 2], ValueError, r"\[1\] is 2; pass 1 for tokens that train and 0 for others"),
     ([-1, 1], ValueError, r"\[0\] is -1; pass 1"),
     ([0, 0.5], TypeError, r"\[1\] is 0.5"),
@@ -340,12 +340,12 @@ BAD_MASKS = [
     ("key", "bad", "exception", "pattern"),
     [
         ("labels", [-100, 3], ValueError, r"\[1\] is 3, but input_ids\[1\]\[1\] is 2"),
-        ("labels", [2], ValueError, r" has 1 items, but input_ids\[1\] has 2"),
+        ("labels", [2], ValueError, r" has 1 item, but input_ids\[1\] has 2"),
         ("labels", 3, TypeError, " is 3"),
         ("labels", [0.5, 2], TypeError, r"\[0\] is 0.5"),
         ("input_ids", ["a", 2], TypeError, r"\[0\] is 'a'"),
         ("attention_mask", [1, 0], ValueError, r"\[1\] is 0.*padded"),
-        ("attention_mask", [1], ValueError, " has 1 items"),
+        ("attention_mask", [1], ValueError, " has 1 item"),
         ("prompt_len", 3, ValueError, r" is 3, but input_ids\[1\] has 2 tokens"),
         ("prompt_len", -1, ValueError, " is -1"),
         ("prompt_len", 1.0, TypeError, " is 1.0; pass an integer"),

@@ -3,6 +3,7 @@
 import inspect
 import pickle
 import re
+from collections import UserDict
 from typing import get_args
 
 import numpy as np
@@ -213,6 +214,13 @@ def test_other_errors_of_calls():
         fc.Collator(0)
     with pytest.raises(TypeError, match="multiple values for argument 'prompts'"):
         fc.build_batch([[1]], **SMALL)
+
+
+@pytest.mark.parametrize("kind", [dict, UserDict])
+def test_columns_in_place_of_rows(kind):
+    """As a tokenizer returns them."""
+    with pytest.raises(TypeError, match="pass the column with token ids, such as its 'input_ids'"):
+        fc.build_batch(kind(input_ids=[[1]]), [[2]], pad_token_id=0)
 
 
 @pytest.mark.parametrize("prompts", [["hi"], [["hi"]], [[{"role": "user"}]]])

@@ -118,7 +118,7 @@ def test_tensors_of_the_examples():
         (
             [{"input_ids": [1], "labels": [1, 2]}],
             ValueError,
-            r"\['labels'\] has 2 .*\['input_ids'\] has 1 tokens; pass one value per token$",
+            r"\['labels'\] has 2 .*\['input_ids'\] has 1 token; pass one value per token$",
         ),
         ([{"input_ids": [1, None]}], TypeError, r"features\[0\]\['input_ids'\]\[1\] is None"),
         ([{"input_ids": [1.5]}], TypeError, r"features\[0\]\['input_ids'\]\[0\] is 1.5"),

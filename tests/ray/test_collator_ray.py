@@ -155,5 +155,5 @@ def test_bad_samples_are_named():
     rows = [{"prompt": [1], "response": [1, 2], "loss_mask": [1] * (2 - i)} for i in range(2)]
     data = ray.data.from_items(rows)
     for collate_fn in collators(rows):
-        with pytest.raises(ValueError, match=r"loss_mask\[1\] has 1 items"):
+        with pytest.raises(ValueError, match=r"loss_mask\[1\] has 1 item"):
             list(data.iter_torch_batches(batch_size=2, collate_fn=collate_fn))

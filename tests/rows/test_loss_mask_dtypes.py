@@ -91,7 +91,7 @@ def test_padding_on_a_device():
         padded = jagged.pad_on_device("left", dtypes={"loss_mask": dtype})
         assert_same(padded, build(masks, dtype, **options))
     jagged = build(masks, "float32", layout="jagged", **options)
-    with pytest.raises(ValueError, match=r"loss_mask is float32 .* bool, .*build_batch"):
+    with pytest.raises(ValueError, match=r"loss_mask is float32 .* bool in dtypes, .*build_batch"):
         jagged.pad_on_device("left", dtypes={"loss_mask": "bool"})
     jagged = build([[1], [0, 2, 1], [1, 1]], "int64", layout="jagged", **options)
     with pytest.raises(ValueError, match=r"loss_mask is int64 .* int32"):

@@ -247,7 +247,7 @@ ROWS = {"sequences": [[1, 2, 3], [4, 5]], "prompt_lens": [1, 1]}
         ({**ROWS, "prompt_lens": [1, -1]}, ValueError, r"prompt_lens\[1\] is -1"),
         ({**ROWS, "prompt_lens": [1, 0.5]}, TypeError, r"prompt_lens\[1\] is 0.5; pass an integer"),
         ({**ROWS, "prompt_lens": [1, 2**70]}, (TypeError, ValueError), "prompt_lens"),
-        ({**ROWS, "prompt_lens": [1]}, ValueError, "prompt_lens has 1 rows, but sequences has 2"),
+        ({**ROWS, "prompt_lens": [1]}, ValueError, "prompt_lens has 1 row, but sequences has 2"),
         ({**ROWS, "prompts": [[1], [4]]}, TypeError, "prompts is given beside sequences; pass"),
         ({**ROWS, "responses": [[1], [4]]}, TypeError, "responses is given beside sequences"),
         (
@@ -279,7 +279,7 @@ ROWS = {"sequences": [[1, 2, 3], [4, 5]], "prompt_lens": [1, 1]}
         (
             {"sequences": [[1, 2]], "loss_mask": [[1]]},
             ValueError,
-            r"loss_mask\[0\] has 1 items, but sequences\[0\] has 2; pass one value",
+            r"loss_mask\[0\] has 1 item, but sequences\[0\] has 2; pass one value",
         ),
         (
             {"prompts": [[1]], "responses": [[2]], "logprobs": [[1, 2]]},
@@ -291,7 +291,7 @@ ROWS = {"sequences": [[1, 2, 3], [4, 5]], "prompt_lens": [1, 1]}
             ValueError,
             r"rewards\[0\] is one number .* but the response of sequences\[0\] has no last .*;",
         ),
-        ({**ROWS, "rewards": [[1.0]]}, ValueError, "rewards has 1 rows, but sequences has 2"),
+        ({**ROWS, "rewards": [[1.0]]}, ValueError, "rewards has 1 row, but sequences has 2"),
         (
             {**ROWS, "loss_mask": fc.Field([[1, 1], [1]], fill=2)},
             ValueError,

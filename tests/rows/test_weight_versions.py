@@ -344,7 +344,7 @@ def test_tensors():
             "max_lag of versions is 1, but current is None",
         ),
         ([1, 2, 3], {"current": 3, "max_lag": -1}, "max_lag of versions is -1"),
-        ([[1], [1], [1] * 3], {}, "versions[0] has 1 items, but responses[0] has 2"),
+        ([[1], [1], [1] * 3], {}, "versions[0] has 1 item, but responses[0] has 2"),
         ([[0.5, 1], [1], [1] * 3], {}, "versions[0] has 0.5; pass integers, or spans"),
         ([5.0, 4, 3], {}, "versions[0] has the version 5.0; pass an integer or a string"),
         ([[], 4.0, [3]], {}, "versions[0] has the version []; pass an integer or a string"),

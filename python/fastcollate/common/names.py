@@ -89,7 +89,7 @@ ADVICE: tuple[tuple[str, str, str], ...] = (
         *("balance", "shard"),
         "plan balanced ranks by fc.plan_step(..., shard_by='tokens'), and pass a shard",
     ),
-    ("world_size num_ranks", "dp_size", "pass dp_size"),
+    ("world_size num_ranks num_shards dp", "dp_size", "pass dp_size"),
     (
         *("mini_batch_size", "rows_per_mini_batch"),
         "pass rows_per_mini_batch, or prompts_per_mini_batch if it counts prompts",

@@ -89,6 +89,11 @@ def _message(unknown: list[str], names: Mapping[str, str], first: First) -> str:
 
     text = [key for key in unknown if _is_text(read(of_name, key))]
     columns = _columns_for(unknown, names, text)
+    if text and not columns and not own.keys() & {*TURN, *PAIR, "input_ids"}:
+        return (
+            f"samples have text in {_list(list(map(repr, text)))}, but no token ids; tokenize it "
+            "first, and pass 'input_ids', or 'prompt' and 'response'"
+        )
     own |= {ARGUMENTS.get(name, name): key for key, name in columns.items()}
     fields: dict[str, str] = {}
     handled = {*columns, *text}

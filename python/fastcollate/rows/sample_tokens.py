@@ -258,7 +258,7 @@ def _check_same_lengths(ids: Ragged, name: str, other: Ragged) -> None:
     if differ.any():
         row = int(differ.argmax())
         raise ValueError(
-            f"{name}[{row}] has {other.lengths[row]} items, but input_ids[{row}] has "
+            f"{name}[{row}] has {tally(int(other.lengths[row]), 'item')}, but input_ids[{row}] has "
             f"{ids.lengths[row]}; pass one value per token"
         )
 

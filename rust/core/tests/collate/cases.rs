@@ -378,7 +378,7 @@ fn rows_that_do_not_fit_together_are_refused() {
     };
     assert_eq!(
         fail(vec![Slice::F64(&[0.0; 2])]),
-        "scores has 1 rows, but prompts has 2"
+        "scores has 1 row, but prompts has 2"
     );
     assert_eq!(
         fail(vec![Slice::F64(&[0.0; 2]), Slice::F64(&[0.0; 2])]),

@@ -62,7 +62,7 @@ fn lengths_that_contradict_each_other_are_refused() {
         Err(Error::EmptyBatch(TokenForm::Parts))
     );
     let error = Turns::new(vec![1, 2], vec![3]).unwrap_err();
-    assert_eq!(error.to_string(), "responses has 1 rows, but prompts has 2");
+    assert_eq!(error.to_string(), "responses has 1 row, but prompts has 2");
     let turns = Turns::new(vec![1, 2], vec![3, 4]).unwrap();
     let error = turns.check_response_lens("logprobs", &[3, 5]);
     let error = error.unwrap_err();
