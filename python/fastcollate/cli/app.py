@@ -11,10 +11,10 @@ import typer
 
 from fastcollate import __version__
 from fastcollate.cli.plan import plan
+from fastcollate.cli.printing import print_text
 from fastcollate.cli.report import report
 from fastcollate.cli.verify import verify
 from fastcollate.cli.view import view
-from fastcollate.common.text import printable
 
 app = typer.Typer(
     name="fastcollate",
@@ -67,8 +67,8 @@ def in_flags(text: str) -> str:
 def run(arguments: Sequence[str]) -> int:
     """Run a command; return the exit code: 0, 1 for a failure, 2 for wrong usage.
 
-    A failure is one line on standard error. With ``--debug`` anywhere among the arguments it is a
-    traceback.
+    A failure is one line on standard error, wrapped in a terminal. With ``--debug`` anywhere among
+    the arguments it is a traceback.
     """
     wants_traceback = "--debug" in arguments
     arguments = [one for one in arguments if one != "--debug"]
@@ -86,6 +86,6 @@ def run(arguments: Sequence[str]) -> int:
         if wants_traceback:
             raise
         text = in_flags(" ".join(str(error).split()) or type(error).__name__)
-        print(printable(f"fastcollate: {text}"), file=sys.stderr)
+        print_text(f"fastcollate: {text}", sys.stderr)
         return 1
     return 0

@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
-from rich.console import Console
 
 from fastcollate.cli.files import Source
 from fastcollate.cli.options import (
@@ -22,10 +21,10 @@ from fastcollate.cli.options import (
     costs_of,
     reads_columns,
 )
+from fastcollate.cli.printing import print_text
 from fastcollate.cli.rows import FileRows
 from fastcollate.cli.writing import check_writable, write_whole
 from fastcollate.common.arrays import offsets_of
-from fastcollate.common.text import printable
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.layouts import Packed
 from fastcollate.plan.merge import Policy
@@ -97,15 +96,13 @@ def plan(
             json.dumps({"rows_are": "merged turns" if is_merged else "turns", **figures}, indent=2)
         )
         return
-    console = Console(highlight=False, markup=False)
     lines = found.describe().splitlines()
     if len(lines) > SHOWN_LINES:
         lines = [*lines[:SHOWN_LINES], f"... {len(lines) - SHOWN_LINES:,} more lines"]
     lines += [f"{name.replace('_', ' ')}: {_text(value)}" for name, value in figures.items()]
-    for line in lines:
-        console.print(line, soft_wrap=not console.is_terminal)
     if output is not None:
-        console.print(printable(f"wrote {output}"), soft_wrap=True)
+        lines.append(f"wrote {output}")
+    print_text("\n".join(lines))
 
 
 def _rows(

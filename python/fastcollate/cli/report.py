@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from fastcollate.cli.files import Source
 from fastcollate.cli.options import (
@@ -24,12 +23,12 @@ from fastcollate.cli.options import (
     costs_of,
     reads_columns,
 )
+from fastcollate.cli.printing import print_text
 from fastcollate.cli.reporting.collecting import Collector
 from fastcollate.cli.reporting.page import noun_of, page_of
 from fastcollate.cli.tokenizers import FileTokenizer
 from fastcollate.cli.writing import check_writable, write_whole
 from fastcollate.common.arguments import tally
-from fastcollate.common.text import printable
 from fastcollate.plan.merge import Policy
 
 
@@ -80,5 +79,4 @@ def report(
     found = (
         f"{tally(summary.figures['turns'], noun_of(summary.figures))}, {tally(findings, 'finding')}"
     )
-    line = printable(f"{found}; wrote {output}")
-    Console(highlight=False).print(line, soft_wrap=True, markup=False)
+    print_text(f"{found}; wrote {output}")

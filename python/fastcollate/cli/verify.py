@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from fastcollate.cli.options import AsJson, Debug
+from fastcollate.cli.printing import print_text
 
 
 def verify(
@@ -39,6 +40,6 @@ def verify(
         differs = any(line.outcome.difference for line in lines)
         print(json.dumps({"ok": not differs, "machine": machine, "functions": functions}, indent=2))
     else:
-        differs = verification.print_lines(machine, run)
+        differs = verification.print_lines(machine, run, print_text)
     if differs:
         raise typer.Exit(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from fastcollate.common.arguments import check_int, check_seconds, suggests_names
@@ -72,7 +73,14 @@ def text_of(machine: dict[str, str], lines: Iterable[Line]) -> Iterator[str]:
     yield from differences
 
 
-def print_lines(machine: dict[str, str], lines: Iterable[Line]) -> bool:
+_print = partial(print, flush=True)
+
+
+def print_lines(
+    machine: dict[str, str],
+    lines: Iterable[Line],
+    write: Callable[[str], None] = _print,
+) -> bool:
     """Print the table as the comparisons end; return True if a function differs."""
     outcomes = []
 
@@ -82,7 +90,7 @@ def print_lines(machine: dict[str, str], lines: Iterable[Line]) -> bool:
             yield line
 
     for text in text_of(machine, note(lines)):
-        print(text, flush=True)
+        write(text)
     return any(outcome.difference is not None for outcome in outcomes)
 
 
