@@ -4,11 +4,11 @@ use fastcollate::rollouts::{
     BadLogprobs, Call, Calls, Column, KINDS, Kept, Place, Role, Rows, Schema, join_nodes, lines_of,
     read_bodies,
 };
-use fastcollate::{Error, gathered, try_gathered};
+use fastcollate::{Error, check_room, gathered, try_gathered};
 use numpy::{Element, PyArray1, PyArrayMethods, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyBytes, PyDict, PyList};
+use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
 use crate::error::Result;
 use crate::interrupt::stoppable;
@@ -74,7 +74,10 @@ pub struct CallSchema {
 impl CallSchema {
     /// Paths by column; columns with another name than the reader's are passed on.
     #[new]
-    fn new(calls: Vec<String>, paths: Vec<(String, String)>, are_nodes: bool) -> Result<Self> {
+    fn new(calls: &Bound<'_, PyList>, paths: &Bound<'_, PyList>, are_nodes: bool) -> Result<Self> {
+        check_room(calls.len() + paths.len())?;
+        let calls: Vec<String> = calls.extract()?;
+        let paths: Vec<(String, String)> = paths.extract()?;
         let mut kept: Vec<String> = Vec::new();
         let mut role = |name: &String| {
             COLUMNS.value(name).map_or_else(
@@ -112,8 +115,10 @@ pub fn read_calls<'py>(
     bodies: Input<'py>,
     schema: &CallSchema,
     bad_logprobs: &str,
-    place: Named,
+    place: &Bound<'py, PyTuple>,
 ) -> Result<Bound<'py, PyDict>> {
+    check_room(schema.kept.len())?;
+    let place: Named = place.extract()?;
     let policy = BAD_LOGPROBS.value(bad_logprobs)?;
     let mut calls = Calls::new(policy, schema.are_nodes, schema.core.kept.len());
     let (lines, each) = match bodies {

@@ -20,6 +20,10 @@ LIMITS = [int(1.5**k * (1 << 15)) for k in range(24)]
 """Bytes beyond those in use: from 32 KiB to more than any call takes."""
 
 
+OF_OTHERS = ("can't allocate memory", "can't start new thread", "std::bad_alloc")
+"""Errors of torch and of Python for want of memory, which are RuntimeErrors."""
+
+
 def ragged(lengths, ids):
     values = np.arange(lengths.sum(), dtype=np.int32) % ids
     return fc.Ragged(values, np.append(0, lengths.cumsum()))
@@ -111,6 +115,7 @@ def make_calls():
         "build, ragged lists": build(fields={"sets": fc.Field(nested, ragged=True)}),
         "build, own tokens": build(fields={"sets": fc.Field(nested, ragged=True, own_token="add")}),
         "build, captured": build(fields={"indices": captured}),
+        "build, captured, tree": build(fields={"indices": captured}, layout=fc.Tree(4096)),
         "build, captured, merged": build(
             fields={"indices": captured}, trajectory_ids=ids, merge="branch"
         ),
@@ -142,7 +147,12 @@ def make_calls():
 def make_more_calls():
     """Return calls that read JSON and objects, use batches and plans, or are frameworks'."""
     pytest.importorskip("torch")
+    import torch
+    from pinned_stand_in import fake_allocator
+
     from fastcollate.compat import nemo_rl, skyrl, transformers, trl, verl
+    from fastcollate.device import to_device
+    from fastcollate.testing.reference import assert_same
 
     lens = np.arange(10_000)
     prompts, responses = ragged(lens % 17 + 1, 5), ragged(lens % 23 + 1, 7)
@@ -155,10 +165,12 @@ def make_more_calls():
     tables = {"pad_token_id": 0, "array_type": "numpy"}
 
     def build(**options):
-        return fc.build_batch(prompts, responses, **tables, **options)
+        return fc.build_batch(prompts, responses, **{**tables, **options})
 
     batch, packed, tree = (build(layout=one) for one in (fc.Left(), fc.Packed(4096), fc.Tree(4096)))
     parts = build(layout=fc.Packed(4096, multiple_of=4))
+    tensors = build(array_type="torch", layout=fc.Packed(4096))
+    few = fc.build_batch(*(rows[:300] for rows in lists), pad_token_id=0, layout=fc.Packed(8192))
     merged = build(trajectory_ids=ids, merge="branch")
     plan = merged.merge_plan
     step = fc.plan_step(sizes, dp_size=8, uids=ids)
@@ -208,6 +220,27 @@ def make_more_calls():
         builder = fc.BatchBuilder(**tables)
         builder.extend(calls)
         builder.finish()
+
+    def pin():
+        with fake_allocator():
+            assert_same(tensors.pin_memory(), tensors)
+
+    def move():
+        """Copy as `Batch.to` does, with the host as the device."""
+        state, transfer = tensors._state, to_device.Transfer()
+        parts = to_device.check_tensors(state)
+        slab = to_device.slab_of(state, parts)
+        moves = to_device.copy_tensors(parts, slab, torch.device("cpu"), False, transfer)
+        assert_same(tensors._of(to_device.rebuild(state, moves, transfer)), tensors)
+
+    def prefetch():
+        with fc.prefetch(build(array_type="torch", shard=shard) for shard in shards) as found:
+            for one, other in zip(found, batches, strict=True):
+                assert np.array_equal(one.input_ids, other.input_ids)
+
+    def fit():
+        timings = zip(np.split(sizes, 500), np.linspace(1, 2, 500), strict=True)
+        planning.Costs.fit(list(timings))
 
     def copy(one):
         return pickle.loads(pickle.dumps(one))
@@ -276,6 +309,16 @@ def make_more_calls():
             plan.audit(merged, prompts, responses),
         ),
         "forecast": lambda: (step.forecast(costs), planning.compare_plans([step], costs)),
+        "block_mask": lambda: (tensors.block_mask(), tensors.block_mask(window=64)),
+        "dense_mask": lambda: (few.dense_mask(), few.dense_mask("bool", window=64)),
+        "pin_memory": pin,
+        "to": move,
+        "prefetch": prefetch,
+        "Costs.fit": fit,
+        "drop_padding": lambda: [
+            planning.drop_padding(values, step)
+            for values in (step.rows, torch.from_numpy(step.rows), step.rows.tolist())
+        ],
         "step": lambda: (step.inverse, step.padding_rows, step.tokens_per_rank, step.row_totals),
         "merge": lambda: (plan.sources, plan.trajectories, plan.to_dict()),
         "tree": lambda: (shared.depth, shared.forks, shared.report, shared.select(lens[::2])),
@@ -314,7 +357,8 @@ def outcome(call, limit):
         except MemoryError:
             found = b"MemoryError"
         except BaseException as error:
-            found = type(error).__name__.encode()
+            is_memory = any(text in str(error) for text in OF_OTHERS)
+            found = b"MemoryError" if is_memory else f"{type(error).__name__}: {error}".encode()
         os.write(write, found)
         os._exit(0)
     os.close(write)
@@ -362,6 +406,7 @@ def test_calls_under_limits(climb):
         # A backtrace would wait for ever for the memory that it needs itself.
         env={
             **os.environ,
+            "PYTHONPATH": os.pathsep.join(sys.path),
             "RUST_BACKTRACE": "0",
             "OMP_NUM_THREADS": "1",
             "OPENBLAS_NUM_THREADS": "1",

@@ -140,7 +140,7 @@ impl FieldSpec {
                 let lost = |turn| spread.no_token(name, number(turn), form);
                 let array_grid = match spread {
                     Spread::Trained | Spread::OfOutput => {
-                        ArrayGrid::Trained(placement.trained_responses(batch))
+                        ArrayGrid::Trained(placement.trained_responses(batch)?)
                     }
                     Spread::All | Spread::Last | Spread::LastOfRow => ArrayGrid::Response,
                 };
@@ -164,9 +164,10 @@ impl FieldSpec {
             FieldKind::Response if !self.any_length => {
                 rows.turns.check_response_lens(name, &lens)?;
                 match self.spread {
-                    Some(Spread::OfOutput) => {
-                        (None, ArrayGrid::Trained(placement.trained_responses(batch)))
-                    }
+                    Some(Spread::OfOutput) => (
+                        None,
+                        ArrayGrid::Trained(placement.trained_responses(batch)?),
+                    ),
                     _ => (None, ArrayGrid::Response),
                 }
             }

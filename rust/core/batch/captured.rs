@@ -110,7 +110,7 @@ impl FieldSpec {
         // Padding rows have none of their own: those of a copied row would count as real.
         let assembly =
             batch.with_stream_pieces(|row| runs.pieces(&prefixes(&batch.rows()[row]), rows.turns));
-        let captured = placement.of_pieces(&assembly);
+        let captured = placement.of_pieces(&assembly)?;
         column.limit_indices(limit);
         if let Some(Layers { begin, end }) = layers {
             if end > num_layers {

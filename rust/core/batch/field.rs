@@ -412,7 +412,7 @@ fn turns_that_train(
     mask: Option<&LossMask>,
 ) -> Result<Vec<bool>> {
     let mut trains = vec![false; count];
-    for segment in placement.trained_responses(assembly).segments() {
+    for segment in placement.trained_responses(assembly)?.segments() {
         let pieces = assembly.pieces(segment.row);
         let index = pieces.partition_point(|piece| piece.end() <= segment.from);
         let Some(piece) = pieces.get(index).filter(|_| segment.len > 0) else {

@@ -257,7 +257,7 @@ impl Planner<'_> {
                 self.array(&output, array_grid, Content::Read(labels), &[])
             }
             What::LossMask { dtype } => {
-                let array_grid = ArrayGrid::Own(placement.trained_responses(self.assembly));
+                let array_grid = ArrayGrid::Own(placement.trained_responses(self.assembly)?);
                 self.mask(&output, array_grid, dtype)
             }
             What::Offsets(align, dtype) => {

@@ -2,6 +2,7 @@
 
 use super::tree;
 use crate::error::{Error, Result};
+use crate::memory::gathered;
 use crate::plan::{Assembly, BinLayout, BinWidth, Bins, Form, Layout, Row, Span};
 
 /// Maximum number of positions: exceeds the bytes of any memory.
@@ -149,7 +150,7 @@ impl Placement {
     /// rounded up to a multiple, and at most that of all output rows.
     ///
     /// # Errors
-    /// [`Error::InvalidPlan`] for an output row that does not exist.
+    /// [`Error::InvalidPlan`] for an output row that does not exist; [`Error::NoMemory`].
     pub fn of_bin(&self, bin: usize, multiple_of: usize) -> Result<Self> {
         if bin >= self.sequence.rows {
             return Err(Error::InvalidPlan(format!("there is no output row {bin}")));
@@ -160,7 +161,7 @@ impl Placement {
             dst_row: 0,
             ..*segment
         };
-        let segments: Vec<_> = all[begin..end].iter().map(moved).collect();
+        let segments = gathered(all[begin..end].iter().map(moved))?;
         let used = segments.last().map_or(0, |last| last.dst_col + last.len);
         let rounded = used.max(1).checked_next_multiple_of(multiple_of.max(1));
         let width = rounded.unwrap_or(usize::MAX).min(self.sequence.width);
@@ -422,6 +423,11 @@ impl Grid {
     /// The segments, ordered by place.
     pub fn segments(&self) -> &[Segment] {
         &self.segments
+    }
+
+    /// The segments, ordered by place.
+    pub(super) fn into_segments(self) -> Vec<Segment> {
+        self.segments
     }
 
     /// The whole grid as one slice.

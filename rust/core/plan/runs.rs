@@ -203,31 +203,37 @@ impl Joined {
 
 impl Grid {
     /// The same grid with the tokens of pieces that train alone.
-    #[must_use]
-    pub fn of_pieces(&self, assembly: &Assembly) -> Self {
-        let mut segments = Vec::with_capacity(self.segments().len());
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`].
+    pub fn of_pieces(&self, assembly: &Assembly) -> Result<Self> {
+        let mut segments = with_room(self.segments().len())?;
         for segment in self.segments() {
             let end = segment.from + segment.len;
             let pieces = assembly.pieces(segment.row);
             let first = pieces.partition_point(|piece| piece.end() <= segment.from);
             let pieces = pieces[first..].iter().take_while(|piece| piece.start < end);
-            segments.extend(pieces.filter(|piece| piece.trains).map(|piece| {
+            for piece in pieces.filter(|piece| piece.trains) {
                 let from = piece.start.max(segment.from);
-                Segment {
+                let part = Segment {
                     from,
                     len: piece.end().min(end) - from,
                     dst_col: segment.dst_col + from - segment.from,
                     ..*segment
-                }
-            }));
+                };
+                add(&mut segments, part)?;
+            }
         }
-        self.with_segments(segments)
+        Ok(self.with_segments(segments))
     }
 
     /// The tokens of the segments that `parts` leaves out: parts of these, in their order.
-    pub(super) fn without(&self, parts: &[Segment]) -> Vec<Segment> {
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`].
+    pub(super) fn without(&self, parts: &[Segment]) -> Result<Vec<Segment>> {
         let (mut left, mut parts) = (Vec::<Segment>::new(), parts.iter().peekable());
-        let mut add = |segment: &Segment, tokens: Range<usize>| {
+        let mut keep = |segment: &Segment, tokens: Range<usize>| {
             let rest = Segment {
                 from: tokens.start,
                 len: tokens.len(),
@@ -236,18 +242,19 @@ impl Grid {
             };
             match left.last_mut() {
                 Some(last) if last.ends_at(&rest) => last.len += rest.len,
-                _ if rest.len > 0 => left.push(rest),
+                _ if rest.len > 0 => add(&mut left, rest)?,
                 _ => {}
             }
+            Ok(())
         };
         for segment in self.segments() {
             let (mut at, end) = (segment.from, segment.from + segment.len);
             while let Some(part) = parts.next_if(|part| part.from < end) {
-                add(segment, at..part.from);
+                keep(segment, at..part.from)?;
                 at = part.from + part.len;
             }
-            add(segment, at..end);
+            keep(segment, at..end)?;
         }
-        left
+        Ok(left)
     }
 }

@@ -57,8 +57,10 @@ impl Placement {
     }
 
     /// The places of trained tokens: sampled tokens of real rows that a token predicts.
-    #[must_use]
-    pub fn trained_responses(&self, assembly: &Assembly) -> Grid {
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`](crate::Error::NoMemory).
+    pub fn trained_responses(&self, assembly: &Assembly) -> Result<Grid> {
         self.predicted_responses(assembly).of_pieces(assembly)
     }
 

@@ -10,7 +10,7 @@ use std::ops::Range;
 use super::packed::MAX_EMPTY_BINS;
 use super::placement::{Grid, Segment};
 use crate::error::{Error, Result};
-use crate::memory::{check_room, with_room};
+use crate::memory::{add, check_room, check_room_of, extend, gathered, with_room};
 use crate::plan::share::{Tree, TreeRow};
 use crate::plan::{Assembly, BinWidth, Bins, Layout, Pick, Placement, Row, Span};
 
@@ -142,7 +142,10 @@ impl Placement {
 
     /// The places of tokens that the pieces of rows hold. A shared token is that of the first of its
     /// rows that holds it, of rows that continue after it if any of these does.
-    pub fn of_pieces(&self, assembly: &Assembly) -> Grid {
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`].
+    pub fn of_pieces(&self, assembly: &Assembly) -> Result<Grid> {
         if !self.layout.is_tree() {
             return self.sequence.of_pieces(assembly);
         }
@@ -154,31 +157,33 @@ impl Placement {
             for added in bin {
                 cut(&mut missing, added.from);
                 if added.len > 0 {
-                    missing.push(*added);
+                    add(&mut missing, *added)?;
                 }
                 let row = added.row;
                 let wanted = missing.iter().map(|part| Segment { row, ..*part });
-                let wanted = self.sequence.with_segments(wanted.collect());
-                let mut held = wanted.of_pieces(assembly).segments().to_vec();
+                let wanted = self.sequence.with_segments(gathered(wanted)?);
+                let mut held = wanted.of_pieces(assembly)?.into_segments();
                 if let Some(last) = held.last_mut()
                     && last.from + last.len == assembly.rows()[row].len()
                     && last.len > 0
                 {
                     last.len -= 1;
-                    ends.push(Segment {
+                    let end = Segment {
                         from: last.from + last.len,
                         len: 1,
                         dst_col: last.dst_col + last.len,
                         ..*last
-                    });
+                    };
+                    add(&mut ends, end)?;
                 }
                 held.retain(|part| part.len > 0);
-                missing = wanted.without(&held);
-                found.append(&mut held);
+                missing = wanted.without(&held)?;
+                extend(&mut found, &held)?;
             }
         }
-        found.append(&mut ends);
-        found.sort_by_key(|part| (part.dst_row, part.dst_col)); // stable: ends after others
+        extend(&mut found, &ends)?;
+        check_room_of::<Segment>(found.len())?; // which a stable sort takes
+        found.sort_by_key(|part| (part.dst_row, part.dst_col)); // ends after others
         let mut free = (0, 0);
         found.retain(|part| {
             let is_free = (part.dst_row, part.dst_col) >= free;
@@ -187,7 +192,7 @@ impl Placement {
             }
             is_free
         });
-        self.sequence.with_segments(found)
+        Ok(self.sequence.with_segments(found))
     }
 
     /// The positions of the outputs that predict response tokens: each run counts positions of the

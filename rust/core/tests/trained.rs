@@ -88,7 +88,7 @@ proptest! {
         prop_assert_eq!(places(&placement.real_responses(&assembly)), chosen(&|row, _| real(row)));
         let predicted = placement.predicted_responses(&assembly);
         prop_assert_eq!(places(&predicted), chosen(&is_predicted));
-        let trained = placement.trained_responses(&assembly);
+        let trained = placement.trained_responses(&assembly).unwrap();
         let both = chosen(&|row, at| real(row) && is_predicted(row, at));
         prop_assert_eq!(places(&trained), both);
 
