@@ -232,6 +232,14 @@ def test_uids_in_tensors():
     assert fc.planning.prompt_boundaries(torch.tensor([4, 4, 3])) == [(0, 2), (2, 3)]
 
 
+@pytest.mark.parametrize("again", [0, 15, 16, 38])
+def test_a_uid_that_recurs_after_many(again):
+    uids = [f"prompt {index}" for index in range(40)]
+    assert fc.planning.prompt_boundaries(uids) == [(index, index + 1) for index in range(40)]
+    with pytest.raises(ValueError, match=f"uid 'prompt {again}' appears .* at index 40"):
+        fc.planning.prompt_boundaries([*uids, uids[again]])
+
+
 def test_a_uid_that_comes_again_is_named():
     message = "uid 'p0' appears in non-contiguous positions at index 3; pass the rows of a prompt"
     for uids in (["p0", "p0", "p1", "p0"], np.array(["p0", "p0", "p1", "p0"])):

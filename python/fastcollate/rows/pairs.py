@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from fastcollate._fastcollate import RowSpans
 from fastcollate.common.arguments import as_list, id_list, tally
-from fastcollate.common.arrays import is_tensor
+from fastcollate.common.arrays import concatenate, is_array, is_tensor
 from fastcollate.rows.columns import Ragged
 from fastcollate.rows.fields import Field
 from fastcollate.rows.per_row import PerRow
@@ -55,9 +55,7 @@ def arguments_of_pairs(
     prompts, chosen, rejected = (ids_of(key, columns[key]) for key in PAIR)
     for key, responses in zip(PAIR[1:], (chosen, rejected), strict=True):
         check_same_rows(key, len(responses), len(prompts), PAIR[0])
-    parts = [
-        _parts(prompts, rows, key, limit) for key, rows in ((PAIR[1], chosen), (PAIR[2], rejected))
-    ]
+    parts = _parts(prompts, chosen, PAIR[1], limit), _parts(prompts, rejected, PAIR[2], limit)
     before, after = [part[0] for part in parts], [part[1] for part in parts]
     arguments: dict[str, Any] = {
         "prompts": RowSpans(before),
@@ -66,7 +64,7 @@ def arguments_of_pairs(
     }
     given = [key for key in LOGPS if key in columns and key not in of_fields]
     if len(given) == 1:
-        other = next(key for key in LOGPS if key != given[0])
+        (other,) = {*LOGPS} - {*given}
         raise ValueError(f"samples have {given[0]!r}, but no {other!r}; pass both")
     if given:
         arguments["fields"]["ref_logps"] = PerRow(join(*(columns[key] for key in LOGPS)))
@@ -74,18 +72,15 @@ def arguments_of_pairs(
         arguments["uids"] = id_list("uid", columns["uid"]) * 2
     if limit is None:
         return arguments, None
-    return arguments, Truncated(*(sum(part[2][at] for part in parts) for at in (0, 1)))
+    return arguments, Truncated(*map(sum, zip(*(part[2] for part in parts), strict=True)))
 
 
 def join(chosen: Any, rejected: Any) -> Any:
     """Return the values of all chosen rows, then of all rejected ones."""
-    if is_tensor(chosen) and is_tensor(rejected) and chosen.shape[1:] == rejected.shape[1:]:
-        import torch
-
-        return torch.cat([chosen, rejected])
-    are_arrays = isinstance(chosen, np.ndarray) and isinstance(rejected, np.ndarray)
-    if are_arrays and chosen.shape[1:] == rejected.shape[1:]:
-        return np.concatenate([chosen, rejected])
+    if is_array(chosen) and is_array(rejected):
+        is_one_kind = is_tensor(chosen) == is_tensor(rejected)
+        if is_one_kind and chosen.shape[1:] == rejected.shape[1:]:
+            return concatenate([chosen, rejected])
     return [*as_list(chosen), *as_list(rejected)]
 
 

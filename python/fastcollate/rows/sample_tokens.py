@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import IGNORE_INDEX, RowSpans, compact_ids
-from fastcollate.common.arguments import check_integer, id_list, tally
+from fastcollate.common.arguments import tally
 from fastcollate.common.arrays import is_tensor, offsets_of, ranges_of, row_and_token, to_numpy
 from fastcollate.common.row_columns import IDS
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
 from fastcollate.rows.fields import Field
+from fastcollate.rows.lengths import check_lengths
 from fastcollate.rows.per_row import PerRow
 from fastcollate.rows.truncation import Limit, Truncated
 
@@ -326,15 +327,12 @@ def _first(trained: np.ndarray, spans: Spans) -> np.ndarray:
 
 
 def _prompt_lens(column: Any, lengths: np.ndarray) -> np.ndarray:
-    items = id_list("prompt_len", column)
-    check_same_rows("prompt_len", len(items), len(lengths))
-    prompt_lens = np.empty(len(items), np.int64)
-    for row, item in enumerate(items):
-        count = check_integer(f"prompt_len[{row}]", item, "an integer")
-        if not 0 <= count <= lengths[row]:
-            raise ValueError(
-                f"prompt_len[{row}] is {count}, but input_ids[{row}] has {lengths[row]} tokens; "
-                f"pass a number from 0 to {lengths[row]}"
-            )
-        prompt_lens[row] = count
+    prompt_lens = check_lengths("prompt_len", column)
+    check_same_rows("prompt_len", len(prompt_lens), len(lengths))
+    if (longer := np.flatnonzero(prompt_lens > lengths)).size:
+        row = int(longer[0])
+        raise ValueError(
+            f"prompt_len[{row}] is {prompt_lens[row]}, but input_ids[{row}] has {lengths[row]} "
+            f"tokens; pass a number from 0 to {lengths[row]}"
+        )
     return prompt_lens

@@ -80,8 +80,7 @@ def columns_of(
         The maximum length of a row, if any.
     """
     sources = {key: _sources(key, field) for key, field in fields.items()}
-    of_fields = {source for pair in sources.values() for source in pair}
-    of_fields |= {source for field in fields.values() for source in _starts(field)}
+    of_fields = _read_by(fields)
     optional = {
         source
         for key, pair in sources.items()
@@ -90,11 +89,10 @@ def columns_of(
     }
     columns = _by_key(samples, Keys(of_fields, renamed, ignore), optional)
     _check_no_text(columns)
-    for key, pair in sources.items():
-        pair = (*pair, *_starts(fields[key]))
-        if missing := [source for source in pair if source not in columns]:
+    for source, key in of_fields.items():
+        if source not in columns:
             raise ValueError(
-                f"fields[{key!r}] reads {missing[0]!r}, which samples do not have; pass a key of "
+                f"fields[{key!r}] reads {source!r}, which samples do not have; pass a key of "
                 "samples, or leave the field out"
             )
     own = {key: one for key, one in columns.items() if key not in OPTIONAL or key not in of_fields}
@@ -191,11 +189,7 @@ def check_columns(
         )
     renamed: dict[str, str] = {}
     owners: dict[str, str] = {}
-    of_fields = {
-        source: key
-        for key, field in fields.items()
-        for source in (*_sources(key, field), *_starts(field))
-    }
+    of_fields = _read_by(fields)
     for key, name in columns.items():
         if not isinstance(key, str) or not isinstance(name, str):
             raise TypeError(f"columns has {key!r}: {name!r}; pass strings")
@@ -231,6 +225,15 @@ def check_sources(fields: Mapping[str, Any]) -> dict[str, AnyField]:
         check_key(key)
         _sources(key, field)
     return dict(fields)
+
+
+def _read_by(fields: Mapping[str, AnyField]) -> dict[str, str]:
+    """Return the keys of samples that fields read, and one of the fields for each."""
+    return {
+        source: key
+        for key, field in fields.items()
+        for source in (*_sources(key, field), *_starts(field))
+    }
 
 
 def _sources(key: str, field: AnyField) -> tuple[str, ...]:

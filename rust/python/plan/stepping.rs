@@ -101,18 +101,30 @@ fn runs(ids: &Bound<PyList>, name: &str) -> PyResult<(Vec<usize>, bool)> {
 
 /// Hashes of Python objects. They are well distributed, except those of ints.
 ///
-/// In parts, since a set that grows moves all of its items at once: ten million take 0.2 seconds.
+/// In parts, since a set that grows moves all of its items at once: ten million take 0.2 seconds. The
+/// first few are in no set, as making the parts takes longer than looking at these.
 #[derive(Default)]
-struct Hashes([HashSet<isize, BuildHasherDefault<IdHasher>>; 32]);
+struct Hashes {
+    few: Vec<isize>,
+    parts: Vec<HashSet<isize, BuildHasherDefault<IdHasher>>>,
+}
 
 impl Hashes {
     /// Add a hash; returns false if it is there.
     fn insert(&mut self, hash: isize) -> bool {
+        if self.few.contains(&hash) {
+            return false;
+        }
+        if self.few.len() < 16 {
+            self.few.push(hash);
+            return true;
+        }
+        self.parts.resize_with(32, HashSet::default);
         let mut hasher = IdHasher::default();
         hasher.write_isize(hash);
         // Other bits than those by which a set finds its items.
-        let part = (hasher.finish() >> 40) as usize % self.0.len();
-        self.0[part].insert(hash)
+        let part = (hasher.finish() >> 40) as usize % self.parts.len();
+        self.parts[part].insert(hash)
     }
 }
 
