@@ -68,7 +68,21 @@ def main(
     if args.json:
         print(json.dumps(results, indent=2))
     else:
-        Console(width=132).print(table(results, cell))
+        for each in tables(results, cell):
+            Console(width=132).print(each)
+
+
+def tables(results: dict[str, Figures], cell: Callable[[Figures, str], str]) -> list[Table]:
+    """Lay out the results, in a table for cases that share most figures."""
+    groups: list[list[str]] = []
+    names: dict[str, None] = {}
+    for case, figures in results.items():
+        if 2 * len(names.keys() & figures) < len(figures) or not groups:
+            names = {}
+            groups.append([])
+        names |= dict.fromkeys(figures)
+        groups[-1].append(case)
+    return [table({case: results[case] for case in group}, cell) for group in groups]
 
 
 def table(results: dict[str, Figures], cell: Callable[[Figures, str], str]) -> Table:
