@@ -22,6 +22,9 @@ from fastcollate.common.text import show
 
 T = TypeVar("T", bound=Callable[..., Any])
 
+OWN = ("self", "cls")
+"""Parameters that callers do not pass."""
+
 _PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 
@@ -102,7 +105,7 @@ def _nameless(function: Callable[..., Any], given: tuple[Any, ...]) -> str | Non
         return None
     needed = next((one for one in named if one.default is one.empty), named[0])
     callee = function.__qualname__.removesuffix(".__init__")
-    expected = ", ".join(name for name in most if name not in ("self", "cls")) or "nothing"
+    expected = ", ".join(name for name in most if name not in OWN) or "nothing"
     return f"{callee} takes {expected} without a name; pass others by name: {needed.name}=..."
 
 
@@ -111,7 +114,7 @@ def _missing(
 ) -> str | None:
     """Return an error message for arguments that are missing; None if there are none."""
     parameters = list(inspect.signature(function).parameters.values())
-    needed = [one.name for one in parameters if one.default is one.empty and one.name != "self"]
+    needed = [one.name for one in parameters if one.default is one.empty and one.name not in OWN]
     positional = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
     missing = [name for name in needed if name not in (*positional[: len(args)], *kwargs)]
     if not missing or any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in parameters):

@@ -111,9 +111,6 @@ the text, in which ``<name>`` is the unknown argument. The first that fits is us
 
 INSTEAD = {
     "Batch": "fc.build_batch makes one",
-    "BinPlan": "fc.planning.pack makes one",
-    "MergePlan": "fc.planning.merge_turns makes one",
-    "StepPlan": "fc.plan_step makes one",
     "TreePlan": "fc.planning.prefix_tree makes one",
     "Patcher.patch": "functions that it replaces keep their own; fc.build_batch has options",
 }
