@@ -58,6 +58,14 @@ class Words(SphinxTransform):
             self.document.insert(0, addnodes.index(entries=entries))
 
 
+def pages_of_words(
+    app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]
+) -> list[str]:
+    """Read pages with words in every build: Sphinx drops index entries of pages not read."""
+    pages = {target.partition("#")[0] for target in WORDS.values()}
+    return sorted(pages & env.found_docs) if added | changed | removed else []
+
+
 def leave_out(app: Sphinx, env: BuildEnvironment) -> None:
     """Leave the text of pages on the project itself out of the search."""
     unknown = {target.partition("#")[0] for target in WORDS.values()} - env.found_docs
@@ -68,7 +76,8 @@ def leave_out(app: Sphinx, env: BuildEnvironment) -> None:
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register the transform and the handler."""
+    """Register the transform and the handlers."""
     app.add_transform(Words)
+    app.connect("env-get-outdated", pages_of_words)
     app.connect("env-updated", leave_out)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
