@@ -97,7 +97,11 @@ CHANGES = {
     "empty": lambda value: value[:0],
     "huge": lambda value: last(value, 2**62),
     "negative": lambda value: last(value, -5),
-    "floats": lambda value: np.asarray(value, np.float64) + 0.5,
+    "floats": lambda value: (
+        fc.Ragged(value.values.astype(np.float64), value.offsets)
+        if isinstance(value, fc.Ragged)
+        else np.asarray(value, np.float64) + 0.5
+    ),
     "objects": lambda value: np.array([None] * len(value), object),
     "nested": lambda value: np.asarray(value)[:, None],
     "dict": lambda value: {},

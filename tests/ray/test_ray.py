@@ -340,6 +340,35 @@ def test_what_cannot_be_read_is_named(rollouts):
         fc.ray.collate(broken, pad_token_id=0)
 
 
+def test_damaged_blocks_are_named_by_the_worker_that_reads_them(rollouts, consumers):
+    """Any damage is tested without a cluster, in test_damaged_blocks.py."""
+    blocks = get([worker.put.remote(name=f"w{n}") for n, worker in enumerate(rollouts[:2])])
+    shard = fc.ray.plan_step(blocks).shard(0, 0)
+    part = get(shard.parts[1])
+    ids, mask = part["input_ids"], part["loss_mask"]
+    last = len(mask.values) - 1
+    fields = part["fields"]
+    damages = {
+        r"loss_mask has 2 rows, expected \d+;": {"loss_mask": mask[:2]},
+        "input_ids .*float": {"input_ids": fc.Ragged(ids.values + 0.5, ids.offsets)},
+        r"fields\['weight'\] is .* expected numbers": {
+            "fields": {**fields, "weight": fields["weight"].astype(str)}
+        },
+        "loss_mask is missing;": {"loss_mask": None},
+        r"loss_mask\[\d+\] has 7 tokens, expected 8;": {
+            "loss_mask": fc.Ragged(mask.values[:-1], np.minimum(mask.offsets, last))
+        },
+    }
+    for message, change in damages.items():
+        changed = {name: one for name, one in (part | change).items() if one is not None}
+        parts = {**shard.parts, 1: ray.put(changed)}
+        waiting = consumers[1].collate.remote(dataclasses.replace(shard, parts=parts))
+        with pytest.raises(ValueError, match=f"block 1 \\(w1\\) .* since it was put: {message}"):
+            get(waiting)
+    check_one = get(consumers[1].collate.remote(shard))
+    assert len(check_one[0].input_ids) == len(shard.shard)
+
+
 def test_what_does_not_arrive_is_named(rollouts):
     @ray.remote(num_cpus=0.1)
     def never():

@@ -135,21 +135,30 @@ CALLS = {
     "build, lists": 'fc.build_batch(*lists, pad_token_id=0, array_type="numpy")',
     "builder": "([builder.add(*row) for row in zip(*lists)], builder.finish())",
     "check": "batch.check()",
+    "gather": "batch.gather(batch.loss_mask)",
     "merge": 'fc.merge_turns(*turns, trajectory_ids=ids, policy="branch")',
     "micro-batches": "planning.micro_batches(lens, 4096, dp_size=4)",
     "pack": "planning.pack(lens, fc.Packed(4096))",
+    "parse": "fc.rollouts.parse(bodies).to_arrow()",
     "pickle": "pickle.loads(pickle.dumps(batch))",
     "select": "batch.select(rows=range(0, 20_000, 3))",
+    "split": "planning.pack(lens, fc.Packed(16, oversize='split'))",
     "partition": "planning.partition(lens, 64)",
     "step": "fc.plan_step(lens, dp_size=4, layout=fc.Packed(4096))",
     "tree": "planning.prefix_tree(*turns).report",
+    "tree, built": "fc.build_batch(*turns, **numpy, layout=fc.Tree(4096))",
+    "tree, packed": "tree.pack(fc.Tree(4096))",
 }
 
 
 @pytest.mark.parametrize("call", CALLS)
 def test_forks_while_another_thread_calls(call):
-    """No lock is held in the child, not even that of cached properties of old Pythons."""
+    """No lock is held in the child, not even that of cached properties of old Pythons.
+
+    Both have the results of a call without forks.
+    """
     run(f"""
+    import json
     import pickle
     import threading
     from fastcollate import planning
@@ -163,8 +172,17 @@ def test_forks_while_another_thread_calls(call):
     lists = [rows.to_list()[:2000] for rows in turns]
     batch = fc.build_batch(*turns, pad_token_id=0, array_type="numpy", layout="jagged")
     builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy")
-    call = lambda: {CALLS[call]}
-    call()
+    body = json.dumps({{"prompt_token_ids": [1], "choices": [{{"token_ids": [2, 3]}}]}}).encode()
+    bodies = [body] * 2000
+    tree = planning.prefix_tree(*turns)
+    numpy = {{"pad_token_id": 0, "array_type": "numpy"}}
+    few = [rows[:50] for rows in lists]
+    small = fc.build_batch(*few, **numpy)
+
+    def call():
+        return pickle.dumps({CALLS[call]})
+
+    expected = call()
     ends = []
 
     def fork_often():
@@ -176,13 +194,16 @@ def test_forks_while_another_thread_calls(call):
                 fc.plan_step(lens[:100], dp_size=2)
                 planning.prefix_tree([[1, 2], [1]], [[3], [4]]).report
                 fc.merge_turns([[1], [1, 2, 3]], [[2], [4]], trajectory_ids=[0, 0]).report
-                call()
+                again = fc.build_batch(*few, **numpy)
+                assert pickle.dumps(again) == pickle.dumps(small)
+                # Rows of the other thread's may be in the builder.
+                assert call() == expected or {call == "builder"}
                 os._exit(0)
             ends.append(os.waitpid(one, 0)[1])
 
     thread = threading.Thread(target=fork_often)
     thread.start()
     while thread.is_alive():
-        call()
+        assert call() == expected
     assert ends == [0] * 12
     """)

@@ -23,6 +23,9 @@ from fastcollate.rows.lengths import Integers
 OF_ROUTES = ("uint8", "int16", "int32")
 """Dtypes of captured indices, by size."""
 
+_DTYPES = {"input_ids": ("int32", "int64"), "loss_mask": ("uint8", "float32")}
+"""Dtypes that each block takes by its own values."""
+
 _FORMS = ("response", "sequence", *CAPTURED, "ragged", "number", "array", "object")
 
 
@@ -96,6 +99,7 @@ def check_part(
     with intact(name):
         _expect(isinstance(part, dict), "it", part, "a dict of columns")
         _check_tokens("input_ids", part["input_ids"], lens[0] + lens[1], first, ())
+        _check_dtype("input_ids", part["input_ids"], "integers")
         for key, kind in plain.items():
             _check_column(key, part[key], kind, lens, first)
         for key, kind in fields.items():
@@ -215,6 +219,17 @@ def _check_column(
         _check_tokens(key, values, sums, first, (), "value")
     else:
         _check_tokens(key, column, FieldSpec.row_lens(kind.form, *lens), first, kind.trailing)
+        _check_dtype(key, column, kind.dtype)
+
+
+def _check_dtype(key: str, column: Ragged, dtype: str) -> None:
+    """Check the dtype of values, which are integers of its bits if NumPy lacks it."""
+    found = column.values.dtype
+    if key in _DTYPES:
+        holds = found.name in _DTYPES[key]
+    else:
+        holds = found.kind in "iu" if is_only_torch(dtype) else found == dtype
+    _expect(holds or not len(column.values), key, column.values, dtype)
 
 
 def _check_tokens(
