@@ -26,6 +26,9 @@ from frameworks.installed import real
 
 Pair = tuple[str, Callable[[], Any], Callable[[], Any]]
 
+LARGE = 1 << 16
+"""Tokens at which stacking tensors takes longer than a call for each."""
+
 TOKENIZER = SimpleNamespace(pad_token_id=0)
 
 
@@ -82,6 +85,9 @@ def of_examples() -> Iterator[Pair]:
         padded = (ours.collate_sft_batch, real("skyrl.train.sft_trainer").collate_sft_batch)
         calls = (partial(each, examples, TOKENIZER) for each in padded)
         yield f"SkyRL, {count} examples, padded", *calls
+        weighted = [{**one, "loss_mask": [0.5] * one["num_actions"]} for one in examples]
+        calls = (partial(each, weighted, TOKENIZER) for each in padded)
+        yield f"SkyRL, {count} examples, weighted", *calls
         options = (TOKENIZER, 2_048, 1, 1, 1, 4, count, 1)
         packers = (each.PackedDataCollator(*options) for each in (ours, skyrl))
         yield (
@@ -111,6 +117,8 @@ def flush_left(*tensors: Any) -> Any:
     """Remove the padding of tensors, the first of which is the mask, and pad them on the right."""
     import torch
 
+    if tensors[0].numel() > LARGE:
+        return [fc.pad(fc.unpad(x, mask=tensors[0])) for x in tensors]
     return fc.pad(fc.unpad(torch.stack(tensors, -1), mask=tensors[0])).unbind(-1)
 
 

@@ -52,12 +52,12 @@ __all__ = [
     "fix_lists",
     "forked",
     "group_offsets",
-    "group_spans",
     "hash_prompts",
     "lists_of",
     "make_calls",
     "merge_turns",
     "partition",
+    "prompt_spans",
     "read_calls",
     "read_numbers",
     "share_prefixes",
@@ -618,7 +618,7 @@ def arrow_chunks(
     object: Any, location: str
 ) -> list[tuple[NDArray[Any], NDArray[int64]]] | None: ...
 def group_offsets(ids: list[Any], name: str) -> tuple[NDArray[int64], bool]: ...
-def group_spans(ids: list[Any], name: str) -> list[tuple[int, int]] | None: ...
+def prompt_spans(uids: Any) -> list[tuple[int, int]] | None: ...
 def split_step(
     mini_batches: NDArray[int64],
     groups: NDArray[int64] | None,

@@ -51,7 +51,7 @@ mod _fastcollate {
     #[pymodule_export]
     use super::plan::sharing::{PrefixTree, hash_prompts, share_prefixes};
     #[pymodule_export]
-    use super::plan::stepping::{group_offsets, group_spans, split_step, step_defect};
+    use super::plan::stepping::{group_offsets, prompt_spans, split_step, step_defect};
     #[pymodule_export]
     use super::plan::tables::lists_of;
     #[pymodule_export]

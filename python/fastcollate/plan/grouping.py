@@ -18,12 +18,6 @@ from fastcollate.common.text import show_id
 NO_KEY = object()
 """Key of an id that cannot be hashed."""
 
-PLAIN = frozenset((str, bytes, int))
-"""Types of most ids. They are hashable."""
-
-FEW = 1 << 16
-"""Number of ids whose spans are made at once, without a pause for signals."""
-
 MAX_WITHOUT_HASH = 1_024
 """Limit of distinct unhashable ids: each is compared with all before it."""
 
@@ -110,10 +104,8 @@ def prompt_boundaries(uids: Any) -> list[tuple[int, int]]:
 
 def prompt_spans(uids: Any) -> list[tuple[int, int]]:
     """Return the first row of each prompt, and one past its last."""
-    if type(uids) is list and 0 < len(uids) <= FEW and type(uids[0]) in PLAIN:
-        spans = _fastcollate.group_spans(uids, "uids")
-        if spans is not None:
-            return spans
+    if (spans := _fastcollate.prompt_spans(uids)) is not None:  # of few, in a third of the time
+        return spans
     return list(pairwise(prompt_offsets(uids).tolist()))
 
 
@@ -217,7 +209,7 @@ def _first_seen_before(name: str, ids: Sequence[Any]) -> int | None:
 
 def _are_plain(ids: Sequence[Any]) -> bool:
     """Return whether ids are all plain hashable types."""
-    return set(map(type, ids)) <= PLAIN
+    return set(map(type, ids)) <= {str, bytes, int}
 
 
 class _Seen:

@@ -8,7 +8,7 @@ use fastcollate::{Error as Core, check_room, try_gathered};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyBytes, PyInt, PyList, PyString};
 
 use crate::error::{Error, Result, caught, cited};
 use crate::interrupt::stoppable;
@@ -38,17 +38,28 @@ pub fn group_offsets<'py>(ids: &Bound<'py, PyList>, name: &str) -> PyResult<(Col
     Ok((column_of(ids.py(), offsets)?, are_different))
 }
 
-/// The first and the last index of each run of equal objects, one past it, as a list of tuples;
-/// `None` if the hashes do not prove that all runs differ.
+/// Number of uids whose spans are made at once, without a pause for signals.
+const FEW: usize = 1 << 16;
+
+/// The first row of each prompt, and one past its last, as a list of tuples. `None` if the hashes do
+/// not prove that all prompts differ, and for uids that are many, or no list of texts or numbers.
 ///
 /// # Errors
 /// As `group_offsets`.
 #[pyfunction]
-pub fn group_spans<'py>(
-    ids: &Bound<'py, PyList>,
-    name: &str,
-) -> PyResult<Option<Bound<'py, PyList>>> {
-    let (offsets, are_different) = runs(ids, name)?;
+pub fn prompt_spans<'py>(uids: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyList>>> {
+    let Ok(ids) = uids.cast_exact::<PyList>() else {
+        return Ok(None);
+    };
+    let is_plain = |first: Bound<PyAny>| {
+        first.is_exact_instance_of::<PyString>()
+            || first.is_exact_instance_of::<PyInt>()
+            || first.is_exact_instance_of::<PyBytes>()
+    };
+    if !(1..=FEW).contains(&ids.len()) || !ids.get_item(0).is_ok_and(is_plain) {
+        return Ok(None);
+    }
+    let (offsets, are_different) = runs(ids, "uids")?;
     let spans = offsets.windows(2).map(|ends| (ends[0], ends[1]));
     are_different
         .then(|| PyList::new(ids.py(), spans))

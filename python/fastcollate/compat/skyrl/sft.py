@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import logging
 import re
@@ -419,16 +418,9 @@ def _left_padded(key: str, rows: list[Any], fill: Any) -> Any:
     def collate_examples(rows: list[Any]) -> Any:
         return collate(Request(Whole(rows), fill, outputs=LEFT_PADDED)).data["input_ids"]
 
-    if type(fill) is int and abs(fill) < EXACT:
-        # As fields of one batch, ids and masks took longer.
-        if len(rows[0]) == 0 or type(rows[0][0]) is not float:
-            with contextlib.suppress(TypeError, ValueError):  # the call below has the message
-                if (padded := pad_rows(rows, "int64", AS_LONGEST["left"], fill, "torch")).ndim == 2:
-                    return padded
-        with contextlib.suppress(TypeError, ValueError):
-            floats = pad_rows(rows, "float64", AS_LONGEST["left"], fill, "numpy")
-            if floats.ndim == 2 and (np.abs(floats) < EXACT).all():
-                return to_tensor(floats.astype(np.int64))
+    # As fields of one batch, ids and masks took longer.
+    if type(fill) is int and (padded := _quickly_padded(rows, fill)) is not None:
+        return padded
     try:
         try:
             return collate_examples(rows)
@@ -436,6 +428,25 @@ def _left_padded(key: str, rows: list[Any], fill: Any) -> Any:
             return collate_examples(_cut_off(rows, error))
     except (TypeError, ValueError, RuntimeError) as error:
         raise _rename(error, key) from error
+
+
+def _quickly_padded(rows: list[Any], fill: int) -> Any:
+    """Return rows of plain numbers as one int64 tensor, right-aligned; None for any others."""
+    left = AS_LONGEST["left"]
+    if abs(fill) >= EXACT:
+        return None
+    try:
+        if len(rows[0]) == 0 or type(rows[0][0]) is not float:
+            padded = pad_rows(rows, "int64", left, fill, "torch")
+            return padded if padded.ndim == 2 else None
+    except (TypeError, ValueError, LookupError):
+        pass  # they may hold floats
+    try:
+        floats = pad_rows(rows, "float64", left, fill, "numpy")
+    except (TypeError, ValueError):
+        return None
+    is_exact = floats.ndim == 2 and np.abs(floats).max(initial=0) < EXACT  # False for NaN
+    return to_tensor(floats.astype(np.int64)) if is_exact else None
 
 
 def _cut_off(rows: list[Any], error: TypeError) -> list[Any]:
