@@ -3,11 +3,11 @@
 use fastcollate::{add, gathered, reserve, with_room};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyFloat, PyList, PyString, PyTuple};
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use crate::error::{Error, Result};
 use crate::plan::tables::{Column, column_of, values as values_of};
-use crate::rows::{compact_ids, intern};
+use crate::rows::{compact_ids, exact, first_entry, intern};
 
 /// Numbers, the ids beside them, their offsets, and true for rows that have ids.
 type Found<'py> = (
@@ -101,7 +101,7 @@ impl Numbers<'_> {
         let ends = row.getattr("end_indices")?;
         for (start, end) in indices(starts)?.into_iter().zip(indices(&ends)?) {
             if start < end {
-                self.push(ids.get_item(start)?.extract()?, &numbers.get_item(start)?)?;
+                self.push(id_of(&ids.get_item(start)?)?, &numbers.get_item(start)?)?;
             } else {
                 self.push_none()?;
             }
@@ -116,10 +116,10 @@ impl Numbers<'_> {
                 return self.entry(entries);
             }
             if let Ok(pair) = item.cast::<PyTuple>() {
-                return self.push(pair.get_item(1)?.extract()?, &pair.get_item(0)?);
+                return self.push(id_of(&pair.get_item(1)?)?, &pair.get_item(0)?);
             }
             if let Ok(pair) = item.cast::<PyList>() {
-                return self.push(pair.get_item(1)?.extract()?, &pair.get_item(0)?);
+                return self.push(id_of(&pair.get_item(1)?)?, &pair.get_item(0)?);
             }
         }
         match item.is_none() {
@@ -130,10 +130,10 @@ impl Numbers<'_> {
 
     /// Read the entry of the sampled token, usually the first.
     fn entry(&mut self, entries: &Bound<PyDict>) -> PyResult<()> {
-        let Some((id, entry)) = entries.iter().next() else {
+        let Some((id, entry)) = first_entry(entries) else {
             return self.push_none();
         };
-        let id = id.extract()?;
+        let id = id_of(&id)?;
         if let Some(sampled) = self.sampled()
             && id != sampled
             && let Some(entry) = entries.get_item(sampled)?
@@ -178,11 +178,17 @@ fn added<T>(values: &mut Vec<T>, value: T) -> PyResult<()> {
     Ok(add(values, value).map_err(Error::from)?)
 }
 
+/// The id of a token.
+#[inline]
+fn id_of(id: &Bound<PyAny>) -> PyResult<i32> {
+    exact(id).map_or_else(|| id.extract(), Ok)
+}
+
 /// A number, or an object's.
 #[inline]
 fn value_of(value: &Bound<PyAny>) -> PyResult<f32> {
-    if let Ok(value) = value.cast_exact::<PyFloat>() {
-        return Ok(round(value.value()));
+    if let Some(value) = exact(value) {
+        return Ok(value);
     }
     if value.is_none() {
         return Ok(f32::NAN);

@@ -183,7 +183,7 @@ def rows_of(calls):
             calls.prompts[row].tolist(),
             calls.responses[row].tolist(),
             [1] * len(calls.responses[row]) if mask is None else mask[row].tolist(),
-            calls.logprobs[row].tolist(),
+            None if calls.logprobs is None else calls.logprobs[row].tolist(),
         )
         for row in range(len(calls))
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -344,6 +345,7 @@ def fits(number: float, array: Any) -> bool:
     return bool(np.isfinite(narrow) or not np.isfinite(wide))
 
 
+@lru_cache(maxsize=256)
 def _limits(dtype: Any) -> tuple[int, int] | None:
     """Return the limits of an integer dtype; for booleans 0 and 1, for floats None."""
     name = dtype_name(dtype)

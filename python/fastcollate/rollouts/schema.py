@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias, final
 
@@ -99,7 +99,7 @@ class Schema:
     Calls of 1 call: 2 prompt tokens, 1 response token
     """
 
-    __slots__ = ("_core", "are_nodes", "arrays", "calls", "columns")
+    __slots__ = ("_core", "_known", "are_nodes", "arrays", "calls", "columns")
 
     calls: tuple[str, ...]
     arrays: list[list[tuple[str, Steps]]]
@@ -107,6 +107,7 @@ class Schema:
     are_nodes: bool
     columns: dict[str, tuple[str, ...]]
     _core: CallSchema
+    _known: dict[tuple[str, ...], list[Path]]
 
     def __init__(
         self,
@@ -136,6 +137,7 @@ class Schema:
             for name, paths in given.items()
         }
         flat = [(name, path) for name, paths in self.columns.items() for path in paths]
+        self._known = {}
         self._core = CallSchema([path for path in arrays if path], flat, self.are_nodes)
 
     def __repr__(self) -> str:
@@ -157,16 +159,19 @@ class Schema:
         """Return a hash of the paths."""
         return hash((self.calls, self.are_nodes, *self.columns.items()))
 
-    def path(self, path: str) -> Path:
+    def paths(self, paths: tuple[str, ...]) -> list[Path]:
+        """Return paths from their arrays of calls on, the innermost arrays first."""
+        if (found := self._known.get(paths)) is None:
+            found = sorted(map(self._path, paths), key=lambda path: -len(path.base))
+            self._known[paths] = found
+        return found
+
+    def _path(self, path: str) -> Path:
         """Return a path from its array of calls on."""
         bases = [base for bases in self.arrays for base, _ in bases]
         base = max((one for one in bases if _continues(path, one)), key=len, default="")
         rest, _, bits = path[len(base) :].partition("&")
         return Path(base, steps_of(rest), int(bits) if bits else None)
-
-    def paths(self, paths: Iterable[str]) -> list[Path]:
-        """Return paths from their arrays of calls on, the innermost arrays first."""
-        return sorted(map(self.path, paths), key=lambda path: -len(path.base))
 
     def narrowed(self, fits: Callable[[str, str], bool | None]) -> Schema:
         """Return the schema with the first path of each column that a source has.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from typing import Any
 
@@ -113,7 +113,7 @@ def calls_from(
         if name in (*IDS, *LENGTHS):
             given[name] = _ids(name, values, name_of)
         elif name in NUMBERS:
-            bits = schema.path(schema.columns[name][0]).bits
+            bits = schema.paths(schema.columns[name][:1])[0].bits
             given |= _numbers(name, values, bits, given.get("responses"), name_of)
         else:
             columns[name] = values
@@ -176,7 +176,9 @@ def _calls(body: Any, schema: Schema) -> list[tuple[tuple[int, ...], Call]]:
             found[key] = found.get(key, {}) | call
     calls = list(found.items())
     if any(path.endswith("?") for path in schema.calls):
-        tokens = schema.paths(path for name in RESPONSES for path in schema.columns.get(name, ()))
+        tokens = schema.paths(
+            tuple(path for name in RESPONSES for path in schema.columns.get(name, ()))
+        )
         objects = [
             one for one in calls if not any(isinstance(part, _PLAIN) for part in one[1].values())
         ]
@@ -193,6 +195,8 @@ class _OtherValueError(ValueError):
 
 def _items(values: Any) -> Iterable[Any]:
     """Return the items of an array; none for other values."""
+    if isinstance(values, (list, tuple)):  # seen at once
+        return values
     if isinstance(values, _PLAIN):
         raise _OtherValueError(f"found {show(values)} where a list is expected")
     return values if isinstance(values, (Sequence, np.ndarray)) or is_tensor(values) else ()
@@ -216,14 +220,18 @@ def _is_there(value: Any) -> bool:
 def get(value: Any, steps: Steps) -> Any:
     """Return the value at a path, which may be None, or ``ABSENT``."""
     for at, step in enumerate(steps):
+        if value is None or value is ABSENT:
+            return ABSENT
         if isinstance(step, str):
-            if isinstance(value, (dict, Mapping)):  # a dictionary is seen at once
+            cls: Any = type(value)
+            kind = _kind(cls)
+            if kind is Mapping:
                 value = value.get(step, ABSENT)
-            elif isinstance(value, (*_PLAIN, list, tuple)):
-                raise _OtherValueError(f"found {show(value)} where an object is expected")
-            else:
+            elif kind is object:
                 value = getattr(value, step, ABSENT)
                 value = value() if callable(value) else value
+            else:
+                raise _OtherValueError(f"found {show(value)} where an object is expected")
             continue
         items = _items(value)
         if items is not value:
@@ -235,6 +243,19 @@ def get(value: Any, steps: Steps) -> Any:
             return [None if one is ABSENT else one for one in flat]
         value = items[step] if step < len(items) else ABSENT
     return value
+
+
+@lru_cache(maxsize=256)
+def _kind(cls: type) -> type:
+    """Return what objects of a class are read as: mappings, arrays, plain values or objects.
+
+    Checks of abstract classes take longer than reading an attribute.
+    """
+    if issubclass(cls, _PLAIN):
+        return str
+    if issubclass(cls, (list, tuple)):
+        return list
+    return Mapping if issubclass(cls, Mapping) else object
 
 
 def _rows_of(name: str, column: list[Any] | Ragged) -> tuple[list[Any] | Ragged, NDArray[np.bool_]]:
@@ -265,7 +286,8 @@ def _numbers(
     rows, have = _rows_of(name, column)
     found: dict[str, Rows] = {}
     values: NDArray[Any] = np.empty((0, 0))
-    if isinstance(rows, Ragged) or all(map(_is_plain, rows)):  # others take longer here than below
+    # Lists take longer here than below.
+    if isinstance(rows, Ragged) or bits or all(map(is_array, rows)):
         try:
             read = ragged(rows, "float64")
             values, offsets = to_numpy(read.values), read.offsets
@@ -280,14 +302,7 @@ def _numbers(
     if bits:
         flags = (np.nan_to_num(values).astype(np.int64) & bits) != 0
         values = np.where(np.isfinite(values), flags, values)
-    return found | {name: (values.astype(np.float32), offsets, have)}
-
-
-def _is_plain(row: Any) -> bool:
-    """Return True for a row of numbers, by its first."""
-    if isinstance(row, (list, tuple)):
-        return not row or isinstance(row[0], (int, float))
-    return is_array(row)
+    return found | {name: (values.astype(np.float32, copy=False), offsets, have)}
 
 
 def recognised(fits: Fits) -> Schema | None:

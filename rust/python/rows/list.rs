@@ -12,7 +12,7 @@ use pyo3::exceptions::PyImportError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::critical_section::{with_critical_section, with_critical_section2};
-use pyo3::types::{PyList, PyString, PyTuple};
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use super::number::{Decode, decode};
 use crate::error::{Error, Result};
@@ -124,6 +124,13 @@ decode_exact! {
     bf16: exact_float, |value| Some(bf16::from_f32(value as f32));
     f32: exact_float, |value| Some(value as f32);
     f64: exact_float, Some;
+}
+
+/// Decode an exact `int`, `float` or `bool`, as [`DecodeExact::decode_exact`].
+#[inline(always)]
+pub fn exact<T: DecodeExact>(item: &Bound<PyAny>) -> Option<T> {
+    // SAFETY: the reference proves both.
+    unsafe { T::decode_exact(item.as_ptr()) }
 }
 
 /// The value of an exact `float`, or of an `int` as the nearest float.
@@ -282,6 +289,27 @@ pub fn announce(list: &Bound<PyList>, len: usize, from: usize, lookahead: Lookah
             let _ = (len, from, LINE);
         }
     }
+}
+
+/// The first entry of a dictionary.
+#[inline]
+pub fn first_entry<'py>(
+    entries: &Bound<'py, PyDict>,
+) -> Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+    let py = entries.py();
+    with_critical_section(entries, || {
+        let (mut at, mut key, mut value) = (0, ptr::null_mut(), ptr::null_mut());
+        // SAFETY: the dictionary is live, and does not change before both have a reference.
+        unsafe {
+            (ffi::PyDict_Next(entries.as_ptr(), &raw mut at, &raw mut key, &raw mut value) != 0)
+                .then(|| {
+                    (
+                        Bound::from_borrowed_ptr(py, key),
+                        Bound::from_borrowed_ptr(py, value),
+                    )
+                })
+        }
+    })
 }
 
 /// Decode `out.len()` items from `from` on. `len` is the list's length in the plan.

@@ -32,7 +32,7 @@ mod tokens;
 pub use array::data;
 pub use arrow::{ArrowMemory, arrow_chunks, arrow_nested_chunks};
 pub use fixed::fix_lists;
-pub use list::{DecodeExact, Run, check_digits, same_until};
+pub use list::{DecodeExact, Run, check_digits, exact, first_entry, same_until};
 pub use nested::{Part, counts_of, values_of};
 pub use number::number_of;
 pub use object::check_range;

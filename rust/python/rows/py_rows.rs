@@ -321,30 +321,28 @@ impl<'py> PyRows<'py> {
         Ok(Some(column.among(self.chosen.clone())))
     }
 
-    /// Refuse booleans: masks in place of token ids.
+    /// Refuse booleans in a row: masks in place of token ids.
     ///
     /// # Errors
     /// `TypeError` naming the first.
-    pub fn refuse_booleans(&self) -> Result<()> {
-        for row in 0..self.rows.len() {
-            let is_bool = |item: Bound<PyAny>| item.is_instance_of::<PyBool>();
-            let found = match &self.rows[row] {
-                Row::List(list, _) => list.iter().position(is_bool),
-                Row::Tuple(tuple) => tuple.iter().position(is_bool),
-                _ => {
-                    let values = self.slice(row)?;
-                    values.and_then(|values| matches!(values, Slice::Bool(_)).then_some(0))
-                }
-            };
-            if let Some(at) = found {
-                return Err(Error::WrongType {
-                    location: format!("{}[{}][{at}]", self.field, self.number(row)),
-                    found: "a bool".to_owned(),
-                    expected: "pass integers",
-                });
+    pub fn refuse_booleans(&self, row: usize) -> Result<()> {
+        let is_bool = |item: Bound<PyAny>| item.is_instance_of::<PyBool>();
+        let found = match &self.rows[row] {
+            Row::List(list, _) => list.iter().position(is_bool),
+            Row::Tuple(tuple) => tuple.iter().position(is_bool),
+            _ => {
+                let values = self.slice(row)?;
+                values.and_then(|values| matches!(values, Slice::Bool(_)).then_some(0))
             }
+        };
+        match found {
+            None => Ok(()),
+            Some(at) => Err(Error::WrongType {
+                location: format!("{}[{}][{at}]", self.field, self.number(row)),
+                found: "a bool".to_owned(),
+                expected: "pass integers",
+            }),
         }
-        Ok(())
     }
 
     /// True if the values are read as whole numbers.

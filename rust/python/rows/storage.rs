@@ -345,13 +345,16 @@ pub const TOKEN_IDS: i64 = 1 << 31;
 #[allow(clippy::cast_possible_truncation, reason = "checked")]
 pub fn token_ids<'py>(py: Python<'py>, name: &str, rows: &Bound<'py, PyAny>) -> Result<Ids<'py>> {
     let rows = PyRows::new::<i64>(name, rows, None, Check::None)?;
-    rows.refuse_booleans()?;
     let lens = rows.lens();
     let mut values = filled(lens.iter().sum(), |_| 0_i32)?;
     let (mut offsets, mut rest) = (vec![0], &mut values[..]);
     for (row, len) in lens.into_iter().enumerate() {
         let mut ids = filled(len, |_| 0_i64)?;
         rows.read(row, 0, &mut ids)?;
+        // Booleans are read as these.
+        if ids.is_empty() || ids.iter().any(|id| matches!(id, 0 | 1)) {
+            rows.refuse_booleans(row)?;
+        }
         if let Some(at) = ids.iter().position(|id| !(0..TOKEN_IDS).contains(id)) {
             let location = Location {
                 field: name.to_owned(),
