@@ -81,6 +81,22 @@ def test_rows_of_padding_are_left_out():
     assert sorted(rows) == [[1, 5, 6], [2, 7, 8], [3, 9]]
 
 
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        (fc.Packed(8, shift="next_token"), "row 1 of the batch has no prompt"),
+        (fc.Packed(2, algorithm="concat"), "row 0 of the batch was split"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*split")
+def test_rows_that_are_not_whole_name_the_way_out(layout, message):
+    how = {"pad_token_id": 0, "array_type": "numpy"}
+    batch = fc.build_batch([[1], []], [[5, 6], [7]], layout=layout, **how)
+    for read in (batch.rows, lambda: batch.to_layout("left")):
+        with pytest.raises(ValueError, match=f"^{message}.*; call build_batch with another layout"):
+            read()
+
+
 def test_a_batch_without_a_plan_has_no_rows():
     with pytest.raises(fc.planning.MissingPlanError, match="has no plan"):
         fc.Batch({"input_ids": np.zeros((1, 2), np.int64)}).rows()

@@ -138,7 +138,7 @@ def _check_whole(plan: Plan, shard: Shard | None) -> None:
     if (bins := plan.bins()) is None:
         return
     is_read = np.ones(plan.num_rows, np.bool_)
-    advice = "call build_batch with the new layout"
+    advice = "call build_batch with another layout"
     if shard is not None:
         is_read = np.isin(np.arange(plan.num_rows), shard.rows)
         advice = "call build_batch with the rows to select"
