@@ -267,3 +267,15 @@ def test_bodies_as_dictionaries_are_read_as_their_bytes_are():
 def test_negative_ids_are_refused():
     with pytest.raises(ValueError, match=r"outputs\[1\]: call 0: responses\[1\] is -5; token ids"):
         read([{"output_ids": [3]}, {"output_ids": [1, -5]}], prompts=[[1], [1]])
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 2])
+@pytest.mark.parametrize("bad", ["text", 3, [1]])
+def test_a_value_in_place_of_an_object_names_its_output(wrong, bad):
+    meta = {"finish_reason": {"type": "stop"}, "output_token_logprobs": [(-0.5, 7, None)]}
+    outputs = [{"output_ids": [7], "meta_info": meta} for _ in range(3)]
+    outputs[wrong] = {"output_ids": [7], "meta_info": bad}
+    # Two calls of the first output: calls are not numbered as outputs are.
+    outputs[0] = [{"output_ids": [7], "meta_info": meta}, outputs[0]]
+    with pytest.raises(ValueError, match=rf"^outputs\[{wrong}\]: found .* object is expected$"):
+        read(outputs, prompts=[[1]] * 3)

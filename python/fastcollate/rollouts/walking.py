@@ -67,20 +67,23 @@ def walk(
     """
     places: list[tuple[int, int, int]] = []
     trees: dict[Any, int] = {}
-    found: dict[str, list[Any]] = {name: [] for name in schema.columns}
-    paths = {name: schema.paths(given) for name, given in schema.columns.items()}
-    for body, one in enumerate(bodies):
-        try:
+    calls: list[Call] = []
+    body = 0
+    try:
+        for body, one in enumerate(bodies):
             of_body = _calls(one, schema)
             if are_rows and "" not in schema.calls and not of_body[0][0]:
                 continue
             for index, (key, call) in enumerate(of_body):
                 tree = trees.setdefault((body, key[:-1]), len(trees))
                 places.append((body, tree, key[-1] if schema.are_nodes and key else index))
-                for name, of_column in paths.items():
-                    found[name].append(_value(call, of_column))
-        except _OtherValueError as error:
-            raise ValueError(f"{place.of(body)}: {error}") from None
+                calls.append(call)
+        found: dict[str, list[Any] | Ragged] = {
+            name: _values(calls, schema.paths(given)) for name, given in schema.columns.items()
+        }
+    except _OtherValueError as error:
+        body = body if error.call is None else places[error.call][0]
+        raise ValueError(f"{place.of(body)}: {error}") from None
     return calls_from(
         found, np.array(places, np.int64).reshape(-1, 3), len(bodies), schema, options, place
     )
@@ -137,7 +140,7 @@ def _fits(body: Any, schema: Schema, column: str, path: str) -> bool | None:
     """
     paths = schema.paths((path,))
     try:
-        values = (_value(call, paths) for _, call in _calls(body, schema))
+        values = (_values([call], paths)[0] for _, call in _calls(body, schema))
         value = next(filter(_is_there, values), None)
     except _OtherValueError:
         value = None
@@ -173,7 +176,7 @@ def _calls(body: Any, schema: Schema) -> list[tuple[tuple[int, ...], Call]]:
             }
             outer = base
         for key, call in level.items():
-            found[key] = found.get(key, {}) | call
+            found[key] = {**found[key], **call} if key in found else call
     calls = list(found.items())
     if any(path.endswith("?") for path in schema.calls):
         tokens = schema.paths(
@@ -182,7 +185,7 @@ def _calls(body: Any, schema: Schema) -> list[tuple[tuple[int, ...], Call]]:
         objects = [
             one for one in calls if not any(isinstance(part, _PLAIN) for part in one[1].values())
         ]
-        calls = [one for one in objects if _is_there(_value(one[1], tokens))]
+        calls = [one for one in objects if _is_there(_values([one[1]], tokens)[0])]
     return calls or [((), {"": body})]
 
 
@@ -192,25 +195,59 @@ _PLAIN = (str, bytes, int, float)
 class _OtherValueError(ValueError):
     """A value that is not the object or the array that a path goes through."""
 
+    call: int | None = None
+    """The call that it was found in, once calls are known."""
+
 
 def _items(values: Any) -> Iterable[Any]:
     """Return the items of an array; none for other values."""
-    if isinstance(values, (list, tuple)):  # seen at once
+    if isinstance(values, (list, tuple)):  # seen at once, as are missing ones
         return values
+    if values is None or values is ABSENT:
+        return ()
     if isinstance(values, _PLAIN):
         raise _OtherValueError(f"found {show(values)} where a list is expected")
     return values if isinstance(values, (Sequence, np.ndarray)) or is_tensor(values) else ()
 
 
-def _value(call: Call, paths: Sequence[Path]) -> Any:
-    """Return the value of a call at the first of paths where it has any."""
-    best = ABSENT
+def _values(calls: Sequence[Call], paths: Sequence[Path]) -> list[Any]:
+    """Return the value of each call at the first of paths where it has any."""
+    found: list[Any] = [ABSENT] * len(calls)
+    left: Sequence[int] = range(len(calls))
     for base, steps, _ in paths:
-        if base in call and (value := get(call[base], steps)) is not ABSENT:
-            if value is not None:
-                return value
-            best = None
-    return best
+        at = [call for call in left if base in calls[call]]
+        if not at:
+            continue
+        values = _all_at([calls[call][base] for call in at], steps, at)
+        for call, value in zip(at, values, strict=True):
+            if value is not ABSENT:
+                found[call] = value
+        left = [call for call in left if found[call] is None or found[call] is ABSENT]
+    return found
+
+
+def _all_at(values: list[Any], steps: Steps, calls: Sequence[int]) -> list[Any]:
+    """Return the value at a path in each of values, which are those of these calls."""
+    for at, step in enumerate(steps):
+        # Values of one class are read alike.
+        name, (first, *others) = str(step), {*map(type, values)}
+        kind = _kind(first) if isinstance(step, str) and not others else None
+        if kind is Mapping:
+            values = [value.get(name, ABSENT) for value in values]
+        elif kind is object:
+            values = [getattr(value, name, ABSENT) for value in values]
+            if any(map(callable, values)):
+                values = [value() if callable(value) else value for value in values]
+        else:
+            found = []
+            for call, value in zip(calls, values, strict=True):
+                try:
+                    found.append(get(value, steps[at:]))
+                except _OtherValueError as error:
+                    error.call = call
+                    raise
+            return found
+    return values
 
 
 def _is_there(value: Any) -> bool:
