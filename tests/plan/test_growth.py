@@ -11,6 +11,7 @@ from worker_blocks import built
 import fastcollate as fc
 from fastcollate.blocks.joining import join
 from fastcollate.blocks.reading import parts_of
+from fastcollate.blocks.spans import pack_arrays
 from fastcollate.blocks.storing import store
 from fastcollate.compat.trl import TreeRow
 
@@ -99,6 +100,38 @@ def pickled_shards(shards):
     columns, _, taken = step_of(shards)
     batch = fc.build_batch(**columns, **OPTIONS)
     return lambda: drop(pickle.dumps(batch.select(shard)) for shard in taken)
+
+
+def with_step(call):
+    """Return a test of a call that takes a batch, its step and the shards of the step."""
+
+    def make(shards):
+        columns, step, taken = step_of(shards)
+        batch = fc.build_batch(**columns, **OPTIONS)
+        return lambda: drop(call(batch, step, taken) for _ in range(8))
+
+    return make
+
+
+COSTS = fc.planning.Costs(per_token=1, per_pair=1e-3)
+
+OF_STEPS = {
+    "drop_padding": lambda batch, step, taken: fc.planning.drop_padding(step.rows, step),
+    "drop_padding, list": lambda batch, step, taken: fc.planning.drop_padding(
+        step.rows.tolist(), step
+    ),
+    "normalize": lambda batch, step, taken: batch.normalize(batch.loss_mask, step),
+    "loss_normalizers": lambda batch, step, taken: batch.loss_normalizers(step),
+    "forecast": lambda batch, step, taken: step.forecast(COSTS),
+    "compare_plans": lambda batch, step, taken: fc.planning.compare_plans([step], COSTS),
+    "describe": lambda batch, step, taken: step.describe(),
+    "pickle": lambda batch, step, taken: pickle.loads(pickle.dumps((step, taken))),
+    "narrow": lambda batch, step, taken: [shard.narrow() for shard in taken],
+    "micro_batches": lambda batch, step, taken: [shard.micro_batches(4) for shard in taken],
+    "put_shards": lambda batch, step, taken: pack_arrays(batch, list(map(batch.select, taken))),
+    "predict": lambda batch, step, taken: COSTS.predict(taken),
+    "totals": lambda batch, step, taken: (step.inverse, step.tokens_per_rank, step.row_totals),
+}
 
 
 def audit_of_shards(shards):
@@ -293,6 +326,7 @@ def seconds(call):
         (all_breaks, 500),
         (all_trees, 500),
         (first_metrics, 1500),
+        *((with_step(call), 100) for call in OF_STEPS.values()),
         (joined_blocks, 100),
         (shards_of_blocks, 100),
         (tree_rows, 300),
