@@ -25,7 +25,7 @@ use crate::plan::layout::LayoutSpec;
 use crate::plan::merging::{Merge, RowSource, merged};
 use crate::plan::shard::ShardSpec;
 use crate::plan::sharing::compared;
-use crate::plan::tables::usizes;
+use crate::plan::tables::{poll_after, usizes};
 use crate::rows::{PyRows, TokenInput, slices_of};
 
 /// From this size on, other Python threads may run while plain memory is copied.
@@ -86,6 +86,9 @@ pub fn collate<'py>(
     let chosen = chosen.and_then(|(source, shard)| source.chosen(shard, form));
     let tokens = tokens.read(chosen.as_ref())?;
     let turns = Arc::new(tokens.turns()?);
+    // A stage takes up to a tenth of a second for a million rows: signals are handled after each.
+    let handle_signals = || poll_after(py, turns.count());
+    handle_signals()?;
     if let Some(RowSource::Batch(plan)) = &row_source {
         turns.check_count("plan", plan.get().assembly.rows().len())?;
     }
@@ -96,6 +99,7 @@ pub fn collate<'py>(
         fields: read(&fields, &turns)?,
         tokens,
     };
+    handle_signals()?;
     let merge = match &row_source {
         Some(RowSource::ToMerge(spec, trajectories)) => {
             let (spec, trajectories) = (spec.get(), trajectories.clone());
@@ -110,6 +114,7 @@ pub fn collate<'py>(
     let specs: Vec<_> = fields.iter().map(|(_, field)| &field.get().0).collect();
     let layout = layout.get();
     let mut rows = source.rows(&turns, shard, layout.core())?;
+    handle_signals()?;
     if layout.core().layout().is_tree() {
         let uids = uids.map(|ids| usizes("uids", &ids)).transpose()?;
         compared(py, &columns.tokens, &turns, |streams| {
@@ -118,7 +123,9 @@ pub fn collate<'py>(
     }
     let added = with_own_tokens(py, &specs, (rows.read(), &turns), &mut columns)?;
     let masked_rewards = source.merge_numbers(&turns, &specs, &mut columns)?;
+    handle_signals()?;
     let placement = layout.place(py, &rows, shard)?;
+    handle_signals()?;
     let request = Request {
         pad_token_id,
         fields: &specs,
@@ -126,6 +133,7 @@ pub fn collate<'py>(
         cp: cp.map(|(size, rank)| CpRank { size, rank }),
     };
     let planned = request.plan(&rows, &placement, &mut columns)?;
+    handle_signals()?;
     let write = Write {
         planned: &planned,
         columns: &columns,
@@ -332,6 +340,7 @@ impl<'py> Write<'_, 'py> {
         } else {
             as_slices(columns)?
         };
+        poll_after(py, assembly.rows().len())?;
         let written = match slices {
             None => planned.write(columns, assembly, placement, memory, is_zeroed, &poll),
             Some(slices) => py.detach(|| {

@@ -54,7 +54,7 @@ def test_more_values_than_rows(shape, library):
 
         zeros = torch.zeros(1, dtype=torch.int8)
         values = zeros.new_zeros(shape) if 0 in shape else zeros.expand(shape)
-    with pytest.raises(ValueError, match=f"x has {HUGE} rows, but prompts has 3"):
+    with pytest.raises(ValueError, match=f"x has {HUGE:,} rows, but prompts has 3"):
         fc.build_batch(**good_input(), fields={"x": fc.PerRow(values)})
 
 

@@ -96,7 +96,7 @@ def test_more_rows_than_memory():
 
 def test_more_numbers_than_rows():
     numbers = np.lib.stride_tricks.as_strided(np.zeros(1, np.uint8), (2**45,), (1,))
-    refuses({"rewards": numbers}, ValueError, f"rewards has {2**45} rows, but prompts has 3")
+    refuses({"rewards": numbers}, ValueError, f"rewards has {2**45:,} rows, but prompts has 3")
 
 
 @pytest.mark.slow

@@ -126,6 +126,13 @@ def longest_wait(call):
     return max(np.diff(times))
 
 
+@cache
+def of_one_token(rows):
+    """Give prompts and responses of one token each."""
+    column = fc.Ragged(np.arange(rows, dtype=np.int32), np.arange(rows + 1))
+    return column, column
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "call",
@@ -136,6 +143,7 @@ def longest_wait(call):
         lambda: fc.planning.partition(MANY, 1_500_000),
         lambda: fc.plan_step(MANY, dp_size=4, layout=fc.Packed(16_384)),
         lambda: fc.plan_step(MANY, dp_size=4, uids=list(map(str, range(len(MANY))))),
+        lambda: fc.build_batch(*of_one_token(1_000_000), pad_token_id=0, array_type="numpy"),
     ],
     ids=[
         "pack, split",
@@ -144,6 +152,7 @@ def longest_wait(call):
         "parts",
         "plan_step, packed",
         "plan_step, ids",
+        "build_batch",
     ],
 )
 def test_signals_are_handled_all_along(call):

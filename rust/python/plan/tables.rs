@@ -51,7 +51,10 @@ pub fn array_of<'py, T: Element>(
 }
 
 /// Check signals after a loop over so many values, if it took milliseconds.
-fn poll_after(py: Python, count: usize) -> PyResult<()> {
+///
+/// # Errors
+/// The exception of a signal handler.
+pub fn poll_after(py: Python, count: usize) -> PyResult<()> {
     if count < LONG {
         return Ok(());
     }
