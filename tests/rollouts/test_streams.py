@@ -107,6 +107,23 @@ def sent(events, end="\n\n", is_done=True):
     return "".join([*parts, f"data: [DONE]{end}" if is_done else ""]).encode()
 
 
+LINES = st.sampled_from(["", ": ping", "id: 3", "retry: 10", ":"])
+
+
+def between_events(draw, stream, end):
+    """Put lines that are no data between events, end these in other ways, and split their data."""
+    line_end = end[: len(end) // 2]
+    parts = []
+    for event in stream.split(end):
+        pieces = event.split(", ")
+        for at in sorted(draw(st.sets(st.integers(1, len(pieces)), max_size=2)) - {len(pieces)}):
+            pieces[at] = f"{line_end}data: {pieces[at]}"
+        parts.append(", ".join(pieces) + draw(st.sampled_from(["\n\n", "\r\n\r\n", "\r\r"])))
+        if line := draw(LINES):
+            parts.append(line + end)
+    return "".join(parts)
+
+
 @pytest.mark.parametrize("shape", SHAPES)
 @given(st.data())
 def test_streams_equal_responses(shape, data):
@@ -117,8 +134,7 @@ def test_streams_equal_responses(shape, data):
     end = data.draw(st.sampled_from(["\n\n", "\r\n\r\n", "\r\r"]))
     alive = [*data.draw(st.lists(st.sampled_from([": ping", ":", ": data: {}"]), max_size=3))]
     stream = "".join(f"{line}{end}" for line in alive).encode() + sent(events, end)
-    middle = stream.index(b"data: [DONE]")
-    stream = stream[:middle] + f": ping{end}".encode() + stream[middle:]
+    stream = between_events(data.draw, stream.decode(), end).encode()
     stream = data.draw(st.sampled_from([b"", b"\xef\xbb\xbf"])) + stream
     choices = [
         {
