@@ -39,6 +39,7 @@ ADD = fc.BatchBuilder(pad_token_id=0).add
     [
         (fc.build_batch, "values", "pass fields={'values': fc.Field(...)}"),
         (fc.build_batch, "ref_logprobs", "pass fields={'ref_logprobs': fc.Field(...)}"),
+        (ADD, "versions", "pass fields={'versions': fc.WeightVersions(...)}"),
         (ADD, "ref_log_probs", "pass fields={'ref_log_probs': fc.Field(...)}"),
         (
             fc.build_batch,

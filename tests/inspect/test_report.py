@@ -16,7 +16,10 @@ import pyarrow.parquet as pq  # noqa: E402
 import fastcollate as fc  # noqa: E402
 from fastcollate.cli import files  # noqa: E402
 from fastcollate.cli.app import run  # noqa: E402
+from fastcollate.cli.reporting.outcomes import Outcomes  # noqa: E402
 from fastcollate.cli.reporting.page import histogram  # noqa: E402
+from fastcollate.cli.rows import FileRows  # noqa: E402
+from fastcollate.rollouts import Calls  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 ROLLOUTS = ROOT / "examples" / "rollouts" / "rollouts.jsonl.gz"
@@ -291,3 +294,17 @@ def test_weight_versions(tmp_path, capsys):
         found, page = report_of(path, tmp_path / "report.html", capsys)
         assert found["versions"] == {"number": 3, "tokens": 6, **expected}
         assert "6 tokens of 3 versions" in page
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [(7, 5), ([7, 7], [5]), ([7, 7, -1], 5), ([{"version": 7, "start": 0, "end": 2}], 5)],
+)
+def test_weight_versions_of_calls_and_tokens(first, second):
+    """Integers of calls, of tokens, and spans are counted by token; -1 is unknown."""
+    outcomes = Outcomes()
+    is_part = isinstance(first, list) and len(first) == 3
+    calls = Calls([[1], [2]], [[3, 3, 3][: 2 + is_part], [4]], versions=[first, second])
+    outcomes.add(FileRows(1, calls))
+    found = outcomes.figures()["versions"]
+    assert found == {"number": 2, "tokens": 3, "latest": 7, "lag_mean": 2 / 3, "lag_max": 2}

@@ -206,7 +206,9 @@ def test_lists_that_cannot_be_gathered():
     positions = fc.Ragged(batch["support"], batch["support_offsets"])
     with pytest.raises(ValueError, match=r"x has a list per position.*; leave missing out"):
         batch.gather(positions, missing=0)
-    with pytest.raises(ValueError, match=r"x has shape \(2,\), but align is 'response'.*pass x of"):
+    with pytest.raises(
+        ValueError, match=r"x has 2 lists, but align is 'response'.*pass a list for each"
+    ):
         batch.gather(positions[:2])
 
 
@@ -531,3 +533,18 @@ def test_calls_have_support():
     builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy")
     builder.extend(calls)
     assert_same(builder.finish(), batch)
+
+
+def test_gather_of_other_positions_names_the_rows_of_the_batch():
+    """In a tree, sequences of ragged fields have other positions than input_ids."""
+    batch = fc.build_batch(
+        *([[1, 2], [1, 2]], [[3, 4], [3, 5]]),
+        pad_token_id=0,
+        array_type="numpy",
+        layout="tree",
+        fields={"x": fc.Field([[[1], [2], [3], [4]]] * 2, ragged=True, align="sequence")},
+    )
+    message = "x has 8 lists, but align is 'sequence', and the batch has 5 such positions"
+    with pytest.raises(ValueError, match=rf"{message}.*batch\.rows\(\)"):
+        batch.gather(fc.Ragged(batch.x, batch.x_offsets), align="sequence", shift="none")
+    assert [row["x"].to_list() for row in batch.rows()] == [[[1], [2], [3], [4]]] * 2

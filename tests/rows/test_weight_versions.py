@@ -353,3 +353,20 @@ def test_tensors():
 def test_versions_that_cannot_be(rows, options, message):
     with pytest.raises((TypeError, ValueError), match=re.escape(message)):
         build(fc.WeightVersions(rows, **options))
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([[1, 2], [3, "a"]], "versions[1][1] is 'a'; pass an integer for each token"),
+        ([[1, 2.5], [3, 4]], "versions[0][1] is 2.5; pass an integer for each token"),
+        ([{"version": 1}, [3, 4]], "versions[0] has the version {'version': 1}; pass an integer"),
+    ],
+)
+def test_wrong_versions_are_named_by_row_and_token(rows, message):
+    with pytest.raises(TypeError, match=re.escape(message)):
+        fc.build_batch(
+            *([[1], [2]], [[3, 4], [5, 6]]),
+            pad_token_id=0,
+            fields={"versions": fc.WeightVersions(rows)},
+        )

@@ -30,6 +30,7 @@ ADVICE: tuple[tuple[str, str, str], ...] = (
         "pass loss_mask: the batch's response_mask is made from the lengths",
     ),
     ("values returns ref_logprobs ref_logps reference_logprobs entropies", "fields", _FIELD),
+    ("versions weight_versions", "fields", "pass fields={'versions': fc.WeightVersions(...)}"),
     (
         *("old_logprobs old_logps old_per_token_logps policy_logprobs", "fields"),
         f"{_FIELD}, or logprobs if the sampler returned them",

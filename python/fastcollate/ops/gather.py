@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastcollate.common.arguments import check_bool, check_choice
+from fastcollate.common.arguments import check_bool, check_choice, tally
 from fastcollate.common.arrays import (
     check_array,
     describe,
@@ -81,6 +81,12 @@ def gather(
             advice = (
                 "; if x lies along input_ids, as log-probabilities of a model do, pass "
                 "align='sequence', shift='next_token'"
+            )
+        if isinstance(x, Ragged):
+            raise ValueError(
+                f"x has {tally(len(x), 'list')}, but align is {align!r}, and the batch has "
+                f"{math.prod(leading)} such positions; pass a list for each, or read ragged fields "
+                "of any alignment row by row with batch.rows()"
             )
         raise ValueError(
             f"x has shape {shape}, but align is {align!r} and shift {shift!r}; pass x of shape "

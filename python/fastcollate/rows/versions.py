@@ -138,10 +138,12 @@ def read_versions(key: str, given: Any, lens: Integers) -> Versions:
     try:
         tokens = ragged(given)
     except TypeError:
+        _check_tokens(key, given)
         if not hasattr(given, "__arrow_c_stream__") and not hasattr(given, "__arrow_c_array__"):
             raise
         return read_versions(key, as_list(given), lens)  # numbers, strings or spans in a table
     if to_numpy(tokens.values).dtype.kind not in "iu":
+        _check_tokens(key, given)
         raise TypeError(f"{key} has versions of {tokens.values.dtype}; pass integers")
     return Versions(tokens)
 
@@ -219,12 +221,23 @@ def _of_spans(key: str, given: Any, lens: Integers) -> Versions:
     return Versions(Ragged(values, offsets), has_names)
 
 
+def _check_tokens(key: str, given: Any) -> None:
+    """Refuse the first version in lists that is not an integer."""
+    for row, versions in enumerate(given if isinstance(given, (list, tuple)) else ()):
+        for token, one in enumerate(versions if isinstance(versions, (list, tuple)) else ()):
+            if not isinstance(one, (int, np.integer)):
+                raise TypeError(
+                    f"{key}[{row}][{token}] is {show(one)}; pass an integer for each token, "
+                    f"{NO_VERSION} if unknown, or spans (version, start, end)"
+                )
+
+
 def _is_version(value: Any) -> bool:
     return isinstance(value, (int, str, np.integer)) or (is_array(value) and value.ndim == 0)
 
 
 def _is_row(value: Any) -> bool:
-    return hasattr(value, "__len__") and not _is_version(value)
+    return hasattr(value, "__len__") and not isinstance(value, Mapping) and not _is_version(value)
 
 
 def _has_items(row: Any) -> bool:

@@ -32,10 +32,9 @@ class Outcomes:
     def add(self, rows: FileRows) -> None:
         """Add rows of whole trajectories."""
         values, ids = rows.values, rows.ids
-        for spans in rows.calls.columns.get("versions", ()):
-            for span in spans if isinstance(spans, (list, tuple)) else ():
-                if isinstance(span, Mapping) and span.get("version") is not None:
-                    self._versions[str(span["version"])] += span["end"] - span["start"]
+        given = rows.calls.columns.get("versions", ())
+        for one, tokens in zip(given, rows.calls.responses.lengths.tolist(), strict=False):
+            self._add_versions(one, tokens)
         if "logprobs" in values:
             self._add_logprobs(values["logprobs"])
         if "rewards" not in values:
@@ -50,6 +49,17 @@ class Outcomes:
         self._lens.append(lens[last])
         uids = ids.get("uids", [None] * len(lens))
         self._groups += [uids[row] for row in last]
+
+    def _add_versions(self, given: Any, tokens: int) -> None:
+        """Add the versions of a call: one, one of each of its tokens, or of spans."""
+        if _is_known(given):
+            self._versions[str(given)] += tokens
+        for one in given if isinstance(given, (list, tuple, np.ndarray)) else ():
+            if isinstance(one, Mapping):
+                if one.get("version") is not None:
+                    self._versions[str(one["version"])] += one["end"] - one["start"]
+            elif _is_known(one):
+                self._versions[str(one)] += 1
 
     def _add_logprobs(self, logprobs: Ragged) -> None:
         values = logprobs.values
@@ -124,6 +134,12 @@ class Outcomes:
                 if len(part) > 0
             ],
         }
+
+
+def _is_known(version: Any) -> bool:
+    """Return True for an integer that is a version: -1 stands for unknown weights."""
+    is_whole = isinstance(version, (int, np.integer)) and not isinstance(version, bool)
+    return is_whole and bool(version >= 0)
 
 
 def _by_row(values: Any) -> NDArray[np.float64]:
