@@ -2,11 +2,12 @@
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fastcollate as fc
+
+torch = pytest.importorskip("torch")
 
 LAYOUTS = [
     *("left", "two_segment", "right", "jagged"),

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fastcollate as fc
-from fastcollate.cli.files import Source
 from fastcollate.rollouts import Calls, Schema, parse, read
 
 pa = pytest.importorskip("pyarrow")
+Source = pytest.importorskip("fastcollate.cli.files").Source
 
 FORMS = {
     "bytes": lambda bodies, schema=None, **options: parse(
