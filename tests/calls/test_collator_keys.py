@@ -368,7 +368,11 @@ def test_bad_values_of_a_sample(key, bad, exception, pattern):
             "labels has 2 rows, but input_ids",
         ),
         ({"input_ids": [[1]], "prompt_len": [1, 1]}, ValueError, "prompt_len has 2 rows, but inp"),
-        ({"input_ids": [[1]], "prompt_len": 1}, TypeError, "prompt_len is 1; pass the number of tokens"),
+        (
+            {"input_ids": [[1]], "prompt_len": 1},
+            TypeError,
+            "prompt_len is 1; pass the number of tokens",
+        ),
         ({"prompt": [[1]], "response": [[1], [2]]}, ValueError, "responses has 2 rows"),
         ({"input_ids": np.zeros((1, 2)), "prompt_len": [1]}, TypeError, "input_ids holds float64"),
         ({"input_ids": 3, "prompt_len": [1]}, TypeError, "input_ids cannot be read"),

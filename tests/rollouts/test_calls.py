@@ -2,6 +2,7 @@
 
 import copy
 import io
+import json
 import pickle
 
 import numpy as np
@@ -90,6 +91,47 @@ def test_select_and_concat_equal_lists(calls, data):
     again = joined.select(np.arange(len(calls), len(joined)))
     again.skipped = chosen.skipped
     assert same(again, chosen)
+
+
+def responses_to(*prompts):
+    """Return calls of bodies without ids, each with two choices."""
+    logprobs = {"content": [{"token_id": 5, "logprob": -0.5}]}
+    choice = {"token_ids": [5], "finish_reason": "stop", "logprobs": logprobs}
+    bodies = [{"prompt_token_ids": [one], "choices": [choice, choice]} for one in prompts]
+    return fc.rollouts.parse([json.dumps(body).encode() for body in bodies])
+
+
+def test_prompts_of_separate_reads_are_separate_groups():
+    parts = [responses_to(1, 2), responses_to(3), responses_to(4).select([1])]
+    joined = Calls.concat(parts)
+    assert joined.uids.tolist() == [0, 0, 1, 1, 2, 2, 3]
+    assert Calls.concat([joined, responses_to(5)]).uids.tolist() == [0, 0, 1, 1, 2, 2, 3, 4, 4]
+    stored = [Calls.from_arrow(part.to_arrow()) for part in parts]
+    assert Calls.concat(stored).uids.tolist() == joined.uids.tolist()
+    assert Calls.concat([responses_to(), parts[1], responses_to()]).uids.tolist() == [0, 0]
+    builder = fc.BatchBuilder(pad_token_id=0)
+    for part in parts:
+        builder.extend(part)
+    assert fc.plan_step(builder.finish()).mini_batch_prompts.tolist() == [0, 4]
+
+
+def test_ids_of_prompts_are_kept_where_calls_are_joined():
+    parts = [responses_to(1), responses_to(1)]
+    for part in parts:
+        part.columns["uids"] = ["task", "task"]
+    assert Calls.concat(parts).uids == ["task"] * 4
+    with pytest.raises(ValueError, match=r"uids of parts\[1\] are numbers of their reader's, but"):
+        Calls.concat([parts[0], responses_to(2)])
+
+
+@pytest.mark.parametrize("logprob", ["-0.5", "null"])
+def test_masks_are_there_whatever_is_bad(logprob):
+    """Else calls that are read one after another could not be joined."""
+    body = b'{"prompt_ids": [1], "response_ids": [2, 3], "logprobs": [-1, %s]}' % logprob.encode()
+    found = parse([body], bad_logprobs="mask")
+    assert found.loss_mask.to_list() == [[1, int(logprob != "null")]]
+    assert read([json.loads(body)], bad_logprobs="mask").loss_mask == found.loss_mask
+    assert parse([body], bad_logprobs="keep").loss_mask is None
 
 
 def test_routes_survive_arrow():

@@ -35,7 +35,7 @@ def engine_columns(found: dict[str, Any], columns: dict[str, Any]) -> dict[str, 
                 its if one is None and number == 0 else one
                 for one, its, number in zip(own, first, numbers, strict=False)
             ]
-    return columns | {"uids": _groups(found)}
+    return columns | {"made_uids": _groups(found)}
 
 
 def _groups(found: dict[str, Any]) -> np.ndarray:

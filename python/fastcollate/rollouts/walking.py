@@ -129,7 +129,7 @@ def calls_from(
         place,
     )
     if schema is OUTPUTS:
-        columns = {"uids": made["bodies"], **columns}
+        columns["made_uids"] = made["bodies"]
     return calls_of(made, columns, schema, options, place)
 
 

@@ -256,7 +256,7 @@ impl Calls {
                 return Err(Error::BadLogprob(format!("{} has {reason}", name(*place))));
             }
         }
-        self.have_masks |= is_masked && self.bad.iter().flatten().any(|&count| count > 0);
+        self.have_masks |= is_masked; // whatever was bad: data does not choose the columns
         Ok(())
     }
 }
