@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from fastcollate.builder import BatchBuilder
     from fastcollate.collator import Collator
     from fastcollate.device.prefetching import prefetch
-    from fastcollate.ops.padding import pad, unpad
+    from fastcollate.ops.padding import pad
+    from fastcollate.ops.unpadding import unpad
     from fastcollate.plan.stepping import plan_step
 
 __all__ = [
@@ -72,7 +73,7 @@ _ON_USE = {
     "pad": "ops.padding",
     "plan_step": "plan.stepping",
     "prefetch": "device.prefetching",
-    "unpad": "ops.padding",
+    "unpad": "ops.unpadding",
 }
 """Modules of names that are imported on use."""
 

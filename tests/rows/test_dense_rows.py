@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ragged_lists import address, make, ragged_lists
 
 import fastcollate as fc
-from fastcollate.ops import padding
+from fastcollate.ops import unpadding
 
 PADDED_DTYPES = ["bool", "uint8", "float16", "int32", "float64", "longdouble"]
 
@@ -17,7 +17,7 @@ PADDED_DTYPES = ["bool", "uint8", "float16", "int32", "float64", "longdouble"]
 def is_unpadded_by_the_core():
     """Short rows too, which are taken token by token (`test_pad.py`)."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(padding, "SHORT_ROW", 0)
+        patch.setattr(unpadding, "SHORT_ROW", 0)
         yield
 
 

@@ -14,7 +14,7 @@ from fastcollate.build import build_batch
 from fastcollate.common.arguments import check_number
 from fastcollate.common.arrays import describe, offsets_of, ranges_of
 from fastcollate.ops.model_inputs import inputs_without_masks, masks_of, positions
-from fastcollate.ops.padding import unpad
+from fastcollate.ops.unpadding import unpad
 from fastcollate.plan.layouts import Packed, Tree
 from fastcollate.rows.fields import Field
 
