@@ -115,7 +115,7 @@ impl Error {
                 } else if is_text && is_of_tokens {
                     "tokenize it first, and pass the ids"
                 } else if is_of_tokens && object.is_instance_of::<PyList>() {
-                    "a row is one list of ids; a builder takes one row per call"
+                    "pass integers: a row is one list of ids, and a builder takes one row per call"
                 } else {
                     expected
                 },

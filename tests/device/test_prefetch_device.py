@@ -430,7 +430,7 @@ def test_long_waits_for_slabs_are_logged(monkeypatch, caplog):
             slabs.take(1)
     finally:
         logger.removeHandler(handler)
-    assert "the copies of 1 slabs are not done" in caplog.text
+    assert "the copies of 1 slabs have not finished" in caplog.text
 
 
 def test_closing_while_slabs_are_read(monkeypatch):

@@ -41,6 +41,12 @@ TABLE = {
 }
 
 
+@pytest.fixture(autouse=True)
+def whole_lines(monkeypatch):
+    """Workers of pytest have ``COLUMNS``."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 def write(path, table=TABLE):
     """Write a table in the format of a file name."""
     name = path.name

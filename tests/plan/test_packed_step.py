@@ -290,7 +290,7 @@ def test_groups_that_stay_together():
 
 def test_rows_that_are_too_long_are_named():
     with pytest.raises(
-        ValueError, match=r"rows 2 to 3, .*lengths\[0\] is that of row 2\): lengths\[1\] is 9"
+        ValueError, match=r"rows 2 to 3, .*lengths\[0\] belongs to row 2\): lengths\[1\] is 9"
     ):
         fc.plan_step([1, 2, 3, 9], rows_per_mini_batch=2, layout=fc.Packed(4))
 

@@ -62,7 +62,7 @@ def read(
     >>> output = {"output_ids": [7, 8], "meta_info": {"finish_reason": {"type": "stop"},
     ...     "output_token_logprobs": [(-0.5, 7, None), (-1.0, 8, None)]}}
     >>> fc.rollouts.read([output], prompts=[[5, 6]])
-    Calls of 1 call: 2 prompt tokens, 2 response tokens; logprobs, uids, finish_reasons
+    Calls of 1 call: 2 prompt tokens, 2 response tokens; logprobs, finish_reasons, uids
     """
     options = Options.check(prompts, bad_logprobs, unfinished, logprobs_are)
     if hasattr(outputs, "__arrow_c_stream__"):
