@@ -475,7 +475,7 @@ def test_trees_are_those_of_one_process(consumers, rule):
     # Those who share may also be packed.
     packed = fc.ray.plan_step(blocks, layout=fc.Packed(48))
     assert packed.step == fc.plan_step(merge, uids=columns["uids"], layout=fc.Packed(48))
-    with pytest.raises(ValueError, match="layout has a share, but blocks say what their rows"):
+    with pytest.raises(ValueError, match="layout has a share, but the blocks have the shared"):
         fc.ray.plan_step(blocks, layout=fc.Tree(48, share="group"))
     with pytest.raises(ValueError, match=r"block 1 .put by task .* does not say .* to put_turns"):
         fc.ray.plan_step([blocks[0], get(put.remote(3, None))], layout=fc.Tree(48))
@@ -677,5 +677,5 @@ def test_arguments(rollouts):
         fc.ray.put_shards(batch, boundaries=[(0, 1)], dp_size=1)
     with pytest.raises(ValueError, match="ranks_per_node is 0"):
         fc.ray.put_shards(batch, fc.plan_step(batch), ranks_per_node=0)
-    with pytest.raises(ValueError, match="responses has 1 rows, but"):
+    with pytest.raises(ValueError, match="responses has 1 row, but"):
         fc.ray.put_turns({"prompts": [[1], [2]], "responses": [[1]]})
