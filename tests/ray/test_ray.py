@@ -477,7 +477,9 @@ def test_trees_are_those_of_one_process(consumers, rule):
     assert packed.step == fc.plan_step(merge, uids=columns["uids"], layout=fc.Packed(48))
     with pytest.raises(ValueError, match="layout has a share, but the blocks have the shared"):
         fc.ray.plan_step(blocks, layout=fc.Tree(48, share="group"))
-    with pytest.raises(ValueError, match=r"block 1 .put by task .* was put without share; .* to put_turns"):
+    with pytest.raises(
+        ValueError, match=r"block 1 .put by task .* was put without share; .* to put_turns"
+    ):
         fc.ray.plan_step([blocks[0], get(put.remote(3, None))], layout=fc.Tree(48))
     with pytest.raises(ray.exceptions.RayTaskError, match="share is 'all', but rows of different"):
         get(put.remote(0, "all"))
