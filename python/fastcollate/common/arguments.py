@@ -77,13 +77,10 @@ def _suggesting(function: Callable[..., Any]) -> Callable[..., Any]:
         except TypeError as error:
             # If the call itself fails, no frame of the function is in the traceback.
             has_begun = error.__traceback__ is None or error.__traceback__.tb_next is not None
-            message = None
-            if not has_begun:
-                message = (
-                    wrong_name(call, kwargs)
-                    or _nameless(call, args)
-                    or _missing(call, args, kwargs)
-                )
+            if has_begun:
+                raise
+            message = wrong_name(call, kwargs) or _nameless(call, args)
+            message = message or _missing(call, args, kwargs)
             if message is None:
                 raise
         except MemoryError as error:
