@@ -27,10 +27,11 @@ def make_model() -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
-def group_advantages(rewards: list[float], uids: np.ndarray) -> np.ndarray:
+def group_advantages(rewards: list[float], uids: list[str]) -> np.ndarray:
     """Return the rewards minus the mean of their prompt."""
-    means = np.bincount(uids, rewards) / np.bincount(uids)
-    return rewards - means[uids]
+    _, prompts = np.unique(uids, return_inverse=True)
+    means = np.bincount(prompts, rewards) / np.bincount(prompts)
+    return rewards - means[prompts]
 
 
 def main() -> None:

@@ -6,7 +6,6 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -152,7 +151,6 @@ class BatchBuilder(Generic[Array]):
         self._lock = threading.RLock()
         self._rows: list[_Row] = []
         self._store = RowStore()  # replaced when rows are dropped
-        self._numbers = count()  # of prompts of calls without ids
 
     def add(
         self,
@@ -267,10 +265,6 @@ class BatchBuilder(Generic[Array]):
             As :meth:`add`; rows before the one that is named have been added.
         """
         columns = calls.batch
-        if calls.has_made_uids:
-            uids = columns["uids"].tolist()
-            numbers = {uid: next(self._numbers) for uid in dict.fromkeys(uids)}
-            columns["uids"] = [numbers[uid] for uid in uids]
         fields = columns.pop("fields", {})
         names = {**ROW_NAMES, **{name: name for name in VALUES}}
         given = [(names[column], values) for column, values in columns.items()]

@@ -4,6 +4,7 @@ import copy
 import io
 import json
 import pickle
+import random
 
 import numpy as np
 import pytest
@@ -11,6 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fastcollate as fc
+from fastcollate.blocks.joining import join
+from fastcollate.blocks.storing import store
+from fastcollate.plan.grouping import group_numbers
 from fastcollate.rollouts import Calls, Schema, parse, read
 
 pa = pytest.importorskip("pyarrow")
@@ -102,26 +106,25 @@ def responses_to(*prompts):
 
 
 def test_prompts_of_separate_reads_are_separate_groups():
-    parts = [responses_to(1, 2), responses_to(3), responses_to(4).select([1])]
-    joined = Calls.concat(parts)
-    assert joined.uids.tolist() == [0, 0, 1, 1, 2, 2, 3]
-    assert Calls.concat([joined, responses_to(5)]).uids.tolist() == [0, 0, 1, 1, 2, 2, 3, 4, 4]
+    """Wherever their rows meet, and whatever seeds their processes have in common."""
+    parts = []
+    for prompts in ((1, 2), (3,), (4,)):
+        random.seed(0)
+        parts.append(responses_to(*prompts))
+    parts[-1] = parts[-1].select([1])
+    groups = [0, 0, 1, 1, 2, 2, 3]
+    assert group_numbers("uids", Calls.concat(parts).uids).tolist() == groups
     stored = [Calls.from_arrow(part.to_arrow()) for part in parts]
-    assert Calls.concat(stored).uids.tolist() == joined.uids.tolist()
-    assert Calls.concat([responses_to(), parts[1], responses_to()]).uids.tolist() == [0, 0]
+    assert Calls.concat(stored).uids == Calls.concat(parts).uids
     builder = fc.BatchBuilder(pad_token_id=0)
     for part in parts:
         builder.extend(part)
-    assert fc.plan_step(builder.finish()).mini_batch_prompts.tolist() == [0, 4]
-
-
-def test_ids_of_prompts_are_kept_where_calls_are_joined():
-    parts = [responses_to(1), responses_to(1)]
+    assert group_numbers("uids", builder.finish().uids).tolist() == groups
+    blocks = join([store(**part.batch)[0] for part in parts], ["a", "b", "c"])
+    assert group_numbers("uids", blocks.names["uids"]).tolist() == groups
     for part in parts:
-        part.columns["uids"] = ["task", "task"]
-    assert Calls.concat(parts).uids == ["task"] * 4
-    with pytest.raises(ValueError, match=r"uids of parts\[1\] are numbers of their reader's, but"):
-        Calls.concat([parts[0], responses_to(2)])
+        part.columns["uids"] = ["task"] * len(part)
+    assert Calls.concat(parts).uids == ["task"] * 7
 
 
 @pytest.mark.parametrize("logprob", ["-0.5", "null"])

@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fastcollate as fc
+from fastcollate.plan.grouping import group_numbers
 from fastcollate.rollouts import Calls, Schema, parse
 
 
@@ -362,10 +363,11 @@ def test_batches_train_what_was_sampled():
     assert batch.input_ids.tolist() == [[5, 7, 8], [5, 6, 9]]
     assert batch.logprobs.tolist() == [[-0.5, -0.25], [0, -1]]
     assert batch.loss_mask.tolist() == [[1, 1], [0, 1]]
-    assert list(batch.uids) == [0, 1]
+    assert batch.uids == list(calls.uids)
+    assert len(set(batch.uids)) == 2
     two = body_of()
     two["choices"] *= 2
-    assert list(parsed(two, body_of()).uids) == [0, 0, 1]
+    assert group_numbers("uids", parsed(two, body_of()).uids).tolist() == [0, 0, 1]
 
 
 def test_calls_are_selected_and_joined():

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fastcollate as fc
+from fastcollate.plan.grouping import group_numbers
 from fastcollate.rollouts import parse, read
 
 
@@ -115,7 +116,8 @@ def test_vllm_equals_plain_loops(requests):
         calls = read(outputs)
         assert calls.prompts.to_list() == [prompt for _, prompt, _ in expected]
         assert calls.responses.to_list() == [[one for one, *_ in sample] for *_, sample in expected]
-        assert calls.uids.tolist() == [index for index, *_ in expected]
+        requests_of = group_numbers("uids", [index for index, *_ in expected])
+        assert group_numbers("uids", calls.uids).tolist() == requests_of.tolist()
         if expected:
             values = [value for *_, sample in expected for _, value, _ in sample]
             np.testing.assert_array_equal(calls.logprobs.values, np.array(values, np.float32))
@@ -148,8 +150,10 @@ def test_objects_and_bytes_are_alike():
     from_objects = read(bodies, prompts=prompts)
     for name in ("prompts", "responses", "logprobs"):
         assert getattr(from_bytes, name) == getattr(from_objects, name)
-    for name in ("uids", "versions", "finish_reasons"):
+    for name in ("versions", "finish_reasons"):
         assert list(getattr(from_bytes, name)) == list(getattr(from_objects, name))
+    groups = [group_numbers("uids", one.uids).tolist() for one in (from_bytes, from_objects)]
+    assert groups[0] == groups[1]
     assert from_objects.finish_reasons == ["stop", "length", "length"]
 
     body = {

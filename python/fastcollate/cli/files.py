@@ -19,7 +19,6 @@ from fastcollate.rollouts.calls import Calls
 from fastcollate.rollouts.making import Options, Place
 from fastcollate.rollouts.parsing import read_bodies
 from fastcollate.rollouts.schema import Schema
-from fastcollate.rollouts.sources import ENGINES
 from fastcollate.rollouts.tables import fits_of_table, read_table
 from fastcollate.rollouts.walking import Fits, fits_of
 
@@ -224,8 +223,6 @@ class Source(NamedTuple):
                             f"{self.path}, row {count + at + 1}: its reward is {show(reward)}; "
                             "leave such rows out, or name other rewards with --rewards COLUMN"
                         )
-                if self.schema is ENGINES:  # whose groups are counted from 0 in each part
-                    calls.columns["uids"] = calls.uids + count
                 count += len(calls)
                 yield calls
         if count == 0:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, final, get_args
 
@@ -26,8 +27,6 @@ Unfinished = Literal["error", "skip", "keep"]
 UNFINISHED_CHOICES = get_args(Unfinished)
 
 LogprobsAre = Literal["raw", "processed"]
-
-_KINDS_OF_UIDS = ("ids of their own", "numbers of their reader's")
 
 BAD_KINDS = ("nan", "infinite", "placeholder", "missing")
 """Kinds of log-probabilities that are none: NaN or null, infinite, -9999, and missing."""
@@ -58,9 +57,6 @@ class Calls:
         missing ones. None: there were none.
     skipped
         Number of calls that were left out as unfinished.
-    made_uids
-        In place of ``uids``: numbers of prompts, which differ from those of calls that are joined
-        or that a :class:`fastcollate.BatchBuilder` has.
     columns
         Other columns, one item per call; None where a call has no value. ``uids``,
         ``trajectory_ids`` and ``is_last_step`` mean what they mean in
@@ -92,7 +88,6 @@ class Calls:
         "logprobs",
         "logprobs_are",
         "loss_mask",
-        "made_uids",
         "prompts",
         "responses",
         "rewards",
@@ -110,7 +105,6 @@ class Calls:
         logprobs_are: LogprobsAre | None = None,
         bad_logprobs: Any = None,
         skipped: int = 0,
-        made_uids: NDArray[np.int64] | None = None,
         **columns: Any,
     ) -> None:
         if logprobs_are is not None:
@@ -121,9 +115,6 @@ class Calls:
         self.loss_mask = None if loss_mask is None else _weights(loss_mask)
         self.rewards = rewards
         self.columns = {name: column for name, column in columns.items() if column is not None}
-        self.made_uids = made_uids
-        if made_uids is not None:
-            self.columns["uids"] = made_uids
         count, kinds = len(self.responses), len(BAD_KINDS)
         bad = np.zeros((count, kinds), np.int64) if bad_logprobs is None else bad_logprobs
         self.bad_logprobs = np.asarray(bad, np.int64).reshape(-1, kinds)
@@ -178,14 +169,7 @@ class Calls:
     def _all(self) -> dict[str, Any]:
         """Return all that there is one of for each call."""
         columns = {name: getattr(self, name) for name in self._names()}
-        if self.has_made_uids:
-            columns["made_uids"] = columns.pop("uids")
         return columns | {"bad_logprobs": self.bad_logprobs}
-
-    @property
-    def has_made_uids(self) -> bool:
-        """True if ``uids`` are numbers that a reader gave to prompts, and not ids of a source."""
-        return self.made_uids is not None and self.columns.get("uids") is self.made_uids
 
     @property
     def report(self) -> dict[str, int]:
@@ -346,7 +330,7 @@ class Calls:
             raise ValueError("parts is empty; pass calls to join")
         full = {index: part for index, part in enumerate(parts) if len(part)} or {0: parts[0]}
         first = min(full)
-        names, has_made_uids = parts[first]._names(), parts[first].has_made_uids
+        names = parts[first]._names()
         for index, part in full.items():
             if part._names() != names:
                 raise ValueError(
@@ -354,18 +338,7 @@ class Calls:
                     f"parts[{first}] has {', '.join(names)}; read all parts with the same options, "
                     "or set the missing columns"
                 )
-            if part.has_made_uids != has_made_uids:
-                raise ValueError(
-                    f"the uids of parts[{index}] are {_KINDS_OF_UIDS[part.has_made_uids]}, but "
-                    f"those of parts[{first}] {_KINDS_OF_UIDS[has_made_uids]}, so equal ones may "
-                    "be of different prompts; set columns['uids'] of all parts"
-                )
         of_parts = [part._all() for part in full.values()]
-        if has_made_uids:
-            number = 0
-            for columns in of_parts:
-                columns["made_uids"] = columns["made_uids"] + number
-                number = columns["made_uids"].max(initial=-1) + 1
         columns = {name: _joined([one[name] for one in of_parts]) for name in of_parts[0]}
         are = {part.logprobs_are for part in full.values()}
         return Calls(
@@ -373,6 +346,12 @@ class Calls:
             logprobs_are=parts[first].logprobs_are if len(are) == 1 else None,
             skipped=sum(part.skipped for part in parts),
         )
+
+
+def prompt_ids(prompts: NDArray[np.int64]) -> list[str]:
+    """Return ids of numbered prompts, which no other read has, in any process."""
+    read = secrets.token_hex(8)
+    return [f"{read}/{prompt}" for prompt in prompts.tolist()]
 
 
 def ids_of(name: str, rows: Any, place: Callable[[int], str] | None = None) -> Ragged:

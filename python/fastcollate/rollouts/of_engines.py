@@ -13,7 +13,7 @@ import numpy as np
 from fastcollate.common.arguments import check_count, tally
 from fastcollate.common.arrays import is_array, to_numpy
 from fastcollate.common.text import show
-from fastcollate.rollouts.calls import Calls
+from fastcollate.rollouts.calls import Calls, prompt_ids
 from fastcollate.rows.columns import Ragged
 from fastcollate.rows.versions import PARTS, check_spans
 
@@ -35,7 +35,7 @@ def engine_columns(found: dict[str, Any], columns: dict[str, Any]) -> dict[str, 
                 its if one is None and number == 0 else one
                 for one, its, number in zip(own, first, numbers, strict=False)
             ]
-    return columns | {"made_uids": _groups(found)}
+    return columns | {"uids": prompt_ids(_groups(found))}
 
 
 def _groups(found: dict[str, Any]) -> np.ndarray:

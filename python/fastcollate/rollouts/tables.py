@@ -31,10 +31,7 @@ def to_arrow(calls: Calls) -> pa.Table:
     """Return calls as a table."""
     columns = {name: pa.array(_plain(column)) for name, column in calls._all().items()}
     columns["bad_logprobs"] = columns["bad_logprobs"].cast(pa.list_(pa.int64()))
-    if calls.has_made_uids:
-        columns["uids"] = columns.pop("made_uids")
     known = {"logprobs_are": calls.logprobs_are, "skipped": calls.skipped}
-    known["has_made_uids"] = calls.has_made_uids
     return pa.table(columns).replace_schema_metadata({KEY: json.dumps(known)})
 
 
@@ -52,10 +49,7 @@ def from_arrow(table: Any) -> Calls:
         name: ragged(table[name]) if name in rows else _objects(table[name])
         for name in table.column_names
     }
-    options = json.loads(known)
-    if options.pop("has_made_uids"):
-        columns["made_uids"] = columns.pop("uids")
-    return Calls(**columns, **options)
+    return Calls(**columns, **json.loads(known))
 
 
 def _plain(column: Any) -> Any:

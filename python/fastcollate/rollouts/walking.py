@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fastcollate._fastcollate import make_calls, read_numbers
 from fastcollate.common.arrays import is_array, is_tensor, to_numpy
 from fastcollate.common.text import show
-from fastcollate.rollouts.calls import Calls, ids_of
+from fastcollate.rollouts.calls import Calls, ids_of, prompt_ids
 from fastcollate.rollouts.making import Options, Place, calls_of
 from fastcollate.rollouts.schema import (
     FLAGS,
@@ -129,7 +129,7 @@ def calls_from(
         place,
     )
     if schema is OUTPUTS:
-        columns["made_uids"] = made["bodies"]
+        columns["uids"] = prompt_ids(made["bodies"])
     return calls_of(made, columns, schema, options, place)
 
 
