@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastcollate.testing.reference.fields import smallest_dtype
 from fastcollate.testing.reference.reading import Array
 
 if TYPE_CHECKING:
@@ -22,13 +22,14 @@ def convert_prompts_responses_to_batch_tensors(
     loss_masks: Sequence[list[float]],
     logprobs: Sequence[list[float]] | None = None,
     rollout_expert_indices: Sequence[Array] | None = None,
-) -> tuple[torch.Tensor | None, ...]:
+    rollout_sample_support: Sequence[Array] | None = None,
+) -> tuple[Any, ...]:
     """Return the results of SkyRL's function of this name, by loops.
 
     Parameters
     ----------
     pad_token_id
-        The id in front of the shorter rows, or a tokenizer that has it as an attribute.
+        The id in front of the shorter rows.
     prompts, responses
         B lists of token ids each.
     rewards, loss_masks, logprobs
@@ -36,15 +37,17 @@ def convert_prompts_responses_to_batch_tensors(
         response's tokens. ``logprobs`` may have fewer rows than the batch, or none.
     rollout_expert_indices
         For each row an array ``(captured, layers, topk)`` of uint8, int16 or int32: the experts of
-        its first tokens; or, for all rows, nested lists or None.
+        its first tokens.
+    rollout_sample_support
+        For each row an array ``(response tokens, k)`` of int32.
 
     Returns
     -------
     tuple
         sequences, attention_mask, response_mask, rewards, loss_masks, logprobs or None, experts or
-        None: int64 and ``(B, W)``, ``(B, W)``, ``(B, R)``, then float32 ``(B, R)``, and the
-        smallest of uint8, int16 and int32 ``(B, W, layers, topk)``. Where no expert was captured,
-        they are 0, 1, 2, ..., or 0 for nested lists.
+        None, support or None: int64 and ``(B, W)``, ``(B, W)``, ``(B, R)``, then float32
+        ``(B, R)``, and two with ``values`` of all rows' tokens and ``cu_seqlens``. Where no expert
+        was captured, they are 0, 1, 2, ...
 
     Raises
     ------
@@ -60,13 +63,10 @@ def convert_prompts_responses_to_batch_tensors(
 
     Notes
     -----
-    SkyRL 0.3, ``skyrl/train/dataset/preprocess.py``, where experts are nested lists. Arrays of them
-    and their padding are those of mid-2026, between 0.3.0 and packed tensors. In 0.3.0,
-    ``sequences`` is float32 where no row has a token; since then it is int64.
+    SkyRL 0.4.0, ``skyrl/train/dataset/preprocess.py``.
     """
     import torch
 
-    pad = getattr(pad_token_id, "pad_token_id", pad_token_id)
     rows = len(prompts)
     counts = [len(field) for field in (prompts, responses, rewards, loss_masks)]
     if rows == 0 or len(set(counts)) > 1:
@@ -77,35 +77,32 @@ def convert_prompts_responses_to_batch_tensors(
     input_ids, attention_mask, response_mask = [], [], []
     for prompt, response in zip(prompts, responses, strict=True):
         tokens = len(prompt) + len(response)
-        input_ids.append([pad] * (width - tokens) + list(prompt) + list(response))
+        input_ids.append([pad_token_id] * (width - tokens) + list(prompt) + list(response))
         attention_mask.append([int(column >= width - tokens) for column in range(width)])
         first = response_width - len(response)
         response_mask.append([int(column >= first) for column in range(response_width)])
 
-    def right_aligned(field: Sequence[Any], dtype: torch.dtype | None) -> torch.Tensor:
+    def right_aligned(field: Sequence[Any]) -> torch.Tensor:
         out = torch.zeros(rows, response_width)
         for row, values in enumerate(field):
             padded = out[row]
             start = response_width - len(values)
             if start < 0:
                 raise ValueError(f"row {row} has {len(values)} items, more than {response_width}")
-            for position, value in enumerate(torch.as_tensor(values, dtype=dtype)):
+            for position, value in enumerate(torch.as_tensor(values, dtype=torch.float32)):
                 padded[start + position] = value
         return out
 
-    routes = rollout_expert_indices or []
-    is_listed = all(row is None or isinstance(row, list) for row in routes)
-    padded_routes = _listed_routes if is_listed else _padded_routes
+    routes, support = rollout_expert_indices, rollout_sample_support
     return (
         torch.tensor(input_ids, dtype=torch.int64),
         torch.tensor(attention_mask, dtype=torch.int64),
         torch.tensor(response_mask, dtype=torch.int64),
-        # Without a dtype, whole numbers go through int64 and not float64: that rounds apart
-        # beyond 2**53.
-        right_aligned(rewards, None),
-        right_aligned(loss_masks, torch.float32),
-        right_aligned(logprobs, torch.float32) if logprobs else None,
-        padded_routes(routes, prompts, responses, width) if any(map(_is_given, routes)) else None,
+        right_aligned(rewards),
+        right_aligned(loss_masks),
+        right_aligned(logprobs) if logprobs else None,
+        _packed_routes(routes, prompts, responses) if routes else None,
+        None if support is None else _packed(support, np.int32),
     )
 
 
@@ -134,7 +131,7 @@ def make_router_padding_mask(
 
     Notes
     -----
-    SkyRL 0.4.0, ``skyrl/train/dataset/preprocess.py``; 0.3.0 has no such function.
+    SkyRL 0.4.0, ``skyrl/train/dataset/preprocess.py``.
     """
     import torch
 
@@ -154,52 +151,30 @@ def make_router_padding_mask(
     return mask
 
 
-def _is_given(routes: Any) -> bool:
-    return routes is not None and len(routes) > 0
-
-
-def _listed_routes(
-    rollout_expert_indices: Sequence[Any],
-    prompts: Sequence[list[int]],
-    responses: Sequence[list[int]],
-    width: int,
-) -> torch.Tensor:
+def _packed(rows: Sequence[Any], dtype: Any) -> SimpleNamespace:
+    """Return a ``PackedTensor``: the values of all rows, and where rows begin."""
     import torch
 
-    first = next(row for row in rollout_expert_indices if row)
-    layers, topk = len(first[0]), len(first[0][0])
-    zero = [[0] * topk] * layers
-    padded = []
-    for routes, prompt, response in zip(rollout_expert_indices, prompts, responses, strict=True):
-        tokens = len(prompt) + len(response)
-        known = list(routes or [])[:tokens]
-        padded.append([zero] * (width - tokens) + known + [zero] * (tokens - len(known)))
-    result = torch.tensor(padded, dtype=torch.int64).reshape(len(padded), width, layers, topk)
-    largest = int(result.max()) if result.numel() else 0
-    dtype: torch.dtype = getattr(torch, smallest_dtype(largest))
-    return result.to(dtype)
+    values = [value for row in rows for value in row]
+    ends = [sum(map(len, rows[:row])) for row in range(len(rows) + 1)]
+    shape = np.shape(rows[0][0]) if len(rows[0]) else np.shape(rows[0])[1:]
+    return SimpleNamespace(
+        values=torch.from_numpy(np.array(values, dtype).reshape(len(values), *shape)),
+        cu_seqlens=torch.tensor(ends, dtype=torch.int32),
+    )
 
 
-def _padded_routes(
-    rollout_expert_indices: Sequence[Array],
-    prompts: Sequence[list[int]],
-    responses: Sequence[list[int]],
-    width: int,
-) -> torch.Tensor:
-    import torch
-
+def _packed_routes(
+    routes: Sequence[Array], prompts: Sequence[list[int]], responses: Sequence[list[int]]
+) -> SimpleNamespace:
     token_counts = [len(p) + len(r) for p, r in zip(prompts, responses, strict=True)]
-    layers, topk = _routes_shape(rollout_expert_indices, token_counts)
-    padded = []
-    for routes, tokens in zip(rollout_expert_indices, token_counts, strict=True):
-        row = [[list(range(topk))] * layers for _ in range(width)]
-        for position, of_token in enumerate(routes.tolist()):
-            row[width - tokens + position] = of_token
-        padded.append(row)
-    result = torch.tensor(padded, dtype=torch.int64).reshape(len(padded), width, layers, topk)
-    largest = int(result.max()) if result.numel() else 0
-    dtype: torch.dtype = getattr(torch, smallest_dtype(largest))
-    return result.to(dtype)
+    layers, topk = _routes_shape(routes, token_counts)
+    missing = [list(range(topk))] * layers
+    rows = [
+        one.tolist() + [missing] * (tokens - len(one))
+        for one, tokens in zip(routes, token_counts, strict=True)
+    ]
+    return _packed(rows, np.result_type(*(one.dtype for one in routes)))
 
 
 def _routes_shape(

@@ -15,7 +15,7 @@ def compute_prompt_boundaries(uids: Sequence[str]) -> list[tuple[int, int]]:
 
     Notes
     -----
-    SkyRL 0.3.0, ``skyrl/train/dataset/preprocess.py``; so is the other function.
+    SkyRL 0.4.0, ``skyrl/train/dataset/preprocess.py``; so is the other function.
     """
     found: list[tuple[int, int]] = []
     before: set[str] = set()

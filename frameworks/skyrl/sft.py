@@ -41,7 +41,7 @@ def collate_sft_batch(examples: Examples, pad_token_id: Any) -> dict[str, Any]:
 
     Notes
     -----
-    SkyRL 0.3.0, ``skyrl/train/sft_trainer.py``; the other functions are those of
+    SkyRL 0.4.0, ``skyrl/train/sft_trainer.py``; the other functions are those of
     ``skyrl/train/dataset/collators.py``.
     """
     import torch
@@ -88,7 +88,7 @@ def collate_packed(
     capacity: int,
     align_size: int,
     dp_size: int,
-    is_limited: bool = True,
+    fp8_enabled: bool = False,
 ) -> dict[str, Any]:
     """Return the training batch of SkyRL's ``PackedDataCollator``.
 
@@ -99,13 +99,13 @@ def collate_packed(
     pad_token_id
         The id between and after examples.
     capacity
-        Most positions of a row, or most tokens; at least the place of one example.
+        Most tokens of a row; with fp8, most positions, at least the place of one example.
     align_size
         The multiple that an example's place in a row is rounded up to: `packed_align_size`.
     dp_size
         Ranks.
-    is_limited
-        True if the capacity is one of places, as in SkyRL 0.4.0 with fp8, not of tokens.
+    fp8_enabled
+        True for fp8.
 
     Returns
     -------
@@ -116,13 +116,11 @@ def collate_packed(
     Raises
     ------
     ValueError
-        If an example exceeds the capacity, or there are fewer than ranks.
+        If an example exceeds the capacity, there are fewer than ranks, or none has a token.
     AssertionError
         If a loss mask and the tokens before it are not as many as the tokens.
     TypeError
         If there is no padding token.
-    RuntimeError
-        If no example has a token.
     """
     import torch
 
@@ -135,7 +133,7 @@ def collate_packed(
         masks.append(mask)
     lengths = [len(example["input_ids"]) for example in examples]
     packed = lengths
-    if is_limited:
+    if fp8_enabled:
         packed = [-(-length // align_size) * align_size for length in lengths]
         capacity = max(capacity, align_size)
     if any(length > capacity for length in packed):
@@ -151,7 +149,7 @@ def collate_packed(
     if pad_token_id is None:
         raise TypeError("there is no padding token")
     if width == 0:
-        raise RuntimeError("no example has a token")
+        raise ValueError("no example has a token")
     rows: dict[str, list[list[Any]]] = {"sequences": [], "attention_mask": [], "loss_mask": []}
     for bin, row_places in zip(bins, places, strict=True):
         sequence, attended, trained = [], [], []
@@ -203,9 +201,3 @@ def packed_align_size(
     else:
         share = 16
     return math.lcm(size, share * cp_size)
-
-
-def packed_align_size_of_0_3(tp_size: int, cp_size: int, fp8_enabled: bool = False) -> int:
-    """Return the number for SkyRL 0.3.0, which has no recipes."""
-    size = 2 * tp_size * cp_size if cp_size > 1 else tp_size
-    return math.lcm(size, 16 * cp_size) if fp8_enabled else size

@@ -54,7 +54,7 @@ def merge_stepwise_output(generator_output: Mapping[str, Any]) -> dict[str, Any]
 
     Notes
     -----
-    SkyRL 0.3.0 and 0.4.0, ``skyrl/train/generators/utils.py`` and
+    SkyRL 0.4.0, ``skyrl/train/generators/utils.py`` and
     ``validate_generator_output`` of ``skyrl/train/utils/trainer_utils.py``.
     """
     responses = generator_output["response_ids"]

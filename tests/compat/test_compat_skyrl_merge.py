@@ -64,7 +64,7 @@ def nested_lists(output):
 
 
 LATER = ("rollout_expert_indices", "rollout_sample_support", "trajectory_time_splits")
-"""Keys that SkyRL 0.4.0 always has, and 0.3.0 has not."""
+"""Keys that SkyRL always has, and recorded results may lack."""
 
 
 def with_later_keys(merged):
@@ -117,7 +117,7 @@ GOLDEN = recorded("skyrl_merge_stepwise")
 @pytest.mark.parametrize("merge", [merge_stepwise_output, port.merge_stepwise_output])
 @pytest.mark.parametrize("case", GOLDEN["cases"])
 def test_what_skyrl_itself_gave(case, merge):
-    """Recorded from SkyRL 0.3.0: neither may be wrong in the way of the other."""
+    """Recorded results: neither may be wrong in the way of the other."""
     found = outcome(merge, with_ids(case["generator_output"]))
     if "raises" in case:
         assert found.__name__ == case["raises"]

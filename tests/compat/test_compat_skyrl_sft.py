@@ -68,14 +68,8 @@ def test_what_skyrl_itself_gave(case):
 PACKING_UTILS = "skyrl.backends.skyrl_train.distributed.megatron.packing_utils"
 
 
-@pytest.fixture
-def skyrl_0_3(monkeypatch):
-    function = port.packed_align_size_of_0_3
-    installed(monkeypatch, PACKING_UTILS, get_packed_seq_align_size=function)
-
-
 @pytest.mark.parametrize("case", GOLDEN["packed"])
-def test_what_skyrl_itself_packed(skyrl_0_3, case):
+def test_what_skyrl_itself_packed(case):
     collator = PackedDataCollator(tokenizer(case["pad_token_id"]), **case["arguments"])
     check_recorded(case, lambda: collator(case["examples"], case["arguments"]["batch_size"]))
 
@@ -138,34 +132,25 @@ def test_left_padded_batches_are_those_of_skyrl(examples, pad_token_id):
     st.integers(8, 24) | st.integers(24, 99),
     *(st.integers(1, 4) for _ in range(3)),
     st.booleans(),
-    st.sampled_from(["0.3.0", None, "blockwise", "mxfp8"]),
+    st.sampled_from([None, "blockwise", "mxfp8"]),
 )
-def test_packed_batches_are_those_of_skyrl(examples, capacity, tp, cp, dp, fp8, version):
-    """Of 0.3.0, and of 0.4.0 with a recipe."""
+def test_packed_batches_are_those_of_skyrl(examples, capacity, tp, cp, dp, fp8, recipe):
     arguments = {"tp_size": tp, "pp_size": 1, "cp_size": cp, "dp_size": dp, "fp8_enabled": fp8}
-    is_old = version == "0.3.0"
-    with pytest.MonkeyPatch.context() as patch:
-        if is_old:
-            function = port.packed_align_size_of_0_3
-            align = function(tp, cp, fp8)
-            installed(patch, PACKING_UTILS, get_packed_seq_align_size=function)
+    arguments["fp8_recipe"] = recipe
+    align = port.packed_align_size(tp, cp, fp8, recipe)
+    collator = PackedDataCollator(tokenizer(), capacity, **arguments, **SIZES)
+    packers = [lambda: port.collate_packed(examples, 9, capacity, align, dp, fp8)]
+    if skyrl_collators:
+        there = skyrl_collators.PackedDataCollator(tokenizer(), capacity, **arguments, **SIZES)
+        packers.append(lambda: plain_of_skyrl(there(examples, batch_size=4)))
+    for pack in packers:
+        try:
+            expected = pack()
+        except ValueError:
+            with pytest.raises(ValueError, match=r"examples|dp_size"):
+                collator(examples, batch_size=4)
         else:
-            arguments["fp8_recipe"] = version
-            align = port.packed_align_size(tp, cp, fp8, version)
-        collator = PackedDataCollator(tokenizer(), capacity, **arguments, **SIZES)
-        is_limited = fp8 and not is_old
-        packers = [lambda: port.collate_packed(examples, 9, capacity, align, dp, is_limited)]
-        if skyrl_collators and not is_old:
-            there = skyrl_collators.PackedDataCollator(tokenizer(), capacity, **arguments, **SIZES)
-            packers.append(lambda: plain_of_skyrl(there(examples, batch_size=4)))
-        for pack in packers:
-            try:
-                expected = pack()
-            except (ValueError, RuntimeError):
-                with pytest.raises((ValueError, RuntimeError)):
-                    collator(examples, batch_size=4)
-            else:
-                assert_same(plain(collator(examples, batch_size=4)), expected)
+            assert_same(plain(collator(examples, batch_size=4)), expected)
 
 
 def test_the_installed_skyrl_says_what_places_are_rounded_up_to(monkeypatch):
@@ -183,9 +168,7 @@ def test_the_installed_skyrl_says_what_places_are_rounded_up_to(monkeypatch):
     assert calls == [(2, 3, True, "mxfp8")]
 
 
-def test_a_skyrl_that_places_examples_in_another_way_is_refused(monkeypatch, skyrl_0_3):
-    with pytest.raises(ValueError, match=r"fp8_recipe is 'mxfp8', but .* no recipes"):
-        packer(fp8_enabled=True, fp8_recipe="mxfp8")(EXAMPLES, 4)
+def test_a_skyrl_that_places_examples_in_another_way_is_refused(monkeypatch):
     installed(monkeypatch, PACKING_UTILS)
     with pytest.raises(RuntimeError, match="has no get_packed_seq_align_size"):
         packer()(EXAMPLES, 4)
@@ -343,7 +326,7 @@ def test_bad_examples(examples, exception, message):
 REFUSED_PACKED = [
     ([example(2, 1), example(9, 1)], ValueError, r"examples\[1\] has 9 tokens, which exceeds max_"),
     ([], ValueError, "dp_size=1, .* no bin may be empty"),
-    ([example(0, 0)], RuntimeError, "examples have no tokens; pass"),
+    ([example(0, 0)], ValueError, "examples have no tokens; pass"),
     ([example(3, 1, loss_mask=[1, 1])], AssertionError, r"examples\[0\] .* num_actions=1, .* of 2"),
     ([example(3, 1, loss_mask=None)], TypeError, "NoneType"),
     ([{"input_ids": [1]}], KeyError, "num_actions"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,7 @@ from fastcollate._fastcollate import FieldSpec, fix_lists
 from fastcollate.common.arguments import check_integer, suggests_names
 from fastcollate.common.arrays import offsets_of
 from fastcollate.common.text import show
-from fastcollate.compat.skyrl.installed import skyrl_module
+from fastcollate.compat.skyrl.installed import packed_tensor
 from fastcollate.ops.collating import Request, collate
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.fields import Rows
@@ -31,12 +31,10 @@ logger = logging.getLogger(__name__)
 REWARDS = FieldSpec("rewards", "rewards", plain=True, any_length=True)
 LOSS_MASK = FieldSpec("loss_mask", "loss_masks", plain=True, any_length=True)
 LOGPROBS = FieldSpec("logprobs", "logprobs", plain=True, any_length=True)
-ROUTES = FieldSpec("rollout_expert_indices", "rollout_expert_indices", align="experts", dtype=None)
-LISTED_ROUTES = FieldSpec("rollout_expert_indices", "rollout_expert_indices", align="sequence")
 
 
 def convert_prompts_responses_to_batch_tensors(
-    pad_token_id: int | Any,
+    pad_token_id: int,
     prompts: Rows,
     responses: Rows,
     rewards: Rows,
@@ -48,18 +46,14 @@ def convert_prompts_responses_to_batch_tensors(
 ) -> tuple[Any, ...]:
     """Convert prompts and responses to batch tensors, as SkyRL's function of this name does.
 
-    The result matches the installed SkyRL: eight values if that has packed tensors, as 0.4.0, else
-    seven, as 0.3.0. It equals SkyRL's bit for bit, except for two differences between 0.3.0 and
-    0.4.0, where it equals 0.4.0: rewards given as integers beyond 2**53 round through float64, and
-    ids are int64 even if no row has a token. The function is more lenient than
+    The result equals SkyRL's bit for bit. The function is more lenient than
     :func:`fastcollate.build_batch`: a row of a field may have any length up to the longest response
     ``R``, and its values are right-aligned; NaN is accepted everywhere.
 
     Parameters
     ----------
     pad_token_id
-        The padding token, or a tokenizer with that attribute. SkyRL 0.3.0 calls this argument
-        ``tokenizer``: pass it by position.
+        The padding token.
     prompts, responses
         ``B`` rows of token ids each.
     rewards, loss_masks
@@ -67,41 +61,36 @@ def convert_prompts_responses_to_batch_tensors(
     logprobs
         Rows of numbers; rows missing at the end are zero. Without any, item 6 is None.
     rollout_expert_indices
-        ``B`` NumPy arrays (captured tokens, layers, topk) of integers; see
-        :class:`fastcollate.RoutedExperts`. Without any, item 7 is None. Or, as in 0.3.0, nested
-        lists, of which rows may be empty or None; values beyond a row's tokens are not read.
+        ``B`` NumPy arrays (captured tokens, layers, topk) of uint8, int16 or int32. Without any,
+        item 7 is None.
     rollout_sample_support
         ``B`` NumPy arrays (response tokens, k) of int32. Without any, item 8 is None.
     max_seq_len
-        Log a warning when the longest row exceeds it; nothing is truncated. Pass it by name: it is
-        the eighth argument in 0.3.0, and the ninth here and in 0.4.0.
+        Log a warning when the longest row exceeds it; nothing is truncated.
 
     Returns
     -------
     tuple
         ``sequences`` and ``attention_mask``, int64 (B, W) with ``W = max(prompt + response)``;
         ``response_mask``, int64 (B, R); ``rewards``, ``loss_masks`` and, if given, ``logprobs``,
-        float32 (B, R); the expert indices if given. If the installed SkyRL has packed tensors,
-        these are one, of values (tokens of all rows, layers, topk) and the widest of the arrays'
-        dtypes, ``arange(topk)`` for tokens without captured routes, and the sample support is one
-        of values (response tokens of all rows, k). Else expert indices are (B, W, layers, topk),
-        uint8, int16 or int32 by the largest; tokens without captured routes hold ``arange(topk)``
-        for arrays and zeros for lists.
+        float32 (B, R); the expert indices and the sample support if given. These are SkyRL's
+        ``PackedTensor``, or where SkyRL is not installed, named tuples of its ``values`` and
+        ``cu_seqlens``: (tokens of all rows, layers, topk) of the widest of the arrays' dtypes, with
+        ``arange(topk)`` for tokens without captured routes; and (response tokens of all rows, k).
 
     Raises
     ------
     AssertionError
         An empty batch, or prompts, responses, rewards and loss masks of different row counts.
     ValueError, TypeError
-        As :func:`fastcollate.build_batch`; also expert indices that are neither NumPy arrays nor
-        lists, or an array without any; sample support if the installed SkyRL has no packed tensors.
+        As :func:`fastcollate.build_batch`; also expert indices or sample support that are not
+        NumPy arrays of the shapes above, or an array without any route.
     IndexError
         More rows of ``logprobs`` than of prompts.
 
     Notes
     -----
-    Written against ``skyrl.train.dataset.preprocess`` of SkyRL 0.3.0 and 0.4.0. Between the two,
-    routes were padded tensors of arrays.
+    Written against ``skyrl.train.dataset.preprocess`` of SkyRL 0.4.0.
     """
     rows = _count("prompts", prompts)
     if rows == 0:
@@ -130,22 +119,9 @@ def convert_prompts_responses_to_batch_tensors(
                 logprobs = ragged(logprobs)
             logprobs = [*logprobs, *[[]] * (rows - found)]
         fields.append((logprobs, LOGPROBS))
-    packed_tensor: Any = skyrl_module("skyrl.backends.skyrl_train.utils.packed_tensor")
-    if packed_tensor is None and rollout_sample_support is not None:
-        raise TypeError(
-            "rollout_sample_support needs the packed tensors of SkyRL, which the installed version "
-            "does not have; pass None"
-        )
     routes = None
     if rollout_expert_indices is not None and len(rollout_expert_indices) > 0:
-        if packed_tensor is not None:
-            routes = check_routes(rollout_expert_indices, rows)
-        elif all(row is None or isinstance(row, list) for row in rollout_expert_indices):
-            listed = _list_routes(rollout_expert_indices, prompts, responses)
-            fields += [] if listed is None else [listed]
-        else:
-            fields.append((check_routes(rollout_expert_indices, rows), ROUTES))
-    pad_token_id = getattr(pad_token_id, "pad_token_id", pad_token_id)
+        routes = _check_routes(rollout_expert_indices, rows)
     collated = collate(Request(Parts(prompts, responses), pad_token_id, fields))
     if max_seq_len is not None and collated.plan.longest_row > max_seq_len:
         logger.warning(
@@ -155,25 +131,18 @@ def convert_prompts_responses_to_batch_tensors(
             max_seq_len,
         )
 
-    data = collated.data
-    tensors = (
+    data, response_lens = collated.data, collated.plan.response_lens
+    lens = collated.plan.prompt_lens + response_lens
+    support = rollout_sample_support
+    return (
         data["input_ids"],
         data["attention_mask"],
         data["response_mask"],
         data["rewards"],
         data["loss_mask"],
         data.get("logprobs"),
-    )
-    if packed_tensor is None:
-        return (*tensors, data.get("rollout_expert_indices"))
-    make = packed_tensor.PackedTensor
-    response_lens = collated.plan.response_lens
-    lens = collated.plan.prompt_lens + response_lens
-    support = rollout_sample_support
-    return (
-        *tensors,
-        None if routes is None else pack_routes(make, routes, lens),
-        None if support is None else find_packed_support(make, support, response_lens),
+        None if routes is None else _pack_routes(routes, lens),
+        None if support is None else _pack_support(support, response_lens),
     )
 
 
@@ -229,33 +198,6 @@ def make_router_padding_mask(
     return (position < 0) | (position >= captured[:, None])
 
 
-def _list_routes(routes: Sequence[Any], prompts: Rows, responses: Rows) -> Any:
-    """Return nested lists as a field, 0 on tokens without routes; None for empty ones."""
-    if len(routes) != len(prompts):
-        raise ValueError(
-            f"rollout_expert_indices has {len(routes)} rows, but prompts has {len(prompts)}; "
-            "pass one row per prompt"
-        )
-    shape = next((np.shape(row)[1:] for row in routes if row), None)
-    if shape is None:
-        return None
-    whole = []
-    for row, (listed, prompt, response) in enumerate(zip(routes, prompts, responses, strict=True)):
-        array = np.zeros((len(prompt) + len(response), *shape), np.int64)
-        if known := (listed or [])[: len(array)]:
-            try:
-                array[: len(known)] = known
-            except (TypeError, ValueError) as error:
-                raise type(error)(
-                    f"rollout_expert_indices[{row}] cannot be read ({error}); pass lists of shape "
-                    "(tokens, layers, topk)"
-                ) from error
-        whole.append(array)
-    largest = max((int(array.max()) for array in whole if array.size), default=0)
-    dtype = "uint8" if largest < 2**8 else "int16" if largest < 2**15 else "int32"
-    return whole, LISTED_ROUTES.with_dtype(dtype)
-
-
 def _count(name: str, rows: Any) -> int:
     try:
         return len(rows)
@@ -268,8 +210,8 @@ def _count(name: str, rows: Any) -> int:
 ROUTE_DTYPES = ("uint8", "int16", "int32")
 
 
-def check_routes(routes: Sequence[Any], rows: int) -> Sequence[Any]:
-    """Check SkyRL's requirements on expert indices beyond `RoutedExperts`."""
+def _check_routes(routes: Sequence[Any], rows: int) -> Sequence[Any]:
+    """Check SkyRL's requirements on expert indices, but for those of `_pack_routes`."""
     _check_arrays("rollout_expert_indices", routes, rows, "routes")
     for row, array in enumerate(routes):
         name = f"rollout_expert_indices[{row}]"
@@ -286,13 +228,11 @@ def check_routes(routes: Sequence[Any], rows: int) -> Sequence[Any]:
     return routes
 
 
-def pack_routes(make: Callable[..., Any], routes: Sequence[Any], lens: Integers) -> Any:
+def _pack_routes(routes: Sequence[Any], lens: Integers) -> Any:
     """Return routes of all tokens, row after row.
 
     Parameters
     ----------
-    make
-        SkyRL's ``PackedTensor``.
     routes
         For each row (captured tokens, layers, topk), of the widest dtype in the result.
     lens
@@ -318,16 +258,14 @@ def pack_routes(make: Callable[..., Any], routes: Sequence[Any], lens: Integers)
                 "pass at most one per token"
             )
     dtype = max((array.dtype for array in routes), key=lambda dtype: dtype.itemsize)
-    return _pack(make, routes, lens, dtype, np.arange(shape[1], dtype=dtype))
+    return _pack(routes, lens, dtype, np.arange(shape[1], dtype=dtype))
 
 
-def find_packed_support(make: Callable[..., Any], support: Any, lens: Integers) -> Any:
+def _pack_support(support: Any, lens: Integers) -> Any:
     """Return the sample support of all response tokens, row after row.
 
     Parameters
     ----------
-    make
-        SkyRL's ``PackedTensor``.
     support
         For each row (response tokens, k), int32.
     lens
@@ -355,7 +293,7 @@ def find_packed_support(make: Callable[..., Any], support: Any, lens: Integers) 
                 f"{name} has {len(array)} support rows for {lens[row]} response tokens; "
                 "pass one per response token"
             )
-    return _pack(make, support, lens, np.dtype(np.int32), None)
+    return _pack(support, lens, np.dtype(np.int32), None)
 
 
 def _check_arrays(name: str, arrays: Sequence[Any], count: int, noun: str) -> None:
@@ -373,9 +311,7 @@ def _check_arrays(name: str, arrays: Sequence[Any], count: int, noun: str) -> No
             )
 
 
-def _pack(
-    make: Callable[..., Any], rows: Sequence[Any], lens: Integers, dtype: Any, fill: Any
-) -> Any:
+def _pack(rows: Sequence[Any], lens: Integers, dtype: Any, fill: Any) -> Any:
     """Return rows one after the other, each filled up to its length."""
     import torch
 
@@ -385,4 +321,4 @@ def _pack(
         values[start : start + len(row)] = row
         if start + len(row) < stop:
             values[start + len(row) : stop] = fill
-    return make(torch.from_numpy(values), torch.from_numpy(offsets.astype(np.int32)))
+    return packed_tensor(torch.from_numpy(values), torch.from_numpy(offsets.astype(np.int32)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-import inspect
 import math
 import sys
 from collections.abc import Mapping
@@ -33,22 +32,12 @@ MODULE = "skyrl.backends.skyrl_train.distributed.megatron.packing_utils"
 FUNCTION = "get_packed_seq_align_size"
 
 
-class Alignment(NamedTuple):
-    """The alignment of examples in a row."""
-
-    size: int
-    """The multiple. Not 0."""
-    is_limited: bool
-    """True if a row's capacity counts aligned lengths, not tokens."""
-
-
-def packed_alignment(
+def packed_align_size(
     tp_size: int, cp_size: int, *, fp8_enabled: bool, fp8_recipe: str | None
-) -> Alignment:
-    """Return the alignment of the installed SkyRL, or without SkyRL the alignment of 0.4.0.
+) -> int:
+    """Return the multiple that the installed SkyRL aligns packed examples to; 0.4.0's without one.
 
     Workers compute the offsets again: with another multiple they would silently read other tokens.
-    SkyRL 0.4.0 limits aligned lengths with fp8 and tokens without; 0.3.0 always limits tokens.
 
     Raises
     ------
@@ -59,23 +48,15 @@ def packed_alignment(
     """
     module = skyrl_module(MODULE)
     if module is None:
-        size = _align_size(tp_size, cp_size, fp8_enabled, fp8_recipe)
-        return Alignment(size, is_limited=fp8_enabled)
+        return _align_size(tp_size, cp_size, fp8_enabled, fp8_recipe)
     function: Any = getattr(module, FUNCTION, None)
     if function is None:
         raise RuntimeError(
             f"{MODULE} has no {FUNCTION}, so the installed SkyRL aligns examples in another way; "
             "use its own collator"
         )
-    options: dict[str, Any] = {"fp8_enabled": fp8_enabled}
-    has_recipes = "fp8_recipe" in inspect.signature(function).parameters
-    if has_recipes:
-        options["fp8_recipe"] = fp8_recipe
-    elif fp8_recipe is not None:
-        raise ValueError(
-            f"fp8_recipe is {fp8_recipe!r}, but the installed SkyRL has no recipes; pass None"
-        )
-    return Alignment(function(tp_size, cp_size, **options), is_limited=has_recipes and fp8_enabled)
+    size: int = function(tp_size, cp_size, fp8_enabled=fp8_enabled, fp8_recipe=fp8_recipe)
+    return size
 
 
 def _align_size(tp_size: int, cp_size: int, fp8_enabled: bool, fp8_recipe: str | None) -> int:
@@ -91,6 +72,21 @@ def _align_size(tp_size: int, cp_size: int, fp8_enabled: bool, fp8_recipe: str |
     if spec == "mxfp8":
         return math.lcm(size, 32 * tp_size * cp_size)
     return math.lcm(size, 128 * tp_size * cp_size if tp_size > 1 else 16 * cp_size)
+
+
+class PackedTensor(NamedTuple):
+    """A packed tensor if SkyRL is not installed."""
+
+    values: Any
+    """The values of all rows, one after the other."""
+    cu_seqlens: Any
+    """Row offsets in the values, int32 (rows + 1,)."""
+
+
+def packed_tensor(values: Any, cu_seqlens: Any) -> Any:
+    """Return a ``PackedTensor`` of SkyRL, or without SkyRL a named tuple of its attributes."""
+    module: Any = skyrl_module("skyrl.backends.skyrl_train.utils.packed_tensor")
+    return (PackedTensor if module is None else module.PackedTensor)(values, cu_seqlens)
 
 
 class TrainingBatch(dict[str, Any]):

@@ -29,7 +29,7 @@ def compute_prompt_boundaries(uids: Sequence[Any]) -> list[tuple[int, int]]:
 
     Notes
     -----
-    Written against SkyRL 0.3.0 and 0.4.0: ``compute_prompt_boundaries`` of
+    Written against SkyRL 0.4.0: ``compute_prompt_boundaries`` of
     ``skyrl.train.dataset.preprocess``. Unlike in SkyRL, uids need no hash.
     """
     try:
@@ -78,7 +78,7 @@ def compute_prompt_mini_batch_boundaries(
 
     Notes
     -----
-    Written against SkyRL 0.3.0 and 0.4.0: ``compute_prompt_mini_batch_boundaries`` of
+    Written against SkyRL 0.4.0: ``compute_prompt_mini_batch_boundaries`` of
     ``skyrl.train.dataset.preprocess``. Unlike in SkyRL, assertions have messages.
     """
     if len(uids) == 0:

@@ -25,8 +25,7 @@ from fastcollate._fastcollate import (
 from fastcollate.common.arguments import suggests_names, tally
 from fastcollate.common.arrays import offsets_of, to_tensor
 from fastcollate.compat.skyrl.installed import (
-    Alignment,
-    packed_alignment,
+    packed_align_size,
     training_batch,
 )
 from fastcollate.ops.collating import Request, collate
@@ -87,11 +86,11 @@ def collate_sft_batch(examples: Examples, tokenizer: Any) -> Any:
 
     Notes
     -----
-    Written against SkyRL 0.3.0 and 0.4.0: ``collate_sft_batch`` of ``skyrl.train.sft_trainer``. As
-    there, floats are truncated to integers, so that a weight of 0.5 trains nothing. Unlike in
-    SkyRL, arrays and tuples are accepted in place of lists; lists of wrong lengths are errors even
-    if all of them have the same wrong length, or have one item, which 0.4.0 repeats. Errors are
-    those of 0.3.0: 0.4.0 raises ValueError for NaN and OverflowError for infinity.
+    Written against SkyRL 0.4.0: ``collate_sft_batch`` of ``skyrl.train.sft_trainer``. As there,
+    floats are truncated to integers, so that a weight of 0.5 trains nothing. Unlike in SkyRL,
+    arrays and tuples are accepted in place of lists; lists of wrong lengths are errors even if all
+    of them have the same wrong length, or have one item, which SkyRL repeats; and NaN and infinity
+    are RuntimeErrors, which are ValueError and OverflowError there.
     """
     if len(examples) == 0:
         raise ValueError("examples is empty; pass at least one")
@@ -141,7 +140,7 @@ class DefaultCollator:
 
     Notes
     -----
-    Written against SkyRL 0.3.0 and 0.4.0: ``DefaultCollator`` of ``skyrl.train.dataset.collators``.
+    Written against SkyRL 0.4.0: ``DefaultCollator`` of ``skyrl.train.dataset.collators``.
     """
 
     tokenizer: Any
@@ -194,13 +193,10 @@ class PackedDataCollator:
 
     Notes
     -----
-    Written against SkyRL 0.3.0 and 0.4.0: ``PackedDataCollator`` of
-    ``skyrl.train.dataset.collators``. If SkyRL is installed, its own function gives the alignment,
-    since its workers use it; with SkyRL 0.3.0, which has no recipes, the limit applies before
-    lengths are rounded up with fp8, too, as there. Unlike in SkyRL, images are errors, as rows of
-    several examples cannot have them (SkyRL, which does not pack batches with images, would leave
-    them out), and so are floats as token ids. Examples without any token are a RuntimeError, as in
-    0.3.0; 0.4.0 raises ValueError.
+    Written against SkyRL 0.4.0: ``PackedDataCollator`` of ``skyrl.train.dataset.collators``. If
+    SkyRL is installed, its own function gives the alignment, since its workers use it. Unlike in
+    SkyRL, images are errors, as rows of several examples cannot have them (SkyRL, which does not
+    pack batches with images, would leave them out), and so are floats as token ids.
     """
 
     tokenizer: Any
@@ -255,16 +251,14 @@ class PackedDataCollator:
         Raises
         ------
         ValueError
-            An example that exceeds `max_tokens_per_microbatch`; fewer examples than rows; images; a
-            `fp8_recipe` ``"auto"``, which each machine resolves by itself.
+            An example that exceeds `max_tokens_per_microbatch`; fewer examples than rows; no token;
+            images; a `fp8_recipe` ``"auto"``, which each machine resolves by itself.
         AssertionError
             A loss mask whose length is not ``num_actions``.
         KeyError
             An example without one of the keys.
         TypeError
             A value that is not a number; no padding token.
-        RuntimeError
-            No example has a token.
         OverflowError
             A loss mask holds infinity.
         """
@@ -279,11 +273,11 @@ class PackedDataCollator:
         ids = list(map(itemgetter("input_ids"), examples))
         lengths = list(map(len, ids))
         loss_masks = _loss_masks(examples, lengths)
-        align = packed_alignment(
+        size = packed_align_size(
             self.tp_size, self.cp_size, fp8_enabled=self.fp8_enabled, fp8_recipe=self.fp8_recipe
         )
-        rows = self._rows(np.array(lengths, np.int64), align)
-        layout = LayoutSpec.packed(None, 1, align.size, rows.bins, "next_token", "no_segment")
+        rows = self._rows(np.array(lengths, np.int64), size)
+        layout = LayoutSpec.packed(None, 1, size, rows.bins, "next_token", "no_segment")
         try:
             request = Request(
                 Whole(ids),
@@ -306,13 +300,13 @@ class PackedDataCollator:
         )
         return _as_packed_batch(packed.data, rows.lengths)
 
-    def _rows(self, tokens: Integers, align: Alignment) -> _PackedRows:
+    def _rows(self, tokens: Integers, align_size: int) -> _PackedRows:
         """Pack the examples; the rows of each rank come one after the other."""
         capacity, places = self.max_tokens_per_microbatch, tokens
-        if align.is_limited:
-            capacity, places = max(capacity, align.size), -(-tokens // align.size) * align.size
+        if self.fp8_enabled:  # the limit is one of aligned lengths
+            capacity, places = max(capacity, align_size), -(-tokens // align_size) * align_size
         if (row := first_no_length(places, capacity)) is not None:
-            rounded = f" ({places[row]} rounded up)" if align.is_limited else ""
+            rounded = f" ({places[row]} rounded up)" if self.fp8_enabled else ""
             raise ValueError(
                 f"examples[{row}] has {tokens[row]} tokens{rounded}, which exceeds "
                 f"max_tokens_per_microbatch={self.max_tokens_per_microbatch}; pass a larger "
@@ -332,7 +326,7 @@ class PackedDataCollator:
             )
         offsets, lengths = offsets_of(counts), tokens[indices]
         tables = offsets, indices, np.zeros(len(indices), np.int64), lengths
-        bins = Bins(*tables, len(tokens), align.size, False)
+        bins = Bins(*tables, len(tokens), align_size, False)
         # Copies, so that each is pickled alone.
         lengths_of_rows = [lengths[row:end].copy() for row, end in pairwise(offsets.tolist())]
         return _PackedRows(bins, lengths_of_rows, capacity)
@@ -375,7 +369,7 @@ def _as_packed_batch(packed: Mapping[str, Any], lengths: list[Integers]) -> Any:
 
     width = packed["input_ids"].shape[1]
     if width == 0:
-        raise RuntimeError("examples have no tokens; pass at least one token")
+        raise ValueError("examples have no tokens; pass at least one token")
     loss_mask = packed["loss_mask"].numpy()
     loss_mask *= 1 / max(int(np.add.reduce(loss_mask, None)), 1)  # as SkyRL sums, by NumPy
     columns = {

@@ -75,7 +75,7 @@ def merge_stepwise_output(generator_output: Mapping[str, Any]) -> dict[str, Any]
 
     Notes
     -----
-    Written against SkyRL 0.3.0 and 0.4.0, which has the sample support:
+    Written against SkyRL 0.4.0:
     ``merge_stepwise_output``, ``concatenate_generator_outputs`` and ``get_rollout_metrics`` of
     ``skyrl.train.generators.utils``, and ``validate_generator_output`` of
     ``skyrl.train.utils.trainer_utils``. As there, values are counted in merged rows: a turn's loss

@@ -40,22 +40,13 @@ NUMBERS = (0.0, 1.5, -0.0, float("nan"), float("-inf"), 1e-40, 3, -(2**53), True
 TOKENIZER = SimpleNamespace(pad_token_id=9)
 
 
-def has_support(skyrl: Peer) -> bool:
-    """Return True for versions with sample support, routes and recipes of fp8."""
-    return skyrl.version != "0.3.0"
-
-
 def uids_of(draw: Draw, skyrl: Peer) -> list[str]:
     """Draw the uids of rows."""
     counts = draw_numbers(draw, skyrl.scale, 1, 4, 8)
     return [f"p{prompt}" for prompt, count in enumerate(counts) for _ in range(count)]
 
 
-@SKYRL.calls(
-    PREPROCESS,
-    "convert_prompts_responses_to_batch_tensors",
-    by=lambda function, pad, **given: function(pad, **given),
-)
+@SKYRL.calls(PREPROCESS, "convert_prompts_responses_to_batch_tensors")
 def batch_tensors(draw: Draw, skyrl: Peer) -> dict[str, Any]:
     """Draw fields of any length up to the longest response, and routes and support or none."""
     lengths = draw_numbers(draw, skyrl.scale, 1, 9 * skyrl.scale, 5)
@@ -65,9 +56,8 @@ def batch_tensors(draw: Draw, skyrl: Peer) -> dict[str, Any]:
     def field() -> list[list[Any]]:
         return draw_values(draw, [draw(st.integers(0, longest)) for _ in lengths], NUMBERS)
 
-    pad = draw(st.integers(0, 2**63 - 1))
     given: dict[str, Any] = {
-        "pad": pad if has_support(skyrl) else SimpleNamespace(pad_token_id=pad),
+        "pad_token_id": draw(st.integers(0, 2**63 - 1)),
         "prompts": draw_rows(draw, lengths, 0, 2**63 - 1),
         "responses": draw_rows(draw, response_lens, 0, 2**63 - 1),
         "rewards": field(),
@@ -75,11 +65,11 @@ def batch_tensors(draw: Draw, skyrl: Peer) -> dict[str, Any]:
         "logprobs": field() if draw(st.booleans()) else None,
         "max_seq_len": draw(st.none() | st.integers(1, 20 * skyrl.scale)),
     }
-    if has_support(skyrl) and draw(st.booleans()):
+    if draw(st.booleans()):
         totals = map(sum, zip(lengths, response_lens, strict=True))
         captured = [draw(st.integers(1, total)) for total in totals]
         given["rollout_expert_indices"] = arrays(draw, captured, ["uint8", "int16", "int32"], 3)
-    if has_support(skyrl) and draw(st.booleans()):
+    if draw(st.booleans()):
         given["rollout_sample_support"] = arrays(draw, response_lens, ["int32"], 2)
     return given
 
@@ -186,8 +176,7 @@ def packed_collators(draw: Draw, skyrl: Peer) -> dict[str, Any]:
     given |= {"pp_size": 1, "batch_size": 4, "micro_train_batch_size_per_gpu": 1}
     given |= {"max_tokens_per_microbatch": draw(st.integers(40, 999))}
     given |= {"fp8_enabled": draw(st.booleans())}
-    if has_support(skyrl):
-        given["fp8_recipe"] = draw(st.sampled_from([None, "blockwise", "mxfp8", "auto"]))
+    given["fp8_recipe"] = draw(st.sampled_from([None, "blockwise", "mxfp8", "auto"]))
     return {"examples": examples_of(draw, skyrl, (0, 1, 0.5, 3.25)), **given}
 
 
@@ -224,7 +213,7 @@ def merged_turns(draw: Draw, skyrl: Peer) -> dict[str, Any]:
             for name, value in zip(names, columns, strict=True):
                 output[name].append(value)
             stream = stream + response
-    if has_support(skyrl) and draw(st.booleans()):
+    if draw(st.booleans()):
         output["rollout_sample_support"] = [
             np.full((len(response), 2), turn, np.int32)
             for turn, response in enumerate(output["response_ids"])
