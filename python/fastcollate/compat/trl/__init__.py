@@ -8,7 +8,6 @@ from fastcollate.compat.patching import Patched, Patcher, Replacement
 from fastcollate.compat.transformers.token_logprobs import check_layout
 from fastcollate.compat.trl import laid_out
 from fastcollate.compat.trl.collators import DataCollatorForLanguageModeling
-from fastcollate.compat.trl.laid_out import Options, add_fused_lm_head, shuffle_sequence_dict
 from fastcollate.compat.trl.packing import pack_dataset
 from fastcollate.compat.trl.tree_rows import TreeRow
 
@@ -18,10 +17,8 @@ if TYPE_CHECKING:
 __all__ = [
     "DataCollatorForLanguageModeling",
     "TreeRow",
-    "add_fused_lm_head",
     "pack_dataset",
     "patch",
-    "shuffle_sequence_dict",
     "unpatch",
 ]
 
@@ -44,7 +41,7 @@ PATCHER = Patcher(
         ),
         *Replacement.each(
             "trl.trainer.utils",
-            add_fused_lm_head,
+            laid_out.add_fused_lm_head,
             bound_in=(
                 "trl.trainer",
                 *GENERATING,
@@ -56,7 +53,7 @@ PATCHER = Patcher(
         ),
         *Replacement.each(
             "trl.trainer.utils",
-            shuffle_sequence_dict,
+            laid_out.shuffle_sequence_dict,
             bound_in=(*GENERATING, "trl.trainer.distillation_trainer"),
         ),
     ],
@@ -74,10 +71,15 @@ def patch(*, layout: Packed | Tree | None = None, keep_groups: bool = False) -> 
     ----------
     layout
         ``fc.Packed(capacity)`` or ``fc.Tree(capacity)``: trainers made from now on run their models
-        on bins or trees of the padded rows (:func:`add_fused_lm_head`). None: on padded rows.
+        on bins or trees of the padded rows, once for each bin, and pad the outputs again. Where
+        rows cannot be laid out, the model runs on padded rows, and the reason is logged once: other
+        inputs, such as images; recurrent layers; dropout; router losses of experts; labels of
+        tokens that no token of their row predicts. A model with ``"sdpa"`` gets the attention of
+        :func:`fastcollate.compat.transformers.register_tree_attention`. Models keep this after
+        ``unpatch()``. None: on padded rows.
     keep_groups
-        Shuffle prompts in place of samples before a generation batch is split into slices
-        (:func:`shuffle_sequence_dict`), so that samples of a prompt can share it.
+        Shuffle prompts in place of samples before a generation batch is split into slices, so that
+        samples of a prompt can share it.
 
     Returns
     -------
@@ -91,7 +93,7 @@ def patch(*, layout: Packed | Tree | None = None, keep_groups: bool = False) -> 
     TypeError, ValueError
         Another layout, or one for given rows.
     """
-    options = Options(layout, keep_groups)
+    options = laid_out.Options(layout, keep_groups)
     if layout is not None:
         check_layout(layout)
     if PATCHER.is_patched and laid_out.options != options:

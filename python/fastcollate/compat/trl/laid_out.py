@@ -43,20 +43,7 @@ def add_fused_lm_head(
 
     ``model(input_ids=, attention_mask=, labels=, fused_lm_head=True)`` then lays the padded rows
     out, calls TRL's forward with ``shift_labels`` once for each bin, and pads its outputs, with
-    gradients. Where rows cannot be laid out, TRL's forward is called as it is, and the reason
-    logged once: other inputs, such as images; recurrent layers; dropout; router losses of experts;
-    labels of tokens that no token of their row predicts. A model with ``"sdpa"`` gets the attention
-    of :func:`fastcollate.compat.transformers.register_tree_attention`.
-
-    Parameters
-    ----------
-    model, temperature, cast_lm_head_to_fp32, outputs
-        As in TRL.
-
-    Notes
-    -----
-    Written against TRL 1.16.0: ``trl.trainer.utils.add_fused_lm_head``. Models keep their forward
-    after ``unpatch()``.
+    gradients. Written against TRL 1.16.0: ``trl.trainer.utils.add_fused_lm_head``.
     """
     _own("add_fused_lm_head")(model, temperature, cast_lm_head_to_fp32, outputs)
     if (layout := _options().layout) is None:
@@ -157,16 +144,8 @@ def shuffle_sequence_dict(seq_dict: dict[str, Any]) -> dict[str, Any]:
 
     TRL splits the batch into slices afterwards. With `keep_groups`, samples of one prompt are
     neighbours in the shuffled batch, so that a slice has whole groups if its number of rows is a
-    multiple of ``num_generations``.
-
-    Parameters
-    ----------
-    seq_dict
-        As in TRL.
-
-    Notes
-    -----
-    Written against TRL 1.16.0: ``trl.trainer.utils.shuffle_sequence_dict``.
+    multiple of ``num_generations``. Written against TRL 1.16.0:
+    ``trl.trainer.utils.shuffle_sequence_dict``.
     """
     shuffled: dict[str, Any] = _own("shuffle_sequence_dict")(seq_dict)
     prompts = shuffled.get("prompt_ids")
