@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fastcollate import _fastcollate
 from fastcollate._fastcollate import SYNTHETIC_LENS
 from fastcollate.common.arguments import check_index, suggests_names, tally
-from fastcollate.common.arrays import describe, offsets_of
+from fastcollate.common.arrays import describe, offsets_of, read_array
 from fastcollate.common.caching import cached_property
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.layout import Layout
@@ -396,11 +396,16 @@ class StepPlan(Table):
         Returns
         -------
         dict
-            The parameters by name.
+            The parameters by name; `row_lengths` as one list, with two numbers per row.
         """
         layout = None if self.layout is None else self.layout.to_dict()
         named = {**self._named(), "layout": layout}
-        arrays = {name: one.tolist() for name, one in named.items() if isinstance(one, np.ndarray)}
+        # A list for each row would be work for the garbage collector.
+        arrays = {
+            name: one.reshape(-1).tolist()
+            for name, one in named.items()
+            if isinstance(one, np.ndarray)
+        }
         return named | arrays
 
     @classmethod
@@ -419,13 +424,15 @@ class StepPlan(Table):
             raise contradiction("step plan", f"tables has no {name!r}")
         for key in {*tables} - {*cls._names()}:
             raise contradiction("step plan", f"tables has the unknown key {key!r}")
-        layout = tables["layout"]
-        if layout is not None:
-            try:
-                layout = layout_of(layout)
-            except (TypeError, ValueError) as error:
-                raise not_valid("step plan", f"layout cannot be read: {error}") from error
-        return cls(**{**tables, "layout": layout})
+        read, name = dict(tables), "row_lengths"
+        try:
+            read[name] = read_array(tables[name]).reshape(-1, 2)
+            name = "layout"
+            if tables[name] is not None:
+                read[name] = layout_of(tables[name])
+        except (TypeError, ValueError) as error:
+            raise not_valid("step plan", f"{name} cannot be read: {error}") from error
+        return cls(**read)
 
     def __repr__(self) -> str:
         mini_batches = tally(self.num_mini_batches, "mini-batch", "mini-batches")
