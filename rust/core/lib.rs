@@ -11,6 +11,7 @@
 //! - [`batch`] describes a requested batch and its outputs.
 //! - [`mod@write`] executes: it walks a slice of the plan, copies pieces and fills gaps and padding.
 #![forbid(unsafe_code)]
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod batch;
 mod check;
@@ -21,6 +22,10 @@ mod error;
 mod fill_number;
 mod memory;
 mod over_columns;
+#[allow(
+    clippy::disallowed_methods,
+    reason = "each step first checks that there is room"
+)]
 pub mod plan;
 pub mod polling;
 pub mod rollouts;
@@ -40,7 +45,7 @@ pub use error::{Error, External, Location, Result};
 pub use fill_number::Number;
 pub use half::{bf16, f16};
 pub use memory::{
-    add, check_room, check_room_at_times, extend, filled, gathered, reserve, try_gathered,
+    add, check_room, check_room_at_times, extend, filled, gathered, reserve, resize, try_gathered,
     with_room,
 };
 pub use over_columns::{Rounding, WholeNumbers};

@@ -128,6 +128,17 @@ pub fn extend<T: Copy>(values: &mut Vec<T>, more: &[T]) -> Result<()> {
     Ok(())
 }
 
+/// Add copies of a value up to a length, or cut the vector to it.
+///
+/// # Errors
+/// [`Error::NoMemory`].
+#[expect(clippy::disallowed_methods, reason = "after taking the room")]
+pub fn resize<T: Clone>(values: &mut Vec<T>, len: usize, value: T) -> Result<()> {
+    reserve(values, len.saturating_sub(values.len()))?;
+    values.resize(len, value);
+    Ok(())
+}
+
 /// An empty vector with room for `count` values.
 ///
 /// # Errors

@@ -7,7 +7,7 @@ use fastcollate::batch::{
     RowSource as CoreSource, What, WithOwnTokens, add_own_tokens,
 };
 use fastcollate::plan::{Assembly, CpRank, Placement, Turns};
-use fastcollate::{Column, FieldColumn, SliceColumn, TokenStreams, check_room};
+use fastcollate::{Column, FieldColumn, SliceColumn, TokenStreams, check_room, filled};
 use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -244,7 +244,7 @@ fn with_own_tokens<'py>(
         let tokens = (&columns.tokens as &dyn Column<i64>, turns);
         let [values, counts] = [index, index + 1].map(|index| &columns.fields[index]);
         let name = &field.name;
-        let mut is_read = vec![false; turns.count()];
+        let mut is_read = filled(turns.count(), |_| false)?;
         for piece in (0..rows.rows().len()).flat_map(|row| rows.pieces(row)) {
             is_read[piece.turn] = true;
         }
@@ -273,7 +273,7 @@ fn of_outputs<'py>(
     planned: &Planned,
 ) -> PyResult<Vec<Bound<'py, FieldSpec>>> {
     let mut columns = columns.iter();
-    let mut specs = Vec::with_capacity(fields.len());
+    let mut specs = Vec::new();
     for (index, (_, field)) in fields.iter().enumerate() {
         let spec = &field.get().0;
         let column = spec.is_written().then(|| columns.next()).flatten();

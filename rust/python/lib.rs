@@ -1,4 +1,5 @@
 //! The Python module `fastcollate._fastcollate`: rows, core calls and memory.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod arrow;
 mod batch;

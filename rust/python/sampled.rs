@@ -1,6 +1,6 @@
 //! Numbers of tokens from objects, such as the log-probabilities of engines in the same process.
 
-use fastcollate::{add, gathered, reserve, with_room};
+use fastcollate::{add, gathered, reserve, resize, with_room};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
@@ -158,10 +158,7 @@ impl Numbers<'_> {
 
     /// Write 0 for tokens without an id.
     fn fill_ids(&mut self) -> PyResult<()> {
-        let (known, count) = (self.ids.len(), self.values.len());
-        reserve(&mut self.ids, count - known).map_err(Error::from)?;
-        self.ids.resize(count, 0);
-        Ok(())
+        Ok(resize(&mut self.ids, self.values.len(), 0).map_err(Error::from)?)
     }
 
     /// Add a token.

@@ -60,6 +60,7 @@ def make_calls():
     mask = laid_out.indices_padding_mask
     mask[:, 1::2] = True
     parts = planning.partition(lens, 64)
+    flags = fc.Ragged(np.zeros(1 << 26, np.bool_), [0, 1 << 26])
 
     # A prompt of many samples, which counts for each.
     choices = [{"token_ids": [1], "finish_reason": "stop"}] * 2000
@@ -123,6 +124,7 @@ def make_calls():
         "to_layout": lambda: laid_out.to_layout(packed),
         "rows": lambda: list(laid_out.rows()),
         "grow": lambda: planning.grow(parts, lens, min_bins=9000, grow_by="split"),
+        "Arrow": flags.__arrow_c_array__,
         "take": lambda: planning.pack(turns[0].lengths, packed).take(turns[0].to_list()),
         "builder": builder,
         "lists": lambda: fc.ragged(turns[0].to_list()),

@@ -9,6 +9,7 @@ use crate::column::{Column, FieldColumn};
 use crate::dtype::Dtype;
 use crate::error::{Error, Location, Result};
 use crate::fill_number::Number;
+use crate::memory::filled;
 use crate::plan::{Align, Assembly, Placement, Segment, TokenForm};
 
 /// Loss mask values read at a time.
@@ -411,7 +412,7 @@ fn turns_that_train(
     placement: &Placement,
     mask: Option<&LossMask>,
 ) -> Result<Vec<bool>> {
-    let mut trains = vec![false; count];
+    let mut trains = filled(count, |_| false)?;
     for segment in placement.trained_responses(assembly)?.segments() {
         let pieces = assembly.pieces(segment.row);
         let index = pieces.partition_point(|piece| piece.end() <= segment.from);

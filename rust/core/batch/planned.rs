@@ -114,7 +114,7 @@ impl Request<'_> {
         let count = self.fields.iter().filter(is_written).count();
         assert_eq!(count, columns.len(), "one column for each field");
         let mut indexed = columns.iter_mut().enumerate();
-        let mut placed = Vec::with_capacity(self.fields.len());
+        let mut placed = Vec::new();
         for field in self.fields {
             let column = { indexed.by_ref() }
                 .take(usize::from(field.is_written()))

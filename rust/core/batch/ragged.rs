@@ -7,7 +7,7 @@ use super::array_grids::{ArrayGrid, Placed};
 use super::{BatchRows, FieldSpec};
 use crate::column::{Column, FieldColumn, Lookahead};
 use crate::error::{Error, Location, Result};
-use crate::memory::filled;
+use crate::memory::{filled, with_room};
 use crate::plan::{Align, Grid, Turns, in_values};
 
 /// Counts added up at a time: few enough that short rows do not pay for clearing them.
@@ -30,7 +30,7 @@ impl<'a> Counts<'a> {
         values: &[usize],
         turns: &'a Turns,
     ) -> Result<Self> {
-        let (lens, totals) = (column.lens(), Vec::with_capacity(values.len()));
+        let (lens, totals) = (column.lens(), with_room(values.len())?);
         let mut counts = Self {
             field,
             column,

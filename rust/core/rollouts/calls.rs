@@ -9,7 +9,7 @@ use super::json::Json;
 use super::logprobs::{BadLogprobs, KINDS};
 use super::schema::Column;
 use crate::error::{Error, Result};
-use crate::memory::{add, check_room_of, extend, filled, reserve};
+use crate::memory::{add, check_room_of, extend, filled, reserve, resize};
 
 /// Rows of different lengths.
 #[derive(Debug)]
@@ -203,13 +203,11 @@ impl Calls {
             self.logprobs.extend_from_slice(&along);
             found = Some(along.len());
         }
-        self.logprobs.resize(start + count, f32::NAN);
+        resize(&mut self.logprobs, start + count, f32::NAN)?;
         if let Some(mask) = mask {
-            let more = start + count - self.loss_mask.len();
-            reserve(&mut self.loss_mask, more)?;
             self.have_masks = true;
-            self.loss_mask.resize(start, 1.0);
-            self.loss_mask.extend_from_slice(&mask);
+            resize(&mut self.loss_mask, start, 1.0)?;
+            extend(&mut self.loss_mask, &mask)?;
         }
         add(&mut self.given, found)?;
         add(&mut self.have_prompts, tokens.prompt.is_some())?;
@@ -225,14 +223,9 @@ impl Calls {
     pub fn finish(&mut self, name: impl Fn(Place) -> String) -> Result<()> {
         let is_masked = self.policy == BadLogprobs::Mask && self.have_logprobs();
         if self.have_masks || self.are_nodes || is_masked {
-            let count = self.responses.values.len();
-            let more = count - self.loss_mask.len();
-            reserve(&mut self.loss_mask, more)?;
-            self.loss_mask.resize(count, 1.0);
+            resize(&mut self.loss_mask, self.responses.values.len(), 1.0)?;
         }
-        let calls = self.places.len();
-        reserve(&mut self.bad, calls)?;
-        self.bad.resize(calls, [0; KINDS]);
+        resize(&mut self.bad, self.places.len(), [0; KINDS])?;
         if self.are_nodes || !self.have_logprobs() {
             return Ok(());
         }

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::call::Call;
 use super::schema::{COUNT, Column, Kept, Opens, Role, Schema};
 use crate::error::Result;
-use crate::memory::{add, reserve};
+use crate::memory::{add, reserve, resize};
 
 /// What is known of a column.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -158,9 +158,8 @@ impl Frame {
     /// [`Error::NoMemory`](crate::Error::NoMemory).
     pub fn insert_missing(&mut self, places: &[usize]) -> Result<()> {
         let values = &mut self.column(Column::Logprobs).values;
-        reserve(values, places.len())?;
         let mut end = values.len();
-        values.resize(end + places.len(), MISSING);
+        resize(values, end + places.len(), MISSING)?;
         for (earlier, &place) in places.iter().enumerate().rev() {
             values.copy_within(place..end, place + earlier + 1);
             values[place + earlier] = MISSING;

@@ -1,5 +1,7 @@
 //! Rows of trees of messages or calls: one of each leaf.
 
+use std::iter::repeat_n;
+
 use bytemuck::cast_slice;
 
 use super::call::Call;
@@ -7,7 +9,7 @@ use super::calls::{Calls, Place};
 use super::logprobs::BadLogprobs;
 use super::schema::Column;
 use crate::error::{Error, Result};
-use crate::memory::{check_room, with_room};
+use crate::memory::{check_room, filled, with_room};
 use crate::polling::Ticks;
 
 /// Make a row of each leaf: the tokens of its path. A sampled node that several leaves share
@@ -38,18 +40,18 @@ pub fn join_nodes(
     let name_of = |Place { body, index, .. }| format!("{}: the row of node {index}", name(body));
     let count = nodes.places.len();
     check_room(count)?;
-    let mut is_inner = vec![false; count];
+    let mut is_inner = filled(count, |_| false)?;
     for parent in parents.iter().flatten() {
         is_inner[*parent] = true;
     }
-    if let Some(node) = on_cycle(parents) {
+    if let Some(node) = on_cycle(parents)? {
         return Err(wrong(node, "has no root: its parents form a cycle"));
     }
     let have_logprobs = nodes.have_logprobs();
     let mut rows = Calls::new(policy, false, 0);
     let mut leaves = Vec::new();
-    let mut is_checked = vec![false; count];
-    let mut is_trained = vec![false; count];
+    let mut is_checked = filled(count, |_| false)?;
+    let mut is_trained = filled(count, |_| false)?;
     // No path has more tokens.
     let most = nodes.prompts.values.len() + nodes.responses.values.len();
     let mut row = Row {
@@ -90,16 +92,17 @@ pub fn join_nodes(
 }
 
 /// A node whose parents form a cycle.
-fn on_cycle(parents: &[Option<usize>]) -> Option<usize> {
-    let mut seen = vec![usize::MAX; parents.len()];
-    (0..parents.len()).find(|&start| {
+fn on_cycle(parents: &[Option<usize>]) -> Result<Option<usize>> {
+    let mut seen = filled(parents.len(), |_| usize::MAX)?;
+    let node = (0..parents.len()).find(|&start| {
         let mut node = Some(start);
         while let Some(at) = node.filter(|&at| seen[at] == usize::MAX) {
             seen[at] = start;
             node = parents[at];
         }
         node.is_some_and(|at| seen[at] == start)
-    })
+    });
+    Ok(node)
 }
 
 /// The tokens of a path.
@@ -137,8 +140,8 @@ impl Row {
                 return Err("has a prompt that does not begin with its parent's tokens");
             }
             self.tokens.extend_from_slice(&prompt[len..]);
-            self.mask.resize(self.tokens.len(), 0.0);
-            self.logprobs.resize(self.tokens.len(), 0.0);
+            self.mask.extend(repeat_n(0.0, prompt.len() - len));
+            self.logprobs.extend(repeat_n(0.0, prompt.len() - len));
         }
         self.tokens.extend_from_slice(nodes.responses.row(node));
         let mut is_sampled = false;

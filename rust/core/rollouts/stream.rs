@@ -12,7 +12,7 @@ use super::frame::{Frame, MISSING, State};
 use super::json::{Json, text_start};
 use super::schema::{Column, Kept, Schema};
 use crate::error::Result;
-use crate::memory::{add, check_room_at_times, check_room_of, extend, reserve};
+use crate::memory::{add, check_room_at_times, check_room_of, extend, resize};
 
 /// The calls of a stream so far, by index, and what its events give for all of them.
 pub struct Stream<'s> {
@@ -230,8 +230,7 @@ fn pad_logprobs(call: &mut Frame) -> Result<()> {
     if logprobs.len() >= count {
         return Ok(());
     }
-    reserve(logprobs, count - logprobs.len())?;
-    logprobs.resize(count, MISSING);
+    resize(logprobs, count, MISSING)?;
     let ids = mem::take(&mut call.column(Column::Responses).values);
     for column in [Column::LogprobIds, Column::LogprobTokens] {
         let known = &mut call.column(column).values;

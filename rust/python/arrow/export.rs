@@ -2,6 +2,7 @@
 
 use std::slice;
 
+use fastcollate::{gathered, try_gathered};
 use numpy::prelude::*;
 use numpy::{PyArray1, PyUntypedArray};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -11,6 +12,7 @@ use pyo3::types::{PyCapsule, PyTuple};
 use super::import::type_of_capsule;
 use super::structs::{ArrowArray, ArrowSchema, Buffer, capsule};
 use super::types::{DataType, Form, Number};
+use crate::error::Error;
 use crate::rows::data;
 
 /// The schema and array capsules of a column: large lists of `values`, with trailing dimensions as
@@ -56,7 +58,8 @@ impl Column {
                     let bits = bytes.iter().enumerate();
                     bits.fold(0, |bits, (at, &byte)| bits | u8::from(byte != 0) << at)
                 };
-                Buffer::of_vec(memory(array)?.chunks(8).map(pack).collect())
+                let bits = gathered(memory(array)?.chunks(8).map(pack));
+                Buffer::of_vec(bits.map_err(Error::from)?)
             }
             _ => shared(array)?,
         };
@@ -104,8 +107,8 @@ impl Column {
         let form = self.form(requested)?;
         let buffer = match form {
             Form::List => {
-                let narrow = ends.iter().map(|&offset| i32::try_from(offset));
-                Buffer::of_vec(narrow.collect::<Result<_, _>>()?)
+                let narrow = |&end| Ok::<_, Error>(i32::try_from(end).map_err(PyErr::from)?);
+                Buffer::of_vec(try_gathered(ends.iter().map(narrow))?)
             }
             _ => shared(offsets)?,
         };

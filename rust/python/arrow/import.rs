@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
+use fastcollate::{Error as Core, gathered};
 use pyo3::exceptions::{PyKeyboardInterrupt, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
@@ -353,15 +354,18 @@ impl Array {
     }
 
     /// The offsets or sizes in a buffer: one per item, plus `more`. Copied if unaligned.
-    pub fn offsets<T: Pod>(&self, buffer: usize, more: usize) -> Cow<'_, [T]> {
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`](Core::NoMemory).
+    pub fn offsets<T: Pod>(&self, buffer: usize, more: usize) -> Result<Cow<'_, [T]>, Core> {
         let bytes = self.values(buffer, size_of::<T>(), more);
-        match bytemuck::try_cast_slice(bytes) {
+        Ok(match bytemuck::try_cast_slice(bytes) {
             Ok(offsets) => Cow::Borrowed(offsets),
             Err(_) => {
                 let offsets = bytes.chunks_exact(size_of::<T>());
-                Cow::Owned(offsets.map(bytemuck::pod_read_unaligned).collect())
+                Cow::Owned(gathered(offsets.map(bytemuck::pod_read_unaligned))?)
             }
-        }
+        })
     }
 
     /// The bytes of numbers of this size.

@@ -155,6 +155,7 @@ impl Memory {
         memory
             .try_reserve_exact(len)
             .map_err(|error| out_of_memory(&error))?;
+        #[expect(clippy::disallowed_methods, reason = "after taking the room")]
         memory.resize(len, 0);
         let origin = memory.as_ptr().align_offset(CACHE_LINE);
         Ok(Self {

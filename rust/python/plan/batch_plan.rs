@@ -394,7 +394,7 @@ impl Plan {
         let indices: Bound<PyArray2<i32>> = zeros.call1(((4, len), "int32"))?.cast_into()?;
         let (mut to_counts, mut to_indices) = (counts.try_readwrite()?, indices.try_readwrite()?);
         let (to_counts, to_indices) = (to_counts.as_slice_mut()?, to_indices.as_slice_mut()?);
-        py.detach(|| tables.write(to_counts, to_indices));
+        { py.detach(|| tables.write(to_counts, to_indices)) }.map_err(Error::from)?;
         Ok((counts, indices, most))
     }
 

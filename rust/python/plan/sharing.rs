@@ -4,7 +4,7 @@ use fastcollate::plan::merge::Streams;
 use fastcollate::plan::share::{self, Node, Share, ShareIds, Tree, TreeRow};
 use fastcollate::plan::{Assembly, PackedTrees, Turns};
 use fastcollate::polling::Polled;
-use fastcollate::{Error as Core, TokenStreams, check_room, filled, gathered, try_gathered};
+use fastcollate::{Error as Core, TokenStreams, filled, gathered, try_gathered, with_room};
 use numpy::ndarray::Array2;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
@@ -331,8 +331,7 @@ impl PrefixTree {
             spec.cost.with(|cost| self.0.pack(&spec.core, &cost, ticks))
         })?;
         let mut offsets = vec![0];
-        check_room(self.0.rows().len())?;
-        let mut rows = Vec::with_capacity(self.0.rows().len());
+        let mut rows = with_room(self.0.rows().len())?;
         for bin in bins {
             rows.extend(bin.rows());
             offsets.push(rows.len());

@@ -385,7 +385,7 @@ impl<'a> ChunkRows<'a> {
             return Ok((Vec::new(), vec![0]));
         }
         let child = lists.child();
-        let ends = lists.offsets::<O>(1, 1);
+        let ends = lists.offsets::<O>(1, 1)?;
         let numbers = || ends.iter().map(|&end| end.into());
         // Checked, since memory past the child is foreign.
         let len = child.len() as i64;
@@ -406,7 +406,7 @@ impl<'a> ChunkRows<'a> {
     fn viewed<O: Pod + Into<i64>>(&self, lists: &Array) -> Result<(Vec<Array>, Vec<usize>)> {
         let child = lists.child();
         let len = child.len();
-        let (starts, sizes) = (lists.offsets::<O>(1, 0), lists.offsets::<O>(2, 0));
+        let (starts, sizes) = (lists.offsets::<O>(1, 0)?, lists.offsets::<O>(2, 0)?);
         let mut tokens: Vec<(usize, usize)> = Vec::new();
         let mut offsets = reserved(lists.len() + 1, lists.len())?;
         let mut end = 0_usize;

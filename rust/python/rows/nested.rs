@@ -1,6 +1,6 @@
 //! Rows of tokens with any number of values each: all values of a row, and the number of each token.
 
-use fastcollate::{Check, Column, Element, FieldColumn, try_gathered};
+use fastcollate::{Check, Column, Element, FieldColumn, resize, try_gathered};
 use numpy::{Element as NumpyElement, PyArray1, PyUntypedArray};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
@@ -40,12 +40,11 @@ pub fn values_of<'py, T: Element + DecodeExact + NumpyElement>(
         .map(|items| Items::exact(&items).map_or(0, Items::count))
         .sum();
     let mut values: Vec<T> = Vec::new();
-    let no_memory = |_| no_memory(&format!("no memory for the values of {location}"));
-    values.try_reserve_exact(exact).map_err(no_memory)?;
+    let no_memory = || no_memory(&format!("no memory for the values of {location}"));
+    values.try_reserve_exact(exact).map_err(|_| no_memory())?;
     let room = |values: &mut Vec<T>, len| {
         let begin = values.len();
-        values.try_reserve(len).map_err(no_memory)?;
-        values.resize(begin + len, T::ZERO);
+        resize(values, begin + len, T::ZERO).map_err(|_| no_memory())?;
         Ok::<_, Error>(begin)
     };
     for (token, items) in tokens.iter().enumerate() {

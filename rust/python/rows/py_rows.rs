@@ -8,7 +8,7 @@ use fastcollate::polling::{compared_in_chunks, in_chunks, poll_step};
 use fastcollate::{
     At, Check, Column, Element, Error as Core, FieldColumn, Lookahead, Number, Slice, SliceColumn,
     TokenValues, Tokens, check_type, check_values, common_values, common_when_read, read_number,
-    read_tokens,
+    read_tokens, with_room,
 };
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
@@ -313,7 +313,7 @@ impl<'py> PyRows<'py> {
         if !rows.clone().all(is_memory) {
             return Ok(None);
         }
-        let mut slices = Vec::with_capacity(rows.len());
+        let mut slices = with_room(rows.len())?;
         for row in rows {
             slices.extend(self.slice(row)?);
         }

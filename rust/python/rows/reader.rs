@@ -435,7 +435,7 @@ impl<'a, 'py> Reader<'a, 'py> {
                     others.push((index, row));
                 }
             }
-            let mut parts = Vec::with_capacity(indices.len());
+            let mut parts = Vec::new();
             let mut end = 0;
             for (&index, tensor) in indices.iter().zip(&tensors) {
                 let shape: Vec<usize> = tensor.getattr(intern!(py, "shape"))?.extract()?;

@@ -261,7 +261,7 @@ impl RowLayout {
     /// The arrays in sequence, each aligned to a multiple of its token size. None if the size
     /// overflows.
     fn new(arrays: &[Array], begin: usize) -> Option<Self> {
-        let (mut end, mut spans) = (begin, Vec::with_capacity(arrays.len()));
+        let (mut end, mut spans) = (begin, Vec::new());
         for array in arrays {
             let (tokens, size) = (array.tokens, array.form.token_bytes());
             let mut start = 0;

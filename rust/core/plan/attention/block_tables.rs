@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::{Placement, to_i32, to_usize};
 use crate::error::Result;
-use crate::memory::{filled, with_room};
+use crate::memory::{add, extend, filled, gathered, with_room};
 
 /// Four tables of lists: for each block of queries, the blocks of keys that it attends to in part,
 /// and those in full; and the same for each block of keys.
@@ -67,9 +67,9 @@ impl Placement {
         offsets.push(0);
         for (row, ends) in ends.chunks_exact(width.max(1)).enumerate() {
             let depths = depths.as_ref().map(|all| &all[row * width..][..width]);
-            let blocks = Blocks::new(size, ends, window.zip(depths));
+            let blocks = Blocks::new(size, ends, window.zip(depths))?;
             for kv in 0..count {
-                blocks.add_runs(kv, &mut runs);
+                blocks.add_runs(kv, &mut runs)?;
                 offsets.push(runs.len());
             }
         }
@@ -122,28 +122,32 @@ impl BlockTables {
     /// Write the lengths of lists, (4, rows, blocks), and the lists, each [`most`](Self::most) after
     /// the one before: ascending, then 0. All are 0 initially.
     ///
+    /// # Errors
+    /// [`Error::NoMemory`](crate::Error::NoMemory).
+    ///
     /// # Panics
-    /// If there is too little room.
-    pub fn write(&self, counts: &mut [i32], indices: &mut [i32]) {
+    /// If the arrays are too short.
+    pub fn write(&self, counts: &mut [i32], indices: &mut [i32]) -> Result<()> {
         let (lists, most) = (self.offsets.len() - 1, self.most());
         if lists == 0 {
-            return;
+            return Ok(());
         }
         let mut tables = indices.chunks_exact_mut(indices.len() / 4);
         let counts = counts.chunks_exact_mut(lists).zip(&self.lens);
         for (table, (counts, lens)) in counts.enumerate() {
             counts.copy_from_slice(&lens[..lists]);
-            let Some(indices) = tables.next() else { return };
+            let Some(indices) = tables.next() else { break };
             let is_full = table % 2 == 1;
             for row in (0..lists).step_by(self.count) {
                 let lists = &mut indices[row * most..][..self.count * most];
                 let runs = self.runs(row..row + self.count);
                 match table {
-                    0 | 1 => transpose(lists, most, runs, is_full),
+                    0 | 1 => transpose(lists, most, runs, is_full)?,
                     _ => list(lists, most, runs, is_full),
                 }
             }
         }
+        Ok(())
     }
 }
 
@@ -163,16 +167,17 @@ fn transpose<'a>(
     most: usize,
     runs: impl Iterator<Item = &'a [Run]>,
     is_full: bool,
-) {
+) -> Result<()> {
     let mut changes: Vec<(usize, i32)> = Vec::new();
     for (kv, runs) in runs.enumerate() {
         for run in runs.iter().filter(|run| run.is_full == is_full) {
-            changes.extend([run.queries.start, run.queries.end].map(|q| (q, to_i32(kv))));
+            let changed = [run.queries.start, run.queries.end].map(|q| (q, to_i32(kv)));
+            extend(&mut changes, &changed)?;
         }
     }
     changes.sort_unstable();
     let mut changes = &changes[..];
-    let mut keys: Vec<i32> = Vec::new();
+    let mut keys: Vec<i32> = with_room(most)?;
     for (q, list) in lists.chunks_mut(most).enumerate() {
         while let [(at, kv), rest @ ..] = changes
             && *at == q
@@ -185,21 +190,23 @@ fn transpose<'a>(
         }
         list[..keys.len()].copy_from_slice(&keys);
     }
+    Ok(())
 }
 
 impl<'a> Blocks<'a> {
-    fn new(size: usize, ends: &'a [i32], window: Option<(usize, &'a [i32])>) -> Self {
+    fn new(size: usize, ends: &'a [i32], window: Option<(usize, &'a [i32])>) -> Result<Self> {
         let of_block = |ends: &[i32]| (to_usize(least(ends)), to_usize(largest(ends)));
-        Self {
+        let window = window.map(|(len, depths)| Window::new(len, depths, size));
+        Ok(Self {
             size,
             ends,
-            bounds: ends.chunks(size).map(of_block).collect(),
-            window: window.map(|(len, depths)| Window::new(len, depths, size)),
-        }
+            bounds: gathered(ends.chunks(size).map(of_block))?,
+            window: window.transpose()?,
+        })
     }
 
     /// Add the blocks that attend to a block of keys.
-    fn add_runs(&self, kv: usize, runs: &mut Vec<Run>) {
+    fn add_runs(&self, kv: usize, runs: &mut Vec<Run>) -> Result<()> {
         let (first_end, last_end) = self.bounds[kv];
         // A block of one position attends to itself in full.
         let begin = if self.size == 1 { kv } else { kv + 1 };
@@ -207,18 +214,20 @@ impl<'a> Blocks<'a> {
         let last = full.end..last_end.div_ceil(self.size).max(full.end);
         let before = runs.len();
         let mut push = |queries: Range<usize>, is_full| match runs[before..].last_mut() {
-            _ if queries.is_empty() => {}
+            _ if queries.is_empty() => Ok(()),
             Some(Run {
                 queries: Range { end, .. },
                 is_full: same,
-            }) if *same == is_full && *end == queries.start => *end = queries.end,
-            _ => runs.push(Run { queries, is_full }),
+            }) if *same == is_full && *end == queries.start => {
+                *end = queries.end;
+                Ok(())
+            }
+            _ => add(runs, Run { queries, is_full }),
         };
-        push(kv..begin, false);
+        push(kv..begin, false)?;
         let Some(window) = &self.window else {
-            push(full, true);
-            push(last, false);
-            return;
+            push(full, true)?;
+            return push(last, false);
         };
         let keys = self.crossing(window, (kv + 1) * self.size);
         let mut keys = &keys[..];
@@ -230,9 +239,10 @@ impl<'a> Blocks<'a> {
             }
             let is_full = q < full.end && window.has_all(q, kv);
             if is_full || self.is_near(window, q, keys) {
-                push(q..q + 1, is_full);
+                push(q..q + 1, is_full)?;
             }
         }
+        Ok(())
     }
 
     /// The keys, in the block ending at `block_end`, that later blocks attend to: the end of each
@@ -266,8 +276,8 @@ impl<'a> Blocks<'a> {
 }
 
 impl<'a> Window<'a> {
-    fn new(len: usize, depths: &'a [i32], size: usize) -> Self {
-        let mut least_depths = Vec::with_capacity(depths.len());
+    fn new(len: usize, depths: &'a [i32], size: usize) -> Result<Self> {
+        let mut least_depths = with_room(depths.len())?;
         for block in depths.chunks(size) {
             let mut least = i32::MAX;
             least_depths.extend(block.iter().map(|&depth| {
@@ -278,12 +288,12 @@ impl<'a> Window<'a> {
         let bounds = depths
             .chunks(size)
             .map(|block| (least(block), largest(block)));
-        Self {
+        Ok(Self {
             len,
             depths,
-            bounds: bounds.collect(),
+            bounds: gathered(bounds)?,
             least_depths,
-        }
+        })
     }
 
     /// True if a token has the given ancestor in its window.
@@ -334,11 +344,11 @@ mod tests {
             window in proptest::option::of(1..60_usize),
         ) {
             let (depths, ends) = trees(&drawn);
-            let blocks = Blocks::new(size, &ends, window.map(|window| (window, &depths[..])));
+            let blocks = Blocks::new(size, &ends, window.map(|window| (window, &depths[..])))?;
             let count = ends.len().div_ceil(size);
             for kv in 0..count {
                 let mut runs = vec![Run { queries: 0..kv, is_full: kv % 2 == 0 }];
-                blocks.add_runs(kv, &mut runs);
+                blocks.add_runs(kv, &mut runs)?;
                 runs.remove(0);
                 let are_apart = runs.windows(2).all(|two| {
                     let (end, begin) = (two[0].queries.end, two[1].queries.start);
