@@ -85,8 +85,9 @@ def _row(choices: Choices, call: Call, index: int) -> dict[str, Any]:
 
 def _of_row(field: Any, index: int) -> Any:
     """Return a field that holds one row of it."""
-    name = "values" if isinstance(field, fc.PerRow) else "rows"
-    return dataclasses.replace(field, **{name: getattr(field, name)[index]})
+    given = {name: getattr(field, name, None) for name in ("rows", "values", "starts")}
+    own = {name: rows[index] for name, rows in given.items() if rows is not None}
+    return dataclasses.replace(field, **own)
 
 
 def _no_row(choices: Choices, row: dict[str, Any]) -> None:

@@ -326,10 +326,13 @@ def _experts(choices: Choices, call: Call) -> tuple[Any, Any]:
     trailing = (1 + choices.below(2), 1 + choices.below(4))
     dtype = choices.pick(["int64", "int32"])
     lens = [p + r for p, r in zip(call.prompt_lens, call.response_lens, strict=True)]
-    if choices.one_in(2):
-        lens = [choices.below(count + 1) for count in lens]
-    rows = [choices.rng.integers(0, experts, (count, *trailing)).astype(dtype) for count in lens]
     more: dict[str, Any] = choices.pick([{}, {"num_experts": experts}, {"dtype": "int32"}])
+    if choices.one_in(2):
+        captured = [choices.below(count + 1) for count in lens]
+        ends = zip(lens, captured, strict=True)
+        more["starts"] = [choices.below(count - some + 1) for count, some in ends]
+        lens = captured
+    rows = [choices.rng.integers(0, experts, (count, *trailing)).astype(dtype) for count in lens]
     return fc.RoutedExperts(as_arrays(choices, rows), **more), fc.RoutedExperts(rows, **more)
 
 

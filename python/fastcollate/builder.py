@@ -36,7 +36,7 @@ from fastcollate.common.arrays import describe, read_array
 from fastcollate.common.row_columns import IDS, TOKENS, VALUES
 from fastcollate.common.text import show
 from fastcollate.options import Options, RowOptions
-from fastcollate.rows.captured import Captures
+from fastcollate.rows.captured import Captures, check_from_first
 from fastcollate.rows.fields import (
     ADVANTAGES,
     FIELDS,
@@ -251,6 +251,8 @@ class BatchBuilder(Generic[Array]):
         for key in sorted(fields):
             if isinstance(field := fields[key], Captures):
                 start = 0 if field.starts is None else field.starts
+                if field.starts is None:
+                    check_from_first(f"{key}[{index}]", len(field.rows), tokens)
                 objects.append(check_count(f"starts of {key}[{index}]", start, "a token", least=0))
         if fields and index == 0:  # later rows have the same
             self._check_table([spec for spec, _ in arrays if spec is not None], fields)

@@ -79,7 +79,7 @@ pub enum Error {
         expected: usize,
         response: usize,
         form: TokenForm,
-        may_end_early: bool,
+        may_lack_last: bool,
     },
 
     #[error(

@@ -42,7 +42,15 @@ fn hint(error: &Error) -> Cow<'static, str> {
         }
         Error::RowLength { .. } => "pass one value per response token",
         Error::StreamLength {
-            may_end_early: true,
+            may_lack_last: true,
+            found,
+            expected,
+            ..
+        } if found < expected => {
+            "pass starts=, the first captured token of each row (0 if these are the first ones)"
+        }
+        Error::StreamLength {
+            may_lack_last: true,
             ..
         } => "pass at most one value per token",
         Error::StreamLength {

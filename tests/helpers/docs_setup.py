@@ -143,8 +143,8 @@ def batches():
         "advantages": torch.ones(batch.logprobs.shape), "old": rows["logprobs"],
         "entropy": [[0.5] * len(row) for row in sequences],
         "top": [np.zeros((len(row), 20), np.int32) for row in responses],
-        "routes": [np.zeros((len(row), 2, 2), np.uint8) for row in responses],
-        "indices": [np.full((len(row), 2, 4), -1, np.int32) for row in responses],
+        "routes": [np.zeros((len(row), 2, 2), np.uint8) for row in sequences],
+        "indices": [np.full((len(row) - 1, 2, 4), -1, np.int32) for row in sequences],
         "support": [[[1, 2, 3][: id_ % 4] for id_ in row] for row in responses],
         "padded_support": [np.array([[2, -1]] * len(row)) for row in responses],
         "difficulty": [0.5] * 24, "coefs": [0.1] * 24, "names": ["a"] * 24,
@@ -232,6 +232,8 @@ def steps():
 
     columns = turns()
     width = max(map(len, columns["responses"]))
+    pairs = zip(columns["prompts"], columns["responses"], strict=True)
+    sequences = [[*prompt, *response] for prompt, response in pairs]
     return {
         **some(columns, "prompts", "responses", "masks", "uids", "rewards"),
         "torch": torch, "np": np, "logprobs": -torch.rand(32, width),
@@ -239,7 +241,7 @@ def steps():
         "token_loss": lambda log_probs, rewards: -log_probs * (rewards + 0.5),
         "results_of_all_shards": [torch.zeros(32)] * 8,
         "model": lambda part: part.position_ids.double() - part.input_ids,
-        "routes": [np.zeros((len(row), 24, 2), np.uint8) for row in columns["responses"]],
+        "routes": [np.zeros((len(row), 24, 2), np.uint8) for row in sequences],
         "cp_size": 2, "cp_rank": 1,
     }  # fmt: skip
 

@@ -122,6 +122,26 @@ def test_starts_that_cannot_be(starts, message):
         build(fc.RoutedExperts(rows, starts=starts))
 
 
+@pytest.mark.parametrize("kind", [fc.RoutedExperts, fc.Captured])
+def test_later_routes_without_starts_are_refused(kind):
+    """They would be placed from the first token on."""
+    rows = [routes(0, 0, 3), routes(1, 0, 0), routes(2, 4, 7)]
+    expected = "has 3 items, but {} 8 tokens; pass starts=, "
+    with pytest.raises(
+        ValueError, match=re.escape(expected.format("prompts[2] + responses[2] have"))
+    ):
+        build(kind(rows), key="routes")
+    builder = fc.BatchBuilder(pad_token_id=0)
+    with pytest.raises(
+        ValueError, match=re.escape("routes[0] " + expected.format("its sequence has"))
+    ):
+        builder.add(PROMPTS[2], RESPONSES[2], fields={"routes": kind(rows[2])})
+    mask = "router_padding_mask" if kind is fc.RoutedExperts else "routes_padding_mask"
+    found = build(kind(rows, starts=[0, 0, 4]), key="routes", layout="right")[mask]
+    assert (~found).sum(1).tolist() == [3, 0, 3]
+    assert not found[2, 4:7].any()
+
+
 def test_a_builder_and_samples_take_starts():
     field = spans([(1, 2), (2, 4), (0, 7)])
     expected = build(field)

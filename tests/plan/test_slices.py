@@ -154,6 +154,7 @@ def sliced_steps(draw, array_type):
         more["labels"] = "aligned"
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     routes = [rng.integers(0, 300, (draw(st.integers(0, sum(n))), layers, 2)) for n in lens]
+    starts = [draw(st.integers(0, sum(n) - len(row))) for n, row in zip(lens, routes, strict=True)]
     fields = {**(more.pop("fields", None) or {})}
     fields = {key: one for key, one in fields.items() if not isinstance(one, fc.RoutedExperts)}
     if draw(st.booleans()) and all(map(len, turns.prompts)):
@@ -161,17 +162,17 @@ def sliced_steps(draw, array_type):
     columns = {**turns._asdict(), **more, "pad_token_id": 7, "array_type": array_type}
     ends = sorted(draw(st.sets(st.integers(1, layers - 1)))) if layers > 1 else []
     stages = [range(first, end) for first, end in pairwise([0, *ends, layers])]
-    return columns, fields, routes, plan, cp_size, stages
+    return columns, fields, (routes, starts), plan, cp_size, stages
 
 
 @share(2)
 @given(data=st.data())
 def test_all_slices_rejoin(array_type, data):
-    columns, fields, routes, plan, cp_size, stages = data.draw(sliced_steps(array_type))
+    columns, fields, (routes, starts), plan, cp_size, stages = data.draw(sliced_steps(array_type))
     count = data.draw(st.integers(1, 2))
 
     def build(layers=None, **options):
-        experts = fc.RoutedExperts(routes, num_experts=300, layers=layers)
+        experts = fc.RoutedExperts(routes, num_experts=300, layers=layers, starts=starts)
         return fc.build_batch(**columns, fields={**fields, "routes": experts}, **options)
 
     try:
@@ -375,7 +376,7 @@ def test_the_snippet_of_the_page():
         "fc": fc,
         "columns": columns,
         "batch": fc.build_batch(**columns),
-        "routes": [rng.integers(0, 128, (n, 24, 2), np.uint8) for n in lens],
+        "routes": [rng.integers(0, 128, (n + 2, 24, 2), np.uint8) for n in lens],
         "token_loss": lambda log_probs, rewards: -log_probs * (rewards + 0.5),
         "model": lambda part: part.position_ids.double() - part.input_ids,
         "cp_size": 2,

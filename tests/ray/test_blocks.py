@@ -444,7 +444,7 @@ def test_what_blocks_decide_together():
             "images": fc.PerRow(image),
             "joined": fc.PerRow(image, concat=True),
             "lists": fc.PerRow([[1], [2], [3.5], [True], [1], [1]]),
-            "routes": fc.RoutedExperts(routes),
+            "routes": fc.RoutedExperts(routes, starts=[0] * 6),
         },
         "trajectory_ids": list("aabccd"),
     }

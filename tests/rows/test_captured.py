@@ -41,7 +41,9 @@ def test_captured_indices_written_out():
     [({}, "int32"), ({"dtype": "int16"}, "int16"), ({"num_experts": 257}, "int16")],
 )
 def test_routes_keep_minus_one_where_the_dtype_holds_it(options, dtype):
-    batch = build({"routes": fc.RoutedExperts(chosen([[5, -1]], [[0, 1]]), **options)})
+    batch = build(
+        {"routes": fc.RoutedExperts(chosen([[5, -1]], [[0, 1]]), starts=[0, 0], **options)}
+    )
     assert batch.routes.dtype == dtype
     assert batch.routes[0, 0, 0].tolist() == [5, -1]
 
@@ -49,13 +51,17 @@ def test_routes_keep_minus_one_where_the_dtype_holds_it(options, dtype):
 def test_masks_of_several_captured_fields_have_their_own_keys():
     some = chosen([[0, 1]], [[1, 0]] * 2)
     batch = build(
-        {"a": fc.Captured(some), "b": fc.Captured(some[::-1]), "c": fc.RoutedExperts(some)}
+        {
+            "a": fc.Captured(some, starts=[0, 0]),
+            "b": fc.Captured(some[::-1]),
+            "c": fc.RoutedExperts(some, starts=[0, 0]),
+        }
     )
     assert batch.a_padding_mask.tolist() == [[False, True, True], [True, False, False]]
     assert batch.b_padding_mask.tolist() == [[False, False, True], [True, False, True]]
     assert batch.router_padding_mask.tolist() == batch.a_padding_mask.tolist()
     with pytest.raises(ValueError, match="a_padding_mask"):
-        build({"a": fc.Captured(some), "a_padding_mask": fc.PerRow([1, 2])})
+        build({"a": fc.Captured(some, starts=[0, 0]), "a_padding_mask": fc.PerRow([1, 2])})
 
 
 def test_stages_write_their_own_layers():
@@ -74,14 +80,14 @@ def test_stages_write_their_own_layers():
 @pytest.mark.parametrize(
     ("rows", "options", "message"),
     [
-        (chosen([[0, -2]], []), {}, r"x[0][0] is -2; pass indices from 0 on, or -1 for none"),
+        (chosen([[0, -2]] * 2, []), {}, r"x[0][0] is -2; pass indices from 0 on, or -1 for none"),
         (
             chosen([[0, 1]] * 4, []),
             {},
             r"x[0] has 4 items, but prompts[0] + responses[0] have 3 tok",
         ),
         (
-            chosen([[0, 40000]], []),
+            chosen([[0, 40000]] * 2, []),
             {"dtype": "int16"},
             r"x[0][0] is 40000, which does not fit int16",
         ),

@@ -47,7 +47,7 @@ def test_a_key_is_free_where_no_other_output_has_it(key, layout, optional, optio
 
 def test_what_comes_with_a_field():
     images = fc.PerRow([np.ones(1)] * 2, concat=True)
-    routes = fc.RoutedExperts([np.zeros((1, 1, 1), int)] * 2)
+    routes = fc.RoutedExperts([np.zeros((0, 1, 1), int)] * 2)
     cases = [
         ({"images_offsets": fc.PerRow([1, 2]), "images": images}, "the offsets of fields.'images'"),
         ({"routes": routes, "router_padding_mask": mask()}, "the mask of fields.'routes'"),

@@ -136,7 +136,7 @@ def test_limits_of_integers(dtype, array_type):
 def test_keys_are_in_the_order_of_the_mapping(array_type):
     fields = {
         "z": fc.PerRow([np.zeros(1)] * 2, concat=True),
-        "routes": fc.RoutedExperts([np.zeros((1, 1, 1), np.int64)] * 2),
+        "routes": fc.RoutedExperts([np.zeros((0, 1, 1), np.int64)] * 2),
         "a": fc.Field([[1], [1, 2, 3]]),
     }
     batch = fc.build_batch(
@@ -331,7 +331,7 @@ def routes(*rows):
     ],
 )
 def test_routed_experts_written_out(layout, experts, no_route, array_type):
-    field = fc.RoutedExperts(routes([[5, 4], [3, 2]], [[7, 6]]))
+    field = fc.RoutedExperts(routes([[5, 4], [3, 2]], [[7, 6]]), starts=[0, 0])
     mask = np.array([[bit == "1" for bit in row] for row in no_route.split()])
     expected = {
         "routed_experts": np.array(experts, np.uint8)[..., None, :],
@@ -357,14 +357,14 @@ def test_routed_experts_written_out(layout, experts, no_route, array_type):
     ],
 )
 def test_the_dtype_of_routed_experts(largest, options, dtype, array_type):
-    field = fc.RoutedExperts(routes([[0, 1]], [[largest, 0]]), **options)
+    field = fc.RoutedExperts(routes([], [[largest, 0]] * 4), **options)
     found = build_fields("left", array_type, routed_experts=field)["routed_experts"]
     assert str(found.dtype).removeprefix("torch.") == dtype
     assert found[1, 0, 0].tolist() == [largest, 0]
 
 
 def test_the_padding_counts_for_the_dtype(array_type):
-    rows = [np.zeros((1, 1, 257), np.int64)] * 2
+    rows = [np.zeros((0, 1, 257), np.int64)] * 2
     found = build_fields("left", array_type, routed_experts=fc.RoutedExperts(rows))
     assert str(found["routed_experts"].dtype).removeprefix("torch.") == "int16"
     assert found["routed_experts"][0, 0, 0].tolist() == list(range(257))
@@ -400,7 +400,7 @@ def test_no_route_in_any_row(array_type):
 )
 def test_routed_experts_that_cannot_be(rows, options, message):
     with raises(message):
-        build_fields(routed_experts=fc.RoutedExperts(rows, **options))
+        build_fields(routed_experts=fc.RoutedExperts(rows, starts=[0] * len(rows), **options))
 
 
 def test_only_one_field_can_have_the_routes():

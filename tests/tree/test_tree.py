@@ -291,7 +291,7 @@ def test_compact():
 def test_routes_of_shared_tokens_are_of_the_first_row_that_captured_them():
     routes = [np.full((4, 1, 1), row) for row in (1, 2)] + [np.full((2, 1, 1), 3)]
     routes[0] = routes[0][:1]  # not captured further
-    batch = build(layout="tree", fields={"routes": fc.RoutedExperts(routes)})
+    batch = build(layout="tree", fields={"routes": fc.RoutedExperts(routes, starts=[0] * 3)})
     assert batch.input_ids.tolist() == [[1, 2, 4, 5, 6, 3, 7]]
     assert batch["routes"].ravel().tolist() == [1, 2, 2, 0, 2, 3, 3]
     assert batch.router_padding_mask.tolist() == [[False, False, False, True, False, False, False]]

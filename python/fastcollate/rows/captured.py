@@ -8,9 +8,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fastcollate._fastcollate import FieldSpec, SomeTokens
-from fastcollate.common.arguments import check_int, suggests_names
+from fastcollate.common.arguments import check_int, suggests_names, tally
 from fastcollate.common.arrays import check_dtype_name, describe
 from fastcollate.rows.lengths import Integers, check_indices
+from fastcollate.rows.tokens import Tokens, row_len
 
 
 @suggests_names
@@ -27,8 +28,8 @@ class Captured:
     ----------
     rows
         One array, tensor or nested list (captured tokens, layers, k) of integers per row of the
-        batch, or a :class:`Ragged` of them. There may be fewer captured tokens than the row has, as
-        an engine never reads the last token, or none. Indices are written as they are, -1 for
+        batch, or a :class:`Ragged` of them. Without `starts`, for all tokens of the row, all but
+        the last, which an engine never reads, or none. Indices are written as they are, -1 for
         tokens with fewer than k included; others below 0 are errors.
     dtype
         int16 or int32; int32 if None.
@@ -36,8 +37,8 @@ class Captured:
         Write only these layers, such as ``range(12, 24)`` for a pipeline stage: (B, W, 12, k).
     starts
         The first captured token of each row, as engines return the rest of a sequence only: the
-        captured tokens are those from ``starts[i]`` to before ``starts[i] + len(rows[i])``. None:
-        those from the first token on.
+        captured tokens are those from ``starts[i]`` to before ``starts[i] + len(rows[i])``. Rows
+        that lack more than the last token need it, also if they begin with the first (0).
 
     Notes
     -----
@@ -117,6 +118,16 @@ def captured_rows(key: str, field: Captures) -> Any:
     name = f"starts of {key}"
     starts = check_indices(name, field.starts, "the first captured tokens")
     return SomeTokens.beginning(field.rows, name, starts)
+
+
+def check_from_first(name: str, captured: int, tokens: Tokens) -> None:
+    """Refuse a row without a start that may be of later tokens, as the core does for all rows."""
+    found = row_len(tokens, "sequence")
+    if 0 < captured < found - 1:
+        raise ValueError(
+            f"{name} has {tally(captured, 'item')}, but its sequence has {tally(found, 'token')}; "
+            "pass starts=, its first captured token (0 if these are the first ones)"
+        )
 
 
 def runs_of(is_captured: Any, offsets: Integers) -> Integers:

@@ -299,7 +299,7 @@ impl FieldSpec {
                 expected,
                 response,
                 form,
-                may_end_early: false,
+                may_lack_last: false,
             }),
             _ => Ok(()),
         }

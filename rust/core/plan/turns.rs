@@ -341,7 +341,7 @@ impl Turns {
     }
 
     /// Check that a sequence-aligned field has one value per prompt and response token or, where it
-    /// `may_end_early`, no more than that.
+    /// `may_lack_last`, for all but the last or none.
     ///
     /// # Errors
     /// [`Error::StreamLength`] naming the first turn of another length.
@@ -349,11 +349,12 @@ impl Turns {
         &self,
         field: &str,
         lens: &[usize],
-        may_end_early: bool,
+        may_lack_last: bool,
     ) -> Result<()> {
         for (row, &found) in lens.iter().enumerate() {
             let expected = self.stream_len(row);
-            if found > expected || (found < expected && !may_end_early) {
+            let lacks_last = found == 0 || found + 1 == expected;
+            if found != expected && !(may_lack_last && lacks_last) {
                 return Err(Error::StreamLength {
                     field: field.to_owned(),
                     row: self.number(row),
@@ -361,7 +362,7 @@ impl Turns {
                     expected,
                     response: self.response_lens[row],
                     form: self.form,
-                    may_end_early,
+                    may_lack_last,
                 });
             }
         }

@@ -262,18 +262,23 @@ def captured_fields(draw: st.DrawFn, data: Rollouts, make: Any = None) -> Any:
     least = draw(st.sampled_from([0, -1]))
     if options.get("num_experts", 2**15) <= 256:
         least = 0
-    everything = draw(st.booleans())
+    everything, has_starts = draw(st.booleans()), draw(st.booleans())
     rows, starts = [], []
     for prompt, response in zip(data.prompts, data.responses, strict=True):
         tokens = len(prompt) + len(response)
-        captured = tokens if everything else draw(st.integers(0, tokens))
+        some_of = (
+            st.integers(0, tokens)
+            if has_starts
+            else st.sampled_from([0, max(tokens - 1, 0), tokens])
+        )
+        captured = tokens if everything else draw(some_of)
         starts.append(draw(st.integers(0, tokens - captured)))
         dtype = draw(st.sampled_from(["int32", "int64"]))
         rows.append(rng.integers(least, experts, (captured, layers, topk), dtype))
     if draw(st.integers(0, 2)) == 0:
         first = draw(st.integers(0, layers - 1))
         options = {**options, "layers": range(first, draw(st.integers(first + 1, layers)))}
-    if draw(st.booleans()):
+    if not has_starts:
         return make(rows, **options)
     return make(rows, **options, starts=draw(st.sampled_from([starts, np.array(starts)])))
 

@@ -73,7 +73,10 @@ fn lengths_that_contradict_each_other_are_refused() {
     );
     let error = turns.check_stream_lens("entropy", &[4, 5], false);
     assert!(matches!(error, Err(Error::StreamLength { row: 1, .. })));
-    assert!(turns.check_stream_lens("routes", &[4, 5], true).is_ok());
+    for lens in [[4, 6], [3, 5], [0, 0]] {
+        assert!(turns.check_stream_lens("routes", &lens, true).is_ok());
+    }
+    assert!(turns.check_stream_lens("routes", &[4, 4], true).is_err());
     assert!(turns.check_stream_lens("routes", &[5, 5], true).is_err());
     let assembly = Assembly::row_per_turn(&turns);
     assert!(
