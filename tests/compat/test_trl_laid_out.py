@@ -69,7 +69,7 @@ def patched(monkeypatch, model):
         own = {"add_fused_lm_head": own_head, "shuffle_sequence_dict": lambda rows: rows}
         monkeypatch.setattr(laid_out, "_own", own.get)
         monkeypatch.setattr(laid_out, "_options", lambda: Options(layout, True))
-        compat.add_fused_lm_head(model, **outputs)
+        laid_out.add_fused_lm_head(model, **outputs)
         return model
 
     return patch
@@ -183,13 +183,13 @@ def test_groups_are_neighbours(patched):
         "num_items": torch.tensor(3),
         "missing": None,
     }
-    dealt = compat.shuffle_sequence_dict(rows)
+    dealt = laid_out.shuffle_sequence_dict(rows)
     assert dealt["prompt_ids"].equal(prompts[[0, 2, 1, 4, 3]])
     assert dealt["advantages"].tolist() == [0, 2, 1, 4, 3]
     assert dealt["images"] == list("acbed")
     assert dealt["num_items"] is rows["num_items"]
     assert dealt["missing"] is None
-    assert compat.shuffle_sequence_dict({"other": prompts})["other"] is prompts
+    assert laid_out.shuffle_sequence_dict({"other": prompts})["other"] is prompts
 
 
 REFUSED = [
