@@ -145,7 +145,7 @@ class ModelBatch(BatchMapping[Array]):
             :meth:`attention_paths`, for
             :func:`fastcollate.compat.transformers.register_tree_attention`. None: the one that
             suits the attention of `model`. Padded rows, and packed ones under ``"sdpa"`` and
-            ``"eager"``, need none; trees need `model` or `kernel`.
+            ``"eager"``, need none, if the model reads positions; trees need `model` or `kernel`.
         model
             The transformers model to be called: its config has the attention and the sliding
             windows of layers. With several kinds of layers, the mask is a dict of one for each.
@@ -174,7 +174,7 @@ class ModelBatch(BatchMapping[Array]):
             If the batch was made from a mapping: it is what a model is called with.
         TypeError, ValueError
             If `kernel` does not fit the layout or the array type; a model without a config, of
-            unknown attention, or with layers that take no mask.
+            unknown attention, or whose rows would change each other in this layout.
 
         Examples
         --------

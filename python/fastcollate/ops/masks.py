@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 from fastcollate.common.arguments import check_choice
 from fastcollate.common.arrays import describe
 from fastcollate.ops.attention import attention_paths, block_mask, dense_mask
+from fastcollate.ops.model_kinds import reason_against, takes_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,6 +51,24 @@ def check_kernel(kernel: Any, is_numpy: bool, is_tree: bool) -> None:
         raise ValueError(
             "kernel is 'flash', which takes no trees; pass kernel='paths' to a model with "
             "attn_implementation=register_tree_attention(), of fastcollate.compat.transformers"
+        )
+
+
+def check_model(model: Any, config: Any, kernel: Kernel | None, plan: Plan) -> None:
+    """Refuse a model that would train wrongly on the layout of a plan, without an error."""
+    name = getattr(config, "_attn_implementation", None)
+    if name == TREE_ATTENTION and not takes_paths(model):
+        raise ValueError(
+            f"the model's layers do not call registered attention, such as {name!r}; load it with "
+            "attn_implementation='eager'"
+        )
+    if not (plan.has_bins or plan.is_jagged):
+        return
+    reason = reason_against(model, config, kernel, plan.is_tree)
+    if reason is not None:
+        raise ValueError(
+            f"{reason}, so sequences that share an output row would change each other; pass a "
+            "padded layout, such as layout='left'"
         )
 
 

@@ -12,11 +12,13 @@ from fastcollate.ops.masks import (
     MASK_KEYS,
     Kernel,
     check_kernel,
+    check_model,
     config_of,
     kernel_of,
     mask_inputs,
     needs_kernel,
 )
+from fastcollate.ops.model_kinds import BLIND
 from fastcollate.ops.tree_labels import tree_label_keys, tree_labels
 
 if TYPE_CHECKING:
@@ -49,9 +51,12 @@ def masks_of(
     if kernel is None and config is not None and not is_padded:
         kernel = kernel_of(config)
     check_kernel(kernel, isinstance(ids, np.ndarray), plan.is_tree)
+    if config is not None:
+        check_model(model, config, kernel, plan)
     is_ours = state.spec.outputs.position_ids[0] != "omitted"
-    if kernel is None and not is_padded and (plan.is_tree or not is_ours):
-        # Models find the sequences of packed rows by positions, which may be the caller's here.
+    is_blind = getattr(config, "model_type", None) in BLIND
+    if kernel is None and not is_padded and (plan.is_tree or is_blind or not is_ours):
+        # Others find the sequences of packed rows by positions, which may be the caller's here.
         if plan.is_tree and model is None:
             raise needs_kernel()
         kernel = "dense"

@@ -59,12 +59,7 @@ def tree_attention(
     """
     if tree_kv_index is None:
         return _masked(module, query, key, value, attention_mask, scaling, dropout, options)
-    for name in ("softcap", "s_aux", "position_bias"):
-        if options.get(name) is not None:
-            raise ValueError(
-                f"the model's attention has {name}, which attention of paths does not compute; "
-                "load the model with attn_implementation='eager' or 'flex_attention'"
-            )
+    _refuse(options, "softcap", "s_aux", "position_bias")
     rows = query.shape[0]
     query, key, value = (one.transpose(1, 2).flatten(0, 1) for one in (query, key, value))
     attend = _kernel(query, value, dropout)
@@ -95,9 +90,21 @@ def _masked(
 
     is_dense = mask is None or hasattr(mask, "dtype")
     attend = ALL_ATTENTION_FUNCTIONS["sdpa" if is_dense else "flex_attention"]
+    if is_dense:
+        _refuse(options, "softcap", "s_aux")  # sdpa ignores the second
     of_kind = {"dropout": dropout} if is_dense else {}
     found = attend(module, query, key, value, mask, scaling=scaling, **of_kind, **options)
     return found[0], None
+
+
+def _refuse(options: dict[str, Any], *names: str) -> None:
+    """Refuse arguments of attention that would have no effect."""
+    for name in names:
+        if options.get(name) is not None:
+            raise ValueError(
+                f"the model's attention has {name}, which {TREE_ATTENTION!r} does not compute; "
+                "load the model with attn_implementation='eager' or 'flex_attention'"
+            )
 
 
 def _kernel(query: Any, value: Any, dropout: float) -> Callable[..., Any]:
@@ -181,4 +188,4 @@ def _by_segment(
                 enable_gqa=is_grouped,
             )
         )
-    return torch.cat(found, 2)[0].transpose(0, 1)
+    return torch.cat(found, 2)[0].transpose(0, 1).contiguous()  # as sdpa's, which some models view

@@ -1,0 +1,48 @@
+"""Models of transformers that rows in bins do not fit, or that need a dense mask for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+BLIND = frozenset({"afmoe", "biogpt", "falcon", "gpt_oss", "opt", "xglm"})
+"""Types of models that do not find sequences by positions, but take a dense mask."""
+
+OWN_POSITIONS = frozenset(
+    """
+    bart bert bert-generation big_bird bigbird_pegasus blenderbot blenderbot-small bloom camembert
+    cpmant data2vec-text electra ernie marian mbart megatron-bert mpt musicgen musicgen_melody mvp
+    openai-gpt pegasus plbart prophetnet reformer rembert roberta roberta-prelayernorm roc_bert
+    roformer trocr xlm xlm-roberta xlm-roberta-xl xlnet xmod
+    """.split()  # noqa: SIM905
+)
+"""Types of models that have positions or masks of their own, for one sequence per row."""
+
+WITHOUT_OFFSETS = frozenset({"falcon", "gpt_neo", "gptj"})
+"""Types of models whose flash attention gets no offsets of sequences."""
+
+WITH_STATE = frozenset({"conv", "hybrid", "hybrid_sliding", "linear_attention"})
+"""Kinds of layers with a state that goes from one position to the next."""
+
+
+def reason_against(model: Any, config: Any, kernel: str | None, is_tree: bool) -> str | None:
+    """Return why a model would train wrongly on packed rows, jagged rows or trees; None if not.
+
+    Found by reading transformers 5.23.0, which raises no error for any of these.
+    """
+    kind = getattr(config, "model_type", None)
+    if kind in OWN_POSITIONS or (kind == "falcon" and getattr(config, "alibi", False)):
+        return f"models of the type {kind!r} have positions or masks of their own"
+    if is_tree and "local" in (getattr(config, "attention_layers", None) or ()):
+        return f"local layers of {kind!r} count positions, which in a tree are not those of a row"
+    if kernel == "flash" and kind in WITHOUT_OFFSETS:
+        return f"the flash attention of {kind!r} gets no offsets of sequences"
+    kinds = WITH_STATE.intersection(getattr(config, "layer_types", None) or ())
+    if (kinds or getattr(model, "_is_stateful", False)) and (is_tree or kernel != "flash"):
+        return "the model's layers carry a state from one sequence to the next"
+    return None
+
+
+def takes_paths(model: Any) -> bool:
+    """Return False for a model whose layers do not call an attention that was registered."""
+    can_set = getattr(model, "_can_set_attn_implementation", None)
+    return can_set is None or bool(can_set())

@@ -1,0 +1,196 @@
+"""Models that do not separate packed rows by positions get a dense mask, or an error."""
+
+import ast
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from small_llama import SIZES
+
+import fastcollate as fc
+from fastcollate.compat.transformers import register_tree_attention, token_logprobs
+from fastcollate.ops.model_kinds import BLIND, OWN_POSITIONS
+
+pytestmark = pytest.mark.skipif(
+    find_spec("transformers") is None, reason="transformers is not installed"
+)
+
+PROMPTS = [[9, 3, 5], [9, 3, 5], [4, 8, 1, 2, 7], [6, 2]]
+RESPONSES = [[7, 8, 9, 10], [7, 8, 11], [12, 13, 14, 15], [5]]
+LAYOUTS = ["jagged", fc.Packed(14), fc.Tree(16)]
+
+GPT = {"vocab_size": 64, "n_positions": 64, "n_embd": 16, "n_layer": 2, "n_head": 2}
+HEADS = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+WINDOWS = {"head_dim": 8, "sliding_window": 4, "num_experts_per_tok": 1, "pad_token_id": 0}
+MODELS = {
+    "afmoe": {**SIZES, **WINDOWS, "moe_intermediate_size": 16, "num_experts": 2,
+              "num_dense_layers": 1, "num_shared_experts": 1},
+    "biogpt": {**HEADS, "intermediate_size": 16},
+    "bloom": {"vocab_size": 64, "hidden_size": 16, "n_layer": 2, "n_head": 2},
+    "codegen": {**GPT, "n_head": 4, "n_embd": 32, "rotary_dim": 4},
+    "falcon": HEADS,
+    "gpt_neo": {"vocab_size": 64, "hidden_size": 16, "num_layers": 2, "num_heads": 2,
+                "attention_types": [[["global", "local"], 1]], "window_size": 4},
+    "gpt_oss": {**SIZES, **WINDOWS, "num_local_experts": 2,
+                "layer_types": ["sliding_attention", "full_attention"]},
+    "lfm2": {**SIZES, "layer_types": ["conv", "full_attention"]},
+    "mamba": {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "state_size": 4},
+    "mpt": {"vocab_size": 64, "d_model": 16, "n_heads": 2, "n_layers": 2},
+    "openai-gpt": GPT,
+    "opt": {**HEADS, "ffn_dim": 16, "word_embed_proj_dim": 16},
+    "xglm": {"vocab_size": 64, "d_model": 16, "ffn_dim": 16, "num_layers": 2, "attention_heads": 2},
+}  # fmt: skip
+
+
+def model_of(kind, attention="eager", **options):
+    """Make a model of large weights, so that each token counts."""
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(kind, **MODELS[kind], **options)
+    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+    for weight in model.parameters():
+        if weight.ndim > 1:
+            torch.nn.init.normal_(weight, std=0.3)
+    return model.eval()
+
+
+def of_rows(model):
+    """Return the log-probabilities of response tokens, row by row."""
+    import torch
+
+    found = []
+    for prompt, response in zip(PROMPTS, RESPONSES, strict=True):
+        ids = torch.tensor([prompt + response])
+        logps = model(input_ids=ids, use_cache=False).logits[0, :-1].log_softmax(-1)
+        found.append(logps.gather(-1, ids[0, 1:, None])[len(prompt) - 1 :, 0])
+    return torch.cat(found)
+
+
+def of_batch(model, layout):
+    """Return the same of a batch."""
+    batch = fc.build_batch(PROMPTS, RESPONSES, pad_token_id=0, layout=layout)
+    logits = model(**batch.model_inputs(model=model)).logits
+    pos, inv = batch.loss_positions()
+    logps = logits.flatten(0, 1)[pos].log_softmax(-1)[inv, batch.targets]
+    return batch.gather(logps, align="response").values
+
+
+@pytest.mark.parametrize("layout", ["left", "right", *LAYOUTS], ids=str)
+@pytest.mark.parametrize("kind", sorted(BLIND))
+def test_models_that_do_not_read_positions_get_a_dense_mask(kind, layout):
+    import torch
+
+    model = model_of(kind)
+    torch.testing.assert_close(of_batch(model, layout), of_rows(model), rtol=0, atol=2e-4)
+
+
+def test_log_probabilities_of_a_block_of_such_models():
+    import torch
+
+    rows = [p + r for p, r in zip(PROMPTS, RESPONSES, strict=True)]
+    ids, mask = fc.pad(rows), fc.pad([[1] * len(row) for row in rows])
+    scored = fc.pad([[0] * len(p) + [1] * len(r) for p, r in zip(PROMPTS, RESPONSES, strict=True)])
+    model = model_of("gpt_oss")
+    found = token_logprobs(model, ids, mask, scored, layout=fc.Packed(14)).log_probs
+    torch.testing.assert_close(found[scored[:, 1:] != 0], of_rows(model), rtol=0, atol=2e-4)
+
+
+REFUSED = {
+    "bloom": (LAYOUTS, "'bloom' have positions or masks of their own"),
+    "mpt": (LAYOUTS, "'mpt' have positions or masks of their own"),
+    "openai-gpt": (LAYOUTS, "'openai-gpt' have positions or masks of their own"),
+    "gpt_neo": (LAYOUTS[2:], "local layers of 'gpt_neo' count positions"),
+    "lfm2": (LAYOUTS, "carry a state"),
+    "mamba": (LAYOUTS, "carry a state"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_models_that_take_padded_rows_alone(kind):
+    import torch
+
+    layouts, message = REFUSED[kind]
+    model = model_of(kind)
+    for layout in layouts:
+        with pytest.raises(ValueError, match=f"{message}.*pass a padded layout"):
+            of_batch(model, layout)
+    torch.testing.assert_close(of_batch(model, "left"), of_rows(model), rtol=0, atol=2e-4)
+
+
+def test_options_of_models_count():
+    with pytest.raises(ValueError, match="'falcon' have positions or masks of their own"):
+        of_batch(model_of("falcon", alibi=True), LAYOUTS[1])
+    model = model_of("gpt_neo")
+    model.config._attn_implementation = "flash_attention_2"
+    with pytest.raises(ValueError, match="flash attention of 'gpt_neo' gets no offsets"):
+        of_batch(model, LAYOUTS[1])
+
+
+@pytest.mark.parametrize("kind", ["bloom", "codegen", "mpt", "xglm"])
+@pytest.mark.parametrize("layout", ["left", fc.Packed(14)], ids=str)
+def test_layers_that_do_not_call_registered_attention(kind, layout):
+    model = model_of(kind, register_tree_attention())
+    with pytest.raises(ValueError, match="do not call registered attention"):
+        of_batch(model, layout)
+
+
+@pytest.mark.parametrize("layout", ["left", fc.Packed(14)], ids=str)
+def test_attention_sinks_are_not_left_out(layout):
+    model = model_of("gpt_oss", register_tree_attention())
+    with pytest.raises(ValueError, match=r"has s_aux.*attn_implementation='eager'"):
+        of_batch(model, layout)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_layers_that_view_what_attention_returns(layout):
+    import torch
+
+    model = model_of("afmoe", register_tree_attention())
+    torch.testing.assert_close(
+        of_batch(model, layout), of_rows(model_of("afmoe")), rtol=0, atol=2e-4
+    )
+
+
+MASKS = {"create_causal_mask", "create_sliding_window_causal_mask", "mask_function"}
+
+
+def makes_masks_without_positions(code):
+    """Return True if a file makes causal masks without positions, or attention without masks."""
+    calls, has_attention = [], False
+    for node in ast.walk(ast.parse(code)):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in MASKS:
+            names = {keyword.arg for keyword in node.keywords}
+            calls.append(bool(names & {"position_ids", None}))
+        elif isinstance(node, ast.Dict):
+            names = {getattr(key, "value", None) for key in node.keys}
+            if {"inputs_embeds", "attention_mask"} <= names:
+                calls.append("position_ids" in names)
+        elif isinstance(node, ast.ClassDef):
+            has_attention |= "Attention" in node.name
+    return not all(calls) or (has_attention and not calls)
+
+
+def test_all_models_that_do_not_read_positions_are_known():
+    """In the transformers that is installed."""
+    import transformers
+    from transformers.models.auto import modeling_auto
+    from transformers.models.auto.configuration_auto import model_type_to_module_name
+
+    if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 23):
+        pytest.skip("of other models")
+    models = Path(sys.modules["transformers"].__file__).parent / "models"
+    found = set()
+    for kind, cls in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items():
+        if cls.endswith("ConditionalGeneration"):
+            continue  # its text model is of another type
+        name = model_type_to_module_name(kind)
+        path = models / name / f"modeling_{name}.py"
+        if not path.exists():
+            continue
+        code = path.read_text(encoding="utf-8")
+        if makes_masks_without_positions(code) and "_is_stateful = True" not in code:
+            found.add(kind)
+    assert found - BLIND - OWN_POSITIONS == set()
