@@ -29,8 +29,9 @@ NumPy
     Arrays of the slices, which Ray carries out of band: the least that padded shards can take.
 
 The driver's part is measured with 4 workers that hold columns of as many rows with 1, 4 and 16
-times the tokens: planning the step from their handles and making all 16 shards' handles; how long
-it takes, and by how much it raises the driver's memory at most.
+times the tokens, and with routes of 48 layers and 8 experts: planning the step from their handles
+and making all 16 shards' handles; how long it takes, and by how much it raises the driver's memory
+at most.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def of_everything(effort: Effort) -> dict[str, Figures]:
     try:
         driver = {
             f"driver, {factor}x tokens": of_driver(ray, effort, factor) for factor in (1, 4, 16)
-        }
+        } | {"driver, routes": of_driver(ray, effort, 1, layers=48)}
         return of_shards(ray, effort) | driver
     finally:
         ray.shutdown()
@@ -230,16 +231,23 @@ def stored_bytes(ray: Any, refs: list[Any]) -> int:
     return sum(locations([ref])[ref]["object_size"] for ref in refs)
 
 
-def put_part(effort: Effort, factor: int, index: int) -> Any:
+def put_part(effort: Effort, factor: int, layers: int, index: int) -> Any:
     """Put the rows of one worker."""
     importlib.import_module("fastcollate.ray")
     rows = rows_of(effort, factor)
     count = len(rows["prompts"]) // WORKERS
     own = slice(index * count, (index + 1) * count)
-    return fc.ray.put_turns({name: column[own] for name, column in rows.items()})
+    turns: dict[str, Any] = {name: column[own] for name, column in rows.items()}
+    if layers:
+        lens = map(len, turns["prompts"]), map(len, turns["responses"])
+        routes = [
+            np.zeros((sum(both) - 1, layers, 8), np.uint8) for both in zip(*lens, strict=True)
+        ]
+        turns["fields"] = {"routes": fc.RoutedExperts(routes, num_experts=128)}
+    return fc.ray.put_turns(turns)
 
 
-def of_driver(ray: Any, effort: Effort, factor: int) -> Figures:
+def of_driver(ray: Any, effort: Effort, factor: int, layers: int = 0) -> Figures:
     """Measure the driver's work on columns that workers hold."""
 
     @ray.remote(num_cpus=0.25)
@@ -247,7 +255,7 @@ def of_driver(ray: Any, effort: Effort, factor: int) -> Figures:
         def put(self, index: int) -> Any:
             # By name: the module that is run has another one in this process than in workers.
             own = importlib.import_module("ray_handover")
-            return own.put_part(effort, factor, index)
+            return own.put_part(effort, factor, layers, index)
 
     workers = [Worker.remote() for _ in range(WORKERS)]
     refs = [worker.put.remote(index) for index, worker in enumerate(workers)]
