@@ -214,6 +214,17 @@ def shards_of_blocks(count):
     return build
 
 
+def rows_with_findings(rows):
+    tokens = fc.Ragged(np.ones(2 * rows, np.int32), np.arange(rows + 1) * 2)
+    batch = fc.build_batch(tokens, tokens, **OPTIONS)
+
+    def check():
+        findings = batch.check(vocab_size=1, eos_token_id=0)
+        assert [one.number for one in findings] == [rows, rows, rows - 1]
+
+    return check
+
+
 def tree_rows(samples):
     """A star whose branches fork again: a scan of branches would be quadratic."""
     torch = pytest.importorskip("torch")
@@ -335,6 +346,7 @@ def seconds(call):
         *((with_step(call), 100) for call in OF_STEPS.values()),
         (joined_blocks, 100),
         (shards_of_blocks, 100),
+        (rows_with_findings, 10_000),
         (tree_rows, 300),
         (chain_of_forks, 1000),
         (of_tokens, 100_000),

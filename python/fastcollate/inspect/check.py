@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -11,7 +10,7 @@ import numpy as np
 
 from fastcollate._fastcollate import IGNORE_INDEX
 from fastcollate.common.arguments import check_count, check_int, tally
-from fastcollate.common.arrays import describe, is_array, is_float, on_host
+from fastcollate.common.arrays import describe, is_array, is_float, offsets_of, on_host, ranges_of
 from fastcollate.inspect.findings import SHOWN, Finding, Findings
 from fastcollate.ops.loss_positions import targets
 from fastcollate.plan.dtypes import labels_key
@@ -94,10 +93,11 @@ class _Facts(NamedTuple):
     def rows_with(self, is_found: np.ndarray, spans: Spans) -> _Found:
         """Return the real rows with findings, in order."""
         rows, tokens, places = spans.located(np.flatnonzero(is_found))
-        is_real = self.is_real[rows]
-        rows, tokens, places = rows[is_real], tokens[is_real], places[is_real]
-        rows, firsts, counts = np.unique(rows, return_index=True, return_counts=True)
-        positions = tokens[firsts]
+        firsts = np.flatnonzero(np.diff(rows, prepend=-1))
+        counts = np.diff(firsts, append=len(rows))
+        is_real = self.is_real[rows[firsts]]
+        firsts, counts = firsts[is_real], counts[is_real]
+        rows, positions = rows[firsts], tokens[firsts]
         if spans is self.places.responses:
             positions = positions + self.places.prompt_lens[rows]
         return _Found(rows, positions, places[firsts], counts)
@@ -351,29 +351,63 @@ def _cut_off(facts: _Facts, ends: list[int]) -> Iterator[Finding]:
 def _duplicates(facts: _Facts) -> Iterator[Finding]:
     """Find rows with the same prompt and response as an earlier one."""
     places = facts.places
-    rows = np.flatnonzero(facts.is_real)
-    # Rows with unique lengths need not be read.
     most = int(places.response_lens.max(initial=0)) + 1
-    lens = places.prompt_lens[rows] * most + places.response_lens[rows]
-    _, index, counts = np.unique(lens, return_inverse=True, return_counts=True)
+    lens = places.prompt_lens * most + places.response_lens
+    # Rows with unique lengths need not be read.
+    rows = np.flatnonzero(facts.is_real)
+    _, index, counts = np.unique(lens[rows], return_inverse=True, return_counts=True)
     rows = rows[counts[index] > 1]
     if len(rows) == 0:
         return
-    parts = defaultdict(list)
-    for row, place, length in places.tokens.of_rows(rows):
-        parts[row].append(facts.ids[place : place + length].tobytes())
-    firsts: dict[tuple[int, bytes], int] = {}
-    repeated = {}
-    for row in rows.tolist():
-        first = firsts.setdefault((int(places.prompt_lens[row]), b"".join(parts[row])), row)
-        if first != row:
-            repeated[row] = first
+    rows, firsts = _repeated(facts, rows, lens)
+    first_of = dict(zip(rows[:SHOWN].tolist(), firsts[:SHOWN].tolist(), strict=True))
     yield from _whole_rows(
         "duplicate",
-        np.fromiter(repeated, np.int64),
-        lambda row: f"it has the same tokens as row {repeated[row]}",
+        rows,
+        lambda row: f"it has the same tokens as row {first_of[row]}",
         "drop it unless it should count twice",
     )
+
+
+def _repeated(facts: _Facts, rows: Integers, lens: Integers) -> tuple[Integers, Integers]:
+    """Return those of some rows that have the tokens and lengths of an earlier one, and that one.
+
+    Rows with the same hash are compared with the first of them.
+    """
+    spans = facts.places.tokens.in_order()
+    counts = np.bincount(spans.rows, spans.lengths, len(lens)).astype(np.int64)
+    weights = np.random.default_rng(0).integers(1 << 62, size=int(counts.max()))
+    hashes = lens[rows]
+    for part, sizes in _parts(counts[rows]):
+        values = facts.ids[spans.places_in(rows[part])].astype(np.int64)
+        values *= weights[ranges_of(np.zeros_like(sizes), sizes)]
+        hashes[part] += _sums(values, sizes)
+    _, index, same = np.unique(hashes, return_index=True, return_inverse=True)
+    firsts = rows[index[same]]
+    is_same = (firsts < rows) & (lens[firsts] == lens[rows]) & (counts[firsts] == counts[rows])
+    rows, firsts = rows[is_same], firsts[is_same]
+    is_same = np.ones(len(rows), np.bool_)
+    for part, sizes in _parts(counts[rows]):
+        of_both = (facts.ids[spans.places_in(some[part])] for some in (rows, firsts))
+        is_same[part] = _sums(np.not_equal(*of_both), sizes) == 0
+    return rows[is_same], firsts[is_same]
+
+
+def _parts(sizes: Integers) -> Iterator[tuple[slice, Integers]]:
+    """Yield parts of rows of these sizes, small enough for the cache, and the sizes of each."""
+    # Rows without tokens take time, too.
+    ends = np.cumsum(sizes + 1)
+    begin = 0
+    while begin < len(sizes):
+        done = ends[begin - 1] if begin > 0 else 0
+        end = max(begin + 1, int(np.searchsorted(ends, done + (1 << 18), "right")))
+        yield slice(begin, end), sizes[begin:end]
+        begin = end
+
+
+def _sums(values: np.ndarray, sizes: Integers) -> Integers:
+    """Return the sums of spans of these sizes, modulo 2**64."""
+    return np.diff(offsets_of(values)[offsets_of(sizes)])
 
 
 def _padding(facts: _Facts) -> Iterator[Finding]:

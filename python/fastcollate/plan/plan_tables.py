@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from fastcollate.common.arrays import offsets_of
+from fastcollate.common.arrays import offsets_of, ranges_of
 from fastcollate.common.caching import cached_property
 
 if TYPE_CHECKING:
@@ -44,7 +44,10 @@ class Spans(NamedTuple):
         index = np.searchsorted(self.places, places, "right") - 1
         is_inside = (index >= 0) & (places < (self.places + self.lengths)[index])
         places, index = places[is_inside], index[is_inside]
-        rows, tokens = self.rows[index], self.starts[index] + places - self.places[index]
+        rows, tokens = self.rows[index], (self.starts - self.places)[index] + places
+        steps = np.diff(rows)
+        if ((steps > 0) | ((steps == 0) & (np.diff(tokens) > 0))).all():
+            return rows, tokens, places
         order = np.lexsort((tokens, rows))  # parts of a row may be in any order
         return rows[order], tokens[order], places[order]
 
@@ -79,12 +82,16 @@ class Spans(NamedTuple):
         has_place = (self.rows[index] == rows) & (ahead >= 0) & (ahead < self.lengths[index])
         return np.where(has_place, self.places[index] + ahead, -1)
 
-    def of_rows(self, rows: Integers) -> list[tuple[int, int, int]]:
-        """Return the spans of rows, in the order of their tokens: row, position and length."""
+    def in_order(self) -> Spans:
+        """Return the spans in the order of rows and their tokens."""
         order = self._order
-        order = order[np.isin(self.rows[order], rows)]
-        columns = (self.rows, self.places, self.lengths)
-        return list(zip(*(column[order].tolist() for column in columns), strict=True))
+        return Spans(*(column[order] for column in self))
+
+    def places_in(self, rows: Integers) -> Integers:
+        """Return the positions of all tokens of rows, row by row, for spans in this order."""
+        starts = np.searchsorted(self.rows, rows)
+        index = ranges_of(starts, np.searchsorted(self.rows, rows, "right") - starts)
+        return ranges_of(self.places[index], self.lengths[index])
 
     @property
     def _order(self) -> Integers:
