@@ -360,6 +360,9 @@ def test_versions_that_cannot_be(rows, options, message):
     [
         ([[1, 2], [3, "a"]], "versions[1][1] is 'a'; pass an integer for each token"),
         ([[1, 2.5], [3, 4]], "versions[0][1] is 2.5; pass an integer for each token"),
+        ([[1, 2], (3, True)], "versions[1][1] is True; pass an integer for each token"),
+        ([[2, np.False_], [3, 4]], "versions[0][1] is "),
+        (3, "versions is 3; pass integers: one of each row, or a row of one per token"),
         ([{"version": 1}, [3, 4]], "versions[0] has the version {'version': 1}; pass an integer"),
     ],
 )
@@ -370,3 +373,19 @@ def test_wrong_versions_are_named_by_row_and_token(rows, message):
             pad_token_id=0,
             fields={"versions": fc.WeightVersions(rows)},
         )
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (3, "of row 1 is 3: one number; pass fc.WeightVersions(3), fc.Field("),
+        ([(3, 0, 1)], "pass fc.WeightVersions([(3, 0, 1)]), fc.Field("),
+        ([3], "row 1 has versions as Field(align='response'"),
+        (fc.WeightVersions(3), "but row 0 as WeightVersions(current=4, max_lag=None); pass"),
+    ],
+)
+def test_rows_of_a_builder_that_are_no_versions(given, message):
+    builder = fc.BatchBuilder(pad_token_id=0)
+    builder.add([1], [2], fields={"versions": fc.WeightVersions(3, current=4)})
+    with pytest.raises((TypeError, ValueError), match=re.escape(message)):
+        builder.add([1], [2], fields={"versions": given})

@@ -212,8 +212,11 @@ class FieldOptions(NamedTuple):
         )
 
     def __repr__(self) -> str:
-        options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
-        return f"{self.make.__name__}({options})"
+        name, options = self.make.__name__, self.options
+        if "lag" in options:  # versions that have been read
+            name, lag = WeightVersions.__name__, options["lag"]
+            options = {} if lag is None else lag._asdict()
+        return f"{name}({', '.join(f'{name}={value!r}' for name, value in options.items())})"
 
 
 def options_of(field: Any) -> FieldOptions:

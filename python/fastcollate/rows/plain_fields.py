@@ -269,6 +269,8 @@ def _of_numbers(shown: str) -> list[str]:
 
 
 def _error(place: str, shown: str, what: str, choices: list[str]) -> TypeError:
+    if "version" in place:
+        choices = [f"fc.WeightVersions({shown})", *choices]
     return TypeError(f"{place} is {shown}: {what}; pass {_list(choices)}")
 
 

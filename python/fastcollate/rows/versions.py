@@ -124,6 +124,9 @@ def read_versions(key: str, given: Any, lens: Integers) -> Versions:
             return Versions(*_numbers(key, found))
         if first is None or not _is_version(first[0]):
             return _of_spans(key, given, lens)
+        for row in given:
+            if isinstance(row, (list, tuple)) and not {bool, np.bool_}.isdisjoint(map(type, row)):
+                _check_tokens(key, given)
         pairs = zip(given, lens.tolist(), strict=True)
         given = [
             np.full(count, NO_VERSION) if row is None else to_numpy(row) for row, count in pairs
@@ -140,7 +143,8 @@ def read_versions(key: str, given: Any, lens: Integers) -> Versions:
     except TypeError:
         _check_tokens(key, given)
         if not hasattr(given, "__arrow_c_stream__") and not hasattr(given, "__arrow_c_array__"):
-            raise
+            advice = "pass integers: one of each row, or a row of one per token"
+            raise TypeError(f"{key} is {show(given)}; {advice}") from None
         return read_versions(key, as_list(given), lens)  # numbers, strings or spans in a table
     if to_numpy(tokens.values).dtype.kind not in "iu":
         _check_tokens(key, given)
@@ -225,7 +229,7 @@ def _check_tokens(key: str, given: Any) -> None:
     """Refuse the first version in lists that is not an integer."""
     for row, versions in enumerate(given if isinstance(given, (list, tuple)) else ()):
         for token, one in enumerate(versions if isinstance(versions, (list, tuple)) else ()):
-            if not isinstance(one, (int, np.integer)):
+            if isinstance(one, bool) or not isinstance(one, (int, np.integer)):
                 raise TypeError(
                     f"{key}[{row}][{token}] is {show(one)}; pass an integer for each token, "
                     f"{NO_VERSION} if unknown, or spans (version, start, end)"
