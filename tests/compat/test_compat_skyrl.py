@@ -15,6 +15,8 @@ torch = pytest.importorskip("torch")
 from strategies import as_inputs, rollouts  # noqa: E402
 
 from fastcollate.compat.skyrl import (  # noqa: E402
+    compute_prompt_boundaries,
+    compute_prompt_mini_batch_boundaries,
     convert_prompts_responses_to_batch_tensors,
     make_router_padding_mask,
 )
@@ -103,11 +105,6 @@ def skyrl_rollouts(draw):
     return Inputs(data.prompts, data.responses, rewards, masks, logprobs)
 
 
-@given(data=skyrl_rollouts(), pad_token_id=st.sampled_from([0, 7, -1, 2**63 - 1]))
-def test_lists_give_what_skyrl_gives(data, pad_token_id):
-    check(pad_token_id, *data)
-
-
 @given(drawn=st.data())
 def test_every_kind_of_input_gives_what_lists_give(drawn):
     data = drawn.draw(skyrl_rollouts().filter(lambda data: data.logprobs != []))
@@ -188,33 +185,6 @@ def test_no_routed_experts(inputs, experts):
 
 
 # Routed experts
-
-
-@st.composite
-def routed_rollouts(draw):
-    """Rollouts of which each row has a token, and experts of the first tokens of each."""
-    data = draw(skyrl_rollouts())
-    data = data._replace(prompts=[[1, *prompt] for prompt in data.prompts])
-    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    layers, topk = draw(st.integers(1, 3)), draw(st.integers(1, 4))
-    dtype = draw(st.sampled_from(["uint8", "int16", "int32"]))
-    experts = draw(st.sampled_from([2, 256, 257, 2**15, 2**15 + 1, 2**31]))
-    experts = min(experts, int(np.iinfo(dtype).max) + 1)
-    routes = []
-    for prompt, response in zip(data.prompts, data.responses, strict=True):
-        captured = draw(st.integers(1, len(prompt) + len(response)))
-        routes.append(rng.integers(0, experts, (captured, layers, topk)).astype(dtype))
-    return data, routes
-
-
-@given(drawn=routed_rollouts())
-def test_routed_experts_are_what_skyrl_gives(drawn):
-    data, routes = drawn
-    results = check(7, *data, rollout_expert_indices=routes)
-    # Both take the mask from the number of captured tokens.
-    captured = list(map(len, routes))
-    mask = make_router_padding_mask(results[1], captured)
-    assert_same({"x": mask}, {"x": port.make_router_padding_mask(results[1], captured)})
 
 
 def route(*experts, dtype=np.uint8):
@@ -350,3 +320,10 @@ def test_max_seq_len_is_logged(inputs, caplog):
     assert record.name.startswith("fastcollate")
     assert re.search(r"\b3\b.*\b2\b", record.getMessage())
     assert results[0].shape == (2, 3)
+
+
+def test_the_uid_is_named_as_in_skyrl():
+    uids, message = ["p0", "p0", "p1", "p0"], "uid 'p0' appears in non-contiguous positions at in"
+    for call in (compute_prompt_boundaries, compute_prompt_mini_batch_boundaries):
+        with pytest.raises(AssertionError, match=message):
+            call(uids, *[1, 2, True, 1][: 4 * (call is not compute_prompt_boundaries)])

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from recorded import recorded
 
 from fastcollate.compat.skyrl import merge_stepwise_output
@@ -128,106 +126,6 @@ def test_what_skyrl_itself_gave(case, merge):
 
 
 # Against the port, and SkyRL 0.4.0 where `make peers` has it
-
-
-@st.composite
-def generator_outputs(draw):
-    """Steps of trajectories, most of which continue the one before."""
-    tokens = st.lists(st.integers(0, 2), max_size=4)
-    number = st.floats(-2, 2, width=16) | st.integers(-1, 1)
-    make_id = draw(
-        st.sampled_from([str, int, lambda index: [index], lambda index: TrajectoryID("x", index)])
-    )
-    has_token_rewards = draw(st.booleans())
-    output = {key: [] for key in PER_TURN}
-    for trajectory in range(draw(st.integers(1, 3))):
-        stream = draw(tokens)
-        turns = draw(st.integers(1, 5))
-        for turn in range(turns):
-            if turn:
-                change = draw(st.sampled_from(["none"] * 4 + ["shorter", "other", "new"]))
-                position = draw(st.integers(0, len(stream)))
-                if change == "shorter":
-                    stream = stream[:position]
-                elif change == "other":
-                    stream = [*stream[:position], 3, *stream[position + 1 :]]
-                elif change == "new":
-                    stream = []
-                stream = stream + draw(tokens)
-            response = draw(tokens)
-            values = st.lists(number, min_size=len(response), max_size=len(response))
-            reward = draw(values if has_token_rewards else number)
-            for key, value in {
-                "prompt_token_ids": list(stream),
-                "response_ids": response,
-                "rewards": reward,
-                "loss_masks": draw(values),
-                "stop_reasons": draw(st.sampled_from(["stop", "length", None])),
-                "rollout_logprobs": draw(values),
-                "trajectory_ids": make_id(trajectory),
-                "is_last_step": turn == turns - 1,
-            }.items():
-                output[key].append(value)
-            stream = stream + response
-    count = len(output["is_last_step"])
-    optional = {"rollout_expert_indices": None, "pixel_values": None, "image_grid_thw": None}
-    optional |= {"rollout_metrics": {"generate/x": 1.0}, "env_metrics": [{}] * count}
-    optional |= {"trajectory_generation_times": [0.5] * count}
-    optional |= {"trajectory_time_splits": {"llm": [0.25] * count}}
-    for key in draw(st.lists(st.sampled_from(sorted(optional)), unique=True)):
-        output[key] = optional[key]
-    for key in "stop_reasons", "rollout_logprobs":
-        if (how := draw(st.sampled_from(["given", "given", "none", "missing"]))) == "none":
-            output[key] = None
-        elif how == "missing":
-            del output[key]
-    return output
-
-
-@given(generator_output=generator_outputs())
-def test_steps_are_merged_as_by_skyrl(generator_output):
-    check_outcome(generator_output)
-
-
-@given(drawn=st.data())
-def test_what_is_wrong_is_refused_as_by_skyrl(drawn):
-    """One thing at a time: of two, either may be found first."""
-    output = drawn.draw(generator_outputs())
-    draw = drawn.draw
-    turn = draw(st.integers(0, len(output["is_last_step"]) - 1))
-    columns = [key for key, column in output.items() if isinstance(column, list)]
-    key = draw(st.sampled_from(columns))
-    rows = [key for key in columns if isinstance(output[key][turn], list)]
-    match draw(st.integers(0, 9)):
-        case 0:
-            del output[key]
-        case 1:
-            output[key] = None
-        case 2:
-            output[key] = output[key][:turn]
-        case 3:
-            output[key] = output[key] + output[key][:1]
-        case 4:
-            output = {key: output[key][turn:] + output[key][:turn] for key in columns}
-        case 5:
-            flags = [True, False, None, 0, 1, np.True_]
-            output["is_last_step"][turn] = draw(st.sampled_from(flags))
-        case 6:
-            ids = [output["trajectory_ids"][0], "other", float("nan")]
-            output["trajectory_ids"][turn] = draw(st.sampled_from(ids))
-        case 7:
-            row = output[key := draw(st.sampled_from(rows))][turn]
-            wrong = [None, 1, [*row, *row[:1], 1]] if key != "trajectory_ids" else ["1"]
-            output[key][turn] = draw(st.sampled_from(wrong))
-        case 8:
-            response = output["response_ids"][turn]
-            wrong = [None, 1.0, True, (1.0, 2.0), [1.0] * len(response)]
-            output["rewards"][turn] = draw(st.sampled_from(wrong))
-        case 9:
-            output[draw(st.sampled_from(["extra", "pixel_values"]))] = draw(
-                st.sampled_from([5, "", {}, [], [[0]] * 50])
-            )
-    check_outcome(output)
 
 
 # Written out

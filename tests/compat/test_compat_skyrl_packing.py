@@ -3,7 +3,6 @@
 import enum
 
 import pytest
-from hypothesis import strategies as st
 from recorded import recorded
 
 from fastcollate.compat.skyrl import make_seq_packer
@@ -21,17 +20,6 @@ def test_what_skyrl_itself_gave(case):
             make_seq_packer(algorithm, *arguments).pack(case["lengths"])
     else:
         assert make_seq_packer(algorithm, *arguments).pack(case["lengths"]) == case["result"]
-
-
-skyrl = real("skyrl.train.dataset.bin_packing")
-
-
-@st.composite
-def sequences(draw):
-    """Lengths, of which many are equal, and a capacity that most of them fit into."""
-    longest = draw(st.sampled_from([3, 10, 100]))
-    lengths = draw(st.lists(st.integers(0, longest), max_size=40))
-    return lengths, draw(st.integers(max(1, longest - 1), 3 * longest))
 
 
 class OfSkyRL(enum.Enum):

@@ -7,8 +7,6 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from recorded import recorded
 
 torch = pytest.importorskip("torch")
@@ -21,7 +19,6 @@ from fastcollate.compat.skyrl import (  # noqa: E402
     collate_sft_batch,
 )
 from fastcollate.testing.reference import assert_same  # noqa: E402
-from frameworks.installed import real  # noqa: E402
 from frameworks.skyrl import sft as port  # noqa: E402
 
 GOLDEN = recorded("skyrl_sft")
@@ -72,85 +69,6 @@ PACKING_UTILS = "skyrl.backends.skyrl_train.distributed.megatron.packing_utils"
 def test_what_skyrl_itself_packed(case):
     collator = PackedDataCollator(tokenizer(case["pad_token_id"]), **case["arguments"])
     check_recorded(case, lambda: collator(case["examples"], case["arguments"]["batch_size"]))
-
-
-TOKENS = st.integers(0, 2**63 - 1)
-MASKS = (
-    st.integers(0, 1),
-    st.booleans(),
-    st.integers(-3, 3),
-    st.floats(-4, 4, width=32),
-    st.integers(0, 1).map(float),
-)
-
-
-@st.composite
-def sft_examples(draw, min_size=1, longest=9):
-    """Tokenized examples, some without a prompt, some with nothing to train on."""
-    value = draw(st.sampled_from(MASKS))
-    examples = []
-    for length in draw(st.lists(st.integers(0, longest), min_size=min_size, max_size=10)):
-        actions = draw(st.just(length) | st.integers(0, length))
-        examples.append(
-            {
-                "input_ids": draw(st.lists(TOKENS, min_size=length, max_size=length)),
-                "attention_mask": [1] * length,
-                "num_actions": actions,
-                "loss_mask": draw(st.lists(value, min_size=actions, max_size=actions)),
-            }
-        )
-    return examples
-
-
-skyrl_collators = real("skyrl.train.dataset.collators")
-skyrl_trainer = real("skyrl.train.sft_trainer")
-
-
-def plain_of_skyrl(batch):
-    """Give SkyRL's own batch like `plain`."""
-    lists = {key: getattr(value, "tensors", value) for key, value in batch.items()}
-    return {**lists, **batch.metadata}
-
-
-@given(sft_examples(), st.sampled_from([0, -1, 2**40]))
-def test_left_padded_batches_are_those_of_skyrl(examples, pad_token_id):
-    pad = tokenizer(pad_token_id)
-    batch = plain(collate_sft_batch(examples, pad))
-    collator = DefaultCollator(pad, micro_train_batch_size_per_gpu=3)
-    scaled = plain(collator(examples, batch_size=2))
-    assert collator.micro_train_batch_size_per_gpu == 3
-    assert_same(batch, port.collate_sft_batch(examples, pad_token_id))
-    assert_same(scaled, port.collate_default(examples, pad_token_id))
-    if skyrl_trainer:
-        assert_same(batch, plain_of_skyrl(skyrl_trainer.collate_sft_batch(examples, pad)))
-        scaled_there = skyrl_collators.DefaultCollator(pad, 3)(examples, batch_size=2)
-        assert_same(scaled, plain_of_skyrl(scaled_there))
-
-
-@given(
-    sft_examples(min_size=0) | sft_examples(longest=40),
-    st.integers(8, 24) | st.integers(24, 99),
-    *(st.integers(1, 4) for _ in range(3)),
-    st.booleans(),
-    st.sampled_from([None, "blockwise", "mxfp8"]),
-)
-def test_packed_batches_are_those_of_skyrl(examples, capacity, tp, cp, dp, fp8, recipe):
-    arguments = {"tp_size": tp, "pp_size": 1, "cp_size": cp, "dp_size": dp, "fp8_enabled": fp8}
-    arguments["fp8_recipe"] = recipe
-    align = port.packed_align_size(tp, cp, fp8, recipe)
-    collator = PackedDataCollator(tokenizer(), capacity, **arguments, **SIZES)
-    packers = [lambda: port.collate_packed(examples, 9, capacity, align, dp, fp8)]
-    if skyrl_collators:
-        there = skyrl_collators.PackedDataCollator(tokenizer(), capacity, **arguments, **SIZES)
-        packers.append(lambda: plain_of_skyrl(there(examples, batch_size=4)))
-    for pack in packers:
-        try:
-            expected = pack()
-        except ValueError:
-            with pytest.raises(ValueError, match=r"examples|dp_size"):
-                collator(examples, batch_size=4)
-        else:
-            assert_same(plain(collator(examples, batch_size=4)), expected)
 
 
 def test_the_installed_skyrl_says_what_places_are_rounded_up_to(monkeypatch):

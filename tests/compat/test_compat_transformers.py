@@ -5,9 +5,6 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from conftest import share
-from hypothesis import given
-from hypothesis import strategies as st
 from recorded import recorded
 
 from fastcollate.compat import transformers as compat
@@ -39,55 +36,15 @@ def test_what_transformers_itself_gave(case):
     assert_same(collator(case["features"]), expected)
 
 
-@st.composite
-def features(draw):
-    """Examples, all or none with labels, as lists, arrays or both."""
-    token = st.integers(-(2**63), 2**63 - 1)
-    rows = draw(st.lists(st.lists(token, min_size=1, max_size=6), min_size=1, max_size=6))
-    examples = [{"input_ids": row, "text": "x"} for row in rows]
-    if draw(st.booleans()):
-        examples = [
-            {**example, "labels": draw(st.lists(token, min_size=len(row), max_size=len(row)))}
-            for example, row in zip(examples, rows, strict=True)
-        ]
-    return examples
-
-
-@share(2)
-@given(
-    features(),
-    st.fixed_dictionaries(
-        {
-            "return_position_ids": st.booleans(),
-            "separator_id": st.sampled_from([-100, 7]),
-            "return_flash_attn_kwargs": st.booleans(),
-            "return_seq_idx": st.booleans(),
-            "position_ids_start": st.sampled_from([0, 2]),
-        }
-    ),
-    st.sampled_from([list, tuple, lambda row: array.array("q", row), np.array]),
-)
-def test_batches_are_those_of_transformers(array_type, examples, arguments, kind):
-    expected = port.flatten_features(examples, **arguments)
-    if array_type == "torch":
-        expected = as_tensors(expected)
-    inputs = [
-        {key: value if key == "text" else kind(value) for key, value in example.items()}
-        for example in examples
-    ]
-    collator = DataCollatorWithFlattening(
-        return_tensors="pt" if array_type == "torch" else "np", **arguments
-    )
-    assert_same(collator(inputs), expected)
-
-
 def test_arguments_of_the_call_come_first(array_type):
     name = {"torch": "pt", "numpy": "np"}[array_type]
     collator = DataCollatorWithFlattening({"pt": "np", "np": "pt"}[name], separator_id=7)
-    batch = collator(FEATURES, name, -1)
     expected = port.flatten_features(FEATURES, separator_id=-1)
-    assert_same(batch, as_tensors(expected) if array_type == "torch" else expected)
-    assert batch["labels"].tolist() == [[-1, 2, 3, -1, -1, 6]]
+    for kind in (list, tuple, np.array, lambda row: array.array("q", row)):
+        given = [{"input_ids": kind(each["input_ids"]), "text": "x"} for each in FEATURES]
+        batch = collator(given, name, -1)
+        assert_same(batch, as_tensors(expected) if array_type == "torch" else expected)
+        assert batch["labels"].tolist() == [[-1, 2, 3, -1, -1, 6]]
 
 
 def test_outputs_share_no_memory_with_each_other_or_the_input():

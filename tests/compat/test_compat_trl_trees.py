@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from recorded import recorded
 
 from fastcollate.compat.trl import TreeRow
-from fastcollate.testing.verifying.trl import TRL
-from frameworks.parity import find_peer
 
 pytestmark = NEEDS_TORCH
 
@@ -65,16 +63,6 @@ def test_what_trl_itself_gave(case, array_type):
     for name in ("tokens", "load", "trained"):
         assert getattr(row, name) == case[name]
     assert sorted(row.groups) == case["groups"]
-
-
-@given(st.data())
-def test_random_rows_are_those_of_trl(data):
-    from fastcollate.testing.reference import assert_same
-
-    if (trl := find_peer("trl")) is None:
-        pytest.skip("needs TRL")
-    case = TRL.comparisons["TreeRow"](data.draw, trl)
-    assert_same(case.ours(), case.theirs())
 
 
 streams = st.lists(st.integers(-1, 1), min_size=1, max_size=6)

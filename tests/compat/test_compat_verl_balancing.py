@@ -5,23 +5,17 @@ import multiprocessing
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from outcomes import outcome
 from recorded import recorded
 
 import fastcollate as fc
 from fastcollate.compat import verl
-from fastcollate.testing.reference import partitioning
-from frameworks.installed import real
 from frameworks.verl import rearrange_loops
 
 torch = pytest.importorskip("torch")
 
 GOLDEN = recorded("verl_partitions")
 ERRORS = {"AssertionError": AssertionError, "ValueError": ValueError}
-
-there = real("verl.utils.seqlen_balancing")
 
 
 # Partitions
@@ -35,23 +29,6 @@ def test_partitions_are_those_of_verl(case):
         assert verl.karmarkar_karp(given_as, *args) == case["parts"]
         expected = [sorted(part) for part in case["parts"]]
         assert verl.get_seqlen_balanced_partitions(given_as, *args) == expected
-
-
-@given(
-    st.lists(st.one_of(st.integers(0, 3), st.integers(0, 1000)), max_size=12),
-    st.integers(1, 14),
-    st.booleans(),
-)
-def test_items_come_in_the_order_in_which_parts_grew(weights, k, equal_size):
-    found = outcome(verl.karmarkar_karp, weights, k, equal_size)
-    if equal_size and len(weights) % k:
-        assert found is AssertionError
-    elif not weights:
-        assert found is IndexError
-    else:
-        assert found == partitioning.karmarkar_karp_loops(weights, k, equal_size)
-    if there and (found is AssertionError or weights):
-        assert found == outcome(there.karmarkar_karp, weights, k, equal_size)
 
 
 @pytest.mark.parametrize(
@@ -131,32 +108,6 @@ def test_micro_batches_are_those_of_verl(case):
         micro_batches, indices = found
         assert indices == case["indices"]
         assert list(map(rows_in, micro_batches)) == indices
-
-
-@given(
-    st.lists(st.integers(1, 9), min_size=1, max_size=16),
-    st.integers(9, 30),
-    st.fixed_dictionaries(
-        {},
-        optional={
-            "num_batches_divided_by": st.integers(1, 3),
-            "min_num_micro_batch": st.integers(1, 5),
-            "use_dynamic_bsz_balance": st.booleans(),
-            "force_group_size": st.integers(1, 2),
-        },
-    ),
-)
-def test_micro_batches_are_the_reference(lengths, limit, options):
-    found = outcome(verl.rearrange_micro_batches, nested(lengths), limit, **options)
-    if len(lengths) % options.get("force_group_size", 1):
-        assert found is AssertionError
-        return
-    expected = rearrange_loops([lengths], limit, **options)
-    indices = found if isinstance(found, type) else found[1]
-    assert (ValueError if expected is None else expected[0]) == indices
-    if there:
-        found = outcome(there.rearrange_micro_batches, padded(lengths), limit, **options)
-        assert (found if isinstance(found, type) else found[1]) == indices
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

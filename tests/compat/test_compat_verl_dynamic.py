@@ -5,15 +5,13 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from outcomes import outcome
 from recorded import FOLDER
 
 import fastcollate as fc
 from fastcollate.compat import verl
 from frameworks.installed import DataProto, real
-from frameworks.verl import group_balanced_loops, rearrange_loops
+from frameworks.verl import group_balanced_loops
 
 torch = pytest.importorskip("torch")
 
@@ -42,26 +40,11 @@ def test_signatures(name):
 # Costs
 
 
-DTYPES = [torch.int64, torch.int32, torch.uint8, torch.float32, torch.float16, torch.bfloat16]
-
-
-@given(st.lists(st.integers(0, 200_000), max_size=8), st.sampled_from(DTYPES))
-def test_costs(lengths, dtype):
-    lengths = torch.tensor(lengths, dtype=torch.int64).to(dtype)
-    found = verl.calculate_workload(lengths)
-    assert found.dtype == dtype
-    if dtype == torch.int64:
-        assert found.tolist() == [24_576 * n + n * n for n in lengths.tolist()]
-        assert verl.calculate_workload(lengths.numpy()).tolist() == found.tolist()
-    if there:
-        expected = there.calculate_workload(lengths)
-        assert expected.dtype == dtype
-        assert torch.equal(found, expected) or found.isinf().any()
-
-
 def test_costs_of_numbers():
     assert verl.calculate_workload(3) == 3 * 24_576 + 9
     assert verl.calculate_workload(np.int64(3)) == 3 * 24_576 + 9
+    assert verl.calculate_workload(np.array([3])).tolist() == [3 * 24_576 + 9]
+    assert verl.calculate_workload(torch.tensor([3.0], dtype=torch.float16)).dtype is torch.float16
     with pytest.raises(TypeError, match=r"seqlen_list is \[1, 2\]"):
         verl.calculate_workload([1, 2])
 
@@ -77,20 +60,6 @@ def test_groups_are_those_of_verl(case):
         assert outcome(verl.get_group_balanced_partitions, of_rows, uids, k) == expected
     port = group_balanced_loops(lengths, uids, k)
     assert port == case["parts"]
-
-
-@given(st.data())
-def test_groups_are_the_reference(data):
-    uids = data.draw(st.lists(st.one_of(st.none(), st.integers(0, 2), st.just("a")), max_size=12))
-    low_or_any = st.one_of(st.integers(0, 3), st.integers(0, 100_000))
-    lengths = data.draw(st.lists(low_or_any, min_size=len(uids), max_size=len(uids)))
-    k = data.draw(st.integers(-1, 6))
-    found = outcome(verl.get_group_balanced_partitions, lengths, uids, k)
-    if k >= 1:
-        expected = group_balanced_loops(lengths, uids, k)
-        assert found == (AssertionError if expected is None else expected)
-    if there:
-        assert found == outcome(there.get_group_balanced_partitions, lengths, uids, k)
 
 
 @pytest.mark.parametrize(
@@ -138,41 +107,7 @@ def test_micro_batches_are_those_of_verl(case):
         assert found.__name__ == case["error"]
         return
     assert found[1] == case["indices"]
-    assert [list(each.non_tensor_batch["turns"]) for each in found[0]] == found[1]
-
-
-OPTIONS = st.fixed_dictionaries(
-    {},
-    optional={
-        "num_batches_divided_by": st.integers(1, 3),
-        "min_num_micro_batch": st.integers(1, 5),
-        "use_dynamic_bsz_balance": st.booleans(),
-    },
-)
-
-
-@given(
-    st.lists(st.integers(1, 9), min_size=1, max_size=10),
-    st.integers(5, 20),
-    OPTIONS,
-    st.booleans(),
-)
-def test_micro_batches_are_the_reference(lengths, limit, options, same_number):
-    batch = data_proto(lengths)
-    call = {**options, "same_micro_num_in_dp": same_number}  # without a group of ranks, no matter
-    found = outcome(verl.prepare_dynamic_batch, batch, limit, **call)
-    if max(lengths) > limit:
-        assert found is AssertionError
-    else:
-        expected = rearrange_loops([lengths], limit, **options)
-        assert (found if expected is None else found[1]) == (
-            ValueError if expected is None else expected[0]
-        )
-    if there:
-        expected = outcome(there.prepare_dynamic_batch, batch, limit, **call)
-        assert_equal(found, expected)
-    if not isinstance(found, type):
-        assert_parts(batch, *found)
+    assert_parts(data_proto(lengths), *found)
 
 
 def assert_parts(batch, micro_batches, indices):
@@ -185,22 +120,6 @@ def assert_parts(batch, micro_batches, indices):
             assert micro_batch.non_tensor_batch[key].dtype == value.dtype
         assert micro_batch.meta_info == batch.meta_info
         assert micro_batch.meta_info["steps"] is not batch.meta_info["steps"]
-
-
-def assert_equal(found, expected):
-    if isinstance(expected, type):
-        assert found is expected
-        return
-    assert found[1] == expected[1]
-    for one, other in zip(found[0], expected[0], strict=True):
-        assert list(one.batch) == list(other.batch)
-        for key, value in other.batch.items():
-            assert torch.equal(one.batch[key], value)
-            assert one.batch[key].stride() == value.stride()
-        assert one.non_tensor_batch.keys() == other.non_tensor_batch.keys()
-        for key, value in other.non_tensor_batch.items():
-            assert one.non_tensor_batch[key].tolist() == value.tolist()
-        assert one.meta_info == other.meta_info
 
 
 def test_all_other_batches():
@@ -228,51 +147,18 @@ def test_a_data_proto_of_a_tensordict():
 # Restored order
 
 
-@st.composite
-def partitions(draw):
-    count = draw(st.integers(1, 8))
-    rows = draw(st.permutations(range(count)))
-    ends = sorted(draw(st.sets(st.integers(1, count - 1)))) if count > 1 else []
-    return [rows[a:b] for a, b in zip([0, *ends], [*ends, count], strict=True)]
-
-
-@given(partitions(), st.sampled_from([(), (3,), (2, 2)]), st.booleans())
-def test_rows_are_restored(parts, shape, is_transposed):
-    rows = torch.tensor([row for part in parts for row in part], dtype=torch.int64)
-    data = torch.randn(len(rows), *shape, dtype=torch.float64)
-    if is_transposed and shape:
-        data = data.transpose(0, 1).contiguous().transpose(0, 1)
-    found = verl.restore_dynamic_batch(data, parts)
-    for place, row in enumerate(rows.tolist()):
-        assert torch.equal(found[row], data[place])
-    as_array = verl.restore_dynamic_batch(data.numpy(), parts)
-    assert isinstance(as_array, np.ndarray)
-    assert as_array.tolist() == found.tolist()
-    if there:
-        expected = there.restore_dynamic_batch(data, parts)
-        assert torch.equal(found, expected)
-        assert (found.dtype, found.stride()) == (expected.dtype, expected.stride())
-
-
-@given(partitions(), st.data())
-def test_nested_rows_are_restored(parts, data):
-    rows = [row for part in parts for row in part]
-    lengths = data.draw(st.lists(st.integers(0, 4), min_size=len(rows), max_size=len(rows)))
-    values = [torch.full((n, 2), float(row)) for n, row in zip(lengths, rows, strict=True)]
-    nested = torch.nested.nested_tensor(values, layout=torch.jagged)
-    found = verl.restore_dynamic_batch(nested, parts)
-    assert found.layout is torch.jagged
-    for place, row in enumerate(rows):
-        assert torch.equal(found[row], values[place])
-    ragged = fc.ragged([value.numpy() for value in values])
-    assert [len(row) for row in verl.restore_dynamic_batch(ragged, parts).to_list()] == [
-        len(row) for row in found.unbind()
-    ]
-    if there:
-        expected = there.restore_dynamic_batch(nested, parts)
-        assert torch.equal(found.values(), expected.values())
-        assert torch.equal(found.offsets(), expected.offsets())
-        assert found.offsets().dtype == expected.offsets().dtype
+def test_rows_of_any_container_are_restored():
+    parts, order = [[2, 0], [1]], [1, 2, 0]
+    tall = torch.randn(2, 3, dtype=torch.float64)
+    for data in (torch.arange(3), tall.T, torch.randn(3, 2, 2)):
+        found = verl.restore_dynamic_batch(data, parts)
+        assert torch.equal(found, data[order])
+        as_array = verl.restore_dynamic_batch(data.numpy(), parts)
+        assert isinstance(as_array, np.ndarray)
+        assert as_array.tolist() == found.tolist()
+    rows = [[2, 2], [], [1]]
+    found = verl.restore_dynamic_batch(fc.ragged(rows, "int64"), parts)
+    assert found.to_list() == [rows[place] for place in order]
 
 
 def test_gradients_flow():

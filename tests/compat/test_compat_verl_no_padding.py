@@ -1,14 +1,10 @@
 """compat.verl takes padding out of batches, and puts it back, as verl does."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from recorded import recorded
 
 import fastcollate as fc
 from fastcollate.compat.verl import left_right_2_no_padding, no_padding_2_padding
-from frameworks import verl as port
-from frameworks.installed import real
 
 torch = pytest.importorskip("torch")
 
@@ -34,87 +30,6 @@ def plain(value):
     if value.is_nested:
         return plain(value.values()), plain(value.offsets()), value._ragged_idx
     return str(value.dtype), tuple(value.shape), value.tolist()
-
-
-@st.composite
-def batches(draw):
-    """Draw a batch with padding on both sides, as a dict, and the lengths in it."""
-    rows = draw(st.integers(1, 5))
-    prompts, responses = draw(st.integers(1, 5)), draw(st.integers(0, 5))
-    prompt_lens = [draw(st.integers(1, prompts)) for _ in range(rows)]
-    response_lens = [draw(st.integers(0, responses)) for _ in range(rows)]
-    width = prompts + responses
-    places = torch.arange(width)
-    starts = prompts - torch.tensor(prompt_lens)[:, None]
-    mask = (places >= starts) & (places < prompts + torch.tensor(response_lens)[:, None])
-    ids = torch.arange(rows * width).reshape(rows, width)
-    batch = {
-        "input_ids": ids,
-        "attention_mask": mask.to(draw(st.sampled_from([torch.int64, torch.bool]))),
-        "response_mask": mask[:, prompts:].to(torch.int64),
-        "position_ids": ids + 100,
-        "prompts": ids[:, :prompts],
-        "responses": ids[:, prompts:],
-    }
-    if draw(st.booleans()):
-        batch["position_ids"] = torch.arange(4 * rows * width).reshape(rows, 4, width)
-    if draw(st.booleans()):
-        batch["routed_experts"] = torch.arange(6 * rows * width).reshape(rows, width, 3, 2)
-    for key in draw(st.sets(st.sampled_from(["teacher_ids", "teacher_logprobs"]))):
-        batch[key] = torch.arange(2.0 * rows * width).reshape(rows, width, 2)
-    return batch, prompt_lens, response_lens
-
-
-verl = real("verl.workers.utils.padding")
-
-
-def rows_of(nested):
-    return [row.tolist() for row in nested.unbind()]
-
-
-@given(batches())
-def test_without_padding(drawn):
-    batch, _, _ = drawn
-    data = dict(batch)
-    assert left_right_2_no_padding(data) is data
-    if verl:
-        there = verl.left_right_2_no_padding(dict(batch))
-        assert data.keys() == there.keys()
-        for key, value in there.items():
-            if key == "position_ids":  # of several dimensions, torch chooses the ragged one
-                assert rows_of(data[key]) == rows_of(value)
-            else:
-                assert plain(data[key]) == plain(value), key
-    mask = batch["attention_mask"].tolist()
-
-    def expected(key):
-        return port.no_padding_loops(batch[key].tolist(), mask)
-
-    assert rows_of(data["input_ids"]) == expected("input_ids")
-    if batch["position_ids"].dim() == 2:
-        assert rows_of(data["position_ids"]) == expected("position_ids")
-    else:
-        by_dimension = [
-            port.no_padding_loops(batch["position_ids"][:, dim].tolist(), mask) for dim in range(4)
-        ]
-        assert rows_of(data["position_ids"]) == [
-            list(rows) for rows in zip(*by_dimension, strict=True)
-        ]
-    if "routed_experts" in batch:
-        assert rows_of(data["routed_experts"]) == expected("routed_experts")
-    teacher = {"teacher_ids", "teacher_logprobs"} & batch.keys()
-    for key in teacher:
-        if len(teacher) == 2:
-            assert rows_of(data[key]) == expected(key)
-        else:
-            assert data[key] is batch[key]
-    assert data["loss_mask"] is data["response_mask"] is batch["response_mask"]
-    assert data["attention_mask"] is batch["attention_mask"]
-    assert data["max_seq_len"] == batch["input_ids"].shape[1]
-    assert data["max_response_len"] == batch["response_mask"].shape[1]
-    assert plain(data["indices"]) == plain(batch["attention_mask"].flatten().nonzero().flatten())
-    assert data["input_ids"].offsets().dtype is torch.int32
-    assert data["position_ids"].offsets().dtype is torch.int64
 
 
 OBSERVED = torch.tensor([[1, 0, 0], [1, 1, 1]])
@@ -159,43 +74,30 @@ def test_a_batch_of_merged_turns_does_not_train_its_observations():
     assert data["loss_mask"].tolist() == data["response_mask"].tolist() == [[1, 0, 1]]
 
 
-@given(batches(), st.sampled_from([(), (2,), (2, 3)]), st.data())
-def test_back_to_padding(drawn, trailing, data):
-    batch, prompt_lens, response_lens = drawn
-    tokens = sum(prompt_lens) + sum(response_lens)
-    values = torch.rand((tokens, *trailing))
-    zero = torch.zeros(trailing).tolist()
-
-    def expected(width):
-        args = values.tolist(), prompt_lens, response_lens, width, zero
-        return torch.tensor(port.response_outputs_loops(*args)).reshape(
-            (len(prompt_lens), width, *trailing)
-        )
-
-    width = batch["responses"].shape[1]
-    offsets = torch.tensor(
-        [sum(lens) for lens in zip(prompt_lens, response_lens, strict=True)]
-    ).cumsum(0)
-    nested = torch.nested.nested_tensor_from_jagged(
-        values, torch.nn.functional.pad(offsets, (1, 0))
-    )
-    for tensor in (values, nested):
-        assert torch.equal(no_padding_2_padding(tensor, batch), expected(width))
-        no_padding = left_right_2_no_padding(dict(batch))
-        assert torch.equal(no_padding_2_padding(tensor, no_padding), expected(width))
-        if verl:
-            assert torch.equal(verl.no_padding_2_padding(tensor, batch), expected(width))
-            there = verl.no_padding_2_padding(tensor, no_padding)
-            assert torch.equal(no_padding_2_padding(tensor, no_padding), there)
-        ragged = {
-            "prompts": fc.ragged([[0] * n for n in prompt_lens]).to_torch_nested(),
-            "responses": fc.ragged([[0] * n for n in response_lens]).to_torch_nested(),
-        }
-        found = no_padding_2_padding(tensor, ragged)
-        assert torch.equal(found, expected(max(response_lens)))
-        ragged["max_response_len"] = data.draw(st.integers(0, 7))
-        found = no_padding_2_padding(tensor, ragged)
-        assert torch.equal(found, expected(ragged["max_response_len"]))
+@pytest.mark.parametrize("trailing", [(), (2, 3)])
+def test_back_to_padding(trailing):
+    """Of flat and nested outputs, by batches padded and not, and nested ones with a width."""
+    mask = torch.tensor([[0, 1, 1, 1, 0], [1, 1, 1, 0, 0]])
+    batch = {
+        **dict.fromkeys(("input_ids", "position_ids", "attention_mask"), mask),
+        "prompts": mask[:, :2],
+        "responses": mask[:, 2:],
+        "response_mask": mask[:, 2:],
+    }
+    values = torch.arange(1, 7.0).reshape(-1, *(1 for _ in trailing)).expand(-1, *trailing)
+    offsets = torch.tensor([0, 3, 6])
+    expected = torch.zeros(2, 3, *trailing)
+    expected[0, :2], expected[1, 0] = values[:2], values[4]  # one token in front of each
+    nested = {
+        key: fc.ragged([[0] * n for n in lens]).to_torch_nested()
+        for key, lens in (("prompts", (1, 2)), ("responses", (2, 1)))
+    }
+    for tensor in (values, torch.nested.nested_tensor_from_jagged(values, offsets)):
+        for data in (batch, left_right_2_no_padding(dict(batch))):
+            assert torch.equal(no_padding_2_padding(tensor, data), expected)
+        assert torch.equal(no_padding_2_padding(tensor, nested), expected[:, :2])
+        wide = no_padding_2_padding(tensor, nested | {"max_response_len": 3})
+        assert torch.equal(wide, expected)
 
 
 def test_gradients_flow():

@@ -66,7 +66,6 @@ def few_cases(monkeypatch):
     monkeypatch.setattr(running, "CASES_PER_SEED", 4)
 
 
-@pytest.mark.usefixtures("few_cases")
 @pytest.mark.parametrize("name", NAMES)
 def test_nothing_differs(name):
     peer = peer_of(name)

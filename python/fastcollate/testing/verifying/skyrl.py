@@ -200,8 +200,12 @@ def merged_turns(draw: Draw, skyrl: Peer) -> dict[str, Any]:
         stream = draw(some)
         turns = draw(st.integers(1, 5))
         for turn in range(turns):
-            is_new = draw(st.sampled_from([False, False, False, True]))
-            stream = draw(some) if is_new else stream + (draw(some) if turn else [])
+            change = draw(st.sampled_from(["none"] * 5 + ["new", "shorter", "other"]))
+            at = draw(st.integers(0, len(stream)))
+            if change != "none":
+                rest = [3, *stream[at + 1 :]] if change == "other" else []
+                stream = rest if change == "new" else stream[:at] + rest
+            stream = stream + (draw(some) if turn else [])
             response = draw(some)
             count = len(response)
             values = st.lists(
@@ -213,6 +217,9 @@ def merged_turns(draw: Draw, skyrl: Peer) -> dict[str, Any]:
             for name, value in zip(names, columns, strict=True):
                 output[name].append(value)
             stream = stream + response
+    for name in ("stop_reasons", "rollout_logprobs"):
+        if draw(st.sampled_from([False, False, True])):
+            output[name] = None
     if draw(st.booleans()):
         output["rollout_sample_support"] = [
             np.full((len(response), 2), turn, np.int32)

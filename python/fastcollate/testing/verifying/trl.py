@@ -89,7 +89,7 @@ def collated(
 @TRL.calls("trl.trainer.sft_trainer", "DataCollatorForLanguageModeling", by=collated)
 def language_modeling_samples(draw: Draw, trl: Peer) -> dict[str, Any]:
     """Draw samples with labels, packed or not."""
-    is_packed = draw(st.booleans())
+    is_packed, has_labels = draw(st.booleans()), draw(st.booleans())
     samples = []
     for length in draw_numbers(draw, trl.scale, 1, 6 * trl.scale, 6):
         lengths = [length] * draw(st.integers(1, 3 if is_packed else 1))
@@ -97,7 +97,7 @@ def language_modeling_samples(draw: Draw, trl: Peer) -> dict[str, Any]:
         labels = [
             token if is_label else -100 for token, is_label in zip(ids, are_labels, strict=True)
         ]
-        sample = {"input_ids": ids, "labels": labels}
+        sample = {"input_ids": ids} | ({"labels": labels} if has_labels else {})
         samples.append(sample | {"seq_lengths": lengths} if is_packed else sample)
     return {
         "samples": samples,

@@ -146,13 +146,21 @@ def two_segments(draw: Draw, verl: Peer) -> dict[str, Any]:
     mask = places >= prompts - prompt_lens[:, None]
     mask &= places < prompts + response_lens[:, None]
     ids = torch.arange(mask.numel()).reshape(mask.shape)
+    shapes = {"routed_experts": (3, 2), "teacher_ids": (2,), "teacher_logprobs": (2,)}
+    more = draw(st.sets(st.sampled_from(sorted(shapes))))
+    values = {
+        name: ids.reshape(*ids.shape, *(1 for _ in shape)).expand(*ids.shape, *shape)
+        for name, shape in shapes.items()
+        if name in more
+    }
     return {
         "input_ids": ids,
-        "attention_mask": mask.to(torch.int64),
+        "attention_mask": mask.to(draw(st.sampled_from([torch.int64, torch.bool]))),
         "response_mask": mask[:, prompts:].to(torch.int64),
         "position_ids": (mask.cumsum(1) - 1).clamp(min=0),
         "prompts": ids[:, :prompts],
         "responses": ids[:, prompts:],
+        **values,
     }
 
 
