@@ -4,26 +4,19 @@ use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use fastcollate::batch::{
-    Beside, Collated, Columns, FieldKind, FieldSpec, Indices, LOSS_MASK, Layers, OutputSpec,
-    PositionIds, Request, RowSource, Spread, Value, collate_slices,
+    Beside, Collated, Columns, FieldKind, FieldSpec, LOSS_MASK, OutputSpec, PositionIds, Request,
+    RowSource, collate_slices,
 };
 use fastcollate::plan::merge::{MergePolicy, MergeRewards, MergeSpec, Streams};
-use fastcollate::plan::pack::{Algorithm, Cost, Growth, Oversize, PackSpec, Packer};
-use fastcollate::plan::share::{Share, ShareLimits, Tree, TreeRow};
-use fastcollate::plan::{
-    BinSource, Bins, CpRank, Layout, LayoutSpec, PackedSpec, PaddingAs, Pick, Shard, Shift,
-    TreeSource, TreeSpec, Turns, WidthOptions, Widths,
-};
+use fastcollate::plan::pack::Cost;
+use fastcollate::plan::{Layout, LayoutSpec, Turns, WidthOptions};
 use fastcollate::polling::Poll;
 use fastcollate::write::PositionPadding;
 use fastcollate::{
-    Check, Dtype, Error, FieldColumn, IntDtype, Number, Slice, SliceColumn, Ticks, TokenStreams,
+    Check, Dtype, Error, IntDtype, Number, Slice, SliceColumn, Ticks, TokenStreams,
 };
 use proptest::collection::vec;
 use proptest::prelude::*;
-
-#[path = "collate/cases.rs"]
-mod cases;
 
 const PAD: i64 = -7;
 const IGNORED: i64 = -100;
@@ -46,7 +39,7 @@ fn field(key: &str) -> FieldSpec {
         name: key.to_owned(),
         kind: FieldKind::Response,
         is_plain: true,
-        spread: (key == "rewards").then_some(Spread::LastOfRow),
+        spread: None,
         default: None,
         weighs: key == LOSS_MASK,
         any_length: false,
@@ -113,44 +106,6 @@ impl Input {
             cp: None,
         };
         collated(&request, source, self.columns(), layout).unwrap()
-    }
-}
-
-/// Turns that are handed in as sequences, with a score for every token of them.
-struct Whole {
-    sequences: Vec<Vec<i64>>,
-    prompt_lens: Vec<usize>,
-    scores: Vec<Vec<f64>>,
-}
-
-impl Whole {
-    fn of_input(input: &Input) -> Self {
-        let pairs = input.prompts.iter().zip(&input.responses);
-        let scores = input.prompts.iter().zip(&input.scores);
-        Self {
-            sequences: pairs
-                .map(|(prompt, own)| [&prompt[..], own].concat())
-                .collect(),
-            prompt_lens: input.prompts.iter().map(Vec::len).collect(),
-            scores: scores
-                .map(|(prompt, own)| [&vec![f64::NAN; prompt.len()][..], own].concat())
-                .collect(),
-        }
-    }
-
-    fn tokens(&self) -> TokenStreams<SliceColumn<'_>> {
-        TokenStreams::Whole {
-            sequences: integers("sequences", &self.sequences),
-            prompt_lens: self.prompt_lens.clone(),
-        }
-    }
-
-    fn columns(&self) -> Columns<SliceColumn<'_>> {
-        let rows = self.scores.iter().map(|row| Slice::F64(row)).collect();
-        Columns {
-            tokens: self.tokens(),
-            fields: vec![SliceColumn::new("loss_mask", rows, vec![], Check::Number)],
-        }
     }
 }
 
@@ -380,83 +335,101 @@ proptest! {
         }
     }
 
-    #[test]
-    fn sequences_are_prompts_and_responses(trajectories in trajectories(), layout in layouts()) {
-        let (input, ends, _) = merged(&trajectories);
-        let whole = Whole::of_input(&input);
-        let turns = input.turns();
-        prop_assert_eq!(&whole.tokens().turns().unwrap(), &turns);
-        let align = |kind| FieldSpec { kind, weighs: true, ..field(LOSS_MASK) };
-        let (of_responses, of_sequences) = (align(FieldKind::Response), align(FieldKind::Cut));
-        let collated = |mask, source, columns| {
-            let request = Request { pad_token_id: PAD, fields: &[mask], outputs: &OUTPUTS, cp: None };
-            collated(&request, source, columns, &rows(layout)).unwrap()
-        };
-        let merge = |tokens: &_| {
-            let streams = Streams { tokens, turns: &turns };
-            merge_spec(MergePolicy::Exact).merge(&streams, ends.clone()).unwrap()
-        };
-        let merge_of_parts = merge(&input.tokens());
-        prop_assert_eq!(&merge(&whole.tokens()), &merge_of_parts);
-        for source in [RowSource::Turns, RowSource::Merged(&merge_of_parts)] {
-            let parts = collated(&of_responses, source, input.columns());
-            let batch = collated(&of_sequences, source, whole.columns());
-            for key in ["input_ids", "labels"] {
-                prop_assert_eq!(batch.array::<i64>(key), parts.array::<i64>(key));
-            }
-            prop_assert_eq!(batch.array::<f32>(LOSS_MASK), parts.array::<f32>(LOSS_MASK));
-        }
-    }
+}
 
-    #[test]
-    fn packed_rows_follow_each_other(
-        lens in vec((0..5_usize, 0..6_usize), 1..7),
-        cuts in vec(any::<bool>(), 7),
-        multiple_of in 1..4_usize,
-        is_given in any::<bool>(),
-    ) {
-        let input = Input::of_lens(&lens);
-        let rows = Row::of_turns(&input);
-        let single = Bins::single(rows.iter().map(|row| row.ids().len()));
-        let cuts = (1..rows.len()).filter(|&row| cuts[row]);
-        let offsets: Vec<_> = [0].into_iter().chain(cuts).chain([rows.len()]).collect();
-        let bins = match is_given {
-            true => BinSource::Given(Bins { offsets: offsets.clone(), ..single }, multiple_of),
-            false => BinSource::Lists(offsets.windows(2).map(|bin| (bin[0]..bin[1]).collect()).collect()),
-        };
-        let packed = PackedSpec { bins, shift: Shift::None, padding_as: PaddingAs::NoSegment };
-        let layout = LayoutSpec::packed(packed, None, multiple_of);
-        let batch = input.collated(RowSource::Turns, &layout);
+/// A batch that is large enough for several threads.
+fn large() -> Input {
+    Input::of_lens(&(0..260).map(|row| (row, 9_000 - row)).collect::<Vec<_>>())
+}
 
-        let width = batch.placement.sequence.width();
-        let (mut expected, mut sequences, mut cu_seqlens) = (Expected::default(), vec![], vec![0]);
-        for bin in offsets.windows(2) {
-            let mut column = 0;
-            for (index, row) in rows.iter().enumerate().take(bin[1]).skip(bin[0]) {
-                let len = row.ids().len();
-                let place = len.next_multiple_of(multiple_of);
-                for token in (0..place).map(|at| Some(at).filter(|&at| at < len)) {
-                    expected.push(row, token);
-                    expected.push_response(row, token.and_then(|at| at.checked_sub(row.prompt.len())));
-                    sequences.push(token.map_or(-1, |_| i32::try_from(index).unwrap()));
-                }
-                cu_seqlens.push(cu_seqlens.last().unwrap() + i32::try_from(len).unwrap());
-                column += place;
-            }
-            for _ in column..width {
-                expected.push(&rows[0], None);
-                expected.push_response(&rows[0], None);
-                sequences.push(-1);
-            }
-        }
-        prop_assert_eq!(Expected::of_collated(&batch), expected);
-        prop_assert_eq!(batch.array::<i32>("sequence_ids").unwrap().1, &sequences[..]);
-        prop_assert_eq!(batch.array::<i32>("cu_seqlens").unwrap().1, &cu_seqlens[..]);
-        let (_, longest) = batch.output("max_seqlen").unwrap();
-        let tokens = rows.iter().map(|row| row.ids().len()).max().unwrap();
-        prop_assert!(matches!(longest, Value::Length(found) if *found == tokens));
-        let (_, by_row) = batch.output("row_cu_seqlens").unwrap();
-        prop_assert!(matches!(by_row, Value::ByRow(of_rows) if of_rows.len() == offsets.len() - 1));
-        prop_assert_eq!(batch.output("cu_seqlens_padded").is_some(), multiple_of > 1);
+#[test]
+fn threads_write_what_one_writes() {
+    let input = large();
+    let scores = field("scores");
+    let request = Request {
+        pad_token_id: PAD,
+        fields: &[&scores],
+        outputs: &OUTPUTS,
+        cp: None,
+    };
+    let turns = input.turns();
+    let layout = rows(Layout::Left);
+    let of_batch = RowSource::Turns.rows(&turns, None, &layout).unwrap();
+    let assembly = of_batch.read();
+    let placement =
+        { of_batch.place(&layout, None, &Cost::Flops, &mut Ticks::new(&mut || Ok(()))) }.unwrap();
+    let mut columns = input.columns();
+    let planned = request.plan(&of_batch, &placement, &mut columns).unwrap();
+    assert!(planned.num_bytes() >= 64 << 20);
+    let memory = |is_zeroed: bool, is_threaded: bool| {
+        let polls = AtomicUsize::new(0);
+        let poll = || {
+            polls.fetch_add(1, Ordering::Relaxed);
+            Ok(())
+        };
+        let mut words = vec![if is_zeroed { 0 } else { u64::MAX }; planned.num_bytes() / 8];
+        let bytes = bytemuck::cast_slice_mut(&mut words);
+        let written = if is_threaded {
+            planned.write_slices(&columns, assembly, &placement, bytes, is_zeroed, &poll)
+        } else {
+            planned.write(&columns, assembly, &placement, bytes, is_zeroed, &poll)
+        };
+        written.unwrap();
+        assert!(polls.into_inner() > 10);
+        let of = |array: &fastcollate::batch::Array| {
+            bytemuck::cast_slice::<_, u8>(&words)[array.bytes.clone()].to_vec()
+        };
+        planned
+            .arrays()
+            .map(|(_, array)| of(array))
+            .collect::<Vec<_>>()
+    };
+    let expected = memory(true, false);
+    for (is_zeroed, is_threaded) in [(true, true), (false, true), (false, false)] {
+        assert!(memory(is_zeroed, is_threaded) == expected);
     }
+    let batch = input.collated(RowSource::Turns, &layout);
+    assert!(Expected::of_collated(&batch) == laid_out(&Row::of_turns(&input), Layout::Left));
+}
+
+#[test]
+fn a_hook_and_a_bad_value_end_the_writing() {
+    let mut input = large();
+    let scores = field("scores");
+    let request = Request {
+        pad_token_id: PAD,
+        fields: &[&scores],
+        outputs: &OutputSpec {
+            input_ids: IntDtype::I32,
+            ..OUTPUTS
+        },
+        cp: None,
+    };
+    let polls = AtomicUsize::new(0);
+    let stop = || match polls.fetch_add(1, Ordering::Relaxed) {
+        0..2 => Ok(()),
+        _ => Err(Error::external(fmt::Error)),
+    };
+    let written = |input: &Input, poll: Poll| {
+        let (layout, columns) = (rows(Layout::Right), input.columns());
+        collate_slices(
+            &request,
+            RowSource::Turns,
+            None,
+            columns,
+            &layout,
+            &Cost::Flops,
+            poll,
+        )
+        .unwrap_err()
+    };
+    let Error::External(stopped) = written(&input, &stop) else {
+        panic!("the hook did not stop it");
+    };
+    assert_eq!(stopped.downcast().ok(), Some(fmt::Error));
+    input.responses[200][8_000] = 1 << 40;
+    assert_eq!(
+        written(&input, &|| Ok(())).to_string(),
+        "responses[200][8000] is 1099511627776, which does not fit int32"
+    );
 }

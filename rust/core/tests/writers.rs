@@ -11,9 +11,6 @@ use fastcollate::{Check, Column, Error, Slice, SliceColumn, TokenStreams};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-#[path = "writers/refused.rs"]
-mod refused;
-
 /// A column of any width per token that knows its values: token `t` of turn `n` is `n, t, 0`, ...
 struct Coordinates {
     lens: Vec<usize>,
@@ -419,4 +416,65 @@ proptest! {
         let back: Vec<_> = out.iter().map(|&value| f64::from(value)).collect();
         prop_assert_eq!(&back, &float[from..]);
     }
+}
+
+#[test]
+fn tables_that_are_no_plan_are_refused() {
+    let row = Row {
+        source: Some(0),
+        prompt_len: 1,
+        response_len: 4,
+        is_padding: false,
+    };
+    let piece = |start, len| Piece {
+        turn: 0,
+        from: 0,
+        start,
+        len,
+        trains: true,
+    };
+    assert!(Assembly::new(vec![row], vec![piece(0, 2), piece(2, 2)], vec![0, 2]).is_ok());
+    for (pieces, offsets) in [
+        (vec![piece(0, 5)], vec![0, 1]),
+        (vec![piece(0, 3), piece(2, 1)], vec![0, 2]),
+        (vec![piece(usize::MAX, 1)], vec![0, 1]),
+        (vec![piece(0, 1)], vec![0, 0]),
+        (vec![piece(0, 1)], vec![0]),
+        (vec![piece(0, 1)], vec![]),
+    ] {
+        let refused = Assembly::new(vec![row], pieces, offsets);
+        assert!(matches!(refused, Err(Error::InvalidPlan(_))), "{refused:?}");
+    }
+
+    let segment = |row, from, len, dst_row, dst_col| Segment {
+        row,
+        from,
+        len,
+        dst_row,
+        dst_col,
+    };
+    for segments in [
+        vec![segment(0, 0, 5, 0, 0), segment(0, 0, 1, 0, 4)],
+        vec![segment(0, 0, 1, 1, 0), segment(0, 0, 1, 0, 0)],
+        vec![segment(0, 0, 6, 1, 0)],
+        vec![segment(0, 0, 1, 2, 0)],
+        vec![segment(0, 0, 1, 0, 6)],
+        vec![segment(0, 0, usize::MAX, 0, 1)],
+    ] {
+        let refused = Grid::new(2, 5, segments);
+        assert!(matches!(refused, Err(Error::InvalidPlan(_))), "{refused:?}");
+    }
+    assert!(matches!(
+        Grid::new(usize::MAX, 2, vec![]),
+        Err(Error::TooLarge { .. })
+    ));
+
+    let assembly = row_per_turn(&[1], &[4]);
+    let grid = |row, from, len| Grid::new(1, 9, vec![segment(row, from, len, 0, 0)]).unwrap();
+    let new =
+        |sequence, response| Placement::new(&assembly, Layout::Left, sequence, response, None);
+    assert!(new(grid(0, 0, 5), grid(0, 1, 3)).is_ok());
+    assert!(new(grid(0, 1, 5), grid(0, 0, 4)).is_err());
+    assert!(new(grid(0, 0, 5), grid(0, 0, 5)).is_err());
+    assert!(new(grid(1, 0, 1), grid(0, 0, 4)).is_err());
 }
