@@ -1,19 +1,11 @@
 """Ports of SkyRL's functions."""
 
-from frameworks.skyrl.batch_tensors import (
-    convert_prompts_responses_to_batch_tensors,
-    make_router_padding_mask,
-)
-from frameworks.skyrl.mini_batches import (
-    compute_prompt_boundaries,
-    compute_prompt_mini_batch_boundaries,
-)
+from frameworks.skyrl.batch_tensors import convert_prompts_responses_to_batch_tensors
+from frameworks.skyrl.mini_batches import compute_prompt_boundaries
 from frameworks.skyrl.stepwise import merge_stepwise_output
 
 __all__ = [
     "compute_prompt_boundaries",
-    "compute_prompt_mini_batch_boundaries",
     "convert_prompts_responses_to_batch_tensors",
-    "make_router_padding_mask",
     "merge_stepwise_output",
 ]

@@ -106,51 +106,6 @@ def convert_prompts_responses_to_batch_tensors(
     )
 
 
-def make_router_padding_mask(
-    attention_mask: torch.Tensor, captured_route_lengths: Sequence[int]
-) -> torch.Tensor:
-    """Mark the places that no captured route is for, token by token.
-
-    Parameters
-    ----------
-    attention_mask
-        (B, W), not 0 on real tokens.
-    captured_route_lengths
-        Number of tokens with a route in each row: its first real ones.
-
-    Returns
-    -------
-    torch.Tensor
-        Bool (B, W): True on padding and on real tokens after the captured ones.
-
-    Raises
-    ------
-    ValueError
-        If the mask has not two dimensions, or there is not one length for each row, from 0 to the
-        number of its real tokens.
-
-    Notes
-    -----
-    SkyRL 0.4.0, ``skyrl/train/dataset/preprocess.py``.
-    """
-    import torch
-
-    if attention_mask.ndim != 2:
-        raise ValueError(f"attention_mask has {attention_mask.ndim} dimensions, expected 2")
-    if len(captured_route_lengths) != len(attention_mask):
-        raise ValueError(
-            f"{len(captured_route_lengths)} lengths for {len(attention_mask)} rows of the mask"
-        )
-    mask = torch.ones(attention_mask.shape, dtype=torch.bool)
-    for row, captured in enumerate(captured_route_lengths):
-        real = [column for column, value in enumerate(attention_mask[row].tolist()) if value]
-        if not 0 <= captured <= len(real):
-            raise ValueError(f"row {row} has {captured} routes for {len(real)} tokens")
-        for column in real[:captured]:
-            mask[row, column] = False
-    return mask
-
-
 def _packed(rows: Sequence[Any], dtype: Any) -> SimpleNamespace:
     """Return a ``PackedTensor``: the values of all rows, and where rows begin."""
     import torch

@@ -1,4 +1,4 @@
-"""Ports of SkyRL's boundaries of prompts and mini-batches, row by row."""
+"""A port of SkyRL's boundaries of prompts, row by row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def compute_prompt_boundaries(uids: Sequence[str]) -> list[tuple[int, int]]:
 
     Notes
     -----
-    SkyRL 0.4.0, ``skyrl/train/dataset/preprocess.py``; so is the other function.
+    SkyRL 0.4.0, ``skyrl/train/dataset/preprocess.py``.
     """
     found: list[tuple[int, int]] = []
     before: set[str] = set()
@@ -32,38 +32,4 @@ def compute_prompt_boundaries(uids: Sequence[str]) -> list[tuple[int, int]]:
         first = row
     if len(uids) > 0:
         found.append((first, len(uids)))
-    return found
-
-
-def compute_prompt_mini_batch_boundaries(
-    uids: Sequence[str],
-    mini_batch_size: int,
-    train_batch_size: int,
-    is_stepwise: bool,
-    n_samples_per_prompt: int,
-) -> list[tuple[int, int]]:
-    """Return the result of SkyRL's function of this name.
-
-    Raises
-    ------
-    AssertionError
-        If a uid comes again after another, or the numbers contradict each other.
-    IndexError, ZeroDivisionError
-        If there are no uids, or mini-batches are of none.
-    """
-    prompts = compute_prompt_boundaries(uids)
-    if not prompts:
-        raise IndexError("no uids")
-    if len(prompts) != train_batch_size or train_batch_size % mini_batch_size != 0:
-        raise AssertionError("the number of prompts")
-    found = []
-    for first in range(0, len(prompts), mini_batch_size):
-        found.append((prompts[first][0], prompts[first + mini_batch_size - 1][1]))
-    if len(found) != train_batch_size // mini_batch_size:
-        raise AssertionError("the number of mini-batches")
-    if not is_stepwise:
-        rows = n_samples_per_prompt * mini_batch_size
-        for index, (start, end) in enumerate(found):
-            if start != index * rows or end != start + rows:
-                raise AssertionError("the number of rows")
     return found

@@ -1,6 +1,5 @@
 """Ports of verl's functions."""
 
-from frameworks.verl.padding import no_padding_loops, response_outputs_loops
 from frameworks.verl.rollouts import clipped_losses, grpo_loops, rollout_loops
 from frameworks.verl.seqlen_balancing import group_balanced_loops, rearrange_loops
 from frameworks.verl.upsampling import construct_minimal_padding_template, upsample_batch
@@ -10,9 +9,7 @@ __all__ = [
     "construct_minimal_padding_template",
     "group_balanced_loops",
     "grpo_loops",
-    "no_padding_loops",
     "rearrange_loops",
-    "response_outputs_loops",
     "rollout_loops",
     "upsample_batch",
 ]

@@ -410,103 +410,82 @@ def test_equals_the_reference(array_type, data):
 # Errors
 
 
-def refused(error, match, samples=None, tags=None, **arguments):
-    samples = [row("numpy")] * 3 if samples is None else samples
-    tags = [{} for _ in samples] if tags is None else tags
-    with pytest.raises(error, match=match):
-        upsample_batch(samples, tags, **{"dp_size": 2, "eos_token_id": EOS, **arguments})
-
-
-@pytest.mark.parametrize("name", ["dp_size", "actor_mini_batch_rows", "critic_mini_batch_rows"])
-def test_sizes_that_are_none(name):
-    if name == "dp_size":
-        refused(TypeError, "dp_size is None", dp_size=None)
-    refused(ValueError, rf"{name} is 0; pass a number of r.*, 1 or more", **{name: 0})
-    refused(ValueError, rf"{name} is -2; pass a number of r.*, 1 or more", **{name: -2})
-    refused(TypeError, rf"{name} is 1\.5; pass a number of r", **{name: 1.5})
-    refused(TypeError, rf"{name} is '8'; pass a number of r", **{name: "8"})
-    refused(ValueError, rf"{name} is .*does not fit int64", **{name: 1 << 64})
-
-
-def test_eos_tokens_that_are_none():
-    refused(TypeError, "eos_token_id is None; pass one token id", eos_token_id=None)
-    refused(TypeError, r"eos_token_id is \[1, 2\]", eos_token_id=[1, 2])
-    refused(ValueError, "eos_token_id is -1", eos_token_id=-1)
-    with pytest.raises(TypeError, match="eos_token_id is None"):
-        construct_minimal_padding_template(row("numpy"), {}, None)
-
-
-def test_a_token_that_teachers_cannot_have(array_type):
-    teacher_ids = zeros((5, 1), "uint8", array_type)
-    with pytest.raises(ValueError, match=r"is 256, .* fit uint8, .*'teacher_ids'\]; pass"):
-        construct_minimal_padding_template(row(array_type, teacher_ids=teacher_ids), {}, 256)
-
-
-def test_other_than_lists_of_dicts():
-    refused(TypeError, "samples is <.*; pass a list", samples=iter([]), tags=[])
-    refused(TypeError, "tags is {}; pass a list", tags={})
-    refused(TypeError, "samples is 'ab'; pass a list", samples="ab")
-    refused(TypeError, r"samples\[1\] is 5; pass a dict", samples=[{}, 5, {}])
-    refused(TypeError, r"tags\[0\] is None; pass a dict", tags=[None, {}, {}])
-    with pytest.raises(TypeError, match="source_td is None; pass a dict"):
-        construct_minimal_padding_template(None, {}, EOS)
-    with pytest.raises(TypeError, match="source_tag is None; pass a dict"):
-        construct_minimal_padding_template({}, None, EOS)
-
-
-@pytest.mark.parametrize("rows", [2, 3])
-def test_other_numbers_of_tags(rows):
-    """Also where nothing is to be added."""
-    samples = [row("numpy") for _ in range(rows)]
-    refused(
-        ValueError, f"tags has 1 item, but samples has {rows}; pass", samples=samples, tags=[{}]
-    )
-
-
-def test_tokens_that_do_not_add_up(array_type):
-    wrong = row(array_type, input_ids=zeros((6,), "int64", array_type))
-    refused(
+SIZES = ["dp_size", "actor_mini_batch_rows", "critic_mini_batch_rows"]
+REFUSED = [
+    *(
+        (error, rf"{name} is {text}", {name: value})
+        for name in SIZES
+        for error, text, value in [
+            (ValueError, "0; pass a number of r.*, 1 or more", 0),
+            (ValueError, "-2; pass a number of r.*, 1 or more", -2),
+            (TypeError, r"1\.5; pass a number of r", 1.5),
+            (TypeError, "'8'; pass a number of r", "8"),
+            (ValueError, ".*does not fit int64", 1 << 64),
+        ]
+    ),
+    (TypeError, "dp_size is None", {"dp_size": None}),
+    (TypeError, "eos_token_id is None; pass one token id", {"eos_token_id": None}),
+    (TypeError, r"eos_token_id is \[1, 2\]", {"eos_token_id": [1, 2]}),
+    (ValueError, "eos_token_id is -1", {"eos_token_id": -1}),
+    (TypeError, "samples is <.*; pass a list", {"samples": iter([]), "tags": []}),
+    (TypeError, "tags is {}; pass a list", {"tags": {}}),
+    (TypeError, "samples is 'ab'; pass a list", {"samples": "ab"}),
+    (TypeError, r"samples\[1\] is 5; pass a dict", {"samples": [{}, 5, {}]}),
+    (TypeError, r"tags\[0\] is None; pass a dict", {"tags": [None, {}, {}]}),
+    (ValueError, "tags has 1 item, but samples has 3; pass", {"tags": [{}]}),
+    # Also where nothing is to be added.
+    (ValueError, "tags has 1 item, but samples has 2", {"samples": [{}, {}], "tags": [{}]}),
+    (
         ValueError,
         r"samples\[2\] has 6 input_ids, 3 prompts and 2 responses",
-        samples=[row(array_type), row(array_type), wrong],
-    )
-    with pytest.raises(ValueError, match="source_td has 6 input_ids"):
-        construct_minimal_padding_template(wrong, {}, EOS)
-    short = {key: wrong[key] for key in ("prompts",)} | {"input_ids": wrong["input_ids"][:2]}
-    with pytest.raises(ValueError, match="2 input_ids, 3 prompts and -1 responses"):
-        construct_minimal_padding_template(short, {}, EOS)
+        {"samples": [row("numpy")] * 2 + [row("numpy", input_ids=np.zeros(6, int))]},
+    ),
+    (
+        TypeError,
+        r"tags\[0\]\['lock'\] is .* cannot be copied .*; leave it out",
+        {"samples": [{}], "tags": [{"lock": threading.Lock()}]},
+    ),
+]
 
 
-def test_tokens_of_more_than_one_row(array_type):
-    wrong = row(array_type, prompts=zeros((1, 3), "int64", array_type))
-    with pytest.raises(ValueError, match=r"source_td\['prompts'\] is .*pass the tokens of one row"):
-        construct_minimal_padding_template(wrong, {}, EOS)
+@pytest.mark.parametrize(("error", "match", "arguments"), REFUSED)
+def test_what_cannot_be_upsampled(error, match, arguments):
+    samples = arguments.get("samples", [row("numpy")] * 3)
+    tags = [{} for _ in samples] if "tags" not in arguments else arguments["tags"]
+    given = {"dp_size": 2, "eos_token_id": EOS, "samples": samples, "tags": tags, **arguments}
+    with pytest.raises(error, match=match):
+        upsample_batch(**given)
 
 
-def test_what_cannot_be_copied():
-    with pytest.raises(
-        TypeError, match=r"source_td\['lock'\] is .* cannot be copied .*; leave it out"
-    ):
-        construct_minimal_padding_template({"lock": threading.Lock()}, {}, EOS)
-    with pytest.raises(
-        TypeError, match=r"tags\[0\]\['lock'\] is .* cannot be copied .*; leave it out"
-    ):
-        upsample_batch([{}], [{"lock": threading.Lock()}], dp_size=2, eos_token_id=EOS)
+def test_templates_that_cannot_be(array_type):
+    def zeros_of(*shape, dtype="int64"):
+        return zeros(shape, dtype, array_type)
 
-
-def test_masks_that_are_none(array_type):
-    with pytest.raises(TypeError, match="attention_mask is None"):
-        build_padding_position_ids(None, None)
-    with pytest.raises(ValueError, match="pass the mask of one row"):
-        build_padding_position_ids(None, zeros((1, 2), "int64", array_type))
-
-
-def test_lengths_that_are_none(array_type):
-    source = zeros((2, 1), "int64", array_type)
-    with pytest.raises(TypeError, match="seq_len is None"):
-        build_padding_routed_experts(source, None)
-    with pytest.raises(ValueError, match="seq_len is -1"):
-        build_padding_routed_experts(source, -1)
+    wrong = row(array_type, input_ids=zeros_of(6))
+    short = {"prompts": wrong["prompts"], "input_ids": wrong["input_ids"][:2]}
+    of_two = row(array_type, prompts=zeros_of(1, 3))
+    teacher = row(array_type, teacher_ids=zeros_of(5, 1, dtype="uint8"))
+    lock = {"lock": threading.Lock()}
+    for error, match, arguments in [
+        (TypeError, "eos_token_id is None", (row("numpy"), {}, None)),
+        (TypeError, "source_td is None; pass a dict", (None, {}, EOS)),
+        (TypeError, "source_tag is None; pass a dict", ({}, None, EOS)),
+        (ValueError, "source_td has 6 input_ids", (wrong, {}, EOS)),
+        (ValueError, "2 input_ids, 3 prompts and -1 responses", (short, {}, EOS)),
+        (ValueError, r"\['prompts'\] is .*pass the tokens of one row", (of_two, {}, EOS)),
+        (ValueError, r"is 256, .* fit uint8, .*'teacher_ids'\]; pass", (teacher, {}, 256)),
+        (TypeError, r"source_td\['lock'\] is .* cannot be copied .*; leave it", (lock, {}, EOS)),
+    ]:
+        with pytest.raises(error, match=match):
+            construct_minimal_padding_template(*arguments)
+    for call, error, match, arguments in [
+        (build_padding_position_ids, TypeError, "attention_mask is None", (None, None)),
+        (build_padding_position_ids, ValueError, "the mask of one row", (None, zeros_of(1, 2))),
+        (build_padding_routed_experts, TypeError, "seq_len is None", (zeros_of(2, 1), None)),
+        (build_padding_routed_experts, ValueError, "seq_len is -1", (zeros_of(2, 1), -1)),
+    ]:
+        with pytest.raises(error, match=match):
+            call(*arguments)
 
 
 @pytest.mark.parametrize("layout", ["left", "two_segment", "right", "jagged"])

@@ -71,22 +71,6 @@ def test_old_pythons():
     assert_one_line(run, "Python 3.9.18 is too old; run this with Python 3.10 or newer")
 
 
-def test_what_is_printed(capsys):
-    for error, text in (
-        (ModuleNotFoundError("no module", name="elsewhere"), "Traceback.*no module"),
-        (ModuleNotFoundError("no module", name="numpy.renamed"), "Traceback.*no module"),
-        (ImportError("fastcollate needs NumPy 9.9"), "^fastcollate needs NumPy 9.9\n$"),
-        (ImportError("cannot import name", name="torch"), "Traceback.*cannot import name"),
-        (ValueError("wrong"), "Traceback.*wrong"),
-        (KeyboardInterrupt(), "^interrupted\n$"),
-    ):
-        try:
-            raise error
-        except BaseException as raised:
-            preflight.report(type(raised), raised, raised.__traceback__)
-        assert re.search(text, capsys.readouterr().err, re.DOTALL)
-
-
 def refused(arguments, monkeypatch, capsys):
     """Return the error of arguments that a tutorial does not accept."""
     monkeypatch.setattr(sys, "argv", ["tutorial.py", *arguments])

@@ -14,13 +14,11 @@ import pytest
 import torch
 
 import fastcollate as fc
-import train_grpo
 from grpo import command_line
 from grpo.command_line import read_command_line
-from grpo.game import MAX_GUESSES, MAX_TOKENS, PAD, Game, Task, decode, encode
+from grpo.game import PAD
 from grpo.learning import Learner
 from grpo.options import Options
-from grpo.playing import Turns, group_advantages
 from policy import response_log_probs
 from train_grpo import train, train_ddp
 
@@ -87,19 +85,6 @@ def test_losses_are_those_of_batches_as_wide_as_the_step(plain, options):
     as_wide = train(replace(OPTIONS, **options)) if options == {} else plain
     positions = [sum(report.positions for report in run) for run in (reports, as_wide)]
     assert positions[0] < positions[1]
-
-
-def test_steps_are_timed():
-    """The timer holds the work of each pass, to fit costs to."""
-    learner = Learner(replace(OPTIONS, dtype="float32"))
-    columns = learner.play(0).columns(OPTIONS.samples)
-    for rows in (6, 12, 18, 24, 30, 31):
-        shard = fc.planning.Shard(np.arange(rows), np.zeros(rows, bool), len(columns["uids"]))
-        batch = fc.build_batch(**columns, pad_token_id=PAD, shard=shard, position_ids="zero")
-        learner.learn(batch, 100.0)
-    timings = learner.timer.timings
-    assert [work.sequences for work, _ in timings] == [12, 18, 24, 30, 31]
-    assert min(seconds for _, seconds in timings) > 0
 
 
 def test_the_reward_rises():
@@ -199,65 +184,7 @@ def test_what_cannot_work_is_said_at_once(given, message, monkeypatch, capsys):
     assert re.search(f"error: .*{message}", capsys.readouterr().err)
 
 
-def test_a_game_is_compared_with_those_of_its_task():
-    turns = Turns.of([played(secret) for secret in (3, 8, 8, 8)], samples=2)
-    assert turns.rewards == pytest.approx([1.0, 0.9, 0.9, 0.9])
-    assert turns.uids == [0, 0, 0, 1, 1, 1, 1]
-    assert turns.trajectory_ids == [0, 1, 1, 2, 2, 3, 3]
-    assert turns.is_last_step == [True, False, True, False, True, False, True]
-    advantages = group_advantages(turns, samples=2)
-    assert advantages.lengths.tolist() == [2] * 7
-    expected = np.repeat([1, -1, -1, 0, 0, 0, 0], 2)
-    np.testing.assert_allclose(advantages.values, expected, atol=0.01)
-
-
-def played(secret):
-    """Guess 3, then 8."""
-    game = Game(Task(high=9, secret=secret))
-    for guess in ("3 <end>", "8 <end>"):
-        if not game.is_over:
-            say(game, guess)
-    return game
-
-
-def test_ctrl_c_ends_without_a_traceback(monkeypatch):
-    def interrupted(options):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(train_grpo, "train", interrupted)
-    monkeypatch.setattr(sys, "argv", ["train_grpo.py"])
-    with pytest.raises(SystemExit, match="interrupted"):
-        train_grpo.main()
-
-
 # The game
-
-
-def say(game, text):
-    for token in encode(text):
-        game.say(token, -1.0)
-
-
-def test_guesses_are_answered():
-    game = Game(Task(high=12, secret=7))
-    for text in ("3 <end>", "12 <end>", "<end>", "higher 1 <end>", "7 <end>"):
-        say(game, text)
-    assert decode(game.tokens) == (
-        "guess 0 to 1 2 <end> 3 <end> higher 1 2 <end> lower <end> what? higher 1 <end> what? "
-        "7 <end>"
-    )
-    assert game.is_over
-    assert game.reward == pytest.approx(0.6)
-
-
-def test_guesses_run_out():
-    game = Game(Task(high=15, secret=7))
-    for _ in range(MAX_GUESSES):
-        assert not game.is_over
-        say(game, "1 5 <end>")
-    assert game.is_over
-    assert game.reward == 0
-    assert len(game.tokens) < MAX_TOKENS
 
 
 # Output

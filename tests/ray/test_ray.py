@@ -543,17 +543,6 @@ def test_trees_are_those_of_one_process(consumers, rule):
         get(put.remote(0, "all"))
 
 
-def test_the_page_on_trees(cluster):
-    page = Path(__file__).parents[2] / "docs" / "trees.md"
-    code = page.read_text("utf-8").partition("## On Ray")[2].split("```")[1]
-    in_workers, in_driver = code.removeprefix("python").strip().split("\n", 1)
-    names = {"fc": fc, "builder": forking(0), "mini_batch": 0, "rank": 3}
-    exec(in_workers, names)
-    names["blocks"] = [names["block"]]
-    exec(in_driver.replace("mini_batch=64", "mini_batch=3"), names)
-    assert "predictors" in names["batch"]
-
-
 def test_blocks_are_named(rollouts, caplog):
     @ray.remote(num_cpus=0.1)
     def collect():

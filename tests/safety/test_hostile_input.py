@@ -30,7 +30,9 @@ def test_exceptions_of_items_are_chained(name, cause):
 
 
 @pytest.mark.parametrize("name", ROWS)
-@pytest.mark.parametrize("exception", [KeyboardInterrupt, SystemExit, GeneratorExit])
+@pytest.mark.parametrize(
+    "exception", [KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError, RecursionError]
+)
 def test_exceptions_that_nobody_may_swallow(name, exception):
     with pytest.raises(exception):
         build(**with_item(name, Acts(lambda: throw(exception))))

@@ -60,7 +60,13 @@ ENDLESS = {
     "ragged": fc.ragged,
     "ragged, rows": lambda endless: fc.ragged([[1], endless]),
     "prompts": lambda endless: batch(prompts=endless),
+    "rewards": lambda endless: batch(rewards=endless),
+    "prompt_lens": lambda endless: batch(
+        prompts=None, responses=None, sequences=[[1, 2]], prompt_lens=endless
+    ),
     "uids": lambda endless: batch(uids=endless),
+    "trajectory_ids": lambda endless: fc.merge_turns([[1]], [[2]], trajectory_ids=endless),
+    "keep_together": lambda endless: fc.planning.pack([1, 2], fc.Packed(8), keep_together=endless),
     "lengths": fc.plan_step,
     "uids of a step": lambda endless: fc.plan_step([3, 2], uids=endless),
     "weights": lambda endless: fc.planning.partition(endless, 2),

@@ -373,9 +373,13 @@ def outcome(call, limit):
 def climb(calls, limits):
     """Print the calls that end otherwise than by a result or a ``MemoryError``."""
     for name, call in calls.items():
-        found = [outcome(call, limit) for limit in limits]
-        if set(found) - {"a result", "MemoryError"} or found[-1] != "a result":
-            print(name, dict(zip(limits, found, strict=True)))
+        found = {}
+        for limit in limits:
+            found[limit] = outcome(call, limit)
+            if found[limit] != "MemoryError":
+                break  # with more memory, it is the same
+        if found[limit] != "a result":
+            print(name, found)
 
 
 def climb_all():

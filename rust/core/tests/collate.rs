@@ -12,9 +12,7 @@ use fastcollate::plan::pack::Cost;
 use fastcollate::plan::{Layout, LayoutSpec, Turns, WidthOptions};
 use fastcollate::polling::Poll;
 use fastcollate::write::PositionPadding;
-use fastcollate::{
-    Check, Dtype, Error, IntDtype, Number, Slice, SliceColumn, Ticks, TokenStreams,
-};
+use fastcollate::{Check, Dtype, Error, IntDtype, Number, Slice, SliceColumn, Ticks, TokenStreams};
 use proptest::collection::vec;
 use proptest::prelude::*;
 

@@ -1,7 +1,7 @@
 //! Writers against a plain model of the plan: for every position, what has to stand there.
 
 use fastcollate::plan::{
-    Assembly, Grid, Layout, Piece, Placement, Row, Segment, TokenForm, Turns, WidthOptions,
+    Assembly, Grid, Layout, Piece, Placement, Row, Segment, Turns, WidthOptions,
 };
 use fastcollate::write::{
     Destination, Fill, Labels, PositionPadding, write_field, write_labels, write_mask,
