@@ -5,15 +5,11 @@ import types
 import warnings
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from recorded import recorded
 
 pa = pytest.importorskip("pyarrow")
 
 from fastcollate.compat.trl import pack_dataset  # noqa: E402
-from frameworks import trl as port  # noqa: E402
-from frameworks.installed import real  # noqa: E402
 
 GOLDEN = recorded("trl_pack_dataset")
 STRATEGIES = ("bfd", "bfd_split", "wrapped")
@@ -32,63 +28,6 @@ def test_what_trl_itself_gave(case):
     table = pa.table(case["columns"])
     result = packed(table, case["seq_length"], case["strategy"])
     assert result.to_pydict() == case["result"]
-
-
-TYPES = {
-    "int64": st.integers(-(2**63), 2**63 - 1),
-    "int8": st.integers(-128, 127) | st.none(),
-    "float32": st.floats(width=32, allow_nan=False),
-    "string": st.text(max_size=3),
-    "bool": st.booleans(),
-    "list": st.lists(st.integers(0, 9), max_size=2),
-}
-
-
-def arrow_type(name):
-    return pa.list_(pa.int64()) if name == "list" else pa.type_for_alias(name)
-
-
-@st.composite
-def tables(draw):
-    """Tables of columns of lists, of which some are spans of longer ones."""
-    list_type = draw(st.sampled_from([pa.list_, pa.large_list]))
-    lengths = draw(st.lists(st.integers(0, 9), min_size=1, max_size=20))
-    names = draw(st.lists(st.sampled_from(list(TYPES)), min_size=1, max_size=3, unique=True))
-    columns = {}
-    for name in names:
-        rows = [draw(st.lists(TYPES[name], min_size=n, max_size=n)) for n in lengths]
-        ahead = draw(st.integers(0, 2))
-        column = pa.array([*[[]] * ahead, *rows], list_type(arrow_type(name)))[ahead:]
-        columns[name] = (
-            pa.chunked_array([column[:3], column[3:]]) if draw(st.booleans()) else column
-        )
-    return pa.table(columns)
-
-
-trl = real("trl.data_utils")
-
-
-def packed_by_trl(table, seq_length, strategy):
-    """Pack a batch of a dataset by TRL itself, which needs bins to join."""
-    if strategy == "wrapped":
-        return trl._pack_wrapped(table, seq_length)
-    overflow = {"bfd": "truncate", "bfd_split": "split"}[strategy]
-    return trl._pack_bfd(table, seq_length, on_seq_length_overflow=overflow)
-
-
-@given(tables(), st.integers(1, 12), st.sampled_from(STRATEGIES))
-def test_rows_are_those_of_trl(table, seq_length, strategy):
-    result = packed(table, seq_length, strategy)
-    rows = table.to_pydict()
-    assert result.to_pydict() == port.pack_dataset(rows, seq_length, strategy)
-    if trl and (strategy == "wrapped" or any(rows[table.column_names[0]])):
-        assert result.equals(packed_by_trl(table, seq_length, strategy))
-    is_large = pa.types.is_large_list(table.schema.types[0])
-    for name, column in zip(result.column_names, result.columns, strict=True):
-        if name == "seq_lengths":
-            assert column.type == pa.list_(pa.int64() if is_large else pa.int32())
-        else:
-            assert column.type == table.schema.field(name).type
 
 
 ROWS = [[1, 2, 3, 4, 5], [6, 7], [8, 9, 10], [11]]

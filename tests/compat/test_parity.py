@@ -67,7 +67,8 @@ def few_cases(monkeypatch):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_differs(name):
+def test_nothing_differs(name, monkeypatch):
+    monkeypatch.setattr(running, "CASES_PER_SEED", 10)
     peer = peer_of(name)
     for comparison in FRAMEWORKS[name].comparisons.values():
         outcome = compare(comparison, peer, 0, seed=0)
@@ -97,6 +98,7 @@ def test_a_broken_function_is_found(name, names, function, monkeypatch):
     assert "ours raises" in outcome.difference
 
 
+@pytest.mark.usefixtures("few_cases")
 def test_a_wrong_value_is_named(monkeypatch, capsys):
     import pyarrow as pa
 

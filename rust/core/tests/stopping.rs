@@ -43,11 +43,10 @@ fn partitions() {
     let items: Vec<_> = costs.iter().map(|&cost| Item { rows: 1, cost }).collect();
     let taken = [Item::NOTHING; 8];
     let parts = unstopped(|ticks| karmarkar_karp(&weights, 2, false, ticks));
-    let (costs_of, capacity) = (&weights, 1500);
     let capped = Capped {
-        costs: costs_of,
+        costs: &weights,
         lens: &lens,
-        capacity,
+        capacity: 1500,
     };
     let counts = Counts {
         first: 1,

@@ -28,12 +28,25 @@ def packed_tables(draw: Draw, trl: Peer) -> Case:
 
     list_type = draw(st.sampled_from([pa.list_, pa.large_list]))
     lengths = [*draw_numbers(draw, trl.scale, 0, 9, 20, min_size=0), draw(st.integers(1, 9))]
-    columns = {
-        "input_ids": draw_rows(draw, lengths, 0, 99),
-        "weights": draw_values(draw, lengths, (0.0, 0.25, 1.0)),
+    columns: dict[str, Any] = {"input_ids": draw_rows(draw, lengths, 0, 99)}
+    values = {
+        "float64": (0.0, 0.25, 1.0),
+        "int8": (-128, 127, None),
+        "string": ("", "a", "\u00e9"),
+        "bool": (True, False),
     }
-    types = {"input_ids": list_type(pa.int64()), "weights": list_type(pa.float64())}
-    table = pa.table({name: pa.array(rows, types[name]) for name, rows in columns.items()})
+    for name in draw(st.sets(st.sampled_from(sorted(values)))):
+        columns[name] = draw_values(draw, lengths, values[name])
+    types = {name: list_type(pa.type_for_alias(name)) for name in columns if name in values}
+    types["input_ids"] = list_type(pa.int64())
+    ahead, cut = draw(st.integers(0, 2)), draw(st.integers(0, len(lengths)))
+    arrays = {
+        name: pa.array([*[[]] * ahead, *rows], types[name])[ahead:]
+        for name, rows in columns.items()
+    }
+    table = pa.table(
+        {name: pa.chunked_array([one[:cut], one[cut:]]) for name, one in arrays.items()}
+    )
     seq_length = draw(st.integers(1, 12))
     strategy = draw(st.sampled_from(["bfd", "bfd_split", "wrapped", "best"]))
     return Case(
