@@ -39,6 +39,12 @@ MODELS = {
     "mpt": {"vocab_size": 64, "d_model": 16, "n_heads": 2, "n_layers": 2},
     "openai-gpt": GPT,
     "opt": {**HEADS, "ffn_dim": 16, "word_embed_proj_dim": 16},
+    "qwen2_5_vl": {
+        "text_config": {**SIZES, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4,
+                                                     "mrope_section": [4, 2, 2]}},
+        "vision_config": {"depth": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 16,
+                          "out_hidden_size": 32},
+    },
     "xglm": {"vocab_size": 64, "d_model": 16, "ffn_dim": 16, "num_layers": 2, "attention_heads": 2},
 }  # fmt: skip
 
@@ -50,7 +56,13 @@ def model_of(kind, attention="eager", **options):
 
     torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(kind, **MODELS[kind], **options)
-    model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention)
+    has_images = hasattr(config, "vision_config")
+    kinds = (
+        transformers.AutoModelForImageTextToText
+        if has_images
+        else transformers.AutoModelForCausalLM
+    )
+    model = kinds.from_config(config, attn_implementation=attention)
     for weight in model.parameters():
         if weight.ndim > 1:
             torch.nn.init.normal_(weight, std=0.3)
@@ -79,7 +91,9 @@ def of_batch(model, layout):
 
 
 @pytest.mark.parametrize("layout", ["left", "right", *LAYOUTS], ids=str)
-@pytest.mark.parametrize("kind", sorted(BLIND))
+@pytest.mark.parametrize(
+    "kind", ["afmoe", "biogpt", "falcon", "gpt_oss", "opt", "qwen2_5_vl", "xglm"]
+)
 def test_models_that_do_not_read_positions_get_a_dense_mask(kind, layout):
     import torch
 
@@ -177,20 +191,30 @@ def test_all_models_that_do_not_read_positions_are_known():
     """In the transformers that is installed."""
     import transformers
     from transformers.models.auto import modeling_auto
-    from transformers.models.auto.configuration_auto import model_type_to_module_name
+    from transformers.models.auto.configuration_auto import (
+        CONFIG_MAPPING,
+        model_type_to_module_name,
+    )
 
     if tuple(map(int, transformers.__version__.split(".")[:2])) < (5, 23):
         pytest.skip("of other models")
     models = Path(sys.modules["transformers"].__file__).parent / "models"
-    found = set()
-    for kind, cls in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items():
-        if cls.endswith("ConditionalGeneration"):
-            continue  # its text model is of another type
+
+    def code_of(kind):
         name = model_type_to_module_name(kind)
         path = models / name / f"modeling_{name}.py"
-        if not path.exists():
-            continue
-        code = path.read_text(encoding="utf-8")
-        if makes_masks_without_positions(code) and "_is_stateful = True" not in code:
+        return path.read_text(encoding="utf-8") if path.exists() else ""
+
+    found = set()
+    for kind, cls in modeling_auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.items():
+        code = code_of(kind)
+        if cls.endswith("ConditionalGeneration") or "_is_stateful = True" in code:
+            continue  # its text model is of another type
+        if makes_masks_without_positions(code):
             found.add(kind)
+    for kind in modeling_auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES:
+        code = code_of(kind)  # positions of two dimensions become three, or four with those of text
+        if "text_position_ids = None" in code and ".expand(4," not in code:
+            found.add(CONFIG_MAPPING[kind]().get_text_config().model_type)
+    assert "qwen2_5_vl_text" in found
     assert found - BLIND - OWN_POSITIONS == set()

@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-BLIND = frozenset({"afmoe", "biogpt", "falcon", "gpt_oss", "opt", "xglm"})
-"""Types of models that do not find sequences by positions, but take a dense mask."""
+BLIND = frozenset(
+    """
+    afmoe biogpt cosmos3_edge_text ernie4_5_vl_moe_text falcon glm4v_moe_text glm4v_text
+    glm_ocr_text gpt_oss hunyuan_vl_text opt paddleocr_vl_text qwen2_5_omni_text qwen2_5_vl_text 
+    qwen2_vl_text xglm
+    """.split()  # noqa: SIM905
+)
+"""Types of models that do not find sequences by positions (of images and text: by two-dimensional
+ones), but take a dense mask."""
 
 OWN_POSITIONS = frozenset(
     """
