@@ -18,7 +18,6 @@ LAYOUTS = {
     "trees": fc.Tree(capacity=20),
 }
 
-
 ROWS = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 9)), min_size=1, max_size=4)
 
 

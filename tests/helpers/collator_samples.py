@@ -44,13 +44,11 @@ TURNS = [
     },
 ]
 
-
 LABELLED = [
     {"input_ids": [1, 2, 3], "labels": [-100, 2, 3], "attention_mask": [1, 1, 1]},
     {"input_ids": [4, 5, 6, 7], "labels": [-100, 5, -100, 7], "attention_mask": [1] * 4},
     {"input_ids": [8, 9], "labels": [-100, -100], "attention_mask": [1, 1]},
 ]
-
 
 MASKED = [
     {"input_ids": [1, 2, 3], "completion_mask": [0, 1, 1], "assistant_masks": [1, 1, 1]},
@@ -58,16 +56,13 @@ MASKED = [
     {"input_ids": [8, 9], "completion_mask": [0, 1], "assistant_masks": [1, 0]},
 ]
 
-
 PAIRS = [
     {"prompt_ids": [1, 2, 3], "chosen_ids": [4, 5], "rejected_ids": [6]},
     {"prompt_ids": [7, 8], "chosen_ids": [9], "rejected_ids": [10, 11]},
     {"prompt_ids": [7, 8], "chosen_ids": [12], "rejected_ids": [13]},
 ]
 
-
 ALONE = [{"input_ids": sample["input_ids"]} for sample in MASKED]
-
 
 SPLIT = [
     {"input_ids": [1, 2, 3], "prompt_len": 1, "logprobs": [-1.0, -2.0]},

@@ -4,12 +4,9 @@ import numpy as np
 from hypothesis import strategies as st
 
 import fastcollate as fc
-from fastcollate.testing.reference import (
-    assert_same,
-)
+from fastcollate.testing.reference import assert_same
 
 WAYS = [("response", "none"), ("sequence", "none"), ("sequence", "next_token")]
-
 
 DTYPES = ["float32", "float64", "float16", "int64", "int32", "bool"]
 

@@ -4,9 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from fastcollate.testing.reference import (
-    gather_loops,
-)
+from fastcollate.testing.reference import gather_loops
 
 # Arguments of gather, and the loop with the expected result.
 ROW, SAMPLED, TURN = {}, {"gaps": False}, {"per": "turn"}

@@ -4,10 +4,7 @@ import contextlib
 import warnings
 
 from hypothesis import strategies as st
-from packings import (
-    lens_of,
-    packed_options,
-)
+from packings import lens_of, packed_options
 from strategies import as_inputs, extras, rollouts
 
 

@@ -73,10 +73,7 @@ def packed_options(draw, lens, *, splits=True, shifts=SHIFTS):
         Arguments of build_batch, and those of the loops for the same.
     """
     multiple = draw(st.sampled_from([1, 1, 2, 3, 8]))
-    how = {
-        "shift": draw(st.sampled_from(shifts)),
-        "padding_as": draw(st.sampled_from(PADDING_AS)),
-    }
+    how = {"shift": draw(st.sampled_from(shifts)), "padding_as": draw(st.sampled_from(PADDING_AS))}
     reference = {"layout": "packed", "bins": None, "multiple_of": multiple, **how}
     if draw(st.integers(0, 5)) == 0:
         how["plan"], how["multiple_of"] = "single_row", multiple

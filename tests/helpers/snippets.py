@@ -15,9 +15,7 @@ from fastcollate.testing.reference import assert_same
 
 ROOT = Path(__file__).parents[2]
 
-
 FENCE = re.compile(r"^```([^`\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-
 
 HAS_TORCH = find_spec("torch") is not None
 

@@ -1,8 +1,6 @@
 """Outcomes of numbers that are spread over tokens."""
 
-from fastcollate.testing.reference import (
-    assert_same,
-)
+from fastcollate.testing.reference import assert_same
 
 
 def outcome(call):

@@ -36,6 +36,8 @@ def cut(value, first, end):
             rows = tuple(column[first:end] for column in value.rows)
             return dataclasses.replace(value, rows=rows)
         return dataclasses.replace(value, rows=cut(value.rows, first, end))
+    if isinstance(value, fc.WeightVersions):
+        return dataclasses.replace(value, rows=cut(value.rows, first, end))
     if isinstance(value, (fc.RoutedExperts, fc.Captured)):
         starts = None if value.starts is None else value.starts[first:end]
         return dataclasses.replace(value, rows=cut(value.rows, first, end), starts=starts)

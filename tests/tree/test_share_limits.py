@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from raising import raises
 from strategies import forks
 
 import fastcollate as fc
@@ -177,13 +178,13 @@ def test_labels_of_their_own_train_each_position_once():
     assert batch.input_ids.tolist() == [[1, 2, 2, 3]]
 
 
-@pytest.mark.parametrize(("options", "error", "message"), [
-    ({"fork_early": 1}, TypeError, "fork_early is 1 \\(int\\); pass True or False"),
-    ({"min_shared": 0}, ValueError, "min_shared is 0; pass a number of tokens"),
-    ({"min_shared": 2.5}, TypeError, "min_shared is 2.5"),
+@pytest.mark.parametrize(("options", "message"), [
+    ({"fork_early": 1}, r"TypeError: fork_early is 1 \(int\); pass True or False"),
+    ({"min_shared": 0}, "min_shared is 0; pass a number of tokens"),
+    ({"min_shared": 2.5}, "TypeError: min_shared is 2.5"),
 ])  # fmt: skip
-def test_options_that_cannot_be(options, error, message):
-    with pytest.raises(error, match=message):
+def test_options_that_cannot_be(options, message):
+    with raises(message):
         fc.Tree(**options)
 
 

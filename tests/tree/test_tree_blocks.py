@@ -10,6 +10,7 @@ import pytest
 from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
+from raising import raises
 from strategies import forks, trajectories
 from worker_blocks import built, carried, split
 
@@ -192,17 +193,9 @@ def test_rows_share_only_where_their_other_inputs_are_the_same(rule):
 @pytest.mark.parametrize(
     ("first", "second", "message"),
     [
-        (
-            {},
-            {"share": None},
-            "layout is a tree, but block 1 (worker 1) was put without share",
-        ),
+        ({}, {"share": None}, "layout is a tree, but block 1 (worker 1) was put without share"),
         ({}, {"share": "group"}, "was put with share='group', but block 0 (worker 0) with 'prom"),
-        (
-            {"same_inputs": [0, 0]},
-            {},
-            "block 0 (worker 0) was put with same_inputs, but block 1 (worker 1) was not",
-        ),
+        ({"same_inputs": [0, 0]}, {}, "block 0 (worker 0) was put with same_inputs, but block 1"),
         (
             {"share": "group"},
             {"share": "group", "uids": [1, 2, 3]},
@@ -233,15 +226,10 @@ def test_what_cannot_be_shared_is_refused(arguments, message):
 
 
 def test_ids_of_other_turns_are_refused():
-    with pytest.raises(
-        ValueError, match="same_inputs has 3 items, but there are 2 turns; pass one"
-    ):
+    with raises("same_inputs has 3 items, but there are 2 turns; pass one"):
         store(**ONE, share="prompts", same_inputs=[0, 0, 0])
     with pytest.raises(ValueError, match="share is 'group', but uids is None; pass one per row"):
         store(**{**ONE, "uids": None}, share="group")
-
-
-# Hashes
 
 
 def murmur3(data):

@@ -53,9 +53,7 @@ TOKEN_KINDS = _kinds(
 FIELD_KINDS = [
     *TOKEN_KINDS,
     *_kinds(
-        "fd",
-        ["bool", *_FLOATS, "longdouble", ">f2", ">f4", ">f8"],
-        ["bool", "bfloat16", *_FLOATS],
+        "fd", ["bool", *_FLOATS, "longdouble", ">f2", ">f4", ">f8"], ["bool", "bfloat16", *_FLOATS]
     )[2:],
 ]
 """Types of a row of a field, or of an empty row of token ids."""
