@@ -8,6 +8,7 @@ from attention_rows import LAYOUTS, ROWS, built, with_prompts
 from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
+from raising import raises
 
 import fastcollate as fc
 from fastcollate.common.arrays import to_numpy
@@ -116,15 +117,15 @@ def test_dtypes_of_dense_masks():
 
 
 @pytest.mark.parametrize(
-    ("window", "error", "message"),
+    ("window", "message"),
     [
-        (0, ValueError, "window is 0; pass a number of tokens or None, 1 or more"),
-        (True, TypeError, "window is True .*; pass a number of tokens or None"),
-        (1 << 31, ValueError, "window is 2147483648, which does not fit int32"),
+        (0, "window is 0; pass a number of tokens or None, 1 or more"),
+        (True, "TypeError: window is True .*; pass a number of tokens or None"),
+        (1 << 31, "window is 2147483648, which does not fit int32"),
     ],
 )
-def test_windows_that_cannot_be(window, error, message):
-    with pytest.raises(error, match=message):
+def test_windows_that_cannot_be(window, message):
+    with raises(message):
         built([(2, 3)], "packed").dense_mask(window=window)
 
 

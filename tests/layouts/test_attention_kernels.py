@@ -12,17 +12,6 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
 LENS = [(3, 4), (5, 2), (2, 8), (6, 6)]
 
 
-@pytest.fixture(scope="module", params=["sdpa", "eager"])
-def llama(request):
-    transformers = pytest.importorskip("transformers")
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-        num_attention_heads=2, num_key_value_heads=1, attn_implementation=request.param,
-    )  # fmt: skip
-    return transformers.LlamaForCausalLM(config)
-
-
 def outcome(model, log_probs):
     """Return log-probabilities, and gradients of a loss of them, in which each counts otherwise."""
     weights = torch.linspace(-1, 2, len(log_probs))
@@ -46,17 +35,6 @@ def learn_like_rows(model, batch, mask, position_ids):
         logits = model(input_ids=ids[None], use_cache=False).logits[0, prompt_len - 1 : -1]
         rows.append(logits.log_softmax(-1).gather(-1, ids[prompt_len:, None])[:, 0])
     torch.testing.assert_close(found, outcome(model, torch.cat(rows)), rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize("layout", ["packed", "aligned", "one row", "jagged", "tree", "trees"])
-def test_a_llama_learns_what_rows_teach(llama, layout):
-    batch = built(LENS, layout, "torch")
-    is_eager = llama.config._attn_implementation == "eager"
-    mask = batch.dense_mask(torch.float32 if is_eager else torch.bool)
-    position_ids = batch.get("position_ids")
-    if position_ids is None:
-        position_ids = torch.cat([torch.arange(p + r) for p, r in LENS])[None]
-    learn_like_rows(llama, batch, mask, position_ids)
 
 
 @pytest.mark.parametrize("layout", ["packed", "tree"])

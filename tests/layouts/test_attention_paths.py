@@ -8,6 +8,7 @@ from attention_rows import LAYOUTS, ROWS, built, with_prompts
 from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
+from raising import raises
 from strategies import forks
 
 import fastcollate as fc
@@ -131,14 +132,14 @@ def test_attention_of_paths_equals_that_of_dense_masks(layout, lens, window, dra
     torch.testing.assert_close(found[:, tokens], expected[:, tokens], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("bin_", "error", "message"), [
-    (2, ValueError, "bin is 2, but the batch has 1 output row; pass a number from 0 to 0"),
-    (-1, ValueError, "bin is -1; pass the number of an output row"),
-    (True, TypeError, "bin is True"),
-    ("0", TypeError, "bin is '0'"),
+@pytest.mark.parametrize(("bin_", "message"), [
+    (2, "bin is 2, but the batch has 1 output row; pass a number from 0 to 0"),
+    (-1, "bin is -1; pass the number of an output row"),
+    (True, "TypeError: bin is True"),
+    ("0", "TypeError: bin is '0'"),
 ])  # fmt: skip
-def test_bins_that_there_are_not(bin_, error, message):
-    with pytest.raises(error, match=message):
+def test_bins_that_there_are_not(bin_, message):
+    with raises(message):
         built([(2, 9), (3, 9)], "trees").attention_paths(bin_)
 
 

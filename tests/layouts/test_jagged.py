@@ -32,13 +32,6 @@ def test_written_out(array_type):
     assert batch.response_lens.tolist() == [1, 2, 0]
 
 
-def test_the_pad_token_is_nowhere(array_type):
-    batch = fc.build_batch(
-        [[1, 2, 3], []], [[], [4]], pad_token_id=77, layout="jagged", array_type=array_type
-    )
-    assert batch.input_ids.tolist() == [1, 2, 3, 4]
-
-
 @pytest.mark.parametrize("rows", [1, 3])
 def test_no_token(rows, array_type):
     nothing = [[]] * rows

@@ -124,12 +124,7 @@ def test_places_are_rounded_up_as_planned():
 
 
 def test_bins_of_others():
-    columns = {
-        "prompts": PROMPTS,
-        "responses": RESPONSES,
-        "pad_token_id": 0,
-        "array_type": "numpy",
-    }
+    columns = {"prompts": PROMPTS, "responses": RESPONSES, "pad_token_id": 0, "array_type": "numpy"}
     batch = fc.build_batch(**columns, layout=fc.Packed(plan=[[2, 0], [1]]))
     assert batch.input_ids.tolist() == [[1, 3, 4, 1, 5, 6], [1, 7, 8, 9, 0, 0]]
     assert batch.bin_plan.bins == [[2, 0], [1]]

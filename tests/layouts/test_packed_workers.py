@@ -22,11 +22,7 @@ def packed(bins=BINS, **options):
     responses = [[7] * (1 + row % 4) for row in range(2 * bins)]
     lists = [[row, row + bins] for row in range(bins)]
     return fc.build_batch(
-        prompts,
-        responses,
-        pad_token_id=0,
-        layout=fc.Packed(plan=lists, multiple_of=4),
-        **options,
+        prompts, responses, pad_token_id=0, layout=fc.Packed(plan=lists, multiple_of=4), **options
     )
 
 

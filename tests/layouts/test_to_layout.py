@@ -1,11 +1,9 @@
 """From any layout to any other, and back, bit for bit."""
 
-import pickle
-
 import numpy as np
 import pytest
 from any_layout import layouts
-from conftest import NEEDS_TORCH, share
+from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import extras, rollouts
@@ -85,23 +83,6 @@ def test_the_batch_itself_stays(layout, array_type):
     assert type(other) is fc.Batch
 
 
-@NEEDS_TORCH
-@pytest.mark.parametrize("there", LAYOUTS)
-@pytest.mark.parametrize("here", LAYOUTS)
-def test_half_precision_stays(here, there):
-    import torch
-
-    changes = {
-        "dtypes": {"rewards": torch.bfloat16},
-        "fields": {"x": fc.Field([[np.nan], [-0.0, 1e-40]], fill=-1.5, dtype="bfloat16")},
-    }
-    batch = small(here, "torch", **changes)
-    assert batch.rewards.dtype is batch.x.dtype is torch.bfloat16
-    other = batch.to_layout(there)
-    assert_same(other, small(there, "torch", **changes))
-    assert_same(other.to_layout(here), batch)
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_arrays_per_row_are_the_same_objects(layout, array_type):
     images = fc.PerRow([np.zeros((2, 3)), np.ones((1, 3))])
@@ -109,24 +90,6 @@ def test_arrays_per_row_are_the_same_objects(layout, array_type):
     other = batch.to_layout(layout)
     assert type(other["images"]) is list
     assert all(a is b for a, b in zip(other["images"], batch["images"], strict=True))
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_after_pickling(layout, array_type):
-    options = {"position_ids": "repeat_last", "labels": "aligned"}
-    batch = pickle.loads(pickle.dumps(small("left", array_type, **options)))
-    assert_same(batch.to_layout(layout), small(layout, array_type, **options))
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_gather_works_in_the_new_layout(layout, array_type):
-    other = small("left", array_type).to_layout(layout)
-    assert other.gather(other.rewards, align="response").values.tolist() == [0.5, 1, 2]
-    assert other.gather(other.input_ids, align="sequence", shift="none").values.tolist() == [
-        4,
-        5,
-        6,
-    ]
 
 
 @pytest.mark.parametrize(
