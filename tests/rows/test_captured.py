@@ -81,11 +81,7 @@ def test_stages_write_their_own_layers():
     ("rows", "options", "message"),
     [
         (chosen([[0, -2]] * 2, []), {}, r"x[0][0] is -2; pass indices from 0 on, or -1 for none"),
-        (
-            chosen([[0, 1]] * 4, []),
-            {},
-            r"x[0] has 4 items, but prompts[0] + responses[0] have 3 tok",
-        ),
+        (chosen([[0, 1]] * 4, []), {}, "x[0] has 4 items, but prompts[0] + responses[0] have 3"),
         (
             chosen([[0, 40000]] * 2, []),
             {"dtype": "int16"},

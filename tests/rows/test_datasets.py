@@ -57,7 +57,6 @@ def data(request):
 
 FIELDS = {"routes": fc.Field("routes", align="sequence", dtype="uint8")}
 
-
 FORMATS = [None, "numpy", "torch", "arrow", "pandas", "polars"]
 
 

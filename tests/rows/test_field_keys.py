@@ -81,10 +81,7 @@ def test_a_field_does_not_decide_which_tokens_train():
 
 
 def test_fields_named_as_parts_of_other_layouts_are_not_read_as_such():
-    fields = {
-        "response_offsets": fc.Field([[5], [6, 7, 8]]),
-        "sequence_ids": fc.PerRow([1, 0]),
-    }
+    fields = {"response_offsets": fc.Field([[5], [6, 7, 8]]), "sequence_ids": fc.PerRow([1, 0])}
     batch = fc.build_batch(**ROWS, fields=fields)
     plan = fc.plan_step(batch, dp_size=1)
     assert batch.loss_normalizers(plan).tokens.tolist() == [4]
@@ -113,25 +110,6 @@ def test_on_a_device():
     padded = jagged.pad_on_device("left", dtypes={"own": "uint8"})
     fields = {"own": fc.Field(MASKS, align="sequence", dtype="uint8")}
     assert_same(padded, fc.build_batch(**ROWS, fields=fields))
-
-
-def test_builders_collators_and_blocks():
-    expected = fc.build_batch(**ROWS, fields={"own": mask()}, array_type="numpy")
-    builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy")
-    samples = []
-    for prompt, response, row in zip(ROWS["prompts"], ROWS["responses"], MASKS, strict=True):
-        field = fc.Field(row, align="sequence", dtype="bool")
-        builder.add(prompt, response, fields={"own": field})
-        samples.append({"prompt": prompt, "response": response, "mask": row})
-    assert_same(builder.finish(), expected)
-    fields = {"own": fc.Field("mask", align="sequence", dtype="bool")}
-    assert_same(fc.Collator(pad_token_id=0, fields=fields, array_type="numpy")(samples), expected)
-    columns = {key: ROWS[key] for key in ("prompts", "responses")}
-    columns["fields"] = {"rewards": fc.Field(MASKS, align="sequence", dtype="int16")}
-    options = {"pad_token_id": 0, "array_type": "numpy"}
-    shard = fc.plan_step([3, 4], dp_size=1).shard(0, 0)
-    found, _ = through_blocks([columns], lambda _: shard, options)
-    assert_same(found, fc.build_batch(**columns, **options, shard=shard))
 
 
 RESERVED = ("targets", "subtree_end", "plan", "select", "metrics", "uids", "prompt_lens", "show")

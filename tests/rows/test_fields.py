@@ -49,9 +49,6 @@ def test_everything_equals_the_loops(layout, drawn, array_type):
     assert batch.trajectory_ids == more.get("trajectory_ids")
 
 
-# Field
-
-
 @pytest.mark.parametrize(
     ("layout", "expected"),
     [
@@ -65,30 +62,6 @@ def test_a_field_of_responses_written_out(layout, expected, array_type):
     field = fc.Field([[0.5], [1, 2, 3]], fill=-1)
     outputs = build_fields(layout, array_type, advantages=field)
     assert_same(outputs, {"advantages": np.array(expected, np.float32)})
-
-
-@pytest.mark.parametrize(
-    ("layout", "expected"),
-    [
-        ("left", [[9, 1, 2, 3], [4, 5, 6, 7]]),
-        ("two_segment", [[1, 2, 3, 9, 9], [9, 4, 5, 6, 7]]),
-        ("right", [[1, 2, 3, 9], [4, 5, 6, 7]]),
-        ("jagged", [1, 2, 3, 4, 5, 6, 7]),
-    ],
-)
-def test_a_field_of_sequences_written_out(layout, expected, array_type):
-    field = fc.Field([[1, 2, 3], [4, 5, 6, 7]], align="sequence", fill=9, dtype="int16")
-    outputs = build_fields(layout, array_type, segment_ids=field)
-    assert_same(outputs, {"segment_ids": np.array(expected, np.int16)})
-
-
-def test_trailing_dimensions_written_out(array_type):
-    rows = [np.array([[1, 2]]), np.array([[3, 4], [5, 6], [7, 8]])]
-    expected = np.array([[[0, 0], [0, 0], [1, 2]], [[3, 4], [5, 6], [7, 8]]], np.float32)
-    outputs = build_fields("left", array_type, top=fc.Field(rows))
-    assert_same(outputs, {"top": expected})
-    nested = fc.Field([row.tolist() for row in rows])
-    assert_same(build_fields("left", array_type, top=nested), {"top": expected})
 
 
 def test_the_default_dtype_is_float32_whatever_the_rows_are(array_type):
@@ -156,10 +129,6 @@ def test_keys_are_in_the_order_of_the_mapping(array_type):
     assert batch.a is batch["a"]
 
 
-def test_no_fields(array_type):
-    assert build_fields("left", array_type) == {}
-
-
 @pytest.mark.parametrize("trailing", [(2,), (3, 2), (0,)])
 def test_rows_of_no_token_keep_the_trailing_dimensions(trailing, array_type):
     rows = [np.zeros((0, *trailing), np.float32), np.ones((1, *trailing), np.float32)]
@@ -175,9 +144,6 @@ def test_a_field_is_immutable():
     assert (field.align, field.fill, field.gap_fill, field.dtype) == ("response", 0, None, None)
     with pytest.raises(AttributeError):
         field.align = "sequence"
-
-
-# Values per row
 
 
 @pytest.mark.parametrize(
@@ -302,9 +268,6 @@ def test_tensors_per_row_are_handed_through():
     assert outputs["images_offsets"].tolist() == [0, 2, 3]
 
 
-# Routed experts
-
-
 def routes(*rows):
     """Make rows of routes of one layer and two experts."""
     return [np.array(row, np.int64).reshape(len(row), 1, 2) for row in rows]
@@ -316,10 +279,7 @@ def routes(*rows):
         ("left", [[[0, 1], [5, 4], [3, 2], [0, 1]], [[7, 6], [0, 1], [0, 1], [0, 1]]], "1001 0111"),
         (
             "two_segment",
-            [
-                [[5, 4], [3, 2], [0, 1], [0, 1], [0, 1]],
-                [[0, 1], [7, 6], [0, 1], [0, 1], [0, 1]],
-            ],
+            [[[5, 4], [3, 2], [0, 1], [0, 1], [0, 1]], [[0, 1], [7, 6], [0, 1], [0, 1], [0, 1]]],
             "00111 10111",
         ),
         (
@@ -440,9 +400,6 @@ def test_different_counts_of_uids(name, values):
 def test_uids_that_are_no_sequence(values):
     with raises("uids", TypeError):
         build(uids=values)
-
-
-# Bad input
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 from conftest import NEEDS_TORCH
+from making import make_batch
+from raising import raises
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same
@@ -84,14 +86,8 @@ def test_built_in_fields(name):
 def test_labels_train_where_the_mask_is_not_zero_in_its_dtype():
     masks = [[1e-60], [1e-60, 0, 1]]
     for dtype in ("float64", "float32"):
-        batch = fc.build_batch(
-            PROMPTS,
-            RESPONSES,
-            pad_token_id=0,
-            loss_mask=masks,
-            labels="aligned",
-            dtypes={"loss_mask": dtype},
-            array_type="numpy",
+        batch = make_batch(
+            PROMPTS, RESPONSES, loss_mask=masks, labels="aligned", dtypes={"loss_mask": dtype}
         )
         assert ((batch.labels[:, -3:] != -100) == (batch.loss_mask != 0)).all()
 
@@ -109,12 +105,10 @@ def test_values_per_row():
 def test_integers_per_row_beyond_int64():
     numbers = [2**63, -(2**64), 2**63 - 1]
     for values in (numbers, [np.uint64(2**63), *numbers[1:]], [*numbers[:2], float(2**63 - 1)]):
-        batch = fc.build_batch(
+        batch = make_batch(
             [[1]] * 3,
             [[2]] * 3,
-            pad_token_id=0,
             fields={"x": fc.PerRow(values, dtype="float64"), "y": fc.PerRow([1.5, *values[1:]])},
-            array_type="numpy",
         )
         assert batch["x"].tolist() == list(map(float, numbers))
         assert batch["y"].tolist() == [1.5, *map(float, numbers[1:])]
@@ -123,57 +117,8 @@ def test_integers_per_row_beyond_int64():
                 with pytest.raises(ValueError, match=r"x\[0\] is 9223372036854775808, .* int64"):
                     kept(fc.PerRow(values[:2], dtype=dtype))
     for dtype in (None, "float64"):
-        with pytest.raises(
-            ValueError, match=r"x\[1\] is an integer of \d+ bits, which .*; pass a smaller"
-        ):
+        with raises(r"x\[1\] is an integer of \d+ bits, which .*; pass a smaller"):
             kept(fc.PerRow([0.5, 10**400], dtype=dtype))
-
-
-def test_a_builder_keeps_all_bits():
-    options = {"pad_token_id": 0, "array_type": "numpy"}
-    dtypes = {"rewards": "float64", "logprobs": "float64", "y": "float64", "z": "int32"}
-    for rewards in (EXACT, [0.1, 1e300]):
-        builder = fc.BatchBuilder(**options, dtypes=dtypes)
-        for prompt, response, row, reward in zip(PROMPTS, RESPONSES, EXACT, rewards, strict=True):
-            fields = {
-                "x": fc.Field(row, dtype="float64"),
-                "y": fc.Field(row),
-                "z": fc.Field([2**31 - 1] * len(row)),
-                "w": fc.PerRow(row[0], dtype="float64"),
-            }
-            builder.add(prompt, response, rewards=reward, logprobs=row, fields=fields)
-        fields = {
-            "x": fc.Field(EXACT, dtype="float64"),
-            "y": fc.Field(EXACT),
-            "z": fc.Field([[2**31 - 1] * len(row) for row in EXACT]),
-            "w": fc.PerRow([row[0] for row in EXACT], dtype="float64"),
-        }
-        columns = {"rewards": rewards, "logprobs": EXACT, "fields": fields}
-        expected = fc.build_batch(PROMPTS, RESPONSES, **columns, **options, dtypes=dtypes)
-        assert_same(expected, builder.finish())
-        assert_same({"x": expected["x"], "y": expected["y"]}, {"x": ROWS, "y": ROWS})
-
-
-def test_layouts_ways_back_and_shards():
-    field = fc.Field(EXACT, dtype="float64", fill=-0.1)
-    for layout in ("left", "two_segment", "right", "jagged", "packed"):
-        batch = fc.build_batch(
-            PROMPTS,
-            RESPONSES,
-            pad_token_id=0,
-            layout=fc.Packed(8) if layout == "packed" else layout,
-            fields={"x": field},
-            array_type="numpy",
-        )
-        assert batch["x"].dtype == np.float64
-        assert batch.gather(batch["x"], align="response").to_list() == EXACT
-        if layout != "packed":
-            back = batch.to_layout("left")["x"]
-            assert_same({"x": back}, {"x": np.where(ROWS == 0, -0.1, ROWS)})
-    assert kept(field).tobytes() == np.where(ROWS == 0, -0.1, ROWS).tobytes()
-
-
-# Fills
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "int32", "int64"])

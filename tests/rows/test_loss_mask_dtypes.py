@@ -5,9 +5,7 @@ import pytest
 from conftest import NEEDS_TORCH
 
 import fastcollate as fc
-from fastcollate.testing.reference import (
-    assert_same,
-)
+from fastcollate.testing.reference import assert_same
 
 DTYPES = ["bool", "int32", "int64"]
 PROMPTS, RESPONSES = [[1, 2], [3], []], [[4], [5, 6, 7], [8, 9]]

@@ -4,10 +4,9 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from conftest import NEEDS_TORCH, share
+from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
-from small_llama import llama
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same, collate_loops
@@ -108,41 +107,6 @@ def test_samples_of_pack_dataset(strategy):
     assert batch.input_ids[0].tolist() == [
         one for row in table["input_ids"].to_pylist() for one in row
     ]
-
-
-@NEEDS_TORCH
-@pytest.mark.parametrize("layout", ["left", "right", "single", "bins"])
-def test_losses_are_those_of_documents_one_by_one(layout):
-    import torch
-
-    pa = pytest.importorskip("pyarrow")
-    pytest.importorskip("transformers")
-    from fastcollate.compat.trl import pack_dataset
-
-    model = llama(use_cache=False).double()
-    documents = texts()
-
-    def loss_of(ids, labels, **inputs):
-        # The model's own loss rounds logits to float32.
-        logits = model(input_ids=ids, **inputs).logits[:, :-1].flatten(0, 1)
-        labels = labels[:, 1:].flatten()
-        return torch.nn.functional.cross_entropy(logits, labels, reduction="sum"), labels >= 0
-
-    alone = [
-        loss_of(torch.tensor([row["input_ids"]]), torch.tensor([row["labels"]]))
-        for row in documents
-    ]
-    expected = sum(loss for loss, _ in alone)
-    table = pack_dataset(pa.Table.from_pylist(documents), 16, "bfd")
-    batch = fc.Collator(pad_token_id=0, **{"position_ids": "zero", **LAYOUTS[layout]})(table)
-    keys = (
-        ("position_ids",)
-        if isinstance(LAYOUTS[layout].get("layout"), fc.Packed)
-        else ("attention_mask", "position_ids")
-    )
-    loss, trained = loss_of(batch.input_ids, batch.labels, **{key: batch[key] for key in keys})
-    assert trained.sum() == sum(labels.sum() for _, labels in alone)
-    torch.testing.assert_close(loss, expected, rtol=1e-12, atol=0)
 
 
 def test_seq_lengths_of_a_field_or_ignored_are_left_alone():

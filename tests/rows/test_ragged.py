@@ -26,9 +26,6 @@ def column(array_type, rows=ROWS):
     return fc.Ragged(make(list(chain(*rows)), array_type, np.int64), offsets)
 
 
-# A value
-
-
 def test_what_it_holds(array_type):
     values = make(range(5), array_type)
     ragged = fc.Ragged(values, [0, 2, 2, 5])
@@ -98,11 +95,7 @@ def test_subclasses_of_ndarray_are_viewed_as_ndarray(tmp_path):
         ([0, 4], ValueError, "end at 5 .* but go from 0 to 4; pass"),
         ([0, 2, 6], ValueError, "end at 5 .* but go from 0 to 6; pass"),
         ([0], ValueError, "end at 5 .* but go from 0 to 0; pass"),
-        (
-            np.array([0, 2**63], np.uint64),
-            ValueError,
-            r"offsets\[1\] is 9223372036854775808, which",
-        ),
+        (np.array([0, 2**63], np.uint64), ValueError, r"offsets\[1\] is 9223372036854775808,"),
     ],
 )
 def test_bad_offsets(offsets, error, message, array_type):
@@ -139,9 +132,6 @@ def test_bad_tensors():
     refuses(TypeError, "sparse", fc.Ragged, torch.ones(2).to_sparse(), [0, 2])
     refuses(TypeError, "complex64", fc.Ragged, torch.ones(2, dtype=torch.complex64), [0, 2])
     refuses(ValueError, r"shape \(\)", fc.Ragged, torch.tensor(1), [0, 1])
-
-
-# Rows and slices
 
 
 def test_rows_are_views(array_type):
@@ -208,9 +198,6 @@ def test_gradients_flow():
     values.grad = None
     fc.unpad(values[:4].reshape(2, 2), lengths=[1, 2], side="right").values.sum().backward()
     assert values.grad.tolist() == [1, 0, 1, 1, 0]
-
-
-# Equal, joined, shown
 
 
 def test_equality(array_type):
@@ -288,9 +275,6 @@ def test_another_device():
     refuses(TypeError, "meta", ragged.__arrow_c_array__)
 
 
-# Pickled
-
-
 def pickled(ragged):
     """Pickle with buffers out of band; return the stream and the buffers."""
     buffers = []
@@ -355,9 +339,6 @@ def test_gradients_are_pickled_by_torch():
     back = pickle.loads(stream)
     assert back.values.requires_grad
     assert back.to_list() == [values[99_990:].tolist()]
-
-
-# Nested tensors
 
 
 @NEEDS_TORCH
@@ -431,9 +412,6 @@ def test_of_strided_nested():
     )
 
 
-# Lists
-
-
 @given(rows=ragged_lists())
 def test_round_trip_of_lists(rows):
     ragged = fc.ragged(rows)
@@ -491,8 +469,6 @@ def test_of_ragged(array_type):
         make([5, 6, 7, 8, 9], array_type, "f4"), [0, 2, 2, 5]
     )
 
-
-# Dtypes
 
 DTYPES = ["bool", "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64"]
 
@@ -566,8 +542,6 @@ def test_bad_dtypes(dtype):
     refuses(TypeError, "dtype is ", fc.ragged, [[1]], dtype)
 
 
-# Bad input
-
 DENSE = np.ones((2, 3))
 
 
@@ -587,27 +561,15 @@ DENSE = np.ones((2, 3))
         ([[1], [None]], TypeError, r"x\[1\]\[0\] is None \(NoneType\)"),
         ([[1], [1j]], TypeError, r"x\[1\]\[0\] is 1j \(complex\)"),
         ([[1], [[2]]], ValueError, r"x\[1\] has tokens of shape \(1,\), but x\[0\] of \(\)"),
-        (
-            [[], [[1, 2]], [[3]]],
-            ValueError,
-            r"x\[2\] has tokens of shape \(1,\), but x\[1\] of \(2,\)",
-        ),
-        (
-            [[[[1], [2, 3]]]],
-            ValueError,
-            r"x\[0\]\[0\] is .*, which holds lists of different lengths; pass",
-        ),
+        ([[], [[1, 2]], [[3]]], ValueError, r"x\[2\] has tokens of shape \(1,\), but x\[1\] of"),
+        ([[[[1], [2, 3]]]], ValueError, r"x\[0\]\[0\] is .*, which holds lists of different.*;"),
         (
             [[1, 2**64]],
             ValueError,
             r"x\[0\]\[1\] is 18446744073709551616, which does not fit int64",
         ),
         ([[1], [-1, 2**63]], ValueError, r"x\[1\]\[1\] is 9223372036854775808, which does not fit"),
-        (
-            np.ones(3),
-            ValueError,
-            r"x has shape \(3,\); pass an array of shape \(rows",
-        ),
+        (np.ones(3), ValueError, r"x has shape \(3,\); pass an array of shape \(rows"),
         (np.array([["a"]]), TypeError, "x is an array of dtype <U1"),
         ([np.ones(2), np.ones(2, int)], TypeError, r"x\[1\] holds int64, but x\[0\] float64; pass"),
         ([np.ones(2), np.ones((2, 2))], ValueError, r"x\[1\] has tokens of shape \(2,\)"),
@@ -666,8 +628,6 @@ def test_lengths_that_cannot_be(x, options, error, message, array_type):
     x = make(x, array_type) if x is DENSE else x
     refuses(error, message, fc.unpad, x, **options)
 
-
-# Jagged tensors that contradict themselves
 
 CONTRADICTIONS = [
     ([0, 4, 2, 6], None, "the offsets of {} fall from 4 to 2 at index 2; pass"),

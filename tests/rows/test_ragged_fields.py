@@ -10,9 +10,9 @@ import pytest
 from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
+from raising import raises
 from recorded import recorded
 from strategies import ragged_fields, rollouts
-from worker_blocks import split, through_blocks
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same, build_batch_loops
@@ -132,30 +132,6 @@ def test_ways_back(layout, array_type, drawn):
         same(batch.select(rows=list(range(first, len(kept)))), expected[first:])
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-@given(drawn=st.data())
-def test_builder_and_collator_equal_a_batch(layout, drawn):
-    data = drawn.draw(rollouts(max_long_len=20))
-    field = as_lists(drawn.draw(ragged_fields(data)))
-    options = {"pad_token_id": 0, "array_type": "numpy", "layout": LAYOUTS[layout]}
-    rows = list(zip(data.prompts, data.responses, field.rows, strict=True))
-    try:
-        expected = fc.build_batch(
-            data.prompts, data.responses, fields={"support": field}, **options
-        )
-    except ValueError:
-        return  # a row without a prompt has no position for its first token, if shifted
-    builder = fc.BatchBuilder(**options)
-    for prompt, response, own in rows:
-        builder.add(prompt, response, fields={"support": dataclasses.replace(field, rows=own)})
-    assert_same(builder.finish(), expected)
-    if layout == "tree":
-        return  # a collator of trees needs a model's kernel
-    collator = fc.Collator(fields={"support": dataclasses.replace(field, rows="ids")}, **options)
-    samples = [{"prompt": p, "response": r, "ids": own} for p, r, own in rows]
-    assert_same(collator(samples), expected)
-
-
 def gathered(batch, **options):
     """Return the lists of responses, gathered from all positions."""
     positions = fc.Ragged(batch["support"], batch["support_offsets"])
@@ -206,9 +182,7 @@ def test_lists_that_cannot_be_gathered():
     positions = fc.Ragged(batch["support"], batch["support_offsets"])
     with pytest.raises(ValueError, match=r"x has a list per position.*; leave missing out"):
         batch.gather(positions, missing=0)
-    with pytest.raises(
-        ValueError, match=r"x has 2 lists, but align is 'response'.*pass a list for each"
-    ):
+    with raises("x has 2 lists, but align is 'response'.*pass a list for each"):
         batch.gather(positions[:2])
 
 
@@ -233,10 +207,7 @@ ARRAYS = [np.array([1, 2]), np.array([1, 1, 0])]
             (ARRAYS[0], np.array([1, 1, 1])),
             r"support\[0\] has 2 values, but the counts of its tokens add up to 3; pass all",
         ),
-        (
-            (ARRAYS[0], np.array([1, 2, -1])),
-            r"support\[0\]\[2\] has a count of -1, but a token has 0 values or more; pass the",
-        ),
+        ((ARRAYS[0], np.array([1, 2, -1])), r"support\[0\]\[2\] has a count of -1, but a.*; pass"),
         ((ARRAYS[0], np.array([1, 0.5, 0.5])), r"support\[0\] has dtype float64"),
         (
             (np.array([[1], [2]]), ARRAYS[1]),
@@ -352,32 +323,6 @@ def test_own_tokens(drawn):
             build("error", lists)
 
 
-@pytest.mark.parametrize("dp_size", [1, 2])
-def test_blocks_and_builders_count_added_tokens(dp_size):
-    """A shard of blocks counts as the same shard of the batch, a builder as the batch."""
-    rows = [[[7], [80], []], [[1]], [[2], [3, 4]]]
-    field = fc.Field(rows, ragged=True, own_token="add")
-    options = {"pad_token_id": 0, "array_type": "numpy"}
-    columns = {"prompts": PROMPTS, "responses": RESPONSES, "fields": {"support": field}}
-    lens = np.array([len(p) + len(r) for p, r in zip(PROMPTS, RESPONSES, strict=True)])
-    step = fc.plan_step(lens, dp_size=dp_size)
-    counts = []
-    for rank in range(dp_size):
-        shard = step.shard(0, rank)
-        expected = fc.build_batch(**columns, **options, shard=shard)
-        found, _ = through_blocks(split(columns, [0, 1, 3]), lambda _, own=shard: own, options)
-        assert_same(found, expected)
-        counts.append(found.metrics["batch/own_tokens_added_to_support"])
-        assert counts[-1] == expected.metrics["batch/own_tokens_added_to_support"]
-    assert sum(counts) == 4
-    builder = fc.BatchBuilder(**options)
-    for prompt, response, row in zip(PROMPTS, RESPONSES, rows, strict=True):
-        builder.add(
-            prompt, response, fields={"support": fc.Field(row, ragged=True, own_token="add")}
-        )
-    assert builder.finish().metrics["batch/own_tokens_added_to_support"] == 4
-
-
 @given(drawn=st.data())
 def test_a_fixed_number_with_padding(drawn):
     """Rows (tokens, k) with -1 after the values of a token, there and back."""
@@ -490,26 +435,6 @@ def test_replay_equals_a_mask_over_the_vocabulary(layout):
     ]
     for ours, theirs in zip(*gradients, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-12, rtol=0)
-
-
-@NEEDS_TORCH
-def test_replay_of_logits_far_below_the_largest():
-    """Also of tokens that do not train: a gradient of theirs that is NaN would spoil the others."""
-    import torch
-
-    fields = {"support": fc.Field([[[1, 2], [3, 4]]], ragged=True)}
-    batch = fc.build_batch(
-        [[5]], [[1, 3]], pad_token_id=0, loss_mask=[[1, 0]], fields=fields
-    )  # fmt: skip
-    pos, inv = batch.loss_positions()
-    logits = torch.zeros(len(pos), 6)
-    logits[:, 1:] = torch.tensor([-300.0, -301, -900, -900, 0])
-    logits.requires_grad_()
-    found = replayed(logits, inv, batch["support"], batch["support_offsets"], batch.targets)
-    loss = found[batch.loss_mask.flatten() != 0].sum()
-    torch.testing.assert_close(loss, torch.tensor([0.0, -1.0]).log_softmax(0)[0])
-    loss.backward()
-    assert logits.grad.isfinite().all()
 
 
 @NEEDS_TORCH

@@ -6,13 +6,7 @@ from any_layout import layouts
 from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
-from strategies import (
-    as_sequences,
-    merge_options,
-    rollouts,
-    taking_numbers,
-    trajectories,
-)
+from strategies import as_sequences, merge_options, rollouts, taking_numbers, trajectories
 
 import fastcollate as fc
 from fastcollate.blocks.storing import store
@@ -297,11 +291,7 @@ ROWS = {"sequences": [[1, 2, 3], [4, 5]], "prompt_lens": [1, 1]}
             ValueError,
             "loss_mask is an fc.Field with fill=2",
         ),
-        (
-            {**ROWS, "loss_mask": fc.Field([[1, 1], [1]], align="row")},
-            ValueError,
-            "align.*'row'",
-        ),
+        ({**ROWS, "loss_mask": fc.Field([[1, 1], [1]], align="row")}, ValueError, "align.*'row'"),
     ],
 )
 def test_bad_input(rows, error, message):

@@ -5,16 +5,13 @@ import math
 import numpy as np
 import pytest
 from conftest import NEEDS_TORCH
+from ways import by_blocks, by_builder
 from worker_blocks import built, through_blocks
 
 import fastcollate as fc
 from fastcollate.blocks.joining import join
 from fastcollate.blocks.storing import store
-from fastcollate.testing.reference import (
-    assert_same,
-    build_batch_loops,
-    build_merged_batch_loops,
-)
+from fastcollate.testing.reference import assert_same, build_batch_loops, build_merged_batch_loops
 
 PROMPTS, RESPONSES, MASKS = [[1, 2], [3], [4]], [[4], [5, 6, 7], [8, 9]], [[1], [0, 1, 1], [1, 0]]
 
@@ -28,9 +25,6 @@ def build(layout="left", array_type="numpy", **fields):
         PROMPTS, RESPONSES, pad_token_id=0, loss_mask=masks, layout=layout,
         array_type=array_type, fields=fields,
     )  # fmt: skip
-
-
-# Written out
 
 
 @pytest.mark.parametrize(
@@ -48,31 +42,6 @@ def test_written_out(spread, left, shifted, array_type):
     jagged = build("jagged", array_type, x=field)["x"].tolist()
     masks = np.array([[0, 0, 1], [1, 1, 1], [0, 1, 1]], bool)
     assert jagged == np.array(left)[masks].tolist()
-
-
-def test_without_a_loss_mask_all_that_is_predicted_trains():
-    prompts, responses = [[], [1]], [[2, 3], [4]]
-    fields = {"x": fc.Field([1, 2], spread="trained"), "y": fc.Field([1, 2], spread="all")}
-    batch = fc.build_batch(prompts, responses, pad_token_id=0, fields=fields, array_type="numpy")
-    assert batch["x"].tolist() == [[0, 1], [0, 2]]
-    assert batch["y"].tolist() == [[1, 1], [0, 2]]
-
-
-def test_turns_of_a_row_have_their_own_numbers():
-    """Observations have none; of a turn that realigning masked in part, the rest has it."""
-    prompts, responses = [[1], [1, 2, 3, 7], [1, 2, 3, 7, 8, 5]], [[2, 3], [8, 9], [6]]
-    for spread, expected in (
-        ("all", [10, 10, 0, 20, 0, 30]),
-        ("trained", [10, 0, 0, 20, 0, 30]),
-        ("last", [0, 10, 0, 20, 0, 30]),
-    ):
-        batch = fc.build_batch(
-            prompts, responses, pad_token_id=0, trajectory_ids=[0] * 3, array_type="numpy",
-            merge=fc.merge_turns(prompts, responses, trajectory_ids=[0] * 3, policy="realign"),
-            loss_mask=[[1, 0], [1, 1], [1]], fields={"x": fc.Field([10, 20, 30], spread=spread)},
-        )  # fmt: skip
-        assert batch.input_ids.tolist() == [[1, 2, 3, 7, 8, 5, 6]]
-        assert batch["x"].tolist() == [expected]
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "int32", "int64"])
@@ -139,22 +108,12 @@ def test_builders_and_blocks_of_rows_that_are_none(given, trailing, dtype):
         np.arange(n * math.prod(trailing)).reshape(n, *trailing) % 2 if index in given else None
         for index, n in enumerate((3, 4, 3))
     ]
-    data = {"prompts": PROMPTS, "responses": RESPONSES}
-    expected = fc.build_batch(
-        **data, fields={"x": fc.Field(rows, **options)}, pad_token_id=0, array_type="numpy"
-    )
-    builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy")
-    for *tokens, row in zip(PROMPTS, RESPONSES, rows, strict=True):
-        builder.add(*tokens, fields={"x": fc.Field(row, **options)})
-    assert_same(builder.finish(), expected)
-
-    blocks = [
-        {**{name: column[i:end] for name, column in data.items()},
-         "fields": {"x": fc.Field(rows[i:end], **options)}}
-        for i, end in ((0, 1), (1, 3))
-    ]  # fmt: skip
+    columns = {"prompts": PROMPTS, "responses": RESPONSES}
+    columns["fields"] = {"x": fc.Field(rows, **options)}
+    expected = fc.build_batch(**columns, pad_token_id=0, array_type="numpy")
+    assert_same(by_builder(columns, pad_token_id=0, array_type="numpy"), expected)
     shard = fc.plan_step(expected, dp_size=1).shard(0, 0)
-    batch, _ = through_blocks(blocks, lambda _: shard, {"pad_token_id": 0, "array_type": "numpy"})
+    batch = by_blocks(columns, shard, pad_token_id=0, array_type="numpy")
     assert_same({"x": batch["x"]}, {"x": expected["x"]})
 
 
@@ -227,9 +186,6 @@ def test_samples_with_a_number_each():
     assert_same(collate(pa.Table.from_pylist(samples)), expected)
 
 
-# Bad input
-
-
 @pytest.mark.parametrize(
     ("field", "message"),
     [
@@ -254,10 +210,7 @@ def test_samples_with_a_number_each():
             "spread of x is 'first'; pass 'all', 'trained', 'last'",
         ),
         (fc.Field([1, 2, 3], spread=True), "spread of x is True"),
-        (
-            fc.Field([1, 2, 3], spread="all", align="sequence"),
-            "x has spread='all'.*leave align out",
-        ),
+        (fc.Field([1, 2, 3], spread="all", align="sequence"), "x has spread='all'.*leave align"),
         (fc.Field([1, 2, 3], spread="all", gap_fill=1), "x has spread='all'.*leave gap_fill out"),
         (fc.Field([1, None, 3], spread="all", default="x"), "default of x is 'x'"),
         (fc.Field([1, None, 3], spread="all", default=0.5, dtype="int8"), "x|int8"),
@@ -296,19 +249,12 @@ def test_rows_that_train_nothing_ignore_their_number(array_type):
         field = fc.Field([1, number, number, number], spread="trained", fill=7)
         batch = fc.build_batch(prompts, responses, fields={"x": field}, **options)
         assert batch["x"].tolist() == [[1], [7], [7], [7]]
-        builder = fc.BatchBuilder(pad_token_id=0, array_type=array_type)
-        for *tokens, mask, one in zip(
-            prompts, responses, options["loss_mask"], field.rows, strict=True
-        ):
-            own = {"x": fc.Field(one, spread="trained", fill=7)}
-            builder.add(*tokens, loss_mask=mask, fields=own)
-        assert_same({"x": builder.finish()["x"]}, {"x": batch["x"]})
-        blocks = {"prompts": prompts, "responses": responses, "loss_mask": options["loss_mask"]}
-        blocks["fields"] = {"x": field}
-        shard = fc.plan_step(batch, dp_size=1).shard(0, 0)
+        columns = {"prompts": prompts, "responses": responses, "loss_mask": options["loss_mask"]}
+        columns["fields"] = {"x": field}
         kind = {"pad_token_id": 0, "array_type": array_type}
-        found, _ = through_blocks([blocks], lambda _, shard=shard: shard, kind)
-        assert_same({"x": found["x"]}, {"x": batch["x"]})
+        assert_same({"x": by_builder(columns, **kind)["x"]}, {"x": batch["x"]})
+        shard = fc.plan_step(batch, dp_size=1).shard(0, 0)
+        assert_same({"x": by_blocks(columns, shard, **kind)["x"]}, {"x": batch["x"]})
 
 
 def test_nan_where_something_trains():

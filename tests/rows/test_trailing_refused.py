@@ -22,10 +22,6 @@ def rows_of(name, k, first=0):
     return np.split(values, np.cumsum(lengths)[:-1])
 
 
-def as_ragged(rows):
-    return fc.ragged(rows)
-
-
 def as_tensor_ragged(rows):
     torch = pytest.importorskip("torch")
     return fc.ragged([torch.from_numpy(row) for row in rows])
@@ -79,7 +75,7 @@ def as_nested_lists(rows):
     return [row.tolist() for row in rows]
 
 
-COLUMNS = [as_ragged, as_tensor_ragged, as_jagged, as_arrow, as_arrow_chunks]
+COLUMNS = [fc.ragged, as_tensor_ragged, as_jagged, as_arrow, as_arrow_chunks]
 """Columns in one piece, or few: all that has several numbers a token has them in all rows."""
 
 SEQUENCES = [list, tuple, as_strided_nested, as_tensors, as_device_tensors, as_object_array]
@@ -89,16 +85,13 @@ NO_NUMBERS = [as_nested_lists, as_arrow_list_of_lists]
 """Inputs that are no rows of numbers."""
 
 
-@pytest.mark.parametrize("k", [1, 3, 0])
 @pytest.mark.parametrize("make", [*COLUMNS, *SEQUENCES])
 @pytest.mark.parametrize("name", ROWS)
-def test_by_every_argument(name, make, k):
-    shape = rf"\({LENGTHS[name][0]}, {k}\)"
-    refuses(
-        {name: make(rows_of(name, k))},
-        ValueError,
-        rf"^{name}\[0\] has shape {shape}; pass one number per token.*fastcollate.Field",
-    )
+def test_by_every_argument(name, make):
+    for k in (1, 3, 0):
+        shape = rf"\({LENGTHS[name][0]}, {k}\)"
+        message = rf"^{name}\[0\] has shape {shape}; pass one number per token.*fastcollate.Field"
+        refuses({name: make(rows_of(name, k))}, ValueError, message)
 
 
 @pytest.mark.parametrize("make", NO_NUMBERS)
@@ -121,55 +114,46 @@ def test_the_row_is_named(name, make):
     refuses({name: make(rows)}, ValueError, rf"^{name}\[1\] has shape {shape}")
 
 
-@pytest.mark.parametrize("make", [as_ragged, as_tensor_ragged, as_arrow, as_arrow_chunks])
+@pytest.mark.parametrize("make", [fc.ragged, as_tensor_ragged, as_arrow, as_arrow_chunks])
 def test_a_column_without_rows(make):
     rows = make(rows_of("logprobs", 3))[:0]
     refuses({"logprobs": rows}, ValueError, r"^logprobs has shape \(0, 3\)")
 
 
-# Other entry points
-
-
 IDS = {"trajectory_ids": ["a", "b", "c"]}
+KEYS = {**{name: name for name in FIELDS}, "prompts": "prompt", "responses": "response"}
 
 
-@pytest.mark.parametrize("make", [*COLUMNS, *SEQUENCES])
-@pytest.mark.parametrize("name", [*TOKENS, "loss_mask"])
-def test_merge_turns(name, make):
-    inputs = {key: good_input()[key] for key in (*TOKENS, "loss_mask")}
-    inputs[name] = make(rows_of(name, 3))
-    with pytest.raises(ValueError, match=rf"^{name}\[0\] has shape \({LENGTHS[name][0]}, 3\)"):
-        fc.merge_turns(**inputs, **IDS)
+def collated(**inputs):
+    return fc.Collator(pad_token_id=0)({KEYS[name]: rows for name, rows in inputs.items()})
+
+
+def merged(**inputs):
+    return fc.build_batch(**inputs, **IDS, is_last_step=[True] * 3, merge="exact", pad_token_id=0)
+
+
+def by_skyrl(**inputs):
+    pytest.importorskip("torch")
+    from fastcollate.compat.skyrl import convert_prompts_responses_to_batch_tensors
+
+    inputs = {key: rows for key, rows in inputs.items() if key in OF_SKYRL}
+    inputs["loss_masks"] = inputs.pop("loss_mask")
+    return convert_prompts_responses_to_batch_tensors(0, **inputs)
 
 
 @pytest.mark.parametrize("make", [*COLUMNS, *SEQUENCES])
 @pytest.mark.parametrize("name", ROWS)
-def test_merging_batches_and_blocks(name, make):
+def test_other_calls(name, make):
     inputs = {**{key: good_input()[key] for key in ROWS}, name: make(rows_of(name, 3))}
-    message = rf"^{name}\[0\] has shape \({LENGTHS[name][0]}, 3\)"
-    with pytest.raises(ValueError, match=message):
-        fc.build_batch(**inputs, **IDS, is_last_step=[True] * 3, merge="exact", pad_token_id=0)
-    with pytest.raises(ValueError, match=message):
-        store(**inputs)
-
-
-KEYS = {
-    "prompts": "prompt",
-    "responses": "response",
-    "rewards": "rewards",
-    "loss_mask": "loss_mask",
-    "logprobs": "logprobs",
-    "advantages": "advantages",
-}
-
-
-@pytest.mark.parametrize("make", [*COLUMNS, *SEQUENCES])
-@pytest.mark.parametrize("name", ROWS)
-def test_collators(name, make):
-    columns = {key: good_input()[argument] for argument, key in KEYS.items()}
-    columns[KEYS[name]] = make(rows_of(name, 3))
-    with pytest.raises(ValueError, match=rf"^{name}\[0\] has shape \({LENGTHS[name][0]}, 3\)"):
-        fc.Collator(pad_token_id=0)(columns)
+    calls = {merged: ROWS, store: ROWS, collated: ROWS}
+    if name in (*TOKENS, "loss_mask"):
+        calls[lambda **inputs: fc.merge_turns(**inputs, **IDS)] = [*TOKENS, "loss_mask"]
+    if name in OF_SKYRL and make in COLUMNS:
+        calls[by_skyrl] = ROWS
+    for call, names in calls.items():
+        message = rf"^{name}s?\[0\] has shape \({LENGTHS[name][0]}, 3\)"
+        with pytest.raises(ValueError, match=message):
+            call(**{key: inputs[key] for key in names})
 
 
 @pytest.mark.parametrize("key", ["input_ids", "labels", "attention_mask"])
@@ -195,20 +179,6 @@ def test_rows_of_builders(name, array):
         builder.add(**{**row, singular.get(name, name): array(rows_of(name, 3)[1])})
     assert len(builder) == 1
     assert builder.finish().input_ids.tolist() == [[3, 8, 9]]
-
-
-@pytest.mark.parametrize("make", COLUMNS)
-@pytest.mark.parametrize("name", OF_SKYRL)
-def test_skyrl(name, make):
-    pytest.importorskip("torch")
-    from fastcollate.compat.skyrl import convert_prompts_responses_to_batch_tensors
-
-    names = {"loss_mask": "loss_masks"}
-    inputs = {names.get(key, key): good_input()[key] for key in OF_SKYRL}
-    inputs[names.get(name, name)] = make(rows_of(name, 3))
-    place = rf"^{names.get(name, name)}\[0\]"
-    with pytest.raises(ValueError, match=rf"{place} has shape \({LENGTHS[name][0]}, 3\)"):
-        convert_prompts_responses_to_batch_tensors(0, **inputs)
 
 
 @pytest.mark.parametrize("make", [*COLUMNS, *SEQUENCES[:-2]])

@@ -9,7 +9,7 @@ from conftest import NEEDS_TORCH
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import rollouts
-from worker_blocks import through_blocks
+from ways import by_builder
 
 import fastcollate as fc
 from fastcollate.blocks.storing import store
@@ -97,11 +97,9 @@ def test_versions_of_whole_sequences(form):
     found = build(fc.WeightVersions(rows, **options))
     assert_same(found, expected)
     assert found.metrics == expected.metrics
-    builder = fc.BatchBuilder(**OPTIONS, layout="right")
-    for prompt, response, row in zip(PROMPTS, RESPONSES, rows, strict=True):
-        fields = {"versions": fc.WeightVersions(row, **options)}
-        builder.add(prompt, response, fields=fields)
-    assert_same(builder.finish(), expected)
+    columns = {"prompts": PROMPTS, "responses": RESPONSES}
+    columns["fields"] = {"versions": fc.WeightVersions(rows, **options)}
+    assert_same(by_builder(columns, **OPTIONS, layout="right"), expected)
     collate = fc.Collator(
         **OPTIONS, layout="right", fields={"versions": fc.WeightVersions("v", **options)}
     )
@@ -221,64 +219,14 @@ def test_every_layout_is_that_of_plain_fields(layout, drawn):
     assert_same(built, expected)
 
 
-def test_a_builder_samples_and_calls():
-    spans = [
-        [{"version": "3", "start": 0, "end": 2}],
-        None,
-        [{"version": "4", "start": 1, "end": 3}],
-    ]
-    expected = build(fc.WeightVersions(spans, current=9))
-    builder = fc.BatchBuilder(**OPTIONS, layout="right")
-    for prompt, response, one in zip(PROMPTS, RESPONSES, spans, strict=True):
-        fields = {"versions": fc.WeightVersions(one, current=9)}
-        builder.add(prompt, response, fields=fields)
-    found = builder.finish()
-    assert_same(found, expected)
-    assert found.metrics == expected.metrics
-    samples = [
-        {"prompt": prompt, "response": response, "v": one}
-        for prompt, response, one in zip(PROMPTS, RESPONSES, spans, strict=True)
-    ]
-    fields = {"versions": fc.WeightVersions("v", current=9)}
-    assert_same(fc.Collator(**OPTIONS, layout="right", fields=fields)(samples), expected)
+def test_calls_have_versions():
+    spans = [[span("3", 0, 2)], None, [span("4", 1, 3)]]
     calls = Calls(PROMPTS, RESPONSES, versions=spans)
-    assert_same(fc.build_batch(**calls.batch, **OPTIONS, layout="right"), expected)
+    found = fc.build_batch(**calls.batch, **OPTIONS, layout="right")
+    assert_same(found, build(fc.WeightVersions(spans)))
 
 
-@pytest.mark.parametrize("mask", [None, [[1, 2], [1], [1, 1, 1]]])
-def test_a_builder_masks_as_the_batch(mask):
-    spans = [[(3, 0, 1), (8, 1, 2)], [], [(9, 0, 1), (7, 1, 3)]]
-    expected = build(fc.WeightVersions(spans, current=9, max_lag=1), loss_mask=mask)
-    builder = fc.BatchBuilder(**OPTIONS, layout="right")
-    for row, one in enumerate(spans):
-        fields = {"versions": fc.WeightVersions(one, current=9, max_lag=1)}
-        weights = None if mask is None else mask[row]
-        builder.add(PROMPTS[row], RESPONSES[row], loss_mask=weights, fields=fields)
-    found = builder.finish()
-    assert_same(found, expected)
-    assert found.metrics == expected.metrics
-
-
-def test_blocks_of_workers_keep_versions_and_masks():
-    spans = [[(3, 0, 1), (8, 1, 2)], [], [(9, 0, 1), (7, 1, 3)]]
-    expected = build(fc.WeightVersions(spans, current=9, max_lag=1), layout="left")
-    blocks = [
-        {
-            "prompts": PROMPTS[part],
-            "responses": RESPONSES[part],
-            "fields": {"versions": fc.WeightVersions(spans[part], current=9, max_lag=1)},
-        }
-        for part in (slice(0, 1), slice(1, 3))
-    ]
-
-    def shard_of(step):
-        lens = step.plan.prompt_lens + step.plan.response_lens
-        return fc.plan_step(lens, dp_size=1).shard(0, 0)
-
-    batch, _ = through_blocks(blocks, shard_of, OPTIONS)
-    for row, found in zip(expected.rows(), batch.rows(), strict=True):
-        assert_same(found, row)
-    assert batch.metrics == expected.metrics
+def test_workers_number_names_anew():
     with pytest.raises(ValueError, match="versions that each worker numbers anew; pass numbers"):
         store(PROMPTS, RESPONSES, fields={"versions": fc.WeightVersions(["a", "b", "c"])})
 
@@ -307,21 +255,9 @@ def test_tensors():
 @pytest.mark.parametrize(
     ("rows", "options", "message"),
     [
-        (
-            [[(1, 0, 2), (2, 1, 2)], [], []],
-            {},
-            "versions[0] has the span 1 to 2, which is not one",
-        ),
-        (
-            [[], [(1, 0, 2)], []],
-            {},
-            "versions[1] has the span 0 to 2, which is not one",
-        ),
-        (
-            [[], [(1, 0)], []],
-            {},
-            "versions[1] has (1, 0); pass integers, or spans (version, start, end)",
-        ),
+        ([[(1, 0, 2), (2, 1, 2)], [], []], {}, "versions[0] has the span 1 to 2, which is not one"),
+        ([[], [(1, 0, 2)], []], {}, "versions[1] has the span 0 to 2, which is not one"),
+        ([[], [(1, 0)], []], {}, "versions[1] has (1, 0); pass integers, or spans"),
         ([1, 8, 2], {"current": 7}, "versions[1] is version 8, but current is 7; pass the version"),
         ([[1, 1], [1], [1, 8, 1]], {"current": 7}, "versions[2][1] is version 8, but current is 7"),
         ([1, -2, 2], {}, "versions[1] is version -2; pass 0 to 2147483647, or -1 if unknown"),
@@ -332,17 +268,9 @@ def test_tensors():
             "versions[1] is version 2147483648; pass 0 to 2147483647",
         ),
         ([1, True, 2], {}, "versions[1] has the version True; pass an integer or a string"),
-        (
-            ["a", "b", "c"],
-            {"current": 7},
-            "versions has versions that are not numbers",
-        ),
+        (["a", "b", "c"], {"current": 7}, "versions has versions that are not numbers"),
         ([1, 2], {}, "versions has 2 rows, but the batch has 3; pass the versions of each row"),
-        (
-            [1, 2, 3],
-            {"max_lag": 1},
-            "max_lag of versions is 1, but current is None",
-        ),
+        ([1, 2, 3], {"max_lag": 1}, "max_lag of versions is 1, but current is None"),
         ([1, 2, 3], {"current": 3, "max_lag": -1}, "max_lag of versions is -1"),
         ([[1], [1], [1] * 3], {}, "versions[0] has 1 item, but responses[0] has 2"),
         ([[0.5, 1], [1], [1] * 3], {}, "versions[0] has 0.5; pass integers, or spans"),
