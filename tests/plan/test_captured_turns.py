@@ -4,7 +4,6 @@ import re
 
 import numpy as np
 import pytest
-from conftest import NEEDS_TORCH
 
 import fastcollate as fc
 from fastcollate.rollouts import Calls
@@ -107,10 +106,7 @@ def test_rows_with_holes_are_selected():
     ("starts", "message"),
     [
         ([2, 0, 0], "routed_experts[0] has 2 items from token 2 on, but prompts[0] + responses[0]"),
-        (
-            [0, 0, 99],
-            "routed_experts[2] has 7 items from token 99 on, but prompts[2] + responses[2]",
-        ),
+        ([0, 0, 99], "routed_experts[2] has 7 items from token 99 on, but prompts[2] +"),
         ([0, 0], "starts of routed_experts has 2 rows, but prompts has 3"),
         ([0, -1, 0], "starts of routed_experts[1] is -1"),
         ([0, 0.5, 0], "starts of routed_experts[1] is 0.5"),
@@ -142,22 +138,6 @@ def test_later_routes_without_starts_are_refused(kind):
     assert not found[2, 4:7].any()
 
 
-def test_a_builder_and_samples_take_starts():
-    field = spans([(1, 2), (2, 4), (0, 7)])
-    expected = build(field)
-    builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy")
-    columns = zip(PROMPTS, RESPONSES, field.rows, field.starts, strict=True)
-    samples = []
-    for prompt, response, row, start in columns:
-        one = fc.RoutedExperts(row, starts=start)
-        builder.add(prompt, response, fields={"routed_experts": one})
-        samples.append({"prompt": prompt, "response": response, "routes": row, "start": start})
-    assert_same(builder.finish(), expected)
-    fields = {"routed_experts": fc.RoutedExperts("routes", starts="start")}
-    collate = fc.Collator(pad_token_id=0, array_type="numpy", fields=fields)
-    assert_same(collate(samples), expected)
-
-
 def test_calls_of_engines_have_their_routes_as_a_field():
     field = spans([(0, 2), (2, 4), (4, 7)])
     calls = Calls(
@@ -187,81 +167,3 @@ def test_runs_of_flags(lens):
 
 
 # A model
-
-
-@NEEDS_TORCH
-def test_a_model_replays_the_routes_of_its_turns():
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    config = transformers.Qwen3MoeConfig(
-        vocab_size=32,
-        hidden_size=16,
-        intermediate_size=8,
-        moe_intermediate_size=8,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        num_experts=8,
-        num_experts_per_tok=2,
-        decoder_sparse_step=1,
-    )
-    torch.manual_seed(5)
-    sampler = transformers.Qwen3MoeForCausalLM(config).eval()
-    for name, weight in sampler.named_parameters():
-        if name.endswith("gate.weight"):
-            torch.nn.init.normal_(weight)
-    trainer = transformers.Qwen3MoeForCausalLM(config).eval()
-    trainer.load_state_dict(sampler.state_dict())
-    with torch.no_grad():
-        for weight in trainer.parameters():
-            weight.add_(0.05 * torch.randn_like(weight))
-
-    def gates(model):
-        return [layer.mlp.gate for layer in model.model.layers]
-
-    def forward(model, ids, forced=None):
-        """Return the experts of each token (tokens, layers, k), forced where a mask is not set."""
-        used, handles = [], []
-
-        def hook(layer):
-            def replay(gate, _, output):
-                logits, scores, experts = output
-                if forced is not None:
-                    given, is_free = forced
-                    experts = torch.where(is_free[:, None], experts, given[:, layer].long())
-                    scores = logits.softmax(-1).gather(1, experts)
-                used.append(experts)
-                return logits, scores, experts
-
-            return replay
-
-        for layer, gate in enumerate(gates(model)):
-            handles.append(gate.register_forward_hook(hook(layer)))
-        with torch.no_grad():
-            model(input_ids=ids[None])
-        for handle in handles:
-            handle.remove()
-        return torch.stack(used, 1)
-
-    rows, starts, known = [], [], 0
-    for prompt, response in zip(PROMPTS, RESPONSES, strict=True):
-        # An engine reads all but the last token, and returns what the client does not know yet.
-        captured = forward(sampler, torch.tensor([*prompt, *response])[:-1])
-        rows.append(captured[known:])
-        starts.append(known)
-        known = len(captured)
-    batch = fc.build_batch(
-        PROMPTS,
-        RESPONSES,
-        pad_token_id=0,
-        fields={"routed_experts": fc.RoutedExperts(rows, num_experts=8, starts=starts)},
-        merge="exact",
-        is_last_step=[False, False, True],
-    )
-    (ids,), (given,), (is_free,) = batch.input_ids, batch.routed_experts, batch.router_padding_mask
-    assert is_free.tolist() == [False] * 7 + [True]
-    expected = forward(sampler, ids)
-    assert torch.equal(given[:-1].long(), expected[:-1])
-    assert not torch.equal(forward(trainer, ids)[:-1], expected[:-1])
-    replayed = forward(trainer, ids, (given, is_free))
-    assert torch.equal(replayed[:-1], expected[:-1])

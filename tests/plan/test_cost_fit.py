@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+from raising import raises
 
 import fastcollate as fc
 from fastcollate.planning import Costs, StepTimer
@@ -142,28 +143,20 @@ def test_events_of_cuda_measure():
 
 
 @pytest.mark.parametrize(
-    ("timings", "error", "message"),
+    ("timings", "message"),
     [
-        (
-            made_up(TRUE, 4, 0),
-            ValueError,
-            "timings has 4 items, but 4 costs are fitted; pass at least 5",
-        ),
-        (
-            [([5, 3], 0.1)] * 9,
-            ValueError,
-            "all 9 timings are of one shape, 2 sequences with 8 tokens",
-        ),
-        ([([5], 0.0)], ValueError, r"timings\[0\]\[1\] is 0.0; pass seconds"),
-        ([([5], "1")], TypeError, r"timings\[0\]\[1\] is '1'"),
-        ([([5], float("nan"))], ValueError, r"timings\[0\]\[1\] is nan"),
-        ([5], TypeError, r"timings\[0\] is 5 .*; pass a pair \(batch, seconds\)"),
-        (5, TypeError, "timings is 5 .*; pass a StepTimer, or a list of pairs"),
-        ([([-5], 1.0)], ValueError, r"timings\[0\]"),
+        (made_up(TRUE, 4, 0), "timings has 4 items, but 4 costs are fitted; pass at least 5"),
+        ([([5, 3], 0.1)] * 9, "all 9 timings are of one shape, 2 sequences with 8"),
+        ([([5], 0.0)], r"timings\[0\]\[1\] is 0.0; pass seconds"),
+        ([([5], "1")], r"TypeError: timings\[0\]\[1\] is '1'"),
+        ([([5], float("nan"))], r"timings\[0\]\[1\] is nan"),
+        ([5], r"TypeError: timings\[0\] is 5 .*; pass a pair \(batch, seconds\)"),
+        (5, "TypeError: timings is 5 .*; pass a StepTimer, or a list of pairs"),
+        ([([-5], 1.0)], r"timings\[0\]"),
     ],
 )
-def test_timings_that_cannot_be(timings, error, message):
-    with pytest.raises(error, match=message):
+def test_timings_that_cannot_be(timings, message):
+    with raises(message):
         Costs.fit(timings)
 
 

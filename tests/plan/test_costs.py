@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from raising import raises
 
 import fastcollate as fc
 from fastcollate.plan.layouts import layout_of
@@ -140,38 +141,34 @@ def test_batches_are_packed_by_them():
 
 
 @pytest.mark.parametrize(
-    ("args", "options", "error", "message"),
+    ("args", "options", "message"),
     [
-        ((), {}, ValueError, "per_token, per_pair, per_sequence, per_bin are all 0; pass one"),
-        ((-1.0,), {}, ValueError, "per_token is -1.0; pass a finite number of 0 or more"),
-        ((1, math.nan), {}, ValueError, "per_pair is nan"),
-        ((2**2000,), {}, ValueError, "per_token is an integer of 2001 bits"),
-        ((1, 1, math.inf), {}, ValueError, "per_sequence is inf"),
-        ((1, 1, 1, "2"), {}, TypeError, "per_bin is .*; pass a number"),
-        ((True,), {}, TypeError, "per_token is "),
-        ((1,), {"window": 0}, ValueError, "window is 0; pass a number of tokens"),
-        ((1,), {"chunk": 2.5}, TypeError, "chunk is 2.5"),
-        ((1,), {"window": 2, "window_share": 1.5}, ValueError, "window_share is 1.5"),
-        ((1,), {"window": 2, "chunk": 2}, ValueError, "chunk_share is 1.0, .* 2 of all"),
-        ((1,), {"per_tokens": 2}, TypeError, "per_token"),
+        ((), {}, "per_token, per_pair, per_sequence, per_bin are all 0; pass one"),
+        ((-1.0,), {}, "per_token is -1.0; pass a finite number of 0 or more"),
+        ((1, math.nan), {}, "per_pair is nan"),
+        ((2**2000,), {}, "per_token is an integer of 2001 bits"),
+        ((1, 1, math.inf), {}, "per_sequence is inf"),
+        ((1, 1, 1, "2"), {}, "TypeError: per_bin is .*; pass a number"),
+        ((True,), {}, "TypeError: per_token is "),
+        ((1,), {"window": 0}, "window is 0; pass a number of tokens"),
+        ((1,), {"chunk": 2.5}, "TypeError: chunk is 2.5"),
+        ((1,), {"window": 2, "window_share": 1.5}, "window_share is 1.5"),
+        ((1,), {"window": 2, "chunk": 2}, "chunk_share is 1.0, .* 2 of all"),
+        ((1,), {"per_tokens": 2}, "TypeError: per_token"),
     ],
 )
-def test_what_cannot_be(args, options, error, message):
-    with pytest.raises(error, match=message):
+def test_what_cannot_be(args, options, message):
+    with raises(message):
         Costs(*args, **options)
 
 
 def test_bins_that_cost_too_much():
     costs = Costs(per_token=1, per_bin=5)
-    with pytest.raises(
-        ValueError, match=r"max_cost is 5; pass a number above 5, the per_bin of Co"
-    ):
+    with raises("max_cost is 5; pass a number above 5, the per_bin of Co"):
         fc.planning.pack([1], fc.Packed(8, max_cost=5, cost=costs))
     with pytest.raises(ValueError, match=r"lengths\[1\] is 4.* 9.*max_cost=8"):
         fc.planning.pack([1, 4], fc.Packed(8, max_cost=8, cost=costs))
-    with pytest.raises(
-        ValueError, match=r"cost is 'work'; pass 'tokens', 'flops', fc.planning.Costs"
-    ):
+    with raises("cost is 'work'; pass 'tokens', 'flops', fc.planning.Costs"):
         fc.planning.partition([1, 2], 1, cost="work")
 
 

@@ -369,10 +369,7 @@ def test_growth(make, count):
             lambda shards: step_of(shards, layout=fc.Packed(16)),
             lambda columns, shard: fc.build_batch(**columns, **OPTIONS, shard=shard),
         ),
-        (
-            with_fields,
-            lambda columns, shard: fc.build_batch(**columns, **OPTIONS, shard=shard),
-        ),
+        (with_fields, lambda columns, shard: fc.build_batch(**columns, **OPTIONS, shard=shard)),
     ],
     ids=["padded", "packed", "fields"],
 )

@@ -114,20 +114,14 @@ OTHER = [[2, 0, 0, 1, 1], [3, 0, 0, 1, 1]]
         ({"pieces": [[0, 0, 0, 1, 1], [0, 0, 1, 1, 1], *OTHER]}, "row 0 has a piece of turn 0"),
         ({"pieces": [[1, 0, 0, 1, 1], [0, 0, 2, 1, 1], *OTHER]}, "row 0 has a piece of turn 0"),
         ({"pieces": [[0, 0, 0, 1, 1], [2, 0, 2, 1, 1], *OTHER]}, "row 0 has a piece of turn 2"),
-        (
-            {"pieces": [[0, 0, 0, 1, 1], [1, 0, 2, 1, 7], *OTHER]},
-            "trains of piece 1 must be 0 or 1",
-        ),
+        ({"pieces": [[0, 0, 0, 1, 1], [1, 0, 2, 1, 7], *OTHER]}, "trains of piece 1 must be 0 or"),
         ({"pieces": [[0, 0, 0, 1, 1], [1, 0, 2, 1, 1], *OTHER[:1], *OTHER[:1]]}, "of turn 2"),
         ({"source": [1, 3, 2]}, "row 1 ends with turn 3"),
         ({"trajectories": [0, 0, 1]}, "row 1 ends with turn 2"),
         ({"trajectories": [0, 1, 2]}, "trajectories must have one number per row"),
         ({"trajectory_ends": [2, 3]}, "trajectory_ends must rise"),
         ({"break_found_ids": [1] * 9}, "breaks have too many ids"),
-        (
-            {"turn_prompt_lens": [2**62] * 4, "prompt_lens": [2**62] * 3},
-            "more tokens than can be counted",
-        ),
+        ({"turn_prompt_lens": [2**62] * 4, "prompt_lens": [2**62] * 3}, "more tokens than can be"),
     ],
 )
 def test_tables_of_impossible_plans(tables, message):

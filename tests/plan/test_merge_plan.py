@@ -39,9 +39,6 @@ class Letters:
         return "".join(map(chr, ids))
 
 
-# The report
-
-
 def test_the_report_written_out():
     report = merge(*TURNS, trajectory_ids=IDS).report
     assert (report.num_trajectories, report.num_turns, report.num_rows) == (2, 4, 3)
@@ -100,10 +97,7 @@ def test_the_ids_around_a_break():
 
 def test_the_text_around_a_break():
     report = merge("abcdefgh>ijklmnop", "abcdefghijkX>y", tokenizer=Letters()).report
-    assert (report.breaks[0].expected_text, report.breaks[0].found_text) == (
-        "ghijklmnop",
-        "ghijkX",
-    )
+    assert (report.breaks[0].expected_text, report.breaks[0].found_text) == ("ghijklmnop", "ghijkX")
     assert "ghijklmnop" in str(report)
     assert "ghijkX" in str(report)
 
@@ -135,34 +129,6 @@ def test_breaks_are_logged(caplog):
     assert all(record.name.startswith("fastcollate") for record in caplog.records)
 
 
-# Dropped values
-
-
-def test_trajectories_that_do_not_train_are_dropped():
-    texts = ["a>b", "abc>d", "e>", "f>g"]
-    options = {"trajectory_ids": list("ssuv"), "loss_mask": [[0], [0.5], [], [0]]}
-    kept = merge(*texts, **options)
-    assert kept.sources.tolist() == [1, 2, 3]
-    assert kept.report.dropped == []
-    plan = merge(*texts, **options, drop_untrainable=True)
-    assert plan.sources.tolist() == [1]
-    assert plan.trajectories.tolist() == [0]
-    assert (plan.num_trajectories, plan.num_turns, plan.num_rows) == (3, 4, 1)
-    assert plan.report.dropped == [1, 2]
-    assert plan.report.rows_per_trajectory.tolist() == [1, 0, 0]
-
-
-def test_without_loss_masks_every_sampled_token_trains():
-    plan = merge("e>", "f>g", trajectory_ids=["s", "t"], drop_untrainable=True)
-    assert plan.sources.tolist() == [1]
-    assert plan.report.dropped == [0]
-
-
-def test_all_rows_of_a_trajectory_stay_if_one_trains():
-    plan = merge("a>b", "c>d", loss_mask=[[0], [1]], drop_untrainable=True)
-    assert plan.sources.tolist() == [0, 1]
-
-
 def test_masked_tokens_do_not_train():
     texts, ids = ["a>b", "a>c", "d>e"], ["s", "s", "t"]
     options = {"policy": "realign", "trajectory_ids": ids, "drop_untrainable": True}
@@ -171,9 +137,6 @@ def test_masked_tokens_do_not_train():
     assert plan.report.dropped == [0]
     with raises("drop_untrainable"):
         merge(*texts, **options, loss_mask=[[1], [0], [0]])
-
-
-# As tables
 
 
 @given(drawn=st.data())
@@ -217,9 +180,6 @@ def test_tables_that_are_no_plan(name):
         restore_merge({**tables, name: tables[name] + 100})
 
 
-# Identity of trajectories
-
-
 @pytest.mark.parametrize(
     "make",
     [str, lambda index: index, lambda index: TrajectoryID("a", index), lambda index: [index]],
@@ -239,10 +199,6 @@ def test_flags_of_any_kind(outer):
     assert merge(*TURNS, is_last_step=outer(FLAGS)) == merge(*TURNS, trajectory_ids=IDS)
 
 
-def test_ids_in_arrays():
-    assert merge(*TURNS, trajectory_ids=np.array(IDS)) == merge(*TURNS, trajectory_ids=IDS)
-
-
 def test_an_id_that_comes_back():
     with raises(r"'s'.*\b2\b|\b2\b.*'s'"):
         merge(*TURNS, trajectory_ids=["s", "t", "s", "t"])
@@ -252,8 +208,7 @@ def test_an_id_that_comes_back():
 
 
 @pytest.mark.parametrize(
-    ("flags", "turn"),
-    [([False, True, True, True], 1), ([False, False, False, True], 2)],
+    ("flags", "turn"), [([False, True, True, True], 1), ([False, False, False, True], 2)]
 )
 def test_flags_that_contradict_ids(flags, turn):
     with raises(rf"\b{turn}\b"):
@@ -269,9 +224,6 @@ def test_a_last_trajectory_without_a_last_step():
         assert plan == merge(*TURNS, trajectory_ids=IDS)
     with raises("allow_unfinished=True"):
         merge("a>b", is_last_step=[False])
-
-
-# Bad input
 
 
 def test_neither_ids_nor_flags():
@@ -296,11 +248,7 @@ def test_different_counts_of_turns():
 @pytest.mark.parametrize(
     ("options", "exception", "message"),
     [
-        (
-            {"mask_drift": "head"},
-            ValueError,
-            "'head'; pass 'tail', 'response', 'span'",
-        ),
+        ({"mask_drift": "head"}, ValueError, "'head'; pass 'tail', 'response', 'span'"),
         ({"mask_drift": ["tail"]}, TypeError, "mask_drift is"),
         ({"max_drift_tokens": -1}, ValueError, "max_drift_tokens is -1"),
         ({"max_drift_tokens": 1.5}, TypeError, "max_drift_tokens is 1.5"),

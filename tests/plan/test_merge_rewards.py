@@ -149,27 +149,6 @@ def test_equals_the_loops(build_by, drawn):
     ]
 
 
-def test_no_token_of_the_last_turn():
-    """The number lands on the last token that was sampled; turns without one are added too."""
-    turns = {**TURNS, "responses": [[3], [], [], [9]]}
-    turns["prompts"] = [[1, 2], [1, 2, 3, 4], [1, 2, 3, 4], [7]]
-    batch = build([1, 2, 4, 9], turns=turns, merge=Merge(rewards="sum"))
-    assert batch.rewards.tolist() == [[7, 0], [0, 9]]
-    batch = build([1, 2, 4, 9], turns=turns, merge=Merge(rewards="last"))
-    assert batch.rewards.tolist() == [[4, 0], [0, 9]]
-
-
-def test_rewards_per_token_need_no_rule():
-    batch = build([[1], [2, 4], [8], [16]])
-    assert batch.rewards.tolist() == [[1, 0, 2, 4, 8], [0, 0, 0, 0, 16]]
-    assert batch.metrics[METRIC] == 0
-
-
-def test_of_rows_of_one_turn_nothing_is_asked():
-    batch = build([1, 2, 4, 9], ids=list("abcd"))
-    assert batch.rewards.sum() == 16
-
-
 def test_of_dropped_trajectories_nothing_is_asked():
     masks = [[0], [0, 0], [0], [1]]
     plan = fc.merge_turns(**TURNS, trajectory_ids=IDS, loss_mask=masks, drop_untrainable=True)
@@ -271,9 +250,6 @@ def test_a_merge_is_a_value():
     assert "mask_drift='span'" in repr(rule)
 
 
-# Rewards on tokens that realigning masks
-
-
 @pytest.mark.parametrize("build_by", WAYS)
 @pytest.mark.parametrize(("realign", "masked"), [("tail", 2), ("response", 2), ("span", 1)])
 def test_a_reward_on_a_masked_token(build_by, realign, masked):
@@ -322,9 +298,6 @@ def test_the_metric_without_rewards():
     assert batch.metrics[METRIC] == 0
     plain = fc.build_batch(**DRIFTED, pad_token_id=0, array_type="numpy")
     assert METRIC not in plain.metrics
-
-
-# One uid per trajectory
 
 
 def test_turns_of_a_trajectory_have_one_uid():

@@ -173,15 +173,6 @@ def test_long_turns(policy, drawn):
     check_plan(fc.merge_turns(**inputs, **options), merged)
 
 
-def test_trajectories_are_apart():
-    """Also where the first turn of one would continue the last of another."""
-    both = turns("a>b", "abc>d", "abcde>f")
-    plan = fc.merge_turns(**both, trajectory_ids=["s", "s", "t"])
-    assert plan.sources.tolist() == [1, 2]
-    assert plan.trajectories.tolist() == [0, 1]
-    assert plan.report.breaks == []
-
-
 @pytest.mark.parametrize("policy", ["exact", "branch", "realign"])
 def test_many_branches(policy):
     """Twenty branches that share a long prompt and take turns."""

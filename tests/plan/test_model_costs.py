@@ -125,10 +125,7 @@ def test_configurations_as_dicts():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"hidden_size": None},
-            "config has hidden_size=None, .* needs a number of 1 or more there",
-        ),
+        ({"hidden_size": None}, "config has hidden_size=None, .* needs a number of 1 or more"),
         ({"num_attention_heads": 0}, "num_attention_heads=0"),
         ({"kv_lora_rank": 512}, r"config has kv_lora_rank, .* not known; pass Costs\(per_token"),
         ({"layer_types": ["linear_attention", "full_attention"]}, "layer_types with 'linear_att"),

@@ -2,7 +2,6 @@
 
 import math
 import pickle
-import re
 from itertools import pairwise, product
 
 import numpy as np
@@ -10,15 +9,13 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from packings import pack, tables_of
+from raising import raises
 from recorded import recorded
 
 import fastcollate as fc
 from fastcollate.plan.layouts import layout_of
 from fastcollate.testing.reference import pack_loops
-from fastcollate.testing.reference.packing import (
-    adjust_bin_count_loops,
-    split_heaviest_loops,
-)
+from fastcollate.testing.reference.packing import adjust_bin_count_loops, split_heaviest_loops
 from frameworks.installed import real
 
 WHOLE = ["ffd", "stable_ffd", "ff", "bfd", "mffd", "next_fit", "balanced"]
@@ -98,30 +95,6 @@ def test_is_as_the_reference(problem):
     assert {table.dtype for table in tables} == {np.dtype(np.int64)}
 
 
-@pytest.mark.parametrize(
-    ("lengths", "options", "bins"),
-    [
-        # first_fit_pack gives [0, 1, 3], [2, 4]: 10 and 9 tokens.
-        ([4, 3, 7, 3, 2], {"min_bins": 3}, [[0], [2, 4], [1, 3]]),
-        ([4, 3, 7, 3, 2], {"min_bins": 4}, [[0], [2], [1, 3], [4]]),
-        ([4, 3, 7, 3, 2], {"min_bins": 5}, [[0], [2], [1], [4], [3]]),
-        # Of bins that are equally heavy, the last; of sequences, the first.
-        ([5, 5, 5, 5], {"bins_multiple_of": 3}, [[0, 1], [2], [3]]),
-        # One that exceeds the capacity is alone, and is never split.
-        ([40, 5, 5], {"bins_multiple_of": 3, "oversize": "own_bin"}, [[0], [1], [2]]),
-        ([0, 0, 0, 0], {"min_bins": 3}, [[0, 1], [2], [3]]),
-        ([2, 0, 0, 0], {"min_bins": 3}, [[0], [1, 2], [3]]),
-        ([4, 4, 1, 1], {"min_bins": 2, "keep_together": "abca"}, [[0, 3], [1, 2]]),
-    ],
-)
-def test_the_heaviest_bin_is_split(lengths, options, bins):
-    """As in slime, where the heaviest bin has the most tokens."""
-    options = {"algorithm": "ff", "grow_by": "split", "cost": "tokens", **options}
-    if groups := options.get("keep_together"):
-        options["keep_together"] = list(groups)
-    assert pack(lengths, 10, **options).bins == bins
-
-
 def test_the_costliest_bin_is_split():
     """As in prime-rl, where attention is the cost of a bin."""
     lengths = [6, 4, 5, 5]  # 52 and 50; both have 10 tokens
@@ -198,15 +171,11 @@ def test_ff_and_next_fit_are_those_of_axolotl(lengths, capacity, most):
 
 def test_oversize():
     lengths = [3, 25, 4]
-    with pytest.raises(ValueError, match=re.escape("lengths[1] is 25, which exceeds capacity=10")):
-        pack(lengths, 10)
     assert pack(lengths, 10, oversize="own_bin").bins == [[1], [2, 0]]
-    assert pack(lengths, 10, algorithm="ff", oversize="own_bin").bins == [[0, 2], [1]]
     assert pack(lengths, 10, algorithm="balanced").bins == [[1], [2, 0]]
-    with pytest.raises(ValueError, match="exceeds capacity"):
-        pack(lengths, 10, algorithm="balanced", oversize="error")
-    plan = pack(lengths, 10, oversize="split")
-    assert pieces_of(plan) == [[(1, 10, 10)], [(1, 0, 10)], [(1, 20, 5), (2, 0, 4)], [(0, 0, 3)]]
+    for options in ({}, {"algorithm": "balanced", "oversize": "error"}):
+        with pytest.raises(ValueError, match=r"lengths\[1\] is 25, which exceeds capacity=10"):
+            pack(lengths, 10, **options)
     # The rest may lie in a bin before the pieces that it follows.
     plan = pack([3, 12], 10, algorithm="ff", oversize="split")
     assert pieces_of(plan) == [[(0, 0, 3), (1, 10, 2)], [(1, 0, 10)]]
@@ -266,13 +235,7 @@ def test_split_sequences_grow_by_pieces():
         (pack([1], 2), [1], {}, ValueError, "bins is a plan, which has them; leave it out"),
         ([[0]], [1], {"cost": "tokens"}, ValueError, "grow_by is 'move'; leave cost out"),
         ([[0]], [1], {"grow_by": "cut"}, ValueError, "grow_by is 'cut'; pass 'move', 'split'"),
-        (
-            [[0]],
-            [1],
-            {"min_bins": -1},
-            ValueError,
-            "min_bins is -1; pass a number of bins, 0 or more",
-        ),
+        ([[0]], [1], {"min_bins": -1}, ValueError, "min_bins is -1; pass a number of bins, 0 or"),
         ([[0]], [1], {"allow_fewer_bins": 1}, TypeError, "allow_fewer_bins is 1; pass True or"),
         (
             [[0, 1]],
@@ -296,38 +259,34 @@ def test_trees_do_not_grow_by_moving():
     assert bins.num_bins == 2
 
 
-def test_groups_stay_together():
+@pytest.mark.parametrize(
+    ("groups", "options", "message"),
+    [
+        (
+            "aabbc",
+            {"max_sequences": 1},
+            "keep_together puts 2 sequences, of which 0 is the first, in one bin, which exceeds "
+            "max_sequences=1; pass a larger max_sequences",
+        ),
+        (
+            "aaabb",
+            {},
+            "keep_together puts 3 sequences, of which 0 is the first, in one bin, with 14 "
+            "tokens, which exceeds capacity=10; pass oversize='own_bin', or a larger capacity",
+        ),
+        ("abcab", {"min_bins": 4}, "min_bins is 4, .* only 3 groups .*; pass a smaller min_bins"),
+    ],
+)
+def test_groups_stay_together(groups, options, message):
     lengths = [4, 6, 4, 3, 2]
-    plan = pack(lengths, 10, keep_together=["a", "b", "a", "b", "c"])
     # b has 9 tokens, a 8 and c 2.
-    assert plan.bins == [[1, 3], [0, 2, 4]]
-    plan = pack(lengths, 10, keep_together=["a", "b", "a", "b", "c"], max_sequences=2)
-    assert plan.bins == [[1, 3], [0, 2], [4]]
-    with pytest.raises(
-        ValueError,
-        match="keep_together puts 2 sequences, of which 0 is the first, in one bin, which exceeds "
-        "max_sequences=1; pass a larger max_sequences",
-    ):
-        pack(lengths, 10, keep_together=list("aabbc"), max_sequences=1)
-    with pytest.raises(
-        ValueError,
-        match="keep_together puts 3 sequences, of which 0 is the first, in one bin, with 14 "
-        "tokens, which exceeds capacity=10; pass oversize='own_bin', or a larger capacity",
-    ):
-        pack(lengths, 10, keep_together=list("aaabb"))
+    assert pack(lengths, 10, keep_together=list("ababc")).bins == [[1, 3], [0, 2, 4]]
+    with pytest.raises(ValueError, match=message):
+        pack(lengths, 10, keep_together=list(groups), **options)
     # Only what is alone in its group can be split.
     plan = pack([25, 4, 4], 10, keep_together=list("abb"), oversize="split")
     assert plan.bins == [[0], [0], [1, 2], [0]]
     assert pack([25, 4, 4], 10, keep_together=list("aab"), oversize="own_bin").num_bins == 2
-    # Bins are added in groups, too.
-    assert pack([1] * 4, 10, keep_together=list("abab"), min_bins=2).bins == [
-        [1, 3],
-        [0, 2],
-    ]
-    with pytest.raises(
-        ValueError, match=r"min_bins is 3, .* only 2 groups .*; pass a smaller min_bins"
-    ):
-        pack([1] * 4, 10, keep_together=list("abab"), min_bins=3)
 
 
 class Unhashable:
@@ -429,114 +388,95 @@ def test_nothing_to_pack(algorithm):
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "message"),
+    ("changes", "message"),
     [
-        ({"lengths": [3, -1]}, ValueError, r"lengths\[1\] is -1; pass lengths of 0 or more"),
-        (
-            {"lengths": [1 << 40]},
-            ValueError,
-            r"lengths\[0\] is 1099511627776; pass lengths of at most",
-        ),
-        ({"lengths": [3, 4.0]}, TypeError, "lengths.* is .*; pass an integer"),
-        ({"lengths": [[3], [4]]}, TypeError, "lengths.* is .*; pass an integer"),
-        ({"lengths": 3}, TypeError, "lengths is 3; pass the number of tokens"),
-        ({"lengths": [True]}, TypeError, "lengths.* is .*; pass an integer"),
-        ({"capacity": 0}, ValueError, "capacity is 0; pass a number of tokens, 1 or more"),
-        ({"capacity": -4}, ValueError, "capacity is -4; pass a number of tokens, 1 or more"),
-        ({"capacity": 4.5}, TypeError, "capacity is 4.5; pass a number of tokens"),
-        ({"capacity": 1 << 70}, ValueError, "capacity is .* which does not fit int64"),
-        ({"capacity": 4}, ValueError, r"lengths\[0\] is 5, which exceeds capacity=4; pass"),
+        ({"lengths": [3, -1]}, r"lengths\[1\] is -1; pass lengths of 0 or more"),
+        ({"lengths": [1 << 40]}, r"lengths\[0\] is 1099511627776; pass lengths of at"),
+        ({"lengths": [3, 4.0]}, "TypeError: lengths.* is .*; pass an integer"),
+        ({"lengths": [[3], [4]]}, "TypeError: lengths.* is .*; pass an integer"),
+        ({"lengths": 3}, "TypeError: lengths is 3; pass the number of tokens"),
+        ({"lengths": [True]}, "TypeError: lengths.* is .*; pass an integer"),
+        ({"capacity": 0}, "capacity is 0; pass a number of tokens, 1 or more"),
+        ({"capacity": -4}, "capacity is -4; pass a number of tokens, 1 or more"),
+        ({"capacity": 4.5}, "TypeError: capacity is 4.5; pass a number of tokens"),
+        ({"capacity": 1 << 70}, "capacity is .* which does not fit int64"),
+        ({"capacity": 4}, r"lengths\[0\] is 5, which exceeds capacity=4; pass"),
         (
             {"multiple_of": 8, "capacity": 7},
-            ValueError,
             r"lengths\[0\] is 5, rounded up to 8, which exceeds capacity=7",
         ),
-        ({"algorithm": "best"}, ValueError, "algorithm is 'best'; pass 'ffd', 'stable_ffd', 'ff'"),
-        ({"algorithm": None}, TypeError, "algorithm is None .*; pass 'ffd'"),
-        ({"oversize": "drop"}, ValueError, "oversize is 'drop'; pass 'error', 'own_bin', 'split'"),
-        ({"oversize": 3}, TypeError, "oversize is 3"),
-        ({"max_sequences": 0}, ValueError, "max_sequences is 0; pass a number of sequences"),
-        ({"multiple_of": 0}, ValueError, "multiple_of is 0; pass"),
-        ({"multiple_of": 1 << 31}, ValueError, "multiple_of .* not fit int32; pass a number"),
-        ({"min_bins": -1}, ValueError, "min_bins is -1; pass a number of bins, 0 or more"),
-        ({"bins_multiple_of": 0}, ValueError, "bins_multiple_of is 0; pass a number of bins"),
+        ({"algorithm": "best"}, "algorithm is 'best'; pass 'ffd', 'stable_ffd', 'ff'"),
+        ({"algorithm": None}, "TypeError: algorithm is None .*; pass 'ffd'"),
+        ({"oversize": "drop"}, "oversize is 'drop'; pass 'error', 'own_bin', 'split'"),
+        ({"oversize": 3}, "TypeError: oversize is 3"),
+        ({"max_sequences": 0}, "max_sequences is 0; pass a number of sequences"),
+        ({"multiple_of": 0}, "multiple_of is 0; pass"),
+        ({"multiple_of": 1 << 31}, "multiple_of .* not fit int32; pass a number"),
+        ({"min_bins": -1}, "min_bins is -1; pass a number of bins, 0 or more"),
+        ({"bins_multiple_of": 0}, "bins_multiple_of is 0; pass a number of bins"),
         (
             {"min_bins": 4},
-            ValueError,
             "min_bins is 4, so there must be at least 4 bins, but there are only 3 sequences and "
             "no bin may be empty; pass a smaller min_bins, more sequences, or allow_fewer",
         ),
         (
             {"min_bins": 3, "bins_multiple_of": 2},
-            ValueError,
             "min_bins is 3 and bins_multiple_of is 2, .* 4 bins.*; pass a smaller min_bins or",
         ),
-        ({"bins_multiple_of": 4}, ValueError, "is 4, .* 4 bins, but .* only 3 sequences"),
-        ({"bins_multiple_of": 1 << 60}, ValueError, "but there are only 3 sequences"),
-        ({"keep_together": ["a", "b"]}, ValueError, "keep_together has 2 items, but there are 3"),
-        ({"keep_together": "abc"}, TypeError, "keep_together is 'abc'; pass a sequence"),
+        ({"bins_multiple_of": 4}, "is 4, .* 4 bins, but .* only 3 sequences"),
+        ({"bins_multiple_of": 1 << 60}, "but there are only 3 sequences"),
+        ({"keep_together": ["a", "b"]}, "keep_together has 2 items, but there are 3"),
+        ({"keep_together": "abc"}, "TypeError: keep_together is 'abc'; pass a sequence"),
         (
             {"keep_together": [np.zeros(2), np.zeros(2), None]},
-            TypeError,
-            r"keep_together\[1\] is .* be compared .*; pass strings, integers",
+            r"TypeError: keep_together\[1\] is .* be compared .*; pass strings, integers",
         ),
-        ({"max_cost": 0}, ValueError, "max_cost is 0; pass a number above 0"),
-        ({"max_cost": math.nan}, ValueError, "max_cost is nan; pass a number above 0"),
-        ({"max_cost": "8"}, TypeError, "max_cost is '8'"),
-        ({"max_cost": True}, TypeError, "max_cost is True"),
-        ({"max_cost": 9, "costs": [1, 2, math.nan]}, ValueError, "costs is nan for sequence 2"),
-        ({"max_cost": 9, "costs": [1, -2, 3]}, ValueError, "costs is -2 for sequence 1"),
-        ({"max_cost": 9, "costs": [1, 2]}, ValueError, "for 3 lengths; pass one number for each"),
-        ({"max_cost": 9, "cost": "bytes"}, ValueError, "cost is 'bytes'; pass 'tokens', 'flops'"),
-        ({"max_cost": 9, "cost": None}, TypeError, "cost is None"),
-        ({"cost": "tokens"}, ValueError, "cost is given, but max_cost is None; pass both"),
+        ({"max_cost": 0}, "max_cost is 0; pass a number above 0"),
+        ({"max_cost": math.nan}, "max_cost is nan; pass a number above 0"),
+        ({"max_cost": "8"}, "TypeError: max_cost is '8'"),
+        ({"max_cost": True}, "TypeError: max_cost is True"),
+        ({"max_cost": 9, "costs": [1, 2, math.nan]}, "costs is nan for sequence 2"),
+        ({"max_cost": 9, "costs": [1, -2, 3]}, "costs is -2 for sequence 1"),
+        ({"max_cost": 9, "costs": [1, 2]}, "for 3 lengths; pass one number for each"),
+        ({"max_cost": 9, "cost": "bytes"}, "cost is 'bytes'; pass 'tokens', 'flops'"),
+        ({"max_cost": 9, "cost": None}, "TypeError: cost is None"),
+        ({"cost": "tokens"}, "cost is given, but max_cost is None; pass both"),
         (
             {"max_cost": 9, "costs": [9, 10, 9], "oversize": "split"},
-            ValueError,
             r"lengths\[1\] is 3 and has to be split, but cost has .*; pass cost as a name",
         ),
         (
             {"max_cost": 9, "oversize": "split"},
-            ValueError,
             r"lengths\[0\] is 5, but already 1 token cost 24,577, .*; pass a larger max_cost",
         ),
         (
             {"max_cost": 20, "cost": lambda x: 10.0 + (x == 3) * 90, "oversize": "split"},
-            ValueError,
             r"lengths\[1\] is 3, with a cost of 100, which exceeds max_cost=20",
         ),
         (
             {"oversize": "split", "capacity": 4, "multiple_of": 8},
-            ValueError,
             "multiple_of is 8, but capacity is 4, .*; pass a capacity of at least 8",
         ),
-        ({"algorithm": "concat", "oversize": "own_bin"}, ValueError, "oversize is 'own_bin', but"),
-        ({"algorithm": "concat", "max_cost": 9}, ValueError, "leave max_cost out, or pass another"),
-        ({"algorithm": "concat", "keep_together": "abc"}, TypeError, "pass a sequence"),
-        (
-            {"algorithm": "concat", "keep_together": [1, 2, 3]},
-            ValueError,
-            "leave keep_together out",
-        ),
+        ({"algorithm": "concat", "oversize": "own_bin"}, "oversize is 'own_bin', but"),
+        ({"algorithm": "concat", "max_cost": 9}, "leave max_cost out, or pass another"),
+        ({"algorithm": "concat", "keep_together": "abc"}, "TypeError: pass a sequence"),
+        ({"algorithm": "concat", "keep_together": [1, 2, 3]}, "leave keep_together"),
         (
             {"algorithm": "concat", "multiple_of": 11},
-            ValueError,
             "multiple_of is 11, but capacity is 10, .*; pass a capacity",
         ),
         (
             {"algorithm": "concat", "lengths": [1 << 31], "capacity": 1},
-            ValueError,
             "sequences would be split into more than 67,108,864 pieces; pass a larger capacity",
         ),
         (
             {"lengths": [1 << 31], "capacity": 1, "oversize": "split"},
-            ValueError,
             "sequences would be split into more than 67,108,864 pieces",
         ),
     ],
 )
-def test_bad_input(changes, error, message):
-    with pytest.raises(error, match=message):
+def test_bad_input(changes, message):
+    with raises(message):
         pack(**{"lengths": [5, 3, 7], "capacity": 10, **changes})
 
 
@@ -575,10 +515,7 @@ def test_plans_are_kept_and_compared(problem):
         plan = pack(lengths, capacity, **ours)
     except ValueError:
         return
-    for same in (
-        pickle.loads(pickle.dumps(plan)),
-        fc.planning.BinPlan(**tables_of(plan)),
-    ):
+    for same in (pickle.loads(pickle.dumps(plan)), fc.planning.BinPlan(**tables_of(plan))):
         assert same == plan
         assert same.sequence_lengths.tolist() == lengths
     assert plan != pack(lengths, capacity + 1, oversize="own_bin")
@@ -621,10 +558,7 @@ def good_tables():
 )
 def test_plans_are_checked(changes, message):
     tables = good_tables()
-    assert pieces_of(fc.planning.BinPlan(**tables)) == [
-        [(0, 0, 10)],
-        [(1, 0, 3), (0, 10, 2)],
-    ]
+    assert pieces_of(fc.planning.BinPlan(**tables)) == [[(0, 0, 10)], [(1, 0, 3), (0, 10, 2)]]
     with pytest.raises(ValueError, match=f"this is not a valid bin plan: .*{message}"):
         fc.planning.BinPlan(**{**tables, **changes})
 
@@ -649,9 +583,6 @@ def test_empty_bins_may_be_in_a_plan():
     assert plan.bins == [[0], []]
     assert plan.loads.tolist() == [3, 0]
     assert plan.efficiency == 3 / 8
-
-
-# A number of bins
 
 
 def fewest_tokens(lens, bins):
@@ -704,47 +635,38 @@ def test_as_many_bins_with_other_limits():
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
+    ("options", "message"),
     [
-        ({"num_bins": 0}, ValueError, "num_bins is 0; pass a number of bins, 1 or more"),
-        ({"num_bins": 1.5}, TypeError, "num_bins is 1.5"),
-        (
-            {"num_bins": 2, "capacity": 5},
-            ValueError,
-            "num_bins is 2, .*capacity is given, too; leave",
-        ),
-        ({"num_bins": 2, "min_bins": 5}, ValueError, "min_bins is given"),
-        ({"num_bins": 2, "algorithm": "concat"}, ValueError, "algorithm='concat' is given"),
-        ({"num_bins": 2, "oversize": "split"}, ValueError, "oversize='split' is given"),
-        (
-            {"num_bins": 2, "max_sequences": 1},
-            ValueError,
-            "num_bins is 2, but so few .*max_sequences",
-        ),
-        ({}, ValueError, r"capacity and plan are None; pass fc.Packed\(capacity=...\)"),
+        ({"num_bins": 0}, "num_bins is 0; pass a number of bins, 1 or more"),
+        ({"num_bins": 1.5}, "TypeError: num_bins is 1.5"),
+        ({"num_bins": 2, "capacity": 5}, "num_bins is 2, .*capacity is given.*;"),
+        ({"num_bins": 2, "min_bins": 5}, "min_bins is given"),
+        ({"num_bins": 2, "algorithm": "concat"}, "algorithm='concat' is given"),
+        ({"num_bins": 2, "oversize": "split"}, "oversize='split' is given"),
+        ({"num_bins": 2, "max_sequences": 1}, "num_bins is 2, but so few .*max_sequences"),
+        ({}, r"capacity and plan are None; pass fc.Packed\(capacity=...\)"),
     ],
 )
-def test_numbers_of_bins_that_cannot_be(options, error, message):
-    with pytest.raises(error, match=message):
+def test_numbers_of_bins_that_cannot_be(options, message):
+    with raises(message):
         pack([1, 2, 3], **options)
 
 
 @pytest.mark.parametrize(
-    ("layout", "options", "error", "message"),
+    ("layout", "options", "message"),
     [
-        (10, {}, TypeError, r"layout is 10 \(int\); pass fc.Packed\(capacity=...\)"),
-        (fc.Tree(10), {}, TypeError, r"layout is Tree\(capacity=10\) .*; pass fc.Packed"),
-        (fc.Packed.single_row(), {}, ValueError, r"Packed.single_row\(\), which has its bins"),
-        (fc.Packed(plan=[[0, 1]]), {}, ValueError, "which has its bins already; pass fc.Packed"),
-        (fc.Packed(10), {"costs": [1, 2]}, ValueError, "which does not use them; pass max_cost"),
+        (10, {}, r"TypeError: layout is 10 \(int\); pass fc.Packed\(capacity=...\)"),
+        (fc.Tree(10), {}, r"TypeError: layout is Tree\(capacity=10\) .*; pass fc.Packed"),
+        (fc.Packed.single_row(), {}, r"Packed.single_row\(\), which has its bins"),
+        (fc.Packed(plan=[[0, 1]]), {}, "which has its bins already; pass fc.Packed"),
+        (fc.Packed(10), {"costs": [1, 2]}, "which does not use them; pass max_cost"),
         (
             fc.Packed(10, algorithm="concat", grow_by="split"),
             {"costs": [1, 2]},
-            ValueError,
             "costs is given, but algorithm='concat' cuts",
         ),
     ],
 )
-def test_layouts_that_do_not_pack(layout, options, error, message):
-    with pytest.raises(error, match=message):
+def test_layouts_that_do_not_pack(layout, options, message):
+    with raises(message):
         fc.planning.pack([3, 4], layout, **options)

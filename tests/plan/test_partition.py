@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from raising import raises
 from recorded import recorded
 
 import fastcollate as fc
@@ -49,34 +50,6 @@ def test_largest_first_is_the_reference(algorithm, problem):
     assert found == ALGORITHMS[algorithm](weights.tolist(), k, equal_size)
 
 
-@given(problems())
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_every_sequence_is_in_one_part(algorithm, problem):
-    weights, k, equal_size = problem
-    parts = fc.planning.partition(weights, k, algorithm=algorithm, equal_size=equal_size)
-    assert len(parts) == k
-    assert all(parts)
-    assert all(part == sorted(part) for part in parts)
-    assert sorted(item for part in parts for item in part) == list(range(len(weights)))
-    if equal_size:
-        assert len(set(map(len, parts))) == 1
-
-
-@given(problems(dtypes=["int64"]))
-def test_swaps_never_make_the_heaviest_part_heavier(problem):
-    weights, k, equal_size = problem
-    loads = {
-        algorithm: max(
-            sum(weights[part].tolist())
-            for part in fc.planning.partition(
-                weights, k, algorithm=algorithm, equal_size=equal_size
-            )
-        )
-        for algorithm in ("lpt", "lpt_swap")
-    }
-    assert loads["lpt_swap"] <= loads["lpt"]
-
-
 @pytest.mark.parametrize("equal_size", [False, True])
 @pytest.mark.parametrize("k", [2, 50, 150, 300])
 def test_many_parts(k, equal_size):
@@ -97,8 +70,6 @@ def test_thousands_of_parts(k):
         # Greedy bounds: nothing heavier than a fair share and one more sequence.
         assert max(loads) <= lengths.sum() / k + lengths.max()
 
-
-# Against verl itself
 
 GOLDEN = recorded("verl_partitions")
 
@@ -124,9 +95,6 @@ def test_tensors_are_lengths_too():
         assert found == fc.planning.partition(items, case["k"], equal_size=case["equal_size"])
     rounded = fc.planning.partition(torch.tensor([3.0, 1, 2, 4]).bfloat16(), 2)
     assert rounded == fc.planning.partition([3.0, 1.0, 2.0, 4.0], 2)
-
-
-# Costs
 
 
 def test_costs():
@@ -167,52 +135,43 @@ def test_integers_are_added_exactly():
     )
 
 
-# Bad input
-
-
 @pytest.mark.parametrize(
-    ("args", "options", "error", "message"),
+    ("args", "options", "message"),
     [
-        (([1, 2], 0), {}, ValueError, "k is 0; pass a number of parts, 1 or more"),
-        (([1, 2], -1), {}, ValueError, "k is -1"),
-        (([1, 2], 1.5), {}, TypeError, "k is 1.5"),
-        (([1, 2], 3), {}, ValueError, "k is 3, but lengths has 2 items .*; pass more"),
-        (([], 1), {}, ValueError, "k is 1, but lengths has 0 items"),
-        (
-            ([1, 2, 3], 2),
-            {"equal_size": True},
-            ValueError,
-            "k is 2, which does not divide 3 sequences .*; pass a divisor of 3 as k",
-        ),
-        (([1, -2], 1), {}, ValueError, "lengths has -2 for sequence 1; pass numbers"),
-        (([1, float("nan")], 1), {}, ValueError, "lengths has nan for sequence 1"),
-        (([float("inf"), 1], 1), {}, ValueError, "lengths has inf for sequence 0"),
+        (([1, 2], 0), {}, "k is 0; pass a number of parts, 1 or more"),
+        (([1, 2], -1), {}, "k is -1"),
+        (([1, 2], 1.5), {}, "TypeError: k is 1.5"),
+        (([1, 2], 3), {}, "k is 3, but lengths has 2 items .*; pass more"),
+        (([], 1), {}, "k is 1, but lengths has 0 items"),
+        (([1, 2, 3], 2), {"equal_size": True}, "k is 2, which does not.*; pass a divisor of 3 as"),
+        (([1, -2], 1), {}, "lengths has -2 for sequence 1; pass numbers"),
+        (([1, float("nan")], 1), {}, "lengths has nan for sequence 1"),
+        (([float("inf"), 1], 1), {}, "lengths has inf for sequence 0"),
         (
             (np.array([1, 2**63], np.uint64), 1),
             {},
-            ValueError,
             "lengths has 9223372036854775808 for sequence 1",
         ),
-        ((["a"], 1), {}, TypeError, "lengths has"),
-        (([[1], [2, 3]], 1), {}, TypeError, r"lengths has \[\[1\], \[2, 3\]\]"),
-        ((None, 1), {}, TypeError, "lengths has None"),
-        ((5, 1), {}, TypeError, "lengths has 5"),
-        (({1, 2}, 1), {}, TypeError, "lengths has"),
-        ((np.ones((2, 2)), 1), {}, TypeError, "float64 ndarray of shape"),
-        (([1], 1), {"algorithm": "kk"}, ValueError, "algorithm is 'kk'; pass 'karmarkar_karp'"),
-        (([1], 1), {"algorithm": 3}, TypeError, "algorithm is 3"),
-        (([1], 1), {"equal_size": 1}, TypeError, "equal_size is 1"),
-        (([1], 1), {"cost": "time"}, ValueError, "cost is 'time'; pass 'tokens', 'flops'"),
-        (([1], 1), {"cost": 3}, TypeError, r"cost is 3 \(int\)"),
-        (([1], 1), {"cost": [float("nan")]}, ValueError, "cost is nan for sequence 0"),
-        (([1], 1), {"cost": [1, 2]}, ValueError, "for 1 lengths; pass one number for each"),
-        (([1], 1), {"cost": lambda n: -n}, ValueError, "the function cost returned -1"),
-        (([1.5], 1), {"cost": "tokens"}, TypeError, "; pass an integer"),
-        (([-1], 1), {"cost": "tokens"}, ValueError, r"lengths\[0\] is -1; pass"),
+        ((["a"], 1), {}, "TypeError: lengths has"),
+        (([[1], [2, 3]], 1), {}, r"TypeError: lengths has \[\[1\], \[2, 3\]\]"),
+        ((None, 1), {}, "TypeError: lengths has None"),
+        ((5, 1), {}, "TypeError: lengths has 5"),
+        (({1, 2}, 1), {}, "TypeError: lengths has"),
+        ((np.ones((2, 2)), 1), {}, "TypeError: float64 ndarray of shape"),
+        (([1], 1), {"algorithm": "kk"}, "algorithm is 'kk'; pass 'karmarkar_karp'"),
+        (([1], 1), {"algorithm": 3}, "TypeError: algorithm is 3"),
+        (([1], 1), {"equal_size": 1}, "TypeError: equal_size is 1"),
+        (([1], 1), {"cost": "time"}, "cost is 'time'; pass 'tokens', 'flops'"),
+        (([1], 1), {"cost": 3}, r"TypeError: cost is 3 \(int\)"),
+        (([1], 1), {"cost": [float("nan")]}, "cost is nan for sequence 0"),
+        (([1], 1), {"cost": [1, 2]}, "for 1 lengths; pass one number for each"),
+        (([1], 1), {"cost": lambda n: -n}, "the function cost returned -1"),
+        (([1.5], 1), {"cost": "tokens"}, "TypeError: ; pass an integer"),
+        (([-1], 1), {"cost": "tokens"}, r"lengths\[0\] is -1; pass"),
     ],
 )
-def test_bad_input(args, options, error, message):
-    with pytest.raises(error, match=message):
+def test_bad_input(args, options, message):
+    with raises(message):
         fc.planning.partition(*args, **options)
 
 

@@ -7,6 +7,8 @@ import pytest
 from conftest import NEEDS_TORCH, share
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from making import make_batch
+from raising import raises
 from step_shards import shard_of, shards
 from strategies import as_inputs, extras, rollouts
 
@@ -63,13 +65,11 @@ def test_selected_rows_are_those_built_from_turns(layout, data):
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_rows_that_follow_each_other_are_views(layout):
     prompts, responses = [[1], [2, 3], [4]], [[5, 6], [7], [8, 9]]
-    whole = fc.build_batch(
+    whole = make_batch(
         prompts,
         responses,
-        pad_token_id=0,
         loss_mask=[[1, 1], [1], [1, 1]],
         fields={"image": fc.PerRow([np.ones((n, 2)) for n in (1, 2, 3)], concat=True)},
-        array_type="numpy",
         layout=layout,
     )
     batch = whole.select(shard_of([1, 2], [False, False], prompts, responses))
@@ -100,9 +100,7 @@ def test_the_plan_of_a_view_is_made_when_it_is_read(layout):
     assert all(copy.plan == view.plan for copy in copies)
     # That a plan is of another batch is said at once.
     other = fc.plan_step([3, 4, 3], dp_size=3).shard(0, 1)
-    with pytest.raises(
-        ValueError, match=r"shard is of a plan whose longest prompt.*; pass the rows"
-    ):
+    with raises("shard is of a plan whose longest prompt.*; pass the rows"):
         batch.select(other)
 
 
@@ -128,21 +126,22 @@ def test_padding_rows_train_nothing():
         shard=shard,
         array_type="numpy",
     )
-    assert batch.input_ids.tolist() == [[2, 3, 7], [1, 5, 6], [9, 9, 9]]
-    assert batch.attention_mask.tolist() == [[1, 1, 1], [1, 1, 1], [0, 1, 1]]
-    assert batch.response_mask.tolist() == [[0, 1], [0, 0], [0, 0]]
-    assert batch.loss_mask.tolist() == [[0, 1], [0, 0], [0, 0]]
-    assert batch.rewards.tolist() == [[0, 3], [0, 0], [0, 0]]
-    assert batch.logprobs.tolist() == [[0, -3], [0, 0], [0, 0]]
-    assert batch.labels.tolist() == [[-100, -100, 7], [-100] * 3, [-100] * 3]
+    expected = {
+        "input_ids": [[2, 3, 7], [1, 5, 6], [9, 9, 9]],
+        "attention_mask": [[1, 1, 1], [1, 1, 1], [0, 1, 1]],
+        "response_mask": [[0, 1], [0, 0], [0, 0]],
+        "loss_mask": [[0, 1], [0, 0], [0, 0]],
+        "rewards": [[0, 3], [0, 0], [0, 0]],
+        "logprobs": [[0, -3], [0, 0], [0, 0]],
+        "labels": [[-100, -100, 7], [-100] * 3, [-100] * 3],
+        "router_padding_mask": [[False] * 3, [True] * 3, [True] * 3],
+        "gap": [[-1, 1], [-2, -2], [-1, -2]],
+        "size": [20, 10, 0],
+    }
+    assert {key: batch[key].tolist() for key in expected} == expected
     assert batch.routes[:, :, 0].tolist() == [[[6, 6]] * 3, [[0, 1]] * 3, [[0, 1]] * 3]
-    assert batch.router_padding_mask.tolist() == [[False] * 3, [True] * 3, [True] * 3]
-    assert batch.gap.tolist() == [[-1, 1], [-2, -2], [-1, -2]]
-    assert batch["size"].tolist() == [20, 10, 0]
-    assert batch.uids == ["b", "pad4", "pad5"]
-    assert batch.trajectory_ids == ["t", "pad4", "pad5"]
-    assert batch.is_last_step == [True, True, True]
-    assert batch.is_padding == [False, True, True]
+    assert (batch.uids, batch.trajectory_ids) == (["b", "pad4", "pad5"], ["t", "pad4", "pad5"])
+    assert (batch.is_last_step, batch.is_padding) == ([True] * 3, [False, True, True])
     # Of the turns, padding gives none back.
     assert batch.gather(batch.rewards, align="response", per="turn", missing=-9).to_list() == [
         [-9, -9],
@@ -155,9 +154,7 @@ def test_merged_rows_of_a_shard():
     ids = {"trajectory_ids": list("aabc"), "uids": list("ppqr")}
     whole = fc.build_batch(*turns, pad_token_id=0, merge="exact", **ids, array_type="numpy")
     shard = Shard(np.array([2, 0]), np.array([False, False]), 3, (1, 3, 4), 0)
-    batch = fc.build_batch(
-        *turns, pad_token_id=0, merge="exact", **ids, shard=shard, array_type="numpy"
-    )
+    batch = make_batch(*turns, merge="exact", **ids, shard=shard)
     assert batch.input_ids.tolist() == [[0, 0, 7, 8], [1, 2, 3, 4]]
     assert (batch.uids, batch.trajectory_ids) == (["r", "p"], ["c", "a"])
     assert_same(whole.select(shard), batch)
@@ -171,13 +168,11 @@ def test_ranks_agree_on_the_dtype_of_routes():
     prompts, responses = [[1], [2]], [[3], [4]]
     routes = fc.RoutedExperts([np.full((2, 1, 2), 300), np.full((2, 1, 2), 3)])
     for row in (0, 1):
-        batch = fc.build_batch(
+        batch = make_batch(
             prompts,
             responses,
-            pad_token_id=0,
             fields={"routes": routes},
             shard=shard_of([row], [False], prompts, responses),
-            array_type="numpy",
         )
         assert batch.routes.dtype == np.int16
 
@@ -219,15 +214,11 @@ def test_shards_of_other_plans():
 def test_padding_rows_do_not_count_in_metrics():
     prompts, responses = [[1], [2, 3]], [[5, 6], [7]]
     shard = shard_of([1, -1], [False, True], prompts, responses)
-    metrics = fc.build_batch(
-        prompts, responses, pad_token_id=0, shard=shard, array_type="numpy"
-    ).metrics
+    metrics = make_batch(prompts, responses, shard=shard).metrics
     assert (metrics["batch/rows"], metrics["batch/tokens"]) == (1, 3)
     assert metrics["batch/padding_fraction"] == 0.5
     only_padding = shard_of([0], [True], prompts, responses)
-    batch = fc.build_batch(
-        prompts, responses, pad_token_id=0, shard=only_padding, array_type="numpy"
-    )
+    batch = make_batch(prompts, responses, shard=only_padding)
     assert batch.metrics["batch/longest_row"] == 0
     with pytest.raises(ValueError, match="rows is a Batch with padding rows"):
         fc.plan_step(batch)
@@ -263,14 +254,7 @@ def test_ranks_agree_where_only_totals_are_known():
             tuple(value.shape for value in batch.values())
             for rank in range(3)
             for batch in [
-                fc.build_batch(
-                    [[], []],
-                    [[1], [1]],
-                    pad_token_id=0,
-                    layout=layout,
-                    shard=plan.shard(0, rank),
-                    array_type="numpy",
-                )
+                make_batch([[], []], [[1], [1]], layout=layout, shard=plan.shard(0, rank))
             ]
         }
         assert len(shapes) == 1
@@ -289,10 +273,7 @@ def test_ranks_agree_where_only_totals_are_known():
         (([0], [False], "x"), "num_rows is 'x'"),
         (([0], [False], 3, (1, 2)), "pass three lengths of 0 or more"),
         (([0], [False], 3, None, None), "first_pad is None"),
-        (
-            ([0], [False], 3, None, 0, [1, 2]),
-            r"lengths has shape \(2,\) and rows \(1,\); pass one length",
-        ),
+        (([0], [False], 3, None, 0, [1, 2]), r"lengths has shape \(2,\) and rows \(1,\); pass one"),
     ],
 )
 def test_shards_that_cannot_be(arguments, message):
@@ -314,18 +295,8 @@ def test_ranks_fail_together_where_a_width_is_too_small():
     plan = fc.plan_step(([1, 1, 1], [1, 2, 1]), dp_size=3)
     for layout in (fc.Left(pad_response_to=1), fc.Left(pad_to=2)):
         for rank in range(3):
-            with pytest.raises(
-                ValueError,
-                match=r"(row 1|a row of the step) has .*rows are not truncated; pass a larger",
-            ):
-                fc.build_batch(
-                    prompts,
-                    responses,
-                    pad_token_id=0,
-                    shard=plan.shard(0, rank),
-                    array_type="numpy",
-                    layout=layout,
-                )
+            with raises("(row 1|a row of the step) has .*rows are not truncated; pass a larger"):
+                make_batch(prompts, responses, shard=plan.shard(0, rank), layout=layout)
 
 
 def planned(prompts, responses, rank, dp_size=2, **how):
@@ -339,9 +310,7 @@ def test_rows_of_other_shards_are_not_read():
     expected = fc.build_batch(prompts, responses, pad_token_id=0, shard=shard, array_type="numpy")
     prompts[0], responses[1] = "not", object()
     rewards = [None, "no", 1.0, 2.0]
-    batch = fc.build_batch(
-        prompts, responses, pad_token_id=0, rewards=rewards, shard=shard, array_type="numpy"
-    )
+    batch = make_batch(prompts, responses, rewards=rewards, shard=shard)
     assert batch.input_ids.tolist() == expected.input_ids.tolist()
     assert batch.rewards.sum(1).tolist() == [1, 2]
 
@@ -383,10 +352,7 @@ def test_a_shard_of_synthetic_rows_has_the_shapes_of_all():
     for layout in LAYOUTS:
         plan = fc.plan_step(lens, dp_size=3)
         first, *_, last = (
-            fc.build_batch(
-                prompts, responses, pad_token_id=0, fields=fields, layout=layout,
-                array_type="numpy", shard=plan.shard(0, rank),
-            )
+            make_batch(prompts, responses, fields=fields, layout=layout, shard=plan.shard(0, rank))
             for rank in range(3)
         )  # fmt: skip
         assert last.is_padding == [True]
@@ -404,10 +370,7 @@ def test_the_plan_of_a_shard_has_its_own_turns():
     batches = [
         fc.build_batch(prompts, responses, pad_token_id=0, array_type="numpy", shard=shard),
         whole.select(shard),
-        fc.build_batch(
-            sequences=[[1, 2, 3]] * 1000, prompt_lens=[1] * 1000, pad_token_id=0,
-            array_type="numpy", shard=shard,
-        ),
+        make_batch(sequences=[[1, 2, 3]] * 1000, prompt_lens=[1] * 1000, shard=shard),
     ]  # fmt: skip
     for batch in batches:
         plan = batch.plan

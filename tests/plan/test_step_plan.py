@@ -69,11 +69,7 @@ def steps(draw):
     unit = draw(st.sampled_from([None, "prompts", "prompts"] + ["rows"] * (keep is None)))
     count = {None: 1, "prompts": len(prompts), "rows": rows}[unit]
     size = draw(st.integers(1, count))
-    starts = {
-        None: [0],
-        "prompts": offsets[:-1:size],
-        "rows": range(0, rows, size),
-    }[unit]
+    starts = {None: [0], "prompts": offsets[:-1:size], "rows": range(0, rows, size)}[unit]
     dp_size = draw(st.one_of(st.integers(1, 8), st.integers(1, 64)))
     kwargs = {
         "uids": uids,
@@ -401,28 +397,6 @@ def test_a_function_of_costs():
             fc.plan_step([7, 6, 14, 6, 21], dp_size=2, shard_by=lambda _, wrong=wrong: wrong)
 
 
-def test_synthetic_rows_have_a_cost():
-    """Two tokens: the rank that has one gets one row, the other rank both of the equal ones."""
-    plan = fc.plan_step([1, 1, 1], dp_size=2, shard_by="tokens", pad_rows="synthetic")
-    assert plan.rows.tolist() == [0, 1, 2, -1]
-
-
-def test_large_groups_go_first_where_costly_ones_leave_no_room():
-    """Then groups of as many rows go by their cost: 9 and 8 to ranks of their own, then 7 and 5."""
-    options = {"keep_together": "prompt", "dp_size": 3, "shard_by": "tokens"}
-    plan = fc.plan_step([1, 1, 5, 9, 8, 7], uids=list("aabcde"), **options)
-    assert plan.rows.tolist() == [0, 1, 2, 3, 4, 5]
-
-
-def test_padding_may_exceed_the_mini_batch():
-    plan = fc.plan_step([3], dp_size=8)
-    assert plan.rows.tolist() == [0] + [-1] * 7
-    assert plan.is_padding.tolist() == [False] + [True] * 7
-    assert [plan.shard(0, rank).first_pad for rank in range(8)] == [0, 0, 1, 2, 3, 4, 5, 6]
-    plan = fc.plan_step([3, 4], dp_size=5, pad_rows="copy_cycle")
-    assert plan.rows.tolist() == [0, 1, 0, 1, 0]
-
-
 @pytest.mark.parametrize("unit", ["prompts", "rows"])
 def test_fewer_than_a_mini_batch_are_a_partial_one(unit):
     options = {f"{unit}_per_mini_batch": 64, "allow_partial": True}
@@ -483,10 +457,7 @@ PROMPTS = list("aabbbc")
             {"keep_together": "trajectory", "trajectory_ids": [0, 1, 0, 2, 3, 4]},
             "; pass the turns of a trajectory",
         ),
-        (
-            {"pad_rows": "none"},
-            "pad_rows is 'none'; pass 'synthetic', 'copy_first', 'copy_cycle'",
-        ),
+        ({"pad_rows": "none"}, "pad_rows is 'none'; pass 'synthetic', 'copy_first', 'copy_cycle'"),
         ({"shard_by": "balanced"}, "shard_by is 'balanced'; pass"),
         ({"pad_rows": "copy"}, "pad_rows is 'copy'; pass 'synthetic', 'copy_first'"),
     ],

@@ -1,18 +1,15 @@
 """Shards train as the mini-batch that they are of: the loss, its gradients, the results."""
 
-import numpy as np
 import pytest
 from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
 from training_steps import (
     REDUCTIONS,
-    build,
     forward,
     gradients_of,
     losses_alone,
     losses_of_shard,
-    rollouts,
     same,
     small_policy,
     steps,
@@ -20,7 +17,6 @@ from training_steps import (
 )
 
 import fastcollate as fc
-from fastcollate.testing.reference import assert_same
 
 
 @pytest.fixture(scope="module")
@@ -87,29 +83,3 @@ def test_padding_is_in_no_normalizer(step):
         tokens, rows = batch.loss_normalizers(plan)
         assert tokens.tolist() == [max(float(batch.loss_mask.sum()), 1) for batch in alone]
         assert rows.tolist() == [batch.plan.num_rows for batch in alone]
-
-
-@given(step=steps(is_packed=False))
-def test_selected_shards_are_those_built_from_turns(step):
-    for mini_batch in range(step.plan.num_mini_batches):
-        for shard in step.shards(mini_batch):
-            assert_same(step.whole.select(shard), step.build(shard=shard))
-
-
-@pytest.mark.parametrize("pad_rows", ["copy_first", "synthetic"])
-def test_masked_mini_batches_train_nothing(policy, pad_rows):
-    turns = rollouts(0, prompts=3)
-    turns["loss_mask"] = [[0] * len(row) for row in turns["responses"]]
-    whole = build(turns)
-    # There are more ranks than rows in a mini-batch: some get nothing but padding.
-    plan = fc.plan_step(whole, prompts_per_mini_batch=1, dp_size=16, pad_rows=pad_rows)
-    tokens, rows = whole.loss_normalizers(plan)
-    assert tokens.tolist() == [1, 1, 1]
-    assert rows.tolist() == np.diff(plan.mini_batches).ravel().tolist()
-    for mini_batch in range(3):
-        for rank in range(16):
-            batch = whole.select(plan.shard(mini_batch, rank))
-            _, losses = losses_of_shard(policy, batch, tokens[mini_batch], rows[mini_batch])
-            assert not torch.stack(losses).any()
-            for gradients in gradients_of(policy, losses):
-                assert not any(gradient.any() for gradient in gradients)

@@ -9,6 +9,7 @@ import pytest
 from conftest import NEEDS_TORCH
 from hypothesis import given
 from hypothesis import strategies as st
+from raising import raises
 
 import fastcollate as fc
 from fastcollate.blocks import spans
@@ -136,17 +137,17 @@ X = np.zeros((4, 2))
 
 
 @pytest.mark.parametrize(
-    ("error", "message", "data"),
+    ("message", "data"),
     [
-        (ValueError, "batch has no values", {}),
-        (ValueError, "batch has no values", {"a": None}),
-        (ValueError, r"batch\['b'\] has 3 rows, but batch\['a'\] has 4; ", {"a": X, "b": X[:3]}),
-        (TypeError, r"batch\['a'\] is 3 \(int\); pass a tensor", {"a": 3}),
-        (TypeError, r"batch\['a'\] is float64 ndarray of shape \(\)", {"a": np.array(1.0)}),
+        ("batch has no values", {}),
+        ("batch has no values", {"a": None}),
+        (r"batch\['b'\] has 3 rows, but batch\['a'\] has 4; ", {"a": X, "b": X[:3]}),
+        (r"TypeError: batch\['a'\] is 3 \(int\); pass a tensor", {"a": 3}),
+        (r"TypeError: batch\['a'\] is float64 ndarray of shape \(\)", {"a": np.array(1.0)}),
     ],
 )
-def test_bad_mappings(error, message, data):
-    with pytest.raises(error, match=message):
+def test_bad_mappings(message, data):
+    with raises(message):
         check_rows(data)
 
 
@@ -159,23 +160,23 @@ def test_tensors_of_a_device():
 
 
 @pytest.mark.parametrize(
-    ("error", "message", "arguments"),
+    ("message", "arguments"),
     [
-        (ValueError, r"boundaries\[1\] is \(2, 5\), but batch has 4 rows; pass 0 <= start < end <=",
+        (r"boundaries\[1\] is \(2, 5\), but batch has 4 rows; pass 0 <= start < end <=",
          ([(0, 2), (2, 5)], 2, "error")),
-        (ValueError, r"boundaries\[0\] is \(2, 2\)", ([(2, 2)], 1, "error")),
-        (ValueError, r"boundaries\[0\] is \(-1, 2\)", ([(-1, 2)], 1, "error")),
-        (ValueError, r"boundaries\[0\] is \(0, 3\): 3 rows, which cannot be divided among "
+        (r"boundaries\[0\] is \(2, 2\)", ([(2, 2)], 1, "error")),
+        (r"boundaries\[0\] is \(-1, 2\)", ([(-1, 2)], 1, "error")),
+        (r"boundaries\[0\] is \(0, 3\): 3 rows, which cannot be divided among "
          "dp_size=2 ranks; .* or pad_rows='copy_first'", ([(0, 3)], 2, "error")),
-        (ValueError, "dp_size is 0", ([(0, 3)], 0, "error")),
-        (TypeError, "dp_size is None", ([(0, 3)], None, "error")),
-        (ValueError, "pad_rows is 'synthetic'; pass 'error', 'copy_first'", ([], 1, "synthetic")),
-        (TypeError, r"boundaries is \[0, 3\] \(list\); pass a pair", ([0, 3], 1, "error")),
-        (TypeError, "boundaries is .*pass a pair", ([(0.0, 3.0)], 1, "error")),
+        ("dp_size is 0", ([(0, 3)], 0, "error")),
+        ("TypeError: dp_size is None", ([(0, 3)], None, "error")),
+        ("pad_rows is 'synthetic'; pass 'error', 'copy_first'", ([], 1, "synthetic")),
+        (r"TypeError: boundaries is \[0, 3\] \(list\); pass a pair", ([0, 3], 1, "error")),
+        ("TypeError: boundaries is .*pass a pair", ([(0.0, 3.0)], 1, "error")),
     ],
 )  # fmt: skip
-def test_bad_boundaries(error, message, arguments):
-    with pytest.raises(error, match=message):
+def test_bad_boundaries(message, arguments):
+    with raises(message):
         shards_of(*arguments, 4)
 
 
