@@ -5,12 +5,9 @@ import re
 
 import numpy as np
 import pytest
-from advantage_loops import (
-    drop_padding_loops,
-    loss_normalizers_loops,
-    normalize_loops,
-)
+from advantage_loops import drop_padding_loops, loss_normalizers_loops, normalize_loops
 from conftest import NEEDS_TORCH, share
+from gathering import like
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -49,14 +46,6 @@ def plan_of(rows, is_padding, mini_batch_offsets, prompt_offsets, lengths):
         np.array(lengths, np.int64).reshape(-1, 2),
         np.array(prompt_offsets, np.int64),
     )
-
-
-def like(array, array_type):
-    if array_type == "numpy":
-        return array
-    import torch
-
-    return torch.from_numpy(array)
 
 
 def to_numpy(x):
@@ -301,9 +290,6 @@ def test_a_batch_of_something_else_is_refused():
     refuses(ValueError, pattern, loss_normalizers, batch_of(other), PLAN)
     bare = fc.Batch(dict(batch))
     refuses(fc.planning.MissingPlanError, "has no plan", loss_normalizers, bare, PLAN)
-
-
-# Results without padding
 
 
 def test_padding_is_dropped(array_type):

@@ -14,11 +14,7 @@ from packings import SHIFTS, lens_of, packed_options, plan_of
 from strategies import Rollouts, merge_options, rollouts, trajectories
 
 import fastcollate as fc
-from fastcollate.testing.reference import (
-    assert_same,
-    gather_loops,
-    merge_turns_loops,
-)
+from fastcollate.testing.reference import assert_same, gather_loops, merge_turns_loops
 from fastcollate.testing.reference.packed import packed_rows
 from fastcollate.testing.reference.way_back import broadcast_loops
 
@@ -170,27 +166,6 @@ def test_a_row_without_a_prompt(array_type):
     assert rows_of(beside.gather(batch.input_ids, align="response")) == [[2], [3, 4]]
 
 
-def test_merged_turns_come_back(array_type):
-    turns = {
-        "prompts": [[1, 2], [1, 2, 3, 4], [7]],
-        "responses": [[3], [5, 6], [8]],
-        "trajectory_ids": ["s", "s", "t"],
-        "logprobs": [[-1], [-2, -3], [-4]],
-    }
-    parts = [[(1, 0, 2)], [(0, 0, 6)]]
-    for shift in SHIFTS:
-        batch = small(array_type, shift, parts, merge="exact", **turns)
-        assert batch.input_ids.tolist() == [[7, 8, 0, 0, 0, 0], [1, 2, 3, 4, 5, 6]]
-        assert (
-            rows_of(batch.gather(batch.logprobs, align="response", per="turn")) == turns["logprobs"]
-        )
-        assert rows_of(batch.gather(batch.logprobs, align="response", gaps=False)) == [
-            [-1, -2, -3],
-            [-4],
-        ]
-        assert rows_of(batch.gather(batch.logprobs, align="response")) == [[-1, 0, -2, -3], [-4]]
-
-
 @pytest.mark.parametrize("shift", SHIFTS)
 def test_copied_rows_are_left_out(shift, array_type):
     """Rows of a shard without bins, of which the last is there to fill up."""
@@ -247,14 +222,7 @@ def test_padding_rows_are_left_out(array_type):
     assert rows_of(again.gather(ids, align="sequence", shift="none")) == [[6], [5]]
     assert rows_of(
         again.to_layout("left").gather(batch.to_layout("left").loss_mask, align="response")
-    ) == [
-        [1],
-        [0],
-        [1],
-    ]
-
-
-# Bad input
+    ) == [[1], [0], [1]]
 
 
 @pytest.mark.parametrize("align", ["response", "sequence"])

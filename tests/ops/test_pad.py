@@ -7,6 +7,7 @@ import pytest
 from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
+from ragged_lists import refuses
 
 import fastcollate as fc
 from fastcollate.ops import padding, writing
@@ -16,11 +17,6 @@ SIDES = ["right", "left"]
 
 # Few bytes are copied by NumPy, more by the core.
 SMALL = st.sampled_from([0, writing.SMALL])
-
-
-def refuses(error, message, call, *args, **options):
-    with pytest.raises(error, match=message):
-        call(*args, **options)
 
 
 def padded(rows, side, fill, width, dtype, trailing=()):
@@ -329,9 +325,6 @@ def test_floats_of_different_dtypes(rows, found):
     message = r"rows\[1\] holds {}, but rows\[0\] {}; pass dtype to convert them".format(*found)
     refuses(TypeError, message, fc.pad, rows)
     assert fc.pad(rows, dtype="float32", array_type="numpy").dtype == np.float32
-
-
-# Unpadding
 
 
 @st.composite

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from making import make_batch
 
 import fastcollate as fc
 
@@ -35,7 +36,7 @@ def test_each_row_is_what_was_given(data, layout, array_type):
         [float(row + place) for place in range(len(prompt) + len(response))]
         for row, (prompt, response) in enumerate(zip(prompts, responses, strict=True))
     ]
-    batch = fc.build_batch(
+    batch = make_batch(
         prompts,
         responses,
         logprobs=values,
@@ -46,7 +47,6 @@ def test_each_row_is_what_was_given(data, layout, array_type):
             "image": fc.PerRow([np.full((row, 2), row) for row in range(count)], concat=True),
         },
         uids=[f"{row // 2}" for row in range(count)],
-        pad_token_id=0,
         array_type=array_type,
         layout=layout,
     )
@@ -71,12 +71,8 @@ def test_rows_of_padding_are_left_out():
     rows = [
         row["input_ids"].tolist()
         for rank in range(2)
-        for row in fc.build_batch(
-            [[1], [2], [3]],
-            [[5, 6], [7, 8], [9]],
-            pad_token_id=0,
-            array_type="numpy",
-            shard=step.shard(0, rank),
+        for row in make_batch(
+            [[1], [2], [3]], [[5, 6], [7, 8], [9]], shard=step.shard(0, rank)
         ).rows()
     ]
     assert sorted(rows) == [[1, 5, 6], [2, 7, 8], [3, 9]]
