@@ -4,17 +4,12 @@ import numpy as np
 import pytest
 
 import fastcollate as fc
-from fastcollate.testing.reference import (
-    assert_same,
-)
+from fastcollate.testing.reference import assert_same
 
 PROMPTS, RESPONSES, MASKS = [[1, 2], [3]], [[4], [5, 6, 7]], [[1], [0, 1, 1]]
 ROWS = {"prompts": PROMPTS, "responses": RESPONSES, "pad_token_id": 0, "array_type": "numpy"}
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*policy=.realign. masked", "ignore:.*split")
-
-
-# Written out
 
 
 def test_one_number_per_row(array_type):
@@ -28,32 +23,6 @@ def test_one_number_per_row(array_type):
         **ROWS, loss_mask=MASKS, fields={"advantages": fc.Field([1.5, -1], spread="trained")}
     )
     assert_same(by_field, fc.build_batch(**ROWS, loss_mask=MASKS, advantages=[1.5, -1]))
-
-
-def test_one_value_per_token():
-    """They are as given, also beside tokens that do not train, and after any change of layout."""
-    values, left = [[1.5], [2, 3, 4]], [[0, 0, 1.5], [2, 3, 4]]
-    along = [[9, 9, 1.5], [9, 2, 3, 4]]
-    for rows in (values, fc.ragged(values), fc.Field(along, align="sequence")):
-        batch = fc.build_batch(**ROWS, loss_mask=MASKS, advantages=rows)
-        assert batch.advantages.tolist() == left
-        for layout in ("jagged", "two_segment", fc.Packed(capacity=5)):
-            there = batch.to_layout(layout)
-            built = fc.build_batch(**ROWS, loss_mask=MASKS, advantages=rows, layout=layout)
-            assert_same(there, built)
-            assert_same(there.to_layout("left"), batch)
-        shard = fc.plan_step(batch, dp_size=2).shard(0, 1)
-        built = fc.build_batch(**ROWS, loss_mask=MASKS, advantages=rows, shard=shard)
-        assert_same(batch.select(shard), built)
-
-
-def test_each_turn_of_a_row_has_its_own_number():
-    prompts, responses = [[1], [1, 2, 3, 7]], [[2, 3], [8, 9]]
-    batch = fc.build_batch(
-        prompts, responses, pad_token_id=0, merge="exact", trajectory_ids=[0, 0],
-        loss_mask=[[1, 0], [1, 1]], advantages=[10, 20], array_type="numpy",
-    )  # fmt: skip
-    assert batch.advantages.tolist() == [[10, 0, 0, 20, 20]]
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16"])

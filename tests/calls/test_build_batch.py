@@ -7,6 +7,7 @@ import pytest
 from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
+from making import make_batch
 from strategies import (
     FIELD_KINDS,
     LAYOUTS,
@@ -29,15 +30,6 @@ INT64 = np.iinfo(np.int64)
 
 def reference(data: Rollouts, pad_token_id=0):
     return build_batch_loops(**data._asdict(), pad_token_id=pad_token_id)
-
-
-@share(2)
-@given(data=rollouts(), pad_token_id=PAD_IDS)
-def test_lists_give_what_both_references_give(data, pad_token_id, array_type):
-    expected = reference(data, pad_token_id)
-    assert_same(build_batch_numpy(**data._asdict(), pad_token_id=pad_token_id), expected)
-    batch = fc.build_batch(**data._asdict(), pad_token_id=pad_token_id, array_type=array_type)
-    assert_same(batch, expected)
 
 
 @share(2)
@@ -76,9 +68,7 @@ def test_the_left_layout_written_out():
 
 
 def test_one_number_per_row_lands_on_the_last_response_token(array_type):
-    batch = fc.build_batch(
-        [[1], [2]], [[3, 4], [5]], pad_token_id=0, rewards=[2.5, -1], array_type=array_type
-    )
+    batch = make_batch([[1], [2]], [[3, 4], [5]], rewards=[2.5, -1], array_type=array_type)
     assert batch.rewards.tolist() == [[0, 2.5], [0, -1]]
 
 
@@ -95,36 +85,25 @@ def test_torch_is_the_default():
     assert type(batch.prompt_lens) is torch.Tensor
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("kind", FIELD_KINDS)
-def test_each_kind_in_each_layout(kind, layout, array_type):
-    rows = [[1, 0, 1], [], [0, 1]]
-    fields = [as_kind(row, kind, ids=False, layout=layout) for row in rows]
-    ids = rows
-    if kind in TOKEN_KINDS:
-        ids = [as_kind(row, kind, ids=True, layout=layout) for row in rows]
-    actual = fc.build_batch(
-        ids,
-        ids,
-        pad_token_id=5,
-        rewards=fields,
-        loss_mask=fields,
-        logprobs=fields,
-        array_type=array_type,
-    )
-    assert_same(actual, reference(Rollouts(rows, rows, rows, rows, rows), 5))
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("kind", [kind for kind in FIELD_KINDS if kind[:5] in ("numpy", "torch")])
-def test_each_two_dimensional_kind_in_each_layout(kind, layout, array_type):
-    table = [[1, 0, 1], [1, 1, 0]]
-    fields = as_kind(table, kind, ids=False, layout=layout)
-    ids = as_kind(table, kind, ids=True, layout=layout) if kind in TOKEN_KINDS else table
-    actual = fc.build_batch(
-        ids, ids, pad_token_id=5, rewards=fields, loss_mask=fields, array_type=array_type
-    )
-    assert_same(actual, reference(Rollouts(table, table, table, table), 5))
+def test_each_kind_in_each_layout(kind, array_type):
+    """Rows of it, and, of arrays, one of two dimensions."""
+    rows, table = [[1, 0, 1], [], [0, 1]], [[1, 0, 1], [1, 1, 0]]
+    options = {"pad_token_id": 5, "array_type": array_type}
+    for layout in LAYOUTS:
+        fields = [as_kind(row, kind, ids=False, layout=layout) for row in rows]
+        ids = rows
+        if kind in TOKEN_KINDS:
+            ids = [as_kind(row, kind, ids=True, layout=layout) for row in rows]
+        columns = {"rewards": fields, "loss_mask": fields, "logprobs": fields}
+        actual = fc.build_batch(ids, ids, **columns, **options)
+        assert_same(actual, reference(Rollouts(rows, rows, rows, rows, rows), 5))
+        if not kind.startswith(("numpy", "torch")):
+            continue
+        fields = as_kind(table, kind, ids=False, layout=layout)
+        ids = as_kind(table, kind, ids=True, layout=layout) if kind in TOKEN_KINDS else table
+        actual = fc.build_batch(ids, ids, rewards=fields, loss_mask=fields, **options)
+        assert_same(actual, reference(Rollouts(table, table, table, table), 5))
 
 
 @pytest.mark.parametrize("outer", OUTERS)
@@ -132,9 +111,7 @@ def test_each_two_dimensional_kind_in_each_layout(kind, layout, array_type):
 def test_each_outer_container(outer, rows, array_type):
     rewards = OUTERS[outer]([0.5] * 2) if all(rows) else None
     held = OUTERS[outer](rows)
-    actual = fc.build_batch(
-        held, held, pad_token_id=0, rewards=rewards, loss_mask=held, array_type=array_type
-    )
+    actual = make_batch(held, held, rewards=rewards, loss_mask=held, array_type=array_type)
     expected = reference(Rollouts(rows, rows, [0.5] * 2 if all(rows) else None, rows))
     assert_same(actual, expected)
 
@@ -142,9 +119,7 @@ def test_each_outer_container(outer, rows, array_type):
 @pytest.mark.parametrize("kind", FIELD_KINDS)
 def test_empty_rows_of_any_dtype_are_rows_of_token_ids(kind):
     empty = as_kind([], kind, ids=False)
-    actual = fc.build_batch(
-        [empty, [1]], [[2], empty], pad_token_id=0, loss_mask=[[1], empty], array_type="numpy"
-    )
+    actual = make_batch([empty, [1]], [[2], empty], loss_mask=[[1], empty])
     assert_same(actual, reference(Rollouts([[], [1]], [[2], []], None, [[1], []])))
 
 
@@ -244,9 +219,7 @@ def test_every_float16_and_bfloat16():
         expected = row.float().numpy()[None]
         rows = [row, row.numpy()] if dtype is torch.float16 else [row]
         for values in rows:
-            batch = fc.build_batch(
-                [[]], [bits], pad_token_id=0, rewards=[values], array_type="numpy"
-            )
+            batch = make_batch([[]], [bits], rewards=[values])
             assert_same({"rewards": batch.rewards}, {"rewards": expected})
 
 

@@ -98,8 +98,6 @@ def test_lists_are_freed():
     assert sys.getrefcount(number) == before - 10
 
 
-# Errors
-
 GOOD = {"rewards": [1.0, 2.0], "loss_mask": [1, 0], "logprobs": [-1.0, -2.0], "uid": "a"}
 
 
@@ -201,9 +199,6 @@ def test_options_are_checked_when_the_builder_is_made(options, exception):
         fc.BatchBuilder(**options)
 
 
-# Threads
-
-
 def test_rows_may_come_from_many_threads(array_type):
     """Rows of different threads may come in any order, but each of them is whole."""
     builder = fc.BatchBuilder(pad_token_id=0, array_type=array_type)
@@ -250,52 +245,6 @@ def test_many_rows(array_type):
     batch = filled(data, pad_token_id=0, array_type=array_type).finish()
     expected = fc.build_batch(**data, pad_token_id=0, array_type=array_type)
     assert_same(batch, expected)
-
-
-# Extra fields
-
-KEYS = st.sampled_from(["response", "sequence", "trailing", "routes", "number", "image"])
-
-
-def extra_fields(keys, lens, row=None):
-    """Fields of all kinds, of all rows or of one."""
-    rng = np.random.default_rng(len(keys))
-
-    def pick(rows):
-        return rows if row is None else rows[row]
-
-    def values(make):
-        return pick([make(*both) for both in lens])
-
-    kinds = {
-        "response": lambda: fc.Field(
-            values(lambda p, r: rng.integers(0, 9, r).tolist()), fill=-1, dtype="int16"
-        ),
-        "sequence": lambda: fc.Field(values(lambda p, r: rng.random(p + r)), align="sequence"),
-        "trailing": lambda: fc.Field(values(lambda p, r: rng.random((r, 2)).tolist())),
-        "routes": lambda: fc.RoutedExperts(
-            values(lambda p, r: rng.integers(0, 8, (max(p + r - 1, 0), 2, 2))), num_experts=8
-        ),
-        "number": lambda: fc.PerRow(values(lambda p, r: int(rng.integers(9)))),
-        "image": lambda: fc.PerRow(values(lambda p, r: rng.random((p, 3))), concat=True),
-    }
-    return {key: kinds[key]() for key in keys}
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@share(4)
-@given(data=rollouts(), keys=st.lists(KEYS, unique=True))
-def test_extra_fields(data, keys, layout, array_type):
-    lens = [(len(p), len(r)) for p, r in zip(data.prompts, data.responses, strict=True)]
-    options = {"pad_token_id": 0, "layout": layout, "array_type": array_type}
-    builder = fc.BatchBuilder(**options)
-    for row, (prompt, response) in enumerate(zip(data.prompts, data.responses, strict=True)):
-        builder.add(prompt, response, fields=extra_fields(keys, lens, row))
-    assert len(builder) == len(lens)
-    fields = extra_fields(keys, lens)
-    expected = fc.build_batch(data.prompts, data.responses, **options, fields=fields)
-    assert_same(builder.finish(), expected)
-    assert len(builder) == 0
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
-from collator_samples import (
-    ALONE,
-    LABELLED,
-    MASKED,
-    MASKS,
-    PAIRS,
-    SPLIT,
-    TURNS,
-    columns_of,
-)
+from collator_samples import ALONE, LABELLED, MASKED, MASKS, PAIRS, SPLIT, TURNS, columns_of
 from conftest import NEEDS_TORCH, share
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -115,9 +106,6 @@ def test_values_of_every_kind(samples, drawn):
     ]
     collate = fc.Collator(pad_token_id=0, array_type="numpy")
     assert_same(collate(tuple(converted)), collate_loops(samples, pad_token_id=0))
-
-
-# Columns and tables
 
 
 def numpy_columns(samples):
@@ -221,10 +209,7 @@ def test_a_mask_may_be_a_field_instead(array_type):
     assert batch.weights.tolist() == [[0, 5]]
 
 
-OF_PAIRS = (
-    *("response_mask", "completion_mask", "loss_mask"),
-    *("scores", "levels", "advantages"),
-)
+OF_PAIRS = (*("response_mask", "completion_mask", "loss_mask"), *("scores", "levels", "advantages"))
 
 
 @pytest.mark.parametrize("form", TABLES)
@@ -272,9 +257,6 @@ def test_pairs_written_out(form, array_type):
         "advantages": [[0.5, 0.5], [-1, 0], [3, 0], [1.5, 0], [2, 2], [4, 0]],
     }
     assert batch.uids == ["a", "b", "b"] * 2
-
-
-# Fields
 
 
 @pytest.mark.parametrize("form", [list, columns_of, numpy_columns])
@@ -390,9 +372,6 @@ def test_a_pool_stays_in_its_process():
 def test_repr_says_what_was_given():
     collate = fc.Collator(pad_token_id=3, layout="right", ignore=["text"])
     assert repr(collate) == "Collator(pad_token_id=3, ignore=['text'], layout='right')"
-
-
-# Threads and processes
 
 
 def test_many_threads_may_call_it(array_type):

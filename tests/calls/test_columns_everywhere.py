@@ -27,6 +27,7 @@ from strategies import (
     token_fields,
     trajectories,
 )
+from ways import by_blocks, by_builder, by_collator
 from worker_blocks import through_blocks
 
 import fastcollate as fc
@@ -43,7 +44,6 @@ EACH_KIND = pytest.mark.parametrize("kind", ["spread", "advantages", "whole mask
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*policy=.realign. masked", "ignore:.*split", "ignore:.*no token before"
 )
-
 
 BITS = [0, 1, True, False, 0.0, 1.0, -0.0]
 WHOLE = [
@@ -189,3 +189,48 @@ def test_builders_collators_and_blocks_equal_a_batch(kind, drawn):
     shard = fc.plan_step(expected, dp_size=1).shard(0, 0)
     batch, _ = through_blocks([whole], lambda _: shard, options)
     assert_same(batch, fc.build_batch(**whole, **options, shard=shard))
+
+
+TOKENS = {"prompts": [[1], [1, 2, 3, 4], [5]], "responses": [[2, 3], [5], [6, 7, 8]]}
+ROUTES = [np.arange(2 * n * 5).reshape(n, 5, 2) % 7 for n in (2, 5, 3)]
+EXACT = [[0.1, 1 + 2**-40], [1e300], [2.5, -0.0, 5e-324]]
+SPANS = [[{"version": "3", "start": 0, "end": 2}], None, [{"version": "8", "start": 1, "end": 3}]]
+LISTS = [[[2, 20], []], [[7]], [[6], [7, 70, 71], []]]
+
+# Fields by their keys, and arguments beside them.
+FIELDS = {
+    "values": {"x": fc.Field([[1, 2], [3], [4, 5, 6]], dtype="int16", fill=-1)},
+    "values of sequences": {"x": fc.Field([[0] * n for n in (3, 5, 4)], align="sequence")},
+    "a key of other layouts": {"sequence_ids": fc.Field([[1, 0], [1], [0] * 3], dtype="bool")},
+    "all bits": {"x": fc.Field(EXACT, dtype="float64"), "y": fc.PerRow([0.1, 3, -1], "float64")},
+    "trailing dimensions": {"x": fc.Field([np.ones((n, 2, 3)) * n for n in (2, 1, 3)])},
+    "rows that are None": {"x": fc.Field([None, [7.5], None], default=3)},
+    "numbers on tokens": {"x": fc.Field([1, None, 3], spread="trained", default=-2)},
+    "layers of routes": {"x": fc.RoutedExperts(ROUTES, layers=range(1, 4))},
+    "captured from a token on": {"x": fc.Captured([r[1:] for r in ROUTES], starts=[1, 1, 1])},
+    "lists": {"x": fc.Field(LISTS, ragged=True)},
+    "lists with own tokens": {"x": fc.Field(LISTS, ragged=True, own_token="add")},
+    "versions": {"x": fc.WeightVersions(SPANS, current=9)},
+    "versions that are too old": {"x": fc.WeightVersions(SPANS, current=9, max_lag=1)},
+    "numbers of rows": {"x": fc.PerRow([3, 1, 2]), "y": fc.PerRow([0.5, 1, 2])},
+    "objects": {"x": fc.PerRow(["a", "b", "c"])},
+    "images": {"x": fc.PerRow([np.ones((n, 2)) for n in (1, 0, 2)], concat=True)},
+}
+
+
+@pytest.mark.parametrize("more", [{}, {"loss_mask": [[1, 2], [0], [1, 1, 3]], "uids": list("aab")}])
+@pytest.mark.parametrize("kind", FIELDS)
+def test_every_field_by_every_way(kind, more):
+    """The outputs and their metrics are those of one call, also in the shards of a step."""
+    columns = {**TOKENS, "fields": FIELDS[kind], **more}
+    options = {"pad_token_id": 0, "array_type": "numpy"}
+    expected = fc.build_batch(**columns, **options)
+    step = fc.plan_step(([1, 4, 1], [2, 1, 3]), dp_size=2)
+    pairs = [(way(columns, **options), expected) for way in (by_builder, by_collator)]
+    for shard in (step.shard(0, rank) for rank in range(2)):
+        one_call = fc.build_batch(**columns, **options, shard=shard)
+        pairs.append((by_blocks(columns, shard, **options), one_call))
+    for found, wanted in pairs:
+        assert_same({key: found[key] for key in wanted}, wanted)
+        assert found.uids == wanted.uids
+        assert found.metrics.items() >= {**wanted.metrics}.items()

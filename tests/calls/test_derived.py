@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from conftest import NEEDS_TORCH
+from making import make_batch
 from small_input import build, refuses
 
 import fastcollate as fc
@@ -20,9 +21,7 @@ def derived(layout, array_type="numpy", **options):
         "two_segment": fc.TwoSegment(pad_response_to=3),
         "jagged": fc.Jagged(),
     }[layout]
-    return fc.build_batch(
-        PROMPTS, RESPONSES, pad_token_id=0, layout=chosen, array_type=array_type, **options
-    )
+    return make_batch(PROMPTS, RESPONSES, layout=chosen, array_type=array_type, **options)
 
 
 @pytest.mark.parametrize(
@@ -69,24 +68,12 @@ def test_labels_written_out(layout, labels, expected, array_type):
     assert_same({key: batch[key]}, {key: np.array(expected, np.int64)})
 
 
-def test_labels_without_loss_masks_are_all_responses(array_type):
-    """But for the first token of a row without a prompt, which nothing predicts."""
-    batch = derived("jagged", array_type, labels="aligned")
-    assert batch.labels.tolist() == [N, N, 4, N, 5, 6]
-    batch = fc.build_batch(
-        [[], [3]], [[4, 5], [6]], pad_token_id=0, labels="aligned", layout="jagged",
-        array_type=array_type,
-    )  # fmt: skip
-    assert batch.labels.tolist() == [N, 5, N, 6]
-
-
 @pytest.mark.parametrize("layout", [*LAYOUTS, "packed"])
 def test_nothing_predicts_the_first_token_of_a_sequence(layout, array_type):
     """Neither padding in front of it nor the sequence before it predicts it."""
-    batch = fc.build_batch(
+    batch = make_batch(
         [[], [8], []],
         [[5, 6, 7], [9], []],
-        pad_token_id=0,
         loss_mask=[[1, 1, 1], [0.5], []],
         labels="aligned",
         layout=fc.Packed.single_row() if layout == "packed" else layout,
@@ -102,48 +89,10 @@ def test_nothing_predicts_the_first_token_of_a_sequence(layout, array_type):
     assert batch.loss_normalizers(plan).tokens.tolist() == [2.5]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_normalizers_count_what_labels_do_without_loss_masks(layout, array_type):
-    batch = fc.build_batch(
-        [[], [8]], [[5, 6, 7], [9]], pad_token_id=0, labels="aligned", layout=layout,
-        array_type=array_type,
-    )  # fmt: skip
-    assert batch.loss_normalizers(fc.plan_step([3, 2])).tokens.tolist() == [3]
-
-    assert (np.asarray(batch.labels) != N).sum() == 3
-
-
-@pytest.mark.parametrize("layout", [*LAYOUTS, "packed"])
-def test_shifted_labels_of_rows_without_a_prompt(layout, array_type):
-    """No position holds the label of the first token, which does not train."""
-    arguments = {
-        "prompts": [[1], []],
-        "responses": [[2], [3, 4]],
-        "pad_token_id": 0,
-        "layout": fc.Packed.single_row() if layout == "packed" else layout,
-        "array_type": array_type,
-    }
-    ways = [{"labels": "shifted"}]
-    if layout == "packed":
-        ways.append({"labels": "shifted", "layout": fc.Packed.single_row(shift="next_token")})
-    for masks in ({}, {"loss_mask": [[1], [1, 1]]}, {"loss_mask": [[1], [0, 1]]}):
-        for how in ways:
-            batch = fc.build_batch(**{**arguments, **masks, **how})
-            labels = np.asarray(batch.shift_labels)
-            assert sorted(labels[labels != N].tolist()) == [2, 4]
-            assert float(batch.loss_mask.sum()) == 2
-            assert batch.metrics["batch/tokens_without_predecessor"] == 1
-
-
 def test_labels_are_ids_whatever_the_ids_are(array_type):
     """Also where a token is the pad token, or looks like the label that is ignored."""
-    batch = fc.build_batch(
-        [[0]],
-        [[0, -100, 7]],
-        pad_token_id=0,
-        labels="aligned",
-        layout=fc.Left(pad_to=5),
-        array_type=array_type,
+    batch = make_batch(
+        [[0]], [[0, -100, 7]], labels="aligned", layout=fc.Left(pad_to=5), array_type=array_type
     )
     assert batch.labels.tolist() == [[N, N, 0, -100, 7]]
 

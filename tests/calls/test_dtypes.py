@@ -5,6 +5,7 @@ import pytest
 from conftest import NEEDS_TORCH
 from hypothesis import given
 from hypothesis import strategies as st
+from raising import raises
 from small_input import build, with_item
 from strategies import as_inputs, rollouts
 
@@ -93,34 +94,21 @@ def test_token_ids_over_int32(item):
 
 
 @pytest.mark.parametrize(
-    ("options", "exception", "message"),
+    ("options", "message"),
     [
-        ({"dtypes": "small"}, ValueError, "dtypes is 'small'; pass 'default'"),
-        ({"dtypes": 3}, TypeError, "dtypes is 3; pass 'default'"),
-        ({"dtypes": {"tokens": "int32"}}, ValueError, "dtypes has the key 'tokens'"),
-        (
-            {"dtypes": {"input_ids": "bool"}},
-            ValueError,
-            "dtype of input_ids is bool; pass one of int64, int32",
-        ),
-        (
-            {"dtypes": {"rewards": "int64"}},
-            ValueError,
-            "dtype of rewards is int64; pass one of float32",
-        ),
-        (
-            {"dtypes": {"rewards": "bfloat16"}},
-            ValueError,
-            "bfloat16, which NumPy does not have; pass",
-        ),
+        ({"dtypes": "small"}, "dtypes is 'small'; pass 'default'"),
+        ({"dtypes": 3}, "TypeError: dtypes is 3; pass 'default'"),
+        ({"dtypes": {"tokens": "int32"}}, "dtypes has the key 'tokens'"),
+        ({"dtypes": {"input_ids": "bool"}}, "dtype of input_ids is bool; pass one of int64, int32"),
+        ({"dtypes": {"rewards": "int64"}}, "dtype of rewards is int64; pass one of float32"),
+        ({"dtypes": {"rewards": "bfloat16"}}, "bfloat16, which NumPy does not.*;"),
         (
             {"dtypes": {"rewards": 3}},
-            TypeError,
-            "dtype of rewards is 3; pass a name such as 'float32'",
+            "TypeError: dtype of rewards is 3; pass a name such as 'float32'",
         ),
-        ({"dtypes": "compact", "pad_token_id": 2**31}, ValueError, "pad_token_id .* int32"),
+        ({"dtypes": "compact", "pad_token_id": 2**31}, "pad_token_id .* int32"),
     ],
 )
-def test_dtypes_that_cannot_be(options, exception, message):
-    with pytest.raises(exception, match=message):
+def test_dtypes_that_cannot_be(options, message):
+    with raises(message):
         build(**options)

@@ -70,17 +70,6 @@ def test_padding_rows_are_not_counted(layout):
     assert 2 < longest <= 3
 
 
-@pytest.mark.parametrize(
-    ("prompts", "layout", "trained"),
-    [([[], [4]], "left", 3), ([[], [4]], "jagged", 3), ([[1], [4]], "jagged", 4)],
-)
-def test_without_a_loss_mask_all_that_is_predicted_trains(prompts, layout, trained):
-    batch = fc.build_batch(
-        prompts, [[5, 6], [7, 8]], pad_token_id=0, layout=layout, array_type="numpy"
-    )
-    assert batch.metrics["batch/trained_tokens"] == trained
-
-
 def test_lengths_have_percentiles():
     lengths = np.arange(1, 102)
     prompts = [[1] * n for n in lengths]

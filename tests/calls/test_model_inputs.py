@@ -2,12 +2,16 @@
 
 import numpy as np
 import pytest
+import ways
 from small_models import small_model
 
 import fastcollate as fc
+from fastcollate.testing.reference import assert_same as same_outputs
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
+
+from rows_alone import outcome  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
 
@@ -49,12 +53,6 @@ def rows_alone(model):
     return outcome(model, sum(losses))
 
 
-def outcome(model, loss):
-    model.zero_grad()
-    loss.backward()
-    return loss.item(), torch.cat([one.grad.flatten() for one in model.parameters()])
-
-
 def by_positions(model, batch):
     """Sum the loss as a custom loop does, in float64."""
     logits = model(**batch.model_inputs(model=model)).logits.flatten(0, 1)
@@ -74,19 +72,16 @@ def built(layout, **options):
     )
 
 
+COLUMNS = {"prompts": PROMPTS, "responses": RESPONSES, "loss_mask": MASKS}
+
+
 def by_builder(layout, **options):
-    builder = fc.BatchBuilder(pad_token_id=0, layout=layout, **options)
-    for prompt, response, mask in zip(PROMPTS, RESPONSES, MASKS, strict=True):
-        builder.add(prompt, response, loss_mask=mask)
-    return builder.finish()
+    return ways.by_builder(COLUMNS, pad_token_id=0, layout=layout, **options)
 
 
 def by_collator(layout, **options):
-    samples = [
-        {"prompt": prompt, "response": response, "loss_mask": mask}
-        for prompt, response, mask in zip(PROMPTS, RESPONSES, MASKS, strict=True)
-    ]
-    return fc.Collator(pad_token_id=0, layout=layout, kernel=kernel_of(layout), **options)(samples)
+    kernel = kernel_of(layout)
+    return ways.by_collator(COLUMNS, pad_token_id=0, layout=layout, kernel=kernel, **options)
 
 
 def kernel_of(layout):
@@ -132,12 +127,14 @@ def test_the_models_own_loss_trains_the_rows(layout, labels, family, attention):
     assert_same(outcome(model, loss), expected, 1e-6)  # transformers rounds logits to float32
 
 
-@pytest.mark.parametrize("way", WAYS)
 @EACH_LAYOUT
-def test_every_way_to_make_a_batch(layout, way):
-    model = small_model("gpt2", "eager")
+def test_every_way_to_make_a_batch(layout):
+    """A shard has bins of its own; what other ways make is the same batch."""
     options = {} if layout.name == "tree" else {"labels": "aligned"}
-    batch = way(layout, **options)
+    expected = built(layout, **options)
+    for way in (by_builder, by_collator, converted):
+        same_outputs(way(layout, **options)._data, expected._data)
+    model, batch = small_model("gpt2", "eager"), of_a_shard(layout, **options)
     assert_same(outcome(model, by_positions(model, batch)), rows_alone(model))
     if options:
         loss = model(**batch.model_inputs(model=model)).loss * batch.loss_mask.sum()
@@ -171,9 +168,6 @@ def test_positions_of_ones_own_leave_sequences_apart(layout, family, attention):
     logits = model(**inputs, position_ids=own).logits.flatten(0, 1)
     log_probs = logits[pos].log_softmax(-1)[inv, batch.targets]
     assert_same(outcome(model, -(log_probs * batch.loss_mask).sum()), rows_alone(model))
-
-
-# The outputs
 
 
 @EACH_LAYOUT
@@ -327,9 +321,6 @@ def test_a_rank_of_several_has_a_part_of_the_context_only():
     layout = fc.Packed(8, multiple_of=4)
     with pytest.raises(ValueError, match="context-parallel"):
         built(layout, cp=(2, 0)).model_inputs()
-
-
-# Collators
 
 
 @EACH_LAYOUT

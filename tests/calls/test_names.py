@@ -30,7 +30,6 @@ CALLED = [*MADE_BY_USERS, *filter(inspect.isfunction, FUNCTIONS)]
 
 SMALL = {"prompts": [[1]], "responses": [[2]], "pad_token_id": 0, "array_type": "numpy"}
 
-
 ADD = fc.BatchBuilder(pad_token_id=0).add
 
 

@@ -212,9 +212,6 @@ def test_shards(model, layout, masks, page, first, name):
     assert_same(outcome(model, loss), outcome(model, total / weights))
 
 
-# Tutorials and examples
-
-
 @pytest.mark.parametrize("loop", [grpo_loop, learning])
 @EACH_MASK
 @EACH_LAYOUT
