@@ -102,36 +102,6 @@ def test_segments_are_as_long_as_can_be(forked, layout):
         assert tree.report.path_keys == keys
 
 
-@NEEDS_TORCH
-@pytest.mark.parametrize("layout", LAYOUTS)
-@share(3)
-@given(lens=ROWS, window=st.none() | st.integers(1, 20), draw=st.integers(0, 1 << 16))
-def test_attention_of_paths_equals_that_of_dense_masks(layout, lens, window, draw):
-    import torch
-    from torch.nn.functional import scaled_dot_product_attention
-
-    batch = built(with_prompts(lens, layout), layout, "torch")
-    paths = batch.attention_paths()
-    count = batch.plan.num_positions
-    generator = torch.Generator().manual_seed(draw)
-    query, key, value = torch.randn(3, 2, count, 4, generator=generator, dtype=torch.float64)
-    expected = scaled_dot_product_attention(
-        query, key, value, attn_mask=torch.from_numpy(flat_mask(batch, window))
-    )
-    found = torch.zeros_like(expected)
-    ends = (paths.cu_seqlens_q.tolist(), paths.cu_seqlens_k.tolist())
-    for (q, q_end), (k, k_end) in zip(*map(pairwise, ends), strict=True):
-        index = paths.kv_index[k:k_end]
-        mask = torch.ones(q_end - q, k_end - k, dtype=torch.bool).tril(k_end - k - q_end + q)
-        if window is not None:
-            mask = mask.triu(k_end - k - q_end + q - window + 1)
-        found[:, q:q_end] = scaled_dot_product_attention(
-            query[:, q:q_end], key.index_select(1, index), value.index_select(1, index), mask
-        )
-    tokens = batch.input_ids.reshape(-1) != 0
-    torch.testing.assert_close(found[:, tokens], expected[:, tokens], rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize(("bin_", "message"), [
     (2, "bin is 2, but the batch has 1 output row; pass a number from 0 to 0"),
     (-1, "bin is -1; pass the number of an output row"),

@@ -8,7 +8,7 @@ from any_layout import layouts
 from conftest import NEEDS_TORCH, share
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from merging_first import merge_of, plan_of, with_holes
+from merging_first import merge_of, plan_of
 from restored_plans import restore_merge
 from strategies import (
     Rollouts,
@@ -23,7 +23,6 @@ from turns import check_plan, check_report
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same, build_merged_batch_loops, merge_turns_loops
-from fastcollate.testing.reference.merging import merge_columns_loops
 
 LAYOUTS = ["left", "two_segment", "right", "jagged"]
 pytestmark = pytest.mark.filterwarnings("ignore:.*policy=.realign. masked")
@@ -94,37 +93,6 @@ def test_equals_the_loops(layout, drawn, array_type):
     assert batch.response_lens.tolist() == [len(row.response) for row in merged.rows]
     assert batch.metrics.items() >= batch.merge_plan.report.metrics.items()
     assert batch.metrics["batch/rows"] == len(merged.rows)
-
-
-@share(2)
-@given(drawn=st.data())
-def test_other_dtypes(drawn, array_type):
-    """As a batch of columns that were merged before."""
-    inputs, _, options = drawn.draw(cases(array_type))
-    for name in ("prompts", "responses"):
-        inputs[name] = [[token % 1000 for token in row] for row in inputs[name]]
-    merged = merged_of(inputs, options)
-    columns = ("rewards", "loss_mask", "logprobs", "advantages", "fields", "uids", "trajectory_ids")
-    columns = merge_columns_loops(merged, **{name: inputs.get(name) for name in columns})
-    dtypes = ["compact"]
-    if inputs["loss_mask"] and max(map(max, filter(None, columns["loss_mask"])), default=0) < 2**15:
-        dtypes.append({"loss_mask": "float16"})  # larger weights would be infinite: an error
-    shared = {
-        "pad_token_id": 7,
-        "array_type": array_type,
-        "dtypes": drawn.draw(st.sampled_from(dtypes)),
-        "layout": drawn.draw(st.sampled_from(LAYOUTS)),
-        "position_ids": inputs.get("position_ids"),
-        "labels": inputs.get("labels") if inputs["loss_mask"] else None,
-    }
-    if columns.get("fields"):
-        columns["fields"] = with_holes(columns["fields"])
-    two_steps = fc.build_batch(**columns, **shared)
-    merged = fc.build_batch(**{**inputs, **shared}, merge=merge_of(inputs, options))
-    assert list(merged) == list(two_steps)
-    # Without one per turn, the mask of columns that were merged before has no observations.
-    keys = [key for key in two_steps if inputs["loss_mask"] or key != "loss_mask"]
-    assert_same(*({key: batch[key] for key in keys} for batch in (merged, two_steps)))
 
 
 @pytest.mark.parametrize("here", LAYOUTS)
