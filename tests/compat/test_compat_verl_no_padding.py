@@ -96,8 +96,9 @@ def test_back_to_padding(trailing):
         for data in (batch, left_right_2_no_padding(dict(batch))):
             assert torch.equal(no_padding_2_padding(tensor, data), expected)
         assert torch.equal(no_padding_2_padding(tensor, nested), expected[:, :2])
-        wide = no_padding_2_padding(tensor, nested | {"max_response_len": 3})
-        assert torch.equal(wide, expected)
+        for width in (0, 1, 3):
+            found = no_padding_2_padding(tensor, nested | {"max_response_len": width})
+            assert torch.equal(found, expected[:, :width])
 
 
 def test_gradients_flow():

@@ -1,8 +1,6 @@
 //! Writers against a plain model of the plan: for every position, what has to stand there.
 
-use fastcollate::plan::{
-    Assembly, Grid, Layout, Piece, Placement, Row, Segment, Turns, WidthOptions,
-};
+use fastcollate::plan::{Assembly, Grid, Layout, Piece, Placement, Row, Segment, Turns};
 use fastcollate::write::{
     Destination, Fill, Labels, PositionPadding, write_field, write_labels, write_mask,
     write_positions, write_tokens,
@@ -322,79 +320,6 @@ proptest! {
             .map(|label| label.unwrap_or(-100))
             .collect();
         prop_assert_eq!(written, expected);
-    }
-
-    #[test]
-    fn layouts_put_every_row_at_its_edge(
-        lens in vec((0..9_usize, 0..9_usize), 1..8),
-        fixed in any::<bool>(),
-        multiple_of in 1..5_usize,
-    ) {
-        let (prompt_lens, response_lens): (Vec<_>, Vec<_>) = lens.iter().copied().unzip();
-        let assembly = row_per_turn(&prompt_lens, &response_lens);
-        let totals: Vec<_> = lens.iter().map(|(prompt, response)| prompt + response).collect();
-        let longest = |lens: &[usize]| lens.iter().copied().max().unwrap();
-        let fix = |width| fixed.then_some(width);
-        let widths = WidthOptions {
-            sequence: fix(20),
-            prompt: fix(10),
-            response: fix(11),
-            multiple_of,
-            ..WidthOptions::default()
-        };
-        for layout in [Layout::Left, Layout::TwoSegment, Layout::Right] {
-            let Placement { sequence, response, .. } =
-                Placement::of_layout(&assembly, layout, widths).unwrap();
-            let round = |width: usize| width.next_multiple_of(multiple_of);
-            let prompt_width = round(fix(10).unwrap_or(longest(&prompt_lens)));
-            let response_width = fix(11).unwrap_or(longest(&response_lens));
-            if layout == Layout::TwoSegment {
-                prop_assert_eq!(response.width(), round(response_width));
-                prop_assert_eq!(sequence.width(), prompt_width + round(response_width));
-            } else {
-                prop_assert_eq!(response.width(), response_width);
-                prop_assert_eq!(sequence.width(), round(fix(20).unwrap_or(longest(&totals))));
-            }
-            let (tokens, values) = (model(&sequence), model(&response));
-            for (row, &(prompt_len, response_len)) in lens.iter().enumerate() {
-                let first = match layout {
-                    Layout::Left => sequence.width() - prompt_len - response_len,
-                    Layout::TwoSegment => prompt_width - prompt_len,
-                    _ => 0,
-                };
-                let place = |at| row * sequence.width() + first + at;
-                for at in 0..prompt_len + response_len {
-                    prop_assert_eq!(tokens[place(at)], Some((row, at)));
-                }
-                let first = match layout {
-                    Layout::Left => response.width() - response_len,
-                    _ => 0,
-                };
-                for at in 0..response_len {
-                    let place = row * response.width() + first + at;
-                    prop_assert_eq!(values[place], Some((row, at)));
-                }
-            }
-            let placed = |model: &[Option<_>]| model.iter().flatten().count();
-            prop_assert_eq!(placed(&tokens), totals.iter().sum::<usize>());
-            prop_assert_eq!(placed(&values), response_lens.iter().sum::<usize>());
-            // The checked constructors take what the layout made.
-            let again = |grid: &Grid| {
-                Grid::new(grid.rows(), grid.width(), grid.segments().to_vec()).unwrap()
-            };
-            let again = Placement::new(&assembly, layout, again(&sequence), again(&response), None);
-            prop_assert!(again.is_ok());
-        }
-
-        let Placement { sequence, response, .. } =
-            Placement::of_layout(&assembly, Layout::Jagged, WidthOptions::default()).unwrap();
-        for (grid, lens) in [(sequence, totals), (response, response_lens)] {
-            let every_token = lens.iter().enumerate().flat_map(|(row, &len)| {
-                (0..len).map(move |at| Some((row, at)))
-            });
-            prop_assert_eq!(grid.rows(), 1);
-            prop_assert_eq!(model(&grid), every_token.collect::<Vec<_>>());
-        }
     }
 
     #[test]
