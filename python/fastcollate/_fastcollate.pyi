@@ -1,4 +1,5 @@
 from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
 from typing import Any, Literal, final
 
 from numpy import bool_, float32, float64, int32, int64, uint8, uint64
@@ -574,17 +575,18 @@ def collate(
     cp: tuple[int, int] | None,
     pad_token_id: int,
     fields: Sequence[tuple[Any, FieldSpec]],
-    counts: Sequence[tuple[str, int]],
+    ids: dict[str, Sequence[Any]],
     uids: NDArray[int64] | None,
     layout: LayoutSpec,
     outputs: OutputSpec,
+    torch: ModuleType | None,
     pool: BufferPool | None,
     allocator: Callable[[int], NDArray[uint8] | None] | None,
 ) -> tuple[
     Plan,
     list[FieldSpec],
     OutputTable,
-    list[tuple[str, Any]],
+    dict[str, Any],
     Owner | None,
     Merge | None,
     int,

@@ -15,23 +15,26 @@ const BYTES_BESIDES: usize = 1 << 15;
 /// trace: glibc's allocator keeps smaller blocks, and then treats others of their size differently.
 const FROM_SYSTEM: usize = (32 << 20) + 1;
 
-/// Smaller room is asked of the allocator.
-const OF_ALLOCATOR: usize = 512 << 10;
+/// Steps for which room is asked together if each takes little: asking for each took a seventh of a
+/// small batch's time.
+const TOGETHER: usize = 64;
 
-/// Check that there is memory for a step of planning over so many rows, or other items.
+/// Check that there is memory for a step of planning over so many rows, or other items; for small
+/// steps, in one of [`TOGETHER`] calls for all of them.
 ///
 /// # Errors
 /// [`Error::NoMemory`].
 pub fn check_room(count: usize) -> Result<()> {
+    static CALLS: AtomicU8 = AtomicU8::new(0);
     let bytes = count
         .saturating_mul(BYTES_EACH)
         .saturating_add(BYTES_BESIDES);
-    let bytes = match bytes {
-        ..=OF_ALLOCATOR => bytes,
-        _ => bytes.max(FROM_SYSTEM),
-    };
+    let is_small = bytes <= FROM_SYSTEM / TOGETHER;
+    if is_small && usize::from(CALLS.fetch_add(1, Relaxed)) % TOGETHER != 0 {
+        return Ok(());
+    }
     let mut room = Vec::<u8>::new();
-    let reserved = room.try_reserve_exact(bytes);
+    let reserved = room.try_reserve_exact(bytes.max(FROM_SYSTEM));
     // Otherwise, a compiler may leave out the allocation.
     black_box(&room);
     reserved.map_err(|_| Error::NoMemory(format!("no memory for a plan of {count} rows")))
@@ -44,18 +47,6 @@ pub fn check_room(count: usize) -> Result<()> {
 pub fn check_room_of<T>(count: usize) -> Result<()> {
     black_box(&with_room::<T>(count)?);
     Ok(())
-}
-
-/// Check in one of 64 calls that there is room for all of them: for calls too short to look each time.
-///
-/// # Errors
-/// [`Error::NoMemory`].
-pub fn check_room_at_times() -> Result<()> {
-    static CALLS: AtomicU8 = AtomicU8::new(0);
-    match CALLS.fetch_add(1, Relaxed) % 64 {
-        0 => check_room(FROM_SYSTEM / BYTES_EACH),
-        _ => Ok(()),
-    }
 }
 
 /// A vector of `count` values, computed by index.

@@ -11,13 +11,14 @@ use fastcollate::{Column, FieldColumn, SliceColumn, TokenStreams, check_room, fi
 use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use crate::batch::field::FieldSpec;
 use crate::batch::output_spec::OutputSpec;
 use crate::batch::output_table::OutputTable;
 use crate::error::Result;
 use crate::interrupt::poll;
-use crate::memory::output::{Named, Owner, handed_over, view_of_bytes};
+use crate::memory::output::{Owner, handed_over, view_of_bytes};
 use crate::memory::pool::BufferPool;
 use crate::memory::slab::Slab;
 use crate::plan::batch_plan::Plan;
@@ -31,27 +32,26 @@ use crate::rows::{PyRows, TokenInput, slices_of};
 /// From this size on, other Python threads may run while plain memory is copied.
 const DETACH_FROM: usize = 1 << 20;
 
-/// The plan, the fields as they are read from their outputs, the outputs in order, the owner of
-/// their memory unless an allocator gave it, the merge, the number of rewards on tokens that merging
+/// The plan, the fields as they are read from their outputs, the outputs by key, the owner of their
+/// memory unless an allocator gave it, the merge, the number of rewards on tokens that merging
 /// masked, and the number of tokens that were added to their own values, by field.
 type Collated<'py> = (
     Plan,
     Vec<Bound<'py, FieldSpec>>,
     OutputTable,
-    Vec<Named<'py>>,
+    Bound<'py, PyDict>,
     Option<Bound<'py, Owner>>,
     Option<Merge>,
     usize,
     Vec<(String, usize)>,
 );
 
-/// Collate rows. Returns the plan, the fields as they are read from their outputs, the outputs in
-/// order, the owner of their memory, the merge made here, the number of rewards on tokens that
+/// Collate rows. Returns the plan, the fields as they are read from their outputs, the outputs by
+/// key, the owner of their memory, the merge made here, the number of rewards on tokens that
 /// merging masked, and the number of tokens added to their own values by each field that adds them.
 ///
 /// `row_source` defines the rows if they are not one turn each. `shard` selects rows, by default
-/// all. `cp` is the number of context-parallel ranks and the rank whose chunks are written. `counts` holds the numbers of
-/// items of fields that are not written here. `uids` holds the group number of each turn if rows
+/// all. `cp` is the number of context-parallel ranks and the rank whose chunks are written. `ids` has the ids of turns by name. `uids` holds the group number of each turn if rows
 /// share tokens by group. `allocator` is called with the number of bytes once rows are merged and
 /// placed; it returns an array of bytes owned by the caller, or None for memory of the pool.
 #[pyfunction]
@@ -67,10 +67,11 @@ pub fn collate<'py>(
     cp: Option<(usize, usize)>,
     pad_token_id: i64,
     fields: Vec<(Bound<'py, PyAny>, Bound<'py, FieldSpec>)>,
-    counts: Vec<(String, usize)>,
+    ids: &Bound<'py, PyDict>,
     uids: Option<PyReadonlyArray1<'py, i64>>,
     layout: &Bound<'py, LayoutSpec>,
     outputs: &Bound<'py, OutputSpec>,
+    torch: Option<&Bound<'py, PyAny>>,
     pool: Option<&Bound<'py, BufferPool>>,
     allocator: Option<&Bound<'py, PyAny>>,
 ) -> Result<Collated<'py>> {
@@ -92,8 +93,8 @@ pub fn collate<'py>(
     if let Some(RowSource::Batch(plan)) = &row_source {
         turns.check_count("plan", plan.get().assembly.rows().len())?;
     }
-    for (name, count) in counts {
-        turns.check_count(&name, count)?;
+    for (name, values) in ids {
+        turns.check_count(&name.extract::<String>()?, values.len()?)?;
     }
     let mut columns = Columns {
         fields: read(&fields, &turns)?,
@@ -141,9 +142,9 @@ pub fn collate<'py>(
         placement: &placement,
     };
     let (arrays, owner) = match allocated(allocator, &planned)? {
-        Some(memory) => (write.to_allocated(py, &memory)?, None),
+        Some(memory) => (write.to_allocated(py, torch, &memory)?, None),
         None => {
-            let (arrays, owner) = write.to_slab(py, pool)?;
+            let (arrays, owner) = write.to_slab(py, torch, pool)?;
             (arrays, Some(owner))
         }
     };
@@ -208,9 +209,8 @@ pub fn write_rows<'py>(
         assembly: rows.read(),
         placement: &placement,
     };
-    let (mut arrays, _) = write.to_slab(py, pool)?;
-    let (_, array) = arrays.remove(0);
-    Ok(array)
+    let (arrays, _) = write.to_slab(py, None, pool)?;
+    Ok(arrays.values().get_item(0)?)
 }
 
 /// Take the columns of the written fields.
@@ -302,28 +302,30 @@ impl<'py> Write<'_, 'py> {
     fn to_allocated(
         &self,
         py: Python<'py>,
+        torch: Option<&Bound<'py, PyAny>>,
         allocated: &Bound<'py, PyArray1<u8>>,
-    ) -> Result<Vec<Named<'py>>> {
+    ) -> Result<Bound<'py, PyDict>> {
         let mut memory = allocated.try_readwrite().map_err(PyErr::from)?;
         let bytes = memory.as_slice_mut().map_err(PyErr::from)?;
         self.write(py, bytes, false)?;
         let view = |dtype, array: &_| view_of_bytes(allocated, dtype, array);
-        Ok(handed_over(py, self.planned, view)?)
+        Ok(handed_over(py, self.planned, torch, view)?)
     }
 
     /// Write all arrays to a slab, and return the outputs and its owner.
     fn to_slab(
         &self,
         py: Python<'py>,
+        torch: Option<&Bound<'py, PyAny>>,
         pool: Option<&Bound<'py, BufferPool>>,
-    ) -> Result<(Vec<Named<'py>>, Bound<'py, Owner>)> {
+    ) -> Result<(Bound<'py, PyDict>, Bound<'py, Owner>)> {
         let num_bytes = self.planned.num_bytes();
         let mut slab = Slab::take(num_bytes, pool.map(|pool| &pool.get().pool))?;
         let is_zeroed = slab.is_zeroed();
         self.write(py, slab.bytes_mut(), is_zeroed)?;
         let owner = Bound::new(py, Owner::new(slab, num_bytes))?;
         let view = |dtype, array: &_| Owner::view(&owner, dtype, array);
-        Ok((handed_over(py, self.planned, view)?, owner))
+        Ok((handed_over(py, self.planned, torch, view)?, owner))
     }
 
     /// Write all arrays; other Python threads run meanwhile if no value needs the interpreter.

@@ -52,7 +52,7 @@ class Table:
         """Make a table of all values without checks; arrays have their dtypes and are owned."""
         for value in values.values():
             if type(value) is np.ndarray:
-                value.setflags(write=False)
+                value.setflags(False)
         table = object.__new__(cls)
         table.__dict__.update(values)
         return table
@@ -74,10 +74,11 @@ class Table:
         raise NotImplementedError
 
     def _named(self) -> dict[str, Any]:
-        return dict(zip(self._names(), self._values(), strict=True))
+        values = vars(self)
+        return {name: values[name] for name in self._names()}
 
     def _values(self) -> tuple[Any, ...]:
-        return tuple(getattr(self, name) for name in self._names())
+        return tuple(self._named().values())
 
     @classmethod
     @functools.cache

@@ -12,7 +12,7 @@ use super::frame::{Frame, MISSING, State};
 use super::json::{Json, text_start};
 use super::schema::{Column, Kept, Schema};
 use crate::error::Result;
-use crate::memory::{add, check_room_at_times, check_room_of, extend, resize};
+use crate::memory::{add, check_room, check_room_of, extend, resize};
 
 /// The calls of a stream so far, by index, and what its events give for all of them.
 pub struct Stream<'s> {
@@ -139,7 +139,7 @@ impl<'s> Stream<'s> {
         let call = match self.calls.entry(index) {
             Entry::Occupied(call) => call.into_mut(),
             Entry::Vacant(place) => {
-                check_room_at_times()?;
+                check_room(1)?;
                 place.insert(Frame::new(self.schema))
             }
         };

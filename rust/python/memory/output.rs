@@ -1,6 +1,7 @@
 //! Outputs as NumPy views that keep a batch's memory alive.
 
 use std::ptr::with_exposed_provenance_mut;
+use std::sync::OnceLock;
 
 use fastcollate::batch::{Array, CACHE_LINE, Planned, Value};
 use fastcollate::{Dtype, f16};
@@ -8,36 +9,54 @@ use numpy::prelude::*;
 use numpy::{PyArray1, PyArrayDescr};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
-use pyo3::types::{PyString, PyTuple};
+use pyo3::types::{PyDict, PyTuple, PyType};
 
 use crate::memory::numpy_view;
 use crate::memory::slab::{Slab, bytes_at};
 use crate::plan::tables::array_of;
+use crate::rows::{imported, intern};
 
-/// An output: its key and value.
-pub type Named<'py> = (Bound<'py, PyString>, Bound<'py, PyAny>);
-
-/// All outputs in order, None for those kept by the caller; `view` makes arrays of the written
-/// memory. Arrays of bins are one array, and a list of their lengths.
+/// All outputs by key, None for those kept by the caller; `view` makes arrays of the written
+/// memory, which become tensors of `torch`, if that is given. Arrays of bins are one array with
+/// their lengths.
 pub fn handed_over<'py>(
     py: Python<'py>,
     planned: &Planned,
+    torch: Option<&Bound<'py, PyAny>>,
     view: impl Fn(Dtype, &Array) -> PyResult<Bound<'py, PyAny>>,
-) -> PyResult<Vec<Named<'py>>> {
-    let outputs = planned.outputs.iter().map(|output| {
+) -> PyResult<Bound<'py, PyDict>> {
+    static PARTS: OnceLock<Py<PyType>> = OnceLock::new();
+    let from_numpy = torch.map(|torch| torch.getattr(intern!(py, "from_numpy")));
+    let from_numpy = from_numpy.transpose()?;
+    let tensor = |array: Bound<'py, PyAny>| match &from_numpy {
+        Some(from_numpy) => from_numpy.call1((array,)),
+        None => Ok(array),
+    };
+    let outputs = PyDict::new(py);
+    for output in &planned.outputs {
         let value = match &output.value {
-            Value::Array(array) => view(array.dtype(), array)?,
+            Value::Array(array) => {
+                let values = tensor(view(array.dtype(), array)?)?;
+                match (array.dtype(), torch) {
+                    // NumPy has no bfloat16: the array is int16.
+                    (Dtype::Bf16, Some(torch)) => {
+                        values.call_method1("view", (torch.getattr("bfloat16")?,))?
+                    }
+                    _ => values,
+                }
+            }
             Value::Length(length) => length.into_bound_py_any(py)?,
             Value::ByRow(rows) => {
                 let whole = array_of(py, rows.iter().flatten().copied())?;
                 let counts: Vec<_> = rows.iter().map(Vec::len).collect();
-                (whole, counts).into_bound_py_any(py)?
+                let parts = imported(&PARTS, py, "fastcollate.ops.parts", "Parts")?;
+                parts.call1((tensor(whole.into_any())?, counts))?
             }
             Value::Given => py.None().into_bound(py),
         };
-        Ok((PyString::new(py, &output.output.key), value))
-    });
-    outputs.collect()
+        outputs.set_item(&output.output.key, value)?;
+    }
+    Ok(outputs)
 }
 
 /// An array as a NumPy view of the array that holds the bytes of a batch.

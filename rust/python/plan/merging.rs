@@ -8,7 +8,7 @@ use fastcollate::plan::merge::{
     MergeSpec as CoreSpec, Realign, Streams,
 };
 use fastcollate::polling::Polled;
-use fastcollate::{Error as Core, FieldColumn, TokenStreams, check_room_at_times, gathered};
+use fastcollate::{Error as Core, FieldColumn, TokenStreams, check_room, gathered};
 use numpy::PyReadonlyArray1;
 use numpy::ndarray::Ix1;
 use pyo3::exceptions::PyIndexError;
@@ -291,7 +291,7 @@ impl Merge {
         &self,
         index: usize,
     ) -> PyResult<(usize, usize, usize, &'static str, bool, Vec<i64>, Vec<i64>)> {
-        check_room_at_times().map_err(Error::from)?;
+        check_room(1).map_err(Error::from)?;
         let breaks = &self.0.breaks;
         let broken = { breaks.get(index) }.ok_or_else(|| {
             let count = breaks.len();

@@ -17,6 +17,8 @@ use crate::error::{Error, Result};
 /// between may move it.
 pub struct ArrayView<'py> {
     array: Bound<'py, PyUntypedArray>,
+    /// Held, so that no other one takes its address.
+    dtype: Bound<'py, PyArrayDescr>,
     numbers: Numbers,
     tokens: usize,
     trailing: Vec<usize>,
@@ -28,7 +30,7 @@ pub struct ArrayView<'py> {
 }
 
 /// Number types that are read in location. Bool is read as bytes.
-#[derive(Clone, Copy, PartialEq)]
+#[derive(Clone, Copy)]
 enum Numbers {
     Bool,
     I8,
@@ -110,6 +112,7 @@ impl<'py> ArrayView<'py> {
             trailing: trailing.to_vec(),
             len: shape.iter().product(),
             data: data(&array),
+            dtype: array.dtype(),
             array,
             numbers,
             tensor,
@@ -145,7 +148,8 @@ impl<'py> ArrayView<'py> {
         };
         let is_the_same = data(&self.array) == self.data
             && self.array.len() == len
-            && viewable(&self.array) == Some(self.numbers);
+            && self.array.is_c_contiguous()
+            && self.array.dtype().is(&self.dtype);
         if is_moved || !is_the_same {
             return Ok(None);
         }
@@ -155,9 +159,9 @@ impl<'py> ArrayView<'py> {
                 if len == 0 {
                     Slice::$variant(&[])
                 } else {
-                    // SAFETY: `viewable` found just now that the array is contiguous and aligned,
-                    // and holds this type, of which every bit pattern is a value; `data` is where
-                    // it begins and `len` how many items it has. `self` keeps the array alive.
+                    // SAFETY: the array is contiguous, and has the dtype and the address that
+                    // `viewable` found to be aligned numbers of this type, of which every bit
+                    // pattern is a value; `len` is how many it has. `self` keeps the array alive.
                     // Other threads can resize it across `detach` only by force (`refcheck=False`),
                     // since it is referenced here.
                     Slice::$variant(unsafe {
@@ -207,13 +211,14 @@ pub fn data(array: &Bound<PyUntypedArray>) -> *mut c_void {
 /// The type of a contiguous, aligned array of native numbers; `None` for any other array.
 fn viewable(array: &Bound<PyUntypedArray>) -> Option<Numbers> {
     let dtype = array.dtype();
-    if !array.is_c_contiguous() || dtype.is_native_byteorder() == Some(false) {
+    let size = dtype.itemsize();
+    if !array.is_c_contiguous()
+        || dtype.is_native_byteorder() == Some(false)
+        || !data(array).addr().is_multiple_of(size.max(1))
+    {
         return None;
     }
-    if !data(array).addr().is_multiple_of(dtype.itemsize().max(1)) {
-        return None;
-    }
-    Some(match (dtype.kind(), dtype.itemsize()) {
+    Some(match (dtype.kind(), size) {
         (b'b', 1) => Numbers::Bool,
         (b'i', 1) => Numbers::I8,
         (b'i', 2) => Numbers::I16,

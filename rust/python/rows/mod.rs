@@ -68,7 +68,10 @@ fn kept<'py, T>(
 }
 
 /// A type of a module that is imported at the first call.
-fn imported<'py>(
+///
+/// # Errors
+/// Those of the import.
+pub fn imported<'py>(
     cell: &'static OnceLock<Py<PyType>>,
     py: Python<'py>,
     module: &str,

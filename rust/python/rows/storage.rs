@@ -4,8 +4,7 @@ use std::mem::take;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fastcollate::{
-    Check, Column as _, Error as Core, FieldColumn as _, Location, check_room, check_room_at_times,
-    filled,
+    Check, Column as _, Error as Core, FieldColumn as _, Location, check_room, filled,
 };
 use numpy::{PyArray1, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::prelude::*;
@@ -107,7 +106,7 @@ impl RowStore {
         columns: Vec<(Option<Bound<'py, FieldSpec>>, Bound<'py, PyAny>)>,
         kind: &Bound<'py, PyAny>,
     ) -> Result<StoredRow> {
-        check_room_at_times()?;
+        check_room(1)?;
         let (form, tokens) = Array::of_tokens(&tokens, index)?;
         let lens = tokens.each_ref().map(|ids| ids.tokens);
         let mut arrays = Vec::from(tokens);
@@ -320,7 +319,7 @@ pub fn compact_ids<'py>(
         row.read(0, 0, &mut values)?;
         Ok(PyArray1::from_vec(py, values).into_any())
     }
-    check_room_at_times()?;
+    check_room(1)?;
     let (py, row) = (
         row.py(),
         PyRows::single::<i64>(name, index, row, false, Check::None, Missing::NoRow)?,

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
@@ -77,17 +77,21 @@ pub fn as_array<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<ArrayInput<'py>> {
         let copy = tensor.call_method0(intern!(py, "cpu"))?;
         return Ok(ArrayInput::of_array(as_array(&copy)?.array));
     }
-    let mut tensor = tensor
-        .call_method0(intern!(py, "detach"))?
-        .call_method0(intern!(py, "resolve_neg"))?;
-    let array = match tensor.call_method0(intern!(py, "numpy")) {
+    let (mut tensor, numpy) = (tensor.clone(), intern!(py, "numpy"));
+    let mut array = tensor.call_method0(numpy);
+    if { array.as_ref() }.is_err_and(|error| error.is_instance_of::<PyRuntimeError>(py)) {
+        // It has gradients, or stores its values negated.
+        tensor = tensor.call_method0("detach")?.call_method0("resolve_neg")?;
+        array = tensor.call_method0(numpy);
+    }
+    let array = match array {
         Err(error)
             if error.is_instance_of::<PyTypeError>(py)
                 && tensor.call_method0("is_floating_point")?.is_truthy()? =>
         {
             // This helps if NumPy lacks the dtype; otherwise it raises again.
             tensor = tensor.call_method0(intern!(py, "float"))?;
-            tensor.call_method0(intern!(py, "numpy"))?
+            tensor.call_method0(numpy)?
         }
         result => result?,
     };

@@ -439,7 +439,8 @@ def _quickly_padded(rows: list[Any], fill: int) -> Any:
         floats = pad_rows(rows, "float64", left, fill, "numpy")
     except (TypeError, ValueError):
         return None
-    is_exact = floats.ndim == 2 and np.abs(floats).max(initial=0) < EXACT  # False for NaN
+    largest = np.maximum.reduce(np.abs(floats), None, initial=0)  # NaN, if there is one
+    is_exact = floats.ndim == 2 and largest < EXACT
     return to_tensor(floats.astype(np.int64)) if is_exact else None
 
 
