@@ -133,6 +133,8 @@ REASONS = {
         "balances experts",
     ),
     "dropout": (lambda model, rows: drop(model, rows), "dropout is on"),
+    "functional dropout": (lambda model, rows: drop(model, rows, "dropout"), "dropout is on"),
+    "attention dropout": (lambda model, rows: drop(model, rows, "attention_dropout"), "dropout"),
     "labels": (lambda model, rows: rows | {"labels": rows["input_ids"] + 1}, "labels are not"),
     "no predecessor": (lambda model, rows: rows | {"labels": rows["input_ids"]}, "labels are not"),
 }
@@ -143,10 +145,14 @@ def change(model, rows, **options):
     return rows
 
 
-def drop(model, rows):
+def drop(model, rows, rate=None):
+    """Turn dropout on: as a layer, or by a rate, as layers have for torch's function."""
     import torch
 
-    model.inner = torch.nn.Dropout(0.1)
+    if rate is None:
+        model.inner = torch.nn.Dropout(0.1)
+    else:
+        setattr(model, rate, 0.1)
     return rows
 
 

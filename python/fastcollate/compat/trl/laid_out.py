@@ -137,10 +137,10 @@ def _drops(module: Any) -> bool:
     """Return True for a module with dropout."""
     import torch
 
-    rate = getattr(module, "attention_dropout", 0.0)
+    rates = [value for name, value in vars(module).items() if "drop" in name]
     if isinstance(module, torch.nn.modules.dropout._DropoutNd):
-        rate = module.p
-    return isinstance(rate, float) and rate > 0
+        rates.append(module.p)
+    return any(isinstance(rate, float) and rate > 0 for rate in rates)
 
 
 def shuffle_sequence_dict(seq_dict: dict[str, Any]) -> dict[str, Any]:
