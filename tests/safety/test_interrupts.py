@@ -67,14 +67,14 @@ LONG = {
     ),
     "spread": lambda: fc.planning.pack(MANY, fc.Packed(16_384, min_bins=15_000_000)),
     **{
-        f"{algorithm} {options}": partial(
-            fc.planning.pack,
-            MANY,
-            fc.Packed(16_384, algorithm=algorithm, oversize="own_bin", **options),
+        algorithm: partial(
+            fc.planning.pack, MANY, fc.Packed(16_384, algorithm=algorithm, oversize="own_bin")
         )
         for algorithm in ("ff", "ffd", "bfd", "mffd", "next_fit", "balanced")
-        for options in ({}, {"max_cost": 1e10})
     },
+    "max_cost": lambda: fc.planning.pack(
+        MANY, fc.Packed(16_384, algorithm="bfd", oversize="own_bin", max_cost=1e10)
+    ),
 }
 
 
