@@ -69,18 +69,3 @@ def test_missing_packages(script):
 def test_old_pythons():
     run = run_example("demo.py", before="sys.version_info = (3, 9, 18)")
     assert_one_line(run, "Python 3.9.18 is too old; run this with Python 3.10 or newer")
-
-
-def refused(arguments, monkeypatch, capsys):
-    """Return the error of arguments that a tutorial does not accept."""
-    monkeypatch.setattr(sys, "argv", ["tutorial.py", *arguments])
-    with pytest.raises(SystemExit, match="2"):
-        preflight.read_arguments("A tutorial.", steps=3)
-    return capsys.readouterr().err.splitlines()[-1]
-
-
-@pytest.mark.parametrize("device", ["cuda:99", "meta", "nowhere"])
-def test_devices_that_cannot_be_used(device, monkeypatch, capsys):
-    pytest.importorskip("torch")
-    error = refused(["--device", device], monkeypatch, capsys)
-    assert re.search(f"'{device}' cannot be used: .+; pass --device cpu, or install", error)

@@ -322,25 +322,6 @@ proptest! {
         prop_assert_eq!(written, expected);
     }
 
-    #[test]
-    fn slices_of_every_type_read_the_same(values in vec(any::<i8>(), 1..20), from in 0..20_usize) {
-        let from = from.min(values.len());
-        let expected: Vec<i64> = values[from..].iter().map(|&value| value.into()).collect();
-        let wide: Vec<i32> = values.iter().map(|&value| value.into()).collect();
-        let float: Vec<f64> = values.iter().map(|&value| value.into()).collect();
-        let rows = vec![Slice::I8(&values), Slice::I32(&wide)];
-        let column = SliceColumn::new("prompts", rows, vec![], Check::None);
-        for turn in 0..2 {
-            let mut out = vec![0_i64; expected.len()];
-            column.read(turn, from, &mut out).unwrap();
-            prop_assert_eq!(&out, &expected);
-        }
-        let column = SliceColumn::new("rewards", vec![Slice::F64(&float)], vec![], Check::Number);
-        let mut out = vec![0_f32; expected.len()];
-        column.read(0, from, &mut out).unwrap();
-        let back: Vec<_> = out.iter().map(|&value| f64::from(value)).collect();
-        prop_assert_eq!(&back, &float[from..]);
-    }
 }
 
 #[test]
