@@ -74,11 +74,10 @@ class Table:
         raise NotImplementedError
 
     def _named(self) -> dict[str, Any]:
-        values = vars(self)
-        return {name: values[name] for name in self._names()}
+        return dict(zip(self._names(), self._values(), strict=True))
 
     def _values(self) -> tuple[Any, ...]:
-        return tuple(self._named().values())
+        return tuple(getattr(self, name) for name in self._names())
 
     @classmethod
     @functools.cache
