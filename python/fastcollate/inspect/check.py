@@ -407,7 +407,8 @@ def _parts(sizes: Integers) -> Iterator[tuple[slice, Integers]]:
 
 def _sums(values: np.ndarray, sizes: Integers) -> Integers:
     """Return the sums of spans of these sizes, modulo 2**64."""
-    return np.diff(offsets_of(values)[offsets_of(sizes)])
+    sums: Integers = np.diff(offsets_of(values)[offsets_of(sizes)])
+    return sums
 
 
 def _padding(facts: _Facts) -> Iterator[Finding]:
