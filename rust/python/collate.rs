@@ -86,8 +86,9 @@ pub fn collate<'py>(
     let form = layout.get().core().layout();
     let chosen = chosen.and_then(|(source, shard)| source.chosen(shard, form));
     let tokens = tokens.read(chosen.as_ref())?;
-    let turns = Arc::new(tokens.turns()?);
     // A stage takes up to a tenth of a second for a million rows: signals are handled after each.
+    py.check_signals()?;
+    let turns = Arc::new(tokens.turns()?);
     let handle_signals = || poll_after(py, turns.count());
     handle_signals()?;
     if let Some(RowSource::Batch(plan)) = &row_source {
@@ -133,7 +134,7 @@ pub fn collate<'py>(
         outputs: &outputs.get().0,
         cp: cp.map(|(size, rank)| CpRank { size, rank }),
     };
-    let planned = request.plan(&rows, &placement, &mut columns)?;
+    let planned = request.plan(&rows, &placement, &mut columns, &poll)?;
     handle_signals()?;
     let write = Write {
         planned: &planned,
@@ -202,7 +203,7 @@ pub fn write_rows<'py>(
         outputs: &Outputs::NOTHING,
         cp: None,
     };
-    let planned = request.plan(&rows, &placement, &mut columns)?;
+    let planned = request.plan(&rows, &placement, &mut columns, &poll)?;
     let write = Write {
         planned: &planned,
         columns: &columns,

@@ -110,7 +110,7 @@ pub fn collate_slices(
     };
     rows.share(&streams, layout, shard, request.fields, None)?;
     let placement = rows.place(layout, shard, cost, &mut Ticks::new(&mut || poll()))?;
-    let planned = request.plan(&rows, &placement, &mut columns)?;
+    let planned = request.plan(&rows, &placement, &mut columns, poll)?;
     let mut memory = filled(planned.num_bytes().div_ceil(8), |_| 0_u64)?;
     let bytes = bytemuck::cast_slice_mut(&mut memory);
     planned.write_slices(&columns, rows.read(), &placement, bytes, true, poll)?;

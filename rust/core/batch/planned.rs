@@ -77,10 +77,11 @@ pub struct Array {
 
 impl Request<'_> {
     /// Plan a batch: all errors in lengths and dimensions are found here. Values are read only if
-    /// they have no place, to choose a dtype, or to refuse NaN among numbers of rows.
+    /// they have no place, to choose a dtype, or to refuse NaN among numbers of rows. The hook is
+    /// called between steps.
     ///
     /// # Errors
-    /// Inputs that do not fit together, and errors of the columns.
+    /// Inputs that do not fit together, and errors of the columns and of the hook.
     ///
     /// # Panics
     /// If the number of columns is not the number of written fields.
@@ -89,10 +90,11 @@ impl Request<'_> {
         rows: &BatchRows,
         placement: &Placement,
         columns: &mut Columns<C>,
+        poll: Poll,
     ) -> Result<Planned> {
         let fields = columns.fields.iter_mut();
         let mut fields: Vec<_> = fields.map(|field| field as &mut dyn FieldColumn).collect();
-        let planned = self.plan_fields(rows, placement, &mut fields)?;
+        let planned = self.plan_fields(rows, placement, &mut fields, poll)?;
         check_unplaced(&planned, placement, &columns.source(rows.read()))?;
         Ok(planned)
     }
@@ -108,6 +110,7 @@ impl Request<'_> {
         rows: &BatchRows,
         placement: &Placement,
         columns: &mut [&mut dyn FieldColumn],
+        poll: Poll,
     ) -> Result<Planned> {
         check_room(rows.turns.count().max(rows.read().rows().len()))?;
         let is_written = |field: &&&FieldSpec| field.is_written();
@@ -123,6 +126,7 @@ impl Request<'_> {
                 Some((index, column)) => Some(field.array_grid(*column, index, rows, placement)?),
                 None => None,
             });
+            poll()?;
         }
         let rounds_up = { placement.bin_layout }.is_some_and(|layout| layout.multiple_of > 1);
         let (pad, layout) = (self.pad_token_id, placement.layout);
@@ -137,6 +141,7 @@ impl Request<'_> {
         check_trained(self.fields, columns, rows, placement, mask.as_ref())?;
         let chunks = self.cp.map(|rank| rank.chunks(placement)).transpose()?;
         self.place_values(&mut placed, columns, rows, placement, chunks.as_deref())?;
+        poll()?;
         let mut planner = Planner {
             request: self,
             assembly: rows.read(),
@@ -149,7 +154,10 @@ impl Request<'_> {
             captured: None,
             end: 0,
         };
-        let outputs = table.into_iter().map(|output| planner.planned(output));
+        let outputs = table.into_iter().map(|output| {
+            let planned = planner.planned(output);
+            poll().and(planned)
+        });
         Ok(Planned {
             outputs: outputs.collect::<Result<_>>()?,
             num_bytes: planner.end,

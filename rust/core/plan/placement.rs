@@ -277,21 +277,21 @@ impl Grid {
     pub fn jagged(lens: impl ExactSizeIterator<Item = usize>) -> Result<Self> {
         let rows = lens.len();
         let mut end = 0_usize;
-        let segments = lens.enumerate().map(|(row, len)| {
-            let dst_col = end;
-            end = end.checked_add(len).ok_or(Error::TooLarge {
-                rows,
-                width: usize::MAX,
-            })?;
-            Ok(Segment {
+        // With its length from the start: growing takes as long again.
+        let mut segments = Vec::with_capacity(rows);
+        for (row, len) in lens.enumerate() {
+            segments.push(Segment {
                 row,
                 from: 0,
                 len,
                 dst_row: 0,
-                dst_col,
-            })
-        });
-        let segments = segments.collect::<Result<_>>()?;
+                dst_col: end,
+            });
+            end = end.checked_add(len).ok_or(Error::TooLarge {
+                rows,
+                width: usize::MAX,
+            })?;
+        }
         Self::of_segments(1, end, segments)
     }
 

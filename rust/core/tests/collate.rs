@@ -357,7 +357,9 @@ fn threads_write_what_one_writes() {
     let placement =
         { of_batch.place(&layout, None, &Cost::Flops, &mut Ticks::new(&mut || Ok(()))) }.unwrap();
     let mut columns = input.columns();
-    let planned = request.plan(&of_batch, &placement, &mut columns).unwrap();
+    let planned = request
+        .plan(&of_batch, &placement, &mut columns, &|| Ok(()))
+        .unwrap();
     assert!(planned.num_bytes() >= 64 << 20);
     let memory = |is_zeroed: bool, is_threaded: bool| {
         let polls = AtomicUsize::new(0);

@@ -170,7 +170,9 @@ pub fn merge_turns<'py>(
     drop_untrainable: bool,
 ) -> Result<Merge> {
     let tokens = tokens.read(None)?;
+    py.check_signals()?;
     let turns = tokens.turns()?;
+    py.check_signals()?;
     let mask = loss_mask.map(|(masks, field)| {
         let (field, align) = (field.get(), field.get().0.align());
         let masks = field.read(&masks, &turns)?;

@@ -18,6 +18,7 @@ use super::array::{ArrayInput, ArrayView, Float};
 use super::list::{Common, DecodeExact, Items, announce, common_items, read_items};
 use super::nested::Part;
 use super::number::numbers_of;
+use super::object::POLL_ROWS;
 use super::reader::{Reader, Wanted};
 use crate::error::{Error, Result};
 use crate::interrupt::poll;
@@ -315,6 +316,9 @@ impl<'py> PyRows<'py> {
         }
         let mut slices = with_room(rows.len())?;
         for row in rows {
+            if row % POLL_ROWS == POLL_ROWS - 1 {
+                poll()?;
+            }
             slices.extend(self.slice(row)?);
         }
         let column = SliceColumn::of_tokens(&self.field, slices, self.token.clone(), self.check);

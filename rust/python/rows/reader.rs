@@ -19,6 +19,7 @@ use super::py_rows::{Missing, PyRows, Row};
 use super::ragged;
 use super::tensor;
 use crate::error::{Error, Result, no_memory};
+use crate::interrupt::poll;
 
 const EXPECTED_FIELD: &str =
     "pass a sequence of rows, a 2-D array or tensor, a Ragged or an Arrow array of lists";
@@ -313,7 +314,10 @@ impl<'a, 'py> Reader<'a, 'py> {
         }
         self.check_trailing(self.rows.len(), tokens, view.trailing())?;
         self.reserve(parts.size_hint().0)?;
-        for (start, len) in parts {
+        for (index, (start, len)) in parts.enumerate() {
+            if index % POLL_ROWS == POLL_ROWS - 1 {
+                poll()?;
+            }
             if start.checked_add(len).is_none_or(|end| end > tokens) {
                 return Err(Error::Overrun {
                     field: self.field.to_owned(),
