@@ -622,3 +622,45 @@ def test_offsets_that_were_changed_by_force(offsets):
     rows.offsets[:] = offsets
     with pytest.raises(ValueError, match="offset"):
         rows.__arrow_c_array__()
+
+
+def texts_elsewhere():
+    """Texts whose offsets were valid when PyArrow last looked."""
+    pa = pytest.importorskip("pyarrow")
+    offsets = np.array([0, 2, 4, 6], np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(b"abcdef")]
+    texts = pa.Array.from_buffers(pa.string(), 3, buffers)
+    offsets[:] = [0, 1 << 29, 2, 6]
+    return texts
+
+
+@pytest.mark.parametrize("name", ["uids", "fields"])
+def test_texts_that_are_elsewhere(name):
+    texts = texts_elsewhere()
+    given = {"uids": texts, "fields": {"x": fc.PerRow(texts)}}[name]
+    with pytest.raises(ValueError, match="Arrow data is not valid: Offset"):
+        fc.build_batch([[1]] * 3, [[2]] * 3, pad_token_id=0, array_type="numpy", **{name: given})
+
+
+def test_calls_with_texts_that_are_elsewhere():
+    texts = texts_elsewhere()
+    body = b'{"prompt_token_ids": [1], "choices": [{"token_ids": [2], "finish_reason": "stop"}]}'
+    table = fc.rollouts.parse([body] * 3).to_arrow()
+    column = table.column_names.index("finish_reasons")
+    table = table.set_column(column, "finish_reasons", texts)
+    with pytest.raises(ValueError, match="Arrow data is not valid"):
+        fc.rollouts.Calls.from_arrow(table)
+    schema = fc.rollouts.Schema(
+        prompts="prompts", responses="responses", finish_reasons="finish_reasons"
+    )
+    with pytest.raises(ValueError, match="Arrow data is not valid"):
+        fc.rollouts.read(table, schema)
+
+
+@pytest.mark.parametrize("known", [b"[", b"[]", b"{}", b'{"x": 1}'])
+def test_calls_with_other_metadata(known):
+    pytest.importorskip("pyarrow")
+    body = b'{"prompt_token_ids": [1], "choices": [{"token_ids": [2], "finish_reason": "stop"}]}'
+    table = fc.rollouts.parse([body]).to_arrow()
+    with pytest.raises(ValueError, match=r"not one of Calls\.to_arrow"):
+        fc.rollouts.Calls.from_arrow(table.replace_schema_metadata({b"fastcollate.calls": known}))

@@ -289,6 +289,7 @@ def is_sequence(values: Any) -> bool:
 
 def as_list(values: Any) -> list[Any]:
     """Return items as a list of Python objects, also from NumPy, Arrow and Polars."""
+    check_arrow(values)
     for method in ("to_pylist", "tolist", "to_list"):
         if hasattr(values, method) and not hasattr(values, "detach"):
             return list(getattr(values, method)())
@@ -299,6 +300,15 @@ def as_list(values: Any) -> list[Any]:
     for at in pieces_of(len(values)):
         items += values[at]
     return items
+
+
+def check_arrow(values: Any) -> None:
+    """Check the offsets and indices of Arrow data: PyArrow reads memory wherever they point."""
+    if hasattr(values, "to_pylist") and hasattr(values, "validate"):
+        try:
+            values.validate(full=True)
+        except (ValueError, IndexError) as error:
+            raise ValueError(f"Arrow data is not valid: {error}; write it again") from error
 
 
 def tally(number: int, noun: str, plural: str | None = None) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate import _fastcollate
-from fastcollate.common.arguments import as_list, id_list, suggests_names
+from fastcollate.common.arguments import as_list, check_arrow, id_list, suggests_names
 from fastcollate.common.arrays import is_tensor, pieces_of, to_numpy
 from fastcollate.common.text import show_id
 
@@ -163,6 +163,7 @@ def _plain(ids: Any) -> Any:
     if is_tensor(ids):
         ids = to_numpy(ids)
     elif hasattr(ids, "to_pylist") and getattr(ids, "null_count", None) == 0:
+        check_arrow(ids)
         # Arrow's to_pylist takes ten times as long as the way through NumPy.
         array = np.asarray(ids)
         if array.dtype.kind in "biu" or (

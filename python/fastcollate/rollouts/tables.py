@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from fastcollate.common.arguments import check_arrow
 from fastcollate.rollouts.calls import Calls
 from fastcollate.rollouts.making import Options, Place
 from fastcollate.rollouts.schema import IDS, NUMBERS, Schema
@@ -38,8 +39,12 @@ def to_arrow(calls: Calls) -> pa.Table:
 def from_arrow(table: Any) -> Calls:
     """Return the calls of a table that :func:`to_arrow` made."""
     table = pa.table(table)
-    known = (table.schema.metadata or {}).get(KEY)
-    if known is None:
+    check_arrow(table)
+    try:
+        known = json.loads((table.schema.metadata or {}).get(KEY, b""))
+    except ValueError:
+        known = None
+    if not isinstance(known, dict) or {*known} != {"logprobs_are", "skipped"}:
         raise ValueError(
             "the table is not one of Calls.to_arrow; pass tables of other sources to "
             "fc.rollouts.read"
@@ -49,7 +54,7 @@ def from_arrow(table: Any) -> Calls:
         name: ragged(table[name]) if name in rows else _objects(table[name])
         for name in table.column_names
     }
-    return Calls(**columns, **json.loads(known))
+    return Calls(**columns, **known)
 
 
 def _plain(column: Any) -> Any:
@@ -92,6 +97,7 @@ def read_table(table: pa.Table, schema: Schema, options: Options, place: Place) 
     ValueError
         As :func:`fastcollate.rollouts.parse`.
     """
+    check_arrow(table)
     # Looking for columns that the table lacks would take most of the time.
     columns = {
         name: tuple(path for path in given if _key(path) in table.column_names)
