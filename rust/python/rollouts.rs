@@ -78,21 +78,23 @@ impl CallSchema {
         check_room(calls.len() + paths.len())?;
         let calls: Vec<String> = calls.extract()?;
         let paths: Vec<(String, String)> = paths.extract()?;
-        let mut kept: Vec<String> = Vec::new();
-        let mut role = |name: &String| {
-            COLUMNS.value(name).map_or_else(
+        let (mut kept, mut roles) = (Vec::new(), Vec::new());
+        for (name, path) in &paths {
+            let role = COLUMNS.value(name).map_or_else(
                 |_| {
-                    let known = kept.iter().position(|known| known == name);
-                    Role::Kept(known.unwrap_or_else(|| {
-                        kept.push(name.clone());
-                        kept.len() - 1
-                    }))
+                    Role::Kept(
+                        { kept.iter() }
+                            .position(|known| known == name)
+                            .unwrap_or(kept.len()),
+                    )
                 },
                 Role::Column,
-            )
-        };
-        let roles = { paths.iter() }.map(|(name, path)| (role(name), path.as_str()));
-        let roles: Vec<_> = roles.collect();
+            );
+            if role == Role::Kept(kept.len()) {
+                kept.push(name.clone());
+            }
+            roles.push((role, path.as_str()));
+        }
         let kinds = kept.iter().map(|name| match name.as_str() {
             "support" => Kept::Parts,
             "finish_reasons" => Kept::Reason,

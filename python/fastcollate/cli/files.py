@@ -19,8 +19,7 @@ from fastcollate.rollouts.calls import Calls
 from fastcollate.rollouts.making import Options, Place
 from fastcollate.rollouts.parsing import read_bodies
 from fastcollate.rollouts.schema import Schema
-from fastcollate.rollouts.tables import fits_of_table, read_table
-from fastcollate.rollouts.walking import Fits, fits_of
+from fastcollate.rollouts.tables import example_of, key_of, read_table
 
 SUFFIXES = {
     "parquet": (".parquet", ".pq"),
@@ -117,18 +116,22 @@ class File(NamedTuple):
             reader = pa.ipc.open_file(source)
             yield from map(reader.get_batch, range(reader.num_record_batches))
 
-    def first(self) -> tuple[Fits, Any] | None:
-        """Return the values of the first body, and the body or an empty table; None without one."""
+    def first(self) -> tuple[Any, dict[str, str]] | None:
+        """Return the first body, or an example of a table's row, and kinds of its values by name.
+
+        Returns None if there is none.
+        """
         if self.kind == "parquet":
             with _names_file(self.path, self.kind):
-                table = pq.read_schema(self.path).empty_table()
-            return fits_of_table(table), table
+                return _row_of(pq.read_schema(self.path))
         for bodies, _ in self.parts():
             if isinstance(bodies, pa.Table):
-                return fits_of_table(bodies.slice(0, 0)), bodies.slice(0, 0)
+                return _row_of(bodies.schema)
             if bodies.strip():
                 body = self._first_body(bodies)
-                return None if body is None else (fits_of(body), body)
+                given = body if isinstance(body, dict) else {}
+                kinds = {name: type(value).__name__ for name, value in given.items()}
+                return None if body is None else (body, kinds)
         return None
 
     def _first_body(self, lines: bytes) -> Any:
@@ -149,10 +152,8 @@ class File(NamedTuple):
         """Yield the calls of the file."""
         names = None
         if self.kind == "parquet":
-            paths = [path for paths in schema.columns.values() for path in paths]
-            there = pq.read_schema(self.path).names
-            used = {path.partition(".")[0].partition("[")[0] for path in paths}
-            names = [name for name in there if name in used]
+            used = {key_of(path) for paths in schema.columns.values() for path in paths}
+            names = [name for name in pq.read_schema(self.path).names if name in used]
         for bodies, first in self.parts(names):
             if isinstance(bodies, pa.Table):
                 yield read_table(
@@ -266,6 +267,11 @@ class Source(NamedTuple):
             if number not in found:
                 raise IndexError(f"--row is {number}, but {self.path} has rows 1 to {count:,}")
         return joined([found[number] for number in numbers]), count
+
+
+def _row_of(schema: pa.Schema) -> tuple[Any, dict[str, str]]:
+    """Return an example of a row, and the types of columns."""
+    return example_of(schema), {field.name: str(field.type)[:40] for field in schema}
 
 
 def _no_rows(path: Path) -> ValueError:

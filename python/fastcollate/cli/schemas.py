@@ -6,12 +6,10 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-import pyarrow as pa
-
 from fastcollate.common.text import show
 from fastcollate.rollouts.schema import IDS, RESPONSES, Schema
 from fastcollate.rollouts.sources import COLUMNS, ENGINES, SOURCES
-from fastcollate.rollouts.walking import Fits, recognised
+from fastcollate.rollouts.walking import Fits, fits_of, recognised
 
 COLUMN_OPTIONS = {
     "prompts": "Token ids of prompts.",
@@ -37,9 +35,9 @@ def flag(column: str) -> str:
 
 
 def schema_of_file(
-    fits: Fits, first: Any, names: Mapping[str, str], schema: str | None, place: str
+    first: Any, kinds: dict[str, str], names: Mapping[str, str], schema: str | None, place: str
 ) -> Schema:
-    """Return the schema of a file whose first body is `first`; of a table, its empty table.
+    """Return the schema of a file whose first body is `first`, with values of these kinds.
 
     Raises
     ------
@@ -48,20 +46,21 @@ def schema_of_file(
     """
     if schema is not None and schema not in SOURCES:
         raise ValueError(f"--schema is {schema!r}; pass one of {', '.join(SOURCES)}")
+    fits = fits_of(first)
     known = recognised(fits) if schema is None else SOURCES[schema]
     if known is None:
         known = COLUMNS
     if known is not ENGINES:
         known = known.narrowed(partial(fits, known))
     if names:
-        known = _with_names(known, names, fits, first, place)
+        known = _with_names(known, names, fits, kinds, place)
     if schema is None:
-        _check_tokens(known, fits, first, place)
+        _check_tokens(known, fits, first, kinds, place)
     return known
 
 
 def _with_names(
-    known: Schema, names: Mapping[str, str], fits: Fits, first: Any, place: str
+    known: Schema, names: Mapping[str, str], fits: Fits, kinds: dict[str, str], place: str
 ) -> Schema:
     """Return a schema with given columns in place of its own."""
     given = {name: (path,) for name, path in names.items()}
@@ -74,22 +73,22 @@ def _with_names(
         columns = {
             name: one for name, one in columns.items() if name not in ("prompts", "responses")
         }
-    arrays: dict[str, Any] = {"nodes" if known.are_nodes else "calls": known.calls}
-    found = Schema(**arrays, **columns)
+    found = known.with_columns(columns)
     for name, path in names.items():
         fit = fits(found, name, path)
         if fit is None:
-            raise ValueError(f"{place} has no column {path!r} ({flag(name)}); it has {_all(first)}")
+            raise ValueError(f"{place} has no column {path!r} ({flag(name)}); it has {_all(kinds)}")
         if not fit:
-            kind = "token ids" if name in IDS else "numbers"
+            its, kind = kinds.get(path, show(path)), "token ids" if name in IDS else "numbers"
             raise ValueError(
-                f"column {path!r} of {place} is {_kind(first, path)}; pass a column of {kind} as "
-                f"{flag(name)}"
+                f"column {path!r} of {place} is {its}; pass a column of {kind} as {flag(name)}"
             )
     return found
 
 
-def _check_tokens(schema: Schema, fits: Fits, first: Any, place: str) -> None:
+def _check_tokens(
+    schema: Schema, fits: Fits, first: Any, kinds: dict[str, str], place: str
+) -> None:
     """Check that there are tokens of prompts and responses."""
 
     def has(*columns: str) -> bool:
@@ -98,7 +97,7 @@ def _check_tokens(schema: Schema, fits: Fits, first: Any, place: str) -> None:
 
     if has("sequences") or (has(*RESPONSES) and (has("prompts") or schema.are_nodes)):
         return
-    if (kind := _text_of(first)) is not None:
+    if (kind := _text_of(first, kinds)) is not None:
         raise ValueError(
             f"{place} has {kind}, but no token ids; tokenize them with the chat template of the "
             "model, and write prompt_ids and response_ids"
@@ -107,45 +106,27 @@ def _check_tokens(schema: Schema, fits: Fits, first: Any, place: str) -> None:
     options = " and ".join(f"{flag(name)} COLUMN" for name in missing)
     raise ValueError(
         f"{place} has no token ids of {' and '.join(missing)} under a known name; it has "
-        f"{_all(first)}; name columns of lists of integers with {options}, or with "
+        f"{_all(kinds)}; name columns of lists of integers with {options}, or with "
         f"--sequences COLUMN, or name the source with --schema"
     )
 
 
-def _columns(first: Any) -> dict[str, str]:
-    """Return the columns of a body or of a table, each with its type."""
-    if isinstance(first, pa.Table):
-        return {field.name: str(field.type)[:40] for field in first.schema}
-    if isinstance(first, Mapping):
-        return {str(name): type(value).__name__ for name, value in first.items()}
-    return {}
-
-
-def _kind(first: Any, path: str) -> str:
-    return _columns(first).get(path, show(path))
-
-
-def _text_of(first: Any) -> str | None:
+def _text_of(first: Any, kinds: dict[str, str]) -> str | None:
     """Name the text of a file of chats or of texts; None for other files."""
-    columns = _columns(first)
-    chat = [name for name in columns if name in CHAT or _are_messages(first, name)]
+    chat = [name for name in kinds if name in CHAT or _are_messages(first[name])]
     if chat:
         return f"chat messages ({', '.join(chat)})"
-    text = [name for name, kind in columns.items() if kind in ("str", "string", "large_string")]
     names = {"text", "prompt", "completion", "response", "question", "answer", "instruction"}
-    text = [name for name in text if name in names]
+    text = [name for name in kinds if name in names and isinstance(first[name], str)]
     return f"text ({', '.join(text)})" if text else None
 
 
-def _are_messages(first: Any, name: str) -> bool:
-    """Return True for a column of dictionaries with roles."""
-    if isinstance(first, pa.Table):
-        return "role:" in str(first.schema.field(name).type)
-    value = first[name]
+def _are_messages(value: Any) -> bool:
+    """Return True for dictionaries with roles."""
     return isinstance(value, list) and any(isinstance(one, dict) and "role" in one for one in value)
 
 
-def _all(first: Any) -> str:
+def _all(kinds: dict[str, str]) -> str:
     """Name all columns, each with its type."""
-    names = [f"{name} ({kind})" for name, kind in _columns(first).items()]
+    names = [f"{name} ({kind})" for name, kind in kinds.items()]
     return ", ".join(names[:20]) + (" ..." if len(names) > 20 else "") or "no columns"

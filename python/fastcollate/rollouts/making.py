@@ -45,13 +45,14 @@ class Options(NamedTuple):
     bad_logprobs: BadLogprobs
     unfinished: Unfinished
     logprobs_are: LogprobsAre | None = None
+    layers: int | None = None
+    topk: int | None = None
 
-    @classmethod
-    def check(cls, prompts: Any, bad_logprobs: Any, unfinished: Any, logprobs_are: Any) -> Options:
+    def checked(self) -> Options:
         """Check the arguments of readers."""
-        check_choice("unfinished", unfinished, UNFINISHED_CHOICES)
-        check_choice("bad_logprobs", bad_logprobs, BAD_LOGPROBS)
-        return cls(prompts, bad_logprobs, unfinished, logprobs_are)
+        check_choice("unfinished", self.unfinished, UNFINISHED_CHOICES)
+        check_choice("bad_logprobs", self.bad_logprobs, BAD_LOGPROBS)
+        return self
 
 
 def calls_of(

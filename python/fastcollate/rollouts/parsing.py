@@ -88,8 +88,12 @@ def parse(
     [[-0.5, -1.0]]
     >>> batch = fc.build_batch(**calls.batch, pad_token_id=0)
     """
-    options = Options.check(prompts, bad_logprobs, unfinished, logprobs_are)
-    given = _as_bytes(bodies)
+    options = Options(prompts, bad_logprobs, unfinished, logprobs_are, layers, topk).checked()
+    return parsed(_as_bytes(bodies), schema, options)
+
+
+def parsed(given: bytes | list[bytes], schema: Schema | str | None, options: Options) -> Calls:
+    """See :func:`parse`."""
     place = Place("line {}", 1) if isinstance(given, bytes) else Place("bodies[{}]")
     found = ENGINES if schema is None else schema_of(schema)
     try:
@@ -100,7 +104,7 @@ def parse(
         if known is None:
             raise
         calls, found = read_bodies(given, known, options, place), known
-    return lay_out(calls, layers, topk) if found is ENGINES else calls
+    return lay_out(calls, options.layers, options.topk) if found is ENGINES else calls
 
 
 def read_bodies(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias, final
 
@@ -186,7 +186,11 @@ class Schema:
             left = [path for path, fit in found.items() if fit is None]
             if there or left:
                 columns[name] = (there[0],) if there else tuple(left)
-        arrays = {"nodes" if self.are_nodes else "calls": self.calls}
+        return self.with_columns(columns)
+
+    def with_columns(self, columns: Mapping[str, Any]) -> Schema:
+        """Return a schema of the same calls or nodes, with other columns."""
+        arrays: dict[str, Any] = {"nodes" if self.are_nodes else "calls": self.calls}
         return Schema(**arrays, **columns)
 
 

@@ -16,7 +16,7 @@ from fastcollate.common.arguments import check_arrow
 from fastcollate.rollouts.calls import Calls
 from fastcollate.rollouts.making import Options, Place
 from fastcollate.rollouts.schema import IDS, NUMBERS, Schema
-from fastcollate.rollouts.walking import Fits, calls_from, fits_of, walk
+from fastcollate.rollouts.walking import calls_from, walk
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
 
@@ -100,12 +100,11 @@ def read_table(table: pa.Table, schema: Schema, options: Options, place: Place) 
     check_arrow(table)
     # Looking for columns that the table lacks would take most of the time.
     columns = {
-        name: tuple(path for path in given if _key(path) in table.column_names)
+        name: tuple(path for path in given if key_of(path) in table.column_names)
         for name, given in schema.columns.items()
     }
-    there: dict[str, Any] = {name: given for name, given in columns.items() if given}
-    arrays: dict[str, Any] = {"nodes" if schema.are_nodes else "calls": schema.calls}
-    schema = Schema(**arrays, **there)
+    there = {name: given for name, given in columns.items() if given}
+    schema = schema.with_columns(there)
     numbers = {path for name in _ROWS for path in schema.columns.get(name, ())}
     plain = [path for paths in there.values() for path in paths]
     is_plain = len(plain) == len(there) and {*plain} <= {*table.column_names}
@@ -134,7 +133,7 @@ def _is_number(kind: pa.DataType) -> bool:
     return any(is_of(kind) for is_of in (pa.types.is_integer, pa.types.is_floating))
 
 
-def _key(path: str) -> str:
+def key_of(path: str) -> str:
     """Return the first key of a path."""
     return re.split(r"[.\[&]", path, maxsplit=1)[0]
 
@@ -144,7 +143,7 @@ def _items(array: pa.Array, path: str, paths: Sequence[str], numbers: set[str]) 
     kind = array.type
     below = [one for one in paths if one.startswith(path)]
     if pa.types.is_struct(kind) and path not in below:
-        keys = {_key(one[len(path) :].removeprefix(".")) for one in below}
+        keys = {key_of(one[len(path) :].removeprefix(".")) for one in below}
         fields = zip(kind, array.flatten(), strict=True)
         parts = {
             field.name: _items(part, f"{path}.{field.name}".removeprefix("."), below, numbers)
@@ -170,23 +169,18 @@ def _items(array: pa.Array, path: str, paths: Sequence[str], numbers: set[str]) 
     return found
 
 
-def fits_of_table(table: pa.Table) -> Fits:
-    """Return the values of a table, for :func:`fastcollate.rollouts.walking.recognised`."""
-    return fits_of(_example(pa.struct(table.schema)))
-
-
-def _example(kind: pa.DataType) -> Any:
-    """Return a value of a type."""
-    if pa.types.is_struct(kind):
-        return {field.name: _example(field.type) for field in kind}
+def example_of(kind: pa.DataType | pa.Schema) -> Any:
+    """Return a value of a type, or a row of a table."""
+    if isinstance(kind, pa.Schema) or pa.types.is_struct(kind):
+        return {field.name: example_of(field.type) for field in kind}
     if _is_list(kind):
-        inner = _example(kind.value_type)
+        inner = example_of(kind.value_type)
         return [] if inner is None else [inner]
     tests = {
         None: pa.types.is_null,
         True: pa.types.is_boolean,
         2: pa.types.is_integer,
         0.5: pa.types.is_floating,
-        "": pa.types.is_string,
+        "": lambda kind: pa.types.is_string(kind) or pa.types.is_large_string(kind),
     }
     return next((value for value, is_of in tests.items() if is_of(kind)), b"")

@@ -78,11 +78,16 @@ def walk(
                 tree = trees.setdefault((body, key[:-1]), len(trees))
                 places.append((body, tree, key[-1] if schema.are_nodes and key else index))
                 calls.append(call)
-        found: dict[str, list[Any] | Ragged] = {
-            name: _values(calls, schema.paths(given)) for name, given in schema.columns.items()
-        }
+        found: dict[str, list[Any] | Ragged] = {}
+        for name, given in schema.columns.items():
+            paths = schema.paths(given)
+            try:
+                found[name] = _values(calls, paths)
+            except _OtherValueError:  # of which body?
+                for at, call in zip(places, calls, strict=True):
+                    body = at[0]
+                    _values([call], paths)
     except _OtherValueError as error:
-        body = body if error.call is None else places[error.call][0]
         raise ValueError(f"{place.of(body)}: {error}") from None
     return calls_from(
         found, np.array(places, np.int64).reshape(-1, 3), len(bodies), schema, options, place
@@ -172,7 +177,7 @@ def _calls(body: Any, schema: Schema) -> list[tuple[tuple[int, ...], Call]]:
             level = {
                 (*key, index): {**call, base: item}
                 for key, call in level.items()
-                for index, item in enumerate(_items(get(call[outer], steps)))
+                for index, item in enumerate(_items(_all_at([call[outer]], steps)[0]))
             }
             outer = base
         for key, call in level.items():
@@ -195,9 +200,6 @@ _PLAIN = (str, bytes, int, float)
 class _OtherValueError(ValueError):
     """A value that is not the object or the array that a path goes through."""
 
-    call: int | None = None
-    """The call that it was found in, once calls are known."""
-
 
 def _items(values: Any) -> Iterable[Any]:
     """Return the items of an array; none for other values."""
@@ -218,7 +220,7 @@ def _values(calls: Sequence[Call], paths: Sequence[Path]) -> list[Any]:
         at = [call for call in left if base in calls[call]]
         if not at:
             continue
-        values = _all_at([calls[call][base] for call in at], steps, at)
+        values = _all_at([calls[call][base] for call in at], steps)
         for call, value in zip(at, values, strict=True):
             if value is not ABSENT:
                 found[call] = value
@@ -226,60 +228,41 @@ def _values(calls: Sequence[Call], paths: Sequence[Path]) -> list[Any]:
     return found
 
 
-def _all_at(values: list[Any], steps: Steps, calls: Sequence[int]) -> list[Any]:
-    """Return the value at a path in each of values, which are those of these calls."""
+def _all_at(values: list[Any], steps: Steps) -> list[Any]:
+    """Return the value at a path in each of values, which may be None, or ``ABSENT``."""
     for at, step in enumerate(steps):
-        # Values of one class are read alike.
-        name, (first, *others) = str(step), {*map(type, values)}
-        kind = _kind(first) if isinstance(step, str) and not others else None
-        if kind is Mapping:
-            values = [value.get(name, ABSENT) for value in values]
-        elif kind is object:
-            values = [getattr(value, name, ABSENT) for value in values]
-            if any(map(callable, values)):
-                values = [value() if callable(value) else value for value in values]
-        else:
-            found = []
-            for call, value in zip(calls, values, strict=True):
-                try:
-                    found.append(get(value, steps[at:]))
-                except _OtherValueError as error:
-                    error.call = call
-                    raise
-            return found
+        if isinstance(step, str):
+            kinds = {*map(_kind, {*map(type, values)})}  # values of one kind are read alike
+            if kinds == {Mapping}:
+                values = [value.get(step, ABSENT) for value in values]
+            elif kinds == {object}:
+                values = [getattr(value, step, ABSENT) for value in values]
+                if any(map(callable, values)):
+                    values = [value() if callable(value) else value for value in values]
+            elif len(kinds) > 1:
+                values = [_all_at([value], (step,))[0] for value in values]
+            elif values:
+                raise _OtherValueError(f"found {show(values[0])} where an object is expected")
+            continue
+        rows = [items if (items := _items(value)) is value else None for value in values]
+        if step is None:
+            rest = steps[at + 1 :]
+            return [ABSENT if row is None else _flat(_all_at(list(row), rest)) for row in rows]
+        values = [ABSENT if row is None or step >= len(row) else row[step] for row in rows]
     return values
+
+
+def _flat(values: list[Any]) -> list[Any]:
+    """Return values, or the items of arrays, in one list."""
+    are_lists = values and all(isinstance(one, (list, tuple, np.ndarray)) for one in values)
+    return [
+        None if one is ABSENT else one
+        for one in (chain.from_iterable(values) if are_lists else values)
+    ]
 
 
 def _is_there(value: Any) -> bool:
     return value is not None and value is not ABSENT
-
-
-def get(value: Any, steps: Steps) -> Any:
-    """Return the value at a path, which may be None, or ``ABSENT``."""
-    for at, step in enumerate(steps):
-        if value is None or value is ABSENT:
-            return ABSENT
-        if isinstance(step, str):
-            cls: Any = type(value)
-            kind = _kind(cls)
-            if kind is Mapping:
-                value = value.get(step, ABSENT)
-            elif kind is object:
-                value = getattr(value, step, ABSENT)
-                value = value() if callable(value) else value
-            else:
-                raise _OtherValueError(f"found {show(value)} where an object is expected")
-            continue
-        items = _items(value)
-        if items is not value:
-            return ABSENT
-        if step is None:
-            found = [get(item, steps[at + 1 :]) for item in items]
-            are_lists = found and all(isinstance(one, (list, tuple, np.ndarray)) for one in found)
-            flat = chain.from_iterable(found) if are_lists else found
-            return [None if one is ABSENT else one for one in flat]
-        value = items[step] if step < len(items) else ABSENT
-    return value
 
 
 @lru_cache(maxsize=256)

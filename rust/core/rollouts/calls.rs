@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::memory::{add, check_room_of, extend, filled, reserve, resize};
 
 /// Rows of different lengths.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Rows<T> {
     /// The values of all rows.
     pub values: Vec<T>,
@@ -21,13 +21,6 @@ pub struct Rows<T> {
 }
 
 impl<T: Copy> Rows<T> {
-    fn new() -> Self {
-        Self {
-            values: Vec::new(),
-            ends: Vec::new(),
-        }
-    }
-
     /// Add a row.
     ///
     /// # Errors
@@ -60,7 +53,7 @@ pub struct Place {
 }
 
 /// Columns over calls, or over the nodes of trees of calls.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Calls {
     policy: BadLogprobs,
     /// True for nodes.
@@ -96,17 +89,8 @@ impl Calls {
         Self {
             policy,
             are_nodes,
-            prompts: Rows::new(),
-            have_prompts: Vec::new(),
-            responses: Rows::new(),
-            logprobs: Vec::new(),
-            given: Vec::new(),
-            bad: Vec::new(),
-            loss_mask: Vec::new(),
-            have_masks: false,
-            num_bodies: 0,
-            places: Vec::new(),
-            kept: (0..kept).map(|_| Rows::new()).collect(),
+            kept: (0..kept).map(|_| Rows::default()).collect(),
+            ..Self::default()
         }
     }
 
@@ -134,27 +118,23 @@ impl Calls {
         self.add(&call, place, |place| json.name_of_call(place.index))?;
         for (column, rows) in self.kept.iter_mut().enumerate() {
             let states = frames.clone().map(|frame| &frame.kept[column]);
-            let best = states.clone().map(|values| values.state).max();
-            let best = { states.clone() }.find(|values| Some(values.state) == best);
-            let text: &[u8] = match best.map(|values| (values.state, &values.values[..])) {
-                Some((State::Null, _)) => b"null",
-                None | Some((_, [])) => b"",
-                Some((_, [span])) => &json.data[span.clone()],
+            let best =
+                states.reduce(|best, next| if next.state > best.state { next } else { best });
+            let text: Cow<[u8]> = match best.map(|values| (values.state, &values.values[..])) {
+                Some((State::Null, _)) => b"null"[..].into(),
+                None | Some((_, [])) => Cow::default(),
+                Some((_, [span])) => json.data[span.clone()].into(),
                 Some((_, spans)) => {
                     // Several spans are arrays, which are joined.
-                    let mut mark = b"[";
-                    for span in spans {
-                        let items = &json.data[span.start + 1..span.end - 1];
-                        if !items.trim_ascii().is_empty() {
-                            extend(&mut rows.values, mark)?;
-                            extend(&mut rows.values, items)?;
-                            mark = b",";
-                        }
-                    }
-                    if mark == b"[" { b"[]" } else { b"]" }
+                    check_room_of::<u8>(3 * json.data.len())?;
+                    let items =
+                        { spans.iter() }.map(|span| &json.data[span.start + 1..span.end - 1]);
+                    let items = items.filter(|items| !items.trim_ascii().is_empty());
+                    let items: Vec<_> = items.collect();
+                    [b"[", &items.join(&b',')[..], b"]"].concat().into()
                 }
             };
-            rows.push(text)?;
+            rows.push(&text)?;
         }
         Ok(())
     }
@@ -222,7 +202,8 @@ impl Calls {
     /// Those that are none, if these are errors.
     pub fn finish(&mut self, name: impl Fn(Place) -> String) -> Result<()> {
         let is_masked = self.policy == BadLogprobs::Mask && self.have_logprobs();
-        if self.have_masks || self.are_nodes || is_masked {
+        self.have_masks |= self.are_nodes || is_masked; // data does not choose the columns
+        if self.have_masks {
             resize(&mut self.loss_mask, self.responses.values.len(), 1.0)?;
         }
         resize(&mut self.bad, self.places.len(), [0; KINDS])?;
@@ -249,7 +230,6 @@ impl Calls {
                 return Err(Error::BadLogprob(format!("{} has {reason}", name(*place))));
             }
         }
-        self.have_masks |= is_masked; // whatever was bad: data does not choose the columns
         Ok(())
     }
 }

@@ -4,6 +4,8 @@
 //! numbers and texts alone. An item of a known shape is compared with it, and only what differs is
 //! read; any other item is left to the parser, whose reading gives the next shape.
 
+use std::mem;
+
 use super::numbers::{float, id, number_end};
 use super::schema::Column;
 
@@ -16,31 +18,33 @@ const MOST_BYTES: usize = 1 << 12;
 /// The text that begins a token id written as a token.
 pub const TOKEN_ID: &str = "token_id:";
 
-/// The columns that a shape can read, one value of each.
+/// The columns that a shape can read, one value of each: log-probabilities, ids, and ids of texts.
 pub const SLOTS: [Column; 3] = [Column::Logprobs, Column::LogprobIds, Column::LogprobTokens];
 
-/// The values of an item.
-#[derive(Debug, Default, Clone, Copy)]
-pub struct Found {
-    /// The log-probability.
-    pub logprob: Option<f32>,
-    /// The token id.
-    pub id: Option<i32>,
-    /// The token id of a text.
-    pub token: Option<i32>,
+/// The values of an item, by slot: integers, or the bits of float32.
+pub type Found = [Option<i32>; SLOTS.len()];
+
+/// A part of a shape: a value, and up to eight bytes behind it that are the same in every item.
+#[derive(Debug, PartialEq, Eq)]
+struct Part {
+    value: Value,
+    /// The number of these bytes, their bits, and a mask of these.
+    len: usize,
+    bits: u64,
+    mask: u64,
 }
 
-/// A part of a shape.
+/// A value of an item.
 #[derive(Debug, PartialEq, Eq)]
-enum Part {
-    /// The same bytes in every item, at most eight: their number, their bits, and a mask of these.
-    Same(usize, u64, u64),
-    /// A number, read if it has a use.
-    Number(Option<Column>),
+enum Value {
+    /// None, where more bytes are the same.
+    Nothing,
+    /// A number, read if it has a slot.
+    Number(Option<usize>),
     /// A number that usually repeats the log-probability.
     Again,
-    /// A text, read if it has a use.
-    Text(Option<Column>),
+    /// A text, read if it has a slot.
+    Text(Option<usize>),
     /// An array of numbers, of any length.
     Numbers,
 }
@@ -58,7 +62,7 @@ impl Shapes {
         }
         others.iter_mut().find_map(|shape| {
             let found = read(shape, data, at)?;
-            std::mem::swap(first, shape);
+            mem::swap(first, shape);
             Some(found)
         })
     }
@@ -80,43 +84,40 @@ impl Shapes {
 
 /// Read an item of a shape.
 fn read(shape: &[Part], data: &[u8], mut at: usize) -> Option<(Found, usize)> {
-    let mut found = Found::default();
-    let mut logprob = 0..0;
+    let (mut found, mut logprob) = (Found::default(), 0..0);
     for part in shape {
-        at = match part {
-            Part::Same(len, bits, mask) => {
-                let next = u64::from_le_bytes(*data.get(at..)?.first_chunk()?);
-                (next & mask == *bits).then_some(at + len)?
-            }
-            Part::Number(None) => number_end(data, at)?,
-            Part::Number(Some(Column::Logprobs)) => {
+        at = match part.value {
+            Value::Nothing => at,
+            Value::Number(None) => number_end(data, at)?,
+            Value::Number(Some(0)) => {
                 let (value, end) = float(data, at)?;
-                (found.logprob, logprob) = (Some(value), at..end);
+                (found[0], logprob) = (Some(value.to_bits().cast_signed()), at..end);
                 end
             }
-            Part::Number(Some(_)) => {
+            Value::Number(Some(_)) => {
                 let (value, end) = id(data, at)?;
-                found.id = Some(value);
+                found[1] = Some(value);
                 end
             }
-            Part::Again => {
-                let end = at + logprob.len();
-                let is_same = data.get(at..end)? == &data[logprob.clone()];
-                let ends = data.get(end).is_some_and(|byte| !is_of_number(*byte));
-                match is_same && ends {
-                    true => end,
-                    false => number_end(data, at)?,
-                }
-            }
-            Part::Text(slot) => {
+            // Longer numbers that begin so differ in the next bytes.
+            Value::Again => match data[at..].starts_with(&data[logprob.clone()]) {
+                true => at + logprob.len(),
+                false => number_end(data, at)?,
+            },
+            Value::Text(slot) => {
                 let end = text_end(data, at)?;
                 if slot.is_some() {
-                    found.token = token_of(&data[at + 1..end - 1]);
+                    found[2] = token_of(&data[at + 1..end - 1]);
                 }
                 end
             }
-            Part::Numbers => numbers_end(data, at)?,
+            Value::Numbers => numbers_end(data, at)?,
         };
+        let next = u64::from_le_bytes(*data.get(at..)?.first_chunk()?);
+        if next & part.mask != part.bits {
+            return None;
+        }
+        at += part.len;
     }
     Some((found, at))
 }
@@ -125,10 +126,6 @@ fn read(shape: &[Part], data: &[u8], mut at: usize) -> Option<(Found, usize)> {
 pub fn token_of(text: &[u8]) -> Option<i32> {
     let digits = text.strip_prefix(TOKEN_ID.as_bytes())?;
     id(digits, 0).and_then(|(id, end)| (end == digits.len()).then_some(id))
-}
-
-fn is_of_number(byte: u8) -> bool {
-    matches!(byte, b'0'..=b'9' | b'.' | b'e' | b'E' | b'+' | b'-')
 }
 
 /// The end of a text without escapes but the short ones.
@@ -190,62 +187,64 @@ fn numbers_end(data: &[u8], at: usize) -> Option<usize> {
 
 /// The shape of a valid item; None if it has parts that shapes cannot describe.
 fn shape_of(item: &[u8], mut at: usize, uses: &[(usize, Column)]) -> Option<Vec<Part>> {
-    let use_at = |at| { uses.iter() }.find_map(|&(start, slot)| (start == at).then_some(slot));
-    let mut shape = Vec::new();
-    let mut same = Vec::new();
-    let mut logprob: &[u8] = &[];
+    let use_at = |at| {
+        let (_, column) = uses.iter().find(|(start, _)| *start == at)?;
+        SLOTS.iter().position(|slot| slot == column)
+    };
+    let (mut shape, mut value, mut same) = (Vec::new(), Value::Nothing, Vec::new());
+    let mut logprob = &item[..0];
     while let Some(&byte) = item.get(at) {
-        let (part, end) = match byte {
+        let (next, end) = match byte {
             b'"' => {
                 let end = text_end(item, at)?;
                 let is_key = { item[end..].iter() }.find(|byte| !byte.is_ascii_whitespace());
                 match is_key {
                     Some(b':') => (None, end),
-                    _ => (Some(Part::Text(use_at(at))), end),
+                    _ => (Some(Value::Text(use_at(at))), end),
                 }
             }
             b'-' | b'0'..=b'9' => {
                 let end = number_end(item, at)?;
-                let text = &item[at..end];
-                let slot = use_at(at);
-                if slot == Some(Column::Logprobs) {
+                let (slot, text) = (use_at(at), &item[at..end]);
+                if slot == Some(0) {
                     logprob = text;
                 }
                 let is_again = slot.is_none() && text.len() > 3 && text == logprob;
-                let part = if is_again {
-                    Part::Again
-                } else {
-                    Part::Number(slot)
-                };
-                (Some(part), end)
+                let number = Value::Number(slot);
+                (Some(if is_again { Value::Again } else { number }), end)
             }
             b'[' => match numbers_end(item, at) {
                 Some(end) if !uses.iter().any(|(start, _)| (at..end).contains(start)) => {
-                    (Some(Part::Numbers), end)
+                    (Some(Value::Numbers), end)
                 }
                 _ => (None, at + 1),
             },
             _ => (None, at + 1),
         };
-        match part {
+        match next {
             None => same.extend_from_slice(&item[at..end]),
-            Some(part) => {
-                shape.extend(same_parts(&std::mem::take(&mut same)));
-                shape.push(part);
+            Some(next) => {
+                add_parts(&mut shape, mem::replace(&mut value, next), &same);
+                same.clear();
             }
         }
         at = end;
     }
-    shape.extend(same_parts(&same));
+    add_parts(&mut shape, value, &same);
     Some(shape)
 }
 
-/// The parts of bytes that are the same in every item.
-fn same_parts(bytes: &[u8]) -> impl Iterator<Item = Part> {
-    bytes.chunks(8).map(|part| {
-        let mut eight = [0; 8];
-        eight[..part.len()].copy_from_slice(part);
-        let mask = u64::MAX >> (64 - 8 * part.len());
-        Part::Same(part.len(), u64::from_le_bytes(eight), mask)
-    })
+/// Add the parts of a value and the bytes behind it that are the same in every item.
+fn add_parts(shape: &mut Vec<Part>, mut value: Value, same: &[u8]) {
+    let (first, others) = same.split_at(same.len().min(8));
+    for bytes in std::iter::once(first).chain(others.chunks(8)) {
+        let (len, mut eight) = (bytes.len(), [0; 8]);
+        eight[..len].copy_from_slice(bytes);
+        shape.push(Part {
+            value: mem::replace(&mut value, Value::Nothing),
+            len,
+            bits: u64::from_le_bytes(eight),
+            mask: u64::MAX.checked_shr(64 - 8 * len as u32).unwrap_or(0),
+        });
+    }
 }

@@ -2,9 +2,10 @@
 
 /// What happens to log-probabilities that are none: not finite, missing, or -9999, which vLLM
 /// writes for a missing one.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub enum BadLogprobs {
     /// They are errors.
+    #[default]
     Error,
     /// They become 0, and their tokens do not train.
     Mask,

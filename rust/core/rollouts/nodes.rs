@@ -1,6 +1,7 @@
 //! Rows of trees of messages or calls: one of each leaf.
 
 use std::iter::repeat_n;
+use std::mem;
 
 use bytemuck::cast_slice;
 
@@ -50,8 +51,7 @@ pub fn join_nodes(
     let have_logprobs = nodes.have_logprobs();
     let mut rows = Calls::new(policy, false, 0);
     let mut leaves = Vec::new();
-    let mut is_checked = filled(count, |_| false)?;
-    let mut is_trained = filled(count, |_| false)?;
+    let mut is_known = filled(count, |_| false)?;
     // No path has more tokens.
     let most = nodes.prompts.values.len() + nodes.responses.values.len();
     let mut row = Row {
@@ -65,10 +65,11 @@ pub fn join_nodes(
         path.extend(std::iter::successors(parents[leaf], |&node| parents[node]));
         row.clear();
         for &node in path.iter().rev() {
-            let added = row.add(nodes, node, !is_checked[node], !is_trained[node]);
-            let trains = added.map_err(|reason| wrong(node, reason))?;
-            is_checked[node] = true;
-            is_trained[node] |= trains;
+            let is_new = !mem::replace(&mut is_known[node], true);
+            if !row.add(nodes, node, is_new) {
+                let reason = "has a prompt that does not begin with its parent's tokens";
+                return Err(wrong(node, reason));
+            }
             ticks.done(1 + nodes.responses.row(node).len())?;
         }
         if !row.trains {
@@ -124,39 +125,32 @@ impl Row {
         (self.first, self.trains) = (None, false);
     }
 
-    /// Add the tokens of a node; returns true if it has sampled tokens that train.
-    fn add(
-        &mut self,
-        nodes: &Calls,
-        node: usize,
-        checks: bool,
-        trains: bool,
-    ) -> Result<bool, &'static str> {
+    /// Add the tokens of a node, which train in the first row that it is in. False if its prompt
+    /// does not continue those before.
+    fn add(&mut self, nodes: &Calls, node: usize, is_new: bool) -> bool {
         let len = self.tokens.len();
         if nodes.have_prompts[node] {
             let prompt = nodes.prompts.row(node);
             let common = prompt.len().min(len);
-            if checks && prompt[..common] != self.tokens[..common] || common < len {
-                return Err("has a prompt that does not begin with its parent's tokens");
+            if is_new && prompt[..common] != self.tokens[..common] || common < len {
+                return false;
             }
             self.tokens.extend_from_slice(&prompt[len..]);
             self.mask.extend(repeat_n(0.0, prompt.len() - len));
             self.logprobs.extend(repeat_n(0.0, prompt.len() - len));
         }
         self.tokens.extend_from_slice(nodes.responses.row(node));
-        let mut is_sampled = false;
         for at in nodes.responses.span(node) {
-            let weight = nodes.loss_mask[at];
-            if weight != 0.0 && !is_sampled {
-                is_sampled = true;
-                self.first.get_or_insert(self.mask.len());
+            let is_sampled = nodes.loss_mask[at] != 0.0;
+            if is_sampled && self.first.is_none() {
+                self.first = Some(self.mask.len());
             }
-            let is_trained = trains && weight != 0.0;
-            self.mask.push(if is_trained { weight } else { 0.0 });
-            let logprob = nodes.logprobs[at];
-            self.logprobs.push(if is_trained { logprob } else { 0.0 });
+            let trains = is_sampled && is_new;
+            self.trains |= trains;
+            let or_zero = |value| if trains { value } else { 0.0 };
+            self.mask.push(or_zero(nodes.loss_mask[at]));
+            self.logprobs.push(or_zero(nodes.logprobs[at]));
         }
-        self.trains |= is_sampled && trains;
-        Ok(is_sampled)
+        true
     }
 }

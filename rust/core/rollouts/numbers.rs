@@ -4,14 +4,16 @@ use crate::error::Result;
 use crate::memory::add;
 
 /// The float64 nearest to powers of ten, from the least exponent on.
-const POWERS: [f64; 45] = [
-    1e-22, 1e-21, 1e-20, 1e-19, 1e-18, 1e-17, 1e-16, 1e-15, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10,
-    1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7,
-    1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22,
+const POWERS: [f64; 65] = [
+    1e-42, 1e-41, 1e-40, 1e-39, 1e-38, 1e-37, 1e-36, 1e-35, 1e-34, 1e-33, 1e-32, 1e-31, 1e-30,
+    1e-29, 1e-28, 1e-27, 1e-26, 1e-25, 1e-24, 1e-23, 1e-22, 1e-21, 1e-20, 1e-19, 1e-18, 1e-17,
+    1e-16, 1e-15, 1e-14, 1e-13, 1e-12, 1e-11, 1e-10, 1e-9, 1e-8, 1e-7, 1e-6, 1e-5, 1e-4, 1e-3,
+    1e-2, 1e-1, 1e0, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14,
+    1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22,
 ];
 
 /// The exponent of the first.
-const LEAST: i64 = -22;
+const LEAST: i64 = -42;
 
 /// Relative error of a mantissa of 64 bits times a power, of the sum with another power, and of the
 /// float64 nearest to the number: at most half an epsilon each, five in all. Rounded up.
@@ -111,7 +113,7 @@ fn digits_end(data: &[u8], mut at: usize) -> usize {
 fn decimal(data: &[u8], start: usize) -> Option<Decimal> {
     let (whole, len) = match (data.get(start)?, data.get(start + 1)) {
         (digit @ b'0'..=b'9', Some(b'.')) => (u64::from(digit - b'0'), 1),
-        _ => add_eight(data, start, 0),
+        _ => add_sixteen(data, start, 0),
     };
     let mut found = Decimal {
         mantissa: whole,
@@ -119,7 +121,7 @@ fn decimal(data: &[u8], start: usize) -> Option<Decimal> {
         is_cut: false,
         end: start + len,
     };
-    if len == 0 || len == 8 || len > 1 && data[start] == b'0' {
+    if len == 0 || len == 16 || len > 1 && data[start] == b'0' {
         return None;
     }
     if data.get(found.end) == Some(&b'.') {
@@ -150,39 +152,23 @@ fn decimal(data: &[u8], start: usize) -> Option<Decimal> {
     Some(found)
 }
 
-/// The end of a number.
+/// The end of a number that [`float`] can read.
 #[inline(always)]
 pub fn number_end(data: &[u8], at: usize) -> Option<usize> {
     match eight(data, at) {
-        Some((_, count @ 1..8)) if count == 1 || data[at] != b'0' => match data[at + count] {
-            b'.' | b'e' | b'E' => any_number_end(data, at),
-            _ => Some(at + count),
-        },
+        // Few digits, by far the most frequent.
+        Some((_, count @ 1..8))
+            if (count == 1 || data[at] != b'0') && !b".eE".contains(&data[at + count]) =>
+        {
+            Some(at + count)
+        }
         _ => any_number_end(data, at),
     }
 }
 
 fn any_number_end(data: &[u8], at: usize) -> Option<usize> {
-    let start = at + usize::from(data.get(at) == Some(&b'-'));
-    let mut end = digits_end(data, start);
-    if end == start || end > start + 1 && data[start] == b'0' {
-        return None;
-    }
-    if data.get(end) == Some(&b'.') {
-        let from = end + 1;
-        end = digits_end(data, from);
-        if end == from {
-            return None;
-        }
-    }
-    if let Some(b'e' | b'E') = data.get(end) {
-        let from = end + 1 + usize::from(matches!(data.get(end + 1), Some(b'+' | b'-')));
-        end = digits_end(data, from);
-        if end == from {
-            return None;
-        }
-    }
-    Some(end)
+    let is_negative = data.get(at) == Some(&b'-');
+    decimal(data, at + usize::from(is_negative)).map(|number| number.end)
 }
 
 /// A token id, and its end.
@@ -205,31 +191,15 @@ pub fn id(data: &[u8], at: usize) -> Option<(i32, usize)> {
 #[inline(always)]
 pub fn float(data: &[u8], at: usize) -> Option<(f32, usize)> {
     let is_negative = data.get(at) == Some(&b'-');
-    if let Some(number) = decimal(data, at + usize::from(is_negative)) {
-        let power = usize::try_from(number.power - LEAST).ok();
-        if let Some(power) = power.and_then(|power| POWERS.get(power)) {
-            let value = number.mantissa as f64 * power;
-            let more = if number.is_cut { *power } else { 0.0 };
-            // The nearest float64 lies between the two, so it is rounded as they are, if alike.
-            let (least, most) = (value * (1.0 - ERROR), (value + more) * (1.0 + ERROR));
-            if (least as f32).to_bits() == (most as f32).to_bits() {
-                let value = least as f32;
-                return Some((if is_negative { -value } else { value }, number.end));
-            }
-        }
-    }
-    parsed(data, at)
-}
-
-#[allow(
-    clippy::cast_possible_truncation,
-    reason = "rounded as float64, then as float32"
-)]
-#[cold]
-fn parsed(data: &[u8], at: usize) -> Option<(f32, usize)> {
-    let end = number_end(data, at)?;
-    let text = std::str::from_utf8(&data[at..end]).ok()?;
-    Some((text.parse::<f64>().ok()? as f32, end))
+    let number = decimal(data, at + usize::from(is_negative))?;
+    let power = POWERS.get(usize::try_from(number.power - LEAST).ok()?)?;
+    let value = number.mantissa as f64 * power;
+    let more = if number.is_cut { *power } else { 0.0 };
+    // The nearest float64 lies between the two, so it is rounded as they are, if alike.
+    let (least, most) = (value * (1.0 - ERROR), (value + more) * (1.0 + ERROR));
+    let value = least as f32;
+    let is_exact = value.to_bits() == (most as f32).to_bits();
+    is_exact.then_some((if is_negative { -value } else { value }, number.end))
 }
 
 /// Add the token ids of an array that are written without spaces, or with one behind each comma;

@@ -295,7 +295,7 @@ impl<'s> Reader<'s> {
         each_item(json, ticks, |json, at, ticks| {
             if let Some((found, end)) = self.shapes[child].read(json.data, at) {
                 self.add(found)?;
-                match found.logprob {
+                match found[0] {
                     Some(_) => of_items += 1,
                     None if has_logprobs => add(&mut missing, self.num_logprobs())?,
                     None => {}
@@ -341,15 +341,10 @@ impl<'s> Reader<'s> {
     #[inline(always)]
     fn add(&mut self, found: Found) -> Result<()> {
         let frame = &mut self.frames[self.current];
-        if let Some(logprob) = found.logprob {
-            let bits = logprob.to_bits().cast_signed();
-            frame.column(Column::Logprobs).push(bits)?;
-        }
-        if let Some(id) = found.id {
-            frame.column(Column::LogprobIds).push(id)?;
-        }
-        if let Some(id) = found.token {
-            frame.column(Column::LogprobTokens).push(id)?;
+        for (column, value) in SLOTS.into_iter().zip(found) {
+            if let Some(value) = value {
+                frame.column(column).push(value)?;
+            }
         }
         Ok(())
     }
