@@ -26,7 +26,7 @@ mod turns;
 mod widths;
 
 pub use assembly::{Assembly, Pick, Piece, Row};
-pub use attention::{AttentionRange, BlockTables, PathSizes, PathTables};
+pub use attention::{AttentionPaths, AttentionRange, BlockTables, PathSegment};
 pub use bins::{Bins, Span};
 pub use chunks::{Chunk, CpRank};
 pub use costs::{Costs, Span as AttentionSpan};

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use fastcollate::batch::RowSource;
 use fastcollate::plan::{
-    Align, Assembly, AttentionRange, Chunk, CpRank, Grid, Layout, PathTables, Per, Placement,
+    Align, Assembly, AttentionRange, Chunk, CpRank, Grid, Layout, PathSegment, Per, Placement,
     Segment, Shard, Shift, Turns, Values, WidthOptions, gather_positions,
 };
 use fastcollate::{Error as Core, filled, gathered, try_gathered};
@@ -431,43 +431,37 @@ impl Plan {
 
     /// Number of segments in attention, and of keys on their paths.
     fn path_sizes(&self) -> Result<(usize, usize)> {
-        let sizes = self.placement.path_sizes()?;
-        Ok((sizes.segments, sizes.keys))
+        let paths = self.placement.attention_paths()?;
+        Ok((paths.segments.len(), paths.keys))
     }
 
     /// The paths of segments: the positions of their keys, int64 (keys,); the offsets of segments
     /// and of paths, int32 (segments + 1,); and the longest of each.
     fn attention_paths<'py>(&self, py: Python<'py>) -> PyResult<PathArrays<'py>> {
-        let placement = &self.placement;
-        let sizes = py.detach(|| {
-            let sizes = placement.path_sizes()?;
-            placement.check_paths(&sizes)?;
-            Ok::<_, Core>(sizes)
-        });
-        let sizes = sizes.map_err(Error::from)?;
+        let paths = py.detach(|| self.placement.attention_paths());
+        let paths = paths.map_err(Error::from)?;
+        paths.check().map_err(Error::from)?;
         // NumPy requests large pages, and raises if memory runs out.
-        let empty = py.import("numpy")?.getattr("empty")?;
-        let offsets = || {
-            let offsets = empty.call1((sizes.segments + 1, "int32"))?;
-            Ok::<_, PyErr>(offsets.cast_into()?)
+        let keys = py.import("numpy")?.getattr("empty")?;
+        let keys: Column = keys.call1((paths.keys, "int64"))?.cast_into()?;
+        let mut written = keys.try_readwrite()?;
+        let values = written.as_slice_mut()?;
+        py.detach(|| paths.write_keys(values));
+        drop(written);
+        let offsets = |len: fn(&PathSegment) -> usize| {
+            let ends = paths.segments.iter().scan(0, move |end, segment| {
+                *end += len(segment);
+                Some(i32::try_from(*end).unwrap_or(i32::MAX))
+            });
+            array_of(py, [0].into_iter().chain(ends))
         };
-        let arrays: PathArrays = (
-            empty.call1((sizes.keys, "int64"))?.cast_into()?,
-            [offsets()?, offsets()?],
-            sizes.longest_segment,
-            sizes.longest_path,
-        );
-        let (keys, [segments, paths], ..) = &arrays;
-        let mut keys = keys.try_readwrite()?;
-        let (mut segments, mut paths) = (segments.try_readwrite()?, paths.try_readwrite()?);
-        let tables = PathTables {
-            segments: segments.as_slice_mut()?,
-            paths: paths.as_slice_mut()?,
-            keys: keys.as_slice_mut()?,
-        };
-        py.detach(|| placement.write_paths(tables));
-        drop((keys, segments, paths));
-        Ok(arrays)
+        let longest = |len: fn(&PathSegment) -> usize| paths.segments.iter().map(len).max();
+        Ok((
+            keys,
+            [offsets(|one| one.len)?, offsets(PathSegment::path_len)?],
+            longest(|one| one.len).unwrap_or(0),
+            longest(PathSegment::path_len).unwrap_or(0),
+        ))
     }
 
     /// Spans of rows in output rows: the offsets of output rows among the spans, and of each span

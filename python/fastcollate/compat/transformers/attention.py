@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
 from fastcollate.ops.masks import TREE_ATTENTION
@@ -58,7 +60,15 @@ def tree_attention(
     Queries are (N, heads, W, dim), and the result (N, W, heads, dim).
     """
     if tree_kv_index is None:
-        return _masked(module, query, key, value, attention_mask, scaling, dropout, options)
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+        is_dense = attention_mask is None or hasattr(attention_mask, "dtype")
+        if is_dense:
+            _refuse(options, "softcap", "s_aux")  # sdpa ignores the second
+            options["dropout"] = dropout
+        attend = ALL_ATTENTION_FUNCTIONS["sdpa" if is_dense else "flex_attention"]
+        found = attend(module, query, key, value, attention_mask, scaling=scaling, **options)
+        return found[0], None
     _refuse(options, "softcap", "s_aux", "position_bias")
     rows = query.shape[0]
     query, key, value = (one.transpose(1, 2).flatten(0, 1) for one in (query, key, value))
@@ -73,28 +83,6 @@ def tree_attention(
         sliding_window,
     )
     return found.unflatten(0, (rows, -1)), None
-
-
-def _masked(
-    module: Any,
-    query: Any,
-    key: Any,
-    value: Any,
-    mask: Any,
-    scaling: float | None,
-    dropout: float,
-    options: dict[str, Any],
-) -> tuple[Any, None]:
-    """Compute attention with a mask of blocks, or of numbers."""
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    is_dense = mask is None or hasattr(mask, "dtype")
-    attend = ALL_ATTENTION_FUNCTIONS["sdpa" if is_dense else "flex_attention"]
-    if is_dense:
-        _refuse(options, "softcap", "s_aux")  # sdpa ignores the second
-    of_kind = {"dropout": dropout} if is_dense else {}
-    found = attend(module, query, key, value, mask, scaling=scaling, **of_kind, **options)
-    return found[0], None
 
 
 def _refuse(options: dict[str, Any], *names: str) -> None:
@@ -114,17 +102,14 @@ def _kernel(query: Any, value: Any, dropout: float) -> Callable[..., Any]:
     is_half = query.dtype in (torch.float16, torch.bfloat16)
     if not (query.is_cuda and is_half and query.shape[-1] == value.shape[-1]):
         return _by_segment
-    try:
-        import flash_attn  # noqa: F401
-    except ImportError:
-        pass
-    else:
-        return _by_flash_attn
-    try:
-        from torch.nn.attention.varlen import varlen_attn  # noqa: F401
-    except ImportError:
-        return _by_segment
-    return _by_segment if dropout else _by_torch
+    kernels: dict[str, Callable[..., Any]] = {"flash_attn": _by_flash_attn}
+    if not dropout:
+        kernels["torch.nn.attention.varlen"] = _by_torch
+    for module, attend in kernels.items():
+        with suppress(ImportError):
+            import_module(module)
+            return attend
+    return _by_segment
 
 
 def _by_flash_attn(

@@ -7,7 +7,7 @@ mod block_tables;
 mod paths;
 
 pub use block_tables::BlockTables;
-pub use paths::{PathSizes, PathTables};
+pub use paths::{AttentionPaths, PathSegment};
 
 use std::ops::Range;
 
