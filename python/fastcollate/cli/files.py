@@ -44,11 +44,8 @@ AS_THEY_ARE = Options(None, "keep", "keep")
 ADVICE = "; name their column with --prompts COLUMN, or leave such rows out"
 
 
-class Part(NamedTuple):
-    """Some bodies of a file: JSON lines, or a table; and the number of the first, from 1 on."""
-
-    bodies: bytes | pa.Table
-    first: int
+Part = tuple["bytes | pa.Table", int]
+"""Some bodies of a file: JSON lines, or a table; and the number of the first, from 1 on."""
 
 
 class File(NamedTuple):
@@ -80,7 +77,7 @@ class File(NamedTuple):
             for batch in self._batches(names):
                 rows = max(batch.num_rows * CHUNK_BYTES // max(batch.nbytes, 1), 16)
                 for start in range(0, batch.num_rows, rows):
-                    yield Part(pa.Table.from_batches([batch.slice(start, rows)]), first + start)
+                    yield pa.Table.from_batches([batch.slice(start, rows)]), first + start
                 first += batch.num_rows
 
     def _lines(self) -> Iterator[Part]:
@@ -91,14 +88,13 @@ class File(NamedTuple):
                 lines, is_cut, tail = (rest + block).rpartition(b"\n")
                 rest = tail if is_cut else rest + block
                 if is_cut and not _is_one_text(lines):
-                    yield Part(lines, first)
+                    yield lines, first
                     first += lines.count(b"\n") + 1
                 elif is_cut:
                     rest = lines + b"\n" + tail
             if rest.strip():
-                yield Part(
-                    json.dumps(json.loads(rest)).encode() if _is_one_text(rest) else rest, first
-                )
+                is_one = _is_one_text(rest)
+                yield json.dumps(json.loads(rest)).encode() if is_one else rest, first
 
     def _batches(self, names: list[str] | None) -> Iterator[pa.RecordBatch]:
         """Yield the batches of a table."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache, partial, reduce
 from itertools import chain
 from typing import Any
 
@@ -177,7 +177,7 @@ def _calls(body: Any, schema: Schema) -> list[tuple[tuple[int, ...], Call]]:
             level = {
                 (*key, index): {**call, base: item}
                 for key, call in level.items()
-                for index, item in enumerate(_items(_all_at([call[outer]], steps)[0]))
+                for index, item in enumerate(_items(reduce(_below, steps, call[outer])))
             }
             outer = base
         for key, call in level.items():
@@ -232,17 +232,11 @@ def _all_at(values: list[Any], steps: Steps) -> list[Any]:
     """Return the value at a path in each of values, which may be None, or ``ABSENT``."""
     for at, step in enumerate(steps):
         if isinstance(step, str):
-            kinds = {*map(_kind, {*map(type, values)})}  # values of one kind are read alike
-            if kinds == {Mapping}:
+            classes: set[Any] = {*map(type, values)}
+            if len(classes) == 1 and _kind(classes.pop()) is Mapping:
                 values = [value.get(step, ABSENT) for value in values]
-            elif kinds == {object}:
-                values = [getattr(value, step, ABSENT) for value in values]
-                if any(map(callable, values)):
-                    values = [value() if callable(value) else value for value in values]
-            elif len(kinds) > 1:
-                values = [_all_at([value], (step,))[0] for value in values]
-            elif values:
-                raise _OtherValueError(f"found {show(values[0])} where an object is expected")
+            else:
+                values = [_below(value, step) for value in values]
             continue
         rows = [items if (items := _items(value)) is value else None for value in values]
         if step is None:
@@ -250,6 +244,17 @@ def _all_at(values: list[Any], steps: Steps) -> list[Any]:
             return [ABSENT if row is None else _flat(_all_at(list(row), rest)) for row in rows]
         values = [ABSENT if row is None or step >= len(row) else row[step] for row in rows]
     return values
+
+
+def _below(value: Any, key: Any) -> Any:
+    """Return the value of a key or an attribute."""
+    kind = _kind(type(value))
+    if kind is Mapping:
+        return value.get(key, ABSENT)
+    if kind is not object:
+        raise _OtherValueError(f"found {show(value)} where an object is expected")
+    value = getattr(value, key, ABSENT)
+    return value() if callable(value) else value
 
 
 def _flat(values: list[Any]) -> list[Any]:
