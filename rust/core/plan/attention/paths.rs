@@ -3,7 +3,7 @@
 
 use super::{Placement, Segment, to_i32};
 use crate::error::{Error, Result};
-use crate::memory::add;
+use crate::memory::{add, check_room};
 
 /// A span of positions without a fork inside: each of them attends to its path up to itself. A run
 /// of padding is a segment of its own.
@@ -70,6 +70,7 @@ impl Placement {
             }
             pad(&mut segments, covered, place + runs.width())?;
         }
+        check_room(segments.len())?;
         let keys = segments.iter().map(PathSegment::path_len).sum();
         Ok(AttentionPaths { segments, keys })
     }
