@@ -143,6 +143,16 @@ def test_options_of_models_count():
         of_batch(model, LAYOUTS[1])
 
 
+@pytest.mark.parametrize("layout", ["left", fc.Packed(14)], ids=str)
+def test_an_encoder_would_read_the_responses(layout):
+    import transformers
+
+    sizes = {"vocab_size": 64, "d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 1}
+    model = transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes, num_heads=2))
+    with pytest.raises(ValueError, match=r"has an encoder.*pass a decoder"):
+        of_batch(model, layout)
+
+
 @pytest.mark.parametrize("kind", ["bloom", "codegen", "mpt", "xglm"])
 @pytest.mark.parametrize("layout", ["left", fc.Packed(14)], ids=str)
 def test_layers_that_do_not_call_registered_attention(kind, layout):

@@ -56,6 +56,11 @@ def check_kernel(kernel: Any, is_numpy: bool, is_tree: bool) -> None:
 
 def check_model(model: Any, config: Any, kernel: Kernel | None, plan: Plan) -> None:
     """Refuse a model that would train wrongly on the layout of a plan, without an error."""
+    if getattr(config, "is_encoder_decoder", False):
+        raise ValueError(
+            "the model has an encoder, which would read the responses that the decoder predicts; "
+            "pass a decoder, such as one of AutoModelForCausalLM"
+        )
     name = getattr(config, "_attn_implementation", None)
     if name == TREE_ATTENTION and not takes_paths(model):
         raise ValueError(
