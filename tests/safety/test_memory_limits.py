@@ -331,7 +331,7 @@ def make_more_calls():
         "torch": lambda: fc.build_batch(*lists, pad_token_id=0, layout=fc.Packed(4096)),
         "verl": lambda: verl.karmarkar_karp(sizes.tolist(), 64, equal_size=False),
         "SkyRL, tensors": lambda: skyrl.convert_prompts_responses_to_batch_tensors(
-            tokenizer, *lists, token_rewards, masks
+            0, *lists, token_rewards, masks
         ),
         "SkyRL, SFT": lambda: skyrl.collate_sft_batch([sft] * 2000, tokenizer),
         "SkyRL, merging": lambda: skyrl.merge_stepwise_output(turns),
