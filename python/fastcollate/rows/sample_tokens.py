@@ -29,10 +29,13 @@ SEQ_LENGTHS = "seq_lengths"
 MASKS = ("completion_mask", "assistant_masks")
 """Keys of masks along a sequence; tokens train where all of them are 1."""
 
-SEQUENCE = ("input_ids", "prompt_len", "labels", *MASKS, "attention_mask", SEQ_LENGTHS)
+MARKS = ("labels", *MASKS)
+"""Keys that mark the trained tokens along a sequence."""
+
+SEQUENCE = ("input_ids", "prompt_len", *MARKS, "attention_mask", SEQ_LENGTHS)
 """Keys of sequences. All tokens train, unless ``prompt_len``, ``labels`` or masks are given."""
 
-PACKED = ("input_ids", "labels", *MASKS, "attention_mask", SEQ_LENGTHS)
+PACKED = ("input_ids", *MARKS, "attention_mask", SEQ_LENGTHS)
 """Keys of packed samples, with one item per token or sequence."""
 
 OPTIONAL = (SEQ_LENGTHS, *MASKS)
@@ -101,7 +104,7 @@ def tokens_of(columns: Mapping[str, Any], limit: Limit | None) -> SampleTokens:
             "samples have no tokens; pass 'prompt' and 'response', or 'input_ids' "
             f"(their keys are {list(columns)})"
         )
-    check_one_mark(columns, "prompt_len", ("labels", *MASKS))
+    check_one_mark(columns, "prompt_len")
     ids = ids_of("input_ids", columns["input_ids"])
     if "attention_mask" in columns:
         _check_no_padding(ids, ids_of("attention_mask", columns["attention_mask"]))
@@ -129,9 +132,9 @@ def tokens_of(columns: Mapping[str, Any], limit: Limit | None) -> SampleTokens:
     return SampleTokens(arguments, None if is_whole else spans, truncated)
 
 
-def check_one_mark(columns: Collection[str], key: str, others: Collection[str]) -> None:
-    """Refuse two keys that both mark the trained tokens."""
-    if key in columns and (found := [other for other in others if other in columns]):
+def check_one_mark(columns: Collection[str], key: str) -> None:
+    """Refuse labels or masks beside another key that marks the trained tokens."""
+    if key in columns and (found := [other for other in MARKS if other in columns]):
         raise ValueError(
             f"samples have {key!r} and {found[0]!r}, which both mark the tokens that train; "
             "pass one of them, or name the other in ignore"

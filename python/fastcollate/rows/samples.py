@@ -26,7 +26,6 @@ from fastcollate.rows.pairs import PAIR, arguments_of_pairs, join
 from fastcollate.rows.per_row import PerRow
 from fastcollate.rows.sample_keys import ARGUMENTS, COLUMNS, KEYS, Keys, read
 from fastcollate.rows.sample_tokens import (
-    MASKS,
     OPTIONAL,
     TURN,
     check_one_mark,
@@ -131,10 +130,10 @@ def columns_of(
     for key, name in COLUMNS.items():
         if key in columns and sources.get(key) != (key,):  # else a field of the same key
             if name in arguments:
-                check_one_mark(own, key, ("labels", *MASKS))
+                check_one_mark(own, key)
             arguments[name] = columns[key]
     if "loss_mask" in arguments and "loss_mask" in fields:
-        check_one_mark(("loss_mask", *own), "loss_mask", ("labels", *MASKS))
+        check_one_mark(("loss_mask", *own), "loss_mask")
         raise ValueError(
             "samples have 'loss_mask', and fields['loss_mask'] reads "
             f"{sources['loss_mask'][0]!r} for the same output; leave the field out, or name "
