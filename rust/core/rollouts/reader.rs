@@ -176,7 +176,7 @@ impl<'s> Reader<'s> {
             stream.add(json, &mut self.frames[..self.used])?;
         }
         let text = json.part(&events.text, 0..events.text.len());
-        let (of_calls, shared) = stream.finish(events.is_cut);
+        let (of_calls, shared) = stream.finish(events.is_cut)?;
         for (index, frame) in of_calls.iter().enumerate() {
             let tree = self.trees;
             let frames = [frame, &shared].into_iter();

@@ -12,7 +12,7 @@ use super::frame::{Frame, MISSING, State};
 use super::json::{Json, text_start};
 use super::schema::{Column, Kept, Schema};
 use crate::error::Result;
-use crate::memory::{add, check_room, check_room_of, extend, resize};
+use crate::memory::{add, check_room, check_room_of, extend, gathered, resize};
 
 /// The calls of a stream so far, by index, and what its events give for all of them.
 pub struct Stream<'s> {
@@ -158,14 +158,17 @@ impl<'s> Stream<'s> {
     }
 
     /// The calls, by index, and what they share. A stream that ended without its end has no reason of the end.
-    pub fn finish(mut self, is_cut: bool) -> (Vec<Frame>, Frame) {
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`](crate::Error::NoMemory).
+    pub fn finish(mut self, is_cut: bool) -> Result<(Vec<Frame>, Frame)> {
         if self.calls.is_empty() {
             self.calls.insert(0, Frame::new(self.schema));
         }
         for call in self.calls.values_mut() {
             call.cut(self.schema, is_cut);
         }
-        (self.calls.into_values().collect(), self.shared)
+        Ok((gathered(self.calls.into_values())?, self.shared))
     }
 }
 
