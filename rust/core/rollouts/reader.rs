@@ -341,9 +341,9 @@ impl<'s> Reader<'s> {
     #[inline(always)]
     fn add(&mut self, found: Found) -> Result<()> {
         let frame = &mut self.frames[self.current];
-        for (column, value) in SLOTS.into_iter().zip(found) {
+        for (column, value) in SLOTS.iter().zip(&found) {
             if let Some(value) = value {
-                frame.column(column).push(value)?;
+                frame.column(*column).push(*value)?;
             }
         }
         Ok(())
