@@ -6,6 +6,9 @@ use crate::dtype::Dtype;
 use crate::element::{Element, Slice};
 use crate::error::{Error, Location, Result};
 
+/// Token ids are below this number.
+pub const TOKEN_IDS: i64 = 1 << 31;
+
 /// A check of values beyond the range of their type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Check {

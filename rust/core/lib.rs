@@ -34,7 +34,7 @@ mod text;
 pub mod threads;
 pub mod write;
 
-pub use check::{Check, check_type, check_values};
+pub use check::{Check, TOKEN_IDS, check_type, check_values};
 pub use column::{
     AnyColumn, At, Column, FieldColumn, Lookahead, SliceColumn, TokenValues, Tokens,
     common_when_read, read_number, read_slice, read_tokens,

@@ -3,9 +3,7 @@
 use std::borrow::Cow;
 
 use fastcollate::plan::pack::Oversized;
-use fastcollate::{Dtype, Error};
-
-use crate::rows::TOKEN_IDS;
+use fastcollate::{Dtype, Error, TOKEN_IDS};
 
 /// The whole message of an error of the core: what is wrong, and what to do about it.
 pub fn message(error: &Error) -> String {

@@ -265,6 +265,16 @@ def test_bad_options(options, message):
         small(**options)
 
 
+@pytest.mark.parametrize("own_token", ["add", "error"])
+def test_lists_that_are_padded_are_no_ids(own_token):
+    padded = [[[2, -1], [3, 4]]]
+    field = fc.Field(padded, ragged=True, own_token=own_token)
+    with pytest.raises(
+        ValueError, match=r"support\[0\]\[0\] is -1; token ids are integers from 0 "
+    ):
+        fc.build_batch([[1]], [[2, 3]], pad_token_id=0, fields={"support": field})
+
+
 def test_other_fields_have_no_lists():
     with pytest.raises(ValueError, match=r"loss_mask is an fc\.Field with ragged=True"):
         fc.build_batch(PROMPTS, RESPONSES, pad_token_id=0, loss_mask=fc.Field(SUPPORT, ragged=True))
@@ -293,7 +303,8 @@ def test_own_tokens(drawn):
     align = drawn.draw(st.sampled_from(["response", "sequence"]))
     rows = zip(data.prompts, data.responses, strict=True)
     ids = [[int(one) for one in (r if align == "response" else [*p, *r])] for p, r in rows]
-    few = st.lists(st.sampled_from([one for row in ids for one in row] or [0]), max_size=4)
+    some = [one for row in ids for one in row if one >= 0] or [0]
+    few = st.lists(st.sampled_from(some), max_size=4)
     lists = [[drawn.draw(few) for _ in row] for row in ids]
     expected, missing = [], []
     for row, (own, of_row) in enumerate(zip(ids, lists, strict=True)):

@@ -99,7 +99,8 @@ class Field:
         and observations. `dtype` is int32 if None, and there is no `fill`.
     own_token
         What to do with a `ragged` list that lacks the id of its own token: ``"keep"`` it,
-        ``"add"`` the id at its end, or raise an ``"error"``.
+        ``"add"`` the id at its end, or raise an ``"error"``. The last two refuse negative values,
+        such as padding.
     """
 
     rows: Rows

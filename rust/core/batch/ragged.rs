@@ -5,6 +5,7 @@ use std::ops::Range;
 
 use super::array_grids::{ArrayGrid, Placed};
 use super::{BatchRows, FieldSpec};
+use crate::check::TOKEN_IDS;
 use crate::column::{Column, FieldColumn, Lookahead};
 use crate::error::{Error, Location, Result};
 use crate::memory::{filled, with_room};
@@ -202,7 +203,8 @@ pub struct WithOwnTokens {
 /// after their values. Tokens without values are left out.
 ///
 /// # Errors
-/// [`Error::NotAmongValues`] for the first of them if `refuses`, and errors of the columns.
+/// [`Error::NotAmongValues`] for the first of them if `refuses`, [`Error::NoIndex`] for values that
+/// are no ids, such as padding, and errors of the columns.
 pub fn add_own_tokens<C: FieldColumn>(
     field: &str,
     refuses: bool,
@@ -227,11 +229,25 @@ pub fn add_own_tokens<C: FieldColumn>(
         values.read(turn, 0, &mut found)?;
         let mut own = filled(len, |_| 0_i64)?;
         tokens.read(turn, from, &mut own)?;
+        let at = |token| Location {
+            field: field.to_owned(),
+            row: turns.number(turn),
+            position: Some(token),
+        };
         let mut rest = found.as_slice();
         let mut missing = Vec::new();
         for (token, (&id, &count)) in own.iter().zip(&of_tokens).enumerate() {
             let (of_token, later) = rest.split_at(count.unsigned_abs() as usize);
             rest = later;
+            if let Some(id) = of_token.iter().find(|one| **one < 0 && **one != id) {
+                let (location, value) = (at(token), id.to_string());
+                let limit = TOKEN_IDS;
+                return Err(Error::NoIndex {
+                    location,
+                    value,
+                    limit,
+                });
+            }
             if !of_token.is_empty() && !of_token.contains(&id) {
                 missing.push(token);
             }
@@ -240,12 +256,7 @@ pub fn add_own_tokens<C: FieldColumn>(
             continue;
         };
         if refuses {
-            let location = Location {
-                field: field.to_owned(),
-                row: turns.number(turn),
-                position: Some(position),
-            };
-            let id = own[position];
+            let (location, id) = (at(position), own[position]);
             return Err(Error::NotAmongValues { location, id });
         }
         changed.push(WithOwnTokens::new(turn, &found, of_tokens, &own, &missing)?);

@@ -39,7 +39,7 @@ pub use object::check_range;
 pub use py_rows::{Missing, PyRows};
 pub use ragged::RowSpans;
 pub use some_tokens::SomeTokens;
-pub use storage::{RowStore, StoredRow, TOKEN_IDS, compact_ids, stored_columns, token_ids};
+pub use storage::{RowStore, StoredRow, compact_ids, stored_columns, token_ids};
 pub use tokens::{TokenInput, slices_of};
 
 use std::sync::OnceLock;

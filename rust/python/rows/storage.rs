@@ -4,7 +4,7 @@ use std::mem::take;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fastcollate::{
-    Check, Column as _, Error as Core, FieldColumn as _, Location, check_room, filled,
+    Check, Column as _, Error as Core, FieldColumn as _, Location, TOKEN_IDS, check_room, filled,
 };
 use numpy::{PyArray1, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::prelude::*;
@@ -332,9 +332,6 @@ pub fn compact_ids<'py>(
 
 /// Token ids, and the offsets of rows.
 type Ids<'py> = (Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<i64>>);
-
-/// Token ids are below this number.
-pub const TOKEN_IDS: i64 = 1 << 31;
 
 /// Rows of token ids as int32, and their offsets.
 ///
