@@ -1,7 +1,9 @@
 //! Rows of tokens with any number of values each: all values of a row, and the number of each token.
 
 use fastcollate::{Check, Column, Element, FieldColumn, resize, try_gathered};
-use numpy::{Element as NumpyElement, PyArray1, PyUntypedArray};
+use numpy::{
+    Element as NumpyElement, PyArray1, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods,
+};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
@@ -116,8 +118,15 @@ fn pair<'py>(
     }
     let py = row.py();
     let is_flat = |array: &Bound<PyAny>| array.getattr(intern!(py, "ndim"))?.eq(1);
-    let dtype = counts.getattr(intern!(py, "dtype"))?.str()?;
-    if !is_flat(&values)? || !is_flat(&counts)? || dtype.to_string_lossy().ends_with("bool") {
+    let is_mask = match counts.cast::<PyUntypedArray>() {
+        // NumPy's names of dtypes take 3 us each.
+        Ok(counts) => counts.dtype().kind() == b'b',
+        Err(_) => {
+            let dtype = counts.getattr(intern!(py, "dtype"))?.str()?;
+            dtype.to_string_lossy().ends_with("bool")
+        }
+    };
+    if !is_flat(&values)? || !is_flat(&counts)? || is_mask {
         return Err(Error::wrong_type(
             format!("{field}[{number}]"),
             row,
