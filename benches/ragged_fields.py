@@ -9,8 +9,10 @@ lists
     The same from nested lists.
 NumPy
     The same two outputs by `np.concatenate` and `np.cumsum`.
+copy mapped, copy fresh
+    Copying the two outputs by `np.copyto`, to memory in use and to memory taken anew.
 fill mapped, fill fresh
-    Writing as many bytes, to memory in use and to memory taken anew. A copy also reads them.
+    Writing as many bytes alone.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from fastcollate.testing import reference
 
 SIZES = {
     "4 rows of 64 tokens": (4, 64, 50),
+    "16 rows of 250": (16, 250, 60),
     "32 rows of 2,000": (32, 2_000, 30),
     "64 rows of 4,000": (64, 4_000, 80),
 }
@@ -50,17 +53,26 @@ def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
         peer = partial(in_numpy, pairs)
         reference.assert_same({key: ours()[key] for key in peer()}, peer())
         outputs = arrays_of(peer())
+        copies = [np.empty_like(one) for one in outputs]
         calls: dict[str, Callable[[], object]] = {
             "field": ours,
             "lists": partial(build, fields={"x": fc.Field(lists, ragged=True)}),
             "none": build,
             "NumPy": peer,
+            "copy mapped": partial(copy, outputs, copies),
+            "copy fresh": partial(copy, outputs, None),
             "fill mapped": partial(fill, outputs),
             "fill fresh": partial(fill_fresh, outputs),
         }
         figures = effort.run(calls)
         rest = figures.pop("none")
         yield name, figures | {of: max(figures[of] - rest, 1e-9) for of in ("field", "lists")}
+
+
+def copy(outputs: list[np.ndarray], to: list[np.ndarray] | None) -> None:
+    """Copy arrays to others, or to memory taken anew."""
+    for one, other in zip(outputs, to or [np.empty_like(one) for one in outputs], strict=True):
+        np.copyto(other, one)
 
 
 def in_numpy(pairs: list[tuple[np.ndarray, np.ndarray]]) -> dict[str, np.ndarray]:
