@@ -52,7 +52,7 @@ class Table:
         """Make a table of all values without checks; arrays have their dtypes and are owned."""
         for value in values.values():
             if type(value) is np.ndarray:
-                value.setflags(False)
+                value.setflags(write=False)
         table = object.__new__(cls)
         table.__dict__.update(values)
         return table

@@ -248,7 +248,8 @@ def _all_at(values: list[Any], steps: Steps) -> list[Any]:
 
 def _below(value: Any, key: Any) -> Any:
     """Return the value of a key or an attribute."""
-    kind = _kind(type(value))
+    given: Any = type(value)
+    kind = _kind(given)
     if kind is Mapping:
         return value.get(key, ABSENT)
     if kind is not object:
