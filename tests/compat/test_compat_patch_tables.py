@@ -132,7 +132,7 @@ def test_every_object_replaces_one_function(patcher):
     )
 
 
-def test_replacements_are_public(patcher):
+def test_replacements_have_the_names_of_the_functions(patcher):
     compat = importlib.import_module(patcher.compat)
     for each in patcher.replacements:
         assert getattr(compat, each.name) is each.replacement

@@ -8,6 +8,7 @@ from fastcollate.compat.patching import Patched, Patcher, Replacement
 from fastcollate.compat.transformers.token_logprobs import check_layout
 from fastcollate.compat.trl import laid_out
 from fastcollate.compat.trl.collators import DataCollatorForLanguageModeling
+from fastcollate.compat.trl.laid_out import Options, add_fused_lm_head, shuffle_sequence_dict
 from fastcollate.compat.trl.packing import pack_dataset
 from fastcollate.compat.trl.tree_rows import TreeRow
 
@@ -41,7 +42,7 @@ PATCHER = Patcher(
         ),
         *Replacement.each(
             "trl.trainer.utils",
-            laid_out.add_fused_lm_head,
+            add_fused_lm_head,
             bound_in=(
                 "trl.trainer",
                 *GENERATING,
@@ -53,7 +54,7 @@ PATCHER = Patcher(
         ),
         *Replacement.each(
             "trl.trainer.utils",
-            laid_out.shuffle_sequence_dict,
+            shuffle_sequence_dict,
             bound_in=(*GENERATING, "trl.trainer.distillation_trainer"),
         ),
     ],
@@ -93,7 +94,7 @@ def patch(*, layout: Packed | Tree | None = None, keep_groups: bool = False) -> 
     TypeError, ValueError
         Another layout, or one for given rows.
     """
-    options = laid_out.Options(layout, keep_groups)
+    options = Options(layout, keep_groups)
     if layout is not None:
         check_layout(layout)
     if PATCHER.is_patched and laid_out.options != options:
