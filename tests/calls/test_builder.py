@@ -271,6 +271,18 @@ def test_extra_fields_that_cannot_be(field, message):
     assert builder.finish()["x"].tolist() == [[0, 0.5], [1.5, 2.5]]
 
 
+ROUTES = fc.RoutedExperts(np.zeros((1, 1, 2), np.uint8))
+
+
+@pytest.mark.parametrize("field", [ROUTES, fc.Field([[1]], ragged=True)])
+def test_tokens_without_a_length_beside_fields_that_count_them(field):
+    builder = fc.BatchBuilder(pad_token_id=0)
+    for name in ("prompt", "response", "sequence"):
+        row = {"sequence": 3} if name == "sequence" else {"prompt": [1], "response": [2], name: 3}
+        with pytest.raises(TypeError, match=r"is 3.*; pass a list or tuple of numbers"):
+            builder.add(**row, fields={"x": field})
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

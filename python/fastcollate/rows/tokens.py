@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from fastcollate.common.arguments import check_count
+from fastcollate.common.text import show
 from fastcollate.rows.lengths import Integers, check_lengths
 
 if TYPE_CHECKING:
@@ -81,9 +82,18 @@ def _is_whole(given: tuple[Any, Any, Any, Any], names: tuple[str, str, str, str]
 
 def row_len(tokens: Tokens, align: str) -> int:
     """Return the number of values of a row, along its response or its sequence."""
-    first: Any
-    second: Any
-    first, second = tokens
-    if isinstance(tokens, Parts):
-        return len(second) + (len(first) if align == "sequence" else 0)
-    return len(first) - (0 if align == "sequence" else int(second or 0))
+    is_whole = align == "sequence"
+    if isinstance(tokens, Whole):
+        cut: Any = 0 if is_whole else tokens.prompt_lens or 0
+        return _len("sequence", tokens.sequences) - int(cut)
+    before = _len("prompt", tokens.prompts) if is_whole else 0
+    return before + _len("response", tokens.responses)
+
+
+def _len(name: str, row: Any) -> int:
+    """Return the number of tokens that a row says it has."""
+    try:
+        return len(row)
+    except TypeError as error:
+        advice = "pass a list or tuple of numbers, or a 1-D array or tensor"
+        raise TypeError(f"{name} is {show(row)}; {advice}") from error
