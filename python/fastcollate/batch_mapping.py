@@ -109,7 +109,7 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
 
     def _mapping(self) -> dict[str, Any]:
         """Return the items: all outputs, or what a model is called with."""
-        if self._state.model_kernel is None:
+        if self._state.call is None:
             return self._state.data
         inputs = self._inputs_of("input_ids")
         return {"input_ids": inputs["input_ids"], **self._inputs_of("attention_mask"), **inputs}
@@ -122,8 +122,8 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
                 self._inputs = inputs_without_masks(state, self._position_ids)
             return self._inputs
         if self._masks is None:
-            kernel = None if state.model_kernel == "default" else state.model_kernel
-            self._masks = masks_of(state, kernel)
+            assert state.call is not None
+            self._masks = masks_of(state, state.call)
         return self._masks
 
     @property
@@ -145,7 +145,7 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
     def __getitem__(self, key: str) -> Any:
         state = self._state
         try:
-            is_input = state.model_kernel is not None and key in KEYS
+            is_input = state.call is not None and key in KEYS
             return self._inputs_of(key)[key] if is_input else listed(state.data[key])
         except (KeyError, TypeError) as error:  # slices have no hash
             message = missing_key(state.known_plan, state.data, key, self._is_attribute(key))
@@ -164,7 +164,7 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
         return len(self._mapping())
 
     def __contains__(self, key: object) -> bool:
-        has_inputs = self._state.model_kernel is not None
+        has_inputs = self._state.call is not None
         return key in (self._inputs_of(key) if has_inputs else self._state.data)
 
     def __setitem__(self, key: str, value: Any) -> None:
@@ -193,7 +193,7 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
         if name in _NEEDS_PLAN:
             raise missing_plan(name)
         state = self._state
-        is_input = state.model_kernel is not None and name in KEYS
+        is_input = state.call is not None and name in KEYS
         if not is_input and name in state.data:
             return listed(state.data[name])
         if is_input and name in (inputs := self._inputs_of(name)):

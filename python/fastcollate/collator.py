@@ -23,7 +23,7 @@ from fastcollate.common.arguments import (
     wrong_name,
 )
 from fastcollate.memory.pools import BufferPool
-from fastcollate.ops.masks import MASK_KEYS, Kernel, check_kernel, needs_kernel
+from fastcollate.ops.masks import MASK_KEYS, Kernel, ModelCall, check_kernel, needs_kernel
 from fastcollate.options import Options, RowOptions
 from fastcollate.plan.dtypes import Outputs
 from fastcollate.plan.layouts import Tree
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         columns: Mapping[str, str] | None
         ignore: Collection[str] | Literal["rest"]
         kernel: Kernel | None
+        model: Any
         max_length: int | None
         keep: Keep
 
@@ -118,9 +119,10 @@ class Collator(Generic[Made]):
         the outputs to return as a plain dict, in this order. A mapping renames them, each to one
         name or several: ``{"cu_seqlens": ("cu_seq_lens_q", "cu_seq_lens_k")}``. Of pairs, an output
         with one value per row may be halved: ``"chosen_margins"`` and ``"rejected_margins"``.
-    kernel
-        As :meth:`Batch.model_inputs`. Trees need one, unless `outputs` has ``"subtree_end"`` in
-        place of a mask.
+    kernel, model
+        As :meth:`Batch.model_inputs`. Trees need one of them, unless `outputs` has
+        ``"subtree_end"`` in place of a mask; and the masks of packed rows depend on the model's
+        type and windows. Of the model, its config and dtype are kept.
     **options
         Options of :class:`BatchBuilder`, the ones of :func:`build_batch` that do not depend
         on the rows. Samples of ``input_ids`` without ``prompt_len`` give ``labels``, as do all
@@ -186,6 +188,7 @@ class Collator(Generic[Made]):
         ignore: Collection[str] | Literal["rest"] = (),
         outputs: Sequence[str] | Mapping[str, str | Sequence[str]] | None = None,
         kernel: Kernel | None = None,
+        model: Any = None,
         max_length: int | None = None,
         keep: Keep = "start",
         array_type: ArrayType = "torch",
@@ -199,7 +202,7 @@ class Collator(Generic[Made]):
         layout = self._options.layout_of(None)
         self._is_tree = isinstance(layout, Tree)
         check_kernel(kernel, array_type == "numpy", self._is_tree)
-        self._kernel = kernel
+        self._call = ModelCall.of(kernel, model)
         self._limit = Limit.check(max_length, keep)
         self._fields = check_sources(fields or {})
         self._ignore = None if ignore == "rest" else frozenset(_names("ignore", ignore))
@@ -234,7 +237,7 @@ class Collator(Generic[Made]):
         for name, rows in ids.items():
             if (message := padding_message(name, rows, options.pad_token_id)) is not None:
                 warn_user(message)
-        made = made._replace(model_kernel=self._kernel or "default", truncated=truncated)
+        made = made._replace(call=self._call, truncated=truncated)
         if self._keys is not None:
             outputs = self._keys.items()
             are_pairs = "chosen_ids" in ids
@@ -270,7 +273,7 @@ class Collator(Generic[Made]):
         """Check that trees get a mask: no model would find their rows without one."""
         keys = MASK_KEYS if self._keys is None else self._keys.keys()
         has_masks = not MASK_KEYS.isdisjoint(keys)
-        if has_masks and self._kernel is None:
+        if has_masks and not self._call.knows_masks:
             raise needs_kernel()
         if "input_ids" in keys and not has_masks and "subtree_end" not in keys:
             raise ValueError(
@@ -294,7 +297,8 @@ class Collator(Generic[Made]):
             "columns": self._columns or None,
             "ignore": "rest" if self._ignore is None else sorted(self._ignore) or None,
             "outputs": self._keys,
-            "kernel": self._kernel,
+            "kernel": self._call.kernel,
+            "model": getattr(self._call.config, "model_type", None),
             **({} if self._limit is None else self._limit._asdict()),
             **self._given,
         }
@@ -346,7 +350,8 @@ def _output(batch: Batch[Any], key: str, *, are_pairs: bool) -> Any:
         half = _half(batch, key) if are_pairs else None
         if half is not None:
             return half
-        has_masks = not batch.plan.is_tree or batch._state.model_kernel != "default"
+        call = batch._state.call
+        has_masks = not batch.plan.is_tree or (call is not None and call.knows_masks)
         inputs = batch if has_masks else batch._inputs_of("input_ids")
         known = sorted({*inputs, *batch._data})
         raise ValueError(

@@ -292,7 +292,9 @@ def test_trees_need_a_model_or_a_kernel():
         lambda: fc.Collator(pad_token_id=0, layout=LAYOUTS["tree"]),
         lambda: fc.Collator(pad_token_id=0, layout=fc.Tree(8), outputs=["attention_mask"]),
     ):
-        with pytest.raises(ValueError, match="pass model=model to model_inputs, or kernel='paths'"):
+        with pytest.raises(
+            ValueError, match="pass model=model to model_inputs or to the Collator, or"
+        ):
             make()
 
 

@@ -1,6 +1,7 @@
 """Models that do not separate packed rows by positions get a dense mask, or an error."""
 
 import ast
+import pickle
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -84,7 +85,22 @@ def of_rows(model):
 def of_batch(model, layout):
     """Return the same of a batch."""
     batch = fc.build_batch(PROMPTS, RESPONSES, pad_token_id=0, layout=layout)
-    logits = model(**batch.model_inputs(model=model)).logits
+    return of_inputs(model, batch, batch.model_inputs(model=model))
+
+
+def of_collator(model, layout):
+    """Return the same of a collator's batch, which came from another process."""
+    samples = [
+        {"prompt": prompt, "response": response}
+        for prompt, response in zip(PROMPTS, RESPONSES, strict=True)
+    ]
+    collate = pickle.loads(pickle.dumps(fc.Collator(pad_token_id=0, layout=layout, model=model)))
+    batch = pickle.loads(pickle.dumps(collate(samples)))
+    return of_inputs(model, batch, batch)
+
+
+def of_inputs(model, batch, inputs):
+    logits = model(**inputs).logits
     pos, inv = batch.loss_positions()
     logps = logits.flatten(0, 1)[pos].log_softmax(-1)[inv, batch.targets]
     return batch.gather(logps, align="response").values
@@ -98,7 +114,9 @@ def test_models_that_do_not_read_positions_get_a_dense_mask(kind, layout):
     import torch
 
     model = model_of(kind)
-    torch.testing.assert_close(of_batch(model, layout), of_rows(model), rtol=0, atol=2e-4)
+    expected = of_rows(model)
+    for way in (of_batch, of_collator):
+        torch.testing.assert_close(way(model, layout), expected, rtol=0, atol=2e-4)
 
 
 def test_log_probabilities_of_a_block_of_such_models():
@@ -129,8 +147,9 @@ def test_models_that_take_padded_rows_alone(kind):
     layouts, message = REFUSED[kind]
     model = model_of(kind)
     for layout in layouts:
-        with pytest.raises(ValueError, match=f"{message}.*pass a padded layout"):
-            of_batch(model, layout)
+        for way in (of_batch, of_collator):
+            with pytest.raises(ValueError, match=f"{message}.*pass a padded layout"):
+                way(model, layout)
     torch.testing.assert_close(of_batch(model, "left"), of_rows(model), rtol=0, atol=2e-4)
 
 

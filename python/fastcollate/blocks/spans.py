@@ -89,7 +89,7 @@ def pack_arrays(batch: Mapping[str, Any], shards: Sequence[Mapping[str, Any]]) -
             batches.append((_pickle(outputs), _pickle(None)))
             continue
         shard._state.check_whole()
-        one = shard._replace(data=outputs, made_by=None, model_kernel=None)
+        one = shard._replace(data=outputs, made_by=None, call=None)
         batches.append((_pickle(one), _pickle(shard.plan)))
     return Shards(arrays.arrays(), batches)
 

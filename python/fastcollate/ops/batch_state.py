@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from fastcollate.common.row_columns import IDS
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import FieldSpec, OutputSpec, OutputTable, Owner, Plan
-    from fastcollate.ops.masks import Kernel
+    from fastcollate.ops.masks import ModelCall
     from fastcollate.plan.merging import MergePlan
     from fastcollate.rows.versions import Lag
 
@@ -77,8 +77,8 @@ class BatchState(NamedTuple):
     """Keeps the memory of the outputs; None for other memory than the core's."""
     transfer: dict[str, float] | None = None
     """Metrics of the copy to a device."""
-    model_kernel: Kernel | Literal["default"] | None = None
-    """The kernel of a collator's batch, whose items are what a model is called with."""
+    call: ModelCall | None = None
+    """The call of the model with a collator's batch, whose items are its inputs."""
     truncated: tuple[int, int] | None = None
     """Number of rows that a collator truncated, and of their tokens that it cut off."""
 

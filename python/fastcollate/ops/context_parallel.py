@@ -47,7 +47,7 @@ def cp_split(state: BatchState, cp_size: Any, cp_rank: Any) -> BatchState:
         },
         owner=None,
         options=spec._replace(cp=(cp_size, cp_rank)),
-        model_kernel=None,  # models take whole rows
+        call=None,  # models take whole rows
     )
 
 

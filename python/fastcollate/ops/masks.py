@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 from fastcollate.common.arguments import check_choice
 from fastcollate.common.arrays import describe
 from fastcollate.ops.attention import attention_paths, block_mask, dense_mask
-from fastcollate.ops.model_kinds import reason_against, takes_paths
+from fastcollate.ops.model_kinds import carries_state, reason_against, takes_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -54,35 +54,78 @@ def check_kernel(kernel: Any, is_numpy: bool, is_tree: bool) -> None:
         )
 
 
-def check_model(model: Any, config: Any, kernel: Kernel | None, plan: Plan) -> None:
-    """Refuse a model that would train wrongly on the layout of a plan, without an error."""
-    if getattr(config, "is_encoder_decoder", False):
-        raise ValueError(
-            "the model has an encoder, which would read the responses that the decoder predicts; "
-            "pass a decoder, such as one of AutoModelForCausalLM"
-        )
-    name = getattr(config, "_attn_implementation", None)
-    if name == TREE_ATTENTION and not takes_paths(model):
-        raise ValueError(
-            f"the model's layers do not call registered attention, such as {name!r}; load it with "
-            "attn_implementation='eager'"
-        )
-    if not (plan.has_bins or plan.is_jagged):
-        return
-    reason = reason_against(model, config, kernel, plan.is_tree)
-    if reason is not None:
-        raise ValueError(
-            f"{reason}, so sequences that share an output row would change each other; pass a "
-            "padded layout, such as layout='left'"
-        )
+class ModelCall(NamedTuple):
+    """The call of a model with a batch: what decides the masks."""
+
+    kernel: Kernel | None = None
+    """None: by the model."""
+    config: Any | None = None
+    """The configuration of the model's decoder, if it is known."""
+    dtype: Any | None = None
+    """The dtype of dense masks; None for float32."""
+    has_state: bool = False
+    """True if the model's layers carry a state from one position to the next."""
+
+    @classmethod
+    def of(cls, kernel: Kernel | None, model: Any, dtype: Any = None) -> ModelCall:
+        """Return the call of a model, which may be None.
+
+        Raises
+        ------
+        ValueError, TypeError
+            The model would train wrongly in every layout, or has no config.
+        """
+        if model is None:
+            return cls(kernel, None, dtype)
+        config = config_of(model)
+        if getattr(config, "is_encoder_decoder", False):
+            raise ValueError(
+                "the model has an encoder, which would read the responses that the decoder "
+                "predicts; pass a decoder, such as one of AutoModelForCausalLM"
+            )
+        name = getattr(config, "_attn_implementation", None)
+        if name == TREE_ATTENTION and not takes_paths(model):
+            raise ValueError(
+                f"the model's layers do not call registered attention, such as {name!r}; load it "
+                "with attn_implementation='eager'"
+            )
+        dtype = getattr(model, "dtype", None) if dtype is None else dtype
+        return cls(kernel, config, dtype, carries_state(model))
+
+    @property
+    def knows_masks(self) -> bool:
+        """True if the kernel or the model is known."""
+        return self.kernel is not None or self.config is not None
+
+    def kernel_for(self, plan: Plan, is_numpy: bool) -> Kernel | None:
+        """Return the kernel for a plan; None if the model finds the rows by itself.
+
+        Raises
+        ------
+        ValueError
+            The kernel does not fit, or the model would train wrongly on this layout.
+        """
+        kernel, config = self.kernel, self.config
+        is_padded = not (plan.has_bins or plan.is_jagged)
+        if kernel is None and config is not None and not is_padded:
+            kernel = kernel_of(config)
+        check_kernel(kernel, is_numpy, plan.is_tree)
+        if config is not None and not is_padded:
+            reason = reason_against(config, kernel, plan.is_tree, self.has_state)
+            if reason is not None:
+                raise ValueError(
+                    f"{reason}, so sequences that share an output row would change each other; "
+                    "pass a padded layout, such as layout='left'"
+                )
+        return kernel
 
 
 def needs_kernel() -> ValueError:
     """Return the error of trees whose mask depends on a model that is not known."""
     return ValueError(
         "trees need a mask, which depends on the model's attention and sliding windows; pass "
-        "model=model to model_inputs, or kernel='paths', 'block' or (if no layer has a window) "
-        "'dense' to it or to the Collator"
+        "model=model to model_inputs or to the Collator, or kernel='paths', 'block' or (if no "
+        "layer has a window) 'dense'"
     )
 
 

@@ -11,10 +11,7 @@ from fastcollate.common.arrays import convert, dtype_like, like_of, zeros
 from fastcollate.ops.masks import (
     MASK_KEYS,
     Kernel,
-    check_kernel,
-    check_model,
-    config_of,
-    kernel_of,
+    ModelCall,
     mask_inputs,
     needs_kernel,
 )
@@ -37,36 +34,28 @@ def model_inputs(
 ) -> dict[str, Any]:
     """See :meth:`fastcollate.Batch.model_inputs`; without positions if they are None."""
     inputs = inputs_without_masks(state, position_ids)
-    masks = masks_of(state, kernel, model, dtype)
+    masks = masks_of(state, ModelCall.of(kernel, model, dtype))
     return {"input_ids": inputs["input_ids"], **masks, **inputs}
 
 
-def masks_of(
-    state: BatchState, kernel: Kernel | None = None, model: Any = None, dtype: Any = None
-) -> dict[str, Any]:
+def masks_of(state: BatchState, call: ModelCall) -> dict[str, Any]:
     """Return the inputs that say which positions attend to each other."""
     plan, ids = state.plan, state.data["input_ids"]
     is_padded = not (plan.has_bins or plan.is_jagged)
-    config = None if model is None else config_of(model)
-    if kernel is None and config is not None and not is_padded:
-        kernel = kernel_of(config)
-    check_kernel(kernel, isinstance(ids, np.ndarray), plan.is_tree)
-    if config is not None:
-        check_model(model, config, kernel, plan)
+    kernel = call.kernel_for(plan, isinstance(ids, np.ndarray))
     is_ours = state.spec.outputs.position_ids[0] != "omitted"
-    is_blind = getattr(config, "model_type", None) in BLIND
+    is_blind = getattr(call.config, "model_type", None) in BLIND
     if kernel is None and not is_padded and (plan.is_tree or is_blind or not is_ours):
         # Others find the sequences of packed rows by positions, which may be the caller's here.
-        if plan.is_tree and model is None:
+        if plan.is_tree and not call.knows_masks:
             raise needs_kernel()
         kernel = "dense"
     if is_padded and kernel in (None, "flash"):
         return {"attention_mask": state.data["attention_mask"]}
     if kernel is None:
         return {}
-    if dtype is None:
-        dtype = "float32" if model is None else model.dtype
-    return mask_inputs(plan, ids, kernel, config, dtype)
+    dtype = "float32" if call.dtype is None else call.dtype
+    return mask_inputs(plan, ids, kernel, call.config, dtype)
 
 
 def inputs_without_masks(state: BatchState, position_ids: Any | None) -> dict[str, Any]:

@@ -31,7 +31,7 @@ WITH_STATE = frozenset({"conv", "hybrid", "hybrid_sliding", "linear_attention"})
 """Kinds of layers with a state that goes from one position to the next."""
 
 
-def reason_against(model: Any, config: Any, kernel: str | None, is_tree: bool) -> str | None:
+def reason_against(config: Any, kernel: str | None, is_tree: bool, has_state: bool) -> str | None:
     """Return why a model would train wrongly on packed rows, jagged rows or trees; None if not.
 
     Found by reading transformers 5.23.0, which raises no error for any of these.
@@ -44,9 +44,14 @@ def reason_against(model: Any, config: Any, kernel: str | None, is_tree: bool) -
     if kernel == "flash" and kind in WITHOUT_OFFSETS:
         return f"the flash attention of {kind!r} gets no offsets of sequences"
     kinds = WITH_STATE.intersection(getattr(config, "layer_types", None) or ())
-    if (kinds or getattr(model, "_is_stateful", False)) and (is_tree or kernel != "flash"):
+    if (kinds or has_state) and (is_tree or kernel != "flash"):
         return "the model's layers carry a state from one sequence to the next"
     return None
+
+
+def carries_state(model: Any) -> bool:
+    """Return True for a model whose layers are all recurrent, by its own word."""
+    return bool(getattr(model, "_is_stateful", False))
 
 
 def takes_paths(model: Any) -> bool:

@@ -115,9 +115,10 @@ def relayout(state: BatchState, layout: LayoutSpec, shard: Shard | None = None) 
     elif was is not None:
         rows = zip(shard.rows.tolist(), shard.is_padding.tolist(), strict=True)
         collated = collated._replace(is_padding=[padding or was[row] for row, padding in rows])
-    kernel = state.model_kernel  # which suits the layout
-    is_kept = kernel is None or shard is not None
-    return collated._replace(model_kernel=kernel if is_kept else "default")
+    call = state.call
+    if call is not None and shard is None:  # the kernel suited the former layout
+        call = call._replace(kernel=None)
+    return collated._replace(call=call)
 
 
 def _part(state: BatchState, plan: Plan, rows: Integers, shard: Shard) -> tuple[BatchState, Shard]:

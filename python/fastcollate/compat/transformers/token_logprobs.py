@@ -13,6 +13,7 @@ from fastcollate._fastcollate import IGNORE_INDEX
 from fastcollate.build import build_batch
 from fastcollate.common.arguments import check_number
 from fastcollate.common.arrays import describe, offsets_of, ranges_of
+from fastcollate.ops.masks import ModelCall
 from fastcollate.ops.model_inputs import inputs_without_masks, masks_of, positions
 from fastcollate.ops.unpadding import unpad
 from fastcollate.plan.layouts import Packed, Tree
@@ -183,12 +184,12 @@ def _scored(
     inputs = inputs_without_masks(state, positions(state))
     del inputs["use_cache"]
     inputs.pop("labels", None)
-    decoder = getattr(model, "module", model)
+    call = ModelCall.of(None, getattr(model, "module", model))
     found: dict[str, list[torch.Tensor]] = {}
     for bin_, plan in enumerate(plans):
         of_bin = {name: value[bin_ : bin_ + 1, : plan.width] for name, value in inputs.items()}
         alone = state._replace(made_by=plan, data={"input_ids": of_bin["input_ids"]})
-        of_bin |= {"use_cache": False, **masks_of(alone, model=decoder)}
+        of_bin |= {"use_cache": False, **masks_of(alone, call)}
         for name, value in score(of_bin).items():
             found.setdefault(name, []).append(value[0])
     return found

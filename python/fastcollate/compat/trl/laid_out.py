@@ -11,7 +11,7 @@ from fastcollate._fastcollate import IGNORE_INDEX
 from fastcollate.compat.transformers.attention import register_tree_attention
 from fastcollate.compat.transformers.token_logprobs import score_block
 from fastcollate.ops.masks import kernel_of
-from fastcollate.ops.model_kinds import reason_against
+from fastcollate.ops.model_kinds import carries_state, reason_against
 from fastcollate.plan.layouts import Tree
 
 if TYPE_CHECKING:
@@ -114,12 +114,13 @@ def _reason_against(
         "full_attention",
         "sliding_attention",
     }
-    if kinds or getattr(model, "_is_stateful", False):
+    has_state = carries_state(model)
+    if kinds or has_state:
         return f"it has layers of the kinds {', '.join(sorted(kinds)) or 'of a recurrent model'}"
     kernel, is_tree = kernel_of(config), isinstance(layout, Tree)
     if is_tree and kernel == "flash":
         return "its flash attention takes no trees; load it with attn_implementation='sdpa'"
-    if (reason := reason_against(model, config, kernel, is_tree)) is not None:
+    if (reason := reason_against(config, kernel, is_tree, has_state)) is not None:
         return reason
     if inputs.get("output_router_logits") or getattr(config, "output_router_logits", False):
         return "its loss balances experts over all rows"
