@@ -271,6 +271,16 @@ def test_extra_fields_that_cannot_be(field, message):
     assert builder.finish()["x"].tolist() == [[0, 0.5], [1.5, 2.5]]
 
 
+class Claims:
+    """A row that claims a number of items."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def __len__(self):
+        return self.count
+
+
 ROUTES = fc.RoutedExperts(np.zeros((1, 1, 2), np.uint8))
 
 
@@ -278,9 +288,10 @@ ROUTES = fc.RoutedExperts(np.zeros((1, 1, 2), np.uint8))
 def test_tokens_without_a_length_beside_fields_that_count_them(field):
     builder = fc.BatchBuilder(pad_token_id=0)
     for name in ("prompt", "response", "sequence"):
-        row = {"sequence": 3} if name == "sequence" else {"prompt": [1], "response": [2], name: 3}
-        with pytest.raises(TypeError, match=r"is 3.*; pass a list or tuple of numbers"):
-            builder.add(**row, fields={"x": field})
+        for wrong in (3, Claims(2**64), Claims(-1)):
+            row = {name: wrong} if name == "sequence" else {"prompt": [1], "response": [2]}
+            with pytest.raises((TypeError, ValueError), match=rf"^{name}(s\[0\])? "):
+                builder.add(**row | {name: wrong}, fields={"x": field})
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from fastcollate._fastcollate import FieldSpec, SomeTokens
 from fastcollate.common.arguments import check_int, suggests_names, tally
 from fastcollate.common.arrays import check_dtype_name, describe
 from fastcollate.rows.lengths import Integers, check_indices
-from fastcollate.rows.tokens import Tokens, row_len
+from fastcollate.rows.tokens import Tokens, count_items, row_len
 
 
 @suggests_names
@@ -120,9 +120,9 @@ def captured_rows(key: str, field: Captures) -> Any:
     return SomeTokens.beginning(field.rows, name, starts)
 
 
-def check_from_first(name: str, captured: int, tokens: Tokens) -> None:
+def check_from_first(name: str, row: Any, tokens: Tokens) -> None:
     """Refuse a row without a start that may be of later tokens, as the core does for all rows."""
-    found = row_len(tokens, "sequence")
+    captured, found = count_items(name, row), row_len(tokens, "sequence")
     if 0 < captured < found - 1:
         raise ValueError(
             f"{name} has {tally(captured, 'item')}, but its sequence has {tally(found, 'token')}; "

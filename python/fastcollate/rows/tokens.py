@@ -85,15 +85,15 @@ def row_len(tokens: Tokens, align: str) -> int:
     is_whole = align == "sequence"
     if isinstance(tokens, Whole):
         cut: Any = 0 if is_whole else tokens.prompt_lens or 0
-        return _len("sequence", tokens.sequences) - int(cut)
-    before = _len("prompt", tokens.prompts) if is_whole else 0
-    return before + _len("response", tokens.responses)
+        return count_items("sequence", tokens.sequences) - int(cut)
+    before = count_items("prompt", tokens.prompts) if is_whole else 0
+    return before + count_items("response", tokens.responses)
 
 
-def _len(name: str, row: Any) -> int:
+def count_items(name: str, row: Any) -> int:
     """Return the number of tokens that a row says it has."""
     try:
         return len(row)
-    except TypeError as error:
+    except (TypeError, ValueError, OverflowError) as error:  # none, below 0, or beyond 64 bits
         advice = "pass a list or tuple of numbers, or a 1-D array or tensor"
         raise TypeError(f"{name} is {show(row)}; {advice}") from error
