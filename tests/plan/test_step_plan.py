@@ -523,7 +523,7 @@ WRONG = {
     "mini_batch_offsets": [[0, 5], [0, 8, 6]],
     "prompt_offsets": [[1, 6]],
     "mini_batch_prompts": [[0, 1, 3]],
-    "row_lengths": [[[1, 2]] * 5, [[1, -2]] * 6, [1] * 6, [[1], [1, 2]], None],
+    "row_lengths": [[[1, 2]] * 5, [[2] * 6, [3] * 6], [[1, -2]] * 6, [1] * 6, [[1], [1, 2]], None],
     "layout": [5, {}],
     "more": [1],
 }

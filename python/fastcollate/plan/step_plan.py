@@ -426,7 +426,8 @@ class StepPlan(Table):
             raise contradiction("step plan", f"tables has the unknown key {key!r}")
         read, name = dict(tables), "row_lengths"
         try:
-            read[name] = read_array(tables[name]).reshape(-1, 2)
+            lengths = read_array(tables[name])
+            read[name] = lengths.reshape(-1, 2) if lengths.ndim == 1 else lengths
             name = "layout"
             if tables[name] is not None:
                 read[name] = layout_of(tables[name])
