@@ -283,3 +283,19 @@ def test_a_value_in_place_of_an_object_names_its_output(wrong, bad):
     outputs[0] = [{"output_ids": [7], "meta_info": meta}, outputs[0]]
     with pytest.raises(ValueError, match=rf"^outputs\[{wrong}\]: found .* object is expected$"):
         read(outputs, prompts=[[1]] * 3)
+
+
+def test_values_that_change_while_they_are_read():
+    class Fickle:
+        reads = 0
+
+        @property
+        def out(self):
+            self.reads += 1
+            return "text" if self.reads == 1 else {"ids": [2]}
+
+    schema = fc.rollouts.Schema(prompts="prompt", responses="out.ids")
+    output = Fickle()
+    output.prompt = [1]
+    with pytest.raises(ValueError, match="an object is expected"):
+        read([output], schema)

@@ -87,6 +87,7 @@ def walk(
                 for at, call in zip(places, calls, strict=True):
                     body = at[0]
                     _values([call], paths)
+                raise
     except _OtherValueError as error:
         raise ValueError(f"{place.of(body)}: {error}") from None
     return calls_from(
