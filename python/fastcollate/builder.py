@@ -250,9 +250,9 @@ class BatchBuilder(Generic[Array]):
             arrays.append((own, row))
         for key in sorted(fields):
             if isinstance(field := fields[key], Captures):
-                start = 0 if field.starts is None else field.starts
-                if field.starts is None:
+                if (start := field.starts) is None:
                     check_from_first(f"{key}[{index}]", field.rows, tokens)
+                    start = 0
                 objects.append(check_count(f"starts of {key}[{index}]", start, "a token", least=0))
         if fields and index == 0:  # later rows have the same
             self._check_table([spec for spec, _ in arrays if spec is not None], fields)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 from fastcollate.common.arguments import check_choice
 from fastcollate.common.arrays import describe
 from fastcollate.ops.attention import attention_paths, block_mask, dense_mask
-from fastcollate.ops.model_kinds import carries_state, reason_against, takes_paths
+from fastcollate.ops.model_kinds import BLIND, carries_state, reason_against, takes_paths
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,8 +97,15 @@ class ModelCall(NamedTuple):
         """True if the kernel or the model is known."""
         return self.kernel is not None or self.config is not None
 
-    def kernel_for(self, plan: Plan, is_numpy: bool) -> Kernel | None:
-        """Return the kernel for a plan; None if the model finds the rows by itself.
+    def kernel_for(self, plan: Plan, is_numpy: bool, has_positions: bool) -> Kernel | None:
+        """Return the kernel for a plan; None for rows that the model finds by itself.
+
+        Parameters
+        ----------
+        plan, is_numpy
+            The batch's, and True if its arrays are NumPy's.
+        has_positions
+            True if the model gets positions that restart at each sequence.
 
         Raises
         ------
@@ -106,18 +113,24 @@ class ModelCall(NamedTuple):
             The kernel does not fit, or the model would train wrongly on this layout.
         """
         kernel, config = self.kernel, self.config
-        is_padded = not (plan.has_bins or plan.is_jagged)
-        if kernel is None and config is not None and not is_padded:
+        if not (plan.has_bins or plan.is_jagged):
+            check_kernel(kernel, is_numpy, is_tree=False)
+            return kernel
+        if kernel is None and config is not None:
             kernel = kernel_of(config)
         check_kernel(kernel, is_numpy, plan.is_tree)
-        if config is not None and not is_padded:
+        if config is not None:
             reason = reason_against(config, kernel, plan.is_tree, self.has_state)
             if reason is not None:
                 raise ValueError(
                     f"{reason}, so sequences that share an output row would change each other; "
                     "pass a padded layout, such as layout='left'"
                 )
-        return kernel
+        elif plan.is_tree and kernel is None:
+            raise needs_kernel()
+        reads_positions = getattr(config, "model_type", None) not in BLIND
+        is_found = kernel is None and not plan.is_tree and has_positions and reads_positions
+        return None if is_found else kernel or "dense"
 
 
 def needs_kernel() -> ValueError:

@@ -8,14 +8,7 @@ import numpy as np
 
 from fastcollate._fastcollate import IGNORE_INDEX
 from fastcollate.common.arrays import convert, dtype_like, like_of, zeros
-from fastcollate.ops.masks import (
-    MASK_KEYS,
-    Kernel,
-    ModelCall,
-    mask_inputs,
-    needs_kernel,
-)
-from fastcollate.ops.model_kinds import BLIND
+from fastcollate.ops.masks import MASK_KEYS, Kernel, ModelCall, mask_inputs
 from fastcollate.ops.tree_labels import tree_label_keys, tree_labels
 
 if TYPE_CHECKING:
@@ -41,16 +34,9 @@ def model_inputs(
 def masks_of(state: BatchState, call: ModelCall) -> dict[str, Any]:
     """Return the inputs that say which positions attend to each other."""
     plan, ids = state.plan, state.data["input_ids"]
-    is_padded = not (plan.has_bins or plan.is_jagged)
-    kernel = call.kernel_for(plan, isinstance(ids, np.ndarray))
-    is_ours = state.spec.outputs.position_ids[0] != "omitted"
-    is_blind = getattr(call.config, "model_type", None) in BLIND
-    if kernel is None and not is_padded and (plan.is_tree or is_blind or not is_ours):
-        # Others find the sequences of packed rows by positions, which may be the caller's here.
-        if plan.is_tree and not call.knows_masks:
-            raise needs_kernel()
-        kernel = "dense"
-    if is_padded and kernel in (None, "flash"):
+    has_positions = state.spec.outputs.position_ids[0] != "omitted"  # else they are the caller's
+    kernel = call.kernel_for(plan, isinstance(ids, np.ndarray), has_positions)
+    if not (plan.has_bins or plan.is_jagged) and kernel in (None, "flash"):
         return {"attention_mask": state.data["attention_mask"]}
     if kernel is None:
         return {}

@@ -168,8 +168,7 @@ class Calls:
 
     def _all(self) -> dict[str, Any]:
         """Return all that there is one of for each call."""
-        columns = {name: getattr(self, name) for name in self._names()}
-        return columns | {"bad_logprobs": self.bad_logprobs}
+        return {name: getattr(self, name) for name in (*self._names(), "bad_logprobs")}
 
     @property
     def report(self) -> dict[str, int]:

@@ -48,8 +48,8 @@ class Options(NamedTuple):
     layers: int | None = None
     topk: int | None = None
 
-    def checked(self) -> Options:
-        """Check the arguments of readers."""
+    def check(self) -> Options:
+        """Check the arguments of readers, and return them."""
         check_choice("unfinished", self.unfinished, UNFINISHED_CHOICES)
         check_choice("bad_logprobs", self.bad_logprobs, BAD_LOGPROBS)
         return self

@@ -11,7 +11,7 @@ from fastcollate.common.text import show
 from fastcollate.rollouts.calls import BadLogprobs, Calls, LogprobsAre, Unfinished
 from fastcollate.rollouts.making import Options, Place
 from fastcollate.rollouts.of_engines import lay_out
-from fastcollate.rollouts.parsing import parsed, schema_of
+from fastcollate.rollouts.parsing import parse_given, schema_of
 from fastcollate.rollouts.schema import Schema
 from fastcollate.rollouts.sources import ENGINES, OUTPUTS
 from fastcollate.rollouts.walking import fits_of, recognised, walk
@@ -64,7 +64,7 @@ def read(
     >>> fc.rollouts.read([output], prompts=[[5, 6]])
     Calls of 1 call: 2 prompt tokens, 2 response tokens; logprobs, finish_reasons, uids
     """
-    options = Options(prompts, bad_logprobs, unfinished, logprobs_are, layers, topk).checked()
+    options = Options(prompts, bad_logprobs, unfinished, logprobs_are, layers, topk).check()
     if hasattr(outputs, "__arrow_c_stream__"):
         return _read_table(outputs, schema, options)
     listed = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
@@ -78,7 +78,7 @@ def read(
         known = OUTPUTS if is_engine else recognised(fits_of(listed[0])) or ENGINES
     if listed and known is ENGINES and all(map(_is_response, listed)):
         # Reading the client's objects takes longer than writing and reading their JSON.
-        return parsed(list(map(_json_of, listed)), None, options)
+        return parse_given(list(map(_json_of, listed)), None, options)
     if known is ENGINES and schema is None:
         raise TypeError(
             f"outputs[0] is {show(listed[0])}; pass outputs of vLLM, SGLang, TensorRT-LLM, "

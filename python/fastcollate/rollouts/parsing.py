@@ -88,12 +88,12 @@ def parse(
     [[-0.5, -1.0]]
     >>> batch = fc.build_batch(**calls.batch, pad_token_id=0)
     """
-    options = Options(prompts, bad_logprobs, unfinished, logprobs_are, layers, topk).checked()
-    return parsed(_as_bytes(bodies), schema, options)
+    options = Options(prompts, bad_logprobs, unfinished, logprobs_are, layers, topk).check()
+    return parse_given(_as_bytes(bodies), schema, options)
 
 
-def parsed(given: bytes | list[bytes], schema: Schema | str | None, options: Options) -> Calls:
-    """See :func:`parse`."""
+def parse_given(given: bytes | list[bytes], schema: Schema | str | None, options: Options) -> Calls:
+    """Read checked arguments of :func:`parse`."""
     place = Place("line {}", 1) if isinstance(given, bytes) else Place("bodies[{}]")
     found = ENGINES if schema is None else schema_of(schema)
     try:

@@ -35,7 +35,7 @@ FUNCTION = "get_packed_seq_align_size"
 def packed_align_size(
     tp_size: int, cp_size: int, *, fp8_enabled: bool, fp8_recipe: str | None
 ) -> int:
-    """Return the multiple that the installed SkyRL aligns packed examples to; 0.4.0's without one.
+    """Return the multiple of packed examples' lengths: the installed SkyRL's, or else 0.4.0's.
 
     Workers compute the offsets again: with another multiple they would silently read other tokens.
 

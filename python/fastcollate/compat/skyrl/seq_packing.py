@@ -89,8 +89,7 @@ def make_seq_packer(
 
     Notes
     -----
-    Written against SkyRL 0.4.0: ``make_seq_packer`` of
-    ``skyrl.train.dataset.bin_packing``.
+    Written against SkyRL 0.4.0: ``make_seq_packer`` of ``skyrl.train.dataset.bin_packing``.
     """
     packer = find_packer(algorithm, _PACKERS, "skyrl.train.dataset.bin_packing")
     return packer(bin_capacity, min_bin_count, bin_count_multiple)

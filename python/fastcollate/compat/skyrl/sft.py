@@ -413,14 +413,14 @@ def _left_padded(key: str, rows: list[Any], fill: Any) -> Any:
         return padded
     try:
         try:
-            return _collated(rows, fill)
+            return _collate_rows(rows, fill)
         except TypeError as error:
-            return _collated(_cut_off(rows, error), fill)
+            return _collate_rows(_cut_off(rows, error), fill)
     except (TypeError, ValueError, RuntimeError) as error:
         raise _rename(error, key) from error
 
 
-def _collated(rows: list[Any], fill: Any) -> Any:
+def _collate_rows(rows: list[Any], fill: Any) -> Any:
     return collate(Request(Whole(rows), fill, outputs=LEFT_PADDED)).data["input_ids"]
 
 

@@ -75,12 +75,11 @@ def merge_stepwise_output(generator_output: Mapping[str, Any]) -> dict[str, Any]
 
     Notes
     -----
-    Written against SkyRL 0.4.0:
-    ``merge_stepwise_output``, ``concatenate_generator_outputs`` and ``get_rollout_metrics`` of
-    ``skyrl.train.generators.utils``, and ``validate_generator_output`` of
-    ``skyrl.train.utils.trainer_utils``. As there, values are counted in merged rows: a turn's loss
-    mask that is too long makes up for one that is too short. Unlike in SkyRL, prompts may be tuples
-    or arrays.
+    Written against SkyRL 0.4.0: ``merge_stepwise_output``, ``concatenate_generator_outputs`` and
+    ``get_rollout_metrics`` of ``skyrl.train.generators.utils``, and ``validate_generator_output``
+    of ``skyrl.train.utils.trainer_utils``. As there, values are counted in merged rows: a turn's
+    loss mask that is too long makes up for one that is too short. Unlike in SkyRL, prompts may be
+    tuples or arrays.
     """
     turns, stops = _find_finished_turns(generator_output)
     _check_ids(turns.get("trajectory_ids"), stops)
