@@ -97,13 +97,17 @@ impl Input {
 
     fn collated(&self, source: RowSource, layout: &LayoutSpec) -> Collated {
         let scores = field("scores");
-        let request = Request {
-            pad_token_id: PAD,
-            fields: &[&scores],
-            outputs: &OUTPUTS,
-            cp: None,
-        };
-        collated(&request, source, self.columns(), layout).unwrap()
+        let fields = [&scores];
+        collated(&request_of(&fields), source, self.columns(), layout).unwrap()
+    }
+}
+
+fn request_of<'a>(fields: &'a [&'a FieldSpec]) -> Request<'a> {
+    Request {
+        pad_token_id: PAD,
+        fields,
+        outputs: &OUTPUTS,
+        cp: None,
     }
 }
 
@@ -344,12 +348,8 @@ fn large() -> Input {
 fn threads_write_what_one_writes() {
     let input = large();
     let scores = field("scores");
-    let request = Request {
-        pad_token_id: PAD,
-        fields: &[&scores],
-        outputs: &OUTPUTS,
-        cp: None,
-    };
+    let fields = [&scores];
+    let request = request_of(&fields);
     let turns = input.turns();
     let layout = rows(Layout::Left);
     let of_batch = RowSource::Turns.rows(&turns, None, &layout).unwrap();

@@ -1,27 +1,13 @@
 //! Bins of ranks: all rows are there, every rank has as many bins, and what was started can be stopped.
 
-use fastcollate::plan::pack::{Algorithm, Cost, Growth, Oversize, PackSpec, Packer};
+mod common;
+
+use common::pack_spec;
+use fastcollate::plan::pack::{Cost, PackSpec};
 use fastcollate::plan::share::{Tree, TreeRow};
 use fastcollate::plan::{Deal, PackedRows, PackedTrees, RankBins};
 use fastcollate::{Error, Ticks};
 use proptest::prelude::*;
-
-fn spec(capacity: usize, ranks: usize) -> PackSpec {
-    PackSpec {
-        algorithm: Algorithm::Pack(Packer::FirstFitDecreasing),
-        oversize: Oversize::Error,
-        capacity,
-        max_sequences: usize::MAX,
-        multiple_of: 1,
-        max_cost: f64::INFINITY,
-        bin_cost: 0.0,
-        num_bins: None,
-        min_bins: 0,
-        bins_multiple_of: ranks,
-        allow_fewer_bins: false,
-        growth: Growth::Move,
-    }
-}
 
 fn pack(deal: Deal, rows: PackedRows, spec: &PackSpec, ranks: usize) -> Result<RankBins, Error> {
     deal.pack(rows, spec, ranks, &mut Ticks::new(&mut || Ok(())))
@@ -62,7 +48,7 @@ proptest! {
             min_bins,
             max_cost,
             capacity: capacity.next_multiple_of(multiple_of) + multiple_of,
-            ..spec(capacity, ranks)
+            ..pack_spec(capacity, ranks)
         };
         let deal = Deal::Balanced { costs: &costs, synthetic: 1.0 };
         let cost_of_bin = f64::from(bin_cost);

@@ -1,6 +1,9 @@
 //! Chunks of trees in bins, written out. Trees, cuts and bins are compared with tries in Python.
 
-use fastcollate::plan::pack::{Algorithm, Cost, Growth, Oversize, PackSpec, Packer};
+mod common;
+
+use common::pack_spec;
+use fastcollate::plan::pack::{Cost, Oversize, PackSpec};
 use fastcollate::plan::share::{Tree, TreeRow};
 use fastcollate::{Error, Ticks};
 
@@ -17,18 +20,9 @@ fn bins_of(
     oversize: Oversize,
 ) -> Result<Vec<Vec<usize>>, Error> {
     let spec = PackSpec {
-        algorithm: Algorithm::Pack(Packer::FirstFitDecreasing),
         oversize,
-        capacity,
-        max_sequences: usize::MAX,
         multiple_of,
-        max_cost: f64::INFINITY,
-        bin_cost: 0.0,
-        num_bins: None,
-        min_bins: 0,
-        bins_multiple_of: 1,
-        allow_fewer_bins: false,
-        growth: Growth::Move,
+        ..pack_spec(capacity, 1)
     };
     let bins = tree.pack(&spec, &Cost::Tokens, &mut Ticks::new(&mut || Ok(())))?;
     let rows = |bin: &Tree| bin.rows().iter().map(|row| row.row).collect();

@@ -1,8 +1,9 @@
 //! Whatever takes long ends where its hook says so, with the hook's own error.
 
-use fastcollate::plan::pack::{
-    Algorithm, Cost, Growth, ItemBins, Items, Load, Oversize, PackSpec, Packer, concat, spread,
-};
+mod common;
+
+use common::pack_spec;
+use fastcollate::plan::pack::{Cost, ItemBins, Items, Load, Packer, concat, spread};
 use fastcollate::plan::partition::{
     Capped, Counts, First, Item, Order, balance, karmarkar_karp, micro_batches, swap,
 };
@@ -109,20 +110,7 @@ fn packers() {
 
 #[test]
 fn bins_of_ranks() {
-    let spec = PackSpec {
-        algorithm: Algorithm::Pack(Packer::FirstFitDecreasing),
-        oversize: Oversize::Error,
-        capacity: 64,
-        max_sequences: usize::MAX,
-        multiple_of: 1,
-        max_cost: f64::INFINITY,
-        bin_cost: 0.0,
-        num_bins: None,
-        min_bins: 0,
-        bins_multiple_of: 8,
-        allow_fewer_bins: false,
-        growth: Growth::Move,
-    };
+    let spec = pack_spec(64, 8);
     let (lens, costs) = (vec![10; 100_000], vec![1.0; 100_000]);
     let rows = PackedRows {
         lens: &lens,
