@@ -51,9 +51,11 @@ type Collated<'py> = (
 /// merging masked, and the number of tokens added to their own values by each field that adds them.
 ///
 /// `row_source` defines the rows if they are not one turn each. `shard` selects rows, by default
-/// all. `cp` is the number of context-parallel ranks and the rank whose chunks are written. `ids` has the ids of turns by name. `uids` holds the group number of each turn if rows
-/// share tokens by group. `allocator` is called with the number of bytes once rows are merged and
-/// placed; it returns an array of bytes owned by the caller, or None for memory of the pool.
+/// all. `cp` is the number of context-parallel ranks and the rank whose chunks are written. `ids`
+/// has the ids of turns by name, of which only the number is read. `uids` holds the group number of
+/// each turn if rows share tokens by group. With `torch`, outputs are tensors. `allocator` is called
+/// with the number of bytes once rows are merged and placed; it returns an array of bytes owned by
+/// the caller, or None for memory of the pool.
 #[pyfunction]
 #[expect(
     clippy::too_many_arguments,
