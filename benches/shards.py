@@ -1,20 +1,22 @@
-"""Measure the shards of a step: `Batch.select` and `build_batch(shard=...)`.
+"""Measure the shards of a step: `Batch.shards`, `Batch.select` and `build_batch(shard=...)`.
 
 1,024 rows of 256 prompts in 4 mini-batches, of 257, 254, 258 and 255 rows, for 4 ranks: each
 mini-batch lacks 1 to 3 rows, which copies of its first fill up, one to a rank. Batches are of torch
 tensors in the left layout and have all six outputs. A line of the table is one interleaved run (see
 `common.timing`). A call makes all 16 shards, and holds them together.
 
-Of contiguous shards, `select` returns 8 as views, which take no time for their bytes: all that have
-no padding row. The other 8, and all 16 of strided shards and of those balanced by tokens, are
-written once, in memory of their own; so is what `build_batch` makes.
+Of contiguous shards, 8 are views, which take no time for their bytes: all that have no padding row.
+The other 8, and all 16 of strided shards and of those balanced by tokens, are written once; so is
+what `build_batch` makes.
 
 pool, fresh
     fastcollate in steady state, on memory of earlier shards, and with `pool=None`, as every first
-    call is; and how many times as long the plain way takes. `select` of a batch that is there
-    already; `build` of each shard from its rows.
+    call is; and how many times as long the plain way takes. `select`: the shards of a batch that is
+    there already, in one call; `build`: each shard from its rows.
+each
+    The same as `pool`, by a call of `select` for each shard.
 then select
-    For builds: building the batch of all rows, and `select`.
+    For builds: building the batch of all rows, and its shards.
 cat, clone
     The plain way: slicing each mini-batch, padding each tensor by `torch.cat` with copies of row 0,
     or zeros for loss masks, as SkyRL's `pad_training_input_batch` does, and copying what each rank
@@ -129,8 +131,7 @@ def plan_of(batch: fc.Batch, uids: list[str], shards: Any) -> fc.planning.StepPl
 
 def all_shards(plan: fc.planning.StepPlan) -> list[fc.planning.Shard]:
     """Return the shards of all mini-batches and ranks."""
-    ranks = range(plan.dp_size)
-    return [plan.shard(index, rank) for index in range(plan.num_mini_batches) for rank in ranks]
+    return [shard for of_ranks in plan.shards() for shard in of_ranks]
 
 
 def of_selected(effort: Effort, size: str, shards: str, keeps: bool) -> Figures:
@@ -140,6 +141,9 @@ def of_selected(effort: Effort, size: str, shards: str, keeps: bool) -> Figures:
     plan = plan_of(batch, uids, shards)
 
     def ours() -> list[fc.Batch]:
+        return [shard for of_ranks in batch.shards(plan) for shard in of_ranks]
+
+    def each() -> list[fc.Batch]:
         return [batch.select(shard) for shard in all_shards(plan)]
 
     views = sum(shares_memory(shard, batch) for shard in ours())
@@ -147,13 +151,15 @@ def of_selected(effort: Effort, size: str, shards: str, keeps: bool) -> Figures:
     assert views == (sum(are_whole) if shards == "contiguous" else 0)
     peers = plain_ways(plan, shards)
     check(ours(), batch, peers)
+    check(each(), batch, peers)
     pool = fc.memory.get_default_pool()
-    calls: dict[str, Callable[[], object]] = {"pool": ours, "fresh": ours}
+    calls: dict[str, Callable[[], object]] = {"pool": ours, "fresh": ours, "each": each}
     calls |= {name: partial(way, batch) for name, way in peers.items()}
     calls["fill"] = partial(fill, bytes_of(ours()))
     pools = {
         "pool": partial(fc.memory.set_default_pool, pool),
         "fresh": partial(fc.memory.set_default_pool, None),
+        "each": partial(fc.memory.set_default_pool, pool),
     }
     return effort.run(calls, prepare=pools)
 
@@ -169,8 +175,7 @@ def of_built(effort: Effort, size: str, form: str, keeps: bool) -> Figures:
         return [whole(shard=shard, **options) for shard in all_shards(plan)]
 
     def then_select() -> list[fc.Batch]:
-        batch = whole()
-        return [batch.select(shard) for shard in all_shards(plan)]
+        return [shard for of_ranks in whole().shards(plan) for shard in of_ranks]
 
     peers = plain_ways(plan, "contiguous")
     check(ours(), whole(), peers)
@@ -276,5 +281,5 @@ def shares_memory(shard: Tensors, batch: Tensors) -> bool:
 
 
 if __name__ == "__main__":
-    ours = ["pool", "fresh", "then select"]
+    ours = ["pool", "fresh", "each", "then select"]
     main(__doc__, measure, partial(time_cell, ours=ours, peer="cat, clone"))

@@ -63,6 +63,47 @@ def test_selected_rows_are_those_built_from_turns(layout, data):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
+@share(2)
+@given(data=st.data())
+def test_shards_of_all_ranks_are_those_selected_one_by_one(layout, data):
+    turns, _, options, _ = data.draw(cases(layout))
+    count = len(turns.prompts)
+    options = {**turns._asdict(), **options, "uids": [row // 3 for row in range(count)]}
+    whole = fc.build_batch(**options, is_last_step=[True] * count, array_type="numpy")
+    plan = fc.plan_step(
+        whole,
+        prompts_per_mini_batch=data.draw(st.integers(1, 3)),
+        dp_size=data.draw(st.integers(1, 4)),
+        allow_partial=True,
+        shard_by=data.draw(st.sampled_from(["contiguous", "strided", "tokens"])),
+        pad_rows=data.draw(st.sampled_from(["synthetic", "copy_first"])),
+    )
+    found = whole.shards(plan)
+    assert [len(of_ranks) for of_ranks in found] == [plan.dp_size] * plan.num_mini_batches
+    for batches, of_ranks in zip(found, plan.shards(), strict=True):
+        for batch, shard in zip(batches, of_ranks, strict=True):
+            expected = whole.select(shard)
+            assert_same(batch, expected)
+            assert batch.plan == expected.plan
+            for name in ("uids", "trajectory_ids", "is_last_step", "is_padding"):
+                assert getattr(batch, name) == getattr(expected, name), name
+
+
+@NEEDS_TORCH
+def test_shards_of_one_call_have_storages_of_their_own():
+    rows = [[1], [2], [3], [4]]
+    whole = make_batch(rows, rows, array_type="torch")
+    plan = fc.plan_step(whole, dp_size=2, shard_by="strided")
+    first, second = whole.shards(plan)[0]
+    assert first.input_ids.untyped_storage().nbytes() == first.input_ids.nbytes
+    first.loss_mask.zero_()
+    assert second.loss_mask.all()
+    assert second.loss_mask._version == 0
+    with raises("TypeError: plan is Shard: 2 rows"):
+        whole.shards(plan.shard(0, 0))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
 def test_rows_that_follow_each_other_are_views(layout):
     prompts, responses = [[1], [2, 3], [4]], [[5, 6], [7], [8, 9]]
     whole = make_batch(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import cache
 from numbers import Integral
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,11 @@ import numpy as np
 from fastcollate.common.arguments import is_sequence, tally
 from fastcollate.common.arrays import describe, dtype_name, is_tensor
 from fastcollate.common.text import show
+from fastcollate.ops.collating import import_torch
 from fastcollate.ops.missing_outputs import ROWS_ADVICE
 from fastcollate.ops.ragged_outputs import ragged_outputs, viewed_values
 from fastcollate.ops.relayout import relayout
-from fastcollate.plan.shard import Shard, check_shard
+from fastcollate.plan.shard import Shard, check_shard, join_shards, pad_names, shard_of_rows
 from fastcollate.rows.lengths import check_indices
 
 if TYPE_CHECKING:
@@ -25,14 +27,20 @@ if TYPE_CHECKING:
     from fastcollate.plan.layout import Layout
 
 
-def select_shard(state: BatchState, shard: Any) -> BatchState:
-    """See :meth:`fastcollate.Batch.select`."""
+def select_shards(state: BatchState, shards: Sequence[Any]) -> list[BatchState]:
+    """See :meth:`fastcollate.Batch.shards`."""
+    for shard in shards:
+        _check_selected(state.plan, shard)
+    return _pick(state, shards)
+
+
+def _check_selected(plan: Plan, shard: Any) -> None:
+    """Check that a shard's rows can be selected from a batch."""
     if not isinstance(shard, Shard) and (
         is_sequence(shard) or isinstance(shard, (Integral, slice))
     ):
         raise TypeError(f"shard is {describe(shard)}; {ROWS_ADVICE}")
     check_shard(shard)
-    plan = state.plan
     if shard.is_narrow:
         raise ValueError(
             "the shard is narrow, but selected rows keep the width of their batch; pass shard to "
@@ -51,7 +59,6 @@ def select_shard(state: BatchState, shard: Any) -> BatchState:
             f"the step was planned with layout={shard.layout!r}, but selected rows keep the layout "
             f"of their batch, {found}; plan the step without layout, or pass shard to build_batch"
         )
-    return _pick(state, shard)
 
 
 def select_rows(state: BatchState, rows: Any) -> BatchState:
@@ -64,7 +71,7 @@ def select_rows(state: BatchState, rows: Any) -> BatchState:
             f"rows is {shown}, but the batch has layout='tree', whose rows share tokens; select "
             f"whole bins by bins=..., or call batch.to_layout('jagged').select(rows={shown})"
         )
-    return _pick(state, Shard(indices, np.zeros(len(indices), np.bool_), plan.num_rows))
+    return _pick(state, [shard_of_rows(indices, plan.num_rows)])[0]
 
 
 def _parse_rows(plan: Plan, rows: Any) -> NDArray[np.int64]:
@@ -92,27 +99,56 @@ def _parse_rows(plan: Plan, rows: Any) -> NDArray[np.int64]:
     return indices
 
 
-def _pick(state: BatchState, shard: Shard) -> BatchState:
-    """Return a batch of a shard's rows: views if they are adjacent, else copies."""
+def _pick(state: BatchState, shards: Sequence[Shard]) -> list[BatchState]:
+    """Return batches of shards' rows: views if they are adjacent, else copies, of one call."""
     plan = state.plan
-    first = plan.first_in_view(shard.spec)
-    if first is None:
-        return relayout(state, plan.layout_for(shard.spec), shard)
-    rows = slice(first, first + len(shard.rows))
-    views = _views(state, rows)
+    firsts = [plan.first_in_view(shard.spec) for shard in shards]
+    written = [shard for shard, first in zip(shards, firsts, strict=True) if first is None]
+    copies: Iterator[BatchState] = iter(())
+    if written:
+        joined = join_shards(written)
+        copy = relayout(state, plan.layout_for(joined.spec), joined)
+        copies = iter([copy] if len(written) == 1 else _divided(copy, written, plan))
+    return [
+        next(copies) if first is None else _view(state, first, shard, plan)
+        for shard, first in zip(shards, firsts, strict=True)
+    ]
+
+
+def _divided(state: BatchState, shards: Sequence[Shard], plan: Plan) -> Iterator[BatchState]:
+    """Return batches of shards, whose rows a batch has one after the other."""
+    first = 0
+    for shard in shards:
+        view = _view(state, first, shard, plan)
+        yield view._replace(data={key: _own_storage(value) for key, value in view.data.items()})
+        first += len(shard)
+
+
+def _own_storage(value: Any) -> Any:
+    """Return a tensor over the same memory that is saved, and changed in place, by itself."""
+    if not is_tensor(value):
+        return value
+    torch = import_torch()
+    return torch.from_dlpack(torch.to_dlpack(value))
+
+
+def _view(state: BatchState, first: int, shard: Shard, plan: Plan) -> BatchState:
+    """Return a batch of a shard's rows, which are adjacent in a batch; `plan` numbers them."""
+    rows = slice(first, first + len(shard))
 
     @cache
-    def pick() -> Plan:
+    def made_by() -> Plan:
         return plan.pick(shard.spec, plan.layout_for(shard.spec))
 
-    was = state.is_padding
+    was, ids = state.is_padding, state.ids_of(range(rows.start, rows.stop))
+    padded: dict[str, Any] = {name: pad_names(name, of, shard) for name, of in ids.items()}
     return state._replace(
-        data=views,
-        made_by=pick,
+        data=_views(state, rows),
+        made_by=made_by,
         owner=None,
         transfer=None,
-        is_padding=[False] * len(shard.rows) if was is None else was[rows],
-        **state.ids_of(range(first, rows.stop)),
+        is_padding=[False] * len(shard) if was is None else was[rows],
+        **padded,
     )
 
 

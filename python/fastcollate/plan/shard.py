@@ -228,6 +228,21 @@ class Shard(Table):
         return f"Shard: {tally(len(self), 'row')}{where}, of which {padding:,} padding"
 
 
+def shard_of_rows(rows: Integers, num_rows: int) -> Shard:
+    """Return a shard of some rows, without padding."""
+    return Shard(rows, np.zeros(len(rows), np.bool_), num_rows)
+
+
+def join_shards(shards: Sequence[Shard]) -> Shard:
+    """Return one shard of the rows of several, which are of one step and have no bins."""
+    if len(shards) == 1:
+        return shards[0]
+    per_row = ("rows", "is_padding", "lengths", "prompt_lengths")
+    columns = {name: [getattr(shard, name) for shard in shards] for name in per_row}
+    joined = {name: None if of[0] is None else np.concatenate(of) for name, of in columns.items()}
+    return Shard._trusted(**{**shards[0]._named(), **joined})
+
+
 def layout_defect(layout: Any, bins: Integers | None, shared: Any | None) -> str | None:
     """Describe a conflict of a step's layout with its bins and shared tokens, or return None."""
     if layout is not None and not isinstance(layout, Layout):

@@ -263,6 +263,13 @@ class StepPlan(Table):
             prompt_lengths=None if (lens := self._row_prompts) is None else lens[rows],
         )
 
+    def shards(self) -> list[list[Shard]]:
+        """Return the shards of all ranks, by mini-batch: ``shards[mini_batch][rank]``."""
+        ranks = range(self.dp_size)
+        return [
+            [self.shard(index, rank) for rank in ranks] for index in range(self.num_mini_batches)
+        ]
+
     @suggests_names
     def audit(
         self,

@@ -115,10 +115,12 @@ def put_shards(
     for mini_batch, of_ranks in enumerate(shards):
         refs.append([])
         for first in range(0, num_ranks, size):
-            parts = [
-                batch.select(shard) if isinstance(batch, Batch) else rows_of(batch, shard, masks)
-                for shard in of_ranks[first : first + size]
-            ]
+            of_node = of_ranks[first : first + size]
+            parts: list[Any] = (
+                batch._select(of_node)
+                if isinstance(batch, Batch)
+                else [rows_of(batch, shard, masks) for shard in of_node]
+            )
             ref = ray.put(pack_arrays(batch, parts))
             refs[-1] += (ShardRef(mini_batch, first + at, ref, at) for at in range(len(parts)))
     return refs
@@ -147,8 +149,7 @@ def _check_shards(
             f"batch has {tally(num_rows, 'row')}, but plan was made for {plan.num_real_rows:,}; "
             "pass the rows that were planned"
         )
-    ranks = range(plan.dp_size)
-    return [[plan.shard(index, rank) for rank in ranks] for index in range(plan.num_mini_batches)]
+    return plan.shards()
 
 
 @suggests_names

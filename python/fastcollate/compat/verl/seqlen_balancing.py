@@ -20,7 +20,7 @@ from fastcollate.common.arrays import describe, dtype_name, is_array, ranges_of,
 from fastcollate.compat.verl.mappings import is_tensordict, jagged_lengths, pick
 from fastcollate.plan.costs import check_weights, flops_costs
 from fastcollate.plan.grouping import starts_of
-from fastcollate.plan.shard import Shard
+from fastcollate.plan.shard import shard_of_rows
 from fastcollate.rows.lengths import MAX_TOKENS, Integers, check_lengths
 
 NEVER = 1 << 62
@@ -325,7 +325,7 @@ def rearrange_micro_batches(
     offsets, groups = found
     rows = (groups[:, None] * group_size + np.arange(group_size)).reshape(-1)
     indices = _fastcollate.lists_of(offsets * group_size, rows)
-    return [_micro_batch(batch, num_rows, rows) for rows in indices], indices
+    return _micro_batches(batch, num_rows, indices), indices
 
 
 def _parse_rows(batch: Any, limit: int, group_size: int) -> Integers:
@@ -396,7 +396,7 @@ def _lengths(batch: Any) -> tuple[Integers, int]:
     return lengths, int(mask.shape[1])
 
 
-def _micro_batch(batch: Any, num_rows: int, rows: list[int]) -> Any:
+def _micro_batches(batch: Any, num_rows: int, indices: list[list[int]]) -> list[Any]:
     if isinstance(batch, Batch):
-        return batch.select(Shard(np.array(rows), np.zeros(len(rows), np.bool_), num_rows))
-    return pick(batch, num_rows, rows)
+        return batch._select([shard_of_rows(np.array(rows), num_rows) for rows in indices])
+    return [pick(batch, num_rows, rows) for rows in indices]

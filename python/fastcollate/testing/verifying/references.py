@@ -279,11 +279,7 @@ def steps(draw: Draw, plain: Peer) -> Case:
         )
 
     def ours() -> Any:
-        plan = fc.plan_step(**given)
-        shards = [
-            [plan.shard(number, rank) for rank in range(plan.dp_size)]
-            for number in range(plan.num_mini_batches)
-        ]
+        shards = fc.plan_step(**given).shards()
         return [[columns(one.rows, one.is_padding) for one in ranks] for ranks in shards]
 
     return Case(theirs, ours, given)
