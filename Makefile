@@ -8,6 +8,7 @@ ifeq ($(OS),Windows_NT)
 else
   BIN := .venv/bin
 endif
+VENV := .venv/pyvenv.cfg
 INSTALLED := .venv/installed.stamp
 BUILT := .venv/built.stamp
 DOCS_INSTALLED := .venv/docs.stamp
@@ -23,6 +24,7 @@ export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 
 FUZZ_SECONDS ?= 60
 PARITY_SECONDS ?= 20
+DEMO_SECONDS ?= 20
 # One worker per core; a file's tests stay together.
 PARALLEL := -n logical --dist loadfile
 TESTS ?= # options of pytest
@@ -36,21 +38,21 @@ SANITIZED := $(wildcard $(addprefix tests/*/test_, memory.py safety.py *attacks.
 # These tests measure the usual allocator.
 NOT_SANITIZED := not take_no_page_faults and not small_batches_leave_no_memory
 
-.PHONY: help demo test test-rust test-python test-together test-alone test-fast test-wheel peers parity gpu fuzz fuzz-core corpus sanitize bench bench-smoke lint format docs pictures build rollouts clean
+.PHONY: help demo test test-rust test-python test-together test-alone test-fast test-wheel peers parity gpu fuzz fuzz-core corpus sanitize bench bench-smoke lint lint-rust lint-python lint-installed format docs pictures build rollouts clean
 
 help: ## list the tasks
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "%-14s%s\n", $$1, $$2 }' Makefile
 
-demo: $(BUILT) ## merge and train on recorded rollouts, then train for 20 seconds on new ones, and report
+demo: $(BUILT) ## merge and train on recorded rollouts, train for DEMO_SECONDS (20) on new ones, and report
 	$(BIN)/python examples/demo.py
-	$(BIN)/python examples/train_grpo.py --seconds 20
+	$(BIN)/python examples/train_grpo.py --seconds $(DEMO_SECONDS)
 	mkdir -p target
 	$(BIN)/python -m fastcollate report examples/rollouts/rollouts.jsonl.gz \
 	  --tokenizer examples/rollouts/tokenizer.json --output target/report.html
 
 test: test-rust test-python ## run the Rust and the Python tests
 
-test-rust: $(INSTALLED) ## run the Rust tests
+test-rust: $(VENV) ## run the Rust tests
 	cargo test --workspace
 
 test-python: $(BUILT) ## run the Python tests
@@ -115,20 +117,27 @@ bench-smoke: $(BUILT) ## run every benchmark once on little data, to check that 
 	cargo test --package fastcollate --bench '*'
 	for bench in $(BENCHES); do $(BIN)/python $$bench --smoke || exit; done
 
-lint: $(BUILT) ## check formatting, lints, types, stubs, workflows, and the sdist for PyPI
+lint: lint-rust lint-python lint-installed ## check formatting, lints, types, stubs, workflows, and the sdist for PyPI
+
+# The first two parts need no extension: .ci/run has them done before it is built.
+lint-rust: $(VENV)
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings
 	cargo clippy --package fastcollate-python --features abi3 -- -D warnings
+
+lint-python: $(INSTALLED)
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/mypy tests/helpers/typed_program.py
-	$(BIN)/pyright --pythonpath $(BIN)/python
-	$(BIN)/python -m mypy.stubtest fastcollate._fastcollate
 	$(BIN)/zizmor --offline --quiet --config .github/zizmor.yml .github
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	rm -rf target/sdist && $(BIN)/maturin sdist --out target/sdist
 	$(BIN)/twine check --strict target/sdist/*
+
+lint-installed: $(BUILT)
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/python -m mypy.stubtest fastcollate._fastcollate
 
 format: $(INSTALLED) ## format the code and fix what lints can fix
 	cargo fmt --all
@@ -152,14 +161,17 @@ clean: ## remove the virtual environment and everything built
 	cargo clean
 	rm -rf .venv $(PEERS) dist python/fastcollate/_fastcollate.*.so python/fastcollate/_fastcollate.*.pyd
 
-$(INSTALLED): requirements.txt requirements-gil.txt
+$(VENV):
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --requirement requirements.txt \
+
+# Not compiled: Python compiles the few modules that are imported.
+$(INSTALLED): requirements.txt requirements-gil.txt | $(VENV)
+	$(BIN)/python -m pip install --no-compile --requirement requirements.txt \
 	  $$($(BIN)/python -c 'import sysconfig; sysconfig.get_config_var("Py_GIL_DISABLED") or print("--requirement requirements-gil.txt")')
 	touch $@
 
 $(DOCS_INSTALLED): requirements-docs.txt | $(INSTALLED)
-	$(BIN)/python -m pip install --requirement $<
+	$(BIN)/python -m pip install --no-compile --requirement $<
 	touch $@
 
 # Without dependencies: imports are stubs (frameworks/installed.py). SkyRL's wheel is for Python 3.12
