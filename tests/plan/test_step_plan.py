@@ -1,6 +1,7 @@
 """Steps are planned as the reference plans them, and every row is written exactly once."""
 
 import json
+import math
 import pickle
 from dataclasses import dataclass
 from itertools import pairwise
@@ -234,6 +235,21 @@ def test_a_uid_that_recurs_after_many(again):
     assert fc.planning.prompt_boundaries(uids) == [(index, index + 1) for index in range(40)]
     with pytest.raises(ValueError, match=f"uid 'prompt {again}' appears .* at index 40"):
         fc.planning.prompt_boundaries([*uids, uids[again]])
+
+
+@pytest.mark.parametrize("missing", [None, math.nan])
+def test_a_missing_id_is_not_an_id_of_its_own(missing):
+    """Tables have nulls, which would be one prompt, or one for each row."""
+    ids = ["a", "a", missing, missing]
+    shown = "None" if missing is None else "NaN"
+    message = f"^uids\\[2\\] is {shown}; pass an id for every row, or leave uids out$"
+    columns = [ids, np.array(ids, object)]
+    columns += [] if missing is None else [np.array([1.0, 1.0, missing, missing])]
+    for uids in columns:
+        with pytest.raises(ValueError, match=message):
+            fc.plan_step([1, 2, 3, 4], uids=uids)
+        with pytest.raises(ValueError, match=message.replace("uids", "trajectory_ids")):
+            fc.merge_turns([[1]] * 4, [[2]] * 4, trajectory_ids=uids)
 
 
 def test_a_uid_that_comes_again_is_named():

@@ -22,7 +22,9 @@ MAX_WITHOUT_HASH = 1_024
 """Limit of distinct unhashable ids: each is compared with all before it."""
 
 
-def group_offsets(name: str, ids: Any, noun: str, advice: str) -> NDArray[np.int64]:
+def group_offsets(
+    name: str, ids: Any, noun: str, advice: str, *, are_required: bool = True
+) -> NDArray[np.int64]:
     """Return the offsets of runs of equal ids, with the end of the last; each id has one run.
 
     Parameters
@@ -31,6 +33,8 @@ def group_offsets(name: str, ids: Any, noun: str, advice: str) -> NDArray[np.int
         An argument: any sequence of objects that can be compared, also without a hash.
     noun, advice
         The word for an id and the advice in error messages.
+    are_required
+        Refuse None and NaN, which stand for a missing id in tables.
 
     Returns
     -------
@@ -40,20 +44,22 @@ def group_offsets(name: str, ids: Any, noun: str, advice: str) -> NDArray[np.int
     Raises
     ------
     ValueError
-        An id recurs after another.
+        An id recurs after another, or is missing though required.
     TypeError
         `ids` is not a sequence, or holds incomparable ids or more than 1,024 distinct unhashable
         ones.
     """
     ids = _plain(ids)
     are_different = False
+    if isinstance(ids, np.ndarray) and are_required and ids.dtype.kind == "f":
+        ids = ids.tolist() if np.isnan(ids).any() else ids  # the error names the first
     if isinstance(ids, np.ndarray):
         ends = np.flatnonzero(ids[1:] != ids[:-1]) + 1
         bounds = ([0], ends, [len(ids)]) if len(ids) > 0 else ([0],)
         offsets = np.concatenate(bounds).astype(np.int64)
     else:
         ids = ids if type(ids) is list else id_list(name, ids)
-        offsets, are_different = _fastcollate.group_offsets(ids, name)
+        offsets, are_different = _fastcollate.group_offsets(ids, name, are_required)
     if not are_different:
         starts = offsets[:-1]
         is_array = isinstance(ids, np.ndarray)
@@ -106,12 +112,13 @@ def prompt_spans(uids: Any) -> list[tuple[int, int]]:
     """Return the first row of each prompt, and one past its last."""
     if (spans := _fastcollate.prompt_spans(uids)) is not None:  # of few, in a third of the time
         return spans
-    return list(pairwise(prompt_offsets(uids).tolist()))
+    return list(pairwise(prompt_offsets(uids, are_required=False).tolist()))
 
 
-def prompt_offsets(uids: Any) -> NDArray[np.int64]:
+def prompt_offsets(uids: Any, *, are_required: bool = True) -> NDArray[np.int64]:
     """Return the offsets of prompts, with the end of the last: int64 (prompts + 1,)."""
-    return group_offsets("uids", uids, "uid", "pass the rows of a prompt next to each other")
+    advice = "pass the rows of a prompt next to each other"
+    return group_offsets("uids", uids, "uid", advice, are_required=are_required)
 
 
 def group_numbers(name: str, ids: Any) -> NDArray[np.int64]:
@@ -182,7 +189,7 @@ def firsts_of(name: str, ids: list[Any]) -> list[Any]:
 
 def starts_of(name: str, ids: list[Any]) -> NDArray[np.int64]:
     """Return the starts of runs of equal ids, int64 (runs,)."""
-    offsets, _ = _fastcollate.group_offsets(as_list(_plain(ids)), name)
+    offsets, _ = _fastcollate.group_offsets(as_list(_plain(ids)), name, False)
     return offsets[:-1]
 
 

@@ -117,10 +117,10 @@ def plan_step(
     Raises
     ------
     ValueError
-        There are no rows; the number of uids, ids or flags differs from the rows; uids or
-        trajectories are not contiguous; a mini-batch size or `dp_size` is below 1; a mini-batch
-        size exceeds or does not divide the batch, without `allow_partial`; rows cannot be divided
-        among ranks, with ``pad_rows="error"``; a group to be kept together is split by
+        There are no rows; the number of uids, ids or flags differs from the rows; an id is None or
+        NaN; uids or trajectories are not contiguous; a mini-batch size or `dp_size` is below 1; a
+        mini-batch size exceeds or does not divide the batch, without `allow_partial`; rows cannot
+        be divided among ranks, with ``pad_rows="error"``; a group to be kept together is split by
         mini-batches or, with ``pad_rows="error"``, by ranks; costs are negative or not finite; or
         rows cannot be packed.
     TypeError

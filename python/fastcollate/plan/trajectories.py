@@ -50,8 +50,8 @@ def parse_trajectories(
     Raises
     ------
     ValueError
-        Neither ids nor flags are given; they contradict each other; an id recurs after another; or
-        turns follow the last flagged one, unless `allow_unfinished`.
+        Neither ids nor flags are given; they contradict each other; an id recurs after another, or
+        is None or NaN; or turns follow the last flagged one, unless `allow_unfinished`.
     TypeError
         An argument is not a sequence of ids or flags.
     """

@@ -8,7 +8,7 @@ use fastcollate::{Error as Core, check_room, try_gathered};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyInt, PyList, PyString};
+use pyo3::types::{PyBytes, PyFloat, PyInt, PyList, PyString};
 
 use crate::error::{Error, Result, caught, cited};
 use crate::interrupt::stoppable;
@@ -31,10 +31,15 @@ pub const PAD_ROWS: Names<Padding> = Names::new(
 /// hashes prove that all runs differ.
 ///
 /// # Errors
-/// `TypeError` for objects that cannot be compared.
+/// `TypeError` for objects that cannot be compared, `ValueError` for None and NaN if ids are
+/// required.
 #[pyfunction]
-pub fn group_offsets<'py>(ids: &Bound<'py, PyList>, name: &str) -> PyResult<(Column<'py>, bool)> {
-    let (offsets, are_different) = runs(ids, name)?;
+pub fn group_offsets<'py>(
+    ids: &Bound<'py, PyList>,
+    name: &str,
+    are_required: bool,
+) -> PyResult<(Column<'py>, bool)> {
+    let (offsets, are_different) = runs(ids, name, are_required)?;
     Ok((column_of(ids.py(), offsets)?, are_different))
 }
 
@@ -59,7 +64,7 @@ pub fn prompt_spans<'py>(uids: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py,
     if !(1..=FEW).contains(&ids.len()) || !ids.get_item(0).is_ok_and(is_plain) {
         return Ok(None);
     }
-    let (offsets, are_different) = runs(ids, "uids")?;
+    let (offsets, are_different) = runs(ids, "uids", false)?;
     let spans = offsets.windows(2).map(|ends| (ends[0], ends[1]));
     are_different
         .then(|| PyList::new(ids.py(), spans))
@@ -70,7 +75,7 @@ pub fn prompt_spans<'py>(uids: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py,
 ///
 /// Most items are the same object as the previous one, or the same text, which is checked without
 /// owning them.
-fn runs(ids: &Bound<PyList>, name: &str) -> PyResult<(Vec<usize>, bool)> {
+fn runs(ids: &Bound<PyList>, name: &str, are_required: bool) -> PyResult<(Vec<usize>, bool)> {
     let py = ids.py();
     check_room(ids.len()).map_err(Error::from)?;
     let mut offsets = vec![0];
@@ -89,6 +94,9 @@ fn runs(ids: &Bound<PyList>, name: &str) -> PyResult<(Vec<usize>, bool)> {
             None => false,
         };
         if !is_same {
+            if are_required && is_missing(&item) {
+                return Err(missing(&item, name, index));
+            }
             if index > 0 {
                 offsets.push(index);
             }
@@ -108,6 +116,21 @@ fn runs(ids: &Bound<PyList>, name: &str) -> PyResult<(Vec<usize>, bool)> {
         offsets.push(index);
     }
     Ok((offsets, are_different))
+}
+
+/// True for the values that stand for no id in tables: None and NaN.
+fn is_missing(item: &Bound<PyAny>) -> bool {
+    item.is_none()
+        || item
+            .cast::<PyFloat>()
+            .is_ok_and(|item| item.value().is_nan())
+}
+
+fn missing(item: &Bound<PyAny>, name: &str, index: usize) -> PyErr {
+    let found = if item.is_none() { "None" } else { "NaN" };
+    PyValueError::new_err(format!(
+        "{name}[{index}] is {found}; pass an id for every row, or leave {name} out"
+    ))
 }
 
 /// Hashes of Python objects. They are well distributed, except those of ints.
