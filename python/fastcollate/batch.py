@@ -158,7 +158,7 @@ class Batch(ModelBatch[Array]):
         vocab_size
             Number of token ids; if None, ids are only checked to be 0 or more.
         eos_token_id
-            The id or ids that end a response; None skips the check for responses that are cut off.
+            The id or ids that end a response; None skips the checks of ends.
 
         Returns
         -------
@@ -175,9 +175,10 @@ class Batch(ModelBatch[Array]):
             whole response of a row that trains, ``"positive_logprob"`` and ``"infinite_logprob"``
             in ``logprobs``; ``"untrained_reward"``, a reward on a token that does not train, in a
             row that does; ``"outside_vocabulary"``, an id below 0, or not below `vocab_size`;
-            ``"cut_off"``, the last trained token is not in `eos_token_id`; ``"duplicate"``, the
-            tokens of an earlier row; ``"padding"``, half of the positions or more, in padded
-            layouts.
+            ``"repeated_prompt"``, every response begins with its prompt; ``"cut_off"``, the last
+            trained token is not in `eos_token_id`, and ``"repeated_end"``, the last two are the
+            same one; ``"duplicate"``, the tokens of an earlier row; ``"padding"``, half of the
+            positions or more, in padded layouts.
 
         Raises
         ------

@@ -171,7 +171,7 @@ def test_parts_of_a_row_in_any_order(layout, array_type, trains):
         pytest.skip("only packers split rows")
     batch = fc.build_batch(
         [[1], [1, 2]],
-        [[2, 3, 4, EOS, EOS], [3, 4, 5, 6, 7, 8, 14, 10, 11, 12, 13, EOS]],
+        [[2, 3, 4, 5, EOS], [3, 4, 5, 6, 7, 8, 14, 10, 11, 12, 13, EOS]],
         loss_mask=[[1] * 5, [1] * 7 + [0] + [trains] * 4],
         logprobs=[[-1.0] * 5, [-1.0] * 6 + [np.nan] * 6],
         pad_token_id=0,
@@ -288,6 +288,25 @@ def test_what_follows_the_end_token_may_be_masked(build):
     responses, masks = [[EOS, 6], [7, EOS], [8, EOS, 5]], [[1, 0], [1, 1], [1, 1, 0]]
     batch = build(responses=responses, loss_mask=masks, rewards=None)
     assert found(batch, eos_token_id=EOS) == []
+
+
+def test_an_end_that_repeats_as_padding_does(build):
+    responses, masks = [[6, EOS, EOS], [7, EOS], [8, EOS, EOS]], [[1, 1, 1], [1, 1], [1, 1, 0]]
+    batch = build(responses=responses, loss_mask=masks, rewards=None, logprobs=None)
+    assert found(batch, eos_token_id=EOS) == [("repeated_end", 0, 4)]
+    assert found(batch, eos_token_id=[7, EOS]) == [("repeated_end", 0, 4)]
+
+
+def test_responses_that_begin_with_their_prompts(build):
+    columns = {"loss_mask": None, "rewards": None, "logprobs": None}
+    responses = [[1, 2, 6, EOS], [7, EOS], [4, 5, EOS]]
+    assert found(build(responses=responses, **columns)) == []
+    responses[1] = [3, 7, EOS]
+    expected = [("repeated_prompt", row, None) for row in range(3)]
+    assert found(build(responses=responses, **columns)) == expected
+    prompts = [[1, 2], [], [4, 5]]  # a row without one repeats nothing
+    expected = [("repeated_prompt", row, None) for row in (0, 2)]
+    assert found(build(prompts=prompts, responses=responses, **columns)) == expected
 
 
 def test_many_rows_that_are_there_twice(layout):

@@ -220,7 +220,7 @@ def rows_with_findings(rows):
 
     def check():
         findings = batch.check(vocab_size=1, eos_token_id=0)
-        assert [one.number for one in findings] == [rows, rows, rows - 1]
+        assert [one.number for one in findings] == [rows, rows, rows, rows - 1]
 
     return check
 

@@ -45,8 +45,9 @@ def check(state: BatchState, vocab_size: int | None, eos_token_id: Any) -> Findi
     findings += _bad_numbers(facts)
     findings += _find_untrained_rewards(facts)
     findings += _outside_vocabulary(facts, vocab_size)
+    findings += _repeated_prompts(facts)
     if ends is not None:
-        findings += _cut_off(facts, ends)
+        findings += _ends_of_answers(facts, ends)
     findings += _duplicates(facts)
     findings += _padding(facts)
     return findings
@@ -330,13 +331,36 @@ def _outside_vocabulary(facts: _Facts, vocab_size: int | None) -> Iterator[Findi
         )
 
 
-def _cut_off(facts: _Facts, ends: list[int]) -> Iterator[Finding]:
-    """Find rows whose last trained token does not end a response."""
+def _repeated_prompts(facts: _Facts) -> Iterator[Finding]:
+    """Find responses that begin with their prompts, as what `generate` returns, if all do."""
+    prompt_lens, response_lens = facts.places.prompt_lens, facts.places.response_lens
+    rows = np.flatnonzero(facts.is_real & (prompt_lens > 0))
+    if len(rows) == 0 or (response_lens < prompt_lens)[rows].any():
+        return
+    spans = facts.places.tokens.in_order()
+    for part in (rows[:1], *np.array_split(rows, len(rows) // 4096 + 1)):  # often the first differs
+        counts, lens = prompt_lens[part], (prompt_lens + response_lens)[part]
+        ids = facts.ids[spans.places_in(part)]
+        if len(ids) != lens.sum():
+            return
+        begins = offsets_of(lens)[:-1]
+        if (ids[ranges_of(begins, counts)] != ids[ranges_of(begins + counts, counts)]).any():
+            return
+    yield from _whole_rows(
+        "repeated_prompt",
+        rows,
+        lambda row: f"the response begins with all {tally(int(prompt_lens[row]), 'prompt token')}",
+        "cut the prompts off, or pass sequences with prompt_lens",
+    )
+
+
+def _ends_of_answers(facts: _Facts, ends: list[int]) -> Iterator[Finding]:
+    """Find rows that train no token at the end of the response, or the same one several times."""
     lasts = facts.places.responses.lasts_in(facts.trained, len(facts.counts))
     rows = np.flatnonzero(lasts >= 0)  # padding rows do not train
-    tokens = lasts[rows] + facts.places.prompt_lens[rows]
+    targets = on_host(_targets(facts.state)).reshape(-1)
     places = facts.places.responses.places_of(rows, lasts[rows])
-    ids = on_host(_targets(facts.state)).reshape(-1)[places]
+    ids = targets[places]
     names = " or ".join(map(str, ends))
     is_cut = ~np.isin(ids, ends)
     if is_cut.any():
@@ -345,7 +369,18 @@ def _cut_off(facts: _Facts, ends: list[int]) -> Iterator[Finding]:
             for last in ids[is_cut][:SHOWN].tolist()
         ]
         advice = "sample more tokens, or mask answers that are cut off"
+        tokens = lasts[rows] + facts.places.prompt_lens[rows]
         yield Finding("cut_off", rows[is_cut], tokens[is_cut], reasons, advice)
+    rows, ids = rows[~is_cut], ids[~is_cut]
+    befores = facts.places.responses.places_of(rows, lasts[rows] - 1)
+    is_again = (befores >= 0) & (lasts[rows] > 0)
+    is_again &= (targets[befores] == ids) & (facts.mask[befores] != 0)
+    if is_again.any():
+        rows, ids = rows[is_again], ids[is_again]
+        reasons = [f"the token {last} ends the answer more than once" for last in ids[:SHOWN]]
+        advice = "take padding out, for example by fc.unpad(...), or mask it"
+        tokens = lasts[rows] + facts.places.prompt_lens[rows]
+        yield Finding("repeated_end", rows, tokens, reasons, advice)
 
 
 def _duplicates(facts: _Facts) -> Iterator[Finding]:
