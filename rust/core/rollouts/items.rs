@@ -91,7 +91,7 @@ fn read(shape: &[Part], data: &[u8], mut at: usize) -> Option<(Found, usize)> {
             Value::Number(None) => number_end(data, at)?,
             Value::Number(Some(0)) => {
                 let (value, end) = float(data, at)?;
-                (found[0], logprob) = (Some(value.to_bits().cast_signed()), at..end);
+                (found[0], logprob) = (Some(value), at..end);
                 end
             }
             Value::Number(Some(_)) => {

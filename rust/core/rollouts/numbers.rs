@@ -15,16 +15,16 @@ const POWERS: [f64; 65] = [
 /// The exponent of the first.
 const LEAST: i64 = -42;
 
-/// Relative error of a mantissa of 64 bits times a power, of the sum with another power, and of the
-/// float64 nearest to the number: at most half an epsilon each, five in all. Rounded up.
+/// Relative error of a mantissa as float64, of a power, of the power times a bound, of their product,
+/// and of the float64 nearest to the number: at most half an epsilon each. Rounded up.
 const ERROR: f64 = 4.0 * f64::EPSILON;
 
-/// Decimal digits of which any number fits 64 bits.
-const MOST_DIGITS: usize = 19;
+/// Decimal digits of which any number fits 63 bits.
+const MOST_DIGITS: usize = 18;
 
-/// A number as written: the first digits without point and sign, and the power of ten of the last.
+/// A number as written: its first digits without point and sign, and the power of ten of the last.
 struct Decimal {
-    mantissa: u64,
+    mantissa: i64,
     power: i64,
     /// True if there are more digits.
     is_cut: bool,
@@ -45,15 +45,15 @@ const TENS: [u64; 9] = [
 ];
 
 /// Eight bytes as the values of digits, and the number of digits that they begin with.
-fn eight(data: &[u8], at: usize) -> Option<(u64, usize)> {
-    let bytes = data.get(at..)?.first_chunk::<8>()?;
-    let values = u64::from_le_bytes(*bytes) ^ 0x3030_3030_3030_3030;
+#[inline(always)]
+fn digits_of(bytes: [u8; 8]) -> (u64, usize) {
+    let values = u64::from_le_bytes(bytes) ^ 0x3030_3030_3030_3030;
     // A carry out of a byte that is not a digit reaches later ones alone.
     let others = (values.wrapping_add(0x7676_7676_7676_7676) | values) & 0x8080_8080_8080_8080;
-    Some((values, others.trailing_zeros() as usize / 8))
+    (values, others.trailing_zeros() as usize / 8)
 }
 
-/// The number of digits, of which there are `count`, from 1 to 8.
+/// The number of the first digits of eight, of which there are `count`, from 1 to 8.
 #[inline(always)]
 fn number_of(values: u64, count: usize) -> u64 {
     // Zeros come first; then digits become pairs, pairs fours, and fours the number.
@@ -64,109 +64,105 @@ fn number_of(values: u64, count: usize) -> u64 {
     low.wrapping_add(high) >> 32
 }
 
-/// Add up to eight digits to a value; returns it, and their number.
+/// The next bytes, if there are so many.
 #[inline(always)]
-fn add_eight(data: &[u8], at: usize, value: u64) -> (u64, usize) {
-    let (number, count) = match eight(data, at) {
-        Some((_, 0)) => return (value, 0),
-        Some((values, count)) => (number_of(values, count), count),
-        None => {
-            let digits = data.get(at..).unwrap_or(&[]).iter().take(8);
-            let digits = digits.take_while(|byte| byte.is_ascii_digit());
-            digits.fold((0, 0), |(number, count), byte| {
-                (number * 10 + u64::from(byte - b'0'), count + 1)
-            })
-        }
-    };
-    (value.wrapping_mul(TENS[count]).wrapping_add(number), count)
+fn next<const N: usize>(data: &[u8], at: usize) -> Option<&[u8; N]> {
+    data.get(at..)?.first_chunk()
 }
 
-/// Add up to sixteen digits to a value; returns it, and their number.
-#[inline(always)]
-fn add_sixteen(data: &[u8], at: usize, value: u64) -> (u64, usize) {
-    match add_eight(data, at, value) {
-        (value, 8) => {
-            let (value, count) = add_eight(data, at + 8, value);
-            (value, 8 + count)
-        }
-        found => found,
+/// Add up to `most` digits to a value; returns it, and their number.
+fn add_digits(data: &[u8], at: usize, mut value: u64, most: usize) -> (u64, usize) {
+    let digits = data.get(at..).unwrap_or(&[]).iter().take(most);
+    let digits = digits.take_while(|byte| byte.is_ascii_digit());
+    let mut count = 0;
+    for byte in digits {
+        value = value.wrapping_mul(10).wrapping_add(u64::from(byte - b'0'));
+        count += 1;
     }
+    (value, count)
 }
 
-/// The end of digits.
-#[inline]
-fn digits_end(data: &[u8], mut at: usize) -> usize {
-    while let Some((_, count)) = eight(data, at) {
-        at += count;
-        if count < 8 {
-            return at;
-        }
-    }
-    while let Some(b'0'..=b'9') = data.get(at) {
-        at += 1;
-    }
-    at
-}
-
-/// A number in JSON's grammar, without a sign; None if it has too many digits before the point.
-#[inline(always)]
+/// A number in JSON's grammar, without a sign; None if it has too many digits.
 fn decimal(data: &[u8], start: usize) -> Option<Decimal> {
-    let (whole, len) = match (data.get(start)?, data.get(start + 1)) {
-        (digit @ b'0'..=b'9', Some(b'.')) => (u64::from(digit - b'0'), 1),
-        _ => add_sixteen(data, start, 0),
+    let (usual, other) = (usual_decimal(data, start), || other_decimal(data, start));
+    let number = usual.or_else(other)?;
+    match data.get(number.end) {
+        Some(b'e' | b'E') => with_exponent(data, number),
+        _ => Some(number),
+    }
+}
+
+/// A decimal as most are written: a digit, a point, and 9 to 23 digits.
+#[inline(always)]
+fn usual_decimal(data: &[u8], start: usize) -> Option<Decimal> {
+    let [first, b'.', digits @ ..] = next::<26>(data, start)? else {
+        return None;
     };
-    let mut found = Decimal {
-        mantissa: whole,
-        power: 0,
-        is_cut: false,
-        end: start + len,
+    let part = |from| digits_of(*digits[from..].first_chunk().expect("there are 24"));
+    let ((one, 8), (two, count @ 1..), (_, more)) = (part(0), part(8), part(16)) else {
+        return None;
     };
+    let more = if count == 8 { more } else { 0 };
+    let (whole, len) = (u64::from(first ^ b'0'), 8 + count + more);
+    if whole > 9 || more == 8 {
+        return None;
+    }
+    let high = whole * TENS[8] + number_of(one, 8);
+    Some(Decimal {
+        mantissa: (high * TENS[count] + number_of(two, count)).cast_signed(),
+        power: -8 - count.cast_signed() as i64,
+        is_cut: more > 0,
+        end: start + 2 + len,
+    })
+}
+
+/// Any other decimal.
+fn other_decimal(data: &[u8], start: usize) -> Option<Decimal> {
+    let (whole, len) = add_digits(data, start, 0, 16);
     if len == 0 || len == 16 || len > 1 && data[start] == b'0' {
         return None;
     }
-    if data.get(found.end) == Some(&b'.') {
-        let from = found.end + 1;
-        let (mantissa, count) = add_sixteen(data, from, whole);
-        if count == 0 || len + count > MOST_DIGITS {
+    let mut end = start + len;
+    let (mut mantissa, mut count, mut more) = (whole, 0, 0);
+    if data.get(end) == Some(&b'.') {
+        (mantissa, count) = add_digits(data, end + 1, whole, MOST_DIGITS - len);
+        (_, more) = add_digits(data, end + 1 + count, 0, usize::MAX);
+        if count == 0 {
             return None;
         }
-        (found.mantissa, found.end) = (mantissa, from + count);
-        found.power = -i64::try_from(count).ok()?;
-        if count == 16 {
-            // Not `found.end`, which is known later.
-            found.end = digits_end(data, from + 16);
-            found.is_cut = found.end > from + 16;
-        }
+        end += 1 + count + more;
     }
-    if let Some(b'e' | b'E') = data.get(found.end) {
-        let sign = data.get(found.end + 1);
-        let from = found.end + 1 + usize::from(matches!(sign, Some(b'+' | b'-')));
-        let (value, count) = add_eight(data, from, 0);
-        if count == 0 || count == 8 {
-            return None;
-        }
-        let value = i64::try_from(value).ok()?;
-        found.power += if sign == Some(&b'-') { -value } else { value };
-        found.end = from + count;
+    Some(Decimal {
+        mantissa: mantissa.cast_signed(),
+        power: -i64::try_from(count).ok()?,
+        is_cut: more > 0,
+        end,
+    })
+}
+
+fn with_exponent(data: &[u8], number: Decimal) -> Option<Decimal> {
+    let sign = data.get(number.end + 1);
+    let from = number.end + 1 + usize::from(matches!(sign, Some(b'+' | b'-')));
+    let (value, count) = add_digits(data, from, 0, 8);
+    if count == 0 || count == 8 {
+        return None;
     }
-    Some(found)
+    let value = value.cast_signed();
+    let power = number.power + if sign == Some(&b'-') { -value } else { value };
+    let end = from + count;
+    Some(Decimal {
+        power,
+        end,
+        ..number
+    })
 }
 
 /// The end of a number that [`float`] can read.
 #[inline(always)]
 pub fn number_end(data: &[u8], at: usize) -> Option<usize> {
-    match eight(data, at) {
-        // Few digits, by far the most frequent.
-        Some((_, count @ 1..8))
-            if (count == 1 || data[at] != b'0') && !b".eE".contains(&data[at + count]) =>
-        {
-            Some(at + count)
-        }
-        _ => any_number_end(data, at),
+    if let Some((_, end)) = id(data, at) {
+        return Some(end); // few digits, by far the most frequent
     }
-}
-
-fn any_number_end(data: &[u8], at: usize) -> Option<usize> {
     let is_negative = data.get(at) == Some(&b'-');
     decimal(data, at + usize::from(is_negative)).map(|number| number.end)
 }
@@ -174,7 +170,19 @@ fn any_number_end(data: &[u8], at: usize) -> Option<usize> {
 /// A token id, and its end.
 #[inline(always)]
 pub fn id(data: &[u8], at: usize) -> Option<(i32, usize)> {
-    let (value, count) = add_sixteen(data, at, 0);
+    if let Some(bytes) = next(data, at)
+        && let (digits, count @ 1..8) = digits_of(*bytes)
+    {
+        let is_number = count == 1 || bytes[0] != b'0';
+        let is_whole = !matches!(bytes[count], b'.' | b'e' | b'E');
+        let value = number_of(digits, count) as i32;
+        return (is_number && is_whole).then_some((value, at + count));
+    }
+    any_id(data, at)
+}
+
+fn any_id(data: &[u8], at: usize) -> Option<(i32, usize)> {
+    let (value, count) = add_digits(data, at, 0, 16);
     let is_number = count == 1 || count > 1 && count <= 10 && data[at] != b'0';
     let end = at + count;
     let is_whole = !matches!(data.get(end), Some(b'.' | b'e' | b'E'));
@@ -182,24 +190,27 @@ pub fn id(data: &[u8], at: usize) -> Option<(i32, usize)> {
     (is_number && is_whole).then_some((value, end))
 }
 
-/// A number as the float32 nearest to the float64 nearest to it, and its end.
+/// The bits of the float32 nearest to the float64 nearest to a number, and its end.
 #[allow(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
     reason = "rounded as float64, then as float32"
 )]
 #[inline(always)]
-pub fn float(data: &[u8], at: usize) -> Option<(f32, usize)> {
+pub fn float(data: &[u8], at: usize) -> Option<(i32, usize)> {
     let is_negative = data.get(at) == Some(&b'-');
-    let number = decimal(data, at + usize::from(is_negative))?;
+    let start = at + usize::from(is_negative);
+    let number = match usual_decimal(data, start) {
+        Some(number) if !matches!(data[number.end], b'e' | b'E') => number,
+        _ => decimal(data, start)?,
+    };
     let power = POWERS.get(usize::try_from(number.power - LEAST).ok()?)?;
-    let value = number.mantissa as f64 * power;
-    let more = if number.is_cut { *power } else { 0.0 };
     // The nearest float64 lies between the two, so it is rounded as they are, if alike.
-    let (least, most) = (value * (1.0 - ERROR), (value + more) * (1.0 + ERROR));
-    let value = least as f32;
-    let is_exact = value.to_bits() == (most as f32).to_bits();
-    is_exact.then_some((if is_negative { -value } else { value }, number.end))
+    let next = number.mantissa + i64::from(number.is_cut);
+    let least = (number.mantissa as f64 * (power * (1.0 - ERROR))) as f32;
+    let most = (next as f64 * (power * (1.0 + ERROR))) as f32;
+    let bits = least.to_bits() | u32::from(is_negative) << 31;
+    (least.to_bits() == most.to_bits()).then_some((bits.cast_signed(), number.end))
 }
 
 /// Add the token ids of an array that are written without spaces, or with one behind each comma;

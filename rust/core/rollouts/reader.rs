@@ -411,7 +411,7 @@ impl<'s> Reader<'s> {
             let values = &mut self.frames[self.current].column(column).values;
             if column == Column::Logprobs {
                 if let Some((value, end)) = numbers::float(json.data, at) {
-                    add(values, value.to_bits().cast_signed())?;
+                    add(values, value)?;
                     return Ok(end);
                 }
             } else if column.is_ids() && column != Column::LogprobTokens {
