@@ -107,7 +107,7 @@ def recorded() -> Callable[[np.random.Generator, int], Lengths]:
 def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
     """Forecast all workloads, and measure the time of plans."""
     workloads = {"log-normal": log_normal, "agentic": agentic, "recorded": recorded()}
-    counts = {8: (256, 1024), 64: (1024, 4096)}
+    counts = {8: (256,)} if effort.is_smoke else {8: (256, 1024), 64: (1024, 4096)}
     for name, draw in workloads.items():
         for ranks, sizes in counts.items():
             for count in sizes:

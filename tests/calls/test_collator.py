@@ -384,11 +384,10 @@ def test_many_threads_may_call_it(array_type):
 
 @pytest.mark.slow
 @NEEDS_TORCH
-@pytest.mark.parametrize(("context", "workers"), [("fork", 2), ("spawn", 1)])
-def test_workers_of_a_data_loader(context, workers, tmp_path):
-    if context == "fork" and sys.platform == "win32":
-        pytest.skip("needs fork")
-    code = f"""if True:
+def test_workers_of_a_data_loader(tmp_path):
+    """Forked ones, where there are any, and spawned ones."""
+    code = """if True:
+        import os
         import warnings
         import torch
         import fastcollate as fc
@@ -400,26 +399,27 @@ def test_workers_of_a_data_loader(context, workers, tmp_path):
             def __getitem__(self, index):
                 ids = list(range(index, 2 * index + 2))
                 labels = [-100, *ids[1:]]
-                return {{"input_ids": ids, "labels": labels, "uid": index, "text": "x"}}
+                return {"input_ids": ids, "labels": labels, "uid": index, "text": "x"}
 
         def main():
             warnings.simplefilter("ignore")  # forks of a process with threads
             collate = fc.Collator(pad_token_id=-1, position_ids="zero", ignore=["text"])
-            loader = torch.utils.data.DataLoader(
-                Samples(), batch_size=3, collate_fn=collate, num_workers={workers},
-                multiprocessing_context={context!r},
-            )
             expected = torch.utils.data.DataLoader(Samples(), batch_size=3, collate_fn=collate)
-            count = 0
-            for found, wanted in zip(loader, expected, strict=True):
-                assert type(found) is fc.Batch
-                assert list(found) == list(wanted)
-                for key, value in wanted.items():
-                    assert torch.equal(found[key], value), key
-                assert found.uids == wanted.uids == [count, count + 1, count + 2]
-                assert found.plan.prompt_lens.tolist() == [1, 1, 1]
-                count += 3
-            assert count == 12
+            for context, workers in [("fork", 2)] * hasattr(os, "fork") + [("spawn", 1)]:
+                loader = torch.utils.data.DataLoader(
+                    Samples(), batch_size=3, collate_fn=collate, num_workers=workers,
+                    multiprocessing_context=context,
+                )
+                count = 0
+                for found, wanted in zip(loader, expected, strict=True):
+                    assert type(found) is fc.Batch
+                    assert list(found) == list(wanted)
+                    for key, value in wanted.items():
+                        assert torch.equal(found[key], value), key
+                    assert found.uids == wanted.uids == [count, count + 1, count + 2]
+                    assert found.plan.prompt_lens.tolist() == [1, 1, 1]
+                    count += 3
+                assert count == 12
 
         if __name__ == "__main__":
             main()

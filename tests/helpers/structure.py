@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tokenize
 from collections import Counter, defaultdict
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -48,6 +49,7 @@ def imports_of(tree, kind="import"):
         yield from imports_of(node, of_node)
 
 
+@cache
 def edges():
     """Return the imports between modules of the package: (importer, imported, kind)."""
     modules = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}

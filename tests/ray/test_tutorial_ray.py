@@ -4,7 +4,7 @@ import sys
 
 import numpy as np
 import pytest
-from example_runs import EXAMPLES, numbers, output_of
+from example_runs import EXAMPLES, numbers, run_example
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
@@ -23,8 +23,9 @@ pytestmark = [
 
 
 def test_ray_rollouts():
-    printed = output_of("tutorials/ray_rollouts.py", "--steps", "20")
-    rewards = numbers("reward", printed)
+    run = run_example("tutorials/ray_rollouts.py", "--steps", "20")
+    assert run.returncode == 0, run.stderr
+    rewards = numbers("reward", run.stdout)
     assert len(rewards) == 3
     assert rewards[-1] > rewards[0] + 0.1
 
