@@ -43,19 +43,35 @@ impl Placement {
     pub fn subtrees(&self) -> Result<Grid> {
         let grid = &self.sequence;
         self.check_width()?;
+        // From the last to the first: a token's subtree ends before the next segment that leaves
+        // the path at the token or earlier.
         let mut runs = with_room(2 * grid.segments().len())?;
-        for of_row in { grid.segments() }.chunk_by(|a, b| a.dst_row == b.dst_row) {
-            // The path from a root to the current segment, and the end of the last segment.
-            let (mut path, mut end) = (with_room(of_row.len())?, 0);
-            for segment in of_row.iter().filter(|segment| segment.len > 0) {
-                let from = self.first_depth(segment);
-                close(&mut path, from, end, &mut runs);
-                path.push(Segment { from, ..*segment });
-                end = segment.dst_col + segment.len;
+        let rows = { grid.segments() }.chunk_by(|a, b| a.dst_row == b.dst_row);
+        for of_row in rows.rev() {
+            // The ends of subtrees by depths, the deepest last; and the next segment's depth.
+            let (mut ends, mut next) = (with_room(of_row.len())?, 0);
+            for segment in of_row.iter().rev().filter(|segment| segment.len > 0) {
+                ends.push((next, segment.dst_col + segment.len));
+                next = self.first_depth(segment);
+                let mut below = next + segment.len;
+                while let Some(&(depth, end)) = ends.last() {
+                    let first = depth.max(next);
+                    if first < below {
+                        runs.push(Segment {
+                            from: end,
+                            len: below - first,
+                            dst_col: segment.dst_col + (first - next),
+                            ..*segment
+                        });
+                        below = first;
+                    }
+                    if ends.pop_if(|(depth, _)| *depth >= next).is_none() {
+                        break;
+                    }
+                }
             }
-            close(&mut path, 0, end, &mut runs);
         }
-        runs.sort_unstable_by_key(|run| (run.dst_row, run.dst_col));
+        runs.reverse();
         Ok(grid.with_segments(runs))
     }
 
@@ -91,25 +107,6 @@ impl Placement {
         match self.layout.form() {
             Form::Packed => 0,
             Form::Padded | Form::Jagged | Form::Tree => segment.from,
-        }
-    }
-}
-
-/// Cut the path at a depth: the subtrees of the removed tokens end at `end`.
-fn close(path: &mut Vec<Segment>, depth: usize, end: usize, runs: &mut Vec<Segment>) {
-    while let Some(part) = path.pop() {
-        let kept = depth.saturating_sub(part.from).min(part.len);
-        if kept < part.len {
-            runs.push(Segment {
-                from: end,
-                len: part.len - kept,
-                dst_col: part.dst_col + kept,
-                ..part
-            });
-        }
-        if kept > 0 {
-            path.push(Segment { len: kept, ..part });
-            break;
         }
     }
 }
