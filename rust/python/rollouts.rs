@@ -201,7 +201,7 @@ pub fn make_calls<'py>(
 }
 
 /// A row of values, if there is one.
-fn row_of<'a, T>(values: &'a [T], offsets: &[i64], row: usize) -> Option<&'a [T]> {
+pub fn row_of<'a, T>(values: &'a [T], offsets: &[i64], row: usize) -> Option<&'a [T]> {
     let at = |row: usize| usize::try_from(*offsets.get(row)?).ok();
     values.get(at(row)?..at(row + 1)?)
 }

@@ -2,11 +2,13 @@
 
 use fastcollate::{add, gathered, reserve, resize, with_room};
 use numpy::{PyArray1, PyReadonlyArray1};
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 
 use crate::error::{Error, Result};
 use crate::plan::tables::{Column, column_of, values as values_of};
+use crate::rollouts::row_of;
 use crate::rows::{compact_ids, exact, first_entry, intern};
 
 /// Numbers, the ids beside them, their offsets, and true for rows that have ids.
@@ -36,11 +38,6 @@ pub fn read_numbers<'py>(
         Some((ids, offsets)) => Some((values_of(ids)?, values_of(offsets)?)),
         None => None,
     };
-    let response = |row: usize| {
-        let (ids, offsets) = responses.as_ref()?;
-        let at = |row: usize| usize::try_from(*offsets.get(row)?).ok();
-        ids.get(at(row)?..at(row + 1)?)
-    };
     let mut numbers = Numbers {
         have_tokens,
         ..Numbers::default()
@@ -49,7 +46,8 @@ pub fn read_numbers<'py>(
     ends.push(0);
     for (number, row) in rows.iter().enumerate() {
         py.check_signals()?;
-        numbers.response = response(number).unwrap_or(&[]);
+        let response = { responses.as_ref() }.and_then(|(ids, ends)| row_of(ids, ends, number));
+        numbers.response = response.unwrap_or(&[]);
         (numbers.start, numbers.has_ids) = (numbers.values.len(), false);
         if let Err(error) = numbers.read(&row) {
             let name: String = name.call1((number,))?.extract()?;
@@ -88,10 +86,18 @@ impl Numbers<'_> {
             let mut values = values_of(&array)?.into_owned().into_iter();
             return values.try_for_each(|value| added(&mut self.values, round(value)));
         }
-        match row.getattr_opt(intern!(row.py(), "start_indices"))? {
-            Some(starts) => self.flat(row, &starts),
-            None => row.try_iter()?.try_for_each(|item| self.item(&item?)),
+        if let Some(starts) = row.getattr_opt(intern!(row.py(), "start_indices"))? {
+            return self.flat(row, &starts);
         }
+        // Their items are keys and characters.
+        if row.is_instance_of::<PyDict>() || row.is_instance_of::<PyString>() {
+            let reason = format!(
+                "found a {} where a list is expected",
+                row.get_type().name()?
+            );
+            return Err(PyTypeError::new_err(reason));
+        }
+        row.try_iter()?.try_for_each(|item| self.item(&item?))
     }
 
     /// Read vLLM's flat log-probabilities: the first entry of each token.

@@ -285,6 +285,22 @@ def test_a_value_in_place_of_an_object_names_its_output(wrong, bad):
         read(outputs, prompts=[[1]] * 3)
 
 
+@pytest.mark.parametrize("logprobs", [{0: -0.5, 1: -0.3}, {}, "12"])
+def test_keys_and_characters_are_not_log_probabilities(logprobs):
+    schema = fc.rollouts.Schema(prompts="prompt", responses="ids", logprobs="logprobs")
+    with pytest.raises(TypeError, match=r"^outputs\[0\]: call 0 .* where a list is expected$"):
+        read([{"prompt": [1], "ids": [2, 3], "logprobs": logprobs}], schema)
+
+
+@pytest.mark.parametrize("flag", [1.5, math.inf])
+def test_flags_that_are_not_whole_are_refused(flag):
+    schema = fc.rollouts.Schema(prompts="prompt", responses="ids", loss_mask="flags&2")
+    with pytest.raises(
+        ValueError, match=r"^outputs\[0\]: call 0 has .* at item 1 of its loss mask"
+    ):
+        read([{"prompt": [1], "ids": [2, 3], "flags": [2, flag]}], schema)
+
+
 def test_values_that_change_while_they_are_read():
     class Fickle:
         reads = 0

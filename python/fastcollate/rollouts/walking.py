@@ -327,8 +327,9 @@ def _numbers(
         if name == "logprobs" and any(have_ids):
             found["logprob_ids"] = ids, offsets, np.array(have_ids, bool)
     if bits:
-        flags = (np.nan_to_num(values).astype(np.int64) & bits) != 0
-        values = np.where(np.isfinite(values), flags, values)
+        are_whole = np.isfinite(values) & (values == np.trunc(values))
+        flags = np.where(are_whole, values, 0).astype(np.int64) & bits
+        values = np.where(are_whole, flags != 0, np.nan)
     return found | {name: (values.astype(np.float32, copy=False), offsets, have)}
 
 
