@@ -289,3 +289,10 @@ def test_rewards_of_other_kinds(rewards, message):
     for form in (FORMS["bytes"], FORMS["dictionaries"]):
         with pytest.raises((TypeError, ValueError), match=message):
             form(bodies, schema)
+
+
+def test_rewards_of_a_call_without_a_prompt_are_its_own():
+    schema = Schema(prompts="p", responses="r", rewards="w")
+    bodies = [{"p": [1], "r": [2], "w": [1.0]}, {"p": [], "r": [3], "w": []}]
+    with pytest.raises(ValueError, match="call 1 has 0 rewards, but its response has 1 token"):
+        read(bodies, schema)

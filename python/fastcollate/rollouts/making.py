@@ -132,8 +132,9 @@ def _along(name: str, column: Sequence[Any], prompts: Ragged, responses: Ragged)
         raise type(error)(f"{name}{str(error).removeprefix('x')}") from None
     lengths = responses.lengths
     whole = prompts.lengths + lengths
-    # Values over a sequence that is shifted lack the first.
-    fits = (rows.lengths == lengths) | (rows.lengths == whole) | (rows.lengths == whole - 1)
+    # Values over a sequence that is shifted lack the first, which is the prompt's.
+    shifted = np.maximum(whole - 1, lengths)
+    fits = (rows.lengths == lengths) | (rows.lengths == whole) | (rows.lengths == shifted)
     if not fits.all():
         call = int(fits.argmin())
         raise ValueError(
