@@ -99,10 +99,7 @@ def test_labels_are_ids_whatever_the_ids_are(array_type):
 
 @pytest.mark.parametrize("weight", [0.0, -0.0, False, 0])
 def test_weights_of_nothing(weight):
-    batch = fc.build_batch(
-        [[1]], [[2, 3]], pad_token_id=0, labels="aligned", loss_mask=[[weight, 0.5]],
-        array_type="numpy",
-    )  # fmt: skip
+    batch = make_batch([[1]], [[2, 3]], labels="aligned", loss_mask=[[weight, 0.5]])  # fmt: skip
     assert batch.labels.tolist() == [[N, N, 3]]
 
 

@@ -12,7 +12,7 @@ import pytest
 from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
-from pinned_stand_in import fake_allocator
+from pinned_stand_in import INPUTS, fake_allocator
 from strategies import extras, rollouts
 
 import fastcollate as fc
@@ -27,12 +27,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode  # noqa: E402
 from torch.multiprocessing.reductions import StorageWeakRef  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
-INPUTS = {
-    "prompts": [[1, 2], [3]],
-    "responses": [[4], [5, 6, 7]],
-    "rewards": [0.5, 1.0],
-    "pad_token_id": 0,
-}
 LAYOUTS = ["left", "two_segment", "right", "jagged"]
 PACKED = {"layout": fc.Packed(capacity=8)}
 

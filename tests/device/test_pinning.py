@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from pinned_stand_in import fake_allocator, torch
+from pinned_stand_in import INPUTS, fake_allocator, torch
 
 import fastcollate as fc
 from fastcollate.memory import pinning
@@ -31,12 +31,6 @@ def allocator():
 
 
 NEEDS_FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-INPUTS = {
-    "prompts": [[1, 2], [3]],
-    "responses": [[4], [5, 6, 7]],
-    "rewards": [0.5, 1.0],
-    "pad_token_id": 0,
-}
 
 
 def build(pool="pinned", **options):

@@ -5,19 +5,12 @@ from contextlib import suppress
 
 import pytest
 from interrupting import raising_at
-from pinned_stand_in import fake_allocator, torch
+from pinned_stand_in import INPUTS, fake_allocator, torch
 
 import fastcollate as fc
 from fastcollate.device import to_device
 from fastcollate.memory import pinning
 from fastcollate.testing.reference import assert_same
-
-INPUTS = {
-    "prompts": [[1, 2], [3]],
-    "responses": [[4], [5, 6, 7]],
-    "rewards": [0.5, 1.0],
-    "pad_token_id": 0,
-}
 
 
 @pytest.fixture

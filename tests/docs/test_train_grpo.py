@@ -182,9 +182,3 @@ def test_what_cannot_work_is_said_at_once(given, message, monkeypatch, capsys):
     with pytest.raises(SystemExit):
         read_command_line("")
     assert re.search(f"error: .*{message}", capsys.readouterr().err)
-
-
-# The game
-
-
-# Output

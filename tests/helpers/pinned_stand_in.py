@@ -9,6 +9,13 @@ from fastcollate.memory import pinning
 
 torch = pytest.importorskip("torch")
 
+INPUTS = {
+    "prompts": [[1, 2], [3]],
+    "responses": [[4], [5, 6, 7]],
+    "rewards": [0.5, 1.0],
+    "pad_token_id": 0,
+}
+
 
 class Allocator:
     """Stands for torch's: counts its blocks, and fills them with values that must not be read."""

@@ -4,6 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
+from making import make_batch
 
 import fastcollate as fc
 
@@ -219,10 +220,7 @@ def test_a_batch_twice_and_another_missing(layout):
 def test_copies_do_not_train():
     plan = fc.plan_step([[2, 2, 2], [3, 4, 5]], dp_size=2, pad_rows="copy_first")
     turns = {"prompts": [[1, 2], [3, 4], [5, 6]], "responses": [[7] * 3, [8] * 4, [9] * 5]}
-    batches = [
-        fc.build_batch(**turns, pad_token_id=0, array_type="numpy", shard=plan.shard(0, rank))
-        for rank in range(2)
-    ]
+    batches = [make_batch(**turns, shard=plan.shard(0, rank)) for rank in range(2)]
     audit = plan.audit(batches, **turns)
     assert audit.ok
     assert audit.counts == {"trained": 12}
@@ -240,7 +238,7 @@ def test_copies_do_not_train():
 def test_rows_without_a_prompt():
     plan = fc.plan_step([[0, 2], [3, 4]])
     turns = {"prompts": [[], [1, 2]], "responses": [[3, 4, 5], [6, 7, 8, 9]]}
-    batch = fc.build_batch(**turns, pad_token_id=0, array_type="numpy", shard=plan.shard(0, 0))
+    batch = make_batch(**turns, shard=plan.shard(0, 0))
     for audit in (plan.audit([batch], **turns), plan.audit([plan.shard(0, 0)])):
         assert audit.ok
         assert audit.counts == {"trained": 6, "unpredicted": 1}
@@ -268,15 +266,7 @@ def merged(**options):
 def test_merged_turns(layout):
     merge = merged()
     turns = {"prompts": PROMPTS, "responses": RESPONSES}
-    batch = fc.build_batch(
-        **turns,
-        pad_token_id=0,
-        array_type="numpy",
-        merge=merge,
-        loss_mask=MASKS,
-        layout=layout,
-        labels="aligned",
-    )
+    batch = make_batch(**turns, merge=merge, loss_mask=MASKS, layout=layout, labels="aligned")
     for audit in (
         merge.audit(batch, **turns, loss_mask=MASKS),
         merge.audit([batch]),
@@ -292,9 +282,7 @@ def test_merged_turns(layout):
     step = fc.plan_step(merge, layout=layout)
     shard = step.shard(0, 0)
     assert step.audit([shard], merge=merge).counts == audit.counts
-    built = fc.build_batch(
-        **turns, pad_token_id=0, array_type="numpy", merge=merge, loss_mask=MASKS, shard=shard
-    )
+    built = make_batch(**turns, merge=merge, loss_mask=MASKS, shard=shard)
     assert step.audit([built], **turns, loss_mask=MASKS).counts == audit.counts
 
 
@@ -305,13 +293,8 @@ TREE_RESPONSES = [[10, 11, 12], [10, 11, 13], [14], [15, 16], [15, 17, 18], [19,
 def tree_step(**options):
     turns = {"prompts": TREE_PROMPTS, "responses": TREE_RESPONSES}
     plan = fc.plan_step([[len(row) for row in rows] for rows in turns.values()])
-    batch = fc.build_batch(
-        **turns,
-        pad_token_id=0,
-        array_type="numpy",
-        shard=plan.shard(0, 0),
-        layout=fc.Tree(24, multiple_of=8),
-        **options,
+    batch = make_batch(
+        **turns, shard=plan.shard(0, 0), layout=fc.Tree(24, multiple_of=8), **options
     )
     return plan, batch, turns
 
@@ -358,9 +341,7 @@ def test_predictors_of_another_branch():
     """A predictor of the same depth and id, but in another row's branch."""
     turns = {"prompts": [[1], [1]], "responses": [[2, 5, 7], [3, 5, 8]]}
     plan = fc.plan_step([[1, 1], [3, 3]])
-    batch = fc.build_batch(
-        **turns, pad_token_id=0, array_type="numpy", shard=plan.shard(0, 0), layout=fc.Tree(16)
-    )
+    batch = make_batch(**turns, shard=plan.shard(0, 0), layout=fc.Tree(16))
     assert plan.audit([batch], **turns).ok
     was = batch["predictors"][5]
     (other,) = (p for p in batch["predictors"][:3] if batch["input_ids"].reshape(-1)[p] == 5)
@@ -381,14 +362,7 @@ def test_rows_that_share_less_than_planned():
 def test_merged_trees():
     merge = merged()
     turns = {"prompts": PROMPTS, "responses": RESPONSES}
-    batch = fc.build_batch(
-        **turns,
-        pad_token_id=0,
-        array_type="numpy",
-        merge=merge,
-        loss_mask=MASKS,
-        layout=fc.Tree(32),
-    )
+    batch = make_batch(**turns, merge=merge, loss_mask=MASKS, layout=fc.Tree(32))
     audit = merge.audit(batch, **turns, loss_mask=MASKS)
     assert audit.ok, audit
     assert audit.counts == {"trained": 6, "drift": 1, "dropped": 1}
@@ -396,23 +370,15 @@ def test_merged_trees():
 
 def test_context_parallel_batches():
     turns = {"prompts": [[1, 2]], "responses": [[3, 4]]}
-    batch = fc.build_batch(
-        **turns,
-        pad_token_id=0,
-        array_type="numpy",
-        cp=(2, 0),
-        layout=fc.Packed(8, multiple_of=4),
-    )
+    batch = make_batch(**turns, cp=(2, 0), layout=fc.Packed(8, multiple_of=4))
     with pytest.raises(ValueError, match="chunks of context-parallel rank 0 of 2 alone"):
         fc.plan_step([[2], [2]]).audit([batch], **turns)
 
 
 def test_split_rows():
-    batch = fc.build_batch(
+    batch = make_batch(
         [[1, 2], [3]],
         [[4, 5, 6, 7, 8], [9, 10]],
-        pad_token_id=0,
-        array_type="numpy",
         layout=fc.Packed(capacity=4, oversize="split"),
         trajectory_ids=["a", "b"],
         merge="exact",
@@ -433,7 +399,7 @@ def test_one_token_out_of_attention():
 def test_a_row_twice_in_one_batch():
     step = Step("left")
     shard = fc.planning.Shard(rows=[0, 0, 1, 2], is_padding=[False] * 4, num_rows=7)
-    step.batches[0] = fc.build_batch(**step.turns, pad_token_id=0, array_type="numpy", shard=shard)
+    step.batches[0] = make_batch(**step.turns, shard=shard)
     audits = (step.audit(), step.plan.audit([shard, step.plan.shard(0, 1)]))
     for audit in audits:
         found = {one.reason: one for one in audit.findings}
@@ -459,7 +425,7 @@ def test_tokens_without_a_place():
 
 def test_relaid_and_selected_batches():
     step = Step("left")
-    whole = fc.build_batch(**step.turns, pad_token_id=0, array_type="numpy")
+    whole = make_batch(**step.turns)
     plan = fc.plan_step(whole, dp_size=RANKS)
     selected = [whole.select(plan.shard(0, rank)) for rank in range(RANKS)]
     assert plan.audit(selected, **step.turns).counts == {"trained": 23}
@@ -498,13 +464,7 @@ def test_micro_batches(layout):
     step = Step(layout)
     count = None if isinstance(layout, fc.Packed) else 2
     shards = [step.plan.shard(0, rank).micro_batches(count) for rank in range(RANKS)]
-    batches = [
-        [
-            fc.build_batch(**step.turns, pad_token_id=0, array_type="numpy", shard=part)
-            for part in parts
-        ]
-        for parts in shards
-    ]
+    batches = [[make_batch(**step.turns, shard=part) for part in parts] for parts in shards]
     for items in (shards, batches, [shards[0], batches[1]]):
         audit = step.plan.audit(items, **step.turns)
         assert audit.ok, audit
@@ -531,9 +491,7 @@ def test_an_audit_in_a_notebook():
 def test_many_findings_are_counted():
     prompts, responses = [[1, 2]] * 300, [[3, 4]] * 300
     plan = fc.plan_step(([2] * 300, [2] * 300))
-    batch = fc.build_batch(
-        prompts, responses, pad_token_id=0, array_type="numpy", shard=plan.shard(0, 0)
-    )
+    batch = make_batch(prompts, responses, shard=plan.shard(0, 0))
     batch["loss_mask"][:, 0] = 0
     audit = plan.audit([batch], prompts, responses)
     assert audit.problems == {"untrained": 300}

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from html_page import Html
+from making import make_batch
 
 import fastcollate as fc
 
@@ -37,7 +38,7 @@ def test_a_batch(layout, array_type):
 
 def test_a_batch_that_knows_little():
     layout = fc.Packed(capacity=8, multiple_of=4)
-    batch = fc.build_batch([[1, 2]], [[3, 4]], pad_token_id=0, layout=layout, array_type="numpy")
+    batch = make_batch([[1, 2]], [[3, 4]], layout=layout)
     for part in (fc.Batch(batch), fc.Batch({}), batch.cp_split(2, 0)):
         assert repr(part).splitlines()[0] in words(part)
         assert all(key in words(part) for key in part)
@@ -81,9 +82,7 @@ def test_a_tree_plan():
 
 
 def test_findings():
-    batch = fc.build_batch(
-        [[1]] * 9, [[2]] * 9, loss_mask=[[0]] * 8 + [[1]], pad_token_id=0, array_type="numpy"
-    )
+    batch = make_batch([[1]] * 9, [[2]] * 9, loss_mask=[[0]] * 8 + [[1]])
     assert words(batch.check()) == lines(repr(batch.check()))
 
 

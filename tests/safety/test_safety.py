@@ -193,7 +193,6 @@ def test_small_batches_leave_no_memory_behind(item):
 @pytest.mark.parametrize(
     ("module", "absent"),
     [
-        ("fastcollate", "torch"),
         ("fastcollate.testing", "hypothesis"),
         ("fastcollate.testing.reference", "torch"),
         ("fastcollate.testing.reference", "hypothesis"),
