@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from interrupting import NEEDS_TIMERS, handling_alarms
 
 import fastcollate as fc
 from fastcollate.device import prefetching
@@ -502,7 +503,7 @@ def test_an_interrupt_leaves_the_items_where_they_are(monkeypatch):
     assert list(batches) == [0, 1]
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timer signals")
+@NEEDS_TIMERS
 def test_a_storm_of_interrupts():
     """Items come in order until the end, though whoever waits is interrupted again and again."""
     random, may_raise = Random(0), False
@@ -513,8 +514,7 @@ def test_a_storm_of_interrupts():
             may_raise = False
             raise KeyboardInterrupt
 
-    previous = signal.signal(signal.SIGALRM, interrupt)
-    try:
+    with handling_alarms(interrupt):
         for _ in range(30):
             batches, taken, is_done = fc.prefetch(range(200)), [], False
             end = time.monotonic() + SECONDS
@@ -531,9 +531,6 @@ def test_a_storm_of_interrupts():
             assert is_done
             assert taken == sorted(set(taken))
             assert len(taken) > 100  # an item that is interrupted on its way is lost
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
 
 
 def test_items_are_not_looked_into():

@@ -1,7 +1,38 @@
-"""Exceptions at any step of code, as signal handlers raise them."""
+"""Signals, and exceptions at any step of code, as their handlers raise them."""
 
+import signal
 import sys
+import time
 from contextlib import contextmanager
+
+import pytest
+
+NEEDS_TIMERS = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timer signals")
+
+
+@contextmanager
+def handling_alarms(handler):
+    """Let a function handle the signals of the timer, which is off afterwards."""
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def time_after_signal(call, after, exception=KeyboardInterrupt):
+    """Raise an exception in a call by a signal; return the seconds until the call ends by it."""
+
+    def interrupt(number, frame):
+        raise exception
+
+    with handling_alarms(interrupt):
+        start = time.perf_counter()
+        signal.setitimer(signal.ITIMER_REAL, after)
+        with pytest.raises(exception):
+            call()
+        return time.perf_counter() - start - after
 
 
 @contextmanager

@@ -1,12 +1,12 @@
 """Merging of input that changes while it is read, and plans that somebody else made."""
 
 import dataclasses
-import signal
-import time
+from functools import partial
 
 import numpy as np
 import pytest
 from conftest import NEEDS_TORCH
+from interrupting import NEEDS_TIMERS, time_after_signal
 from restored_plans import restore_merge
 
 import fastcollate as fc
@@ -64,25 +64,14 @@ def test_lists_that_are_emptied_before_they_are_compared():
         fc.merge_turns(prompts, [[3], [5], [7]], trajectory_ids=[0] * 3)
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no timers of signals")
+@NEEDS_TIMERS
 @pytest.mark.parametrize("kind", [list, np.array])
 def test_many_short_comparisons_can_be_interrupted(kind):
     row = kind(range(20_000))
     prompts, responses = [row] * 200_000, [row[:0]] * 200_000
-
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        start = time.perf_counter()
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
-        with pytest.raises(KeyboardInterrupt):
-            fc.merge_turns(prompts, responses, trajectory_ids=np.zeros(200_000, int))
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert time.perf_counter() - start < 60
+    ids = np.zeros(200_000, int)
+    merge = partial(fc.merge_turns, prompts, responses, trajectory_ids=ids)
+    assert time_after_signal(merge, 0.2) < 60
 
 
 PROMPTS = [[1], [1, 2, 9], [5], [7]]

@@ -1,11 +1,11 @@
 """Lengths given by others: any number of rows without values."""
 
-import signal
-import time
+from functools import partial
 
 import numpy as np
 import pytest
 from conftest import NEEDS_TORCH
+from interrupting import NEEDS_TIMERS, time_after_signal
 from small_input import good_input
 
 import fastcollate as fc
@@ -95,11 +95,8 @@ def test_dimensions_that_are_too_many_to_count():
         fc.ragged(rows)
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="Windows has no timers of signals")
+@NEEDS_TIMERS
 def test_sequences_without_end_can_be_interrupted():
-    class Interrupt(BaseException):
-        pass
-
     class Endless:
         def __len__(self):
             return 2**60
@@ -107,16 +104,5 @@ def test_sequences_without_end_can_be_interrupted():
         def __getitem__(self, index):
             return index
 
-    def interrupt(*_):
-        raise Interrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        start = time.perf_counter()
-        signal.setitimer(signal.ITIMER_REAL, 0.1)
-        with pytest.raises(Interrupt):
-            fc.build_batch(**{**good_input(), "prompts": Endless()})
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert time.perf_counter() - start < 10
+    build = partial(fc.build_batch, **{**good_input(), "prompts": Endless()})
+    assert time_after_signal(build, 0.1) < 10

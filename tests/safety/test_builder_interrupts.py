@@ -8,7 +8,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from interrupting import raising_at
+from interrupting import NEEDS_TIMERS, handling_alarms, raising_at
 
 import fastcollate as fc
 from fastcollate import builder as builder_module
@@ -307,7 +307,7 @@ def test_no_memory_for_a_row(monkeypatch):
     check(builder.finish(), [1, 3], 10)
 
 
-@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timer signals")
+@NEEDS_TIMERS
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("length", [3, 1000])
 def test_a_storm_of_signals(length):
@@ -329,8 +329,7 @@ def test_a_storm_of_signals(length):
                 may_raise = False
                 raise KeyboardInterrupt
 
-    previous = signal.signal(signal.SIGALRM, handle)
-    try:
+    with handling_alarms(handle):
         for number in range(800):
             try:
                 may_raise = True
@@ -341,9 +340,6 @@ def test_a_storm_of_signals(length):
                 may_raise = False
             except KeyboardInterrupt:
                 pass
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, previous)
     finished(builder, built)
     for batch in built:
         check(batch, batch.uids, length)

@@ -7,15 +7,14 @@ from functools import cache, partial
 
 import numpy as np
 import pytest
+from interrupting import NEEDS_TIMERS, time_after_signal
 
 import fastcollate as fc
 
-pytestmark = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timer signals")
+pytestmark = NEEDS_TIMERS
 
 LENGTHS = np.random.default_rng(0).lognormal(6.5, 1, 3_000_000).clip(1, 16_384).astype(np.int64)
 MANY = np.tile(LENGTHS, 2)
-AFTER = 0.1
-"""Seconds after which the signal comes."""
 
 
 @cache
@@ -80,31 +79,13 @@ LONG = {
 
 @pytest.mark.parametrize("name", LONG)
 def test_a_signal_ends_the_call(name):
-    waited = interrupted(LONG[name])
+    waited = time_after_signal(LONG[name], 0.1, Interrupt)
     # Under 0.2 seconds where nothing else runs.
     assert waited < 1
 
 
 class Interrupt(Exception):
     """Raised by the handler."""
-
-
-def interrupted(call):
-    """Return the time from a signal to the end of a call."""
-
-    def interrupt(number, frame):
-        raise Interrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
-    try:
-        start = time.perf_counter()
-        signal.setitimer(signal.ITIMER_REAL, AFTER)
-        with pytest.raises(Interrupt):
-            call()
-        return time.perf_counter() - start - AFTER
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def longest_wait(call):
