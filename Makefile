@@ -25,8 +25,8 @@ export PYO3_PYTHON := $(CURDIR)/$(BIN)/python
 FUZZ_SECONDS ?= 60
 PARITY_SECONDS ?= 20
 DEMO_SECONDS ?= 20
-# One worker per core; a file's tests stay together.
-PARALLEL := -n logical --dist loadfile
+# One worker per core; a file's tests stay together, and slow files come first (tests/conftest.py).
+PARALLEL := -n logical --dist loadfile --no-loadscope-reorder
 TESTS ?= # options of pytest
 FUZZ_CASES ?= 1000000# of each property of the core
 

@@ -60,10 +60,10 @@ ALONE = {
 }
 
 
-# Files that start type checkers, browsers, interpreters or threads by the dozen, or import
+# Files that start compilers, type checkers, interpreters or threads by the dozen, or import
 # transformers.
 SLOW = {
-    *("test_attention_kernels", "test_cli", "test_collator_trainer"),
+    *("test_attention_kernels", "test_cli", "test_collator_trainer", "test_memory_limits"),
     *("test_packed_workers", "test_parity", "test_report", "test_threads"),
     *(
         "test_token_logprobs",
@@ -76,6 +76,8 @@ SLOW = {
 
 
 def pytest_collection_modifyitems(items):
+    # First, so that no worker is left with one at the end.
+    items.sort(key=lambda item: item.path.stem not in SLOW)
     for item in items:
         for marker, files in (("alone", ALONE), ("slow", SLOW)):
             if item.path.stem in files:

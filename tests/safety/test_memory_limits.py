@@ -402,7 +402,6 @@ def climb_finely():
     climb(calls, [*(limit << 19 for limit in range(32, 52)), 1 << 28])
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of address space are Linux's")
 @pytest.mark.parametrize("climb", ["climb_all", "climb_more", "climb_finely"])
 def test_calls_under_limits(climb):
