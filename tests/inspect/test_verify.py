@@ -66,6 +66,16 @@ def test_a_broken_function_is_found(function, monkeypatch):
     assert "SystemError: broken" in found
 
 
+def test_memory_that_runs_out_is_no_difference(monkeypatch):
+    def take(*args, **kwargs):
+        raise MemoryError("none is left")
+
+    monkeypatch.setattr(fc, "build_batch", take)
+    for comparison in (subject_of("references").comparisons["build_batch"], take):
+        with pytest.raises(MemoryError, match="none is left"):
+            running.compare(comparison, Peer(""), 0, seed=0)
+
+
 def test_the_command(monkeypatch, capsys):
     pytest.importorskip("typer")
     run = import_module("fastcollate.cli.app").run

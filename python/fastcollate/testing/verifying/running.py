@@ -83,6 +83,8 @@ def compare(comparison: Comparison, peer: Peer, seconds: float, seed: int) -> Ou
                 hypothesis.seed(seed)(settings(drawn))()
         except DifferenceError as difference:
             return Outcome(cases, f"--seed {seed}: {difference}")
+        except MemoryError:
+            raise
         except Exception as error:  # upstream may have moved or renamed anything
             if isinstance(error, ModuleNotFoundError) and error.name in ("torch", "pyarrow"):
                 return Outcome(0, missing=error.name)
@@ -111,6 +113,8 @@ def _call(function: Any, spent: list[float], side: int) -> tuple[Any, Exception 
     start = time.perf_counter()
     try:
         return function(), None
+    except MemoryError:
+        raise
     except Exception as error:
         return None, error
     finally:

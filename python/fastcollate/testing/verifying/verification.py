@@ -129,6 +129,8 @@ def verify(
         Hypothesis, or a framework that is named, is not installed.
     RuntimeError
         A framework is patched.
+    MemoryError
+        There is too little memory to compare.
     """
     machine, lines = comparisons(frameworks, seconds, seed)
     return Verification(machine, list(lines))
