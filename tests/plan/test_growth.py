@@ -32,11 +32,6 @@ def all_shards(shards):
     return lambda: drop(step.shard(0, rank) for rank in range(shards))
 
 
-def tables_of_step(shards):
-    step = fc.plan_step(np.full(8 * shards, 4), dp_size=shards)
-    return lambda: fc.planning.StepPlan.from_dict(step.to_dict())
-
-
 OPTIONS = {"pad_token_id": 0, "array_type": "numpy"}
 
 
@@ -331,7 +326,6 @@ def seconds(call):
     ("make", "count"),
     [
         (all_shards, 1500),
-        (tables_of_step, 1000),
         (built_shards, 100),
         (packed_shards, 100),
         (merged_shards, 100),
