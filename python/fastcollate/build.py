@@ -35,6 +35,7 @@ from fastcollate.rows.fields import (
     Field,
     Rows,
     check_fields,
+    check_mask_is_used,
     read_align,
 )
 from fastcollate.rows.padded_blocks import padding_message
@@ -211,6 +212,8 @@ def build_batch(
     options = Options.check(
         pad_token_id, array_type, position_ids, labels, layout, dtypes, pool, merge
     )
+    if fields is not None:
+        check_mask_is_used(fields, loss_mask)
     # By position: keywords would take a microsecond.
     return build_rows(
         options,

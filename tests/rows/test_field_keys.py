@@ -45,6 +45,24 @@ def test_a_key_is_free_where_no_other_output_has_it(key, layout, optional, optio
         assert_same(batch, build_batch_loops(**arguments, layout=layout))
 
 
+@pytest.mark.parametrize("key", ["completion_mask", "tool_mask", "assistant_masks"])
+def test_a_mask_that_is_a_field_alone_would_train_all_tokens(key):
+    message = f"fields has '{key}', but there is no loss_mask, so all response tokens train; pass"
+    row = {"prompt": [1], "response": [2, 3], "fields": {key: [1, 0]}}
+    columns = {"prompts": [[1]], "responses": [[2, 3]], "fields": {key: [[1, 0]]}}
+    builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy")
+    with pytest.raises(ValueError, match=message):
+        fc.build_batch(**columns, pad_token_id=0)
+    with pytest.raises(ValueError, match=message):
+        builder.add(**row)
+    batch = fc.build_batch(**columns, loss_mask=[[1, 0]], pad_token_id=0, array_type="numpy")
+    builder.add(**row, loss_mask=[1, 0])
+    for one in (batch, builder.finish()):
+        assert one[key].tolist() == one.loss_mask.tolist() == [[1, 0]]
+    per_row = {key: fc.PerRow([1])}
+    fc.build_batch([[1]], [[2, 3]], fields=per_row, pad_token_id=0, array_type="numpy")
+
+
 def test_what_comes_with_a_field():
     images = fc.PerRow([np.ones(1)] * 2, concat=True)
     routes = fc.RoutedExperts([np.zeros((0, 1, 1), int)] * 2)

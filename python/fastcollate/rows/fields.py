@@ -21,6 +21,7 @@ from fastcollate.common.arrays import (
     offsets_of,
     to_tensor,
 )
+from fastcollate.common.row_columns import OTHER_NAMES
 from fastcollate.common.text import show
 from fastcollate.rows.captured import Captured, Captures, RoutedExperts, captured_rows
 from fastcollate.rows.per_row import (
@@ -291,6 +292,22 @@ def check_keys(fields: Any) -> None:
         )
     for key in fields:
         check_key(key)
+
+
+_MASKS = {*OTHER_NAMES["loss_mask"]} - {"mask", "response_mask"}
+"""Keys of masks that say what trains, and of nothing else."""
+
+
+def check_mask_is_used(fields: Any, loss_mask: Any) -> None:
+    """Check that a loss mask is not a mere field: without `loss_mask` all response tokens train."""
+    if loss_mask is not None or not isinstance(fields, Mapping):
+        return
+    for key, field in fields.items():
+        if key in _MASKS and not isinstance(field, PerRow):
+            raise ValueError(
+                f"fields has {key!r}, but there is no loss_mask, so all response tokens train; "
+                "pass the mask as loss_mask, and as a field only to have it in the batch, too"
+            )
 
 
 LABELS = ("labels", "shift_labels")
