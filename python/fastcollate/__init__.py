@@ -95,6 +95,8 @@ if not TYPE_CHECKING:  # type checkers would take any name for one of the packag
             if name in module.__all__:
                 place = f"{module.__name__}.{name}"
                 raise AttributeError(f"fastcollate has no attribute {name!r}; it is {place}")
+        from fastcollate.common.names import same_word
+
         advice = {
             **dict.fromkeys(("ray", "compat", "testing"), f"; import fastcollate.{name}"),
             **dict.fromkeys(("collate", "default_collate"), "; see fastcollate.build_batch"),
@@ -103,7 +105,13 @@ if not TYPE_CHECKING:  # type checkers would take any name for one of the packag
                 "; see fastcollate.Ragged.concat for rows, or build one batch of all rows",
             ),
             **dict.fromkeys(("pad_sequence", "pad_sequences"), "; see fastcollate.pad"),
+            **dict.fromkeys(("DataCollator", "data_collator"), "; see fastcollate.Collator"),
+            **dict.fromkeys(("parse", "read"), f"; it is fastcollate.rollouts.{name}"),
+            **dict.fromkeys(("show", "check"), f"; it is a method of batches: batch.{name}()"),
+            "merge": "; see fastcollate.merge_turns",
         }.get(name, "")
+        if not advice and (similar := same_word(name, __all__)) is not None:
+            advice = f"; did you mean {similar!r}?"
         raise AttributeError(f"module 'fastcollate' has no attribute {name!r}{advice}")
 
 

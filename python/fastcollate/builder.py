@@ -48,6 +48,7 @@ from fastcollate.rows.fields import (
     FieldOptions,
     Rows,
     check_keys,
+    check_mask_is_used,
     options_of,
     read_align,
     row_of,
@@ -197,6 +198,7 @@ class BatchBuilder(Generic[Array]):
         index = len(self._rows)
         if fields is not None:
             check_keys(fields)
+            check_mask_is_used(fields, loss_mask)
             fields, loss_mask = versions_of_row(fields, loss_mask, tokens)
         values: dict[str, bool] = {}
         options: dict[str, FieldOptions] = {}
@@ -266,6 +268,11 @@ class BatchBuilder(Generic[Array]):
         ValueError, TypeError
             As :meth:`add`; rows before the one that is named have been added.
         """
+        if not hasattr(type(calls), "batch"):
+            raise TypeError(
+                f"calls is {describe(calls)}; pass what fc.rollouts.parse returned, or add rows by "
+                "builder.add"
+            )
         columns = calls.batch
         fields = columns.pop("fields", {})
         names = {**ROW_NAMES, **{name: name for name in VALUES}}

@@ -368,6 +368,29 @@ def test_names_that_are_in_modules(module):
 
 
 @pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("DataCollator", "see fastcollate.Collator"),
+        ("buildBatch", "did you mean 'build_batch'?"),
+        ("batch_builder", "did you mean 'BatchBuilder'?"),
+        ("check", "it is a method of batches: batch.check()"),
+        ("parse", "it is fastcollate.rollouts.parse"),
+        ("merge", "see fastcollate.merge_turns"),
+    ],
+)
+def test_other_names_of_the_top_level(name, advice):
+    with pytest.raises(AttributeError, match=f"has no attribute '{name}'; {re.escape(advice)}$"):
+        getattr(fc, name)
+
+
+def test_a_builder_takes_calls_and_no_lists():
+    with pytest.raises(
+        TypeError, match=r"^calls is \[\[1\]\] \(list\); pass what fc.rollouts.parse"
+    ):
+        fc.BatchBuilder(pad_token_id=0).extend([[1]])
+
+
+@pytest.mark.parametrize(
     ("hint", "names"),
     [
         (merge.Policy, _fastcollate.POLICIES),

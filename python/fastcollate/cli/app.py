@@ -40,6 +40,13 @@ def options(
 
 OF_THE_LIBRARY = (
     (
+        r"^(uids|trajectory_ids)\[\d+\] is (?:None|NaN); pass .*",
+        lambda found: (
+            f"a row has no id in the column of --{found[1].replace('_', '-')}; fill it, "
+            "or name another column"
+        ),
+    ),
+    (
         r"^.*is (\d+), which exceeds capacity=(\d+); pass .*",
         r"a row has \1 tokens, more than --capacity \2; pass a larger one",
     ),

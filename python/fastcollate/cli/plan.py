@@ -48,14 +48,19 @@ def plan(
     ] = None,
     costs: CostsPath = None,
     prompts_per_mini_batch: Annotated[
-        int | None, typer.Option(min=1, help="Prompts per mini-batch; needs uids.")
+        int | None,
+        typer.Option(min=1, metavar="PROMPTS", help="Prompts per mini-batch; needs uids."),
     ] = None,
     rows_per_mini_batch: Annotated[
-        int | None, typer.Option(min=1, help="Rows per mini-batch; by default all.")
+        int | None,
+        typer.Option(min=1, metavar="ROWS", help="Rows per mini-batch; by default all."),
     ] = None,
     merge: Annotated[
         Literal["exact", "branch", "realign", "none"],
-        typer.Option(help="How turns of trajectories are merged."),
+        typer.Option(
+            metavar="POLICY",
+            help="How turns of trajectories are merged: exact, branch, realign or none.",
+        ),
     ] = "exact",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", metavar="JSON", help="Write the plan here.")

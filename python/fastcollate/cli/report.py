@@ -42,7 +42,13 @@ def report(
     ] = Path("report.html"),
     tokenizer: TokenizerPath = None,
     eos: EndIds = None,
-    merge: Annotated[Policy, typer.Option(help="How turns of trajectories are merged.")] = "exact",
+    merge: Annotated[
+        Policy,
+        typer.Option(
+            metavar="POLICY",
+            help="How turns of trajectories are merged: exact, branch or realign.",
+        ),
+    ] = "exact",
     batch_rows: BatchRows = 256,
     dp: Ranks = 8,
     capacity: Capacity = None,

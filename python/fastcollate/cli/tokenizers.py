@@ -23,7 +23,9 @@ class FileTokenizer:
         try:
             self._tokenizer = Tokenizer.from_file(str(file))
         except Exception as error:  # the library raises its own type
-            raise ValueError(f"{file} is not a tokenizer: {error}") from error
+            raise ValueError(
+                f"{file} is not a tokenizer: {error}; pass the model's tokenizer.json"
+            ) from error
         self.path = file
         self.vocab_size = max(self._tokenizer.get_vocab(True).values(), default=-1) + 1
 

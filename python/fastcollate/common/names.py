@@ -17,7 +17,7 @@ _LIMITS = (
 _RESPONSE_LIMITS = "max_response_len max_response_length max_completion_length max_new_tokens"
 _BUDGETS = (
     "max_tokens max_token_len max_tokens_per_gpu max_batch_tokens token_budget max_tokens_per_bin "
-    "max_tokens_per_microbatch bin_capacity bin_size"
+    "max_tokens_per_microbatch bin_capacity bin_size seq_len seq_length"
 )
 _PACKED = "pass layout=fc.Packed(capacity=...)"
 

@@ -112,7 +112,10 @@ impl Calls {
         let call = call_of(frames.clone());
         if !call.has_response() {
             let beginning = json.beginning();
-            let reason = format!("there are no token ids of a response in {beginning}");
+            let reason = format!(
+                "there are no token ids of a response in {beginning}; ask the server for them, \
+                 such as by return_token_ids, or name the schema"
+            );
             return Err(json.wrong(&reason));
         }
         self.add(&call, place, |place| json.name_of_call(place.index))?;
