@@ -131,8 +131,9 @@ def build_batch(
     fields
         More fields by key: :class:`Field`, :class:`PerRow`, :class:`RoutedExperts`,
         :class:`Captured` and :class:`WeightVersions`, or rows of values with the lengths of all
-        responses or of all sequences. A key must not name an output, nor an attribute of
-        :class:`Batch` other than a mapping's.
+        responses or of all sequences. A key must not name an output of the batch, one that
+        another layout always has (such as ``offsets``), nor an attribute of :class:`Batch` other
+        than a mapping's.
     uids, trajectory_ids, is_last_step
         One object per row, kept as attributes of the batch.
     merge

@@ -300,7 +300,10 @@ def test_tokens_without_a_length_beside_fields_that_count_them(field):
         (5, "fields is 5; pass a mapping"),
         ([1], r"fields is \[1\]; pass a mapping"),
         ({1: fc.PerRow(1)}, "fields has the key 1"),
-        ({"input_ids": fc.PerRow(1)}, "'input_ids': the batch's own and fields"),
+        (
+            {"input_ids": fc.PerRow(1)},
+            "fields has 'input_ids', but batch.input_ids is an attribute",
+        ),
         (
             {"x": fc.PerRow([1], concat=True), "x_offsets": fc.PerRow(1)},
             "the offsets of fields.'x'. and fields.'x_offsets'",

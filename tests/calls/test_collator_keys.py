@@ -140,6 +140,14 @@ def test_one_error_names_all_unknown_keys(kind):
         ({**PAIRS[0], "reward": 1}, "fields={'reward': fc.PerRow('reward')}"),
         ({"prompt": [1], "response": [2], "tool_mask": [1]}, "columns={'tool_mask': 'loss_mask'}"),
         (
+            {"prompts": [1], "responses": [2]},
+            "columns={'prompts': 'prompt', 'responses': 'response'}, or",
+        ),
+        (
+            {"prompt": [1], "response": [2], "versions": [1], "routes": [[[0]], [[0]]]},
+            "{'versions': fc.WeightVersions('versions'), 'routes': fc.RoutedExperts('routes')}",
+        ),
+        (
             {"tokens": [1, 2], "mask": [0, 1], "generation_logprobs": [0.0, -1.0]},
             "{'tokens': 'sequences', 'mask': 'loss_mask', 'generation_logprobs': 'logprobs'}",
         ),

@@ -1,4 +1,4 @@
-"""Keys of fields: any that no other output of the same batch has."""
+"""Keys of fields: any but the outputs that a layout always has, and other outputs of the batch."""
 
 import numpy as np
 import pytest
@@ -11,11 +11,7 @@ import fastcollate as fc
 from fastcollate.testing.reference import assert_same, build_batch_loops
 
 LAYOUTS = ["left", "two_segment", "right", "jagged", "packed"]
-KEYS = [
-    *("input_ids", "attention_mask", "response_mask", "position_ids", "sequence_ids"),
-    *("rewards", "logprobs", "advantages", "router_padding_mask", "offsets", "response_offsets"),
-    *("cu_seqlens", "max_seqlen", "row_cu_seqlens", "cu_seqlens_padded", "max_seqlen_padded"),
-]
+KEYS = ["position_ids", "rewards", "logprobs", "advantages", "router_padding_mask"]
 ROWS = {"prompts": [[1, 2], [3]], "responses": [[4], [5, 6, 7]], "pad_token_id": 0}
 MASKS = [[0, 0, 1], [0, 1, 1, 0]]
 
@@ -98,39 +94,34 @@ def test_a_field_does_not_decide_which_tokens_train():
         fc.Collator(**options, fields=fields)(marked)
 
 
-def test_fields_named_as_parts_of_other_layouts_are_not_read_as_such():
-    fields = {"response_offsets": fc.Field([[5], [6, 7, 8]]), "sequence_ids": fc.PerRow([1, 0])}
-    batch = fc.build_batch(**ROWS, fields=fields)
-    plan = fc.plan_step(batch, dp_size=1)
-    assert batch.loss_normalizers(plan).tokens.tolist() == [4]
-
-
-def test_to_other_layouts_and_shards():
-    batch = fc.build_batch(**ROWS, fields={"sequence_ids": mask()}, array_type="numpy")
-    right = batch.to_layout("right")
-    assert right.sequence_ids.tolist() == [[0, 0, 1, 0], [0, 1, 1, 0]]
-    assert_same(right.to_layout("left"), batch)
-    shard = fc.plan_step(batch, dp_size=2).shard(0, 0)
-    built = fc.build_batch(**ROWS, fields={"sequence_ids": mask()}, shard=shard, array_type="numpy")
-    assert_same(batch.select(shard), built)
-    with pytest.raises(ValueError, match=r"the batch's own.* and fields\['sequence_ids'\]"):
-        batch.to_layout(fc.Packed(capacity=9))
+@pytest.mark.parametrize("layout", [*LAYOUTS, "tree"])
+def test_what_a_layout_always_writes_is_free_in_none(layout):
+    binned = {"packed": fc.Packed(8, multiple_of=2), "tree": fc.Tree(8)}
+    batch = fc.build_batch(**ROWS, layout=binned.get(layout, layout))
+    for key in {*batch} - {"loss_mask", "position_ids"}:
+        with pytest.raises(ValueError, match=f"fields has '{key}', but batch.{key} is an att"):
+            fc.build_batch(**ROWS, fields={key: mask()})
 
 
 @NEEDS_TORCH
 def test_on_a_device():
-    fields = {"attention_mask": mask(), "own": mask()}
-    jagged = fc.build_batch(**ROWS, fields=fields, layout="jagged")
-    with pytest.raises(ValueError, match=r"the batch's own and fields.'attention_mask'"):
-        jagged.pad_on_device("left")
-    del fields["attention_mask"]
-    jagged = fc.build_batch(**ROWS, fields=fields, layout="jagged")
+    jagged = fc.build_batch(**ROWS, fields={"own": mask()}, layout="jagged")
     padded = jagged.pad_on_device("left", dtypes={"own": "uint8"})
     fields = {"own": fc.Field(MASKS, align="sequence", dtype="uint8")}
     assert_same(padded, fc.build_batch(**ROWS, fields=fields))
 
 
-RESERVED = ("targets", "subtree_end", "plan", "select", "metrics", "uids", "prompt_lens", "show")
+RESERVED = (
+    "targets",
+    "subtree_end",
+    "offsets",
+    "plan",
+    "select",
+    "metrics",
+    "uids",
+    "prompt_lens",
+    "show",
+)
 
 
 def calls_with(key, field):

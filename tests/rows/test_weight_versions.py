@@ -317,3 +317,12 @@ def test_rows_of_a_builder_that_are_no_versions(given, message):
     builder.add([1], [2], fields={"versions": fc.WeightVersions(3, current=4)})
     with pytest.raises((TypeError, ValueError), match=re.escape(message)):
         builder.add([1], [2], fields={"versions": given})
+
+
+def test_a_row_without_versions_is_told_so():
+    """Their age limit has made the loss mask of the first row."""
+    builder = fc.BatchBuilder(pad_token_id=0)
+    field = fc.WeightVersions([1], current=3, max_lag=1)
+    builder.add([1], [2], fields={"versions": field})
+    with pytest.raises(ValueError, match="row 1 has no versions, but row 0 has"):
+        builder.add([1], [2])

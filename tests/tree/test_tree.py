@@ -367,7 +367,7 @@ def test_what_a_tree_does_not_have():
         assert batch.predictors.tolist() == [0, 0, 0]
         assert batch.loss_mask.tolist() == [1, 0, 1]
         assert batch.metrics["batch/tokens_without_predecessor"] == 1
-    with pytest.raises(ValueError, match="'predictors': the batch's own and fields"):
+    with pytest.raises(ValueError, match="fields has 'predictors', but batch"):
         build(layout="tree", fields={"predictors": fc.PerRow([1, 2, 3])})
     with pytest.raises(ValueError, match=r"context parallelism"):
         build(layout="tree").cp_split(2, 0)

@@ -324,8 +324,8 @@ def check_key(key: str) -> None:
         )
     if is_reserved(key):
         raise ValueError(
-            f"fields has {key!r}, but batch.{key} is an attribute or method of every batch, which "
-            f"would hide the field; pass the field under another key, such as {other_key(key)!r}"
+            f"fields has {key!r}, but batch.{key} is an attribute or method of every batch, or an "
+            f"output of some layouts; pass the field under another key, such as {other_key(key)!r}"
         )
 
 
@@ -336,8 +336,14 @@ def other_key(key: str) -> str:
 
 Batches = TypeVar("Batches")
 
-_reserved: set[str] = set()
-"""Filled by the module of batches, which imports this one."""
+_reserved = {
+    *("input_ids", "attention_mask", "response_mask"),
+    *("offsets", "response_offsets", "sequence_offsets", "sequence_ids", "predictors", "row_bins"),
+    *("cu_seqlens", "max_seqlen", "row_cu_seqlens"),
+    *("cu_seqlens_padded", "max_seqlen_padded", "row_cu_seqlens_padded"),
+}
+"""Outputs that a layout always has: a batch can change its layout, and blocks are stored in one of
+their own. The module of batches, which imports this one, adds their attributes."""
 
 
 def reserves_keys(batches: type[Batches]) -> type[Batches]:
@@ -352,7 +358,7 @@ def reserves_keys(batches: type[Batches]) -> type[Batches]:
 
 
 def is_reserved(key: str) -> bool:
-    """Return True for public attributes and methods of batches, which no field may have as key."""
+    """Return True for what no field may have as key in any layout."""
     return key in _reserved
 
 

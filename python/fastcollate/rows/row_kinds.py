@@ -57,7 +57,8 @@ def difference(index: int, own: RowKinds, first: RowKinds) -> Exception | None:
     """Return an error if a row has other arguments or fields than the first one."""
     if own == first:
         return None
-    for known, names in ((first.values, own.values), (first.fields, own.fields)):
+    # Fields first: weight versions may have made the loss mask.
+    for known, names in ((first.fields, own.fields), (first.values, own.values)):
         for name in {**known, **names}:
             if (name in known) != (name in names):
                 lacks, but = ("no ", "has") if name in known else ("", "has not")

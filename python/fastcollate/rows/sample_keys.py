@@ -32,6 +32,12 @@ _OF_OBJECTS = ("uid", "trajectory_id")
 _OF_PAIRS = {"chosen_input_ids": "chosen_ids", "rejected_input_ids": "rejected_ids"}
 """Other names for the keys of pairs."""
 
+_MADE_BY = {
+    "WeightVersions": ("versions", "version", "weight_versions", "policy_versions"),
+    "RoutedExperts": ("routed_experts", "routes", "expert_indices"),
+}
+"""Classes of fields, and keys of their rows."""
+
 _RESPONSE_LENGTHS = ("response_length", "response_len", "completion_length", "completion_len")
 
 First = Callable[[str], Any]
@@ -145,7 +151,7 @@ def _columns_for(
         if known is None or known not in _fitting(taken) or known in taken:
             continue
         if key not in text or known in _OF_OBJECTS:
-            columns[key] = str(name)
+            columns[key] = known if name == key else str(name)
             taken.add(known)
     if "response" in taken and "prompt" not in taken and PAIR[0] in taken:
         columns[PAIR[0]] = "prompts"
@@ -200,6 +206,9 @@ def _field_for(keys: tuple[str, ...], first: First) -> str | None:
     elif response is not None:
         tokens = response + (_length(first, "prompt") or 0)
     source = repr(keys[0]) if len(keys) == 1 else repr(keys)
+    for kind, names in _MADE_BY.items():
+        if same_word(str(keys[0]), names):
+            return f"fc.{kind}({source})"
     if isinstance(row, (int, float, np.number)):
         return f"fc.PerRow({source})"
     if count is not None and count == response:
