@@ -70,7 +70,7 @@ def measure(effort: Effort) -> Iterator[tuple[str, Figures]]:
     for size in ["short"] if effort.is_smoke else ["short", "long"]:
         for keeps in (False, True) if sys.platform == "linux" else (False,):
             heap = ", kept" if keeps else ""
-            for shards in SHARDS:
+            for shards in SHARDS[:1] if effort.is_smoke else SHARDS:
                 figures = in_process(of_selected, effort, size, shards, keeps)
                 yield f"select {size}, {shards}{heap}", figures
             for form in "arrays", "lists":
