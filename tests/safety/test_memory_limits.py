@@ -153,6 +153,7 @@ def make_more_calls():
     from pinned_stand_in import fake_allocator
 
     from fastcollate.compat import nemo_rl, skyrl, transformers, trl, verl
+    from fastcollate.compat.trl import laid_out
     from fastcollate.device import to_device
     from fastcollate.testing.reference import assert_same
 
@@ -269,6 +270,19 @@ def make_more_calls():
     turns.update(dict.fromkeys(keys))
     token_rewards = [[1.0] * len(row) for row in lists[1]]
 
+    config = SimpleNamespace(_attn_implementation="eager")
+    config.get_text_config = lambda: config
+    model = SimpleNamespace(config=config, dtype=torch.float64)
+    block = torch.arange(60_000).reshape(1000, 60) % 7
+    inputs = {"input_ids": block, "labels": block, "attention_mask": torch.ones_like(block)}
+
+    def score(shift_labels, **inputs):
+        return {"log_probs": shift_labels.double()}
+
+    def lay_out():
+        for layout in (fc.Packed(512), fc.Tree(512)):
+            laid_out._forward(model, score, layout, (), **inputs)
+
     return {
         "collator": lambda: fc.Collator(**tables)(samples[:3000]),
         "builder.extend": extend,
@@ -337,6 +351,7 @@ def make_more_calls():
         "SkyRL, merging": lambda: skyrl.merge_stepwise_output(turns),
         "NeMo-RL": lambda: nemo_rl.get_packer("first_fit_decreasing", 4096).pack(sizes.tolist()),
         "transformers": lambda: transformers.DataCollatorWithFlattening()(whole[:2000]),
+        "TRL, layouts": lay_out,
         "TRL": lambda: trl.DataCollatorForLanguageModeling(pad_token_id=0)(whole[:2000]),
     }
 
