@@ -110,7 +110,8 @@ if not TYPE_CHECKING:  # type checkers would take any name for one of the packag
             **dict.fromkeys(("show", "check"), f"; it is a method of batches: batch.{name}()"),
             "merge": "; see fastcollate.merge_turns",
         }.get(name, "")
-        if not advice and (similar := same_word(name, __all__)) is not None:
+        similar = same_word(name, __all__)
+        if not advice and similar is not None:
             advice = f"; did you mean {similar!r}?"
         raise AttributeError(f"module 'fastcollate' has no attribute {name!r}{advice}")
 

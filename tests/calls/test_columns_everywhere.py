@@ -201,7 +201,6 @@ LISTS = [[[2, 20], []], [[7]], [[6], [7, 70, 71], []]]
 FIELDS = {
     "values": {"x": fc.Field([[1, 2], [3], [4, 5, 6]], dtype="int16", fill=-1)},
     "values of sequences": {"x": fc.Field([[0] * n for n in (3, 5, 4)], align="sequence")},
-    "a key of other layouts": {"sequence_ids": fc.Field([[1, 0], [1], [0] * 3], dtype="bool")},
     "all bits": {"x": fc.Field(EXACT, dtype="float64"), "y": fc.PerRow([0.1, 3, -1], "float64")},
     "trailing dimensions": {"x": fc.Field([np.ones((n, 2, 3)) * n for n in (2, 1, 3)])},
     "rows that are None": {"x": fc.Field([None, [7.5], None], default=3)},

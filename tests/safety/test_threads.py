@@ -43,7 +43,7 @@ def test_ids_that_another_thread_replaces():
     thread.start()
     try:
         for _ in range(300):
-            offsets, _ = group_offsets(ids, "uids")
+            offsets, _ = group_offsets(ids, "uids", True)
             assert offsets.tolist() == list(range(0, 401, 4))
     finally:
         is_done = True
