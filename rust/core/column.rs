@@ -10,6 +10,7 @@ use crate::check::{Check, check_values};
 use crate::element::{Element, Misfit, Slice, common_values};
 use crate::error::{Error, Location, Result};
 use crate::fill_number::Number;
+use crate::memory::gathered;
 use crate::plan::{Chosen, Runs};
 
 /// A per-token field of turns.
@@ -106,7 +107,7 @@ impl<C: ?Sized> AnyColumn for C where
 /// A column as planning uses it.
 pub trait FieldColumn: AnyColumn {
     /// Number of tokens in every turn.
-    fn lens(&self) -> Vec<usize>;
+    fn lens(&self) -> Result<Vec<usize>>;
 
     /// The turns that it has, if not all of the input.
     fn chosen(&self) -> Option<&Arc<Chosen>>;
@@ -124,13 +125,13 @@ pub trait FieldColumn: AnyColumn {
     fn is_one_number_each(&self) -> bool;
 
     /// The numbers, if each row is a single number.
-    fn numbers(&self) -> Option<Vec<f64>>;
+    fn numbers(&self) -> Result<Option<Vec<f64>>>;
 
     /// True if a turn's row was given and is not a default.
     fn is_given(&self, turn: usize) -> bool;
 
     /// Replace each row with one number.
-    fn set_numbers(&mut self, numbers: Vec<f64>);
+    fn set_numbers(&mut self, numbers: Vec<f64>) -> Result<()>;
 
     /// Require values to be indices below a limit.
     fn limit_indices(&mut self, limit: i64);
@@ -287,9 +288,9 @@ impl<'a> SliceColumn<'a> {
 }
 
 impl FieldColumn for SliceColumn<'_> {
-    fn lens(&self) -> Vec<usize> {
+    fn lens(&self) -> Result<Vec<usize>> {
         let len = |turn| Column::<i64>::row_len(self, turn);
-        (0..self.count()).map(len).collect()
+        gathered((0..self.count()).map(len))
     }
 
     fn chosen(&self) -> Option<&Arc<Chosen>> {
@@ -319,11 +320,11 @@ impl FieldColumn for SliceColumn<'_> {
         matches!(self.rows, RowValues::Numbers(_))
     }
 
-    fn numbers(&self) -> Option<Vec<f64>> {
+    fn numbers(&self) -> Result<Option<Vec<f64>>> {
         match &self.rows {
-            RowValues::Slices(_) => None,
+            RowValues::Slices(_) => Ok(None),
             RowValues::Numbers(numbers) => {
-                Some(numbers.iter().map(|number| number.to_f64()).collect())
+                gathered(numbers.iter().map(|number| number.to_f64())).map(Some)
             }
         }
     }
@@ -332,8 +333,9 @@ impl FieldColumn for SliceColumn<'_> {
         true
     }
 
-    fn set_numbers(&mut self, numbers: Vec<f64>) {
-        self.rows = RowValues::Numbers(numbers.into_iter().map(Number::Float).collect());
+    fn set_numbers(&mut self, numbers: Vec<f64>) -> Result<()> {
+        self.rows = RowValues::Numbers(gathered(numbers.into_iter().map(Number::Float))?);
+        Ok(())
     }
 
     fn limit_indices(&mut self, limit: i64) {

@@ -6,6 +6,7 @@ use half::{bf16, f16};
 
 use crate::element::Element;
 use crate::error::{Error, Result};
+use crate::memory::few;
 
 /// The number type of an output.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +68,7 @@ impl Dtype {
     pub fn of_name(key: &str, name: &str, dtypes: &[Self]) -> Result<Self> {
         let dtype = dtypes.iter().find(|dtype| dtype.name() == name);
         dtype.copied().ok_or_else(|| {
-            let names: Vec<_> = dtypes.iter().map(|dtype| dtype.name()).collect();
+            let names: Vec<_> = few(dtypes.iter().map(|dtype| dtype.name()));
             Error::NoDtype {
                 key: key.to_owned(),
                 found: name.to_owned(),

@@ -5,6 +5,7 @@ use std::error::Error as StdError;
 use std::{fmt, ptr};
 
 use crate::dtype::Dtype;
+use crate::memory::few;
 use crate::plan::TokenForm;
 use crate::plan::pack::Oversized;
 use crate::text::{counted, grouped, grouped_float, plain_float};
@@ -523,7 +524,7 @@ fn too_few(
 ) -> String {
     let asked = [("min_bins", min_bins), ("bins_multiple_of", multiple_of)];
     let given = asked.map(|(name, value)| value.map(|value| format!("{name} is {value}")));
-    let given: Vec<_> = given.into_iter().flatten().collect();
+    let given: Vec<_> = few(given.into_iter().flatten());
     format!(
         "{}, so there must be at least {}, but there are only {} and no bin may be empty",
         given.join(" and "),

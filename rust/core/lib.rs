@@ -45,7 +45,7 @@ pub use error::{Error, External, Location, Result};
 pub use fill_number::Number;
 pub use half::{bf16, f16};
 pub use memory::{
-    add, check_room, extend, filled, gathered, reserve, resize, try_gathered, with_room,
+    add, check_room, extend, few, filled, gathered, reserve, resize, try_gathered, with_room,
 };
 pub use over_columns::{Rounding, WholeNumbers};
 pub use polling::{Ticks, unstopped};

@@ -90,6 +90,12 @@ pub fn try_gathered<T, E: From<Error>>(
     Ok(found)
 }
 
+/// A collection of few values: of fields, options or names, never of rows or tokens.
+#[expect(clippy::disallowed_methods, reason = "they are few")]
+pub fn few<T, C: FromIterator<T>>(values: impl IntoIterator<Item = T>) -> C {
+    values.into_iter().collect()
+}
+
 /// Add a value.
 ///
 /// # Errors

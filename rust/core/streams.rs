@@ -144,14 +144,14 @@ impl<C: FieldColumn> TokenStreams<C> {
                 if let (Some(first), Some(second)) = (chosen, responses.chosen()) {
                     TokenForm::Parts.check_counts(first.total, "responses", second.total)?;
                 }
-                Turns::among(prompts.lens(), responses.lens(), chosen.cloned())
+                Turns::among(prompts.lens()?, responses.lens()?, chosen.cloned())
             }
             Self::Whole {
                 sequences,
                 prompt_lens,
             } => {
                 let chosen = sequences.chosen().cloned();
-                Turns::of_sequences(&sequences.lens(), prompt_lens.clone(), chosen)
+                Turns::of_sequences(&sequences.lens()?, prompt_lens.clone(), chosen)
             }
         }
     }

@@ -7,7 +7,7 @@ use fastcollate::batch::{
     RowSource as CoreSource, What, WithOwnTokens, add_own_tokens,
 };
 use fastcollate::plan::{Assembly, CpRank, Placement, Turns};
-use fastcollate::{Column, FieldColumn, SliceColumn, TokenStreams, check_room, filled};
+use fastcollate::{Column, FieldColumn, SliceColumn, Ticks, TokenStreams, check_room, few, filled};
 use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1, PyUntypedArrayMethods};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -115,9 +115,9 @@ pub fn collate<'py>(
     let source = known
         .or(merged.map(CoreSource::Merged))
         .unwrap_or(CoreSource::Turns);
-    let specs: Vec<_> = fields.iter().map(|(_, field)| &field.get().0).collect();
+    let specs: Vec<_> = few(fields.iter().map(|(_, field)| &field.get().0));
     let layout = layout.get();
-    let mut rows = source.rows(&turns, shard, layout.core())?;
+    let mut rows = source.rows(&turns, shard, layout.core(), &mut Ticks::new(&mut poll))?;
     handle_signals()?;
     if layout.core().layout().is_tree() {
         let uids = uids.map(|ids| usizes("uids", &ids)).transpose()?;
@@ -195,9 +195,9 @@ pub fn write_rows<'py>(
         fields: vec![field.rows(rows, None, |_| Ok(()))?],
     };
     // A field of whole sequences.
-    let turns = Turns::of_rows(columns.fields[0].lens());
+    let turns = Turns::of_rows(columns.fields[0].lens()?);
     let layout = layout.get();
-    let rows = CoreSource::Turns.rows(&turns, None, layout.core())?;
+    let rows = CoreSource::Turns.rows(&turns, None, layout.core(), &mut Ticks::new(&mut poll))?;
     let placement = layout.place(py, &rows, None)?;
     let request = Request {
         pad_token_id: 0,
@@ -222,7 +222,7 @@ fn read<'py>(
     turns: &Turns,
 ) -> Result<Vec<PyRows<'py>>> {
     let columns = { fields.iter() }.map(|(values, field)| field.get().read(values, turns));
-    columns.filter_map(Result::transpose).collect()
+    few(columns.filter_map(Result::transpose))
 }
 
 /// Add tokens to their own values in the ragged fields that check this, and count those of rows.
@@ -233,7 +233,7 @@ fn with_own_tokens<'py>(
     columns: &mut Columns<PyRows<'py>>,
 ) -> Result<Vec<(String, usize)>> {
     let mut added = Vec::new();
-    let written: Vec<_> = fields.iter().filter(|field| field.is_written()).collect();
+    let written: Vec<_> = few(fields.iter().filter(|field| field.is_written()));
     for (index, pair) in written.windows(2).enumerate() {
         let field = pair[0];
         let refuses = match field.kind {
@@ -365,7 +365,7 @@ fn as_slices<'a>(columns: &'a Columns<PyRows>) -> Result<Option<Columns<SliceCol
     let Some(tokens) = slices_of(&columns.tokens)? else {
         return Ok(None);
     };
-    let Some(fields) = fields.collect::<Option<Result<_>>>().transpose()? else {
+    let Some(fields) = few::<_, Option<Result<_>>>(fields).transpose()? else {
         return Ok(None);
     };
     Ok(Some(Columns { tokens, fields }))

@@ -1,6 +1,6 @@
 //! Conversion of all errors to Python exceptions.
 
-use fastcollate::Error as Core;
+use fastcollate::{Error as Core, few};
 use pyo3::exceptions::{PyException, PyMemoryError, PyRecursionError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
@@ -126,7 +126,7 @@ impl Error {
 
     /// The error for an array of a wrong shape.
     pub fn shape(location: String, shape: &[usize], expected: &'static str) -> Self {
-        let sizes: Vec<_> = shape.iter().map(usize::to_string).collect();
+        let sizes: Vec<_> = few(shape.iter().map(usize::to_string));
         let comma = if sizes.len() == 1 { "," } else { "" };
         let found = format!("({}{comma})", sizes.join(", "));
         Self::Shape {

@@ -1,5 +1,6 @@
 //! Option values by name: one table per set, for parsing, errors and Python.
 
+use fastcollate::few;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
@@ -26,11 +27,7 @@ impl<T: Copy + PartialEq> Names<T> {
     pub fn value(&self, name: &str) -> PyResult<T> {
         let named = self.all.iter().find(|(_, other)| *other == name);
         named.map(|(value, _)| *value).ok_or_else(|| {
-            let names: Vec<_> = self
-                .all
-                .iter()
-                .map(|(_, name)| format!("'{name}'"))
-                .collect();
+            let names: Vec<_> = few(self.all.iter().map(|(_, name)| format!("'{name}'")));
             let names = match &names[..] {
                 [] => String::new(),
                 [one] => one.clone(),
@@ -46,9 +43,7 @@ impl<T: Copy + PartialEq> Names<T> {
     /// `TypeError` for anything but a string, and `ValueError` for another; both list the names.
     pub fn read(&self, argument: &Bound<PyAny>) -> PyResult<T> {
         let option = self.option;
-        let names: Vec<_> = { self.all.iter() }
-            .map(|(_, name)| format!("'{name}'"))
-            .collect();
+        let names: Vec<_> = few(self.all.iter().map(|(_, name)| format!("'{name}'")));
         let advice = names.join(", ");
         let Ok(text) = argument.cast::<PyString>() else {
             let found = describe(argument)?;
@@ -59,7 +54,7 @@ impl<T: Copy + PartialEq> Names<T> {
         let text = text.to_string_lossy();
         let named = self.all.iter().find(|(_, name)| *name == text);
         named.map(|(value, _)| *value).ok_or_else(|| {
-            let shown = text.chars().take(80).collect::<String>();
+            let shown: String = few(text.chars().take(80));
             let text = PyString::new(argument.py(), &shown).repr();
             let text = text.map_or(shown, |repr| repr.to_string());
             PyValueError::new_err(format!("{option} is {text}; pass {advice}"))

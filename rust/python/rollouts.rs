@@ -4,7 +4,7 @@ use fastcollate::rollouts::{
     BadLogprobs, Call, Calls, Column, KINDS, Kept, Place, Role, Rows, Schema, join_nodes, lines_of,
     read_bodies,
 };
-use fastcollate::{Error, check_room, gathered, try_gathered};
+use fastcollate::{Error, check_room, few, gathered, try_gathered};
 use numpy::{Element, PyArray1, PyArrayMethods, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -100,7 +100,7 @@ impl CallSchema {
             "finish_reasons" => Kept::Reason,
             _ => Kept::Value,
         });
-        let core = Schema::new(calls.iter().map(String::as_str), roles, kinds.collect())?;
+        let core = Schema::new(calls.iter().map(String::as_str), roles, few(kinds))?;
         Ok(Self {
             core,
             kept,

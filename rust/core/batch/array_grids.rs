@@ -9,6 +9,7 @@ use crate::check::Check;
 use crate::column::FieldColumn;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
+use crate::memory::{gathered, try_gathered};
 use crate::plan::merge::Merge;
 use crate::plan::{Align, BinLayout, BinSpan, Edge, Form, Grid, Placement, Turns};
 
@@ -83,14 +84,14 @@ impl FieldSpec {
         turns: &Turns,
         merge: &Merge,
     ) -> Result<usize> {
-        if let Some(mut numbers) = column.numbers() {
+        if let Some(mut numbers) = column.numbers()? {
             merge.merge_numbers(&self.name, turns, &mut numbers)?;
             let masked = merge.count_masked_numbers(turns, &numbers);
-            column.set_numbers(numbers);
+            column.set_numbers(numbers)?;
             return Ok(masked);
         }
         let align = self.align();
-        turns.check_lens(&self.name, &column.lens(), align)?;
+        turns.check_lens(&self.name, &column.lens()?, align)?;
         merge.count_masked(turns, column, align)
     }
 
@@ -106,7 +107,7 @@ impl FieldSpec {
         placement: &Placement,
     ) -> Result<Placed> {
         let name = &self.name;
-        let lens = column.lens();
+        let lens = column.lens()?;
         let batch = rows.read();
         let (assembly, array_grid) = match self.kind {
             FieldKind::Captured { indices, layers } => {
@@ -128,7 +129,7 @@ impl FieldSpec {
             }
             FieldKind::Response | FieldKind::Cut if column.is_one_number_each() => {
                 let spread = self.spread.unwrap_or(Spread::LastOfRow);
-                let numbers = column.numbers().unwrap_or_default();
+                let numbers = column.numbers()?.unwrap_or_default();
                 let given = |turn| column.is_given(turn).then(|| numbers[turn]);
                 let is_lost = |turn| spread.loses(given(turn));
                 let assembly = match spread {
@@ -284,7 +285,10 @@ impl Segments {
     }
 
     /// Segment offsets over the concatenated output rows, with the end of the last.
-    pub fn offsets(&self, padded: bool) -> Vec<usize> {
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`].
+    pub fn offsets(&self, padded: bool) -> Result<Vec<usize>> {
         cumulative(self.lens(padded).iter().flatten().copied())
     }
 
@@ -295,13 +299,16 @@ impl Segments {
     }
 
     /// Segment offsets in every output row, with the end of the last.
-    pub fn offsets_by_row(&self, padded: bool) -> Vec<Vec<i32>> {
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`].
+    pub fn offsets_by_row(&self, padded: bool) -> Result<Vec<Vec<i32>>> {
         let as_i32 = |count: usize| i32::try_from(count).unwrap_or(i32::MAX); // they were counted
         let of_row = |lens: &Vec<usize>| {
-            let ends = cumulative(lens.iter().copied());
-            ends.into_iter().map(as_i32).collect()
+            let ends = cumulative(lens.iter().copied())?;
+            gathered(ends.into_iter().map(as_i32))
         };
-        self.lens(padded).iter().map(of_row).collect()
+        try_gathered(self.lens(padded).iter().map(of_row))
     }
 
     /// The grid for positions: each segment with its padding counts from 0.
@@ -322,16 +329,19 @@ impl Segments {
 }
 
 /// Row offsets of a jagged grid, with the end of the last.
-pub(super) fn row_offsets(grid: &Grid) -> Vec<usize> {
+///
+/// # Errors
+/// [`Error::NoMemory`].
+pub(super) fn row_offsets(grid: &Grid) -> Result<Vec<usize>> {
     let starts = grid.segments().iter().map(|segment| segment.dst_col);
-    starts.chain([grid.width()]).collect()
+    gathered(starts.chain([grid.width()]))
 }
 
-fn cumulative(lens: impl Iterator<Item = usize>) -> Vec<usize> {
+fn cumulative(lens: impl Iterator<Item = usize>) -> Result<Vec<usize>> {
     let mut end = 0;
     let ends = lens.map(|len| {
         end += len;
         end
     });
-    std::iter::once(0).chain(ends).collect()
+    gathered(std::iter::once(0).chain(ends))
 }

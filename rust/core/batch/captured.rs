@@ -94,7 +94,7 @@ impl FieldSpec {
         if let Some(chosen) = rows.turns.chosen() {
             column.choose(chosen);
         }
-        let lens = column.lens();
+        let lens = column.lens()?;
         let batch = rows.read();
         let all;
         let runs = match column.runs() {

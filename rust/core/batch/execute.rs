@@ -11,6 +11,7 @@ use super::Columns;
 use super::arrays::{Derived, Job, Read, Source};
 use crate::column::SliceColumn;
 use crate::error::Result;
+use crate::memory::{few, gathered};
 use crate::plan::Assembly;
 use crate::polling::{Poll, Polled};
 use crate::threads::{help, is_forking};
@@ -103,7 +104,7 @@ pub(super) fn write_slices(
 ) -> Result<()> {
     let (polled, unpolled) = (columns.polled(poll), columns.polled(&|| Ok(())));
     let threads = threads_for(jobs.size());
-    let read = Queue::new(jobs.read.into_iter().enumerate().collect());
+    let read = Queue::new(gathered(jobs.read.into_iter().enumerate())?);
     let derived = Queue::new(jobs.derived);
     let errors = Mutex::new(Vec::new());
     let failed = |index, error| {
@@ -155,7 +156,7 @@ impl<'a> Columns<SliceColumn<'a>> {
         let polled = |column| Polled::new(column, poll);
         Columns {
             tokens: self.tokens.map(polled),
-            fields: self.fields.iter().map(polled).collect(),
+            fields: few(self.fields.iter().map(polled)),
         }
     }
 }

@@ -371,7 +371,7 @@ pub(super) fn check_trained(
     let mut trains: Option<Vec<bool>> = None;
     for (field, column) in written.zip(columns) {
         let numbers = match field.spread {
-            Some(Spread::Trained) => column.numbers().unwrap_or_default(),
+            Some(Spread::Trained) => column.numbers()?.unwrap_or_default(),
             _ => continue,
         };
         let is_nan = |turn: &usize| numbers[*turn].is_nan();

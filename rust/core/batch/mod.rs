@@ -97,11 +97,15 @@ pub fn collate_slices(
     let turns = columns.tokens.turns()?;
     let written = request.fields.iter().filter(|field| field.is_written());
     for (field, column) in written.zip(&columns.fields) {
-        let chosen = column.chosen();
-        let count = chosen.map_or_else(|| column.lens().len(), |chosen| chosen.total);
+        let count = match column.chosen() {
+            Some(chosen) => chosen.total,
+            None => column.lens()?.len(),
+        };
         turns.check_count(&field.name, count)?;
     }
-    let mut rows = source.rows(&turns, shard, layout)?;
+    let mut hook = || poll();
+    let mut ticks = Ticks::new(&mut hook);
+    let mut rows = source.rows(&turns, shard, layout, &mut ticks)?;
     let masked_rewards = source.merge_numbers(&turns, request.fields, &mut columns)?;
     let tokens = columns.tokens.map(|column| Polled::new(column, poll));
     let streams = Streams {
@@ -109,7 +113,7 @@ pub fn collate_slices(
         turns: &turns,
     };
     rows.share(&streams, layout, shard, request.fields, None)?;
-    let placement = rows.place(layout, shard, cost, &mut Ticks::new(&mut || poll()))?;
+    let placement = rows.place(layout, shard, cost, &mut ticks)?;
     let planned = request.plan(&rows, &placement, &mut columns, poll)?;
     let mut memory = filled(planned.num_bytes().div_ceil(8), |_| 0_u64)?;
     let bytes = bytemuck::cast_slice_mut(&mut memory);

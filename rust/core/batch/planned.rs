@@ -12,7 +12,7 @@ use super::{BatchRows, Columns, FieldKind, FieldSpec, OutputAlign};
 use crate::column::{AnyColumn, FieldColumn, SliceColumn, Tokens};
 use crate::dtype::{Dtype, IntDtype};
 use crate::error::{Error, Result};
-use crate::memory::check_room;
+use crate::memory::{check_room, few, try_gathered};
 use crate::plan::{Align, Assembly, Chunk, CpRank, Grid, Placement, Row};
 use crate::polling::Poll;
 use crate::write::{Destination, PositionPadding};
@@ -93,7 +93,7 @@ impl Request<'_> {
         poll: Poll,
     ) -> Result<Planned> {
         let fields = columns.fields.iter_mut();
-        let mut fields: Vec<_> = fields.map(|field| field as &mut dyn FieldColumn).collect();
+        let mut fields: Vec<_> = few(fields.map(|field| field as &mut dyn FieldColumn));
         let planned = self.plan_fields(rows, placement, &mut fields, poll)?;
         check_unplaced(&planned, placement, &columns.source(rows.read()))?;
         Ok(planned)
@@ -159,7 +159,7 @@ impl Request<'_> {
             poll().and(planned)
         });
         Ok(Planned {
-            outputs: outputs.collect::<Result<_>>()?,
+            outputs: try_gathered(outputs)?,
             num_bytes: planner.end,
         })
     }
@@ -183,7 +183,7 @@ impl Request<'_> {
                     Some(chunks) => grid.only(chunks),
                     None => grid.clone(),
                 };
-                let lens = columns[values.field.column].lens();
+                let lens = columns[values.field.column].lens()?;
                 let column = &*columns[counts.field.column];
                 values.place_values(field, &lens, counts, column, rows, &grid)?;
             }
@@ -276,7 +276,7 @@ impl Planner<'_> {
                     Align::Sequence => sequence,
                     Align::Response => &placement.response,
                 };
-                self.table(&output, row_offsets(grid), dtype)
+                self.table(&output, row_offsets(grid)?, dtype)
             }
             What::SubtreeEnd => {
                 let array_grid = ArrayGrid::Own(placement.subtrees()?);
@@ -296,13 +296,13 @@ impl Planner<'_> {
                 let array_grid = ArrayGrid::Own(Grid::new(bins.len(), 1, Vec::new())?);
                 self.derived(&output, array_grid, Derived::Table(bins, IntDtype::I64))
             }
-            What::Segments { padded } => self.table(&output, self.segments.offsets(padded), i32),
+            What::Segments { padded } => self.table(&output, self.segments.offsets(padded)?, i32),
             What::Widths => {
                 let rows = self.assembly.rows().iter();
                 Ok(Value::Length(rows.map(Row::len).max().unwrap_or(0)))
             }
             What::LongestSegment { padded } => Ok(Value::Length(self.segments.longest(padded))),
-            What::RowSegments { padded } => Ok(Value::ByRow(self.segments.offsets_by_row(padded))),
+            What::RowSegments { padded } => Ok(Value::ByRow(self.segments.offsets_by_row(padded)?)),
             What::Field(index) => match self.placed[index].take() {
                 None => Ok(Value::Given),
                 Some(Placed {

@@ -8,7 +8,7 @@ use super::{BatchRows, FieldSpec};
 use crate::check::TOKEN_IDS;
 use crate::column::{Column, FieldColumn, Lookahead};
 use crate::error::{Error, Location, Result};
-use crate::memory::{filled, with_room};
+use crate::memory::{filled, gathered, with_room};
 use crate::plan::{Align, Grid, Turns, in_values};
 
 /// Counts added up at a time: few enough that short rows do not pay for clearing them.
@@ -31,7 +31,7 @@ impl<'a> Counts<'a> {
         values: &[usize],
         turns: &'a Turns,
     ) -> Result<Self> {
-        let (lens, totals) = (column.lens(), with_room(values.len())?);
+        let (lens, totals) = (column.lens()?, with_room(values.len())?);
         let mut counts = Self {
             field,
             column,
@@ -119,10 +119,8 @@ impl Placed {
         let (own, values) = in_values(assembly, grid, |turn, span| counted.of(turn, span))?;
         let flat = grid.flattened()?;
         let places = flat.segments().iter().zip(values.segments());
-        counts.starts = places
-            .map(|(tokens, values)| (tokens.dst_col, values.dst_col))
-            .chain([(flat.width(), values.width())])
-            .collect();
+        let starts = places.map(|(tokens, values)| (tokens.dst_col, values.dst_col));
+        counts.starts = gathered(starts.chain([(flat.width(), values.width())]))?;
         counts.array_grid = ArrayGrid::Own(flat);
         self.field.assembly = Some(own);
         self.field.counts = Some(counts.field.column);
@@ -213,8 +211,8 @@ pub fn add_own_tokens<C: FieldColumn>(
     (values, counts): (&C, &C),
 ) -> Result<Vec<WithOwnTokens>> {
     let mut changed = Vec::new();
-    let totals = values.lens();
-    for (turn, count) in counts.lens().into_iter().enumerate() {
+    let totals = values.lens()?;
+    for (turn, count) in counts.lens()?.into_iter().enumerate() {
         let (from, len) = match align {
             Align::Response => (turns.prompt_lens()[turn], turns.response_lens()[turn]),
             Align::Sequence => (0, turns.stream_len(turn)),

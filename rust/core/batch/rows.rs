@@ -8,6 +8,7 @@ use super::arrays::Source;
 use super::{FieldKind, FieldSpec, Spread};
 use crate::column::{AnyColumn, FieldColumn, Tokens};
 use crate::error::{Error, Result};
+use crate::memory::{few, gathered};
 use crate::plan::merge::{Merge, Prefix, Streams};
 use crate::plan::pack::Cost;
 use crate::plan::share::{ShareIds, Tree};
@@ -31,7 +32,7 @@ impl<C: Tokens + AnyColumn> Columns<C> {
     pub(super) fn source<'a>(&'a self, assembly: &'a Assembly) -> Source<'a> {
         Source {
             tokens: &self.tokens,
-            fields: self.fields.iter().map(|field| field as _).collect(),
+            fields: few(self.fields.iter().map(|field| field as _)),
             assembly,
         }
     }
@@ -89,9 +90,10 @@ impl<'a> RowSource<'a> {
         turns: &'a Turns,
         shard: Option<&Shard>,
         layout: &LayoutSpec,
+        ticks: &mut Ticks,
     ) -> Result<BatchRows<'a>> {
         let all = match self {
-            Self::Turns => Cow::Owned(Assembly::row_per_turn(turns)),
+            Self::Turns => Cow::Owned(Assembly::row_per_turn(turns, ticks)?),
             Self::Merged(merge) => {
                 merge.check_turns(turns)?;
                 Cow::Borrowed(&merge.assembly)
@@ -114,7 +116,7 @@ impl<'a> RowSource<'a> {
                     row: pick.row.map(index),
                     ..*pick
                 };
-                all.picked(&shard.picks.iter().map(pick).collect::<Vec<_>>())
+                all.picked(&gathered(shard.picks.iter().map(pick))?)
             }
             Some(shard) => {
                 let (rows, longest) = (all.rows(), all.longest());
@@ -213,7 +215,7 @@ impl BatchRows<'_> {
         let trees = match (&of_shard, &spec.source) {
             (Some(trees), _) => trees,
             (None, TreeSource::Tokens(share)) => {
-                let all_differ: Vec<_> = (0..turns.count()).collect();
+                let all_differ = gathered(0..turns.count())?;
                 let ids = ShareIds {
                     uids: uids.as_deref(),
                     same_inputs: same_inputs.or(have_inputs.then_some(&all_differ)),
@@ -267,7 +269,7 @@ impl BatchRows<'_> {
                 let turn = self.turns.index(prefix.turn)?;
                 Some(Prefix { turn, ..*prefix })
             });
-            own.collect()
+            few(own)
         }
     }
 

@@ -8,7 +8,7 @@ use std::hint::black_box;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use fastcollate::plan::{Assembly, Layout, Placement, Turns, WidthOptions};
 use fastcollate::write::{Destination, Fill, write_field, write_mask, write_tokens};
-use fastcollate::{Check, Slice, SliceColumn, TokenStreams};
+use fastcollate::{Check, Slice, SliceColumn, TokenStreams, unstopped};
 
 const ROWS: usize = 256;
 
@@ -26,7 +26,7 @@ fn destination<T>(values: &mut [T]) -> Destination<'_, T> {
 fn writers(criterion: &mut Criterion) {
     let (prompt_lens, response_lens) = (lens(100, 2_000), lens(100, 4_000));
     let turns = Turns::new(prompt_lens.clone(), response_lens.clone()).unwrap();
-    let assembly = Assembly::row_per_turn(&turns);
+    let assembly = unstopped(|ticks| Assembly::row_per_turn(&turns, ticks));
     let Placement {
         sequence, response, ..
     } = Placement::of_layout(&assembly, Layout::Left, WidthOptions::default()).unwrap();

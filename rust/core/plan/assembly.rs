@@ -3,6 +3,7 @@
 use crate::error::{Error, Result};
 use crate::plan::widths::Longest;
 use crate::plan::{Chosen, Shard, TokenForm, Turns, Widths};
+use crate::polling::Ticks;
 
 /// A length of a row.
 pub(super) type Len = fn(&Row) -> usize;
@@ -199,21 +200,23 @@ impl Assembly {
     }
 
     /// One row per turn: its prompt, and its response as the only piece.
-    pub fn row_per_turn(turns: &Turns) -> Self {
+    ///
+    /// # Errors
+    /// Those of the hook, and [`Error::NoMemory`].
+    pub fn row_per_turn(turns: &Turns, ticks: &mut Ticks) -> Result<Self> {
         let lens = turns.prompt_lens().iter().zip(turns.response_lens());
-        Self::of_rows(
-            lens.enumerate()
-                .map(|(index, (&prompt_len, &response_len))| {
-                    let turn = turns.number(index);
-                    let row = Row {
-                        source: Some(turn),
-                        prompt_len,
-                        response_len,
-                        is_padding: false,
-                    };
-                    (row, Some(Piece::whole(turn, response_len)))
-                }),
-        )
+        let lens = lens.enumerate();
+        let row = |(index, (&prompt_len, &response_len))| Row {
+            source: Some(turns.number(index)),
+            prompt_len,
+            response_len,
+            is_padding: false,
+        };
+        let piece = |(index, (_, &len))| Piece::whole(turns.number(index), len);
+        let rows = ticks.gathered(lens.clone().map(row))?;
+        let pieces = ticks.gathered(lens.map(piece))?;
+        let piece_offsets = ticks.gathered(0..=pieces.len())?;
+        Ok(Self::of_tables(rows, pieces, piece_offsets))
     }
 
     /// The same rows for a field with a value for every token of a turn, of which only response

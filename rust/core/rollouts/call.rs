@@ -203,6 +203,7 @@ impl Tokens<'_> {
     ///
     /// # Errors
     /// Another number of values, as a text that continues the call's name.
+    #[expect(clippy::disallowed_methods, reason = "calls ask for the room first")]
     pub fn along<'v>(
         &self,
         values: &'v [f32],
@@ -236,6 +237,7 @@ impl Tokens<'_> {
 }
 
 /// The values at 1 of a mask.
+#[expect(clippy::disallowed_methods, reason = "calls ask for the room first")]
 fn kept<'v, T: Copy>(values: &[T], mask: &[f32]) -> Cow<'v, [T]> {
     let pairs = values.iter().zip(mask).filter(|(_, mask)| **mask != 0.0);
     pairs.map(|(value, _)| *value).collect()

@@ -9,7 +9,7 @@ use super::json::Json;
 use super::logprobs::{BadLogprobs, KINDS};
 use super::schema::Column;
 use crate::error::{Error, Result};
-use crate::memory::{add, check_room_of, extend, filled, reserve, resize};
+use crate::memory::{add, check_room_of, extend, few, filled, gathered, reserve, resize};
 
 /// Rows of different lengths.
 #[derive(Debug, Default)]
@@ -89,7 +89,7 @@ impl Calls {
         Self {
             policy,
             are_nodes,
-            kept: (0..kept).map(|_| Rows::default()).collect(),
+            kept: few((0..kept).map(|_| Rows::default())),
             ..Self::default()
         }
     }
@@ -133,7 +133,7 @@ impl Calls {
                     let items =
                         { spans.iter() }.map(|span| &json.data[span.start + 1..span.end - 1]);
                     let items = items.filter(|items| !items.trim_ascii().is_empty());
-                    let items: Vec<_> = items.collect();
+                    let items = gathered(items)?;
                     [b"[", &items.join(&b',')[..], b"]"].concat().into()
                 }
             };

@@ -1,6 +1,7 @@
 //! Schemas: where a source's JSON has the columns of calls.
 
 use crate::error::{Error, Result};
+use crate::memory::few;
 
 /// A column that the reader understands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -289,7 +290,7 @@ fn steps_of(path: &str) -> Result<Vec<Step>> {
         None if part.is_empty() || part.contains(']') => None,
         None => Some(Step::Key(part.to_owned())),
     };
-    let steps: Option<_> = parts.unwrap_or("").split('.').map(step).collect();
+    let steps: Option<_> = few(parts.unwrap_or("").split('.').map(step));
     steps.ok_or_else(|| malformed(path))
 }
 

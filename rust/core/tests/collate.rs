@@ -12,7 +12,9 @@ use fastcollate::plan::pack::Cost;
 use fastcollate::plan::{Layout, LayoutSpec, Turns, WidthOptions};
 use fastcollate::polling::Poll;
 use fastcollate::write::PositionPadding;
-use fastcollate::{Check, Dtype, Error, IntDtype, Number, Slice, SliceColumn, Ticks, TokenStreams};
+use fastcollate::{
+    Check, Dtype, Error, IntDtype, Number, Slice, SliceColumn, Ticks, TokenStreams, unstopped,
+};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -352,7 +354,7 @@ fn threads_write_what_one_writes() {
     let request = request_of(&fields);
     let turns = input.turns();
     let layout = rows(Layout::Left);
-    let of_batch = RowSource::Turns.rows(&turns, None, &layout).unwrap();
+    let of_batch = unstopped(|ticks| RowSource::Turns.rows(&turns, None, &layout, ticks));
     let assembly = of_batch.read();
     let placement =
         { of_batch.place(&layout, None, &Cost::Flops, &mut Ticks::new(&mut || Ok(()))) }.unwrap();

@@ -4,7 +4,7 @@ use fastcollate::plan::merge::{
     Branch, Exact, Masked, Merge, MergeRewards, Policy, Realign, Streams,
 };
 use fastcollate::plan::{Assembly, Pick, TokenForm, Turns};
-use fastcollate::{Check, Error, Slice, SliceColumn, TokenStreams};
+use fastcollate::{Check, Error, Slice, SliceColumn, TokenStreams, unstopped};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::Index;
@@ -179,9 +179,10 @@ fn parts_that_do_not_go_together() {
     ));
     assert_eq!(Merge::joined(&[]), Err(Error::EmptyBatch(TokenForm::Parts)));
     // Each part can be counted, but not all of them.
+    let turns = Turns::new(vec![1 << 62], vec![1]).unwrap();
     let long = Merge {
-        turns: Turns::new(vec![1 << 62], vec![1]).unwrap(),
-        assembly: Assembly::row_per_turn(&Turns::new(vec![1 << 62], vec![1]).unwrap()),
+        assembly: unstopped(|ticks| Assembly::row_per_turn(&turns, ticks)),
+        turns,
         ..sum
     };
     assert!(matches!(

@@ -5,7 +5,7 @@ use fastcollate::write::{
     Destination, Fill, Labels, PositionPadding, write_field, write_labels, write_mask,
     write_positions, write_tokens,
 };
-use fastcollate::{Check, Column, Error, Slice, SliceColumn, TokenStreams};
+use fastcollate::{Check, Column, Error, Slice, SliceColumn, TokenStreams, unstopped};
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -41,8 +41,8 @@ fn integers<'a>(field: &'a str, rows: &'a [Vec<i64>]) -> SliceColumn<'a> {
 }
 
 fn row_per_turn(prompt_lens: &[usize], response_lens: &[usize]) -> Assembly {
-    let turns = Turns::new(prompt_lens.to_vec(), response_lens.to_vec());
-    Assembly::row_per_turn(&turns.unwrap())
+    let turns = Turns::new(prompt_lens.to_vec(), response_lens.to_vec()).unwrap();
+    unstopped(|ticks| Assembly::row_per_turn(&turns, ticks))
 }
 
 /// A response of pieces with gaps before, between and after them, each from a turn of its own.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytemuck::Pod;
-use fastcollate::{Error as Core, gathered};
+use fastcollate::{Error as Core, few, gathered};
 use pyo3::exceptions::{PyKeyboardInterrupt, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
@@ -204,7 +204,7 @@ unsafe fn type_of(schema: *const ArrowSchema, depth: usize, left: &mut usize) ->
                 is_nullable,
             })
         };
-        children.into_iter().map(item).collect::<Checked<Vec<_>>>()
+        few::<_, Checked<Vec<_>>>(children.into_iter().map(item))
     };
     let mut list = |form| Ok::<_, String>(DataType::List(form, items(1)?.remove(0).into()));
     let data_type = match format {
@@ -525,5 +525,5 @@ unsafe fn children<T>(
     }
     // SAFETY: passed on from the caller.
     let child = |index| unsafe { children.add(index).read_unaligned() };
-    Ok((0..expected).map(child).collect())
+    Ok(few((0..expected).map(child)))
 }

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::{mem, ptr};
 
+use fastcollate::few;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyCapsule;
@@ -156,9 +157,7 @@ impl<T> Kept<T> {
     fn new(children: Vec<T>) -> Box<Self> {
         let children = children.into_iter();
         Box::new(Self {
-            children: children
-                .map(|child| Box::into_raw(Box::new(child)))
-                .collect(),
+            children: few(children.map(|child| Box::into_raw(Box::new(child)))),
             buffers: Vec::new(),
             _owners: Vec::new(),
         })

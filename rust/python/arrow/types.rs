@@ -1,5 +1,6 @@
 //! Arrow types that rows can be read from, and the names of all others.
 
+use fastcollate::few;
 use std::fmt::{self, Display};
 
 /// The type of an array.
@@ -197,7 +198,7 @@ impl Display for DataType {
             Self::List(Form::FixedSize(size), item) => write!(f, "FixedSizeList({size} x {item})"),
             Self::List(form, item) => write!(f, "{form:?}({item})"),
             Self::Struct(columns) => {
-                let columns: Vec<_> = columns.iter().map(Item::to_string).collect();
+                let columns: Vec<_> = few(columns.iter().map(Item::to_string));
                 write!(f, "Struct({})", columns.join(", "))
             }
             Self::Dictionary(numbers, values) => write!(f, "Dictionary({numbers}, {values})"),

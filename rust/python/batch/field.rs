@@ -166,10 +166,12 @@ impl FieldSpec {
         let kind = KINDS.value(align)?;
         let prompts = usizes("prompt_lens", &prompt_lens)?;
         let responses = usizes("response_lens", &response_lens)?;
-        let lens = { prompts.into_iter().zip(responses) }
-            .map(|(prompt, response)| kind.row_len(prompt, response));
-        let lens: Option<Vec<_>> = lens.collect();
-        lens.map(|lens| column_of(py, lens)).transpose()
+        let lens = { prompts.iter().zip(&responses) }
+            .map(|(&prompt, &response)| kind.row_len(prompt, response));
+        if lens.clone().any(|len| len.is_none()) {
+            return Ok(None);
+        }
+        column_of(py, lens.flatten()).map(Some)
     }
 
     /// True if values are read and written here, and not kept by the caller.

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use fastcollate::Dtype;
 use fastcollate::batch::{Output as Described, OutputAlign, PadValue, outputs};
+use fastcollate::{Dtype, few};
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyKeyError;
 use pyo3::prelude::*;
@@ -126,7 +126,7 @@ pub struct OutputTable(Vec<Output>);
 impl OutputTable {
     /// The table of a batch.
     pub fn new(outputs: impl IntoIterator<Item = Described>) -> Self {
-        Self(outputs.into_iter().map(Output::from).collect())
+        Self(few(outputs.into_iter().map(Output::from)))
     }
 }
 
@@ -134,7 +134,7 @@ impl OutputTable {
 impl OutputTable {
     #[new]
     fn from_outputs(outputs: Vec<Bound<Output>>) -> Self {
-        Self(outputs.iter().map(|output| output.get().clone()).collect())
+        Self(few(outputs.iter().map(|output| output.get().clone())))
     }
 
     /// The outputs of a batch in a layout; `rounds_up` is true if the lengths of packed rows are
@@ -147,7 +147,7 @@ impl OutputTable {
         fields: Vec<Bound<FieldSpec>>,
         spec: &OutputSpec,
     ) -> Result<Self> {
-        let fields: Vec<_> = fields.iter().map(|field| &field.get().0).collect();
+        let fields: Vec<_> = few(fields.iter().map(|field| &field.get().0));
         let layout = LAYOUTS.value(layout)?;
         let outputs = outputs(&spec.0, &fields, pad_token_id, layout, rounds_up)?;
         Ok(Self::new(outputs))

@@ -3,6 +3,7 @@
 use std::ffi::c_void;
 use std::ptr;
 
+use fastcollate::few;
 use numpy::npyffi::{self, NpyTypes, PY_ARRAY_API, PyArrayObject, npy_intp};
 use numpy::prelude::*;
 use numpy::{PyArrayDescr, PyUntypedArray};
@@ -33,7 +34,7 @@ pub unsafe fn view<'py>(
         0
     };
     let sizes = shape.iter().map(|&size| npy_intp::try_from(size));
-    let mut sizes = sizes.collect::<Result<Vec<_>, _>>()?;
+    let mut sizes = few::<_, Result<Vec<_>, _>>(sizes)?;
     // SAFETY: the caller guarantees the memory. NumPy takes the dtype and the base, and returns a
     // new reference or null.
     unsafe {

@@ -4,13 +4,14 @@ use std::ptr::with_exposed_provenance_mut;
 use std::sync::OnceLock;
 
 use fastcollate::batch::{Array, CACHE_LINE, Planned, Value};
-use fastcollate::{Dtype, f16};
+use fastcollate::{Dtype, f16, gathered};
 use numpy::prelude::*;
 use numpy::{PyArray1, PyArrayDescr};
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
 
+use crate::error::Error;
 use crate::memory::numpy_view;
 use crate::memory::slab::{Slab, bytes_at};
 use crate::plan::tables::array_of;
@@ -48,7 +49,7 @@ pub fn handed_over<'py>(
             Value::Length(length) => length.into_bound_py_any(py)?,
             Value::ByRow(rows) => {
                 let whole = array_of(py, rows.iter().flatten().copied())?;
-                let counts: Vec<_> = rows.iter().map(Vec::len).collect();
+                let counts = gathered(rows.iter().map(Vec::len)).map_err(Error::from)?;
                 let parts = imported(&PARTS, py, "fastcollate.ops.parts", "Parts")?;
                 parts.call1((tensor(whole.into_any())?, counts))?
             }

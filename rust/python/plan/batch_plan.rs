@@ -3,12 +3,13 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::interrupt::poll;
 use fastcollate::batch::RowSource;
 use fastcollate::plan::{
     Align, Assembly, AttentionRange, Chunk, CpRank, Grid, Layout, PathSegment, Per, Placement,
     Segment, Shard, Shift, Turns, Values, WidthOptions, gather_positions,
 };
-use fastcollate::{Error as Core, filled, gathered, try_gathered};
+use fastcollate::{Error as Core, Ticks, filled, gathered, try_gathered};
 use numpy::ndarray::Array2;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArray4, PyArrayMethods, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
@@ -209,7 +210,12 @@ impl Plan {
     /// The plan of some of the rows in a new layout.
     fn pick(&self, py: Python, shard: &ShardSpec, layout: &LayoutSpec) -> Result<Self> {
         let source = RowSource::Batch(&self.assembly);
-        let rows = source.rows(&self.turns, Some(&shard.0), layout.core())?;
+        let rows = source.rows(
+            &self.turns,
+            Some(&shard.0),
+            layout.core(),
+            &mut Ticks::new(&mut poll),
+        )?;
         let placement = layout.place(py, &rows, Some(&shard.0))?;
         let turns = self.turns_of(&shard.0);
         Ok(Self::new(turns, rows.into_assembly(), placement))
@@ -575,10 +581,8 @@ impl Plan {
     #[staticmethod]
     fn joined(plans: Vec<Bound<PyDict>>) -> Result<Self> {
         let plans = { plans.iter() }.map(tables::assembly);
-        let plans = plans.collect::<Result<Vec<_>>>()?;
-        let parts: Vec<_> = { plans.iter() }
-            .map(|(turns, rows)| (turns, rows))
-            .collect();
+        let plans = try_gathered(plans)?;
+        let parts = gathered(plans.iter().map(|(turns, rows)| (turns, rows)))?;
         let (turns, assembly) = Assembly::joined(&parts)?;
         let placement = Placement::of_layout(&assembly, Layout::Jagged, WidthOptions::default())?;
         Ok(Self::new(Arc::new(turns), assembly, placement))

@@ -8,7 +8,7 @@ use fastcollate::plan::merge::{
     MergeSpec as CoreSpec, Realign, Streams,
 };
 use fastcollate::polling::Polled;
-use fastcollate::{Error as Core, FieldColumn, TokenStreams, check_room, gathered};
+use fastcollate::{Error as Core, FieldColumn, TokenStreams, check_room, few, gathered};
 use numpy::PyReadonlyArray1;
 use numpy::ndarray::Ix1;
 use pyo3::exceptions::PyIndexError;
@@ -177,7 +177,7 @@ pub fn merge_turns<'py>(
         let (field, align) = (field.get(), field.get().0.align());
         let masks = field.read(&masks, &turns)?;
         if let Some(masks) = &masks {
-            turns.check_lens("loss_mask", &masks.lens(), align)?;
+            turns.check_lens("loss_mask", &masks.lens()?, align)?;
         }
         Ok::<_, Error>(masks.map(|masks| (masks, align)))
     });
@@ -354,7 +354,7 @@ impl Merge {
     /// The merge of the turns of several merges, in order.
     #[staticmethod]
     fn joined(merges: Vec<Bound<Self>>) -> Result<Self> {
-        let merges: Vec<_> = merges.iter().map(|merge| &merge.get().0).collect();
+        let merges = gathered(merges.iter().map(|merge| &merge.get().0))?;
         Ok(Self(CoreMerge::joined(&merges)?))
     }
 
@@ -404,7 +404,7 @@ fn breaks_of(tables: &Bound<PyDict>, turns: &Turns) -> Result<Vec<Break>> {
     let (expected, found) = (ids("break_expected_ids")?, ids("break_found_ids")?);
     let (mut expected, mut found) = (expected.into_iter(), found.into_iter());
     let take = |ids: &mut vec::IntoIter<i64>, count| {
-        let taken: Vec<_> = ids.by_ref().take(count).collect();
+        let taken: Vec<_> = few(ids.by_ref().take(count));
         let is_all = taken.len() == count;
         is_all
             .then_some(taken)

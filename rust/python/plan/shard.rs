@@ -1,7 +1,7 @@
 //! Shards in Python.
 
 use fastcollate::plan::{Pick, Shard, ShardBins, Widths};
-use fastcollate::{Error as Core, check_room};
+use fastcollate::{Error as Core, check_room, gathered};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 
@@ -43,7 +43,7 @@ impl ShardSpec {
         };
         let lens = |lens: PyReadonlyArray1<i64>| {
             let len = |&len: &i64| len.try_into().unwrap_or(usize::MAX);
-            lens.as_array().iter().map(len).collect()
+            gathered(lens.as_array().iter().map(len))
         };
         let bins = bin_offsets.map(|offsets| -> Result<_> {
             Ok(ShardBins {
@@ -53,15 +53,15 @@ impl ShardSpec {
             })
         });
         Ok(Self(Shard {
-            picks: rows.iter().zip(is_padding).map(pick).collect(),
+            picks: gathered(rows.iter().zip(is_padding).map(pick))?,
             num_rows,
             widths: widths.map(|(prompt, response, sequence)| Widths {
                 prompt,
                 response,
                 sequence,
             }),
-            lens: lengths.map(lens),
-            prompt_lens: prompt_lengths.map(lens),
+            lens: lengths.map(lens).transpose()?,
+            prompt_lens: prompt_lengths.map(lens).transpose()?,
             bins: bins.transpose()?,
             is_narrow,
         }))

@@ -4,7 +4,7 @@ use fastcollate::plan::merge::Streams;
 use fastcollate::plan::share::{self, Node, Share, ShareIds, Tree, TreeRow};
 use fastcollate::plan::{Assembly, PackedTrees, Turns};
 use fastcollate::polling::Polled;
-use fastcollate::{Error as Core, TokenStreams, filled, gathered, try_gathered, with_room};
+use fastcollate::{Error as Core, Ticks, TokenStreams, filled, gathered, try_gathered, with_room};
 use numpy::ndarray::Array2;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
@@ -58,7 +58,7 @@ pub fn share_prefixes<'py>(
             &merge.core().assembly
         }
         None => {
-            own = Assembly::row_per_turn(&turns);
+            own = Assembly::row_per_turn(&turns, &mut Ticks::new(&mut poll))?;
             &own
         }
     };
@@ -318,7 +318,7 @@ impl PrefixTree {
             Some(offsets.partition_point(|&offset| offset <= row) - 1)
         };
         let parts = stoppable(py, |ticks| self.0.parted(part, offsets.len() - 1, ticks))?;
-        Ok(parts.into_iter().map(Self).collect())
+        Ok(gathered(parts.into_iter().map(Self))?)
     }
 
     /// Pack the rows into bins.

@@ -230,7 +230,7 @@ pub fn assembly(tables: &Bound<PyDict>) -> Result<(Turns, Assembly)> {
             trains: trains != 0,
         });
     let offsets = column(tables, "piece_offsets")?;
-    let assembly = Assembly::new(rows.collect(), gathered(pieces)?, offsets)?;
+    let assembly = Assembly::new(gathered(rows)?, gathered(pieces)?, offsets)?;
     assembly.check_turns(&turns)?;
     Ok((turns, assembly))
 }

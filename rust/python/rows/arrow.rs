@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytemuck::Pod;
-use fastcollate::{add, extend, f16, gathered};
+use fastcollate::{add, extend, f16, gathered, try_gathered};
 use numpy::prelude::*;
 use numpy::{PyArray1, PyArrayDescr, PyUntypedArray, dtype};
 use pyo3::prelude::*;
@@ -166,11 +166,7 @@ pub fn arrow_chunks<'py>(
             [chunk.values.into_any(), offsets.into_any()],
         )?)
     };
-    chunks
-        .into_iter()
-        .map(pair)
-        .collect::<Result<_>>()
-        .map(Some)
+    try_gathered(chunks.into_iter().map(pair)).map(Some)
 }
 
 /// The rows of an Arrow array whose tokens are lists: each chunk's values and the offsets of its
@@ -200,7 +196,7 @@ pub fn arrow_nested_chunks<'py>(
         Ok(PyTuple::new(py, parts)?)
     };
     let chunks = chunks_of(py, source, rows)?.into_iter().map(parts);
-    chunks.collect::<Result<_>>().map(Some)
+    try_gathered(chunks).map(Some)
 }
 
 /// Offsets from counts, with the end of the last.

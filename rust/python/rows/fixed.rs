@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use fastcollate::check_room;
+use fastcollate::{check_room, try_gathered};
 use pyo3::exceptions::PyValueError;
 use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
@@ -50,8 +50,8 @@ fn fix<'py>(
         return Err(PyValueError::new_err("lists are nested too deep"));
     }
     check_room(items.len()).map_err(Error::from)?;
-    let items = items.iter().map(|item| fix(item, depth - 1, fixed));
-    let tuple = PyTuple::new(value.py(), items.collect::<PyResult<Vec<_>>>()?)?.into_any();
+    let items = { items.iter() }.map(|item| Ok(fix(item, depth - 1, fixed)?));
+    let tuple = PyTuple::new(value.py(), try_gathered::<_, Error>(items)?)?.into_any();
     fixed.insert(value.as_ptr(), [value, tuple.clone()]);
     Ok(tuple)
 }

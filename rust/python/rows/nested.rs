@@ -60,7 +60,7 @@ pub fn values_of<'py, T: Element + DecodeExact + NumpyElement>(
                 let missing = Missing::NoRow;
                 let row =
                     PyRows::single::<T>(&location, token, &items, false, Check::None, missing)?;
-                let begin = room(&mut values, row.lens()[0])?;
+                let begin = room(&mut values, row.lens()?[0])?;
                 row.read(0, 0, &mut values[begin..])?;
             }
         }

@@ -204,7 +204,7 @@ pub fn numbers_of<T: Element>(
     let all = to_list(numbers)?;
     check_count(all.len())?;
     let rows = wanted.within(0, all.len());
-    let numbers = PyTuple::new(all.py(), wanted.of(&all))?;
+    let numbers = PyTuple::new(all.py(), wanted.of(&all)?)?;
     if is_on_device && !numbers.is_empty() {
         // Copied at once; if torch cannot stack them, they are not numbers of one device.
         let stacked = tensor::stacked(&numbers);

@@ -7,8 +7,8 @@ use fastcollate::plan::{Chosen, Runs};
 use fastcollate::polling::{compared_in_chunks, in_chunks, poll_step};
 use fastcollate::{
     At, Check, Column, Element, Error as Core, FieldColumn, Lookahead, Number, Slice, SliceColumn,
-    TokenValues, Tokens, check_type, check_values, common_values, common_when_read, read_number,
-    read_tokens, with_room,
+    TokenValues, Tokens, check_type, check_values, common_values, common_when_read, gathered,
+    read_number, read_tokens, with_room,
 };
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
@@ -188,13 +188,14 @@ impl<'py> PyRows<'py> {
     ) -> Result<Option<Self>> {
         let wanted = Wanted(chosen.map(|chosen| &**chosen));
         let numbers = numbers_of::<T>(field, numbers, wanted, missing, check_count)?;
-        Ok(numbers.map(|numbers| {
-            let rows = numbers.into_iter().map(Row::of_number).collect();
-            Self {
-                check,
-                is_one_number_each: true,
-                ..Self::of_parts(field, 0, rows, chosen.cloned(), Vec::new(), Vec::new())
-            }
+        let Some(numbers) = numbers else {
+            return Ok(None);
+        };
+        let rows = gathered(numbers.into_iter().map(Row::of_number))?;
+        Ok(Some(Self {
+            check,
+            is_one_number_each: true,
+            ..Self::of_parts(field, 0, rows, chosen.cloned(), Vec::new(), Vec::new())
         }))
     }
 
@@ -302,7 +303,7 @@ impl<'py> PyRows<'py> {
     pub fn as_slices(&self) -> Result<Option<SliceColumn<'_>>> {
         if self.is_one_number_each {
             let numbers = { self.rows.iter() }.filter_map(Row::number);
-            let numbers = numbers.map(|number| number.value).collect();
+            let numbers = gathered(numbers.map(|number| number.value))?;
             let column = SliceColumn::of_numbers(&self.field, numbers, self.check);
             return Ok(Some(column.among(self.chosen.clone())));
         }
@@ -386,8 +387,8 @@ impl<'py> PyRows<'py> {
 }
 
 impl FieldColumn for PyRows<'_> {
-    fn lens(&self) -> Vec<usize> {
-        self.rows.iter().map(Row::len).collect()
+    fn lens(&self) -> Result<Vec<usize>, Core> {
+        gathered(self.rows.iter().map(Row::len))
     }
 
     fn chosen(&self) -> Option<&Arc<Chosen>> {
@@ -401,12 +402,12 @@ impl FieldColumn for PyRows<'_> {
     fn choose(&mut self, chosen: &Arc<Chosen>) {
         if self.chosen.is_none() {
             self.runs = self.runs.as_ref().map(|runs| runs.of(chosen));
-            let mut rows = std::mem::take(&mut self.rows).into_iter().enumerate();
-            let wanted = |number: &usize| rows.find(|(row, _)| row == number);
-            self.rows = { chosen.numbers.iter() }
-                .filter_map(wanted)
-                .map(|(_, row)| row)
-                .collect();
+            let (mut row, mut numbers) = (0, chosen.numbers.iter().peekable());
+            self.rows.retain(|_| {
+                let is_chosen = numbers.next_if_eq(&&row).is_some();
+                row += 1;
+                is_chosen
+            });
             self.chosen = Some(chosen.clone());
         }
     }
@@ -419,10 +420,12 @@ impl FieldColumn for PyRows<'_> {
         self.is_one_number_each
     }
 
-    fn numbers(&self) -> Option<Vec<f64>> {
-        let numbers = self.rows.iter().map(Row::number);
-        let numbers = numbers.map(|number| Some(number?.value.to_f64()));
-        { self.is_one_number_each }.then(|| numbers.collect())?
+    fn numbers(&self) -> Result<Option<Vec<f64>>, Core> {
+        if !self.is_one_number_each {
+            return Ok(None);
+        }
+        let numbers = { self.rows.iter() }.filter_map(Row::number);
+        gathered(numbers.map(|number| number.value.to_f64())).map(Some)
     }
 
     fn is_given(&self, turn: usize) -> bool {
@@ -431,14 +434,15 @@ impl FieldColumn for PyRows<'_> {
             .is_none_or(|number| number.is_given)
     }
 
-    fn set_numbers(&mut self, numbers: Vec<f64>) {
+    fn set_numbers(&mut self, numbers: Vec<f64>) -> Result<(), Core> {
         let row = |number| {
             Row::of_number(RowNumber {
                 value: Number::Float(number),
                 is_given: true,
             })
         };
-        self.rows = numbers.into_iter().map(row).collect();
+        self.rows = gathered(numbers.into_iter().map(row))?;
+        Ok(())
     }
 
     fn limit_indices(&mut self, limit: i64) {

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use fastcollate::{check_room, try_gathered};
+use fastcollate::{check_room, gathered, try_gathered};
 use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -39,7 +39,7 @@ impl RowSpans {
             })
         };
         let spans = arrays.into_iter().map(span);
-        spans.collect::<Result<_>>().map(Self)
+        try_gathered(spans).map(Self)
     }
 
     /// The number of values of each row.
@@ -57,13 +57,16 @@ impl RowSpans {
 
 impl RowSpans {
     /// Rows of several arrays, in the order of the arrays.
-    pub fn of_parts(parts: Vec<Parts>) -> Self {
+    ///
+    /// # Errors
+    /// `MemoryError`.
+    pub fn of_parts(parts: Vec<Parts>) -> Result<Self> {
         let span = |part: Parts| ArraySpans {
             values: part.values.map(Bound::unbind),
             starts: part.starts,
             lens: part.lens,
         };
-        Self(parts.into_iter().map(span).collect())
+        Ok(Self(gathered(parts.into_iter().map(span))?))
     }
 }
 
@@ -100,20 +103,13 @@ pub fn parts<'py, W: Iterator<Item = usize>>(
     if let Ok(spans) = object.cast::<RowSpans>() {
         let part = |span: &ArraySpans| {
             let rows = wanted(span.lens.len());
-            check_room(rows.size_hint().0).map_err(Error::from)?;
+            check_room(rows.size_hint().0)?;
             let values = span.values.as_ref().map(|values| values.bind(py).clone());
-            Ok((
-                values,
-                rows.map(|row| (span.starts[row], span.lens[row])).collect(),
-            ))
+            let rows = gathered(rows.map(|row| (span.starts[row], span.lens[row])))?;
+            Ok((values, rows))
         };
-        return spans
-            .get()
-            .0
-            .iter()
-            .map(part)
-            .collect::<PyResult<_>>()
-            .map(Some);
+        let parts = try_gathered::<_, Error>(spans.get().0.iter().map(part));
+        return Ok(Some(parts?));
     }
     let mut offsets = |lens: Option<&_>, values, offsets: Bound<'py, PyAny>| {
         of_offsets(values, &offsets, lens, field, &mut wanted).map(Some)
@@ -204,7 +200,7 @@ fn of_offsets<'py, W: Iterator<Item = usize>>(
     check_room(rows.size_hint().0).map_err(Error::from)?;
     Ok(vec![(
         Some(values),
-        rows.map(span).collect::<PyResult<_>>()?,
+        try_gathered::<_, Error>(rows.map(|row| Ok(span(row)?)))?,
     )])
 }
 

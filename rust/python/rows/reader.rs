@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fastcollate::plan::Chosen;
-use fastcollate::{Element, Error as Core, check_room};
+use fastcollate::{Element, Error as Core, check_room, gathered};
 use numpy::PyUntypedArray;
 use numpy::prelude::*;
 use pyo3::prelude::*;
@@ -67,9 +67,9 @@ impl<'a> Wanted<'a> {
     }
 
     /// The wanted items of a sequence. Its items may be changed, but no code runs meanwhile.
-    pub fn of<'py>(self, items: &Bound<'py, PyList>) -> Vec<Bound<'py, PyAny>> {
+    pub fn of<'py>(self, items: &Bound<'py, PyList>) -> Result<Vec<Bound<'py, PyAny>>> {
         let item = |index| items.get_item(index).ok();
-        self.within(0, items.len()).filter_map(item).collect()
+        Ok(gathered(self.within(0, items.len()).filter_map(item))?)
     }
 }
 

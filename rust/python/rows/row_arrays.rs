@@ -57,7 +57,7 @@ impl<'py> Array<'py> {
     pub fn of_tokens(tokens: &TokenInput<'py>, index: usize) -> Result<(TokenForm, [Self; 2])> {
         let read = |name, row| {
             let row = PyRows::single::<i64>(name, index, row, false, Check::None, Missing::NoRow)?;
-            let len = row.lens()[0];
+            let len = row.lens()?[0];
             Ok::<_, Error>((Rc::new(row), len))
         };
         let ids = |row, tokens| Self::new(Dtype::I32, row, tokens);
@@ -129,7 +129,7 @@ impl<'py> Array<'py> {
             Dtype::F32 => PyRows::single::<f32>(name, index, row, has_trailing, check, missing),
             _ => PyRows::single::<i64>(name, index, row, has_trailing, check, missing),
         }?;
-        let found = row.lens()[0];
+        let found = row.lens()?[0];
         field.check_row(index, lens, found, form)?;
         field.check_prompt(&row, 0, prompt)?;
         let from = match field.align() {

@@ -61,7 +61,7 @@ impl SomeTokens {
     /// # Errors
     /// Another number of rows.
     pub fn set(&self, field: &str, rows: &mut PyRows, turns: &Turns) -> Result<()> {
-        let (lens, chosen) = (rows.lens(), rows.chosen());
+        let (lens, chosen) = (rows.lens()?, rows.chosen());
         let runs = match &self.tokens {
             Tokens::From(starts) => {
                 turns.check_count(&format!("starts of {field}"), starts.len())?;

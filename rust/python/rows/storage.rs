@@ -4,7 +4,8 @@ use std::mem::take;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fastcollate::{
-    Check, Column as _, Error as Core, FieldColumn as _, Location, TOKEN_IDS, check_room, filled,
+    Check, Column as _, Error as Core, FieldColumn as _, Location, TOKEN_IDS, check_room, few,
+    filled, gathered, try_gathered,
 };
 use numpy::{PyArray1, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::prelude::*;
@@ -237,7 +238,7 @@ impl Chunk {
                 };
                 Arc::new(Forms {
                     kind: kind.clone().unbind(),
-                    forms: arrays.iter().enumerate().map(form).collect(),
+                    forms: few(arrays.iter().enumerate().map(form)),
                 })
             }
         };
@@ -281,9 +282,9 @@ pub fn stored_columns(py: Python, rows: Vec<Bound<StoredRow>>) -> PyResult<Vec<R
     let numpy = py.import(intern!(py, "numpy"))?;
     let ndarray = numpy.getattr(intern!(py, "ndarray"))?;
     check_room(rows.len()).map_err(Error::from)?;
-    let rows: Vec<_> = rows.iter().map(Bound::get).collect();
+    let rows = gathered(rows.iter().map(Bound::get)).map_err(Error::from)?;
     let spans = rows.first().map_or(&[][..], |row| &row.spans);
-    let mut columns: Vec<_> = spans.iter().map(|_| Vec::new()).collect();
+    let mut columns: Vec<_> = few(spans.iter().map(|_| Vec::new()));
     for run in rows.chunk_by(|a, b| a.memory.is(&b.memory) && Arc::ptr_eq(&a.forms, &b.forms)) {
         let StoredRow { memory, forms, .. } = run[0];
         for (index, (column, form)) in columns.iter_mut().zip(&forms.forms).enumerate() {
@@ -295,12 +296,12 @@ pub fn stored_columns(py: Python, rows: Vec<Bound<StoredRow>>) -> PyResult<Vec<R
             let is_given = !form.is_missing();
             column.push(Parts {
                 values: { is_given.then(|| ndarray.call1(values)) }.transpose()?,
-                starts: spans.clone().map(|span| span.start).collect(),
-                lens: spans.map(|span| span.tokens).collect(),
+                starts: gathered(spans.clone().map(|span| span.start)).map_err(Error::from)?,
+                lens: gathered(spans.map(|span| span.tokens)).map_err(Error::from)?,
             });
         }
     }
-    Ok(columns.into_iter().map(RowSpans::of_parts).collect())
+    Ok(try_gathered(columns.into_iter().map(RowSpans::of_parts))?)
 }
 
 /// One row of token ids, with its index in a field, as an array of its own: int32 if they fit, else
@@ -315,7 +316,7 @@ pub fn compact_ids<'py>(
         py: Python<'py>,
         row: &PyRows,
     ) -> Result<Bound<'py, PyAny>> {
-        let mut values = filled(row.lens()[0], |_| T::ZERO)?;
+        let mut values = filled(row.lens()?[0], |_| T::ZERO)?;
         row.read(0, 0, &mut values)?;
         Ok(PyArray1::from_vec(py, values).into_any())
     }
@@ -341,7 +342,7 @@ type Ids<'py> = (Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<i64>>);
 #[allow(clippy::cast_possible_truncation, reason = "checked")]
 pub fn token_ids<'py>(py: Python<'py>, name: &str, rows: &Bound<'py, PyAny>) -> Result<Ids<'py>> {
     let rows = PyRows::new::<i64>(name, rows, None, Check::None)?;
-    let lens = rows.lens();
+    let lens = rows.lens()?;
     let mut values = filled(lens.iter().sum(), |_| 0_i32)?;
     let (mut offsets, mut rest) = (vec![0], &mut values[..]);
     for (row, len) in lens.into_iter().enumerate() {

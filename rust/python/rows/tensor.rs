@@ -2,12 +2,14 @@
 
 use std::sync::OnceLock;
 
+use fastcollate::try_gathered;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
 use super::array::ArrayInput;
 use super::{imported, kept};
+use crate::error::Error;
 
 /// True for a torch tensor; false if torch was not imported.
 pub fn is_tensor(object: &Bound<PyAny>) -> PyResult<bool> {
@@ -47,7 +49,7 @@ pub fn unbound<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, Py
         return Ok(None);
     }
     let rows = object.call_method0("unbind")?.try_iter()?;
-    let rows = rows.collect::<PyResult<Vec<_>>>()?;
+    let rows = try_gathered::<_, Error>(rows.map(|row| Ok(row?)))?;
     PyList::new(object.py(), rows).map(Some)
 }
 
