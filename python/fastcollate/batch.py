@@ -10,9 +10,9 @@ import numpy as np
 
 from fastcollate.batch_mapping import Array
 from fastcollate.batch_model import ModelBatch
-from fastcollate.common.arguments import check_bool, suggests_names, tally, warn_user
+from fastcollate.common.arguments import check_bool, suggests_names, warn_user
 from fastcollate.ops.context_parallel import cp_split
-from fastcollate.ops.metrics import metrics_of, padding_of
+from fastcollate.ops.metrics import metrics_of
 from fastcollate.ops.relayout import relayout
 from fastcollate.ops.select import select_rows, select_shards
 from fastcollate.ops.select_bins import select_bins
@@ -359,24 +359,20 @@ class Batch(ModelBatch[Array]):
 
         Raises
         ------
-        ValueError
-            As :meth:`select`, for a shard.
-        TypeError
-            `plan` is not a step plan.
+        ValueError, TypeError
+            As :meth:`select`, for a shard; or `plan` is not a step plan.
 
         Examples
         --------
-        >>> batch = fc.build_batch(
-        ...     [[5, 6], [7], [8]], [[8, 9], [3], [4]], pad_token_id=0, array_type="numpy"
-        ... )
+        >>> batch = fc.build_batch([[5], [6], [7]], [[8], [3], [4]], pad_token_id=0)
         >>> plan = fc.plan_step(batch, dp_size=2, shard_by="strided")
         >>> [shard.input_ids.tolist() for shard in batch.shards(plan)[0]]
-        [[[5, 6, 8, 9], [0, 0, 8, 4]], [[0, 0, 7, 3], [0, 0, 0, 0]]]
+        [[[5, 8], [7, 4]], [[6, 3], [0, 0]]]
         """
         check_step_plan(plan)
-        size, of_ranks = plan.dp_size, plan.shards()
-        shards = self._select([*chain.from_iterable(of_ranks)])
-        return [shards[size * index : size * (index + 1)] for index in range(len(of_ranks))]
+        of_ranks = plan.shards()
+        shards = iter(self._select([*chain.from_iterable(of_ranks)]))
+        return [[next(shards) for _ in ranks] for ranks in of_ranks]
 
     def _select(self, shards: Sequence[Shard]) -> list[Self]:
         return [self._of(state) for state in select_shards(self._state, shards)]
@@ -483,35 +479,6 @@ class Batch(ModelBatch[Array]):
 
         return self._of(pad_state(self._state, layout, dtypes))
 
-    def __repr__(self) -> str:
-        cells = self._outputs
-        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-        lines = ("  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
-        return "\n".join((self._head, *lines))
-
-    def _repr_html_(self) -> str:
-        from fastcollate.inspect.batch_view import batch_page
-
-        return batch_page(self._state, repr(self))
-
-    @property
-    def _head(self) -> str:
-        """A summary of the batch's size."""
-        state = self._state
-        if (plan := state.known_plan) is None:
-            return "Batch without a plan"
-        tokens = int((plan.prompt_lens + plan.response_lens)[state.is_real].sum())
-        bins = f" in {tally(plan.num_output_rows, 'bin')}" if plan.has_bins else ""
-        return (
-            f"Batch of {tally(plan.num_rows, 'row')}{bins}, {tally(tokens, 'token')}, "
-            f"{padding_of(plan):.1%} padding"
-        )
-
-    @property
-    def _outputs(self) -> list[tuple[str, ...]]:
-        """The key, dtype and shape of each output."""
-        return [(str(key), *_describe(value)) for key, value in self.items()]
-
     def _step_rows(self) -> StepRows:
         """Return the rows as input of a step plan."""
         if self.is_padding is not None and any(self.is_padding):
@@ -531,12 +498,3 @@ class Batch(ModelBatch[Array]):
     def _with(self, state: BatchState) -> Self:
         """Return the batch of a state; this one, if it is its own."""
         return self if state is self._state else self._of(state)
-
-
-def _describe(value: Any) -> tuple[str, str]:
-    """Return the dtype and shape of an output, or its type and contents."""
-    if hasattr(value, "dtype") and hasattr(value, "shape"):
-        return str(value.dtype).removeprefix("torch."), str(tuple(value.shape))
-    if isinstance(value, (list, tuple)):
-        return type(value).__name__, f"({len(value)} items)"
-    return type(value).__name__, repr(value)

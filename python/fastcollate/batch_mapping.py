@@ -7,11 +7,13 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, cast, overload
 
 import numpy as np
 
+from fastcollate.common.arguments import tally
 from fastcollate.common.arrays import describe
 from fastcollate.ops.attention import subtree_end
 from fastcollate.ops.batch_state import BatchState, missing_plan
 from fastcollate.ops.loss_positions import targets
 from fastcollate.ops.masks import MASK_KEYS
+from fastcollate.ops.metrics import padding_of
 from fastcollate.ops.missing_outputs import missing_key, missing_output
 from fastcollate.ops.model_inputs import KEYS, inputs_without_masks, masks_of, positions
 from fastcollate.ops.parts import listed
@@ -329,3 +331,41 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
 
             found = torch.from_numpy(array)
         return cast("Array", found)
+
+    def __repr__(self) -> str:
+        cells = self._outputs
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = ("  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
+        return "\n".join((self._head, *lines))
+
+    def _repr_html_(self) -> str:
+        from fastcollate.inspect.batch_view import batch_page
+
+        return batch_page(self._state, repr(self))
+
+    @property
+    def _head(self) -> str:
+        """A summary of the batch's size."""
+        state = self._state
+        if (plan := state.known_plan) is None:
+            return "Batch without a plan"
+        tokens = int((plan.prompt_lens + plan.response_lens)[state.is_real].sum())
+        bins = f" in {tally(plan.num_output_rows, 'bin')}" if plan.has_bins else ""
+        return (
+            f"Batch of {tally(plan.num_rows, 'row')}{bins}, {tally(tokens, 'token')}, "
+            f"{padding_of(plan):.1%} padding"
+        )
+
+    @property
+    def _outputs(self) -> list[tuple[str, ...]]:
+        """The key, dtype and shape of each output."""
+        return [(str(key), *_describe(value)) for key, value in self.items()]
+
+
+def _describe(value: Any) -> tuple[str, str]:
+    """Return the dtype and shape of an output, or its type and contents."""
+    if hasattr(value, "dtype") and hasattr(value, "shape"):
+        return str(value.dtype).removeprefix("torch."), str(tuple(value.shape))
+    if isinstance(value, (list, tuple)):
+        return type(value).__name__, f"({len(value)} items)"
+    return type(value).__name__, repr(value)
