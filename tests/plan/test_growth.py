@@ -96,6 +96,12 @@ def strided_shards(shards):
     return selected_shards(shards, shard_by="strided")
 
 
+def shards_together(shards):
+    columns, step, _ = step_of(shards, shard_by="strided")
+    batch = fc.build_batch(**columns, **OPTIONS)
+    return lambda: drop(shard.plan for shard in batch.shards(step)[0])
+
+
 def pickled_shards(shards):
     columns, _, taken = step_of(shards)
     batch = fc.build_batch(**columns, **OPTIONS)
@@ -125,6 +131,7 @@ OF_STEPS = {
     "forecast": lambda batch, step, taken: step.forecast(COSTS),
     "compare_plans": lambda batch, step, taken: fc.planning.compare_plans([step], COSTS),
     "describe": lambda batch, step, taken: step.describe(),
+    "tables": lambda batch, step, taken: fc.planning.StepPlan.from_dict(step.to_dict()),
     "pickle": lambda batch, step, taken: pickle.loads(pickle.dumps((step, taken))),
     "narrow": lambda batch, step, taken: [shard.narrow() for shard in taken],
     "micro_batches": lambda batch, step, taken: [shard.micro_batches(4) for shard in taken],
@@ -221,7 +228,7 @@ def rows_with_findings(rows):
 
 
 def tree_rows(samples):
-    """A star whose branches fork again: a scan of branches would be quadratic."""
+    """A star whose branches fork again. A scan of its rows counts from some thousand of them on."""
     torch = pytest.importorskip("torch")
     made = [
         {
@@ -331,6 +338,7 @@ def seconds(call):
         (merged_shards, 100),
         (selected_shards, 300),
         (strided_shards, 50),
+        (shards_together, 50),
         (pickled_shards, 100),
         (audit_of_shards, 200),
         (audit_of_batches, 50),
@@ -341,7 +349,7 @@ def seconds(call):
         (joined_blocks, 100),
         (shards_of_blocks, 100),
         (rows_with_findings, 10_000),
-        (tree_rows, 300),
+        (tree_rows, 100),
         (chain_of_forks, 1000),
         (of_tokens, 100_000),
         (streamed_choices, 6000),
