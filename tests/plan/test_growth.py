@@ -228,7 +228,7 @@ def rows_with_findings(rows):
 
 
 def tree_rows(samples):
-    """A star whose branches fork again. A scan of its rows counts from some thousand of them on."""
+    """A star whose branches fork again: a scan of branches would be quadratic."""
     torch = pytest.importorskip("torch")
     made = [
         {
@@ -349,7 +349,7 @@ def seconds(call):
         (joined_blocks, 100),
         (shards_of_blocks, 100),
         (rows_with_findings, 10_000),
-        (tree_rows, 100),
+        (tree_rows, 300),
         (chain_of_forks, 1000),
         (of_tokens, 100_000),
         (streamed_choices, 6000),

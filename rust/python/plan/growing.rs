@@ -43,6 +43,6 @@ impl GrowingTree {
     /// The rows depth-first, of several branches the oldest first, and the length that each shares
     /// with the previous one: int64.
     fn rows<'py>(&self, py: Python<'py>) -> Result<(Column<'py>, Column<'py>)> {
-        columns(py, self.0.rows())
+        columns(py, &self.0.rows()?)
     }
 }

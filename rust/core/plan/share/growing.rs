@@ -1,26 +1,82 @@
 //! A prefix tree that grows row by row, in which each token has one successor.
 
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
 use super::TreeRow;
 use crate::element::common;
-use crate::error::Result;
-use crate::memory::{add, extend, reserve};
+use crate::error::{Error, Result};
+use crate::memory::{add, extend, gathered, with_room};
 
 /// Rows in a prefix tree. They share a token if they agree on the next one, too, so forks are one
 /// token early. The last token of a row has no next one: only identical rows share it.
 #[derive(Debug, Clone, Default)]
 pub struct GrowingTree {
-    /// The rows depth-first, of several branches the oldest first.
-    rows: Vec<TreeRow>,
-    /// The tokens of each row, in the order in which they were added.
-    tokens: Vec<Vec<i64>>,
+    /// The rows in the order in which they were added.
+    rows: Vec<Grown>,
+    /// The row of each branch.
+    branches: HashMap<Branch, usize>,
     /// Number of tokens, shared ones counted once.
     len: usize,
 }
 
+/// A row that was added.
+#[derive(Debug, Clone)]
+struct Grown {
+    tokens: Vec<i64>,
+    fork: Fork,
+}
+
+/// Where a row leaves the path of another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Fork {
+    /// The row whose own tokens are before the fork; None at the root.
+    row: Option<usize>,
+    /// Number of tokens before the fork.
+    shared: usize,
+}
+
+/// A fork, and the token after it with its successor, on which no two branches of a fork agree.
+type Branch = (Fork, i64, Option<i64>);
+
+impl Fork {
+    /// The branch that a row takes, unless the row ends here.
+    fn branch(self, row: &[i64]) -> Option<Branch> {
+        let next = *row.get(self.shared)?;
+        Some((self, next, row.get(self.shared + 1).copied()))
+    }
+}
+
 impl GrowingTree {
     /// The rows depth-first, of several branches the oldest first.
-    pub fn rows(&self) -> &[TreeRow] {
-        &self.rows
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`].
+    pub fn rows(&self) -> Result<Vec<TreeRow>> {
+        let mut youngest_first = gathered(0..self.rows.len())?;
+        youngest_first.sort_unstable_by_key(|&row| (self.rows[row].fork, Reverse(row)));
+        let fork_of = |row: usize| self.rows[row].fork.row;
+        let mut found = with_room(self.rows.len())?;
+        let mut open = with_room(self.rows.len())?;
+        let mut parent = None;
+        loop {
+            // The branches of a row, those of deeper forks on top.
+            let first = youngest_first.partition_point(|&row| fork_of(row) < parent);
+            let branches = { youngest_first[first..].iter() }
+                .copied()
+                .take_while(|&row| fork_of(row) == parent);
+            open.extend(branches);
+            let Some(row) = open.pop() else {
+                return Ok(found);
+            };
+            let Grown { tokens, fork } = &self.rows[row];
+            found.push(TreeRow {
+                row,
+                len: tokens.len(),
+                shared: fork.shared,
+            });
+            parent = Some(row);
+        }
     }
 
     /// Number of tokens, shared ones counted once.
@@ -36,61 +92,56 @@ impl GrowingTree {
     /// The tokens in the order in which rows added them.
     ///
     /// # Errors
-    /// [`Error::NoMemory`](crate::Error::NoMemory).
+    /// [`Error::NoMemory`].
     pub fn tokens(&self) -> Result<Vec<i64>> {
-        let mut shared = vec![0; self.rows.len()];
-        for row in &self.rows {
-            shared[row.row] = row.shared;
-        }
         let mut tokens = Vec::new();
-        for (row, shared) in self.tokens.iter().zip(shared) {
-            extend(&mut tokens, &row[shared..])?;
+        for row in &self.rows {
+            extend(&mut tokens, &row.tokens[row.fork.shared..])?;
         }
         Ok(tokens)
     }
 
     /// Number of tokens that a row would share.
     pub fn shared(&self, row: &[i64]) -> usize {
-        self.place(row).1
+        self.fork(row).shared
     }
 
     /// Add a row, which is not empty; return the number of tokens that it shares.
     ///
     /// # Errors
-    /// [`Error::NoMemory`](crate::Error::NoMemory).
+    /// [`Error::NoMemory`].
     pub fn add(&mut self, row: &[i64]) -> Result<usize> {
-        let (place, shared) = self.place(row);
+        let fork = self.fork(row);
         let mut tokens = Vec::new();
         extend(&mut tokens, row)?;
-        reserve(&mut self.rows, 1)?;
-        add(&mut self.tokens, tokens)?;
-        let added = TreeRow {
-            row: self.tokens.len() - 1,
-            len: row.len(),
-            shared,
-        };
-        self.rows.insert(place, added);
-        self.len += added.added();
-        Ok(shared)
+        let room = self.branches.try_reserve(1);
+        room.map_err(|_| Error::NoMemory("no memory for a row of a tree".to_owned()))?;
+        add(&mut self.rows, Grown { tokens, fork })?;
+        if let Some(branch) = fork.branch(row) {
+            self.branches.insert(branch, self.rows.len() - 1);
+        }
+        self.len += row.len() - fork.shared;
+        Ok(fork.shared)
     }
 
-    /// The place of a row, as the youngest branch of its fork, and the number of tokens it shares.
-    ///
-    /// Other rows that leave the path to the fork before the fork, or after it, are not compared.
-    fn place(&self, row: &[i64]) -> (usize, usize) {
-        let mut shared = 0;
-        for (place, other) in self.rows.iter().enumerate() {
-            if other.shared < shared {
-                return (place, shared);
-            }
-            if other.shared == shared {
-                let tokens = &self.tokens[other.row];
-                let len = tokens.len().min(row.len());
-                let agreed = shared + common(&tokens[shared..len], &row[shared..len]);
-                let are_same = agreed == row.len() && agreed == tokens.len();
-                shared = shared.max(agreed.saturating_sub(usize::from(!are_same)));
-            }
+    /// Where a row leaves the tree. Only the branches that it takes are compared.
+    fn fork(&self, row: &[i64]) -> Fork {
+        let mut fork = Fork {
+            row: None,
+            shared: 0,
+        };
+        while let Some(branch) = fork.branch(row)
+            && let Some(&other) = self.branches.get(&branch)
+        {
+            let tokens = &self.rows[other].tokens;
+            let len = tokens.len().min(row.len());
+            let agreed = fork.shared + common(&tokens[fork.shared..len], &row[fork.shared..len]);
+            let are_same = agreed == row.len() && agreed == tokens.len();
+            fork = Fork {
+                row: Some(other),
+                shared: agreed - usize::from(!are_same),
+            };
         }
-        (self.rows.len(), shared)
+        fork
     }
 }
