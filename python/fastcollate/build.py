@@ -213,7 +213,7 @@ def build_batch(
     options = Options.check(
         pad_token_id, array_type, position_ids, labels, layout, dtypes, pool, merge
     )
-    if fields is not None:
+    if isinstance(fields, Mapping):
         check_mask_is_used(fields, loss_mask)
     # By position: keywords would take a microsecond.
     return build_rows(

@@ -27,7 +27,7 @@ from fastcollate.ops.masks import MASK_KEYS, Kernel, ModelCall, check_kernel, ne
 from fastcollate.options import Options, RowOptions
 from fastcollate.plan.dtypes import Outputs
 from fastcollate.plan.layouts import Tree
-from fastcollate.rows.fields import AnyField
+from fastcollate.rows.fields import AnyField, check_mask_is_used
 from fastcollate.rows.padded_blocks import padding_message
 from fastcollate.rows.samples import check_columns, check_sources, columns_of
 from fastcollate.rows.truncation import Limit
@@ -231,6 +231,7 @@ class Collator(Generic[Made]):
         arguments, has_labels, ids, truncated = columns_of(
             samples, self._fields, self._ignore, self._columns, self._limit
         )
+        check_mask_is_used(self._fields, arguments.get("loss_mask"))
         has_labels = has_labels or not {"labels", "shift_labels"}.isdisjoint(self._keys or ())
         options = self._with_labels if has_labels else self._options
         made: Any = build_rows(options, **arguments)

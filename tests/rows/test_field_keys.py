@@ -51,6 +51,9 @@ def test_a_mask_that_is_a_field_alone_would_train_all_tokens(key):
         fc.build_batch(**columns, pad_token_id=0)
     with pytest.raises(ValueError, match=message):
         builder.add(**row)
+    collate = fc.Collator(pad_token_id=0, fields={key: fc.Field(key)})
+    with pytest.raises(ValueError, match=message):
+        collate([{"prompt": [1], "response": [2, 3], key: [1, 0]}])
     batch = fc.build_batch(**columns, loss_mask=[[1, 0]], pad_token_id=0, array_type="numpy")
     builder.add(**row, loss_mask=[1, 0])
     for one in (batch, builder.finish()):
@@ -112,15 +115,8 @@ def test_on_a_device():
 
 
 RESERVED = (
-    "targets",
-    "subtree_end",
-    "offsets",
-    "plan",
-    "select",
-    "metrics",
-    "uids",
-    "prompt_lens",
-    "show",
+    *("targets", "subtree_end", "offsets", "plan"),
+    *("select", "metrics", "uids", "prompt_lens", "show"),
 )
 
 

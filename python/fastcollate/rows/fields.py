@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, TypeVar, 
 
 import numpy as np
 
-from fastcollate._fastcollate import FieldSpec, OutputTable
+from fastcollate._fastcollate import LAYOUTS, FieldSpec, OutputSpec, OutputTable
 from fastcollate.common.arguments import check_choice, suggests_names
 from fastcollate.common.arrays import (
     check_dtype_name,
@@ -298,12 +298,10 @@ _MASKS = {*OTHER_NAMES["loss_mask"]} - {"mask", "response_mask"}
 """Keys of masks that say what trains, and of nothing else."""
 
 
-def check_mask_is_used(fields: Any, loss_mask: Any) -> None:
+def check_mask_is_used(fields: Mapping[str, Any], loss_mask: Any) -> None:
     """Check that a loss mask is not a mere field: without `loss_mask` all response tokens train."""
-    if loss_mask is not None or not isinstance(fields, Mapping):
-        return
     for key, field in fields.items():
-        if key in _MASKS and not isinstance(field, PerRow):
+        if loss_mask is None and key in _MASKS and not isinstance(field, PerRow):
             raise ValueError(
                 f"fields has {key!r}, but there is no loss_mask, so all response tokens train; "
                 "pass the mask as loss_mask, and as a field only to have it in the batch, too"
@@ -337,10 +335,13 @@ def other_key(key: str) -> str:
 Batches = TypeVar("Batches")
 
 _reserved = {
-    *("input_ids", "attention_mask", "response_mask"),
-    *("offsets", "response_offsets", "sequence_offsets", "sequence_ids", "predictors", "row_bins"),
-    *("cu_seqlens", "max_seqlen", "row_cu_seqlens"),
-    *("cu_seqlens_padded", "max_seqlen_padded", "row_cu_seqlens_padded"),
+    "sequence_offsets",  # of trees that have fields along sequences
+    *(
+        output.key
+        for layout in LAYOUTS
+        for output in OutputTable.of_layout(layout, True, 0, [], OutputSpec())
+        if output.key != "position_ids"  # may be left out
+    ),
 }
 """Outputs that a layout always has: a batch can change its layout, and blocks are stored in one of
 their own. The module of batches, which imports this one, adds their attributes."""
