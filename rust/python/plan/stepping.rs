@@ -8,7 +8,7 @@ use fastcollate::{Error as Core, check_room, try_gathered};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyFloat, PyInt, PyList, PyString};
+use pyo3::types::{PyBytes, PyInt, PyList, PyString};
 
 use crate::error::{Error, Result, caught, cited};
 use crate::interrupt::stoppable;
@@ -94,7 +94,7 @@ fn runs(ids: &Bound<PyList>, name: &str, are_required: bool) -> PyResult<(Vec<us
             None => false,
         };
         if !is_same {
-            if are_required && is_missing(&item) {
+            if are_required && is_missing(&item)? {
                 return Err(missing(&item, name, index));
             }
             if index > 0 {
@@ -118,12 +118,10 @@ fn runs(ids: &Bound<PyList>, name: &str, are_required: bool) -> PyResult<(Vec<us
     Ok((offsets, are_different))
 }
 
-/// True for the values that stand for no id in tables: None and NaN.
-fn is_missing(item: &Bound<PyAny>) -> bool {
-    item.is_none()
-        || item
-            .cast::<PyFloat>()
-            .is_ok_and(|item| item.value().is_nan())
+/// True for the values that stand for no id in tables: None, and NaN of any type, which differs from
+/// itself.
+fn is_missing(item: &Bound<PyAny>) -> PyResult<bool> {
+    Ok(item.is_none() || caught(item.py(), item.ne(item))? == Some(true))
 }
 
 fn missing(item: &Bound<PyAny>, name: &str, index: usize) -> PyErr {
