@@ -119,7 +119,7 @@ bench-smoke: $(BUILT) ## run every benchmark once on little data, to check that 
 
 lint: lint-rust lint-python lint-installed ## check formatting, lints, types, stubs, workflows, and the sdist for PyPI
 
-# The first two parts need no extension: .ci/run has them done before it is built.
+# The first two parts need no extension: .ci/run does them while pip downloads and while it is built.
 lint-rust: $(VENV)
 	cargo fmt --all --check
 	cargo clippy --workspace --all-targets -- -D warnings

@@ -355,7 +355,7 @@ def _repeated_prompts(facts: _Facts) -> Iterator[Finding]:
 
 
 def _ends_of_answers(facts: _Facts, ends: list[int]) -> Iterator[Finding]:
-    """Find rows that train no token at the end of the response, or the same one several times."""
+    """Find rows whose last trained token ends no response, or repeats the end before it."""
     lasts = facts.places.responses.lasts_in(facts.trained, len(facts.counts))
     rows = np.flatnonzero(lasts >= 0)  # padding rows do not train
     targets = on_host(_targets(facts.state)).reshape(-1)

@@ -33,7 +33,15 @@ struct Decimal {
 
 /// Powers of ten by which a number grows with up to eight digits.
 const TENS: [u64; 9] = [
-    1, 10, 100, 1000, 10_000, 100_000, 1_000_000, 10_000_000, 100000000,
+    1,
+    10,
+    100,
+    1_000,
+    10_000,
+    100_000,
+    1_000_000,
+    10_000_000,
+    100_000_000,
 ];
 
 /// Eight bytes as the values of digits, and the number of digits that they begin with.

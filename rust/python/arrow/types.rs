@@ -1,7 +1,8 @@
 //! Arrow types that rows can be read from, and the names of all others.
 
-use fastcollate::few;
 use std::fmt::{self, Display};
+
+use fastcollate::few;
 
 /// The type of an array.
 #[derive(Clone, PartialEq)]

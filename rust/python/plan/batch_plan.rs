@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::interrupt::poll;
 use fastcollate::batch::RowSource;
 use fastcollate::plan::{
     Align, Assembly, AttentionRange, Chunk, CpRank, Grid, Layout, PathSegment, Per, Placement,
@@ -17,6 +16,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
 
 use crate::error::{Error, Result};
+use crate::interrupt::poll;
 use crate::plan::layout::{LAYOUTS, LayoutSpec, PADDING_AS, SHIFTS};
 use crate::plan::shard::ShardSpec;
 use crate::plan::tables::{

@@ -8,7 +8,7 @@ use fastcollate::plan::merge::{
     MergeSpec as CoreSpec, Realign, Streams,
 };
 use fastcollate::polling::Polled;
-use fastcollate::{Error as Core, FieldColumn, TokenStreams, check_room, few, gathered};
+use fastcollate::{Error as Core, FieldColumn, TokenStreams, check_room, gathered};
 use numpy::PyReadonlyArray1;
 use numpy::ndarray::Ix1;
 use pyo3::exceptions::PyIndexError;
@@ -404,11 +404,11 @@ fn breaks_of(tables: &Bound<PyDict>, turns: &Turns) -> Result<Vec<Break>> {
     let (expected, found) = (ids("break_expected_ids")?, ids("break_found_ids")?);
     let (mut expected, mut found) = (expected.into_iter(), found.into_iter());
     let take = |ids: &mut vec::IntoIter<i64>, count| {
-        let taken: Vec<_> = few(ids.by_ref().take(count));
-        let is_all = taken.len() == count;
-        is_all
-            .then_some(taken)
-            .ok_or_else(|| invalid("breaks have too few ids"))
+        let taken = gathered(ids.by_ref().take(count))?;
+        if taken.len() < count {
+            return Err(invalid("breaks have too few ids"));
+        }
+        Ok(taken)
     };
     let mut breaks = Vec::new();
     for [turn, from, position, is_realigned] in rows_of_table(tables, "breaks")? {
