@@ -144,33 +144,33 @@ def _by_segment(
     from torch.nn.functional import scaled_dot_product_attention
 
     is_grouped = query.shape[1] != key.shape[1]
-    query, key, value = (one.transpose(0, 1) for one in (query, key, value))
-    # The gradient of each slice would be as large as all queries or keys.
     queries, keys = (each.diff().tolist() for each in offsets[:2])
-    parts = query.split(queries, 1), key.split(keys, 1), value.split(keys, 1)
+    # Slices would each have a gradient as large as all queries or keys. Of heads in the middle,
+    # parts and their gradients are contiguous.
+    parts = query.split(queries), key.split(keys), value.split(keys)
     found = []
-    for of_query, of_key, of_value in zip(*parts, strict=True):
-        count = of_query.shape[1]
+    for part in zip(*parts, strict=True):
+        of_query, of_key, of_value = (one.transpose(0, 1)[None] for one in part)
+        count = of_query.shape[2]
         if window is not None:
-            first = max(0, of_key.shape[1] - count - window + 1)
-            of_key, of_value = of_key[:, first:], of_value[:, first:]
-        before = of_key.shape[1] - count
+            reached = slice(-(count + window - 1), None)
+            of_key, of_value = of_key[:, :, reached], of_value[:, :, reached]
+        before = of_key.shape[2] - count
         mask = None
         if before or (window is not None and count > window):
-            mask = torch.ones(count, before + count, dtype=torch.bool, device=query.device)
-            mask = mask.tril(before)
+            hidden = query.new_full((count, before + count), float("-inf"))
+            mask = hidden.triu(before + 1)
             if window is not None:
-                mask = mask.triu(before - window + 1)
-        found.append(
-            scaled_dot_product_attention(
-                of_query[None],
-                of_key[None],
-                of_value[None],
-                attn_mask=mask,
-                dropout_p=dropout,
-                is_causal=mask is None,
-                scale=scale,
-                enable_gqa=is_grouped,
-            )
+                mask += hidden.tril(before - window)
+        attended = scaled_dot_product_attention(
+            of_query,
+            of_key,
+            of_value,
+            attn_mask=mask,
+            dropout_p=dropout,
+            is_causal=mask is None,
+            scale=scale,
+            enable_gqa=is_grouped,
         )
-    return torch.cat(found, 2)[0].transpose(0, 1).contiguous()  # as sdpa's, which some models view
+        found.append(attended[0].transpose(0, 1))
+    return torch.cat(found)
