@@ -12,7 +12,7 @@ import numpy as np
 from fastcollate._fastcollate import IGNORE_INDEX
 from fastcollate.build import build_batch
 from fastcollate.common.arguments import check_number
-from fastcollate.common.arrays import describe, offsets_of, ranges_of
+from fastcollate.common.arrays import describe
 from fastcollate.ops.masks import ModelCall
 from fastcollate.ops.model_inputs import inputs_without_masks, masks_of, positions
 from fastcollate.ops.unpadding import unpad
@@ -102,17 +102,12 @@ def token_logprobs(
     def score(inputs: dict[str, Any]) -> dict[str, torch.Tensor]:
         labels = inputs.pop("shift_labels")
         is_scored = labels != IGNORE_INDEX
-        kept = is_scored[0].nonzero()[:, 0]
-        logits = model(**inputs, logits_to_keep=kept).logits[0]
+        logits = model(**inputs, logits_to_keep=is_scored[0].nonzero()[:, 0]).logits[0]
         logits = logits if logits.dtype.itemsize == 8 else logits.float()
         logps = (logits / temperature).log_softmax(-1)
-        values = {
+        return {
             "log_probs": logps.gather(-1, labels[is_scored][:, None])[:, 0],
             "entropies": -(logps.exp() * logps).sum(-1),
-        }
-        return {
-            name: value.new_zeros(labels.shape).masked_scatter(is_scored, value)
-            for name, value in values.items()
         }
 
     found = score_block(model, input_ids, attention_mask, loss_mask, layout, score)
@@ -130,7 +125,7 @@ def score_block(
     """Score the rows of a padded block in bins, and pad the results.
 
     `score` gets the inputs of the model for one bin, with ``shift_labels``, and returns values of
-    its positions, (1, width). Arguments are those of `token_logprobs`, and so are the results.
+    the positions with labels. Arguments are those of `token_logprobs`, and so are the results.
     """
     import torch
 
@@ -141,8 +136,8 @@ def score_block(
             f"input_ids, attention_mask and loss_mask have the shapes {shapes}; pass three tensors "
             "of (B, L)"
         )
-    count, width = shapes[0]
     kept, is_scored = (each.cpu() != 0 for each in (attention_mask, loss_mask))
+    is_predicted = kept & (kept.cumsum(1) > 1)
     rows = unpad(input_ids.cpu(), mask=kept)
     batch = build_batch(
         sequences=rows,
@@ -158,22 +153,13 @@ def score_block(
     bins = range(plan.num_output_rows)
     plans = [plan.of_bin(bin_, plan.width if layout.pad_to else multiple_of) for bin_ in bins]
     found = _scored(model, batch.to(input_ids.device)._state, plans, score)
-    # The place of each token that another predicts, in the result, where that of column 1 is 0 in
-    # each row; and the position that predicts it, in all bins end to end.
-    follow = ranges_of(rows.offsets[:-1] + 1, np.maximum(rows.lengths - 1, 0))
-    places = kept.flatten().nonzero()[:, 0][torch.from_numpy(follow)]
-    places = places - places // width - 1
-    at = torch.arange(plan.num_positions).view(batch.input_ids.shape)
-    at = batch.gather(at, align="sequence", shift="next_token").values
-    offsets = torch.from_numpy(offsets_of([each.width for each in plans]))
-    at = offsets[at // plan.width] + at % plan.width
-    index, at = places.to(input_ids.device), at.to(input_ids.device)
-    is_unscored = (loss_mask == 0)[:, 1:]
+    at = batch.gather(batch.loss_positions().inv, align="response").values[is_scored[is_predicted]]
+    is_scored = (is_scored & is_predicted).to(input_ids.device)
+    at = at.to(input_ids.device)
     padded = {}
     for name, parts in found.items():
         values = torch.cat(parts)[at]
-        block = values.new_zeros(count * (width - 1)).index_put((index,), values)
-        padded[name] = block.view(count, width - 1).masked_fill(is_unscored, 0)
+        padded[name] = values.new_zeros(shapes[0]).masked_scatter(is_scored, values)[:, 1:]
     return padded
 
 
@@ -191,7 +177,7 @@ def _scored(
         alone = state._replace(made_by=plan, data={"input_ids": of_bin["input_ids"]})
         of_bin |= {"use_cache": False, **masks_of(alone, call)}
         for name, value in score(of_bin).items():
-            found.setdefault(name, []).append(value[0])
+            found.setdefault(name, []).append(value)
     return found
 
 

@@ -88,7 +88,8 @@ def _forward(
         nonlocal kind
         found = own_forward(**{**flags, **inputs}, fused_lm_head=True)
         kind = type(found)
-        return {name: found[name] for name in names}
+        is_scored = inputs["shift_labels"] != IGNORE_INDEX
+        return {name: found[name][is_scored] for name in names}
 
     label_mask = labels != IGNORE_INDEX
     found = score_block(model, input_ids, attention_mask, label_mask, layout, score)
