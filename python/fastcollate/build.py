@@ -40,7 +40,7 @@ from fastcollate.rows.fields import (
 )
 from fastcollate.rows.padded_blocks import padding_message
 from fastcollate.rows.plain_fields import with_fields, with_versions
-from fastcollate.rows.tokens import check_tokens
+from fastcollate.rows.tokens import check_sampled, check_tokens
 
 if TYPE_CHECKING:
     import torch
@@ -111,7 +111,9 @@ def build_batch(
         in a sequence, a 2-D array (every element is a token; see :func:`fastcollate.unpad`), a
         :class:`Ragged`, a nested tensor, or a column of Arrow, pandas or ``datasets``.
     sequences, prompt_lens
-        Instead of both, ``B`` whole sequences and the number of prompt tokens of each (None for 0).
+        Instead of both, ``B`` whole sequences and the number of prompt tokens of each. None for 0;
+        with `rewards`, `logprobs` or `advantages`, which belong to sampled tokens, this is an error
+        unless a `loss_mask` says what trains.
     pad_token_id
         The value of padding in ``input_ids``. Masks come from lengths, so real tokens may equal it.
     rewards
@@ -258,6 +260,9 @@ def build_rows(
     `merging` replaces the merge of the options, for rows that were merged before.
     """
     tokens = check_tokens(prompts, responses, sequences, prompt_lens)
+    if sequences is not None:
+        values = {"rewards": rewards, "logprobs": logprobs, "advantages": advantages}
+        check_sampled(tokens, "prompt_lens", loss_mask, **values)
     if shard is not None:
         check_shard(shard)
     layout = options.layout_of(None if shard is None else shard.layout)

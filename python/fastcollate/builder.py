@@ -57,7 +57,7 @@ from fastcollate.rows.per_row import PerRow, form_of, is_object, no_value, unrea
 from fastcollate.rows.plain_fields import versions_of_row, with_fields
 from fastcollate.rows.ragged_fields import ragged_row, ragged_specs
 from fastcollate.rows.row_kinds import NUMBERS, RowKinds, difference
-from fastcollate.rows.tokens import Tokens, check_row_tokens, row_len
+from fastcollate.rows.tokens import Tokens, check_row_tokens, check_sampled, row_len
 
 if TYPE_CHECKING:
     import torch
@@ -176,7 +176,8 @@ class BatchBuilder(Generic[Array]):
         prompt, response
             Token ids, in any form that a row of :func:`fastcollate.build_batch` may have.
         sequence, prompt_len
-            Instead of both, a whole sequence and its number of prompt tokens; None for 0.
+            Instead of both, a whole sequence and its number of prompt tokens, as for
+            ``build_batch``.
         rewards, advantages
             One number per response token, or one for the row.
         loss_mask, logprobs
@@ -195,6 +196,9 @@ class BatchBuilder(Generic[Array]):
             other fields than this one. The builder is then unchanged.
         """
         tokens = check_row_tokens(prompt, response, sequence, prompt_len)
+        if sequence is not None:
+            given = {"rewards": rewards, "logprobs": logprobs, "advantages": advantages}
+            check_sampled(tokens, "prompt_len", loss_mask, **given)
         index = len(self._rows)
         if fields is not None:
             check_keys(fields)

@@ -198,6 +198,29 @@ def test_without_prompt_lens_every_token_may_train(array_type):
     assert batch.labels.tolist() == [[-100, 6, 7], [-100, 9, -100]]
 
 
+@pytest.mark.parametrize("name", ["rewards", "logprobs", "advantages"])
+def test_prompts_of_unknown_length_would_train(name):
+    """Whoever has values of sampled tokens sampled them after a prompt."""
+    options = {"pad_token_id": 0, "array_type": "numpy"}
+    row, sample = {"sequence": [1, 2], name: [0.5, 1.0]}, {"input_ids": [1, 2], name: [0.5, 1.0]}
+    columns = {"sequences": [[1, 2]], name: [[0.5, 1.0]]}
+    builder, collate = fc.BatchBuilder(**options), fc.Collator(**options)
+    message = f"^{name} is given for whole sequences without prompt_len"
+    for call in (
+        lambda: fc.build_batch(**columns, **options),
+        lambda: builder.add(**row),
+        lambda: collate([sample]),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
+    for known in ({"prompt_lens": [0]}, {"loss_mask": [[0, 1]]}):
+        assert fc.build_batch(**columns, **known, **options)[name].tolist() == [[0.5, 1.0]]
+    for known in ({"prompt_len": 0}, {"loss_mask": [0, 1]}):
+        builder.add(**row, **known)
+        assert builder.finish()[name].tolist() == [[0.5, 1.0]]
+    assert collate([{**sample, "loss_mask": [0, 1]}])[name].tolist() == [[0.5, 1.0]]
+
+
 def test_values_of_prompts_are_not_read(array_type):
     nan = float("nan")
     batch = fc.build_batch(

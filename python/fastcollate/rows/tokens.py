@@ -80,6 +80,18 @@ def _is_whole(given: tuple[Any, Any, Any, Any], names: tuple[str, str, str, str]
     raise TypeError(f"{wrong}; {advice}")
 
 
+def check_sampled(tokens: Tokens, lens: str, loss_mask: Any, **values: Any) -> None:
+    """Check that whole sequences with values of sampled tokens say which tokens were sampled."""
+    if loss_mask is not None or not isinstance(tokens, Whole) or tokens.prompt_lens is not None:
+        return
+    for name, rows in values.items():
+        if rows is not None:
+            raise ValueError(
+                f"{name} is given for whole sequences without {lens} or loss_mask, so prompts "
+                f"would train, too; pass {lens} (0 where there is no prompt), or loss_mask"
+            )
+
+
 def row_len(tokens: Tokens, align: str) -> int:
     """Return the number of values of a row, along its response or its sequence."""
     is_whole = align == "sequence"
