@@ -14,6 +14,8 @@ ROOMS = (
 )
 """Each folder, and each module of the calls, after those that it imports."""
 
+REFERENCE = "fastcollate.testing.reference."
+
 
 @pytest.fixture(scope="module", autouse=True)
 def in_a_checkout():
@@ -39,6 +41,13 @@ def test_folders_import_only_those_before_them():
         first, second = room_of(importer), room_of(imported)
         if first != second and first in known and second in known and kind != "calls":
             assert known.index(second) < known.index(first), (importer, imported, kind)
+
+
+def test_references_that_can_be_copied_alone():
+    """docs/frameworks/depending.md names them."""
+    names = ("packing", "partitioning", "stepping", "sharing", "reading")
+    found = [one[:2] for one in edges() if one[0] in map(REFERENCE.__add__, names)]
+    assert found == [(f"{REFERENCE}sharing", f"{REFERENCE}reading")]
 
 
 @pytest.mark.parametrize("folder", ["rows", "plan", "ops", "memory", "device", "inspect"])
