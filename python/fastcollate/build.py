@@ -166,10 +166,10 @@ def build_batch(
         :class:`Packed` or :class:`Tree`, such as ``fc.Left(pad_to=4096)``; or a name such as
         ``"two_segment"``. None is the layout that the shard's step was planned with, if any.
     dtypes
-        ``"default"``: int64 ids and masks, float32 fields. ``"compact"``: int32 ids, bool masks.
-        Or a mapping from keys to dtypes that differ from the default: int32 for ids, positions and
-        labels; int32 or bool for masks; bool, int32 or int64 for ``loss_mask``; float64, bfloat16
-        or float16 for fields.
+        ``"default"``: int64 ids and masks, float32 fields and ``loss_mask``. ``"compact"``: int32
+        ids and bool masks instead. Or a mapping from keys to dtypes that differ from the default:
+        int32 for ids, positions and labels; int32 or bool for masks; bool, int32 or int64 for
+        ``loss_mask``; float64, bfloat16 or float16 for fields.
     array_type
         ``"torch"``, which has to be installed, or ``"numpy"``.
     pool
