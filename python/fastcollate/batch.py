@@ -57,8 +57,8 @@ class Batch(ModelBatch[Array]):
     Parameters
     ----------
     data
-        The outputs, as any mapping. A plan is not required: ``type(batch)({...})``, as in torch's
-        ``default_collate``, gives a batch of the same keys.
+        The outputs, as any mapping: ``type(batch)({...})``, as in torch's ``default_collate``,
+        gives a batch of the same keys. It has no plan: what needs one raises ``MissingPlanError``.
     """
 
     __slots__ = ()
@@ -122,29 +122,12 @@ class Batch(ModelBatch[Array]):
 
         Raises
         ------
-        MissingPlanError
-            If the batch was made from a mapping.
         IndexError
             If there is no such row.
         ValueError
             If a field is not an output, or has no value per token or row.
         TypeError
             If `tokenizer` cannot decode, or does not return text.
-
-        Examples
-        --------
-        >>> batch = fc.build_batch(
-        ...     [[5, 6], [7]], [[8, 9], [3]], loss_mask=[[1, 0], [1]], pad_token_id=0,
-        ...     array_type="numpy",
-        ... )
-        >>> print(batch.show().text(width=60))
-        prompt «trained» ‹masked› ·padding· …n… left out
-        <BLANKLINE>
-        row 0, prompt 2, response 2, 1 trained
-          5 6 «8» ‹9›
-        <BLANKLINE>
-        row 1, prompt 1, response 1, 1 trained
-          ·2 padding· 7 «3»
         """
         from fastcollate.inspect.batch_view import BatchView
 
@@ -163,42 +146,20 @@ class Batch(ModelBatch[Array]):
         Returns
         -------
         Findings
-            A list of findings, each with ``kind``, ``rows`` (int64, all rows that have it; none if
-            it concerns the whole batch), ``positions`` (int64, the first such token of each row,
-            prompt included, or None), ``reasons`` (of the first three rows) and ``advice``. It
-            prints as a table, and is empty if nothing was found. The kinds: ``"all_masked"``, no
-            token of the batch trains, else ``"trains_nothing"``, no token of a row trains;
-            ``"trains_first_token"``, a label or loss mask on a token that no token predicts;
-            ``"labels_as_mask"``, a loss mask of token ids and -100, and ``"negative_mask"``, other
-            negative weights (:func:`build_batch` refuses them, but masks can be modified);
-            ``"nan"``, in a float output with one value per token; ``"zero_logprobs"``, 0 on the
-            whole response of a row that trains, ``"positive_logprob"`` and ``"infinite_logprob"``
-            in ``logprobs``; ``"untrained_reward"``, a reward on a token that does not train, in a
-            row that does; ``"outside_vocabulary"``, an id below 0, or not below `vocab_size`;
-            ``"repeated_prompt"``, every response begins with its prompt; ``"cut_off"``, the last
-            trained token is not in `eos_token_id`, and ``"repeated_end"``, the last two are the
-            same one; ``"duplicate"``, the tokens of an earlier row; ``"padding"``, half of the
-            positions or more, in padded layouts.
+            A list, empty if nothing was found, which prints as a table. Each finding has ``kind``,
+            ``rows`` (int64, all rows that have it; none if it concerns the whole batch),
+            ``positions`` (int64, the first such token of each row, prompt included, or None),
+            ``reasons`` (of the first three rows) and ``advice``. The kinds, explained in the guide
+            "Inspecting a batch": ``all_masked`` or ``trains_nothing``, ``trains_first_token``,
+            ``labels_as_mask``, ``negative_mask``, ``nan``, ``zero_logprobs``,
+            ``positive_logprob``, ``infinite_logprob``, ``untrained_reward``,
+            ``outside_vocabulary``, ``repeated_prompt``, ``cut_off``, ``repeated_end``,
+            ``duplicate`` and ``padding``.
 
         Raises
         ------
-        MissingPlanError
-            If the batch was made from a mapping.
         TypeError, ValueError
             If `vocab_size` is not a count, or `eos_token_id` is not an id.
-
-        Examples
-        --------
-        >>> masks = [[0, 0], [1]]
-        >>> batch = fc.build_batch(
-        ...     [[5], [6]], [[7, 8], [9]], loss_mask=masks, pad_token_id=0, array_type="numpy"
-        ... )
-        >>> batch.check(eos_token_id=9)
-        1 finding
-        <BLANKLINE>
-        trains_nothing (1)
-          row 0: none of its 2 response tokens trains
-          -> drop the row, or correct its loss_mask
         """
         from fastcollate.inspect.check import check
 
@@ -320,15 +281,6 @@ class Batch(ModelBatch[Array]):
             another layout than a tree.
         TypeError
             None or several of the arguments are given, or one has the wrong type.
-
-        Examples
-        --------
-        >>> batch = fc.build_batch(
-        ...     [[5, 6], [7], [8]], [[8, 9], [3], [4]], pad_token_id=0, array_type="numpy"
-        ... )
-        >>> batch.select(rows=[2, 0]).input_ids
-        array([[0, 0, 8, 4],
-               [5, 6, 8, 9]])
         """
         arguments = {"shard": shard, "rows": rows, "bins": bins}
         given = [name for name, value in arguments.items() if value is not None]
@@ -361,13 +313,6 @@ class Batch(ModelBatch[Array]):
         ------
         ValueError, TypeError
             As :meth:`select`, for a shard; or `plan` is not a step plan.
-
-        Examples
-        --------
-        >>> batch = fc.build_batch([[5], [6], [7]], [[8], [3], [4]], pad_token_id=0)
-        >>> plan = fc.plan_step(batch, dp_size=2, shard_by="strided")
-        >>> [shard.input_ids.tolist() for shard in batch.shards(plan)[0]]
-        [[[5, 8], [7, 4]], [[6, 3], [0, 0]]]
         """
         check_step_plan(plan)
         of_ranks = plan.shards()
@@ -410,8 +355,6 @@ class Batch(ModelBatch[Array]):
             invalid rank; a batch that is a part already.
         TypeError
             A size or rank that is not an integer.
-        MissingPlanError
-            A batch that was made from a mapping.
 
         Notes
         -----
@@ -467,8 +410,6 @@ class Batch(ModelBatch[Array]):
             dtype is invalid.
         TypeError
             The outputs are NumPy arrays.
-        MissingPlanError
-            The batch was made from a mapping.
 
         Notes
         -----

@@ -170,24 +170,9 @@ class ModelBatch(BatchMapping[Array]):
 
         Raises
         ------
-        MissingPlanError
-            If the batch was made from a mapping: it is what a model is called with.
         TypeError, ValueError
             If `kernel` does not fit the layout or the array type; a model without a config, of
             unknown attention, or whose rows would change each other in this layout.
-
-        Examples
-        --------
-        >>> batch = fc.build_batch(
-        ...     [[5, 6], [7]], [[8], [9]], pad_token_id=0, labels="aligned", array_type="numpy"
-        ... )
-        >>> for name, value in batch.model_inputs().items():
-        ...     print(name, value.tolist())
-        input_ids [[5, 6, 8], [0, 7, 9]]
-        attention_mask [[1, 1, 1], [0, 1, 1]]
-        position_ids [[0, 1, 2], [0, 0, 1]]
-        labels [[-100, -100, 8], [-100, -100, 9]]
-        shift_labels [[-100, 8, -100], [-100, 9, -100]]
         """
         if self._state.made_by is None:
             raise missing_plan("model_inputs")
