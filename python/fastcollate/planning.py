@@ -94,7 +94,12 @@ if not TYPE_CHECKING:  # type checkers would take any name for one of the module
     def __getattr__(name: str) -> Any:
         """Import a name on first use."""
         if name not in _ON_USE:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            advice = (
+                f"; it is fastcollate.{name}"
+                if name in import_module("fastcollate").__all__
+                else ""
+            )
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{advice}")
         value = getattr(import_module(f"fastcollate.{_ON_USE[name]}"), name)
         globals()[name] = value
         return value

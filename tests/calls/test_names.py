@@ -383,6 +383,13 @@ def test_other_names_of_the_top_level(name, advice):
         getattr(fc, name)
 
 
+def test_names_of_the_top_level_in_a_module():
+    with pytest.raises(AttributeError, match=r"no attribute 'plan_step'; it is fastcollate\.plan_"):
+        _ = fc.planning.plan_step
+    with pytest.raises(AttributeError, match=r"no attribute 'plan_steps'$"):
+        _ = fc.planning.plan_steps
+
+
 def test_a_builder_takes_calls_and_no_lists():
     with pytest.raises(
         TypeError, match=r"^calls is \[\[1\]\] \(list\); pass what fc.rollouts.parse"

@@ -160,6 +160,7 @@ def test_an_error_keeps_nothing_alive():
     ("arguments", "exception", "pattern"),
     [
         ({"iterable": 3}, TypeError, "iterable is 3 .*pass an iterable of batches"),
+        ({"iterable": {"input_ids": [[1]]}}, TypeError, "pass a list or generator of batches"),
         ({"depth": 0}, ValueError, "depth is 0"),
         ({"depth": 1.5}, TypeError, "depth is 1.5"),
         ({"timeout": 0}, ValueError, "timeout is 0"),

@@ -518,6 +518,8 @@ def test_shards_that_are_not_there():
             plan.shard(*args)
     with pytest.raises(TypeError):
         plan.shard(0.5, 0)
+    with pytest.raises(IndexError, match="mini_batch is 1, but there is only one; pass 0"):
+        fc.plan_step(ROWS, uids=PROMPTS).shard(1, 0)
 
 
 def test_plans_cannot_be_changed():

@@ -128,12 +128,13 @@ def test_escapes_are_read_or_refused_alike(text):
         (b'{"output_ids": [1e3]}', "byte"),
         (b"\xef\xbb\xbf", "byte 3"),
         (b"\xff\xfe{\x00", "byte 0: this is not UTF-8"),
-        (b"\xef\xbb\xbf\xef\xbb\xbf{}", "byte 3: expected value"),
+        (b"\xef\xbb\xbf\xef\xbb\xbf{}", "is not JSON; pass the body"),
         (b'{"output_ids": [1]}\0\0', "byte 19: trailing characters"),
         (b'{"output_ids": [1]}\r{"output_ids": [1]}', "byte 20: trailing characters"),
         (b"", "byte 0"),
         (b" ", "byte 1"),
-        (b"<html>502</html>", "byte 0: expected value"),
+        (b"Internal Server Error", "'Internal Server Error' is not JSON; pass the body of a"),
+        (b"<html>502</html>", "'<html>502</html>' is not JSON; pass the body of a successful"),
     ],
 )
 def test_bodies_that_are_refused(body, message):

@@ -232,6 +232,18 @@ def test_rows_of_a_wrong_kind(name, kind):
     refuses(with_array(name, NOT_ROWS[kind]), TypeError, rf"{name}\[1\]")
 
 
+@pytest.mark.parametrize(
+    ("item", "advice"),
+    [
+        (None, "pass a real number, such as 0 with a loss mask of 0"),
+        ({5: -0.1}, "pass a real number; fc.rollouts.read reads the objects of an engine"),
+    ],
+)
+def test_log_probabilities_as_engines_return_them(item, advice):
+    with pytest.raises(TypeError, match=f"{advice}$"):
+        fc.build_batch([[1]], [[2]], pad_token_id=0, logprobs=[[item]])
+
+
 @pytest.mark.parametrize("name", [*TOKENS, "loss_mask", "logprobs"])
 @pytest.mark.parametrize("number", [5, 1.5, np.int64(5)])
 def test_numbers_in_place_of_rows(name, number):

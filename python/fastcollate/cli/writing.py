@@ -27,9 +27,11 @@ def check_writable(path: Path, inputs: Iterable[Path | None]) -> None:
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; pass the name of a file")
     if not folder.is_dir():
-        raise FileNotFoundError(f"{path} cannot be written: {folder} is not a directory")
+        raise FileNotFoundError(
+            f"{path} cannot be written: there is no folder {folder}; make it first"
+        )
     if not os.access(folder, os.W_OK) or (path.exists() and not os.access(path, os.W_OK)):
-        raise PermissionError(f"{path} cannot be written: permission denied")
+        raise PermissionError(f"{path} cannot be written: permission denied; pass another path")
 
 
 def write_whole(path: Path, text: str) -> None:

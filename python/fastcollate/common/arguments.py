@@ -199,6 +199,8 @@ def check_index(name: str, value: Any, count: int) -> int:
     """Return an argument as an index below `count`."""
     index = check_integer(name, value, "an index")
     if not 0 <= index < count:
+        if count == 1:
+            raise IndexError(f"{name} is {show(index)}, but there is only one; pass 0")
         raise IndexError(
             f"{name} is {show(index)}, but there are {count}; pass an index from 0 to {count - 1}"
         )

@@ -92,7 +92,7 @@ ADVICE: tuple[tuple[str, str, str], ...] = (
     ),
     ("world_size num_ranks num_shards dp", "dp_size", "pass dp_size"),
     (
-        *("mini_batch_size", "rows_per_mini_batch"),
+        *("batch_size mini_batch_size train_batch_size", "rows_per_mini_batch"),
         "pass rows_per_mini_batch, or prompts_per_mini_batch if it counts prompts",
     ),
     # Memory and devices.

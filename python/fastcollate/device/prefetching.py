@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
@@ -95,6 +95,8 @@ def prefetch(
     depth = check_count("depth", depth, "a number of items")
     if timeout is not None:
         timeout = check_seconds("timeout", timeout)
+    if isinstance(iterable, Mapping):
+        raise TypeError(f"iterable is {describe(iterable)}; pass a list or generator of batches")
     try:
         iterator = iter(iterable)
     except TypeError as error:

@@ -159,7 +159,10 @@ def _as_bytes(bodies: Any) -> bytes | list[bytes]:
         given = bytes(bodies)
         return [given] if STREAM.match(given) else given
     if isinstance(bodies, str):
-        raise TypeError("bodies is a str; pass bytes, as response.content of an HTTP client")
+        raise TypeError(
+            "bodies is a str; pass bytes, such as response.content of an HTTP client, or "
+            "pathlib.Path(...).read_bytes() of a file"
+        )
     if not isinstance(bodies, Iterable):
         raise TypeError(f"bodies is {show(bodies)}; pass bytes, or a list of bytes")
     found = list(bodies)

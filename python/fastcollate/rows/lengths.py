@@ -67,7 +67,12 @@ def _check_integers(name: str, values: Any, advice: str, noun: str) -> Integers:
     else:
         if not is_sequence(values):
             raise TypeError(f"{name} is {show(values)}; pass {advice}")
-        found = _integers(name, as_list(values))
+        items = as_list(values)
+        if noun == "lengths" and items and is_sequence(items[0]):
+            raise TypeError(
+                f"{name}[0] is {show(items[0])}; pass {advice}, such as [len(ids) for ids in rows]"
+            )
+        found = _integers(name, items)
     if found.ndim != 1 or found.dtype.kind not in "iu":
         raise TypeError(f"{name} is {describe(found)}; pass {advice}")
     numbers: Integers = copied(found, np.int64)

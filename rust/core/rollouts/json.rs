@@ -100,8 +100,18 @@ impl<'a> Json<'a> {
     }
 
     fn checked<T>(&self, result: Result<T, JiterError>) -> Result<T> {
-        result
-            .map_err(|error| self.wrong_at(self.start + error.index, &error.error_type.to_string()))
+        result.map_err(|error| {
+            let at = self.start + error.index;
+            let before = &self.data[..self.data.len().min(at + 1)];
+            let is_empty = self.after_space(text_start(self.data)) >= self.data.len();
+            if !is_empty && !before.iter().any(|byte| b"{[".contains(byte)) {
+                let body = self.beginning();
+                return self.wrong(&format!(
+                    "{body} is not JSON; pass the body of a successful response"
+                ));
+            }
+            self.wrong_at(at, &error.error_type.to_string())
+        })
     }
 
     /// The beginning of the body, on one line, for errors.

@@ -10,7 +10,7 @@ use numpy::PyUntypedArray;
 use numpy::prelude::*;
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
-use pyo3::types::{PyInt, PyList, PyTuple, PyType};
+use pyo3::types::{PyDict, PyInt, PyList, PyTuple, PyType};
 
 use super::array::{ArrayInput, ArrayView, Float};
 use super::object::{as_array, has_rows, is_objects, is_row, is_sequence, to_list};
@@ -88,7 +88,7 @@ decode_float! {
 ///
 /// May run Python code: the caller owns `item`, and must check the container again afterwards.
 pub fn decode<T: Decode>(item: &Bound<PyAny>, location: impl Fn() -> Location) -> Result<T> {
-    let wrong_type = || Error::wrong_type(location().to_string(), item, T::EXPECTED);
+    let wrong_type = || Error::wrong_type(location().to_string(), item, expected::<T>(item));
     if !is_one_real_number(item)? {
         return Err(wrong_type());
     }
@@ -117,6 +117,19 @@ pub fn decode<T: Decode>(item: &Bound<PyAny>, location: impl Fn() -> Location) -
         },
         dtype: T::DTYPE,
     }))
+}
+
+/// What to pass in place of an object.
+fn expected<T: Decode>(item: &Bound<PyAny>) -> &'static str {
+    if !T::METHODS.contains(&"__float__") {
+        T::EXPECTED
+    } else if item.is_none() {
+        "pass a real number, such as 0 with a loss mask of 0"
+    } else if item.is_instance_of::<PyDict>() {
+        "pass a real number; fc.rollouts.read reads the objects of an engine"
+    } else {
+        T::EXPECTED
+    }
 }
 
 /// True if an object can be read as one real number. `float()` would also accept an array of one
