@@ -340,7 +340,10 @@ ERRORS = {
         ["report", "large.parquet", "--tokenizer", str(TOKENIZER)],
         "large.parquet, row 2: its response has the id 5000, but ",
     ),
-    "no folder": (["report", "r.parquet", "-o", "no/r.html"], "no/r.html cannot be written: there is no"),
+    "no folder": (
+        ["report", "r.parquet", "-o", "no/r.html"],
+        "no/r.html cannot be written: there is no",
+    ),
     "a folder": (["report", "r.parquet", "-o", "folder"], "folder is a folder; pass the name of"),
     "no costs": (["plan", "r.parquet", "--costs", "bad.jsonl"], "bad.jsonl has no costs: "),
     "too small": (
