@@ -20,10 +20,21 @@ PRIME_RL = SimpleNamespace(
     _MicroBatchBin=lambda samples, length: (samples, length),
     _materialize_bin=lambda found: [token for one in found[0] for token in one.input_ids],
 )
+
+
+class TensorData(list):
+    """Data and dtype as recorded of rLLM; tinker-cookbook's are tensors."""
+
+    from_torch = staticmethod(lambda value: value)
+
+    def __init__(self, data, dtype):
+        super().__init__([dtype, data])
+
+
 TINKER = SimpleNamespace(
     Datum=lambda model_input, loss_fn_inputs: {"model_input": model_input, **loss_fn_inputs},
     ModelInput=SimpleNamespace(from_ints=torch.tensor),
-    TensorData=SimpleNamespace(from_torch=lambda value: value),
+    TensorData=TensorData,
 )
 
 
@@ -50,6 +61,8 @@ def decoded(value):
 def encoded(value):
     if torch.is_tensor(value):
         return {"dtype": str(value.dtype), "values": value.tolist()}
+    if isinstance(value, np.ndarray):
+        return {"dtype": "numpy", "values": value.tolist()}
     if isinstance(value, (list, tuple)):
         return list(map(encoded, value))
     return {key: encoded(item) for key, item in value.items()} if isinstance(value, dict) else value
@@ -82,11 +95,22 @@ def data_of_trajectory(function, observations, actions, logprobs, advantage, mas
     return function(SimpleNamespace(transitions=turns), advantage)
 
 
+def datums_of_trajectory(function, prompts, responses, logprobs, advantages):
+    steps = [
+        SimpleNamespace(prompt_ids=prompt, response_ids=response, logprobs=logps, advantage=gain)
+        for prompt, response, logps, gain in zip(
+            prompts, responses, logprobs, advantages, strict=True
+        )
+    ]
+    return function(SimpleNamespace(steps=steps))
+
+
 NAMES = {"PackedDataset": "packs_of", "_pad_sequence_batch": "pad_sequence_batch"}
 BY = {
     "expand_bins_by_splitting": expand_bins,
     "packed_samples_into_micro_bs": pack_samples,
     "trajectory_to_data": data_of_trajectory,
+    "trajectory_to_datums": datums_of_trajectory,
 }
 
 

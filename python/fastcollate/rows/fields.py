@@ -318,7 +318,8 @@ def check_key(key: str) -> None:
         raise ValueError(
             f"fields has {key!r}, but labels are the ids of tokens that train, and -100 elsewhere; "
             "pass labels='aligned' or 'shifted', with loss_mask=... for the tokens that train. "
-            "Other targets need another key, and fill=-100 if they are along sequences"
+            f"Other targets need another key, such as {other_key(key)!r}, and fill=-100 if they "
+            "are along sequences"
         )
     if is_reserved(key):
         raise ValueError(
