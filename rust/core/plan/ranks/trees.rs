@@ -6,43 +6,30 @@ use super::bins::Bins;
 use super::exchange::Random;
 use super::rows::PackedRows;
 use super::runs::Runs;
-use super::{Deal, RankBins, costly_first, deal_bins};
+use super::{Deal, RankBins, deal_bins};
 use crate::error::Result;
 use crate::memory::check_room;
 use crate::plan::pack::{Cost, Growth, PackSpec};
-use crate::plan::partition::sort_indices;
-use crate::plan::share::{Chunks, Tree, TreeRow, Units};
+use crate::plan::share::{Chunks, Tree, TreeRow};
 use crate::polling::Ticks;
 
 /// The most that a run costs besides what it shares, as a share of a rank's cost.
 const FINE: f64 = 1.0 / 48.0;
 
-/// Share by which the slowest rank may exceed the bound before other plans are tried.
+/// Share by which the slowest rank may exceed the bound before ranks exchange runs.
 const UNEVEN: f64 = 0.005;
 
 /// Share by which the slowest rank may exceed the bound before parts are moved at random.
 const ROUGH: f64 = 0.02;
 
-/// Largest limit of a rank's cost that is tried, as a multiple of the bound.
-const LOOSEST: f64 = 1.6;
-
-/// Number of limits tried.
-const LIMITS: usize = 8;
-
-/// Number of runs that are examined for exchanges, in all plans.
+/// Number of runs that are examined for exchanges.
 const LOOKS: usize = 1 << 16;
 
-/// Number of turns that they are divided into.
-const TURNS: usize = 16;
-
 /// Number of runs that are examined for exchanges after random moves.
-const RANDOM_LOOKS: usize = 1 << 16;
+const RANDOM_LOOKS: usize = 1 << 17;
 
 /// Number of random moves before exchanges.
 const MOVES: usize = 2;
-
-/// Number of bins that are examined to place runs, in one plan.
-const PLACES: usize = 1 << 17;
 
 /// The rows of a mini-batch, in bins of which shared tokens are written once.
 pub struct PackedTrees<'a> {
@@ -97,13 +84,7 @@ impl Deal<'_> {
         let chunks = chunks.grown(&grown, ticks)?;
         let filled = chunks.bins.count();
         let bins = if plans_ranks && filled == wanted {
-            let planner = Planner {
-                trees,
-                spec: &grown,
-                ranks,
-                each: wanted / ranks,
-            };
-            planner.bins(&chunks, total, ticks)?
+            plan_bins(trees.tree, &chunks, total, &grown, ranks, ticks)?
         } else {
             let mut bins = trees.tree.bins_of(&chunks, ticks)?;
             bins.resize(wanted, Tree::default());
@@ -133,68 +114,56 @@ impl Deal<'_> {
         ranks: usize,
         ticks: &mut Ticks,
     ) -> Result<RankBins<Tree>> {
-        let costs_of = |bins: &[Tree]| -> Vec<f64> {
+        let weighed = |bins: Vec<Tree>| -> Vec<(f64, Tree)> {
             let cost = |bin: &Tree| match bin.rows().is_empty() {
                 true => synthetic,
                 false => trees.cost_of(bin, costs),
             };
-            bins.iter().map(cost).collect()
+            bins.into_iter().map(|bin| (cost(&bin), bin)).collect()
         };
-        let slowest = |costs: &[f64]| {
-            let each = costs.len() / ranks;
-            let ranks = costs.chunks(each.max(1)).map(|rank| rank.iter().sum());
+        let slowest = |bins: &[(f64, Tree)]| {
+            let each = bins.len() / ranks;
+            let ranks =
+                { bins.chunks(each.max(1)) }.map(|rank| rank.iter().map(|(cost, _)| cost).sum());
             ranks.fold(0.0, f64::max) + each as f64 * trees.cost_of_bin
         };
-        let in_order = |found: RankBins<Tree>, costs: &[f64], ticks: &mut Ticks| {
-            let RankBins { mut bins, filled } = found;
-            let indices: Vec<_> = (0..bins.len()).collect();
-            let mut order = Vec::with_capacity(bins.len());
-            for rank in indices.chunks((bins.len() / ranks).max(1)) {
-                order.extend(costly_first(rank, costs, ticks)?);
-            }
-            let bins = order.into_iter().map(|bin| std::mem::take(&mut bins[bin]));
-            Ok(RankBins {
-                bins: bins.collect(),
-                filled,
-            })
-        };
-        let own = costs_of(&found.bins);
+        let (mut filled, mut bins) = (found.filled, weighed(found.bins));
         let rows = trees.tree.rows();
         let tokens = rows.iter().map(|row| spec.round_up(row.len));
         let tokens = tokens.fold(0, usize::saturating_add);
         let each = tokens.div_ceil(spec.capacity).div_ceil(ranks);
         let mean = costs.iter().sum::<f64>() / ranks as f64;
         let least = costs.iter().copied().fold(mean, f64::max);
-        if slowest(&own) <= least + each as f64 * trees.cost_of_bin || rows.len() != costs.len() {
-            return in_order(found, &own, ticks);
-        }
-        let mut lens = vec![0; rows.len()];
-        for row in rows {
-            lens[row.row - trees.first_row] = row.len;
-        }
-        let limited = spec.costs(&lens, trees.cost)?;
-        let packed = PackedRows {
-            lens: &lens,
-            groups: None,
-            limited: limited.as_deref(),
-        };
-        let packed = self.pack(packed, spec, ranks, ticks)?;
-        let mut bin_of = vec![0; rows.len()];
-        for (bin, rows) in packed.bins.iter().enumerate() {
-            for &row in rows {
-                bin_of[row] = bin;
+        if slowest(&bins) > least + each as f64 * trees.cost_of_bin && rows.len() == costs.len() {
+            let mut lens = vec![0; rows.len()];
+            for row in rows {
+                lens[row.row - trees.first_row] = row.len;
+            }
+            let limited = spec.costs(&lens, trees.cost)?;
+            let packed = PackedRows {
+                lens: &lens,
+                groups: None,
+                limited: limited.as_deref(),
+            };
+            let packed = self.pack(packed, spec, ranks, ticks)?;
+            let mut bin_of = vec![0; rows.len()];
+            for (bin, rows) in packed.bins.iter().enumerate() {
+                for &row in rows {
+                    bin_of[row] = bin;
+                }
+            }
+            let of_place = |place: usize| Some(bin_of[rows[place].row - trees.first_row]);
+            let others = weighed(trees.tree.parted(of_place, packed.bins.len(), ticks)?);
+            if slowest(&others) < slowest(&bins) {
+                (filled, bins) = (packed.filled, others);
             }
         }
-        let of_place = |place: usize| Some(bin_of[rows[place].row - trees.first_row]);
-        let other = RankBins {
-            bins: trees.tree.parted(of_place, packed.bins.len(), ticks)?,
-            filled: packed.filled,
-        };
-        let others = costs_of(&other.bins);
-        match slowest(&others) < slowest(&own) {
-            true => in_order(other, &others, ticks),
-            false => in_order(found, &own, ticks),
+        let each = bins.len() / ranks;
+        for rank in bins.chunks_mut(each.max(1)) {
+            rank.sort_by(|(a, _), (b, _)| b.total_cmp(a));
         }
+        let bins = bins.into_iter().map(|(_, bin)| bin).collect();
+        Ok(RankBins { bins, filled })
     }
 }
 
@@ -219,176 +188,56 @@ impl PackedTrees<'_> {
     }
 }
 
-/// Plans of the bins of ranks.
-struct Planner<'a> {
-    trees: &'a PackedTrees<'a>,
-    spec: &'a PackSpec,
+/// The bins of all ranks: those of chunks, dealt out by cost, between which ranks exchange runs of
+/// rows until the slowest one is nearly as fast as the bound. While it is far from that, parts are
+/// moved at random, and ranks exchange again.
+///
+/// The bound is the costliest row, or the mean of ranks if no more tokens are duplicated than
+/// capacity requires: their cost is `total`.
+fn plan_bins(
+    tree: &Tree,
+    chunks: &Chunks,
+    total: f64,
+    spec: &PackSpec,
     ranks: usize,
-    /// Number of bins per rank.
-    each: usize,
-}
+    ticks: &mut Ticks,
+) -> Result<Vec<Tree>> {
+    let rows = &chunks.rows;
+    let costs = rows.alone.iter().map(|row| row.cost);
+    let bound = costs.fold(total / ranks as f64, f64::max);
+    let is_fine = |run: &Range<usize>| rows.added(run).cost <= bound * FINE;
+    let runs = rows.cut(&chunks.chunks, is_fine, ticks)?;
+    let runs = Runs::new(rows, runs, ticks)?;
 
-impl Planner<'_> {
-    /// The bins of all ranks.
-    ///
-    /// Plans are made until the slowest rank is nearly as fast as the bound: bins of chunks, dealt
-    /// out by cost; chunks to the ranks that they fill best, up to a limit; and to the cheapest
-    /// ranks. If none is, ranks exchange runs of rows. The bound is the costliest row, or the
-    /// mean of ranks if no more tokens are duplicated than capacity requires: their cost is
-    /// `total`.
-    fn bins(&self, chunks: &Chunks, total: f64, ticks: &mut Ticks) -> Result<Vec<Tree>> {
-        let rows = &chunks.rows;
-        let costs = rows.alone.iter().map(|row| row.cost);
-        let bound = costs.fold(total / self.ranks as f64, f64::max);
-        let is_fine = |run: &Range<usize>| rows.added(run).cost <= bound * FINE;
-        let runs = rows.cut(&chunks.chunks, is_fine, ticks)?;
-        let runs = Runs::new(rows, runs, ticks)?;
-        let goal = bound * (1.0 + UNEVEN);
-        let mut plans = vec![self.dealt(&runs, chunks, ticks)?];
-        let are_few = runs.rows.len().saturating_mul(self.each) <= PLACES;
-        for number in 0..3 {
-            if !are_few || plans.iter().any(|plan| plan.slowest() <= goal) {
-                break;
-            }
-            let planned = match number {
-                0 => self.fitted(&runs, bound, ticks)?,
-                _ => self.placed(&runs, bound / f64::from(number), f64::INFINITY, ticks)?,
-            };
-            if let Some(mut plan) = planned
-                && plan.fill()
-            {
-                plans.push(plan);
-            }
-        }
-        let best = exchanged(plans, bound, ticks)?;
-        let mut bin_of = vec![0; rows.alone.len()];
-        for (bin, members) in best.members.iter().enumerate() {
-            for &run in members {
-                bin_of[runs.rows[run].clone()].fill(bin);
-            }
-        }
-        let bin_of = |row: usize| Some(bin_of[row]);
-        self.trees.tree.parted(bin_of, best.members.len(), ticks)
-    }
+    let of_bin = |bin: usize| { chunks.bins.items(bin).iter() }.map(|&item| &chunks.chunks[item]);
+    let count = chunks.bins.count();
+    let cost = |bin: usize| -> f64 { of_bin(bin).map(|chunk| rows.of(chunk).cost).sum() };
+    let costs: Vec<_> = (0..count).map(cost).collect();
+    let dealt = deal_bins(&costs, ranks, ticks)?.into_iter();
+    let members = dealt.map(|bin| of_bin(bin).flat_map(|chunk| runs.of_rows(chunk)).collect());
+    let mut best = Bins::new(&runs, spec, ranks, members.collect());
 
-    /// The bins of chunks, dealt out by cost.
-    fn dealt<'r>(&'r self, runs: &'r Runs, chunks: &Chunks, ticks: &mut Ticks) -> Result<Bins<'r>> {
-        let mut bins = Bins::new(runs, self.spec, self.ranks, self.each);
-        let cost = |bin: usize| -> f64 {
-            let chunks = chunks
-                .bins
-                .items(bin)
-                .iter()
-                .map(|&item| &chunks.chunks[item]);
-            chunks
-                .map(|chunk| runs.units.of(&runs.of_rows(chunk)).cost)
-                .sum()
-        };
-        let costs: Vec<_> = (0..chunks.bins.count()).map(cost).collect();
-        for (to, from) in deal_bins(&costs, self.ranks, ticks)?
-            .into_iter()
-            .enumerate()
-        {
-            for &item in chunks.bins.items(from) {
-                for run in runs.of_rows(&chunks.chunks[item]) {
-                    bins.add(run, to);
-                }
-            }
-        }
-        Ok(bins)
-    }
-
-    /// Chunks to the ranks that they fill best, up to the lowest limit that suffices.
-    fn fitted<'r>(
-        &'r self,
-        runs: &'r Runs,
-        bound: f64,
-        ticks: &mut Ticks,
-    ) -> Result<Option<Bins<'r>>> {
-        let goal = bound * (1.0 + UNEVEN);
-        let (mut low, mut high) = (goal, bound * LOOSEST);
-        let mut best = self.placed(runs, low, low, ticks)?;
-        if best.is_none() {
-            best = self.placed(runs, high, high, ticks)?;
-            for _ in 0..LIMITS {
-                if best.is_none() {
-                    break;
-                }
-                let middle = low.midpoint(high);
-                match self.placed(runs, middle, middle, ticks)? {
-                    None => low = middle,
-                    found => (best, high) = (found, middle),
-                }
-            }
-        }
-        Ok(best)
-    }
-
-    /// Chunks of a limited cost to ranks of a limited cost; None if there is no room.
-    fn placed<'r>(
-        &'r self,
-        runs: &'r Runs,
-        most: f64,
-        most_of_rank: f64,
-        ticks: &mut Ticks,
-    ) -> Result<Option<Bins<'r>>> {
-        let units: &Units = &runs.units;
-        let limit = self.spec.whole_limit();
-        let fits = |run: &Range<usize>| {
-            let weight = units.of(run);
-            weight.load.is_within(limit) && weight.cost <= most
-        };
-        let groups = units.cut(&units.trees(), fits, ticks)?;
-        let mut bins = Bins::new(runs, self.spec, self.ranks, self.each);
-        Ok(bins.place(&groups, most_of_rank, ticks)?.then_some(bins))
-    }
-}
-
-/// The best of several plans, in each of which ranks exchange runs in turn, until its slowest rank
-/// is nearly as fast as the bound. While it is far from that, parts of the best plan are moved at
-/// random, and ranks exchange again.
-fn exchanged<'r>(mut plans: Vec<Bins<'r>>, bound: f64, ticks: &mut Ticks) -> Result<Bins<'r>> {
     let goal = bound * (1.0 + UNEVEN);
-    let mut total = LOOKS;
-    let mut done = Vec::new();
-    while !plans.is_empty() {
-        for mut plan in fastest_first(std::mem::take(&mut plans)) {
-            let mut looks = (LOOKS / TURNS).min(total);
-            total -= looks;
-            plan.exchange(goal, &mut looks, ticks)?;
-            total += looks;
-            match looks == 0 && total > 0 {
-                true => plans.push(plan),
-                false if plan.slowest() <= goal => return Ok(plan),
-                false => done.push(plan),
-            }
-        }
-    }
-    let mut best = fastest_first(done).swap_remove(0);
+    best.exchange(goal, &mut { LOOKS }, ticks)?;
     let (mut looks, mut random) = (RANDOM_LOOKS, Random::default());
     while best.slowest() > bound * (1.0 + ROUGH) && looks > 0 {
         let mut other = best.clone();
         for _ in 0..MOVES {
             other.perturb(&mut random);
         }
-        looks = looks.saturating_sub(other.members.len() + other.runs.rows.len() / 16);
+        looks = looks.saturating_sub(count + runs.rows.len() / 16);
         other.exchange(goal, &mut looks, ticks)?;
         if other.slowest() < best.slowest() {
             best = other;
         }
     }
-    Ok(best)
-}
-
-/// Plans, in the order of their slowest ranks.
-fn fastest_first(plans: Vec<Bins>) -> Vec<Bins> {
-    let slowest: Vec<_> = plans.iter().map(Bins::slowest).collect();
-    let mut order: Vec<_> = (0..plans.len()).collect();
-    sort_indices(&mut order, &|a, b| slowest[a].total_cmp(&slowest[b]));
-    let mut plans: Vec<_> = plans.into_iter().map(Some).collect();
-    { order.into_iter() }
-        .filter_map(|index| plans[index].take())
-        .collect()
+    let mut bin_of = vec![0; rows.alone.len()];
+    for (bin, members) in best.members.iter().enumerate() {
+        for &run in members {
+            bin_of[runs.rows[run].clone()].fill(bin);
+        }
+    }
+    tree.parted(|row| Some(bin_of[row]), count, ticks)
 }
 
 /// The sum in the order in which NumPy adds: the same to the last bit.
