@@ -451,8 +451,8 @@ def test_errors_of_inherited_methods_name_the_public_class():
 
 def test_help_of_a_batch_begins_with_all_of_its_names():
     public = {name for name in vars_of(fc.Batch) if not name.startswith("_")}
-    head = fc.Batch.__doc__.partition("Parameters\n")[0]
-    groups = re.findall(r"^ +- .+?:(.+(?:\n {6}.+)*)", head, re.MULTILINE)
+    head = inspect.getdoc(fc.Batch).partition("Parameters\n")[0]  # 3.13 and newer dedent it
+    groups = re.findall(r"^- .+?:(.+(?:\n  .+)*)", head, re.MULTILINE)
     listed = re.findall(r"``(\w+)``", " ".join(groups))
     assert sorted(listed) == sorted(public - {"get", "items", "keys", "values", "pop"})
 
