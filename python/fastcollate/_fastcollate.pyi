@@ -692,6 +692,7 @@ class CallNodes:
 def read_numbers(
     rows: list[Any],
     responses: tuple[NDArray[int32], NDArray[int64]] | None,
-    have_tokens: bool,
+    are_logprobs: bool,
+    may_have_lists: bool,
     name: Callable[[int], str],
 ) -> tuple[NDArray[float32], NDArray[int32], NDArray[int64], list[bool]]: ...

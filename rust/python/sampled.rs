@@ -1,15 +1,20 @@
 //! Numbers of tokens from objects, such as the log-probabilities of engines in the same process.
 
+use std::mem;
+
 use fastcollate::{add, gathered, reserve, resize, with_room};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyFloat, PyList, PyString, PyTuple};
 
 use crate::error::{Error, Result};
 use crate::plan::tables::{Column, column_of, values as values_of};
 use crate::rollouts::row_of;
-use crate::rows::{compact_ids, exact, first_entry, intern};
+use crate::rows::{
+    Items, compact_ids, describe, exact, first_entry, first_two, intern, is_numpy_bool, next_items,
+    prefetch_parts,
+};
 
 /// Numbers, the ids beside them, their offsets, and true for rows that have ids.
 type Found<'py> = (
@@ -19,19 +24,24 @@ type Found<'py> = (
     Vec<bool>,
 );
 
+/// Items of a list that are taken at once: their parts lie anywhere in memory, and those of several
+/// items are fetched together.
+const BLOCK: usize = 16;
+
 /// Read a number per token, and the token's id where a row has it.
 ///
 /// A row is an array of float64, vLLM's flat log-probabilities, or a list with an item per token: a
-/// number, or, if rows `have_tokens`, a tuple of it and the token's id, or a dictionary by id of
+/// number, or, of log-probabilities, a tuple of it and the token's id, or a dictionary by id of
 /// numbers or objects with the attribute `logprob`, of which the sampled token is the first. Tokens
-/// without a number have NaN.
+/// without a number have NaN, and those without an id -1.
 /// `name` names a row in errors.
 #[pyfunction]
 pub fn read_numbers<'py>(
     py: Python<'py>,
     rows: &Bound<'py, PyList>,
     responses: Option<(PyReadonlyArray1<i32>, PyReadonlyArray1<i64>)>,
-    have_tokens: bool,
+    are_logprobs: bool,
+    may_have_lists: bool,
     name: Bound<'py, PyAny>,
 ) -> Result<Found<'py>> {
     let responses = match &responses {
@@ -39,7 +49,9 @@ pub fn read_numbers<'py>(
         None => None,
     };
     let mut numbers = Numbers {
-        have_tokens,
+        are_logprobs,
+        may_have_lists,
+        block: with_room(BLOCK)?,
         ..Numbers::default()
     };
     let (mut ends, mut have_ids) = (with_room(rows.len() + 1)?, with_room(rows.len())?);
@@ -64,23 +76,26 @@ pub fn read_numbers<'py>(
 
 /// The numbers of all rows so far.
 #[derive(Default)]
-struct Numbers<'a> {
+struct Numbers<'a, 'py> {
     /// The response of the row.
     response: &'a [i32],
-    /// True if items may be tuples and dictionaries.
-    have_tokens: bool,
+    /// True for log-probabilities, of which items may be tuples and dictionaries.
+    are_logprobs: bool,
+    /// True if lists stand for tuples, as in JSON.
+    may_have_lists: bool,
     values: Vec<f32>,
     ids: Vec<i32>,
     /// The number of values before the row.
     start: usize,
     has_ids: bool,
+    /// The next items; kept for its memory.
+    block: Vec<Bound<'py, PyAny>>,
 }
 
-impl Numbers<'_> {
-    fn read(&mut self, row: &Bound<PyAny>) -> PyResult<()> {
+impl<'py> Numbers<'_, 'py> {
+    fn read(&mut self, row: &Bound<'py, PyAny>) -> PyResult<()> {
         if let Ok(list) = row.cast::<PyList>() {
-            reserve(&mut self.values, list.len()).map_err(Error::from)?;
-            return list.iter().try_for_each(|item| self.item(&item));
+            return self.items(list);
         }
         if let Ok(array) = row.extract::<PyReadonlyArray1<f64>>() {
             let mut values = values_of(&array)?.into_owned().into_iter();
@@ -91,13 +106,22 @@ impl Numbers<'_> {
         }
         // Their items are keys and characters.
         if row.is_instance_of::<PyDict>() || row.is_instance_of::<PyString>() {
-            let reason = format!(
-                "found a {} where a list is expected",
-                row.get_type().name()?
-            );
-            return Err(PyTypeError::new_err(reason));
+            return Err(wrong(row, "a list is expected"));
         }
-        row.try_iter()?.try_for_each(|item| self.item(&item?))
+        let mut items = row.try_iter()?;
+        items.try_for_each(|item| self.item(&item?))
+    }
+
+    fn items(&mut self, list: &Bound<'py, PyList>) -> PyResult<()> {
+        reserve(&mut self.values, list.len()).map_err(Error::from)?;
+        let (mut block, mut at) = (mem::take(&mut self.block), 0);
+        while next_items(list, at, &mut block) {
+            at += block.len();
+            block.iter().for_each(prefetch_parts);
+            block.drain(..).try_for_each(|item| self.item(&item))?;
+        }
+        self.block = block;
+        Ok(())
     }
 
     /// Read vLLM's flat log-probabilities: the first entry of each token.
@@ -107,7 +131,8 @@ impl Numbers<'_> {
         let ends = row.getattr("end_indices")?;
         for (start, end) in indices(starts)?.into_iter().zip(indices(&ends)?) {
             if start < end {
-                self.push(id_of(&ids.get_item(start)?)?, &numbers.get_item(start)?)?;
+                let id = id_of(&ids.get_item(start)?)?;
+                self.push(Some(id), &numbers.get_item(start)?)?;
             } else {
                 self.push_none()?;
             }
@@ -115,64 +140,117 @@ impl Numbers<'_> {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn item(&mut self, item: &Bound<PyAny>) -> PyResult<()> {
-        if self.have_tokens {
-            if let Ok(entries) = item.cast::<PyDict>() {
-                return self.entry(entries);
-            }
-            if let Ok(pair) = item.cast::<PyTuple>() {
-                return self.push(id_of(&pair.get_item(1)?)?, &pair.get_item(0)?);
-            }
-            if let Ok(pair) = item.cast::<PyList>() {
-                return self.push(id_of(&pair.get_item(1)?)?, &pair.get_item(0)?);
-            }
+        if !self.are_logprobs || item.is_exact_instance_of::<PyFloat>() {
+            return self.push(None, item);
         }
-        match item.is_none() {
-            true => self.push_none(),
-            false => added(&mut self.values, value_of(item)?),
+        if let Ok(tuple) = item.cast::<PyTuple>() {
+            return self.pair(Items::Tuple(tuple));
+        }
+        if let Ok(entries) = item.cast::<PyDict>() {
+            return self.entry(entries);
+        }
+        if self.may_have_lists
+            && let Ok(list) = item.cast::<PyList>()
+        {
+            return self.pair(Items::List(list));
+        }
+        self.push(None, item)
+    }
+
+    /// Read a number and the id behind it, as far as they are there.
+    #[inline(always)]
+    fn pair(&mut self, pair: Items) -> PyResult<()> {
+        let (number, id) = first_two(pair);
+        match (number, id) {
+            (None, _) => self.push_none(),
+            (Some(number), None) => self.push(None, &number),
+            (Some(number), Some(id)) => self.push(Some(id_of(&id)?), &number),
         }
     }
 
     /// Read the entry of the sampled token, usually the first.
+    #[inline(always)]
     fn entry(&mut self, entries: &Bound<PyDict>) -> PyResult<()> {
         let Some((id, entry)) = first_entry(entries) else {
-            return self.push_none();
+            return Err(wrong(entries, "an entry is expected"));
         };
         let id = id_of(&id)?;
-        if let Some(sampled) = self.sampled()
+        let sampled = { self.response.get(self.values.len() - self.start) }.copied();
+        if let Some(sampled) = sampled
             && id != sampled
             && let Some(entry) = entries.get_item(sampled)?
         {
-            return self.push(sampled, &entry);
+            return self.push(Some(sampled), &entry);
         }
-        self.push(id, &entry)
-    }
-
-    /// The next token of the response.
-    fn sampled(&self) -> Option<i32> {
-        self.response.get(self.values.len() - self.start).copied()
+        self.push(Some(id), &entry)
     }
 
     /// Add a token without a number.
     fn push_none(&mut self) -> PyResult<()> {
-        self.fill_ids()?;
-        let sampled = self.sampled().unwrap_or(0);
-        added(&mut self.ids, sampled)?;
         added(&mut self.values, f32::NAN)
     }
 
-    /// Write 0 for tokens without an id.
+    /// Write -1 for tokens without an id.
     fn fill_ids(&mut self) -> PyResult<()> {
-        Ok(resize(&mut self.ids, self.values.len(), 0).map_err(Error::from)?)
+        Ok(resize(&mut self.ids, self.values.len(), -1).map_err(Error::from)?)
     }
 
     /// Add a token.
-    #[inline]
-    fn push(&mut self, id: i32, value: &Bound<PyAny>) -> PyResult<()> {
-        self.has_ids = true;
-        added(&mut self.ids, id)?;
-        added(&mut self.values, value_of(value)?)
+    #[inline(always)]
+    fn push(&mut self, id: Option<i32>, number: &Bound<PyAny>) -> PyResult<()> {
+        let value = match float(number) {
+            Some(value) => value,
+            None => self.other_value(number, self.are_logprobs)?,
+        };
+        if let Some(id) = id {
+            if self.ids.len() < self.values.len() {
+                self.fill_ids()?;
+            }
+            self.has_ids = true;
+            added(&mut self.ids, id)?;
+        }
+        added(&mut self.values, value)
+    }
+
+    /// A number that is not a plain float, or that of an object with the attribute `logprob`. As in JSON, three texts stand
+    /// for log-probabilities that are not finite, and masks may be booleans.
+    fn other_value(&self, value: &Bound<PyAny>, may_have_attribute: bool) -> PyResult<f32> {
+        if value.is_none() {
+            return Ok(f32::NAN);
+        }
+        let is_bool = value.is_instance_of::<PyBool>();
+        let text = value.cast::<PyString>().ok();
+        if may_have_attribute
+            && !is_bool
+            && text.is_none()
+            && let Some(number) = value.getattr_opt(intern!(value.py(), "logprob"))?
+        {
+            return float(&number).map_or_else(|| self.other_value(&number, false), Ok);
+        }
+        if self.are_logprobs {
+            let text = text.map(|text| text.to_string_lossy());
+            return match text.as_deref() {
+                Some("NaN") => Ok(f32::NAN),
+                Some("Infinity") => Ok(f32::INFINITY),
+                Some("-Infinity") => Ok(f32::NEG_INFINITY),
+                None if !is_bool && !is_numpy_bool(value)? => Ok(round(value.extract()?)),
+                _ => Err(wrong(
+                    value,
+                    "a log-probability is expected; pass numbers, and None for missing ones",
+                )),
+            };
+        }
+        exact(value).map_or_else(|| Ok(round(value.extract()?)), Ok)
+    }
+}
+
+/// The error for an object of another kind.
+fn wrong(found: &Bound<PyAny>, expected: &str) -> PyErr {
+    match describe(found) {
+        Ok(found) => PyTypeError::new_err(format!("found {found} where {expected}")),
+        Err(error) => error,
     }
 }
 
@@ -181,27 +259,23 @@ fn added<T>(values: &mut Vec<T>, value: T) -> PyResult<()> {
     Ok(add(values, value).map_err(Error::from)?)
 }
 
+/// The value of a plain float.
+#[inline(always)]
+fn float(value: &Bound<PyAny>) -> Option<f32> {
+    if value.is_exact_instance_of::<PyFloat>() {
+        return exact(value);
+    }
+    None
+}
+
 /// The id of a token.
 #[inline]
 fn id_of(id: &Bound<PyAny>) -> PyResult<i32> {
-    exact(id).map_or_else(|| id.extract(), Ok)
-}
-
-/// A number, or an object's.
-#[inline]
-fn value_of(value: &Bound<PyAny>) -> PyResult<f32> {
-    if let Some(value) = exact(value) {
-        return Ok(value);
+    let found = exact(id).map_or_else(|| id.extract(), Ok)?;
+    if found > 1 || found >= 0 && !id.is_instance_of::<PyBool>() {
+        return Ok(found);
     }
-    if value.is_none() {
-        return Ok(f32::NAN);
-    }
-    if let Some(number) = value.getattr_opt(intern!(value.py(), "logprob"))? {
-        return value_of(&number);
-    }
-    let text = value.cast::<PyString>().ok();
-    let number = text.and_then(|text| text.to_string_lossy().parse::<f64>().ok());
-    Ok(round(number.map_or_else(|| value.extract(), Ok)?))
+    Err(wrong(id, "the id of a token is expected"))
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "rounded, as NumPy does")]

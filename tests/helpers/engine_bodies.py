@@ -1,5 +1,6 @@
 """Bodies of engines, drawn by Hypothesis: ours, by the fields that the engines document."""
 
+import copy
 import json
 import math
 
@@ -17,6 +18,12 @@ BAD = st.sampled_from([None, math.nan, -math.inf, -9999.0])
 TEXTS = st.text(max_size=4) | st.sampled_from(
     [" the", 'a"b', "\\", "é", "\U0001f600", "\n", "]", "},{"]
 )
+
+VALUES = [
+    *(None, "x", 3, -1, 1.5, True, [], {}, [1], {"a": 1}, [[1]], 2**31, 2**63, math.inf, -0.0),
+    *(-9999.0, "NaN", "token_id:5", "token_id:05"),
+]
+"""Values of every kind."""
 
 
 @st.composite
@@ -116,6 +123,31 @@ def sglang_generate(draw, prompt, calls):
             meta["output_token_logprobs"] = [*map(list, zip(logprobs, ids, texts, strict=True))]
         bodies.append({"text": draw(TEXTS), "output_ids": ids, "meta_info": meta})
     return bodies
+
+
+def places_in(value, path=()):
+    """Yield the paths to all values."""
+    if path:
+        yield path
+    keys = value if isinstance(value, dict) else range(len(value)) if type(value) is list else ()
+    for key in keys:
+        yield from places_in(value[key], (*path, key))
+
+
+def change(random, body):
+    """Replace, remove, repeat or reorder a value."""
+    *outer, key = random.choice([*places_in(body)])
+    for one in outer:
+        body = body[one]
+    kind = random.randrange(3)
+    if kind == 0:
+        body[key] = copy.deepcopy(random.choice(VALUES))
+    elif kind == 1:
+        del body[key]
+    elif isinstance(body, list):
+        body.insert(key, body[key])
+    else:
+        body[key] = body.pop(key)
 
 
 WIRES = [vllm_generate, vllm_chat, vllm_completions, sglang_generate]

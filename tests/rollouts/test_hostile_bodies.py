@@ -118,7 +118,7 @@ def test_escapes_are_read_or_refused_alike(text):
         ),
         (
             b'{"output_ids": [1], "meta_info": {"output_token_logprobs": [["0", 1]]}}',
-            "invalid log-probability",
+            "byte 61: expected a number, null, or the text NaN",
         ),
         (b'{"output_ids": [1], "meta_info": {"output_token_logprobs": [[0, 1.5]]}}', "byte"),
         (b'{"output_ids": [1], "meta_info": {"output_token_logprobs": [[0, -1]]}}', "-1 is not a"),

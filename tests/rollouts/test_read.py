@@ -196,7 +196,7 @@ def test_the_sampled_token_may_not_be_the_first():
 @pytest.mark.parametrize(
     "logprobs",
     [
-        [(-1.0,)],
+        [(-1.0, "x")],
         ["a"],
         [{7: "a"}],
         [{"a": Logprob(-1.0)}],

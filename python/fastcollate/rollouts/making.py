@@ -208,7 +208,8 @@ def _key(tree: int, name: Any) -> tuple[int, Any]:
 
 def _dropped(trees: list[int], indices: list[int], links: Sequence[Any]) -> list[bool]:
     """Return True for attempts at a compaction that no node continues from (verifiers)."""
-    of_type = [[(_get(link, "type"), _get(link, "node")) for link in one or ()] for one in links]
+    lists = [one if isinstance(one, (list, tuple)) else () for one in links]
+    of_type = [[(_get(link, "type"), _get(link, "node")) for link in one] for one in lists]
     accepted = {
         (tree, node)
         for tree, of_node in zip(trees, of_type, strict=True)

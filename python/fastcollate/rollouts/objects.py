@@ -80,8 +80,9 @@ def read(
         # Reading the client's objects takes longer than writing and reading their JSON.
         return parse_given(list(map(_json_of, listed)), None, options)
     if known is ENGINES and schema is None:
+        index, other = next(one for one in enumerate(listed) if not _is_response(one[1]))
         raise TypeError(
-            f"outputs[0] is {show(listed[0])}; pass outputs of vLLM, SGLang, TensorRT-LLM, "
+            f"outputs[{index}] is {show(other)}; pass outputs of vLLM, SGLang, TensorRT-LLM, "
             "tinker or OpenAI's client, or the bytes of a server to fc.rollouts.parse"
         )
     if known is OUTPUTS:  # of which those without samples have no calls

@@ -99,11 +99,13 @@ class Schema:
     Calls of 1 call: 2 prompt tokens, 1 response token
     """
 
-    __slots__ = ("_core", "_known", "are_nodes", "arrays", "calls", "columns")
+    __slots__ = ("_core", "_known", "are_nodes", "arrays", "calls", "columns", "optional")
 
     calls: tuple[str, ...]
     arrays: list[list[tuple[str, Steps]]]
     """The arrays of calls, each after those that it is in, and the steps from one to the next."""
+    optional: set[str]
+    """Those of which items without a response are not calls."""
     are_nodes: bool
     columns: dict[str, tuple[str, ...]]
     _core: CallSchema
@@ -125,6 +127,7 @@ class Schema:
         given = {name: _paths(name, paths) for name, paths in columns.items()}
         self.calls, self.are_nodes = arrays, nodes is not None
         known = [path.removesuffix("?") for path in arrays if path]
+        self.optional = {path.removesuffix("?") for path in arrays if path.endswith("?")}
         self.arrays = [
             [
                 (path[:end], steps_of(path[start : end - 2]))

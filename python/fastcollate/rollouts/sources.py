@@ -55,6 +55,7 @@ OUTPUTS = Schema(
     responses=(".output_ids", ".token_ids", ".tokens"),
     logprobs=("meta_info.output_token_logprobs", ".logprobs"),
     finish_reasons=("meta_info.finish_reason", ".finish_reason", ".stop_reason"),
+    request_ids=("meta_info.id", "request_id"),
     versions=("meta_info.weight_versions", ".weight_versions"),
     routed_experts=("meta_info.routed_experts", ".routed_experts"),
     support=("meta_info.output_token_sampling_mask", ".sampling_mask.token_ids"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial, reduce
 from itertools import chain
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -123,7 +125,8 @@ def calls_from(
             given[name] = _ids(name, values, name_of)
         elif name in NUMBERS:
             bits = schema.paths(schema.columns[name][:1])[0].bits
-            given |= _numbers(name, values, bits, given.get("responses"), name_of)
+            have_lists = schema is OUTPUTS
+            given |= _numbers(name, values, bits, given.get("responses"), have_lists, name_of)
         else:
             columns[name] = values
     made = make_calls(
@@ -178,24 +181,31 @@ def _calls(body: Any, schema: Schema) -> list[tuple[tuple[int, ...], Call]]:
             level = {
                 (*key, index): {**call, base: item}
                 for key, call in level.items()
+                if outer not in schema.optional or _is_object(call[outer])
                 for index, item in enumerate(_items(reduce(_below, steps, call[outer])))
             }
             outer = base
         for key, call in level.items():
             found[key] = {**found[key], **call} if key in found else call
-    calls = list(found.items())
-    if any(path.endswith("?") for path in schema.calls):
+    calls = sorted(found.items(), key=itemgetter(0))
+    if schema.optional:
         tokens = schema.paths(
             tuple(path for name in RESPONSES for path in schema.columns.get(name, ()))
         )
-        objects = [
-            one for one in calls if not any(isinstance(part, _PLAIN) for part in one[1].values())
+        calls = [
+            (key, call)
+            for key, call in calls
+            if (base := [*call][-1]) not in schema.optional
+            or (_is_object(call[base]) and _is_there(_values([call], tokens)[0]))
         ]
-        calls = [one for one in objects if _is_there(_values([one[1]], tokens)[0])]
     return calls or [((), {"": body})]
 
 
 _PLAIN = (str, bytes, int, float)
+
+
+def _is_object(value: Any) -> bool:
+    return value is not None and _kind(type(value)) in (Mapping, object)
 
 
 class _OtherValueError(ValueError):
@@ -208,9 +218,10 @@ def _items(values: Any) -> Iterable[Any]:
         return values
     if values is None or values is ABSENT:
         return ()
-    if isinstance(values, _PLAIN):
-        raise _OtherValueError(f"found {show(values)} where a list is expected")
-    return values if isinstance(values, (Sequence, np.ndarray)) or is_tensor(values) else ()
+    is_text = isinstance(values, _PLAIN)
+    if not is_text and (isinstance(values, (Sequence, np.ndarray)) or is_tensor(values)):
+        return values
+    raise _OtherValueError(f"found {show(values)} where a list is expected")
 
 
 def _values(calls: Sequence[Call], paths: Sequence[Path]) -> list[Any]:
@@ -233,9 +244,12 @@ def _all_at(values: list[Any], steps: Steps) -> list[Any]:
     """Return the value at a path in each of values, which may be None, or ``ABSENT``."""
     for at, step in enumerate(steps):
         if isinstance(step, str):
-            classes: set[Any] = {*map(type, values)}
-            if len(classes) == 1 and _kind(classes.pop()) is Mapping:
+            kinds = {_kind(cls) for cls in {*map(type, values)}}
+            if kinds == {Mapping}:
                 values = [value.get(step, ABSENT) for value in values]
+            elif kinds == {object}:
+                values = [getattr(value, step, ABSENT) for value in values]
+                values = [value() if callable(value) else value for value in values]
             else:
                 values = [_below(value, step) for value in values]
             continue
@@ -259,13 +273,16 @@ def _below(value: Any, key: Any) -> Any:
     return value() if callable(value) else value
 
 
-def _flat(values: list[Any]) -> list[Any]:
-    """Return values, or the items of arrays, in one list."""
-    are_lists = values and all(isinstance(one, (list, tuple, np.ndarray)) for one in values)
-    return [
-        None if one is ABSENT else one
-        for one in (chain.from_iterable(values) if are_lists else values)
-    ]
+def _flat(values: list[Any]) -> Any:
+    """Return values, or the items of arrays, in one list; ``ABSENT`` if no item has a value."""
+    if values and all(one is ABSENT for one in values):
+        return ABSENT
+    are_lists = {isinstance(one, (list, tuple, np.ndarray)) for one in values}
+    if len(are_lists) > 1:
+        raise _OtherValueError(f"found {show(values)} where items have a list each, or a value")
+    if are_lists == {True}:
+        return list(chain.from_iterable(values))
+    return [None if one is ABSENT else one for one in values]
 
 
 def _is_there(value: Any) -> bool:
@@ -298,8 +315,23 @@ def _rows_of(name: str, column: list[Any] | Ragged) -> tuple[list[Any] | Ragged,
 def _ids(name: str, column: list[Any] | Ragged, name_of: Callable[[int], str]) -> Rows:
     """Return token ids or lengths."""
     rows, have = _rows_of(name, column)
+    if name == "logprob_tokens":
+        rows = [_ids_in(row, name_of(call)) for call, row in enumerate(rows)]
     found = ids_of(name, rows, name_of)
     return to_numpy(found.values), found.offsets, have
+
+
+def _ids_in(texts: Any, call: str) -> NDArray[np.int64]:
+    """Return the ids in texts of tokens."""
+    try:
+        found = _TOKEN_ID.findall("\0".join(text for text in texts if text is not None))
+        return np.array(found, str).astype(np.int64)
+    except TypeError:
+        raise TypeError(f"{call}: logprob_tokens are {show(texts)}; pass texts") from None
+
+
+_TOKEN_ID = re.compile(r"(?<![^\0])token_id:(0|[1-9]\d{0,8})(?![^\0])")
+"""An id among texts of tokens that are joined by null characters."""
 
 
 def _numbers(
@@ -307,6 +339,7 @@ def _numbers(
     column: list[Any] | Ragged,
     bits: int | None,
     responses: Rows | None,
+    have_lists: bool,
     name_of: Callable[[int], str],
 ) -> dict[str, Rows]:
     """Return numbers per token or flags, and the token ids that log-probabilities come with."""
@@ -323,11 +356,13 @@ def _numbers(
     if values.ndim != 1:
         rows = [to_numpy(row).astype(np.float64) if is_array(row) else row for row in rows]
         read_ids = None if responses is None else responses[:2]
-        values, ids, offsets, have_ids = read_numbers(rows, read_ids, name == "logprobs", name_of)
+        values, ids, offsets, have_ids = read_numbers(
+            rows, read_ids, name == "logprobs", have_lists, name_of
+        )
         if name == "logprobs" and any(have_ids):
             found["logprob_ids"] = ids, offsets, np.array(have_ids, bool)
     if bits:
-        are_whole = np.isfinite(values) & (values == np.trunc(values))
+        are_whole = (np.abs(values) < 1 << 53) & (values == np.trunc(values))
         flags = np.where(are_whole, values, 0).astype(np.int64) & bits
         values = np.where(are_whole, flags != 0, np.nan)
     return found | {name: (values.astype(np.float32, copy=False), offsets, have)}

@@ -20,12 +20,13 @@ const MASKS: [(Column, &str); 4] = [
 ];
 
 /// The columns of which each gives the tokens of a response, the first that a call has.
-const RESPONSES: [Column; 4] = [
-    Column::Responses,
-    Column::Sequences,
-    Column::LogprobIds,
-    Column::LogprobTokens,
-];
+const RESPONSES: [Column; 2] = [Column::Responses, Column::Sequences];
+
+/// The tokens of log-probabilities, which stand for the response if there is no other.
+const LOGPROB_IDS: [Column; 2] = [Column::LogprobIds, Column::LogprobTokens];
+
+/// Stands for the id of a log-probability without one.
+pub const UNKNOWN: i32 = -1;
 
 /// The tokens of a call.
 pub struct Tokens<'a> {
@@ -62,7 +63,14 @@ impl<'a> Call<'a> {
     }
 
     fn response(&self) -> Option<&'a [i32]> {
-        RESPONSES.into_iter().find_map(|column| self.ids(column))
+        let is_known = |ids: &&[i32]| !ids.is_empty() && !ids.contains(&UNKNOWN);
+        let tokens = RESPONSES.into_iter().find_map(|column| self.ids(column));
+        tokens.or_else(|| {
+            let mut ids = LOGPROB_IDS
+                .into_iter()
+                .filter_map(|column| self.ids(column));
+            ids.find(is_known)
+        })
     }
 
     /// Check that masks are weights, that there is one of what a call has one of, and that
@@ -81,7 +89,7 @@ impl<'a> Call<'a> {
                 ));
             }
         }
-        use Column::{LogprobIds, LogprobTokens, Masked, PromptLens, ResponseLens, Trains};
+        use Column::{LogprobIds, Masked, PromptLens, ResponseLens, Trains};
         let single = [PromptLens, ResponseLens, Trains, Masked].map(|one| self.ids(one));
         if let Some(values) = single
             .into_iter()
@@ -98,9 +106,11 @@ impl<'a> Call<'a> {
                 "has {found} log-probabilities, but its response has {tokens}"
             ));
         }
-        for ids in [LogprobIds, LogprobTokens].map(|one| self.ids(one)) {
+        for ids in LOGPROB_IDS.map(|one| self.ids(one)) {
             let mut pairs = ids.unwrap_or(&[]).iter().zip(response).enumerate();
-            if let Some((at, (found, expected))) = pairs.find(|(_, (found, id))| found != id) {
+            let differ =
+                |&(_, (found, id)): &(usize, (&i32, &i32))| found != id && *found != UNKNOWN;
+            if let Some((at, (found, expected))) = pairs.find(differ) {
                 return Err(format!(
                     "has log-probabilities of other tokens than its response: token {at} is \
                      {found}, but {expected} in the response"

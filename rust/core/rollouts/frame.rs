@@ -68,7 +68,7 @@ impl<T> Values<T> {
     }
 
     /// Prepare for values from the path of a rank. False if those of an earlier path are there.
-    fn claim(&mut self, rank: usize) -> bool {
+    pub fn claim(&mut self, rank: usize) -> bool {
         if rank < self.rank {
             if self.rank < usize::MAX {
                 self.clear();
@@ -152,17 +152,17 @@ impl Frame {
         self.columns[column as usize].given()?.first().copied()
     }
 
-    /// Insert NaN at places among the log-probabilities, which ascend.
+    /// Insert a value at places of a column, which ascend.
     ///
     /// # Errors
     /// [`Error::NoMemory`](crate::Error::NoMemory).
-    pub fn insert_missing(&mut self, places: &[usize]) -> Result<()> {
-        let values = &mut self.column(Column::Logprobs).values;
+    pub fn insert(&mut self, column: Column, places: &[usize], value: i32) -> Result<()> {
+        let values = &mut self.column(column).values;
         let mut end = values.len();
-        resize(values, end + places.len(), MISSING)?;
+        resize(values, end + places.len(), value)?;
         for (earlier, &place) in places.iter().enumerate().rev() {
             values.copy_within(place..end, place + earlier + 1);
-            values[place + earlier] = MISSING;
+            values[place + earlier] = value;
             end = place;
         }
         Ok(())

@@ -4,6 +4,7 @@ use std::mem;
 
 use jiter::{NumberInt, Peek};
 
+use super::call::UNKNOWN;
 use super::calls::{Calls, Place};
 use super::frame::{Frame, MISSING, State, call_of};
 use super::items::{Found, SLOTS, Shapes, token_of};
@@ -37,6 +38,10 @@ pub struct Reader<'s> {
 struct Item {
     /// Positions and columns of its values.
     uses: Vec<(usize, Column)>,
+    /// The columns of its values, as bits.
+    seen: u32,
+    /// Those of which it has arrays.
+    arrays: u32,
     /// True if it has a value that shapes cannot read.
     is_special: bool,
     /// True if it is of one token: it names the token.
@@ -273,57 +278,81 @@ impl<'s> Reader<'s> {
     fn items_alike(&mut self, json: &mut Json, child: usize, ticks: &mut Ticks) -> Result<()> {
         let (current, known) = (self.current, self.schema.node(child));
         let frame = &mut self.frames[current];
+        let start = json.at();
+        let is_empty = json.data.get(json.after_space(start + 1)) == Some(&b']');
         // Values of columns that an earlier path has are removed again.
         let mut others = Vec::new();
-        let (mut has_logprobs, mut is_token) = (false, false);
+        // Columns as bits: those that are read, that items lack, and that items have one value or an
+        // array of.
+        let (mut read, mut lacked, mut single, mut arrays) = (0, 0, 0, 0);
         for &(column, rank) in &known.columns {
-            let is_claimed = frame.claim(Role::Column(column), rank);
-            has_logprobs |= is_claimed && column == Column::Logprobs;
-            is_token |= matches!(column, Column::LogprobIds | Column::LogprobTokens);
-            if !is_claimed {
-                others.push((column, frame.column(column).values.len()));
+            let values = frame.column(column);
+            if !values.claim(rank) {
+                others.push((column, values.values.len()));
+                continue;
+            }
+            read |= bit(column);
+            if is_empty {
+                values.state = State::Given;
             }
         }
-        if has_logprobs && json.data.get(json.after_space(json.at() + 1)) == Some(&b']') {
-            frame.column(Column::Logprobs).state = State::Given;
-        }
+        let slots = SLOTS.iter().fold(0, |slots, &column| slots | bit(column));
+        let is_token = { known.columns.iter() }.any(|(column, _)| SLOTS[1..].contains(column));
         if self.shapes.len() <= child {
             self.shapes.resize_with(child + 1, Shapes::default);
         }
-        // Log-probabilities of items, and those before each item without one.
-        let (mut of_items, mut missing) = (0_usize, Vec::new());
+        // Log-probabilities, and their ids, that items have, and the places of those that they lack.
+        let mut gaps: [(usize, Vec<usize>); 2] = Default::default();
+        let is_read = [0, 1].map(|slot| read & bit(SLOTS[slot]) != 0);
         each_item(json, ticks, |json, at, ticks| {
-            if let Some((found, end)) = self.shapes[child].read(json.data, at) {
+            let before = self.lens();
+            let shape = self.shapes[child].read(json.data, at);
+            let (item, end) = if let Some((found, end)) = shape {
                 self.add(found)?;
-                match found[0] {
-                    Some(_) => of_items += 1,
-                    None if has_logprobs => add(&mut missing, self.num_logprobs())?,
-                    None => {}
+                (
+                    Item {
+                        seen: slots,
+                        ..Item::default()
+                    },
+                    end,
+                )
+            } else {
+                let peek = json.peek_at(at)?;
+                self.item = Some(Item {
+                    is_token,
+                    ..Item::default()
+                });
+                let read = self.value(json, child, peek, ticks);
+                let item = mem::take(&mut self.item).unwrap_or_default();
+                read?;
+                let end = json.at();
+                if !item.is_special {
+                    self.shapes[child].learn(&json.data[..end], at, &item.uses);
                 }
-                return Ok(end);
+                (item, end)
+            };
+            for (slot, after) in self.lens().into_iter().enumerate() {
+                match after - before[slot] {
+                    0 if is_read[slot] => add(&mut gaps[slot].1, after)?,
+                    found => gaps[slot].0 += found,
+                }
             }
-            let peek = json.peek_at(at)?;
-            let before = self.num_logprobs();
-            self.item = Some(Item {
-                is_token,
-                ..Item::default()
-            });
-            let read = self.value(json, child, peek, ticks);
-            let item = mem::take(&mut self.item).unwrap_or_default();
-            read?;
-            let end = json.at();
-            match self.num_logprobs() - before {
-                0 if has_logprobs => add(&mut missing, before)?,
-                found => of_items += if item.is_special { 0 } else { found },
-            }
-            if !item.is_special {
-                self.shapes[child].learn(&json.data[..end], at, &item.uses);
-            }
+            lacked |= read & !item.seen;
+            single |= read & item.seen & !item.arrays;
+            arrays |= read & item.arrays;
             Ok(end)
         })?;
+        if single & lacked & !slots | arrays & (lacked | single) != 0 {
+            let reason = "items of this array have no value, or other ones, where others have";
+            return Err(json.wrong_at(start, reason));
+        }
         let frame = &mut self.frames[current];
-        if of_items > 0 {
-            frame.insert_missing(&missing)?;
+        for ((found, places), (column, missing)) in
+            gaps.iter().zip([(SLOTS[0], MISSING), (SLOTS[1], UNKNOWN)])
+        {
+            if *found > 0 && arrays == 0 {
+                frame.insert(column, places, missing)?;
+            }
         }
         for (column, len) in others {
             frame.column(column).values.truncate(len);
@@ -331,10 +360,11 @@ impl<'s> Reader<'s> {
         Ok(())
     }
 
-    /// Number of log-probabilities of the current frame so far.
-    fn num_logprobs(&mut self) -> usize {
-        let logprobs = self.frames[self.current].column(Column::Logprobs);
-        logprobs.values.len()
+    /// Number of log-probabilities, and of ids beside them, of the current frame so far.
+    #[inline(always)]
+    fn lens(&mut self) -> [usize; 2] {
+        let frame = &mut self.frames[self.current];
+        [SLOTS[0], SLOTS[1]].map(|column| frame.column(column).values.len())
     }
 
     /// Add the values of an item.
@@ -394,6 +424,9 @@ impl<'s> Reader<'s> {
             self.frames[self.current].column(column).state = State::Given;
         }
         let is_array = peek == Peek::Array;
+        if let Some(item) = &mut self.item {
+            item.seen |= bit(column);
+        }
         if !known.is_one_of_many && is_array != column.is_per_token() {
             let expected = if is_array { "a number" } else { "an array" };
             return Err(json.wrong_at(json.at(), &format!("expected {expected}")));
@@ -405,6 +438,7 @@ impl<'s> Reader<'s> {
             if item.is_token {
                 return Err(json.wrong_at(json.at(), "expected the value of one token"));
             }
+            item.arrays |= bit(column);
             item.is_special = true;
         }
         each_item(json, ticks, |json, mut at, _| {
@@ -430,7 +464,9 @@ impl<'s> Reader<'s> {
             Column::LogprobTokens => json.with(|json| Ok(token_of(json.next_str()?.as_bytes())))?,
             Column::Logprobs if peek == Peek::Null => json.skip(peek).map(|()| Some(MISSING))?,
             Column::Logprobs if peek == Peek::String => {
-                json.with(|json| Ok(Some(bits_of(none_of(json.known_str()?)))))?
+                let value = json.with(|json| Ok(none_of(json.known_str()?)))?;
+                let reason = "expected a number, null, or the text NaN, Infinity or -Infinity";
+                Some(bits_of(value.ok_or_else(|| json.wrong_at(at, reason))?))
             }
             _ if column.is_ids() => {
                 let NumberInt::Int(value) = json.with(|json| json.known_int(peek))?;
@@ -445,15 +481,17 @@ impl<'s> Reader<'s> {
                 };
                 Some(value)
             }
-            _ => Some(bits_of(match (peek, self.schema.node(node).bits) {
-                (Peek::True, _) if column != Column::Logprobs => json.skip(peek).map(|()| 1.0)?,
-                (Peek::False, _) if column != Column::Logprobs => json.skip(peek).map(|()| 0.0)?,
-                (_, None) => json.with(|json| json.known_float(peek))?,
-                (_, Some(bits)) => {
-                    let NumberInt::Int(flags) = json.with(|json| json.known_int(peek))?;
-                    f64::from(u8::from(flags & i64::from(bits) != 0))
-                }
-            })),
+            _ => {
+                let value = match peek {
+                    Peek::True if column != Column::Logprobs => json.skip(peek).map(|()| 1.0)?,
+                    Peek::False if column != Column::Logprobs => json.skip(peek).map(|()| 0.0)?,
+                    _ => json.with(|json| json.known_float(peek))?,
+                };
+                Some(bits_of(match self.schema.node(node).bits {
+                    Some(bits) => flag_of(value, bits),
+                    None => value,
+                }))
+            }
         };
         if let Some(value) = value {
             self.frames[self.current].column(column).push(value)?;
@@ -475,11 +513,30 @@ fn bits_of(value: f64) -> i32 {
     (value as f32).to_bits().cast_signed()
 }
 
-/// A log-probability that JSON cannot write as a number; NaN for other texts, too.
-fn none_of(text: &str) -> f64 {
+/// A log-probability that JSON cannot write as a number.
+fn none_of(text: &str) -> Option<f64> {
     match text {
-        "Infinity" => f64::INFINITY,
-        "-Infinity" => f64::NEG_INFINITY,
-        _ => f64::NAN,
+        "NaN" => Some(f64::NAN),
+        "Infinity" => Some(f64::INFINITY),
+        "-Infinity" => Some(f64::NEG_INFINITY),
+        _ => None,
     }
+}
+
+/// 1 for flags with one of these bits, NaN for other numbers than flags.
+#[allow(clippy::cast_possible_truncation, reason = "checked")]
+fn flag_of(flags: f64, bits: u32) -> f64 {
+    if flags.abs() < MOST_FLAGS && flags.fract() == 0.0 {
+        f64::from(u8::from(flags as i64 & i64::from(bits) != 0))
+    } else {
+        f64::NAN
+    }
+}
+
+/// Up to this, float64 has all integers.
+const MOST_FLAGS: f64 = (1_u64 << 53) as f64;
+
+/// The bit of a column.
+const fn bit(column: Column) -> u32 {
+    1 << column as u32
 }

@@ -32,9 +32,12 @@ mod tokens;
 pub use array::data;
 pub use arrow::{ArrowMemory, arrow_chunks, arrow_nested_chunks};
 pub use fixed::fix_lists;
-pub use list::{DecodeExact, Run, check_digits, exact, first_entry, same_until};
+pub use list::{
+    DecodeExact, Items, Run, check_digits, exact, first_entry, first_two, next_items,
+    prefetch_parts, same_until,
+};
 pub use nested::{Part, counts_of, values_of};
-pub use number::number_of;
+pub use number::{is_numpy_bool, number_of};
 pub use object::check_range;
 pub use py_rows::{Missing, PyRows};
 pub use ragged::RowSpans;

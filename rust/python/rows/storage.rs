@@ -346,12 +346,18 @@ pub fn token_ids<'py>(py: Python<'py>, name: &str, rows: &Bound<'py, PyAny>) -> 
     let mut values = filled(lens.iter().sum(), |_| 0_i32)?;
     let (mut offsets, mut rest) = (vec![0], &mut values[..]);
     for (row, len) in lens.into_iter().enumerate() {
+        let (out, others) = rest.split_at_mut(len);
+        rest = others;
+        offsets.push(offsets[row] + to_i64(len));
+        match rows.read(row, 0, out) {
+            // Zeros and ones may be booleans.
+            Ok(()) if out.iter().min().is_some_and(|&least| least > 1) => continue,
+            Ok(()) | Err(Core::DoesNotFit { .. }) => {}
+            Err(error) => return Err(error.into()),
+        }
         let mut ids = filled(len, |_| 0_i64)?;
         rows.read(row, 0, &mut ids)?;
-        // Booleans are read as these.
-        if ids.is_empty() || ids.iter().any(|id| matches!(id, 0 | 1)) {
-            rows.refuse_booleans(row)?;
-        }
+        rows.refuse_booleans(row)?;
         if let Some(at) = ids.iter().position(|id| !(0..TOKEN_IDS).contains(id)) {
             let location = Location {
                 field: name.to_owned(),
@@ -364,12 +370,8 @@ pub fn token_ids<'py>(py: Python<'py>, name: &str, rows: &Bound<'py, PyAny>) -> 
                 limit: TOKEN_IDS,
             }));
         }
-        let (out, others) = rest.split_at_mut(len);
-        out.iter_mut()
-            .zip(ids)
-            .for_each(|(out, id)| *out = id as i32);
-        rest = others;
-        offsets.push(offsets[row] + to_i64(len));
+        let pairs = out.iter_mut().zip(ids);
+        pairs.for_each(|(out, id)| *out = id as i32);
     }
     Ok((
         PyArray1::from_vec(py, values),
