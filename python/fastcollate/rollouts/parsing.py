@@ -51,8 +51,9 @@ def parse(
         Token ids of prompts, one row per body, for bodies that do not repeat the prompt.
     bad_logprobs
         Log-probabilities that are none: NaN, infinite (also as the texts ``"NaN"``, ``"Infinity"``
-        and ``"-Infinity"``), null, missing, or -9999 (which vLLM writes for these). ``"error"`` names the body and token; ``"mask"`` writes 0 and takes the tokens
-        out of the loss mask; ``"keep"`` keeps them, and writes NaN for missing ones.
+        and ``"-Infinity"``), null, missing, or -9999 (which vLLM writes for these). ``"error"``
+        names the body and token; ``"mask"`` writes 0 and takes the tokens out of the loss mask;
+        ``"keep"`` keeps them, and writes NaN for missing ones.
     unfinished
         Calls that were aborted or are still running; a reached length limit counts as finished.
         ``"error"``, ``"skip"``, or ``"keep"``.

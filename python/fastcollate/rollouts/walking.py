@@ -205,7 +205,8 @@ _PLAIN = (str, bytes, int, float)
 
 
 def _is_object(value: Any) -> bool:
-    return value is not None and _kind(type(value)) in (Mapping, object)
+    cls: Any = type(value)
+    return value is not None and _kind(cls) is not str and _kind(cls) is not list
 
 
 class _OtherValueError(ValueError):
@@ -220,7 +221,8 @@ def _items(values: Any) -> Iterable[Any]:
         return ()
     is_text = isinstance(values, _PLAIN)
     if not is_text and (isinstance(values, (Sequence, np.ndarray)) or is_tensor(values)):
-        return values
+        items: Iterable[Any] = values
+        return items
     raise _OtherValueError(f"found {show(values)} where a list is expected")
 
 

@@ -305,32 +305,33 @@ impl<'s> Reader<'s> {
         let mut gaps: [(usize, Vec<usize>); 2] = Default::default();
         let is_read = [0, 1].map(|slot| read & bit(SLOTS[slot]) != 0);
         each_item(json, ticks, |json, at, ticks| {
-            let before = self.lens();
             let shape = self.shapes[child].read(json.data, at);
-            let (item, end) = if let Some((found, end)) = shape {
+            if let Some((found, end)) = shape {
                 self.add(found)?;
-                (
-                    Item {
-                        seen: slots,
-                        ..Item::default()
-                    },
-                    end,
-                )
-            } else {
-                let peek = json.peek_at(at)?;
-                self.item = Some(Item {
-                    is_token,
-                    ..Item::default()
-                });
-                let read = self.value(json, child, peek, ticks);
-                let item = mem::take(&mut self.item).unwrap_or_default();
-                read?;
-                let end = json.at();
-                if !item.is_special {
-                    self.shapes[child].learn(&json.data[..end], at, &item.uses);
+                lacked |= read & !slots;
+                single |= slots & read;
+                for (slot, (count, missing)) in gaps.iter_mut().enumerate() {
+                    match found[slot] {
+                        Some(_) => *count += 1,
+                        None if is_read[slot] => add(missing, self.lens()[slot])?,
+                        None => {}
+                    }
                 }
-                (item, end)
-            };
+                return Ok(end);
+            }
+            let before = self.lens();
+            let peek = json.peek_at(at)?;
+            self.item = Some(Item {
+                is_token,
+                ..Item::default()
+            });
+            let value = self.value(json, child, peek, ticks);
+            let item = mem::take(&mut self.item).unwrap_or_default();
+            value?;
+            let end = json.at();
+            if !item.is_special {
+                self.shapes[child].learn(&json.data[..end], at, &item.uses);
+            }
             for (slot, after) in self.lens().into_iter().enumerate() {
                 match after - before[slot] {
                     0 if is_read[slot] => add(&mut gaps[slot].1, after)?,
