@@ -315,3 +315,24 @@ def test_values_that_change_while_they_are_read():
     output.prompt = [1]
     with pytest.raises(ValueError, match="an object is expected"):
         read([output], schema)
+
+
+@pytest.mark.parametrize("count", [1, 2, 16, 17, 40])
+def test_log_probabilities_that_are_emptied_while_they_are_read(count):
+    class Emptying:
+        @property
+        def logprob(self):
+            for item in items:
+                if isinstance(item, dict):
+                    item.clear()
+            items.clear()
+            return -0.5
+
+    items = [({5: Emptying()}, {5: -0.1}, (-0.2, 5))[index % 3] for index in range(count)]
+    output = {"prompt": [1], "ids": [5] * count, "logprobs": items}
+    schema = fc.rollouts.Schema(prompts="prompt", responses="ids", logprobs="logprobs")
+    if count == 1:
+        assert read([output], schema).logprobs.to_list() == [[-0.5]]
+        return
+    with pytest.raises(TypeError, match=r"^outputs\[0\].*an entry is expected"):
+        read([output], schema)
