@@ -237,7 +237,7 @@ def test_a_uid_that_recurs_after_many(again):
         fc.planning.prompt_boundaries([*uids, uids[again]])
 
 
-@pytest.mark.parametrize("missing", [None, math.nan, np.float32("nan"), np.datetime64("NaT")])
+@pytest.mark.parametrize("missing", [None, math.nan, np.float32("nan"), np.datetime64("NaT", "s")])
 def test_a_missing_id_is_not_an_id_of_its_own(missing):
     """Tables have nulls, which would be one prompt, or one for each row."""
     ids = ["a", "a", missing, missing]

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from fastcollate.compat.skyrl.stepwise import rollout_metrics
 from fastcollate.planning import StepPlan
 
 TOKENS = [[5, 6], [7, 8]]
+OPTIONS = {"pad_token_id": 0, "array_type": "torch" if find_spec("torch") else "numpy"}
 PLAN = fc.plan_step([4] * 4, rows_per_mini_batch=2, dp_size=2)
 
 
@@ -51,15 +53,15 @@ def items(value, count):
 
 
 def build_from(rows):
-    return fc.build_batch(rows, TOKENS * 32, pad_token_id=0)
+    return fc.build_batch(rows, TOKENS * 32, **OPTIONS)
 
 
 def build(**options):
-    return fc.build_batch(TOKENS, TOKENS, pad_token_id=0, **options)
+    return fc.build_batch(TOKENS, TOKENS, **{**OPTIONS, **options})
 
 
 def add(**columns):
-    builder = fc.BatchBuilder(pad_token_id=0)
+    builder = fc.BatchBuilder(**OPTIONS)
     builder.add([5, 6], [7, 8], **columns)
     return builder.finish()
 
@@ -81,7 +83,7 @@ CALLS = {
     "tokens": lambda: build_from(items([1], 64)),
     "items": lambda: build_from([items(1, 64)] * 64),
     "prompt_lens": lambda: fc.build_batch(
-        sequences=TOKENS * 32, prompt_lens=items(1, 64), pad_token_id=0
+        sequences=TOKENS * 32, prompt_lens=items(1, 64), **OPTIONS
     ),
     "ragged": lambda: fc.ragged([items(1, 64)]),
     "ragged, rows": lambda: fc.ragged(items([1], 64)),
@@ -103,7 +105,7 @@ CALLS = {
     "advantages": lambda: build(advantages=items(1.0, 2)),
     "advantages of tokens": lambda: build(advantages=[items(1.0, 2), [1.0] * 2]),
     "uids": lambda: build(uids=items("a", 2)),
-    "add, tokens": lambda: fc.BatchBuilder(pad_token_id=0).add(items(1, 64), [1]),
+    "add, tokens": lambda: fc.BatchBuilder(**OPTIONS).add(items(1, 64), [1]),
     "add, routes": lambda: add(fields={"x": fc.RoutedExperts([items(1, 64)] * 4)}),
     "add, array": lambda: add(fields={"x": fc.PerRow(items(1, 64))}),
     "add, advantages": lambda: add(advantages=items(1.0, 2)),
@@ -150,7 +152,7 @@ def call_all():
     for name, call in CALLS.items():
         print(name, flush=True)
         for _ in range(10):
-            with suppress(TypeError, ValueError, IndexError, KeyError, RuntimeError):
+            with suppress(TypeError, ValueError, IndexError, KeyError, RuntimeError, ImportError):
                 call()
 
 

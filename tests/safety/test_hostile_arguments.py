@@ -1,12 +1,14 @@
 """Arguments that print badly, compare item by item or have no values: one line names them."""
 
+import functools
+
 import numpy as np
 import pytest
-import torch
 
 import fastcollate as fc
 from fastcollate import planning
 
+torch = functools.partial(pytest.importorskip, "torch")
 ROWS = {"prompts": [[5, 6], [7]], "responses": [[8], [9, 10]], "pad_token_id": 0}
 
 
@@ -71,11 +73,11 @@ VALUES = {
     "huge": lambda: 10**5000,
     "array": lambda: np.zeros((2, 2, 2, 2)),
     "structured": lambda: np.zeros(2, [("a", "i8")]),
-    "tensor": lambda: torch.ones(2, 2, 2, 2, requires_grad=True),
-    "nested": lambda: torch.nested.nested_tensor([torch.ones(1), torch.ones(2)]),
-    "meta": lambda: torch.ones(2, 3, device="meta"),
-    "sparse": lambda: torch.eye(2).to_sparse(),
-    "complex": lambda: torch.ones(2, dtype=torch.complex64).conj(),
+    "tensor": lambda: torch().ones(2, 2, 2, 2, requires_grad=True),
+    "nested": lambda: torch().nested.nested_tensor([torch().ones(1), torch().ones(2)]),
+    "meta": lambda: torch().ones(2, 3, device="meta"),
+    "sparse": lambda: torch().eye(2).to_sparse(),
+    "complex": lambda: torch().ones(2, dtype=torch().complex64).conj(),
 }
 
 
@@ -125,7 +127,7 @@ def test_batches_without_values():
         with pytest.raises(TypeError, match="device 'meta', which has no values"):
             call()
     with pytest.raises(TypeError, match="mask is a tensor of the device 'meta'"):
-        fc.unpad(torch.ones(2, 3), mask=torch.ones(2, 3, device="meta"))
+        fc.unpad(torch().ones(2, 3), mask=torch().ones(2, 3, device="meta"))
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered in cast")

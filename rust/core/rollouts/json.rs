@@ -103,8 +103,9 @@ impl<'a> Json<'a> {
         result.map_err(|error| {
             let at = self.start + error.index;
             let before = &self.data[..self.data.len().min(at + 1)];
-            let is_empty = self.after_space(text_start(self.data)) >= self.data.len();
-            if !is_empty && !before.iter().any(|byte| b"{[".contains(byte)) {
+            let first = self.data.get(self.after_space(text_start(self.data)));
+            let is_text = first.is_some_and(|byte| *byte >= b' ');
+            if is_text && !before.iter().any(|byte| b"{[".contains(byte)) {
                 let body = self.beginning();
                 return self.wrong(&format!(
                     "{body} is not JSON; pass the body of a successful response"

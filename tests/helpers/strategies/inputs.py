@@ -71,8 +71,8 @@ def as_sequences(draw: st.DrawFn, data: Rollouts, *, as_lists: bool = False) -> 
     -------
     SearchStrategy[dict[str, object]]
         Keyword arguments for `fastcollate.build_batch`, without ``pad_token_id``, that must give
-        the same batch as `data`: ``sequences``, ``prompt_lens`` unless all prompts are empty, and
-        fields along the responses or along the sequences.
+        the same batch as `data`: ``sequences``, ``prompt_lens`` unless all prompts are empty and
+        may be left out, and fields along the responses or along the sequences.
     """
 
     def kinds(rows: list[Any], *, ids: bool) -> st.SearchStrategy[Any]:
@@ -82,7 +82,9 @@ def as_sequences(draw: st.DrawFn, data: Rollouts, *, as_lists: bool = False) -> 
     sequences = [prompt + response for prompt, response in pairs]
     inputs: dict[str, Any] = {"sequences": draw(kinds(sequences, ids=True))}
     lens = [len(prompt) for prompt in data.prompts]
-    if any(lens) or draw(st.booleans()):
+    values = data.rewards, data.logprobs, data.advantages
+    is_known = data.loss_mask is not None or values == (None, None, None)
+    if any(lens) or not is_known or draw(st.booleans()):
         inputs["prompt_lens"] = draw(st.sampled_from([lens, tuple(lens), np.array(lens)]))
     for name in ("rewards", "loss_mask", "logprobs", "advantages"):
         rows = getattr(data, name)
