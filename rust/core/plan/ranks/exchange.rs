@@ -93,9 +93,7 @@ impl Bins<'_> {
                 self.find_swap(&given, slowest, other, &mut best, looks);
             }
             match best {
-                Some(Exchange {
-                    given, to, back, ..
-                }) => self.apply(&given, to, back.as_ref()),
+                Some(exchange) => self.apply(&exchange),
                 None => return Ok(()),
             }
         }
@@ -117,22 +115,35 @@ impl Bins<'_> {
             };
             let to = random.below(self.members.len());
             let is_all = part.places.len() == self.members[part.bin].len();
-            if !is_all && to != part.bin && self.has_room(to, self.runs_of(part)) {
-                return self.apply(part, to, None);
+            if !is_all && to != part.bin && self.fits(to, 0..0, self.runs_of(part)) {
+                let exchange = Exchange {
+                    gain: 0.0,
+                    given: part.clone(),
+                    to,
+                    back: None,
+                };
+                return self.apply(&exchange);
             }
         }
     }
 
-    /// Move a part to another bin, and one of that bin back, if any.
-    fn apply(&mut self, given: &Part, to: usize, back: Option<&Part>) {
+    fn apply(&mut self, exchange: &Exchange) {
+        let Exchange {
+            given, to, back, ..
+        } = exchange;
         let out = self.runs_of(given).to_vec();
-        let into = back.map_or(Vec::new(), |back| self.runs_of(back).to_vec());
-        for (bin, old, new) in [(given.bin, &out, &into), (to, &into, &out)] {
+        let into = back
+            .as_ref()
+            .map_or(Vec::new(), |back| self.runs_of(back).to_vec());
+        let replaced = |bin: usize, old: &[usize], new: &[usize]| {
             let kept = self.members[bin].iter().filter(|run| !old.contains(run));
-            let members = kept.chain(new).copied().collect();
-            self.set(bin, members);
-            self.sum(bin / self.each);
-        }
+            let mut members: Vec<_> = kept.chain(new).copied().collect();
+            members.sort_unstable();
+            members
+        };
+        let (from, to_members) = (replaced(given.bin, &out, &into), replaced(*to, &into, &out));
+        self.set(given.bin, from);
+        self.set(*to, to_members);
     }
 
     fn runs_of(&self, part: &Part) -> &[usize] {
@@ -196,7 +207,7 @@ impl Bins<'_> {
         let before = place.checked_sub(1).map(|place| members[place]);
         let after = members.get(place).copied();
         match after.is_some_and(|after| after < last) {
-            true => self.with(bin, 0..0, runs).0.minus(self.weights[bin]),
+            true => self.with(bin, 0..0, runs).minus(self.weights[bin]),
             false => self.runs.joined(before, first, part.alone, last, after),
         }
     }
@@ -238,7 +249,7 @@ impl Bins<'_> {
                     true => self.gain([slowest; 2], [less + added, 0.0]) - 1.0,
                     false => self.gain([slowest, other], [less, self.ranks[other] + added]),
                 };
-                if is_better(gain, best) && self.has_room(to, self.runs_of(part)) {
+                if is_better(gain, best) && self.fits(to, 0..0, self.runs_of(part)) {
                     *best = Some(Exchange {
                         gain,
                         given: part.clone(),
@@ -299,14 +310,17 @@ impl Bins<'_> {
                     continue;
                 }
                 *looks = looks.saturating_sub(8);
-                let swapped = [(part, back), (back, part)]
+                let swapped = [(part, back), (back, part)];
+                let weights = swapped
                     .map(|(old, new)| self.with(old.bin, old.places.clone(), self.runs_of(new)));
                 let gain = gain_of(
                     [part, back].map(|part| self.weights[part.bin].cost),
-                    swapped.map(|(weight, _)| weight),
+                    weights,
                 );
-                let limit = self.spec.limit();
-                if is_better(gain, best) && swapped.iter().all(|(_, load)| load.is_within(limit)) {
+                let mut fit = swapped
+                    .iter()
+                    .map(|(old, new)| self.fits(old.bin, old.places.clone(), self.runs_of(new)));
+                if is_better(gain, best) && fit.all(|fits| fits) {
                     *best = Some(Exchange {
                         gain,
                         given: part.clone(),

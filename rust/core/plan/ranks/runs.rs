@@ -8,10 +8,10 @@ use crate::polling::Ticks;
 
 /// Runs of rows, and what any two of them share.
 pub struct Runs {
+    /// The runs as units.
+    pub units: Units,
     /// The rows of each.
     pub rows: Vec<Range<usize>>,
-    /// Each as a tree of its own.
-    alone: Vec<Weight>,
     /// The number of each one's tree.
     trees: Vec<usize>,
     /// Two for each run: what it shares with the one before it, and what all of its rows share.
@@ -57,7 +57,7 @@ impl Runs {
             width *= 2;
         }
         Ok(Self {
-            alone: rows.iter().map(|run| units.of(run)).collect(),
+            units: units.joined(&rows),
             rows,
             trees,
             links,
@@ -73,7 +73,7 @@ impl Runs {
 
     /// A run as a tree of its own.
     pub fn alone(&self, run: usize) -> Weight {
-        self.alone[run]
+        self.units.alone[run]
     }
 
     /// What the last row of a run shares with the first of a later one.
@@ -86,6 +86,11 @@ impl Runs {
         let [a, b] =
             [begin, end - (1 << level)].map(|place| self.links[self.least[level][place] as usize]);
         if b.load.size < a.load.size { b } else { a }
+    }
+
+    /// What a run adds between two others.
+    pub fn between(&self, before: Option<usize>, run: usize, after: Option<usize>) -> Weight {
+        self.joined(before, run, self.alone(run), run, after)
     }
 
     /// What several runs, which weigh `alone`, add between two others.

@@ -10,26 +10,39 @@ use super::{Deal, RankBins, deal_bins};
 use crate::error::Result;
 use crate::memory::check_room;
 use crate::plan::pack::{Cost, Growth, PackSpec};
-use crate::plan::share::{Chunks, Tree, TreeRow};
+use crate::plan::partition::sort_indices;
+use crate::plan::share::{Chunks, Tree, TreeRow, Units};
 use crate::polling::Ticks;
 
 /// The most that a run costs besides what it shares, as a share of a rank's cost.
 const FINE: f64 = 1.0 / 48.0;
 
-/// Share by which the slowest rank may exceed the bound before ranks exchange runs.
+/// Share by which the slowest rank may exceed the bound before other plans are tried.
 const UNEVEN: f64 = 0.005;
 
 /// Share by which the slowest rank may exceed the bound before parts are moved at random.
 const ROUGH: f64 = 0.02;
 
-/// Number of runs that are examined for exchanges.
+/// Largest limit of a rank's cost that is tried, as a multiple of the bound.
+const LOOSEST: f64 = 1.6;
+
+/// Number of limits tried.
+const LIMITS: usize = 8;
+
+/// Number of runs that are examined for exchanges, in all plans.
 const LOOKS: usize = 1 << 16;
 
+/// Number of turns that they are divided into.
+const TURNS: usize = 16;
+
 /// Number of runs that are examined for exchanges after random moves.
-const RANDOM_LOOKS: usize = 1 << 17;
+const RANDOM_LOOKS: usize = 1 << 16;
 
 /// Number of random moves before exchanges.
 const MOVES: usize = 2;
+
+/// Number of bins that are examined to place runs, in one plan.
+const PLACES: usize = 1 << 17;
 
 /// The rows of a mini-batch, in bins of which shared tokens are written once.
 pub struct PackedTrees<'a> {
@@ -84,7 +97,13 @@ impl Deal<'_> {
         let chunks = chunks.grown(&grown, ticks)?;
         let filled = chunks.bins.count();
         let bins = if plans_ranks && filled == wanted {
-            plan_bins(trees.tree, &chunks, total, &grown, ranks, ticks)?
+            let planner = Planner {
+                trees,
+                spec: &grown,
+                ranks,
+                each: wanted / ranks,
+            };
+            planner.bins(&chunks, total, ticks)?
         } else {
             let mut bins = trees.tree.bins_of(&chunks, ticks)?;
             bins.resize(wanted, Tree::default());
@@ -188,56 +207,176 @@ impl PackedTrees<'_> {
     }
 }
 
-/// The bins of all ranks: those of chunks, dealt out by cost, between which ranks exchange runs of
-/// rows until the slowest one is nearly as fast as the bound. While it is far from that, parts are
-/// moved at random, and ranks exchange again.
-///
-/// The bound is the costliest row, or the mean of ranks if no more tokens are duplicated than
-/// capacity requires: their cost is `total`.
-fn plan_bins(
-    tree: &Tree,
-    chunks: &Chunks,
-    total: f64,
-    spec: &PackSpec,
+/// Plans of the bins of ranks.
+struct Planner<'a> {
+    trees: &'a PackedTrees<'a>,
+    spec: &'a PackSpec,
     ranks: usize,
-    ticks: &mut Ticks,
-) -> Result<Vec<Tree>> {
-    let rows = &chunks.rows;
-    let costs = rows.alone.iter().map(|row| row.cost);
-    let bound = costs.fold(total / ranks as f64, f64::max);
-    let is_fine = |run: &Range<usize>| rows.added(run).cost <= bound * FINE;
-    let runs = rows.cut(&chunks.chunks, is_fine, ticks)?;
-    let runs = Runs::new(rows, runs, ticks)?;
+    /// Number of bins per rank.
+    each: usize,
+}
 
-    let of_bin = |bin: usize| { chunks.bins.items(bin).iter() }.map(|&item| &chunks.chunks[item]);
-    let count = chunks.bins.count();
-    let cost = |bin: usize| -> f64 { of_bin(bin).map(|chunk| rows.of(chunk).cost).sum() };
-    let costs: Vec<_> = (0..count).map(cost).collect();
-    let dealt = deal_bins(&costs, ranks, ticks)?.into_iter();
-    let members = dealt.map(|bin| of_bin(bin).flat_map(|chunk| runs.of_rows(chunk)).collect());
-    let mut best = Bins::new(&runs, spec, ranks, members.collect());
+impl Planner<'_> {
+    /// The bins of all ranks.
+    ///
+    /// Plans are made until the slowest rank is nearly as fast as the bound: bins of chunks, dealt
+    /// out by cost; chunks to the ranks that they fill best, up to a limit; and to the cheapest
+    /// ranks. If none is, ranks exchange runs of rows. The bound is the costliest row, or the
+    /// mean of ranks if no more tokens are duplicated than capacity requires: their cost is
+    /// `total`.
+    fn bins(&self, chunks: &Chunks, total: f64, ticks: &mut Ticks) -> Result<Vec<Tree>> {
+        let rows = &chunks.rows;
+        let costs = rows.alone.iter().map(|row| row.cost);
+        let bound = costs.fold(total / self.ranks as f64, f64::max);
+        let is_fine = |run: &Range<usize>| rows.added(run).cost <= bound * FINE;
+        let runs = rows.cut(&chunks.chunks, is_fine, ticks)?;
+        let runs = Runs::new(rows, runs, ticks)?;
+        let goal = bound * (1.0 + UNEVEN);
+        let mut plans = vec![self.dealt(&runs, chunks, ticks)?];
+        let are_few = runs.rows.len().saturating_mul(self.each) <= PLACES;
+        for number in 0..3 {
+            if !are_few || plans.iter().any(|plan| plan.slowest() <= goal) {
+                break;
+            }
+            let planned = match number {
+                0 => self.fitted(&runs, bound, ticks)?,
+                _ => self.placed(&runs, bound / f64::from(number), f64::INFINITY, ticks)?,
+            };
+            if let Some(mut plan) = planned
+                && plan.fill()
+            {
+                plans.push(plan);
+            }
+        }
+        let best = exchanged(plans, bound, ticks)?;
+        let mut bin_of = vec![0; rows.alone.len()];
+        for (bin, members) in best.members.iter().enumerate() {
+            for &run in members {
+                bin_of[runs.rows[run].clone()].fill(bin);
+            }
+        }
+        let bin_of = |row: usize| Some(bin_of[row]);
+        self.trees.tree.parted(bin_of, best.members.len(), ticks)
+    }
 
+    /// The bins of chunks, dealt out by cost.
+    fn dealt<'r>(&'r self, runs: &'r Runs, chunks: &Chunks, ticks: &mut Ticks) -> Result<Bins<'r>> {
+        let mut bins = Bins::new(runs, self.spec, self.ranks, self.each);
+        let cost = |bin: usize| -> f64 {
+            let chunks = chunks
+                .bins
+                .items(bin)
+                .iter()
+                .map(|&item| &chunks.chunks[item]);
+            chunks
+                .map(|chunk| runs.units.of(&runs.of_rows(chunk)).cost)
+                .sum()
+        };
+        let costs: Vec<_> = (0..chunks.bins.count()).map(cost).collect();
+        for (to, from) in deal_bins(&costs, self.ranks, ticks)?
+            .into_iter()
+            .enumerate()
+        {
+            for &item in chunks.bins.items(from) {
+                for run in runs.of_rows(&chunks.chunks[item]) {
+                    bins.add(run, to);
+                }
+            }
+        }
+        Ok(bins)
+    }
+
+    /// Chunks to the ranks that they fill best, up to the lowest limit that suffices.
+    fn fitted<'r>(
+        &'r self,
+        runs: &'r Runs,
+        bound: f64,
+        ticks: &mut Ticks,
+    ) -> Result<Option<Bins<'r>>> {
+        let goal = bound * (1.0 + UNEVEN);
+        let (mut low, mut high) = (goal, bound * LOOSEST);
+        let mut best = self.placed(runs, low, low, ticks)?;
+        if best.is_none() {
+            best = self.placed(runs, high, high, ticks)?;
+            for _ in 0..LIMITS {
+                if best.is_none() {
+                    break;
+                }
+                let middle = low.midpoint(high);
+                match self.placed(runs, middle, middle, ticks)? {
+                    None => low = middle,
+                    found => (best, high) = (found, middle),
+                }
+            }
+        }
+        Ok(best)
+    }
+
+    /// Chunks of a limited cost to ranks of a limited cost; None if there is no room.
+    fn placed<'r>(
+        &'r self,
+        runs: &'r Runs,
+        most: f64,
+        most_of_rank: f64,
+        ticks: &mut Ticks,
+    ) -> Result<Option<Bins<'r>>> {
+        let units: &Units = &runs.units;
+        let limit = self.spec.whole_limit();
+        let fits = |run: &Range<usize>| {
+            let weight = units.of(run);
+            weight.load.is_within(limit) && weight.cost <= most
+        };
+        let groups = units.cut(&units.trees(), fits, ticks)?;
+        let mut bins = Bins::new(runs, self.spec, self.ranks, self.each);
+        Ok(bins.place(&groups, most_of_rank, ticks)?.then_some(bins))
+    }
+}
+
+/// The best of several plans, in each of which ranks exchange runs in turn, until its slowest rank
+/// is nearly as fast as the bound. While it is far from that, parts of the best plan are moved at
+/// random, and ranks exchange again.
+fn exchanged<'r>(mut plans: Vec<Bins<'r>>, bound: f64, ticks: &mut Ticks) -> Result<Bins<'r>> {
     let goal = bound * (1.0 + UNEVEN);
-    best.exchange(goal, &mut { LOOKS }, ticks)?;
+    let mut total = LOOKS;
+    let mut done = Vec::new();
+    while !plans.is_empty() {
+        for mut plan in fastest_first(std::mem::take(&mut plans)) {
+            let mut looks = (LOOKS / TURNS).min(total);
+            total -= looks;
+            plan.exchange(goal, &mut looks, ticks)?;
+            total += looks;
+            match looks == 0 && total > 0 {
+                true => plans.push(plan),
+                false if plan.slowest() <= goal => return Ok(plan),
+                false => done.push(plan),
+            }
+        }
+    }
+    let mut best = fastest_first(done).swap_remove(0);
     let (mut looks, mut random) = (RANDOM_LOOKS, Random::default());
     while best.slowest() > bound * (1.0 + ROUGH) && looks > 0 {
         let mut other = best.clone();
         for _ in 0..MOVES {
             other.perturb(&mut random);
         }
-        looks = looks.saturating_sub(count + runs.rows.len() / 16);
+        looks = looks.saturating_sub(other.members.len() + other.runs.rows.len() / 16);
         other.exchange(goal, &mut looks, ticks)?;
         if other.slowest() < best.slowest() {
             best = other;
         }
     }
-    let mut bin_of = vec![0; rows.alone.len()];
-    for (bin, members) in best.members.iter().enumerate() {
-        for &run in members {
-            bin_of[runs.rows[run].clone()].fill(bin);
-        }
-    }
-    tree.parted(|row| Some(bin_of[row]), count, ticks)
+    Ok(best)
+}
+
+/// Plans, in the order of their slowest ranks.
+fn fastest_first(plans: Vec<Bins>) -> Vec<Bins> {
+    let slowest: Vec<_> = plans.iter().map(Bins::slowest).collect();
+    let mut order: Vec<_> = (0..plans.len()).collect();
+    sort_indices(&mut order, &|a, b| slowest[a].total_cmp(&slowest[b]));
+    let mut plans: Vec<_> = plans.into_iter().map(Some).collect();
+    { order.into_iter() }
+        .filter_map(|index| plans[index].take())
+        .collect()
 }
 
 /// The sum in the order in which NumPy adds: the same to the last bit.

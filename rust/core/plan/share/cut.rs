@@ -69,6 +69,17 @@ impl Units {
         })
     }
 
+    /// The same, with runs of units as units.
+    pub fn joined(&self, runs: &[Range<usize>]) -> Self {
+        let begins = runs.iter().map(|run| run.start);
+        let ends = begins.clone().chain([self.alone.len()]);
+        Self {
+            alone: runs.iter().map(|run| self.of(run)).collect(),
+            shared: begins.map(|unit| self.shared[unit]).collect(),
+            sums: ends.map(|unit| self.sums[unit]).collect(),
+        }
+    }
+
     /// Some units as a tree of their own.
     pub fn of(&self, units: &Range<usize>) -> Weight {
         let others = self.added(&(units.start + 1..units.end));
