@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, Literal, final
 
@@ -54,6 +54,7 @@ __all__ = [
     "forked",
     "group_offsets",
     "hash_prompts",
+    "ids_in_texts",
     "lists_of",
     "make_calls",
     "merge_turns",
@@ -689,6 +690,7 @@ class CallNodes:
         place: tuple[str, int, str],
     ) -> dict[str, Any]: ...
 
+def ids_in_texts(texts: Iterable[str | None]) -> NDArray[int32]: ...
 def read_numbers(
     rows: list[Any],
     responses: tuple[NDArray[int32], NDArray[int64]] | None,

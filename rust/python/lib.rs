@@ -63,7 +63,7 @@ mod _fastcollate {
         compact_ids, fix_lists, stored_columns, token_ids,
     };
     #[pymodule_export]
-    use super::sampled::read_numbers;
+    use super::sampled::{ids_in_texts, read_numbers};
 
     /// Add the valid option names: the tables that also parse them.
     fn add_names(module: &Bound<PyModule>) -> PyResult<()> {

@@ -1,7 +1,6 @@
 //! Numbers of tokens from objects, such as the log-probabilities of engines in the same process.
 
-use std::mem;
-
+use fastcollate::rollouts::{UNKNOWN, token_of};
 use fastcollate::{add, gathered, reserve, resize, with_room};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyTypeError;
@@ -12,8 +11,7 @@ use crate::error::{Error, Result};
 use crate::plan::tables::{Column, column_of, values as values_of};
 use crate::rollouts::row_of;
 use crate::rows::{
-    Items, compact_ids, describe, exact, first_entry, first_two, intern, is_numpy_bool, next_items,
-    prefetch_parts,
+    Items, compact_ids, describe, exact, first_entry, first_two, intern, is_numpy_bool,
 };
 
 /// Numbers, the ids beside them, their offsets, and true for rows that have ids.
@@ -23,10 +21,6 @@ type Found<'py> = (
     Column<'py>,
     Vec<bool>,
 );
-
-/// Items of a list that are taken at once: their parts lie anywhere in memory, and those of several
-/// items are fetched together.
-const BLOCK: usize = 16;
 
 /// Read a number per token, and the token's id where a row has it.
 ///
@@ -51,7 +45,6 @@ pub fn read_numbers<'py>(
     let mut numbers = Numbers {
         are_logprobs,
         may_have_lists,
-        block: with_room(BLOCK)?,
         ..Numbers::default()
     };
     let (mut ends, mut have_ids) = (with_room(rows.len() + 1)?, with_room(rows.len())?);
@@ -74,9 +67,24 @@ pub fn read_numbers<'py>(
     Ok((values, ids, column_of(py, ends)?, have_ids))
 }
 
+/// The ids in texts `token_id:17` of tokens; other texts, and None, have none.
+#[pyfunction]
+pub fn ids_in_texts<'py>(texts: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArray1<i32>>> {
+    let mut ids = Vec::new();
+    for text in texts.try_iter()? {
+        let text = text?;
+        if !text.is_none()
+            && let Some(id) = token_of(text.cast::<PyString>()?.to_string_lossy().as_bytes())
+        {
+            added(&mut ids, id)?;
+        }
+    }
+    Ok(PyArray1::from_vec(texts.py(), ids))
+}
+
 /// The numbers of all rows so far.
 #[derive(Default)]
-struct Numbers<'a, 'py> {
+struct Numbers<'a> {
     /// The response of the row.
     response: &'a [i32],
     /// True for log-probabilities, of which items may be tuples and dictionaries.
@@ -88,14 +96,13 @@ struct Numbers<'a, 'py> {
     /// The number of values before the row.
     start: usize,
     has_ids: bool,
-    /// The next items; kept for its memory.
-    block: Vec<Bound<'py, PyAny>>,
 }
 
-impl<'py> Numbers<'_, 'py> {
-    fn read(&mut self, row: &Bound<'py, PyAny>) -> PyResult<()> {
+impl Numbers<'_> {
+    fn read(&mut self, row: &Bound<PyAny>) -> PyResult<()> {
         if let Ok(list) = row.cast::<PyList>() {
-            return self.items(list);
+            reserve(&mut self.values, list.len()).map_err(Error::from)?;
+            return list.iter().try_for_each(|item| self.item(&item));
         }
         if let Ok(array) = row.extract::<PyReadonlyArray1<f64>>() {
             let mut values = values_of(&array)?.into_owned().into_iter();
@@ -110,18 +117,6 @@ impl<'py> Numbers<'_, 'py> {
         }
         let mut items = row.try_iter()?;
         items.try_for_each(|item| self.item(&item?))
-    }
-
-    fn items(&mut self, list: &Bound<'py, PyList>) -> PyResult<()> {
-        reserve(&mut self.values, list.len()).map_err(Error::from)?;
-        let (mut block, mut at) = (mem::take(&mut self.block), 0);
-        while next_items(list, at, &mut block) {
-            at += block.len();
-            block.iter().for_each(prefetch_parts);
-            block.drain(..).try_for_each(|item| self.item(&item))?;
-        }
-        self.block = block;
-        Ok(())
     }
 
     /// Read vLLM's flat log-probabilities: the first entry of each token.
@@ -192,9 +187,9 @@ impl<'py> Numbers<'_, 'py> {
         added(&mut self.values, f32::NAN)
     }
 
-    /// Write -1 for tokens without an id.
+    /// Write [`UNKNOWN`] for tokens without an id.
     fn fill_ids(&mut self) -> PyResult<()> {
-        Ok(resize(&mut self.ids, self.values.len(), -1).map_err(Error::from)?)
+        Ok(resize(&mut self.ids, self.values.len(), UNKNOWN).map_err(Error::from)?)
     }
 
     /// Add a token.
@@ -214,8 +209,10 @@ impl<'py> Numbers<'_, 'py> {
         added(&mut self.values, value)
     }
 
-    /// A number that is not a plain float, or that of an object with the attribute `logprob`. As in JSON, three texts stand
-    /// for log-probabilities that are not finite, and masks may be booleans.
+    /// A number that is not a plain float, or that of an object with the attribute `logprob`.
+    ///
+    /// As in JSON, three texts stand for log-probabilities that are not finite, and masks may be
+    /// booleans.
     fn other_value(&self, value: &Bound<PyAny>, may_have_attribute: bool) -> PyResult<f32> {
         if value.is_none() {
             return Ok(f32::NAN);

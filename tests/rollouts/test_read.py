@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -318,14 +319,22 @@ def test_values_that_change_while_they_are_read():
 
 
 @pytest.mark.parametrize("count", [1, 2, 16, 17, 40])
-def test_log_probabilities_that_are_emptied_while_they_are_read(count):
+@pytest.mark.parametrize(
+    ("empties", "error", "message"),
+    [
+        ("entries", TypeError, "an entry is expected"),
+        ("items", ValueError, "has only 1 log-probabilities for"),
+    ],
+)
+def test_log_probabilities_that_are_emptied_while_they_are_read(empties, error, message, count):
     class Emptying:
         @property
         def logprob(self):
             for item in items:
                 if isinstance(item, dict):
                     item.clear()
-            items.clear()
+            if empties == "items":
+                items.clear()
             return -0.5
 
     items = [({5: Emptying()}, {5: -0.1}, (-0.2, 5))[index % 3] for index in range(count)]
@@ -334,5 +343,16 @@ def test_log_probabilities_that_are_emptied_while_they_are_read(count):
     if count == 1:
         assert read([output], schema).logprobs.to_list() == [[-0.5]]
         return
-    with pytest.raises(TypeError, match=r"^outputs\[0\].*an entry is expected"):
+    with pytest.raises(error, match=rf"^outputs\[0\].*{message}"):
         read([output], schema)
+
+
+def test_reference_counts_of_the_parts_of_items():
+    token, number = 10**6, float("-0.125")
+    for item in ((number, token), {token: number}):
+        items = [item] * 40
+        before = sys.getrefcount(token), sys.getrefcount(number)
+        schema = fc.rollouts.Schema(prompts="prompt", responses="ids", logprobs="logprobs")
+        calls = read([{"prompt": [1], "ids": [token] * 40, "logprobs": items}], schema)
+        assert calls.logprobs.to_list() == [[number] * 40]
+        assert (sys.getrefcount(token), sys.getrefcount(number)) == before

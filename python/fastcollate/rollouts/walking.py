@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial, reduce
 from itertools import chain
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate._fastcollate import make_calls, read_numbers
+from fastcollate._fastcollate import ids_in_texts, make_calls, read_numbers
 from fastcollate.common.arrays import is_array, is_tensor, to_numpy
 from fastcollate.common.text import show
 from fastcollate.rollouts.calls import Calls, ids_of, prompt_ids
@@ -323,17 +322,12 @@ def _ids(name: str, column: list[Any] | Ragged, name_of: Callable[[int], str]) -
     return to_numpy(found.values), found.offsets, have
 
 
-def _ids_in(texts: Any, call: str) -> NDArray[np.int64]:
+def _ids_in(texts: Any, call: str) -> NDArray[np.int32]:
     """Return the ids in texts of tokens."""
     try:
-        found = _TOKEN_ID.findall("\0".join(text for text in texts if text is not None))
-        return np.array(found, str).astype(np.int64)
+        return ids_in_texts(texts)
     except TypeError:
         raise TypeError(f"{call}: logprob_tokens are {show(texts)}; pass texts") from None
-
-
-_TOKEN_ID = re.compile(r"(?<![^\0])token_id:(0|[1-9]\d{0,8})(?![^\0])")
-"""An id among texts of tokens that are joined by null characters."""
 
 
 def _numbers(

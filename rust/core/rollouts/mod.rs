@@ -15,8 +15,9 @@ mod reader;
 mod schema;
 mod stream;
 
-pub use call::Call;
+pub use call::{Call, UNKNOWN};
 pub use calls::{Calls, Place, Rows};
+pub use items::token_of;
 pub use logprobs::{BadLogprobs, KINDS};
 pub use nodes::join_nodes;
 pub use schema::{Column, Kept, Role, Schema};

@@ -301,8 +301,8 @@ impl<'s> Reader<'s> {
         if self.shapes.len() <= child {
             self.shapes.resize_with(child + 1, Shapes::default);
         }
-        // Log-probabilities, and their ids, that items have, and the places of those that they lack.
-        let mut gaps: [(usize, Vec<usize>); 2] = Default::default();
+        // True if items have log-probabilities, and their ids; and the places of those that they lack.
+        let (mut are_there, mut gaps) = ([false; 2], [const { Vec::new() }; 2]);
         let is_read = [0, 1].map(|slot| read & bit(SLOTS[slot]) != 0);
         each_item(json, ticks, |json, at, ticks| {
             let shape = self.shapes[child].read(json.data, at);
@@ -310,11 +310,10 @@ impl<'s> Reader<'s> {
                 self.add(found)?;
                 lacked |= read & !slots;
                 single |= slots & read;
-                for (slot, (count, missing)) in gaps.iter_mut().enumerate() {
-                    match found[slot] {
-                        Some(_) => *count += 1,
-                        None if is_read[slot] => add(missing, self.lens()[slot])?,
-                        None => {}
+                for (slot, places) in gaps.iter_mut().enumerate() {
+                    are_there[slot] |= found[slot].is_some();
+                    if found[slot].is_none() && is_read[slot] {
+                        add(places, self.lens()[slot])?;
                     }
                 }
                 return Ok(end);
@@ -333,9 +332,9 @@ impl<'s> Reader<'s> {
                 self.shapes[child].learn(&json.data[..end], at, &item.uses);
             }
             for (slot, after) in self.lens().into_iter().enumerate() {
-                match after - before[slot] {
-                    0 if is_read[slot] => add(&mut gaps[slot].1, after)?,
-                    found => gaps[slot].0 += found,
+                are_there[slot] |= after > before[slot];
+                if after == before[slot] && is_read[slot] {
+                    add(&mut gaps[slot], after)?;
                 }
             }
             lacked |= read & !item.seen;
@@ -348,11 +347,9 @@ impl<'s> Reader<'s> {
             return Err(json.wrong_at(start, reason));
         }
         let frame = &mut self.frames[current];
-        for ((found, places), (column, missing)) in
-            gaps.iter().zip([(SLOTS[0], MISSING), (SLOTS[1], UNKNOWN)])
-        {
-            if *found > 0 && arrays == 0 {
-                frame.insert(column, places, missing)?;
+        for (slot, value) in [MISSING, UNKNOWN].into_iter().enumerate() {
+            if are_there[slot] && arrays == 0 {
+                frame.insert(SLOTS[slot], &gaps[slot], value)?;
             }
         }
         for (column, len) in others {

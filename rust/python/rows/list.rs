@@ -291,46 +291,6 @@ pub fn announce(list: &Bound<PyList>, len: usize, from: usize, lookahead: Lookah
     }
 }
 
-/// Add the next items of a list to a block, up to its capacity, and prefetch those after them. False
-/// if there are none.
-pub fn next_items<'py>(
-    list: &Bound<'py, PyList>,
-    from: usize,
-    block: &mut Vec<Bound<'py, PyAny>>,
-) -> bool {
-    let (py, most) = (list.py(), block.capacity() - block.len());
-    with_critical_section(list, || {
-        let items = Items::List(list);
-        let end = items.count().min(from + most);
-        // SAFETY: indices are below the list's length, and no Python code runs meanwhile.
-        let item_at = unsafe { items.borrow() };
-        for index in from..end {
-            // SAFETY: a list's items are live.
-            block.push(unsafe { Bound::from_borrowed_ptr(py, item_at(index)) });
-        }
-        (end..items.count().min(end + most)).for_each(|index| prefetch(item_at(index)));
-    });
-    !block.is_empty()
-}
-
-/// Prefetch the first two items of a tuple, or the first key of a dictionary and its value.
-#[inline(always)]
-pub fn prefetch_parts(item: &Bound<PyAny>) {
-    if let Ok(tuple) = item.cast_exact::<PyTuple>() {
-        let parts = Items::Tuple(tuple);
-        // SAFETY: indices are below the count, and no Python code runs meanwhile.
-        let part = unsafe { parts.borrow() };
-        (0..parts.count().min(2)).for_each(|index| prefetch(part(index)));
-    } else if let Ok(entries) = item.cast_exact::<PyDict>() {
-        with_first_entry(entries, |entry| {
-            if let Some([key, value]) = entry {
-                prefetch(key);
-                prefetch(value);
-            }
-        });
-    }
-}
-
 /// The first two items of a list or tuple, as far as there are any.
 #[inline(always)]
 pub fn first_two<'py>(
@@ -352,26 +312,19 @@ pub fn first_two<'py>(
 pub fn first_entry<'py>(
     entries: &Bound<'py, PyDict>,
 ) -> Option<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
-    with_first_entry(entries, |entry| {
-        let [key, value] = entry?;
-        // SAFETY: both are live, and the dictionary does not change before both have a reference.
-        let owned = |part| unsafe { Bound::from_borrowed_ptr(entries.py(), part) };
-        Some((owned(key), owned(value)))
-    })
-}
-
-/// Use the first entry of a dictionary, whose parts are live until Python code runs.
-#[inline(always)]
-fn with_first_entry<T>(
-    entries: &Bound<PyDict>,
-    call: impl FnOnce(Option<[*mut ffi::PyObject; 2]>) -> T,
-) -> T {
+    let py = entries.py();
     with_critical_section(entries, || {
         let (mut at, mut key, mut value) = (0, ptr::null_mut(), ptr::null_mut());
-        let dict = entries.as_ptr();
-        // SAFETY: the dictionary is live.
-        let found = unsafe { ffi::PyDict_Next(dict, &raw mut at, &raw mut key, &raw mut value) };
-        call((found != 0).then_some([key, value]))
+        // SAFETY: the dictionary is live, and does not change before both have a reference.
+        unsafe {
+            (ffi::PyDict_Next(entries.as_ptr(), &raw mut at, &raw mut key, &raw mut value) != 0)
+                .then(|| {
+                    (
+                        Bound::from_borrowed_ptr(py, key),
+                        Bound::from_borrowed_ptr(py, value),
+                    )
+                })
+        }
     })
 }
 
