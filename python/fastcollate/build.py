@@ -262,7 +262,7 @@ def build_rows(
     tokens = check_tokens(prompts, responses, sequences, prompt_lens)
     if sequences is not None:
         values = {"rewards": rewards, "logprobs": logprobs, "advantages": advantages}
-        check_sampled(tokens, "prompt_lens", loss_mask, **values)
+        check_sampled("prompt_lens", prompt_lens, loss_mask, **values)
     if shard is not None:
         check_shard(shard)
     layout = options.layout_of(None if shard is None else shard.layout)

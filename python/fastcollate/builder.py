@@ -198,7 +198,7 @@ class BatchBuilder(Generic[Array]):
         tokens = check_row_tokens(prompt, response, sequence, prompt_len)
         if sequence is not None:
             given = {"rewards": rewards, "logprobs": logprobs, "advantages": advantages}
-            check_sampled(tokens, "prompt_len", loss_mask, **given)
+            check_sampled("prompt_len", prompt_len, loss_mask, **given)
         index = len(self._rows)
         if fields is not None:
             check_keys(fields)

@@ -80,15 +80,16 @@ def _is_whole(given: tuple[Any, Any, Any, Any], names: tuple[str, str, str, str]
     raise TypeError(f"{wrong}; {advice}")
 
 
-def check_sampled(tokens: Tokens, lens: str, loss_mask: Any, **values: Any) -> None:
-    """Check that whole sequences with values of sampled tokens say which tokens were sampled."""
-    if loss_mask is not None or not isinstance(tokens, Whole) or tokens.prompt_lens is not None:
-        return
-    for name, rows in values.items():
-        if rows is not None:
+def check_sampled(name: str, prompt_lens: Any, loss_mask: Any, **values: Any) -> None:
+    """Check that whole sequences with values of sampled tokens say which tokens were sampled.
+
+    `name` is that of the numbers of prompt tokens.
+    """
+    for key, rows in values.items():
+        if prompt_lens is None and loss_mask is None and rows is not None:
             raise ValueError(
-                f"{name} is given for whole sequences without {lens} or loss_mask, so prompts "
-                f"would train, too; pass {lens} (0 where there is no prompt), or loss_mask"
+                f"{key} is given for whole sequences without {name} or loss_mask, so prompts "
+                f"would train, too; pass {name} (0 where there is no prompt), or loss_mask"
             )
 
 
