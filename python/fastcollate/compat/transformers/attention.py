@@ -145,8 +145,8 @@ def _by_segment(
 
     is_grouped = query.shape[1] != key.shape[1]
     queries, keys = (each.diff().tolist() for each in offsets[:2])
-    # Slices would each have a gradient as large as all queries or keys. Of heads in the middle,
-    # parts and their gradients are contiguous.
+    # Each slice would have a gradient as large as all queries or keys. Heads are in the middle, so
+    # that parts and their gradients are contiguous.
     parts = query.split(queries), key.split(keys), value.split(keys)
     found = []
     for part in zip(*parts, strict=True):
