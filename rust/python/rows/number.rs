@@ -121,11 +121,10 @@ pub fn decode<T: Decode>(item: &Bound<PyAny>, location: impl Fn() -> Location) -
 
 /// What to pass in place of an object.
 fn expected<T: Decode>(item: &Bound<PyAny>) -> &'static str {
-    if !T::METHODS.contains(&"__float__") {
-        T::EXPECTED
-    } else if item.is_none() {
+    let takes_floats = T::METHODS.contains(&"__float__");
+    if takes_floats && item.is_none() {
         "pass a real number, such as 0 with a loss mask of 0"
-    } else if item.is_instance_of::<PyDict>() {
+    } else if takes_floats && item.is_instance_of::<PyDict>() {
         "pass a real number; fc.rollouts.read reads the objects of an engine"
     } else {
         T::EXPECTED
