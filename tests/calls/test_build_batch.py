@@ -166,7 +166,7 @@ class FloatSubclass(float):
 
 
 def test_items_that_are_numbers_by_protocol():
-    ids = [True, IntSubclass(2), np.int32(3), np.uint64(4), Index(5)]
+    ids = [IntSubclass(1), IntSubclass(2), np.int32(3), np.uint64(4), Index(5)]
     numbers = [FloatSubclass(0.5), Float(1.5), Index(2), np.float16(3.5), np.bool_(True)]
     batch = fc.build_batch([ids], [ids], pad_token_id=0, rewards=[numbers], array_type="numpy")
     assert batch.input_ids.tolist() == [[1, 2, 3, 4, 5] * 2]

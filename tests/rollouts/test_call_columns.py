@@ -147,7 +147,7 @@ def test_the_first_path_of_a_column_is_read(keys, random):
 
 BAD_IDS = [
     ([1.0], "is 1.0 .float.; pass an integer"),
-    ([True], "is a bool; pass integers"),
+    ([True], "is a bool; pass token ids, not a mask"),
     ([-1], "is -1; token ids are integers from 0 to 2147483647"),
     ([2**31], "is 2147483648; token ids are integers from 0 to 2147483647"),
     ([2**70], "is 1180591620717411303424, which does not fit int64"),

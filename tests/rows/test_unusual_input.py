@@ -191,3 +191,39 @@ def test_arrays_of_subclasses_are_told_by_their_memory():
     field = {"images": fc.PerRow(rows)}
     batch = fc.build_batch([[1]], [[2]], pad_token_id=0, array_type="numpy", fields=field)
     np.testing.assert_array_equal(batch["images"][0], [0, 1, 2])
+
+
+def tensor(row):
+    return pytest.importorskip("torch").tensor(row)
+
+
+@pytest.mark.parametrize("row_of", [list, tuple, np.array, tensor])
+@pytest.mark.parametrize("where", ["prompts", "responses", "sequences"])
+def test_masks_in_place_of_token_ids_are_refused(row_of, where):
+    options = {"pad_token_id": 0, "array_type": "numpy"}
+    mask = row_of([False, True])
+    if where == "sequences":
+        columns = {"sequences": [[5, 6], mask], "prompt_lens": [1, 1]}
+        row = {"sequence": mask, "prompt_len": 1}
+    else:
+        columns = {"prompts": [[5], [6]], "responses": [[7], [8]]}
+        row = {"prompt": [5], "response": [7]} | {where.removesuffix("s"): mask}
+        columns[where] = [[5], mask]
+    message = r"\[0\] is a bool; pass token ids, not a mask"
+    with pytest.raises(TypeError, match=rf"{where}\[1\]{message}"):
+        fc.build_batch(**columns, **options)
+    with pytest.raises(TypeError, match=rf"{where}\[1\]{message}"):
+        fc.merge_turns(**columns, trajectory_ids=[0, 1], is_last_step=[True, True])
+    with pytest.raises(TypeError, match=rf"{where}\[0\]{message}"):
+        fc.BatchBuilder(**options).add(**row)
+
+
+@pytest.mark.parametrize("name", ["arrow", "ragged", "padded"])
+def test_columns_of_masks_in_place_of_token_ids_are_refused(name):
+    mask = {"padded": np.array([[True, False]]), "ragged": fc.ragged([np.array([True, False])])}
+    if name == "arrow":
+        mask["arrow"] = pytest.importorskip("pyarrow").array([[], [True, False]])
+    message = rf"responses\[{int(name == 'arrow')}\]\[0\] is a bool; pass token ids, not a mask"
+    prompts = [[1]] * len(mask[name])
+    with pytest.raises(TypeError, match=message):
+        fc.build_batch(prompts, mask[name], pad_token_id=0, array_type="numpy")

@@ -129,6 +129,11 @@ impl<'py> ArrayView<'py> {
         &self.trailing
     }
 
+    /// True if the values are booleans.
+    pub fn is_boolean(&self) -> bool {
+        matches!(self.numbers, Numbers::Bool)
+    }
+
     /// True if the memory is a tensor's, which another thread may safely move (`share_memory_`).
     pub fn is_tensor(&self) -> bool {
         self.tensor.is_some()

@@ -307,6 +307,17 @@ pub fn first_two<'py>(
     })
 }
 
+/// The position of a boolean among the first items of a list or tuple.
+pub fn first_boolean(items: Items, count: usize) -> Option<usize> {
+    with_critical_section(items.object(), || {
+        // SAFETY: no Python code runs meanwhile, and indices are below the count.
+        let at = unsafe { items.borrow() };
+        // SAFETY: the thread is attached, since it has a reference.
+        let booleans = unsafe { [ffi::Py_True(), ffi::Py_False()] };
+        (0..items.count().min(count)).find(|&index| booleans.contains(&at(index)))
+    })
+}
+
 /// The first entry of a dictionary.
 #[inline(always)]
 pub fn first_entry<'py>(

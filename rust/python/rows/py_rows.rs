@@ -12,10 +12,10 @@ use fastcollate::{
 };
 use numpy::{PyArray1, PyArrayMethods};
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyList, PyTuple};
+use pyo3::types::{PyList, PyTuple};
 
 use super::array::{ArrayInput, ArrayView, Float};
-use super::list::{Common, DecodeExact, Items, announce, common_items, read_items};
+use super::list::{Common, DecodeExact, Items, announce, common_items, first_boolean, read_items};
 use super::nested::Part;
 use super::number::numbers_of;
 use super::object::POLL_ROWS;
@@ -326,28 +326,35 @@ impl<'py> PyRows<'py> {
         Ok(Some(column.among(self.chosen.clone())))
     }
 
-    /// Refuse booleans in a row: masks in place of token ids.
+    /// Refuse rows that begin with a boolean: masks in place of token ids.
     ///
     /// # Errors
     /// `TypeError` naming the first.
-    pub fn refuse_booleans(&self, row: usize) -> Result<()> {
-        let is_bool = |item: Bound<PyAny>| item.is_instance_of::<PyBool>();
+    pub fn without_booleans(self) -> Result<Self> {
+        (0..self.rows.len()).try_for_each(|row| self.refuse_booleans(row, 1))?;
+        Ok(self)
+    }
+
+    /// Refuse a boolean among the first items of a row.
+    ///
+    /// # Errors
+    /// `TypeError` naming it.
+    pub fn refuse_booleans(&self, row: usize, items: usize) -> Result<()> {
         let found = match &self.rows[row] {
-            Row::List(list, _) => list.iter().position(is_bool),
-            Row::Tuple(tuple) => tuple.iter().position(is_bool),
-            _ => {
-                let values = self.slice(row)?;
-                values.and_then(|values| matches!(values, Slice::Bool(_)).then_some(0))
-            }
+            Row::List(list, _) => first_boolean(Items::List(list), items),
+            Row::Tuple(tuple) => first_boolean(Items::Tuple(tuple), items),
+            Row::Array(array) => array.is_boolean().then_some(0),
+            Row::Part { array, .. } => self.shared[*array].is_boolean().then_some(0),
+            Row::Number { .. } => None,
         };
-        match found {
-            None => Ok(()),
-            Some(at) => Err(Error::WrongType {
+        let found = found.filter(|_| self.rows[row].len() > 0);
+        found.map_or(Ok(()), |at| {
+            Err(Error::WrongType {
                 location: format!("{}[{}][{at}]", self.field, self.number(row)),
                 found: "a bool".to_owned(),
-                expected: "pass integers",
-            }),
-        }
+                expected: "pass token ids, not a mask",
+            })
+        })
     }
 
     /// True if the values are read as whole numbers.

@@ -56,7 +56,8 @@ impl<'py> Array<'py> {
     /// The ids of a row: prompt and response.
     pub fn of_tokens(tokens: &TokenInput<'py>, index: usize) -> Result<(TokenForm, [Self; 2])> {
         let read = |name, row| {
-            let row = PyRows::single::<i64>(name, index, row, false, Check::None, Missing::NoRow)?;
+            let row = PyRows::single::<i64>(name, index, row, false, Check::None, Missing::NoRow)?
+                .without_booleans()?;
             let len = row.lens()?[0];
             Ok::<_, Error>((Rc::new(row), len))
         };

@@ -357,7 +357,7 @@ pub fn token_ids<'py>(py: Python<'py>, name: &str, rows: &Bound<'py, PyAny>) -> 
         }
         let mut ids = filled(len, |_| 0_i64)?;
         rows.read(row, 0, &mut ids)?;
-        rows.refuse_booleans(row)?;
+        rows.refuse_booleans(row, usize::MAX)?;
         if let Some(at) = ids.iter().position(|id| !(0..TOKEN_IDS).contains(id)) {
             let location = Location {
                 field: name.to_owned(),

@@ -50,7 +50,8 @@ impl<'py> TokenInput<'py> {
     /// # Errors
     /// As [`Rows::new`], and another number of prompt lengths than sequences.
     pub fn read(&self, chosen: Option<&Arc<Chosen>>) -> Result<TokenStreams<PyRows<'py>>> {
-        let rows = |field, rows| PyRows::new::<i64>(field, rows, chosen, Check::None);
+        let rows =
+            |field, rows| PyRows::new::<i64>(field, rows, chosen, Check::None)?.without_booleans();
         Ok(match self {
             Self::Parts { prompts, responses } => TokenStreams::Parts {
                 prompts: rows("prompts", prompts)?,
