@@ -3,6 +3,7 @@
 //! A [`Schema`] has the paths of columns. Bodies are read one by one, each into the columns of
 //! [`Calls`]; no value is an object in between.
 
+mod alike;
 mod call;
 mod calls;
 mod frame;

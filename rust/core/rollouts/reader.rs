@@ -4,7 +4,7 @@ use std::mem;
 
 use jiter::{NumberInt, Peek};
 
-use super::call::UNKNOWN;
+use super::alike::{Alike, Seen, lens};
 use super::calls::{Calls, Place};
 use super::frame::{Frame, MISSING, State, call_of};
 use super::items::{Found, SLOTS, Shapes, token_of};
@@ -38,10 +38,8 @@ pub struct Reader<'s> {
 struct Item {
     /// Positions and columns of its values.
     uses: Vec<(usize, Column)>,
-    /// The columns of its values, as bits.
-    seen: u32,
-    /// Those of which it has arrays.
-    arrays: u32,
+    /// The columns of its values.
+    seen: Seen,
     /// True if it has a value that shapes cannot read.
     is_special: bool,
     /// True if it is of one token: it names the token.
@@ -276,93 +274,59 @@ impl<'s> Reader<'s> {
 
     /// Read items that are alike: by the shape of earlier ones, or by the parser.
     fn items_alike(&mut self, json: &mut Json, child: usize, ticks: &mut Ticks) -> Result<()> {
-        let (current, known) = (self.current, self.schema.node(child));
-        let frame = &mut self.frames[current];
-        let start = json.at();
-        let is_empty = json.data.get(json.after_space(start + 1)) == Some(&b']');
-        // Values of columns that an earlier path has are removed again.
-        let mut others = Vec::new();
-        // Columns as bits: those that are read, that items lack, and that items have one value or an
-        // array of.
-        let (mut read, mut lacked, mut single, mut arrays) = (0, 0, 0, 0);
-        for &(column, rank) in &known.columns {
-            let values = frame.column(column);
-            if !values.claim(rank) {
-                others.push((column, values.values.len()));
-                continue;
-            }
-            read |= bit(column);
-            if is_empty {
-                values.state = State::Given;
-            }
-        }
-        let slots = SLOTS.iter().fold(0, |slots, &column| slots | bit(column));
-        let is_token = { known.columns.iter() }.any(|(column, _)| SLOTS[1..].contains(column));
+        let (current, start, node) = (self.current, json.at(), self.schema.node(child));
+        let mut items = Alike::new(&mut self.frames[current], node)?;
         if self.shapes.len() <= child {
             self.shapes.resize_with(child + 1, Shapes::default);
         }
-        // True if items have log-probabilities, and their ids; and the places of those that they lack.
-        let (mut are_there, mut gaps) = ([false; 2], [const { Vec::new() }; 2]);
-        let is_read = [0, 1].map(|slot| read & bit(SLOTS[slot]) != 0);
         each_item(json, ticks, |json, at, ticks| {
-            let shape = self.shapes[child].read(json.data, at);
-            if let Some((found, end)) = shape {
-                self.add(found)?;
-                lacked |= read & !slots;
-                single |= slots & read;
-                for (slot, places) in gaps.iter_mut().enumerate() {
-                    are_there[slot] |= found[slot].is_some();
-                    if found[slot].is_none() && is_read[slot] {
-                        add(places, self.lens()[slot])?;
-                    }
+            let (seen, has, end) = match self.shapes[child].read(json.data, at) {
+                Some((found, end)) => {
+                    self.add(found)?;
+                    (Seen::SLOTS, [found[0].is_some(), found[1].is_some()], end)
                 }
-                return Ok(end);
-            }
-            let before = self.lens();
-            let peek = json.peek_at(at)?;
-            self.item = Some(Item {
-                is_token,
-                ..Item::default()
-            });
-            let value = self.value(json, child, peek, ticks);
-            let item = mem::take(&mut self.item).unwrap_or_default();
-            value?;
-            let end = json.at();
-            if !item.is_special {
-                self.shapes[child].learn(&json.data[..end], at, &item.uses);
-            }
-            for (slot, after) in self.lens().into_iter().enumerate() {
-                are_there[slot] |= after > before[slot];
-                if after == before[slot] && is_read[slot] {
-                    add(&mut gaps[slot], after)?;
+                None => {
+                    let before = lens(&mut self.frames[current]);
+                    let seen = self.item_of_any_shape(json, child, at, ticks)?;
+                    let after = lens(&mut self.frames[current]);
+                    (
+                        seen,
+                        [0, 1].map(|slot| after[slot] > before[slot]),
+                        json.at(),
+                    )
                 }
-            }
-            lacked |= read & !item.seen;
-            single |= read & item.seen & !item.arrays;
-            arrays |= read & item.arrays;
+            };
+            items.add(seen, has, &mut self.frames[current])?;
             Ok(end)
         })?;
-        if single & lacked & !slots | arrays & (lacked | single) != 0 {
+        if !items.finish(&mut self.frames[current], node)? {
             let reason = "items of this array have no value, or other ones, where others have";
             return Err(json.wrong_at(start, reason));
-        }
-        let frame = &mut self.frames[current];
-        for (slot, value) in [MISSING, UNKNOWN].into_iter().enumerate() {
-            if are_there[slot] && arrays == 0 {
-                frame.insert(SLOTS[slot], &gaps[slot], value)?;
-            }
-        }
-        for (column, len) in others {
-            frame.column(column).values.truncate(len);
         }
         Ok(())
     }
 
-    /// Number of log-probabilities, and of ids beside them, of the current frame so far.
-    #[inline(always)]
-    fn lens(&mut self) -> [usize; 2] {
-        let frame = &mut self.frames[self.current];
-        [SLOTS[0], SLOTS[1]].map(|column| frame.column(column).values.len())
+    /// Read an item by the parser, and learn its shape; returns what it has.
+    fn item_of_any_shape(
+        &mut self,
+        json: &mut Json,
+        child: usize,
+        at: usize,
+        ticks: &mut Ticks,
+    ) -> Result<Seen> {
+        let peek = json.peek_at(at)?;
+        let columns = &self.schema.node(child).columns;
+        self.item = Some(Item {
+            is_token: { columns.iter() }.any(|(column, _)| SLOTS[1..].contains(column)),
+            ..Item::default()
+        });
+        let value = self.value(json, child, peek, ticks);
+        let item = mem::take(&mut self.item).unwrap_or_default();
+        value?;
+        if !item.is_special {
+            self.shapes[child].learn(&json.data[..json.at()], at, &item.uses);
+        }
+        Ok(item.seen)
     }
 
     /// Add the values of an item.
@@ -423,7 +387,7 @@ impl<'s> Reader<'s> {
         }
         let is_array = peek == Peek::Array;
         if let Some(item) = &mut self.item {
-            item.seen |= bit(column);
+            item.seen.add(column, is_array);
         }
         if !known.is_one_of_many && is_array != column.is_per_token() {
             let expected = if is_array { "a number" } else { "an array" };
@@ -436,7 +400,6 @@ impl<'s> Reader<'s> {
             if item.is_token {
                 return Err(json.wrong_at(json.at(), "expected the value of one token"));
             }
-            item.arrays |= bit(column);
             item.is_special = true;
         }
         each_item(json, ticks, |json, mut at, _| {
@@ -533,8 +496,3 @@ fn flag_of(flags: f64, bits: u32) -> f64 {
 
 /// Up to this, float64 has all integers.
 const MOST_FLAGS: f64 = (1_u64 << 53) as f64;
-
-/// The bit of a column.
-const fn bit(column: Column) -> u32 {
-    1 << column as u32
-}

@@ -1,0 +1,119 @@
+//! Items of an array, of a value each or of an array each: which of them lack what others have.
+
+use super::call::UNKNOWN;
+use super::frame::{Frame, MISSING, State};
+use super::items::SLOTS;
+use super::schema::{Column, Node};
+use crate::error::Result;
+use crate::memory::add;
+
+/// What items have so far; columns are bits.
+#[derive(Debug, Default)]
+pub struct Alike {
+    /// The columns that are read.
+    read: u32,
+    /// Those that items lack, have one value of, and have an array of.
+    lacked: u32,
+    single: u32,
+    arrays: u32,
+    /// True if items have log-probabilities, and their ids; and the places of those that they lack.
+    are_there: [bool; 2],
+    gaps: [Vec<usize>; 2],
+    /// Columns that an earlier path has, with their lengths: values of items are removed again.
+    others: Vec<(Column, usize)>,
+}
+
+/// What one item has; columns are bits.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Seen {
+    /// The columns of its values.
+    all: u32,
+    /// Those of which it has an array.
+    arrays: u32,
+}
+
+impl Seen {
+    /// One value of each that a shape can read.
+    pub const SLOTS: Self = Self {
+        all: bit(SLOTS[0]) | bit(SLOTS[1]) | bit(SLOTS[2]),
+        arrays: 0,
+    };
+
+    /// Add a column.
+    pub fn add(&mut self, column: Column, is_array: bool) {
+        self.all |= bit(column);
+        self.arrays |= if is_array { bit(column) } else { 0 };
+    }
+}
+
+/// Number of log-probabilities, and of ids beside them, so far.
+#[inline(always)]
+pub fn lens(frame: &mut Frame) -> [usize; 2] {
+    [SLOTS[0], SLOTS[1]].map(|column| frame.column(column).values.len())
+}
+
+impl Alike {
+    /// Prepare a frame for the values of items of a node.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`](crate::Error::NoMemory).
+    pub fn new(frame: &mut Frame, node: &Node) -> Result<Self> {
+        let mut items = Self::default();
+        for &(column, rank) in &node.columns {
+            let values = frame.column(column);
+            if values.claim(rank) {
+                items.read |= bit(column);
+            } else {
+                add(&mut items.others, (column, values.values.len()))?;
+            }
+        }
+        Ok(items)
+    }
+
+    /// Note an item, whose columns were `seen`; false for a log-probability, and its id, that it
+    /// lacks.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`](crate::Error::NoMemory).
+    #[inline(always)]
+    pub fn add(&mut self, seen: Seen, has: [bool; 2], frame: &mut Frame) -> Result<()> {
+        for slot in [0, 1] {
+            self.are_there[slot] |= has[slot];
+            if !has[slot] && self.read & bit(SLOTS[slot]) != 0 {
+                add(&mut self.gaps[slot], lens(frame)[slot])?;
+            }
+        }
+        self.lacked |= self.read & !seen.all;
+        self.single |= self.read & seen.all & !seen.arrays;
+        self.arrays |= self.read & seen.arrays;
+        Ok(())
+    }
+
+    /// Fill what items lack. False if that cannot be filled.
+    ///
+    /// # Errors
+    /// [`Error::NoMemory`](crate::Error::NoMemory).
+    pub fn finish(self, frame: &mut Frame, node: &Node) -> Result<bool> {
+        let (lacked, single, arrays) = (self.lacked, self.single, self.arrays);
+        for &(column, _) in &node.columns {
+            // Of no items, there are no values.
+            if self.read & bit(column) != 0 && lacked | single | arrays == 0 {
+                frame.column(column).state = State::Given;
+            }
+        }
+        for (slot, value) in [MISSING, UNKNOWN].into_iter().enumerate() {
+            if self.are_there[slot] && arrays == 0 {
+                frame.insert(SLOTS[slot], &self.gaps[slot], value)?;
+            }
+        }
+        for (column, len) in self.others {
+            frame.column(column).values.truncate(len);
+        }
+        Ok(single & lacked & !Seen::SLOTS.all | arrays & (lacked | single) == 0)
+    }
+}
+
+/// The bit of a column.
+const fn bit(column: Column) -> u32 {
+    1 << column as u32
+}
