@@ -26,7 +26,8 @@ from fastcollate.memory.pools import BufferPool
 from fastcollate.ops.masks import MASK_KEYS, Kernel, ModelCall, check_kernel, needs_kernel
 from fastcollate.options import Options, RowOptions
 from fastcollate.plan.dtypes import Outputs
-from fastcollate.plan.layouts import Jagged, Layout, Packed, Right, Tree
+from fastcollate.plan.layout import Jagged, Layout, Right
+from fastcollate.plan.layouts import Packed, Tree
 from fastcollate.rows.fields import LABELS, AnyField, check_mask_is_used
 from fastcollate.rows.padded_blocks import padding_message
 from fastcollate.rows.samples import check_columns, check_sources, columns_of
