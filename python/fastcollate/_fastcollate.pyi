@@ -1,8 +1,8 @@
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, Literal, final
 
-from numpy import bool_, float32, float64, int32, int64, uint8, uint64
+from numpy import bool_, float64, int32, int64, uint8, uint64
 from numpy.typing import NDArray
 
 from fastcollate.plan.costs import Weights
@@ -54,14 +54,12 @@ __all__ = [
     "forked",
     "group_offsets",
     "hash_prompts",
-    "ids_in_texts",
     "lists_of",
     "make_calls",
     "merge_turns",
     "partition",
     "prompt_spans",
     "read_calls",
-    "read_numbers",
     "share_prefixes",
     "split_micro_batches",
     "split_step",
@@ -672,8 +670,10 @@ def read_calls(
     place: tuple[str, int, str],
 ) -> dict[str, Any]: ...
 def make_calls(
-    given: list[tuple[str, tuple[NDArray[int32], NDArray[int64], NDArray[bool_]]]],
-    places: list[NDArray[int64]],
+    given: list[tuple[str, list[Any]]],
+    bits: int | None,
+    may_have_lists: bool,
+    places: list[tuple[int, int, int]],
     num_bodies: int,
     bad_logprobs: str,
     are_nodes: bool,
@@ -689,12 +689,3 @@ class CallNodes:
         bad_logprobs: str,
         place: tuple[str, int, str],
     ) -> dict[str, Any]: ...
-
-def ids_in_texts(texts: Iterable[str | None]) -> NDArray[int32]: ...
-def read_numbers(
-    rows: list[Any],
-    responses: tuple[NDArray[int32], NDArray[int64]] | None,
-    are_logprobs: bool,
-    may_have_lists: bool,
-    name: Callable[[int], str],
-) -> tuple[NDArray[float32], NDArray[int32], NDArray[int64], list[bool]]: ...

@@ -62,8 +62,6 @@ mod _fastcollate {
         RowSpans, RowStore, SomeTokens, StoredRow, arrow_chunks, arrow_nested_chunks, check_range,
         compact_ids, fix_lists, stored_columns, token_ids,
     };
-    #[pymodule_export]
-    use super::sampled::{ids_in_texts, read_numbers};
 
     /// Add the valid option names: the tables that also parse them.
     fn add_names(module: &Bound<PyModule>) -> PyResult<()> {

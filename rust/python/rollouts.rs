@@ -2,18 +2,21 @@
 
 use fastcollate::rollouts::{
     BadLogprobs, Call, Calls, Column, KINDS, Kept, Place, Role, Rows, Schema, join_nodes, lines_of,
-    read_bodies,
+    read_bodies, token_of,
 };
-use fastcollate::{Error, check_room, few, gathered, try_gathered};
+use fastcollate::{add, check_room, few, gathered, try_gathered};
 use numpy::{Element, PyArray1, PyArrayMethods, PyReadonlyArray1};
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
-use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::interrupt::stoppable;
 use crate::names::Names;
 use crate::plan::tables::{Column as Integers, array_of, column_of, to_i64, values as values_of};
+use crate::rows::{describe, ids_of, to_list};
+use crate::sampled::Numbers;
 
 /// What happens to log-probabilities that are none.
 pub const BAD_LOGPROBS: Names<BadLogprobs> = Names::new(
@@ -147,63 +150,107 @@ fn bytes_of(body: Bound<PyAny>) -> Result<PyBackedBytes> {
     Ok(body.cast_into::<PyBytes>().map_err(PyErr::from)?.into())
 }
 
-/// Rows of int32, or of the bits of float32: values, offsets, and true for rows that are there.
-type Given<'py> = (
-    PyReadonlyArray1<'py, i32>,
-    PyReadonlyArray1<'py, i64>,
-    PyReadonlyArray1<'py, bool>,
-);
-
-/// Make calls, or nodes, of columns that were read elsewhere. `places` are the body of each call,
-/// the number of its array, and its own number.
+/// Make calls, or nodes, of objects: the values of each column, one per call or None. A loss mask
+/// may be made of the `bits` of flags; for `may_have_lists`, see [`Numbers`]. `places` are the body of
+/// each call, the number of its array, and its own number.
 #[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "called once")]
 pub fn make_calls<'py>(
     py: Python<'py>,
-    given: Vec<(String, Given<'py>)>,
-    places: [PyReadonlyArray1<'py, i64>; 3],
+    given: Vec<(String, Bound<'py, PyList>)>,
+    bits: Option<u32>,
+    may_have_lists: bool,
+    places: &Bound<'py, PyList>,
     num_bodies: usize,
     bad_logprobs: &str,
     are_nodes: bool,
     place: Named,
 ) -> Result<Bound<'py, PyDict>> {
-    let policy = BAD_LOGPROBS.value(bad_logprobs)?;
-    let given = try_gathered(given.iter().map(|(name, (values, offsets, have))| {
-        let rows = (values_of(values)?, values_of(offsets)?, values_of(have)?);
-        Ok::<_, crate::error::Error>((COLUMNS.value(name)?, rows))
-    }))?;
-    let [bodies, trees, indices] = places.each_ref().map(values_of);
-    let (bodies, trees, indices) = (bodies?, trees?, indices?);
+    let mut calls = Calls::new(BAD_LOGPROBS.value(bad_logprobs)?, are_nodes, 0);
     let name = |Place { body, index, .. }| format!("{}: call {index}", named(&place, body));
-    let mut calls = Calls::new(policy, are_nodes, 0);
-    stoppable(py, |ticks| {
-        for row in 0..bodies.len() {
-            let mut call = Call::default();
-            for (column, (values, offsets, have)) in &given {
-                if have.get(row) == Some(&true) {
-                    let found = row_of(values, offsets, row);
-                    let wrong = || Error::Body("a column has other rows".to_owned());
-                    call.columns[*column as usize] = Some(found.ok_or_else(wrong)?);
-                }
+    for (row, own) in places.iter().enumerate() {
+        py.check_signals()?;
+        let (body, tree, index) = own.extract()?;
+        let place = Place { body, tree, index };
+        let mut found: [Option<Vec<i32>>; _] = [const { None }; Call::COLUMNS];
+        for (column, values) in &given {
+            let (value, column) = (values.get_item(row)?, COLUMNS.value(column)?);
+            if value.is_none() {
+                continue;
             }
-            let count = |counts: &[i64]| {
-                counts
-                    .get(row)
-                    .map_or(0, |&one| one.try_into().unwrap_or(0))
-            };
-            let (body, tree, index) = (count(&bodies), count(&trees), count(&indices));
-            calls.add(&call, Place { body, tree, index }, name)?;
-            ticks.done(1 + calls.responses.values.len() / (row + 1))?;
+            found[column as usize] = Some(match column {
+                Column::LogprobTokens => ids_in_texts(&value, || name(place))?,
+                _ if column.is_ids() => ids_in(column, &value, || name(place))?,
+                _ => {
+                    let mut numbers = Numbers {
+                        response: found[Column::Responses as usize].as_deref().unwrap_or(&[]),
+                        are_logprobs: column == Column::Logprobs,
+                        may_have_lists,
+                        bits: bits.filter(|_| column == Column::LossMask),
+                        ..Numbers::default()
+                    };
+                    let read = match column.is_per_token() {
+                        true => numbers.read(&value),
+                        false => numbers.item(&value),
+                    };
+                    read.map_err(|error| Error::raised(py, name(place), error))?;
+                    let Numbers { values, ids, .. } = numbers;
+                    if !ids.is_empty() {
+                        found[Column::LogprobIds as usize] = Some(ids);
+                    }
+                    values
+                }
+            });
         }
-        calls.num_bodies = num_bodies;
-        calls.finish(name)
-    })?;
+        let columns = found.each_ref().map(|values| values.as_deref());
+        calls.add(&Call { columns }, place, name)?;
+    }
+    calls.num_bodies = num_bodies;
+    calls.finish(name)?;
     columns(py, calls, &[])
 }
 
-/// A row of values, if there is one.
-pub fn row_of<'a, T>(values: &'a [T], offsets: &[i64], row: usize) -> Option<&'a [T]> {
-    let at = |row: usize| usize::try_from(*offsets.get(row)?).ok();
-    values.get(at(row)?..at(row + 1)?)
+/// Token ids, or one length. Errors name the call, and the position in its column.
+fn ids_in(column: Column, value: &Bound<PyAny>, name: impl Fn() -> String) -> Result<Vec<i32>> {
+    let (py, column_name) = (value.py(), COLUMNS.name(column));
+    let row = match column.is_per_token() {
+        true => value.clone(),
+        false => PyList::new(py, [value])?.into_any(),
+    };
+    ids_of(column_name, &row).map_err(|error| {
+        let error = PyErr::from(error);
+        let text = error.value(py).to_string().replacen("[0]", "", 1);
+        let text = format!("{}: {text}", name());
+        let kind = error.get_type(py);
+        let is_known =
+            kind.is(py.get_type::<PyTypeError>()) || kind.is(py.get_type::<PyValueError>());
+        let error = if is_known {
+            PyErr::from_type(kind, text)
+        } else {
+            error
+        };
+        error.into()
+    })
+}
+
+/// The ids in texts `token_id:17` of tokens; other texts, and None, have none.
+fn ids_in_texts(texts: &Bound<PyAny>, name: impl Fn() -> String) -> Result<Vec<i32>> {
+    let mut ids = Vec::new();
+    for text in to_list(texts)?.iter() {
+        if let Ok(text) = text.cast::<PyString>() {
+            if let Some(id) = token_of(text.to_string_lossy().as_bytes()) {
+                add(&mut ids, id)?;
+            }
+        } else if !text.is_none() {
+            let error = format!(
+                "{}: logprob_tokens are {}; pass texts",
+                name(),
+                describe(texts)?
+            );
+            return Err(PyTypeError::new_err(error).into());
+        }
+    }
+    Ok(ids)
 }
 
 /// Nodes of trees of calls.
@@ -285,7 +332,7 @@ fn json_of<'py>(py: Python<'py>, rows: &Rows<u8>) -> Result<Bound<'py, PyList>> 
     };
     let texts = (0..rows.ends.len()).map(|row| {
         let text = Some(rows.row(row)).filter(|text| !text.is_empty());
-        { text.map(copied).transpose() }.map_err(crate::error::Error::from)
+        { text.map(copied).transpose() }.map_err(Error::from)
     });
     Ok(PyList::new(py, try_gathered(texts)?)?)
 }

@@ -1,112 +1,67 @@
 //! Numbers of tokens from objects, such as the log-probabilities of engines in the same process.
 
-use fastcollate::rollouts::{UNKNOWN, token_of};
-use fastcollate::{add, gathered, reserve, resize, with_room};
-use numpy::{PyArray1, PyReadonlyArray1};
+use fastcollate::rollouts::{MISSING, UNKNOWN, flag_of};
+use fastcollate::{add, gathered, reserve, resize};
+use numpy::{PyReadonlyArray1, PyUntypedArray, prelude::*};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyList, PyString, PyTuple};
 
-use crate::error::{Error, Result};
-use crate::plan::tables::{Column, column_of, values as values_of};
-use crate::rollouts::row_of;
+use crate::error::Error;
+use crate::plan::tables::values as values_of;
 use crate::rows::{
-    Items, compact_ids, describe, exact, first_entry, first_two, intern, is_numpy_bool,
+    Items, as_array, compact_ids, describe, exact, first_entry, first_two, intern, is_numpy_bool,
+    numbers_of,
 };
 
-/// Numbers, the ids beside them, their offsets, and true for rows that have ids.
-type Found<'py> = (
-    Bound<'py, PyArray1<f32>>,
-    Bound<'py, PyArray1<i32>>,
-    Column<'py>,
-    Vec<bool>,
-);
+/// Items read between two polls for signals.
+const POLL_ITEMS: usize = 1 << 16;
 
-/// Read a number per token, and the token's id where a row has it.
+/// The numbers of a call, read from a row of them: an array, vLLM's flat log-probabilities, or a
+/// list with an item per token.
 ///
-/// A row is an array of float64, vLLM's flat log-probabilities, or a list with an item per token: a
-/// number, or, of log-probabilities, a tuple of it and the token's id, or a dictionary by id of
-/// numbers or objects with the attribute `logprob`, of which the sampled token is the first. Tokens
-/// without a number have NaN, and those without an id -1.
-/// `name` names a row in errors.
-#[pyfunction]
-pub fn read_numbers<'py>(
-    py: Python<'py>,
-    rows: &Bound<'py, PyList>,
-    responses: Option<(PyReadonlyArray1<i32>, PyReadonlyArray1<i64>)>,
-    are_logprobs: bool,
-    may_have_lists: bool,
-    name: Bound<'py, PyAny>,
-) -> Result<Found<'py>> {
-    let responses = match &responses {
-        Some((ids, offsets)) => Some((values_of(ids)?, values_of(offsets)?)),
-        None => None,
-    };
-    let mut numbers = Numbers {
-        are_logprobs,
-        may_have_lists,
-        ..Numbers::default()
-    };
-    let (mut ends, mut have_ids) = (with_room(rows.len() + 1)?, with_room(rows.len())?);
-    ends.push(0);
-    for (number, row) in rows.iter().enumerate() {
-        py.check_signals()?;
-        let response = { responses.as_ref() }.and_then(|(ids, ends)| row_of(ids, ends, number));
-        numbers.response = response.unwrap_or(&[]);
-        (numbers.start, numbers.has_ids) = (numbers.values.len(), false);
-        if let Err(error) = numbers.read(&row) {
-            let name: String = name.call1((number,))?.extract()?;
-            return Err(Error::raised(py, name, error));
-        }
-        numbers.fill_ids()?;
-        add(&mut ends, numbers.values.len())?;
-        add(&mut have_ids, numbers.has_ids)?;
-    }
-    let ids = PyArray1::from_vec(py, numbers.ids);
-    let values = PyArray1::from_vec(py, numbers.values);
-    Ok((values, ids, column_of(py, ends)?, have_ids))
-}
-
-/// The ids in texts `token_id:17` of tokens; other texts, and None, have none.
-#[pyfunction]
-pub fn ids_in_texts<'py>(texts: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArray1<i32>>> {
-    let mut ids = Vec::new();
-    for text in texts.try_iter()? {
-        let text = text?;
-        if !text.is_none()
-            && let Some(id) = token_of(text.cast::<PyString>()?.to_string_lossy().as_bytes())
-        {
-            added(&mut ids, id)?;
-        }
-    }
-    Ok(PyArray1::from_vec(texts.py(), ids))
-}
-
-/// The numbers of all rows so far.
+/// An item is a number, or, of log-probabilities, a tuple of it and the token's id, or a dictionary
+/// by id of numbers or objects with the attribute `logprob`, of which the sampled token is the first.
+/// Tokens without a number have NaN.
 #[derive(Default)]
-struct Numbers<'a> {
+pub struct Numbers<'a> {
     /// The response of the row.
-    response: &'a [i32],
+    pub response: &'a [i32],
     /// True for log-probabilities, of which items may be tuples and dictionaries.
-    are_logprobs: bool,
+    pub are_logprobs: bool,
     /// True if lists stand for tuples, as in JSON.
-    may_have_lists: bool,
-    values: Vec<f32>,
-    ids: Vec<i32>,
-    /// The number of values before the row.
-    start: usize,
-    has_ids: bool,
+    pub may_have_lists: bool,
+    /// The bits of a mask that is made of flags.
+    pub bits: Option<u32>,
+    /// The bits of float32.
+    pub values: Vec<i32>,
+    /// The ids beside them, up to the last; [`UNKNOWN`] for tokens without one.
+    pub ids: Vec<i32>,
 }
 
 impl Numbers<'_> {
-    fn read(&mut self, row: &Bound<PyAny>) -> PyResult<()> {
+    /// Read a row.
+    ///
+    /// # Errors
+    /// Objects of other kinds, and those of their own code.
+    pub fn read(&mut self, row: &Bound<PyAny>) -> PyResult<()> {
         if let Ok(list) = row.cast::<PyList>() {
             reserve(&mut self.values, list.len()).map_err(Error::from)?;
-            return list.iter().try_for_each(|item| self.item(&item));
+            return list.iter().enumerate().try_for_each(|(index, item)| {
+                if index % POLL_ITEMS == POLL_ITEMS - 1 {
+                    row.py().check_signals()?;
+                }
+                self.item(&item)
+            });
         }
-        if let Ok(array) = row.extract::<PyReadonlyArray1<f64>>() {
-            let mut values = values_of(&array)?.into_owned().into_iter();
-            return values.try_for_each(|value| added(&mut self.values, round(value)));
+        let array = row.cast::<PyUntypedArray>();
+        let is_of_objects = array.is_ok_and(|array| array.dtype().kind() == b'O');
+        if !is_of_objects && as_array(row, String::new)?.is_some() {
+            for value in numbers_of(row)? {
+                let bits = self.bits_of(value);
+                added(&mut self.values, bits)?;
+            }
+            return Ok(());
         }
         if let Some(starts) = row.getattr_opt(intern!(row.py(), "start_indices"))? {
             return self.flat(row, &starts);
@@ -135,21 +90,24 @@ impl Numbers<'_> {
         Ok(())
     }
 
+    /// Read an item of a row, or one number.
+    ///
+    /// # Errors
+    /// As [`Numbers::read`].
     #[inline(always)]
-    fn item(&mut self, item: &Bound<PyAny>) -> PyResult<()> {
+    pub fn item(&mut self, item: &Bound<PyAny>) -> PyResult<()> {
         if !self.are_logprobs || item.is_exact_instance_of::<PyFloat>() {
             return self.push(None, item);
         }
-        if let Ok(tuple) = item.cast::<PyTuple>() {
-            return self.pair(Items::Tuple(tuple));
+        // A cast that fails makes an error, which takes longer than the check.
+        if item.is_instance_of::<PyDict>() {
+            return self.entry(item.cast()?);
         }
-        if let Ok(entries) = item.cast::<PyDict>() {
-            return self.entry(entries);
+        if item.is_instance_of::<PyTuple>() {
+            return self.pair(Items::Tuple(item.cast()?));
         }
-        if self.may_have_lists
-            && let Ok(list) = item.cast::<PyList>()
-        {
-            return self.pair(Items::List(list));
+        if self.may_have_lists && item.is_instance_of::<PyList>() {
+            return self.pair(Items::List(item.cast()?));
         }
         self.push(None, item)
     }
@@ -172,7 +130,7 @@ impl Numbers<'_> {
             return Err(wrong(entries, "an entry is expected"));
         };
         let id = id_of(&id)?;
-        let sampled = { self.response.get(self.values.len() - self.start) }.copied();
+        let sampled = self.response.get(self.values.len()).copied();
         if let Some(sampled) = sampled
             && id != sampled
             && let Some(entry) = entries.get_item(sampled)?
@@ -184,26 +142,20 @@ impl Numbers<'_> {
 
     /// Add a token without a number.
     fn push_none(&mut self) -> PyResult<()> {
-        added(&mut self.values, f32::NAN)
-    }
-
-    /// Write [`UNKNOWN`] for tokens without an id.
-    fn fill_ids(&mut self) -> PyResult<()> {
-        Ok(resize(&mut self.ids, self.values.len(), UNKNOWN).map_err(Error::from)?)
+        added(&mut self.values, MISSING)
     }
 
     /// Add a token.
     #[inline(always)]
     fn push(&mut self, id: Option<i32>, number: &Bound<PyAny>) -> PyResult<()> {
         let value = match float(number) {
-            Some(value) => value,
-            None => self.other_value(number, self.are_logprobs)?,
+            Some(value) if self.bits.is_none() => value.to_bits().cast_signed(),
+            _ => self.other_value(number, self.are_logprobs)?,
         };
         if let Some(id) = id {
             if self.ids.len() < self.values.len() {
-                self.fill_ids()?;
+                resize(&mut self.ids, self.values.len(), UNKNOWN).map_err(Error::from)?;
             }
-            self.has_ids = true;
             added(&mut self.ids, id)?;
         }
         added(&mut self.values, value)
@@ -213,33 +165,44 @@ impl Numbers<'_> {
     ///
     /// As in JSON, three texts stand for log-probabilities that are not finite, and masks may be
     /// booleans.
-    fn other_value(&self, value: &Bound<PyAny>, may_have_attribute: bool) -> PyResult<f32> {
+    fn other_value(&self, value: &Bound<PyAny>, may_have_attribute: bool) -> PyResult<i32> {
         if value.is_none() {
-            return Ok(f32::NAN);
+            return Ok(MISSING);
         }
         let is_bool = value.is_instance_of::<PyBool>();
-        let text = value.cast::<PyString>().ok();
+        let is_text = value.is_instance_of::<PyString>();
         if may_have_attribute
             && !is_bool
-            && text.is_none()
+            && !is_text
             && let Some(number) = value.getattr_opt(intern!(value.py(), "logprob"))?
         {
-            return float(&number).map_or_else(|| self.other_value(&number, false), Ok);
+            let bits = |value: f32| Ok(value.to_bits().cast_signed());
+            return float(&number).map_or_else(|| self.other_value(&number, false), bits);
         }
         if self.are_logprobs {
-            let text = text.map(|text| text.to_string_lossy());
-            return match text.as_deref() {
-                Some("NaN") => Ok(f32::NAN),
-                Some("Infinity") => Ok(f32::INFINITY),
-                Some("-Infinity") => Ok(f32::NEG_INFINITY),
-                None if !is_bool && !is_numpy_bool(value)? => Ok(round(value.extract()?)),
-                _ => Err(wrong(
-                    value,
-                    "a log-probability is expected; pass numbers, and None for missing ones",
-                )),
+            let text = is_text.then(|| value.cast::<PyString>()).transpose()?;
+            let number = match text.map(|text| text.to_string_lossy()).as_deref() {
+                Some("NaN") => f64::NAN,
+                Some("Infinity") => f64::INFINITY,
+                Some("-Infinity") => f64::NEG_INFINITY,
+                None if !is_bool && !is_numpy_bool(value)? => value.extract()?,
+                _ => {
+                    let expected = "a log-probability is expected; pass numbers, and None for \
+                                    missing ones";
+                    return Err(wrong(value, expected));
+                }
             };
+            return Ok(self.bits_of(number));
         }
-        exact(value).map_or_else(|| Ok(round(value.extract()?)), Ok)
+        let number = exact(value).map_or_else(|| value.extract(), Ok)?;
+        Ok(self.bits_of(number))
+    }
+
+    /// The bits of a number as float32, or of the flag in it.
+    #[allow(clippy::cast_possible_truncation, reason = "rounded, as NumPy does")]
+    fn bits_of(&self, value: f64) -> i32 {
+        let value = self.bits.map_or(value, |bits| flag_of(value, bits));
+        (value as f32).to_bits().cast_signed()
     }
 }
 
@@ -273,11 +236,6 @@ fn id_of(id: &Bound<PyAny>) -> PyResult<i32> {
         return Ok(found);
     }
     Err(wrong(id, "the id of a token is expected"))
-}
-
-#[allow(clippy::cast_possible_truncation, reason = "rounded, as NumPy does")]
-fn round(value: f64) -> f32 {
-    value as f32
 }
 
 /// Read a list of indices.

@@ -9,12 +9,11 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fastcollate._fastcollate import ids_in_texts, make_calls, read_numbers
-from fastcollate.common.arrays import is_array, is_tensor, to_numpy
+from fastcollate._fastcollate import make_calls
+from fastcollate.common.arrays import is_tensor
 from fastcollate.common.text import show
-from fastcollate.rollouts.calls import Calls, ids_of, prompt_ids
+from fastcollate.rollouts.calls import Calls, prompt_ids
 from fastcollate.rollouts.making import Options, Place, calls_of
 from fastcollate.rollouts.schema import (
     FLAGS,
@@ -27,8 +26,6 @@ from fastcollate.rollouts.schema import (
     Steps,
 )
 from fastcollate.rollouts.sources import COLUMNS, ENGINES, OUTPUTS, SOURCES
-from fastcollate.rows.column_input import ragged
-from fastcollate.rows.columns import Ragged
 
 KINDS: dict[str, tuple[str, tuple[int, ...]]] = {
     **dict.fromkeys(IDS, ("iu", (1,))),
@@ -46,9 +43,6 @@ and False for other values."""
 
 Call = dict[str, Any]
 """The objects that hold the values of a call, by their arrays of calls."""
-
-Rows = tuple[NDArray[Any], NDArray[np.int64], NDArray[np.bool_]]
-"""Values, offsets, and True for rows that are there."""
 
 ABSENT = object()
 """The value of a key that is not there."""
@@ -79,7 +73,7 @@ def walk(
                 tree = trees.setdefault((body, key[:-1]), len(trees))
                 places.append((body, tree, key[-1] if schema.are_nodes and key else index))
                 calls.append(call)
-        found: dict[str, list[Any] | Ragged] = {}
+        found: dict[str, list[Any]] = {}
         for name, given in schema.columns.items():
             paths = schema.paths(given)
             try:
@@ -91,46 +85,35 @@ def walk(
                 raise
     except _OtherValueError as error:
         raise ValueError(f"{place.of(body)}: {error}") from None
-    return calls_from(
-        found, np.array(places, np.int64).reshape(-1, 3), len(bodies), schema, options, place
-    )
+    return calls_from(found, places, len(bodies), schema, options, place)
 
 
 def calls_from(
-    found: Mapping[str, list[Any] | Ragged],
-    places: NDArray[np.int64],
+    found: Mapping[str, list[Any]],
+    places: list[tuple[int, int, int]],
     bodies: int,
     schema: Schema,
     options: Options,
     place: Place,
 ) -> Calls:
-    """Return calls from their columns: the values of calls, or rows of numbers.
+    """Return calls from the values of each column.
 
-    `places` (calls, 3) are the body of each call, its tree and its number in the body.
+    `places` are the body of each call, its tree and its number in the body.
     """
-
-    def name_of(call: int) -> str:
-        return f"{place.of(int(places[call][0]))}: call {places[call][2]}"
-
-    columns: dict[str, Any] = {}
-    given: dict[str, Rows] = {}
-    for name, column in found.items():
-        values = column
-        if isinstance(column, list):
-            if all(one is ABSENT for one in column):
-                continue
-            values = [None if one is ABSENT else one for one in column]
-        if name in (*IDS, *LENGTHS):
-            given[name] = _ids(name, values, name_of)
-        elif name in NUMBERS:
-            bits = schema.paths(schema.columns[name][:1])[0].bits
-            have_lists = schema is OUTPUTS
-            given |= _numbers(name, values, bits, given.get("responses"), have_lists, name_of)
-        else:
-            columns[name] = values
+    columns: dict[str, Any] = {
+        name: [None if one is ABSENT else one for one in column]
+        for name, column in found.items()
+        if any(one is not ABSENT for one in column)
+    }
+    numbers = (*IDS, *LENGTHS, *NUMBERS)
+    given = [(name, columns.pop(name)) for name in found if name in columns and name in numbers]
+    masks = schema.paths(schema.columns.get("loss_mask", ())[:1])
+    bits = masks[0].bits if masks else None
     made = make_calls(
-        [(name, (rows[0].view(np.int32), *rows[1:])) for name, rows in given.items()],
-        list(places.T.copy()),
+        given,
+        bits,
+        schema is OUTPUTS,
+        places,
         bodies,
         options.bad_logprobs,
         schema.are_nodes,
@@ -301,67 +284,6 @@ def _kind(cls: type) -> type:
     if issubclass(cls, (list, tuple)):
         return list
     return Mapping if issubclass(cls, Mapping) else object
-
-
-def _rows_of(name: str, column: list[Any] | Ragged) -> tuple[list[Any] | Ragged, NDArray[np.bool_]]:
-    """Return a row of each value of a column, empty for None, and True where it is not None."""
-    if isinstance(column, Ragged):
-        return column, np.ones(len(column), bool)
-    have = np.array([one is not None for one in column], bool)
-    is_single = name in (*LENGTHS, *FLAGS)
-    rows = [[] if one is None else [one] if is_single else one for one in column]
-    return rows, have
-
-
-def _ids(name: str, column: list[Any] | Ragged, name_of: Callable[[int], str]) -> Rows:
-    """Return token ids or lengths."""
-    rows, have = _rows_of(name, column)
-    if name == "logprob_tokens":
-        rows = [_ids_in(row, name_of(call)) for call, row in enumerate(rows)]
-    found = ids_of(name, rows, name_of)
-    return to_numpy(found.values), found.offsets, have
-
-
-def _ids_in(texts: Any, call: str) -> NDArray[np.int32]:
-    """Return the ids in texts of tokens."""
-    try:
-        return ids_in_texts(texts)
-    except TypeError:
-        raise TypeError(f"{call}: logprob_tokens are {show(texts)}; pass texts") from None
-
-
-def _numbers(
-    name: str,
-    column: list[Any] | Ragged,
-    bits: int | None,
-    responses: Rows | None,
-    have_lists: bool,
-    name_of: Callable[[int], str],
-) -> dict[str, Rows]:
-    """Return numbers per token or flags, and the token ids that log-probabilities come with."""
-    rows, have = _rows_of(name, column)
-    found: dict[str, Rows] = {}
-    values: NDArray[Any] = np.empty((0, 0))
-    # Lists take longer here than below.
-    if isinstance(rows, Ragged) or bits or all(map(is_array, rows)):
-        try:
-            read = ragged(rows, "float64")
-            values, offsets = to_numpy(read.values), read.offsets
-        except (TypeError, ValueError):
-            pass
-    if values.ndim != 1:
-        rows = [to_numpy(row).astype(np.float64) if is_array(row) else row for row in rows]
-        read_ids = None if responses is None else responses[:2]
-        values, ids, offsets, have_ids = read_numbers(
-            rows, read_ids, name == "logprobs", have_lists, name_of
-        )
-        if name == "logprobs" and any(have_ids):
-            found["logprob_ids"] = ids, offsets, np.array(have_ids, bool)
-    if bits:
-        are_whole = (np.abs(values) < 1 << 53) & (values == np.trunc(values))
-        flags = np.where(are_whole, values, 0).astype(np.int64) & bits
-        values = np.where(are_whole, flags != 0, np.nan)
-    return found | {name: (values.astype(np.float32, copy=False), offsets, have)}
 
 
 def recognised(fits: Fits) -> Schema | None:

@@ -41,6 +41,9 @@ pub struct Tokens<'a> {
 }
 
 impl<'a> Call<'a> {
+    /// The number of columns.
+    pub const COLUMNS: usize = COUNT;
+
     /// A column of integers.
     pub fn ids(&self, column: Column) -> Option<&'a [i32]> {
         self.columns[column as usize]

@@ -18,9 +18,11 @@ mod stream;
 
 pub use call::{Call, UNKNOWN};
 pub use calls::{Calls, Place, Rows};
+pub use frame::MISSING;
 pub use items::token_of;
 pub use logprobs::{BadLogprobs, KINDS};
 pub use nodes::join_nodes;
+pub use reader::flag_of;
 pub use schema::{Column, Kept, Role, Schema};
 
 use self::json::Json;

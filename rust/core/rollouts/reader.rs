@@ -486,7 +486,7 @@ fn none_of(text: &str) -> Option<f64> {
 
 /// 1 for flags with one of these bits, NaN for other numbers than flags.
 #[allow(clippy::cast_possible_truncation, reason = "checked")]
-fn flag_of(flags: f64, bits: u32) -> f64 {
+pub fn flag_of(flags: f64, bits: u32) -> f64 {
     if flags.abs() < MOST_FLAGS && flags.fract() == 0.0 {
         f64::from(u8::from(flags as i64 & i64::from(bits) != 0))
     } else {

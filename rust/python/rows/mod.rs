@@ -35,11 +35,13 @@ pub use fixed::fix_lists;
 pub use list::{DecodeExact, Items, Run, check_digits, exact, first_entry, first_two, same_until};
 pub use nested::{Part, counts_of, values_of};
 pub use number::{is_numpy_bool, number_of};
-pub use object::check_range;
+pub use object::{as_array, check_range, to_list};
 pub use py_rows::{Missing, PyRows};
 pub use ragged::RowSpans;
 pub use some_tokens::SomeTokens;
-pub use storage::{RowStore, StoredRow, compact_ids, stored_columns, token_ids};
+pub use storage::{
+    RowStore, StoredRow, compact_ids, ids_of, numbers_of, stored_columns, token_ids,
+};
 pub use tokens::{TokenInput, slices_of};
 
 use std::sync::OnceLock;
@@ -55,6 +57,7 @@ use crate::error::caught;
 /// No lock is held while it is made: a signal handler that runs meanwhile may call this function,
 /// and would wait for itself. The interpreter is not released while it is stored, as `PyOnceLock`
 /// and `pyo3::intern` do: if another thread forked then, the child would wait for ever.
+#[inline]
 fn kept<'py, T>(
     cell: &'static OnceLock<Py<T>>,
     py: Python<'py>,
@@ -83,6 +86,7 @@ pub fn imported<'py>(
 }
 
 /// A text as one `str` for all calls.
+#[inline]
 pub fn interned<'py>(
     cell: &'static OnceLock<Py<PyString>>,
     py: Python<'py>,

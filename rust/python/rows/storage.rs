@@ -339,7 +339,6 @@ type Ids<'py> = (Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<i64>>);
 /// # Errors
 /// Values that are not integers from 0 to below 2^31; `name` is the column's.
 #[pyfunction]
-#[allow(clippy::cast_possible_truncation, reason = "checked")]
 pub fn token_ids<'py>(py: Python<'py>, name: &str, rows: &Bound<'py, PyAny>) -> Result<Ids<'py>> {
     let rows = PyRows::new::<i64>(name, rows, None, Check::None)?;
     let lens = rows.lens()?;
@@ -349,32 +348,60 @@ pub fn token_ids<'py>(py: Python<'py>, name: &str, rows: &Bound<'py, PyAny>) -> 
         let (out, others) = rest.split_at_mut(len);
         rest = others;
         offsets.push(offsets[row] + to_i64(len));
-        match rows.read(row, 0, out) {
-            // Zeros and ones may be booleans.
-            Ok(()) if out.iter().min().is_some_and(|&least| least > 1) => continue,
-            Ok(()) | Err(Core::DoesNotFit { .. }) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let mut ids = filled(len, |_| 0_i64)?;
-        rows.read(row, 0, &mut ids)?;
-        rows.refuse_booleans(row, usize::MAX)?;
-        if let Some(at) = ids.iter().position(|id| !(0..TOKEN_IDS).contains(id)) {
-            let location = Location {
-                field: name.to_owned(),
-                row,
-                position: Some(at),
-            };
-            return Err(Error::Core(Core::NoIndex {
-                location,
-                value: ids[at].to_string(),
-                limit: TOKEN_IDS,
-            }));
-        }
-        let pairs = out.iter_mut().zip(ids);
-        pairs.for_each(|(out, id)| *out = id as i32);
+        read_ids(name, &rows, row, out)?;
     }
     Ok((
         PyArray1::from_vec(py, values),
         PyArray1::from_vec(py, offsets),
     ))
+}
+
+/// The token ids of one row.
+///
+/// # Errors
+/// As [`token_ids`], of which it is the first row.
+pub fn ids_of(name: &str, row: &Bound<PyAny>) -> Result<Vec<i32>> {
+    let rows = PyRows::single::<i64>(name, 0, row, false, Check::None, Missing::NoRow)?;
+    let mut values = filled(rows.lens()?[0], |_| 0)?;
+    read_ids(name, &rows, 0, &mut values)?;
+    Ok(values)
+}
+
+/// The numbers of an array.
+///
+/// # Errors
+/// Arrays of several dimensions, and of other values.
+pub fn numbers_of(row: &Bound<PyAny>) -> Result<Vec<f64>> {
+    let rows = PyRows::single::<f64>("x", 0, row, false, Check::None, Missing::NoRow)?;
+    let mut values = filled(rows.lens()?[0], |_| 0.0)?;
+    rows.read(0, 0, &mut values)?;
+    Ok(values)
+}
+
+#[allow(clippy::cast_possible_truncation, reason = "checked")]
+fn read_ids(name: &str, rows: &PyRows, row: usize, out: &mut [i32]) -> Result<()> {
+    match rows.read(row, 0, out) {
+        // Zeros and ones may be booleans.
+        Ok(()) if out.iter().min().is_some_and(|&least| least > 1) => return Ok(()),
+        Ok(()) | Err(Core::DoesNotFit { .. }) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let mut ids = filled(out.len(), |_| 0_i64)?;
+    rows.read(row, 0, &mut ids)?;
+    rows.refuse_booleans(row, usize::MAX)?;
+    if let Some(at) = ids.iter().position(|id| !(0..TOKEN_IDS).contains(id)) {
+        let location = Location {
+            field: name.to_owned(),
+            row,
+            position: Some(at),
+        };
+        return Err(Error::Core(Core::NoIndex {
+            location,
+            value: ids[at].to_string(),
+            limit: TOKEN_IDS,
+        }));
+    }
+    let pairs = out.iter_mut().zip(ids);
+    pairs.for_each(|(out, id)| *out = id as i32);
+    Ok(())
 }
