@@ -26,8 +26,9 @@ from fastcollate.memory.pools import BufferPool
 from fastcollate.ops.masks import MASK_KEYS, Kernel, ModelCall, check_kernel, needs_kernel
 from fastcollate.options import Options, RowOptions
 from fastcollate.plan.dtypes import Outputs
-from fastcollate.plan.layouts import Tree
-from fastcollate.rows.fields import AnyField, check_mask_is_used
+from fastcollate.plan.layout import Jagged, Layout, Right
+from fastcollate.plan.layouts import Packed, Tree
+from fastcollate.rows.fields import LABELS, AnyField, check_mask_is_used
 from fastcollate.rows.padded_blocks import padding_message
 from fastcollate.rows.samples import check_columns, check_sources, columns_of
 from fastcollate.rows.truncation import Limit
@@ -51,6 +52,11 @@ if TYPE_CHECKING:
         max_length: int | None
         keep: Keep
 
+
+_BOUNDARIES = MASK_KEYS | {
+    f"{name}{kind}" for name in ("cu_seqlens", "row_cu_seqlens") for kind in ("", "_padded")
+}
+"""Outputs that say where rows begin."""
 
 Made = TypeVar("Made", covariant=True)
 """Type of a collator's result: a :class:`Batch`, or a dict if it has ``outputs``."""
@@ -117,8 +123,11 @@ class Collator(Generic[Made]):
         (:meth:`Batch.model_inputs`); all other outputs are its attributes. Of the two kinds of
         labels, the loss uses ``shift_labels``: change both, or neither. Otherwise the keys of
         the outputs to return as a plain dict, in this order. A mapping renames them, each to one
-        name or several: ``{"cu_seqlens": ("cu_seq_lens_q", "cu_seq_lens_k")}``. Of pairs, an output
-        with one value per row may be halved: ``"chosen_margins"`` and ``"rejected_margins"``.
+        name or several: ``{"cu_seqlens": ("cu_seq_lens_q", "cu_seq_lens_k")}``. With labels and
+        ``input_ids``, they have to say where rows begin: by ``attention_mask`` if padding is on the
+        left, and if rows are joined by ``position_ids`` and ``use_cache``, or by ``cu_seqlens``. Of
+        pairs, an output with one value per row may be halved: ``"chosen_margins"`` and
+        ``"rejected_margins"``.
     kernel, model
         As :meth:`Batch.model_inputs`. Trees need one of them, unless `outputs` has
         ``"subtree_end"`` in place of a mask; and the masks of packed rows depend on the model's
@@ -211,6 +220,8 @@ class Collator(Generic[Made]):
         self._keys = None if outputs is None else _name(outputs)
         if self._is_tree:
             self._check_masks()
+        elif self._keys is not None:
+            self._check_boundaries(layout, self._keys)
         # With labels, which samples may have.
         self._with_labels = self._options
         if not self._is_tree and options.get("labels") is None:
@@ -281,6 +292,20 @@ class Collator(Generic[Made]):
                 f"outputs are {list(keys)}, with the tokens of trees, but without a mask; add "
                 "'subtree_end', or 'attention_mask' with kernel='dense' or 'block', or with "
                 f"kernel='paths' {sorted(key for key in MASK_KEYS if key.startswith('tree_'))}"
+            )
+
+    def _check_boundaries(self, layout: Layout, keys: Collection[str]) -> None:
+        """Check that a model which computes its loss from the outputs knows where rows begin."""
+        has_loss = "input_ids" in keys and not {*LABELS}.isdisjoint(keys)
+        if not has_loss or isinstance(layout, Right) or not _BOUNDARIES.isdisjoint(keys):
+            return
+        is_joined = isinstance(layout, (Jagged, Packed))
+        needed = ("position_ids", "use_cache") if is_joined else ("attention_mask",)
+        if missing := [key for key in needed if key not in keys]:
+            why = " (a model ignores the positions of rows if it has a cache)" if is_joined else ""
+            raise ValueError(
+                f"outputs are {list(keys)}, from which a model does not know where the rows of "
+                f"layout={layout.name!r} begin; add {' and '.join(map(repr, missing))}{why}"
             )
 
     def __getstate__(self) -> dict[str, Any]:

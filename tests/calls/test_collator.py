@@ -341,7 +341,7 @@ def test_arrays_of_rows_are_joined_whether_they_have_one_shape_or_not(lengths, a
 
 
 def test_outputs_can_be_chosen(array_type):
-    keys = ["labels", "input_ids"]
+    keys = ["labels", "attention_mask", "input_ids"]
     collate = fc.Collator(pad_token_id=0, outputs=keys, array_type=array_type)
     given = collate(LABELLED)
     assert type(given) is dict

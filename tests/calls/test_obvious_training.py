@@ -10,7 +10,7 @@ transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
 
 PADDED = ("input_ids", "attention_mask", "position_ids", "labels")
-PACKED = ("input_ids", "position_ids", "labels")
+PACKED = ("input_ids", "position_ids", "labels", "use_cache")
 ROWS = [
     ([], [5, 6, 7, 8]),
     ([9, 3], [4, 2, 1]),
@@ -62,7 +62,7 @@ def same(found, expected):
 
 def labelled_loss(model, batch):
     """Sum the losses of labels as transformers shifts them, which rounds logits to float32."""
-    output = model(**batch, use_cache=False)
+    output = model(**batch)
     labels = batch["labels"][:, 1:].flatten()
     logits = output.logits[:, :-1].flatten(0, 1)
     loss = torch.nn.functional.cross_entropy(logits, labels, reduction="sum")
@@ -114,6 +114,21 @@ def test_sequences_of_a_collator(model, keys, options, outputs):
     same(outcome(model, [labelled_loss(model, batch)]), expected)
 
 
+@EACH_LAYOUT
+def test_outputs_by_which_a_model_would_mix_rows(options, outputs):
+    """It takes padding for tokens, and with a cache all packed rows for one sequence."""
+    needed = [key for key in ("attention_mask", "use_cache") if key in outputs]
+    without = [key for key in outputs if key not in needed]
+    how = {"pad_token_id": 0, "position_ids": "zero", **options}
+    if options["layout"] == "right":  # a causal model never reads padding at the end
+        assert list(fc.Collator(outputs=without, **how)([{"input_ids": [5, 6]}])) == without
+        return
+    with pytest.raises(ValueError, match=rf"outputs are .*; add '{needed[0]}'"):
+        fc.Collator(outputs=without, **how)
+    without.remove("labels")
+    fc.Collator(outputs=without, **how)  # a loss of one's own
+
+
 @pytest.mark.parametrize("capacity", [3, 5])
 def test_labels_of_split_sequences(model, capacity):
     """As their parts one by one."""
@@ -121,7 +136,7 @@ def test_labels_of_split_sequences(model, capacity):
     layout = fc.Packed(capacity=capacity, algorithm="concat")
     how = {"layout": layout, "labels": "aligned", "position_ids": "zero"}
     batch = fc.build_batch(prompts, responses, pad_token_id=0, **how)
-    loss = labelled_loss(model, {key: batch[key] for key in PACKED})
+    loss = labelled_loss(model, {key: batch.model_inputs()[key] for key in PACKED})
     plan = batch.bin_plan
     parts = []
     for row, start, length in zip(plan.indices, plan.starts, plan.lengths, strict=True):

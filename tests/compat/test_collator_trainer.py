@@ -20,7 +20,7 @@ pytestmark = [
 ]
 
 OUTPUTS = ("input_ids", "attention_mask", "labels")
-PACKED = ("input_ids", "position_ids", "labels")
+PACKED = ("input_ids", "position_ids", "labels", "use_cache")
 
 
 def rows():

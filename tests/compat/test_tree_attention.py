@@ -257,6 +257,8 @@ def test_what_a_model_cannot_take():
     with pytest.raises(TypeError, match="has no config"):
         tree.model_inputs(model=torch.nn.Linear(1, 1))
     model = model_of("gpt2", "sdpa")
+    with pytest.raises(TypeError, match=r"has no config; pass model=model\.module"):
+        tree.model_inputs(model=torch.nn.DataParallel(model))
     model.config._attn_implementation_internal = "paged|x"
     with pytest.raises(ValueError, match=r"attention 'paged\|x'; pass kernel as one of 'dense'"):
         tree.model_inputs(model=model)

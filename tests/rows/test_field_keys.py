@@ -41,7 +41,9 @@ def test_a_key_is_free_where_no_other_output_has_it(key, layout, optional, optio
         assert_same(batch, build_batch_loops(**arguments, layout=layout))
 
 
-@pytest.mark.parametrize("key", ["completion_mask", "tool_mask", "assistant_masks"])
+@pytest.mark.parametrize(
+    "key", ["completion_mask", "tool_mask", "assistant_masks", "assistant_mask", "response_masks"]
+)
 def test_a_mask_that_is_a_field_alone_would_train_all_tokens(key):
     message = f"fields has '{key}', but there is no loss_mask, so all response tokens train; pass"
     row = {"prompt": [1], "response": [2, 3], "fields": {key: [1, 0]}}

@@ -149,12 +149,12 @@ def same_word(name: str, known: Iterable[str]) -> str | None:
     known = list(known)
     if name in known:
         return name
-    folded = _fold(name)
-    of_word = (one for one in known if _fold(one) == folded)
+    folded = fold(name)
+    of_word = (one for one in known if fold(one) == folded)
     return next(of_word, None) or next((one for one in known if _is_slip(name, one)), None)
 
 
-def _fold(name: str) -> str:
+def fold(name: str) -> str:
     """Return a name in lower case, in the singular and without underscores."""
     letters = name.lower().replace("_", "").replace("-", "")
     return letters if letters.endswith("ss") else letters.removesuffix("s")

@@ -146,10 +146,9 @@ def config_of(model: Any) -> Any:
     """Return the configuration of a model's decoder."""
     config = getattr(model, "config", None)
     if config is None:
-        raise TypeError(
-            f"model is {describe(model)}, which has no config; pass a transformers model, or the "
-            "kernel"
-        )
+        is_wrapped = hasattr(getattr(model, "module", None), "config")  # by DDP, for instance
+        advice = "model=model.module" if is_wrapped else "a transformers model, or the kernel"
+        raise TypeError(f"model is {describe(model)}, which has no config; pass {advice}")
     return config.get_text_config() if hasattr(config, "get_text_config") else config
 
 

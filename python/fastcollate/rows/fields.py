@@ -21,6 +21,7 @@ from fastcollate.common.arrays import (
     offsets_of,
     to_tensor,
 )
+from fastcollate.common.names import fold
 from fastcollate.common.row_columns import OTHER_NAMES
 from fastcollate.common.text import show
 from fastcollate.rows.captured import Captured, Captures, RoutedExperts, captured_rows
@@ -294,14 +295,16 @@ def check_keys(fields: Any) -> None:
         check_key(key)
 
 
-_MASKS = {*OTHER_NAMES["loss_mask"]} - {"mask", "response_mask"}
-"""Keys of masks that say what trains, and of nothing else."""
+_MASKS = {fold(name) for name in OTHER_NAMES["loss_mask"]} - {"mask"}
+"""Keys of masks that say what trains, and of nothing else, as one word in the singular."""
 
 
 def check_mask_is_used(fields: Mapping[str, Any], loss_mask: Any) -> None:
     """Check that a loss mask is not a mere field: without `loss_mask` all response tokens train."""
     for key, field in fields.items():
-        if loss_mask is None and key in _MASKS and not isinstance(field, PerRow):
+        is_own = key == "loss_mask" or is_reserved(key)  # another error says so
+        is_mask = isinstance(key, str) and fold(key) in _MASKS and not is_own
+        if loss_mask is None and is_mask and not isinstance(field, PerRow):
             raise ValueError(
                 f"fields has {key!r}, but there is no loss_mask, so all response tokens train; "
                 "pass the mask as loss_mask, and as a field only to have it in the batch, too"
