@@ -33,10 +33,6 @@ def load_samples() -> list[dict[str, list[int]]]:
     return samples
 
 
-PADDED = fc.Collator(pad_token_id=0, layout="right")
-PACKED = fc.Collator(pad_token_id=0, layout=fc.Packed(capacity=CAPACITY))
-
-
 def make_model() -> LlamaForCausalLM:
     """Return a small model with random weights."""
     config = LlamaConfig(
@@ -46,9 +42,21 @@ def make_model() -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
-def compare(model: LlamaForCausalLM, samples: list[dict[str, list[int]]]) -> None:
+Collate = fc.Collator[fc.Batch]
+
+
+def make_collators(model: LlamaForCausalLM) -> tuple[Collate, Collate]:
+    """Return a collator of padded rows, and one of packed rows."""
+    padded = fc.Collator(pad_token_id=0, layout="right")
+    packed = fc.Collator(pad_token_id=0, layout=fc.Packed(capacity=CAPACITY), model=model)
+    return padded, packed
+
+
+def compare(
+    model: LlamaForCausalLM, samples: list[dict[str, list[int]]], padded: Collate, packed: Collate
+) -> None:
     """Print the size and the loss of one batch, padded and packed."""
-    for name, collate in ("padded", PADDED), ("packed", PACKED):
+    for name, collate in ("padded", padded), ("packed", packed):
         batch = collate(samples).to(model.device)
         with torch.no_grad():
             loss = model(**batch).loss
@@ -63,11 +71,12 @@ def main() -> None:
     torch.manual_seed(0)
     samples = load_samples()
     model = make_model().to(arguments.device)
-    compare(model, samples[:CONVERSATIONS])
+    padded, packed = make_collators(model)
+    compare(model, samples[:CONVERSATIONS], padded, packed)
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
     order = RandomSampler(samples, num_samples=arguments.steps * CONVERSATIONS)
-    loader = DataLoader(samples, CONVERSATIONS, sampler=order, collate_fn=PACKED)
+    loader = DataLoader(samples, CONVERSATIONS, sampler=order, collate_fn=packed)
     with fc.prefetch(loader, arguments.device) as batches:
         for step, batch in enumerate(batches, 1):
             loss = model(**batch).loss

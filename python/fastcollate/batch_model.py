@@ -145,7 +145,8 @@ class ModelBatch(BatchMapping[Array]):
             :meth:`attention_paths`, for
             :func:`fastcollate.compat.transformers.register_tree_attention`. None: the one that
             suits the attention of `model`. Padded rows, and packed ones under ``"sdpa"`` and
-            ``"eager"``, need none, if the model reads positions; trees need `model` or `kernel`.
+            ``"eager"``, need none, if the model reads positions. All but padded rows need `model`
+            or `kernel`.
         model
             The transformers model to be called: its config has the attention and the sliding
             windows of layers. With several kinds of layers, the mask is a dict of one for each.

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
         keep: Keep
 
 
-_BOUNDARIES = MASK_KEYS | {
+_OFFSETS = {
     f"{name}{kind}" for name in ("cu_seqlens", "row_cu_seqlens") for kind in ("", "_padded")
 }
 """Outputs that say where rows begin."""
@@ -129,9 +129,8 @@ class Collator(Generic[Made]):
         pairs, an output with one value per row may be halved: ``"chosen_margins"`` and
         ``"rejected_margins"``.
     kernel, model
-        As :meth:`Batch.model_inputs`. Trees need one of them, unless `outputs` has
-        ``"subtree_end"`` in place of a mask; and the masks of packed rows depend on the model's
-        type and windows. Of the model, its config and dtype are kept.
+        As :meth:`Batch.model_inputs`: all layouts but padded ones need one of them, unless
+        `outputs` has no mask. Of the model, its config and dtype are kept.
     **options
         Options of :class:`BatchBuilder`, the ones of :func:`build_batch` that do not depend
         on the rows. Samples of ``input_ids`` without ``prompt_len`` give ``labels``, as do all
@@ -218,10 +217,7 @@ class Collator(Generic[Made]):
         columns = {} if columns is None else columns
         self._columns = check_columns(columns, self._fields, self._ignore)
         self._keys = None if outputs is None else _name(outputs)
-        if self._is_tree:
-            self._check_masks()
-        elif self._keys is not None:
-            self._check_boundaries(layout, self._keys)
+        self._check_masks(layout)
         # With labels, which samples may have.
         self._with_labels = self._options
         if not self._is_tree and options.get("labels") is None:
@@ -281,25 +277,27 @@ class Collator(Generic[Made]):
 
         return ArrowCollator(self)
 
-    def _check_masks(self) -> None:
-        """Check that trees get a mask: no model would find their rows without one."""
+    def _check_masks(self, layout: Layout) -> None:
+        """Check that a model which is called with the outputs knows where rows begin."""
         keys = MASK_KEYS if self._keys is None else self._keys.keys()
-        has_masks = not MASK_KEYS.isdisjoint(keys)
-        if has_masks and not self._call.knows_masks:
-            raise needs_kernel()
-        if "input_ids" in keys and not has_masks and "subtree_end" not in keys:
-            raise ValueError(
-                f"outputs are {list(keys)}, with the tokens of trees, but without a mask; add "
-                "'subtree_end', or 'attention_mask' with kernel='dense' or 'block', or with "
-                f"kernel='paths' {sorted(key for key in MASK_KEYS if key.startswith('tree_'))}"
-            )
-
-    def _check_boundaries(self, layout: Layout, keys: Collection[str]) -> None:
-        """Check that a model which computes its loss from the outputs knows where rows begin."""
-        has_loss = "input_ids" in keys and not {*LABELS}.isdisjoint(keys)
-        if not has_loss or isinstance(layout, Right) or not _BOUNDARIES.isdisjoint(keys):
+        is_joined = isinstance(layout, (Jagged, Packed, Tree))
+        if not MASK_KEYS.isdisjoint(keys):
+            if is_joined and not self._call.knows_masks:
+                raise needs_kernel()
             return
-        is_joined = isinstance(layout, (Jagged, Packed))
+        if "input_ids" not in keys:
+            return
+        if self._is_tree:
+            if "subtree_end" not in keys:
+                raise ValueError(
+                    f"outputs are {list(keys)}, with the tokens of trees, but without a mask; add "
+                    "'subtree_end', or 'attention_mask' with kernel='dense' or 'block', or with "
+                    f"kernel='paths' {sorted(key for key in MASK_KEYS if key.startswith('tree_'))}"
+                )
+            return
+        has_loss = not {*LABELS}.isdisjoint(keys)
+        if not has_loss or isinstance(layout, Right) or not _OFFSETS.isdisjoint(keys):
+            return
         needed = ("position_ids", "use_cache") if is_joined else ("attention_mask",)
         if missing := [key for key in needed if key not in keys]:
             why = " (a model ignores the positions of rows if it has a cache)" if is_joined else ""

@@ -32,6 +32,7 @@ KEYS = {
     "advantages": "advantages",
 }
 LAYOUTS = ["left", "two_segment", "right", "jagged"]
+KERNELS = {"jagged": "dense"}
 
 
 def samples_of(data):
@@ -86,7 +87,9 @@ options = st.fixed_dictionaries(
 @given(samples=rollouts().map(samples_of) | sequences() | pairs, options=options)
 def test_samples_of_every_form(samples, options, array_type):
     same_or_refused(
-        lambda: fc.Collator(**options, array_type=array_type)(samples),
+        lambda: fc.Collator(
+            **options, kernel=KERNELS.get(options["layout"]), array_type=array_type
+        )(samples),
         lambda: collate_loops(samples, **options),
     )
 
@@ -168,7 +171,8 @@ TABLES = [
 @pytest.mark.parametrize("samples", [TURNS, LABELLED, MASKED, ALONE, PAIRS, SPLIT, LABELLED[:1]])
 @pytest.mark.parametrize("layout", ["left", "jagged"])
 def test_tables(samples, form, layout, array_type):
-    collate = fc.Collator(pad_token_id=0, layout=layout, array_type=array_type)
+    kernel = KERNELS.get(layout)
+    collate = fc.Collator(pad_token_id=0, layout=layout, kernel=kernel, array_type=array_type)
     batch = collate(form(samples))
     assert_same(batch, collate_loops(samples, pad_token_id=0, layout=layout))
     if "uid" in samples[0]:
@@ -353,7 +357,7 @@ def test_outputs_can_be_named(array_type):
     names = {"labels": "targets", "cu_seqlens": ("cu_seq_lens_q", "cu_seq_lens_k")}
     options = {"layout": fc.Packed.single_row(), "array_type": array_type}
     collate = fc.Collator(pad_token_id=0, outputs=names, **options)
-    full = fc.Collator(pad_token_id=0, **options)(LABELLED)
+    full = fc.Collator(pad_token_id=0, kernel="flash", **options)(LABELLED)
     bounds = full.cu_seqlens
     expected = {"targets": full.labels, "cu_seq_lens_q": bounds, "cu_seq_lens_k": bounds}
     for made in (collate(LABELLED), pickle.loads(pickle.dumps(collate))(LABELLED)):
@@ -474,7 +478,9 @@ def test_a_loss_mask_of_pairs(array_type):
 
 
 @pytest.mark.parametrize(
-    "options", [{"labels": "shifted"}, {"layout": fc.Packed(8, shift="next_token")}], ids=str
+    "options",
+    [{"labels": "shifted"}, {"layout": fc.Packed(8, shift="next_token"), "kernel": "dense"}],
+    ids=str,
 )
 @pytest.mark.parametrize(
     ("key", "marks", "more"),

@@ -86,7 +86,7 @@ def by_collator(layout, **options):
 
 def kernel_of(layout):
     """Return the kernel to name where no model is known."""
-    return "dense" if layout.name == "tree" else None
+    return "dense" if layout.name in ("jagged", "packed", "tree") else None
 
 
 def converted(layout, **options):
@@ -159,11 +159,11 @@ def test_masks_by_name(layout):
 def test_positions_of_ones_own_leave_sequences_apart(layout, family, attention):
     model = small_model(family, attention)
     batch = built(layout, position_ids=False)
-    inputs = batch.model_inputs(dtype="float64")
+    inputs = batch.model_inputs("dense", dtype="float64")
     assert "position_ids" not in inputs
     with pytest.raises(AttributeError, match="position_ids=False"):
         batch.position_ids  # noqa: B018
-    own = built(layout).model_inputs()["position_ids"]
+    own = built(layout).model_inputs("dense")["position_ids"]
     pos, inv = batch.loss_positions()
     logits = model(**inputs, position_ids=own).logits.flatten(0, 1)
     log_probs = logits[pos].log_softmax(-1)[inv, batch.targets]
@@ -217,15 +217,15 @@ def test_images_that_count_in_three_dimensions_have_no_positions_of_ours():
         "pixel_values": fc.PerRow([np.ones((4, 2), np.float32)] * len(PROMPTS), concat=True),
         "image_grid_thw": fc.PerRow(grids, concat=True),
     }
-    for layout in ("left", fc.Packed(8)):
-        batch = built(fc.Left() if layout == "left" else layout, labels="aligned", fields=fields)
-        inputs = batch.model_inputs()
+    for layout in (fc.Left(), fc.Packed(8)):
+        batch = built(layout, labels="aligned", fields=fields)
+        inputs = batch.model_inputs(kernel_of(layout))
         assert "position_ids" not in batch
         assert "position_ids" not in inputs
         assert inputs["pixel_values"].shape == (20, 2)
         assert inputs["image_grid_thw"].shape == (5, 3)
         assert "pixel_values_offsets" not in inputs
-        assert inputs["attention_mask"].dim() == (2 if layout == "left" else 4)
+        assert inputs["attention_mask"].dim() == (2 if layout == fc.Left() else 4)
     assert (
         "position_ids"
         in built(fc.Left(), labels="aligned", position_ids=True, fields=fields).model_inputs()
@@ -247,8 +247,9 @@ def test_labels_say_where_they_lie(layout, array_type):
     assert "shift_labels" not in aligned
     assert "shift_labels" in shifted
     assert "labels" not in shifted
+    kernel = kernel_of(layout)
     for batch in (aligned, shifted):
-        inputs = batch.model_inputs()
+        inputs = batch.model_inputs(kernel)
         labels, moved = np.asarray(inputs["labels"]), np.asarray(inputs["shift_labels"])
         ids = np.asarray(inputs["input_ids"])
         assert (labels[:, 1:] == moved[:, :-1]).all()
@@ -258,7 +259,8 @@ def test_labels_say_where_they_lie(layout, array_type):
         assert (labels != -100).sum() == 7
     key = "labels" if array_type == "numpy" else "shift_labels"
     assert np.array_equal(
-        np.asarray(aligned.model_inputs()[key]), np.asarray(shifted.model_inputs()[key])
+        np.asarray(aligned.model_inputs(kernel)[key]),
+        np.asarray(shifted.model_inputs(kernel)[key]),
     )
 
 
@@ -285,12 +287,13 @@ def test_masks_that_do_not_fit():
         built(LAYOUTS["tree"]).model_inputs("causal")
 
 
-def test_trees_need_a_model_or_a_kernel():
-    """Without windows of layers, those of some models would train on other tokens."""
+@pytest.mark.parametrize("layout", [fc.Jagged(), fc.Packed(8), fc.Packed.single_row(), fc.Tree(12)])
+def test_rows_that_share_output_rows_need_a_model_or_a_kernel(layout):
+    """Some models do not look at positions, and layers have windows of their own."""
     for make in (
-        lambda: built(LAYOUTS["tree"]).model_inputs(),
-        lambda: fc.Collator(pad_token_id=0, layout=LAYOUTS["tree"]),
-        lambda: fc.Collator(pad_token_id=0, layout=fc.Tree(8), outputs=["attention_mask"]),
+        lambda: built(layout).model_inputs(),
+        lambda: fc.Collator(pad_token_id=0, layout=layout),
+        lambda: fc.Collator(pad_token_id=0, layout=layout, outputs=["attention_mask"]),
     ):
         with pytest.raises(
             ValueError, match="pass model=model to model_inputs or to the Collator, or"
@@ -413,4 +416,4 @@ def test_a_rank_of_a_collators_batch_has_the_outputs():
 
 def test_fields_are_no_inputs_under_their_names():
     fields = {"use_cache": fc.PerRow([np.ones((1, 2))] * len(PROMPTS), concat=True)}
-    assert built(LAYOUTS["jagged"], fields=fields).model_inputs()["use_cache"] is False
+    assert built(LAYOUTS["jagged"], fields=fields).model_inputs("dense")["use_cache"] is False

@@ -118,7 +118,7 @@ def test_a_batch_as_it_is_trains_learned_positions(layout, workers, tmp_path):
         pytest.skip("workers do the same in every layout")
     by_hand, ours = small_model("gpt2", "eager"), small_model("gpt2", "eager")
     expected = losses(padded, tmp_path / "padded", by_hand)
-    collate = fc.Collator(pad_token_id=0, layout=layout)
+    collate = fc.Collator(pad_token_id=0, layout=layout, model=ours)
     found = losses(collate, tmp_path / "ours", ours, dataloader_num_workers=workers)
     assert found == pytest.approx(expected, abs=1e-6)
     for one, other in zip(ours.parameters(), by_hand.parameters(), strict=True):
@@ -131,7 +131,7 @@ def test_labels_are_smoothed(layout, tmp_path):
     by_hand, ours = small_model("gpt2", "eager"), small_model("gpt2", "eager")
     smoothing = {"label_smoothing_factor": 0.1}
     expected = losses(padded, tmp_path / "padded", by_hand, **smoothing)
-    collate = fc.Collator(pad_token_id=0, layout=LAYOUTS[layout])
+    collate = fc.Collator(pad_token_id=0, layout=LAYOUTS[layout], model=ours)
     found = losses(collate, tmp_path / "ours", ours, **smoothing)
     assert found == pytest.approx(expected, abs=1e-6)
 

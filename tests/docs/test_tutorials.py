@@ -256,7 +256,7 @@ def test_the_packed_loss_is_that_of_conversations_one_by_one():
         expected -= new[trained].sum()
         count += trained.sum()
     expected = outcome(model, expected / count)
-    for collate in sft_packing.PADDED, sft_packing.PACKED:
+    for collate in sft_packing.make_collators(model):
         loss = model(**collate(samples)).loss
         assert_same(outcome(model, loss), expected)
 

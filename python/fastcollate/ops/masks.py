@@ -119,26 +119,26 @@ class ModelCall(NamedTuple):
         if kernel is None and config is not None:
             kernel = kernel_of(config)
         check_kernel(kernel, is_numpy, plan.is_tree)
-        if config is not None:
-            reason = reason_against(config, kernel, plan.is_tree, self.has_state)
-            if reason is not None:
-                raise ValueError(
-                    f"{reason}, so sequences that share an output row would change each other; "
-                    "pass a padded layout, such as layout='left'"
-                )
-        elif plan.is_tree and kernel is None:
+        if not self.knows_masks:
             raise needs_kernel()
-        reads_positions = getattr(config, "model_type", None) not in BLIND
-        is_found = kernel is None and not plan.is_tree and has_positions and reads_positions
-        return None if is_found else kernel or "dense"
+        if config is None:
+            return kernel
+        reason = reason_against(config, kernel, plan.is_tree, self.has_state)
+        if reason is not None:
+            raise ValueError(
+                f"{reason}, so sequences that share an output row would change each other; "
+                "pass a padded layout, such as layout='left'"
+            )
+        is_blind = getattr(config, "model_type", None) in BLIND or not has_positions
+        return kernel or ("dense" if plan.is_tree or is_blind else None)
 
 
 def needs_kernel() -> ValueError:
-    """Return the error of trees whose mask depends on a model that is not known."""
+    """Return the error of rows whose mask depends on a model that is not known."""
     return ValueError(
-        "trees need a mask, which depends on the model's attention and sliding windows; pass "
-        "model=model to model_inputs or to the Collator, or kernel='paths', 'block' or (if no "
-        "layer has a window) 'dense'"
+        "the mask of packed rows and trees depends on the model's attention and sliding windows; "
+        "pass model=model to model_inputs or to the Collator, or kernel='paths', 'block', 'flash' "
+        "(not for trees) or (if no layer has a window) 'dense'"
     )
 
 
