@@ -48,6 +48,7 @@ __all__ = [
     "check_range",
     "collate",
     "compact_ids",
+    "counts_in",
     "deal_bins",
     "first_no_length",
     "fix_lists",
@@ -233,6 +234,9 @@ class PackSpec:
         limited: NDArray[float64] | None,
         ranks: tuple[int, bool, NDArray[float64] | None, float],
     ) -> tuple[NDArray[int64], NDArray[int64], int]: ...
+    def dealt_in_turn(
+        self, lengths: NDArray[int64], places: NDArray[int64], multiple_of: int, ranks: int
+    ) -> tuple[Bins, list[NDArray[int64]], int]: ...
     def pack(
         self,
         lengths: NDArray[int64],
@@ -639,6 +643,7 @@ def step_defect(
     mini_batch_prompts: NDArray[int64],
     bin_offsets: NDArray[int64] | None,
 ) -> str | None: ...
+def counts_in(list: list[Any], most: int) -> NDArray[int64] | None: ...
 def deal_bins(costs: NDArray[float64], ranks: int) -> NDArray[int64]: ...
 def check_range(value: object) -> None: ...
 def fix_lists(value: object) -> Any: ...

@@ -44,7 +44,7 @@ mod _fastcollate {
     #[pymodule_export]
     use super::plan::merging::{Merge, MergeSpec, merge_turns};
     #[pymodule_export]
-    use super::plan::packing::{Bins, CostSpec, PackSpec, deal_bins, first_no_length};
+    use super::plan::packing::{Bins, CostSpec, PackSpec, counts_in, deal_bins, first_no_length};
     #[pymodule_export]
     use super::plan::partitioning::{partition, split_micro_batches};
     #[pymodule_export]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fastcollate._fastcollate import CostSpec, check_range
+from fastcollate._fastcollate import CostSpec, check_range, counts_in, first_no_length
 from fastcollate.common.arguments import check_count, check_number, suggests_names, tally
 from fastcollate.common.arrays import (
     NUMBERS,
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 CostFunction: TypeAlias = Callable[[Integers], ArrayLike]
 """Maps lengths of rows in tokens, int64 (rows,), to costs of the same shape."""
+
+MOST = (1 << 63) - 1
+"""The largest integer weight."""
 
 Weights: TypeAlias = NDArray[np.int64] | NDArray[np.float32] | NDArray[np.float64]
 """Finite numbers of 0 or more, summed in their own dtype."""
@@ -389,6 +392,8 @@ def check_weights(found_by: str, values: Any, noun: str) -> Weights:
     ValueError
         One of them is negative, NaN or infinite, or their sum overflows the dtype.
     """
+    if type(values) is list and (counts := counts_in(values, MOST)) is not None:
+        return counts
     if getattr(values, "null_count", 0):  # of Arrow; NumPy would hold NaN
         raise ValueError(f"{found_by} {tally(values.null_count, 'null')}; fill or drop nulls first")
     found = _as_array(values)
@@ -398,13 +403,13 @@ def check_weights(found_by: str, values: Any, noun: str) -> Weights:
         raise TypeError(f"{found_by} {shown}; pass one number per {noun}")
     weights: Weights  # aligned, too, unlike some views of file bytes
     if found.dtype.kind != "f":
-        wrong = (found < 0) | (found > np.iinfo(np.int64).max)
-        weights = np.require(found, np.int64, ["C", "A"])
+        weights = integers = np.require(found, np.int64, ["C", "A"])
+        row = first_no_length(integers, MOST)  # unsigned ones beyond int64 are negative there
     else:
         weights = np.require(found, np.float64 if found.itemsize > 4 else np.float32, ["C", "A"])
         wrong = ~(np.isfinite(weights) & (weights >= 0))
-    if wrong.any():
-        row = int(np.argmax(wrong))
+        row = int(np.argmax(wrong)) if wrong.any() else None
+    if row is not None:
         raise ValueError(
             f"{found_by} {found[row]} for {noun} {row}; pass numbers that are finite, not negative "
             f"and fit {weights.dtype}"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate import _fastcollate
+from fastcollate._fastcollate import counts_in, first_no_length
 from fastcollate.common.arguments import as_list, check_int, is_sequence
 from fastcollate.common.arrays import (
     check_array,
@@ -16,7 +15,6 @@ from fastcollate.common.arrays import (
     copied,
     describe,
     is_tensor,
-    pieces_of,
     to_numpy,
 )
 from fastcollate.common.text import show
@@ -50,12 +48,14 @@ def check_indices(name: str, values: Any, nouns: str) -> Integers:
 
 def lengths_defect(name: str, values: Integers) -> str | None:
     """Describe the first invalid token count of a plan; None if all are valid."""
-    if (row := _fastcollate.first_no_length(values, MAX_TOKENS)) is None:
+    if (row := first_no_length(values, MAX_TOKENS)) is None:
         return None
     return f"{name}[{row}] is {values[row]}, but must be from 0 to {MAX_TOKENS}"
 
 
 def _check_integers(name: str, values: Any, advice: str, noun: str) -> Integers:
+    if type(values) is list and (counts := counts_in(values, MAX_TOKENS)) is not None:
+        return counts
     check_unmasked(name, values)
     if is_tensor(values):
         values = check_array(name, values)
@@ -68,32 +68,21 @@ def _check_integers(name: str, values: Any, advice: str, noun: str) -> Integers:
         if not is_sequence(values):
             raise TypeError(f"{name} is {show(values)}; pass {advice}")
         items = as_list(values)
+        if type(values) is not list:
+            return _check_integers(name, items, advice, noun)
         if noun == "lengths" and items and is_sequence(items[0]):
             raise TypeError(
                 f"{name}[0] is {show(items[0])}; pass {advice}, such as [len(ids) for ids in rows]"
             )
-        found = _integers(name, items)
+        numbers = (check_int(f"{name}[{at}]", one, "an integer") for at, one in enumerate(items))
+        found = np.fromiter(numbers, np.int64, len(items))
     if found.ndim != 1 or found.dtype.kind not in "iu":
         raise TypeError(f"{name} is {describe(found)}; pass {advice}")
-    numbers: Integers = copied(found, np.int64)
-    if (row := _fastcollate.first_no_length(numbers, MAX_TOKENS)) is not None:
+    checked: Integers = copied(found, np.int64)
+    if (row := first_no_length(checked, MAX_TOKENS)) is not None:
         limit = "0 or more" if found[row] < 0 else f"at most {MAX_TOKENS}"
         raise ValueError(f"{name}[{row}] is {found[row]}; pass {noun} of {limit}")
-    return numbers
-
-
-def _integers(name: str, items: list[Any]) -> Integers:
-    """Return integer-like items as int64."""
-    found = np.empty(len(items), np.int64)
-    with contextlib.suppress(OverflowError):  # the loop names the item
-        for at in pieces_of(len(items)):
-            if not set(map(type, items[at])) <= {int}:
-                break
-            found[at] = items[at]
-        else:
-            return found
-    numbers = (check_int(f"{name}[{at}]", one, "an integer") for at, one in enumerate(items))
-    return np.fromiter(numbers, np.int64, len(items))
+    return checked
 
 
 def percentiles(name: str, lengths: Integers) -> dict[str, float]:

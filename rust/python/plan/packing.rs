@@ -1,5 +1,6 @@
 //! Packing sequences into bins.
 
+use std::iter::once;
 use std::sync::Arc;
 
 use fastcollate::plan::pack::{
@@ -7,17 +8,19 @@ use fastcollate::plan::pack::{
 };
 use fastcollate::plan::share::Tree;
 use fastcollate::plan::{
-    AttentionSpan, BinTables, Bins as CoreBins, Costs as CoreCosts, Deal, PackedRows,
+    AttentionSpan, BinTables, Bins as CoreBins, Costs as CoreCosts, Deal, PackedRows, Span,
 };
-use fastcollate::{Error as Core, check_room};
+use fastcollate::{Error as Core, check_room, gathered, try_gathered};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
+use pyo3::types::{PyInt, PyList};
 
 use crate::error::Result;
 use crate::interrupt::stoppable;
 use crate::names::Names;
 use crate::plan::tables::{Column, array_of, column_of, copied, to_i64, usizes, values};
+use crate::rows::exact;
 
 /// Packing algorithms.
 pub const ALGORITHMS: Names<Algorithm> = Names::new(
@@ -315,6 +318,53 @@ impl PackSpec {
         });
         Ok((array_of(py, rows)?, column_of(py, counts)?, found.filled))
     }
+
+    /// Pack whole rows and deal the bins to ranks in turn; `places` count against the capacity.
+    ///
+    /// # Returns
+    /// The bins, rank by rank; the lengths of the rows of each, int64; the number of filled bins.
+    fn dealt_in_turn<'py>(
+        &self,
+        py: Python<'py>,
+        lengths: PyReadonlyArray1<i64>,
+        places: PyReadonlyArray1<i64>,
+        multiple_of: usize,
+        ranks: usize,
+    ) -> Result<(Bins, Vec<Column<'py>>, usize)> {
+        let (lens, places) = (column(&lengths)?, column(&places)?);
+        if ranks == 0 || places.len() != lens.len() {
+            return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
+        }
+        let found = stoppable(py, |ticks| {
+            let rows = PackedRows {
+                lens: &places,
+                groups: None,
+                limited: None,
+            };
+            Deal::Strided.pack(rows, &self.core.for_ranks(ranks), ranks, ticks)
+        })?;
+        let lens_of = |rows: &Vec<usize>| column_of(py, rows.iter().map(|&row| lens[row]));
+        let lens_of_bins = try_gathered(found.bins.iter().map(lens_of))?;
+        let mut end = 0;
+        let ends = found.bins.iter().map(|rows| {
+            end += rows.len();
+            end
+        });
+        let whole = |&index: &usize| Span {
+            index,
+            from: 0,
+            len: lens[index],
+        };
+        let pieces = Pieces::Spans(CoreBins {
+            offsets: gathered(once(0).chain(ends))?,
+            spans: gathered(found.bins.iter().flatten().map(whole))?,
+        });
+        let bins = Bins {
+            pieces,
+            multiple_of,
+        };
+        Ok((bins, lens_of_bins, found.filled))
+    }
 }
 
 /// The assignment of a mini-batch's bins to ranks: their number; true if bins are strided; and, to
@@ -396,6 +446,20 @@ impl PyCost {
 pub fn first_no_length(lengths: PyReadonlyArray1<i64>, most: i64) -> Result<Option<usize>> {
     let is_none = |length: &i64| !(0..=most).contains(length);
     Ok(values(&lengths)?.iter().position(is_none))
+}
+
+/// Python's own integers of a list, as an array; `None` if an item is none or not from 0 to `most`.
+#[pyfunction]
+pub fn counts_in<'py>(list: &Bound<'py, PyList>, most: i64) -> Result<Option<Column<'py>>> {
+    let count = |item: Bound<PyAny>| match item.is_exact_instance_of::<PyInt>() {
+        true => exact(&item).filter(|count| (0..=most).contains(count)),
+        false => None,
+    };
+    let counts = gathered(list.iter().map_while(count))?;
+    match counts.len() == list.len() {
+        true => array_of(list.py(), counts).map(Some),
+        false => Ok(None),
+    }
 }
 
 /// Deal bins to ranks, in equal numbers and with balanced costs; the number of bins is a multiple

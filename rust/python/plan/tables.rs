@@ -37,6 +37,9 @@ pub fn column_of<'py>(
     array_of(py, values.into_iter().map(to_i64))
 }
 
+/// Number of values that take less time to copy than to hand over.
+const FEW: usize = 1 << 9;
+
 /// An array of values.
 ///
 /// # Errors
@@ -47,7 +50,10 @@ pub fn array_of<'py, T: Element>(
 ) -> Result<Bound<'py, PyArray1<T>>> {
     let values = gathered(values)?;
     poll_after(py, values.len())?;
-    Ok(PyArray1::from_vec(py, values))
+    Ok(match values.len() {
+        0..=FEW => PyArray1::from_slice(py, &values),
+        _ => PyArray1::from_vec(py, values),
+    })
 }
 
 /// Check signals after a loop over so many values, if it took milliseconds.

@@ -7,7 +7,6 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from itertools import pairwise
 from operator import itemgetter, le
 from typing import Any, NamedTuple, TypeAlias
 
@@ -23,7 +22,7 @@ from fastcollate._fastcollate import (
     fix_lists,
 )
 from fastcollate.common.arguments import suggests_names, tally
-from fastcollate.common.arrays import offsets_of, to_tensor
+from fastcollate.common.arrays import to_tensor
 from fastcollate.compat.skyrl.installed import (
     packed_align_size,
     training_batch,
@@ -312,24 +311,18 @@ class PackedDataCollator:
                 f"max_tokens_per_microbatch={self.max_tokens_per_microbatch}; pass a larger "
                 "max_tokens_per_microbatch, or shorter examples"
             )
-        in_turn = (self.dp_size, True, None, 0.0)
         try:
             packer = _packer(capacity, self.dp_size)
-            indices, counts, filled = packer.pack_for_ranks(places, None, None, in_turn)
+            bins, lengths, filled = packer.dealt_in_turn(tokens, places, align_size, self.dp_size)
         except ValueError as error:
             raise ValueError(f"with dp_size={self.dp_size}, {error}") from error
-        if filled < len(counts):
+        if filled < len(lengths):
             raise ValueError(
                 f"with dp_size={self.dp_size}, {tally(len(tokens), 'example')} would fill only "
-                f"{filled} of {tally(len(counts), 'bin')}, and no bin may be empty; pass an "
+                f"{filled} of {tally(len(lengths), 'bin')}, and no bin may be empty; pass an "
                 "example for each"
             )
-        offsets, lengths = offsets_of(counts), tokens[indices]
-        tables = offsets, indices, np.zeros(len(indices), np.int64), lengths
-        bins = Bins(*tables, len(tokens), align_size, False)
-        # Copies, so that each is pickled alone.
-        lengths_of_rows = [lengths[row:end].copy() for row, end in pairwise(offsets.tolist())]
-        return _PackedRows(bins, lengths_of_rows, capacity)
+        return _PackedRows(bins, lengths, capacity)
 
 
 class _PackedRows(NamedTuple):
