@@ -239,7 +239,10 @@ def is_only_torch(dtype: Any) -> bool:
 
 def dtype_name(dtype: Any) -> str:
     """Return the name of a dtype, without torch's prefix."""
-    return str(dtype).removeprefix("torch.")
+    return _numpy_name(dtype) if isinstance(dtype, np.dtype) else str(dtype).removeprefix("torch.")
+
+
+_numpy_name = lru_cache(maxsize=256)(str)  # NumPy takes microseconds
 
 
 def check_dtype_name(dtype: Any, key: str | None = None) -> str:

@@ -30,7 +30,6 @@ from fastcollate.ops.writing import (
     is_computed,
     pad_on_their_device,
     pad_rows,
-    small_on_host,
 )
 from fastcollate.rows.column_input import EXPECTED, ragged
 from fastcollate.rows.columns import Ragged
@@ -54,7 +53,7 @@ MAX_DIMENSIONS = 64
 SAMPLE = 16
 """Number of tensors of a list whose sizes are checked."""
 
-_NEEDS_GRAD, _IS_CPU = attrgetter("requires_grad"), attrgetter("is_cpu")
+_NEEDS_GRAD, _IS_CPU, _NBYTES = map(attrgetter, ("requires_grad", "is_cpu", "nbytes"))
 
 
 @overload
@@ -177,25 +176,23 @@ def _pad_few(rows: Any, side: Side, fill: float, pad_to: int | None, multiple_of
     """Pad a few small tensors of one dtype by NumPy; None for other rows, and for all mistakes."""
     if not isinstance(rows, (list, tuple)) or not 0 < len(rows) <= FEW or not is_tensor(rows[0]):
         return None
-    if type(fill) not in (int, float) or small_on_host(rows[0]) is None or rows[0].ndim == 0:
+    if type(fill) not in (int, float) or {type(row).__name__ for row in rows} != {"Tensor"}:
         return None
     try:
         arrays = [row.numpy() for row in rows]
-    except (AttributeError, RuntimeError, TypeError):  # with gradients, on a device or no tensor
+        lengths = list(map(len, arrays))
+    except (RuntimeError, TypeError):  # with gradients, on a device or without a dimension
         return None
-    first = arrays[0]
-    kinds = {(array.dtype, array.shape[1:], array.ndim) for array in arrays}
-    if len(kinds) > 1 or sum(array.nbytes for array in arrays) > SMALL:
+    first, longest = arrays[0], max(lengths)
+    kinds = {(array.dtype.char, array.shape[1:]) for array in arrays}
+    if len(kinds) > 1 or sum(map(_NBYTES, arrays)) > SMALL or (fill != 0 and not fits(fill, first)):
         return None
-    if fill != 0 and not fits(fill, first):
-        return None
-    longest = max(map(len, arrays))
     width = -(-longest // multiple_of) * multiple_of if pad_to is None else int(pad_to)
     if longest > width:
         return None
     padded = np.full((len(arrays), width, *first.shape[1:]), fill, first.dtype)
-    for to, array in zip(padded, arrays, strict=True):
-        to[width - len(array) if side == "left" else 0 :][: len(array)] = array
+    for to, array, length in zip(padded, arrays, lengths, strict=True):
+        to[width - length if side == "left" else 0 :][:length] = array
     return to_tensor(padded)
 
 

@@ -67,20 +67,20 @@ pub fn is_on_device(object: &Bound<PyAny>) -> PyResult<bool> {
 /// # Errors
 /// Exceptions of torch, for instance for a sparse tensor.
 pub fn as_array<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<ArrayInput<'py>> {
-    let py = tensor.py();
-    if tensor.getattr(intern!(py, "is_nested"))?.is_truthy()? {
+    let (py, mut tensor) = (tensor.py(), tensor.clone());
+    let numpy = intern!(py, "numpy");
+    let mut array = tensor.call_method0(numpy);
+    if array.is_err() && is_nested(&tensor)? {
         // torch's own message would report an internal error.
         return Err(PyTypeError::new_err(
             "it is a nested tensor whose rows are not adjacent in memory; \
              pass fastcollate.ragged(...) of it",
         ));
     }
-    if is_on_device(tensor)? {
+    if array.is_err() && is_on_device(&tensor)? {
         let copy = tensor.call_method0(intern!(py, "cpu"))?;
         return Ok(ArrayInput::of_array(as_array(&copy)?.array));
     }
-    let (mut tensor, numpy) = (tensor.clone(), intern!(py, "numpy"));
-    let mut array = tensor.call_method0(numpy);
     if { array.as_ref() }.is_err_and(|error| error.is_instance_of::<PyRuntimeError>(py)) {
         // It has gradients, or stores its values negated.
         tensor = tensor.call_method0("detach")?.call_method0("resolve_neg")?;
