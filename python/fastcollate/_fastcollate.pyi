@@ -62,6 +62,7 @@ __all__ = [
     "prompt_spans",
     "read_calls",
     "share_prefixes",
+    "shared_defect",
     "split_micro_batches",
     "split_step",
     "step_defect",
@@ -644,6 +645,12 @@ def step_defect(
     bin_offsets: NDArray[int64] | None,
 ) -> str | None: ...
 def counts_in(list: list[Any], most: int) -> NDArray[int64] | None: ...
+def shared_defect(
+    shared: NDArray[int64],
+    lengths: NDArray[int64],
+    is_padding: NDArray[bool_],
+    bin_offsets: NDArray[int64],
+) -> str | None: ...
 def deal_bins(costs: NDArray[float64], ranks: int) -> NDArray[int64]: ...
 def check_range(value: object) -> None: ...
 def fix_lists(value: object) -> Any: ...

@@ -52,7 +52,9 @@ mod _fastcollate {
     #[pymodule_export]
     use super::plan::sharing::{PrefixTree, hash_prompts, share_prefixes};
     #[pymodule_export]
-    use super::plan::stepping::{group_offsets, prompt_spans, split_step, step_defect};
+    use super::plan::stepping::{
+        group_offsets, prompt_spans, shared_defect, split_step, step_defect,
+    };
     #[pymodule_export]
     use super::plan::tables::lists_of;
     #[pymodule_export]

@@ -249,9 +249,9 @@ def test_other_rows_than_planned_are_refused():
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("shared", [0, 5, 0], "shares 5 of its 4 tokens"),
+        ("shared", [0, 5, 0], "shared[1] is 5, but the row has 4 tokens and the one before it 5"),
         ("shared", [1, 3, 0], "shared[0] is 1, but must be 0 for the first row of a bin"),
-        ("shared", [0, 3], "shared has shape (2,)"),
+        ("shared", [0, 3], "shared has 2 items, but must have one for each of 3 slots"),
         ("shared", None, "shared is None, but shared belongs to layout=fc.Tree(capacity=...)"),
         ("bin_offsets", None, "bin_offsets is None"),
     ],

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fastcollate._fastcollate import PrefixTree, ShardSpec
+from fastcollate._fastcollate import ShardSpec, shared_defect
 from fastcollate.common.arguments import check_count, check_int, suggests_names, tally
 from fastcollate.common.arrays import describe, even_sizes
 from fastcollate.common.caching import cached_property
@@ -115,9 +115,9 @@ class Shard(Table):
         if bins is not None:
             reason = offsets_defect("bin_offsets", bins, len(self), "bins", "rows")
         reason = reason or layout_defect(self.layout, bins, self.shared)
-        if reason is None and self.shared is not None:
+        if reason is None and self.shared is not None and bins is not None:
             lengths = np.zeros_like(self.rows) if self.lengths is None else self.lengths
-            reason = find_shared_defect(self.shared, bins, lengths, self.is_padding)
+            reason = shared_defect(self.shared, lengths, self.is_padding, bins)
         return reason
 
     @cached_property
@@ -259,29 +259,6 @@ def layout_defect(layout: Any, bins: Integers | None, shared: Any | None) -> str
                 f"layout is {layout!r} and {name} is {found}, but {name} belongs to "
                 f"layout={layouts} and to no other"
             )
-    return None
-
-
-def find_shared_defect(
-    shared: Integers, bins: Integers | None, lengths: Integers, is_padding: NDArray[np.bool_]
-) -> str | None:
-    """Describe the first defect of shared token counts per slot, or return None."""
-    if shared.shape != lengths.shape:
-        return f"shared has shape {shared.shape}, but must have one number per slot"
-    unshared = is_padding.copy()
-    unshared[1:] |= is_padding[:-1]
-    if bins is not None:
-        unshared[bins[:-1]] = True
-    if len(wrong := np.flatnonzero(unshared & (shared != 0))) > 0:
-        slot = wrong[0]
-        return (
-            f"shared[{slot}] is {shared[slot]}, but must be 0 for the first row of a bin, and for "
-            "padding"
-        )
-    try:
-        PrefixTree(np.arange(len(shared)), shared, lengths)
-    except ValueError as error:
-        return str(error)
     return None
 
 

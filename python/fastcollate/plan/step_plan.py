@@ -18,7 +18,7 @@ from fastcollate.common.caching import cached_property
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.layout import Layout
 from fastcollate.plan.layouts import LEFT, Packed, Tree, layout_of
-from fastcollate.plan.shard import Shard, Widths, find_shared_defect, layout_defect
+from fastcollate.plan.shard import Shard, Widths, layout_defect
 from fastcollate.plan.tables import Table, contradiction, not_valid
 from fastcollate.plan.tree_plan import TreePlan
 from fastcollate.rows.lengths import Integers
@@ -116,9 +116,10 @@ class StepPlan(Table):
             self.mini_batch_prompts,
             self.bin_offsets,
         )
-        if reason is None and self.shared is not None:
+        bins = self.bin_offsets
+        if reason is None and self.shared is not None and bins is not None:
             lengths = self.row_totals[self.rows]
-            return find_shared_defect(self.shared, self.bin_offsets, lengths, self.is_padding)
+            reason = _fastcollate.shared_defect(self.shared, lengths, self.is_padding, bins)
         return reason
 
     @property

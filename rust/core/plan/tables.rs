@@ -280,6 +280,41 @@ impl StepTables<'_> {
     }
 }
 
+/// The reason if the rows of bins cannot share these numbers of tokens with the rows before them.
+pub fn shared_defect(
+    shared: &[i64],
+    lens: &[i64],
+    is_padding: &[bool],
+    bin_offsets: &[i64],
+) -> Option<String> {
+    let (count, slots) = (shared.len(), lens.len());
+    if count != slots {
+        return Some(format!(
+            "shared has {count} items, but must have one for each of {slots} slots"
+        ));
+    }
+    let mut begins_bin = vec![false; slots + 1];
+    for &begin in bin_offsets {
+        begins_bin[index(begin)] = true;
+    }
+    (0..slots).find_map(|slot| {
+        let is_alone = begins_bin[slot] || is_padding[slot] || is_padding[slot - 1];
+        let before = if is_alone { 0 } else { lens[slot - 1] };
+        let (found, len) = (shared[slot], lens[slot]);
+        if (0..=len.min(before)).contains(&found) {
+            return None;
+        }
+        Some(match is_alone {
+            true => format!(
+                "shared[{slot}] is {found}, but must be 0 for the first row of a bin, and for padding"
+            ),
+            false => format!(
+                "shared[{slot}] is {found}, but the row has {len} tokens and the one before it {before}"
+            ),
+        })
+    })
+}
+
 /// The reason if offsets do not rise from 0 to `end`.
 fn offsets_defect(name: &str, offsets: &[i64], end: usize, noun: &str) -> Option<String> {
     if !goes_to(offsets, end) {

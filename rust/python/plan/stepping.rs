@@ -307,6 +307,25 @@ pub fn step_defect(
     Ok(tables.defect())
 }
 
+/// Describe the defect in the numbers of tokens that rows share with the rows before them, if any.
+#[pyfunction]
+pub fn shared_defect(
+    shared: PyReadonlyArray1<i64>,
+    lengths: PyReadonlyArray1<i64>,
+    is_padding: PyReadonlyArray1<bool>,
+    bin_offsets: PyReadonlyArray1<i64>,
+) -> Result<Option<String>> {
+    check_room(shared.len()?)?;
+    let (shared, lengths) = (values(&shared)?, values(&lengths)?);
+    let (is_padding, bins) = (values(&is_padding)?, values(&bin_offsets)?);
+    Ok(fastcollate::plan::shared_defect(
+        &shared,
+        &lengths,
+        &is_padding,
+        &bins,
+    ))
+}
+
 /// Offsets: non-decreasing, from 0.
 fn offsets(array: &PyReadonlyArray1<i64>) -> Result<Vec<usize>> {
     let invalid = || Core::InvalidPlan("offsets have to begin at 0 and not to fall".to_owned());

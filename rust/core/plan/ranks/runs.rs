@@ -12,11 +12,11 @@ pub struct Runs {
     pub units: Units,
     /// The rows of each.
     pub rows: Vec<Range<usize>>,
-    /// The number of each one's tree.
+    /// The first run of each one's tree.
     trees: Vec<usize>,
     /// Two for each run: what it shares with the one before it, and what all of its rows share.
     links: Vec<Weight>,
-    /// For each power of two, the place of the least among as many links.
+    /// For each power of two, up to the links of a tree, the place of the least among as many links.
     least: Vec<Vec<u32>>,
 }
 
@@ -27,12 +27,16 @@ impl Runs {
     /// Those of `ticks`.
     pub fn new(units: &Units, rows: Vec<Range<usize>>, ticks: &mut Ticks) -> Result<Self> {
         let mut links = Vec::with_capacity(2 * rows.len());
-        let mut trees: Vec<usize> = Vec::with_capacity(rows.len());
-        for run in &rows {
+        let mut trees = Vec::with_capacity(rows.len());
+        let (mut begin, mut longest) = (0, 0);
+        for (number, run) in rows.iter().enumerate() {
             ticks.done(run.len())?;
             let shared = units.shared[run.start];
-            let last = trees.last().copied().unwrap_or(0);
-            trees.push(last + usize::from(shared.load.size == 0));
+            if shared.load.size == 0 {
+                begin = number;
+            }
+            longest = longest.max(number + 1 - begin);
+            trees.push(begin);
             let inner = units.shared[run.start + 1..run.end].iter();
             let least = inner.min_by_key(|shared| shared.load.size);
             links.push(shared);
@@ -48,7 +52,7 @@ impl Runs {
         )]
         let mut least = vec![(0..links.len() as u32).collect::<Vec<_>>()];
         let mut width = 1;
-        while 2 * width <= links.len() {
+        while width < longest {
             let last = &least[least.len() - 1];
             ticks.done(last.len())?;
             let pairs = last.iter().zip(&last[width..]);
@@ -65,10 +69,17 @@ impl Runs {
         })
     }
 
-    /// The runs of a chunk of rows, which begins and ends with them.
-    pub fn of_rows(&self, rows: &Range<usize>) -> Range<usize> {
-        let place = |row: usize| self.rows.partition_point(|run| run.start < row);
-        place(rows.start)..place(rows.end)
+    /// The runs of each chunk of rows, which begins and ends with them; chunks of all rows, in order.
+    pub fn of_chunks(&self, chunks: &[Range<usize>]) -> Vec<Range<usize>> {
+        let mut end = 0;
+        let of = |chunk: &Range<usize>| {
+            let begin = end;
+            while self.rows.get(end).is_some_and(|run| run.start < chunk.end) {
+                end += 1;
+            }
+            begin..end
+        };
+        chunks.iter().map(of).collect()
     }
 
     /// A run as a tree of its own.

@@ -262,25 +262,14 @@ impl Planner<'_> {
     /// The bins of chunks, dealt out by cost.
     fn dealt<'r>(&'r self, runs: &'r Runs, chunks: &Chunks, ticks: &mut Ticks) -> Result<Bins<'r>> {
         let mut bins = Bins::new(runs, self.spec, self.ranks, self.each);
-        let cost = |bin: usize| -> f64 {
-            let chunks = chunks
-                .bins
-                .items(bin)
-                .iter()
-                .map(|&item| &chunks.chunks[item]);
-            chunks
-                .map(|chunk| runs.units.of(&runs.of_rows(chunk)).cost)
-                .sum()
-        };
-        let costs: Vec<_> = (0..chunks.bins.count()).map(cost).collect();
-        for (to, from) in deal_bins(&costs, self.ranks, ticks)?
-            .into_iter()
-            .enumerate()
-        {
-            for &item in chunks.bins.items(from) {
-                for run in runs.of_rows(&chunks.chunks[item]) {
-                    bins.add(run, to);
-                }
+        let of_chunks = runs.of_chunks(&chunks.chunks);
+        let of_bin = |bin: usize| chunks.bins.items(bin).iter().map(|&item| &of_chunks[item]);
+        let cost = |bin: usize| of_bin(bin).map(|chunk| runs.units.of(chunk).cost).sum();
+        let costs: Vec<f64> = (0..chunks.bins.count()).map(cost).collect();
+        let dealt = deal_bins(&costs, self.ranks, ticks)?;
+        for (to, from) in dealt.into_iter().enumerate() {
+            for run in of_bin(from).cloned().flatten() {
+                bins.add(run, to);
             }
         }
         Ok(bins)
