@@ -170,6 +170,7 @@ def test_outcomes(tmp_path, monkeypatch, capsys):
         "logprobs": [[-1.0] * turn[2] for turn in turns],
     }
     table["logprobs"][3] = [nan, -2.5, 0.0, -float("inf")]
+    table["logprobs"][4] = [-9999.0]
     table["logprobs"][5] = [0.0, 0.0]
     pq.write_table(pa.table(table), tmp_path / "r.parquet", row_group_size=2)
     found, page = report_of(tmp_path / "r.parquet", tmp_path / "r.html", capsys)
@@ -183,7 +184,7 @@ def test_outcomes(tmp_path, monkeypatch, capsys):
         "groups": 2, "equal_groups": 1,
     }  # fmt: skip
     assert found["logprobs"] == {
-        "number": 16, "not_finite": 2, "zero": 3, "rows_of_zeros": 1, "least": -2.5, "most": 0.0,
+        "number": 16, "bad": 3, "zero": 3, "rows_of_zeros": 1, "least": -2.5, "most": 0.0,
     }  # fmt: skip
     assert found["longest_responses"] == 2
     assert found["batch_rows"] == len(turns)
@@ -191,7 +192,8 @@ def test_outcomes(tmp_path, monkeypatch, capsys):
     assert "1 of 2 prompts with several samples have equal rewards" in text
     assert "2 responses (33.3%) have the largest length, 4" in text
     assert "All are 0 in 1 row: probably placeholders." in text
-    assert "2 of 16 are NaN or infinite." in text
+    assert "3 of 16 are missing, NaN, infinite or -9999." in text
+    assert "nothing trains" not in text
 
 
 @pytest.mark.parametrize("rewards", [[1.0, float("nan"), 0.0], [[2.0], [float("-inf")], [-1.0]]])
@@ -229,6 +231,22 @@ def test_advice(tmp_path, recorded, capsys):
     pq.write_table(pa.table(rows), tmp_path / "r.parquet")
     _, page = report_of(tmp_path / "r.parquet", tmp_path / "r.html", capsys)
     assert "Take layout=fc.Packed(16_384): 2.0 times fewer positions than padded rows." in page
+
+
+def test_groups_of_equal_rewards(tmp_path, capsys):
+    rows = {"prompts": [[1]] * 4, "responses": [[2]] * 4, "uids": list("aabb")}
+    for rewards, is_said in ([1, 1, 0, 0], True), ([1, 1, 0, 1], False):
+        pq.write_table(pa.table(rows | {"rewards": rewards}), tmp_path / "r.parquet")
+        _, page = report_of(tmp_path / "r.parquet", tmp_path / "r.html", capsys)
+        assert ("Every prompt has equal rewards for all of its samples" in page) == is_said
+
+
+def test_one_row(tmp_path, capsys):
+    row = {"prompts": [[1]], "responses": [[2]], "rewards": [1]}
+    pq.write_table(pa.table(row), tmp_path / "r.parquet")
+    _, page = report_of(tmp_path / "r.parquet", tmp_path / "r.html", capsys)
+    page = re.sub(r"<title>.*?</title>", "", page)
+    assert not re.search(r"\b1(</b>| consecutive )? ?(rows|findings)", page)
 
 
 def test_reasons_are_drawn_evenly(tmp_path, monkeypatch, capsys):

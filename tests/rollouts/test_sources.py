@@ -179,6 +179,23 @@ def test_the_first_name_that_fits_is_read():
         assert calls.rewards == [1.0]
 
 
+@pytest.mark.parametrize(
+    "more", [{}, {"weight_version": 3}, {"finish_reason": "stop"}, {"id": "a", "text": "hi"}]
+)
+@pytest.mark.parametrize(
+    "names", [("prompt_ids", "response_ids"), ("prompt_token_ids", "output_ids")]
+)
+def test_rows_that_share_names_with_other_sources(names, more):
+    """An engine's response has no loss mask, and the uid of a trajectory of rLLM is not a row's."""
+    tokens = dict(zip(names, ([1, 2], [3, 4]), strict=True))
+    row = {**tokens, "logprobs": [-0.5, -1], "loss_mask": [0, 1], "reward": 1.0, "uid": "a", **more}
+    for calls in (parse(json.dumps(row).encode()), read([row]), read(pa.Table.from_pylist([row]))):
+        assert (calls.prompts.to_list(), calls.responses.to_list()) == ([[1, 2]], [[3, 4]])
+        assert (calls.logprobs.to_list(), calls.loss_mask.to_list()) == ([[-0.5, -1]], [[0, 1]])
+        assert (calls.rewards, calls.uids, "trajectory_ids" in calls.batch) == ([1.0], ["a"], False)
+        assert ("fields" in calls.batch) == hasattr(calls, "versions") == ("weight_version" in more)
+
+
 def test_alignment_of_values():
     """Masks and log-probabilities of the response, of the sequence, or of what trains."""
     schema = Schema(prompts="p", responses="r", loss_mask="m", logprobs="l")

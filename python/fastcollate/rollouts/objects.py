@@ -11,7 +11,7 @@ from fastcollate.common.text import show
 from fastcollate.rollouts.calls import BadLogprobs, Calls, LogprobsAre, Unfinished
 from fastcollate.rollouts.making import Options, Place
 from fastcollate.rollouts.of_engines import lay_out
-from fastcollate.rollouts.parsing import parse_given, schema_of
+from fastcollate.rollouts.parsing import other_source, parse_given, schema_of
 from fastcollate.rollouts.schema import Schema
 from fastcollate.rollouts.sources import ENGINES, OUTPUTS
 from fastcollate.rollouts.walking import fits_of, recognised, walk
@@ -126,7 +126,7 @@ def _is_engine(output: Any) -> bool:
     if isinstance(output, (list, tuple)):
         return not output or _is_engine(output[0])
     if isinstance(output, Mapping):
-        return "output_ids" in output
+        return "output_ids" in output and other_source(output, has_more=True) is None
     sequences = getattr(output, "sequences", None) or [output]
     is_sampled = all(hasattr(sequences[0], name) for name in ("tokens", "stop_reason"))
     return hasattr(output, "outputs") or is_sampled

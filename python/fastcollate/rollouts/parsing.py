@@ -100,11 +100,14 @@ def parse_given(given: bytes | list[bytes], schema: Schema | str | None, options
     try:
         calls = read_bodies(given, found, options, place)
     except ValueError:
-        first = _first(given)
-        known = None if schema or not first or _is_response(first) else recognised(fits_of(first))
-        if known is None:
+        if (known := None if schema else other_source(_first(given))) is None:
             raise
         calls, found = read_bodies(given, known, options, place), known
+    is_given = schema is not None or options.prompts is not None
+    if found is ENGINES and not is_given and not hasattr(calls, "finish_reasons"):
+        known = other_source(_first(given), has_more=True)
+        if known is not None:
+            calls, found = read_bodies(given, known, options, place), known
     return lay_out(calls, options.layers, options.topk) if found is ENGINES else calls
 
 
@@ -147,11 +150,21 @@ def _first(bodies: bytes | list[bytes]) -> Any:
         return None
 
 
-def _is_response(body: Any) -> bool:
-    """Return True for the response of an engine, by its keys."""
+def other_source(body: Any, *, has_more: bool = False) -> Schema | None:
+    """Return the schema of a body that is not a response of an engine; None if it is one.
+
+    With `has_more` only if it has more columns than the tokens, whose names rows may share with the
+    responses of engines.
+    """
     one = body[0] if isinstance(body, list) and body else body
-    keys = ("choices", "meta_info", "output_ids")
-    return isinstance(one, dict) and any(one.get(key) is not None for key in keys)
+    keys = ("choices", "meta_info")
+    is_response = isinstance(one, dict) and any(one.get(key) is not None for key in keys)
+    fits = fits_of(body)
+    known = None if is_response or not body else recognised(fits)
+    if known is None or not has_more:
+        return known
+    there = {name for name, paths in known.columns.items() if fits(known, name, paths[0])}
+    return known if there - {"prompts", "responses"} else None
 
 
 def _as_bytes(bodies: Any) -> bytes | list[bytes]:

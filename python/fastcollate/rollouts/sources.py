@@ -79,6 +79,7 @@ COLUMNS = Schema(
     # verl's, of the trainer's policy: elsewhere they are not the sampler's.
     logprobs=(*_names("logprobs"), "old_log_probs"),
     attention_mask="attention_mask",
+    versions=("weight_versions", "weight_version", "policy_versions", "versions"),
     **{name: _names(name) for name in ("uids", "trajectory_ids", "is_last_step")},
 )
 """Rows of the columns that other libraries name so."""

@@ -25,7 +25,7 @@ class Outcomes:
         self._rewards: list[NDArray[np.float64]] = []
         self._lens: list[NDArray[Any]] = []
         self._groups: list[Any] = []
-        self._logprobs = {"number": 0, "not_finite": 0, "zero": 0, "rows_of_zeros": 0}
+        self._logprobs = {"number": 0, "bad": 0, "zero": 0, "rows_of_zeros": 0}
         self._range = (np.inf, -np.inf)
         self._versions: Counter[str] = Counter()
 
@@ -63,13 +63,14 @@ class Outcomes:
 
     def _add_logprobs(self, logprobs: Ragged) -> None:
         values = logprobs.values
-        is_finite, is_zero = np.isfinite(values), values == 0
+        # vLLM writes -9999, -9984 in bfloat16, for one that is none.
+        is_good, is_zero = np.isfinite(values) & (values > -9984), values == 0
         of_zeros = _by_row(Ragged(is_zero, logprobs.offsets)) == logprobs.lengths
         self._logprobs["number"] += len(values)
-        self._logprobs["not_finite"] += int(len(values) - is_finite.sum())
+        self._logprobs["bad"] += int(len(values) - is_good.sum())
         self._logprobs["zero"] += int(is_zero.sum())
         self._logprobs["rows_of_zeros"] += int((of_zeros & (logprobs.lengths > 0)).sum())
-        found = values[is_finite]
+        found = values[is_good]
         least, most = self._range
         self._range = (
             min(least, float(found.min(initial=np.inf))),
@@ -83,7 +84,8 @@ class Outcomes:
     def figures(self) -> dict[str, Any]:
         """Return the figures on rewards and log-probabilities; None where there are none.
 
-        Means and ranges are of finite values, which others are counted beside.
+        Means and ranges are of finite values, and of log-probabilities above -9999; others are
+        counted beside them.
         """
         least, most = self._range
         spread = {"least": least, "most": most} if least <= most else {}

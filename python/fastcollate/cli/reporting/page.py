@@ -32,6 +32,11 @@ KINDS = {
     "shorter": "the prompt ends early: a retry, or a context that was cut",
 }
 
+EQUAL_REWARDS = (
+    "Every prompt has equal rewards for all of its samples: advantages within groups are 0, and "
+    "nothing trains."
+)
+
 MOST_LINES = 60
 """Lines of a drawn trajectory."""
 
@@ -71,26 +76,39 @@ def _note(content: str) -> str:
     return text("p", content, "note")
 
 
+def _counted(number: int, noun: str) -> tuple[str, str]:
+    """Return a noun and its number."""
+    count, _, name = tally(number, noun).partition(" ")
+    return name, count
+
+
 def _head(figures: Mapping[str, Any]) -> str:
     """Return the title and the first numbers."""
     sampled, merging = figures["response_tokens"], figures["merging"]
-    cards = [(f"{noun_of(figures)}s", f"{figures['turns']:,}")]
+    cards = [_counted(figures["turns"], noun_of(figures))]
     if merging is not None:
-        cards.append(("rows when merged", f"{merging['num_rows']:,}"))
+        name, number = _counted(merging["num_rows"], "row")
+        cards.append((f"{name} when merged", number))
     cards.append(("prompt tokens", _short(figures["prompt_tokens"])))
     cards.append(("response tokens", _short(sampled)))
     share = f"{figures['trained_tokens'] / sampled:.1%}" if sampled else "0"
     cards.append(("of these train", share))
     if (rewards := figures["rewards"]) is not None and "mean" in rewards:
         cards.append(("mean reward", f"{rewards['mean']:.3g}"))
-    cards.append(("findings", f"{sum(one['number'] for one in figures['findings']):,}"))
+    cards.append(_counted(sum(one["number"] for one in figures["findings"]), "finding"))
     shown = (element("div", f"<b>{value}</b>{name}") for name, value in cards)
     return (
         text("h1", figures["name"])
         + _note(f"Report of fastcollate {__version__}.")
         + text("p", advice(figures), "title")
+        + (text("p", EQUAL_REWARDS, "title") if _are_equal(figures["rewards"]) else "")
         + element("div", "".join(shown), "grid")
     )
+
+
+def _are_equal(rewards: Mapping[str, Any] | None) -> bool:
+    """Return True if there are groups, none of which has an advantage."""
+    return rewards is not None and 0 < rewards["groups"] == rewards["equal_groups"]
 
 
 def advice(figures: Mapping[str, Any]) -> str:
@@ -146,6 +164,10 @@ def histogram(values: NDArray[Any], what: str, unit: str = "") -> str:
     )
 
 
+def _span(least: int, most: int) -> str:
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
+
+
 def _lengths(summary: Summary) -> Iterator[str]:
     rows = "Rows, merged" if summary.figures["merging"] else "Rows"
     titles = ("Prompts", "Responses", rows)
@@ -161,8 +183,12 @@ def _rewards(summary: Summary) -> Iterator[str]:
     if (rewards := summary.figures["rewards"]) is None:
         yield text("p", "No rewards. Name the column with --rewards.")
         return
-    of = "rows" if summary.figures["merging"] is None else "trajectories, each from its last turn"
-    yield _note(f"Of {rewards['number']:,} {of}.")
+    if summary.figures["merging"] is None:
+        of = tally(rewards["number"], "row")
+    else:
+        trajectories = tally(rewards["number"], "trajectory", "trajectories")
+        of = f"{trajectories}, each from its last turn"
+    yield _note(f"Of {of}.")
     if rewards["not_finite"]:
         number = f"{rewards['not_finite']:,} of {rewards['number']:,}"
         yield text("p", f"{number} are NaN or infinite.")
@@ -184,7 +210,7 @@ def _rewards(summary: Summary) -> Iterator[str]:
             "equal rewards: their advantages are 0.",
         )
     parts = (
-        (f"{part['shortest']:,} to {part['longest']:,}", f"{part['mean']:.3g}")
+        (_span(part["shortest"], part["longest"]), f"{part['mean']:.3g}")
         for part in rewards["by_length"]
     )
     yield table(("tokens of the response", "mean reward"), parts)
@@ -205,8 +231,8 @@ def _logprobs(logprobs: Mapping[str, Any] | None) -> Iterator[str]:
     if "least" in logprobs:
         yield text("p", f"{logprobs['least']:.4g} to {logprobs['most']:.4g}.")
     number = f"of {logprobs['number']:,}"
-    if logprobs["not_finite"]:
-        yield text("p", f"{logprobs['not_finite']:,} {number} are NaN or infinite.")
+    if logprobs["bad"]:
+        yield text("p", f"{logprobs['bad']:,} {number} are missing, NaN, infinite or -9999.")
     if logprobs["zero"]:
         yield text("p", f"{logprobs['zero']:,} {number} are exactly 0.")
     if rows := logprobs["rows_of_zeros"]:
@@ -229,7 +255,7 @@ def _layouts(figures: Mapping[str, Any]) -> Iterator[str]:
     layouts = figures["layouts"]
     most = max(found["positions"] for of in layouts.values() for found in of.values())
     yield _note(
-        f"Batches of {figures['batch_rows']:,} consecutive rows; packed and tree in bins of "
+        f"Batches of {tally(figures['batch_rows'], 'consecutive row')}; packed and tree in bins of "
         f"{figures['capacity']:,}. Tree stores each shared prefix once. Filled: tokens; hatched: "
         "padding."
     )
@@ -306,7 +332,7 @@ def _ranks(figures: Mapping[str, Any]) -> Iterator[str]:
     ranks = figures["ranks"]
     yield _note(
         f"{tally(ranks['mini_batches'], 'mini-batch', 'mini-batches')} of "
-        f"{figures['batch_rows']:,} rows for {tally(ranks['number'], 'rank')}, by cost in "
+        f"{tally(figures['batch_rows'], 'row')} for {tally(ranks['number'], 'rank')}, by cost in "
         f"{ranks['cost']}. Idle: the share of time ranks wait for the slowest in each mini-batch."
     )
     plots = []
