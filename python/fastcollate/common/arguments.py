@@ -282,6 +282,8 @@ def id_list(name: str, values: Any) -> list[Any]:
 
 def is_sequence(values: Any) -> bool:
     """Return True for a sequence of items, such as a list, an array or a series."""
+    if type(values) is list:
+        return True  # most are
     if not (hasattr(type(values), "__len__") and hasattr(type(values), "__getitem__")):
         return False
     return getattr(values, "ndim", 1) != 0 and not isinstance(
@@ -291,12 +293,12 @@ def is_sequence(values: Any) -> bool:
 
 def as_list(values: Any) -> list[Any]:
     """Return items as a list of Python objects, also from NumPy, Arrow and Polars."""
-    check_arrow(values)
-    for method in ("to_pylist", "tolist", "to_list"):
-        if hasattr(values, method) and not hasattr(values, "detach"):
-            return list(getattr(values, method)())
-    check_range(values)
     if type(values) is not list:
+        check_arrow(values)
+        for method in ("to_pylist", "tolist", "to_list"):
+            if hasattr(values, method) and not hasattr(values, "detach"):
+                return list(getattr(values, method)())
+        check_range(values)
         return list(iter(values))  # a list of another class may claim any length
     items: list[Any] = []
     for at in pieces_of(len(values)):

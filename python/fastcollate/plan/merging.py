@@ -367,11 +367,11 @@ class RowSource(NamedTuple):
         return self.trajectory_ids if self.plan is None else self.plan.trajectory_ids
 
     def names_of(self, turns: Sequence[int]) -> dict[str, list[Any]]:
-        """Return the ids and flags of turns that follow from their trajectories; -1 has none."""
+        """Return the ids and flags of turns that follow from their trajectories; of -1 any."""
         if (ends := self.ends) is None:
             return {}
         given = np.array(turns, np.int64)
-        trajectories = np.where(given < 0, -1, np.searchsorted(ends, given, side="right"))
+        trajectories = ends.searchsorted(given, "right")
         is_last = ends[trajectories] - 1 == given
         names: dict[str, list[Any]] = {"is_last_step": is_last.tolist()}
         if (ids := self.ids) is not None:
