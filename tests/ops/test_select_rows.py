@@ -148,7 +148,7 @@ def test_rows_of_merged_turns_keep_their_pieces(layout):
         ([True, False], r"TypeError: rows\[0\] is True"),
         (2, r"TypeError: rows is 2 \(int\); call batch.select\(rows=\[...\]\)"),
         (slice(1, 3), r"TypeError: batch.select\(rows=\[...\]\)"),
-        (np.array([True, False, True, True]), r"TypeError: select\(rows=\[...\]\)"),
+        (np.array([True, False, True, True]), r"TypeError: a mask; pass indices .*flatnonzero"),
         ("0", r"TypeError: rows is '0' \(str\); call batch.select\(rows=\[...\]\)"),
     ],
 )

@@ -76,10 +76,13 @@ def select_rows(state: BatchState, rows: Any) -> BatchState:
 
 def _parse_rows(plan: Plan, rows: Any) -> NDArray[np.int64]:
     """Return indices of a batch's rows, each once."""
-    is_mask = isinstance(rows, np.ndarray) or is_tensor(rows)
-    is_mask = is_mask and dtype_name(rows.dtype) == "bool"
-    if not is_sequence(rows) or is_mask:
+    if not is_sequence(rows):
         raise TypeError(f"rows is {describe(rows)}; {ROWS_ADVICE}")
+    is_array = isinstance(rows, np.ndarray) or is_tensor(rows)
+    if is_array and dtype_name(rows.dtype) == "bool":
+        raise TypeError(
+            f"rows is {describe(rows)}, a mask; pass indices of rows, such as np.flatnonzero(mask)"
+        )
     indices, count = check_indices("rows", rows, "rows"), plan.num_rows
     if len(indices) == 0:
         raise ValueError("rows is empty; pass the index of at least one row")
