@@ -209,6 +209,14 @@ def nodes_with(**changes):
             ],
             "node 1 has a prompt that does not begin with its parent's tokens",
         ),
+        (  # it ends before them
+            "openenv.nodes",
+            [
+                {"node_id": "a", "prompt_ids": [1], "sampled_ids": [2], "parent_id": None},
+                {"node_id": "b", "prompt_ids": [1], "sampled_ids": [5], "parent_id": "a"},
+            ],
+            "node 1 has a prompt that does not begin with its parent's tokens",
+        ),
         (
             "openenv.nodes",
             [
@@ -275,7 +283,7 @@ def test_chains_of_messages():
     """Without parents, a node continues the one before; it trains if it has log-probabilities."""
     log = [
         {"role": "user", "token_ids": [1]},
-        {"role": "assistant", "token_ids": [2]},  # of the prompt's history
+        {"role": "assistant", "token_ids": [2], "generation_logprobs": []},  # of the history
         {"role": "assistant", "token_ids": [3, 4], "generation_logprobs": [-1.0, -2.0]},
     ]
     schema = Schema(

@@ -212,6 +212,26 @@ def test_alignment_of_values():
                 form(body, schema=schema)
 
 
+def test_values_over_padding():
+    """They cover the response, or prompt and response."""
+    schema = Schema(prompts="p", responses="r", attention_mask="a", loss_mask="m", logprobs="l")
+    body = {"p": [0, 7], "r": [3, 4, 5, 0], "a": [0, 1, 1, 1, 1, 0]}
+    for mask in ([1, 0, 1, 0], [0, 0, 1, 0, 1, 0]):
+        for logprobs in ([-1, 0, -2, 0], [0, 0, -1, 0, -2, 0]):
+            for form in FORMS.values():
+                calls = form(body | {"m": mask, "l": logprobs}, schema=schema)
+                assert rows_of(calls) == [([7], [3, 4, 5], [1, 0, 1], [-1, 0, -2])]
+
+
+@pytest.mark.parametrize("text", ["token_id:3x", "token_id:", "token_id:03", "token_id:3.0", "3"])
+def test_texts_that_are_no_ids(text):
+    """Their tokens are not compared with the response."""
+    schema = Schema(prompts="p", responses="r", logprobs="l", logprob_tokens="t")
+    for form in FORMS.values():
+        calls = form({"p": [1], "r": [9], "l": [-1.0], "t": [text]}, schema=schema)
+        assert rows_of(calls) == [([1], [9], [1], [-1.0])]
+
+
 def test_bad_log_probabilities_of_tokens_that_train_count():
     body = {"p": [1], "r": [2, 3, 4], "m": [1, 0, 1], "l": [-1.0, None, math.nan]}
     schema = Schema(prompts="p", responses="r", loss_mask="m", logprobs="l")
@@ -271,6 +291,19 @@ def test_shifted_sequences():
             form(datum([3, 4], weights={"data": [0.0, 1.0]}), schema="tinker")
         with pytest.raises(ValueError, match="has targets, but neither weights nor a mask"):
             form(datum([2, 3]), schema="tinker")
+        # The first token has no prediction: it is the prompt's, whatever its length.
+        own = Schema(sequences="s", targets="t", loss_mask="m", prompt_lens="n")
+        body = {"s": [1, 2], "t": [2, 3], "m": [1, 1], "n": 0}
+        calls = form(body, schema=own)
+        assert (calls.prompts.to_list(), calls.responses.to_list()) == ([[1]], [[2, 3]])
+
+
+def test_a_call_has_one_length():
+    schema = Schema(sequences="s", prompt_lens="parts[].n")
+    bodies = [{"s": [1, 2, 3], "parts": [{"n": 1}] * count} for count in (1, 2)]
+    assert parse([json.dumps(bodies[0]).encode()], schema).prompts.to_list() == [[1]]
+    with pytest.raises(ValueError, match="call 0 has 2 numbers in place of one length or flag"):
+        parse([json.dumps(bodies[1]).encode()], schema)
 
 
 def test_traces_that_write_json_are_read_as_objects():

@@ -233,6 +233,18 @@ def test_prompts_that_differ_between_events():
         parse([sent(shared)])
 
 
+def test_log_probabilities_begin_at_the_tokens_of_their_event():
+    def event(ids, content):
+        return {"choices": [{"index": 0, "token_ids": ids, "logprobs": content}]}
+
+    content = [{"token_id": 7, "logprob": -0.5}, {"token_id": 8, "logprob": -1.0}]
+    events = [event([5, 6], None), event([7, 8], {"content": content})]
+    options = {"prompts": [[1]], "unfinished": "keep", "bad_logprobs": "mask"}
+    calls = parse([sent(events)], **options)
+    assert calls.logprobs.to_list() == [[0, 0, -0.5, -1.0]]
+    assert calls.loss_mask.to_list() == [[0, 0, 1, 1]]
+
+
 def test_choices_of_one_index():
     choices = [{"index": index, "token_ids": [7]} for index in (0, 1, 0)]
     body = {"prompt_token_ids": [1], "choices": choices}
