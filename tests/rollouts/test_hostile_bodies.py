@@ -67,6 +67,12 @@ def test_long_numbers_that_are_no_ids():
     refused(b'{"output_ids": [-' + b"0" * (1 << 20) + b"]}", "byte")
 
 
+@pytest.mark.parametrize("number", [b"03", b"00", b"0123456", b"3.0", b"3e0", b"3.", b"+3"])
+@pytest.mark.parametrize("rest", [b"", b", 4, 5, 6, 7, 8, 9"])
+def test_numbers_that_are_no_ids(number, rest):
+    refused(b'{"output_ids": [1, %s%s]}' % (number, rest), "byte")
+
+
 @pytest.mark.parametrize("text", [b"\xff", b"\xc3", b"\xed\xa0\x80", b"\xf8\x88\x80\x80\x80"])
 @pytest.mark.parametrize(
     "template",

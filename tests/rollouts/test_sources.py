@@ -232,6 +232,42 @@ def test_texts_that_are_no_ids(text):
         assert rows_of(calls) == [([1], [9], [1], [-1.0])]
 
 
+@pytest.mark.parametrize(
+    ("items", "of_objects"),
+    [
+        ([{"t": [3, 4]}, {}], "where items have a list each, or a value"),
+        ([{"t": [3, 4]}, {"t": 5}], "where items have a list each, or a value"),
+        ([{"t": [3], "m": 1}, {"t": []}], "has NaN at item 1 of its loss mask"),
+    ],
+)
+def test_items_that_lack_a_value(items, of_objects):
+    schema = Schema(prompts="p", responses="items[].t", loss_mask="items[].m")
+    for form in ("bytes", "dictionaries", "objects"):
+        message = "items of this array have no value" if form == "bytes" else of_objects
+        with pytest.raises(ValueError, match=message):
+            FORMS[form]({"p": [1], "items": items}, schema=schema)
+
+
+def test_optional_items_of_other_kinds_hold_no_calls():
+    histories = BODIES["art"]["histories"]
+    for form in ("bytes", "dictionaries", "objects"):
+        body = {"trajectories": ["text", 3, None, {"histories": histories}]}
+        assert rows_of(FORMS[form](body, schema="art")) == EXPECTED["art"]
+
+
+def test_log_probabilities_without_an_id():
+    """Those behind them are compared with their own tokens."""
+    schema = Schema(prompts="p", responses="r", logprobs="i[].l", logprob_ids="i[].id")
+    for last, is_wrong in ((5, False), (6, True)):
+        items = [{"l": -1, "id": 3}, {"l": -2}, {"l": -3, "id": last}]
+        body = json.dumps({"p": [1], "r": [3, 4, 5], "i": items}).encode()
+        if is_wrong:
+            with pytest.raises(ValueError, match="token 2 is 6, but 5 in the response"):
+                parse([body], schema)
+        else:
+            assert parse([body], schema).logprobs.to_list() == [[-1, -2, -3]]
+
+
 def test_bad_log_probabilities_of_tokens_that_train_count():
     body = {"p": [1], "r": [2, 3, 4], "m": [1, 0, 1], "l": [-1.0, None, math.nan]}
     schema = Schema(prompts="p", responses="r", loss_mask="m", logprobs="l")
