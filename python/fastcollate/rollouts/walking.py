@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial, reduce
 from itertools import chain
@@ -11,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from fastcollate._fastcollate import make_calls
-from fastcollate.common.arrays import is_tensor
+from fastcollate.common.arrays import is_tensor, to_numpy
 from fastcollate.common.text import show
-from fastcollate.rollouts.calls import Calls, prompt_ids
+from fastcollate.rollouts.calls import Calls, ids_of, prompt_ids
 from fastcollate.rollouts.making import Options, Place, calls_of
 from fastcollate.rollouts.schema import (
     FLAGS,
@@ -26,6 +27,7 @@ from fastcollate.rollouts.schema import (
     Steps,
 )
 from fastcollate.rollouts.sources import COLUMNS, ENGINES, OUTPUTS, SOURCES
+from fastcollate.rows.columns import Ragged
 
 KINDS: dict[str, tuple[str, tuple[int, ...]]] = {
     **dict.fromkeys(IDS, ("iu", (1,))),
@@ -89,26 +91,27 @@ def walk(
 
 
 def calls_from(
-    found: Mapping[str, list[Any]],
+    found: Mapping[str, list[Any] | Ragged],
     places: list[tuple[int, int, int]],
     bodies: int,
     schema: Schema,
     options: Options,
     place: Place,
 ) -> Calls:
-    """Return calls from the values of each column.
+    """Return calls from the values of each column, or its rows of numbers.
 
     `places` are the body of each call, its tree and its number in the body.
     """
-    columns: dict[str, Any] = {
-        name: [None if one is ABSENT else one for one in column]
-        for name, column in found.items()
-        if any(one is not ABSENT for one in column)
-    }
-    numbers = (*IDS, *LENGTHS, *NUMBERS)
-    given = [(name, columns.pop(name)) for name in found if name in columns and name in numbers]
     masks = schema.paths(schema.columns.get("loss_mask", ())[:1])
     bits = masks[0].bits if masks else None
+    columns: dict[str, Any] = {}
+    for name, column in found.items():
+        if isinstance(column, Ragged):
+            columns[name] = _rows(name, column, are_flags=bits is not None and name == "loss_mask")
+        elif any(one is not ABSENT for one in column):
+            columns[name] = [None if one is ABSENT else one for one in column]
+    numbers = (*IDS, *LENGTHS, *NUMBERS)
+    given = [(name, columns.pop(name)) for name in found if name in columns and name in numbers]
     made = make_calls(
         given,
         bits,
@@ -122,6 +125,17 @@ def calls_from(
     if schema is OUTPUTS:
         columns["uids"] = prompt_ids(made["bodies"])
     return calls_of(made, columns, schema, options, place)
+
+
+def _rows(name: str, column: Ragged, *, are_flags: bool) -> Any:
+    """Return rows of numbers for the core: one by one if an error has to name a call."""
+    if name in ("logprobs", "loss_mask", "attention_mask") and not are_flags:
+        values: Any = to_numpy(column.values).astype(np.float32)
+        return values.view(np.int32), column.offsets
+    with contextlib.suppress(TypeError, ValueError):
+        if name in IDS and name != "logprob_tokens":
+            return to_numpy(ids_of(name, column).values), column.offsets
+    return [column[row] for row in range(len(column))]
 
 
 def _fits(body: Any, schema: Schema, column: str, path: str) -> bool | None:
