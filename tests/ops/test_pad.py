@@ -202,6 +202,15 @@ def test_fills_that_compare_equal_stay_apart():
 
 
 @NEEDS_TORCH
+@pytest.mark.parametrize("count", [1, 200])
+def test_tensors_of_other_dtypes(count):
+    import torch
+
+    with pytest.raises(ValueError, match="dtype of rows is int8; pass one of float32"):
+        fc.pad([torch.ones(2, dtype=torch.int8)] * count)
+
+
+@NEEDS_TORCH
 def test_tensors_of_bfloat16():
     import torch
 

@@ -53,6 +53,9 @@ MAX_DIMENSIONS = 64
 SAMPLE = 16
 """Number of tensors of a list whose sizes are checked."""
 
+KINDS = frozenset("?Bhefd" + np.dtype("int32").char + np.dtype("int64").char)
+"""Characters of the NumPy dtypes that rows of tensors may have."""
+
 _NEEDS_GRAD, _IS_CPU, _NBYTES = map(attrgetter, ("requires_grad", "is_cpu", "nbytes"))
 
 
@@ -185,7 +188,9 @@ def _pad_few(rows: Any, side: Side, fill: float, pad_to: int | None, multiple_of
         return None
     first, longest = arrays[0], max(lengths)
     kinds = {(array.dtype.char, array.shape[1:]) for array in arrays}
-    if len(kinds) > 1 or sum(map(_NBYTES, arrays)) > SMALL or (fill != 0 and not fits(fill, first)):
+    if len(kinds) > 1 or first.dtype.char not in KINDS or sum(map(_NBYTES, arrays)) > SMALL:
+        return None
+    if fill != 0 and not fits(fill, first):
         return None
     width = -(-longest // multiple_of) * multiple_of if pad_to is None else int(pad_to)
     if longest > width:
