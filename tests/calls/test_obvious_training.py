@@ -136,7 +136,8 @@ def test_labels_of_split_sequences(model, capacity):
     layout = fc.Packed(capacity=capacity, algorithm="concat")
     how = {"layout": layout, "labels": "aligned", "position_ids": "zero"}
     batch = fc.build_batch(prompts, responses, pad_token_id=0, **how)
-    loss = labelled_loss(model, {key: batch.model_inputs()[key] for key in PACKED})
+    inputs = batch.model_inputs(model=model)
+    loss = labelled_loss(model, {key: inputs[key] for key in PACKED})
     plan = batch.bin_plan
     parts = []
     for row, start, length in zip(plan.indices, plan.starts, plan.lengths, strict=True):
