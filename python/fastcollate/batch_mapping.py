@@ -208,7 +208,7 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
 
     def __dir__(self) -> list[str]:
         names = (name for name in super().__dir__() if name.startswith("__") or name[0] != "_")
-        return sorted({*names, *map(str, self._mapping()), *map(str, self._data)})
+        return sorted({*names, *map(str, self._known_keys), *map(str, self._data)})
 
     def __eq__(self, other: object) -> bool:
         # A mapping would compare its tensors and take the truth value of the result.
@@ -359,7 +359,15 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
     @property
     def _outputs(self) -> list[tuple[str, ...]]:
         """The key, dtype and shape of each output."""
-        return [(str(key), *_describe(value)) for key, value in self.items()]
+        return [(str(key), *_describe(self[key])) for key in self._known_keys]
+
+    @property
+    def _known_keys(self) -> list[str]:
+        """The keys, without masks if those depend on a model that is not known."""
+        try:
+            return [*self]
+        except ValueError:  # of a collator's batch in another layout
+            return [*self._inputs_of("input_ids")]
 
 
 def _describe(value: Any) -> tuple[str, str]:

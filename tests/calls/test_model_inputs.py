@@ -301,6 +301,16 @@ def test_rows_that_share_output_rows_need_a_model_or_a_kernel(layout):
             make()
 
 
+@pytest.mark.parametrize("layout", [fc.Jagged(), fc.Packed(8), fc.Tree(12)])
+def test_a_collators_batch_can_be_looked_at_in_another_layout(layout):
+    batch = by_collator(fc.Left()).to_layout(layout)
+    assert "input_ids" in repr(batch)
+    assert "input_ids" in batch._repr_html_()
+    assert "loss_mask" in dir(batch)
+    with pytest.raises(ValueError, match="pass model=model to model_inputs or to the Collator, or"):
+        dict(batch)
+
+
 @pytest.mark.parametrize("kernel", [None, "dense", "block", "paths"])
 def test_outputs_of_trees_have_a_mask_with_their_tokens(kernel):
     """A model called without one would take the branches of a tree for rows of their own."""
