@@ -8,14 +8,11 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyList, PyString, PyTuple};
 
 use crate::error::Error;
-use crate::plan::tables::values as values_of;
+use crate::plan::tables::{LONG, values as values_of};
 use crate::rows::{
     Items, as_array, compact_ids, describe, exact, first_entry, first_two, intern, is_numpy_bool,
     numbers_of,
 };
-
-/// Items read between two polls for signals.
-const POLL_ITEMS: usize = 1 << 16;
 
 /// The numbers of a call, read from a row of them: an array, vLLM's flat log-probabilities, or a
 /// list with an item per token.
@@ -48,7 +45,7 @@ impl Numbers<'_> {
         if let Ok(list) = row.cast::<PyList>() {
             reserve(&mut self.values, list.len()).map_err(Error::from)?;
             return list.iter().enumerate().try_for_each(|(index, item)| {
-                if index % POLL_ITEMS == POLL_ITEMS - 1 {
+                if index % LONG == LONG - 1 {
                     row.py().check_signals()?;
                 }
                 self.item(&item)

@@ -10,7 +10,7 @@ use fastcollate::plan::share::Tree;
 use fastcollate::plan::{
     AttentionSpan, BinTables, Bins as CoreBins, Costs as CoreCosts, Deal, PackedRows, Span,
 };
-use fastcollate::{Error as Core, check_room, gathered, try_gathered};
+use fastcollate::{Error as Core, add, check_room, gathered, try_gathered, with_room};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -19,7 +19,7 @@ use pyo3::types::{PyInt, PyList};
 use crate::error::Result;
 use crate::interrupt::stoppable;
 use crate::names::Names;
-use crate::plan::tables::{Column, array_of, column_of, copied, to_i64, usizes, values};
+use crate::plan::tables::{Column, LONG, array_of, column_of, copied, to_i64, usizes, values};
 use crate::rows::exact;
 
 /// Packing algorithms.
@@ -451,15 +451,18 @@ pub fn first_no_length(lengths: PyReadonlyArray1<i64>, most: i64) -> Result<Opti
 /// Python's own integers of a list, as an array; `None` if an item is none or not from 0 to `most`.
 #[pyfunction]
 pub fn counts_in<'py>(list: &Bound<'py, PyList>, most: i64) -> Result<Option<Column<'py>>> {
-    let count = |item: Bound<PyAny>| match item.is_exact_instance_of::<PyInt>() {
-        true => exact(&item).filter(|count| (0..=most).contains(count)),
-        false => None,
-    };
-    let counts = gathered(list.iter().map_while(count))?;
-    match counts.len() == list.len() {
-        true => array_of(list.py(), counts).map(Some),
-        false => Ok(None),
+    let mut counts = with_room(list.len())?;
+    for item in list.iter() {
+        let count = exact(&item).filter(|count| (0..=most).contains(count));
+        match count.filter(|_| item.is_exact_instance_of::<PyInt>()) {
+            Some(count) => add(&mut counts, count)?,
+            None => return Ok(None),
+        }
+        if counts.len() % LONG == 0 {
+            list.py().check_signals()?;
+        }
     }
+    array_of(list.py(), counts).map(Some)
 }
 
 /// Deal bins to ranks, in equal numbers and with balanced costs; the number of bins is a multiple
