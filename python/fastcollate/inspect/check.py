@@ -13,6 +13,7 @@ from fastcollate.common.arguments import check_count, check_int, tally
 from fastcollate.common.arrays import describe, is_array, is_float, offsets_of, on_host, ranges_of
 from fastcollate.inspect.findings import SHOWN, Finding, Findings
 from fastcollate.ops.loss_positions import targets
+from fastcollate.ops.metrics import PLACEHOLDER
 from fastcollate.plan.dtypes import labels_key
 from fastcollate.plan.layouts import Packed
 from fastcollate.plan.packing import pack
@@ -287,8 +288,7 @@ def _bad_logprobs(facts: _Facts, values: np.ndarray) -> Iterator[Finding]:
         lambda place: f"{key} has {values[place]:.4g}, a probability of more than 1",
         "pass log-probabilities, not losses or logits",
     )
-    # -9999 is -9984 in bfloat16.
-    yield from facts.rows_with((values <= -9984) & (facts.mask != 0), spans).findings(
+    yield from facts.rows_with((values <= PLACEHOLDER) & (facts.mask != 0), spans).findings(
         "infinite_logprob",
         lambda place: f"{key} has {values[place]:g}, a probability of 0, for a token that trains",
         "check where they are computed: ratios to it are infinite",

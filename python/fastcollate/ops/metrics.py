@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fastcollate.common.arrays import on_host
 from fastcollate.rows.fields import LOGPROBS
@@ -107,8 +108,16 @@ def _lag_of(key: str, lag: Lag, versions: Any) -> dict[str, float]:
     }
 
 
+PLACEHOLDER = -9984
+"""vLLM writes -9999 for a log-probability that is none, which is this in bfloat16."""
+
+
+def are_logprobs(values: Any) -> NDArray[np.bool_]:
+    """Return True for log-probabilities that are finite, and not vLLM's -9999."""
+    found: NDArray[np.bool_] = np.isfinite(values) & (values > PLACEHOLDER)
+    return found
+
+
 def _bad_logprobs(logprobs: Any) -> float:
-    """Return the number of log-probabilities that are not finite, or vLLM's -9999."""
-    values = on_host(logprobs)
-    # -9999 is -9984 in bfloat16.
-    return float(np.count_nonzero(~(np.isfinite(values) & (values > -9984))))
+    """Return the number of log-probabilities that are none."""
+    return float(np.count_nonzero(~are_logprobs(on_host(logprobs))))

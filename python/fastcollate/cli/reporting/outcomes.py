@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fastcollate.ops.metrics import are_logprobs
 from fastcollate.rows.columns import Ragged
 
 if TYPE_CHECKING:
@@ -63,8 +64,7 @@ class Outcomes:
 
     def _add_logprobs(self, logprobs: Ragged) -> None:
         values = logprobs.values
-        # vLLM writes -9999, -9984 in bfloat16, for one that is none.
-        is_good, is_zero = np.isfinite(values) & (values > -9984), values == 0
+        is_good, is_zero = are_logprobs(values), values == 0
         of_zeros = _by_row(Ragged(is_zero, logprobs.offsets)) == logprobs.lengths
         self._logprobs["number"] += len(values)
         self._logprobs["bad"] += int(len(values) - is_good.sum())
