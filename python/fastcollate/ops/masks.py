@@ -136,9 +136,9 @@ class ModelCall(NamedTuple):
 def needs_kernel() -> ValueError:
     """Return the error of rows whose mask depends on a model that is not known."""
     return ValueError(
-        "the mask of packed rows and trees depends on the model's attention and sliding windows; "
-        "pass model=model to model_inputs or to the Collator, or kernel='paths', 'block', 'flash' "
-        "(not for trees) or (if no layer has a window) 'dense'"
+        "the mask of packed and jagged rows and of trees depends on the model's attention and "
+        "sliding windows; pass model=model to model_inputs or to the Collator, or kernel='paths', "
+        "'block', 'flash' (not for trees) or (if no layer has a window) 'dense'"
     )
 
 

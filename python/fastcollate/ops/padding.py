@@ -53,7 +53,7 @@ MAX_DIMENSIONS = 64
 SAMPLE = 16
 """Number of tensors of a list whose sizes are checked."""
 
-KINDS = frozenset("?Bhefd" + np.dtype("int32").char + np.dtype("int64").char)
+DTYPE_CHARS = frozenset("?Bhefd" + np.dtype("int32").char + np.dtype("int64").char)
 """Characters of the NumPy dtypes that rows of tensors may have."""
 
 _NEEDS_GRAD, _IS_CPU, _NBYTES = map(attrgetter, ("requires_grad", "is_cpu", "nbytes"))
@@ -188,7 +188,7 @@ def _pad_few(rows: Any, side: Side, fill: float, pad_to: int | None, multiple_of
         return None
     first, longest = arrays[0], max(lengths)
     kinds = {(array.dtype.char, array.shape[1:]) for array in arrays}
-    if len(kinds) > 1 or first.dtype.char not in KINDS or sum(map(_NBYTES, arrays)) > SMALL:
+    if len(kinds) > 1 or first.dtype.char not in DTYPE_CHARS or sum(map(_NBYTES, arrays)) > SMALL:
         return None
     if fill != 0 and not fits(fill, first):
         return None

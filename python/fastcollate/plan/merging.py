@@ -367,7 +367,10 @@ class RowSource(NamedTuple):
         return self.trajectory_ids if self.plan is None else self.plan.trajectory_ids
 
     def names_of(self, turns: Sequence[int]) -> dict[str, list[Any]]:
-        """Return the ids and flags of turns that follow from their trajectories; of -1 any."""
+        """Return the ids and flags of turns that follow from their trajectories.
+
+        Those of a turn of -1, which a padding row has, mean nothing.
+        """
         if (ends := self.ends) is None:
             return {}
         given = np.array(turns, np.int64)
