@@ -382,6 +382,22 @@ ERRORS = {
         "row 1: call 0 has no token ids",
     ),
     "a long name": (["report", "r.parquet", "-o", "x" * 300], "x" * 300),
+    "cut off": (["view", "cut.jsonl.gz"], "cut.jsonl.gz cannot be read as JSON lines: "),
+    "no bytes": (["view", "nothing.parquet"], "nothing.parquet has no rows; pass a file of"),
+    "numbers": (["plan", "numbers.json"], "numbers.json has 5 where a row is expected; write one"),
+    "floats": (["plan", "floats.jsonl"], "it has prompt_ids (list of float), response_ids"),
+    "null at first": (
+        ["report", "floats.jsonl", "--logprobs", "logprobs"],
+        "column 'logprobs' of floats.jsonl is null in the first row; pass a column of numbers as",
+    ),
+    "flags that are none": (
+        ["report", "r.parquet", "--is-last-step", "uids"],
+        "in the column of --is-last-step; name a column of booleans",
+    ),
+    "two sizes": (
+        ["plan", "r.parquet", "--rows-per-mini-batch", "1", "--prompts-per-mini-batch", "1"],
+        "--prompts-per-mini-batch and --rows-per-mini-batch are both given; pass one of them",
+    ),
     "no uids": (
         ["plan", "plain.parquet", "--prompts-per-mini-batch", "2"],
         "name their column with --uids COLUMN",
@@ -415,6 +431,11 @@ def test_errors_are_one_line(arguments, message, tmp_path, monkeypatch, capsys):
     Path("null.jsonl.gz").write_bytes(gzip.compress(b"null\n"))
     Path("array.json").write_text("[]")
     Path("empty.jsonl").write_text("\n")
+    Path("cut.jsonl.gz").write_bytes(gzip.compress(b"null\n")[:-6])
+    Path("nothing.parquet").write_bytes(b"")
+    Path("numbers.json").write_text("[5, 7]")
+    floats = {"prompt_ids": [1.0], "response_ids": [2.0], "logprobs": None}
+    Path("floats.jsonl").write_text(json.dumps(floats))
     Path("folder").mkdir()
     before = sorted(Path().rglob("*"))
     assert run(arguments) == 1
@@ -437,6 +458,14 @@ def test_wrong_usage(rollouts, capsys):
     assert fc.__version__ in capsys.readouterr().out
     assert run(["report", "--help"]) == 0
     assert "--trajectory-ids" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("columns", ["40", "80"])
+def test_help_has_whole_names(columns):
+    command = [sys.executable, "-m", "fastcollate", "plan", "--help"]
+    environment = os.environ | {"COLUMNS": columns}
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert "--prompts-per-mini-batch" in shown.stdout
 
 
 def test_a_file_that_cannot_be_replaced(rollouts, tmp_path, monkeypatch, capsys):

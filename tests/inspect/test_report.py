@@ -227,6 +227,7 @@ def test_advice(tmp_path, recorded, capsys):
     assert "No rewards" in page
     assert "turn" not in re.sub(r"<style>.*?</style>|No trajectory ids[^<]*", "", page)
     assert "No log-probabilities" in page
+    assert "read as columns: prompts, responses." in page
     rows["responses"] = [[3] * 99, [4]]
     pq.write_table(pa.table(rows), tmp_path / "r.parquet")
     _, page = report_of(tmp_path / "r.parquet", tmp_path / "r.html", capsys)

@@ -104,12 +104,12 @@ def test_what_cannot_be_compared(capsys):
     pytest.importorskip("typer")
     run = import_module("fastcollate.cli.app").run
     assert run(["verify", "--framework", "slime"]) == 1
-    assert "frameworks has 'slime'; pass some of" in capsys.readouterr().err
+    assert "--framework is 'slime'; pass some of" in capsys.readouterr().err
     assert run(["verify", "--seconds", "0"]) == 1
-    assert "seconds is 0.0; pass a finite number of seconds above 0" in capsys.readouterr().err
+    assert "--seconds is 0.0; pass a finite number of seconds above 0" in capsys.readouterr().err
     if find_installed("skyrl") is None:
         assert run(["verify", "--framework", "skyrl"]) == 1
-        assert "SkyRL is not installed" in capsys.readouterr().err
+        assert "SkyRL is not installed; install it" in capsys.readouterr().err
 
 
 def test_ours_is_not_compared_with_ours():

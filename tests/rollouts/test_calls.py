@@ -215,6 +215,24 @@ def test_bad_tables(column, values, message):
         read(table, Schema(prompts="p", responses="r"))
 
 
+def test_encoded_columns_are_read_as_plain_ones():
+    ids = pa.array([5, 6, 5]).dictionary_encode()
+    rewards = pa.RunEndEncodedArray.from_arrays(pa.array([2], pa.int32()), pa.array([0.5]))
+    table = {"responses": pa.ListArray.from_arrays([0, 2, 3], ids), "prompts": [[1], [2]]}
+    calls = read(pa.table(table | {"rewards": rewards}))
+    assert calls.responses.to_list() == [[5, 6], [5]]
+    assert calls.rewards == [0.5, 0.5]
+    rewards = pa.array([0.5, 1.5]).cast(pa.decimal128(4, 2))
+    assert read(pa.table(table | {"rewards": rewards})).rewards == [0.5, 1.5]
+
+
+@pytest.mark.parametrize("reader", [parse, read])
+def test_paths(reader, tmp_path):
+    for path in (tmp_path / "r.jsonl", str(tmp_path), [tmp_path]):
+        with pytest.raises(TypeError, match=r"read_bytes\(\) of a file|read_table\(path\)"):
+            reader(path)
+
+
 def test_other_tables_are_read_as_arrow():
     polars = pytest.importorskip("polars")
     frame = polars.DataFrame({"prompts": [[1]], "responses": [[2, 3]], "reward": [0.5]})

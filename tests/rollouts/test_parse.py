@@ -236,7 +236,7 @@ def test_bad_bodies(body, message):
 
 def test_arguments():
     for bodies, message in [
-        ("{}", "bodies is a str"),
+        ("{}", "bodies is '{}'"),
         (3, "bodies is 3"),
         ([b"{}", "x"], r"bodies\[1\] is 'x'"),
     ]:

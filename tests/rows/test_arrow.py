@@ -274,7 +274,7 @@ def test_nulls_outside_a_slice():
     ids=lambda array: str(array.type),
 )
 def test_wrong_types(array):
-    message = "x is an Arrow array of type .*; pass lists of integers, floats or booleans"
+    message = "x is an Arrow (array|table or struct of one column) of type .*; pass lists of integ"
     refuses(TypeError, message, fc.ragged, array)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 
@@ -13,6 +14,7 @@ from fastcollate import __version__
 from fastcollate.cli.plan import plan
 from fastcollate.cli.printing import print_text
 from fastcollate.cli.report import report
+from fastcollate.cli.schemas import flag
 from fastcollate.cli.verify import verify
 from fastcollate.cli.view import view
 
@@ -21,6 +23,7 @@ app = typer.Typer(
     help="Inspect rollouts before you train on them.",
     add_completion=False,
     no_args_is_help=True,
+    rich_markup_mode="rich" if shutil.get_terminal_size().columns >= 80 else None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -60,6 +63,12 @@ OF_THE_LIBRARY = (
         r"the rows of prompt \1 are not next to each other; sort the file, or name other "
         "ids with --uids COLUMN",
     ),
+    (
+        r"^is_last_step\[\d+\] is (.*); pass True or False",
+        r"a row has \1 in the column of --is-last-step; name a column of booleans",
+    ),
+    (r"^frameworks has", "--framework is"),
+    (r"^seconds(?= is)|\w+_per_mini_batch(?= (and|are))", lambda found: flag(found[0])),
 )
 """Errors that name arguments of the library, and what they are on the command line."""
 

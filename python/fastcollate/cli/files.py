@@ -126,7 +126,7 @@ class File(NamedTuple):
             if bodies.strip():
                 body = self._first_body(bodies)
                 given = body if isinstance(body, dict) else {}
-                kinds = {name: type(value).__name__ for name, value in given.items()}
+                kinds = {name: _kind_of(value) for name, value in given.items()}
                 return None if body is None else (body, kinds)
         return None
 
@@ -142,7 +142,13 @@ class File(NamedTuple):
             body = json.loads(head)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{self.path} cannot be read as JSON lines: line 1: {error}") from None
-        return body if isinstance(body, dict) else next(iter(body), None)
+        found = body if isinstance(body, dict) else next(iter(body), None)
+        if not isinstance(found, (dict, list, type(None))):
+            raise ValueError(
+                f"{self.path} has {show(found)} where a row is expected; write one JSON object per "
+                "line, one line per row"
+            )
+        return found
 
     def calls(self, schema: Schema) -> Iterator[Calls]:
         """Yield the calls of the file."""
@@ -166,6 +172,8 @@ class Source(NamedTuple):
     path: Path
     files: list[File]
     schema: Schema
+    title: str
+    """The source, and the keys of its columns."""
 
     @classmethod
     def of(cls, path: Path, names: Mapping[str, str], schema: str | None = None) -> Source:
@@ -189,20 +197,20 @@ class Source(NamedTuple):
                     ".jsonl files"
                 )
         files = list(map(File.of, paths))
-        found: dict[Path, Schema] = {}
+        found: dict[Path, tuple[Schema, str]] = {}
         for file in files:
             if (first := file.first()) is not None:
                 found[file.path] = schema_of_file(*first, names, schema, str(file.path))
         if not found:
             raise _no_rows(path)
-        known = next(iter(found.values()))
-        for other, its in found.items():
+        known, title = next(iter(found.values()))
+        for other, (its, _) in found.items():
             if its != known:
                 raise ValueError(
                     f"{other} has other columns than {next(iter(found))}; pass files with the same "
                     "columns"
                 )
-        return cls(path, files, known)
+        return cls(path, files, known, title)
 
     @property
     def paths(self) -> list[Path]:
@@ -270,6 +278,13 @@ def _row_of(schema: pa.Schema) -> tuple[Any, dict[str, str]]:
     return example_of(schema), {field.name: str(field.type)[:40] for field in schema}
 
 
+def _kind_of(value: Any) -> str:
+    """Name the type of a value, and of a list's items."""
+    if isinstance(value, list) and value:
+        return f"list of {_kind_of(value[0])}"
+    return "null in the first row" if value is None else type(value).__name__
+
+
 def _no_rows(path: Path) -> ValueError:
     return ValueError(f"{path} has no rows; pass a file of rollouts")
 
@@ -316,6 +331,8 @@ def _kind(path: Path) -> str:
     kind = _by_name(path)
     if kind == "json" or head.lstrip()[:1] == b"{":
         return "json"
+    if not head:
+        raise _no_rows(path)
     if kind is not None:
         raise ValueError(
             f"{path} is named as {_TITLES[kind]}, but has another format; rename it, or pass "
@@ -332,8 +349,11 @@ def _names_file(path: Path, kind: str) -> Iterator[None]:
     """Name the file in Arrow's errors."""
     try:
         yield
-    except pa.ArrowInvalid as error:
-        raise ValueError(f"{path} cannot be read as {_TITLES[kind]}: {error}") from error
+    except (pa.ArrowInvalid, OSError) as error:
+        raise ValueError(
+            f"{path} cannot be read as {_TITLES[kind]}: {error}; it may be cut off or have a wrong "
+            "extension: write or copy it again"
+        ) from error
 
 
 def _decompressed(raw: Any, path: Path) -> Any:

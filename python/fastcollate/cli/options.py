@@ -58,10 +58,11 @@ BatchRows = Annotated[int, typer.Option(min=1, metavar="ROWS", help="Rows per mi
 CostsPath = Annotated[
     Path | None,
     typer.Option(
-        metavar="JSON",
+        metavar="FILE",
         exists=True,
         dir_okay=False,
-        help='Costs of rows, such as {"per_token": 1, "per_pair": 0.001}; by default tokens.',
+        help='Costs of rows as JSON, such as {"per_token": 1, "per_pair": 0.001}; by default '
+        "tokens.",
     ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]

@@ -63,7 +63,8 @@ def plan(
         ),
     ] = "exact",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="JSON", help="Write the plan here.")
+        Path | None,
+        typer.Option("--output", "-o", metavar="FILE", help="Write the plan here, as JSON."),
     ] = None,
     as_json: AsJson = False,
     debug: Debug = False,

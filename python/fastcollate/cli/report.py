@@ -38,7 +38,7 @@ def report(
     path: Input,
     schema: SchemaName = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="HTML", help="The file to write.")
+        Path, typer.Option("--output", "-o", metavar="FILE", help="The HTML file to write.")
     ] = Path("report.html"),
     tokenizer: TokenizerPath = None,
     eos: EndIds = None,
@@ -76,7 +76,7 @@ def report(
         if text is not None:
             text.check(rows, path)
         collector.add(rows)
-    summary = collector.close(path.name)
+    summary = collector.close(path.name, source.title)
     write_whole(output, page_of(summary))
     if as_json:
         print(json.dumps({"report": str(output), **summary.figures}, indent=2))

@@ -36,8 +36,10 @@ def flag(column: str) -> str:
 
 def schema_of_file(
     first: Any, kinds: dict[str, str], names: Mapping[str, str], schema: str | None, place: str
-) -> Schema:
+) -> tuple[Schema, str]:
     """Return the schema of a file whose first body is `first`, with values of these kinds.
+
+    The text names the source and the keys of its columns.
 
     Raises
     ------
@@ -47,16 +49,20 @@ def schema_of_file(
     if schema is not None and schema not in SOURCES:
         raise ValueError(f"--schema is {schema!r}; pass one of {', '.join(SOURCES)}")
     fits = fits_of(first)
-    known = recognised(fits) if schema is None else SOURCES[schema]
-    if known is None:
-        known = COLUMNS
+    known = (recognised(fits) if schema is None else SOURCES[schema]) or COLUMNS
     if known is not ENGINES:
         known = known.narrowed(partial(fits, known))
+    narrowed = {one: SOURCES[one].narrowed(partial(fits, SOURCES[one])) for one in SOURCES}
+    source = schema or next((one for one in narrowed if narrowed[one] == known), "engines")
     if names:
         known = _with_names(known, names, fits, kinds, place)
     if schema is None:
         _check_tokens(known, fits, first, kinds, place)
-    return known
+    there = (
+        [one for one in paths if fits(known, name, one)] for name, paths in known.columns.items()
+    )
+    keys = (paths[0].rpartition(".")[2] for paths in there if paths)
+    return known, f"{source}: {', '.join(keys)}"
 
 
 def _with_names(
@@ -76,7 +82,7 @@ def _with_names(
     found = known.with_columns(columns)
     for name, path in names.items():
         fit = fits(found, name, path)
-        if fit is None:
+        if fit is None and path not in kinds:
             raise ValueError(f"{place} has no column {path!r} ({flag(name)}); it has {_all(kinds)}")
         if not fit:
             its, kind = kinds.get(path, show(path)), "token ids" if name in IDS else "numbers"

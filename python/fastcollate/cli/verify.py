@@ -13,7 +13,9 @@ from fastcollate.cli.printing import print_text
 
 def verify(
     *,
-    seconds: Annotated[float, typer.Option(help="Time for all comparisons, in seconds.")] = 20,
+    seconds: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Time for all comparisons.")
+    ] = 20,
     framework: Annotated[
         list[str] | None,
         typer.Option(
@@ -22,7 +24,7 @@ def verify(
             "all installed frameworks.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the first cases.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, metavar="SEED", help="Seed of the first cases.")] = 0,
     as_json: AsJson = False,
     debug: Debug = False,
 ) -> None:

@@ -83,7 +83,8 @@ def read(
         index, other = next(one for one in enumerate(listed) if not _is_response(one[1]))
         raise TypeError(
             f"outputs[{index}] is {show(other)}; pass outputs of vLLM, SGLang, TensorRT-LLM, "
-            "tinker or OpenAI's client, or the bytes of a server to fc.rollouts.parse"
+            "tinker or OpenAI's client, dictionaries or a table (of a file: "
+            "pyarrow.parquet.read_table(path)), or bytes of JSON to fc.rollouts.parse"
         )
     if known is OUTPUTS:  # of which those without samples have no calls
         listed = [one if getattr(one, "outputs", True) else [] for one in listed]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fastcollate._fastcollate import read_calls
@@ -172,17 +172,13 @@ def _as_bytes(bodies: Any) -> bytes | list[bytes]:
     if isinstance(bodies, (bytes, bytearray, memoryview)):
         given = bytes(bodies)
         return [given] if STREAM.match(given) else given
-    if isinstance(bodies, str):
-        raise TypeError(
-            "bodies is a str; pass bytes, such as response.content of an HTTP client, or "
-            "pathlib.Path(...).read_bytes() of a file"
-        )
-    if not isinstance(bodies, Iterable):
-        raise TypeError(f"bodies is {show(bodies)}; pass bytes, or a list of bytes")
-    found = list(bodies)
+    is_list = isinstance(bodies, Iterable) and not isinstance(bodies, (str, Mapping))
+    found = list(bodies) if is_list else [bodies]
     for index, body in enumerate(found):
         if not isinstance(body, (bytes, bytearray, memoryview)):
+            place = f"bodies[{index}]" if is_list else "bodies"
             raise TypeError(
-                f"bodies[{index}] is {show(body)}; pass bytes, as response.content of a client"
+                f"{place} is {show(body)}; pass bytes, such as response.content of an HTTP client, "
+                "or pathlib.Path(path).read_bytes() of a file; fc.rollouts.read reads objects"
             )
     return [bytes(body) for body in found]

@@ -98,6 +98,11 @@ def read_table(table: pa.Table, schema: Schema, options: Options, place: Place) 
         As :func:`fastcollate.rollouts.parse`.
     """
     check_arrow(table)
+    for index, field in enumerate(table.schema):
+        if (kind := _decoded(field.type)) != field.type:
+            column = table.column(index)
+            column = pc.run_end_decode(column) if _is_run_end(field.type) else column
+            table = table.set_column(index, field.name, column.cast(kind))
     # Looking for columns that the table lacks would take most of the time.
     columns = {
         name: tuple(path for path in given if key_of(path) in table.column_names)
@@ -168,8 +173,21 @@ def _items(array: pa.Array, path: str, paths: Sequence[str], numbers: set[str]) 
     return found
 
 
+_is_run_end = pa.types.is_run_end_encoded
+
+
+def _decoded(kind: pa.DataType) -> pa.DataType:
+    """Return the type of values without their encoding; floats for decimals."""
+    if pa.types.is_dictionary(kind) or _is_run_end(kind):
+        return _decoded(kind.value_type)
+    if _is_list(kind) and (inner := _decoded(kind.value_type)) != kind.value_type:
+        return pa.large_list(inner)
+    return pa.float64() if pa.types.is_decimal(kind) else kind
+
+
 def example_of(kind: pa.DataType | pa.Schema) -> Any:
     """Return a value of a type, or a row of a table."""
+    kind = kind if isinstance(kind, pa.Schema) else _decoded(kind)
     if isinstance(kind, pa.Schema) or pa.types.is_struct(kind):
         return {field.name: example_of(field.type) for field in kind}
     if _is_list(kind):

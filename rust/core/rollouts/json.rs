@@ -80,9 +80,12 @@ impl<'a> Json<'a> {
         if self.data.is_ascii() {
             return Ok(()); // takes a third of the time
         }
-        str::from_utf8(self.data)
-            .map(|_| ())
-            .map_err(|error| self.wrong_at(error.valid_up_to(), "this is not UTF-8"))
+        str::from_utf8(self.data).map(|_| ()).map_err(|error| {
+            self.wrong_at(
+                error.valid_up_to(),
+                "this is not UTF-8 text; pass JSON, decompressed",
+            )
+        })
     }
 
     /// The next position that is not white space.

@@ -245,10 +245,16 @@ impl<'a> ChunkRows<'a> {
         };
         let wrong_type = || Error::WrongType {
             location: location.to_owned(),
-            found: format!("an Arrow array of type {data_type}"),
+            found: match is_column {
+                true => format!("an Arrow table or struct of one column of type {data_type}"),
+                false => format!("an Arrow array of type {data_type}"),
+            },
             expected: match is_nested {
                 true => "pass lists of lists of integers, floats or booleans",
-                false => "pass lists of integers, floats or booleans",
+                false => {
+                    "pass lists of integers, floats or booleans: cast the column, or pass its \
+                     to_pylist()"
+                }
             },
         };
         let DataType::List(form, item) = data_type else {

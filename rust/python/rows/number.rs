@@ -126,6 +126,8 @@ fn expected<T: Decode>(item: &Bound<PyAny>) -> &'static str {
         "pass a real number, such as 0 with a loss mask of 0"
     } else if takes_floats && item.is_instance_of::<PyDict>() {
         "pass a real number; fc.rollouts.read reads the objects of an engine"
+    } else if takes_floats && item.hasattr("as_py").unwrap_or(false) {
+        "pass real numbers, such as column.to_pylist() of an Arrow column"
     } else {
         T::EXPECTED
     }

@@ -173,7 +173,7 @@ class Collector:
         shown = row - first_row, self.tokenizer
         return Worst(row, why, BatchView(batch._state, *shown, names={shown[0]: f"row {row:,}"}))
 
-    def close(self, name: str) -> Summary:
+    def close(self, name: str, source: str) -> Summary:
         """Return the summary of all rows.
 
         Raises
@@ -196,6 +196,7 @@ class Collector:
         worst = [*self._worst, *filter(None, self._longest[1:])]
         figures = {
             "name": name,
+            "source": source,
             "turns": len(prompt_lens),
             "prompt_tokens": int(prompt_lens.sum()),
             "response_tokens": int(response_lens.sum()),

@@ -99,7 +99,7 @@ def _head(figures: Mapping[str, Any]) -> str:
     shown = (element("div", f"<b>{value}</b>{name}") for name, value in cards)
     return (
         text("h1", figures["name"])
-        + _note(f"Report of fastcollate {__version__}.")
+        + _note(f"Report of fastcollate {__version__}, read as {figures['source']}.")
         + text("p", advice(figures), "title")
         + (text("p", EQUAL_REWARDS, "title") if _are_equal(figures["rewards"]) else "")
         + element("div", "".join(shown), "grid")
@@ -181,7 +181,9 @@ def _lengths(summary: Summary) -> Iterator[str]:
 
 def _rewards(summary: Summary) -> Iterator[str]:
     if (rewards := summary.figures["rewards"]) is None:
-        yield text("p", "No rewards. Name the column with --rewards.")
+        yield text(
+            "p", "No rewards: no column of a known name has numbers. Name another with --rewards."
+        )
         return
     if summary.figures["merging"] is None:
         of = tally(rewards["number"], "row")
@@ -226,7 +228,11 @@ def _rewards(summary: Summary) -> Iterator[str]:
 
 def _logprobs(logprobs: Mapping[str, Any] | None) -> Iterator[str]:
     if logprobs is None:
-        yield text("p", "No log-probabilities. Name the column with --logprobs.")
+        yield text(
+            "p",
+            "No log-probabilities: no column of a known name has numbers. Name another with "
+            "--logprobs.",
+        )
         return
     if "least" in logprobs:
         yield text("p", f"{logprobs['least']:.4g} to {logprobs['most']:.4g}.")

@@ -28,10 +28,10 @@ class Line(NamedTuple):
     def __str__(self) -> str:
         cases, difference, speed, missing = self.outcome
         if missing is not None:
-            return f"  {self.function:<50} needs {missing}"
+            return f"  {self.function:<36} needs {missing}"
         found = "" if speed is None else f"  {speed:>7,.1f} times as fast"
         verdict = "same" if difference is None else "DIFFERS"
-        return f"  {self.function:<50} {cases:>7,} cases  {verdict}{found}"
+        return f"  {self.function:<36} {cases:>5,} cases  {verdict}{found}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -156,7 +156,9 @@ def comparisons(
             machine[subject.title] = title.removeprefix(f"{subject.title} ")
             subjects.append((subject, peer))
         elif frameworks:
-            raise ImportError(f"{subject.title} is not installed")
+            raise ImportError(
+                f"{subject.title} is not installed; install it in this environment, or name another"
+            )
         else:
             absent.append(subject.title)
     if absent:
