@@ -153,8 +153,8 @@ class Batch(ModelBatch[Array]):
             "Inspecting a batch": ``all_masked`` or ``trains_nothing``, ``trains_first_token``,
             ``labels_as_mask``, ``negative_mask``, ``nan``, ``zero_logprobs``,
             ``positive_logprob``, ``infinite_logprob``, ``untrained_reward``,
-            ``outside_vocabulary``, ``repeated_prompt``, ``cut_off``, ``repeated_end``,
-            ``duplicate`` and ``padding``.
+            ``outside_vocabulary``, ``padded_row``, ``repeated_prompt``, ``cut_off``,
+            ``repeated_end``, ``duplicate`` and ``padding``.
 
         Raises
         ------

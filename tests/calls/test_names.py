@@ -4,6 +4,7 @@ import inspect
 import pickle
 import re
 from collections import UserDict
+from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -161,18 +162,31 @@ PLAN = fc.plan_step([2, 3], uids=["a", "b"], dp_size=2)
         (lambda: fc.plan_step(uids=["a"]), "plan_step is called without rows; pass rows"),
         (lambda: PLAN.shard(0), "shard is called without rank; pass mini_batch, rank"),
         (lambda: PLAN.shard(rank=0), "shard is called without mini_batch; pass mini_batch, rank"),
+        (lambda: PLAN.forecast(), "StepPlan.forecast is called without costs; pass costs"),
         (lambda: PLAN.shard(dp_rank=0), "no argument 'dp_rank'; pass some of mini_batch, rank"),
         (lambda: fc.Batch(), "Batch is called without data; fc.build_batch makes one"),
         (lambda: fc.Batch(input_ids=1), "no argument 'input_ids'; fc.build_batch makes one"),
         (lambda: fc.Batch([[1, 2, 3]]), "data is [[1, 2, 3]] (list); pass a mapping of outputs"),
         (lambda: fc.build_batch([[[1]]], [[2]], pad_token_id=0), "a row is one list of ids"),
         (lambda: fc.BatchBuilder(pad_token_id=0).add([[1]], [[2]]), "takes one row per call"),
-        (lambda: fc.BatchBuilder(pad_token_id=0).add({"prompt": [1]}), "mappings by name, or"),
+        (lambda: fc.BatchBuilder(pad_token_id=0).add({"prompt": [1]}), "pass columns by name, as"),
+        (
+            lambda: fc.build_batch(Path("r.parquet"), pad_token_id=0),
+            "calls = fc.rollouts.read(...)",
+        ),
     ],
 )
 def test_typical_mistakes_are_told_what_to_do(call, message):
     with pytest.raises(TypeError, match=re.escape(message)):
         call()
+
+
+def test_names_that_are_not_there():
+    batch, builder = fc.build_batch(**SMALL), fc.BatchBuilder(pad_token_id=0)
+    with pytest.raises(AttributeError, match=r"^batch\.advantages cannot be set, since a Batch"):
+        batch.advantages = 0
+    with pytest.raises(AttributeError, match=r"no 'build'; call add or extend, then finish"):
+        builder.build()
 
 
 @NEEDS_TORCH

@@ -309,6 +309,16 @@ def test_responses_that_begin_with_their_prompts(build):
     assert found(build(prompts=prompts, responses=responses, **columns)) == expected
 
 
+def test_rows_that_were_padded(build):
+    columns = {"loss_mask": None, "rewards": None, "logprobs": None}
+    prompts, responses = [[0, 0, 2], [0, 5], [4, 0, 0]], [[6, EOS], [7, EOS], [4, 0, EOS]]
+    expected = [("padded_row", row, None) for row in (0, 2)]
+    assert found(build(prompts=prompts, responses=responses, **columns)) == expected
+    prompts, responses = [[], [0], [0]], [[6, EOS], [7, 0, 0], [0, 5]]
+    expected = [("padded_row", row, None) for row in (1, 2)]
+    assert found(build(prompts=prompts, responses=responses, **columns)) == expected
+
+
 def test_many_rows_that_are_there_twice(layout):
     random = np.random.default_rng(0)
     lens = random.integers(0, 4, (2, 100_000))

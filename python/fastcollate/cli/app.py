@@ -67,6 +67,7 @@ OF_THE_LIBRARY = (
         r"^is_last_step\[\d+\] is (.*); pass True or False",
         r"a row has \1 in the column of --is-last-step; name a column of booleans",
     ),
+    (r"^No module named '(\w+).*", r"\1 is not installed; run pip install 'fastcollate[cli]'"),
     (r"^frameworks has", "--framework is"),
     (r"^seconds(?= is)|\w+_per_mini_batch(?= (and|are))", lambda found: flag(found[0])),
 )

@@ -40,7 +40,7 @@ class FileRows(NamedTuple):
         """Return the rows as a jagged batch."""
         tokens = self.calls.prompts, self.calls.responses
         return build_batch(
-            *tokens, pad_token_id=0, array_type="numpy", layout="jagged", **self.values
+            *tokens, pad_token_id=-1, array_type="numpy", layout="jagged", **self.values
         )
 
     def merge(self, policy: Policy, tokenizer: Tokenizer | None = None) -> MergePlan:

@@ -46,6 +46,7 @@ def check(state: BatchState, vocab_size: int | None, eos_token_id: Any) -> Findi
     findings += _bad_numbers(facts)
     findings += _find_untrained_rewards(facts)
     findings += _outside_vocabulary(facts, vocab_size)
+    findings += _padded_rows(facts)
     findings += _repeated_prompts(facts)
     if ends is not None:
         findings += _ends_of_answers(facts, ends)
@@ -329,6 +330,26 @@ def _outside_vocabulary(facts: _Facts, vocab_size: int | None) -> Iterator[Findi
         yield from found.where(some).findings(
             kind, lambda place: f"the id {ids[place]} is not {limits}", advised
         )
+
+
+def _padded_rows(facts: _Facts) -> Iterator[Finding]:
+    """Find rows whose prompt or response was padded before: an end is twice the padding id."""
+    pad = facts.state.spec.pad_token_id
+    prompt_lens, lens = (
+        facts.places.prompt_lens,
+        facts.places.prompt_lens + facts.places.response_lens,
+    )
+    rows = np.flatnonzero(facts.is_real & (lens > 2))
+    ends = np.stack([np.ones_like(rows), prompt_lens[rows] - 1, lens[rows] - 1])
+    at = np.stack([ends, ends - 1])
+    places = facts.places.written.places_of(np.tile(rows, 6), at.reshape(-1)).reshape(at.shape)
+    is_pad = (places >= 0) & (facts.ids[places] == pad)
+    yield from _whole_rows(
+        "padded_row",
+        rows[is_pad.all(0).any(0)],
+        lambda _: f"its prompt or response begins or ends with {pad} twice, the pad_token_id",
+        "pass rows without padding, for example by fc.unpad(...)",
+    )
 
 
 def _repeated_prompts(facts: _Facts) -> Iterator[Finding]:

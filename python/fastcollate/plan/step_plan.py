@@ -338,6 +338,7 @@ class StepPlan(Table):
         turns = prompts, responses, sequences, prompt_lens, loss_mask
         return audit_step(self, batches, turns, merge)
 
+    @suggests_names
     def forecast(
         self,
         costs: Costs,

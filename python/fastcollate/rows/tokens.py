@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from fastcollate.common.arguments import check_count
@@ -75,8 +76,11 @@ def _is_whole(given: tuple[Any, Any, Any, Any], names: tuple[str, str, str, str]
         wrong = f"{names[1] if prompts is None else names[0]} is given beside {names[2]}"
     advice = f"pass {names[0]} and {names[1]}, or {names[2]} with {names[3]}"
     first = prompts[0] if isinstance(prompts, (list, tuple)) and prompts else prompts
-    if isinstance(first, Mapping):
-        advice = "pass the values of mappings by name, or samples to a fc.Collator"
+    if isinstance(first, (Mapping, PathLike)) or hasattr(first, "columns"):
+        advice = (
+            "pass columns by name, as **calls.batch of calls = fc.rollouts.read(...), or samples "
+            "to a fc.Collator"
+        )
     raise TypeError(f"{wrong}; {advice}")
 
 
