@@ -22,8 +22,6 @@ import pyarrow.parquet as pq  # noqa: E402
 import fastcollate as fc  # noqa: E402
 from fastcollate.cli import files  # noqa: E402
 from fastcollate.cli.app import in_flags, run  # noqa: E402
-from fastcollate.cli.schemas import COLUMN_OPTIONS  # noqa: E402
-from fastcollate.rollouts.sources import COLUMNS, SOURCES  # noqa: E402
 from fastcollate.testing.verifying import verification  # noqa: E402
 from fastcollate.testing.verifying.running import Outcome  # noqa: E402
 
@@ -567,39 +565,6 @@ def test_without_the_extra(tmp_path):
     assert (
         done.stderr == "fastcollate: typer is not installed; run pip install 'fastcollate[cli]'\n"
     )
-
-
-PAGE = (ROOT / "docs" / "command-line.md").read_text("utf-8")
-
-
-def test_the_page(tmp_path, monkeypatch, capsys):
-    """Every command of the page ends as the page shows it, but for figures of balancing."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
-    Path("rollouts.jsonl.gz").write_bytes(ROLLOUTS.read_bytes())
-    Path("tokenizer.json").write_bytes(TOKENIZER.read_bytes())
-    Path("costs.json").write_text(json.dumps({"per_token": 1.0, "per_pair": 0.001}))
-    commands = re.findall(r"^\$ fastcollate (.*)\n((?:(?!\$ |```).*\n)*)", PAGE, re.MULTILINE)
-    assert len(commands) >= 4
-    for line, output in commands:
-        code = run(line.split())
-        found = capsys.readouterr()
-        text = (found.out + found.err).replace("\xa0", " ")
-        assert code == int(output.startswith("fastcollate: "))
-        shown = output.replace("...\n", "")
-        if code:  # an error, which is wrapped
-            text, shown = (" ".join(one.split()) for one in (text, shown))
-        if line.startswith("plan"):
-            text, shown = (re.sub(r" *[-\d.,]+", " 0", one) for one in (text, shown))
-        assert text.startswith(shown), f"{line}:\n{text}"
-
-
-def test_all_column_names_are_on_the_page():
-    for column in COLUMN_OPTIONS:
-        assert f"`--{column.replace('_', '-')}`" in PAGE
-        for name in COLUMNS.columns[column]:
-            assert f"`{name}`" in PAGE
-    assert all(f"`{name}`" in PAGE for name in SOURCES)
 
 
 @pytest.mark.parametrize("command", ["report", "plan"])
