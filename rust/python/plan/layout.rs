@@ -59,14 +59,6 @@ pub struct LayoutSpec {
     cost: PyCost,
 }
 
-/// The bins of rows; without them, all rows share one.
-#[derive(FromPyObject)]
-enum BinArgument<'py> {
-    Pack(Bound<'py, PackSpec>),
-    Plan(Bound<'py, Bins>),
-    Lists(Vec<Vec<usize>>),
-}
-
 #[pymethods]
 impl LayoutSpec {
     /// A layout whose output rows are rows.
@@ -96,24 +88,16 @@ impl LayoutSpec {
         pad_to: Option<usize>,
         pad_to_multiple_of: usize,
         multiple_of: usize,
-        bins: Option<BinArgument>,
+        bins: Option<&Bound<PyAny>>,
         shift: &Bound<PyAny>,
         padding_as: &Bound<PyAny>,
     ) -> Result<Self> {
-        let mut cost = PyCost::FLOPS;
+        let (bins, cost) = match bins {
+            Some(bins) => bin_source(bins)?,
+            None => (BinSource::SingleRow, PyCost::FLOPS),
+        };
         let packed = PackedSpec {
-            bins: match bins {
-                None => BinSource::SingleRow,
-                Some(BinArgument::Lists(lists)) => BinSource::Lists(lists),
-                Some(BinArgument::Plan(bins)) => match &bins.get().pieces {
-                    Pieces::Spans(spans) => BinSource::Given(spans.clone(), bins.get().multiple_of),
-                    Pieces::Trees(_) => return Err(invalid().into()),
-                },
-                Some(BinArgument::Pack(spec)) => {
-                    cost = spec.get().cost.clone();
-                    BinSource::Pack(spec.get().core.clone())
-                }
-            },
+            bins,
             shift: SHIFTS.read(shift)?,
             padding_as: PADDING_AS.read(padding_as)?,
         };
@@ -219,6 +203,22 @@ impl LayoutSpec {
             None => Ok(place(&mut Ticks::new(&mut || Ok(())))?),
         }
     }
+}
+
+/// The source of the bins of rows, which are packed, planned or listed, and the cost of sequences.
+fn bin_source(bins: &Bound<PyAny>) -> Result<(BinSource, PyCost)> {
+    if let Ok(packer) = bins.cast::<PackSpec>() {
+        let packer = packer.get();
+        return Ok((BinSource::Pack(packer.core.clone()), packer.cost.clone()));
+    }
+    let source = match bins.cast::<Bins>().map(Bound::get) {
+        Err(_) => BinSource::Lists(bins.extract()?),
+        Ok(plan) => match &plan.pieces {
+            Pieces::Spans(spans) => BinSource::Given(spans.clone(), plan.multiple_of),
+            Pieces::Trees(_) => return Err(invalid().into()),
+        },
+    };
+    Ok((source, PyCost::FLOPS))
 }
 
 /// The source of shared tokens: the name of a rule, or a plan.

@@ -109,7 +109,6 @@ impl MergeSpec {
 pub type Trajectories<'py> = (PyReadonlyArray1<'py, i64>, String);
 
 /// The source of a batch's rows, if they are not one turn each.
-#[derive(FromPyObject)]
 pub enum RowSource<'py> {
     /// Turns merged before.
     Merged(Bound<'py, Merge>),
@@ -117,6 +116,22 @@ pub enum RowSource<'py> {
     ToMerge(Bound<'py, MergeSpec>, Trajectories<'py>),
     /// Rows of another batch, read from its outputs.
     Batch(Bound<'py, Plan>),
+}
+
+// Not derived: then each kind that does not fit would cost an exception.
+impl<'py> FromPyObject<'_, 'py> for RowSource<'py> {
+    type Error = PyErr;
+
+    fn extract(source: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        if let Ok(merge) = source.cast::<Merge>() {
+            Ok(Self::Merged(merge.to_owned()))
+        } else if let Ok(plan) = source.cast::<Plan>() {
+            Ok(Self::Batch(plan.to_owned()))
+        } else {
+            let (spec, trajectories) = source.extract()?;
+            Ok(Self::ToMerge(spec, trajectories))
+        }
+    }
 }
 
 /// The assignment of turns to rows. Immutable; holds no tokens except those around breaks.

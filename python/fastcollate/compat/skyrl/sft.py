@@ -282,7 +282,7 @@ class PackedDataCollator:
                 Whole(ids),
                 self.tokenizer.pad_token_id,
                 [(loss_masks, LOSS_MASK)],
-                "torch",
+                "numpy",
                 layout,
                 PACKED,
             )
@@ -363,12 +363,12 @@ def _as_packed_batch(packed: Mapping[str, Any], lengths: list[Integers]) -> Any:
     width = packed["input_ids"].shape[1]
     if width == 0:
         raise ValueError("examples have no tokens; pass at least one token")
-    loss_mask = packed["loss_mask"].numpy()
+    loss_mask = packed["loss_mask"]
     loss_mask *= 1 / max(int(np.add.reduce(loss_mask, None)), 1)  # as SkyRL sums, by NumPy
     columns = {
-        "sequences": packed["input_ids"],
-        "attention_mask": packed["attention_mask"],
-        "loss_mask": packed["loss_mask"],
+        "sequences": torch.from_numpy(packed["input_ids"]),
+        "attention_mask": torch.from_numpy(packed["attention_mask"]),
+        "loss_mask": torch.from_numpy(loss_mask),
         "sub_seq_lengths": list(map(torch.from_numpy, lengths)),
     }
     return training_batch(columns, response_length=width - 1)
