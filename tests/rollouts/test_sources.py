@@ -3,11 +3,15 @@ tokens."""
 
 import json
 import math
+from functools import reduce
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from conftest import share
 from helpers.source_bodies import BODIES, as_objects, schema_name
+from hypothesis import given
+from hypothesis import strategies as st
 
 import fastcollate as fc
 from fastcollate.rollouts import SOURCES, Calls, Schema, parse, read
@@ -193,7 +197,64 @@ def test_rows_that_share_names_with_other_sources(names, more):
         assert (calls.prompts.to_list(), calls.responses.to_list()) == ([[1, 2]], [[3, 4]])
         assert (calls.logprobs.to_list(), calls.loss_mask.to_list()) == ([[-0.5, -1]], [[0, 1]])
         assert (calls.rewards, calls.uids, "trajectory_ids" in calls.batch) == ([1.0], ["a"], False)
-        assert ("fields" in calls.batch) == hasattr(calls, "versions") == ("weight_version" in more)
+        assert hasattr(calls, "versions") == ("weight_version" in more)
+        assert hasattr(calls, "finish_reasons") == ("finish_reason" in more)
+
+
+def names_of_rows():
+    """Return the column of each path of rows, for the first source that has it."""
+    sources = ("columns", *SOURCES)
+    paths = {
+        path: name
+        for source in sources[::-1]
+        for name, paths in SOURCES[source].columns.items()
+        for path in paths
+        if "" in SOURCES[source].calls and "[" not in path
+    }
+    return {path: name for path, name in paths.items() if name not in ("sequences", "targets")}
+
+
+ROWS = names_of_rows()
+
+VALUES = {
+    "prompts": [1, 2],
+    "responses": [3, 4],
+    "prompt_lens": 2,
+    "response_lens": 2,
+    "logprobs": [-0.5, -1.0],
+    "loss_mask": [0, 1],
+    "attention_mask": [1] * 4,
+    "masked": False,
+    "rewards": 0.5,
+    "advantages": 2.0,
+    "versions": 3,
+    "routed_experts": [[[1]]] * 4,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@share(10)
+@given(st.randoms(use_true_random=False))
+def test_no_column_of_a_row_vanishes(form, random):
+    """Whatever source is recognised, the names of other sources beside it are read."""
+    row, known = {}, {}
+    for path, name in random.sample([*ROWS.items()], len(ROWS)):
+        key, *below = path.partition("&")[0].split(".")
+        is_wanted = name in ("prompts", "responses") or random.random() < 0.3
+        if name in known or key in row or not is_wanted:
+            continue
+        known[name] = VALUES.get(name, "a")
+        value = [0, 3] if "&" in path else known[name]
+        row[key] = reduce(lambda value, key: {key: value}, below[::-1], value)
+    for key in ("id", "request_id", "index"):
+        if random.random() < 0.3:
+            row[key] = "a" if key != "index" else 0
+    for options in ({}, {"prompts": [[1, 2]]}):
+        calls = FORMS[form](row, **options)
+        for name in ("prompts", "responses", "logprobs", "loss_mask"):
+            assert name not in known or getattr(calls, name).to_list() == [known.pop(name)]
+        for name in {*known} - {"prompt_lens", "response_lens", "attention_mask", "masked"}:
+            assert getattr(calls, name) is not None, (name, row)
 
 
 def test_alignment_of_values():

@@ -18,8 +18,8 @@ from fastcollate.common.text import show
 from fastcollate.rollouts.calls import Calls
 from fastcollate.rollouts.making import Options, Place
 from fastcollate.rollouts.parsing import read_bodies
-from fastcollate.rollouts.schema import Schema
-from fastcollate.rollouts.tables import example_of, key_of, read_table
+from fastcollate.rollouts.schema import Schema, key_of
+from fastcollate.rollouts.tables import example_of, read_table
 
 SUFFIXES = {
     "parquet": (".parquet", ".pq"),

@@ -11,10 +11,13 @@ from fastcollate.common.text import show
 from fastcollate.rollouts.calls import BadLogprobs, Calls, LogprobsAre, Unfinished
 from fastcollate.rollouts.making import Options, Place
 from fastcollate.rollouts.of_engines import lay_out
-from fastcollate.rollouts.parsing import other_source, parse_given, schema_of
+from fastcollate.rollouts.parsing import is_response, parse_given, schema_of
 from fastcollate.rollouts.schema import Schema
-from fastcollate.rollouts.sources import ENGINES, OUTPUTS
+from fastcollate.rollouts.sources import ENGINES, OUTPUTS, ROW_KEYS
 from fastcollate.rollouts.walking import fits_of, recognised, walk
+
+SAMPLED = ("tokens", "stop_reason")
+"""Attributes of tinker's sequences."""
 
 
 @suggests_names
@@ -74,7 +77,7 @@ def read(
     if schema:
         known = schema_of(schema)
     else:
-        is_engine = not listed or _is_engine(listed[0])
+        is_engine = not listed or (_is_engine(listed[0]) and not any(map(_is_row, listed)))
         known = OUTPUTS if is_engine else recognised(fits_of(listed[0])) or ENGINES
     if listed and known is ENGINES and all(map(_is_response, listed)):
         # Reading the client's objects takes longer than writing and reading their JSON.
@@ -123,11 +126,21 @@ def _read_table(table: Any, schema: Schema | str | None, options: Options) -> Ca
 
 
 def _is_engine(output: Any) -> bool:
-    """Return True for the outputs of engines."""
+    """Return True for the outputs of engines, and for rows that share the name of their tokens."""
     if isinstance(output, (list, tuple)):
         return not output or _is_engine(output[0])
     if isinstance(output, Mapping):
-        return "output_ids" in output and other_source(output, has_more=True) is None
+        return "output_ids" in output
     sequences = getattr(output, "sequences", None) or [output]
-    is_sampled = all(hasattr(sequences[0], name) for name in ("tokens", "stop_reason"))
-    return hasattr(output, "outputs") or is_sampled
+    is_sampled = all(hasattr(sequences[0], name) for name in SAMPLED)
+    is_row = any(hasattr(output, name) for name in ROW_KEYS - {"logprobs", *SAMPLED})
+    return hasattr(output, "outputs") or (is_sampled and not is_row)
+
+
+def _is_row(output: Any) -> bool:
+    """Return True for a dictionary with columns that outputs of engines do not have."""
+    if isinstance(output, (list, tuple)):
+        return any(map(_is_row, output))
+    return (
+        isinstance(output, Mapping) and not is_response(output) and not ROW_KEYS.isdisjoint(output)
+    )

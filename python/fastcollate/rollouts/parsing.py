@@ -14,11 +14,14 @@ from fastcollate.rollouts.calls import BadLogprobs, Calls, LogprobsAre, Unfinish
 from fastcollate.rollouts.making import Options, Place, calls_of
 from fastcollate.rollouts.of_engines import engine_columns, lay_out
 from fastcollate.rollouts.schema import Schema
-from fastcollate.rollouts.sources import ENGINES, SOURCES
+from fastcollate.rollouts.sources import ENGINES, ROW_KEYS, SOURCES
 from fastcollate.rollouts.walking import fits_of, recognised
 
 STREAM = re.compile(rb"(\xef\xbb\xbf)?\s*(data|event|id|retry)?:")
 """How a stream of server-sent events begins."""
+
+ROW = re.compile(b"|".join(b'"%s"' % key.encode() for key in ROW_KEYS))
+"""A key of rows that are not responses of engines."""
 
 
 @suggests_names
@@ -97,17 +100,16 @@ def parse_given(given: bytes | list[bytes], schema: Schema | str | None, options
     """Read checked arguments of :func:`parse`."""
     place = Place("line {}", 1) if isinstance(given, bytes) else Place("bodies[{}]")
     found = ENGINES if schema is None else schema_of(schema)
+    known = None
     try:
         calls = read_bodies(given, found, options, place)
+        if schema is None and not hasattr(calls, "finish_reasons") and _may_be_rows(given):
+            known = other_source(_first(given))
     except ValueError:
         if (known := None if schema else other_source(_first(given))) is None:
             raise
+    if known is not None:
         calls, found = read_bodies(given, known, options, place), known
-    is_given = schema is not None or options.prompts is not None
-    if found is ENGINES and not is_given and not hasattr(calls, "finish_reasons"):
-        known = other_source(_first(given), has_more=True)
-        if known is not None:
-            calls, found = read_bodies(given, known, options, place), known
     return lay_out(calls, options.layers, options.topk) if found is ENGINES else calls
 
 
@@ -150,21 +152,22 @@ def _first(bodies: bytes | list[bytes]) -> Any:
         return None
 
 
-def other_source(body: Any, *, has_more: bool = False) -> Schema | None:
-    """Return the schema of a body that is not a response of an engine; None if it is one.
+def _may_be_rows(bodies: bytes | list[bytes]) -> bool:
+    """Return True for bodies with keys of rows; without parsing, since texts may be long."""
+    texts = bodies if isinstance(bodies, list) else [bodies]
+    return any(b'"meta_info"' not in text and ROW.search(text) for text in texts)
 
-    With `has_more` only if it has more columns than the tokens, whose names rows may share with the
-    responses of engines.
-    """
+
+def other_source(body: Any) -> Schema | None:
+    """Return the schema of a body that is not a response of an engine; None if it is one."""
     one = body[0] if isinstance(body, list) and body else body
+    return None if is_response(one) or not body else recognised(fits_of(body))
+
+
+def is_response(body: Any) -> bool:
+    """Return True for a response of an engine, whose tokens may have the names of a row's."""
     keys = ("choices", "meta_info")
-    is_response = isinstance(one, dict) and any(one.get(key) is not None for key in keys)
-    fits = fits_of(body)
-    known = None if is_response or not body else recognised(fits)
-    if known is None or not has_more:
-        return known
-    there = {name for name, paths in known.columns.items() if fits(known, name, paths[0])}
-    return known if there - {"prompts", "responses"} else None
+    return isinstance(body, Mapping) and any(body.get(key) is not None for key in keys)
 
 
 def _as_bytes(bodies: Any) -> bytes | list[bytes]:

@@ -217,6 +217,11 @@ def _continues(path: str, base: str) -> bool:
     return path.startswith(base) and path[len(base) :][:1] in ("", ".", "[", "&")
 
 
+def key_of(path: str) -> str:
+    """Return the first key of a path."""
+    return re.split(r"[.\[&]", path, maxsplit=1)[0]
+
+
 def steps_of(path: str) -> Steps:
     """Return the steps of a path."""
     steps = re.findall(r"[^.\[\]]+|\[\d*\]", path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fastcollate.common.row_columns import OTHER_NAMES
-from fastcollate.rollouts.schema import Schema
+from fastcollate.rollouts.schema import Schema, key_of
 
 _OF_EVENTS: dict[str, str | tuple[str, ...]] = {
     "event.index": ("choices[].index", "index"),
@@ -201,3 +201,15 @@ nodes of its ``RolloutGraph``; Harbor's ``RolloutDetail`` and ATIF steps; ms-swi
 ``RolloutOutput`` of one turn (4.6); tinker's ``Datum`` (0.38); verifiers' ``Trace`` (0.4) and the
 trajectories of older versions.
 """
+
+ROW_PATHS = {
+    path: name
+    for schema in SOURCES.values()
+    for name, paths in schema.columns.items()
+    for path in paths
+    if "" in schema.calls and "[" not in path
+}
+"""The column of each path that rows of any source have, as plain columns have it if they do."""
+
+ROW_KEYS = {*map(key_of, ROW_PATHS)} - {"prompt_token_ids", "output_ids"}
+"""Keys of rows that responses of engines do not have, whose names of tokens rows may share."""

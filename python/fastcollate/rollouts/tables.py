@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from itertools import pairwise, repeat
 from typing import Any
@@ -15,7 +14,7 @@ import pyarrow.compute as pc
 from fastcollate.common.arguments import check_arrow
 from fastcollate.rollouts.calls import Calls
 from fastcollate.rollouts.making import Options, Place
-from fastcollate.rollouts.schema import IDS, NUMBERS, Schema
+from fastcollate.rollouts.schema import IDS, NUMBERS, Schema, key_of
 from fastcollate.rollouts.walking import calls_from, walk
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
@@ -135,11 +134,6 @@ def _column(column: pa.ChunkedArray, path: str, numbers: set[str]) -> list[Any] 
 
 def _is_number(kind: pa.DataType) -> bool:
     return any(is_of(kind) for is_of in (pa.types.is_integer, pa.types.is_floating))
-
-
-def key_of(path: str) -> str:
-    """Return the first key of a path."""
-    return re.split(r"[.\[&]", path, maxsplit=1)[0]
 
 
 def _items(array: pa.Array, path: str, paths: Sequence[str], numbers: set[str]) -> list[Any]:

@@ -25,8 +25,9 @@ from fastcollate.rollouts.schema import (
     Path,
     Schema,
     Steps,
+    key_of,
 )
-from fastcollate.rollouts.sources import COLUMNS, ENGINES, OUTPUTS, SOURCES
+from fastcollate.rollouts.sources import COLUMNS, ENGINES, OUTPUTS, ROW_PATHS, SOURCES
 from fastcollate.rows.columns import Ragged
 
 KINDS: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -300,19 +301,33 @@ def _kind(cls: type) -> type:
     return Mapping if issubclass(cls, Mapping) else object
 
 
+_NUMBERING = ("request_ids", "event.index")
+"""What responses of engines have, but rows may have as well."""
+
+
 def recognised(fits: Fits) -> Schema | None:
     """Return the schema of which a source has most columns, with the paths that it has.
 
-    Returns None if it has no schema's responses.
+    Returns None if it has no schema's responses. What other schemas know of a row is read, too.
     """
-    best, most = None, 0
+    best: Schema | None = None
+    own: dict[str, str] = {}
     # Rows of plain columns are read as such, unless another schema has more of them.
     for schema in (COLUMNS, *SOURCES.values()):
         found = schema.narrowed(partial(fits, schema))
-        there = {name for name, paths in found.columns.items() if fits(found, name, paths[0])}
-        if there & {*RESPONSES} and len(there) > most:
-            best, most = found if schema is not ENGINES else schema, len(there)
-    return best
+        paths = {name: one[0] for name, one in found.columns.items() if fits(found, name, one[0])}
+        there = {name: path for name, path in paths.items() if name not in _NUMBERING}
+        if {*there} & {*RESPONSES} and len(there) > len(own):
+            best, own = found if schema is not ENGINES else schema, there
+    if best is None or "" not in best.calls or all("[" in own.get(name, "[") for name in RESPONSES):
+        return best
+    columns, used = {**best.columns}, {*map(key_of, own.values())}
+    for path, name in ROW_PATHS.items():
+        if name not in own and key_of(path) not in used and fits(COLUMNS, name, path):
+            used.add(key_of(path))
+            own[name] = path
+            columns[name] = (path,)
+    return best.with_columns(columns)
 
 
 def fits_of(body: Any) -> Fits:
