@@ -185,14 +185,6 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
             raise TypeError("a Batch is read-only; pass dict(batch), whose items may change")
         return self._state.data
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not name.startswith("_"):
-            raise AttributeError(
-                f"batch.{name} cannot be set, since a Batch is read-only; keep the value beside "
-                "it, or pass dict(batch), whose items may change"
-            )
-        super().__setattr__(name, value)
-
     def __getattr__(self, name: str) -> Any:
         # Called if no method or property has that name, or a property finds no plan. Private
         # names are never keys: looking up `_state` here before it is set would recurse forever.

@@ -319,9 +319,6 @@ class BatchBuilder(Generic[Array]):
         """Return the number of rows added since the last batch."""
         return len(self._rows)
 
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"BatchBuilder has no {name!r}; call add or extend, then finish")
-
     def __repr__(self) -> str:
         rows = list(self._rows)
         tokens = sum(row.stored.num_tokens for row in rows)

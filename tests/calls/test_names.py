@@ -181,14 +181,6 @@ def test_typical_mistakes_are_told_what_to_do(call, message):
         call()
 
 
-def test_names_that_are_not_there():
-    batch, builder = fc.build_batch(**SMALL), fc.BatchBuilder(pad_token_id=0)
-    with pytest.raises(AttributeError, match=r"^batch\.advantages cannot be set, since a Batch"):
-        batch.advantages = 0
-    with pytest.raises(AttributeError, match=r"no 'build'; call add or extend, then finish"):
-        builder.build()
-
-
 @NEEDS_TORCH
 def test_patch_has_no_options():
     from fastcollate.compat import verl
