@@ -6,14 +6,27 @@ import io
 from pathlib import Path
 from typing import Any
 
-# matplotlib's colours, by its style attributes.
-DARK = """
-@media (prefers-color-scheme: dark) {
-  text { fill: #e6edf3 !important }
-  [style*="fill: #ffffff"] { fill: #1c2128 !important }
-  [style*="stroke: #000000"] { stroke: #9da7b1 !important }
+# matplotlib's colours, by its style attributes; on dark, lines and points have a contrast above 6.
+LINES = {
+    "#1f77b4": "#58a6ff",
+    "#d62728": "#ff7b72",
+    "#2ca02c": "#56d364",
+    "#ff7f0e": "#ffa657",
+    "#9467bd": "#d2a8ff",
+    "#808080": "#b1bac4",
 }
-"""
+RULES = [
+    "text { fill: #e6edf3 !important }",
+    '[style*="fill: #ffffff"] { fill: #1c2128 !important }',
+    '[style*="stroke: #000000"] { stroke: #9da7b1 !important }',
+    '[style*="stroke-opacity: 0.5"] { stroke-opacity: 0.8 !important }',
+    *(
+        f'[style*="{part}: {line}"] {{ {part}: {on_dark} !important }}'
+        for line, on_dark in LINES.items()
+        for part in ("fill", "stroke")
+    ),
+]
+DARK = "\n@media (prefers-color-scheme: dark) {\n  " + "\n  ".join(RULES) + "\n}\n"
 
 
 def panels(name: str, count: int) -> tuple[Any, list[Any]]:
