@@ -233,6 +233,11 @@ def test_paths(reader, tmp_path):
             reader(path)
 
 
+def test_a_schema_without_responses():
+    with pytest.raises(ValueError, match="schema has prompt, response, but no tokens of responses"):
+        parse(b'{"p": [1], "r": [2]}', Schema(prompt="p", response="r"))
+
+
 def test_other_tables_are_read_as_arrow():
     polars = pytest.importorskip("polars")
     frame = polars.DataFrame({"prompts": [[1]], "responses": [[2, 3]], "reward": [0.5]})

@@ -113,7 +113,7 @@ def _check_tokens(
     raise ValueError(
         f"{place} has no token ids of {' and '.join(missing)} under a known name; it has "
         f"{_all(kinds)}; name columns of lists of integers with {options}, or with "
-        f"--sequences COLUMN, or name the source with --schema"
+        "--sequences COLUMN (within a struct: COLUMN.KEY), or name the source with --schema"
     )
 
 

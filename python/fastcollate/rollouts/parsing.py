@@ -13,7 +13,7 @@ from fastcollate.common.text import show
 from fastcollate.rollouts.calls import BadLogprobs, Calls, LogprobsAre, Unfinished
 from fastcollate.rollouts.making import Options, Place, calls_of
 from fastcollate.rollouts.of_engines import engine_columns, lay_out
-from fastcollate.rollouts.schema import Schema
+from fastcollate.rollouts.schema import RESPONSES, Schema
 from fastcollate.rollouts.sources import ENGINES, ROW_KEYS, SOURCES
 from fastcollate.rollouts.walking import fits_of, recognised
 
@@ -139,6 +139,11 @@ def schema_of(given: Any) -> Schema:
         raise TypeError(
             f"schema is {show(given)}; pass a fc.rollouts.Schema, or the name of a source: "
             f"{', '.join(SOURCES)}"
+        )
+    if not {*RESPONSES} & {*given.columns}:
+        raise ValueError(
+            f"schema has {', '.join(given.columns) or 'no columns'}, but no tokens of responses; "
+            "pass Schema(responses=...), or sequences="
         )
     return given
 

@@ -114,7 +114,7 @@ impl Calls {
             let beginning = json.beginning();
             let reason = format!(
                 "there are no token ids of a response in {beginning}; ask the server for them, \
-                 such as by return_token_ids, or name the schema"
+                 such as by return_token_ids, or pass the schema of the source"
             );
             return Err(json.wrong(&reason));
         }

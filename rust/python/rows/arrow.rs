@@ -249,9 +249,10 @@ impl<'a> ChunkRows<'a> {
                 true => format!("an Arrow table or struct of one column of type {data_type}"),
                 false => format!("an Arrow array of type {data_type}"),
             },
-            expected: match is_nested {
-                true => "pass lists of lists of integers, floats or booleans",
-                false => {
+            expected: match (is_column, is_nested) {
+                (true, _) => "pass that column by itself",
+                (false, true) => "pass lists of lists of integers, floats or booleans",
+                (false, false) => {
                     "pass lists of integers, floats or booleans: cast the column, or pass its \
                      to_pylist()"
                 }
