@@ -72,6 +72,19 @@ def test_what_the_outputs_hold_now_is_what_moves(here, there, array_type):
     assert_same(batch.to_layout(there), expected)
 
 
+@pytest.mark.parametrize("there", LAYOUTS)
+@pytest.mark.parametrize("here", LAYOUTS)
+def test_a_loss_mask_that_nobody_gave_moves_as_it_is_now(here, there, array_type):
+    """Tokens are masked in place, and would train again if the mask were made anew."""
+    batch = small(here, array_type)
+    batch.loss_mask[batch.rewards == 2] = 0
+    expected = small(there, array_type, loss_mask=[[1], [1, 0]])
+    assert_same(batch.to_layout(there), expected)
+    assert [row["loss_mask"].tolist() for row in batch.rows()] == [[1], [1, 0]]
+    if not batch.plan.is_tree:
+        assert float(batch.select(rows=[1, 0]).loss_mask.sum()) == 2
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_batch_itself_stays(layout, array_type):
     batch = small("right", array_type)

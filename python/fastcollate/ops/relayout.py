@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastcollate._fastcollate import FieldSpec, RowSpans, SomeTokens
-from fastcollate.common.arrays import flatten, offsets_of, on_host, ranges_of, take
+from fastcollate.common.arrays import dtype_name, flatten, offsets_of, on_host, ranges_of, take
 from fastcollate.ops.collating import Request, collate
 from fastcollate.ops.ragged_outputs import ragged_outputs
 from fastcollate.plan.merging import RowSource
 from fastcollate.plan.shard import Shard
 from fastcollate.rows.captured import runs_of
+from fastcollate.rows.fields import LOSS_MASK
 from fastcollate.rows.lengths import Integers
 from fastcollate.rows.tokens import Whole
 
@@ -91,11 +92,16 @@ def relayout(state: BatchState, layout: LayoutSpec, shard: Shard | None = None) 
         runs = runs_of(~mask, offsets_of(counts))
         return SomeTokens.within(RowSpans([(values, starts, lens)]), runs)
 
+    fields = [(column(index, spec), spec) for index, spec in enumerate(spec.fields)]
+    if LOSS_MASK.key in state.data and all(spec.key != LOSS_MASK.key for _, spec in fields):
+        # None was given, but what was written may have changed since.
+        mask = LOSS_MASK.with_dtype(dtype_name(state.data[LOSS_MASK.key].dtype))
+        fields = [(column(-1, mask), mask), *fields]
     ids = per_token("input_ids")
     request = Request(
         Whole(RowSpans([(ids, sequence_starts, lens)]), prompt_lens),
         spec.pad_token_id,
-        [(column(index, spec), spec) for index, spec in enumerate(spec.fields)],
+        fields,
         "numpy" if isinstance(ids, np.ndarray) else "torch",
         layout,
         spec.outputs,
