@@ -23,7 +23,14 @@ from fastcollate.common.arguments import (
     wrong_name,
 )
 from fastcollate.memory.pools import BufferPool
-from fastcollate.ops.masks import MASK_KEYS, Kernel, ModelCall, check_kernel, needs_kernel
+from fastcollate.ops.masks import (
+    FLASH_KEYS,
+    MASK_KEYS,
+    Kernel,
+    ModelCall,
+    check_kernel,
+    needs_kernel,
+)
 from fastcollate.options import Options, RowOptions
 from fastcollate.plan.dtypes import Outputs
 from fastcollate.plan.layout import Jagged, Layout, Right
@@ -125,7 +132,8 @@ class Collator(Generic[Made]):
         the outputs to return as a plain dict, in this order. A mapping renames them, each to one
         name or several: ``{"cu_seqlens": ("cu_seq_lens_q", "cu_seq_lens_k")}``. With labels and
         ``input_ids``, they have to say where rows begin: by ``attention_mask`` if padding is on the
-        left, and if rows are joined by ``position_ids`` and ``use_cache``, or by ``cu_seqlens``. Of
+        left, and if rows are joined by ``position_ids`` and ``use_cache``, or by ``cu_seqlens``
+        (with rounded widths ``cu_seqlens_padded``); with `model`, as this model reads them. Of
         pairs, an output with one value per row may be halved: ``"chosen_margins"`` and
         ``"rejected_margins"``.
     kernel, model
@@ -295,12 +303,27 @@ class Collator(Generic[Made]):
                     f"kernel='paths' {sorted(key for key in MASK_KEYS if key.startswith('tree_'))}"
                 )
             return
-        has_loss = not {*LABELS}.isdisjoint(keys)
-        if not has_loss or isinstance(layout, Right) or not _OFFSETS.isdisjoint(keys):
+        if {*LABELS}.isdisjoint(keys) or isinstance(layout, Right):
             return
-        needed = ("position_ids", "use_cache") if is_joined else ("attention_mask",)
+        is_one_row = isinstance(layout, Jagged) or getattr(layout, "plan", None) == "single_row"
+        given = sorted(_OFFSETS.intersection(keys))
+        if isinstance(layout, Packed):
+            _check_offsets(layout, given, is_one_row)
+        kernel: Kernel | None = "flash" if given else None
+        if is_joined and self._call.config is not None:
+            of_model = self._call._replace(kernel=None)
+            kernel = of_model.kernel_of_joined(is_numpy=False, has_positions=True, is_tree=False)
+        if kernel == "flash" and given:
+            return
+        needed, why = ["attention_mask"], ""
+        if kernel == "flash" and not is_one_row:
+            needed, why = FLASH_KEYS, " (flash attention finds the rows of one output row only)"
+        elif kernel == "dense":
+            why = " (the model ignores the positions of rows)"
+        elif is_joined:
+            needed = ["position_ids", "use_cache"]
+            why = " (a model ignores the positions of rows if it has a cache)"
         if missing := [key for key in needed if key not in keys]:
-            why = " (a model ignores the positions of rows if it has a cache)" if is_joined else ""
             raise ValueError(
                 f"outputs are {list(keys)}, from which a model does not know where the rows of "
                 f"layout={layout.name!r} begin; add {' and '.join(map(repr, missing))}{why}"
@@ -328,6 +351,24 @@ class Collator(Generic[Made]):
         }
         given = (f"{name}={value!r}" for name, value in state.items() if value is not None)
         return f"Collator({', '.join(given)})"
+
+
+def _check_offsets(layout: Packed, given: list[str], is_one_row: bool) -> None:
+    """Check that outputs with offsets have those of the positions at which rows begin."""
+    multiple = max(layout.multiple_of, getattr(layout.plan, "multiple_of", 1))
+    if given and multiple > 1 and not any(key.endswith("_padded") for key in given):
+        raise ValueError(
+            f"outputs has {given[0]!r}, which counts tokens, but rows of layout={layout.name!r} "
+            f"with multiple_of={multiple} begin at other positions; pass '{given[0]}_padded', or "
+            "both if the kernel takes both"
+        )
+    of_bins = [key for key in given if not key.startswith("row_")]
+    if of_bins and layout.padding_as == "no_segment" and not is_one_row:
+        raise ValueError(
+            f"outputs has {of_bins[0]!r}, which leaves out the padding of each bin with "
+            "padding_as='no_segment', so that rows of later bins begin at other positions; pass "
+            f"'row_{of_bins[0]}', or another padding_as"
+        )
 
 
 def _names(argument: str, names: Any) -> list[str]:

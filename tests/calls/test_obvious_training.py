@@ -1,5 +1,8 @@
 """Straightforward training on a batch gives the gradients of rows one by one."""
 
+import types
+from itertools import pairwise
+
 import pytest
 
 import fastcollate as fc
@@ -127,6 +130,56 @@ def test_outputs_by_which_a_model_would_mix_rows(options, outputs):
         fc.Collator(outputs=without, **how)
     without.remove("labels")
     fc.Collator(outputs=without, **how)  # a loss of one's own
+
+
+@pytest.mark.parametrize("layout", [fc.Packed(12), fc.Packed.single_row(), "jagged"])
+def test_outputs_by_which_the_given_model_would_mix_rows(model, layout):
+    """gpt-oss ignores positions, flash attention those of several rows, and eager the offsets."""
+    offsets = {"cu_seqlens": ("cu_seq_lens_q", "cu_seq_lens_k"), "max_seqlen": "max_length_q"}
+    by_offsets = {"input_ids": "input_ids", "labels": "labels", **offsets}
+    how = {"pad_token_id": 0, "layout": layout}
+
+    def refused(needed, config, outputs):
+        with pytest.raises(ValueError, match=rf"outputs are .*; add '{needed}'"):
+            fc.Collator(outputs=outputs, model=types.SimpleNamespace(config=config), **how)
+
+    blind = transformers.GptOssConfig(attn_implementation="eager")
+    refused("attention_mask", blind, PACKED)
+    refused("attention_mask", blind, by_offsets)
+    fc.Collator(
+        outputs=(*PACKED, "attention_mask"), model=types.SimpleNamespace(config=blind), **how
+    )
+    refused("position_ids", model.config, by_offsets)
+    fc.Collator(outputs=PACKED, model=model, **how)
+    flash = transformers.LlamaConfig()
+    flash._attn_implementation = "flash_attention_2"
+    fc.Collator(outputs=by_offsets, model=types.SimpleNamespace(config=flash), **how)
+    if layout == fc.Packed(12):
+        refused("cu_seq_lens_q", flash, PACKED)
+    else:
+        fc.Collator(outputs=PACKED, model=types.SimpleNamespace(config=flash), **how)
+
+
+def test_offsets_that_are_not_those_of_positions():
+    """With rounded widths they count tokens, and without padding those of several bins."""
+    rows = [{"input_ids": ids} for ids in ([5, 6, 7], [8, 9], [3, 4, 2, 1, 10])]
+    outputs = ["input_ids", "labels", "cu_seqlens"]
+
+    def collate(padding_as="own_segment", outputs=outputs, **options):
+        layout = fc.Packed(8, padding_as=padding_as, **options)
+        found = fc.Collator(pad_token_id=0, layout=layout, outputs=outputs)(rows)
+        ids = found["input_ids"].flatten().tolist()
+        ends = found[outputs[-1]].tolist()
+        spans = [ids[start:end] for start, end in pairwise(ends)]
+        return [[token for token in span if token] for span in spans if span[0]]
+
+    expected = [[3, 4, 2, 1, 10], [5, 6, 7], [8, 9]]
+    assert collate() == expected
+    with pytest.raises(ValueError, match=r"has 'cu_seqlens', which counts.*'cu_seqlens_padded'"):
+        collate(multiple_of=4)
+    assert sorted(collate(multiple_of=4, outputs=[*outputs, "cu_seqlens_padded"])) == expected
+    with pytest.raises(ValueError, match=r"has 'cu_seqlens', which leaves.*'row_cu_seqlens'"):
+        collate("no_segment")
 
 
 @pytest.mark.parametrize("capacity", [3, 5])

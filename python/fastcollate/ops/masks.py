@@ -31,9 +31,10 @@ _KERNELS: dict[str, Kernel | None] = {
 
 _PATHS = ["kv_index", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"]
 
-_OFFSETS = ["cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"]
+FLASH_KEYS = ["cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"]
+"""The arguments of models that say where sequences begin, of flash attention."""
 
-MASK_KEYS = {"attention_mask", *_OFFSETS, *(f"tree_{name}" for name in _PATHS)}
+MASK_KEYS = {"attention_mask", *FLASH_KEYS, *(f"tree_{name}" for name in _PATHS)}
 """The arguments of models that say which positions attend to each other, of all kernels."""
 
 
@@ -112,25 +113,29 @@ class ModelCall(NamedTuple):
         ValueError
             The kernel does not fit, or the model would train wrongly on this layout.
         """
-        kernel, config = self.kernel, self.config
         if not (plan.has_bins or plan.is_jagged):
-            check_kernel(kernel, is_numpy, is_tree=False)
-            return kernel
+            check_kernel(self.kernel, is_numpy, is_tree=False)
+            return self.kernel
+        return self.kernel_of_joined(is_numpy, has_positions, is_tree=plan.is_tree)
+
+    def kernel_of_joined(self, is_numpy: bool, has_positions: bool, is_tree: bool) -> Kernel | None:
+        """Return the kernel for rows that share an output row, as `kernel_for`."""
+        kernel, config = self.kernel, self.config
         if kernel is None and config is not None:
             kernel = kernel_of(config)
-        check_kernel(kernel, is_numpy, plan.is_tree)
+        check_kernel(kernel, is_numpy, is_tree)
         if not self.knows_masks:
             raise needs_kernel()
         if config is None:
             return kernel
-        reason = reason_against(config, kernel, plan.is_tree, self.has_state)
+        reason = reason_against(config, kernel, is_tree, self.has_state)
         if reason is not None:
             raise ValueError(
                 f"{reason}, so sequences that share an output row would change each other; "
                 "pass a padded layout, such as layout='left'"
             )
         is_blind = getattr(config, "model_type", None) in BLIND or not has_positions
-        return kernel or ("dense" if plan.is_tree or is_blind else None)
+        return kernel or ("dense" if is_tree or is_blind else None)
 
 
 def needs_kernel() -> ValueError:
@@ -170,7 +175,7 @@ def mask_inputs(
     if kernel == "flash":
         paths = attention_paths(plan, ids)  # of sequences that share nothing
         sizes = [paths.cu_seqlens_q] * 2 + [paths.max_seqlen_q] * 2
-        return dict(zip(_OFFSETS, sizes, strict=True))
+        return dict(zip(FLASH_KEYS, sizes, strict=True))
     if kernel == "paths":
         _windows_of(config)
         # A mask of four dimensions goes to attention as it is; this one fits no other attention.

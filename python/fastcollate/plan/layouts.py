@@ -122,7 +122,8 @@ class Packed(BinnedLayout):
         Treatment of the padding after the last sequence of a bin in ``cu_seqlens`` and
         ``position_ids``: ``"own_segment"``, a separate sequence; ``"continued_segment"``, the same
         with positions that continue the last sequence, as in torchtune; ``"last_segment"``, part
-        of the last one; ``"no_segment"``, left out of ``cu_seqlens``, with positions of 0.
+        of the last one; ``"no_segment"``, left out of ``cu_seqlens``, with positions of 0:
+        ``cu_seqlens`` of several bins then holds no positions, but ``row_cu_seqlens`` does.
 
     Raises
     ------
