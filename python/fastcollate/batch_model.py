@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 import numpy as np
 
 from fastcollate.batch_mapping import Array, BatchMapping
-from fastcollate.common.arrays import read_array
+from fastcollate.common.arrays import check_array, read_array
 from fastcollate.ops.attention import (
     AttentionPaths,
     AttentionRanges,
@@ -377,7 +377,7 @@ class ModelBatch(BatchMapping[Array]):
         If the loss mask is on another device than `per_row`, ``on="trained"`` synchronizes.
         """
         if isinstance(per_row, (list, tuple)):
-            numbers = read_array(per_row)
+            numbers = check_array("per_row", read_array(per_row))
             is_float = numbers.dtype == np.float64
             per_row = self._like_outputs(numbers.astype(np.float32) if is_float else numbers)
         self._state.check_whole()

@@ -332,9 +332,9 @@ def test_nested_tensors_that_are_not_jagged_are_lists_of_rows():
 
 
 @pytest.mark.parametrize("values", [["a", "b", "c"], [None, 1, 2], np.ma.ones(3)], ids=str)
-def test_what_cannot_be_broadcast(values):
+def test_what_cannot_be_broadcast(values, array_type):
     with pytest.raises(TypeError, match="per_row is a"):
-        build().broadcast(values)
+        build(array_type=array_type).broadcast(values)
 
 
 def test_a_field_of_any_length_in_jagged_rows():
