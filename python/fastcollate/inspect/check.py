@@ -215,12 +215,14 @@ def _bad_masks(facts: _Facts) -> Iterator[Finding]:
     table = state.spec.table
     if LOSS_MASK.key not in table or table[LOSS_MASK.key].align != "response":
         return
-    mask, tokens = (
-        on_host(one).reshape(-1) for one in (state.data[LOSS_MASK.key], _targets(state))
-    )
+    mask = on_host(state.data[LOSS_MASK.key]).reshape(-1)
+    is_odd = (mask != 0) & (mask != 1)
+    if not is_odd.any():
+        return
+    tokens = on_host(_targets(state)).reshape(-1)
     # Labels are the tokens' ids or -100; 0 also stands where a mask has no value.
     is_label = (mask == 0) | (mask == IGNORE_INDEX) | (mask == tokens)
-    is_odd = (mask != 0) & (mask != 1) & is_label
+    is_odd &= is_label
     others = spans.counts_in(np.flatnonzero(~is_label), len(facts.counts))
     rows, _, places = spans.located(np.flatnonzero(is_odd))
     is_odd[:] = False
@@ -244,6 +246,15 @@ def _targets(state: BatchState) -> Any:
     if "targets" in state.data:
         return state.data["targets"]
     return targets(state.plan, state.data["input_ids"])
+
+
+def _sampled(facts: _Facts, rows: Integers, tokens: Integers) -> Integers:
+    """Return the ids of response tokens, given by row and index in its response."""
+    if "targets" in facts.state.data:
+        places = facts.places.responses.places_of(rows, tokens)
+        return on_host(facts.state.data["targets"]).reshape(-1)[places]
+    tokens = facts.places.prompt_lens[rows] + tokens
+    return facts.ids[facts.places.written.places_of(rows, tokens)]
 
 
 def _bad_numbers(facts: _Facts) -> Iterator[Finding]:
@@ -379,9 +390,7 @@ def _ends_of_answers(facts: _Facts, ends: list[int]) -> Iterator[Finding]:
     """Find rows whose last trained token ends no response, or repeats the end before it."""
     lasts = facts.places.responses.lasts_in(facts.trained, len(facts.counts))
     rows = np.flatnonzero(lasts >= 0)  # padding rows do not train
-    targets = on_host(_targets(facts.state)).reshape(-1)
-    places = facts.places.responses.places_of(rows, lasts[rows])
-    ids = targets[places]
+    ids = _sampled(facts, rows, lasts[rows])
     names = " or ".join(map(str, ends))
     is_cut = ~np.isin(ids, ends)
     if is_cut.any():
@@ -395,7 +404,7 @@ def _ends_of_answers(facts: _Facts, ends: list[int]) -> Iterator[Finding]:
     rows, ids = rows[~is_cut], ids[~is_cut]
     befores = facts.places.responses.places_of(rows, lasts[rows] - 1)
     is_again = (befores >= 0) & (lasts[rows] > 0)
-    is_again &= (targets[befores] == ids) & (facts.mask[befores] != 0)
+    is_again &= (_sampled(facts, rows, lasts[rows] - 1) == ids) & (facts.mask[befores] != 0)
     if is_again.any():
         rows, ids = rows[is_again], ids[is_again]
         reasons = [f"the token {last} ends the answer more than once" for last in ids[:SHOWN]]
