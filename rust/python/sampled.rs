@@ -7,11 +7,11 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyList, PyString, PyTuple};
 
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::plan::tables::{LONG, values as values_of};
 use crate::rows::{
     Items, as_array, compact_ids, describe, exact, first_entry, first_two, intern, is_numpy_bool,
-    numbers_of,
+    numbers_of, take_pairs,
 };
 
 /// The numbers of a call, read from a row of them: an array, vLLM's flat log-probabilities, or a
@@ -44,12 +44,23 @@ impl Numbers<'_> {
     pub fn read(&mut self, row: &Bound<PyAny>) -> PyResult<()> {
         if let Ok(list) = row.cast::<PyList>() {
             reserve(&mut self.values, list.len()).map_err(Error::from)?;
-            return list.iter().enumerate().try_for_each(|(index, item)| {
-                if index % LONG == LONG - 1 {
+            let mut index = 0;
+            while index < list.len() {
+                let item = list.get_item(index)?;
+                let pairs = match self.are_logprobs && item.is_exact_instance_of::<PyTuple>() {
+                    true => self.pairs(list, index)?,
+                    false => 0,
+                };
+                if pairs == 0 {
+                    self.item(&item)?;
+                }
+                let before = index / LONG;
+                index += pairs.max(1);
+                if index / LONG > before {
                     row.py().check_signals()?;
                 }
-                self.item(&item)
-            });
+            }
+            return Ok(());
         }
         let array = row.cast::<PyUntypedArray>();
         let is_of_objects = array.is_ok_and(|array| array.dtype().kind() == b'O');
@@ -69,6 +80,22 @@ impl Numbers<'_> {
         }
         let mut items = row.try_iter()?;
         items.try_for_each(|item| self.item(&item?))
+    }
+
+    /// Read tuples of plain numbers and ids, up to the first other item; returns how many.
+    fn pairs(&mut self, list: &Bound<PyList>, from: usize) -> Result<usize> {
+        let (values, ids) = (&mut self.values, &mut self.ids);
+        resize(ids, values.len(), UNKNOWN)?;
+        reserve(ids, list.len() - from)?;
+        let (before, room) = (values.len(), (values.capacity() - values.len()).min(LONG));
+        Ok(take_pairs(list, from, |number, id| {
+            let fits = id >= 0 && values.len() - before < room;
+            if fits {
+                values.push(number.to_bits().cast_signed());
+                ids.push(id);
+            }
+            fits
+        }))
     }
 
     /// Read vLLM's flat log-probabilities: the first entry of each token.

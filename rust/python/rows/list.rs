@@ -12,7 +12,7 @@ use pyo3::exceptions::PyImportError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::critical_section::{with_critical_section, with_critical_section2};
-use pyo3::types::{PyDict, PyList, PyString, PyTuple};
+use pyo3::types::{PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 
 use super::number::{Decode, decode};
 use crate::error::{Error, Result};
@@ -304,6 +304,39 @@ pub fn first_two<'py>(
         // SAFETY: indices are below the count, and items are live.
         let item = |index| unsafe { Bound::from_borrowed_ptr(py, at(index)) };
         ((count > 0).then(|| item(0)), (count > 1).then(|| item(1)))
+    })
+}
+
+/// Take the numbers and ids of tuples `(number, id, ...)` from `from` on, up to the first item that
+/// is no tuple of a `float` and an `int` or is not taken; returns how many. No references are made.
+pub fn take_pairs(
+    list: &Bound<PyList>,
+    from: usize,
+    mut take: impl FnMut(f32, i32) -> bool,
+) -> usize {
+    let py = list.py();
+    with_critical_section(list, || {
+        // SAFETY: no Python code runs meanwhile.
+        let item_at = unsafe { Items::List(list).borrow() };
+        let is_taken = |&index: &usize| {
+            // SAFETY: the index is below the length, and items are live.
+            let item = unsafe { Borrowed::from_ptr(py, item_at(index)) };
+            let Ok(tuple) = item.cast_exact::<PyTuple>() else {
+                return false;
+            };
+            if tuple.len() < 2 {
+                return false;
+            }
+            // SAFETY: no Python code runs meanwhile.
+            let at = unsafe { Items::Tuple(&tuple).borrow() };
+            // SAFETY: the tuple has two items, which are live.
+            let (number, id) =
+                unsafe { (Borrowed::from_ptr(py, at(0)), Borrowed::from_ptr(py, at(1))) };
+            number.is_exact_instance_of::<PyFloat>()
+                && id.is_exact_instance_of::<PyInt>()
+                && matches!((exact(&number), exact(&id)), (Some(number), Some(id)) if take(number, id))
+        };
+        (from..list.len()).take_while(is_taken).count()
     })
 }
 

@@ -32,7 +32,9 @@ mod tokens;
 pub use array::data;
 pub use arrow::{ArrowMemory, arrow_chunks, arrow_nested_chunks};
 pub use fixed::fix_lists;
-pub use list::{DecodeExact, Items, Run, check_digits, exact, first_entry, first_two, same_until};
+pub use list::{
+    DecodeExact, Items, Run, check_digits, exact, first_entry, first_two, same_until, take_pairs,
+};
 pub use nested::{Part, counts_of, values_of};
 pub use number::{is_numpy_bool, number_of};
 pub use object::{as_array, check_range, to_list};

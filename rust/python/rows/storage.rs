@@ -381,9 +381,12 @@ pub fn numbers_of(row: &Bound<PyAny>) -> Result<Vec<f64>> {
 #[allow(clippy::cast_possible_truncation, reason = "checked")]
 fn read_ids(name: &str, rows: &PyRows, row: usize, out: &mut [i32]) -> Result<()> {
     match rows.read(row, 0, out) {
-        // Zeros and ones may be booleans.
-        Ok(()) if out.iter().min().is_some_and(|&least| least > 1) => return Ok(()),
-        Ok(()) | Err(Core::DoesNotFit { .. }) => {}
+        Ok(()) => match out.iter().copied().fold(i32::MAX, i32::min) {
+            ..0 => {}
+            0 | 1 => return rows.refuse_booleans(row, usize::MAX),
+            _ => return Ok(()),
+        },
+        Err(Core::DoesNotFit { .. }) => {}
         Err(error) => return Err(error.into()),
     }
     let mut ids = filled(out.len(), |_| 0_i64)?;
