@@ -102,10 +102,11 @@ impl Error {
     /// The error for an object of the wrong kind.
     pub fn wrong_type(location: String, object: &Bound<PyAny>, expected: &'static str) -> Self {
         let is_text = object.is_instance_of::<PyString>() || object.is_instance_of::<PyDict>();
-        let has_columns = !location.contains('[') && object.hasattr("keys").unwrap_or(false);
+        let column = location.rsplit(": ").next().unwrap_or_default();
+        let has_columns = !column.contains('[') && object.hasattr("keys").unwrap_or(false);
         let is_of_tokens = ["prompt", "response", "sequence"]
             .iter()
-            .any(|name| location.starts_with(name));
+            .any(|name| column.starts_with(name));
         match describe(object) {
             Ok(found) => Self::WrongType {
                 location,

@@ -8,7 +8,6 @@ use fastcollate::rollouts::{
 };
 use fastcollate::{Error as Core, add, check_room, few, gathered, try_gathered};
 use numpy::{Element, PyArray1, PyArrayMethods, PyReadonlyArray1};
-use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
@@ -19,8 +18,8 @@ use crate::names::Names;
 use crate::plan::tables::{
     Column as Integers, array_of, column_of, copied, to_i64, usizes, values as values_of,
 };
-use crate::rows::{describe, ids_of, to_list};
-use crate::sampled::Numbers;
+use crate::rows::{ids_of, to_list};
+use crate::sampled::{Numbers, wrong};
 
 /// What happens to log-probabilities that are none.
 pub const BAD_LOGPROBS: Names<BadLogprobs> = Names::new(
@@ -89,17 +88,14 @@ impl CallSchema {
         for (name, path) in &paths {
             let role = COLUMNS.value(name).map_or_else(
                 |_| {
-                    Role::Kept(
-                        { kept.iter() }
-                            .position(|known| known == name)
-                            .unwrap_or(kept.len()),
-                    )
+                    let known = kept.iter().position(|known| known == name);
+                    Role::Kept(known.unwrap_or_else(|| {
+                        kept.push(name.clone());
+                        kept.len() - 1
+                    }))
                 },
                 Role::Column,
             );
-            if role == Role::Kept(kept.len()) {
-                kept.push(name.clone());
-            }
             roles.push((role, path.as_str()));
         }
         let kinds = kept.iter().map(|name| match name.as_str() {
@@ -193,10 +189,10 @@ pub fn make_calls<'py>(
     num_bodies: usize,
     bad_logprobs: &str,
     are_nodes: bool,
-    place: Named,
+    bodies: Named,
 ) -> Result<Bound<'py, PyDict>> {
     let mut calls = Calls::new(BAD_LOGPROBS.value(bad_logprobs)?, are_nodes, 0);
-    let name = |Place { body, index, .. }| format!("{}: call {index}", named(&place, body));
+    let name = |Place { body, index, .. }| format!("{}: call {index}", named(&bodies, body));
     let source = |(column, given): (String, Given<'py>)| {
         Ok::<_, Error>((COLUMNS.value(&column)?, given.source()?))
     };
@@ -221,9 +217,17 @@ pub fn make_calls<'py>(
             if value.is_none() {
                 continue;
             }
+            let raised = |error| Error::raised(py, name(place), error);
             let values = match column {
-                Column::LogprobTokens => ids_in_texts(&value, || name(place))?,
-                _ if column.is_ids() => ids_in(column, &value, || name(place))?,
+                Column::LogprobTokens => ids_in_texts(&value).map_err(raised)?,
+                _ if column.is_ids() => {
+                    let name = format!("{}: {}", named(&bodies, body), COLUMNS.name(column));
+                    let row = match column.is_per_token() {
+                        true => value,
+                        false => PyList::new(py, [value])?.into_any(),
+                    };
+                    ids_of(&name, index, &row)?
+                }
                 _ => {
                     let mut numbers = Numbers {
                         response: found[Column::Responses as usize].as_deref().unwrap_or(&[]),
@@ -236,7 +240,7 @@ pub fn make_calls<'py>(
                         true => numbers.read(&value),
                         false => numbers.item(&value),
                     };
-                    read.map_err(|error| Error::raised(py, name(place), error))?;
+                    read.map_err(raised)?;
                     let Numbers { values, ids, .. } = numbers;
                     if !ids.is_empty() {
                         found[Column::LogprobIds as usize] = Some(ids.into());
@@ -254,44 +258,15 @@ pub fn make_calls<'py>(
     columns(py, calls, &[])
 }
 
-/// Token ids, or one length. Errors name the call, and the position in its column.
-fn ids_in(column: Column, value: &Bound<PyAny>, name: impl Fn() -> String) -> Result<Vec<i32>> {
-    let (py, column_name) = (value.py(), COLUMNS.name(column));
-    let row = match column.is_per_token() {
-        true => value.clone(),
-        false => PyList::new(py, [value])?.into_any(),
-    };
-    ids_of(column_name, &row).map_err(|error| {
-        let error = PyErr::from(error);
-        let text = error.value(py).to_string().replacen("[0]", "", 1);
-        let text = format!("{}: {text}", name());
-        let kind = error.get_type(py);
-        let is_known =
-            kind.is(py.get_type::<PyTypeError>()) || kind.is(py.get_type::<PyValueError>());
-        let error = if is_known {
-            PyErr::from_type(kind, text)
-        } else {
-            error
-        };
-        error.into()
-    })
-}
-
 /// The ids in texts `token_id:17` of tokens; other texts, and None, have none.
-fn ids_in_texts(texts: &Bound<PyAny>, name: impl Fn() -> String) -> Result<Vec<i32>> {
+fn ids_in_texts(texts: &Bound<PyAny>) -> PyResult<Vec<i32>> {
     let mut ids = Vec::new();
-    for text in to_list(texts)?.iter() {
-        if let Ok(text) = text.cast::<PyString>() {
-            if let Some(id) = token_of(text.to_string_lossy().as_bytes()) {
-                add(&mut ids, id)?;
-            }
-        } else if !text.is_none() {
-            let error = format!(
-                "{}: logprob_tokens are {}; pass texts",
-                name(),
-                describe(texts)?
-            );
-            return Err(PyTypeError::new_err(error).into());
+    for text in to_list(texts)?.iter().filter(|text| !text.is_none()) {
+        let Ok(text) = text.cast::<PyString>() else {
+            return Err(wrong(&text, "the text of a token is expected"));
+        };
+        if let Some(id) = token_of(text.to_string_lossy().as_bytes()) {
+            add(&mut ids, id).map_err(Error::from)?;
         }
     }
     Ok(ids)

@@ -1,6 +1,6 @@
 //! Numbers of tokens from objects, such as the log-probabilities of engines in the same process.
 
-use fastcollate::rollouts::{MISSING, UNKNOWN, flag_of};
+use fastcollate::rollouts::{MISSING, UNKNOWN, flag_of, none_of};
 use fastcollate::{add, gathered, reserve, resize};
 use numpy::{PyReadonlyArray1, PyUntypedArray, prelude::*};
 use pyo3::exceptions::PyTypeError;
@@ -204,13 +204,11 @@ impl Numbers<'_> {
             return float(&number).map_or_else(|| self.other_value(&number, false), bits);
         }
         if self.are_logprobs {
-            let text = is_text.then(|| value.cast::<PyString>()).transpose()?;
-            let number = match text.map(|text| text.to_string_lossy()).as_deref() {
-                Some("NaN") => f64::NAN,
-                Some("Infinity") => f64::INFINITY,
-                Some("-Infinity") => f64::NEG_INFINITY,
-                None if !is_bool && !is_numpy_bool(value)? => value.extract()?,
-                _ => {
+            let text = value.cast::<PyString>().ok();
+            let number = match text.and_then(|text| none_of(&text.to_string_lossy())) {
+                Some(number) => number,
+                None if !is_text && !is_bool && !is_numpy_bool(value)? => value.extract()?,
+                None => {
                     let expected = "a log-probability is expected; pass numbers, and None for \
                                     missing ones";
                     return Err(wrong(value, expected));
@@ -231,7 +229,7 @@ impl Numbers<'_> {
 }
 
 /// The error for an object of another kind.
-fn wrong(found: &Bound<PyAny>, expected: &str) -> PyErr {
+pub fn wrong(found: &Bound<PyAny>, expected: &str) -> PyErr {
     match describe(found) {
         Ok(found) => PyTypeError::new_err(format!("found {found} where {expected}")),
         Err(error) => error,

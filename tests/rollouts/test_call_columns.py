@@ -165,12 +165,12 @@ def test_ids_that_are_none(name, row, message):
     body = good | {name: [3, *row]}
     with pytest.raises((TypeError, ValueError), match=rf"{name}\[1\]\[1\] {message}"):
         Calls(**{key: [good[key], body[key]] for key in good})
-    with pytest.raises((TypeError, ValueError), match=rf"\[1\]: call 0: {name}\[1\] {message}"):
+    with pytest.raises((TypeError, ValueError), match=rf"\[1\]: {name}\[0\]\[1\] {message}"):
         read([good, body], schema)
     with pytest.raises(ValueError, match=r"bodies\[1\], byte"):
         FORMS["bytes"]([good, body], schema)
     engine = {"prompt_token_ids": body["prompts"], "output_ids": body["responses"]}
-    with pytest.raises((TypeError, ValueError), match=rf"\[0\]: call 0: {name}\[1\] {message}"):
+    with pytest.raises((TypeError, ValueError), match=rf"\[0\]: {name}\[0\]\[1\] {message}"):
         read([engine])
     if type(row[0]) in (float, bool) or row[0] in (-1, 2**31):
         table = Calls([[1], [1]], [[2], [2]]).to_arrow()

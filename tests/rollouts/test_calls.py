@@ -201,12 +201,12 @@ def test_tables_of_several_rows():
 @pytest.mark.parametrize(
     ("column", "values", "message"),
     [
-        ("p", [[1, None]], r"row 0: call 0: prompts\[1\] is None \(NoneType\); pass an integer"),
-        ("p", [[3_000_000_000]], r"row 0: call 0: prompts\[0\] is 3000000000; token ids are"),
-        ("p", [[1.0]], "row 0: call 0: prompts has dtype float64, but prompts holds integers"),
-        ("p", [[True]], r"row 0: call 0: prompts\[0\] is a bool; pass token ids, not a mask"),
-        ("p", ["a"], r"row 0: call 0: prompts is 'a' \(str\); tokenize it first, and pass the ids"),
-        ("r", [[-1]], r"row 0: call 0: responses\[0\] is -1; token ids are integers from 0 to"),
+        ("p", [[1, None]], r"row 0: prompts\[0\]\[1\] is None \(NoneType\); pass an integer"),
+        ("p", [[3_000_000_000]], r"row 0: prompts\[0\]\[0\] is 3000000000; token ids are"),
+        ("p", [[1.0]], r"row 0: prompts\[0\] has dtype float64, but"),
+        ("p", [[True]], r"row 0: prompts\[0\]\[0\] is a bool; pass token ids, not a mask"),
+        ("p", ["a"], r"row 0: prompts\[0\] is 'a' \(str\); tokenize it first, and pass the ids"),
+        ("r", [[-1]], r"row 0: responses\[0\]\[0\] is -1; token ids are integers from 0 to"),
     ],
 )
 def test_bad_tables(column, values, message):

@@ -270,7 +270,7 @@ def test_bodies_as_dictionaries_are_read_as_their_bytes_are():
 
 
 def test_negative_ids_are_refused():
-    with pytest.raises(ValueError, match=r"outputs\[1\]: call 0: responses\[1\] is -5; token ids"):
+    with pytest.raises(ValueError, match=r"outputs\[1\]: responses\[0\]\[1\] is -5; token ids"):
         read([{"output_ids": [3]}, {"output_ids": [1, -5]}], prompts=[[1], [1]])
 
 

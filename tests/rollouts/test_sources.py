@@ -396,11 +396,15 @@ def test_shifted_sequences():
 
 
 def test_a_call_has_one_length():
-    schema = Schema(sequences="s", prompt_lens="parts[].n")
-    bodies = [{"s": [1, 2, 3], "parts": [{"n": 1}] * count} for count in (1, 2)]
-    assert parse([json.dumps(bodies[0]).encode()], schema).prompts.to_list() == [[1]]
-    with pytest.raises(ValueError, match="call 0 has 2 numbers in place of one length or flag"):
-        parse([json.dumps(bodies[1]).encode()], schema)
+    """Lengths and flags do not lie below items, of which a call may have several."""
+    for name in ("prompt_lens", "trains"):
+        with pytest.raises(ValueError, match=r"'parts\[\].n' has several values for a call"):
+            Schema(sequences="s", **{name: "parts[].n"})
+    schema = Schema(sequences="s", prompt_lens="n", trains="t")
+    for wrong in ({"n": [1]}, {"t": [1]}):
+        for form in FORMS.values():
+            with pytest.raises((TypeError, ValueError), match=r"line 1|\[0\]|row 0"):
+                form({"s": [1, 2, 3], "n": 1, "t": 1} | wrong, schema=schema)
 
 
 def test_traces_that_write_json_are_read_as_objects():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, final, get_args
 
 import numpy as np
@@ -353,32 +353,21 @@ def prompt_ids(prompts: NDArray[np.int64]) -> list[str]:
     return [f"{read}/{prompt}" for prompt in prompts.tolist()]
 
 
-def ids_of(name: str, rows: Any, place: Callable[[int], str] | None = None) -> Ragged:
+def ids_of(name: str, rows: Any) -> Ragged:
     """Return rows of token ids as int32.
 
     Raises
     ------
     TypeError, ValueError
-        If an id is not an integer from 0 to 2**31 - 1. Errors name the column, the row (by `place`,
-        if given) and the position.
+        If an id is not an integer from 0 to 2**31 - 1. Errors name the column, the row and the
+        position.
     """
     values: Any = rows.values if isinstance(rows, Ragged) else None
     is_int32 = isinstance(values, np.ndarray) and values.dtype == np.int32 and values.ndim == 1
     if is_int32 and values.min(initial=0) >= 0:
         found: Ragged = rows
         return found
-    try:
-        return Ragged(*token_ids(name, rows))
-    except (TypeError, ValueError):
-        if place is None:
-            raise
-        for number, row in enumerate(rows):
-            try:
-                token_ids(name, [row])
-            except (TypeError, ValueError) as error:
-                text = str(error).replace(f"{name}[0]", name, 1)
-                raise type(error)(f"{place(number)}: {text}") from None
-        raise
+    return Ragged(*token_ids(name, rows))
 
 
 def _known(name: str, column: Any) -> Any:

@@ -20,14 +20,13 @@ RESPONSES = ("responses", "sequences", "logprob_ids", "logprob_tokens")
 LENGTHS = ("prompt_lens", "response_lens")
 """Columns of one length per call."""
 
+NUMBERS = ("logprobs", "loss_mask", "attention_mask")
+"""Columns of numbers per token."""
+
 FLAGS = ("trains", "masked")
 """Flags of calls."""
 
-NUMBERS = ("logprobs", "loss_mask", "attention_mask", *FLAGS)
-"""Columns of numbers per token, and flags."""
-
-
-OWN = (*IDS, *NUMBERS, "rewards")
+OWN = (*IDS, *NUMBERS, *FLAGS, "rewards")
 """Columns of which :class:`Calls` has an attribute."""
 
 Steps: TypeAlias = "tuple[str | int | None, ...]"

@@ -111,7 +111,7 @@ def calls_from(
             columns[name] = _rows(name, column, are_flags=bits is not None and name == "loss_mask")
         elif any(one is not ABSENT for one in column):
             columns[name] = [None if one is ABSENT else one for one in column]
-    numbers = (*IDS, *LENGTHS, *NUMBERS)
+    numbers = (*IDS, *LENGTHS, *NUMBERS, *FLAGS)
     given = [(name, columns.pop(name)) for name in found if name in columns and name in numbers]
     made = make_calls(
         given,
@@ -130,7 +130,7 @@ def calls_from(
 
 def _rows(name: str, column: Ragged, *, are_flags: bool) -> Any:
     """Return rows of numbers for the core: one by one if an error has to name a call."""
-    if name in ("logprobs", "loss_mask", "attention_mask") and not are_flags:
+    if name in NUMBERS and not are_flags:
         values: Any = to_numpy(column.values).astype(np.float32)
         return values.view(np.int32), column.offsets
     with contextlib.suppress(TypeError, ValueError):

@@ -61,7 +61,10 @@ impl<'a> Call<'a> {
 
     /// False for a call that the source excludes from training.
     pub fn trains(&self) -> bool {
-        let flag = |column, default| self.numbers(column).map_or(default, |flag| flag[0] != 0.0);
+        let flag = |column, default| match self.numbers(column) {
+            Some(&[flag, ..]) => flag != 0.0,
+            _ => default,
+        };
         flag(Column::Trains, true) && !flag(Column::Masked, false)
     }
 
@@ -76,8 +79,7 @@ impl<'a> Call<'a> {
         })
     }
 
-    /// Check that masks are weights, that there is one of what a call has one of, and that
-    /// log-probabilities are those of the response's tokens.
+    /// Check that masks are weights, and that log-probabilities are those of the response's tokens.
     ///
     /// # Errors
     /// The first number or token that is wrong, as a text that continues the call's name.
@@ -92,18 +94,9 @@ impl<'a> Call<'a> {
                 ));
             }
         }
-        use Column::{LogprobIds, Masked, PromptLens, ResponseLens, Trains};
-        let single = [PromptLens, ResponseLens, Trains, Masked].map(|one| self.ids(one));
-        if let Some(values) = single
-            .into_iter()
-            .flatten()
-            .find(|values| values.len() != 1)
-        {
-            let found = tally(values.len(), "number");
-            return Err(format!("has {found} in place of one length or flag"));
-        }
         let response = self.response().unwrap_or(&[]);
-        if let Some(ids) = { self.ids(LogprobIds) }.filter(|ids| ids.len() > response.len()) {
+        if let Some(ids) = { self.ids(Column::LogprobIds) }.filter(|ids| ids.len() > response.len())
+        {
             let (found, tokens) = (ids.len(), tally(response.len(), "token"));
             return Err(format!(
                 "has {found} log-probabilities, but its response has {tokens}"

@@ -78,6 +78,13 @@ impl<T> Values<T> {
         rank == self.rank
     }
 
+    fn claim_value(&mut self, rank: usize, is_null: bool) -> bool {
+        if is_null {
+            self.state = State::Null.max(self.state);
+        }
+        !is_null && self.claim(rank)
+    }
+
     fn clear(&mut self) {
         self.values.clear();
         (self.state, self.rank) = (State::Absent, usize::MAX);
@@ -129,22 +136,13 @@ impl Frame {
         &mut self.columns[column as usize]
     }
 
-    /// Prepare for values of a column from the path of a rank. False if those of an earlier path
-    /// are there.
-    pub fn claim(&mut self, role: Role, rank: usize) -> bool {
+    /// Prepare for a value of a column from the path of a rank. False if it is null, or if one of an
+    /// earlier path is there.
+    pub fn claim(&mut self, role: Role, rank: usize, is_null: bool) -> bool {
         match role {
-            Role::Column(column) => self.column(column).claim(rank),
-            Role::Kept(column) => self.kept[column].claim(rank),
+            Role::Column(column) => self.column(column).claim_value(rank, is_null),
+            Role::Kept(column) => self.kept[column].claim_value(rank, is_null),
         }
-    }
-
-    /// Note that the value of a column is null.
-    pub fn note_null(&mut self, role: Role) {
-        let state = match role {
-            Role::Column(column) => &mut self.column(column).state,
-            Role::Kept(column) => &mut self.kept[column].state,
-        };
-        *state = State::Null.max(*state);
     }
 
     /// The one number of a column.

@@ -1,5 +1,6 @@
 //! A JSON parser that can continue at another position.
 
+use std::ops::Range;
 use std::{mem, str};
 
 use jiter::{Jiter, JiterError, Peek};
@@ -8,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::polling::Ticks;
 
 /// A pull parser of one body.
-pub struct Json<'a> {
+pub struct Json<'a, 't> {
     /// The body.
     pub data: &'a [u8],
     /// The position at which the parser began.
@@ -16,23 +17,26 @@ pub struct Json<'a> {
     parser: Jiter<'a>,
     /// The name of the body in errors.
     name: &'a str,
+    /// One for each item of an array.
+    ticks: &'a mut Ticks<'t>,
 }
 
-impl<'a> Json<'a> {
+impl<'a, 't> Json<'a, 't> {
     /// A parser at the beginning of a body.
-    pub fn new(data: &'a [u8], name: &'a str) -> Self {
+    pub fn new(data: &'a [u8], name: &'a str, ticks: &'a mut Ticks<'t>) -> Self {
         let start = text_start(data);
         Self {
             data,
             start,
             parser: Jiter::new(&data[start..]).with_allow_inf_nan(),
             name,
+            ticks,
         }
     }
 
     /// A parser of a part of the body, or of a changed one.
-    pub fn part<'b>(&'b self, data: &'b [u8], span: std::ops::Range<usize>) -> Json<'b> {
-        let mut part = Json::new(&data[..span.end], self.name);
+    pub fn part<'b>(&'b mut self, data: &'b [u8], span: Range<usize>) -> Json<'b, 't> {
+        let mut part = Json::new(&data[..span.end], self.name, self.ticks);
         part.seek(span.start);
         part
     }
@@ -122,11 +126,7 @@ impl<'a> Json<'a> {
     pub fn beginning(&self) -> String {
         let start = &self.data[..self.data.len().min(60)];
         let text = String::from_utf8_lossy(start).replace(char::is_control, " ");
-        let more = if start.len() < self.data.len() {
-            "..."
-        } else {
-            ""
-        };
+        let more = ["", "..."][usize::from(start.len() < self.data.len())];
         format!("'{text}{more}'")
     }
 
@@ -148,23 +148,18 @@ impl<'a> Json<'a> {
 
 /// The position behind a byte order mark, which some programs write.
 pub fn text_start(body: &[u8]) -> usize {
-    const MARK: &[u8] = b"\xef\xbb\xbf";
-    if body.starts_with(MARK) {
-        MARK.len()
-    } else {
-        0
-    }
+    body.strip_prefix(b"\xef\xbb\xbf")
+        .map_or(0, |text| body.len() - text.len())
 }
 
 /// Read an array: `read` reads an item of a kind, by the parser.
 pub fn each_value(
     json: &mut Json,
-    ticks: &mut Ticks,
-    mut read: impl FnMut(&mut Json, Peek, &mut Ticks) -> Result<()>,
+    mut read: impl FnMut(&mut Json, Peek) -> Result<()>,
 ) -> Result<()> {
-    each_item(json, ticks, |json, at, ticks| {
+    each_item(json, |json, at| {
         let peek = json.peek_at(at)?;
-        read(json, peek, ticks)?;
+        read(json, peek)?;
         Ok(json.at())
     })
 }
@@ -172,14 +167,13 @@ pub fn each_value(
 /// Read an array: `read` reads the item at a position, and returns its end.
 pub fn each_item(
     json: &mut Json,
-    ticks: &mut Ticks,
-    mut read: impl FnMut(&mut Json, usize, &mut Ticks) -> Result<usize>,
+    mut read: impl FnMut(&mut Json, usize) -> Result<usize>,
 ) -> Result<()> {
     let mut at = json.after_space(json.at() + 1);
     if json.data.get(at) != Some(&b']') {
         loop {
-            ticks.done(1)?;
-            at = read(json, at, ticks)?;
+            json.ticks.done(1)?;
+            at = read(json, at)?;
             at = json.after_space(at);
             match json.data.get(at) {
                 Some(b',') => at = json.after_space(at + 1),

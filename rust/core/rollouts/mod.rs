@@ -22,7 +22,7 @@ pub use frame::MISSING;
 pub use items::token_of;
 pub use logprobs::{BadLogprobs, KINDS};
 pub use nodes::join_nodes;
-pub use reader::flag_of;
+pub use reader::{flag_of, none_of};
 pub use schema::{Column, Kept, Role, Schema};
 
 use self::json::Json;
@@ -58,7 +58,7 @@ pub fn read_bodies(
     check_room(longest.unwrap_or(0) / 128)?;
     calls.num_bodies = bodies.len();
     for (index, &(number, body)) in bodies.iter().enumerate() {
-        reader.read(&mut Json::new(body, &name(number)), index, calls, ticks)?;
+        reader.read(&mut Json::new(body, &name(number), ticks), index, calls)?;
     }
     calls.finish(|Place { body, index, .. }| {
         let name = name(bodies[body].0);

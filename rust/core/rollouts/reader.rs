@@ -7,14 +7,13 @@ use jiter::{NumberInt, Peek};
 use super::alike::{Alike, Seen, lens};
 use super::calls::{Calls, Place};
 use super::frame::{Frame, MISSING, State, call_of};
-use super::items::{Found, SLOTS, Shapes, token_of};
+use super::items::{SLOTS, Shapes, token_of};
 use super::json::{Json, each_item, each_value};
 use super::numbers;
 use super::schema::{Column, Kept, Opens, Role, Schema};
 use super::stream::{Events, Stream, is_stream};
 use crate::error::Result;
 use crate::memory::{add, gathered};
-use crate::polling::Ticks;
 
 /// Reads one body after the other.
 pub struct Reader<'s> {
@@ -63,38 +62,32 @@ impl<'s> Reader<'s> {
     /// Read a body, and add its calls.
     ///
     /// # Errors
-    /// Invalid JSON, values of other types, and those of [`Calls::add`] and `ticks`.
-    pub fn read(
-        &mut self,
-        json: &mut Json,
-        body: usize,
-        calls: &mut Calls,
-        ticks: &mut Ticks,
-    ) -> Result<()> {
+    /// Invalid JSON, values of other types, and those of [`Calls::add`].
+    pub fn read(&mut self, json: &mut Json, body: usize, calls: &mut Calls) -> Result<()> {
         json.check_text()?;
         if is_stream(json.data) {
-            return self.stream(json, body, calls, ticks);
+            return self.stream(json, body, calls);
         }
         let peek = json.peek()?;
         if peek == Peek::Array && self.schema.node(0).below_item(None).is_none() {
             let mut number = 0;
-            each_value(json, ticks, |json, peek, ticks| {
-                self.body(json, peek, ticks)?;
+            each_value(json, |json, peek| {
+                self.body(json, peek)?;
                 number += self.add_calls(json, body, number, calls)?;
                 Ok(())
             })?;
         } else {
-            self.body(json, peek, ticks)?;
+            self.body(json, peek)?;
             self.add_calls(json, body, 0, calls)?;
         }
         json.finish()
     }
 
     /// Read the values of a body.
-    fn body(&mut self, json: &mut Json, peek: Peek, ticks: &mut Ticks) -> Result<()> {
+    fn body(&mut self, json: &mut Json, peek: Peek) -> Result<()> {
         self.used = 0;
         self.current = self.open(0, None, 0)?;
-        self.value(json, 0, peek, ticks)?;
+        self.value(json, 0, peek)?;
         let calls = { self.frames[1..self.used].iter() }.filter(|frame| frame.is_call());
         let indices = calls.filter_map(|call| Some((call.around, call.number(Column::Index)?)));
         let mut indices = gathered(indices)?;
@@ -162,19 +155,13 @@ impl<'s> Reader<'s> {
     }
 
     /// Read the events of a stream, and add its calls.
-    fn stream(
-        &mut self,
-        json: &Json,
-        body: usize,
-        calls: &mut Calls,
-        ticks: &mut Ticks,
-    ) -> Result<()> {
+    fn stream(&mut self, json: &mut Json, body: usize, calls: &mut Calls) -> Result<()> {
         let events = Events::of(json)?;
         let mut stream = Stream::new(self.schema);
         for span in &events.spans {
             let mut event = json.part(&events.text, span.clone());
             let peek = event.peek()?;
-            self.body(&mut event, peek, ticks)?;
+            self.body(&mut event, peek)?;
             event.finish()?;
             stream.add(json, &mut self.frames[..self.used])?;
         }
@@ -189,16 +176,9 @@ impl<'s> Reader<'s> {
     }
 
     /// Read an item of an array.
-    fn item(
-        &mut self,
-        json: &mut Json,
-        node: usize,
-        index: usize,
-        peek: Peek,
-        ticks: &mut Ticks,
-    ) -> Result<()> {
+    fn item(&mut self, json: &mut Json, node: usize, index: usize, peek: Peek) -> Result<()> {
         let Some(opens) = self.schema.node(node).opens else {
-            return self.value(json, node, peek, ticks);
+            return self.value(json, node, peek);
         };
         let around = self.current;
         let known = self.frames[around].calls.get(index).copied();
@@ -210,19 +190,19 @@ impl<'s> Reader<'s> {
             let call = self.current;
             add(&mut self.frames[around].calls, call)?;
         }
-        self.value(json, node, peek, ticks)?;
+        self.value(json, node, peek)?;
         self.current = around;
         Ok(())
     }
 
     /// Read the value of a node.
-    fn value(&mut self, json: &mut Json, node: usize, peek: Peek, ticks: &mut Ticks) -> Result<()> {
+    fn value(&mut self, json: &mut Json, node: usize, peek: Peek) -> Result<()> {
         let known = self.schema.node(node);
         match (known.role, peek) {
-            (Some(Role::Column(column)), _) => self.column(json, node, column, peek, ticks),
+            (Some(Role::Column(column)), _) => self.column(json, node, column, peek),
             (Some(Role::Kept(column)), _) => self.kept(json, node, column, peek),
-            (None, Peek::Object) if known.has_keys() => self.object(json, node, ticks),
-            (None, Peek::Array) if known.has_items() => self.items(json, node, ticks),
+            (None, Peek::Object) if known.has_keys() => self.object(json, node),
+            (None, Peek::Array) if known.has_items() => self.items(json, node),
             (None, _) => {
                 let at = json.at();
                 json.skip(peek)?;
@@ -232,7 +212,7 @@ impl<'s> Reader<'s> {
         }
     }
 
-    fn object(&mut self, json: &mut Json, node: usize, ticks: &mut Ticks) -> Result<()> {
+    fn object(&mut self, json: &mut Json, node: usize) -> Result<()> {
         let known = self.schema.node(node);
         let mut seen = Vec::new();
         let mut key = json.with(|json| Ok(json.known_object()?.map(|key| known.below_key(key))))?;
@@ -245,7 +225,7 @@ impl<'s> Reader<'s> {
                 }
                 Some((step, child)) => {
                     seen.push(step);
-                    self.value(json, child, peek, ticks)?;
+                    self.value(json, child, peek)?;
                 }
             }
             key = json.with(|json| Ok(json.next_key()?.map(|key| known.below_key(key))))?;
@@ -253,18 +233,18 @@ impl<'s> Reader<'s> {
         Ok(())
     }
 
-    fn items(&mut self, json: &mut Json, node: usize, ticks: &mut Ticks) -> Result<()> {
+    fn items(&mut self, json: &mut Json, node: usize) -> Result<()> {
         let known = self.schema.node(node);
         if let Some(child) = known.below_item(None)
             && self.item.is_none()
             && self.schema.node(child).is_one_of_many
         {
-            return self.items_alike(json, child, ticks);
+            return self.items_alike(json, child);
         }
         let mut index = 0;
-        each_value(json, ticks, |json, peek, ticks| {
+        each_value(json, |json, peek| {
             match known.below_item(Some(index)) {
-                Some(child) => self.item(json, child, index, peek, ticks)?,
+                Some(child) => self.item(json, child, index, peek)?,
                 None => json.skip(peek)?,
             }
             index += 1;
@@ -273,21 +253,25 @@ impl<'s> Reader<'s> {
     }
 
     /// Read items that are alike: by the shape of earlier ones, or by the parser.
-    fn items_alike(&mut self, json: &mut Json, child: usize, ticks: &mut Ticks) -> Result<()> {
+    fn items_alike(&mut self, json: &mut Json, child: usize) -> Result<()> {
         let (current, start, node) = (self.current, json.at(), self.schema.node(child));
         let mut items = Alike::new(&mut self.frames[current], node)?;
         if self.shapes.len() <= child {
             self.shapes.resize_with(child + 1, Shapes::default);
         }
-        each_item(json, ticks, |json, at, ticks| {
+        each_item(json, |json, at| {
             let (seen, has, end) = match self.shapes[child].read(json.data, at) {
                 Some((found, end)) => {
-                    self.add(found)?;
+                    for (column, value) in SLOTS.into_iter().zip(found) {
+                        if let Some(value) = value {
+                            self.frames[current].column(column).push(value)?;
+                        }
+                    }
                     (Seen::SLOTS, [found[0].is_some(), found[1].is_some()], end)
                 }
                 None => {
                     let before = lens(&mut self.frames[current]);
-                    let seen = self.item_of_any_shape(json, child, at, ticks)?;
+                    let seen = self.item_of_any_shape(json, child, at)?;
                     let after = lens(&mut self.frames[current]);
                     (
                         seen,
@@ -307,20 +291,14 @@ impl<'s> Reader<'s> {
     }
 
     /// Read an item by the parser, and learn its shape; returns what it has.
-    fn item_of_any_shape(
-        &mut self,
-        json: &mut Json,
-        child: usize,
-        at: usize,
-        ticks: &mut Ticks,
-    ) -> Result<Seen> {
+    fn item_of_any_shape(&mut self, json: &mut Json, child: usize, at: usize) -> Result<Seen> {
         let peek = json.peek_at(at)?;
         let columns = &self.schema.node(child).columns;
         self.item = Some(Item {
             is_token: { columns.iter() }.any(|(column, _)| SLOTS[1..].contains(column)),
             ..Item::default()
         });
-        let value = self.value(json, child, peek, ticks);
+        let value = self.value(json, child, peek);
         let item = mem::take(&mut self.item).unwrap_or_default();
         value?;
         if !item.is_special {
@@ -329,27 +307,11 @@ impl<'s> Reader<'s> {
         Ok(item.seen)
     }
 
-    /// Add the values of an item.
-    #[inline(always)]
-    fn add(&mut self, found: Found) -> Result<()> {
-        let frame = &mut self.frames[self.current];
-        for (column, value) in SLOTS.iter().zip(&found) {
-            if let Some(value) = value {
-                frame.column(*column).push(*value)?;
-            }
-        }
-        Ok(())
-    }
-
     /// Prepare for the value of a column that a call has one of. False if it is null, or if there
     /// is one from an earlier path; it is skipped.
     fn claim(&mut self, json: &mut Json, node: usize, role: Role, peek: Peek) -> Result<bool> {
         let (known, frame) = (self.schema.node(node), &mut self.frames[self.current]);
-        let is_null = peek == Peek::Null;
-        if is_null {
-            frame.note_null(role);
-        }
-        let is_read = known.is_one_of_many || !is_null && frame.claim(role, known.rank);
+        let is_read = frame.claim(role, known.rank, peek == Peek::Null) || known.is_one_of_many;
         if !is_read {
             json.skip(peek)?;
         }
@@ -370,14 +332,7 @@ impl<'s> Reader<'s> {
     }
 
     /// Read the values of a column.
-    fn column(
-        &mut self,
-        json: &mut Json,
-        node: usize,
-        column: Column,
-        peek: Peek,
-        ticks: &mut Ticks,
-    ) -> Result<()> {
+    fn column(&mut self, json: &mut Json, node: usize, column: Column, peek: Peek) -> Result<()> {
         let known = self.schema.node(node);
         if !self.claim(json, node, Role::Column(column), peek)? {
             return Ok(());
@@ -402,7 +357,7 @@ impl<'s> Reader<'s> {
             }
             item.is_special = true;
         }
-        each_item(json, ticks, |json, mut at, _| {
+        each_item(json, |json, mut at| {
             let values = &mut self.frames[self.current].column(column).values;
             if column == Column::Logprobs {
                 if let Some((value, end)) = numbers::float(json.data, at) {
@@ -422,6 +377,7 @@ impl<'s> Reader<'s> {
     fn number(&mut self, json: &mut Json, node: usize, column: Column, peek: Peek) -> Result<()> {
         let at = json.at();
         let value = match column {
+            Column::LogprobTokens if peek == Peek::Null => json.skip(peek).map(|()| None)?,
             Column::LogprobTokens => json.with(|json| Ok(token_of(json.next_str()?.as_bytes())))?,
             Column::Logprobs if peek == Peek::Null => json.skip(peek).map(|()| Some(MISSING))?,
             Column::Logprobs if peek == Peek::String => {
@@ -475,7 +431,7 @@ fn bits_of(value: f64) -> i32 {
 }
 
 /// A log-probability that JSON cannot write as a number.
-fn none_of(text: &str) -> Option<f64> {
+pub fn none_of(text: &str) -> Option<f64> {
     match text {
         "NaN" => Some(f64::NAN),
         "Infinity" => Some(f64::INFINITY),

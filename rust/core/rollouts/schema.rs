@@ -202,7 +202,8 @@ impl Schema {
         if node.role.replace(role).is_some() {
             return wrong(format!("two columns have the path '{path}'"));
         }
-        if matches!(role, Role::Kept(_)) && node.is_one_of_many {
+        let is_single = column.is_none_or(|(column, _)| !column.is_per_token());
+        if is_single && node.is_one_of_many {
             return wrong(format!("'{path}' has several values for a call"));
         }
         Ok(())

@@ -59,7 +59,7 @@ impl<'a> Events<'a> {
     ///
     /// # Errors
     /// Events after the end.
-    pub fn of(json: &Json<'a>) -> Result<Self> {
+    pub fn of(json: &Json<'a, '_>) -> Result<Self> {
         let mut text = Cow::Borrowed(json.data);
         let mut spans: Vec<Range<usize>> = Vec::new();
         let (mut is_cut, mut is_open, mut at) = (true, false, text_start(json.data));

@@ -291,7 +291,7 @@ impl<'py> PyRows<'py> {
     }
 
     /// The number of a row in the input.
-    fn number(&self, row: usize) -> usize {
+    pub fn number(&self, row: usize) -> usize {
         let chosen = self.chosen.as_ref();
         chosen.map_or(self.first + row, |chosen| chosen.numbers[row])
     }

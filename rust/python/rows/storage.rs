@@ -359,9 +359,9 @@ pub fn token_ids<'py>(py: Python<'py>, name: &str, rows: &Bound<'py, PyAny>) -> 
 /// The token ids of one row.
 ///
 /// # Errors
-/// As [`token_ids`], of which it is the first row.
-pub fn ids_of(name: &str, row: &Bound<PyAny>) -> Result<Vec<i32>> {
-    let rows = PyRows::single::<i64>(name, 0, row, false, Check::None, Missing::NoRow)?;
+/// As [`token_ids`], of which it is the row of an index.
+pub fn ids_of(name: &str, index: usize, row: &Bound<PyAny>) -> Result<Vec<i32>> {
+    let rows = PyRows::single::<i64>(name, index, row, false, Check::None, Missing::NoRow)?;
     let mut values = filled(rows.lens()?[0], |_| 0)?;
     read_ids(name, &rows, 0, &mut values)?;
     Ok(values)
@@ -395,7 +395,7 @@ fn read_ids(name: &str, rows: &PyRows, row: usize, out: &mut [i32]) -> Result<()
     if let Some(at) = ids.iter().position(|id| !(0..TOKEN_IDS).contains(id)) {
         let location = Location {
             field: name.to_owned(),
-            row,
+            row: rows.number(row),
             position: Some(at),
         };
         return Err(Error::Core(Core::NoIndex {
