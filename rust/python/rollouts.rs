@@ -221,12 +221,17 @@ pub fn make_calls<'py>(
             let values = match column {
                 Column::LogprobTokens => ids_in_texts(&value).map_err(raised)?,
                 _ if column.is_ids() => {
-                    let name = format!("{}: {}", named(&bodies, body), COLUMNS.name(column));
                     let row = match column.is_per_token() {
                         true => value,
                         false => PyList::new(py, [value])?.into_any(),
                     };
-                    ids_of(&name, index, &row)?
+                    let name = COLUMNS.name(column);
+                    let read = |name: &str| ids_of(name, index, &row);
+                    // The name of a body takes longer than reading a short row.
+                    read(name).or_else(|error| match error {
+                        Error::Python(_) => Err(error),
+                        _ => read(&format!("{}: {name}", named(&bodies, body))),
+                    })?
                 }
                 _ => {
                     let mut numbers = Numbers {

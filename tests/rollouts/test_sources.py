@@ -284,7 +284,9 @@ def test_values_over_padding():
                 assert rows_of(calls) == [([7], [3, 4, 5], [1, 0, 1], [-1, 0, -2])]
 
 
-@pytest.mark.parametrize("text", ["token_id:3x", "token_id:", "token_id:03", "token_id:3.0", "3"])
+@pytest.mark.parametrize(
+    "text", ["token_id:3x", "token_id:", "token_id:03", "token_id:3.0", "3", None]
+)
 def test_texts_that_are_no_ids(text):
     """Their tokens are not compared with the response."""
     schema = Schema(prompts="p", responses="r", logprobs="l", logprob_tokens="t")

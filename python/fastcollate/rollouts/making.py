@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -151,18 +151,16 @@ def _rows_of_nodes(
     """Return the rows of leaves in place of nodes."""
     trees, indices = found["trees"].tolist(), found["indices"].tolist()
     ids, names, links = (kept.pop(name, None) for name in ("node_ids", "parents", "links"))
-    try:
-        if "parents" in schema.columns:
-            parents = _parents(trees, indices, ids or indices, names or [None] * len(trees))
-        else:  # the nodes before, in the same array
-            pairs = zip([None, *trees], trees, strict=False)
-            parents = [
-                node - 1 if before == own else -1 for node, (before, own) in enumerate(pairs)
-            ]
-    except _NodeError as error:
-        node, reason = error.args
-        body = place.of(int(found["bodies"][node]))
-        raise ValueError(f"{body}: {reason}") from None
+
+    def wrong(node: int, reason: str) -> ValueError:
+        return ValueError(f"{place.of(int(found['bodies'][node]))}: {reason}")
+
+    if "parents" in schema.columns:
+        names = names or [None] * len(trees)
+        parents = _parents(trees, indices, ids or indices, names, wrong)
+    else:  # the nodes before, in the same array
+        pairs = zip([None, *trees], trees, strict=False)
+        parents = [node - 1 if before == own else -1 for node, (before, own) in enumerate(pairs)]
     dropped = _dropped(trees, indices, links) if links else [False] * len(trees)
     arrays = np.array(parents, np.int64), np.array(dropped, bool)
     rows = found["nodes"].join(*arrays, options.bad_logprobs, place)
@@ -170,32 +168,31 @@ def _rows_of_nodes(
     return rows, {name: [column[leaf] for leaf in leaves] for name, column in kept.items()}
 
 
-class _NodeError(Exception):
-    """A node, and what is wrong with it."""
-
-
 def _parents(
-    trees: list[int], indices: list[int], ids: Sequence[Any], names: Sequence[Any]
+    trees: list[int],
+    indices: list[int],
+    ids: Sequence[Any],
+    names: Sequence[Any],
+    wrong: Callable[[int, str], ValueError],
 ) -> list[int]:
-    """Return the number of each node's parent, or -1.
+    """Return the number of each node's parent, or -1; `wrong` makes the error of a node.
 
     Raises
     ------
-    _NodeError
+    ValueError
         If a node names a parent that is not there, or two have the same id.
     """
     known: dict[tuple[int, Any], int] = {}
     for node, key in enumerate(map(_key, trees, ids)):
         if (other := known.setdefault(key, node)) != node:
             both = f"{indices[other]} and {indices[node]}"
-            raise _NodeError(node, f"nodes {both} have the id {show(ids[node])}")
+            raise wrong(node, f"nodes {both} have the id {show(ids[node])}")
     parents = []
     for node, name in enumerate(names):
         parent = -1 if name is None else known.get(_key(trees[node], name))
         if parent is None:
-            raise _NodeError(
-                node, f"node {indices[node]} has the parent {show(name)}, which is not there"
-            )
+            its = f"node {indices[node]} has the parent {show(name)}"
+            raise wrong(node, f"{its}, which is not there")
         parents.append(parent)
     return parents
 

@@ -88,8 +88,8 @@ class Schema:
     TypeError
         If a path is not a string.
     ValueError
-        If a path is malformed, two columns have the same one, or a column has the name of another
-        attribute of :class:`Calls`.
+        If a path is malformed, two columns have the same one, a length, flag or object has several
+        values for a call, or a column has the name of another attribute of :class:`Calls`.
 
     Examples
     --------

@@ -262,9 +262,10 @@ impl<'s> Reader<'s> {
         each_item(json, |json, at| {
             let (seen, has, end) = match self.shapes[child].read(json.data, at) {
                 Some((found, end)) => {
-                    for (column, value) in SLOTS.into_iter().zip(found) {
+                    let frame = &mut self.frames[current];
+                    for (column, value) in SLOTS.iter().zip(&found) {
                         if let Some(value) = value {
-                            self.frames[current].column(column).push(value)?;
+                            frame.column(*column).push(*value)?;
                         }
                     }
                     (Seen::SLOTS, [found[0].is_some(), found[1].is_some()], end)
