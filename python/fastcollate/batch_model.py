@@ -163,9 +163,10 @@ class ModelBatch(BatchMapping[Array]):
             ``cu_seq_lens_q``, ``cu_seq_lens_k``, ``max_length_q`` and ``max_length_k`` for
             ``"flash"``, ``tree_kv_index``, ``tree_cu_seqlens_q``, ``tree_cu_seqlens_k``,
             ``tree_max_seqlen_q`` and ``tree_max_seqlen_k`` for ``"paths"``. ``position_ids``,
-            unless left out. With `labels`, both ``labels``, each at its own token, and
-            ``shift_labels``, each at the token before: a model takes the second for its loss, and a
-            trainer counts the first; of a tree with ``labels="shifted"`` the second alone.
+            unless left out. With `labels`, ``labels``, each at its own token; of
+            ``labels="shifted"`` and of trees also ``shift_labels``, each at the token before, which
+            a model takes for its loss, so change these; of a tree with ``labels="shifted"`` these
+            alone.
             ``use_cache=False``, except for padded rows: a cache would take the place of masks.
             Fields of ``PerRow(concat=True)``, such as ``pixel_values``.
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
-    from fastcollate.plan.dtypes import ArrayType
+    from fastcollate.plan.dtypes import ArrayType, Labels
     from fastcollate.rows.truncation import Keep
 
     class CollatorOptions(RowOptions, total=False):
@@ -127,8 +127,7 @@ class Collator(Generic[Made]):
         error, so that misspelled keys are found.
     outputs
         None returns a :class:`Batch` whose keys are what a model is called with
-        (:meth:`Batch.model_inputs`); all other outputs are its attributes. Of the two kinds of
-        labels, the loss uses ``shift_labels``: change both, or neither. Otherwise the keys of
+        (:meth:`Batch.model_inputs`); all other outputs are its attributes. Otherwise the keys of
         the outputs to return as a plain dict, in this order. A mapping renames them, each to one
         name or several: ``{"cu_seqlens": ("cu_seq_lens_q", "cu_seq_lens_k")}``. With labels and
         ``input_ids``, they have to say where rows begin: by ``attention_mask`` if padding is on the
@@ -230,7 +229,8 @@ class Collator(Generic[Made]):
         self._with_labels = self._options
         if not self._is_tree and options.get("labels") is None:
             of_outputs = options.get("dtypes", "default"), options.get("position_ids")
-            labelled = Outputs.check(*of_outputs, "aligned")
+            labels: Labels = "shifted" if "shift_labels" in (self._keys or ()) else "aligned"
+            labelled = Outputs.check(*of_outputs, labels)
             self._with_labels = self._options._replace(outputs=labelled)
         kind = {} if array_type == "torch" else {"array_type": array_type}
         self._given = {**kind, **options}

@@ -189,7 +189,12 @@ def test_written_out(samples, array_type):
         "attention_mask": [[1, 1, 1, 0], [1, 1, 1, 1], [1, 1, 0, 0]],
         "position_ids": [[0, 1, 2, 0], [0, 1, 2, 3], [0, 1, 0, 0]],
         "labels": [[-100, 2, 3, -100], [-100, 5, -100, 7], [-100, -100, -100, -100]],
+    }
+    outputs = ("shift_labels", "labels")
+    shifted = fc.Collator(pad_token_id=0, layout="right", array_type=array_type, outputs=outputs)
+    assert {key: value.tolist() for key, value in shifted(samples).items()} == {
         "shift_labels": [[2, 3, -100, -100], [5, -100, 7, -100], [-100, -100, -100, -100]],
+        "labels": batch.labels.tolist(),
     }
     assert batch.response_mask.tolist() == [[1, 1, 0], [1, 1, 1], [0, 0, 0]]
     assert batch.loss_mask.tolist() == [[1, 1, 0], [1, 0, 1], [0, 0, 0]]

@@ -132,6 +132,18 @@ def test_outputs_by_which_a_model_would_mix_rows(options, outputs):
     fc.Collator(outputs=without, **how)  # a loss of one's own
 
 
+@pytest.mark.parametrize("layout", ["left", "right", "jagged", fc.Packed(capacity=9)])
+def test_labels_that_change_after_the_batch_was_made(model, layout):
+    """As in a collator that masks more tokens, around ours."""
+    how = {"pad_token_id": 0, "layout": layout, "position_ids": "zero", "model": model}
+    batch = fc.Collator(**how)([{"input_ids": row} for row in ([5, 6, 7, 8], [9, 3, 4])])
+    batch["labels"][batch["labels"] == 6] = -100
+    batch["labels"][batch["labels"] == 3] = -100
+    loss = labelled_loss(model, batch)
+    assert count(batch) == 3
+    same(outcome(model, [loss]), one_by_one(model, [([5, 6, 7, 8], 2), ([9, 3, 4], 2)]))
+
+
 @pytest.mark.parametrize("layout", [fc.Packed(12), fc.Packed.single_row(), "jagged"])
 def test_outputs_by_which_the_given_model_would_mix_rows(model, layout):
     """gpt-oss ignores positions, flash attention those of several rows, and eager the offsets."""

@@ -56,11 +56,10 @@ def inputs_without_masks(state: BatchState, position_ids: Any | None) -> dict[st
     if position_ids is not None:
         inputs["position_ids"] = in_rows(position_ids)
     if "labels" in outputs:
-        labels = in_rows(outputs["labels"])
-        inputs |= {"labels": labels, "shift_labels": _move(labels, -1)}
+        inputs["labels"] = in_rows(outputs["labels"])  # alone: a copy would miss later changes
     elif "shift_labels" in outputs:
         labels = in_rows(outputs["shift_labels"])
-        inputs |= {"labels": _move(labels, 1), "shift_labels": labels}
+        inputs |= {"labels": _aligned(labels), "shift_labels": labels}
     inputs |= {key: tree_labels(state, key) for key in tree_label_keys(state)}
     if plan.has_bins or plan.is_jagged:
         inputs["use_cache"] = False
@@ -85,15 +84,12 @@ def positions(state: BatchState) -> Any | None:
     return convert(found, dtype_like(found, options.outputs.position_ids[1]))
 
 
-def _move(labels: Any, columns: int) -> Any:
-    """Return labels moved by one column to the left (-1) or right (1).
+def _aligned(shifted: Any) -> Any:
+    """Return shifted labels at their own tokens.
 
-    No label is lost or comes into another sequence: first tokens have none.
+    None is lost or comes into another sequence: first tokens have none.
     """
-    found = zeros(tuple(labels.shape), labels)
-    found[...] = IGNORE_INDEX
-    if columns < 0:
-        found[:, :-1] = labels[:, 1:]
-    else:
-        found[:, 1:] = labels[:, :-1]
+    found = zeros(tuple(shifted.shape), shifted)
+    found[:, :1] = IGNORE_INDEX
+    found[:, 1:] = shifted[:, :-1]
     return found
