@@ -44,23 +44,16 @@ impl Numbers<'_> {
     pub fn read(&mut self, row: &Bound<PyAny>) -> PyResult<()> {
         if let Ok(list) = row.cast::<PyList>() {
             reserve(&mut self.values, list.len()).map_err(Error::from)?;
-            let mut index = 0;
-            while index < list.len() {
-                let item = list.get_item(index)?;
-                let pairs = match self.are_logprobs && item.is_exact_instance_of::<PyTuple>() {
-                    true => self.pairs(list, index)?,
-                    false => 0,
-                };
-                if pairs == 0 {
-                    self.item(&item)?;
-                }
-                let before = index / LONG;
-                index += pairs.max(1);
-                if index / LONG > before {
+            let first = list.get_item(0);
+            if self.are_logprobs && first.is_ok_and(|item| item.is_exact_instance_of::<PyTuple>()) {
+                return self.tuples(list);
+            }
+            return list.iter().enumerate().try_for_each(|(index, item)| {
+                if index % LONG == LONG - 1 {
                     row.py().check_signals()?;
                 }
-            }
-            return Ok(());
+                self.item(&item)
+            });
         }
         let array = row.cast::<PyUntypedArray>();
         let is_of_objects = array.is_ok_and(|array| array.dtype().kind() == b'O');
@@ -82,14 +75,30 @@ impl Numbers<'_> {
         items.try_for_each(|item| self.item(&item?))
     }
 
+    /// Read a list of tuples, and of any other items.
+    fn tuples(&mut self, list: &Bound<PyList>) -> PyResult<()> {
+        let mut index = 0;
+        while index < list.len() {
+            index += self.pairs(list, index)?;
+            if index < list.len() {
+                self.item(&list.get_item(index)?)?;
+                index += 1;
+            }
+            list.py().check_signals()?;
+        }
+        Ok(())
+    }
+
     /// Read tuples of plain numbers and ids, up to the first other item; returns how many.
     fn pairs(&mut self, list: &Bound<PyList>, from: usize) -> Result<usize> {
         let (values, ids) = (&mut self.values, &mut self.ids);
+        let count = (list.len() - from).min(LONG);
         resize(ids, values.len(), UNKNOWN)?;
-        reserve(ids, list.len() - from)?;
-        let (before, room) = (values.len(), (values.capacity() - values.len()).min(LONG));
+        reserve(ids, count)?;
+        reserve(values, count)?;
+        let end = values.len() + count;
         Ok(take_pairs(list, from, |number, id| {
-            let fits = id >= 0 && values.len() - before < room;
+            let fits = id >= 0 && values.len() < end;
             if fits {
                 values.push(number.to_bits().cast_signed());
                 ids.push(id);
