@@ -164,7 +164,9 @@ def test_errors_are_compared(theirs, ours, expected):
 def test_what_is_missing(monkeypatch, capsys):
     monkeypatch.setattr(parity, "find_peer", lambda name: None)
     assert main(["trl"]) == 1
-    assert capsys.readouterr().err.endswith("parity: TRL is not installed\n")
+    assert capsys.readouterr().err.endswith(
+        "TRL is not installed; install it in this environment, or name another\n"
+    )
     assert main(["slime"]) == 1
     assert "frameworks has 'slime'; pass some of 'nemo_rl', " in capsys.readouterr().err
 
