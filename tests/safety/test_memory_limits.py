@@ -20,8 +20,13 @@ LIMITS = [int(1.5**k * (1 << 15)) for k in range(24)]
 """Bytes beyond those in use: from 32 KiB to more than any call takes."""
 
 
-OF_OTHERS = ("can't allocate memory", "can't start new thread", "std::bad_alloc")
-"""Errors of torch and of Python for want of memory, which are RuntimeErrors."""
+OF_OTHERS = (
+    "can't allocate memory",
+    "can't start new thread",
+    "std::bad_alloc",
+    "failed to map segment",  # of a module of NumPy that is imported on use
+)
+"""Errors of torch, of Python and of its loader for want of memory, which are not MemoryErrors."""
 
 
 def ragged(lengths, ids):
