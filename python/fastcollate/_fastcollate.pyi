@@ -689,7 +689,7 @@ def make_calls(
     num_bodies: int,
     bad_logprobs: str,
     are_nodes: bool,
-    place: tuple[str, int, str],
+    bodies: tuple[str, int, str],
 ) -> dict[str, Any]: ...
 
 @final
