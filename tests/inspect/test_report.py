@@ -127,6 +127,16 @@ def test_chunks_change_nothing(tmp_path, monkeypatch, capsys):
     assert parts == whole
 
 
+@pytest.mark.parametrize("more", [{}, {"advantages": 1.0}])
+def test_the_source_is_named_with_its_columns(more, tmp_path, capsys):
+    row = {"tokens": [1, 2, 3], "response_length": 1, "reward": 1.0, "rollout_log_probs": [-0.5]}
+    path = tmp_path / "samples.jsonl"
+    path.write_text(json.dumps({**row, "status": "completed", **more}))
+    found, _ = report_of(path, tmp_path / "report.html", capsys)
+    assert found["source"].startswith("slime: tokens, response_length, ")
+    assert found["source"].endswith("".join(more) or "status")
+
+
 def test_rows_of_the_file(tmp_path, monkeypatch, capsys):
     """Findings name rows of the file, also in later chunks."""
     monkeypatch.setattr(files, "CHUNK_BYTES", 1 << 10)

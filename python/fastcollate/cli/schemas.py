@@ -52,8 +52,7 @@ def schema_of_file(
     known = (recognised(fits) if schema is None else SOURCES[schema]) or COLUMNS
     if known is not ENGINES:
         known = known.narrowed(partial(fits, known))
-    narrowed = {one: SOURCES[one].narrowed(partial(fits, SOURCES[one])) for one in SOURCES}
-    source = schema or next((one for one in narrowed if narrowed[one] == known), "engines")
+    source = schema or _source_of(known, fits)
     if names:
         known = _with_names(known, names, fits, kinds, place)
     if schema is None:
@@ -63,6 +62,18 @@ def schema_of_file(
     )
     keys = (paths[0].rpartition(".")[2] for paths in there if paths)
     return known, f"{source}: {', '.join(keys)}"
+
+
+def _source_of(known: Schema, fits: Fits) -> str:
+    """Name the source of a recognised schema, which may have columns of other sources as well."""
+    if known is ENGINES:
+        return "engines"
+
+    def count_columns(name: str) -> int:
+        own = SOURCES[name].narrowed(partial(fits, SOURCES[name]))
+        return len(own.columns.items() & known.columns.items()) if own.calls == known.calls else -1
+
+    return max(("columns", *SOURCES), key=count_columns)
 
 
 def _with_names(

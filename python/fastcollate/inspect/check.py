@@ -346,10 +346,8 @@ def _outside_vocabulary(facts: _Facts, vocab_size: int | None) -> Iterator[Findi
 def _padded_rows(facts: _Facts) -> Iterator[Finding]:
     """Find rows whose prompt or response was padded before: an end is twice the padding id."""
     pad = facts.state.spec.pad_token_id
-    prompt_lens, lens = (
-        facts.places.prompt_lens,
-        facts.places.prompt_lens + facts.places.response_lens,
-    )
+    prompt_lens = facts.places.prompt_lens
+    lens = prompt_lens + facts.places.response_lens
     rows = np.flatnonzero(facts.is_real & (lens > 2))
     ends = np.stack([np.ones_like(rows), prompt_lens[rows] - 1, lens[rows] - 1])
     at = np.stack([ends, ends - 1])
