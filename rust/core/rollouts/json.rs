@@ -126,7 +126,11 @@ impl<'a, 't> Json<'a, 't> {
     pub fn beginning(&self) -> String {
         let start = &self.data[..self.data.len().min(60)];
         let text = String::from_utf8_lossy(start).replace(char::is_control, " ");
-        let more = ["", "..."][usize::from(start.len() < self.data.len())];
+        let more = if start.len() < self.data.len() {
+            "..."
+        } else {
+            ""
+        };
         format!("'{text}{more}'")
     }
 
@@ -148,8 +152,12 @@ impl<'a, 't> Json<'a, 't> {
 
 /// The position behind a byte order mark, which some programs write.
 pub fn text_start(body: &[u8]) -> usize {
-    body.strip_prefix(b"\xef\xbb\xbf")
-        .map_or(0, |text| body.len() - text.len())
+    const MARK: &[u8] = b"\xef\xbb\xbf";
+    if body.starts_with(MARK) {
+        MARK.len()
+    } else {
+        0
+    }
 }
 
 /// Read an array: `read` reads an item of a kind, by the parser.
