@@ -356,7 +356,7 @@ def _padded_rows(facts: _Facts) -> Iterator[Finding]:
     yield from _whole_rows(
         "padded_row",
         rows[is_pad.all(0).any(0)],
-        lambda _: f"its prompt or response begins or ends with {pad} twice, the pad_token_id",
+        lambda _: f"its prompt begins or ends, or the row ends, with {pad} twice, the pad_token_id",
         "pass rows without padding, for example by fc.unpad(...)",
     )
 
