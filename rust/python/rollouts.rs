@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use fastcollate::rollouts::{
-    BadLogprobs, Call, Calls, Column, KINDS, Kept, Place, Role, Rows, Schema, join_nodes, lines_of,
-    read_bodies, token_of,
+    BadLogprobs, Call, Calls, Column, KINDS, Kept, Place, Role, Rows, Schema, UNKNOWN, join_nodes,
+    lines_of, read_bodies, token_of,
 };
 use fastcollate::{Error as Core, add, check_room, few, gathered, try_gathered};
 use numpy::{Element, PyArray1, PyArrayMethods, PyReadonlyArray1};
@@ -263,16 +263,16 @@ pub fn make_calls<'py>(
     columns(py, calls, &[])
 }
 
-/// The ids in texts `token_id:17` of tokens; other texts, and None, have none.
+/// The ids in texts `token_id:17` of tokens; [`UNKNOWN`] for other texts and None.
 fn ids_in_texts(texts: &Bound<PyAny>) -> PyResult<Vec<i32>> {
     let mut ids = Vec::new();
-    for text in to_list(texts)?.iter().filter(|text| !text.is_none()) {
-        let Ok(text) = text.cast::<PyString>() else {
-            return Err(wrong(&text, "the text of a token is expected"));
+    for text in to_list(texts)?.iter() {
+        let id = match text.cast::<PyString>() {
+            Ok(text) => token_of(text.to_string_lossy().as_bytes()),
+            Err(_) if text.is_none() => UNKNOWN,
+            Err(_) => return Err(wrong(&text, "the text of a token is expected")),
         };
-        if let Some(id) = token_of(text.to_string_lossy().as_bytes()) {
-            add(&mut ids, id).map_err(Error::from)?;
-        }
+        add(&mut ids, id).map_err(Error::from)?;
     }
     Ok(ids)
 }

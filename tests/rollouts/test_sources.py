@@ -295,6 +295,20 @@ def test_texts_that_are_no_ids(text):
         assert rows_of(calls) == [([1], [9], [1], [-1.0])]
 
 
+@pytest.mark.parametrize("path", ["t", "t[].t"])
+@pytest.mark.parametrize("gap", ["x", None])
+def test_texts_that_are_no_ids_keep_their_places(path, gap):
+    schema = Schema(prompts="p", responses="r", logprob_tokens=path)
+    texts = ["token_id:7", gap, "token_id:9"]
+    body = {"p": [1], "t": [{"t": text} for text in texts] if "[]" in path else texts}
+    for form in FORMS.values():
+        assert rows_of(form(body | {"r": [7, 8, 9]}, schema=schema))[0][1] == [7, 8, 9]
+        with pytest.raises(ValueError, match="token 2 is 9, but 6 in the response"):
+            form(body | {"r": [7, 8, 6]}, schema=schema)
+        with pytest.raises(ValueError, match="no token ids of a response"):
+            form(body, schema=schema)
+
+
 @pytest.mark.parametrize(
     ("items", "of_objects"),
     [

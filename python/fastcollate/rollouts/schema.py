@@ -80,8 +80,8 @@ class Schema:
         a false value of ``trains``, or a true one of ``masked``, train nothing.
 
         ``logprob_ids``, or ``logprob_tokens`` with texts such as ``"token_id:17"``, are the tokens
-        of log-probabilities, which are compared with the response. All other columns become Python
-        objects, one per call.
+        of log-probabilities, which are compared with the response, other texts and nulls aside. All
+        other columns become Python objects, one per call.
 
     Raises
     ------

@@ -16,9 +16,9 @@ pub struct Alike {
     lacked: u32,
     single: u32,
     arrays: u32,
-    /// True if items have log-probabilities, and their ids; and the places of those that they lack.
-    are_there: [bool; 2],
-    gaps: [Vec<usize>; 2],
+    /// By slot: true if items have values, and the places of those that they lack.
+    are_there: [bool; SLOTS.len()],
+    gaps: [Vec<usize>; SLOTS.len()],
     /// Columns that an earlier path has, with their lengths: values of items are removed again.
     others: Vec<(Column, usize)>,
 }
@@ -46,10 +46,10 @@ impl Seen {
     }
 }
 
-/// Number of log-probabilities, and of ids beside them, so far.
+/// Number of values so far, by slot.
 #[inline(always)]
-pub fn lens(frame: &mut Frame) -> [usize; 2] {
-    [SLOTS[0], SLOTS[1]].map(|column| frame.column(column).values.len())
+pub fn lens(frame: &mut Frame) -> [usize; SLOTS.len()] {
+    SLOTS.map(|column| frame.column(column).values.len())
 }
 
 impl Alike {
@@ -70,16 +70,15 @@ impl Alike {
         Ok(items)
     }
 
-    /// Note an item, whose columns were `seen`; false for a log-probability, and its id, that it
-    /// lacks.
+    /// Note an item, whose columns were `seen`; false for the slots of which it has no value.
     ///
     /// # Errors
     /// [`Error::NoMemory`](crate::Error::NoMemory).
     #[inline(always)]
-    pub fn add(&mut self, seen: Seen, has: [bool; 2], frame: &mut Frame) -> Result<()> {
-        for slot in [0, 1] {
-            self.are_there[slot] |= has[slot];
-            if !has[slot] && self.read & bit(SLOTS[slot]) != 0 {
+    pub fn add(&mut self, seen: Seen, has: [bool; SLOTS.len()], frame: &mut Frame) -> Result<()> {
+        for (slot, has) in has.into_iter().enumerate() {
+            self.are_there[slot] |= has;
+            if !has && self.read & bit(SLOTS[slot]) != 0 {
                 add(&mut self.gaps[slot], lens(frame)[slot])?;
             }
         }
@@ -101,7 +100,7 @@ impl Alike {
                 frame.column(column).state = State::Given;
             }
         }
-        for (slot, value) in [MISSING, UNKNOWN].into_iter().enumerate() {
+        for (slot, value) in [MISSING, UNKNOWN, UNKNOWN].into_iter().enumerate() {
             if self.are_there[slot] && arrays == 0 {
                 frame.insert(SLOTS[slot], &self.gaps[slot], value)?;
             }

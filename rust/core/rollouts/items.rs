@@ -6,6 +6,7 @@
 
 use std::mem;
 
+use super::call::UNKNOWN;
 use super::numbers::{float, id, number_end};
 use super::schema::Column;
 
@@ -107,7 +108,7 @@ fn read(shape: &[Part], data: &[u8], mut at: usize) -> Option<(Found, usize)> {
             Value::Text(slot) => {
                 let end = text_end(data, at)?;
                 if slot.is_some() {
-                    found[2] = token_of(&data[at + 1..end - 1]);
+                    found[2] = Some(token_of(&data[at + 1..end - 1]));
                 }
                 end
             }
@@ -122,10 +123,11 @@ fn read(shape: &[Part], data: &[u8], mut at: usize) -> Option<(Found, usize)> {
     Some((found, at))
 }
 
-/// The id in a text `token_id:17`.
-pub fn token_of(text: &[u8]) -> Option<i32> {
-    let digits = text.strip_prefix(TOKEN_ID.as_bytes())?;
-    id(digits, 0).and_then(|(id, end)| (end == digits.len()).then_some(id))
+/// The id in a text `token_id:17`; [`UNKNOWN`] in others.
+pub fn token_of(text: &[u8]) -> i32 {
+    let digits = text.strip_prefix(TOKEN_ID.as_bytes());
+    let whole = digits.and_then(|digits| id(digits, 0).filter(|(_, end)| *end == digits.len()));
+    whole.map_or(UNKNOWN, |(id, _)| id)
 }
 
 /// The end of a text without escapes but the short ones.

@@ -5,6 +5,7 @@ use std::mem;
 use jiter::{NumberInt, Peek};
 
 use super::alike::{Alike, Seen, lens};
+use super::call::UNKNOWN;
 use super::calls::{Calls, Place};
 use super::frame::{Frame, MISSING, State, call_of};
 use super::items::{SLOTS, Shapes, token_of};
@@ -268,17 +269,14 @@ impl<'s> Reader<'s> {
                             frame.column(*column).push(*value)?;
                         }
                     }
-                    (Seen::SLOTS, [found[0].is_some(), found[1].is_some()], end)
+                    (Seen::SLOTS, found.map(|value| value.is_some()), end)
                 }
                 None => {
                     let before = lens(&mut self.frames[current]);
                     let seen = self.item_of_any_shape(json, child, at)?;
                     let after = lens(&mut self.frames[current]);
-                    (
-                        seen,
-                        [0, 1].map(|slot| after[slot] > before[slot]),
-                        json.at(),
-                    )
+                    let has = std::array::from_fn(|slot| after[slot] > before[slot]);
+                    (seen, has, json.at())
                 }
             };
             items.add(seen, has, &mut self.frames[current])?;
@@ -378,13 +376,13 @@ impl<'s> Reader<'s> {
     fn number(&mut self, json: &mut Json, node: usize, column: Column, peek: Peek) -> Result<()> {
         let at = json.at();
         let value = match column {
-            Column::LogprobTokens if peek == Peek::Null => json.skip(peek).map(|()| None)?,
+            Column::LogprobTokens if peek == Peek::Null => json.skip(peek).map(|()| UNKNOWN)?,
             Column::LogprobTokens => json.with(|json| Ok(token_of(json.next_str()?.as_bytes())))?,
-            Column::Logprobs if peek == Peek::Null => json.skip(peek).map(|()| Some(MISSING))?,
+            Column::Logprobs if peek == Peek::Null => json.skip(peek).map(|()| MISSING)?,
             Column::Logprobs if peek == Peek::String => {
                 let value = json.with(|json| Ok(none_of(json.known_str()?)))?;
                 let reason = "expected a number, null, or the text NaN, Infinity or -Infinity";
-                Some(bits_of(value.ok_or_else(|| json.wrong_at(at, reason))?))
+                bits_of(value.ok_or_else(|| json.wrong_at(at, reason))?)
             }
             _ if column.is_ids() => {
                 let NumberInt::Int(value) = json.with(|json| json.known_int(peek))?;
@@ -397,7 +395,7 @@ impl<'s> Reader<'s> {
                     let reason = format!("{value} is not a {name}, which are from 0 to 2147483647");
                     return Err(json.wrong_at(at, &reason));
                 };
-                Some(value)
+                value
             }
             _ => {
                 let value = match peek {
@@ -405,15 +403,13 @@ impl<'s> Reader<'s> {
                     Peek::False if column != Column::Logprobs => json.skip(peek).map(|()| 0.0)?,
                     _ => json.with(|json| json.known_float(peek))?,
                 };
-                Some(bits_of(match self.schema.node(node).bits {
+                bits_of(match self.schema.node(node).bits {
                     Some(bits) => flag_of(value, bits),
                     None => value,
-                }))
+                })
             }
         };
-        if let Some(value) = value {
-            self.frames[self.current].column(column).push(value)?;
-        }
+        self.frames[self.current].column(column).push(value)?;
         if let Some(item) = &mut self.item {
             let is_digit = matches!(json.data[at], b'-' | b'0'..=b'9');
             match SLOTS.contains(&column) && (is_digit || column == Column::LogprobTokens) {
