@@ -16,8 +16,8 @@ pub struct Alike {
     lacked: u32,
     single: u32,
     arrays: u32,
-    /// By slot: true if items have values, and the places of those that they lack.
-    are_there: [bool; SLOTS.len()],
+    /// The slots of which items have a value; and by slot, the places of those that items lack.
+    are_there: u32,
     gaps: [Vec<usize>; SLOTS.len()],
     /// Columns that an earlier path has, with their lengths: values of items are removed again.
     others: Vec<(Column, usize)>,
@@ -70,16 +70,18 @@ impl Alike {
         Ok(items)
     }
 
-    /// Note an item, whose columns were `seen`; false for the slots of which it has no value.
+    /// Note an item, whose columns were `seen`, and the slots of which it `has` a value, as bits.
     ///
     /// # Errors
     /// [`Error::NoMemory`](crate::Error::NoMemory).
     #[inline(always)]
-    pub fn add(&mut self, seen: Seen, has: [bool; SLOTS.len()], frame: &mut Frame) -> Result<()> {
-        for (slot, has) in has.into_iter().enumerate() {
-            self.are_there[slot] |= has;
-            if !has && self.read & bit(SLOTS[slot]) != 0 {
-                add(&mut self.gaps[slot], lens(frame)[slot])?;
+    pub fn add(&mut self, seen: Seen, has: u32, frame: &mut Frame) -> Result<()> {
+        self.are_there |= has;
+        if self.read & Seen::SLOTS.all & !has != 0 {
+            for (gaps, column) in self.gaps.iter_mut().zip(SLOTS) {
+                if self.read & !has & bit(column) != 0 {
+                    add(gaps, frame.column(column).values.len())?;
+                }
             }
         }
         self.lacked |= self.read & !seen.all;
@@ -100,9 +102,10 @@ impl Alike {
                 frame.column(column).state = State::Given;
             }
         }
-        for (slot, value) in [MISSING, UNKNOWN, UNKNOWN].into_iter().enumerate() {
-            if self.are_there[slot] && arrays == 0 {
-                frame.insert(SLOTS[slot], &self.gaps[slot], value)?;
+        let values = [MISSING, UNKNOWN, UNKNOWN].into_iter().zip(&self.gaps);
+        for (column, (value, gaps)) in SLOTS.into_iter().zip(values) {
+            if self.are_there & bit(column) != 0 && arrays == 0 {
+                frame.insert(column, gaps, value)?;
             }
         }
         for (column, len) in self.others {
@@ -113,6 +116,6 @@ impl Alike {
 }
 
 /// The bit of a column.
-const fn bit(column: Column) -> u32 {
+pub const fn bit(column: Column) -> u32 {
     1 << column as u32
 }

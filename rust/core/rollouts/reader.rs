@@ -4,7 +4,7 @@ use std::mem;
 
 use jiter::{NumberInt, Peek};
 
-use super::alike::{Alike, Seen, lens};
+use super::alike::{Alike, Seen, bit, lens};
 use super::call::UNKNOWN;
 use super::calls::{Calls, Place};
 use super::frame::{Frame, MISSING, State, call_of};
@@ -261,22 +261,26 @@ impl<'s> Reader<'s> {
             self.shapes.resize_with(child + 1, Shapes::default);
         }
         each_item(json, |json, at| {
-            let (seen, has, end) = match self.shapes[child].read(json.data, at) {
+            let mut has = 0;
+            let (seen, end) = match self.shapes[child].read(json.data, at) {
                 Some((found, end)) => {
                     let frame = &mut self.frames[current];
-                    for (column, value) in SLOTS.iter().zip(&found) {
+                    for (column, value) in SLOTS.into_iter().zip(found) {
                         if let Some(value) = value {
-                            frame.column(*column).push(*value)?;
+                            frame.column(column).push(value)?;
+                            has |= bit(column);
                         }
                     }
-                    (Seen::SLOTS, found.map(|value| value.is_some()), end)
+                    (Seen::SLOTS, end)
                 }
                 None => {
                     let before = lens(&mut self.frames[current]);
                     let seen = self.item_of_any_shape(json, child, at)?;
                     let after = lens(&mut self.frames[current]);
-                    let has = std::array::from_fn(|slot| after[slot] > before[slot]);
-                    (seen, has, json.at())
+                    for (slot, column) in SLOTS.into_iter().enumerate() {
+                        has |= bit(column) * u32::from(after[slot] > before[slot]);
+                    }
+                    (seen, json.at())
                 }
             };
             items.add(seen, has, &mut self.frames[current])?;
