@@ -560,10 +560,10 @@ def test_a_plan_prints_its_mini_batches():
     plan = fc.plan_step([5, 6, 7, 8, 9], uids=list("aabcc"), prompts_per_mini_batch=1, dp_size=2)
     assert plan.describe().splitlines() == [
         "StepPlan: 5 rows of 3 prompts in 3 mini-batches for 2 ranks, and 1 padding row",
-        "mini-batch  prompts  rows  padding  padding per rank  tokens per rank  imbalance",
-        "         0        1     2        0                 0           5 to 6      1.091",
-        "         1        1     1        1            0 to 1           2 to 7      1.556",
-        "         2        1     2        0                 0           8 to 9      1.059",
+        "mini-batch  prompts  rows  padding  tokens/rank  imbalance",
+        "         0        1     2        0       5 to 6      1.091",
+        "         1        1     1        1       2 to 7      1.556",
+        "         2        1     2        0       8 to 9      1.059",
         "mini-batch 1: 1 rank without a real row",
     ]
 

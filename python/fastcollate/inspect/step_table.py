@@ -12,20 +12,19 @@ from fastcollate.common.text import table_of
 
 if TYPE_CHECKING:
     from fastcollate.plan.step_plan import StepPlan
-    from fastcollate.rows.lengths import Integers
 
 
 def step_lines(plan: StepPlan) -> list[str]:
     """Return the table of mini-batches as lines, and the notes below it."""
     bins, offsets = plan.bin_offsets, plan._rank_offsets
-    head = ["mini-batch", "prompts", "rows", "padding", "padding per rank", "tokens per rank"]
-    head += ["imbalance"] if bins is None else ["imbalance", "bins per rank"]
-    cells = [head]
+    head = ["mini-batch", "prompts", "rows", "padding", "tokens/rank", "imbalance"]
+    cells = [head if bins is None else [*head, "bins/rank"]]
     padding = np.diff(offsets_of(plan.is_padding)[offsets], axis=1)
     without_rows = np.count_nonzero(np.diff(offsets, axis=1) == padding, axis=1)
     columns = zip(plan.mini_batches, plan.tokens_per_rank, strict=True)
     for index, ((start, end), tokens) in enumerate(columns):
-        imbalance = int(tokens.max()) / float(tokens.mean()) if tokens.any() else 1.0
+        least, most = int(tokens.min()), int(tokens.max())
+        imbalance = most / float(tokens.mean()) if most else 1.0
         prompts = np.searchsorted(plan.prompt_offsets, [start, end - 1], "right")
         cells.append(
             [
@@ -33,8 +32,7 @@ def step_lines(plan: StepPlan) -> list[str]:
                 f"{prompts[1] - prompts[0] + 1 if start < end else 0:,}",
                 f"{end - start:,}",
                 f"{padding[index].sum():,}",
-                _range(padding[index]),
-                _range(tokens),
+                f"{least:,}" if least == most else f"{least:,} to {most:,}",
                 f"{imbalance:.3f}",
             ]
         )
@@ -46,9 +44,3 @@ def step_lines(plan: StepPlan) -> list[str]:
         for index in np.flatnonzero(without_rows)
     ]
     return [table_of(cells), *notes]
-
-
-def _range(counts: Integers) -> str:
-    """Return the range of some numbers as text."""
-    least, most = int(counts.min()), int(counts.max())
-    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
