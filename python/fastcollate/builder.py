@@ -33,6 +33,7 @@ from fastcollate.common.arguments import (
     wrong_name,
 )
 from fastcollate.common.arrays import describe, read_array
+from fastcollate.common.names import ListsNames
 from fastcollate.common.row_columns import IDS, TOKENS, VALUES
 from fastcollate.common.text import show
 from fastcollate.options import Options, RowOptions
@@ -89,7 +90,7 @@ class _Row(NamedTuple):
 
 
 @suggests_names
-class BatchBuilder(Generic[Array]):
+class BatchBuilder(ListsNames, Generic[Array]):
     """Collects rollouts as they arrive, and builds one batch of them.
 
     Rows are unpacked to arrays when they are added: a token takes 4 bytes instead of 36 or more as

@@ -1,5 +1,6 @@
 """Names of arguments: each wrong one is an error that gives the right one."""
 
+import copy
 import inspect
 import pickle
 import re
@@ -250,6 +251,9 @@ def test_a_column_of_one_number_per_row(name):
         ("response_ids", "see batch.targets, or batch.rows"),
         ("prompt_ids", "see batch.prompt_lens, or batch.rows"),
         ("cuda", r"call batch.to\(device\)"),
+        ("split", r"batch\.select\(rows=.*batch\.shards\(fc\.plan_step"),
+        ("concat", "build one batch of all rows"),
+        ("half", "pass dtypes="),
         ("shape", "batch.input_ids.shape"),
         ("save", r"torch.save\(batch, path\)"),
     ],
@@ -394,6 +398,23 @@ def test_names_of_the_top_level_in_a_module():
         _ = fc.planning.plan_step
     with pytest.raises(AttributeError, match=r"no attribute 'plan_steps'$"):
         _ = fc.planning.plan_steps
+
+
+def test_unknown_attributes_of_builders_and_plans():
+    builder, plan = fc.BatchBuilder(pad_token_id=0), fc.plan_step([3, 4])
+    with pytest.raises(
+        AttributeError, match=r"BatchBuilder has no .*'append'; it has add, .*finish"
+    ):
+        _ = builder.append
+    with pytest.raises(AttributeError, match=r"StepPlan has no .*'rank_rows'; it has .*shard, "):
+        _ = plan.rank_rows
+    assert pickle.loads(pickle.dumps(plan)) == copy.deepcopy(plan) == plan
+
+
+@pytest.mark.parametrize("rewards", [1.0, {"a": 1.0}])
+def test_rewards_that_are_no_rows(rewards):
+    with pytest.raises(TypeError, match=r"^rewards is .* one number per row, or rows with one"):
+        fc.build_batch([[1]], [[2]], pad_token_id=0, rewards=rewards)
 
 
 def test_a_builder_takes_calls_and_no_lists():

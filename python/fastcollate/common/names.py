@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import TYPE_CHECKING
 
 from fastcollate.common.row_columns import IDS, OTHER_NAMES, TOKENS
 
@@ -116,6 +117,18 @@ INSTEAD = {
     "Patcher.patch": "functions that it replaces keep their own; fc.build_batch has options",
 }
 """What to call where arguments of a class or method are wrong."""
+
+
+class ListsNames:
+    """The error for an unknown attribute lists the public ones."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:  # type checkers would take any name for an attribute
+
+        def __getattr__(self, name):
+            names = ", ".join(one for one in dir(type(self)) if not one.startswith("_"))
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}; it has {names}")
 
 
 def advice_for(name: str, known: Collection[str]) -> str | None:

@@ -47,6 +47,16 @@ _REQUESTS = {
         ("responses", "response_ids", "completion_ids"), "see batch.targets, or batch.rows()"
     ),
     **dict.fromkeys(("cuda", "cpu"), "call batch.to(device)"),
+    **dict.fromkeys(
+        ("half", "float", "bfloat16"), "pass dtypes={'rewards': 'bfloat16'} to build_batch"
+    ),
+    **dict.fromkeys(
+        ("split", "chunk", "slice"),
+        "call batch.select(rows=[...]), or batch.shards(fc.plan_step(...))",
+    ),
+    **dict.fromkeys(
+        ("concat", "cat", "union"), "build one batch of all rows, such as by fc.BatchBuilder"
+    ),
     **dict.fromkeys(("device", "shape"), "its outputs have one each: batch.input_ids.shape"),
     "save": "call torch.save(batch, path), or pickle it",
     **dict.fromkeys(("prompts", "prompt_ids"), "see batch.prompt_lens, or batch.rows()"),

@@ -10,6 +10,7 @@ import numpy as np
 
 from fastcollate.common.arguments import check_bool, check_int
 from fastcollate.common.arrays import describe, read_array
+from fastcollate.common.names import ListsNames
 
 T = TypeVar("T", bound="Table")
 
@@ -17,7 +18,7 @@ _DTYPES = {"Integers": np.int64, "NDArray[np.bool_]": np.bool_}
 """Dtypes of arrays by their annotations."""
 
 
-class Table:
+class Table(ListsNames):
     """A frozen dataclass of arrays and numbers. Two are equal if their values are.
 
     Values that a caller or a pickle passes are converted to the types of their annotations, and

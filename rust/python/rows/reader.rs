@@ -23,6 +23,8 @@ use crate::interrupt::poll;
 
 const EXPECTED_FIELD: &str =
     "pass a sequence of rows, a 2-D array or tensor, a Ragged or an Arrow array of lists";
+const EXPECTED_REWARDS: &str =
+    "pass a list with one number per row, or rows with one number per response token";
 const EXPECTED_ROW: &str = "pass a list or tuple of numbers, or a 1-D array or tensor";
 const EXPECTED_NUMBERS: &str = "pass one number per token, or several as \
      fields={key: fastcollate.Field(rows)}";
@@ -511,7 +513,11 @@ impl<'a, 'py> Reader<'a, 'py> {
     }
 
     fn wrong_type(&self, rows: &Bound<'py, PyAny>) -> Error {
-        Error::wrong_type(self.field.to_owned(), rows, EXPECTED_FIELD)
+        let expected = match self.field {
+            "rewards" | "advantages" => EXPECTED_REWARDS,
+            _ => EXPECTED_FIELD,
+        };
+        Error::wrong_type(self.field.to_owned(), rows, expected)
     }
 }
 
