@@ -48,6 +48,8 @@ def id_of(value):
 
 def token_of(text):
     """Return the id in a text, if it is one."""
+    if text is None:
+        return None
     digits = str.removeprefix(text, "token_id:") if isinstance(text, str) else id_of(text)
     is_id = digits != text and digits.isascii() and digits.isdigit() and str(int(digits)) == digits
     return int(digits) if is_id and int(digits) < 2**31 else None
@@ -70,13 +72,12 @@ def calls_in(text):
             values = of_kind(list, at(choice, "logprobs", "token_logprobs"))
             items = [of_kind(Object, item) or Object([]) for item in content or ()]
             ids = [id_of(at(item, "token_id")) if "token_id" in item else None for item in items]
-            tokens = [at(item, "token") for item in items if "token" in item]
+            tokens = [at(item, "token") for item in items]
             if content is None:
                 tokens = of_kind(list, at(choice, "logprobs", "tokens")) or ()
             elif not content or any("logprob" in item for item in items):
                 values = [at(item, "logprob") for item in items]
-            tokens = [token for token in map(token_of, tokens) if token is not None]
-            yield at(choice, "token_ids"), values, (ids, tokens)
+            yield at(choice, "token_ids"), values, (ids, [*map(token_of, tokens)])
         if at(one, "choices") is None:
             items = of_kind(list, at(one, "meta_info", "output_token_logprobs"))
             rows = [of_kind(list, item) or () for item in items or ()]

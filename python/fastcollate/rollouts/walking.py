@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache, partial, reduce
-from itertools import chain
-from operator import itemgetter
-from typing import Any
+from functools import lru_cache, partial
+from itertools import chain, compress
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -44,8 +43,13 @@ Fits = Callable[[Schema, str, str], "bool | None"]
 """Returns True if a source has values of a column of a schema at a path; None if it has none there,
 and False for other values."""
 
-Call = dict[str, Any]
-"""The objects that hold the values of a call, by their arrays of calls."""
+Key: TypeAlias = tuple[int, ...]
+"""The number of a body, and of items in the arrays around a call and its own, the outermost first.
+"""
+
+Calling: TypeAlias = tuple[list[Key], dict[str, list[Any]]]
+"""The keys of calls, and the objects that hold their values, by array of calls: the items of each
+call, or ``ABSENT``."""
 
 ABSENT = object()
 """The value of a key that is not there."""
@@ -63,31 +67,21 @@ def walk(
     TypeError, ValueError
         As :func:`fastcollate.rollouts.parse`.
     """
-    places: list[tuple[int, int, int]] = []
-    trees: dict[Any, int] = {}
-    calls: list[Call] = []
-    body = 0
     try:
-        for body, one in enumerate(bodies):
-            of_body = _calls(one, schema)
-            if are_rows and "" not in schema.calls and not of_body[0][0]:
-                continue
-            for index, (key, call) in enumerate(of_body):
-                tree = trees.setdefault((body, key[:-1]), len(trees))
-                places.append((body, tree, key[-1] if schema.are_nodes and key else index))
-                calls.append(call)
-        found: dict[str, list[Any]] = {}
-        for name, given in schema.columns.items():
-            paths = schema.paths(given)
-            try:
-                found[name] = _values(calls, paths)
-            except _OtherValueError:  # of which body?
-                for at, call in zip(places, calls, strict=True):
-                    body = at[0]
-                    _values([call], paths)
-                raise
+        keys, found = _columns(bodies, schema, are_rows=are_rows)
     except _OtherValueError as error:
-        raise ValueError(f"{place.of(body)}: {error}") from None
+        for body, one in enumerate(bodies):
+            try:
+                _columns([one], schema, are_rows=are_rows)
+            except _OtherValueError as own:
+                raise ValueError(f"{place.of(body)}: {own}") from None
+        raise ValueError(str(error)) from None
+    places: list[tuple[int, int, int]] = []
+    body, index, trees = -1, 0, dict[Any, int]()
+    for key in keys:
+        body, index = key[0], index + 1 if key[0] == body else 0
+        tree = trees.setdefault(key[:-1] or key, len(trees))
+        places.append((body, tree, key[-1] if schema.are_nodes and len(key) > 1 else index))
     return calls_from(found, places, len(bodies), schema, options, place)
 
 
@@ -146,8 +140,9 @@ def _fits(body: Any, schema: Schema, column: str, path: str) -> bool | None:
     """
     paths = schema.paths((path,))
     try:
-        values = (_values([call], paths)[0] for _, call in _calls(body, schema))
-        value = next(filter(_is_there, values), None)
+        keys, objects = _calls([body], schema)
+        calls = ({base: [own[call]] for base, own in objects.items()} for call in range(len(keys)))
+        value = next(filter(_is_there, (_values(call, paths)[0] for call in calls)), None)
     except _OtherValueError:
         value = None
     if value is None:
@@ -162,40 +157,86 @@ def _fits(body: Any, schema: Schema, column: str, path: str) -> bool | None:
     return read.ndim in dims and (read.size == 0 or read.dtype.kind in kinds)
 
 
-def _calls(body: Any, schema: Schema) -> list[tuple[tuple[int, ...], Call]]:
-    """Return the calls of a body, each with its position in every array around it."""
-    if isinstance(body, (list, tuple)):
-        return [
-            ((number, *key), call)
-            for number, one in enumerate(body)
-            for key, call in _calls(one, schema)
-        ]
-    found: dict[tuple[int, ...], Call] = {}
-    for bases in schema.arrays:
-        level: dict[tuple[int, ...], Call] = {(): {"": body}}
-        outer = ""
-        for base, steps in bases:
-            level = {
-                (*key, index): {**call, base: item}
-                for key, call in level.items()
-                if outer not in schema.optional or _is_object(call[outer])
-                for index, item in enumerate(_items(reduce(_below, steps, call[outer])))
-            }
-            outer = base
-        for key, call in level.items():
-            found[key] = {**found[key], **call} if key in found else call
-    calls = sorted(found.items(), key=itemgetter(0))
-    if schema.optional:
-        tokens = schema.paths(
-            tuple(path for name in RESPONSES for path in schema.columns.get(name, ()))
+def _columns(
+    bodies: Sequence[Any], schema: Schema, *, are_rows: bool
+) -> tuple[list[Key], dict[str, list[Any]]]:
+    """Return the keys of calls, and the values of each column."""
+    keys, objects = _calls(bodies, schema, are_rows=are_rows)
+    return keys, {
+        name: _values(objects, schema.paths(paths)) for name, paths in schema.columns.items()
+    }
+
+
+def _calls(bodies: Sequence[Any], schema: Schema, *, are_rows: bool = False) -> Calling:
+    """Return the calls of bodies; a list is several bodies.
+
+    A body without calls is one call, unless bodies `are_rows` of a table.
+    """
+    each = _unnested(bodies)
+    found = [_calls_at(each, arrays, schema) for arrays in schema.arrays]
+    if not are_rows or "" in schema.calls:
+        arrays = zip(schema.arrays, found, strict=True)
+        have = {key[: -len(bases)] for bases, (keys, _) in arrays for key in keys}
+        alone = [key for key in each if key not in have]
+        found.append((alone, {"": [each[key] for key in alone]}))
+    found = [one for one in found if one[0]]
+    if len(found) == 1:
+        return found[0]
+    keys = sorted({key for keys, _ in found for key in keys})
+    at = {key: call for call, key in enumerate(keys)}
+    objects: dict[str, list[Any]] = {}
+    for own, columns in found:
+        for base, column in columns.items():
+            joined = objects.setdefault(base, [ABSENT] * len(keys))
+            for key, value in zip(own, column, strict=True):
+                joined[at[key]] = value
+    return keys, objects
+
+
+def _unnested(bodies: Sequence[Any], key: Key = ()) -> dict[Key, Any]:
+    """Return bodies by their numbers, and the items of those that are lists."""
+    found: dict[Key, Any] = {}
+    for number, body in enumerate(bodies):
+        is_list = isinstance(body, (list, tuple))
+        found |= _unnested(body, (*key, number)) if is_list else {(*key, number): body}
+    return found
+
+
+def _calls_at(
+    bodies: Mapping[Key, Any], arrays: Sequence[tuple[str, Steps]], schema: Schema
+) -> Calling:
+    """Return the items of the last of arrays, each inside the one before."""
+    calls: Calling = [*bodies], {"": [*bodies.values()]}
+    outer = ""
+    for base, steps in arrays:
+        keys, objects = _objects_of(calls, outer, schema)
+        rows = [[*_items(value)] for value in _all_at(objects[outer], steps)]
+        around = [row for row, items in enumerate(rows) for _ in items]
+        positions = chain.from_iterable(range(len(items)) for items in rows)
+        calls = (
+            [(*keys[row], index) for row, index in zip(around, positions, strict=True)],
+            {name: [own[row] for row in around] for name, own in objects.items()}
+            | {base: [*chain.from_iterable(rows)]},
         )
-        calls = [
-            (key, call)
-            for key, call in calls
-            if (base := [*call][-1]) not in schema.optional
-            or (_is_object(call[base]) and _is_there(_values([call], tokens)[0]))
-        ]
-    return calls or [((), {"": body})]
+        outer = base
+    keys, objects = _objects_of(calls, outer, schema)
+    if outer in schema.optional:
+        paths = [path for name in RESPONSES for path in schema.columns.get(name, ())]
+        tokens = _values(objects, schema.paths((*paths,)))
+        return _taken((keys, objects), map(_is_there, tokens))
+    return keys, objects
+
+
+def _objects_of(calls: Calling, base: str, schema: Schema) -> Calling:
+    """Return the calls whose item is an object, where others may stand."""
+    return _taken(calls, map(_is_object, calls[1][base])) if base in schema.optional else calls
+
+
+def _taken(calls: Calling, are_taken: Iterable[bool]) -> Calling:
+    """Return some of calls."""
+    keys, objects = calls
+    kept = [*are_taken]
+    return [*compress(keys, kept)], {base: [*compress(own, kept)] for base, own in objects.items()}
 
 
 _PLAIN = (str, bytes, int, float)
@@ -223,20 +264,20 @@ def _items(values: Any) -> Iterable[Any]:
     raise _OtherValueError(f"found {show(values)} where a list is expected")
 
 
-def _values(calls: Sequence[Call], paths: Sequence[Path]) -> list[Any]:
+def _values(objects: Mapping[str, list[Any]], paths: Sequence[Path]) -> list[Any]:
     """Return the value of each call at the first of paths where it has any."""
-    found: list[Any] = [ABSENT] * len(calls)
-    left: Sequence[int] = range(len(calls))
+    found: list[Any] = []
     for base, steps, _ in paths:
-        at = [call for call in left if base in calls[call]]
-        if not at:
+        own = objects.get(base, ())
+        if own and not found:
+            found = [*_all_at(own, steps)]
             continue
-        values = _all_at([calls[call][base] for call in at], steps)
-        for call, value in zip(at, values, strict=True):
-            if value is not ABSENT:
-                found[call] = value
-        left = [call for call in left if found[call] is None or found[call] is ABSENT]
-    return found
+        left = [call for call, value in enumerate(found) if value is None or value is ABSENT]
+        if own and left:
+            values = _all_at([own[call] for call in left], steps)
+            for call, value in zip(left, values, strict=True):
+                found[call] = found[call] if value is ABSENT else value
+    return found or [ABSENT] * len(objects.get("", ()))
 
 
 def _all_at(values: list[Any], steps: Steps) -> list[Any]:
@@ -248,7 +289,8 @@ def _all_at(values: list[Any], steps: Steps) -> list[Any]:
                 values = [value.get(step, ABSENT) for value in values]
             elif kinds == {object}:
                 values = [getattr(value, step, ABSENT) for value in values]
-                values = [value() if callable(value) else value for value in values]
+                if any(map(callable, values)):
+                    values = [value() if callable(value) else value for value in values]
             else:
                 values = [_below(value, step) for value in values]
             continue
