@@ -27,24 +27,17 @@ class Summaries(SphinxTransform):
             first.parent.insert(first.parent.index(first) + 1, table(found))
 
     def entries(self) -> Iterator[tuple[str, str, str]]:
-        """Return the id, the short name and the first sentence of each name, and of methods."""
+        """Return the id, the short name and the first sentence of each name."""
         found = {}
         for entry in self.document.findall(addnodes.desc):
             about = next(entry[-1].findall(nodes.paragraph), None)
-            if entry[0].get("ids") and about is not None:
-                name, member = entry[0]["ids"][0], is_member(entry["objtype"])
-                if not member or name.startswith("fastcollate.Batch."):
-                    found[name] = member, first_sentence(about.astext())
+            is_member = entry["objtype"] in ("attribute", "method", "property")
+            if entry[0].get("ids") and about is not None and not is_member:
+                found[entry[0]["ids"][0]] = first_sentence(about.astext())
         last = [name.rpartition(".")[2] for name in found]
-        for name, (member, about_it) in found.items():
+        for name, about_it in found.items():
             parts = name.split(".")
-            has_owner = member or last.count(parts[-1]) > 1
-            yield name, ".".join(parts[-2:] if has_owner else parts[-1:]), about_it
-
-
-def is_member(kind: str) -> bool:
-    """Return True for a part of a class."""
-    return kind in ("attribute", "method", "property")
+            yield name, ".".join(parts[-2:] if last.count(parts[-1]) > 1 else parts[-1:]), about_it
 
 
 def first_sentence(text: str) -> str:

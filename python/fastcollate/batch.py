@@ -38,21 +38,51 @@ if TYPE_CHECKING:
 class Batch(ModelBatch[Array]):
     """A read-only mapping from output names to arrays, with the plan that placed them.
 
-    ``dict(batch)`` is the data; models are called with :meth:`model_inputs`. Keys are also
-    attributes. Batches compare by identity. For type checkers, ``Batch[torch.Tensor]`` has tensors
-    and ``Batch[np.ndarray]`` arrays; attributes of your own keys, which may be lists, are ``Any``.
-    All outputs share one allocation, which any one of them keeps alive: ``clone`` outputs that
-    outlive the batch. The batch of a :class:`Collator` has the keys of :meth:`model_inputs`, since
-    trainers pass all of them to the model; its other outputs are attributes only.
+    Keys are also attributes, and ``dict(batch)`` is the data. Models are called with
+    :meth:`model_inputs`.
 
-    - For a model: ``model_inputs``, ``dense_mask``, ``block_mask``, ``attention_paths``,
-      ``attention_ranges``, ``subtree_end``
-    - For a loss: ``loss_positions``, ``targets``, ``loss_normalizers``, ``normalize``
-    - Back to rows: ``rows``, ``gather``, ``broadcast``, and views: ``show``, ``check``, ``metrics``
-    - Other batches: ``select``, ``shards``, ``to_layout``, ``cp_split``, ``cp_merge``, ``to``,
-      ``pin_memory``, ``pad_on_device``
-    - What it holds: ``prompt_lens``, ``response_lens``, ``uids``, ``trajectory_ids``,
-      ``is_last_step``, ``is_padding``, ``plan``, ``bin_plan``, ``merge_plan``, ``spec``
+    ==================================  ==========================================================
+    For a model
+    ----------------------------------------------------------------------------------------------
+    `model_inputs`                      arguments of a transformers model, mask included
+    `dense_mask`                        attention mask over all pairs of positions
+    `block_mask`                        attention mask for FlexAttention
+    `attention_paths`                   attention mask as offsets, for flash attention; trees too
+    `attention_ranges`                  attention mask as spans of queries and keys
+    `subtree_end`                       attention mask as one integer per position
+    For a loss
+    ----------------------------------------------------------------------------------------------
+    `loss_positions`                    positions that the loss reads
+    `targets`                           token of each response-aligned value
+    `loss_normalizers`                  divisors for the losses of each mini-batch
+    `normalize`                         advantages with mean 0 and standard deviation 1
+    `broadcast`                         one value per row, written to its tokens
+    To look at it, and back to rows
+    ----------------------------------------------------------------------------------------------
+    `show`, `check`, `metrics`          rows as text; likely mistakes; sizes for logging
+    `gather`                            per-token outputs of a model, by row or turn
+    `rows`                              the rows one by one, without padding
+    Other batches
+    ----------------------------------------------------------------------------------------------
+    `select`, `shards`                  some rows, or the rows of one or all ranks
+    `to_layout`                         the same rows in another layout
+    `to`, `pin_memory`                  on a device; in pinned memory
+    `pad_on_device`                     a jagged batch, padded on its device
+    `cp_split`, `cp_merge`              context parallelism: a rank's part; outputs of all ranks
+    What it holds
+    ----------------------------------------------------------------------------------------------
+    `prompt_lens`, `response_lens`      tokens of each row
+    `uids`, `trajectory_ids`            ids of each row, as they were passed
+    `is_last_step`, `is_padding`        flags of each row
+    `plan`, `spec`                      places of the rows; options of the batch
+    `bin_plan`, `merge_plan`            bins of packed rows; turns of merged rows
+    ==================================  ==========================================================
+
+    Batches compare by identity. For type checkers, ``Batch[torch.Tensor]`` has tensors and
+    ``Batch[np.ndarray]`` arrays; attributes of your own keys, which may be lists, are ``Any``. All
+    outputs share one allocation, which any one of them keeps alive: ``clone`` outputs that outlive
+    the batch. The batch of a :class:`Collator` has the keys of :meth:`model_inputs`, since trainers
+    pass all of them to the model; its other outputs are attributes only.
 
     Parameters
     ----------
