@@ -251,7 +251,7 @@ def test_a_column_of_one_number_per_row(name):
         ("response_ids", "see batch.targets, or batch.rows"),
         ("prompt_ids", "see batch.prompt_lens, or batch.rows"),
         ("cuda", r"call batch.to\(device\)"),
-        ("split", r"batch\.select\(rows=.*batch\.shards\(fc\.plan_step"),
+        ("split", r"batch\.select\(rows=.*batch\.shards\(plan"),
         ("concat", "build one batch of all rows"),
         ("half", "pass dtypes="),
         ("shape", "batch.input_ids.shape"),
@@ -479,8 +479,8 @@ def test_errors_of_inherited_methods_name_the_public_class():
 def test_help_of_a_batch_begins_with_all_of_its_names():
     public = {name for name in vars_of(fc.Batch) if not name.startswith("_")}
     head = inspect.getdoc(fc.Batch).partition("Parameters\n")[0]  # 3.13 and newer dedent it
-    groups = re.findall(r"^- .+?:(.+(?:\n  .+)*)", head, re.MULTILINE)
-    listed = re.findall(r"``(\w+)``", " ".join(groups))
+    rows = re.findall(r"^(`.+?`)  ", head, re.MULTILINE)
+    listed = re.findall(r"`(\w+)`", " ".join(rows))
     assert sorted(listed) == sorted(public - {"get", "items", "keys", "values", "pop"})
 
 

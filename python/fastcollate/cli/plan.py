@@ -82,9 +82,6 @@ def plan(
             "--prompts-per-mini-batch needs the prompts of rows; name their column with --uids "
             "COLUMN"
         )
-    options: dict[str, Any] = {"shard_by": "tokens" if cost is None else cost}
-    if capacity is not None:
-        options["layout"] = Packed(capacity)
     found = plan_step(
         (lens[:, 0], lens[:, 1]),
         uids=uids,
@@ -92,15 +89,15 @@ def plan(
         rows_per_mini_batch=rows_per_mini_batch,
         dp_size=dp,
         allow_partial=True,
-        **options,
+        shard_by="tokens" if cost is None else cost,
+        layout=None if capacity is None else Packed(capacity),
     )
     figures = _figures(found, cost)
     if output is not None:
         write_whole(output, json.dumps(found.to_dict()))
     if as_json:
-        print(
-            json.dumps({"rows_are": "merged turns" if is_merged else "turns", **figures}, indent=2)
-        )
+        rows_are = "merged turns" if is_merged else "turns"
+        print(json.dumps({"rows_are": rows_are, **figures}, indent=2))
         return
     lines = found.describe().splitlines()
     if len(lines) > SHOWN_LINES:

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 _PACKED = "pass layout=fc.Packed(...) to build_batch"
 _ROUNDED = "pass layout=fc.Packed(..., multiple_of=...) to build_batch"
 _CONCATENATED = "pass layout=fc.Packed(...) or layout='jagged' to build_batch"
-_TREE = "pass layout=fc.Tree(...) to build_batch"
-_JAGGED = "pass layout='jagged' to build_batch"
 
 ROWS_ADVICE = (
     "call batch.select(rows=[...]) for a batch of rows, or batch.show(rows=[...]) to look at them"
@@ -31,12 +29,10 @@ _REQUESTS = {
         "trainers rebuild a batch from its items: name 'loss_mask' in the outputs= of the Collator"
     ),
     "router_padding_mask": "pass fields={'routes': fc.RoutedExperts(...)} to build_batch",
-    "cu_seqlens": _CONCATENATED,
-    "max_seqlen": _CONCATENATED,
-    "row_cu_seqlens": _PACKED,
-    "sequence_ids": _PACKED,
+    **dict.fromkeys(("cu_seqlens", "max_seqlen"), _CONCATENATED),
+    **dict.fromkeys(("row_cu_seqlens", "sequence_ids"), _PACKED),
     **dict.fromkeys(("cu_seqlens_padded", "max_seqlen_padded", "row_cu_seqlens_padded"), _ROUNDED),
-    "offsets": _JAGGED,
+    "offsets": "pass layout='jagged' to build_batch",
     "response_offsets": "pass layout='jagged' or layout=fc.Tree(...) to build_batch",
     "sequence_offsets": "pass layout=fc.Tree(...) and a field with align='sequence' to build_batch",
     **dict.fromkeys(
@@ -47,21 +43,13 @@ _REQUESTS = {
         ("responses", "response_ids", "completion_ids"), "see batch.targets, or batch.rows()"
     ),
     **dict.fromkeys(("cuda", "cpu"), "call batch.to(device)"),
-    **dict.fromkeys(
-        ("half", "float", "bfloat16"), "pass dtypes={'rewards': 'bfloat16'} to build_batch"
-    ),
-    **dict.fromkeys(
-        ("split", "chunk", "slice"),
-        "call batch.select(rows=[...]), or batch.shards(fc.plan_step(...))",
-    ),
-    **dict.fromkeys(
-        ("concat", "cat", "union"), "build one batch of all rows, such as by fc.BatchBuilder"
-    ),
+    **dict.fromkeys(("half", "bfloat16"), "pass dtypes={'rewards': 'bfloat16'} to build_batch"),
+    **dict.fromkeys(("split", "chunk"), "call batch.select(rows=[...]), or batch.shards(plan)"),
+    **dict.fromkeys(("concat", "cat", "union"), "build one batch of all rows"),
     **dict.fromkeys(("device", "shape"), "its outputs have one each: batch.input_ids.shape"),
     "save": "call torch.save(batch, path), or pickle it",
     **dict.fromkeys(("prompts", "prompt_ids"), "see batch.prompt_lens, or batch.rows()"),
-    "predictors": _TREE,
-    "row_bins": _TREE,
+    **dict.fromkeys(("predictors", "row_bins"), "pass layout=fc.Tree(...) to build_batch"),
 }
 """The option that adds an output."""
 
