@@ -241,7 +241,7 @@ def test_advice(tmp_path, recorded, capsys):
     rows["responses"] = [[3] * 99, [4]]
     pq.write_table(pa.table(rows), tmp_path / "r.parquet")
     _, page = report_of(tmp_path / "r.parquet", tmp_path / "r.html", capsys)
-    assert "Take layout=fc.Packed(16_384): 2.0 times fewer positions than padded rows." in page
+    assert "Use layout=fc.Packed(16_384): 2.0 times fewer positions than padded rows." in page
 
 
 def test_groups_of_equal_rewards(tmp_path, capsys):

@@ -125,7 +125,7 @@ def advice(figures: Mapping[str, Any]) -> str:
         return "Padding costs little here: the default layout is enough."
     layout = f"layout=fc.{kind}({capacity:,})".replace(",", "_")
     rows = "padded rows" if not merge else "a padded row for each turn"
-    return f"{merge or 'Take '}{layout}: {times:.1f} times fewer positions than {rows}."
+    return f"{merge or 'Use '}{layout}: {times:.1f} times fewer positions than {rows}."
 
 
 def histogram(values: NDArray[Any], what: str, unit: str = "") -> str:
@@ -252,7 +252,7 @@ def _versions(versions: Mapping[str, Any]) -> Iterator[str]:
         return
     yield text(
         "p",
-        f"{tokens}, by token {versions['lag_mean']:.3g} behind the latest, {versions['latest']:,}, "
+        f"{tokens}: {versions['lag_mean']:.3g} behind the latest, {versions['latest']:,}, on average, "
         f"and {versions['lag_max']:,} at most. WeightVersions(max_lag=...) masks older ones.",
     )
 
