@@ -51,6 +51,8 @@ ADVICE: tuple[tuple[str, str, str], ...] = (
         "rows are token ids: tokenize them first, and pass tokenizer.pad_token_id as pad_token_id",
     ),
     # Widths and capacities.
+    ("truncation_side", "keep", "pass keep='start' or 'end', with max_length"),
+    (_LIMITS, "max_length", "pass max_length"),
     (_LIMITS, "layout", f"{_CUT}; layout=fc.Left(pad_to=...) fixes the width"),
     (_LIMITS, "capacity", f"{_CUT}; capacity limits the tokens of a bin"),
     (_LIMITS, "pad_to", f"{_CUT}; pad_to fixes the width"),

@@ -252,8 +252,8 @@ def _versions(versions: Mapping[str, Any]) -> Iterator[str]:
         return
     yield text(
         "p",
-        f"{tokens}: {versions['lag_mean']:.3g} behind the latest, {versions['latest']:,}, on average, "
-        f"and {versions['lag_max']:,} at most. WeightVersions(max_lag=...) masks older ones.",
+        f"{tokens}, up to {versions['latest']:,}: {versions['lag_mean']:.3g} behind it on average, "
+        f"at most {versions['lag_max']:,}. WeightVersions(max_lag=...) masks older ones.",
     )
 
 
