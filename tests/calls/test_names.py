@@ -70,7 +70,7 @@ ADD = fc.BatchBuilder(pad_token_id=0).add
         ),
         (fc.Right, "max_response_len", "rows are never truncated: cut them first; pad_response_to"),
         (fc.build_batch, "truncation", "rows are never truncated: cut them first"),
-        (fc.build_batch, "padding", "rows are padded to the longest one"),
+        (fc.build_batch, "padding", "rows are as wide as the longest; pass layout="),
         (fc.build_batch, "padding_side", "pass layout='left' or 'right'"),
         (fc.unpad, "padding_side", "pass side"),
         (fc.build_batch, "return_tensors", "pass array_type='torch' or 'numpy'"),

@@ -71,10 +71,7 @@ ADVICE: tuple[tuple[str, str, str], ...] = (
     ("bins", "plan", "pass plan"),
     ("bins", "layout", "pass layout=fc.Packed(plan=bins)"),
     ("shift", "layout", "pass layout=fc.Packed(capacity=..., shift=...)"),
-    (
-        *("padding", "layout"),
-        "rows are padded to the longest one; pass layout=fc.Left(pad_to=...) for a fixed width",
-    ),
+    ("padding", "layout", "rows are as wide as the longest; pass layout=fc.Left(pad_to=...)"),
     ("padding", "pad_to", "pass pad_to for a fixed width"),
     ("pad_to", "layout", "pass layout=fc.Left(pad_to=...)"),
     ("pad_to_multiple_of", "multiple_of", "pass multiple_of"),
