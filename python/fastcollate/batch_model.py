@@ -174,7 +174,7 @@ class ModelBatch(BatchMapping[Array]):
         ------
         TypeError, ValueError
             If `kernel` does not fit the layout or the array type; a model without a config, of
-            unknown attention, or whose rows would change each other in this layout.
+            unknown attention, or that would mix rows or count padding in this layout.
         """
         if self._state.made_by is None:
             raise missing_plan("model_inputs")

@@ -32,7 +32,7 @@ from fastcollate.ops.masks import (
     needs_kernel,
 )
 from fastcollate.options import Options, RowOptions
-from fastcollate.plan.dtypes import Outputs
+from fastcollate.plan.dtypes import GRIDS, Outputs
 from fastcollate.plan.layout import Jagged, Layout, Right
 from fastcollate.plan.layouts import Packed, Tree
 from fastcollate.rows.fields import LABELS, AnyField, check_mask_is_used
@@ -289,8 +289,8 @@ class Collator(Generic[Made]):
         """Check that a model which is called with the outputs knows where rows begin."""
         keys = MASK_KEYS if self._keys is None else self._keys.keys()
         is_joined = isinstance(layout, (Jagged, Packed, Tree))
-        if not MASK_KEYS.isdisjoint(keys):
-            if is_joined and not self._call.knows_masks:
+        if is_joined and not MASK_KEYS.isdisjoint(keys):
+            if not self._call.knows_masks:
                 raise needs_kernel()
             return
         if "input_ids" not in keys:
@@ -303,7 +303,11 @@ class Collator(Generic[Made]):
                     f"kernel='paths' {sorted(key for key in MASK_KEYS if key.startswith('tree_'))}"
                 )
             return
-        if {*LABELS}.isdisjoint(keys) or isinstance(layout, Right):
+        if {*LABELS}.isdisjoint(keys):
+            return
+        if not is_joined:
+            self._call.check_padding(layout.name, "position_ids" in keys)
+        if isinstance(layout, Right):
             return
         is_one_row = isinstance(layout, Jagged) or getattr(layout, "plan", None) == "single_row"
         given = sorted(_OFFSETS.intersection(keys))
@@ -323,6 +327,9 @@ class Collator(Generic[Made]):
         elif is_joined:
             needed = ["position_ids", "use_cache"]
             why = " (a model ignores the positions of rows if it has a cache)"
+        elif self._options.outputs.positions != "omitted" and {*GRIDS}.isdisjoint(self._fields):
+            needed.append("position_ids")
+            why = " (most models count the padding otherwise)"
         if missing := [key for key in needed if key not in keys]:
             raise ValueError(
                 f"outputs are {list(keys)}, from which a model does not know where the rows of "

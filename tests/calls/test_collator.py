@@ -350,7 +350,7 @@ def test_arrays_of_rows_are_joined_whether_they_have_one_shape_or_not(lengths, a
 
 
 def test_outputs_can_be_chosen(array_type):
-    keys = ["labels", "attention_mask", "input_ids"]
+    keys = ["labels", "attention_mask", "position_ids", "input_ids"]
     collate = fc.Collator(pad_token_id=0, outputs=keys, array_type=array_type)
     given = collate(LABELLED)
     assert type(given) is dict
@@ -455,9 +455,10 @@ def test_sequences_are_padded_as_transformers_does(samples, side):
     for row, sample in enumerate(samples):
         first = 0 if side == "right" else width - len(sample["labels"])
         expected["labels"][row, first : first + 1] = -100
-    outputs = ("input_ids", "attention_mask", "labels")
-    collate = fc.Collator(pad_token_id=0, layout=side, outputs=outputs)
-    assert_same(collate(samples), {key: expected[key] for key in outputs})
+    outputs = ("input_ids", "attention_mask", "labels", "position_ids")
+    found = fc.Collator(pad_token_id=0, layout=side, outputs=outputs)(samples)
+    assert found.pop("position_ids").shape == expected["labels"].shape
+    assert_same(found, {key: expected[key] for key in found})
 
 
 def test_labels_that_outputs_name_are_made():

@@ -120,14 +120,17 @@ def test_sequences_of_a_collator(model, keys, options, outputs):
 @EACH_LAYOUT
 def test_outputs_by_which_a_model_would_mix_rows(options, outputs):
     """It takes padding for tokens, and with a cache all packed rows for one sequence."""
-    needed = [key for key in ("attention_mask", "use_cache") if key in outputs]
+    needed = [key for key in ("attention_mask", "position_ids", "use_cache") if key in outputs]
     without = [key for key in outputs if key not in needed]
     how = {"pad_token_id": 0, "position_ids": "zero", **options}
     if options["layout"] == "right":  # a causal model never reads padding at the end
         assert list(fc.Collator(outputs=without, **how)([{"input_ids": [5, 6]}])) == without
         return
-    with pytest.raises(ValueError, match=rf"outputs are .*; add '{needed[0]}'"):
-        fc.Collator(outputs=without, **how)
+    for count in range(1, len(needed) + 1):
+        of = [key for key in outputs if key not in needed[:count]]
+        names = " and ".join(map(repr, needed[:count]))
+        with pytest.raises(ValueError, match=rf"outputs are .*; add {names} "):
+            fc.Collator(outputs=of, **how)
     without.remove("labels")
     fc.Collator(outputs=without, **how)  # a loss of one's own
 

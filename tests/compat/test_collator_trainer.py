@@ -19,7 +19,7 @@ pytestmark = [
     ),
 ]
 
-OUTPUTS = ("input_ids", "attention_mask", "labels")
+OUTPUTS = ("input_ids", "attention_mask", "position_ids", "labels")
 PACKED = ("input_ids", "position_ids", "labels", "use_cache")
 
 

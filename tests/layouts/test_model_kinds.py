@@ -27,6 +27,8 @@ WINDOWS = {"head_dim": 8, "sliding_window": 4, "num_experts_per_tok": 1, "pad_to
 MODELS = {
     "afmoe": {**SIZES, **WINDOWS, "moe_intermediate_size": 16, "num_experts": 2,
               "num_dense_layers": 1, "num_shared_experts": 1},
+    "bart": {"vocab_size": 64, "d_model": 16, "decoder_layers": 2, "decoder_attention_heads": 2,
+             "decoder_ffn_dim": 16},
     "biogpt": {**HEADS, "intermediate_size": 16},
     "bloom": {"vocab_size": 64, "hidden_size": 16, "n_layer": 2, "n_head": 2},
     "codegen": {**GPT, "n_head": 4, "n_embd": 32, "rotary_dim": 4},
@@ -46,6 +48,10 @@ MODELS = {
         "vision_config": {"depth": 1, "hidden_size": 16, "num_heads": 2, "intermediate_size": 16,
                           "out_hidden_size": 32},
     },
+    "recurrent_gemma": {**SIZES, "num_hidden_layers": 3, "lru_width": 32},
+    "roberta": {**HEADS, "intermediate_size": 16, "is_decoder": True},
+    "rwkv": {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2,
+             "attention_hidden_size": 16},
     "xglm": {"vocab_size": 64, "d_model": 16, "ffn_dim": 16, "num_layers": 2, "attention_heads": 2},
 }  # fmt: skip
 
@@ -82,9 +88,9 @@ def of_rows(model):
     return torch.cat(found)
 
 
-def of_batch(model, layout):
+def of_batch(model, layout, **options):
     """Return the same of a batch."""
-    batch = fc.build_batch(PROMPTS, RESPONSES, pad_token_id=0, layout=layout)
+    batch = fc.build_batch(PROMPTS, RESPONSES, pad_token_id=0, layout=layout, **options)
     return of_inputs(model, batch, batch.model_inputs(model=model))
 
 
@@ -151,6 +157,29 @@ def test_models_that_take_padded_rows_alone(kind):
             with pytest.raises(ValueError, match=f"{message}.*pass a padded layout"):
                 way(model, layout)
     torch.testing.assert_close(of_batch(model, "left"), of_rows(model), rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("kind", ["bart", "recurrent_gemma", "roberta", "rwkv"])
+def test_models_that_count_padding_on_the_left(kind):
+    """Despite mask and positions, without an error of theirs."""
+    import torch
+
+    model, options, message = model_of(kind), {}, "count padding on the left; pass layout='right'"
+    if kind == "roberta":
+        options = {"position_ids": False}
+        with pytest.raises(ValueError, match=r"'roberta' do not count .*position_ids=False"):
+            of_batch(model, "right")
+    keys = ["input_ids", "attention_mask", "labels"]
+    for layout in ("left", "two_segment"):
+        for way in (of_batch, of_collator):
+            with pytest.raises(ValueError, match=r"pass .*layout='right'"):
+                way(model, layout)
+        with pytest.raises(ValueError, match=f"'{kind}' {message}"):
+            of_batch(model, layout, **options)
+        with pytest.raises(ValueError, match=f"'{kind}' {message}"):
+            fc.Collator(pad_token_id=0, layout=layout, outputs=keys, model=model, **options)
+    found = of_batch(model, "right", **options)
+    torch.testing.assert_close(found, of_rows(model), rtol=0, atol=2e-4)
 
 
 def test_options_of_models_count():

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 from fastcollate.common.arguments import check_choice
 from fastcollate.common.arrays import describe
 from fastcollate.ops.attention import attention_paths, block_mask, dense_mask
-from fastcollate.ops.model_kinds import BLIND, carries_state, reason_against, takes_paths
+from fastcollate.ops.model_kinds import (
+    BLIND,
+    COUNT_PADDING,
+    OWN_START,
+    carries_state,
+    reason_against,
+    takes_paths,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,8 +122,28 @@ class ModelCall(NamedTuple):
         """
         if not (plan.has_bins or plan.is_jagged):
             check_kernel(self.kernel, is_numpy, is_tree=False)
+            self.check_padding(plan.layout, has_positions)
             return self.kernel
         return self.kernel_of_joined(is_numpy, has_positions, is_tree=plan.is_tree)
+
+    def check_padding(self, layout: str, has_positions: bool) -> None:
+        """Check that the model trains as it should on padded rows of a layout.
+
+        Raises
+        ------
+        ValueError
+            It would count padding, or take our positions for others.
+        """
+        kind = getattr(self.config, "model_type", None)
+        if kind in OWN_START and has_positions:
+            raise ValueError(
+                f"models of the type {kind!r} do not count positions from 0; pass "
+                "position_ids=False and layout='right'"
+            )
+        if kind in COUNT_PADDING and layout != "right":
+            raise ValueError(
+                f"models of the type {kind!r} count padding on the left; pass layout='right'"
+            )
 
     def kernel_of_joined(self, is_numpy: bool, has_positions: bool, is_tree: bool) -> Kernel | None:
         """Return the kernel for rows that share an output row, as `kernel_for`."""

@@ -24,6 +24,22 @@ OWN_POSITIONS = frozenset(
 )
 """Types of models that have positions or masks of their own, for one sequence per row."""
 
+OWN_START = frozenset(
+    """
+    camembert data2vec-text roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl xmod
+    """.split()  # noqa: SIM905
+)
+"""Types of models whose positions begin after the id of the padding token."""
+
+COUNT_PADDING = OWN_START | frozenset(
+    """
+    bart bigbird_pegasus blenderbot blenderbot-small deepseek_v4 marian mbart mvp pegasus plbart
+    recurrent_gemma roformer rwkv trocr xlstm
+    """.split()  # noqa: SIM905
+)
+"""Types of models that take padding on the left for tokens or count it, despite mask and
+positions."""
+
 WITHOUT_OFFSETS = frozenset({"falcon", "gpt_neo", "gptj"})
 """Types of models whose flash attention gets no offsets of sequences."""
 
