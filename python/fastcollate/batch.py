@@ -382,7 +382,7 @@ class Batch(ModelBatch[Array]):
         ------
         ValueError
             Another layout; a padded sequence that cannot be cut into chunks; a size below 1, or an
-            invalid rank; a batch that is a part already.
+            invalid rank; a batch that is a part already; labels that are aligned.
         TypeError
             A size or rank that is not an integer.
 

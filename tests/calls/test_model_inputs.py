@@ -414,7 +414,7 @@ def test_a_collators_batch_has_the_inputs_of_each_kernel(layout, kernel):
 
 
 def test_a_rank_of_a_collators_batch_has_the_outputs():
-    batch = by_collator(fc.Packed(8, multiple_of=4), labels="aligned")
+    batch = by_collator(fc.Packed(8, multiple_of=4), labels="shifted")
     part = batch.cp_split(2, 0)
     assert list(part) == list(batch._data)
     assert part.loss_mask.shape == (*batch.loss_mask.shape[:1], batch.loss_mask.shape[1] // 2)

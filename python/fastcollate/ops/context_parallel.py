@@ -20,7 +20,7 @@ from fastcollate.common.arrays import (
 from fastcollate.ops.ragged_outputs import ragged_outputs, taken_values
 
 if TYPE_CHECKING:
-    from fastcollate._fastcollate import Plan
+    from fastcollate._fastcollate import OutputSpec, Plan
     from fastcollate.ops.batch_state import BatchState
 
 
@@ -36,6 +36,7 @@ def cp_split(state: BatchState, cp_size: Any, cp_rank: Any) -> BatchState:
     per_token = {output.key for output in spec.table if output.align in ("sequence", "response")}
     if cp_size == 1:
         return state._replace(data=dict(state.data), owner=None)
+    check_labels(spec.outputs)
     positions = _positions_of(plan, cp_size, cp_rank)
     ragged: dict[str, Any] = {}
     for output in ragged_outputs(spec.table):
@@ -78,6 +79,15 @@ def cp_merge(plan: Plan, parts: Sequence[Any]) -> Any:
     sources[positions] = np.arange(len(positions))
     flat = [flatten(part, 2) for part in parts]
     return _at(concatenate(flat), sources.reshape(leading[0], -1), 1)
+
+
+def check_labels(outputs: OutputSpec) -> None:
+    """Check that labels do not have to be shifted, which chunks would lose and mix."""
+    if outputs.labels is not None and not outputs.labels[0]:
+        raise ValueError(
+            "labels are 'aligned', which a model shifts by one, also across the ends of a rank's "
+            "chunks; pass labels='shifted' to split the batch by context parallelism"
+        )
 
 
 def _check_packed(plan: Plan) -> None:
