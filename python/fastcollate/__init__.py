@@ -6,7 +6,15 @@
 array([[ 5,  6,  8],
        [ 7,  9, 10]])
 
-More names are in :mod:`fastcollate.planning` and :mod:`fastcollate.memory`.
+- Rows to a batch: `build_batch`; `BatchBuilder` as rollouts arrive; `Collator` in a data loader
+- Layouts: `Left`, `Right`, `TwoSegment`, `Jagged`, `Packed`, `Tree`
+- More values: `Field`, `PerRow`, `RoutedExperts`, `Captured`, `WeightVersions`
+- Turns to rows, and rows to ranks: `merge_turns`, `plan_step`
+- Without a batch: `pad`, `unpad`, `ragged`, `Ragged`; ahead of the training loop: `prefetch`
+
+:mod:`fastcollate.planning` has packing, costs and prefix trees, :mod:`fastcollate.rollouts` reads
+responses of engines, and :mod:`fastcollate.compat` has functions of frameworks. See also
+:mod:`fastcollate.memory`, :mod:`fastcollate.ray` and :mod:`fastcollate.testing`.
 """
 
 import logging
