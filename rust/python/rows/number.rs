@@ -10,7 +10,7 @@ use numpy::PyUntypedArray;
 use numpy::prelude::*;
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyInt, PyList, PyTuple, PyType};
+use pyo3::types::{PyDict, PyFloat, PyInt, PyList, PyTuple, PyType};
 
 use super::array::{ArrayInput, ArrayView, Float};
 use super::object::{as_array, has_rows, is_objects, is_row, is_sequence, to_list};
@@ -172,7 +172,9 @@ pub fn is_numpy_bool(item: &Bound<PyAny>) -> PyResult<bool> {
 
 /// True if an object has a length, as rows do.
 pub fn has_len(item: &Bound<PyAny>) -> PyResult<bool> {
-    Ok(caught(item.py(), item.len())?.is_some())
+    // The exception of a number without a length takes longer than reading a short row.
+    let is_number = item.is_exact_instance_of::<PyInt>() || item.is_exact_instance_of::<PyFloat>();
+    Ok(!is_number && caught(item.py(), item.len())?.is_some())
 }
 
 /// The wanted numbers of a field with one per row, read as `T`.

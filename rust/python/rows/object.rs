@@ -24,11 +24,10 @@ pub fn has_rows(object: &Bound<PyAny>) -> Result<bool> {
 /// True if a row is a list with one list or array per token.
 pub fn is_list_of_rows(row: &Bound<PyAny>) -> Result<bool> {
     let first = match (row.cast::<PyList>(), row.cast::<PyTuple>()) {
-        (Ok(list), _) => list.get_item(0),
-        (_, Ok(tuple)) => tuple.get_item(0),
-        _ => return Ok(false),
+        (Ok(list), _) => list.iter().next(),
+        (_, Ok(tuple)) => tuple.iter().next(),
+        _ => None,
     };
-    // An empty row has no first item.
     first.map_or(Ok(false), |first| Ok(has_len(&first)?))
 }
 
