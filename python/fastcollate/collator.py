@@ -82,9 +82,9 @@ class Collator(Generic[Made]):
         given: ``prompt_len``, the number of prompt tokens; ``labels``, -100 on tokens that do not
         train and the ids themselves elsewhere, as in Hugging Face; or ``completion_mask`` and
         ``assistant_masks``, as in TRL's ``SFTTrainer``, 0 or 1 per token (if both are given, tokens
-        train where both are 1); beside ``labels`` they are ignored, as there. All tokens before the
-        first that trains are the prompt, and ``loss_mask`` marks the trained tokens of the rest. An
-        ``attention_mask`` is accepted if it is 1 throughout.
+        train where both are 1); with ``labels`` both are ignored, also as in TRL. All tokens before
+        the first that trains are the prompt, and ``loss_mask`` marks the trained tokens of the
+        rest. An ``attention_mask`` is accepted if it is 1 throughout.
     ``seq_lengths`` with ``input_ids``
         Number of tokens of each sequence of a packed sample, as in ``pack_dataset`` of TRL and of
         :mod:`fastcollate.compat.trl`. Each sequence is a row of the batch; besides ``labels`` or
@@ -126,7 +126,7 @@ class Collator(Generic[Made]):
         Keys of samples to ignore, or ``"rest"`` for all unknown ones. Other unknown keys are an
         error, so that misspelled keys are found.
     outputs
-        None returns a :class:`Batch` whose keys are what a model is called with
+        None returns a :class:`Batch` whose keys are the arguments of a model
         (:meth:`Batch.model_inputs`); all other outputs are its attributes. Otherwise the keys of
         the outputs to return as a plain dict, in this order. A mapping renames them, each to one
         name or several: ``{"cu_seqlens": ("cu_seq_lens_q", "cu_seq_lens_k")}``. With labels and
@@ -148,7 +148,7 @@ class Collator(Generic[Made]):
     ValueError, TypeError
         As :func:`build_batch`, for invalid options. Calls also raise them for samples with
         different keys, for pairs of which `max_length` would leave no token of a response, and for
-        values of response tokens beside `max_length`, naming the sample or the row and position.
+        values of response tokens with `max_length`, naming the sample or the row and position.
 
     Notes
     -----

@@ -265,8 +265,8 @@ ROWS = {"sequences": [[1, 2, 3], [4, 5]], "prompt_lens": [1, 1]}
         ({**ROWS, "prompt_lens": [1, 0.5]}, TypeError, r"prompt_lens\[1\] is 0.5; pass an integer"),
         ({**ROWS, "prompt_lens": [1, 2**70]}, (TypeError, ValueError), "prompt_lens"),
         ({**ROWS, "prompt_lens": [1]}, ValueError, "prompt_lens has 1 row, but sequences has 2"),
-        ({**ROWS, "prompts": [[1], [4]]}, TypeError, "prompts is given beside sequences; pass"),
-        ({**ROWS, "responses": [[1], [4]]}, TypeError, "responses is given beside sequences"),
+        ({**ROWS, "prompts": [[1], [4]]}, TypeError, "prompts is given with sequences; pass"),
+        ({**ROWS, "responses": [[1], [4]]}, TypeError, "responses is given with sequences"),
         (
             {"prompts": [[1]], "responses": [[2]], "prompt_lens": [1]},
             TypeError,
@@ -329,7 +329,7 @@ def test_bad_rows_of_a_builder(array_type):
         ({"sequence": [1], "prompt_len": 2}, r"prompt_lens\[1\] is 2, but sequences\[1\] has 1"),
         ({"sequence": [1], "prompt_len": -1}, "prompt_len is -1"),
         ({"sequence": [1], "prompt_len": 0.5}, "prompt_len is 0.5"),
-        ({"sequence": [1], "prompt": [1]}, "prompt is given beside sequence; pass prompt and"),
+        ({"sequence": [1], "prompt": [1]}, "prompt is given with sequence; pass prompt and"),
         ({"prompt_len": 1}, "prompt_len is given without sequence"),
         ({"prompt": [1]}, "response is None; pass prompt and response, or sequence with"),
         (

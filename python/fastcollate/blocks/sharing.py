@@ -29,7 +29,7 @@ class Sharing(NamedTuple):
     prompt_hashes: NDArray[np.uint64]
     """For prompts, a 128-bit hash per row, (rows, 2); else (0, 2)."""
     same_inputs: list[Any] | None
-    """Ids of each row's inputs beside tokens, if given."""
+    """Ids of each row's inputs other than tokens, if given."""
     is_apart: bool
     """True if rows have such inputs without ids; they share nothing."""
 

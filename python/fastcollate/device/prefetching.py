@@ -52,7 +52,7 @@ def prefetch(
         theirs. In items that are not a :class:`Batch`, tensors are searched for in mappings, lists
         and tuples.
     depth
-        Most items that are ready or being made, besides the one returned last.
+        At most this many items are ready or being made, besides the one returned last.
     timeout
         Seconds of waiting for an item after which an error reports the cause. By default, a warning
         is logged every minute.

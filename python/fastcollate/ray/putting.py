@@ -94,7 +94,7 @@ def put_turns(
         ``"prompts"``: equal whole prompts, over all blocks. There is no ``"all"``, since workers do
         not see each other's tokens. It adds two integers per row to the block's handle.
     same_inputs
-        With `share`, one id per turn for its inputs beside tokens, such as images, as in
+        With `share`, one id per turn for its inputs other than tokens, such as images, as in
         :func:`fastcollate.planning.prefix_tree`: rows with different ones share nothing. Without
         ids, rows with fields of ``PerRow(concat=True)`` share nothing.
     name

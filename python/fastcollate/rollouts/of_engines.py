@@ -1,4 +1,4 @@
-"""What engines give beside tokens: routed experts, weight versions and sampling support."""
+"""What engines give with tokens: routed experts, weight versions and sampling support."""
 
 from __future__ import annotations
 

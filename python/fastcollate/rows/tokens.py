@@ -73,7 +73,7 @@ def _is_whole(given: tuple[Any, Any, Any, Any], names: tuple[str, str, str, str]
     elif prompts is None and responses is None:
         return True
     else:
-        wrong = f"{names[1] if prompts is None else names[0]} is given beside {names[2]}"
+        wrong = f"{names[1] if prompts is None else names[0]} is given with {names[2]}"
     advice = f"pass {names[0]} and {names[1]}, or {names[2]} with {names[3]}"
     first = prompts[0] if isinstance(prompts, (list, tuple)) and prompts else prompts
     if isinstance(first, (Mapping, PathLike)) or hasattr(first, "columns"):
