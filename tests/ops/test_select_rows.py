@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 from any_layout import layouts
-from conftest import share
+from conftest import NEEDS_TORCH, share
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from packed_cases import cases as packed_cases
@@ -292,3 +292,37 @@ def test_other_names():
         batch["prompt_lens"]
     with pytest.raises(AttributeError, match="no attribute '_private'"):
         batch._private  # noqa: B018
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize("key", ["response_mask", "labels", "shift_labels"])
+@pytest.mark.parametrize(
+    "layout", [*LAYOUTS, fc.Packed(8), fc.Packed(9, shift="next_token"), fc.Packed.single_row()]
+)
+def test_masks_that_change_without_the_loss_mask(layout, key):
+    """They are written again by it, so that their tokens would train after all."""
+    labels = {"labels": "aligned", "shift_labels": "shifted"}.get(key)
+    options = {"pad_token_id": 0, "layout": layout, "labels": labels, "uids": ["a", "b", "c"]}
+    prompts, responses = [[1], [2, 3, 4], [5, 6]], [[7, 8, 9], [10], [11, 12]]
+    batch = fc.build_batch(prompts, responses, **options)
+    if key not in batch:
+        assert layout == "jagged"
+        return
+    ways = [
+        lambda: batch.select(rows=[0, 2]),
+        lambda: batch.to_layout("right" if layout == "left" else "left").select(rows=[0, 2]),
+    ]
+    for way in ways:
+        assert int(way().loss_mask.sum()) == 5
+    left_out = -100 if labels else 0
+    tokens = batch.targets if key == "response_mask" else batch.input_ids
+    if key == "shift_labels":
+        tokens = tokens.roll(-1)
+    batch[key][tokens == 12] = left_out
+    for way in ways:
+        with pytest.raises(ValueError, match=rf"{key} is {left_out} for response token 1 of row 2"):
+            way()
+    batch.loss_mask[batch.targets == 12] = 0
+    batch[key][tokens == 9] = batch[key][tokens == 9]  # written, but not changed
+    for way in ways:
+        assert int(way().loss_mask.sum()) == 4

@@ -161,6 +161,11 @@ def even_sizes(count: int, parts: int) -> list[int]:
     return [share + (part < more) for part in range(parts)]
 
 
+def was_written(x: Any) -> bool:
+    """Return True for a tensor that was changed in place, as far as torch counts it."""
+    return is_tensor(x) and not x.is_inference() and x._version > 0
+
+
 def row_and_token(offsets: np.ndarray, index: int) -> tuple[int, int]:
     """Return the row of a token, given its index among all tokens, and its position there."""
     row = int(np.searchsorted(offsets, index, side="right")) - 1

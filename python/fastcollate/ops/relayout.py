@@ -6,8 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastcollate._fastcollate import FieldSpec, RowSpans, SomeTokens
-from fastcollate.common.arrays import dtype_name, flatten, offsets_of, on_host, ranges_of, take
+from fastcollate._fastcollate import IGNORE_INDEX, FieldSpec, RowSpans, SomeTokens
+from fastcollate.common.arrays import (
+    dtype_name,
+    flatten,
+    offsets_of,
+    on_host,
+    ranges_of,
+    row_and_token,
+    take,
+    was_written,
+)
 from fastcollate.ops.collating import Request, collate
 from fastcollate.ops.ragged_outputs import ragged_outputs
 from fastcollate.plan.merging import RowSource
@@ -92,6 +101,22 @@ def relayout(state: BatchState, layout: LayoutSpec, shard: Shard | None = None) 
         runs = runs_of(~mask, offsets_of(counts))
         return SomeTokens.within(RowSpans([(values, starts, lens)]), runs)
 
+    masks = ("response_mask", "labels", "shift_labels")  # written again, by the loss mask
+    for key in [key for key in masks if was_written(state.data.get(key))]:
+        if table[key].field is not None:
+            continue
+        left_out, starts = 0, response_starts
+        if key != "response_mask":
+            left_out, starts = IGNORE_INDEX, sequence_starts + prompt_lens - (key != "labels")
+        is_lost = on_host(per_token(key) == left_out)[ranges_of(starts, response_lens)]
+        is_lost &= on_host(per_token("loss_mask") != 0)[ranges_of(response_starts, response_lens)]
+        if is_lost.any():
+            row, token = row_and_token(offsets_of(response_lens), int(is_lost.argmax()))
+            raise ValueError(
+                f"{key} is {left_out} for response token {token} of row "
+                f"{row if own is None else own[row]}, but loss_mask is not, and selected rows and "
+                "other layouts follow loss_mask; set it to 0 there, too"
+            )
     fields = [(column(index, spec), spec) for index, spec in enumerate(spec.fields)]
     if LOSS_MASK.key in state.data and all(spec.key != LOSS_MASK.key for _, spec in fields):
         # None was given, but what was written may have changed since.
