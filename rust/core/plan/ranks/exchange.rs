@@ -93,7 +93,9 @@ impl Bins<'_> {
                 self.find_swap(&given, slowest, other, &mut best, looks);
             }
             match best {
-                Some(exchange) => self.apply(&exchange),
+                Some(Exchange {
+                    given, to, back, ..
+                }) => self.apply(&given, to, back.as_ref()),
                 None => return Ok(()),
             }
         }
@@ -115,35 +117,21 @@ impl Bins<'_> {
             };
             let to = random.below(self.members.len());
             let is_all = part.places.len() == self.members[part.bin].len();
-            if !is_all && to != part.bin && self.fits(to, 0..0, self.runs_of(part)) {
-                let exchange = Exchange {
-                    gain: 0.0,
-                    given: part.clone(),
-                    to,
-                    back: None,
-                };
-                return self.apply(&exchange);
+            if !is_all && to != part.bin && self.has_room(to, self.runs_of(part)) {
+                return self.apply(part, to, None);
             }
         }
     }
 
-    fn apply(&mut self, exchange: &Exchange) {
-        let Exchange {
-            given, to, back, ..
-        } = exchange;
+    /// Move a part to another bin, and one of that bin back, if any.
+    fn apply(&mut self, given: &Part, to: usize, back: Option<&Part>) {
         let out = self.runs_of(given).to_vec();
-        let into = back
-            .as_ref()
-            .map_or(Vec::new(), |back| self.runs_of(back).to_vec());
-        let replaced = |bin: usize, old: &[usize], new: &[usize]| {
+        let into = back.map_or(Vec::new(), |back| self.runs_of(back).to_vec());
+        for (bin, old, new) in [(given.bin, &out, &into), (to, &into, &out)] {
             let kept = self.members[bin].iter().filter(|run| !old.contains(run));
-            let mut members: Vec<_> = kept.chain(new).copied().collect();
-            members.sort_unstable();
-            members
-        };
-        let (from, to_members) = (replaced(given.bin, &out, &into), replaced(*to, &into, &out));
-        self.set(given.bin, from);
-        self.set(*to, to_members);
+            let runs = kept.chain(new).copied().collect();
+            self.set(bin, runs);
+        }
     }
 
     fn runs_of(&self, part: &Part) -> &[usize] {
@@ -199,19 +187,6 @@ impl Bins<'_> {
         parts
     }
 
-    /// What a part adds to another bin.
-    fn added_by(&self, part: &Part, bin: usize) -> Weight {
-        let (runs, members) = (self.runs_of(part), &self.members[bin]);
-        let (first, last) = (runs[0], runs[runs.len() - 1]);
-        let place = members.partition_point(|&other| other < first);
-        let before = place.checked_sub(1).map(|place| members[place]);
-        let after = members.get(place).copied();
-        match after.is_some_and(|after| after < last) {
-            true => self.with(bin, 0..0, runs).minus(self.weights[bin]),
-            false => self.runs.joined(before, first, part.alone, last, after),
-        }
-    }
-
     /// The gain if the slowest rank and another get these costs; 0 if the slower of them is not
     /// faster than before.
     fn gain(&self, ranks: [usize; 2], costs: [f64; 2]) -> f64 {
@@ -242,14 +217,14 @@ impl Bins<'_> {
                 return;
             }
             for to in self.of_rank(other).filter(|&to| to != part.bin) {
-                let added = self.added_by(part, to).cost;
+                let added = self.added(self.runs_of(part), part.alone, to).cost;
                 let less = self.ranks[slowest] - part.lost.cost;
                 let gain = match slowest == other {
                     // The other cost is of no rank.
                     true => self.gain([slowest; 2], [less + added, 0.0]) - 1.0,
                     false => self.gain([slowest, other], [less, self.ranks[other] + added]),
                 };
-                if is_better(gain, best) && self.fits(to, 0..0, self.runs_of(part)) {
+                if is_better(gain, best) && self.has_room(to, self.runs_of(part)) {
                     *best = Some(Exchange {
                         gain,
                         given: part.clone(),
@@ -282,7 +257,9 @@ impl Bins<'_> {
             let pairs = parts
                 .iter()
                 .flat_map(|part| bins.clone().map(move |bin| (part, bin)));
-            pairs.map(|(part, bin)| self.added_by(part, bin)).collect()
+            pairs
+                .map(|(part, bin)| self.added(self.runs_of(part), part.alone, bin))
+                .collect()
         };
         let (into, out) = (table(given, &others), table(&returned, &own));
         let capacity = self.spec.limit().size;
@@ -310,17 +287,14 @@ impl Bins<'_> {
                     continue;
                 }
                 *looks = looks.saturating_sub(8);
-                let swapped = [(part, back), (back, part)];
-                let weights = swapped
+                let swapped = [(part, back), (back, part)]
                     .map(|(old, new)| self.with(old.bin, old.places.clone(), self.runs_of(new)));
                 let gain = gain_of(
                     [part, back].map(|part| self.weights[part.bin].cost),
-                    weights,
+                    swapped.map(|(weight, _)| weight),
                 );
-                let mut fit = swapped
-                    .iter()
-                    .map(|(old, new)| self.fits(old.bin, old.places.clone(), self.runs_of(new)));
-                if is_better(gain, best) && fit.all(|fits| fits) {
+                let limit = self.spec.limit();
+                if is_better(gain, best) && swapped.iter().all(|(_, load)| load.is_within(limit)) {
                     *best = Some(Exchange {
                         gain,
                         given: part.clone(),

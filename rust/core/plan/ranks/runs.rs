@@ -99,11 +99,6 @@ impl Runs {
         if b.load.size < a.load.size { b } else { a }
     }
 
-    /// What a run adds between two others.
-    pub fn between(&self, before: Option<usize>, run: usize, after: Option<usize>) -> Weight {
-        self.joined(before, run, self.alone(run), run, after)
-    }
-
     /// What several runs, which weigh `alone`, add between two others.
     pub fn joined(
         &self,

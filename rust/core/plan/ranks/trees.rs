@@ -10,39 +10,35 @@ use super::{Deal, RankBins, deal_bins};
 use crate::error::Result;
 use crate::memory::check_room;
 use crate::plan::pack::{Cost, Growth, PackSpec};
-use crate::plan::partition::sort_indices;
-use crate::plan::share::{Chunks, Tree, TreeRow, Units};
+use crate::plan::share::{Chunks, Tree, TreeRow};
 use crate::polling::Ticks;
 
 /// The most that a run costs besides what it shares, as a share of a rank's cost.
 const FINE: f64 = 1.0 / 48.0;
 
-/// Share by which the slowest rank may exceed the bound before other plans are tried.
+/// Share by which the slowest rank may exceed the bound before ranks exchange runs.
 const UNEVEN: f64 = 0.005;
 
 /// Share by which the slowest rank may exceed the bound before parts are moved at random.
 const ROUGH: f64 = 0.02;
 
-/// Largest limit of a rank's cost that is tried, as a multiple of the bound.
+/// Largest limit of a rank's cost that is tried, as a multiple of the goal.
 const LOOSEST: f64 = 1.6;
 
 /// Number of limits tried.
-const LIMITS: usize = 8;
+const LIMITS: usize = 10;
 
-/// Number of runs that are examined for exchanges, in all plans.
+/// Number of bins that are examined to place runs, in one plan.
+const PLACES: usize = 1 << 22;
+
+/// Number of runs that are examined for exchanges.
 const LOOKS: usize = 1 << 16;
-
-/// Number of turns that they are divided into.
-const TURNS: usize = 16;
 
 /// Number of runs that are examined for exchanges after random moves.
 const RANDOM_LOOKS: usize = 1 << 16;
 
 /// Number of random moves before exchanges.
 const MOVES: usize = 2;
-
-/// Number of bins that are examined to place runs, in one plan.
-const PLACES: usize = 1 << 17;
 
 /// The rows of a mini-batch, in bins of which shared tokens are written once.
 pub struct PackedTrees<'a> {
@@ -97,13 +93,7 @@ impl Deal<'_> {
         let chunks = chunks.grown(&grown, ticks)?;
         let filled = chunks.bins.count();
         let bins = if plans_ranks && filled == wanted {
-            let planner = Planner {
-                trees,
-                spec: &grown,
-                ranks,
-                each: wanted / ranks,
-            };
-            planner.bins(&chunks, total, ticks)?
+            trees.planned(&chunks, total, &grown, ranks, ticks)?
         } else {
             let mut bins = trees.tree.bins_of(&chunks, ticks)?;
             bins.resize(wanted, Tree::default());
@@ -202,192 +192,97 @@ impl PackedTrees<'_> {
             let [alone, shared] = self.costs_of(row, costs);
             (alone - shared).max(0.0)
         };
-        let added: Vec<_> = bin.rows().iter().map(added).collect();
-        added[0] + pairwise_sum(&added[1..])
+        bin.rows().iter().map(added).sum()
     }
-}
 
-/// Plans of the bins of ranks.
-struct Planner<'a> {
-    trees: &'a PackedTrees<'a>,
-    spec: &'a PackSpec,
-    ranks: usize,
-    /// Number of bins per rank.
-    each: usize,
-}
-
-impl Planner<'_> {
-    /// The bins of all ranks.
+    /// The bins of all ranks. The bound is the costliest row, or the mean of ranks if no more tokens
+    /// are duplicated than capacity requires: their cost is `total`.
     ///
-    /// Plans are made until the slowest rank is nearly as fast as the bound: bins of chunks, dealt
-    /// out by cost; chunks to the ranks that they fill best, up to a limit; and to the cheapest
-    /// ranks. If none is, ranks exchange runs of rows. The bound is the costliest row, or the
-    /// mean of ranks if no more tokens are duplicated than capacity requires: their cost is
-    /// `total`.
-    fn bins(&self, chunks: &Chunks, total: f64, ticks: &mut Ticks) -> Result<Vec<Tree>> {
+    /// Bins of chunks are dealt out by cost, or chunks go to the ranks that they fill best. Then
+    /// ranks exchange runs of rows until the slowest one is nearly as fast as the bound. While the
+    /// better plan is far from that, parts are moved at random, and ranks exchange again.
+    fn planned(
+        &self,
+        chunks: &Chunks,
+        total: f64,
+        spec: &PackSpec,
+        ranks: usize,
+        ticks: &mut Ticks,
+    ) -> Result<Vec<Tree>> {
         let rows = &chunks.rows;
         let costs = rows.alone.iter().map(|row| row.cost);
-        let bound = costs.fold(total / self.ranks as f64, f64::max);
+        let bound = costs.fold(total / ranks as f64, f64::max);
         let is_fine = |run: &Range<usize>| rows.added(run).cost <= bound * FINE;
-        let runs = rows.cut(&chunks.chunks, is_fine, ticks)?;
-        let runs = Runs::new(rows, runs, ticks)?;
+        let runs = Runs::new(rows, rows.cut(&chunks.chunks, is_fine, ticks)?, ticks)?;
         let goal = bound * (1.0 + UNEVEN);
-        let mut plans = vec![self.dealt(&runs, chunks, ticks)?];
-        let are_few = runs.rows.len().saturating_mul(self.each) <= PLACES;
-        for number in 0..3 {
-            if !are_few || plans.iter().any(|plan| plan.slowest() <= goal) {
-                break;
-            }
-            let planned = match number {
-                0 => self.fitted(&runs, bound, ticks)?,
-                _ => self.placed(&runs, bound / f64::from(number), f64::INFINITY, ticks)?,
-            };
-            if let Some(mut plan) = planned
-                && plan.fill()
-            {
-                plans.push(plan);
+        let empty = Bins::new(&runs, spec, ranks, chunks.bins.count() / ranks);
+        let mut best = dealt(empty.clone(), chunks, ticks)?;
+        best.exchange(goal, &mut { LOOKS }, ticks)?;
+        let are_few = runs.rows.len().saturating_mul(best.members.len()) <= PLACES;
+        if are_few
+            && best.slowest() > goal
+            && let Some(mut plan) = fitted(&empty, goal, ticks)?
+        {
+            plan.exchange(goal, &mut { LOOKS }, ticks)?;
+            if plan.slowest() < best.slowest() {
+                best = plan;
             }
         }
-        let best = exchanged(plans, bound, ticks)?;
+        let (mut looks, mut random) = (RANDOM_LOOKS, Random::default());
+        while best.slowest() > bound * (1.0 + ROUGH) && looks > 0 {
+            let mut other = best.clone();
+            for _ in 0..MOVES {
+                other.perturb(&mut random);
+            }
+            looks = looks.saturating_sub(other.members.len() + runs.rows.len() / 16);
+            other.exchange(goal, &mut looks, ticks)?;
+            if other.slowest() < best.slowest() {
+                best = other;
+            }
+        }
         let mut bin_of = vec![0; rows.alone.len()];
         for (bin, members) in best.members.iter().enumerate() {
             for &run in members {
                 bin_of[runs.rows[run].clone()].fill(bin);
             }
         }
-        let bin_of = |row: usize| Some(bin_of[row]);
-        self.trees.tree.parted(bin_of, best.members.len(), ticks)
+        self.tree
+            .parted(|row| Some(bin_of[row]), best.members.len(), ticks)
     }
+}
 
-    /// The bins of chunks, dealt out by cost.
-    fn dealt<'r>(&'r self, runs: &'r Runs, chunks: &Chunks, ticks: &mut Ticks) -> Result<Bins<'r>> {
-        let mut bins = Bins::new(runs, self.spec, self.ranks, self.each);
-        let of_chunks = runs.of_chunks(&chunks.chunks);
-        let of_bin = |bin: usize| chunks.bins.items(bin).iter().map(|&item| &of_chunks[item]);
-        let cost = |bin: usize| of_bin(bin).map(|chunk| runs.units.of(chunk).cost).sum();
-        let costs: Vec<f64> = (0..chunks.bins.count()).map(cost).collect();
-        let dealt = deal_bins(&costs, self.ranks, ticks)?;
-        for (to, from) in dealt.into_iter().enumerate() {
-            for run in of_bin(from).cloned().flatten() {
-                bins.add(run, to);
-            }
-        }
-        Ok(bins)
+/// The bins of chunks, dealt out by cost.
+fn dealt<'a>(mut bins: Bins<'a>, chunks: &Chunks, ticks: &mut Ticks) -> Result<Bins<'a>> {
+    let of_chunks = bins.runs.of_chunks(&chunks.chunks);
+    let of_bin = |bin: usize| chunks.bins.items(bin).iter().map(|&item| &of_chunks[item]);
+    let cost = |bin: usize| of_bin(bin).map(|runs| bins.runs.units.of(runs).cost).sum();
+    let costs: Vec<f64> = (0..chunks.bins.count()).map(cost).collect();
+    let order = deal_bins(&costs, bins.ranks.len(), ticks)?;
+    for (to, from) in order.into_iter().enumerate() {
+        bins.set(to, of_bin(from).cloned().flatten().collect());
     }
+    Ok(bins)
+}
 
-    /// Chunks to the ranks that they fill best, up to the lowest limit that suffices.
-    fn fitted<'r>(
-        &'r self,
-        runs: &'r Runs,
-        bound: f64,
-        ticks: &mut Ticks,
-    ) -> Result<Option<Bins<'r>>> {
-        let goal = bound * (1.0 + UNEVEN);
-        let (mut low, mut high) = (goal, bound * LOOSEST);
-        let mut best = self.placed(runs, low, low, ticks)?;
-        if best.is_none() {
-            best = self.placed(runs, high, high, ticks)?;
-            for _ in 0..LIMITS {
-                if best.is_none() {
-                    break;
-                }
-                let middle = low.midpoint(high);
-                match self.placed(runs, middle, middle, ticks)? {
-                    None => low = middle,
-                    found => (best, high) = (found, middle),
-                }
-            }
-        }
-        Ok(best)
-    }
-
-    /// Chunks of a limited cost to ranks of a limited cost; None if there is no room.
-    fn placed<'r>(
-        &'r self,
-        runs: &'r Runs,
-        most: f64,
-        most_of_rank: f64,
-        ticks: &mut Ticks,
-    ) -> Result<Option<Bins<'r>>> {
-        let units: &Units = &runs.units;
-        let limit = self.spec.whole_limit();
+/// Chunks of a limited cost, on ranks up to the same limit, which is the goal or the lowest that
+/// suffices; None if there is no room.
+fn fitted<'a>(empty: &Bins<'a>, goal: f64, ticks: &mut Ticks) -> Result<Option<Bins<'a>>> {
+    let (units, whole) = (&empty.runs.units, empty.spec.whole_limit());
+    let (mut low, mut high, mut most, mut best) = (goal, goal * LOOSEST, goal, None);
+    for _ in 0..LIMITS {
         let fits = |run: &Range<usize>| {
             let weight = units.of(run);
-            weight.load.is_within(limit) && weight.cost <= most
+            weight.load.is_within(whole) && weight.cost <= most
         };
-        let groups = units.cut(&units.trees(), fits, ticks)?;
-        let mut bins = Bins::new(runs, self.spec, self.ranks, self.each);
-        Ok(bins.place(&groups, most_of_rank, ticks)?.then_some(bins))
-    }
-}
-
-/// The best of several plans, in each of which ranks exchange runs in turn, until its slowest rank
-/// is nearly as fast as the bound. While it is far from that, parts of the best plan are moved at
-/// random, and ranks exchange again.
-fn exchanged<'r>(mut plans: Vec<Bins<'r>>, bound: f64, ticks: &mut Ticks) -> Result<Bins<'r>> {
-    let goal = bound * (1.0 + UNEVEN);
-    let mut total = LOOKS;
-    let mut done = Vec::new();
-    while !plans.is_empty() {
-        for mut plan in fastest_first(std::mem::take(&mut plans)) {
-            let mut looks = (LOOKS / TURNS).min(total);
-            total -= looks;
-            plan.exchange(goal, &mut looks, ticks)?;
-            total += looks;
-            match looks == 0 && total > 0 {
-                true => plans.push(plan),
-                false if plan.slowest() <= goal => return Ok(plan),
-                false => done.push(plan),
-            }
+        let mut groups = units.cut(&units.trees(), fits, ticks)?;
+        groups.sort_by(|a, b| units.of(b).cost.total_cmp(&units.of(a).cost));
+        let mut bins = empty.clone();
+        match bins.place(&groups, most, ticks)? {
+            true if most <= goal => return Ok(Some(bins)),
+            true => (best, high) = (Some(bins), most),
+            false => low = most,
         }
-    }
-    let mut best = fastest_first(done).swap_remove(0);
-    let (mut looks, mut random) = (RANDOM_LOOKS, Random::default());
-    while best.slowest() > bound * (1.0 + ROUGH) && looks > 0 {
-        let mut other = best.clone();
-        for _ in 0..MOVES {
-            other.perturb(&mut random);
-        }
-        looks = looks.saturating_sub(other.members.len() + other.runs.rows.len() / 16);
-        other.exchange(goal, &mut looks, ticks)?;
-        if other.slowest() < best.slowest() {
-            best = other;
-        }
+        most = low.midpoint(high);
     }
     Ok(best)
-}
-
-/// Plans, in the order of their slowest ranks.
-fn fastest_first(plans: Vec<Bins>) -> Vec<Bins> {
-    let slowest: Vec<_> = plans.iter().map(Bins::slowest).collect();
-    let mut order: Vec<_> = (0..plans.len()).collect();
-    sort_indices(&mut order, &|a, b| slowest[a].total_cmp(&slowest[b]));
-    let mut plans: Vec<_> = plans.into_iter().map(Some).collect();
-    { order.into_iter() }
-        .filter_map(|index| plans[index].take())
-        .collect()
-}
-
-/// The sum in the order in which NumPy adds: the same to the last bit.
-fn pairwise_sum(values: &[f64]) -> f64 {
-    if values.len() > 128 {
-        let half = values.len() / 2;
-        let (left, right) = values.split_at(half - half % 8);
-        return pairwise_sum(left) + pairwise_sum(right);
-    }
-    let (eights, rest) = values.as_chunks::<8>();
-    let eights = match eights {
-        [] => 0.0,
-        [first, others @ ..] => {
-            let mut sums = *first;
-            for values in others {
-                for (sum, value) in sums.iter_mut().zip(values) {
-                    *sum += value;
-                }
-            }
-            let [a, b, c, d, e, f, g, h] = sums;
-            ((a + b) + (c + d)) + ((e + f) + (g + h))
-        }
-    };
-    rest.iter().fold(eights, |sum, value| sum + value)
 }
