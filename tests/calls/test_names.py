@@ -95,7 +95,7 @@ ADD = fc.BatchBuilder(pad_token_id=0).add
         (fc.plan_step, "pack", "pass layout=fc.Packed(capacity=...)"),
         (fc.Packed, "max_tokens", "pass capacity"),
         (fc.build_batch, "max_tokens", "pass layout=fc.Packed(capacity=...)"),
-        (fc.build_batch, "tokenizer", "rows are token ids: tokenize them first"),
+        (fc.build_batch, "tokenizer", "tokenize rows first; pass pad_token_id="),
         (fc.build_batch, "group_ids", "pass uids"),
         (ADD, "group_ids", "pass uid"),
         # The same word.

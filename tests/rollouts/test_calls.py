@@ -233,9 +233,15 @@ def test_paths(reader, tmp_path):
             reader(path)
 
 
+def test_a_misspelled_column_of_a_schema():
+    with pytest.raises(TypeError, match="no column 'reward'; did you mean 'rewards'"):
+        Schema(prompts="p", responses="r", reward="reward")
+    assert Schema(prompts="p", responses="r", judge="score").columns["judge"] == ("score",)
+
+
 def test_a_schema_without_responses():
-    with pytest.raises(ValueError, match="schema has prompt, response, but no tokens of responses"):
-        parse(b'{"p": [1], "r": [2]}', Schema(prompt="p", response="r"))
+    with pytest.raises(ValueError, match="schema has prompts, out, but no tokens of responses"):
+        parse(b'{"p": [1], "r": [2]}', Schema(prompts="p", out="r"))
 
 
 def test_other_tables_are_read_as_arrow():

@@ -46,10 +46,7 @@ ADVICE: tuple[tuple[str, str, str], ...] = (
     ("rows", "prompts", "pass prompts and responses, or sequences with prompt_lens"),
     ("rows", "num_bins", "pass num_bins"),
     ("lengths", "x dtype", "pass x=fc.unpad(x, lengths=...)"),
-    (
-        *("tokenizer", "pad_token_id"),
-        "rows are token ids: tokenize them first, and pass tokenizer.pad_token_id as pad_token_id",
-    ),
+    ("tokenizer", "pad_token_id", "tokenize rows first; pass pad_token_id=tokenizer.pad_token_id"),
     # Widths and capacities.
     ("truncation_side", "keep", "pass keep='start' or 'end', with max_length"),
     (_LIMITS, "max_length", "pass max_length"),

@@ -8,6 +8,8 @@ from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias, final
 
 from fastcollate._fastcollate import CallSchema
+from fastcollate.common.names import same_word
+from fastcollate.common.row_columns import COLUMNS
 from fastcollate.common.text import show
 from fastcollate.rollouts.calls import Calls
 
@@ -86,7 +88,7 @@ class Schema:
     Raises
     ------
     TypeError
-        If a path is not a string.
+        If a path is not a string, or a column is misspelled, such as ``reward``.
     ValueError
         If a path is malformed, two columns have the same one, a length, flag or object has several
         values for a call, or a column has the name of another attribute of :class:`Calls`.
@@ -122,6 +124,8 @@ class Schema:
         for name in columns:
             if name not in OWN and hasattr(Calls, name):
                 raise ValueError(f"Calls has a {name} of its own; pass another name for the column")
+            if (meant := same_word(name, (*OWN, *LENGTHS, *COLUMNS)) or name) != name:
+                raise TypeError(f"Schema has no column {name!r}; did you mean {meant!r}?")
         arrays = _paths("calls", (calls if nodes is None else nodes) or "")
         given = {name: _paths(name, paths) for name, paths in columns.items()}
         self.calls, self.are_nodes = arrays, nodes is not None
