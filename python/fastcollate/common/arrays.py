@@ -368,7 +368,7 @@ def _limits(dtype: Any) -> tuple[int, int] | None:
 def flatten(values: Any, leading: int) -> Any:
     """Flatten the first `leading` dimensions of an array or tensor."""
     shape = values.shape
-    return values.reshape((math.prod(shape[:leading]), *shape[leading:]))
+    return values.reshape(math.prod(shape[:leading]), *shape[leading:])
 
 
 def as_floats(x: Any) -> Any:

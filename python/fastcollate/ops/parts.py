@@ -28,7 +28,7 @@ class Parts:
         """The list: views of the one array, made on first access."""
         if self._list is None:
             if is_tensor(self.whole):
-                self._list = list(self.whole.split(self.counts))
+                self._list = list(self.whole.split_with_sizes(self.counts))
             else:
                 ends = pairwise(accumulate(self.counts, initial=0))
                 self._list = [self.whole[start:end] for start, end in ends]
