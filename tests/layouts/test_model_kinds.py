@@ -32,11 +32,14 @@ MODELS = {
     "biogpt": {**HEADS, "intermediate_size": 16},
     "bloom": {"vocab_size": 64, "hidden_size": 16, "n_layer": 2, "n_head": 2},
     "codegen": {**GPT, "n_head": 4, "n_embd": 32, "rotary_dim": 4},
+    "cohere": {**SIZES, "pad_token_id": 0},
     "falcon": HEADS,
     "gpt_neo": {"vocab_size": 64, "hidden_size": 16, "num_layers": 2, "num_heads": 2,
                 "attention_types": [[["global", "local"], 1]], "window_size": 4},
+    "gemma2": {**SIZES, "head_dim": 8, "pad_token_id": 0, "final_logit_softcapping": 2.0},
     "gpt_oss": {**SIZES, **WINDOWS, "num_local_experts": 2,
                 "layer_types": ["sliding_attention", "full_attention"]},
+    "granite": {**SIZES, "pad_token_id": 0, "logits_scaling": 8.0},
     "lfm2": {**SIZES, "layer_types": ["conv", "full_attention"]},
     "mamba": {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 1, "state_size": 4},
     "mpt": {"vocab_size": 64, "d_model": 16, "n_heads": 2, "n_layers": 2},
@@ -180,6 +183,31 @@ def test_models_that_count_padding_on_the_left(kind):
             fc.Collator(pad_token_id=0, layout=layout, outputs=keys, model=model, **options)
     found = of_batch(model, "right", **options)
     torch.testing.assert_close(found, of_rows(model), rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("layout", ["left", "jagged", fc.Packed.single_row(), fc.Tree()], ids=str)
+@pytest.mark.parametrize("kind", ["cohere", "gemma2", "granite"])
+def test_logits_that_a_model_changes_after_its_head(kind, layout):
+    """The head alone, as in the lines for other models, gives another loss."""
+    import torch
+
+    model = model_of(kind)
+    expected = of_rows(model)
+    batch = fc.build_batch(PROMPTS, RESPONSES, pad_token_id=0, layout=layout)
+    inputs = batch.model_inputs(model=model)
+    pos, inv = batch.loss_positions()
+
+    def of_logits(logits):
+        logps = logits.log_softmax(-1)[inv, batch.targets]
+        return batch.gather(logps, align="response").values
+
+    whole = of_logits(model(**inputs).logits.flatten(0, 1)[pos])
+    torch.testing.assert_close(whole, expected, rtol=0, atol=2e-4)
+    if layout != "left":
+        few = of_logits(model(**inputs, logits_to_keep=pos).logits[0])
+        torch.testing.assert_close(few, expected, rtol=0, atol=2e-4)
+    hidden = model.base_model(**inputs).last_hidden_state.flatten(0, 1)[pos]
+    assert (of_logits(model.lm_head(hidden)) - expected).abs().max() > 0.1
 
 
 def test_options_of_models_count():
