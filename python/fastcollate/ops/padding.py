@@ -197,7 +197,8 @@ def _pad_few(rows: Any, side: Side, fill: float, pad_to: int | None, multiple_of
         return None
     padded = np.full((len(arrays), width, *first.shape[1:]), fill, first.dtype)
     for to, array, length in zip(padded, arrays, lengths, strict=True):
-        to[width - length if side == "left" else 0 :][:length] = array
+        start = width - length if side == "left" else 0
+        to[start : start + length] = array
     return to_tensor(padded)
 
 
