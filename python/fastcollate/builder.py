@@ -32,7 +32,7 @@ from fastcollate.common.arguments import (
     tally,
     wrong_name,
 )
-from fastcollate.common.arrays import describe, read_array
+from fastcollate.common.arrays import describe, is_array, read_array
 from fastcollate.common.names import ListsNames
 from fastcollate.common.row_columns import IDS, TOKENS, VALUES
 from fastcollate.common.text import show
@@ -235,7 +235,7 @@ class BatchBuilder(ListsNames, Generic[Array]):
         for name, value in zip(IDS.values(), (uid, trajectory_id, is_last_step), strict=True):
             if value is not None:
                 values[name] = True
-                objects.append(value)
+                objects.append(value.item() if is_array(value) and value.ndim == 0 else value)
         if fields is None:
             fields = {}
         else:

@@ -77,10 +77,13 @@ def test_what_was_added_may_change_afterwards(array, array_type):
     """A builder keeps no reference to rows: generation reuses its buffers."""
     row, rewards = [1, 2], np.array([0.5, 1.5])
     builder = fc.BatchBuilder(pad_token_id=0, array_type=array_type)
-    builder.add(row, array, rewards=rewards)
+    uid = np.array(7)
+    builder.add(row, array, rewards=rewards, uid=uid)
     row[0], array[0], rewards[0] = 99, 99, 99
+    uid[...] = 99
     row.clear()
     batch = builder.finish()
+    assert batch.uids == [7]
     assert batch.input_ids.tolist() == [[1, 2, 1, 2]]
     assert batch.rewards.tolist() == [[0.5, 1.5]]
     array[0] = 1

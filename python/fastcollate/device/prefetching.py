@@ -63,7 +63,8 @@ def prefetch(
         An iterator, whose ``metrics`` include the time spent waiting. It is closed by the end of a
         ``with`` block, by ``close()``, and when it is garbage-collected; only the last does not
         wait for the thread, which may consume one more item of the iterable. Use ``with`` if the
-        iterable is used again after the loop.
+        iterable is used again after the loop. Items that were read ahead and not returned are
+        lost.
 
     Raises
     ------
@@ -75,8 +76,9 @@ def prefetch(
 
     Notes
     -----
-    The iterable runs on another thread: its objects must not be used elsewhere at the same time,
-    and ``"cuda"`` there means `device`, or the first GPU if `device` is not one, regardless of
+    The iterable runs on another thread, ahead of the loop: it must make new items, not change one
+    that it returned before. Its objects must not be used elsewhere at the same time, and ``"cuda"``
+    there means `device`, or the first GPU if `device` is not one, regardless of
     ``torch.cuda.set_device``.
     On a device with streams, an item belongs to the stream that is current when it is returned: to
     be used on another one, its tensors need ``record_stream``, as all tensors do.
