@@ -307,6 +307,7 @@ class Collator(Generic[Made]):
             return
         if not is_joined:
             self._call.check_padding(layout.name, "position_ids" in keys)
+        self._call.check_labels()
         if isinstance(layout, Right):
             return
         is_one_row = isinstance(layout, Jagged) or getattr(layout, "plan", None) == "single_row"

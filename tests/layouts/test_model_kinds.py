@@ -185,6 +185,25 @@ def test_models_that_count_padding_on_the_left(kind):
     torch.testing.assert_close(found, of_rows(model), rtol=0, atol=2e-4)
 
 
+@pytest.mark.parametrize("labels", ["aligned", "shifted"])
+@pytest.mark.parametrize("kind", ["bart", "roberta", "rwkv"])
+def test_losses_of_models_that_do_not_shift_labels(kind, labels):
+    """BART's would teach to repeat the token that was read."""
+    model, options = model_of(kind), {"layout": "right", "position_ids": False}
+    batch = fc.build_batch(PROMPTS, RESPONSES, pad_token_id=0, labels=labels, **options)
+    if kind == "bart":
+        outputs = ["input_ids", "labels" if labels == "aligned" else "shift_labels"]
+        for make in (
+            lambda: batch.model_inputs(model=model),
+            lambda: fc.Collator(pad_token_id=0, outputs=outputs, model=model, **options),
+        ):
+            with pytest.raises(ValueError, match=r"'bart' do not shift labels.*leave labels out"):
+                make()
+        return
+    loss = model(**batch.model_inputs(model=model)).loss.item()
+    assert loss == pytest.approx(-of_rows(model).mean().item(), rel=1e-4)
+
+
 @pytest.mark.parametrize("layout", ["left", "jagged", fc.Packed.single_row(), fc.Tree()], ids=str)
 @pytest.mark.parametrize("kind", ["cohere", "gemma2", "granite"])
 def test_logits_that_a_model_changes_after_its_head(kind, layout):

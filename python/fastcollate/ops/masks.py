@@ -12,6 +12,7 @@ from fastcollate.ops.model_kinds import (
     BLIND,
     COUNT_PADDING,
     OWN_START,
+    WITHOUT_SHIFT,
     carries_state,
     reason_against,
     takes_paths,
@@ -125,6 +126,21 @@ class ModelCall(NamedTuple):
             self.check_padding(plan.layout, has_positions)
             return self.kernel
         return self.kernel_of_joined(is_numpy, has_positions, is_tree=plan.is_tree)
+
+    def check_labels(self) -> None:
+        """Check that the loss of the model is that of the next tokens.
+
+        Raises
+        ------
+        ValueError
+            It compares each label with the output at its own token.
+        """
+        kind = getattr(self.config, "model_type", None)
+        if kind in WITHOUT_SHIFT:
+            raise ValueError(
+                f"models of the type {kind!r} do not shift labels, so their loss is that of the "
+                "token just read; leave labels out, and take the loss of batch.targets"
+            )
 
     def check_padding(self, layout: str, has_positions: bool) -> None:
         """Check that the model trains as it should on padded rows of a layout.

@@ -34,6 +34,8 @@ def model_inputs(
 def masks_of(state: BatchState, call: ModelCall) -> dict[str, Any]:
     """Return the inputs that say which positions attend to each other."""
     plan, ids = state.plan, state.data["input_ids"]
+    if state.spec.outputs.labels is not None:
+        call.check_labels()
     has_positions = state.spec.outputs.position_ids[0] != "omitted"  # else they are the caller's
     kernel = call.kernel_for(plan, isinstance(ids, np.ndarray), has_positions)
     if not (plan.has_bins or plan.is_jagged) and kernel in (None, "flash"):

@@ -40,6 +40,14 @@ COUNT_PADDING = OWN_START | frozenset(
 """Types of models that take padding on the left for tokens or count it, despite mask and
 positions."""
 
+WITHOUT_SHIFT = frozenset(
+    """
+    bart bigbird_pegasus blenderbot blenderbot-small cpmant mbart mvp pegasus plbart prophetnet
+    trocr whisper xlm xlnet
+    """.split()  # noqa: SIM905
+)
+"""Types of models whose loss compares a label with the output at its own token."""
+
 WITHOUT_OFFSETS = frozenset({"falcon", "gpt_neo", "gptj"})
 """Types of models whose flash attention gets no offsets of sequences."""
 
