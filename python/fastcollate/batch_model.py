@@ -174,8 +174,8 @@ class ModelBatch(BatchMapping[Array]):
         ------
         TypeError, ValueError
             If `kernel` does not fit the layout or the array type; a model without a config, of
-            unknown attention, or that would mix rows or count padding in this layout, or takes labels
-            without a shift.
+            unknown attention, or that would mix rows or count padding in this layout, or that takes
+            labels without a shift.
         """
         if self._state.made_by is None:
             raise missing_plan("model_inputs")
