@@ -28,6 +28,10 @@ class Whole(NamedTuple):
     prompt_lens: Integers | int | None = None
     """Numbers of prompt tokens; None for 0."""
 
+    @property
+    def prompts(self) -> None:
+        """None: they are in the sequences. The core asks for them, to tell the two classes."""
+
 
 Tokens: TypeAlias = Parts | Whole
 

@@ -1,15 +1,13 @@
 //! Token ids of rows, as prompts and responses or as sequences.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use fastcollate::plan::{Chosen, TokenForm};
 use fastcollate::{Check, FieldColumn, SliceColumn, TokenStreams, filled, gathered};
 use numpy::PyReadonlyArray1;
 use numpy::prelude::*;
 use pyo3::prelude::*;
-use pyo3::types::PyType;
 
-use super::imported;
 use super::py_rows::PyRows;
 use crate::error::Result;
 use crate::plan::tables::{usizes, values};
@@ -28,21 +26,19 @@ pub enum TokenInput<'py> {
     },
 }
 
-static WHOLE: OnceLock<Py<PyType>> = OnceLock::new();
-
 impl<'py> FromPyObject<'_, 'py> for TokenInput<'py> {
     type Error = PyErr;
 
     fn extract(tokens: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
         let py = tokens.py();
-        let whole = imported(&WHOLE, py, "fastcollate.rows.tokens", "Whole")?;
-        Ok(match tokens.is_exact_instance(whole) {
+        let prompts = tokens.getattr(intern!(py, "prompts"))?;
+        Ok(match prompts.is_none() {
             true => Self::Whole {
                 sequences: tokens.getattr(intern!(py, "sequences"))?,
                 prompt_lens: tokens.getattr(intern!(py, "prompt_lens"))?.extract()?,
             },
             false => Self::Parts {
-                prompts: tokens.getattr(intern!(py, "prompts"))?,
+                prompts,
                 responses: tokens.getattr(intern!(py, "responses"))?,
             },
         })
