@@ -323,7 +323,7 @@ class ModelBatch(BatchMapping[Array]):
         Raises
         ------
         ValueError
-            If ``loss_mask`` was modified and trains a token that no token predicts.
+            If ``loss_mask`` was modified and trains padding, or a token that no token predicts.
 
         Notes
         -----

@@ -74,6 +74,18 @@ def test_a_changed_mask_is_read_and_checked():
         batch.loss_positions()
 
 
+@pytest.mark.parametrize("layout", ["left", "two_segment", "packed"])
+def test_a_weight_that_was_written_to_padding_too(layout):
+    batch = built([(2, 3), (1, 2)], layout, masks=[[1, 1, 1], [1, 1]])
+    batch.loss_mask[:] *= 0.5
+    assert len(batch.loss_positions().pos) == 5
+    batch.loss_mask[-1] = 0.5
+    with pytest.raises(
+        ValueError, match=r"loss_mask is not 0 on padding.*loss_mask\[row\] \*= 0.5"
+    ):
+        batch.loss_positions()
+
+
 def test_padding_rows_and_merged_turns():
     prompts, responses = [[1], [1, 2, 3], [9]], [[2], [4, 5], [8]]
     merge = fc.merge_turns(prompts, responses, trajectory_ids=["a", "a", "b"])

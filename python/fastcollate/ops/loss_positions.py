@@ -34,12 +34,18 @@ def loss_positions(plan: Plan, like: Any, loss_mask: Any) -> LossPositions:
     """See :meth:`fastcollate.Batch.loss_positions`; `like` are the token ids."""
     values, predictors = places_of(plan, next_token=True)
     shape = plan.leading_shape(of_sequence=False)
-    is_trained = on_host(loss_mask != 0).reshape(-1)[values]
+    trains = on_host(loss_mask != 0).reshape(-1)
+    is_trained = trains[values]
     values, predictors = values[is_trained], predictors[is_trained]
     if (predictors < 0).any():
         raise ValueError(
             "loss_mask is not 0 on a token that no token predicts, the first of its sequence; "
             "pass loss_mask to build_batch, which masks such tokens"
+        )
+    if np.count_nonzero(trains) > len(values):
+        raise ValueError(
+            "loss_mask is not 0 on padding, which would count; leave it 0 there, such as by "
+            "batch.loss_mask[row] *= 0.5"
         )
     is_read = np.zeros(plan.num_positions, np.bool_)
     is_read[predictors] = True
