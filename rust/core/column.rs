@@ -264,7 +264,9 @@ impl<'a> SliceColumn<'a> {
 
     /// The number of a turn in the input.
     fn number(&self, turn: usize) -> usize {
-        { self.chosen.as_ref() }.map_or(turn, |chosen| chosen.numbers[turn])
+        self.chosen
+            .as_ref()
+            .map_or(turn, |chosen| chosen.numbers[turn])
     }
 
     /// A turn's values.

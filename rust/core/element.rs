@@ -130,7 +130,7 @@ pub fn common<T: PartialEq>(a: &[T], b: &[T]) -> usize {
     /// Values compared at once, as memory.
     const CHUNK: usize = 1 << 10;
     let chunks = a.chunks(CHUNK).zip(b.chunks(CHUNK));
-    let equal = { chunks }.take_while(|(a, b)| a == b).count() * CHUNK;
+    let equal = chunks.take_while(|(a, b)| a == b).count() * CHUNK;
     let rest = a.iter().zip(b).skip(equal);
     equal.min(a.len()) + { rest }.take_while(|(a, b)| a == b).count()
 }

@@ -113,7 +113,7 @@ impl Tokens for Polled<'_> {
     fn common_len(&self, at: At, other: &Self, other_at: At, len: usize) -> Result<usize> {
         compared_in_chunks(len, self.poll, |done, len| {
             let (at, other_at) = (at.after(done), other_at.after(done));
-            { self.column }.common_len(at, other.column, other_at, len)
+            self.column.common_len(at, other.column, other_at, len)
         })
     }
 

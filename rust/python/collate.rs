@@ -158,9 +158,10 @@ pub fn collate<'py>(
         // The rows of another batch consist of its turns.
         (_, Some(RowSource::Batch(plan)), None) => plan.get().turns.clone(),
         (_, Some(RowSource::Batch(plan)), Some(shard)) => plan.get().turns_of(shard),
-        (CoreSource::Merged(merge), _, Some(shard)) => {
-            { merge.assembly.turns_of(shard, &merge.turns) }.map_or(turns, Arc::new)
-        }
+        (CoreSource::Merged(merge), _, Some(shard)) => merge
+            .assembly
+            .turns_of(shard, &merge.turns)
+            .map_or(turns, Arc::new),
         (_, _, Some(shard)) if shard.lens.is_some() => Arc::new(turns.only(shard.numbers())),
         _ => turns,
     };
@@ -221,7 +222,9 @@ fn read<'py>(
     fields: &[(Bound<'py, PyAny>, Bound<'py, FieldSpec>)],
     turns: &Turns,
 ) -> Result<Vec<PyRows<'py>>> {
-    let columns = { fields.iter() }.map(|(values, field)| field.get().read(values, turns));
+    let columns = fields
+        .iter()
+        .map(|(values, field)| field.get().read(values, turns));
     few(columns.filter_map(Result::transpose))
 }
 

@@ -356,7 +356,7 @@ fn json_of<'py>(py: Python<'py>, rows: &Rows<u8>) -> Result<Bound<'py, PyList>> 
     };
     let texts = (0..rows.ends.len()).map(|row| {
         let text = Some(rows.row(row)).filter(|text| !text.is_empty());
-        { text.map(copied).transpose() }.map_err(Error::from)
+        text.map(copied).transpose().map_err(Error::from)
     });
     Ok(PyList::new(py, try_gathered(texts)?)?)
 }

@@ -82,7 +82,8 @@ pub(super) fn write(jobs: Jobs, source: &Source, poll: Poll) -> Result<()> {
         };
         help(scope, second);
         let mut all = from_fn(|| values.next()).chain(mapped);
-        let result = { all.try_for_each(&mut read) }
+        let result = all
+            .try_for_each(&mut read)
             .and_then(|()| from_fn(|| masks.next()).try_for_each(derive));
         if result.is_err() {
             // The other jobs are dropped, which stops the other thread.

@@ -56,8 +56,8 @@ pub struct Collated {
 impl Collated {
     /// The output with this key.
     pub fn output(&self, key: &str) -> Option<(&Output, &Value)> {
-        let outputs = self.planned.outputs.iter();
-        let planned = { outputs }.find(|planned| planned.output.key == key)?;
+        let mut outputs = self.planned.outputs.iter();
+        let planned = outputs.find(|planned| planned.output.key == key)?;
         Some((&planned.output, &planned.value))
     }
 

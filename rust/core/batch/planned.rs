@@ -119,7 +119,8 @@ impl Request<'_> {
         let mut indexed = columns.iter_mut().enumerate();
         let mut placed = Vec::new();
         for field in self.fields {
-            let column = { indexed.by_ref() }
+            let column = indexed
+                .by_ref()
                 .take(usize::from(field.is_written()))
                 .next();
             placed.push(match column {
@@ -128,7 +129,9 @@ impl Request<'_> {
             });
             poll()?;
         }
-        let rounds_up = { placement.bin_layout }.is_some_and(|layout| layout.multiple_of > 1);
+        let rounds_up = placement
+            .bin_layout
+            .is_some_and(|layout| layout.multiple_of > 1);
         let (pad, layout) = (self.pad_token_id, placement.layout);
         let table = outputs(self.outputs, self.fields, pad, layout, rounds_up)?;
         let loss_mask = self.loss_mask();
@@ -391,7 +394,8 @@ impl Planner<'_> {
         };
         shape.extend(trailing);
         let begin = self.end.next_multiple_of(CACHE_LINE);
-        let bytes = { shape.iter() }
+        let bytes = shape
+            .iter()
             .try_fold(content.dtype().size(), |bytes, &len| bytes.checked_mul(len))
             .and_then(|bytes| bytes.checked_add(begin))
             .filter(|&end| end <= isize::MAX.unsigned_abs() - 2 * CACHE_LINE);
@@ -473,7 +477,9 @@ impl Planned {
 
     /// Copy token ids of the batch, which were written first.
     fn copy_ids(&self, placement: &Placement, memory: &mut [u8]) {
-        let ids = { self.arrays() }.find(|(output, _)| output.what == What::InputIds);
+        let ids = self
+            .arrays()
+            .find(|(output, _)| output.what == What::InputIds);
         for (_, array) in self.arrays() {
             let (Content::Copied(dtype), Some((_, ids))) = (&array.content, ids) else {
                 continue;

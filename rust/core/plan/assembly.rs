@@ -324,7 +324,9 @@ impl Assembly {
         let (mut pieces, mut piece_offsets) = (Vec::new(), vec![0]);
         for (index, row) in self.rows.iter().enumerate() {
             let first = pieces.len();
-            let held: Vec<_> = { self.pieces(index).iter() }
+            let held: Vec<_> = self
+                .pieces(index)
+                .iter()
                 .filter(|piece| piece.len > 0)
                 .collect();
             for of_turn in held.chunk_by(|a, b| a.turn == b.turn) {
@@ -411,7 +413,8 @@ impl Assembly {
             let pieces = self.pieces(row).iter().map(|piece| piece.turn);
             pieces.chain(self.rows[row].source)
         };
-        { rows.is_part() }.then(|| turns.only(rows.numbers.iter().flat_map(of_row).collect()))
+        rows.is_part()
+            .then(|| turns.only(rows.numbers.iter().flat_map(of_row).collect()))
     }
 
     /// The rows of these numbers, as a part that knows the longest lengths of all.
@@ -486,7 +489,9 @@ impl Assembly {
     pub fn trains(&self, row: usize, token: usize) -> bool {
         let pieces = self.pieces(row);
         let next = pieces.partition_point(|piece| piece.end() <= token);
-        { pieces.get(next) }.is_some_and(|piece| piece.trains && piece.start <= token)
+        pieces
+            .get(next)
+            .is_some_and(|piece| piece.trains && piece.start <= token)
     }
 
     /// The pieces of all rows, and their offsets by row.

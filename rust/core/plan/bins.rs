@@ -93,7 +93,9 @@ impl Bins {
         // The numbers of tokens are equal, so all tokens are there if no two parts overlap.
         let begin = |part: usize| (self.spans[part].index, self.spans[part].from);
         sort_indices(&mut parts, &|a, b| begin(a).cmp(&begin(b)));
-        let mut pairs = { parts.windows(2) }.map(|two| [self.spans[two[0]], self.spans[two[1]]]);
+        let mut pairs = parts
+            .windows(2)
+            .map(|two| [self.spans[two[0]], self.spans[two[1]]]);
         let overlap = |[a, b]: &[Span; 2]| a.index == b.index && a.from + a.len > b.from;
         let overlapping = pairs.find(overlap).map(|[span, _]| span.index);
         let beyond = self

@@ -30,7 +30,9 @@ impl CpRank {
     /// # Errors
     /// [`Error::NoChunks`], and [`Error::InvalidPlan`] if rows are not packed.
     pub fn chunks(self, placement: &Placement) -> Result<Vec<Chunk>> {
-        let bin_layout = { placement.bin_layout }.filter(|_| placement.layout == Layout::Packed);
+        let bin_layout = placement
+            .bin_layout
+            .filter(|_| placement.layout == Layout::Packed);
         let Some(bin_layout) = bin_layout else {
             let reason = "context parallelism cuts packed rows, and no others".to_owned();
             return Err(Error::InvalidPlan(reason));

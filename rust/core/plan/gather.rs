@@ -107,7 +107,8 @@ pub fn gather_positions(
                 lens[turns.number(index)] = Some(len);
             }
             let (mut end, of_turn) = (0, |len: &Option<usize>| len.unwrap_or(0));
-            let starts: Vec<_> = { lens.iter() }
+            let starts: Vec<_> = lens
+                .iter()
                 .map(|len| step(&mut end, of_turn(len)))
                 .collect();
             let mut positions = filled(end, |_| None)?;

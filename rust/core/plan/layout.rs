@@ -439,14 +439,20 @@ impl Placement {
 
     /// The bins of the picked rows, numbered as picked, each row picked once.
     fn bins_of(&self, shard: &Shard) -> Bins {
-        let rows: HashMap<_, _> = { shard.picks.iter().enumerate() }
+        let rows: HashMap<_, _> = shard
+            .picks
+            .iter()
+            .enumerate()
             .filter_map(|(index, pick)| Some((pick.row?, index)))
             .collect();
         let mut bins = Bins {
             offsets: vec![0],
             spans: Vec::with_capacity(rows.len()),
         };
-        let of_bins = { self.sequence.segments() }.chunk_by(|a, b| a.dst_row == b.dst_row);
+        let of_bins = self
+            .sequence
+            .segments()
+            .chunk_by(|a, b| a.dst_row == b.dst_row);
         for bin in of_bins {
             bins.spans.extend(bin.iter().filter_map(|segment| {
                 Some(Span {

@@ -101,7 +101,9 @@ impl Grid {
         }
         let width = match width.fixed {
             Some(_) => rounded_width(bins.count(), ("pad_to", width.fixed), widest, 1)?,
-            None => { widest.checked_next_multiple_of(width.multiple_of) }.ok_or_else(too_large)?,
+            None => widest
+                .checked_next_multiple_of(width.multiple_of)
+                .ok_or_else(too_large)?,
         };
         Self::of_segments(bins.count(), width, segments)
     }

@@ -141,7 +141,7 @@ impl Runs {
             trains: true,
         };
         if let [prefix] = prefixes {
-            let runs = { self.turn(prefix.turn).iter() }.filter(|run| run.len > 0);
+            let runs = self.turn(prefix.turn).iter().filter(|run| run.len > 0);
             return runs
                 .map(|run| piece(prefix.turn, run, run.start..run.end()))
                 .collect();

@@ -72,8 +72,8 @@ impl Shard {
                 }
             }
         }
-        let rows = self.picks.iter().filter_map(|pick| pick.row);
-        if let Some(row) = { rows }.find(|&row| row >= count) {
+        let mut rows = self.picks.iter().filter_map(|pick| pick.row);
+        if let Some(row) = rows.find(|&row| row >= count) {
             let reason = format!("has row {row}, but there are {count} rows");
             return Err(Error::OtherShard(reason));
         }

@@ -131,7 +131,7 @@ impl BinTables<'_> {
         let mut order: Vec<_> = (0..indices.len()).collect();
         let begin = |piece: usize| (indices[piece], self.starts[piece]);
         sort_indices(&mut order, &|a, b| begin(a).cmp(&begin(b)));
-        let parts = order.chunk_by(|&one, &other| indices[one] == indices[other]);
+        let mut parts = order.chunk_by(|&one, &other| indices[one] == indices[other]);
         let is_wrong = |parts: &&[usize]| {
             let mut end = 0;
             parts.iter().any(|&piece| {
@@ -141,7 +141,7 @@ impl BinTables<'_> {
                 is_gap
             })
         };
-        { parts }.find(is_wrong).map(|parts| indices[parts[0]])
+        parts.find(is_wrong).map(|parts| indices[parts[0]])
     }
 }
 

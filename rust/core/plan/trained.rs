@@ -88,7 +88,9 @@ impl Placement {
     /// response.
     pub fn unpredicted<'a>(&'a self, assembly: &'a Assembly) -> impl Iterator<Item = Unpredicted> {
         let of_part = |segment: &Segment| {
-            let token = { segment.from }.checked_sub(assembly.rows()[segment.row].prompt_len)?;
+            let token = segment
+                .from
+                .checked_sub(assembly.rows()[segment.row].prompt_len)?;
             (segment.len > 0).then_some((segment.row, token))
         };
         let of_row = |(index, row): (usize, &Row)| {
@@ -115,7 +117,8 @@ impl Placement {
     /// True if response-aligned fields hold at each position the value of the next token.
     #[must_use]
     pub fn is_shifted(&self) -> bool {
-        { self.bin_layout }.is_some_and(|layout| layout.shift == Shift::NextToken)
+        self.bin_layout
+            .is_some_and(|layout| layout.shift == Shift::NextToken)
     }
 }
 

@@ -121,7 +121,10 @@ impl Placement {
         first: impl Fn(&Row) -> usize,
         mut found: impl FnMut(usize, &[Segment]),
     ) {
-        let of_bins = { self.sequence.segments() }.chunk_by(|a, b| a.dst_row == b.dst_row);
+        let of_bins = self
+            .sequence
+            .segments()
+            .chunk_by(|a, b| a.dst_row == b.dst_row);
         for bin in of_bins {
             let mut path: Vec<Segment> = Vec::new();
             for segment in bin {
@@ -150,7 +153,10 @@ impl Placement {
             return self.sequence.of_pieces(assembly);
         }
         let (mut found, mut ends) = (Vec::new(), Vec::new());
-        let of_bins = { self.sequence.segments() }.chunk_by(|a, b| a.dst_row == b.dst_row);
+        let of_bins = self
+            .sequence
+            .segments()
+            .chunk_by(|a, b| a.dst_row == b.dst_row);
         for bin in of_bins {
             // Of the row's path, what no row has held so far.
             let mut missing: Vec<Segment> = Vec::new();

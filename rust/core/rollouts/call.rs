@@ -95,7 +95,9 @@ impl<'a> Call<'a> {
             }
         }
         let response = self.response().unwrap_or(&[]);
-        if let Some(ids) = { self.ids(Column::LogprobIds) }.filter(|ids| ids.len() > response.len())
+        if let Some(ids) = self
+            .ids(Column::LogprobIds)
+            .filter(|ids| ids.len() > response.len())
         {
             let (found, tokens) = (ids.len(), tally(response.len(), "token"));
             return Err(format!(

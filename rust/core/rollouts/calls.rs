@@ -130,8 +130,9 @@ impl Calls {
                 Some((_, spans)) => {
                     // Several spans are arrays, which are joined.
                     check_room_of::<u8>(3 * json.data.len())?;
-                    let items =
-                        { spans.iter() }.map(|span| &json.data[span.start + 1..span.end - 1]);
+                    let items = spans
+                        .iter()
+                        .map(|span| &json.data[span.start + 1..span.end - 1]);
                     let items = items.filter(|items| !items.trim_ascii().is_empty());
                     let items = gathered(items)?;
                     [b"[", &items.join(&b',')[..], b"]"].concat().into()

@@ -199,7 +199,7 @@ fn shape_of(item: &[u8], mut at: usize, uses: &[(usize, Column)]) -> Option<Vec<
         let (next, end) = match byte {
             b'"' => {
                 let end = text_end(item, at)?;
-                let is_key = { item[end..].iter() }.find(|byte| !byte.is_ascii_whitespace());
+                let is_key = item[end..].iter().find(|byte| !byte.is_ascii_whitespace());
                 match is_key {
                     Some(b':') => (None, end),
                     _ => (Some(Value::Text(use_at(at))), end),

@@ -89,7 +89,9 @@ impl<'s> Reader<'s> {
         self.used = 0;
         self.current = self.open(0, None, 0)?;
         self.value(json, 0, peek)?;
-        let calls = { self.frames[1..self.used].iter() }.filter(|frame| frame.is_call());
+        let calls = self.frames[1..self.used]
+            .iter()
+            .filter(|frame| frame.is_call());
         let indices = calls.filter_map(|call| Some((call.around, call.number(Column::Index)?)));
         let mut indices = gathered(indices)?;
         indices.sort_unstable();
@@ -207,7 +209,7 @@ impl<'s> Reader<'s> {
             (None, _) => {
                 let at = json.at();
                 json.skip(peek)?;
-                let expected = { known.expected() }.filter(|_| peek != Peek::Null);
+                let expected = known.expected().filter(|_| peek != Peek::Null);
                 expected.map_or(Ok(()), |expected| Err(json.wrong_at(at, expected)))
             }
         }

@@ -190,7 +190,7 @@ impl Schema {
                 "bits of '{path}' are not a loss mask; write them as in 'flags&2'"
             ));
         }
-        let rank = { self.nodes.iter() }.filter(|node| node.role == Some(role));
+        let rank = self.nodes.iter().filter(|node| node.role == Some(role));
         let rank = rank.count();
         let column = match role {
             Role::Column(column) => Some((column, rank)),
@@ -214,7 +214,10 @@ impl Schema {
         let mut node = 0;
         for step in steps_of(path)? {
             let is_one_of_many = self.nodes[node].is_one_of_many || step == Step::Items;
-            let found = { self.nodes[node].steps.iter() }.find(|(known, _)| *known == step);
+            let found = self.nodes[node]
+                .steps
+                .iter()
+                .find(|(known, _)| *known == step);
             node = if let Some(&(_, next)) = found {
                 next
             } else {
@@ -257,7 +260,9 @@ impl Node {
             Step::Item(item) => Some(*item) == index,
             Step::Key(_) => false,
         };
-        { self.steps.iter() }.find_map(|(step, node)| is_item(step).then_some(*node))
+        self.steps
+            .iter()
+            .find_map(|(step, node)| is_item(step).then_some(*node))
     }
 
     /// True if columns lie below keys.

@@ -356,8 +356,9 @@ fn threads_write_what_one_writes() {
     let layout = rows(Layout::Left);
     let of_batch = unstopped(|ticks| RowSource::Turns.rows(&turns, None, &layout, ticks));
     let assembly = of_batch.read();
-    let placement =
-        { of_batch.place(&layout, None, &Cost::Flops, &mut Ticks::new(&mut || Ok(()))) }.unwrap();
+    let placement = of_batch
+        .place(&layout, None, &Cost::Flops, &mut Ticks::new(&mut || Ok(())))
+        .unwrap();
     let mut columns = input.columns();
     let planned = request
         .plan(&of_batch, &placement, &mut columns, &|| Ok(()))

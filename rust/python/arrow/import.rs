@@ -73,7 +73,7 @@ impl<'py> Source<'py> {
             return Ok(None);
         }
         let capsule = object.call_method0(of_stream).map_err(failed)?;
-        let capsule = { capsule.cast_into() }.map_err(|error| failed(error.into()))?;
+        let capsule = capsule.cast_into().map_err(|error| failed(error.into()))?;
         let mut stream = taken(&capsule).map_err(failed)?;
         // The producer may have to run threads that need the interpreter.
         let data_type = py.detach(|| type_of_stream(&mut stream));
@@ -185,7 +185,8 @@ unsafe fn type_of(schema: *const ArrowSchema, depth: usize, left: &mut usize) ->
     if schema.format.is_null() || depth == 0 {
         return Err("its schema has no format, or no end".to_owned());
     }
-    *left = { left.checked_sub(1) }
+    *left = left
+        .checked_sub(1)
         .ok_or_else(|| format!("its schema has more than {MAX_TYPES} types"))?;
     // SAFETY: a format is a string.
     let format = unsafe { CStr::from_ptr(schema.format) };
@@ -253,7 +254,9 @@ fn next_of(stream: &mut ArrowArrayStream) -> Checked<Option<ArrowArray>> {
 /// The stream's message for its last failure.
 fn failure_of(stream: &mut ArrowArrayStream, code: i32) -> String {
     // SAFETY: the stream is not released, and has failed just now.
-    let text = { stream.get_last_error }.map(|get_last_error| unsafe { get_last_error(stream) });
+    let text = stream
+        .get_last_error
+        .map(|get_last_error| unsafe { get_last_error(stream) });
     match text {
         Some(text) if !text.is_null() => {
             // SAFETY: a non-null pointer is a string until the stream is used again.
@@ -334,7 +337,9 @@ impl Array {
         let array = self.raw();
         let Range { start, end } = self.items;
         let may_have = array.null_count != 0 && array.n_buffers != 0;
-        let bits = { may_have.then(|| self.bytes(0, start / 8..end.div_ceil(8))) }.flatten();
+        let bits = may_have
+            .then(|| self.bytes(0, start / 8..end.div_ceil(8)))
+            .flatten();
         let mut index = start;
         std::iter::from_fn(move || {
             let bits = bits?;
@@ -398,7 +403,7 @@ impl Array {
         // there, and large enough as far as the interface lets that be known.
         unsafe {
             let data = self.raw().buffers.add(buffer).read_unaligned();
-            let data = { !data.is_null() }.then(|| data.cast::<u8>().add(span.start));
+            let data = (!data.is_null()).then(|| data.cast::<u8>().add(span.start));
             data.map(|data| slice::from_raw_parts(data, span.len()))
         }
     }
@@ -452,7 +457,9 @@ unsafe fn check(array: *const ArrowArray, data_type: &DataType) -> Checked<Range
             ));
         }
         for (index, Width { bits, more }) in widths.into_iter().enumerate() {
-            let bits = { end.checked_add(more) }.and_then(|items| items.checked_mul(bits));
+            let bits = end
+                .checked_add(more)
+                .and_then(|items| items.checked_mul(bits));
             let bytes = bits.ok_or_else(too_long)?.div_ceil(8);
             let data = buffer(1 + index);
             if data.is_null() && bytes > 0 {

@@ -96,7 +96,9 @@ impl Number {
     /// The number type of this NumPy kind and item size.
     pub fn of_numpy(kind: u8, bytes: usize) -> Option<Self> {
         let mut numbers = NUMBERS.iter();
-        { numbers.find(|(_, _, numpy)| *numpy == (kind, bytes)) }.map(|(number, ..)| *number)
+        numbers
+            .find(|(_, _, numpy)| *numpy == (kind, bytes))
+            .map(|(number, ..)| *number)
     }
 
     /// The format string in schemas.

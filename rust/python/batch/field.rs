@@ -166,7 +166,9 @@ impl FieldSpec {
         let kind = KINDS.value(align)?;
         let prompts = usizes("prompt_lens", &prompt_lens)?;
         let responses = usizes("response_lens", &response_lens)?;
-        let lens = { prompts.iter().zip(&responses) }
+        let lens = prompts
+            .iter()
+            .zip(&responses)
             .map(|(&prompt, &response)| kind.row_len(prompt, response));
         if lens.clone().any(|len| len.is_none()) {
             return Ok(None);

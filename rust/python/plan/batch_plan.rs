@@ -400,7 +400,8 @@ impl Plan {
         let indices: Bound<PyArray2<i32>> = zeros.call1(((4, len), "int32"))?.cast_into()?;
         let (mut to_counts, mut to_indices) = (counts.try_readwrite()?, indices.try_readwrite()?);
         let (to_counts, to_indices) = (to_counts.as_slice_mut()?, to_indices.as_slice_mut()?);
-        { py.detach(|| tables.write(to_counts, to_indices)) }.map_err(Error::from)?;
+        py.detach(|| tables.write(to_counts, to_indices))
+            .map_err(Error::from)?;
         Ok((counts, indices, most))
     }
 
@@ -580,7 +581,7 @@ impl Plan {
     /// The jagged plan of the rows of several plans, in order, from their tables of turns and rows.
     #[staticmethod]
     fn joined(plans: Vec<Bound<PyDict>>) -> Result<Self> {
-        let plans = { plans.iter() }.map(tables::assembly);
+        let plans = plans.iter().map(tables::assembly);
         let plans = try_gathered(plans)?;
         let parts = gathered(plans.iter().map(|(turns, rows)| (turns, rows)))?;
         let (turns, assembly) = Assembly::joined(&parts)?;

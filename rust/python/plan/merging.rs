@@ -310,7 +310,7 @@ impl Merge {
     ) -> PyResult<(usize, usize, usize, &'static str, bool, Vec<i64>, Vec<i64>)> {
         check_room(1).map_err(Error::from)?;
         let breaks = &self.0.breaks;
-        let broken = { breaks.get(index) }.ok_or_else(|| {
+        let broken = breaks.get(index).ok_or_else(|| {
             let count = breaks.len();
             PyIndexError::new_err(format!("index is {index}, but there are {count} breaks"))
         })?;

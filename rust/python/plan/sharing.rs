@@ -63,7 +63,9 @@ pub fn share_prefixes<'py>(
         }
     };
     let uids = uids.map(|ids| usizes("uids", &ids)).transpose()?;
-    let same_inputs = { same_inputs.map(|ids| usizes("same_inputs", &ids)) }.transpose()?;
+    let same_inputs = same_inputs
+        .map(|ids| usizes("same_inputs", &ids))
+        .transpose()?;
     for (name, ids) in [("uids", &uids), ("same_inputs", &same_inputs)] {
         if let Some(ids) = ids {
             turns.check_count(name, ids.len())?;

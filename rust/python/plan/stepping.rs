@@ -236,7 +236,9 @@ pub fn split_step<'py>(
         || costs
             .as_ref()
             .is_some_and(|costs| costs.as_array().len() != rows)
-        || { groups.as_ref() }.is_some_and(|groups| groups.last() != Some(&rows));
+        || groups
+            .as_ref()
+            .is_some_and(|groups| groups.last() != Some(&rows));
     if is_wrong {
         return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
     }

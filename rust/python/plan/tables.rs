@@ -105,7 +105,8 @@ pub fn lists_of<'py>(
     let lists = PyList::empty(py);
     let mut polled = 0;
     for (index, ends) in offsets.windows(2).enumerate() {
-        let part = { items.get(ends[0]..ends[1]) }
+        let part = items
+            .get(ends[0]..ends[1])
             .ok_or_else(|| Core::InvalidPlan("its offsets do not fit".to_owned()))?;
         lists.append(PyList::new(py, part)?)?;
         if ends[1] + index - polled >= LONG {

@@ -119,9 +119,13 @@ impl Rows {
         }
         let (first, end) = (self.len(), self.num_tokens());
         let no_memory = |_| no_memory_for(first + rows.len());
-        { self.offsets.try_reserve(rows.len()) }.map_err(no_memory)?;
-        { self.nulls.try_reserve(rows.nulls.len()) }.map_err(no_memory)?;
-        { self.tokens.try_reserve(rows.tokens.len()) }.map_err(no_memory)?;
+        self.offsets.try_reserve(rows.len()).map_err(no_memory)?;
+        self.nulls
+            .try_reserve(rows.nulls.len())
+            .map_err(no_memory)?;
+        self.tokens
+            .try_reserve(rows.tokens.len())
+            .map_err(no_memory)?;
         let ends = rows.offsets[1..].iter();
         self.offsets.extend(ends.map(|offset| end + offset));
         self.nulls.extend(rows.nulls.iter().map(|row| first + row));
@@ -529,7 +533,9 @@ fn nulls(arrays: &[Array]) -> impl Iterator<Item = usize> {
 /// Memory for the offsets of the given number of rows.
 fn reserved(offsets: usize, rows: usize) -> Result<Vec<usize>> {
     let mut reserved = Vec::new();
-    { reserved.try_reserve_exact(offsets) }.map_err(|_| no_memory_for(rows))?;
+    reserved
+        .try_reserve_exact(offsets)
+        .map_err(|_| no_memory_for(rows))?;
     Ok(reserved)
 }
 

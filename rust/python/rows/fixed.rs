@@ -50,7 +50,7 @@ fn fix<'py>(
         return Err(PyValueError::new_err("lists are nested too deep"));
     }
     check_room(items.len()).map_err(Error::from)?;
-    let items = { items.iter() }.map(|item| Ok(fix(item, depth - 1, fixed)?));
+    let items = items.iter().map(|item| Ok(fix(item, depth - 1, fixed)?));
     let tuple = PyTuple::new(value.py(), try_gathered::<_, Error>(items)?)?.into_any();
     fixed.insert(value.as_ptr(), [value, tuple.clone()]);
     Ok(tuple)

@@ -38,7 +38,8 @@ pub fn values_of<'py, T: Element + DecodeExact + NumpyElement>(
     }
     let location = format!("{field}[{number}]");
     let tokens = tokens_of(row, &location)?;
-    let exact: usize = { tokens.iter() }
+    let exact: usize = tokens
+        .iter()
         .map(|items| Items::exact(&items).map_or(0, Items::count))
         .sum();
     let mut values: Vec<T> = Vec::new();

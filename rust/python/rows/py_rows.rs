@@ -302,7 +302,7 @@ impl<'py> PyRows<'py> {
     /// An array that was moved.
     pub fn as_slices(&self) -> Result<Option<SliceColumn<'_>>> {
         if self.is_one_number_each {
-            let numbers = { self.rows.iter() }.filter_map(Row::number);
+            let numbers = self.rows.iter().filter_map(Row::number);
             let numbers = gathered(numbers.map(|number| number.value))?;
             let column = SliceColumn::of_numbers(&self.field, numbers, self.check);
             return Ok(Some(column.among(self.chosen.clone())));
@@ -431,7 +431,7 @@ impl FieldColumn for PyRows<'_> {
         if !self.is_one_number_each {
             return Ok(None);
         }
-        let numbers = { self.rows.iter() }.filter_map(Row::number);
+        let numbers = self.rows.iter().filter_map(Row::number);
         gathered(numbers.map(|number| number.value.to_f64())).map(Some)
     }
 

@@ -279,7 +279,8 @@ impl<'a, 'py> Reader<'a, 'py> {
             } in chunks
             {
                 let first = self.count;
-                let parts = { self.next(offsets.len() - 1) }
+                let parts = self
+                    .next(offsets.len() - 1)
                     .map(|row| (offsets[row], offsets[row + 1] - offsets[row]));
                 self.read_parts(ArrayInput::of_array(values), 1, parts)?;
                 for row in nulls {

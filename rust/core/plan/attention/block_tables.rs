@@ -87,7 +87,9 @@ impl Placement {
 impl BlockTables {
     /// The runs of some blocks of keys.
     fn runs(&self, keys: Range<usize>) -> impl Iterator<Item = &[Run]> {
-        { self.offsets[keys.start..=keys.end].windows(2) }.map(|run| &self.runs[run[0]..run[1]])
+        self.offsets[keys.start..=keys.end]
+            .windows(2)
+            .map(|run| &self.runs[run[0]..run[1]])
     }
 
     /// The lengths of the lists in the four tables.
@@ -156,7 +158,9 @@ fn list<'a>(lists: &mut [i32], most: usize, runs: impl Iterator<Item = &'a [Run]
     for (runs, list) in runs.zip(lists.chunks_mut(most)) {
         let runs = runs.iter().filter(|run| run.is_full == is_full);
         let blocks = runs.flat_map(|run| run.queries.clone());
-        { list.iter_mut().zip(blocks) }.for_each(|(to, block)| *to = to_i32(block));
+        list.iter_mut()
+            .zip(blocks)
+            .for_each(|(to, block)| *to = to_i32(block));
     }
 }
 

@@ -46,7 +46,7 @@ impl Placement {
         // From the last to the first: a token's subtree ends before the next segment that leaves
         // the path at the token or earlier.
         let mut runs = with_room(2 * grid.segments().len())?;
-        let rows = { grid.segments() }.chunk_by(|a, b| a.dst_row == b.dst_row);
+        let rows = grid.segments().chunk_by(|a, b| a.dst_row == b.dst_row);
         for of_row in rows.rev() {
             // The ends of subtrees by depths, the deepest last; and the next segment's depth.
             let (mut ends, mut next) = (with_room(of_row.len())?, 0);

@@ -86,7 +86,11 @@ impl Branch {
         let end = streams.turns.stream_len(turn);
         let mut len = 0;
         loop {
-            let bottom = { self.trunk.nodes.last() }.map_or(0, |&node| self.nodes[node].len);
+            let bottom = self
+                .trunk
+                .nodes
+                .last()
+                .map_or(0, |&node| self.nodes[node].len);
             let common = streams.common(self.trunk.turn, turn, len, bottom.min(end) - len)?;
             if common == 0 && len > 0 {
                 // Without progress the loop would not end.

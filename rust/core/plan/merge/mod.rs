@@ -280,7 +280,7 @@ impl Merge {
     pub fn chosen(&self, shard: &Shard) -> Option<Chosen> {
         let rows = Chosen::new(shard.numbers(), self.assembly.rows().len());
         let mut turns = Vec::new();
-        for &row in { Some(&rows.numbers) }.filter(|_| rows.is_part())? {
+        for &row in Some(&rows.numbers).filter(|_| rows.is_part())? {
             let last = self.assembly.rows()[row].source?;
             let others = self.begin_of(self.trajectories[row])..last;
             turns.extend(others.filter(|&turn| self.turn_rows[turn] == Some(row)));
@@ -302,7 +302,10 @@ impl Merge {
             let pieces = self.assembly.pieces(row);
             let first = pieces.partition_point(|piece| piece.turn < turn);
             let mut end = 0;
-            for piece in { pieces[first..].iter() }.take_while(|piece| piece.turn == turn) {
+            for piece in pieces[first..]
+                .iter()
+                .take_while(|piece| piece.turn == turn)
+            {
                 if end < piece.from {
                     masked.push((index, end..piece.from));
                 }
@@ -330,8 +333,10 @@ impl Merge {
         }
         let form = found.form();
         let check = |location: &dyn Fn(usize) -> String, found: &[usize], expected: &[usize]| {
-            let mut pairs =
-                { found.iter().enumerate() }.map(|(index, &found)| (turns.number(index), found));
+            let mut pairs = found
+                .iter()
+                .enumerate()
+                .map(|(index, &found)| (turns.number(index), found));
             match pairs.find(|&(turn, found)| found != expected[turn]) {
                 None => Ok(()),
                 Some((turn, found)) => Err(Error::OtherTurns {
@@ -352,8 +357,8 @@ impl Merge {
     fn check_rows(&self) -> Result<()> {
         let invalid = |reason: String| Err(Error::InvalidPlan(reason));
         let turns = &self.turns;
-        let tokens = (0..turns.count()).map(|turn| turns.stream_len(turn));
-        let total = { tokens }.try_fold(0_usize, usize::checked_add);
+        let mut tokens = (0..turns.count()).map(|turn| turns.stream_len(turn));
+        let total = tokens.try_fold(0_usize, usize::checked_add);
         if total.is_none_or(|total| i64::try_from(total).is_err()) {
             return invalid("its turns have more tokens than can be counted".to_owned());
         }

@@ -67,7 +67,10 @@ impl Realign {
         streams: &Streams,
     ) -> Result<Vec<Piece>> {
         let at = position - group.prompt_len;
-        let cut = { group.pieces.iter() }.find(|piece| (piece.start..piece.end()).contains(&at));
+        let cut = group
+            .pieces
+            .iter()
+            .find(|piece| (piece.start..piece.end()).contains(&at));
         let before = group.pieces.iter().filter(|piece| piece.start < at);
         if self.masked == Masked::Response {
             let stands = |piece: &&Piece| cut.is_none_or(|cut| piece.turn < cut.turn);

@@ -70,7 +70,7 @@ pub fn halve(
     bins: usize,
     ticks: &mut Ticks,
 ) -> Result<ItemBins> {
-    let mut contents: Vec<Cow<[usize]>> = { 0..packed.count() }
+    let mut contents: Vec<Cow<[usize]>> = (0..packed.count())
         .map(|bin| packed.items(bin).into())
         .collect();
     // The bits of floats that are not negative are ordered like the floats.

@@ -208,8 +208,10 @@ impl PackSpec {
         let costs = self.costs(lens, cost)?;
         let counts = pieces.groups.as_ref().map(|groups| counts_of(groups));
         let exceeds = |index: usize| {
-            let is_large = self.round_up(lens[index]) > self.capacity || { costs.as_ref() }
-                .is_some_and(|costs| costs[index] > self.limit().cost);
+            let is_large = self.round_up(lens[index]) > self.capacity
+                || costs
+                    .as_ref()
+                    .is_some_and(|costs| costs[index] > self.limit().cost);
             let group = pieces.groups.as_ref().map(|groups| groups[index]);
             let is_alone = counts
                 .as_ref()
@@ -261,7 +263,9 @@ impl PackSpec {
         let costs = self.costs(&pieces.lens, cost)?;
         let sizes: Cow<[_]> = match self.multiple_of {
             1 => (&*pieces.lens).into(),
-            _ => { ticks.gathered(pieces.lens.iter().map(|&len| self.round_up(len)))? }.into(),
+            _ => ticks
+                .gathered(pieces.lens.iter().map(|&len| self.round_up(len)))?
+                .into(),
         };
         let Some(groups) = &pieces.groups else {
             return Ok(Packables {
@@ -305,8 +309,10 @@ impl PackSpec {
             }
         };
         if let Some(members) = &items.members
-            && let Some(item) =
-                { members.counts.iter() }.position(|&count| count > self.max_sequences)
+            && let Some(item) = members
+                .counts
+                .iter()
+                .position(|&count| count > self.max_sequences)
         {
             let limit = self.max_sequences;
             return Err(found(item, Oversized::Sequences { limit }));
@@ -320,7 +326,7 @@ impl PackSpec {
         }
         let costs = items.costs.iter().flatten();
         let most = self.limit().cost;
-        if let Some((item, cost)) = { costs.enumerate() }.find(|&(_, &cost)| cost > most) {
+        if let Some((item, cost)) = costs.enumerate().find(|&(_, &cost)| cost > most) {
             let (cost, limit) = (cost + self.bin_cost, self.max_cost);
             return Err(found(item, Oversized::Cost { cost, limit }));
         }
@@ -427,7 +433,8 @@ impl PackSpec {
         noun: &'static str,
     ) -> Result<usize> {
         let multiple = self.bins_multiple_of;
-        let needed = { found.max(self.min_bins) }
+        let needed = found
+            .max(self.min_bins)
             .div_ceil(multiple)
             .saturating_mul(multiple);
         if self.allow_fewer_bins {

@@ -92,7 +92,8 @@ impl PackedRows<'_> {
         let numbers = items.iter().enumerate();
         let groups = numbers.flat_map(|(item, rows)| rows.iter().map(move |_| item));
         let groups = ticks.gathered(groups)?;
-        let limited = { self.limited }
+        let limited = self
+            .limited
             .map(|costs| ticks.gathered(rows.iter().map(|&row| costs[row])))
             .transpose()?;
         let part = PackedRows {
@@ -344,7 +345,9 @@ impl Parting<'_> {
 /// Give ranks with fewer than `each` items the cheapest items of the ranks with most, while those
 /// have more than `each`.
 fn give_enough(parts: &mut [Vec<usize>], costs: &[f64], each: usize) {
-    let mut counts: BinaryHeap<_> = { parts.iter().enumerate() }
+    let mut counts: BinaryHeap<_> = parts
+        .iter()
+        .enumerate()
         .map(|(rank, part)| (part.len(), Reverse(rank)))
         .collect();
     for rank in 0..parts.len() {

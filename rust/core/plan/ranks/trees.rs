@@ -132,8 +132,9 @@ impl Deal<'_> {
         };
         let slowest = |bins: &[(f64, Tree)]| {
             let each = bins.len() / ranks;
-            let ranks =
-                { bins.chunks(each.max(1)) }.map(|rank| rank.iter().map(|(cost, _)| cost).sum());
+            let ranks = bins
+                .chunks(each.max(1))
+                .map(|rank| rank.iter().map(|(cost, _)| cost).sum());
             ranks.fold(0.0, f64::max) + each as f64 * trees.cost_of_bin
         };
         let (mut filled, mut bins) = (found.filled, weighed(found.bins));

@@ -62,7 +62,8 @@ impl GrowingTree {
         loop {
             // The branches of a row, those of deeper forks on top.
             let first = youngest_first.partition_point(|&row| fork_of(row) < parent);
-            let branches = { youngest_first[first..].iter() }
+            let branches = youngest_first[first..]
+                .iter()
                 .copied()
                 .take_while(|&row| fork_of(row) == parent);
             open.extend(branches);

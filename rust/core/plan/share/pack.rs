@@ -84,7 +84,8 @@ impl Tree {
         }
         for (index, row) in self.rows.iter().enumerate() {
             let costs = balanced(row);
-            let limited = { limited.as_ref() }
+            let limited = limited
+                .as_ref()
                 .map_or([0.0; 2], |[alone, shared]| [alone[index], shared[index]]);
             let weight = |of: usize, size, count| Weight {
                 load: Load {
