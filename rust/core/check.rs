@@ -56,11 +56,8 @@ pub fn check_values<T: Element>(
     let Some(position) = T::first_wrong(values, check) else {
         return Ok(());
     };
-    let location = Location {
-        field: field.to_owned(),
-        row: turn,
-        position: Some(from + position / inner),
-    };
+    let location =
+        Location { field: field.to_owned(), row: turn, position: Some(from + position / inner) };
     Err(check.failed(location, &values[position]))
 }
 
@@ -73,16 +70,8 @@ impl Check {
         match self {
             Self::Weight | Self::Whole(_) if is_negative => Error::Negative { location, value },
             Self::None | Self::Number | Self::Weight => Error::NotFinite { location, value },
-            Self::Whole(dtype) => Error::NotWhole {
-                location,
-                value,
-                dtype,
-            },
-            Self::Index(limit) => Error::NoIndex {
-                location,
-                value,
-                limit,
-            },
+            Self::Whole(dtype) => Error::NotWhole { location, value, dtype },
+            Self::Index(limit) => Error::NoIndex { location, value, limit },
         }
     }
 }

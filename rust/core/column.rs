@@ -70,10 +70,7 @@ impl At {
     /// The token this many tokens later.
     #[must_use]
     pub fn after(self, tokens: usize) -> Self {
-        Self {
-            token: self.token + tokens,
-            ..self
-        }
+        Self { token: self.token + tokens, ..self }
     }
 }
 
@@ -177,11 +174,7 @@ pub struct TokenValues {
 impl TokenValues {
     /// All values of these trailing dimensions.
     pub fn new(trailing: Vec<usize>) -> Self {
-        Self {
-            stride: trailing.iter().product(),
-            skip: 0,
-            trailing,
-        }
+        Self { stride: trailing.iter().product(), skip: 0, trailing }
     }
 
     /// Read only a range of the first trailing dimension.
@@ -225,14 +218,7 @@ impl<'a> SliceColumn<'a> {
         token: TokenValues,
         check: Check,
     ) -> Self {
-        Self {
-            field,
-            rows: RowValues::Slices(rows),
-            token,
-            check,
-            chosen: None,
-            runs: None,
-        }
+        Self { field, rows: RowValues::Slices(rows), token, check, chosen: None, runs: None }
     }
 
     /// A column of one number per row.
@@ -256,17 +242,12 @@ impl<'a> SliceColumn<'a> {
     /// The same column, with values for these tokens.
     #[must_use]
     pub fn of_runs(self, runs: Runs) -> Self {
-        Self {
-            runs: Some(runs),
-            ..self
-        }
+        Self { runs: Some(runs), ..self }
     }
 
     /// The number of a turn in the input.
     fn number(&self, turn: usize) -> usize {
-        self.chosen
-            .as_ref()
-            .map_or(turn, |chosen| chosen.numbers[turn])
+        self.chosen.as_ref().map_or(turn, |chosen| chosen.numbers[turn])
     }
 
     /// A turn's values.
@@ -377,9 +358,7 @@ pub(crate) const CHUNK: usize = 1 << 12;
 impl Tokens for SliceColumn<'_> {
     fn common_len(&self, at: At, other: &Self, other_at: At, len: usize) -> Result<usize> {
         let a = self.slice(at.turn).range(at.token..at.token + len);
-        let b = other
-            .slice(other_at.turn)
-            .range(other_at.token..other_at.token + len);
+        let b = other.slice(other_at.turn).range(other_at.token..other_at.token + len);
         match common_values(&a, &b) {
             Some(common) => Ok(common),
             None => common_when_read(self, at, other, other_at, len),
@@ -457,11 +436,7 @@ pub fn read_slice<T: Element>(
 
 fn does_not_fit<T: Element>(field: &str, turn: usize, token: usize, value: String) -> Error {
     Error::DoesNotFit {
-        location: Location {
-            field: field.to_owned(),
-            row: turn,
-            position: Some(token),
-        },
+        location: Location { field: field.to_owned(), row: turn, position: Some(token) },
         value,
         dtype: T::DTYPE,
     }
@@ -479,11 +454,7 @@ pub fn read_number<T: Element>(
     out: &mut [T],
 ) -> Result<()> {
     let value = number.cast().ok_or_else(|| Error::DoesNotFit {
-        location: Location {
-            field: field.to_owned(),
-            row: turn,
-            position: None,
-        },
+        location: Location { field: field.to_owned(), row: turn, position: None },
         value: number.to_string(),
         dtype: T::DTYPE,
     })?;

@@ -48,15 +48,8 @@ impl Dtype {
     pub const OF_MASKS: &[Self] = &[Self::I64, Self::I32, Self::Bool];
 
     /// Dtypes of loss masks.
-    pub const OF_WEIGHTS: &[Self] = &[
-        Self::F32,
-        Self::F64,
-        Self::Bf16,
-        Self::F16,
-        Self::I64,
-        Self::I32,
-        Self::Bool,
-    ];
+    pub const OF_WEIGHTS: &[Self] =
+        &[Self::F32, Self::F64, Self::Bf16, Self::F16, Self::I64, Self::I32, Self::Bool];
 
     /// Dtypes of the other built-in fields.
     pub const FLOATS: &[Self] = &[Self::F32, Self::F64, Self::Bf16, Self::F16];

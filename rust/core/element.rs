@@ -137,9 +137,7 @@ pub fn common<T: PartialEq>(a: &[T], b: &[T]) -> usize {
 
 /// Bitwise OR of all values: one pass at the speed of reading, unlike the maximum.
 fn all_bits<T: Copy + Default + BitOr<Output = T> + Into<i128>>(values: &[T]) -> i128 {
-    let bits = values
-        .iter()
-        .fold(T::default(), |bits, &value| bits | value);
+    let bits = values.iter().fold(T::default(), |bits, &value| bits | value);
     match bits.into() {
         ..0 => i128::MAX,
         bits => bits,
@@ -358,10 +356,7 @@ integer_element! {
 /// Position of the first value that is wrong.
 fn first<T: Copy>(values: &[T], is_wrong: impl Fn(T) -> bool) -> Option<usize> {
     // Fold over all of them first: the loop vectorises because it has no early exit.
-    if !values
-        .iter()
-        .fold(false, |any, &value| any | is_wrong(value))
-    {
+    if !values.iter().fold(false, |any, &value| any | is_wrong(value)) {
         return None;
     }
     values.iter().position(|&value| is_wrong(value))

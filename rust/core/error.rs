@@ -42,19 +42,10 @@ pub enum Error {
     #[error(
         "{field} has {}, but {} has {expected}", counted(*.found, "row"), .form.argument()
     )]
-    RowCount {
-        field: String,
-        found: usize,
-        expected: usize,
-        form: TokenForm,
-    },
+    RowCount { field: String, found: usize, expected: usize, form: TokenForm },
 
     #[error("prompt_lens[{row}] is {found}, but sequences[{row}] has {len} tokens")]
-    PromptTooLong {
-        row: usize,
-        found: usize,
-        len: usize,
-    },
+    PromptTooLong { row: usize, found: usize, len: usize },
 
     #[error(
         "{field}[{row}] has {}, but {} has {expected}", counted(*.found, "item"),
@@ -97,12 +88,7 @@ pub enum Error {
     },
 
     #[error("{field}[{row}] has {found} values, but the counts of its tokens add up to {expected}")]
-    ValueCount {
-        field: String,
-        row: usize,
-        found: usize,
-        expected: usize,
-    },
+    ValueCount { field: String, row: usize, found: usize, expected: usize },
 
     #[error("{location} has a count of {count}, but a token has 0 values or more")]
     NegativeCount { location: Location, count: i64 },
@@ -114,22 +100,13 @@ pub enum Error {
     ShapedValues { field: String, found: Vec<usize> },
 
     #[error("{field}[{row}] has {found} items, but the longest response has {widest}")]
-    RowTooLong {
-        field: String,
-        row: usize,
-        found: usize,
-        widest: usize,
-    },
+    RowTooLong { field: String, row: usize, found: usize, widest: usize },
 
     #[error(
         "{field}[{row}] is one number for the whole row, but {} has no last token to hold it",
         .form.response(*.row)
     )]
-    NoLastToken {
-        field: String,
-        row: usize,
-        form: TokenForm,
-    },
+    NoLastToken { field: String, row: usize, form: TokenForm },
 
     #[error(
         "{field}[{row}] is one number for the last response token of its row, but there is none"
@@ -143,35 +120,16 @@ pub enum Error {
         "{field}[{turn}] is {number}, but the turn is not the last of row {row}, which ends with \
          turn {last} and takes one number"
     )]
-    EarlierNumber {
-        field: String,
-        row: usize,
-        turn: usize,
-        last: usize,
-        number: String,
-    },
+    EarlierNumber { field: String, row: usize, turn: usize, last: usize, number: String },
 
     #[error("{field}[{row}] has dtype {found}, but {field} holds {expected}")]
-    WrongType {
-        field: String,
-        row: usize,
-        found: &'static str,
-        expected: &'static str,
-    },
+    WrongType { field: String, row: usize, found: &'static str, expected: &'static str },
 
     #[error("{location} is {value}, which does not fit {dtype}")]
-    DoesNotFit {
-        location: Location,
-        value: String,
-        dtype: &'static str,
-    },
+    DoesNotFit { location: Location, value: String, dtype: &'static str },
 
     #[error("{location} is {value}, but indices are below {limit}")]
-    NoIndex {
-        location: Location,
-        value: String,
-        limit: i64,
-    },
+    NoIndex { location: Location, value: String, limit: i64 },
 
     #[error("{location} is {value}")]
     NotFinite { location: Location, value: String },
@@ -182,23 +140,13 @@ pub enum Error {
     #[error(
         "{location} is {value}, which dtype {} of {} cannot hold", .dtype.name(), .location.field
     )]
-    NotWhole {
-        location: Location,
-        value: String,
-        dtype: Dtype,
-    },
+    NotWhole { location: Location, value: String, dtype: Dtype },
 
     #[error(
         "{field}[{row}] has values of shape {found:?} per token, but {field}[{first}] of \
          {expected:?}"
     )]
-    Trailing {
-        field: String,
-        row: usize,
-        found: Vec<usize>,
-        first: usize,
-        expected: Vec<usize>,
-    },
+    Trailing { field: String, row: usize, found: Vec<usize>, first: usize, expected: Vec<usize> },
 
     #[error("{tokens} tokens are more than cu_seqlens can count in int32")]
     TooManyTokens { tokens: usize },
@@ -213,20 +161,10 @@ pub enum Error {
     TooManyKeys { count: usize },
 
     #[error("{row} has {found} {unit}, but {argument} is {width} and rows are not truncated")]
-    TooWide {
-        row: String,
-        found: usize,
-        unit: &'static str,
-        argument: &'static str,
-        width: usize,
-    },
+    TooWide { row: String, found: usize, unit: &'static str, argument: &'static str, width: usize },
 
     #[error("bin {bin} has {found} positions, but pad_to is {width} and rows are not truncated")]
-    BinTooWide {
-        bin: usize,
-        found: usize,
-        width: usize,
-    },
+    BinTooWide { bin: usize, found: usize, width: usize },
 
     #[error("pad_to is {width}, but the widest bin of the step has {widest} positions")]
     StepTooWide { width: usize, widest: usize },
@@ -238,23 +176,14 @@ pub enum Error {
     OtherSequenceCount { found: usize, expected: usize },
 
     #[error("plan of the layout has {expected} tokens in row {row}, but the row has {found}")]
-    OtherSequenceLength {
-        row: usize,
-        found: usize,
-        expected: usize,
-    },
+    OtherSequenceLength { row: usize, found: usize, expected: usize },
 
     #[error(
         "plan of the layout has {} in common for row {row} and row {before}, but they differ at \
          token {token}",
         counted(*.shared, "token")
     )]
-    OtherTokens {
-        row: usize,
-        before: usize,
-        shared: usize,
-        token: usize,
-    },
+    OtherTokens { row: usize, before: usize, shared: usize, token: usize },
 
     #[error(
         "plan of the layout has {} in common for row {row} and row {before}, but {}",
@@ -265,12 +194,7 @@ pub enum Error {
             "each row has inputs of its own"
         }
     )]
-    OtherInputs {
-        row: usize,
-        before: usize,
-        shared: usize,
-        are_given: bool,
-    },
+    OtherInputs { row: usize, before: usize, shared: usize, are_given: bool },
 
     #[error("a batch of {rows} rows x {width} positions exceeds any memory")]
     TooLarge { rows: usize, width: usize },
@@ -279,11 +203,7 @@ pub enum Error {
         "{argument} is {value}, so a batch of {} exceeds any memory",
         counted(*.count, "row")
     )]
-    WidthTooLarge {
-        argument: &'static str,
-        value: usize,
-        count: usize,
-    },
+    WidthTooLarge { argument: &'static str, value: usize, count: usize },
 
     #[error("row {row} has no prompt, so no position holds the value of its first response token")]
     NoPrompt { row: usize },
@@ -301,41 +221,25 @@ pub enum Error {
     NotInBatch { turn: usize, missing: String },
 
     #[error("merge is a plan for {expected} tokens in {location}, which has {found}")]
-    OtherTurns {
-        location: String,
-        found: usize,
-        expected: usize,
-    },
+    OtherTurns { location: String, found: usize, expected: usize },
 
     #[error(
         "merge is a plan for {expected} turns, but {} has {found} rows",
         .form.argument()
     )]
-    OtherTurnCount {
-        found: usize,
-        expected: usize,
-        form: TokenForm,
-    },
+    OtherTurnCount { found: usize, expected: usize, form: TokenForm },
 
     #[error("shard is of a plan for {expected} rows, but there are {found}")]
     OtherRowCount { found: usize, expected: usize },
 
     #[error("shard is of a plan for {expected} {unit} in row {row}, which has {found}")]
-    OtherRowLength {
-        row: usize,
-        unit: &'static str,
-        found: usize,
-        expected: usize,
-    },
+    OtherRowLength { row: usize, unit: &'static str, found: usize, expected: usize },
 
     #[error(
         "shard is of a plan whose longest prompt, response and row have {expected:?} tokens, but \
          here these have {found:?}"
     )]
-    OtherLengths {
-        found: (usize, usize, usize),
-        expected: (usize, usize, usize),
-    },
+    OtherLengths { found: (usize, usize, usize), expected: (usize, usize, usize) },
 
     #[error("turn {turn} did not hold the same ids when it was compared again")]
     Unstable { turn: usize },
@@ -344,18 +248,10 @@ pub enum Error {
     NothingTrains,
 
     #[error("dtype of {key} is {found}")]
-    NoDtype {
-        key: String,
-        found: String,
-        expected: String,
-    },
+    NoDtype { key: String, found: String, expected: String },
 
     #[error("num_experts is {count}, but {field} has {topk} different experts per token")]
-    TooFewExperts {
-        field: String,
-        count: i64,
-        topk: usize,
-    },
+    TooFewExperts { field: String, count: i64, topk: usize },
 
     #[error("{field} has values of shape {found:?} per token")]
     NoRoutes { field: String, found: Vec<usize> },
@@ -365,23 +261,13 @@ pub enum Error {
          which 2 * cp_size = {} does not divide",
         2 * *.size as u128
     )]
-    NoChunks {
-        size: usize,
-        bin: usize,
-        column: usize,
-        len: usize,
-    },
+    NoChunks { size: usize, bin: usize, column: usize, len: usize },
 
     #[error(
         "layers of {field} is range({begin}, {end}), but its tokens have {}",
         counted(*.num_layers, "layer")
     )]
-    NoLayers {
-        field: String,
-        begin: usize,
-        end: usize,
-        num_layers: usize,
-    },
+    NoLayers { field: String, begin: usize, end: usize, num_layers: usize },
 
     #[error("{0}")]
     NoMemory(String),
@@ -396,11 +282,7 @@ pub enum Error {
     },
 
     #[error("{}", .oversized.describe_row(*.row, *.len))]
-    OversizedRow {
-        row: usize,
-        len: usize,
-        oversized: Oversized,
-    },
+    OversizedRow { row: usize, len: usize, oversized: Oversized },
 
     #[error("multiple_of is {multiple}, but capacity is {capacity}, so no token fits into a bin")]
     NoRoom { multiple: usize, capacity: usize },
@@ -409,13 +291,7 @@ pub enum Error {
         "lengths[{index}] is {len}, but already {} cost {}, which exceeds max_cost={}",
         counted(*.tokens, "token"), grouped_float(*.cost), plain_float(*.limit)
     )]
-    NoPiece {
-        index: usize,
-        len: usize,
-        tokens: usize,
-        cost: f64,
-        limit: f64,
-    },
+    NoPiece { index: usize, len: usize, tokens: usize, cost: f64, limit: f64 },
 
     #[error(
         "lengths[{index}] is {len} and has to be split, but cost has one number per sequence and \
@@ -439,36 +315,19 @@ pub enum Error {
         "num_bins is {bins}, but there are only {} and no bin may be empty",
         counted(*.items, .noun)
     )]
-    TooManyBins {
-        bins: usize,
-        items: usize,
-        noun: &'static str,
-    },
+    TooManyBins { bins: usize, items: usize, noun: &'static str },
 
     #[error("num_bins is {bins}, but so few bins do not keep to max_sequences or max_cost")]
     NoFit { bins: usize },
 
     #[error("two outputs would be '{key}': {first} and {second}")]
-    RepeatedOutput {
-        key: String,
-        first: String,
-        second: String,
-    },
+    RepeatedOutput { key: String, first: String, second: String },
 
     #[error("{key} has the {option} {number}, which does not fit {dtype}")]
-    FillMisfit {
-        key: String,
-        option: &'static str,
-        number: String,
-        dtype: &'static str,
-    },
+    FillMisfit { key: String, option: &'static str, number: String, dtype: &'static str },
 
     #[error("num_experts of {key} is {count}")]
-    ExpertCount {
-        key: String,
-        count: i64,
-        dtype: Dtype,
-    },
+    ExpertCount { key: String, count: i64, dtype: Dtype },
 
     #[error("shard {0}")]
     OtherShard(String),

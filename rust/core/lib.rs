@@ -22,10 +22,7 @@ mod error;
 mod fill_number;
 mod memory;
 mod over_columns;
-#[allow(
-    clippy::disallowed_methods,
-    reason = "each step first checks that there is room"
-)]
+#[allow(clippy::disallowed_methods, reason = "each step first checks that there is room")]
 pub mod plan;
 pub mod polling;
 pub mod rollouts;

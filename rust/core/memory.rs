@@ -26,9 +26,7 @@ const TOGETHER: usize = 64;
 /// [`Error::NoMemory`].
 pub fn check_room(count: usize) -> Result<()> {
     static CALLS: AtomicU8 = AtomicU8::new(0);
-    let bytes = count
-        .saturating_mul(BYTES_EACH)
-        .saturating_add(BYTES_BESIDES);
+    let bytes = count.saturating_mul(BYTES_EACH).saturating_add(BYTES_BESIDES);
     let is_small = bytes <= FROM_SYSTEM / TOGETHER;
     if is_small && usize::from(CALLS.fetch_add(1, Relaxed)) % TOGETHER != 0 {
         return Ok(());

@@ -52,14 +52,10 @@ impl<C> TokenStreams<C> {
         mut column: impl FnMut(&'a C) -> Result<D, E>,
     ) -> Result<TokenStreams<D>, E> {
         Ok(match self {
-            Self::Parts { prompts, responses } => TokenStreams::Parts {
-                prompts: column(prompts)?,
-                responses: column(responses)?,
-            },
-            Self::Whole {
-                sequences,
-                prompt_lens,
-            } => TokenStreams::Whole {
+            Self::Parts { prompts, responses } => {
+                TokenStreams::Parts { prompts: column(prompts)?, responses: column(responses)? }
+            }
+            Self::Whole { sequences, prompt_lens } => TokenStreams::Whole {
                 sequences: column(sequences)?,
                 prompt_lens: prompt_lens.clone(),
             },
@@ -86,10 +82,7 @@ impl<C> TokenStreams<C> {
             }
             Self::Whole { sequences, .. } => (sequences, 0, turns.stream_len(turn)),
         };
-        let at = At {
-            turn,
-            token: token - begin,
-        };
+        let at = At { turn, token: token - begin };
         (column, at, end - token)
     }
 }
@@ -146,10 +139,7 @@ impl<C: FieldColumn> TokenStreams<C> {
                 }
                 Turns::among(prompts.lens()?, responses.lens()?, chosen.cloned())
             }
-            Self::Whole {
-                sequences,
-                prompt_lens,
-            } => {
+            Self::Whole { sequences, prompt_lens } => {
                 let chosen = sequences.chosen().cloned();
                 Turns::of_sequences(&sequences.lens()?, prompt_lens.clone(), chosen)
             }

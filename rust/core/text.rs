@@ -35,11 +35,7 @@ pub fn plain_float(number: f64) -> String {
 
 /// Without trailing zeros of the decimals.
 fn trimmed(number: &str) -> &str {
-    if number.contains('.') {
-        number.trim_end_matches('0').trim_end_matches('.')
-    } else {
-        number
-    }
+    if number.contains('.') { number.trim_end_matches('0').trim_end_matches('.') } else { number }
 }
 
 fn with_commas(number: &str) -> String {
@@ -76,11 +72,7 @@ mod tests {
             (0.000_1, "0.0001", "0.0001"),
             (0.000_012_5, "1.25e-05", "1.25e-05"),
             (999_999_999_999_999.9, "1e+15", "1e+15"),
-            (
-                2.0_f64.powi(63),
-                "9.22337203685478e+18",
-                "9.22337203685478e+18",
-            ),
+            (2.0_f64.powi(63), "9.22337203685478e+18", "9.22337203685478e+18"),
         ] {
             assert_eq!(plain_float(number), plain);
             assert_eq!(grouped_float(number), grouped);

@@ -57,10 +57,7 @@ type Collated<'py> = (
 /// with the number of bytes once rows are merged and placed; it returns an array of bytes owned by
 /// the caller, or None for memory of the pool.
 #[pyfunction]
-#[expect(
-    clippy::too_many_arguments,
-    reason = "called once, from Python, where keywords cost time"
-)]
+#[expect(clippy::too_many_arguments, reason = "called once, from Python, where keywords cost time")]
 pub fn collate<'py>(
     py: Python<'py>,
     tokens: TokenInput<'py>,
@@ -99,10 +96,7 @@ pub fn collate<'py>(
     for (name, values) in ids {
         turns.check_count(&name.extract::<String>()?, values.len()?)?;
     }
-    let mut columns = Columns {
-        fields: read(&fields, &turns)?,
-        tokens,
-    };
+    let mut columns = Columns { fields: read(&fields, &turns)?, tokens };
     handle_signals()?;
     let merge = match &row_source {
         Some(RowSource::ToMerge(spec, trajectories)) => {
@@ -112,9 +106,7 @@ pub fn collate<'py>(
         _ => None,
     };
     let merged = merge.as_ref().map(Merge::core);
-    let source = known
-        .or(merged.map(CoreSource::Merged))
-        .unwrap_or(CoreSource::Turns);
+    let source = known.or(merged.map(CoreSource::Merged)).unwrap_or(CoreSource::Turns);
     let specs: Vec<_> = few(fields.iter().map(|(_, field)| &field.get().0));
     let layout = layout.get();
     let mut rows = source.rows(&turns, shard, layout.core(), &mut Ticks::new(&mut poll))?;
@@ -158,24 +150,14 @@ pub fn collate<'py>(
         // The rows of another batch consist of its turns.
         (_, Some(RowSource::Batch(plan)), None) => plan.get().turns.clone(),
         (_, Some(RowSource::Batch(plan)), Some(shard)) => plan.get().turns_of(shard),
-        (CoreSource::Merged(merge), _, Some(shard)) => merge
-            .assembly
-            .turns_of(shard, &merge.turns)
-            .map_or(turns, Arc::new),
+        (CoreSource::Merged(merge), _, Some(shard)) => {
+            merge.assembly.turns_of(shard, &merge.turns).map_or(turns, Arc::new)
+        }
         (_, _, Some(shard)) if shard.lens.is_some() => Arc::new(turns.only(shard.numbers())),
         _ => turns,
     };
     let plan = Plan::new(turns, assembly, placement);
-    Ok((
-        plan,
-        specs,
-        table,
-        arrays,
-        owner,
-        merge,
-        masked_rewards,
-        added,
-    ))
+    Ok((plan, specs, table, arrays, owner, merge, masked_rewards, added))
 }
 
 /// Write the rows of a field by themselves as one array: padded or concatenated.
@@ -189,10 +171,7 @@ pub fn write_rows<'py>(
 ) -> Result<Bound<'py, PyAny>> {
     let field = field.get();
     let mut columns = Columns {
-        tokens: TokenStreams::Whole {
-            sequences: PyRows::none(),
-            prompt_lens: Vec::new(),
-        },
+        tokens: TokenStreams::Whole { sequences: PyRows::none(), prompt_lens: Vec::new() },
         fields: vec![field.rows(rows, None, |_| Ok(()))?],
     };
     // A field of whole sequences.
@@ -200,12 +179,8 @@ pub fn write_rows<'py>(
     let layout = layout.get();
     let rows = CoreSource::Turns.rows(&turns, None, layout.core(), &mut Ticks::new(&mut poll))?;
     let placement = layout.place(py, &rows, None)?;
-    let request = Request {
-        pad_token_id: 0,
-        fields: &[&field.0],
-        outputs: &Outputs::NOTHING,
-        cp: None,
-    };
+    let request =
+        Request { pad_token_id: 0, fields: &[&field.0], outputs: &Outputs::NOTHING, cp: None };
     let planned = request.plan(&rows, &placement, &mut columns, &poll)?;
     let write = Write {
         planned: &planned,
@@ -222,9 +197,7 @@ fn read<'py>(
     fields: &[(Bound<'py, PyAny>, Bound<'py, FieldSpec>)],
     turns: &Turns,
 ) -> Result<Vec<PyRows<'py>>> {
-    let columns = fields
-        .iter()
-        .map(|(values, field)| field.get().read(values, turns));
+    let columns = fields.iter().map(|(values, field)| field.get().read(values, turns));
     few(columns.filter_map(Result::transpose))
 }
 
@@ -255,12 +228,8 @@ fn with_own_tokens<'py>(
             is_read[piece.turn] = true;
         }
         let mut count = 0;
-        for WithOwnTokens {
-            turn,
-            values,
-            counts,
-            added,
-        } in add_own_tokens(name, refuses, align, tokens, (values, counts))?
+        for WithOwnTokens { turn, values, counts, added } in
+            add_own_tokens(name, refuses, align, tokens, (values, counts))?
         {
             count += if is_read[turn] { added } else { 0 };
             columns.fields[index].replace(py, turn, values)?;
@@ -336,18 +305,9 @@ impl<'py> Write<'_, 'py> {
 
     /// Write all arrays; other Python threads run meanwhile if no value needs the interpreter.
     fn write(&self, py: Python, memory: &mut [u8], is_zeroed: bool) -> Result<()> {
-        let Self {
-            planned,
-            columns,
-            assembly,
-            placement,
-        } = self;
+        let Self { planned, columns, assembly, placement } = self;
         check_room(assembly.rows().len())?;
-        let slices = if planned.num_bytes() < DETACH_FROM {
-            None
-        } else {
-            as_slices(columns)?
-        };
+        let slices = if planned.num_bytes() < DETACH_FROM { None } else { as_slices(columns)? };
         poll_after(py, assembly.rows().len())?;
         let written = match slices {
             None => planned.write(columns, assembly, placement, memory, is_zeroed, &poll),
@@ -361,10 +321,7 @@ impl<'py> Write<'_, 'py> {
 
 /// The columns over plain memory, if no row needs the interpreter.
 fn as_slices<'a>(columns: &'a Columns<PyRows>) -> Result<Option<Columns<SliceColumn<'a>>>> {
-    let fields = columns
-        .fields
-        .iter()
-        .map(|rows| rows.as_slices().transpose());
+    let fields = columns.fields.iter().map(|rows| rows.as_slices().transpose());
     let Some(tokens) = slices_of(&columns.tokens)? else {
         return Ok(None);
     };

@@ -17,19 +17,11 @@ pub enum Error {
 
     /// An object of the wrong kind: a `TypeError`.
     #[error("{location} is {found}; {expected}")]
-    WrongType {
-        location: String,
-        found: String,
-        expected: &'static str,
-    },
+    WrongType { location: String, found: String, expected: &'static str },
 
     /// An array of the wrong shape: a `ValueError`.
     #[error("{location} has shape {found}; {expected}")]
-    Shape {
-        location: String,
-        found: String,
-        expected: &'static str,
-    },
+    Shape { location: String, found: String, expected: &'static str },
 
     /// A null in an Arrow array: a `ValueError`.
     #[error("{location} is null; fill or drop nulls first")]
@@ -48,25 +40,14 @@ pub enum Error {
         "{field}[{row}] starts at {start} and has {len} tokens, but there are only {tokens} in all; \
          pass offsets and lengths within these"
     )]
-    Overrun {
-        field: String,
-        row: usize,
-        start: usize,
-        len: usize,
-        tokens: usize,
-    },
+    Overrun { field: String, row: usize, start: usize, len: usize, tokens: usize },
 
     /// A list whose length changed between planning and reading.
     #[error(
         "{field}[{row}] changed from {expected} to {found} items while it was read; \
          do not modify inputs during the call"
     )]
-    Changed {
-        field: String,
-        row: usize,
-        expected: usize,
-        found: usize,
-    },
+    Changed { field: String, row: usize, expected: usize, found: usize },
 
     /// An array or tensor whose memory was moved or changed between planning and reading.
     #[error(
@@ -104,9 +85,8 @@ impl Error {
         let is_text = object.is_instance_of::<PyString>() || object.is_instance_of::<PyDict>();
         let column = location.rsplit(": ").next().unwrap_or_default();
         let has_columns = !column.contains('[') && object.hasattr("keys").unwrap_or(false);
-        let is_of_tokens = ["prompt", "response", "sequence"]
-            .iter()
-            .any(|name| column.starts_with(name));
+        let is_of_tokens =
+            ["prompt", "response", "sequence"].iter().any(|name| column.starts_with(name));
         match describe(object) {
             Ok(found) => Self::WrongType {
                 location,
@@ -130,20 +110,16 @@ impl Error {
         let sizes: Vec<_> = few(shape.iter().map(usize::to_string));
         let comma = if sizes.len() == 1 { "," } else { "" };
         let found = format!("({}{comma})", sizes.join(", "));
-        Self::Shape {
-            location,
-            found,
-            expected,
-        }
+        Self::Shape { location, found, expected }
     }
 }
 
 impl From<Core> for Error {
     fn from(error: Core) -> Self {
         match error {
-            Core::External(error) => error
-                .downcast()
-                .unwrap_or_else(|error| Self::Core(Core::External(error))),
+            Core::External(error) => {
+                error.downcast().unwrap_or_else(|error| Self::Core(Core::External(error)))
+            }
             error => Self::Core(error),
         }
     }

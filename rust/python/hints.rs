@@ -10,12 +10,10 @@ pub fn message(error: &Error) -> String {
     let hint = hint(error);
     match error {
         _ if hint.is_empty() => error.to_string(),
-        Error::NoIndex {
-            location, value, ..
-        } => format!("{location} is {value}; {hint}"),
-        Error::OtherInputs {
-            are_given: false, ..
-        } => format!("{error} (PerRow with concat=True); {hint}"),
+        Error::NoIndex { location, value, .. } => format!("{location} is {value}; {hint}"),
+        Error::OtherInputs { are_given: false, .. } => {
+            format!("{error} (PerRow with concat=True); {hint}")
+        }
         _ => format!("{error}; {hint}"),
     }
 }
@@ -33,27 +31,15 @@ fn hint(error: &Error) -> Cow<'static, str> {
             let pass = "pass fc.Field(..., align='sequence')";
             return format!("its sequence has {stream}: {pass}").into();
         }
-        Error::RowLength {
-            field, found: 1, ..
-        } if field == "rewards" || field == "advantages" => {
+        Error::RowLength { field, found: 1, .. } if field == "rewards" || field == "advantages" => {
             "pass one value per response token, or a flat list of one number per row"
         }
         Error::RowLength { .. } => "pass one value per response token",
-        Error::StreamLength {
-            may_lack_last: true,
-            found,
-            expected,
-            ..
-        } if found < expected => {
+        Error::StreamLength { may_lack_last: true, found, expected, .. } if found < expected => {
             "pass starts=, the first captured token of each row (0 if these are the first ones)"
         }
-        Error::StreamLength {
-            may_lack_last: true,
-            ..
-        } => "pass at most one value per token",
-        Error::StreamLength {
-            found, response, ..
-        } if found == response => {
+        Error::StreamLength { may_lack_last: true, .. } => "pass at most one value per token",
+        Error::StreamLength { found, response, .. } if found == response => {
             let pass = "pass fc.Field(..., align='response')";
             return format!("its response has {response}: {pass}").into();
         }
@@ -124,9 +110,7 @@ fn hint(error: &Error) -> Cow<'static, str> {
         Error::OtherSequenceCount { .. }
         | Error::OtherSequenceLength { .. }
         | Error::OtherTokens { .. } => "pass a plan of these rows",
-        Error::OtherInputs {
-            are_given: true, ..
-        } => "plan the tree with the same ids",
+        Error::OtherInputs { are_given: true, .. } => "plan the tree with the same ids",
         Error::OtherInputs { .. } => "pass same_inputs, an id of each row's other inputs",
         Error::TooLarge { .. } => "pass fewer or shorter rows",
         Error::WidthTooLarge { argument, .. } => {
@@ -153,11 +137,7 @@ fn hint(error: &Error) -> Cow<'static, str> {
                 .into();
         }
         Error::NoLayers { .. } => "pass a range within them",
-        Error::Oversized {
-            oversized,
-            may_split,
-            ..
-        } => {
+        Error::Oversized { oversized, may_split, .. } => {
             let oversize = match (oversized, may_split) {
                 (Oversized::Sequences { .. }, _) => "",
                 (_, true) => "oversize='own_bin' or 'split', or ",
@@ -175,12 +155,7 @@ fn hint(error: &Error) -> Cow<'static, str> {
         Error::NoPiece { .. } => "pass a larger max_cost",
         Error::CostOfPieces { .. } => "pass cost as a name or a function",
         Error::TooManyPieces { .. } => "pass a larger capacity or max_cost",
-        Error::TooFewItems {
-            min_bins,
-            multiple_of,
-            noun,
-            ..
-        } => {
+        Error::TooFewItems { min_bins, multiple_of, noun, .. } => {
             let names = match (min_bins, multiple_of) {
                 (Some(_), Some(_)) => "min_bins or bins_multiple_of",
                 (Some(_), None) => "min_bins",

@@ -93,10 +93,7 @@ mod _fastcollate {
             super::rows::check_digits(py)?;
         }
         let synthetic = fastcollate::plan::Row::SYNTHETIC;
-        module.add(
-            "SYNTHETIC_LENS",
-            (synthetic.prompt_len, synthetic.response_len),
-        )?;
+        module.add("SYNTHETIC_LENS", (synthetic.prompt_len, synthetic.response_len))?;
         module.add("IGNORE_INDEX", fastcollate::batch::IGNORE_INDEX)?;
         add_names(module)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))

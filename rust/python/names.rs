@@ -47,9 +47,7 @@ impl<T: Copy + PartialEq> Names<T> {
         let advice = names.join(", ");
         let Ok(text) = argument.cast::<PyString>() else {
             let found = describe(argument)?;
-            return Err(PyTypeError::new_err(format!(
-                "{option} is {found}; pass {advice}"
-            )));
+            return Err(PyTypeError::new_err(format!("{option} is {found}; pass {advice}")));
         };
         let text = text.to_string_lossy();
         let named = self.all.iter().find(|(_, name)| *name == text);

@@ -24,11 +24,7 @@ use crate::sampled::{Numbers, wrong};
 /// What happens to log-probabilities that are none.
 pub const BAD_LOGPROBS: Names<BadLogprobs> = Names::new(
     "bad_logprobs",
-    &[
-        (BadLogprobs::Error, "error"),
-        (BadLogprobs::Mask, "mask"),
-        (BadLogprobs::Keep, "keep"),
-    ],
+    &[(BadLogprobs::Error, "error"), (BadLogprobs::Mask, "mask"), (BadLogprobs::Keep, "keep")],
 );
 
 /// The columns that the reader understands.
@@ -104,11 +100,7 @@ impl CallSchema {
             _ => Kept::Value,
         });
         let core = Schema::new(calls.iter().map(String::as_str), roles, few(kinds))?;
-        Ok(Self {
-            core,
-            kept,
-            are_nodes,
-        })
+        Ok(Self { core, kept, are_nodes })
     }
 }
 
@@ -135,13 +127,7 @@ pub fn read_calls<'py>(
             Some(text) => lines_of(text)?,
             None => gathered(each.iter().map(|body| &**body).enumerate())?,
         };
-        read_bodies(
-            &bodies,
-            &schema.core,
-            &mut calls,
-            |body| named(&place, body),
-            ticks,
-        )
+        read_bodies(&bodies, &schema.core, &mut calls, |body| named(&place, body), ticks)
     })?;
     columns(py, calls, &schema.kept)
 }

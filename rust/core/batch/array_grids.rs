@@ -165,10 +165,9 @@ impl FieldSpec {
             FieldKind::Response if !self.any_length => {
                 rows.turns.check_response_lens(name, &lens)?;
                 match self.spread {
-                    Some(Spread::OfOutput) => (
-                        None,
-                        ArrayGrid::Trained(placement.trained_responses(batch)?),
-                    ),
+                    Some(Spread::OfOutput) => {
+                        (None, ArrayGrid::Trained(placement.trained_responses(batch)?))
+                    }
                     _ => (None, ArrayGrid::Response),
                 }
             }
@@ -177,10 +176,7 @@ impl FieldSpec {
                     let assembly = batch.with_last_tokens(name, &lens, rows.turns)?;
                     // As in SkyRL, values shifted out of a row may be lost, and the last position,
                     // which predicts nothing, has none.
-                    (
-                        Some(assembly),
-                        ArrayGrid::Own(placement.response.without_last_column()?),
-                    )
+                    (Some(assembly), ArrayGrid::Own(placement.response.without_last_column()?))
                 }
                 Form::Jagged | Form::Tree => {
                     let reason =
@@ -277,11 +273,7 @@ impl Segments {
             1 => Vec::new(),
             _ => bin_layout.segment_lens(sequence, &spans, true),
         };
-        Ok(Self {
-            in_tokens: bin_layout.segment_lens(sequence, &spans, false),
-            in_places,
-            spans,
-        })
+        Ok(Self { in_tokens: bin_layout.segment_lens(sequence, &spans, false), in_places, spans })
     }
 
     /// Segment offsets over the concatenated output rows, with the end of the last.
@@ -320,11 +312,7 @@ impl Segments {
     }
 
     fn lens(&self, padded: bool) -> &[Vec<usize>] {
-        if padded {
-            &self.in_places
-        } else {
-            &self.in_tokens
-        }
+        if padded { &self.in_places } else { &self.in_tokens }
     }
 }
 

@@ -57,18 +57,11 @@ pub(super) enum Read {
     /// Token streams.
     Tokens { pad: i64, dtype: IntDtype },
     /// The ids of tokens that train, by the loss mask.
-    Labels {
-        mask: Option<LossMask>,
-        shifted: bool,
-        dtype: IntDtype,
-    },
+    Labels { mask: Option<LossMask>, shifted: bool, dtype: IntDtype },
     /// A field.
     Field(Field),
     /// Offsets of values by the field that counts them, and the values before segments' positions.
-    Offsets {
-        counts: Field,
-        starts: Vec<(usize, usize)>,
-    },
+    Offsets { counts: Field, starts: Vec<(usize, usize)> },
 }
 
 /// The loss mask as the condition for training.
@@ -186,10 +179,7 @@ impl Content {
         let len = len.unwrap_or(usize::MAX);
         let mut words = filled(len.div_ceil(8), |_| 0_u64)?; // aligned for every dtype
         let values = &mut bytemuck::cast_slice_mut(&mut words)[..len];
-        let bytes = Destination {
-            values,
-            is_zeroed: false,
-        };
+        let bytes = Destination { values, is_zeroed: false };
         match self {
             Content::Derived(derived) => {
                 jobs(derived, (inner, size), grid, bytes).for_each(Job::<Derived>::write);
@@ -283,11 +273,7 @@ impl Job<'_, Read> {
                 IntDtype::I32 => self.write_tokens::<i32>(source.tokens, *pad, source.assembly),
                 IntDtype::I64 => self.write_tokens::<i64>(source.tokens, *pad, source.assembly),
             },
-            Read::Labels {
-                mask,
-                shifted,
-                dtype,
-            } => match dtype {
+            Read::Labels { mask, shifted, dtype } => match dtype {
                 IntDtype::I32 => {
                     self.write_labels::<i32>(source.tokens, mask.as_ref(), *shifted, source)
                 }
@@ -306,10 +292,7 @@ impl Job<'_, Read> {
             Read::Offsets { counts, starts } => {
                 let (slice, before) = (self.slice, offset_at(self.slice.begin, starts));
                 let Destination { values, is_zeroed } = self.to::<i64>();
-                let to = Destination {
-                    values: &mut *values,
-                    is_zeroed,
-                };
+                let to = Destination { values: &mut *values, is_zeroed };
                 counts.write::<i64>(source.fields[counts.column], &slice, source, to)?;
                 add_up(values, before);
                 Ok(())
@@ -353,10 +336,7 @@ impl Job<'_, Read> {
     fn write_bools(self, field: &Field, source: &Source) -> Result<()> {
         self.bytes.values.fill(0);
         let values: &mut [bool] = bytemuck::checked::cast_slice_mut(self.bytes.values);
-        let to = Destination {
-            values,
-            is_zeroed: true,
-        };
+        let to = Destination { values, is_zeroed: true };
         field.write::<bool>(source.fields[field.column], &self.slice, source, to)
     }
 }
@@ -388,10 +368,7 @@ impl Field {
         to: Destination<T>,
     ) -> Result<()> {
         let [pad, gap] = self.filling.patterns(self.inner)?;
-        let fill = Fill {
-            pad: &pad,
-            gap: &gap,
-        };
+        let fill = Fill { pad: &pad, gap: &gap };
         let assembly = self.assembly.as_ref().unwrap_or(source.assembly);
         if let Some(mask) = &self.trained_by {
             let trained = TrainedValues {
@@ -405,10 +382,7 @@ impl Field {
             return write_field(&trained, assembly, slice, fill, to);
         }
         if let Some(counts) = self.counts {
-            let values = ValuesOfTokens {
-                values: column,
-                counts: source.fields[counts],
-            };
+            let values = ValuesOfTokens { values: column, counts: source.fields[counts] };
             return write_field(&values, assembly, slice, fill, to);
         }
         if self.is_whole {
@@ -441,11 +415,7 @@ impl Filling {
 }
 
 fn write_binary<T: Binary>(slice: &GridSlice, inverted: bool, to: Destination<T>) {
-    let (inside, outside) = if inverted {
-        (T::ZERO, T::ONE)
-    } else {
-        (T::ONE, T::ZERO)
-    };
+    let (inside, outside) = if inverted { (T::ZERO, T::ONE) } else { (T::ONE, T::ZERO) };
     write_mask(slice, inside, outside, to);
 }
 

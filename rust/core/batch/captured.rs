@@ -63,10 +63,7 @@ impl Indices {
 
     /// A field of these indices in some layers, or in all.
     pub const fn in_layers(self, layers: Option<Layers>) -> FieldKind {
-        FieldKind::Captured {
-            indices: self,
-            layers,
-        }
+        FieldKind::Captured { indices: self, layers }
     }
 }
 
@@ -115,12 +112,7 @@ impl FieldSpec {
         if let Some(Layers { begin, end }) = layers {
             if end > num_layers {
                 let field = name.clone();
-                return Err(Error::NoLayers {
-                    field,
-                    begin,
-                    end,
-                    num_layers,
-                });
+                return Err(Error::NoLayers { field, begin, end, num_layers });
             }
             column.keep(begin..end);
         }
@@ -130,10 +122,7 @@ impl FieldSpec {
             inner: column.inner(),
             filling: match indices {
                 Indices::Experts { .. } => Filling::Indices(topk),
-                Indices::Any => Filling::Numbers {
-                    pad: Indices::NONE,
-                    gap: Indices::NONE,
-                },
+                Indices::Any => Filling::Numbers { pad: Indices::NONE, gap: Indices::NONE },
             },
             dtype,
             is_whole: false,

@@ -155,10 +155,7 @@ impl<'a> Columns<SliceColumn<'a>> {
     /// The columns, with a hook called between chunks of long rows.
     fn polled(&'a self, poll: Poll<'a>) -> Columns<Polled<'a>> {
         let polled = |column| Polled::new(column, poll);
-        Columns {
-            tokens: self.tokens.map(polled),
-            fields: few(self.fields.iter().map(polled)),
-        }
+        Columns { tokens: self.tokens.map(polled), fields: few(self.fields.iter().map(polled)) }
     }
 }
 
@@ -198,11 +195,7 @@ fn unpoisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Number of threads for this many bytes.
 fn threads_for(bytes: usize) -> usize {
-    if bytes < PARALLEL_FROM {
-        1
-    } else {
-        cores().min(MAX_THREADS)
-    }
+    if bytes < PARALLEL_FROM { 1 } else { cores().min(MAX_THREADS) }
 }
 
 fn cores() -> usize {

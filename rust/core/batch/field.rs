@@ -171,10 +171,8 @@ impl FieldSpec {
                 dtype: dtype.name(),
             });
         }
-        let FieldKind::Captured {
-            indices: Indices::Experts { count: Some(count) },
-            ..
-        } = self.kind
+        let FieldKind::Captured { indices: Indices::Experts { count: Some(count) }, .. } =
+            self.kind
         else {
             return Ok(self);
         };
@@ -182,11 +180,7 @@ impl FieldSpec {
         if count >= 1 && Number::Int(count - 1).fits(dtype) {
             return Ok(self);
         }
-        Err(Error::ExpertCount {
-            key: self.key,
-            count,
-            dtype,
-        })
+        Err(Error::ExpertCount { key: self.key, count, dtype })
     }
 
     /// The dtypes that the output may have.
@@ -228,12 +222,7 @@ impl FieldSpec {
             Some(Spread::Trained) => None,
             spread => spread,
         };
-        Self {
-            kind,
-            spread,
-            dtype: self.dtype.or(dtype),
-            ..self.clone()
-        }
+        Self { kind, spread, dtype: self.dtype.or(dtype), ..self.clone() }
     }
 
     /// The check of the values.
@@ -335,11 +324,8 @@ impl FieldSpec {
             FieldKind::Array { .. } | FieldKind::Object => None,
             _ => self.dtype,
         };
-        let values = Output {
-            fill,
-            dtype,
-            ..Output::new(What::Field(index), self.key.clone(), align)
-        };
+        let values =
+            Output { fill, dtype, ..Output::new(What::Field(index), self.key.clone(), align) };
         let more = match self.kind {
             FieldKind::Captured { indices, .. } => {
                 let what = What::UncapturedMask(index);
@@ -392,11 +378,7 @@ pub(super) fn check_trained(
         if let Some(turn) = nans.find(|&turn| trains[turn]) {
             let (field, row) = (field.name.clone(), rows.turns.number(turn));
             let position = None;
-            let location = Location {
-                field,
-                row,
-                position,
-            };
+            let location = Location { field, row, position };
             let value = "NaN".to_owned();
             return Err(Error::NotFinite { location, value });
         }
@@ -440,11 +422,7 @@ fn weighs(
     segment: &Segment,
 ) -> Result<bool> {
     let (round, mut weights) = (mask.rounding(), [0.0; CHUNK]);
-    for piece in assembly
-        .pieces(segment.row)
-        .iter()
-        .filter(|piece| piece.trains)
-    {
+    for piece in assembly.pieces(segment.row).iter().filter(|piece| piece.trains) {
         let start = piece.start.max(segment.from);
         let end = piece.end().min(segment.from + segment.len);
         for from in (start..end).step_by(CHUNK) {

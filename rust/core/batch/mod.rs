@@ -108,10 +108,7 @@ pub fn collate_slices(
     let mut rows = source.rows(&turns, shard, layout, &mut ticks)?;
     let masked_rewards = source.merge_numbers(&turns, request.fields, &mut columns)?;
     let tokens = columns.tokens.map(|column| Polled::new(column, poll));
-    let streams = Streams {
-        tokens: &tokens,
-        turns: &turns,
-    };
+    let streams = Streams { tokens: &tokens, turns: &turns };
     rows.share(&streams, layout, shard, request.fields, None)?;
     let placement = rows.place(layout, shard, cost, &mut ticks)?;
     let planned = request.plan(&rows, &placement, &mut columns, poll)?;
@@ -119,12 +116,5 @@ pub fn collate_slices(
     let bytes = bytemuck::cast_slice_mut(&mut memory);
     planned.write_slices(&columns, rows.read(), &placement, bytes, true, poll)?;
     let assembly = rows.into_assembly();
-    Ok(Collated {
-        turns,
-        assembly,
-        placement,
-        masked_rewards,
-        planned,
-        memory,
-    })
+    Ok(Collated { turns, assembly, placement, masked_rewards, planned, memory })
 }

@@ -20,11 +20,8 @@ pub const LOSS_MASK: &str = "loss_mask";
 const SEGMENT_KEYS: [&str; 3] = ["cu_seqlens", "max_seqlen", "row_cu_seqlens"];
 
 /// The same tables for rounded-up segments.
-const PADDED_SEGMENT_KEYS: [&str; 3] = [
-    "cu_seqlens_padded",
-    "max_seqlen_padded",
-    "row_cu_seqlens_padded",
-];
+const PADDED_SEGMENT_KEYS: [&str; 3] =
+    ["cu_seqlens_padded", "max_seqlen_padded", "row_cu_seqlens_padded"];
 
 /// Outputs that are not fields: their dtypes, and which of the optional ones are present.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -209,10 +206,7 @@ pub fn outputs(
     let mut outputs = spec.built_in(pad_token_id, layout, rounds_up);
     let is_tree = layout.is_tree();
     let is_of_streams = |field: &&FieldSpec| {
-        matches!(
-            field.kind,
-            FieldKind::Sequence | FieldKind::Counts(Align::Sequence)
-        )
+        matches!(field.kind, FieldKind::Sequence | FieldKind::Counts(Align::Sequence))
     };
     if is_tree && fields.iter().any(is_of_streams) {
         let align = OutputAlign::StreamOffsets;
@@ -260,18 +254,8 @@ impl OutputSpec {
             let output = Output::new(what, key, OutputAlign::Sequence);
             output.filled(fill).of_dtype(dtype)
         };
-        let input_ids = output(
-            What::InputIds,
-            "input_ids",
-            pad_token_id,
-            self.input_ids.into(),
-        );
-        let attention_mask = output(
-            What::AttentionMask,
-            "attention_mask",
-            0,
-            self.attention_mask,
-        );
+        let input_ids = output(What::InputIds, "input_ids", pad_token_id, self.input_ids.into());
+        let attention_mask = output(What::AttentionMask, "attention_mask", 0, self.attention_mask);
         match self.beside {
             Beside::All => {}
             Beside::Ids => return vec![input_ids, attention_mask],
@@ -341,10 +325,7 @@ impl OutputSpec {
             PositionIds::Padded(PositionPadding::RepeatLast) => PadValue::RepeatLast,
         };
         let output = Output::new(What::PositionIds, "position_ids", OutputAlign::Sequence);
-        Some(Output {
-            fill: Some(fill),
-            ..output.of_dtype(dtype)
-        })
+        Some(Output { fill: Some(fill), ..output.of_dtype(dtype) })
     }
 }
 
@@ -356,11 +337,7 @@ fn jagged_offsets() -> [Output; 4] {
         Output::new(cu_seqlens, "cu_seqlens", of_sequences).of_dtype(IntDtype::I32),
         row_offsets("offsets", Align::Sequence, of_sequences),
         Output::new(What::Widths, "max_seqlen", OutputAlign::Batch),
-        row_offsets(
-            "response_offsets",
-            Align::Response,
-            OutputAlign::ResponseOffsets,
-        ),
+        row_offsets("response_offsets", Align::Response, OutputAlign::ResponseOffsets),
     ]
 }
 
@@ -382,29 +359,17 @@ fn segments(padded: bool, [offsets, longest, of_rows]: [&'static str; 3]) -> [Ou
 impl Output {
     /// An output with a value everywhere that is not written here.
     pub(super) fn new(what: What, key: impl Into<Cow<'static, str>>, align: OutputAlign) -> Self {
-        Self {
-            what,
-            key: key.into(),
-            align,
-            fill: None,
-            dtype: None,
-        }
+        Self { what, key: key.into(), align, fill: None, dtype: None }
     }
 
     /// The same output with a padding value.
     pub(super) fn filled(self, fill: i64) -> Self {
-        Self {
-            fill: Some(PadValue::Number(Number::Int(fill))),
-            ..self
-        }
+        Self { fill: Some(PadValue::Number(Number::Int(fill))), ..self }
     }
 
     /// The same output as an array that is written here.
     pub(super) fn of_dtype(self, dtype: impl Into<Dtype>) -> Self {
-        Self {
-            dtype: Some(dtype.into()),
-            ..self
-        }
+        Self { dtype: Some(dtype.into()), ..self }
     }
 
     /// The origin of the output, for messages.

@@ -119,19 +119,14 @@ impl Request<'_> {
         let mut indexed = columns.iter_mut().enumerate();
         let mut placed = Vec::new();
         for field in self.fields {
-            let column = indexed
-                .by_ref()
-                .take(usize::from(field.is_written()))
-                .next();
+            let column = indexed.by_ref().take(usize::from(field.is_written())).next();
             placed.push(match column {
                 Some((index, column)) => Some(field.array_grid(*column, index, rows, placement)?),
                 None => None,
             });
             poll()?;
         }
-        let rounds_up = placement
-            .bin_layout
-            .is_some_and(|layout| layout.multiple_of > 1);
+        let rounds_up = placement.bin_layout.is_some_and(|layout| layout.multiple_of > 1);
         let (pad, layout) = (self.pad_token_id, placement.layout);
         let table = outputs(self.outputs, self.fields, pad, layout, rounds_up)?;
         let loss_mask = self.loss_mask();
@@ -161,10 +156,7 @@ impl Request<'_> {
             let planned = planner.planned(output);
             poll().and(planned)
         });
-        Ok(Planned {
-            outputs: try_gathered(outputs)?,
-            num_bytes: planner.end,
-        })
+        Ok(Planned { outputs: try_gathered(outputs)?, num_bytes: planner.end })
     }
 
     /// Place the values of ragged fields, each by the counts in the field after it.
@@ -260,11 +252,7 @@ impl Planner<'_> {
                     Cow::Borrowed(_) => ArrayGrid::Sequence,
                     Cow::Owned(grid) => ArrayGrid::Own(grid),
                 };
-                let labels = Read::Labels {
-                    mask: self.mask.clone(),
-                    shifted,
-                    dtype,
-                };
+                let labels = Read::Labels { mask: self.mask.clone(), shifted, dtype };
                 self.array(&output, array_grid, Content::Read(labels), &[])
             }
             What::LossMask { dtype } => {
@@ -308,13 +296,7 @@ impl Planner<'_> {
             What::RowSegments { padded } => Ok(Value::ByRow(self.segments.offsets_by_row(padded)?)),
             What::Field(index) => match self.placed[index].take() {
                 None => Ok(Value::Given),
-                Some(Placed {
-                    mut field,
-                    mut array_grid,
-                    trailing,
-                    captured,
-                    starts,
-                }) => {
+                Some(Placed { mut field, mut array_grid, trailing, captured, starts }) => {
                     let is_mask = spec.loss_mask.is_some() && self.loss_mask == Some(index);
                     if is_mask && let ArrayGrid::Response = array_grid {
                         let grid = placement.predicted_responses(self.assembly);
@@ -327,10 +309,7 @@ impl Planner<'_> {
                     self.captured = captured;
                     let read = match starts.is_empty() {
                         true => Read::Field(field),
-                        false => Read::Offsets {
-                            counts: field,
-                            starts,
-                        },
+                        false => Read::Offsets { counts: field, starts },
                     };
                     self.array(&output, array_grid, Content::Read(read), &trailing)
                 }
@@ -404,12 +383,7 @@ impl Planner<'_> {
             return Err(Error::NoMemory(message.to_owned()));
         };
         self.end = end;
-        Ok(Value::Array(Array {
-            shape,
-            bytes: begin..end,
-            array_grid,
-            content,
-        }))
+        Ok(Value::Array(Array { shape, bytes: begin..end, array_grid, content }))
     }
 }
 
@@ -421,12 +395,10 @@ impl Planned {
 
     /// The arrays in the memory of the batch, with their outputs.
     pub fn arrays(&self) -> impl Iterator<Item = (&Output, &Array)> {
-        self.outputs
-            .iter()
-            .filter_map(|planned| match &planned.value {
-                Value::Array(array) => Some((&planned.output, array)),
-                _ => None,
-            })
+        self.outputs.iter().filter_map(|planned| match &planned.value {
+            Value::Array(array) => Some((&planned.output, array)),
+            _ => None,
+        })
     }
 
     /// Write all arrays to memory of [`num_bytes`](Self::num_bytes) bytes; `is_zeroed` is true if
@@ -477,9 +449,7 @@ impl Planned {
 
     /// Copy token ids of the batch, which were written first.
     fn copy_ids(&self, placement: &Placement, memory: &mut [u8]) {
-        let ids = self
-            .arrays()
-            .find(|(output, _)| output.what == What::InputIds);
+        let ids = self.arrays().find(|(output, _)| output.what == What::InputIds);
         for (_, array) in self.arrays() {
             let (Content::Copied(dtype), Some((_, ids))) = (&array.content, ids) else {
                 continue;
@@ -500,11 +470,7 @@ impl Planned {
         memory: &'a mut [u8],
         is_zeroed: bool,
     ) -> Jobs<'a> {
-        let mut all = Jobs {
-            derived: Vec::new(),
-            read: Vec::new(),
-            is_fresh: is_zeroed,
-        };
+        let mut all = Jobs { derived: Vec::new(), read: Vec::new(), is_fresh: is_zeroed };
         let (mut rest, mut at) = (memory, 0);
         for (_, array) in self.arrays() {
             let (_, tail) = rest.split_at_mut(array.bytes.start - at);

@@ -32,12 +32,7 @@ impl<'a> Counts<'a> {
         turns: &'a Turns,
     ) -> Result<Self> {
         let (lens, totals) = (column.lens()?, with_room(values.len())?);
-        let mut counts = Self {
-            field,
-            column,
-            turns,
-            totals,
-        };
+        let mut counts = Self { field, column, turns, totals };
         for (turn, (&len, &found)) in lens.iter().zip(values).enumerate() {
             let expected = counts.sum(turn, 0..len)?;
             if found != expected {
@@ -82,9 +77,7 @@ impl<'a> Counts<'a> {
             }
             let of_chunk = match bits < i64::MAX / COUNTS as i64 {
                 true => counts.iter().sum(),
-                false => counts
-                    .iter()
-                    .fold(0, |sum: i64, count| sum.saturating_add(*count)),
+                false => counts.iter().fold(0, |sum: i64, count| sum.saturating_add(*count)),
             };
             sum = sum.saturating_add(of_chunk.unsigned_abs() as usize);
         }
@@ -240,11 +233,7 @@ pub fn add_own_tokens<C: FieldColumn>(
             if let Some(id) = of_token.iter().find(|one| **one < 0 && **one != id) {
                 let (location, value) = (at(token), id.to_string());
                 let limit = TOKEN_IDS;
-                return Err(Error::NoIndex {
-                    location,
-                    value,
-                    limit,
-                });
+                return Err(Error::NoIndex { location, value, limit });
             }
             if !of_token.is_empty() && !of_token.contains(&id) {
                 missing.push(token);
@@ -283,11 +272,6 @@ impl WithOwnTokens {
                 (to, *count) = (to + 1, *count + 1);
             }
         }
-        Ok(Self {
-            turn,
-            values: all,
-            counts,
-            added,
-        })
+        Ok(Self { turn, values: all, counts, added })
     }
 }

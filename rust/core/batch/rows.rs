@@ -112,10 +112,7 @@ impl<'a> RowSource<'a> {
                 let rows = all.rows().iter().enumerate();
                 let rows = rows.map(|(index, row)| (turns.number(index), row));
                 layout.check(longest, rows, shard)?;
-                let pick = |pick: &Pick| Pick {
-                    row: pick.row.map(index),
-                    ..*pick
-                };
+                let pick = |pick: &Pick| Pick { row: pick.row.map(index), ..*pick };
                 all.picked(&gathered(shard.picks.iter().map(pick))?)
             }
             Some(shard) => {
@@ -137,14 +134,7 @@ impl<'a> RowSource<'a> {
                 Some(read.as_ref().unwrap_or(&assembly).renumbered(index))
             }
         };
-        Ok(BatchRows {
-            turns,
-            source: self,
-            assembly,
-            read,
-            least,
-            tree: None,
-        })
+        Ok(BatchRows { turns, source: self, assembly, read, least, tree: None })
     }
 
     /// If turns were merged, merge the numbers of fields with one per turn, and count non-zero

@@ -27,16 +27,12 @@ fn writers(criterion: &mut Criterion) {
     let (prompt_lens, response_lens) = (lens(100, 2_000), lens(100, 4_000));
     let turns = Turns::new(prompt_lens.clone(), response_lens.clone()).unwrap();
     let assembly = unstopped(|ticks| Assembly::row_per_turn(&turns, ticks));
-    let Placement {
-        sequence, response, ..
-    } = Placement::of_layout(&assembly, Layout::Left, WidthOptions::default()).unwrap();
+    let Placement { sequence, response, .. } =
+        Placement::of_layout(&assembly, Layout::Left, WidthOptions::default()).unwrap();
     let ids_of_rows: Vec<i32> = (0..4_000).collect();
     let numbers: Vec<f32> = ids_of_rows.iter().map(|&token| token as f32).collect();
     let of_tokens = |name, lens: &[usize]| {
-        let rows = lens
-            .iter()
-            .map(|&len| Slice::I32(&ids_of_rows[..len]))
-            .collect();
+        let rows = lens.iter().map(|&len| Slice::I32(&ids_of_rows[..len])).collect();
         SliceColumn::new(name, rows, vec![], Check::None)
     };
     let of_numbers = |check| {
@@ -69,10 +65,7 @@ fn writers(criterion: &mut Criterion) {
     group.bench_function("fill float32", |bencher| {
         bencher.iter(|| black_box(&mut field).fill(black_box(1.0)));
     });
-    let fill = Fill {
-        pad: &[0.0],
-        gap: &[0.0],
-    };
+    let fill = Fill { pad: &[0.0], gap: &[0.0] };
     for (name, column) in [
         ("write_field", of_numbers(Check::None)),
         ("write_field, NaN refused", of_numbers(Check::Number)),

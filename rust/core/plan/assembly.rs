@@ -24,12 +24,8 @@ pub struct Row {
 
 impl Row {
     /// The shortest row that is valid everywhere: a prompt and a response of one token each.
-    pub const SYNTHETIC: Self = Self {
-        source: None,
-        prompt_len: 1,
-        response_len: 1,
-        is_padding: true,
-    };
+    pub const SYNTHETIC: Self =
+        Self { source: None, prompt_len: 1, response_len: 1, is_padding: true };
 
     /// Number of tokens in the stream.
     #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
@@ -39,11 +35,7 @@ impl Row {
 
     /// The same row with a response of this length only.
     fn whole(&self, response_len: usize) -> Self {
-        Self {
-            prompt_len: 0,
-            response_len,
-            ..*self
-        }
+        Self { prompt_len: 0, response_len, ..*self }
     }
 }
 
@@ -70,13 +62,7 @@ impl Piece {
 
     /// The first `len` tokens of a turn's response, at the beginning of a row's response.
     fn whole(turn: usize, len: usize) -> Self {
-        Self {
-            turn,
-            from: 0,
-            start: 0,
-            len,
-            trains: true,
-        }
+        Self { turn, from: 0, start: 0, len, trains: true }
     }
 }
 
@@ -92,10 +78,7 @@ pub struct Pick {
 impl Pick {
     /// The pick of a row by index.
     pub fn of_row(row: usize) -> Self {
-        Self {
-            row: Some(row),
-            is_padding: false,
-        }
+        Self { row: Some(row), is_padding: false }
     }
 }
 
@@ -177,26 +160,19 @@ impl Assembly {
         }
         let fits = |piece: &Piece| {
             let end = piece.from.checked_add(piece.len);
-            let len = turns
-                .index(piece.turn)
-                .map(|index| turns.response_lens()[index]);
+            let len = turns.index(piece.turn).map(|index| turns.response_lens()[index]);
             len.zip(end).is_some_and(|(len, end)| end <= len)
         };
         match self.pieces.iter().position(|piece| !fits(piece)) {
             None => Ok(()),
-            Some(piece) => Err(Error::InvalidPlan(format!(
-                "piece {piece} reads beyond its turn's response"
-            ))),
+            Some(piece) => {
+                Err(Error::InvalidPlan(format!("piece {piece} reads beyond its turn's response")))
+            }
         }
     }
 
     pub(super) fn of_tables(rows: Vec<Row>, pieces: Vec<Piece>, piece_offsets: Vec<usize>) -> Self {
-        Self {
-            rows,
-            pieces,
-            piece_offsets,
-            longest: Longest::default(),
-        }
+        Self { rows, pieces, piece_offsets, longest: Longest::default() }
     }
 
     /// One row per turn: its prompt, and its response as the only piece.
@@ -249,10 +225,7 @@ impl Assembly {
             let response_len = row.source.map_or(0, |turn| lens[turn]);
             let piece = row.source.map(|turn| Piece::whole(turn, response_len));
             let piece = piece.map(|piece| piece.in_row(row.is_padding));
-            let row = Row {
-                response_len,
-                ..*row
-            };
+            let row = Row { response_len, ..*row };
             (row, piece)
         })))
     }
@@ -278,10 +251,7 @@ impl Assembly {
                     form: TokenForm::Parts,
                 });
             };
-            let piece = Piece {
-                start,
-                ..Piece::whole(turn, len)
-            };
+            let piece = Piece { start, ..Piece::whole(turn, len) };
             Ok((*row, Some(piece)))
         });
         let rows = rows.collect::<Result<Vec<_>>>()?;
@@ -324,19 +294,10 @@ impl Assembly {
         let (mut pieces, mut piece_offsets) = (Vec::new(), vec![0]);
         for (index, row) in self.rows.iter().enumerate() {
             let first = pieces.len();
-            let held: Vec<_> = self
-                .pieces(index)
-                .iter()
-                .filter(|piece| piece.len > 0)
-                .collect();
+            let held: Vec<_> = self.pieces(index).iter().filter(|piece| piece.len > 0).collect();
             for of_turn in held.chunk_by(|a, b| a.turn == b.turn) {
                 let last = of_turn[of_turn.len() - 1];
-                pieces.push(Piece {
-                    from: 0,
-                    start: last.end() - 1,
-                    len: 1,
-                    ..*last
-                });
+                pieces.push(Piece { from: 0, start: last.end() - 1, len: 1, ..*last });
             }
             if pieces.len() == first
                 && !row.is_padding
@@ -390,10 +351,7 @@ impl Assembly {
                 None => rows.push(Row::SYNTHETIC),
                 Some(index) => {
                     let is_padding = pick.is_padding || self.rows[index].is_padding;
-                    rows.push(Row {
-                        is_padding,
-                        ..self.rows[index]
-                    });
+                    rows.push(Row { is_padding, ..self.rows[index] });
                     let of_row = self.pieces(index).iter();
                     pieces.extend(of_row.map(|piece| piece.in_row(is_padding)));
                 }
@@ -413,18 +371,14 @@ impl Assembly {
             let pieces = self.pieces(row).iter().map(|piece| piece.turn);
             pieces.chain(self.rows[row].source)
         };
-        rows.is_part()
-            .then(|| turns.only(rows.numbers.iter().flat_map(of_row).collect()))
+        rows.is_part().then(|| turns.only(rows.numbers.iter().flat_map(of_row).collect()))
     }
 
     /// The rows of these numbers, as a part that knows the longest lengths of all.
     #[must_use]
     pub fn part(&self, numbers: &[usize]) -> Self {
         let picks: Vec<_> = numbers.iter().map(|&row| Pick::of_row(row)).collect();
-        Self {
-            longest: Longest::known(self.longest()),
-            ..self.picked(&picks)
-        }
+        Self { longest: Longest::known(self.longest()), ..self.picked(&picks) }
     }
 
     /// The same rows, with other numbers of turns.
@@ -489,9 +443,7 @@ impl Assembly {
     pub fn trains(&self, row: usize, token: usize) -> bool {
         let pieces = self.pieces(row);
         let next = pieces.partition_point(|piece| piece.end() <= token);
-        pieces
-            .get(next)
-            .is_some_and(|piece| piece.trains && piece.start <= token)
+        pieces.get(next).is_some_and(|piece| piece.trains && piece.start <= token)
     }
 
     /// The pieces of all rows, and their offsets by row.

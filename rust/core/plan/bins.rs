@@ -28,16 +28,9 @@ pub struct Bins {
 impl Bins {
     /// Whole sequences in one bin, in order.
     pub fn single(lens: impl IntoIterator<Item = usize>) -> Self {
-        let whole = |(index, len)| Span {
-            index,
-            from: 0,
-            len,
-        };
+        let whole = |(index, len)| Span { index, from: 0, len };
         let spans: Vec<_> = lens.into_iter().enumerate().map(whole).collect();
-        Self {
-            offsets: vec![0, spans.len()],
-            spans,
-        }
+        Self { offsets: vec![0, spans.len()], spans }
     }
 
     /// Number of bins.
@@ -67,10 +60,7 @@ impl Bins {
         let found = lens.len();
         let expected = self.spans.iter().map(|span| span.index + 1).max();
         if expected.unwrap_or(0) != found {
-            return Err(Error::OtherSequenceCount {
-                found,
-                expected: expected.unwrap_or(0),
-            });
+            return Err(Error::OtherSequenceCount { found, expected: expected.unwrap_or(0) });
         }
         let mut tokens = vec![None; lens.len()];
         let mut parts = Vec::new();
@@ -93,15 +83,11 @@ impl Bins {
         // The numbers of tokens are equal, so all tokens are there if no two parts overlap.
         let begin = |part: usize| (self.spans[part].index, self.spans[part].from);
         sort_indices(&mut parts, &|a, b| begin(a).cmp(&begin(b)));
-        let mut pairs = parts
-            .windows(2)
-            .map(|two| [self.spans[two[0]], self.spans[two[1]]]);
+        let mut pairs = parts.windows(2).map(|two| [self.spans[two[0]], self.spans[two[1]]]);
         let overlap = |[a, b]: &[Span; 2]| a.index == b.index && a.from + a.len > b.from;
         let overlapping = pairs.find(overlap).map(|[span, _]| span.index);
-        let beyond = self
-            .spans
-            .iter()
-            .find(|span| span.from.saturating_add(span.len) > lens[span.index]);
+        let beyond =
+            self.spans.iter().find(|span| span.from.saturating_add(span.len) > lens[span.index]);
         if let Some(index) = overlapping.or(beyond.map(|span| span.index)) {
             let reason = format!("sequence {index} is not whole in its bins");
             return Err(Error::InvalidPlan(reason));
@@ -126,15 +112,8 @@ impl Bins {
         for list in lists {
             offsets.push(offsets[offsets.len() - 1] + list.len());
         }
-        let whole = |index: usize| Span {
-            index,
-            from: 0,
-            len: lens[index],
-        };
-        let bins = Self {
-            offsets,
-            spans: all().map(whole).collect(),
-        };
+        let whole = |index: usize| Span { index, from: 0, len: lens[index] };
+        let bins = Self { offsets, spans: all().map(whole).collect() };
         match bins.defect(lens.len()) {
             None => Ok(bins),
             Some(reason) => Err(Error::OtherBins(reason)),

@@ -30,9 +30,7 @@ impl CpRank {
     /// # Errors
     /// [`Error::NoChunks`], and [`Error::InvalidPlan`] if rows are not packed.
     pub fn chunks(self, placement: &Placement) -> Result<Vec<Chunk>> {
-        let bin_layout = placement
-            .bin_layout
-            .filter(|_| placement.layout == Layout::Packed);
+        let bin_layout = placement.bin_layout.filter(|_| placement.layout == Layout::Packed);
         let Some(bin_layout) = bin_layout else {
             let reason = "context parallelism cuts packed rows, and no others".to_owned();
             return Err(Error::InvalidPlan(reason));
@@ -96,18 +94,14 @@ impl Grid {
                 dst_row: (at + position) / width,
                 dst_col: (at + position) % width,
             };
-            let begins_inside = rest
-                .first()
-                .is_some_and(|next| begin_of(next) <= chunk.begin);
+            let begins_inside = rest.first().is_some_and(|next| begin_of(next) <= chunk.begin);
             let is_in_row = |segment: &&Segment| segment.dst_row == chunk.begin / self.width();
             if let Some(segment) = before.filter(is_in_row).filter(|_| !begins_inside) {
                 segments.push(place(segment, segment.len, 0, 0));
             }
             for segment in rest.iter().take_while(|segment| begin_of(segment) < end) {
                 let begin = begin_of(segment).max(chunk.begin);
-                let len = (begin_of(segment) + segment.len)
-                    .min(end)
-                    .saturating_sub(begin);
+                let len = (begin_of(segment) + segment.len).min(end).saturating_sub(begin);
                 if len > 0 {
                     let from = begin - begin_of(segment);
                     segments.push(place(segment, from, len, begin - chunk.begin));

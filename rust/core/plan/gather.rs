@@ -107,10 +107,7 @@ pub fn gather_positions(
                 lens[turns.number(index)] = Some(len);
             }
             let (mut end, of_turn) = (0, |len: &Option<usize>| len.unwrap_or(0));
-            let starts: Vec<_> = lens
-                .iter()
-                .map(|len| step(&mut end, of_turn(len)))
-                .collect();
+            let starts: Vec<_> = lens.iter().map(|len| step(&mut end, of_turn(len))).collect();
             let mut positions = filled(end, |_| None)?;
             let mut given = filled(lens.len(), |_| 0)?;
             for_each_piece(assembly, &rows, |row, piece, of_piece| {
@@ -158,17 +155,10 @@ fn positions_of_rows(
     placement: &Placement,
     values: Values,
 ) -> Result<Positions> {
-    let Values {
-        align,
-        shift,
-        width,
-    } = values;
+    let Values { align, shift, width } = values;
     let rows = assembly.rows();
     let mut end = 0_usize;
-    let starts: Vec<_> = rows
-        .iter()
-        .map(|row| step(&mut end, row.response_len))
-        .collect();
+    let starts: Vec<_> = rows.iter().map(|row| step(&mut end, row.response_len)).collect();
     let mut positions = filled(end, |_| None)?;
     let is_shifted = shift == Shift::NextToken;
     let before = usize::from(is_shifted);

@@ -52,13 +52,7 @@ pub fn in_values(
         };
         let len = in_span(row, segment.from..end)?;
         counted[row] = (end, from + len);
-        segments.push(Segment {
-            row,
-            from,
-            len,
-            dst_row: 0,
-            dst_col: width,
-        });
+        segments.push(Segment { row, from, len, dst_row: 0, dst_col: width });
         width += len;
     }
     Ok((own, Grid::of_segments(1, width, segments)?))
@@ -81,19 +75,10 @@ impl Assembly {
                     ],
                     false => [0, 0],
                 };
-                pieces.push(Piece {
-                    from,
-                    start,
-                    len,
-                    ..*piece
-                });
+                pieces.push(Piece { from, start, len, ..*piece });
                 start += len;
             }
-            rows.push(Row {
-                prompt_len: 0,
-                response_len: start,
-                ..*row
-            });
+            rows.push(Row { prompt_len: 0, response_len: start, ..*row });
         }
         Ok(Self::of_tables(rows, pieces, self.piece_table().1.to_vec()))
     }

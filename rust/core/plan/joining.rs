@@ -20,24 +20,21 @@ impl Assembly {
         let (mut rows, mut pieces, mut piece_offsets) = (Vec::new(), Vec::new(), vec![0]);
         let mut first_turn = 0;
         for (own_turns, assembly) in plans {
-            rows.extend(assembly.rows().iter().map(|row| Row {
-                source: row.source.map(|turn| first_turn + turn),
-                ..*row
-            }));
+            rows.extend(
+                assembly
+                    .rows()
+                    .iter()
+                    .map(|row| Row { source: row.source.map(|turn| first_turn + turn), ..*row }),
+            );
             let (own, offsets) = assembly.piece_table();
             piece_offsets.extend(offsets[1..].iter().map(|offset| pieces.len() + offset));
-            pieces.extend(own.iter().map(|piece| Piece {
-                turn: first_turn + piece.turn,
-                ..*piece
-            }));
+            pieces
+                .extend(own.iter().map(|piece| Piece { turn: first_turn + piece.turn, ..*piece }));
             let own = (0..own_turns.count()).map(|index| first_turn + own_turns.number(index));
             numbers.extend(own);
             first_turn += own_turns.total();
         }
-        let chosen = (numbers.len() < first_turn).then_some(Chosen {
-            numbers,
-            total: first_turn,
-        });
+        let chosen = (numbers.len() < first_turn).then_some(Chosen { numbers, total: first_turn });
         let (prompt_lens, response_lens) = (lens(Turns::prompt_lens), lens(Turns::response_lens));
         let turns = Turns::among(prompt_lens, response_lens, chosen.map(Arc::new))?;
         Ok((turns, Self::new(rows, pieces, piece_offsets)?))
@@ -51,10 +48,7 @@ impl Merge {
     /// [`Error::InvalidPlan`] for plans that merge rewards in different ways, have no rows, or more
     /// tokens than can be counted.
     pub fn joined(merges: &[&Self]) -> Result<Self> {
-        let plans: Vec<_> = merges
-            .iter()
-            .map(|own| (&own.turns, &own.assembly))
-            .collect();
+        let plans: Vec<_> = merges.iter().map(|own| (&own.turns, &own.assembly)).collect();
         let (turns, assembly) = Assembly::joined(&plans)?;
         let rewards = merges[0].rewards;
         if merges.iter().any(|own| own.rewards != rewards) {
@@ -74,22 +68,13 @@ impl Merge {
             let (first_turn, first_row) = (joined.turn_rows.len(), joined.trajectories.len());
             let first_trajectory = joined.ends.len();
             let trajectories = own.trajectories.iter();
-            joined
-                .trajectories
-                .extend(trajectories.map(|own| first_trajectory + own));
-            joined
-                .ends
-                .extend(own.ends.iter().map(|end| first_turn + end));
+            joined.trajectories.extend(trajectories.map(|own| first_trajectory + own));
+            joined.ends.extend(own.ends.iter().map(|end| first_turn + end));
             let rows = own.turn_rows.iter();
-            joined
-                .turn_rows
-                .extend(rows.map(|row| row.map(|row| first_row + row)));
+            joined.turn_rows.extend(rows.map(|row| row.map(|row| first_row + row)));
             joined.breaks.extend(own.breaks.iter().map(|own| Break {
                 turn: first_turn + own.turn,
-                difference: Difference {
-                    from: first_turn + own.difference.from,
-                    ..own.difference
-                },
+                difference: Difference { from: first_turn + own.difference.from, ..own.difference },
                 ..own.clone()
             }));
         }

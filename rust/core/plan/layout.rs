@@ -182,11 +182,7 @@ pub enum TreeSource {
 impl LayoutSpec {
     /// A layout without bins.
     pub fn of_rows(layout: Layout, widths: WidthOptions) -> Self {
-        Self {
-            layout,
-            widths,
-            bins: BinSpec::None,
-        }
+        Self { layout, widths, bins: BinSpec::None }
     }
 
     /// The packed layout, of a fixed width or the width of the widest bin.
@@ -222,10 +218,7 @@ impl LayoutSpec {
     /// Packing options, if rows are packed by length.
     pub fn pack_spec(&self) -> Option<&PackSpec> {
         match &self.bins {
-            BinSpec::Packed(PackedSpec {
-                bins: BinSource::Pack(spec),
-                ..
-            }) => Some(spec),
+            BinSpec::Packed(PackedSpec { bins: BinSource::Pack(spec), .. }) => Some(spec),
             BinSpec::Tree(tree) => tree.pack.as_ref(),
             BinSpec::None | BinSpec::Packed(_) => None,
         }
@@ -273,10 +266,7 @@ impl LayoutSpec {
     ) -> Result<Placement> {
         let packed = match &self.bins {
             BinSpec::None => {
-                let widths = WidthOptions {
-                    least,
-                    ..self.widths
-                };
+                let widths = WidthOptions { least, ..self.widths };
                 return Placement::of_layout(assembly, self.layout, widths);
             }
             BinSpec::Tree(spec) => {
@@ -389,12 +379,7 @@ impl Placement {
                 return Err(Error::InvalidPlan(reason));
             }
         };
-        Ok(Self {
-            layout,
-            sequence,
-            response,
-            bin_layout: None,
-        })
+        Ok(Self { layout, sequence, response, bin_layout: None })
     }
 
     /// The widths of rows picked from these for a shard: at least the present widths and those of
@@ -445,21 +430,11 @@ impl Placement {
             .enumerate()
             .filter_map(|(index, pick)| Some((pick.row?, index)))
             .collect();
-        let mut bins = Bins {
-            offsets: vec![0],
-            spans: Vec::with_capacity(rows.len()),
-        };
-        let of_bins = self
-            .sequence
-            .segments()
-            .chunk_by(|a, b| a.dst_row == b.dst_row);
+        let mut bins = Bins { offsets: vec![0], spans: Vec::with_capacity(rows.len()) };
+        let of_bins = self.sequence.segments().chunk_by(|a, b| a.dst_row == b.dst_row);
         for bin in of_bins {
             bins.spans.extend(bin.iter().filter_map(|segment| {
-                Some(Span {
-                    index: *rows.get(&segment.row)?,
-                    from: segment.from,
-                    len: segment.len,
-                })
+                Some(Span { index: *rows.get(&segment.row)?, from: segment.from, len: segment.len })
             }));
             if bins.spans.len() > bins.offsets[bins.offsets.len() - 1] {
                 bins.offsets.push(bins.spans.len());

@@ -62,10 +62,7 @@ impl Grid {
         begins_place: impl Fn(&Span) -> bool,
         width: BinWidth,
     ) -> Result<Self> {
-        let too_large = || Error::TooLarge {
-            rows: bins.count(),
-            width: usize::MAX,
-        };
+        let too_large = || Error::TooLarge { rows: bins.count(), width: usize::MAX };
         let rounded = |end: usize| {
             let end = end.checked_next_multiple_of(multiple_of);
             end.ok_or_else(too_large)
@@ -90,20 +87,14 @@ impl Grid {
             end = rounded(end)?;
             match width.fixed {
                 Some(width) if end > width => {
-                    return Err(Error::BinTooWide {
-                        bin,
-                        found: end,
-                        width,
-                    });
+                    return Err(Error::BinTooWide { bin, found: end, width });
                 }
                 _ => widest = widest.max(end),
             }
         }
         let width = match width.fixed {
             Some(_) => rounded_width(bins.count(), ("pad_to", width.fixed), widest, 1)?,
-            None => widest
-                .checked_next_multiple_of(width.multiple_of)
-                .ok_or_else(too_large)?,
+            None => widest.checked_next_multiple_of(width.multiple_of).ok_or_else(too_large)?,
         };
         Self::of_segments(bins.count(), width, segments)
     }
@@ -194,16 +185,13 @@ impl BinLayout {
     /// # Errors
     /// [`Error::TooLarge`].
     pub fn positions(sequences: &Grid, spans: &[BinSpan]) -> Result<Grid> {
-        let segments = spans
-            .iter()
-            .filter(|span| span.is_segment)
-            .map(|span| Segment {
-                row: span.dst_row,
-                from: span.from,
-                len: span.len,
-                dst_row: span.dst_row,
-                dst_col: span.dst_col,
-            });
+        let segments = spans.iter().filter(|span| span.is_segment).map(|span| Segment {
+            row: span.dst_row,
+            from: span.from,
+            len: span.len,
+            dst_row: span.dst_row,
+            dst_col: span.dst_col,
+        });
         Grid::of_segments(sequences.rows(), sequences.width(), segments.collect())
     }
 
@@ -244,18 +232,12 @@ impl Grid {
     /// The same grid without the last position of every segment: no token follows there.
     #[must_use]
     pub fn without_last(&self) -> Self {
-        self.map_segments(|segment| Segment {
-            len: segment.len.saturating_sub(1),
-            ..*segment
-        })
+        self.map_segments(|segment| Segment { len: segment.len.saturating_sub(1), ..*segment })
     }
 
     /// The same grid with every segment counting from 0.
     #[must_use]
     pub fn restarting(&self) -> Self {
-        self.map_segments(|segment| Segment {
-            from: 0,
-            ..*segment
-        })
+        self.map_segments(|segment| Segment { from: 0, ..*segment })
     }
 }

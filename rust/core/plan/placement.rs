@@ -91,16 +91,12 @@ impl Placement {
             };
             match grid.segments.iter().position(|segment| !fits(segment)) {
                 None => Ok(()),
-                Some(index) => Err(Error::InvalidPlan(format!(
-                    "{kind} segment {index} reads beyond its row"
-                ))),
+                Some(index) => {
+                    Err(Error::InvalidPlan(format!("{kind} segment {index} reads beyond its row")))
+                }
             }
         };
-        check(
-            &sequence,
-            |row| row.prompt_len + row.response_len,
-            "sequence",
-        )?;
+        check(&sequence, |row| row.prompt_len + row.response_len, "sequence")?;
         check(&response, |row| row.response_len, "response")?;
         if layout.is_jagged() && (sequence.rows, response.rows) != (1, 1) {
             let reason = "a jagged layout must have one row".to_owned();
@@ -122,12 +118,7 @@ impl Placement {
             let reason = "packing must be given for the packed layout, and for no other".to_owned();
             return Err(Error::InvalidPlan(reason));
         }
-        Ok(Self {
-            layout,
-            sequence,
-            response,
-            bin_layout,
-        })
+        Ok(Self { layout, sequence, response, bin_layout })
     }
 
     /// Lay out an assembly's rows in bins: of a fixed `width`, or as wide as the widest bin and at
@@ -157,10 +148,7 @@ impl Placement {
         }
         let all = self.sequence.segments();
         let [begin, end] = [bin, bin + 1].map(|bin| all.partition_point(|it| it.dst_row < bin));
-        let moved = |segment: &Segment| Segment {
-            dst_row: 0,
-            ..*segment
-        };
+        let moved = |segment: &Segment| Segment { dst_row: 0, ..*segment };
         let segments = gathered(all[begin..end].iter().map(moved))?;
         let used = segments.last().map_or(0, |last| last.dst_col + last.len);
         let rounded = used.max(1).checked_next_multiple_of(multiple_of.max(1));
@@ -215,10 +203,8 @@ impl Grid {
         let positions = positions_of(rows, width)?;
         let mut end = 0;
         for (index, segment) in segments.iter().enumerate() {
-            let begin = segment
-                .dst_row
-                .checked_mul(width)
-                .and_then(|row| row.checked_add(segment.dst_col));
+            let begin =
+                segment.dst_row.checked_mul(width).and_then(|row| row.checked_add(segment.dst_col));
             let next = begin.and_then(|begin| begin.checked_add(segment.len));
             match (begin, next) {
                 (Some(begin), Some(next))
@@ -237,11 +223,7 @@ impl Grid {
                 }
             }
         }
-        Ok(Self {
-            rows,
-            width,
-            segments,
-        })
+        Ok(Self { rows, width, segments })
     }
 
     /// One segment per row, at one edge of the grid.
@@ -280,17 +262,8 @@ impl Grid {
         // With its length from the start: growing takes as long again.
         let mut segments = Vec::with_capacity(rows);
         for (row, len) in lens.enumerate() {
-            segments.push(Segment {
-                row,
-                from: 0,
-                len,
-                dst_row: 0,
-                dst_col: end,
-            });
-            end = end.checked_add(len).ok_or(Error::TooLarge {
-                rows,
-                width: usize::MAX,
-            })?;
+            segments.push(Segment { row, from: 0, len, dst_row: 0, dst_col: end });
+            end = end.checked_add(len).ok_or(Error::TooLarge { rows, width: usize::MAX })?;
         }
         Self::of_segments(1, end, segments)
     }
@@ -311,10 +284,7 @@ impl Grid {
 
     /// The same grid with changed segments, each inside the original one.
     pub(super) fn map_segments(&self, change: impl Fn(&Segment) -> Segment) -> Self {
-        Self {
-            segments: self.segments.iter().map(change).collect(),
-            ..*self
-        }
+        Self { segments: self.segments.iter().map(change).collect(), ..*self }
     }
 
     /// The same grid without empty segments.
@@ -330,9 +300,7 @@ impl Grid {
     pub fn of_rows(&self, numbers: &[usize]) -> Self {
         let mut segments = Vec::with_capacity(numbers.len());
         for (row, &number) in numbers.iter().enumerate() {
-            let first = self
-                .segments
-                .partition_point(|segment| segment.row < number);
+            let first = self.segments.partition_point(|segment| segment.row < number);
             let of_row = self.segments[first..].iter();
             let of_row = of_row.take_while(|segment| segment.row == number);
             segments.extend(of_row.map(|segment| Segment { row, ..*segment }));
@@ -349,11 +317,7 @@ impl Grid {
     /// construction.
     pub(super) fn of_width(&self, width: usize, segments: Vec<Segment>) -> Self {
         let rows = self.rows;
-        Self {
-            rows,
-            width,
-            segments,
-        }
+        Self { rows, width, segments }
     }
 
     /// Two segments per row; prompts end and responses begin at one column.
@@ -385,11 +349,7 @@ impl Grid {
     /// A grid of segments that are right by construction.
     pub(super) fn of_segments(rows: usize, width: usize, segments: Vec<Segment>) -> Result<Self> {
         positions_of(rows, width)?;
-        Ok(Self {
-            rows,
-            width,
-            segments,
-        })
+        Ok(Self { rows, width, segments })
     }
 
     /// The grid without its last column, which must be empty.
@@ -432,12 +392,7 @@ impl Grid {
 
     /// The whole grid as one slice.
     pub fn whole(&self) -> GridSlice<'_> {
-        GridSlice {
-            begin: 0,
-            end: self.positions(),
-            segments: &self.segments,
-            width: self.width,
-        }
+        GridSlice { begin: 0, end: self.positions(), segments: &self.segments, width: self.width }
     }
 
     /// The grid in slices of about `positions` each, in order and without gaps.
@@ -458,16 +413,8 @@ impl Grid {
             }
             let (segments, later) = slice.segments.split_at(taken);
             let end = slice.position_of(&later[0]);
-            rest = Some(GridSlice {
-                begin: end,
-                segments: later,
-                ..slice
-            });
-            Some(GridSlice {
-                end,
-                segments,
-                ..slice
-            })
+            rest = Some(GridSlice { begin: end, segments: later, ..slice });
+            Some(GridSlice { end, segments, ..slice })
         })
     }
 }

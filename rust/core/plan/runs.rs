@@ -40,15 +40,8 @@ impl Runs {
     /// # Errors
     /// [`Error::NoMemory`].
     pub fn from_starts(starts: impl Iterator<Item = usize>, lens: &[usize]) -> Result<Self> {
-        let run = |(start, &len)| Run {
-            start,
-            from: 0,
-            len,
-        };
-        Ok(Self {
-            runs: gathered(starts.zip(lens).map(run))?,
-            offsets: gathered(0..=lens.len())?,
-        })
+        let run = |(start, &len)| Run { start, from: 0, len };
+        Ok(Self { runs: gathered(starts.zip(lens).map(run))?, offsets: gathered(0..=lens.len())? })
     }
 
     /// Runs from their turns, starts and lengths, of rows with a value for every token.
@@ -76,11 +69,7 @@ impl Runs {
                 return Err(Error::InvalidPlan(reason));
             }
             end = tokens.end;
-            let run = Run {
-                start: tokens.start,
-                from: tokens.start,
-                len: tokens.len(),
-            };
+            let run = Run { start: tokens.start, from: tokens.start, len: tokens.len() };
             add(&mut runs, run)?;
         }
         // Of planning over them: a row may have any number.
@@ -142,9 +131,7 @@ impl Runs {
         };
         if let [prefix] = prefixes {
             let runs = self.turn(prefix.turn).iter().filter(|run| run.len > 0);
-            return runs
-                .map(|run| piece(prefix.turn, run, run.start..run.end()))
-                .collect();
+            return runs.map(|run| piece(prefix.turn, run, run.start..run.end())).collect();
         }
         let mut joined = Joined::default();
         let read = |prefix: &Prefix| turns.stream_len(prefix.turn).saturating_sub(1);

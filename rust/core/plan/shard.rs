@@ -63,12 +63,7 @@ impl Shard {
                 let number = pick.row.filter(|&number| number < count);
                 let found = number.map_or(expected, |number| len(row(number)));
                 if let Some(row) = number.filter(|_| found != expected) {
-                    return Err(Error::OtherRowLength {
-                        row,
-                        unit,
-                        found,
-                        expected,
-                    });
+                    return Err(Error::OtherRowLength { row, unit, found, expected });
                 }
             }
         }
@@ -90,9 +85,7 @@ impl Shard {
     /// layout depends on. None also for all rows.
     pub fn chosen(&self, layout: Layout) -> Option<Chosen> {
         let has_widths = self.widths.is_some() && self.prompt_lens.is_some();
-        self.lens
-            .as_ref()
-            .filter(|_| has_widths || !layout.is_padded())?;
+        self.lens.as_ref().filter(|_| has_widths || !layout.is_padded())?;
         Some(Chosen::new(self.numbers(), self.num_rows)).filter(Chosen::is_part)
     }
 
@@ -107,9 +100,7 @@ impl Shard {
     /// As [`ShardBins::trees`].
     pub fn trees(&self, rows: &[Row]) -> Result<Option<Vec<Tree>>> {
         let lens: Vec<_> = rows.iter().map(Row::len).collect();
-        self.bins
-            .as_ref()
-            .map_or(Ok(None), |bins| bins.trees(&lens))
+        self.bins.as_ref().map_or(Ok(None), |bins| bins.trees(&lens))
     }
 
     /// The minimum width of its bins.
@@ -142,11 +133,7 @@ impl Shard {
     fn least(&self, longest: Widths) -> Result<Widths> {
         let with_synthetic = longest.max(Widths::of_rows(&[Row::SYNTHETIC]));
         let has_synthetic = self.picks.iter().any(|pick| pick.row.is_none());
-        let of_rows = if has_synthetic {
-            with_synthetic
-        } else {
-            longest
-        };
+        let of_rows = if has_synthetic { with_synthetic } else { longest };
         let Some(planned) = self.widths else {
             return Ok(of_rows);
         };
@@ -157,10 +144,7 @@ impl Shard {
         match (planned.prompt, planned.response) {
             (0, 0) if planned.sequence == longest.sequence => Ok(of_rows),
             (1, 1) if planned.sequence == with_synthetic.sequence => Ok(with_synthetic),
-            _ => Err(Error::OtherLengths {
-                found: longest.into(),
-                expected: planned.into(),
-            }),
+            _ => Err(Error::OtherLengths { found: longest.into(), expected: planned.into() }),
         }
     }
 }
@@ -172,10 +156,9 @@ impl ShardBins {
     /// [`Error::StepTooWide`].
     pub fn check_width(&self, fixed: Option<usize>) -> Result<()> {
         match fixed {
-            Some(width) if width < self.width => Err(Error::StepTooWide {
-                width,
-                widest: self.width,
-            }),
+            Some(width) if width < self.width => {
+                Err(Error::StepTooWide { width, widest: self.width })
+            }
             _ => Ok(()),
         }
     }
@@ -185,10 +168,7 @@ impl ShardBins {
     /// # Errors
     /// Those of [`Bins::check`].
     pub fn of_rows(&self, lens: &[usize]) -> Result<Bins> {
-        let bins = Bins {
-            offsets: self.offsets.clone(),
-            ..Bins::single(lens.iter().copied())
-        };
+        let bins = Bins { offsets: self.offsets.clone(), ..Bins::single(lens.iter().copied()) };
         bins.check(lens)?;
         Ok(bins)
     }
@@ -202,9 +182,8 @@ impl ShardBins {
             return Ok(None);
         };
         let rows = lens.iter().zip(shared).enumerate();
-        let rows: Vec<_> = rows
-            .map(|(row, (&len, &shared))| TreeRow { row, len, shared })
-            .collect();
+        let rows: Vec<_> =
+            rows.map(|(row, (&len, &shared))| TreeRow { row, len, shared }).collect();
         Tree::of_bins(&self.offsets, &rows).map(Some)
     }
 }

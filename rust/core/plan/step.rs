@@ -112,10 +112,7 @@ impl Split<'_> {
     ) -> Result<Result<Slots, Indivisible>> {
         let rows = mini_batches.last().copied().unwrap_or(0);
         check_room(rows)?;
-        let mut slots = Slots {
-            slots: Vec::with_capacity(rows),
-            offsets: vec![0],
-        };
+        let mut slots = Slots { slots: Vec::with_capacity(rows), offsets: vec![0] };
         let mut next_group = 0;
         for (mini_batch, bounds) in mini_batches.windows(2).enumerate() {
             let rows = bounds[0]..bounds[1];
@@ -195,10 +192,12 @@ impl Split<'_> {
             let num_real = count - usize::from(padding.is_some());
             for begin in (0..num_real).step_by(AT_ONCE) {
                 let count = AT_ONCE.min(num_real - begin);
-                slots.extend(by_rank.by_ref().take(count).map(|row| Slot {
-                    row: Some(row),
-                    is_padding: false,
-                }));
+                slots.extend(
+                    by_rank
+                        .by_ref()
+                        .take(count)
+                        .map(|row| Slot { row: Some(row), is_padding: false }),
+                );
                 ticks.done(count)?;
             }
             slots.extend(padding.map(|index| self.padding_row(rows, index)));
@@ -248,10 +247,10 @@ impl Split<'_> {
         for (rank, rows_of_rank) in counts.into_iter().enumerate() {
             ticks.done(count)?;
             while let Some(group) = groups_by_rank.next_if(|&group| ranks[group] == rank) {
-                slots.extend((groups[group]..groups[group + 1]).map(|row| Slot {
-                    row: Some(row),
-                    is_padding: false,
-                }));
+                slots.extend(
+                    (groups[group]..groups[group + 1])
+                        .map(|row| Slot { row: Some(row), is_padding: false }),
+                );
             }
             let missing = paddings.by_ref().take(count - rows_of_rank);
             slots.extend(missing.map(|index| self.padding_row(&rows, index)));
@@ -284,10 +283,7 @@ impl Split<'_> {
             Padding::CopyCycle => Some(rows.start + index % rows.len()),
             Padding::Synthetic | Padding::Refused => None,
         };
-        Slot {
-            row,
-            is_padding: true,
-        }
+        Slot { row, is_padding: true }
     }
 }
 
@@ -318,9 +314,8 @@ fn by_rank(rank_of: &[usize], ranks: usize, ticks: &mut Ticks) -> Result<Vec<usi
 /// others about as many. No rank is empty if there are at least as many groups.
 fn in_order(lens: &[usize], ranks: usize, ticks: &mut Ticks) -> Result<Vec<usize>> {
     let (least, most) = bounds(lens.iter().copied(), ranks);
-    let capacity = first_that(least..most, |capacity| {
-        Ok(ranks_from(lens, capacity, ticks)?[0] <= ranks)
-    })?;
+    let capacity =
+        first_that(least..most, |capacity| Ok(ranks_from(lens, capacity, ticks)?[0] <= ranks))?;
     let needed = ranks_from(lens, capacity, ticks)?;
     let mut rank_of = Vec::with_capacity(lens.len());
     let mut left: usize = lens.iter().sum();

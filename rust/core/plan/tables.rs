@@ -54,22 +54,14 @@ impl BinTables<'_> {
             return Err(format!("there are {pieces} pieces of {sequences} rows"));
         }
         let zeros = vec![0; self.starts.len()];
-        let unshared = BinTables {
-            starts: &zeros,
-            ..*self
-        };
+        let unshared = BinTables { starts: &zeros, ..*self };
         if let Some(defect) = unshared.defect() {
             return Err(defect);
         }
-        if let Some(piece) = self
-            .starts
-            .iter()
-            .position(|start| !(0..=MAX_TOKENS).contains(start))
+        if let Some(piece) = self.starts.iter().position(|start| !(0..=MAX_TOKENS).contains(start))
         {
             let start = self.starts[piece];
-            return Err(format!(
-                "starts[{piece}] is {start}, but must be from 0 to {MAX_TOKENS}"
-            ));
+            return Err(format!("starts[{piece}] is {start}, but must be from 0 to {MAX_TOKENS}"));
         }
         let row = |piece: usize| TreeRow {
             row: index(self.indices[piece]),
@@ -91,9 +83,7 @@ impl BinTables<'_> {
             return Some(defect);
         }
         if pieces < sequences {
-            return Some(format!(
-                "there are {sequences} sequences, but only {pieces} pieces"
-            ));
+            return Some(format!("there are {sequences} sequences, but only {pieces} pieces"));
         }
         let mut is_there = vec![false; sequences];
         for (piece, &index) in self.indices.iter().enumerate() {
@@ -173,31 +163,16 @@ impl StepTables<'_> {
         let slots = self.rows.len();
         if self.is_padding.len() != slots {
             let flags = self.is_padding.len();
-            return Some(format!(
-                "rows has {slots} items, but is_padding has {flags}"
-            ));
+            return Some(format!("rows has {slots} items, but is_padding has {flags}"));
         }
         let num_prompts = self.prompt_offsets.len().saturating_sub(1);
         for (name, values, end, noun) in [
-            (
-                "mini_batch_offsets",
-                self.mini_batch_offsets,
-                slots,
-                "slots",
-            ),
+            ("mini_batch_offsets", self.mini_batch_offsets, slots, "slots"),
             ("prompt_offsets", self.prompt_offsets, self.num_rows, "rows"),
-            (
-                "mini_batch_prompts",
-                self.mini_batch_prompts,
-                num_prompts,
-                "prompts",
-            ),
+            ("mini_batch_prompts", self.mini_batch_prompts, num_prompts, "prompts"),
         ] {
             if values.len() < 2 {
-                return Some(format!(
-                    "{name} has {} items, but must have 2 or more",
-                    values.len()
-                ));
+                return Some(format!("{name} has {} items, but must have 2 or more", values.len()));
             }
             if let Some(defect) = offsets_defect(name, values, end, noun) {
                 return Some(defect);
@@ -259,23 +234,15 @@ impl StepTables<'_> {
                 }
                 Err(_) if row == -1 && is_padding => {}
                 Err(_) if row == -1 => {
-                    return Some(format!(
-                        "rows[{slot}] is -1, but is_padding[{slot}] is False"
-                    ));
+                    return Some(format!("rows[{slot}] is -1, but is_padding[{slot}] is False"));
                 }
                 _ => {
-                    return Some(format!(
-                        "rows[{slot}] is {row}, but there are {num_rows} rows"
-                    ));
+                    return Some(format!("rows[{slot}] is {row}, but there are {num_rows} rows"));
                 }
             }
         }
         let row = slots_of.iter().position(|&count| count != 1)?;
-        let found = if slots_of[row] == 0 {
-            "in no slot"
-        } else {
-            "in several slots"
-        };
+        let found = if slots_of[row] == 0 { "in no slot" } else { "in several slots" };
         Some(format!("row {row} is {found}"))
     }
 }
@@ -328,10 +295,7 @@ fn offsets_defect(name: &str, offsets: &[i64], end: usize, noun: &str) -> Option
     }
     let index = offsets.windows(2).position(|pair| pair[0] > pair[1])?;
     let (before, after) = (offsets[index], offsets[index + 1]);
-    Some(format!(
-        "{name} fall from {before} to {after} at index {}",
-        index + 1
-    ))
+    Some(format!("{name} fall from {before} to {after} at index {}", index + 1))
 }
 
 fn goes_to(offsets: &[i64], end: usize) -> bool {

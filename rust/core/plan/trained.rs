@@ -14,10 +14,7 @@ use crate::plan::{Assembly, Piece, Row, Shift};
 impl Piece {
     /// The same piece in a row that may be padding; padding does not train.
     pub(super) fn in_row(self, is_padding: bool) -> Self {
-        Self {
-            trains: self.trains && !is_padding,
-            ..self
-        }
+        Self { trains: self.trains && !is_padding, ..self }
     }
 }
 
@@ -75,12 +72,10 @@ impl Placement {
         } else if shifted || (!is_packed && assembly.rows().iter().all(|row| row.prompt_len > 0)) {
             Cow::Borrowed(grid)
         } else {
-            Cow::Owned(
-                grid.map_segments(|segment| match self.begins_part(segment) {
-                    true => segment.without_first(),
-                    false => *segment,
-                }),
-            )
+            Cow::Owned(grid.map_segments(|segment| match self.begins_part(segment) {
+                true => segment.without_first(),
+                false => *segment,
+            }))
         }
     }
 
@@ -88,9 +83,7 @@ impl Placement {
     /// response.
     pub fn unpredicted<'a>(&'a self, assembly: &'a Assembly) -> impl Iterator<Item = Unpredicted> {
         let of_part = |segment: &Segment| {
-            let token = segment
-                .from
-                .checked_sub(assembly.rows()[segment.row].prompt_len)?;
+            let token = segment.from.checked_sub(assembly.rows()[segment.row].prompt_len)?;
             (segment.len > 0).then_some((segment.row, token))
         };
         let of_row = |(index, row): (usize, &Row)| {
@@ -99,10 +92,7 @@ impl Placement {
         let is_split = self.bin_layout.is_some();
         let parts = is_split.then(|| self.sequence.segments().iter().filter_map(of_part));
         let rows = (!is_split).then(|| assembly.rows().iter().enumerate().filter_map(of_row));
-        let tokens = parts
-            .into_iter()
-            .flatten()
-            .chain(rows.into_iter().flatten());
+        let tokens = parts.into_iter().flatten().chain(rows.into_iter().flatten());
         tokens
             .filter(|&(row, token)| assembly.trains(row, token))
             .map(|(row, token)| Unpredicted { row, token })
@@ -117,8 +107,7 @@ impl Placement {
     /// True if response-aligned fields hold at each position the value of the next token.
     #[must_use]
     pub fn is_shifted(&self) -> bool {
-        self.bin_layout
-            .is_some_and(|layout| layout.shift == Shift::NextToken)
+        self.bin_layout.is_some_and(|layout| layout.shift == Shift::NextToken)
     }
 }
 
@@ -153,11 +142,6 @@ impl Segment {
     /// The same span without its first token, if it has one.
     fn without_first(&self) -> Self {
         let cut = self.len.min(1);
-        Self {
-            from: self.from + cut,
-            len: self.len - cut,
-            dst_col: self.dst_col + cut,
-            ..*self
-        }
+        Self { from: self.from + cut, len: self.len - cut, dst_col: self.dst_col + cut, ..*self }
     }
 }

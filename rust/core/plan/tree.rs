@@ -42,11 +42,7 @@ impl Placement {
         multiple_of: usize,
         width: BinWidth,
     ) -> Result<Self> {
-        let span = |row: &TreeRow| Span {
-            index: row.row,
-            from: row.shared,
-            len: row.added(),
-        };
+        let span = |row: &TreeRow| Span { index: row.row, from: row.shared, len: row.added() };
         let mut offsets = vec![0];
         let mut spans = Vec::with_capacity(assembly.rows().len());
         for tree in bins {
@@ -121,10 +117,7 @@ impl Placement {
         first: impl Fn(&Row) -> usize,
         mut found: impl FnMut(usize, &[Segment]),
     ) {
-        let of_bins = self
-            .sequence
-            .segments()
-            .chunk_by(|a, b| a.dst_row == b.dst_row);
+        let of_bins = self.sequence.segments().chunk_by(|a, b| a.dst_row == b.dst_row);
         for bin in of_bins {
             let mut path: Vec<Segment> = Vec::new();
             for segment in bin {
@@ -153,10 +146,7 @@ impl Placement {
             return self.sequence.of_pieces(assembly);
         }
         let (mut found, mut ends) = (Vec::new(), Vec::new());
-        let of_bins = self
-            .sequence
-            .segments()
-            .chunk_by(|a, b| a.dst_row == b.dst_row);
+        let of_bins = self.sequence.segments().chunk_by(|a, b| a.dst_row == b.dst_row);
         for bin in of_bins {
             // Of the row's path, what no row has held so far.
             let mut missing: Vec<Segment> = Vec::new();
@@ -273,9 +263,7 @@ impl Placement {
         for (dst_row, &bin) in bins.iter().enumerate() {
             let all = self.sequence.segments();
             let begin = all.partition_point(|segment| segment.dst_row < bin);
-            let of_bin = all[begin..]
-                .iter()
-                .take_while(|segment| segment.dst_row == bin);
+            let of_bin = all[begin..].iter().take_while(|segment| segment.dst_row == bin);
             segments.extend(of_bin.map(|segment| Segment {
                 row: rows.partition_point(|&row| row < segment.row),
                 dst_row,

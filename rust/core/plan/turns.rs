@@ -77,12 +77,7 @@ impl TokenForm {
         if found == turns {
             return Ok(());
         }
-        Err(Error::RowCount {
-            field: field.to_owned(),
-            found,
-            expected: turns,
-            form: self,
-        })
+        Err(Error::RowCount { field: field.to_owned(), found, expected: turns, form: self })
     }
 
     /// The argument with a row for each turn.
@@ -162,9 +157,7 @@ impl Turns {
         }
         let mut end = 0_usize;
         let mut is_countable = |lens: (&usize, &usize)| {
-            let after = end
-                .checked_add(*lens.0)
-                .and_then(|end| end.checked_add(*lens.1));
+            let after = end.checked_add(*lens.0).and_then(|end| end.checked_add(*lens.1));
             end = after.unwrap_or(end);
             after.is_some_and(|end| isize::try_from(end).is_ok())
         };
@@ -173,12 +166,7 @@ impl Turns {
             let reason = format!("turns up to {turn} have more tokens than can be counted");
             return Err(Error::InvalidPlan(reason));
         }
-        Ok(Self {
-            prompt_lens,
-            response_lens,
-            form,
-            chosen,
-        })
+        Ok(Self { prompt_lens, response_lens, form, chosen })
     }
 
     /// Turns with sequences of the given lengths, which begin with prompts of `prompt_lens`: of all
@@ -204,35 +192,19 @@ impl Turns {
                 len,
             })
         });
-        Ok(Self {
-            response_lens: response_lens.collect::<Result<_>>()?,
-            prompt_lens,
-            form,
-            chosen,
-        })
+        Ok(Self { response_lens: response_lens.collect::<Result<_>>()?, prompt_lens, form, chosen })
     }
 
     /// The lengths of some of these turns, by number.
     #[must_use]
     pub fn only(&self, numbers: Vec<usize>) -> Self {
         let mut chosen = Chosen::new(numbers, self.total());
-        chosen
-            .numbers
-            .retain(|&number| self.index(number).is_some());
-        let indices = chosen
-            .numbers
-            .iter()
-            .filter_map(|&number| self.index(number));
-        let (prompt_lens, response_lens) = indices
-            .map(|index| (self.prompt_lens[index], self.response_lens[index]))
-            .unzip();
+        chosen.numbers.retain(|&number| self.index(number).is_some());
+        let indices = chosen.numbers.iter().filter_map(|&number| self.index(number));
+        let (prompt_lens, response_lens) =
+            indices.map(|index| (self.prompt_lens[index], self.response_lens[index])).unzip();
         let chosen = (chosen.numbers.len() < chosen.total).then(|| Arc::new(chosen));
-        Self {
-            prompt_lens,
-            response_lens,
-            form: self.form,
-            chosen,
-        }
+        Self { prompt_lens, response_lens, form: self.form, chosen }
     }
 
     /// Rows of a single field, as prompts of the given lengths; may be empty.

@@ -94,11 +94,7 @@ impl Widths {
 impl WidthOptions {
     /// Widths of bins: a fixed width, and the multiple that places are rounded up to.
     pub(super) fn of_bins(sequence: Option<usize>, multiple_of: usize) -> Self {
-        Self {
-            sequence,
-            multiple_of,
-            ..Self::default()
-        }
+        Self { sequence, multiple_of, ..Self::default() }
     }
 
     /// The width of a shard's bins, or of all, at least that of the widest bin of the shard's step.
@@ -121,20 +117,8 @@ impl WidthOptions {
         rows: impl Iterator<Item = (usize, &'a Row)>,
     ) -> Result<()> {
         let lens: [(_, _, Len, _, _); 3] = [
-            (
-                self.sequence,
-                longest.sequence,
-                Row::len,
-                "tokens",
-                "pad_to",
-            ),
-            (
-                self.prompt,
-                longest.prompt,
-                |row| row.prompt_len,
-                "prompt tokens",
-                "pad_prompt_to",
-            ),
+            (self.sequence, longest.sequence, Row::len, "tokens", "pad_to"),
+            (self.prompt, longest.prompt, |row| row.prompt_len, "prompt tokens", "pad_prompt_to"),
             (
                 self.response,
                 longest.response,
@@ -150,9 +134,7 @@ impl WidthOptions {
             let mut rows = rows.map(|(number, row)| (number, len(row)));
             let wide = rows.find(|&(_, found)| found > width);
             return Err(Error::TooWide {
-                row: wide.map_or("a row of the step".to_owned(), |(row, _)| {
-                    format!("row {row}")
-                }),
+                row: wide.map_or("a row of the step".to_owned(), |(row, _)| format!("row {row}")),
                 found: wide.map_or(longest, |(_, found)| found),
                 unit,
                 argument,
@@ -173,9 +155,7 @@ pub(super) fn rounded_width(
     longest: usize,
     multiple_of: usize,
 ) -> Result<usize> {
-    let width = fixed
-        .unwrap_or(longest)
-        .checked_next_multiple_of(multiple_of);
+    let width = fixed.unwrap_or(longest).checked_next_multiple_of(multiple_of);
     match width.and_then(|width| width.checked_mul(count.max(1))) {
         Some(positions) if positions <= MAX_POSITIONS => Ok(positions / count.max(1)),
         _ => {
@@ -183,22 +163,14 @@ pub(super) fn rounded_width(
                 Some(width) => (argument, width),
                 None => ("multiple_of", multiple_of),
             };
-            Err(Error::WidthTooLarge {
-                argument,
-                value,
-                count,
-            })
+            Err(Error::WidthTooLarge { argument, value, count })
         }
     }
 }
 
 impl Default for BinWidth {
     fn default() -> Self {
-        Self {
-            fixed: None,
-            least: 0,
-            multiple_of: 1,
-        }
+        Self { fixed: None, least: 0, multiple_of: 1 }
     }
 }
 

@@ -34,10 +34,7 @@ pub struct Seen {
 
 impl Seen {
     /// One value of each that a shape can read.
-    pub const SLOTS: Self = Self {
-        all: bit(SLOTS[0]) | bit(SLOTS[1]) | bit(SLOTS[2]),
-        arrays: 0,
-    };
+    pub const SLOTS: Self = Self { all: bit(SLOTS[0]) | bit(SLOTS[1]) | bit(SLOTS[2]), arrays: 0 };
 
     /// Add a column.
     pub fn add(&mut self, column: Column, is_array: bool) {

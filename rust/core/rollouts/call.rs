@@ -72,9 +72,7 @@ impl<'a> Call<'a> {
         let is_known = |ids: &&[i32]| !ids.is_empty() && !ids.contains(&UNKNOWN);
         let tokens = RESPONSES.into_iter().find_map(|column| self.ids(column));
         tokens.or_else(|| {
-            let mut ids = LOGPROB_IDS
-                .into_iter()
-                .filter_map(|column| self.ids(column));
+            let mut ids = LOGPROB_IDS.into_iter().filter_map(|column| self.ids(column));
             ids.find(is_known)
         })
     }
@@ -95,14 +93,9 @@ impl<'a> Call<'a> {
             }
         }
         let response = self.response().unwrap_or(&[]);
-        if let Some(ids) = self
-            .ids(Column::LogprobIds)
-            .filter(|ids| ids.len() > response.len())
-        {
+        if let Some(ids) = self.ids(Column::LogprobIds).filter(|ids| ids.len() > response.len()) {
             let (found, tokens) = (ids.len(), tally(response.len(), "token"));
-            return Err(format!(
-                "has {found} log-probabilities, but its response has {tokens}"
-            ));
+            return Err(format!("has {found} log-probabilities, but its response has {tokens}"));
         }
         for ids in LOGPROB_IDS.map(|one| self.ids(one)) {
             let mut pairs = ids.unwrap_or(&[]).iter().zip(response).enumerate();
@@ -196,12 +189,7 @@ impl<'a> Call<'a> {
                 (whole.into(), response.into())
             }
         };
-        Ok(Tokens {
-            prompt: Some(prompt),
-            response,
-            lead,
-            padding: None,
-        })
+        Ok(Tokens { prompt: Some(prompt), response, lead, padding: None })
     }
 }
 

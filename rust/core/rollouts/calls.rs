@@ -86,12 +86,7 @@ impl Calls {
     /// No calls, with so many columns of JSON. The log-probabilities of nodes are checked when
     /// rows are made of them.
     pub fn new(policy: BadLogprobs, are_nodes: bool, kept: usize) -> Self {
-        Self {
-            policy,
-            are_nodes,
-            kept: few((0..kept).map(|_| Rows::default())),
-            ..Self::default()
-        }
+        Self { policy, are_nodes, kept: few((0..kept).map(|_| Rows::default())), ..Self::default() }
     }
 
     /// True if any call has log-probabilities.
@@ -130,9 +125,7 @@ impl Calls {
                 Some((_, spans)) => {
                     // Several spans are arrays, which are joined.
                     check_room_of::<u8>(3 * json.data.len())?;
-                    let items = spans
-                        .iter()
-                        .map(|span| &json.data[span.start + 1..span.end - 1]);
+                    let items = spans.iter().map(|span| &json.data[span.start + 1..span.end - 1]);
                     let items = items.filter(|items| !items.trim_ascii().is_empty());
                     let items = gathered(items)?;
                     [b"[", &items.join(&b',')[..], b"]"].concat().into()

@@ -48,11 +48,7 @@ pub struct Frame {
 
 impl<T> Default for Values<T> {
     fn default() -> Self {
-        Self {
-            values: Vec::new(),
-            state: State::Absent,
-            rank: usize::MAX,
-        }
+        Self { values: Vec::new(), state: State::Absent, rank: usize::MAX }
     }
 }
 

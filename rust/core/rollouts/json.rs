@@ -25,13 +25,7 @@ impl<'a, 't> Json<'a, 't> {
     /// A parser at the beginning of a body.
     pub fn new(data: &'a [u8], name: &'a str, ticks: &'a mut Ticks<'t>) -> Self {
         let start = text_start(data);
-        Self {
-            data,
-            start,
-            parser: Jiter::new(&data[start..]).with_allow_inf_nan(),
-            name,
-            ticks,
-        }
+        Self { data, start, parser: Jiter::new(&data[start..]).with_allow_inf_nan(), name, ticks }
     }
 
     /// A parser of a part of the body, or of a changed one.
@@ -85,10 +79,7 @@ impl<'a, 't> Json<'a, 't> {
             return Ok(()); // takes a third of the time
         }
         str::from_utf8(self.data).map(|_| ()).map_err(|error| {
-            self.wrong_at(
-                error.valid_up_to(),
-                "this is not UTF-8 text; pass JSON, decompressed",
-            )
+            self.wrong_at(error.valid_up_to(), "this is not UTF-8 text; pass JSON, decompressed")
         })
     }
 
@@ -114,9 +105,8 @@ impl<'a, 't> Json<'a, 't> {
             let is_text = first.is_some_and(|byte| *byte >= b' ');
             if is_text && !before.iter().any(|byte| b"{[".contains(byte)) {
                 let body = self.beginning();
-                return self.wrong(&format!(
-                    "{body} is not JSON; pass the body of a successful response"
-                ));
+                return self
+                    .wrong(&format!("{body} is not JSON; pass the body of a successful response"));
             }
             self.wrong_at(at, &error.error_type.to_string())
         })
@@ -126,11 +116,7 @@ impl<'a, 't> Json<'a, 't> {
     pub fn beginning(&self) -> String {
         let start = &self.data[..self.data.len().min(60)];
         let text = String::from_utf8_lossy(start).replace(char::is_control, " ");
-        let more = if start.len() < self.data.len() {
-            "..."
-        } else {
-            ""
-        };
+        let more = if start.len() < self.data.len() { "..." } else { "" };
         format!("'{text}{more}'")
     }
 
@@ -153,11 +139,7 @@ impl<'a, 't> Json<'a, 't> {
 /// The position behind a byte order mark, which some programs write.
 pub fn text_start(body: &[u8]) -> usize {
     const MARK: &[u8] = b"\xef\xbb\xbf";
-    if body.starts_with(MARK) {
-        MARK.len()
-    } else {
-        0
-    }
+    if body.starts_with(MARK) { MARK.len() } else { 0 }
 }
 
 /// Read an array: `read` reads an item of a kind, by the parser.

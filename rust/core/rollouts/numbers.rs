@@ -32,17 +32,7 @@ struct Decimal {
 }
 
 /// Powers of ten by which a number grows with up to eight digits.
-const TENS: [u64; 9] = [
-    1,
-    10,
-    100,
-    1_000,
-    10_000,
-    100_000,
-    1_000_000,
-    10_000_000,
-    100_000_000,
-];
+const TENS: [u64; 9] = [1, 10, 100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000];
 
 /// Eight bytes as the values of digits, and the number of digits that they begin with.
 #[inline(always)]
@@ -150,11 +140,7 @@ fn with_exponent(data: &[u8], number: Decimal) -> Option<Decimal> {
     let value = value.cast_signed();
     let power = number.power + if sign == Some(&b'-') { -value } else { value };
     let end = from + count;
-    Some(Decimal {
-        power,
-        end,
-        ..number
-    })
+    Some(Decimal { power, end, ..number })
 }
 
 /// The end of a number that [`float`] can read.

@@ -89,9 +89,7 @@ impl<'s> Reader<'s> {
         self.used = 0;
         self.current = self.open(0, None, 0)?;
         self.value(json, 0, peek)?;
-        let calls = self.frames[1..self.used]
-            .iter()
-            .filter(|frame| frame.is_call());
+        let calls = self.frames[1..self.used].iter().filter(|frame| frame.is_call());
         let indices = calls.filter_map(|call| Some((call.around, call.number(Column::Index)?)));
         let mut indices = gathered(indices)?;
         indices.sort_unstable();
@@ -145,11 +143,7 @@ impl<'s> Reader<'s> {
                 continue;
             }
             let is_node = calls.are_nodes && frame > 0;
-            let index = if is_node {
-                own.position
-            } else {
-                number + count
-            };
+            let index = if is_node { own.position } else { number + count };
             let tree = self.trees;
             calls.add_read(json, self.around(frame), Place { body, tree, index })?;
             count += 1;
@@ -393,11 +387,7 @@ impl<'s> Reader<'s> {
             _ if column.is_ids() => {
                 let NumberInt::Int(value) = json.with(|json| json.known_int(peek))?;
                 let Some(value) = i32::try_from(value).ok().filter(|id| *id >= 0) else {
-                    let name = if column.is_per_token() {
-                        "token id"
-                    } else {
-                        "length or index"
-                    };
+                    let name = if column.is_per_token() { "token id" } else { "length or index" };
                     let reason = format!("{value} is not a {name}, which are from 0 to 2147483647");
                     return Err(json.wrong_at(at, &reason));
                 };

@@ -50,10 +50,7 @@ impl Column {
     /// True for columns of a value per token.
     pub fn is_per_token(self) -> bool {
         use Column::{Index, Masked, PromptLens, ResponseLens, Total, Trains};
-        !matches!(
-            self,
-            PromptLens | ResponseLens | Index | Total | Trains | Masked
-        )
+        !matches!(self, PromptLens | ResponseLens | Index | Total | Trains | Masked)
     }
 }
 
@@ -137,10 +134,7 @@ impl Schema {
         paths: impl IntoIterator<Item = (Role, &'a str)>,
         kept: Vec<Kept>,
     ) -> Result<Self> {
-        let mut schema = Self {
-            nodes: vec![Node::default()],
-            kept,
-        };
+        let mut schema = Self { nodes: vec![Node::default()], kept };
         for path in calls {
             schema.add_calls(path)?;
         }
@@ -214,19 +208,13 @@ impl Schema {
         let mut node = 0;
         for step in steps_of(path)? {
             let is_one_of_many = self.nodes[node].is_one_of_many || step == Step::Items;
-            let found = self.nodes[node]
-                .steps
-                .iter()
-                .find(|(known, _)| *known == step);
+            let found = self.nodes[node].steps.iter().find(|(known, _)| *known == step);
             node = if let Some(&(_, next)) = found {
                 next
             } else {
                 let next = self.nodes.len();
                 self.nodes[node].steps.push((step, next));
-                self.nodes.push(Node {
-                    is_one_of_many,
-                    ..Node::default()
-                });
+                self.nodes.push(Node { is_one_of_many, ..Node::default() });
                 next
             };
             self.nodes[node].columns.extend(column);
@@ -260,9 +248,7 @@ impl Node {
             Step::Item(item) => Some(*item) == index,
             Step::Key(_) => false,
         };
-        self.steps
-            .iter()
-            .find_map(|(step, node)| is_item(step).then_some(*node))
+        self.steps.iter().find_map(|(step, node)| is_item(step).then_some(*node))
     }
 
     /// True if columns lie below keys.

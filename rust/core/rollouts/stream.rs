@@ -92,11 +92,7 @@ impl<'a> Events<'a> {
                 is_open = true;
             }
         }
-        Ok(Self {
-            text,
-            spans,
-            is_cut,
-        })
+        Ok(Self { text, spans, is_cut })
     }
 }
 
@@ -108,11 +104,7 @@ fn is_json(text: &[u8]) -> bool {
 impl<'s> Stream<'s> {
     /// A stream without events.
     pub fn new(schema: &'s Schema) -> Self {
-        Self {
-            schema,
-            calls: BTreeMap::new(),
-            shared: Frame::new(schema),
-        }
+        Self { schema, calls: BTreeMap::new(), shared: Frame::new(schema) }
     }
 
     /// Add the values of an event, to those of its calls, or of all: `frames` are the event's and

@@ -71,8 +71,7 @@ impl Input {
 
     fn push_response(&mut self, ids: Vec<i64>) {
         #[allow(clippy::cast_precision_loss, reason = "small numbers")]
-        self.scores
-            .push(ids.iter().map(|&id| -(id as f64)).collect());
+        self.scores.push(ids.iter().map(|&id| -(id as f64)).collect());
         self.responses.push(ids);
     }
 
@@ -105,12 +104,7 @@ impl Input {
 }
 
 fn request_of<'a>(fields: &'a [&'a FieldSpec]) -> Request<'a> {
-    Request {
-        pad_token_id: PAD,
-        fields,
-        outputs: &OUTPUTS,
-        cp: None,
-    }
+    Request { pad_token_id: PAD, fields, outputs: &OUTPUTS, cp: None }
 }
 
 fn collated(
@@ -119,15 +113,7 @@ fn collated(
     columns: Columns<SliceColumn>,
     layout: &LayoutSpec,
 ) -> Result<Collated, Error> {
-    collate_slices(
-        request,
-        source,
-        None,
-        columns,
-        layout,
-        &Cost::Flops,
-        &|| Ok(()),
-    )
+    collate_slices(request, source, None, columns, layout, &Cost::Flops, &|| Ok(()))
 }
 
 /// A layout with widths of the data.
@@ -179,25 +165,19 @@ impl Expected {
     fn push(&mut self, row: &Row, token: Option<usize>) {
         let ids = row.ids();
         self.ids.push(token.map_or(PAD, |token| ids[token]));
-        self.positions
-            .push(token.map_or(0, |token| i32::try_from(token).unwrap()));
+        self.positions.push(token.map_or(0, |token| i32::try_from(token).unwrap()));
         let trains = token.is_some_and(|token| {
             let in_response = token.checked_sub(row.prompt.len());
             token > 0 && in_response.is_some_and(|at| row.scores[at].is_some())
         });
-        self.labels
-            .push(if trains { ids[token.unwrap()] } else { IGNORED });
+        self.labels.push(if trains { ids[token.unwrap()] } else { IGNORED });
     }
 
     fn push_response(&mut self, row: &Row, at: Option<usize>) {
         let score = at.and_then(|at| row.scores[at]);
         // Nothing predicts the first token of all.
         let is_predicted = at.is_some_and(|at| at + row.prompt.len() > 0);
-        self.loss_mask.push(if score.is_some() && is_predicted {
-            1.0
-        } else {
-            0.0
-        });
+        self.loss_mask.push(if score.is_some() && is_predicted { 1.0 } else { 0.0 });
         #[allow(clippy::cast_possible_truncation, reason = "small numbers")]
         self.scores.push(score.unwrap_or(0.0) as f32);
     }
@@ -216,10 +196,8 @@ impl Expected {
 /// Lay rows out by loops over positions.
 fn laid_out(rows: &[Row], layout: Layout) -> Expected {
     let longest = |len: fn(&Row) -> usize| rows.iter().map(len).max().unwrap();
-    let (prompt_width, response_width) = (
-        longest(|row| row.prompt.len()),
-        longest(|row| row.response.len()),
-    );
+    let (prompt_width, response_width) =
+        (longest(|row| row.prompt.len()), longest(|row| row.response.len()));
     let width = match layout {
         Layout::TwoSegment => prompt_width + response_width,
         _ => longest(|row| row.ids().len()),
@@ -291,20 +269,13 @@ fn merged(trajectories: &[(usize, Vec<(usize, usize)>)]) -> (Input, Vec<usize>, 
         }
         ends.push(input.prompts.len());
         let response = stream[prompt.len()..].to_vec();
-        rows.push(Row {
-            prompt,
-            response,
-            scores,
-        });
+        rows.push(Row { prompt, response, scores });
     }
     (input, ends, rows)
 }
 
 fn merge_spec(policy: MergePolicy) -> MergeSpec {
-    MergeSpec {
-        policy,
-        rewards: MergeRewards::Sum,
-    }
+    MergeSpec { policy, rewards: MergeRewards::Sum }
 }
 
 proptest! {
@@ -356,13 +327,10 @@ fn threads_write_what_one_writes() {
     let layout = rows(Layout::Left);
     let of_batch = unstopped(|ticks| RowSource::Turns.rows(&turns, None, &layout, ticks));
     let assembly = of_batch.read();
-    let placement = of_batch
-        .place(&layout, None, &Cost::Flops, &mut Ticks::new(&mut || Ok(())))
-        .unwrap();
+    let placement =
+        of_batch.place(&layout, None, &Cost::Flops, &mut Ticks::new(&mut || Ok(()))).unwrap();
     let mut columns = input.columns();
-    let planned = request
-        .plan(&of_batch, &placement, &mut columns, &|| Ok(()))
-        .unwrap();
+    let planned = request.plan(&of_batch, &placement, &mut columns, &|| Ok(())).unwrap();
     assert!(planned.num_bytes() >= 64 << 20);
     let memory = |is_zeroed: bool, is_threaded: bool| {
         let polls = AtomicUsize::new(0);
@@ -382,10 +350,7 @@ fn threads_write_what_one_writes() {
         let of = |array: &fastcollate::batch::Array| {
             bytemuck::cast_slice::<_, u8>(&words)[array.bytes.clone()].to_vec()
         };
-        planned
-            .arrays()
-            .map(|(_, array)| of(array))
-            .collect::<Vec<_>>()
+        planned.arrays().map(|(_, array)| of(array)).collect::<Vec<_>>()
     };
     let expected = memory(true, false);
     for (is_zeroed, is_threaded) in [(true, true), (false, true), (false, false)] {
@@ -402,10 +367,7 @@ fn a_hook_and_a_bad_value_end_the_writing() {
     let request = Request {
         pad_token_id: PAD,
         fields: &[&scores],
-        outputs: &OutputSpec {
-            input_ids: IntDtype::I32,
-            ..OUTPUTS
-        },
+        outputs: &OutputSpec { input_ids: IntDtype::I32, ..OUTPUTS },
         cp: None,
     };
     let polls = AtomicUsize::new(0);
@@ -415,16 +377,8 @@ fn a_hook_and_a_bad_value_end_the_writing() {
     };
     let written = |input: &Input, poll: Poll| {
         let (layout, columns) = (rows(Layout::Right), input.columns());
-        collate_slices(
-            &request,
-            RowSource::Turns,
-            None,
-            columns,
-            &layout,
-            &Cost::Flops,
-            poll,
-        )
-        .unwrap_err()
+        collate_slices(&request, RowSource::Turns, None, columns, &layout, &Cost::Flops, poll)
+            .unwrap_err()
     };
     let Error::External(stopped) = written(&input, &stop) else {
         panic!("the hook did not stop it");

@@ -29,67 +29,27 @@ fn is_wrong(value: f64, check: Check) -> bool {
 
 fn find_wrong<T: Element + Into<f64>>(values: &[T]) {
     let whole = [Dtype::Bool, Dtype::U8, Dtype::I32, Dtype::I64].map(Check::Whole);
-    for check in [Check::None, Check::Number, Check::Weight]
-        .into_iter()
-        .chain(whole)
-    {
-        let expected = values
-            .iter()
-            .position(|&value| is_wrong(value.into(), check));
-        assert_eq!(
-            T::first_wrong(values, check),
-            expected,
-            "{check:?} of {values:?}"
-        );
+    for check in [Check::None, Check::Number, Check::Weight].into_iter().chain(whole) {
+        let expected = values.iter().position(|&value| is_wrong(value.into(), check));
+        assert_eq!(T::first_wrong(values, check), expected, "{check:?} of {values:?}");
     }
 }
 
 #[test]
 fn the_first_wrong_float_is_found_wherever_it_is() {
     let exact = (1_u64 << 53) as f64;
-    let edges = [
-        -0.0,
-        0.5,
-        -1.0,
-        f64::MIN_POSITIVE,
-        -f64::MIN_POSITIVE,
-        f64::MAX,
-        f64::INFINITY,
-    ];
-    let edges = edges
-        .into_iter()
-        .chain([f64::NEG_INFINITY, f64::NAN, -f64::NAN, 255.0, 256.0]);
-    let whole = [
-        exact / 2.0 - 0.5,
-        exact / 2.0 + 1.0,
-        exact - 1.0,
-        exact,
-        exact + 2.0,
-        1e18,
-        1e19,
-    ];
-    for edge in edges
-        .chain(whole)
-        .chain([2_147_483_647.0, 2_147_483_648.0, 1.0])
-    {
+    let edges = [-0.0, 0.5, -1.0, f64::MIN_POSITIVE, -f64::MIN_POSITIVE, f64::MAX, f64::INFINITY];
+    let edges = edges.into_iter().chain([f64::NEG_INFINITY, f64::NAN, -f64::NAN, 255.0, 256.0]);
+    let whole = [exact / 2.0 - 0.5, exact / 2.0 + 1.0, exact - 1.0, exact, exact + 2.0, 1e18, 1e19];
+    for edge in edges.chain(whole).chain([2_147_483_647.0, 2_147_483_648.0, 1.0]) {
         for len in [1, 2, 7, 64, 100] {
             for place in [0, len / 2, len - 1] {
                 let mut values = vec![1.0; len];
                 values[place] = edge;
                 find_wrong(&values);
                 find_wrong(&values.iter().map(|&value| value as f32).collect::<Vec<_>>());
-                find_wrong(
-                    &values
-                        .iter()
-                        .map(|&value| f16::from_f64(value))
-                        .collect::<Vec<_>>(),
-                );
-                find_wrong(
-                    &values
-                        .iter()
-                        .map(|&value| bf16::from_f64(value))
-                        .collect::<Vec<_>>(),
-                );
+                find_wrong(&values.iter().map(|&value| f16::from_f64(value)).collect::<Vec<_>>());
+                find_wrong(&values.iter().map(|&value| bf16::from_f64(value)).collect::<Vec<_>>());
             }
         }
     }

@@ -23,12 +23,8 @@ struct Next {
 fn trajectories() -> impl Strategy<Value = Vec<Vec<Next>>> {
     let words = || vec(0..3_i64, 0..4);
     let change = (any::<Index>(), prop_oneof![0..3_usize, Just(99)], words());
-    let next = (
-        prop_oneof![4 => Just(0), 1 => 0..4_usize],
-        prop::option::of(change),
-        words(),
-        words(),
-    );
+    let next =
+        (prop_oneof![4 => Just(0), 1 => 0..4_usize], prop::option::of(change), words(), words());
     let next = next.prop_map(|(back, change, observation, response)| Next {
         back,
         change,
@@ -80,9 +76,7 @@ fn merged(prompts: &[Vec<i64>], responses: &[Vec<i64>], ends: &[usize], rule: Ru
     let lens = |rows: &[Vec<i64>]| rows.iter().map(Vec::len).collect();
     let turns = Turns::new(lens(prompts), lens(responses)).unwrap();
     let pairs = prompts.iter().zip(responses);
-    let sequences: Vec<_> = pairs
-        .map(|(prompt, own)| [&prompt[..], own].concat())
-        .collect();
+    let sequences: Vec<_> = pairs.map(|(prompt, own)| [&prompt[..], own].concat()).collect();
     let parts = TokenStreams::Parts {
         prompts: column("prompts", prompts),
         responses: column("responses", responses),
@@ -164,29 +158,14 @@ proptest! {
 
 #[test]
 fn parts_that_do_not_go_together() {
-    let merge = |rewards| Merge {
-        rewards,
-        ..merged(&[vec![1]], &[vec![2]], &[1], Rule::Exact)
-    };
+    let merge = |rewards| Merge { rewards, ..merged(&[vec![1]], &[vec![2]], &[1], Rule::Exact) };
     let (sum, last) = (merge(MergeRewards::Sum), merge(MergeRewards::Last));
-    assert_eq!(
-        Merge::joined(&[&sum, &sum]).map(|joined| joined.rewards),
-        Ok(MergeRewards::Sum)
-    );
-    assert!(matches!(
-        Merge::joined(&[&sum, &last]),
-        Err(Error::InvalidPlan(_))
-    ));
+    assert_eq!(Merge::joined(&[&sum, &sum]).map(|joined| joined.rewards), Ok(MergeRewards::Sum));
+    assert!(matches!(Merge::joined(&[&sum, &last]), Err(Error::InvalidPlan(_))));
     assert_eq!(Merge::joined(&[]), Err(Error::EmptyBatch(TokenForm::Parts)));
     // Each part can be counted, but not all of them.
     let turns = Turns::new(vec![1 << 62], vec![1]).unwrap();
-    let long = Merge {
-        assembly: unstopped(|ticks| Assembly::row_per_turn(&turns, ticks)),
-        turns,
-        ..sum
-    };
-    assert!(matches!(
-        Merge::joined(&[&long, &long]),
-        Err(Error::InvalidPlan(_))
-    ));
+    let long =
+        Merge { assembly: unstopped(|ticks| Assembly::row_per_turn(&turns, ticks)), turns, ..sum };
+    assert!(matches!(Merge::joined(&[&long, &long]), Err(Error::InvalidPlan(_))));
 }

@@ -19,11 +19,7 @@ fn bins_of(
     multiple_of: usize,
     oversize: Oversize,
 ) -> Result<Vec<Vec<usize>>, Error> {
-    let spec = PackSpec {
-        oversize,
-        multiple_of,
-        ..pack_spec(capacity, 1)
-    };
+    let spec = PackSpec { oversize, multiple_of, ..pack_spec(capacity, 1) };
     let bins = tree.pack(&spec, &Cost::Tokens, &mut Ticks::new(&mut || Ok(())))?;
     let rows = |bin: &Tree| bin.rows().iter().map(|row| row.row).collect();
     Ok(bins.iter().map(rows).collect())
@@ -43,10 +39,7 @@ fn chunks_are_padded_behind_them() {
 fn a_row_above_the_capacity_is_named_or_has_a_bin_of_its_own() {
     let tree = tree_of(&[(5, 0), (12, 5), (13, 11), (14, 5), (7, 5)]);
     let error = bins_of(&tree, 11, 1, Oversize::Error).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "row 1 has 12 tokens, which exceeds capacity=11"
-    );
+    assert_eq!(error.to_string(), "row 1 has 12 tokens, which exceeds capacity=11");
     let bins = bins_of(&tree, 12, 1, Oversize::OwnBin).unwrap();
     assert_eq!(bins, [vec![3], vec![2], vec![0, 1], vec![4]]);
 }

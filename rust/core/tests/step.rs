@@ -12,9 +12,7 @@ fn groups_in_order_are_distributed_evenly() {
         padding: Padding::CopyFirst,
         groups: Some(&[0, 2, 4, 6, 8, 10, 11, 12]),
     };
-    let slots = unstopped(|ticks| split.slots(&[0, 12], ticks))
-        .unwrap()
-        .slots;
+    let slots = unstopped(|ticks| split.slots(&[0, 12], ticks)).unwrap().slots;
     let rows = |slots: &[Slot]| slots.iter().filter(|slot| !slot.is_padding).count();
     let counts: Vec<_> = slots.chunks(4).map(rows).collect();
     assert_eq!(counts, [4, 4, 2, 2]);
@@ -28,12 +26,7 @@ fn what_cannot_be_divided_is_named() {
         padding: Padding::Refused,
         groups: Some(&[0, 1, 2, 5, 8, 10]),
     };
-    let refused = |cause| {
-        Err(Indivisible {
-            mini_batch: 1,
-            cause,
-        })
-    };
+    let refused = |cause| Err(Indivisible { mini_batch: 1, cause });
     assert_eq!(
         unstopped(|ticks| split(Assignment::Contiguous).slots(&[0, 2, 10], ticks)),
         refused(Cause::Group(3))

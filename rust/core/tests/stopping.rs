@@ -36,40 +36,22 @@ fn stops<T: std::fmt::Debug>(at: usize, work: impl FnOnce(&mut Ticks) -> Result<
 #[test]
 fn partitions() {
     let lens: Vec<_> = (0..30_000).map(|item| item * 7919 % 1009).collect();
-    let weights: Vec<_> = lens
-        .iter()
-        .map(|&len| i64::try_from(len).unwrap())
-        .collect();
+    let weights: Vec<_> = lens.iter().map(|&len| i64::try_from(len).unwrap()).collect();
     let costs: Vec<_> = weights.iter().map(|&weight| weight as f64).collect();
     let items: Vec<_> = costs.iter().map(|&cost| Item { rows: 1, cost }).collect();
     let taken = [Item::NOTHING; 8];
     let parts = unstopped(|ticks| karmarkar_karp(&weights, 2, false, ticks));
-    let capped = Capped {
-        costs: &weights,
-        lens: &lens,
-        capacity: 1500,
-    };
-    let counts = Counts {
-        first: 1,
-        step: 1,
-        all: false,
-    };
+    let capped = Capped { costs: &weights, lens: &lens, capacity: 1500 };
+    let counts = Counts { first: 1, step: 1, all: false };
     for at in 1..4 {
-        for (count, equal) in [1, 2, 1000]
-            .into_iter()
-            .flat_map(|n| [(n, false), (n, true)])
-        {
+        for (count, equal) in [1, 2, 1000].into_iter().flat_map(|n| [(n, false), (n, true)]) {
             stops(at, |ticks| karmarkar_karp(&weights, count, equal, ticks));
             stops(at, |ticks| karmarkar_karp(&costs, count, equal, ticks));
         }
-        stops(at, |ticks| {
-            balance(&items, &taken, 30_000, First::Costly, ticks)
-        });
+        stops(at, |ticks| balance(&items, &taken, 30_000, First::Costly, ticks));
         stops(at, |ticks| swap(&costs, &parts, false, 100, ticks));
         stops(at, |ticks| capped.fitting(counts, ticks));
-        stops(at, |ticks| {
-            micro_batches(&weights, &parts, 2, Order::Ascending, ticks)
-        });
+        stops(at, |ticks| micro_batches(&weights, &parts, 2, Order::Ascending, ticks));
     }
 }
 
@@ -77,11 +59,7 @@ fn partitions() {
 fn packers() {
     let sizes: Vec<_> = (0..20_000).map(|item| item * 7919 % 1009).collect();
     let all: Vec<_> = sizes.iter().map(|&size| size as f64).collect();
-    let limit = Load {
-        size: 1500,
-        count: usize::MAX,
-        cost: 5e4,
-    };
+    let limit = Load { size: 1500, count: usize::MAX, cost: 5e4 };
     for costs in [None, Some(&all[..])] {
         for packer in [
             Packer::FirstFit,
@@ -92,18 +70,11 @@ fn packers() {
             Packer::NextFit,
             Packer::Balanced,
         ] {
-            let items = Items {
-                sizes: &sizes,
-                counts: None,
-                costs,
-            };
+            let items = Items { sizes: &sizes, counts: None, costs };
             stops(1, |ticks| packer.pack(items, limit, ticks));
         }
     }
-    let packed = ItemBins {
-        offsets: vec![0, sizes.len()],
-        items: (0..sizes.len()).collect(),
-    };
+    let packed = ItemBins { offsets: vec![0, sizes.len()], items: (0..sizes.len()).collect() };
     stops(1, |ticks| spread(&packed, 2, ticks));
     stops(1, |ticks| concat(&sizes, 1500, 1, usize::MAX, ticks));
 }
@@ -112,15 +83,8 @@ fn packers() {
 fn bins_of_ranks() {
     let spec = pack_spec(64, 8);
     let (lens, costs) = (vec![10; 100_000], vec![1.0; 100_000]);
-    let rows = PackedRows {
-        lens: &lens,
-        groups: None,
-        limited: None,
-    };
-    let deal = Deal::Balanced {
-        costs: &costs,
-        synthetic: 0.0,
-    };
+    let rows = PackedRows { lens: &lens, groups: None, limited: None };
+    let deal = Deal::Balanced { costs: &costs, synthetic: 0.0 };
     for at in [1, 21, 81] {
         stops(at, |ticks| deal.pack(rows, &spec, 8, ticks));
     }
@@ -139,10 +103,7 @@ fn bins_of_ranks() {
         cost_of_shared: &|shared| shared as f64,
         cost_of_bin: 0.0,
     };
-    let deal = Deal::Balanced {
-        costs: &costs,
-        synthetic: 0.0,
-    };
+    let deal = Deal::Balanced { costs: &costs, synthetic: 0.0 };
     for at in [1, 6, 21] {
         stops(at, |ticks| deal.pack_trees(&trees, &spec, 8, ticks));
     }

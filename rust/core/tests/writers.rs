@@ -68,13 +68,7 @@ fn assemble(responses: &[Response]) -> (Assembly, Vec<usize>) {
         for &(gap, from, len, trains) in &response.pieces {
             start += gap;
             let turn = lens.len();
-            pieces.push(Piece {
-                turn,
-                from,
-                start,
-                len,
-                trains,
-            });
+            pieces.push(Piece { turn, from, start, len, trains });
             lens.push(from + len);
             start += len;
         }
@@ -93,16 +87,13 @@ fn assemble(responses: &[Response]) -> (Assembly, Vec<usize>) {
 fn scatter(lens: &[usize], cut: usize, space: usize) -> Grid {
     let widest = lens.iter().map(|len| len + space * len.div_ceil(cut)).max();
     let segments = lens.iter().enumerate().flat_map(|(row, &len)| {
-        (0..len)
-            .step_by(cut)
-            .enumerate()
-            .map(move |(index, from)| Segment {
-                row,
-                from,
-                len: cut.min(len - from),
-                dst_row: row,
-                dst_col: from + space * (index + 1),
-            })
+        (0..len).step_by(cut).enumerate().map(move |(index, from)| Segment {
+            row,
+            from,
+            len: cut.min(len - from),
+            dst_row: row,
+            dst_col: from + space * (index + 1),
+        })
     });
     Grid::new(lens.len(), widest.unwrap_or(0) + 1, segments.collect()).unwrap()
 }
@@ -326,19 +317,8 @@ proptest! {
 
 #[test]
 fn tables_that_are_no_plan_are_refused() {
-    let row = Row {
-        source: Some(0),
-        prompt_len: 1,
-        response_len: 4,
-        is_padding: false,
-    };
-    let piece = |start, len| Piece {
-        turn: 0,
-        from: 0,
-        start,
-        len,
-        trains: true,
-    };
+    let row = Row { source: Some(0), prompt_len: 1, response_len: 4, is_padding: false };
+    let piece = |start, len| Piece { turn: 0, from: 0, start, len, trains: true };
     assert!(Assembly::new(vec![row], vec![piece(0, 2), piece(2, 2)], vec![0, 2]).is_ok());
     for (pieces, offsets) in [
         (vec![piece(0, 5)], vec![0, 1]),
@@ -352,13 +332,7 @@ fn tables_that_are_no_plan_are_refused() {
         assert!(matches!(refused, Err(Error::InvalidPlan(_))), "{refused:?}");
     }
 
-    let segment = |row, from, len, dst_row, dst_col| Segment {
-        row,
-        from,
-        len,
-        dst_row,
-        dst_col,
-    };
+    let segment = |row, from, len, dst_row, dst_col| Segment { row, from, len, dst_row, dst_col };
     for segments in [
         vec![segment(0, 0, 5, 0, 0), segment(0, 0, 1, 0, 4)],
         vec![segment(0, 0, 1, 1, 0), segment(0, 0, 1, 0, 0)],
@@ -370,10 +344,7 @@ fn tables_that_are_no_plan_are_refused() {
         let refused = Grid::new(2, 5, segments);
         assert!(matches!(refused, Err(Error::InvalidPlan(_))), "{refused:?}");
     }
-    assert!(matches!(
-        Grid::new(usize::MAX, 2, vec![]),
-        Err(Error::TooLarge { .. })
-    ));
+    assert!(matches!(Grid::new(usize::MAX, 2, vec![]), Err(Error::TooLarge { .. })));
 
     let assembly = row_per_turn(&[1], &[4]);
     let grid = |row, from, len| Grid::new(1, 9, vec![segment(row, from, len, 0, 0)]).unwrap();

@@ -38,12 +38,7 @@ pub fn write_labels<T: Element>(
     slice: &GridSlice,
     to: Destination<T>,
 ) -> Result<()> {
-    let Labels {
-        mask,
-        round,
-        shifted,
-        ignored,
-    } = labels;
+    let Labels { mask, round, shifted, ignored } = labels;
     walk(slice, &[ignored], to, |segment, inside| {
         let row = assembly.rows()[segment.row];
         // Index in the row's stream.

@@ -98,10 +98,8 @@ impl Column {
             return Err(PyValueError::new_err("there are no offsets"));
         };
         if first < 0 || !ends.is_sorted() || last > self.len as i64 {
-            let message = format!(
-                "the offsets are negative, fall, or end beyond the {} values",
-                self.len
-            );
+            let message =
+                format!("the offsets are negative, fall, or end beyond the {} values", self.len);
             return Err(PyValueError::new_err(message));
         }
         let form = self.form(requested)?;

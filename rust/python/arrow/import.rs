@@ -55,10 +55,8 @@ impl<'py> Source<'py> {
     /// Exceptions of the object's own methods, and `ValueError` for invalid structs.
     pub fn open(object: &Bound<'py, PyAny>, location: &str) -> Result<Option<Self>> {
         let py = object.py();
-        let (of_array, of_stream) = (
-            intern!(py, "__arrow_c_array__"),
-            intern!(py, "__arrow_c_stream__"),
-        );
+        let (of_array, of_stream) =
+            (intern!(py, "__arrow_c_array__"), intern!(py, "__arrow_c_stream__"));
         let failed = |cause| Error::raised(py, location, cause);
         let kind = object.get_type();
         if kind.hasattr(of_array)? {
@@ -116,20 +114,14 @@ impl<'py> Source<'py> {
 
 /// The error of a producer, which passes on only the text of an exception, also that of Ctrl-C.
 fn failed_with(location: &str, cause: String) -> Error {
-    if cause
-        .lines()
-        .any(|line| line.starts_with("KeyboardInterrupt"))
-    {
+    if cause.lines().any(|line| line.starts_with("KeyboardInterrupt")) {
         return PyKeyboardInterrupt::new_err(cause).into();
     }
     invalid(location, cause)
 }
 
 fn invalid(location: &str, cause: String) -> Error {
-    Error::Arrow {
-        location: location.to_owned(),
-        cause,
-    }
+    Error::Arrow { location: location.to_owned(), cause }
 }
 
 /// The schema and the array that a method returned.
@@ -137,13 +129,10 @@ fn pair<'py>(
     capsules: &Bound<'py, PyAny>,
 ) -> PyResult<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)> {
     match capsules.cast::<PyTuple>() {
-        Ok(pair) if pair.len() == 2 => Ok((
-            pair.get_item(0)?.cast_into()?,
-            pair.get_item(1)?.cast_into()?,
-        )),
-        _ => Err(PyTypeError::new_err(
-            "__arrow_c_array__ has to return two capsules",
-        )),
+        Ok(pair) if pair.len() == 2 => {
+            Ok((pair.get_item(0)?.cast_into()?, pair.get_item(1)?.cast_into()?))
+        }
+        _ => Err(PyTypeError::new_err("__arrow_c_array__ has to return two capsules")),
     }
 }
 
@@ -185,14 +174,11 @@ unsafe fn type_of(schema: *const ArrowSchema, depth: usize, left: &mut usize) ->
     if schema.format.is_null() || depth == 0 {
         return Err("its schema has no format, or no end".to_owned());
     }
-    *left = left
-        .checked_sub(1)
-        .ok_or_else(|| format!("its schema has more than {MAX_TYPES} types"))?;
+    *left =
+        left.checked_sub(1).ok_or_else(|| format!("its schema has more than {MAX_TYPES} types"))?;
     // SAFETY: a format is a string.
     let format = unsafe { CStr::from_ptr(schema.format) };
-    let format = format
-        .to_str()
-        .map_err(|_| "its schema has a format that is not text")?;
+    let format = format.to_str().map_err(|_| "its schema has a format that is not text")?;
     let mut items = |count| {
         // SAFETY: passed on from the caller.
         let children = unsafe { children(schema.children, schema.n_children, count)? };
@@ -200,10 +186,7 @@ unsafe fn type_of(schema: *const ArrowSchema, depth: usize, left: &mut usize) ->
             // SAFETY: passed on from the caller.
             let (data_type, child) = unsafe { (type_of(child, depth - 1, left)?, &*child) };
             let is_nullable = child.is_nullable();
-            Ok(Item {
-                data_type,
-                is_nullable,
-            })
+            Ok(Item { data_type, is_nullable })
         };
         few::<_, Checked<Vec<_>>>(children.into_iter().map(item))
     };
@@ -220,10 +203,7 @@ unsafe fn type_of(schema: *const ArrowSchema, depth: usize, left: &mut usize) ->
         _ if format.starts_with("+w:") => match format[3..].parse::<i32>() {
             Ok(size @ 0..) => list(Form::FixedSize(size as usize))?,
             _ => {
-                return Err(format!(
-                    "its schema has lists of the size '{}'",
-                    &format[3..]
-                ));
+                return Err(format!("its schema has lists of the size '{}'", &format[3..]));
             }
         },
         _ => DataType::of_leaf(format).ok_or_else(|| format!("it is of the format '{format}'"))?,
@@ -254,15 +234,11 @@ fn next_of(stream: &mut ArrowArrayStream) -> Checked<Option<ArrowArray>> {
 /// The stream's message for its last failure.
 fn failure_of(stream: &mut ArrowArrayStream, code: i32) -> String {
     // SAFETY: the stream is not released, and has failed just now.
-    let text = stream
-        .get_last_error
-        .map(|get_last_error| unsafe { get_last_error(stream) });
+    let text = stream.get_last_error.map(|get_last_error| unsafe { get_last_error(stream) });
     match text {
         Some(text) if !text.is_null() => {
             // SAFETY: a non-null pointer is a string until the stream is used again.
-            unsafe { CStr::from_ptr(text) }
-                .to_string_lossy()
-                .into_owned()
+            unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
         }
         _ => format!("its stream failed with code {code}"),
     }
@@ -305,10 +281,7 @@ impl Array {
         assert!(from <= self.len() && len <= self.len() - from);
         let from = self.items.start + from;
         let items = from..from + len;
-        Self {
-            items,
-            ..self.clone()
-        }
+        Self { items, ..self.clone() }
     }
 
     /// All items of the child of variable-size lists.
@@ -319,17 +292,12 @@ impl Array {
             (at, &*at)
         };
         let from = child.offset as usize;
-        Self {
-            owner: self.owner(),
-            at,
-            items: from..from + child.length as usize,
-        }
+        Self { owner: self.owner(), at, items: from..from + child.length as usize }
     }
 
     /// The items of fixed-size lists; with 1, the column of a table.
     pub fn items(&self, size: usize) -> Self {
-        self.child()
-            .slice(self.items.start * size, self.len() * size)
+        self.child().slice(self.items.start * size, self.len() * size)
     }
 
     /// Indices of null items.
@@ -337,9 +305,7 @@ impl Array {
         let array = self.raw();
         let Range { start, end } = self.items;
         let may_have = array.null_count != 0 && array.n_buffers != 0;
-        let bits = may_have
-            .then(|| self.bytes(0, start / 8..end.div_ceil(8)))
-            .flatten();
+        let bits = may_have.then(|| self.bytes(0, start / 8..end.div_ceil(8))).flatten();
         let mut index = start;
         std::iter::from_fn(move || {
             let bits = bits?;
@@ -457,9 +423,7 @@ unsafe fn check(array: *const ArrowArray, data_type: &DataType) -> Checked<Range
             ));
         }
         for (index, Width { bits, more }) in widths.into_iter().enumerate() {
-            let bits = end
-                .checked_add(more)
-                .and_then(|items| items.checked_mul(bits));
+            let bits = end.checked_add(more).and_then(|items| items.checked_mul(bits));
             let bytes = bits.ok_or_else(too_long)?.div_ceil(8);
             let data = buffer(1 + index);
             if data.is_null() && bytes > 0 {
@@ -526,9 +490,7 @@ unsafe fn children<T>(
     expected: usize,
 ) -> Checked<Vec<*const T>> {
     if usize::try_from(count) != Ok(expected) || (children.is_null() && expected > 0) {
-        return Err(format!(
-            "it has {count} children or no place of them, not {expected}"
-        ));
+        return Err(format!("it has {count} children or no place of them, not {expected}"));
     }
     // SAFETY: passed on from the caller.
     let child = |index| unsafe { children.add(index).read_unaligned() };

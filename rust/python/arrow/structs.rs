@@ -214,11 +214,7 @@ impl ArrowSchema {
         let mut kept = Kept::new(children);
         kept.keep(Buffer::of_vec([format.as_bytes(), &[0]].concat()));
         let format = kept.buffers[0].cast();
-        Self {
-            format,
-            ..Self::released()
-        }
-        .keeping(kept)
+        Self { format, ..Self::released() }.keeping(kept)
     }
 
     pub fn is_nullable(&self) -> bool {

@@ -96,9 +96,7 @@ impl Number {
     /// The number type of this NumPy kind and item size.
     pub fn of_numpy(kind: u8, bytes: usize) -> Option<Self> {
         let mut numbers = NUMBERS.iter();
-        numbers
-            .find(|(_, _, numpy)| *numpy == (kind, bytes))
-            .map(|(number, ..)| *number)
+        numbers.find(|(_, _, numpy)| *numpy == (kind, bytes)).map(|(number, ..)| *number)
     }
 
     /// The format string in schemas.
@@ -115,9 +113,7 @@ impl Number {
 
     fn row(self) -> &'static (Self, &'static str, (u8, usize)) {
         let mut numbers = NUMBERS.iter();
-        numbers
-            .find(|(number, ..)| *number == self)
-            .expect("the table has all numbers")
+        numbers.find(|(number, ..)| *number == self).expect("the table has all numbers")
     }
 }
 
@@ -141,10 +137,7 @@ impl DataType {
     /// Lists of nullable items, the default of Arrow's libraries.
     pub fn list(form: Form, data_type: Self) -> Self {
         let is_nullable = true;
-        let item = Item {
-            data_type,
-            is_nullable,
-        };
+        let item = Item { data_type, is_nullable };
         Self::List(form, item.into())
     }
 

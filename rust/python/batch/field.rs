@@ -41,13 +41,8 @@ const KINDS: Names<FieldKind> = Names::new(
 );
 
 /// Alignments that response fields may be given in.
-const ALIGNS: Names<FieldKind> = Names::new(
-    "align",
-    &[
-        (FieldKind::Response, "response"),
-        (FieldKind::Cut, "sequence"),
-    ],
-);
+const ALIGNS: Names<FieldKind> =
+    Names::new("align", &[(FieldKind::Response, "response"), (FieldKind::Cut, "sequence")]);
 
 /// The tokens that take a row's one number.
 pub const SPREADS: Names<Spread> = Names::new(
@@ -64,11 +59,7 @@ pub const SPREADS: Names<Spread> = Names::new(
 /// What to do about tokens that are not among their own values.
 const OWN_TOKENS: Names<OwnToken> = Names::new(
     "own_token",
-    &[
-        (OwnToken::Keep, "keep"),
-        (OwnToken::Add, "add"),
-        (OwnToken::Error, "error"),
-    ],
+    &[(OwnToken::Keep, "keep"), (OwnToken::Add, "add"), (OwnToken::Error, "error")],
 );
 
 #[pymethods]
@@ -250,10 +241,7 @@ impl FieldSpec {
     /// The same field with another output dtype; None if it follows from the largest index.
     fn with_dtype(&self, dtype: Option<&str>) -> Result<Self> {
         let dtype = dtype.map(|name| Dtype::of_name(&self.0.key, name, self.0.dtypes()));
-        let spec = Spec {
-            dtype: dtype.transpose()?,
-            ..self.0.clone()
-        };
+        let spec = Spec { dtype: dtype.transpose()?, ..self.0.clone() };
         Ok(Self(spec.checked()?))
     }
 }
@@ -283,10 +271,7 @@ impl FieldSpec {
         // The dtype of routes may follow from all of them.
         let is_of_all = matches!(
             self.0.kind,
-            FieldKind::Captured {
-                indices: Indices::Experts { count: None },
-                ..
-            }
+            FieldKind::Captured { indices: Indices::Experts { count: None }, .. }
         );
         let is_of_all = is_of_all && self.0.dtype.is_none();
         if !self.0.is_written() {

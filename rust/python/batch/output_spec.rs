@@ -64,9 +64,7 @@ impl OutputSpec {
     /// True if labels are shifted, and their dtype; None without labels.
     #[getter]
     fn labels(&self) -> Option<(bool, &'static str)> {
-        self.0
-            .labels
-            .map(|(shifted, dtype)| (shifted, dtype.name()))
+        self.0.labels.map(|(shifted, dtype)| (shifted, dtype.name()))
     }
 
     /// The dtype of the ids.
@@ -105,10 +103,7 @@ pub const POSITIONS: Names<PositionIds> = Names::new(
     &[
         (PositionIds::Padded(PositionPadding::Zero), "zero"),
         (PositionIds::Padded(PositionPadding::One), "one"),
-        (
-            PositionIds::Padded(PositionPadding::RepeatLast),
-            "repeat_last",
-        ),
+        (PositionIds::Padded(PositionPadding::RepeatLast), "repeat_last"),
         (PositionIds::Default, "default"),
         (PositionIds::Omitted, "omitted"),
     ],

@@ -28,11 +28,7 @@ pub unsafe fn view<'py>(
     is_writeable: bool,
 ) -> PyResult<Bound<'py, PyUntypedArray>> {
     let py = base.py();
-    let flags = if is_writeable {
-        npyffi::NPY_ARRAY_WRITEABLE
-    } else {
-        0
-    };
+    let flags = if is_writeable { npyffi::NPY_ARRAY_WRITEABLE } else { 0 };
     let sizes = shape.iter().map(|&size| npy_intp::try_from(size));
     let mut sizes = few::<_, Result<Vec<_>, _>>(sizes)?;
     // SAFETY: the caller guarantees the memory. NumPy takes the dtype and the base, and returns a

@@ -86,11 +86,7 @@ pub struct Owner {
 impl Owner {
     /// The owner of a slab, of which `num_bytes` belong to the batch.
     pub fn new(mut slab: Slab, num_bytes: usize) -> Self {
-        Self {
-            start: slab.bytes_mut().as_mut_ptr().expose_provenance(),
-            _slab: slab,
-            num_bytes,
-        }
+        Self { start: slab.bytes_mut().as_mut_ptr().expose_provenance(), _slab: slab, num_bytes }
     }
 
     /// A NumPy view that keeps the slab alive.

@@ -126,9 +126,8 @@ impl Idle {
     pub fn take(&mut self, bytes: usize) -> Option<Memory> {
         let fitting = bytes..=bytes.saturating_mul(LARGEST_FIT).max(SMALL);
         let sizes = self.slabs.iter().map(Memory::size).enumerate().rev();
-        let (index, _) = sizes
-            .filter(|(_, size)| fitting.contains(size))
-            .min_by_key(|&(_, size)| size)?;
+        let (index, _) =
+            sizes.filter(|(_, size)| fitting.contains(size)).min_by_key(|&(_, size)| size)?;
         self.remove(index)
     }
 
@@ -197,9 +196,7 @@ impl BufferPool {
     /// Bytes of batches that are alive, or that have a live tensor or view.
     #[getter]
     fn live_bytes(&self) -> usize {
-        self.pool
-            .enter()
-            .map_or(0, |_| self.pool.live_bytes.load(Ordering::Relaxed))
+        self.pool.enter().map_or(0, |_| self.pool.live_bytes.load(Ordering::Relaxed))
     }
 
     /// Free the idle bytes. Live batches keep theirs.

@@ -54,11 +54,7 @@ impl Slab {
     /// `MemoryError`.
     pub fn take(bytes: usize, pool: Option<&Arc<Pool>>) -> PyResult<Self> {
         let Some((pool, forks)) = pool.and_then(|pool| Some((pool, pool.enter()?))) else {
-            return Ok(Self {
-                memory: Memory::zeroed(bytes)?,
-                is_zeroed: true,
-                home: None,
-            });
+            return Ok(Self { memory: Memory::zeroed(bytes)?, is_zeroed: true, home: None });
         };
         let recycled = pool.lock().take(bytes);
         let is_zeroed = recycled.is_none();
@@ -73,15 +69,8 @@ impl Slab {
             }
         };
         pool.live_bytes.fetch_add(memory.size(), Ordering::Relaxed);
-        let home = Some(Home {
-            pool: Arc::downgrade(pool),
-            forks,
-        });
-        Ok(Self {
-            memory,
-            is_zeroed,
-            home,
-        })
+        let home = Some(Home { pool: Arc::downgrade(pool), forks });
+        Ok(Self { memory, is_zeroed, home })
     }
 
     /// True if all bytes are zero. Recycled memory holds the last batch.
@@ -145,23 +134,15 @@ impl Memory {
             // A hint: without huge pages writing is only slower.
             #[cfg(target_os = "linux")]
             let _ = map.advise(memmap2::Advice::HugePage);
-            return Ok(Self {
-                allocation: Allocation::Mapped(map),
-                origin: 0,
-            });
+            return Ok(Self { allocation: Allocation::Mapped(map), origin: 0 });
         }
         let mut memory = Vec::new();
         let len = bytes + CACHE_LINE;
-        memory
-            .try_reserve_exact(len)
-            .map_err(|error| out_of_memory(&error))?;
+        memory.try_reserve_exact(len).map_err(|error| out_of_memory(&error))?;
         #[expect(clippy::disallowed_methods, reason = "after taking the room")]
         memory.resize(len, 0);
         let origin = memory.as_ptr().align_offset(CACHE_LINE);
-        Ok(Self {
-            allocation: Allocation::Heap(memory),
-            origin,
-        })
+        Ok(Self { allocation: Allocation::Heap(memory), origin })
     }
 
     /// Number of bytes from the first aligned one on.

@@ -44,11 +44,7 @@ pub struct Plan {
 impl Plan {
     /// The plan of these tables, which must fit each other.
     pub fn new(turns: Arc<Turns>, assembly: Assembly, placement: Placement) -> Self {
-        Self {
-            turns,
-            assembly,
-            placement,
-        }
+        Self { turns, assembly, placement }
     }
 
     /// The turns that the rows of a shard consist of.
@@ -210,12 +206,8 @@ impl Plan {
     /// The plan of some of the rows in a new layout.
     fn pick(&self, py: Python, shard: &ShardSpec, layout: &LayoutSpec) -> Result<Self> {
         let source = RowSource::Batch(&self.assembly);
-        let rows = source.rows(
-            &self.turns,
-            Some(&shard.0),
-            layout.core(),
-            &mut Ticks::new(&mut poll),
-        )?;
+        let rows =
+            source.rows(&self.turns, Some(&shard.0), layout.core(), &mut Ticks::new(&mut poll))?;
         let placement = layout.place(py, &rows, Some(&shard.0))?;
         let turns = self.turns_of(&shard.0);
         Ok(Self::new(turns, rows.into_assembly(), placement))
@@ -258,11 +250,7 @@ impl Plan {
     /// tokens, rounded up to a multiple, and at most that of this plan.
     fn of_bin(&self, bin: usize, multiple_of: usize) -> Result<Self> {
         let placement = self.placement.of_bin(bin, multiple_of)?;
-        Ok(Self::new(
-            self.turns.clone(),
-            self.assembly.picked(&[]),
-            placement,
-        ))
+        Ok(Self::new(self.turns.clone(), self.assembly.picked(&[]), placement))
     }
 
     /// The predictors of the response tokens of a tree's rows, as flat positions, and the bin of
@@ -275,9 +263,7 @@ impl Plan {
         let mut predictors = filled(runs.positions(), |_| 0)?;
         for run in runs.segments() {
             let positions = predictors[run.dst_col..].iter_mut().take(run.len);
-            positions
-                .zip(run.from..)
-                .for_each(|(to, position)| *to = to_i64(position));
+            positions.zip(run.from..).for_each(|(to, position)| *to = to_i64(position));
         }
         let bins = self.placement.row_bins(&self.assembly);
         Ok((PyArray1::from_vec(py, predictors), column_of(py, bins)?))
@@ -297,32 +283,14 @@ impl Plan {
         padding: bool,
         may_miss: bool,
     ) -> Result<(Column<'py>, Column<'py>)> {
-        let align = if of_sequence {
-            Align::Sequence
-        } else {
-            Align::Response
-        };
-        let shift = if next_token {
-            Shift::NextToken
-        } else {
-            Shift::None
-        };
-        let per = if per_turn {
-            Per::Turn
-        } else {
-            Per::Row { gaps, padding }
-        };
-        let values = Values {
-            align,
-            shift,
-            width,
-        };
+        let align = if of_sequence { Align::Sequence } else { Align::Response };
+        let shift = if next_token { Shift::NextToken } else { Shift::None };
+        let per = if per_turn { Per::Turn } else { Per::Row { gaps, padding } };
+        let values = Values { align, shift, width };
         let (turns, assembly, placement) = (&self.turns, &self.assembly, &self.placement);
         let (positions, lens) =
             gather_positions(turns, assembly, placement, values, per, may_miss)?;
-        let positions = positions
-            .into_iter()
-            .map(|position| position.map_or(-1, to_i64));
+        let positions = positions.into_iter().map(|position| position.map_or(-1, to_i64));
         Ok((array_of(py, positions)?, column_of(py, lens)?))
     }
 
@@ -347,9 +315,7 @@ impl Plan {
     /// Flat positions of the tokens of each row's stream in a tree, row by row: int64. None in
     /// other layouts, where streams are spans.
     fn stream_positions<'py>(&self, py: Python<'py>) -> Result<Option<Column<'py>>> {
-        let Placement {
-            layout, sequence, ..
-        } = &self.placement;
+        let Placement { layout, sequence, .. } = &self.placement;
         if !layout.is_tree() {
             return Ok(None);
         }
@@ -400,8 +366,7 @@ impl Plan {
         let indices: Bound<PyArray2<i32>> = zeros.call1(((4, len), "int32"))?.cast_into()?;
         let (mut to_counts, mut to_indices) = (counts.try_readwrite()?, indices.try_readwrite()?);
         let (to_counts, to_indices) = (to_counts.as_slice_mut()?, to_indices.as_slice_mut()?);
-        py.detach(|| tables.write(to_counts, to_indices))
-            .map_err(Error::from)?;
+        py.detach(|| tables.write(to_counts, to_indices)).map_err(Error::from)?;
         Ok((counts, indices, most))
     }
 
@@ -413,9 +378,7 @@ impl Plan {
     ) -> Result<(Span<'py>, Span<'py>, Bound<'py, PyArray1<bool>>)> {
         let ranges = self.placement.attention_ranges()?;
         let count = |count: usize| {
-            i32::try_from(count).map_err(|_| Core::TooManyPositions {
-                count: self.num_positions(),
-            })
+            i32::try_from(count).map_err(|_| Core::TooManyPositions { count: self.num_positions() })
         };
         let spans = |of: fn(&AttentionRange) -> &Range<usize>| {
             let span = |range| Ok::<_, Core>([count(of(range).start)?, count(of(range).end)?]);
@@ -423,11 +386,7 @@ impl Plan {
             Ok::<_, Core>(Array2::from(spans).into_pyarray(py))
         };
         let is_causal = ranges.iter().map(|range| range.is_causal);
-        Ok((
-            spans(|range| &range.queries)?,
-            spans(|range| &range.keys)?,
-            array_of(py, is_causal)?,
-        ))
+        Ok((spans(|range| &range.queries)?, spans(|range| &range.keys)?, array_of(py, is_causal)?))
     }
 
     /// Number of keys of the paths from roots to segments.
@@ -494,18 +453,13 @@ impl Plan {
     fn chunks<'py>(&self, py: Python<'py>, size: usize, rank: usize) -> Result<[Column<'py>; 2]> {
         let chunks = CpRank { size, rank }.chunks(&self.placement)?;
         let of_chunks = |value: fn(&Chunk) -> usize| column_of(py, chunks.iter().map(value));
-        Ok([
-            of_chunks(|chunk| chunk.begin)?,
-            of_chunks(|chunk| chunk.len)?,
-        ])
+        Ok([of_chunks(|chunk| chunk.begin)?, of_chunks(|chunk| chunk.len)?])
     }
 
     /// Length that every packed sequence is rounded up to a multiple of.
     #[getter]
     fn multiple_of(&self) -> usize {
-        self.placement
-            .bin_layout
-            .map_or(1, |packing| packing.multiple_of)
+        self.placement.bin_layout.map_or(1, |packing| packing.multiple_of)
     }
 
     /// True if a position in response-aligned fields holds the value of the next token.
@@ -544,9 +498,7 @@ impl Plan {
         let layout = LAYOUTS.index_of(self.placement.layout);
         tables.set_item("layout", column_of(py, [layout])?)?;
         tables::set_assembly(&tables, &self.turns, &self.assembly)?;
-        let Placement {
-            sequence, response, ..
-        } = &self.placement;
+        let Placement { sequence, response, .. } = &self.placement;
         tables::set_grid(&tables, "sequence", sequence)?;
         tables::set_grid(&tables, "response", response)?;
         if let Some(packing) = self.placement.bin_layout {

@@ -31,10 +31,8 @@ pub const LAYOUTS: Names<Layout> = Names::new(
 );
 
 /// The token whose value a position of a response-aligned field holds.
-pub const SHIFTS: Names<Shift> = Names::new(
-    "shift",
-    &[(Shift::None, "none"), (Shift::NextToken, "next_token")],
-);
+pub const SHIFTS: Names<Shift> =
+    Names::new("shift", &[(Shift::None, "none"), (Shift::NextToken, "next_token")]);
 
 /// Options for counting the padding of an output row.
 pub const PADDING_AS: Names<PaddingAs> = Names::new(
@@ -194,10 +192,8 @@ impl LayoutSpec {
     /// # Errors
     /// As [`CoreSpec::place`].
     pub fn place(&self, py: Python, rows: &BatchRows, shard: Option<&Shard>) -> Result<Placement> {
-        let place = |ticks: &mut Ticks| {
-            self.cost
-                .with(|cost| rows.place(&self.core, shard, &cost, ticks))
-        };
+        let place =
+            |ticks: &mut Ticks| self.cost.with(|cost| rows.place(&self.core, shard, &cost, ticks));
         match self.core.pack_spec() {
             Some(_) => stoppable(py, place),
             None => Ok(place(&mut Ticks::new(&mut || Ok(())))?),

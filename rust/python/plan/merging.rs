@@ -59,21 +59,13 @@ const BREAK_KINDS: Names<BreakKind> = Names::new(
 /// Tokens masked by realigning.
 pub const MASK_DRIFTS: Names<Masked> = Names::new(
     "mask_drift",
-    &[
-        (Masked::Tail, "tail"),
-        (Masked::Response, "response"),
-        (Masked::Span, "span"),
-    ],
+    &[(Masked::Tail, "tail"), (Masked::Response, "response"), (Masked::Span, "span")],
 );
 
 /// Rules for a row's reward.
 pub const MERGE_REWARDS: Names<MergeRewards> = Names::new(
     "merge_rewards",
-    &[
-        (MergeRewards::Error, "error"),
-        (MergeRewards::Sum, "sum"),
-        (MergeRewards::Last, "last"),
-    ],
+    &[(MergeRewards::Error, "error"), (MergeRewards::Sum, "sum"), (MergeRewards::Last, "last")],
 );
 
 /// Merge options: a policy with its options, and the rule for rewards.
@@ -90,11 +82,8 @@ impl MergeSpec {
         fork_threshold: Option<usize>,
         merge_rewards: &str,
     ) -> PyResult<Self> {
-        let realign = Realign {
-            masked: MASK_DRIFTS.value(mask_drift)?,
-            max_drift_tokens,
-            fork_threshold,
-        };
+        let realign =
+            Realign { masked: MASK_DRIFTS.value(mask_drift)?, max_drift_tokens, fork_threshold };
         Ok(Self(CoreSpec {
             policy: match POLICIES.value(policy)? {
                 MergePolicy::Realign(_) => MergePolicy::Realign(realign),
@@ -152,11 +141,7 @@ pub fn merged(
     let ends = usizes(&name, &ends)?;
     turns.check_count(&name, ends.last().copied().unwrap_or(0))?;
     let lens = (0..turns.count()).map(|turn| turns.stream_len(turn));
-    let slices = if lens.sum::<usize>() < DETACH_FROM {
-        None
-    } else {
-        slices_of(tokens)?
-    };
+    let slices = if lens.sum::<usize>() < DETACH_FROM { None } else { slices_of(tokens)? };
     let merge = match &slices {
         None => spec.0.merge(&Streams { tokens, turns }, ends),
         Some(slices) => py.detach(|| {
@@ -333,10 +318,8 @@ impl Merge {
         tables.set_item("trajectory_ends", self.ends(py)?)?;
         tables.set_item("trajectories", self.trajectories(py)?)?;
         tables.set_item("turn_rows", self.turn_rows(py)?)?;
-        tables.set_item(
-            "merge_rewards",
-            column_of(py, [MERGE_REWARDS.index_of(self.0.rewards)])?,
-        )?;
+        tables
+            .set_item("merge_rewards", column_of(py, [MERGE_REWARDS.index_of(self.0.rewards)])?)?;
         set_table(&tables, "breaks", &merge.breaks, |broken| {
             let Difference { from, position } = broken.difference;
             let is_realigned = usize::from(broken.is_realigned);

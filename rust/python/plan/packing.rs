@@ -27,10 +27,7 @@ pub const ALGORITHMS: Names<Algorithm> = Names::new(
     "algorithm",
     &[
         (Algorithm::Pack(Packer::FirstFitDecreasing), "ffd"),
-        (
-            Algorithm::Pack(Packer::StableFirstFitDecreasing),
-            "stable_ffd",
-        ),
+        (Algorithm::Pack(Packer::StableFirstFitDecreasing), "stable_ffd"),
         (Algorithm::Pack(Packer::FirstFit), "ff"),
         (Algorithm::Pack(Packer::BestFitDecreasing), "bfd"),
         (Algorithm::Pack(Packer::ModifiedFirstFitDecreasing), "mffd"),
@@ -43,27 +40,19 @@ pub const ALGORITHMS: Names<Algorithm> = Names::new(
 /// Options for a sequence that exceeds a bin by itself.
 pub const OVERSIZES: Names<Oversize> = Names::new(
     "oversize",
-    &[
-        (Oversize::Error, "error"),
-        (Oversize::OwnBin, "own_bin"),
-        (Oversize::Split, "split"),
-    ],
+    &[(Oversize::Error, "error"), (Oversize::OwnBin, "own_bin"), (Oversize::Split, "split")],
 );
 
 /// Rules for adding bins.
-pub const GROWTHS: Names<Growth> = Names::new(
-    "grow_by",
-    &[(Growth::Move, "move"), (Growth::Split, "split")],
-);
+pub const GROWTHS: Names<Growth> =
+    Names::new("grow_by", &[(Growth::Move, "move"), (Growth::Split, "split")]);
 
 /// The limit of what is not limited.
 const NO_LIMIT: usize = i64::MAX as usize;
 
 /// Costs by name.
-pub const COSTS: Names<NamedCost> = Names::new(
-    "cost",
-    &[(NamedCost::Tokens, "tokens"), (NamedCost::Flops, "flops")],
-);
+pub const COSTS: Names<NamedCost> =
+    Names::new("cost", &[(NamedCost::Tokens, "tokens"), (NamedCost::Flops, "flops")]);
 
 /// Packing options, checked.
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
@@ -267,10 +256,8 @@ impl PackSpec {
         let is_split = bins.spans.iter().any(|piece| piece.from > 0);
         let noun = if is_split { "piece" } else { "sequence" };
         let grown = stoppable(py, |ticks| {
-            let packed = ItemBins {
-                offsets: bins.offsets.clone(),
-                items: ticks.gathered(0..count)?,
-            };
+            let packed =
+                ItemBins { offsets: bins.offsets.clone(), items: ticks.gathered(0..count)? };
             self.core.grow(packed, costs.as_deref(), noun, ticks)
         })?;
         Ok((column_of(py, grown.offsets)?, column_of(py, grown.items)?))
@@ -303,11 +290,8 @@ impl PackSpec {
             return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
         }
         let found = stoppable(py, |ticks| {
-            let rows = PackedRows {
-                lens: &lens,
-                groups: groups.as_deref(),
-                limited: limited.as_deref(),
-            };
+            let rows =
+                PackedRows { lens: &lens, groups: groups.as_deref(), limited: limited.as_deref() };
             let spec = self.core.for_ranks(ranks.count);
             ranks.deal().pack(rows, &spec, ranks.count, ticks)
         })?;
@@ -336,11 +320,7 @@ impl PackSpec {
             return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
         }
         let found = stoppable(py, |ticks| {
-            let rows = PackedRows {
-                lens: &places,
-                groups: None,
-                limited: None,
-            };
+            let rows = PackedRows { lens: &places, groups: None, limited: None };
             Deal::Strided.pack(rows, &self.core.for_ranks(ranks), ranks, ticks)
         })?;
         let lens_of = |rows: &Vec<usize>| column_of(py, rows.iter().map(|&row| lens[row]));
@@ -350,19 +330,12 @@ impl PackSpec {
             end += rows.len();
             end
         });
-        let whole = |&index: &usize| Span {
-            index,
-            from: 0,
-            len: lens[index],
-        };
+        let whole = |&index: &usize| Span { index, from: 0, len: lens[index] };
         let pieces = Pieces::Spans(CoreBins {
             offsets: gathered(once(0).chain(ends))?,
             spans: gathered(found.bins.iter().flatten().map(whole))?,
         });
-        let bins = Bins {
-            pieces,
-            multiple_of,
-        };
+        let bins = Bins { pieces, multiple_of };
         Ok((bins, lens_of_bins, found.filled))
     }
 }
@@ -397,10 +370,7 @@ impl RankOptions<'_> {
 impl Ranks {
     pub fn deal(&self) -> Deal<'_> {
         match &self.costs {
-            Some(costs) => Deal::Balanced {
-                costs,
-                synthetic: self.synthetic,
-            },
+            Some(costs) => Deal::Balanced { costs, synthetic: self.synthetic },
             None if self.is_strided => Deal::Strided,
             None => Deal::Contiguous,
         }
@@ -480,9 +450,7 @@ pub fn deal_bins<'py>(
     if ranks == 0 || !costs.len().is_multiple_of(ranks) {
         return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
     }
-    let bins = stoppable(py, |ticks| {
-        fastcollate::plan::deal_bins(&costs, ranks, ticks)
-    })?;
+    let bins = stoppable(py, |ticks| fastcollate::plan::deal_bins(&costs, ranks, ticks))?;
     column_of(py, bins)
 }
 
@@ -528,10 +496,7 @@ impl Bins {
             true => tables.trees().map(Pieces::Trees),
             false => tables.bins().map(Pieces::Spans),
         };
-        Ok(Self {
-            pieces: pieces.map_err(PyValueError::new_err)?,
-            multiple_of,
-        })
+        Ok(Self { pieces: pieces.map_err(PyValueError::new_err)?, multiple_of })
     }
 }
 

@@ -73,9 +73,7 @@ pub fn partition<'py>(
 ) -> Result<Table<'py>> {
     let algorithm = ALGORITHMS.value(algorithm)?;
     let weights = weights.read()?;
-    let found = stoppable(py, |ticks| {
-        weights.partition(parts, algorithm, equal_size, ticks)
-    });
+    let found = stoppable(py, |ticks| weights.partition(parts, algorithm, equal_size, ticks));
     table(py, found?)
 }
 
@@ -105,9 +103,7 @@ pub fn split_micro_batches<'py>(
         |(ranks, order): (usize, Bound<PyAny>)| Ok::<_, PyErr>((ranks, ORDERS.read(&order)?));
     let ranks = ranks.map(ordered).transpose()?;
     let counts = Counts { first, step, all };
-    let found = stoppable(py, |ticks| {
-        costs.micro_batches(&lens, capacity, counts, ranks, ticks)
-    });
+    let found = stoppable(py, |ticks| costs.micro_batches(&lens, capacity, counts, ranks, ticks));
     found?.map(|parts| table(py, parts)).transpose()
 }
 

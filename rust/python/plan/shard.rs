@@ -37,10 +37,8 @@ impl ShardSpec {
             return Err(Core::OtherShard(reason).into());
         }
         check_room(rows.len())?;
-        let pick = |(&row, &is_padding): (&i64, &bool)| Pick {
-            row: row.try_into().ok(),
-            is_padding,
-        };
+        let pick =
+            |(&row, &is_padding): (&i64, &bool)| Pick { row: row.try_into().ok(), is_padding };
         let lens = |lens: PyReadonlyArray1<i64>| {
             let len = |&len: &i64| len.try_into().unwrap_or(usize::MAX);
             gathered(lens.as_array().iter().map(len))

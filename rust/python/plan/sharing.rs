@@ -22,11 +22,7 @@ use crate::rows::{PyRows, TokenInput, slices_of};
 /// Rules for sharing tokens between rows.
 pub const SHARES: Names<Share> = Names::new(
     "share",
-    &[
-        (Share::All, "all"),
-        (Share::Group, "group"),
-        (Share::Prompts, "prompts"),
-    ],
+    &[(Share::All, "all"), (Share::Group, "group"), (Share::Prompts, "prompts")],
 );
 
 /// Rows sorted by their tokens, each with the length of its common prefix with the previous row.
@@ -63,22 +59,15 @@ pub fn share_prefixes<'py>(
         }
     };
     let uids = uids.map(|ids| usizes("uids", &ids)).transpose()?;
-    let same_inputs = same_inputs
-        .map(|ids| usizes("same_inputs", &ids))
-        .transpose()?;
+    let same_inputs = same_inputs.map(|ids| usizes("same_inputs", &ids)).transpose()?;
     for (name, ids) in [("uids", &uids), ("same_inputs", &same_inputs)] {
         if let Some(ids) = ids {
             turns.check_count(name, ids.len())?;
         }
     }
-    let ids = ShareIds {
-        uids: uids.as_deref(),
-        same_inputs: same_inputs.as_deref(),
-    };
+    let ids = ShareIds { uids: uids.as_deref(), same_inputs: same_inputs.as_deref() };
     let rows = assembly.rows();
-    let tree = compared(py, &tokens, &turns, |streams| {
-        Tree::of_rows(streams, rows, share, ids)
-    })?;
+    let tree = compared(py, &tokens, &turns, |streams| Tree::of_rows(streams, rows, share, ids))?;
     let (order, shared) = columns(py, tree.rows())?;
     let prompt_lens = rows_of(py, assembly, |row| row.prompt_len)?;
     let response_lens = rows_of(py, assembly, |row| row.response_len)?;
@@ -121,17 +110,12 @@ fn tree_rows(
     }
     let row = |(row, shared): (usize, usize)| {
         let last = lens.len() - 1;
-        let missing = || {
-            Core::InvalidPlan(format!(
-                "order has row {row}, but rows must be from 0 to {last}"
-            ))
-        };
+        let missing =
+            || Core::InvalidPlan(format!("order has row {row}, but rows must be from 0 to {last}"));
         let len = *lens.get(row).ok_or_else(missing)?;
         Ok(TreeRow { row, len, shared })
     };
-    Ok(try_gathered::<_, Core>(
-        order.into_iter().zip(shared).map(row),
-    )?)
+    Ok(try_gathered::<_, Core>(order.into_iter().zip(shared).map(row))?)
 }
 
 /// Compare the tokens of turns; many plain ones with the interpreter released.
@@ -145,11 +129,7 @@ pub fn compared<T: Send>(
     compare: impl FnOnce(&Streams) -> Result<T, Core> + Send,
 ) -> Result<T> {
     let lens = (0..turns.count()).map(|turn| turns.stream_len(turn));
-    let slices = if lens.sum::<usize>() < DETACH_FROM {
-        None
-    } else {
-        slices_of(tokens)?
-    };
+    let slices = if lens.sum::<usize>() < DETACH_FROM { None } else { slices_of(tokens)? };
     let found = match &slices {
         None => compare(&Streams { tokens, turns }),
         Some(slices) => py.detach(|| {
@@ -230,10 +210,10 @@ impl PrefixTree {
             let of_part = |index| number(index).map(|_| 0);
             self.0.parted(of_part, 1, ticks)
         })?;
-        let rows = selected[0].rows().iter().map(|row| TreeRow {
-            row: numbers[row.row].unwrap_or_default(),
-            ..*row
-        });
+        let rows = selected[0]
+            .rows()
+            .iter()
+            .map(|row| TreeRow { row: numbers[row.row].unwrap_or_default(), ..*row });
         columns(py, &gathered(rows)?)
     }
 
@@ -267,10 +247,7 @@ impl PrefixTree {
         let numbers = self.0.rows().iter().map(|row| row.row);
         let first_row = numbers.clone().min().unwrap_or(0);
         let count = numbers.map(|row| row + 1 - first_row).max();
-        let has_costs = ranks
-            .costs
-            .as_ref()
-            .is_none_or(|costs| Some(costs.len()) >= count);
+        let has_costs = ranks.costs.as_ref().is_none_or(|costs| Some(costs.len()) >= count);
         if ranks.count == 0 || shared.len() != costs.len() || !has_costs {
             return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
         }
@@ -295,8 +272,7 @@ impl PrefixTree {
         let rows = found.bins.iter().flat_map(|tree| {
             let synthetic = tree.rows().is_empty().then_some((-1, 0));
             let rows = tree.rows().iter();
-            rows.map(|row| (to_i64(row.row), to_i64(row.shared)))
-                .chain(synthetic)
+            rows.map(|row| (to_i64(row.row), to_i64(row.shared))).chain(synthetic)
         });
         let (rows, shared): (Vec<_>, Vec<_>) = rows.unzip();
         Ok((
@@ -329,9 +305,8 @@ impl PrefixTree {
     /// Bin offsets, with the end of the last; the rows of all bins, and the length that each shares
     /// with the previous one in its bin: all int64.
     fn pack<'py>(&self, py: Python<'py>, spec: &PackSpec) -> Result<[Column<'py>; 3]> {
-        let bins = stoppable(py, |ticks| {
-            spec.cost.with(|cost| self.0.pack(&spec.core, &cost, ticks))
-        })?;
+        let bins =
+            stoppable(py, |ticks| spec.cost.with(|cost| self.0.pack(&spec.core, &cost, ticks)))?;
         let mut offsets = vec![0];
         let mut rows = with_room(self.0.rows().len())?;
         for bin in bins {

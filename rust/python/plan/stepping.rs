@@ -66,9 +66,7 @@ pub fn prompt_spans<'py>(uids: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py,
     }
     let (offsets, are_different) = runs(ids, "uids", false)?;
     let spans = offsets.windows(2).map(|ends| (ends[0], ends[1]));
-    are_different
-        .then(|| PyList::new(ids.py(), spans))
-        .transpose()
+    are_different.then(|| PyList::new(ids.py(), spans)).transpose()
 }
 
 /// Offsets of runs, and whether all differ.
@@ -88,9 +86,9 @@ fn runs(ids: &Bound<PyList>, name: &str, are_required: bool) -> PyResult<(Vec<us
             return Err(changed(name, index)); // by another thread: there is no GIL
         };
         let is_same = match &last {
-            Some(last) => last
-                .eq(&item)
-                .map_err(|cause| incomparable(&item, name, index, cause))?,
+            Some(last) => {
+                last.eq(&item).map_err(|cause| incomparable(&item, name, index, cause))?
+            }
             None => false,
         };
         if !is_same {
@@ -166,9 +164,7 @@ struct IdHasher(u64);
 impl Hasher for IdHasher {
     fn write_isize(&mut self, hash: isize) {
         // The odd number next to 2^64 over the golden ratio, as in Fibonacci hashing.
-        self.0 = (hash as u64)
-            .wrapping_mul(0x9E37_79B9_7F4A_7C15)
-            .rotate_left(32);
+        self.0 = (hash as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(32);
     }
 
     fn write(&mut self, _: &[u8]) {
@@ -223,22 +219,13 @@ pub fn split_step<'py>(
     ranks: usize,
     strided: bool,
     padding: &str,
-) -> Result<(
-    Column<'py>,
-    Bound<'py, PyArray1<bool>>,
-    Column<'py>,
-    Option<(usize, i64)>,
-)> {
+) -> Result<(Column<'py>, Bound<'py, PyArray1<bool>>, Column<'py>, Option<(usize, i64)>)> {
     let mini_batches = offsets(&mini_batches)?;
     let groups = groups.as_ref().map(offsets).transpose()?;
     let rows = mini_batches.last().copied().unwrap_or(0);
     let is_wrong = ranks == 0
-        || costs
-            .as_ref()
-            .is_some_and(|costs| costs.as_array().len() != rows)
-        || groups
-            .as_ref()
-            .is_some_and(|groups| groups.last() != Some(&rows));
+        || costs.as_ref().is_some_and(|costs| costs.as_array().len() != rows)
+        || groups.as_ref().is_some_and(|groups| groups.last() != Some(&rows));
     if is_wrong {
         return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
     }
@@ -246,39 +233,34 @@ pub fn split_step<'py>(
     let split = Split {
         ranks,
         assignment: match &costs {
-            Some(costs) => Assignment::Balanced {
-                costs,
-                synthetic: synthetic_cost,
-            },
+            Some(costs) => Assignment::Balanced { costs, synthetic: synthetic_cost },
             None if strided => Assignment::Strided,
             None => Assignment::Contiguous,
         },
         padding: PAD_ROWS.value(padding)?,
         groups: groups.as_deref(),
     };
-    Ok(
-        match stoppable(py, |ticks| split.slots(&mini_batches, ticks))? {
-            Ok(slots) => {
-                let row = |row: Option<usize>| row.map_or(-1, crate::plan::tables::to_i64);
-                (
-                    array_of(py, slots.slots.iter().map(|slot| row(slot.row)))?,
-                    array_of(py, slots.slots.iter().map(|slot| slot.is_padding))?,
-                    column_of(py, slots.offsets)?,
-                    None,
-                )
-            }
-            Err(Indivisible { mini_batch, cause }) => {
-                let group = match cause {
-                    Cause::Group(group) => crate::plan::tables::to_i64(group),
-                    Cause::Rows => -1,
-                    Cause::Slots => -2,
-                };
-                let empty = || column_of(py, []);
-                let none = PyArray1::from_slice(py, &[]);
-                (empty()?, none, empty()?, Some((mini_batch, group)))
-            }
-        },
-    )
+    Ok(match stoppable(py, |ticks| split.slots(&mini_batches, ticks))? {
+        Ok(slots) => {
+            let row = |row: Option<usize>| row.map_or(-1, crate::plan::tables::to_i64);
+            (
+                array_of(py, slots.slots.iter().map(|slot| row(slot.row)))?,
+                array_of(py, slots.slots.iter().map(|slot| slot.is_padding))?,
+                column_of(py, slots.offsets)?,
+                None,
+            )
+        }
+        Err(Indivisible { mini_batch, cause }) => {
+            let group = match cause {
+                Cause::Group(group) => crate::plan::tables::to_i64(group),
+                Cause::Rows => -1,
+                Cause::Slots => -2,
+            };
+            let empty = || column_of(py, []);
+            let none = PyArray1::from_slice(py, &[]);
+            (empty()?, none, empty()?, Some((mini_batch, group)))
+        }
+    })
 }
 
 /// Describe the defect in the tables of a step of the given number of rows, if any.
@@ -320,21 +302,14 @@ pub fn shared_defect(
     check_room(shared.len()?)?;
     let (shared, lengths) = (values(&shared)?, values(&lengths)?);
     let (is_padding, bins) = (values(&is_padding)?, values(&bin_offsets)?);
-    Ok(fastcollate::plan::shared_defect(
-        &shared,
-        &lengths,
-        &is_padding,
-        &bins,
-    ))
+    Ok(fastcollate::plan::shared_defect(&shared, &lengths, &is_padding, &bins))
 }
 
 /// Offsets: non-decreasing, from 0.
 fn offsets(array: &PyReadonlyArray1<i64>) -> Result<Vec<usize>> {
     let invalid = || Core::InvalidPlan("offsets have to begin at 0 and not to fall".to_owned());
     let values = array.as_array();
-    let values = values
-        .iter()
-        .map(|&value| value.try_into().map_err(|_| invalid()));
+    let values = values.iter().map(|&value| value.try_into().map_err(|_| invalid()));
     let values: Vec<usize> = try_gathered(values)?;
     if values.first() != Some(&0) || !values.is_sorted() {
         return Err(invalid().into());

@@ -99,9 +99,7 @@ pub fn lists_of<'py>(
     let (offsets, items) = (usizes("offsets", &offsets)?, copied(&items)?);
     // Of an item as a Python number and its place in a list.
     check_room(items.len() / 8 + offsets.len())?;
-    let _paused = (offsets.len() > LONG)
-        .then(|| NoCollection::begin(py))
-        .transpose()?;
+    let _paused = (offsets.len() > LONG).then(|| NoCollection::begin(py)).transpose()?;
     let lists = PyList::empty(py);
     let mut polled = 0;
     for (index, ends) in offsets.windows(2).enumerate() {
@@ -124,9 +122,7 @@ struct NoCollection<'py>(Option<Bound<'py, PyModule>>);
 impl<'py> NoCollection<'py> {
     fn begin(py: Python<'py>) -> PyResult<Self> {
         let collector = py.import(intern!(py, "gc"))?;
-        let is_on = collector
-            .call_method0(intern!(py, "isenabled"))?
-            .is_truthy()?;
+        let is_on = collector.call_method0(intern!(py, "isenabled"))?.is_truthy()?;
         collector.call_method0(intern!(py, "disable"))?;
         Ok(Self(is_on.then_some(collector)))
     }
@@ -181,10 +177,7 @@ pub fn set_assembly(tables: &Bound<PyDict>, turns: &Turns, assembly: &Assembly) 
     tables.set_item("turn_response_lens", column(turns.response_lens())?)?;
     tables.set_item("source", sources_of(py, assembly)?)?;
     tables.set_item("prompt_lens", rows_of(py, assembly, |row| row.prompt_len)?)?;
-    tables.set_item(
-        "response_lens",
-        rows_of(py, assembly, |row| row.response_len)?,
-    )?;
+    tables.set_item("response_lens", rows_of(py, assembly, |row| row.response_len)?)?;
     let is_padding = |row: &Row| usize::from(row.is_padding);
     tables.set_item("is_padding", rows_of(py, assembly, is_padding)?)?;
     tables.set_item("piece_offsets", column(offsets)?)?;
@@ -227,15 +220,13 @@ pub fn assembly(tables: &Bound<PyDict>) -> Result<(Turns, Assembly)> {
         let reason = format!("trains of piece {piece} must be 0 or 1");
         return Err(Core::InvalidPlan(reason).into());
     }
-    let pieces = pieces
-        .into_iter()
-        .map(|[turn, from, start, len, trains]| Piece {
-            turn,
-            from,
-            start,
-            len,
-            trains: trains != 0,
-        });
+    let pieces = pieces.into_iter().map(|[turn, from, start, len, trains]| Piece {
+        turn,
+        from,
+        start,
+        len,
+        trains: trains != 0,
+    });
     let offsets = column(tables, "piece_offsets")?;
     let assembly = Assembly::new(gathered(rows)?, gathered(pieces)?, offsets)?;
     assembly.check_turns(&turns)?;
@@ -267,13 +258,9 @@ pub fn array<'py, D: Dimension>(
     name: &str,
 ) -> Result<PyReadonlyArray<'py, i64, D>> {
     let invalid = |reason: &str| Core::InvalidPlan(format!("{name} {reason}"));
-    let table = tables
-        .get_item(name)?
-        .ok_or_else(|| invalid("is missing"))?;
+    let table = tables.get_item(name)?.ok_or_else(|| invalid("is missing"))?;
     let py = tables.py();
-    let table = py
-        .import("fastcollate.common.arrays")?
-        .call_method1("read_array", (table,))?;
+    let table = py.import("fastcollate.common.arrays")?.call_method1("read_array", (table,))?;
     let kind: char = table.getattr("dtype")?.getattr("kind")?.extract()?;
     if kind != 'i' {
         return Err(invalid("must hold signed integers").into());
@@ -336,13 +323,7 @@ fn to_usize(name: &str, value: i64) -> Result<usize> {
 
 /// The columns of a segment in the table.
 pub fn columns_of(segment: &Segment) -> [usize; 5] {
-    let Segment {
-        row,
-        from,
-        len,
-        dst_row,
-        dst_col,
-    } = *segment;
+    let Segment { row, from, len, dst_row, dst_col } = *segment;
     [row, from, len, dst_row, dst_col]
 }
 
@@ -350,12 +331,7 @@ pub fn columns_of(segment: &Segment) -> [usize; 5] {
 pub fn set_grid(tables: &Bound<PyDict>, name: &str, grid: &Grid) -> Result<()> {
     let shape = column_of(tables.py(), [grid.rows(), grid.width()])?;
     tables.set_item(format!("{name}_shape"), shape)?;
-    set_table(
-        tables,
-        &format!("{name}_segments"),
-        grid.segments(),
-        columns_of,
-    )
+    set_table(tables, &format!("{name}_segments"), grid.segments(), columns_of)
 }
 
 /// The grid of tables.
@@ -367,13 +343,7 @@ pub fn grid(tables: &Bound<PyDict>, name: &str) -> Result<Grid> {
     };
     let segments = rows_of_table(tables, &format!("{name}_segments"))?
         .into_iter()
-        .map(|[row, from, len, dst_row, dst_col]| Segment {
-            row,
-            from,
-            len,
-            dst_row,
-            dst_col,
-        });
+        .map(|[row, from, len, dst_row, dst_col]| Segment { row, from, len, dst_row, dst_col });
     Ok(Grid::new(rows, width, gathered(segments)?)?)
 }
 
@@ -386,11 +356,7 @@ pub fn packing(tables: &Bound<PyDict>) -> Result<Option<BinLayout>> {
     let packing = match options[..] {
         [multiple_of, shift, padding_as] => { SHIFTS.at(shift) }
             .zip(PADDING_AS.at(padding_as))
-            .map(|(shift, padding_as)| BinLayout {
-                multiple_of,
-                shift,
-                padding_as,
-            }),
+            .map(|(shift, padding_as)| BinLayout { multiple_of, shift, padding_as }),
         _ => None,
     };
     let unknown =

@@ -56,11 +56,7 @@ pub enum Float {
 impl Float {
     /// Target type of values that are then read as `T`.
     pub fn before<T: Element>() -> Self {
-        if T::DTYPE == f64::DTYPE {
-            Self::Double
-        } else {
-            Self::Single
-        }
+        if T::DTYPE == f64::DTYPE { Self::Double } else { Self::Single }
     }
 }
 
@@ -200,10 +196,7 @@ pub struct ArrayInput<'py> {
 impl<'py> ArrayInput<'py> {
     /// An array without a tensor.
     pub fn of_array(array: Bound<'py, PyUntypedArray>) -> Self {
-        Self {
-            array,
-            tensor: None,
-        }
+        Self { array, tensor: None }
     }
 }
 
@@ -270,9 +263,7 @@ fn native<'py>(
     };
     // Values beyond float32 become infinity, as everywhere here; NumPy would warn.
     let ignore = [("over", "ignore")].into_py_dict(py)?;
-    let quiet = py
-        .import(intern!(py, "numpy"))?
-        .call_method("errstate", (), Some(&ignore))?;
+    let quiet = py.import(intern!(py, "numpy"))?.call_method("errstate", (), Some(&ignore))?;
     quiet.call_method0(intern!(py, "__enter__"))?;
     // Method of ndarray itself: a subclass may override it.
     let options = [("order", "C")].into_py_dict(py)?;

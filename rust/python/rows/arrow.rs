@@ -44,10 +44,7 @@ pub fn chunks<'py>(
         return Ok(None);
     };
     let rows = ChunkRows::of_type(&source.data_type, location, false)?;
-    let rows = ChunkRows {
-        allows_null_rows,
-        ..rows
-    };
+    let rows = ChunkRows { allows_null_rows, ..rows };
     chunks_of(object.py(), source, rows).map(Some)
 }
 
@@ -97,11 +94,7 @@ struct Rows {
 
 impl Rows {
     fn none() -> Self {
-        Self {
-            tokens: Vec::new(),
-            offsets: vec![0],
-            nulls: Vec::new(),
-        }
+        Self { tokens: Vec::new(), offsets: vec![0], nulls: Vec::new() }
     }
 
     fn len(&self) -> usize {
@@ -120,12 +113,8 @@ impl Rows {
         let (first, end) = (self.len(), self.num_tokens());
         let no_memory = |_| no_memory_for(first + rows.len());
         self.offsets.try_reserve(rows.len()).map_err(no_memory)?;
-        self.nulls
-            .try_reserve(rows.nulls.len())
-            .map_err(no_memory)?;
-        self.tokens
-            .try_reserve(rows.tokens.len())
-            .map_err(no_memory)?;
+        self.nulls.try_reserve(rows.nulls.len()).map_err(no_memory)?;
+        self.tokens.try_reserve(rows.tokens.len()).map_err(no_memory)?;
         let ends = rows.offsets[1..].iter();
         self.offsets.extend(ends.map(|offset| end + offset));
         self.nulls.extend(rows.nulls.iter().map(|row| first + row));
@@ -142,10 +131,7 @@ impl Rows {
 /// # Errors
 /// Exceptions of the object's own methods.
 pub fn is_array_of_lists(object: &Bound<PyAny>, location: &str) -> Result<bool> {
-    if !object
-        .get_type()
-        .hasattr(intern!(object.py(), "__arrow_c_array__"))?
-    {
+    if !object.get_type().hasattr(intern!(object.py(), "__arrow_c_array__"))? {
         return Ok(false);
     }
     let source = Source::open(object, location)?;
@@ -165,10 +151,7 @@ pub fn arrow_chunks<'py>(
     };
     let pair = |chunk: Chunk<'py>| {
         let offsets = column_of(py, chunk.offsets)?;
-        Ok(PyTuple::new(
-            py,
-            [chunk.values.into_any(), offsets.into_any()],
-        )?)
+        Ok(PyTuple::new(py, [chunk.values.into_any(), offsets.into_any()])?)
     };
     try_gathered(chunks.into_iter().map(pair)).map(Some)
 }
@@ -297,11 +280,7 @@ impl<'a> ChunkRows<'a> {
 
     /// The rows of an array, which follow `before` rows of no chunk yet.
     fn read(&self, array: &Array, before: usize) -> Result<Rows> {
-        let column = if self.is_column {
-            array.items(1)
-        } else {
-            array.clone()
-        };
+        let column = if self.is_column { array.items(1) } else { array.clone() };
         let mut nulls = gathered(array.nulls().chain(column.nulls()))?;
         nulls.sort_unstable();
         nulls.dedup();
@@ -309,11 +288,7 @@ impl<'a> ChunkRows<'a> {
             return Err(self.null(format!("[{}]", self.first + before + row)));
         }
         let (tokens, offsets) = self.items(&column, self.form)?;
-        Ok(Rows {
-            tokens,
-            offsets,
-            nulls,
-        })
+        Ok(Rows { tokens, offsets, nulls })
     }
 
     /// The items of all lists of an array, and the offsets of the lists.
@@ -338,22 +313,13 @@ impl<'a> ChunkRows<'a> {
     /// The numbers of the next rows.
     fn chunk<'py>(&mut self, py: Python<'py>, rows: Rows) -> Result<Chunk<'py>> {
         let count = rows.len();
-        let Rows {
-            tokens,
-            offsets,
-            nulls,
-        } = rows;
+        let Rows { tokens, offsets, nulls } = rows;
         let (values, counts) = match self.inner {
             None => (self.numbers(py, tokens, &offsets, &nulls)?, Vec::new()),
             Some(form) => self.nested(py, &tokens, &offsets, form)?,
         };
         self.first += count;
-        Ok(Chunk {
-            values,
-            offsets,
-            nulls,
-            counts,
-        })
+        Ok(Chunk { values, offsets, nulls, counts })
     }
 
     /// The numbers of tokens that are lists, and the number of them in each.
@@ -375,10 +341,7 @@ impl<'a> ChunkRows<'a> {
             for item in items {
                 add(&mut values, item)?;
             }
-            extend(
-                &mut counts,
-                &gathered(ends.array_windows().map(|[a, b]| b - a))?,
-            )?;
+            extend(&mut counts, &gathered(ends.array_windows().map(|[a, b]| b - a))?)?;
         }
         let ends = cumulative(&counts)?;
         let in_values = gathered(offsets.iter().map(|&token| ends[token]))?;
@@ -397,9 +360,9 @@ impl<'a> ChunkRows<'a> {
         // Checked, since memory past the child is foreign.
         let len = child.len() as i64;
         if !numbers().is_sorted() || !numbers().all(|end| (0..=len).contains(&end)) {
-            return Err(self.invalid(format!(
-                "its list offsets fall, or end beyond its {len} values"
-            )));
+            return Err(
+                self.invalid(format!("its list offsets fall, or end beyond its {len} values"))
+            );
         }
         let mut offsets = reserved(ends.len(), lists.len())?;
         offsets.extend(numbers().map(|end| end as usize));
@@ -423,9 +386,9 @@ impl<'a> ChunkRows<'a> {
             let (start, size) = match list {
                 (Ok(start), Ok(size)) if start <= len && size <= len - start => (start, size),
                 _ => {
-                    return Err(self.invalid(format!(
-                        "one of its list views ends beyond its {len} values"
-                    )));
+                    return Err(
+                        self.invalid(format!("one of its list views ends beyond its {len} values"))
+                    );
                 }
             };
             let too_long = || self.invalid("its list views are too long".to_owned());
@@ -507,16 +470,11 @@ impl<'a> ChunkRows<'a> {
     }
 
     fn null(&self, subscript: String) -> Error {
-        Error::Null {
-            location: format!("{}{subscript}", self.location),
-        }
+        Error::Null { location: format!("{}{subscript}", self.location) }
     }
 
     fn invalid(&self, cause: String) -> Error {
-        Error::Arrow {
-            location: self.location.to_owned(),
-            cause,
-        }
+        Error::Arrow { location: self.location.to_owned(), cause }
     }
 }
 
@@ -533,9 +491,7 @@ fn nulls(arrays: &[Array]) -> impl Iterator<Item = usize> {
 /// Memory for the offsets of the given number of rows.
 fn reserved(offsets: usize, rows: usize) -> Result<Vec<usize>> {
     let mut reserved = Vec::new();
-    reserved
-        .try_reserve_exact(offsets)
-        .map_err(|_| no_memory_for(rows))?;
+    reserved.try_reserve_exact(offsets).map_err(|_| no_memory_for(rows))?;
     Ok(reserved)
 }
 

@@ -138,10 +138,7 @@ pub fn exact<T: DecodeExact>(item: &Bound<PyAny>) -> Option<T> {
 /// # Safety
 /// `item` points to a live object and the thread is attached to the interpreter.
 #[inline(always)]
-#[allow(
-    clippy::cast_precision_loss,
-    reason = "as in NumPy, a Python number goes through float64"
-)]
+#[allow(clippy::cast_precision_loss, reason = "as in NumPy, a Python number goes through float64")]
 unsafe fn exact_float(item: *mut ffi::PyObject) -> Option<f64> {
     // SAFETY: passed on from the caller; an exact float has the layout that is read.
     unsafe {
@@ -199,10 +196,7 @@ unsafe fn rare_int(item: *mut ffi::PyObject) -> Option<i64> {
 ///
 /// # Safety
 /// `item` points to a live exact int.
-#[cfg(all(
-    not(any(Py_LIMITED_API, Py_3_15, PyPy, GraalPy)),
-    target_pointer_width = "64"
-))]
+#[cfg(all(not(any(Py_LIMITED_API, Py_3_15, PyPy, GraalPy)), target_pointer_width = "64"))]
 #[inline]
 unsafe fn one_digit(item: *mut ffi::PyObject) -> Option<i64> {
     /// The head of `struct _longobject`.
@@ -228,10 +222,7 @@ unsafe fn one_digit(item: *mut ffi::PyObject) -> Option<i64> {
 }
 
 /// If the layout is unknown, CPython is called for every number.
-#[cfg(not(all(
-    not(any(Py_LIMITED_API, Py_3_15, PyPy, GraalPy)),
-    target_pointer_width = "64"
-)))]
+#[cfg(not(all(not(any(Py_LIMITED_API, Py_3_15, PyPy, GraalPy)), target_pointer_width = "64")))]
 #[inline]
 unsafe fn one_digit(_: *mut ffi::PyObject) -> Option<i64> {
     None
@@ -362,12 +353,7 @@ pub fn first_entry<'py>(
         // SAFETY: the dictionary is live, and does not change before both have a reference.
         unsafe {
             (ffi::PyDict_Next(entries.as_ptr(), &raw mut at, &raw mut key, &raw mut value) != 0)
-                .then(|| {
-                    (
-                        Bound::from_borrowed_ptr(py, key),
-                        Bound::from_borrowed_ptr(py, value),
-                    )
-                })
+                .then(|| (Bound::from_borrowed_ptr(py, key), Bound::from_borrowed_ptr(py, value)))
         }
     })
 }
@@ -382,22 +368,13 @@ pub fn read_items<T: DecodeExact>(
     row: usize,
 ) -> Result<()> {
     let py = items.object().py();
-    let location = |position| Location {
-        field: field.to_owned(),
-        row,
-        position: Some(position),
-    };
+    let location = |position| Location { field: field.to_owned(), row, position: Some(position) };
     with_critical_section(items.object(), || {
         let mut done = 0;
         while done < out.len() {
             let found = items.count();
             if found != len {
-                return Err(Error::Changed {
-                    field: field.to_owned(),
-                    row,
-                    expected: len,
-                    found,
-                });
+                return Err(Error::Changed { field: field.to_owned(), row, expected: len, found });
             }
             // SAFETY: positions are below `len`, the list's length as checked after the last Python
             // code ran; borrowed items are used up before any other runs.
@@ -440,9 +417,7 @@ unsafe fn decode_while_exact<T: DecodeExact>(
     };
     // Prefetch every second of the items that the loop below does not: usually two share a cache
     // line. Prefetching each costs 8 % in the cache, prefetching none 7 % of the time of long rows.
-    (from..len.min(from + AHEAD))
-        .step_by(2)
-        .for_each(|index| prefetch(item_at(index)));
+    (from..len.min(from + AHEAD)).step_by(2).for_each(|index| prefetch(item_at(index)));
     // Two loops avoid a comparison per item.
     let followed = out.len().min(len.saturating_sub(from + AHEAD));
     for (index, value) in out[..followed].iter_mut().enumerate() {

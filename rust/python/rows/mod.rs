@@ -82,9 +82,7 @@ pub fn imported<'py>(
     module: &str,
     name: &str,
 ) -> PyResult<&'py Bound<'py, PyType>> {
-    kept(cell, py, || {
-        Ok(py.import(module)?.getattr(name)?.cast_into()?)
-    })
+    kept(cell, py, || Ok(py.import(module)?.getattr(name)?.cast_into()?))
 }
 
 /// A text as one `str` for all calls.

@@ -38,10 +38,8 @@ pub fn values_of<'py, T: Element + DecodeExact + NumpyElement>(
     }
     let location = format!("{field}[{number}]");
     let tokens = tokens_of(row, &location)?;
-    let exact: usize = tokens
-        .iter()
-        .map(|items| Items::exact(&items).map_or(0, Items::count))
-        .sum();
+    let exact: usize =
+        tokens.iter().map(|items| Items::exact(&items).map_or(0, Items::count)).sum();
     let mut values: Vec<T> = Vec::new();
     let no_memory = || no_memory(&format!("no memory for the values of {location}"));
     values.try_reserve_exact(exact).map_err(|_| no_memory())?;
@@ -128,11 +126,7 @@ fn pair<'py>(
         }
     };
     if !is_flat(&values)? || !is_flat(&counts)? || is_mask {
-        return Err(Error::wrong_type(
-            format!("{field}[{number}]"),
-            row,
-            EXPECTED,
-        ));
+        return Err(Error::wrong_type(format!("{field}[{number}]"), row, EXPECTED));
     }
     Ok(Some([values, counts]))
 }

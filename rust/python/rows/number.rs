@@ -158,11 +158,9 @@ fn is_real_scalar(item: &Bound<PyAny>) -> PyResult<bool> {
     static FLOATING: OnceLock<Py<PyType>> = OnceLock::new();
     static INTEGER: OnceLock<Py<PyType>> = OnceLock::new();
     let py = item.py();
-    Ok(
-        item.is_instance(imported(&FLOATING, py, "numpy", "floating")?)?
-            || item.is_instance(imported(&INTEGER, py, "numpy", "integer")?)?
-            || is_numpy_bool(item)?,
-    )
+    Ok(item.is_instance(imported(&FLOATING, py, "numpy", "floating")?)?
+        || item.is_instance(imported(&INTEGER, py, "numpy", "integer")?)?
+        || is_numpy_bool(item)?)
 }
 
 pub fn is_numpy_bool(item: &Bound<PyAny>) -> PyResult<bool> {
@@ -226,11 +224,7 @@ pub fn numbers_of<T: Element>(
         let stacked = tensor::stacked(&numbers);
         let location = || format!("{field}[0]");
         let stacked = stacked.map_err(|cause| Error::raised(numbers.py(), location(), cause))?;
-        return Ok(Some(numbers_in::<T>(
-            field,
-            stacked,
-            &mut (0..numbers.len()),
-        )?));
+        return Ok(Some(numbers_in::<T>(field, stacked, &mut (0..numbers.len()))?));
     }
     let holds_floats = T::accepts(&Slice::F64(&[0.0]));
     let number_at = |(row, number): (usize, Bound<PyAny>)| {
@@ -251,11 +245,7 @@ pub fn number_of(
     if number.is_none() && !matches!(missing, Missing::NoRow) {
         return missing.number(field, row);
     }
-    let location = || Location {
-        field: field.to_owned(),
-        row,
-        position: None,
-    };
+    let location = || Location { field: field.to_owned(), row, position: None };
     let value = if holds_floats {
         decode(number, location).map(Number::Float)
     } else if is_numpy_bool(number)? {
@@ -266,16 +256,11 @@ pub fn number_of(
     // Arrow's scalars raise errors of their own for nulls.
     let is_null = || Ok::<_, PyErr>(number.call_method0("as_py")?.is_none());
     let value = value.map_err(|error| match caught(number.py(), is_null()) {
-        Ok(Some(true)) => Error::Null {
-            location: location().to_string(),
-        },
+        Ok(Some(true)) => Error::Null { location: location().to_string() },
         Ok(_) => error,
         Err(interrupt) => interrupt.into(),
     })?;
-    Ok(RowNumber {
-        value,
-        is_given: true,
-    })
+    Ok(RowNumber { value, is_given: true })
 }
 
 /// Numbers of a one-dimensional array.
@@ -286,10 +271,7 @@ fn numbers_in<T: Element>(
 ) -> Result<Vec<RowNumber>> {
     let view = ArrayView::new(input, 1, Float::before::<T>(), || field.to_owned())?;
     check_room(rows.size_hint().0)?;
-    let slice = view.values()?.ok_or_else(|| Error::Moved {
-        field: field.to_owned(),
-        row: 0,
-    })?;
+    let slice = view.values()?.ok_or_else(|| Error::Moved { field: field.to_owned(), row: 0 })?;
     check_type::<T>(field, 0, &slice)?;
     let holds_floats = T::accepts(&Slice::F64(&[0.0]));
     let number_at = |row: usize| {
@@ -301,10 +283,7 @@ fn numbers_in<T: Element>(
             read_slice(field, row, &at, 1, 0, &mut int)?;
             Number::Int(int[0])
         };
-        Ok(RowNumber {
-            value,
-            is_given: true,
-        })
+        Ok(RowNumber { value, is_given: true })
     };
     try_gathered(rows.map(number_at))
 }

@@ -61,9 +61,7 @@ pub fn as_array<'py>(
     }
     if tensor::is_tensor(object)? {
         let input = tensor::as_array(object);
-        return input
-            .map(Some)
-            .map_err(|cause| Error::raised(py, location(), cause));
+        return input.map(Some).map_err(|cause| Error::raised(py, location(), cause));
     }
     if object.is_instance(imported(&ARRAY_ARRAY, py, "array", "array")?)? {
         let numpy = py.import(intern!(py, "numpy"))?;
@@ -153,8 +151,7 @@ pub fn of_table<'py>(
         return Ok(None);
     }
     let read = columns.call_method1("read_column", (rows,));
-    read.map(Some)
-        .map_err(|cause| Error::raised(py, location, cause))
+    read.map(Some).map_err(|cause| Error::raised(py, location, cause))
 }
 
 /// A row of a list or tuple subclass with its own iterator, as a list of the items iterated: NumPy
@@ -179,9 +176,7 @@ pub fn iterated<'py>(
     }
     // Not by the length that an iterator claims.
     let list = PyList::empty(py);
-    let items = row
-        .try_iter()
-        .and_then(|mut items| items.try_for_each(|item| list.append(item?)));
+    let items = row.try_iter().and_then(|mut items| items.try_for_each(|item| list.append(item?)));
     items.map_err(|cause| Error::raised(py, location(), cause))?;
     Ok(list.into_any())
 }

@@ -85,10 +85,7 @@ impl Missing {
     /// A missing default.
     pub fn number(self, field: &str, row: usize) -> Result<RowNumber> {
         match self {
-            Self::Is(value) => Ok(RowNumber {
-                value,
-                is_given: false,
-            }),
+            Self::Is(value) => Ok(RowNumber { value, is_given: false }),
             Self::NoRow | Self::NeedsDefault => {
                 let field = field.to_owned();
                 Err(Core::MissingRow { field, row }.into())
@@ -113,10 +110,7 @@ impl<'py> PyRows<'py> {
         chosen: Option<&Arc<Chosen>>,
         check: Check,
     ) -> Result<Self> {
-        Reader::new::<T>(field, false)
-            .among(chosen)
-            .read(rows)?
-            .checked::<T>(check)
+        Reader::new::<T>(field, false).among(chosen).read(rows)?.checked::<T>(check)
     }
 
     /// Read a field's rows, which may be missing, and have more than one dimension if `allows_trailing`.
@@ -386,10 +380,7 @@ impl<'py> PyRows<'py> {
     }
 
     fn moved(&self, row: usize) -> Error {
-        Error::Moved {
-            field: self.field.clone(),
-            row: self.number(row),
-        }
+        Error::Moved { field: self.field.clone(), row: self.number(row) }
     }
 }
 
@@ -436,18 +427,12 @@ impl FieldColumn for PyRows<'_> {
     }
 
     fn is_given(&self, turn: usize) -> bool {
-        self.rows[turn]
-            .number()
-            .is_none_or(|number| number.is_given)
+        self.rows[turn].number().is_none_or(|number| number.is_given)
     }
 
     fn set_numbers(&mut self, numbers: Vec<f64>) -> Result<(), Core> {
-        let row = |number| {
-            Row::of_number(RowNumber {
-                value: Number::Float(number),
-                is_given: true,
-            })
-        };
+        let row =
+            |number| Row::of_number(RowNumber { value: Number::Float(number), is_given: true });
         self.rows = gathered(numbers.into_iter().map(row))?;
         Ok(())
     }
@@ -476,9 +461,7 @@ impl<T: DecodeExact> Column<T> for PyRows<'_> {
     }
 
     fn read(&self, turn: usize, from: usize, out: &mut [T]) -> Result<(), Core> {
-        in_chunks(from, out, self.inner(), &poll, |from, out| {
-            Ok(self.read_chunk(turn, from, out)?)
-        })
+        in_chunks(from, out, self.inner(), &poll, |from, out| Ok(self.read_chunk(turn, from, out)?))
     }
 
     fn announce(&self, turn: usize, from: usize, lookahead: Lookahead) {
@@ -499,14 +482,7 @@ impl PyRows<'_> {
                 read_tokens(field, row, &values, &self.token, from, out)?;
             }
         }
-        Ok(check_values(
-            field,
-            row,
-            self.inner(),
-            from,
-            out,
-            self.check,
-        )?)
+        Ok(check_values(field, row, self.inner(), from, out, self.check)?)
     }
 }
 

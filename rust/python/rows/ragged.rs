@@ -133,12 +133,7 @@ pub fn parts<'py, W: Iterator<Item = usize>>(
 /// Exceptions of the import.
 pub fn is_ragged(object: &Bound<PyAny>) -> PyResult<bool> {
     static RAGGED: OnceLock<Py<PyType>> = OnceLock::new();
-    object.is_instance(imported(
-        &RAGGED,
-        object.py(),
-        "fastcollate.rows.columns",
-        "Ragged",
-    )?)
+    object.is_instance(imported(&RAGGED, object.py(), "fastcollate.rows.columns", "Ragged")?)
 }
 
 /// True for a nested tensor of contiguous rows.
@@ -198,10 +193,7 @@ fn of_offsets<'py, W: Iterator<Item = usize>>(
     };
     let rows = wanted(count);
     check_room(rows.size_hint().0).map_err(Error::from)?;
-    Ok(vec![(
-        Some(values),
-        try_gathered::<_, Error>(rows.map(|row| Ok(span(row)?)))?,
-    )])
+    Ok(vec![(Some(values), try_gathered::<_, Error>(rows.map(|row| Ok(span(row)?)))?)])
 }
 
 fn integers<'py>(values: &Bound<'py, PyAny>) -> PyResult<PyReadonlyArray1<'py, i64>> {
@@ -209,11 +201,8 @@ fn integers<'py>(values: &Bound<'py, PyAny>) -> PyResult<PyReadonlyArray1<'py, i
         return Ok(array);
     }
     let py = values.py();
-    let values = if is_tensor(values)? {
-        values.call_method0(intern!(py, "cpu"))?
-    } else {
-        values.clone()
-    };
+    let values =
+        if is_tensor(values)? { values.call_method0(intern!(py, "cpu"))? } else { values.clone() };
     let arrays = py.import(intern!(py, "fastcollate.common.arrays"))?;
     let array = arrays.call_method1(intern!(py, "read_array"), (values, intern!(py, "int64")))?;
     array.extract()

@@ -101,10 +101,7 @@ impl<'a, 'py> Reader<'a, 'py> {
 
     /// The same reader, of a part of rows whose tokens have any number of values.
     pub fn of_part(self, part: Part) -> Self {
-        Self {
-            part: Some(part),
-            ..self
-        }
+        Self { part: Some(part), ..self }
     }
 
     /// The same reader, of chosen rows. Of another number of rows, none is kept.
@@ -129,10 +126,7 @@ impl<'a, 'py> Reader<'a, 'py> {
             None => return Err(self.wrong_type(rows)),
         };
         let wanted = self.next(rows.len());
-        self.reserve(
-            self.chosen
-                .map_or(rows.len(), |chosen| chosen.numbers.len()),
-        )?;
+        self.reserve(self.chosen.map_or(rows.len(), |chosen| chosen.numbers.len()))?;
         for number in wanted {
             // Its code may have changed the list.
             let Ok(row) = rows.get_item(number) else {
@@ -209,21 +203,12 @@ impl<'a, 'py> Reader<'a, 'py> {
     fn finish(mut self) -> PyRows<'py> {
         let trailing = self.trailing.unwrap_or_default().0;
         let mut chosen = self.chosen.cloned();
-        let held = chosen
-            .as_ref()
-            .map(|chosen| (chosen.total, chosen.numbers.len()));
+        let held = chosen.as_ref().map(|chosen| (chosen.total, chosen.numbers.len()));
         if held.is_some_and(|held| held != (self.count, self.rows.len())) {
             self.rows.clear();
             chosen = Some(Arc::new(Chosen::new(Vec::new(), self.count)));
         }
-        PyRows::of_parts(
-            self.field,
-            self.first,
-            self.rows,
-            chosen,
-            self.shared,
-            trailing,
-        )
+        PyRows::of_parts(self.field, self.first, self.rows, chosen, self.shared, trailing)
     }
 
     /// The wanted ones of the next rows, as offsets from the first of them.
@@ -271,22 +256,14 @@ impl<'a, 'py> Reader<'a, 'py> {
         }
         let allows_null_rows = !matches!(self.missing, Missing::NoRow);
         if let Some(chunks) = arrow::chunks(rows, self.field, allows_null_rows)? {
-            for Chunk {
-                values,
-                offsets,
-                nulls,
-                ..
-            } in chunks
-            {
+            for Chunk { values, offsets, nulls, .. } in chunks {
                 let first = self.count;
                 let parts = self
                     .next(offsets.len() - 1)
                     .map(|row| (offsets[row], offsets[row + 1] - offsets[row]));
                 self.read_parts(ArrayInput::of_array(values), 1, parts)?;
                 for row in nulls {
-                    let index = self
-                        .chosen
-                        .map_or(Some(first + row), |it| it.index(first + row));
+                    let index = self.chosen.map_or(Some(first + row), |it| it.index(first + row));
                     if let Some(index) = index {
                         self.rows[index] = self.missing_row(index)?;
                     }
@@ -388,11 +365,7 @@ impl<'a, 'py> Reader<'a, 'py> {
         if !is_array && tensor::is_on_device(&row)? {
             self.on_device.push((index, row));
             // Placeholder until all of them are copied at once.
-            self.rows.push(Row::Part {
-                array: 0,
-                start: 0,
-                len: 0,
-            });
+            self.rows.push(Row::Part { array: 0, start: 0, len: 0 });
             return Ok(());
         }
         match as_array(&row, location)? {
@@ -407,11 +380,8 @@ impl<'a, 'py> Reader<'a, 'py> {
                 Err(Error::shape(location(), shape, EXPECTED_NUMBERS))
             }
             _ => {
-                let expected = if self.allows_trailing {
-                    EXPECTED_ROW_OF_ANY
-                } else {
-                    EXPECTED_ROW
-                };
+                let expected =
+                    if self.allows_trailing { EXPECTED_ROW_OF_ANY } else { EXPECTED_ROW };
                 Err(Error::wrong_type(location(), &row, expected))
             }
         }

@@ -69,10 +69,7 @@ impl<'py> Array<'py> {
                 let arrays = [ids(&prompt, 0..prompt_len), ids(&response, 0..response_len)];
                 Ok((TokenForm::Parts, arrays))
             }
-            TokenInput::Whole {
-                sequences,
-                prompt_lens,
-            } => {
+            TokenInput::Whole { sequences, prompt_lens } => {
                 let (sequence, len) = read("sequences", sequences)?;
                 let found = prompt_lens.as_ref().map(|len| len.extract());
                 let found = found.transpose()?.unwrap_or(0);
@@ -194,11 +191,7 @@ impl<'py> Array<'py> {
 }
 
 impl StoredForm {
-    const MISSING: Self = Self {
-        dtype: Cow::Borrowed(""),
-        item_bytes: 0,
-        trailing: Vec::new(),
-    };
+    const MISSING: Self = Self { dtype: Cow::Borrowed(""), item_bytes: 0, trailing: Vec::new() };
 
     pub fn is_missing(&self) -> bool {
         *self == Self::MISSING

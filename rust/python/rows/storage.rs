@@ -88,11 +88,7 @@ impl StoredRow {
 impl RowStore {
     #[new]
     fn new() -> Self {
-        Self(Mutex::new(Chunks {
-            open: Vec::new(),
-            full: Vec::new(),
-            largest: FIRST_CHUNK / 2,
-        }))
+        Self(Mutex::new(Chunks { open: Vec::new(), full: Vec::new(), largest: FIRST_CHUNK / 2 }))
     }
 
     /// Decode a row with its index in the batch: token ids, and columns of values, each with its
@@ -116,9 +112,7 @@ impl RowStore {
                 Some(field) => {
                     let field = field.get();
                     let missing = field.missing();
-                    arrays.extend(Array::of_field(
-                        &field.0, &values, index, lens, form, missing,
-                    )?)
+                    arrays.extend(Array::of_field(&field.0, &values, index, lens, form, missing)?)
                 }
                 None => arrays.push(Array::of_numpy(&values)?),
             }
@@ -155,8 +149,7 @@ impl RowStore {
             (chunks, other.largest)
         };
         let mut own = self.lock();
-        own.open
-            .extend(chunks.map(|chunk| Chunk { end: 0, ..chunk }));
+        own.open.extend(chunks.map(|chunk| Chunk { end: 0, ..chunk }));
         own.largest = own.largest.max(largest);
     }
 }
@@ -187,11 +180,7 @@ impl RowStore {
         let memory = memory.cast_into().map_err(PyErr::from)?.unbind();
         let mut chunks = self.lock();
         chunks.largest = chunks.largest.max(LARGEST_CHUNK.min(bytes));
-        let chunk = Chunk {
-            memory,
-            end: 0,
-            forms: None,
-        };
+        let chunk = Chunk { memory, end: 0, forms: None };
         Ok((chunk, layout))
     }
 }
@@ -321,10 +310,8 @@ pub fn compact_ids<'py>(
         Ok(PyArray1::from_vec(py, values).into_any())
     }
     check_room(1)?;
-    let (py, row) = (
-        row.py(),
-        PyRows::single::<i64>(name, index, row, false, Check::None, Missing::NoRow)?,
-    );
+    let (py, row) =
+        (row.py(), PyRows::single::<i64>(name, index, row, false, Check::None, Missing::NoRow)?);
     match packed::<i32>(py, &row) {
         Err(Error::Core(Core::DoesNotFit { .. })) => packed::<i64>(py, &row),
         packed => packed,
@@ -350,10 +337,7 @@ pub fn token_ids<'py>(py: Python<'py>, name: &str, rows: &Bound<'py, PyAny>) -> 
         offsets.push(offsets[row] + to_i64(len));
         read_ids(name, &rows, row, out)?;
     }
-    Ok((
-        PyArray1::from_vec(py, values),
-        PyArray1::from_vec(py, offsets),
-    ))
+    Ok((PyArray1::from_vec(py, values), PyArray1::from_vec(py, offsets)))
 }
 
 /// The token ids of one row.
@@ -393,11 +377,8 @@ fn read_ids(name: &str, rows: &PyRows, row: usize, out: &mut [i32]) -> Result<()
     rows.read(row, 0, &mut ids)?;
     rows.refuse_booleans(row, usize::MAX)?;
     if let Some(at) = ids.iter().position(|id| !(0..TOKEN_IDS).contains(id)) {
-        let location = Location {
-            field: name.to_owned(),
-            row: rows.number(row),
-            position: Some(at),
-        };
+        let location =
+            Location { field: name.to_owned(), row: rows.number(row), position: Some(at) };
         return Err(Error::Core(Core::NoIndex {
             location,
             value: ids[at].to_string(),

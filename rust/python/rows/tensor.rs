@@ -17,9 +17,8 @@ pub fn is_tensor(object: &Bound<PyAny>) -> PyResult<bool> {
     static MODULES: OnceLock<Py<PyDict>> = OnceLock::new();
     let py = object.py();
     if TENSOR.get().is_none() {
-        let modules = kept(&MODULES, py, || {
-            Ok(py.import("sys")?.getattr("modules")?.cast_into()?)
-        })?;
+        let modules =
+            kept(&MODULES, py, || Ok(py.import("sys")?.getattr("modules")?.cast_into()?))?;
         let torch = modules.get_item(intern!(py, "torch"))?;
         if torch.is_none_or(|torch| torch.is_none()) {
             return Ok(false);
@@ -55,10 +54,7 @@ pub fn unbound<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, Py
 
 /// True for a tensor on another device.
 pub fn is_on_device(object: &Bound<PyAny>) -> PyResult<bool> {
-    Ok(is_tensor(object)?
-        && !object
-            .getattr(intern!(object.py(), "is_cpu"))?
-            .is_truthy()?)
+    Ok(is_tensor(object)? && !object.getattr(intern!(object.py(), "is_cpu"))?.is_truthy()?)
 }
 
 /// A tensor as an array: a view, except for types that NumPy lacks (bfloat16), which become float32
@@ -97,10 +93,7 @@ pub fn as_array<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<ArrayInput<'py>> {
         }
         result => result?,
     };
-    Ok(ArrayInput {
-        array: array.cast_into()?,
-        tensor: Some(tensor),
-    })
+    Ok(ArrayInput { array: array.cast_into()?, tensor: Some(tensor) })
 }
 
 /// Tensors of one device and dtype, concatenated in one array with one copy from the device.

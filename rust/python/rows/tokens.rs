@@ -37,10 +37,7 @@ impl<'py> FromPyObject<'_, 'py> for TokenInput<'py> {
                 sequences: tokens.getattr(intern!(py, "sequences"))?,
                 prompt_lens: tokens.getattr(intern!(py, "prompt_lens"))?.extract()?,
             },
-            false => Self::Parts {
-                prompts,
-                responses: tokens.getattr(intern!(py, "responses"))?,
-            },
+            false => Self::Parts { prompts, responses: tokens.getattr(intern!(py, "responses"))? },
         })
     }
 }
@@ -58,10 +55,7 @@ impl<'py> TokenInput<'py> {
                 prompts: rows("prompts", prompts)?,
                 responses: rows("responses", responses)?,
             },
-            Self::Whole {
-                sequences,
-                prompt_lens,
-            } => {
+            Self::Whole { sequences, prompt_lens } => {
                 let sequences = rows("sequences", sequences)?;
                 let (count, chosen) = (sequences.count(), sequences.chosen());
                 let prompt_lens = match prompt_lens {
@@ -79,10 +73,7 @@ impl<'py> TokenInput<'py> {
                         }
                     }
                 };
-                TokenStreams::Whole {
-                    sequences,
-                    prompt_lens,
-                }
+                TokenStreams::Whole { sequences, prompt_lens }
             }
         })
     }

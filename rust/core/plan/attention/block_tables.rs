@@ -73,12 +73,7 @@ impl Placement {
                 offsets.push(runs.len());
             }
         }
-        let mut tables = BlockTables {
-            count,
-            runs,
-            offsets,
-            lens: Default::default(),
-        };
+        let mut tables = BlockTables { count, runs, offsets, lens: Default::default() };
         tables.lens = tables.lens_of()?;
         Ok(tables)
     }
@@ -87,9 +82,7 @@ impl Placement {
 impl BlockTables {
     /// The runs of some blocks of keys.
     fn runs(&self, keys: Range<usize>) -> impl Iterator<Item = &[Run]> {
-        self.offsets[keys.start..=keys.end]
-            .windows(2)
-            .map(|run| &self.runs[run[0]..run[1]])
+        self.offsets[keys.start..=keys.end].windows(2).map(|run| &self.runs[run[0]..run[1]])
     }
 
     /// The lengths of the lists in the four tables.
@@ -158,9 +151,7 @@ fn list<'a>(lists: &mut [i32], most: usize, runs: impl Iterator<Item = &'a [Run]
     for (runs, list) in runs.zip(lists.chunks_mut(most)) {
         let runs = runs.iter().filter(|run| run.is_full == is_full);
         let blocks = runs.flat_map(|run| run.queries.clone());
-        list.iter_mut()
-            .zip(blocks)
-            .for_each(|(to, block)| *to = to_i32(block));
+        list.iter_mut().zip(blocks).for_each(|(to, block)| *to = to_i32(block));
     }
 }
 
@@ -219,10 +210,9 @@ impl<'a> Blocks<'a> {
         let before = runs.len();
         let mut push = |queries: Range<usize>, is_full| match runs[before..].last_mut() {
             _ if queries.is_empty() => Ok(()),
-            Some(Run {
-                queries: Range { end, .. },
-                is_full: same,
-            }) if *same == is_full && *end == queries.start => {
+            Some(Run { queries: Range { end, .. }, is_full: same })
+                if *same == is_full && *end == queries.start =>
+            {
                 *end = queries.end;
                 Ok(())
             }
@@ -289,15 +279,8 @@ impl<'a> Window<'a> {
                 least
             }));
         }
-        let bounds = depths
-            .chunks(size)
-            .map(|block| (least(block), largest(block)));
-        Ok(Self {
-            len,
-            depths,
-            bounds: gathered(bounds)?,
-            least_depths,
-        })
+        let bounds = depths.chunks(size).map(|block| (least(block), largest(block)));
+        Ok(Self { len, depths, bounds: gathered(bounds)?, least_depths })
     }
 
     /// True if a token has the given ancestor in its window.

@@ -151,11 +151,7 @@ impl Placement {
                 is_causal: true,
             });
             if !behind.is_empty() {
-                ranges.push(AttentionRange {
-                    queries: behind,
-                    keys,
-                    is_causal: false,
-                });
+                ranges.push(AttentionRange { queries: behind, keys, is_causal: false });
             }
         }
         Ok(ranges)

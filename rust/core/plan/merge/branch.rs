@@ -47,11 +47,7 @@ struct Path {
 impl Policy for Branch {
     fn begin(&mut self) {
         self.nodes = vec![Node::default()];
-        self.trunk = Path {
-            turn: 0,
-            nodes: vec![0],
-            open: Vec::new(),
-        };
+        self.trunk = Path { turn: 0, nodes: vec![0], open: Vec::new() };
         self.ends.clear();
     }
 
@@ -86,11 +82,7 @@ impl Branch {
         let end = streams.turns.stream_len(turn);
         let mut len = 0;
         loop {
-            let bottom = self
-                .trunk
-                .nodes
-                .last()
-                .map_or(0, |&node| self.nodes[node].len);
+            let bottom = self.trunk.nodes.last().map_or(0, |&node| self.nodes[node].len);
             let common = streams.common(self.trunk.turn, turn, len, bottom.min(end) - len)?;
             if common == 0 && len > 0 {
                 // Without progress the loop would not end.
@@ -130,10 +122,7 @@ impl Branch {
 
     /// Add a node of `len` tokens, on no path.
     fn add(&mut self, len: usize) -> usize {
-        self.nodes.push(Node {
-            len,
-            ..Node::default()
-        });
+        self.nodes.push(Node { len, ..Node::default() });
         self.nodes.len() - 1
     }
 
@@ -226,10 +215,7 @@ mod tests {
                     prompts: Counted(prompts, &spans),
                     responses: Counted(responses, &spans),
                 };
-                let streams = Streams {
-                    tokens: &tokens,
-                    turns: &turns,
-                };
+                let streams = Streams { tokens: &tokens, turns: &turns };
                 let mut policy = Branch::default();
                 let merge =
                     Merge::of_turns(&streams, vec![count], &mut policy, MergeRewards::Error);

@@ -38,11 +38,8 @@ pub struct Group {
 impl Group {
     /// A group of one turn.
     fn of_turn(turn: usize, turns: &Turns) -> Self {
-        let mut group = Self {
-            last: turn,
-            prompt_len: turns.prompt_lens()[turn],
-            pieces: Vec::new(),
-        };
+        let mut group =
+            Self { last: turn, prompt_len: turns.prompt_lens()[turn], pieces: Vec::new() };
         group.join(turn, turns);
         group
     }
@@ -302,10 +299,7 @@ impl Merge {
             let pieces = self.assembly.pieces(row);
             let first = pieces.partition_point(|piece| piece.turn < turn);
             let mut end = 0;
-            for piece in pieces[first..]
-                .iter()
-                .take_while(|piece| piece.turn == turn)
-            {
+            for piece in pieces[first..].iter().take_while(|piece| piece.turn == turn) {
                 if end < piece.from {
                     masked.push((index, end..piece.from));
                 }
@@ -333,10 +327,8 @@ impl Merge {
         }
         let form = found.form();
         let check = |location: &dyn Fn(usize) -> String, found: &[usize], expected: &[usize]| {
-            let mut pairs = found
-                .iter()
-                .enumerate()
-                .map(|(index, &found)| (turns.number(index), found));
+            let mut pairs =
+                found.iter().enumerate().map(|(index, &found)| (turns.number(index), found));
             match pairs.find(|&(turn, found)| found != expected[turn]) {
                 None => Ok(()),
                 Some((turn, found)) => Err(Error::OtherTurns {
@@ -373,9 +365,7 @@ impl Merge {
             let begin = self.begin_of(trajectory);
             let is_in_place = (begin..self.ends[trajectory]).contains(&source);
             if Some(source) <= last || !is_in_place || self.turn_rows[source] != Some(row) {
-                return invalid(format!(
-                    "row {row} ends with turn {source}, out of its place"
-                ));
+                return invalid(format!("row {row} ends with turn {source}, out of its place"));
             }
             last = Some(source);
             let mut at = (begin, 0);
@@ -397,12 +387,8 @@ impl Merge {
     /// only if the trajectory has no rows.
     fn check_turn_rows(&self) -> Result<()> {
         for (trajectory, &end) in self.ends.iter().enumerate() {
-            let first = self
-                .trajectories
-                .partition_point(|&known| known < trajectory);
-            let beyond = self
-                .trajectories
-                .partition_point(|&known| known <= trajectory);
+            let first = self.trajectories.partition_point(|&known| known < trajectory);
+            let beyond = self.trajectories.partition_point(|&known| known <= trajectory);
             for turn in self.begin_of(trajectory)..end {
                 let fits = match self.turn_rows[turn] {
                     None => first == beyond,
@@ -422,9 +408,7 @@ impl Merge {
 
     /// The first turn of a trajectory.
     fn begin_of(&self, trajectory: usize) -> usize {
-        trajectory
-            .checked_sub(1)
-            .map_or(0, |before| self.ends[before])
+        trajectory.checked_sub(1).map_or(0, |before| self.ends[before])
     }
 }
 

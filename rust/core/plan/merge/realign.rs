@@ -42,13 +42,11 @@ impl Policy for Realign {
         let end = turns.stream_len(from);
         let is_drift =
             position >= turns.prompt_lens()[from] || end - position <= self.max_drift_tokens;
-        let is_long = self
-            .fork_threshold
-            .is_some_and(|threshold| match self.masked {
-                Masked::Response => turns.response_lens()[turn] >= threshold,
-                Masked::Tail => end - position >= threshold,
-                Masked::Span => false,
-            });
+        let is_long = self.fork_threshold.is_some_and(|threshold| match self.masked {
+            Masked::Response => turns.response_lens()[turn] >= threshold,
+            Masked::Tail => end - position >= threshold,
+            Masked::Span => false,
+        });
         if position < open.prompt_len || !is_drift || is_long {
             return Ok(decision);
         }
@@ -67,31 +65,20 @@ impl Realign {
         streams: &Streams,
     ) -> Result<Vec<Piece>> {
         let at = position - group.prompt_len;
-        let cut = group
-            .pieces
-            .iter()
-            .find(|piece| (piece.start..piece.end()).contains(&at));
+        let cut = group.pieces.iter().find(|piece| (piece.start..piece.end()).contains(&at));
         let before = group.pieces.iter().filter(|piece| piece.start < at);
         if self.masked == Masked::Response {
             let stands = |piece: &&Piece| cut.is_none_or(|cut| piece.turn < cut.turn);
             return Ok(before.filter(stands).copied().collect());
         }
-        let mut survivors: Vec<_> = before
-            .map(|piece| Piece {
-                len: piece.len.min(at - piece.start),
-                ..*piece
-            })
-            .collect();
+        let mut survivors: Vec<_> =
+            before.map(|piece| Piece { len: piece.len.min(at - piece.start), ..*piece }).collect();
         if self.masked == Masked::Span
             && let Some(cut) = cut
         {
             let from = cut.from + at - cut.start;
             let mut rest = vec![0; streams.turns.response_lens()[cut.turn] - from];
-            streams.read(
-                cut.turn,
-                streams.turns.prompt_lens()[cut.turn] + from,
-                &mut rest,
-            )?;
+            streams.read(cut.turn, streams.turns.prompt_lens()[cut.turn] + from, &mut rest)?;
             let mut prompt = vec![0; streams.turns.prompt_lens()[turn] - position];
             streams.read(turn, position, &mut prompt)?;
             let pause = || streams.tokens.pause();
@@ -179,8 +166,6 @@ mod tests {
     }
 
     fn digits(word: usize, len: u32) -> Vec<i64> {
-        (0..len)
-            .map(|place| i64::from(word as u32 / 3_u32.pow(place) % 3))
-            .collect()
+        (0..len).map(|place| i64::from(word as u32 / 3_u32.pow(place) % 3)).collect()
     }
 }

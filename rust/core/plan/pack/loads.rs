@@ -62,11 +62,7 @@ impl Least for usize {
 }
 
 impl Least for Load {
-    const CLOSED: Self = Self {
-        size: usize::MAX,
-        count: usize::MAX,
-        cost: f64::INFINITY,
-    };
+    const CLOSED: Self = Self { size: usize::MAX, count: usize::MAX, cost: f64::INFINITY };
 
     const IS_EXACT: bool = false;
 
@@ -172,10 +168,7 @@ impl<T: Least> Tree<T> {
     fn with_room(&self, ticks: &mut Ticks) -> Result<Self> {
         let values = self.nodes[self.width..].iter().copied();
         let wide = ticks.gathered(values.chain(repeat_n(T::CLOSED, self.width)))?;
-        Ok(Self {
-            len: self.len,
-            ..Self::new(&wide, ticks)?
-        })
+        Ok(Self { len: self.len, ..Self::new(&wide, ticks)? })
     }
 }
 
@@ -283,12 +276,7 @@ struct Node {
 impl Treap {
     /// Add a bin that is not in the tree.
     pub fn insert(&mut self, bin: usize, key: Key, load: Load) {
-        let node = Node {
-            key,
-            load,
-            least: load,
-            children: [None; 2],
-        };
+        let node = Node { key, load, least: load, children: [None; 2] };
         self.nodes.resize(self.nodes.len().max(bin + 1), node);
         self.nodes[bin] = node;
         let [before, after] = self.split(self.root, key);
@@ -350,17 +338,9 @@ impl Treap {
         let (Some(first), Some(second)) = (before, after) else {
             return before.or(after);
         };
-        let (root, side) = if mixed(first) > mixed(second) {
-            (first, 1)
-        } else {
-            (second, 0)
-        };
+        let (root, side) = if mixed(first) > mixed(second) { (first, 1) } else { (second, 0) };
         let child = self.nodes[root].children[side];
-        let joined = if side == 1 {
-            self.join(child, after)
-        } else {
-            self.join(before, child)
-        };
+        let joined = if side == 1 { self.join(child, after) } else { self.join(before, child) };
         self.nodes[root].children[side] = joined;
         self.update(root);
         Some(root)

@@ -70,9 +70,8 @@ pub fn halve(
     bins: usize,
     ticks: &mut Ticks,
 ) -> Result<ItemBins> {
-    let mut contents: Vec<Cow<[usize]>> = (0..packed.count())
-        .map(|bin| packed.items(bin).into())
-        .collect();
+    let mut contents: Vec<Cow<[usize]>> =
+        (0..packed.count()).map(|bin| packed.items(bin).into()).collect();
     // The bits of floats that are not negative are ordered like the floats.
     let key = |bin: usize, items: &[usize]| {
         let weight = items.iter().fold(0.0, |sum, &item| sum + weights[item]);
@@ -131,9 +130,7 @@ fn halves(items: &[usize], weights: &[f64]) -> [Vec<usize>; 2] {
 /// Those of `ticks`.
 pub fn spread(packed: &ItemBins, bins: usize, ticks: &mut Ticks) -> Result<ItemBins> {
     let count = packed.count();
-    let mut order: Vec<_> = (0..count)
-        .map(|bin| (packed.items(bin).len(), bin))
-        .collect();
+    let mut order: Vec<_> = (0..count).map(|bin| (packed.items(bin).len(), bin)).collect();
     order.sort_unstable();
 
     let mut missing = bins.saturating_sub(count);
@@ -147,10 +144,7 @@ pub fn spread(packed: &ItemBins, bins: usize, ticks: &mut Ticks) -> Result<ItemB
         moved.extend(packed.items(bin).iter().rev().take(given));
     }
 
-    let mut out = ItemBins {
-        offsets: vec![0],
-        items: Vec::with_capacity(packed.items.len()),
-    };
+    let mut out = ItemBins { offsets: vec![0], items: Vec::with_capacity(packed.items.len()) };
     for (bin, kept) in kept.into_iter().enumerate() {
         ticks.done(kept)?;
         out.items.extend(&packed.items(bin)[..kept]);

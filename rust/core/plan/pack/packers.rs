@@ -59,11 +59,7 @@ fn first_fit_by_size(
         let from = if sizes[item] == size { bin } else { 0 };
         size = sizes[item];
         let fits = |load: usize| load.saturating_add(size) <= limit.size;
-        let found = if from < loads.len() {
-            loads.first(from, fits)
-        } else {
-            None
-        };
+        let found = if from < loads.len() { loads.first(from, fits) } else { None };
         bin = found.unwrap_or(loads.len());
         if found.is_none() && !fits(last) {
             if !placed.is_empty() {
@@ -74,9 +70,7 @@ fn first_fit_by_size(
             last = 0;
         }
         counts[bin] += 1;
-        let load = found
-            .map_or(last, |bin| loads.get(bin))
-            .saturating_add(size);
+        let load = found.map_or(last, |bin| loads.get(bin)).saturating_add(size);
         let is_full = counts[bin] >= limit.count;
         let load = if is_full { usize::CLOSED } else { load };
         match found {
@@ -130,10 +124,7 @@ pub(super) fn balanced(items: Items, limit: Load, ticks: &mut Ticks) -> Result<I
 /// # Errors
 /// Those of `ticks`.
 pub(super) fn next_fit(items: Items, limit: Load, ticks: &mut Ticks) -> Result<ItemBins> {
-    let mut packed = ItemBins {
-        offsets: vec![0],
-        items: ticks.gathered(0..items.len())?,
-    };
+    let mut packed = ItemBins { offsets: vec![0], items: ticks.gathered(0..items.len())? };
     let mut bin: Option<Load> = None;
     for item in 0..items.len() {
         ticks.done(1)?;
@@ -170,10 +161,7 @@ pub fn concat(
     if multiple == 0 || multiple > capacity || count == 0 {
         return Err(Error::NoRoom { multiple, capacity });
     }
-    let mut bins = Bins {
-        offsets: vec![0],
-        spans: Vec::with_capacity(lens.len()),
-    };
+    let mut bins = Bins { offsets: vec![0], spans: Vec::with_capacity(lens.len()) };
     let mut room = capacity;
     for (index, &len) in lens.iter().enumerate() {
         let mut from = 0;
@@ -283,10 +271,7 @@ impl LargeBins<'_> {
             ends = [first + 1, second + 1];
             let smallest = self.items.get(small[first]);
             let next = self.items.get(small[second]);
-            if self.loads[bin]
-                .plus(smallest)
-                .has_room_for(next, self.limit)
-            {
+            if self.loads[bin].plus(smallest).has_room_for(next, self.limit) {
                 tree.set(first, Load::CLOSED);
                 self.add(bin, small[first]);
                 self.add_largest(bin, &small, &mut tree);

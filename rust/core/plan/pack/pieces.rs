@@ -17,21 +17,13 @@ pub(super) struct Pieces<'a> {
 
 impl<'a> Pieces<'a> {
     pub(super) fn whole(lens: &'a [usize], groups: Option<&'a [usize]>) -> Self {
-        Self {
-            lens: lens.into(),
-            parts: None,
-            groups: groups.map(Cow::from),
-        }
+        Self { lens: lens.into(), parts: None, groups: groups.map(Cow::from) }
     }
 
     pub(super) fn get(&self, index: usize) -> Span {
         match &self.parts {
             Some(parts) => parts[index],
-            None => Span {
-                index,
-                from: 0,
-                len: self.lens[index],
-            },
+            None => Span { index, from: 0, len: self.lens[index] },
         }
     }
 }
@@ -82,15 +74,9 @@ impl Packables<'_> {
     ) -> Result<Bins> {
         let Some(members) = &self.members else {
             let spans = packed.items.iter().map(|&item| pieces.get(item));
-            return Ok(Bins {
-                spans: ticks.gathered(spans)?,
-                offsets: packed.offsets,
-            });
+            return Ok(Bins { spans: ticks.gathered(spans)?, offsets: packed.offsets });
         };
-        let mut bins = Bins {
-            offsets: vec![0],
-            spans: Vec::with_capacity(pieces.lens.len()),
-        };
+        let mut bins = Bins { offsets: vec![0], spans: Vec::with_capacity(pieces.lens.len()) };
         for bin in 0..packed.count() {
             for &item in packed.items(bin) {
                 ticks.done(1)?;
@@ -127,11 +113,7 @@ impl Members {
             pieces[ends[group]] = piece;
             ends[group] += 1;
         }
-        Ok(Self {
-            offsets,
-            pieces,
-            counts,
-        })
+        Ok(Self { offsets, pieces, counts })
     }
 
     pub(super) fn of_item(&self, item: usize) -> &[usize] {

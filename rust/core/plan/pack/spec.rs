@@ -144,25 +144,17 @@ impl PackSpec {
 
     /// The limit of a bin.
     pub(in crate::plan) fn limit(&self) -> Load {
-        Load {
-            size: self.capacity,
-            count: self.max_sequences,
-            cost: self.max_cost - self.bin_cost,
-        }
+        Load { size: self.capacity, count: self.max_sequences, cost: self.max_cost - self.bin_cost }
     }
 
     /// The limit of a whole tree, whose place is rounded up.
     pub(in crate::plan) fn whole_limit(&self) -> Load {
-        Load {
-            size: self.capacity - self.capacity % self.multiple_of,
-            ..self.limit()
-        }
+        Load { size: self.capacity - self.capacity % self.multiple_of, ..self.limit() }
     }
 
     /// The capacity that a piece takes.
     pub(in crate::plan) fn round_up(&self, len: usize) -> usize {
-        len.checked_next_multiple_of(self.multiple_of)
-            .unwrap_or(usize::MAX)
+        len.checked_next_multiple_of(self.multiple_of).unwrap_or(usize::MAX)
     }
 
     /// Costs of pieces of these lengths, if costs count.
@@ -190,16 +182,10 @@ impl PackSpec {
         let bins = concat(lens, self.capacity, multiple, self.max_sequences, ticks)?;
         let pieces = ticks.gathered(bins.spans.iter().map(|span| span.len))?;
         let costs = self.costs(&pieces, cost)?;
-        let packed = ItemBins {
-            offsets: bins.offsets,
-            items: ticks.gathered(0..pieces.len())?,
-        };
+        let packed = ItemBins { offsets: bins.offsets, items: ticks.gathered(0..pieces.len())? };
         let packed = self.grow(packed, costs.as_deref(), "piece", ticks)?;
         let piece = |&item: &usize| bins.spans[item];
-        Ok(Bins {
-            spans: ticks.gathered(packed.items.iter().map(piece))?,
-            offsets: packed.offsets,
-        })
+        Ok(Bins { spans: ticks.gathered(packed.items.iter().map(piece))?, offsets: packed.offsets })
     }
 
     /// Split sequences that exceed a bin and are alone in their group.
@@ -209,14 +195,10 @@ impl PackSpec {
         let counts = pieces.groups.as_ref().map(|groups| counts_of(groups));
         let exceeds = |index: usize| {
             let is_large = self.round_up(lens[index]) > self.capacity
-                || costs
-                    .as_ref()
-                    .is_some_and(|costs| costs[index] > self.limit().cost);
+                || costs.as_ref().is_some_and(|costs| costs[index] > self.limit().cost);
             let group = pieces.groups.as_ref().map(|groups| groups[index]);
-            let is_alone = counts
-                .as_ref()
-                .zip(group)
-                .is_none_or(|(counts, group)| counts[group] == 1);
+            let is_alone =
+                counts.as_ref().zip(group).is_none_or(|(counts, group)| counts[group] == 1);
             is_large && is_alone
         };
         let exceeds = ticks.gathered((0..lens.len()).map(exceeds))?;
@@ -237,11 +219,7 @@ impl PackSpec {
             for number in 0..count(index) {
                 ticks.done(1)?;
                 let from = number * most;
-                parts.push(Span {
-                    index,
-                    from,
-                    len: most.min(len - from),
-                });
+                parts.push(Span { index, from, len: most.min(len - from) });
             }
         }
         if let Some(groups) = &mut pieces.groups {
@@ -263,16 +241,10 @@ impl PackSpec {
         let costs = self.costs(&pieces.lens, cost)?;
         let sizes: Cow<[_]> = match self.multiple_of {
             1 => (&*pieces.lens).into(),
-            _ => ticks
-                .gathered(pieces.lens.iter().map(|&len| self.round_up(len)))?
-                .into(),
+            _ => ticks.gathered(pieces.lens.iter().map(|&len| self.round_up(len)))?.into(),
         };
         let Some(groups) = &pieces.groups else {
-            return Ok(Packables {
-                sizes,
-                costs,
-                members: None,
-            });
+            return Ok(Packables { sizes, costs, members: None });
         };
         let members = Members::of(groups, ticks)?;
         let count = members.counts.len();
@@ -288,11 +260,7 @@ impl PackSpec {
             }
             sums
         });
-        Ok(Packables {
-            sizes: sums.into(),
-            costs,
-            members: Some(members),
-        })
+        Ok(Packables { sizes: sums.into(), costs, members: Some(members) })
     }
 
     /// Check that every item fits a bin, or that bins may exceed the limit.
@@ -309,10 +277,7 @@ impl PackSpec {
             }
         };
         if let Some(members) = &items.members
-            && let Some(item) = members
-                .counts
-                .iter()
-                .position(|&count| count > self.max_sequences)
+            && let Some(item) = members.counts.iter().position(|&count| count > self.max_sequences)
         {
             let limit = self.max_sequences;
             return Err(found(item, Oversized::Sequences { limit }));
@@ -382,11 +347,7 @@ impl PackSpec {
     ) -> Result<ItemBins> {
         let count = items.sizes.len();
         if bins > count && count > 0 {
-            return Err(Error::TooManyBins {
-                bins,
-                items: count,
-                noun,
-            });
+            return Err(Error::TooManyBins { bins, items: count, noun });
         }
         match fit(packer, items, bins, self.limit(), ticks)? {
             Some(packed) => spread(&packed, bins, ticks),
@@ -433,10 +394,7 @@ impl PackSpec {
         noun: &'static str,
     ) -> Result<usize> {
         let multiple = self.bins_multiple_of;
-        let needed = found
-            .max(self.min_bins)
-            .div_ceil(multiple)
-            .saturating_mul(multiple);
+        let needed = found.max(self.min_bins).div_ceil(multiple).saturating_mul(multiple);
         if self.allow_fewer_bins {
             return Ok(needed.min(found.max(items)));
         }

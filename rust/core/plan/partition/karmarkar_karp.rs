@@ -49,11 +49,7 @@ impl<W: Weight> Chains<'_, W> {
         let ends = self.last[left.first as usize];
         self.next[ends as usize] = right.first;
         self.last[left.first as usize] = self.last[right.first as usize];
-        Ok(Set {
-            sum,
-            count: left.count + right.count,
-            first: left.first,
-        })
+        Ok(Set { sum, count: left.count + right.count, first: left.first })
     }
 
     /// Merge the sets of two states, the large ones with the small.
@@ -80,9 +76,7 @@ impl<W: Weight> Chains<'_, W> {
             *left = self.join(*left, right, ticks)?;
         }
         let rest = [state, other, State::of(left)].into_iter().flatten();
-        Ok(rest
-            .reduce(State::union)
-            .expect("states have a set at least"))
+        Ok(rest.reduce(State::union).expect("states have a set at least"))
     }
 }
 
@@ -187,11 +181,8 @@ impl<'a, W: Weight> Differencing<'a, W> {
     /// # Errors
     /// Those of `ticks`.
     pub fn new(weights: &'a [W], ticks: &mut Ticks) -> Result<Self> {
-        let single = |(first, weight): (u32, &W)| Set {
-            sum: weight.added_to(W::ZERO),
-            count: 1,
-            first,
-        };
+        let single =
+            |(first, weight): (u32, &W)| Set { sum: weight.added_to(W::ZERO), count: 1, first };
         let mut singles = ticks.gathered((0..).zip(weights).map(single))?;
         sort(&mut singles, ticks)?;
         singles.reverse();
@@ -216,16 +207,9 @@ impl<'a, W: Weight> Differencing<'a, W> {
             next: vec![u32::MAX; count],
             last: (0..).take(count).collect(),
         };
-        let (singles, rounds) = if equal_size {
-            self.singles.split_at(0)
-        } else {
-            self.singles.split_at(count)
-        };
-        let mut queue = Queue::<W> {
-            parts,
-            states: BinaryHeap::new(),
-            singles: singles.iter(),
-        };
+        let (singles, rounds) =
+            if equal_size { self.singles.split_at(0) } else { self.singles.split_at(count) };
+        let mut queue = Queue::<W> { parts, states: BinaryHeap::new(), singles: singles.iter() };
         for sets in rounds.rchunks(parts.max(1)) {
             ticks.done(sets.len())?;
             let state = State::of(sets.iter().rev().copied());
@@ -289,20 +273,14 @@ pub struct State<S> {
 
 impl<S: Copy + Ord> State<S> {
     pub fn single(set: Set<S>) -> Self {
-        Self {
-            largest: set,
-            others: BinaryHeap::new(),
-        }
+        Self { largest: set, others: BinaryHeap::new() }
     }
 
     pub fn of(sets: impl IntoIterator<Item = Set<S>>) -> Option<Self> {
         let mut others: Vec<_> = sets.into_iter().map(Reverse).collect();
         let largest = (0..others.len()).min_by_key(|&index| others[index])?;
         let Reverse(largest) = others.swap_remove(largest);
-        Some(Self {
-            largest,
-            others: others.into(),
-        })
+        Some(Self { largest, others: others.into() })
     }
 
     pub fn len(&self) -> usize {

@@ -63,8 +63,7 @@ impl<W: Weight> Capped<'_, W> {
         let differencing = Differencing::new(self.costs, ticks)?;
         let parts_of = |index: usize, ticks: &mut Ticks| {
             let parts = differencing.parts(first + index * step, false, ticks)?;
-            self.is_short(&parts, ticks)
-                .map(|is_short| is_short.then_some(parts))
+            self.is_short(&parts, ticks).map(|is_short| is_short.then_some(parts))
         };
         let finest = |index: usize| {
             let ticks = (first / step).saturating_add(index);
@@ -139,9 +138,7 @@ pub fn micro_batches<W: Weight>(
     sort(&mut sorted, ticks)?;
 
     // Of the same type as parts, so that one sort is compiled.
-    let mut loads: Vec<_> = (0..ranks)
-        .map(|rank| (W::ZERO, None::<usize>, rank))
-        .collect();
+    let mut loads: Vec<_> = (0..ranks).map(|rank| (W::ZERO, None::<usize>, rank)).collect();
     let mut of_ranks = vec![Vec::new(); ranks];
     for wave in sorted.rchunks(ranks.max(1)) {
         loads.sort_unstable();

@@ -58,19 +58,13 @@ pub fn swap(
         let Some(exchange) = found.filter(|_| from != to) else {
             break;
         };
-        for (load, part, moved) in [
-            (heaviest, from, -exchange.moved.0),
-            (lightest, to, exchange.moved.0),
-        ] {
+        for (load, part, moved) in
+            [(heaviest, from, -exchange.moved.0), (lightest, to, exchange.moved.0)]
+        {
             loads.remove(&load);
             loads.insert((Float(load.0.0 + moved), part));
         }
-        give(
-            &mut members,
-            from,
-            to,
-            (Float(costs[exchange.item]), exchange.item),
-        );
+        give(&mut members, from, to, (Float(costs[exchange.item]), exchange.item));
         if let Some(item) = exchange.back {
             give(&mut members, to, from, (Float(costs[item]), item));
         }
@@ -94,10 +88,7 @@ fn best(
     ticks.done(light.len())?;
     // Of items of equal cost, the first is taken; None costs nothing.
     let nothing = (!equal_size).then_some((Float(0.0), None));
-    let mut back: Vec<_> = light
-        .iter()
-        .map(|&(cost, item)| (cost, Some(item)))
-        .collect();
+    let mut back: Vec<_> = light.iter().map(|&(cost, item)| (cost, Some(item))).collect();
     back.splice(0..0, nothing);
     back.dedup_by_key(|(cost, _)| *cost);
     let mut heavy = heavy.clone();

@@ -103,9 +103,7 @@ impl<'a> Bins<'a> {
             let runs: Vec<_> = group.clone().collect();
             let alone = self.runs.units.of(group);
             let has_room = |bin: usize| {
-                self.weights[bin]
-                    .load
-                    .has_room_for(alone.load, self.spec.limit())
+                self.weights[bin].load.has_room_for(alone.load, self.spec.limit())
                     && (self.spec.multiple_of == 1 || self.has_room(bin, &runs))
             };
             let order = self.cheapest_first();

@@ -93,9 +93,7 @@ impl Bins<'_> {
                 self.find_swap(&given, slowest, other, &mut best, looks);
             }
             match best {
-                Some(Exchange {
-                    given, to, back, ..
-                }) => self.apply(&given, to, back.as_ref()),
+                Some(Exchange { given, to, back, .. }) => self.apply(&given, to, back.as_ref()),
                 None => return Ok(()),
             }
         }
@@ -145,11 +143,7 @@ impl Bins<'_> {
         for bin in self.of_rank(rank) {
             let members = &self.members[bin];
             let mut shared = vec![Weight::default()];
-            shared.extend(
-                members
-                    .windows(2)
-                    .map(|pair| self.runs.shared(pair[0], pair[1])),
-            );
+            shared.extend(members.windows(2).map(|pair| self.runs.shared(pair[0], pair[1])));
             let mut sums = vec![Weight::default()];
             for (place, &run) in members.iter().enumerate() {
                 sums.push(sums[place].plus(self.runs.alone(run).minus(shared[place])));
@@ -225,12 +219,7 @@ impl Bins<'_> {
                     false => self.gain([slowest, other], [less, self.ranks[other] + added]),
                 };
                 if is_better(gain, best) && self.has_room(to, self.runs_of(part)) {
-                    *best = Some(Exchange {
-                        gain,
-                        given: part.clone(),
-                        to,
-                        back: None,
-                    });
+                    *best = Some(Exchange { gain, given: part.clone(), to, back: None });
                 }
             }
         }
@@ -254,24 +243,14 @@ impl Bins<'_> {
         let [own, others] = [slowest, other].map(|rank| self.of_rank(rank));
         // What parts add to each bin of the other rank.
         let table = |parts: &[Part], bins: &Range<usize>| -> Vec<Weight> {
-            let pairs = parts
-                .iter()
-                .flat_map(|part| bins.clone().map(move |bin| (part, bin)));
-            pairs
-                .map(|(part, bin)| self.added(self.runs_of(part), part.alone, bin))
-                .collect()
+            let pairs = parts.iter().flat_map(|part| bins.clone().map(move |bin| (part, bin)));
+            pairs.map(|(part, bin)| self.added(self.runs_of(part), part.alone, bin)).collect()
         };
         let (into, out) = (table(given, &others), table(&returned, &own));
         let capacity = self.spec.limit().size;
         let gain_of = |change: [f64; 2], weights: [Weight; 2]| {
-            let costs = [
-                self.ranks[slowest] - change[0],
-                self.ranks[other] - change[1],
-            ];
-            self.gain(
-                [slowest, other],
-                [costs[0] + weights[0].cost, costs[1] + weights[1].cost],
-            )
+            let costs = [self.ranks[slowest] - change[0], self.ranks[other] - change[1]];
+            self.gain([slowest, other], [costs[0] + weights[0].cost, costs[1] + weights[1].cost])
         };
         for (part, into) in given.iter().zip(into.chunks(self.each)) {
             for (back, out) in returned.iter().zip(out.chunks(self.each)) {

@@ -75,9 +75,7 @@ impl Deal<'_> {
         let count = bins.len();
         let order: Vec<_> = match self {
             Self::Contiguous => return Ok(bins),
-            Self::Strided => (0..ranks)
-                .flat_map(|rank| (rank..count).step_by(ranks))
-                .collect(),
+            Self::Strided => (0..ranks).flat_map(|rank| (rank..count).step_by(ranks)).collect(),
             Self::Balanced { costs, synthetic } => {
                 let cost = |bin: &T| match is_empty(bin) {
                     true => synthetic,
@@ -111,20 +109,9 @@ pub fn deal_bins(costs: &[f64], ranks: usize, ticks: &mut Ticks) -> Result<Vec<u
 fn balanced(costs: &[f64], ranks: usize, ticks: &mut Ticks) -> Result<Parts> {
     let each = costs.len() / ranks;
     let largest_first = largest_first(costs, ranks, each, ticks)?;
-    let exchanged = swap(
-        costs,
-        &largest_first,
-        true,
-        rounds(ranks, costs.len()),
-        ticks,
-    )?;
+    let exchanged = swap(costs, &largest_first, true, rounds(ranks, costs.len()), ticks)?;
     let differenced = karmarkar_karp(costs, ranks, true, ticks)?;
-    let slowest = |parts: &Parts| {
-        parts
-            .iter()
-            .map(|part| sum(part, costs))
-            .fold(0.0, f64::max)
-    };
+    let slowest = |parts: &Parts| parts.iter().map(|part| sum(part, costs)).fold(0.0, f64::max);
     Ok(match slowest(&differenced) < slowest(&exchanged) {
         true => differenced.sorted(ticks)?,
         false => exchanged,

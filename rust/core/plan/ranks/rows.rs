@@ -60,9 +60,8 @@ impl PackedRows<'_> {
         sort(&mut rows, ticks)?;
         let rows = ticks.gathered(rows.into_iter().map(|(_, row)| row))?;
         let ends = rows.windows(2).enumerate();
-        let ends = ends
-            .filter(|(_, pair)| groups[pair[0]] != groups[pair[1]])
-            .map(|(end, _)| end + 1);
+        let ends =
+            ends.filter(|(_, pair)| groups[pair[0]] != groups[pair[1]]).map(|(end, _)| end + 1);
         let offsets = ticks.gathered([0].into_iter().chain(ends).chain([rows.len()]))?;
         Ok(Items { offsets, rows })
     }
@@ -129,12 +128,7 @@ impl Deal<'_> {
     ) -> Result<RankBins> {
         check_room(rows.lens.len())?;
         let items = rows.items(ticks)?;
-        let freely = PackSpec {
-            min_bins: 0,
-            bins_multiple_of: 1,
-            num_bins: None,
-            ..spec.clone()
-        };
+        let freely = PackSpec { min_bins: 0, bins_multiple_of: 1, num_bins: None, ..spec.clone() };
         let of_bins = |bins: usize, capacity| PackSpec {
             num_bins: Some(bins.min(items.len())),
             capacity,
@@ -144,11 +138,7 @@ impl Deal<'_> {
             None => {
                 let bins = rows.pack(&freely, ticks)?;
                 let most = bins.len().max(spec.min_bins);
-                (
-                    bins,
-                    most.next_multiple_of(spec.bins_multiple_of),
-                    spec.capacity,
-                )
+                (bins, most.next_multiple_of(spec.bins_multiple_of), spec.capacity)
             }
             Some(wanted) => {
                 let bins = rows.pack(&of_bins(wanted, spec.capacity), ticks)?;
@@ -163,31 +153,17 @@ impl Deal<'_> {
             && is_free
             && items.len() >= wanted
         {
-            let spec = PackSpec {
-                capacity,
-                ..freely.clone()
-            };
-            let part = Parting {
-                rows,
-                items: &items,
-                costs,
-                spec,
-            };
+            let spec = PackSpec { capacity, ..freely.clone() };
+            let part = Parting { rows, items: &items, costs, spec };
             if let Some(bins) = part.bins(ranks, wanted / ranks, ticks)? {
-                return Ok(RankBins {
-                    filled: bins.len(),
-                    bins,
-                });
+                return Ok(RankBins { filled: bins.len(), bins });
             }
         }
         if wanted > bins.len() {
             let is_fitted = is_free && matches!(self, Self::Balanced { .. });
             let grown = match is_fitted {
                 true => of_bins(wanted, capacity),
-                false => PackSpec {
-                    min_bins: wanted.min(items.len()),
-                    ..freely
-                },
+                false => PackSpec { min_bins: wanted.min(items.len()), ..freely },
             };
             bins = rows.pack(&grown, ticks)?;
         }
@@ -221,10 +197,7 @@ impl Parting<'_> {
         let items = 0..self.items.len();
         let costs = ticks.gathered(items.map(|item| sum(self.items.get(item), self.costs)))?;
         let mut parts = largest_first(&costs, ranks, usize::MAX, ticks)?;
-        let slowest = parts
-            .iter()
-            .map(|part| sum(part, &costs))
-            .fold(0.0, f64::max);
+        let slowest = parts.iter().map(|part| sum(part, &costs)).fold(0.0, f64::max);
         if slowest * ranks as f64 > costs.iter().sum::<f64>() * (1.0 + UNEVEN) {
             parts = swap(&costs, &parts, false, rounds(ranks, costs.len()), ticks)?;
         }
@@ -261,10 +234,7 @@ impl Parting<'_> {
         if bins.len() >= each {
             return Ok((bins.len() == each).then_some(bins));
         }
-        let fitted = PackSpec {
-            num_bins: Some(each),
-            ..self.spec.clone()
-        };
+        let fitted = PackSpec { num_bins: Some(each), ..self.spec.clone() };
         self.rows.pack_some(&items, &fitted, ticks).map(Some)
     }
 
@@ -279,32 +249,21 @@ impl Parting<'_> {
     ) -> Result<Option<Vec<Vec<usize>>>> {
         let limit = self.spec.limit();
         let load = |rows: &[usize]| Load {
-            size: rows
-                .iter()
-                .map(|&row| self.spec.round_up(self.rows.lens[row]))
-                .sum(),
+            size: rows.iter().map(|&row| self.spec.round_up(self.rows.lens[row])).sum(),
             count: rows.len(),
             cost: self.rows.limited.map_or(0.0, |costs| sum(rows, costs)),
         };
-        let empty = Load {
-            size: 0,
-            count: 0,
-            cost: 0.0,
-        };
+        let empty = Load { size: 0, count: 0, cost: 0.0 };
         let loads_of_items = ticks.gathered(items.iter().map(|rows| load(rows)))?;
-        let total = loads_of_items
-            .iter()
-            .map(|load| load.size)
-            .fold(0, usize::saturating_add);
+        let total = loads_of_items.iter().map(|load| load.size).fold(0, usize::saturating_add);
         if total as f64 > limit.size as f64 * bins as f64 * FULL {
             return Ok(None);
         }
         let mut loads = vec![empty; bins];
         let mut members = vec![Vec::new(); bins];
         // Costs are not negative, so their bits are ordered like them.
-        let mut least: BinaryHeap<_> = (0..bins)
-            .map(|bin| Reverse((0_u64, 0_usize, bin)))
-            .collect();
+        let mut least: BinaryHeap<_> =
+            (0..bins).map(|bin| Reverse((0_u64, 0_usize, bin))).collect();
         let mut full = Vec::new();
         // If most bins are full, finding one that is not takes too long.
         let mut misses = items.len();
@@ -345,11 +304,8 @@ impl Parting<'_> {
 /// Give ranks with fewer than `each` items the cheapest items of the ranks with most, while those
 /// have more than `each`.
 fn give_enough(parts: &mut [Vec<usize>], costs: &[f64], each: usize) {
-    let mut counts: BinaryHeap<_> = parts
-        .iter()
-        .enumerate()
-        .map(|(rank, part)| (part.len(), Reverse(rank)))
-        .collect();
+    let mut counts: BinaryHeap<_> =
+        parts.iter().enumerate().map(|(rank, part)| (part.len(), Reverse(rank))).collect();
     for rank in 0..parts.len() {
         while parts[rank].len() < each {
             let Some((_, Reverse(donor))) = counts.pop() else {

@@ -46,10 +46,7 @@ impl Runs {
             link.load.count = 0;
         }
         let size = |place: u32| links[place as usize].load.size;
-        #[allow(
-            clippy::cast_possible_truncation,
-            reason = "there are at most 2^31 runs"
-        )]
+        #[allow(clippy::cast_possible_truncation, reason = "there are at most 2^31 runs")]
         let mut least = vec![(0..links.len() as u32).collect::<Vec<_>>()];
         let mut width = 1;
         while width < longest {
@@ -60,13 +57,7 @@ impl Runs {
             least.push(next.collect());
             width *= 2;
         }
-        Ok(Self {
-            units: units.joined(&rows),
-            rows,
-            trees,
-            links,
-            least,
-        })
+        Ok(Self { units: units.joined(&rows), rows, trees, links, least })
     }
 
     /// The runs of each chunk of rows, which begins and ends with them; chunks of all rows, in order.

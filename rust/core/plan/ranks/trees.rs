@@ -70,11 +70,7 @@ impl Deal<'_> {
         ranks: usize,
         ticks: &mut Ticks,
     ) -> Result<RankBins<Tree>> {
-        let freely = PackSpec {
-            min_bins: 0,
-            bins_multiple_of: 1,
-            ..spec.clone()
-        };
+        let freely = PackSpec { min_bins: 0, bins_multiple_of: 1, ..spec.clone() };
         let balanced = |row: &TreeRow| match self {
             Self::Balanced { costs, .. } => trees.costs_of(row, costs),
             _ => [0.0; 2],
@@ -84,10 +80,7 @@ impl Deal<'_> {
         let wanted = { chunks.bins.count().max(spec.min_bins) };
         let wanted = wanted.next_multiple_of(spec.bins_multiple_of);
         check_room(wanted)?;
-        let grown = PackSpec {
-            min_bins: wanted.min(rows),
-            ..freely
-        };
+        let grown = PackSpec { min_bins: wanted.min(rows), ..freely };
         let plans_ranks = matches!(self, Self::Balanced { .. }) && spec.growth == Growth::Move;
         let total = chunks.cost();
         let chunks = chunks.grown(&grown, ticks)?;
@@ -132,9 +125,8 @@ impl Deal<'_> {
         };
         let slowest = |bins: &[(f64, Tree)]| {
             let each = bins.len() / ranks;
-            let ranks = bins
-                .chunks(each.max(1))
-                .map(|rank| rank.iter().map(|(cost, _)| cost).sum());
+            let ranks =
+                bins.chunks(each.max(1)).map(|rank| rank.iter().map(|(cost, _)| cost).sum());
             ranks.fold(0.0, f64::max) + each as f64 * trees.cost_of_bin
         };
         let (mut filled, mut bins) = (found.filled, weighed(found.bins));
@@ -150,11 +142,7 @@ impl Deal<'_> {
                 lens[row.row - trees.first_row] = row.len;
             }
             let limited = spec.costs(&lens, trees.cost)?;
-            let packed = PackedRows {
-                lens: &lens,
-                groups: None,
-                limited: limited.as_deref(),
-            };
+            let packed = PackedRows { lens: &lens, groups: None, limited: limited.as_deref() };
             let packed = self.pack(packed, spec, ranks, ticks)?;
             let mut bin_of = vec![0; rows.len()];
             for (bin, rows) in packed.bins.iter().enumerate() {
@@ -247,8 +235,7 @@ impl PackedTrees<'_> {
                 bin_of[runs.rows[run].clone()].fill(bin);
             }
         }
-        self.tree
-            .parted(|row| Some(bin_of[row]), best.members.len(), ticks)
+        self.tree.parted(|row| Some(bin_of[row]), best.members.len(), ticks)
     }
 }
 

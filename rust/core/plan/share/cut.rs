@@ -20,10 +20,7 @@ pub struct Weight {
 impl Weight {
     /// The sum of both.
     pub fn plus(self, other: Self) -> Self {
-        Self {
-            load: self.load.plus(other.load),
-            cost: self.cost + other.cost,
-        }
+        Self { load: self.load.plus(other.load), cost: self.cost + other.cost }
     }
 
     /// The difference, at least 0.
@@ -62,11 +59,7 @@ impl Units {
             sum = sum.plus(alone.minus(*shared));
             sums.push(sum);
         }
-        Ok(Self {
-            alone,
-            shared,
-            sums,
-        })
+        Ok(Self { alone, shared, sums })
     }
 
     /// The same, with runs of units as units.
@@ -197,11 +190,8 @@ impl Units {
 
         let missing = count - begins.len();
         let ends = begins[1..].iter().copied().chain([self.alone.len()]);
-        let mut largest: BinaryHeap<_> = begins
-            .iter()
-            .zip(ends)
-            .map(|(&begin, end)| self.by_size(begin..end))
-            .collect();
+        let mut largest: BinaryHeap<_> =
+            begins.iter().zip(ends).map(|(&begin, end)| self.by_size(begin..end)).collect();
         for _ in 0..missing {
             while let Some((_, Reverse(begin), end)) = largest.pop() {
                 ticks.done(1)?;

@@ -62,20 +62,14 @@ impl GrowingTree {
         loop {
             // The branches of a row, those of deeper forks on top.
             let first = youngest_first.partition_point(|&row| fork_of(row) < parent);
-            let branches = youngest_first[first..]
-                .iter()
-                .copied()
-                .take_while(|&row| fork_of(row) == parent);
+            let branches =
+                youngest_first[first..].iter().copied().take_while(|&row| fork_of(row) == parent);
             open.extend(branches);
             let Some(row) = open.pop() else {
                 return Ok(found);
             };
             let Grown { tokens, fork } = &self.rows[row];
-            found.push(TreeRow {
-                row,
-                len: tokens.len(),
-                shared: fork.shared,
-            });
+            found.push(TreeRow { row, len: tokens.len(), shared: fork.shared });
             parent = Some(row);
         }
     }
@@ -127,10 +121,7 @@ impl GrowingTree {
 
     /// Where a row leaves the tree. Only the branches that it takes are compared.
     fn fork(&self, row: &[i64]) -> Fork {
-        let mut fork = Fork {
-            row: None,
-            shared: 0,
-        };
+        let mut fork = Fork { row: None, shared: 0 };
         while let Some(branch) = fork.branch(row)
             && let Some(&other) = self.branches.get(&branch)
         {
@@ -138,10 +129,7 @@ impl GrowingTree {
             let len = tokens.len().min(row.len());
             let agreed = fork.shared + common(&tokens[fork.shared..len], &row[fork.shared..len]);
             let are_same = agreed == row.len() && agreed == tokens.len();
-            fork = Fork {
-                row: Some(other),
-                shared: agreed - usize::from(!are_same),
-            };
+            fork = Fork { row: Some(other), shared: agreed - usize::from(!are_same) };
         }
         fork
     }

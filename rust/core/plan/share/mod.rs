@@ -75,9 +75,7 @@ impl Tree {
             }
             before = row.len;
         }
-        let tokens = rows
-            .iter()
-            .try_fold(0_usize, |sum, row| sum.checked_add(row.len));
+        let tokens = rows.iter().try_fold(0_usize, |sum, row| sum.checked_add(row.len));
         if tokens.is_none_or(|tokens| i64::try_from(tokens).is_err()) {
             return invalid("its rows have more tokens than can be counted".to_owned());
         }
@@ -117,13 +115,11 @@ impl Tree {
     /// Runs of rows that share nothing with other runs: whole trees.
     pub fn trees(&self) -> impl Iterator<Item = Range<usize>> {
         let mut begin = 0;
-        self.rows
-            .chunk_by(|_, row| row.shared > 0)
-            .map(move |rows| {
-                let tree = begin..begin + rows.len();
-                begin = tree.end;
-                tree
-            })
+        self.rows.chunk_by(|_, row| row.shared > 0).map(move |rows| {
+            let tree = begin..begin + rows.len();
+            begin = tree.end;
+            tree
+        })
     }
 
     /// Distribute rows over the given number of trees: `part_of` returns the tree of the row at a
@@ -184,16 +180,12 @@ impl Tree {
             }
         }
         let lens = lens.into_iter().flatten().zip(rows);
-        let other = lens
-            .enumerate()
-            .find(|(_, (expected, row))| *expected != row.len());
+        let other = lens.enumerate().find(|(_, (expected, row))| *expected != row.len());
         match other {
             None => Ok(()),
-            Some((row, (expected, found))) => Err(Error::OtherSequenceLength {
-                row,
-                found: found.len(),
-                expected,
-            }),
+            Some((row, (expected, found))) => {
+                Err(Error::OtherSequenceLength { row, found: found.len(), expected })
+            }
         }
     }
 
@@ -222,21 +214,11 @@ impl Tree {
             let are_given = same_inputs.is_some();
             let are_same = same_inputs.map_or(!have_inputs, |ids| ids[a] == ids[b]);
             if !are_same {
-                return Err(Error::OtherInputs {
-                    row,
-                    before,
-                    shared,
-                    are_given,
-                });
+                return Err(Error::OtherInputs { row, before, shared, are_given });
             }
             let token = streams.common(a, b, 0, shared)?;
             if token < shared {
-                return Err(Error::OtherTokens {
-                    row,
-                    before,
-                    shared,
-                    token,
-                });
+                return Err(Error::OtherTokens { row, before, shared, token });
             }
         }
         Ok(())

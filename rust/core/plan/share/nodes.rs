@@ -48,10 +48,7 @@ impl Tree {
         let mut path: Vec<usize> = Vec::new();
         let mut start = 0;
         for (index, row) in self.rows.iter().enumerate() {
-            while path
-                .pop_if(|node| nodes[*node].end() > row.shared)
-                .is_some()
-            {}
+            while path.pop_if(|node| nodes[*node].end() > row.shared).is_some() {}
             let mut depth = row.shared;
             while depth < row.len {
                 let split = splits.next_if(|&(of, _)| of == index);
@@ -86,10 +83,7 @@ impl Tree {
         // begins.
         let mut path: Vec<(usize, usize)> = Vec::new();
         for (index, row) in self.rows.iter().enumerate() {
-            while path
-                .pop_if(|(of, _)| self.rows[*of].shared >= row.shared)
-                .is_some()
-            {}
+            while path.pop_if(|(of, _)| self.rows[*of].shared >= row.shared).is_some() {}
             if let Some((of, end)) = path.last_mut()
                 && *end > row.shared
             {

@@ -72,9 +72,7 @@ impl Tree {
     ) -> Result<Chunks> {
         let (Algorithm::Pack(packer), false) = (spec.algorithm, spec.oversize == Oversize::Split)
         else {
-            return Err(Error::InvalidPlan(
-                "rows of a tree cannot be split".to_owned(),
-            ));
+            return Err(Error::InvalidPlan("rows of a tree cannot be split".to_owned()));
         };
         check_room(self.rows.len())?;
         let limited = self.costs(spec, cost)?;
@@ -84,15 +82,10 @@ impl Tree {
         }
         for (index, row) in self.rows.iter().enumerate() {
             let costs = balanced(row);
-            let limited = limited
-                .as_ref()
-                .map_or([0.0; 2], |[alone, shared]| [alone[index], shared[index]]);
+            let limited =
+                limited.as_ref().map_or([0.0; 2], |[alone, shared]| [alone[index], shared[index]]);
             let weight = |of: usize, size, count| Weight {
-                load: Load {
-                    size,
-                    count,
-                    cost: limited[of],
-                },
+                load: Load { size, count, cost: limited[of] },
                 cost: costs[of],
             };
             alone.push(weight(0, row.len, 1));
@@ -152,15 +145,9 @@ impl Tree {
             let tokens = spec.round_up(row.len);
             let (capacity, max_cost) = (spec.capacity, spec.max_cost);
             let oversized = if tokens > capacity {
-                Oversized::Tokens {
-                    tokens,
-                    limit: capacity,
-                }
+                Oversized::Tokens { tokens, limit: capacity }
             } else if cost > max_cost {
-                Oversized::Cost {
-                    cost,
-                    limit: max_cost,
-                }
+                Oversized::Cost { cost, limit: max_cost }
             } else {
                 return None;
             };
@@ -169,11 +156,9 @@ impl Tree {
         let exceeding = self.rows.iter().enumerate().filter_map(exceeding);
         match exceeding.min_by_key(|(row, _)| row.row) {
             None => Ok(()),
-            Some((TreeRow { row, len, .. }, oversized)) => Err(Error::OversizedRow {
-                row,
-                len,
-                oversized,
-            }),
+            Some((TreeRow { row, len, .. }, oversized)) => {
+                Err(Error::OversizedRow { row, len, oversized })
+            }
         }
     }
 }

@@ -49,11 +49,7 @@ impl Tree {
             Share::All | Share::Group => row.len(),
             Share::Prompts => row.prompt_len,
         };
-        let texts = Texts {
-            streams,
-            turns,
-            lens: rows.iter().map(compared).collect(),
-        };
+        let texts = Texts { streams, turns, lens: rows.iter().map(compared).collect() };
         let heads = (0..rows.len()).map(|row| texts.head(row));
         let mut heads = heads.collect::<Result<Vec<_>, _>>()?;
         let group = |head: &Head| groups[head.row];
@@ -64,11 +60,8 @@ impl Tree {
         if share == Share::Prompts {
             heads = prompts_in_order(&heads, &texts.lens, group);
         }
-        let row = |head: &Head| TreeRow {
-            row: head.row,
-            len: rows[head.row].len(),
-            shared: head.shared,
-        };
+        let row =
+            |head: &Head| TreeRow { row: head.row, len: rows[head.row].len(), shared: head.shared };
         Self::new(heads.iter().map(row).collect())
     }
 }
@@ -130,11 +123,7 @@ impl Texts<'_> {
     /// A row with no row before it.
     pub fn head(&self, row: usize) -> Result<Head> {
         self.streams.tokens.pause()?;
-        Ok(Head {
-            row,
-            shared: 0,
-            next: self.token(row, 0)?,
-        })
+        Ok(Head { row, shared: 0, next: self.token(row, 0)? })
     }
 
     /// Sort rows by their tokens; the sort is stable.
