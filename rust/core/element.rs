@@ -132,7 +132,7 @@ pub fn common<T: PartialEq>(a: &[T], b: &[T]) -> usize {
     let chunks = a.chunks(CHUNK).zip(b.chunks(CHUNK));
     let equal = chunks.take_while(|(a, b)| a == b).count() * CHUNK;
     let rest = a.iter().zip(b).skip(equal);
-    equal.min(a.len()) + { rest }.take_while(|(a, b)| a == b).count()
+    equal.min(a.len()) + rest.take_while(|(a, b)| a == b).count()
 }
 
 /// Bitwise OR of all values: one pass at the speed of reading, unlike the maximum.

@@ -269,7 +269,7 @@ impl Assembly {
             let Some(turn) = row.source else {
                 return Ok(None);
             };
-            match { self.pieces(index).iter() }.rfind(|piece| piece.len > 0) {
+            match self.pieces(index).iter().rfind(|piece| piece.len > 0) {
                 Some(last) => Ok(Some(Piece {
                     turn,
                     from: 0,

@@ -146,7 +146,7 @@ impl Calls {
         call.check().map_err(wrong)?;
         // Columns of these are copies.
         let copies = [Column::AttentionMask, Column::Targets, Column::LossMask];
-        if { copies.iter() }.any(|&column| call.columns[column as usize].is_some()) {
+        if copies.iter().any(|&column| call.columns[column as usize].is_some()) {
             let lens = call.columns.iter().flatten().map(|values| values.len());
             check_room_of::<f32>(2 * lens.sum::<usize>())?;
         }

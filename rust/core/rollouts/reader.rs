@@ -93,7 +93,7 @@ impl<'s> Reader<'s> {
         let indices = calls.filter_map(|call| Some((call.around, call.number(Column::Index)?)));
         let mut indices = gathered(indices)?;
         indices.sort_unstable();
-        match { indices.array_windows() }.find(|[one, next]| one == next) {
+        match indices.array_windows().find(|[one, next]| one == next) {
             None => Ok(()),
             Some([(_, index), _]) => {
                 Err(json.wrong(&format!("two choices have the index {index}")))
@@ -294,7 +294,7 @@ impl<'s> Reader<'s> {
         let peek = json.peek_at(at)?;
         let columns = &self.schema.node(child).columns;
         self.item = Some(Item {
-            is_token: { columns.iter() }.any(|(column, _)| SLOTS[1..].contains(column)),
+            is_token: columns.iter().any(|(column, _)| SLOTS[1..].contains(column)),
             ..Item::default()
         });
         let value = self.value(json, child, peek);

@@ -47,7 +47,7 @@ impl OutputSpec {
             position_ids: (positions, IntDtype::of_name("position_ids", dtype)?),
             labels: labels.transpose()?,
             beside: if bare { Beside::Ids } else { Beside::All },
-            loss_mask: { loss_mask }
+            loss_mask: loss_mask
                 .map(|name| Dtype::of_name(LOSS_MASK, name, Dtype::OF_WEIGHTS))
                 .transpose()?,
         };

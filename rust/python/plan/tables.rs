@@ -354,7 +354,8 @@ pub fn packing(tables: &Bound<PyDict>) -> Result<Option<BinLayout>> {
     }
     let options = column(tables, "packing")?;
     let packing = match options[..] {
-        [multiple_of, shift, padding_as] => { SHIFTS.at(shift) }
+        [multiple_of, shift, padding_as] => SHIFTS
+            .at(shift)
             .zip(PADDING_AS.at(padding_as))
             .map(|(shift, padding_as)| BinLayout { multiple_of, shift, padding_as }),
         _ => None,

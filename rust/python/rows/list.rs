@@ -463,7 +463,7 @@ pub fn common_items(a: (Items, usize, usize), b: (Items, usize, usize), len: usi
         for begin in (0..len).step_by(BLOCK) {
             let block = begin..len.min(begin + BLOCK);
             let differing = |any, index| any | (a_at(index).addr() ^ b_at(index).addr());
-            if { block.clone() }.fold(0, differing) == 0 {
+            if block.clone().fold(0, differing) == 0 {
                 continue;
             }
             for index in block.start + AHEAD..len.min(block.end + AHEAD) {

@@ -284,7 +284,7 @@ pub fn stored_columns(py: Python, rows: Vec<Bound<StoredRow>>) -> PyResult<Vec<R
             let values = (PyTuple::new(py, shape)?, &form.dtype, memory);
             let is_given = !form.is_missing();
             column.push(Parts {
-                values: { is_given.then(|| ndarray.call1(values)) }.transpose()?,
+                values: is_given.then(|| ndarray.call1(values)).transpose()?,
                 starts: gathered(spans.clone().map(|span| span.start)).map_err(Error::from)?,
                 lens: gathered(spans.map(|span| span.tokens)).map_err(Error::from)?,
             });

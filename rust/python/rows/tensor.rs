@@ -77,7 +77,7 @@ pub fn as_array<'py>(tensor: &Bound<'py, PyAny>) -> PyResult<ArrayInput<'py>> {
         let copy = tensor.call_method0(intern!(py, "cpu"))?;
         return Ok(ArrayInput::of_array(as_array(&copy)?.array));
     }
-    if { array.as_ref() }.is_err_and(|error| error.is_instance_of::<PyRuntimeError>(py)) {
+    if array.as_ref().is_err_and(|error| error.is_instance_of::<PyRuntimeError>(py)) {
         // It has gradients, or stores its values negated.
         tensor = tensor.call_method0("detach")?.call_method0("resolve_neg")?;
         array = tensor.call_method0(numpy);

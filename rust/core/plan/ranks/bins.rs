@@ -108,8 +108,8 @@ impl<'a> Bins<'a> {
             };
             let order = self.cheapest_first();
             let end = order.partition_point(|&rank| self.ranks[rank] + alone.cost <= most);
-            let costliest_first = order[..end].iter().rev().take(TRIES);
-            match { costliest_first }.find_map(|&rank| self.emptiest(rank, has_room)) {
+            let mut costliest_first = order[..end].iter().rev().take(TRIES);
+            match costliest_first.find_map(|&rank| self.emptiest(rank, has_room)) {
                 Some(bin) => self.extend(bin, &runs, alone),
                 None => left.extend(runs),
             }
