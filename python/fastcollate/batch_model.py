@@ -395,7 +395,8 @@ class ModelBatch(BatchMapping[Array]):
 
         ``(x - mean) / sqrt(max(var, 1e-8))``, with the population variance, over the trained tokens
         of the real rows within each boundary: those where ``loss_mask`` is not 0 (weights only
-        select).
+        select). Every token counts once, so long responses weigh more. GRPO's advantages count
+        rows: compute these from rewards, and write them to tokens by :meth:`broadcast`.
 
         Parameters
         ----------

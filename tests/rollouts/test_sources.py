@@ -309,6 +309,35 @@ def test_texts_that_are_no_ids_keep_their_places(path, gap):
             form(body, schema=schema)
 
 
+@pytest.mark.parametrize("form", ["bytes", "dictionaries", "table"])
+def test_labels_are_the_loss_mask(form):
+    """Those of datasets for transformers' trainers: -100, or the token itself."""
+
+    def form_of(rows):
+        if form == "bytes":
+            return parse([json.dumps(row).encode() for row in rows])
+        return read(rows if form == "dictionaries" else pa.Table.from_pylist(rows))
+
+    ids = {"input_ids": [1, 2, 3]}
+    for labels in ([-100, 2, 3], [-100, -100, -100], [1, -100, 3]):
+        calls = form_of([{**ids, "labels": labels}])
+        mask = [int(label != -100) for label in labels]
+        assert (rows_of(calls)[0][1:3], hasattr(calls, "labels")) == (([1, 2, 3], mask), False)
+    parts = {"prompt_ids": [1], "response_ids": [2, 3]}
+    for labels in ([-100, -100, 3], [-100, 3]):
+        assert rows_of(form_of([{**parts, "labels": labels}]))[0][:3] == ([1], [2, 3], [0, 1])
+    weights = form_of([{**ids, "labels": [-100, 2, 3], "loss_mask": [0, 0.5, 1]}])
+    assert weights.loss_mask.to_list() == [[0.5, 1]]
+    for wrong, message in [
+        ({**ids, "labels": [2, 3, -100]}, "has the label 2 for response token 0, which is 1"),
+        ({**parts, "labels": [1, 2, 3]}, "labels train tokens of prompts"),
+        ({**ids, "labels": [-100, 2, 3], "loss_mask": [0, 1, 0]}, "with a loss mask of 0"),
+        ({**ids, "labels": [-100, 2]}, "has 2 labels, but its response has 3 tokens"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            form_of([wrong])
+
+
 @pytest.mark.parametrize(
     ("items", "of_objects"),
     [

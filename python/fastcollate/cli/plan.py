@@ -99,7 +99,8 @@ def plan(
         rows_are = "merged turns" if is_merged else "turns"
         print(json.dumps({"rows_are": rows_are, **figures}, indent=2))
         return
-    lines = found.describe().splitlines()
+    lines = [f"rows are merged turns (--merge {merge})"] if is_merged else []
+    lines += found.describe().splitlines()
     if len(lines) > SHOWN_LINES:
         lines = [*lines[:SHOWN_LINES], f"... {len(lines) - SHOWN_LINES:,} more lines"]
     lines += [f"{name.replace('_', ' ')}: {_text(value)}" for name, value in figures.items()]

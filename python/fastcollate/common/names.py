@@ -81,7 +81,7 @@ ADVICE: tuple[tuple[str, str, str], ...] = (
     ("padding_value pad_id", "pad_token_id", "pass pad_token_id"),
     ("pad_token", "pad_token_id", "pass the token's id as pad_token_id"),
     # Steps and ranks.
-    ("balance", "shard_by", "pass shard_by, such as shard_by='tokens'"),
+    ("balance cost costs", "shard_by", "pass shard_by, such as shard_by='tokens'"),
     ("balance", "algorithm", "pass algorithm"),
     (
         *("balance", "shard"),

@@ -48,7 +48,7 @@ _REQUESTS = {
     **dict.fromkeys(("concat", "cat", "union"), "build one batch of all rows"),
     **dict.fromkeys(("device", "shape"), "its outputs have one each: batch.input_ids.shape"),
     "update": "it is read-only: pass dict(batch), whose items may change",
-    "save": "call torch.save(batch, path), or pickle it",
+    "save": "call torch.save(batch, path), and torch.load(path, weights_only=False)",
     **dict.fromkeys(("prompts", "prompt_ids"), "see batch.prompt_lens, or batch.rows()"),
     **dict.fromkeys(("predictors", "row_bins"), "pass layout=fc.Tree(...) to build_batch"),
 }

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from fastcollate._fastcollate import IGNORE_INDEX
 from fastcollate.common.arguments import check_choice, tally
-from fastcollate.common.arrays import ranges_of
+from fastcollate.common.arrays import ranges_of, row_and_token
 from fastcollate.common.text import show
 from fastcollate.rollouts.calls import (
     BAD_LOGPROBS,
@@ -24,6 +25,9 @@ from fastcollate.rollouts.calls import (
 from fastcollate.rollouts.schema import Schema
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class Place(NamedTuple):
@@ -80,6 +84,8 @@ def calls_of(
         if name in kept:
             kept[name] = _along(name, kept[name], prompts, responses)
     numbers, mask = found["logprobs"], found["loss_mask"]
+    if (labels := kept.pop("labels", None)) is not None:
+        mask = _mask_of_labels(labels, mask, prompts, responses)
     if mask is not None and ((mask == 0) | (mask == 1)).all():
         mask = mask.astype(np.int32)
     calls = Calls(
@@ -143,6 +149,40 @@ def _along(name: str, column: Sequence[Any], prompts: Ragged, responses: Ragged)
         )
     values = rows.values[ranges_of(rows.offsets[1:] - lengths, lengths)]
     return Ragged(values, responses.offsets)
+
+
+def _mask_of_labels(
+    labels: Sequence[Any], mask: Any, prompts: Ragged, responses: Ragged
+) -> NDArray[np.float32]:
+    """Return the loss mask that labels stand for, which is 0 where they are -100.
+
+    Raises
+    ------
+    ValueError
+        If labels are shifted, train tokens of a prompt, or train others than a mask.
+    """
+    found = _along("labels", labels, prompts, responses)
+    if not isinstance(found, Ragged):
+        raise ValueError(f"labels are {show(labels)}; pass one per token, or leave them out")
+    trains = found.values != IGNORE_INDEX
+    wrong = trains & (found.values != responses.values)
+    if mask is not None:
+        wrong |= trains != (mask != 0)
+    if wrong.any():
+        call, token = row_and_token(responses.offsets, int(wrong.argmax()))
+        raise ValueError(
+            f"call {call} has the label {found[call][token]} for response token {token}, which is "
+            f"{responses[call][token]}"
+            + ("" if mask is None else f", with a loss mask of {mask[wrong.argmax()]:g}")
+            + "; labels are the token itself if it trains, else -100"
+        )
+    if np.count_nonzero(ragged(labels).values != IGNORE_INDEX) > np.count_nonzero(trains):
+        raise ValueError(
+            "labels train tokens of prompts, or before the first that the loss mask trains; leave "
+            "out prompts, or the mask"
+        )
+    made: NDArray[np.float32] = trains.astype(np.float32) if mask is None else mask
+    return made
 
 
 def _rows_of_nodes(

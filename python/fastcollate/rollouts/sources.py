@@ -78,6 +78,7 @@ COLUMNS = Schema(
     **{name: _names(name) for name in ("loss_mask", "rewards", "advantages")},
     # verl's, of the trainer's policy: elsewhere they are not the sampler's.
     logprobs=(*_names("logprobs"), "old_log_probs"),
+    labels="labels",
     attention_mask="attention_mask",
     versions=("weight_versions", "weight_version", "policy_versions", "versions"),
     **{name: _names(name) for name in ("uids", "trajectory_ids", "is_last_step")},

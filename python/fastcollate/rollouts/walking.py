@@ -30,7 +30,7 @@ from fastcollate.rollouts.sources import COLUMNS, ENGINES, OUTPUTS, ROW_PATHS, S
 from fastcollate.rows.columns import Ragged
 
 KINDS: dict[str, tuple[str, tuple[int, ...]]] = {
-    **dict.fromkeys(IDS, ("iu", (1,))),
+    **dict.fromkeys((*IDS, "labels"), ("iu", (1,))),
     "logprob_tokens": ("U", (1,)),
     **dict.fromkeys(LENGTHS, ("iu", (0,))),
     **dict.fromkeys(NUMBERS, ("biufOU", (1,))),
