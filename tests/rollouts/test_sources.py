@@ -223,6 +223,7 @@ VALUES = {
     "response_lens": 2,
     "logprobs": [-0.5, -1.0],
     "loss_mask": [0, 1],
+    "labels": [-100, 4],
     "attention_mask": [1] * 4,
     "masked": False,
     "rewards": 0.5,
@@ -253,7 +254,9 @@ def test_no_column_of_a_row_vanishes(form, random):
         calls = FORMS[form](row, **options)
         for name in ("prompts", "responses", "logprobs", "loss_mask"):
             assert name not in known or getattr(calls, name).to_list() == [known.pop(name)]
-        for name in {*known} - {"prompt_lens", "response_lens", "attention_mask", "masked"}:
+        assert "labels" not in known or calls.loss_mask.to_list() == [[0, 1]]
+        others = {"labels", "prompt_lens", "response_lens", "attention_mask", "masked"}
+        for name in {*known} - others:
             assert getattr(calls, name) is not None, (name, row)
 
 

@@ -5,7 +5,7 @@ use super::frame::{Frame, MISSING, State};
 use super::items::SLOTS;
 use super::schema::{Column, Node};
 use crate::error::Result;
-use crate::memory::add;
+use crate::memory::{add, resize};
 
 /// What items have so far; columns are bits.
 #[derive(Debug, Default)]
@@ -16,6 +16,8 @@ pub struct Alike {
     lacked: u32,
     single: u32,
     arrays: u32,
+    /// Number of items.
+    items: usize,
     /// The slots of which items have a value; and by slot, the places of those that items lack.
     are_there: u32,
     gaps: [Vec<usize>; SLOTS.len()],
@@ -73,14 +75,20 @@ impl Alike {
     /// [`Error::NoMemory`](crate::Error::NoMemory).
     #[inline(always)]
     pub fn add(&mut self, seen: Seen, has: u32, frame: &mut Frame) -> Result<()> {
-        self.are_there |= has;
-        if self.read & Seen::SLOTS.all & !has != 0 {
+        let has = has & self.read;
+        let (first, lacked) = (has & !self.are_there, self.are_there & !has);
+        if first | lacked != 0 {
             for (gaps, column) in self.gaps.iter_mut().zip(SLOTS) {
-                if self.read & !has & bit(column) != 0 {
-                    add(gaps, frame.column(column).values.len())?;
+                let len = frame.column(column).values.len();
+                if first & bit(column) != 0 {
+                    resize(gaps, self.items, len - 1)?; // all items before lack it
+                } else if lacked & bit(column) != 0 {
+                    add(gaps, len)?;
                 }
             }
+            self.are_there |= first;
         }
+        self.items += 1;
         self.lacked |= self.read & !seen.all;
         self.single |= self.read & seen.all & !seen.arrays;
         self.arrays |= self.read & seen.arrays;
@@ -112,7 +120,14 @@ impl Alike {
     }
 }
 
+/// The bits of slots that have a value.
+#[inline(always)]
+pub fn bits_of_slots(has: [bool; SLOTS.len()]) -> u32 {
+    let [logprob, id, token] = has.map(u32::from);
+    (logprob * bit(SLOTS[0])) | (id * bit(SLOTS[1])) | (token * bit(SLOTS[2]))
+}
+
 /// The bit of a column.
-pub const fn bit(column: Column) -> u32 {
+const fn bit(column: Column) -> u32 {
     1 << column as u32
 }

@@ -4,7 +4,7 @@ use std::mem;
 
 use jiter::{NumberInt, Peek};
 
-use super::alike::{Alike, Seen, bit, lens};
+use super::alike::{Alike, Seen, bits_of_slots, lens};
 use super::call::UNKNOWN;
 use super::calls::{Calls, Place};
 use super::frame::{Frame, MISSING, State, call_of};
@@ -257,26 +257,22 @@ impl<'s> Reader<'s> {
             self.shapes.resize_with(child + 1, Shapes::default);
         }
         each_item(json, |json, at| {
-            let mut has = 0;
-            let (seen, end) = match self.shapes[child].read(json.data, at) {
+            let (seen, has, end) = match self.shapes[child].read(json.data, at) {
                 Some((found, end)) => {
                     let frame = &mut self.frames[current];
-                    for (column, value) in SLOTS.into_iter().zip(found) {
+                    for (column, value) in SLOTS.iter().zip(&found) {
                         if let Some(value) = value {
-                            frame.column(column).push(value)?;
-                            has |= bit(column);
+                            frame.column(*column).push(*value)?;
                         }
                     }
-                    (Seen::SLOTS, end)
+                    (Seen::SLOTS, bits_of_slots(found.map(|value| value.is_some())), end)
                 }
                 None => {
                     let before = lens(&mut self.frames[current]);
                     let seen = self.item_of_any_shape(json, child, at)?;
                     let after = lens(&mut self.frames[current]);
-                    for (slot, column) in SLOTS.into_iter().enumerate() {
-                        has |= bit(column) * u32::from(after[slot] > before[slot]);
-                    }
-                    (seen, json.at())
+                    let has = std::array::from_fn(|slot| after[slot] > before[slot]);
+                    (seen, bits_of_slots(has), json.at())
                 }
             };
             items.add(seen, has, &mut self.frames[current])?;
