@@ -1,8 +1,8 @@
 """Measure the hand-over from a driver or rollout workers to training workers through Ray.
 
 About 182 MB of left-padded torch tensors, all six outputs, in 4 mini-batches for 4 ranks. Most
-responses are far shorter than the longest, as where generation has a limit: 72 % is padding, on
-which the bytes of columns depend (with 47 %, they are 5.6 times fewer). All on one node, in
+responses are far shorter than the longest, as where generation has a limit: 72% is padding, on
+which the bytes of columns depend (with 47%, they are 5.6 times fewer). All on one node, in
 memory that the object store has used before, torch on one thread.
 
 put

@@ -1,7 +1,7 @@
 """Measure `fastcollate.RoutedExperts` against a copy per row in NumPy.
 
 64 rows of 6,000 to 8,192 tokens with 8 experts in each of 48 layers, captured for all tokens but
-the last. All calls build a whole batch, of which the routes are 99 %.
+the last. All calls build a whole batch, of which the routes are 99%.
 
 pool, fresh
     fastcollate in steady state, on memory of an earlier batch, and with `pool=None`.

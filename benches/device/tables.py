@@ -92,7 +92,7 @@ def of_trainer(cases: Sequence[Figures]) -> str:
 
 def percent(share: float, digits: int = 0) -> str:
     """Write a share."""
-    return f"{100 * share:.{digits}f} %"
+    return f"{100 * share:.{digits}f}%"
 
 
 # Goals

@@ -7,7 +7,7 @@ from svg import Picture
 QUESTIONS = (
     (("Does your framework", "fix the layout?"), ("its own layout", "left · two_segment")),
     (("Are a third of tokens", "shared prefixes?"), ("fc.Tree(capacity)", "prefix sharing")),
-    (("Is more than 25 %", "of it padding?"), ("fc.Packed(capacity)", "sequence packing")),
+    (("Is more than 25%", "of it padding?"), ("fc.Packed(capacity)", "sequence packing")),
     (("Do you only move", "or store batches?"), ('"jagged"', "values and offsets")),
 )
 

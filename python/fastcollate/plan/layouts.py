@@ -54,7 +54,7 @@ class Packed(BinnedLayout):
         The bins, instead of a capacity: a plan made by :func:`fastcollate.planning.pack` for the
         lengths of these rows, or a list of rows per bin.
     num_bins
-        The number of bins, instead of a capacity: the capacity is the smallest, to 0.1 %, with
+        The number of bins, instead of a capacity: the capacity is the smallest, to 0.1%, with
         which `algorithm` needs no more bins: MULTIFIT (Coffman, Garey and Johnson, 1978). Missing
         bins then take the last sequence of other bins. In :func:`plan_step`, the number of bins per
         rank.

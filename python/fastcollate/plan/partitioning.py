@@ -123,7 +123,7 @@ def micro_batches(
 
     Every rank gets the same number of micro-batches: the smallest for which Karmarkar-Karp parts by
     cost stay within the capacity (the smallest number by tokens often exceeds it), up to 256 times
-    `bins_multiple_of`. Larger numbers are not tried one by one, and may exceed the smallest by 1 %.
+    `bins_multiple_of`. Larger numbers are not tried one by one, and may exceed the smallest by 1%.
 
     Parameters
     ----------
