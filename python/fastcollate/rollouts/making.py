@@ -174,7 +174,7 @@ def _mask_of_labels(
             f"call {call} has the label {found[call][token]} for response token {token}, which is "
             f"{responses[call][token]}"
             + ("" if mask is None else f", with a loss mask of {mask[wrong.argmax()]:g}")
-            + "; labels are the token itself if it trains, else -100"
+            + "; labels are the token itself if it trains, else -100 (rename those of another kind)"
         )
     if np.count_nonzero(ragged(labels).values != IGNORE_INDEX) > np.count_nonzero(trains):
         raise ValueError(
