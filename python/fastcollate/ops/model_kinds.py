@@ -14,15 +14,12 @@ BLIND = frozenset(
 """Types of models that do not find sequences by positions (of images and text: by two-dimensional
 ones), but take a dense mask."""
 
-OWN_POSITIONS = frozenset(
+_LIKE_BART = frozenset(
     """
-    bart bert bert-generation big_bird bigbird_pegasus blenderbot blenderbot-small bloom camembert
-    cpmant data2vec-text electra ernie marian mbart megatron-bert mpt musicgen musicgen_melody mvp
-    openai-gpt pegasus plbart prophetnet reformer rembert roberta roberta-prelayernorm roc_bert
-    roformer trocr xlm xlm-roberta xlm-roberta-xl xlnet xmod
+    bart bigbird_pegasus blenderbot blenderbot-small mbart mvp pegasus plbart trocr
     """.split()  # noqa: SIM905
 )
-"""Types of models that have positions or masks of their own, for one sequence per row."""
+"""Types of the decoders of BART's family."""
 
 OWN_START = frozenset(
     """
@@ -31,21 +28,31 @@ OWN_START = frozenset(
 )
 """Types of models whose positions begin after the id of the padding token."""
 
-COUNT_PADDING = OWN_START | frozenset(
-    """
-    bart bigbird_pegasus blenderbot blenderbot-small deepseek_v4 marian mbart mvp pegasus plbart
-    recurrent_gemma roformer rwkv trocr xlstm
+OWN_POSITIONS = (
+    _LIKE_BART
+    | OWN_START
+    | frozenset(
+        """
+    bert bert-generation big_bird bloom cpmant electra ernie marian megatron-bert mpt musicgen
+    musicgen_melody openai-gpt prophetnet reformer rembert roc_bert roformer xlm xlnet
     """.split()  # noqa: SIM905
+    )
+)
+"""Types of models that have positions or masks of their own, for one sequence per row."""
+
+COUNT_PADDING = (
+    _LIKE_BART
+    | OWN_START
+    | frozenset(
+        """
+    deepseek_v4 marian recurrent_gemma roformer rwkv xlstm
+    """.split()  # noqa: SIM905
+    )
 )
 """Types of models that take padding on the left for tokens or count it, despite mask and
 positions."""
 
-WITHOUT_SHIFT = frozenset(
-    """
-    bart bigbird_pegasus blenderbot blenderbot-small cpmant mbart mvp pegasus plbart prophetnet
-    trocr whisper xlm xlnet
-    """.split()  # noqa: SIM905
-)
+WITHOUT_SHIFT = _LIKE_BART | frozenset({"cpmant", "prophetnet", "whisper", "xlm", "xlnet"})
 """Types of models whose loss compares a label with the output at its own token."""
 
 WITHOUT_OFFSETS = frozenset({"falcon", "gpt_neo", "gptj"})

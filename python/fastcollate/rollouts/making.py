@@ -132,10 +132,19 @@ def _along(name: str, column: Sequence[Any], prompts: Ragged, responses: Ragged)
     """Return one value per call, or per response token where a source has one per token."""
     if not any(isinstance(one, (list, tuple, np.ndarray)) for one in column):
         return column
+    return _of_responses(name, _rows_of(name, column), prompts, responses)
+
+
+def _rows_of(name: str, column: Sequence[Any]) -> Ragged:
+    """Return the values of each call, none for None."""
     try:
-        rows = ragged([[] if one is None else one for one in column])
+        return ragged([[] if one is None else one for one in column])
     except (TypeError, ValueError) as error:
         raise type(error)(f"{name}{str(error).removeprefix('x')}") from None
+
+
+def _of_responses(name: str, rows: Ragged, prompts: Ragged, responses: Ragged) -> Ragged:
+    """Return the values of response tokens, of rows with one per token of these or of sequences."""
     lengths = responses.lengths
     whole = prompts.lengths + lengths
     # Values over a sequence that is shifted lack the first, which is the prompt's.
@@ -161,9 +170,8 @@ def _mask_of_labels(
     ValueError
         If labels are shifted, train tokens of a prompt, or train others than a mask.
     """
-    found = _along("labels", labels, prompts, responses)
-    if not isinstance(found, Ragged):
-        raise ValueError(f"labels are {show(labels)}; pass one per token, or leave them out")
+    rows = _rows_of("labels", labels)
+    found = _of_responses("labels", rows, prompts, responses)
     trains = found.values != IGNORE_INDEX
     wrong = trains & (found.values != responses.values)
     if mask is not None:
@@ -176,7 +184,7 @@ def _mask_of_labels(
             + ("" if mask is None else f", with a loss mask of {mask[wrong.argmax()]:g}")
             + "; labels are the token itself if it trains, else -100 (rename those of another kind)"
         )
-    if np.count_nonzero(ragged(labels).values != IGNORE_INDEX) > np.count_nonzero(trains):
+    if np.count_nonzero(rows.values != IGNORE_INDEX) > np.count_nonzero(trains):
         raise ValueError(
             "labels train tokens of prompts, or before the first that the loss mask trains; leave "
             "out prompts, or the mask"
