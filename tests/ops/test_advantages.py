@@ -30,6 +30,7 @@ class Slots:
     mini_batch_offsets: np.ndarray
     row_lengths: np.ndarray
     prompt_offsets: np.ndarray
+    dp_size: int = 1
     bin_offsets: None = None
 
     @property
@@ -264,15 +265,33 @@ def test_normalising_equals_the_loops(drawn, layout, data, array_type):
     assert (found.tokens.tolist(), found.rows.tolist()) == (tokens, rows)
 
 
-def test_without_padding_a_batch_of_a_plan_is_known_by_its_flags():
-    plan = plan_of([1, 2, 0], [False] * 3, [0, 1, 3], [0, 3], [[1, 1], [1, 1], [1, 1]])
-    masks = [[1.0], [0.0], [0.5]]
-    in_order = batch_of([(1, 1)] * 3, loss_mask=masks)
-    assert loss_normalizers(in_order, plan).tokens.tolist() == [1, 1.5]
-    flagged = in_order._replace(is_padding=[False] * 3)
-    assert loss_normalizers(flagged, plan).tokens.tolist() == [1, 0.5]
-    flagged = in_order._replace(is_padding=[False, True, False])
+def test_without_padding_a_shard_that_is_the_whole_step_is_in_slot_order():
+    plan = plan_of([1, 2, 0], [False] * 3, [0, 3], [0, 1, 3], [[1, 1], [1, 1], [1, 1]])
+    of_rows = np.array([[1.0], [2.0], [4.0]])
+    batch = batch_of([(1, 1)] * 3)
+    assert normalized(batch, of_rows, plan, "prompt").tolist() == [[0], [-1], [1]]
+    shard = batch._replace(is_padding=[False] * 3)
+    found = normalized(shard, of_rows[[1, 2, 0]], plan, "prompt")
+    assert found.tolist() == [[-1], [1], [0]]
+    flagged = batch._replace(is_padding=[False, True, False])
     refuses(ValueError, r"is_padding\[1\] is True in the batch", loss_normalizers, flagged, plan)
+
+
+@pytest.mark.parametrize("layout", [None, fc.Packed(capacity=16)])
+@pytest.mark.parametrize("lens", [[2, 2, 2, 2, 2, 2], [1, 2, 3, 4, 5, 6]])
+@pytest.mark.parametrize("dp_size", [1, 2, 4])
+def test_selected_rows_are_in_the_order_of_their_plan(layout, lens, dp_size):
+    """As the rows of a batch that was built: prompts may be left out before the plan is made."""
+    options = {"uids": list("aabbcc"), "pad_token_id": 0, "array_type": "numpy"}
+    batch = fc.build_batch([[1, 2]] * 6, [[3] * count for count in lens], **options)
+    selected = batch.select(rows=range(6))
+    plan = fc.plan_step(selected, prompts_per_mini_batch=1, dp_size=dp_size, layout=layout)
+    rewards = batch.broadcast(np.array([1.0, 3, 10, 30, 5, 9]))
+    expected = batch.normalize(rewards, plan, "prompt")
+    assert np.array_equal(selected.normalize(rewards, plan, "prompt"), expected)
+    expected = batch.loss_normalizers(plan).tokens
+    assert selected.loss_normalizers(plan).tokens.tolist() == expected.tolist()
+    assert expected.tolist() == np.reshape(lens, (3, 2)).sum(1).tolist()
 
 
 def test_a_batch_of_something_else_is_refused():

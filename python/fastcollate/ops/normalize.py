@@ -145,40 +145,45 @@ def _slots_of_rows(state: BatchState, rows: int, plan: StepPlan) -> NDArray[np.i
     """Return the plan's slot of each row of a batch, which is in step order or slot order."""
     check_step_plan(plan)
     inverse: NDArray[np.int64] = plan.inverse
-    slots = len(plan.rows)
-    is_padding = state.is_padding
-    if rows == slots and (rows != len(inverse) or is_padding is not None):
-        slots_of_rows = np.arange(slots)
-        known = None if is_padding is None else np.asarray(is_padding, np.bool_)
-        if known is not None and not np.array_equal(known, plan.is_padding):
-            row = int((known != plan.is_padding).argmax())
+    slots, of_slots = len(plan.rows), np.arange(len(plan.rows))
+    flags = np.zeros(rows, np.bool_) if state.is_padding is None else np.array(state.is_padding)
+    if rows == len(inverse) and not flags.any():
+        # Without padding, only the shard of a step of one shard is in slot order.
+        is_whole = rows == slots and plan.dp_size == len(plan.mini_batch_offsets) - 1 == 1
+        may_be_shard = is_whole and state.is_padding is not None
+        in_slots = may_be_shard and _other_length(state, plan, of_slots) is None
+        slots_of_rows = of_slots if in_slots else inverse
+    elif rows == slots:
+        slots_of_rows = of_slots
+        if state.is_padding is not None and not np.array_equal(flags, plan.is_padding):
+            row = int((flags != plan.is_padding).argmax())
             raise ValueError(
-                f"is_padding[{row}] is {known[row]} in the batch, but {plan.is_padding[row]} in "
+                f"is_padding[{row}] is {flags[row]} in the batch, but {plan.is_padding[row]} in "
                 "the plan; pass the plan of this batch"
             )
-    elif rows == len(inverse) and is_padding is None:
-        slots_of_rows = inverse
     else:
         raise ValueError(
             f"the batch has {tally(rows, 'row')}, but the plan has "
             f"{tally(len(inverse), 'row')} in {tally(slots, 'slot')}; pass a batch of all rows "
             "of the step, in their order and without padding, or of all slots"
         )
-    _check_lengths(state, plan, slots_of_rows)
+    if (message := _other_length(state, plan, slots_of_rows)) is not None:
+        raise ValueError(message)
     return slots_of_rows
 
 
-def _check_lengths(state: BatchState, plan: StepPlan, slots: NDArray[np.int64]) -> None:
-    """Check that real rows have the planned lengths, if the batch has lengths."""
+def _other_length(state: BatchState, plan: StepPlan, slots: NDArray[np.int64]) -> str | None:
+    """Describe the first real row that has another length than planned, if any."""
     found = state.plan.prompt_lens + state.plan.response_lens
     expected = plan.row_lengths.sum(1)[plan.rows[slots]]
     wrong = np.flatnonzero((found != expected) & ~plan.is_padding[slots])
-    if len(wrong) > 0:
-        row = int(wrong[0])
-        raise ValueError(
-            f"row {row} of the batch has {tally(int(found[row]), 'token')}, but the plan has "
-            f"{int(expected[row])}; pass the plan of these rows in this order"
-        )
+    if len(wrong) == 0:
+        return None
+    row = int(wrong[0])
+    return (
+        f"row {row} of the batch has {tally(int(found[row]), 'token')}, but the plan has "
+        f"{int(expected[row])}; pass the plan of these rows in this order"
+    )
 
 
 def _groups(plan: StepPlan, slots: NDArray[np.int64], per: str) -> tuple[NDArray[np.int64], int]:
