@@ -93,9 +93,9 @@ class Collator(Generic[Made]):
     ``prompt_ids``, ``chosen_ids`` and ``rejected_ids``
         A preference pair, as in TRL's ``DPOTrainer``, which makes two rows of the batch: of ``n``
         pairs, row ``i`` is the chosen response of pair ``i`` and row ``n + i`` the rejected one,
-        both with its ``uid``. The batch has ``completion_mask``, 1 on responses, along
-        ``input_ids``. ``ref_chosen_logps`` and ``ref_rejected_logps``, one number each, become
-        ``ref_logps`` of all rows; under their own names `outputs` has either half.
+        both with its ``uid``, or ``i`` without one. The batch has ``completion_mask``, 1 on
+        responses, along ``input_ids``. ``ref_chosen_logps`` and ``ref_rejected_logps``, one number
+        each, become ``ref_logps`` of all rows; under their own names `outputs` has either half.
     ``rewards``, ``loss_mask``, ``logprobs``, ``advantages``
         One number per response token; for rewards and advantages also one per row. Not for pairs.
     ``uid``, ``trajectory_id``, ``is_last_step``

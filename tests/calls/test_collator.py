@@ -268,6 +268,21 @@ def test_pairs_written_out(form, array_type):
     assert batch.uids == ["a", "b", "b"] * 2
 
 
+def test_pairs_without_uids_are_not_divided_among_ranks():
+    """Chosen rows would go to one rank, and rejected ones to another."""
+    samples = [{key: value for key, value in pair.items() if key != "uid"} for pair in PAIRS]
+    batch = fc.Collator(pad_token_id=0, ignore="rest")(samples)
+    assert batch.uids == [0, 1, 2] * 2
+    with pytest.raises(ValueError, match="uid 0 appears in non-contiguous positions"):
+        fc.plan_step(batch, dp_size=2)
+    pairs = batch.select(rows=[0, 3, 1, 4, 2, 5])
+    plan = fc.plan_step(pairs, dp_size=2, keep_together="prompt")
+    assert [pairs.select(plan.shard(0, rank)).uids for rank in range(2)] == [
+        [0, 0, 1, 1],
+        [2, 2, "pad0", "pad1"],
+    ]
+
+
 @pytest.mark.parametrize("form", [list, columns_of, numpy_columns])
 def test_fields_come_from_the_samples(form, array_type):
     samples = [

@@ -157,8 +157,9 @@ def test_one_error_names_all_unknown_keys(kind):
             "fields={'label': fc.PerRow('label')}",
         ),
         (
-            {"chosen_input_ids": [1], "rejected_input_ids": [2]},
-            "columns={'chosen_input_ids': 'chosen_ids', 'rejected_input_ids': 'rejected_ids'}",
+            {"prompt_input_ids": [3], "chosen_input_ids": [1], "rejected_input_ids": [2]},
+            "columns={'prompt_input_ids': 'prompt_ids', 'chosen_input_ids': 'chosen_ids', "
+            "'rejected_input_ids': 'rejected_ids'}",
         ),
         (
             {"tokens": [1, 2], "response_length": 1},

@@ -68,8 +68,9 @@ def arguments_of_pairs(
         raise ValueError(f"samples have {given[0]!r}, but no {other!r}; pass both")
     if given:
         arguments["fields"]["ref_logps"] = PerRow(join(*(columns[key] for key in LOGPS)))
-    if "uid" in columns and "uid" not in of_fields:
-        arguments["uids"] = id_list("uid", columns["uid"]) * 2
+    is_named = "uid" in columns and "uid" not in of_fields
+    names = id_list("uid", columns["uid"]) if is_named else [*range(len(prompts))]
+    arguments["uids"] = names * 2
     if limit is None:
         return arguments, None
     return arguments, Truncated(*map(sum, zip(*(part[2] for part in parts), strict=True)))

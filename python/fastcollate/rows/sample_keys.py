@@ -29,7 +29,7 @@ ARGUMENTS = {
 _OF_OBJECTS = ("uid", "trajectory_id")
 """Keys of any objects, such as strings."""
 
-_OF_PAIRS = {"chosen_input_ids": "chosen_ids", "rejected_input_ids": "rejected_ids"}
+_OF_PAIRS = {key.replace("_", "_input_"): key for key in PAIR}
 """Other names for the keys of pairs."""
 
 _MADE_BY = {
