@@ -4,25 +4,11 @@ import numpy as np
 import pytest
 
 import fastcollate as fc
-from fastcollate.testing.reference import assert_same
 
 PROMPTS, RESPONSES, MASKS = [[1, 2], [3]], [[4], [5, 6, 7]], [[1], [0, 1, 1]]
 ROWS = {"prompts": PROMPTS, "responses": RESPONSES, "pad_token_id": 0, "array_type": "numpy"}
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*policy=.realign. masked", "ignore:.*split")
-
-
-def test_one_number_per_row(array_type):
-    for numbers in ([1.5, -1], (1.5, -1), np.array([1.5, -1]), fc.Field([1.5, -1])):
-        batch = fc.build_batch(
-            **{**ROWS, "array_type": array_type}, loss_mask=MASKS, advantages=numbers
-        )
-        assert batch.advantages.tolist() == [[0, 0, 1.5], [0, -1, -1]]
-        assert str(batch.advantages.dtype).endswith("float32")
-    by_field = fc.build_batch(
-        **ROWS, loss_mask=MASKS, fields={"advantages": fc.Field([1.5, -1], spread="trained")}
-    )
-    assert_same(by_field, fc.build_batch(**ROWS, loss_mask=MASKS, advantages=[1.5, -1]))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float16"])

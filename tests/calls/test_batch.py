@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 from conftest import NEEDS_TORCH
+from making import make_batch
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same
@@ -17,10 +18,9 @@ KEYS = ["input_ids", "attention_mask", "response_mask", "loss_mask", "rewards", 
 @pytest.fixture
 def batch(array_type):
     field = [[0.5], [1.0, 2.0, 3.0]]
-    return fc.build_batch(
+    return make_batch(
         [[1, 2], [3]],
         [[4], [5, 6, 7]],
-        pad_token_id=0,
         logprobs=field,
         loss_mask=field,
         rewards=field,
@@ -38,17 +38,6 @@ def test_is_a_mapping(batch):
     assert all(batch[key] is value for key, value in batch.items())
     with pytest.raises(KeyError, match="missing"):
         batch["missing"]
-
-
-def test_goes_into_calls_and_dicts(batch):
-    def model(input_ids, attention_mask, **others):
-        return input_ids, attention_mask, others
-
-    ids, mask, others = model(**batch)
-    assert ids is batch["input_ids"]
-    assert mask is batch["attention_mask"]
-    assert list({"labels": 1, **batch}) == ["labels", *KEYS]
-    assert list(others) == KEYS[2:]
 
 
 def test_attributes_are_the_items(batch):
@@ -117,7 +106,7 @@ def test_metrics(batch):
 
 
 def test_metrics_of_no_tokens():
-    metrics = fc.build_batch([[]], [[]], pad_token_id=0, array_type="numpy").metrics
+    metrics = make_batch([[]], [[]]).metrics
     assert metrics["batch/tokens"] == 0
     assert metrics["batch/padding_fraction"] == 0
 

@@ -11,6 +11,8 @@ from any_layout import layouts
 from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
+from making import make_batch
+from raising import raises
 from refusing import same_or_refused
 from strategies import as_inputs, rollouts
 
@@ -114,33 +116,33 @@ NAN = float("nan")
 
 
 @pytest.mark.parametrize(
-    ("changes", "exception", "message"),
+    ("changes", "message"),
     [
-        ({"prompt": [1, "x"]}, TypeError, r"prompts\[1\]\[1\] is 'x'"),
-        ({"prompt": [1, 2**63]}, ValueError, r"prompts\[1\]\[1\] is 9223372036854775808"),
-        ({"prompt": None}, TypeError, "prompt is None; pass prompt and response, or sequence with"),
-        ({"prompt": [1.5]}, TypeError, r"prompts\[1\]\[0\] is 1.5"),
-        ({"response": [1, None]}, TypeError, r"responses\[1\]\[1\] is None"),
-        ({"response": np.zeros(2)}, TypeError, r"responses\[1\]"),
-        ({"rewards": [1.0]}, ValueError, r"rewards\[1\] has 1 item.* responses\[1\] has 2"),
-        ({"rewards": [1.0, "x"]}, TypeError, r"rewards\[1\]\[1\] is 'x'"),
-        ({"rewards": 1.0}, TypeError, r"rewards\[1\]"),
-        ({"rewards": None}, ValueError, r"rewards\[1\]|row 1.*rewards"),
-        ({"loss_mask": [1, NAN]}, ValueError, r"loss_mask\[1\]\[1\] is NaN"),
-        ({"loss_mask": [1] * 3}, ValueError, r"loss_mask\[1\] has 3 items"),
-        ({"loss_mask": None}, ValueError, r"loss_mask\[1\]|row 1.*loss_mask"),
-        ({"logprobs": []}, ValueError, r"logprobs\[1\] has 0 items, but responses\[1\] has 2"),
-        ({"logprobs": "ab"}, TypeError, r"logprobs\[1\]"),
-        ({"uid": None}, ValueError, r"uids\[1\]|row 1.*uid"),
-        ({"trajectory_id": "t"}, ValueError, "trajectory_id"),
+        ({"prompt": [1, "x"]}, r"TypeError: prompts\[1\]\[1\] is 'x'"),
+        ({"prompt": [1, 2**63]}, r"prompts\[1\]\[1\] is 9223372036854775808"),
+        ({"prompt": None}, "TypeError: prompt is None; pass prompt and response, or sequence with"),
+        ({"prompt": [1.5]}, r"TypeError: prompts\[1\]\[0\] is 1.5"),
+        ({"response": [1, None]}, r"TypeError: responses\[1\]\[1\] is None"),
+        ({"response": np.zeros(2)}, r"TypeError: responses\[1\]"),
+        ({"rewards": [1.0]}, r"rewards\[1\] has 1 item.* responses\[1\] has 2"),
+        ({"rewards": [1.0, "x"]}, r"TypeError: rewards\[1\]\[1\] is 'x'"),
+        ({"rewards": 1.0}, r"TypeError: rewards\[1\]"),
+        ({"rewards": None}, r"rewards\[1\]|row 1.*rewards"),
+        ({"loss_mask": [1, NAN]}, r"loss_mask\[1\]\[1\] is NaN"),
+        ({"loss_mask": [1] * 3}, r"loss_mask\[1\] has 3 items"),
+        ({"loss_mask": None}, r"loss_mask\[1\]|row 1.*loss_mask"),
+        ({"logprobs": []}, r"logprobs\[1\] has 0 items, but responses\[1\] has 2"),
+        ({"logprobs": "ab"}, r"TypeError: logprobs\[1\]"),
+        ({"uid": None}, r"uids\[1\]|row 1.*uid"),
+        ({"trajectory_id": "t"}, "trajectory_id"),
     ],
 )
-def test_a_bad_row_leaves_the_builder_as_it_was(changes, exception, message):
+def test_a_bad_row_leaves_the_builder_as_it_was(changes, message):
     builder = started()
     row = {"prompt": [4], "response": [5, 6], **GOOD}
-    with pytest.raises((TypeError, ValueError), match=message) as caught:
+    with raises(message) as caught:
         builder.add(**{**row, **changes})
-    assert type(caught.value) is exception
+    assert type(caught.value) in (TypeError, ValueError)
     builder.add(**{**row, "uid": "b"})
     batch = builder.finish()
     assert {key: value.tolist() for key, value in batch.items()} == {
@@ -161,26 +163,6 @@ def test_a_field_that_only_the_first_row_lacks():
         builder.add([1], [2], rewards=[1.0])
     keys = ["input_ids", "attention_mask", "response_mask", "loss_mask"]
     assert list(builder.finish()) == keys
-
-
-def test_one_reward_for_an_empty_response():
-    builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy")
-    with pytest.raises(ValueError, match=r"rewards\[0\].*responses\[0\]"):
-        builder.add([1], [], rewards=1.0)
-    builder.add([1], [2], rewards=1.0)
-    assert builder.finish().rewards.tolist() == [[1]]
-
-
-def test_no_rows():
-    with pytest.raises(ValueError, match="empty"):
-        fc.BatchBuilder(pad_token_id=0, array_type="numpy").finish()
-
-
-def test_a_row_that_is_too_long_for_fixed_widths():
-    builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy", layout=fc.Left(pad_to=2))
-    builder.add([1, 2], [3])
-    with pytest.raises(ValueError, match="pad_to is 2"):
-        builder.finish()
 
 
 @pytest.mark.parametrize(
@@ -246,7 +228,7 @@ def test_many_rows(array_type):
     rows = [[n] * (n % 4 + 1) for n in range(10_000)]
     data = {"prompts": rows, "responses": rows, "logprobs": rows}
     batch = filled(data, pad_token_id=0, array_type=array_type).finish()
-    expected = fc.build_batch(**data, pad_token_id=0, array_type=array_type)
+    expected = make_batch(**data, array_type=array_type)
     assert_same(batch, expected)
 
 

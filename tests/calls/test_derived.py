@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from conftest import NEEDS_TORCH
 from making import make_batch
 from small_input import build, refuses
 
@@ -24,48 +23,7 @@ def derived(layout, array_type="numpy", **options):
     return make_batch(PROMPTS, RESPONSES, layout=chosen, array_type=array_type, **options)
 
 
-@pytest.mark.parametrize(
-    ("layout", "padding", "expected"),
-    [
-        ("left", "zero", [[0, 0, 1, 2], [0, 0, 1, 2], [0, 0, 0, 0]]),
-        ("left", "one", [[1, 0, 1, 2], [1, 0, 1, 2], [1, 1, 1, 1]]),
-        ("left", "repeat_last", [[0, 0, 1, 2], [0, 0, 1, 2], [0, 0, 0, 0]]),
-        ("right", "zero", [[0, 1, 2, 0], [0, 1, 2, 0], [0, 0, 0, 0]]),
-        ("right", "one", [[0, 1, 2, 1], [0, 1, 2, 1], [1, 1, 1, 1]]),
-        ("right", "repeat_last", [[0, 1, 2, 2], [0, 1, 2, 2], [0, 0, 0, 0]]),
-        ("two_segment", "zero", [[0, 1, 2, 0, 0], [0, 0, 1, 2, 0], [0, 0, 0, 0, 0]]),
-        ("two_segment", "one", [[0, 1, 2, 1, 1], [1, 0, 1, 2, 1], [1, 1, 1, 1, 1]]),
-        ("two_segment", "repeat_last", [[0, 1, 2, 2, 2], [0, 0, 1, 2, 2], [0, 0, 0, 0, 0]]),
-        *(("jagged", padding, [0, 1, 2, 0, 1, 2]) for padding in ("zero", "one", "repeat_last")),
-    ],
-)
-def test_position_ids_written_out(layout, padding, expected, array_type):
-    batch = derived(layout, array_type, position_ids=padding)
-    assert_same(
-        {"position_ids": batch.position_ids}, {"position_ids": np.array(expected, np.int64)}
-    )
-
-
 N = -100
-
-
-@pytest.mark.parametrize(
-    ("layout", "labels", "expected"),
-    [
-        ("left", "aligned", [[N, N, N, 4], [N, N, N, 6], [N, N, N, N]]),
-        ("left", "shifted", [[N, N, 4, N], [N, N, 6, N], [N, N, N, N]]),
-        ("right", "aligned", [[N, N, 4, N], [N, N, 6, N], [N, N, N, N]]),
-        ("right", "shifted", [[N, 4, N, N], [N, 6, N, N], [N, N, N, N]]),
-        ("two_segment", "aligned", [[N, N, 4, N, N], [N, N, N, 6, N], [N] * 5]),
-        ("two_segment", "shifted", [[N, 4, N, N, N], [N, N, 6, N, N], [N] * 5]),
-        ("jagged", "aligned", [N, N, 4, N, N, 6]),
-        ("jagged", "shifted", [N, 4, N, N, 6, N]),
-    ],
-)
-def test_labels_written_out(layout, labels, expected, array_type):
-    batch = derived(layout, array_type, labels=labels, loss_mask=LOSS_MASKS)
-    key = "shift_labels" if labels == "shifted" else "labels"
-    assert_same({key: batch[key]}, {key: np.array(expected, np.int64)})
 
 
 @pytest.mark.parametrize("layout", [*LAYOUTS, "packed"])
@@ -97,12 +55,6 @@ def test_labels_are_ids_whatever_the_ids_are(array_type):
     assert batch.labels.tolist() == [[N, N, 0, -100, 7]]
 
 
-@pytest.mark.parametrize("weight", [0.0, -0.0, False, 0])
-def test_weights_of_nothing(weight):
-    batch = make_batch([[1]], [[2, 3]], labels="aligned", loss_mask=[[weight, 0.5]])  # fmt: skip
-    assert batch.labels.tolist() == [[N, N, 3]]
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_compact(layout, array_type):
     options = {"position_ids": "repeat_last", "labels": "shifted", "loss_mask": LOSS_MASKS}
@@ -123,22 +75,6 @@ def test_dtypes_by_key(array_type):
     )
     for key, dtype in {"labels": "int32", "position_ids": "int32", "input_ids": "int64"}.items():
         assert str(batch[key].dtype).removeprefix("torch.") == dtype
-
-
-@NEEDS_TORCH
-def test_shifted_labels_are_what_cross_entropy_takes():
-    """The loss of a model that knows each next token is 0 on what trains."""
-    import torch
-
-    batch = derived("right", "torch", labels="shifted", loss_mask=LOSS_MASKS)
-    logits = torch.full((*batch.input_ids.shape, 8), -1e9)
-    following = torch.roll(batch.input_ids, -1, dims=1)
-    logits.scatter_(-1, following[..., None], 0.0)
-    loss = torch.nn.functional.cross_entropy(
-        logits.flatten(0, 1), batch.shift_labels.flatten(), reduction="sum"
-    )
-    assert loss == 0
-    assert int((batch.shift_labels != N).sum()) == 2
 
 
 @pytest.mark.parametrize("value", ["two", "", 0, 1, []])

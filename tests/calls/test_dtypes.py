@@ -5,6 +5,7 @@ import pytest
 from conftest import NEEDS_TORCH
 from hypothesis import given
 from hypothesis import strategies as st
+from making import make_batch
 from raising import raises
 from small_input import build, with_item
 from strategies import as_inputs, rollouts
@@ -90,7 +91,7 @@ def test_token_ids_over_int32(item):
         build(dtypes="compact", **with_item("prompts", item))
     rows = [np.array([1]), np.array([item])]
     with pytest.raises(ValueError, match=rf"prompts\[1\]\[0\] is {item}, .* fit int32"):
-        fc.build_batch(rows, [[1], [1]], pad_token_id=0, dtypes="compact", array_type="numpy")
+        make_batch(rows, [[1], [1]], dtypes="compact")
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ import pytest
 from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
+from making import make_batch
 
 import fastcollate as fc
 
@@ -23,12 +24,8 @@ masks = st.lists(st.lists(st.sampled_from([0.0, 0.5, 1.0]), max_size=5), min_siz
 def test_what_trains_is_counted(layout, array_type, loss_mask):
     responses = [[7] * len(row) for row in loss_mask]
     prompts = [[5] * (1 + index % 3) for index in range(len(loss_mask))]
-    batch = fc.build_batch(
-        *(prompts, responses),
-        pad_token_id=0,
-        loss_mask=loss_mask,
-        layout=layout,
-        array_type=array_type,
+    batch = make_batch(
+        *(prompts, responses), loss_mask=loss_mask, layout=layout, array_type=array_type
     )
     counts = [sum(weight > 0 for weight in row) for row in loss_mask]
     metrics = batch.metrics
@@ -60,10 +57,7 @@ def test_padding_rows_are_not_counted(layout):
         rows = fc.planning.prefix_tree(prompts, responses)
     plan = fc.plan_step(rows, dp_size=2, layout=layout)
     shards = [plan.shard(0, rank) for rank in range(2)]
-    metrics = [
-        fc.build_batch(prompts, responses, pad_token_id=0, shard=shard, array_type="numpy").metrics
-        for shard in shards
-    ]
+    metrics = [make_batch(prompts, responses, shard=shard).metrics for shard in shards]
     assert sum(one["batch/trained_tokens"] for one in metrics) == 6
     assert sum(one["batch/rows_without_loss"] for one in metrics) == 0
     longest = max(one["batch/response_length_p99"] for one in metrics)
@@ -73,7 +67,7 @@ def test_padding_rows_are_not_counted(layout):
 def test_lengths_have_percentiles():
     lengths = np.arange(1, 102)
     prompts = [[1] * n for n in lengths]
-    metrics = fc.build_batch(prompts, [[2]] * 101, pad_token_id=0, array_type="numpy").metrics
+    metrics = make_batch(prompts, [[2]] * 101).metrics
     names = ("row", "prompt", "response")
     found = [[metrics[f"batch/{name}_length_p{p}"] for p in (50, 90, 99)] for name in names]
     assert found == [[52, 92, 101], [51, 91, 100], [1, 1, 1]]
@@ -83,14 +77,14 @@ def test_lengths_have_percentiles():
 @share(6)
 def test_percentiles_are_those_of_numpy(lengths):
     responses = [[2] * n for n in lengths]
-    batch = fc.build_batch([[1]] * len(lengths), responses, pad_token_id=0, array_type="numpy")
+    batch = make_batch([[1]] * len(lengths), responses)
     for p in (50, 90, 99):
         expected = pytest.approx(np.percentile(lengths, p))
         assert batch.metrics[f"batch/response_length_p{p}"] == expected
 
 
 def test_a_batch_without_a_table_of_outputs_has_the_sizes_alone():
-    batch = fc.build_batch([[1]], [[2]], pad_token_id=0, array_type="numpy")
+    batch = make_batch([[1]], [[2]])
     metrics = fc.Batch(batch)._replace(made_by=batch.plan).metrics
     assert metrics["batch/tokens"] == 2
     assert "batch/trained_tokens" not in metrics
@@ -98,7 +92,7 @@ def test_a_batch_without_a_table_of_outputs_has_the_sizes_alone():
 
 def test_a_part_for_context_parallelism_has_the_sizes_alone():
     layout = fc.Packed(capacity=8, multiple_of=4)
-    batch = fc.build_batch([[1, 2]], [[3, 4]], pad_token_id=0, layout=layout, array_type="numpy")
+    batch = make_batch([[1, 2]], [[3, 4]], layout=layout)
     metrics = batch.cp_split(2, 0).metrics
     assert metrics["batch/tokens"] == 4
     assert "batch/trained_tokens" not in metrics

@@ -10,7 +10,10 @@ import fastcollate as fc
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
+from rows_alone import log_probs_alone, outcome  # noqa: E402
+from small_models import small_model  # noqa: E402
+
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
 
 PADDED = ("input_ids", "attention_mask", "position_ids", "labels")
 PACKED = ("input_ids", "position_ids", "labels", "use_cache")
@@ -26,32 +29,13 @@ ROWS = [
 
 @pytest.fixture(scope="module")
 def model():
-    torch.manual_seed(0)
-    config = transformers.GPT2Config(
-        vocab_size=32, n_positions=32, n_embd=16, n_layer=2, n_head=2,
-        resid_pdrop=0, embd_pdrop=0, attn_pdrop=0,
-    )  # fmt: skip
-    return transformers.GPT2LMHeadModel(config).double()
-
-
-def outcome(model, losses):
-    """Return the sum of losses, and its gradients in one line."""
-    model.zero_grad()
-    total = sum(losses)
-    total.backward()
-    gradients = [parameter.grad.flatten() for parameter in model.parameters()]
-    return total.item(), torch.cat(gradients)
+    return small_model("gpt2", "eager")
 
 
 def one_by_one(model, parts):
     """Train each part of a row by itself: ids, and how many of them are prompt."""
-    losses = []
-    for ids, prompt_len in parts:
-        ids = torch.tensor([ids])
-        logits = model(input_ids=ids, use_cache=False).logits
-        log_probs = logits[:, :-1].log_softmax(-1).gather(-1, ids[:, 1:, None])[0, :, 0]
-        losses.append(-log_probs[max(prompt_len - 1, 0) :].sum())
-    return outcome(model, losses)
+    losses = [-log_probs_alone(model, ids[:start], ids[start:]).sum() for ids, start in parts]
+    return outcome(model, sum(losses))
 
 
 def whole(rows):
@@ -90,32 +74,6 @@ EACH_LAYOUT = pytest.mark.parametrize(
     ids=["right", "left", "two_segment", "single", "packed", "aligned"],
 )
 
-MASKS = {
-    (): [],
-    ("completion_mask",): [[0, 1, 1, 1], [1], [0, 0, 0], [0, 0, 1, 1, 1, 1, 1], [1, 1], [0, 1]],
-    ("assistant_masks",): [[0, 1, 0, 1], [1], [0, 0, 0], [1, 0, 0, 1, 0, 1, 0], [1, 0], [1, 1]],
-}
-MASKS["completion_mask", "assistant_masks"] = []  # both of the above
-
-
-@EACH_LAYOUT
-@pytest.mark.parametrize("keys", MASKS)
-def test_sequences_of_a_collator(model, keys, options, outputs):
-    """Alone, and with masks with and without holes."""
-    ids = [[5, 6, 7, 8], [9], [3, 4, 2], [11, 12, 13, 14, 15, 16, 17], [18, 19], [20, 21]]
-    rows = [{"input_ids": row} for row in ids]
-    losses = []
-    for index, row in enumerate(rows):
-        row |= {key: MASKS[key,][index] for key in keys}
-        trained = [all(row[key][at] for key in keys) for at in range(len(ids[index]))]
-        tokens = torch.tensor([row["input_ids"]])
-        logits = model(input_ids=tokens, use_cache=False).logits
-        log_probs = logits[:, :-1].log_softmax(-1).gather(-1, tokens[:, 1:, None])[0, :, 0]
-        losses.append(-log_probs[torch.tensor(trained)[1:]].sum())
-    expected = outcome(model, losses)
-    batch = fc.Collator(pad_token_id=0, position_ids="zero", outputs=outputs, **options)(rows)
-    same(outcome(model, [labelled_loss(model, batch)]), expected)
-
 
 @EACH_LAYOUT
 def test_outputs_by_which_a_model_would_mix_rows(options, outputs):
@@ -144,7 +102,7 @@ def test_labels_that_change_after_the_batch_was_made(model, layout):
     batch["labels"][batch["labels"] == 3] = -100
     loss = labelled_loss(model, batch)
     assert count(batch) == 3
-    same(outcome(model, [loss]), one_by_one(model, [([5, 6, 7, 8], 2), ([9, 3, 4], 2)]))
+    same(outcome(model, loss), one_by_one(model, [([5, 6, 7, 8], 2), ([9, 3, 4], 2)]))
 
 
 @pytest.mark.parametrize("layout", [fc.Packed(12), fc.Packed.single_row(), "jagged"])
@@ -211,58 +169,8 @@ def test_labels_of_split_sequences(model, capacity):
     for row, start, length in zip(plan.indices, plan.starts, plan.lengths, strict=True):
         ids, prompt_len = whole(ROWS)[row]
         parts.append((ids[start : start + length], min(max(prompt_len - start, 0), length)))
-    same(outcome(model, [loss]), one_by_one(model, parts))
+    same(outcome(model, loss), one_by_one(model, parts))
     sampled = sum(len(response) for response in responses)
     lost = batch.metrics["batch/tokens_without_predecessor"]
     assert count(batch) == sampled - lost
     assert batch.loss_mask.sum() == sampled - lost
-
-
-def log_probs_of(model, batch):
-    """Return the log-probability of each position's next token: (B, W - 1)."""
-    mask = {"attention_mask": batch.attention_mask} if "attention_mask" in batch else {}
-    logits = model(batch.input_ids, position_ids=batch.position_ids, use_cache=False, **mask).logits
-    return logits[:, :-1].log_softmax(-1).gather(-1, batch.input_ids[:, 1:, None])[..., 0]
-
-
-@pytest.mark.parametrize("layout", ["left", "right", "packed"])
-@pytest.mark.parametrize("pad_rows", ["synthetic", "copy_first"])
-@pytest.mark.parametrize("masks", [False, True])
-def test_shards_of_merged_turns(model, layout, pad_rows, masks):
-    """Every sampled token is trained once, whatever ranks and padding rows there are."""
-    prompts = [[1, 2], [1, 2, 3, 4, 5], [7], [8, 9], [8, 9, 10, 11]]
-    responses = [[3, 4], [6], [8, 9], [10], [12, 13]]
-    rewards = [[1.0] * len(response) for response in responses]
-    columns = {
-        "prompts": prompts,
-        "responses": responses,
-        "pad_token_id": 0,
-        "uids": [0, 0, 1, 2, 2],
-        "trajectory_ids": [0, 0, 1, 2, 2],
-        "rewards": rewards,
-        **({"loss_mask": [[1] * len(row) for row in responses]} if masks else {}),
-    }
-    merge = fc.merge_turns(prompts, responses, trajectory_ids=columns["trajectory_ids"])
-    how = {"layout": fc.Packed(capacity=16)} if layout == "packed" else {"pad_rows": pad_rows}
-    plan = fc.plan_step(merge, uids=columns["uids"], dp_size=4, **how)
-    losses, trained, rewarded = [], 0, 0
-    for rank in range(4):
-        batch = fc.build_batch(
-            **columns, merge=merge, shard=plan.shard(0, rank), layout=layout, position_ids="zero"
-        )
-        places = batch.loss_mask > 0
-        log_probs = log_probs_of(model, batch)
-        if layout == "left":
-            log_probs = log_probs[:, -places.shape[1] :]
-        elif layout == "right":
-            starts = batch.prompt_lens[:, None] - 1 + torch.arange(places.shape[1])
-            log_probs = log_probs.gather(1, starts.clamp(max=log_probs.shape[1] - 1))
-        else:  # beside their own tokens
-            log_probs = torch.nn.functional.pad(log_probs, (1, 0))
-        losses.append(-log_probs[places].sum())
-        trained += int(places.sum())
-        rewarded += float(batch.rewards.sum())
-    assert trained == rewarded == sum(map(len, responses))
-    tokens = fc.build_batch(**columns, merge=merge).loss_normalizers(plan).tokens
-    assert tokens.tolist() == [trained]
-    same(outcome(model, losses), one_by_one(model, whole(zip(prompts, responses, strict=True))))

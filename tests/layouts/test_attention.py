@@ -8,6 +8,7 @@ from attention_rows import LAYOUTS, ROWS, built, with_prompts
 from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
+from making import make_batch
 from raising import raises
 
 import fastcollate as fc
@@ -229,7 +230,7 @@ def test_torch_without_flex_attention(monkeypatch):
 @NEEDS_TORCH
 def test_memory_that_there_is_not():
     rows = [[1] * 2_000_000]
-    batch = fc.build_batch(rows, [[1]], pad_token_id=0, layout="jagged", array_type="torch")
+    batch = make_batch(rows, [[1]], layout="jagged", array_type="torch")
     with pytest.raises(MemoryError, match="Unable to allocate"):
         batch.block_mask(1)
 

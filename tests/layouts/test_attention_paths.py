@@ -8,6 +8,7 @@ from attention_rows import LAYOUTS, ROWS, built, with_prompts
 from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
+from making import make_batch
 from raising import raises
 from strategies import forks
 
@@ -115,16 +116,14 @@ def test_bins_that_there_are_not(bin_, message):
 
 def test_a_chain_of_forks_has_as_many_keys_as_the_square_of_its_forks():
     rows = [[1] * depth + [2] for depth in range(100)]
-    batch = fc.build_batch(rows, [[3]] * 100, pad_token_id=0, layout=fc.Tree(), array_type="numpy")
+    batch = make_batch(rows, [[3]] * 100, layout=fc.Tree())
     assert batch.metrics["batch/path_keys"] == len(batch.attention_paths().kv_index) > 100**2 / 2
 
 
 @pytest.mark.slow
 def test_more_keys_than_int32_counts():
     prompt, responses = np.ones(50_000, np.int8), [[2 + row] for row in range(45_000)]
-    batch = fc.build_batch(
-        [prompt] * len(responses), responses, pad_token_id=0, layout=fc.Tree(), array_type="numpy"
-    )
+    batch = make_batch([prompt] * len(responses), responses, layout=fc.Tree())
     with pytest.raises(ValueError, match=r"keys of attention paths are more than .* one bin at"):
         batch.attention_paths()
     assert batch.plan.path_keys > 1 << 31

@@ -1,19 +1,17 @@
 """The jagged layout: no padding, and offsets of the rows."""
 
 import numpy as np
-import pytest
 from conftest import NEEDS_TORCH
+from making import make_batch
 from small_input import build
 
-import fastcollate as fc
-from fastcollate.testing.reference import assert_same, build_batch_loops
+from fastcollate.testing.reference import assert_same
 
 
 def test_written_out(array_type):
-    batch = fc.build_batch(
+    batch = make_batch(
         [[1, 2], [], [3]],
         [[4], [5, 6], []],
-        pad_token_id=0,
         rewards=[[0.5], [1, 2], []],
         layout="jagged",
         array_type=array_type,
@@ -30,17 +28,6 @@ def test_written_out(array_type):
     assert_same(batch, expected)
     assert batch.prompt_lens.tolist() == [2, 0, 1]
     assert batch.response_lens.tolist() == [1, 2, 0]
-
-
-@pytest.mark.parametrize("rows", [1, 3])
-def test_no_token(rows, array_type):
-    nothing = [[]] * rows
-    options = {"pad_token_id": 0, "logprobs": nothing, "layout": "jagged"}
-    batch = fc.build_batch(nothing, nothing, **options, array_type=array_type)
-    assert_same(batch, build_batch_loops(nothing, nothing, **options))
-    assert tuple(batch.input_ids.shape) == tuple(batch.logprobs.shape) == (0,)
-    assert batch.offsets.tolist() == [0] * (rows + 1)
-    assert batch.max_seqlen == 0
 
 
 def test_compact(array_type):
@@ -74,9 +61,3 @@ def test_metrics_have_no_padding():
     assert metrics["batch/tokens"] == metrics["batch/padded_tokens"] == 11
     assert metrics["batch/padding_fraction"] == 0
     assert metrics["batch/longest_row"] == 5
-
-
-@pytest.mark.parametrize("name", ["pad_to", "multiple_of", "pad_prompt_to", "pad_response_to"])
-def test_widths_of_what_has_none(name):
-    with pytest.raises(TypeError, match=f"Jagged has no argument '{name}'; it takes none"):
-        fc.Jagged(**{name: 8})

@@ -6,8 +6,6 @@ import pickle
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from raising import raises
 from small_input import build
 
@@ -176,6 +174,9 @@ def test_a_name_stands_for_the_defaults(name):
             "pad_to is 12, but pad_to_multiple_of is 8; pass a multiple of 8 as pad_to",
         ),
         (lambda: fc.Packed(8, pad_to_multiple_of=0), "pad_to_multiple_of is 0"),
+        (lambda: fc.Tree(fork_early=1), r"TypeError: fork_early is 1 \(int\); pass True or False"),
+        (lambda: fc.Tree(min_shared=0), "min_shared is 0; pass a number of tokens"),
+        (lambda: fc.Tree(min_shared=2.5), "TypeError: min_shared is 2.5"),
     ],
 )
 def test_options_that_cannot_be(make, message):
@@ -297,11 +298,3 @@ def test_what_is_no_layout_as_a_dict(options, message):
     tables = {**fc.plan_step([1, 2]).to_dict(), "layout": options}
     with pytest.raises(ValueError, match="not a valid step plan: layout cannot be read: "):
         fc.planning.StepPlan.from_dict(tables)
-
-
-@given(layout=st.sampled_from(LAYOUTS[:7]), other=st.sampled_from(LAYOUTS[:7]))
-def test_to_layout_takes_layouts(layout, other):
-    batch = build(layout=layout)
-    again = batch.to_layout(other).to_layout(layout)
-    for key in batch:
-        assert np.array_equal(batch[key], again[key]), key

@@ -82,13 +82,10 @@ def model_of(kind, attention="eager", **options):
 def of_rows(model):
     """Return the log-probabilities of response tokens, row by row."""
     import torch
+    from rows_alone import log_probs_alone
 
-    found = []
-    for prompt, response in zip(PROMPTS, RESPONSES, strict=True):
-        ids = torch.tensor([prompt + response])
-        logps = model(input_ids=ids, use_cache=False).logits[0, :-1].log_softmax(-1)
-        found.append(logps.gather(-1, ids[0, 1:, None])[len(prompt) - 1 :, 0])
-    return torch.cat(found)
+    rows = zip(PROMPTS, RESPONSES, strict=True)
+    return torch.cat([log_probs_alone(model, *row) for row in rows])
 
 
 def of_batch(model, layout, **options):

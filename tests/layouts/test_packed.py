@@ -11,6 +11,7 @@ import pytest
 from conftest import NEEDS_TORCH, share
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from making import make_batch
 from packed_cases import cases, quiet, with_prompts
 from packings import (
     ALGORITHMS,
@@ -146,56 +147,6 @@ def test_written_out(array_type):
     }
 
 
-def test_values_of_the_next_token(array_type):
-    fields = {
-        "advantages": fc.Field([[1, 2], [3], [4, 5, 6]], fill=-1),
-        "segments": fc.Field([[1] * 4, [2] * 2, [3] * 4], align="sequence"),
-        "weight": fc.PerRow([10, 20, 30]),
-    }
-    batch = small(array_type, packed(shift="next_token"), labels="aligned", fields=fields)
-    own = lists_of(batch, "labels")
-    assert own == {"labels": [[N, 8, N, 10, N, N], [N, N, 5, 6, N, N]]}
-    batch = small(array_type, packed(shift="next_token"), labels="shifted", fields=fields)
-    moved = ("response_mask", "shift_labels", "loss_mask", "rewards", "advantages")
-    assert lists_of(batch, *moved) == {
-        "response_mask": [[1, 1, 1, 0, 1, 0], [0, 1, 1, 0, 0, 0]],
-        "shift_labels": [[8, N, 10, N, N, N], [N, 5, 6, N, N, N]],
-        "loss_mask": [[0.5, 0, 1, 0, 0, 0], [0, 1, 1, 0, 0, 0]],
-        "rewards": [[0, 0, 2, 0, 1, 0], [0, 0, 0.5, 0, 0, 0]],
-        "advantages": [[4, 5, 6, -1, 3, -1], [-1, 1, 2, -1, -1, -1]],
-    }
-    assert lists_of(batch, "segments", "weight") == {
-        "segments": [[3, 3, 3, 3, 2, 2], [1, 1, 1, 1, 0, 0]],
-        "weight": [10, 20, 30],
-    }
-    unmoved = small(array_type, labels="shifted")
-    assert_same({"labels": unmoved.shift_labels}, {"labels": batch.shift_labels})
-
-
-# With pad_to=8, rows end with 2 and 4 positions of padding.
-@pytest.mark.parametrize(
-    ("padding_as", "positions", "boundaries", "longest"),
-    [
-        ("own_segment", ([0, 1], [0, 1, 2, 3]), ([0, 4, 6, 8], [0, 4, 8]), 4),
-        ("continued_segment", ([2, 3], [4, 5, 6, 7]), ([0, 4, 6, 8], [0, 4, 8]), 4),
-        ("last_segment", ([2, 3], [4, 5, 6, 7]), ([0, 4, 8], [0, 8]), 8),
-        ("no_segment", ([0, 0], [0, 0, 0, 0]), ([0, 4, 6], [0, 4]), 4),
-    ],
-)
-def test_padding_as(padding_as, positions, boundaries, longest, array_type):
-    batch = small(array_type, packed(pad_to=8, padding_as=padding_as))
-    assert batch.position_ids.tolist() == [
-        [0, 1, 2, 3, 0, 1, *positions[0]],
-        [0, 1, 2, 3, *positions[1]],
-    ]
-    assert lists_of(batch, "row_cu_seqlens")["row_cu_seqlens"] == list(boundaries)
-    first, second = boundaries
-    assert batch.cu_seqlens.tolist() == [*first, *(first[-1] + end for end in second[1:])]
-    assert batch.max_seqlen == longest
-    assert batch.sequence_ids.tolist() == [[2, 2, 2, 2, 1, 1, -1, -1], [0, 0, 0, 0, *[-1] * 4]]
-    assert "cu_seqlens_padded" not in batch
-
-
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 @share(2)
 @given(drawn=st.data())
@@ -262,17 +213,6 @@ def test_weights_that_their_dtype_rounds_to_zero(array_type):
         "shift_labels": [[3, N, N, N]],
     }
     assert fc.build_batch(**options).shift_labels.tolist() == [[3, N, 4, N]]
-
-
-@NEEDS_TORCH
-def test_bfloat16():
-    import torch
-
-    batch = small("torch", dtypes={"rewards": "bfloat16", "sequence_ids": "int32"})
-    assert batch.rewards.dtype is torch.bfloat16
-    assert batch.rewards[0].tolist() == [0, 0, 0, 2, 0, 1]
-    assert batch.sequence_ids.dtype is torch.int32
-    assert batch.cu_seqlens.dtype is batch.row_cu_seqlens[0].dtype is torch.int32
 
 
 @share(2)
@@ -364,14 +304,6 @@ def test_shards_equal_the_loops(drawn, array_type):
     assert batch.is_padding == shard.is_padding.tolist()
     assert batch.bin_plan.offsets.tolist() == shard.bin_offsets.tolist()
     assert pickle.loads(pickle.dumps(shard)) == shard
-
-
-def test_rows_of_a_shard_without_bins(array_type):
-    """A shard says which rows, the layout which of them share a row."""
-    shard = fc.planning.Shard(np.array([2, 0]), np.array([False, False]), 3, (2, 3, 4))
-    batch = small(array_type, fc.Packed(plan=[[0, 1]]), shard=shard)
-    assert batch.input_ids.tolist() == [[4, 8, 9, 10, 1, 2, 5, 6]]
-    assert batch.sequence_ids.tolist() == [[0, 0, 0, 0, 1, 1, 1, 1]]
 
 
 @share(2)
@@ -501,6 +433,8 @@ FEWER = plan_of([[(1, 0, 2)], [(0, 0, 4)]])
         ({"layout": fc.Packed(plan=OTHER)}, "3 tokens in row 1, but the row has 2"),
         ({"layout": fc.Packed(plan=FEWER)}, r"\b2\b.*\b3\b"),
         ({"layout": fc.Packed(plan=[[0, 1, 3]])}, "it has row 3, but there are 3 rows"),
+        ({"layout": fc.Packed(plan=[[0, 1]])}, "does not fit the rows|bins"),
+        ({"layout": fc.Packed(plan=[[0, 1], [2, 1]])}, "does not fit the rows|bins"),
         ({"layout": packed(pad_to=5)}, "6 .*pad_to.* 5|pad_to is 5"),
         ({"layout": fc.Packed.single_row(pad_to=9)}, "10 .*pad_to.* 9|pad_to is 9"),
         ({"dtypes": {"sequence_ids": "float32"}}, "sequence_ids"),
@@ -583,4 +517,4 @@ def test_repr():
     assert "10 tokens" in head
     assert "2 bins" in head
     assert small().bin_plan == plan_of(PARTS)
-    assert fc.build_batch([[1]], [[2]], pad_token_id=0, array_type="numpy").bin_plan is None
+    assert make_batch([[1]], [[2]]).bin_plan is None

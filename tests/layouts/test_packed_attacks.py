@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import NEEDS_TORCH
+from making import make_batch
 
 import fastcollate as fc
 from fastcollate.compat.verl import karmarkar_karp
@@ -11,33 +11,6 @@ from fastcollate.testing.reference import assert_same
 PROMPTS = [[1], [1], [1]]
 RESPONSES = [[5, 6], [7, 8, 9], [3, 4]]
 LENGTHS = ([1, 1, 1], [2, 3, 2])
-
-
-@pytest.mark.parametrize("array_type", ["numpy", pytest.param("torch", marks=NEEDS_TORCH)])
-def test_broadcast_in_a_shard_with_padding_rows(array_type):
-    plan = fc.plan_step(LENGTHS, dp_size=2, layout=fc.Packed(100, bins_multiple_of=4))
-    batch = fc.build_batch(
-        PROMPTS,
-        RESPONSES,
-        pad_token_id=0,
-        loss_mask=[[1] * len(row) for row in RESPONSES],
-        shard=plan.shard(0, 0),
-        array_type=array_type,
-    )
-    assert batch.is_padding == [False, True]
-    per_row = np.array([2.0, 3.0], np.float32)
-    if array_type == "torch":
-        import torch
-
-        per_row = torch.from_numpy(per_row)
-    found = np.asarray(batch.broadcast(per_row))
-    np.testing.assert_array_equal(found != 0, np.asarray(batch.loss_mask) != 0)
-    found = np.asarray(batch.broadcast(per_row, on="response"))
-    values = np.array([2.0, 3.0, 0.0], np.float32)[np.asarray(batch.sequence_ids)]
-    is_response = np.asarray(batch.response_mask) == 1
-    # The synthetic row is a prompt token and a response token, and in no mask.
-    is_response |= (np.asarray(batch.sequence_ids) == 1) & (np.asarray(batch.position_ids) == 1)
-    np.testing.assert_array_equal(found, np.where(is_response, values, 0))
 
 
 @pytest.mark.parametrize(
@@ -59,9 +32,7 @@ def test_a_cost_function_that_works_in_place(plan):
 
 @pytest.mark.parametrize("rows", [2**24, 2**40, 2**58])
 def test_a_plan_of_more_rows_than_bins(rows):
-    batch = fc.build_batch(
-        [[1]], [[2]], pad_token_id=0, layout=fc.Packed.single_row(), array_type="numpy"
-    )
+    batch = make_batch([[1]], [[2]], layout=fc.Packed.single_row())
     tables = batch.plan.to_dict()
     tables["sequence_shape"] = tables["response_shape"] = np.array([rows, 2])
     with pytest.raises(ValueError, match=r"not a valid plan|exceeds any memory"):
@@ -121,16 +92,6 @@ def test_places_are_rounded_up_as_planned():
         fc.build_batch(**columns, shard=step.shard(0, 0), layout=fc.Packed(12, multiple_of=8))
     with pytest.raises(ValueError, match="multiple_of is 8"):
         fc.Packed(plan=fc.planning.pack([3, 4, 3], fc.Packed(12)), multiple_of=8)
-
-
-def test_bins_of_others():
-    columns = {"prompts": PROMPTS, "responses": RESPONSES, "pad_token_id": 0, "array_type": "numpy"}
-    batch = fc.build_batch(**columns, layout=fc.Packed(plan=[[2, 0], [1]]))
-    assert batch.input_ids.tolist() == [[1, 3, 4, 1, 5, 6], [1, 7, 8, 9, 0, 0]]
-    assert batch.bin_plan.bins == [[2, 0], [1]]
-    for bins in ([[0, 1]], [[0, 1], [2, 1]], [[0], [1], [3]]):
-        with pytest.raises(ValueError, match=r"does not fit the rows|bins"):
-            fc.build_batch(**columns, layout=fc.Packed(plan=bins))
 
 
 def test_a_value_without_a_place_is_checked_all_the_same():

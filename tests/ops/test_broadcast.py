@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from conftest import NEEDS_TORCH
+from making import make_batch
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same
@@ -22,9 +23,8 @@ def build(array_type="numpy", **options):
     names = ("prompts", "responses", "trajectory_ids")
     turns = {name: TURNS[name] for name in names}
     plan = fc.merge_turns(**turns, policy=fc.planning.Merge("realign", mask_drift="span"))
-    return fc.build_batch(
+    return make_batch(
         **turns,
-        pad_token_id=0,
         merge=plan,
         loss_mask=[[1] * len(r) for r in TURNS["responses"]],
         array_type=array_type,
@@ -85,10 +85,14 @@ def test_the_same_numbers_as_those_of_a_field(layout, masks, array_type):
     if layout == "tree":
         prompts[0] = [5]  # a first token cannot train there
     numbers = [0.5, -2.0, 3.0]
-    batch = fc.build_batch(
-        prompts, responses, pad_token_id=0, loss_mask=masks, layout=layout, array_type=array_type,
+    batch = make_batch(
+        prompts,
+        responses,
+        loss_mask=masks,
+        layout=layout,
+        array_type=array_type,
         fields={"x": fc.Field(numbers, spread="trained")},
-    )  # fmt: skip
+    )
     assert_same({"x": batch.broadcast(numbers)}, {"x": batch["x"]})
     if masks:
         mask, found = np.asarray(batch["loss_mask"]), np.asarray(batch.broadcast(numbers))
@@ -97,9 +101,7 @@ def test_the_same_numbers_as_those_of_a_field(layout, masks, array_type):
 
 
 def test_a_mask_that_is_modified_is_read(array_type):
-    batch = fc.build_batch(
-        [[1], [2]], [[3, 4], [5]], pad_token_id=0, loss_mask=[[1, 1], [1]], array_type=array_type
-    )
+    batch = make_batch([[1], [2]], [[3, 4], [5]], loss_mask=[[1, 1], [1]], array_type=array_type)
     batch.loss_mask[0, 0] = 0
     assert batch.broadcast([7, 8]).tolist() == [[0, 7], [0, 8]]
     assert batch.broadcast([7, 8], on="response").tolist() == [[7, 7], [0, 8]]

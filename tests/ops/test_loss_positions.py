@@ -6,6 +6,7 @@ from attention_rows import LAYOUTS, ROWS, rows_of, with_prompts
 from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
+from making import make_batch
 
 import fastcollate as fc
 from fastcollate.common.arrays import to_numpy
@@ -56,14 +57,6 @@ def test_predictors_are_the_tokens_before(layout, is_masked, array_type, lens, d
         assert pos.tolist() == [0][: ids.size]
 
 
-def test_the_head_runs_where_nothing_trains():
-    for layout in LAYOUTS:
-        batch = built([(2, 3), (1, 0)], layout, masks=[[0, 0, 0], []])
-        pos, inv = batch.loss_positions()
-        logits = np.zeros((batch.input_ids.size, 1000))[pos]
-        assert logits[inv, batch.targets].shape == inv.shape
-
-
 def test_a_changed_mask_is_read_and_checked():
     batch = built([(2, 3), (0, 2)], "jagged", masks=[[1, 1, 1], [1, 1]])
     assert batch.loss_positions().pos.tolist() == [1, 2, 3, 5]
@@ -91,15 +84,12 @@ def test_padding_rows_and_merged_turns():
     merge = fc.merge_turns(prompts, responses, trajectory_ids=["a", "a", "b"])
     plan = fc.plan_step(merge, uids=["a", "a", "b"], dp_size=2, pad_rows="copy_first")
     for layout in "left", "jagged":
-        batch = fc.build_batch(
-            prompts, responses, pad_token_id=0, merge=merge, layout=layout, array_type="numpy"
-        )
+        batch = make_batch(prompts, responses, merge=merge, layout=layout)
         pos, _ = batch.loss_positions()
         assert batch.input_ids.reshape(-1)[pos].tolist() == [1, 3, 4, 9]
-        mine = fc.build_batch(
-            prompts, responses, pad_token_id=0, merge=merge, layout=layout, array_type="numpy",
-            shard=plan.shard(mini_batch=0, rank=0),
-        )  # fmt: skip
+        mine = make_batch(
+            prompts, responses, merge=merge, layout=layout, shard=plan.shard(mini_batch=0, rank=0)
+        )
         again = [mine.input_ids.reshape(-1)[p] for p in mine.loss_positions().pos]
         assert again == [1, 3, 4][: len(again)]
 

@@ -1,11 +1,11 @@
 """The way back from merged rows: to all of their tokens, to sampled ones, and to turns."""
 
-import numpy as np
 import pytest
 from conftest import share
 from gathering import WAYS, check, like, values_of
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from making import make_batch
 from merged_rows import ROW, SAMPLED, TURN, expected_of, rows_of
 from strategies import merge_options, rollouts, trajectories
 
@@ -36,12 +36,8 @@ def test_gather_equals_the_loops(layout, there, drawn, array_type):
     merged = merge_turns_loops(**turns, **options)
     assume(merged.rows)
 
-    batch = fc.build_batch(
-        **turns,
-        pad_token_id=0,
-        merge=fc.merge_turns(**turns, **options),
-        layout=layout,
-        array_type=array_type,
+    batch = make_batch(
+        **turns, merge=fc.merge_turns(**turns, **options), layout=layout, array_type=array_type
     )
     if there is not None:
         batch, layout = batch.to_layout(there), there
@@ -109,55 +105,6 @@ def test_tokens_that_drift_masked_are_missing(layout, array_type):
         [8],
     ]
     assert rows_of(batch.gather(ids, align="sequence", shift="none")) == [[2, 9, 5, 6], [8]]
-
-
-def test_tokens_that_stand_elsewhere_go_back_to_their_own_place(array_type):
-    """Of five sampled tokens, the first and the last two are in the next prompt."""
-    turns = {"prompts": [[1, 2], [1, 2, 3, 9, 6, 7, 8]], "responses": [[3, 4, 5, 6, 7], [5]]}
-    merge = fc.planning.Merge("realign", mask_drift="span")
-    batch = small("left", array_type, **turns, trajectory_ids=["s", "s"], merge=merge)
-    how = {"align": "sequence", "shift": "none", "per": "turn", "missing": -7}
-    assert rows_of(batch.gather(batch.input_ids, **how)) == [[3, -7, -7, 6, 7], [5]]
-
-
-def test_turns_that_were_dropped_are_missing(array_type):
-    plan = fc.merge_turns(**TURNS, loss_mask=[[0], [1, 1], [0]], drop_untrainable=True)
-    batch = small("left", array_type, merge=plan)
-    ids = batch.input_ids
-    found = batch.gather(ids, align="sequence", shift="none", per="turn", missing=0)
-    assert rows_of(found) == [[3], [5, 6], [0]]
-    with pytest.raises(ValueError, match=r"\b2\b.*missing"):
-        batch.gather(ids, align="sequence", shift="none", per="turn")
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_all_tokens_are_missing(layout, array_type):
-    """There is no value at all to take: the row of both turns has no token."""
-    turns = {"prompts": [[], []], "responses": [[1, 2], []], "trajectory_ids": ["s", "s"]}
-    batch = small(layout, array_type, **turns, merge="realign")
-    for align in ("response", "sequence"):
-        found = batch.gather(batch.input_ids, align=align, shift="none", per="turn", missing=-7)
-        assert rows_of(found) == [[-7, -7], []]
-        assert rows_of(batch.gather(batch.input_ids, align=align, shift="none", gaps=False)) == [[]]
-
-
-def test_an_observation_in_front_of_all_misses_nothing(array_type):
-    """The first turn is empty: the row has no prompt, and its first token was not sampled."""
-    batch = small("left", array_type, prompts=[[], [1], [7]], responses=[[], [2], [8]])
-    how = {"align": "sequence", "shift": "next_token"}
-    assert rows_of(batch.gather(batch.input_ids, **how, per="turn")) == [[], [1], [7]]
-    assert rows_of(batch.gather(batch.input_ids, **how, gaps=False)) == [[1], [7]]
-    with pytest.raises(ValueError, match="missing"):
-        batch.gather(batch.input_ids, **how)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_broadcast_reaches_observations_if_asked_to(layout, array_type):
-    batch = small(layout, array_type)
-    per_row = like(np.array([0.5, 1.5]), array_type)
-    assert rows_of(batch.gather(batch.broadcast(per_row))) == [[0.5, 0, 0.5, 0.5], [1.5]]
-    found = batch.broadcast(per_row, on="response")
-    assert rows_of(batch.gather(found)) == [[0.5] * 4, [1.5]]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from conftest import share
 from gathering import DTYPES, WAYS, check, like
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from making import make_batch
 from merged_rows import ROW, SAMPLED, TURN, expected_of, rows_of
 from packings import SHIFTS, lens_of, packed_options, plan_of
 from strategies import Rollouts, merge_options, rollouts, trajectories
@@ -30,7 +31,7 @@ def build(data, options, array_type, **more):
     tokens = {"prompts": data.prompts, "responses": data.responses, "loss_mask": masks}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of what has no place
-        return fc.build_batch(**tokens, pad_token_id=0, **options, array_type=array_type, **more)
+        return make_batch(**tokens, **options, array_type=array_type, **more)
 
 
 def grids_of(rows, reference):
@@ -148,22 +149,6 @@ def test_outputs_that_were_moved(array_type):
         [0, 1.5, 0, 0, 0.5, 0.5, 0],
         [2.5, 0, 0.5, 0, 0, 0, 0],
     ]
-
-
-def test_a_row_without_a_prompt(array_type):
-    options = {
-        "prompts": [[1], []],
-        "responses": [[2], [3, 4]],
-        "loss_mask": [[1], [0, 1]],
-        "pad_token_id": 0,
-        "array_type": array_type,
-    }
-    batch = fc.build_batch(**options, layout=fc.Packed.single_row(shift="next_token"))
-    with pytest.raises(ValueError, match=r"\b1\b.*missing"):
-        batch.gather(batch.loss_mask, align="response")
-    assert rows_of(batch.gather(batch.loss_mask, align="response", missing=7)) == [[1], [7, 1]]
-    beside = fc.build_batch(**options, layout=fc.Packed.single_row())
-    assert rows_of(beside.gather(batch.input_ids, align="response")) == [[2], [3, 4]]
 
 
 @pytest.mark.parametrize("shift", SHIFTS)

@@ -8,6 +8,7 @@ from any_layout import layouts
 from conftest import NEEDS_TORCH, share
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from making import make_batch
 from packed_cases import cases as packed_cases
 from packed_cases import quiet
 from raising import raises
@@ -123,10 +124,7 @@ def test_padding_rows_stay_padding(layout):
 def test_rows_of_merged_turns_keep_their_pieces(layout):
     turns = ([[1], [1, 2, 3], [6], [7]], [[2], [4], [5, 5], [8]])
     ids = {"trajectory_ids": list("aabc"), "uids": list("ppqr")}
-    whole = fc.build_batch(
-        *turns, pad_token_id=0, merge="exact", rewards=[[1], [2], [3, 4], [5]], **ids,
-        array_type="numpy", layout=layout,
-    )  # fmt: skip
+    whole = make_batch(*turns, merge="exact", rewards=[[1], [2], [3, 4], [5]], **ids, layout=layout)
     batch = whole.select(rows=[2, 0])
     assert (batch.uids, batch.trajectory_ids) == (["r", "p"], ["c", "a"])
     assert batch.gather(batch.loss_mask, align="response").to_list() == [[1], [1, 0, 1]]

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from ragged_lists import address, ragged_lists, refuses, same
+from raising import raises
 
 import fastcollate as fc
 from fastcollate._fastcollate import arrow_lists
@@ -72,6 +73,9 @@ def test_dtypes(make, name):
     ragged = fc.ragged(pa.array(rows, make(NUMBERS[name])))
     assert ragged.dtype == np.dtype(name)
     assert ragged == fc.Ragged(values, [0, 2, 2, 5])
+    array = pa.array(ragged)
+    assert array.type == pa.large_list(NUMBERS[name])
+    assert fc.ragged(array) == ragged
 
 
 @pytest.mark.parametrize("make", LISTS)
@@ -223,9 +227,8 @@ def test_tables():
 
 def test_dtype_of_arrow():
     assert fc.ragged(pa.array(ROWS), "int16") == fc.ragged(ROWS, "int16")
-    refuses(
-        ValueError, r"x\[2\]\[1\] is 300, which", fc.ragged, pa.array([[1], [], [2, 300]]), "uint8"
-    )
+    with raises(r"x\[2\]\[1\] is 300, which"):
+        fc.ragged(pa.array([[1], [], [2, 300]]), "uint8")
 
 
 @pytest.mark.parametrize("chunked", [False, True])
@@ -431,14 +434,6 @@ def test_round_trip(rows):
     assert same(pa.array(ragged[cut:]).to_pylist(), rows[cut:])
 
 
-@pytest.mark.parametrize("name", NUMBERS)
-def test_dtypes_out(name):
-    ragged = fc.Ragged(np.array([0, 1, 1]).astype(name), [0, 2, 3])
-    array = pa.array(ragged)
-    assert array.type == pa.large_list(NUMBERS[name])
-    assert fc.ragged(array) == ragged
-
-
 def test_the_memory_is_shared(array_type):
     values = np.arange(24).reshape(4, 3, 2)
     ragged = fc.ragged([values[:1], values[1:]])
@@ -541,8 +536,8 @@ def test_polars():
 @pytest.mark.slow
 def test_duckdb():
     duckdb = pytest.importorskip("duckdb")
-    relation = duckdb.sql("select range(i) as tokens from range(5000) rows(i) order by i")
-    assert fc.ragged(relation).to_list() == [list(range(i)) for i in range(5000)]
+    relation = duckdb.sql("select range(i % 9) as tokens from range(5000) rows(i) order by i")
+    assert fc.ragged(relation).to_list() == [list(range(i % 9)) for i in range(5000)]
     pairs = duckdb.sql("select [[1, 2]::int[2], [3, 4]::int[2]] as tokens")
     assert fc.ragged(pairs).to_list() == [[[1, 2], [3, 4]]]
 
@@ -558,7 +553,10 @@ def test_arro3():
 def test_nothing_is_imported():
     code = (
         "import sys, fastcollate as fc; fc.ragged([[1]]).__arrow_c_array__(); "
-        "print([name for name in ('pyarrow', 'polars', 'torch') if name in sys.modules])"
+        "collate = fc.Collator(pad_token_id=0, array_type='numpy'); "
+        "collate([{'prompt': [1], 'response': [2]}]); "
+        "names = ('pyarrow', 'polars', 'torch', 'datasets'); "
+        "print([name for name in names if name in sys.modules])"
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "[]\n"

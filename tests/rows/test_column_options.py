@@ -7,6 +7,7 @@ import pytest
 from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
+from making import make_batch
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same, build_batch_loops
@@ -104,7 +105,7 @@ ROWS = {"prompts": [[1], [2]], "responses": [[3, 4], [5]]}
 )
 def test_options_that_cannot_be(name, field, message):
     with pytest.raises((TypeError, ValueError), match=message):
-        fc.build_batch(**ROWS, pad_token_id=0, array_type="numpy", **{name: field})
+        make_batch(**ROWS, **{name: field})
 
 
 def test_rows_of_a_builder_have_the_same_options():
@@ -134,10 +135,11 @@ def test_turns_without_a_mask():
         for mask in (fc.Field([None, [1]], default=0), [[0], [1]])
     ]
     assert np.array_equal(plans[0].sources, plans[1].sources)
-    batch = fc.build_batch(
-        **turns, pad_token_id=0, array_type="numpy", merge=plans[0],
+    batch = make_batch(
+        **turns,
+        merge=plans[0],
         loss_mask=fc.Field([None, [1]], default=0),
         rewards=fc.Field([None, 1.5], default=0),
-    )  # fmt: skip
+    )
     assert batch.loss_mask.tolist() == [[0, 0, 1]]
     assert batch.rewards.tolist() == [[0, 0, 1.5]]

@@ -5,6 +5,7 @@ import pytest
 from conftest import NEEDS_TORCH
 from hypothesis import given
 from hypothesis import strategies as st
+from making import make_batch
 from worker_blocks import through_blocks
 
 import fastcollate as fc
@@ -56,12 +57,12 @@ def test_a_mask_that_is_a_field_alone_would_train_all_tokens(key):
     collate = fc.Collator(pad_token_id=0, fields={key: fc.Field(key)})
     with pytest.raises(ValueError, match=message):
         collate([{"prompt": [1], "response": [2, 3], key: [1, 0]}])
-    batch = fc.build_batch(**columns, loss_mask=[[1, 0]], pad_token_id=0, array_type="numpy")
+    batch = make_batch(**columns, loss_mask=[[1, 0]])
     builder.add(**row, loss_mask=[1, 0])
     for one in (batch, builder.finish()):
         assert one[key].tolist() == one.loss_mask.tolist() == [[1, 0]]
     per_row = {key: fc.PerRow([1])}
-    fc.build_batch([[1]], [[2, 3]], fields=per_row, pad_token_id=0, array_type="numpy")
+    make_batch([[1]], [[2, 3]], fields=per_row)
 
 
 def test_what_comes_with_a_field():

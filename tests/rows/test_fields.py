@@ -8,8 +8,9 @@ from any_layout import layouts
 from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
+from making import make_batch
 from small_input import build
-from strategies import FIELD_DTYPES, as_inputs, extras, rollouts
+from strategies import as_inputs, extras, rollouts
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same, build_batch_loops
@@ -22,10 +23,8 @@ PROMPTS, RESPONSES = [[1, 2], [3]], [[4], [5, 6, 7]]
 
 def build_fields(layout="left", array_type="numpy", **fields):
     """Build rows of 2 + 1 and 1 + 3 tokens with these fields, and give what is new."""
-    batch = fc.build_batch(
-        PROMPTS, RESPONSES, pad_token_id=0, fields=fields, layout=layout, array_type=array_type
-    )
-    bare = fc.build_batch(PROMPTS, RESPONSES, pad_token_id=0, layout=layout, array_type=array_type)
+    batch = make_batch(PROMPTS, RESPONSES, fields=fields, layout=layout, array_type=array_type)
+    bare = make_batch(PROMPTS, RESPONSES, layout=layout, array_type=array_type)
     assert list(batch)[: len(bare)] == list(bare)
     return {key: value for key, value in batch.items() if key not in bare}
 
@@ -49,101 +48,14 @@ def test_everything_equals_the_loops(layout, drawn, array_type):
     assert batch.trajectory_ids == more.get("trajectory_ids")
 
 
-@pytest.mark.parametrize(
-    ("layout", "expected"),
-    [
-        ("left", [[-1, -1, 0.5], [1, 2, 3]]),
-        ("two_segment", [[0.5, -1, -1], [1, 2, 3]]),
-        ("right", [[0.5, -1, -1], [1, 2, 3]]),
-        ("jagged", [0.5, 1, 2, 3]),
-    ],
-)
-def test_a_field_of_responses_written_out(layout, expected, array_type):
-    field = fc.Field([[0.5], [1, 2, 3]], fill=-1)
-    outputs = build_fields(layout, array_type, advantages=field)
-    assert_same(outputs, {"advantages": np.array(expected, np.float32)})
-
-
-def test_the_default_dtype_is_float32_whatever_the_rows_are(array_type):
-    for row in ([1], [True], np.array([1], np.int64), np.array([1], np.float64)):
-        outputs = build_fields("left", array_type, x=fc.Field([row, [1, 0, 1]]))
-        assert_same(outputs, {"x": np.array([[0, 0, 1], [1, 0, 1]], np.float32)})
-
-
-@pytest.mark.parametrize("dtype", [dtype for dtype in FIELD_DTYPES if dtype != "bfloat16"])
-def test_each_dtype(dtype, array_type):
-    rows = [np.array([1]), np.array([0, 1, 1])]
-    rows = [row.astype(dtype) for row in rows]
-    for named in (dtype, np.dtype(dtype), getattr(np, "bool_" if dtype == "bool" else dtype)):
-        outputs = build_fields("left", array_type, x=fc.Field(rows, fill=1, dtype=named))
-        assert_same(outputs, {"x": np.array([[1, 1, 1], [0, 1, 1]], dtype)})
-
-
-@NEEDS_TORCH
-def test_dtypes_of_torch():
-    import torch
-
-    rows = [[1], [0, 1 + 2**-9, -0.0]]
-    for dtype in (torch.float16, torch.bfloat16, torch.int32, torch.bool):
-        wanted = torch.tensor([[0, 0, 1], [0, 1 + 2**-9, -0.0]])
-        given_rows = rows
-        if not dtype.is_floating_point:
-            wanted, given_rows = torch.tensor([[0, 0, 1], [0, 1, 1]]), [[1], [0, 1, 1]]
-        if dtype is torch.bool:
-            given_rows = [[True], [False, True, True]]
-        outputs = build_fields("left", "torch", x=fc.Field(given_rows, dtype=dtype))
-        assert outputs["x"].dtype is dtype
-        assert_same(outputs, {"x": wanted.to(dtype)})
-
-
-@pytest.mark.parametrize("dtype", ["uint8", "int16", "int32", "int64"])
-def test_limits_of_integers(dtype, array_type):
-    least, most = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
-    row = [least, most, 0]
-    for values in (row, np.array(row, np.int64), np.array(row, dtype)):
-        field = fc.Field([[most], values], fill=least, dtype=dtype)
-        outputs = build_fields("left", array_type, x=field)
-        assert_same(outputs, {"x": np.array([[least, least, most], row], dtype)})
-
-
-def test_keys_are_in_the_order_of_the_mapping(array_type):
-    fields = {
-        "z": fc.PerRow([np.zeros(1)] * 2, concat=True),
-        "routes": fc.RoutedExperts([np.zeros((0, 1, 1), np.int64)] * 2),
-        "a": fc.Field([[1], [1, 2, 3]]),
-    }
-    batch = fc.build_batch(
-        PROMPTS,
-        RESPONSES,
-        pad_token_id=0,
-        rewards=[1, 2],
-        labels="aligned",
-        position_ids="zero",
-        fields=fields,
-        array_type=array_type,
-    )
-    assert list(batch) == [
-        *("input_ids", "attention_mask", "response_mask", "position_ids", "labels", "loss_mask"),
-        *("rewards", "z", "z_offsets", "routes", "router_padding_mask", "a"),
-    ]
-    assert batch.a is batch["a"]
-
-
-@pytest.mark.parametrize("trailing", [(2,), (3, 2), (0,)])
-def test_rows_of_no_token_keep_the_trailing_dimensions(trailing, array_type):
-    rows = [np.zeros((0, *trailing), np.float32), np.ones((1, *trailing), np.float32)]
-    options = {"pad_token_id": 0, "array_type": array_type}
-    batch = fc.build_batch([[1], [2]], [[], [3]], fields={"x": fc.Field(rows)}, **options)
-    assert_same({"x": batch.x}, {"x": np.stack([rows[1] * 0, rows[1]])})
-    batch = fc.build_batch([[1]], [[]], fields={"x": fc.Field(rows[:1])}, **options)
-    assert tuple(batch.x.shape) == (1, 0, *trailing)
-
-
 def test_a_field_is_immutable():
     field = fc.Field([[1]])
     assert (field.align, field.fill, field.gap_fill, field.dtype) == ("response", 0, None, None)
     with pytest.raises(AttributeError):
         field.align = "sequence"
+
+
+GRID = np.array([[0, 1, 0], [1, 1, 0]])
 
 
 @pytest.mark.parametrize(
@@ -159,20 +71,15 @@ def test_a_field_is_immutable():
         ([1, 2], "float32", np.array([1, 2], np.float32)),
         ([1, 2], "int32", np.array([1, 2], np.int32)),
         ([True, False], "bool", np.array([True, False])),
+        (GRID.astype(np.float64), None, GRID.astype(np.float32)),
+        (GRID.astype(np.uint8), None, GRID),
+        (GRID.astype(np.bool_), None, GRID),
     ],
 )
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_numbers_per_row(layout, values, dtype, expected, array_type):
     outputs = build_fields(layout, array_type, number=fc.PerRow(values, dtype=dtype))
     assert_same(outputs, {"number": expected})
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_table_of_numbers_per_row(layout, array_type):
-    for source, dtype in (("float64", "float32"), ("uint8", "int64"), ("bool", "int64")):
-        table = np.array([[0, 1, 0], [1, 1, 0]])
-        outputs = build_fields(layout, array_type, grid=fc.PerRow(table.astype(source)))
-        assert_same(outputs, {"grid": table.astype(dtype)})
 
 
 ARRAYS = [np.arange(6, dtype=np.float32).reshape(2, 3), np.ones((1, 3), np.float32)]
@@ -184,14 +91,6 @@ def test_arrays_per_row_stay_a_list(array_type):
     kinds = {type(value).__name__ for value in outputs["pixel_values"]}
     assert kinds == {"Tensor" if array_type == "torch" else "ndarray"}
     assert_same(outputs, {"pixel_values": ARRAYS})
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_arrays_per_row_joined(layout, array_type):
-    outputs = build_fields(layout, array_type, pixel_values=fc.PerRow(ARRAYS, concat=True))
-    expected = np.array([[0, 1, 2], [3, 4, 5], [1, 1, 1]], np.float32)
-    offsets = np.array([0, 2, 3], np.int64)
-    assert_same(outputs, {"pixel_values": expected, "pixel_values_offsets": offsets})
 
 
 @pytest.mark.parametrize("layout", [*LAYOUTS, "packed"])
@@ -274,33 +173,6 @@ def routes(*rows):
 
 
 @pytest.mark.parametrize(
-    ("layout", "experts", "no_route"),
-    [
-        ("left", [[[0, 1], [5, 4], [3, 2], [0, 1]], [[7, 6], [0, 1], [0, 1], [0, 1]]], "1001 0111"),
-        (
-            "two_segment",
-            [[[5, 4], [3, 2], [0, 1], [0, 1], [0, 1]], [[0, 1], [7, 6], [0, 1], [0, 1], [0, 1]]],
-            "00111 10111",
-        ),
-        (
-            "right",
-            [[[5, 4], [3, 2], [0, 1], [0, 1]], [[7, 6], [0, 1], [0, 1], [0, 1]]],
-            "0011 0111",
-        ),
-        ("jagged", [[5, 4], [3, 2], [0, 1], [7, 6], [0, 1], [0, 1], [0, 1]], "0010111"),
-    ],
-)
-def test_routed_experts_written_out(layout, experts, no_route, array_type):
-    field = fc.RoutedExperts(routes([[5, 4], [3, 2]], [[7, 6]]), starts=[0, 0])
-    mask = np.array([[bit == "1" for bit in row] for row in no_route.split()])
-    expected = {
-        "routed_experts": np.array(experts, np.uint8)[..., None, :],
-        "router_padding_mask": mask[0] if layout == "jagged" else mask,
-    }
-    assert_same(build_fields(layout, array_type, routed_experts=field), expected)
-
-
-@pytest.mark.parametrize(
     ("largest", "options", "dtype"),
     [
         (255, {}, "uint8"),
@@ -328,12 +200,6 @@ def test_the_padding_counts_for_the_dtype(array_type):
     found = build_fields("left", array_type, routed_experts=fc.RoutedExperts(rows))
     assert str(found["routed_experts"].dtype).removeprefix("torch.") == "int16"
     assert found["routed_experts"][0, 0, 0].tolist() == list(range(257))
-
-
-def test_no_route_in_any_row(array_type):
-    found = build_fields("left", array_type, routed_experts=fc.RoutedExperts(routes([], [])))
-    assert found["routed_experts"].tolist() == [[[[0, 1]]] * 4] * 2
-    assert found["router_padding_mask"].tolist() == [[True] * 4] * 2
 
 
 @pytest.mark.parametrize(
@@ -369,7 +235,7 @@ def test_only_one_field_can_have_the_routes():
         build_fields(routed_experts=field, other=field)
 
 
-# uids
+NAMES = ["uids", "trajectory_ids"]
 
 
 def test_uids_are_kept_beside_the_outputs(array_type):
@@ -383,23 +249,22 @@ def test_uids_are_kept_beside_the_outputs(array_type):
     assert batch.uids == ["a", "b", "b"]
 
 
-def test_without_uids():
-    batch = build()
-    assert batch.uids is None
-    assert batch.trajectory_ids is None
-
-
-@pytest.mark.parametrize("name", ["uids", "trajectory_ids"])
-@pytest.mark.parametrize("values", [[], ["a"], ["a"] * 4])
-def test_different_counts_of_uids(name, values):
-    with raises(rf"{name}\b.* {len(values)}\b.* 3\b", ValueError):
-        build(**{name: values})
-
-
-@pytest.mark.parametrize("values", ["abc", 5, {"a", "b", "c"}, (uid for uid in "abc")])
-def test_uids_that_are_no_sequence(values):
-    with raises("uids", TypeError):
-        build(uids=values)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        *(({name: ["a"] * n}, rf"{name}\b.* {n}\b.* 3\b") for name in NAMES for n in (0, 1, 4)),
+        *(({"uids": uids}, "uids") for uids in ("abc", 5, {"a", "b", "c"}, iter("abc"))),
+        *(({"fields": {key: fc.PerRow([1, 2, 3])}}, "fields") for key in (None, 3, b"x", ("x",))),
+        *(
+            ({"fields": {"advantages": field}}, "advantages.*Field")
+            for field in (None, [[1], [2, 3], [4]], np.zeros((3, 2)), "x", fc)
+        ),
+        *(({"fields": fields}, "fields") for fields in ([], "advantages", 5, [("x", 1)])),
+    ],
+)
+def test_uids_and_fields_that_cannot_be(options, message):
+    with raises(message):
+        build(**options)
 
 
 @pytest.mark.parametrize(
@@ -433,43 +298,31 @@ def test_a_field_of_sequences_that_does_not_fit():
 
 
 @pytest.mark.parametrize(
-    ("dtype", "item"),
+    ("dtype", "row", "place"),
     [
-        ("uint8", 256),
-        ("uint8", -1),
-        ("int16", 2**15),
-        ("int32", -(2**31) - 1),
-        ("int64", 2**63),
-        ("int32", NAN),
-        ("int64", 1.5),
-        ("bool", NAN),
-        ("bool", 2),
-        ("uint8", None),
+        ("uint8", [0, 1, 256], r"\[2\]"),
+        ("uint8", [0, 1, -1], r"\[2\]"),
+        ("uint8", [0, 1, None], r"\[2\]"),
+        ("uint8", np.array([0, 1, 256]), r"\[2\]"),
+        ("int16", [0, 1, 2**15], r"\[2\]"),
+        ("int16", np.array([0, 1, -(2**15) - 1], np.int32), r"\[2\]"),
+        ("int32", [0, 1, -(2**31) - 1], r"\[2\]"),
+        ("int32", [0, 1, NAN], r"\[2\]"),
+        ("int64", [0, 1, 2**63], r"\[2\]"),
+        ("int64", [0, 1, 1.5], r"\[2\]"),
+        ("int64", np.array([0, 1, 2**63], np.uint64), r"\[2\]"),
+        ("bool", [0, 1, NAN], r"\[2\]"),
+        ("bool", [0, 1, 2], r"\[2\]"),
+        *(
+            (dtype, np.array([0, 1, last], np.float32), "")
+            for dtype in ("bool", "uint8", "int32", "int64")
+            for last in (NAN, 1)
+        ),
     ],
 )
-def test_items_that_do_not_fit_the_dtype(dtype, item):
-    with raises(r"x\[1\]\[2\]"):
-        build_fields(x=fc.Field([[1], [0, 1, item]], dtype=dtype))
-
-
-@pytest.mark.parametrize(
-    ("dtype", "row"),
-    [
-        ("uint8", np.array([0, 1, 256])),
-        ("int16", np.array([0, 1, -(2**15) - 1], np.int32)),
-        ("int64", np.array([0, 1, 2**63], np.uint64)),
-    ],
-)
-def test_items_of_arrays_that_do_not_fit_the_dtype(dtype, row):
-    with raises(r"x\[1\]\[2\]", ValueError):
+def test_values_that_do_not_fit_the_dtype(dtype, row, place):
+    with raises(rf"x\[1\]{place}"):
         build_fields(x=fc.Field([[1], row], dtype=dtype))
-
-
-@pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "int64"])
-def test_float_arrays_in_an_integer_field(dtype):
-    for values in ([0, 1, NAN], [0, 1, 1]):
-        with raises(r"x\[1\]"):
-            build_fields(x=fc.Field([[1], np.array(values, np.float32)], dtype=dtype))
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "float128", "uint16", "text", 3, object()])
@@ -506,24 +359,6 @@ def test_keys_that_other_fields_make():
     for names in (["x", "x_offsets"], ["x_offsets", "x"]):
         with raises("'x_offsets'", ValueError):
             build_fields(**{name: fields[name] for name in names})
-
-
-@pytest.mark.parametrize("key", [None, 3, b"x", ("x",)])
-def test_keys_that_are_no_names(key):
-    with raises("fields", TypeError):
-        build(fields={key: fc.PerRow([1, 2, 3])})
-
-
-@pytest.mark.parametrize("field", [None, [[1], [2, 3], [4]], np.zeros((3, 2)), "x", fc])
-def test_values_that_are_no_fields(field):
-    with raises("advantages.*Field", TypeError):
-        build(fields={"advantages": field})
-
-
-@pytest.mark.parametrize("fields", [[], "advantages", 5, [("x", 1)]])
-def test_fields_that_are_no_mapping(fields):
-    with raises("fields", TypeError):
-        build(fields=fields)
 
 
 @pytest.mark.parametrize(

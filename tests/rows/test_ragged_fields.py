@@ -10,6 +10,7 @@ import pytest
 from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
+from making import make_batch
 from raising import raises
 from recorded import recorded
 from strategies import ragged_fields, rollouts
@@ -48,48 +49,16 @@ def lists_of(batch, key="support"):
     return [row[key].to_list() for row in batch.rows()]
 
 
-@pytest.mark.parametrize(
-    ("layout", "values", "offsets"),
-    [
-        ("left", [7, 70, 9, 90, 91, 10, 11, 12, 120], [0, 2, 2, 5, 5, 5, 6, 6, 7, 9]),
-        ("right", [7, 70, 9, 90, 91, 10, 11, 12, 120], [0, 2, 2, 5, 6, 6, 6, 7, 9, 9]),
-        ("jagged", [7, 70, 9, 90, 91, 10, 11, 12, 120], [0, 2, 2, 5, 6, 7, 9]),
-        (
-            fc.Packed(8, shift="next_token"),
-            [11, 12, 120, 10, 7, 70, 9, 90, 91],
-            [0, 0, 0, 1, 3, 3, 4, 4, 4, 6, 6, 9, 9, 9, 9],
-        ),
-        (fc.Tree(16), [7, 70, 9, 90, 91, 10, 11, 12, 120], [0, 2, 2, 5, 6, 7, 9]),
-    ],
-)
-def test_two_outputs(layout, values, offsets):
-    batch = small(layout=layout)
-    assert batch["support"].tolist() == values
-    assert batch["support_offsets"].tolist() == offsets
-    assert batch["support"].dtype == np.int32
-    assert batch["support_offsets"].dtype == np.int64
-
-
 def of_positions(batch):
     """Return the lists of the flattened grid."""
     return fc.Ragged(batch["support"], batch["support_offsets"]).to_list()
 
 
-def test_values_lie_with_the_log_probabilities():
-    logprobs = [[-1.0, -2.0, -3.0], [-4.0], [-5.0, -6.0]]
-    support = [[[int(-value)] for value in row] for row in logprobs]
-    for layout in LAYOUTS.values():
-        batch = small(support, layout, logprobs=logprobs)
-        for value, one in zip(batch["logprobs"].reshape(-1), of_positions(batch), strict=True):
-            assert one == ([] if value == 0 else [-value])
-
-
 def built(data, field, layout, array_type):
     fields = {"before": fc.Field(data.responses), "support": field}
-    return fc.build_batch(
-        data.prompts, data.responses, fields=fields, pad_token_id=0, layout=layout,
-        array_type=array_type,
-    )  # fmt: skip
+    return make_batch(
+        data.prompts, data.responses, fields=fields, layout=layout, array_type=array_type
+    )
 
 
 @pytest.mark.parametrize("layout", [one for one in LAYOUTS if one not in ("packed", "shifted")])
@@ -154,10 +123,14 @@ def test_gathered_lists(layout, rank, array_type):
     }
     merge = fc.merge_turns(**inputs)
     shard = None if rank is None else fc.plan_step(merge, dp_size=2).shard(0, rank)
-    batch = fc.build_batch(
-        **inputs, fields={"support": fc.Field(lists, ragged=True)}, pad_token_id=0, layout=layout,
-        array_type=array_type, merge=merge, shard=shard,
-    )  # fmt: skip
+    batch = make_batch(
+        **inputs,
+        fields={"support": fc.Field(lists, ragged=True)},
+        layout=layout,
+        array_type=array_type,
+        merge=merge,
+        shard=shard,
+    )
     rows = [[*lists[0], [], *lists[1]], *lists[2:]]
     if array_type == "torch":
         assert type(batch["support"]).__name__ == "Tensor"
@@ -188,7 +161,7 @@ def test_lists_that_cannot_be_gathered():
 
 def test_lists_of_a_tree_with_as_many_targets_as_positions():
     rows = [[1], [1]], [[2, 3], [2, 4]]
-    batch = fc.build_batch(*rows, pad_token_id=0, array_type="numpy", layout=fc.Tree())
+    batch = make_batch(*rows, layout=fc.Tree())
     assert batch.input_ids.size == batch.targets.size
     lists = fc.Ragged(np.arange(8), [0, 2, 4, 6, 8])
     values, counts = batch.gather(lists, align="sequence", shift="none")
@@ -315,10 +288,9 @@ def test_own_tokens(drawn):
     def build(own_token, rows):
         field = fc.Field(rows, align, ragged=True, dtype="int64", own_token=own_token)
         layout = drawn.draw(st.sampled_from(sorted(LAYOUTS)))
-        return fc.build_batch(
-            data.prompts, data.responses, pad_token_id=0, fields={"support": field},
-            layout=LAYOUTS[layout], array_type="numpy",
-        )  # fmt: skip
+        return make_batch(
+            data.prompts, data.responses, fields={"support": field}, layout=LAYOUTS[layout]
+        )
 
     added = build("add", lists)
     assert lists_of(added) == expected
@@ -379,11 +351,14 @@ def test_arrow():
 def test_merged_support_is_that_of_skyrl(case, layout):
     """Recorded from SkyRL, whose tokens have k ids or -1; there and back."""
     rows = [np.array(row).reshape(-1, 3) for row in case["support"]]
-    batch = fc.build_batch(
-        case["prompts"], case["responses"], trajectory_ids=case["trajectory_ids"], merge="exact",
+    batch = make_batch(
+        case["prompts"],
+        case["responses"],
+        trajectory_ids=case["trajectory_ids"],
+        merge="exact",
         fields={"support": fc.Field([fc.unpad(row, mask=row != -1) for row in rows], ragged=True)},
-        pad_token_id=0, layout=layout, array_type="numpy",
-    )  # fmt: skip
+        layout=layout,
+    )
     found = [fc.pad(row["support"], fill=-1, pad_to=3, array_type="numpy") for row in batch.rows()]
     assert [row.tolist() for row in found] == case["merged"]
 
@@ -464,7 +439,7 @@ def test_calls_have_support():
     calls = fc.rollouts.Calls(
         [[5, 6], [5, 6], [1]], [[7], [8, 9], [3]], support=[[[7, 1]], None, [[3]]]
     )
-    batch = fc.build_batch(**calls.batch, pad_token_id=0, array_type="numpy")
+    batch = make_batch(**calls.batch)
     assert lists_of(batch) == [[[7, 1]], [[], []], [[3]]]
     builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy")
     builder.extend(calls)
@@ -473,10 +448,8 @@ def test_calls_have_support():
 
 def test_gather_of_other_positions_names_the_rows_of_the_batch():
     """In a tree, sequences of ragged fields have other positions than input_ids."""
-    batch = fc.build_batch(
+    batch = make_batch(
         *([[1, 2], [1, 2]], [[3, 4], [3, 5]]),
-        pad_token_id=0,
-        array_type="numpy",
         layout="tree",
         fields={"x": fc.Field([[[1], [2], [3], [4]]] * 2, ragged=True, align="sequence")},
     )

@@ -5,6 +5,7 @@ import math
 import numpy as np
 import pytest
 from conftest import NEEDS_TORCH
+from making import make_batch
 from ways import by_blocks, by_builder
 from worker_blocks import built, through_blocks
 
@@ -21,27 +22,9 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*policy=.realign. masked", "ign
 def build(layout="left", array_type="numpy", **fields):
     """Build rows of one, three and two response tokens with loss masks."""
     masks = fields.pop("loss_mask", MASKS)
-    return fc.build_batch(
-        PROMPTS, RESPONSES, pad_token_id=0, loss_mask=masks, layout=layout,
-        array_type=array_type, fields=fields,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("spread", "left", "shifted"),
-    [
-        ("all", [[9, 9, 1], [2, 2, 2], [9, 3, 3]], [[9, 9, 1, 9], [2, 2, 2, 9], [9, 3, 3, 9]]),
-        ("trained", [[9, 9, 1], [9, 2, 2], [9, 3, 9]], None),
-        ("last", [[9, 9, 1], [9, 9, 2], [9, 9, 3]], None),
-    ],
-)
-def test_written_out(spread, left, shifted, array_type):
-    for numbers in ([1, 2, 3], (1.0, 2, 3), np.array([1, 2, 3]), np.array([1, 2, 3], np.float16)):
-        field = fc.Field(numbers, spread=spread, fill=9)
-        assert build(array_type=array_type, x=field)["x"].tolist() == left
-    jagged = build("jagged", array_type, x=field)["x"].tolist()
-    masks = np.array([[0, 0, 1], [1, 1, 1], [0, 1, 1]], bool)
-    assert jagged == np.array(left)[masks].tolist()
+    return make_batch(
+        PROMPTS, RESPONSES, loss_mask=masks, layout=layout, array_type=array_type, fields=fields
+    )
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "int32", "int64"])
@@ -84,19 +67,6 @@ def test_padding_on_a_device():
         assert_same(jagged.pad_on_device(layout), build(layout, "torch", **fields))
 
 
-def test_rows_that_are_none():
-    batch = build(
-        x=fc.Field([None, [1, 2, 3], np.array([4, 5])], default=-0.0, fill=9),
-        y=fc.Field([[1, 1, 1], None, None], default=7, align="sequence", dtype="int16"),
-        z=fc.Field([None, np.ones((3, 2)), None], default=3),
-    )
-    assert batch["x"].tolist() == [[9, 9, 0], [1, 2, 3], [9, 4, 5]]
-    assert np.signbit(batch["x"][0, 2])
-    assert batch["y"].tolist() == [[0, 1, 1, 1], [7] * 4, [0, 7, 7, 7]]
-    assert batch["z"][0].tolist() == [[0, 0], [0, 0], [3, 3]]
-    assert batch["z"][2].tolist() == [[0, 0], [3, 3], [3, 3]]
-
-
 @pytest.mark.parametrize("given", [(), (0,), (1,), (0, 2), (1, 2), (0, 1, 2)])
 @pytest.mark.parametrize(
     ("trailing", "dtype"), [((), "int64"), ((2, 2), "float32"), ((0,), "bool")]
@@ -110,7 +80,7 @@ def test_builders_and_blocks_of_rows_that_are_none(given, trailing, dtype):
     ]
     columns = {"prompts": PROMPTS, "responses": RESPONSES}
     columns["fields"] = {"x": fc.Field(rows, **options)}
-    expected = fc.build_batch(**columns, pad_token_id=0, array_type="numpy")
+    expected = make_batch(**columns)
     assert_same(by_builder(columns, pad_token_id=0, array_type="numpy"), expected)
     shard = fc.plan_step(expected, dp_size=1).shard(0, 0)
     batch = by_blocks(columns, shard, pad_token_id=0, array_type="numpy")
@@ -154,10 +124,7 @@ def test_rows_that_are_null():
             expected = build(x=fc.Field(rows, default=7, dtype=dtype))
             assert_same(build(x=fc.Field(column, default=7, dtype=dtype)), expected)
     array = pa.array(short, pa.list_(pa.float64(), 2))
-    batch = fc.build_batch(
-        PROMPTS, [[1, 2]] * 3, pad_token_id=0, array_type="numpy",
-        fields={"x": fc.Field(array, default=7)},
-    )  # fmt: skip
+    batch = make_batch(PROMPTS, [[1, 2]] * 3, fields={"x": fc.Field(array, default=7)})  # fmt: skip
     assert batch["x"].tolist() == [[7, 7], [1.5, 2.5], [7, 7]]
 
 
@@ -313,18 +280,3 @@ def test_a_reward_of_zero_needs_no_token(array_type):
         builder.add([1], [4, 5], rewards=1.5)
         with pytest.raises(ValueError, match=lost):
             builder.add([2], [], rewards=number)
-
-
-def test_padding_rows_need_no_token():
-    """They train nothing, whatever number they have."""
-    batch = build()
-    plan = fc.plan_step(batch, dp_size=2, pad_rows="copy_first")
-    for rank in range(2):
-        shard = plan.shard(0, rank)
-        fields = {s: fc.Field([1, 2, 3], spread=s) for s in ("all", "trained", "last")}
-        part = fc.build_batch(
-            PROMPTS, RESPONSES, pad_token_id=0, loss_mask=MASKS, fields=fields, shard=shard,
-            array_type="numpy",
-        )  # fmt: skip
-        for spread in fields:
-            assert not part[spread][np.array(part.is_padding)].any()

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from conftest import NEEDS_TORCH
+from making import make_batch
 from raising import raises
 
 import fastcollate as fc
@@ -74,7 +75,7 @@ def test_errors_of_a_row_that_iterates_name_it():
             raise RuntimeError("no rows today")
 
     with pytest.raises(ValueError, match=r"prompts\[1\] could not be read: .*no rows today"):
-        fc.build_batch([[1], Broken([2])], [[1], [1]], pad_token_id=0, array_type="numpy")
+        make_batch([[1], Broken([2])], [[1], [1]])
 
 
 @NEEDS_TORCH
@@ -121,7 +122,7 @@ def test_integers_that_are_joined_stay_integers(kind):
             arrays = list(map(torch.from_numpy, arrays))
         rows = [[1]] * len(arrays)
         field = fc.PerRow(arrays, concat=True)
-        return fc.build_batch(rows, rows, pad_token_id=0, fields={"x": field}, array_type=kind)["x"]
+        return make_batch(rows, rows, fields={"x": field}, array_type=kind)["x"]
 
     for dtypes, common in (
         (("uint16", "int64"), "int64"),
@@ -167,14 +168,14 @@ def test_arrays_that_are_not_contiguous_or_not_aligned():
     expected = [[0, 2, 4], [6, 8, 10]]
     strided = np.arange(12).reshape(2, 6)[:, ::2]
     for rows in (strided, list(strided), [unaligned(row, "int64") for row in expected]):
-        batch = fc.build_batch(rows, rows, pad_token_id=0, array_type="numpy")
+        batch = make_batch(rows, rows)
         assert batch.input_ids.tolist() == [row + row for row in expected]
 
 
 def test_ints_of_one_and_of_more_digits():
     """CPython keeps 30 bits in each."""
     ids = [2**30 - 1, 2**30, 2**30 + 5, 2**60 - 1, 2**60, 2**63 - 1]
-    batch = fc.build_batch([ids], [[1]], pad_token_id=0, array_type="numpy")
+    batch = make_batch([ids], [[1]])
     assert batch.input_ids.tolist() == [[*ids, 1]]
 
 
@@ -189,7 +190,7 @@ class WithoutDtype(np.ndarray):
 def test_arrays_of_subclasses_are_told_by_their_memory():
     rows = [np.arange(3).view(WithoutDtype)]
     field = {"images": fc.PerRow(rows)}
-    batch = fc.build_batch([[1]], [[2]], pad_token_id=0, array_type="numpy", fields=field)
+    batch = make_batch([[1]], [[2]], fields=field)
     np.testing.assert_array_equal(batch["images"][0], [0, 1, 2])
 
 
@@ -226,4 +227,4 @@ def test_columns_of_masks_in_place_of_token_ids_are_refused(name):
     message = rf"responses\[{int(name == 'arrow')}\]\[0\] is a bool; pass token ids, not a mask"
     prompts = [[1]] * len(mask[name])
     with pytest.raises(TypeError, match=message):
-        fc.build_batch(prompts, mask[name], pad_token_id=0, array_type="numpy")
+        make_batch(prompts, mask[name])

@@ -5,6 +5,7 @@ from array import array
 
 import numpy as np
 import pytest
+from making import make_batch
 
 import fastcollate as fc
 
@@ -54,7 +55,7 @@ def peak_of_copies(rows, rewards):
     """Build a batch, and measure what NumPy takes meanwhile; the batch itself is not NumPy's."""
     tracemalloc.start()
     try:
-        batch = fc.build_batch(rows, rows, pad_token_id=0, rewards=rewards, array_type="numpy")
+        batch = make_batch(rows, rows, rewards=rewards)
         return batch, tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
@@ -113,7 +114,7 @@ def test_rows_on_a_device_are_copied_once_a_column(array_type):
         array_type=array_type,
     )
     assert OnDevice.copies == 4
-    expected = fc.build_batch(rows, rows, pad_token_id=0, rewards=rows, array_type=array_type)
+    expected = make_batch(rows, rows, rewards=rows, array_type=array_type)
     assert batch.input_ids.tolist() == expected.input_ids.tolist()
     assert batch.rewards.tolist() == expected.rewards.tolist()
     assert batch["x"][3].tolist() == [[3, 3]] * 3
@@ -124,7 +125,7 @@ def test_columns_on_a_device_are_copied_once():
     OnDevice.copies = 0
     values = on_device([[1, 2], [3, 4]], torch.int64)
     ragged = fc.Ragged(on_device([0.5, 1, 1.5, 2], torch.float32), [0, 2, 4])
-    batch = fc.build_batch(values, values, pad_token_id=0, rewards=ragged, array_type="numpy")
+    batch = make_batch(values, values, rewards=ragged)
     assert OnDevice.copies == 3
     assert batch.input_ids.tolist() == [[1, 2, 1, 2], [3, 4, 3, 4]]
     assert batch.rewards.tolist() == [[0.5, 1], [1.5, 2]]
@@ -142,7 +143,7 @@ def test_columns_on_a_device_are_copied_once():
 def test_rewards_on_a_device_are_copied_once(rewards):
     OnDevice.copies = 0
     ids = [[1, 2], [3, 4]]
-    batch = fc.build_batch(ids, ids, pad_token_id=0, rewards=rewards, array_type="numpy")
+    batch = make_batch(ids, ids, rewards=rewards)
     assert OnDevice.copies == 1
     assert batch.rewards[:, 1].tolist() == [1, 2]
 

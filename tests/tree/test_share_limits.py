@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from raising import raises
+from making import make_batch
 from strategies import forks
 
 import fastcollate as fc
@@ -76,7 +76,7 @@ def test_rows_share_what_the_limits_allow(forked, layout):
     assert sum(bins.starts) == sum(expected)
 
     def built(layout):
-        return fc.build_batch(prompts, responses, pad_token_id=0, layout=layout, array_type="numpy")
+        return make_batch(prompts, responses, layout=layout)
 
     batch = built(layout)
     assert batch.plan.num_placed == sum(map(len, rows)) - sum(expected)
@@ -92,7 +92,7 @@ def test_what_costs_choose_costs_no_more_than_all_or_nothing(forked, costs):
     tree = prefix_tree(*forked[:2])
 
     def total(layout):
-        batch = fc.build_batch(*forked[:2], pad_token_id=0, layout=layout, array_type="numpy")
+        batch = make_batch(*forked[:2], layout=layout)
         paths = batch.attention_paths()
         keys, queries = np.diff(paths.cu_seqlens_k), np.diff(paths.cu_seqlens_q)
         pairs = sum(sum(range(k - q + 1, k + 1)) for k, q in zip(keys, queries, strict=True))
@@ -124,9 +124,7 @@ def test_what_costs_choose_costs_no_more_than_all_or_nothing(forked, costs):
 )
 def test_forks_come_early_enough_for_one_label(forked, layout):
     prompts, responses = forked[:2]
-    batch = fc.build_batch(
-        prompts, responses, pad_token_id=0, layout=layout, labels="shifted", array_type="numpy"
-    )
+    batch = make_batch(prompts, responses, layout=layout, labels="shifted")
     labels = {}
     for position, target, trains in zip(
         batch.predictors.tolist(), batch.targets.tolist(), batch.loss_mask.tolist(), strict=True
@@ -163,9 +161,7 @@ def test_labels_of_their_own_train_each_position_once():
     with pytest.raises(ValueError, match=message):
         fc.build_batch(**ROWS, pad_token_id=0, layout=layout, labels="aligned")
     masks = [[1, 1], [0, 1], [0, 1]]
-    once = fc.build_batch(
-        **ROWS, pad_token_id=0, layout=layout, labels="aligned", loss_mask=masks, array_type="numpy"
-    )
+    once = make_batch(**ROWS, layout=layout, labels="aligned", loss_mask=masks)
     inputs = once.model_inputs("dense")
     labels, moved = inputs["labels"], inputs["shift_labels"]
     assert (labels != -100).sum() == (moved != -100).sum() == 4
@@ -174,18 +170,8 @@ def test_labels_of_their_own_train_each_position_once():
     assert once.labels.tolist() == labels.tolist()
     # A row that is the prefix of another ends alone, and equal rows end together.
     same = {"prompts": [[1], [1], [1]], "responses": [[2], [2, 3], [2, 3]]}
-    batch = fc.build_batch(**same, pad_token_id=0, layout=layout, array_type="numpy")
+    batch = make_batch(**same, layout=layout)
     assert batch.input_ids.tolist() == [[1, 2, 2, 3]]
-
-
-@pytest.mark.parametrize(("options", "message"), [
-    ({"fork_early": 1}, r"TypeError: fork_early is 1 \(int\); pass True or False"),
-    ({"min_shared": 0}, "min_shared is 0; pass a number of tokens"),
-    ({"min_shared": 2.5}, "TypeError: min_shared is 2.5"),
-])  # fmt: skip
-def test_options_that_cannot_be(options, message):
-    with raises(message):
-        fc.Tree(**options)
 
 
 def test_labels_need_early_forks():

@@ -12,7 +12,6 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from raising import raises
 from strategies import as_inputs, extras, forks, name_turns, trajectories, with_fields
-from tries import mask_of
 
 import fastcollate as fc
 from fastcollate.planning import prefix_tree
@@ -21,7 +20,6 @@ from fastcollate.testing.reference import (
     build_batch_loops,
     build_merged_batch_loops,
     merge_turns_loops,
-    prefix_tree_loops,
 )
 
 
@@ -89,39 +87,6 @@ def test_every_output_is_that_of_the_loops(drawn, array_type):
     batch = fc.build_batch(**inputs, pad_token_id=9, layout=layout, array_type=array_type, **more)
     assert_same(batch, loops(data, reference, more))
     assert batch.plan.layout == "tree"
-
-
-@share(2)
-@given(drawn=st.data())
-def test_positions_look_at_ancestors_and_themselves(drawn, array_type):
-    data, layout, reference, more = drawn.draw(cases(array_type, max_many=40))
-    batch = fc.build_batch(
-        *data[:2],
-        pad_token_id=9,
-        layout=layout,
-        array_type=array_type,
-        loss_mask=data.loss_mask,
-        uids=reference.get("uids"),
-        fields=more.get("fields"),  # rows of images share nothing
-    )
-    names = ("share", "uids", "same_inputs")
-    trie = prefix_tree_loops(*data[:2], **{k: reference[k] for k in names if k in reference})
-    bins, width = batch.input_ids.shape
-    expected = np.tile(np.eye(width, dtype=np.bool_), (bins, 1, 1))
-    for bin_, rows in enumerate(reference["bins"] or [trie.order]):
-        kept = sorted({position for row in rows for position in trie.paths[row]})
-        columns, end = [], 0
-        for position in kept:
-            if trie.parents[position] < 0:
-                end += -end % reference["multiple_of"]
-            columns.append(end)
-            end += 1
-        expected[bin_][np.ix_(columns, columns)] = mask_of(trie)[np.ix_(kept, kept)]
-    ends = np.asarray(batch["subtree_end"])
-    query, key = np.mgrid[:width, :width]
-    assert np.array_equal((key <= query) & (query < ends[:, None, :]), expected)
-    assert np.array_equal(np.asarray(batch.dense_mask("bool"))[:, 0], expected)
-    assert np.array_equal(np.asarray(batch.subtree_end), ends)
 
 
 LAYOUTS = [
@@ -371,15 +336,6 @@ def test_what_a_tree_does_not_have():
         build(layout="tree", fields={"predictors": fc.PerRow([1, 2, 3])})
     with pytest.raises(ValueError, match=r"context parallelism"):
         build(layout="tree").cp_split(2, 0)
-
-
-def test_no_token(array_type):
-    nothing = [[], []]
-    batch = fc.build_batch(nothing, nothing, pad_token_id=0, layout="tree", array_type=array_type)
-    assert batch.input_ids.shape == (1, 0)
-    assert batch.targets.tolist() == batch.predictors.tolist() == []
-    assert batch.row_bins.tolist() == [0, 0]
-    assert_same(batch, build_batch_loops(nothing, nothing, pad_token_id=0, layout=fc.Tree()))
 
 
 @share(3)
