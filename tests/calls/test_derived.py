@@ -66,17 +66,6 @@ def test_compact(layout, array_type):
     assert_same({key: compact[key] for key in expected}, expected)
 
 
-def test_dtypes_by_key(array_type):
-    batch = build(
-        labels="aligned",
-        position_ids="zero",
-        dtypes={"labels": "int32", "position_ids": np.int32},
-        array_type=array_type,
-    )
-    for key, dtype in {"labels": "int32", "position_ids": "int32", "input_ids": "int64"}.items():
-        assert str(batch[key].dtype).removeprefix("torch.") == dtype
-
-
 @pytest.mark.parametrize("value", ["two", "", 0, 1, []])
 @pytest.mark.parametrize("name", ["position_ids", "labels"])
 def test_what_cannot_be_derived(name, value):

@@ -78,11 +78,13 @@ def test_every_half_value_of_a_list():
 
 @pytest.mark.parametrize("dtype", ["int32", np.int32, np.dtype("int32")])
 def test_a_mapping_changes_what_it_names(dtype, array_type):
-    batch = build(array_type=array_type, dtypes={"attention_mask": dtype, "input_ids": dtype})
+    changed = dict.fromkeys(["attention_mask", "input_ids", "labels", "position_ids"], dtype)
+    options = {"labels": "aligned", "position_ids": "zero"}
+    batch = build(array_type=array_type, dtypes=changed, **options)
     names = {key: str(value.dtype).removeprefix("torch.") for key, value in batch.items()}
     fields = dict.fromkeys(["loss_mask", "rewards", "logprobs", "advantages"], "float32")
-    masks = {"input_ids": "int32", "attention_mask": "int32", "response_mask": "int64"}
-    assert names == {**masks, **fields}
+    changed = dict.fromkeys(changed, "int32")
+    assert names == {**changed, **fields, "response_mask": "int64"}
 
 
 @pytest.mark.parametrize("item", [2**31, np.uint32(2**31), np.int64(-(2**31) - 1)])

@@ -131,26 +131,6 @@ def small(array_type="numpy", shift="none", parts=PARTS, **changes):
         return fc.build_batch(**{**inputs, **changes})
 
 
-def test_outputs_that_were_moved(array_type):
-    """They are in the form of the batch's own response fields."""
-    logprobs = [[-1, -2, -3, -4], [-5], [-6]]
-    batch = small(array_type, "next_token", logprobs=logprobs)
-    assert batch.logprobs.tolist() == [[0, -5, 0, 0, -1, -2, 0], [-6, 0, -4, 0, 0, 0, 0]]
-    found = batch.gather(batch.logprobs, align="response", missing=7)
-    assert rows_of(found) == [[-1, -2, 7, -4], [-5], [-6]]
-    with pytest.raises(ValueError, match=r"\b0\b.*missing"):
-        batch.gather(batch.logprobs, align="response")
-    # Token ids are where they are.
-    assert rows_of(batch.gather(batch.input_ids, align="sequence", shift="none")) == RESPONSES
-    moved = batch.gather(batch.input_ids, align="sequence", shift="next_token", missing=-1)
-    assert rows_of(moved) == [[2, 3, -1, 5], [8], [9]]
-    per_row = like(np.array([0.5, 1.5, 2.5]), array_type)
-    assert batch.broadcast(per_row).tolist() == [
-        [0, 1.5, 0, 0, 0.5, 0.5, 0],
-        [2.5, 0, 0.5, 0, 0, 0, 0],
-    ]
-
-
 @pytest.mark.parametrize("shift", SHIFTS)
 def test_copied_rows_are_left_out(shift, array_type):
     """Rows of a shard without bins, of which the last is there to fill up."""
