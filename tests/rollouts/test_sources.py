@@ -287,6 +287,39 @@ def test_values_over_padding():
                 assert rows_of(calls) == [([7], [3, 4, 5], [1, 0, 1], [-1, 0, -2])]
 
 
+def test_padding_of_sequences():
+    """It is removed before the prompt, and behind the response."""
+    schema = Schema(
+        sequences="s", attention_mask="a", loss_mask="m", logprobs="l",
+        prompt_lens="p", response_lens="r",
+    )  # fmt: skip
+    padded = {"s": [0, 7, 3, 4, 0], "a": [0, 1, 1, 1, 0]}
+    masked = {"m": [0, 0, 1, 1, 0], "l": [0, 0, -1, -2, 0]}
+    behind = {"s": [7, 3, 4, 0], "a": [1, 1, 1, 0], "l": [0, -1, -2, 0]}
+    for form in FORMS.values():
+        for body in (padded | masked, behind | {"p": 1}, behind | {"p": 1, "m": [1, 1, 0]}):
+            assert rows_of(form(body, schema=schema)) == [([7], [3, 4], [1, 1], [-1, -2])]
+        for length in ({"p": 1}, {"r": 2}, {"p": 2} | masked):
+            with pytest.raises(ValueError, match=r"call 0 has padding, so .* leave out tokens"):
+                form(padded | length, schema=schema)
+        with pytest.raises(ValueError, match=r"attention mask of 4 items, but .* have 5 tokens"):
+            form(padded | {"a": [1] * 4}, schema=schema)
+    with pytest.raises(ValueError, match=r"5 labels, but its response has 3 .* none for padding"):
+        read([{"input_ids": padded["s"], "attention_mask": padded["a"], "labels": padded["s"]}])
+
+
+@pytest.mark.parametrize("known", [{"prompt_len": 1}, {"loss_mask": [0, 1, 1]}])
+def test_sequences_that_would_train_their_prompts(known):
+    """If other calls say where theirs end."""
+    ids = {"input_ids": [5, 6, 7]}
+    assert rows_of(read([ids, ids])) == [([], [5, 6, 7], [1] * 3, None)] * 2
+    others = {"prompt_ids": [5], "response_ids": [6, 7]}
+    for rows in ([ids | known, ids], [ids, ids | known], [ids, others]):
+        for form in (read, lambda rows: parse([json.dumps(row).encode() for row in rows])):
+            with pytest.raises(ValueError, match="neither the length of its prompt nor a loss"):
+                form(rows)
+
+
 @pytest.mark.parametrize(
     "text", ["token_id:3x", "token_id:", "token_id:03", "token_id:3.0", "3", None]
 )

@@ -19,7 +19,7 @@ COLUMN_OPTIONS = {
     "loss_mask": "Loss mask, per token of responses or of sequences.",
     "rewards": "Rewards, per response token or per row.",
     "logprobs": "Log-probabilities of response tokens.",
-    "attention_mask": "Attention mask, 0 on padding of prompts and responses (verl).",
+    "attention_mask": "Attention mask, 0 on padding, which is removed (verl).",
     "uids": "Id of the prompt of each row.",
     "trajectory_ids": "Id of the trajectory of each row.",
     "is_last_step": "True for the last turn of each trajectory.",

@@ -154,7 +154,8 @@ def _of_responses(name: str, rows: Ragged, prompts: Ragged, responses: Ragged) -
         call = int(fits.argmin())
         raise ValueError(
             f"call {call} has {tally(int(rows.lengths[call]), name.removesuffix('s'))}, but its "
-            f"response has {tally(int(lengths[call]), 'token')}"
+            f"response has {tally(int(lengths[call]), 'token')}; pass one per token, and none for "
+            "padding"
         )
     values = rows.values[ranges_of(rows.offsets[1:] - lengths, lengths)]
     return Ragged(values, responses.offsets)

@@ -73,12 +73,12 @@ class Schema:
         has None.
 
         ``prompts`` and ``responses`` are token ids; or ``sequences`` hold both. These are split by
-        ``prompt_lens`` or ``response_lens``, else where the loss mask begins. With ``targets``, a
-        sequence lacks its last token, and targets the first.
+        ``prompt_lens`` or ``response_lens``, else where the loss mask begins; all calls or none
+        have one of these. With ``targets``, a sequence lacks its last token, and targets the first.
 
         ``logprobs`` and ``loss_mask`` have a value per token of the response or of the sequence,
         and log-probabilities also one per token at 1 of the mask. ``"flags&2"`` is a mask made of
-        one bit of flags. ``attention_mask`` is 0 on padding of prompts and responses. Calls with
+        one bit of flags. ``attention_mask`` is 0 on padding, which is removed. Calls with
         a false value of ``trains``, or a true one of ``masked``, train nothing.
 
         ``logprob_ids``, or ``logprob_tokens`` with texts such as ``"token_id:17"``, are the tokens

@@ -119,19 +119,16 @@ impl<'a> Call<'a> {
     pub fn tokens(&self) -> Result<Tokens<'a>, String> {
         let (prompt, whole) = (self.ids(Column::Prompts), self.ids(Column::Sequences));
         let is_split = prompt.is_some() && self.ids(Column::Responses).is_some();
-        if let (Some(whole), false) = (whole, is_split) {
-            return self.split(whole);
-        }
-        let response = self.response().ok_or("has no token ids of a response")?;
-        let mut tokens = Tokens {
-            prompt: prompt.map(Cow::Borrowed),
-            response: Cow::Borrowed(response),
-            lead: 0,
-            padding: None,
+        let mut tokens = if let (Some(whole), false) = (whole, is_split) {
+            self.split(whole)?
+        } else {
+            let response = self.response().ok_or("has no token ids of a response")?;
+            let prompt = prompt.map(Cow::Borrowed);
+            Tokens { prompt, response: Cow::Borrowed(response), lead: 0, padding: None }
         };
         if let Some(mask) = self.numbers(Column::AttentionMask) {
-            let split = prompt.map_or(0, <[_]>::len);
-            let count = split + response.len();
+            let split = tokens.prompt.as_ref().map_or(0, |prompt| prompt.len());
+            let count = split + tokens.response.len();
             if mask.len() != count {
                 return Err(format!(
                     "has an attention mask of {}, but prompt and response have {}",
@@ -139,11 +136,24 @@ impl<'a> Call<'a> {
                     tally(count, "token")
                 ));
             }
-            tokens.prompt = prompt.map(|prompt| kept(prompt, &mask[..split]));
-            tokens.response = kept(response, &mask[split..]);
+            tokens.prompt = tokens.prompt.map(|prompt| kept(&prompt, &mask[..split]));
+            tokens.response = kept(&tokens.response, &mask[split..]);
             tokens.padding = Some((mask, split));
         }
         Ok(tokens)
+    }
+
+    /// True for a sequence of which no column tells the prompt from the response.
+    pub fn is_whole(&self) -> bool {
+        let others = [
+            Column::Prompts,
+            Column::Responses,
+            Column::PromptLens,
+            Column::ResponseLens,
+            Column::LossMask,
+        ];
+        let has = |column| self.ids(column).is_some();
+        has(Column::Sequences) && !others.into_iter().any(has)
     }
 
     /// Prompt and response of a sequence.
@@ -172,9 +182,19 @@ impl<'a> Call<'a> {
             len.map(Some)
                 .ok_or_else(|| format!("has {found} {name} tokens, but its sequence has {tokens}"))
         };
+        let attention = self.numbers(Column::AttentionMask).unwrap_or(&[]);
+        let is_padded = |until: usize| attention.iter().take(until).any(|&value| value == 0.0);
+        let unclear = "has padding, so that its prompt does not end where its length says; leave \
+                       out tokens whose attention mask is 0";
         let split = if let Some(prompt) = len(Column::PromptLens, "prompt")? {
+            if is_padded(prompt) {
+                return Err(unclear.to_owned());
+            }
             prompt
         } else if let Some(response) = len(Column::ResponseLens, "response")? {
+            if is_padded(count) {
+                return Err(unclear.to_owned());
+            }
             count - response
         } else {
             let mask = mask.filter(|mask| mask.len() + lead == count);

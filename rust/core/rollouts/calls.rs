@@ -74,6 +74,10 @@ pub struct Calls {
     pub loss_mask: Vec<f32>,
     /// True if any call has a loss mask.
     pub have_masks: bool,
+    /// True if a column of any call tells its prompt from its response.
+    are_split: bool,
+    /// The first sequence that trains, of which no column does.
+    whole: Option<Place>,
     /// Number of bodies.
     pub num_bodies: usize,
     /// The place of each call.
@@ -181,6 +185,11 @@ impl Calls {
             found = Some(along.len());
         }
         resize(&mut self.logprobs, start + count, f32::NAN)?;
+        if !call.is_whole() {
+            self.are_split = true;
+        } else if mask.is_none() && self.whole.is_none() {
+            self.whole = Some(place);
+        }
         if let Some(mask) = mask {
             self.have_masks = true;
             resize(&mut self.loss_mask, start, 1.0)?;
@@ -196,8 +205,15 @@ impl Calls {
     /// Treat the log-probabilities of all calls; `name` is that of a call.
     ///
     /// # Errors
-    /// Those that are none, if these are errors.
+    /// Those that are none, if these are errors; a sequence that would train its prompt.
     pub fn finish(&mut self, name: impl Fn(Place) -> String) -> Result<()> {
+        if let (Some(place), true) = (self.whole, self.are_split) {
+            return Err(Error::Body(format!(
+                "{} has neither the length of its prompt nor a loss mask, but other calls have; \
+                 all of its tokens would train",
+                name(place)
+            )));
+        }
         let is_masked = self.policy == BadLogprobs::Mask && self.have_logprobs();
         self.have_masks |= self.are_nodes || is_masked; // data does not choose the columns
         if self.have_masks {
