@@ -7,7 +7,6 @@ import pytest
 
 import fastcollate as fc
 from fastcollate.rollouts import Calls
-from fastcollate.rows.captured import runs_of
 from fastcollate.testing.reference import assert_same
 
 PROMPTS = [[1], [1, 2, 3, 4], [1, 2, 3, 4, 5, 6]]
@@ -94,14 +93,6 @@ def test_every_layout_and_back(layout):
     assert_same(batch.to_layout(fc.Left()), build(field, **options))
 
 
-def test_rows_with_holes_are_selected():
-    batch = build(spans([(1, 2), (2, 4), (0, 7)]))
-    plan = fc.plan_step(batch, dp_size=2, pad_rows="copy_first")
-    for shard in (plan.shard(0, rank) for rank in range(2)):
-        expected = build(spans([(1, 2), (2, 4), (0, 7)]), shard=shard)
-        assert_same(batch.select(shard), expected)
-
-
 @pytest.mark.parametrize(
     ("starts", "message"),
     [
@@ -150,20 +141,6 @@ def test_calls_of_engines_have_their_routes_as_a_field():
     assert_same(builder.finish(), build(field))
     calls.columns["routed_experts"] = [None, *field.rows[1:]]
     assert fc.build_batch(**calls.batch, **options).router_padding_mask[0].all()
-
-
-@pytest.mark.parametrize("lens", [[], [0], [3, 0, 2], [0, 0, 4, 0]])
-def test_runs_of_flags(lens):
-    rng = np.random.default_rng(7)
-    for _ in range(20):
-        rows = [rng.random(count) < 0.6 for count in lens]
-        offsets = np.cumsum([0, *lens])
-        found = [[False] * count for count in lens]
-        for row, start, end in runs_of(np.concatenate([*rows, []]).astype(bool), offsets).tolist():
-            assert start < end
-            assert start == 0 or not rows[row][start - 1]
-            found[row][start:end] = [True] * (end - start)
-        assert found == [row.tolist() for row in rows]
 
 
 # A model

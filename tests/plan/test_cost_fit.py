@@ -147,7 +147,9 @@ def test_events_of_cuda_measure():
     [
         (made_up(TRUE, 4, 0), "timings has 4 items, but 4 costs are fitted; pass at least 5"),
         ([([5, 3], 0.1)] * 9, "all 9 timings are of one shape, 2 sequences with 8"),
-        ([([5], 0.0)], r"timings\[0\]\[1\] is 0.0; pass seconds"),
+        ([([5], 0.0)], r"timings\[0\]\[1\] is 0.0; pass seconds.*at least 1e-30"),
+        ([([5], 1.0), ([5], 5e-324)], r"timings\[1\]\[1\] is 5e-324"),
+        ([([5], float("inf"))], r"timings\[0\]\[1\] is inf"),
         ([([5], "1")], r"TypeError: timings\[0\]\[1\] is '1'"),
         ([([5], float("nan"))], r"timings\[0\]\[1\] is nan"),
         ([5], r"TypeError: timings\[0\] is 5 .*; pass a pair \(batch, seconds\)"),

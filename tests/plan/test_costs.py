@@ -128,18 +128,6 @@ def test_they_are_values():
     assert fc.planning.StepPlan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
 
 
-def test_batches_are_packed_by_them():
-    """As the shard of a step that was, and without Python in between."""
-    turns = {"prompts": [[1]] * 4, "responses": [[2] * 9, [3] * 9, [4] * 9, [5] * 3]}
-    costs = Costs(per_pair=1.0, per_bin=10.0)
-    layout = fc.Packed(64, max_cost=130.0, cost=costs)  # 55 each, and 10
-    batch = fc.build_batch(**turns, pad_token_id=0, layout=layout)
-    assert batch.input_ids.shape[0] == 2
-    by_function = fc.Packed(64, max_cost=120.0, cost=costs.of)
-    same = fc.build_batch(**turns, pad_token_id=0, layout=by_function)
-    assert batch.sequence_ids.tolist() == same.sequence_ids.tolist()
-
-
 @pytest.mark.parametrize(
     ("args", "options", "message"),
     [
@@ -153,6 +141,8 @@ def test_batches_are_packed_by_them():
         ((1,), {"window": 0}, "window is 0; pass a number of tokens"),
         ((1,), {"chunk": 2.5}, "TypeError: chunk is 2.5"),
         ((1,), {"window": 2, "window_share": 1.5}, "window_share is 1.5"),
+        ((1,), {"window_share": 0.5}, "window_share is 0.5, but window is None"),
+        ((1,), {"chunk_share": 0.5}, "chunk_share is 0.5, but chunk is None"),
         ((1,), {"window": 2, "chunk": 2}, "chunk_share is 1.0, .* 2 of all"),
         ((1,), {"per_tokens": 2}, "TypeError: per_token"),
     ],

@@ -5,7 +5,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-from conftest import NEEDS_TORCH
 from interrupting import NEEDS_TIMERS, time_after_signal
 from restored_plans import restore_merge
 
@@ -118,34 +117,6 @@ def test_tables_of_impossible_plans(tables, message):
         restore_merge(tables_with(**tables))
 
 
-def test_more_tokens_than_can_be_counted():
-    lens = [2**62, 2**62]
-    tables = fc.merge_turns([[], []], [[], []], is_last_step=[True, True]).to_dict()
-    tables |= {"turn_prompt_lens": np.array(lens), "prompt_lens": np.array(lens)}
-    with pytest.raises(ValueError, match="more tokens than can be counted"):
-        restore_merge(tables)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"policy": np.array(["exact", "branch"])},
-        {"policy": ["realign"]},
-        {"drop_untrainable": "no"},
-        {"allow_unfinished": 2},
-        {"tokenizer": 5},
-        {"trajectory_ids": np.array(3)},
-        {"trajectory_ids": None, "is_last_step": [[0], [1, 2], [1], [1]]},
-        {"trajectory_ids": None, "is_last_step": [0, 1, 1.0, 1]},
-        {"trajectory_ids": None, "is_last_step": bytearray(4)},
-    ],
-)
-def test_arguments_of_wrong_kinds(arguments):
-    name = next(name for name, value in arguments.items() if value is not None)
-    with pytest.raises((TypeError, ValueError), match=f"^{name}"):
-        fc.merge_turns(PROMPTS, RESPONSES, **{"trajectory_ids": list("aabb"), **arguments})
-
-
 @dataclasses.dataclass
 class Numbered:
     name: str
@@ -183,15 +154,6 @@ def test_ids_that_come_again(ids):
     with pytest.raises(ValueError, match="non-contiguous positions at index 2") as caught:
         fc.merge_turns([[1], [2], [5]], [[2], [3], [4]], trajectory_ids=ids)
     assert len(str(caught.value)) < 300
-
-
-@NEEDS_TORCH
-def test_tensors_as_ids():
-    import torch
-
-    for ids in (torch.tensor([1, 2, 1]), list(torch.tensor([1, 2, 1]))):
-        with pytest.raises(ValueError, match="non-contiguous positions at index 2"):
-            fc.merge_turns([[1], [2], [5]], [[2], [3], [4]], trajectory_ids=ids)
 
 
 def test_ids_whose_hash_raises():

@@ -1,9 +1,9 @@
 """Turns to rows: examples of every rule, and arbitrary turns against the loops."""
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from raising import raises
 from strategies import as_inputs, merge_options, name_turns, trajectories
 from turns import check_plan, last_steps, origins_of, runs_of, turns
 
@@ -173,24 +173,6 @@ def test_long_turns(policy, drawn):
     check_plan(fc.merge_turns(**inputs, **options), merged)
 
 
-@pytest.mark.parametrize("policy", ["exact", "branch", "realign"])
-def test_many_branches(policy):
-    """Twenty branches that share a long prompt and take turns."""
-    rng = np.random.default_rng(0)
-    shared = rng.integers(0, 100, 500).tolist()
-    texts = [[*shared, 1000 + branch] for branch in range(20)]
-    prompts, responses = [], []
-    for _ in range(10):
-        for branch in rng.permutation(20).tolist():
-            prompts.append([*texts[branch], *rng.integers(0, 100, 3).tolist()])
-            responses.append(rng.integers(0, 100, 4).tolist())
-            texts[branch] = [*prompts[-1], *responses[-1]]
-    options = {"is_last_step": last_steps(200), "policy": policy}
-    plan = fc.merge_turns(prompts, responses, **options)
-    check_plan(plan, merge_turns_loops(prompts, responses, **options))
-    assert policy != "branch" or plan.num_rows == 20
-
-
 @pytest.mark.parametrize("drift", [1, 5, 1023, 1024])
 def test_a_long_drift_opens_a_row(drift):
     """As TRL's rollout worker, whose threshold is 1,024 tokens; a bound of None is none."""
@@ -213,7 +195,5 @@ def test_a_long_drift_opens_a_row(drift):
 )
 @pytest.mark.parametrize("threshold", [None, 5])
 def test_no_bound_without_realigning(options, threshold):
-    with pytest.raises(
-        ValueError, match=f"fork_threshold is {threshold}, .*; pass policy='realign'"
-    ):
+    with raises(f"fork_threshold is {threshold}, .*; pass policy='realign'"):
         Merge(fork_threshold=threshold, **options)

@@ -125,25 +125,6 @@ def test_splitting_needs_the_cost_of_pieces():
         pack([3], 10, grow_by="halving")
 
 
-@pytest.mark.parametrize("limited", ["capacity", "sequences", "cost", "groups"])
-@pytest.mark.parametrize("algorithm", WHOLE)
-def test_many(algorithm, limited):
-    lengths = np.random.default_rng(0).lognormal(4, 1, 400).astype(int).clip(0, 1000).tolist()
-    both = {"algorithm": algorithm}
-    ours, theirs = both.copy(), both.copy()
-    if limited == "sequences":
-        both["max_sequences"] = 5
-    elif limited == "cost":
-        # The longest sequences are too expensive to share a bin, the others too long.
-        ours.update(max_cost=1e6, cost=lambda lengths: lengths * lengths)
-        theirs.update(max_cost=1e6, cost=lambda length: float(length * length))
-    elif limited == "groups":
-        ours["keep_together"] = theirs["groups"] = [3 * i % 200 for i in range(400)]
-        both.update(oversize="own_bin", max_sequences=9)
-    found = pack(lengths, 1500, **ours | both)
-    assert pieces_of(found) == pack_loops(lengths, 1500, **theirs | both)
-
-
 @pytest.mark.parametrize("case", GOLDEN["cases"], ids=lambda case: case["source"].split()[0])
 def test_is_as_frameworks_do(case):
     options = {"algorithm": case["algorithm"], **case["options"]}
@@ -167,18 +148,6 @@ def test_ff_and_next_fit_are_those_of_axolotl(lengths, capacity, most):
     assert pack(lengths, capacity, algorithm="ff", max_sequences=most).bins == there
     there, *_ = axolotl.allocate_sequentially(np.array(lengths, np.int64), 0, capacity, 1)
     assert pack(lengths, capacity, algorithm="next_fit").bins == there
-
-
-def test_oversize():
-    lengths = [3, 25, 4]
-    assert pack(lengths, 10, oversize="own_bin").bins == [[1], [2, 0]]
-    assert pack(lengths, 10, algorithm="balanced").bins == [[1], [2, 0]]
-    for options in ({}, {"algorithm": "balanced", "oversize": "error"}):
-        with pytest.raises(ValueError, match=r"lengths\[1\] is 25, which exceeds capacity=10"):
-            pack(lengths, 10, **options)
-    # The rest may lie in a bin before the pieces that it follows.
-    plan = pack([3, 12], 10, algorithm="ff", oversize="split")
-    assert pieces_of(plan) == [[(0, 0, 3), (1, 10, 2)], [(1, 0, 10)]]
 
 
 @given(st.data(), st.integers(0, 12), st.integers(1, 4), st.booleans())
@@ -223,31 +192,30 @@ def test_split_sequences_grow_by_pieces():
 
 
 @pytest.mark.parametrize(
-    ("bins", "lengths", "options", "error", "message"),
+    ("bins", "lengths", "options", "message"),
     [
-        ([[0], [0]], [1], {}, ValueError, "sequence 0 is 2 times in bins; pass each"),
-        ([[0], []], [1], {}, ValueError, r"bins\[1\] is empty; leave it out"),
-        ([[1]], [1, 2], {}, ValueError, "sequence 0 is 0 times in bins; pass each"),
-        ([[2**31]], [1], {}, ValueError, f"have sequence {2**31}, but lengths has 1 item; pass"),
-        ([[0], [0.5]], [1], {}, TypeError, r"bins\[1\]\[0\] is 0.5; pass an integer"),
-        ([[0]], None, {}, ValueError, "lengths is None, but bins are lists; pass the tokens"),
-        ("ab", [1], {}, TypeError, "bins is 'ab'|bins is a str"),
-        (pack([1], 2), [1], {}, ValueError, "bins is a plan, which has them; leave it out"),
-        ([[0]], [1], {"cost": "tokens"}, ValueError, "grow_by is 'move'; leave cost out"),
-        ([[0]], [1], {"grow_by": "cut"}, ValueError, "grow_by is 'cut'; pass 'move', 'split'"),
-        ([[0]], [1], {"min_bins": -1}, ValueError, "min_bins is -1; pass a number of bins, 0 or"),
-        ([[0]], [1], {"allow_fewer_bins": 1}, TypeError, "allow_fewer_bins is 1; pass True or"),
+        ([[0], [0]], [1], {}, "sequence 0 is 2 times in bins; pass each"),
+        ([[0], []], [1], {}, r"bins\[1\] is empty; leave it out"),
+        ([[1]], [1, 2], {}, "sequence 0 is 0 times in bins; pass each"),
+        ([[2**31]], [1], {}, f"have sequence {2**31}, but lengths has 1 item; pass"),
+        ([[0], [0.5]], [1], {}, r"TypeError: bins\[1\]\[0\] is 0.5; pass an integer"),
+        ([[0]], None, {}, "lengths is None, but bins are lists; pass the tokens"),
+        ("ab", [1], {}, "TypeError: bins is 'ab'|bins is a str"),
+        (pack([1], 2), [1], {}, "bins is a plan, which has them; leave it out"),
+        ([[0]], [1], {"cost": "tokens"}, "grow_by is 'move'; leave cost out"),
+        ([[0]], [1], {"grow_by": "cut"}, "grow_by is 'cut'; pass 'move', 'split'"),
+        ([[0]], [1], {"min_bins": -1}, "min_bins is -1; pass a number of bins, 0 or"),
+        ([[0]], [1], {"allow_fewer_bins": 1}, "TypeError: allow_fewer_bins is 1; pass True or"),
         (
             [[0, 1]],
             [1, 2],
             {"grow_by": "split", "cost": [1.0]},
-            ValueError,
             r"cost is .* for 2 lengths; pass one number for each",
         ),
     ],
 )
-def test_wrong_bins_to_grow(bins, lengths, options, error, message):
-    with pytest.raises(error, match=message):
+def test_wrong_bins_to_grow(bins, lengths, options, message):
+    with raises(message):
         fc.planning.grow(bins, lengths, **options)
 
 
@@ -331,27 +299,6 @@ def test_groups_have_names_in_tensors_and_arrow():
     assert pack([3] * 5, 6, keep_together=arrow).bins == [[1, 4], [0, 2], [3]]
 
 
-def test_cost_is_limited():
-    lengths = [8, 6, 3, 3, 1]
-    assert pack(lengths, 100).num_bins == 1
-    plan = pack(lengths, 100, max_cost=80, cost=lambda lengths: lengths**2)
-    assert plan.bins == [[0, 3, 4], [1, 2]]
-    assert pack(lengths, 100, max_cost=80, costs=[64, 36, 9, 9, 1]).bins == plan.bins
-    assert pack(lengths, 100, max_cost=12, cost="tokens").bins == pack(lengths, 12).bins
-    flops = 24576 * 8 + 8 * 8
-    assert pack(lengths, 100, max_cost=flops).bins == [[0], [1, 4], [3, 2]]
-    with pytest.raises(
-        ValueError,
-        match=r"lengths\[0\] is 8, with a cost of 196,672, which exceeds max_cost=196671; "
-        r"pass oversize='own_bin' or 'split', or a larger max_cost",
-    ):
-        pack(lengths, 100, max_cost=flops - 1)
-    assert pack(lengths, 100, max_cost=flops - 1, oversize="own_bin").bins[0] == [0]
-    plan = pack(lengths, 100, max_cost=25, cost=lambda lengths: lengths**2, oversize="split")
-    assert sorted(plan.lengths.tolist()) == [1, 1, 3, 3, 3, 5, 5]
-    assert plan.sequence_lengths.tolist() == lengths
-
-
 @pytest.mark.parametrize(
     "lengths",
     [
@@ -366,12 +313,6 @@ def test_cost_is_limited():
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_lengths_of_any_kind(lengths, algorithm):
     assert pack(lengths, 10, algorithm=algorithm) == pack([5, 3, 7], 10, algorithm=algorithm)
-
-
-def test_lengths_are_a_tensor():
-    torch = pytest.importorskip("torch")
-    lengths = torch.tensor([5, 3, 7], dtype=torch.int32)
-    assert pack(lengths, 10) == pack([5, 3, 7], 10)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
@@ -563,12 +504,6 @@ def test_plans_are_checked(changes, message):
         fc.planning.BinPlan(**{**tables, **changes})
 
 
-def test_plans_of_whole_sequences_are_checked():
-    tables = tables_of(pack([4, 3], 10))
-    with pytest.raises(ValueError, match="the pieces of sequence 1 have gaps or overlaps"):
-        fc.planning.BinPlan(**{**tables, "starts": [0, 2]})
-
-
 def test_plans_cannot_be_changed():
     plan = pack([4, 3], 10)
     with pytest.raises(ValueError, match="read-only"):
@@ -576,13 +511,6 @@ def test_plans_cannot_be_changed():
     with pytest.raises(AttributeError):
         plan.capacity = 11
     assert hash(plan) == hash(pack([4, 3], 10))
-
-
-def test_empty_bins_may_be_in_a_plan():
-    plan = fc.planning.BinPlan([0, 1, 1], [0], [0], [3], num_sequences=1, capacity=4)
-    assert plan.bins == [[0], []]
-    assert plan.loads.tolist() == [3, 0]
-    assert plan.efficiency == 3 / 8
 
 
 def fewest_tokens(lens, bins):

@@ -221,20 +221,6 @@ def test_plans_survive_copies(drawn):
         assert again.describe() == plan.describe()
 
 
-def test_a_synthetic_row_for_each_missing_bin():
-    plan = fc.plan_step([4, 3], dp_size=4, layout=fc.Packed(8))
-    assert sorted(plan.rows.tolist()) == [-1, -1, -1, 0] or sorted(plan.rows.tolist()) == [
-        -1,
-        -1,
-        0,
-        1,
-    ]
-    assert plan.num_rows == 4
-    assert plan.bin_offsets.tolist() == [0, 1, 2, 3, 4]
-    with pytest.raises(ValueError, match=r"mini-batch 0 fills only 2 bins and needs 4; pass"):
-        fc.plan_step([4, 3], dp_size=4, layout=fc.Packed(8), pad_rows="error")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -248,13 +234,6 @@ def test_a_synthetic_row_for_each_missing_bin():
 def test_what_cannot_be(options, message):
     with raises(message):
         fc.plan_step([3, 4, 2], dp_size=2, **options)
-
-
-def test_sequences_over_capacity_in_bins_of_their_own():
-    how = {"capacity": 3, "oversize": "own_bin"}
-    plan = fc.plan_step([3, 9, 2], layout=fc.Packed(**how))
-    assert bins_of(plan.shard(0, 0)) == fc.planning.pack([3, 9, 2], fc.Packed(**how)).bins
-    assert plan.shard(0, 0).bin_width == 9
 
 
 def test_bins_that_are_split():

@@ -190,34 +190,6 @@ def test_padding_rows_train_nothing():
     ]
 
 
-def test_merged_rows_of_a_shard():
-    turns = ([[1], [1, 2, 3], [6], [7]], [[2], [4], [5, 5], [8]])
-    ids = {"trajectory_ids": list("aabc"), "uids": list("ppqr")}
-    whole = fc.build_batch(*turns, pad_token_id=0, merge="exact", **ids, array_type="numpy")
-    shard = Shard(np.array([2, 0]), np.array([False, False]), 3, (1, 3, 4), 0)
-    batch = make_batch(*turns, merge="exact", **ids, shard=shard)
-    assert batch.input_ids.tolist() == [[0, 0, 7, 8], [1, 2, 3, 4]]
-    assert (batch.uids, batch.trajectory_ids) == (["r", "p"], ["c", "a"])
-    assert_same(whole.select(shard), batch)
-    assert whole.select(shard).merge_plan == whole.merge_plan
-    again = pickle.loads(pickle.dumps(batch))
-    assert again.is_padding == [False, False]
-    assert again.plan == batch.plan
-
-
-def test_ranks_agree_on_the_dtype_of_routes():
-    prompts, responses = [[1], [2]], [[3], [4]]
-    routes = fc.RoutedExperts([np.full((2, 1, 2), 300), np.full((2, 1, 2), 3)])
-    for row in (0, 1):
-        batch = make_batch(
-            prompts,
-            responses,
-            fields={"routes": routes},
-            shard=shard_of([row], [False], prompts, responses),
-        )
-        assert batch.routes.dtype == np.int16
-
-
 def test_shards_of_other_plans():
     prompts, responses = [[1], [2, 3]], [[5, 6], [7]]
     whole = fc.build_batch(prompts, responses, pad_token_id=0, array_type="numpy")
@@ -286,19 +258,6 @@ def test_images_have_one_dtype_on_all_ranks():
         assert whole.select(shard).image.dtype == np.float64
         batch = fc.build_batch(prompts, responses, **arguments, shard=shard)
         assert batch.image.dtype == np.float64
-
-
-def test_ranks_agree_where_only_totals_are_known():
-    plan = fc.plan_step([1, 1], dp_size=3, pad_rows="synthetic")
-    for layout in LAYOUTS[:3]:
-        shapes = {
-            tuple(value.shape for value in batch.values())
-            for rank in range(3)
-            for batch in [
-                make_batch([[], []], [[1], [1]], layout=layout, shard=plan.shard(0, rank))
-            ]
-        }
-        assert len(shapes) == 1
 
 
 @pytest.mark.parametrize(
@@ -378,30 +337,6 @@ def test_errors_of_a_shard_name_the_rows_of_the_step(as_column):
     ]:
         with pytest.raises(ValueError, match=message):
             build_wrong()
-
-
-def test_a_shard_of_synthetic_rows_has_the_shapes_of_all():
-    prompts, responses = [[1], [2, 3]], [[7], [8, 9]]
-    fields = {
-        "wide": fc.Field([np.ones((1, 3)), np.ones((2, 3))]),
-        "routes": fc.RoutedExperts(
-            [np.ones((2, 2, 2), int), np.ones((4, 2, 2), int)], num_experts=4
-        ),
-        "size": fc.PerRow([1, 2]),
-    }
-    lens = [[1, 2], [1, 2]]
-    for layout in LAYOUTS:
-        plan = fc.plan_step(lens, dp_size=3)
-        first, *_, last = (
-            make_batch(prompts, responses, fields=fields, layout=layout, shard=plan.shard(0, rank))
-            for rank in range(3)
-        )  # fmt: skip
-        assert last.is_padding == [True]
-        for key, value in first.items():
-            if isinstance(value, np.ndarray):
-                assert (value.dtype, value.ndim) == (last[key].dtype, last[key].ndim), key
-                assert value.shape[2:] == last[key].shape[2:], key
-        assert pickle.loads(pickle.dumps(last)).plan == last.plan
 
 
 def test_the_plan_of_a_shard_has_its_own_turns():

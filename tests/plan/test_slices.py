@@ -280,14 +280,6 @@ def test_other_layers_are_not_read(count):
         routed(field, [count])
 
 
-def test_stages_have_one_dtype():
-    (row,) = routes_of([9], experts=9)
-    row[3, 4, 0] = 300
-    stages = [range(4), range(4, 5)]
-    dtypes = {routed(fc.RoutedExperts([row], layers=one), [9]).routes.dtype for one in stages}
-    assert dtypes == {np.dtype("int16")}
-
-
 def test_layers_are_laid_out_anew():
     rows = routes_of(lens := [3, 5])
     batch = routed(fc.RoutedExperts(rows, layers=range(1, 4)), lens)

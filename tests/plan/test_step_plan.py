@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from raising import raises
 
 import fastcollate as fc
 import fastcollate.compat.skyrl
@@ -252,35 +253,6 @@ def test_a_missing_id_is_not_an_id_of_its_own(missing):
             fc.merge_turns([[1]] * 4, [[2]] * 4, trajectory_ids=uids)
 
 
-def test_a_uid_that_comes_again_is_named():
-    message = "uid 'p0' appears in non-contiguous positions at index 3; pass the rows of a prompt"
-    for uids in (["p0", "p0", "p1", "p0"], np.array(["p0", "p0", "p1", "p0"])):
-        with pytest.raises(ValueError, match=message):
-            fc.planning.prompt_boundaries(uids)
-        with pytest.raises(ValueError, match=message):
-            fc.plan_step([1, 2, 3, 4], uids=uids)
-
-
-def test_boundaries_are_a_list_of_pairs():
-    found = fc.planning.prompt_boundaries(list("aabbbc"))
-    assert found == [(0, 2), (2, 5), (5, 6)]
-    assert type(found) is list
-    assert all(type(row) is int for pair in found for row in pair)
-    assert fc.compat.skyrl.compute_prompt_boundaries(list("aabbbc")) == found
-
-
-def test_no_uids():
-    assert fc.planning.prompt_boundaries([]) == []
-    assert fc.planning.prompt_boundaries(np.array([], np.int64)) == []
-
-
-def test_equal_hashes_are_no_equal_uids():
-    assert hash(-1) == hash(-2)
-    assert fc.planning.prompt_boundaries([-1, -2, -2]) == [(0, 1), (1, 3)]
-    with pytest.raises(ValueError, match=r"uid -1 appears .* index 2"):
-        fc.planning.prompt_boundaries([-1, -2, -1])
-
-
 class AnyCase(str):
     """Equal to the same text in capitals or not, so that a text's own comparison would be wrong."""
 
@@ -338,9 +310,7 @@ def test_ids_without_a_hash_are_few(name):
     GROUPED[name](few)
     WithoutHash.compared = 0
     many = [WithoutHash(index) for index in range(20_000)]
-    with pytest.raises(
-        TypeError, match=rf"{name} hold more than 1,024 different ids without a hash"
-    ):
+    with raises(rf"TypeError: {name} hold more than 1,024 different ids without a hash"):
         GROUPED[name](many)
     assert WithoutHash.compared < 1 << 20
     GROUPED[name]([one.value for one in many])
@@ -353,9 +323,8 @@ def test_what_is_no_uids(uids):
 
 
 def test_uids_that_cannot_be_compared():
-    with pytest.raises(
-        TypeError,
-        match=r"uids\[1\] is .*Strange.*, which cannot be compared .*\(RuntimeError: no\); pass",
+    with raises(
+        r"TypeError: uids\[1\] is .*Strange.*, which cannot be compared .*\(RuntimeError: no\)"
     ):
         fc.planning.prompt_boundaries([Strange(), Strange()])
 
@@ -441,6 +410,7 @@ PROMPTS = list("aabbbc")
         ({"uids": None, "prompts_per_mini_batch": 1}, "uids is None; pass uids"),
         ({"uids": None, "keep_together": "prompt"}, "uids is None; pass uids"),
         ({"uids": list("ab")}, "uids has 2 items, but there are 6 rows"),
+        ({"uids": list("aabbba")}, "uid 'a' appears .* at index 5; pass the rows of a prompt"),
         ({"dp_size": 0}, "dp_size is 0; pass a number of ranks, 1 or more"),
         ({"dp_size": -2}, "dp_size is -2"),
         ({"dp_size": 1 << 40}, r"dp_size is 1099511627776, but .*; pass a smaller dp_size"),
@@ -483,11 +453,6 @@ def test_what_cannot_be_planned(kwargs, message):
         fc.plan_step(ROWS, **{"uids": PROMPTS, **kwargs})
 
 
-def test_lengths_of_prompts_and_of_other_responses():
-    with pytest.raises(ValueError, match=r"^rows has 2 lengths of prompts, but 1 of"):
-        fc.plan_step(([1, 2], [1]))
-
-
 @pytest.mark.parametrize(
     ("rows", "kwargs", "error"),
     [
@@ -495,7 +460,6 @@ def test_lengths_of_prompts_and_of_other_responses():
         (([], []), {}, ValueError),
         ([-1], {}, ValueError),
         ([1 << 40], {}, ValueError),
-        (([1, 2], [1]), {}, ValueError),
         (5, {}, TypeError),
         ("12", {}, TypeError),
         ([1.5], {}, TypeError),
@@ -550,9 +514,7 @@ WRONG = {
 @pytest.mark.parametrize(("name", "value"), [(k, one) for k, some in WRONG.items() for one in some])
 def test_tables_that_are_no_plan(name, value):
     tables = fc.plan_step(ROWS, uids=PROMPTS, dp_size=2).to_dict()
-    with pytest.raises(
-        ValueError, match=f"this is not a valid step plan: .*({name}|row|padding|inhomogeneous)"
-    ):
+    with raises(f"this is not a valid step plan: .*({name}|row|padding|inhomogeneous)"):
         fc.planning.StepPlan.from_dict({**tables, name: value})
 
 
