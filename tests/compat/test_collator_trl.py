@@ -1,10 +1,8 @@
 """Samples of TRL's datasets give the batches of its collators."""
 
-import json
-
 import pytest
 from conftest import NEEDS_TORCH
-from recorded import FOLDER
+from recorded import as_tensors, recorded
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same
@@ -15,23 +13,8 @@ from fastcollate.compat.trl import DataCollatorForLanguageModeling
 
 pytestmark = NEEDS_TORCH
 
-GOLDEN = FOLDER
-MODELING = json.loads((GOLDEN / "trl_language_modeling.json").read_text())
-
-PREFERENCE = json.loads((GOLDEN / "trl_preference.json").read_text())
-
-
-def tensors(result):
-    import torch
-
-    return {
-        key: torch.tensor(value["values"], dtype=getattr(torch, value["dtype"])).view(
-            value["shape"]
-        )
-        if isinstance(value, dict)
-        else value
-        for key, value in result.items()
-    }
+MODELING = recorded("trl_language_modeling")
+PREFERENCE = recorded("trl_preference")
 
 
 def labels_of(sample):
@@ -48,7 +31,7 @@ def labels_of(sample):
 @pytest.mark.parametrize("case", MODELING["cases"])
 def test_what_trl_itself_made_of_samples(case):
     labelled = [{**sample, "labels": labels_of(sample)} for sample in case["samples"]]
-    expected, options = tensors(case["result"]), case["arguments"]
+    expected, options = as_tensors(case["result"]), case["arguments"]
     assert_same(DataCollatorForLanguageModeling(0, **options)(labelled), expected)
     if not options["padding_free"]:  # from masks, without labels of first tokens
         layout = fc.Right(multiple_of=options["pad_to_multiple_of"] or 1)
@@ -74,4 +57,4 @@ def test_what_trl_collators_are_not_called_with():
 
 @pytest.mark.parametrize("case", PREFERENCE["cases"])
 def test_what_trl_itself_made_of_pairs(case):
-    assert_same(preference(case["samples"], **case["arguments"]), tensors(case["result"]))
+    assert_same(preference(case["samples"], **case["arguments"]), as_tensors(case["result"]))

@@ -8,12 +8,12 @@ import types
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from raising import raises
 from recorded import recorded
 
 from fastcollate.compat.nemo_rl import (
     ConcatenativePacker,
     PackingAlgorithm,
-    PackingMetrics,
     SequencePacker,
     get_packer,
 )
@@ -83,9 +83,7 @@ def test_bins_and_metrics_are_those_of_nemo_rl(drawn, algorithm, least, multiple
         expected = port.pack_sequences(lengths, algorithm, capacity, least, multiple, most)
     except ValueError:
         random.seed(seed)
-        with pytest.raises(
-            ValueError, match=r"exceeds bin capacity|Cannot create|must be positive"
-        ):
+        with raises(r"exceeds bin capacity|Cannot create|must be positive"):
             packer.pack(lengths)
         return
     random.seed(seed)
@@ -128,10 +126,6 @@ def test_printed_metrics(capsys):
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["total_bins", "2"] in lines
     assert ["average_utilization", "0.7500"] in lines
-
-
-def test_empty_bins_have_metrics():
-    assert set(PackingMetrics().calculate_stats_only([], [], 10).values()) == {0}
 
 
 def test_at_most_so_many_sequences_can_be_said_for_the_class(monkeypatch):

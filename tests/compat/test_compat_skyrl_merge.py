@@ -147,22 +147,6 @@ def steps():
     }
 
 
-def test_turns_that_are_not_finished_are_left_out(steps):
-    steps["is_last_step"][5] = False
-    assert check(steps)["is_last_step"] == [True, False, True]
-
-
-def test_what_is_not_finished_may_be_of_any_trajectory(steps):
-    steps["is_last_step"][5] = False
-    steps["trajectory_ids"][5] = TrajectoryID("x", 0)
-    check(steps)
-
-
-def test_values_are_counted_in_merged_rows(steps):
-    steps["loss_masks"][:2] = [[1, 0, 1], []]
-    assert check(steps)["loss_masks"][0] == [1, 0, 1, 0, 1, 1]
-
-
 def test_the_first_reward_of_a_trajectory_tells_what_they_are(steps):
     """If the first is a number, a list is a reward like any other if its length is its row's."""
     for key in PER_TURN:
@@ -276,15 +260,10 @@ def test_what_is_refused(steps, change, exception, message):
 
 
 @pytest.mark.parametrize(
-    "key", ["prompt_token_ids", "response_ids", "rewards", "loss_masks", "is_last_step"]
+    "key",
+    ["prompt_token_ids", "response_ids", "rewards", "loss_masks", "is_last_step", "trajectory_ids"],
 )
 def test_a_key_that_is_missing(steps, key):
     del steps[key]
-    with pytest.raises(KeyError, match=key):
-        merge_stepwise_output(steps)
-
-
-def test_trajectory_ids_that_are_missing(steps):
-    del steps["trajectory_ids"]
-    with pytest.raises(AssertionError, match="trajectory_ids"):
+    with pytest.raises(AssertionError if key == "trajectory_ids" else KeyError, match=key):
         merge_stepwise_output(steps)

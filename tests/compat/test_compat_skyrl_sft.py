@@ -1,13 +1,13 @@
 """compat.skyrl collates examples of supervised fine-tuning as SkyRL does, packed and not."""
 
-import json
 import logging
 import pickle
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from recorded import recorded
+from raising import raises
+from recorded import as_tensors, recorded
 
 torch = pytest.importorskip("torch")
 
@@ -37,22 +37,13 @@ def plain(batch):
     return {**batch, **batch.metadata}
 
 
-def decoded(value):
-    if isinstance(value, list):
-        return [decoded(item) for item in value]
-    if isinstance(value, dict):
-        dtype = getattr(torch, value["dtype"])
-        return torch.tensor(value["values"], dtype=dtype).reshape(value["shape"])
-    return value
-
-
 def check_recorded(case, call):
     if "raises" in case:
         with pytest.raises(RAISED[case["raises"]]):
             call()
     else:
-        recorded = {key: decoded(value) for key, value in case["result"]["data"].items()}
-        assert_same(plain(call()), {**recorded, **case["result"]["metadata"]})
+        expected = as_tensors(case["result"])
+        assert_same(plain(call()), {**expected["data"], **expected["metadata"]})
 
 
 @pytest.mark.parametrize("case", GOLDEN["unpacked"])
@@ -123,12 +114,6 @@ def example(length, actions, **more):
 EXAMPLES = [example(3, 2), example(5, 1), example(4, 4), example(1, 1)]
 
 
-def test_an_evaluation_mask_of_numbers_beyond_32_bits():
-    examples = [example(2, 2, loss_mask=[2**40, 1]), example(1, 1)]
-    batch = DefaultCollator(tokenizer(), 1)(examples, 2)
-    assert_same(plain(batch), port.collate_default(examples, 9))
-
-
 def test_rows_of_a_rank_are_together():
     """Bins go round robin to ranks, and a batch is cut into one span of rows for each."""
     examples = [example(length, 1) for length in (8, 7, 6, 5)]
@@ -173,14 +158,6 @@ def test_arrays_and_tuples_will_do():
     assert_same(plain(packer()(examples, 4)), plain(packer()(EXAMPLES, 4)))
 
 
-def test_attention_masks_are_those_of_the_examples():
-    examples = [{**EXAMPLES[0], "attention_mask": [0, 1, 1]}, EXAMPLES[3]]
-    assert collate_sft_batch(examples, tokenizer())["attention_mask"].tolist() == [
-        [0, 1, 1],
-        [0, 0, 1],
-    ]
-
-
 def test_no_padding_token_where_nothing_is_padded():
     examples = [example(3, 1), example(3, 2)]
     batch = collate_sft_batch(examples, tokenizer(None))
@@ -208,60 +185,54 @@ def test_images_pass_through():
 
 
 REFUSED = [
-    ([], ValueError, "at least one"),
+    ([], "at least one"),
     (
         [example(2, 1, **IMAGE), example(2, 1)],
-        ValueError,
         r"Mixed text\+image batches are not supported: 1 of 2 examples have pixel_values",
     ),
-    ([example(2, 1, pixel_values=[[0.5]])], KeyError, "image_grid_thw"),
-    ([example(2, 1), {"input_ids": [1]}], KeyError, "num_actions"),
-    ([None], TypeError, "NoneType"),
-    ([example(2, 1), example(2, 3)], ValueError, r"\[1\]\['num_actions'\] is 3, .* has 2 tokens"),
-    ([example(2, 1, num_actions=-1)], ValueError, r"\[0\]\['num_actions'\] is -1"),
-    ([example(2, 1, loss_mask=[1, 1])], ValueError, r"\[0\]\['loss_mask'\] has 2 .* of 1"),
-    ([example(2, 1, attention_mask=[1])], ValueError, r"\[0\]\['attention_mask'\] has 1 .* of 2"),
+    ([example(2, 1, pixel_values=[[0.5]])], "KeyError: image_grid_thw"),
+    ([example(2, 1), {"input_ids": [1]}], "KeyError: num_actions"),
+    ([None], "TypeError: NoneType"),
+    ([example(2, 1), example(2, 3)], r"\[1\]\['num_actions'\] is 3, .* has 2 tokens"),
+    ([example(2, 1, num_actions=-1)], r"\[0\]\['num_actions'\] is -1"),
+    ([example(2, 1, loss_mask=[1, 1])], r"\[0\]\['loss_mask'\] has 2 .* of 1"),
+    ([example(2, 1, attention_mask=[1])], r"\[0\]\['attention_mask'\] has 1 .* of 2"),
     (
         [example(1, 1), example(2, 1, input_ids=[1, None])],
-        TypeError,
-        r"^examples\[1\]\['input_ids'\]\[1\] is None",
+        r"TypeError: ^examples\[1\]\['input_ids'\]\[1\] is None",
     ),
-    ([example(1, 1, input_ids=[2**63])], ValueError, r"^examples\[0\]\['input_ids'\]\[0\] is"),
-    ([example(1, 1, loss_mask=[float("nan")])], RuntimeError, r"^examples\[0\]\['loss_mask'\]"),
-    ([example(1, 1, loss_mask=["x"])], ValueError, r"^examples\[0\]\['loss_mask'\]"),
-    ([example(1, 1, loss_mask=[None])], TypeError, r"^examples\[0\]\['loss_mask'\]\[0\] is"),
-    ([example(1, 1, attention_mask=[[1]])], ValueError, r"^examples\[0\]\['attention_mask'\]"),
+    ([example(1, 1, input_ids=[2**63])], r"^examples\[0\]\['input_ids'\]\[0\] is"),
+    ([example(1, 1, loss_mask=[float("nan")])], r"RuntimeError: ^examples\[0\]\['loss_mask'\]"),
+    ([example(1, 1, loss_mask=["x"])], r"^examples\[0\]\['loss_mask'\]"),
+    ([example(1, 1, loss_mask=[None])], r"TypeError: ^examples\[0\]\['loss_mask'\]\[0\] is"),
+    ([example(1, 1, attention_mask=[[1]])], r"^examples\[0\]\['attention_mask'\]"),
 ]
 
 
-@pytest.mark.parametrize(("examples", "exception", "message"), REFUSED)
-def test_bad_examples(examples, exception, message):
+@pytest.mark.parametrize(("examples", "message"), REFUSED)
+def test_bad_examples(examples, message):
     for collate in (collate_sft_batch, lambda e, t: DefaultCollator(t, 1)(e, batch_size=1)):
-        with pytest.raises(exception, match=message):
+        with raises(message):
             collate(examples, tokenizer())
 
 
 REFUSED_PACKED = [
-    ([example(2, 1), example(9, 1)], ValueError, r"examples\[1\] has 9 tokens, which exceeds max_"),
-    ([], ValueError, "dp_size=1, .* no bin may be empty"),
-    ([example(0, 0)], ValueError, "examples have no tokens; pass"),
-    ([example(3, 1, loss_mask=[1, 1])], AssertionError, r"examples\[0\] .* num_actions=1, .* of 2"),
-    ([example(3, 1, loss_mask=None)], TypeError, "NoneType"),
-    ([{"input_ids": [1]}], KeyError, "num_actions"),
-    ([example(2, 1, input_ids=[1.5, 2])], TypeError, r"^examples\[0\]\['input_ids'\]\[0\] is 1.5"),
-    ([example(2, 1, input_ids=[1, None])], TypeError, r"^examples\[0\]\['input_ids'\]\[1\] is"),
-    (
-        [example(3, 2, loss_mask=[1, float("nan")])],
-        ValueError,
-        r"examples\[0\]\['loss_mask'\]\[1\] is NaN",
-    ),
-    ([example(3, 2, loss_mask=[1, float("inf")])], OverflowError, "infinity"),
+    ([example(2, 1), example(9, 1)], r"examples\[1\] has 9 tokens, which exceeds max_"),
+    ([], "dp_size=1, .* no bin may be empty"),
+    ([example(0, 0)], "examples have no tokens; pass"),
+    ([example(3, 1, loss_mask=[1, 1])], r"AssertionError: examples\[0\] .* num_actions=1, .* of 2"),
+    ([example(3, 1, loss_mask=None)], "TypeError: NoneType"),
+    ([{"input_ids": [1]}], "KeyError: num_actions"),
+    ([example(2, 1, input_ids=[1.5, 2])], r"TypeError: ^examples\[0\]\['input_ids'\]\[0\] is 1.5"),
+    ([example(2, 1, input_ids=[1, None])], r"TypeError: ^examples\[0\]\['input_ids'\]\[1\] is"),
+    ([example(3, 2, loss_mask=[1, float("nan")])], r"examples\[0\]\['loss_mask'\]\[1\] is NaN"),
+    ([example(3, 2, loss_mask=[1, float("inf")])], "OverflowError: infinity"),
 ]
 
 
-@pytest.mark.parametrize(("examples", "exception", "message"), REFUSED_PACKED)
-def test_bad_examples_to_pack(examples, exception, message):
-    with pytest.raises(exception, match=message):
+@pytest.mark.parametrize(("examples", "message"), REFUSED_PACKED)
+def test_bad_examples_to_pack(examples, message):
+    with raises(message):
         packer()(examples, 4)
 
 
@@ -312,10 +283,3 @@ def test_without_skyrl_batches_are_dicts_that_can_be_sent():
     again = pickle.loads(pickle.dumps(batch))
     assert_same(plain(again), plain(batch))
     assert all(row.untyped_storage().nbytes() == 8 * len(row) for row in batch["sub_seq_lengths"])
-
-
-def test_examples_stay_as_they_are():
-    before = json.dumps(EXAMPLES)
-    packer()(EXAMPLES, 4)
-    packer()(EXAMPLES, 3)
-    assert json.dumps(EXAMPLES) == before

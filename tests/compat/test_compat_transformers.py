@@ -5,6 +5,7 @@ from importlib.util import find_spec
 
 import numpy as np
 import pytest
+from raising import raises
 from recorded import recorded
 
 from fastcollate.compat import transformers as compat
@@ -57,39 +58,26 @@ def test_outputs_share_no_memory_with_each_other_or_the_input():
     assert batch["cu_seq_lens_k"].tolist() == [0, 3]
 
 
-def test_tensors_of_the_examples():
-    torch = pytest.importorskip("torch")
-    features = [{"input_ids": torch.tensor([1, 2]), "labels": torch.tensor([3, 4])}]
-    batch = DataCollatorWithFlattening()(features)
-    assert batch["input_ids"].tolist() == [[1, 2]]
-    assert batch["labels"].tolist() == [[-100, 4]]
-
-
 @pytest.mark.parametrize(
-    ("features", "exception", "message"),
+    ("features", "message"),
     [
-        ([], IndexError, "at least one"),
-        ([{"labels": [1]}], KeyError, "input_ids"),
-        ([{"input_ids": [1], "labels": [1]}, {"input_ids": [1]}], KeyError, "labels"),
-        ([{"input_ids": [1]}, {"input_ids": []}], ValueError, r"features\[1\].* has no tokens"),
+        ([], "IndexError: at least one"),
+        ([{"labels": [1]}], "KeyError: input_ids"),
+        ([{"input_ids": [1], "labels": [1]}, {"input_ids": [1]}], "KeyError: labels"),
+        ([{"input_ids": [1]}, {"input_ids": []}], r"features\[1\].* has no tokens"),
         (
             [{"input_ids": [1], "labels": [1, 2]}],
-            ValueError,
             r"\['labels'\] has 2 .*\['input_ids'\] has 1 token; pass one value per token$",
         ),
-        ([{"input_ids": [1, None]}], TypeError, r"features\[0\]\['input_ids'\]\[1\] is None"),
-        ([{"input_ids": [1.5]}], TypeError, r"features\[0\]\['input_ids'\]\[0\] is 1.5"),
-        (
-            [{"input_ids": [1], "labels": ["a"]}],
-            TypeError,
-            r"features\[0\]\['labels'\] is",
-        ),
-        ([{"input_ids": [2**70]}], ValueError, r"features\[0\]\['input_ids'\]\[0\] is"),
-        ([None], TypeError, "NoneType"),
+        ([{"input_ids": [1, None]}], r"TypeError: features\[0\]\['input_ids'\]\[1\] is None"),
+        ([{"input_ids": [1.5]}], r"TypeError: features\[0\]\['input_ids'\]\[0\] is 1.5"),
+        ([{"input_ids": [1], "labels": ["a"]}], r"TypeError: features\[0\]\['labels'\] is"),
+        ([{"input_ids": [2**70]}], r"features\[0\]\['input_ids'\]\[0\] is"),
+        ([None], "TypeError: NoneType"),
     ],
 )
-def test_bad_input(features, exception, message):
-    with pytest.raises(exception, match=message):
+def test_bad_input(features, message):
+    with raises(message):
         DataCollatorWithFlattening("np")(features)
 
 

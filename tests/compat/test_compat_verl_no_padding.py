@@ -1,7 +1,7 @@
 """compat.verl takes padding out of batches, and puts it back, as verl does."""
 
 import pytest
-from recorded import recorded
+from recorded import as_tensors, recorded
 
 import fastcollate as fc
 from fastcollate.compat.verl import left_right_2_no_padding, no_padding_2_padding
@@ -9,18 +9,6 @@ from fastcollate.compat.verl import left_right_2_no_padding, no_padding_2_paddin
 torch = pytest.importorskip("torch")
 
 GOLDEN = recorded("verl_no_padding")
-
-
-def decoded(value):
-    if not isinstance(value, dict):
-        return value
-    tensor = torch.tensor(value["values"], dtype=getattr(torch, value["dtype"]))
-    tensor = tensor.reshape(value["shape"])
-    if "offsets" not in value:
-        return tensor
-    offsets = torch.tensor(value["offsets"], dtype=getattr(torch, value["offsets_dtype"]))
-    dim = value["jagged_dim"]
-    return torch.nested.nested_tensor_from_jagged(tensor, offsets, jagged_dim=dim)
 
 
 def plain(value):
@@ -116,36 +104,36 @@ def test_gradients_flow():
 
 @pytest.mark.parametrize("case", GOLDEN["without_padding"])
 def test_results_are_those_of_verl(case):
-    data = {key: decoded(value) for key, value in case["data"].items()}
+    data = as_tensors(case["data"])
     found = left_right_2_no_padding(data)
     assert found.keys() == case["result"].keys()
     for key, value in case["result"].items():
-        assert plain(found[key]) == plain(decoded(value)), key
+        assert plain(found[key]) == plain(as_tensors(value)), key
 
 
 @pytest.mark.parametrize("case", GOLDEN["to_padding"])
 def test_outputs_are_those_of_verl(case):
-    data = {key: decoded(value) for key, value in case["data"].items()}
-    found = no_padding_2_padding(decoded(case["tensor"]), data)
-    assert plain(found) == plain(decoded(case["result"]))
+    data = as_tensors(case["data"])
+    found = no_padding_2_padding(as_tensors(case["tensor"]), data)
+    assert plain(found) == plain(as_tensors(case["result"]))
 
 
 def test_a_tensordict():
     tensordict = pytest.importorskip("tensordict")
     case = GOLDEN["without_padding"][0]
-    fields = {key: decoded(value) for key, value in case["data"].items()}
+    fields = as_tensors(case["data"])
     data = tensordict.TensorDict(fields, batch_size=[len(fields["input_ids"])])
     assert left_right_2_no_padding(data) is data
     for key, value in case["result"].items():
         found = data[key]
-        assert plain(found) == plain(decoded(value)), key
+        assert plain(found) == plain(as_tensors(value)), key
     tokens = len(data["input_ids"].values())
     padded = no_padding_2_padding(torch.arange(tokens), data)
     assert padded.shape == data["response_mask"].shape
 
 
 def test_bad_input():
-    data = {key: decoded(value) for key, value in GOLDEN["without_padding"][0]["data"].items()}
+    data = as_tensors(GOLDEN["without_padding"][0]["data"])
     for key in ("input_ids", "attention_mask", "response_mask", "position_ids"):
         with pytest.raises(AssertionError, match=f"data has no {key}"):
             left_right_2_no_padding({other: data[other] for other in data if other != key})

@@ -92,16 +92,6 @@ def test_fields_keep_their_keys():
         )
 
 
-def test_fixed_widths():
-    columns = [[1, 2], [3]], [[4], [5, 6]], [[1], [0, 1]], [1.0, 2.0], [[-1.0], [-2.0, -3.0]]
-    found = verl.to_tensordict(
-        built(columns, layout=fc.TwoSegment(pad_prompt_to=4, pad_response_to=6))
-    )
-    assert found["prompts"].shape == (2, 4)
-    assert found["responses"].shape == (2, 6)
-    assert found["input_ids"].tolist() == [[7, 7, 1, 2, 4] + [7] * 5, [7, 7, 7, 3, 5, 6] + [7] * 4]
-
-
 def test_observations_of_merged_turns_do_not_train():
     batch = fc.build_batch(
         [[1, 2], [1, 2, 3, 4]],
@@ -203,13 +193,6 @@ def test_bad_batches(options, message):
     batch = fc.build_batch(prompts, responses, pad_token_id=0, rewards=rewards, **given)
     with pytest.raises(ValueError, match=message):
         verl.to_tensordict(batch)
-
-
-def test_other_layouts_are_converted():
-    batch = built(COLUMNS, layout="left")
-    found = verl.to_tensordict(batch.to_layout("two_segment"))
-    expected = verl.to_tensordict(built(COLUMNS))
-    assert all(torch.equal(found[key], expected[key]) for key in expected.keys())  # noqa: SIM118
 
 
 def test_no_batch():

@@ -1,17 +1,13 @@
 """Pickles that one process makes with `patch()` and another one reads without, and the reverse."""
 
-import importlib
 import pickle
-import subprocess
 import sys
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 
 from stand_ins import installed  # noqa: E402
-from test_compat_patching import folder, patcher  # noqa: E402, F401
 
 from fastcollate.compat import skyrl, trl  # noqa: E402
 from fastcollate.testing.reference import assert_same  # noqa: E402
@@ -47,40 +43,6 @@ def unpatched(framework, patch, module, name, make):
 def replaced(patch, module, ours):
     """Set ours in the place of the framework's class, as `patch()` does."""
     patch.setattr(sys.modules[module], ours.__name__, ours)
-
-
-def test_functions_are_pickled_by_their_place(folder):  # noqa: F811
-    numbers = importlib.import_module("made_up.numbers")
-    own = numbers.double
-    made_up = patcher()
-    before = pickle.dumps(own)
-    made_up.patch()
-    under = pickle.dumps(numbers.double)
-    assert pickle.loads(before) is numbers.double is not own
-    with pytest.raises(pickle.PicklingError, match="not the same object"):
-        pickle.dumps(own)
-    made_up.unpatch()
-    assert pickle.loads(before) is own
-    assert pickle.loads(under).__module__ == "test_compat_patching"
-
-
-def test_instances_of_replaced_classes(folder):  # noqa: F811
-    numbers = importlib.import_module("made_up.numbers")
-    own, made_up = numbers.Counter(), patcher()
-    own.count = 3
-    before = pickle.dumps(own)
-    made_up.patch()
-    ours = numbers.Counter()
-    ours.count = 4
-    under = pickle.dumps(ours)
-    again = pickle.loads(before)
-    assert (type(again), again.count) == (numbers.Counter, 3)
-    with pytest.raises(pickle.PicklingError, match="not the same object"):
-        pickle.dumps(own)
-    made_up.unpatch()
-    again = pickle.loads(under)
-    assert (type(again), again.count) == (type(ours), 4)
-    assert type(pickle.loads(before)) is type(own)
 
 
 @pytest.mark.parametrize("name", ["DefaultCollator", "PackedDataCollator"])
@@ -138,14 +100,3 @@ def test_tree_rows_of_trl(monkeypatch):
         assert_same(again.pack(), expected.pack())
         again.add(next(samples()))  # it goes on growing
         assert len(again.tokens) == len(expected.tokens)
-
-
-def test_batches_are_pickled_without_a_framework(monkeypatch):
-    """What our functions return under `patch()` is read where neither is imported."""
-    batch = skyrl.DefaultCollator(Tokenizer(), 2)(EXAMPLES, batch_size=4)
-    data = pickle.dumps({key: np.asarray(value) for key, value in dict(batch).items()})
-    code = "import pickle, sys; print(len(pickle.load(sys.stdin.buffer)), 'skyrl' in sys.modules)"
-    child = subprocess.run(
-        [sys.executable, "-c", code], input=data, capture_output=True, check=True
-    )
-    assert child.stdout.split() == [str(len(dict(batch))).encode(), b"False"]

@@ -6,6 +6,7 @@ import types
 
 import pytest
 from conftest import NEEDS_TORCH
+from raising import raises
 
 import fastcollate as fc
 from fastcollate.compat import trl as compat
@@ -199,18 +200,18 @@ def test_groups_are_neighbours(patched):
 
 
 REFUSED = [
-    ("packed", TypeError, "layout is 'packed'.*pass fc.Packed"),
-    (fc.Left(), TypeError, "pass fc.Packed"),
-    (fc.Packed(plan=[[0]]), ValueError, "whose plan is of other rows; pass a capacity"),
-    (fc.Packed(8, oversize="split"), ValueError, "which splits rows"),
-    (fc.Packed(8, algorithm="concat"), ValueError, "which splits rows"),
-    (fc.Tree(8, share="group"), ValueError, "have no ids; leave share"),
+    ("packed", "TypeError: layout is 'packed'.*pass fc.Packed"),
+    (fc.Left(), "TypeError: pass fc.Packed"),
+    (fc.Packed(plan=[[0]]), "whose plan is of other rows; pass a capacity"),
+    (fc.Packed(8, oversize="split"), "which splits rows"),
+    (fc.Packed(8, algorithm="concat"), "which splits rows"),
+    (fc.Tree(8, share="group"), "have no ids; leave share"),
 ]
 
 
-@pytest.mark.parametrize(("layout", "error", "message"), REFUSED)
-def test_layouts_that_are_refused(layout, error, message):
-    with pytest.raises(error, match=message):
+@pytest.mark.parametrize(("layout", "message"), REFUSED)
+def test_layouts_that_are_refused(layout, message):
+    with raises(message):
         compat.patch(layout=layout)
     assert not compat.PATCHER.is_patched
 
