@@ -19,9 +19,9 @@ from helpers.engine_bodies import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from raising import raises
 
 import fastcollate as fc
-from fastcollate.plan.grouping import group_numbers
 from fastcollate.rollouts import Calls, Schema, parse
 
 
@@ -106,10 +106,7 @@ def parsed(*bodies, **options):
 @pytest.mark.parametrize("value", [math.nan, -math.inf, math.inf, None, -9999.0, -1e5])
 def test_log_probabilities_that_are_none(value):
     body = body_of(logprobs=(-0.5, value))
-    with pytest.raises(
-        ValueError,
-        match=r"bodies\[0\]: call 0 has the invalid log-probability .* at response token 1",
-    ):
+    with raises(r"bodies\[0\]: call 0 has the invalid log-probability .* at response token 1"):
         parsed(body)
     masked = parsed(body, body_of(), bad_logprobs="mask")
     assert masked.logprobs.to_list() == [[-0.5, 0.0], [-0.5, -0.25]]
@@ -125,9 +122,7 @@ def test_missing_log_probabilities():
     none["choices"][0]["logprobs"] = None
     with pytest.raises(ValueError, match="only 1 log-probabilities for 2 response tokens"):
         parsed(short)
-    with pytest.raises(
-        ValueError, match=r"bodies\[1\]: call 0 has no log-probabilities, but other"
-    ):
+    with raises(r"bodies\[1\]: call 0 has no log-probabilities, but other"):
         parsed(body_of(), none)
     found = parsed(short, none, body_of(), bad_logprobs="mask")
     assert found.loss_mask.to_list() == [[1, 0], [0, 0], [1, 1]]
@@ -193,9 +188,7 @@ def test_unfinished_calls(reason, sglang):
             [body_of(finish_reason=reason), body_of(ids=(9,), finish_reason="length")],
             {},
         )
-    with pytest.raises(
-        ValueError, match=r"call 0 did not finish: .*; pass unfinished='skip' or 'keep'"
-    ):
+    with raises(r"call 0 did not finish: .*; pass unfinished='skip' or 'keep'"):
         parsed(*bodies, **options)
     assert len(parsed(*bodies, unfinished="keep", **options)) == 2
     assert parsed(*bodies, unfinished="skip", **options).finish_reasons == ["length"]
@@ -278,33 +271,6 @@ def test_lines_and_lists_are_alike():
     assert parse(memoryview(bodies[0])).responses == parse([bodies[0]]).responses
 
 
-def test_schema_of_a_trace():
-    trace = Schema(
-        "steps[]",
-        prompts="steps[].prompt",
-        responses="steps[].out.ids",
-        rewards="reward",
-        loss_mask="steps[].mask",
-        uids="task",
-        note=("steps[].note", "note"),
-    )
-    line = {
-        "task": "a",
-        "reward": 1.5,
-        "note": {"x": 1},
-        "steps": [
-            {"prompt": [1], "out": {"ids": [2, 3]}, "mask": [1, 0]},
-            {"prompt": [1, 2], "out": {"ids": [4]}, "mask": [True], "note": "own"},
-        ],
-    }
-    calls = parsed(line, schema=trace)
-    assert (calls.uids, calls.rewards, calls.note) == (["a", "a"], [1.5, 1.5], [{"x": 1}, "own"])
-    assert calls.loss_mask.to_list() == [[1, 0], [1]]
-    batch = fc.build_batch(**calls.batch, pad_token_id=0, array_type="numpy")
-    assert batch.loss_mask.tolist() == [[1, 0], [0, 1]]
-    assert repr(trace).startswith("Schema(calls='steps[]', prompts='steps[].prompt'")
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -323,26 +289,9 @@ def test_bad_schemas(given, message):
         Schema(responses=3)
 
 
-def test_batches_train_what_was_sampled():
-    calls = parsed(body_of(), body_of(ids=(9,), logprobs=(-1.0,), prompt=(5, 6)))
-    batch = fc.build_batch(**calls.batch, pad_token_id=0, array_type="numpy")
-    assert batch.input_ids.tolist() == [[5, 7, 8], [5, 6, 9]]
-    assert batch.logprobs.tolist() == [[-0.5, -0.25], [0, -1]]
-    assert batch.loss_mask.tolist() == [[1, 1], [0, 1]]
-    assert batch.uids == list(calls.uids)
-    assert len(set(batch.uids)) == 2
-    two = body_of()
-    two["choices"] *= 2
-    assert group_numbers("uids", parsed(two, body_of()).uids).tolist() == [0, 0, 1]
-
-
-def test_calls_are_selected_and_joined():
+def test_calls_that_cannot_be():
     calls = parsed(body_of(), body_of(ids=(9,), logprobs=(-1.0,)))
-    assert calls.select([1]).responses.to_list() == [[9]]
     assert calls.select(np.array([True, False])).responses.to_list() == [[7, 8]]
-    joined = Calls.concat([calls, calls.select([0])])
-    assert joined.responses.to_list() == [[7, 8], [9], [7, 8]]
-    assert len(calls.select([])) == 0
     with pytest.raises(ValueError, match="parts is empty"):
         Calls.concat([])
     with pytest.raises(ValueError, match=r"parts\[1\] has the columns prompts, responses, but"):
@@ -354,26 +303,3 @@ def test_calls_are_selected_and_joined():
         given = {"prompts": [[1], [2]], "responses": [[3], [4, 5]]} | wrong
         with pytest.raises(ValueError, match=next(iter(wrong))):
             Calls(**given)
-
-
-def test_an_item_without_a_log_probability_keeps_its_place():
-    content = [{"logprob": -0.5}, {"token": "x"}, {"logprob": -0.25}, None, {"logprob": -1}]
-    choice = {"index": 0, "token_ids": [1, 2, 3, 4, 5], "logprobs": {"content": content}}
-    body = json.dumps({"prompt_token_ids": [7, 8], "choices": [choice]}).encode()
-    calls = fc.rollouts.parse([body], bad_logprobs="mask")
-    assert calls.logprobs.to_list() == [[-0.5, 0, -0.25, 0, -1]]
-    assert calls.loss_mask.to_list() == [[1, 0, 1, 0, 1]]
-    with pytest.raises(ValueError, match="NaN at response token 1"):
-        fc.rollouts.parse([body])
-
-
-def test_events_without_log_probabilities_keep_their_place():
-    def event(token, logprob):
-        content = None if logprob is None else {"content": [{"logprob": logprob}]}
-        choice = {"index": 0, "token_ids": [token], "logprobs": content}
-        return b"data: " + json.dumps({"prompt_token_ids": [7], "choices": [choice]}).encode()
-
-    events = [event(1, None), event(2, -0.5), event(3, None), event(4, -1), b"data: [DONE]", b""]
-    calls = fc.rollouts.parse([b"\n\n".join(events)], bad_logprobs="mask", unfinished="keep")
-    assert calls.logprobs.to_list() == [[0, -0.5, 0, -1]]
-    assert calls.loss_mask.to_list() == [[0, 1, 0, 1]]
