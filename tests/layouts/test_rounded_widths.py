@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from making import make_batch
 
 import fastcollate as fc
 from fastcollate import planning
@@ -12,8 +13,7 @@ LENS = [len(p) + len(r) for p, r in zip(PROMPTS, RESPONSES, strict=True)]
 
 
 def build(layout, **options):
-    arguments = {"pad_token_id": 0, "array_type": "numpy", "layout": layout}
-    return fc.build_batch(PROMPTS, RESPONSES, **arguments, **options)
+    return make_batch(PROMPTS, RESPONSES, layout=layout, **options)
 
 
 @pytest.mark.parametrize("kind", [fc.Packed, fc.Tree])

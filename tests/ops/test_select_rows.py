@@ -98,10 +98,8 @@ def test_rows_of_packed_batches_stay_in_their_bins(drawn, array_type):
 
 
 def small(layout="left", **options):
-    options = {"pad_token_id": 0, "array_type": "numpy", **options}
-    return fc.build_batch(
-        [[5, 6], [7], [8], [4, 4]], [[8, 9], [3], [4, 5, 6], [1]], layout=layout, **options
-    )
+    prompts, responses = [[5, 6], [7], [8], [4, 4]], [[8, 9], [3], [4, 5, 6], [1]]
+    return make_batch(prompts, responses, layout=layout, **options)
 
 
 @pytest.mark.parametrize("layout", [*LAYOUTS, fc.Packed(6)])

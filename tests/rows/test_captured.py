@@ -4,6 +4,7 @@ import re
 
 import numpy as np
 import pytest
+from making import make_batch
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same
@@ -11,8 +12,7 @@ from fastcollate.testing.reference import assert_same
 
 def build(fields, lens=(3, 2), **options):
     prompts, responses = [[1]] * len(lens), [[2] * (count - 1) for count in lens]
-    options = {"pad_token_id": 0, "array_type": "numpy", **options}
-    return fc.build_batch(prompts, responses, fields=fields, **options)
+    return make_batch(prompts, responses, fields=fields, **options)
 
 
 def chosen(*rows):

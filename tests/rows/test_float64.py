@@ -18,8 +18,7 @@ ROWS = np.array([[0, 0, EXACT[0][0]], EXACT[1]])
 
 
 def kept(values, **options):
-    options = {"pad_token_id": 0, "array_type": "numpy", **options}
-    return fc.build_batch(PROMPTS, RESPONSES, **options, fields={"x": values})["x"]
+    return make_batch(PROMPTS, RESPONSES, **options, fields={"x": values})["x"]
 
 
 def kinds_of(rows):
@@ -69,17 +68,16 @@ def test_tensors():
 
 @pytest.mark.parametrize("name", ["rewards", "logprobs", "loss_mask"])
 def test_built_in_fields(name):
-    options = {"pad_token_id": 0, "array_type": "numpy", "dtypes": {name: "float64"}}
-    assert_same(
-        {name: fc.build_batch(PROMPTS, RESPONSES, **options, **{name: EXACT})[name]}, {name: ROWS}
-    )
+    options = {"dtypes": {name: "float64"}}
+    batch = make_batch(PROMPTS, RESPONSES, **options, **{name: EXACT})
+    assert_same({name: batch[name]}, {name: ROWS})
     if name == "rewards":
         for numbers in (
             [0.1, 1e300],
             np.array([0.1, 1e300]),
             np.array([0.1, 1e300], np.longdouble),
         ):
-            rewards = fc.build_batch(PROMPTS, RESPONSES, **options, rewards=numbers).rewards
+            rewards = make_batch(PROMPTS, RESPONSES, **options, rewards=numbers).rewards
             assert rewards[:, -1].tolist() == [0.1, 1e300]
 
 

@@ -35,8 +35,7 @@ def small(rows=SUPPORT, layout="left", **options):
     field = {"align", "dtype", "own_token", "fill", "gap_fill", "spread", "default"}
     of_field = {name: options.pop(name) for name in field & set(options)}
     fields = {"support": fc.Field(rows, ragged=True, **of_field)}
-    inputs = {"pad_token_id": 0, "array_type": "numpy", "layout": layout, **options}
-    return fc.build_batch(PROMPTS, RESPONSES, fields=fields, **inputs)
+    return make_batch(PROMPTS, RESPONSES, fields=fields, layout=layout, **options)
 
 
 def with_prompts(data):

@@ -10,6 +10,7 @@ import pytest
 from conftest import share
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from making import make_batch
 from raising import raises
 from strategies import as_inputs, extras, forks, name_turns, trajectories, with_fields
 
@@ -200,9 +201,7 @@ def test_bins_that_cannot_be_selected():
 
 
 def build(prompts=((1, 2), (1, 2), (3,)), responses=((4, 5), (4, 6), (7,)), **options):
-    return fc.build_batch(
-        prompts, responses, **{"pad_token_id": 0, "array_type": "numpy", **options}
-    )
+    return make_batch(prompts, responses, **options)
 
 
 def test_written_out(array_type):
