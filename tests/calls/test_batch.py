@@ -167,6 +167,24 @@ def test_of_a_mapping_has_no_plan(batch):
             getattr(bare, name)
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda batch: batch.gather(batch.logprobs), "has no plan"),
+        (lambda batch: batch.broadcast(batch.rewards[:, 0]), "has no plan"),
+        (lambda batch: batch.to_layout("right"), "has no plan"),
+        (lambda batch: batch.rows(), "has no plan"),
+        (lambda batch: batch.dense_mask(), "has no plan"),
+        (lambda batch: batch.loss_positions(), "has no plan"),
+        (lambda batch: batch.subtree_end, "has no subtree_end"),
+        (lambda batch: batch.targets, "has no targets"),
+    ],
+)
+def test_what_needs_a_plan(batch, call, message):
+    with pytest.raises(fc.planning.MissingPlanError, match=message):
+        call(fc.Batch(batch))
+
+
 @pytest.mark.parametrize("source", [None, 3, ["input_ids"], "input_ids"])
 def test_of_no_mapping_is_refused(source):
     with pytest.raises((TypeError, ValueError)):

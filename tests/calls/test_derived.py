@@ -6,21 +6,9 @@ from making import make_batch
 from small_input import build, refuses
 
 import fastcollate as fc
-from fastcollate.testing.reference import assert_same
 
 LAYOUTS = ["left", "two_segment", "right", "jagged"]
 PROMPTS, RESPONSES, LOSS_MASKS = [[1, 2], [3], []], [[4], [5, 6], []], [[1], [0, 0.5], []]
-
-
-def derived(layout, array_type="numpy", **options):
-    """Build rows of 2 + 1, 1 + 2 and 0 + 0 tokens, and one column of padding at least."""
-    chosen = {
-        "left": fc.Left(pad_to=4, pad_response_to=3),
-        "right": fc.Right(pad_to=4, pad_response_to=3),
-        "two_segment": fc.TwoSegment(pad_response_to=3),
-        "jagged": fc.Jagged(),
-    }[layout]
-    return make_batch(PROMPTS, RESPONSES, layout=chosen, array_type=array_type, **options)
 
 
 N = -100
@@ -53,17 +41,6 @@ def test_labels_are_ids_whatever_the_ids_are(array_type):
         [[0]], [[0, -100, 7]], labels="aligned", layout=fc.Left(pad_to=5), array_type=array_type
     )
     assert batch.labels.tolist() == [[N, N, 0, -100, 7]]
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-def test_compact(layout, array_type):
-    options = {"position_ids": "repeat_last", "labels": "shifted", "loss_mask": LOSS_MASKS}
-    compact = derived(layout, array_type, dtypes="compact", **options)
-    reference = derived(layout, "numpy", **options)
-    expected = {key: reference[key] for key in ("position_ids", "shift_labels")}
-    expected["position_ids"] = expected["position_ids"].astype(np.int32)
-    # torch's losses take no int32.
-    assert_same({key: compact[key] for key in expected}, expected)
 
 
 @pytest.mark.parametrize("value", ["two", "", 0, 1, []])

@@ -38,6 +38,24 @@ def test_compact_is_the_reference_converted(data):
     assert_same(batch, expected)
 
 
+@pytest.mark.parametrize("labels", [None, "shifted"])
+@pytest.mark.parametrize(
+    "layout", ["left", "two_segment", "right", "jagged", fc.Packed.single_row(), fc.Tree(9)]
+)
+def test_compact_in_every_layout(layout, labels, array_type):
+    """Labels stay as they are: torch's losses take no int32."""
+    if labels and layout == fc.Tree(9):
+        return
+    options = {"layout": layout, "labels": labels, "position_ids": "repeat_last"}
+    batch = build(**options, array_type=array_type)
+    compact = build(**options, array_type=array_type, dtypes="compact")
+    narrow = COMPACT | dict.fromkeys(["position_ids", "sequence_ids", "targets"], np.int32)
+    expected = dict(batch)
+    for key in narrow.keys() & expected.keys():
+        expected[key] = np.asarray(expected[key]).astype(narrow[key])
+    assert_same(compact, expected)
+
+
 @NEEDS_TORCH
 @pytest.mark.parametrize("name", ["bfloat16", "float16"])
 @given(data=st.data())

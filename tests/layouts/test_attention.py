@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from making import make_batch
 from raising import raises
 
-import fastcollate as fc
 from fastcollate.common.arrays import to_numpy
 
 
@@ -130,16 +129,6 @@ def test_windows_that_cannot_be(window, message):
         built([(2, 3)], "packed").dense_mask(window=window)
 
 
-def test_a_batch_without_a_plan_has_no_mask():
-    batch = fc.Batch({"input_ids": np.zeros((1, 2), np.int64)})
-    for name in "subtree_end", "targets":
-        with pytest.raises(fc.planning.MissingPlanError, match=f"has no {name}"):
-            getattr(batch, name)
-    for call in batch.dense_mask, batch.loss_positions:
-        with pytest.raises(fc.planning.MissingPlanError, match="has no plan"):
-            call()
-
-
 @NEEDS_TORCH
 @pytest.mark.parametrize("layout", LAYOUTS)
 @share(3)
@@ -233,15 +222,6 @@ def test_memory_that_there_is_not():
     batch = make_batch(rows, [[1]], layout="jagged", array_type="torch")
     with pytest.raises(MemoryError, match="Unable to allocate"):
         batch.block_mask(1)
-
-
-@NEEDS_TORCH
-def test_a_part_of_a_batch_has_no_mask():
-    batch = built([(2, 6)], fc.Packed.single_row(multiple_of=4), "torch")
-    part = batch.cp_split(2, 0)
-    for call in part.dense_mask, part.block_mask, part.attention_ranges, part.loss_positions:
-        with pytest.raises(ValueError, match="chunks of context-parallel rank 0 of 2 alone"):
-            call()
 
 
 def test_rows_wider_than_int32_counts():

@@ -30,23 +30,6 @@ def test_written_out(array_type):
     assert batch.response_lens.tolist() == [1, 2, 0]
 
 
-def test_compact(array_type):
-    batch = build(layout="jagged", dtypes="compact", array_type=array_type)
-    names = {
-        key: str(value.dtype).removeprefix("torch.")
-        for key, value in batch.items()
-        if key != "max_seqlen"
-    }
-    assert names == {
-        "input_ids": "int32",
-        "cu_seqlens": "int32",
-        "offsets": "int64",
-        "response_offsets": "int64",
-        **dict.fromkeys(["loss_mask", "rewards", "logprobs", "advantages"], "float32"),
-    }
-    assert type(batch.max_seqlen) is int
-
-
 @NEEDS_TORCH
 def test_goes_into_a_nested_tensor():
     import torch

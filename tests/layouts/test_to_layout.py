@@ -119,8 +119,3 @@ def test_layouts_that_cannot_be(options, message):
     with pytest.raises(ValueError, match=message):
         batch.to_layout(**options)
     assert_same(batch, small())
-
-
-def test_without_a_plan():
-    with pytest.raises(fc.planning.MissingPlanError):
-        fc.Batch(small()).to_layout("right")

@@ -154,6 +154,8 @@ def test_a_part_has_the_plan_of_the_whole(array_type):
             lambda part, plan=plan: part.normalize(part.input_ids, plan),
             lambda part: part.subtree_end,
             lambda part: part.dense_mask(),
+            lambda part: part.block_mask(),
+            lambda part: part.attention_ranges(),
             lambda part: part.targets,
             lambda part: part.loss_positions(),
         ):

@@ -297,14 +297,6 @@ def test_values_that_are_no_array(x):
         small().broadcast(x)
 
 
-def test_without_a_plan():
-    bare = fc.Batch(small(logprobs=[[1], [2, 3], []]))
-    with pytest.raises(fc.planning.MissingPlanError):
-        bare.gather(bare.logprobs)
-    with pytest.raises(fc.planning.MissingPlanError):
-        bare.broadcast(np.zeros(3))
-
-
 def test_of_that_is_no_text():
     batch = make_batch([[1]], [[2]])
     with pytest.raises(TypeError, match=r"align is .*; pass 'response', 'sequence'"):

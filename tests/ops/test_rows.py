@@ -92,8 +92,3 @@ def test_rows_that_are_not_whole_name_the_way_out(layout, message):
     for read in (batch.rows, lambda: batch.to_layout("left")):
         with pytest.raises(ValueError, match=f"^{message}.*; call build_batch with another layout"):
             read()
-
-
-def test_a_batch_without_a_plan_has_no_rows():
-    with pytest.raises(fc.planning.MissingPlanError, match="has no plan"):
-        fc.Batch({"input_ids": np.zeros((1, 2), np.int64)}).rows()

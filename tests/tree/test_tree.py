@@ -235,15 +235,6 @@ def test_written_out(array_type):
     assert repr(batch).startswith("Batch of 3 rows in 1 bin, 9 tokens, 25.0% padding")
 
 
-def test_compact():
-    batch = build(layout="tree", dtypes="compact")
-    names = {key: value.dtype.name for key, value in batch.items()}
-    ints = ("input_ids", "position_ids", "subtree_end", "targets")
-    wide = ("predictors", "response_offsets", "row_bins")
-    expected = dict.fromkeys(ints, "int32") | dict.fromkeys(wide, "int64")
-    assert names == expected | {"loss_mask": "float32"}
-
-
 def test_routes_of_shared_tokens_are_of_the_first_row_that_captured_them():
     routes = [np.full((4, 1, 1), row) for row in (1, 2)] + [np.full((2, 1, 1), 3)]
     routes[0] = routes[0][:1]  # not captured further
