@@ -35,6 +35,7 @@ def share(tests):
     return settings(max_examples=max(5, settings.default.max_examples // tests))
 
 
+NEEDS_FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 NEEDS_TORCH = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
 
 

@@ -1,7 +1,5 @@
 """pad_on_device: the bytes that the host would have written, by operations of torch."""
 
-import pickle
-
 import numpy as np
 import pytest
 from any_layout import layouts
@@ -82,26 +80,6 @@ def test_merged_turns(drawn):
         assert batch.merge_plan is jagged.merge_plan
 
 
-def test_rows_of_a_step():
-    """Widths are those of the step, and padding rows stay padding."""
-    batch = fc.build_batch(**INPUTS)
-    plan = fc.plan_step(batch, dp_size=3, pad_rows="synthetic")
-    for rank in range(3):
-        shard = plan.shard(0, rank)
-        jagged = fc.build_batch(**INPUTS, shard=shard, layout="jagged")
-        again = jagged.pad_on_device(fc.Left(pad_to=4, pad_response_to=3))
-        assert_same(again, fc.build_batch(**INPUTS, shard=shard))
-        assert again.is_padding == jagged.is_padding
-
-
-def test_dtypes_by_key():
-    batch = fc.build_batch(**INPUTS, layout="jagged", dtypes="compact")
-    again = batch.pad_on_device("left", dtypes={"rewards": "bfloat16", "input_ids": "int32"})
-    expected = fc.build_batch(**INPUTS, dtypes={"rewards": "bfloat16", "input_ids": "int32"})
-    assert_same(again, expected)
-    assert_same(again.to_layout("right"), expected.to_layout("right"))
-
-
 def test_what_was_moved_is_kept():
     batch = fc.build_batch(**INPUTS, layout="jagged").to("meta")
     again = batch.pad_on_device("left")
@@ -117,12 +95,6 @@ def test_where_rows_begin_goes_through_pinned_memory(monkeypatch):
         batch = fc.build_batch(**INPUTS, layout="jagged").pad_on_device("left")
     assert_same(batch, fc.build_batch(**INPUTS))
     assert allocator.sizes == [5 * 2 * 8]
-
-
-def test_the_way_back_from_the_device():
-    batch = fc.build_batch(**INPUTS, layout="jagged").pad_on_device("right")
-    rows = batch.gather(batch.rewards, align="response")
-    assert [row.tolist() for row in rows] == [[0.5], [0, 0, 1]]
 
 
 @pytest.mark.parametrize(
@@ -156,11 +128,6 @@ def test_bad_batches():
         fc.build_batch(**INPUTS, **jagged, array_type="numpy").pad_on_device("left")
     with pytest.raises(fc.planning.MissingPlanError):
         fc.Batch(fc.build_batch(**INPUTS, **jagged)).pad_on_device("left")
-
-
-def test_a_batch_of_another_process():
-    batch = pickle.loads(pickle.dumps(fc.build_batch(**INPUTS, layout="jagged")))
-    assert_same(batch.pad_on_device("left"), fc.build_batch(**INPUTS))
 
 
 @pytest.mark.gpu

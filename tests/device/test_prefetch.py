@@ -2,7 +2,6 @@
 
 import gc
 import logging
-import os
 import signal
 import subprocess
 import sys
@@ -12,16 +11,16 @@ import traceback
 import weakref
 from random import Random
 
-import numpy as np
 import pytest
+from conftest import NEEDS_FORK
 from hypothesis import given
 from hypothesis import strategies as st
 from interrupting import NEEDS_TIMERS, handling_alarms
+from raising import raises
 
 import fastcollate as fc
 from fastcollate.device import prefetching
 
-NEEDS_FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 SECONDS = 30
 """What must happen happens long before; else a test fails instead of hanging."""
 
@@ -157,18 +156,18 @@ def test_an_error_keeps_nothing_alive():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "exception", "pattern"),
+    ("arguments", "pattern"),
     [
-        ({"iterable": 3}, TypeError, "iterable is 3 .*pass an iterable of batches"),
-        ({"iterable": {"input_ids": [[1]]}}, TypeError, "pass a list or generator of batches"),
-        ({"depth": 0}, ValueError, "depth is 0"),
-        ({"depth": 1.5}, TypeError, "depth is 1.5"),
-        ({"timeout": 0}, ValueError, "timeout is 0"),
-        ({"timeout": "x"}, TypeError, "timeout is 'x'"),
+        ({"iterable": 3}, "TypeError: iterable is 3 .*pass an iterable of batches"),
+        ({"iterable": {"input_ids": [[1]]}}, "TypeError: pass a list or generator of batches"),
+        ({"depth": 0}, "depth is 0"),
+        ({"depth": 1.5}, "TypeError: depth is 1.5"),
+        ({"timeout": 0}, "timeout is 0"),
+        ({"timeout": "x"}, "TypeError: timeout is 'x'"),
     ],
 )
-def test_bad_arguments(arguments, exception, pattern):
-    with pytest.raises(exception, match=pattern):
+def test_bad_arguments(arguments, pattern):
+    with raises(pattern):
         fc.prefetch(**{"iterable": [1], **arguments})
 
 
@@ -216,20 +215,6 @@ def test_metrics():
     assert batches.metrics["prefetch/wait_seconds"] >= 0
 
 
-def test_repr_says_how_far_it_is():
-    with fc.prefetch([1, 2]) as batches:
-        next(batches)
-        assert repr(batches).startswith("Prefetcher: 1 of 2 items handed over, ")
-    assert repr(batches).endswith(" waited, closed")
-    assert "0 items" in repr(fc.prefetch(iter([])))
-
-
-def test_length():
-    assert len(fc.prefetch([1, 2, 3])) == 3
-    with pytest.raises(TypeError, match="number of items is not known"):
-        len(fc.prefetch(iter([1])))
-
-
 # Closing
 
 
@@ -270,25 +255,6 @@ def test_closing_drops_what_is_in_the_making():
     assert [trace() for trace in traces] == [None]
 
 
-def test_closing_drops_what_is_ready():
-    class Item:
-        pass
-
-    traces = []
-
-    def items():
-        for _ in range(5):
-            item = Item()
-            traces.append(weakref.ref(item))
-            yield item
-            del item
-
-    with fc.prefetch(items(), depth=3) as batches:
-        next(batches)
-    gc.collect()
-    assert [trace() for trace in traces] == [None] * len(traces)
-
-
 def test_a_generator_is_finished_when_it_is_closed():
     finished = threading.Event()
 
@@ -308,11 +274,6 @@ def test_a_loop_that_is_left_ends_the_thread():
     for number in fc.prefetch(range(100)):
         if number == 3:
             break
-    gc.collect()
-
-
-def test_one_that_was_never_asked_ends_its_thread():
-    fc.prefetch(range(100))
     gc.collect()
 
 
@@ -532,8 +493,3 @@ def test_a_storm_of_interrupts():
             assert is_done
             assert taken == sorted(set(taken))
             assert len(taken) > 100  # an item that is interrupted on its way is lost
-
-
-def test_items_are_not_looked_into():
-    array = np.arange(3)
-    assert next(fc.prefetch([array])) is array

@@ -217,11 +217,19 @@ def test_nulls_that_are_not_counted():
 
 
 def refuses(make, *patterns):
-    """Check that every entry point raises a ValueError that names the argument."""
+    """Check that structs are a ValueError that names the argument."""
     with pytest.raises(ValueError, match=r"^x could not be read: ") as caught:
         fc.ragged(make())
     for pattern in patterns:
         assert pattern in str(caught.value), caught.value
+
+
+@pytest.mark.parametrize("form", ["array", "stream"])
+def test_every_entry_point_refuses_and_names_its_argument(form):
+    def make():
+        structs = spoilt(1, "list", 1, length=-1)
+        return Arrow(*structs) if form == "array" else stream_of(structs)
+
     good = {"prompts": [[1]] * 3, "responses": [[1]] * 3}
     options = {"pad_token_id": 0, "array_type": "numpy"}
     for name in ("prompts", "responses", "rewards", "logprobs"):

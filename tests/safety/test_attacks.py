@@ -4,12 +4,11 @@ import os
 import subprocess
 import sys
 import warnings
-from collections import deque
 
 import numpy as np
 import pytest
 from conftest import NEEDS_TORCH
-from small_input import Acts, build, good_input, refuses, with_item, with_row
+from small_input import build, good_input, refuses, with_item, with_row
 
 import fastcollate as fc
 from fastcollate._fastcollate import stored_columns
@@ -22,30 +21,6 @@ def run(code, *, flags=(), env=None):
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-@pytest.mark.parametrize(
-    "move",
-    [
-        lambda array: array.resize(1, refcheck=False),
-        lambda array: array.resize(100_000, refcheck=False),
-    ],
-)
-def test_arrays_that_move_while_other_rows_are_read(move):
-    array = np.arange(100)
-    prompts = [[Acts(lambda: move(array))], array]
-    with pytest.raises(ValueError, match=r"prompts\[1\] was resized, moved or given another dtype"):
-        fc.build_batch(prompts, [[1], [1]], pad_token_id=0, array_type="numpy")
-
-
-@NEEDS_TORCH
-def test_tensors_that_move_while_other_rows_are_read():
-    import torch
-
-    tensor = torch.arange(100_000)
-    prompts = [[Acts(tensor.share_memory_)], tensor]
-    with pytest.raises(ValueError, match=r"prompts\[1\] was resized, moved or given another dtype"):
-        fc.build_batch(prompts, [[1], [1]], pad_token_id=0, array_type="numpy")
 
 
 def test_subclasses_with_methods_of_their_own():
@@ -87,11 +62,6 @@ def test_tensors_on_other_devices_are_named():
 
     numbers = [torch.tensor(1.0, device="meta")] * 3
     refuses({"rewards": numbers}, ValueError, r"^rewards\[0\] could not be read: .*meta")
-
-
-def test_more_rows_than_memory():
-    with pytest.raises(MemoryError, match=f"{2**40} rows"):
-        fc.build_batch(np.zeros((2**40, 0), int), [[1]], pad_token_id=0, array_type="numpy")
 
 
 @pytest.mark.slow
@@ -136,13 +106,6 @@ def test_torch_that_is_blocked():
         "build it with array_type='torch'"
     )
     assert run(code) == "[[1.0]]\n" + f"{message}\n" * 3
-
-
-def test_outer_containers_that_are_long_gone():
-    rows = deque([[1, 2], [3]])
-    batch = fc.build_batch(rows, rows, pad_token_id=0, array_type="numpy")
-    rows.clear()
-    assert batch.input_ids.tolist() == [[1, 2, 1, 2], [0, 0, 3, 3]]
 
 
 def test_batches_that_are_no_batches():
@@ -250,18 +213,6 @@ def test_nodes_of_other_tables(column, value):
         type(tree.nodes)(**{**columns, "lengths": columns["lengths"][:-1]})
 
 
-def test_comparisons_hold_under_optimisation():
-    code = """if True:
-        import numpy as np
-        from fastcollate.testing.reference import assert_same
-        try:
-            assert_same({"a": np.zeros(1, int)}, {"a": np.zeros(1)})
-        except AssertionError:
-            print("differs")
-    """
-    assert run(code, flags=["-O"]) == "differs\n"
-
-
 def test_rewards_in_an_arrow_array_that_points_past_its_values():
     # Asked for its first item, Arrow's library ends the process.
     code = """if True:
@@ -276,21 +227,6 @@ def test_rewards_in_an_arrow_array_that_points_past_its_values():
     """
     pytest.importorskip("pyarrow")
     assert run(code).startswith("rewards could not be read")
-
-
-def test_booleans_of_numpy_in_lists():
-    field = fc.Field([[np.True_], [np.False_, 1], [True, np.True_]], dtype="bool")
-    batch = build(fields={"field": field}, layout="right")
-    assert batch.field.tolist() == [[True, False], [False, True], [True, True]]
-
-
-class Index:
-    def __index__(self):
-        return 8
-
-
-def test_widths_that_only_stand_for_numbers():
-    assert build(layout=fc.Left(pad_to=Index(), multiple_of=Index())).input_ids.shape == (3, 8)
 
 
 @pytest.mark.parametrize(

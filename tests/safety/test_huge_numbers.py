@@ -83,20 +83,6 @@ def test_ranges_that_no_memory_holds(name, count):
     assert "has more items than any memory holds; pass fewer" in str(caught.value)
 
 
-@pytest.mark.parametrize("seconds", [5e-324, 1e-310, 0.0, float("inf"), float("nan")])
-def test_times_that_cannot_be_fitted(seconds):
-    timings = [([4 * length], 1.0) for length in range(1, 7)]
-    timings[3] = ([16], seconds)
-    with pytest.raises(ValueError, match=r"timings\[3\]\[1\] is .*at least 1e-30"):
-        Costs.fit(timings)
-
-
-@pytest.mark.parametrize("name", ["window", "chunk"])
-def test_a_share_without_its_size(name):
-    with pytest.raises(ValueError, match=f"{name}_share is 0.5, but {name} is None"):
-        Costs(1.0, **{f"{name}_share": 0.5})
-
-
 def test_layouts_and_plans_have_hashes():
     lengths = [3, 4, 5]
     first, again = (fc.planning.pack(lengths, fc.Packed(8)) for _ in range(2))

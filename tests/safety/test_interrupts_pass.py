@@ -31,50 +31,39 @@ def build(**arguments):
     return fc.build_batch(**{**data, **arguments})
 
 
-def compared_with(exception):
-    def method(self, _):
-        raise error_with(exception)
+class Large(int):
+    """An integer beyond any dtype."""
 
-    return type("Compared", (), {"__eq__": method, "__hash__": None})()
+    def __new__(cls):
+        return int.__new__(cls, 2**70)
+
+
+class Incomparable:
+    """An id without a hash, whose comparison fails."""
+
+    __hash__ = None
+
+    def __eq__(self, _):
+        return 1 / 0
+
+
+def group(*ids):
+    return group_offsets("uids", list(ids), "uid", "sort")
+
+
+def compared_with(exception):
+    return raising(error_with(exception), "__eq__", base=Incomparable)
 
 
 PLACES = {
     "repr of an item": lambda e: build(prompts=[[raising(e, "__repr__")]]),
     "repr of a row": lambda e: build(prompts=[raising(e, "__repr__")]),
     "repr of a column": lambda e: build(prompts=raising(e, "__repr__")),
-    "str of a large int": lambda e: build(
-        prompts=[
-            [
-                raising(
-                    e,
-                    "__str__",
-                    base=type("Int", (int,), {"__new__": lambda c: int.__new__(c, 2**70)}),
-                )
-            ]
-        ]
-    ),
+    "str of a large int": lambda e: build(prompts=[[raising(e, "__str__", base=Large)]]),
     "str of an exception": lambda e: build(prompts=[[raising(error_with(e), "__index__")]]),
-    "hash of an id": lambda e: group_offsets("uids", [raising(e, "__hash__"), 1], "uid", "sort"),
-    "repr of an id": lambda e: group_offsets(
-        "uids",
-        [
-            type(
-                "Id",
-                (),
-                {
-                    "__eq__": lambda *_: 1 / 0,
-                    "__hash__": None,
-                    "__repr__": lambda _: (_ for _ in ()).throw(e()),
-                },
-            )()
-            for _ in range(2)
-        ],
-        "uid",
-        "sort",
-    ),
-    "str of an exception of an id": lambda e: group_offsets(
-        "uids", [compared_with(e) for _ in range(2)], "uid", "sort"
-    ),
+    "hash of an id": lambda e: group(raising(e, "__hash__"), 1),
+    "repr of an id": lambda e: group(*(raising(e, "__repr__", base=Incomparable) for _ in "ab")),
+    "str of an exception of an id": lambda e: group(*(compared_with(e) for _ in "ab")),
     "repr of an id that is shown": lambda e: show_id(raising(e, "__repr__")),
     "index of a fill": lambda e: build(
         fields={"x": fc.Field([[1.0]], fill=raising(e, "__index__", base=float))}

@@ -31,8 +31,16 @@ def spread(array):
     array.strides = (0,)
 
 
+def shrink(array):
+    array.resize(1, refcheck=False)
+
+
+def grow(array):
+    array.resize(100_000, refcheck=False)
+
+
 @pytest.mark.filterwarnings("ignore:Setting the:DeprecationWarning")
-@pytest.mark.parametrize("change", [shrink_to_bytes, cast, spread])
+@pytest.mark.parametrize("change", [shrink_to_bytes, cast, spread, shrink, grow])
 @pytest.mark.parametrize(
     "as_rows", [lambda array: [array], lambda array: fc.Ragged(array, [0, 64])]
 )
