@@ -58,6 +58,14 @@ def test_outputs_share_no_memory_with_each_other_or_the_input():
     assert batch["cu_seq_lens_k"].tolist() == [0, 3]
 
 
+def test_tensors_of_the_examples():
+    torch = pytest.importorskip("torch")
+    features = [{"input_ids": torch.tensor([1, 2]), "labels": torch.tensor([3, 4])}]
+    batch = DataCollatorWithFlattening()(features)
+    assert batch["input_ids"].tolist() == [[1, 2]]
+    assert batch["labels"].tolist() == [[-100, 4]]
+
+
 @pytest.mark.parametrize(
     ("features", "message"),
     [

@@ -188,6 +188,11 @@ def test_a_tensordict():
         assert [row.tolist() for row in micro_batch["positions"].unbind()] == expected
 
 
+def test_rows_without_tokens():
+    batch = {"input_ids": torch.zeros(3, 2), "attention_mask": torch.zeros(3, 2, dtype=torch.int64)}
+    assert verl.rearrange_micro_batches(batch, 2)[1] == [[0, 1, 2]]
+
+
 @pytest.mark.parametrize(
     ("batch", "args", "message"),
     [

@@ -431,6 +431,11 @@ def as_bytes(output):
     return output.view(np.uint8)
 
 
+def test_memory_fits_a_batch_that_is_a_bit_larger(pool):
+    sizes = [90, 91, 93, 90, 80, 55]
+    assert len({address(build(1, rows=rows, pool=pool)) for rows in sizes}) == 1
+
+
 # Pools
 
 
@@ -478,6 +483,15 @@ def test_more_than_max_bytes_is_not_kept(max_bytes, array_type):
         assert (pool.idle_bytes, pool.live_bytes) == (0, 0)
 
 
+def test_what_is_too_large_to_keep_spares_the_rest():
+    pool = fc.memory.BufferPool(MEBIBYTE)
+    build(1, rows=10, pool=pool)
+    idle = pool.idle_bytes
+    assert idle > 0
+    build(1, rows=1000, pool=pool)
+    assert pool.idle_bytes == idle
+
+
 def test_clear_frees_what_is_idle(array_type, pool):
     batch = build(1, array_type, pool=pool)
     use(pool)
@@ -488,6 +502,12 @@ def test_clear_frees_what_is_idle(array_type, pool):
     assert_same(batch, build(1, pool=None))
     del batch
     assert pool.idle_bytes == live
+
+
+def test_batches_outlive_their_pool(array_type, pool):
+    batch = build(1, array_type, pool=pool)
+    del pool
+    assert_same(batch, build(1, pool=None))
 
 
 def test_pool_shows_its_sizes(pool):

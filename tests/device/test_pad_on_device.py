@@ -80,6 +80,26 @@ def test_merged_turns(drawn):
         assert batch.merge_plan is jagged.merge_plan
 
 
+def test_rows_of_a_step():
+    """Widths are those of the step, and padding rows stay padding."""
+    batch = fc.build_batch(**INPUTS)
+    plan = fc.plan_step(batch, dp_size=3, pad_rows="synthetic")
+    for rank in range(3):
+        shard = plan.shard(0, rank)
+        jagged = fc.build_batch(**INPUTS, shard=shard, layout="jagged")
+        again = jagged.pad_on_device(fc.Left(pad_to=4, pad_response_to=3))
+        assert_same(again, fc.build_batch(**INPUTS, shard=shard))
+        assert again.is_padding == jagged.is_padding
+
+
+def test_dtypes_by_key():
+    batch = fc.build_batch(**INPUTS, layout="jagged", dtypes="compact")
+    again = batch.pad_on_device("left", dtypes={"rewards": "bfloat16", "input_ids": "int32"})
+    expected = fc.build_batch(**INPUTS, dtypes={"rewards": "bfloat16", "input_ids": "int32"})
+    assert_same(again, expected)
+    assert_same(again.to_layout("right"), expected.to_layout("right"))
+
+
 def test_what_was_moved_is_kept():
     batch = fc.build_batch(**INPUTS, layout="jagged").to("meta")
     again = batch.pad_on_device("left")

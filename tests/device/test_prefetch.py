@@ -215,6 +215,20 @@ def test_metrics():
     assert batches.metrics["prefetch/wait_seconds"] >= 0
 
 
+def test_repr_says_how_far_it_is():
+    with fc.prefetch([1, 2]) as batches:
+        next(batches)
+        assert repr(batches).startswith("Prefetcher: 1 of 2 items handed over, ")
+    assert repr(batches).endswith(" waited, closed")
+    assert "0 items" in repr(fc.prefetch(iter([])))
+
+
+def test_length():
+    assert len(fc.prefetch([1, 2, 3])) == 3
+    with pytest.raises(TypeError, match="number of items is not known"):
+        len(fc.prefetch(iter([1])))
+
+
 # Closing
 
 

@@ -194,9 +194,18 @@ def test_numbers_that_are_whole_at_first(tmp_path, monkeypatch, capsys):
 GOLDEN = json.loads((ROOT / "tests" / "golden" / "rollout_sources.json").read_text())
 
 
+TRACES = ["verifiers", "rllm", "tinker", "slime", "nemo-rl", "verl"]
+
+
 @pytest.mark.parametrize("options", [[], ["--schema"]])
-@pytest.mark.parametrize("name", ["r.jsonl", "r.jsonl.gz", "r.parquet", "r.arrow", "whole.json"])
-@pytest.mark.parametrize("source", ["verifiers", "rllm", "tinker", "slime", "nemo-rl", "verl"])
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        *((source, "r.jsonl") for source in TRACES),
+        *((source, "r.parquet") for source in TRACES),
+        *(("verifiers", name) for name in ("r.jsonl.gz", "r.arrow", "whole.json")),
+    ],
+)
 def test_traces(source, name, options, tmp_path, capsys):
     """Files of traces need no options; a row is a call, or a leaf of a tree."""
     body = GOLDEN[source]["body"]
@@ -511,14 +520,6 @@ def test_lines_are_as_wide_as_the_terminal(columns, arguments, code, tmp_path, m
     text = found.err if code else found.out
     assert text
     assert max(map(len, text.splitlines())) <= columns
-
-
-def test_as_a_module(tmp_path):
-    write(tmp_path / "r.parquet")
-    command = [sys.executable, "-m", "fastcollate", "plan", "r.parquet", "--json"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
-    assert json.loads(done.stdout)["rows"] == 3
-    assert done.stderr == ""
 
 
 @pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt, 130), (BrokenPipeError, 0)])

@@ -8,6 +8,7 @@ import pytest
 from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
+from raising import raises
 
 import fastcollate as fc
 from fastcollate.planning import Costs, compare_plans
@@ -120,15 +121,6 @@ def test_models_without_padding():
     assert found.idle == pytest.approx(0.2)
 
 
-def test_micro_batches_wait_for_each_other():
-    plan = fc.plan_step([9, 1, 1, 9], dp_size=2, layout="jagged")
-    costs = Costs(per_token=1)
-    assert plan.forecast(costs, micro_batches=2).time == 10
-    found = plan.forecast(costs, "micro_batch", micro_batches=2)
-    assert found.time == 18
-    assert found.waits.tolist() == [[1 - 10 / 18] * 2]
-
-
 def rows_with_prefixes(groups=4, samples=4):
     prompts = [[uid + 1] * (10 * uid + 5) for uid in range(groups) for _ in range(samples)]
     responses = [[100 + row] * (3 + row % 5) for row in range(groups * samples)]
@@ -159,9 +151,7 @@ def test_trees():
     np.testing.assert_allclose(found.rank_times[0], loads)
     assert found.duplicates.tolist() == [bins.tokens.sum() - tree.tokens_after]
     assert found.bounds[0] <= max(loads) + 1e-9
-    with pytest.raises(
-        ValueError, match=r"dp_size is 3, which does not divide .* bins; pass bins_m"
-    ):
+    with raises(r"dp_size is 3, which does not divide .* bins; pass bins_m"):
         bins.of_ranks(3, shard_by=COSTS)
     step = fc.plan_step((tree.prompt_lens, tree.response_lens), dp_size=4, layout=fc.Packed(64))
     packed = step.forecast(COSTS, tree=tree)
@@ -193,42 +183,34 @@ def test_plots_without_matplotlib(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("call", "error", "message"),
+    ("call", "message"),
     [
         (
             lambda plan: plan.forecast("flops"),
-            TypeError,
-            r"costs is .*; pass fastcollate.planning.Costs",
+            r"TypeError: costs is .*; pass fastcollate.planning.Costs",
         ),
-        (
-            lambda plan: plan.forecast(COSTS, "rank"),
-            ValueError,
-            "sync is 'rank'; pass 'step', 'micro_batch'",
-        ),
+        (lambda plan: plan.forecast(COSTS, "rank"), "sync is 'rank'; pass 'step', 'micro_batch'"),
         (
             lambda plan: plan.forecast(COSTS, micro_batches=9),
-            ValueError,
             "micro_batches is 9, but a rank has 2 rows .*; pass a number from 1 to 2",
         ),
         (
             lambda _: fc.plan_step([1], layout=fc.Packed(4)).forecast(COSTS, micro_batches=1),
-            ValueError,
             "micro_batches is 1, but rows are packed",
         ),
-        (lambda _: compare_plans([], COSTS), ValueError, "plans is empty"),
-        (lambda _: compare_plans(3, COSTS), TypeError, "plans is 3"),
-        (lambda _: compare_plans([3], COSTS), TypeError, r"plans\['plan 0'\] is 3 .*; pass what"),
+        (lambda _: compare_plans([], COSTS), "plans is empty"),
+        (lambda _: compare_plans(3, COSTS), "TypeError: plans is 3"),
+        (lambda _: compare_plans([3], COSTS), r"TypeError: plans\['plan 0'\] is 3 .*; pass what"),
         (
             lambda _: compare_plans(
                 [fc.planning.prefix_tree([[1]], [[2]]).pack(fc.Tree(4))], COSTS
             ),
-            ValueError,
             "bins of trees, but dp_size is None; pass dp_size",
         ),
     ],
 )
-def test_what_cannot_be(call, error, message):
-    with pytest.raises(error, match=message):
+def test_what_cannot_be(call, message):
+    with raises(message):
         call(fc.plan_step([3, 4, 5], dp_size=2))
 
 

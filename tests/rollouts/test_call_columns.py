@@ -49,6 +49,21 @@ def test_a_column_is_there_if_a_call_has_its_key(keys):
                 form(given, schema)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"choices": [{"token_ids": [2], "finish_reason": None}], "prompt_token_ids": [1]},
+        {"output_ids": [2], "prompt_token_ids": [1], "meta_info": {"finish_reason": None}},
+    ],
+)
+def test_reasons_that_are_all_null_are_not_finished(body):
+    for form in (FORMS["bytes"], FORMS["dictionaries"]):
+        with pytest.raises(ValueError, match="call 0 did not finish: finish_reason is None"):
+            form([body])
+        assert form([body], unfinished="keep").finish_reasons == [None]
+        assert len(form([body], unfinished="skip")) == 0
+
+
 def test_columns_of_engines_are_there_if_their_keys_are():
     body = {"prompt_token_ids": [1], "choices": [{"token_ids": [2], "routed_experts": None}]}
     calls = FORMS["bytes"]([body, body | {"id": None}])
@@ -153,6 +168,15 @@ def test_ids_that_are_none(name, row, message):
             Calls.from_arrow(table)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bool", "float64"])
+def test_arrays_that_are_no_ids(dtype):
+    rows = [np.array([1, 0], dtype)]
+    with pytest.raises(TypeError, match=r"prompts\[0\]"):
+        Calls(rows, [[1]])
+    with pytest.raises(TypeError, match=r"responses\[0\]"):
+        Calls([[1]], fc.ragged(rows))
+
+
 @given(st.lists(st.lists(st.integers(0, 2**31 - 1)), min_size=1))
 def test_ids_of_any_container(rows):
     forms = [rows, fc.ragged(rows, "int64"), pa.array(rows, pa.list_(pa.int64())), tuple(rows)]
@@ -161,6 +185,12 @@ def test_ids_of_any_container(rows):
         calls = Calls(form, form)
         assert calls.prompts.to_list() == calls.responses.to_list() == rows
         assert calls.prompts.dtype == np.int32
+
+
+def test_prompts_that_are_not_rows():
+    for source, body in ((parse, b'{"output_ids": [1]}'), (read, {"output_ids": [1]})):
+        with pytest.raises(TypeError, match=r"prompts\[0\] is 1 \(int\); pass a list or tuple"):
+            source([body], prompts=[1, 2])
 
 
 @pytest.mark.parametrize("rows", [True, 0, 1.5, [0.5], [[0]], "a", None])

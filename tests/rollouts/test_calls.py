@@ -1,7 +1,9 @@
 """The table of calls: selecting, joining, fields, Arrow, Parquet and views."""
 
+import copy
 import io
 import json
+import pickle
 import random
 
 import numpy as np
@@ -248,6 +250,17 @@ def test_other_tables_are_read_as_arrow():
     assert calls.responses.to_list() == [[2, 3]]
     assert calls.rewards == [0.5]
     assert parse(b'{"prompts": [1], "responses": [2, 3]}').responses == calls.responses
+
+
+@pytest.mark.parametrize(
+    "again", [copy.copy, copy.deepcopy, lambda calls: pickle.loads(pickle.dumps(calls))]
+)
+def test_calls_are_copied_and_pickled(again):
+    calls = fc.rollouts.Calls([[1, 2]], [[3]], logprobs=[[-0.5]], uids=["a"])
+    found = again(calls)
+    assert found.batch["uids"] == ["a"]
+    assert found.logprobs.to_list() == [[-0.5]]
+    assert found.responses.to_list() == [[3]]
 
 
 def test_rows_of_a_table_keep_their_counts():

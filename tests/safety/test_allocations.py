@@ -27,6 +27,18 @@ def test_no_tokens_of_many_values(layout, align, dtype):
     assert batch.x.shape[-2:] == (0, HUGE)
 
 
+def test_no_routes_of_many_layers():
+    routes = fc.RoutedExperts([np.zeros((0, HUGE, 2), np.uint8)])
+    batch = fc.build_batch(**{**EMPTY, "prompts": [[]]}, fields={"x": routes})
+    assert batch.x.shape == (1, 0, HUGE, 2)
+
+
+def test_no_tokens_of_many_values_in_a_builder():
+    builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy", layout="right")
+    builder.add([1], [], fields={"x": fc.Field(np.zeros((0, HUGE), np.float32))})
+    assert builder.finish().x.shape == (1, 0, HUGE)
+
+
 def test_padding_of_many_values():
     field = fc.Field([np.zeros((0, HUGE), np.float32)])
     with pytest.raises(MemoryError, match=r"cannot take \d{13} bytes"):
@@ -57,6 +69,12 @@ def lists_of_nothing(rows):
 def test_many_rows_without_items(name, rows):
     with pytest.raises(MemoryError, match=f"no memory for a plan of {rows} rows"):
         fc.build_batch(**{**good_input(), name: lists_of_nothing(rows)})
+
+
+@pytest.mark.parametrize("rows", [HUGE, 2**62])
+def test_ragged_of_many_rows_without_items(rows):
+    with pytest.raises(MemoryError, match=f"no memory for a plan of {rows} rows"):
+        fc.ragged(lists_of_nothing(rows))
 
 
 def test_few_rows_without_items():

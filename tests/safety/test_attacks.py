@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import warnings
+from collections import deque
 
 import numpy as np
 import pytest
@@ -64,6 +65,11 @@ def test_tensors_on_other_devices_are_named():
     refuses({"rewards": numbers}, ValueError, r"^rewards\[0\] could not be read: .*meta")
 
 
+def test_more_rows_than_memory():
+    with pytest.raises(MemoryError, match=f"{2**40} rows"):
+        fc.build_batch(np.zeros((2**40, 0), int), [[1]], pad_token_id=0, array_type="numpy")
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="limits are those of Linux")
 def test_a_thread_that_cannot_be_started():
@@ -106,6 +112,13 @@ def test_torch_that_is_blocked():
         "build it with array_type='torch'"
     )
     assert run(code) == "[[1.0]]\n" + f"{message}\n" * 3
+
+
+def test_outer_containers_that_are_long_gone():
+    rows = deque([[1, 2], [3]])
+    batch = fc.build_batch(rows, rows, pad_token_id=0, array_type="numpy")
+    rows.clear()
+    assert batch.input_ids.tolist() == [[1, 2, 1, 2], [0, 0, 3, 3]]
 
 
 def test_batches_that_are_no_batches():
@@ -213,6 +226,18 @@ def test_nodes_of_other_tables(column, value):
         type(tree.nodes)(**{**columns, "lengths": columns["lengths"][:-1]})
 
 
+def test_comparisons_hold_under_optimisation():
+    code = """if True:
+        import numpy as np
+        from fastcollate.testing.reference import assert_same
+        try:
+            assert_same({"a": np.zeros(1, int)}, {"a": np.zeros(1)})
+        except AssertionError:
+            print("differs")
+    """
+    assert run(code, flags=["-O"]) == "differs\n"
+
+
 def test_rewards_in_an_arrow_array_that_points_past_its_values():
     # Asked for its first item, Arrow's library ends the process.
     code = """if True:
@@ -227,6 +252,21 @@ def test_rewards_in_an_arrow_array_that_points_past_its_values():
     """
     pytest.importorskip("pyarrow")
     assert run(code).startswith("rewards could not be read")
+
+
+def test_booleans_of_numpy_in_lists():
+    field = fc.Field([[np.True_], [np.False_, 1], [True, np.True_]], dtype="bool")
+    batch = build(fields={"field": field}, layout="right")
+    assert batch.field.tolist() == [[True, False], [False, True], [True, True]]
+
+
+class Index:
+    def __index__(self):
+        return 8
+
+
+def test_widths_that_only_stand_for_numbers():
+    assert build(layout=fc.Left(pad_to=Index(), multiple_of=Index())).input_ids.shape == (3, 8)
 
 
 @pytest.mark.parametrize(

@@ -109,6 +109,17 @@ def test_private_keys_are_read_as_items():
         _ = batch._x
 
 
+def test_lists_that_claim_any_length():
+    class Lying(list):
+        def __len__(self):
+            return 10**15
+
+    assert fc.plan_step(Lying([1, 2]), dp_size=1).num_rows == 2
+    batch = build(uids=Lying([1, 2]), fields={"x": fc.PerRow(Lying([1, 2]))})
+    assert batch["x"].tolist() == [1, 2]
+    assert len(build().select(rows=Lying([0])).prompt_lens) == 1
+
+
 def test_batches_without_values():
     batch = fc.build_batch(**ROWS).to("meta")
     assert "2 rows" in batch._repr_html_()
