@@ -12,6 +12,7 @@ from fastcollate.batch_mapping import Array
 from fastcollate.batch_model import ModelBatch
 from fastcollate.common.arguments import check_bool, suggests_names, warn_user
 from fastcollate.ops.context_parallel import cp_split
+from fastcollate.ops.loss_positions import with_masked_labels
 from fastcollate.ops.metrics import metrics_of
 from fastcollate.ops.relayout import relayout
 from fastcollate.ops.select import select_rows, select_shards
@@ -252,7 +253,7 @@ class Batch(ModelBatch[Array]):
         check_bool("non_blocking", non_blocking)
         from fastcollate.device.to_device import move
 
-        return self._with(move(self._state, device, non_blocking))
+        return self._with(move(with_masked_labels(self._state), device, non_blocking))
 
     def pin_memory(self) -> Self:
         """Copy the batch to pinned memory, if it is not there yet.
@@ -272,7 +273,7 @@ class Batch(ModelBatch[Array]):
         """
         from fastcollate.device.to_device import pin
 
-        return self._with(pin(self._state))
+        return self._with(pin(with_masked_labels(self._state)))
 
     def select(
         self,

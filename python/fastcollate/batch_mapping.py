@@ -11,7 +11,7 @@ from fastcollate.common.arguments import tally
 from fastcollate.common.arrays import describe
 from fastcollate.ops.attention import subtree_end
 from fastcollate.ops.batch_state import BatchState, missing_plan
-from fastcollate.ops.loss_positions import targets
+from fastcollate.ops.loss_positions import targets, with_masked_labels
 from fastcollate.ops.masks import MASK_KEYS
 from fastcollate.ops.metrics import padding_of
 from fastcollate.ops.missing_outputs import missing_key, missing_output
@@ -217,7 +217,7 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
     __hash__ = object.__hash__
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        state = self._state
+        state = with_masked_labels(self._state)
         data, plan = own_memory(state.data), state.known_plan
         return restore, (
             type(self),

@@ -1,5 +1,7 @@
 """Inputs of a loss: the positions that predict trained tokens, and these tokens."""
 
+import pickle
+
 import numpy as np
 import pytest
 from attention_rows import LAYOUTS, ROWS, rows_of, with_prompts
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from making import make_batch
 
 import fastcollate as fc
-from fastcollate.common.arrays import to_numpy
+from fastcollate.common.arrays import to_numpy, was_written
 
 
 def built(lens, layout, array_type="numpy", masks=None, **options):
@@ -65,6 +67,35 @@ def test_a_changed_mask_is_read_and_checked():
     batch.loss_mask[:] = 1
     with pytest.raises(ValueError, match="loss_mask is not 0 on a token that no token predicts"):
         batch.loss_positions()
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize("layout", ["left", "right", "jagged", "packed"])
+@pytest.mark.parametrize("labels", ["aligned", "shifted"])
+def test_labels_follow_a_changed_mask(layout, labels):
+    """In views as in copies, and on their way to a model."""
+    prompts, responses = [[1, 2], [], [3]], [[4, 5, 6], [7, 8], [9]]
+    options = {"pad_token_id": 0, "layout": LAYOUTS[layout], "labels": labels}
+
+    def labels_of(batch):
+        inputs = batch.model_inputs("dense" if layout in ("jagged", "packed") else None)
+        return [inputs[key].tolist() for key in ("labels", "shift_labels") if key in inputs]
+
+    before, after = [[1, 1, 0], [0, 1], [1]], [[0, 1, 1], [0, 0], [1]]
+    batch = fc.build_batch(prompts, responses, loss_mask=before, **options)
+    for token, weight in ((4, 0), (6, 0.5), (8, 0)):
+        batch.loss_mask[batch.targets == token] = weight
+    expected = fc.build_batch(prompts, responses, loss_mask=after, **options)
+    assert labels_of(batch) == labels_of(expected)
+    key = "labels" if labels == "aligned" else "shift_labels"
+    restored = pickle.loads(pickle.dumps(batch))
+    assert not was_written(restored.loss_mask)
+    for copy in (restored, batch.select(rows=[0, 1, 2])):
+        assert copy[key].tolist() == expected[key].tolist()
+    batch[key][batch[key] == 5] = -100  # and the mask of another token
+    batch.loss_mask[batch.targets == 9] = 0
+    (found, *_) = labels_of(batch)
+    assert not np.isin(found, [4, 5, 6, 7, 8, 9]).any()
 
 
 @pytest.mark.parametrize("layout", ["left", "two_segment", "packed"])

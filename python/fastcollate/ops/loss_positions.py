@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from fastcollate.common.arrays import like_of, on_host, take, zeros
+from fastcollate._fastcollate import IGNORE_INDEX
+from fastcollate.common.arrays import like_of, on_host, take, was_written, zeros
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from fastcollate._fastcollate import Plan
+    from fastcollate.ops.batch_state import BatchState
 
 
 class LossPositions(NamedTuple):
@@ -54,6 +56,37 @@ def loss_positions(plan: Plan, like: Any, loss_mask: Any) -> LossPositions:
     inv = np.zeros(shape, np.int64)
     inv.reshape(-1)[values] = (np.cumsum(is_read) - 1)[predictors]
     return LossPositions(like_of(np.flatnonzero(is_read), like), like_of(inv, like))
+
+
+def with_masked_labels(state: BatchState) -> BatchState:
+    """Return the state with labels of what its loss mask trains, if that was changed in place.
+
+    If the labels were changed, too, they only lose tokens. On a device, they stay as they are.
+    """
+    data, mask = state.data, state.data.get("loss_mask")
+    key = next((key for key in ("labels", "shift_labels") if key in data), None)
+    options = state.options
+    if key is None or options is None or options.outputs.labels is None or options.cp:
+        return state
+    if mask is None or not was_written(mask) or mask.device.type != "cpu":
+        return state
+    values, predictors = places_of(state.plan, next_token=True)
+    _, tokens = places_of(state.plan, next_token=False)
+    labels, is_predicted = data[key].clone(), predictors >= 0
+    values, tokens = (like_of(x[is_predicted], labels) for x in (values, tokens))
+    places = tokens if key == "labels" else like_of(predictors[is_predicted], labels)
+    flat = labels.view(-1)
+    found = flat[places] if was_written(data[key]) else data["input_ids"].reshape(-1)[tokens]
+    flat[places] = found.to(labels.dtype).masked_fill(mask.reshape(-1)[values] == 0, IGNORE_INDEX)
+    return state._replace(data={**data, key: labels})
+
+
+def with_unwritten_mask(state: BatchState) -> BatchState:
+    """Return the state of a copy, whose labels are those of its loss mask."""
+    mask: Any = state.data.get("loss_mask")
+    if not was_written(mask):
+        return state
+    return state._replace(data={**state.data, "loss_mask": mask.data})  # its own counter, at 0
 
 
 def targets(plan: Plan, ids: Any) -> Any:

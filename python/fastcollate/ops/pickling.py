@@ -6,6 +6,7 @@ from typing import Any
 
 from fastcollate.common.arrays import is_array, is_tensor
 from fastcollate.ops.batch_state import BatchState
+from fastcollate.ops.loss_positions import with_unwritten_mask
 from fastcollate.ops.parts import Parts
 from fastcollate.ops.ragged_outputs import ragged_outputs
 
@@ -63,7 +64,7 @@ def restore(kind: Any, data: dict[str, Any], *state: Any) -> Any:
         If an output is not of its plan's shape.
     """
     data = {k: value.views if type(value) is _Joined else value for k, value in data.items()}
-    restored = BatchState(data, *state)
+    restored = with_unwritten_mask(BatchState(data, *state))
     _check_shapes(restored)
     return kind._of(restored)
 
