@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from local_ray import local_ray
 
 import fastcollate as fc
 from grpo import command_line
@@ -103,22 +104,11 @@ def test_two_processes_learn_the_same(plain, tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def cluster():
     """Start Ray on this machine alone, whose workers find the example."""
-    ray = pytest.importorskip("ray")
     paths = [str(EXAMPLES), *filter(None, [os.environ.get("PYTHONPATH")])]
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", os.pathsep.join(paths))
-        patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        ray.init(
-            "local",
-            num_cpus=2,
-            object_store_memory=80 << 20,
-            include_dashboard=False,
-            log_to_driver=False,
-        )
-        try:
+        with local_ray(2) as ray:
             yield ray
-        finally:
-            ray.shutdown()
 
 
 ON_RAY = pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::FutureWarning")  # its own

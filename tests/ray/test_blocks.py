@@ -11,6 +11,7 @@ from advantage_loops import loss_normalizers_loops
 from conftest import NEEDS_TORCH, share
 from hypothesis import given
 from hypothesis import strategies as st
+from raising import raises
 from strategies import extras, rollouts, trajectories
 from worker_blocks import built, carried, cut, field, split, through_blocks
 
@@ -314,9 +315,7 @@ def test_dtypes_with_more_than_was_stored():
         for asked in ("float64", "float32", "float16", "int32", "int16"):
             is_narrower = asked in ("float16", "float32") and name in ("float32", "float64")
             if name not in ("int16", asked) and not (is_narrower and asked < name):
-                with pytest.raises(
-                    ValueError, match=f"x is {asked}, but it is stored as {name}; put"
-                ):
+                with raises(f"x is {asked}, but it is stored as {name}; put"):
                     build(asked)
                 continue
             options = {"dtypes": {"x": asked}, "array_type": "numpy"}
@@ -330,9 +329,7 @@ def test_built_in_fields_are_stored_as_float32():
     step, shard = join([table], ["worker"]), fc.plan_step([3]).shard(0, 0)
     options = {"pad_token_id": 0, "array_type": "numpy"}
     for key in ("rewards", "logprobs"):
-        with pytest.raises(
-            ValueError, match=f"dtype of {key} is float64, .* stored as float32; put"
-        ):
+        with raises(f"dtype of {key} is float64, .* stored as float32; put"):
             built(step, shard, {0: parts[0]}, **options, dtypes={key: "float64"})
         built(step, shard, {0: parts[0]}, **options, dtypes={key: "float16"})
 

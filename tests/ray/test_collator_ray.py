@@ -4,6 +4,7 @@ import pickle
 
 import numpy as np
 import pytest
+from local_ray import local_ray
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same, collate_loops
@@ -54,21 +55,9 @@ FIELDS_OF = {
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-        ray.init(
-            "local",  # and no cluster that happens to run
-            num_cpus=2,
-            object_store_memory=80 << 20,
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level="ERROR",
-        )
+    with local_ray(2, logging_level="ERROR"):
         ray.data.DataContext.get_current().enable_progress_bars = False
-        try:
-            yield
-        finally:
-            ray.shutdown()
+        yield
 
 
 def fields_of(rows):

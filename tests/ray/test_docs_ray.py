@@ -5,6 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 ray = pytest.importorskip("ray")
 
+from local_ray import local_ray  # noqa: E402
 from snippets import SNIPPETS, run  # noqa: E402
 
 import fastcollate as fc  # noqa: E402
@@ -17,9 +18,8 @@ PROMPTS, SAMPLES, RESPONSE = 32, 2, [5, 6, 2]
 
 @pytest.fixture(scope="module", autouse=True)
 def cluster():
-    ray.init("local", num_cpus=4, object_store_memory=80 << 20, include_dashboard=False)
-    yield
-    ray.shutdown()
+    with local_ray(4):
+        yield
 
 
 def worker_names():

@@ -5,10 +5,11 @@ import sys
 import numpy as np
 import pytest
 from example_runs import EXAMPLES, numbers, run_example
+from local_ray import local_ray
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
-ray = pytest.importorskip("ray")
+pytest.importorskip("ray")
 
 from rows_alone import assert_same, log_probs_alone, outcome  # noqa: E402
 
@@ -52,12 +53,9 @@ def test_losses_of_ranks_add_up_to_that_of_rows_one_by_one(monkeypatch):
             count += len(response)
     expected = outcome(model, expected / count)
 
-    ray.init("local", num_cpus=1, object_store_memory=80 << 20, include_dashboard=False)
-    try:
+    with local_ray(1):
         blocks = [ray_rollouts.fc.ray.put_turns(part) for part in turns]
         plan = ray_rollouts.fc.ray.plan_step(blocks, dp_size=2)
         shards = [plan.shard(0, rank) for rank in range(2)]
         found = outcome(model, sum(ray_rollouts.loss_of(model, shard) for shard in shards))
-    finally:
-        ray.shutdown()
     assert_same(found, expected)
