@@ -269,6 +269,25 @@ def test_closing_drops_what_is_in_the_making():
     assert [trace() for trace in traces] == [None]
 
 
+def test_closing_drops_what_is_ready():
+    class Item:
+        pass
+
+    traces = []
+
+    def items():
+        for _ in range(5):
+            item = Item()
+            traces.append(weakref.ref(item))
+            yield item
+            del item
+
+    with fc.prefetch(items(), depth=3) as batches:
+        next(batches)
+    gc.collect()
+    assert [trace() for trace in traces] == [None] * len(traces)
+
+
 def test_a_generator_is_finished_when_it_is_closed():
     finished = threading.Event()
 
