@@ -215,6 +215,27 @@ class NoMemory:
         return None
 
 
+def test_rows_of_a_batch():
+    batch = build()
+    shard = fc.plan_step(batch, dp_size=2).shard(0, 1)
+    assert_same(copied_on_the_host(batch.select(shard)), batch.select(shard))
+    with fake_allocator():
+        pinned = build(pool="pinned")
+        assert_same(copied_on_the_host(pinned.select(shard)), batch.select(shard))
+        assert_same(copied_on_the_host(pinned), batch)
+        assert copied_on_the_host(pinned).metrics["handover/copies"] == 1
+
+
+def test_arrays_per_row():
+    images = [torch.ones(2, 3), torch.zeros(1, 2)]
+    fields = {"images": fc.PerRow(images), "joined": fc.PerRow([[1], [2, 3]], concat=True)}
+    batch = build(fields=fields)
+    assert_same(copied_on_the_host(batch), batch)
+    assert [image.device.type for image in batch.to("meta").images] == ["meta", "meta"]
+    with fake_allocator():
+        assert_same(batch.pin_memory(), batch)
+
+
 def test_what_cannot_be_moved():
     with pytest.raises(TypeError, match="array_type='torch'"):
         build(array_type="numpy").to("cpu")
@@ -271,7 +292,34 @@ def test_where_in_a_slab_a_tensor_lies():
     assert slabs.offset_in(slab, odd) is None
 
 
+def test_values_that_are_worked_out_when_they_are_read():
+    values = torch.tensor([1 + 2j, 3 - 4j])
+    batch = fc.Batch({"as they are": values, "conjugate": values.conj(), "more": values[:1]})
+    again = copied_on_the_host(batch)
+    assert torch.equal(again["conjugate"], values.conj())
+    assert torch.equal(again["as they are"], values)
+
+
+def test_strided_outputs_keep_their_strides():
+    batch = fc.Batch({"a": torch.arange(12).view(3, 4).T, "b": torch.arange(12).view(3, 4)[:, 1:]})
+    assert_same(
+        {key: value.contiguous() for key, value in copied_on_the_host(batch).items()},
+        {key: value.contiguous() for key, value in batch.items()},
+    )
+
+
 # Pinning
+
+
+def test_pin_memory_keeps_everything():
+    batch = pickle.loads(pickle.dumps(build(uids=["a", "b"])))
+    with fake_allocator() as allocator:
+        again = batch.pin_memory()
+        assert len(allocator.sizes) == 1
+    assert_same(again, batch)
+    assert again.plan == batch.plan
+    assert again.uids == ["a", "b"]
+    assert len(storages(again)) == 1
 
 
 def test_pin_memory_of_a_data_loader():

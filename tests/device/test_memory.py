@@ -4,6 +4,7 @@ import copy
 import gc
 import io
 import pickle
+import queue
 import subprocess
 import sys
 import threading
@@ -269,6 +270,13 @@ def test_views_of_arrays_keep_the_memory(view, pool):
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 def test_views_of_tensors_keep_the_memory(view, pool):
     keeps_the_memory("torch", VIEWS_OF_TENSORS[view], pool)
+
+
+@NEEDS_TORCH
+def test_tensors_of_arrays_keep_the_memory(pool):
+    torch = tensor_module()
+    keeps_the_memory("numpy", lambda array: torch.from_numpy(array)[1:], pool)
+    keeps_the_memory("numpy", lambda array: torch.as_tensor(array).T, pool)
 
 
 @NEEDS_TORCH
@@ -603,6 +611,23 @@ def test_threads_share_a_pool(array_type, pool):
         sys.setswitchinterval(interval)
     gc.collect()
     assert pool.live_bytes == 0
+
+
+def test_memory_comes_back_from_other_threads(array_type, pool):
+    batches = queue.SimpleQueue()
+
+    def drop():
+        while (batch := batches.get()) is not None:
+            del batch
+
+    thread = threading.Thread(target=drop)
+    thread.start()
+    for number in range(100):
+        batches.put(build(number, array_type, pool=pool))
+    batches.put(None)
+    thread.join()
+    assert pool.live_bytes == 0
+    assert pool.idle_bytes > 0
 
 
 @NEEDS_TORCH

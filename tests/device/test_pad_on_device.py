@@ -1,5 +1,7 @@
 """pad_on_device: the bytes that the host would have written, by operations of torch."""
 
+import pickle
+
 import numpy as np
 import pytest
 from any_layout import layouts
@@ -117,6 +119,12 @@ def test_where_rows_begin_goes_through_pinned_memory(monkeypatch):
     assert allocator.sizes == [5 * 2 * 8]
 
 
+def test_the_way_back_from_the_device():
+    batch = fc.build_batch(**INPUTS, layout="jagged").pad_on_device("right")
+    rows = batch.gather(batch.rewards, align="response")
+    assert [row.tolist() for row in rows] == [[0.5], [0, 0, 1]]
+
+
 @pytest.mark.parametrize(
     ("options", "arguments", "pattern"),
     [
@@ -148,6 +156,11 @@ def test_bad_batches():
         fc.build_batch(**INPUTS, **jagged, array_type="numpy").pad_on_device("left")
     with pytest.raises(fc.planning.MissingPlanError):
         fc.Batch(fc.build_batch(**INPUTS, **jagged)).pad_on_device("left")
+
+
+def test_a_batch_of_another_process():
+    batch = pickle.loads(pickle.dumps(fc.build_batch(**INPUTS, layout="jagged")))
+    assert_same(batch.pad_on_device("left"), fc.build_batch(**INPUTS))
 
 
 @pytest.mark.gpu

@@ -3,8 +3,11 @@
 Without an accelerator, ordinary memory is treated as pinned.
 """
 
+import copy
 import gc
+import io
 import logging
+import pickle
 import subprocess
 import sys
 import threading
@@ -35,6 +38,22 @@ def build(pool="pinned", **options):
 # Outputs
 
 
+def test_every_dtype(allocator):
+    rows = [[1, 0], [1]]
+    dtypes = ["bool", "uint8", "int16", "int32", "int64", "float16", "bfloat16", "float32"]
+    fields = {dtype: fc.Field(rows, dtype=dtype) for dtype in dtypes}
+    inputs = {"prompts": rows, "responses": rows, "pad_token_id": 0, "fields": fields}
+    batch = fc.build_batch(**inputs, dtypes="compact", pool="pinned")
+    assert_same(batch, fc.build_batch(**inputs, dtypes="compact"))
+    assert batch["bfloat16"].dtype == torch.bfloat16
+
+
+def test_packed(allocator):
+    options = {"layout": fc.Packed(capacity=8)}
+    batch = build(**options)
+    assert_same(batch, build("default", **options))
+
+
 def test_outputs_are_tensors_over_the_slab_itself(allocator):
     """torch knows copies of them by their storage; each has a version counter of its own."""
     batch = build()
@@ -49,6 +68,12 @@ def test_outputs_are_tensors_over_the_slab_itself(allocator):
     assert dict(zip(batch, changed, strict=True)) == {**dict.fromkeys(batch, 0), "rewards": 1}
 
 
+def test_an_empty_output(allocator):
+    batch = fc.build_batch([[1], [2]], [[], []], pad_token_id=0, pool="pinned")
+    assert batch.response_mask.shape == (2, 0)
+    assert batch.input_ids.tolist() == [[1], [2]]
+
+
 def test_what_makes_batches_pins_them(allocator):
     builder = fc.BatchBuilder(pad_token_id=0, pool="pinned")
     builder.add([1], [2])
@@ -58,10 +83,33 @@ def test_what_makes_batches_pins_them(allocator):
     assert len(allocator.sizes) == 2
 
 
+def test_a_bad_number_leaves_nothing(allocator):
+    pool = fc.memory.BufferPool(pin_memory=True, depth=1)
+    for _ in range(3):
+        with pytest.raises(TypeError, match="word"):
+            fc.build_batch([["word"]], [[1]], pad_token_id=0, pool=pool)
+    assert pool.live_bytes == 0
+    assert all(slab() is None for slab in allocator.slabs)
+
+
 def test_errors_of_shape_take_no_memory(allocator):
     with pytest.raises(ValueError, match="rewards"):
         fc.build_batch([[1]], [[2]], rewards=[[1, 2]], pad_token_id=0, pool="pinned")
     assert allocator.sizes == []
+
+
+def test_pickling_a_batch_carries_each_output_once(allocator):
+    batch = build()
+    again = pickle.loads(pickle.dumps(batch))
+    assert_same(again, batch)
+    assert sum(t.untyped_storage().nbytes() for t in again.values()) == sum(
+        t.nbytes for t in batch.values()
+    )
+    assert_same(copy.deepcopy(batch), batch)
+    buffer = io.BytesIO()
+    torch.save(batch, buffer)
+    buffer.seek(0)
+    assert_same(torch.load(buffer, weights_only=False), batch)
 
 
 # The pool
@@ -102,6 +150,16 @@ def test_a_batch_is_alive_as_long_as_anything_made_of_it(kept, allocator):
     gc.collect()
     assert pool.live_bytes == 0
     build(pool)
+
+
+def test_a_slab_is_never_written_again(allocator):
+    """A dead slab goes back to the allocator; the next one comes from there."""
+    pool = fc.memory.BufferPool(pin_memory=True, depth=1)
+    for number in range(1, 4):
+        batch = build(pool)
+        del batch
+        assert len(allocator.sizes) == number
+        assert all(slab() is None for slab in allocator.slabs)
 
 
 def test_waiting_ends_when_a_batch_dies(allocator):
@@ -191,6 +249,19 @@ def test_an_interrupt_takes_no_place(error, allocator, monkeypatch):
     build(pool)
 
 
+def test_a_place_is_taken_while_memory_is_allocated(allocator, monkeypatch):
+    pool = fc.memory.BufferPool(pin_memory=True, depth=1, timeout=0.01)
+
+    def allocate(size):
+        monkeypatch.setattr(pinning, "allocate", allocator)
+        with pytest.raises(TimeoutError, match="1 pinned batch of the pool"):
+            build(pool)
+        return allocator(size)
+
+    monkeypatch.setattr(pinning, "allocate", allocate)
+    build(pool)
+
+
 def test_rounding_is_shown(allocator):
     pool = fc.memory.BufferPool(pin_memory=True)
     batch = build(pool, labels="aligned")
@@ -203,6 +274,13 @@ def test_rounding_is_shown(allocator):
     )
     del batch
     assert (pool.live_bytes, pool.idle_bytes, pool.max_bytes) == (0, 0, None)
+
+
+@pytest.mark.parametrize(
+    ("size", "expected"), [(0, 1), (1, 1), (2, 2), (3, 4), (512, 512), (513, 1024)]
+)
+def test_rounded(size, expected):
+    assert pinning.round_up(size) == expected
 
 
 def test_a_pool_smaller_than_one_batch(allocator):

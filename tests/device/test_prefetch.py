@@ -11,6 +11,7 @@ import traceback
 import weakref
 from random import Random
 
+import numpy as np
 import pytest
 from conftest import NEEDS_FORK
 from hypothesis import given
@@ -310,6 +311,11 @@ def test_a_loop_that_is_left_ends_the_thread():
     gc.collect()
 
 
+def test_one_that_was_never_asked_ends_its_thread():
+    fc.prefetch(range(100))
+    gc.collect()
+
+
 def test_closing_does_not_wait_for_ever(monkeypatch, caplog):
     monkeypatch.setattr(prefetching, "CLOSE_SECONDS", 0.01)
     gated = Gated(1)
@@ -526,3 +532,8 @@ def test_a_storm_of_interrupts():
             assert is_done
             assert taken == sorted(set(taken))
             assert len(taken) > 100  # an item that is interrupted on its way is lost
+
+
+def test_items_are_not_looked_into():
+    array = np.arange(3)
+    assert next(fc.prefetch([array])) is array

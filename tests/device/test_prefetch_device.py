@@ -223,6 +223,15 @@ def test_mappings_that_know_how_to_be_moved(lane):
     assert encoding["a"].tolist() == [1, 1]
 
 
+def test_numpy_batches_are_refused(lane):
+    with (
+        fc.prefetch([batch_of(1), batch_of(2, array_type="numpy")], "cuda") as batches,
+    ):
+        assert is_all(next(batches), 1)
+        with pytest.raises(TypeError, match="array_type='torch'"):
+            next(batches)
+
+
 def test_errors_of_the_device_come_in_place_of_their_item(lane):
     real = lane.copy
 
@@ -388,6 +397,15 @@ def test_the_smallest_slab_that_fits_is_taken():
     assert slabs.take(900) in (large, huge)
 
 
+def test_a_slab_that_is_too_small_makes_room_for_a_larger_one():
+    lane = FakeLane()
+    slabs = staging.Staging(lane, 1, lambda: False)
+    slabs.take(10)
+    large = slabs.take(1000)
+    assert slabs.take(10) is large
+    assert lane.sizes == [16, 1024]
+
+
 def test_waiting_for_slabs_ends_when_it_is_stopped():
     slabs = staging.Staging(FakeLane(), 1, lambda: True)
     slabs.take(1).done = Event()
@@ -421,6 +439,12 @@ def test_closing_while_slabs_are_read(monkeypatch):
     with fc.prefetch((batch_of(n) for n in range(9)), "cuda", depth=9):
         await_copies(lane, 2)
     assert not [t for t in threading.enumerate() if t.name == "fastcollate-prefetch"]
+
+
+def test_without_pinned_memory_batches_arrive_all_the_same(lane):
+    lane.has_memory = False
+    with fc.prefetch((batch_of(n) for n in range(3)), "cuda") as batches:
+        assert [is_all(batch, n) for n, batch in enumerate(batches)] == [True] * 3
 
 
 # Streams
@@ -571,6 +595,17 @@ def test_a_pool_and_prefetch_do_not_wait_for_each_other(debug, pinned, lane, mon
         assert [is_all(batch, n) for n, batch in enumerate(batches)] == [True] * 9
 
 
+def test_parts_of_pinned_batches(pinned, lane):
+    whole = batch_of(3, rows=9, pool="pinned")
+    rows = {"ids": whole.input_ids[2:3], "strided": whole.rewards[:, 1:], "all": whole.rewards}
+    rows["one"] = batch_of(4, pool="pinned").rewards[:1, 0]  # contiguous, with a stride of 3
+    rows["alone"] = batch_of(5, pool="pinned").rewards[:, 1:]
+    with fc.prefetch([rows], "cuda") as items:
+        moved = next(items)
+    for key, value in rows.items():
+        assert torch.equal(moved[key], value)
+
+
 def test_all_memory_on_the_device_is_handed_over(pinned, lane):
     """Or it may be used again while the thread that asked for the item still reads it."""
     item = [batch_of(1, pool="pinned"), batch_of(2, pool="pinned"), torch.ones(3)]
@@ -599,6 +634,20 @@ def test_changes_in_flight_are_found(pinned, monkeypatch):
         assert is_all(next(batches), 0)
         with pytest.raises(RuntimeError, match="item 0 was changed on the host while its copy"):
             list(batches)
+
+
+def test_changes_of_the_last_batch_are_found(pinned, lane, monkeypatch):
+    monkeypatch.setenv("FASTCOLLATE_DEBUG", "1")
+
+    def made():
+        batch = batch_of(0, pool="pinned")
+        yield batch
+        batch.rewards.add_(1)
+
+    with fc.prefetch(made(), "cuda") as batches:
+        assert is_all(next(batches), 0)
+        with pytest.raises(RuntimeError, match="item 0 was changed on the host while its copy"):
+            next(batches)
 
 
 # On a GPU

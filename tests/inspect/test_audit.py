@@ -110,6 +110,19 @@ def test_one_altered_prompt_and_padding(layout):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=IDS)
+def test_ids_shifted_by_one(layout):
+    step = Step(layout)
+    ids = step.batches[1]["input_ids"].reshape(-1)
+    ids[:] = np.roll(ids, 1)
+    audit = step.audit()
+    turns = {found.turn for found in audit.findings if found.reason == "altered"}
+    assert turns == {3, 4, 5, 6} - set(range(7)) | {
+        turn for turn in range(7) if step.plan.shard(0, 1).rows.tolist().count(turn)
+    }
+    assert all(found.rank == 1 for found in audit.findings)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=IDS)
 def test_one_token_of_the_loss_mask(layout):
     step = Step(layout)
     for rank, batch in enumerate(step.batches):
@@ -127,6 +140,15 @@ def test_one_token_of_the_loss_mask(layout):
                 )
             mask[row, column] = was
     assert step.audit().ok
+
+
+def test_one_row_shifted_in_the_loss_mask():
+    step = Step("left")
+    mask = step.batches[0]["loss_mask"]
+    mask[0] = np.roll(mask[0], -1)
+    kinds = {found.reason: found for found in step.audit().findings}
+    assert set(kinds) == {"untrained", "unsampled"}
+    assert kinds["untrained"][1:3] == (0, 3)
 
 
 def test_a_loss_mask_of_the_users():
@@ -337,6 +359,15 @@ def test_rows_that_share_less_than_planned():
     assert (found[:4], found.found, found.expected) == (("altered prompt", 1, 0, 1), 1, 7)
 
 
+def test_merged_trees():
+    merge = merged()
+    turns = {"prompts": PROMPTS, "responses": RESPONSES}
+    batch = make_batch(**turns, merge=merge, loss_mask=MASKS, layout=fc.Tree(32))
+    audit = merge.audit(batch, **turns, loss_mask=MASKS)
+    assert audit.ok, audit
+    assert audit.counts == {"trained": 6, "drift": 1, "dropped": 1}
+
+
 def test_context_parallel_batches():
     turns = {"prompts": [[1, 2]], "responses": [[3, 4]]}
     batch = make_batch(**turns, cp=(2, 0), layout=fc.Packed(8, multiple_of=4))
@@ -390,6 +421,16 @@ def test_tokens_without_a_place():
     audit = step.audit()
     assert audit.ok, audit
     assert audit.counts == {"trained": 22, "cut": 1}
+
+
+def test_relaid_and_selected_batches():
+    step = Step("left")
+    whole = make_batch(**step.turns)
+    plan = fc.plan_step(whole, dp_size=RANKS)
+    selected = [whole.select(plan.shard(0, rank)) for rank in range(RANKS)]
+    assert plan.audit(selected, **step.turns).counts == {"trained": 23}
+    relaid = [batch.to_layout("two_segment") for batch in step.batches]
+    assert step.plan.audit(relaid, **step.turns).counts == {"trained": 23}
 
 
 def test_bad_arguments():

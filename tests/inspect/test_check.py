@@ -319,6 +319,25 @@ def test_rows_that_were_padded(build):
     assert found(build(prompts=prompts, responses=responses, **columns)) == expected
 
 
+def test_many_rows_that_are_there_twice(layout):
+    random = np.random.default_rng(0)
+    lens = random.integers(0, 4, (2, 100_000))
+    prompts, responses = (
+        fc.Ragged(random.integers(0, 4, of_all.sum()), np.append(0, of_all.cumsum()))
+        for of_all in lens
+    )
+    batch = fc.build_batch(prompts, responses, pad_token_id=0, array_type="numpy", layout=layout)
+    (duplicates,) = (one for one in batch.check() if one.kind == "duplicate")
+    firsts = {}
+    rows = zip(prompts.to_list(), responses.to_list(), strict=True)
+    first_of = [firsts.setdefault(str(row), index) for index, row in enumerate(rows)]
+    again = [(row, first) for row, first in enumerate(first_of) if first < row]
+    assert duplicates.rows.tolist() == [row for row, _ in again]
+    assert duplicates.reasons == [
+        f"it has the same tokens as row {first}" for _, first in again[:3]
+    ]
+
+
 def test_a_row_that_is_there_twice(build):
     tokens = {"prompts": [[4, 5], [1, 2], [4, 5]], "responses": [[8, 9], [6, 9], [8, 9]]}
     columns = tokens | {"loss_mask": None, "rewards": None, "logprobs": None}

@@ -522,6 +522,14 @@ def test_lines_are_as_wide_as_the_terminal(columns, arguments, code, tmp_path, m
     assert max(map(len, text.splitlines())) <= columns
 
 
+def test_as_a_module(tmp_path):
+    write(tmp_path / "r.parquet")
+    command = [sys.executable, "-m", "fastcollate", "plan", "r.parquet", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert json.loads(done.stdout)["rows"] == 3
+    assert done.stderr == ""
+
+
 @pytest.mark.parametrize(("error", "code"), [(KeyboardInterrupt, 130), (BrokenPipeError, 0)])
 def test_commands_that_are_stopped(error, code, rollouts, monkeypatch):
     def stop(*_):

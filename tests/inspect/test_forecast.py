@@ -121,6 +121,15 @@ def test_models_without_padding():
     assert found.idle == pytest.approx(0.2)
 
 
+def test_micro_batches_wait_for_each_other():
+    plan = fc.plan_step([9, 1, 1, 9], dp_size=2, layout="jagged")
+    costs = Costs(per_token=1)
+    assert plan.forecast(costs, micro_batches=2).time == 10
+    found = plan.forecast(costs, "micro_batch", micro_batches=2)
+    assert found.time == 18
+    assert found.waits.tolist() == [[1 - 10 / 18] * 2]
+
+
 def rows_with_prefixes(groups=4, samples=4):
     prompts = [[uid + 1] * (10 * uid + 5) for uid in range(groups) for _ in range(samples)]
     responses = [[100 + row] * (3 + row % 5) for row in range(groups * samples)]

@@ -74,6 +74,16 @@ def test_columns_of_engines_are_there_if_their_keys_are():
     assert Calls.from_arrow(calls.to_arrow()).columns["request_ids"] == [None, None]
 
 
+def test_routes_of_later_tokens_need_their_starts():
+    columns = {"routed_experts": [np.zeros((1, 1, 2), np.int32)]}
+    calls = Calls([[1, 2]], [[3]], **columns)
+    with pytest.raises(ValueError, match=r"routed_experts\[0\] has 1 item, .* pass starts="):
+        fc.build_batch(**calls.batch, pad_token_id=0)
+    calls = Calls([[1, 2]], [[3]], routed_starts=[1], **columns)
+    batch = fc.build_batch(**calls.batch, pad_token_id=0)
+    assert batch.router_padding_mask.tolist() == [[True, False, True]]
+
+
 def test_arguments_that_are_null():
     nothing = {"rewards": [None] * 2, "uids": [None] * 2, "trajectory_ids": [None] * 2}
     calls = Calls([[1], [1, 2]], [[2], [3]], is_last_step=[None] * 2, note=[None] * 2, **nothing)

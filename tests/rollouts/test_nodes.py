@@ -316,6 +316,12 @@ def test_long_chains_and_many_bodies():
     assert SOURCES["verifiers"].are_nodes
 
 
+def test_all_nodes_may_be_roots():
+    nodes = [{"parent": None, "token_ids": [token], "mask": [1]} for token in (1, 2)]
+    calls = fc.rollouts.parse([json.dumps({"nodes": nodes}).encode()], "verifiers")
+    assert calls.responses.to_list() == [[1], [2]]
+
+
 @given(st.lists(st.lists(trees(), max_size=3), min_size=1, max_size=3))
 def test_nodes_of_nested_arrays_are_trees_of_their_own(groups):
     """Without parents, and by their positions in the array."""

@@ -271,6 +271,33 @@ def test_lines_and_lists_are_alike():
     assert parse(memoryview(bodies[0])).responses == parse([bodies[0]]).responses
 
 
+def test_schema_of_a_trace():
+    trace = Schema(
+        "steps[]",
+        prompts="steps[].prompt",
+        responses="steps[].out.ids",
+        rewards="reward",
+        loss_mask="steps[].mask",
+        uids="task",
+        note=("steps[].note", "note"),
+    )
+    line = {
+        "task": "a",
+        "reward": 1.5,
+        "note": {"x": 1},
+        "steps": [
+            {"prompt": [1], "out": {"ids": [2, 3]}, "mask": [1, 0]},
+            {"prompt": [1, 2], "out": {"ids": [4]}, "mask": [True], "note": "own"},
+        ],
+    }
+    calls = parsed(line, schema=trace)
+    assert (calls.uids, calls.rewards, calls.note) == (["a", "a"], [1.5, 1.5], [{"x": 1}, "own"])
+    assert calls.loss_mask.to_list() == [[1, 0], [1]]
+    batch = fc.build_batch(**calls.batch, pad_token_id=0, array_type="numpy")
+    assert batch.loss_mask.tolist() == [[1, 0], [0, 1]]
+    assert repr(trace).startswith("Schema(calls='steps[]', prompts='steps[].prompt'")
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -303,3 +330,26 @@ def test_calls_that_cannot_be():
         given = {"prompts": [[1], [2]], "responses": [[3], [4, 5]]} | wrong
         with pytest.raises(ValueError, match=next(iter(wrong))):
             Calls(**given)
+
+
+def test_an_item_without_a_log_probability_keeps_its_place():
+    content = [{"logprob": -0.5}, {"token": "x"}, {"logprob": -0.25}, None, {"logprob": -1}]
+    choice = {"index": 0, "token_ids": [1, 2, 3, 4, 5], "logprobs": {"content": content}}
+    body = json.dumps({"prompt_token_ids": [7, 8], "choices": [choice]}).encode()
+    calls = fc.rollouts.parse([body], bad_logprobs="mask")
+    assert calls.logprobs.to_list() == [[-0.5, 0, -0.25, 0, -1]]
+    assert calls.loss_mask.to_list() == [[1, 0, 1, 0, 1]]
+    with pytest.raises(ValueError, match="NaN at response token 1"):
+        fc.rollouts.parse([body])
+
+
+def test_events_without_log_probabilities_keep_their_place():
+    def event(token, logprob):
+        content = None if logprob is None else {"content": [{"logprob": logprob}]}
+        choice = {"index": 0, "token_ids": [token], "logprobs": content}
+        return b"data: " + json.dumps({"prompt_token_ids": [7], "choices": [choice]}).encode()
+
+    events = [event(1, None), event(2, -0.5), event(3, None), event(4, -1), b"data: [DONE]", b""]
+    calls = fc.rollouts.parse([b"\n\n".join(events)], bad_logprobs="mask", unfinished="keep")
+    assert calls.logprobs.to_list() == [[0, -0.5, 0, -1]]
+    assert calls.loss_mask.to_list() == [[0, 1, 0, 1]]

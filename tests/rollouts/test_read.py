@@ -126,19 +126,57 @@ def test_vllm_equals_plain_loops(requests):
         assert calls.responses.dtype == np.int32
 
 
+def test_objects_and_bytes_are_alike():
+    bodies = [
+        {
+            "output_ids": [7, 8],
+            "meta_info": {
+                "finish_reason": {"type": "stop"},
+                "output_token_logprobs": [[-0.5, 7, None], [-1.0, 8, "x"]],
+                "weight_versions": [{"version": "3", "start": 0, "end": 2}],
+            },
+        },
+        [
+            {
+                "output_ids": [9],
+                "meta_info": {
+                    "finish_reason": {"type": "length"},
+                    "output_token_logprobs": [[-2.0, 9, None]],
+                },
+            }
+        ]
+        * 2,
+    ]
+    prompts = [[1], [2, 3]]
+    from_bytes = parse([json.dumps(body).encode() for body in bodies], prompts=prompts)
+    from_objects = read(bodies, prompts=prompts)
+    for name in ("prompts", "responses", "logprobs"):
+        assert getattr(from_bytes, name) == getattr(from_objects, name)
+    for name in ("versions", "finish_reasons"):
+        assert list(getattr(from_bytes, name)) == list(getattr(from_objects, name))
+    groups = [group_numbers("uids", one.uids).tolist() for one in (from_bytes, from_objects)]
+    assert groups[0] == groups[1]
+    assert from_objects.finish_reasons == ["stop", "length", "length"]
+
+    body = {
+        "choices": [
+            {
+                "token_ids": [7],
+                "finish_reason": "stop",
+                "logprobs": {"content": [{"token": "a", "logprob": -1}]},
+            }
+        ],
+        "prompt_token_ids": [1],
+    }
+    assert read([Response(body)]).logprobs == parse([json.dumps(body).encode()]).logprobs
+
+
 def test_tinker():
     sampled = Sampled(np.array([7, 8]), np.array([-0.5, -1.0], np.float32))
     calls = read([sampled, sampled], prompts=[[1], [2]])
     assert calls.logprobs.to_list() == [[-0.5, -1.0]] * 2
     batch = fc.build_batch(**calls.batch, pad_token_id=0, array_type="numpy")
     assert batch.logprobs.tolist() == [[-0.5, -1.0]] * 2
-
-
-def test_objects_of_openais_client_are_read_as_their_json():
-    content = [{"token": "a", "logprob": -1}]
-    choice = {"token_ids": [7], "finish_reason": "stop", "logprobs": {"content": content}}
-    body = {"choices": [choice], "prompt_token_ids": [1]}
-    assert read([Response(body)]).logprobs == parse([json.dumps(body).encode()]).logprobs
 
 
 @pytest.mark.parametrize("form", [list, flat_of])
@@ -207,6 +245,24 @@ def test_arguments():
         read([Request([1], [Sample([7], finish_reason="abort")])])
     assert len(read([Request([1], [Sample([7], finish_reason="abort")])], unfinished="skip")) == 0
     assert len(read([])) == 0
+
+
+def test_bodies_as_dictionaries_are_read_as_their_bytes_are():
+    body = {
+        "request_id": "a",
+        "prompt_token_ids": [1, 2],
+        "choices": [
+            {
+                "index": 0,
+                "token_ids": [3],
+                "finish_reason": "stop",
+                "logprobs": {"content": [{"token_id": 3, "logprob": -0.5}]},
+            }
+        ],
+    }
+    found = fc.rollouts.read([body])
+    assert found.responses.to_list() == [[3]]
+    assert found.logprobs.to_list() == [[-0.5]]
     with pytest.raises(TypeError, match=r"which fc\.rollouts\.parse reads"):
         read([b'{"output_ids": [7]}'])
 

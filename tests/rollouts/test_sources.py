@@ -175,6 +175,15 @@ def test_a_schema_of_ones_own():
         Schema("choices", responses="choices.x")
 
 
+def test_the_first_name_that_fits_is_read():
+    ids = {"prompts": "text", "prompt_ids": [1], "responses": [2], "tokens": [7, 8]}
+    body = ids | {"rewards": 1.0, "reward": 2.0}
+    for form in FORMS.values():
+        calls = form(body)
+        assert (calls.prompts.to_list(), calls.responses.to_list()) == ([[1]], [[2]])
+        assert calls.rewards == [1.0]
+
+
 @pytest.mark.parametrize(
     "more", [{}, {"weight_version": 3}, {"finish_reason": "stop"}, {"id": "a", "text": "hi"}]
 )
@@ -389,6 +398,19 @@ def test_optional_items_of_other_kinds_hold_no_calls():
         assert rows_of(FORMS[form](body, schema="art")) == EXPECTED["art"]
 
 
+def test_log_probabilities_without_an_id():
+    """Those behind them are compared with their own tokens."""
+    schema = Schema(prompts="p", responses="r", logprobs="i[].l", logprob_ids="i[].id")
+    for last, is_wrong in ((5, False), (6, True)):
+        items = [{"l": -1, "id": 3}, {"l": -2}, {"l": -3, "id": last}]
+        body = json.dumps({"p": [1], "r": [3, 4, 5], "i": items}).encode()
+        if is_wrong:
+            with pytest.raises(ValueError, match="token 2 is 6, but 5 in the response"):
+                parse([body], schema)
+        else:
+            assert parse([body], schema).logprobs.to_list() == [[-1, -2, -3]]
+
+
 def test_bad_log_probabilities_of_tokens_that_train_count():
     body = {"p": [1], "r": [2, 3, 4], "m": [1, 0, 1], "l": [-1.0, None, math.nan]}
     schema = Schema(prompts="p", responses="r", loss_mask="m", logprobs="l")
@@ -400,6 +422,13 @@ def test_bad_log_probabilities_of_tokens_that_train_count():
         calls = form(body, schema=schema, bad_logprobs="mask")
         assert rows_of(calls) == [([1], [2, 3, 4], [1, 0, 0], [-1, 0, 0])]
         assert calls.bad_logprobs.sum() == 1
+
+
+def test_weights_stay_floats():
+    schema = Schema(prompts="p", responses="r", loss_mask="m")
+    calls = parse([b'{"p": [1], "r": [2, 3], "m": [0.5, 0]}'], schema)
+    assert calls.loss_mask.to_list() == [[0.5, 0.0]]
+    assert calls.loss_mask.dtype == np.float32
 
 
 @pytest.mark.parametrize("weight", [math.nan, math.inf, -1.0])

@@ -233,6 +233,12 @@ def test_prompts_that_differ_between_events():
         parse([sent(shared)])
 
 
+def test_streams_without_a_reason_did_not_finish():
+    stream = sent([{"choices": [{"index": 0, "token_ids": [5]}]}])
+    with pytest.raises(ValueError, match="call 0 did not finish: finish_reason is None"):
+        parse([stream], prompts=[[1]])
+
+
 def test_log_probabilities_begin_at_the_tokens_of_their_event():
     def event(ids, content):
         return {"choices": [{"index": 0, "token_ids": ids, "logprobs": content}]}

@@ -9,7 +9,7 @@ from collections import deque
 import numpy as np
 import pytest
 from conftest import NEEDS_TORCH
-from small_input import build, good_input, refuses, with_item, with_row
+from small_input import Acts, build, good_input, refuses, with_item, with_row
 
 import fastcollate as fc
 from fastcollate._fastcollate import stored_columns
@@ -22,6 +22,16 @@ def run(code, *, flags=(), env=None):
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+@NEEDS_TORCH
+def test_tensors_that_move_while_other_rows_are_read():
+    import torch
+
+    tensor = torch.arange(100_000)
+    prompts = [[Acts(tensor.share_memory_)], tensor]
+    with pytest.raises(ValueError, match=r"prompts\[1\] was resized, moved or given another dtype"):
+        fc.build_batch(prompts, [[1], [1]], pad_token_id=0, array_type="numpy")
 
 
 def test_subclasses_with_methods_of_their_own():

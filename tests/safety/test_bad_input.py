@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from small_input import (
     FIELDS,
+    OF_SKYRL,
     ROWS,
     TOKENS,
     build,
@@ -55,6 +56,11 @@ def test_empty_batch(empty):
 def test_length_of_a_field(name, row):
     message = rf"{name}\[1\] has {len(row)} items?, but responses\[1\] has 2"
     refuses(with_row(name, row), ValueError, message)
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_length_of_a_field_in_two_dimensions(name):
+    refuses({name: np.zeros((3, 2))}, ValueError, rf"{name}\[0\] has 2", r"responses\[0\] has 1")
 
 
 def test_number_per_row_without_a_last_token():
@@ -247,6 +253,11 @@ def test_numbers_in_place_of_rows(name, number):
         build(**{name: np.array([number] * 3)})
 
 
+def test_rewards_are_numbers_or_rows_but_not_both():
+    refuses(with_row("rewards", 1.5), TypeError, r"rewards\[1\]")
+    refuses({"rewards": [1.5, [1.0, 2.0], 2.5]}, TypeError, r"rewards\[1\]")
+
+
 @pytest.mark.parametrize("dtype", ["float16", "float32", "float64", "longdouble", ">f4", ">f8"])
 @pytest.mark.parametrize("name", TOKENS)
 def test_float_arrays_of_token_ids(name, dtype):
@@ -269,6 +280,11 @@ def test_arrays_of_three_dimensions_as_rows(name):
         build(**{name: np.zeros((3, 2, 2), np.int64)})
 
 
+def test_nested_lists():
+    refuses(with_row("prompts", [[3]]), TypeError, r"prompts\[1\]\[0\]", "list")
+    refuses({"prompts": [[[1]], [[2]], [[3]]]}, TypeError, r"prompts\[0\]\[0\]", "list")
+
+
 @pytest.mark.parametrize("name", ROWS)
 def test_torch_rows_that_cannot_be_read(name):
     torch = pytest.importorskip("torch")
@@ -281,6 +297,13 @@ def test_torch_rows_that_cannot_be_read(name):
     ):
         with pytest.raises((TypeError, ValueError), match=rf"{name}\[1\]"):
             build(**with_row(name, row))
+
+
+def test_torch_rows_of_floats_are_no_token_ids():
+    torch = pytest.importorskip("torch")
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+        row = torch.ones(1, dtype=dtype)
+        refuses(with_row("prompts", row), TypeError, r"prompts\[1\]", "float", "integer|token id")
 
 
 # Containers of rows
@@ -337,3 +360,15 @@ def test_pad_token_id_is_required_by_keyword():
 def test_torch_that_another_thread_is_importing(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))  # nothing in it yet
     assert fc.Ragged(np.arange(3), [0, 1, 3]).to_list() == [[0], [1, 2]]
+
+
+def test_compat_names_the_place_as_well():
+    pytest.importorskip("torch")
+    from fastcollate.compat.skyrl import convert_prompts_responses_to_batch_tensors
+
+    good = [good_input()[name] for name in OF_SKYRL]
+    for position, name in enumerate(OF_SKYRL):
+        args = list(good)
+        args[position] = with_item(name, "x")[name]
+        with pytest.raises(TypeError, match=rf"^{name}s?\[1\]\[0\] is 'x'"):
+            convert_prompts_responses_to_batch_tensors(0, *args)
