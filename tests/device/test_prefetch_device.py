@@ -129,6 +129,14 @@ def test_batches_arrive(options, lane):
     assert len(lane.sizes) == 1  # one slab was enough, as each copy was done at once
 
 
+def test_labels_follow_a_changed_mask(lane):
+    batch = batch_of(1, labels="aligned")
+    batch.loss_mask[0] = 0
+    with fc.prefetch([batch], "cuda") as batches:
+        assert next(batches).labels.tolist() == [[-100] * 6, [-100] * 3 + [1] * 3]
+    assert batch.labels.max() == 1
+
+
 def test_items_of_every_kind_arrive(lane):
     class Knows(dict):
         extra = None
