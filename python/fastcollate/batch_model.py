@@ -405,8 +405,9 @@ class ModelBatch(BatchMapping[Array]):
             jagged (response tokens,), on any device that has float64. Gradients flow through.
         plan
             The plan of this batch's step. The batch holds either all rows of the step in their
-            order, without padding, or one row per slot of the plan, in slot order, as in the shard
-            of a step of one rank and one mini-batch.
+            order, without padding, or one row per slot of the plan, in slot order. If the plan has
+            no padding, both counts are equal: then a batch whose ``is_padding`` is not None is in
+            slot order, unless its lengths tell otherwise.
         per
             ``"mini_batch"``, ``"batch"`` (the whole step) or ``"prompt"``, even if its rows are in
             two mini-batches.

@@ -259,19 +259,36 @@ def test_without_padding_a_shard_that_is_the_whole_step_is_in_slot_order():
 
 @pytest.mark.parametrize("layout", [None, fc.Packed(capacity=16)])
 @pytest.mark.parametrize("lens", [[2, 2, 2, 2, 2, 2], [1, 2, 3, 4, 5, 6]])
+@pytest.mark.parametrize("shard_by", ["contiguous", "strided"])
 @pytest.mark.parametrize("dp_size", [1, 2, 4])
-def test_selected_rows_are_in_the_order_of_their_plan(layout, lens, dp_size):
+def test_selected_rows_are_in_the_order_of_their_plan(layout, lens, dp_size, shard_by):
     """As the rows of a batch that was built: prompts may be left out before the plan is made."""
     options = {"uids": list("aabbcc"), "pad_token_id": 0, "array_type": "numpy"}
     batch = fc.build_batch([[1, 2]] * 6, [[3] * count for count in lens], **options)
     selected = batch.select(rows=range(6))
-    plan = fc.plan_step(selected, prompts_per_mini_batch=1, dp_size=dp_size, layout=layout)
+    ranks = {"dp_size": dp_size, "shard_by": shard_by}
+    plan = fc.plan_step(selected, prompts_per_mini_batch=3, **ranks, layout=layout)
     rewards = batch.broadcast(np.array([1.0, 3, 10, 30, 5, 9]))
     expected = batch.normalize(rewards, plan, "prompt")
     assert np.array_equal(selected.normalize(rewards, plan, "prompt"), expected)
     expected = batch.loss_normalizers(plan).tokens
     assert selected.loss_normalizers(plan).tokens.tolist() == expected.tolist()
-    assert expected.tolist() == np.reshape(lens, (3, 2)).sum(1).tolist()
+    assert expected.tolist() == [sum(lens)]
+
+
+def test_selected_rows_of_a_shard_are_known_by_their_lengths():
+    rows = {"prompts": [[1]] * 4, "responses": [[2] * count for count in (1, 2, 3, 4)]}
+    options = {"uids": list("aabb"), "pad_token_id": 0, "array_type": "numpy"}
+    batch = fc.build_batch(**rows, **options)
+    of_shard = fc.build_batch(**rows, **options, shard=fc.plan_step(batch).shard(0, 0))
+    selected = of_shard.select(rows=[0, 1, 2, 3])
+    assert selected.is_padding == [False] * 4
+    plan = fc.plan_step(batch, prompts_per_mini_batch=1, dp_size=2, shard_by="tokens")
+    assert plan.rows.tolist() == [1, 0, 3, 2]
+    assert selected.loss_normalizers(plan).tokens.tolist() == [3, 7]
+    rewards = batch.broadcast(np.array([1.0, 3, 10, 30]))
+    found = selected.normalize(rewards, plan, "prompt")
+    assert np.array_equal(found, batch.normalize(rewards, plan, "prompt"))
 
 
 def test_a_batch_of_something_else_is_refused():

@@ -52,7 +52,7 @@ def test_rows_of_padded_and_jagged_batches(layout, drawn, array_type):
     for name, values in {**more, "is_last_step": ends}.items():
         if name in NAMES:
             assert getattr(batch, name) == [values[row] for row in rows]
-    assert batch.is_padding == [False] * len(rows)
+    assert batch.is_padding is None
     assert batch.plan.prompt_lens.tolist() == [len(data.prompts[row]) for row in rows]
     is_view = rows == list(range(rows[0], rows[0] + len(rows)))
     ids = np.asarray(batch.input_ids), np.asarray(whole.input_ids)
@@ -93,7 +93,7 @@ def test_rows_of_packed_batches_stay_in_their_bins(drawn, array_type):
     assert_same(batch, padded.to_layout(again))
     assert batch.plan == padded.to_layout(again).plan
     assert batch.uids == padded.uids
-    assert batch.is_padding == [False] * len(rows)
+    assert batch.is_padding is None
     assert_same(pickle.loads(pickle.dumps(batch)), batch)
 
 

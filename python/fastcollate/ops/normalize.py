@@ -145,22 +145,20 @@ def _slots_of_rows(state: BatchState, rows: int, plan: StepPlan) -> NDArray[np.i
     """Return the plan's slot of each row of a batch, which is in step order or slot order."""
     check_step_plan(plan)
     inverse: NDArray[np.int64] = plan.inverse
-    slots, of_slots = len(plan.rows), np.arange(len(plan.rows))
+    slots = len(plan.rows)
     flags = np.zeros(rows, np.bool_) if state.is_padding is None else np.array(state.is_padding)
-    if rows == len(inverse) and not flags.any():
-        # Without padding, only the shard of a step of one shard is in slot order.
-        is_whole = rows == slots and plan.dp_size == len(plan.mini_batch_offsets) - 1 == 1
-        may_be_shard = is_whole and state.is_padding is not None
-        in_slots = may_be_shard and _other_length(state, plan, of_slots) is None
-        slots_of_rows = of_slots if in_slots else inverse
-    elif rows == slots:
-        slots_of_rows = of_slots
+    if rows == slots and (rows != len(inverse) or state.is_padding is not None):
+        slots_of_rows = np.arange(slots)
         if state.is_padding is not None and not np.array_equal(flags, plan.is_padding):
             row = int((flags != plan.is_padding).argmax())
             raise ValueError(
                 f"is_padding[{row}] is {flags[row]} in the batch, but {plan.is_padding[row]} in "
                 "the plan; pass the plan of this batch"
             )
+        if rows == len(inverse) and _other_length(state, plan, slots_of_rows) is not None:
+            slots_of_rows = inverse  # rows of a shard, selected before the plan was made
+    elif rows == len(inverse) and not flags.any():
+        slots_of_rows = inverse
     else:
         raise ValueError(
             f"the batch has {tally(rows, 'row')}, but the plan has "

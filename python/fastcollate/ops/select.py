@@ -72,7 +72,8 @@ def select_rows(state: BatchState, rows: Any) -> BatchState:
             f"rows is {shown}, but the batch has layout='tree', whose rows share tokens; select "
             f"whole bins by bins=..., or call batch.to_layout('jagged').select(rows={shown})"
         )
-    return _pick(state, [shard_of_rows(indices, plan.num_rows)])[0]
+    selected = _pick(state, [shard_of_rows(indices, plan.num_rows)])[0]
+    return selected if state.is_padding is not None else selected._replace(is_padding=None)
 
 
 def _parse_rows(plan: Plan, rows: Any) -> NDArray[np.int64]:
