@@ -164,8 +164,8 @@ clean: ## remove the virtual environment and everything built
 $(VENV):
 	$(PYTHON) -m venv .venv
 
-# uv unpacks torch's libraries in a third of the time; pip is for machines where uv cannot be installed or finds no
-# packages. Not compiled: Python compiles the few modules that are imported.
+# uv unpacks torch's libraries in a third of the time; pip is for machines where uv cannot be
+# installed or finds no packages. Not compiled: Python compiles the few modules that are imported.
 install = { $(BIN)/python -m pip install --quiet uv==0.13.9 && $(BIN)/uv pip install $(1); } || \
 	$(BIN)/python -m pip install --no-compile $(1)
 

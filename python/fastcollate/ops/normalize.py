@@ -148,26 +148,28 @@ def _slots_of_rows(state: BatchState, rows: int, plan: StepPlan) -> NDArray[np.i
     slots = len(plan.rows)
     flags = np.zeros(rows, np.bool_) if state.is_padding is None else np.array(state.is_padding)
     if rows == slots and (rows != len(inverse) or state.is_padding is not None):
-        slots_of_rows = np.arange(slots)
         if state.is_padding is not None and not np.array_equal(flags, plan.is_padding):
             row = int((flags != plan.is_padding).argmax())
             raise ValueError(
                 f"is_padding[{row}] is {flags[row]} in the batch, but {plan.is_padding[row]} in "
                 "the plan; pass the plan of this batch"
             )
-        if rows == len(inverse) and _other_length(state, plan, slots_of_rows) is not None:
-            slots_of_rows = inverse  # rows of a shard, selected before the plan was made
+        # Rows of a shard that were selected before the plan was made are in step order.
+        orders = [np.arange(slots)]
+        if rows == len(inverse):
+            orders.append(inverse)
     elif rows == len(inverse) and not flags.any():
-        slots_of_rows = inverse
+        orders = [inverse]
     else:
         raise ValueError(
             f"the batch has {tally(rows, 'row')}, but the plan has "
             f"{tally(len(inverse), 'row')} in {tally(slots, 'slot')}; pass a batch of all rows "
             "of the step, in their order and without padding, or of all slots"
         )
-    if (message := _other_length(state, plan, slots_of_rows)) is not None:
-        raise ValueError(message)
-    return slots_of_rows
+    for order in orders:
+        if (message := _other_length(state, plan, order)) is None:
+            return order
+    raise ValueError(message)
 
 
 def _other_length(state: BatchState, plan: StepPlan, slots: NDArray[np.int64]) -> str | None:

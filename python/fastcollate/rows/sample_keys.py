@@ -29,7 +29,11 @@ ARGUMENTS = {
 _OF_OBJECTS = ("uid", "trajectory_id")
 """Keys of any objects, such as strings."""
 
-_OF_PAIRS = {key.replace("_", "_input_"): key for key in PAIR}
+_OF_PAIRS = {
+    "prompt_input_ids": "prompt_ids",
+    "chosen_input_ids": "chosen_ids",
+    "rejected_input_ids": "rejected_ids",
+}
 """Other names for the keys of pairs."""
 
 _MADE_BY = {
