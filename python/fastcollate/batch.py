@@ -405,7 +405,7 @@ class Batch(ModelBatch[Array]):
         >>> batch.cp_split(2, 1).input_ids
         array([[2, 3, 6, 0]])
         """
-        return self._of(cp_split(self._state, cp_size, cp_rank))
+        return self._of(cp_split(with_masked_labels(self._state), cp_size, cp_rank))
 
     def pad_on_device(
         self,
@@ -449,7 +449,7 @@ class Batch(ModelBatch[Array]):
         """
         from fastcollate.device.device_padding import pad_state
 
-        return self._of(pad_state(self._state, layout, dtypes))
+        return self._of(pad_state(with_masked_labels(self._state), layout, dtypes))
 
     def _step_rows(self) -> StepRows:
         """Return the rows as input of a step plan."""

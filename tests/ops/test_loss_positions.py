@@ -98,6 +98,20 @@ def test_labels_follow_a_changed_mask(layout, labels):
     assert not np.isin(found, [4, 5, 6, 7, 8, 9]).any()
 
 
+def test_labels_of_parts_and_of_padded_rows_follow_a_changed_mask():
+    rows, options = [[[1, 2], [3]], [[6, 7], [8]]], {"pad_token_id": 0, "labels": "shifted"}
+
+    def changed(layout):
+        batch = fc.build_batch(*rows, **options, layout=layout)
+        batch.loss_mask[batch.targets == 6] = 0
+        return batch
+
+    packed, jagged = changed(fc.Packed(8, multiple_of=4)), changed("jagged")
+    parts = [packed.cp_split(2, rank).shift_labels for rank in (0, 1)]
+    for found in (packed.cp_merge(parts), jagged.pad_on_device("left").shift_labels):
+        assert sorted(found[found != -100].tolist()) == [7, 8]
+
+
 @pytest.mark.parametrize("layout", ["left", "two_segment", "packed"])
 def test_a_weight_that_was_written_to_padding_too(layout):
     batch = built([(2, 3), (1, 2)], layout, masks=[[1, 1, 1], [1, 1]])
