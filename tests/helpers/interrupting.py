@@ -5,6 +5,7 @@ import sys
 import time
 from contextlib import contextmanager
 
+import numpy as np
 import pytest
 
 NEEDS_TIMERS = pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs timer signals")
@@ -33,6 +34,25 @@ def time_after_signal(call, after, exception=KeyboardInterrupt):
         with pytest.raises(exception):
             call()
         return time.perf_counter() - start - after
+
+
+def longest_wait(call):
+    """Return the longest processor time of a call in which no signal is handled."""
+    times = []
+
+    def note(number, frame):
+        times.append(time.process_time())
+
+    before = signal.signal(signal.SIGPROF, note)
+    try:
+        signal.setitimer(signal.ITIMER_PROF, 0.01, 0.01)
+        note(None, None)
+        call()
+        note(None, None)
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
+    return max(np.diff(times))
 
 
 @contextmanager

@@ -1,7 +1,6 @@
 """Forecasts: times of computing and of waiting of ranks, by loops over their bins."""
 
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -247,15 +246,3 @@ def test_packed_steps_wait_no_longer_than_the_bound_and_a_point(draw, rows, rank
     strided = fc.plan_step(lengths, dp_size=ranks, layout=fc.Packed(32_768), shard_by="strided")
     assert len(plan.bin_offsets) == len(strided.bin_offsets)
     assert found.time < strided.forecast(costs, computes_padding=False).time
-
-
-def test_plans_of_many_rows_take_no_long():
-    """Rows on ranks by fitted costs; ten times what it takes on a quiet machine."""
-    lengths = log_normal(np.random.default_rng(0), 100_000)
-    costs = Costs(1.3e-7, 4e-12, 2e-6, 0.012)
-    times = []
-    for _ in range(3):
-        begin = time.perf_counter()
-        fc.plan_step(lengths, dp_size=8, shard_by=costs, layout=fc.Packed(32_768))
-        times.append(time.perf_counter() - begin)
-    assert min(times) < 0.4

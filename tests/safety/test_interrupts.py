@@ -1,13 +1,11 @@
 """Ctrl-C ends long plans at once, however many sequences there are."""
 
 import gc
-import signal
-import time
 from functools import cache, partial
 
 import numpy as np
 import pytest
-from interrupting import NEEDS_TIMERS, time_after_signal
+from interrupting import NEEDS_TIMERS, longest_wait, time_after_signal
 
 import fastcollate as fc
 
@@ -86,25 +84,6 @@ def test_a_signal_ends_the_call(name):
 
 class Interrupt(Exception):
     """Raised by the handler."""
-
-
-def longest_wait(call):
-    """Return the longest processor time of a call in which no signal is handled."""
-    times = []
-
-    def note(number, frame):
-        times.append(time.process_time())
-
-    before = signal.signal(signal.SIGPROF, note)
-    try:
-        signal.setitimer(signal.ITIMER_PROF, 0.01, 0.01)
-        note(None, None)
-        call()
-        note(None, None)
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, before)
-    return max(np.diff(times))
 
 
 @cache
