@@ -12,7 +12,6 @@ from fastcollate.batch_mapping import Array
 from fastcollate.batch_model import ModelBatch
 from fastcollate.common.arguments import check_bool, suggests_names, warn_user
 from fastcollate.ops.context_parallel import cp_split
-from fastcollate.ops.loss_positions import with_masked_labels
 from fastcollate.ops.metrics import metrics_of
 from fastcollate.ops.relayout import relayout
 from fastcollate.ops.select import select_rows, select_shards
@@ -253,7 +252,7 @@ class Batch(ModelBatch[Array]):
         check_bool("non_blocking", non_blocking)
         from fastcollate.device.to_device import move
 
-        return self._with(move(with_masked_labels(self._state), device, non_blocking))
+        return self._with(move(self._state, device, non_blocking))
 
     def pin_memory(self) -> Self:
         """Copy the batch to pinned memory, if it is not there yet.
@@ -273,7 +272,7 @@ class Batch(ModelBatch[Array]):
         """
         from fastcollate.device.to_device import pin
 
-        return self._with(pin(with_masked_labels(self._state)))
+        return self._with(pin(self._state))
 
     def select(
         self,
@@ -405,7 +404,7 @@ class Batch(ModelBatch[Array]):
         >>> batch.cp_split(2, 1).input_ids
         array([[2, 3, 6, 0]])
         """
-        return self._of(cp_split(with_masked_labels(self._state), cp_size, cp_rank))
+        return self._of(cp_split(self._state, cp_size, cp_rank))
 
     def pad_on_device(
         self,
@@ -449,7 +448,7 @@ class Batch(ModelBatch[Array]):
         """
         from fastcollate.device.device_padding import pad_state
 
-        return self._of(pad_state(with_masked_labels(self._state), layout, dtypes))
+        return self._of(pad_state(self._state, layout, dtypes))
 
     def _step_rows(self) -> StepRows:
         """Return the rows as input of a step plan."""

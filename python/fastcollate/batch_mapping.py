@@ -11,7 +11,7 @@ from fastcollate.common.arguments import tally
 from fastcollate.common.arrays import describe
 from fastcollate.ops.attention import subtree_end
 from fastcollate.ops.batch_state import BatchState, missing_plan
-from fastcollate.ops.loss_positions import targets, with_masked_labels
+from fastcollate.ops.loss_positions import label_key, targets, with_masked_labels
 from fastcollate.ops.masks import MASK_KEYS
 from fastcollate.ops.metrics import padding_of
 from fastcollate.ops.missing_outputs import missing_key, missing_output
@@ -46,9 +46,14 @@ _NEEDS_PLAN = frozenset(
 class BatchMapping(Mapping[str, Any], Generic[Array]):
     """The items and attributes of :class:`fastcollate.Batch`."""
 
-    __slots__ = ("__weakref__", "_inputs", "_masks", "_positions", "_state")
+    __slots__ = (
+        *("__weakref__", "_built", "_inputs", "_label_key", "_masks", "_positions", "_renewed"),
+    )
 
-    _state: BatchState
+    _built: BatchState
+    _label_key: str | None
+    # With other labels, and the versions of the mask and the labels that they were made from.
+    _renewed: tuple[tuple[int, int], BatchState] | None
     # Made on first access: the items of a collator's batch without masks, the masks, and positions.
     _inputs: dict[str, Any] | None
     _masks: dict[str, Any] | None
@@ -80,21 +85,36 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
 
     def __init__(self, data: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
         try:
-            self._state = BatchState(dict(data))
+            self._begin(BatchState(dict(data)))
         except (TypeError, ValueError) as error:
             raise TypeError(
                 f"data is {describe(data)}; pass a mapping of outputs, or make a batch of rows by "
                 "fc.build_batch"
             ) from error
-        self._inputs = self._masks = self._positions = None
+
+    def _begin(self, state: BatchState) -> None:
+        self._built, self._label_key = state, label_key(state)
+        self._renewed = self._inputs = self._masks = self._positions = None
 
     @classmethod
     def _of(cls, state: BatchState) -> Self:
         """Return the batch of a state."""
         batch = object.__new__(cls)
-        batch._state = state
-        batch._inputs = batch._masks = batch._positions = None
+        batch._begin(state)
         return batch
+
+    @property
+    def _state(self) -> BatchState:
+        """All that the batch holds; its labels follow a loss mask that was changed in place."""
+        state, key = self._built, self._label_key
+        if key is None or not (version := state.data["loss_mask"]._version):
+            return state
+        versions = version, state.data[key]._version
+        if self._renewed is None or self._renewed[0] != versions:
+            earlier = self._renewed and self._renewed[1].data[key]
+            self._renewed = versions, with_masked_labels(state, key, earlier)
+            self._inputs = self._masks = None
+        return self._renewed[1]
 
     def _replace(self, **state: Any) -> Self:
         """Return a copy with other values in its state; batches are not changed elsewhere."""
@@ -217,7 +237,7 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
     __hash__ = object.__hash__
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        state = with_masked_labels(self._state)
+        state = self._state
         data, plan = own_memory(state.data), state.known_plan
         return restore, (
             type(self),

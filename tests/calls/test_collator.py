@@ -483,6 +483,14 @@ def test_labels_that_outputs_name_are_made():
     assert collate(samples)["labels"].tolist() == [[-100, -100, 3, 4], [-100] * 4]
 
 
+@NEEDS_TORCH
+def test_items_that_were_read_follow_a_changed_mask():
+    batch = fc.Collator(pad_token_id=0)([{"input_ids": [1, 2, 3], "completion_mask": [0, 1, 1]}])
+    assert batch["labels"].tolist() == [[-100, 2, 3]]
+    batch.loss_mask[batch.targets == 2] = 0
+    assert dict(batch)["labels"].tolist() == [[-100, -100, 3]]
+
+
 def test_a_loss_mask_in_place_of_that_of_samples():
     fields = {"loss_mask": fc.Field("other")}
     collate = fc.Collator(pad_token_id=0, fields=fields, ignore=["loss_mask"], array_type="numpy")

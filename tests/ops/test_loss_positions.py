@@ -73,7 +73,7 @@ def test_a_changed_mask_is_read_and_checked():
 @pytest.mark.parametrize("layout", ["left", "right", "jagged", "packed"])
 @pytest.mark.parametrize("labels", ["aligned", "shifted"])
 def test_labels_follow_a_changed_mask(layout, labels):
-    """In views as in copies, and on their way to a model."""
+    """In the batch, in views as in copies, and on their way to a model."""
     prompts, responses = [[1, 2], [], [3]], [[4, 5, 6], [7, 8], [9]]
     options = {"pad_token_id": 0, "layout": LAYOUTS[layout], "labels": labels}
 
@@ -82,17 +82,21 @@ def test_labels_follow_a_changed_mask(layout, labels):
         return [inputs[key].tolist() for key in ("labels", "shift_labels") if key in inputs]
 
     before, after = [[1, 1, 0], [0, 1], [1]], [[0, 1, 1], [0, 0], [1]]
+    key = "labels" if labels == "aligned" else "shift_labels"
     batch = fc.build_batch(prompts, responses, loss_mask=before, **options)
+    earlier = batch[key]
     for token, weight in ((4, 0), (6, 0.5), (8, 0)):
         batch.loss_mask[batch.targets == token] = weight
     expected = fc.build_batch(prompts, responses, loss_mask=after, **options)
+    assert earlier.tolist() != batch[key].tolist() == expected[key].tolist()
     assert labels_of(batch) == labels_of(expected)
-    key = "labels" if labels == "aligned" else "shift_labels"
     restored = pickle.loads(pickle.dumps(batch))
     assert not was_written(restored.loss_mask)
     for copy in (restored, batch.select(rows=[0, 1, 2])):
         assert copy[key].tolist() == expected[key].tolist()
-    batch[key][batch[key] == 5] = -100  # and the mask of another token
+    # Labels, whenever they were read, and the mask of another token.
+    batch[key][batch[key] == 5] = -100
+    earlier[earlier == 6] = -100
     batch.loss_mask[batch.targets == 9] = 0
     (found, *_) = labels_of(batch)
     assert not np.isin(found, [4, 5, 6, 7, 8, 9]).any()

@@ -29,7 +29,6 @@ from fastcollate.memory.slabs import (
     over,
     size_of,
 )
-from fastcollate.ops.loss_positions import with_masked_labels
 
 SLABS = 2
 """Number of staging slabs: one is written while another is copied."""
@@ -97,7 +96,6 @@ class OnLane(Same):
         self.check()
         if is_batch(item):
             check_tensors(item._state)  # or refuse it
-            item = item._with(with_masked_labels(item._state))
         found: dict[int, Any] = {}
         map_each(item, lambda value: found.setdefault(id(value), value))
         tensors = [value for value in found.values() if is_tensor(value) and is_plain(value)]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
 from fastcollate._fastcollate import IGNORE_INDEX
-from fastcollate.common.arrays import like_of, on_host, take, was_written, zeros
+from fastcollate.common.arrays import is_tensor, like_of, on_host, take, was_written, zeros
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,26 +58,34 @@ def loss_positions(plan: Plan, like: Any, loss_mask: Any) -> LossPositions:
     return LossPositions(like_of(np.flatnonzero(is_read), like), like_of(inv, like))
 
 
-def with_masked_labels(state: BatchState) -> BatchState:
-    """Return the state with labels of what its loss mask trains, if that was changed in place.
+def label_key(state: BatchState) -> str | None:
+    """Return the key of labels that follow changes of the loss mask, which torch counts, if any."""
+    options, mask = state.options, cast("Any", state.data.get("loss_mask"))
+    if options is None or options.outputs.labels is None or options.cp or not is_tensor(mask):
+        return None
+    key = next((key for key in ("labels", "shift_labels") if key in state.data), None)
+    return key if key and not (mask.is_inference() or state.data[key].is_inference()) else None
 
-    If the labels were changed, too, they only lose tokens. On a device, they stay as they are.
+
+def with_masked_labels(state: BatchState, key: str, earlier: Any) -> BatchState:
+    """Return the state with labels of what its loss mask trains now.
+
+    Labels that were changed in place, too, those of the state or the ones that an earlier call
+    made, only lose tokens.
     """
-    data, mask = state.data, state.data.get("loss_mask")
-    key = next((key for key in ("labels", "shift_labels") if key in data), None)
-    options = state.options
-    if key is None or options is None or options.outputs.labels is None or options.cp:
-        return state
-    if mask is None or not was_written(mask) or mask.device.type != "cpu":
-        return state
+    data, mask = state.data, state.data["loss_mask"]
     values, predictors = places_of(state.plan, next_token=True)
     _, tokens = places_of(state.plan, next_token=False)
     labels, is_predicted = data[key].clone(), predictors >= 0
     values, tokens = (like_of(x[is_predicted], labels) for x in (values, tokens))
     places = tokens if key == "labels" else like_of(predictors[is_predicted], labels)
-    flat = labels.view(-1)
-    found = flat[places] if was_written(data[key]) else data["input_ids"].reshape(-1)[tokens]
-    flat[places] = found.to(labels.dtype).masked_fill(mask.reshape(-1)[values] == 0, IGNORE_INDEX)
+    found = data["input_ids"].reshape(-1)[tokens].to(labels.dtype)
+    changed = [x.reshape(-1)[places] for x in (data[key], earlier) if was_written(x)]
+    for own in changed:
+        found = own.where(found != IGNORE_INDEX, found)
+    # Not through `data`, they count as changed.
+    flat = (labels if changed else labels.data).view(-1)
+    flat[places] = found.masked_fill(mask.reshape(-1)[values] == 0, IGNORE_INDEX)
     return state._replace(data={**data, key: labels})
 
 

@@ -8,7 +8,6 @@ import numpy as np
 
 from fastcollate._fastcollate import IGNORE_INDEX
 from fastcollate.common.arrays import convert, dtype_like, like_of, zeros
-from fastcollate.ops.loss_positions import with_masked_labels
 from fastcollate.ops.masks import MASK_KEYS, Kernel, ModelCall, mask_inputs
 from fastcollate.ops.tree_labels import tree_label_keys, tree_labels
 
@@ -49,7 +48,7 @@ def masks_of(state: BatchState, call: ModelCall) -> dict[str, Any]:
 
 def inputs_without_masks(state: BatchState, position_ids: Any | None) -> dict[str, Any]:
     """Return the other inputs, which do not depend on the kernel."""
-    plan, outputs = state.plan, with_masked_labels(state).data
+    plan, outputs = state.plan, state.data
 
     def in_rows(value: Any) -> Any:
         """Return jagged values as one output row."""

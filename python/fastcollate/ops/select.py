@@ -13,7 +13,6 @@ from fastcollate.common.arguments import is_sequence, tally
 from fastcollate.common.arrays import describe, dtype_name, is_tensor
 from fastcollate.common.text import show
 from fastcollate.ops.collating import import_torch
-from fastcollate.ops.loss_positions import with_masked_labels
 from fastcollate.ops.missing_outputs import ROWS_ADVICE
 from fastcollate.ops.ragged_outputs import ragged_outputs, viewed_values
 from fastcollate.ops.relayout import relayout
@@ -114,9 +113,8 @@ def _pick(state: BatchState, shards: Sequence[Shard]) -> list[BatchState]:
         joined = join_shards(written)
         copy = relayout(state, plan.layout_for(joined.spec), joined)
         copies = iter([copy] if len(written) == 1 else _divided(copy, written, plan))
-    viewed = with_masked_labels(state)
     return [
-        next(copies) if first is None else _view(viewed, first, shard, plan)
+        next(copies) if first is None else _view(state, first, shard, plan)
         for shard, first in zip(shards, firsts, strict=True)
     ]
 
