@@ -114,6 +114,10 @@ def test_labels_of_parts_and_of_padded_rows_follow_a_changed_mask():
     parts = [packed.cp_split(2, rank).shift_labels for rank in (0, 1)]
     for found in (packed.cp_merge(parts), jagged.pad_on_device("left").shift_labels):
         assert sorted(found[found != -100].tolist()) == [7, 8]
+    part = packed.cp_split(2, 0)
+    part.loss_mask[:] = 0
+    with pytest.raises(ValueError, match="change it in the whole batch, before cp_split"):
+        part["shift_labels"]
 
 
 @pytest.mark.parametrize("layout", ["left", "two_segment", "packed"])

@@ -61,7 +61,7 @@ def loss_positions(plan: Plan, like: Any, loss_mask: Any) -> LossPositions:
 def label_key(state: BatchState) -> str | None:
     """Return the key of labels that follow changes of the loss mask, which torch counts, if any."""
     options, mask = state.options, cast("Any", state.data.get("loss_mask"))
-    if options is None or options.outputs.labels is None or options.cp or not is_tensor(mask):
+    if options is None or options.outputs.labels is None or not is_tensor(mask):
         return None
     key = next((key for key in ("labels", "shift_labels") if key in state.data), None)
     return key if key and not (mask.is_inference() or state.data[key].is_inference()) else None
@@ -72,7 +72,17 @@ def with_masked_labels(state: BatchState, key: str, earlier: Any) -> BatchState:
 
     Labels that were changed in place, too, those of the state or the ones that an earlier call
     made, only lose tokens.
+
+    Raises
+    ------
+    ValueError
+        If the batch holds chunks, which lack the predictors of their first tokens.
     """
+    if state.options is not None and state.options.cp is not None:
+        raise ValueError(
+            "loss_mask was changed in the chunks of a context-parallel rank, whose labels do not "
+            "follow it; change it in the whole batch, before cp_split"
+        )
     data, mask = state.data, state.data["loss_mask"]
     values, predictors = places_of(state.plan, next_token=True)
     _, tokens = places_of(state.plan, next_token=False)
