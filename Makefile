@@ -114,7 +114,7 @@ bench: $(BUILT) ## measure the speed
 	for bench in $(BENCHES); do $(BIN)/python $$bench || exit; done
 
 bench-smoke: $(BUILT) ## run every benchmark once on little data, to check that it works
-	cargo test --package fastcollate --bench '*'
+	cargo test --workspace --bench '*'
 	PYTHONPATH=benches $(BIN)/python -m common.smoke $(BENCHES)
 
 lint: lint-rust lint-python lint-installed ## check formatting, lints, types, stubs, workflows, and the sdist for PyPI
