@@ -152,7 +152,7 @@ def of_selected(effort: Effort, size: str, shards: str, keeps: bool) -> Figures:
     peers = plain_ways(plan, shards)
     check(ours(), batch, peers)
     check(each(), batch, peers)
-    pool = fc.memory.get_default_pool()
+    pool = fc.memory.set_default_pool(None)
     calls: dict[str, Callable[[], object]] = {"pool": ours, "fresh": ours, "each": each}
     calls |= {name: partial(way, batch) for name, way in peers.items()}
     calls["fill"] = partial(fill, bytes_of(ours()))

@@ -558,9 +558,10 @@ def test_what_is_no_pool_is_refused(bad):
 
 @pytest.fixture
 def default_pool():
-    before = fc.memory.get_default_pool()
-    yield before
-    fc.memory.set_default_pool(before)
+    default = fc.memory.set_default_pool(None)
+    fc.memory.set_default_pool(default)
+    yield default
+    fc.memory.set_default_pool(default)
 
 
 def test_default_pool(default_pool, pool, array_type):
@@ -568,15 +569,13 @@ def test_default_pool(default_pool, pool, array_type):
     before = default_pool.live_bytes
     batch = build(1, array_type)
     assert default_pool.live_bytes > before
-    fc.memory.set_default_pool(pool)
-    assert fc.memory.get_default_pool() is pool
+    assert fc.memory.set_default_pool(pool) is default_pool
     for option in ({}, {"pool": "default"}):
         first = address(build(1, array_type, **option))
         assert address(build(1, array_type, **option)) == first
     assert (pool.idle_bytes > 0, pool.live_bytes) == (True, 0)
     pool.clear()
-    fc.memory.set_default_pool(None)
-    assert fc.memory.get_default_pool() is None
+    assert fc.memory.set_default_pool(None) is pool
     assert_same(build(1, array_type), batch)
     assert pool.idle_bytes == 0
     fc.memory.set_default_pool(default_pool)
@@ -681,7 +680,7 @@ def test_a_forked_child_starts_with_an_empty_pool():
 
         def child():
             global alive
-            for other in (pool, fc.memory.get_default_pool()):
+            for other in (pool, fc.memory.set_default_pool(None)):
                 assert (other.idle_bytes, other.live_bytes) == (0, 0)
             assert (alive.input_ids == 1).all()
             first = build(3, pool=pool)

@@ -339,9 +339,8 @@ def test_bad_arguments(arguments, pattern, allocator):
 
 
 def test_a_default_pool_may_be_pinned(allocator):
-    before = fc.memory.get_default_pool()
     pool = fc.memory.BufferPool(pin_memory=True, depth=3)
-    fc.memory.set_default_pool(pool)
+    before = fc.memory.set_default_pool(pool)
     try:
         batch = build("default")
         assert len(allocator.sizes) == 1

@@ -270,8 +270,7 @@ def test_columns_of_datasets():
 
 def test_memory_of_the_default_pool():
     pool = fc.memory.BufferPool(1 << 26)
-    before = fc.memory.get_default_pool()
-    fc.memory.set_default_pool(pool)
+    before = fc.memory.set_default_pool(pool)
     try:
         found = fc.pad([[1] * 5000] * 9, array_type="numpy")
         assert pool.live_bytes >= found.nbytes

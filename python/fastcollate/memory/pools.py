@@ -137,13 +137,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=before_fork, after_in_parent=after_fork, after_in_child=forked)
 
 
-def get_default_pool() -> BufferPool | None:
-    """Return the pool that batches use unless another is passed; None if there is none."""
-    return _default
-
-
 @suggests_names
-def set_default_pool(pool: BufferPool | None) -> None:
+def set_default_pool(pool: BufferPool | None) -> BufferPool | None:
     """Set the pool that batches use unless another is passed.
 
     Parameters
@@ -151,11 +146,17 @@ def set_default_pool(pool: BufferPool | None) -> None:
     pool
         A pool, or None to recycle no memory. Live batches stay with their pool; a pool without
         references frees its idle memory.
+
+    Returns
+    -------
+    BufferPool or None
+        The former one, to set it again.
     """
     if pool is not None and not isinstance(pool, BufferPool):
         raise TypeError(f"pool is {show(pool)}; pass a BufferPool or None")
     global _default
-    _default = pool
+    former, _default = _default, pool
+    return former
 
 
 def check_memory(pool: PoolArgument, array_type: str = "torch") -> Memory:
