@@ -457,13 +457,15 @@ class Batch(ModelBatch[Array]):
                 "rows is a Batch with padding rows, which a plan would take for real ones; pass "
                 "the Batch without them"
             )
+        merge = self.merge_plan
+        if merge is not None and not np.array_equal(self.plan.sources, merge.sources):
+            merge = None  # rows selected from a merged batch differ from the rows of its plan
         return StepRows(
             np.stack([self.plan.prompt_lens, self.plan.response_lens], 1),
             uids=self.uids,
             trajectory_ids=self.trajectory_ids,
             is_last_step=self.is_last_step,
-            # Rows selected from a merged batch differ from the rows of its plan.
-            merge=self.merge_plan if self.is_padding is None else None,
+            merge=merge,
         )
 
     def _with(self, state: BatchState) -> Self:

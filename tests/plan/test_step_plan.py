@@ -365,6 +365,21 @@ def test_a_batch():
     assert other.num_prompts == 1
 
 
+def test_rows_selected_from_a_merged_batch():
+    turns, ids = [[number] for number in range(7)], list("aaabbcc")
+    batch = fc.build_batch(
+        turns, turns, pad_token_id=0, merge="branch", trajectory_ids=ids, array_type="numpy"
+    )
+    whole = fc.plan_step(batch, dp_size=2, keep_together="trajectory")
+    assert whole.shard(0, 0).rows.tolist() == [0, 1, 2, -1]
+    for rows, expected in (
+        ([3, 4, 5, 6, 0, 1, 2], [0, 1, 2, 3]),
+        ([3, 4, 5, 6], [0, 1]),
+    ):
+        plan = fc.plan_step(batch.select(rows=rows), dp_size=2, keep_together="trajectory")
+        assert plan.shard(0, 0).rows.tolist() == expected
+
+
 def test_a_function_of_costs():
     seen = []
 
