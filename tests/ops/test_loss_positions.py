@@ -94,12 +94,17 @@ def test_labels_follow_a_changed_mask(layout, labels):
     assert not was_written(restored.loss_mask)
     for copy in (restored, batch.select(rows=[0, 1, 2])):
         assert copy[key].tolist() == expected[key].tolist()
+        copy.loss_mask[copy.targets == 4] = 1  # after all
+        assert 4 in copy[key]
+        assert 4 in copy.select(rows=[1, 0])[key]
+        copy.loss_mask[copy.targets == 4] = 0
     # Labels, whenever they were read, and the mask of another token.
     batch[key][batch[key] == 5] = -100
     earlier[earlier == 6] = -100
-    batch.loss_mask[batch.targets == 9] = 0
-    (found, *_) = labels_of(batch)
-    assert not np.isin(found, [4, 5, 6, 7, 8, 9]).any()
+    for found in (batch, pickle.loads(pickle.dumps(batch))):
+        found.loss_mask[found.targets == 9] = 0
+        (found, *_) = labels_of(found)
+        assert not np.isin(found, [4, 5, 6, 7, 8, 9]).any()
 
 
 def test_labels_of_parts_and_of_padded_rows_follow_a_changed_mask():

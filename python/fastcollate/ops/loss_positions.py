@@ -10,10 +10,16 @@ from fastcollate._fastcollate import IGNORE_INDEX
 from fastcollate.common.arrays import is_tensor, like_of, on_host, take, was_written, zeros
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from numpy.typing import NDArray
 
     from fastcollate._fastcollate import Plan
     from fastcollate.ops.batch_state import BatchState
+
+
+MASKS = ("loss_mask", "response_mask", "labels", "shift_labels")
+"""Keys of the outputs that a loss mask has to fit, and its own."""
 
 
 class LossPositions(NamedTuple):
@@ -99,12 +105,13 @@ def with_masked_labels(state: BatchState, key: str, earlier: Any) -> BatchState:
     return state._replace(data={**data, key: labels})
 
 
-def with_unwritten_mask(state: BatchState) -> BatchState:
-    """Return the state of a copy, whose labels are those of its loss mask."""
-    mask: Any = state.data.get("loss_mask")
-    if not was_written(mask):
-        return state
-    return state._replace(data={**state.data, "loss_mask": mask.data})  # its own counter, at 0
+def with_unwritten_masks(state: BatchState, changed: Collection[str] = ()) -> BatchState:
+    """Return the state of a copy, whose masks and labels fit, but for those that were changed."""
+    data = dict(state.data)
+    for key in MASKS:
+        if key not in changed and was_written(data.get(key)):
+            data[key] = data[key].data  # its own counter, at 0; unpickling counts as a change
+    return state._replace(data=data)
 
 
 def targets(plan: Plan, ids: Any) -> Any:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
-from fastcollate.common.arrays import is_array, is_tensor
+from fastcollate.common.arrays import is_array, is_tensor, was_written
 from fastcollate.ops.batch_state import BatchState
-from fastcollate.ops.loss_positions import with_unwritten_mask
+from fastcollate.ops.loss_positions import MASKS, with_unwritten_masks
 from fastcollate.ops.parts import Parts
 from fastcollate.ops.ragged_outputs import ragged_outputs
 
@@ -24,7 +24,15 @@ def own_memory(data: dict[str, Any]) -> dict[str, Any]:
             return value.map(own)
         return _Joined.of(value) if isinstance(value, list) and _can_be_joined(value) else value
 
-    return {key: own(value) for key, value in data.items()}
+    owned = {key: own(value) for key, value in data.items()}
+    changed = [key for key in MASKS[1:] if was_written(data.get(key))]
+    return owned | {key: _Changed(owned[key]) for key in changed}
+
+
+class _Changed(NamedTuple):
+    """Labels, or a response mask, that were changed in place."""
+
+    tensor: Any
 
 
 class _Joined(Parts):
@@ -63,8 +71,9 @@ def restore(kind: Any, data: dict[str, Any], *state: Any) -> Any:
     ValueError
         If an output is not of its plan's shape.
     """
+    changed = {key: value.tensor for key, value in data.items() if type(value) is _Changed}
     data = {k: value.views if type(value) is _Joined else value for k, value in data.items()}
-    restored = with_unwritten_mask(BatchState(data, *state))
+    restored = with_unwritten_masks(BatchState(data | changed, *state), changed)
     _check_shapes(restored)
     return kind._of(restored)
 
