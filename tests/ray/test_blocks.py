@@ -297,6 +297,23 @@ def test_other_rows_than_planned():
             built(step, shard, {0: others[0]}, pad_token_id=0)
 
 
+def test_rewards_that_are_missing_in_a_block():
+    """They are one number per row there, as in `build_batch`."""
+    options = {"pad_token_id": 0, "array_type": "numpy"}
+    shard = fc.plan_step([3, 3]).shard(0, 0)
+
+    def columns(*rewards):
+        rows = {"prompts": [[1]] * 2, "responses": [[2, 3]] * 2}
+        return {**rows, "rewards": fc.Field([*rewards], default=0.25)}
+
+    for rewards in ((None, 2.0), (2.0, None)):
+        given = columns(*rewards)
+        batch, _ = through_blocks(split(given, [0, 1, 2]), lambda _: shard, options)
+        assert_same(batch, fc.build_batch(**given, **options, shard=shard))
+    with pytest.raises(ValueError, match=r"values per response in block 1 .*, but one number per"):
+        through_blocks(split(columns(None, [1.0, 2.0]), [0, 1, 2]), lambda _: shard, options)
+
+
 def test_dtypes_with_more_than_was_stored():
     columns = {"prompts": [[1]], "responses": [[2, 3]]}
     values = [[1 / 3, 2.0]]

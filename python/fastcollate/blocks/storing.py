@@ -455,7 +455,7 @@ def _is_one_number_each(rewards: Any) -> bool:
         return rewards.ndim == 1 and (is_tensor(rewards) or rewards.dtype != object)
     if not isinstance(rewards, (list, tuple)) or len(rewards) == 0:
         return False
-    first = rewards[0]
+    first = next((one for one in rewards if one is not None), 0.0)  # as `build_batch` reads them
     return isinstance(first, (bool, int, float, np.number, np.bool_)) or (
         is_tensor(first) and first.dim() == 0
     )
