@@ -407,7 +407,7 @@ class ModelBatch(BatchMapping[Array]):
             The plan of this batch's step. The batch holds either all rows of the step in their
             order, without padding, or one row per slot of the plan, in slot order. If the plan has
             no padding, both counts are equal: then a batch whose ``is_padding`` is not None is in
-            slot order, unless its lengths say otherwise.
+            slot order, unless its lengths or uids say otherwise.
         per
             ``"mini_batch"``, ``"batch"`` (the whole step) or ``"prompt"``, even if its rows are in
             two mini-batches.

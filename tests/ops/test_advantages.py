@@ -291,6 +291,20 @@ def test_selected_rows_of_a_shard_are_known_by_their_lengths():
     assert np.array_equal(found, batch.normalize(rewards, plan, "prompt"))
 
 
+def test_selected_rows_of_equal_lengths_are_known_by_their_uids():
+    columns = {"prompts": [[1]] * 4, "responses": [[2]] * 4, "uids": list("aabb")}
+    batch = fc.build_batch(**columns, pad_token_id=0, array_type="numpy")
+    whole = fc.plan_step([2] * 4).shard(0, 0)
+    plan = fc.plan_step(batch, dp_size=2, shard_by="strided")
+    assert plan.rows.tolist() == [0, 2, 1, 3]
+    rewards = batch.broadcast(np.array([1.0, 3, 10, 30]))
+    expected = batch.normalize(rewards, plan, "prompt")
+    for order in ([0, 1, 2, 3], plan.rows):
+        of_shard = batch.select(rows=order).select(whole)
+        found = of_shard.normalize(rewards[order], plan, "prompt")
+        assert np.array_equal(found, expected[order])
+
+
 def test_a_batch_of_something_else_is_refused():
     batch = batch_of(LENS)
     x = np.zeros((5, 3))

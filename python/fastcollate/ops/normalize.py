@@ -19,6 +19,7 @@ from fastcollate.common.arrays import (
     where_or_zero,
     zeros,
 )
+from fastcollate.plan.grouping import group_numbers
 from fastcollate.plan.tables import check_step_plan
 
 if TYPE_CHECKING:
@@ -166,10 +167,21 @@ def _slots_of_rows(state: BatchState, rows: int, plan: StepPlan) -> NDArray[np.i
             f"{tally(len(inverse), 'row')} in {tally(slots, 'slot')}; pass a batch of all rows "
             "of the step, in their order and without padding, or of all slots"
         )
-    for order in orders:
-        if (message := _other_length(state, plan, order)) is None:
-            return order
-    raise ValueError(message)
+    found = [_other_length(state, plan, order) for order in orders]
+    fitting = [order for order, message in zip(orders, found, strict=True) if message is None]
+    if not fitting:
+        raise ValueError(found[-1])
+    if len(fitting) == 1 or state.uids is None:
+        return fitting[0]
+    ids = group_numbers("uids", state.uids)  # they tell rows of equal lengths apart
+    return max(fitting, key=lambda slots: _are_prompts(ids, plan, slots))
+
+
+def _are_prompts(ids: NDArray[np.int64], plan: StepPlan, slots: NDArray[np.int64]) -> bool:
+    """Return True if rows have the same id where they are of the same prompt of the plan."""
+    prompts = np.searchsorted(plan.prompt_offsets, plan.rows[slots], "right")
+    pairs = np.unique([prompts, ids], axis=1)
+    return all(len(np.unique(numbers)) == pairs.shape[1] for numbers in pairs)
 
 
 def _other_length(state: BatchState, plan: StepPlan, slots: NDArray[np.int64]) -> str | None:
