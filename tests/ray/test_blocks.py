@@ -18,6 +18,7 @@ from worker_blocks import built, carried, cut, field, split, through_blocks
 import fastcollate as fc
 from fastcollate.blocks import spans
 from fastcollate.blocks.joining import join
+from fastcollate.blocks.slicing import rows_of, shards_of
 from fastcollate.blocks.storing import ArrayKind, store
 from fastcollate.testing.reference import assert_same
 
@@ -567,6 +568,21 @@ def test_adjacent_rows_are_carried_once():
     for index, key in enumerate(batch):
         assert np.shares_memory(arrays[index], batch[key])
         assert [len(arrays[index]), len(arrays[index + len(batch)])] == [4, 2]
+
+
+def test_copied_rows_of_a_mapping_do_not_train():
+    data = {"loss_mask": np.ones((3, 2)), "labels": np.ones((3, 2), int), "scores": np.ones(3)}
+    ((_, last),) = shards_of([(0, 3)], 2, "copy_first", 3)
+    for masks in (("loss_mask",), ("labels",), ()):
+        found = rows_of(data, last, masks)
+        assert found["labels"].tolist() == [[1, 1], [-100, -100]]
+        assert found["loss_mask"][1].tolist() == [0 if "loss_mask" in masks else 1] * 2
+    for name in ("labels", "shift_labels"):
+        for of_rows in (np.ones(3, int), np.ones((3, 2)), [[1, 1]] * 3):
+            with pytest.raises(
+                ValueError, match=r"no key of masks=\(\), so copied rows would train"
+            ):
+                rows_of({name: of_rows}, last, ())
 
 
 def test_tables_and_plans_have_no_values():

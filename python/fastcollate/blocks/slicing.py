@@ -7,8 +7,17 @@ from typing import Any
 
 import numpy as np
 
+from fastcollate._fastcollate import IGNORE_INDEX
 from fastcollate.common.arguments import check_choice, check_count, tally
-from fastcollate.common.arrays import describe, is_array, is_tensor, read_array, take, to_numpy
+from fastcollate.common.arrays import (
+    describe,
+    dtype_name,
+    is_array,
+    is_tensor,
+    read_array,
+    take,
+    to_numpy,
+)
 from fastcollate.plan.shard import Shard
 
 PADS = ("error", "copy_first")
@@ -76,7 +85,7 @@ def shards_of(boundaries: Any, dp_size: Any, pad_rows: Any, num_rows: int) -> li
 def rows_of(data: Mapping[str, Any], shard: Shard, masks: Collection[str]) -> dict[str, Any]:
     """Return the rows of a shard: views if they are contiguous.
 
-    On padding rows, `masks` are 0.
+    On padding rows, `masks` are 0, and labels of tokens -100.
     """
     if (shard.rows < 0).any() or shard.bin_offsets is not None:
         kind = "bins" if shard.bin_offsets is not None else "synthetic rows"
@@ -85,7 +94,9 @@ def rows_of(data: Mapping[str, Any], shard: Shard, masks: Collection[str]) -> di
             "without layout, or what build_batch returned"
         )
     has_padding = bool(shard.is_padding.any())
-    if has_padding and not any(data.get(key) is not None for key in masks):
+    labels = (key for key in ("labels", "shift_labels") if _is_of_tokens(data.get(key)))
+    fills = {**dict.fromkeys(masks, 0), **dict.fromkeys(labels, IGNORE_INDEX)}
+    if has_padding and not any(data.get(key) is not None for key in fills):
         raise ValueError(
             f"batch has no key of masks={tuple(masks)!r}, so copied rows would train; pass as "
             "masks the keys that are 0 on padding rows"
@@ -102,15 +113,20 @@ def rows_of(data: Mapping[str, Any], shard: Shard, masks: Collection[str]) -> di
             rows[key] = [value[row] for row in shard.rows.tolist()]
         else:
             rows[key] = take(value, shard.rows)
-        if has_padding and key in masks and rows[key] is not None:
-            rows[key] = _mask(key, rows[key], shard.is_padding)
+        if has_padding and key in fills and rows[key] is not None:
+            rows[key] = _mask(key, rows[key], shard.is_padding, fills[key])
     return rows
 
 
-def _mask(key: str, mask: Any, is_padding: np.ndarray) -> Any:
-    """Set a mask, which is already a copy, to 0 on padding rows."""
+def _is_of_tokens(labels: Any) -> bool:
+    """Return True for labels of tokens, not of rows: a matrix of signed integers."""
+    return is_array(labels) and labels.ndim > 1 and dtype_name(labels.dtype).startswith("int")
+
+
+def _mask(key: str, mask: Any, is_padding: np.ndarray, fill: int) -> Any:
+    """Set a mask or labels, which are already a copy, to a number on padding rows."""
     if not is_array(mask):
         raise TypeError(f"batch[{key!r}] is {describe(mask)}; pass a mask as a tensor or an array")
     for row in np.flatnonzero(is_padding).tolist():
-        mask[row] = 0
+        mask[row] = fill
     return mask

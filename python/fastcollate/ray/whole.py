@@ -80,7 +80,8 @@ def put_shards(
         The rows that pad a mini-batch of `boundaries` that cannot be divided among the ranks:
         ``"error"``, none; ``"copy_first"``, copies of its first row, after all others.
     masks
-        Keys of a mapping that are 0 on padding rows, so that these do not train.
+        Keys of a mapping that are 0 on padding rows, so that these do not train. ``labels`` and
+        ``shift_labels`` of tokens are -100 there.
     ranks_per_node
         Number of consecutive ranks on one node. Their shards of a mini-batch become one object:
         putting one has a fixed cost, and a node fetches whole objects. If None, all ranks in a
