@@ -47,13 +47,15 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
     """The items and attributes of :class:`fastcollate.Batch`."""
 
     __slots__ = (
-        *("__weakref__", "_built", "_inputs", "_label_key", "_masks", "_positions", "_renewed"),
+        *("__weakref__", "_current", "_first_labels", "_inputs", "_label_key", "_masks"),
+        *("_positions", "_versions"),
     )
 
-    _built: BatchState
+    _current: BatchState
+    # The labels that follow the loss mask, and torch's counts of changes to both.
     _label_key: str | None
-    # With other labels, and the versions of the mask and the labels that they were made from.
-    _renewed: tuple[tuple[int, int], BatchState] | None
+    _first_labels: Any
+    _versions: tuple[int, int, int]
     # Made on first access: the items of a collator's batch without masks, the masks, and positions.
     _inputs: dict[str, Any] | None
     _masks: dict[str, Any] | None
@@ -93,8 +95,11 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
             ) from error
 
     def _begin(self, state: BatchState) -> None:
-        self._built, self._label_key = state, label_key(state)
-        self._renewed = self._inputs = self._masks = self._positions = None
+        self._current, self._label_key = state, (key := label_key(state))
+        self._inputs = self._masks = self._positions = None
+        if key is not None:
+            self._first_labels = state.data[key]
+            self._versions = self._versions_of(state, key)
 
     @classmethod
     def _of(cls, state: BatchState) -> Self:
@@ -106,15 +111,25 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
     @property
     def _state(self) -> BatchState:
         """All that the batch holds; its labels follow a loss mask that was changed in place."""
-        state, key = self._built, self._label_key
-        if key is None or not (version := state.data["loss_mask"]._version):
+        state, key = self._current, self._label_key
+        if key is None or (versions := self._versions_of(state, key)) == self._versions:
             return state
-        versions = version, state.data[key]._version
-        if self._renewed is None or self._renewed[0] != versions:
-            earlier = self._renewed and self._renewed[1].data[key]
-            self._renewed = versions, with_masked_labels(state, key, earlier)
+        labels = self._first_labels, state.data[key]
+        counts = zip(labels, versions[1:], self._versions[1:], strict=True)
+        own = [given for given, now, before in counts if now != before]
+        if state.has_own_labels:
+            own.append(labels[1])
+        state = state._replace(has_own_labels=len(own) > 0)
+        if versions[0] != self._versions[0] or any(given is not labels[1] for given in own):
+            state = with_masked_labels(state, key, own)
             self._inputs = self._masks = None
-        return self._renewed[1]
+        self._current, self._versions = state, self._versions_of(state, key)
+        return state
+
+    def _versions_of(self, state: BatchState, key: str) -> tuple[int, int, int]:
+        """Return the numbers of changes in place of the loss mask, the first labels and these."""
+        data = state.data
+        return data["loss_mask"]._version, self._first_labels._version, data[key]._version
 
     def _replace(self, **state: Any) -> Self:
         """Return a copy with other values in its state; batches are not changed elsewhere."""
@@ -131,14 +146,15 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
 
     def _mapping(self) -> dict[str, Any]:
         """Return the items: all outputs, or what a model is called with."""
-        if self._state.call is None:
-            return self._state.data
+        state = self._state
+        if state.call is None:
+            return state.data
         inputs = self._inputs_of("input_ids")
         return {"input_ids": inputs["input_ids"], **self._inputs_of("attention_mask"), **inputs}
 
     def _inputs_of(self, key: object) -> dict[str, Any]:
         """Return the model's inputs that have this one, if any: the masks, or all others."""
-        state = self._state
+        state = self._current  # callers have read `_state`
         if key not in MASK_KEYS:
             if self._inputs is None:
                 self._inputs = inputs_without_masks(state, self._position_ids)

@@ -24,7 +24,6 @@ from fastcollate.memory.slabs import (
     pack_like,
     size_of,
 )
-from fastcollate.ops.loss_positions import with_unwritten_masks
 from fastcollate.ops.parts import Parts
 
 if TYPE_CHECKING:
@@ -233,8 +232,7 @@ def rebuild(state: BatchState, moves: Moves, transfer: Transfer | None) -> Batch
     """Return a batch with its tensors replaced and all else unchanged."""
     data = _map_outputs(state, lambda tensor: moves.get(id(tensor), tensor))
     metrics = state.transfer if transfer is None else transfer.metrics
-    moved = state._replace(data=data, owner=None, transfer=metrics)
-    return with_unwritten_masks(moved)
+    return state._replace(data=data, owner=None, transfer=metrics)
 
 
 def is_batch(value: Any) -> bool:

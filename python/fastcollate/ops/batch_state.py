@@ -79,6 +79,8 @@ class BatchState(NamedTuple):
     """Metrics of the copy to a device."""
     call: ModelCall | None = None
     """The call of the model with a collator's batch, whose items are its inputs."""
+    has_own_labels: bool = False
+    """True if the caller changed labels in place: they only lose tokens from then on."""
     truncated: tuple[int, int] | None = None
     """Number of rows that a collator truncated, and of their tokens that it cut off."""
 

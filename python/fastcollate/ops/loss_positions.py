@@ -7,19 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import numpy as np
 
 from fastcollate._fastcollate import IGNORE_INDEX
-from fastcollate.common.arrays import is_tensor, like_of, on_host, take, was_written, zeros
+from fastcollate.common.arrays import is_tensor, like_of, on_host, take, zeros
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
-
     from numpy.typing import NDArray
 
     from fastcollate._fastcollate import Plan
     from fastcollate.ops.batch_state import BatchState
-
-
-MASKS = ("loss_mask", "response_mask", "labels", "shift_labels")
-"""Keys of the outputs that a loss mask has to fit, and its own."""
 
 
 class LossPositions(NamedTuple):
@@ -73,11 +67,10 @@ def label_key(state: BatchState) -> str | None:
     return key if key and not (mask.is_inference() or state.data[key].is_inference()) else None
 
 
-def with_masked_labels(state: BatchState, key: str, earlier: Any) -> BatchState:
+def with_masked_labels(state: BatchState, key: str, own: list[Any]) -> BatchState:
     """Return the state with labels of what its loss mask trains now.
 
-    Labels that were changed in place, too, those of the state or the ones that an earlier call
-    made, only lose tokens.
+    They lose tokens that `own` labels lack, which the caller changed in place.
 
     Raises
     ------
@@ -96,22 +89,11 @@ def with_masked_labels(state: BatchState, key: str, earlier: Any) -> BatchState:
     values, tokens = (like_of(x[is_predicted], labels) for x in (values, tokens))
     places = tokens if key == "labels" else like_of(predictors[is_predicted], labels)
     found = data["input_ids"].reshape(-1)[tokens].to(labels.dtype)
-    changed = [x.reshape(-1)[places] for x in (data[key], earlier) if was_written(x)]
-    for own in changed:
-        found = own.where(found != IGNORE_INDEX, found)
-    # Not through `data`, they count as changed.
-    flat = (labels if changed else labels.data).view(-1)
-    flat[places] = found.masked_fill(mask.reshape(-1)[values] == 0, IGNORE_INDEX)
+    for given in own:
+        found = given.reshape(-1)[places].where(found != IGNORE_INDEX, found)
+    found = found.masked_fill(mask.reshape(-1)[values] == 0, IGNORE_INDEX)
+    labels.view(-1)[places] = found
     return state._replace(data={**data, key: labels})
-
-
-def with_unwritten_masks(state: BatchState, changed: Collection[str] = ()) -> BatchState:
-    """Return the state of a copy, whose masks and labels fit, but for those that were changed."""
-    data = dict(state.data)
-    for key in MASKS:
-        if key not in changed and was_written(data.get(key)):
-            data[key] = data[key].data  # its own counter, at 0; unpickling counts as a change
-    return state._replace(data=data)
 
 
 def targets(plan: Plan, ids: Any) -> Any:

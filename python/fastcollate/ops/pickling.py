@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
-from fastcollate.common.arrays import is_array, is_tensor, was_written
+from fastcollate.common.arrays import is_array, is_tensor
 from fastcollate.ops.batch_state import BatchState
-from fastcollate.ops.loss_positions import MASKS, with_unwritten_masks
 from fastcollate.ops.parts import Parts
 from fastcollate.ops.ragged_outputs import ragged_outputs
 
@@ -24,15 +23,7 @@ def own_memory(data: dict[str, Any]) -> dict[str, Any]:
             return value.map(own)
         return _Joined.of(value) if isinstance(value, list) and _can_be_joined(value) else value
 
-    owned = {key: own(value) for key, value in data.items()}
-    changed = [key for key in MASKS[1:] if was_written(data.get(key))]
-    return owned | {key: _Changed(owned[key]) for key in changed}
-
-
-class _Changed(NamedTuple):
-    """Labels, or a response mask, that were changed in place."""
-
-    tensor: Any
+    return {key: own(value) for key, value in data.items()}
 
 
 class _Joined(Parts):
@@ -71,9 +62,8 @@ def restore(kind: Any, data: dict[str, Any], *state: Any) -> Any:
     ValueError
         If an output is not of its plan's shape.
     """
-    changed = {key: value.tensor for key, value in data.items() if type(value) is _Changed}
     data = {k: value.views if type(value) is _Joined else value for k, value in data.items()}
-    restored = with_unwritten_masks(BatchState(data | changed, *state), changed)
+    restored = BatchState(data, *state)
     _check_shapes(restored)
     return kind._of(restored)
 
