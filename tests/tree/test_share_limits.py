@@ -168,6 +168,10 @@ def test_labels_of_their_own_train_each_position_once():
     is_label = labels != -100
     np.testing.assert_array_equal(labels[is_label], once.input_ids[is_label])
     assert once.labels.tolist() == labels.tolist()
+    once = fc.build_batch(**ROWS, layout=layout, labels="aligned", loss_mask=masks, pad_token_id=0)
+    once.loss_mask[2] = 1  # of a token that row 0 trains
+    with pytest.raises(ValueError, match=message):
+        once.model_inputs("dense")
     # A row that is the prefix of another ends alone, and equal rows end together.
     same = {"prompts": [[1], [1], [1]], "responses": [[2], [2, 3], [2, 3]]}
     batch = make_batch(**same, layout=layout)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastcollate._fastcollate import IGNORE_INDEX
-from fastcollate.common.arrays import convert, like_of, on_host, zeros
+from fastcollate.common.arrays import convert, like_of, on_host, was_written, zeros
 from fastcollate.ops.loss_positions import places_of
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ def tree_labels(state: BatchState, key: str) -> Any:
     plan, data = state.plan, state.data
     ids, labels = data["input_ids"], state.spec.outputs.labels
     assert labels is not None
+    if not labels[0] and was_written(data["loss_mask"]):
+        check_trained_once(state)
     trained = _trained(state)
     if key == "shift_labels":
         at = on_host(data["predictors"])[trained]
