@@ -3,6 +3,7 @@
 import ast
 import pickle
 import sys
+import types
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -233,6 +234,15 @@ def test_options_of_models_count():
     model.config._attn_implementation = "flash_attention_2"
     with pytest.raises(ValueError, match="flash attention of 'gpt_neo' gets no offsets"):
         of_batch(model, LAYOUTS[1])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_tokens_that_peft_adds_are_of_one_row(layout):
+    model = model_of("granite")
+    model.active_peft_config = types.SimpleNamespace(is_prompt_learning=True)
+    of_batch(model, "left")
+    with pytest.raises(ValueError, match=r"PEFT adds tokens.*pass a padded layout"):
+        of_batch(model, layout)
 
 
 @pytest.mark.parametrize("layout", ["left", fc.Packed(14)], ids=str)

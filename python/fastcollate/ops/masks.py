@@ -14,6 +14,7 @@ from fastcollate.ops.model_kinds import (
     OWN_START,
     WITHOUT_SHIFT,
     carries_state,
+    has_prefix,
     reason_against,
     takes_paths,
 )
@@ -74,6 +75,8 @@ class ModelCall(NamedTuple):
     """The dtype of dense masks; None for float32."""
     has_state: bool = False
     """True if the model's layers carry a state from one position to the next."""
+    has_prefix: bool = False
+    """True if PEFT adds tokens before each row."""
 
     @classmethod
     def of(cls, kernel: Kernel | None, model: Any, dtype: Any = None) -> ModelCall:
@@ -99,7 +102,7 @@ class ModelCall(NamedTuple):
                 "with attn_implementation='eager'"
             )
         dtype = getattr(model, "dtype", None) if dtype is None else dtype
-        return cls(kernel, config, dtype, carries_state(model))
+        return cls(kernel, config, dtype, carries_state(model), has_prefix(model))
 
     @property
     def knows_masks(self) -> bool:
@@ -172,6 +175,8 @@ class ModelCall(NamedTuple):
         if config is None:
             return kernel
         reason = reason_against(config, kernel, is_tree, self.has_state)
+        if self.has_prefix:
+            reason = "PEFT adds tokens of its own before each output row, as for prompt tuning"
         if reason is not None:
             raise ValueError(
                 f"{reason}, so sequences that share an output row would change each other; "

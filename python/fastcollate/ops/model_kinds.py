@@ -85,6 +85,11 @@ def carries_state(model: Any) -> bool:
     return bool(getattr(model, "_is_stateful", False))
 
 
+def has_prefix(model: Any) -> bool:
+    """Return True for a model to which PEFT adds tokens before each row, as for prompt tuning."""
+    return bool(getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False))
+
+
 def takes_paths(model: Any) -> bool:
     """Return False for a model whose layers do not call an attention that was registered."""
     can_set = getattr(model, "_can_set_attn_implementation", None)
