@@ -22,6 +22,7 @@ from fastcollate.common.arguments import (
     warn_user,
     wrong_name,
 )
+from fastcollate.common.arrays import on_host
 from fastcollate.memory.pools import BufferPool
 from fastcollate.ops.masks import (
     FLASH_KEYS,
@@ -147,8 +148,15 @@ class Collator(Generic[Made]):
     ------
     ValueError, TypeError
         As :func:`build_batch`, for invalid options. Calls also raise them for samples with
-        different keys, for pairs of which `max_length` would leave no token of a response, and for
-        values of response tokens with `max_length`, naming the sample or the row and position.
+        different keys, for pairs of which `max_length` would leave no token of a response, for
+        values of response tokens with `max_length`, naming the sample or the row and position, and
+        for weights in ``loss_mask`` if `outputs` has labels without it.
+
+    Warns
+    -----
+    UserWarning
+        Calls for a :class:`Batch` with labels warn of weights in ``loss_mask``, which labels do not
+        hold, and of rows that look padded.
 
     Notes
     -----
@@ -254,6 +262,8 @@ class Collator(Generic[Made]):
             if (message := padding_message(name, rows, options.pad_token_id)) is not None:
                 warn_user(message)
         made = made._replace(call=self._call, truncated=truncated)
+        if "loss_mask" in arguments and made.spec.outputs.labels is not None:
+            self._check_weights(on_host(made.loss_mask))
         if self._keys is not None:
             outputs = self._keys.items()
             are_pairs = "chosen_ids" in ids
@@ -335,6 +345,23 @@ class Collator(Generic[Made]):
             raise ValueError(
                 f"outputs are {list(keys)}, from which a model does not know where the rows of "
                 f"layout={layout.name!r} begin; add {' and '.join(map(repr, missing))}{why}"
+            )
+
+    def _check_weights(self, mask: Any) -> None:
+        """Refuse weights that labels alone do not have; warn of them if the batch has both."""
+        weights = mask[(mask != 0) & (mask != 1)]
+        if len(weights) == 0:
+            return
+        has = f"loss_mask has weights, such as {weights[0]:g}"
+        if self._keys is None:
+            warn_user(
+                f"{has}, but labels hold none, so a model's own loss counts trained tokens alike; "
+                "compute the loss with batch.loss_mask"
+            )
+        elif "loss_mask" not in self._keys and not {*LABELS}.isdisjoint(self._keys):
+            raise ValueError(
+                f"{has}, but outputs are {list(self._keys)}, and labels hold none; add "
+                "'loss_mask' to outputs, or pass a loss_mask of 0 and 1"
             )
 
     def __getstate__(self) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+import warnings
 from collections import UserDict
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -83,6 +84,7 @@ options = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.filterwarnings("ignore:loss_mask has weights")
 @share(2)
 @given(samples=rollouts().map(samples_of) | sequences() | pairs, options=options)
 def test_samples_of_every_form(samples, options, array_type):
@@ -216,6 +218,22 @@ def test_a_mask_may_be_a_field_instead(array_type):
     fields = {"weights": fc.Field("completion_mask", align="sequence")}
     batch = fc.Collator(pad_token_id=0, fields=fields, array_type=array_type)(samples)
     assert batch.weights.tolist() == [[0, 5]]
+
+
+def test_labels_hold_no_weights(array_type):
+    samples = [{"input_ids": [1, 2, 3], "loss_mask": [0, 0.5, 2]}]
+    options = {"pad_token_id": 0, "layout": "right", "array_type": array_type}
+    has = "loss_mask has weights, such as 0.5, but "
+    with pytest.warns(UserWarning, match=f"{has}labels hold none.*with batch.loss_mask"):
+        fc.Collator(**options)(samples)
+    keys = ["input_ids", "attention_mask", "labels"]
+    with pytest.raises(ValueError, match=f"{has}outputs are .*add 'loss_mask' to outputs"):
+        fc.Collator(**options, outputs=keys)(samples)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fc.Collator(**options, outputs=[*keys, "loss_mask"])(samples)
+        fc.Collator(**options, outputs=["input_ids", "loss_mask"])(samples)
+        fc.Collator(**options)([{"input_ids": [1, 2, 3], "loss_mask": [1, 1, 0]}])
 
 
 OF_PAIRS = (*("response_mask", "completion_mask", "loss_mask"), *("scores", "levels", "advantages"))

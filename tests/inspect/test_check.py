@@ -217,8 +217,13 @@ def test_masks_that_are_modified(build):
         ("negative_mask", 2, 2),
     ]
     assert tuple(batch["loss_mask"].shape) == shape
-    weights = build(loss_mask=[[0.5, 2.0], [3, 0.25], [1, 0, 0.125]])
-    assert found(weights) == []
+
+
+def test_labels_hold_no_weights(build, layout):
+    has_labels = not isinstance(layout, fc.Tree)
+    weights = [[0.5, 2.0], [3, 0.25], [1, 0, 0.125]]
+    assert found(build(loss_mask=weights)) == [("weighted_labels", None, None)] * has_labels
+    assert found(build(loss_mask=weights, labels=None)) == []
 
 
 def test_nan_in_other_fields(build):

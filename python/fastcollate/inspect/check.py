@@ -207,7 +207,7 @@ def _find_trained_first_tokens(facts: _Facts) -> Iterator[Finding]:
 
 
 def _bad_masks(facts: _Facts) -> Iterator[Finding]:
-    """Find negative weights in the loss mask, and labels in its place.
+    """Find negative weights in the loss mask, labels in its place, and weights besides labels.
 
     Batches of frameworks' functions may be built with them.
     """
@@ -239,6 +239,11 @@ def _bad_masks(facts: _Facts) -> Iterator[Finding]:
         lambda place: f"loss_mask is {mask[place]:.4g}, a negative weight",
         "set it to 0 on tokens that do not train",
     )
+    if state.spec.outputs.labels is not None and len(labels.rows) == 0 and mask.min() >= 0:
+        weight = mask[(mask != 0) & (mask != 1)][0]
+        reason = f"loss_mask has weights, such as {weight:g}, but labels hold none"
+        advice = "multiply losses by loss_mask: a model's own loss counts trained tokens alike"
+        yield _whole_batch("weighted_labels", reason, advice)
 
 
 def _targets(state: BatchState) -> Any:
