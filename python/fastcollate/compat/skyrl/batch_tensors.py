@@ -123,17 +123,15 @@ def convert_prompts_responses_to_batch_tensors(
     if rollout_expert_indices is not None and len(rollout_expert_indices) > 0:
         routes = _check_routes(rollout_expert_indices, rows)
     collated = collate(Request(Parts(prompts, responses), pad_token_id, fields))
-    if max_seq_len is not None and collated.plan.longest_row > max_seq_len:
+    data, plan, support = collated.data, collated.plan, rollout_sample_support
+    if max_seq_len is not None and plan.longest_row > max_seq_len:
         logger.warning(
             "the longest row has %d tokens, which exceeds max_seq_len=%d, and rows are not "
             "truncated; check the limits of the generation",
-            collated.plan.longest_row,
+            plan.longest_row,
             max_seq_len,
         )
 
-    data, response_lens = collated.data, collated.plan.response_lens
-    lens = collated.plan.prompt_lens + response_lens
-    support = rollout_sample_support
     return (
         data["input_ids"],
         data["attention_mask"],
@@ -141,8 +139,8 @@ def convert_prompts_responses_to_batch_tensors(
         data["rewards"],
         data["loss_mask"],
         data.get("logprobs"),
-        None if routes is None else _pack_routes(routes, lens),
-        None if support is None else _pack_support(support, response_lens),
+        None if routes is None else _pack_routes(routes, plan.prompt_lens + plan.response_lens),
+        None if support is None else _pack_support(support, plan.response_lens),
     )
 
 

@@ -346,7 +346,9 @@ def _loss_masks(examples: Examples, lengths: list[int]) -> list[Any]:
     """Return the loss masks of the examples' last tokens; checks their lengths."""
     actions = list(map(itemgetter("num_actions"), examples))
     masks = list(map(itemgetter("loss_mask"), examples))
-    found, expected = list(map(len, masks)), list(map(min, lengths, actions))
+    found = list(map(len, masks))
+    pairs = zip(lengths, actions, strict=True)
+    expected = [length if length <= count else count for length, count in pairs]  # min takes longer
     if found != expected:
         row = next(row for row, one in enumerate(found) if one != expected[row])
         raise AssertionError(
