@@ -158,6 +158,7 @@ def test_torch_rows_of_unusual_kinds():
     assert negated.is_neg()
     rows = [
         negated,
+        torch._neg_view(torch.tensor([2.0, 4.0])),
         torch.nn.Parameter(torch.tensor([0.5, 1.5])),
         torch.tensor(2.5).expand(2),
         torch.tensor([0.25, 1], requires_grad=True) * 2,
@@ -166,8 +167,10 @@ def test_torch_rows_of_unusual_kinds():
     with torch.inference_mode():
         rows.append(torch.tensor([7.0, 8.0]))
     batch = fc.build_batch([*ids, []], [*ids, [1, 2]], pad_token_id=0, logprobs=rows)
-    assert batch.logprobs.tolist() == [[-2, -4], [0.5, 1.5], [2.5, 2.5], [0.5, 2], [7, 8]]
+    assert batch.logprobs.tolist() == [[-2, -4], [-2, -4], [0.5, 1.5], [2.5, 2.5], [0.5, 2], [7, 8]]
     assert not batch.logprobs.requires_grad
+    with pytest.raises(ValueError, match=r"^logprobs\[0\] could not be read: .* ZeroTensor"):
+        make_batch([[]], [[1, 2]], logprobs=[torch._efficientzerotensor(2)])
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from ragged_lists import refuses
 from raising import raises
 
 import fastcollate as fc
-from fastcollate.ops import padding, writing
+from fastcollate.ops import writing
 
 DTYPES = ["bool", "uint8", "int16", "int32", "int64", "float16", "float32", "float64"]
 SIDES = ["right", "left"]
@@ -76,8 +76,8 @@ def test_rows_of_arrays(case):
 
 
 @NEEDS_TORCH
-@given(case=cases(), needs_grad=st.booleans(), small=SMALL)
-def test_rows_of_tensors(case, needs_grad, small):
+@given(case=cases(), needs_grad=st.booleans())
+def test_rows_of_tensors(case, needs_grad):
     import torch
 
     rows, dtype, trailing, options, width = case
@@ -93,8 +93,7 @@ def test_rows_of_tensors(case, needs_grad, small):
         assert torch.equal(tensors[0].grad, torch.ones_like(tensors[0]))
         found = found.detach()
     else:
-        with mock.patch.object(padding, "SMALL", small):
-            found = fc.pad(tensors, **options)
+        found = fc.pad(tensors, **options)
     same(found, expected)
     column = fc.ragged([tensor.detach() for tensor in tensors])
     same(fc.pad(column, **options), expected)

@@ -242,12 +242,10 @@ def is_only_torch(dtype: Any) -> bool:
     return "float" in name and name not in ("float16", "float32", "float64")
 
 
+@lru_cache(maxsize=256)
 def dtype_name(dtype: Any) -> str:
-    """Return the name of a dtype, without torch's prefix."""
-    return _numpy_name(dtype) if isinstance(dtype, np.dtype) else str(dtype).removeprefix("torch.")
-
-
-_numpy_name = lru_cache(maxsize=256)(str)  # NumPy takes microseconds
+    """Return the name of a dtype of NumPy or torch, without torch's prefix."""
+    return str(dtype).removeprefix("torch.")
 
 
 def check_dtype_name(dtype: Any, key: str | None = None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from operator import attrgetter, itemgetter
@@ -16,17 +15,13 @@ from fastcollate.common.arrays import (
     check_dtype_name,
     describe,
     dtype_name,
-    fits,
     is_array,
     is_tensor,
-    to_tensor,
 )
 from fastcollate.ops.trailing import with_equal_trailing
 from fastcollate.ops.writing import (
     AS_LONGEST,
-    FEW,
     SIDES,
-    SMALL,
     is_computed,
     pad_on_their_device,
     pad_rows,
@@ -44,19 +39,10 @@ if TYPE_CHECKING:
 
 Side = Literal["right", "left"]
 
-SHORT = 1 << 14
-"""Bytes of a tensor at which copying them takes as long as looking the tensor up."""
-
 MAX_DIMENSIONS = 64
 """Largest number of dimensions of NumPy and torch arrays."""
 
-SAMPLE = 16
-"""Number of tensors of a list whose sizes are checked."""
-
-DTYPE_CHARS = frozenset("?Bhefd" + np.dtype("int32").char + np.dtype("int64").char)
-"""Characters of the NumPy dtypes that rows of tensors may have."""
-
-_NEEDS_GRAD, _IS_CPU, _NBYTES = map(attrgetter, ("requires_grad", "is_cpu", "nbytes"))
+_NEEDS_GRAD, _IS_CPU = map(attrgetter, ("requires_grad", "is_cpu"))
 
 
 @overload
@@ -125,8 +111,7 @@ def pad(
     Returns
     -------
     Tensor or array
-        (rows, width, \*trailing). Its memory comes from the default pool, unless a few small
-        tensors are padded.
+        (rows, width, \*trailing). Its memory comes from the default pool.
 
     Raises
     ------
@@ -155,8 +140,6 @@ def pad(
     layout = AS_LONGEST[side]
     if pad_to is not None or multiple_of != 1:
         layout = SIDES[side](pad_to=pad_to, multiple_of=multiple_of)
-    if dtype is None and (few := _pad_few(rows, side, fill, pad_to, multiple_of)) is not None:
-        return few if array_type == "torch" else few.numpy()
     rows, found = _with_dtype(rows, dtype)
     name = check_dtype_name(found, "rows")
     if pad_trailing and isinstance(rows, (list, tuple)):
@@ -168,42 +151,17 @@ def pad(
             raise type(error)(f"rows cannot be read: {error}") from error
         return pad_on_their_device(column, name, layout, fill)
     try:
-        return pad_rows(_join_if_short(rows), name, layout, fill, array_type)
+        return pad_rows(rows, name, layout, fill, array_type)
     except TypeError as error:
         if dtype is None and name == "int64" and _hold_float(rows):
             raise TypeError(f"{error} as the first number is, or dtype='float32'") from error
         raise
 
 
-def _pad_few(rows: Any, side: Side, fill: float, pad_to: int | None, multiple_of: int) -> Any:
-    """Pad a few small tensors of one dtype by NumPy; None for other rows, and for all mistakes."""
-    if not isinstance(rows, (list, tuple)) or not 0 < len(rows) <= FEW or not is_tensor(rows[0]):
-        return None
-    if type(fill) not in (int, float) or {type(row).__name__ for row in rows} != {"Tensor"}:
-        return None
-    try:
-        arrays = [row.numpy() for row in rows]
-        lengths = list(map(len, arrays))
-    except (RuntimeError, TypeError):  # with gradients, on a device or without a dimension
-        return None
-    first, longest = arrays[0], max(lengths)
-    kinds = {(array.dtype.char, array.shape[1:]) for array in arrays}
-    if len(kinds) > 1 or first.dtype.char not in DTYPE_CHARS or sum(map(_NBYTES, arrays)) > SMALL:
-        return None
-    if fill != 0 and not fits(fill, first):
-        return None
-    width = -(-longest // multiple_of) * multiple_of if pad_to is None else int(pad_to)
-    if longest > width:
-        return None
-    padded = np.full((len(arrays), width, *first.shape[1:]), fill, first.dtype)
-    for to, array, length in zip(padded, arrays, lengths, strict=True):
-        start = width - length if side == "left" else 0
-        to[start : start + length] = array
-    return to_tensor(padded)
-
-
 def _with_dtype(rows: Any, dtype: Any) -> tuple[Any, Any]:
     """Return rows in a form that the core reads, and a dtype: the rows' own if None is given."""
+    if isinstance(rows, (list, tuple)):
+        return rows, _common_dtype(rows) if dtype is None else dtype
     if isinstance(rows, Ragged):
         return rows, dtype_name(rows.dtype) if dtype is None else dtype
     if is_column(rows):
@@ -291,14 +249,3 @@ def _are_computed(rows: Any) -> bool:
         return any(map(_NEEDS_GRAD, rows)) or not all(map(_IS_CPU, rows))
     except AttributeError:
         return False  # not all are tensors
-
-
-def _join_if_short(rows: Any) -> Any:
-    """Return short tensors concatenated, which is faster than looking up each."""
-    if not isinstance(rows, (list, tuple)) or len(rows) == 0 or not is_tensor(rows[0]):
-        return rows
-    some = rows[:: -(-len(rows) // SAMPLE)]
-    with contextlib.suppress(TypeError, ValueError, RuntimeError):  # the core names the mistake
-        if sum(getattr(row, "nbytes", SHORT) for row in some) < SHORT * len(some):
-            return ragged(rows)
-    return rows

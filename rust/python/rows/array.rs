@@ -4,33 +4,42 @@ use std::ffi::c_void;
 use std::slice;
 use std::sync::OnceLock;
 
-use fastcollate::{Element, Slice};
+use fastcollate::{Element, Slice, few};
 use numpy::prelude::*;
 use numpy::{PyArrayDescr, PyUntypedArray};
 use pyo3::prelude::*;
 use pyo3::types::{IntoPyDict, PyType};
 
+use super::dlpack::{self, Memory};
 use super::{imported, tensor};
 use crate::error::{Error, Result};
 
 /// A C-contiguous array of tokens. Its memory is looked up at every read: Python code that runs in
 /// between may move it.
 pub struct ArrayView<'py> {
-    array: Bound<'py, PyUntypedArray>,
-    /// Held, so that no other one takes its address.
-    dtype: Bound<'py, PyArrayDescr>,
+    source: Source<'py>,
     numbers: Numbers,
     tokens: usize,
     trailing: Vec<usize>,
     /// Number of values.
     len: usize,
     data: *mut c_void,
-    /// The tensor that owns the memory, if any.
-    tensor: Option<Bound<'py, PyAny>>,
+}
+
+/// What a view looks up.
+enum Source<'py> {
+    Array {
+        array: Bound<'py, PyUntypedArray>,
+        /// Held, so that no other one takes its address.
+        dtype: Bound<'py, PyArrayDescr>,
+        /// The tensor that owns the memory, if any.
+        tensor: Option<Bound<'py, PyAny>>,
+    },
+    Tensor(Bound<'py, PyAny>),
 }
 
 /// Number types that are read in location. Bool is read as bytes.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 enum Numbers {
     Bool,
     I8,
@@ -94,6 +103,28 @@ impl<'py> ArrayView<'py> {
         }
     }
 
+    /// View a tensor's tokens; `None` for tensors and other objects that NumPy has to look up.
+    ///
+    /// # Errors
+    /// Those of the tensor.
+    pub fn of_tensor(object: &Bound<'py, PyAny>) -> PyResult<Option<Self>> {
+        let view = dlpack::look_up(object, |memory| {
+            let numbers = numbers_in(&memory)?;
+            let mut shape: Vec<_> = few(memory.shape.iter().map(|&len| len as usize));
+            Some(Self {
+                len: shape.iter().product(),
+                tokens: shape.remove(0),
+                trailing: shape,
+                data: memory.data,
+                numbers,
+                source: Source::Tensor(object.clone()),
+            })
+        })?;
+        // This call releases the interpreter, so it comes once, and not before each look-up.
+        let is_negated = || object.call_method0(intern!(object.py(), "is_neg"))?.is_truthy();
+        Ok(if view.is_some() && is_negated()? { None } else { view })
+    }
+
     fn of_viewable(
         array: Bound<'py, PyUntypedArray>,
         leading: usize,
@@ -108,10 +139,8 @@ impl<'py> ArrayView<'py> {
             trailing: trailing.to_vec(),
             len: shape.iter().product(),
             data: data(&array),
-            dtype: array.dtype(),
-            array,
             numbers,
-            tensor,
+            source: Source::Array { dtype: array.dtype(), array, tensor },
         }
     }
 
@@ -132,7 +161,7 @@ impl<'py> ArrayView<'py> {
 
     /// True if the memory is a tensor's, which another thread may safely move (`share_memory_`).
     pub fn is_tensor(&self) -> bool {
-        self.tensor.is_some()
+        matches!(self.source, Source::Tensor(_) | Source::Array { tensor: Some(_), .. })
     }
 
     /// All values, token by token; `None` if the array was moved, resized or given another dtype
@@ -143,15 +172,26 @@ impl<'py> ArrayView<'py> {
     /// Those of the tensor when its memory is looked up.
     pub fn values(&self) -> PyResult<Option<Slice<'_>>> {
         let len = self.len;
-        let is_moved = match &self.tensor {
-            Some(tensor) if len > 0 => tensor::data_ptr(tensor)? != self.data.addr(),
-            _ => false,
+        let is_the_same = match &self.source {
+            Source::Tensor(tensor) => dlpack::look_up(tensor, |memory| {
+                let found = (numbers_in(&memory)?, memory.data);
+                let count: i64 = memory.shape.iter().product();
+                (found == (self.numbers, self.data) && count as usize == len).then_some(())
+            })?
+            .is_some(),
+            Source::Array { array, dtype, tensor } => {
+                let is_moved = match tensor {
+                    Some(tensor) if len > 0 => tensor::data_ptr(tensor)? != self.data.addr(),
+                    _ => false,
+                };
+                !is_moved
+                    && data(array) == self.data
+                    && array.len() == len
+                    && array.is_c_contiguous()
+                    && array.dtype().is(dtype)
+            }
         };
-        let is_the_same = data(&self.array) == self.data
-            && self.array.len() == len
-            && self.array.is_c_contiguous()
-            && self.array.dtype().is(&self.dtype);
-        if is_moved || !is_the_same {
+        if !is_the_same {
             return Ok(None);
         }
         /// View the memory as values of one type.
@@ -160,9 +200,9 @@ impl<'py> ArrayView<'py> {
                 if len == 0 {
                     Slice::$variant(&[])
                 } else {
-                    // SAFETY: the array is contiguous, and has the dtype and the address that
-                    // `viewable` found to be aligned numbers of this type, of which every bit
-                    // pattern is a value; `len` is how many it has. `self` keeps the array alive.
+                    // SAFETY: the array or tensor is contiguous, and has the dtype and the address that
+                    // `viewable` or `numbers_in` found to be aligned numbers of this type, of which
+                    // every bit pattern is a value; `len` is how many it has. `self` keeps it alive.
                     // Other threads can resize it across `detach` only by force (`refcheck=False`),
                     // since it is referenced here.
                     Slice::$variant(unsafe {
@@ -216,7 +256,19 @@ fn viewable(array: &Bound<PyUntypedArray>) -> Option<Numbers> {
     {
         return None;
     }
-    Some(match (dtype.kind(), size) {
+    numbers_of(dtype.kind(), size)
+}
+
+/// The type of a contiguous tensor of aligned numbers; `None` for any other.
+fn numbers_in(memory: &Memory) -> Option<Numbers> {
+    let (kind, size) = memory.numbers;
+    let is_viewable = memory.is_contiguous() && memory.data.addr().is_multiple_of(size.max(1));
+    numbers_of(kind, size).filter(|_| is_viewable)
+}
+
+/// The type of numbers of a kind and a size; `None` for those that are not read in location.
+fn numbers_of(kind: u8, size: usize) -> Option<Numbers> {
+    Some(match (kind, size) {
         (b'b', 1) => Numbers::Bool,
         (b'i', 1) => Numbers::I8,
         (b'i', 2) => Numbers::I16,

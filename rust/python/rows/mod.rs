@@ -14,6 +14,8 @@ pub(crate) use intern;
 mod array;
 #[allow(unsafe_code, reason = "lends Arrow's memory to NumPy")]
 mod arrow;
+#[allow(unsafe_code, reason = "looks up torch's memory")]
+mod dlpack;
 mod fixed;
 #[allow(unsafe_code, reason = "reads items of lists without owning them")]
 mod list;

@@ -362,6 +362,14 @@ impl<'a, 'py> Reader<'a, 'py> {
             Err(error) => error.into_inner(),
         };
         let is_array = row.is_instance_of::<PyUntypedArray>();
+        if !is_array
+            && let Some(view) = ArrayView::of_tensor(&row)?
+            && self.is_row(1 + view.trailing().len())
+        {
+            self.check_trailing(index, view.tokens(), view.trailing())?;
+            self.rows.push(Row::Array(view));
+            return Ok(());
+        }
         if !is_array && tensor::is_on_device(&row)? {
             self.on_device.push((index, row));
             // Placeholder until all of them are copied at once.

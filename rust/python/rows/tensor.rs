@@ -1,4 +1,4 @@
-//! torch tensors, read through their NumPy view.
+//! torch tensors, read through their NumPy view; rows that `dlpack` can look up are not.
 
 use std::sync::OnceLock;
 
@@ -8,23 +8,32 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
 use super::array::ArrayInput;
-use super::{imported, kept};
+use super::kept;
 use crate::error::Error;
 
 /// True for a torch tensor; false if torch was not imported.
 pub fn is_tensor(object: &Bound<PyAny>) -> PyResult<bool> {
+    class(object.py())?.map_or(Ok(false), |tensor| object.is_instance(tensor))
+}
+
+/// The class of an object that is a tensor of torch's own class, and of no subclass.
+pub fn exact_type<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<&'py Bound<'py, PyType>>> {
+    let tensor = class(object.py())?;
+    Ok(tensor.filter(|&tensor| object.get_type().is(tensor)))
+}
+
+/// The class of tensors; `None` if torch was not imported.
+fn class(py: Python<'_>) -> PyResult<Option<&Bound<'_, PyType>>> {
     static TENSOR: OnceLock<Py<PyType>> = OnceLock::new();
     static MODULES: OnceLock<Py<PyDict>> = OnceLock::new();
-    let py = object.py();
-    if TENSOR.get().is_none() {
-        let modules =
-            kept(&MODULES, py, || Ok(py.import("sys")?.getattr("modules")?.cast_into()?))?;
-        let torch = modules.get_item(intern!(py, "torch"))?;
-        if torch.is_none_or(|torch| torch.is_none()) {
-            return Ok(false);
-        }
+    if let Some(found) = TENSOR.get() {
+        return Ok(Some(found.bind(py)));
     }
-    object.is_instance(imported(&TENSOR, py, "torch", "Tensor")?)
+    let modules = kept(&MODULES, py, || Ok(py.import("sys")?.getattr("modules")?.cast_into()?))?;
+    let torch = modules.get_item(intern!(py, "torch"))?;
+    // The module lacks the class while another thread is importing it.
+    let tensor = torch.map(|torch| torch.getattr_opt(intern!(py, "Tensor"))).transpose()?.flatten();
+    tensor.map(|tensor| kept(&TENSOR, py, || Ok(tensor.cast_into()?))).transpose()
 }
 
 /// Number of a tensor's dimensions; `None` for any other object.
