@@ -616,3 +616,16 @@ def test_names_that_a_terminal_would_obey(tmp_path, capsys):
     for text in (found.out, found.err):
         assert all(one.isprintable() or one == "\n" for one in text.replace("\xa0", " "))
     assert r"\x1b[2J\x1b]0;owned\x07" in found.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["show", "x.jsonl"], "use one of view, report, plan, verify"),
+        (["plan", "x.jsonl", "--layout", "packed"], "--capacity"),
+        (["view", "x.jsonl", "y.jsonl"], "a folder of files"),
+    ],
+)
+def test_wrong_usage_names_what_there_is(arguments, message, capsys):
+    assert run(arguments) == 2
+    assert message in " ".join(capsys.readouterr().err.replace("│", "").split())

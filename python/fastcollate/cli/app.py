@@ -6,9 +6,11 @@ import re
 import shutil
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 import typer
+from typer.core import TyperGroup
 
 from fastcollate import __version__
 from fastcollate.cli.plan import plan
@@ -18,8 +20,35 @@ from fastcollate.cli.schemas import flag
 from fastcollate.cli.verify import verify
 from fastcollate.cli.view import view
 
+
+class Commands(TyperGroup):
+    """The commands; errors for other commands and options list them."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except Exception as raised:
+            error: Any = raised
+            if hasattr(error, "possibilities"):  # the error for an unknown option
+                options = [one for one in error.ctx.command.params if one.opts[0][0] == "-"]
+                own = [one.opts[0] for one in options if one.rich_help_panel is None]
+                error.possibilities = own
+            elif "extra argument" in str(getattr(error, "message", "")):
+                error.message += "; pass one file, or a folder of files"
+            raise
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the first argument names."""
+        if args[0] not in self.commands:
+            names = ", ".join(self.commands)
+            ctx.fail(f"No such command {args[0]!r}; use one of {names}, before the file.")
+        return super().resolve_command(ctx, args)
+
+
 app = typer.Typer(
     name="fastcollate",
+    cls=Commands,
     help="Inspect rollouts before you train on them.",
     add_completion=False,
     no_args_is_help=True,

@@ -81,8 +81,10 @@ def report(
     if as_json:
         print(json.dumps({"report": str(output), **summary.figures}, indent=2))
         return
-    findings = sum(found["number"] for found in summary.figures["findings"])
-    found = (
-        f"{tally(summary.figures['turns'], noun_of(summary.figures))}, {tally(findings, 'finding')}"
+    numbers = {found["kind"]: found["number"] for found in summary.figures["findings"]}
+    kinds = ", ".join(f"{number:,} {kind}" for kind, number in numbers.items())
+    print_text(
+        f"{tally(summary.figures['turns'], noun_of(summary.figures))}, "
+        f"{tally(sum(numbers.values()), 'finding')}{f' ({kinds})' if kinds else ''}; "
+        f"wrote {output}"
     )
-    print_text(f"{found}; wrote {output}")
