@@ -40,7 +40,8 @@ def suggests_names(target: T) -> T:
     methods = {name: value for base in bases for name, value in vars(base).items()}
     for name, method in methods.items():
         function = getattr(method, "__func__", method)
-        if inspect.isfunction(function) and (name == "__init__" or not name.startswith("_")):
+        is_called = name in ("__init__", "__call__") or not name.startswith("_")
+        if inspect.isfunction(function) and is_called:
             call = _suggesting(function)
             call.__qualname__ = f"{target.__name__}.{name}"
             setattr(target, name, call if function is method else type(method)(call))
@@ -83,6 +84,12 @@ def _suggesting(function: Callable[..., Any]) -> Callable[..., Any]:
             message = message or _missing(call, args, kwargs)
             if message is None:
                 raise
+        except KeyError as error:
+            key = error.args[0] if error.args else None
+            place = None if " " in str(key) else _without(key, call, args, kwargs)
+            if place is None:
+                raise
+            raise KeyError(f"{place} has no {key!r}, which {_callee(call)} needs") from error
         except MemoryError as error:
             # Python's own lists trust a length, and name nothing.
             if error.args or (claim := _false_length(call, args, kwargs)) is None:
@@ -97,12 +104,14 @@ def _nameless(function: Callable[..., Any], given: tuple[Any, ...]) -> str | Non
     """Return an error message for too many arguments without names; None for other calls."""
     parameters = inspect.signature(function).parameters.values()
     most = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
-    named = [one for one in parameters if one.kind is one.KEYWORD_ONLY]
-    if len(given) <= len(most) or not named:
+    if len(given) <= len(most):
         return None
-    needed = next((one for one in named if one.default is one.empty), named[0])
-    callee = function.__qualname__.removesuffix(".__init__")
+    callee = _callee(function)
     expected = ", ".join(name for name in most if name not in OWN) or "nothing"
+    named = [one for one in parameters if one.kind is one.KEYWORD_ONLY]
+    if not named:
+        return f"{callee} takes {expected}; {INSTEAD.get(callee, 'pass no more arguments')}"
+    needed = next((one for one in named if one.default is one.empty), named[0])
     return f"{callee} takes {expected} without a name; pass others by name: {needed.name}=..."
 
 
@@ -116,9 +125,14 @@ def _missing(
     missing = [name for name in needed if name not in (*positional[: len(args)], *kwargs)]
     if not missing or any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in parameters):
         return None
-    callee = function.__qualname__.removesuffix(".__init__")
+    callee = _callee(function)
     advice = INSTEAD.get(callee, f"pass {', '.join(needed)}")
     return f"{callee} is called without {' and '.join(missing)}; {advice}"
+
+
+def _callee(function: Callable[..., Any]) -> str:
+    """Return the name of a function, or the class that its ``__init__`` or ``__call__`` is of."""
+    return function.__qualname__.removesuffix(".__init__").removesuffix(".__call__")
 
 
 def wrong_name(function: Callable[..., Any], given: Iterable[str]) -> str | None:
@@ -127,21 +141,38 @@ def wrong_name(function: Callable[..., Any], given: Iterable[str]) -> str | None
     unknown = next((name for name in given if name not in known), None)
     if unknown is None or takes_any:
         return None
-    callee = function.__qualname__.removesuffix(".__init__")
+    callee = _callee(function)
     if (advice := advice_for(unknown, known)) is None:
-        advice = f"help({_public_name(callee)}) lists its arguments"
-        if len(known) <= MOST_LISTED:
-            advice = f"pass some of {', '.join(known)}" if known else "it takes none"
+        advice = f"pass some of {', '.join(known)}" if known else "it takes none"
         advice = INSTEAD.get(callee, advice)
     return f"{callee} has no argument {unknown!r}; {advice}"
+
+
+def _named(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the arguments of a call by their names."""
+    return {**dict(zip(inspect.signature(function).parameters, args, strict=False)), **kwargs}
 
 
 def _false_length(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> str | None:
     """Return an error message for the first argument with too many items; None if there is none."""
-    named = {**dict(zip(inspect.signature(function).parameters, args, strict=False)), **kwargs}
+    named = _named(function, args, kwargs)
     return next(filter(None, map(_claim_of, named, named.values())), None)
+
+
+def _without(
+    key: Any, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> str | None:
+    """Return the place of the first mapping that lacks a key; None if all have it."""
+    for name, value in _named(function, args, kwargs).items():
+        items = value if isinstance(value, (list, tuple)) else [value]
+        for index, item in enumerate(items):
+            if isinstance(item, Mapping) and key not in item.keys():  # noqa: SIM118
+                return name if item is value else f"{name}[{index}]"
+    return None
 
 
 def _claim_of(name: str, value: Any, depth: int = 5) -> str | None:
@@ -163,9 +194,6 @@ def _claim_of(name: str, value: Any, depth: int = 5) -> str | None:
 MOST_ITEMS = 1 << 40
 """More items than any memory holds."""
 
-MOST_LISTED = 8
-"""Most arguments that an error lists."""
-
 
 @functools.cache
 def _parameters(function: Callable[..., Any]) -> tuple[list[str], bool]:
@@ -173,18 +201,6 @@ def _parameters(function: Callable[..., Any]) -> tuple[list[str], bool]:
     parameters = inspect.signature(function).parameters.values()
     known = [one.name for one in parameters if one.name not in ("self", "cls")]
     return known, any(one.kind is one.VAR_KEYWORD for one in parameters)
-
-
-def _public_name(callee: str) -> str:
-    """Return the name of a function, class or method as users import it."""
-    import fastcollate as fc
-
-    name = callee.partition(".")[0]
-    modules = (fc, fc.planning, fc.memory)
-    module = next((one for one in modules if name in one.__all__), None)
-    if module is None:
-        return callee
-    return f"{module.__name__.replace('fastcollate', 'fc')}.{callee}"
 
 
 def warn_user(message: str) -> None:

@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any, ClassVar, TypeAlias
 
+from fastcollate.common.arguments import suggests_names
 from fastcollate.compat.bin_packers import BinPacker, check_capacity, find_packer
 from fastcollate.rows.lengths import check_lengths
 
@@ -301,6 +302,7 @@ _PACKERS: dict[str, type[SequencePacker]] = {
 }
 
 
+@suggests_names
 def get_packer(
     algorithm: PackingAlgorithm | str | Any,
     bin_capacity: int,

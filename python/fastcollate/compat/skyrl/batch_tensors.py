@@ -33,6 +33,7 @@ LOSS_MASK = FieldSpec("loss_mask", "loss_masks", plain=True, any_length=True)
 LOGPROBS = FieldSpec("logprobs", "logprobs", plain=True, any_length=True)
 
 
+@suggests_names
 def convert_prompts_responses_to_batch_tensors(
     pad_token_id: int,
     prompts: Rows,

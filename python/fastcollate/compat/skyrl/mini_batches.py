@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fastcollate.common.arguments import suggests_names
 from fastcollate.plan.grouping import prompt_spans
 
 
+@suggests_names
 def compute_prompt_boundaries(uids: Sequence[Any]) -> list[tuple[int, int]]:
     """Find the rows of every prompt.
 
@@ -38,6 +40,7 @@ def compute_prompt_boundaries(uids: Sequence[Any]) -> list[tuple[int, int]]:
         raise AssertionError(str(error)) from error
 
 
+@suggests_names
 def compute_prompt_mini_batch_boundaries(
     uids: Sequence[Any],
     mini_batch_size: int,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal
 
+from fastcollate.common.arguments import suggests_names
 from fastcollate.compat.bin_packers import BinPacker, find_packer
 
 
@@ -57,6 +58,7 @@ _PACKERS: dict[str, type[SeqPacker]] = {
 }
 
 
+@suggests_names
 def make_seq_packer(
     algorithm: str | Any,
     bin_capacity: int,

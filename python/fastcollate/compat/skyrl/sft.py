@@ -123,6 +123,7 @@ def collate_sft_batch(examples: Examples, tokenizer: Any) -> Any:
     return training_batch(columns, response_length=max(actions))
 
 
+@suggests_names
 @dataclass(eq=False)
 class DefaultCollator:
     """Left-pad examples, and divide the loss mask by the number of tokens to train on.
@@ -161,6 +162,7 @@ class DefaultCollator:
         return batch
 
 
+@suggests_names
 @dataclass(eq=False)
 class PackedDataCollator:
     """Pack the examples of a training step into rows, several to a row.

@@ -10,7 +10,7 @@ import numpy as np
 
 from fastcollate._fastcollate import fix_lists
 from fastcollate.common.arguments import suggests_names
-from fastcollate.common.arrays import read_array
+from fastcollate.common.arrays import describe, read_array
 from fastcollate.common.text import show
 from fastcollate.plan.merging import merge_turns
 
@@ -126,6 +126,9 @@ def merge_stepwise_output(generator_output: Mapping[str, Any]) -> dict[str, Any]
 
 def _find_finished_turns(generator_output: Mapping[str, Any]) -> tuple[dict[str, Any], list[int]]:
     """Return all columns up to the last turn that ends a trajectory, and the trajectory ends."""
+    if not isinstance(generator_output, Mapping):
+        found = describe(generator_output)
+        raise TypeError(f"generator_output is {found}; pass a dict with a list for each column")
     count = len(generator_output["response_ids"])
     for key in ("rollout_expert_indices", "pixel_values", "image_grid_thw"):
         if generator_output.get(key) is not None:

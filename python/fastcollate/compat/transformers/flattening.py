@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fastcollate._fastcollate import IGNORE_INDEX, FieldSpec, OutputSpec
+from fastcollate.common.arguments import suggests_names
 from fastcollate.common.arrays import like_of
 from fastcollate.ops.collating import Request, collate
 from fastcollate.plan.dtypes import ArrayType
@@ -19,6 +20,7 @@ from fastcollate.rows.tokens import Whole
 LABELS = FieldSpec("labels", "labels", align="sequence", dtype="int64")
 
 
+@suggests_names
 @dataclass(eq=False)
 class DataCollatorWithFlattening:
     """Join all examples into one row without padding, as transformers' class of this name does.

@@ -11,7 +11,7 @@ import numpy as np
 
 from fastcollate._fastcollate import IGNORE_INDEX
 from fastcollate.build import build_batch
-from fastcollate.common.arguments import check_number
+from fastcollate.common.arguments import check_number, suggests_names
 from fastcollate.common.arrays import describe
 from fastcollate.ops.masks import ModelCall
 from fastcollate.ops.model_inputs import inputs_without_masks, masks_of, positions
@@ -39,6 +39,7 @@ class TokenLogprobs(NamedTuple):
     entropies: torch.Tensor
 
 
+@suggests_names
 def token_logprobs(
     model: Any,
     input_ids: torch.Tensor,

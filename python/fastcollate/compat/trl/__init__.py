@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fastcollate.common.arguments import suggests_names
 from fastcollate.compat.patching import Patched, Patcher, Replacement
 from fastcollate.compat.transformers.token_logprobs import check_layout
 from fastcollate.compat.trl import laid_out
@@ -63,6 +64,7 @@ PATCHER = Patcher(
 unpatch = PATCHER.unpatch
 
 
+@suggests_names
 def patch(*, layout: Packed | Tree | None = None, keep_groups: bool = False) -> Patched:
     """Replace TRL's functions, as :func:`fastcollate.compat.verl.patch` replaces verl's.
 

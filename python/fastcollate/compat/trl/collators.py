@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastcollate.collator import Collator
+from fastcollate.common.arguments import suggests_names
 from fastcollate.common.arrays import offsets_of
 from fastcollate.plan.layout import Right
 from fastcollate.plan.layouts import Packed
@@ -33,6 +34,7 @@ PADDING_FREE = {
 }
 
 
+@suggests_names
 @dataclass(eq=False)
 class DataCollatorForLanguageModeling:
     """Make batches of samples for supervised fine-tuning, as TRL's class of this name.

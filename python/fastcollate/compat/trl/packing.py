@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fastcollate.common.arguments import check_count, tally
+from fastcollate.common.arguments import check_count, suggests_names, tally
 from fastcollate.common.arrays import describe, offsets_of
 from fastcollate.plan.layouts import Packed
 from fastcollate.plan.packing import pack
@@ -24,6 +24,7 @@ SEQ_LENGTHS = "seq_lengths"
 """The column of the sequence lengths of a packed row."""
 
 
+@suggests_names
 def pack_dataset(
     dataset: Any,
     seq_length: int,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fastcollate._fastcollate import IGNORE_INDEX, GrowingTree
 from fastcollate.build import build_batch
-from fastcollate.common.arrays import on_host
+from fastcollate.common.arguments import suggests_names
+from fastcollate.common.arrays import describe, on_host
+from fastcollate.common.names import ListsNames
 from fastcollate.plan.layouts import Tree
 from fastcollate.plan.tree_bins import TreeBins
 
@@ -17,7 +21,14 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class TreeRow:
+KEYS = ("input_ids", "completion_mask", "old_log_probs", "advantage", "group_id")
+"""The keys of a sample."""
+
+VALUES = itemgetter(*KEYS)
+
+
+@suggests_names
+class TreeRow(ListsNames):
     """One rank's samples in a prefix tree, as TRL's class of this name.
 
     Samples share a token if they agree on the next one, too, so that each position predicts one
@@ -96,11 +107,13 @@ class TreeRow:
         ValueError, TypeError
             The sample has no tokens, or tokens that are not integers.
         """
-        ids, trained, group = _ids(sample), _count(sample), {sample["group_id"]}
+        ids, trained = _ids(sample), _count(sample)
+        *_, group = VALUES(sample)
+        groups = {group}
         shared = self._tree.add(ids)
         self.load += (len(ids) * (len(ids) + 1) - shared * (shared + 1)) // 2
         self.trained += trained
-        self.groups |= group
+        self.groups |= groups
         self.samples.append(sample)
 
     def pack(self) -> dict[str, torch.Tensor]:
@@ -184,6 +197,8 @@ class TreeRow:
 
 def _ids(sample: dict[str, Any]) -> NDArray[np.int64]:
     """Return the tokens of a sample."""
+    if not isinstance(sample, (dict, Mapping)):
+        raise TypeError(f"sample is {describe(sample)}; pass a dict of {', '.join(KEYS)}")
     ids = _array(sample["input_ids"])
     if len(ids) == 0 or ids.dtype.kind == "f":
         raise (ValueError if len(ids) == 0 else TypeError)(
@@ -200,4 +215,6 @@ def _count(sample: dict[str, Any]) -> int:
 
 def _array(values: Any) -> Any:
     """Return whole numbers as an array: faster than by `on_host`."""
-    return values if isinstance(values, np.ndarray) else values.numpy()
+    if isinstance(values, np.ndarray):
+        return values
+    return values.numpy() if hasattr(values, "numpy") else np.array(values)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fastcollate.common.arguments import check_integer
+from fastcollate.common.arguments import check_integer, suggests_names
 from fastcollate.common.arrays import describe, is_array
 from fastcollate.compat.verl.mappings import pick_rows
 from fastcollate.compat.verl.seqlen_balancing import rearrange_micro_batches
@@ -20,6 +20,7 @@ PARTS = ("batch", "non_tensor_batch", "meta_info", "from_dict")
 """Attributes of a DataProto."""
 
 
+@suggests_names
 def prepare_dynamic_batch(
     data: Any,
     max_token_len: int,
@@ -83,6 +84,7 @@ def prepare_dynamic_batch(
     return found, indices
 
 
+@suggests_names
 def restore_dynamic_batch(data: Any, batch_idx_list: Sequence[Iterable[int]]) -> Any:
     """Return rows to the order that they had before :func:`prepare_dynamic_batch`.
 

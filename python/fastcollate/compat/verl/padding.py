@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
+from fastcollate.common.arguments import suggests_names
 from fastcollate.common.arrays import describe, is_tensor
 from fastcollate.compat.verl.mappings import get_object, is_tensordict, set_object
 from fastcollate.rows.columns import jagged_rows
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     import torch
 
 
+@suggests_names
 def left_right_2_no_padding(data: Any) -> Any:
     """Remove the padding of a batch, in place.
 
@@ -100,6 +102,7 @@ def _find_trained(data: Any) -> Any:
     return response_mask if (loss_mask == response_mask).all() else loss_mask
 
 
+@suggests_names
 def no_padding_2_padding(tensor: torch.Tensor, data: Any) -> torch.Tensor:
     """Select a model's outputs for responses from those for all tokens, and pad them.
 

@@ -34,6 +34,7 @@ MAX_PARTS = 1 << 24
 """Most parts: each is a list, even if empty."""
 
 
+@suggests_names
 def calculate_workload(seqlen_list: Any) -> Any:
     """Estimate the relative cost of sequences of L tokens: ``24576 * L + L**2``.
 
@@ -216,6 +217,7 @@ def _parts(weights: Any, k_partitions: Any, equal_size: Any, algorithm: str) -> 
     return _fastcollate.lists_of(*_fastcollate.partition(weights, k, algorithm, bool(equal_size)))
 
 
+@suggests_names
 def rearrange_micro_batches(
     batch: Any,
     max_token_len: int,

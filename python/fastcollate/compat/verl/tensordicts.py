@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastcollate.batch import Batch
+from fastcollate.common.arguments import suggests_names
 from fastcollate.common.arrays import describe, to_numpy, to_tensor
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ DTYPES = {
 """verl's dtypes; other values keep theirs."""
 
 
+@suggests_names
 def to_tensordict(batch: Batch[Any]) -> TensorDict:
     """Return a batch with the keys, shapes and dtypes of the rollouts that verl trains on.
 

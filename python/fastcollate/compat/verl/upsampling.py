@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fastcollate.batch import Batch
-from fastcollate.common.arguments import check_count, check_int, tally
+from fastcollate.common.arguments import check_count, check_int, suggests_names, tally
 from fastcollate.common.arrays import (
     check_array,
     convert,
@@ -45,6 +45,7 @@ IMAGES = ("multi_modal_inputs", "multi_modal_data")
 """Fields of images, of which a synthetic row has none."""
 
 
+@suggests_names
 def upsample_batch(
     samples: Sequence[Mapping[str, Any]] | Batch,
     tags: Sequence[Mapping[str, Any]] | None = None,
