@@ -114,6 +114,10 @@ if not TYPE_CHECKING:  # type checkers would take any name for one of the packag
             ),
             **dict.fromkeys(("pad_sequence", "pad_sequences"), "; see fastcollate.pad"),
             **dict.fromkeys(("DataCollator", "data_collator"), "; see fastcollate.Collator"),
+            **dict.fromkeys(
+                ("skyrl", "verl", "trl", "transformers", "nemo_rl"),
+                f"; import fastcollate.compat.{name}",
+            ),
             **dict.fromkeys(("parse", "read"), f"; it is fastcollate.rollouts.{name}"),
             **dict.fromkeys(("show", "check"), f"; it is a method of batches: batch.{name}()"),
             "merge": "; see fastcollate.merge_turns",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABCMeta
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, cast, overload
 
@@ -9,12 +10,20 @@ import numpy as np
 
 from fastcollate.common.arguments import tally
 from fastcollate.common.arrays import describe
+from fastcollate.common.names import NamesAttributes, public_names
 from fastcollate.ops.attention import subtree_end
 from fastcollate.ops.batch_state import BatchState, missing_plan
 from fastcollate.ops.loss_positions import label_key, targets, with_masked_labels
 from fastcollate.ops.masks import MASK_KEYS
 from fastcollate.ops.metrics import padding_of
-from fastcollate.ops.missing_outputs import missing_key, missing_output
+from fastcollate.ops.missing_outputs import (
+    NOT_CHANGED,
+    NOT_JOINED,
+    missing_key,
+    missing_output,
+    not_settable,
+    of_tensors,
+)
 from fastcollate.ops.model_inputs import KEYS, inputs_without_masks, masks_of, positions
 from fastcollate.ops.parts import listed
 from fastcollate.ops.pickling import own_memory, restore
@@ -43,7 +52,15 @@ _NEEDS_PLAN = frozenset(
 )
 
 
-class BatchMapping(Mapping[str, Any], Generic[Array]):
+_MADE_ON_ACCESS = ("_inputs", "_masks", "_positions")
+"""Attributes that are None at first."""
+
+
+class _BatchType(NamesAttributes, ABCMeta):
+    """The type of batches: an abstract mapping."""
+
+
+class BatchMapping(Mapping[str, Any], Generic[Array], metaclass=_BatchType):
     """The items and attributes of :class:`fastcollate.Batch`."""
 
     __slots__ = (
@@ -95,11 +112,12 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
             ) from error
 
     def _begin(self, state: BatchState) -> None:
-        self._current, self._label_key = state, (key := label_key(state))
-        self._inputs = self._masks = self._positions = None
+        key = label_key(state)
+        _SET_CURRENT(self, state)
+        _SET_LABEL_KEY(self, key)
         if key is not None:
-            self._first_labels = state.data[key]
-            self._versions = self._versions_of(state, key)
+            _SET_FIRST_LABELS(self, state.data[key])
+            _SET_VERSIONS(self, self._versions_of(state, key))
 
     @classmethod
     def _of(cls, state: BatchState) -> Self:
@@ -186,7 +204,9 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
             is_input = state.call is not None and key in KEYS
             return self._inputs_of(key)[key] if is_input else listed(state.data[key])
         except (KeyError, TypeError) as error:  # slices have no hash
-            message = missing_key(state.known_plan, state.data, key, self._is_attribute(key))
+            message = missing_key(
+                state.known_plan, state.data, key, self._is_attribute(key), public_names(type(self))
+            )
             raise KeyError(message) from error
 
     def _is_attribute(self, key: Any) -> bool:
@@ -218,12 +238,14 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
     def _of_mapping(self) -> dict[str, Any]:
         """Return the items, which may change if no plan describes them."""
         if self._state.made_by is not None:
-            raise TypeError("a Batch is read-only; pass dict(batch), whose items may change")
+            raise TypeError(NOT_CHANGED)
         return self._state.data
 
     def __getattr__(self, name: str) -> Any:
         # Called if no method or property has that name, or a property finds no plan. Private
         # names are never keys: looking up `_state` here before it is set would recurse forever.
+        if name in _MADE_ON_ACCESS:
+            return None
         if name.startswith("_"):
             raise AttributeError(
                 f"Batch has no attribute {name!r}; an output of that name is batch[{name!r}]"
@@ -240,7 +262,27 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
             return found
         if name in tree_label_keys(state):
             return tree_labels(state, name)
-        raise AttributeError(missing_output(state.known_plan, state.data, name))
+        names = public_names(type(self))
+        raise AttributeError(missing_output(state.known_plan, state.data, name, names))
+
+    if not TYPE_CHECKING:  # type checkers would let any name be set, and batches be added
+
+        def __setattr__(self, name, value):
+            if not name.startswith("_"):
+                raise AttributeError(not_settable(self._data, name))
+            super().__setattr__(name, value)
+
+        def __delattr__(self, name):
+            raise AttributeError(NOT_CHANGED)
+
+        def __add__(self, other):
+            raise TypeError(NOT_JOINED)
+
+        __radd__ = __add__
+
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):
+            raise TypeError(of_tensors(getattr(function, "__name__", "torch")))
 
     def __dir__(self) -> list[str]:
         names = (name for name in super().__dir__() if name.startswith("__") or name[0] != "_")
@@ -404,6 +446,13 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
             return [*self]
         except ValueError:  # of a collator's batch in another layout
             return [*self._inputs_of("input_ids")]
+
+
+_SET_CURRENT, _SET_LABEL_KEY, _SET_FIRST_LABELS, _SET_VERSIONS = (
+    BatchMapping.__dict__[name].__set__
+    for name in ("_current", "_label_key", "_first_labels", "_versions")
+)
+"""Setters of attributes, faster than by way of ``__setattr__``."""
 
 
 def _describe(value: Any) -> tuple[str, str]:

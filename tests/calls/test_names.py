@@ -17,6 +17,7 @@ import fastcollate as fc
 from fastcollate import _fastcollate
 from fastcollate.common import names
 from fastcollate.common.row_columns import IDS, OTHER_NAMES, TOKENS
+from fastcollate.compat import skyrl, trl
 from fastcollate.device.prefetching import Prefetcher
 from fastcollate.options import BatchOptions, RowOptions
 from fastcollate.plan import binned, layouts, merge, partitioning, stepping
@@ -108,11 +109,11 @@ ADD = fc.BatchBuilder(pad_token_id=0).add
         (fc.build_batch, "repsonses", "did you mean 'responses'?"),
         (ADD, "uids", "did you mean 'uid'?"),
         # Neither.
-        (fc.build_batch, "sharding", "help(fc.build_batch) lists its arguments"),
-        (fc.build_batch, "cpu", "help(fc.build_batch) lists its arguments"),
+        (fc.build_batch, "sharding", "pass some of prompts, responses, sequences, "),
+        (fc.build_batch, "cpu", "pass some of prompts, responses, sequences, "),
         (fc.planning.pack, "sharding", "pass some of lengths, layout, keep_together, costs"),
-        (fc.Packed, "sharding", "help(fc.Packed) lists its arguments"),
-        (ADD, "truncation", "help(fc.BatchBuilder.add) lists its arguments"),
+        (fc.Packed, "sharding", "pass some of capacity, plan, "),
+        (ADD, "truncation", "pass some of prompt, response, sequence, "),
         (fc.Left, "capacity", "pass some of pad_to, pad_response_to, multiple_of"),
         (fc.Jagged, "pad_to", "it takes none"),
     ],
@@ -126,6 +127,7 @@ def test_names_of_other_libraries(call, name, advice):
 def test_advice_names_arguments_that_there_are():
     known = {name for call in [*CALLED, ADD] for name in inspect.signature(call).parameters}
     known |= set(inspect.signature(fc.Batch.check).parameters)
+    known |= set(inspect.signature(trl.pack_dataset).parameters)
     for others, needs, text in names.ADVICE:
         assert set(needs.split()) <= known, others
         assert not text.endswith("."), others
@@ -480,3 +482,61 @@ def test_help_of_a_batch_begins_with_all_of_its_names():
 
 def vars_of(cls):
     return set().union(*(vars(one) for one in cls.__mro__ if one.__module__.startswith("fastc")))
+
+
+MISTAKES = {
+    "fc.plan_step([3, 4])[0]": "a StepPlan has no items; call plan.shard(mini_batch, rank)",
+    "list(fc.plan_step([3, 4]))": "a StepPlan has no items; call plan.shard(mini_batch, rank)",
+    "fc.planning.pack([3], fc.Packed(4))[0]": "a BinPlan has no items; plan.bins lists the rows",
+    "fc.planning.Costs.for_model": "Costs has no attribute 'for_model'; it has fit, from_config",
+    "fc.Batch.concat": "Batch has no attribute 'concat'; fc.build_batch makes one of all rows",
+    "fc.Ragged([[1], [2]])": "Ragged is called without offsets; fc.ragged makes one of rows",
+    "fc.Batch(1, 2)": "Batch takes data; fc.build_batch makes one of all rows",
+    "fc.skyrl": "no attribute 'skyrl'; import fastcollate.compat.skyrl",
+    "batch + batch": "batches cannot be joined: build one batch of all rows",
+    "sum([batch, batch])": "batches cannot be joined: build one batch of all rows",
+    "batch.plan.shard": "Plan has no attribute 'shard'; it has the positions of a batch's rows",
+    "batch.prompt_length": "Batch has no prompt_length; see batch.prompt_lens",
+    "batch.tokens": "Batch has no tokens; see batch.input_ids",
+    "batch.adv": "Batch has no adv; pass advantages=... to build_batch",
+    "batch['chosen_ids']": "Batch has no chosen_ids; the first half of the rows of pairs is chosen",
+    "batch.quality": "its outputs are ['input_ids', 'attention_mask', 'response_mask', 'loss_mask'",
+    "setattr(batch, 'loss_mask', 0)": "change its values by batch.loss_mask[...] = values",
+    "setattr(batch, 'advantages', 0)": "a Batch is read-only; pass advantages to build_batch",
+    "delattr(batch, 'loss_mask')": "a Batch is read-only; pass dict(batch), whose items may change",
+    "batch.show(tokenizer)": "pass tokenizer=... by name",
+    "calls[0]": "a Calls has no items; call calls.select([0]) for some calls",
+    "calls + calls": "Calls cannot be added; call Calls.concat([...])",
+    "calls.to_pandas": "and can do batch, concat, from_arrow",
+    "fc.rollouts.parse(['{}'])": "bodies[0].encode() of a text",
+    "skyrl.merge_stepwise_output([{}])": "generator_output is [{}] (list); pass a dict with a list",
+    "skyrl.merge_stepwise_output({'response_ids': [[1]]})": "generator_output has no 'is_last_",
+    "skyrl.collate_sft_batch([{'input_ids': [1]}], None)": "examples[0] has no 'num_actions'",
+    "trl.TreeRow().add([1])": "sample is [1] (list); pass a dict of input_ids, ",
+    "trl.TreeRow().add({'input_ids': [1], 'completion_mask': [1]})": "sample has no 'old_log",
+    "trl.TreeRow().roots": "TreeRow has no attribute 'roots'; it has add, fits, pack, tokens",
+}
+"""Mistakes, and what their errors advise."""
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_errors_of_mistakes_name_what_to_do(mistake):
+    calls = fc.rollouts.Calls([[1]], [[2]])
+    tokenizer = UserDict()
+    tokenizer.decode = str
+    known = {"fc": fc, "batch": fc.build_batch(**SMALL), "calls": calls, "tokenizer": tokenizer}
+    known |= {"skyrl": skyrl, "trl": trl}
+    with pytest.raises((AttributeError, KeyError, TypeError)) as caught:
+        eval(mistake, known)
+    assert MISTAKES[mistake] in str(caught.value)
+
+
+@NEEDS_TORCH
+def test_a_batch_is_no_tensor():
+    import torch
+
+    batch = fc.build_batch([[1]], [[2]], pad_token_id=0)
+    with pytest.raises(TypeError, match=r"^batches cannot be joined"):
+        torch.cat([batch, batch])
+    with pytest.raises(TypeError, match=r"^embedding takes a tensor, .*batch\.model_inputs\(mod"):
+        torch.nn.Embedding(4, 2)(batch)

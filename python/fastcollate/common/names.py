@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from inspect import ismethod
 from typing import TYPE_CHECKING
 
 from fastcollate.common.row_columns import IDS, OTHER_NAMES, TOKENS
@@ -46,10 +47,15 @@ ADVICE: tuple[tuple[str, str, str], ...] = (
     ("rows", "prompts", "pass prompts and responses, or sequences with prompt_lens"),
     ("rows", "num_bins", "pass num_bins"),
     ("lengths", "x dtype", "pass x=fc.unpad(x, lengths=...)"),
+    (
+        *("chosen chosen_ids rejected rejected_ids", "pad_token_id"),
+        "pass pairs as samples to fc.Collator: dicts of prompt_ids, chosen_ids and rejected_ids",
+    ),
     ("tokenizer", "pad_token_id", "tokenize rows first; pass pad_token_id=tokenizer.pad_token_id"),
     # Widths and capacities.
-    ("truncation_side", "keep", "pass keep='start' or 'end', with max_length"),
+    ("truncation_side truncation_mode", "keep", "pass keep='start' or 'end', with max_length"),
     (_LIMITS, "max_length", "pass max_length"),
+    (_LIMITS, "seq_length", "pass seq_length"),
     (_LIMITS, "layout", f"{_CUT}; layout=fc.Left(pad_to=...) fixes the width"),
     (_LIMITS, "capacity", f"{_CUT}; capacity limits the tokens of a bin"),
     (_LIMITS, "pad_to", f"{_CUT}; pad_to fixes the width"),
@@ -68,6 +74,7 @@ ADVICE: tuple[tuple[str, str, str], ...] = (
     ("bins", "plan", "pass plan"),
     ("bins", "layout", "pass layout=fc.Packed(plan=bins)"),
     ("shift", "layout", "pass layout=fc.Packed(capacity=..., shift=...)"),
+    ("padding_free", "layout", "pass layout=fc.Packed.single_row()"),
     ("padding", "layout", "rows are as wide as the longest; pass layout=fc.Left(pad_to=...)"),
     ("padding", "pad_to", "pass pad_to for a fixed width"),
     ("pad_to", "layout", "pass layout=fc.Left(pad_to=...)"),
@@ -81,6 +88,10 @@ ADVICE: tuple[tuple[str, str, str], ...] = (
     ("padding_value pad_id", "pad_token_id", "pass pad_token_id"),
     ("pad_token", "pad_token_id", "pass the token's id as pad_token_id"),
     # Steps and ranks.
+    (
+        *("micro_batch_size num_micro_batches", "rows_per_mini_batch"),
+        "shard.micro_batches(n) splits a shard, and fc.planning.micro_batches makes a plan",
+    ),
     ("balance cost costs", "shard_by", "pass shard_by, such as shard_by='tokens'"),
     ("balance", "algorithm", "pass algorithm"),
     (
@@ -108,23 +119,78 @@ the text, in which ``<name>`` is the unknown argument. The first that fits is us
 
 
 INSTEAD = {
-    "Batch": "fc.build_batch makes one",
+    "Batch": "fc.build_batch makes one of all rows",
+    "Ragged": "fc.ragged makes one of rows",
     "TreePlan": "fc.planning.prefix_tree makes one",
     "Patcher.patch": "functions that it replaces keep their own; fc.build_batch has options",
 }
-"""What to call where arguments of a class or method are wrong."""
+"""What to call where arguments or attributes of a class, or arguments of a method, are wrong."""
+
+ITEMS = {
+    "StepPlan": "call plan.shard(mini_batch, rank)",
+    "MicroBatches": "call plan.shard(micro_batch, rank)",
+    "BinPlan": "plan.bins lists the rows of each bin",
+    "TreeBins": "plan.bins lists the rows of each bin",
+    "TreePlan": "plan.select(rows) is the plan of some rows",
+    "Calls": "call calls.select([0]) for some calls, or read a column, as calls.prompts[0]",
+    "MergePlan": "plan.report has its breaks, and plan.sources the turn of each row",
+    "Shard": "shard.rows are its rows, and shard.micro_batches() its parts",
+}
+"""What to call for the items of a plan."""
 
 
-class ListsNames:
+OF_INSTANCES = {
+    "Plan": "it has the positions of a batch's rows: see prompt_lens and metrics of the batch, or "
+    "fc.plan_step for a plan of mini-batches and shards",
+}
+"""What to use for attributes of an object that has many of its own."""
+
+
+class NamesAttributes(type):
+    """The type of classes whose error for an unknown attribute names what to use."""
+
+    if not TYPE_CHECKING:  # type checkers would take any name for an attribute
+
+        def __getattr__(cls, name):
+            methods = [one for one in public_names(cls) if ismethod(getattr(cls, one))]
+            advice = f"it has {', '.join(methods or public_names(cls))}"
+            advice = INSTEAD.get(cls.__name__, advice)
+            raise AttributeError(f"{cls.__name__} has no attribute {name!r}; {advice}")
+
+
+class ListsNames(metaclass=NamesAttributes):
     """The error for an unknown attribute lists the public ones."""
 
     __slots__ = ()
 
-    if not TYPE_CHECKING:  # type checkers would take any name for an attribute
+    if not TYPE_CHECKING:
 
         def __getattr__(self, name):
-            names = ", ".join(one for one in dir(type(self)) if not one.startswith("_"))
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}; it has {names}")
+            if name.startswith("_"):  # a protocol that Python or a library tries
+                raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+            raise AttributeError(unknown_attribute(type(self), name))
+
+        def __add__(self, other):
+            name = type(self).__name__
+            if not hasattr(type(self), "concat"):
+                return NotImplemented
+            raise TypeError(f"{name} cannot be added; call {name}.concat([...])")
+
+        def __getitem__(self, index):
+            name = type(self).__name__
+            advice = ITEMS.get(name, f"it has {', '.join(public_names(type(self)))}")
+            raise TypeError(f"a {name} has no items; {advice}")
+
+
+def unknown_attribute(owner: type, name: str) -> str:
+    """Return the error message for an attribute that an instance of a class lacks."""
+    advice = OF_INSTANCES.get(owner.__name__) or f"it has {', '.join(public_names(owner))}"
+    return f"{owner.__name__} has no attribute {name!r}; {advice}"
+
+
+def public_names(owner: type) -> list[str]:
+    """Return the public attributes of a class."""
+    return [one for one in dir(owner) if one[0].islower()]
 
 
 def advice_for(name: str, known: Collection[str]) -> str | None:
@@ -166,6 +232,8 @@ def same_word(name: str, known: Iterable[str]) -> str | None:
 def fold(name: str) -> str:
     """Return a name in lower case, in the singular and without underscores."""
     letters = name.lower().replace("_", "").replace("-", "")
+    if letters.endswith("ches"):
+        return letters[:-2]
     return letters if letters.endswith("ss") else letters.removesuffix("s")
 
 

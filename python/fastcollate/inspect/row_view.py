@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from fastcollate.common.arguments import check_index, tally
-from fastcollate.common.arrays import flatten, offsets_of, on_host, take
+from fastcollate.common.arrays import describe, flatten, offsets_of, on_host, take
 from fastcollate.common.text import printable
 from fastcollate.common.text import show as text_of
 from fastcollate.inspect.styles import Kind
@@ -170,6 +170,8 @@ class _ShownRows:
             return [int(row) for row in first[:SHOWN_ROWS]]
         if isinstance(rows, slice):
             return list(range(count)[rows])
+        if hasattr(rows, "decode"):
+            raise TypeError(f"rows is {describe(rows)}; pass tokenizer=... by name, and rows first")
         if isinstance(rows, (str, bytes)) or not isinstance(rows, Iterable):
             return [check_index("rows", rows, count)]
         return [check_index(f"rows[{i}]", row, count) for i, row in enumerate(rows)]

@@ -14,6 +14,7 @@ from fastcollate.common.arguments import (
     suggests_names,
     tally,
 )
+from fastcollate.common.names import ListsNames
 from fastcollate.common.text import show
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ FRESH = Memory(None, None)
 
 
 @suggests_names
-class BufferPool:
+class BufferPool(ListsNames):
     """Recycles the memory of batches.
 
     Reused memory need not be mapped by the system again, which takes as long as writing it. A batch

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from fastcollate.common.names import column_called
 from fastcollate.common.text import show
 
 if TYPE_CHECKING:
@@ -47,6 +48,20 @@ _REQUESTS = {
     **dict.fromkeys(("split", "chunk"), "call batch.select(rows=[...]), or batch.shards(plan)"),
     **dict.fromkeys(("concat", "cat", "union"), "build one batch of all rows"),
     **dict.fromkeys(("device", "shape"), "its outputs have one each: batch.input_ids.shape"),
+    **dict.fromkeys(
+        ("batch", "data", "tensors", "non_tensor_batch"),
+        "its outputs are items, as batch['input_ids'], and ids of rows attributes, as batch.uids",
+    ),
+    **dict.fromkeys(
+        ("meta_info", "metadata", "info"), "keep other values in a dict beside it, or in fields"
+    ),
+    "ref_logps": "samples of pairs with ref_chosen_logps and ref_rejected_logps have it",
+    **dict.fromkeys(
+        ("ref_chosen_logps", "ref_rejected_logps"),
+        "name it in outputs= of the Collator, or see batch.ref_logps.chunk(2)",
+    ),
+    **dict.fromkeys(("to_dict", "asdict"), "dict(batch) has its outputs"),
+    "batch_size": "see len(batch.prompt_lens), or batch.metrics['batch/rows']",
     "update": "it is read-only: pass dict(batch), whose items may change",
     "save": "call torch.save(batch, path), and torch.load(path, weights_only=False)",
     **dict.fromkeys(("prompts", "prompt_ids"), "see batch.prompt_lens, or batch.rows()"),
@@ -54,6 +69,9 @@ _REQUESTS = {
 }
 """The option that adds an output."""
 
+_HALVES = (
+    "the first half of the rows of pairs is chosen: chosen, rejected = batch.input_ids.chunk(2)"
+)
 _SHARED = (
     "rows of its layout share output rows; call the model with **batch.model_inputs(), or pass "
     "batch.dense_mask() or batch.block_mask()"
@@ -65,7 +83,9 @@ _LABELS_OF_TREE = (
 )
 
 
-def missing_key(plan: Plan | None, keys: Iterable[Any], key: Any, is_attribute: bool) -> str:
+def missing_key(
+    plan: Plan | None, keys: Iterable[Any], key: Any, is_attribute: bool, attributes: Iterable[str]
+) -> str:
     """Return the error message for ``batch[key]``."""
     if not isinstance(key, str):
         return (
@@ -74,16 +94,53 @@ def missing_key(plan: Plan | None, keys: Iterable[Any], key: Any, is_attribute: 
         )
     if is_attribute:
         return f"{key!r} is not an output but an attribute; use batch.{key}"
-    return missing_output(plan, keys, key)
+    return missing_output(plan, keys, key, attributes)
 
 
-def missing_output(plan: Plan | None, keys: Iterable[Any], name: str) -> str:
+def missing_output(
+    plan: Plan | None, keys: Iterable[Any], name: str, attributes: Iterable[str]
+) -> str:
     """Return the error message for an output that was not made, and the option that adds it."""
     if (reason := _not_in_layout(plan, name)) is not None:
         return f"Batch has no {name}, since {reason}"
     if (request := _REQUESTS.get(name)) is not None:
         return f"Batch has no {name}; {request}"
-    return f"Batch has no output or attribute {show(name)}; its outputs are {list(keys)}"
+    if name.startswith(("chosen", "rejected")):
+        return f"Batch has no {name}; {_HALVES}"
+    if (meant := column_called(name)) is not None:
+        meant = "input_ids" if meant == "sequences" else meant
+        advice = f"see batch.{meant}" if meant in keys else _REQUESTS.get(meant)
+        return f"Batch has no {name}; {advice or f'see batch.{meant}'}"
+    return (
+        f"Batch has no output or attribute {show(name)}; its outputs are {list(keys)} (pass others "
+        f"as fields={{...}} to build_batch), and it has {', '.join(attributes)}"
+    )
+
+
+NOT_CHANGED = "a Batch is read-only; pass dict(batch), whose items may change"
+NOT_JOINED = (
+    "batches cannot be joined: build one batch of all rows, in a BatchBuilder if they come in parts"
+)
+
+
+def of_tensors(name: str) -> str:
+    """Return the error message for a batch passed to a function of torch."""
+    if name in ("cat", "concat", "concatenate", "stack", "hstack", "vstack"):
+        return NOT_JOINED
+    return (
+        f"{name} takes a tensor, but got a Batch; pass an output such as batch.input_ids, or call "
+        "the model with **batch.model_inputs(model=model)"
+    )
+
+
+def not_settable(keys: Iterable[Any], name: str) -> str:
+    """Return the error message for ``batch.name = ...``."""
+    if name in keys:
+        return f"batch.{name} cannot be replaced; change its values by batch.{name}[...] = values"
+    return (
+        f"a Batch is read-only; pass {name} to build_batch, in fields={{...}} if it is not an "
+        f"argument there, or add it to a dict, dict(batch) | {{{name!r}: ...}}"
+    )
 
 
 def missing_of_row(keys: Iterable[Any], key: Any) -> str:

@@ -23,6 +23,7 @@ from fastcollate.common.arrays import (
     to_numpy,
 )
 from fastcollate.common.caching import cached_property
+from fastcollate.common.names import ListsNames
 from fastcollate.common.text import show
 from fastcollate.rows.lengths import Integers, check_lengths
 
@@ -41,7 +42,7 @@ Weights: TypeAlias = NDArray[np.int64] | NDArray[np.float32] | NDArray[np.float6
 
 @suggests_names
 @dataclass(frozen=True, repr=False)
-class Costs:
+class Costs(ListsNames):
     """A linear cost model of the forward and backward pass of a bin (or a micro-batch).
 
     A bin costs ``per_token * tokens + per_pair * pairs + per_sequence * sequences + per_bin``, and

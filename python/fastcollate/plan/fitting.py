@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from fastcollate.common.arguments import check_count, check_number, suggests_names, tally
 from fastcollate.common.arrays import describe
+from fastcollate.common.names import ListsNames
 from fastcollate.plan.forecast import new_axes
 from fastcollate.rows.lengths import Integers, check_lengths
 
@@ -139,7 +140,7 @@ class CostFit:
 
 
 @suggests_names
-class StepTimer:
+class StepTimer(ListsNames):
     """Measures parts of training steps for :meth:`Costs.fit`.
 
     Enclose the measured forward and backward pass in ``with timer(batch):``. On a GPU, CUDA events

@@ -10,12 +10,13 @@ from typing import Any, ClassVar
 from fastcollate._fastcollate import LayoutSpec
 from fastcollate.common.arguments import check_count, suggests_names
 from fastcollate.common.arrays import describe
+from fastcollate.common.names import ListsNames
 from fastcollate.common.text import show
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.tables import Table
 
 
-class Layout:
+class Layout(ListsNames):
     """Base class of layouts: small frozen values, validated on construction.
 
     Two layouts are equal if their classes and all options are.

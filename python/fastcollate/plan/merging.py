@@ -16,6 +16,7 @@ from fastcollate._fastcollate import Merge as CoreMerge
 from fastcollate.common.arguments import check_bool, check_choice, suggests_names, tally
 from fastcollate.common.arrays import describe
 from fastcollate.common.caching import cached_property
+from fastcollate.common.names import ListsNames
 from fastcollate.common.text import show_id
 from fastcollate.plan.grouping import starts_of
 from fastcollate.plan.merge import MERGES, Merge, MergeRewards, Policy
@@ -36,7 +37,7 @@ LOGGED_BREAKS = 3
 """Number of breaks logged per trajectory."""
 
 
-class MergePlan:
+class MergePlan(ListsNames):
     """The mapping of turns to rows that :func:`merge_turns` returns.
 
     Holds no tokens except the few ids around breaks, so it is small, can be pickled and serves any

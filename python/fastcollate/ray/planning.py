@@ -295,7 +295,10 @@ def collate(
         again and made other rows.
     """
     if not isinstance(shard, BlockShard):
-        raise TypeError(f"shard is {describe(shard)}; pass plan.shard(mini_batch, rank)")
+        raise TypeError(
+            f"shard is {describe(shard)}; pass plan.shard(mini_batch, rank) of a plan of "
+            "fc.ray.plan_step (others: fc.build_batch(shard=...))"
+        )
     timeout = check_seconds("timeout", timeout)
     for name in options:
         if name in (*COLUMNS, "merge", "shard"):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fastcollate._fastcollate import token_ids
 from fastcollate.common.arguments import check_choice, tally
 from fastcollate.common.arrays import offsets_of, ranges_of, row_and_token, to_numpy
+from fastcollate.common.names import ListsNames, public_names
 from fastcollate.common.row_columns import IDS
 from fastcollate.common.text import show
 from fastcollate.rollouts.columns import fields_of
@@ -36,7 +37,7 @@ UNFINISHED = ("abort", "aborted", "error", "failed", "pending", None)
 
 
 @final
-class Calls:
+class Calls(ListsNames):
     r"""Calls of a model: prompts, responses, and the data returned with them.
 
     Parameters
@@ -143,8 +144,10 @@ class Calls:
             raise AttributeError(name)
         if not name.startswith("_") and name in (columns := self.columns):
             return columns[name]
+        methods = (one for one in public_names(Calls) if one not in self.__slots__)
         raise AttributeError(
-            f"these calls have no column {name!r}; they have {', '.join(self._names())}"
+            f"these calls have no column {name!r}; they have {', '.join(self._names())}, and can "
+            f"do {', '.join(methods)}"
         )
 
     def __repr__(self) -> str:
@@ -325,6 +328,8 @@ class Calls:
         ValueError
             If there are no parts, or their columns differ.
         """
+        if isinstance(parts, Calls):
+            raise TypeError("parts is Calls; pass a list of several")
         if not parts:
             raise ValueError("parts is empty; pass calls to join")
         full = {index: part for index, part in enumerate(parts) if len(part)} or {0: parts[0]}

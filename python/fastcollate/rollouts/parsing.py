@@ -185,8 +185,11 @@ def _as_bytes(bodies: Any) -> bytes | list[bytes]:
     for index, body in enumerate(found):
         if not isinstance(body, (bytes, bytearray, memoryview)):
             place = f"bodies[{index}]" if is_list else "bodies"
+            advice = "; fc.rollouts.read reads objects"
+            if isinstance(body, str):
+                advice = f"; {place}.encode() of a text"
             raise TypeError(
                 f"{place} is {show(body)}; pass bytes, such as response.content of an HTTP client, "
-                "or pathlib.Path(path).read_bytes() of a file; fc.rollouts.read reads objects"
+                f"or pathlib.Path(path).read_bytes() of a file{advice}"
             )
     return [bytes(body) for body in found]

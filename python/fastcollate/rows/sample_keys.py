@@ -31,8 +31,8 @@ _OF_OBJECTS = ("uid", "trajectory_id")
 
 _OF_PAIRS = {
     "prompt_input_ids": "prompt_ids",
-    "chosen_input_ids": "chosen_ids",
-    "rejected_input_ids": "rejected_ids",
+    **dict.fromkeys(("chosen", "chosen_input_ids"), "chosen_ids"),
+    **dict.fromkeys(("rejected", "rejected_input_ids"), "rejected_ids"),
 }
 """Other names for the keys of pairs."""
 
@@ -148,6 +148,9 @@ def _columns_for(
         or column_called(str(key))
         for key in unknown
     }
+    if "prompt" in taken and any(called[key] == PAIR[1] and key not in text for key in unknown):
+        columns["prompt"] = PAIR[0]
+        taken = taken - {"prompt"} | {PAIR[0]}
     tokens = (*TURN, *PAIR, "input_ids")
     # Keys of tokens first: they decide which others fit.
     for key, name in sorted(called.items(), key=lambda item: _known(item[1]) not in tokens):

@@ -113,7 +113,7 @@ impl Calls {
             let beginning = json.beginning();
             let reason = format!(
                 "there are no token ids of a response in {beginning}; ask the server for them, \
-                 such as by return_token_ids, or pass the schema of the source"
+                 such as by return_token_ids, or pass a schema with their path as responses"
             );
             return Err(json.wrong(&reason));
         }

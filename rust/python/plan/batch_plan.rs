@@ -11,7 +11,7 @@ use fastcollate::plan::{
 use fastcollate::{Error as Core, Ticks, filled, gathered, try_gathered};
 use numpy::ndarray::Array2;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArray4, PyArrayMethods, PyReadonlyArray1};
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyAttributeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple, PyType};
 
@@ -56,6 +56,13 @@ impl Plan {
 
 #[pymethods]
 impl Plan {
+    /// The error for an unknown attribute lists the public ones.
+    fn __getattr__(slf: &Bound<'_, Self>, name: &str) -> PyResult<Py<PyAny>> {
+        let names = slf.py().import("fastcollate.common.names")?;
+        let message = names.call_method1("unknown_attribute", (slf.get_type(), name))?;
+        Err(PyAttributeError::new_err(message.unbind()))
+    }
+
     /// The layout's name.
     #[getter]
     fn layout(&self) -> &'static str {
