@@ -17,11 +17,9 @@ from fastcollate.ops.loss_positions import label_key, targets, with_masked_label
 from fastcollate.ops.masks import MASK_KEYS
 from fastcollate.ops.metrics import padding_of
 from fastcollate.ops.missing_outputs import (
-    NOT_CHANGED,
     NOT_JOINED,
     missing_key,
     missing_output,
-    not_settable,
     of_tensors,
 )
 from fastcollate.ops.model_inputs import KEYS, inputs_without_masks, masks_of, positions
@@ -50,10 +48,6 @@ _NEEDS_PLAN = frozenset(
         *("subtree_end", "targets"),
     }
 )
-
-
-_MADE_ON_ACCESS = ("_inputs", "_masks", "_positions")
-"""Attributes that are None at first."""
 
 
 class _BatchType(NamesAttributes, ABCMeta):
@@ -112,12 +106,11 @@ class BatchMapping(Mapping[str, Any], Generic[Array], metaclass=_BatchType):
             ) from error
 
     def _begin(self, state: BatchState) -> None:
-        key = label_key(state)
-        _SET_CURRENT(self, state)
-        _SET_LABEL_KEY(self, key)
+        self._current, self._label_key = state, (key := label_key(state))
+        self._inputs = self._masks = self._positions = None
         if key is not None:
-            _SET_FIRST_LABELS(self, state.data[key])
-            _SET_VERSIONS(self, self._versions_of(state, key))
+            self._first_labels = state.data[key]
+            self._versions = self._versions_of(state, key)
 
     @classmethod
     def _of(cls, state: BatchState) -> Self:
@@ -238,14 +231,12 @@ class BatchMapping(Mapping[str, Any], Generic[Array], metaclass=_BatchType):
     def _of_mapping(self) -> dict[str, Any]:
         """Return the items, which may change if no plan describes them."""
         if self._state.made_by is not None:
-            raise TypeError(NOT_CHANGED)
+            raise TypeError("a Batch is read-only; pass dict(batch), whose items may change")
         return self._state.data
 
     def __getattr__(self, name: str) -> Any:
         # Called if no method or property has that name, or a property finds no plan. Private
         # names are never keys: looking up `_state` here before it is set would recurse forever.
-        if name in _MADE_ON_ACCESS:
-            return None
         if name.startswith("_"):
             raise AttributeError(
                 f"Batch has no attribute {name!r}; an output of that name is batch[{name!r}]"
@@ -265,15 +256,7 @@ class BatchMapping(Mapping[str, Any], Generic[Array], metaclass=_BatchType):
         names = public_names(type(self))
         raise AttributeError(missing_output(state.known_plan, state.data, name, names))
 
-    if not TYPE_CHECKING:  # type checkers would let any name be set, and batches be added
-
-        def __setattr__(self, name, value):
-            if not name.startswith("_"):
-                raise AttributeError(not_settable(self._data, name))
-            super().__setattr__(name, value)
-
-        def __delattr__(self, name):
-            raise AttributeError(NOT_CHANGED)
+    if not TYPE_CHECKING:  # type checkers would let batches be added
 
         def __add__(self, other):
             raise TypeError(NOT_JOINED)
@@ -446,13 +429,6 @@ class BatchMapping(Mapping[str, Any], Generic[Array], metaclass=_BatchType):
             return [*self]
         except ValueError:  # of a collator's batch in another layout
             return [*self._inputs_of("input_ids")]
-
-
-_SET_CURRENT, _SET_LABEL_KEY, _SET_FIRST_LABELS, _SET_VERSIONS = (
-    BatchMapping.__dict__[name].__set__
-    for name in ("_current", "_label_key", "_first_labels", "_versions")
-)
-"""Setters of attributes, faster than by way of ``__setattr__``."""
 
 
 def _describe(value: Any) -> tuple[str, str]:

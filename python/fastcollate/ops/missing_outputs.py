@@ -117,7 +117,6 @@ def missing_output(
     )
 
 
-NOT_CHANGED = "a Batch is read-only; pass dict(batch), whose items may change"
 NOT_JOINED = (
     "batches cannot be joined: build one batch of all rows, in a BatchBuilder if they come in parts"
 )
@@ -130,16 +129,6 @@ def of_tensors(name: str) -> str:
     return (
         f"{name} takes a tensor, but got a Batch; pass an output such as batch.input_ids, or call "
         "the model with **batch.model_inputs(model=model)"
-    )
-
-
-def not_settable(keys: Iterable[Any], name: str) -> str:
-    """Return the error message for ``batch.name = ...``."""
-    if name in keys:
-        return f"batch.{name} cannot be replaced; change its values by batch.{name}[...] = values"
-    return (
-        f"a Batch is read-only; pass {name} to build_batch, in fields={{...}} if it is not an "
-        f"argument there, or add it to a dict, dict(batch) | {{{name!r}: ...}}"
     )
 
 
