@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABCMeta
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, cast, overload
 
@@ -10,18 +9,13 @@ import numpy as np
 
 from fastcollate.common.arguments import tally
 from fastcollate.common.arrays import describe
-from fastcollate.common.names import NamesAttributes, public_names
+from fastcollate.common.names import public_names
 from fastcollate.ops.attention import subtree_end
 from fastcollate.ops.batch_state import BatchState, missing_plan
 from fastcollate.ops.loss_positions import label_key, targets, with_masked_labels
 from fastcollate.ops.masks import MASK_KEYS
 from fastcollate.ops.metrics import padding_of
-from fastcollate.ops.missing_outputs import (
-    NOT_JOINED,
-    missing_key,
-    missing_output,
-    of_tensors,
-)
+from fastcollate.ops.missing_outputs import NOT_JOINED, missing_key, missing_output
 from fastcollate.ops.model_inputs import KEYS, inputs_without_masks, masks_of, positions
 from fastcollate.ops.parts import listed
 from fastcollate.ops.pickling import own_memory, restore
@@ -50,11 +44,7 @@ _NEEDS_PLAN = frozenset(
 )
 
 
-class _BatchType(NamesAttributes, ABCMeta):
-    """The type of batches: an abstract mapping."""
-
-
-class BatchMapping(Mapping[str, Any], Generic[Array], metaclass=_BatchType):
+class BatchMapping(Mapping[str, Any], Generic[Array]):
     """The items and attributes of :class:`fastcollate.Batch`."""
 
     __slots__ = (
@@ -262,10 +252,6 @@ class BatchMapping(Mapping[str, Any], Generic[Array], metaclass=_BatchType):
             raise TypeError(NOT_JOINED)
 
         __radd__ = __add__
-
-        @classmethod
-        def __torch_function__(cls, function, types, args=(), kwargs=None):
-            raise TypeError(of_tensors(getattr(function, "__name__", "torch")))
 
     def __dir__(self) -> list[str]:
         names = (name for name in super().__dir__() if name.startswith("__") or name[0] != "_")

@@ -489,7 +489,6 @@ MISTAKES = {
     "list(fc.plan_step([3, 4]))": "a StepPlan has no items; call plan.shard(mini_batch, rank)",
     "fc.planning.pack([3], fc.Packed(4))[0]": "a BinPlan has no items; plan.bins lists the rows",
     "fc.planning.Costs.for_model": "Costs has no attribute 'for_model'; it has fit, from_config",
-    "fc.Batch.concat": "Batch has no attribute 'concat'; fc.build_batch makes one of all rows",
     "fc.Ragged([[1], [2]])": "Ragged is called without offsets; fc.ragged makes one of rows",
     "fc.Batch(1, 2)": "Batch takes data; fc.build_batch makes one of all rows",
     "fc.skyrl": "no attribute 'skyrl'; import fastcollate.compat.skyrl",
@@ -526,14 +525,3 @@ def test_errors_of_mistakes_name_what_to_do(mistake):
     with pytest.raises((AttributeError, KeyError, TypeError)) as caught:
         eval(mistake, known)
     assert MISTAKES[mistake] in str(caught.value)
-
-
-@NEEDS_TORCH
-def test_a_batch_is_no_tensor():
-    import torch
-
-    batch = fc.build_batch([[1]], [[2]], pad_token_id=0)
-    with pytest.raises(TypeError, match=r"^batches cannot be joined"):
-        torch.cat([batch, batch])
-    with pytest.raises(TypeError, match=r"^embedding takes a tensor, .*batch\.model_inputs\(mod"):
-        torch.nn.Embedding(4, 2)(batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Iterable
 from inspect import ismethod
 from typing import TYPE_CHECKING
@@ -188,9 +189,10 @@ def unknown_attribute(owner: type, name: str) -> str:
     return f"{owner.__name__} has no attribute {name!r}; {advice}"
 
 
-def public_names(owner: type) -> list[str]:
+@functools.cache
+def public_names(owner: type) -> tuple[str, ...]:
     """Return the public attributes of a class."""
-    return [one for one in dir(owner) if one[0].islower()]
+    return tuple(one for one in dir(owner) if one[0].islower())
 
 
 def advice_for(name: str, known: Collection[str]) -> str | None:
@@ -208,6 +210,7 @@ def advice_for(name: str, known: Collection[str]) -> str | None:
     return None
 
 
+@functools.lru_cache(maxsize=256)  # for `hasattr`, and `get` of a mapping
 def column_called(name: str) -> str | None:
     """Return the column of rollouts that other libraries call so, or None."""
     for column, others in OTHER_NAMES.items():

@@ -122,16 +122,6 @@ NOT_JOINED = (
 )
 
 
-def of_tensors(name: str) -> str:
-    """Return the error message for a batch passed to a function of torch."""
-    if name in ("cat", "concat", "concatenate", "stack", "hstack", "vstack"):
-        return NOT_JOINED
-    return (
-        f"{name} takes a tensor, but got a Batch; pass an output such as batch.input_ids, or call "
-        "the model with **batch.model_inputs(model=model)"
-    )
-
-
 def missing_of_row(keys: Iterable[Any], key: Any) -> str:
     """Return the error message for a key that a row of ``batch.rows()`` lacks."""
     if isinstance(key, str):
