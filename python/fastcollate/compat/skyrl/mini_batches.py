@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fastcollate.common.arguments import suggests_names
 from fastcollate.plan.grouping import prompt_spans
 
 
-@suggests_names
 def compute_prompt_boundaries(uids: Sequence[Any]) -> list[tuple[int, int]]:
     """Find the rows of every prompt.
 
@@ -40,7 +38,6 @@ def compute_prompt_boundaries(uids: Sequence[Any]) -> list[tuple[int, int]]:
         raise AssertionError(str(error)) from error
 
 
-@suggests_names
 def compute_prompt_mini_batch_boundaries(
     uids: Sequence[Any],
     mini_batch_size: int,
