@@ -1,6 +1,7 @@
 """Audits: one token dropped, doubled or shifted anywhere is found and named."""
 
 import pickle
+from operator import add
 
 import numpy as np
 import pytest
@@ -162,6 +163,10 @@ def test_a_loss_mask_of_the_users():
     whole = [[9] * len(p) + mask for p, mask in zip(step.prompts, masks, strict=True)]
     field = fc.Field(whole, align="sequence")
     assert step.audit(loss_mask=field).ok
+    sequences = [*map(add, step.prompts, step.responses)]
+    own = {"sequences": sequences, "prompt_lens": [*map(len, step.prompts)]}
+    some = fc.Field([None if set(mask) == {1} else mask for mask in masks], default=1)
+    assert step.plan.audit(step.batches, **own, loss_mask=some).ok
     # A mask of 0 that is not the user's, and another weight.
     mask = step.batches[0]["loss_mask"]
     mask[0, -1], mask[1, -1] = 0, 0.25

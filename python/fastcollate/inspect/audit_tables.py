@@ -56,7 +56,8 @@ def check_turns(
     tokens = check_tokens(prompts, responses, sequences, prompt_lens)
     if isinstance(tokens, Whole):
         whole = TurnSpans.of(tokens.sequences)
-        lens = np.broadcast_to(np.asarray(tokens.prompt_lens or 0), whole.lengths.shape)
+        cut = 0 if tokens.prompt_lens is None else tokens.prompt_lens
+        lens = np.broadcast_to(cut, whole.lengths.shape)
         first = TurnSpans(whole.values, whole.starts, np.asarray(lens, np.int64))
         second = TurnSpans(whole.values, whole.starts + lens, whole.lengths - lens)
     else:
@@ -68,9 +69,15 @@ def check_turns(
         )
     weights = None
     if loss_mask is not None:
-        is_whole = isinstance(loss_mask, Field) and loss_mask.align == "sequence"
-        given = TurnSpans.of(loss_mask.rows if isinstance(loss_mask, Field) else loss_mask)
+        field = loss_mask if isinstance(loss_mask, Field) else Field(loss_mask)
+        is_whole = field.align == "sequence"
         expected = first.lengths + second.lengths if is_whole else second.lengths
+        rows = field.rows
+        if field.default is not None and isinstance(rows, (list, tuple)):
+            pairs = zip(rows, expected.tolist(), strict=False)
+            filled = [[field.default] * size if row is None else row for row, size in pairs]
+            rows = ragged(filled, dtype="float64")
+        given = TurnSpans.of(rows)
         if not np.array_equal(given.lengths, expected):
             raise ValueError(
                 "loss_mask has rows of other lengths than responses; pass the loss_mask of these "
