@@ -19,6 +19,7 @@ from fastcollate.common.arrays import (
     to_numpy,
 )
 from fastcollate.plan.shard import Shard
+from fastcollate.rows.fields import LABELS
 
 PADS = ("error", "copy_first")
 """Treatments of a mini-batch whose row count is not divisible by the number of ranks."""
@@ -94,7 +95,7 @@ def rows_of(data: Mapping[str, Any], shard: Shard, masks: Collection[str]) -> di
             "without layout, or what build_batch returned"
         )
     has_padding = bool(shard.is_padding.any())
-    labels = (key for key in ("labels", "shift_labels") if _is_of_tokens(data.get(key)))
+    labels = (key for key in LABELS if _is_of_tokens(data.get(key)))
     fills = {**dict.fromkeys(masks, 0), **dict.fromkeys(labels, IGNORE_INDEX)}
     if has_padding and not any(data.get(key) is not None for key in fills):
         raise ValueError(

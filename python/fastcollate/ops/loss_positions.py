@@ -8,6 +8,7 @@ import numpy as np
 
 from fastcollate._fastcollate import IGNORE_INDEX
 from fastcollate.common.arrays import is_tensor, like_of, on_host, take, zeros
+from fastcollate.rows.fields import LABELS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -63,7 +64,7 @@ def label_key(state: BatchState) -> str | None:
     options, mask = state.options, cast("Any", state.data.get("loss_mask"))
     if options is None or options.outputs.labels is None or not is_tensor(mask):
         return None
-    key = next((key for key in ("labels", "shift_labels") if key in state.data), None)
+    key = next((key for key in LABELS if key in state.data), None)
     return key if key and not (mask.is_inference() or state.data[key].is_inference()) else None
 
 
