@@ -181,8 +181,8 @@ class Batch(ModelBatch[Array]):
             ``positions`` (int64, the first such token of each row, prompt included, or None),
             ``reasons`` (of the first three rows) and ``advice``. The kinds, explained in the guide
             "Inspecting a batch": ``all_masked`` or ``trains_nothing``, ``trains_first_token``,
-            ``labels_as_mask``, ``negative_mask``, ``weighted_labels``, ``nan``, ``zero_logprobs``,
-            ``positive_logprob``, ``infinite_logprob``, ``untrained_reward``,
+            ``trains_padding``, ``labels_as_mask``, ``negative_mask``, ``weighted_labels``, ``nan``,
+            ``zero_logprobs``, ``positive_logprob``, ``infinite_logprob``, ``untrained_reward``,
             ``outside_vocabulary``, ``padded_row``, ``repeated_prompt``, ``cut_off``,
             ``repeated_end``, ``duplicate`` and ``padding``.
 

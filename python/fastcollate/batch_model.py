@@ -323,7 +323,8 @@ class ModelBatch(BatchMapping[Array]):
         Raises
         ------
         ValueError
-            If ``loss_mask`` was modified and trains padding, or a token that no token predicts.
+            If ``loss_mask`` was changed to train padding, or a token that no token predicts; also
+            in :meth:`normalize`, :meth:`loss_normalizers` and :attr:`metrics`.
 
         Notes
         -----
@@ -344,7 +345,8 @@ class ModelBatch(BatchMapping[Array]):
             logits = lm_head(hidden.flatten(0, 1)[pos])
             logp = logits.log_softmax(-1)[inv, batch.targets]
         """
-        return loss_positions(*self._plan_and_ids(), self._data["loss_mask"])
+        self._state.check_whole()
+        return loss_positions(self._state)
 
     def broadcast(self, per_row: Any, on: Literal["trained", "response"] = "trained") -> Any:
         """Broadcast one value per row to the tokens of the row that train.

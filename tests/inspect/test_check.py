@@ -119,6 +119,13 @@ def test_a_label_on_the_first_token_of_a_part(layout, array_type):
         assert found(batch) == [("trains_first_token", 0, 4)] * 2
 
 
+def test_a_loss_mask_on_padding(build):
+    batch = build(labels=None)
+    padding = batch.loss_mask.reshape(-1).shape[0] - batch.plan.response_lens.sum()
+    batch.loss_mask[...] = 1
+    assert found(batch) == [("trains_padding", None, None)] * bool(padding)
+
+
 def test_a_loss_mask_on_a_first_token(build, layout):
     columns = {"prompts": [[1, 2], [], [4, 5]], "loss_mask": [[1, 1], [0, 1], [1, 0, 1]]}
     batch = build(**columns, labels=None)

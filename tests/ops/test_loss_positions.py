@@ -130,10 +130,35 @@ def test_a_weight_that_was_written_to_padding_too(layout):
     batch.loss_mask[:] *= 0.5
     assert len(batch.loss_positions().pos) == 5
     batch.loss_mask[-1] = 0.5
-    with pytest.raises(
-        ValueError, match=r"loss_mask is not 0 on padding.*loss_mask\[row\] \*= 0.5"
-    ):
-        batch.loss_positions()
+    assert_refused(batch, fc.plan_step([5, 3]))
+
+
+@pytest.mark.parametrize("layout", ["left", "jagged"])
+@pytest.mark.parametrize("pad_rows", ["copy_first", "synthetic"])
+def test_a_weight_that_was_written_to_padding_rows_too(layout, pad_rows, array_type):
+    """Labels leave them out; whatever else reads the mask refuses it."""
+    lens = [(1, 2), (2, 1), (1, 1)]
+    plan = fc.plan_step([3, 3, 2], dp_size=2, pad_rows=pad_rows)
+    options = {"labels": "aligned", "array_type": array_type}
+    batch = built(lens, layout, shard=plan.shard(0, 1), **options)
+    assert batch.is_padding == [False, True]
+    before = to_numpy(batch.labels).tolist()
+    batch.loss_mask[:] = 0.5
+    assert to_numpy(batch.labels).tolist() == before
+    assert_refused(batch, None)
+
+
+def assert_refused(batch, plan):
+    """Everything that reads which tokens train agrees."""
+    match = r"loss_mask is not 0 on padding.*loss_mask\[row\] \*= 0.5"
+    calls = [batch.loss_positions, lambda: batch.metrics]
+    if plan is not None:
+        calls.append(lambda: batch.loss_normalizers(plan))
+        calls.append(lambda: batch.normalize(batch.loss_mask, plan))
+    for call in calls:
+        with pytest.raises(ValueError, match=match):
+            call()
+    assert "trains_padding" in [finding.kind for finding in batch.check()]
 
 
 def test_padding_rows_and_merged_turns():

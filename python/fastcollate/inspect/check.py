@@ -42,6 +42,7 @@ def check(state: BatchState, vocab_size: int | None, eos_token_id: Any) -> Findi
     findings = Findings()
     findings += _without_loss(facts)
     findings += _find_trained_first_tokens(facts)
+    findings += _trained_padding(facts)
     findings += _bad_masks(facts)
     findings += _bad_numbers(facts)
     findings += _find_untrained_rewards(facts)
@@ -204,6 +205,15 @@ def _find_trained_first_tokens(facts: _Facts) -> Iterator[Finding]:
         lambda place: f"the first token has the loss mask {facts.mask[place]}",
         advice.format(0),
     )
+
+
+def _trained_padding(facts: _Facts) -> Iterator[Finding]:
+    """Find a loss mask that was changed to train padding."""
+    count = len(facts.trained) - int(facts.counts[facts.is_real].sum())
+    if count > 0:
+        reason = f"loss_mask is not 0 on padding, at {tally(count, 'position')}"
+        advice = "leave it 0 there, such as by batch.loss_mask[row] *= 0.5"
+        yield _whole_batch("trains_padding", reason, advice)
 
 
 def _bad_masks(facts: _Facts) -> Iterator[Finding]:

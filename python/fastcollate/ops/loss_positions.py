@@ -33,23 +33,13 @@ class LossPositions(NamedTuple):
     inv: Any
 
 
-def loss_positions(plan: Plan, like: Any, loss_mask: Any) -> LossPositions:
-    """See :meth:`fastcollate.Batch.loss_positions`; `like` are the token ids."""
+def loss_positions(state: BatchState) -> LossPositions:
+    """See :meth:`fastcollate.Batch.loss_positions`."""
+    plan, like, is_trained = state.plan, state.data["input_ids"], trained(state)
     values, predictors = places_of(plan, next_token=True)
     shape = plan.leading_shape(of_sequence=False)
-    trains = on_host(loss_mask != 0).reshape(-1)
-    is_trained = trains[values]
+    is_trained = is_trained[values]
     values, predictors = values[is_trained], predictors[is_trained]
-    if (predictors < 0).any():
-        raise ValueError(
-            "loss_mask is not 0 on a token that no token predicts, the first of its sequence; "
-            "pass loss_mask to build_batch, which masks such tokens"
-        )
-    if np.count_nonzero(trains) > len(values):
-        raise ValueError(
-            "loss_mask is not 0 on padding, which would count; leave it 0 there, such as by "
-            "batch.loss_mask[row] *= 0.5"
-        )
     is_read = np.zeros(plan.num_positions, np.bool_)
     is_read[predictors] = True
     if len(predictors) == 0:
@@ -57,6 +47,32 @@ def loss_positions(plan: Plan, like: Any, loss_mask: Any) -> LossPositions:
     inv = np.zeros(shape, np.int64)
     inv.reshape(-1)[values] = (np.cumsum(is_read) - 1)[predictors]
     return LossPositions(like_of(np.flatnonzero(is_read), like), like_of(inv, like))
+
+
+def trained(state: BatchState) -> NDArray[np.bool_]:
+    """Return True where the loss mask is not 0, flat; its caller may have changed it in place.
+
+    Raises
+    ------
+    ValueError
+        If padding would train, or a token that no token predicts.
+    """
+    plan = state.plan
+    is_trained: NDArray[np.bool_] = on_host(state.data["loss_mask"] != 0).reshape(-1)
+    counts = plan.count_in_responses(is_trained)
+    if counts[state.is_real].sum() < np.count_nonzero(is_trained):
+        raise ValueError(
+            "loss_mask is not 0 on padding, which would count; leave it 0 there, such as by "
+            "batch.loss_mask[row] *= 0.5"
+        )
+    if plan.num_unpredicted > 0:
+        values, predictors = places_of(plan, next_token=True)
+        if is_trained[values[predictors < 0]].any():
+            raise ValueError(
+                "loss_mask is not 0 on a token that no token predicts, the first of its sequence; "
+                "pass loss_mask to build_batch, which masks such tokens"
+            )
+    return is_trained
 
 
 def label_key(state: BatchState) -> str | None:
@@ -69,7 +85,7 @@ def label_key(state: BatchState) -> str | None:
 
 
 def with_masked_labels(state: BatchState, key: str, own: list[Any]) -> BatchState:
-    """Return the state with labels of what its loss mask trains now.
+    """Return the state with labels of what its loss mask trains now; padding rows keep theirs.
 
     They lose tokens that `own` labels lack, which the caller changed in place.
 
@@ -84,8 +100,8 @@ def with_masked_labels(state: BatchState, key: str, own: list[Any]) -> BatchStat
             "follow it; change it in the whole batch, before cp_split"
         )
     data, mask = state.data, state.data["loss_mask"]
-    values, predictors = places_of(state.plan, next_token=True)
-    _, tokens = places_of(state.plan, next_token=False)
+    values, predictors = places_of(state.plan, True, state.is_real)
+    _, tokens = places_of(state.plan, False, state.is_real)
     labels, is_predicted = data[key].clone(), predictors >= 0
     values, tokens = (like_of(x[is_predicted], labels) for x in (values, tokens))
     places = tokens if key == "labels" else like_of(predictors[is_predicted], labels)
@@ -105,14 +121,16 @@ def targets(plan: Plan, ids: Any) -> Any:
     return found
 
 
-def places_of(plan: Plan, next_token: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def places_of(
+    plan: Plan, next_token: bool, is_given: NDArray[np.bool_] | None = None
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the positions of response values, and those of their tokens or predictors.
 
-    Both are flat indices; -1 for a missing predictor.
+    Both are flat indices, of the given rows; -1 for a missing predictor.
     """
 
     def places(of_sequence: bool, next_token: bool, width: int) -> NDArray[np.int64]:
-        return plan.gather_positions(
+        found, lens = plan.gather_positions(
             of_sequence=of_sequence,
             next_token=next_token,
             width=width,
@@ -120,7 +138,8 @@ def places_of(plan: Plan, next_token: bool) -> tuple[NDArray[np.int64], NDArray[
             gaps=True,
             padding=True,
             may_miss=True,
-        )[0]
+        )
+        return found if is_given is None else found[np.repeat(is_given, lens)]
 
     values = places(False, False, plan.response_width)
     tokens = places(True, next_token, plan.width)

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate.common.arrays import on_host
+from fastcollate.ops.loss_positions import trained
 from fastcollate.rows.fields import LOGPROBS
 from fastcollate.rows.lengths import percentiles
 
@@ -41,8 +42,7 @@ def metrics_of(state: BatchState) -> dict[str, float]:
     # of it, and tensors of the device "meta" have no values.
     has_values = not getattr(state.data["input_ids"], "is_meta", False)
     if state.options is not None and state.options.cp is None and has_values:
-        trains = on_host(state.data["loss_mask"] != 0).reshape(-1)
-        trained = plan.count_in_responses(trains)[is_real]
+        counts = plan.count_in_responses(trained(state))[is_real]
         logprobs = state.data.get(LOGPROBS.key)
         bad = {} if logprobs is None else {"batch/bad_logprobs": _bad_logprobs(logprobs)}
         uncaptured = {
@@ -58,8 +58,8 @@ def metrics_of(state: BatchState) -> dict[str, float]:
             **bad,
             **lags,
             **uncaptured,
-            "batch/trained_tokens": float(trained.sum()),
-            "batch/rows_without_loss": float(np.count_nonzero(trained == 0)),
+            "batch/trained_tokens": float(counts.sum()),
+            "batch/rows_without_loss": float(np.count_nonzero(counts == 0)),
         }
     return {
         "batch/rows": float(len(prompt_lens)),

@@ -19,6 +19,7 @@ from fastcollate.common.arrays import (
     where_or_zero,
     zeros,
 )
+from fastcollate.ops.loss_positions import trained
 from fastcollate.plan.grouping import group_numbers
 from fastcollate.plan.tables import check_step_plan
 
@@ -68,6 +69,7 @@ def normalize(
     x = as_floats(check_array("advantages", advantages))
     tokens = _tokens_of(state)
     slots = _slots_of_rows(state, tokens.num_rows, plan)
+    trained(state)  # checks the mask
     groups, count = _groups(plan, slots, per)
     mask, rows_of_tokens = tokens.mask != 0, tokens.rows  # nonzero weights select
     if tuple(x.shape) != tuple(mask.shape):
@@ -111,6 +113,7 @@ def loss_normalizers(state: BatchState, plan: StepPlan) -> LossNormalizers:
     """See :meth:`fastcollate.Batch.loss_normalizers`."""
     tokens = _tokens_of(state)
     slots = _slots_of_rows(state, tokens.num_rows, plan)
+    trained(state)  # checks the mask
     return normalizers_of(_weights(tokens), slots, plan)
 
 
