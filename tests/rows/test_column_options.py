@@ -116,6 +116,22 @@ def test_rows_of_a_builder_have_the_same_options():
             builder.add([1], [2], logprobs=other)
 
 
+@pytest.mark.parametrize("name", ["rewards", "advantages"])
+def test_a_builders_first_row_of_none_counts_as_a_number(name):
+    builder = fc.BatchBuilder(pad_token_id=0)
+    builder.add([1], [2, 3], **{name: fc.Field(None, default=0)})
+    message = (
+        rf"{name}\[1\] is one per response token, but {name}\[0\] is one number or None; pass the "
+        "same kind for all rows, in place of None in row 0, too"
+    )
+    with pytest.raises(TypeError, match=message):
+        builder.add([1], [2], **{name: fc.Field([0.5], default=0)})
+    builder.clear()
+    for row in ([0, 0], [0.5, 1], None):
+        builder.add([1], [2, 3], **{name: fc.Field(row, default=0)})
+    assert builder.finish()[name].tolist() == [[0, 0], [0.5, 1], [0, 0]]
+
+
 def test_a_key_that_samples_lack_needs_a_default():
     samples = [{"prompt": [1], "response": [2]}, {"prompt": [1], "response": [2], "teacher": [0.5]}]
     with pytest.raises(ValueError, match=r"has no 'teacher', .*fc.Field\('teacher', default=...\)"):

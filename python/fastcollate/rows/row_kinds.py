@@ -66,9 +66,11 @@ def difference(index: int, own: RowKinds, first: RowKinds) -> Exception | None:
     for name in NUMBERS:
         if own.values.get(name) != first.values.get(name):
             kinds = ("one per response token", "one number")
+            was, advice = kinds[first.values[name]], "pass the same kind for all rows"
+            if first.values[name] and name in first.options:  # which of both None is, is not known
+                was, advice = f"{was} or None", f"{advice}, in place of None in row 0, too"
             return TypeError(
-                f"{name}[{index}] is {kinds[own.values[name]]}, but {name}[0] is "
-                f"{kinds[first.values[name]]}; pass the same kind for all rows"
+                f"{name}[{index}] is {kinds[own.values[name]]}, but {name}[0] is {was}; {advice}"
             )
     plain = FieldOptions(Field, {})
     for known, kinds_of in ((first.fields, own.fields), (first.options, own.options)):
