@@ -375,9 +375,21 @@ def test_rows_selected_from_a_merged_batch():
     for rows, expected in (
         ([3, 4, 5, 6, 0, 1, 2], [0, 1, 2, 3]),
         ([3, 4, 5, 6], [0, 1]),
+        ([3, 4, 5, 0, 1], [0, 1, 2]),  # without the last rows of two trajectories
     ):
         plan = fc.plan_step(batch.select(rows=rows), dp_size=2, keep_together="trajectory")
         assert plan.shard(0, 0).rows.tolist() == expected
+
+
+def test_rows_selected_without_the_last_one_of_their_trajectory():
+    turns, flags = [[number] for number in range(4)], [False, True, False, True]
+    batch = fc.build_batch(
+        turns, turns, pad_token_id=0, merge="exact", is_last_step=flags, array_type="numpy"
+    )
+    plan = fc.plan_step(batch.select(rows=[0, 1, 2]), dp_size=2, keep_together="trajectory")
+    assert [plan.shard(0, rank).rows.tolist() for rank in (0, 1)] == [[0, 1], [2, -1]]
+    with pytest.raises(ValueError, match=r"is_last_step\[2\] is False, but there is no later turn"):
+        fc.plan_step([2] * 3, is_last_step=flags[:3], keep_together="trajectory")
 
 
 def test_a_function_of_costs():

@@ -87,16 +87,19 @@ class StepRows(NamedTuple):
 
     def trajectories(self, trajectory_ids: Any | None, is_last_step: Any | None) -> Integers:
         """Return the offsets of trajectories, with the end of the last."""
-        if trajectory_ids is None and is_last_step is None:
+        is_own = trajectory_ids is None and is_last_step is None
+        if is_own:
             if self.merge is not None:
                 of_rows = self.merge.trajectories
                 return np.array([0, *np.flatnonzero(np.diff(of_rows)) + 1, len(of_rows)], np.int64)
-            trajectory_ids, is_last_step = self.trajectory_ids, self.is_last_step
+            # Last rows of trajectories may not have been selected.
+            trajectory_ids = self.trajectory_ids
+            is_last_step = self.is_last_step if trajectory_ids is None else None
         if trajectory_ids is not None:
             trajectory_ids = self.per_row("trajectory_ids", trajectory_ids)
         if is_last_step is not None:
             is_last_step = self.per_row("is_last_step", is_last_step)
-        found = parse_trajectories(trajectory_ids, is_last_step)
+        found = parse_trajectories(trajectory_ids, is_last_step, allow_unfinished=is_own)
         return np.array([0, *found.ends], np.int64)
 
 
