@@ -16,7 +16,13 @@ from fastcollate.ops.loss_positions import label_key, targets, with_masked_label
 from fastcollate.ops.masks import MASK_KEYS
 from fastcollate.ops.metrics import padding_of
 from fastcollate.ops.missing_outputs import NOT_JOINED, missing_key, missing_output
-from fastcollate.ops.model_inputs import KEYS, inputs_without_masks, masks_of, positions
+from fastcollate.ops.model_inputs import (
+    KEYS,
+    inputs_without_masks,
+    joined_keys,
+    masks_of,
+    positions,
+)
 from fastcollate.ops.parts import listed
 from fastcollate.ops.pickling import own_memory, restore
 from fastcollate.ops.tree_labels import tree_label_keys, tree_labels
@@ -184,7 +190,7 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
     def __getitem__(self, key: str) -> Any:
         state = self._state
         try:
-            is_input = state.call is not None and key in KEYS
+            is_input = state.call is not None and (key in KEYS or key in joined_keys(state))
             return self._inputs_of(key)[key] if is_input else listed(state.data[key])
         except (KeyError, TypeError) as error:  # slices have no hash
             message = missing_key(

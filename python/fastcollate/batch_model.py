@@ -168,14 +168,15 @@ class ModelBatch(BatchMapping[Array]):
             a model takes for its loss, so change these; of a tree with ``labels="shifted"`` these
             alone.
             ``use_cache=False``, except for padded rows: a cache would take the place of masks.
-            Fields of ``PerRow(concat=True)``, such as ``pixel_values``.
+            Fields of ``PerRow(concat=True)``, such as ``pixel_values``, in the order of the rows'
+            tokens, as models assign them; of tokens that rows of a tree share, once.
 
         Raises
         ------
         TypeError, ValueError
             If `kernel` does not fit the layout or the array type; a model without a config, of
             unknown attention, or that would mix rows or count padding in this layout, or that takes
-            labels without a shift.
+            labels without a shift; a row of joined fields that was split.
         """
         if self._state.made_by is None:
             raise missing_plan("model_inputs")

@@ -268,7 +268,7 @@ class Collator(Generic[Made]):
             outputs = self._keys.items()
             are_pairs = "chosen_ids" in ids
             made = {
-                name: _output(made, key, are_pairs=are_pairs)
+                name: _output(made, key, self._keys, are_pairs=are_pairs)
                 for key, names in outputs
                 for name in names
             }
@@ -442,8 +442,10 @@ def _name(outputs: Any) -> dict[str, list[str]]:
     return named
 
 
-def _output(batch: Batch[Any], key: str, *, are_pairs: bool) -> Any:
+def _output(batch: Batch[Any], key: str, keys: Collection[str], *, are_pairs: bool) -> Any:
     """Return an output by its key; a key that the batch lacks is an error."""
+    if f"{key}_offsets" in keys and key in batch._data:  # by rows, as the offsets
+        return batch._data[key]
     try:
         return batch[key]
     except KeyError as error:

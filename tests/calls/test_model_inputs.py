@@ -1,5 +1,7 @@
 """Models called with `Batch.model_inputs` train the rows, in every layout, however it was made."""
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import ways
@@ -224,6 +226,72 @@ def test_images_that_count_in_three_dimensions_have_no_positions_of_ours():
         "position_ids"
         in built(fc.Left(), labels="aligned", position_ids=True, fields=fields).model_inputs()
     )
+
+
+IMAGE = 63
+OF_IMAGES = [2, 0, 3, 1, 0]
+
+
+def with_images(layout, how, **options):
+    """Build rows of which some hold the numbers of their images, after a token for each."""
+    tokens = zip(range(len(OF_IMAGES)), OF_IMAGES, strict=True)
+    prompts = [[token for _ in range(count) for token in (IMAGE, 10 + row)] for row, count in tokens]
+    responses = [[row + 20] * (row + 1) for row in range(len(OF_IMAGES))]
+    images = [np.full((count, 2), 10 + row) for row, count in enumerate(OF_IMAGES)]
+    field = fc.PerRow("images" if how == "collator" else images, concat=True)
+    options |= {"pad_token_id": 0, "layout": layout, "fields": {"pixel_values": field}}
+    if how == "build_batch":
+        return fc.build_batch(prompts, responses, **options)
+    rows = zip(prompts, responses, images, strict=True)
+    collate = fc.Collator(kernel="dense", **options)
+    return collate([dict(zip(("prompt", "response", "images"), row, strict=True)) for row in rows])
+
+
+def images_in(ids):
+    ids = ids.flatten().tolist()
+    return [after for token, after in pairwise(ids) if token == IMAGE]
+
+
+@pytest.mark.parametrize("how", ["build_batch", "collator"])
+@pytest.mark.parametrize(
+    "layout",
+    [fc.Packed(13), fc.Packed(13, multiple_of=4), fc.Packed(13, shift="next_token"), fc.Tree(13)],
+    ids=str,
+)
+def test_images_come_in_the_order_of_their_tokens(layout, how):
+    """Models assign them in this order, not by row."""
+    batch = with_images(layout, how)
+    inputs = dict(batch) if how == "collator" else batch.model_inputs("dense")
+    assert inputs["pixel_values"][:, 0].tolist() == images_in(inputs["input_ids"])
+    assert sorted(images_in(inputs["input_ids"])) == [10, 10, 12, 12, 12, 13]
+    assert batch.pixel_values[:, 0].tolist() == [10, 10, 12, 12, 12, 13]  # by their offsets
+    assert batch.pixel_values_offsets.tolist() == [0, 2, 2, 5, 6, 6]
+
+
+def test_images_among_the_outputs_of_a_collator():
+    keys = ["input_ids", "position_ids", "use_cache", "pixel_values"]
+    found = with_images(fc.Packed(13), "collator", outputs=keys)
+    assert found["pixel_values"][:, 0].tolist() == images_in(found["input_ids"])
+    by_row = with_images(fc.Packed(13), "collator", outputs=[*keys, "pixel_values_offsets"])
+    assert by_row["pixel_values"][:, 0].tolist() == [10, 10, 12, 12, 12, 13]
+
+
+def test_images_of_tokens_that_rows_share_come_once():
+    prompts, responses = [[IMAGE, 11, 1], [IMAGE, 12, 1], [IMAGE, 11, 1]], [[2, 1], [2, 3], [4, 4]]
+    images = fc.PerRow([np.full((1, 2), image) for image in (11, 12, 11)], concat=True)
+    for capacity, expected in ((7, [11, 12]), (5, [11, 11, 12])):
+        layout = fc.Tree(capacity, same_inputs=[1, 2, 1])
+        fields = {"pixel_values": images}
+        batch = fc.build_batch(prompts, responses, pad_token_id=0, layout=layout, fields=fields)
+        inputs = batch.model_inputs("dense")
+        assert inputs["pixel_values"][:, 0].tolist() == images_in(inputs["input_ids"])
+        assert sorted(images_in(inputs["input_ids"])) == expected
+
+
+def test_images_of_split_rows_have_no_order():
+    batch = with_images(fc.Packed(5, oversize="split"), "build_batch")
+    with pytest.raises(ValueError, match=r"row 3 .* has pixel_values, but it was split .* whole"):
+        batch.model_inputs("dense")
 
 
 def test_positions_among_the_fields_take_the_place_of_ours():

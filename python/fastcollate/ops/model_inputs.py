@@ -7,9 +7,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastcollate._fastcollate import IGNORE_INDEX
-from fastcollate.common.arrays import convert, dtype_like, like_of, zeros
+from fastcollate.common.arrays import (
+    convert,
+    dtype_like,
+    like_of,
+    on_host,
+    ranges_of,
+    take,
+    zeros,
+)
 from fastcollate.ops.masks import MASK_KEYS, Kernel, ModelCall, mask_inputs
 from fastcollate.ops.tree_labels import tree_label_keys, tree_labels
+from fastcollate.plan.plan_tables import PlanTables
 
 if TYPE_CHECKING:
     from fastcollate.ops.batch_state import BatchState
@@ -65,8 +74,42 @@ def inputs_without_masks(state: BatchState, position_ids: Any | None) -> dict[st
     inputs |= {key: tree_labels(state, key) for key in tree_label_keys(state)}
     if plan.has_bins or plan.is_jagged:
         inputs["use_cache"] = False
-    joined = (output.key for output in state.spec.table if output.align == "joined")
-    return inputs | {key: outputs[key] for key in joined if key not in KEYS}
+    return inputs | {key: _in_bins(state, key) for key in joined_keys(state) if key not in KEYS}
+
+
+def joined_keys(state: BatchState) -> list[str]:
+    """Return the keys of values per row that are joined."""
+    return [output.key for output in state.spec.table if output.align == "joined"]
+
+
+def _in_bins(state: BatchState, key: str) -> Any:
+    """Return joined values in the order of the rows' tokens, by which models assign them.
+
+    Rows of a tree that share tokens have the same values, which count once.
+
+    Raises
+    ------
+    ValueError
+        A packer split a row that has values.
+    """
+    values, plan = state.data[key], state.plan
+    if not plan.has_bins:
+        return values
+    ends = on_host(state.data[f"{key}_offsets"])
+    counts, written = np.diff(ends), PlanTables(plan).written
+    rows = written.rows[written.starts == 0] if plan.is_tree else written.rows
+    rows = rows[counts[rows] > 0]
+    is_next = np.diff(rows, prepend=-1) != 0  # not another part of the same row
+    rows = rows[is_next]
+    if len(np.unique(rows)) < len(rows):
+        row = int(rows[np.bincount(rows)[rows] > 1][0])
+        raise ValueError(
+            f"row {row} of the batch has {key}, but it was split when it was packed, so a model "
+            "would assign them to other rows; pass a layout that keeps rows whole"
+        )
+    if len(rows) == np.count_nonzero(counts) and (np.diff(rows) > 0).all():
+        return values
+    return take(values, ranges_of(ends[rows], counts[rows]))
 
 
 def positions(state: BatchState) -> Any | None:

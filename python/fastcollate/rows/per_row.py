@@ -46,8 +46,9 @@ class PerRow:
         As for :class:`Field`; if None, integers and booleans become int64, and float32 if any
         number is a float. ``object`` keeps the values as they are, including None.
     concat
-        Concatenate the arrays along their first dimension, and add int64 offsets (B + 1,) of the
-        rows under the key with the suffix ``_offsets``.
+        Concatenate the arrays of the rows along their first dimension, and add int64 offsets
+        (B + 1,) of the rows under the key with the suffix ``_offsets``. Models assign them in the
+        order of tokens, in which :meth:`Batch.model_inputs` has them.
     """
 
     values: Any
