@@ -234,8 +234,7 @@ OF_IMAGES = [2, 0, 3, 1, 0]
 
 def with_images(layout, how, **options):
     """Build rows of which some hold the numbers of their images, after a token for each."""
-    tokens = zip(range(len(OF_IMAGES)), OF_IMAGES, strict=True)
-    prompts = [[token for _ in range(count) for token in (IMAGE, 10 + row)] for row, count in tokens]
+    prompts = [[IMAGE, 10 + row] * count for row, count in enumerate(OF_IMAGES)]
     responses = [[row + 20] * (row + 1) for row in range(len(OF_IMAGES))]
     images = [np.full((count, 2), 10 + row) for row, count in enumerate(OF_IMAGES)]
     field = fc.PerRow("images" if how == "collator" else images, concat=True)
