@@ -17,7 +17,7 @@ from fastcollate.common.arguments import (
 from fastcollate.common.arrays import describe
 from fastcollate.memory.pools import PoolArgument
 from fastcollate.ops.collating import Request, collate
-from fastcollate.ops.context_parallel import check_labels
+from fastcollate.ops.context_parallel import check_no_shift
 from fastcollate.options import Options
 from fastcollate.plan.binned import split_message
 from fastcollate.plan.dtypes import ArrayType, Labels, PositionIds, Preset
@@ -270,7 +270,7 @@ def build_rows(
     if cp is not None:
         cp = check_cp(cp, layout)
         if cp is not None:
-            check_labels(options.outputs.spec)
+            check_no_shift(options.outputs.spec)
     own: list[int] | None = None
     lags: tuple[tuple[str, Lag], ...] = ()
     if fields is not None:

@@ -255,7 +255,7 @@ class Collator(Generic[Made]):
             samples, self._fields, self._ignore, self._columns, self._limit
         )
         check_mask_is_used(self._fields, arguments.get("loss_mask"))
-        has_labels = has_labels or not {"labels", "shift_labels"}.isdisjoint(self._keys or ())
+        has_labels = has_labels or not {*LABELS}.isdisjoint(self._keys or ())
         options = self._with_labels if has_labels else self._options
         made: Any = build_rows(options, **arguments)
         for name, rows in ids.items():
@@ -315,19 +315,17 @@ class Collator(Generic[Made]):
             return
         if {*LABELS}.isdisjoint(keys):
             return
-        if not is_joined:
-            self._call.check_padding(layout.name, "position_ids" in keys)
+        given = sorted(_OFFSETS.intersection(keys))
+        kernel: Kernel | None = "flash" if given else None
+        if self._call.config is not None:
+            has_positions = is_joined or "position_ids" in keys
+            kernel = self._call._replace(kernel=None).kernel_for(layout.name, False, has_positions)
         self._call.check_labels()
         if isinstance(layout, Right):
             return
         is_one_row = isinstance(layout, Jagged) or getattr(layout, "plan", None) == "single_row"
-        given = sorted(_OFFSETS.intersection(keys))
         if isinstance(layout, Packed):
             _check_offsets(layout, given, is_one_row)
-        kernel: Kernel | None = "flash" if given else None
-        if is_joined and self._call.config is not None:
-            of_model = self._call._replace(kernel=None)
-            kernel = of_model.kernel_of_joined(is_numpy=False, has_positions=True, is_tree=False)
         if kernel == "flash" and given:
             return
         needed, why = ["attention_mask"], ""

@@ -36,7 +36,7 @@ def cp_split(state: BatchState, cp_size: Any, cp_rank: Any) -> BatchState:
     per_token = {output.key for output in spec.table if output.align in ("sequence", "response")}
     if cp_size == 1:
         return state._replace(data=dict(state.data), owner=None)
-    check_labels(spec.outputs)
+    check_no_shift(spec.outputs)
     positions = _positions_of(plan, cp_size, cp_rank)
     ragged: dict[str, Any] = {}
     for output in ragged_outputs(spec.table):
@@ -81,7 +81,7 @@ def cp_merge(plan: Plan, parts: Sequence[Any]) -> Any:
     return _at(concatenate(flat), sources.reshape(leading[0], -1), 1)
 
 
-def check_labels(outputs: OutputSpec) -> None:
+def check_no_shift(outputs: OutputSpec) -> None:
     """Check that labels do not have to be shifted, which chunks would lose and mix."""
     if outputs.labels is not None and not outputs.labels[0]:
         raise ValueError(

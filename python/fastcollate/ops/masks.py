@@ -109,27 +109,6 @@ class ModelCall(NamedTuple):
         """True if the kernel or the model is known."""
         return self.kernel is not None or self.config is not None
 
-    def kernel_for(self, plan: Plan, is_numpy: bool, has_positions: bool) -> Kernel | None:
-        """Return the kernel for a plan; None for rows that the model finds by itself.
-
-        Parameters
-        ----------
-        plan, is_numpy
-            The batch's, and True if its arrays are NumPy's.
-        has_positions
-            True if the model gets positions that restart at each sequence.
-
-        Raises
-        ------
-        ValueError
-            The kernel does not fit, or the model would train wrongly on this layout.
-        """
-        if not (plan.has_bins or plan.is_jagged):
-            check_kernel(self.kernel, is_numpy, is_tree=False)
-            self.check_padding(plan.layout, has_positions)
-            return self.kernel
-        return self.kernel_of_joined(is_numpy, has_positions, is_tree=plan.is_tree)
-
     def check_labels(self) -> None:
         """Check that the loss of the model is that of the next tokens.
 
@@ -145,31 +124,38 @@ class ModelCall(NamedTuple):
                 "token just read; leave labels out, and take the loss of batch.targets"
             )
 
-    def check_padding(self, layout: str, has_positions: bool) -> None:
-        """Check that the model trains as it should on padded rows of a layout.
+    def kernel_for(self, layout: str, is_numpy: bool, has_positions: bool) -> Kernel | None:
+        """Return the kernel for a layout; None for rows that the model finds by itself.
+
+        Parameters
+        ----------
+        layout, is_numpy
+            The batch's, and True if its arrays are NumPy's.
+        has_positions
+            True if the model gets positions that restart at each sequence.
 
         Raises
         ------
         ValueError
-            It would count padding, or take our positions for others.
+            The kernel does not fit, or the model would train wrongly on this layout.
         """
-        kind = getattr(self.config, "model_type", None)
-        if kind in OWN_START and has_positions:
-            raise ValueError(
-                f"models of the type {kind!r} do not count positions from 0; pass "
-                "position_ids=False and layout='right'"
-            )
-        if kind in COUNT_PADDING and layout != "right":
-            raise ValueError(
-                f"models of the type {kind!r} count padding on the left; pass layout='right'"
-            )
-
-    def kernel_of_joined(self, is_numpy: bool, has_positions: bool, is_tree: bool) -> Kernel | None:
-        """Return the kernel for rows that share an output row, as `kernel_for`."""
-        kernel, config = self.kernel, self.config
-        if kernel is None and config is not None:
+        kernel, config, is_tree = self.kernel, self.config, layout == "tree"
+        kind = getattr(config, "model_type", None)
+        are_joined = layout in ("jagged", "packed", "tree")  # they share an output row
+        if are_joined and kernel is None and config is not None:
             kernel = kernel_of(config)
         check_kernel(kernel, is_numpy, is_tree)
+        if not are_joined:
+            if kind in OWN_START and has_positions:
+                raise ValueError(
+                    f"models of the type {kind!r} do not count positions from 0; pass "
+                    "position_ids=False and layout='right'"
+                )
+            if kind in COUNT_PADDING and layout != "right":
+                raise ValueError(
+                    f"models of the type {kind!r} count padding on the left; pass layout='right'"
+                )
+            return kernel
         if not self.knows_masks:
             raise needs_kernel()
         if config is None:
@@ -182,7 +168,7 @@ class ModelCall(NamedTuple):
                 f"{reason}, so sequences that share an output row would change each other; "
                 "pass a padded layout, such as layout='left'"
             )
-        is_blind = getattr(config, "model_type", None) in BLIND or not has_positions
+        is_blind = kind in BLIND or not has_positions
         return kernel or ("dense" if is_tree or is_blind else None)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fastcollate.common.names import column_called
 from fastcollate.common.text import show
+from fastcollate.rows.fields import LABELS
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Plan
@@ -144,6 +145,6 @@ def _not_in_layout(plan: Plan | None, name: str) -> str | None:
     """Return the reason for an output that the batch's layout cannot have."""
     if plan is None:
         return None
-    if name in ("labels", "shift_labels"):
+    if name in LABELS:
         return _LABELS_OF_TREE if plan.is_tree else None
     return {"attention_mask": _SHARED, "response_mask": _END_TO_END}.get(name)

@@ -19,11 +19,12 @@ from fastcollate.common.arrays import (
 from fastcollate.ops.masks import MASK_KEYS, Kernel, ModelCall, mask_inputs
 from fastcollate.ops.tree_labels import tree_label_keys, tree_labels
 from fastcollate.plan.plan_tables import PlanTables
+from fastcollate.rows.fields import LABELS
 
 if TYPE_CHECKING:
     from fastcollate.ops.batch_state import BatchState
 
-KEYS = {"input_ids", "position_ids", "labels", "shift_labels", "use_cache", *MASK_KEYS}
+KEYS = {"input_ids", "position_ids", *LABELS, "use_cache", *MASK_KEYS}
 """The keys of all inputs that are not fields."""
 
 
@@ -46,7 +47,7 @@ def masks_of(state: BatchState, call: ModelCall) -> dict[str, Any]:
     if state.spec.outputs.labels is not None:
         call.check_labels()
     has_positions = state.spec.outputs.position_ids[0] != "omitted"  # else they are the caller's
-    kernel = call.kernel_for(plan, isinstance(ids, np.ndarray), has_positions)
+    kernel = call.kernel_for(plan.layout, isinstance(ids, np.ndarray), has_positions)
     if not (plan.has_bins or plan.is_jagged) and kernel in (None, "flash"):
         return {"attention_mask": state.data["attention_mask"]}
     if kernel is None:

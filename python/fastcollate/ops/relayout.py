@@ -22,7 +22,7 @@ from fastcollate.ops.ragged_outputs import ragged_outputs
 from fastcollate.plan.merging import RowSource
 from fastcollate.plan.shard import Shard
 from fastcollate.rows.captured import runs_of
-from fastcollate.rows.fields import LOSS_MASK
+from fastcollate.rows.fields import LABELS, LOSS_MASK
 from fastcollate.rows.lengths import Integers
 from fastcollate.rows.tokens import Whole
 
@@ -101,7 +101,7 @@ def relayout(state: BatchState, layout: LayoutSpec, shard: Shard | None = None) 
         runs = runs_of(~mask, offsets_of(counts))
         return SomeTokens.within(RowSpans([(values, starts, lens)]), runs)
 
-    masks = ("response_mask", "labels", "shift_labels")  # written again, by the loss mask
+    masks = ("response_mask", *LABELS)  # written again, by the loss mask
     for key in [key for key in masks if was_written(state.data.get(key))]:
         if table[key].field is not None:
             continue

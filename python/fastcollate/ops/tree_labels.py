@@ -9,6 +9,7 @@ import numpy as np
 from fastcollate._fastcollate import IGNORE_INDEX
 from fastcollate.common.arrays import convert, like_of, on_host, was_written, zeros
 from fastcollate.ops.loss_positions import places_of
+from fastcollate.rows.fields import LABELS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,7 +23,7 @@ def tree_label_keys(state: BatchState) -> tuple[str, ...]:
     if options is None or not options.forks_early or options.outputs.labels is None:
         return ()
     is_shifted, _ = options.outputs.labels
-    return ("shift_labels",) if is_shifted else ("labels", "shift_labels")
+    return LABELS[1:] if is_shifted else LABELS
 
 
 def tree_labels(state: BatchState, key: str) -> Any:

@@ -77,8 +77,8 @@ impl Deal<'_> {
         };
         let chunks = trees.tree.chunks(&freely, trees.cost, balanced, ticks)?;
         let rows = trees.tree.rows().len();
-        let wanted = { chunks.bins.count().max(spec.min_bins) };
-        let wanted = wanted.next_multiple_of(spec.bins_multiple_of);
+        let wanted =
+            chunks.bins.count().max(spec.min_bins).next_multiple_of(spec.bins_multiple_of);
         check_room(wanted)?;
         let grown = PackSpec { min_bins: wanted.min(rows), ..freely };
         let plans_ranks = matches!(self, Self::Balanced { .. }) && spec.growth == Growth::Move;
@@ -94,28 +94,20 @@ impl Deal<'_> {
             let is_empty = |bin: &Tree| bin.rows().is_empty();
             self.deal(bins, is_empty, cost, ranks, ticks)?
         };
-        let found = RankBins { bins, filled };
-        match self {
-            Self::Balanced { costs, synthetic } => {
-                self.unless_packed(found, trees, costs, synthetic, spec, ranks, ticks)
-            }
-            _ => Ok(found),
-        }
+        self.unless_packed(RankBins { bins, filled }, trees, spec, ranks, ticks)
     }
 
-    /// These bins, or those of rows that share nothing between bins, if their slowest rank is
-    /// faster; costliest bin first.
-    #[allow(clippy::too_many_arguments, reason = "those of the plan")]
+    /// These bins or, of balanced ranks, those of rows that share nothing between bins, if their
+    /// slowest rank is faster; costliest bin first.
     fn unless_packed(
         self,
         found: RankBins<Tree>,
         trees: &PackedTrees,
-        costs: &[f64],
-        synthetic: f64,
         spec: &PackSpec,
         ranks: usize,
         ticks: &mut Ticks,
     ) -> Result<RankBins<Tree>> {
+        let Self::Balanced { costs, synthetic } = self else { return Ok(found) };
         let weighed = |bins: Vec<Tree>| -> Vec<(f64, Tree)> {
             let cost = |bin: &Tree| match bin.rows().is_empty() {
                 true => synthetic,
