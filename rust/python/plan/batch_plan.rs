@@ -276,21 +276,27 @@ impl Plan {
         Ok((PyArray1::from_vec(py, predictors), column_of(py, bins)?))
     }
 
-    /// Flat positions of response tokens' values in an output of row width `width`, int64, and
+    /// Flat positions of response tokens' values in an output of width `width` or its own, int64, and
     /// their number per row or turn, int64; -1 for tokens without a position, if `may_miss`.
-    #[allow(clippy::too_many_arguments, reason = "called once")]
+    #[allow(clippy::too_many_arguments, reason = "most by name")]
+    #[pyo3(signature = (of_sequence, next_token=false, width=None, per_turn=false, gaps=true,
+        padding=true, may_miss=true))]
     fn gather_positions<'py>(
         &self,
         py: Python<'py>,
         of_sequence: bool,
         next_token: bool,
-        width: usize,
+        width: Option<usize>,
         per_turn: bool,
         gaps: bool,
         padding: bool,
         may_miss: bool,
     ) -> Result<(Column<'py>, Column<'py>)> {
-        let align = if of_sequence { Align::Sequence } else { Align::Response };
+        let (align, own_width) = match of_sequence {
+            true => (Align::Sequence, self.width()),
+            false => (Align::Response, self.response_width()),
+        };
+        let width = width.unwrap_or(own_width);
         let shift = if next_token { Shift::NextToken } else { Shift::None };
         let per = if per_turn { Per::Turn } else { Per::Row { gaps, padding } };
         let values = Values { align, shift, width };

@@ -77,8 +77,7 @@ impl Deal<'_> {
         };
         let chunks = trees.tree.chunks(&freely, trees.cost, balanced, ticks)?;
         let rows = trees.tree.rows().len();
-        let wanted =
-            chunks.bins.count().max(spec.min_bins).next_multiple_of(spec.bins_multiple_of);
+        let wanted = chunks.bins.count().max(spec.min_bins).next_multiple_of(spec.bins_multiple_of);
         check_room(wanted)?;
         let grown = PackSpec { min_bins: wanted.min(rows), ..freely };
         let plans_ranks = matches!(self, Self::Balanced { .. }) && spec.growth == Growth::Move;
