@@ -7,9 +7,8 @@ from importlib.util import find_spec
 import pytest
 from hypothesis import Phase, settings
 
-if "PYTEST_XDIST_WORKER" in os.environ:
-    # There is one for each core: threads of torch and of NumPy would only wait for one another.
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Threads of torch and of NumPy would wait for one another: models are small, and cores busy.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Ray's workers would give way to all other processes: imports of torch then take half a minute.
 os.environ.setdefault("RAY_worker_niceness", "0")
@@ -100,17 +99,6 @@ def frozen():
     """Exclude all objects imported so far, half a million of torch's, from collections."""
     gc.collect()
     gc.freeze()
-
-
-@pytest.fixture
-def one_thread():
-    """Let torch use one thread: small models are slower on several, above all on busy cores."""
-    import torch
-
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def pytest_unconfigure():

@@ -15,7 +15,7 @@ transformers = pytest.importorskip("transformers")
 
 from rows_alone import outcome  # noqa: E402
 
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 PROMPTS = [[5, 6, 7], [], [8], [5, 6], [9, 10, 11, 12]]
 RESPONSES = [[13, 14], [15, 16, 17], [18, 19, 20, 21], [22], []]

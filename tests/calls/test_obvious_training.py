@@ -13,7 +13,7 @@ transformers = pytest.importorskip("transformers")
 from rows_alone import log_probs_alone, outcome  # noqa: E402
 from small_models import small_model  # noqa: E402
 
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 PADDED = ("input_ids", "attention_mask", "position_ids", "labels")
 PACKED = ("input_ids", "position_ids", "labels", "use_cache")

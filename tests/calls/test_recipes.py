@@ -25,7 +25,7 @@ import grpo_loop  # noqa: E402
 import trees  # noqa: E402
 from grpo import learning  # noqa: E402
 
-pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("one_thread")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 
 ROOT = Path(__file__).parents[2]
 PROMPTS = [[5, 6, 7], [5, 6, 7], [8], [5, 6], [9, 10, 11, 12], []]

@@ -23,8 +23,6 @@ from grpo.options import Options
 from policy import response_log_probs
 from train_grpo import train, train_ddp
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
 # So large steps that what is learned shows in the losses at once.
 OPTIONS = Options(
     steps=3, prompts=8, samples=4, prompts_per_mini_batch=2, learning_rate=0.01, dtype="float64"

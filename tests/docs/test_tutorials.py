@@ -27,10 +27,7 @@ import sft_packing  # noqa: E402
 import tool_use  # noqa: E402
 import trees  # noqa: E402
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore"),  # of transformers
-    pytest.mark.usefixtures("one_thread"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore")  # of transformers
 
 DOCS = Path(__file__).parents[2] / "docs" / "tutorials"
 SCRIPTS = sorted(path for path in EXAMPLES.glob("tutorials/*.py") if path.stem != "preflight")

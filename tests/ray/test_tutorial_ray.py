@@ -17,10 +17,7 @@ sys.path.append(str(EXAMPLES / "tutorials"))
 
 import ray_rollouts  # noqa: E402
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore"),  # of Ray and transformers
-    pytest.mark.usefixtures("one_thread"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray and transformers
 
 
 def test_ray_rollouts():
