@@ -30,7 +30,6 @@ def restore_plan(choices: Choices) -> None:
         restored.read_segments(), restored.stream_positions(), restored.tree_positions()
         restored.select_bins(np.arange(min(restored.num_output_rows, 1)))
     for of_sequence in (False, True):
-        width = restored.width if of_sequence else restored.response_width
         lens = (restored.response_lens, restored.to_dict()["turn_response_lens"])
         tokens = [sum(of_all.tolist()) for of_all in lens]
         if all(n < 1 << 20 or n > 1 << 60 for n in tokens):  # between, it only takes long
@@ -38,11 +37,9 @@ def restore_plan(choices: Choices) -> None:
                 restored.gather_positions(
                     of_sequence=of_sequence,
                     next_token=of_sequence,
-                    width=width,
                     per_turn=choices.one_in(2),
                     gaps=choices.one_in(2),
                     padding=choices.one_in(2),
-                    may_miss=True,
                 )
 
 

@@ -509,12 +509,12 @@ class Plan:
     def gather_positions(
         self,
         of_sequence: bool,
-        next_token: bool,
-        width: int,
-        per_turn: bool,
-        gaps: bool,
-        padding: bool,
-        may_miss: bool,
+        next_token: bool = False,
+        width: int | None = None,
+        per_turn: bool = False,
+        gaps: bool = True,
+        padding: bool = True,
+        may_miss: bool = True,
     ) -> tuple[NDArray[int64], NDArray[int64]]: ...
     def row_starts(self) -> tuple[NDArray[int64], NDArray[int64]]: ...
     def subtree_ends(self) -> NDArray[int32]: ...

@@ -218,7 +218,8 @@ class BatchBuilder(ListsNames, Generic[Array]):
         ):
             if one is None:
                 continue
-            spec, row = self._along(one, of_key)
+            row, spec = read_align(one, of_key)
+            spec = self._typed(spec)
             if isinstance(one, Field) and (one.dtype, one.default) != (None, None):
                 options[spec.key] = options_of(replace(one, align="response"))
             values[spec.key] = spec.key in NUMBERS and _is_number(row)
@@ -390,11 +391,6 @@ class BatchBuilder(ListsNames, Generic[Array]):
         """Return the spec of a field with the dtype of its output."""
         dtype = self._options.outputs.by_key.get(spec.key)
         return spec if dtype is None else spec.with_dtype(dtype)
-
-    def _along(self, values: Any, spec: FieldSpec) -> tuple[FieldSpec, Any]:
-        """Return the spec and the values of one row of a built-in field."""
-        row, spec = read_align(values, spec)
-        return self._typed(spec), row
 
     def _array(self, key: str, index: int, one: Any) -> tuple[FieldSpec | None, Any]:
         """Return the spec and the values of one row of a field."""

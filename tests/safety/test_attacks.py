@@ -182,15 +182,7 @@ def test_plans_of_more_tokens_than_memory():
     lens = [2**61, 2**61, 2**61]
     plan = plan_with(response_lens=lens, turn_response_lens=lens)
     with pytest.raises(MemoryError, match=f"cannot take memory for {3 * 2**61} values"):
-        plan.gather_positions(
-            of_sequence=False,
-            next_token=False,
-            width=2,
-            per_turn=False,
-            gaps=True,
-            padding=True,
-            may_miss=True,
-        )
+        plan.gather_positions(of_sequence=False)
 
 
 @pytest.mark.parametrize("table", ["sequence_shape", "response_shape"])

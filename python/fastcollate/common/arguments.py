@@ -199,7 +199,7 @@ MOST_ITEMS = 1 << 40
 def _parameters(function: Callable[..., Any]) -> tuple[list[str], bool]:
     """Return the names of a function's parameters; True if it takes others, too."""
     parameters = inspect.signature(function).parameters.values()
-    known = [one.name for one in parameters if one.name not in ("self", "cls")]
+    known = [one.name for one in parameters if one.name not in OWN]
     return known, any(one.kind is one.VAR_KEYWORD for one in parameters)
 
 

@@ -53,6 +53,12 @@ def escaped(character: str) -> str:
     return character.encode("unicode_escape").decode("ascii")
 
 
+def in_words(items: Sequence[str], word: str) -> str:
+    """Return items as words of a sentence: ``a, b and c``."""
+    *others, last = items
+    return f"{', '.join(others)} {word} {last}" if others else last
+
+
 def table_of(cells: Sequence[Sequence[str]]) -> str:
     """Return cells as lines of right-aligned columns."""
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]

@@ -194,15 +194,7 @@ def broadcast(plan: Plan, loss_mask: Any, per_row: Any, on: str) -> Any:
             f"per_row has shape {tuple(per_row.shape)}, but the batch has {plan.num_rows} rows; "
             f"pass shape ({plan.num_rows},)"
         )
-    places, lens = plan.gather_positions(
-        of_sequence=False,
-        next_token=False,
-        width=plan.response_width,
-        per_turn=False,
-        gaps=on == "response",
-        padding=True,
-        may_miss=True,
-    )
+    places, lens = plan.gather_positions(of_sequence=False, gaps=on == "response")
     rows = np.repeat(np.arange(plan.num_rows), lens)
     rows, places = rows[places >= 0], places[places >= 0]
     shape = plan.leading_shape(of_sequence=False)

@@ -128,20 +128,9 @@ def places_of(
 
     Both are flat indices, of the given rows; -1 for a missing predictor.
     """
-
-    def places(of_sequence: bool, next_token: bool, width: int) -> NDArray[np.int64]:
-        found, lens = plan.gather_positions(
-            of_sequence=of_sequence,
-            next_token=next_token,
-            width=width,
-            per_turn=False,
-            gaps=True,
-            padding=True,
-            may_miss=True,
-        )
-        return found if is_given is None else found[np.repeat(is_given, lens)]
-
-    values = places(False, False, plan.response_width)
-    tokens = places(True, next_token, plan.width)
+    values, lens = plan.gather_positions(of_sequence=False)
+    tokens, _ = plan.gather_positions(of_sequence=True, next_token=next_token)
     has_value = values >= 0
+    if is_given is not None:
+        has_value &= np.repeat(is_given, lens)
     return values[has_value], tokens[has_value]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import numpy as np
 
 from fastcollate._fastcollate import RowSpans, arrow_chunks
-from fastcollate.common.arguments import check_bool, check_choice, suggests_names
+from fastcollate.common.arguments import check_bool, check_choice, is_sequence, suggests_names
 from fastcollate.common.arrays import (
     check_dtype_name,
     describe,
@@ -174,8 +174,7 @@ def _with_dtype(rows: Any, dtype: Any) -> tuple[Any, Any]:
             if dtype is None:
                 dtype = dtype_name(chunks[0][0].dtype) if chunks else "int64"
             return RowSpans(arrays), dtype
-        is_rows = hasattr(type(rows), "__len__") and hasattr(type(rows), "__getitem__")
-        if not is_rows or isinstance(rows, (str, bytes, bytearray, Mapping)):
+        if not is_sequence(rows):
             raise TypeError(f"rows is {describe(rows)}; {EXPECTED}")
         rows = list(rows)
     return rows, _common_dtype(rows) if dtype is None else dtype

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from operator import attrgetter
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fastcollate._fastcollate import arrow_chunks, check_range
-from fastcollate.common.arguments import suggests_names
+from fastcollate.common.arguments import is_sequence, suggests_names
 from fastcollate.common.arrays import (
     NUMBERS,
     check_array,
@@ -91,8 +91,7 @@ def ragged(x: Any, dtype: Any = None) -> Ragged:
             filled = [part for part in parts if len(part)] or parts[:1]
             column = filled[0] if len(filled) == 1 else Ragged.concat(filled)
             return _convert(column, dtype)
-        is_rows = hasattr(type(x), "__len__") and hasattr(type(x), "__getitem__")
-        if not is_rows or isinstance(x, (str, bytes, bytearray, Mapping)):
+        if not is_sequence(x):
             raise TypeError(f"x is {describe(x)}; {EXPECTED}")
         check_range(x)
     x = list(x)

@@ -23,7 +23,7 @@ from fastcollate.common.arrays import (
 )
 from fastcollate.common.names import fold
 from fastcollate.common.row_columns import OTHER_NAMES
-from fastcollate.common.text import show
+from fastcollate.common.text import in_words, show
 from fastcollate.rows.captured import Captured, Captures, RoutedExperts, captured_rows
 from fastcollate.rows.per_row import (
     PerRow,
@@ -153,8 +153,7 @@ class Field:
 
 AnyField: TypeAlias = Field | PerRow | RoutedExperts | Captured | WeightVersions
 
-*_FIRST, _LAST = (f"fc.{kind.__name__}" for kind in get_args(AnyField))
-FIELDS = f"{', '.join(_FIRST)} or {_LAST}"
+FIELDS = in_words([f"fc.{kind.__name__}" for kind in get_args(AnyField)], "or")
 """Those of the argument ``fields``, for messages."""
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from fastcollate._fastcollate import RowSpans
 from fastcollate.common.arguments import is_sequence, suggests_names, tally
 from fastcollate.common.arrays import is_array, is_tensor, offsets_of, ranges_of, to_numpy
-from fastcollate.common.text import show
+from fastcollate.common.text import in_words, show
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
 from fastcollate.rows.fields import FIELDS, AnyField, Field
@@ -71,10 +71,7 @@ def with_fields(
         return fields
     lengths: _Lengths | str | None = None
     if row is not None:
-        is_of_parts = isinstance(tokens, Parts)
-        lengths = _of_tokens(
-            Parts([tokens[0]], [tokens[1]]) if is_of_parts else Whole([tokens[0]], tokens[1])  # type: ignore[arg-type]
-        )
+        lengths = _of_tokens(_as_column(tokens))
     made = dict(fields)
     for key, one in fields.items():
         if isinstance(one, AnyField):
@@ -157,11 +154,9 @@ def versions_of_row(
         is_field = isinstance(value, (Field, WeightVersions))
         return dataclasses.replace(value, rows=[value.rows]) if is_field else [value]
 
-    is_of_parts = isinstance(tokens, Parts)
-    rows = Parts([tokens[0]], [tokens[1]]) if is_of_parts else Whole([tokens[0]], [tokens[1] or 0])  # type: ignore[arg-type]
     mask = None if loss_mask is None else alone(loss_mask)
     columns = {key: alone(one) for key, one in given.items()}
-    made, mask, _ = with_versions(columns, mask, rows, may_be_named=False)
+    made, mask, _ = with_versions(columns, mask, _as_column(tokens), may_be_named=False)
     for key, field in made.items():
         is_per_row = field.spread is not None
         versions = (
@@ -195,6 +190,13 @@ def _without(loss_mask: Any, stale: Any, lengths: _Lengths) -> Any:
     weights = Ragged(values, mask.offsets)
     is_field = isinstance(loss_mask, Field)
     return dataclasses.replace(loss_mask, rows=weights) if is_field else weights
+
+
+def _as_column(row: Tokens) -> Tokens:
+    """Return the tokens of one row as those of a column of it."""
+    if isinstance(row, Parts):
+        return Parts([row.prompts], [row.responses])
+    return Whole([row.sequences], np.array([row.prompt_lens or 0]))
 
 
 def _of_responses(rows: Ragged, lengths: _Lengths) -> Ragged:
@@ -260,7 +262,7 @@ def _align(place: str, values: Any, lengths: _Lengths | str, shown: str, align: 
     subscript = "" if "of row" in place else f"[{row}]"
     raise TypeError(
         f"{place}{subscript} has {tally(int(found[row]), 'item')}, but its response has "
-        f"{responses[row]}, and {sequences[row]} with the prompt; pass {_list(choices)}"
+        f"{responses[row]}, and {sequences[row]} with the prompt; pass {in_words(choices, 'or')}"
     )
 
 
@@ -271,12 +273,7 @@ def _of_numbers(shown: str) -> list[str]:
 def _error(place: str, shown: str, what: str, choices: list[str]) -> TypeError:
     if "version" in place:
         choices = [f"fc.WeightVersions({shown})", *choices]
-    return TypeError(f"{place} is {shown}: {what}; pass {_list(choices)}")
-
-
-def _list(choices: list[str]) -> str:
-    *others, last = choices
-    return f"{', '.join(others)} or {last}" if others else last
+    return TypeError(f"{place} is {shown}: {what}; pass {in_words(choices, 'or')}")
 
 
 def _of_tokens(tokens: Tokens) -> _Lengths | str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from fastcollate.common.names import column_called, same_word
 from fastcollate.common.row_columns import IDS, TOKENS, VALUES
+from fastcollate.common.text import in_words
 from fastcollate.rows.fields import LABELS, is_reserved, other_key
 from fastcollate.rows.pairs import LOGPS, PAIR
 from fastcollate.rows.sample_tokens import SEQUENCE, TURN
@@ -97,11 +98,14 @@ def _message(unknown: list[str], names: Mapping[str, str], first: First) -> str:
     def of_name(name: str) -> Any:
         return first(own.get(name, name))
 
+    def shown(keys: list[str]) -> str:
+        return in_words([repr(key) for key in keys], "and")
+
     text = [key for key in unknown if _is_text(read(of_name, key))]
     columns = _columns_for(unknown, names, text)
     if text and not columns and not own.keys() & {*TURN, *PAIR, "input_ids"}:
         return (
-            f"samples have text in {_list(list(map(repr, text)))}, but no token ids; tokenize it "
+            f"samples have text in {shown(text)}, but no token ids; tokenize it "
             "first, and pass 'input_ids', or 'prompt' and 'response'"
         )
     own |= {ARGUMENTS.get(name, name): key for key, name in columns.items()}
@@ -120,20 +124,17 @@ def _message(unknown: list[str], names: Mapping[str, str], first: First) -> str:
     rest = [key for key in unknown if key not in columns and (key in text or key not in handled)]
     ways = [f"columns={columns!r}"] if columns else []
     if fields:
-        shown = ", ".join(f"{key!r}: {field}" for key, field in fields.items())
-        ways.append(f"fields={{{shown}}}")
+        made = ", ".join(f"{key!r}: {field}" for key, field in fields.items())
+        ways.append(f"fields={{{made}}}")
     if rest:
         ways.append(f"ignore={rest!r}")
-    advice = _list(ways) + ("" if rest == unknown else f", or ignore={unknown!r}")
+    advice = in_words(ways, "and") + ("" if rest == unknown else f", or ignore={unknown!r}")
     keys, verb = ("key", "is") if len(unknown) == 1 else ("keys", "are")
-    about = f" (text in {_list(list(map(repr, text)))} has to be tokenized first)" if text else ""
+    about = f" (text in {shown(text)} has to be tokenized first)" if text else ""
     for key in unknown:
         if same_word(str(key), _RESPONSE_LENGTHS) and "prompt_len" not in own:
             about += f" (for {key!r} pass 'prompt_len', the number of tokens before the response)"
-    return (
-        f"samples have the {keys} {_list(list(map(repr, unknown)))}, which {verb} not "
-        f"known{about}; pass {advice}"
-    )
+    return f"samples have the {keys} {shown(unknown)}, which {verb} not known{about}; pass {advice}"
 
 
 def _columns_for(
@@ -176,11 +177,6 @@ def _fitting(taken: Collection[str]) -> Collection[str]:
     if "input_ids" in taken:
         return (*SEQUENCE, *COLUMNS)
     return (*TURN, *COLUMNS) if {*TURN} & {*taken} else KEYS
-
-
-def _list(items: list[str]) -> str:
-    *others, last = items
-    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _is_text(row: Any) -> bool:

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fastcollate.common.arguments import is_sequence
 from fastcollate.common.arrays import describe, is_array
 from fastcollate.common.names import same_word
 from fastcollate.common.row_columns import VALUES
@@ -291,7 +292,7 @@ def _by_key(samples: Any, keys: Keys, optional: Collection[str]) -> dict[str, An
                     f"samples is one sample: its {key!r} is one row of ids; pass a list of samples"
                 )
         return columns
-    if not _is_sequence(samples):
+    if not is_sequence(samples):
         is_path = isinstance(samples, (str, PathLike))
         how = " (of a file: pyarrow.parquet.read_table(path))" if is_path else ""
         raise TypeError(f"samples is {describe(samples)}; {EXPECTED}{how}")
@@ -310,7 +311,7 @@ def _check_is_one_batch(samples: Any) -> None:
             f"samples ({kind}) has no length; pass one batch at a time: "
             "map(collate, samples.iter(batch_size=32))"
         )
-    elif not _is_sequence(samples) or hasattr(samples, "__arrow_c_stream__"):
+    elif not is_sequence(samples) or hasattr(samples, "__arrow_c_stream__"):
         if reader := next((name for name in _READERS if hasattr(samples, name)), None):
             raise TypeError(
                 f"the rows of samples ({kind}) are not read yet; pass samples.{reader}()"
@@ -320,11 +321,6 @@ def _check_is_one_batch(samples: Any) -> None:
                 f"samples ({kind}) has no length; pass one batch at a time: "
                 "list(itertools.islice(samples, 32))"
             )
-
-
-def _is_sequence(samples: Any) -> bool:
-    has = (hasattr(type(samples), method) for method in ("__len__", "__getitem__"))
-    return all(has) and not isinstance(samples, (str, bytes, bytearray))
 
 
 def _is_one_row(column: Any) -> bool:

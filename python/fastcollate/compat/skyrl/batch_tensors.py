@@ -21,10 +21,7 @@ from fastcollate.rows.lengths import Integers
 from fastcollate.rows.tokens import Parts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import torch
-
 
 logger = logging.getLogger(__name__)
 
