@@ -1,8 +1,6 @@
 """Steps whose sequences are packed: the bins of each rank, and equal training."""
 
-import json
 import math
-import pickle
 from itertools import pairwise, product
 
 import numpy as np
@@ -11,6 +9,7 @@ from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
 from raising import raises
+from restored_plans import check_copies
 from training_steps import WHOLE_ALGORITHMS, same, steps
 
 import fastcollate as fc
@@ -107,6 +106,7 @@ def test_bins_go_round_to_the_ranks(drawn):
     assert sorted(plan.rows[~plan.is_padding].tolist()) == list(range(len(lens)))
     assert {plan.shard(0, rank).bin_width for rank in range(dp_size)} == {widest}
     assert plan.rows[plan.inverse].tolist() == list(range(len(lens)))
+    check_copies(plan)
 
 
 def costs_of_ranks(plan, cost, mini_batch=0):
@@ -131,6 +131,7 @@ def test_ranks_get_as_many_bins_within_their_limits(drawn):
         # No more bins than packing everything together needs, and none without a row.
         assert len(bins) == -(-fewest // step) * step
         assert {len(bins) for bins in of_ranks} == {len(bins) // plan.dp_size}
+        check_copies(plan)
         for rows in bins:
             assert len(rows) <= (pack["max_sequences"] or len(lens))
             assert (
@@ -201,24 +202,6 @@ def test_as_many_bins_as_asked_for():
     assert len(few.padding_rows) == 3
     with pytest.raises(ValueError, match="fills only 5 bins and needs 8"):
         fc.plan_step(lens[:5], dp_size=4, layout=fc.Packed(num_bins=2), pad_rows="error")
-
-
-@given(drawn=packed_plans())
-def test_plans_survive_copies(drawn):
-    *_, plan = drawn
-    for again in (
-        pickle.loads(pickle.dumps(plan)),
-        fc.planning.StepPlan.from_dict(plan.to_dict()),
-        fc.planning.StepPlan.from_dict(json.loads(json.dumps(plan.to_dict()))),
-    ):
-        assert again == plan
-        assert again.layout == plan.layout
-        assert again.bin_offsets.tolist() == plan.bin_offsets.tolist()
-        shard = again.shard(0, 0)
-        assert shard == plan.shard(0, 0)
-        assert pickle.loads(pickle.dumps(shard)) == shard
-        assert repr(again) == repr(plan)
-        assert again.describe() == plan.describe()
 
 
 @pytest.mark.parametrize(
