@@ -62,6 +62,17 @@ def test_long_texts_and_numbers_take_no_memory(template):
         tracemalloc.stop()
 
 
+def test_lines_are_not_copied():
+    line = b'{"prompt_ids": [1], "response_ids": [2], "text": "%s"}\n' % (b"0" * (1 << 16))
+    lines = b" \n" + line * 256
+    tracemalloc.start()
+    try:
+        assert len(parse(lines)) == 256
+        assert tracemalloc.get_traced_memory()[1] < len(lines) / 4
+    finally:
+        tracemalloc.stop()
+
+
 def test_long_numbers_that_are_no_ids():
     refused(b'{"output_ids": [' + b"1" * (1 << 20) + b"]}", "out of range")
     refused(b'{"output_ids": [-' + b"0" * (1 << 20) + b"]}", "byte")

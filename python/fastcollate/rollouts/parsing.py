@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -150,10 +151,10 @@ def schema_of(given: Any) -> Schema:
 
 def _first(bodies: bytes | list[bytes]) -> Any:
     """Return the first body; None if there is none that is JSON."""
-    first = bodies if isinstance(bodies, list) else bodies.lstrip().split(b"\n", 1)
+    each = bodies if isinstance(bodies, list) else io.BytesIO(bodies)  # not a copy
     try:
-        return json.loads(first[0])
-    except (ValueError, IndexError, RecursionError):
+        return json.loads(next(filter(bytes.strip, each), b""))
+    except (ValueError, RecursionError):
         return None
 
 
