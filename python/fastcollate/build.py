@@ -41,7 +41,7 @@ from fastcollate.rows.fields import (
 )
 from fastcollate.rows.padded_blocks import padding_message
 from fastcollate.rows.plain_fields import with_fields, with_versions
-from fastcollate.rows.tokens import check_sampled, check_tokens
+from fastcollate.rows.tokens import check_continued, check_sampled, check_tokens
 
 if TYPE_CHECKING:
     import torch
@@ -114,7 +114,7 @@ def build_batch(
     sequences, prompt_lens
         Instead of both, ``B`` whole sequences and the number of prompt tokens of each. None for 0;
         with `rewards`, `logprobs` or `advantages`, which belong to sampled tokens, this is an error
-        unless a `loss_mask` says what trains.
+        unless a `loss_mask` says what trains, and with `merge` in any case.
     pad_token_id
         The value of padding in ``input_ids``. Masks come from lengths, so real tokens may equal it.
     rewards
@@ -290,6 +290,7 @@ def build_rows(
     if fields is not None:
         specs += check_fields(fields, options.array_type, own)
     if merging is None and options.merge is not None:
+        check_continued("prompt_lens", tokens)
         merging = merging_of(options.merge, trajectory_ids, is_last_step, shard)
     ids = check_ids(uids, trajectory_ids, is_last_step, shard)
     if merging is not None:

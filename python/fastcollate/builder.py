@@ -58,7 +58,13 @@ from fastcollate.rows.per_row import PerRow, form_of, is_object, no_value, unrea
 from fastcollate.rows.plain_fields import versions_of_row, with_fields
 from fastcollate.rows.ragged_fields import ragged_row, ragged_specs
 from fastcollate.rows.row_kinds import NUMBERS, RowKinds, difference
-from fastcollate.rows.tokens import Tokens, check_row_tokens, check_sampled, row_len
+from fastcollate.rows.tokens import (
+    Tokens,
+    check_continued,
+    check_row_tokens,
+    check_sampled,
+    row_len,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -200,6 +206,8 @@ class BatchBuilder(ListsNames, Generic[Array]):
         if sequence is not None:
             given = {"rewards": rewards, "logprobs": logprobs, "advantages": advantages}
             check_sampled("prompt_len", prompt_len, loss_mask, **given)
+            if self._options.merge is not None:
+                check_continued("prompt_len", tokens)
         index = len(self._rows)
         if fields is not None:
             check_keys(fields)

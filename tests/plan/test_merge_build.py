@@ -243,6 +243,27 @@ def test_what_cannot_be_merged(changes, message):
     assert small().input_ids.shape == (2, 6)
 
 
+@pytest.mark.parametrize("policy", ["exact", "branch", "realign"])
+@pytest.mark.parametrize("is_masked", [False, True])
+def test_whole_sequences_without_the_lengths_of_prompts(policy, is_masked):
+    """No turn would continue another, so tokens of earlier turns would train again."""
+    sequences = [prompt + response for prompt, response in zip(PROMPTS, RESPONSES, strict=True)]
+    masks = [[0] * len(p) + [1] * len(r) for p, r in zip(PROMPTS, RESPONSES, strict=True)]
+    turns = {"sequences": sequences, "trajectory_ids": list("aab")}
+    if is_masked:
+        turns["loss_mask"] = fc.Field(masks, align="sequence")
+    message = "whole sequences are merged without prompt_lens?, .* would train again; pass prompt_l"
+    with pytest.raises(ValueError, match=message):
+        fc.build_batch(**turns, pad_token_id=0, merge=policy)
+    with pytest.raises(ValueError, match=message):
+        fc.merge_turns(**turns, policy=policy)
+    with pytest.raises(ValueError, match=message):
+        fc.BatchBuilder(pad_token_id=0, merge=policy).add(sequence=sequences[0], trajectory_id="a")
+    lens = list(map(len, PROMPTS))
+    batch = fc.build_batch(**turns, prompt_lens=lens, pad_token_id=0, merge=policy)
+    assert batch.loss_mask.sum() == sum(map(len, RESPONSES))
+
+
 @pytest.mark.parametrize(
     "named",
     [

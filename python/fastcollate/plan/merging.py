@@ -22,7 +22,7 @@ from fastcollate.plan.grouping import starts_of
 from fastcollate.plan.merge import MERGES, Merge, MergeRewards, Policy
 from fastcollate.plan.trajectories import parse_trajectories
 from fastcollate.rows.fields import LOSS_MASK, Field, Rows, read_align
-from fastcollate.rows.tokens import check_tokens
+from fastcollate.rows.tokens import check_continued, check_tokens
 
 if TYPE_CHECKING:
     from fastcollate.plan.audit_report import Audit
@@ -314,6 +314,7 @@ def merge_turns(
     6.0
     """
     tokens = check_tokens(prompts, responses, sequences, prompt_lens)
+    check_continued("prompt_lens", tokens)
     if not isinstance(policy, Merge):
         check_choice("policy", policy, POLICIES)
         policy = MERGES[policy]

@@ -101,6 +101,18 @@ def check_sampled(name: str, prompt_lens: Any, loss_mask: Any, **values: Any) ->
             )
 
 
+def check_continued(name: str, tokens: Tokens) -> None:
+    """Check that sequences which are merged say where their responses begin.
+
+    `name` is that of the numbers of prompt tokens.
+    """
+    if isinstance(tokens, Whole) and tokens.prompt_lens is None:
+        raise ValueError(
+            f"whole sequences are merged without {name}, so no turn would continue another, and "
+            f"tokens of earlier turns would train again; pass {name} (0 where there is no prompt)"
+        )
+
+
 def row_len(tokens: Tokens, align: str) -> int:
     """Return the number of values of a row, along its response or its sequence."""
     is_whole = align == "sequence"
