@@ -90,9 +90,7 @@ def columns(draw, kind, data, array_type="numpy"):
 def test_equals_the_loops(kind, layout, drawn, array_type):
     data = drawn.draw(rollouts(max_long_len=40))
     data, ours, theirs = drawn.draw(columns(kind, data, array_type))
-    more = {"pad_token_id": 7}
-    if kind == "whole masks":
-        more |= drawn.draw(extras(data, array_type))
+    more = {"pad_token_id": 7, **drawn.draw(extras(data, array_type))}
     if layout == "packed":
         how, reference = drawn.draw(packed_options(lens_of(data), shifts=["none"]))
     else:
@@ -105,6 +103,7 @@ def test_equals_the_loops(kind, layout, drawn, array_type):
 
     def check(batch):
         assert_same(pickle.loads(pickle.dumps(batch)), batch)
+        assert (batch.uids, batch.trajectory_ids) == (more.get("uids"), more.get("trajectory_ids"))
         if layout == "packed":
             return
         # Also where a field of a packed batch would be longer than what trains.

@@ -14,7 +14,7 @@ use crate::error::{Result, caught};
 use crate::names::Names;
 use crate::plan::tables::{Column as IntColumn, column_of, usizes};
 use crate::rows::{
-    DecodeExact, Missing, Part, PyRows, SomeTokens, counts_of, number_of, values_of,
+    DecodeExact, Missing, Part, PyRows, Reader, SomeTokens, counts_of, number_of, values_of,
 };
 
 /// Reading and writing options of a field. Made once per field, not per call.
@@ -327,20 +327,19 @@ impl FieldSpec {
         {
             return Ok(rows);
         }
+        let reader = Reader::new::<T>(name, !self.0.is_plain).among(chosen);
         let rows = match self.0.kind {
-            FieldKind::Ragged(_) => {
-                PyRows::of_part::<T>(name, values, chosen, values_as(self.0.dtype))
-            }
-            FieldKind::Counts(_) => PyRows::of_part::<T>(name, values, chosen, counts_of),
-            FieldKind::Row => PyRows::one_token_each::<T>(name, values, chosen, &check_count),
-            _ if self.0.is_plain => {
-                // Numbers of rows are checked once it is known which of them train.
-                let is_spread = self.0.spread == Some(Spread::Trained);
-                let check = if is_spread { Check::Number } else { check };
-                PyRows::with_missing::<T>(name, values, chosen, false, check, missing)
-            }
-            _ => PyRows::with_missing::<T>(name, values, chosen, true, Check::None, missing),
+            FieldKind::Ragged(_) => reader.of_part(values_as(self.0.dtype)).read(values),
+            FieldKind::Counts(_) => reader.of_part(counts_of).read(values),
+            FieldKind::Row => reader.read_one_token_each(values, &check_count),
+            _ => reader.with_missing(missing).read(values),
         }?;
+        let rows = rows.checked::<T>(match self.0.spread {
+            _ if !self.0.is_plain => Check::None,
+            // Numbers of rows are checked once it is known which of them train.
+            Some(Spread::Trained) => Check::Number,
+            _ => check,
+        })?;
         check_count(rows.count())?;
         Ok(rows)
     }

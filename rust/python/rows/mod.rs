@@ -42,6 +42,7 @@ pub use number::{is_numpy_bool, number_of};
 pub use object::{as_array, check_range, to_list};
 pub use py_rows::{Missing, PyRows};
 pub use ragged::RowSpans;
+pub use reader::Reader;
 pub use some_tokens::SomeTokens;
 pub use storage::{
     RowStore, StoredRow, compact_ids, ids_of, numbers_of, stored_columns, token_ids,

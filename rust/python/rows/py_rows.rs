@@ -16,7 +16,6 @@ use pyo3::types::{PyList, PyTuple};
 
 use super::array::{ArrayInput, ArrayView, Float};
 use super::list::{Common, DecodeExact, Items, announce, common_items, first_boolean, read_items};
-use super::nested::Part;
 use super::number::numbers_of;
 use super::object::POLL_ROWS;
 use super::reader::{Reader, Wanted};
@@ -108,46 +107,8 @@ impl<'py> PyRows<'py> {
         field: &str,
         rows: &Bound<'py, PyAny>,
         chosen: Option<&Arc<Chosen>>,
-        check: Check,
     ) -> Result<Self> {
-        Reader::new::<T>(field, false).among(chosen).read(rows)?.checked::<T>(check)
-    }
-
-    /// Read a field's rows, which may be missing, and have more than one dimension if `allows_trailing`.
-    ///
-    /// # Errors
-    /// As [`Rows::new`], and `ValueError` naming the first row whose dimensions differ from those
-    /// of the rows before it.
-    pub fn with_missing<T: Element>(
-        field: &str,
-        rows: &Bound<'py, PyAny>,
-        chosen: Option<&Arc<Chosen>>,
-        allows_trailing: bool,
-        check: Check,
-        missing: Missing,
-    ) -> Result<Self> {
-        Reader::new::<T>(field, allows_trailing)
-            .among(chosen)
-            .with_missing(missing)
-            .read(rows)?
-            .checked::<T>(check)
-    }
-
-    /// Read a part of a field's rows, whose tokens have any number of values, or a column of it.
-    ///
-    /// # Errors
-    /// As [`Rows::with_trailing`].
-    pub fn of_part<T: Element>(
-        field: &str,
-        rows: &Bound<'py, PyAny>,
-        chosen: Option<&Arc<Chosen>>,
-        part: Part,
-    ) -> Result<Self> {
-        Reader::new::<T>(field, true)
-            .among(chosen)
-            .of_part(part)
-            .read(rows)?
-            .checked::<T>(Check::None)
+        Reader::new::<T>(field, false).among(chosen).read(rows)?.checked::<T>(Check::None)
     }
 
     /// Read a single row, with its index in the field.
@@ -193,21 +154,6 @@ impl<'py> PyRows<'py> {
         }))
     }
 
-    /// Read an array whose first dimension is rows, with one token each.
-    ///
-    /// # Errors
-    /// `TypeError` for objects that are not arrays of numbers, and those of `check_count`.
-    pub fn one_token_each<T: Element>(
-        field: &str,
-        values: &Bound<'py, PyAny>,
-        chosen: Option<&Arc<Chosen>>,
-        check_count: impl Fn(usize) -> Result<()>,
-    ) -> Result<Self> {
-        let reader = Reader::new::<T>(field, true).among(chosen);
-        let rows = reader.read_one_token_each(values, check_count)?;
-        rows.checked::<T>(Check::None)
-    }
-
     /// Rows that have been read; `first` is the index of the first one in errors.
     pub fn of_parts(
         field: &str,
@@ -230,8 +176,11 @@ impl<'py> PyRows<'py> {
         }
     }
 
-    /// Check that the rows can hold values of type `T`.
-    fn checked<T: Element>(mut self, check: Check) -> Result<Self> {
+    /// The rows, whose values are checked as they are read.
+    ///
+    /// # Errors
+    /// `TypeError` naming the first row that cannot hold values of type `T`.
+    pub fn checked<T: Element>(mut self, check: Check) -> Result<Self> {
         self.check = check;
         let field = &self.field;
         for array in &self.shared {

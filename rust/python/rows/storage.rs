@@ -327,7 +327,7 @@ type Ids<'py> = (Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<i64>>);
 /// Values that are not integers from 0 to below 2^31; `name` is the column's.
 #[pyfunction]
 pub fn token_ids<'py>(py: Python<'py>, name: &str, rows: &Bound<'py, PyAny>) -> Result<Ids<'py>> {
-    let rows = PyRows::new::<i64>(name, rows, None, Check::None)?;
+    let rows = PyRows::new::<i64>(name, rows, None)?;
     let lens = rows.lens()?;
     let mut values = filled(lens.iter().sum(), |_| 0_i32)?;
     let (mut offsets, mut rest) = (vec![0], &mut values[..]);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use fastcollate::plan::{Chosen, TokenForm};
-use fastcollate::{Check, FieldColumn, SliceColumn, TokenStreams, filled, gathered};
+use fastcollate::{FieldColumn, SliceColumn, TokenStreams, filled, gathered};
 use numpy::PyReadonlyArray1;
 use numpy::prelude::*;
 use pyo3::prelude::*;
@@ -46,10 +46,9 @@ impl<'py> TokenInput<'py> {
     /// Read all rows, or chosen ones.
     ///
     /// # Errors
-    /// As [`Rows::new`], and another number of prompt lengths than sequences.
+    /// As [`PyRows::new`], and another number of prompt lengths than sequences.
     pub fn read(&self, chosen: Option<&Arc<Chosen>>) -> Result<TokenStreams<PyRows<'py>>> {
-        let rows =
-            |field, rows| PyRows::new::<i64>(field, rows, chosen, Check::None)?.without_booleans();
+        let rows = |field, rows| PyRows::new::<i64>(field, rows, chosen)?.without_booleans();
         Ok(match self {
             Self::Parts { prompts, responses } => TokenStreams::Parts {
                 prompts: rows("prompts", prompts)?,
