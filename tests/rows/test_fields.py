@@ -5,16 +5,12 @@ import pickle
 import numpy as np
 import pytest
 import raising
-from any_layout import layouts
-from conftest import NEEDS_TORCH, share
-from hypothesis import given
-from hypothesis import strategies as st
+from conftest import NEEDS_TORCH
 from making import make_batch
 from small_input import build
-from strategies import as_inputs, extras, rollouts
 
 import fastcollate as fc
-from fastcollate.testing.reference import assert_same, build_batch_loops
+from fastcollate.testing.reference import assert_same
 
 LAYOUTS = ["left", "two_segment", "right", "jagged"]
 NAN = float("nan")
@@ -32,21 +28,6 @@ def build_fields(layout="left", array_type="numpy", **fields):
 
 def raises(match, exception=(TypeError, ValueError)):
     return pytest.raises(exception, match=match)
-
-
-@pytest.mark.parametrize("layout", LAYOUTS)
-@share(4)
-@given(drawn=st.data())
-def test_everything_equals_the_loops(layout, drawn, array_type):
-    data = drawn.draw(rollouts(max_long_len=40))
-    more = drawn.draw(extras(data, array_type))
-    options = {"pad_token_id": drawn.draw(st.sampled_from([7, 0, -1])), **more}
-    options["layout"] = drawn.draw(layouts(layout, data))
-    inputs = drawn.draw(as_inputs(data))
-    batch = fc.build_batch(**inputs, **options, array_type=array_type)
-    assert_same(batch, build_batch_loops(**data._asdict(), **options))
-    assert batch.uids == more.get("uids")
-    assert batch.trajectory_ids == more.get("trajectory_ids")
 
 
 def test_a_field_is_immutable():
