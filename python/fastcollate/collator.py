@@ -131,11 +131,11 @@ class Collator(Generic[Made]):
         (:meth:`Batch.model_inputs`); all other outputs are its attributes. Otherwise the keys of
         the outputs to return as a plain dict, in this order. A mapping renames them, each to one
         name or several: ``{"cu_seqlens": ("cu_seq_lens_q", "cu_seq_lens_k")}``. With labels and
-        ``input_ids``, they have to say where rows begin: by ``attention_mask`` if padding is on the
-        left, and if rows are joined by ``position_ids`` and ``use_cache``, or by ``cu_seqlens``
-        (with rounded widths ``cu_seqlens_padded``); with `model`, as this model reads them. Of
-        pairs, an output with one value per row may be halved: ``"chosen_margins"`` and
-        ``"rejected_margins"``.
+        ``input_ids``, they have to say where rows begin, unless padding is on the right: by
+        ``position_ids`` and, if padding is on the left, ``attention_mask``; if rows are joined, a
+        mask, ``use_cache``, or ``cu_seqlens`` (with rounded widths ``cu_seqlens_padded``); with
+        `model`, as this model reads them. Of pairs, an output with one value per row may be halved:
+        ``"chosen_margins"`` and ``"rejected_margins"``.
     kernel, model
         As :meth:`Batch.model_inputs`: all layouts but padded ones need one of them, unless
         `outputs` has no mask. Of the model, its config and dtype are kept.
@@ -299,46 +299,47 @@ class Collator(Generic[Made]):
         """Check that a model which is called with the outputs knows where rows begin."""
         keys = MASK_KEYS if self._keys is None else self._keys.keys()
         is_joined = isinstance(layout, (Jagged, Packed, Tree))
-        if is_joined and not MASK_KEYS.isdisjoint(keys):
-            if not self._call.knows_masks:
-                raise needs_kernel()
-            return
+        has_mask = is_joined and not MASK_KEYS.isdisjoint(keys)
+        if has_mask and not self._call.knows_masks:
+            raise needs_kernel()
         if "input_ids" not in keys:
             return
-        if self._is_tree:
-            if "subtree_end" not in keys:
-                raise ValueError(
-                    f"outputs are {list(keys)}, with the tokens of trees, but without a mask; add "
-                    "'subtree_end', or 'attention_mask' with kernel='dense' or 'block', or with "
-                    f"kernel='paths' {sorted(key for key in MASK_KEYS if key.startswith('tree_'))}"
-                )
+        if self._is_tree and not has_mask and "subtree_end" not in keys:
+            raise ValueError(
+                f"outputs are {list(keys)}, with the tokens of trees, but without a mask; add "
+                "'subtree_end', or 'attention_mask' with kernel='dense' or 'block', or with "
+                f"kernel='paths' {sorted(key for key in MASK_KEYS if key.startswith('tree_'))}"
+            )
+        if not self._is_tree and {*LABELS}.isdisjoint(keys):
             return
-        if {*LABELS}.isdisjoint(keys):
-            return
-        given = sorted(_OFFSETS.intersection(keys))
-        kernel: Kernel | None = "flash" if given else None
-        if self._call.config is not None:
-            has_positions = is_joined or "position_ids" in keys
-            kernel = self._call._replace(kernel=None).kernel_for(layout.name, False, has_positions)
-        self._call.check_labels()
-        if isinstance(layout, Right):
-            return
-        is_one_row = isinstance(layout, Jagged) or getattr(layout, "plan", None) == "single_row"
-        if isinstance(layout, Packed):
-            _check_offsets(layout, given, is_one_row)
-        if kernel == "flash" and given:
-            return
-        needed, why = ["attention_mask"], ""
-        if kernel == "flash" and not is_one_row:
-            needed, why = FLASH_KEYS, " (flash attention finds the rows of one output row only)"
-        elif kernel == "dense":
-            why = " (the model ignores the positions of rows)"
-        elif is_joined:
-            needed = ["position_ids", "use_cache"]
-            why = " (a model ignores the positions of rows if it has a cache)"
-        elif self._options.outputs.positions != "omitted" and {*GRIDS}.isdisjoint(self._fields):
-            needed.append("position_ids")
-            why = " (most models count the padding otherwise)"
+        are_own = self._options.outputs.positions == "omitted"
+        positions = ["position_ids"] if not are_own and {*GRIDS}.isdisjoint(self._fields) else []
+        needed, why = positions, " (most models count through all rows of an output row otherwise)"
+        if not (self._is_tree or has_mask):
+            given = sorted(_OFFSETS.intersection(keys))
+            kernel: Kernel | None = "flash" if given else None
+            if self._call.config is not None:
+                has_positions = is_joined or "position_ids" in keys
+                of_model = self._call._replace(kernel=None)
+                kernel = of_model.kernel_for(layout.name, False, has_positions)
+            self._call.check_labels()
+            if isinstance(layout, Right):
+                return
+            is_one_row = isinstance(layout, Jagged) or getattr(layout, "plan", None) == "single_row"
+            if isinstance(layout, Packed):
+                _check_offsets(layout, given, is_one_row)
+            if kernel == "flash" and given:
+                pass
+            elif kernel == "flash" and not is_one_row:
+                needed, why = FLASH_KEYS, " (flash attention finds the rows of one output row only)"
+            elif kernel == "dense":
+                needed, why = ["attention_mask"], " (the model ignores the positions of rows)"
+            elif is_joined:
+                needed = ["position_ids", "use_cache"]
+                why = " (a model ignores the positions of rows if it has a cache)"
+            else:
+                needed = ["attention_mask", *positions]
+                why = " (most models count the padding otherwise)" if positions else ""
         if missing := [key for key in needed if key not in keys]:
             raise ValueError(
                 f"outputs are {list(keys)}, from which a model does not know where the rows of "

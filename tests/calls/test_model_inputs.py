@@ -382,10 +382,15 @@ def test_outputs_of_trees_have_a_mask_with_their_tokens(kernel):
     with pytest.raises(ValueError, match="without a mask; add 'subtree_end', or"):
         collated("input_ids", "position_ids", "targets")
     assert collated("targets", "row_bins")["targets"].tolist() == [2]
-    found = collated("input_ids", "subtree_end")
+    with pytest.raises(ValueError, match="add 'position_ids'"):  # depths in the tree
+        collated("input_ids", "subtree_end")
+    found = collated("input_ids", "position_ids", "subtree_end")
     assert found["subtree_end"].tolist() == [[2, 2]]
     if kernel == "paths":
-        assert collated("input_ids", "tree_kv_index")["tree_kv_index"].tolist() == [0, 1]
+        with pytest.raises(ValueError, match="add 'position_ids'"):
+            collated("input_ids", "tree_kv_index")
+        found = collated("input_ids", "position_ids", "tree_kv_index")
+        assert found["tree_kv_index"].tolist() == [0, 1]
     with pytest.raises(ValueError, match=r"outputs has 'nothing'.*'input_ids', 'loss_mask'"):
         collated("subtree_end", "nothing")
 

@@ -126,6 +126,8 @@ def test_outputs_by_which_the_given_model_would_mix_rows(model, layout):
     fc.Collator(outputs=PACKED, model=model, **how)
     flash = transformers.LlamaConfig()
     flash._attn_implementation = "flash_attention_2"
+    refused("position_ids", flash, by_offsets)
+    by_offsets["position_ids"] = "position_ids"
     fc.Collator(outputs=by_offsets, model=types.SimpleNamespace(config=flash), **how)
     if layout == fc.Packed(12):
         refused("cu_seq_lens_q", flash, PACKED)
@@ -133,10 +135,23 @@ def test_outputs_by_which_the_given_model_would_mix_rows(model, layout):
         fc.Collator(outputs=PACKED, model=types.SimpleNamespace(config=flash), **how)
 
 
+@pytest.mark.parametrize("layout", [fc.Packed(12), fc.Packed.single_row(), "jagged"])
+def test_outputs_with_a_mask_but_without_positions(model, layout):
+    """The model would count through all rows of an output row."""
+    how = {"pad_token_id": 0, "layout": layout, "kernel": "dense", "model": model}
+    keys = ["input_ids", "labels", "attention_mask"]
+    with pytest.raises(ValueError, match=r"outputs are .*; add 'position_ids' \(most models count"):
+        fc.Collator(outputs=keys, **how)
+    collate = fc.Collator(outputs=[*keys, "position_ids"], **how)
+    batch = collate([{"input_ids": row} for row in ([5, 6, 7, 8], [9, 3, 4])])
+    loss = labelled_loss(model, batch)
+    same(outcome(model, loss), one_by_one(model, [([5, 6, 7, 8], 0), ([9, 3, 4], 0)]))
+
+
 def test_offsets_that_are_not_those_of_positions():
     """With rounded widths they count tokens, and without padding those of several bins."""
     rows = [{"input_ids": ids} for ids in ([5, 6, 7], [8, 9], [3, 4, 2, 1, 10])]
-    outputs = ["input_ids", "labels", "cu_seqlens"]
+    outputs = ["input_ids", "labels", "position_ids", "cu_seqlens"]
 
     def collate(padding_as="own_segment", outputs=outputs, **options):
         layout = fc.Packed(8, padding_as=padding_as, **options)
