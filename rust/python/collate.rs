@@ -23,9 +23,8 @@ use crate::memory::pool::BufferPool;
 use crate::memory::slab::Slab;
 use crate::plan::batch_plan::Plan;
 use crate::plan::layout::LayoutSpec;
-use crate::plan::merging::{Merge, RowSource, merged};
+use crate::plan::merging::{Merge, RowSource, compared, merged};
 use crate::plan::shard::ShardSpec;
-use crate::plan::sharing::compared;
 use crate::plan::tables::{poll_after, usizes};
 use crate::rows::{PyRows, TokenInput, slices_of};
 
@@ -46,9 +45,7 @@ type Collated<'py> = (
     Vec<(String, usize)>,
 );
 
-/// Collate rows. Returns the plan, the fields as they are read from their outputs, the outputs by
-/// key, the owner of their memory, the merge made here, the number of rewards on tokens that
-/// merging masked, and the number of tokens added to their own values by each field that adds them.
+/// Collate rows.
 ///
 /// `row_source` defines the rows if they are not one turn each. `shard` selects rows, by default
 /// all. `cp` is the number of context-parallel ranks and the rank whose chunks are written. `ids`
@@ -156,7 +153,7 @@ pub fn collate<'py>(
         (_, _, Some(shard)) if shard.lens.is_some() => Arc::new(turns.only(shard.numbers())),
         _ => turns,
     };
-    let plan = Plan::new(turns, assembly, placement);
+    let plan = Plan { turns, assembly, placement };
     Ok((plan, specs, table, arrays, owner, merge, masked_rewards, added))
 }
 

@@ -27,13 +27,8 @@ impl<T: Copy + PartialEq> Names<T> {
     pub fn value(&self, name: &str) -> PyResult<T> {
         let named = self.all.iter().find(|(_, other)| *other == name);
         named.map(|(value, _)| *value).ok_or_else(|| {
-            let names: Vec<_> = few(self.all.iter().map(|(_, name)| format!("'{name}'")));
-            let names = match &names[..] {
-                [] => String::new(),
-                [one] => one.clone(),
-                [others @ .., last] => format!("{} or {last}", others.join(", ")),
-            };
-            PyValueError::new_err(format!("{} is '{name}'; pass {names}", self.option))
+            let shown: String = few(name.chars().take(80));
+            self.refused(PyValueError::new_err, &format!("'{}'", shown.escape_debug()))
         })
     }
 
@@ -42,21 +37,16 @@ impl<T: Copy + PartialEq> Names<T> {
     /// # Errors
     /// `TypeError` for anything but a string, and `ValueError` for another; both list the names.
     pub fn read(&self, argument: &Bound<PyAny>) -> PyResult<T> {
-        let option = self.option;
+        match argument.cast::<PyString>() {
+            Ok(text) => self.value(&text.to_string_lossy()),
+            Err(_) => Err(self.refused(PyTypeError::new_err, &describe(argument)?)),
+        }
+    }
+
+    /// The error for something that is no name of these.
+    fn refused(&self, error: fn(String) -> PyErr, found: &str) -> PyErr {
         let names: Vec<_> = few(self.all.iter().map(|(_, name)| format!("'{name}'")));
-        let advice = names.join(", ");
-        let Ok(text) = argument.cast::<PyString>() else {
-            let found = describe(argument)?;
-            return Err(PyTypeError::new_err(format!("{option} is {found}; pass {advice}")));
-        };
-        let text = text.to_string_lossy();
-        let named = self.all.iter().find(|(_, name)| *name == text);
-        named.map(|(value, _)| *value).ok_or_else(|| {
-            let shown: String = few(text.chars().take(80));
-            let text = PyString::new(argument.py(), &shown).repr();
-            let text = text.map_or(shown, |repr| repr.to_string());
-            PyValueError::new_err(format!("{option} is {text}; pass {advice}"))
-        })
+        error(format!("{} is {found}; pass {}", self.option, names.join(", ")))
     }
 
     /// The name of a value.

@@ -98,6 +98,7 @@ def test_turns_are_merged(layout, drawn, array_type):
     options = taking_numbers(drawn.draw(merge_options()), data.turns.rewards)
     by = {"trajectory_ids": data.trajectory_ids, "is_last_step": data.is_last_step}
     inputs, parts = drawn.draw(as_sequences(data.turns)), given_parts(data.turns)
+    inputs.setdefault("prompt_lens", [0] * len(data.turns.prompts))  # turns need them
     plan = fc.merge_turns(parts["prompts"], parts["responses"], **by, **options)
     tokens = {name: inputs[name] for name in OF_ROW if name in inputs}
     assert fc.merge_turns(**tokens, **by, **options) == plan

@@ -36,7 +36,7 @@ def metrics_of(state: BatchState) -> dict[str, float]:
     bins = {"batch/bins": float(plan.num_output_rows)} if plan.has_bins else {}
     if plan.is_tree:
         bins["batch/token_ratio"] = tokens / plan.num_placed if plan.num_placed else 1.0
-        bins["batch/path_keys"] = float(plan.path_keys)
+        bins["batch/path_keys"] = float(plan.path_sizes()[1])
     training: dict[str, float] = {}
     # Without a table of outputs the mask is not known, a context-parallel part has only some
     # of it, and tensors of the device "meta" have no values.

@@ -97,8 +97,7 @@ def pack_slots(
         Assignment of bins to ranks: ``"contiguous"``, ``"strided"`` or costs.
     """
     _check_number_of_bins(layout, dp_size, len(mini_batches) - 1)
-    costs, synthetic_cost = sharding_costs(shard_by, lengths, pad_rows)
-    is_strided = isinstance(shard_by, str) and shard_by == "strided"
+    _, is_strided, costs, synthetic_cost = ranks_of(dp_size, shard_by, lengths, pad_rows)
     spec = layout.packer
     assert spec is not None
     if tree is None:
@@ -113,8 +112,8 @@ def pack_slots(
     found, ends = [], [0]
     for mini_batch, (start, end) in enumerate(pairwise(mini_batches.tolist())):
         part = slice(start, end)
-        rank_costs = None if costs is None else costs[part]
-        ranks = (dp_size, is_strided, rank_costs, synthetic_cost)
+        own_costs = None if costs is None else costs[part]
+        ranks = (dp_size, is_strided, own_costs, synthetic_cost)
         try:
             if tree is None:
                 rows, counts, filled = spec.pack_for_ranks(
@@ -179,14 +178,17 @@ def _costs_of_shared(
     return shared, costs_of("shard_by", shard_by, shared) if len(shared) else np.zeros(0), 0.0
 
 
-def sharding_costs(
-    shard_by: Any, lengths: Integers, pad_rows: str
-) -> tuple[NDArray[np.float64] | None, float]:
-    """Return the costs of rows and of a synthetic row, if ranks are balanced by cost."""
+def ranks_of(
+    dp_size: int, shard_by: Any, lengths: Integers, pad_rows: str
+) -> tuple[int, bool, NDArray[np.float64] | None, float]:
+    """Return the number of ranks, if they are dealt to in turn, and costs to balance, if any.
+
+    The costs are those of rows, and that of a synthetic row.
+    """
     if isinstance(shard_by, str) and shard_by in ("contiguous", "strided"):
-        return None, 0.0
-    costs = costs_of("shard_by", shard_by, lengths)
-    if pad_rows != "synthetic":
-        return costs, 0.0
-    synthetic = np.array([sum(SYNTHETIC_LENS)], np.int64)
-    return costs, float(costs_of("shard_by", shard_by, synthetic)[0])
+        return dp_size, shard_by == "strided", None, 0.0
+    costs, synthetic = costs_of("shard_by", shard_by, lengths), 0.0
+    if pad_rows == "synthetic":
+        row = np.array([sum(SYNTHETIC_LENS)], np.int64)
+        synthetic = float(costs_of("shard_by", shard_by, row)[0])
+    return dp_size, False, costs, synthetic

@@ -18,7 +18,7 @@ from fastcollate.common.arguments import (
 from fastcollate.plan.costs import CostArgument, Costs
 from fastcollate.plan.grouping import prompt_offsets
 from fastcollate.plan.layouts import LayoutArgument, Tree, check_layout
-from fastcollate.plan.step_packing import check_bins, check_tree, pack_slots, sharding_costs
+from fastcollate.plan.step_packing import check_bins, check_tree, pack_slots, ranks_of
 from fastcollate.plan.step_plan import StepPlan
 from fastcollate.plan.step_rows import StepRows
 from fastcollate.rows.lengths import Integers
@@ -193,12 +193,13 @@ def plan_step(
             tree, lengths, mini_batches, dp_size, binned, groups, pad_rows, shard_by
         )
         return StepPlan._from_own(**packed, **table)
-    costs, synthetic_cost = sharding_costs(shard_by, step.totals, pad_rows)
+    ranks = ranks_of(dp_size, shard_by, step.totals, pad_rows)
     slots, is_padding, offsets, failure = _fastcollate.split_step(
-        mini_batches, groups, costs, synthetic_cost, dp_size, shard_by == "strided", pad_rows
+        mini_batches, groups, ranks, pad_rows
     )
     if failure is not None:
-        found = " by this shard_by" if costs is not None else ""
+        has_costs = ranks[2] is not None
+        found = " by this shard_by" if has_costs else ""
         raise _undivided(*failure, mini_batches, dp_size, groups, names, found)
     return StepPlan._from_own(
         rows=slots, is_padding=is_padding, mini_batch_offsets=offsets, bin_offsets=None, **table

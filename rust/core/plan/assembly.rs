@@ -321,15 +321,10 @@ impl Assembly {
     /// its response, with the given pieces by row. Padding rows have none.
     #[must_use]
     pub fn with_stream_pieces(&self, mut of_row: impl FnMut(usize) -> Vec<Piece>) -> Self {
-        let (mut pieces, mut piece_offsets) = (Vec::new(), vec![0]);
-        for (index, row) in self.rows.iter().enumerate() {
-            if !row.is_padding {
-                pieces.extend(of_row(index));
-            }
-            piece_offsets.push(pieces.len());
-        }
-        let rows = self.rows.iter().map(|row| row.whole(row.len())).collect();
-        Self::of_tables(rows, pieces, piece_offsets)
+        Self::of_rows(self.rows.iter().enumerate().map(|(index, row)| {
+            let pieces = if row.is_padding { Vec::new() } else { of_row(index) };
+            (row.whole(row.len()), pieces)
+        }))
     }
 
     /// The same rows for a field with one value per turn: a row has the value of its last turn.
@@ -345,20 +340,13 @@ impl Assembly {
     /// If an index is out of range.
     #[must_use]
     pub fn picked(&self, picks: &[Pick]) -> Self {
-        let (mut rows, mut pieces, mut piece_offsets) = (Vec::new(), Vec::new(), vec![0]);
-        for pick in picks {
-            match pick.row {
-                None => rows.push(Row::SYNTHETIC),
-                Some(index) => {
-                    let is_padding = pick.is_padding || self.rows[index].is_padding;
-                    rows.push(Row { is_padding, ..self.rows[index] });
-                    let of_row = self.pieces(index).iter();
-                    pieces.extend(of_row.map(|piece| piece.in_row(is_padding)));
-                }
-            }
-            piece_offsets.push(pieces.len());
-        }
-        Self::of_tables(rows, pieces, piece_offsets)
+        Self::of_rows(picks.iter().map(|pick| {
+            let row = pick.row.map_or(Row::SYNTHETIC, |index| self.rows[index]);
+            let is_padding = pick.is_padding || row.is_padding;
+            let pieces = pick.row.map_or(&[][..], |index| self.pieces(index));
+            let pieces = pieces.iter().map(move |piece| piece.in_row(is_padding));
+            (Row { is_padding, ..row }, pieces)
+        }))
     }
 
     /// The turns that the rows of a step's shard consist of; None for all rows, and for rows that
@@ -418,11 +406,11 @@ impl Assembly {
         }))
     }
 
-    /// An assembly of rows with at most one piece each.
-    fn of_rows(rows: impl Iterator<Item = (Row, Option<Piece>)>) -> Self {
+    /// An assembly of rows with their pieces.
+    fn of_rows<P: IntoIterator<Item = Piece>>(rows: impl Iterator<Item = (Row, P)>) -> Self {
         let (mut pieces, mut piece_offsets) = (Vec::with_capacity(rows.size_hint().0), vec![0]);
-        let rows = rows.map(|(row, piece)| {
-            pieces.extend(piece);
+        let rows = rows.map(|(row, of_row)| {
+            pieces.extend(of_row);
             piece_offsets.push(pieces.len());
             row
         });

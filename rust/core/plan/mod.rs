@@ -38,7 +38,7 @@ pub use placement::{Edge, Grid, GridSlice, Placement, Segment};
 pub use ranks::{Deal, PackedRows, PackedTrees, RankBins, deal_bins};
 pub use runs::{Run, Runs};
 pub use shard::{Shard, ShardBins};
-pub use step::{Assignment, Cause, Indivisible, MAX_SLOTS, Padding, Slot, Slots, Split};
+pub use step::{Cause, Indivisible, MAX_SLOTS, Padding, Slot, Slots, Split};
 pub use tables::{BinTables, StepTables, shared_defect};
 pub use trained::Unpredicted;
 pub use tree::Paths;

@@ -4,25 +4,10 @@ use std::mem;
 use std::ops::Range;
 
 use super::partition::{First, Item, balance};
+use super::ranks::Deal;
 use crate::error::Result;
 use crate::memory::check_room;
 use crate::polling::Ticks;
-
-/// Assignment of a mini-batch's rows to ranks.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Assignment<'a> {
-    /// Consecutive rows, about the same number for each rank.
-    Contiguous,
-    /// Rows to ranks in turn.
-    Strided,
-    /// Each row to the rank of lowest cost.
-    Balanced {
-        /// Costs of all rows of the step: finite and not negative.
-        costs: &'a [f64],
-        /// Cost of a synthetic row.
-        synthetic: f64,
-    },
-}
 
 /// Padding of ranks with fewer rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +37,7 @@ pub struct Split<'a> {
     /// Number of ranks, at least one.
     pub ranks: usize,
     /// Assignment of rows to ranks.
-    pub assignment: Assignment<'a>,
+    pub deal: Deal<'a>,
     /// Padding of ranks.
     pub padding: Padding,
     /// Offsets of the groups whose rows stay together, one more than groups. Mini-batches begin at
@@ -149,13 +134,13 @@ impl Split<'_> {
         ticks: &mut Ticks,
     ) -> Result<()> {
         ticks.done(rows.len())?;
-        match self.assignment {
-            Assignment::Contiguous => self.fill_up(rows, rows.clone(), slots, ticks)?,
-            Assignment::Strided => {
+        match self.deal {
+            Deal::Contiguous => self.fill_up(rows, rows.clone(), slots, ticks)?,
+            Deal::Strided => {
                 let of_rank = |rank| (rows.start + rank..rows.end).step_by(self.ranks);
                 self.fill_up(rows, (0..self.ranks).flat_map(of_rank), slots, ticks)?;
             }
-            Assignment::Balanced { costs, synthetic } => {
+            Deal::Balanced { costs, synthetic } => {
                 let count = rows.len().div_ceil(self.ranks);
                 let padding = |index| {
                     let row = self.padding_row(rows, index).row;
@@ -217,12 +202,10 @@ impl Split<'_> {
         ticks: &mut Ticks,
     ) -> Result<Result<(), Cause>> {
         let lens = ticks.gathered(groups.windows(2).map(|ends| ends[1] - ends[0]))?;
-        let ranks = match self.assignment {
-            Assignment::Contiguous => in_order(&lens, self.ranks, ticks)?,
-            Assignment::Strided => {
-                ticks.gathered((0..lens.len()).map(|group| group % self.ranks))?
-            }
-            Assignment::Balanced { costs, .. } => {
+        let ranks = match self.deal {
+            Deal::Contiguous => in_order(&lens, self.ranks, ticks)?,
+            Deal::Strided => ticks.gathered((0..lens.len()).map(|group| group % self.ranks))?,
+            Deal::Balanced { costs, .. } => {
                 let item = |ends: &[usize]| Item {
                     rows: ends[1] - ends[0],
                     cost: costs[ends[0]..ends[1]].iter().sum(),
@@ -264,7 +247,7 @@ impl Split<'_> {
         let mut filled = vec![0; self.ranks];
         let mut end = 0;
         let is_too_much = |(&len, &rank): (&usize, &usize)| {
-            if self.assignment == Assignment::Contiguous {
+            if self.deal == Deal::Contiguous {
                 let start = end;
                 end += len;
                 return start % count + len > count;

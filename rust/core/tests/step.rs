@@ -1,14 +1,14 @@
 //! Which rows go first, and what cannot be divided. Steps are compared with a reference in Python.
 
 use fastcollate::plan::partition::{First, Item, balance};
-use fastcollate::plan::{Assignment, Cause, Indivisible, Padding, Slot, Split};
+use fastcollate::plan::{Cause, Deal, Indivisible, Padding, Slot, Split};
 use fastcollate::unstopped;
 
 #[test]
 fn groups_in_order_are_distributed_evenly() {
     let split = Split {
         ranks: 4,
-        assignment: Assignment::Contiguous,
+        deal: Deal::Contiguous,
         padding: Padding::CopyFirst,
         groups: Some(&[0, 2, 4, 6, 8, 10, 11, 12]),
     };
@@ -20,23 +20,23 @@ fn groups_in_order_are_distributed_evenly() {
 
 #[test]
 fn what_cannot_be_divided_is_named() {
-    let split = |assignment| Split {
+    let split = |deal| Split {
         ranks: 2,
-        assignment,
+        deal,
         padding: Padding::Refused,
         groups: Some(&[0, 1, 2, 5, 8, 10]),
     };
     let refused = |cause| Err(Indivisible { mini_batch: 1, cause });
     assert_eq!(
-        unstopped(|ticks| split(Assignment::Contiguous).slots(&[0, 2, 10], ticks)),
+        unstopped(|ticks| split(Deal::Contiguous).slots(&[0, 2, 10], ticks)),
         refused(Cause::Group(3))
     );
     assert_eq!(
-        unstopped(|ticks| split(Assignment::Strided).slots(&[0, 2, 10], ticks)),
+        unstopped(|ticks| split(Deal::Strided).slots(&[0, 2, 10], ticks)),
         refused(Cause::Group(4))
     );
     assert_eq!(
-        unstopped(|ticks| split(Assignment::Strided).slots(&[0, 2, 5, 10], ticks)),
+        unstopped(|ticks| split(Deal::Strided).slots(&[0, 2, 5, 10], ticks)),
         refused(Cause::Rows)
     );
 }

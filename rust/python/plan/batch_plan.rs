@@ -42,11 +42,6 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan of these tables, which must fit each other.
-    pub fn new(turns: Arc<Turns>, assembly: Assembly, placement: Placement) -> Self {
-        Self { turns, assembly, placement }
-    }
-
     /// The turns that the rows of a shard consist of.
     pub fn turns_of(&self, shard: &Shard) -> Arc<Turns> {
         let turns = self.assembly.turns_of(shard, &self.turns);
@@ -217,7 +212,7 @@ impl Plan {
             source.rows(&self.turns, Some(&shard.0), layout.core(), &mut Ticks::new(&mut poll))?;
         let placement = layout.place(py, &rows, Some(&shard.0))?;
         let turns = self.turns_of(&shard.0);
-        Ok(Self::new(turns, rows.into_assembly(), placement))
+        Ok(Self { turns, assembly: rows.into_assembly(), placement })
     }
 
     /// The plan of a shard's rows alone, with their places in the outputs, and their numbers,
@@ -237,7 +232,7 @@ impl Plan {
             ..self.placement
         };
         let turns = self.turns_of(&shard.0);
-        let part = Self::new(turns, self.assembly.part(numbers), placement);
+        let part = Self { turns, assembly: self.assembly.part(numbers), placement };
         Ok(Some((part, column_of(py, numbers.iter().copied())?)))
     }
 
@@ -249,7 +244,7 @@ impl Plan {
     ) -> Result<(Column<'py>, Self)> {
         let bins = usizes("bins", &bins)?;
         let (rows, assembly, placement) = self.placement.of_some_bins(&self.assembly, &bins)?;
-        let plan = Self::new(self.turns.clone(), assembly, placement);
+        let plan = Self { turns: self.turns.clone(), assembly, placement };
         Ok((column_of(py, rows)?, plan))
     }
 
@@ -257,7 +252,8 @@ impl Plan {
     /// tokens, rounded up to a multiple, and at most that of this plan.
     fn of_bin(&self, bin: usize, multiple_of: usize) -> Result<Self> {
         let placement = self.placement.of_bin(bin, multiple_of)?;
-        Ok(Self::new(self.turns.clone(), self.assembly.picked(&[]), placement))
+        let assembly = self.assembly.picked(&[]);
+        Ok(Self { turns: self.turns.clone(), assembly, placement })
     }
 
     /// The predictors of the response tokens of a tree's rows, as flat positions, and the bin of
@@ -402,12 +398,6 @@ impl Plan {
         Ok((spans(|range| &range.queries)?, spans(|range| &range.keys)?, array_of(py, is_causal)?))
     }
 
-    /// Number of keys of the paths from roots to segments.
-    #[getter]
-    fn path_keys(&self) -> Result<usize> {
-        Ok(self.path_sizes()?.1)
-    }
-
     /// Number of segments in attention, and of keys on their paths.
     fn path_sizes(&self) -> Result<(usize, usize)> {
         let paths = self.placement.attention_paths()?;
@@ -540,7 +530,7 @@ impl Plan {
             tables::grid(tables, "response")?,
             tables::packing(tables)?,
         )?;
-        Ok(Self::new(Arc::new(turns), assembly, placement))
+        Ok(Self { turns: Arc::new(turns), assembly, placement })
     }
 
     /// The jagged plan of the rows of several plans, in order, from their tables of turns and rows.
@@ -551,7 +541,7 @@ impl Plan {
         let parts = gathered(plans.iter().map(|(turns, rows)| (turns, rows)))?;
         let (turns, assembly) = Assembly::joined(&parts)?;
         let placement = Placement::of_layout(&assembly, Layout::Jagged, WidthOptions::default())?;
-        Ok(Self::new(Arc::new(turns), assembly, placement))
+        Ok(Self { turns: Arc::new(turns), assembly, placement })
     }
 
     fn __reduce__<'py>(

@@ -27,7 +27,7 @@ use crate::plan::tables::{
 use crate::rows::{PyRows, TokenInput, slices_of};
 
 /// From this number of tokens on, other Python threads may run while plain memory is compared.
-pub const DETACH_FROM: usize = 1 << 17;
+const DETACH_FROM: usize = 1 << 17;
 
 /// Merge policies, without the options of realigning.
 pub const POLICIES: Names<MergePolicy> = Names::new(
@@ -127,6 +127,28 @@ impl<'py> FromPyObject<'_, 'py> for RowSource<'py> {
 #[pyclass(frozen, module = "fastcollate._fastcollate")]
 pub struct Merge(CoreMerge);
 
+/// Compare the tokens of turns; many plain ones with the interpreter released.
+///
+/// # Errors
+/// Those of the comparison.
+pub fn compared<T: Send>(
+    py: Python,
+    tokens: &TokenStreams<PyRows>,
+    turns: &Turns,
+    compare: impl FnOnce(&Streams) -> Result<T, Core> + Send,
+) -> Result<T> {
+    let lens = (0..turns.count()).map(|turn| turns.stream_len(turn));
+    let slices = if lens.sum::<usize>() < DETACH_FROM { None } else { slices_of(tokens)? };
+    let found = match &slices {
+        None => compare(&Streams { tokens, turns }),
+        Some(slices) => py.detach(|| {
+            let tokens = &slices.map(|column| Polled::new(column, &poll));
+            compare(&Streams { tokens, turns })
+        }),
+    };
+    Ok(found?)
+}
+
 /// Merge turns.
 ///
 /// # Errors
@@ -140,16 +162,7 @@ pub fn merged(
 ) -> Result<Merge> {
     let ends = usizes(&name, &ends)?;
     turns.check_count(&name, ends.last().copied().unwrap_or(0))?;
-    let lens = (0..turns.count()).map(|turn| turns.stream_len(turn));
-    let slices = if lens.sum::<usize>() < DETACH_FROM { None } else { slices_of(tokens)? };
-    let merge = match &slices {
-        None => spec.0.merge(&Streams { tokens, turns }, ends),
-        Some(slices) => py.detach(|| {
-            let tokens = &slices.map(|column| Polled::new(column, &poll));
-            spec.0.merge(&Streams { tokens, turns }, ends)
-        }),
-    };
-    Ok(Merge(merge?))
+    compared(py, tokens, turns, |streams| spec.0.merge(streams, ends)).map(Merge)
 }
 
 impl Merge {

@@ -214,9 +214,7 @@ impl PackSpec {
             groups.as_ref().map_or(lens.len(), Vec::len),
             costs.as_ref().map_or(lens.len(), Vec::len),
         ];
-        if counts != [lens.len(); 2] {
-            return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
-        }
+        check_fit(counts == [lens.len(); 2])?;
         let bins = stoppable(py, move |ticks| {
             let mut pack = |cost: Cost| self.core.pack(&lens, groups.as_deref(), &cost, ticks);
             match &costs {
@@ -250,9 +248,7 @@ impl PackSpec {
         };
         let count = bins.spans.len();
         check_room(count)?;
-        if costs.as_ref().is_some_and(|costs| costs.len() != count) {
-            return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
-        }
+        check_fit(costs.as_ref().is_none_or(|costs| costs.len() == count))?;
         let is_split = bins.spans.iter().any(|piece| piece.from > 0);
         let noun = if is_split { "piece" } else { "sequence" };
         let grown = stoppable(py, |ticks| {
@@ -274,21 +270,18 @@ impl PackSpec {
         lengths: PyReadonlyArray1<i64>,
         groups: Option<PyReadonlyArray1<i64>>,
         limited: Option<PyReadonlyArray1<f64>>,
-        ranks: RankOptions,
+        ranks: Ranks,
     ) -> Result<(Column<'py>, Column<'py>, usize)> {
         let lens = column(&lengths)?;
         let groups = groups.as_ref().map(column).transpose()?;
         let limited = limited.as_ref().map(copied).transpose()?;
-        let ranks = ranks.read()?;
         let counts = [
             groups.as_ref().map(Vec::len),
             limited.as_ref().map(Vec::len),
             ranks.costs.as_ref().map(Vec::len),
         ];
         let mut counts = counts.into_iter().flatten();
-        if ranks.count == 0 || counts.any(|count| count != lens.len()) {
-            return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
-        }
+        check_fit(ranks.count > 0 && counts.all(|count| count == lens.len()))?;
         let found = stoppable(py, |ticks| {
             let rows =
                 PackedRows { lens: &lens, groups: groups.as_deref(), limited: limited.as_deref() };
@@ -316,9 +309,7 @@ impl PackSpec {
         ranks: usize,
     ) -> Result<(Bins, Vec<Column<'py>>, usize)> {
         let (lens, places) = (column(&lengths)?, column(&places)?);
-        if ranks == 0 || places.len() != lens.len() {
-            return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
-        }
+        check_fit(ranks > 0 && places.len() == lens.len())?;
         let found = stoppable(py, |ticks| {
             let rows = PackedRows { lens: &places, groups: None, limited: None };
             Deal::Strided.pack(rows, &self.core.for_ranks(ranks), ranks, ticks)
@@ -340,12 +331,8 @@ impl PackSpec {
     }
 }
 
-/// The assignment of a mini-batch's bins to ranks: their number; true if bins are strided; and, to
+/// The assignment of rows or bins to ranks: the number of ranks; true to deal in turn; and, to
 /// balance costs, those of rows and of a synthetic row.
-#[derive(FromPyObject)]
-pub struct RankOptions<'py>(usize, bool, Option<PyReadonlyArray1<'py, f64>>, f64);
-
-/// The same, owned.
 pub struct Ranks {
     pub count: usize,
     is_strided: bool,
@@ -353,17 +340,13 @@ pub struct Ranks {
     synthetic: f64,
 }
 
-impl RankOptions<'_> {
-    ///
-    /// # Errors
-    /// `MemoryError`.
-    pub fn read(&self) -> Result<Ranks> {
-        Ok(Ranks {
-            count: self.0,
-            is_strided: self.1,
-            costs: self.2.as_ref().map(copied).transpose()?,
-            synthetic: self.3,
-        })
+impl<'py> FromPyObject<'_, 'py> for Ranks {
+    type Error = PyErr;
+
+    fn extract(options: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        type Options<'py> = (usize, bool, Option<PyReadonlyArray1<'py, f64>>, f64);
+        let (count, is_strided, costs, synthetic): Options = options.extract()?;
+        Ok(Self { count, is_strided, costs: costs.as_ref().map(copied).transpose()?, synthetic })
     }
 }
 
@@ -447,9 +430,7 @@ pub fn deal_bins<'py>(
     ranks: usize,
 ) -> Result<Column<'py>> {
     let costs = copied(&costs)?;
-    if ranks == 0 || !costs.len().is_multiple_of(ranks) {
-        return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
-    }
+    check_fit(ranks > 0 && costs.len().is_multiple_of(ranks))?;
     let bins = stoppable(py, |ticks| fastcollate::plan::deal_bins(&costs, ranks, ticks))?;
     column_of(py, bins)
 }
@@ -497,6 +478,17 @@ impl Bins {
             false => tables.bins().map(Pieces::Spans),
         };
         Ok(Self { pieces: pieces.map_err(PyValueError::new_err)?, multiple_of })
+    }
+}
+
+/// Check that tables fit each other, as those of the Python code here do.
+///
+/// # Errors
+/// [`Core::InvalidPlan`].
+pub fn check_fit(fits: bool) -> Result<()> {
+    match fits {
+        true => Ok(()),
+        false => Err(Core::InvalidPlan("its tables do not fit".to_owned()).into()),
     }
 }
 

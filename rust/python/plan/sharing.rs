@@ -1,10 +1,8 @@
 //! Prefix sharing between rows.
 
-use fastcollate::plan::merge::Streams;
 use fastcollate::plan::share::{self, Node, Share, ShareIds, Tree, TreeRow};
-use fastcollate::plan::{Assembly, PackedTrees, Turns};
-use fastcollate::polling::Polled;
-use fastcollate::{Error as Core, Ticks, TokenStreams, filled, gathered, try_gathered, with_room};
+use fastcollate::plan::{Assembly, PackedTrees};
+use fastcollate::{Error as Core, Ticks, filled, gathered, try_gathered, with_room};
 use numpy::ndarray::Array2;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
@@ -14,10 +12,10 @@ use crate::error::{Error, Result};
 use crate::interrupt::{poll, stoppable};
 use crate::names::Names;
 use crate::plan::layout::LayoutSpec;
-use crate::plan::merging::{DETACH_FROM, Merge};
-use crate::plan::packing::{PackSpec, RankOptions};
+use crate::plan::merging::{Merge, compared};
+use crate::plan::packing::{PackSpec, Ranks, check_fit};
 use crate::plan::tables::{Column, array_of, column_of, copied, rows_of, to_i64, usizes};
-use crate::rows::{PyRows, TokenInput, slices_of};
+use crate::rows::TokenInput;
 
 /// Rules for sharing tokens between rows.
 pub const SHARES: Names<Share> = Names::new(
@@ -116,28 +114,6 @@ fn tree_rows(
         Ok(TreeRow { row, len, shared })
     };
     Ok(try_gathered::<_, Core>(order.into_iter().zip(shared).map(row))?)
-}
-
-/// Compare the tokens of turns; many plain ones with the interpreter released.
-///
-/// # Errors
-/// Those of the comparison.
-pub fn compared<T: Send>(
-    py: Python,
-    tokens: &TokenStreams<PyRows>,
-    turns: &Turns,
-    compare: impl FnOnce(&Streams) -> Result<T, Core> + Send,
-) -> Result<T> {
-    let lens = (0..turns.count()).map(|turn| turns.stream_len(turn));
-    let slices = if lens.sum::<usize>() < DETACH_FROM { None } else { slices_of(tokens)? };
-    let found = match &slices {
-        None => compare(&Streams { tokens, turns }),
-        Some(slices) => py.detach(|| {
-            let tokens = &slices.map(|column| Polled::new(column, &poll));
-            compare(&Streams { tokens, turns })
-        }),
-    };
-    Ok(found?)
 }
 
 #[pymethods]
@@ -239,18 +215,15 @@ impl PrefixTree {
         shared: PyReadonlyArray1<i64>,
         shared_costs: PyReadonlyArray1<f64>,
         bin_cost: f64,
-        ranks: RankOptions,
+        ranks: Ranks,
     ) -> Result<(Column<'py>, Column<'py>, usize, Column<'py>)> {
         let shared = usizes("shared", &shared)?;
         let costs = copied(&shared_costs)?;
-        let ranks = ranks.read()?;
         let numbers = self.0.rows().iter().map(|row| row.row);
         let first_row = numbers.clone().min().unwrap_or(0);
         let count = numbers.map(|row| row + 1 - first_row).max();
         let has_costs = ranks.costs.as_ref().is_none_or(|costs| Some(costs.len()) >= count);
-        if ranks.count == 0 || shared.len() != costs.len() || !has_costs {
-            return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
-        }
+        check_fit(ranks.count > 0 && shared.len() == costs.len() && has_costs)?;
         let cost_of_shared = |len: usize| match shared.binary_search(&len) {
             Ok(index) => costs[index],
             Err(_) => 0.0,

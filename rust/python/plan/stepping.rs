@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use fastcollate::plan::{Assignment, Cause, Indivisible, Padding, Split, StepTables};
+use fastcollate::plan::{Cause, Indivisible, Padding, Split, StepTables};
 use fastcollate::{Error as Core, check_room, try_gathered};
 use numpy::{PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
@@ -13,7 +13,8 @@ use pyo3::types::{PyBytes, PyInt, PyList, PyString};
 use crate::error::{Error, Result, caught, cited};
 use crate::interrupt::stoppable;
 use crate::names::Names;
-use crate::plan::tables::{Column, LONG, array_of, column_of, copied, values};
+use crate::plan::packing::{Ranks, check_fit};
+use crate::plan::tables::{Column, LONG, array_of, column_of, to_i64, values};
 use crate::rows::{Run, describe, same_until};
 
 /// Padding options for ranks.
@@ -208,41 +209,31 @@ fn incomparable(item: &Bound<PyAny>, name: &str, index: usize, cause: PyErr) -> 
 /// mini-batches. If padding is refused but needed, the tables are empty, and the mini-batch and the
 /// group, or -1, that cannot be split are returned.
 #[pyfunction]
-#[allow(clippy::too_many_arguments, reason = "called in one place")]
 #[allow(clippy::type_complexity, reason = "unpacked in one place")]
 pub fn split_step<'py>(
     py: Python<'py>,
     mini_batches: PyReadonlyArray1<i64>,
     groups: Option<PyReadonlyArray1<i64>>,
-    costs: Option<PyReadonlyArray1<f64>>,
-    synthetic_cost: f64,
-    ranks: usize,
-    strided: bool,
+    ranks: Ranks,
     padding: &str,
 ) -> Result<(Column<'py>, Bound<'py, PyArray1<bool>>, Column<'py>, Option<(usize, i64)>)> {
     let mini_batches = offsets(&mini_batches)?;
     let groups = groups.as_ref().map(offsets).transpose()?;
     let rows = mini_batches.last().copied().unwrap_or(0);
-    let is_wrong = ranks == 0
-        || costs.as_ref().is_some_and(|costs| costs.as_array().len() != rows)
-        || groups.as_ref().is_some_and(|groups| groups.last() != Some(&rows));
-    if is_wrong {
-        return Err(Core::InvalidPlan("its tables do not fit".to_owned()).into());
-    }
-    let costs = costs.as_ref().map(copied).transpose()?;
+    check_fit(
+        ranks.count > 0
+            && ranks.costs.as_ref().is_none_or(|costs| costs.len() == rows)
+            && groups.as_ref().is_none_or(|groups| groups.last() == Some(&rows)),
+    )?;
     let split = Split {
-        ranks,
-        assignment: match &costs {
-            Some(costs) => Assignment::Balanced { costs, synthetic: synthetic_cost },
-            None if strided => Assignment::Strided,
-            None => Assignment::Contiguous,
-        },
+        ranks: ranks.count,
+        deal: ranks.deal(),
         padding: PAD_ROWS.value(padding)?,
         groups: groups.as_deref(),
     };
     Ok(match stoppable(py, |ticks| split.slots(&mini_batches, ticks))? {
         Ok(slots) => {
-            let row = |row: Option<usize>| row.map_or(-1, crate::plan::tables::to_i64);
+            let row = |row: Option<usize>| row.map_or(-1, to_i64);
             (
                 array_of(py, slots.slots.iter().map(|slot| row(slot.row)))?,
                 array_of(py, slots.slots.iter().map(|slot| slot.is_padding))?,
@@ -252,7 +243,7 @@ pub fn split_step<'py>(
         }
         Err(Indivisible { mini_batch, cause }) => {
             let group = match cause {
-                Cause::Group(group) => crate::plan::tables::to_i64(group),
+                Cause::Group(group) => to_i64(group),
                 Cause::Rows => -1,
                 Cause::Slots => -2,
             };

@@ -9,10 +9,10 @@ use crate::plan::partition::Float;
 use crate::plan::share::Weight;
 use crate::polling::Ticks;
 
-/// The bins of all ranks.
 /// Number of ranks in which a bin with room is sought.
 const TRIES: usize = 8;
 
+/// The bins of all ranks.
 #[derive(Clone)]
 pub struct Bins<'a> {
     pub runs: &'a Runs,

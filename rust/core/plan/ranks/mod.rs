@@ -20,16 +20,16 @@ use crate::polling::Ticks;
 /// Number of items examined for exchanges.
 const LOOKS: usize = 1 << 20;
 
-/// The assignment of bins to ranks.
+/// The assignment of a mini-batch's rows or bins to ranks.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Deal<'a> {
-    /// Consecutive bins.
+    /// Consecutive ones, about the same number for each rank.
     Contiguous,
-    /// Bins to ranks in turn.
+    /// To the ranks in turn.
     Strided,
     /// About the same cost for all ranks.
     Balanced {
-        /// Costs of rows: finite and not negative.
+        /// Costs of all rows: finite and not negative.
         costs: &'a [f64],
         /// Cost of a synthetic row.
         synthetic: f64,
