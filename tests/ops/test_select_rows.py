@@ -322,3 +322,21 @@ def test_masks_that_change_without_the_loss_mask(layout, key):
     batch[key][tokens == 9] = batch[key][tokens == 9]  # written, but not changed
     for way in ways:
         assert int(way().loss_mask.sum()) == 4
+
+
+@pytest.mark.parametrize("per_row", [True, False])
+def test_advantages_of_tokens_that_are_masked_for_a_while(per_row, array_type):
+    """Copies keep them as views do, however they were given."""
+    advantages = [1, 2, 3] if per_row else [[1, 1], [2, 2, 2], [3]]
+    batch = make_batch(
+        *([[1], [2], [6]], [[3, 4], [5, 6, 7], [8]]), advantages=advantages, array_type=array_type
+    )
+    before = batch.advantages.tolist()
+    batch.loss_mask[1, 0] = 0
+    for changed in (
+        batch.select(rows=[0, 1, 2]),
+        batch.select(rows=[1, 0, 2]).select(rows=[1, 0, 2]),
+        batch.to_layout("jagged").to_layout("left"),
+        batch.to_layout("tree").to_layout("left"),
+    ):
+        assert changed.advantages.tolist() == before

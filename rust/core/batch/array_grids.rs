@@ -165,8 +165,9 @@ impl FieldSpec {
             FieldKind::Response if !self.any_length => {
                 rows.turns.check_response_lens(name, &lens)?;
                 match self.spread {
+                    // Of what a mask allows now, which may change again.
                     Some(Spread::OfOutput) => {
-                        (None, ArrayGrid::Trained(placement.trained_responses(batch)?))
+                        (None, ArrayGrid::Own(placement.trained_responses(batch)?))
                     }
                     _ => (None, ArrayGrid::Response),
                 }
