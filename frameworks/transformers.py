@@ -33,7 +33,7 @@ def flatten_features(
 
     Notes
     -----
-    transformers 5.23.0, ``data/data_collator.py``.
+    transformers 5.24.0, ``data/data_collator.py``.
     """
     import numpy as np
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import fastcollate as fc
+from fastcollate.common.text import in_words
 from fastcollate.compat.versions import VERIFIED
 
 ROOT = Path(__file__).parents[2]
@@ -75,7 +76,7 @@ def test_docs_have_the_verified_versions(name):
     assert row.split(", ") == list(VERIFIED[name])
     page = ROOT / f"docs/frameworks/{name}.md"
     if page.exists():
-        versions = re.escape(" and ".join(VERIFIED[name]))
+        versions = re.escape(in_words(VERIFIED[name], "and"))
         assert re.search(rf"^Verified with \w+ {versions}[.,]", page.read_text("utf-8"), re.M)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 VERIFIED: dict[str, tuple[str, ...]] = {
     "nemo_rl": ("commit f4b1bdc",),
     "skyrl": ("0.4.0",),
-    "transformers": ("5.20.2", "5.23.0"),
+    "transformers": ("5.20.2", "5.23.0", "5.24.0"),
     "trl": ("1.16.0",),
     "verl": ("0.9.1",),
 }

@@ -7,8 +7,8 @@ from typing import Any
 BLIND = frozenset(
     """
     afmoe biogpt cosmos3_edge_text ernie4_5_vl_moe_text falcon glm4v_moe_text glm4v_text
-    glm_ocr_text gpt_oss hunyuan_vl_text opt paddleocr_vl_text qwen2_5_omni_text qwen2_5_vl_text
-    qwen2_vl_text xglm
+    glm_ocr_text gpt_oss hunyuan_vl_text hy_v4_vl_text opt paddleocr_vl_text
+    qwen2_5_omni_text qwen2_5_vl_text qwen2_vl_text xglm
     """.split()  # noqa: SIM905
 )
 """Types of models that do not find sequences by positions (of images and text: by two-dimensional
@@ -65,7 +65,7 @@ WITH_STATE = frozenset({"conv", "hybrid", "hybrid_sliding", "linear_attention"})
 def reason_against(config: Any, kernel: str | None, is_tree: bool, has_state: bool) -> str | None:
     """Return why a model would train wrongly on packed rows, jagged rows or trees; None if not.
 
-    Found by reading transformers 5.23.0, which raises no error for any of these.
+    Found by reading transformers 5.24.0, which raises no error for any of these.
     """
     kind = getattr(config, "model_type", None)
     if kind in OWN_POSITIONS or (kind == "falcon" and getattr(config, "alibi", False)):

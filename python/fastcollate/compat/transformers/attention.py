@@ -27,7 +27,7 @@ def register_tree_attention() -> str:
     Each layer applies its own sliding window. With a mask it is computed as by ``"sdpa"``, and with
     a block mask as by ``"flex_attention"``; without either, sequences are found by positions.
 
-    Written against transformers 5.23.0. The names of the paths come from TRL 1.16.0, whose
+    Written against transformers 5.24.0. The names of the paths come from TRL 1.16.0, whose
     attention for trees takes these inputs, too, with one output row.
     """
     from transformers import AttentionInterface

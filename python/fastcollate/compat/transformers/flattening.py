@@ -45,7 +45,7 @@ class DataCollatorWithFlattening:
 
     Notes
     -----
-    Written against transformers 5.23.0: ``DataCollatorWithFlattening`` of
+    Written against transformers 5.24.0: ``DataCollatorWithFlattening`` of
     ``transformers.data.data_collator``. Unlike there, an example without tokens, and labels of
     another length than its tokens, are errors: in transformers, output lengths then differ.
     """
