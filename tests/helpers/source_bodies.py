@@ -9,6 +9,14 @@ RECORDED = json.loads(GOLDEN.read_text())
 """Made by the sources' own classes, without fields that are empty or say nothing of tokens."""
 
 DOCUMENTED = {
+    "agent-lightning.1": {
+        "rollout_id": "r", "data_id": "d", "step": 3, "final_reward": 1.0, "triplets": [
+            {"prompt": {"token_ids": [1, 2]}, "reward": None, "metadata": {"server": {}},
+             "response": {"token_ids": [3, 4], "log_probs": [-0.5, -0.25], "routed_experts": None}},
+            {"prompt": {"token_ids": [1, 2, 3, 4, 5]}, "reward": None, "metadata": {"server": {}},
+             "response": {"token_ids": [6], "log_probs": [-1.0], "routed_experts": None}},
+        ], "triplet_events": [], "rollout_state": "succeeded",
+    },
     "art": {
         "histories": [{"model": "m", "tokens": [1, 2, 3, 4], "logprobs": ["NaN", "NaN", -0.5, -1.0],
                        "flags": [1, 1, 3, 3]},
@@ -87,7 +95,8 @@ BODIES = {name: one["body"] for name, one in RECORDED.items()} | DOCUMENTED
 
 def schema_name(source):
     """Return the name of a source's schema."""
-    return {"miles": "slime", "nemo-rl.raw": "nemo-rl"}.get(source, source)
+    others = {"miles": "slime", "nemo-rl.raw": "nemo-rl", "agent-lightning.1": "agent-lightning"}
+    return others.get(source, source)
 
 
 def as_objects(value):

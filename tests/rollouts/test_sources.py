@@ -59,7 +59,11 @@ EXPECTED = {
     "verifiers.steps": [([1, 2], [3, 4], [1, 0], [-0.5, -1])],
     "columns": [([1, 2], [3, 4], [1, 0], [-0.5, -1])],
 }  # fmt: skip
-EXPECTED |= {"miles": EXPECTED["slime"], "nemo-rl.raw": EXPECTED["nemo-rl"]}
+EXPECTED |= {
+    "miles": EXPECTED["slime"],
+    "nemo-rl.raw": EXPECTED["nemo-rl"],
+    "agent-lightning.1": EXPECTED["agent-lightning"],
+}
 
 
 def as_arrays(value):

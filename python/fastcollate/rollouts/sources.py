@@ -106,8 +106,9 @@ SOURCES: dict[str, Schema] = {
     ),
     "agent-lightning": Schema(
         ("", "triplets[]"), prompts=".prompt.token_ids", responses=".response.token_ids",
-        logprobs=".response.logprobs[].logprob", rewards=("final_reward", "reward"),
-        trajectory_ids="rollout_id",
+        logprobs=(".response.logprobs[].logprob", ".response.log_probs"),
+        rewards=("final_reward", "reward"), trajectory_ids="rollout_id",
+        routed_experts=".response.routed_experts",
     ),
     "art": Schema(
         ("", "histories[]", "trajectories[]?", "trajectories[].histories[]"),
@@ -192,7 +193,8 @@ SOURCES: dict[str, Schema] = {
 # fmt: on
 """Sources by name.
 
-Their fields: rLLM's ``Step``, ``Trajectory`` and ``Episode``; agent-lightning's ``Triplet`` (0.3);
+Their fields: rLLM's ``Step``, ``Trajectory`` and ``Episode``; agent-lightning's ``Triplet``
+(0.3, and 1.0, whose log-probabilities are plain numbers);
 ART's ``TokenizedHistory`` (its flags have 2 for sampled tokens); SkyRL's ``GeneratorOutput``
 (0.4); ``Sample`` of slime and miles (``tokens`` hold the prompt, all else is the response's);
 verl's ``AgentLoopOutput`` (0.9.1); AReaL's ``ModelResponse`` (1.0.4); xtuner's ``RolloutState``;
