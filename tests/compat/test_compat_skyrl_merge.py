@@ -88,14 +88,11 @@ skyrl = real("skyrl.train.generators.utils")
 MERGES = [port.merge_stepwise_output, *([merged_by_skyrl] if skyrl else [])]
 
 
-def check_outcome(generator_output):
+def check(generator_output):
+    """Compare with the port, and with SkyRL 0.4.0 where `make peers` has it."""
     found = outcome(merge_stepwise_output, generator_output)
     for merge in MERGES:
         assert found == expected(merge, generator_output)
-
-
-def check(generator_output):
-    check_outcome(generator_output)
     return port.merge_stepwise_output(generator_output)
 
 
@@ -123,9 +120,6 @@ def test_what_skyrl_itself_gave(case, merge):
         merged = with_later_keys(with_ids(case["result"]))
         metrics = merged.pop("rollout_metrics")
         assert found == (repr(merged), list(metrics), metrics)
-
-
-# Against the port, and SkyRL 0.4.0 where `make peers` has it
 
 
 # Written out

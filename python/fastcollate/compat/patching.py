@@ -171,7 +171,8 @@ class Patcher:
             if self._count == 0:
                 bound = self._verified(table, version)
                 self._warn_of_other_modules(bound)
-                _set((each, each.replacement) for each in bound)
+                for each in bound:
+                    setattr(each.module, each.name, each.replacement)
                 self._bound = bound
                 self._patched = Patched(
                     self.framework,
@@ -209,7 +210,9 @@ class Patcher:
                             f"{each.path} has been replaced by {_describe(found)} since "
                             f"{self.compat}.patch(); undo that first"
                         )
-                _set((each, each.original) for each in bound if _is_set(each))
+                for each in bound:
+                    if vars(each.module).get(each.name) is each.replacement:
+                        setattr(each.module, each.name, each.original)
                 self._bound = []
             self._count -= 1
 
@@ -409,10 +412,6 @@ def _is_own_again(bound: _Bound, found: object) -> bool:
     return module is not None and _is_defined_in(module, found)
 
 
-def _is_set(bound: _Bound) -> bool:
-    return vars(bound.module).get(bound.name) is bound.replacement
-
-
 def _namespace(module: object) -> dict[str, Any]:
     """Return the attributes of an entry of `sys.modules`, which may be any object."""
     return getattr(module, "__dict__", {})
@@ -427,8 +426,3 @@ def _may_bind_later(module: ModuleType) -> bool:
 def _describe(value: object) -> str:
     name = getattr(value, "__qualname__", None)
     return repr(value) if name is None else f"{getattr(value, '__module__', '?')}.{name}"
-
-
-def _set(values: Iterator[tuple[_Bound, Any]]) -> None:
-    for each, value in values:
-        setattr(each.module, each.name, value)

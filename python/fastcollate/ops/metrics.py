@@ -44,7 +44,9 @@ def metrics_of(state: BatchState) -> dict[str, float]:
     if state.options is not None and state.options.cp is None and has_values:
         counts = plan.count_in_responses(trained(state))[is_real]
         logprobs = state.data.get(LOGPROBS.key)
-        bad = {} if logprobs is None else {"batch/bad_logprobs": _bad_logprobs(logprobs)}
+        bad = {}
+        if logprobs is not None:
+            bad["batch/bad_logprobs"] = float(np.count_nonzero(~are_logprobs(on_host(logprobs))))
         uncaptured = {
             f"batch/{key}_uncaptured_tokens": float(
                 np.count_nonzero(on_host(state.data[mask])) - padded_tokens + plan.num_placed
@@ -116,8 +118,3 @@ def are_logprobs(values: Any) -> NDArray[np.bool_]:
     """Return True for log-probabilities that are finite, and not vLLM's -9999."""
     found: NDArray[np.bool_] = np.isfinite(values) & (values > PLACEHOLDER)
     return found
-
-
-def _bad_logprobs(logprobs: Any) -> float:
-    """Return the number of log-probabilities that are none."""
-    return float(np.count_nonzero(~are_logprobs(on_host(logprobs))))

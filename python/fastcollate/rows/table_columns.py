@@ -36,7 +36,8 @@ def read_column(column: Any) -> Any:
     if dataset_columns.is_column(column):
         return dataset_columns.read_column(column)
     series = column.iloc[:, 0] if is_frame(column) else column
-    return series.array.__arrow_array__() if _is_arrow(series) else series.tolist()
+    is_arrow = hasattr(series.dtype, "pyarrow_dtype")
+    return series.array.__arrow_array__() if is_arrow else series.tolist()
 
 
 def is_frame(value: Any) -> bool:
@@ -46,10 +47,6 @@ def is_frame(value: Any) -> bool:
 
 def _is_grouped(value: Any) -> bool:
     return type(value).__name__ in ("DataFrameGroupBy", "SeriesGroupBy")
-
-
-def _is_arrow(series: Any) -> bool:
-    return hasattr(series.dtype, "pyarrow_dtype")
 
 
 def _is_pandas(name: str, value: Any) -> bool:

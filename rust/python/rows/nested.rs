@@ -1,6 +1,6 @@
 //! Rows of tokens with any number of values each: all values of a row, and the number of each token.
 
-use fastcollate::{Check, Column, Element, FieldColumn, resize, try_gathered};
+use fastcollate::{Column, Element, FieldColumn, resize, try_gathered};
 use numpy::{
     Element as NumpyElement, PyArray1, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods,
 };
@@ -9,7 +9,7 @@ use pyo3::types::{PyList, PyTuple};
 
 use super::list::{DecodeExact, Items, read_items};
 use super::object::{POLL_ROWS, is_sequence, to_list};
-use super::py_rows::{Missing, PyRows};
+use super::py_rows::PyRows;
 use super::ragged::is_ragged;
 use super::tensor::is_tensor;
 use crate::error::{Error, Result, no_memory};
@@ -56,9 +56,7 @@ pub fn values_of<'py, T: Element + DecodeExact + NumpyElement>(
                 read_items(items, len, 0, &mut values[begin..], &location, token)?;
             }
             None => {
-                let missing = Missing::NoRow;
-                let row =
-                    PyRows::single::<T>(&location, token, &items, false, Check::None, missing)?;
+                let row = PyRows::single::<T>(&location, token, &items)?;
                 let begin = room(&mut values, row.lens()?[0])?;
                 row.read(0, 0, &mut values[begin..])?;
             }

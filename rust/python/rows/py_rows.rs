@@ -115,17 +115,8 @@ impl<'py> PyRows<'py> {
     ///
     /// # Errors
     /// As [`Rows::new`].
-    pub fn single<T: Element>(
-        field: &str,
-        index: usize,
-        row: &Bound<'py, PyAny>,
-        allows_trailing: bool,
-        check: Check,
-        missing: Missing,
-    ) -> Result<Self> {
-        let reader = Reader::new::<T>(field, allows_trailing).with_missing(missing);
-        let rows = reader.read_single(index, row)?;
-        rows.checked::<T>(check)
+    pub fn single<T: Element>(field: &str, index: usize, row: &Bound<'py, PyAny>) -> Result<Self> {
+        Reader::new::<T>(field, false).read_single(index, row)?.checked::<T>(Check::None)
     }
 
     /// Read a field with one number per row, each a row of one item; `None` if the first item is

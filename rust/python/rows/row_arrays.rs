@@ -14,6 +14,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyInt};
 
 use super::py_rows::{Missing, PyRows};
+use super::reader::Reader;
 use super::tokens::TokenInput;
 use crate::error::{Error, Result};
 
@@ -56,8 +57,7 @@ impl<'py> Array<'py> {
     /// The ids of a row: prompt and response.
     pub fn of_tokens(tokens: &TokenInput<'py>, index: usize) -> Result<(TokenForm, [Self; 2])> {
         let read = |name, row| {
-            let row = PyRows::single::<i64>(name, index, row, false, Check::None, Missing::NoRow)?
-                .without_booleans()?;
+            let row = PyRows::single::<i64>(name, index, row)?.without_booleans()?;
             let len = row.lens()?[0];
             Ok::<_, Error>((Rc::new(row), len))
         };
@@ -119,13 +119,14 @@ impl<'py> Array<'py> {
             None | Some(Dtype::F16 | Dtype::Bf16) => Dtype::F32,
             Some(dtype) => dtype,
         };
+        let read = |reader: Reader<'_, 'py>| reader.with_missing(missing).read_single(index, row);
         let row = match dtype {
             _ if matches!(check, Check::Whole(_)) => {
-                PyRows::single::<f64>(name, index, row, has_trailing, check, missing)
+                read(Reader::new::<f64>(name, has_trailing))?.checked::<f64>(check)
             }
-            Dtype::F64 => PyRows::single::<f64>(name, index, row, has_trailing, check, missing),
-            Dtype::F32 => PyRows::single::<f32>(name, index, row, has_trailing, check, missing),
-            _ => PyRows::single::<i64>(name, index, row, has_trailing, check, missing),
+            Dtype::F64 => read(Reader::new::<f64>(name, has_trailing))?.checked::<f64>(check),
+            Dtype::F32 => read(Reader::new::<f32>(name, has_trailing))?.checked::<f32>(check),
+            _ => read(Reader::new::<i64>(name, has_trailing))?.checked::<i64>(check),
         }?;
         let found = row.lens()?[0];
         field.check_row(index, lens, found, form)?;

@@ -4,15 +4,15 @@ use std::mem::take;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fastcollate::{
-    Check, Column as _, Error as Core, FieldColumn as _, Location, TOKEN_IDS, check_room, few,
-    filled, gathered, try_gathered,
+    Column as _, Error as Core, FieldColumn as _, Location, TOKEN_IDS, check_room, few, filled,
+    gathered, try_gathered,
 };
 use numpy::{PyArray1, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
 use super::list::DecodeExact;
-use super::py_rows::{Missing, PyRows};
+use super::py_rows::PyRows;
 use super::ragged::{Parts, RowSpans};
 use super::row_arrays::{Array, StoredForm};
 use super::tokens::TokenInput;
@@ -301,21 +301,21 @@ pub fn compact_ids<'py>(
     row: &Bound<'py, PyAny>,
     index: usize,
 ) -> Result<Bound<'py, PyAny>> {
-    fn packed<'py, T: DecodeExact + numpy::Element>(
-        py: Python<'py>,
-        row: &PyRows,
-    ) -> Result<Bound<'py, PyAny>> {
-        let mut values = filled(row.lens()?[0], |_| T::ZERO)?;
-        row.read(0, 0, &mut values)?;
-        Ok(PyArray1::from_vec(py, values).into_any())
-    }
     check_room(1)?;
-    let (py, row) =
-        (row.py(), PyRows::single::<i64>(name, index, row, false, Check::None, Missing::NoRow)?);
-    match packed::<i32>(py, &row) {
-        Err(Error::Core(Core::DoesNotFit { .. })) => packed::<i64>(py, &row),
-        packed => packed,
+    let (py, row) = (row.py(), PyRows::single::<i64>(name, index, row)?);
+    match values_of(&row) {
+        Err(Error::Core(Core::DoesNotFit { .. })) => {
+            Ok(PyArray1::<i64>::from_vec(py, values_of(&row)?).into_any())
+        }
+        values => Ok(PyArray1::<i32>::from_vec(py, values?).into_any()),
     }
+}
+
+/// The values of the only row.
+fn values_of<T: DecodeExact>(row: &PyRows) -> Result<Vec<T>> {
+    let mut values = filled(row.lens()?[0], |_| T::ZERO)?;
+    row.read(0, 0, &mut values)?;
+    Ok(values)
 }
 
 /// Token ids, and the offsets of rows.
@@ -345,7 +345,7 @@ pub fn token_ids<'py>(py: Python<'py>, name: &str, rows: &Bound<'py, PyAny>) -> 
 /// # Errors
 /// As [`token_ids`], of which it is the row of an index.
 pub fn ids_of(name: &str, index: usize, row: &Bound<PyAny>) -> Result<Vec<i32>> {
-    let rows = PyRows::single::<i64>(name, index, row, false, Check::None, Missing::NoRow)?;
+    let rows = PyRows::single::<i64>(name, index, row)?;
     let mut values = filled(rows.lens()?[0], |_| 0)?;
     read_ids(name, &rows, 0, &mut values)?;
     Ok(values)
@@ -356,10 +356,7 @@ pub fn ids_of(name: &str, index: usize, row: &Bound<PyAny>) -> Result<Vec<i32>> 
 /// # Errors
 /// Arrays of several dimensions, and of other values.
 pub fn numbers_of(row: &Bound<PyAny>) -> Result<Vec<f64>> {
-    let rows = PyRows::single::<f64>("x", 0, row, false, Check::None, Missing::NoRow)?;
-    let mut values = filled(rows.lens()?[0], |_| 0.0)?;
-    rows.read(0, 0, &mut values)?;
-    Ok(values)
+    values_of(&PyRows::single::<f64>("x", 0, row)?)
 }
 
 #[allow(clippy::cast_possible_truncation, reason = "checked")]
