@@ -312,39 +312,46 @@ class Collator(Generic[Made]):
             )
         if not self._is_tree and {*LABELS}.isdisjoint(keys):
             return
-        are_own = self._options.outputs.positions == "omitted"
-        positions = ["position_ids"] if not are_own and {*GRIDS}.isdisjoint(self._fields) else []
-        needed, why = positions, " (most models count through all rows of an output row otherwise)"
-        if not (self._is_tree or has_mask):
-            given = sorted(_OFFSETS.intersection(keys))
-            kernel: Kernel | None = "flash" if given else None
-            if self._call.config is not None:
-                has_positions = is_joined or "position_ids" in keys
-                of_model = self._call._replace(kernel=None)
-                kernel = of_model.kernel_for(layout.name, False, has_positions)
-            self._call.check_labels()
-            if isinstance(layout, Right):
-                return
-            is_one_row = isinstance(layout, Jagged) or getattr(layout, "plan", None) == "single_row"
-            if isinstance(layout, Packed):
-                _check_offsets(layout, given, is_one_row)
-            if kernel == "flash" and given:
-                pass
-            elif kernel == "flash" and not is_one_row:
-                needed, why = FLASH_KEYS, " (flash attention finds the rows of one output row only)"
-            elif kernel == "dense":
-                needed, why = ["attention_mask"], " (the model ignores the positions of rows)"
-            elif is_joined:
-                needed = ["position_ids", "use_cache"]
-                why = " (a model ignores the positions of rows if it has a cache)"
-            else:
-                needed = ["attention_mask", *positions]
-                why = " (most models count the padding otherwise)" if positions else ""
+        needed, why = self._needed(layout, keys, has_mask)
         if missing := [key for key in needed if key not in keys]:
             raise ValueError(
                 f"outputs are {list(keys)}, from which a model does not know where the rows of "
                 f"layout={layout.name!r} begin; add {' and '.join(map(repr, missing))}{why}"
             )
+
+    def _needed(
+        self, layout: Layout, keys: Collection[str], has_mask: bool
+    ) -> tuple[Collection[str], str]:
+        """Return the keys by which a model knows where rows begin, and why it needs them."""
+        are_own = self._options.outputs.positions == "omitted"
+        positions = ["position_ids"] if not are_own and {*GRIDS}.isdisjoint(self._fields) else []
+        apart = positions, " (most models count through all rows of an output row otherwise)"
+        if self._is_tree or has_mask:
+            return apart
+        is_joined = isinstance(layout, (Jagged, Packed))
+        given = sorted(_OFFSETS.intersection(keys))
+        kernel: Kernel | None = "flash" if given else None
+        if self._call.config is not None:
+            has_positions = is_joined or "position_ids" in keys
+            of_model = self._call._replace(kernel=None)
+            kernel = of_model.kernel_for(layout.name, False, has_positions)
+        self._call.check_labels()
+        if isinstance(layout, Right):
+            return [], ""
+        is_one_row = isinstance(layout, Jagged) or getattr(layout, "plan", None) == "single_row"
+        if isinstance(layout, Packed):
+            _check_offsets(layout, given, is_one_row)
+        if kernel == "flash" and given:
+            return apart
+        if kernel == "flash" and not is_one_row:
+            return FLASH_KEYS, " (flash attention finds the rows of one output row only)"
+        if kernel == "dense":
+            return ["attention_mask"], " (the model ignores the positions of rows)"
+        if is_joined:
+            why = " (a model ignores the positions of rows if it has a cache)"
+            return ["position_ids", "use_cache"], why
+        why = " (most models count the padding otherwise)" if positions else ""
+        return ["attention_mask", *positions], why
 
     def _check_weights(self, mask: Any) -> None:
         """Refuse weights that labels alone do not have; warn of them if the batch has both."""
