@@ -19,7 +19,7 @@ from fastcollate.ops.missing_outputs import NOT_JOINED, missing_key, missing_out
 from fastcollate.ops.model_inputs import (
     KEYS,
     inputs_without_masks,
-    joined_keys,
+    is_input,
     masks_of,
     positions,
 )
@@ -190,8 +190,8 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
     def __getitem__(self, key: str) -> Any:
         state = self._state
         try:
-            is_input = state.call is not None and (key in KEYS or key in joined_keys(state))
-            return self._inputs_of(key)[key] if is_input else listed(state.data[key])
+            has_inputs = state.call is not None and is_input(state, key)
+            return self._inputs_of(key)[key] if has_inputs else listed(state.data[key])
         except (KeyError, TypeError) as error:  # slices have no hash
             message = missing_key(
                 state.known_plan, state.data, key, self._is_attribute(key), public_names(type(self))

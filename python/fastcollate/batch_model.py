@@ -169,14 +169,16 @@ class ModelBatch(BatchMapping[Array]):
             alone.
             ``use_cache=False``, except for padded rows: a cache would take the place of masks.
             Fields of ``PerRow(concat=True)``, such as ``pixel_values``, in the order of the rows'
-            tokens, as models assign them; of tokens that rows of a tree share, once.
+            tokens, as models assign them; of tokens that rows of a tree share, once. Fields of the
+            keys ``token_type_ids`` and ``mm_token_type_ids`` along the ids.
 
         Raises
         ------
         TypeError, ValueError
             If `kernel` does not fit the layout or the array type; a model without a config, of
             unknown attention, or that would mix rows or count padding in this layout, or that takes
-            labels without a shift; a row of joined fields that was split.
+            labels without a shift; a row of joined fields that was split; images with
+            ``token_type_ids`` in rows that share an output row, and token types of trees.
         """
         if self._state.made_by is None:
             raise missing_plan("model_inputs")

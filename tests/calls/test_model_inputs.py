@@ -207,6 +207,54 @@ def test_positions_have_their_dtype():
     )
 
 
+def with_types(layout, key="token_type_ids", images=None):
+    types = [[len(p) % 2] * len(p) + [2] * len(r) for p, r in zip(PROMPTS, RESPONSES, strict=True)]
+    fields = {key: fc.Field(types, align="sequence", dtype="int64")}
+    if images is not None:
+        fields["pixel_values"] = fc.PerRow([np.ones((1, 2))] * len(PROMPTS), concat=True)
+    return types, built(layout, fields=fields)
+
+
+@WITH_LABELS
+def test_token_types_are_inputs(layout):
+    """GPT-2 adds an embedding of them to each token's."""
+    model = small_model("gpt2", "sdpa")
+    types, batch = with_types(layout)
+    losses = []
+    for prompt, response, mask, kinds in zip(PROMPTS, RESPONSES, MASKS, types, strict=True):
+        ids, weights = torch.tensor([[*prompt, *response]]), torch.tensor([0] * len(prompt) + mask)
+        logits = model(ids, token_type_ids=torch.tensor([kinds])).logits[0, :-1]
+        each = -logits.log_softmax(-1).gather(-1, ids[0, 1:, None])[:, 0]
+        losses.append((each * weights[1:]).sum())
+    inputs = batch.model_inputs(model=model)
+    pos, inv = batch.loss_positions()
+    logits = model(**inputs).logits.flatten(0, 1)[pos]
+    log_probs = logits.log_softmax(-1)[inv, batch.targets][batch.loss_mask != 0]
+    assert -log_probs.sum().item() == pytest.approx(sum(losses).item(), rel=1e-9)
+
+
+def test_token_types_in_the_batch_of_a_collator():
+    types = fc.Field("types", align="sequence", dtype="int64")
+    for layout in (fc.Left(), fc.Jagged()):
+        how = {"layout": layout, "kernel": "dense" if layout == fc.Jagged() else None}
+        collate = fc.Collator(pad_token_id=0, fields={"mm_token_type_ids": types}, **how)
+        batch = dict(collate([{"input_ids": [5, 6, 7], "types": [0, 1, 1]}]))
+        assert batch["mm_token_type_ids"].tolist() == [[0, 1, 1]]
+
+
+@pytest.mark.parametrize("layout", [fc.Packed(8), fc.Jagged(), fc.Tree(12)], ids=str)
+def test_types_of_images_in_rows_that_share_output_rows(layout):
+    """Transformers then makes a mask without their boundaries."""
+    _, batch = with_types(layout, images=True)
+    with pytest.raises(ValueError, match=r"has token_type_ids, by which models let images .*left"):
+        batch.model_inputs("dense")
+    _, batch = with_types(fc.Left(), images=True)
+    assert {"token_type_ids", "pixel_values"} <= {*batch.model_inputs()}
+    _, batch = with_types(fc.Tree(12), "mm_token_type_ids")
+    with pytest.raises(ValueError, match="has mm_token_type_ids, by which"):
+        batch.model_inputs("dense")
+
+
 def test_images_that_count_in_three_dimensions_have_no_positions_of_ours():
     grids = [np.full((1, 3), 2)] * len(PROMPTS)
     fields = {

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 KEYS = {"input_ids", "position_ids", *LABELS, "use_cache", *MASK_KEYS}
 """The keys of all inputs that are not fields."""
 
+TOKEN_TYPES = ("token_type_ids", "mm_token_type_ids")
+"""The keys of fields along the ids that models take, such as those of images."""
+
 
 def model_inputs(
     state: BatchState,
@@ -50,6 +53,13 @@ def masks_of(state: BatchState, call: ModelCall) -> dict[str, Any]:
     kernel = call.kernel_for(plan.layout, isinstance(ids, np.ndarray), has_positions)
     if not (plan.has_bins or plan.is_jagged) and kernel in (None, "flash"):
         return {"attention_mask": state.data["attention_mask"]}
+    types = _token_types(state)
+    if types and (plan.is_tree or (TOKEN_TYPES[0] in types and joined_keys(state))):
+        raise ValueError(
+            f"the batch has {types[0]}, by which models let images attend to all of their tokens, "
+            "and then mix rows that share an output row; pass a padded layout, such as "
+            f"layout='left', without kernel, or leave {types[0]} out"
+        )
     if kernel is None:
         return {}
     dtype = "float32" if call.dtype is None else call.dtype
@@ -75,7 +85,22 @@ def inputs_without_masks(state: BatchState, position_ids: Any | None) -> dict[st
     inputs |= {key: tree_labels(state, key) for key in tree_label_keys(state)}
     if plan.has_bins or plan.is_jagged:
         inputs["use_cache"] = False
+    if not plan.is_tree:  # its fields are by row
+        inputs |= {key: in_rows(outputs[key]) for key in _token_types(state)}
     return inputs | {key: _in_bins(state, key) for key in joined_keys(state) if key not in KEYS}
+
+
+def is_input(state: BatchState, key: Any) -> bool:
+    """Return True for an item of a collator's batch that the model gets in a form of its own."""
+    is_field = key in joined_keys(state) or (not state.plan.is_tree and key in _token_types(state))
+    return is_field or key in KEYS
+
+
+def _token_types(state: BatchState) -> list[str]:
+    """Return the keys of token types that the batch has."""
+    table = state.spec.table
+    aligns = ("sequence", "stream")
+    return [key for key in TOKEN_TYPES if key in table and table[key].align in aligns]
 
 
 def joined_keys(state: BatchState) -> list[str]:
