@@ -177,8 +177,13 @@ class ModelBatch(BatchMapping[Array]):
         TypeError, ValueError
             If `kernel` does not fit the layout or the array type; a model without a config, of
             unknown attention, or that would mix rows or count padding in this layout, or that takes
-            labels without a shift; a row of joined fields that was split; images with
-            ``token_type_ids`` in rows that share an output row, and token types of trees.
+            labels without a shift; a row of joined fields that was split; joined fields with token
+            types in rows that share an output row, and token types of trees.
+
+        Warns
+        -----
+        UserWarning
+            Images are not joined, and so not among the arguments.
         """
         if self._state.made_by is None:
             raise missing_plan("model_inputs")

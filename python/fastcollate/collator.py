@@ -32,6 +32,7 @@ from fastcollate.ops.masks import (
     check_kernel,
     needs_kernel,
 )
+from fastcollate.ops.model_inputs import left_out_message
 from fastcollate.options import Options, RowOptions
 from fastcollate.plan.dtypes import GRIDS, Outputs
 from fastcollate.plan.layout import Jagged, Layout, Right
@@ -156,7 +157,7 @@ class Collator(Generic[Made]):
     -----
     UserWarning
         Calls for a :class:`Batch` with labels warn of weights in ``loss_mask``, which labels do not
-        hold, and of rows that look padded.
+        hold. Calls also warn of images that are not joined, and of rows that look padded.
 
     Notes
     -----
@@ -264,6 +265,8 @@ class Collator(Generic[Made]):
         made = made._replace(call=self._call, truncated=truncated)
         if "loss_mask" in arguments and made.spec.outputs.labels is not None:
             self._check_weights(on_host(made.loss_mask))
+        if self._keys is None and (message := left_out_message(made._state)) is not None:
+            warn_user(message)
         if self._keys is not None:
             outputs = self._keys.items()
             are_pairs = "chosen_ids" in ids

@@ -1,5 +1,6 @@
 """Models called with `Batch.model_inputs` train the rows, in every layout, however it was made."""
 
+import warnings
 from itertools import pairwise
 
 import numpy as np
@@ -207,6 +208,25 @@ def test_positions_have_their_dtype():
     )
 
 
+@pytest.mark.parametrize("key", ["pixel_values", "image_grid_thw"])
+@pytest.mark.parametrize("is_array", [False, True])
+def test_images_that_are_not_joined(key, is_array):
+    """A model would read their tokens as text."""
+    images = np.ones((len(PROMPTS), 1, 3)) if is_array else [np.ones((1, 3))] * len(PROMPTS)
+    message = rf"{key} is not joined.*pass fc.PerRow\(..., concat=True\)"
+    batch = built(fc.Left(), fields={key: fc.PerRow(images)})
+    with pytest.warns(UserWarning, match=message):
+        assert key not in batch.model_inputs()
+    collate = fc.Collator(pad_token_id=0, fields={key: fc.PerRow("images")})
+    sample = {"prompt": [5], "response": [6], "images": images[0]}
+    with pytest.warns(UserWarning, match=message):
+        assert key not in collate([sample])
+    collate = fc.Collator(pad_token_id=0, fields={key: fc.PerRow("images", concat=True)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert key in collate([sample])
+
+
 def with_types(layout, key="token_type_ids", images=None):
     types = [[len(p) % 2] * len(p) + [2] * len(r) for p, r in zip(PROMPTS, RESPONSES, strict=True)]
     fields = {key: fc.Field(types, align="sequence", dtype="int64")}
@@ -242,16 +262,17 @@ def test_token_types_in_the_batch_of_a_collator():
         assert batch["mm_token_type_ids"].tolist() == [[0, 1, 1]]
 
 
+@pytest.mark.parametrize("key", ["token_type_ids", "mm_token_type_ids"])
 @pytest.mark.parametrize("layout", [fc.Packed(8), fc.Jagged(), fc.Tree(12)], ids=str)
-def test_types_of_images_in_rows_that_share_output_rows(layout):
+def test_types_of_images_in_rows_that_share_output_rows(layout, key):
     """Transformers then makes a mask without their boundaries."""
-    _, batch = with_types(layout, images=True)
-    with pytest.raises(ValueError, match=r"has token_type_ids, by which models let images .*left"):
+    _, batch = with_types(layout, key, images=True)
+    with pytest.raises(ValueError, match=rf"has {key}, by which models let images .*left"):
         batch.model_inputs("dense")
-    _, batch = with_types(fc.Left(), images=True)
-    assert {"token_type_ids", "pixel_values"} <= {*batch.model_inputs()}
-    _, batch = with_types(fc.Tree(12), "mm_token_type_ids")
-    with pytest.raises(ValueError, match="has mm_token_type_ids, by which"):
+    _, batch = with_types(fc.Left(), key, images=True)
+    assert {key, "pixel_values"} <= {*batch.model_inputs()}
+    _, batch = with_types(fc.Tree(12), key)
+    with pytest.raises(ValueError, match=f"has {key}, by which"):
         batch.model_inputs("dense")
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastcollate._fastcollate import IGNORE_INDEX
+from fastcollate.common.arguments import warn_user
 from fastcollate.common.arrays import (
     convert,
     dtype_like,
@@ -18,6 +19,7 @@ from fastcollate.common.arrays import (
 )
 from fastcollate.ops.masks import MASK_KEYS, Kernel, ModelCall, mask_inputs
 from fastcollate.ops.tree_labels import tree_label_keys, tree_labels
+from fastcollate.plan.dtypes import GRIDS
 from fastcollate.plan.plan_tables import PlanTables
 from fastcollate.rows.fields import LABELS
 
@@ -39,6 +41,8 @@ def model_inputs(
     dtype: Any = None,
 ) -> dict[str, Any]:
     """See :meth:`fastcollate.Batch.model_inputs`; without positions if they are None."""
+    if (message := left_out_message(state)) is not None:
+        warn_user(message)
     inputs = inputs_without_masks(state, position_ids)
     masks = masks_of(state, ModelCall.of(kernel, model, dtype))
     return {"input_ids": inputs["input_ids"], **masks, **inputs}
@@ -54,7 +58,7 @@ def masks_of(state: BatchState, call: ModelCall) -> dict[str, Any]:
     if not (plan.has_bins or plan.is_jagged) and kernel in (None, "flash"):
         return {"attention_mask": state.data["attention_mask"]}
     types = _token_types(state)
-    if types and (plan.is_tree or (TOKEN_TYPES[0] in types and joined_keys(state))):
+    if types and (plan.is_tree or joined_keys(state)):
         raise ValueError(
             f"the batch has {types[0]}, by which models let images attend to all of their tokens, "
             "and then mix rows that share an output row; pass a padded layout, such as "
@@ -88,6 +92,18 @@ def inputs_without_masks(state: BatchState, position_ids: Any | None) -> dict[st
     if not plan.is_tree:  # its fields are by row
         inputs |= {key: in_rows(outputs[key]) for key in _token_types(state)}
     return inputs | {key: _in_bins(state, key) for key in joined_keys(state) if key not in KEYS}
+
+
+def left_out_message(state: BatchState) -> str | None:
+    """Return a warning if images are not joined, and so not among the inputs of the model."""
+    table = state.spec.table
+    for key in ("pixel_values", *GRIDS):
+        if key in table and table[key].align in ("row", "array", "object"):
+            return (
+                f"{key} is not joined, so it is not among the model's inputs; pass "
+                "fc.PerRow(..., concat=True)"
+            )
+    return None
 
 
 def is_input(state: BatchState, key: Any) -> bool:
