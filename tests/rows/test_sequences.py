@@ -167,6 +167,7 @@ def test_blocks_are_the_same(drawn):
     if data.turns.rewards is not None and not isinstance(data.turns.rewards[0], list):
         more["merge"] = more["merge"] and Merge(more["merge"], rewards="sum")
     inputs = drawn.draw(as_sequences(data.turns, as_lists=True))  # a block keeps dtypes
+    inputs.setdefault("prompt_lens", [0] * len(data.turns.prompts))  # turns need them
     table, parts = store(**inputs, **more, part_bytes=64)
     expected, expected_parts = store(**given_parts(data.turns), **more, part_bytes=64)
     for name in ("plan", "loss_weights", "part_offsets"):
