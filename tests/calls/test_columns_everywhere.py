@@ -168,24 +168,11 @@ def test_builders_collators_and_blocks_equal_a_batch(kind, drawn):
         fields["tokens"] = fc.Field([[1.5] * len(row) for row in data.responses])
     whole = {**rows, "fields": fields}
     expected = outcome(lambda: fc.build_batch(**whole, **options))
-    keys = {"prompts": "prompt", "responses": "response"}
-    samples = [
-        {keys.get(name, name): rows[name][index] for name in rows}
-        for index in range(len(data.prompts))
-    ]
-
-    def added():
-        builder = fc.BatchBuilder(**options)
-        for index, sample in enumerate(samples):
-            own = {key: replace(field, rows=field.rows[index]) for key, field in fields.items()}
-            builder.add(**sample, fields=own)
-        return builder.finish()
-
-    same(outcome(added), expected, lambda batch: None)
+    same(outcome(lambda: by_builder(whole, **options)), expected, lambda batch: None)
     if expected is None:
         return
     if not fields:
-        assert_same(fc.Collator(**options)(samples), expected)
+        assert_same(by_collator(whole, **options), expected)
     shard = fc.plan_step(expected, dp_size=1).shard(0, 0)
     batch, _ = through_blocks([whole], lambda _: shard, options)
     assert_same(batch, fc.build_batch(**whole, **options, shard=shard))

@@ -7,22 +7,39 @@ from worker_blocks import split, through_blocks
 import fastcollate as fc
 from fastcollate.rows.fields import row_of
 
-SINGULAR = {"prompts": "prompt", "responses": "response", "uids": "uid"}
+SINGULAR = {
+    "prompts": "prompt",
+    "responses": "response",
+    "sequences": "sequence",
+    "prompt_lens": "prompt_len",
+    "uids": "uid",
+    "trajectory_ids": "trajectory_id",
+}
 
 
 def rows_of(columns):
     """Yield the arguments of `BatchBuilder.add`."""
     fields = columns.get("fields", {})
-    for row in range(len(columns["prompts"])):
-        own = {SINGULAR.get(k, k): column[row] for k, column in columns.items() if k != "fields"}
+    columns = {name: column for name, column in columns.items() if name != "fields"}
+    for row in range(len(next(iter(columns.values())))):
+        own = {
+            SINGULAR.get(name, name): (
+                row_of(column, row) if isinstance(column, fc.Field) else column[row]
+            )
+            for name, column in columns.items()
+        }
         yield own | {"fields": {key: row_of(field, row) for key, field in fields.items()}}
 
 
-def by_builder(columns, **options):
+def filled(columns, **options):
     builder = fc.BatchBuilder(**options)
     for row in rows_of(columns):
         builder.add(**row)
-    return builder.finish()
+    return builder
+
+
+def by_builder(columns, **options):
+    return filled(columns, **options).finish()
 
 
 def by_collator(columns, **options):

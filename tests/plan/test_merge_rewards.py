@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from restored_plans import restore_merge
 from strategies import merge_options, trajectories
-from worker_blocks import built
+from ways import by_builder, by_collator
+from worker_blocks import through_blocks
 
 import fastcollate as fc
-from fastcollate.blocks.joining import join
 from fastcollate.blocks.storing import store
 from fastcollate.planning import Merge
 from fastcollate.testing.reference import assert_same, build_merged_batch_loops, merge_turns_loops
@@ -36,35 +36,26 @@ def build(rewards, ids=IDS, turns=TURNS, **options):
     return fc.build_batch(**turns, rewards=rewards, trajectory_ids=ids, **options)
 
 
-def by_builder(turns, rewards, ids, **options):
-    builder = fc.BatchBuilder(pad_token_id=0, array_type="numpy", **options)
-    for prompt, response, reward, one in zip(*turns.values(), rewards, ids, strict=True):
-        builder.add(prompt, response, rewards=reward, trajectory_id=one)
-    return builder.finish()
+def by_one_block(columns, merge, **options):
+    """Build the batch that a rank reads from the parts that a worker has put."""
+    return through_blocks(
+        [columns], lambda step: fc.plan_step(step.merge_plan).shard(0, 0), options, merge
+    )[0]
 
 
-def by_collator(turns, rewards, ids, **options):
-    collate = fc.Collator(pad_token_id=0, array_type="numpy", **options)
-    columns = zip(*turns.values(), rewards, ids, strict=True)
-    keys = ("prompt", "response", "rewards", "trajectory_id")
-    return collate([dict(zip(keys, one, strict=True)) for one in columns])
+def by_call(columns, **options):
+    return fc.build_batch(**columns, **options)
 
 
-def by_call(turns, rewards, ids, **options):
-    return build(rewards, ids, turns, **options)
+def of_turns(way):
+    def build_by(turns, rewards, ids, **options):
+        columns = {**turns, "rewards": rewards, "trajectory_ids": ids}
+        return way(columns, pad_token_id=0, array_type="numpy", **options)
+
+    return build_by
 
 
-def by_blocks(turns, rewards, ids, **options):
-    """Build the batches that ranks read from the parts that workers have put."""
-    columns = {**turns, "rewards": rewards, "trajectory_ids": ids}
-    table, parts = store(**columns, **options)
-    step = join([table], ["block"])
-    plan = fc.plan_step(step.merge_plan)
-    parts = dict(enumerate(parts))
-    return built(step, plan.shard(0, 0), parts, pad_token_id=0, array_type="numpy")
-
-
-WAYS = [by_call, by_builder, by_collator, by_blocks]
+WAYS = [of_turns(way) for way in (by_call, by_builder, by_collator, by_one_block)]
 
 
 @pytest.mark.parametrize("build_by", WAYS)

@@ -8,6 +8,7 @@ from conftest import share
 from hypothesis import given
 from hypothesis import strategies as st
 from making import make_batch
+from ways import by_builder
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same, build_batch_loops
@@ -79,11 +80,9 @@ def test_builders_take_rows_without_values(drawn, array_type):
     name, prompts, responses, field, whole = drawn
     if name in ("rewards", "advantages") and field.rows[0] is None:
         field = dataclasses.replace(field, rows=[whole[0], *field.rows[1:]])
-    builder = fc.BatchBuilder(pad_token_id=0, array_type=array_type)
-    for prompt, response, row in zip(prompts, responses, field.rows, strict=True):
-        one = fc.Field(row, field.align, default=field.default, dtype=field.dtype)
-        builder.add(prompt, response, **{name: one})
-    assert_same(builder.finish(), expected_of(name, prompts, responses, field, whole))
+    columns = {"prompts": prompts, "responses": responses, name: field}
+    batch = by_builder(columns, pad_token_id=0, array_type=array_type)
+    assert_same(batch, expected_of(name, prompts, responses, field, whole))
 
 
 ROWS = {"prompts": [[1], [2]], "responses": [[3, 4], [5]]}

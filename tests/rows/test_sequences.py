@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from making import make_batch
 from raising import raises
 from strategies import as_sequences, merge_options, rollouts, taking_numbers, trajectories
+from ways import filled
 
 import fastcollate as fc
 from fastcollate.blocks.storing import store
@@ -16,7 +17,6 @@ from fastcollate.planning import Merge
 from fastcollate.testing.reference import assert_same
 
 LAYOUTS = ["left", "two_segment", "right", "jagged", "packed", "split"]
-OF_ROW = {"sequences": "sequence", "prompt_lens": "prompt_len"}
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*policy=.realign. masked", "ignore:.*that packing split"
 )
@@ -100,7 +100,7 @@ def test_turns_are_merged(layout, drawn, array_type):
     inputs, parts = drawn.draw(as_sequences(data.turns)), given_parts(data.turns)
     inputs.setdefault("prompt_lens", [0] * len(data.turns.prompts))  # turns need them
     plan = fc.merge_turns(parts["prompts"], parts["responses"], **by, **options)
-    tokens = {name: inputs[name] for name in OF_ROW if name in inputs}
+    tokens = {name: inputs[name] for name in ("sequences", "prompt_lens")}
     assert fc.merge_turns(**tokens, **by, **options) == plan
     turns = {"prompts": parts["prompts"], "responses": parts["responses"]}
     share = drawn.draw(st.sampled_from(["all", "prompts"]))
@@ -132,28 +132,14 @@ def test_trajectories_that_train_nothing_are_dropped_by_masks_of_sequences(drawn
     )
 
 
-def filled(inputs, names, **options):
-    """Add the rows of arguments one by one."""
-    builder = fc.BatchBuilder(**options)
-    for row in range(len(inputs[names[0]])):
-        of_row = {}
-        for name, rows in inputs.items():
-            is_field = isinstance(rows, fc.Field)
-            own = rows.rows[row] if is_field else rows[row]
-            name = OF_ROW.get(name, name.removesuffix("s") if name in names else name)
-            of_row[name] = fc.Field(own, align=rows.align) if is_field else own
-        builder.add(**of_row)
-    return builder
-
-
 @share(2)
 @given(drawn=st.data())
 def test_a_builder_takes_them_one_by_one(drawn, array_type):
     data = drawn.draw(rollouts())
     inputs = drawn.draw(as_sequences(data, as_lists=True))
     options = {"pad_token_id": 7, "array_type": array_type, "labels": "aligned"}
-    builder = filled(inputs, ["sequences"], **options)
-    parts = filled(given_parts(data), ["prompts", "responses"], **options)
+    builder = filled(inputs, **options)
+    parts = filled(given_parts(data), **options)
     assert repr(builder) == repr(parts)
     check_same(lambda builder: builder.finish(), builder, parts)
 

@@ -260,10 +260,8 @@ def test_a_reward_of_zero_needs_no_token(array_type):
                 prompts, responses, rewards=rewards, pad_token_id=0, **turns
             )
             assert_same(merged, loops)
-        builder = fc.BatchBuilder(**options)
-        for prompt, response, reward in zip(prompts, responses, rewards, strict=True):
-            builder.add(prompt, response, rewards=reward)
-        assert_same(builder.finish(), batch)
+        columns = {"prompts": prompts, "responses": responses, "rewards": rewards}
+        assert_same(by_builder(columns, **options), batch)
     shard = fc.plan_step(batch, dp_size=1).shard(0, 0)
     columns = {"prompts": prompts, "responses": responses, "rewards": [1.5, 0.0, 2.5]}
     found, _ = through_blocks([columns], lambda _: shard, options)
