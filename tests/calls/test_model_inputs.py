@@ -14,7 +14,7 @@ from fastcollate.testing.reference import assert_same as same_outputs
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
-from rows_alone import outcome  # noqa: E402
+from rows_alone import loss_of, outcome, trained_alone  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -45,23 +45,11 @@ EACH_MODEL = pytest.mark.parametrize(
 
 
 def rows_alone(model):
-    """Return the sum of the losses of rows one by one, and its gradients."""
-    losses = []
-    for prompt, response, mask in zip(PROMPTS, RESPONSES, MASKS, strict=True):
-        ids = torch.tensor([[*prompt, *response]])
-        log_probs = model(input_ids=ids, use_cache=False).logits[:, :-1].log_softmax(-1)
-        each = -log_probs.gather(-1, ids[:, 1:, None])[0, :, 0]
-        weights = torch.tensor([0] * len(prompt) + mask, dtype=each.dtype)[1:]
-        losses.append((each * weights).sum())
-    return outcome(model, sum(losses))
+    return trained_alone(model, PROMPTS, RESPONSES, MASKS)
 
 
 def by_positions(model, batch):
-    """Sum the loss as a custom loop does, in float64."""
-    logits = model(**batch.model_inputs(model=model)).logits.flatten(0, 1)
-    pos, inv = batch.loss_positions()
-    log_probs = logits[pos].log_softmax(-1)[inv, batch.targets.long()]
-    return -(log_probs * batch.loss_mask).sum()
+    return loss_of(model, batch, batch.model_inputs(model=model))
 
 
 def assert_same(found, expected, tolerance=1e-9):
@@ -167,10 +155,8 @@ def test_positions_of_ones_own_leave_sequences_apart(layout, family, attention):
     with pytest.raises(AttributeError, match="position_ids=False"):
         batch.position_ids  # noqa: B018
     own = built(layout).model_inputs("dense")["position_ids"]
-    pos, inv = batch.loss_positions()
-    logits = model(**inputs, position_ids=own).logits.flatten(0, 1)
-    log_probs = logits[pos].log_softmax(-1)[inv, batch.targets]
-    assert_same(outcome(model, -(log_probs * batch.loss_mask).sum()), rows_alone(model))
+    loss = loss_of(model, batch, {**inputs, "position_ids": own})
+    assert_same(outcome(model, loss), rows_alone(model))
 
 
 @EACH_LAYOUT

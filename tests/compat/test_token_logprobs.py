@@ -6,7 +6,7 @@ import types
 from importlib.util import find_spec
 
 import pytest
-from small_llama import SIZES, llama
+from small_llama import SIZES, llama, qwen2
 from snippets import SNIPPETS
 
 import fastcollate as fc
@@ -26,14 +26,6 @@ VERL_ENGINE = "verl.workers.engine.fsdp.transformer_impl"
 def code_of(page):
     """Return the snippets of a framework's page."""
     return [snippet.code for snippet in SNIPPETS[f"docs/frameworks/{page}.md"]]
-
-
-def qwen2(**options):
-    import torch
-    import transformers
-
-    torch.manual_seed(1)
-    return transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**SIZES, **options))
 
 
 def gpt2():

@@ -11,6 +11,8 @@ import fastcollate as fc
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+from rows_alone import loss_of, outcome, trained_alone  # noqa: E402
+
 from fastcollate.compat.transformers import register_tree_attention  # noqa: E402
 from frameworks.installed import real  # noqa: E402
 
@@ -75,32 +77,6 @@ def model_of(family, attention):
     return MODELS[family](attention).double()
 
 
-def outcome(model, loss):
-    model.zero_grad()
-    loss.backward()
-    return loss.item(), torch.cat([one.grad.flatten() for one in model.parameters()])
-
-
-def rows_alone(model, prompts, responses, masks):
-    """Sum the loss of rows one by one, by transformers' own attention."""
-    losses = []
-    for prompt, response, mask in zip(prompts, responses, masks, strict=True):
-        ids = torch.tensor([[*prompt, *response]])
-        if ids.shape[1] < 2:
-            continue
-        log_probs = model(input_ids=ids, use_cache=False).logits[:, :-1].log_softmax(-1)
-        each = -log_probs.gather(-1, ids[:, 1:, None])[0, :, 0]
-        losses.append((each * torch.tensor([0.0] * len(prompt) + mask)[1:]).sum())
-    return outcome(model, sum(losses))
-
-
-def loss_of(model, batch, inputs):
-    logits = model(**inputs).logits.flatten(0, 1)
-    pos, inv = batch.loss_positions()
-    log_probs = logits[pos].log_softmax(-1)[inv, batch.targets]
-    return -(log_probs * batch.loss_mask).sum()
-
-
 def assert_same(found, expected, family):
     tolerance = 1e-9 if family == "gpt2" else 1e-7  # rotations round to float32
     assert found[0] == pytest.approx(expected[0], rel=tolerance)
@@ -121,7 +97,7 @@ def test_one_line_trains_the_rows_in_every_layout(layout, family, attention):
     if attention == "eager" and family != "gpt2":
         return  # it rounds to float32
     model = model_of(family, "sdpa")
-    expected = rows_alone(model, PROMPTS, RESPONSES, MASKS)
+    expected = trained_alone(model, PROMPTS, RESPONSES, MASKS)
     model.set_attn_implementation(attention)
     batch = built(layout)
     inputs = batch.model_inputs(model=model)
@@ -137,7 +113,7 @@ def test_the_registered_attention_takes_masks_and_paths(layout, kernel):
     model = model_of("gpt2", NAME)
     batch = built(LAYOUTS[layout])
     inputs = batch.model_inputs(kernel, model)
-    expected = rows_alone(model_of("gpt2", "sdpa"), PROMPTS, RESPONSES, MASKS)
+    expected = trained_alone(model_of("gpt2", "sdpa"), PROMPTS, RESPONSES, MASKS)
     assert_same(outcome(model, loss_of(model, batch, inputs)), expected, "gpt2")
 
 
@@ -178,7 +154,7 @@ def test_random_trees(data):
     batch = fc.build_batch(prompts, responses, pad_token_id=0, layout=layout)
     model = model_of(family, NAME)
     found = outcome(model, loss_of(model, batch, batch.model_inputs(model=model)))
-    expected = rows_alone(model_of(family, "sdpa"), prompts, responses, masks)
+    expected = trained_alone(model_of(family, "sdpa"), prompts, responses, masks)
     assert_same(found, expected, family)
 
 
@@ -191,7 +167,7 @@ def test_labels_of_their_own_are_a_models_loss():
     )
     loss = model(**batch.model_inputs(model=model)).loss * batch.loss_mask.sum()
     masks = [[float(one) for one in mask] for mask in masks]
-    expected = rows_alone(model_of("gpt2", "sdpa"), PROMPTS, RESPONSES, masks)
+    expected = trained_alone(model_of("gpt2", "sdpa"), PROMPTS, RESPONSES, masks)
     assert loss.item() == pytest.approx(expected[0], rel=1e-6)
 
 

@@ -6,8 +6,7 @@ import sys
 import tempfile
 
 import datasets
-import torch
-from small_llama import SIZES, llama
+from small_llama import llama, qwen2
 from trl import (
     DPOConfig,
     DPOTrainer,
@@ -32,13 +31,6 @@ LAYOUTS = {
     "tree": {"layout": fc.Tree()},
     "trees": {"layout": fc.Tree(64)},
 }
-
-
-def qwen2():
-    import transformers
-
-    torch.manual_seed(1)
-    return transformers.Qwen2ForCausalLM(transformers.Qwen2Config(**SIZES))
 
 
 FOUR_ROWS = {"learning_rate": 1e-3, "per_device_train_batch_size": 4}

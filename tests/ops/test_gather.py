@@ -36,7 +36,7 @@ def test_gather_equals_the_loops(layout, drawn, array_type):
     align, shift = drawn.draw(st.sampled_from(WAYS))
     options = {"align": align, "shift": shift, "missing": drawn.draw(st.sampled_from([None, 0, 1]))}
     trailing = drawn.draw(st.sampled_from([(), (), (3,), (2, 2), (0,)]))
-    x = values_of(drawn.draw, reference, align, trailing)
+    x = values_of(drawn.draw, shape_of(reference, align), trailing)
     given_x = like(x, array_type)
     try:
         expected = gather_loops(reference, x, **options)

@@ -2,7 +2,7 @@
 
 import pytest
 from conftest import share
-from gathering import WAYS, check, like, values_of
+from gathering import WAYS, check, like, shape_of, values_of
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from making import make_batch
@@ -45,7 +45,9 @@ def test_gather_equals_the_loops(layout, there, drawn, array_type):
     align, shift = drawn.draw(st.sampled_from(WAYS))
     missing = drawn.draw(st.sampled_from([None, 0, 1]))
     how = {"align": align, "shift": shift, "missing": missing}
-    x = values_of(drawn.draw, reference, align, drawn.draw(st.sampled_from([(), (), (3,), (0,)])))
+    x = values_of(
+        drawn.draw, shape_of(reference, align), drawn.draw(st.sampled_from([(), (), (3,), (0,)]))
+    )
     for asked in (ROW, SAMPLED, TURN):
         try:
             expected = expected_of(asked, reference, x, merged, **how)
@@ -65,7 +67,7 @@ def test_rows_that_are_not_merged_are_turns(layout, drawn, array_type):
     inputs |= {"pad_token_id": 0, "layout": layout}
     batch = fc.build_batch(**inputs, array_type=array_type)
     reference = build_batch_loops(**inputs)
-    x = values_of(drawn.draw, reference, "response")
+    x = values_of(drawn.draw, shape_of(reference, "response"))
     for asked in (ROW, SAMPLED, TURN):
         check(
             batch.gather(like(x, array_type), align="response", **asked),

@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 from conftest import share
-from gathering import DTYPES, WAYS, check, like
+from gathering import WAYS, check, like, values_of
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from making import make_batch
@@ -18,11 +18,6 @@ import fastcollate as fc
 from fastcollate.testing.reference import assert_same, gather_loops, merge_turns_loops
 from fastcollate.testing.reference.packed import packed_rows
 from fastcollate.testing.reference.way_back import broadcast_loops
-
-
-def values_of(draw, shape, trailing=()):
-    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
-    return (rng.standard_normal((*shape, *trailing)) * 100).astype(draw(st.sampled_from(DTYPES)))
 
 
 def build(data, options, array_type, **more):

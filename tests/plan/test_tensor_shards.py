@@ -10,6 +10,7 @@ from conftest import NEEDS_TORCH
 from hypothesis import given
 from hypothesis import strategies as st
 from raising import raises
+from worker_blocks import carried
 
 import fastcollate as fc
 from fastcollate.blocks import spans
@@ -63,13 +64,6 @@ def mappings(draw):
     cuts = draw(st.lists(st.integers(0, rows), min_size=2, max_size=6, unique=True))
     bounds = sorted(cuts)
     return data, list(pairwise(bounds)), draw(st.integers(1, 4))
-
-
-def carried(value):
-    """Pickle and unpickle as Ray does: buffers out of band, in memory that is read-only."""
-    buffers = []
-    data = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
-    return pickle.loads(data, buffers=[memoryview(bytes(buffer.raw())) for buffer in buffers])
 
 
 def same(found, expected, whole):
