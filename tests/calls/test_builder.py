@@ -15,24 +15,12 @@ from making import make_batch
 from raising import raises
 from refusing import same_or_refused
 from strategies import as_inputs, rollouts
+from ways import by_builder, filled
 
 import fastcollate as fc
 from fastcollate.testing.reference import assert_same, build_batch_loops
 
 LAYOUTS = ["left", "two_segment", "right", "jagged"]
-ARGUMENTS = {key: key for key in ("rewards", "loss_mask", "logprobs", "advantages")}
-ARGUMENTS |= {"uids": "uid", "trajectory_ids": "trajectory_id"}
-
-
-def filled(inputs, **options):
-    """Add the rows of build_batch's arguments one by one."""
-    builder = fc.BatchBuilder(**options)
-    prompts, responses, *others = (inputs[name] for name in ("prompts", "responses"))
-    others = {name: rows for name, rows in inputs.items() if name in ARGUMENTS and rows is not None}
-    for row in range(len(prompts)):
-        per_row = {ARGUMENTS[name]: rows[row] for name, rows in others.items()}
-        builder.add(prompts[row], responses[row], **per_row)
-    return builder
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -54,7 +42,7 @@ def test_finish_gives_what_build_batch_gives(layout, drawn, array_type):
         for name, column in inputs.items()
     }
     batch = same_or_refused(
-        lambda: filled(rows, **options, array_type=array_type).finish(),
+        lambda: by_builder(rows, **options, array_type=array_type),
         lambda: build_batch_loops(**data._asdict(), **options),
     )
     if batch is None:
@@ -227,7 +215,7 @@ def test_rows_may_come_from_many_threads(array_type):
 def test_many_rows(array_type):
     rows = [[n] * (n % 4 + 1) for n in range(10_000)]
     data = {"prompts": rows, "responses": rows, "logprobs": rows}
-    batch = filled(data, pad_token_id=0, array_type=array_type).finish()
+    batch = by_builder(data, pad_token_id=0, array_type=array_type)
     expected = make_batch(**data, array_type=array_type)
     assert_same(batch, expected)
 

@@ -20,7 +20,9 @@ SINGULAR = {
 def rows_of(columns):
     """Yield the arguments of `BatchBuilder.add`."""
     fields = columns.get("fields", {})
-    columns = {name: column for name, column in columns.items() if name != "fields"}
+    columns = {
+        name: column for name, column in columns.items() if name != "fields" and column is not None
+    }
     for row in range(len(next(iter(columns.values())))):
         own = {
             SINGULAR.get(name, name): (

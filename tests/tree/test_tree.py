@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from making import make_batch
 from raising import raises
 from strategies import as_inputs, extras, forks, name_turns, trajectories, with_fields
+from ways import by_builder
 
 import fastcollate as fc
 from fastcollate.planning import prefix_tree
@@ -367,10 +368,8 @@ def test_padding_rows_share_nothing(pad_rows):
 
 
 def test_a_batch_on_its_way(array_type):
-    builder = fc.BatchBuilder(pad_token_id=0, layout="tree", array_type=array_type)
-    for prompt, response in zip([[1, 2], [1, 2], [3]], [[4, 5], [4, 6], [7]], strict=True):
-        builder.add(prompt, response)
-    batch = builder.finish()
+    columns = {"prompts": [[1, 2], [1, 2], [3]], "responses": [[4, 5], [4, 6], [7]]}
+    batch = by_builder(columns, pad_token_id=0, layout="tree", array_type=array_type)
     assert_same(batch, build(layout="tree"))
     if array_type == "torch":
         assert_same(batch.to("cpu"), batch)
