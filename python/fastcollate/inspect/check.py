@@ -229,7 +229,9 @@ def _bad_masks(facts: _Facts) -> Iterator[Finding]:
     is_odd = (mask != 0) & (mask != 1)
     if not is_odd.any():
         return
-    tokens = on_host(_targets(state)).reshape(-1)
+    own = state.data.get("targets")
+    own = targets(state.plan, state.data["input_ids"]) if own is None else own
+    tokens = on_host(own).reshape(-1)
     # Labels are the tokens' ids or -100; 0 also stands where a mask has no value.
     is_label = (mask == 0) | (mask == IGNORE_INDEX) | (mask == tokens)
     is_odd &= is_label
@@ -254,13 +256,6 @@ def _bad_masks(facts: _Facts) -> Iterator[Finding]:
         reason = f"loss_mask has weights, such as {weight:g}, but labels hold none"
         advice = "multiply losses by loss_mask: a model's own loss counts trained tokens alike"
         yield _whole_batch("weighted_labels", reason, advice)
-
-
-def _targets(state: BatchState) -> Any:
-    """Return the token of each response-aligned value."""
-    if "targets" in state.data:
-        return state.data["targets"]
-    return targets(state.plan, state.data["input_ids"])
 
 
 def _sampled(facts: _Facts, rows: Integers, tokens: Integers) -> Integers:
