@@ -108,8 +108,9 @@ def left_out_message(state: BatchState) -> str | None:
 
 def is_input(state: BatchState, key: Any) -> bool:
     """Return True for an item of a collator's batch that the model gets in a form of its own."""
-    is_field = key in joined_keys(state) or (not state.plan.is_tree and key in _token_types(state))
-    return is_field or key in KEYS
+    if key in KEYS or key in joined_keys(state):
+        return True
+    return key in TOKEN_TYPES and not state.plan.is_tree and key in _token_types(state)
 
 
 def _token_types(state: BatchState) -> list[str]:
