@@ -45,6 +45,7 @@ MODELS = {
     "mpt": {"vocab_size": 64, "d_model": 16, "n_heads": 2, "n_layers": 2},
     "openai-gpt": GPT,
     "opt": {**HEADS, "ffn_dim": 16, "word_embed_proj_dim": 16},
+    "phimoe": {**SIZES, "num_local_experts": 2, "num_experts_per_tok": 1, "pad_token_id": 0},
     "qwen2_5_vl": {
         "text_config": {**SIZES, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4,
                                                      "mrope_section": [4, 2, 2]}},
@@ -267,6 +268,22 @@ def test_attention_sinks_are_not_left_out(layout):
     model = model_of("gpt_oss", register_tree_attention())
     with pytest.raises(ValueError, match=r"has s_aux.*attn_implementation='eager'"):
         of_batch(model, layout)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_windows_that_layers_do_not_pass(layout):
+    """They are in the mask alone, which paths replace."""
+    import torch
+
+    expected = of_rows(model_of("phimoe", sliding_window=9))
+    model = model_of("phimoe", register_tree_attention(), sliding_window=9)
+    torch.testing.assert_close(of_batch(model, layout), expected, rtol=0, atol=2e-4)
+    model = model_of("phimoe", register_tree_attention(), sliding_window=4)
+    with pytest.raises(ValueError, match=r"sliding window of 4 .*attn_implementation='eager'"):
+        of_batch(model, layout)
+    model.set_attn_implementation("sdpa")
+    expected = of_rows(model)
+    torch.testing.assert_close(of_batch(model, layout), expected, rtol=0, atol=2e-4)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)

@@ -52,13 +52,14 @@ def tree_attention(
     tree_max_seqlen_k: int = 0,
     scaling: float | None = None,
     dropout: float = 0.0,
-    sliding_window: int | None = None,
     **options: Any,
 ) -> tuple[Any, None]:
     """Attend to paths, or as the mask says, if there are none.
 
     Queries are (N, heads, W, dim), and the result (N, W, heads, dim).
     """
+    has_window = "sliding_window" in options
+    window = options.pop("sliding_window", None)
     if tree_kv_index is None:
         from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -70,6 +71,8 @@ def tree_attention(
         found = attend(module, query, key, value, attention_mask, scaling=scaling, **options)
         return found[0], None
     _refuse(options, "softcap", "s_aux", "position_bias")
+    if not has_window:
+        _check_window(module, tree_max_seqlen_k)
     rows = query.shape[0]
     query, key, value = (one.transpose(1, 2).flatten(0, 1) for one in (query, key, value))
     attend = _kernel(query, value, dropout)
@@ -80,7 +83,7 @@ def tree_attention(
         (tree_cu_seqlens_q, tree_cu_seqlens_k, tree_max_seqlen_q, tree_max_seqlen_k),
         scaling,
         dropout,
-        sliding_window,
+        window,
     )
     return found.unflatten(0, (rows, -1)), None
 
@@ -93,6 +96,20 @@ def _refuse(options: dict[str, Any], *names: str) -> None:
                 f"the model's attention has {name}, which {TREE_ATTENTION!r} does not compute; "
                 "load the model with attn_implementation='eager' or 'flex_attention'"
             )
+
+
+def _check_window(module: Any, longest: int) -> None:
+    """Refuse a layer whose window is in its mask alone, which paths replace."""
+    config = getattr(module, "config", None)
+    window = getattr(config, "sliding_window", None) or longest
+    kinds = getattr(config, "layer_types", None)
+    is_full = kinds is not None and kinds[module.layer_idx] != "sliding_attention"
+    if window < longest and not is_full:
+        raise ValueError(
+            f"layers of {type(module).__name__} do not pass their sliding window of {window} to "
+            f"attention, so {TREE_ATTENTION!r} would attend to all of {longest} tokens; load the "
+            "model with attn_implementation='eager' or 'sdpa'"
+        )
 
 
 def _kernel(query: Any, value: Any, dropout: float) -> Callable[..., Any]:
