@@ -9,6 +9,7 @@ import numpy as np
 from fastcollate.batch import Batch
 from fastcollate.common.arguments import suggests_names
 from fastcollate.common.arrays import describe, to_numpy, to_tensor
+from fastcollate.ops.loss_positions import trained
 
 if TYPE_CHECKING:
     from tensordict import TensorDict
@@ -56,8 +57,8 @@ def to_tensordict(batch: Batch[Any]) -> TensorDict:
     Raises
     ------
     ValueError
-        The batch is of another layout; the loss mask has another value than 0 and 1; two outputs
-        have one key in verl; an output has no item per row.
+        The batch is of another layout; the loss mask has another value than 0 and 1, or was changed
+        to train padding; two outputs have one key in verl; an output has no item per row.
     TypeError
         `batch` is not a :class:`fastcollate.Batch`.
     ImportError
@@ -118,6 +119,7 @@ def _name(batch: Batch[Any]) -> dict[str, Any]:
             raise ValueError(f"batch has two outputs that are {name} in verl; leave {key} out")
         if key == "loss_mask":
             _check_mask(value)
+            trained(batch._state)
         found[name] = value if isinstance(value, list) else _tensor(value, DTYPES.get(name))
     if "position_ids" not in found:
         found["position_ids"] = (found["attention_mask"].cumsum(1) - 1).clamp(min=0)
