@@ -174,7 +174,7 @@ def test_log_probabilities_are():
         parsed(body_of(), logprobs_are="cooked")
 
 
-@pytest.mark.parametrize("reason", ["abort", None])
+@pytest.mark.parametrize("reason", ["abort", "cancelled", "timeout", None])
 @pytest.mark.parametrize("sglang", [False, True])
 def test_unfinished_calls(reason, sglang):
     if sglang:

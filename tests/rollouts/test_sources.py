@@ -3,6 +3,7 @@ tokens."""
 
 import json
 import math
+from enum import Enum
 from functools import reduce
 from types import SimpleNamespace
 
@@ -18,6 +19,8 @@ import fastcollate as fc
 from fastcollate.rollouts import SOURCES, Calls, Schema, parse, read
 
 pa = pytest.importorskip("pyarrow")
+
+Status = Enum("Status", {"ABORTED": "aborted"})
 
 EXPECTED = {
     "rllm": [
@@ -146,6 +149,13 @@ def test_ids_of_samples_under_names_of_text(form):
     assert [rows_of(one)[0][:2] for one in calls] == [([1, 2], [3]), ([4], [5])]
     beside = {"prompt": "x", "response": "y", "input_ids": [6, 7, 8], "prompt_len": 1}
     assert rows_of(FORMS[form](beside, unfinished="keep"))[0][:2] == ([6], [7, 8])
+
+
+def test_status_of_samples_is_an_enum():
+    sample = {"tokens": [1, 2, 3], "response_length": 2, "reward": 1.0, "status": Status.ABORTED}
+    with raises("call 0 did not finish: finish_reason is 'aborted'"):
+        read([SimpleNamespace(**sample)])
+    assert read([SimpleNamespace(**sample)], unfinished="keep").finish_reasons == ["aborted"]
 
 
 def test_what_else_sources_have():

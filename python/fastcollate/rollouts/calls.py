@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
 from typing import TYPE_CHECKING, Any, Literal, final, get_args
 
 import numpy as np
@@ -32,7 +33,7 @@ LogprobsAre = Literal["raw", "processed"]
 BAD_KINDS = ("nan", "infinite", "placeholder", "missing")
 """Kinds of log-probabilities that are none: NaN or null, infinite, -9999, and missing."""
 
-UNFINISHED = ("abort", "aborted", "error", "failed", "pending", None)
+UNFINISHED = ("abort", "aborted", "cancelled", "error", "failed", "pending", "timeout", None)
 """Reasons of calls that did not finish. A reached length limit is a reason to finish."""
 
 
@@ -441,9 +442,10 @@ def finished(calls: Calls, unfinished: Unfinished) -> Calls:
     """
     if "finish_reasons" not in calls.columns:
         return calls
-    # SGLang's generate responses have objects with the type of the reason.
+    # SGLang's generate responses have objects with the type of the reason, slime's samples enums.
     reasons = calls.columns["finish_reasons"]
     reasons = [one.get("type") if isinstance(one, Mapping) else one for one in reasons]
+    reasons = [one.value if isinstance(one, Enum) else one for one in reasons]
     calls.columns["finish_reasons"] = reasons
     open_calls = _unfinished(calls)
     if not open_calls or unfinished == "keep":
