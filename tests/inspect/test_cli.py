@@ -136,6 +136,7 @@ def test_names_of_frameworks(names, tmp_path, capsys):
 
 def test_names_that_are_given(tmp_path, capsys):
     table = {"in": TABLE["prompts"], "out": TABLE["responses"], "mask": TABLE["loss_mask"]}
+    table |= dict.fromkeys(("completion_mask", "tool_mask"), TABLE["responses"])
     path = write(tmp_path / "r.parquet", table)
     found = rows_of(path, capsys, "--prompts", "in", "--responses", "out", "--loss-mask", "mask")
     assert found == [

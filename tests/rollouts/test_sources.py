@@ -151,6 +151,23 @@ def test_ids_of_samples_under_names_of_text(form):
     assert rows_of(FORMS[form](beside, unfinished="keep"))[0][:2] == ([6], [7, 8])
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_masks_of_rows_have_any_of_their_names(form):
+    """Each row has its own; null is none, and of two masks neither is chosen alone."""
+    row = {"prompt_ids": [1], "completion_ids": [2, 3]}
+    both = {"loss_mask": [1, 0], "response_mask": [1, 1]}
+    others = [{"response_mask": [0, 1]}, {"loss_mask": None, "response_mask": [0, 1]}]
+    rows = [row | one for one in (both, *others)]
+    calls = read(pa.Table.from_pylist(rows)) if form == "tables" else FORMS[form](rows)
+    assert calls.loss_mask.to_list() == [[1, 0], [0, 1], [0, 1]]
+    masks = {"completion_mask": [1, 1], "tool_mask": [0, 1]}
+    with raises("rows have the masks 'completion_mask' and 'tool_mask'; multiply them into"):
+        FORMS[form](row | masks)
+    schema = Schema(prompts="prompt_ids", responses="completion_ids", loss_mask="tool_mask")
+    assert FORMS[form](row | masks, schema=schema).loss_mask.to_list() == [[0, 1]]
+    assert FORMS[form](row | masks | {"loss_mask": [0, 1]}).loss_mask.to_list() == [[0, 1]]
+
+
 def test_status_of_samples_is_an_enum():
     sample = {"tokens": [1, 2, 3], "response_length": 2, "reward": 1.0, "status": Status.ABORTED}
     with raises("call 0 did not finish: finish_reason is 'aborted'"):

@@ -49,7 +49,7 @@ def schema_of_file(
     if schema is not None and schema not in SOURCES:
         raise ValueError(f"--schema is {schema!r}; pass one of {', '.join(SOURCES)}")
     fits = fits_of(first)
-    known = (recognised(fits) if schema is None else SOURCES[schema]) or COLUMNS
+    known = (recognised(fits, names) if schema is None else SOURCES[schema]) or COLUMNS
     if known is not ENGINES:
         known = known.narrowed(partial(fits, known))
     source = schema or _source_of(known, fits)

@@ -180,18 +180,19 @@ class Schema:
         return Path(base, steps_of(rest), int(bits) if bits else None)
 
     def narrowed(self, fits: Callable[[str, str], bool | None]) -> Schema:
-        """Return the schema with the first path of each column that a source has.
+        """Return the schema with the paths of each column that calls like one of a source may have.
 
-        `fits` returns None for a path that a source does not have, and False for values that are
-        not those of a column.
+        `fits` returns None for a path that the call does not have, and False for values that are
+        not those of a column. Of several that it has the first is read; of loss masks also others,
+        for calls where it is null.
         """
         columns = {}
         for name, paths in self.columns.items():
             found = {path: fits(name, path) for path in paths}
             there = [path for path, fit in found.items() if fit]
-            left = [path for path, fit in found.items() if fit is None]
-            if there or left:
-                columns[name] = (there[0],) if there else tuple(left)
+            read = there if name == "loss_mask" else there[:1]
+            if kept := tuple(path for path, fit in found.items() if fit is None or path in read):
+                columns[name] = kept
         return self.with_columns(columns)
 
     def with_columns(self, columns: Mapping[str, Any]) -> Schema:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import chain, compress
 from typing import Any, TypeAlias
@@ -347,22 +347,39 @@ _NUMBERING = ("request_ids", "event.index")
 """What responses of engines have, but rows may have as well."""
 
 
-def recognised(fits: Fits) -> Schema | None:
+def recognised(fits: Fits, named: Container[str] = ()) -> Schema | None:
     """Return the schema of which a source has most columns, with the paths that it has.
 
     Returns None if it has no schema's responses. What other schemas know of a row is read, too.
+
+    Raises
+    ------
+    ValueError
+        If a row has several masks, none of them ``loss_mask``, unless it is among columns that are
+        `named`.
     """
     best: Schema | None = None
     own: dict[str, str] = {}
     # Rows of plain columns are read as such, unless another schema has more of them.
     for schema in (COLUMNS, *SOURCES.values()):
         found = schema.narrowed(partial(fits, schema))
-        paths = {name: one[0] for name, one in found.columns.items() if fits(found, name, one[0])}
+        paths = {
+            name: path
+            for name, one in found.columns.items()
+            for path in reversed(one)  # the first of several that fit
+            if fits(found, name, path)
+        }
         there = {name: path for name, path in paths.items() if name not in _NUMBERING}
         if {*there} & {*RESPONSES} and len(there) > len(own):
             best, own = found if schema is not ENGINES else schema, there
     if best is None or "" not in best.calls or all("[" in own.get(name, "[") for name in RESPONSES):
         return best
+    masks = [path for path in COLUMNS.columns["loss_mask"] if fits(COLUMNS, "loss_mask", path)]
+    if "loss_mask" not in named and len(masks) > 1 and masks[0] not in ("loss_mask", "loss_masks"):
+        raise ValueError(
+            f"rows have the masks {masks[0]!r} and {masks[1]!r}; multiply them into a column "
+            "'loss_mask', or name one: Schema(loss_mask=...), or --loss-mask of a command"
+        )
     columns, used = {**best.columns}, {*map(key_of, own.values())}
     for path, name in ROW_PATHS.items():
         if name not in own and key_of(path) not in used and fits(COLUMNS, name, path):
