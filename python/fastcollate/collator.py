@@ -34,11 +34,12 @@ from fastcollate.ops.masks import (
 )
 from fastcollate.ops.model_inputs import left_out_message
 from fastcollate.options import Options, RowOptions
-from fastcollate.plan.dtypes import GRIDS, Outputs
+from fastcollate.plan.dtypes import Outputs
 from fastcollate.plan.layout import Jagged, Layout, Right
 from fastcollate.plan.layouts import Packed, Tree
 from fastcollate.rows.fields import LABELS, AnyField, check_mask_is_used
 from fastcollate.rows.padded_blocks import padding_message
+from fastcollate.rows.per_row import GRIDS
 from fastcollate.rows.samples import check_columns, check_sources, columns_of
 from fastcollate.rows.truncation import Limit
 
@@ -157,7 +158,8 @@ class Collator(Generic[Made]):
     -----
     UserWarning
         Calls for a :class:`Batch` with labels warn of weights in ``loss_mask``, which labels do not
-        hold. Calls also warn of images that are not joined, and of rows that look padded.
+        hold. Calls also warn of images that are not joined or not counted as such, as
+        :meth:`Batch.model_inputs` does, and of rows that look padded.
 
     Notes
     -----

@@ -194,7 +194,7 @@ def test_positions_have_their_dtype():
     )
 
 
-@pytest.mark.parametrize("key", ["pixel_values", "image_grid_thw"])
+@pytest.mark.parametrize("key", ["pixel_values", "pixel_values_videos", "image_grid_thw"])
 @pytest.mark.parametrize("is_array", [False, True])
 def test_images_that_are_not_joined(key, is_array):
     """A model would read their tokens as text."""
@@ -207,10 +207,13 @@ def test_images_that_are_not_joined(key, is_array):
     sample = {"prompt": [5], "response": [6], "images": images[0]}
     with pytest.warns(UserWarning, match=message):
         assert key not in collate([sample])
-    collate = fc.Collator(pad_token_id=0, fields={key: fc.PerRow("images", concat=True)})
+    fields = {
+        key: fc.PerRow("images", concat=True),
+        "mm_token_type_ids": fc.Field("types", align="sequence", dtype="int64"),
+    }
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert key in collate([sample])
+        assert key in fc.Collator(pad_token_id=0, fields=fields)([{**sample, "types": [1, 0]}])
 
 
 def with_types(layout, key="token_type_ids", images=None):
@@ -277,10 +280,118 @@ def test_images_that_count_in_three_dimensions_have_no_positions_of_ours():
         assert inputs["image_grid_thw"].shape == (5, 3)
         assert "pixel_values_offsets" not in inputs
         assert inputs["attention_mask"].dim() == (2 if layout == fc.Left() else 4)
-    assert (
-        "position_ids"
-        in built(fc.Left(), labels="aligned", position_ids=True, fields=fields).model_inputs()
+    batch = built(fc.Left(), labels="aligned", position_ids=True, fields=fields)
+    with pytest.warns(UserWarning, match="image_grid_thw, but position_ids count .* leave the opt"):
+        assert "position_ids" in batch.model_inputs()
+
+
+@pytest.mark.parametrize("key", ["image_grid_thw", "video_grid_thw"])
+def test_grids_need_types_or_positions(key):
+    """Qwen2.5-VL counts images as text without them."""
+    grids = fc.PerRow([np.full((1, 3), 2)] * len(PROMPTS), concat=True)
+    message = f"{key} without mm_token_type_ids, .* pass the field"
+    with pytest.warns(UserWarning, match=message):
+        built(fc.Left(), fields={key: grids}).model_inputs()
+    collate = fc.Collator(pad_token_id=0, fields={key: fc.PerRow("grids", concat=True)})
+    with pytest.warns(UserWarning, match=message):
+        collate([{"prompt": [5], "response": [6], "grids": np.ones((1, 3))}])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        collate([{"prompt": [5], "response": [6], "grids": np.ones((0, 3))}])
+        for other in ("mm_token_type_ids", "position_ids"):
+            numbers = [[0] * (len(p) + len(r)) for p, r in zip(PROMPTS, RESPONSES, strict=True)]
+            field = fc.Field(numbers, align="sequence", dtype="int64")
+            built(fc.Left(), fields={key: grids, other: field}).model_inputs()
+
+
+def test_a_batch_without_images_is_one_of_text():
+    """Models fail on empty arrays of images."""
+    images = [np.ones((0, 2))] * len(PROMPTS)
+    batch = built(fc.Left(), fields={"pixel_values": fc.PerRow(images, concat=True)})
+    assert "pixel_values" not in batch.model_inputs()
+    fields = {"pixel_values": fc.PerRow("images", concat=True)}
+    batch = fc.Collator(pad_token_id=0, fields=fields)(
+        [{"prompt": [5], "response": [6], "images": images[0]}]
     )
+    assert "pixel_values" not in dict(batch)
+    assert batch["pixel_values"].shape == batch.pixel_values.shape == (0, 2)
+
+
+@EACH_LAYOUT
+def test_positions_of_three_dimensions_come_first(layout):
+    """As models take them that count images by time, height and width."""
+    rows = [len(p) + len(r) for p, r in zip(PROMPTS, RESPONSES, strict=True)]
+    own = [np.arange(3 * count).reshape(count, 3) + 100 * row for row, count in enumerate(rows)]
+    fields = {"position_ids": fc.Field(own, align="sequence", dtype="int64")}
+    batch = built(layout, fields=fields)
+    if layout.name == "tree":
+        with pytest.raises(
+            ValueError, match=r"has a field position_ids, but rows of trees .* pass"
+        ):
+            batch.model_inputs("dense")
+        return
+    found = batch.model_inputs(kernel_of(layout))
+    assert found["position_ids"].shape == (3, *found["input_ids"].shape)
+    assert torch.equal(
+        found["position_ids"].movedim(0, -1).reshape(batch.position_ids.shape), batch.position_ids
+    )
+    arrays = built(layout, fields=fields, array_type="numpy").model_inputs(kernel_of(layout))
+    assert np.array_equal(arrays["position_ids"], found["position_ids"])
+
+
+@pytest.mark.parametrize("layout", [fc.Left(), fc.Jagged(), fc.Packed(24)], ids=str)
+def test_rows_with_images_train_as_alone(layout):
+    """Qwen2.5-VL, by types of tokens in rows of their own, else by positions."""
+    model = small_qwen()
+    rows = [([5, *[60] * count, 6], [7, 8], count) for count in (2, 0, 1)]
+    alone, fields = [], {"pixel_values": [], "image_grid_thw": [], "positions": [], "types": []}
+    draw = torch.Generator().manual_seed(0)
+    for prompt, response, count in rows:
+        ids = torch.tensor([[*prompt, *response]])
+        given = {"image_grid_thw": torch.tensor([[1, 2, 2 * count]] * (count > 0)).reshape(-1, 3)}
+        types = (ids == 60).long()
+        pixels = torch.randn(4 * count, 24, generator=draw, dtype=torch.float64)
+        fields["positions"].append(torch.arange(ids.numel())[:, None].expand(-1, 3))
+        inputs = {}
+        if count:
+            inputs = {**given, "pixel_values": pixels, "mm_token_type_ids": types}
+            positions, _ = model.model.get_rope_index(ids, types, **given)
+            fields["positions"][-1] = positions[:, 0].T
+        fields["types"].append(types[0])
+        fields["pixel_values"].append(pixels)
+        fields["image_grid_thw"].append(given["image_grid_thw"])
+        log_probs = model(ids, **inputs).logits[0, :-1].log_softmax(-1)
+        alone.append(-log_probs.gather(-1, ids[0, 1:, None])[-len(response) :].sum())
+    made = {key: fc.PerRow(fields[key], concat=True) for key in ("pixel_values", "image_grid_thw")}
+    key, name = ("position_ids", "positions")
+    if layout == fc.Left():
+        key, name = ("mm_token_type_ids", "types")
+    made[key] = fc.Field(fields[name], align="sequence", dtype="int64")
+    prompts, responses, _ = zip(*rows, strict=True)
+    batch = fc.build_batch(prompts, responses, pad_token_id=0, layout=layout, fields=made)
+    logits = model(**batch.model_inputs(model=model)).logits
+    pos, inv = batch.loss_positions()
+    log_probs = logits.flatten(0, 1)[pos].log_softmax(-1)[inv, batch.targets]
+    assert -log_probs[batch.loss_mask != 0].sum().item() == pytest.approx(sum(alone).item(), 1e-6)
+
+
+def small_qwen():
+    rope = {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 100.0}
+    sizes = {"hidden_size": 32, "intermediate_size": 48}
+    text = {**sizes, "vocab_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+    vision = {**sizes, "depth": 1, "out_hidden_size": 32, "num_heads": 2, "patch_size": 2}
+    vision |= {"fullatt_block_indexes": [0], "window_size": 8}
+    config = transformers.Qwen2_5_VLConfig(
+        text_config={**text, "num_key_value_heads": 2, "rope_parameters": rope},
+        vision_config=vision,
+        image_token_id=60,
+        video_token_id=61,
+    )
+    torch.manual_seed(0)
+    model = transformers.Qwen2_5_VLForConditionalGeneration(config).double().eval()
+    for weights in model.parameters():
+        torch.nn.init.normal_(weights, std=0.15)
+    return model
 
 
 IMAGE = 63

@@ -282,3 +282,25 @@ def test_names_of_other_trajectories_than_the_plan(named):
         return
     with pytest.raises(ValueError, match=r"trajectory [01] of .* than in the plan of merge; pass"):
         fc.build_batch(*turns, pad_token_id=0, merge=plan, **named)
+
+
+@pytest.mark.parametrize("array_type", ["numpy", "torch"])
+@pytest.mark.parametrize("in_shard", [False, True])
+def test_turns_with_images_of_their_own_are_not_merged(array_type, in_shard):
+    """The row has the images of its last turn, by which earlier turns would train."""
+    options = {**INPUTS, "merge": "exact", "array_type": array_type}
+    if in_shard:
+        options["merge"] = fc.merge_turns(PROMPTS, RESPONSES, trajectory_ids=["s", "s", "t"])
+        options["shard"] = fc.plan_step(options["merge"], dp_size=1).shard(0, 0)
+
+    def built(*images):
+        fields = {"pixel_values": fc.PerRow([np.array(one) for one in images], concat=True)}
+        return fc.build_batch(**options, fields=fields)
+
+    batch = built([[1.0]], [[1.0], [2]], [[3.0]])
+    assert batch.pixel_values.tolist() == [[1], [2], [3]]
+    assert batch.to_layout("jagged").pixel_values.tolist() == [[1], [2], [3]]
+    message = r"pixel_values\[0\] is not the beginning of pixel_values\[1\], .* leave merge out"
+    for images in ([[1.0]], [[2.0]], [[3.0]]), ([[1.0], [2]], [[1.0]], [[3.0]]):
+        with pytest.raises(ValueError, match=message):
+            built(*images)

@@ -23,7 +23,7 @@ from fastcollate.plan.layouts import LEFT
 from fastcollate.plan.merging import RowSource
 from fastcollate.plan.shard import Shard, items_of, pad_names
 from fastcollate.plan.trajectories import check_flags
-from fastcollate.rows.fields import object_outputs
+from fastcollate.rows.fields import check_images, object_outputs
 from fastcollate.rows.tokens import Tokens
 
 _AS_PASSED = OutputSpec()
@@ -81,8 +81,11 @@ def collate(request: Request) -> BatchState:
     if memory.pinned is not None:
         data = memory.pinned.over_slab(data)
     sources = _sources(plan, merging, shard)
+    merged = None if merging is None else merging.plan_of(merge)
     if [spec for _, spec in fields if not spec.is_written]:
         data |= object_outputs(table, fields, sources)
+        if merging is not None and merged is not None and not isinstance(merging.row_source, Plan):
+            check_images(table, fields, merged.turn_rows.tolist(), merged.sources.tolist())
     if sources is not None:
         picked = {} if merging is None else merging.names_of(sources)
         picked |= {name: items_of(values, sources) for name, values in names.items()}
@@ -95,7 +98,7 @@ def collate(request: Request) -> BatchState:
         plan,
         BatchSpec(pad_token_id, specs, outputs, table, cp, layout.forks_early),
         **names,
-        merge_plan=None if merging is None else merging.plan_of(merge),
+        merge_plan=merged,
         is_padding=None if shard is None else shard.is_padding.tolist(),
         masked_rewards=(
             masked_rewards if merging is None else max(masked_rewards, merging.masked_rewards)

@@ -19,9 +19,9 @@ from fastcollate.common.arrays import (
 )
 from fastcollate.ops.masks import MASK_KEYS, Kernel, ModelCall, mask_inputs
 from fastcollate.ops.tree_labels import tree_label_keys, tree_labels
-from fastcollate.plan.dtypes import GRIDS
 from fastcollate.plan.plan_tables import PlanTables
 from fastcollate.rows.fields import LABELS
+from fastcollate.rows.per_row import GRIDS, IMAGES
 
 if TYPE_CHECKING:
     from fastcollate.ops.batch_state import BatchState
@@ -62,7 +62,8 @@ def masks_of(state: BatchState, call: ModelCall) -> dict[str, Any]:
         raise ValueError(
             f"the batch has {types[0]}, by which models let images attend to all of their tokens, "
             "and then mix rows that share an output row; pass a padded layout, such as "
-            f"layout='left', without kernel, or leave {types[0]} out"
+            f"layout='left', without kernel, or leave {types[0]} out; models that count positions "
+            "in three dimensions by it then need a field position_ids with three values per token"
         )
     if kernel is None:
         return {}
@@ -80,7 +81,7 @@ def inputs_without_masks(state: BatchState, position_ids: Any | None) -> dict[st
 
     inputs = {"input_ids": in_rows(outputs["input_ids"])}
     if position_ids is not None:
-        inputs["position_ids"] = in_rows(position_ids)
+        inputs["position_ids"] = _as_counted(state, in_rows(position_ids))
     if "labels" in outputs:
         inputs["labels"] = in_rows(outputs["labels"])  # alone: a copy would miss later changes
     elif "shift_labels" in outputs:
@@ -91,24 +92,60 @@ def inputs_without_masks(state: BatchState, position_ids: Any | None) -> dict[st
         inputs["use_cache"] = False
     if not plan.is_tree:  # its fields are by row
         inputs |= {key: in_rows(outputs[key]) for key in _token_types(state)}
-    return inputs | {key: _in_bins(state, key) for key in joined_keys(state) if key not in KEYS}
+    return inputs | {key: _in_bins(state, key) for key in _joined_inputs(state) if key not in KEYS}
+
+
+def _as_counted(state: BatchState, position_ids: Any) -> Any:
+    """Return positions as models take them, of several dimensions with these first.
+
+    Raises
+    ------
+    ValueError
+        They are a field of a tree, which is by row.
+    """
+    table = state.spec.table
+    if state.plan.is_tree and "position_ids" in table and table["position_ids"].field is not None:
+        raise ValueError(
+            "the batch has a field position_ids, but rows of trees share tokens and their "
+            "positions; pass another layout, or leave position_ids out"
+        )
+    if position_ids.ndim < 3:
+        return position_ids
+    is_array = isinstance(position_ids, np.ndarray)
+    return np.moveaxis(position_ids, -1, 0) if is_array else position_ids.movedim(-1, 0)
 
 
 def left_out_message(state: BatchState) -> str | None:
-    """Return a warning if images are not joined, and so not among the inputs of the model."""
+    """Return a warning if a model would lack images, or the positions of these.
+
+    Images that are not joined are not among the inputs of the model.
+    """
     table = state.spec.table
-    for key in ("pixel_values", *GRIDS):
+    for key in IMAGES:
         if key in table and table[key].align in ("row", "array", "object"):
             return (
                 f"{key} is not joined, so it is not among the model's inputs; pass "
                 "fc.PerRow(..., concat=True)"
             )
+    grids = [key for key in _joined_inputs(state) if key in GRIDS]
+    if grids and state.spec.outputs.position_ids[0] != "omitted":
+        return (
+            f"the batch has {grids[0]}, but position_ids count the tokens of images as those of "
+            "text; leave the option position_ids out"
+        )
+    if grids and "position_ids" not in table and "mm_token_type_ids" not in _token_types(state):
+        return (
+            f"the batch has {grids[0]} without mm_token_type_ids, so models may count the tokens "
+            "of images as those of text; pass the field "
+            "'mm_token_type_ids': fc.Field(..., align='sequence', dtype='int64'), or position_ids "
+            "with three values per token"
+        )
     return None
 
 
 def is_input(state: BatchState, key: Any) -> bool:
     """Return True for an item of a collator's batch that the model gets in a form of its own."""
-    if key in KEYS or key in joined_keys(state):
+    if key in KEYS or key in _joined_inputs(state):
         return True
     return key in TOKEN_TYPES and not state.plan.is_tree and key in _token_types(state)
 
@@ -123,6 +160,11 @@ def _token_types(state: BatchState) -> list[str]:
 def joined_keys(state: BatchState) -> list[str]:
     """Return the keys of values per row that are joined."""
     return [output.key for output in state.spec.table if output.align == "joined"]
+
+
+def _joined_inputs(state: BatchState) -> list[str]:
+    """Return the keys of joined values, but those without any, which models do not take."""
+    return [key for key in joined_keys(state) if len(state.data[key]) > 0]
 
 
 def _in_bins(state: BatchState, key: str) -> Any:

@@ -12,6 +12,7 @@ from fastcollate._fastcollate import FieldSpec, OutputSpec, OutputTable
 from fastcollate.common.arguments import check_choice
 from fastcollate.common.arrays import check_dtype_name
 from fastcollate.common.text import show
+from fastcollate.rows.per_row import GRIDS
 
 PositionIds: TypeAlias = Literal["zero", "one", "repeat_last"]
 Labels: TypeAlias = Literal["aligned", "shifted"]
@@ -41,9 +42,6 @@ _COMPACT = _DEFAULT | {  # torch's losses take no other labels
     **dict.fromkeys(("attention_mask", "response_mask"), "bool"),
 }
 _PRESETS = {"default": _DEFAULT, "compact": _COMPACT}
-
-GRIDS = ("image_grid_thw", "video_grid_thw")
-"""Fields of models that count positions in three dimensions, from these grids."""
 
 _POSITIONS = ("position_ids", *GRIDS)
 

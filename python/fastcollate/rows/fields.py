@@ -26,6 +26,7 @@ from fastcollate.common.row_columns import OTHER_NAMES
 from fastcollate.common.text import in_words, show
 from fastcollate.rows.captured import Captured, Captures, RoutedExperts, captured_rows
 from fastcollate.rows.per_row import (
+    IMAGES,
     PerRow,
     SomeRows,
     as_arrays,
@@ -263,6 +264,40 @@ def object_outputs(
             joined, offsets = _join(arrays, dtype)
             data |= {output.key: joined, offsets_keys[output.field]: offsets}
     return data
+
+
+def check_images(
+    table: OutputTable,
+    fields: Sequence[tuple[Any, FieldSpec]],
+    turn_rows: Sequence[int],
+    sources: Sequence[int],
+) -> None:
+    """Check that merged turns have the first images of their row's last one, which the row has.
+
+    `turn_rows` has the row of each turn, `sources` the last turn of each row. Only turns that were
+    read are compared.
+
+    Raises
+    ------
+    ValueError
+        A turn would be trained with the images of another.
+    """
+    for output in table:
+        if output.field is None or output.align != "joined" or output.key not in IMAGES:
+            continue
+        arrays: dict[int, Any] = fields[output.field][0].values
+        for turn, array in arrays.items():
+            last = sources[turn_rows[turn]] if turn_rows[turn] >= 0 else turn
+            whole = arrays.get(last, array)
+            if array is not whole and not (
+                len(array) <= len(whole) and bool((array == whole[: len(array)]).all())
+            ):
+                raise ValueError(
+                    f"{output.key}[{turn}] is not the beginning of {output.key}[{last}], the last "
+                    f"of the turns that turn {turn} is merged with and whose values the row has; "
+                    "pass the values of a turn's whole prompt with each turn, and turns with other "
+                    "ones under another trajectory id, or leave merge out"
+                )
 
 
 def _join(arrays: list[Any], dtype: Any) -> tuple[Any, Any]:

@@ -29,6 +29,12 @@ from fastcollate.common.arrays import (
 )
 from fastcollate.common.text import show
 
+GRIDS = ("image_grid_thw", "video_grid_thw")
+"""Fields of models that count positions in three dimensions, from these grids."""
+
+IMAGES = ("pixel_values", "pixel_values_videos", *GRIDS)
+"""Fields of images and videos, which models take for the tokens in their places."""
+
 
 @suggests_names
 @dataclass(frozen=True, eq=False)
@@ -240,7 +246,11 @@ def as_arrays(
 
 
 def common_dtype(key: str, arrays: Sequence[Any]) -> Any:
-    """Return the dtype of arrays or tensors when they are concatenated."""
+    """Return the dtype of arrays or tensors when they are concatenated.
+
+    That of the ones with values, if any: rows without images are often empty arrays of floats.
+    """
+    arrays = [array for array in arrays if len(array) > 0] or arrays
     dtypes = {array.dtype for array in arrays}
     if len(dtypes) == 1:
         return dtypes.pop()
