@@ -1,5 +1,6 @@
 """Models called with `Batch.model_inputs` train the rows, in every layout, however it was made."""
 
+import types
 import warnings
 from itertools import pairwise
 
@@ -373,6 +374,39 @@ def test_rows_with_images_train_as_alone(layout):
     pos, inv = batch.loss_positions()
     log_probs = logits.flatten(0, 1)[pos].log_softmax(-1)[inv, batch.targets]
     assert -log_probs[batch.loss_mask != 0].sum().item() == pytest.approx(sum(alone).item(), 1e-6)
+
+
+@pytest.mark.parametrize("layout", [fc.Left(), fc.Packed(8), fc.Tree(12)], ids=str)
+@pytest.mark.parametrize(
+    ("family", "key"), [("Gemma3", "token_type_ids"), ("PaliGemma", "token_type_ids"),
+                        ("Gemma4", "mm_token_type_ids"), ("Llava", None)]
+)  # fmt: skip
+def test_images_that_attend_to_all_of_their_tokens(family, key, layout):
+    """Without types of tokens their attention is causal, silently."""
+    config = getattr(transformers, f"{family}Config")()
+    text = config.get_text_config()
+    if family == "Gemma4":
+        text.use_bidirectional_attention = None
+    config._attn_implementation = text._attn_implementation = "sdpa"
+    model = types.SimpleNamespace(config=config, dtype=torch.float32)
+    fields = {"pixel_values": fc.PerRow([np.ones((1, 2))] * len(PROMPTS), concat=True)}
+    batch = built(layout, fields=fields)
+    if family in ("Gemma4", "Llava"):
+        assert "pixel_values" in batch.model_inputs(model=model)
+        text.use_bidirectional_attention = "vision"
+    if key is None:
+        return
+    message = f"has pixel_values, which .* pass those of its processor as fields={{'{key}': .*left"
+    with pytest.raises(ValueError, match=message):
+        batch.model_inputs(model=model)
+    for other in ("token_type_ids", "mm_token_type_ids"):
+        _, batch = with_types(layout, other, images=True)
+        if other == key and layout == fc.Left():
+            assert key in batch.model_inputs(model=model)
+            continue
+        with pytest.raises(ValueError, match=message):
+            batch.model_inputs(model=model)
+    assert "pixel_values" not in built(layout).model_inputs(model=model)
 
 
 def small_qwen():

@@ -17,6 +17,7 @@ from fastcollate.ops.model_kinds import (
     has_prefix,
     reason_against,
     takes_paths,
+    types_of_images,
 )
 
 if TYPE_CHECKING:
@@ -77,6 +78,8 @@ class ModelCall(NamedTuple):
     """True if the model's layers carry a state from one position to the next."""
     has_prefix: bool = False
     """True if PEFT adds tokens before each row."""
+    types_of_images: str | None = None
+    """The argument by which images attend to all of their tokens; None if they do not."""
 
     @classmethod
     def of(cls, kernel: Kernel | None, model: Any, dtype: Any = None) -> ModelCall:
@@ -102,7 +105,8 @@ class ModelCall(NamedTuple):
                 "with attn_implementation='eager'"
             )
         dtype = getattr(model, "dtype", None) if dtype is None else dtype
-        return cls(kernel, config, dtype, carries_state(model), has_prefix(model))
+        of_model = carries_state(model), has_prefix(model), types_of_images(model)
+        return cls(kernel, config, dtype, *of_model)
 
     @property
     def knows_masks(self) -> bool:

@@ -55,15 +55,23 @@ def masks_of(state: BatchState, call: ModelCall) -> dict[str, Any]:
         call.check_labels()
     has_positions = state.spec.outputs.position_ids[0] != "omitted"  # else they are the caller's
     kernel = call.kernel_for(plan.layout, isinstance(ids, np.ndarray), has_positions)
-    if not (plan.has_bins or plan.is_jagged) and kernel in (None, "flash"):
+    types, images = _token_types(state), [key for key in _joined_inputs(state) if key in IMAGES]
+    is_padded = not (plan.has_bins or plan.is_jagged) and kernel in (None, "flash")
+    if (key := call.types_of_images) and images and not (key in types and is_padded):
+        raise ValueError(
+            f"the batch has {images[0]}, which this model lets attend to all of their tokens by "
+            f"{key}; pass those of its processor as fields={{{key!r}: fc.Field(..., "
+            "align='sequence', dtype='int64'), ...}, in a padded layout, such as layout='left', "
+            "without kernel"
+        )
+    if is_padded:
         return {"attention_mask": state.data["attention_mask"]}
-    types = _token_types(state)
     if types and (plan.is_tree or joined_keys(state)):
         raise ValueError(
             f"the batch has {types[0]}, by which models let images attend to all of their tokens, "
             "and then mix rows that share an output row; pass a padded layout, such as "
-            f"layout='left', without kernel, or leave {types[0]} out; models that count positions "
-            "in three dimensions by it then need a field position_ids with three values per token"
+            "layout='left', without kernel (models that count positions in three dimensions take a "
+            f"field position_ids with three values per token in place of {types[0]})"
         )
     if kernel is None:
         return {}

@@ -52,6 +52,12 @@ COUNT_PADDING = (
 """Types of models that take padding on the left for tokens or count it, despite mask and
 positions."""
 
+_TYPES_OF_IMAGES = {
+    **dict.fromkeys(("gemma3", "paligemma"), "token_type_ids"),
+    **dict.fromkeys(("gemma4", "gemma4_unified", "molmo2"), "mm_token_type_ids"),
+}
+"""Types of models that let images attend to all of their tokens, if these arguments mark them."""
+
 WITHOUT_SHIFT = _LIKE_BART | frozenset({"cpmant", "prophetnet", "whisper", "xlm", "xlnet"})
 """Types of models whose loss compares a label with the output at its own token."""
 
@@ -78,6 +84,15 @@ def reason_against(config: Any, kernel: str | None, is_tree: bool, has_state: bo
     if (kinds or has_state) and (is_tree or kernel != "flash"):
         return "the model's layers carry a state from one sequence to the next"
     return None
+
+
+def types_of_images(model: Any) -> str | None:
+    """Return the argument by which a model lets images attend to all of their tokens."""
+    config = model.config
+    kind = getattr(config, "model_type", "")
+    if "gemma4" in kind and config.get_text_config().use_bidirectional_attention != "vision":
+        return None
+    return _TYPES_OF_IMAGES.get(kind)
 
 
 def carries_state(model: Any) -> bool:
