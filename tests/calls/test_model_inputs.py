@@ -195,7 +195,7 @@ def test_positions_have_their_dtype():
     )
 
 
-@pytest.mark.parametrize("key", ["pixel_values", "pixel_values_videos", "image_grid_thw"])
+@pytest.mark.parametrize("key", ["pixel_values", "image_sizes", "image_grid_thw"])
 @pytest.mark.parametrize("is_array", [False, True])
 def test_images_that_are_not_joined(key, is_array):
     """A model would read their tokens as text."""
@@ -281,6 +281,15 @@ def test_images_that_count_in_three_dimensions_have_no_positions_of_ours():
         assert inputs["image_grid_thw"].shape == (5, 3)
         assert "pixel_values_offsets" not in inputs
         assert inputs["attention_mask"].dim() == (2 if layout == fc.Left() else 4)
+    for some in (fields, {"image_grid_thw": fc.PerRow([grids[0][:0]] * len(PROMPTS), concat=True)}):
+        with pytest.raises(ValueError, match=r"has image_grid_thw, .* rows of a tree; pass anoth"):
+            built(fc.Tree(12), fields=some).model_inputs("dense")
+    fields_of_samples = {key: fc.PerRow(key, concat=True) for key in fields}
+    sample = {"prompt": [5], "response": [6], **{key: one.values[0] for key, one in fields.items()}}
+    made = fc.Collator(pad_token_id=0, layout="tree", kernel="dense", fields=fields_of_samples)(
+        [sample]
+    )
+    assert "pixel_values" in repr(made)
     batch = built(fc.Left(), labels="aligned", position_ids=True, fields=fields)
     with pytest.warns(UserWarning, match="image_grid_thw, but position_ids count .* leave the opt"):
         assert "position_ids" in batch.model_inputs()
@@ -326,9 +335,7 @@ def test_positions_of_three_dimensions_come_first(layout):
     fields = {"position_ids": fc.Field(own, align="sequence", dtype="int64")}
     batch = built(layout, fields=fields)
     if layout.name == "tree":
-        with pytest.raises(
-            ValueError, match=r"has a field position_ids, but rows of trees .* pass"
-        ):
+        with pytest.raises(ValueError, match=r"has position_ids, .* rows of a tree; pass another"):
             batch.model_inputs("dense")
         return
     found = batch.model_inputs(kernel_of(layout))

@@ -55,6 +55,12 @@ def masks_of(state: BatchState, call: ModelCall) -> dict[str, Any]:
         call.check_labels()
     has_positions = state.spec.outputs.position_ids[0] != "omitted"  # else they are the caller's
     kernel = call.kernel_for(plan.layout, isinstance(ids, np.ndarray), has_positions)
+    own = [key for key in ("position_ids", *GRIDS) if key in state.spec.table]
+    if plan.is_tree and not has_positions and own:  # even if no row here has images
+        raise ValueError(
+            f"the batch has {own[0]}, but models would count its positions through the rows of a "
+            "tree; pass another layout"
+        )
     types, images = _token_types(state), [key for key in _joined_inputs(state) if key in IMAGES]
     is_padded = not (plan.has_bins or plan.is_jagged) and kernel in (None, "flash")
     if (key := call.types_of_images) and images and not (key in types and is_padded):
@@ -89,7 +95,7 @@ def inputs_without_masks(state: BatchState, position_ids: Any | None) -> dict[st
 
     inputs = {"input_ids": in_rows(outputs["input_ids"])}
     if position_ids is not None:
-        inputs["position_ids"] = _as_counted(state, in_rows(position_ids))
+        inputs["position_ids"] = _as_counted(in_rows(position_ids))
     if "labels" in outputs:
         inputs["labels"] = in_rows(outputs["labels"])  # alone: a copy would miss later changes
     elif "shift_labels" in outputs:
@@ -103,20 +109,8 @@ def inputs_without_masks(state: BatchState, position_ids: Any | None) -> dict[st
     return inputs | {key: _in_bins(state, key) for key in _joined_inputs(state) if key not in KEYS}
 
 
-def _as_counted(state: BatchState, position_ids: Any) -> Any:
-    """Return positions as models take them, of several dimensions with these first.
-
-    Raises
-    ------
-    ValueError
-        They are a field of a tree, which is by row.
-    """
-    table = state.spec.table
-    if state.plan.is_tree and "position_ids" in table and table["position_ids"].field is not None:
-        raise ValueError(
-            "the batch has a field position_ids, but rows of trees share tokens and their "
-            "positions; pass another layout, or leave position_ids out"
-        )
+def _as_counted(position_ids: Any) -> Any:
+    """Return positions as models take them, of several dimensions with these first."""
     if position_ids.ndim < 3:
         return position_ids
     is_array = isinstance(position_ids, np.ndarray)

@@ -32,7 +32,10 @@ from fastcollate.common.text import show
 GRIDS = ("image_grid_thw", "video_grid_thw")
 """Fields of models that count positions in three dimensions, from these grids."""
 
-IMAGES = ("pixel_values", "pixel_values_videos", *GRIDS)
+IMAGES = (
+    *("pixel_values", "pixel_values_videos", "pixel_attention_mask", "image_sizes"),
+    *(*GRIDS, "second_per_grid_ts"),
+)
 """Fields of images and videos, which models take for the tokens in their places."""
 
 
