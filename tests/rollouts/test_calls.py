@@ -96,6 +96,34 @@ def test_select_and_concat_equal_lists(calls, data):
     assert same(again, chosen)
 
 
+@pytest.mark.parametrize("ids", [None, ["a", "a", "b", "b"]])
+def test_trajectories_stay_apart_without_their_last_call(ids):
+    """Whatever calls are left out: the last ones of both, or the first of the second."""
+    body = {
+        "prompt_token_ids": [[1], [1, 2, 3], [1, 2, 9], [1, 2, 9, 4, 8]],
+        "response_ids": [[2], [5], [4], [6]],
+        "is_last_step": [False, True, False, True],
+        "trajectory_ids": ids,
+    }
+    for aborted, prompts in {
+        (1, 3): [[1], [1, 2, 9]],
+        (1, 2): [[1], [1, 2, 9, 4, 8]],
+        (0, 3): [[1, 2, 3], [1, 2, 9]],
+    }.items():
+        body["stop_reasons"] = ["abort" if call in aborted else "stop" for call in range(4)]
+        calls = parse([json.dumps(body).encode()], unfinished="skip")
+        merge = fc.merge_turns(**calls.turns)
+        assert merge.trajectories.tolist() == [0, 1]
+        assert calls.prompts.to_list() == prompts
+    calls = parse([json.dumps(body).encode()], unfinished="keep")
+    assert calls.select([0, 1]).is_last_step == [False, True]
+    assert calls.select([0]).is_last_step == [False]  # its end may be in another part
+    assert (
+        Calls.concat([calls.select([0]), calls.select([1, 2, 3])]).is_last_step
+        == (body["is_last_step"])
+    )
+
+
 def responses_to(*prompts):
     """Return calls of bodies without ids, each with two choices."""
     logprobs = {"content": [{"token_id": 5, "logprob": -0.5}]}

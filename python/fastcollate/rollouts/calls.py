@@ -300,7 +300,8 @@ class Calls(ListsNames):
         Returns
         -------
         Calls
-            ``skipped`` stays what it is.
+            ``skipped`` stays what it is. Where the next call is one of another trajectory,
+            ``is_last_step`` is True.
 
         Raises
         ------
@@ -318,6 +319,11 @@ class Calls(ListsNames):
             )
         index = np.arange(len(self))[given]
         columns = {name: _taken(column, index) for name, column in self._all().items()}
+        flags = self.columns.get("is_last_step", ())
+        if {*map(type, flags)} <= {bool, int, np.bool_} and len(index) and len(flags):
+            trajectories = np.cumsum([0, *flags[:-1]])[index]
+            ends = np.diff(trajectories, append=trajectories[-1]) != 0
+            columns["is_last_step"] = (ends | np.array(flags)[index]).tolist()
         return Calls(**columns, logprobs_are=self.logprobs_are, skipped=self.skipped)
 
     @staticmethod
@@ -453,6 +459,9 @@ def finished(calls: Calls, unfinished: Unfinished) -> Calls:
     if unfinished == "skip":
         found = calls.select(np.setdiff1d(np.arange(len(calls)), open_calls))
         found.skipped = len(open_calls)
+        flags = found.columns.get("is_last_step", [])
+        if open_calls[-1] == len(calls) - 1 and flags[-1:] == [False]:
+            flags[-1] = True  # of a trajectory whose last calls are skipped
         return found
     first, others = open_calls[0], len(open_calls) - 1
     more = f", nor did {tally(others, 'other call')}" if others else ""
