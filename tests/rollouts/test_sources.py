@@ -319,6 +319,25 @@ def test_values_over_padding():
                 assert rows_of(calls) == [([7], [3, 4, 5], [1, 0, 1], [-1, 0, -2])]
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_sequences_beside_their_prompt_or_response(form):
+    """The other part is what is left of the sequence; a mask may span it, or the response."""
+    for padding in ([], [0]):
+        row = {"input_ids": [*padding, 1, 2, 5, 6, *padding]}
+        row |= {"attention_mask": [int(token > 0) for token in row["input_ids"]]}
+        for part in ({"prompt_ids": [*padding, 1, 2]}, {"response_ids": [5, 6, *padding]}):
+            calls = FORMS[form](row | part)
+            assert (calls.prompts.to_list(), calls.responses.to_list()) == ([[1, 2]], [[5, 6]])
+            masks = [0, 1, *padding], [*padding, 0, 0, 0, 1, *padding]
+            for mask in masks:
+                calls = FORMS[form](row | part | {"loss_mask": mask})
+                pairs = zip(calls.responses[0].tolist(), calls.loss_mask[0].tolist(), strict=True)
+                assert [token for token, trains in pairs if trains] == [6]
+    for part in ({"prompt_ids": [1, 3]}, {"response_ids": [5]}, {"prompt_ids": [1, 2, 3, 4]}):
+        with raises("call 0 has a sequence that does not begin with its prompt, or end with its"):
+            FORMS[form]({"input_ids": [1, 2, 3]} | part)
+
+
 def test_padding_of_sequences():
     """It is removed before the prompt, and behind the response."""
     schema = Schema(

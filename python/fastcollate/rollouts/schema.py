@@ -73,8 +73,9 @@ class Schema:
         has None.
 
         ``prompts`` and ``responses`` are token ids; or ``sequences`` hold both. These are split by
-        ``prompt_lens`` or ``response_lens``, else where the loss mask begins; all calls or none
-        have one of these. With ``targets``, a sequence lacks its last token, and targets the first.
+        ``prompt_lens`` or ``response_lens``, where a loss mask over them begins, or by a prompt or
+        response beside them; all calls or none have one of these. With ``targets``, a sequence
+        lacks its last token, and targets the first.
 
         ``logprobs`` and ``loss_mask`` have a value per token of the response or of the sequence,
         and log-probabilities also one per token at 1 of the mask. ``"flags&2"`` is a mask made of

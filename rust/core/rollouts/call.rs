@@ -197,9 +197,10 @@ impl<'a> Call<'a> {
             }
             count - response
         } else {
-            let mask = mask.filter(|mask| mask.len() + lead == count);
-            let first = mask.and_then(|mask| mask.iter().position(|&value| value != 0.0));
-            mask.map_or(0, |mask| first.unwrap_or(mask.len()) + lead)
+            let own = mask.filter(|mask| mask.len() + lead == count);
+            let first = own.and_then(|mask| mask.iter().position(|&value| value != 0.0));
+            let split = own.map(|mask| first.unwrap_or(mask.len()) + lead);
+            split.map_or_else(|| self.split_by_part(&whole), Ok)?
         };
         let split = split.max(lead);
         let (prompt, response) = match whole {
@@ -210,6 +211,20 @@ impl<'a> Call<'a> {
             }
         };
         Ok(Tokens { prompt: Some(prompt), response, lead, padding: None })
+    }
+
+    /// The length of a sequence's prompt, by the prompt or the response beside it; else 0.
+    fn split_by_part(&self, whole: &[i32]) -> Result<usize, String> {
+        let (split, is_part) = match (self.ids(Column::Prompts), self.ids(Column::Responses)) {
+            (Some(ids), _) => (Some(ids.len()), whole.starts_with(ids)),
+            (None, Some(ids)) => (whole.len().checked_sub(ids.len()), whole.ends_with(ids)),
+            (None, None) => (Some(0), true),
+        };
+        split.filter(|_| is_part).ok_or_else(|| {
+            "has a sequence that does not begin with its prompt, or end with its response; leave \
+             one of them out, or pass both prompts and responses"
+                .to_owned()
+        })
     }
 }
 
