@@ -168,6 +168,24 @@ def test_masks_of_rows_have_any_of_their_names(form):
     assert FORMS[form](row | masks | {"loss_mask": [0, 1]}).loss_mask.to_list() == [[0, 1]]
 
 
+@pytest.mark.parametrize("form", ["bytes", "dictionaries", "objects"])
+def test_keys_that_the_first_row_leaves_out(form):
+    """Writers may leave out what is null, or the default; NaN of pandas is null."""
+
+    def calls(**second):
+        row = {"prompt_ids": [1], "response_ids": [2, 3]}
+        return FORMS[form]([row, row | second])
+
+    with raises("did not finish: finish_reason is"):
+        calls(finish_reason="abort")
+    assert calls(remove_sample=True).loss_mask.to_list() == [[1, 1], [0, 0]]
+    assert calls(weight_version=3).versions == [None, 3]
+    assert calls(group_id="a").uids == [None, "a"]
+    row = {"tokens": [1, 2], "response_length": 1}
+    with raises("call 1 did not finish: finish_reason is None"):
+        read([row | {"status": one} for one in ("completed", math.nan)])
+
+
 def test_status_of_samples_is_an_enum():
     sample = {"tokens": [1, 2, 3], "response_length": 2, "reward": 1.0, "status": Status.ABORTED}
     with raises("call 0 did not finish: finish_reason is 'aborted'"):

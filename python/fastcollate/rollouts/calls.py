@@ -452,6 +452,7 @@ def finished(calls: Calls, unfinished: Unfinished) -> Calls:
     reasons = calls.columns["finish_reasons"]
     reasons = [one.get("type") if isinstance(one, Mapping) else one for one in reasons]
     reasons = [one.value if isinstance(one, Enum) else one for one in reasons]
+    reasons = [one if one == one else None for one in reasons]  # NaN of pandas
     calls.columns["finish_reasons"] = reasons
     open_calls = _unfinished(calls)
     if not open_calls or unfinished == "keep":

@@ -84,7 +84,8 @@ def calls_of(
         if name in kept:
             kept[name] = _along(name, kept[name], prompts, responses)
     numbers, mask = found["logprobs"], found["loss_mask"]
-    if (labels := kept.pop("labels", None)) is not None:
+    labels = kept.pop("labels", ())
+    if any(one is not None for one in labels):
         mask = _mask_of_labels(labels, mask, prompts, responses)
     if mask is not None and ((mask == 0) | (mask == 1)).all():
         mask = mask.astype(np.int32)

@@ -386,6 +386,11 @@ def recognised(fits: Fits, named: Container[str] = ()) -> Schema | None:
             used.add(key_of(path))
             own[name] = path
             columns[name] = (path,)
+    # Rows may leave out what is null or the default, so others may have more than this one.
+    used |= {key_of(path) for paths in columns.values() for path in paths}
+    for path, name in ROW_PATHS.items():
+        if path == key_of(path) and path not in used and fits(COLUMNS, name, path) is None:
+            columns[name] = (*columns.get(name, ()), path)
     return best.with_columns(columns)
 
 
