@@ -163,6 +163,9 @@ def test_masks_of_rows_have_any_of_their_names(form):
     masks = {"completion_mask": [1, 1], "tool_mask": [0, 1]}
     with raises("rows have the masks 'completion_mask' and 'tool_mask'; multiply them into"):
         FORMS[form](row | masks)
+    for wrong in (0, "01", [[0, 1]]):
+        with raises("'loss_mask' of rows is not a list of numbers; pass one number per token"):
+            FORMS[form](row | {"loss_mask": wrong})
     schema = Schema(prompts="prompt_ids", responses="completion_ids", loss_mask="tool_mask")
     assert FORMS[form](row | masks, schema=schema).loss_mask.to_list() == [[0, 1]]
     assert FORMS[form](row | masks | {"loss_mask": [0, 1]}).loss_mask.to_list() == [[0, 1]]

@@ -355,8 +355,8 @@ def recognised(fits: Fits, named: Container[str] = ()) -> Schema | None:
     Raises
     ------
     ValueError
-        If a row has several masks, none of them ``loss_mask``, unless it is among columns that are
-        `named`.
+        If a row has several masks, none of them ``loss_mask``, or one without numbers of tokens,
+        unless it is among columns that are `named`.
     """
     best: Schema | None = None
     own: dict[str, str] = {}
@@ -374,7 +374,14 @@ def recognised(fits: Fits, named: Container[str] = ()) -> Schema | None:
             best, own = found if schema is not ENGINES else schema, there
     if best is None or "" not in best.calls or all("[" in own.get(name, "[") for name in RESPONSES):
         return best
-    masks = [path for path in COLUMNS.columns["loss_mask"] if fits(COLUMNS, "loss_mask", path)]
+    fit = {path: fits(COLUMNS, "loss_mask", path) for path in COLUMNS.columns["loss_mask"]}
+    masks = [path for path, is_mask in fit.items() if is_mask]
+    wrong = [path for path, is_mask in fit.items() if is_mask is False and path != "mask"]
+    if "loss_mask" not in named and wrong and not masks:
+        raise ValueError(
+            f"{wrong[0]!r} of rows is not a list of numbers; pass one number per token as a loss "
+            "mask, or rename it"
+        )
     if "loss_mask" not in named and len(masks) > 1 and masks[0] not in ("loss_mask", "loss_masks"):
         raise ValueError(
             f"rows have the masks {masks[0]!r} and {masks[1]!r}; multiply them into a column "
