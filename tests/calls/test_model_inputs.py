@@ -356,7 +356,8 @@ def test_rows_with_images_train_as_alone(layout):
     draw = torch.Generator().manual_seed(0)
     for prompt, response, count in rows:
         ids = torch.tensor([[*prompt, *response]])
-        given = {"image_grid_thw": torch.tensor([[1, 2, 2 * count]] * (count > 0)).reshape(-1, 3)}
+        grids = torch.tensor([[1, 2, 2 * count]])[: int(count > 0)]
+        given = {"image_grid_thw": grids}
         types = (ids == 60).long()
         pixels = torch.randn(4 * count, 24, generator=draw, dtype=torch.float64)
         fields["positions"].append(torch.arange(ids.numel())[:, None].expand(-1, 3))

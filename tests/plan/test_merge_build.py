@@ -21,6 +21,7 @@ from strategies import (
 from turns import check_plan, check_report
 
 import fastcollate as fc
+from fastcollate.blocks.storing import store
 from fastcollate.testing.reference import assert_same, build_merged_batch_loops, merge_turns_loops
 
 LAYOUTS = ["left", "two_segment", "right", "jagged"]
@@ -304,3 +305,7 @@ def test_turns_with_images_of_their_own_are_not_merged(array_type, in_shard):
     for images in ([[1.0]], [[2.0]], [[3.0]]), ([[1.0], [2]], [[1.0]], [[3.0]]):
         with pytest.raises(ValueError, match=message):
             built(*images)
+    if not in_shard:
+        fields = {"pixel_values": fc.PerRow([np.array([[one]]) for one in (1, 2, 3)], concat=True)}
+        with pytest.raises(ValueError, match=r"pixel_values\[0\] is not the beginning"):
+            store(PROMPTS, RESPONSES, trajectory_ids=["s", "s", "t"], merge="exact", fields=fields)

@@ -342,19 +342,6 @@ def test_options_of_a_field_that_cannot_be(options, message):
         build_fields(x=fc.Field([[1], [1, 2, 3]], **options))
 
 
-@pytest.mark.parametrize("array_type", ["numpy", "torch"])
-def test_rows_without_values_do_not_change_the_dtype_of_others(array_type):
-    """As of grids of images, which are integers."""
-    for arrays in (
-        [np.zeros((0, 3)), np.ones((1, 3), int)],
-        [np.ones((2, 3), int), np.zeros((0, 3))],
-    ):
-        outputs = build_fields("left", array_type, x=fc.PerRow(arrays, concat=True))
-        assert str(outputs["x"].dtype).endswith("int64")
-    outputs = build_fields("left", array_type, x=fc.PerRow([np.zeros((0, 3))] * 2, concat=True))
-    assert str(outputs["x"].dtype).endswith("float64")
-
-
 def test_keys_that_other_fields_make():
     fields = {"x": fc.PerRow(ARRAYS, concat=True), "x_offsets": fc.PerRow([1, 2])}
     for names in (["x", "x_offsets"], ["x_offsets", "x"]):

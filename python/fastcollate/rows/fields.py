@@ -267,10 +267,7 @@ def object_outputs(
 
 
 def check_images(
-    table: OutputTable,
-    fields: Sequence[tuple[Any, FieldSpec]],
-    turn_rows: Sequence[int],
-    sources: Sequence[int],
+    fields: Sequence[tuple[Any, FieldSpec]], turn_rows: Sequence[int], sources: Sequence[int]
 ) -> None:
     """Check that merged turns have the first images of their row's last one, which the row has.
 
@@ -282,18 +279,16 @@ def check_images(
     ValueError
         A turn would be trained with the images of another.
     """
-    for output in table:
-        if output.field is None or output.align != "joined" or output.key not in IMAGES:
+    for rows, spec in fields:
+        if spec.key not in IMAGES or not isinstance(rows, SomeRows):
             continue
-        arrays: dict[int, Any] = fields[output.field][0].values
-        for turn, array in arrays.items():
+        for turn, array in rows.values.items():
             last = sources[turn_rows[turn]] if turn_rows[turn] >= 0 else turn
-            whole = arrays.get(last, array)
-            if array is not whole and not (
-                len(array) <= len(whole) and bool((array == whole[: len(array)]).all())
-            ):
+            whole = rows.values.get(last, array)
+            first = whole[: len(array)]
+            if array.shape != first.shape or not bool((array == first).all()):
                 raise ValueError(
-                    f"{output.key}[{turn}] is not the beginning of {output.key}[{last}], the last "
+                    f"{spec.key}[{turn}] is not the beginning of {spec.key}[{last}], the last "
                     f"of the turns that turn {turn} is merged with and whose values the row has; "
                     "pass the values of a turn's whole prompt with each turn, and turns with other "
                     "ones under another trajectory id, or leave merge out"

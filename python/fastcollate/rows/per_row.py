@@ -249,11 +249,7 @@ def as_arrays(
 
 
 def common_dtype(key: str, arrays: Sequence[Any]) -> Any:
-    """Return the dtype of arrays or tensors when they are concatenated.
-
-    That of the ones with values, if any: rows without images are often empty arrays of floats.
-    """
-    arrays = [array for array in arrays if len(array) > 0] or arrays
+    """Return the dtype of arrays or tensors when they are concatenated."""
     dtypes = {array.dtype for array in arrays}
     if len(dtypes) == 1:
         return dtypes.pop()
