@@ -171,6 +171,16 @@ def test_masks_of_rows_have_any_of_their_names(form):
     assert FORMS[form](row | masks | {"loss_mask": [0, 1]}).loss_mask.to_list() == [[0, 1]]
 
 
+def test_tensors_of_rows_that_numpy_does_not_read():
+    """Those of bfloat16, and with a gradient, as a schema of their names reads them."""
+    torch = pytest.importorskip("torch")
+    row = {"prompt_ids": [1], "response_ids": [2, 3], "loss_mask": torch.tensor([0.0, 1.0])}
+    row["logprobs"] = torch.tensor([-0.5, -1.0], requires_grad=True)
+    for dtype in (torch.float32, torch.bfloat16):
+        calls = read([row | {"loss_mask": row["loss_mask"].to(dtype)}])
+        assert rows_of(calls) == [([1], [2, 3], [0, 1], [-0.5, -1.0])]
+
+
 @pytest.mark.parametrize("form", ["bytes", "dictionaries", "objects"])
 def test_keys_that_the_first_row_leaves_out(form):
     """Writers may leave out what is null, or the default; NaN of pandas is null."""

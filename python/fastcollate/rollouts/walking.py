@@ -151,7 +151,9 @@ def _fits(body: Any, schema: Schema, column: str, path: str) -> bool | None:
         return True
     kinds, dims = KINDS[column]
     try:
-        read = np.asarray(value[:16] if isinstance(value, (list, tuple, np.ndarray)) else value)
+        if is_tensor(value):  # NumPy lacks bfloat16
+            value = to_numpy(value.float() if value.is_floating_point() else value)
+        read = np.asarray(value[:16] if isinstance(value, (list, tuple)) else value)
     except (TypeError, ValueError, RuntimeError):
         return False
     return read.ndim in dims and (read.size == 0 or read.dtype.kind in kinds)
