@@ -267,7 +267,7 @@ class Collator(Generic[Made]):
         made = made._replace(call=self._call, truncated=truncated)
         if "loss_mask" in arguments and made.spec.outputs.labels is not None:
             self._check_weights(on_host(made.loss_mask))
-        if self._keys is None and (message := left_out_message(made._state)) is not None:
+        if (message := left_out_message(made._state, self._keys)) is not None:
             warn_user(message)
         if self._keys is not None:
             outputs = self._keys.items()

@@ -305,8 +305,19 @@ def test_grids_need_types_or_positions(key):
     collate = fc.Collator(pad_token_id=0, fields={key: fc.PerRow("grids", concat=True)})
     with pytest.warns(UserWarning, match=message):
         collate([{"prompt": [5], "response": [6], "grids": np.ones((1, 3))}])
+    fields = {
+        key: fc.PerRow("grids", concat=True),
+        "mm_token_type_ids": fc.Field("types", align="sequence", dtype="int64"),
+    }
+    sample = {"prompt": [5], "response": [6], "grids": np.ones((1, 3)), "types": [1, 0]}
+    outputs = ["input_ids", key]
+    with pytest.warns(UserWarning, match=message + ".* and name it in outputs"):
+        fc.Collator(pad_token_id=0, fields=fields, outputs=outputs)([sample])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
+        outputs.append("mm_token_type_ids")
+        fc.Collator(pad_token_id=0, fields=fields, outputs=outputs)([sample])
+        fc.Collator(pad_token_id=0, fields=fields, outputs=["input_ids"])([sample])
         collate([{"prompt": [5], "response": [6], "grids": np.ones((0, 3))}])
         for other in ("mm_token_type_ids", "position_ids"):
             numbers = [[0] * (len(p) + len(r)) for p, r in zip(PROMPTS, RESPONSES, strict=True)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -117,30 +118,33 @@ def _as_counted(position_ids: Any) -> Any:
     return np.moveaxis(position_ids, -1, 0) if is_array else position_ids.movedim(-1, 0)
 
 
-def left_out_message(state: BatchState) -> str | None:
+def left_out_message(state: BatchState, keys: Collection[str] | None = None) -> str | None:
     """Return a warning if a model would lack images, or the positions of these.
 
-    Images that are not joined are not among the inputs of the model.
+    Images that are not joined are not among the inputs of the model, of which `keys` are passed.
     """
     table = state.spec.table
-    for key in IMAGES:
+    for key in IMAGES if keys is None else ():
         if key in table and table[key].align in ("row", "array", "object"):
             return (
                 f"{key} is not joined, so it is not among the model's inputs; pass "
                 "fc.PerRow(..., concat=True)"
             )
-    grids = [key for key in _joined_inputs(state) if key in GRIDS]
-    if grids and state.spec.outputs.position_ids[0] != "omitted":
+    inputs = {"position_ids", *_joined_inputs(state), *_token_types(state)}
+    passed = inputs if keys is None else inputs.intersection(keys)
+    grids = [key for key in GRIDS if key in passed]
+    if grids and state.spec.outputs.position_ids[0] != "omitted" and "position_ids" in passed:
         return (
             f"the batch has {grids[0]}, but position_ids count the tokens of images as those of "
             "text; leave the option position_ids out"
         )
-    if grids and "position_ids" not in table and "mm_token_type_ids" not in _token_types(state):
+    has_positions = "position_ids" in table and "position_ids" in passed
+    if grids and not has_positions and "mm_token_type_ids" not in passed:
         return (
             f"the batch has {grids[0]} without mm_token_type_ids, so models may count the tokens "
             "of images as those of text; pass the field "
             "'mm_token_type_ids': fc.Field(..., align='sequence', dtype='int64'), or position_ids "
-            "with three values per token"
+            f"with three values per token{'' if keys is None else ', and name it in outputs'}"
         )
     return None
 
