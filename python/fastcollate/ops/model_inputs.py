@@ -130,6 +130,8 @@ def left_out_message(state: BatchState, keys: Collection[str] | None = None) -> 
                 f"{key} is not joined, so it is not among the model's inputs; pass "
                 "fc.PerRow(..., concat=True)"
             )
+    if not any(key in table for key in GRIDS):
+        return None
     inputs = {"position_ids", *_joined_inputs(state), *_token_types(state)}
     passed = inputs if keys is None else inputs.intersection(keys)
     grids = [key for key in GRIDS if key in passed]

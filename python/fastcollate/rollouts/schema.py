@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias, final
 
@@ -222,6 +223,7 @@ def _continues(path: str, base: str) -> bool:
     return path.startswith(base) and path[len(base) :][:1] in ("", ".", "[", "&")
 
 
+@lru_cache(maxsize=1024)
 def key_of(path: str) -> str:
     """Return the first key of a path."""
     return re.split(r"[.\[&]", path, maxsplit=1)[0]

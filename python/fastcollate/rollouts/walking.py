@@ -138,11 +138,12 @@ def _fits(body: Any, schema: Schema, column: str, path: str) -> bool | None:
 
     False stands for other values than the column's.
     """
+    if isinstance(body, dict) and key_of(path) not in body:
+        return None
     paths = schema.paths((path,))
     try:
         keys, objects = _calls([body], schema)
-        calls = ({base: [own[call]] for base, own in objects.items()} for call in range(len(keys)))
-        value = next(filter(_is_there, (_values(call, paths)[0] for call in calls)), None)
+        value = _first_value(objects, paths, len(keys))
     except _OtherValueError:
         value = None
     if value is None:
@@ -159,13 +160,29 @@ def _fits(body: Any, schema: Schema, column: str, path: str) -> bool | None:
     return read.ndim in dims and (read.size == 0 or read.dtype.kind in kinds)
 
 
+def _first_value(objects: Mapping[str, list[Any]], paths: Sequence[Path], count: int) -> Any:
+    """Return the first value of calls at paths; calls behind it may have others than a column."""
+    with contextlib.suppress(_OtherValueError):
+        return next(filter(_is_there, _values(objects, paths)), None)
+    calls = ({base: [own[call]] for base, own in objects.items()} for call in range(count))
+    return next(filter(_is_there, (_values(call, paths)[0] for call in calls)), None)
+
+
 def _columns(
     bodies: Sequence[Any], schema: Schema, *, are_rows: bool
 ) -> tuple[list[Key], dict[str, list[Any]]]:
     """Return the keys of calls, and the values of each column."""
     keys, objects = _calls(bodies, schema, are_rows=are_rows)
+    own = objects.get("", [])
+    there = set[Any]().union(*own) if {*map(type, own)} == {dict} else None
+
+    def may_have(path: Path) -> bool:
+        key = path.steps[0] if path.steps else None
+        return path.base != "" or there is None or not isinstance(key, str) or key in there
+
     return keys, {
-        name: _values(objects, schema.paths(paths)) for name, paths in schema.columns.items()
+        name: _values(objects, [*filter(may_have, schema.paths(paths))])
+        for name, paths in schema.columns.items()
     }
 
 
