@@ -166,26 +166,24 @@ class ModelBatch(BatchMapping[Array]):
             unless left out. With `labels`, ``labels``, each at its own token; of
             ``labels="shifted"`` and of trees also ``shift_labels``, each at the token before, which
             a model takes for its loss, so change these; of a tree with ``labels="shifted"`` these
-            alone.
-            ``use_cache=False``, except for padded rows: a cache would take the place of masks.
-            Fields of ``PerRow(concat=True)``, such as ``pixel_values``, in the order of the rows'
-            tokens, as models assign them; of tokens that rows of a tree share, once; none if no row
-            has any. Fields of the keys ``token_type_ids`` and ``mm_token_type_ids`` along the ids.
-            A field ``position_ids`` with 3 values per token is (3, B, W).
+            alone. ``use_cache=False``, except for padded rows: a cache would take the place of
+            masks. Fields of ``PerRow(concat=True)``, such as ``pixel_values``, in the order of the
+            rows' tokens; of tokens that rows of a tree share, once; none if no row has any. Fields
+            ``token_type_ids`` and ``mm_token_type_ids`` along the ids. A field ``position_ids``
+            with 3 values per token, as (3, B, W).
 
         Raises
         ------
         TypeError, ValueError
             If `kernel` does not fit the layout or the array type; a model without a config, of
             unknown attention, or that would mix rows or count padding in this layout, or that takes
-            labels without a shift; a row of joined fields that was split; joined fields with token
-            types in rows that share an output row; token types and own positions of trees.
+            labels without a shift; joined fields of a split row, or beside token types of rows that
+            share an output row; token types and own positions of trees.
 
         Warns
         -----
         UserWarning
-            Images are not joined, and so not among the arguments; or image grids lack token types
-            or positions of their own, so that some models count images as text.
+            Images that are not joined; image grids without token types or positions of their own.
         """
         if self._state.made_by is None:
             raise missing_plan("model_inputs")

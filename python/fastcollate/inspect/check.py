@@ -209,8 +209,7 @@ def _find_trained_first_tokens(facts: _Facts) -> Iterator[Finding]:
 
 def _trained_padding(facts: _Facts) -> Iterator[Finding]:
     """Find a loss mask that was changed to train padding."""
-    count = len(facts.trained) - int(facts.counts[facts.is_real].sum())
-    if count > 0:
+    if (count := len(facts.trained) - int(facts.counts[facts.is_real].sum())) > 0:
         reason = f"loss_mask is not 0 on padding, at {tally(count, 'position')}"
         advice = "leave it 0 there, such as by batch.loss_mask[row] *= 0.5"
         yield _whole_batch("trains_padding", reason, advice)
