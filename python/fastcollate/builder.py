@@ -230,9 +230,7 @@ class BatchBuilder(ListsNames, Generic[Array]):
             spec = self._typed(spec)
             if isinstance(one, Field) and (one.dtype, one.default) != (None, None):
                 options[spec.key] = options_of(replace(one, align="response"))
-            values[spec.key] = spec.key in NUMBERS and (
-                getattr(row, "ndim", None) == 0 or not hasattr(row, "__len__")
-            )
+            values[spec.key] = spec.key in NUMBERS and _is_number(row)
             if row is None and spec.key in NUMBERS and first is not None:  # of either kind
                 values[spec.key] = first.kinds.values.get(spec.key, True)
                 if not values[spec.key]:
@@ -446,6 +444,11 @@ def _columns(rows: list[_Row]) -> dict[str, Any]:
             values[name] = np.array(values[name])
     values = {_ARGUMENTS.get(name, name): column for name, column in values.items()}
     return {"prompts": prompts, "responses": responses, **values, "fields": fields or None}
+
+
+def _is_number(row: Any) -> bool:
+    """Return True if a row is one number."""
+    return getattr(row, "ndim", None) == 0 or not hasattr(row, "__len__")
 
 
 def _form(key: str, index: int, one: PerRow) -> str:

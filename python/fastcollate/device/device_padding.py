@@ -153,9 +153,7 @@ class _Padding:
     def _output(self, output: Output) -> Any:
         values = self._data.get(output.key)
         if values is None and output.key == "position_ids":  # by default only with left padding
-            count = len(self._tokens)
-            firsts = self._torch.repeat_interleave(self._starts, self._lens, output_size=count)
-            values = (self._tokens - firsts).to(getattr(self._torch, str(output.dtype)))
+            values = self._positions().to(getattr(self._torch, str(output.dtype)))
         elif values is None:  # a mask that only padded layouts have
             mask = self._table(output, (), getattr(self._torch, str(output.dtype)), 0)
             places = self._real_answers() if output.align == "response" else self._tokens
@@ -181,6 +179,12 @@ class _Padding:
         places = self._answers if is_of_responses else self._tokens
         ends.index_copy_(0, places + 1, offsets.diff())
         return ends.cumsum_(0)
+
+    def _positions(self) -> Any:
+        """Return the position of each token in its row: int64 (tokens,)."""
+        count = len(self._tokens)
+        firsts = self._torch.repeat_interleave(self._starts, self._lens, output_size=count)
+        return self._tokens - firsts
 
     def _table(self, output: Output, trailing: tuple[int, ...], dtype: Any, fill: Any) -> Any:
         """Return an output that is all padding."""

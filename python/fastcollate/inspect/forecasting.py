@@ -74,9 +74,7 @@ def forecast_step(
         real = ~plan.is_padding[slots]
         tokens.append(lengths[slots][real].sum())
         padding.append(written[start:end].sum() - tokens[-1])
-        # Each rank computes a bin, and one a whole row.
-        share = float(row_costs[slots][real].sum()) / plan.dp_size
-        bounds.append(max(share, float(alone[slots][real].max(initial=0.0))) + costs.per_bin)
+        bounds.append(_bound(row_costs[slots][real], alone[slots][real], costs, plan.dp_size))
         of_tree = None if tree is None else tree.select(plan.rows[slots][real])
         duplicates.append(0 if of_tree is None else tokens[-1] - of_tree.tokens_after)
     return Forecast(
@@ -204,6 +202,12 @@ def _check(costs: Any, sync: Any, tree: Any) -> None:
     check_choice("sync", sync, get_args(Sync))
     if tree is not None and not isinstance(tree, TreePlan):
         raise TypeError(f"tree is {describe(tree)}; pass what prefix_tree returned, or None")
+
+
+def _bound(row_costs: Floats, alone: Floats, costs: Costs, ranks: int) -> float:
+    """Return a lower bound of a mini-batch: each rank computes a bin, and one a whole row."""
+    largest = float(alone.max(initial=0.0))
+    return max(float(row_costs.sum()) / ranks, largest) + costs.per_bin
 
 
 def _per_micro_batch(of_ranks: Floats, count: int) -> Floats:

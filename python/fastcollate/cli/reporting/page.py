@@ -95,16 +95,20 @@ def _head(figures: Mapping[str, Any]) -> str:
     cards.append(("of these train", share))
     if (rewards := figures["rewards"]) is not None and "mean" in rewards:
         cards.append(("mean reward", f"{rewards['mean']:.3g}"))
-    are_equal = rewards is not None and 0 < rewards["groups"] == rewards["equal_groups"]
     cards.append(_counted(sum(one["number"] for one in figures["findings"]), "finding"))
     shown = (element("div", f"<b>{value}</b>{name}") for name, value in cards)
     return (
         text("h1", figures["name"])
         + _note(f"Report of fastcollate {__version__}, read as {figures['source']}.")
         + text("p", advice(figures), "title")
-        + (text("p", EQUAL_REWARDS, "title") if are_equal else "")
+        + (text("p", EQUAL_REWARDS, "title") if _are_equal(figures["rewards"]) else "")
         + element("div", "".join(shown), "grid")
     )
+
+
+def _are_equal(rewards: Mapping[str, Any] | None) -> bool:
+    """Return True if there are groups, none of which has an advantage."""
+    return rewards is not None and 0 < rewards["groups"] == rewards["equal_groups"]
 
 
 def advice(figures: Mapping[str, Any]) -> str:

@@ -327,10 +327,7 @@ def rearrange_micro_batches(
     offsets, groups = found
     rows = (groups[:, None] * group_size + np.arange(group_size)).reshape(-1)
     indices = _fastcollate.lists_of(offsets * group_size, rows)
-    if isinstance(batch, Batch):
-        shards = [shard_of_rows(np.array(rows), num_rows) for rows in indices]
-        return batch._select(shards), indices
-    return [pick(batch, num_rows, rows) for rows in indices], indices
+    return _micro_batches(batch, num_rows, indices), indices
 
 
 def _parse_rows(batch: Any, limit: int, group_size: int) -> Integers:
@@ -399,3 +396,9 @@ def _lengths(batch: Any) -> tuple[Integers, int]:
             f"attention_mask[{row}] has the sum {lengths[row]}; pass 1 for tokens and 0 for padding"
         )
     return lengths, int(mask.shape[1])
+
+
+def _micro_batches(batch: Any, num_rows: int, indices: list[list[int]]) -> list[Any]:
+    if isinstance(batch, Batch):
+        return batch._select([shard_of_rows(np.array(rows), num_rows) for rows in indices])
+    return [pick(batch, num_rows, rows) for rows in indices]
