@@ -229,8 +229,8 @@ def _bad_masks(facts: _Facts) -> Iterator[Finding]:
     if not is_odd.any():
         return
     own = state.data.get("targets")
-    own = targets(state.plan, state.data["input_ids"]) if own is None else own
-    tokens = on_host(own).reshape(-1)
+    found = targets(state.plan, state.data["input_ids"]) if own is None else own
+    tokens = on_host(found).reshape(-1)
     # Labels are the tokens' ids or -100; 0 also stands where a mask has no value.
     is_label = (mask == 0) | (mask == IGNORE_INDEX) | (mask == tokens)
     is_odd &= is_label

@@ -85,7 +85,7 @@ def collate(request: Request) -> BatchState:
     if [spec for _, spec in fields if not spec.is_written]:
         data |= object_outputs(table, fields, sources)
         if merging is not None and merged is not None and not isinstance(merging.row_source, Plan):
-            check_images(fields, merged.turn_rows.tolist(), merged.sources.tolist())
+            check_images(fields, merged.turn_rows, merged.sources)
     if sources is not None:
         picked = {} if merging is None else merging.names_of(sources)
         picked |= {name: items_of(values, sources) for name, values in names.items()}

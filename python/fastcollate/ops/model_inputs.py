@@ -56,21 +56,24 @@ def masks_of(state: BatchState, call: ModelCall) -> dict[str, Any]:
         call.check_labels()
     has_positions = state.spec.outputs.position_ids[0] != "omitted"  # else they are the caller's
     kernel = call.kernel_for(plan.layout, isinstance(ids, np.ndarray), has_positions)
-    own = [key for key in ("position_ids", *GRIDS) if key in state.spec.table]
-    if plan.is_tree and not has_positions and own:  # even if no row here has images
-        raise ValueError(
-            f"the batch has {own[0]}, but models would count its positions through the rows of a "
-            "tree; pass another layout"
-        )
-    types, images = _token_types(state), [key for key in _joined_inputs(state) if key in IMAGES]
+    if plan.is_tree and not has_positions:  # even if no row here has images
+        for key in ("position_ids", *GRIDS):
+            if key in state.spec.table:
+                raise ValueError(
+                    f"the batch has {key}, but models would count its positions through the rows "
+                    "of a tree; pass another layout"
+                )
+    types = _token_types(state)
     is_padded = not (plan.has_bins or plan.is_jagged) and kernel in (None, "flash")
-    if (key := call.types_of_images) and images and not (key in types and is_padded):
-        raise ValueError(
-            f"the batch has {images[0]}, which this model lets attend to all of their tokens by "
-            f"{key}; pass those of its processor as fields={{{key!r}: fc.Field(..., "
-            "align='sequence', dtype='int64'), ...}, in a padded layout, such as layout='left', "
-            "without kernel"
-        )
+    if (types_key := call.types_of_images) and not (types_key in types and is_padded):
+        for key in _joined_inputs(state):
+            if key in IMAGES:
+                raise ValueError(
+                    f"the batch has {key}, which this model marks by {types_key}, to let the "
+                    "tokens of an image attend to each other; pass those of its processor as "
+                    f"fields={{{types_key!r}: fc.Field(..., align='sequence', dtype='int64'), "
+                    "...}, in a padded layout, such as layout='left', without kernel"
+                )
     if is_padded:
         return {"attention_mask": state.data["attention_mask"]}
     if types and (plan.is_tree or joined_keys(state)):

@@ -67,9 +67,8 @@ def normalize(
 ) -> Any:
     """See :meth:`fastcollate.Batch.normalize`."""
     x = as_floats(check_array("advantages", advantages))
+    slots = _slots_of_rows(state, state.plan.num_rows, plan)
     tokens = _tokens_of(state)
-    slots = _slots_of_rows(state, tokens.num_rows, plan)
-    trained(state)  # checks the mask
     groups, count = _groups(plan, slots, per)
     mask, rows_of_tokens = tokens.mask != 0, tokens.rows  # nonzero weights select
     if tuple(x.shape) != tuple(mask.shape):
@@ -111,9 +110,8 @@ def normalize(
 
 def loss_normalizers(state: BatchState, plan: StepPlan) -> LossNormalizers:
     """See :meth:`fastcollate.Batch.loss_normalizers`."""
+    slots = _slots_of_rows(state, state.plan.num_rows, plan)
     tokens = _tokens_of(state)
-    slots = _slots_of_rows(state, tokens.num_rows, plan)
-    trained(state)  # checks the mask
     return normalizers_of(_weights(tokens), slots, plan)
 
 
@@ -215,7 +213,14 @@ def _groups(plan: StepPlan, slots: NDArray[np.int64], per: str) -> tuple[NDArray
 
 
 def _tokens_of(state: BatchState) -> _Tokens:
-    """Return the trained response positions, by the plan: keys may be names of fields."""
+    """Return the trained response positions, by the plan: keys may be names of fields.
+
+    Raises
+    ------
+    ValueError
+        As :func:`trained`.
+    """
+    trained(state)
     plan, rows = state.plan, None
     if len(plan.leading_shape(of_sequence=False)) == 1:  # they lie end to end
         rows = np.repeat(np.arange(plan.num_rows), plan.response_lens)

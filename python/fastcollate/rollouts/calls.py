@@ -438,6 +438,13 @@ def _joined(columns: list[Any]) -> Any:
     return [item for column in columns for item in column]
 
 
+def _reason(given: Any) -> Any:
+    """Return a finish reason, of which SGLang has an object and slime an enum."""
+    found = given.get("type") if isinstance(given, Mapping) else given
+    found = found.value if isinstance(found, Enum) else found
+    return found if found == found else None  # NaN of pandas
+
+
 def finished(calls: Calls, unfinished: Unfinished) -> Calls:
     """Return the calls that finished, or all of them.
 
@@ -448,11 +455,7 @@ def finished(calls: Calls, unfinished: Unfinished) -> Calls:
     """
     if "finish_reasons" not in calls.columns:
         return calls
-    # SGLang's generate responses have objects with the type of the reason, slime's samples enums.
-    reasons = calls.columns["finish_reasons"]
-    reasons = [one.get("type") if isinstance(one, Mapping) else one for one in reasons]
-    reasons = [one.value if isinstance(one, Enum) else one for one in reasons]
-    reasons = [one if one == one else None for one in reasons]  # NaN of pandas
+    reasons = list(map(_reason, calls.columns["finish_reasons"]))
     calls.columns["finish_reasons"] = reasons
     open_calls = _unfinished(calls)
     if not open_calls or unfinished == "keep":

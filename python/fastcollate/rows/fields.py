@@ -25,6 +25,7 @@ from fastcollate.common.names import fold
 from fastcollate.common.row_columns import OTHER_NAMES
 from fastcollate.common.text import in_words, show
 from fastcollate.rows.captured import Captured, Captures, RoutedExperts, captured_rows
+from fastcollate.rows.lengths import Integers
 from fastcollate.rows.per_row import (
     IMAGES,
     PerRow,
@@ -267,9 +268,9 @@ def object_outputs(
 
 
 def check_images(
-    fields: Sequence[tuple[Any, FieldSpec]], turn_rows: Sequence[int], sources: Sequence[int]
+    fields: Sequence[tuple[Any, FieldSpec]], turn_rows: Integers, sources: Integers
 ) -> None:
-    """Check that merged turns have the first images of their row's last one, which the row has.
+    """Check that the images of merged turns begin those of their row's last turn, which it keeps.
 
     `turn_rows` has the row of each turn, `sources` the last turn of each row. Only turns that were
     read are compared.
