@@ -328,7 +328,7 @@ PAGES = {
     "docs/frameworks/skyrl.md": skyrl,
     "docs/frameworks/transformers.md": for_trainers, "docs/frameworks/trl.md": trl,
     "docs/frameworks/verl.md": verl,
-    "docs/handover.md": handover, "docs/index.md": dict, "docs/looking.md": looking,
+    "docs/collators.md": handover, "docs/handover.md": handover, "docs/index.md": dict, "docs/looking.md": looking,
     "docs/merging.md": merging, "docs/packing.md": packing, "docs/ray.md": dict,
     "docs/rollouts.md": dict, "docs/steps.md": steps, "docs/tables.md": dict,
     "docs/trees.md": trees, "docs/troubleshooting.md": with_model, "docs/which_layout.md": dict,
