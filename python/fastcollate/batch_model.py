@@ -168,9 +168,9 @@ class ModelBatch(BatchMapping[Array]):
             a model takes for its loss, so change these; of a tree with ``labels="shifted"`` these
             alone. ``use_cache=False``, except for padded rows: a cache would take the place of
             masks. Fields of ``PerRow(concat=True)``, such as ``pixel_values``, in the order of the
-            rows' tokens; of tokens that rows of a tree share, once; none if no row has any. Fields
-            ``token_type_ids`` and ``mm_token_type_ids`` along the ids. A field ``position_ids``
-            with 3 values per token, as (3, B, W).
+            rows' tokens; of tokens that rows of a tree share, once; none if no row has any. Along
+            the ids, ``mm_token_type_ids``, ``cross_attention_mask`` and the like. A field
+            ``position_ids`` with 3 values per token, as (3, B, W).
 
         Raises
         ------

@@ -195,7 +195,7 @@ def test_positions_have_their_dtype():
     )
 
 
-@pytest.mark.parametrize("key", ["pixel_values", "image_sizes", "image_grid_thw"])
+@pytest.mark.parametrize("key", ["pixel_values", "image_sizes", "image_grid_thw", "input_features"])
 @pytest.mark.parametrize("is_array", [False, True])
 def test_images_that_are_not_joined(key, is_array):
     """A model would read their tokens as text."""
@@ -257,7 +257,7 @@ def test_token_types_in_the_batch_of_a_collator():
 def test_types_of_images_in_rows_that_share_output_rows(layout, key):
     """Transformers then makes a mask without their boundaries."""
     _, batch = with_types(layout, key, images=True)
-    with pytest.raises(ValueError, match=rf"has {key}, by which models let images .*left"):
+    with pytest.raises(ValueError, match=rf"has {key}, by which models let tokens .*left"):
         batch.model_inputs("dense")
     _, batch = with_types(fc.Left(), key, images=True)
     assert {key, "pixel_values"} <= {*batch.model_inputs()}
@@ -398,10 +398,12 @@ def test_rows_with_images_train_as_alone(layout):
 @pytest.mark.parametrize("layout", [fc.Left(), fc.Packed(8), fc.Tree(12)], ids=str)
 @pytest.mark.parametrize(
     ("family", "key"), [("Gemma3", "token_type_ids"), ("PaliGemma", "token_type_ids"),
-                        ("Gemma4", "mm_token_type_ids"), ("Llava", None)]
+                        ("Gemma4", "mm_token_type_ids"), ("Llava", None),
+                        ("Mllama", "cross_attention_mask"),
+                        ("Ernie4_5_VLMoe", "moe_mm_token_type_ids")]
 )  # fmt: skip
 def test_images_that_attend_to_all_of_their_tokens(family, key, layout):
-    """Without types of tokens their attention is causal, silently."""
+    """Without types of tokens their attention is causal, or that of all tokens, silently."""
     config = getattr(transformers, f"{family}Config")()
     text = config.get_text_config()
     if family == "Gemma4":
@@ -415,10 +417,10 @@ def test_images_that_attend_to_all_of_their_tokens(family, key, layout):
         text.use_bidirectional_attention = "vision"
     if key is None:
         return
-    message = f"has pixel_values, which .* pass those of its processor as fields={{'{key}': .*left"
+    message = f"has pixel_values, but .* reads from {key}; pass those .* fields={{'{key}': .*left"
     with pytest.raises(ValueError, match=message):
         batch.model_inputs(model=model)
-    for other in ("token_type_ids", "mm_token_type_ids"):
+    for other in {"token_type_ids", "mm_token_type_ids", key}:
         _, batch = with_types(layout, other, images=True)
         if other == key and layout == fc.Left():
             assert key in batch.model_inputs(model=model)

@@ -306,6 +306,7 @@ def test_turns_with_images_of_their_own_are_not_merged(array_type, in_shard):
         with pytest.raises(ValueError, match=message):
             built(*images)
     if not in_shard:
-        fields = {"pixel_values": fc.PerRow([np.array([[one]]) for one in (1, 2, 3)], concat=True)}
-        with pytest.raises(ValueError, match=r"pixel_values\[0\] is not the beginning"):
+        sounds = fc.PerRow([np.array([[one]]) for one in (1, 2, 3)], concat=True)
+        fields = {"input_features": sounds}
+        with pytest.raises(ValueError, match=r"input_features\[0\] is not the beginning"):
             store(PROMPTS, RESPONSES, trajectory_ids=["s", "s", "t"], merge="exact", fields=fields)

@@ -19,19 +19,17 @@ from fastcollate.common.arrays import (
     zeros,
 )
 from fastcollate.ops.masks import MASK_KEYS, Kernel, ModelCall, mask_inputs
+from fastcollate.ops.model_kinds import TOKEN_TYPES
 from fastcollate.ops.tree_labels import tree_label_keys, tree_labels
 from fastcollate.plan.plan_tables import PlanTables
 from fastcollate.rows.fields import LABELS
-from fastcollate.rows.per_row import GRIDS, IMAGES
+from fastcollate.rows.per_row import GRIDS, IMAGES, SOUNDS
 
 if TYPE_CHECKING:
     from fastcollate.ops.batch_state import BatchState
 
 KEYS = {"input_ids", "position_ids", *LABELS, "use_cache", *MASK_KEYS}
 """The keys of all inputs that are not fields."""
-
-TOKEN_TYPES = ("token_type_ids", "mm_token_type_ids")
-"""The keys of fields along the ids that models take, such as those of images."""
 
 
 def model_inputs(
@@ -69,8 +67,8 @@ def masks_of(state: BatchState, call: ModelCall) -> dict[str, Any]:
         for key in _joined_inputs(state):
             if key in IMAGES:
                 raise ValueError(
-                    f"the batch has {key}, which this model marks by {types_key}, to let the "
-                    "tokens of an image attend to each other; pass those of its processor as "
+                    f"the batch has {key}, but which tokens are images, or attend to them, this "
+                    f"model reads from {types_key}; pass those of its processor as "
                     f"fields={{{types_key!r}: fc.Field(..., align='sequence', dtype='int64'), "
                     "...}, in a padded layout, such as layout='left', without kernel"
                 )
@@ -78,8 +76,8 @@ def masks_of(state: BatchState, call: ModelCall) -> dict[str, Any]:
         return {"attention_mask": state.data["attention_mask"]}
     if types and (plan.is_tree or joined_keys(state)):
         raise ValueError(
-            f"the batch has {types[0]}, by which models let images attend to all of their tokens, "
-            "and then mix rows that share an output row; pass a padded layout, such as "
+            f"the batch has {types[0]}, by which models let tokens attend to images, and then mix "
+            "rows that share an output row; pass a padded layout, such as "
             "layout='left', without kernel (models that count positions in three dimensions take a "
             f"field position_ids with three values per token in place of {types[0]})"
         )
@@ -127,7 +125,7 @@ def left_out_message(state: BatchState, keys: Collection[str] | None = None) -> 
     Images that are not joined are not among the inputs of the model, of which `keys` are passed.
     """
     table = state.spec.table
-    for key in IMAGES if keys is None else ():
+    for key in (*IMAGES, *SOUNDS) if keys is None else ():
         if key in table and table[key].align in ("row", "array", "object"):
             return (
                 f"{key} is not joined, so it is not among the model's inputs; pass "

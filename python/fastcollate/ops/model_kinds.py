@@ -23,7 +23,8 @@ _LIKE_BART = frozenset(
 
 OWN_START = frozenset(
     """
-    camembert data2vec-text roberta roberta-prelayernorm xlm-roberta xlm-roberta-xl xmod
+    camembert data2vec-text kosmos_2_5_text_model kosmos_2_text_model roberta roberta-prelayernorm
+    xlm-roberta xlm-roberta-xl xmod
     """.split()  # noqa: SIM905
 )
 """Types of models whose positions begin after the id of the padding token."""
@@ -55,8 +56,16 @@ positions."""
 _TYPES_OF_IMAGES = {
     **dict.fromkeys(("gemma3", "paligemma"), "token_type_ids"),
     **dict.fromkeys(("gemma4", "gemma4_unified", "molmo2"), "mm_token_type_ids"),
+    "ernie4_5_vl_moe": "moe_mm_token_type_ids",
+    "idefics": "image_attention_mask",
+    **dict.fromkeys(("kosmos-2", "kosmos-2.5"), "image_embeds_position_mask"),
+    "mllama": "cross_attention_mask",
 }
-"""Types of models that let images attend to all of their tokens, if these arguments mark them."""
+"""Types of models that treat tokens of images in another way, or tokens that attend to images, if
+these arguments mark them."""
+
+TOKEN_TYPES = tuple({"mm_token_type_ids": None, **dict.fromkeys(_TYPES_OF_IMAGES.values())})
+"""The keys of fields along the ids that models take, such as those of images."""
 
 WITHOUT_SHIFT = _LIKE_BART | frozenset({"cpmant", "prophetnet", "whisper", "xlm", "xlnet"})
 """Types of models whose loss compares a label with the output at its own token."""
@@ -87,7 +96,7 @@ def reason_against(config: Any, kernel: str | None, is_tree: bool, has_state: bo
 
 
 def types_of_images(model: Any) -> str | None:
-    """Return the argument by which a model lets images attend to all of their tokens."""
+    """Return the argument by which a model knows the tokens of images, or those that see them."""
     config = model.config
     kind = getattr(config, "model_type", "")
     if "gemma4" in kind and config.get_text_config().use_bidirectional_attention != "vision":

@@ -28,6 +28,7 @@ from fastcollate.rows.captured import Captured, Captures, RoutedExperts, capture
 from fastcollate.rows.lengths import Integers
 from fastcollate.rows.per_row import (
     IMAGES,
+    SOUNDS,
     PerRow,
     SomeRows,
     as_arrays,
@@ -281,7 +282,7 @@ def check_images(
         A turn would be trained with the images of another.
     """
     for rows, spec in fields:
-        if spec.key not in IMAGES or not isinstance(rows, SomeRows):
+        if spec.key not in (*IMAGES, *SOUNDS) or not isinstance(rows, SomeRows):
             continue
         for turn, array in rows.values.items():
             last = sources[turn_rows[turn]] if turn_rows[turn] >= 0 else turn

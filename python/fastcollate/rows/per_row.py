@@ -38,6 +38,9 @@ IMAGES = (
 )
 """Fields of images and videos, which models take for the tokens in their places."""
 
+SOUNDS = ("input_features", "input_features_mask", "feature_attention_mask", "input_values")
+"""Fields of audio, which models take in the same way."""
+
 
 @suggests_names
 @dataclass(frozen=True, eq=False)
