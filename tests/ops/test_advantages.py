@@ -305,6 +305,13 @@ def test_selected_rows_of_equal_lengths_are_known_by_their_uids():
         assert np.array_equal(found, expected[order])
 
 
+def test_prompts_of_the_plan_are_those_of_the_batch():
+    """Each row would be compared with itself: no advantage, silently."""
+    batch = fc.build_batch([[1]] * 3, [[2]] * 3, pad_token_id=0, uids=["a", "a", "b"])
+    with pytest.raises(ValueError, match=r"plan has 3 prompts, .* has 2 uids, .* to plan_step"):
+        batch.normalize(batch.loss_mask, fc.plan_step([2] * 3), per="prompt")
+
+
 def test_a_batch_of_something_else_is_refused():
     batch = batch_of(LENS)
     x = np.zeros((5, 3))

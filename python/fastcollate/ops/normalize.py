@@ -70,6 +70,13 @@ def normalize(
     slots = _slots_of_rows(state, state.plan.num_rows, plan)
     tokens = _tokens_of(state)
     groups, count = _groups(plan, slots, per)
+    if per == "prompt" and state.uids is not None:
+        found = len(np.unique(group_numbers("uids", state.uids)[~plan.is_padding[slots]]))
+        if found < count:
+            raise ValueError(
+                f"the plan has {tally(count, 'prompt')}, but the batch has {tally(found, 'uid')}, "
+                "so rows would not be compared with all of their prompt; pass uids to plan_step"
+            )
     mask, rows_of_tokens = tokens.mask != 0, tokens.rows  # nonzero weights select
     if tuple(x.shape) != tuple(mask.shape):
         raise ValueError(
