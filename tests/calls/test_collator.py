@@ -213,11 +213,15 @@ def test_masks_of_every_type(one, array_type):
     assert_same(collate(samples), collate(MASKED))
 
 
-def test_a_mask_may_be_a_field_instead(array_type):
+def test_a_mask_may_be_a_field_too_or_instead(array_type):
     samples = [{"input_ids": [1, 2], "prompt_len": 1, "completion_mask": [0, 5]}]
     fields = {"weights": fc.Field("completion_mask", align="sequence")}
     batch = fc.Collator(pad_token_id=0, fields=fields, array_type=array_type)(samples)
     assert batch.weights.tolist() == [[0, 5]]
+    samples = [{"input_ids": [1, 2, 3], "completion_mask": [0, 1, 0]}]
+    batch = fc.Collator(pad_token_id=0, fields=fields, array_type=array_type)(samples)
+    assert batch.weights.tolist() == [[0, 1, 0]]
+    assert batch.loss_mask.tolist() == [[1, 0]]  # else all tokens would train
 
 
 def test_labels_hold_no_weights(array_type):

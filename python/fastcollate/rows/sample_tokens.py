@@ -39,7 +39,7 @@ PACKED = ("input_ids", *MARKS, "attention_mask", SEQ_LENGTHS)
 """Keys of packed samples, with one item per token or sequence."""
 
 OPTIONAL = (SEQ_LENGTHS, *MASKS)
-"""Keys that lose their own meaning if a field of the batch reads them."""
+"""Keys that may lose their own meaning if a field of the batch reads them."""
 
 
 class Spans(NamedTuple):

@@ -28,6 +28,7 @@ from fastcollate.rows.per_row import PerRow
 from fastcollate.rows.sample_keys import ARGUMENTS, COLUMNS, KEYS, Keys, read
 from fastcollate.rows.sample_tokens import (
     OPTIONAL,
+    SEQ_LENGTHS,
     TURN,
     check_one_mark,
     check_spans,
@@ -95,7 +96,10 @@ def columns_of(
                 f"fields[{key!r}] reads {source!r}, which samples do not have; pass a key of "
                 "samples, or leave the field out"
             )
-    own = {key: one for key, one in columns.items() if key not in OPTIONAL or key not in of_fields}
+    # Masks that fields read still say what trains, unless something else does.
+    are_marks = {"prompt", "prompt_len", "loss_mask"}.isdisjoint((*columns, *fields))
+    as_fields = {*of_fields}.intersection((SEQ_LENGTHS,) if are_marks else OPTIONAL)
+    own = {key: one for key, one in columns.items() if key not in as_fields}
     if any(key in columns for key in PAIR):
         arguments, truncated = arguments_of_pairs(columns, of_fields, limit)
         for key, field in fields.items():
