@@ -35,6 +35,12 @@ def test_circles_are_found():
     assert circles({"a": {"b", "c"}, "b": {"c"}}) == []
 
 
+def test_folders_of_tests_are_no_packages_elsewhere():
+    """Where Ray is not installed, a folder `tests/ray` would pass for it."""
+    folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()}
+    assert folders.isdisjoint({"ray", "skyrl", "transformers", "trl", "verl"})
+
+
 def test_folders_import_only_those_before_them():
     known = [name for name in ROOMS if name != "inspect"]
     for importer, imported, kind in edges():
