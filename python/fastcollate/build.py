@@ -158,7 +158,7 @@ def build_batch(
         The output ``position_ids``, counted from 0 in each sequence, with padding of 0 (``"zero"``,
         or True), 1 (``"one"``) or, as in verl, the last position (``"repeat_last"``). None: written
         where models need them, else made on first access. False, or a field of this key or of
-        ``image_grid_thw`` or ``video_grid_thw``, leaves them out.
+        ``image_grid_thw``, ``video_grid_thw`` or ``target_sizes``, leaves them out.
     labels
         The ids of response tokens that train, and -100 elsewhere: ``"aligned"``, as ``labels``,
         each at its own token, or ``"shifted"``, as ``shift_labels``, each at the token before.

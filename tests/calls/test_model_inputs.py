@@ -295,7 +295,7 @@ def test_images_that_count_in_three_dimensions_have_no_positions_of_ours():
         assert "position_ids" in batch.model_inputs()
 
 
-@pytest.mark.parametrize("key", ["image_grid_thw", "video_grid_thw"])
+@pytest.mark.parametrize("key", ["image_grid_thw", "video_grid_thw", "target_sizes"])
 def test_grids_need_types_or_positions(key):
     """Qwen2.5-VL counts images as text without them."""
     grids = fc.PerRow([np.full((1, 3), 2)] * len(PROMPTS), concat=True)

@@ -29,16 +29,19 @@ from fastcollate.common.arrays import (
 )
 from fastcollate.common.text import show
 
-GRIDS = ("image_grid_thw", "video_grid_thw")
+GRIDS = ("image_grid_thw", "video_grid_thw", "target_sizes", "target_sizes_videos")
 """Fields of models that count positions in three dimensions, from these grids."""
 
 IMAGES = (
     *("pixel_values", "pixel_values_videos", "pixel_attention_mask", "image_sizes"),
-    *(*GRIDS, "second_per_grid_ts"),
+    *(*GRIDS, "second_per_grid_ts", "image_pixel_values"),
 )
 """Fields of images and videos, which models take for the tokens in their places."""
 
-SOUNDS = ("input_features", "input_features_mask", "feature_attention_mask", "input_values")
+SOUNDS = (
+    *("input_features", "input_features_mask", "feature_attention_mask"),
+    *("input_values", "audio_input_features"),
+)
 """Fields of audio, which models take in the same way."""
 
 
