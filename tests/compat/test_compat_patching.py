@@ -424,6 +424,7 @@ def test_a_module_that_was_loaded_again_has_its_own_functions(folder, reloaded):
         assert module.double.__module__ == "made_up.numbers"
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_child_can_patch_while_threads_do(folder):
     made_up_patcher = patcher()
