@@ -68,7 +68,7 @@ def test_groups_are_those_of_verl(case):
         (([1, 2], ["a"], 1), "AssertionError: seqlen_list has 2 items, but uid_list has 1"),
         (([1, 2], ["a", "a"], 2), "AssertionError: uid_list has 1 groups, but k_partitions is 2"),
         (([1, 2, 3], list("abc"), 2), "AssertionError: which k_partitions=2 does not divide"),
-        (([1], ["a"], 0), "ZeroDivisionError: "),
+        (([1], ["a"], 0), "ZeroDivisionError: by zero"),
         (([-1], ["a"], 1), r"seqlen_list\[0\] is -1"),
         (([1.0], ["a"], 1), "TypeError: seqlen_list"),
         (([1], "a", 1), "TypeError: uid_list is 'a'"),
