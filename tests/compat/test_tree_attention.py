@@ -1,5 +1,7 @@
 """Decoders of transformers with the registered attention learn from trees as from rows alone."""
 
+import types
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -234,8 +236,10 @@ def test_what_a_model_cannot_take():
     with pytest.raises(TypeError, match="has no config"):
         tree.model_inputs(model=torch.nn.Linear(1, 1))
     model = model_of("gpt2", "sdpa")
-    with pytest.raises(TypeError, match=r"has no config; pass model=model\.module"):
-        tree.model_inputs(model=torch.nn.DataParallel(model))
+    engine = types.SimpleNamespace(config={"bf16": {}}, module=model)  # as DeepSpeed's
+    for batch, wrapped in ((tree, torch.nn.DataParallel(model)), (built(LAYOUTS["left"]), engine)):
+        with pytest.raises(TypeError, match=r"has no config; pass model=model\.module"):
+            batch.model_inputs(model=wrapped)
     model.config._attn_implementation_internal = "paged|x"
     with pytest.raises(ValueError, match=r"attention 'paged\|x'; pass kernel as one of 'dense'"):
         tree.model_inputs(model=model)

@@ -188,7 +188,7 @@ def needs_kernel() -> ValueError:
 def config_of(model: Any) -> Any:
     """Return the configuration of a model's decoder."""
     config = getattr(model, "config", None)
-    if config is None:
+    if config is None or isinstance(config, (dict, str)):  # or DeepSpeed's own
         is_wrapped = hasattr(getattr(model, "module", None), "config")  # by DDP, for instance
         advice = "model=model.module" if is_wrapped else "a transformers model, or the kernel"
         raise TypeError(f"model is {describe(model)}, which has no config; pass {advice}")
