@@ -1,7 +1,8 @@
 //! Memory for sizes that come from outside: a failed allocation would abort the process.
 
+use std::collections::TryReserveError;
 use std::hint::black_box;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::error::{Error, Result};
 
@@ -15,21 +16,23 @@ const BYTES_BESIDES: usize = 1 << 15;
 /// trace: glibc's allocator keeps smaller blocks, and then treats others of their size differently.
 const FROM_SYSTEM: usize = (32 << 20) + 1;
 
-/// Steps for which room is asked together if each takes little: asking for each took a seventh of a
-/// small batch's time.
-const TOGETHER: usize = 64;
+/// Steps up to this size are asked for together: asking for each took a seventh of a small batch's
+/// time.
+const SMALL: usize = FROM_SYSTEM / 64;
 
 /// Check that there is memory for a step of planning over so many rows, or other items; for small
-/// steps, in one of [`TOGETHER`] calls for all of them.
+/// steps, before the first one and whenever they add up to what is asked for.
 ///
 /// # Errors
 /// [`Error::NoMemory`].
 pub fn check_room(count: usize) -> Result<()> {
-    static CALLS: AtomicU8 = AtomicU8::new(0);
+    static SUM: AtomicUsize = AtomicUsize::new(0);
     let bytes = count.saturating_mul(BYTES_EACH).saturating_add(BYTES_BESIDES);
-    let is_small = bytes <= FROM_SYSTEM / TOGETHER;
-    if is_small && usize::from(CALLS.fetch_add(1, Relaxed)) % TOGETHER != 0 {
-        return Ok(());
+    if bytes <= SMALL {
+        let before = SUM.fetch_add(bytes, Relaxed);
+        if before != 0 && before % FROM_SYSTEM + bytes < FROM_SYSTEM {
+            return Ok(());
+        }
     }
     let mut room = Vec::<u8>::new();
     let reserved = room.try_reserve_exact(bytes.max(FROM_SYSTEM));
@@ -140,7 +143,7 @@ pub fn resize<T: Clone>(values: &mut Vec<T>, len: usize, value: T) -> Result<()>
 /// [`Error::NoMemory`].
 pub fn with_room<T>(count: usize) -> Result<Vec<T>> {
     let mut values = Vec::new();
-    reserve(&mut values, count)?;
+    values.try_reserve_exact(count).map_err(|error| refused(count, &error))?;
     Ok(values)
 }
 
@@ -149,8 +152,11 @@ pub fn with_room<T>(count: usize) -> Result<Vec<T>> {
 /// # Errors
 /// [`Error::NoMemory`].
 pub fn reserve<T>(values: &mut Vec<T>, more: usize) -> Result<()> {
-    values.try_reserve(more).map_err(|error| {
-        let count = values.len().saturating_add(more);
-        Error::NoMemory(format!("cannot take memory for {count} values: {error}"))
-    })
+    let count = values.len().saturating_add(more);
+    values.try_reserve(more).map_err(|error| refused(count, &error))
+}
+
+#[cold]
+fn refused(count: usize, error: &TryReserveError) -> Error {
+    Error::NoMemory(format!("cannot take memory for {count} values: {error}"))
 }

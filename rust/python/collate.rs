@@ -18,7 +18,7 @@ use crate::batch::output_spec::OutputSpec;
 use crate::batch::output_table::OutputTable;
 use crate::error::Result;
 use crate::interrupt::poll;
-use crate::memory::output::{Owner, handed_over, view_of_bytes};
+use crate::memory::output::{Owner, handed_over, tensors_of, view_of_bytes};
 use crate::memory::pool::BufferPool;
 use crate::memory::slab::Slab;
 use crate::plan::batch_plan::Plan;
@@ -136,8 +136,9 @@ pub fn collate<'py>(
     let (arrays, owner) = match allocated(allocator, &planned)? {
         Some(memory) => (write.to_allocated(py, torch, &memory)?, None),
         None => {
-            let (arrays, owner) = write.to_slab(py, torch, pool)?;
-            (arrays, Some(owner))
+            let owner = write.to_slab(py, pool)?;
+            let view = |dtype, array: &_| Owner::view(&owner, dtype, array);
+            (handed_over(py, &planned, torch, view)?, Some(owner))
         }
     };
     let specs = of_outputs(py, &fields, &columns.fields, &planned)?;
@@ -157,14 +158,17 @@ pub fn collate<'py>(
     Ok((plan, specs, table, arrays, owner, merge, masked_rewards, added))
 }
 
-/// Write the rows of a field by themselves as one array: padded or concatenated.
+/// Write the rows of a field by themselves as one array, or tensor of `torch`: padded or
+/// concatenated.
 #[pyfunction]
+#[pyo3(signature = (rows, field, layout, pool, torch=None))]
 pub fn write_rows<'py>(
     py: Python<'py>,
     rows: &Bound<'py, PyAny>,
     field: &Bound<'py, FieldSpec>,
     layout: &Bound<'py, LayoutSpec>,
     pool: Option<&Bound<'py, BufferPool>>,
+    torch: Option<&Bound<'py, PyAny>>,
 ) -> Result<Bound<'py, PyAny>> {
     let field = field.get();
     let mut columns = Columns {
@@ -185,8 +189,10 @@ pub fn write_rows<'py>(
         assembly: rows.read(),
         placement: &placement,
     };
-    let (arrays, _) = write.to_slab(py, None, pool)?;
-    Ok(arrays.values().get_item(0)?)
+    let owner = write.to_slab(py, pool)?;
+    let (_, array) = planned.arrays().next().expect("the field is written");
+    let values = Owner::view(&owner, array.dtype(), array)?;
+    Ok(tensors_of(torch)?(array.dtype(), values)?)
 }
 
 /// Take the columns of the written fields.
@@ -284,20 +290,17 @@ impl<'py> Write<'_, 'py> {
         Ok(handed_over(py, self.planned, torch, view)?)
     }
 
-    /// Write all arrays to a slab, and return the outputs and its owner.
+    /// Write all arrays to a slab, and return its owner.
     fn to_slab(
         &self,
         py: Python<'py>,
-        torch: Option<&Bound<'py, PyAny>>,
         pool: Option<&Bound<'py, BufferPool>>,
-    ) -> Result<(Bound<'py, PyDict>, Bound<'py, Owner>)> {
+    ) -> Result<Bound<'py, Owner>> {
         let num_bytes = self.planned.num_bytes();
         let mut slab = Slab::take(num_bytes, pool.map(|pool| &pool.get().pool))?;
         let is_zeroed = slab.is_zeroed();
         self.write(py, slab.bytes_mut(), is_zeroed)?;
-        let owner = Bound::new(py, Owner::new(slab, num_bytes))?;
-        let view = |dtype, array: &_| Owner::view(&owner, dtype, array);
-        Ok((handed_over(py, self.planned, torch, view)?, owner))
+        Ok(Bound::new(py, Owner::new(slab, num_bytes))?)
     }
 
     /// Write all arrays; other Python threads run meanwhile if no value needs the interpreter.

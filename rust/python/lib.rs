@@ -62,7 +62,7 @@ mod _fastcollate {
     #[pymodule_export]
     use super::rows::{
         RowSpans, RowStore, SomeTokens, StoredRow, arrow_chunks, arrow_nested_chunks, check_range,
-        compact_ids, fix_lists, stored_columns, token_ids,
+        compact_ids, fix_lists, have_padded_edges, stored_columns, token_ids,
     };
 
     /// Add the valid option names: the tables that also parse them.

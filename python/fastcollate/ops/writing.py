@@ -62,8 +62,7 @@ def pad_rows(rows: Any, dtype: str, layout: Layout, fill: float, array_type: str
         return _write(rows, field, layout)
     import torch
 
-    tensor = torch.from_numpy(_write(rows, field, layout))
-    return tensor.view(torch.bfloat16) if field.dtype == "bfloat16" else tensor
+    return _write(rows, field, layout, torch)
 
 
 def _field(dtype: str, fill: float) -> FieldSpec:
@@ -170,6 +169,6 @@ def _bits(name: str, size: int) -> FieldSpec:
     return FieldSpec(name, name, align="sequence", dtype=BITS[size])
 
 
-def _write(rows: Any, field: FieldSpec, layout: Layout) -> Any:
-    """Write rows to memory of the default pool."""
-    return write_rows(rows, field, layout.spec, check_memory("default", array_type="numpy").pool)
+def _write(rows: Any, field: FieldSpec, layout: Layout, torch: Any = None) -> Any:
+    """Write rows to memory of the default pool: an array, or a tensor of `torch`."""
+    return write_rows(rows, field, layout.spec, check_memory("default", "numpy").pool, torch)

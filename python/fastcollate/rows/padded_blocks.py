@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
+from fastcollate._fastcollate import have_padded_edges
 from fastcollate.common.arguments import tally
 from fastcollate.common.arrays import is_array, is_tensor, read_array, to_numpy
 
@@ -32,12 +32,6 @@ CHANCE = 1e-3
 
 SAMPLE = 1024
 """Rows of a block that are checked for an edge: if it is padded, most rows are."""
-
-FEW = 16
-"""The same for rows that are arrays: reading an item costs as much as checking a list."""
-
-EDGES = ((0, 1), (-1, -2))
-"""Indices of the `RUN` outermost tokens of each edge."""
 
 
 def padding_message(
@@ -91,47 +85,14 @@ def padding_message(
 
 def _has_edge(rows: Any, pad: int) -> bool:
     """Return True if rows are of one length, and one of them begins or ends with padding."""
-    if is_array(rows):
-        is_nested = is_tensor(rows) and rows.is_nested
-        if is_nested or rows.ndim != 2 or len(rows) == 0 or rows.shape[1] <= RUN:
+    if isinstance(rows, (list, tuple)):
+        if not have_padded_edges(rows, pad):
             return False
-        some = rows[:: -(-len(rows) // SAMPLE)]
-        edges = (to_numpy(some[:, :RUN]), to_numpy(some[:, -RUN:]))
-        return any(edge.dtype.kind in "iu" and (edge == pad).all(1).any() for edge in edges)
-    if not isinstance(rows, (list, tuple)) or len(rows) == 0:
+        return len({(type(row), getattr(row, "shape", None)) for row in rows}) == 1
+    if not is_array(rows) or (is_tensor(rows) and rows.is_nested):
         return False
-    kind, width = type(rows[0]), len(rows[0])
-    if type(rows[-1]) is not kind or len(rows[-1]) != width:
-        return False  # the usual case, without reading any item
-    if width <= RUN:
+    if rows.ndim != 2 or len(rows) == 0 or rows.shape[1] <= RUN:
         return False
-    if kind in (list, tuple):
-        return _has_edge_in_lists(rows, pad)
-    if not is_array(rows[0]):
-        return False
-    found = False
-    shape = (width,)
-    for row in rows[:: -(-len(rows) // FEW)]:
-        if type(row) is not kind or row.shape != shape:
-            return False
-        tokens = to_numpy(row)
-        if tokens.dtype.kind not in "iu":
-            return False
-        for first, second in EDGES:
-            found = found or tokens.item(first) == tokens.item(second) == pad
-    return found and all(type(row) is kind and row.shape == shape for row in rows)
-
-
-def _has_edge_in_lists(rows: Sequence[Sequence[Any]], pad: int) -> bool:
-    """Return True if lists are of one length, and one of them begins or ends with padding."""
-    if len(set(map(type, rows))) > 1 or len(set(map(len, rows))) > 1:
-        return False
-    found = False
-    for first, second in EDGES:
-        edges = list(map(itemgetter(first), rows))
-        if set(map(type, edges)) != {int}:
-            return False  # comparing other types would run their code
-        if pad in edges and not found:
-            inner = (row[second] for edge, row in zip(edges, rows, strict=True) if edge == pad)
-            found = any(type(one) is int and one == pad for one in inner)
-    return found
+    some = rows[:: -(-len(rows) // SAMPLE)]
+    edges = (to_numpy(some[:, :RUN]), to_numpy(some[:, -RUN:]))
+    return any(edge.dtype.kind in "iu" and (edge == pad).all(1).any() for edge in edges)

@@ -12,7 +12,7 @@ use super::{BatchRows, Columns, FieldKind, FieldSpec, OutputAlign};
 use crate::column::{AnyColumn, FieldColumn, SliceColumn, Tokens};
 use crate::dtype::{Dtype, IntDtype};
 use crate::error::{Error, Result};
-use crate::memory::{check_room, few, try_gathered};
+use crate::memory::{check_room, few, try_gathered, with_room};
 use crate::plan::{Align, Assembly, Chunk, CpRank, Grid, Placement, Row};
 use crate::polling::Poll;
 use crate::write::{Destination, PositionPadding};
@@ -117,7 +117,7 @@ impl Request<'_> {
         let count = self.fields.iter().filter(is_written).count();
         assert_eq!(count, columns.len(), "one column for each field");
         let mut indexed = columns.iter_mut().enumerate();
-        let mut placed = Vec::new();
+        let mut placed = with_room(self.fields.len())?;
         for field in self.fields {
             let column = indexed.by_ref().take(usize::from(field.is_written())).next();
             placed.push(match column {

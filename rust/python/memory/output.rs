@@ -27,37 +27,49 @@ pub fn handed_over<'py>(
     view: impl Fn(Dtype, &Array) -> PyResult<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyDict>> {
     static PARTS: OnceLock<Py<PyType>> = OnceLock::new();
-    let from_numpy = torch.map(|torch| torch.getattr(intern!(py, "from_numpy")));
-    let from_numpy = from_numpy.transpose()?;
-    let tensor = |array: Bound<'py, PyAny>| match &from_numpy {
-        Some(from_numpy) => from_numpy.call1((array,)),
-        None => Ok(array),
-    };
+    let tensor = tensors_of(torch)?;
     let outputs = PyDict::new(py);
     for output in &planned.outputs {
         let value = match &output.value {
             Value::Array(array) => {
-                let values = tensor(view(array.dtype(), array)?)?;
-                match (array.dtype(), torch) {
-                    // NumPy has no bfloat16: the array is int16.
-                    (Dtype::Bf16, Some(torch)) => {
-                        values.call_method1("view", (torch.getattr("bfloat16")?,))?
-                    }
-                    _ => values,
-                }
+                let dtype = array.dtype();
+                tensor(dtype, view(dtype, array)?)?
             }
             Value::Length(length) => length.into_bound_py_any(py)?,
             Value::ByRow(rows) => {
                 let whole = array_of(py, rows.iter().flatten().copied())?;
                 let counts = gathered(rows.iter().map(Vec::len)).map_err(Error::from)?;
                 let parts = imported(&PARTS, py, "fastcollate.ops.parts", "Parts")?;
-                parts.call1((tensor(whole.into_any())?, counts))?
+                parts.call1((tensor(Dtype::I32, whole.into_any())?, counts))?
             }
             Value::Given => py.None().into_bound(py),
         };
         outputs.set_item(&output.output.key, value)?;
     }
     Ok(outputs)
+}
+
+/// A function that makes a tensor of an array with numbers of a dtype; without torch, it returns the
+/// array.
+pub fn tensors_of<'a, 'py>(
+    torch: Option<&'a Bound<'py, PyAny>>,
+) -> PyResult<impl Fn(Dtype, Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> + 'a> {
+    let maker = |torch: &'a Bound<'py, PyAny>| {
+        let from_numpy = torch.getattr(intern!(torch.py(), "from_numpy"))?;
+        Ok::<_, PyErr>((torch, from_numpy))
+    };
+    let torch = torch.map(maker).transpose()?;
+    Ok(move |dtype, array| {
+        let Some((torch, from_numpy)) = &torch else {
+            return Ok(array);
+        };
+        let tensor = from_numpy.call1((array,))?;
+        match dtype {
+            // NumPy has no bfloat16: the array is int16.
+            Dtype::Bf16 => tensor.call_method1("view", (torch.getattr("bfloat16")?,)),
+            _ => Ok(tensor),
+        }
+    })
 }
 
 /// An array as a NumPy view of the array that holds the bytes of a batch.

@@ -159,6 +159,11 @@ impl<'py> ArrayView<'py> {
         matches!(self.numbers, Numbers::Bool)
     }
 
+    /// True if the values are floats.
+    pub fn holds_floats(&self) -> bool {
+        matches!(self.numbers, Numbers::F32 | Numbers::F64)
+    }
+
     /// True if the memory is a tensor's, which another thread may safely move (`share_memory_`).
     pub fn is_tensor(&self) -> bool {
         matches!(self.source, Source::Tensor(_) | Source::Array { tensor: Some(_), .. })

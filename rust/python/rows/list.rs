@@ -42,6 +42,14 @@ impl<'a, 'py> Items<'a, 'py> {
         list.or_else(|| object.cast_exact().ok().map(Self::Tuple))
     }
 
+    /// The item at an index, if there is one.
+    pub fn get(self, index: usize) -> Option<Bound<'py, PyAny>> {
+        match self {
+            Self::List(list) => list.get_item(index).ok(),
+            Self::Tuple(tuple) => tuple.get_item(index).ok(),
+        }
+    }
+
     /// The current number of items.
     pub fn count(self) -> usize {
         match self {

@@ -16,6 +16,7 @@ mod array;
 mod arrow;
 #[allow(unsafe_code, reason = "looks up torch's memory")]
 mod dlpack;
+mod edges;
 mod fixed;
 #[allow(unsafe_code, reason = "reads items of lists without owning them")]
 mod list;
@@ -33,6 +34,7 @@ mod tokens;
 
 pub use array::data;
 pub use arrow::{ArrowMemory, arrow_chunks, arrow_nested_chunks};
+pub use edges::have_padded_edges;
 pub use fixed::fix_lists;
 pub use list::{
     DecodeExact, Items, Run, check_digits, exact, first_entry, first_two, same_until, take_pairs,

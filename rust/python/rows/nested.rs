@@ -129,7 +129,8 @@ fn pair<'py>(
     Ok(Some([values, counts]))
 }
 
-fn is_array(object: &Bound<PyAny>) -> PyResult<bool> {
+/// True for an array or tensor.
+pub fn is_array(object: &Bound<PyAny>) -> PyResult<bool> {
     Ok(object.is_instance_of::<PyUntypedArray>() || is_tensor(object)?)
 }
 

@@ -464,7 +464,9 @@ impl<'a, 'py> Reader<'a, 'py> {
         }
         match &self.trailing {
             None => self.trailing = Some((trailing.to_vec(), self.number(row))),
-            Some((expected, first)) if expected != trailing => {
+            // Not by `==`: its memcmp of empty vectors, whose address is not mapped, takes 0.2 µs.
+            Some((expected, _)) if expected.iter().eq(trailing) => {}
+            Some((expected, first)) => {
                 return Err(Core::Trailing {
                     field: self.field.to_owned(),
                     row: self.number(row),
@@ -474,7 +476,6 @@ impl<'a, 'py> Reader<'a, 'py> {
                 }
                 .into());
             }
-            Some(_) => {}
         }
         Ok(())
     }
