@@ -245,6 +245,25 @@ def test_tokens_that_peft_adds_are_of_one_row(layout):
         of_batch(model, layout)
 
 
+@pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+def test_scores_of_rows_need_output_rows(layout):
+    import torch
+    import transformers
+
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(**SIZES, num_labels=1, pad_token_id=0)
+    model = transformers.LlamaForSequenceClassification(config).eval()
+    rows = [p + r for p, r in zip(PROMPTS, RESPONSES, strict=True)]
+    expected = torch.cat([model(torch.tensor([row])).logits for row in rows])
+    batches = [
+        fc.build_batch(PROMPTS, RESPONSES, pad_token_id=0, layout=one) for one in ("left", layout)
+    ]
+    torch.testing.assert_close(model(**batches[0].model_inputs(model=model)).logits, expected)
+    with pytest.raises(ValueError, match=r"scores output rows by .*pass a padded layout"):
+        batches[1].model_inputs(model=model)
+    batches[1].model_inputs(model=model.base_model)
+
+
 @pytest.mark.parametrize("layout", ["left", fc.Packed(14)], ids=str)
 def test_an_encoder_would_read_the_responses(layout):
     import transformers

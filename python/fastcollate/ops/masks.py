@@ -14,8 +14,8 @@ from fastcollate.ops.model_kinds import (
     OWN_START,
     WITHOUT_SHIFT,
     carries_state,
-    has_prefix,
     reason_against,
+    reason_of_outputs,
     takes_paths,
     types_of_images,
 )
@@ -76,8 +76,8 @@ class ModelCall(NamedTuple):
     """The dtype of dense masks; None for float32."""
     has_state: bool = False
     """True if the model's layers carry a state from one position to the next."""
-    has_prefix: bool = False
-    """True if PEFT adds tokens before each row."""
+    reason: str | None = None
+    """Why sequences cannot share output rows, by what the model has for each; None if they can."""
     types_of_images: str | None = None
     """The argument by which images attend to all of their tokens; None if they do not."""
 
@@ -105,7 +105,7 @@ class ModelCall(NamedTuple):
                 "with attn_implementation='eager'"
             )
         dtype = getattr(model, "dtype", None) if dtype is None else dtype
-        of_model = carries_state(model), has_prefix(model), types_of_images(model)
+        of_model = carries_state(model), reason_of_outputs(model), types_of_images(model)
         return cls(kernel, config, dtype, *of_model)
 
     @property
@@ -164,13 +164,11 @@ class ModelCall(NamedTuple):
             raise needs_kernel()
         if config is None:
             return kernel
-        reason = reason_against(config, kernel, is_tree, self.has_state)
-        if self.has_prefix:
-            reason = "PEFT adds tokens of its own before each output row, as for prompt tuning"
+        reason = self.reason or reason_against(config, kernel, is_tree, self.has_state)
         if reason is not None:
             raise ValueError(
-                f"{reason}, so sequences that share an output row would change each other; "
-                "pass a padded layout, such as layout='left'"
+                f"{reason}, so sequences cannot share an output row; pass a padded layout, such as "
+                "layout='left'"
             )
         is_blind = kind in BLIND or not has_positions
         return kernel or ("dense" if is_tree or is_blind else None)

@@ -109,9 +109,13 @@ def carries_state(model: Any) -> bool:
     return bool(getattr(model, "_is_stateful", False))
 
 
-def has_prefix(model: Any) -> bool:
-    """Return True for a model to which PEFT adds tokens before each row, as for prompt tuning."""
-    return bool(getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False))
+def reason_of_outputs(model: Any) -> str | None:
+    """Return why a model, or PEFT, has something of its own for each output row; None if not."""
+    if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
+        return "PEFT adds tokens of its own before each output row, as for prompt tuning"
+    if type(model).__name__.endswith("ForSequenceClassification"):
+        return "the model scores output rows by their last token (model.base_model has all tokens)"
+    return None
 
 
 def takes_paths(model: Any) -> bool:
