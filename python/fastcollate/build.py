@@ -292,6 +292,8 @@ def build_rows(
     if merging is None and options.merge is not None:
         check_continued("prompt_lens", tokens)
         merging = merging_of(options.merge, trajectory_ids, is_last_step, shard)
+        if merging is not None and merging.plan is not None:
+            merging.plan.check_mask(loss_mask)
     ids = check_ids(uids, trajectory_ids, is_last_step, shard)
     if merging is not None:
         check_uids(merging, ids.get("uids"), shard)

@@ -36,9 +36,9 @@ def test_gather_equals_the_loops(layout, there, drawn, array_type):
     merged = merge_turns_loops(**turns, **options)
     assume(merged.rows)
 
-    batch = make_batch(
-        **turns, merge=fc.merge_turns(**turns, **options), layout=layout, array_type=array_type
-    )
+    mask, merge = options.get("loss_mask"), fc.merge_turns(**turns, **options)
+    how = {"merge": merge, "layout": layout, "array_type": array_type}
+    batch = make_batch(**turns, loss_mask=mask, **how)
     if there is not None:
         batch, layout = batch.to_layout(there), there
     reference = build_merged_batch_loops(**turns, pad_token_id=0, merge=options, layout=layout)

@@ -1,5 +1,7 @@
 """Batches of merged turns: the same as merging lists first and building a batch of them."""
 
+import pickle
+
 import numpy as np
 import pytest
 from any_layout import layouts
@@ -129,6 +131,17 @@ def test_dropped_trajectories_are_not_built(drawn):
     batch = fc.build_batch(**inputs, pad_token_id=0, merge=plan, array_type="numpy")
     assert_same(batch, build_merged_batch_loops(**inputs, pad_token_id=0, merge=options))
     assert batch.merge_plan.report.dropped == merged.dropped
+
+
+def test_a_plan_with_a_loss_mask_needs_it_again():
+    """Otherwise tokens would train that the plan's mask leaves out."""
+    masks = [[0], [1, 1], [0]]
+    turns = {name: INPUTS[name] for name in ("prompts", "responses", "trajectory_ids")}
+    plan = fc.merge_turns(**turns, loss_mask=masks, drop_untrainable=True)
+    for merge in (plan, pickle.loads(pickle.dumps(plan))):
+        with pytest.raises(ValueError, match=r"made with a loss_mask, .*; pass the same"):
+            small(merge=merge)
+        assert small(merge=merge, loss_mask=masks).loss_mask.tolist() == [[0, 0, 1, 1]]
 
 
 PROMPTS, RESPONSES = [[1, 2], [1, 2, 3, 4], [7]], [[3], [5, 6], [8]]

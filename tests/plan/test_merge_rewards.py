@@ -142,7 +142,7 @@ def test_of_dropped_trajectories_nothing_is_asked():
     masks = [[0], [0, 0], [0], [1]]
     plan = fc.merge_turns(**TURNS, trajectory_ids=IDS, loss_mask=masks, drop_untrainable=True)
     assert plan.turn_rows.tolist() == [-1, -1, -1, 0]
-    assert build([1, 2, 4, 9], merge=plan).rewards.tolist() == [[9]]
+    assert build([1, 2, 4, 9], merge=plan, loss_mask=masks).rewards.tolist() == [[9]]
 
 
 @pytest.mark.parametrize(

@@ -57,9 +57,11 @@ class MergePlan(ListsNames):
         merge: CoreMerge,
         trajectory_ids: Sequence[Any] | None = None,
         tokenizer: Tokenizer | None = None,
+        has_mask: bool = False,
     ) -> None:
         self._merge = merge
         self._tokenizer = tokenizer
+        self._has_mask = has_mask
         self.trajectory_ids = trajectory_ids
 
     @property
@@ -121,6 +123,14 @@ class MergePlan(ListsNames):
         from fastcollate.plan.merge_report import MergeReport
 
         return MergeReport.of_merge(self._merge, self.trajectory_ids, self._tokenizer)
+
+    def check_mask(self, loss_mask: Any) -> None:
+        """Check that a batch has a loss mask if the plan was made with one."""
+        if self._has_mask and loss_mask is None:
+            raise ValueError(
+                "merge is a plan that was made with a loss_mask, which it does not keep, so all "
+                "sampled tokens would train; pass the same loss_mask here"
+            )
 
     def check_trajectories(
         self, trajectory_ids: Any | None, is_last_step: Any | None, shard: Shard | None = None
@@ -228,7 +238,7 @@ class MergePlan(ListsNames):
     __hash__ = None  # type: ignore[assignment]
 
     def __reduce__(self) -> tuple[type[MergePlan], tuple[Any, ...]]:
-        return type(self), (self._merge, self.trajectory_ids)
+        return type(self), (self._merge, self.trajectory_ids, None, self._has_mask)
 
     def __repr__(self) -> str:
         trajectories = tally(self.num_trajectories, "trajectory", "trajectories")
@@ -277,7 +287,8 @@ def merge_turns(
         :class:`fastcollate.planning.Merge`. Its rule for rewards is stored in the plan.
     loss_mask, drop_untrainable
         Drop trajectories without a token to train: whose responses are empty or, with a loss mask,
-        masked entirely. Otherwise they keep their rows.
+        masked entirely. Otherwise they keep their rows. The plan does not keep the mask:
+        ``build_batch`` needs it again.
     allow_unfinished
         Allow the last trajectory to lack a last step.
     tokenizer
@@ -329,7 +340,7 @@ def merge_turns(
     merge = _fastcollate.merge_turns(
         tokens, trajectories.for_core(), policy.spec, mask, drop_untrainable
     )
-    plan = MergePlan(merge, trajectories.ids, tokenizer)
+    plan = MergePlan(merge, trajectories.ids, tokenizer, mask is not None)
     log_breaks(plan)
     return plan
 
