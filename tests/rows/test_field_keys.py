@@ -43,7 +43,11 @@ def test_a_key_is_free_where_no_other_output_has_it(key, layout, optional, optio
 
 
 @pytest.mark.parametrize(
-    "key", ["completion_mask", "tool_mask", "assistant_masks", "assistant_mask", "response_masks"]
+    "key",
+    [
+        *("completion_mask", "tool_mask", "assistant_masks", "assistant_mask", "response_masks"),
+        *("mask", "train_mask", "response_loss_mask", "target_weights"),
+    ],
 )
 def test_a_mask_that_is_a_field_alone_would_train_all_tokens(key):
     message = f"fields has '{key}', but there is no loss_mask, so all response tokens train; pass"

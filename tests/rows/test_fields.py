@@ -281,8 +281,8 @@ def test_rows_that_do_not_fit(rows, message):
 
 def test_a_field_of_sequences_that_does_not_fit():
     rows = [[1, 2, 3], [1, 2, 3]]
-    with raises(r"mask\[1\] has 3 items.* 4\b", ValueError):
-        build_fields(mask=fc.Field(rows, align="sequence"))
+    with raises(r"extra\[1\] has 3 items.* 4\b", ValueError):
+        build_fields(extra=fc.Field(rows, align="sequence"))
 
 
 @pytest.mark.parametrize(

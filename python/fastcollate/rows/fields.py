@@ -326,15 +326,24 @@ def check_keys(fields: Any) -> None:
         check_key(key)
 
 
-_MASKS = {fold(name) for name in OTHER_NAMES["loss_mask"]} - {"mask"}
-"""Keys of masks that say what trains, and of nothing else, as one word in the singular."""
+_MASKS = {fold(name) for name in OTHER_NAMES["loss_mask"]}
+"""Keys of masks that say what trains, as one word in the singular."""
+
+_TRAINS = {"loss", "train", "trained", "training", "trainable", "target", "response", "assistant"}
+"""Words in keys of masks and weights that say what trains."""
+
+
+def _says_what_trains(key: str) -> bool:
+    words = key.lower().split("_")
+    is_mask = fold(words[-1]) in ("mask", "weight") and not _TRAINS.isdisjoint(words)
+    return is_mask or fold(key) in _MASKS
 
 
 def check_mask_is_used(fields: Mapping[str, Any], loss_mask: Any) -> None:
     """Check that a loss mask is not a mere field: without `loss_mask` all response tokens train."""
     for key, field in fields.items():
         is_own = key == "loss_mask" or is_reserved(key)  # another error says so
-        is_mask = isinstance(key, str) and fold(key) in _MASKS and not is_own
+        is_mask = isinstance(key, str) and not is_own and _says_what_trains(key)
         if loss_mask is None and is_mask and not isinstance(field, PerRow):
             raise ValueError(
                 f"fields has {key!r}, but there is no loss_mask, so all response tokens train; "
