@@ -99,12 +99,12 @@ if not TYPE_CHECKING:  # type checkers would take any name for one of the packag
             return value
         if name == "rollouts":
             return import_module("fastcollate.rollouts")
+        from fastcollate.common.names import no_such_name, same_word
+
         for module in (planning, memory):
             if name in module.__all__:
                 place = f"{module.__name__}.{name}"
-                raise AttributeError(f"fastcollate has no attribute {name!r}; it is {place}")
-        from fastcollate.common.names import same_word
-
+                raise no_such_name(f"fastcollate has no attribute {name!r}; it is {place}")
         advice = {
             **dict.fromkeys(("ray", "compat", "testing"), f"; import fastcollate.{name}"),
             **dict.fromkeys(("collate", "default_collate"), "; see fastcollate.build_batch"),
@@ -121,11 +121,16 @@ if not TYPE_CHECKING:  # type checkers would take any name for one of the packag
             **dict.fromkeys(("parse", "read"), f"; it is fastcollate.rollouts.{name}"),
             **dict.fromkeys(("show", "check"), f"; it is a method of batches: batch.{name}()"),
             "merge": "; see fastcollate.merge_turns",
+            "collate_fn": "; see fastcollate.Collator",
         }.get(name, "")
         similar = same_word(name, __all__)
         if not advice and similar is not None:
             advice = f"; did you mean {similar!r}?"
-        raise AttributeError(f"module 'fastcollate' has no attribute {name!r}{advice}")
+        if name.startswith(("read_", "load", "from_")):
+            advice = "; read files by another library, and pass the table to a fastcollate.Collator"
+        if not advice and not name.startswith("_"):
+            advice = f"; it has {', '.join(__all__)}"
+        raise no_such_name(f"module 'fastcollate' has no attribute {name!r}{advice}")
 
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -15,7 +15,13 @@ from fastcollate.ops.batch_state import BatchState, missing_plan
 from fastcollate.ops.loss_positions import label_key, targets, with_masked_labels
 from fastcollate.ops.masks import MASK_KEYS
 from fastcollate.ops.metrics import padding_of
-from fastcollate.ops.missing_outputs import NOT_JOINED, missing_key, missing_output
+from fastcollate.ops.missing_outputs import (
+    NOT_DELETED,
+    NOT_JOINED,
+    missing_key,
+    missing_output,
+    not_assigned,
+)
 from fastcollate.ops.model_inputs import (
     KEYS,
     inputs_without_masks,
@@ -63,7 +69,8 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
     _label_key: str | None
     _first_labels: Any
     _versions: tuple[int, int, int]
-    # Made on first access: the items of a collator's batch without masks, the masks, and positions.
+    # Made on first access, None before: the items of a collator's batch without masks, the masks,
+    # and positions.
     _inputs: dict[str, Any] | None
     _masks: dict[str, Any] | None
     _positions: Any
@@ -102,8 +109,9 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
             ) from error
 
     def _begin(self, state: BatchState) -> None:
-        self._current, self._label_key = state, (key := label_key(state))
-        self._inputs = self._masks = self._positions = None
+        put = object.__setattr__  # its own takes three times as long
+        put(self, "_current", state)
+        put(self, "_label_key", key := label_key(state))
         if key is not None:
             self._first_labels = state.data[key]
             self._versions = self._versions_of(state, key)
@@ -227,13 +235,15 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
     def _of_mapping(self) -> dict[str, Any]:
         """Return the items, which may change if no plan describes them."""
         if self._state.made_by is not None:
-            raise TypeError("a Batch is read-only; pass dict(batch), whose items may change")
+            raise TypeError(NOT_DELETED)
         return self._state.data
 
     def __getattr__(self, name: str) -> Any:
         # Called if no method or property has that name, or a property finds no plan. Private
         # names are never keys: looking up `_state` here before it is set would recurse forever.
         if name.startswith("_"):
+            if name in ("_inputs", "_masks", "_positions"):
+                return None  # it is not made yet
             raise AttributeError(
                 f"Batch has no attribute {name!r}; an output of that name is batch[{name!r}]"
             )
@@ -258,6 +268,15 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
             raise TypeError(NOT_JOINED)
 
         __radd__ = __add__
+
+        def __setattr__(self, name, value):
+            try:
+                object.__setattr__(self, name, value)
+            except AttributeError:
+                raise AttributeError(not_assigned(self._data, name)) from None
+
+        def __delattr__(self, name):
+            raise AttributeError(NOT_DELETED)
 
     def __dir__(self) -> list[str]:
         names = (name for name in super().__dir__() if name.startswith("__") or name[0] != "_")

@@ -246,6 +246,13 @@ class Collator(Generic[Made]):
         kind = {} if array_type == "torch" else {"array_type": array_type}
         self._given = {**kind, **options}
 
+    if not TYPE_CHECKING:
+
+        def __setattr__(self, name, value):
+            if not name.startswith("_"):
+                raise AttributeError(f"{name} of a Collator cannot be changed; make another one")
+            object.__setattr__(self, name, value)
+
     def __call__(self, samples: Any) -> Made:
         """Make a batch of samples.
 

@@ -38,6 +38,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from fastcollate._fastcollate import Plan
+from fastcollate.common.names import no_such_name
 from fastcollate.ops.batch_state import MissingPlanError
 from fastcollate.plan.bin_plan import BinPlan
 from fastcollate.plan.costs import Costs
@@ -94,12 +95,10 @@ if not TYPE_CHECKING:  # type checkers would take any name for one of the module
     def __getattr__(name: str) -> Any:
         """Import a name on first use."""
         if name not in _ON_USE:
-            advice = (
-                f"; it is fastcollate.{name}"
-                if name in import_module("fastcollate").__all__
-                else ""
-            )
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}{advice}")
+            advice = f"it has {', '.join(__all__)}"
+            if name in import_module("fastcollate").__all__:
+                advice = f"it is fastcollate.{name}"
+            raise no_such_name(f"module {__name__!r} has no attribute {name!r}; {advice}")
         value = getattr(import_module(f"fastcollate.{_ON_USE[name]}"), name)
         globals()[name] = value
         return value

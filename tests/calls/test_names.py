@@ -180,6 +180,18 @@ PLAN = fc.plan_step([2, 3], uids=["a", "b"], dp_size=2)
             lambda: fc.build_batch(Path("r.parquet"), pad_token_id=0),
             "calls = fc.rollouts.read(...)",
         ),
+        (lambda: fc.build_batch("r.parquet", pad_token_id=0), "calls = fc.rollouts.read(...)"),
+        (lambda: fc.build_batch([{"prompt": [1]}]), "pad_token_id; a fastcollate.Collator takes"),
+        (
+            lambda: fc.plan_step([3], shard_by=fc.planning.Costs),
+            "shard_by is the class Costs; pass",
+        ),
+        (lambda: fc.Packed(8, cost=fc.planning.Costs), "cost is the class Costs; pass 'tokens'"),
+        (lambda: fc.build_batch(**SMALL, layout=fc.Left), "layout is the class Left; pass 'left'"),
+        (
+            lambda: fc.prefetch(fc.Collator(pad_token_id=0)),
+            "such as map(collate, lists_of_samples)",
+        ),
     ],
 )
 def test_typical_mistakes_are_told_what_to_do(call, message):
@@ -261,6 +273,8 @@ def test_a_column_of_one_number_per_row(name):
         ("half", "pass dtypes="),
         ("update", r"pass dict\(batch\)"),
         ("shape", "batch.input_ids.shape"),
+        ("mean", "batch.input_ids.mean"),
+        ("repeat", r"call batch.select\(rows="),
         ("save", r"torch.save\(batch, path\)"),
     ],
 )
@@ -366,7 +380,7 @@ def test_names_that_are_in_modules(module):
         assert not hasattr(fc, name)
         with pytest.raises(AttributeError, match=f"'{name}'; it is {module.__name__}.{name}$"):
             getattr(fc, name)
-    with pytest.raises(AttributeError, match=r"has no attribute 'packs'$"):
+    with pytest.raises(AttributeError, match=r"has no attribute 'packs'; it has Batch, BatchBu"):
         _ = fc.packs
 
 
@@ -382,17 +396,40 @@ def test_names_that_are_in_modules(module):
         ("check", "it is a method of batches: batch.check()"),
         ("parse", "it is fastcollate.rollouts.parse"),
         ("merge", "see fastcollate.merge_turns"),
+        ("collate_fn", "see fastcollate.Collator"),
+        ("read_parquet", "read files by another library, and pass the table to a fastcollate.Co"),
     ],
 )
 def test_other_names_of_the_top_level(name, advice):
-    with pytest.raises(AttributeError, match=f"has no attribute '{name}'; {re.escape(advice)}$"):
+    with pytest.raises(AttributeError, match=f"has no attribute '{name}'; {re.escape(advice)}"):
         getattr(fc, name)
+    with pytest.raises(ImportError, match=f"has no attribute '{name}'; {re.escape(advice)}"):
+        exec(f"from fastcollate import {name}")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("from fastcollate import skyrl", "'skyrl'; import fastcollate.compat.skyrl"),
+        ("from fastcollate import pack", "'pack'; it is fastcollate.planning.pack"),
+        ("from fastcollate.planning import Packed", "'Packed'; it is fastcollate.Packed"),
+        (
+            "from fastcollate.compat import slime",
+            "'slime'; import fastcollate.compat.skyrl, or .ne",
+        ),
+        ("from fastcollate.compat.trl import pack", "'pack'; it has DataCollatorForLanguageModel"),
+        ("from fastcollate.rollouts import load", "'load'; it has SOURCES, Calls, Schema, parse"),
+    ],
+)
+def test_imports_of_other_names(line, message):
+    with pytest.raises(ImportError, match=re.escape(message)):
+        exec(line)
 
 
 def test_names_of_the_top_level_in_a_module():
     with pytest.raises(AttributeError, match=r"no attribute 'plan_step'; it is fastcollate\.plan_"):
         _ = fc.planning.plan_step
-    with pytest.raises(AttributeError, match=r"no attribute 'plan_steps'$"):
+    with pytest.raises(AttributeError, match=r"no attribute 'plan_steps'; it has BinPlan, C"):
         _ = fc.planning.plan_steps
 
 
@@ -405,6 +442,8 @@ def test_unknown_attributes_of_builders_and_plans():
     with pytest.raises(AttributeError, match=r"StepPlan has no .*'rank_rows'; it has .*shard, "):
         _ = plan.rank_rows
     assert pickle.loads(pickle.dumps(plan)) == copy.deepcopy(plan) == plan
+    assert plan
+    assert not builder
 
 
 @pytest.mark.parametrize("rewards", [1.0, {"a": 1.0}])
@@ -495,6 +534,20 @@ MISTAKES = {
     "batch + batch": "batches cannot be joined: build one batch of all rows",
     "sum([batch, batch])": "batches cannot be joined: build one batch of all rows",
     "batch.plan.shard": "Plan has no attribute 'shard'; it has the positions of a batch's rows",
+    "len(fc.plan_step([3, 4]))": "a StepPlan has no length; it has num_mini_batches, num_prompts",
+    "setattr(batch, 'loss_mask', 1)": "write into it: batch.loss_mask[...] = values",
+    "setattr(batch, 'advantages', 1)": "assigned; pass advantages=... to build_batch",
+    "setattr(batch, 'uids', 1)": "batch.uids cannot be assigned; pass values of rows",
+    "delattr(batch, 'loss_mask')": "a Batch is read-only; write into an output, as batch.loss_mask",
+    "setattr(collate, 'max_length', 1)": "max_length of a Collator cannot be changed; make another",
+    "setattr(fc.Packed(4), 'capacity', 8)": "capacity of a Packed cannot be changed; make another",
+    "setattr(fc.Field([[1]]), 'dtype', 'int64')": "dtype of a Field cannot be changed; make",
+    "setattr(calls, 'uids', ['a'])": "write calls.columns['uids'] = ... to change this column",
+    "fc.ragged([[1]]) - 1.0": "rows of a Ragged have no arithmetic; compute with rows.values",
+    "fc.ragged([[1]]).tolist()": "Ragged has no attribute 'tolist'; it has values (the numbers of",
+    "next(batch.rows()).input_ids": "a row is a dict, without attributes; read row['input_ids']",
+    "next(batch.rows()).responses": "it is row['input_ids'][row['prompt_len']:]",
+    "fc.build_batch(**calls)": "**calls.batch to build_batch and **calls.turns to merge_turns",
     "batch.prompt_length": "Batch has no prompt_length; see batch.prompt_lens",
     "batch.tokens": "Batch has no tokens; see batch.input_ids",
     "batch.adv": "Batch has no adv; pass advantages=... to build_batch",
@@ -521,7 +574,7 @@ def test_errors_of_mistakes_name_what_to_do(mistake):
     tokenizer = UserDict()
     tokenizer.decode = str
     known = {"fc": fc, "batch": fc.build_batch(**SMALL), "calls": calls, "tokenizer": tokenizer}
-    known |= {"skyrl": skyrl, "trl": trl}
+    known |= {"skyrl": skyrl, "trl": trl, "collate": fc.Collator(pad_token_id=0)}
     with pytest.raises((AttributeError, KeyError, TypeError)) as caught:
         eval(mistake, known)
     assert MISTAKES[mistake] in str(caught.value)

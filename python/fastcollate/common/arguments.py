@@ -11,9 +11,10 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import FrozenInstanceError
 from itertools import islice
 from numbers import Real
-from typing import Any, TypeVar, cast
+from typing import Any, NoReturn, TypeVar, cast
 
 from fastcollate._fastcollate import check_range
 from fastcollate.common.arrays import describe, pieces_of
@@ -45,7 +46,16 @@ def suggests_names(target: T) -> T:
             call = _suggesting(function)
             call.__qualname__ = f"{target.__name__}.{name}"
             setattr(target, name, call if function is method else type(method)(call))
+    if "__setattr__" in methods and hasattr(target, "__dataclass_fields__"):  # it is frozen
+        target.__setattr__ = _refuse_change  # type: ignore[assignment, method-assign]
     return target
+
+
+def _refuse_change(self: Any, name: str, value: Any) -> NoReturn:
+    """Refuse to change an attribute of a frozen dataclass."""
+    raise FrozenInstanceError(
+        f"{name} of a {type(self).__name__} cannot be changed; make another one"
+    )
 
 
 def spells_out(names: Collection[str], source: Callable[..., Any]) -> Callable[[T], T]:
@@ -127,6 +137,8 @@ def _missing(
         return None
     callee = _callee(function)
     advice = INSTEAD.get(callee, f"pass {', '.join(needed)}")
+    if args and isinstance(args[0], list) and all(isinstance(one, Mapping) for one in args[0]):
+        advice += "; a fastcollate.Collator takes samples"
     return f"{callee} is called without {' and '.join(missing)}; {advice}"
 
 

@@ -43,7 +43,7 @@ def describe(value: Any) -> str:
         return f"a nested tensor of {dtype_name(value.dtype)}"
     if is_tensor(value) or isinstance(value, np.ndarray):
         return f"{dtype_name(value.dtype)} {type(value).__name__} of shape {tuple(value.shape)}"
-    return f"{show(value)} ({type(value).__name__})"
+    return show(value) if isinstance(value, type) else f"{show(value)} ({type(value).__name__})"
 
 
 def misfit(place: str, value: object, dtype: object, advice: str = "another dtype") -> ValueError:

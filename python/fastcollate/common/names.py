@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Collection, Iterable
 from inspect import ismethod
-from typing import TYPE_CHECKING
+from opcode import opmap
+from typing import TYPE_CHECKING, Any
 
 from fastcollate.common.row_columns import IDS, OTHER_NAMES, TOKENS
 
@@ -133,7 +135,8 @@ ITEMS = {
     "BinPlan": "plan.bins lists the rows of each bin",
     "TreeBins": "plan.bins lists the rows of each bin",
     "TreePlan": "plan.select(rows) is the plan of some rows",
-    "Calls": "call calls.select([0]) for some calls, or read a column, as calls.prompts[0]",
+    "Calls": "call calls.select([0]) for some calls, read a column, as calls.prompts[0], or pass "
+    "**calls.batch to build_batch and **calls.turns to merge_turns",
     "MergePlan": "plan.report has its breaks, and plan.sources the turn of each row",
     "Shard": "shard.rows are its rows, and shard.micro_batches() its parts",
 }
@@ -141,6 +144,8 @@ ITEMS = {
 
 
 OF_INSTANCES = {
+    "Ragged": "it has values (the numbers of all rows in one array), offsets and lengths, and rows "
+    "by index; to_list(), to_torch_nested() and fastcollate.pad(rows) convert it",
     "Plan": "it has the positions of a batch's rows: see prompt_lens and metrics of the batch, or "
     "fc.plan_step for a plan of mini-batches and shards",
 }
@@ -181,6 +186,36 @@ class ListsNames(metaclass=NamesAttributes):
             name = type(self).__name__
             advice = ITEMS.get(name, f"it has {', '.join(public_names(type(self)))}")
             raise TypeError(f"a {name} has no items; {advice}")
+
+        def __len__(self):
+            name, names = type(self).__name__, public_names(type(self))
+            counts = [one for one in names if one.startswith(("num_", "per_rank"))] or names
+            raise TypeError(f"a {name} has no length; it has {', '.join(counts)}")
+
+        def __bool__(self):
+            return type(self).__len__ is ListsNames.__len__ or len(self) > 0
+
+
+def no_such_name(message: str) -> Exception:
+    """Return the error for a name that a module lacks, to raise in its ``__getattr__``.
+
+    In place of an AttributeError, ``from module import name`` would raise an error of its own.
+    """
+    frame = sys._getframe(1).f_back  # None if it is called from C
+    if frame is not None and frame.f_code.co_code[frame.f_lasti] == opmap["IMPORT_FROM"]:
+        return ImportError(message)
+    return AttributeError(message)
+
+
+def list_names_of(module: str, advice: str = "") -> None:
+    """Let a module's error for an unknown attribute list its public names."""
+    own = sys.modules[module]
+
+    def find(name: str) -> Any:
+        found = advice or f"it has {', '.join(own.__all__)}"
+        raise no_such_name(f"module {module!r} has no attribute {name!r}; {found}")
+
+    own.__getattr__ = find  # type: ignore[method-assign]
 
 
 def unknown_attribute(owner: type, name: str) -> str:

@@ -28,6 +28,8 @@ _short = _Short().repr
 
 def show(value: object) -> str:
     """Return the repr of any object in a few words on one line, without control characters."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
     text = _short(value.item() if isinstance(value, np.generic) else value)
     return printable(text.replace("\n", " "))
 

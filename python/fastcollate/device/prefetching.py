@@ -102,7 +102,10 @@ def prefetch(
     try:
         iterator = iter(iterable)
     except TypeError as error:
-        raise TypeError(f"iterable is {describe(iterable)}; pass an iterable of batches") from error
+        raise TypeError(
+            f"iterable is {describe(iterable)}; pass an iterable of batches, such as "
+            "map(collate, lists_of_samples)"
+        ) from error
     work = _Work(depth)
     move = Same() if device is None else _mover_to(device, work)
     return Prefetcher(iterator, move, work, _length(iterable), timeout)

@@ -183,7 +183,10 @@ def resolve_device(device: Any) -> Any:
 
     # torch reads the length of any list, and crashes if it is not true.
     if not isinstance(device, (str, int, torch.device)):
-        raise TypeError(f"device is {show(device)}; pass its name, such as 'cpu'")
+        advice = "pass its name, such as 'cpu'"
+        if isinstance(device, torch.dtype):
+            advice = "dtypes are an option of build_batch, as dtypes={'rewards': 'bfloat16'}"
+        raise TypeError(f"device is {show(device)}; {advice}")
     try:
         # Not every device's module reports its index. None as an argument would mean any device.
         return torch.empty(0, device=torch.device(device)).device

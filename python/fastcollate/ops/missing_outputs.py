@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fastcollate.common.names import column_called
@@ -47,8 +47,12 @@ _REQUESTS = {
     **dict.fromkeys(("cuda", "cpu"), "call batch.to(device)"),
     **dict.fromkeys(("half", "bfloat16"), "pass dtypes={'rewards': 'bfloat16'} to build_batch"),
     **dict.fromkeys(("split", "chunk"), "call batch.select(rows=[...]), or batch.shards(plan)"),
+    **dict.fromkeys(
+        ("repeat", "repeat_interleave", "index_select", "reorder", "shuffle", "sort", "filter"),
+        "call batch.select(rows=[...])",
+    ),
     **dict.fromkeys(("concat", "cat", "union"), "build one batch of all rows"),
-    **dict.fromkeys(("device", "shape"), "its outputs have one each: batch.input_ids.shape"),
+    "device": "its outputs have one each: batch.input_ids.device",
     **dict.fromkeys(
         ("batch", "data", "tensors", "non_tensor_batch"),
         "its outputs are items, as batch['input_ids'], and ids of rows attributes, as batch.uids",
@@ -85,7 +89,11 @@ _LABELS_OF_TREE = (
 
 
 def missing_key(
-    plan: Plan | None, keys: Iterable[Any], key: Any, is_attribute: bool, attributes: Iterable[str]
+    plan: Plan | None,
+    outputs: Mapping[str, Any],
+    key: Any,
+    is_attribute: bool,
+    attributes: Iterable[str],
 ) -> str:
     """Return the error message for ``batch[key]``."""
     if not isinstance(key, str):
@@ -95,11 +103,11 @@ def missing_key(
         )
     if is_attribute:
         return f"{key!r} is not an output but an attribute; use batch.{key}"
-    return missing_output(plan, keys, key, attributes)
+    return missing_output(plan, outputs, key, attributes)
 
 
 def missing_output(
-    plan: Plan | None, keys: Iterable[Any], name: str, attributes: Iterable[str]
+    plan: Plan | None, outputs: Mapping[str, Any], name: str, attributes: Iterable[str]
 ) -> str:
     """Return the error message for an output that was not made, and the option that adds it."""
     if (reason := _not_in_layout(plan, name)) is not None:
@@ -110,12 +118,28 @@ def missing_output(
         return f"Batch has no {name}; {_HALVES}"
     if (meant := column_called(name)) is not None:
         meant = "input_ids" if meant == "sequences" else meant
-        advice = f"see batch.{meant}" if meant in keys else _REQUESTS.get(meant)
+        advice = f"see batch.{meant}" if meant in outputs else _REQUESTS.get(meant)
         return f"Batch has no {name}; {advice or f'see batch.{meant}'}"
+    if hasattr(next(iter(outputs.values()), None), name):
+        return f"Batch has no {name}; its outputs have one each: batch.{next(iter(outputs))}.{name}"
     return (
-        f"Batch has no output or attribute {show(name)}; its outputs are {list(keys)} (pass others "
-        f"as fields={{...}} to build_batch), and it has {', '.join(attributes)}"
+        f"Batch has no output or attribute {show(name)}; its outputs are {list(outputs)} (pass "
+        f"others as fields={{...}} to build_batch), and it has {', '.join(attributes)}"
     )
+
+
+NOT_DELETED = (
+    "a Batch is read-only; write into an output, as batch.loss_mask[...] = values, or pass "
+    "dict(batch), whose items may change"
+)
+
+
+def not_assigned(keys: Iterable[Any], name: str) -> str:
+    """Return the error message for ``batch.name = value``."""
+    if name in keys:
+        return f"batch.{name} cannot be assigned; write into it: batch.{name}[...] = values"
+    advice = _REQUESTS.get(name, "pass values of rows to build_batch, or keep them in a variable")
+    return f"batch.{name} cannot be assigned; {advice}"
 
 
 NOT_JOINED = (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
@@ -26,6 +26,10 @@ class RowView(dict[str, Any]):
 
     def __missing__(self, key: object) -> Any:
         raise KeyError(missing_of_row(self, key))
+
+    def __getattr__(self, name: str) -> NoReturn:
+        advice = f"read row[{name!r}]" if name in self else missing_of_row(self, name)
+        raise AttributeError(f"a row is a dict, without attributes; {advice}")
 
 
 def row_views(state: BatchState) -> Iterator[dict[str, Any]]:

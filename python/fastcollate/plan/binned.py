@@ -131,7 +131,8 @@ class BinnedLayout(Layout):
 
     def _check_cost(self) -> None:
         """Check the type of the cost."""
-        if not isinstance(self.cost, (str, Costs)) and not callable(self.cost):
+        is_function = callable(self.cost) and not isinstance(self.cost, type)
+        if not isinstance(self.cost, (str, Costs)) and not is_function:
             raise TypeError(
                 f"cost is {describe(self.cost)}; pass 'tokens', 'flops', fc.planning.Costs(...), a "
                 "function of lengths or, for one cost per row, "

@@ -359,7 +359,7 @@ def weights_of(name: str, cost: Any, lengths: Integers, noun: str = "row") -> We
         cost = NAMED_COSTS[cost]
     if isinstance(cost, Costs):
         return cost.spec.of(lengths)
-    if callable(cost):
+    if callable(cost) and not isinstance(cost, type):
         found = cost(copied(lengths, np.int64))
         found_by, verb = f"the function {name} returned", "return"
     elif hasattr(cost, "__array__") or isinstance(cost, (list, tuple)):

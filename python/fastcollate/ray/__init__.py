@@ -27,6 +27,7 @@ Not imported by ``import fastcollate``: write ``import fastcollate.ray``. Needs 
 
 from importlib.util import find_spec
 
+from fastcollate.common.names import list_names_of
 from fastcollate.common.requirements import LEAST_RAY, check_version
 
 if find_spec("ray") is None:
@@ -53,3 +54,5 @@ __all__ = [
     "put_shards",
     "put_turns",
 ]
+
+list_names_of(__name__)

@@ -7,6 +7,7 @@
   :func:`fastcollate.merge_turns`.
 """
 
+from fastcollate.common.names import list_names_of
 from fastcollate.rollouts.calls import Calls
 from fastcollate.rollouts.objects import read
 from fastcollate.rollouts.parsing import parse
@@ -14,3 +15,5 @@ from fastcollate.rollouts.schema import Schema
 from fastcollate.rollouts.sources import SOURCES
 
 __all__ = ["SOURCES", "Calls", "Schema", "parse", "read"]
+
+list_names_of(__name__)

@@ -143,6 +143,8 @@ class Calls(ListsNames):
         """Return one of the other columns."""
         if name in self.__slots__:  # while it is unpickled
             raise AttributeError(name)
+        if name == "keys":  # of `**calls`, whose error is then that of `__getitem__`
+            return lambda: [name]
         if not name.startswith("_") and name in (columns := self.columns):
             return columns[name]
         methods = (one for one in public_names(Calls) if one not in self.__slots__)
@@ -150,6 +152,13 @@ class Calls(ListsNames):
             f"these calls have no column {name!r}; they have {', '.join(self._names())}, and can "
             f"do {', '.join(methods)}"
         )
+
+    if not TYPE_CHECKING:
+
+        def __setattr__(self, name, value):
+            if name not in self.__slots__:
+                raise AttributeError(f"write calls.columns[{name!r}] = ... to change this column")
+            object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
         """Show counts, and the names of other columns."""

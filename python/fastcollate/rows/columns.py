@@ -29,6 +29,7 @@ from fastcollate.common.arrays import (
     to_numpy,
     to_tensor,
 )
+from fastcollate.common.names import unknown_attribute
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,6 +86,16 @@ class Ragged:
 
     _values: Any
     _offsets: NDArray[np.int64]
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name):
+            raise AttributeError(unknown_attribute(Ragged, name))
+
+        def __add__(self, other):
+            raise TypeError("rows of a Ragged have no arithmetic; compute with rows.values")
+
+        __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __add__
 
     def __init__(self, values: Any, offsets: Any) -> None:
         self._values = check_array("values", values)

@@ -80,7 +80,8 @@ def _is_whole(given: tuple[Any, Any, Any, Any], names: tuple[str, str, str, str]
         wrong = f"{names[1] if prompts is None else names[0]} is given with {names[2]}"
     advice = f"pass {names[0]} and {names[1]}, or {names[2]} with {names[3]}"
     first = prompts[0] if isinstance(prompts, (list, tuple)) and prompts else prompts
-    if isinstance(first, (Mapping, PathLike)) or hasattr(first, "columns"):
+    is_path = isinstance(prompts, (str, PathLike))
+    if is_path or isinstance(first, Mapping) or hasattr(first, "columns"):
         advice = (
             "pass columns by name, as **calls.batch of calls = fc.rollouts.read(...), or samples "
             "to a fc.Collator"

@@ -1,5 +1,6 @@
 """Drop-in replacements for functions of SkyRL (``skyrl.train``)."""
 
+from fastcollate.common.names import list_names_of
 from fastcollate.compat.patching import Patcher, Replacement
 from fastcollate.compat.skyrl.batch_tensors import (
     convert_prompts_responses_to_batch_tensors,
@@ -56,3 +57,5 @@ PATCHER = Patcher(
 )
 
 patch, unpatch = PATCHER.patch, PATCHER.unpatch
+
+list_names_of(__name__)

@@ -1,5 +1,6 @@
 """For transformers: attention over trees, log-probabilities in bins and trees, and its collator."""
 
+from fastcollate.common.names import list_names_of
 from fastcollate.compat.patching import Patcher, Replacement
 from fastcollate.compat.transformers.attention import register_tree_attention
 from fastcollate.compat.transformers.flattening import DataCollatorWithFlattening
@@ -25,3 +26,5 @@ PATCHER = Patcher(
 )
 
 patch, unpatch = PATCHER.patch, PATCHER.unpatch
+
+list_names_of(__name__)

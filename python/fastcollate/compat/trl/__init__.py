@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fastcollate.common.arguments import suggests_names
+from fastcollate.common.names import list_names_of
 from fastcollate.compat.patching import Patched, Patcher, Replacement
 from fastcollate.compat.transformers.token_logprobs import check_layout
 from fastcollate.compat.trl import laid_out
@@ -104,3 +105,6 @@ def patch(*, layout: Packed | Tree | None = None, keep_groups: bool = False) -> 
     patched = PATCHER.patch()
     laid_out.options = options
     return patched
+
+
+list_names_of(__name__)

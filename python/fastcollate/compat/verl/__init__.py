@@ -4,6 +4,7 @@ Samples and batches are verl's own TensorDicts where tensordict is installed, an
 everywhere.
 """
 
+from fastcollate.common.names import list_names_of
 from fastcollate.compat.patching import Patcher, Replacement
 from fastcollate.compat.verl.dynamic_batches import prepare_dynamic_batch, restore_dynamic_batch
 from fastcollate.compat.verl.padding import left_right_2_no_padding, no_padding_2_padding
@@ -74,3 +75,5 @@ PATCHER = Patcher(
 )
 
 patch, unpatch = PATCHER.patch, PATCHER.unpatch
+
+list_names_of(__name__)
