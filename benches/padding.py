@@ -11,7 +11,7 @@ torch
     or indexing with the mask.
 NumPy
     The fastest that we could write with it: of all rows joined, scattered by a mask that is made of
-    an `arange`, or indexing with the mask.
+    an `arange`, or indexing with the mask, which is made if lengths are given.
 fill
     Writing as many bytes, to memory in use.
 read
@@ -67,7 +67,9 @@ def padding(rows: Any, form: str, arrays: list[NDArray[Any]], lens: NDArray[Any]
     from torch.nn.utils.rnn import pad_sequence
 
     def of_numpy() -> NDArray[Any]:
-        given = [np.asarray(row) for row in rows] if form == "lists" else arrays
+        given = arrays
+        if form in ("lists", "tensors"):
+            given = [np.asarray(row) if form == "lists" else row.numpy() for row in rows]
         out = np.zeros((len(lens), lens.max()), np.int64)
         out[np.arange(lens.max()) < lens[:, None]] = np.concatenate(given)
         return out
@@ -97,10 +99,13 @@ def unpadding(x: NDArray[Any], lens: NDArray[Any], by: str) -> Calls:
     if by == "lengths":
         of_torch = lambda: torch.cat([tensor[row, :n] for row, n in enumerate(listed)])  # noqa: E731
     how: dict[str, Any] = {"lengths": lens, "side": "right"} if by == "lengths" else {"mask": mask}
+    of_numpy: Callable[[], Any] = partial(x.__getitem__, mask)
+    if by == "lengths":
+        of_numpy = lambda: x[np.arange(x.shape[1]) < lens[:, None]]  # noqa: E731
     calls: Calls = {
         "fastcollate": partial(fc.unpad, x, **how),
         "torch": of_torch,
-        "NumPy": partial(x.__getitem__, mask),
+        "NumPy": of_numpy,
     }
     values = calls["fastcollate"]().values
     assert np.array_equal(values, calls["torch"]().numpy())

@@ -258,10 +258,9 @@ fn of_outputs<'py>(
         let has_numbers = column.is_some_and(FieldColumn::is_one_number_each);
         let mut outputs = planned.outputs.iter().map(|planned| &planned.output);
         let dtype = outputs.find(|output| output.what == What::Field(index));
-        let own = spec.of_output(dtype.and_then(|output| output.dtype), has_numbers);
-        specs.push(match own == *spec {
-            true => field.clone(),
-            false => Bound::new(py, FieldSpec(own))?,
+        specs.push(match spec.of_output(dtype.and_then(|output| output.dtype), has_numbers) {
+            None => field.clone(),
+            Some(own) => Bound::new(py, FieldSpec(own))?,
         });
     }
     Ok(specs)

@@ -15,6 +15,7 @@ from fastcollate._fastcollate import (
 )
 from fastcollate.common.arguments import check_int
 from fastcollate.common.requirements import LEAST_TORCH, check_version
+from fastcollate.common.row_columns import IDS
 from fastcollate.memory.pools import PoolArgument, check_memory
 from fastcollate.ops.batch_state import BatchSpec, BatchState
 from fastcollate.ops.tree_labels import check_trained_once, tree_label_keys
@@ -93,18 +94,16 @@ def collate(request: Request) -> BatchState:
             flags = check_flags("is_last_step", names["is_last_step"]).tolist()
             picked["is_last_step"] = items_of(flags, sources)
         names = {name: pad_names(name, values, shard) for name, values in picked.items()}
-    collated = BatchState(
+    collated = BatchState(  # by position, as above
         data,
         plan,
         BatchSpec(pad_token_id, specs, outputs, table, cp, layout.forks_early),
-        **names,
-        merge_plan=merged,
-        is_padding=None if shard is None else shard.is_padding.tolist(),
-        masked_rewards=(
-            masked_rewards if merging is None else max(masked_rewards, merging.masked_rewards)
-        ),
-        owner=owner,
-        own_tokens_added=tuple(added),
+        *map(names.get, IDS),
+        merged,
+        None if shard is None else shard.is_padding.tolist(),
+        masked_rewards if merging is None else max(masked_rewards, merging.masked_rewards),
+        tuple(added),
+        owner,
     )
     if layout.forks_early and "labels" in tree_label_keys(collated):
         check_trained_once(collated)

@@ -239,10 +239,10 @@ def _hold_float(rows: Any) -> bool:
 
 def _are_computed(rows: Any) -> bool:
     """Return True if rows are tensors that torch has to pad."""
-    values = rows.values if isinstance(rows, Ragged) else rows
-    if is_tensor(values):
-        return is_computed(values)
-    if not isinstance(rows, (list, tuple)) or len(rows) == 0 or not is_tensor(rows[0]):
+    if not isinstance(rows, (list, tuple)):
+        values = rows.values if isinstance(rows, Ragged) else rows
+        return is_tensor(values) and is_computed(values)
+    if len(rows) == 0 or not is_tensor(rows[0]):
         return False
     try:
         return any(map(_NEEDS_GRAD, rows)) or not all(map(_IS_CPU, rows))

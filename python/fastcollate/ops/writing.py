@@ -52,7 +52,8 @@ BITS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}
 def pad_rows(rows: Any, dtype: str, layout: Layout, fill: float, array_type: str) -> Any:
     """Pad rows of any kind that batches accept; `pad_on_their_device` pads tensors by torch."""
     # Other fills may have no hash, and -0.0 equals 0.0.
-    field = (_cached_field if type(fill) is int else _field)(dtype, fill)
+    is_plain = type(fill) is int or (type(fill) is float and (fill or math.copysign(1, fill) > 0))
+    field = (_cached_field if is_plain else _field)(dtype, fill)
     if array_type == "numpy":
         if field.dtype == "bfloat16":
             raise ValueError(
@@ -70,7 +71,7 @@ def _field(dtype: str, fill: float) -> FieldSpec:
     return Field([], align="sequence", fill=fill, dtype=dtype).spec("rows")
 
 
-_cached_field = functools.lru_cache(_field)
+_cached_field = functools.lru_cache(typed=True)(_field)
 
 
 def pad_on_their_device(rows: Ragged, dtype: Any, layout: Layout, fill: float) -> Any:

@@ -54,7 +54,8 @@ def lengths_defect(name: str, values: Integers) -> str | None:
 
 
 def _check_integers(name: str, values: Any, advice: str, noun: str) -> Integers:
-    if type(values) is list and (counts := counts_in(values, MAX_TOKENS)) is not None:
+    is_plain = type(values) in (list, np.ndarray)
+    if is_plain and (counts := counts_in(values, MAX_TOKENS)) is not None:
         return counts
     check_unmasked(name, values)
     if is_tensor(values):

@@ -208,9 +208,9 @@ impl FieldSpec {
     }
 
     /// The field as it is read from its own output of this dtype, which has no other layers and
-    /// one value per token; `has_numbers` is true if rows were one number each.
+    /// one value per token, if that differs; `has_numbers` is true if rows were one number each.
     #[must_use]
-    pub fn of_output(&self, dtype: Option<Dtype>, has_numbers: bool) -> Self {
+    pub fn of_output(&self, dtype: Option<Dtype>, has_numbers: bool) -> Option<Self> {
         let kind = match self.kind {
             FieldKind::Cut => FieldKind::Response,
             FieldKind::Ragged(_) => FieldKind::Ragged(OwnToken::Keep),
@@ -222,7 +222,9 @@ impl FieldSpec {
             Some(Spread::Trained) => None,
             spread => spread,
         };
-        Self { kind, spread, dtype: self.dtype.or(dtype), ..self.clone() }
+        let dtype = self.dtype.or(dtype);
+        let is_same = (kind, spread, dtype) == (self.kind, self.spread, self.dtype);
+        (!is_same).then(|| Self { kind, spread, dtype, ..self.clone() })
     }
 
     /// The check of the values.

@@ -22,11 +22,15 @@ pub fn write_mask<T: Binary>(
     // Copied from a chunk that stays in the cache: long copies need not fetch their destination
     // first, which saves 1.2 of the 12 ms that filling takes for 4.7 M tokens on one core.
     let longest = slice.segments.iter().map(|segment| segment.len).max();
+    let longest = longest.filter(|_| slice.positions() > CHUNK);
     #[expect(clippy::disallowed_methods, reason = "a chunk is small")]
     let chunk = vec![inside; longest.unwrap_or(0).min(CHUNK)];
     let Ok(()) = walk(slice, &[outside], destination, |_, values| {
-        for values in values.chunks_mut(CHUNK) {
-            values.copy_from_slice(&chunk[..values.len()]);
+        match chunk.is_empty() {
+            true => values.fill(inside),
+            false => values
+                .chunks_mut(CHUNK)
+                .for_each(|values| values.copy_from_slice(&chunk[..values.len()])),
         }
         Ok::<(), Infallible>(())
     });

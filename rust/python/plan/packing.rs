@@ -11,7 +11,7 @@ use fastcollate::plan::{
     AttentionSpan, BinTables, Bins as CoreBins, Costs as CoreCosts, Deal, PackedRows, Span,
 };
 use fastcollate::{Error as Core, add, check_room, gathered, try_gathered, with_room};
-use numpy::{PyArray1, PyReadonlyArray1};
+use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyList};
@@ -401,12 +401,22 @@ pub fn first_no_length(lengths: PyReadonlyArray1<i64>, most: i64) -> Result<Opti
     Ok(values(&lengths)?.iter().position(is_none))
 }
 
-/// Python's own integers of a list, as an array; `None` if an item is none or not from 0 to `most`.
+/// Python's own integers of a list, or those of an int64 array, as a new array; `None` if an item is
+/// none or not from 0 to `most`, and for any others.
 #[pyfunction]
-pub fn counts_in<'py>(list: &Bound<'py, PyList>, most: i64) -> Result<Option<Column<'py>>> {
+pub fn counts_in<'py>(given: &Bound<'py, PyAny>, most: i64) -> Result<Option<Column<'py>>> {
+    let is_count = |count: &i64| (0..=most).contains(count);
+    let Ok(list) = given.cast_exact::<PyList>() else {
+        let Ok(array) = given.extract::<PyReadonlyArray1<i64>>() else {
+            return Ok(None);
+        };
+        let counts = if array.data().is_aligned() { array.as_slice().ok() } else { None };
+        let counts = counts.filter(|it| it.len() < LONG && it.iter().all(is_count));
+        return counts.map(|it| array_of(given.py(), it.iter().copied())).transpose();
+    };
     let mut counts = with_room(list.len())?;
     for item in list.iter() {
-        let count = exact(&item).filter(|count| (0..=most).contains(count));
+        let count = exact(&item).filter(is_count);
         match count.filter(|_| item.is_exact_instance_of::<PyInt>()) {
             Some(count) => add(&mut counts, count)?,
             None => return Ok(None),
