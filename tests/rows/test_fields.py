@@ -383,3 +383,13 @@ def test_keys_that_other_fields_make():
 def test_values_per_row_that_cannot_be(values, options, message):
     with raises(message):
         build_fields(x=fc.PerRow(values, **options))
+
+
+def test_empty_lists_are_joined_as_no_arrays_of_the_others(array_type):
+    """Tables hold rows without images so: they have neither a shape nor a dtype."""
+    grids = fc.PerRow([[], [[1, 2, 2], [1, 4, 2]], []], concat=True)
+    batch = fc.build_batch(
+        [[1]] * 3, [[2]] * 3, pad_token_id=0, fields={"grids": grids}, array_type=array_type
+    )
+    assert (batch.grids.tolist(), str(batch.grids.dtype)[-5:]) == ([[1, 2, 2], [1, 4, 2]], "int64")
+    assert batch.grids_offsets.tolist() == [0, 0, 2, 2]

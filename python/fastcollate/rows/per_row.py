@@ -243,6 +243,10 @@ def as_arrays(
     """Return one array for each of some rows, of the batch's kind."""
     dtype = None if field.dtype is None else check_dtype_name(field.dtype, key)
     arrays = {row: _as_array(f"{key}[{row}]", values[row], dtype, array_type) for row in rows}
+    if field.concat and any(array.shape == (0,) for array in arrays.values()):
+        # An empty list, whose shape and dtype say nothing.
+        of_others = next((one[:0] for one in arrays.values() if len(one) > 0), arrays[0])
+        arrays = {row: one if len(one) > 0 else of_others for row, one in arrays.items()}
     for row, array in arrays.items() if field.concat else ():
         if array.shape[1:] != arrays[0].shape[1:]:
             raise ValueError(
