@@ -121,6 +121,7 @@ if not TYPE_CHECKING:  # type checkers would take any name for one of the packag
             **dict.fromkeys(("parse", "read"), f"; it is fastcollate.rollouts.{name}"),
             **dict.fromkeys(("show", "check"), f"; it is a method of batches: batch.{name}()"),
             "merge": "; see fastcollate.merge_turns",
+            "tokenize": "; tokenize by another library: rows are token ids",
             "collate_fn": "; see fastcollate.Collator",
         }.get(name, "")
         similar = same_word(name, __all__)

@@ -12,6 +12,7 @@ from typing import (
     Generic,
     Literal,
     NamedTuple,
+    NoReturn,
     TypeVar,
     cast,
     overload,
@@ -317,6 +318,9 @@ class BatchBuilder(ListsNames, Generic[Array]):
         """
         build = partial(build_rows, self._options)
         return cast("Batch[Array]", self._build_by(build))
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a BatchBuilder cannot be pickled; pickle the batch of finish()")
 
     def clear(self) -> None:
         """Drop all rows. Their memory is kept for the next ones, as by :meth:`finish`."""

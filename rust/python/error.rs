@@ -84,7 +84,8 @@ impl Error {
     pub fn wrong_type(location: String, object: &Bound<PyAny>, expected: &'static str) -> Self {
         let is_text = object.is_instance_of::<PyString>() || object.is_instance_of::<PyDict>();
         let column = location.rsplit(": ").next().unwrap_or_default();
-        let has_columns = !column.contains('[') && object.hasattr("keys").unwrap_or(false);
+        let is_whole = !column.contains('[');
+        let has_columns = is_whole && object.hasattr("keys").unwrap_or(false);
         let is_of_tokens =
             ["prompt", "response", "sequence"].iter().any(|name| column.starts_with(name));
         match describe(object) {
@@ -93,6 +94,8 @@ impl Error {
                 found,
                 expected: if has_columns && is_of_tokens {
                     "pass the column with token ids, such as its 'input_ids'"
+                } else if is_text && is_whole && is_of_tokens {
+                    "pass rows of token ids, such as the column of a table, not its name"
                 } else if is_text && is_of_tokens {
                     "tokenize it first, and pass the ids"
                 } else if is_of_tokens && object.is_instance_of::<PyList>() {

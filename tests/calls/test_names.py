@@ -49,6 +49,7 @@ ADD = fc.BatchBuilder(pad_token_id=0).add
             "old_log_probs",
             "pass fields={'old_log_probs': fc.Field(...)}, or logprobs if the sampler returned",
         ),
+        (fc.build_batch, "non_tensor_batch", "pass uids, and others as fields of fc.PerRow"),
         (fc.build_batch, "rollout_log_probs", "pass logprobs"),
         (fc.build_batch, "input_ids", "pass sequences, with the lengths of their prompts as prom"),
         (ADD, "input_ids", "pass sequence, with the length of its prompt as prompt_len"),
@@ -274,6 +275,7 @@ def test_a_column_of_one_number_per_row(name):
         ("update", r"pass dict\(batch\)"),
         ("shape", "batch.input_ids.shape"),
         ("mean", "batch.input_ids.mean"),
+        ("sequence_loss_mask", "to build_batch, or see batch.loss_mask"),
         ("repeat", r"call batch.select\(rows="),
         ("save", r"torch.save\(batch, path\)"),
     ],
@@ -397,6 +399,7 @@ def test_names_that_are_in_modules(module):
         ("parse", "it is fastcollate.rollouts.parse"),
         ("merge", "see fastcollate.merge_turns"),
         ("collate_fn", "see fastcollate.Collator"),
+        ("tokenize", "tokenize by another library: rows are token ids"),
         ("read_parquet", "read files by another library, and pass the table to a fastcollate.Co"),
     ],
 )
@@ -534,6 +537,8 @@ MISTAKES = {
     "batch + batch": "batches cannot be joined: build one batch of all rows",
     "sum([batch, batch])": "batches cannot be joined: build one batch of all rows",
     "batch.plan.shard": "Plan has no attribute 'shard'; it has the positions of a batch's rows",
+    "pickle.dumps(fc.BatchBuilder(pad_token_id=0))": "pickled; pickle the batch of finish()",
+    "fc.build_batch('prompt', [[1]], pad_token_id=0)": "the column of a table, not its name",
     "len(fc.plan_step([3, 4]))": "a StepPlan has no length; it has num_mini_batches, num_prompts",
     "setattr(batch, 'loss_mask', 1)": "write into it: batch.loss_mask[...] = values",
     "setattr(batch, 'advantages', 1)": "assigned; pass advantages=... to build_batch",
@@ -574,7 +579,7 @@ def test_errors_of_mistakes_name_what_to_do(mistake):
     tokenizer = UserDict()
     tokenizer.decode = str
     known = {"fc": fc, "batch": fc.build_batch(**SMALL), "calls": calls, "tokenizer": tokenizer}
-    known |= {"skyrl": skyrl, "trl": trl, "collate": fc.Collator(pad_token_id=0)}
+    known |= {"pickle": pickle, "skyrl": skyrl, "trl": trl, "collate": fc.Collator(pad_token_id=0)}
     with pytest.raises((AttributeError, KeyError, TypeError)) as caught:
         eval(mistake, known)
     assert MISTAKES[mistake] in str(caught.value)

@@ -314,6 +314,7 @@ ERRORS = {
     "another form": (["view", "wrong.parquet"], "named as Parquet, but has another format"),
     "broken": (["view", "broken.parquet"], "broken.parquet cannot be read as Parquet: "),
     "bad line": (["report", "bad.jsonl"], "bad.jsonl, line 2, byte 14: the body"),
+    "what to do": (["report", "bad.jsonl"], "; correct this line, or remove it"),
     "no columns": (
         ["report", "other.parquet"],
         "no token ids of prompts and responses under a known name; it has id (string), count "
@@ -625,6 +626,7 @@ def test_names_that_a_terminal_would_obey(tmp_path, capsys):
         (["show", "x.jsonl"], "use one of view, report, plan, verify"),
         (["plan", "x.jsonl", "--layout", "packed"], "--capacity"),
         (["view", "x.jsonl", "y.jsonl"], "a folder of files"),
+        (["view", "x.jsonl", "--row", "1,2"], "an integer; repeat --row for several"),
     ],
 )
 def test_wrong_usage_names_what_there_is(arguments, message, capsys):

@@ -34,6 +34,8 @@ class Commands(TyperGroup):
                 options = [one for one in error.ctx.command.params if one.opts[0][0] == "-"]
                 own = [one.opts[0] for one in options if one.rich_help_panel is None]
                 error.possibilities = own
+            elif "valid integer" in str(getattr(error, "message", "")) and error.param.multiple:
+                error.message += f"; repeat {error.param.opts[0]} for several"
             elif "extra argument" in str(getattr(error, "message", "")):
                 error.message += "; pass one file, or a folder of files"
             raise
@@ -96,6 +98,7 @@ OF_THE_LIBRARY = (
         r"^is_last_step\[\d+\] is (.*); pass True or False",
         r"a row has \1 in the column of --is-last-step; name a column of booleans",
     ),
+    (r"^([^;]*, line \d+, byte \d+: [^;]*)$", r"\1; correct this line, or remove it"),
     (r"^No module named '(\w+).*", r"\1 is not installed; run pip install 'fastcollate[cli]'"),
     (r"^frameworks has", "--framework is"),
     (r"^seconds(?= is)|\w+_per_mini_batch(?= (and|are))", lambda found: flag(found[0])),

@@ -35,6 +35,11 @@ ADVICE: tuple[tuple[str, str, str], ...] = (
         "pass loss_mask: the batch's response_mask is made from the lengths",
     ),
     ("values returns ref_logprobs ref_logps reference_logprobs entropies", "fields", _FIELD),
+    (
+        "non_tensor_batch",
+        "fields uids",
+        "pass uids, and others as fields of fc.PerRow",
+    ),
     ("versions weight_versions", "fields", "pass fields={'versions': fc.WeightVersions(...)}"),
     (
         *("old_logprobs old_logps old_per_token_logps policy_logprobs", "fields"),
@@ -267,6 +272,7 @@ def same_word(name: str, known: Iterable[str]) -> str | None:
     return next(of_word, None) or next((one for one in known if _is_slip(name, one)), None)
 
 
+@functools.lru_cache(maxsize=256)
 def fold(name: str) -> str:
     """Return a name in lower case, in the singular and without underscores."""
     letters = name.lower().replace("_", "").replace("-", "")

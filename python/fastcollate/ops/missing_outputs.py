@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from fastcollate.common.names import column_called
+from fastcollate.common.names import column_called, fold
 from fastcollate.common.text import show
 from fastcollate.rows.fields import LABELS
 
@@ -44,7 +44,7 @@ _REQUESTS = {
     **dict.fromkeys(
         ("responses", "response_ids", "completion_ids"), "see batch.targets, or batch.rows()"
     ),
-    **dict.fromkeys(("cuda", "cpu"), "call batch.to(device)"),
+    **dict.fromkeys(("cuda", "cpu", "to_device"), "call batch.to(device)"),
     **dict.fromkeys(("half", "bfloat16"), "pass dtypes={'rewards': 'bfloat16'} to build_batch"),
     **dict.fromkeys(("split", "chunk"), "call batch.select(rows=[...]), or batch.shards(plan)"),
     **dict.fromkeys(
@@ -120,6 +120,9 @@ def missing_output(
         meant = "input_ids" if meant == "sequences" else meant
         advice = f"see batch.{meant}" if meant in outputs else _REQUESTS.get(meant)
         return f"Batch has no {name}; {advice or f'see batch.{meant}'}"
+    if (part := next((key for key in outputs if fold(key) in fold(name)), None)) is not None:
+        asks = f"pass fields={{{name!r}: ...}} to build_batch, or see batch.{part}"
+        return f"Batch has no {name}; {asks}"
     if hasattr(next(iter(outputs.values()), None), name):
         return f"Batch has no {name}; its outputs have one each: batch.{next(iter(outputs))}.{name}"
     return (
