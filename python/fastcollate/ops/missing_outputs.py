@@ -67,6 +67,29 @@ _REQUESTS = {
     ),
     **dict.fromkeys(("to_dict", "asdict"), "dict(batch) has its outputs"),
     "batch_size": "see len(batch.prompt_lens), or batch.metrics['batch/rows']",
+    **dict.fromkeys(
+        ("num_tokens", "n_tokens", "num_rows", "num_samples", "seq_len", "max_length", "stats"),
+        "see batch.metrics, such as batch.metrics['batch/tokens']",
+    ),
+    **dict.fromkeys(
+        ("lengths", "lens", "seq_lens", "seqlens", "seq_lengths", "row_lens", "input_lens"),
+        "add up batch.prompt_lens and batch.response_lens",
+    ),
+    **dict.fromkeys(
+        ("logits", "logps", "loss", "entropy", "hidden_states", "forward"),
+        "call model(**batch.model_inputs(model=model)), and see batch.loss_positions()",
+    ),
+    **dict.fromkeys(("decode", "batch_decode", "text", "texts"), "call batch.show(tokenizer=...)"),
+    **dict.fromkeys(
+        ("pad_token_id", "tokenizer", "model", "config"),
+        "a batch has data alone; keep it beside it",
+    ),
+    **dict.fromkeys(
+        ("mini_batches", "micro_batches", "minibatches", "shard", "loader", "batches"),
+        "call batch.shards(plan), of plan = fc.plan_step(batch, ...)",
+    ),
+    **dict.fromkeys(("pack", "pad", "unpad"), "call batch.to_layout(layout)"),
+    **dict.fromkeys(("report", "breaks", "trajectories"), "see batch.merge_plan.report"),
     "update": "it is read-only: pass dict(batch), whose items may change",
     "save": "call torch.save(batch, path), and torch.load(path, weights_only=False)",
     **dict.fromkeys(("prompts", "prompt_ids"), "see batch.prompt_lens, or batch.rows()"),
