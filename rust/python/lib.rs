@@ -61,8 +61,8 @@ mod _fastcollate {
     use super::rollouts::{CallNodes, CallSchema, make_calls, read_calls};
     #[pymodule_export]
     use super::rows::{
-        RowSpans, RowStore, SomeTokens, StoredRow, arrow_chunks, arrow_nested_chunks, check_range,
-        compact_ids, fix_lists, have_padded_edges, stored_columns, token_ids,
+        RowSpans, RowStore, SomeTokens, StoredRow, are_computed, arrow_chunks, arrow_nested_chunks,
+        check_range, compact_ids, fix_lists, have_padded_edges, stored_columns, token_ids,
     };
 
     /// Add the valid option names: the tables that also parse them.

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 
-from fastcollate._fastcollate import RowSpans, arrow_chunks
+from fastcollate._fastcollate import RowSpans, are_computed, arrow_chunks
 from fastcollate.common.arguments import check_bool, check_choice, is_sequence, suggests_names
 from fastcollate.common.arrays import (
     check_dtype_name,
@@ -41,8 +41,6 @@ Side = Literal["right", "left"]
 
 MAX_DIMENSIONS = 64
 """Largest number of dimensions of NumPy and torch arrays."""
-
-_NEEDS_GRAD, _IS_CPU = map(attrgetter, ("requires_grad", "is_cpu"))
 
 
 @overload
@@ -213,16 +211,14 @@ def _are_of_one_kind(rows: Sequence[Any]) -> bool:
 
 def _first_dtype(row: Any, index: int) -> str | None:
     """Return the dtype of the first array or number of a row; None if there is none."""
-    item = row
-    for _ in range(MAX_DIMENSIONS):
-        if not isinstance(item, (list, tuple)) or len(item) == 0:
-            break
-        item = item[0]
-    else:
-        raise ValueError(
-            f"rows[{index}] is nested in more than {MAX_DIMENSIONS} dimensions; pass numbers, or "
-            "lists of them"
-        )
+    item, depth = row, 0
+    while isinstance(item, (list, tuple)) and len(item) > 0:
+        item, depth = item[0], depth + 1
+        if depth == MAX_DIMENSIONS:
+            raise ValueError(
+                f"rows[{index}] is nested in more than {MAX_DIMENSIONS} dimensions; pass numbers, "
+                "or lists of them"
+            )
     if (dtype := getattr(item, "dtype", None)) is not None:
         return dtype_name(dtype)
     for kind, name in ((bool, "bool"), (int, "int64"), (float, "float32")):
@@ -242,9 +238,4 @@ def _are_computed(rows: Any) -> bool:
     if not isinstance(rows, (list, tuple)):
         values = rows.values if isinstance(rows, Ragged) else rows
         return is_tensor(values) and is_computed(values)
-    if len(rows) == 0 or not is_tensor(rows[0]):
-        return False
-    try:
-        return any(map(_NEEDS_GRAD, rows)) or not all(map(_IS_CPU, rows))
-    except AttributeError:
-        return False  # not all are tensors
+    return are_computed(rows)

@@ -1,6 +1,6 @@
 //! Rows that begin or end with padding.
 
-use fastcollate::Column;
+use fastcollate::{Column, FieldColumn};
 use pyo3::prelude::*;
 use pyo3::types::PyInt;
 
@@ -44,6 +44,11 @@ pub fn have_padded_edges(rows: &Bound<PyAny>, pad: i64) -> Result<bool> {
             Some(_) => None,
             None => Some(PyRows::single::<i64>("rows", 0, &row)?.without_booleans()?),
         };
+        if let Some(array) = &array
+            && array.lens()? != [width]
+        {
+            return Ok(false); // a subclass says so
+        }
         for [outer, inner] in [[0, 1], [width - 1, width - 2]] {
             let mut edge = [0; RUN];
             if let Some(array) = &array {

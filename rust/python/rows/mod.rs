@@ -49,6 +49,7 @@ pub use some_tokens::SomeTokens;
 pub use storage::{
     RowStore, StoredRow, compact_ids, ids_of, numbers_of, stored_columns, token_ids,
 };
+pub use tensor::are_computed;
 pub use tokens::{TokenInput, slices_of};
 
 use std::sync::OnceLock;

@@ -8,8 +8,9 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
 use super::array::ArrayInput;
-use super::kept;
-use crate::error::Error;
+use super::object::to_list;
+use super::{dlpack, kept};
+use crate::error::{Error, Result};
 
 /// True for a torch tensor; false if torch was not imported.
 pub fn is_tensor(object: &Bound<PyAny>) -> PyResult<bool> {
@@ -64,6 +65,30 @@ pub fn unbound<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, Py
 /// True for a tensor on another device.
 pub fn is_on_device(object: &Bound<PyAny>) -> PyResult<bool> {
     Ok(is_tensor(object)? && !object.getattr(intern!(object.py(), "is_cpu"))?.is_truthy()?)
+}
+
+/// True if rows are tensors of which torch has to write some: with gradients, or on a device.
+///
+/// # Errors
+/// Those of the tensors.
+#[pyfunction]
+pub fn are_computed(rows: &Bound<PyAny>) -> Result<bool> {
+    let mut is_on_device = false;
+    for row in to_list(rows)? {
+        if !is_tensor(&row)? {
+            return Ok(false);
+        }
+        // Integers have no gradients: no call of torch's methods for those in this memory.
+        let is_plain = dlpack::look_up(&row, |memory| (memory.numbers.0 != b'f').then_some(()))?;
+        if is_plain.is_some() {
+            continue;
+        }
+        if row.getattr(intern!(row.py(), "requires_grad"))?.is_truthy()? {
+            return Ok(true);
+        }
+        is_on_device |= self::is_on_device(&row)?;
+    }
+    Ok(is_on_device)
 }
 
 /// A tensor as an array: a view, except for types that NumPy lacks (bfloat16), which become float32
