@@ -338,6 +338,25 @@ def test_a_batch_without_images_is_one_of_text():
     assert batch["pixel_values"].shape == batch.pixel_values.shape == (0, 2)
 
 
+@WITH_LABELS
+def test_positions_that_begin_again_are_those_of_packed_samples(layout):
+    """Its sequences would attend to each other: models take a row for one sequence."""
+
+    def of_positions(*cycle):
+        rows = [list(cycle)[: len(p) + len(r)] for p, r in zip(PROMPTS, RESPONSES, strict=True)]
+        fields = {"position_ids": fc.Field(rows, align="sequence", dtype="int64")}
+        return built(layout, fields=fields).model_inputs(kernel_of(layout))
+
+    of_positions(5, 5, 6, 8, 9)  # of images, for instance
+    message = r"position_ids\[0\] goes back from 3 to 0 at token 4, .* 'seq_lengths'"
+    with pytest.raises(ValueError, match=message):
+        of_positions(0, 1, 2, 3, 0)
+    fields = {"position_ids": fc.Field("position_ids", align="sequence", dtype="int64")}
+    collate = fc.Collator(pad_token_id=0, layout=layout, kernel=kernel_of(layout), fields=fields)
+    with pytest.raises(ValueError, match=r"position_ids\[0\] goes back from 1 to 0 at token 2"):
+        collate([{"input_ids": [5, 6, 7], "position_ids": [0, 1, 0]}])
+
+
 @EACH_LAYOUT
 def test_positions_of_three_dimensions_come_first(layout):
     """As models take them that count images by time, height and width."""

@@ -123,8 +123,15 @@ def left_out_message(state: BatchState, keys: Collection[str] | None = None) -> 
     """Return a warning if a model would lack images, or the positions of these.
 
     Images that are not joined are not among the inputs of the model, of which `keys` are passed.
+
+    Raises
+    ------
+    ValueError
+        Positions of one's own begin again within a row.
     """
     table = state.spec.table
+    if "position_ids" in table and table["position_ids"].field is not None:
+        _check_ascent(state)
     for key in (*IMAGES, *SOUNDS) if keys is None else ():
         if key in table and table[key].align in ("row", "array", "object"):
             return (
@@ -150,6 +157,23 @@ def left_out_message(state: BatchState, keys: Collection[str] | None = None) -> 
             f"with three values per token{'' if keys is None else ', and name it in outputs'}"
         )
     return None
+
+
+def _check_ascent(state: BatchState) -> None:
+    """Check that positions of one's own do not begin again within a row: it would be packed."""
+    values = state.data["position_ids"]
+    if values.ndim != state.data["input_ids"].ndim or state.plan.is_tree:
+        return
+    flat, spans = on_host(values).reshape(-1), PlanTables(state.plan).tokens
+    places = np.flatnonzero(flat[1:] < flat[:-1]) + 1
+    rows, tokens, places = spans.located(places[~np.isin(places, spans.places)])
+    if len(rows) > 0:
+        raise ValueError(
+            f"position_ids[{rows[0]}] goes back from {flat[places[0] - 1]} to {flat[places[0]]} at "
+            f"token {tokens[0]}, as in packed samples, but a row is one sequence, whose tokens "
+            "attend to all before them; pass a row for each sequence (of a Collator's samples the "
+            "lengths, as 'seq_lengths', in place of position_ids)"
+        )
 
 
 def is_input(state: BatchState, key: Any) -> bool:
