@@ -241,6 +241,11 @@ def test_advice_for_unknown_keys_fits_their_rows(tokens, value, advice, kind):
         ("text", "TypeError: pass a list of dicts"),
         ([[1, 2]], r"TypeError: samples\[0\] is \[1, 2\] \(list\); pass a mapping"),
         ([TURNS[0], None], r"TypeError: samples\[1\] is None"),
+        (
+            [{"input_ids": [1, 2], "position_ids": [0, 0], "seqlens": [1, 1]}],
+            "for packed samples pass the lengths of their sequences as 'seq_lengths'",
+        ),
+        ([{"input_ids": [1, 2], "attention_mask": [1, 2]}], "or packed .* as 'seq_lengths'"),
         ([{"prompt": [1]}], "no 'response'"),
         ([{"response": [1]}], "no 'prompt'"),
         ([{"rewards": [1]}], r"no tokens; .*\['rewards'\]"),

@@ -12,7 +12,7 @@ from fastcollate.common.row_columns import IDS, TOKENS, VALUES
 from fastcollate.common.text import in_words
 from fastcollate.rows.fields import LABELS, is_reserved, other_key
 from fastcollate.rows.pairs import LOGPS, PAIR
-from fastcollate.rows.sample_tokens import SEQUENCE, TURN
+from fastcollate.rows.sample_tokens import SEQ_LENGTHS, SEQUENCE, TURN
 
 COLUMNS = {name: name for name in VALUES} | {key: name for name, key in IDS.items()}
 """Keys of samples besides the tokens, and their arguments of `build_batch`."""
@@ -44,6 +44,12 @@ _MADE_BY = {
 """Classes of fields, and keys of their rows."""
 
 _RESPONSE_LENGTHS = ("response_length", "response_len", "completion_length", "completion_len")
+
+_OF_PACKED = (
+    *("position_ids", "segment_ids", "sequence_ids", "document_ids", "seq_idx"),
+    *("cu_seqlens", "cu_seq_lens_q", "seq_lens", "sequence_lengths"),
+)
+"""Keys by which other packers tell the sequences of a sample apart."""
 
 First = Callable[[str], Any]
 """Returns the first row of a key, or raises if there is none."""
@@ -134,6 +140,8 @@ def _message(unknown: list[str], names: Mapping[str, str], first: First) -> str:
     for key in unknown:
         if same_word(str(key), _RESPONSE_LENGTHS) and "prompt_len" not in own:
             about += f" (for {key!r} pass 'prompt_len', the number of tokens before the response)"
+        if same_word(str(key), _OF_PACKED):
+            about += f" (for packed samples pass the lengths of their sequences as {SEQ_LENGTHS!r})"
     return f"samples have the {keys} {shown(unknown)}, which {verb} not known{about}; pass {advice}"
 
 

@@ -274,8 +274,8 @@ def _check_no_padding(ids: Ragged, mask: Ragged) -> None:
         index = int((values != 1).argmax())
         row, position = row_and_token(ids.offsets, index)
         raise ValueError(
-            f"attention_mask[{row}][{position}] is {values[index]}, so the row is padded "
-            "already; pass rows without padding"
+            f"attention_mask[{row}][{position}] is {values[index]}, so the row is padded or packed "
+            f"already; pass rows without padding, of packed ones the lengths as {SEQ_LENGTHS!r}"
         )
 
 
