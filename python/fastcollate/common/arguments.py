@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TypeVar, cast
 
 from fastcollate._fastcollate import check_range
 from fastcollate.common.arrays import describe, pieces_of
-from fastcollate.common.names import INSTEAD, advice_for
+from fastcollate.common.names import INSTEAD, ListsNames, advice_for
 from fastcollate.common.text import show
 
 T = TypeVar("T", bound=Callable[..., Any])
@@ -133,6 +133,8 @@ def _missing(
     needed = [one.name for one in parameters if one.default is one.empty and one.name not in OWN]
     positional = [one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
     missing = [name for name in needed if name not in (*positional[: len(args)], *kwargs)]
+    if positional[:1] == ["self"] and not args:
+        return f"{_callee(function)} is called on the class; make an object of it first"
     if not missing or any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in parameters):
         return None
     callee = _callee(function)
@@ -313,6 +315,8 @@ def is_sequence(values: Any) -> bool:
     if type(values) is list:
         return True  # most are
     if not (hasattr(type(values), "__len__") and hasattr(type(values), "__getitem__")):
+        return False
+    if type(values).__len__ is vars(ListsNames).get("__len__"):  # which is an error
         return False
     return getattr(values, "ndim", 1) != 0 and not isinstance(
         values, (str, bytes, bytearray, Mapping)
