@@ -15,7 +15,6 @@ from fastcollate._fastcollate import (
 )
 from fastcollate.common.arguments import check_int
 from fastcollate.common.requirements import LEAST_TORCH, check_version
-from fastcollate.common.row_columns import IDS
 from fastcollate.memory.pools import PoolArgument, check_memory
 from fastcollate.ops.batch_state import BatchSpec, BatchState
 from fastcollate.ops.tree_labels import check_trained_once, tree_label_keys
@@ -98,7 +97,9 @@ def collate(request: Request) -> BatchState:
         data,
         plan,
         BatchSpec(pad_token_id, specs, outputs, table, cp, layout.forks_early),
-        *map(names.get, IDS),
+        names.get("uids"),
+        names.get("trajectory_ids"),
+        names.get("is_last_step"),
         merged,
         None if shard is None else shard.is_padding.tolist(),
         masked_rewards if merging is None else max(masked_rewards, merging.masked_rewards),
