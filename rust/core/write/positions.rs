@@ -22,7 +22,8 @@ pub fn write_mask<T: Binary>(
     // Copied from a chunk that stays in the cache: long copies need not fetch their destination
     // first, which saves 1.2 of the 12 ms that filling takes for 4.7 M tokens on one core.
     let longest = slice.segments.iter().map(|segment| segment.len).max();
-    let longest = longest.filter(|_| slice.positions() > CHUNK);
+    // One short segment is filled in place.
+    let longest = longest.filter(|&longest| slice.positions() >= 2 * longest.min(CHUNK));
     #[expect(clippy::disallowed_methods, reason = "a chunk is small")]
     let chunk = vec![inside; longest.unwrap_or(0).min(CHUNK)];
     let Ok(()) = walk(slice, &[outside], destination, |_, values| {
