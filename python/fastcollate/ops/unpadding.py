@@ -117,7 +117,9 @@ def _mask(x: Any, mask: Any) -> Ragged:
         shape = tuple(x.shape[:2])
         raise ValueError(f"mask has rows of different lengths; pass shape {shape}") from error
     flags = _flags(mask, tuple(x.shape[:2]))
-    return _take(x, flags, np.add.reduce(flags, 1, np.int64))
+    # Short integers are added many at a time.
+    kind = np.uint16 if flags.shape[1] < 1 << 16 else np.int64
+    return _take(x, flags, np.add.reduce(flags.view(np.uint8), 1, kind))
 
 
 def _take(x: Any, flags: np.ndarray, lengths: np.ndarray) -> Ragged:
