@@ -6,7 +6,7 @@ from typing import Any
 
 BLIND = frozenset(
     """
-    afmoe biogpt cosmos3_edge_text ernie4_5_vl_moe_text falcon glm4v_moe_text glm4v_text
+    afmoe biogpt cosmos3_edge_text ernie4_5_vl_moe_text evolla falcon glm4v_moe_text glm4v_text
     glm_ocr_text gpt_oss hunyuan_vl_text hy_v4_vl_text opt paddleocr_vl_text
     qwen2_5_omni_text qwen2_5_vl_text qwen2_vl_text xglm
     """.split()  # noqa: SIM905
