@@ -69,8 +69,7 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
     _label_key: str | None
     _first_labels: Any
     _versions: tuple[int, int, int]
-    # Made on first access, None before: the items of a collator's batch without masks, the masks,
-    # and positions.
+    # Made on first access: the items of a collator's batch without masks, the masks, and positions.
     _inputs: dict[str, Any] | None
     _masks: dict[str, Any] | None
     _positions: Any
@@ -112,6 +111,8 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
         put = object.__setattr__  # its own takes three times as long
         put(self, "_current", state)
         put(self, "_label_key", key := label_key(state))
+        for name in ("_inputs", "_masks", "_positions"):
+            put(self, name, None)
         if key is not None:
             self._first_labels = state.data[key]
             self._versions = self._versions_of(state, key)
@@ -242,8 +243,6 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
         # Called if no method or property has that name, or a property finds no plan. Private
         # names are never keys: looking up `_state` here before it is set would recurse forever.
         if name.startswith("_"):
-            if name in ("_inputs", "_masks", "_positions"):
-                return None  # it is not made yet
             raise AttributeError(
                 f"Batch has no attribute {name!r}; an output of that name is batch[{name!r}]"
             )
