@@ -39,7 +39,8 @@ class Batch(ModelBatch[Array]):
     """A read-only mapping from output names to arrays, with the plan that placed them.
 
     Keys are also attributes, and ``dict(batch)`` is the data. Models are called with
-    :meth:`model_inputs`.
+    :meth:`model_inputs`; the item ``attention_mask`` of packed and jagged rows and trees is an
+    object whose use is an error.
 
     ==================================  ==========================================================
     For a model

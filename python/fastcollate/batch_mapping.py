@@ -21,6 +21,7 @@ from fastcollate.ops.missing_outputs import (
     missing_key,
     missing_output,
     not_assigned,
+    refused,
 )
 from fastcollate.ops.model_inputs import (
     KEYS,
@@ -164,7 +165,7 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
         """Return the items: all outputs, or what a model is called with."""
         state = self._state
         if state.call is None:
-            return state.data
+            return {**state.data, **no_mask} if (no_mask := refused(state)) else state.data
         inputs = self._inputs_of("input_ids")
         return {"input_ids": inputs["input_ids"], **self._inputs_of("attention_mask"), **inputs}
 
@@ -202,6 +203,8 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
             has_inputs = state.call is not None and is_input(state, key)
             return self._inputs_of(key)[key] if has_inputs else listed(state.data[key])
         except (KeyError, TypeError) as error:  # slices have no hash
+            if isinstance(key, str) and key in (no_mask := refused(state)):
+                return no_mask[key]
             message = missing_key(
                 state.known_plan, state.data, key, self._is_attribute(key), public_names(type(self))
             )
@@ -221,7 +224,7 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
 
     def __contains__(self, key: object) -> bool:
         has_inputs = self._state.call is not None
-        return key in (self._inputs_of(key) if has_inputs else self._state.data)
+        return key in (self._inputs_of(key) if has_inputs else self._mapping())
 
     def __setitem__(self, key: str, value: Any) -> None:
         self._of_mapping()[key] = value

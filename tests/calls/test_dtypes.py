@@ -50,7 +50,7 @@ def test_compact_in_every_layout(layout, labels, array_type):
     batch = build(**options, array_type=array_type)
     compact = build(**options, array_type=array_type, dtypes="compact")
     narrow = COMPACT | dict.fromkeys(["position_ids", "sequence_ids", "targets"], np.int32)
-    expected = dict(batch)
+    expected = dict(batch._data)
     for key in narrow.keys() & expected.keys():
         expected[key] = np.asarray(expected[key]).astype(narrow[key])
     assert_same(compact, expected)

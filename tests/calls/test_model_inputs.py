@@ -1,5 +1,6 @@
 """Models called with `Batch.model_inputs` train the rows, in every layout, however it was made."""
 
+import pickle
 import types
 import warnings
 from itertools import pairwise
@@ -10,6 +11,7 @@ import ways
 from small_models import small_model
 
 import fastcollate as fc
+from fastcollate.ops.missing_outputs import REFUSED
 from fastcollate.testing.reference import assert_same as same_outputs
 
 torch = pytest.importorskip("torch")
@@ -703,9 +705,22 @@ def test_other_outputs_are_read_without_making_the_inputs():
 def test_a_rank_of_a_collators_batch_has_the_outputs():
     batch = by_collator(fc.Packed(8, multiple_of=4), labels="shifted")
     part = batch.cp_split(2, 0)
-    assert list(part) == list(batch._data)
+    assert list(part._data) == list(batch._data)
     assert part.loss_mask.shape == (*batch.loss_mask.shape[:1], batch.loss_mask.shape[1] // 2)
-    assert "attention_mask" not in part
+    assert part["attention_mask"] is REFUSED
+
+
+@pytest.mark.parametrize(("family", "attention"), [("gpt2", "eager"), ("llama", "sdpa")])
+@pytest.mark.parametrize("name", ["jagged", "packed", "shifted", "single_row", "tree"])
+def test_models_refuse_all_outputs_of_rows_that_share_output_rows(name, family, attention):
+    """transformers ignores keys that it does not know, and would mix the rows."""
+    model, batch = small_model(family, attention), built(LAYOUTS[name])
+    for items in batch, dict(batch), {key: value for key, value in batch.items() if key in batch}:
+        with pytest.raises(AttributeError, match=r"call the model with \*\*batch\.model_inputs"):
+            model(**items)
+    again = pickle.loads(pickle.dumps(dict(batch)))["attention_mask"]
+    assert again is batch.get("attention_mask").to("cpu") is REFUSED
+    assert "attention_mask" not in built(LAYOUTS[name], array_type="numpy")
 
 
 def test_fields_are_no_inputs_under_their_names():

@@ -17,7 +17,7 @@ from fastcollate.common.arrays import to_numpy
 def paths_of(batch):
     """Say of each position of each output row which path leads there; None of padding."""
     rows = []
-    if "attention_mask" in batch:
+    if hasattr(batch, "attention_mask"):
         for mask in to_numpy(batch.attention_mask).tolist():
             tokens = iter(chain(0, sum(mask)))
             rows.append([next(tokens) if is_token else None for is_token in mask])

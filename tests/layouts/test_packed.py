@@ -143,7 +143,7 @@ def lists_of(batch, *keys):
             return list(map(plain, value))
         return value if isinstance(value, int) else value.tolist()
 
-    return {key: plain(batch[key]) for key in keys or batch}
+    return {key: plain(batch[key]) for key in keys or batch._data}
 
 
 def test_written_out(array_type):

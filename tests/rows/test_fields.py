@@ -22,7 +22,7 @@ def build_fields(layout="left", array_type="numpy", **fields):
     """Build rows of 2 + 1 and 1 + 3 tokens with these fields, and give what is new."""
     batch = make_batch(PROMPTS, RESPONSES, fields=fields, layout=layout, array_type=array_type)
     bare = make_batch(PROMPTS, RESPONSES, layout=layout, array_type=array_type)
-    assert list(batch)[: len(bare)] == list(bare)
+    assert list(batch._data)[: len(bare._data)] == list(bare._data)
     return {key: value for key, value in batch.items() if key not in bare}
 
 

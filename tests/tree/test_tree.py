@@ -16,6 +16,7 @@ from strategies import as_inputs, extras, forks, name_turns, trajectories, with_
 from ways import by_builder
 
 import fastcollate as fc
+from fastcollate.ops.missing_outputs import REFUSED
 from fastcollate.planning import prefix_tree
 from fastcollate.testing.reference import (
     assert_same,
@@ -547,7 +548,7 @@ def test_a_mask_that_is_not_there_is_named():
     with pytest.raises(AttributeError, match=r"pass batch\.dense_mask\(\) or batch\.block_mask"):
         _ = batch.attention_mask
     assert not hasattr(batch, "attention_mask")
-    assert batch.get("attention_mask") is None
+    assert batch["attention_mask"] is REFUSED
 
 
 @pytest.mark.parametrize("option", ["algorithm", "cost", "oversize", "share"])

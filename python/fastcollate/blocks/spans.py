@@ -84,7 +84,8 @@ def pack_arrays(batch: Mapping[str, Any], shards: Sequence[Mapping[str, Any]]) -
 
     batches = []
     for shard in shards:
-        outputs = {key: piece(value, batch.get(key)) for key, value in shard.items()}
+        own = shard._data if isinstance(shard, Batch) else shard
+        outputs = {key: piece(value, batch.get(key)) for key, value in own.items()}
         if not isinstance(shard, Batch):
             batches.append((_pickle(outputs), _pickle(None)))
             continue

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
 
 from fastcollate.common.names import column_called, fold
 from fastcollate.common.text import show
@@ -11,6 +13,7 @@ from fastcollate.rows.fields import LABELS
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Plan
+    from fastcollate.ops.batch_state import BatchState
 
 _PACKED = "pass layout=fc.Packed(...) to build_batch"
 _ROUNDED = "pass layout=fc.Packed(..., multiple_of=...) to build_batch"
@@ -109,6 +112,44 @@ _LABELS_OF_TREE = (
     "a position of a tree can predict several tokens; see batch.targets and batch.predictors, or "
     "pass layout=fc.Tree(..., fork_early=True) and labels='shifted' to build_batch"
 )
+
+
+class RefusedMask:
+    """The item ``attention_mask`` of packed and jagged rows and trees: no model can use it.
+
+    Models that are called with ``**batch`` raise its error, and would mix rows without it.
+    """
+
+    __slots__ = ()
+
+    def to(self, *_: Any, **__: Any) -> RefusedMask:
+        """Return this: loops over a batch's items move them."""
+        return self
+
+    cuda = pin_memory = to
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"rows share output rows, without attention_mask; {_CALL}")
+
+    def __repr__(self) -> str:
+        return f"({_CALL})"
+
+    def __reduce__(self) -> str:
+        return "REFUSED"
+
+
+_CALL = "call the model with **batch.model_inputs(model=model)"
+
+REFUSED = RefusedMask()
+
+
+def refused(state: BatchState) -> dict[str, Any]:
+    """Return the mask that a model must not get; none if it may be called with the items."""
+    data = state.data
+    is_padded = "attention_mask" in data
+    if is_padded or state.made_by is None or isinstance(data.get("input_ids"), np.ndarray):
+        return {}
+    return {"attention_mask": REFUSED}
 
 
 def missing_key(
