@@ -96,6 +96,8 @@ impl Error {
                     "pass the column with token ids, such as its 'input_ids'"
                 } else if is_text && is_whole && is_of_tokens {
                     "pass rows of token ids, such as the column of a table, not its name"
+                } else if is_of_tokens && is_of_digits(object) {
+                    "convert this text to integers first, as by json.loads(row) or int(id)"
                 } else if is_text && is_of_tokens {
                     "tokenize it first, and pass the ids"
                 } else if is_of_tokens && object.is_instance_of::<PyList>() {
@@ -115,6 +117,14 @@ impl Error {
         let found = format!("({}{comma})", sizes.join(", "));
         Self::Shape { location, found, expected }
     }
+}
+
+/// True for text that begins as an integer, or a list of some.
+fn is_of_digits(object: &Bound<PyAny>) -> bool {
+    let text = object.cast::<PyString>().ok().and_then(|text| text.to_str().ok());
+    text.is_some_and(|text| {
+        text.trim_start_matches(['[', ' ', '-']).starts_with(|first: char| first.is_ascii_digit())
+    })
 }
 
 impl From<Core> for Error {

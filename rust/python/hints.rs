@@ -22,9 +22,22 @@ pub fn message(error: &Error) -> String {
 fn hint(error: &Error) -> Cow<'static, str> {
     Cow::Borrowed(match error {
         Error::EmptyBatch(_) => "pass at least one",
-        Error::RowCount { form, .. } => {
+        Error::RowCount { field, found, expected, form } => {
             let one = form.argument().trim_end_matches('s');
-            return format!("pass one row per {one}").into();
+            let each = format!("pass one row per {one}");
+            let is_larger = |of: usize, than: usize| of > than && than > 0 && of % than == 0;
+            return if field == "responses" && is_larger(*found, *expected) {
+                let times = found / expected;
+                format!(
+                    "{each}: repeat each prompt for each of its samples, as by \
+                     [row for row in prompts for _ in range({times})]"
+                )
+            } else if is_larger(*expected, *found) {
+                format!("{each} (flatten what is by group, as by values.reshape(-1))")
+            } else {
+                each
+            }
+            .into();
         }
         Error::PromptTooLong { len, .. } => return format!("pass a length from 0 to {len}").into(),
         Error::RowLength { found, stream, .. } if found == stream => {

@@ -169,6 +169,15 @@ def test_advice_for_names_of_other_libraries(sample, advice):
         fc.Collator(pad_token_id=0)([sample])
 
 
+def test_keys_that_some_samples_lack():
+    for key, value, default in ("labels", [1], ""), ("rewards", 1.0, ", or as a field with a def"):
+        samples = [{"input_ids": [1], key: value}, {"input_ids": [1]}]
+        with pytest.raises(ValueError, match=f"has no '{key}', .* or in none({default}|$)"):
+            fc.Collator(pad_token_id=0)(samples)
+    with pytest.raises(ValueError, match="samples have text in 'completion', but no token ids"):
+        fc.Collator(pad_token_id=0)([{"prompt": "What", "completion": "This"}])
+
+
 @pytest.mark.parametrize("key", ["prompt", "response"])
 def test_text_is_not_token_ids(key):
     sample = {"prompt": [1], "response": [2], key: "What is"}

@@ -249,6 +249,31 @@ def test_columns_in_place_of_rows(kind):
         fc.build_batch(kind(input_ids=[[1]]), [[2]], pad_token_id=0)
 
 
+@pytest.mark.parametrize("prompts", [["[5, 6]"], [["5", "6"]], ["5 6"]])
+def test_ids_as_text(prompts):
+    """Tokenizing it would train on digits and brackets."""
+    with pytest.raises(TypeError, match=r"convert this text to integers first, as by json\.loads"):
+        fc.build_batch(prompts, [[2]], pad_token_id=0)
+    with pytest.raises(TypeError, match=r"^prompt holds text, .*convert it to integers first"):
+        fc.Collator(pad_token_id=0)([{"prompt": "[5, 6]", "response": [2]}])
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        (
+            {"responses": [[2]] * 6},
+            r"has 6 rows, .*\[row for row in prompts for _ in range\(3\)\]$",
+        ),
+        ({"advantages": [[1.0]]}, r"has 1 row, .*as by values\.reshape\(-1\)\)$"),
+        ({"responses": [[2]] * 3}, r"has 3 rows, but prompts has 2; pass one row per prompt$"),
+    ],
+)
+def test_samples_by_group(given, advice):
+    with pytest.raises(ValueError, match=advice):
+        fc.build_batch(**{"prompts": [[1]] * 2, "responses": [[2]] * 2, **given}, pad_token_id=0)
+
+
 @pytest.mark.parametrize("prompts", [["hi"], [["hi"]], [[{"role": "user"}]]])
 def test_text_in_place_of_ids(prompts):
     with pytest.raises(TypeError, match="; tokenize it first, and pass the ids"):

@@ -283,6 +283,8 @@ def test_a_plan(rollouts, tmp_path, capsys):
     assert (turns["rows_are"], turns["rows"], turns["mini_batches"]) == ("turns", 5, 3)
     assert run(["plan", str(rollouts), "--dp-size", "2"]) == 0
     assert "StepPlan: 3 rows of 3 prompts" in capsys.readouterr().out
+    assert run(["plan", str(rollouts), "--prompts-per-mini-batch", "2"]) == 0
+    assert "the last mini-batch is smaller: it has 1 of 2" in capsys.readouterr().out
 
 
 def test_costs(rollouts, tmp_path, capsys):

@@ -191,3 +191,14 @@ def test_rows_that_another_thread_changes_make_no_error(monkeypatch, row):
     batch = fc.build_batch([[]] * 4, rows, pad_token_id=PAD, **OPTIONS)
     assert batch.input_ids.tolist() == expected
     assert [] in rows
+
+
+def test_responses_that_begin_with_their_prompts():
+    """As what `generate` returns: the second copies of prompts would train."""
+    prompts, responses = [[*range(5, 20)], [8, 9, 10]], [[3, 4], [2]]
+    whole = [prompt + response for prompt, response in zip(prompts, responses, strict=True)]
+    (message,) = said(lambda: fc.build_batch(prompts, whole, pad_token_id=PAD, **OPTIONS))
+    assert "every response begins with its whole prompt" in message
+    short = [prompt[:2] for prompt in prompts]  # by chance
+    for given in (short, whole), (prompts, [whole[0], [8, 9, 11, 2]]), (prompts, responses):
+        assert said(lambda given=given: fc.build_batch(*given, pad_token_id=PAD, **OPTIONS)) == []

@@ -77,7 +77,7 @@ NOT_NUMBERS = [None, "7", b"7", [7], (7,), {}, {7}, 1j, np.complex64(1), object(
 @pytest.mark.parametrize("item", [1.5, 1.0, np.float32(2), NAN, *NOT_NUMBERS], ids=kind_of)
 @pytest.mark.parametrize("name", TOKENS)
 def test_items_that_are_no_token_ids(name, item):
-    advice = "tokenize it first" if isinstance(item, (str, dict)) else "integer"
+    advice = "tokenize it first" if isinstance(item, dict) else "integer"  # text: convert it to
     refuses(with_item(name, item), TypeError, rf"{name}\[1\]\[0\] is", kind_of(item), advice)
 
 

@@ -104,6 +104,10 @@ def plan(
     if len(lines) > SHOWN_LINES:
         lines = [*lines[:SHOWN_LINES], f"... {len(lines) - SHOWN_LINES:,} more lines"]
     lines += [f"{name.replace('_', ' ')}: {_text(value)}" for name, value in figures.items()]
+    asked = prompts_per_mini_batch or rows_per_mini_batch or 0
+    count = found.num_prompts if prompts_per_mini_batch else found.num_real_rows
+    if asked and count % asked:
+        lines.append(f"the last mini-batch is smaller: it has {count % asked} of {asked}")
     if output is not None:
         lines.append(f"wrote {output}")
     print_text("\n".join(lines))

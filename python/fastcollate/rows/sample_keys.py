@@ -109,7 +109,8 @@ def _message(unknown: list[str], names: Mapping[str, str], first: First) -> str:
 
     text = [key for key in unknown if _is_text(read(of_name, key))]
     columns = _columns_for(unknown, names, text)
-    if text and not columns and not own.keys() & {*TURN, *PAIR, "input_ids"}:
+    tokens = own.keys() & {*TURN, *PAIR, "input_ids"}
+    if text and not columns and all(_is_text(read(of_name, key)) for key in tokens):
         return (
             f"samples have text in {shown(text)}, but no token ids; tokenize it "
             "first, and pass 'input_ids', or 'prompt' and 'response'"

@@ -176,9 +176,15 @@ def _check_no_text(columns: Mapping[str, Any]) -> None:
     keys = (*TURN, "input_ids", *PAIR)
     first = {key: read(lambda key: columns[key][0], key) for key in keys if key in columns}
     if text := [key for key, row in first.items() if isinstance(row, str)]:
+        found = first[text[0]]
+        is_of_digits = found.lstrip("[ -")[:1].isdigit()
         raise TypeError(
-            f"{text[0]} holds text, {first[text[0]]!r:.40}, but batches are made of token ids; "
-            "tokenize it first, and pass the ids"
+            f"{text[0]} holds text, {found!r:.40}, but batches are made of token ids; "
+            + (
+                "convert it to integers first, as by json.loads"
+                if is_of_digits
+                else "tokenize it first, and pass the ids"
+            )
         )
 
 
@@ -395,9 +401,12 @@ def _transpose(samples: Sequence[Any], keys: Keys, optional: Collection[str]) ->
         own = keys.used(sample, sample.__getitem__, is_first=False)
         for holder, names, other, others in ((0, used, index, own), (index, own, 0, used)):
             if missing := [name for name in names if name not in others]:
+                key = missing[0]
+                may_lack = COLUMNS.get(names[key]) in VALUES or key in keys.of_fields
+                default = f"fields={{{key!r}: fc.Field({key!r}, default=...)}}"
                 raise ValueError(
-                    f"samples[{other}] has no {missing[0]!r}, but samples[{holder}] has; "
-                    "pass it in all samples or in none, or as a field with a default:"
-                    f" fields={{{missing[0]!r}: fc.Field({missing[0]!r}, default=...)}}"
+                    f"samples[{other}] has no {key!r}, but samples[{holder}] has; pass it in all "
+                    "samples or in none"
+                    + (f", or as a field with a default: {default}" if may_lack else "")
                 )
     return {name: [sample[key] for sample in samples] for key, name in used.items()}
