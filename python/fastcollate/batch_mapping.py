@@ -437,9 +437,9 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
 
     @property
     def _known_keys(self) -> list[str]:
-        """The keys, without masks if those depend on a model that is not known."""
+        """The keys, without masks if those depend on a model that is not known, or are refused."""
         try:
-            return [*self]
+            return [*self] if self._state.call is not None else [*self._data]
         except ValueError:  # of a collator's batch in another layout
             return [*self._inputs_of("input_ids")]
 

@@ -25,7 +25,7 @@ fn hint(error: &Error) -> Cow<'static, str> {
         Error::RowCount { field, found, expected, form } => {
             let one = form.argument().trim_end_matches('s');
             let each = format!("pass one row per {one}");
-            let is_larger = |of: usize, than: usize| of > than && than > 0 && of % than == 0;
+            let is_larger = |of: usize, than: usize| of > than && of.is_multiple_of(than);
             return if field == "responses" && is_larger(*found, *expected) {
                 let times = found / expected;
                 format!(
