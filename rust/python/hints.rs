@@ -33,7 +33,10 @@ fn hint(error: &Error) -> Cow<'static, str> {
                      [row for row in prompts for _ in range({times})]"
                 )
             } else if is_larger(*expected, *found) {
-                format!("{each} (flatten what is by group, as by values.reshape(-1))")
+                format!(
+                    "{each}: repeat what is per group for each of its rows, and flatten arrays of \
+                     groups, as by values.reshape(-1)"
+                )
             } else {
                 each
             }

@@ -122,7 +122,8 @@ def _nameless(function: Callable[..., Any], given: tuple[Any, ...]) -> str | Non
     if not named:
         return f"{callee} takes {expected}; {INSTEAD.get(callee, 'pass no more arguments')}"
     needed = next((one for one in named if one.default is one.empty), named[0])
-    return f"{callee} takes {expected} without a name; pass others by name: {needed.name}=..."
+    advice = INSTEAD.get(f"{callee}()", f"pass others by name: {needed.name}=...")
+    return f"{callee} takes {expected} without a name; {advice}"
 
 
 def _missing(

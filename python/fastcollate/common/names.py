@@ -88,11 +88,16 @@ ADVICE: tuple[tuple[str, str, str], ...] = (
     ("pad_to", "layout", "pass layout=fc.Left(pad_to=...)"),
     ("pad_to_multiple_of", "multiple_of", "pass multiple_of"),
     ("pad_to_multiple_of multiple_of", "lengths layout", "pass layout=fc.Packed(multiple_of=...)"),
-    ("pad_to_multiple_of multiple_of", "layout", "pass layout=fc.Left(multiple_of=...)"),
+    (
+        *("pad_to_multiple_of multiple_of", "layout"),
+        "pass layout=fc.Right(multiple_of=...), or fc.Left",
+    ),
     ("padding_side", "side", "pass side"),
     ("padding_side", "x dtype", "pass x=fc.unpad(x, lengths=..., side=...)"),
     ("padding_side", "layout", "pass layout='left' or 'right'"),
     ("padding_value", "fill", "pass fill"),
+    ("batch_first", "fill", "leave it out: rows are first in any case"),
+    ("num_workers", "depth", "depth is the number of batches ahead; workers are the DataLoader's"),
     ("padding_value pad_id", "pad_token_id", "pass pad_token_id"),
     ("pad_token", "pad_token_id", "pass the token's id as pad_token_id"),
     # Steps and ranks.
@@ -128,11 +133,13 @@ the text, in which ``<name>`` is the unknown argument. The first that fits is us
 
 INSTEAD = {
     "Batch": "fc.build_batch makes one of all rows",
+    "Collator()": "make one first: fc.Collator(pad_token_id=...), then call it with samples",
     "Ragged": "fc.ragged makes one of rows",
     "TreePlan": "fc.planning.prefix_tree makes one",
     "Patcher.patch": "functions that it replaces keep their own; fc.build_batch has options",
 }
-"""What to call where arguments or attributes of a class, or arguments of a method, are wrong."""
+"""What to call where arguments or attributes of a class, or arguments of a method, are wrong; with
+``()``, where arguments lack names."""
 
 ITEMS = {
     "StepPlan": "call plan.shard(mini_batch, rank)",
