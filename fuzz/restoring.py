@@ -33,7 +33,7 @@ def restore_plan(choices: Choices) -> None:
         lens = (restored.response_lens, restored.to_dict()["turn_response_lens"])
         tokens = [sum(of_all.tolist()) for of_all in lens]
         if all(n < 1 << 20 or n > 1 << 60 for n in tokens):  # between, it only takes long
-            with suppress(ValueError):
+            with suppress(ValueError, MemoryError):
                 restored.gather_positions(
                     of_sequence=of_sequence,
                     next_token=of_sequence,
