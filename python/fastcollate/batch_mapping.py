@@ -16,8 +16,8 @@ from fastcollate.ops.loss_positions import label_key, targets, with_masked_label
 from fastcollate.ops.masks import MASK_KEYS
 from fastcollate.ops.metrics import padding_of
 from fastcollate.ops.missing_outputs import (
-    NOT_DELETED,
     NOT_JOINED,
+    READ_ONLY,
     missing_key,
     missing_output,
     not_assigned,
@@ -239,7 +239,7 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
     def _of_mapping(self) -> dict[str, Any]:
         """Return the items, which may change if no plan describes them."""
         if self._state.made_by is not None:
-            raise TypeError(NOT_DELETED)
+            raise TypeError(READ_ONLY)
         return self._state.data
 
     def __getattr__(self, name: str) -> Any:
@@ -278,7 +278,7 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
                 raise AttributeError(not_assigned(self._data, name)) from None
 
         def __delattr__(self, name):
-            raise AttributeError(NOT_DELETED)
+            raise AttributeError(READ_ONLY)
 
     def __dir__(self) -> list[str]:
         names = (name for name in super().__dir__() if name.startswith("__") or name[0] != "_")

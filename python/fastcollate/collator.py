@@ -32,7 +32,7 @@ from fastcollate.ops.masks import (
     check_kernel,
     needs_kernel,
 )
-from fastcollate.ops.model_inputs import left_out_message
+from fastcollate.ops.model_inputs import check_own_positions, left_out_message
 from fastcollate.options import Options, RowOptions
 from fastcollate.plan.dtypes import Outputs
 from fastcollate.plan.layout import Jagged, Layout, Right
@@ -274,6 +274,7 @@ class Collator(Generic[Made]):
         made = made._replace(call=self._call, truncated=truncated)
         if "loss_mask" in arguments and made.spec.outputs.labels is not None:
             self._check_weights(on_host(made.loss_mask))
+        check_own_positions(made._state)
         if (message := left_out_message(made._state, self._keys)) is not None:
             warn_user(message)
         if self._keys is not None:

@@ -723,6 +723,13 @@ def test_models_refuse_all_outputs_of_rows_that_share_output_rows(name, family, 
     assert "attention_mask" not in built(LAYOUTS[name], array_type="numpy")
 
 
+def test_attributes_that_tensors_refuse_to_have():
+    """Those of complex numbers and of matrices raise errors of torch's own."""
+    batch = built(LAYOUTS["left"])
+    for name in ("imag", "mT"):
+        assert not hasattr(batch, name)
+
+
 def test_fields_are_no_inputs_under_their_names():
     fields = {"use_cache": fc.PerRow([np.ones((1, 2))] * len(PROMPTS), concat=True)}
     assert built(LAYOUTS["jagged"], fields=fields).model_inputs("dense")["use_cache"] is False

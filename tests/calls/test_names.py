@@ -457,6 +457,10 @@ def test_other_names_of_the_top_level(name, advice):
             "'slime'; import fastcollate.compat.skyrl, or .ne",
         ),
         ("from fastcollate.compat.trl import pack", "'pack'; it has DataCollatorForLanguageModel"),
+        ("from fastcollate.memory import Pool", "'Pool'; it has BufferPool, set_default_pool"),
+        ("from fastcollate.testing import check", "'check'; it has batches, verify"),
+        ("from fastcollate.testing.reference import pack", "'pack'; it has assert_same, build_b"),
+        ("from fastcollate.compat.nemo_rl import pack", "'pack'; it has PackingAlgorithm, Packing"),
         ("from fastcollate.rollouts import load", "'load'; it has SOURCES, Calls, Schema, parse"),
     ],
 )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, TypeAlias
 
 from fastcollate.common.arguments import suggests_names
+from fastcollate.common.names import list_names_of
 from fastcollate.compat.bin_packers import BinPacker, check_capacity, find_packer
 from fastcollate.rows.lengths import check_lengths
 
@@ -343,3 +344,6 @@ def get_packer(
     """
     packer = find_packer(algorithm, _PACKERS, "nemo_rl.data.packing.algorithms")
     return packer(bin_capacity, collect_metrics, min_bin_count, bin_count_multiple)
+
+
+list_names_of(__name__)

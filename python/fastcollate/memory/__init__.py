@@ -4,6 +4,9 @@
 - :func:`set_default_pool`: sets the default pool; None disables recycling.
 """
 
+from fastcollate.common.names import list_names_of
 from fastcollate.memory.pools import BufferPool, set_default_pool
 
 __all__ = ["BufferPool", "set_default_pool"]
+
+list_names_of(__name__)

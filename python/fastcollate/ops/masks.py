@@ -77,9 +77,9 @@ class ModelCall(NamedTuple):
     has_state: bool = False
     """True if the model's layers carry a state from one position to the next."""
     reason: str | None = None
-    """Why sequences cannot share output rows, by what the model has for each; None if they can."""
+    """Why sequences cannot share output rows of this model, whatever its type; None if they can."""
     types_of_images: str | None = None
-    """The argument by which images attend to all of their tokens; None if they do not."""
+    """The argument by which the model knows the tokens of images; None if it needs none."""
 
     @classmethod
     def of(cls, kernel: Kernel | None, model: Any, dtype: Any = None) -> ModelCall:

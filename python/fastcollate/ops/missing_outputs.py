@@ -85,7 +85,7 @@ _REQUESTS = {
     **dict.fromkeys(("decode", "batch_decode", "text", "texts"), "call batch.show(tokenizer=...)"),
     **dict.fromkeys(
         ("pad_token_id", "tokenizer", "model", "config"),
-        "a batch has data alone; keep it beside it",
+        "a batch has only data; keep it beside it",
     ),
     **dict.fromkeys(
         ("mini_batches", "micro_batches", "minibatches", "shard", "loader", "batches"),
@@ -187,7 +187,8 @@ def missing_output(
     if (part := next((key for key in outputs if fold(key) in fold(name)), None)) is not None:
         asks = f"pass fields={{{name!r}: ...}} to build_batch, or see batch.{part}"
         return f"Batch has no {name}; {asks}"
-    if hasattr(next(iter(outputs.values()), None), name):
+    # Of the class: some attributes of tensors raise errors of their own.
+    if hasattr(type(next(iter(outputs.values()), None)), name):
         return f"Batch has no {name}; its outputs have one each: batch.{next(iter(outputs))}.{name}"
     return (
         f"Batch has no output or attribute {show(name)}; its outputs are {list(outputs)} (pass "
@@ -195,7 +196,7 @@ def missing_output(
     )
 
 
-NOT_DELETED = (
+READ_ONLY = (
     "a Batch is read-only; write into an output, as batch.loss_mask[...] = values, or pass "
     "dict(batch), whose items may change"
 )

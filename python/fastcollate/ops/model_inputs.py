@@ -40,6 +40,7 @@ def model_inputs(
     dtype: Any = None,
 ) -> dict[str, Any]:
     """See :meth:`fastcollate.Batch.model_inputs`; without positions if they are None."""
+    check_own_positions(state)
     if (message := left_out_message(state)) is not None:
         warn_user(message)
     inputs = inputs_without_masks(state, position_ids)
@@ -123,15 +124,8 @@ def left_out_message(state: BatchState, keys: Collection[str] | None = None) -> 
     """Return a warning if a model would lack images, or the positions of these.
 
     Images that are not joined are not among the inputs of the model, of which `keys` are passed.
-
-    Raises
-    ------
-    ValueError
-        Positions of one's own begin again within a row.
     """
     table = state.spec.table
-    if "position_ids" in table and table["position_ids"].field is not None:
-        _check_ascent(state)
     for key in (*IMAGES, *SOUNDS) if keys is None else ():
         if key in table and table[key].align in ("row", "array", "object"):
             return (
@@ -159,8 +153,17 @@ def left_out_message(state: BatchState, keys: Collection[str] | None = None) -> 
     return None
 
 
-def _check_ascent(state: BatchState) -> None:
-    """Check that positions of one's own do not begin again within a row: it would be packed."""
+def check_own_positions(state: BatchState) -> None:
+    """Check that positions that were passed do not begin again within a row, as in packed samples.
+
+    Raises
+    ------
+    ValueError
+        They do, so sequences of the row would attend to each other.
+    """
+    table = state.spec.table
+    if "position_ids" not in table or table["position_ids"].field is None:
+        return
     values = state.data["position_ids"]
     if values.ndim != state.data["input_ids"].ndim or state.plan.is_tree:
         return

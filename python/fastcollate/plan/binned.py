@@ -14,7 +14,7 @@ from fastcollate._fastcollate import PackSpec, Plan
 from fastcollate.common.arguments import check_bool, check_count, check_number, tally
 from fastcollate.common.arrays import describe
 from fastcollate.plan.bin_plan import BinPlan
-from fastcollate.plan.costs import CostArgument, Costs, costs_of
+from fastcollate.plan.costs import CostArgument, Costs, costs_of, is_function
 from fastcollate.plan.layout import Layout
 from fastcollate.rows.lengths import Integers
 
@@ -131,8 +131,7 @@ class BinnedLayout(Layout):
 
     def _check_cost(self) -> None:
         """Check the type of the cost."""
-        is_function = callable(self.cost) and not isinstance(self.cost, type)
-        if not isinstance(self.cost, (str, Costs)) and not is_function:
+        if not isinstance(self.cost, (str, Costs)) and not is_function(self.cost):
             raise TypeError(
                 f"cost is {describe(self.cost)}; pass 'tokens', 'flops', fc.planning.Costs(...), a "
                 "function of lengths or, for one cost per row, "

@@ -346,6 +346,11 @@ def costs_of(name: str, cost: Any, lengths: Integers, noun: str = "row") -> NDAr
     return weights_of(name, cost, lengths, noun).astype(np.float64)
 
 
+def is_function(cost: Any) -> bool:
+    """Return True for a function of lengths; False for a class, of which an object is meant."""
+    return callable(cost) and not isinstance(cost, type)
+
+
 def weights_of(name: str, cost: Any, lengths: Integers, noun: str = "row") -> Weights:
     """Return the costs of :func:`costs_of` in their own dtype.
 
@@ -359,7 +364,7 @@ def weights_of(name: str, cost: Any, lengths: Integers, noun: str = "row") -> We
         cost = NAMED_COSTS[cost]
     if isinstance(cost, Costs):
         return cost.spec.of(lengths)
-    if callable(cost) and not isinstance(cost, type):
+    if is_function(cost):
         found = cost(copied(lengths, np.int64))
         found_by, verb = f"the function {name} returned", "return"
     elif hasattr(cost, "__array__") or isinstance(cost, (list, tuple)):

@@ -11,6 +11,8 @@ The first two need Hypothesis: ``pip install hypothesis``.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from fastcollate.common.names import no_such_name
+
 if TYPE_CHECKING:
     from fastcollate.testing.drawing import batches
     from fastcollate.testing.verifying.verification import verify
@@ -24,7 +26,8 @@ if not TYPE_CHECKING:  # type checkers would take any name for one of the module
     def __getattr__(name: str) -> Any:
         """Import a name on first use."""
         if name not in _ON_USE:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+            advice = f"it has {', '.join(__all__)}"
+            raise no_such_name(f"module {__name__!r} has no attribute {name!r}; {advice}")
         try:
             return getattr(import_module(f"{__name__}.{_ON_USE[name]}"), name)
         except ModuleNotFoundError as error:

@@ -4,6 +4,7 @@ They were written independently of the Rust code, and do not validate their inpu
 `fastcollate.build_batch` does.
 """
 
+from fastcollate.common.names import list_names_of
 from fastcollate.testing.reference.comparing import assert_same
 from fastcollate.testing.reference.loops import build_batch_loops
 from fastcollate.testing.reference.merging import build_merged_batch_loops, merge_turns_loops
@@ -28,3 +29,5 @@ __all__ = [
     "plan_step_loops",
     "prefix_tree_loops",
 ]
+
+list_names_of(__name__)
