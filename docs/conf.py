@@ -28,6 +28,7 @@ extensions = [
     "repository_links",
     "search_words",
     "summaries",
+    "word_breaks",
 ]
 nitpicky = True
 # Code in docstrings, with a link where it is a name of the library.
