@@ -357,6 +357,9 @@ def masks(draw):
     rows, width = draw(st.integers(0, 5)), draw(st.integers(0, 9))
     rng = np.random.default_rng(draw(st.integers(0, 99)))
     mask = rng.random((rows, width)) < draw(st.sampled_from([0, 0.05, 0.5, 0.95, 1]))
+    if draw(st.booleans()):  # one span of each row
+        columns, (starts, ends) = np.arange(width), rng.integers(0, width + 1, (2, rows, 1))
+        mask = (columns >= starts) & (columns < ends)
     trailing = draw(st.sampled_from([(), (3,), (2, 0)]))
     dtype = draw(st.sampled_from([*DTYPES, "uint32"]))
     base = rng.integers(0, 2 if dtype == "bool" else 99, (rows, width + 2, *trailing)).astype(dtype)
@@ -381,6 +384,20 @@ def test_masks_of_long_runs(array_type):
     mask[2] = False
     column = fc.unpad(like(x, array_type), mask=mask)
     assert column.to_list() == [row[of].tolist() for row, of in zip(x, mask, strict=True)]
+
+
+@pytest.mark.parametrize("count", [3, 300])
+@pytest.mark.parametrize("spans", [(40, 500), (0, 430), (0, 500), (130, 131), (250, 250)])
+def test_masks_of_one_span_a_row(array_type, count, spans):
+    x = np.arange(count * 500 * 2).reshape(count, 500, 2)
+    mask = np.zeros((count, 500), np.int64)
+    mask[:, slice(*spans)] = 1
+    mask[1, 10:20] = mask[1, 470:480] = 1  # several spans
+    mask[2] = 0
+    for kept in (mask, mask == 1, np.asfortranarray(mask), mask.astype(np.uint8)):
+        column = fc.unpad(like(x, array_type), mask=like(kept, array_type))
+        assert column.values.tolist() == x[mask == 1].tolist()
+        assert column.lengths.tolist() == mask.sum(1).tolist()
 
 
 def form(mask, kind, array_type):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fastcollate._fastcollate import first_no_length
+from fastcollate._fastcollate import first_no_length, mask_spans
 from fastcollate.common.arguments import check_choice, suggests_names, tally
 from fastcollate.common.arrays import (
     check_array,
@@ -23,13 +23,13 @@ from fastcollate.common.arrays import (
     to_tensor,
 )
 from fastcollate.ops.padding import Side
-from fastcollate.ops.writing import FEW, SIDES, join, small_on_host
+from fastcollate.ops.writing import FEW, SIDES, is_small, join, small_on_host
 from fastcollate.rows.column_input import EXPECTED, check_dense, ragged
 from fastcollate.rows.columns import Ragged
 from fastcollate.rows.lengths import Integers, check_lengths
 
-SHORT_ROW = 128
-"""Tokens of a row at which taking them one by one takes as long as planning a copy."""
+SHORT_ROW = 1 << 10
+"""Bytes of a row at which taking tokens one by one takes as long as planning a copy."""
 
 
 @suggests_names
@@ -99,7 +99,7 @@ def unpad(x: Any, lengths: Any = None, *, mask: Any = None, side: Side | None = 
         row = int((lengths < width).argmax())
         _check_side(side, row, int(lengths[row]), width)
     columns = width - lengths if side == "left" else np.zeros(rows, np.int64)
-    if rows > FEW and offsets[-1] < SHORT_ROW * rows:
+    if _are_short(x, lengths):
         places = np.arange(width)
         starts = columns[:, None]
         return _take(x, (places >= starts) & (places < starts + lengths[:, None]), lengths)
@@ -116,10 +116,21 @@ def _mask(x: Any, mask: Any) -> Ragged:
     except ValueError as error:
         shape = tuple(x.shape[:2])
         raise ValueError(f"mask has rows of different lengths; pass shape {shape}") from error
-    flags = _flags(mask, tuple(x.shape[:2]))
+    flags = _on_host(mask, tuple(x.shape[:2]))
+    if (x.ndim > 2 or not is_small(x)) and (spans := mask_spans(_bits(flags))) is not None:
+        starts, lengths = spans
+        if not _are_short(x, lengths):
+            return Ragged._of(join(x, starts, lengths), offsets_of(lengths))
+    flags = _booleans(flags)
     # Short integers are added many at a time.
     kind = np.uint16 if flags.shape[1] < 1 << 16 else np.int64
-    return _take(x, flags, np.add.reduce(flags.view(np.uint8), 1, kind))
+    return _take(x, flags, np.add.reduce(_bits(flags), 1, kind))
+
+
+def _are_short(x: Any, lengths: Integers) -> bool:
+    """Return True if rows are so short that taking tokens one by one is faster."""
+    rows, width, *_ = x.shape
+    return rows > FEW and x.nbytes * lengths.sum() < SHORT_ROW * rows * rows * width
 
 
 def _take(x: Any, flags: np.ndarray, lengths: np.ndarray) -> Ragged:
@@ -148,18 +159,28 @@ def _mask_rows(column: Ragged, mask: Any) -> Ragged:
             f"mask[{row}] has {masks.lengths[row]} items, but x[{row}] has "
             f"{column.lengths[row]} tokens; pass one item for each"
         )
-    flags = _flags(masks.values, (len(column.values),), masks.offsets)
+    flags = _booleans(_on_host(masks.values, (len(column.values),)), masks.offsets)
     values = take(column.values, np.flatnonzero(flags))
     return Ragged._of(values, offsets_of(flags)[column.offsets])
 
 
-def _flags(mask: Any, shape: tuple[int, ...], offsets: Any = None) -> np.ndarray:
-    """Return a mask on the host as booleans."""
+def _on_host(mask: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Return a mask as an array of a shape."""
     flags: np.ndarray = to_numpy(check_array("mask", mask), "mask")
     if flags.shape != shape:
         raise ValueError(
             f"mask has shape {flags.shape}; pass the shape of the tokens of x, {shape}"
         )
+    return flags
+
+
+def _bits(flags: np.ndarray) -> np.ndarray:
+    """Return booleans as bytes, and other arrays as they are."""
+    return flags.view(np.uint8) if flags.dtype.kind == "b" else flags
+
+
+def _booleans(flags: np.ndarray, offsets: Any = None) -> np.ndarray:
+    """Return a mask of 0 and 1 as booleans."""
     kind = flags.dtype.kind
     # Other integers set other bits.
     if kind == "b" or (kind != "f" and np.bitwise_or.reduce(flags, None) in (0, 1)):
@@ -168,7 +189,7 @@ def _flags(mask: Any, shape: tuple[int, ...], offsets: Any = None) -> np.ndarray
     if (wrong := ~is_set & (flags != 0)).any():
         index = int(wrong.argmax())
         if offsets is None:
-            row, token = divmod(index, shape[1])
+            row, token = divmod(index, flags.shape[1])
         else:
             row, token = row_and_token(offsets, index)
         found = flags.reshape(-1)[index]

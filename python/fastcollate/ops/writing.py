@@ -95,9 +95,14 @@ def pad_on_their_device(rows: Ragged, dtype: Any, layout: Layout, fill: float) -
     return out.reshape(count, width, *values.shape[1:])
 
 
+def is_small(x: Any) -> bool:
+    """Return True if NumPy copies the tokens of an array or tensor sooner than the core."""
+    return bool(x.nbytes <= SMALL)
+
+
 def small_on_host(x: Any) -> np.ndarray | None:
     """Return an array or tensor as an array, if NumPy copies it sooner than the core; else None."""
-    if x.nbytes > SMALL:
+    if not is_small(x):
         return None
     found: np.ndarray = x
     if is_tensor(x):

@@ -28,6 +28,7 @@ mod ragged;
 mod reader;
 mod row_arrays;
 mod some_tokens;
+mod spans;
 mod storage;
 mod tensor;
 mod tokens;
@@ -46,6 +47,7 @@ pub use py_rows::{Missing, PyRows};
 pub use ragged::RowSpans;
 pub use reader::Reader;
 pub use some_tokens::SomeTokens;
+pub use spans::mask_spans;
 pub use storage::{
     RowStore, StoredRow, compact_ids, ids_of, numbers_of, stored_columns, token_ids,
 };
