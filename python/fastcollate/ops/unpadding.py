@@ -130,7 +130,7 @@ def _mask(x: Any, mask: Any) -> Ragged:
 def _are_short(x: Any, lengths: Integers) -> bool:
     """Return True if rows are so short that taking tokens one by one is faster."""
     rows, width, *_ = x.shape
-    return rows > FEW and x.nbytes * lengths.sum() < SHORT_ROW * rows * rows * width
+    return bool(rows > FEW and x.nbytes * lengths.sum() < SHORT_ROW * rows * rows * width)
 
 
 def _take(x: Any, flags: np.ndarray, lengths: np.ndarray) -> Ragged:
