@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import groupby
 from typing import Any
 
 from docutils import nodes
@@ -26,18 +27,19 @@ class Summaries(SphinxTransform):
         if len(found) > 1 and first is not None:
             first.parent.insert(first.parent.index(first) + 1, table(found))
 
-    def entries(self) -> Iterator[tuple[str, str, str]]:
-        """Return the id, the short name and the first sentence of each name."""
+    def entries(self) -> Iterator[tuple[nodes.section, str, str, str]]:
+        """Return the section, the id, the short name and the first sentence of each name."""
         found = {}
         for entry in self.document.findall(addnodes.desc):
             about = next(entry[-1].findall(nodes.paragraph), None)
             is_member = entry["objtype"] in ("attribute", "method", "property")
             if entry[0].get("ids") and about is not None and not is_member:
-                found[entry[0]["ids"][0]] = first_sentence(about.astext())
+                found[entry[0]["ids"][0]] = entry.parent, first_sentence(about.astext())
         last = [name.rpartition(".")[2] for name in found]
-        for name, about_it in found.items():
+        for name, (section, about_it) in found.items():
             parts = name.split(".")
-            yield name, ".".join(parts[-2:] if last.count(parts[-1]) > 1 else parts[-1:]), about_it
+            short = ".".join(parts[-2:] if last.count(parts[-1]) > 1 else parts[-1:])
+            yield section, name, short, about_it
 
 
 def first_sentence(text: str) -> str:
@@ -45,13 +47,17 @@ def first_sentence(text: str) -> str:
     return re.split(r"(?<=\.)\s|:\s", " ".join(text.split()), maxsplit=1)[0].rstrip(".:")
 
 
-def table(found: list[tuple[str, str, str]]) -> nodes.table:
-    """Make a table of names, with links, and sentences."""
+def table(found: list[tuple[nodes.section, str, str, str]]) -> nodes.table:
+    """Make a table of names, with links, and sentences, below the titles of their sections."""
     body = nodes.tbody()
-    for target, name, about in found:
-        link = nodes.reference("", "", nodes.literal(text=name), refid=target, internal=True)
-        cells = (nodes.paragraph("", "", link), nodes.paragraph(text=about))
-        body += nodes.row("", *(nodes.entry("", cell) for cell in cells))
+    for section, entries in groupby(found, key=lambda entry: entry[0]):
+        if isinstance(section.parent, nodes.section):
+            title = nodes.reference("", section[0].astext(), refid=section["ids"][0], internal=True)
+            body += nodes.row("", nodes.entry("", nodes.paragraph("", "", title), morecols=1))
+        for _, target, name, about in entries:
+            link = nodes.reference("", "", nodes.literal(text=name), refid=target, internal=True)
+            cells = (nodes.paragraph("", "", link), nodes.paragraph(text=about))
+            body += nodes.row("", *(nodes.entry("", cell) for cell in cells))
     group = nodes.tgroup(cols=2)
     group += [nodes.colspec(colwidth=30), nodes.colspec(colwidth=70), body]
     return nodes.table("", group, classes=["summaries"])

@@ -1,4 +1,4 @@
-"""On narrow pages, long names break after their underscores and dots, not within a word."""
+"""On narrow pages, long names break between their words."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ from typing import Any
 
 from sphinx.application import Sphinx
 
-CODE = re.compile(r'(?<=<span class="pre">)[^<]{8,}')
-AFTER = re.compile(r"(?<=\w[_./=(])(?=\w)")
+CODE = re.compile(r'(?<=<span class="pre">)[^<]{10,}')
+# Prefixes such as fc. and endings such as .py are not lines of their own. Quotes are entities here.
+PLACES = re.compile(r"(?<=\w{3}[_./])(?=[a-zA-Z0-9]\w\w)|(?<=::)(?=\w)|(?<=\w[=(])(?=[\w&])")
+CAPITALS = re.compile(r"(?<=[a-z]{2})(?=[A-Z][A-Za-z])|(?<=[A-Z]{2})(?=[A-Z][a-z])")
+
+
+def with_breaks(code: re.Match[str]) -> str:
+    """Mark the places of a name where lines may break."""
+    return CAPITALS.sub('<wbr class="capital">', PLACES.sub("<wbr>", code[0]))
 
 
 def add_breaks(app: Sphinx, page: str, template: str, context: dict[str, Any], tree: Any) -> None:
-    """Mark the places of a page's code where lines may break; `site.css` says on which pages."""
-    if "body" in context:
-        context["body"] = CODE.sub(lambda code: AFTER.sub("<wbr>", code[0]), context["body"])
+    """Mark the places in the code of a page; `site.css` says on which pages lines break there."""
+    for part in {"body", "toc"} & context.keys():
+        context[part] = CODE.sub(with_breaks, context[part])
 
 
 def setup(app: Sphinx) -> dict[str, Any]:

@@ -101,24 +101,27 @@ class Batch(ModelBatch[Array]):
         Returns
         -------
         dict
-            ``batch/rows``; in layouts with bins ``batch/bins``; in trees ``batch/token_ratio``, the
-            tokens of all rows divided by the tree's, and ``batch/path_keys``, the keys of
-            :meth:`attention_paths`; ``batch/tokens``, of which ``batch/prompt_tokens`` and
-            ``batch/response_tokens``; ``batch/padded_tokens``, the positions of ``input_ids``, and
-            ``batch/padding_fraction``, the share of them that is padding (0 to 1); the lengths
-            ``batch/longest_row``, ``batch/longest_prompt`` and ``batch/longest_response``, and the
-            percentiles of each, from ``batch/row_length_p50`` to ``batch/response_length_p99`` (50,
-            90 and 99). ``batch/trained_tokens``: tokens whose loss mask is not 0;
-            ``batch/rows_without_loss``: rows without trained tokens; with log-probabilities
-            ``batch/bad_logprobs``: those that are NaN, infinite or -9999;
-            ``batch/<key>_uncaptured_tokens``: tokens without indices of a captured field.
-            ``batch/tokens_without_predecessor``: sampled tokens at the start of a sequence, or of a
-            part of a split one, which no token predicts; their loss mask is 0, and they have no
-            label. In merged batches also :attr:`MergeReport.metrics`, such as
-            ``generate/num_seq_before_merge``, and ``generate/num_rewards_masked_by_merge``: nonzero
-            rewards on tokens that realigning masked. Rewards per token are lost there; one reward
-            per turn whose last token is masked moves to the end of the row (``rewards="sum"``). The
-            metrics of merging describe the whole step, also in a shard.
+            - ``batch/rows``, and in layouts with bins ``batch/bins``.
+            - ``batch/tokens``, of which ``batch/prompt_tokens`` and ``batch/response_tokens``.
+            - ``batch/padded_tokens``, the positions of ``input_ids``, and
+              ``batch/padding_fraction``, the share of them that is padding (0 to 1).
+            - ``batch/longest_row``, ``batch/longest_prompt`` and ``batch/longest_response``, and
+              the percentiles of these lengths, from ``batch/row_length_p50`` to
+              ``batch/response_length_p99`` (50, 90 and 99).
+            - ``batch/trained_tokens``: tokens whose loss mask is not 0;
+              ``batch/rows_without_loss``: rows without trained tokens.
+            - ``batch/tokens_without_predecessor``: sampled tokens at the start of a sequence, or of
+              a part of a split one, which no token predicts; their loss mask is 0, and they have no
+              label.
+            - With log-probabilities ``batch/bad_logprobs``: those that are NaN, infinite or -9999.
+            - ``batch/<key>_uncaptured_tokens``: tokens without indices of a captured field.
+            - In trees ``batch/token_ratio``, the tokens of all rows divided by the tree's, and
+              ``batch/path_keys``, the keys of :meth:`attention_paths`.
+            - In merged batches :attr:`MergeReport.metrics`, such as
+              ``generate/num_seq_before_merge``, of the whole step, also in a shard; and
+              ``generate/num_rewards_masked_by_merge``: nonzero rewards on tokens that realigning
+              masked. Rewards per token are lost there; one reward per turn whose last token is
+              masked moves to the end of the row (``rewards="sum"``).
         """
         return metrics_of(self._state)
 
@@ -343,7 +346,7 @@ class Batch(ModelBatch[Array]):
         Raises
         ------
         ValueError, TypeError
-            As :meth:`select`, for a shard; or `plan` is not a step plan.
+            As :meth:`select`, for a shard; or ``plan`` is not a step plan.
         """
         check_step_plan(plan)
         of_ranks = plan.shards()

@@ -158,19 +158,20 @@ class ModelBatch(BatchMapping[Array]):
         Returns
         -------
         dict
-            ``input_ids``, (B, W), jagged (1, tokens). ``attention_mask``: of padded rows (B, W); a
-            dense or block mask; of ``"paths"`` an empty tensor, which other attention refuses.
-            ``cu_seq_lens_q``, ``cu_seq_lens_k``, ``max_length_q`` and ``max_length_k`` for
-            ``"flash"``, ``tree_kv_index``, ``tree_cu_seqlens_q``, ``tree_cu_seqlens_k``,
-            ``tree_max_seqlen_q`` and ``tree_max_seqlen_k`` for ``"paths"``. ``position_ids``,
-            unless left out. With `labels`, ``labels``, each at its own token; of
-            ``labels="shifted"`` and of trees also ``shift_labels``, each at the token before, which
-            a model takes for its loss, so change these; of a tree with ``labels="shifted"`` these
-            alone. ``use_cache=False``, except for padded rows: a cache would take the place of
-            masks. Fields of ``PerRow(concat=True)``, such as ``pixel_values``, in the order of the
-            rows' tokens; of tokens that rows of a tree share, once; none if no row has any. Along
-            the ids, ``mm_token_type_ids``, ``cross_attention_mask`` and the like. A field
-            ``position_ids`` with 3 values per token, as (3, B, W).
+            - ``input_ids``, (B, W), jagged (1, tokens), and ``position_ids``, unless left out; a
+              field ``position_ids`` with 3 values per token as (3, B, W).
+            - ``attention_mask``: of padded rows (B, W); a dense or block mask; of ``"paths"`` an
+              empty tensor, which other attention refuses.
+            - ``cu_seq_lens_q``, ``cu_seq_lens_k``, ``max_length_q`` and ``max_length_k`` for
+              ``"flash"``; ``tree_kv_index``, ``tree_cu_seqlens_q``, ``tree_cu_seqlens_k``,
+              ``tree_max_seqlen_q`` and ``tree_max_seqlen_k`` for ``"paths"``.
+            - With `labels`, ``labels``, each at its own token; of ``labels="shifted"`` and of trees
+              also ``shift_labels``, each at the token before, which a model takes for its loss, so
+              change these; of a tree with ``labels="shifted"`` these alone.
+            - ``use_cache=False``, except for padded rows: a cache would take the place of masks.
+            - Fields of ``PerRow(concat=True)``, such as ``pixel_values``, in the order of the rows'
+              tokens; of tokens that rows of a tree share, once; none if no row has any.
+            - Along the ids, ``mm_token_type_ids``, ``cross_attention_mask`` and the like.
 
         Raises
         ------
@@ -432,7 +433,7 @@ class ModelBatch(BatchMapping[Array]):
         Raises
         ------
         ValueError, TypeError
-            If the shape does not fit; if `plan` is not a step plan, or belongs to another batch.
+            If the shape does not fit; if ``plan`` is not a step plan, or belongs to another batch.
 
         Notes
         -----

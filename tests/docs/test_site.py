@@ -79,3 +79,50 @@ def test_pictures_show_what_the_library_returns(tmp_path):
     drawn = {path.name: path.read_text("utf-8") for path in tmp_path.iterdir()}
     kept = {path.name: path.read_text("utf-8") for path in DOCS.glob("pictures/*")}
     assert drawn == kept, "run make pictures"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(DOCS).as_posix())
+def test_code_fits_into_a_wide_page(page):
+    for code in re.findall(
+        r"^```.*?\n(.*?)^```$", page.read_text("utf-8"), re.DOTALL | re.MULTILINE
+    ):
+        assert [line for line in code.split("\n") if len(line) > 118] == []
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        "tests/|docs/|test_|site.py",
+        "fc.Routed!Experts(|starts=|starts)",
+        "cu_seqlens_|padded",
+        "__init__.py",
+        "Async!GRPO!Trainer",
+        "Error::|External",
+        "oversize=|&quot;own_|bin&quot;",
+        "prompt",
+    ],
+)
+def test_names_break_between_words(monkeypatch, parts):
+    pytest.importorskip("sphinx")
+    monkeypatch.syspath_prepend(DOCS / "extensions")
+    from word_breaks import add_breaks
+
+    code = '<span class="pre">{}</span>'.format
+    context = dict.fromkeys(("body", "toc"), code(re.sub("[|!]", "", parts)))
+    add_breaks(None, "page", "page.html", context, None)
+    broken = code(parts.replace("|", "<wbr>").replace("!", '<wbr class="capital">'))
+    assert context == {"body": broken, "toc": broken}
+
+
+def test_summaries_have_the_titles_of_sections(monkeypatch):
+    nodes = pytest.importorskip("docutils.nodes")
+    pytest.importorskip("sphinx")
+    monkeypatch.syspath_prepend(DOCS / "extensions")
+    from summaries import table
+
+    page, part = nodes.section(ids=["page"]), nodes.section(ids=["verl"])
+    part += nodes.title(text="verl")
+    page += part
+    found = [(page, "fc.pad", "pad", "Pad"), (part, "fc.a", "a", "A"), (part, "fc.b", "b", "B")]
+    rows = [row.astext().split() for row in table(found).findall(nodes.row)]
+    assert rows == [["pad", "Pad"], ["verl"], ["a", "A"], ["b", "B"]]

@@ -56,8 +56,8 @@ class AuditSpan(NamedTuple):
         The turn, the position of the first token in its response (``"altered prompt"``: in its
         prompt), and the number of tokens. Turn and position are None outside of turns.
     batch, mini_batch, rank, micro_batch : int or None
-        The index in `batches` and, with a step plan, the mini-batch, the rank and, if its batch is
-        a list, the index there.
+        The index in ``batches`` and, with a step plan, the mini-batch, the rank and, if its batch
+        is a list, the index there.
     row, column : int or None
         The output row (the bin if packed) and column of the first token: in sequence-aligned
         outputs for ids, labels and padding, otherwise in response-aligned ones. For shards, the row

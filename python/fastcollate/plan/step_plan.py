@@ -377,7 +377,7 @@ class StepPlan(Table):
         ------
         TypeError, ValueError
             `costs` are not :class:`Costs`; `sync` is unknown; there are more micro-batches than
-            rows; or `micro_batches` is given for packed rows.
+            rows; or ``micro_batches`` is given for packed rows.
 
         Examples
         --------

@@ -141,7 +141,7 @@ class TreeBins(BinPlan):
         Raises
         ------
         TypeError, ValueError
-            `costs` are not :class:`Costs`; `sync` is unknown; or `dp_size` does not divide the
+            ``costs`` are not :class:`Costs`; `sync` is unknown; or `dp_size` does not divide the
             number of bins.
         """
         from fastcollate.inspect.forecasting import forecast_tree
