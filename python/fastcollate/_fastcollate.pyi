@@ -14,6 +14,7 @@ __all__ = [
     "LAYOUTS",
     "MASK_DRIFTS",
     "MERGE_REWARDS",
+    "PADDED_RUN",
     "PAD_ROWS",
     "POLICIES",
     "SYNTHETIC_LENS",
@@ -80,6 +81,7 @@ COSTS: tuple[str, ...]
 LAYOUTS: tuple[str, ...]
 MASK_DRIFTS: tuple[str, ...]
 MERGE_REWARDS: tuple[str, ...]
+PADDED_RUN: int
 PAD_ROWS: tuple[str, ...]
 POLICIES: tuple[str, ...]
 SYNTHETIC_LENS: tuple[int, int]

@@ -7,19 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from fastcollate._fastcollate import have_padded_edges
+from fastcollate._fastcollate import PADDED_RUN, have_padded_edges
 from fastcollate.common.arguments import tally
 from fastcollate.common.arrays import is_array, is_tensor, read_array, to_numpy
 
-RUN = 2
-"""Least number of padding tokens at an edge of a row that looks padded.
-
-One such token may be genuine: if the padding token is also the first or last token of sequences,
-all rows have it.
-"""
+# Fewer tokens than PADDED_RUN may be genuine: if the padding token is also the first or last token
+# of sequences, all rows have it.
 
 SHARED_RUN = 4
-"""The same if all rows have equally many: they may share a few first or last tokens."""
+"""PADDED_RUN if all rows have equally many: they may share a few first or last tokens."""
 
 LONG_RUN = 8
 """The same if few rows look padded: some may end with fewer by chance."""
@@ -68,10 +64,10 @@ def padding_message(
         runs = flags.argmin(1)
         inside = flags.sum() - runs.sum()
         share = inside / max(flags.size - runs.sum(), 1)
-        padded, longest = int((runs >= RUN).sum()), int(runs.max(initial=0))
+        padded, longest = int((runs >= PADDED_RUN).sum()), int(runs.max(initial=0))
         is_few = padded * ROWS_PER_PADDED < len(flags)
         is_shared = len(np.unique(runs)) < 2
-        least = LONG_RUN if is_few else SHARED_RUN if is_shared else RUN
+        least = LONG_RUN if is_few else SHARED_RUN if is_shared else PADDED_RUN
         if longest >= least and len(flags) * share**longest < CHANCE:
             edge = "end" if side == "right" else "begin"
             return (
@@ -91,8 +87,8 @@ def _has_edge(rows: Any, pad: int) -> bool:
         return len({(type(row), getattr(row, "shape", None)) for row in rows}) == 1
     if not is_array(rows) or (is_tensor(rows) and rows.is_nested):
         return False
-    if rows.ndim != 2 or len(rows) == 0 or rows.shape[1] <= RUN:
+    if rows.ndim != 2 or len(rows) == 0 or rows.shape[1] <= PADDED_RUN:
         return False
     some = rows[:: -(-len(rows) // SAMPLE)]
-    edges = (to_numpy(some[:, :RUN]), to_numpy(some[:, -RUN:]))
+    edges = (to_numpy(some[:, :PADDED_RUN]), to_numpy(some[:, -PADDED_RUN:]))
     return any(edge.dtype.kind in "iu" and (edge == pad).all(1).any() for edge in edges)

@@ -10,8 +10,9 @@ use super::object::to_list;
 use super::py_rows::PyRows;
 use crate::error::Result;
 
-/// As in `padded_blocks.py`, which reads all rows if an edge is found.
-const RUN: usize = 2;
+/// Least number of padding tokens at an edge of a row that looks padded; `padded_blocks.py` explains
+/// it, and reads all rows if an edge is found.
+pub const PADDED_RUN: usize = 2;
 
 /// Number of rows that are read if they are arrays: one takes as long as some lists.
 const FEW: usize = 16;
@@ -31,7 +32,7 @@ pub fn have_padded_edges(rows: &Bound<PyAny>, pad: i64) -> Result<bool> {
     let is_like =
         |row: &Bound<PyAny>| Ok::<_, PyErr>(row.get_type().is(&kind) && row.len()? == width);
     let are_lists = Items::exact(&first).is_some();
-    if !is_like(&last)? || width <= RUN || !(are_lists || is_array(&first)?) {
+    if !is_like(&last)? || width <= PADDED_RUN || !(are_lists || is_array(&first)?) {
         return Ok(false); // lengths usually differ, and no item is read
     }
     let mut found = false;
@@ -50,10 +51,10 @@ pub fn have_padded_edges(rows: &Bound<PyAny>, pad: i64) -> Result<bool> {
             return Ok(false); // a subclass says so
         }
         for [outer, inner] in [[0, 1], [width - 1, width - 2]] {
-            let mut edge = [0; RUN];
+            let mut edge = [0; PADDED_RUN];
             if let Some(array) = &array {
                 array.read(0, outer.min(inner), &mut edge)?;
-                found |= edge == [pad; RUN];
+                found |= edge == [pad; PADDED_RUN];
                 continue;
             }
             // Reading other items would run their code.

@@ -35,7 +35,7 @@ mod tokens;
 
 pub use array::data;
 pub use arrow::{ArrowMemory, arrow_chunks, arrow_nested_chunks};
-pub use edges::have_padded_edges;
+pub use edges::{PADDED_RUN, have_padded_edges};
 pub use fixed::fix_lists;
 pub use list::{
     DecodeExact, Items, Run, check_digits, exact, first_entry, first_two, same_until, take_pairs,
