@@ -9,17 +9,19 @@ import numpy as np
 
 from fastcollate.common.arguments import tally
 from fastcollate.common.arrays import describe
-from fastcollate.common.names import public_names
+from fastcollate.common.names import NamesAttributesOfMapping, public_names
 from fastcollate.ops.attention import subtree_end
 from fastcollate.ops.batch_state import BatchState, missing_plan
 from fastcollate.ops.loss_positions import label_key, targets, with_masked_labels
 from fastcollate.ops.masks import MASK_KEYS
 from fastcollate.ops.metrics import padding_of
 from fastcollate.ops.missing_outputs import (
+    NO_ARITHMETIC,
     NOT_JOINED,
     READ_ONLY,
     missing_key,
     missing_output,
+    no_tensor,
     not_assigned,
     refused,
 )
@@ -57,7 +59,7 @@ _NEEDS_PLAN = frozenset(
 )
 
 
-class BatchMapping(Mapping[str, Any], Generic[Array]):
+class BatchMapping(Mapping[str, Any], Generic[Array], metaclass=NamesAttributesOfMapping):
     """The items and attributes of :class:`fastcollate.Batch`."""
 
     __slots__ = (
@@ -269,7 +271,18 @@ class BatchMapping(Mapping[str, Any], Generic[Array]):
         def __add__(self, other):
             raise TypeError(NOT_JOINED)
 
-        __radd__ = __add__
+        __radd__ = __or__ = __ror__ = __add__
+
+        def __mul__(self, other):
+            raise TypeError(NO_ARITHMETIC)
+
+        __rmul__ = __sub__ = __rsub__ = __truediv__ = __rtruediv__ = __mul__
+        __lt__ = __le__ = __gt__ = __ge__ = __mul__
+
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):
+            # Called by torch's functions and layers that get a batch in place of a tensor.
+            raise TypeError(no_tensor(getattr(function, "__name__", function)))
 
         def __setattr__(self, name, value):
             try:

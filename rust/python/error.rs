@@ -85,6 +85,7 @@ impl Error {
         let is_text = object.is_instance_of::<PyString>() || object.is_instance_of::<PyDict>();
         let column = location.rsplit(": ").next().unwrap_or_default();
         let is_whole = !column.contains('[');
+        let is_row = column.matches('[').count() == 1;
         let has_columns = is_whole && object.hasattr("keys").unwrap_or(false);
         let is_of_tokens =
             ["prompt", "response", "sequence"].iter().any(|name| column.starts_with(name));
@@ -96,6 +97,8 @@ impl Error {
                     "pass the column with token ids, such as its 'input_ids'"
                 } else if is_text && is_whole && is_of_tokens {
                     "pass rows of token ids, such as the column of a table, not its name"
+                } else if object.is_none() && is_row {
+                    "fill or drop missing rows first"
                 } else if is_of_tokens && is_of_digits(object) {
                     "convert this text to integers first, as by json.loads(row) or int(id)"
                 } else if is_text && is_of_tokens {

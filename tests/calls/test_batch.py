@@ -320,3 +320,41 @@ def test_offsets_of_bins_are_one_array_until_their_list_is_read(array_type, monk
         assert one["row_cu_seqlens"] is found is dict(one)["row_cu_seqlens"]
         assert [part.tolist() for part in found] == [[0, 4], [0, 3, 4], [0, 2, 4]]
         assert "list" in repr(one)
+
+
+@NEEDS_TORCH
+def test_code_that_takes_tensors_takes_a_batch_for_none():
+    import torch
+    from torch.utils.checkpoint import checkpoint
+    from torch.utils.data import default_collate, default_convert
+
+    batch = make_batch([[1, 2], [3]], [[4], [5, 6]], array_type="torch")
+    rows = fc.ragged(torch.ones(2, 3))
+    assert default_collate([batch, batch])["input_ids"].shape == (2, 2, 3)
+    assert default_convert(batch)["input_ids"] is batch.input_ids
+    for one in (batch, rows):
+        assert not torch.is_tensor(one)
+        assert (torch.ones(3) == one) is (one == torch.ones(3)) is False
+        assert one not in [torch.ones(3)]
+        assert type(copy.deepcopy(one)) is type(one)
+        assert torch.utils._pytree.tree_leaves([one]) == [one]
+    found = checkpoint(lambda batch: batch["input_ids"] + 1, batch, use_reentrant=False)
+    assert (found == batch.input_ids + 1).all()
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def compiled(batch):
+        return [batch[key] + 1 for key in batch if key in batch], (batch.loss_mask * 2).sum()
+
+    assert compiled(batch)[1] == batch.loss_mask.sum() * 2
+
+
+@NEEDS_TORCH
+def test_accelerate_moves_a_batch_as_a_mapping():
+    import torch
+
+    utils = pytest.importorskip("accelerate.utils")
+    batch = make_batch([[1, 2], [3]], [[4], [5, 6]], array_type="torch")
+    assert utils.send_to_device(batch, torch.device("cpu")) is batch
+    assert utils.find_batch_size(batch) == 2
+    assert utils.slice_tensors(batch, slice(0, 1))["input_ids"].shape == (1, 3)
+    assert utils.concatenate([batch, batch])["input_ids"].shape == (4, 3)

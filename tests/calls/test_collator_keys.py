@@ -496,3 +496,8 @@ def test_a_pairs_unknown_keys_have_one_value_per_token():
         field = f"fields={{'adv': fc.Field(('chosen_adv', 'rejected_adv'){align})}}, or"
         with pytest.raises(ValueError, match=re.escape(field)):
             fc.Collator(pad_token_id=0)([{**pair, **values}])
+
+
+def test_samples_whose_keys_a_trainer_removed():
+    with pytest.raises(ValueError, match=r"no keys; .* pass remove_unused_columns=False\)$"):
+        fc.Collator(pad_token_id=0)([{}, {}])

@@ -130,6 +130,7 @@ def test_names_of_other_libraries(call, name, advice):
 def test_advice_names_arguments_that_there_are():
     known = {name for call in [*CALLED, ADD] for name in inspect.signature(call).parameters}
     known |= set(inspect.signature(fc.Batch.check).parameters)
+    known |= set(inspect.signature(fc.Batch.to).parameters)
     known |= set(inspect.signature(trl.pack_dataset).parameters)
     for others, needs, text in names.ADVICE:
         assert set(needs.split()) <= known, others
@@ -280,7 +281,7 @@ def test_samples_by_group(given, advice):
 def test_text_in_place_of_ids(prompts):
     with pytest.raises(TypeError, match="; tokenize it first, and pass the ids"):
         fc.build_batch(prompts, [[2]], pad_token_id=0)
-    with pytest.raises(TypeError, match=r"'1' \(str\); pass a list"):
+    with pytest.raises(TypeError, match=r"'1' \(str\); pass one list"):
         fc.build_batch([[1]], [[2]], pad_token_id=0, rewards=["1"])
 
 
@@ -575,6 +576,23 @@ MISTAKES = {
     "fc.Batch(1, 2)": "Batch takes data; fc.build_batch makes one of all rows",
     "fc.skyrl": "no attribute 'skyrl'; import fastcollate.compat.skyrl",
     "batch + batch": "batches cannot be joined: build one batch of all rows",
+    "batch | batch": "batches cannot be joined: build one batch of all rows",
+    "fc.Batch.concat([batch, batch])": "attribute 'concat'; fc.build_batch makes one of all rows",
+    "batch * 2": "a Batch has no arithmetic; compute with its outputs, as batch.loss_mask",
+    "torch.ones(3) * batch": "a Batch has no arithmetic; compute with its outputs",
+    "torch.cat([batch, batch])": "cat takes tensors, but got a Batch; build one batch of all rows",
+    "torch.stack([batch, batch])": "stack takes tensors, but got a Batch; build one batch of all",
+    "torch.nn.Embedding(9, 2)(batch)": "embedding takes tensors, but got a Batch; call the model "
+    "with **batch.model_inputs(model=model)",
+    "torch.nn.functional.cross_entropy(batch, 1)": "with an output, as batch.input_ids",
+    "torch.exp(fc.ragged([[1]]))": "exp takes tensors, but got a Ragged; pass rows.values, or",
+    "fc.Collator(tokenizer)": "one first, fc.Collator(pad_token_id=tokenizer.pad_token_id), then",
+    "fc.build_batch([[1]], [[2]])": "pass pad_token_id=tokenizer.pad_token_id",
+    "fc.build_batch(calls, pad_token_id=0)": "columns of calls by name, as **calls.batch",
+    "fc.build_batch(pyarrow.table({'prompt': [[1]]}), pad_token_id=0)": "prompts=table['prompt'",
+    "fc.build_batch([1, 2], [3], pad_token_id=0)": "array or tensor of numbers per row, as in",
+    "fc.build_batch(torch.ones(3), [[2]], pad_token_id=0)": "([x] for a single row x)",
+    "fc.build_batch([[1], None], [[2], [3]], pad_token_id=0)": "fill or drop missing rows first",
     "sum([batch, batch])": "batches cannot be joined: build one batch of all rows",
     "batch.plan.shard": "Plan has no attribute 'shard'; it has the positions of a batch's rows",
     "pickle.dumps(fc.BatchBuilder(pad_token_id=0))": "pickled; pickle the batch of finish()",
@@ -594,6 +612,7 @@ MISTAKES = {
     "next(batch.rows()).input_ids": "a row is a dict, without attributes; read row['input_ids']",
     "next(batch.rows()).responses": "it is row['input_ids'][row['prompt_len']:]",
     "fc.build_batch(**calls)": "**calls.batch to build_batch and **calls.turns to merge_turns",
+    "batch.to_layout(fc.Tree()).cu_seqlens": "see batch.attention_paths() and batch.subtree_end",
     "batch.prompt_length": "Batch has no prompt_length; see batch.prompt_lens",
     "batch.tokens": "Batch has no tokens; see batch.input_ids",
     "batch.adv": "Batch has no adv; pass advantages=... to build_batch",
@@ -602,6 +621,13 @@ MISTAKES = {
     "batch.show(tokenizer)": "pass tokenizer=... by name",
     "calls[0]": "a Calls has no items; call calls.select([0]) for some calls",
     "calls + calls": "Calls cannot be added; call Calls.concat([...])",
+    "fc.rollouts.Calls.concat(calls, calls)": "Calls.concat takes parts; pass a list of calls",
+    "fc.rollouts.Calls.concat(calls)": "parts is Calls; pass a list of calls",
+    "calls.select(rows=[0])": "Calls.select has no argument 'rows'; pass some of calls",
+    "batch.to('cpu', dtype='bfloat16')": "pass dtypes= to build_batch, or cast an output, as",
+    "fc.build_batch(batch, pad_token_id=0)": "prompts and responses of the batch, or call its to_",
+    "fc.planning.prefix_tree(batch)": "pass the prompts and responses of the batch",
+    "fc.Collator(pad_token_id=0)([{'input_ids': np.ones((1, 2), int)}])": "(x[0] of a batch x of",
     "calls.to_pandas": "and can do batch, concat, from_arrow",
     "fc.rollouts.parse(['{}'])": "bodies[0].encode() of a text",
     "skyrl.merge_stepwise_output([{}])": "generator_output is [{}] (list); pass a dict with a list",
@@ -620,7 +646,16 @@ def test_errors_of_mistakes_name_what_to_do(mistake):
     tokenizer = UserDict()
     tokenizer.decode = str
     known = {"fc": fc, "batch": fc.build_batch(**SMALL), "calls": calls, "tokenizer": tokenizer}
-    known |= {"pickle": pickle, "skyrl": skyrl, "trl": trl, "collate": fc.Collator(pad_token_id=0)}
-    with pytest.raises((AttributeError, KeyError, TypeError)) as caught:
+    known |= {
+        "np": np,
+        "pickle": pickle,
+        "skyrl": skyrl,
+        "trl": trl,
+        "collate": fc.Collator(pad_token_id=0),
+    }
+    for name in ("torch", "pyarrow"):
+        if f"{name}." in mistake:
+            known[name] = pytest.importorskip(name)
+    with pytest.raises((AttributeError, KeyError, TypeError, ValueError)) as caught:
         eval(mistake, known)
     assert MISTAKES[mistake] in str(caught.value)

@@ -324,7 +324,7 @@ ERRORS = {
     ),
     "no such column": (
         ["view", "r.parquet", "--prompts", "ids"],
-        "r.parquet has no column 'ids' (--prompts); it has prompts (list",
+        "r.parquet has no column 'ids' (--prompts); name one of prompts (list",
     ),
     "another type": (
         ["view", "r.parquet", "--prompts", "uids"],
@@ -359,9 +359,9 @@ ERRORS = {
     "no costs": (["plan", "r.parquet", "--costs", "bad.jsonl"], "bad.jsonl has no costs: "),
     "too small": (
         ["plan", "r.parquet", "--capacity", "4"],
-        "a row has 6 tokens, more than --capacity 4; pass",
+        "row 1 has 6 tokens, more than --capacity 4; pass",
     ),
-    "no field": (["view", "r.parquet", "--field", "logprobs"], "--field is 'logprobs', but r.p"),
+    "no field": (["view", "r.parquet", "--field", "logprobs"], "--field is 'logprobs', which r."),
     "turns that are apart": (
         ["report", "apart.parquet"],
         "the turns of trajectory 'a' are not next to each other; sort the file, or name other",
@@ -387,7 +387,10 @@ ERRORS = {
         ["view", "text.jsonl"],
         "text.jsonl has text (prompt, completion), but no token ids; ",
     ),
-    "no such source": (["view", "r.parquet", "--schema", "x"], "--schema is 'x'; pass one of engi"),
+    "no such source": (
+        ["view", "r.parquet", "--schema", "x"],
+        "--schema is 'x'; leave it out, so that",
+    ),
     "another source": (
         ["view", "r.parquet", "--schema", "tinker"],
         "row 1: call 0 has no token ids",

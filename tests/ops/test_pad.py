@@ -443,7 +443,11 @@ X = np.ones((2, 3))
     [
         ("TypeError: lengths and mask are both None; pass one", {}),
         ("TypeError: lengths and mask are both given; pass one", {"lengths": [1, 1], "mask": X}),
-        (r"mask has shape \(3, 2\); pass the shape of the tokens of x, \(2, 3\)", {"mask": X.T}),
+        (
+            r"mask has shape \(3, 2\); pass one of the shape of x's tokens, \(2, 3\), ",
+            {"mask": X.T},
+        ),
+        (r"goes with their part of x, as x\[:, -2:\]$", {"mask": X[:, 1:]}),
         (r"mask\[1\]\[2\] is 2; pass True or 1", {"mask": [[0, 1, 0], [1, 0, 2]]}),
         (r"mask\[0\]\[1\] is nan", {"mask": [[0, np.nan, 0], [1, 0, 2]]}),
         (r"mask\[0\]\[0\] is -1", {"mask": [[-1, 1, 0], [1, 0, 1]]}),

@@ -199,7 +199,7 @@ def test_ids_of_any_container(rows):
 
 def test_prompts_that_are_not_rows():
     for source, body in ((parse, b'{"output_ids": [1]}'), (read, {"output_ids": [1]})):
-        with pytest.raises(TypeError, match=r"prompts\[0\] is 1 \(int\); pass a list or tuple"):
+        with pytest.raises(TypeError, match=r"prompts\[0\] is 1 \(int\); pass one list, array"):
             source([body], prompts=[1, 2])
 
 

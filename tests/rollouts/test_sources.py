@@ -229,7 +229,7 @@ def test_a_schema_of_ones_own():
         assert (calls.prompts.to_list(), calls.responses.to_list()) == ([[1, 2]], [[3]])
     assert schema == Schema(prompts="in", responses="out") != Schema(responses="out")
     assert len({schema, Schema(prompts="in", responses="out")}) == 1
-    with pytest.raises(ValueError, match="schema is 'nothing'; pass 'engines'"):
+    with pytest.raises(ValueError, match=r"schema is 'nothing'; leave it out, .*or one of agent"):
         parse([b"{}"], "nothing")
     with pytest.raises(TypeError, match=r"schema is 3; pass a fc.rollouts.Schema, or the name"):
         read([{}], 3)

@@ -538,7 +538,7 @@ DENSE = np.ones((2, 3))
         (b"ab", r"TypeError: x is b'ab' \(bytes\)"),
         ({0: [1]}, r"TypeError: x is \{0: \[1\]\} \(dict\)"),
         (iter([[1]]), r"TypeError: x is .*\(list_iterator\); pass rows"),
-        ([1, 2], r"TypeError: x\[0\] is 1 \(int\); pass a list or array of numbers"),
+        ([1, 2], r"TypeError: x\[0\] is 1 \(int\); pass one list or array of numbers per row"),
         ([[1], None], r"TypeError: x\[1\] is None \(NoneType\)"),
         ([[1], "ab"], r"TypeError: x\[1\] is 'ab' \(str\)"),
         ([[1], [2, "ab"]], r"TypeError: x\[1\]\[1\] is 'ab' \(str\); pass numbers"),

@@ -191,7 +191,7 @@ ARRAYS = [np.array([1, 2]), np.array([1, 1, 0])]
             (ARRAYS[0], np.full(3, 2**63 - 1)),
             r"support\[0\] has 2 values, but .* add up to 9223372036",
         ),
-        (None, r"support\[0\] is None \(NoneType\); pass a list with one list of numbers"),
+        (None, r"support\[0\] is None \(NoneType\); fill or drop missing rows first"),
         ([[1], None, [2]], r"support\[0\]\[1\] is None"),
         ([[1], 5, [2]], r"support\[0\]\[1\] is 5 \(int\)"),
         ([7, 8, 9], r"support\[0\]\[0\] is 7 \(int\)"),

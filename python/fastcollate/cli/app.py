@@ -81,8 +81,11 @@ OF_THE_LIBRARY = (
         ),
     ),
     (
-        r"^.*is (\d+), which exceeds capacity=(\d+); pass .*",
-        r"a row has \1 tokens, more than --capacity \2; pass a larger one",
+        r"^mini-batch \d+, rows (\d+).*lengths\[(\d+)\] is (\d+), which exceeds capacity=(\d+); .*",
+        lambda found: (
+            f"row {int(found[1]) + int(found[2]) + 1} has {found[3]} tokens, more than --capacity "
+            f"{found[4]}; pass a larger one"
+        ),
     ),
     (
         r"^trajectory id (.*) appears in non-contiguous positions.*",
@@ -98,7 +101,10 @@ OF_THE_LIBRARY = (
         r"^is_last_step\[\d+\] is (.*); pass True or False",
         r"a row has \1 in the column of --is-last-step; name a column of booleans",
     ),
-    (r"^([^;]*, line \d+, byte \d+: [^;]*)$", r"\1; correct this line, or remove it"),
+    (
+        r"^([^;]*, line \d+, byte \d+: [^;]*)(; (it is cut off|correct the body).*)?$",
+        r"\1; correct this line, or remove it",
+    ),
     (r"^No module named '(\w+).*", r"\1 is not installed; run pip install 'fastcollate[cli]'"),
     (r"^frameworks has", "--framework is"),
     (r"^seconds(?= is)|\w+_per_mini_batch(?= (and|are))", lambda found: flag(found[0])),

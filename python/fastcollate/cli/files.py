@@ -269,7 +269,9 @@ class Source(NamedTuple):
             count += len(calls)
         for number in numbers:
             if number not in found:
-                raise IndexError(f"--row is {number}, but {self.path} has rows 1 to {count:,}")
+                raise IndexError(
+                    f"--row is {number}, but {self.path} has rows 1 to {count:,}; pass one of them"
+                )
         return joined([found[number] for number in numbers]), count
 
 

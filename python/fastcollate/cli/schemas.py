@@ -8,7 +8,7 @@ from typing import Any
 
 from fastcollate.common.text import show
 from fastcollate.rollouts.schema import IDS, RESPONSES, Schema
-from fastcollate.rollouts.sources import COLUMNS, ENGINES, SOURCES
+from fastcollate.rollouts.sources import COLUMNS, ENGINES, OTHER, SOURCES
 from fastcollate.rollouts.walking import Fits, fits_of, recognised
 
 COLUMN_OPTIONS = {
@@ -47,7 +47,7 @@ def schema_of_file(
         If a given column is missing or has other values, or there are no token ids.
     """
     if schema is not None and schema not in SOURCES:
-        raise ValueError(f"--schema is {schema!r}; pass one of {', '.join(SOURCES)}")
+        raise ValueError(f"--schema is {schema!r}; {OTHER}")
     fits = fits_of(first)
     known = (recognised(fits, names) if schema is None else SOURCES[schema]) or COLUMNS
     if known is not ENGINES:
@@ -94,7 +94,9 @@ def _with_names(
     for name, path in names.items():
         fit = fits(found, name, path)
         if fit is None and path not in kinds:
-            raise ValueError(f"{place} has no column {path!r} ({flag(name)}); it has {_all(kinds)}")
+            raise ValueError(
+                f"{place} has no column {path!r} ({flag(name)}); name one of {_all(kinds)}"
+            )
         if not fit:
             its, kind = kinds.get(path, show(path)), "token ids" if name in IDS else "numbers"
             raise ValueError(

@@ -55,8 +55,10 @@ def view(
         text.check(rows, path, numbers)
     for name in field or []:
         if name not in rows.values:
-            known = ", ".join(rows.values) or "none"
-            raise ValueError(f"--field is {name!r}, but {path} has these fields: {known}")
+            known = (
+                f"pass {' or '.join(rows.values)}" if rows.values else "leave it out: it has none"
+            )
+            raise ValueError(f"--field is {name!r}, which {path} does not have; {known}")
     if as_json:
         print(json.dumps([_plain(calls.select([at]), row, text) for at, row in enumerate(numbers)]))
         return

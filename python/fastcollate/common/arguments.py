@@ -18,7 +18,7 @@ from typing import Any, NoReturn, TypeVar, cast
 
 from fastcollate._fastcollate import check_range
 from fastcollate.common.arrays import describe, pieces_of
-from fastcollate.common.names import INSTEAD, ListsNames, advice_for
+from fastcollate.common.names import INSTEAD, VALUES, ListsNames, advice_for
 from fastcollate.common.text import show
 
 T = TypeVar("T", bound=Callable[..., Any])
@@ -139,7 +139,8 @@ def _missing(
     if not missing or any(one.kind in (one.VAR_POSITIONAL, one.VAR_KEYWORD) for one in parameters):
         return None
     callee = _callee(function)
-    advice = INSTEAD.get(callee, f"pass {', '.join(needed)}")
+    found = (f"{name}={VALUES[name]}" if name in VALUES else name for name in needed)
+    advice = INSTEAD.get(callee, f"pass {', '.join(found)}")
     if args and isinstance(args[0], list) and all(isinstance(one, Mapping) for one in args[0]):
         advice += "; a fastcollate.Collator takes samples"
     return f"{callee} is called without {' and '.join(missing)}; {advice}"

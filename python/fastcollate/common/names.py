@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from abc import ABCMeta
 from collections.abc import Collection, Iterable
 from inspect import ismethod
 from opcode import opmap
@@ -125,6 +126,10 @@ ADVICE: tuple[tuple[str, str, str], ...] = (
     ("return_tensors", "array_type", "pass array_type='torch' or 'numpy'"),
     ("device", "pad_token_id", "batches are built in host memory: call batch.to(device)"),
     ("device", "array_type", "the result is in host memory: call .to(device)"),
+    (
+        *("dtype torch_dtype", "non_blocking"),
+        "pass dtypes= to build_batch, or cast an output, as batch.rewards.to(dtype)",
+    ),
     ("vocab", "vocab_size", "pass vocab_size"),
 )
 """Advice for names of other libraries: the names, the arguments that the callee needs for it, and
@@ -133,13 +138,18 @@ the text, in which ``<name>`` is the unknown argument. The first that fits is us
 
 INSTEAD = {
     "Batch": "fc.build_batch makes one of all rows",
-    "Collator()": "make one first: fc.Collator(pad_token_id=...), then call it with samples",
+    "Calls.concat": "pass a list of calls",
+    "Collator()": "make one first, fc.Collator(pad_token_id=tokenizer.pad_token_id), then call it "
+    "with samples of token ids",
     "Ragged": "fc.ragged makes one of rows",
     "TreePlan": "fc.planning.prefix_tree makes one",
     "Patcher.patch": "functions that it replaces keep their own; fc.build_batch has options",
 }
 """What to call where arguments or attributes of a class, or arguments of a method, are wrong; with
 ``()``, where arguments lack names."""
+
+VALUES = {"pad_token_id": "tokenizer.pad_token_id"}
+"""Where the values of arguments come from."""
 
 ITEMS = {
     "StepPlan": "call plan.shard(mini_batch, rank)",
@@ -174,6 +184,10 @@ class NamesAttributes(type):
             advice = f"it has {', '.join(methods or public_names(cls))}"
             advice = INSTEAD.get(cls.__name__, advice)
             raise AttributeError(f"{cls.__name__} has no attribute {name!r}; {advice}")
+
+
+class NamesAttributesOfMapping(NamesAttributes, ABCMeta):
+    """The same for classes of mappings."""
 
 
 class ListsNames(metaclass=NamesAttributes):

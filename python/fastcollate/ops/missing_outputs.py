@@ -54,7 +54,9 @@ _REQUESTS = {
         ("repeat", "repeat_interleave", "index_select", "reorder", "shuffle", "sort", "filter"),
         "call batch.select(rows=[...])",
     ),
-    **dict.fromkeys(("concat", "cat", "union"), "build one batch of all rows"),
+    **dict.fromkeys(
+        ("concat", "concatenate", "cat", "stack", "union"), "build one batch of all rows"
+    ),
     "device": "its outputs have one each: batch.input_ids.device",
     **dict.fromkeys(
         ("batch", "data", "tensors", "non_tensor_batch"),
@@ -211,8 +213,16 @@ def not_assigned(keys: Iterable[Any], name: str) -> str:
 
 
 NOT_JOINED = (
-    "batches cannot be joined: build one batch of all rows, in a BatchBuilder if they come in parts"
+    "batches cannot be joined: build one batch of all rows, in a BatchBuilder if they come in "
+    "parts (other items go into dict(batch))"
 )
+NO_ARITHMETIC = "a Batch has no arithmetic; compute with its outputs, as batch.loss_mask"
+
+
+def no_tensor(function: str) -> str:
+    """Return the error message for a function of torch that is called with a batch."""
+    advice = _REQUESTS.get(function, f"{_CALL}, and functions with an output, as batch.input_ids")
+    return f"{function} takes tensors, but got a Batch; {advice}"
 
 
 def missing_of_row(keys: Iterable[Any], key: Any) -> str:
@@ -237,6 +247,8 @@ def _not_in_layout(plan: Plan | None, name: str) -> str | None:
     """Return the reason for an output that the batch's layout cannot have."""
     if plan is None:
         return None
+    if plan.is_tree and "seqlen" in name:
+        return "rows of a tree share tokens; see batch.attention_paths() and batch.subtree_end"
     if name in LABELS:
         return _LABELS_OF_TREE if plan.is_tree else None
     return {"attention_mask": _SHARED, "response_mask": _END_TO_END}.get(name)

@@ -168,8 +168,13 @@ def _on_host(mask: Any, shape: tuple[int, ...]) -> np.ndarray:
     """Return a mask as an array of a shape."""
     flags: np.ndarray = to_numpy(check_array("mask", mask), "mask")
     if flags.shape != shape:
+        advice = ", such as its attention_mask"
+        if flags.shape[:1] == shape[:1] and flags.ndim == len(shape) == 2:
+            advice += (
+                f"; a mask of responses goes with their part of x, as x[:, -{flags.shape[1]}:]"
+            )
         raise ValueError(
-            f"mask has shape {flags.shape}; pass the shape of the tokens of x, {shape}"
+            f"mask has shape {flags.shape}; pass one of the shape of x's tokens, {shape}{advice}"
         )
     return flags
 

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import token_ids
-from fastcollate.common.arguments import check_choice, tally
+from fastcollate.common.arguments import check_choice, suggests_names, tally
 from fastcollate.common.arrays import offsets_of, ranges_of, row_and_token, to_numpy
-from fastcollate.common.names import ListsNames, public_names
+from fastcollate.common.names import INSTEAD, ListsNames, public_names
 from fastcollate.common.row_columns import IDS
 from fastcollate.common.text import show
 from fastcollate.rollouts.columns import fields_of
@@ -38,6 +38,7 @@ UNFINISHED = ("abort", "aborted", "cancelled", "error", "failed", "pending", "ti
 
 
 @final
+@suggests_names
 class Calls(ListsNames):
     r"""Calls of a model: prompts, responses, and the data returned with them.
 
@@ -345,7 +346,7 @@ class Calls(ListsNames):
             If there are no parts, or their columns differ.
         """
         if isinstance(parts, Calls):
-            raise TypeError("parts is Calls; pass a list of several")
+            raise TypeError(f"parts is Calls; {INSTEAD['Calls.concat']}")
         if not parts:
             raise ValueError("parts is empty; pass calls to join")
         full = {index: part for index, part in enumerate(parts) if len(part)} or {0: parts[0]}

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fastcollate._fastcollate import read_calls
-from fastcollate.common.arguments import check_choice, suggests_names
+from fastcollate.common.arguments import suggests_names
 from fastcollate.common.text import show
 from fastcollate.rollouts.calls import BadLogprobs, Calls, LogprobsAre, Unfinished
 from fastcollate.rollouts.making import Options, Place, calls_of
 from fastcollate.rollouts.of_engines import engine_columns, lay_out
 from fastcollate.rollouts.schema import RESPONSES, Schema
-from fastcollate.rollouts.sources import ENGINES, ROW_KEYS, SOURCES
+from fastcollate.rollouts.sources import ENGINES, OTHER, ROW_KEYS, SOURCES
 from fastcollate.rollouts.walking import fits_of, recognised
 
 STREAM = re.compile(rb"(\xef\xbb\xbf)?\s*(data|event|id|retry)?:")
@@ -134,12 +134,12 @@ def read_bodies(
 def schema_of(given: Any) -> Schema:
     """Return a schema, or the one of a name."""
     if isinstance(given, str):
-        check_choice("schema", given, tuple(SOURCES))
+        if given not in SOURCES:
+            raise ValueError(f"schema is {show(given)}; {OTHER}")
         return SOURCES[given]
     if not isinstance(given, Schema):
         raise TypeError(
-            f"schema is {show(given)}; pass a fc.rollouts.Schema, or the name of a source: "
-            f"{', '.join(SOURCES)}"
+            f"schema is {show(given)}; pass a fc.rollouts.Schema, or the name of a source: {OTHER}"
         )
     if not {*RESPONSES} & {*given.columns}:
         raise ValueError(

@@ -205,6 +205,13 @@ nodes of its ``RolloutGraph``; Harbor's ``RolloutDetail`` and ATIF steps; ms-swi
 trajectories of older versions.
 """
 
+OTHER = (
+    "leave it out, so that keys tell the source, or pass 'columns' for rows of plain columns, as "
+    "of TRL and OpenRLHF, 'engines' for responses of vLLM, SGLang and other servers, or one of "
+    + ", ".join(sorted({*SOURCES} - {"columns", "engines"}))
+)
+"""Advice for a name that is none of them."""
+
 ROW_PATHS = {
     path: name
     for schema in SOURCES.values()

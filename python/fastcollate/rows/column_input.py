@@ -32,7 +32,11 @@ from fastcollate.rows.table_columns import is_column, read_column
 _KIND = attrgetter("dtype", "layout", "is_nested", "device", "ndim")
 """Attributes that tensors must share to be concatenated without conversion."""
 
-EXPECTED = "pass rows: lists, arrays or tensors, an Arrow array of lists, or a nested tensor"
+EXPECTED = (
+    "pass rows ([x] for a single row x): lists, arrays or tensors, an Arrow array of lists, or a "
+    "nested tensor"
+)
+A_ROW = "pass one list or array of numbers per row, as in [[1, 2, 3]] for a single one"
 
 
 @suggests_names
@@ -275,10 +279,8 @@ def as_arrays(rows: Sequence[Any]) -> list[Any]:
         try:
             array = row if is_tensor(row) or isinstance(row, np.ndarray) else read_array(row)
         except ValueError as error:
-            raise ValueError(
-                f"{place} cannot be read ({error}); pass a list or array of numbers"
-            ) from error
+            raise ValueError(f"{place} cannot be read ({error}); {A_ROW}") from error
         if array.ndim == 0 or (array is not row and array.dtype.kind not in NUMBERS):
-            raise TypeError(f"{place} is {describe(row)}; pass a list or array of numbers")
+            raise TypeError(f"{place} is {describe(row)}; {A_ROW}")
         arrays.append(check_array(place, array))
     return arrays

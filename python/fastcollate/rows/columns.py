@@ -97,6 +97,12 @@ class Ragged:
 
         __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __add__
 
+        @classmethod
+        def __torch_function__(cls, function, types, args=(), kwargs=None):
+            name = getattr(function, "__name__", function)
+            advice = "pass rows.values, or fastcollate.pad(rows)"
+            raise TypeError(f"{name} takes tensors, but got a Ragged; {advice}")
+
     def __init__(self, values: Any, offsets: Any) -> None:
         self._values = check_array("values", values)
         self._offsets = _check_offsets(offsets, len(values))

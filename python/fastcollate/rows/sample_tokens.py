@@ -100,9 +100,11 @@ def tokens_of(columns: Mapping[str, Any], limit: Limit | None) -> SampleTokens:
             )
         return SampleTokens({"prompts": columns["prompt"], "responses": columns["response"]})
     if "input_ids" not in columns:
+        why = f"their keys are {list(columns)}"
+        if not columns:
+            why = "they have no keys; does a Trainer remove them? pass remove_unused_columns=False"
         raise ValueError(
-            "samples have no tokens; pass 'prompt' and 'response', or 'input_ids' "
-            f"(their keys are {list(columns)})"
+            f"samples have no tokens; pass 'prompt' and 'response', or 'input_ids' ({why})"
         )
     check_one_mark(columns, "prompt_len")
     ids = ids_of("input_ids", columns["input_ids"])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from fastcollate.common.arguments import check_count
 from fastcollate.common.text import show
+from fastcollate.rows.column_input import A_ROW
 from fastcollate.rows.lengths import Integers, check_lengths
 
 if TYPE_CHECKING:
@@ -105,10 +106,16 @@ def _is_whole(given: tuple[Any, Any, Any, Any], names: tuple[str, str, str, str]
         wrong = f"{names[1] if prompts is None else names[0]} is given with {names[2]}"
     advice = f"pass {names[0]} and {names[1]}, or {names[2]} with {names[3]}"
     first = prompts[0] if isinstance(prompts, (list, tuple)) and prompts else prompts
-    is_path = isinstance(prompts, (str, PathLike))
-    if is_path or isinstance(first, Mapping) or hasattr(first, "columns"):
+    if isinstance(prompts, (str, PathLike)):
+        advice = "read the file first: pass **calls.batch of calls = fc.rollouts.read(...)"
+    elif hasattr(prompts, "turns"):
+        advice = "pass the columns of calls by name, as **calls.batch"
+    elif hasattr(prompts, "to_layout"):
+        advice = f"pass the {names[0]} and {names[1]} of the batch, or call its to_layout(layout)"
+    elif isinstance(first, Mapping) or hasattr(first, "column_names") or hasattr(first, "columns"):
         advice = (
-            "pass columns by name, as **calls.batch of calls = fc.rollouts.read(...), or samples "
+            f"pass columns by name, as {names[0]}=table['prompt'] and {names[1]}=table['response'] "
+            "(or **calls.batch of calls = fc.rollouts.read(...)), or the whole table, or samples, "
             "to a fc.Collator"
         )
     raise TypeError(f"{wrong}; {advice}")
@@ -154,5 +161,4 @@ def count_items(name: str, row: Any) -> int:
     try:
         return len(row)
     except (TypeError, ValueError, OverflowError) as error:  # none, below 0, or beyond 64 bits
-        advice = "pass a list or tuple of numbers, or a 1-D array or tensor"
-        raise TypeError(f"{name} is {show(row)}; {advice}") from error
+        raise TypeError(f"{name} is {show(row)}; {A_ROW}") from error

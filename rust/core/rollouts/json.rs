@@ -122,7 +122,14 @@ impl<'a, 't> Json<'a, 't> {
 
     /// The error for a value at a position.
     pub fn wrong_at(&self, at: usize, reason: &str) -> Error {
-        Error::Body(format!("{}, byte {at}: {reason}", self.name))
+        let advice = if reason.contains(';') {
+            ""
+        } else if reason.starts_with("EOF") || reason.starts_with("the body ends") {
+            "; it is cut off: pass the whole body"
+        } else {
+            "; correct the body, or pass a schema with other paths"
+        };
+        Error::Body(format!("{}, byte {at}: {reason}{advice}", self.name))
     }
 
     /// The name of one of the body's calls in errors.

@@ -21,14 +21,14 @@ use super::tensor;
 use crate::error::{Error, Result, no_memory};
 use crate::interrupt::poll;
 
-const EXPECTED_FIELD: &str =
-    "pass a sequence of rows, a 2-D array or tensor, a Ragged or an Arrow array of lists";
+const EXPECTED_FIELD: &str = "pass a sequence of rows ([x] for a single row x), a 2-D array or \
+     tensor, a Ragged or an Arrow array of lists";
 const EXPECTED_REWARDS: &str =
     "pass a list with one number per row, or rows with one number per response token";
-const EXPECTED_ROW: &str = "pass a list or tuple of numbers, or a 1-D array or tensor";
-const EXPECTED_NUMBERS: &str = "pass one number per token, or several as \
-     fields={key: fastcollate.Field(rows)}";
-const EXPECTED_ROW_OF_ANY: &str = "pass a list, an array or a tensor of numbers";
+const EXPECTED_ROW: &str = "pass one list, array or tensor of numbers per row, as in [[1, 2, 3]] \
+     for a single one";
+const EXPECTED_NUMBERS: &str = "pass one number per token (x[0] of a batch x of one row), or \
+     several as fields={key: fastcollate.Field(rows)}";
 
 /// Reads the rows of a field in any accepted form.
 pub struct Reader<'a, 'py> {
@@ -387,11 +387,7 @@ impl<'a, 'py> Reader<'a, 'py> {
                 let shape = input.array.shape();
                 Err(Error::shape(location(), shape, EXPECTED_NUMBERS))
             }
-            _ => {
-                let expected =
-                    if self.allows_trailing { EXPECTED_ROW_OF_ANY } else { EXPECTED_ROW };
-                Err(Error::wrong_type(location(), &row, expected))
-            }
+            _ => Err(Error::wrong_type(location(), &row, EXPECTED_ROW)),
         }
     }
 
