@@ -140,7 +140,7 @@ class BatchMapping(Mapping[str, Any], Generic[Array], metaclass=NamesAttributesO
             own.append(labels[1])
         state = state._replace(has_own_labels=len(own) > 0)
         if versions[0] != self._versions[0] or any(given is not labels[1] for given in own):
-            state = with_masked_labels(state, key, own)
+            state = with_masked_labels(state, key, self._first_labels, own)
             self._inputs = self._masks = None
         self._current, self._versions = state, self._versions_of(state, key)
         return state

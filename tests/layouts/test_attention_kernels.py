@@ -116,3 +116,21 @@ def test_flex_attention_learns_by_the_tables_on_a_gpu():
             torch.autograd.grad((values * weights).sum(), inputs)[0] for values in (found, expected)
         ]
         torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.usefixtures("fixed_shapes")
+def test_a_compiled_loss_reads_the_batch():
+    """The compiler traces NumPy as torch, whose sums of booleans are not implemented."""
+    batch = fc.build_batch(
+        [[1], [2, 3]], [[7, 8], [9, 10]], pad_token_id=0, loss_mask=[[1, 0], [1, 1]]
+    )
+
+    def loss(batch, scores):
+        positions, inverse = batch.loss_positions()
+        logits = scores[batch.input_ids].flatten(0, 1)[positions]
+        losses = -logits.log_softmax(-1)[inverse, batch.targets] * batch.loss_mask
+        return losses[batch.loss_mask != 0].sum()
+
+    scores = torch.randn(11, 11)
+    compiled = torch.compile(loss, backend="eager")
+    torch.testing.assert_close(compiled(batch, scores), loss(batch, scores))

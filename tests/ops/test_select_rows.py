@@ -324,6 +324,49 @@ def test_masks_that_change_without_the_loss_mask(layout, key):
         assert int(way().loss_mask.sum()) == 4
 
 
+@NEEDS_TORCH
+@pytest.mark.parametrize(
+    ("changed", "key", "found"),
+    [
+        ("input_ids", "labels", "12 for response token 1 of row 2, but .* have 30 there"),
+        ("input_ids", "shift_labels", "12 for response token 1 of row 2, but .* have 30 there"),
+        ("input_ids", "targets", "12 for response token 1 of row 2, but .* have 30 there"),
+        ("labels", "labels", "30 for response token 1 of row 2, but .* have 12 there"),
+        ("attention_mask", "attention_mask", "0 for token 3 of row 2, but .* have 1 there"),
+        ("position_ids", "position_ids", "9 for token 3 of row 2, but .* have 3 there"),
+    ],
+)
+@pytest.mark.parametrize("layout", [*LAYOUTS, fc.Packed(8), "tree"])
+def test_outputs_that_change_without_what_they_are_written_by(layout, changed, key, found):
+    """Copies have them as they were, or by the new ids: a model would train on other tokens."""
+    options = {"pad_token_id": 0, "layout": layout, "position_ids": True}
+    if key in ("labels", "shift_labels") and layout != "tree":
+        options["labels"] = "aligned" if key == "labels" else "shifted"
+    batch = fc.build_batch([[1], [2, 3, 4], [5, 6]], [[7, 8, 9], [10], [11, 12]], **options)
+    if key not in batch.spec.table:
+        return
+    new = {"attention_mask": 0, "position_ids": 9}.get(changed, 30)
+    batch[changed][batch.input_ids == 12] = new
+    for copied in (batch, pickle.loads(pickle.dumps(batch))):
+        with pytest.raises(ValueError, match=rf"{key} is {found}.*; change it after select"):
+            copied.to_layout("right" if layout == "left" else "left")
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize("labels", ["aligned", "shifted"])
+@pytest.mark.parametrize("layout", [*LAYOUTS, fc.Packed(8)])
+def test_labels_of_ids_that_were_replaced(layout, labels):
+    """They are as they were written, also if the loss mask changes: noise is not learned."""
+    options = {"pad_token_id": 0, "layout": layout, "labels": labels}
+    batch = fc.build_batch([[1], [2, 3]], [[7, 8], [9, 10]], **options)
+    key = "labels" if labels == "aligned" else "shift_labels"
+    batch.loss_mask[batch.targets == 8] = 0
+    expected = batch[key].tolist()
+    batch.input_ids[batch.input_ids == 9] = 30
+    batch.loss_mask[batch.targets == 30] *= 0.5
+    assert batch[key].tolist() == expected
+
+
 @pytest.mark.parametrize("per_row", [True, False])
 def test_advantages_of_tokens_that_are_masked_for_a_while(per_row, array_type):
     """Copies keep them as views do, however they were given."""

@@ -45,7 +45,7 @@ def loss_positions(state: BatchState) -> LossPositions:
     if len(predictors) == 0:
         is_read[:1] = True  # index 0 has to be valid, even if no token trains
     inv = np.zeros(shape, np.int64)
-    inv.reshape(-1)[values] = (np.cumsum(is_read) - 1)[predictors]
+    inv.reshape(-1)[values] = (np.cumsum(is_read, dtype=np.int64) - 1)[predictors]
     return LossPositions(like_of(np.flatnonzero(is_read), like), like_of(inv, like))
 
 
@@ -84,9 +84,10 @@ def label_key(state: BatchState) -> str | None:
     return key if key and not (mask.is_inference() or state.data[key].is_inference()) else None
 
 
-def with_masked_labels(state: BatchState, key: str, own: list[Any]) -> BatchState:
+def with_masked_labels(state: BatchState, key: str, first: Any, own: list[Any]) -> BatchState:
     """Return the state with labels of what its loss mask trains now; padding rows keep theirs.
 
+    They are the `first` ones, whatever the ids are now, and those of the ids where these are none.
     They lose tokens that `own` labels lack, which the caller changed in place.
 
     Raises
@@ -106,6 +107,8 @@ def with_masked_labels(state: BatchState, key: str, own: list[Any]) -> BatchStat
     values, tokens = (like_of(x[is_predicted], labels) for x in (values, tokens))
     places = tokens if key == "labels" else like_of(predictors[is_predicted], labels)
     found = data["input_ids"].reshape(-1)[tokens].to(labels.dtype)
+    first = first.reshape(-1)[places]
+    found = first.where(first != IGNORE_INDEX, found)
     for given in own:
         found = given.reshape(-1)[places].where(found != IGNORE_INDEX, found)
     found = found.masked_fill(mask.reshape(-1)[values] == 0, IGNORE_INDEX)

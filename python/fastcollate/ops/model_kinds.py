@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 BLIND = frozenset(
@@ -113,9 +114,17 @@ def reason_of_outputs(model: Any) -> str | None:
     """Return why a model, or PEFT, has something of its own for each output row; None if not."""
     if getattr(getattr(model, "active_peft_config", None), "is_prompt_learning", False):
         return "PEFT adds tokens of its own before each output row, as for prompt tuning"
-    if type(model).__name__.endswith("ForSequenceClassification"):
+    if any(name.endswith("ForSequenceClassification") for name in _types_of(model)):
         return "the model scores output rows by their last token (model.base_model has all tokens)"
     return None
+
+
+def _types_of(model: Any) -> Iterator[str]:
+    """Return the names of a model's type and, if it wraps another, as compiled ones do, of that."""
+    yield type(model).__name__
+    inner = [*model.children()] if hasattr(model, "children") else []
+    if len(inner) == 1:
+        yield from _types_of(inner[0])
 
 
 def takes_paths(model: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -101,22 +102,8 @@ def relayout(state: BatchState, layout: LayoutSpec, shard: Shard | None = None) 
         runs = runs_of(~mask, offsets_of(counts))
         return SomeTokens.within(RowSpans([(values, starts, lens)]), runs)
 
-    masks = ("response_mask", *LABELS)  # written again, by the loss mask
-    for key in [key for key in masks if was_written(state.data.get(key))]:
-        if table[key].field is not None:
-            continue
-        left_out, starts = 0, response_starts
-        if key != "response_mask":
-            left_out, starts = IGNORE_INDEX, sequence_starts + prompt_lens - (key != "labels")
-        is_lost = on_host(per_token(key) == left_out)[ranges_of(starts, response_lens)]
-        is_lost &= on_host(per_token("loss_mask") != 0)[ranges_of(response_starts, response_lens)]
-        if is_lost.any():
-            row, token = row_and_token(offsets_of(response_lens), int(is_lost.argmax()))
-            raise ValueError(
-                f"{key} is {left_out} for response token {token} of row "
-                f"{row if own is None else own[row]}, but loss_mask is not, and selected rows and "
-                "other layouts follow loss_mask; set it to 0 there, too"
-            )
+    numbers = np.arange(len(lens)) if own is None else own
+    _check_unchanged(state, per_token, (sequence_starts, response_starts), numbers)
     fields = [(column(index, spec), spec) for index, spec in enumerate(spec.fields)]
     if LOSS_MASK.key in state.data and all(spec.key != LOSS_MASK.key for _, spec in fields):
         # None was given, but what was written may have changed since.
@@ -150,6 +137,63 @@ def relayout(state: BatchState, layout: LayoutSpec, shard: Shard | None = None) 
     if call is not None and shard is None:  # the kernel suited the former layout
         call = call._replace(kernel=None)
     return collated._replace(call=call)
+
+
+def _check_unchanged(
+    state: BatchState,
+    per_token: Callable[[str], Any],
+    starts: tuple[Integers, Integers],
+    rows: Integers,
+) -> None:
+    """Check that no output was changed which is written again, by the loss mask, ids and lengths.
+
+    `starts` are those of each row's tokens and of its response; `rows` are the rows' numbers.
+    """
+    data, table, plan = state.data, state.spec.table, state.plan
+    (sequence_starts, response_starts), response_lens = starts, plan.response_lens
+    firsts = sequence_starts + plan.prompt_lens
+
+    def is_written(key: str, *by: str) -> bool:
+        is_ours = key in data and table[key].field is None
+        return is_ours and any(was_written(data[one]) for one in (key, *by))
+
+    def check(key: str, found: Any, expected: Any, lens: Integers) -> None:
+        if (found == expected).all():
+            return
+        at = int((found != expected).argmax())
+        row, token = row_and_token(offsets_of(lens), at)
+        of = "response token" if lens is response_lens else "token"
+        advice = (
+            f"selected rows and other layouts have {int(expected[at])} there, by the ids and the "
+            "lengths of rows; change it after select, to_layout or rows()"
+        )
+        if key == "response_mask" or found[at] == IGNORE_INDEX:
+            advice = (
+                "loss_mask is not, and selected rows and other layouts follow loss_mask; set it to "
+                "0 there, too"
+            )
+        raise ValueError(
+            f"{key} is {int(found[at])} for {of} {token} of row {rows[row]}, but {advice}"
+        )
+
+    of_responses = ("response_mask", "targets", *LABELS)
+    for key in [key for key in of_responses if is_written(key, "input_ids")]:
+        places = ranges_of(response_starts, response_lens)
+        is_trained = on_host(per_token("loss_mask") != 0)[places]
+        expected = np.ones(len(places), np.int64)
+        if key != "response_mask":
+            expected = on_host(per_token("input_ids"))[ranges_of(firsts, response_lens)]
+        if key in LABELS:
+            places = ranges_of(firsts - (key != "labels"), response_lens)
+        found = on_host(per_token(key))[places]
+        check(key, np.where(is_trained, found, expected), expected, response_lens)
+    lens = np.where(state.is_real, plan.prompt_lens + response_lens, 0)
+    for key in [key for key in ("attention_mask", "position_ids") if is_written(key)]:
+        places = ranges_of(sequence_starts, lens)
+        expected = places - np.repeat(sequence_starts, lens)
+        if key == "attention_mask":
+            expected = np.ones(len(places), np.int64)
+        check(key, on_host(per_token(key))[places], expected, lens)
 
 
 def _part(state: BatchState, plan: Plan, rows: Integers, shard: Shard) -> tuple[BatchState, Shard]:
