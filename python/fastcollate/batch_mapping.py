@@ -229,7 +229,8 @@ class BatchMapping(Mapping[str, Any], Generic[Array], metaclass=NamesAttributesO
         return key in (self._inputs_of(key) if has_inputs else self._mapping())
 
     def __setitem__(self, key: str, value: Any) -> None:
-        self._of_mapping()[key] = value
+        if key not in self or self[key] is not value:  # as after `batch["loss_mask"] *= 2`
+            self._of_mapping()[key] = value
 
     def __delitem__(self, key: str) -> None:
         del self._of_mapping()[key]
@@ -288,7 +289,8 @@ class BatchMapping(Mapping[str, Any], Generic[Array], metaclass=NamesAttributesO
             try:
                 object.__setattr__(self, name, value)
             except AttributeError:
-                raise AttributeError(not_assigned(self._data, name)) from None
+                if value is None or getattr(self, name, None) is not value:
+                    raise AttributeError(not_assigned(self._data, name)) from None
 
         def __delattr__(self, name):
             raise AttributeError(READ_ONLY)

@@ -69,6 +69,18 @@ def test_a_changed_mask_is_read_and_checked():
         batch.loss_positions()
 
 
+def test_a_mask_is_changed_once_by_an_augmented_assignment(array_type):
+    """Python changes the output and then assigns it, which is an error for any other value."""
+    batch = make_batch([[1], [2]], [[3, 4], [5]], loss_mask=[[1, 1], [1]], array_type=array_type)
+    batch.loss_mask *= 4
+    batch["loss_mask"] /= 2
+    assert batch.loss_mask.tolist() == [[2, 2], [0, 2]]
+    with pytest.raises(AttributeError, match="loss_mask cannot be assigned"):
+        batch.loss_mask = batch.loss_mask * 2
+    with pytest.raises(TypeError, match="a Batch is read-only"):
+        batch["loss_mask"] = batch.loss_mask * 2
+
+
 @NEEDS_TORCH
 @pytest.mark.parametrize("layout", ["left", "right", "jagged", "packed"])
 @pytest.mark.parametrize("labels", ["aligned", "shifted"])
