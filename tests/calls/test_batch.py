@@ -62,12 +62,12 @@ def test_attributes_never_shadow_methods_and_properties(batch):
 def test_is_read_only(batch):
     value = batch["input_ids"]
     with pytest.raises(TypeError):
-        batch["input_ids"] = value
+        batch["input_ids"] = value + 1
     with pytest.raises(TypeError):
         del batch["input_ids"]
     for name in ("input_ids", "plan", "prompt_lens", "new"):
         with pytest.raises(AttributeError):
-            setattr(batch, name, value)
+            setattr(batch, name, value + 1)
     with pytest.raises(AttributeError):
         del batch.input_ids
     assert batch["input_ids"] is value
