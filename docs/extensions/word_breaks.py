@@ -9,7 +9,9 @@ from sphinx.application import Sphinx
 
 CODE = re.compile(r'(?<=<span class="pre">)[^<]{10,}')
 # Prefixes such as fc. and endings such as .py are not lines of their own. Quotes are entities here.
-PLACES = re.compile(r"(?<=\w{3}[_./])(?=[a-zA-Z0-9]\w\w)|(?<=::)(?=\w)|(?<=\w[=(])(?=[\w&])")
+PLACES = re.compile(
+    r"(?<=\w{3}[_.])(?=[a-zA-Z0-9]\w\w)|(?<=\w\w/)(?=\w)|(?<=::)(?=\w)|(?<=\w[=(])(?=[\w&])"
+)
 CAPITALS = re.compile(r"(?<=[a-z]{2})(?=[A-Z][A-Za-z])|(?<=[A-Z]{2})(?=[A-Z][a-z])")
 
 

@@ -95,6 +95,7 @@ def test_code_fits_into_a_wide_page(page):
         "tests/|docs/|test_|site.py",
         "fc.Routed!Experts(|starts=|starts)",
         "cu_seqlens_|padded",
+        ".ci/|upstream",
         "__init__.py",
         "Async!GRPO!Trainer",
         "Error::|External",

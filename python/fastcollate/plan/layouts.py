@@ -36,15 +36,16 @@ class Packed(BinnedLayout):
         loss_mask       |  0   0   r   r   0   r   0  |
                          <------------ W ------------>
 
-    ``position_ids`` and ``sequence_ids``, int64 (N, W), are included: the position of each
-    token in its sequence, and its row in the batch, -1 on padding. ``cu_seqlens``, int32
-    (segments + 1,), holds the offsets of attention segments over all bins laid end to end,
-    ``row_cu_seqlens`` the offsets in each bin, a list of N int32 arrays, and ``max_seqlen``, an
-    int, the longest segment. With `multiple_of`, these count tokens, and ``cu_seqlens_padded``,
-    ``row_cu_seqlens_padded`` and ``max_seqlen_padded`` count rounded widths. There is no
-    ``attention_mask``: Hugging Face models detect packed batches by its absence, without a cache.
-    ``response_mask``, ``loss_mask`` and labels are as wide as ``input_ids``; :class:`PerRow`
-    fields, names and ``prompt_lens`` belong to the B sequences, in batch order.
+    - ``position_ids`` and ``sequence_ids``, int64 (N, W), are included: the position of each
+      token in its sequence, and its row in the batch, -1 on padding.
+    - ``cu_seqlens``, int32 (segments + 1,): the offsets of attention segments over all bins laid
+      end to end; ``row_cu_seqlens``: those in each bin, a list of N int32 arrays; ``max_seqlen``:
+      the longest segment, an int. With `multiple_of`, these count tokens, and
+      ``cu_seqlens_padded``, ``row_cu_seqlens_padded`` and ``max_seqlen_padded`` rounded widths.
+    - There is no ``attention_mask``: Hugging Face models detect packed batches by its absence,
+      without a cache.
+    - ``response_mask``, ``loss_mask`` and labels are as wide as ``input_ids``; :class:`PerRow`
+      fields, names and ``prompt_lens`` belong to the B sequences, in batch order.
 
     Parameters
     ----------

@@ -93,16 +93,18 @@ def plan_step(
 
         With :class:`Packed` and a capacity, the rows of each mini-batch are packed. Ranks then have
         the same number of bins, not of rows: the number that all rows fill, rounded up to a
-        multiple of `dp_size` (and of ``bins_multiple_of``), or ``num_bins`` each. To balance costs,
-        rows go to ranks costliest first, each to the rank with the least so far; then the slowest
-        and the fastest rank exchange rows while that helps. A rank's rows go to its bins in the
-        same way, or as in ``pack`` if they do not fit. If a rank would need more bins than others,
-        all rows are packed, and bins go to ranks by cost: by largest differencing, or largest first
-        with exchanges, whichever has the faster slowest rank; the second if equal. A rank's bins
-        come costliest first, equal ones in order. With ``"contiguous"``, ``"strided"`` or
-        ``grow_by="split"``, bins of all rows go to ranks. The only rows added are synthetic,
-        one for each bin that a mini-batch of few rows cannot fill, unless `pad_rows` is
-        ``"error"``. Rows are neither split nor copied.
+        multiple of `dp_size` (and of ``bins_multiple_of``), or ``num_bins`` each.
+
+        - To balance costs, rows go to ranks costliest first, each to the rank with the least so
+          far; then the slowest and the fastest rank exchange rows while that helps. A rank's rows
+          go to its bins in the same way, or as in ``pack`` if they do not fit.
+        - If a rank would need more bins than others, all rows are packed, and bins go to ranks by
+          cost: by largest differencing, or largest first with exchanges, whichever has the faster
+          slowest rank; the second if equal.
+        - With ``"contiguous"``, ``"strided"`` or ``grow_by="split"``, bins of all rows go to ranks.
+        - A rank's bins come costliest first, equal ones in order.
+        - The only rows added are synthetic, one for each bin that a mini-batch of few rows cannot
+          fill, unless `pad_rows` is ``"error"``. Rows are neither split nor copied.
     allow_partial
         Allow a smaller last mini-batch, which may be the only one.
     trajectory_ids, is_last_step
