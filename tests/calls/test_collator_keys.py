@@ -499,5 +499,5 @@ def test_a_pairs_unknown_keys_have_one_value_per_token():
 
 
 def test_samples_whose_keys_a_trainer_removed():
-    with pytest.raises(ValueError, match=r"no keys; .* pass remove_unused_columns=False\)$"):
+    with pytest.raises(ValueError, match=r"none is there; .* pass remove_unused_columns=False\)$"):
         fc.Collator(pad_token_id=0)([{}, {}])

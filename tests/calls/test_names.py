@@ -172,7 +172,7 @@ PLAN = fc.plan_step([2, 3], uids=["a", "b"], dp_size=2)
         (lambda: fc.plan_step(uids=["a"]), "plan_step is called without rows; pass rows"),
         (lambda: PLAN.shard(0), "shard is called without rank; pass mini_batch, rank"),
         (lambda: PLAN.shard(rank=0), "shard is called without mini_batch; pass mini_batch, rank"),
-        (lambda: PLAN.forecast(), "StepPlan.forecast is called without costs; pass costs"),
+        (lambda: PLAN.forecast(), "StepPlan.forecast is called without costs; pass costs=fast"),
         (lambda: PLAN.shard(dp_rank=0), "no argument 'dp_rank'; pass some of mini_batch, rank"),
         (lambda: fc.BatchBuilder.add(prompt=[1], response=[2]), "add is called on the class; make"),
         (lambda: fc.Batch(), "Batch is called without data; fc.build_batch makes one"),
@@ -281,7 +281,7 @@ def test_samples_by_group(given, advice):
 def test_text_in_place_of_ids(prompts):
     with pytest.raises(TypeError, match="; tokenize it first, and pass the ids"):
         fc.build_batch(prompts, [[2]], pad_token_id=0)
-    with pytest.raises(TypeError, match=r"'1' \(str\); pass one list"):
+    with pytest.raises(TypeError, match=r"'1' \(str\); pass a list with one number per row"):
         fc.build_batch([[1]], [[2]], pad_token_id=0, rewards=["1"])
 
 
@@ -623,6 +623,7 @@ MISTAKES = {
     "calls + calls": "Calls cannot be added; call Calls.concat([...])",
     "fc.rollouts.Calls.concat(calls, calls)": "Calls.concat takes parts; pass a list of calls",
     "fc.rollouts.Calls.concat(calls)": "parts is Calls; pass a list of calls",
+    "calls.select([1])": "axis 0 with size 1; pass indices from 0 to 0",
     "calls.select(rows=[0])": "Calls.select has no argument 'rows'; pass some of calls",
     "batch.to('cpu', dtype='bfloat16')": "pass dtypes= to build_batch, or cast an output, as",
     "fc.build_batch(batch, pad_token_id=0)": "prompts and responses of the batch, or call its to_",
@@ -631,7 +632,7 @@ MISTAKES = {
     "calls.to_pandas": "and can do batch, concat, from_arrow",
     "fc.rollouts.parse(['{}'])": "bodies[0].encode() of a text",
     "skyrl.merge_stepwise_output([{}])": "generator_output is [{}] (list); pass a dict with a list",
-    "skyrl.merge_stepwise_output({'response_ids': [[1]]})": "generator_output has no 'is_last_",
+    "skyrl.merge_stepwise_output({'response_ids': [[1]]})": "has no 'is_last_step'; pass it to",
     "skyrl.collate_sft_batch([{'input_ids': [1]}], None)": "examples[0] has no 'num_actions'",
     "trl.TreeRow().add([1])": "sample is [1] (list); pass a dict of input_ids, ",
     "trl.TreeRow().add({'input_ids': [1], 'completion_mask': [1]})": "sample has no 'old_log",
@@ -656,6 +657,6 @@ def test_errors_of_mistakes_name_what_to_do(mistake):
     for name in ("torch", "pyarrow"):
         if f"{name}." in mistake:
             known[name] = pytest.importorskip(name)
-    with pytest.raises((AttributeError, KeyError, TypeError, ValueError)) as caught:
+    with pytest.raises((AttributeError, LookupError, TypeError, ValueError)) as caught:
         eval(mistake, known)
     assert MISTAKES[mistake] in str(caught.value)

@@ -249,7 +249,9 @@ def test_arguments():
         parse([b'{"output_ids": [1]}'], prompts=[[1], [2]])
     without = json.dumps({"choices": [], "output_ids": [2]}).encode()
     assert parse([b"[]", without, b"[]"], prompts=[[1], [3], [1]]).prompts.to_list() == [[3]]
-    with pytest.raises(ValueError, match="prompts has 2 rows, but there are 3 bodies"):
+    with pytest.raises(
+        ValueError, match="prompts has 2 rows, but there are 3 bodies; pass one row for each"
+    ):
         parse([b"[]", without, b"[]"], prompts=[[1], [3]])
     with pytest.raises(ValueError, match=r"prompts\[0\] differs from the prompt of its body"):
         parsed(body_of(), prompts=[[6]])

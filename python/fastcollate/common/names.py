@@ -148,7 +148,7 @@ INSTEAD = {
 """What to call where arguments or attributes of a class, or arguments of a method, are wrong; with
 ``()``, where arguments lack names."""
 
-VALUES = {"pad_token_id": "tokenizer.pad_token_id"}
+VALUES = {"costs": "fastcollate.planning.Costs(...)", "pad_token_id": "tokenizer.pad_token_id"}
 """Where the values of arguments come from."""
 
 ITEMS = {

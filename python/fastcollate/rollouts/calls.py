@@ -327,7 +327,11 @@ class Calls(ListsNames):
                 f"calls has {tally(len(given), 'bool')}, but there are {tally(len(self), 'call')}; "
                 "pass one per call"
             )
-        index = np.arange(len(self))[given]
+        try:
+            index = np.arange(len(self))[given]
+        except IndexError as error:
+            advice = f"pass indices from 0 to {len(self) - 1}"
+            raise IndexError(f"calls: {error}; {advice}") from error
         columns = {name: _taken(column, index) for name, column in self._all().items()}
         flags = self.columns.get("is_last_step", ())
         if {*map(type, flags)} <= {bool, int, np.bool_} and len(index) and len(flags):

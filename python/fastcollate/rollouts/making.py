@@ -119,7 +119,9 @@ def _prompts(found: Mapping[str, Any], given: Any, place: Place) -> Ragged:
     rows = ids_of("prompts", given)
     if len(rows) != found["num_bodies"]:
         count = tally(found["num_bodies"], "body", "bodies")
-        raise ValueError(f"prompts has {tally(len(rows), 'row')}, but there are {count}")
+        raise ValueError(
+            f"prompts has {tally(len(rows), 'row')}, but there are {count}; pass one row for each"
+        )
     rows = taken(rows, bodies)
     for call in np.flatnonzero(have):
         if not np.array_equal(rows[int(call)], own[int(call)]):

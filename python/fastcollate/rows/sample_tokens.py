@@ -102,7 +102,7 @@ def tokens_of(columns: Mapping[str, Any], limit: Limit | None) -> SampleTokens:
     if "input_ids" not in columns:
         why = f"their keys are {list(columns)}"
         if not columns:
-            why = "they have no keys; does a Trainer remove them? pass remove_unused_columns=False"
+            why = "none is there; if a Trainer removes them, pass remove_unused_columns=False"
         raise ValueError(
             f"samples have no tokens; pass 'prompt' and 'response', or 'input_ids' ({why})"
         )

@@ -387,7 +387,7 @@ impl<'a, 'py> Reader<'a, 'py> {
                 let shape = input.array.shape();
                 Err(Error::shape(location(), shape, EXPECTED_NUMBERS))
             }
-            _ => Err(Error::wrong_type(location(), &row, EXPECTED_ROW)),
+            _ => Err(Error::wrong_type(location(), &row, self.expected(EXPECTED_ROW))),
         }
     }
 
@@ -489,11 +489,12 @@ impl<'a, 'py> Reader<'a, 'py> {
     }
 
     fn wrong_type(&self, rows: &Bound<'py, PyAny>) -> Error {
-        let expected = match self.field {
-            "rewards" | "advantages" => EXPECTED_REWARDS,
-            _ => EXPECTED_FIELD,
-        };
-        Error::wrong_type(self.field.to_owned(), rows, expected)
+        Error::wrong_type(self.field.to_owned(), rows, self.expected(EXPECTED_FIELD))
+    }
+
+    /// What is expected of the field: numbers of rows, too, or something else.
+    fn expected(&self, other: &'static str) -> &'static str {
+        if matches!(self.field, "rewards" | "advantages") { EXPECTED_REWARDS } else { other }
     }
 }
 
