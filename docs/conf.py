@@ -80,5 +80,6 @@ myst_html_meta = {
     "name=twitter:card": "summary_large_image",
 }
 html_css_files = ["site.css"]
+html_js_files = [("site.js", {"defer": "defer"})]
 
 copybutton_prompt_text = ">>> "
