@@ -591,6 +591,7 @@ MISTAKES = {
     "fc.build_batch(calls, pad_token_id=0)": "columns of calls by name, as **calls.batch",
     "fc.build_batch(pyarrow.table({'prompt': [[1]]}), pad_token_id=0)": "prompts=table['prompt'",
     "fc.build_batch([1, 2], [3], pad_token_id=0)": "array or tensor of numbers per row, as in",
+    "fc.build_batch([[1]], [[2]], pad_token_id=0, fields={'a': fc.Field([0.1])})": "spread='all'",
     "fc.build_batch(torch.ones(3), [[2]], pad_token_id=0)": "([x] for a single row x)",
     "fc.build_batch([[1], None], [[2], [3]], pad_token_id=0)": "fill or drop missing rows first",
     "sum([batch, batch])": "batches cannot be joined: build one batch of all rows",

@@ -148,7 +148,11 @@ INSTEAD = {
 """What to call where arguments or attributes of a class, or arguments of a method, are wrong; with
 ``()``, where arguments lack names."""
 
-VALUES = {"costs": "fastcollate.planning.Costs(...)", "pad_token_id": "tokenizer.pad_token_id"}
+VALUES = {
+    "costs": "fastcollate.planning.Costs(...)",
+    "pad_token_id": "tokenizer.pad_token_id",
+    "plan": "fastcollate.plan_step(...)",
+}
 """Where the values of arguments come from."""
 
 ITEMS = {

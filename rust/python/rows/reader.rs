@@ -27,6 +27,8 @@ const EXPECTED_REWARDS: &str =
     "pass a list with one number per row, or rows with one number per response token";
 const EXPECTED_ROW: &str = "pass one list, array or tensor of numbers per row, as in [[1, 2, 3]] \
      for a single one";
+const EXPECTED_ROW_OF_FIELD: &str = "pass one list, array or tensor of numbers per row, or \
+     fc.Field(..., spread='all') of one number per row";
 const EXPECTED_NUMBERS: &str = "pass one number per token (x[0] of a batch x of one row), or \
      several as fields={key: fastcollate.Field(rows)}";
 
@@ -387,7 +389,11 @@ impl<'a, 'py> Reader<'a, 'py> {
                 let shape = input.array.shape();
                 Err(Error::shape(location(), shape, EXPECTED_NUMBERS))
             }
-            _ => Err(Error::wrong_type(location(), &row, self.expected(EXPECTED_ROW))),
+            _ => {
+                let of_field = self.allows_trailing && self.field != "rows"; // which pad has
+                let expected = if of_field { EXPECTED_ROW_OF_FIELD } else { EXPECTED_ROW };
+                Err(Error::wrong_type(location(), &row, self.expected(expected)))
+            }
         }
     }
 
