@@ -124,3 +124,13 @@ def test_results_are_those_of_the_framework(lines, case):
     else:
         found = function(*arguments, **options)
     assert encoded(found) == case["result"]
+
+
+@pytest.mark.parametrize(("image", "replay"), [(True, False), (False, True)])
+def test_images_and_routes_are_left_to_rllm(lines, image, replay):
+    step = SimpleNamespace(
+        prompt_ids=[3, object()] if image else [3], response_ids=[4], logprobs=[-0.5], advantage=1.0
+    )
+    rollout = SimpleNamespace(steps=[step])
+    lines["of_rllm"] = lambda *arguments: arguments  # in place of rLLM's own
+    assert lines["trajectory_to_datums"](rollout, replay) == (rollout, replay)
