@@ -144,12 +144,13 @@ def test_bad_routes(routes, message):
     with pytest.raises(ValueError, match=message) as caught:
         parse([vllm(routes)])
     assert "\n" not in str(caught.value)
+    assert "; pass " in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("layers", "topk", "message"),
     [
-        (2, 2, "have 40 bytes, but 2 layers of 2 experts have 16 a token"),
+        (2, 2, "have 40 bytes, but 2 layers of 2 experts have 16 a token; pass the model's lay"),
         (0, 1, "layers is 0; pass the number of the model's"),
         (1, -2, "topk is -2; pass the number of the model's"),
         ("1", 2, "layers is '1'"),

@@ -275,7 +275,9 @@ def test_a_value_in_place_of_an_object_names_its_output(wrong, bad):
     outputs[wrong] = {"output_ids": [7], "meta_info": bad}
     # Two calls of the first output: calls are not numbered as outputs are.
     outputs[0] = [{"output_ids": [7], "meta_info": meta}, outputs[0]]
-    with pytest.raises(ValueError, match=rf"^outputs\[{wrong}\]: found .* object is expected$"):
+    with pytest.raises(
+        ValueError, match=rf"^outputs\[{wrong}\]: found .* object is expected; correct it, or pass"
+    ):
         read(outputs, prompts=[[1]] * 3)
 
 

@@ -124,7 +124,7 @@ def test_batches_without_values():
     batch = fc.build_batch(**ROWS).to("meta")
     assert "2 rows" in batch._repr_html_()
     for call in (batch.check, lambda: str(batch.show())):
-        with pytest.raises(TypeError, match="device 'meta', which has no values"):
+        with pytest.raises(TypeError, match="device 'meta', which has no values to read; pass one"):
             call()
     with pytest.raises(TypeError, match="mask is a tensor of the device 'meta'"):
         fc.unpad(torch().ones(2, 3), mask=torch().ones(2, 3, device="meta"))

@@ -100,7 +100,10 @@ def to_numpy(value: Any, name: str = "an output of the batch") -> Any:
     if not is_tensor(value):
         return value
     if value.is_meta:
-        raise TypeError(f"{name} is a tensor of the device 'meta', which has no values to read")
+        raise TypeError(
+            f"{name} is a tensor of the device 'meta', which has no values to read; pass one of a "
+            "real device"
+        )
     return value.numpy(force=True)
 
 

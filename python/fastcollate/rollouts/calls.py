@@ -127,7 +127,8 @@ class Calls(ListsNames):
                 raise ValueError(f"Calls has a {name} of its own; pass another name for the column")
             if column is not None and len(column) != count:
                 raise ValueError(
-                    f"{name} has {tally(len(column), 'item')}, but responses has {count}"
+                    f"{name} has {tally(len(column), 'item')}, but responses has {count}; pass one "
+                    "per call"
                 )
         for name in ("logprobs", "loss_mask"):
             column = getattr(self, name)

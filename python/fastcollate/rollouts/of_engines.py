@@ -88,9 +88,12 @@ def _routes(
     if start < 0:
         raise ValueError(
             f"{name} has routed experts of {tally(len(routes), 'token')}, but only "
-            f"{tally(tokens, 'token')} itself; the last one has none"
+            f"{tally(tokens, 'token')} itself; pass those of all tokens but the last"
         )
     return routes, start
+
+
+_AS_SENT = "pass the body as the engine sent it"
 
 
 def _as_array(name: str, given: Any, layers: int | None, topk: int | None) -> np.ndarray:
@@ -102,13 +105,15 @@ def _as_array(name: str, given: Any, layers: int | None, topk: int | None) -> np
         try:
             data = np.frombuffer(base64.b64decode(given, validate=True), np.uint8)
         except ValueError as error:
-            raise ValueError(f"routed_experts of {name} are not base64: {error}") from None
+            raise ValueError(
+                f"routed_experts of {name} are not base64: {error}; {_AS_SENT}"
+            ) from None
         given = _decoded(name, data, layers, topk)
     found: np.ndarray = to_numpy(given) if is_array(given) else np.asarray(given)
     if found.ndim != 3 or found.dtype.kind not in "iu":
         raise ValueError(
             f"routed_experts of {name} are {show(found.dtype.name)} of shape {found.shape}, but "
-            "are integers (tokens, layers, topk)"
+            "are integers (tokens, layers, topk); pass these"
         )
     return found
 
@@ -124,7 +129,7 @@ def _decoded(name: str, data: np.ndarray, layers: int | None, topk: int | None) 
         if len(data) % per_token:
             raise ValueError(
                 f"routed_experts of {name} have {len(data)} bytes, but {layers} layers of {topk} "
-                f"experts have {per_token} a token"
+                f"experts have {per_token} a token; pass the model's layers= and topk="
             )
         return data.view("<i4").reshape(-1, layers, topk)
     header = io.BytesIO(data[:HEADER].tobytes())
@@ -134,13 +139,15 @@ def _decoded(name: str, data: np.ndarray, layers: int | None, topk: int | None) 
         read = formats.read_array_header_1_0 if version == (1, 0) else formats.read_array_header_2_0
         shape, is_fortran, dtype = read(header)
     except ValueError as error:
-        raise ValueError(f"routed_experts of {name} have a bad header: {error}") from None
+        raise ValueError(
+            f"routed_experts of {name} have a bad header: {error}; {_AS_SENT}"
+        ) from None
     rest = data[header.tell() :]
     size = int(np.prod([dtype.itemsize, *shape], dtype=object))
     if is_fortran or dtype.hasobject or len(rest) != size or min(shape, default=0) < 0:
         raise ValueError(
             f"routed_experts of {name} have {len(rest)} bytes, but their header says "
-            f"{dtype} of shape {shape}{' in Fortran order' if is_fortran else ''}"
+            f"{dtype} of shape {shape}{' in Fortran order' if is_fortran else ''}; {_AS_SENT}"
         )
     return rest.view(dtype).reshape(shape)
 

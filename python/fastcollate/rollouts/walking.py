@@ -74,8 +74,8 @@ def walk(
             try:
                 _columns([one], schema, are_rows=are_rows)
             except _OtherValueError as own:
-                raise ValueError(f"{place.of(body)}: {own}") from None
-        raise ValueError(str(error)) from None
+                raise ValueError(f"{place.of(body)}: {own}; {_ADVICE}") from None
+        raise ValueError(f"{error}; {_ADVICE}") from None
     places: list[tuple[int, int, int]] = []
     body, index, trees = -1, 0, dict[Any, int]()
     for key in keys:
@@ -268,6 +268,9 @@ def _is_object(value: Any) -> bool:
 
 class _OtherValueError(ValueError):
     """A value that is not the object or the array that a path goes through."""
+
+
+_ADVICE = "correct it, or pass a schema with other paths"
 
 
 def _items(values: Any) -> Iterable[Any]:
