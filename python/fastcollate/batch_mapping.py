@@ -229,8 +229,12 @@ class BatchMapping(Mapping[str, Any], Generic[Array], metaclass=NamesAttributesO
         return key in (self._inputs_of(key) if has_inputs else self._mapping())
 
     def __setitem__(self, key: str, value: Any) -> None:
-        if key not in self or self[key] is not value:  # as after `batch["loss_mask"] *= 2`
+        if not self._has(key, value):
             self._of_mapping()[key] = value
+
+    def _has(self, key: object, value: Any) -> bool:
+        """Return True for an output that is assigned to itself, as by ``batch.loss_mask *= 2``."""
+        return isinstance(key, str) and value is not None and self._data.get(key) is value
 
     def __delitem__(self, key: str) -> None:
         del self._of_mapping()[key]
@@ -289,7 +293,7 @@ class BatchMapping(Mapping[str, Any], Generic[Array], metaclass=NamesAttributesO
             try:
                 object.__setattr__(self, name, value)
             except AttributeError:
-                if value is None or getattr(self, name, None) is not value:
+                if not self._has(name, value):
                     raise AttributeError(not_assigned(self._data, name)) from None
 
         def __delattr__(self, name):

@@ -77,8 +77,9 @@ def test_a_mask_is_changed_once_by_an_augmented_assignment(array_type):
     assert batch.loss_mask.tolist() == [[2, 2], [0, 2]]
     with pytest.raises(AttributeError, match="loss_mask cannot be assigned"):
         batch.loss_mask = batch.loss_mask * 2
-    with pytest.raises(TypeError, match="a Batch is read-only"):
-        batch["loss_mask"] = batch.loss_mask * 2
+    for key, value in ("loss_mask", batch.loss_mask * 2), ("new", None), (slice(1), 0):
+        with pytest.raises(TypeError, match="a Batch is read-only"):
+            batch[key] = value
 
 
 @NEEDS_TORCH

@@ -353,6 +353,20 @@ def test_outputs_that_change_without_what_they_are_written_by(layout, changed, k
 
 
 @NEEDS_TORCH
+@pytest.mark.filterwarnings("ignore:.*split")
+@pytest.mark.parametrize("labels", ["aligned", "shifted"])
+def test_rows_that_are_not_selected_may_be_split_or_lack_a_prompt(labels):
+    layout = fc.Packed(9, oversize="split", shift="next_token")
+    rows = [[1, 2, 3], [4], []], [[7] * 12, [9, 10], [3, 4]]
+    batch = fc.build_batch(*rows, pad_token_id=0, layout=layout, labels=labels)
+    expected = batch.select(rows=[1])
+    selected = pickle.loads(pickle.dumps(batch)).select(rows=[1])  # its tensors were written
+    assert {key: selected[key].tolist() for key in ("loss_mask", "position_ids", "input_ids")} == {
+        key: expected[key].tolist() for key in ("loss_mask", "position_ids", "input_ids")
+    }
+
+
+@NEEDS_TORCH
 @pytest.mark.parametrize("labels", ["aligned", "shifted"])
 @pytest.mark.parametrize("layout", [*LAYOUTS, fc.Packed(8)])
 def test_labels_of_ids_that_were_replaced(layout, labels):

@@ -102,8 +102,9 @@ def relayout(state: BatchState, layout: LayoutSpec, shard: Shard | None = None) 
         runs = runs_of(~mask, offsets_of(counts))
         return SomeTokens.within(RowSpans([(values, starts, lens)]), runs)
 
-    numbers = np.arange(len(lens)) if own is None else own
-    _check_unchanged(state, per_token, (sequence_starts, response_starts), numbers)
+    read = np.arange(len(lens)) if shard is None else np.unique(shard.rows[shard.rows >= 0])
+    numbers = read if own is None else own[read]
+    _check_unchanged(state, per_token, (sequence_starts, response_starts), read, numbers)
     fields = [(column(index, spec), spec) for index, spec in enumerate(spec.fields)]
     if LOSS_MASK.key in state.data and all(spec.key != LOSS_MASK.key for _, spec in fields):
         # None was given, but what was written may have changed since.
@@ -144,14 +145,17 @@ def _check_unchanged(
     per_token: Callable[[str], Any],
     starts: tuple[Integers, Integers],
     rows: Integers,
+    numbers: Integers,
 ) -> None:
     """Check that no output was changed which is written again, by the loss mask, ids and lengths.
 
-    `starts` are those of each row's tokens and of its response; `rows` are the rows' numbers.
+    `starts` are those of each row's tokens and of its response. Of the state only `rows` are read;
+    `numbers` are those of the rows for the caller.
     """
     data, table, plan = state.data, state.spec.table, state.plan
-    (sequence_starts, response_starts), response_lens = starts, plan.response_lens
-    firsts = sequence_starts + plan.prompt_lens
+    sequence_starts, response_starts = (of_rows[rows] for of_rows in starts)
+    prompt_lens, response_lens = plan.prompt_lens[rows], plan.response_lens[rows]
+    firsts = sequence_starts + prompt_lens
 
     def is_written(key: str, *by: str) -> bool:
         is_ours = key in data and table[key].field is None
@@ -173,7 +177,7 @@ def _check_unchanged(
                 "0 there, too"
             )
         raise ValueError(
-            f"{key} is {int(found[at])} for {of} {token} of row {rows[row]}, but {advice}"
+            f"{key} is {int(found[at])} for {of} {token} of row {numbers[row]}, but {advice}"
         )
 
     of_responses = ("response_mask", "targets", *LABELS)
@@ -187,7 +191,7 @@ def _check_unchanged(
             places = ranges_of(firsts - (key != "labels"), response_lens)
         found = on_host(per_token(key))[places]
         check(key, np.where(is_trained, found, expected), expected, response_lens)
-    lens = np.where(state.is_real, plan.prompt_lens + response_lens, 0)
+    lens = np.where(state.is_real[rows], prompt_lens + response_lens, 0)
     for key in [key for key in ("attention_mask", "position_ids") if is_written(key)]:
         places = ranges_of(sequence_starts, lens)
         expected = places - np.repeat(sequence_starts, lens)
