@@ -576,6 +576,9 @@ def test_a_batch_from_a_mapping_is_what_a_model_is_called_with():
     assert dict(again).keys() == dict(batch).keys()
     with pytest.raises(fc.planning.MissingPlanError, match="model_inputs"):
         again.model_inputs()
+    for name in ("loss_mask", "advantages", "difficulty"):
+        with pytest.raises(AttributeError, match=f"name '{name}' in the outputs= of the Collator"):
+            getattr(again, name)
 
 
 def test_masks_that_do_not_fit():

@@ -22,6 +22,7 @@ _CONCATENATED = "pass layout=fc.Packed(...) or layout='jagged' to build_batch"
 ROWS_ADVICE = (
     "call batch.select(rows=[...]) for a batch of rows, or batch.show(rows=[...]) to look at them"
 )
+_REBUILT = "trainers rebuild a batch from its items: name {} in the outputs= of the Collator"
 _REQUESTS = {
     "labels": "pass labels='aligned' to build_batch (or 'shifted', for losses that do not shift)",
     "shift_labels": "pass labels='shifted' to build_batch",
@@ -30,9 +31,7 @@ _REQUESTS = {
         "because models count positions of images in three dimensions"
     ),
     **{name: f"pass {name}=... to build_batch" for name in ("rewards", "logprobs", "advantages")},
-    "loss_mask": (
-        "trainers rebuild a batch from its items: name 'loss_mask' in the outputs= of the Collator"
-    ),
+    "loss_mask": _REBUILT.format("'loss_mask'"),
     "router_padding_mask": "pass fields={'routes': fc.RoutedExperts(...)} to build_batch",
     **dict.fromkeys(("cu_seqlens", "max_seqlen"), _CONCATENATED),
     **dict.fromkeys(("row_cu_seqlens", "sequence_ids"), _PACKED),
@@ -179,7 +178,9 @@ def missing_output(
     if (reason := _not_in_layout(plan, name)) is not None:
         return f"Batch has no {name}, since {reason}"
     if (request := _REQUESTS.get(name)) is not None:
-        return f"Batch has no {name}; {request}"
+        is_column = plan is None and name in ("rewards", "logprobs", "advantages")
+        more = f"; {_REBUILT.format(show(name))}" if is_column else ""
+        return f"Batch has no {name}; {request}{more}"
     if name.startswith(("chosen", "rejected")):
         return f"Batch has no {name}; {_HALVES}"
     if (meant := column_called(name)) is not None:
@@ -192,9 +193,10 @@ def missing_output(
     # Of the class: some attributes of tensors raise errors of their own.
     if hasattr(type(next(iter(outputs.values()), None)), name):
         return f"Batch has no {name}; its outputs have one each: batch.{next(iter(outputs))}.{name}"
+    advice = "pass others as fields={...} to build_batch" if plan else _REBUILT.format(show(name))
     return (
-        f"Batch has no output or attribute {show(name)}; its outputs are {list(outputs)} (pass "
-        f"others as fields={{...}} to build_batch), and it has {', '.join(attributes)}"
+        f"Batch has no output or attribute {show(name)}; its outputs are {list(outputs)} "
+        f"({advice}), and it has {', '.join(attributes)}"
     )
 
 
