@@ -194,6 +194,9 @@ fn hint(error: &Error) -> Cow<'static, str> {
         }
         Error::OtherShard(_) => "pass a shard of a plan for these rows",
         Error::InvalidPlan(_) => "pass the tables that to_dict returned",
+        Error::Body(reason) if !reason.contains(';') => {
+            "correct it, or pass a schema with other paths"
+        }
         _ => "",
     })
 }

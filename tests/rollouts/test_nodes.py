@@ -190,7 +190,11 @@ def nodes_with(**changes):
 @pytest.mark.parametrize(
     ("schema", "nodes", "message"),
     [
-        ("verifiers", nodes_with(parent=1), "node 1 has no root: its parents form a cycle"),
+        (
+            "verifiers",
+            nodes_with(parent=1),
+            "its parents form a cycle; correct it, or pass a schema",
+        ),
         ("verifiers", nodes_with(parent=5), "node 1 has the parent 5, which is not there"),
         ("verifiers", nodes_with(parent="x"), "node 1 has the parent 'x', which is not there"),
         ("verifiers", nodes_with(mask=[1]), "call 1 has a loss mask of 1 item, but its response"),

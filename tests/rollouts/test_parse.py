@@ -120,7 +120,7 @@ def test_log_probabilities_that_are_none(value):
 def test_missing_log_probabilities():
     short, none = body_of(logprobs=(-0.5,)), body_of(logprobs=()) | {}
     none["choices"][0]["logprobs"] = None
-    with pytest.raises(ValueError, match="only 1 log-probabilities for 2 response tokens"):
+    with pytest.raises(ValueError, match="only 1 log-probabilities for 2 response tokens; "):
         parsed(short)
     with raises(r"bodies\[1\]: call 0 has no log-probabilities, but other"):
         parsed(body_of(), none)
@@ -204,7 +204,7 @@ def test_unfinished_calls(reason, sglang):
         ),
         (
             b'{"choices": [{"token_ids": [1, 2,]}]}',
-            "byte 33: .*; correct the body, or pass a schema",
+            "byte 33: .*; correct it, or pass a schema",
         ),
         (b'{"choices": [{"token_ids": [1 2]}]}', "expected ',' or '\\]'"),
         (b'{"choices": [{"token_ids": [01]}]}', "byte 2"),
@@ -213,7 +213,7 @@ def test_unfinished_calls(reason, sglang):
         (b'{"choices": [{"token_ids": [2147483648]}]}', "2147483648 is not a token id"),
         (b'{"choices": [{"token_ids": [99999999999999999999999]}]}', "out of range"),
         (b'{"choices": [{"token_ids": ["1"]}]}', "byte 28"),
-        (b'{"choices": [{"token_ids": 1}]}', "byte 27: expected an array; correct the body, or"),
+        (b'{"choices": [{"token_ids": 1}]}', "byte 27: expected an array; correct it, or pass"),
         (b'{"choices": [{"token_ids": {"a": [1]}}]}', "byte 27: expected an array"),
         (b'{"choices": [{"token_ids": [1], "token_ids": [2]}]}', "occurs twice"),
         (b'{"choices": [{"text": "no ids"}]}', "no token ids of a response"),

@@ -102,9 +102,10 @@ OF_THE_LIBRARY = (
         r"a row has \1 in the column of --is-last-step; name a column of booleans",
     ),
     (
-        r"^([^;]*, line \d+, byte \d+: [^;]*)(; (it is cut off|correct the body).*)?$",
+        r"^([^;]*, line \d+, byte \d+: [^;]*)(; (it is cut off|correct it).*)?$",
         r"\1; correct this line, or remove it",
     ),
+    (r"or pass a schema with other paths$", "or name other columns"),
     (r"^No module named '(\w+).*", r"\1 is not installed; run pip install 'fastcollate[cli]'"),
     (r"^frameworks has", "--framework is"),
     (r"^seconds(?= is)|\w+_per_mini_batch(?= (and|are))", lambda found: flag(found[0])),

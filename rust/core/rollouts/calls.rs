@@ -209,8 +209,8 @@ impl Calls {
     pub fn finish(&mut self, name: impl Fn(Place) -> String) -> Result<()> {
         if let (Some(place), true) = (self.whole, self.are_split) {
             return Err(Error::Body(format!(
-                "{} has neither the length of its prompt nor a loss mask, but other calls have; \
-                 all of its tokens would train",
+                "{} has neither the length of its prompt nor a loss mask, but other calls have, so \
+                 all of its tokens would train; write one of them",
                 name(place)
             )));
         }

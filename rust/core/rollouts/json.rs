@@ -122,13 +122,8 @@ impl<'a, 't> Json<'a, 't> {
 
     /// The error for a value at a position.
     pub fn wrong_at(&self, at: usize, reason: &str) -> Error {
-        let advice = if reason.contains(';') {
-            ""
-        } else if reason.starts_with("EOF") || reason.starts_with("the body ends") {
-            "; it is cut off: pass the whole body"
-        } else {
-            "; correct the body, or pass a schema with other paths"
-        };
+        let is_cut = reason.starts_with("EOF") || reason.starts_with("the body ends");
+        let advice = if is_cut { "; it is cut off: pass the whole body" } else { "" };
         Error::Body(format!("{}, byte {at}: {reason}{advice}", self.name))
     }
 
