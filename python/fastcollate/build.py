@@ -365,7 +365,10 @@ def check_cp(cp: Any, layout: Layout) -> tuple[int, int] | None:
     size = check_count("cp_size of cp", cp[0], "a number of ranks")
     rank = check_int("cp_rank of cp", cp[1], "a rank")
     if not 0 <= rank < size:
-        raise ValueError(f"cp_rank of cp is {rank}; pass a rank from 0 to {size - 1}")
+        raise ValueError(
+            f"cp_rank of cp is {rank}; pass a rank from 0 to {size - 1}, as in "
+            "cp=(cp_size, cp_rank)"
+        )
     if not isinstance(layout, Packed):
         raise ValueError(
             f"cp is {(size, rank)}, but the layout is {layout!r}, and context parallelism cuts "

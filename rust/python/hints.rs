@@ -89,6 +89,10 @@ fn hint(error: &Error) -> Cow<'static, str> {
         Error::NoIndex { limit, .. } => {
             return format!("pass indices from 0 to {}", limit - 1).into();
         }
+        Error::NotFinite { location, .. } if location.field == "advantages" => {
+            "pass a finite number (if rewards of a group are equal, add 1e-6 to their deviation, by \
+             which you divide)"
+        }
         Error::NotFinite { .. } => "pass a finite number",
         Error::Negative { location, .. } => {
             let field = &location.field;

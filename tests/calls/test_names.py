@@ -110,7 +110,9 @@ ADD = fc.BatchBuilder(pad_token_id=0).add
         (fc.build_batch, "loss_masks", "did you mean 'loss_mask'?"),
         (fc.build_batch, "PadTokenID", "did you mean 'pad_token_id'?"),
         (fc.build_batch, "repsonses", "did you mean 'responses'?"),
-        (ADD, "uids", "did you mean 'uid'?"),
+        (ADD, "uids", "pass uid: each call takes one row"),
+        (ADD, "responses", "pass response: each call takes one row"),
+        (fc.Collator, "mlm", "leave it out: labels are those of causal models"),
         # Neither.
         (fc.build_batch, "sharding", "pass some of prompts, responses, sequences, "),
         (fc.build_batch, "cpu", "pass some of prompts, responses, sequences, "),

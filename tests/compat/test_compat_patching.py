@@ -231,6 +231,9 @@ def test_a_missing_framework_is_an_import_error(folder, monkeypatch):
     missing = Patcher("MadeDown", package="made_down", compat="x", replacements=[])
     with pytest.raises(ImportError, match=r"^MadeDown is not installed; pip install .*==3\.0$"):
         missing.patch()
+    missing = Patcher("MadeDown", package="made_down", compat="x", replacements=[], python="3.12")
+    with pytest.raises(ImportError, match=r"==3\.0 in Python 3\.12 or later$"):
+        missing.patch()
 
 
 @pytest.mark.parametrize("metadata", [None, "Name: made_up\n"])

@@ -145,7 +145,7 @@ TENSOR = torch.tensor([0.5, 1.0])
         ({name: [] for name in Inputs._fields[:4]}, "AssertionError: prompts has 0 rows; pass"),
         ({"rewards": None}, "TypeError: rewards is None"),
         ({"rewards": [0.5, 1.0]}, r"TypeError: rewards\[0\] is 0.5 \(float\)"),
-        ({"rewards": TENSOR}, "TypeError: rewards is tensor"),
+        ({"rewards": TENSOR}, r"TypeError: rewards\[0\] is float32 Tensor"),
         *(({"pad_token_id": one}, "TypeError: pad_token_id is") for one in (None, "0", 1.5)),
     ],
 )
@@ -198,6 +198,13 @@ def test_routes_and_sample_support_are_packed(inputs):
 def test_what_packed_tensors_cannot_be_made_of(inputs, key, rows, message):
     with raises(message):
         convert_prompts_responses_to_batch_tensors(7, *inputs, **{key: rows})
+
+
+@pytest.mark.parametrize("make", [list, np.array, torch.tensor])
+def test_one_reward_per_row(inputs, make):
+    rewards = make([1.0] * len(inputs.prompts))
+    with raises(r"TypeError: rewards\[0\] is .*; pass rows of one reward per response token"):
+        convert_prompts_responses_to_batch_tensors(7, *inputs._replace(rewards=rewards))
 
 
 def test_rewards_that_require_gradients(inputs):

@@ -119,3 +119,5 @@ def test_devices_that_torch_cannot_use():
             message = rf"^device is '{device}', which torch cannot use here \(.*\); pass .*'cpu'$"
             with pytest.raises(RuntimeError, match=message):
                 move(device)
+    with pytest.raises(RuntimeError, match=r"^device is 'gpu', .*; torch calls GPUs .* 'cuda'$"):
+        batch.to("gpu")

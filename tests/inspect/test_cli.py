@@ -101,6 +101,12 @@ def test_forms(name, tmp_path, capsys):
     assert rows_of(path, capsys) == EXPECTED
 
 
+def test_an_option_that_is_nearly_one(rollouts, capsys):
+    for wrong in ("--prompt", "--promts"):
+        assert run(["view", str(rollouts), wrong, "prompts"]) == 2
+        assert f"No such option: {wrong} (Possible options: --prompts)" in capsys.readouterr().err
+
+
 def test_a_folder(tmp_path, capsys):
     table = pa.table(TABLE)
     write(tmp_path / "0.parquet", table.slice(0, 1))

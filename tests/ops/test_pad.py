@@ -291,6 +291,7 @@ def test_memory_of_the_default_pool():
             {"pad_to": 3, "multiple_of": 2},
         ),
         ("side is 'up'; pass 'right', 'left'", [[1]], {"side": "up"}),
+        ("TypeError: side is 7; pass the padding value by name: fill=7", [[1]], {"side": 7}),
         ("rows has the fill 0.5, which does not fit int64", [[1]], {"fill": 0.5}),
         ("TypeError: fill of rows is 'a'", [[1]], {"fill": "a"}),
         (

@@ -165,6 +165,12 @@ def test_counts_of_bad_log_probabilities():
     assert (kept.bad_logprobs[[0, 1, 3]] == calls.bad_logprobs).all()
 
 
+def test_errors_of_servers():
+    for body in ({"error": {"message": "no such model"}}, {"detail": "Not Found"}):
+        with pytest.raises(ValueError, match="refused the request: pass bodies of successful"):
+            parsed(body_of(), body)
+
+
 def test_log_probabilities_are():
     calls = parsed(body_of(), logprobs_are="raw")
     assert (calls.logprobs_are, calls.select([0]).logprobs_are) == ("raw", "raw")

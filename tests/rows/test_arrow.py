@@ -560,3 +560,10 @@ def test_nothing_is_imported():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout == "[]\n"
+
+
+def test_columns_of_texts():
+    for kind in (pa.string(), pa.large_string()):
+        column = pa.array(["[1, 2]"], kind)
+        with pytest.raises(TypeError, match="convert these texts, by json"):
+            fc.build_batch(column, [[3]], pad_token_id=0)

@@ -224,6 +224,11 @@ def test_rows_that_train_nothing_ignore_their_number(array_type):
         assert_same({"x": by_blocks(columns, shard, **kind)["x"]}, {"x": batch["x"]})
 
 
+def test_advantages_of_equal_rewards():
+    with pytest.raises(ValueError, match=r"advantages\[0\] is NaN; .* add 1e-6 to their deviation"):
+        fc.build_batch([[1]], [[2]], advantages=[math.nan], pad_token_id=0)
+
+
 def test_nan_where_something_trains():
     for dtype in ("float32", "float64", "float16"):
         numbers = fc.Field([1, math.nan, 3], spread="trained", dtype=dtype)

@@ -19,6 +19,7 @@ from fastcollate.cli.report import report
 from fastcollate.cli.schemas import flag
 from fastcollate.cli.verify import verify
 from fastcollate.cli.view import view
+from fastcollate.common.names import same_word
 
 
 class Commands(TyperGroup):
@@ -33,7 +34,8 @@ class Commands(TyperGroup):
             if hasattr(error, "possibilities"):  # the error for an unknown option
                 options = [one for one in error.ctx.command.params if one.opts[0][0] == "-"]
                 own = [one.opts[0] for one in options if one.rich_help_panel is None]
-                error.possibilities = own
+                meant = same_word(error.option_name, [one.opts[0] for one in options])
+                error.possibilities = own if meant is None else [meant]
             elif "valid integer" in str(getattr(error, "message", "")) and error.param.multiple:
                 error.message += f"; repeat {error.param.opts[0]} for several"
             elif "extra argument" in str(getattr(error, "message", "")):

@@ -131,6 +131,7 @@ ADVICE: tuple[tuple[str, str, str], ...] = (
         "pass dtypes= to build_batch, or cast an output, as batch.rewards.to(dtype)",
     ),
     ("vocab", "vocab_size", "pass vocab_size"),
+    ("mlm mlm_probability", "labels", "leave it out: labels are those of causal models"),
 )
 """Advice for names of other libraries: the names, the arguments that the callee needs for it, and
 the text, in which ``<name>`` is the unknown argument. The first that fits is used."""
@@ -263,6 +264,8 @@ def public_names(owner: type) -> tuple[str, ...]:
 def advice_for(name: str, known: Collection[str]) -> str | None:
     """Return what to pass in place of an unknown argument, or None."""
     if (same := same_word(name, known)) is not None:
+        if _OF_ROWS.get(name) == same:
+            return f"pass {same}: each call takes one row"
         return f"did you mean {same!r}?"
     for others, needs, text in ADVICE:
         if same_word(name, others.split()) is not None and {*needs.split()} <= {*known}:

@@ -123,6 +123,8 @@ class Patcher:
         The module with the replacements, for messages.
     replacements
         The table.
+    python
+        The least version of Python that the framework needs, if it is later than ours.
     """
 
     framework: str
@@ -130,6 +132,7 @@ class Patcher:
     package: str
     compat: str
     replacements: Sequence[Replacement]
+    python: str | None = None
     _count: int = field(default=0, init=False)
     _bound: list[_Bound] = field(default_factory=list, init=False)
     _patched: Patched = field(init=False, repr=False)
@@ -234,6 +237,8 @@ class Patcher:
         """
         verified = VERIFIED[self.package]
         pip_install = f"pip install {self.package}=={verified[-1]}"
+        if self.python is not None:
+            pip_install += f" in Python {self.python} or later"
         versions: list[str] = []  # empty, too, if the metadata are broken
         with contextlib.suppress(ModuleNotFoundError, FileNotFoundError):
             versions = importlib.metadata.metadata(self.package).get_all("Version") or []

@@ -192,9 +192,11 @@ def resolve_device(device: Any) -> Any:
         return torch.empty(0, device=torch.device(device)).device
     except (AssertionError, RuntimeError, ValueError) as error:
         reason = str(error).partition("\n")[0][:200]
+        advice = "pass one that it can, such as 'cpu'"
+        if str(device).startswith("gpu"):
+            advice = "torch calls GPUs of NVIDIA and AMD 'cuda'"
         raise RuntimeError(
-            f"device is {show(str(device))}, which torch cannot use here ({reason}); pass one that "
-            "it can, such as 'cpu'"
+            f"device is {show(str(device))}, which torch cannot use here ({reason}); {advice}"
         ) from error
 
 

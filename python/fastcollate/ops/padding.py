@@ -18,6 +18,7 @@ from fastcollate.common.arrays import (
     is_array,
     is_tensor,
 )
+from fastcollate.common.text import show
 from fastcollate.ops.trailing import with_equal_trailing
 from fastcollate.ops.writing import (
     AS_LONGEST,
@@ -133,6 +134,8 @@ def pad(
            [0, 0, 0, 7]])
     """
     check_choice("array_type", array_type, ("torch", "numpy"))
+    if isinstance(side, (int, float)):
+        raise TypeError(f"side is {show(side)}; pass the padding value by name: fill={side}")
     check_choice("side", side, SIDES)
     check_bool("pad_trailing", pad_trailing)
     layout = AS_LONGEST[side]

@@ -111,11 +111,17 @@ impl Calls {
         let call = call_of(frames.clone());
         if !call.has_response() {
             let beginning = json.beginning();
-            let reason = format!(
-                "there are no token ids of a response in {beginning}; ask the server for them, \
-                 such as by return_token_ids, or pass a schema with their path as responses"
-            );
-            return Err(json.wrong(&reason));
+            let has = |text: &str| beginning.contains(text);
+            let is_refused = (has("\"error\"") || has("\"detail\"")) && !has("null");
+            let advice = match is_refused {
+                true => "the server refused the request: pass bodies of successful responses",
+                false => {
+                    "ask the server for them, such as by return_token_ids, or pass a schema with \
+                     their path as responses"
+                }
+            };
+            let found = format!("there are no token ids of a response in {beginning}; {advice}");
+            return Err(json.wrong(&found));
         }
         self.add(&call, place, |place| json.name_of_call(place.index))?;
         for (column, rows) in self.kept.iter_mut().enumerate() {

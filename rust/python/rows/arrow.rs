@@ -230,6 +230,7 @@ impl<'a> ChunkRows<'a> {
             },
             data_type => (false, data_type),
         };
+        let is_text = matches!(data_type, DataType::Other(name) if name.contains("Utf8"));
         let wrong_type = || Error::WrongType {
             location: location.to_owned(),
             found: match is_column {
@@ -239,6 +240,10 @@ impl<'a> ChunkRows<'a> {
             expected: match (is_column, is_nested) {
                 (true, _) => "pass that column by itself",
                 (false, true) => "pass lists of lists of integers, floats or booleans",
+                (false, false) if is_text => {
+                    "pass lists of integers, floats or booleans: convert these texts, by \
+                     json.loads or a tokenizer"
+                }
                 (false, false) => {
                     "pass lists of integers, floats or booleans: cast the column, or pass its \
                      to_pylist()"

@@ -38,6 +38,7 @@ PATCHER = Patcher(
     "SkyRL",
     package="skyrl",
     compat=__name__,
+    python="3.12",
     replacements=[
         *Replacement.each(
             _PREPROCESS,
