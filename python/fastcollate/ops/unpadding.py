@@ -130,7 +130,8 @@ def _mask(x: Any, mask: Any) -> Ragged:
 def _are_short(x: Any, lengths: Integers) -> bool:
     """Return True if rows are so short that taking tokens one by one is faster."""
     rows, width, *_ = x.shape
-    return bool(rows > FEW and x.nbytes * lengths.sum() < SHORT_ROW * rows * rows * width)
+    kept = x.nbytes * int(lengths.sum())
+    return bool(rows > FEW and kept < SHORT_ROW * rows * rows * width)
 
 
 def _take(x: Any, flags: np.ndarray, lengths: np.ndarray) -> Ragged:
