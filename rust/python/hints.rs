@@ -67,7 +67,9 @@ fn hint(error: &Error) -> Cow<'static, str> {
             "pass own_token='add' to add such ids, or 'keep' to leave the values as they are"
         }
         Error::ShapedValues { .. } => "pass fields of their own for several numbers per value",
-        Error::RowTooLong { .. } => "pass at most that many",
+        Error::RowTooLong { .. } => {
+            "pass at most that many (if all rows have too many, are prompts and responses swapped?)"
+        }
         Error::NoLastToken { .. } => {
             "pass 0, a response of at least one token, or one value per response token"
         }

@@ -176,6 +176,8 @@ def test_keys_that_some_samples_lack():
             fc.Collator(pad_token_id=0)(samples)
     with pytest.raises(ValueError, match="samples have text in 'completion', but no token ids"):
         fc.Collator(pad_token_id=0)([{"prompt": "What", "completion": "This"}])
+    with pytest.raises(ValueError, match=r"'response_ids', but .*json\.loads, and pass the ids as"):
+        fc.Collator(pad_token_id=0)([{"prompt_ids": "[1, 2]", "response_ids": "[3]"}])
 
 
 @pytest.mark.parametrize("key", ["prompt", "response"])

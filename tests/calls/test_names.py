@@ -635,7 +635,7 @@ MISTAKES = {
     "calls.to_pandas": "and can do batch, concat, from_arrow",
     "fc.rollouts.parse(['{}'])": "bodies[0].encode() of a text",
     "skyrl.merge_stepwise_output([{}])": "generator_output is [{}] (list); pass a dict with a list",
-    "skyrl.merge_stepwise_output({'response_ids': [[1]]})": "has no 'is_last_step'; pass it to",
+    "skyrl.merge_stepwise_output({'response_ids': [[1]]})": "has no 'is_last_step'; add it, for",
     "skyrl.collate_sft_batch([{'input_ids': [1]}], None)": "examples[0] has no 'num_actions'",
     "trl.TreeRow().add([1])": "sample is [1] (list); pass a dict of input_ids, ",
     "trl.TreeRow().add({'input_ids': [1], 'completion_mask': [1]})": "sample has no 'old_log",

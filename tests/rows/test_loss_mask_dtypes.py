@@ -94,3 +94,8 @@ def test_padding_on_a_device():
     jagged = build([[1], [0, 2, 1], [1, 1]], "int64", layout="jagged", **options)
     with pytest.raises(ValueError, match=r"loss_mask is int64 .* int32"):
         jagged.pad_on_device("left", dtypes={"loss_mask": "int32"})
+
+
+def test_one_number_per_row():
+    with pytest.raises(TypeError, match=r"loss_mask\[0\] is 1 .*; pass one value per response"):
+        fc.build_batch([[1], [2]], [[3], [4]], loss_mask=[1, 0], pad_token_id=0)

@@ -99,7 +99,7 @@ def _suggesting(function: Callable[..., Any]) -> Callable[..., Any]:
             place = None if " " in str(key) else _without(key, call, args, kwargs)
             if place is None:
                 raise
-            raise KeyError(f"{place} has no {key!r}; pass it to {_callee(call)}") from error
+            raise KeyError(f"{place} has no {key!r}; add it, for {_callee(call)}") from error
         except MemoryError as error:
             # Python's own lists trust a length, and name nothing.
             if error.args or (claim := _false_length(call, args, kwargs)) is None:

@@ -65,7 +65,7 @@ def obstacle() -> str | None:
         )
     if _has_accelerator():
         return None
-    return "torch finds no accelerator that pins memory; leave pin_memory out"
+    return "torch finds no accelerator that pins memory; do not ask for pinned memory here"
 
 
 @cache

@@ -97,6 +97,13 @@ class Keys(NamedTuple):
         return {key: name for key, name in names.items() if key not in unknown}
 
 
+def conversion_of(text: Any) -> str:
+    """Return what to do with text in place of token ids."""
+    is_of_digits = str(text).lstrip("[ -")[:1].isdigit()
+    how = "convert it to integers first, as by json.loads" if is_of_digits else "tokenize it first"
+    return f"{how}, and pass the ids"
+
+
 def _message(unknown: list[str], names: Mapping[str, str], first: First) -> str:
     """Return the error for unknown keys, with a way to handle each."""
     own = {name: key for key, name in names.items()}
@@ -112,8 +119,8 @@ def _message(unknown: list[str], names: Mapping[str, str], first: First) -> str:
     tokens = own.keys() & {*TURN, *PAIR, "input_ids"}
     if text and not columns and all(_is_text(read(of_name, key)) for key in tokens):
         return (
-            f"samples have text in {shown(text)}, but no token ids; tokenize it "
-            "first, and pass 'input_ids', or 'prompt' and 'response'"
+            f"samples have text in {shown(text)}, but no token ids; "
+            f"{conversion_of(read(of_name, text[0]))} as 'input_ids', or 'prompt' and 'response'"
         )
     own |= {ARGUMENTS.get(name, name): key for key, name in columns.items()}
     fields: dict[str, str] = {}

@@ -25,7 +25,7 @@ from fastcollate.rows.dataset_columns import (
 from fastcollate.rows.fields import FIELDS, AnyField, Field, check_key, refused_option
 from fastcollate.rows.pairs import PAIR, arguments_of_pairs, join
 from fastcollate.rows.per_row import PerRow
-from fastcollate.rows.sample_keys import ARGUMENTS, COLUMNS, KEYS, Keys, read
+from fastcollate.rows.sample_keys import ARGUMENTS, COLUMNS, KEYS, Keys, conversion_of, read
 from fastcollate.rows.sample_tokens import (
     OPTIONAL,
     SEQ_LENGTHS,
@@ -177,14 +177,9 @@ def _check_no_text(columns: Mapping[str, Any]) -> None:
     first = {key: read(lambda key: columns[key][0], key) for key in keys if key in columns}
     if text := [key for key, row in first.items() if isinstance(row, str)]:
         found = first[text[0]]
-        is_of_digits = found.lstrip("[ -")[:1].isdigit()
         raise TypeError(
             f"{text[0]} holds text, {found!r:.40}, but batches are made of token ids; "
-            + (
-                "convert it to integers first, as by json.loads"
-                if is_of_digits
-                else "tokenize it first, and pass the ids"
-            )
+            f"{conversion_of(found)}"
         )
 
 

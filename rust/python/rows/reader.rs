@@ -25,6 +25,8 @@ const EXPECTED_FIELD: &str = "pass a sequence of rows ([x] for a single row x), 
      tensor, a Ragged or an Arrow array of lists";
 const EXPECTED_REWARDS: &str =
     "pass a list with one number per row, or rows with one number per response token";
+const EXPECTED_MASK: &str = "pass one value per response token of each row, as by \
+     [[m] * len(r) for m, r in zip(masks, responses)]";
 const EXPECTED_ROW: &str = "pass one list, array or tensor of numbers per row, as in [[1, 2, 3]] \
      for a single one";
 const EXPECTED_ROW_OF_FIELD: &str = "pass one list, array or tensor of numbers per row, or \
@@ -500,7 +502,11 @@ impl<'a, 'py> Reader<'a, 'py> {
 
     /// What is expected of the field: numbers of rows, too, or something else.
     fn expected(&self, other: &'static str) -> &'static str {
-        if matches!(self.field, "rewards" | "advantages") { EXPECTED_REWARDS } else { other }
+        match self.field {
+            "rewards" | "advantages" => EXPECTED_REWARDS,
+            "loss_mask" => EXPECTED_MASK,
+            _ => other,
+        }
     }
 }
 

@@ -127,8 +127,8 @@ def restore_dynamic_batch(data: Any, batch_idx_list: Sequence[Iterable[int]]) ->
     count = len(data) if isinstance(data, Ragged) else data.shape[0]
     if len(rows) != count:
         raise AssertionError(
-            f"batch_idx_list has {len(rows)} rows, but data has {count}; pass the indices of the "
-            "micro-batches that data is made of"
+            f"batch_idx_list has {len(rows)} rows, but data has {count}; pass the joined outputs "
+            "of all its micro-batches as data"
         )
     return pick_rows(data, _inverse(rows))
 
