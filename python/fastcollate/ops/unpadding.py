@@ -117,7 +117,7 @@ def _mask(x: Any, mask: Any) -> Ragged:
         shape = tuple(x.shape[:2])
         raise ValueError(f"mask has rows of different lengths; pass shape {shape}") from error
     flags = _on_host(mask, tuple(x.shape[:2]))
-    if (x.ndim > 2 or not is_small(x)) and (spans := mask_spans(_bits(flags))) is not None:
+    if not is_small(x) and (spans := mask_spans(_bits(flags))) is not None:
         starts, lengths = spans
         if not _are_short(x, lengths):
             return Ragged._of(join(x, starts, lengths), offsets_of(lengths))
