@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from fastcollate._fastcollate import FieldSpec
 from fastcollate.batch import Batch
 from fastcollate.common.arguments import (
-    check_count,
-    check_int,
     id_list,
     suggests_names,
     warn_user,
@@ -17,7 +15,7 @@ from fastcollate.common.arguments import (
 from fastcollate.common.arrays import describe
 from fastcollate.memory.pools import PoolArgument
 from fastcollate.ops.collating import Request, collate
-from fastcollate.ops.context_parallel import check_no_shift
+from fastcollate.ops.context_parallel import check_no_shift, check_rank
 from fastcollate.options import Options
 from fastcollate.plan.binned import split_message
 from fastcollate.plan.dtypes import ArrayType, Labels, PositionIds, Preset
@@ -362,13 +360,7 @@ def check_cp(cp: Any, layout: Layout) -> tuple[int, int] | None:
     """Return ``(cp_size, cp_rank)``, or None for a single rank."""
     if not isinstance(cp, (tuple, list)) or len(cp) != 2:
         raise TypeError(f"cp is {describe(cp)}; pass (cp_size, cp_rank), or None")
-    size = check_count("cp_size of cp", cp[0], "a number of ranks")
-    rank = check_int("cp_rank of cp", cp[1], "a rank")
-    if not 0 <= rank < size:
-        raise ValueError(
-            f"cp_rank of cp is {rank}; pass a rank from 0 to {size - 1}, as in "
-            "cp=(cp_size, cp_rank)"
-        )
+    size, rank = check_rank(cp[0], cp[1], " of cp", "cp=(cp_size, cp_rank)")
     if not isinstance(layout, Packed):
         raise ValueError(
             f"cp is {(size, rank)}, but the layout is {layout!r}, and context parallelism cuts "

@@ -24,14 +24,20 @@ if TYPE_CHECKING:
     from fastcollate.ops.batch_state import BatchState
 
 
+def check_rank(size: Any, rank: Any, of: str, form: str) -> tuple[int, int]:
+    """Return ``(cp_size, cp_rank)``, checked; `of` and `form` name in errors what they are of."""
+    size = check_count(f"cp_size{of}", size, "a number of ranks")
+    rank = check_int(f"cp_rank{of}", rank, "a rank")
+    if not 0 <= rank < size:
+        raise ValueError(f"cp_rank{of} is {rank}; pass a rank from 0 to {size - 1}, as in {form}")
+    return size, rank
+
+
 def cp_split(state: BatchState, cp_size: Any, cp_rank: Any) -> BatchState:
     """See :meth:`fastcollate.Batch.cp_split`."""
     plan = state.plan
     _check_packed(plan)
-    cp_size = check_count("cp_size", cp_size, "a number of ranks")
-    cp_rank = check_int("cp_rank", cp_rank, "a rank")
-    if not 0 <= cp_rank < cp_size:
-        raise ValueError(f"cp_rank is {cp_rank}; pass a rank from 0 to {cp_size - 1}")
+    cp_size, cp_rank = check_rank(cp_size, cp_rank, "", "cp_split(cp_size, cp_rank)")
     spec = state.spec
     per_token = {output.key for output in spec.table if output.align in ("sequence", "response")}
     if cp_size == 1:

@@ -102,9 +102,10 @@ def relayout(state: BatchState, layout: LayoutSpec, shard: Shard | None = None) 
         runs = runs_of(~mask, offsets_of(counts))
         return SomeTokens.within(RowSpans([(values, starts, lens)]), runs)
 
-    read = np.arange(len(lens)) if shard is None else np.unique(shard.rows[shard.rows >= 0])
-    numbers = read if own is None else own[read]
-    _check_unchanged(state, per_token, (sequence_starts, response_starts), read, numbers)
+    if any(map(was_written, state.data.values())):
+        read = np.arange(len(lens)) if shard is None else np.unique(shard.rows[shard.rows >= 0])
+        numbers = read if own is None else own[read]
+        _check_unchanged(state, per_token, (sequence_starts, response_starts), read, numbers)
     fields = [(column(index, spec), spec) for index, spec in enumerate(spec.fields)]
     if LOSS_MASK.key in state.data and all(spec.key != LOSS_MASK.key for _, spec in fields):
         # None was given, but what was written may have changed since.

@@ -116,15 +116,16 @@ def _mask(x: Any, mask: Any) -> Ragged:
     except ValueError as error:
         shape = tuple(x.shape[:2])
         raise ValueError(f"mask has rows of different lengths; pass shape {shape}") from error
-    flags = _on_host(mask, tuple(x.shape[:2]))
-    if not is_small(x) and (spans := mask_spans(_bits(flags))) is not None:
-        starts, lengths = spans
-        if not _are_short(x, lengths):
-            return Ragged._of(join(x, starts, lengths), offsets_of(lengths))
+    flags = _check_mask(mask, tuple(x.shape[:2]))
+    spans = None if is_small(x) else mask_spans(_as_bytes(flags))
+    if spans is not None and not _are_short(x, spans[1]):
+        return Ragged._of(join(x, *spans), offsets_of(spans[1]))
     flags = _booleans(flags)
+    if spans is not None:
+        return _take(x, flags, spans[1])
     # Short integers are added many at a time.
     kind = np.uint16 if flags.shape[1] < 1 << 16 else np.int64
-    return _take(x, flags, np.add.reduce(_bits(flags), 1, kind))
+    return _take(x, flags, np.add.reduce(_as_bytes(flags), 1, kind))
 
 
 def _are_short(x: Any, lengths: Integers) -> bool:
@@ -160,13 +161,13 @@ def _mask_rows(column: Ragged, mask: Any) -> Ragged:
             f"mask[{row}] has {masks.lengths[row]} items, but x[{row}] has "
             f"{column.lengths[row]} tokens; pass one item for each"
         )
-    flags = _booleans(_on_host(masks.values, (len(column.values),)), masks.offsets)
+    flags = _booleans(_check_mask(masks.values, (len(column.values),)), masks.offsets)
     values = take(column.values, np.flatnonzero(flags))
     return Ragged._of(values, offsets_of(flags)[column.offsets])
 
 
-def _on_host(mask: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """Return a mask as an array of a shape."""
+def _check_mask(mask: Any, shape: tuple[int, ...]) -> np.ndarray:
+    """Return a mask on the host, checked to have a shape."""
     flags: np.ndarray = to_numpy(check_array("mask", mask), "mask")
     if flags.shape != shape:
         advice = ", such as its attention_mask"
@@ -180,7 +181,7 @@ def _on_host(mask: Any, shape: tuple[int, ...]) -> np.ndarray:
     return flags
 
 
-def _bits(flags: np.ndarray) -> np.ndarray:
+def _as_bytes(flags: np.ndarray) -> np.ndarray:
     """Return booleans as bytes, and other arrays as they are."""
     return flags.view(np.uint8) if flags.dtype.kind == "b" else flags
 

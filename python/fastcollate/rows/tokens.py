@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from fastcollate.common.arguments import check_count
 from fastcollate.common.text import show
-from fastcollate.rows.column_input import A_ROW
 from fastcollate.rows.lengths import Integers, check_lengths
 
 if TYPE_CHECKING:
@@ -161,4 +160,5 @@ def count_items(name: str, row: Any) -> int:
     try:
         return len(row)
     except (TypeError, ValueError, OverflowError) as error:  # none, below 0, or beyond 64 bits
-        raise TypeError(f"{name} is {show(row)}; {A_ROW}") from error
+        advice = "pass a list or tuple of numbers, or a 1-D array or tensor"
+        raise TypeError(f"{name} is {show(row)}; {advice}") from error

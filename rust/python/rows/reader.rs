@@ -27,8 +27,8 @@ const EXPECTED_REWARDS: &str =
     "pass a list with one number per row, or rows with one number per response token";
 const EXPECTED_MASK: &str = "pass one value per response token of each row, as by \
      [[m] * len(r) for m, r in zip(masks, responses)]";
-const EXPECTED_ROW: &str = "pass one list, array or tensor of numbers per row, as in [[1, 2, 3]] \
-     for a single one";
+const EXPECTED_ROW: &str = "pass one list, array or tensor of numbers per row, as in [1, 2, 3], or \
+     [[1, 2, 3]] for a column of one row";
 const EXPECTED_ROW_OF_FIELD: &str = "pass one list, array or tensor of numbers per row, or \
      fc.Field(..., spread='all') of one number per row";
 const EXPECTED_NUMBERS: &str = "pass one number per token (x[0] of a batch x of one row), or \

@@ -5,14 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from itertools import pairwise
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fastcollate._fastcollate import FieldSpec, fix_lists
 from fastcollate.common.arguments import check_integer, suggests_names
-from fastcollate.common.arrays import describe, offsets_of
+from fastcollate.common.arrays import describe, is_array, offsets_of
 from fastcollate.common.text import show
 from fastcollate.compat.skyrl.installed import packed_tensor
 from fastcollate.ops.collating import Request, collate
@@ -103,8 +102,8 @@ def convert_prompts_responses_to_batch_tensors(
             raise AssertionError(
                 f"{name} has {found} rows, but prompts has {rows}; pass one row per prompt"
             )
-    first = next(iter(rewards))
-    if isinstance(first, Real) or getattr(first, "ndim", 1) == 0:
+    first = rewards[0] if is_array(rewards) else next(iter(rewards))
+    if isinstance(first, (int, float)) or getattr(first, "ndim", 1) == 0:
         raise TypeError(
             f"rewards[0] is {describe(first)}; pass rows of one reward per response token (one "
             "number per row is for fastcollate.build_batch)"
