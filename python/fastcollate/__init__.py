@@ -99,7 +99,7 @@ if not TYPE_CHECKING:  # type checkers would take any name for one of the packag
             return value
         if name == "rollouts":
             return import_module("fastcollate.rollouts")
-        from fastcollate.common.names import no_such_name, same_word
+        from fastcollate.common.names import no_such_name, public_names, same_word
 
         for module in (planning, memory):
             if name in module.__all__:
@@ -119,7 +119,8 @@ if not TYPE_CHECKING:  # type checkers would take any name for one of the packag
                 f"; import fastcollate.compat.{name}",
             ),
             **dict.fromkeys(("parse", "read"), f"; it is fastcollate.rollouts.{name}"),
-            **dict.fromkeys(("show", "check"), f"; it is a method of batches: batch.{name}()"),
+            **dict.fromkeys(public_names(Batch), f"; a batch has it: batch.{name}"),
+            "patch": "; each framework has its own: fastcollate.compat.trl.patch()",
             "merge": "; see fastcollate.merge_turns",
             "tokenize": "; tokenize by another library: rows are token ids",
             "collate_fn": "; see fastcollate.Collator",

@@ -305,6 +305,10 @@ def test_advice_for_unknown_keys_fits_their_rows(tokens, value, advice, kind):
             "'nonsense', which is not known; pass",
         ),
         (
+            [{"input_ids": [1]}, {"ids": [1]}],
+            r"samples\[1\] has no 'input_ids', but samples\[0\] has",
+        ),
+        (
             [{"prompt": [1], "response": [2, 3], "logprobs": [0]}],
             r"logprobs\[0\] has 1 item, but responses\[0\] has 2",
         ),

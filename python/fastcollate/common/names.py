@@ -96,7 +96,7 @@ ADVICE: tuple[tuple[str, str, str], ...] = (
     ("padding_side", "side", "pass side"),
     ("padding_side", "x dtype", "pass x=fc.unpad(x, lengths=..., side=...)"),
     ("padding_side", "layout", "pass layout='left' or 'right'"),
-    ("padding_value", "fill", "pass fill"),
+    ("padding_value pad_value fill_value value pad_token_id pad_id", "fill", "pass fill"),
     ("batch_first", "fill", "leave it out: rows are first in any case"),
     ("num_workers", "depth", "depth is the number of batches ahead; workers are the DataLoader's"),
     ("padding_value pad_id", "pad_token_id", "pass pad_token_id"),
@@ -131,6 +131,10 @@ ADVICE: tuple[tuple[str, str, str], ...] = (
         "pass dtypes= to build_batch, or cast an output, as batch.rewards.to(dtype)",
     ),
     ("vocab", "vocab_size", "pass vocab_size"),
+    (
+        *("tokenizer", "vocab_size"),
+        "pass vocab_size=len(tokenizer), and eos_token_id=tokenizer.eos_token_id",
+    ),
     ("mlm mlm_probability", "labels", "leave it out: labels are those of causal models"),
 )
 """Advice for names of other libraries: the names, the arguments that the callee needs for it, and

@@ -94,6 +94,7 @@ _REQUESTS = {
     ),
     **dict.fromkeys(("pack", "pad", "unpad"), "call batch.to_layout(layout)"),
     **dict.fromkeys(("report", "breaks", "trajectories"), "see batch.merge_plan.report"),
+    "to_tensordict": "call fastcollate.compat.verl.to_tensordict(batch)",
     "update": "it is read-only: pass dict(batch), whose items may change",
     "save": "call torch.save(batch, path), and torch.load(path, weights_only=False)",
     **dict.fromkeys(("prompts", "prompt_ids"), "see batch.prompt_lens, or batch.rows()"),

@@ -70,7 +70,7 @@ class Outputs(NamedTuple):
         is_default = labels is None and positions == "default"
         if is_default and isinstance(dtypes, str) and dtypes == "default":
             return _DEFAULT_OUTPUTS
-        check_choice("labels", labels, _LABELS)
+        check_choice("labels", labels, _LABELS, "; labels are made from the ids and loss_mask")
         preset, by_key = _read_dtypes(dtypes)
         return cls(_spec_of(preset, positions, labels), preset, by_key, positions, labels)
 

@@ -393,15 +393,17 @@ def _transpose(samples: Sequence[Any], keys: Keys, optional: Collection[str]) ->
     for index, sample in enumerate(samples):
         if sample.keys() == samples[0].keys():
             continue
-        own = keys.used(sample, sample.__getitem__, is_first=False)
-        for holder, names, other, others in ((0, used, index, own), (index, own, 0, used)):
-            if missing := [name for name in names if name not in others]:
-                key = missing[0]
-                may_lack = COLUMNS.get(names[key]) in VALUES or key in keys.of_fields
-                default = f"fields={{{key!r}: fc.Field({key!r}, default=...)}}"
-                raise ValueError(
-                    f"samples[{other}] has no {key!r}, but samples[{holder}] has; pass it in all "
-                    "samples or in none"
-                    + (f", or as a field with a default: {default}" if may_lack else "")
-                )
+        holder, other, names = 0, index, used
+        if all(name in sample for name in used):
+            names = keys.used(sample, sample.__getitem__, is_first=False)
+            holder, other = index, 0
+        if missing := [name for name in names if name not in samples[other]]:
+            key = missing[0]
+            may_lack = COLUMNS.get(names[key]) in VALUES or key in keys.of_fields
+            default = f"fields={{{key!r}: fc.Field({key!r}, default=...)}}"
+            raise ValueError(
+                f"samples[{other}] has no {key!r}, but samples[{holder}] has; pass it in all "
+                "samples or in none"
+                + (f", or as a field with a default: {default}" if may_lack else "")
+            )
     return {name: [sample[key] for sample in samples] for key, name in used.items()}
