@@ -81,13 +81,15 @@ class Collator(Generic[Made]):
     ``prompt`` and ``response``
         Token ids, in any form that a row of :func:`build_batch` may have.
     ``input_ids``
-        A whole sequence, for supervised fine-tuning. All of it trains, unless one of these is
-        given: ``prompt_len``, the number of prompt tokens; ``labels``, -100 on tokens that do not
-        train and the ids themselves elsewhere, as in Hugging Face; or ``completion_mask`` and
-        ``assistant_masks``, as in TRL's ``SFTTrainer``, 0 or 1 per token (if both are given, tokens
-        train where both are 1); with ``labels`` both are ignored, also as in TRL. All tokens before
-        the first that trains are the prompt, and ``loss_mask`` marks the trained tokens of the
-        rest. An ``attention_mask`` is accepted if it is 1 throughout.
+        A whole sequence, for supervised fine-tuning. All of it trains, unless a sample also has
+
+        - ``prompt_len``, the number of prompt tokens
+        - ``labels``, the id of a token, or -100 if it does not train, as in Hugging Face
+        - ``completion_mask`` or ``assistant_masks``, 0 or 1 per token, as in TRL's ``SFTTrainer``:
+          of both, tokens train where both are 1; beside ``labels``, they are ignored
+
+        All tokens before the first that trains are the prompt, and ``loss_mask`` marks the trained
+        tokens of the rest. An ``attention_mask`` is accepted if it is 1 throughout.
     ``seq_lengths`` with ``input_ids``
         Number of tokens of each sequence of a packed sample, as in ``pack_dataset`` of TRL and of
         :mod:`fastcollate.compat.trl`. Each sequence is a row of the batch; besides ``labels`` or
@@ -130,17 +132,24 @@ class Collator(Generic[Made]):
         error, so that misspelled keys are found.
     outputs
         None returns a :class:`Batch` whose keys are the arguments of a model
-        (:meth:`Batch.model_inputs`); all other outputs are its attributes. Otherwise the keys of
-        the outputs to return as a plain dict, in this order. A mapping renames them, each to one
-        name or several: ``{"cu_seqlens": ("cu_seq_lens_q", "cu_seq_lens_k")}``. With labels and
-        ``input_ids``, they have to say where rows begin, unless padding is on the right: by
-        ``position_ids`` and, if padding is on the left, ``attention_mask``; if rows are joined, a
-        mask, ``use_cache``, or ``cu_seqlens`` (with rounded widths ``cu_seqlens_padded``); with
-        `model`, as this model reads them. Of pairs, an output with one value per row may be halved:
-        ``"chosen_margins"`` and ``"rejected_margins"``.
+        (:meth:`Batch.model_inputs`); all other outputs are its attributes.
+
+        Otherwise, the keys of the outputs to return as a plain dict, in this order. A mapping
+        renames them, each to one name or several:
+        ``{"cu_seqlens": ("cu_seq_lens_q", "cu_seq_lens_k")}``. Pairs may have either half of an
+        output with one value per row: ``"chosen_margins"`` and ``"rejected_margins"``.
+
+        With labels and ``input_ids``, name the outputs by which a model separates rows, too:
+
+        - right padding: none
+        - left padding: ``attention_mask`` and ``position_ids``
+        - joined rows: ``position_ids``, and a mask, ``use_cache`` or ``cu_seqlens`` (if widths are
+          rounded, ``cu_seqlens_padded``)
+
+        With `model`, this model has to find them.
     kernel, model
         As :meth:`Batch.model_inputs`: all layouts but padded ones need one of them, unless
-        `outputs` has no mask. Of the model, its config and dtype are kept.
+        `outputs` has no mask. Only the model's config and dtype are kept.
     **options
         Options of :class:`BatchBuilder`, the ones of :func:`build_batch` that do not depend
         on the rows. Samples of ``input_ids`` without ``prompt_len`` give ``labels``, as do all
@@ -328,7 +337,7 @@ class Collator(Generic[Made]):
         needed, why = self._needed(layout, keys, has_mask)
         if missing := [key for key in needed if key not in keys]:
             raise ValueError(
-                f"outputs are {list(keys)}, from which a model does not know where the rows of "
+                f"outputs are {list(keys)}, which do not tell a model where the rows of "
                 f"layout={layout.name!r} begin; add {' and '.join(map(repr, missing))}{why}"
             )
 
@@ -338,7 +347,7 @@ class Collator(Generic[Made]):
         """Return the keys by which a model knows where rows begin, and why it needs them."""
         are_own = self._options.outputs.positions == "omitted"
         positions = ["position_ids"] if not are_own and {*GRIDS}.isdisjoint(self._fields) else []
-        apart = positions, " (most models count through all rows of an output row otherwise)"
+        apart = positions, " (most models would count across the rows of an output row)"
         if self._is_tree or has_mask:
             return apart
         is_joined = isinstance(layout, (Jagged, Packed))
@@ -357,13 +366,13 @@ class Collator(Generic[Made]):
         if kernel == "flash" and given:
             return apart
         if kernel == "flash" and not is_one_row:
-            return FLASH_KEYS, " (flash attention finds the rows of one output row only)"
+            return FLASH_KEYS, " (flash attention finds the rows of a single output row only)"
         if kernel == "dense":
             return ["attention_mask"], " (the model ignores the positions of rows)"
         if is_joined:
-            why = " (a model ignores the positions of rows if it has a cache)"
+            why = " (a model with a cache ignores the positions of rows)"
             return ["position_ids", "use_cache"], why
-        why = " (most models count the padding otherwise)" if positions else ""
+        why = " (most models would count the padding)" if positions else ""
         return ["attention_mask", *positions], why
 
     def _check_weights(self, mask: Any) -> None:
@@ -374,8 +383,8 @@ class Collator(Generic[Made]):
         has = f"loss_mask has weights, such as {weights[0]:g}"
         if self._keys is None:
             warn_user(
-                f"{has}, but labels hold none, so a model's own loss counts trained tokens alike; "
-                "compute the loss with batch.loss_mask"
+                f"{has}, but labels hold none, so a model's own loss counts all trained tokens "
+                "alike; compute the loss with batch.loss_mask"
             )
         elif "loss_mask" not in self._keys and not {*LABELS}.isdisjoint(self._keys):
             raise ValueError(

@@ -257,8 +257,8 @@ pub enum Error {
     NoRoutes { field: String, found: Vec<usize> },
 
     #[error(
-        "cp_size is {size}, but the sequence at row {bin}, column {column} has {len} positions, \
-         which 2 * cp_size = {} does not divide",
+        "cp_size is {size}, so each sequence is cut into {} equal chunks, but the one in bin {bin}, \
+         column {column} has {len} positions",
         2 * *.size as u128
     )]
     NoChunks { size: usize, bin: usize, column: usize, len: usize },
@@ -282,7 +282,7 @@ pub enum Error {
     },
 
     #[error("{}", .oversized.describe_row(*.row, *.len))]
-    OversizedRow { row: usize, len: usize, oversized: Oversized },
+    OversizedRow { row: usize, len: usize, oversized: Oversized, may_split: bool },
 
     #[error("multiple_of is {multiple}, but capacity is {capacity}, so no token fits into a bin")]
     NoRoom { multiple: usize, capacity: usize },

@@ -92,8 +92,8 @@ fn hint(error: &Error) -> Cow<'static, str> {
             return format!("pass indices from 0 to {}", limit - 1).into();
         }
         Error::NotFinite { location, .. } if location.field == "advantages" => {
-            "pass a finite number (if rewards of a group are equal, add 1e-6 to their deviation, by \
-             which you divide)"
+            "pass a finite number (if all rewards of a group are equal, divide by their standard \
+             deviation + 1e-6)"
         }
         Error::NotFinite { .. } => "pass a finite number",
         Error::Negative { location, .. } => {
@@ -155,7 +155,7 @@ fn hint(error: &Error) -> Cow<'static, str> {
         Error::NoRoutes { .. } => "pass rows of shape (tokens, layers, topk)",
         Error::NoChunks { size, .. } => {
             let multiple = 2 * *size as u128;
-            return format!("build the batch with layout=fc.Packed(..., multiple_of={multiple})")
+            return format!("pass layout=fc.Packed(..., multiple_of={multiple})")
                 .into();
         }
         Error::NoLayers { .. } => "pass a range within them",
@@ -167,9 +167,12 @@ fn hint(error: &Error) -> Cow<'static, str> {
             };
             return format!("pass {oversize}a larger {}", oversized.argument()).into();
         }
-        Error::OversizedRow { oversized, .. } => {
-            let limit = oversized.argument();
-            return format!("pass a larger {limit}, or oversize='own_bin'").into();
+        Error::OversizedRow { oversized, may_split, .. } => {
+            let layout = match may_split {
+                true => "fc.Packed(..., oversize='own_bin' or 'split')",
+                false => "fc.Tree(..., oversize='own_bin')",
+            };
+            return format!("pass a larger {}, or {layout}", oversized.argument()).into();
         }
         Error::NoRoom { multiple, .. } => {
             return format!("pass a capacity of at least {multiple}").into();

@@ -200,7 +200,7 @@ def test_rows_without_tokens():
         (
             padded([3], 5),
             (4,),
-            "AssertionError: max_token_len is 4, but the batch is 5 tokens wide",
+            "AssertionError: max_token_len is 4, but the batch has a width of 5",
         ),
         (padded([3]), (4.0,), "TypeError: max_token_len is 4.0"),
         (padded([3, 1]), (4, None, 2, True, 3), "needs 4 micro-batches"),

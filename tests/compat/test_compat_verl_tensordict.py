@@ -117,7 +117,7 @@ def test_all_tokens_train_without_a_loss_mask():
 def test_a_mask_that_was_changed_to_train_padding():
     batch = fc.build_batch([[1], [2]], [[3], [4, 5]], pad_token_id=0, layout="two_segment")
     batch.loss_mask[:] = 1
-    with pytest.raises(ValueError, match="loss_mask is not 0 on padding, which would count"):
+    with pytest.raises(ValueError, match="loss_mask is not 0 on padding, which would train"):
         verl.to_tensordict(batch)
 
 

@@ -286,7 +286,7 @@ def test_shards_of_a_step_are_cut():
         ((2, -1), "cp_rank{} is -1"),
         ((1.5, 0), "TypeError: cp_size{} is 1.5"),
         ((2, None), "TypeError: cp_rank{} is None"),
-        ((4, 0), "row 0, column 8 has 4 positions, .* = 8 does not divide.*multiple_of=8"),
+        ((4, 0), "8 equal chunks, .* bin 0, column 8 has 4 positions; pass .*multiple_of=8"),
         ((2**40, 0), "multiple_of"),
     ],
 )

@@ -65,7 +65,7 @@ def test_a_changed_mask_is_read_and_checked():
     batch.loss_mask[:2] = 0
     assert batch.loss_positions().pos.tolist() == [3, 5]
     batch.loss_mask[:] = 1
-    with pytest.raises(ValueError, match="loss_mask is not 0 on a token that no token predicts"):
+    with pytest.raises(ValueError, match="loss_mask is not 0 on the first token of a sequence"):
         batch.loss_positions()
 
 

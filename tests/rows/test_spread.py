@@ -225,7 +225,7 @@ def test_rows_that_train_nothing_ignore_their_number(array_type):
 
 
 def test_advantages_of_equal_rewards():
-    with pytest.raises(ValueError, match=r"advantages\[0\] is NaN; .* add 1e-6 to their deviation"):
+    with pytest.raises(ValueError, match=r"advantages\[0\] is NaN; .* standard deviation \+ 1e-6"):
         fc.build_batch([[1]], [[2]], advantages=[math.nan], pad_token_id=0)
 
 

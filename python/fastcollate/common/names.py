@@ -26,6 +26,10 @@ _BUDGETS = (
     "max_tokens_per_microbatch bin_capacity bin_size seq_len seq_length"
 )
 _PACKED = "pass layout=fc.Packed(capacity=...)"
+_OF_PACKED = (
+    *("shift", "algorithm", "oversize", "max_sequences", "min_bins", "bins_multiple_of"),
+    *("max_cost", "grow_by", "allow_fewer_bins", "padding_as"),
+)
 
 ADVICE: tuple[tuple[str, str, str], ...] = (
     # Columns of rows.
@@ -82,7 +86,7 @@ ADVICE: tuple[tuple[str, str, str], ...] = (
     ("bins", "num_bins", "pass num_bins for their number"),
     ("bins", "plan", "pass plan"),
     ("bins", "layout", "pass layout=fc.Packed(plan=bins)"),
-    ("shift", "layout", "pass layout=fc.Packed(capacity=..., shift=...)"),
+    *((name, "layout", f"pass layout=fc.Packed(capacity=..., {name}=...)") for name in _OF_PACKED),
     ("padding_free", "layout", "pass layout=fc.Packed.single_row()"),
     ("padding", "layout", "rows are as wide as the longest; pass layout=fc.Left(pad_to=...)"),
     ("padding", "pad_to", "pass pad_to for a fixed width"),

@@ -253,7 +253,7 @@ def _bad_masks(facts: _Facts) -> Iterator[Finding]:
     if state.spec.outputs.labels is not None and len(labels.rows) == 0 and mask.min() >= 0:
         weight = mask[(mask != 0) & (mask != 1)][0]
         reason = f"loss_mask has weights, such as {weight:g}, but labels hold none"
-        advice = "multiply losses by loss_mask: a model's own loss counts trained tokens alike"
+        advice = "multiply losses by loss_mask: a model's own loss ignores weights"
         yield _whole_batch("weighted_labels", reason, advice)
 
 

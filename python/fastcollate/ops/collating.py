@@ -136,9 +136,7 @@ def import_torch() -> Any:
 
 def check_pad(pad_token_id: Any, outputs: OutputSpec) -> int:
     """Return the padding token as an int that its output can hold."""
-    return check_int(
-        "pad_token_id",
-        pad_token_id,
-        "an integer such as tokenizer.pad_token_id, or tokenizer.eos_token_id if that is None",
-        bits=32 if outputs.input_ids == "int32" else 64,
-    )
+    advice = "tokenizer.pad_token_id, or tokenizer.eos_token_id if that is None"
+    kind = "the id of the token" if isinstance(pad_token_id, str) else "an integer"
+    bits = 32 if outputs.input_ids == "int32" else 64
+    return check_int("pad_token_id", pad_token_id, f"{kind}, such as {advice}", bits=bits)

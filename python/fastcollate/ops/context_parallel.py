@@ -91,8 +91,8 @@ def check_no_shift(outputs: OutputSpec) -> None:
     """Check that labels do not have to be shifted, which chunks would lose and mix."""
     if outputs.labels is not None and not outputs.labels[0]:
         raise ValueError(
-            "labels are 'aligned', which a model shifts by one, also across the ends of a rank's "
-            "chunks; pass labels='shifted' to split the batch by context parallelism"
+            "labels are 'aligned', so a model would shift them across the ends of a rank's chunks; "
+            "pass labels='shifted' to split the batch by context parallelism"
         )
 
 

@@ -62,14 +62,14 @@ def trained(state: BatchState) -> NDArray[np.bool_]:
     counts = plan.count_in_responses(is_trained)
     if counts[state.is_real].sum() < np.count_nonzero(is_trained):
         raise ValueError(
-            "loss_mask is not 0 on padding, which would count; leave it 0 there, such as by "
+            "loss_mask is not 0 on padding, which would train; keep it 0 there, for instance by "
             "batch.loss_mask[row] *= 0.5"
         )
     if plan.num_unpredicted > 0:
         values, predictors = places_of(plan, next_token=True)
         if is_trained[values[predictors < 0]].any():
             raise ValueError(
-                "loss_mask is not 0 on a token that no token predicts, the first of its sequence; "
+                "loss_mask is not 0 on the first token of a sequence, which no token predicts; "
                 "pass loss_mask to build_batch, which masks such tokens"
             )
     return is_trained

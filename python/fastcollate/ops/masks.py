@@ -124,8 +124,8 @@ class ModelCall(NamedTuple):
         kind = getattr(self.config, "model_type", None)
         if kind in WITHOUT_SHIFT:
             raise ValueError(
-                f"models of the type {kind!r} do not shift labels, so their loss is that of the "
-                "token just read; leave labels out, and take the loss of batch.targets"
+                f"models of the type {kind!r} do not shift labels, so they would train on the "
+                "token just read; leave labels out, and compute the loss from batch.targets"
             )
 
     def kernel_for(self, layout: str, is_numpy: bool, has_positions: bool) -> Kernel | None:
@@ -177,9 +177,9 @@ class ModelCall(NamedTuple):
 def needs_kernel() -> ValueError:
     """Return the error of rows whose mask depends on a model that is not known."""
     return ValueError(
-        "the mask of packed and jagged rows and of trees depends on the model's attention and "
-        "sliding windows; pass model=model to model_inputs or to the Collator, or kernel='paths', "
-        "'block', 'flash' (not for trees) or (if no layer has a window) 'dense'"
+        "packed and jagged rows and trees need the mask of the model's attention; pass model=model "
+        "to model_inputs or to the Collator, or kernel='flash' (not for trees), 'paths', 'block' "
+        "or 'dense' (the last two without sliding windows)"
     )
 
 

@@ -59,7 +59,7 @@ def masks_of(state: BatchState, call: ModelCall) -> dict[str, Any]:
         for key in ("position_ids", *GRIDS):
             if key in state.spec.table:
                 raise ValueError(
-                    f"the batch has {key}, but models would count its positions through the rows "
+                    f"the batch has {key}, but models would count its positions across the rows "
                     "of a tree; pass another layout"
                 )
     types = _token_types(state)
@@ -68,8 +68,8 @@ def masks_of(state: BatchState, call: ModelCall) -> dict[str, Any]:
         for key in _joined_inputs(state):
             if key in IMAGES:
                 raise ValueError(
-                    f"the batch has {key}, but which tokens are images, or attend to them, this "
-                    f"model reads from {types_key}; pass those of its processor as "
+                    f"the batch has {key}, but this model finds the tokens that belong to images "
+                    f"by {types_key}; pass what its processor returns, as "
                     f"fields={{{types_key!r}: fc.Field(..., align='sequence', dtype='int64'), "
                     "...}, in a padded layout, such as layout='left', without kernel"
                 )
@@ -77,10 +77,10 @@ def masks_of(state: BatchState, call: ModelCall) -> dict[str, Any]:
         return {"attention_mask": state.data["attention_mask"]}
     if types and (plan.is_tree or joined_keys(state)):
         raise ValueError(
-            f"the batch has {types[0]}, by which models let tokens attend to images, and then mix "
-            "rows that share an output row; pass a padded layout, such as "
-            "layout='left', without kernel (models that count positions in three dimensions take a "
-            f"field position_ids with three values per token in place of {types[0]})"
+            f"the batch has {types[0]}, with which models let tokens attend to images, also of "
+            "other rows in the same output row; pass a padded layout, such as layout='left', "
+            "without kernel (models that count positions in three dimensions take a field "
+            f"position_ids with three values per token in place of {types[0]})"
         )
     if kernel is None:
         return {}
@@ -139,14 +139,14 @@ def left_out_message(state: BatchState, keys: Collection[str] | None = None) -> 
     grids = [key for key in GRIDS if key in passed]
     if grids and state.spec.outputs.position_ids[0] != "omitted" and "position_ids" in passed:
         return (
-            f"the batch has {grids[0]}, but position_ids count the tokens of images as those of "
-            "text; leave the option position_ids out"
+            f"the batch has {grids[0]}, but position_ids count tokens of images like text; leave "
+            "the option position_ids out"
         )
     has_positions = "position_ids" in table and "position_ids" in passed
     if grids and not has_positions and "mm_token_type_ids" not in passed:
         return (
-            f"the batch has {grids[0]} without mm_token_type_ids, so models may count the tokens "
-            "of images as those of text; pass the field "
+            f"the batch has {grids[0]} without mm_token_type_ids, so models may count tokens of "
+            "images like text; pass the field "
             "'mm_token_type_ids': fc.Field(..., align='sequence', dtype='int64'), or position_ids "
             f"with three values per token{'' if keys is None else ', and name it in outputs'}"
         )
@@ -173,9 +173,9 @@ def check_own_positions(state: BatchState) -> None:
     if len(rows) > 0:
         raise ValueError(
             f"position_ids[{rows[0]}] goes back from {flat[places[0] - 1]} to {flat[places[0]]} at "
-            f"token {tokens[0]}, as in packed samples, but a row is one sequence, whose tokens "
-            "attend to all before them; pass a row for each sequence (of a Collator's samples the "
-            "lengths, as 'seq_lengths', in place of position_ids)"
+            f"token {tokens[0]}, as in packed samples, but a row is one sequence; pass each "
+            "sequence as its own row (to a Collator, pass the lengths of a sample's sequences as "
+            "'seq_lengths', in place of position_ids)"
         )
 
 

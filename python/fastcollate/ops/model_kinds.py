@@ -87,7 +87,7 @@ def reason_against(config: Any, kernel: str | None, is_tree: bool, has_state: bo
     if kind in OWN_POSITIONS or (kind == "falcon" and getattr(config, "alibi", False)):
         return f"models of the type {kind!r} have positions or masks of their own"
     if is_tree and "local" in (getattr(config, "attention_layers", None) or ()):
-        return f"local layers of {kind!r} count positions, which in a tree are not those of a row"
+        return f"local layers of {kind!r} count positions, which differ between a tree and its rows"
     if kernel == "flash" and kind in WITHOUT_OFFSETS:
         return f"the flash attention of {kind!r} gets no offsets of sequences"
     kinds = WITH_STATE.intersection(getattr(config, "layer_types", None) or ())

@@ -75,7 +75,8 @@ def normalize(
         if found < count:
             raise ValueError(
                 f"the plan has {tally(count, 'prompt')}, but the batch has {tally(found, 'uid')}, "
-                "so rows would not be compared with all of their prompt; pass uids to plan_step"
+                "so rows would not be compared with all rows of their prompt; pass uids to "
+                "plan_step"
             )
     mask, rows_of_tokens = tokens.mask != 0, tokens.rows  # nonzero weights select
     if tuple(x.shape) != tuple(mask.shape):

@@ -169,13 +169,13 @@ def _check_unchanged(
         row, token = row_and_token(offsets_of(lens), at)
         of = "response token" if lens is response_lens else "token"
         advice = (
-            f"selected rows and other layouts have {int(expected[at])} there, by the ids and the "
-            "lengths of rows; change it after select, to_layout or rows()"
+            f"the ids and lengths of rows give {int(expected[at])}, which selected rows and other "
+            "layouts would have; change it after select, to_layout or rows()"
         )
         if key == "response_mask" or found[at] == IGNORE_INDEX:
             advice = (
-                "loss_mask is not, and selected rows and other layouts follow loss_mask; set it to "
-                "0 there, too"
+                "loss_mask, which selected rows and other layouts follow, is not 0 there; set it "
+                "to 0, too"
             )
         raise ValueError(
             f"{key} is {int(found[at])} for {of} {token} of row {numbers[row]}, but {advice}"

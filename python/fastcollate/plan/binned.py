@@ -182,7 +182,7 @@ def split_message(plan: Plan) -> str | None:
         return None
     tokens = tally(plan.num_lost, "response token")
     return (
-        f"{tokens} come first in a part of a sequence that packing split, so no position holds "
-        "their values with shift='next_token' and these are left out; pack without splitting, or "
-        "pass shift='none'"
+        f"packing split sequences, and {tokens} come first in a part: with shift='next_token' no "
+        "position holds their values, so these are left out; pack without splitting, or pass "
+        "shift='none'"
     )

@@ -107,8 +107,8 @@ class Outputs(NamedTuple):
         known = own | {field.key for _, field in fields if field.is_written}
         if unknown := [key for key in self.by_key if key not in known]:
             raise ValueError(
-                f"dtypes has the key {show(unknown[0])}, which is not an output with a choice of "
-                f"dtypes; pass keys of {sorted(known)}"
+                f"dtypes has the key {show(unknown[0])}, which has no choice of dtypes; pass keys "
+                f"of {sorted(known)}"
             )
         # A batch keeps the dtypes of outputs that only other layouts have.
         chosen = {key: dtype for key, dtype in self.by_key.items() if key in own}

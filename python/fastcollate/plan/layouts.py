@@ -88,11 +88,11 @@ class Packed(BinnedLayout):
         True: if there are fewer sequences than these bins, each gets a bin of its own; that many
         bins need not be a multiple. False: an error.
     grow_by
-        The source of missing bins. ``"move"``: each takes the last sequence of another bin: of
-        the one with the most sequences, of several the last, until it has one left, then of the
-        next; SkyRL's and NeMo-RL's. ``"split"``: the costliest bin of several sequences is
-        split in two of about the same `cost`, repeatedly; with `allow_fewer_bins`, slime's and
-        miles' (``cost="tokens"``) and prime-rl's (the cost that it computes of the model).
+        How bins are added. ``"move"``, as in SkyRL and NeMo-RL: each takes the last sequence of the
+        bin with the most sequences (of several, the last) until that has one left, then of the
+        next. ``"split"``: the costliest bin of several sequences is split in two of about the same
+        `cost`, repeatedly; with `allow_fewer_bins`, as in slime and miles (``cost="tokens"``) and
+        prime-rl (its own cost of the model).
     oversize
         Treatment of a sequence that exceeds the capacity, or `max_cost`, by itself. ``"error"``: an
         error; ``"own_bin"``: it gets a bin above the limit; ``"split"``: it is split into pieces as
@@ -256,23 +256,31 @@ class Tree(BinnedLayout):
         subtree_end     |  6   5   3   5   5   6   7  |    loss_mask   | r  r | r  r  r | r |
                          <------------- W ----------->
 
-    B rows lie in N bins of W positions. ``input_ids`` and ``position_ids``, the depth of each token
-    in its rows, are int64 (N, W). ``subtree_end``, int32 (N, W), is the attention mask: position q
-    attends to k if and only if ``k <= q < subtree_end[k]``. Padding attends to itself.
+    One position can predict several next tokens, and a token can belong to several rows. So values
+    of responses are stored per row. B rows lie in N bins of W positions:
 
-    A position can predict several next tokens, and a token can belong to several rows. So
-    response-aligned fields, including ``loss_mask``, are (response tokens,), one value for each
-    response token of each row, in batch order. ``targets``, the token ids, and ``predictors``,
-    int64, have the same shape: a predictor is the flat (N x W) position whose output predicts the
-    token. ``response_offsets``, int64 (B + 1,), holds the start of each row's values, and
-    ``row_bins``, int64 (B,), the bin of each row. A :class:`Field` of whole sequences is (tokens of
-    all rows,), with ``sequence_offsets``, int64 (B + 1,). Routed experts are (N, W, ...); those of
-    a shared token come from the first of its rows in the tree. There are no other masks and no
-    ``cu_seqlens``, and with `fork_early` alone there are labels, which the batch makes on demand.
+    ``input_ids``, ``position_ids``
+        int64 (N, W). Positions are depths in the tree.
+    ``subtree_end``
+        int32 (N, W), the attention mask: position q attends to k if and only if
+        ``k <= q < subtree_end[k]``. Padding attends to itself.
+    ``loss_mask`` and other fields of responses
+        (response tokens,): one value for each response token of each row, in batch order.
+    ``targets``, ``predictors``
+        int64 (response tokens,): the ids of these tokens, and the flat (N x W) positions whose
+        outputs predict them.
+    ``response_offsets``, ``row_bins``
+        int64 (B + 1,), where each row's values start, and int64 (B,), its bin.
+    a :class:`Field` of whole sequences
+        (tokens of all rows,), with ``sequence_offsets``, int64 (B + 1,).
+    routed experts
+        (N, W, ...). A shared token has the experts of the first of its rows in the tree.
+
+    There are no other masks and no ``cu_seqlens``, and labels only with `fork_early`.
 
     The first response token of a row without a prompt has no predictor (the value is 0) and does
-    not train. Losses equal the losses of separate rows only if each token's result depends
-    on the tokens before it alone: see :func:`fastcollate.planning.prefix_tree`.
+    not train. Losses equal those of separate rows only if a token's result depends on the preceding
+    tokens alone: see :func:`fastcollate.planning.prefix_tree`.
 
     Parameters
     ----------
@@ -290,10 +298,10 @@ class Tree(BinnedLayout):
         ids share nothing. Without ids, rows with fields of ``PerRow(concat=True)`` share nothing,
         and all other rows have the same inputs.
     fork_early
-        True: rows share a token only if they agree on the next one, too, or both end with it. A
-        fork costs a token more for each branch, but a position predicts one token, so the batch can
-        have labels: ``shift_labels`` with ``labels="shifted"``, and ``labels``, too, with
-        ``labels="aligned"``, an error if two rows train one position.
+        True: rows share a token only if they agree on the next one, too, or both end with it. Each
+        position then predicts one token, at one token per branch, so the batch can have labels:
+        ``shift_labels``, and with ``labels="aligned"`` also ``labels``, an error if two rows train
+        the same position.
     min_shared
         Least number of tokens of a shared run, from one fork to the next. Rows share a shorter one
         only up to the fork before it; its tokens count for the runs after it.
@@ -301,22 +309,16 @@ class Tree(BinnedLayout):
         As in :class:`Packed`, except ``"concat"``, which splits rows.
     max_sequences
         Maximum rows of a bin.
-    min_bins, bins_multiple_of
-        Minimum number of bins, and a number that it must be a multiple of, such as the number of
-        ranks. If there are too few, trees of a bin are separated, then cut where that duplicates
-        the fewest tokens; ties go to the cut that halves the largest one. It is an error only if
-        there are fewer rows than bins, and `allow_fewer_bins` is False.
-    allow_fewer_bins
-        As in :class:`Packed`.
+    min_bins, bins_multiple_of, allow_fewer_bins
+        As in :class:`Packed`. To add bins, the trees of a bin are separated, then cut where that
+        duplicates the fewest tokens; ties go to the cut that halves the largest one.
     oversize
-        Treatment of a row that exceeds the capacity, or `max_cost`, by itself: ``"error"`` or
-        ``"own_bin"``, as there.
+        A row that exceeds the capacity, or `max_cost`, by itself: ``"error"`` or ``"own_bin"``.
     max_cost, cost
-        Maximum cost of a bin, in addition to the capacity: the cost of its rows, less that of the
-        tokens each row shares with the one before it. ``cost`` is a name,
-        :class:`fastcollate.planning.Costs` or a function of lengths, as there; a longer row must
-        not cost less. Without `max_cost`, costs with ``per_segment`` or ``per_key`` decide what is
-        shared: a run that saves more than its segment and the keys on its path cost.
+        Maximum cost of a bin, besides the capacity; shared tokens cost once. ``cost`` is a name,
+        :class:`fastcollate.planning.Costs` or a function of lengths; a longer row must not cost
+        less. Without `max_cost`, costs with ``per_segment`` or ``per_key`` decide what is shared:
+        runs that save more than their segment and the keys on their path cost.
     multiple_of
         Round the width of each whole tree up to a multiple of this; by default as in `plan`.
     pad_to_multiple_of, pad_to

@@ -220,15 +220,23 @@ class MergePlan(ListsNames):
         Returns
         -------
         dict
-            For turns, ``turn_prompt_lens``, ``turn_response_lens`` and ``turn_rows`` (-1 if the
-            trajectory was dropped), (turns,); for rows, ``source`` (the last turn),
-            ``prompt_lens``, ``response_lens`` and ``trajectories``, (rows,);
-            ``pieces``, (pieces, 5): turn, start in that turn's response, start in the row's
-            response, number of tokens, and 1 if they train; ``piece_offsets``, (rows + 1,);
-            ``trajectory_ends``, (trajectories,), one past their last turns; ``breaks``,
-            (breaks, 4): turn, last turn of the group, position, and 1 if realigned, with the ids
-            around all breaks concatenated in ``break_expected_ids`` and ``break_found_ids``;
-            ``merge_rewards``, (1,), the index of the option in ("error", "sum", "last").
+            Per turn, (turns,)
+                ``turn_prompt_lens``, ``turn_response_lens``, and ``turn_rows``, -1 if the
+                trajectory was dropped.
+            Per row, (rows,)
+                ``source`` (the last turn), ``prompt_lens``, ``response_lens``, ``trajectories``,
+                and ``piece_offsets``, (rows + 1,).
+            Per piece, (pieces, 5)
+                ``pieces``: turn, start in that turn's response, start in the row's response, number
+                of tokens, and 1 if they train.
+            Per trajectory, (trajectories,)
+                ``trajectory_ends``, one past its last turn.
+            Per break, (breaks, 4)
+                ``breaks``: turn, last turn of the group, position, and 1 if realigned.
+                ``break_expected_ids`` and ``break_found_ids`` have the ids around all breaks,
+                concatenated.
+            The option, (1,)
+                ``merge_rewards``, its index in ("error", "sum", "last").
         """
         return self._merge.to_dict()
 

@@ -60,8 +60,8 @@ def check_tree(layout: Tree, rows: Any, keep_together: str | None) -> None:
         raise ValueError("layout has no capacity, which bins need; pass fc.Tree(capacity=...)")
     if keep_together is not None:
         raise ValueError(
-            f"keep_together is {keep_together!r}, but a tree keeps those rows together that share "
-            "tokens; leave keep_together out, or pass layout=fc.Packed(capacity=...)"
+            f"keep_together is {keep_together!r}, but a tree keeps rows that share tokens "
+            "together; leave keep_together out, or pass layout=fc.Packed(capacity=...)"
         )
 
 

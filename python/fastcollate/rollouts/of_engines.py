@@ -88,7 +88,7 @@ def _routes(
     if start < 0:
         raise ValueError(
             f"{name} has routed experts of {tally(len(routes), 'token')}, but only "
-            f"{tally(tokens, 'token')} itself; pass those of all tokens but the last"
+            f"{tally(tokens, 'token')}; pass the experts of all tokens but the last"
         )
     return routes, start
 
@@ -112,8 +112,8 @@ def _as_array(name: str, given: Any, layers: int | None, topk: int | None) -> np
     found: np.ndarray = to_numpy(given) if is_array(given) else np.asarray(given)
     if found.ndim != 3 or found.dtype.kind not in "iu":
         raise ValueError(
-            f"routed_experts of {name} are {show(found.dtype.name)} of shape {found.shape}, but "
-            "are integers (tokens, layers, topk); pass these"
+            f"routed_experts of {name} are {show(found.dtype.name)} of shape {found.shape}; pass "
+            "integers of shape (tokens, layers, topk)"
         )
     return found
 

@@ -290,10 +290,9 @@ def check_images(
             first = whole[: len(array)]
             if array.shape != first.shape or not bool((array == first).all()):
                 raise ValueError(
-                    f"{spec.key}[{turn}] is not the beginning of {spec.key}[{last}], the last "
-                    f"of the turns that turn {turn} is merged with and whose values the row has; "
-                    "pass the values of a turn's whole prompt with each turn, and turns with other "
-                    "ones under another trajectory id, or leave merge out"
+                    f"{spec.key}[{turn}] is not the beginning of {spec.key}[{last}], which the "
+                    "merged row keeps; pass the values of the whole prompt with each turn, give "
+                    "turns with other values another trajectory id, or leave merge out"
                 )
 
 

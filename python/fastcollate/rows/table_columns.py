@@ -30,8 +30,8 @@ def read_column(column: Any) -> Any:
     """
     if _is_grouped(column):
         raise TypeError(
-            "it is a pandas GroupBy, of one table per group; pass the table's columns, and that of "
-            "the groups as uids=table[...]"
+            "it is a pandas GroupBy, with one table per group; pass the table's columns, and the "
+            "column of the groups as uids=table[...]"
         )
     if dataset_columns.is_column(column):
         return dataset_columns.read_column(column)

@@ -66,7 +66,7 @@ def echo_message(tokens: Tokens) -> str | None:
     if total < CHANCE:
         return None
     return (
-        "every response begins with its whole prompt, as in what generate returns, so prompts are "
+        "every response begins with its whole prompt, like the output of generate, so prompts are "
         "in the batch twice, and their second copies train; cut them off, or pass sequences and "
         "prompt_lens"
     )

@@ -284,7 +284,9 @@ impl LayoutSpec {
                 (bins.clone(), *multiple_of)
             }
             (None, BinSource::Lists(lists)) => (Bins::of_lists(lists, &lens)?, 1),
-            (None, BinSource::Pack(spec)) => (spec.pack(&lens, None, cost, ticks)?, 1),
+            (None, BinSource::Pack(spec)) => {
+                (spec.pack(&lens, None, cost, ticks).map_err(of_row)?, 1)
+            }
         };
         let bin_layout = BinLayout {
             multiple_of: self.multiple_of(planned_multiple),
@@ -331,6 +333,16 @@ impl LayoutSpec {
             1 => planned,
             given => given,
         }
+    }
+}
+
+/// Name the row of the batch that does not fit a bin.
+fn of_row(error: Error) -> Error {
+    match error {
+        Error::Oversized { sequence: row, len, together: 1, oversized, may_split } => {
+            Error::OversizedRow { row, len, oversized, may_split }
+        }
+        other => other,
     }
 }
 

@@ -91,9 +91,10 @@ class TreeRow(ListsNames):
         return tokens
 
     def fits(self, sample: dict[str, Any], budget: int) -> bool:
-        """Return True if the row has at most `budget` tokens with one more sample.
+        """Return True if the row stays within `budget` with one more sample.
 
-        Both tokens with shared ones once, and trained tokens of all samples are counted.
+        The budget limits both its tokens, counting shared ones once, and the trained tokens of all
+        samples.
         """
         ids = _ids(sample)
         tokens = len(self._tree) + len(ids) - self._tree.shared(ids)
@@ -122,19 +123,25 @@ class TreeRow(ListsNames):
         Returns
         -------
         dict
-            Of N tokens in S segments, with K keys, and M trained tokens. ``input_ids``,
-            ``position_ids`` and ``shift_labels``, int64 (N,): depth-first, of several branches the
-            oldest first, with -100 where no token trains. ``tree_kv_index``, int64 (K,): the
-            positions from the root to the end of each segment; ``tree_cu_seqlens_q`` and
-            ``tree_cu_seqlens_k``, int32 (S + 1,): offsets of segments and of these paths;
-            ``tree_max_seqlens``, int64 (2,): the longest of each. For each trained token, sample by
-            sample, (M,): ``token_index``, the position that predicts it, and ``segment_id``, its
-            sample, int64; ``old_log_probs`` and ``advantages``, float32.
+            For N tokens in S segments, with K keys:
+
+            - ``input_ids``, ``position_ids`` and ``shift_labels``, int64 (N,), depth-first with the
+              oldest branch first; labels are -100 where no token trains
+            - ``tree_kv_index``, int64 (K,), the positions from the root to the end of each segment
+            - ``tree_cu_seqlens_q`` and ``tree_cu_seqlens_k``, int32 (S + 1,), offsets of segments
+              and of these paths
+            - ``tree_max_seqlens``, int64 (2,), the longest segment and the longest path
+
+            For each of M trained tokens, sample by sample:
+
+            - ``token_index``, int64 (M,), the position that predicts it
+            - ``segment_id``, int64 (M,), its sample
+            - ``old_log_probs`` and ``advantages``, float32 (M,)
 
         Raises
         ------
         ValueError
-            There are no samples; one has a mask or log-probabilities of another length than its
+            There are no samples; a sample's mask or log-probabilities are not as long as its
             tokens; or K exceeds int32.
         """
         import torch

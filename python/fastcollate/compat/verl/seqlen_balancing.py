@@ -338,7 +338,7 @@ def _parse_rows(batch: Any, limit: int, group_size: int) -> Integers:
         raise ValueError("batch has no rows; pass at least one")
     if limit < longest:
         raise AssertionError(
-            f"max_token_len is {limit}, but the batch is {longest} tokens wide; pass at least "
+            f"max_token_len is {limit}, but the batch has a width of {longest}; pass at least "
             f"{longest}"
         )
     if num_rows % group_size != 0:

@@ -41,24 +41,29 @@ def to_tensordict(batch: Batch[Any]) -> TensorDict:
     Parameters
     ----------
     batch
-        B rows in the layout ``"two_segment"``, of prompt width P and response width R. Its loss
-        mask, if any, holds zeros and ones.
+        B rows in the layout ``"two_segment"``, with prompt width P and response width R. The loss
+        mask holds zeros and ones.
 
     Returns
     -------
     TensorDict
-        Of batch size (B,): ``prompts`` int64 (B, P) and ``responses`` int64 (B, R), views of
-        ``input_ids`` int64 (B, P + R); ``attention_mask`` and ``position_ids`` int64 (B, P + R);
-        ``response_mask`` int64 (B, R), 1 on trained tokens, the batch's loss mask; ``rm_scores``
-        float32 (B, R), its rewards, and ``rollout_log_probs`` float32 (B, R), its logprobs, if
-        there; ``uid``, its uids, as a ``NonTensorStack``. Other outputs keep key, shape and dtype,
-        lists as ``NonTensorStack``. Tensors share the batch's memory where the dtype is verl's.
+        With batch size (B,), and
+
+        - ``input_ids``, ``attention_mask`` and ``position_ids``, int64 (B, P + R)
+        - ``prompts``, int64 (B, P), and ``responses``, int64 (B, R), views of ``input_ids``
+        - ``response_mask``, int64 (B, R), the batch's loss mask: 1 on tokens that train
+        - ``rm_scores``, float32 (B, R), the batch's rewards, if it has any
+        - ``rollout_log_probs``, float32 (B, R), the batch's logprobs, if it has any
+        - ``uid``, the batch's uids, as a ``NonTensorStack``
+        - all other outputs under their own keys, with lists as ``NonTensorStack``
+
+        Tensors share the batch's memory where the dtype is the same.
 
     Raises
     ------
     ValueError
-        The batch is of another layout; the loss mask has another value than 0 and 1, or was changed
-        to train padding; two outputs have one key in verl; an output has no item per row.
+        The batch has another layout; the loss mask has a value other than 0 and 1, or was changed
+        to train padding; two outputs have the same key in verl; an output has no item per row.
     TypeError
         `batch` is not a :class:`fastcollate.Batch`.
     ImportError
@@ -66,12 +71,14 @@ def to_tensordict(batch: Batch[Any]) -> TensorDict:
 
     Notes
     -----
-    In verl, ``response_mask`` is 0 on observations, the tokens of a response that the model did not
-    generate; the ``response_mask`` of a :class:`fastcollate.Batch`, 1 on them, has no key in verl.
-    Without a loss mask, all tokens of responses train. Without position ids in the batch, they are
-    verl's: padding on the left has 0, on the right the last position. A trainer derives
-    ``token_level_scores`` from ``rm_scores``, and ``DataProto.from_tensordict`` takes the result.
-    Pass further tensors as fields with verl's keys, such as ``ref_log_prob``.
+    verl's ``response_mask`` is 0 on observations, which the model did not generate. The
+    ``response_mask`` of a :class:`fastcollate.Batch`, which is 1 there, has no key in verl.
+
+    If the batch has no position ids, they are made as in verl: 0 on padding on the left, the last
+    position on padding on the right.
+
+    ``DataProto.from_tensordict`` takes the result, and a trainer derives ``token_level_scores``
+    from ``rm_scores``. Pass more tensors as fields with verl's keys, such as ``ref_log_prob``.
     """
     if not isinstance(batch, Batch):
         raise TypeError(f"batch is {describe(batch)}; pass a Batch, as build_batch returns it")

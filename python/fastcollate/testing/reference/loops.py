@@ -64,8 +64,8 @@ def build_batch_loops(
     pad_token_id
         The padding token.
     rewards, loss_mask, logprobs, advantages
-        B rows with one value per response token; for ``rewards`` also B numbers, of which each
-        lands on the last response token of its row, and for ``advantages``, on tokens that train.
+        B rows with one value per response token. Rewards and advantages may be B numbers: a reward
+        goes to the last response token of its row, an advantage to the tokens that train.
     fields, position_ids, labels, layout
         As in `fastcollate.build_batch`. Labels follow the loss masks as in the output.
     uids, trajectory_ids
@@ -74,8 +74,8 @@ def build_batch_loops(
         For the packed layout, the sequences of each row; None for all sequences in one row, in
         order. For a tree, the rows of each bin.
     sampled
-        For merged rows and rows of a shard: True for each response token that was sampled, in a
-        real row. It is the loss mask if `loss_mask` is None.
+        For merged rows and rows of a shard: True for each sampled token of a real row's response.
+        It is the loss mask if `loss_mask` is None.
     is_padding
         For rows of a shard: True for padding rows.
     loss_mask_dtype
@@ -86,17 +86,21 @@ def build_batch_loops(
     Returns
     -------
     dict[str, object]
-        ``input_ids`` and ``attention_mask``, int64 ``(B, W)``; ``response_mask``, int64 ``(B, R)``;
-        of those asked for ``position_ids``, and ``labels`` or ``shift_labels``, int64 ``(B, W)``;
-        ``loss_mask``, float32 ``(B, R)``; of those given ``rewards``, ``logprobs`` and
-        ``advantages``, float32 ``(B, R)``, and `fields`. Positions come with labels if rows are
-        padded on the left, unless `position_ids` is False. W is the longest prompt + response, R
-        the longest response, unless fixed. In the jagged layout there are no masks, but offsets,
-        and T tokens take the place of ``(B, W)``, the response tokens that of ``(B, R)``. All are
-        NumPy arrays, except bfloat16, which are tensors, ``max_seqlen``, an int, and arrays per row
-        that are not joined, a list. The packed layout has no attention mask, but ``position_ids``,
-        ``sequence_ids`` and the boundaries of segments; (N, W) takes the place of all, for N rows
-        of W positions. A tree has the outputs of `fastcollate.Tree`.
+        For rows padded to W tokens (the longest row, unless fixed) with responses padded to R:
+
+        - ``input_ids`` and ``attention_mask``, int64 ``(B, W)``
+        - ``position_ids`` and ``labels`` or ``shift_labels``, int64 ``(B, W)``, if asked for; left
+          padding adds positions to labels, unless `position_ids` is False
+        - ``response_mask``, int64 ``(B, R)``, and ``loss_mask``, float32 ``(B, R)``
+        - ``rewards``, ``logprobs`` and ``advantages``, float32 ``(B, R)``, and `fields`, if given
+
+        The jagged layout has offsets in place of masks, with all tokens in place of ``(B, W)`` and
+        all response tokens in place of ``(B, R)``. The packed layout has N rows of W positions,
+        ``(N, W)``, in place of both, with ``position_ids``, ``sequence_ids`` and the boundaries of
+        segments in place of the attention mask. A tree has the outputs of `fastcollate.Tree`.
+
+        All are NumPy arrays, except bfloat16 (tensors), ``max_seqlen`` (an int) and arrays per row
+        that are not joined (a list).
     """
     advantages, fields = numbers_as_field(advantages, fields)
     if position_ids is None and "position_ids" in (fields or {}):

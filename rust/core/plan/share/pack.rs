@@ -157,7 +157,7 @@ impl Tree {
         match exceeding.min_by_key(|(row, _)| row.row) {
             None => Ok(()),
             Some((TreeRow { row, len, .. }, oversized)) => {
-                Err(Error::OversizedRow { row, len, oversized })
+                Err(Error::OversizedRow { row, len, oversized, may_split: false })
             }
         }
     }
