@@ -83,6 +83,8 @@ ADD = fc.BatchBuilder(pad_token_id=0).add
         (fc.Collator, "max_seq_len", "pass max_length"),
         (fc.Collator, "device", "batches are built in host memory: call batch.to(device)"),
         (fc.build_batch, "capacity", "pass layout=fc.Packed(capacity=...)"),
+        (fc.Collator, "oversize", "pass layout=fc.Packed(capacity=..., oversize=...)"),
+        (fc.plan_step, "algorithm", "pass layout=fc.Packed(capacity=..., algorithm=...)"),
         (fc.build_batch, "attention_mask", "it is made from the lengths: pass rows without pad"),
         (ADD, "attention_mask", "it is made from the lengths: pass a row without padding"),
         (fc.build_batch, "out", "outputs are written to memory of a pool: pass pool=fc.memory."),

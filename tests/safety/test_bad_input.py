@@ -357,6 +357,12 @@ def test_pad_token_id_is_required_by_keyword():
         fc.build_batch([[1]], [[2]], 0)
 
 
+def test_a_pad_token_in_place_of_its_id():
+    message = "pad_token_id is '<pad>'; pass the id of the token, such as tokenizer.pad_token_id"
+    with pytest.raises(TypeError, match=message):
+        fc.build_batch([[1]], [[2]], pad_token_id="<pad>")
+
+
 def test_torch_that_another_thread_is_importing(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch", types.ModuleType("torch"))  # nothing in it yet
     assert fc.Ragged(np.arange(3), [0, 1, 3]).to_list() == [[0], [1, 2]]
