@@ -155,8 +155,7 @@ fn hint(error: &Error) -> Cow<'static, str> {
         Error::NoRoutes { .. } => "pass rows of shape (tokens, layers, topk)",
         Error::NoChunks { size, .. } => {
             let multiple = 2 * *size as u128;
-            return format!("pass layout=fc.Packed(..., multiple_of={multiple})")
-                .into();
+            return format!("pass layout=fc.Packed(..., multiple_of={multiple})").into();
         }
         Error::NoLayers { .. } => "pass a range within them",
         Error::Oversized { oversized, may_split, .. } => {

@@ -356,7 +356,7 @@ def test_arrays_and_tensors_together():
         (2, r"TypeError: cp is 2 \(int\); pass \(cp_size, cp_rank\), or None"),
         ((2,), "TypeError: cp is .*; pass"),
         ("21", "TypeError: cp is .*; pass"),
-        ((4, 0), "cp_size is 4, .* row 0, column 8 has 4 positions"),
+        ((4, 0), "cp_size is 4, .* bin 0, column 8 has 4 positions"),
         ((2**40, 0), "cp_size is 1099511627776, .* multiple_of"),
     ],
 )
