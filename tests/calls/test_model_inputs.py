@@ -259,12 +259,12 @@ def test_token_types_in_the_batch_of_a_collator():
 def test_types_of_images_in_rows_that_share_output_rows(layout, key):
     """Transformers then makes a mask without their boundaries."""
     _, batch = with_types(layout, key, images=True)
-    with pytest.raises(ValueError, match=rf"has {key}, by which models let tokens .*left"):
+    with pytest.raises(ValueError, match=rf"has {key}, with which models let tokens .*left"):
         batch.model_inputs("dense")
     _, batch = with_types(fc.Left(), key, images=True)
     assert {key, "pixel_values"} <= {*batch.model_inputs()}
     _, batch = with_types(fc.Tree(12), key)
-    with pytest.raises(ValueError, match=f"has {key}, by which"):
+    with pytest.raises(ValueError, match=f"has {key}, with which"):
         batch.model_inputs("dense")
 
 
@@ -438,7 +438,7 @@ def test_images_that_attend_to_all_of_their_tokens(family, key, layout):
         text.use_bidirectional_attention = "vision"
     if key is None:
         return
-    message = f"has pixel_values, but .* reads from {key}; pass those .* fields={{'{key}': .*left"
+    message = f"has pixel_values, but .* by {key}; pass what .* fields={{'{key}': .*left"
     with pytest.raises(ValueError, match=message):
         batch.model_inputs(model=model)
     for other in {"token_type_ids", "mm_token_type_ids", key}:

@@ -140,7 +140,9 @@ def test_outputs_with_a_mask_but_without_positions(model, layout):
     """The model would count through all rows of an output row."""
     how = {"pad_token_id": 0, "layout": layout, "kernel": "dense", "model": model}
     keys = ["input_ids", "labels", "attention_mask"]
-    with pytest.raises(ValueError, match=r"outputs are .*; add 'position_ids' \(most models count"):
+    with pytest.raises(
+        ValueError, match=r"outputs are .*; add 'position_ids' \(most models would count"
+    ):
         fc.Collator(outputs=keys, **how)
     collate = fc.Collator(outputs=[*keys, "position_ids"], **how)
     batch = collate([{"input_ids": row} for row in ([5, 6, 7, 8], [9, 3, 4])])

@@ -101,7 +101,7 @@ def test_a_label_on_a_first_token(build, layout, labels):
     assert found(batch) == [("trains_first_token", 1, position)]
 
 
-@pytest.mark.filterwarnings("ignore:1 response token come first")
+@pytest.mark.filterwarnings("ignore:packing split")
 def test_a_label_on_the_first_token_of_a_part(layout, array_type):
     if not isinstance(layout, fc.Packed):
         pytest.skip("only packers split rows")

@@ -17,9 +17,7 @@ from fastcollate.planning import Merge
 from fastcollate.testing.reference import assert_same
 
 LAYOUTS = ["left", "two_segment", "right", "jagged", "packed", "split"]
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:.*policy=.realign. masked", "ignore:.*that packing split"
-)
+pytestmark = pytest.mark.filterwarnings("ignore:.*policy=.realign. masked", "ignore:packing split")
 
 
 def outcome(call):

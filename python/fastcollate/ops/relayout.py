@@ -169,8 +169,8 @@ def _check_unchanged(
         row, token = row_and_token(offsets_of(lens), at)
         of = "response token" if lens is response_lens else "token"
         advice = (
-            f"the ids and lengths of rows give {int(expected[at])}, which selected rows and other "
-            "layouts would have; change it after select, to_layout or rows()"
+            f"selected rows and other layouts would have {int(expected[at])} there, from the ids "
+            "and lengths of rows; change it after select, to_layout or rows()"
         )
         if key == "response_mask" or found[at] == IGNORE_INDEX:
             advice = (

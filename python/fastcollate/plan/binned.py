@@ -182,7 +182,7 @@ def split_message(plan: Plan) -> str | None:
         return None
     tokens = tally(plan.num_lost, "response token")
     return (
-        f"packing split sequences, and {tokens} come first in a part: with shift='next_token' no "
-        "position holds their values, so these are left out; pack without splitting, or pass "
+        "packing split sequences: with shift='next_token' no position holds the value of a part's "
+        f"first token, so the values of {tokens} are left out; pack without splitting, or pass "
         "shift='none'"
     )
