@@ -236,7 +236,9 @@ def test_groups_that_stay_together():
 
 
 def test_rows_that_are_too_long_are_named():
-    with raises(r"rows 2 to 3, .*lengths\[0\] belongs to row 2\): lengths\[1\] is 9"):
+    with raises(
+        "mini-batch 1, rows 2 to 3, cannot be packed: row 3 has 9 tokens, .*'own_bin', or a"
+    ):
         fc.plan_step([1, 2, 3, 9], rows_per_mini_batch=2, layout=fc.Packed(4))
 
 

@@ -83,10 +83,10 @@ OF_THE_LIBRARY = (
         ),
     ),
     (
-        r"^mini-batch \d+, rows (\d+).*lengths\[(\d+)\] is (\d+), which exceeds capacity=(\d+); .*",
+        r"^mini-batch \d+, .*: row (\d+) has ([\d,]+ tokens?), which exceeds capacity=(\d+); .*",
         lambda found: (
-            f"row {int(found[1]) + int(found[2]) + 1} has {found[3]} tokens, more than --capacity "
-            f"{found[4]}; pass a larger one"
+            f"row {int(found[1]) + 1} has {found[2]}, more than --capacity {found[3]}; pass a "
+            "larger one"
         ),
     ),
     (
