@@ -128,7 +128,7 @@ def altered(old, new):
         (npy(GOOD[:, 0]), r"uint8' of shape \(5, 2\)"),
         (npy(GOOD.astype(float)), "float64"),
         (npy(np.asfortranarray(np.zeros((5, 2, 2), np.uint8))), "in Fortran order"),
-        (npy(np.zeros((6, 1, 2), np.uint8)), "of 6 tokens, but only 6 tokens itself"),
+        (npy(np.zeros((6, 1, 2), np.uint8)), "has 6 tokens, but routed experts of 6; pass"),
         (altered(b"(5, 1, 2)", b"(9, 1, 2)"), r"have 10 bytes, but their header says"),
         (altered(b"(5, 1, 2)", b"(-5,1,-2)"), r"header says|bad header"),
         (altered(b"(5, 1, 2)", b"(5, 1, x)"), "bad header"),

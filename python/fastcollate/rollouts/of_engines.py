@@ -87,8 +87,8 @@ def _routes(
     start = tokens - 1 - len(routes)
     if start < 0:
         raise ValueError(
-            f"{name} has routed experts of {tally(len(routes), 'token')}, but only "
-            f"{tally(tokens, 'token')}; pass the experts of all tokens but the last"
+            f"{name} has {tally(tokens, 'token')}, but routed experts of {len(routes)}; pass the "
+            "experts of all tokens but the last"
         )
     return routes, start
 
