@@ -151,22 +151,22 @@ class Collator(Generic[Made]):
         As :meth:`Batch.model_inputs`: all layouts but padded ones need one of them, unless
         `outputs` has no mask. Only the model's config and dtype are kept.
     **options
-        Options of :class:`BatchBuilder`, the ones of :func:`build_batch` that do not depend
-        on the rows. Samples of ``input_ids`` without ``prompt_len`` give ``labels``, as do all
-        samples if `outputs` names them.
+        Options of :class:`BatchBuilder`: those of :func:`build_batch` that do not depend on the
+        rows. Samples of ``input_ids`` without ``prompt_len`` give ``labels``, and so do all samples
+        if `outputs` names them.
 
     Raises
     ------
     ValueError, TypeError
-        As :func:`build_batch`, for invalid options. Calls also raise them for samples with
-        different keys, for pairs of which `max_length` would leave no token of a response, for
-        values of response tokens with `max_length`, naming the sample or the row and position, and
-        for weights in ``loss_mask`` if `outputs` has labels without it.
+        As :func:`build_batch`, for invalid options. Calls also raise them, naming the sample or the
+        row and position, for samples with different keys, for pairs that `max_length` would leave
+        without a response, for values of response tokens with `max_length`, and for weights in
+        ``loss_mask`` if `outputs` has labels without it.
 
     Warns
     -----
     UserWarning
-        Calls for a :class:`Batch` with labels warn of weights in ``loss_mask``, which labels do not
+        Calls for a :class:`Batch` with labels warn of weights in ``loss_mask``, which labels cannot
         hold. Calls also warn of images that are not joined or not counted as such, as
         :meth:`Batch.model_inputs` does, and of rows that look padded.
 
