@@ -1,5 +1,6 @@
 """Decoders of transformers with the registered attention learn from trees as from rows alone."""
 
+import sys
 import types
 
 import pytest
@@ -15,7 +16,7 @@ transformers = pytest.importorskip("transformers")
 
 from rows_alone import loss_of, outcome, trained_alone  # noqa: E402
 
-from fastcollate.compat.transformers import register_tree_attention  # noqa: E402
+from fastcollate.compat.transformers import attention, register_tree_attention  # noqa: E402
 from frameworks.installed import real  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # theirs
@@ -267,3 +268,31 @@ def test_kernels_of_variable_lengths_run_models(family):
         expected = model(**batch.model_inputs("dense", model)).logits
     tokens = batch.input_ids != 0
     torch.testing.assert_close(found[tokens], expected[tokens], rtol=5e-2, atol=5e-2)
+
+
+class Recorded:
+    """A stand-in for a tensor, or for a module with a kernel, whose options are kept."""
+
+    def __init__(self, shape=(9, 2, 8)):
+        self.shape, self.is_cuda, self.dtype = shape, True, torch.float16
+        self.flash_attn_varlen_func = self.varlen_attn = lambda *_, **options: options
+
+
+@pytest.mark.parametrize(("window", "reach"), [(None, (-1, -1)), (3, (2, 0))])
+def test_kernels_get_windows_and_dropout(monkeypatch, window, reach):
+    """flash-attn's, then torch's, which has no dropout, then one segment after the other."""
+    query, key = Recorded((5, 4, 8)), Recorded()
+
+    def attend(dropout):
+        return attention._attend(query, key, key, (), 0.5, dropout, window)
+
+    monkeypatch.setattr(attention, "_by_segment", lambda *_: "by segment")
+    monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", Recorded())
+    monkeypatch.setitem(sys.modules, "flash_attn", Recorded())
+    options = {"dropout_p": 0.1, "softmax_scale": 0.5, "causal": True, "window_size": reach}
+    assert attend(0.1) == options
+    monkeypatch.setitem(sys.modules, "flash_attn", None)
+    assert attend(0.1) == "by segment"
+    assert attend(0) == {"scale": 0.5, "window_size": (reach[0], 0), "enable_gqa": True}
+    monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", None)
+    assert attend(0) == "by segment"

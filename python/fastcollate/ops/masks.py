@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 from fastcollate.common.arguments import check_choice
 from fastcollate.common.arrays import describe
-from fastcollate.ops.attention import attention_paths, block_mask, dense_mask
+from fastcollate.ops.attention import AttentionPaths, attention_paths, block_mask, dense_mask
 from fastcollate.ops.model_kinds import (
     BLIND,
     COUNT_PADDING,
@@ -39,12 +39,13 @@ _KERNELS: dict[str, Kernel | None] = {
 }
 """The kernel of each attention of transformers; None finds sequences by their positions."""
 
-_PATHS = ["kv_index", "cu_seqlens_q", "cu_seqlens_k", "max_seqlen_q", "max_seqlen_k"]
+PATH_KEYS = [f"tree_{name}" for name in AttentionPaths._fields]
+"""The arguments of attention that takes paths, as TRL names them."""
 
 FLASH_KEYS = ["cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"]
 """The arguments of models that say where sequences begin, of flash attention."""
 
-MASK_KEYS = {"attention_mask", *FLASH_KEYS, *(f"tree_{name}" for name in _PATHS)}
+MASK_KEYS = {"attention_mask", *FLASH_KEYS, *PATH_KEYS}
 """The arguments of models that say which positions attend to each other, of all kernels."""
 
 
@@ -216,8 +217,7 @@ def mask_inputs(
         _windows_of(config)
         # A mask of four dimensions goes to attention as it is; this one fits no other attention.
         inputs = {"attention_mask": ids.reshape(-1)[:0].reshape(1, 1, 0, 0)}
-        paths = attention_paths(plan, ids)
-        return inputs | {f"tree_{name}": getattr(paths, name) for name in _PATHS}
+        return inputs | dict(zip(PATH_KEYS, attention_paths(plan, ids), strict=True))
     make: Callable[..., Any] = partial(block_mask, plan, ids)
     if kernel == "dense":
         make = partial(dense_mask, plan, ids, dtype)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fastcollate._fastcollate import IGNORE_INDEX
-from fastcollate.common.arrays import convert, like_of, on_host, was_written, zeros
+from fastcollate.common.arrays import convert, like_of, offsets_of, on_host, was_written, zeros
 from fastcollate.ops.loss_positions import places_of
 from fastcollate.rows.fields import LABELS
 
@@ -62,16 +62,11 @@ def check_trained_once(state: BatchState) -> None:
     again = np.flatnonzero(np.diff(predictors[order]) == 0)
     if len(again) == 0:
         return
-    plan = state.plan
-    lens = plan.response_lens
-    ends = np.cumsum(lens)
-
-    def token(value: int) -> tuple[int, int]:
-        row = int(np.searchsorted(ends, value, side="right"))
-        return value - int(ends[row] - lens[row]), row
-
-    (first, row), (second, other) = (token(int(trained[order[again[0] + i]])) for i in range(2))
-    bin_, position = divmod(int(predictors[order[again[0]]]), plan.width)
+    values = trained[order[again[0] : again[0] + 2]]
+    offsets = offsets_of(state.plan.response_lens)
+    rows = np.searchsorted(offsets, values, "right") - 1
+    (first, second), (row, other) = values - offsets[rows], rows
+    bin_, position = divmod(int(predictors[order[again[0]]]), state.plan.width)
     raise ValueError(
         f"labels is 'aligned', but response token {first} of row {row} and response token "
         f"{second} of row {other} train position {position} of bin {bin_}, which a loss over "

@@ -1,7 +1,7 @@
 //! A prefix tree that grows row by row.
 
 use fastcollate::plan::share::GrowingTree as Core;
-use numpy::{IntoPyArray, PyReadonlyArray1};
+use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 
 use crate::error::Result;
@@ -18,16 +18,6 @@ impl GrowingTree {
     #[new]
     fn new() -> Self {
         Self::default()
-    }
-
-    /// Number of tokens.
-    fn __len__(&self) -> usize {
-        self.0.len()
-    }
-
-    /// The tokens in the order in which rows added them, int64.
-    fn tokens<'py>(&self, py: Python<'py>) -> Result<Column<'py>> {
-        Ok(self.0.tokens()?.into_pyarray(py))
     }
 
     /// Number of tokens that a row would share.

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
 
-from fastcollate.ops.masks import TREE_ATTENTION
+from fastcollate.ops.masks import PATH_KEYS, TREE_ATTENTION
 
 
 def register_tree_attention() -> str:
@@ -45,22 +44,18 @@ def tree_attention(
     value: Any,
     attention_mask: Any,
     *,
-    tree_kv_index: Any = None,
-    tree_cu_seqlens_q: Any = None,
-    tree_cu_seqlens_k: Any = None,
-    tree_max_seqlen_q: int = 0,
-    tree_max_seqlen_k: int = 0,
     scaling: float | None = None,
     dropout: float = 0.0,
     **options: Any,
 ) -> tuple[Any, None]:
-    """Attend to paths, or as the mask says, if there are none.
+    """Attend to paths, given by `PATH_KEYS`, or as the mask says, if there are none.
 
     Queries are (N, heads, W, dim), and the result (N, W, heads, dim).
     """
     has_window = "sliding_window" in options
     window = options.pop("sliding_window", None)
-    if tree_kv_index is None:
+    kv_index, *offsets = (options.pop(name, None) for name in PATH_KEYS)
+    if kv_index is None:
         from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
         is_dense = attention_mask is None or hasattr(attention_mask, "dtype")
@@ -72,19 +67,11 @@ def tree_attention(
         return found[0], None
     _refuse(options, "softcap", "s_aux", "position_bias")
     if not has_window:
-        _check_window(module, tree_max_seqlen_k)
+        _check_window(module, longest=offsets[-1])
     rows = query.shape[0]
     query, key, value = (one.transpose(1, 2).flatten(0, 1) for one in (query, key, value))
-    attend = _kernel(query, value, dropout)
-    found = attend(
-        query,
-        key.index_select(0, tree_kv_index),
-        value.index_select(0, tree_kv_index),
-        (tree_cu_seqlens_q, tree_cu_seqlens_k, tree_max_seqlen_q, tree_max_seqlen_k),
-        scaling,
-        dropout,
-        window,
-    )
+    key, value = key.index_select(0, kv_index), value.index_select(0, kv_index)
+    found = _attend(query, key, value, offsets, scaling, dropout, window)
     return found.unflatten(0, (rows, -1)), None
 
 
@@ -112,45 +99,34 @@ def _check_window(module: Any, longest: int) -> None:
         )
 
 
-def _kernel(query: Any, value: Any, dropout: float) -> Callable[..., Any]:
-    """Return the function that computes attention of variable lengths."""
+def _attend(
+    query: Any, key: Any, value: Any, offsets: Any, scale: Any, dropout: float, window: int | None
+) -> Any:
+    """Compute attention of variable lengths, by a kernel for it if one is installed and fits."""
     import torch
 
     is_half = query.dtype in (torch.float16, torch.bfloat16)
-    if not (query.is_cuda and is_half and query.shape[-1] == value.shape[-1]):
-        return _by_segment
-    kernels: dict[str, Callable[..., Any]] = {"flash_attn": _by_flash_attn}
-    if not dropout:
-        kernels["torch.nn.attention.varlen"] = _by_torch
-    for module, attend in kernels.items():
-        with suppress(ImportError):
-            import_module(module)
-            return attend
-    return _by_segment
+    if query.is_cuda and is_half and query.shape[-1] == value.shape[-1]:
+        reach = -1 if window is None else window - 1
+        if attend := _imported("flash_attn", "flash_attn_varlen_func"):
+            return attend(
+                query, key, value, *offsets, dropout_p=dropout, softmax_scale=scale, causal=True,
+                window_size=(reach, min(reach, 0)),
+            )  # fmt: skip
+        if not dropout and (attend := _imported("torch.nn.attention.varlen", "varlen_attn")):
+            is_grouped = query.shape[1] != key.shape[1]
+            return attend(
+                query, key, value, *offsets, scale=scale, window_size=(reach, 0),
+                enable_gqa=is_grouped,
+            )  # fmt: skip
+    return _by_segment(query, key, value, offsets, scale, dropout, window)
 
 
-def _by_flash_attn(
-    query: Any, key: Any, value: Any, offsets: Any, scale: Any, dropout: float, window: int | None
-) -> Any:
-    from flash_attn import flash_attn_varlen_func
-
-    reach = (-1, -1) if window is None else (window - 1, 0)
-    return flash_attn_varlen_func(
-        query, key, value, *offsets,
-        dropout_p=dropout, softmax_scale=scale, causal=True, window_size=reach,
-    )  # fmt: skip
-
-
-def _by_torch(
-    query: Any, key: Any, value: Any, offsets: Any, scale: Any, _: float, window: int | None
-) -> Any:
-    from torch.nn.attention.varlen import varlen_attn
-
-    reach = (-1 if window is None else window - 1, 0)
-    is_grouped = query.shape[1] != key.shape[1]
-    return varlen_attn(
-        query, key, value, *offsets, scale=scale, window_size=reach, enable_gqa=is_grouped
-    )
+def _imported(module: str, name: str) -> Any:
+    """Return a function of a module; None if the module cannot be imported."""
+    with suppress(ImportError):
+        return getattr(import_module(module), name)
+    return None
 
 
 def _by_segment(

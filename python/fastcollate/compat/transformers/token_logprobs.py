@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +22,6 @@ from fastcollate.rows.fields import Field
 if TYPE_CHECKING:
     import torch
 
-    from fastcollate._fastcollate import Plan
     from fastcollate.ops.batch_state import BatchState
 
 
@@ -148,38 +147,36 @@ def score_block(
         labels="shifted",
         layout=replace(layout, fork_early=True) if isinstance(layout, Tree) else layout,
     )
-    plan = batch.plan
-    # Bins are as wide as their tokens, unless their width is fixed.
-    multiple_of = math.lcm(layout.multiple_of, layout.width_multiple)
-    bins = range(plan.num_output_rows)
-    plans = [plan.of_bin(bin_, plan.width if layout.pad_to else multiple_of) for bin_ in bins]
-    found = _scored(model, batch.to(input_ids.device)._state, plans, score)
+    inputs_of_bins = _inputs_of_bins(model, batch.to(input_ids.device)._state, layout)
+    found = [score(inputs) for inputs in inputs_of_bins]
     at = batch.gather(batch.loss_positions().inv, align="response").values[is_scored[is_predicted]]
     is_scored = (is_scored & is_predicted).to(input_ids.device)
     at = at.to(input_ids.device)
     padded = {}
-    for name, parts in found.items():
-        values = torch.cat(parts)[at]
+    for name in found[0]:
+        values = torch.cat([of_bin[name] for of_bin in found])[at]
         padded[name] = values.new_zeros(shapes[0]).masked_scatter(is_scored, values)[:, 1:]
     return padded
 
 
-def _scored(
-    model: Any, state: BatchState, plans: list[Plan], score: Callable[..., Any]
-) -> dict[str, list[torch.Tensor]]:
-    """Score the bins of a batch, each with the plan of its width."""
+def _inputs_of_bins(
+    model: Any, state: BatchState, layout: Packed | Tree
+) -> Iterator[dict[str, Any]]:
+    """Yield the inputs of a model for each bin of a batch.
+
+    Bins are as wide as their tokens, unless their width is fixed.
+    """
     inputs = inputs_without_masks(state, positions(state))
-    del inputs["use_cache"]
-    inputs.pop("labels", None)
     call = ModelCall.of(None, getattr(model, "module", model))
-    found: dict[str, list[torch.Tensor]] = {}
-    for bin_, plan in enumerate(plans):
-        of_bin = {name: value[bin_ : bin_ + 1, : plan.width] for name, value in inputs.items()}
+    multiple_of = math.lcm(layout.multiple_of, layout.width_multiple)
+    if layout.pad_to:
+        multiple_of = state.plan.width
+    for bin_ in range(state.plan.num_output_rows):
+        plan = state.plan.of_bin(bin_, multiple_of)
+        names = ("input_ids", "position_ids", "shift_labels")
+        of_bin = {name: inputs[name][bin_ : bin_ + 1, : plan.width] for name in names}
         alone = state._replace(made_by=plan, data={"input_ids": of_bin["input_ids"]})
-        of_bin |= {"use_cache": False, **masks_of(alone, call)}
-        for name, value in score(of_bin).items():
-            found.setdefault(name, []).append(value)
-    return found
+        yield {**of_bin, "use_cache": False, **masks_of(alone, call)}
 
 
 def check_layout(layout: Packed | Tree) -> None:

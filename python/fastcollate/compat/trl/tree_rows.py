@@ -11,10 +11,11 @@ import numpy as np
 from fastcollate._fastcollate import IGNORE_INDEX, GrowingTree
 from fastcollate.build import build_batch
 from fastcollate.common.arguments import suggests_names
-from fastcollate.common.arrays import describe, on_host
+from fastcollate.common.arrays import describe
 from fastcollate.common.names import ListsNames
 from fastcollate.plan.layouts import Tree
-from fastcollate.plan.tree_bins import TreeBins
+from fastcollate.plan.tree_plan import TreePlan
+from fastcollate.rows.fields import Field
 
 if TYPE_CHECKING:
     import torch
@@ -74,6 +75,8 @@ class TreeRow(ListsNames):
         self.trained = 0
         self.load = 0
         self._tree = GrowingTree()
+        self._added: list[NDArray[np.int64]] = []
+        self._size = 0
 
     def __getstate__(self) -> dict[str, Any]:
         return {"samples": self.samples}
@@ -87,8 +90,7 @@ class TreeRow(ListsNames):
     @property
     def tokens(self) -> list[int]:
         """The tokens in the order in which samples added them, shared ones once."""
-        tokens: list[int] = self._tree.tokens().tolist()
-        return tokens
+        return [token for ids in self._added for token in ids.tolist()]
 
     def fits(self, sample: dict[str, Any], budget: int) -> bool:
         """Return True if the row stays within `budget` with one more sample.
@@ -97,7 +99,7 @@ class TreeRow(ListsNames):
         samples.
         """
         ids = _ids(sample)
-        tokens = len(self._tree) + len(ids) - self._tree.shared(ids)
+        tokens = self._size + len(ids) - self._tree.shared(ids)
         return tokens <= budget and self.trained + _count(sample) <= budget
 
     def add(self, sample: dict[str, Any]) -> None:
@@ -112,6 +114,8 @@ class TreeRow(ListsNames):
         *_, group = VALUES(sample)
         groups = {group}
         shared = self._tree.add(ids)
+        self._added.append(ids[shared:].copy())
+        self._size += len(ids) - shared
         self.load += (len(ids) * (len(ids) + 1) - shared * (shared + 1)) // 2
         self.trained += trained
         self.groups |= groups
@@ -148,44 +152,35 @@ class TreeRow(ListsNames):
 
         if not self.samples:
             raise ValueError("the row has no samples; add at least one before pack()")
-        rows = [_ids(sample) for sample in self.samples]
-        lens = np.array(list(map(len, rows)))
-        columns = []
+        columns = {name: [sample[name] for sample in self.samples] for name in KEYS}
+        lens = np.array(list(map(len, columns["input_ids"])))
         for name in ("completion_mask", "old_log_probs"):
-            column = [on_host(sample[name]) for sample in self.samples]
-            for index, values in enumerate(column):
-                if len(values) != len(rows[index]):
+            for index, values in enumerate(columns[name]):
+                if len(values) != lens[index]:
                     raise ValueError(
                         f"samples[{index}] has {len(values)} values of {name}, but "
                         f"{lens[index]} tokens; pass one value for each token"
                     )
-            columns.append(np.concatenate([values[1:] for values in column]))
-        masks, logps = columns
         order, shared = self._tree.rows()
-        bins = TreeBins._trusted(
-            offsets=np.array([0, len(order)]),
-            indices=order,
-            starts=shared,
-            lengths=lens[order] - shared,
-            num_sequences=len(order),
-            capacity=len(self._tree),
-            multiple_of=1,
-            fork_early=True,
+        plan = TreePlan._trusted(
+            order=order, shared=shared, prompt_lens=np.ones_like(lens), response_lens=lens - 1
         )
         batch: Any = build_batch(
-            sequences=rows,
-            prompt_lens=np.ones_like(lens),
-            layout=Tree(plan=bins),
+            sequences=columns["input_ids"],
+            prompt_lens=plan.prompt_lens,
+            loss_mask=Field(columns["completion_mask"], align="sequence"),
+            logprobs=Field(columns["old_log_probs"], align="sequence"),
+            layout=Tree(plan=plan),
             pad_token_id=0,
             array_type="numpy",
         )
-        trained = np.flatnonzero(masks)
+        trained = np.flatnonzero(batch.loss_mask)
         predictors = batch.predictors[trained]
         labels = np.full_like(batch.input_ids[0], IGNORE_INDEX)
         labels[predictors] = batch.targets[trained]
         segments = np.repeat(np.arange(len(lens)), lens - 1)[trained]
         paths = batch.attention_paths()
-        advantages = np.array([sample["advantage"] for sample in self.samples], np.float32)
+        advantages = np.array(columns["advantage"], np.float32)
         arrays = {
             "input_ids": batch.input_ids[0],
             "position_ids": batch.position_ids[0],
@@ -195,7 +190,7 @@ class TreeRow(ListsNames):
             "tree_cu_seqlens_k": paths.cu_seqlens_k,
             "tree_max_seqlens": np.array([paths.max_seqlen_q, paths.max_seqlen_k]),
             "token_index": predictors,
-            "old_log_probs": logps[trained].astype(np.float32),
+            "old_log_probs": batch.logprobs[trained],
             "advantages": advantages[segments],
             "segment_id": segments,
         }

@@ -1,7 +1,7 @@
 //! Attention by paths: queries in segments, and for each the keys from the root of its tree to its
 //! end, gathered for kernels that take offsets of variable lengths.
 
-use super::{Placement, Segment, to_i32};
+use super::{Placement, to_i32};
 use crate::error::{Error, Result};
 use crate::memory::{add, check_room};
 
@@ -42,31 +42,26 @@ impl Placement {
     pub fn attention_paths(&self) -> Result<AttentionPaths> {
         let runs = self.subtrees()?;
         let mut of_rows = runs.segments().iter().peekable();
-        let mut parts = self.sequence.segments().iter().peekable();
-        // Those of the first token of the part that has the current run.
-        let (mut depth, mut col) = (0, 0);
+        // The segments before the current run in its path, with the ends of their subtrees.
+        let mut path: Vec<(usize, usize)> = Vec::new();
         let mut segments: Vec<PathSegment> = Vec::new();
         for row in 0..runs.rows() {
             let place = row * runs.width();
             let (mut covered, mut subtree_end) = (place, None);
             while let Some(run) = of_rows.next_if(|run| run.dst_row == row) {
-                let begin = place + run.dst_col;
+                let (begin, end) = (place + run.dst_col, place + run.from);
                 // Without a fork between the two, all subtrees end at one column.
-                let joins = covered == begin && subtree_end == Some(run.from);
+                let joins = covered == begin && subtree_end == Some(end);
                 if let Some(last) = segments.last_mut().filter(|_| joins) {
                     last.len += run.len;
                 } else {
                     pad(&mut segments, covered, begin)?;
-                    let is_before =
-                        |part: &&Segment| (part.dst_row, part.dst_col) <= (row, run.dst_col);
-                    while let Some(next) = parts.next_if(is_before) {
-                        (depth, col) = (self.first_depth(next), next.dst_col);
-                    }
-                    let depth = depth + run.dst_col - col;
-                    let len = run.len;
-                    add(&mut segments, PathSegment { begin, depth, len })?;
+                    while path.pop_if(|(_, end)| *end <= begin).is_some() {}
+                    let depth = path.last().map_or(0, |&(parent, _)| segments[parent].path_len());
+                    path.push((segments.len(), end));
+                    add(&mut segments, PathSegment { begin, depth, len: run.len })?;
                 }
-                (covered, subtree_end) = (begin + run.len, Some(run.from));
+                (covered, subtree_end) = (begin + run.len, Some(end));
             }
             pad(&mut segments, covered, place + runs.width())?;
         }

@@ -16,8 +16,6 @@ pub struct GrowingTree {
     rows: Vec<Grown>,
     /// The row of each branch.
     branches: HashMap<Branch, usize>,
-    /// Number of tokens, shared ones counted once.
-    len: usize,
 }
 
 /// A row that was added.
@@ -74,28 +72,6 @@ impl GrowingTree {
         }
     }
 
-    /// Number of tokens, shared ones counted once.
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    /// True if there are no tokens.
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
-    }
-
-    /// The tokens in the order in which rows added them.
-    ///
-    /// # Errors
-    /// [`Error::NoMemory`].
-    pub fn tokens(&self) -> Result<Vec<i64>> {
-        let mut tokens = Vec::new();
-        for row in &self.rows {
-            extend(&mut tokens, &row.tokens[row.fork.shared..])?;
-        }
-        Ok(tokens)
-    }
-
     /// Number of tokens that a row would share.
     pub fn shared(&self, row: &[i64]) -> usize {
         self.fork(row).shared
@@ -115,7 +91,6 @@ impl GrowingTree {
         if let Some(branch) = fork.branch(row) {
             self.branches.insert(branch, self.rows.len() - 1);
         }
-        self.len += row.len() - fork.shared;
         Ok(fork.shared)
     }
 
