@@ -9,9 +9,6 @@ use crate::plan::partition::Float;
 use crate::plan::share::Weight;
 use crate::polling::Ticks;
 
-/// Number of ranks in which a bin with room is sought.
-const TRIES: usize = 8;
-
 /// The bins of all ranks.
 #[derive(Clone)]
 pub struct Bins<'a> {
@@ -91,62 +88,42 @@ impl<'a> Bins<'a> {
     }
 
     /// Put groups of runs on ranks that cost at most `most`: each, in order, on the costliest rank
-    /// with room, and the runs of groups without room on the cheapest ranks. False if there are too
-    /// few runs, or one has no room.
+    /// with room, in the bin with the fewest tokens. The runs of a group without room are groups of
+    /// their own. False if there are too few runs, or one has no room.
     ///
     /// # Errors
     /// Those of `ticks`.
     pub fn place(&mut self, groups: &[Range<usize>], most: f64, ticks: &mut Ticks) -> Result<bool> {
-        let mut left = Vec::new();
-        for group in groups {
+        let mut left: Vec<_> = groups.iter().rev().cloned().collect();
+        while let Some(group) = left.pop() {
             ticks.done(self.members.len())?;
             let runs: Vec<_> = group.clone().collect();
-            let alone = self.runs.units.of(group);
-            let has_room = |bin: usize| {
-                self.weights[bin].load.has_room_for(alone.load, self.spec.limit())
-                    && (self.spec.multiple_of == 1 || self.has_room(bin, &runs))
+            let alone = self.runs.units.of(&group);
+            let has_room = |bin: &usize| {
+                let added = self.added(&runs, alone, *bin);
+                self.ranks[bin / self.each] + added.cost <= most
+                    && self.weights[*bin].plus(added).load.is_within(self.spec.limit())
+                    && (self.spec.multiple_of == 1 || self.has_room(*bin, &runs))
             };
-            let order = self.cheapest_first();
-            let end = order.partition_point(|&rank| self.ranks[rank] + alone.cost <= most);
-            let mut costliest_first = order[..end].iter().rev().take(TRIES);
-            match costliest_first.find_map(|&rank| self.emptiest(rank, has_room)) {
+            // No bin shares more of the runs than the runs before and after them.
+            let after = Some(group.end).filter(|&run| run < self.runs.rows.len());
+            let (before, last) = (group.start.checked_sub(1), group.end - 1);
+            let least = self.runs.joined(before, group.start, alone, last, after).cost;
+            let ranks = 0..self.ranks.len();
+            let mut ranks: Vec<_> =
+                ranks.filter(|&rank| self.ranks[rank] + least <= most).collect();
+            ranks.sort_by(|&a, &b| self.ranks[b].total_cmp(&self.ranks[a]));
+            let emptiest = |rank| {
+                let bins = self.of_rank(rank).filter(has_room);
+                bins.min_by_key(|&bin| self.weights[bin].load.size)
+            };
+            match ranks.into_iter().find_map(emptiest) {
                 Some(bin) => self.extend(bin, &runs, alone),
-                None => left.extend(runs),
+                None if runs.len() > 1 => left.extend(group.rev().map(|run| run..run + 1)),
+                None => return Ok(false),
             }
         }
-        let mut last = 0;
-        for run in left {
-            ticks.done(self.members.len())?;
-            let (runs, alone) = ([run], self.runs.alone(run));
-            let has_room = |bin: usize| {
-                let added = self.added(&runs, alone, bin).cost;
-                self.ranks[bin / self.each] + added <= most && self.has_room(bin, &runs)
-            };
-            let emptiest = |rank| self.emptiest(rank, has_room);
-            let found = match has_room(last) {
-                true => Some(last),
-                false => self.cheapest_first().into_iter().find_map(emptiest),
-            };
-            let Some(bin) = found else {
-                return Ok(false);
-            };
-            self.extend(bin, &runs, alone);
-            last = bin;
-        }
         Ok(self.fill())
-    }
-
-    /// The ranks by cost.
-    fn cheapest_first(&self) -> Vec<usize> {
-        let mut ranks: Vec<_> = (0..self.ranks.len()).collect();
-        ranks.sort_by(|&a, &b| self.ranks[a].total_cmp(&self.ranks[b]));
-        ranks
-    }
-
-    /// The bin of a rank with the fewest tokens among those with room.
-    fn emptiest(&self, rank: usize, has_room: impl Fn(usize) -> bool) -> Option<usize> {
-        let bins = self.of_rank(rank).filter(|&bin| has_room(bin));
-        bins.min_by_key(|&bin| self.weights[bin].load.size)
     }
 
     /// Add runs to a bin, as `added`.

@@ -26,10 +26,10 @@ const ROUGH: f64 = 0.02;
 const LOOSEST: f64 = 1.6;
 
 /// Number of limits tried.
-const LIMITS: usize = 10;
+const LIMITS: usize = 7;
 
 /// Number of bins that are examined to place runs, in one plan.
-const PLACES: usize = 1 << 22;
+const PLACES: usize = 1 << 20;
 
 /// Number of runs that are examined for exchanges.
 const LOOKS: usize = 1 << 16;
