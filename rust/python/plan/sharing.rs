@@ -135,12 +135,6 @@ impl PrefixTree {
         })?))
     }
 
-    /// Number of tokens, with shared tokens counted once.
-    #[getter]
-    fn tokens(&self) -> usize {
-        self.0.tokens()
-    }
-
     /// Number of token pairs in attention.
     #[getter]
     fn attention_pairs(&self) -> u128 {

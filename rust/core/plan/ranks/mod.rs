@@ -63,12 +63,11 @@ impl PackSpec {
 }
 
 impl Deal<'_> {
-    /// Give each rank the same number of bins; `cost` is that of one with rows.
+    /// Give each rank the same number of bins; `cost` is that of a bin, None for one without rows.
     fn deal<T: Default>(
         self,
         mut bins: Vec<T>,
-        is_empty: impl Fn(&T) -> bool,
-        cost: impl Fn(&T, &[f64]) -> f64,
+        cost: impl Fn(&T, &[f64]) -> Option<f64>,
         ranks: usize,
         ticks: &mut Ticks,
     ) -> Result<Vec<T>> {
@@ -77,10 +76,7 @@ impl Deal<'_> {
             Self::Contiguous => return Ok(bins),
             Self::Strided => (0..ranks).flat_map(|rank| (rank..count).step_by(ranks)).collect(),
             Self::Balanced { costs, synthetic } => {
-                let cost = |bin: &T| match is_empty(bin) {
-                    true => synthetic,
-                    false => cost(bin, costs),
-                };
+                let cost = |bin: &T| cost(bin, costs).unwrap_or(synthetic);
                 let costs: Vec<_> = bins.iter().map(cost).collect();
                 deal_bins(&costs, ranks, ticks)?
             }

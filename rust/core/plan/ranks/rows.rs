@@ -170,8 +170,8 @@ impl Deal<'_> {
         check_room(wanted)?;
         let filled = bins.len();
         bins.resize(wanted.max(filled), Vec::new());
-        let cost = |rows: &Vec<usize>, costs: &[f64]| sum(rows, costs);
-        let bins = self.deal(bins, Vec::is_empty, cost, ranks, ticks)?;
+        let cost = |rows: &Vec<usize>, costs: &[f64]| (!rows.is_empty()).then(|| sum(rows, costs));
+        let bins = self.deal(bins, cost, ranks, ticks)?;
         Ok(RankBins { bins, filled })
     }
 }

@@ -89,9 +89,7 @@ impl Deal<'_> {
         } else {
             let mut bins = trees.tree.bins_of(&chunks, ticks)?;
             bins.resize(wanted, Tree::default());
-            let cost = |bin: &Tree, costs: &[f64]| trees.cost_of(bin, costs);
-            let is_empty = |bin: &Tree| bin.rows().is_empty();
-            self.deal(bins, is_empty, cost, ranks, ticks)?
+            self.deal(bins, |bin, costs| trees.cost_of(bin, costs), ranks, ticks)?
         };
         self.unless_packed(RankBins { bins, filled }, trees, spec, ranks, ticks)
     }
@@ -108,10 +106,7 @@ impl Deal<'_> {
     ) -> Result<RankBins<Tree>> {
         let Self::Balanced { costs, synthetic } = self else { return Ok(found) };
         let weighed = |bins: Vec<Tree>| -> Vec<(f64, Tree)> {
-            let cost = |bin: &Tree| match bin.rows().is_empty() {
-                true => synthetic,
-                false => trees.cost_of(bin, costs),
-            };
+            let cost = |bin: &Tree| trees.cost_of(bin, costs).unwrap_or(synthetic);
             bins.into_iter().map(|bin| (cost(&bin), bin)).collect()
         };
         let slowest = |bins: &[(f64, Tree)]| {
@@ -166,13 +161,13 @@ impl PackedTrees<'_> {
         [costs[row.row - self.first_row], shared]
     }
 
-    /// The cost of a bin with rows.
-    fn cost_of(&self, bin: &Tree, costs: &[f64]) -> f64 {
+    /// The cost of a bin; None for one without rows.
+    fn cost_of(&self, bin: &Tree, costs: &[f64]) -> Option<f64> {
         let added = |row: &TreeRow| {
             let [alone, shared] = self.costs_of(row, costs);
             (alone - shared).max(0.0)
         };
-        bin.rows().iter().map(added).sum()
+        (!bin.rows().is_empty()).then(|| bin.rows().iter().map(added).sum())
     }
 
     /// The bins of all ranks. The bound is the costliest row, or the mean of ranks if no more tokens

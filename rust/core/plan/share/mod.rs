@@ -20,8 +20,6 @@ pub use nodes::{Node, Nodes};
 pub(super) use pack::Chunks;
 pub use rule::{Share, ShareIds};
 
-use std::ops::Range;
-
 use crate::error::{Error, Result};
 use crate::memory::check_room;
 use crate::plan::Row;
@@ -99,27 +97,12 @@ impl Tree {
         &self.rows
     }
 
-    /// Number of tokens, shared ones counted once.
-    pub fn tokens(&self) -> usize {
-        self.rows.iter().map(TreeRow::added).sum()
-    }
-
     /// Number of pairs of tokens in attention: each token with itself and those before it in its
     /// rows.
     pub fn attention_pairs(&self) -> u128 {
         let pairs = |len: usize| len as u128 * (len as u128 + 1) / 2;
         let rows = self.rows.iter();
         rows.map(|row| pairs(row.len) - pairs(row.shared)).sum()
-    }
-
-    /// Runs of rows that share nothing with other runs: whole trees.
-    pub fn trees(&self) -> impl Iterator<Item = Range<usize>> {
-        let mut begin = 0;
-        self.rows.chunk_by(|_, row| row.shared > 0).map(move |rows| {
-            let tree = begin..begin + rows.len();
-            begin = tree.end;
-            tree
-        })
     }
 
     /// Distribute rows over the given number of trees: `part_of` returns the tree of the row at a
