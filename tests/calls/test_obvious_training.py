@@ -191,3 +191,24 @@ def test_labels_of_split_sequences(model, capacity):
     lost = batch.metrics["batch/tokens_without_predecessor"]
     assert count(batch) == sampled - lost
     assert batch.loss_mask.sum() == sampled - lost
+
+
+@pytest.mark.parametrize("flags", [list, torch.tensor], ids=["list", "tensor"])
+@pytest.mark.parametrize("layout", ["left", fc.Packed(9), "tree"])
+def test_flags_of_rows_choose_rows(model, layout, flags):
+    """As in KTO's loss, which rises for rows that are not desirable."""
+    prompts, responses, good = [[5, 6], [7], [9, 3]], [[4, 2], [1], [8, 8, 6]], [True, False, True]
+    batch = fc.build_batch(
+        prompts, responses, pad_token_id=0, layout=layout,
+        fields={"is_good": fc.PerRow(flags(good))},
+    )  # fmt: skip
+    logits = model(**batch.model_inputs(model=model)).logits
+    positions, index = batch.loss_positions()
+    log_probs = logits.flatten(0, 1)[positions].log_softmax(-1)[index, batch.targets]
+    log_probs = torch.stack([row.sum() for row in batch.gather(log_probs, align="response")])
+    loss = log_probs[~batch["is_good"]].sum() - 2 * log_probs[batch["is_good"]].sum()
+    alone = [
+        log_probs_alone(model, prompt, response).sum() * (-2 if is_good else 1)
+        for prompt, response, is_good in zip(prompts, responses, good, strict=True)
+    ]
+    same(outcome(model, loss), outcome(model, sum(alone)))

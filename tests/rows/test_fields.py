@@ -44,7 +44,12 @@ GRID = np.array([[0, 1, 0], [1, 1, 0]])
     ("values", "dtype", "expected"),
     [
         ([1, 2], None, np.array([1, 2], np.int64)),
-        ([True, False], None, np.array([1, 0], np.int64)),
+        ([True, False], None, np.array([True, False])),
+        ([np.bool_(True), False], None, np.array([True, False])),
+        (np.array([True, False]), None, np.array([True, False])),
+        ([True, 2], None, np.array([1, 2], np.int64)),
+        ([True, 0.5], None, np.array([1, 0.5], np.float32)),
+        ([True, False], "int64", np.array([1, 0], np.int64)),
         ([1, 0.5], None, np.array([1, 0.5], np.float32)),
         ([2**53 + 1, -1], None, np.array([2**53 + 1, -1], np.int64)),
         (np.array([1, 2], np.int16), None, np.array([1, 2], np.int64)),
@@ -55,7 +60,7 @@ GRID = np.array([[0, 1, 0], [1, 1, 0]])
         ([True, False], "bool", np.array([True, False])),
         (GRID.astype(np.float64), None, GRID.astype(np.float32)),
         (GRID.astype(np.uint8), None, GRID),
-        (GRID.astype(np.bool_), None, GRID),
+        (GRID.astype(np.bool_), None, GRID.astype(np.bool_)),
     ],
 )
 @pytest.mark.parametrize("layout", LAYOUTS)

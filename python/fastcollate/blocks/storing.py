@@ -404,8 +404,8 @@ def _are_missing(rows: Any) -> bool:
 
 def _dtype_of(numbers: np.ndarray) -> str:
     """Return the name of the widest dtype of the numbers' kind."""
-    if numbers.dtype.kind == "f":
-        return "float64"
+    if numbers.dtype.kind in "bf":
+        return "bool" if numbers.dtype.kind == "b" else "float64"
     return "uint64" if numbers.max(initial=0) > np.iinfo(np.int64).max else "int64"
 
 

@@ -58,8 +58,9 @@ class PerRow:
         ``image_grid_thw``, kept as a list with their own dtypes. Or one string or other object per
         row, kept as a list of the same objects and never moved to a device.
     dtype
-        As for :class:`Field`; if None, integers and booleans become int64, and float32 if any
-        number is a float. ``object`` keeps the values as they are, including None.
+        As for :class:`Field`; if None, bool if all are booleans, which then choose rows as in
+        ``losses[batch["is_good"]]``, float32 if any number is a float, and else int64. ``object``
+        keeps the values as they are, including None.
     concat
         Concatenate the arrays of the rows along their first dimension, and add int64 offsets
         (B + 1,) of the rows under the key with the suffix ``_offsets``. Models assign them in the
@@ -211,9 +212,11 @@ def unreadable(place: str, error: Exception, advice: str = "an array of numbers"
 
 
 def _as_numbers(key: str, values: list[Any], dtype: Any, rows: Sequence[int]) -> np.ndarray:
-    """Return one number per row as an array, int64 or float64."""
+    """Return one number per row as an array, int64, float64 or bool."""
     items = (values[row] for row in rows)
     numbers = [value.item() if hasattr(value, "item") else value for value in items]
+    if dtype is None and numbers and all(isinstance(number, bool) for number in numbers):
+        return np.array(numbers)
     holds_floats = dtype is None or "float" in check_dtype_name(dtype, key)
     is_float = holds_floats and any(isinstance(number, float) for number in numbers)
     is_float |= dtype is not None and holds_floats and not all(map(_fits_int64, numbers))
@@ -288,6 +291,8 @@ def _is_array(values: Any) -> bool:
 
 def dtype_of(numbers: Any) -> str:
     """Return the name of the dtype that an output of these numbers has."""
+    if dtype_name(numbers.dtype) == "bool":
+        return "bool"
     return "float32" if is_float(numbers) else "int64"
 
 

@@ -110,8 +110,7 @@ def _per_row(key: str, field: Any) -> dict[str, Any]:
     if not is_table:
         values = [readable(value) for value in values]
     if is_table or all(map(is_number, values)):
-        whole = all(np.asarray(value).dtype.kind in "biu" for value in values)
-        return {key: cast(values, dtype or ("int64" if whole else "float32"))}
+        return {key: cast(values, dtype or dtype_of_numbers(values))}
     arrays = [np.asarray(value) if dtype is None else cast(value, dtype) for value in values]
     if not field.concat:
         return {key: arrays}
@@ -119,6 +118,12 @@ def _per_row(key: str, field: Any) -> dict[str, Any]:
     for value in arrays:
         offsets.append(offsets[-1] + len(value))
     return {key: np.concatenate(arrays), f"{key}_offsets": np.array(offsets, np.int64)}
+
+
+def dtype_of_numbers(values: Any) -> str:
+    """Return the name of the dtype of numbers per row."""
+    kinds = {np.asarray(value).dtype.kind for value in values}
+    return "bool" if kinds == {"b"} else "int64" if kinds <= {*"biu"} else "float32"
 
 
 def is_of_streams(field: Any) -> bool:

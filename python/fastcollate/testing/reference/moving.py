@@ -12,6 +12,7 @@ from fastcollate.testing.reference.fields import (
     CAPTURED,
     NOTHING,
     dtype_of_indices,
+    dtype_of_numbers,
     is_of_objects,
     shaped,
     trailing_shape,
@@ -133,8 +134,7 @@ def _move_objects(field: Any, sources: list[int]) -> Any:
         values = [readable(value) for value in values]
         nothing = 0 if all(map(is_number, values)) else np.asarray(values[0])[:0]
         if dtype is None and all(map(is_number, values)):
-            whole = all(np.asarray(value).dtype.kind in "biu" for value in values)
-            dtype = "int64" if whole else "float32"
+            dtype = dtype_of_numbers(values)
     chosen: Any = [nothing if source < 0 else values[source] for source in sources]
     if isinstance(values, np.ndarray) and dtype is not object:
         chosen = np.stack(chosen)
