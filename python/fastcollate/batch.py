@@ -223,7 +223,7 @@ class Batch(ModelBatch[Array]):
             Invalid options; a packed batch that has no place for a value, or only one for each part
             of a split row.
         """
-        again = self._of(relayout(self._state, check_layout(layout).spec))
+        again = self._copy(relayout(self._state, check_layout(layout).spec))
         if (message := split_message(again.plan)) is not None:
             warn_user(message)
         return again
@@ -327,7 +327,7 @@ class Batch(ModelBatch[Array]):
             state = select_bins(self._state, bins)
         else:
             state = select_shards(self._state, [shard])[0]
-        return self._of(state)
+        return self._copy(state)
 
     def shards(self, plan: StepPlan) -> list[list[Self]]:
         """Select the shards of all ranks, by mini-batch, in one call.
@@ -354,7 +354,7 @@ class Batch(ModelBatch[Array]):
         return [[next(shards) for _ in ranks] for ranks in of_ranks]
 
     def _select(self, shards: Sequence[Shard]) -> list[Self]:
-        return [self._of(state) for state in select_shards(self._state, shards)]
+        return [self._copy(state) for state in select_shards(self._state, shards)]
 
     def cp_split(self, cp_size: int, cp_rank: int) -> Self:
         """Return one context-parallel rank's part of a packed batch.
@@ -408,7 +408,7 @@ class Batch(ModelBatch[Array]):
         >>> batch.cp_split(2, 1).input_ids
         array([[2, 3, 6, 0]])
         """
-        return self._of(cp_split(self._state, cp_size, cp_rank))
+        return self._copy(cp_split(self._state, cp_size, cp_rank))
 
     def pad_on_device(
         self,
@@ -452,7 +452,7 @@ class Batch(ModelBatch[Array]):
         """
         from fastcollate.device.device_padding import pad_state
 
-        return self._of(pad_state(self._state, layout, dtypes))
+        return self._copy(pad_state(self._state, layout, dtypes))
 
     def _step_rows(self) -> StepRows:
         """Return the rows as input of a step plan."""
@@ -474,4 +474,4 @@ class Batch(ModelBatch[Array]):
 
     def _with(self, state: BatchState) -> Self:
         """Return the batch of a state; this one, if it is its own."""
-        return self if state is self._state else self._of(state)
+        return self if state is self._state else self._copy(state)

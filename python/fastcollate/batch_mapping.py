@@ -27,6 +27,7 @@ from fastcollate.ops.missing_outputs import (
 )
 from fastcollate.ops.model_inputs import (
     KEYS,
+    check_made_positions,
     inputs_without_masks,
     is_input,
     masks_of,
@@ -126,6 +127,11 @@ class BatchMapping(Mapping[str, Any], Generic[Array], metaclass=NamesAttributesO
         batch = object.__new__(cls)
         batch._begin(state)
         return batch
+
+    def _copy(self, state: BatchState) -> Self:
+        """Return the batch of a state that was made from this batch's."""
+        check_made_positions(self._state, self._positions)
+        return self._of(state)
 
     @property
     def _state(self) -> BatchState:
@@ -311,6 +317,7 @@ class BatchMapping(Mapping[str, Any], Generic[Array], metaclass=NamesAttributesO
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         state = self._state
+        check_made_positions(state, self._positions)
         data, plan = own_memory(state.data), state.known_plan
         return restore, (
             type(self),
@@ -408,8 +415,8 @@ class BatchMapping(Mapping[str, Any], Generic[Array], metaclass=NamesAttributesO
         """The token of each response-aligned value, of the dtype of ``input_ids``.
 
         (B, R), packed (N, W), jagged (response tokens,). 0 where there is no token, so that it can
-        index logits (:meth:`loss_positions`). If there is an output of that key, that one is
-        returned.
+        index logits (:meth:`loss_positions`). Computed on each access: keep them in a variable to
+        change them. If there is an output of that key, as in trees, that one is returned.
         """
         if "targets" in self._data:
             return cast("Array", self._data["targets"])

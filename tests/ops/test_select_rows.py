@@ -1,5 +1,6 @@
 """Rows of a batch by index: their batch, the loss of a model on it, and errors."""
 
+import copy
 import pickle
 
 import numpy as np
@@ -350,6 +351,37 @@ def test_outputs_that_change_without_what_they_are_written_by(layout, changed, k
     for copied in (batch, pickle.loads(pickle.dumps(batch))):
         with pytest.raises(ValueError, match=rf"{key} is {found}.*; change it after select"):
             copied.to_layout("right" if layout == "left" else "left")
+
+
+@NEEDS_TORCH
+@pytest.mark.parametrize("dtypes", ["default", "compact"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_positions_that_change_after_they_were_made(layout, dtypes):
+    """Copies make them again: a model would count from 0 after all."""
+    rows = [[1], [2, 3, 4], [5, 6]], [[7, 8, 9], [10], [11, 12]]
+    options = {"pad_token_id": 0, "layout": layout, "dtypes": dtypes}
+    ways = [
+        lambda batch: pickle.loads(pickle.dumps(batch)),
+        copy.deepcopy,
+        lambda batch: batch.to("meta"),
+        lambda batch: batch.select(rows=[0, 1]),
+        lambda batch: batch.select(rows=[0, 2]),
+        lambda batch: batch.to_layout("right" if layout == "left" else "left"),
+    ]
+    batch = fc.build_batch(*rows, **options)
+    batch.position_ids[batch.input_ids == 0] = 1  # of padding
+    for way in ways:
+        assert way(batch).plan.num_rows > 0
+    batch.position_ids[batch.input_ids == 4] = 9
+    found = "position_ids is 9 for token 2 of row 1"
+    message = f"{found}, but copies.* have 2 there.*pass position_ids=True"
+    for way in ways:
+        with pytest.raises(ValueError, match=message):
+            way(batch)
+    batch = fc.build_batch(*rows, **options, position_ids=True)
+    batch.position_ids[batch.input_ids == 4] = 9
+    for way in ways[:2]:
+        assert way(batch).position_ids.tolist() == batch.position_ids.tolist()
 
 
 @NEEDS_TORCH

@@ -13,9 +13,12 @@ from fastcollate.common.arrays import (
     convert,
     dtype_like,
     like_of,
+    offsets_of,
     on_host,
     ranges_of,
+    row_and_token,
     take,
+    was_written,
     zeros,
 )
 from fastcollate.ops.masks import MASK_KEYS, Kernel, ModelCall, mask_inputs
@@ -248,6 +251,31 @@ def positions(state: BatchState) -> Any | None:
     depths = plan.depths().reshape(plan.leading_shape(of_sequence=True))
     found = like_of(depths, ids)
     return convert(found, dtype_like(found, options.outputs.position_ids[1]))
+
+
+def check_made_positions(state: BatchState, made: Any) -> None:
+    """Check that positions that were made, if any, are as they were: copies make them again.
+
+    Raises
+    ------
+    ValueError
+        One of a token differs.
+    """
+    if "position_ids" in state.data or not was_written(made):
+        return
+    plan = state.plan
+    starts, lens = plan.row_starts()[0], plan.prompt_lens + plan.response_lens
+    lens = np.where(state.is_real, lens, 0)
+    places = ranges_of(starts, lens)
+    found, expected = on_host(made).reshape(-1)[places], places - np.repeat(starts, lens)
+    if (found != expected).any():
+        at = int((found != expected).argmax())
+        row, token = row_and_token(offsets_of(lens), at)
+        raise ValueError(
+            f"position_ids is {found[at]} for token {token} of row {row}, but copies, selected "
+            f"rows and other layouts would make positions again and have {expected[at]} there; "
+            "change it last, or pass position_ids=True to build_batch: copies keep its positions"
+        )
 
 
 def _aligned(shifted: Any) -> Any:
