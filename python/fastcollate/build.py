@@ -12,7 +12,7 @@ from fastcollate.common.arguments import (
     suggests_names,
     warn_user,
 )
-from fastcollate.common.arrays import describe
+from fastcollate.common.arrays import describe, on_host
 from fastcollate.memory.pools import PoolArgument
 from fastcollate.ops.collating import Request, collate
 from fastcollate.ops.context_parallel import check_no_shift, check_rank
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
+    from fastcollate.ops.batch_state import BatchState
     from fastcollate.options import BatchOptions
     from fastcollate.rows.versions import Lag
 
@@ -253,10 +254,12 @@ def build_rows(
     shard: Shard | None = None,
     cp: Any = None,
     merging: RowSource | None = None,
+    warns_of_weights: bool = True,
 ) -> Batch[Any]:
     """Build a batch of columns, with checked options.
 
-    `merging` replaces the merge of the options, for rows that were merged before.
+    `merging` replaces the merge of the options, for rows that were merged before. With
+    `warns_of_weights`, labels beside a loss mask of weights are a warning.
     """
     tokens = check_tokens(prompts, responses, sequences, prompt_lens)
     if sequences is not None:
@@ -325,6 +328,12 @@ def build_rows(
         warn_user(message)
     if (message := masked_message(collated.masked_rewards)) is not None:
         warn_user(message)
+    may_warn = warns_of_weights and loss_mask is not None and outputs.labels is not None
+    if may_warn and (weight := weight_of(collated)) is not None:
+        warn_user(
+            f"loss_mask has weights, such as {weight:g}, but labels hold none, so a model's own "
+            "loss counts all trained tokens alike; compute the loss with batch.loss_mask"
+        )
     return Batch._of(collated)
 
 
@@ -367,6 +376,17 @@ def check_cp(cp: Any, layout: Layout) -> tuple[int, int] | None:
             "packed rows; pass layout=fc.Packed(...), or leave cp out"
         )
     return (size, rank) if size > 1 else None
+
+
+def weight_of(state: BatchState) -> float | None:
+    """Return a weight of the loss mask that is not 0 or 1, if there is one."""
+    mask = on_host(state.data[LOSS_MASK.key]).reshape(-1)
+    for start in range(0, len(mask), 1 << 16):  # in the cache
+        part = mask[start : start + (1 << 16)]
+        is_weight = (part != 0) & (part != 1)
+        if is_weight.any():
+            return float(part[is_weight][0])
+    return None
 
 
 def masked_message(count: int) -> str | None:

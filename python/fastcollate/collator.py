@@ -14,7 +14,7 @@ from typing import (
 )
 
 from fastcollate.batch import Batch
-from fastcollate.build import build_batch, build_rows
+from fastcollate.build import build_batch, build_rows, weight_of
 from fastcollate.common.arguments import (
     id_list,
     spells_out,
@@ -22,7 +22,6 @@ from fastcollate.common.arguments import (
     warn_user,
     wrong_name,
 )
-from fastcollate.common.arrays import on_host
 from fastcollate.memory.pools import BufferPool
 from fastcollate.ops.masks import (
     FLASH_KEYS,
@@ -48,6 +47,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
+    from fastcollate.ops.batch_state import BatchState
     from fastcollate.plan.dtypes import ArrayType, Labels
     from fastcollate.rows.truncation import Keep
 
@@ -276,13 +276,13 @@ class Collator(Generic[Made]):
         check_mask_is_used(self._fields, arguments.get("loss_mask"))
         has_labels = has_labels or not {*LABELS}.isdisjoint(self._keys or ())
         options = self._with_labels if has_labels else self._options
-        made: Any = build_rows(options, **arguments)
+        made: Any = build_rows(options, **arguments, warns_of_weights=self._keys is None)
         for name, rows in ids.items():
             if (message := padding_message(name, rows, options.pad_token_id)) is not None:
                 warn_user(message)
         made = made._replace(call=self._call, truncated=truncated)
         if "loss_mask" in arguments and made.spec.outputs.labels is not None:
-            self._check_weights(on_host(made.loss_mask))
+            self._check_weights(made._state)
         check_own_positions(made._state)
         if (message := left_out_message(made._state, self._keys)) is not None:
             warn_user(message)
@@ -375,21 +375,15 @@ class Collator(Generic[Made]):
         why = " (most models would count the padding)" if positions else ""
         return ["attention_mask", *positions], why
 
-    def _check_weights(self, mask: Any) -> None:
-        """Refuse weights that labels alone do not have; warn of them if the batch has both."""
-        weights = mask[(mask != 0) & (mask != 1)]
-        if len(weights) == 0:
+    def _check_weights(self, state: BatchState) -> None:
+        """Refuse weights beside labels alone, which have none."""
+        keys = self._keys or ()
+        if "loss_mask" in keys or {*LABELS}.isdisjoint(keys):
             return
-        has = f"loss_mask has weights, such as {weights[0]:g}"
-        if self._keys is None:
-            warn_user(
-                f"{has}, but labels hold none, so a model's own loss counts all trained tokens "
-                "alike; compute the loss with batch.loss_mask"
-            )
-        elif "loss_mask" not in self._keys and not {*LABELS}.isdisjoint(self._keys):
+        if (weight := weight_of(state)) is not None:
             raise ValueError(
-                f"{has}, but outputs are {list(self._keys)}, and labels hold none; add "
-                "'loss_mask' to outputs, or pass a loss_mask of 0 and 1"
+                f"loss_mask has weights, such as {weight:g}, but outputs are {list(keys)}, and "
+                "labels hold none; add 'loss_mask' to outputs, or pass a loss_mask of 0 and 1"
             )
 
     def __getstate__(self) -> dict[str, Any]:

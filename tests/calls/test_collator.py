@@ -239,6 +239,19 @@ def test_labels_hold_no_weights(array_type):
         fc.Collator(**options, outputs=["input_ids", "loss_mask"])(samples)
         fc.Collator(**options)([{"input_ids": [1, 2, 3], "loss_mask": [1, 1, 0]}])
 
+    def built(labels, mask):
+        return fc.build_batch([[1]], [[2, 3]], loss_mask=[mask], labels=labels, **options)
+
+    for labels in ("aligned", "shifted"):
+        with pytest.warns(UserWarning, match=f"{has}labels hold none.*with batch.loss_mask"):
+            built(labels, [0.5, 2])
+        builder = fc.BatchBuilder(labels=labels, **options)
+        builder.add([1], [2, 3], loss_mask=[0.5, 2])
+        with pytest.warns(UserWarning, match=f"{has}labels hold none.*with batch.loss_mask"):
+            builder.finish()
+        built(labels, [0, 1])
+    built(None, [0.5, 2])
+
 
 OF_PAIRS = (*("response_mask", "completion_mask", "loss_mask"), *("scores", "levels", "advantages"))
 
