@@ -75,7 +75,7 @@ class TreeRow(ListsNames):
         self.trained = 0
         self.load = 0
         self._tree = GrowingTree()
-        self._added: list[NDArray[np.int64]] = []
+        self._shared: list[int] = []
         self._size = 0
 
     def __getstate__(self) -> dict[str, Any]:
@@ -90,7 +90,8 @@ class TreeRow(ListsNames):
     @property
     def tokens(self) -> list[int]:
         """The tokens in the order in which samples added them, shared ones once."""
-        return [token for ids in self._added for token in ids.tolist()]
+        added = zip(self.samples, self._shared, strict=True)
+        return [token for sample, shared in added for token in _ids(sample)[shared:].tolist()]
 
     def fits(self, sample: dict[str, Any], budget: int) -> bool:
         """Return True if the row stays within `budget` with one more sample.
@@ -114,7 +115,7 @@ class TreeRow(ListsNames):
         *_, group = VALUES(sample)
         groups = {group}
         shared = self._tree.add(ids)
-        self._added.append(ids[shared:].copy())
+        self._shared.append(shared)
         self._size += len(ids) - shared
         self.load += (len(ids) * (len(ids) + 1) - shared * (shared + 1)) // 2
         self.trained += trained
