@@ -594,6 +594,7 @@ def collate(
     Merge | None,
     int,
     list[tuple[str, int]],
+    bool,
 ]: ...
 def write_rows(
     rows: Any, field: FieldSpec, layout: LayoutSpec, pool: BufferPool | None, torch: Any = None

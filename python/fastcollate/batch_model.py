@@ -67,9 +67,9 @@ class ModelBatch(BatchMapping[Array]):
         ----------
         x
             An array or tensor, on any device; trailing dimensions are kept. A tensor's gradients
-            flow through. In a tree, a position that several tokens follow has one value for all of
-            them: for log-probabilities use :meth:`loss_positions` instead. A :class:`Ragged` has a
-            list of values for each position: ``fc.Ragged(batch[key], batch[f"{key}_offsets"])``.
+            flow through. In a tree, a position that several tokens follow has one value for all (a
+            warning): for log-probabilities use :meth:`loss_positions` instead. A :class:`Ragged` has
+            a list of values for each position: ``fc.Ragged(batch[key], batch[f"{key}_offsets"])``.
         align
             ``"response"``: `x` is aligned with this batch's response-aligned fields, (B, R, ...)
             (packed: with the batch's `shift`). ``"sequence"``: `x` is aligned with ``input_ids``,
@@ -104,7 +104,7 @@ class ModelBatch(BatchMapping[Array]):
             `x` of another shape, or of one that fits both alignments without `align`; no `shift`
             with ``align="sequence"``; missing values without `missing`; unknown names.
         """
-        return gather(self.plan, x, align, shift, missing, per, gaps)
+        return gather(self._state, x, align, shift, missing, per, gaps)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Return the rows one by one in input order, without padding, from every layout.

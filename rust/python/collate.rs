@@ -33,7 +33,8 @@ const DETACH_FROM: usize = 1 << 20;
 
 /// The plan, the fields as they are read from their outputs, the outputs by key, the owner of their
 /// memory unless an allocator gave it, the merge, the number of rewards on tokens that merging
-/// masked, and the number of tokens that were added to their own values, by field.
+/// masked, the number of tokens that were added to their own values, by field, and false if a given
+/// loss mask is zero on all tokens.
 type Collated<'py> = (
     Plan,
     Vec<Bound<'py, FieldSpec>>,
@@ -43,6 +44,7 @@ type Collated<'py> = (
     Option<Merge>,
     usize,
     Vec<(String, usize)>,
+    bool,
 );
 
 /// Collate rows.
@@ -133,12 +135,15 @@ pub fn collate<'py>(
         assembly: rows.read(),
         placement: &placement,
     };
-    let (arrays, owner) = match allocated(allocator, &planned)? {
-        Some(memory) => (write.to_allocated(py, torch, &memory)?, None),
+    let (arrays, owner, trains) = match allocated(allocator, &planned)? {
+        Some(memory) => {
+            let (arrays, trains) = write.to_allocated(py, torch, &memory)?;
+            (arrays, None, trains)
+        }
         None => {
-            let owner = write.to_slab(py, pool)?;
+            let (owner, trains) = write.to_slab(py, pool)?;
             let view = |dtype, array: &_| Owner::view(&owner, dtype, array);
-            (handed_over(py, &planned, torch, view)?, Some(owner))
+            (handed_over(py, &planned, torch, view)?, Some(owner), trains)
         }
     };
     let specs = of_outputs(py, &fields, &columns.fields, &planned)?;
@@ -155,7 +160,7 @@ pub fn collate<'py>(
         _ => turns,
     };
     let plan = Plan { turns, assembly, placement };
-    Ok((plan, specs, table, arrays, owner, merge, masked_rewards, added))
+    Ok((plan, specs, table, arrays, owner, merge, masked_rewards, added, trains))
 }
 
 /// Write the rows of a field by themselves as one array, or tensor of `torch`: padded or
@@ -189,7 +194,7 @@ pub fn write_rows<'py>(
         assembly: rows.read(),
         placement: &placement,
     };
-    let owner = write.to_slab(py, pool)?;
+    let (owner, _) = write.to_slab(py, pool)?;
     let (_, array) = planned.arrays().next().expect("the field is written");
     let values = Owner::view(&owner, array.dtype(), array)?;
     Ok(tensors_of(torch)?(array.dtype(), values)?)
@@ -275,31 +280,33 @@ struct Write<'a, 'py> {
 }
 
 impl<'py> Write<'_, 'py> {
-    /// Write all arrays to memory of an allocator, and return the outputs.
+    /// Write all arrays to memory of an allocator, and return the outputs, and whether they train.
     fn to_allocated(
         &self,
         py: Python<'py>,
         torch: Option<&Bound<'py, PyAny>>,
         allocated: &Bound<'py, PyArray1<u8>>,
-    ) -> Result<Bound<'py, PyDict>> {
+    ) -> Result<(Bound<'py, PyDict>, bool)> {
         let mut memory = allocated.try_readwrite().map_err(PyErr::from)?;
         let bytes = memory.as_slice_mut().map_err(PyErr::from)?;
         self.write(py, bytes, false)?;
+        let trains = self.planned.trains(bytes);
         let view = |dtype, array: &_| view_of_bytes(allocated, dtype, array);
-        Ok(handed_over(py, self.planned, torch, view)?)
+        Ok((handed_over(py, self.planned, torch, view)?, trains))
     }
 
-    /// Write all arrays to a slab, and return its owner.
+    /// Write all arrays to a slab, and return its owner, and whether they train.
     fn to_slab(
         &self,
         py: Python<'py>,
         pool: Option<&Bound<'py, BufferPool>>,
-    ) -> Result<Bound<'py, Owner>> {
+    ) -> Result<(Bound<'py, Owner>, bool)> {
         let num_bytes = self.planned.num_bytes();
         let mut slab = Slab::take(num_bytes, pool.map(|pool| &pool.get().pool))?;
         let is_zeroed = slab.is_zeroed();
         self.write(py, slab.bytes_mut(), is_zeroed)?;
-        Ok(Bound::new(py, Owner::new(slab, num_bytes))?)
+        let trains = self.planned.trains(slab.bytes_mut());
+        Ok((Bound::new(py, Owner::new(slab, num_bytes))?, trains))
     }
 
     /// Write all arrays; other Python threads run meanwhile if no value needs the interpreter.

@@ -565,3 +565,23 @@ def test_first_tokens_that_train_have_no_position(options, key, marks, more):
     assert batch.metrics["batch/tokens_without_predecessor"] == unpredicted
     assert batch.loss_mask.sum() == trained
     assert (batch["labels"] != -100).sum() == trained
+
+
+@pytest.mark.parametrize(
+    ("key", "marks", "options", "message"),
+    [
+        ("labels", [-100, -100, -100], {}, "by labels, no token of these samples does; check"),
+        ("assistant_masks", [0, 0, 0], {}, "by assistant_masks, no token .*{% generation %}"),
+        ("prompt_len", 3, {}, "by prompt_len, no token"),
+        ("labels", [-100, -100, 7], {"max_length": 2}, "by labels, .* does within max_length=2"),
+    ],
+)
+def test_samples_of_which_nothing_trains(array_type, key, marks, options, message):
+    collate = fc.Collator(pad_token_id=0, layout="right", array_type=array_type, **options)
+    sample = {"input_ids": [5, 6, 7], key: marks}
+    with pytest.warns(UserWarning, match=f"nothing trains: {message}"):
+        collate([sample, sample])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        trained = {"prompt_len": 1}.get(key, [-100, 6, 7] if key == "labels" else [0, 1, 1])
+        collate([sample, {**sample, key: trained}])

@@ -1,6 +1,7 @@
 """Straightforward training on a batch gives the gradients of rows one by one."""
 
 import types
+import warnings
 from itertools import pairwise
 
 import pytest
@@ -212,3 +213,25 @@ def test_flags_of_rows_choose_rows(model, layout, flags):
         for prompt, response, is_good in zip(prompts, responses, good, strict=True)
     ]
     same(outcome(model, loss), outcome(model, sum(alone)))
+
+
+@pytest.mark.parametrize("layout", ["left", "jagged", fc.Packed(16), fc.Tree(16)])
+@pytest.mark.parametrize("dtype", ["float32", "bool"])
+def test_a_mask_of_zeros_is_warned_of(layout, dtype):
+    prompts, responses = zip(*ROWS, strict=True)
+    options = {"pad_token_id": 0, "layout": layout, "dtypes": {"loss_mask": dtype}}
+
+    def build(value, **more):
+        masks = [[value] * len(row) for row in responses]
+        return fc.build_batch(prompts, responses, loss_mask=masks, **options, **more)
+
+    with pytest.warns(UserWarning, match="loss_mask is 0 on all response tokens, so nothing trai"):
+        build(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        build(1)
+        fc.build_batch(prompts, [[]] * len(prompts), loss_mask=[[]] * len(prompts), **options)
+        if layout == "left":
+            lens = [[len(row) for row in rows] for rows in (prompts, responses)]
+            plan = fc.plan_step(tuple(lens), dp_size=len(prompts))
+            build(0, shard=plan.shard(0, 0))

@@ -3,6 +3,7 @@
 import io
 import logging
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -192,3 +193,25 @@ def test_uids_per_turn_of_a_step_are_those_of_trajectories():
     with pytest.raises(ValueError, match=r"uids\[1\] is 'b', but uids\[0\], of the same traj"):
         fc.plan_step(plan, uids=["a", "b", "c"], dp_size=1)
     assert fc.plan_step(plan, uids=["a", "a", "c"], dp_size=1).prompt_offsets.tolist() == [0, 1, 2]
+
+
+ANEW = [[1, 2], [31], [32]]
+
+
+@pytest.mark.parametrize("policy", ["exact", "branch", "realign"])
+def test_prompts_without_the_turns_before_them_are_warned_of(policy):
+    """As when each turn has its new observation alone."""
+    responses, given = [[3, 4], [5, 6, 7], [7, 2]], {"trajectory_ids": ["a"] * 3}
+    message = "merging joined none of 3 turns: every prompt is shorter than the turn before it; pass"
+    with pytest.warns(UserWarning, match=message):
+        fc.merge_turns(ANEW, responses, policy=policy, **given)
+    with pytest.warns(UserWarning, match=message):
+        fc.build_batch(ANEW, responses, pad_token_id=0, merge=policy, **given)
+
+
+def test_other_turns_that_are_not_joined_are_not_warned_of():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        merge("ab>c", "abxyz>d")  # longer: the turn was changed
+        merge("ab>c", "abc>d", "x>d")  # some are joined
+        fc.merge_turns(ANEW, ANEW, trajectory_ids=[1, 2, 3])

@@ -142,9 +142,11 @@ def test_values_go_back_to_rows(drawn, array_type):
     places = np.arange(bins * width).reshape(bins, width)
     if array_type == "torch":
         places = batch.input_ids.new_tensor(places)
-    before = batch.gather(places, align="sequence", shift="next_token", missing=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # some positions predict several tokens
+        before = batch.gather(places, align="sequence", shift="next_token", missing=0)
+        shorter = batch.gather(places[:, :-1], align="sequence", shift="next_token", missing=0)
     assert np.asarray(before.values).tolist() == batch.predictors.tolist()
-    shorter = batch.gather(places[:, :-1], align="sequence", shift="next_token", missing=0)
     assert np.asarray(shorter.values).tolist() == batch.predictors.tolist()
     of_rows = np.arange(len(data.prompts))
     put = batch.broadcast(of_rows, on="response")
@@ -555,3 +557,20 @@ def test_a_mask_that_is_not_there_is_named():
 def test_arrays_are_no_options(option):
     with pytest.raises((TypeError, ValueError), match=f"{option} (is|has) .*pass "):
         fc.Tree(16, **{option: np.zeros((3, 2))})
+
+
+def test_one_value_for_several_next_tokens_is_warned_of(array_type):
+    rows = {"prompts": [[1, 2], [1, 2], [3]], "responses": [[5, 6], [5, 7], [8]]}
+    how = {"pad_token_id": 0, "array_type": array_type}
+
+    def gather(layout, **shift):
+        batch = fc.build_batch(**rows, **how, layout=layout)
+        return batch.gather(batch.input_ids, align="sequence", **shift)
+
+    with pytest.warns(UserWarning, match="1 position of the tree predicts several tokens, which"):
+        gather(fc.Tree(16), shift="next_token")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        gather(fc.Tree(16), shift="none")
+        gather(fc.Tree(16, fork_early=True), shift="next_token")
+        gather(fc.Packed(16), shift="next_token")

@@ -37,7 +37,9 @@ class Commands(TyperGroup):
                 meant = same_word(error.option_name, [one.opts[0] for one in options])
                 error.possibilities = own if meant is None else [meant]
             elif "valid integer" in str(getattr(error, "message", "")) and error.param.multiple:
-                error.message += f"; repeat {error.param.opts[0]} for several"
+                name = error.param.opts[0]
+                what = "the id of a token, an integer" if name == "--eos" else "an integer"
+                error.message = f"{name} takes {what}; repeat {name} for several"
             elif "extra argument" in str(getattr(error, "message", "")):
                 error.message += "; pass one file, or a folder of files"
             raise

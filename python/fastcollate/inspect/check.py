@@ -151,9 +151,12 @@ def _without_loss(facts: _Facts) -> Iterator[Finding]:
     response_lens = facts.places.response_lens
     rows = np.flatnonzero((facts.counts == 0) & facts.is_real)
     if 0 < len(rows) == np.count_nonzero(facts.is_real):
-        tokens = tally(int(response_lens[facts.is_real].sum()), "response token")
-        reason = f"nothing trains: none of {tally(len(rows), 'row')} with {tokens} has a loss"
-        yield _whole_batch("all_masked", reason, "correct loss_mask: there is no gradient")
+        tokens = int(response_lens[facts.is_real].sum())
+        of = f"{tally(len(rows), 'row')} with {tally(tokens, 'response token')}"
+        advice = "pass a loss_mask that is 1 on response tokens that train"
+        if tokens == 0:
+            advice = "pass responses, or prompt_lens that are smaller than the lengths of sequences"
+        yield _whole_batch("all_masked", f"nothing trains: none of {of} has a loss", advice)
         return
 
     def reason_of(row: int) -> str:

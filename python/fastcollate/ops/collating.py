@@ -13,7 +13,7 @@ from fastcollate._fastcollate import (
     OutputSpec,
     Plan,
 )
-from fastcollate.common.arguments import check_int
+from fastcollate.common.arguments import check_int, warn_user
 from fastcollate.common.requirements import LEAST_TORCH, check_version
 from fastcollate.memory.pools import PoolArgument, check_memory
 from fastcollate.ops.batch_state import BatchSpec, BatchState
@@ -28,6 +28,13 @@ from fastcollate.rows.tokens import Tokens
 
 _AS_PASSED = OutputSpec()
 """The outputs of frameworks' functions, which return loss masks as passed, if at all."""
+
+
+UNTRAINED = (
+    "loss_mask is 0 on all response tokens, so nothing trains; pass 1 on those that train (a mask "
+    "over whole sequences as fc.Field(mask, align='sequence'))"
+)
+"""The warning for a loss mask of zeros; a shard or a rank may have one."""
 
 
 class Request(NamedTuple):
@@ -63,7 +70,7 @@ def collate(request: Request) -> BatchState:
         )
     # A step's trees say which rows share tokens.
     is_planned = shard is not None and shard.shared is not None
-    plan, specs, table, data, owner, merge, masked_rewards, added = _fastcollate.collate(
+    plan, specs, table, data, owner, merge, masked_rewards, added, trains = _fastcollate.collate(
         tokens,
         None if merging is None else merging.row_source,
         None if shard is None else shard.spec,
@@ -106,6 +113,8 @@ def collate(request: Request) -> BatchState:
         tuple(added),
         owner,
     )
+    if not trains and shard is None and cp is None and outputs is not _AS_PASSED:
+        warn_user(UNTRAINED)
     if layout.forks_early and "labels" in tree_label_keys(collated):
         check_trained_once(collated)
     return collated

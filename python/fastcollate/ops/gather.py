@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fastcollate.common.arguments import check_bool, check_choice, tally
+from fastcollate.common.arguments import check_bool, check_choice, tally, warn_user
 from fastcollate.common.arrays import (
     check_array,
     describe,
@@ -30,10 +30,11 @@ from fastcollate.rows.columns import Ragged
 
 if TYPE_CHECKING:
     from fastcollate._fastcollate import Plan
+    from fastcollate.ops.batch_state import BatchState
 
 
 def gather(
-    plan: Plan,
+    state: BatchState,
     x: Any,
     align: str | None,
     shift: str | None,
@@ -42,6 +43,7 @@ def gather(
     gaps: bool,
 ) -> Ragged | tuple[Ragged, Ragged]:
     """See :meth:`fastcollate.Batch.gather`."""
+    plan = state.plan
     check_bool("gaps", gaps)
     check_choice("per", per, ("row", "turn"))
     check_choice("align", align, ("response", "sequence", None))
@@ -102,6 +104,13 @@ def gather(
         padding=not plan.has_bins,
         may_miss=missing is not None or isinstance(x, Ragged),
     )
+    if is_shifted and not state.spec.forks_early and (count := _count_forks(plan, places, per)) > 0:
+        several = "1 position of the tree predicts" if count == 1 else f"{count:,} positions predict"
+        warn_user(
+            f"{several} several tokens, which all get the one value there: right for entropies and "
+            "values, but wrong for log-probabilities; take those by batch.loss_positions() and "
+            "batch.targets"
+        )
     rows = offsets_of(lens)
     if isinstance(x, Ragged):
         counts = np.where(places < 0, 0, x.lengths[places]) if len(x) else np.zeros_like(places)
@@ -115,6 +124,17 @@ def _shape_of(plan: Plan, x: Ragged, align: str | None) -> tuple[int, ...]:
     kinds = (True, False) if align == "sequence" else (False, True)
     shapes = [plan.leading_shape(of_sequence=of_sequence) for of_sequence in kinds]
     return next((shape for shape in shapes if math.prod(shape) == len(x)), (len(x),))
+
+
+def _count_forks(plan: Plan, places: np.ndarray, per: str) -> int:
+    """Count the positions that predict several of the tokens that are gathered: forks of a tree."""
+    if not plan.is_tree:
+        return 0
+    tokens, _ = plan.gather_positions(of_sequence=True, per_turn=per == "turn", may_miss=True)
+    places, tokens = places[places >= 0], tokens[places >= 0]
+    one_of = np.zeros(int(places.max(initial=-1)) + 1, np.int64)
+    one_of[places] = tokens
+    return len(np.unique(places[one_of[places] != tokens]))
 
 
 def _without_last(leading: tuple[int, ...]) -> tuple[int, ...]:

@@ -80,9 +80,11 @@ def normalize(
             )
     mask, rows_of_tokens = tokens.mask != 0, tokens.rows  # nonzero weights select
     if tuple(x.shape) != tuple(mask.shape):
+        is_per_row = tuple(x.shape) == (state.plan.num_rows,)
         raise ValueError(
             f"advantages has shape {tuple(x.shape)}; pass the shape of the batch's response "
             f"outputs, {tuple(mask.shape)}"
+            + (", as batch.broadcast(advantages) has" if is_per_row else "")
         )
     shape, mask = x.shape, like_of(mask, x)
     if rows_of_tokens is not None:

@@ -31,7 +31,7 @@ _KINDS = {
     "predictor": "in a tree, with a predictor that does not follow the preceding tokens",
     "padding": "outside all rows, but not padding",
     "not attended": "in a row, with an attention mask of 0",
-    "rows": "rows other than planned",
+    "rows": "rows other than planned; batches go by mini-batch, then by rank",
 }
 """Descriptions of findings, by kind."""
 

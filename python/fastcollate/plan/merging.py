@@ -13,7 +13,13 @@ from numpy.typing import NDArray
 from fastcollate import _fastcollate
 from fastcollate._fastcollate import POLICIES, MergeSpec, Plan
 from fastcollate._fastcollate import Merge as CoreMerge
-from fastcollate.common.arguments import check_bool, check_choice, suggests_names, tally
+from fastcollate.common.arguments import (
+    check_bool,
+    check_choice,
+    suggests_names,
+    tally,
+    warn_user,
+)
 from fastcollate.common.arrays import describe
 from fastcollate.common.caching import cached_property
 from fastcollate.common.names import ListsNames
@@ -349,7 +355,7 @@ def merge_turns(
         tokens, trajectories.for_core(), policy.spec, mask, drop_untrainable
     )
     plan = MergePlan(merge, trajectories.ids, tokenizer, mask is not None)
-    log_breaks(plan)
+    tell_breaks(plan)
     return plan
 
 
@@ -370,7 +376,7 @@ class RowSource(NamedTuple):
         if merge is None:
             return self.plan
         plan = MergePlan(merge, self.trajectory_ids)
-        log_breaks(plan)
+        tell_breaks(plan)
         return plan
 
     @property
@@ -460,9 +466,26 @@ def check_uids(merging: RowSource | None, uids: Any | None, shard: Shard | None)
     )
 
 
-def log_breaks(plan: MergePlan) -> None:
-    """Log the first breaks of every trajectory at level DEBUG."""
+def tell_breaks(plan: MergePlan) -> None:
+    """Log the first breaks of every trajectory at level DEBUG; warn if no turn was joined."""
+    if (message := _unjoined_message(plan)) is not None:
+        warn_user(message)
     if not logger.isEnabledFor(logging.DEBUG):
         return
     for broken in plan.report.breaks.firsts(LOGGED_BREAKS):
         logger.debug("%s", broken)
+
+
+def _unjoined_message(plan: MergePlan) -> str | None:
+    """Return a warning if no turn continues another, and every prompt begins anew."""
+    if not plan.num_trajectories < plan.num_turns == plan.num_rows:
+        return None
+    is_later = np.diff(plan.trajectories) == 0
+    lens = plan.prompt_lens + plan.response_lens
+    if (plan.prompt_lens[1:] >= lens[:-1])[is_later].any():
+        return None
+    return (
+        f"merging joined none of {plan.num_turns:,} turns: every prompt is shorter than the turn "
+        "before it; pass the whole conversation so far as each turn's prompt, not its new part "
+        "alone, or leave merge out"
+    )

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import IGNORE_INDEX, RowSpans, compact_ids
-from fastcollate.common.arguments import tally
+from fastcollate.common.arguments import tally, warn_user
 from fastcollate.common.arrays import is_tensor, offsets_of, ranges_of, row_and_token, to_numpy
 from fastcollate.common.row_columns import IDS
+from fastcollate.common.text import in_words
 from fastcollate.rows.column_input import ragged
 from fastcollate.rows.columns import Ragged
 from fastcollate.rows.fields import Field
@@ -130,8 +131,20 @@ def tokens_of(columns: Mapping[str, Any], limit: Limit | None) -> SampleTokens:
     elif (trained := _find_trained(ids, columns)) is not None:
         arguments["prompt_lens"] = _first(trained, spans)
         arguments["loss_mask"] = Field(spans.mask(trained), align="sequence")
+    if (arguments.get("prompt_lens", -1) == spans.lengths).all():
+        warn_user(_untrained_message(columns, limit))
     is_whole = limit is None and SEQ_LENGTHS not in columns
     return SampleTokens(arguments, None if is_whole else spans, truncated)
+
+
+def _untrained_message(columns: Collection[str], limit: Limit | None) -> str:
+    """Return the warning for samples of which no token trains."""
+    keys = in_words([key for key in ("prompt_len", *MARKS) if key in columns], "and")
+    within = "" if limit is None else f" within max_length={limit.max_length}"
+    advice = "check how they are made"
+    if "assistant_masks" in columns:
+        advice = "chat templates mark what the assistant says by {% generation %}"
+    return f"nothing trains: by {keys}, no token of these samples does{within}; {advice}"
 
 
 def check_one_mark(columns: Collection[str], key: str) -> None:

@@ -7,7 +7,7 @@ use super::array_grids::{ArrayGrid, Placed, Segments, check_unplaced, of_respons
 use super::arrays::{Content, Derived, LossMask, Read, jobs};
 use super::execute::{self, Jobs};
 use super::field::check_trained;
-use super::outputs::{Output, OutputSpec, PositionIds, What, outputs};
+use super::outputs::{LOSS_MASK, Output, OutputSpec, PositionIds, What, outputs};
 use super::{BatchRows, Columns, FieldKind, FieldSpec, OutputAlign};
 use crate::column::{AnyColumn, FieldColumn, SliceColumn, Tokens};
 use crate::dtype::{Dtype, IntDtype};
@@ -398,6 +398,17 @@ impl Planned {
         self.outputs.iter().filter_map(|planned| match &planned.value {
             Value::Array(array) => Some((&planned.output, array)),
             _ => None,
+        })
+    }
+
+    /// False if a given loss mask was written to this memory as zeros alone.
+    #[must_use]
+    pub fn trains(&self, memory: &[u8]) -> bool {
+        let is_given = |output: &Output| matches!(output.what, What::Field(_));
+        let mut masks = self.arrays().filter(|(output, _)| output.key == LOSS_MASK);
+        masks.all(|(output, array)| {
+            let bytes = &memory[array.bytes.clone()];
+            !is_given(output) || bytes.is_empty() || bytes.iter().any(|&byte| byte != 0)
         })
     }
 
