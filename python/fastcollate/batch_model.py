@@ -67,9 +67,9 @@ class ModelBatch(BatchMapping[Array]):
         ----------
         x
             An array or tensor, on any device; trailing dimensions are kept. A tensor's gradients
-            flow through. In a tree, a position that several tokens follow has one value for all (a
-            warning): for log-probabilities use :meth:`loss_positions` instead. A :class:`Ragged` has
-            a list of values for each position: ``fc.Ragged(batch[key], batch[f"{key}_offsets"])``.
+            flow through. In a tree, a position that several tokens follow has one value for all: it
+            warns, as log-probabilities need :meth:`loss_positions`. A :class:`Ragged` has a list
+            of values for each position: ``fc.Ragged(batch[key], batch[f"{key}_offsets"])``.
         align
             ``"response"``: `x` is aligned with this batch's response-aligned fields, (B, R, ...)
             (packed: with the batch's `shift`). ``"sequence"``: `x` is aligned with ``input_ids``,

@@ -202,7 +202,7 @@ ANEW = [[1, 2], [31], [32]]
 def test_prompts_without_the_turns_before_them_are_warned_of(policy):
     """As when each turn has its new observation alone."""
     responses, given = [[3, 4], [5, 6, 7], [7, 2]], {"trajectory_ids": ["a"] * 3}
-    message = "merging joined none of 3 turns: every prompt is shorter than the turn before it; pass"
+    message = "merging joined none of 3 turns: every prompt is shorter than the turn before it"
     with pytest.warns(UserWarning, match=message):
         fc.merge_turns(ANEW, responses, policy=policy, **given)
     with pytest.warns(UserWarning, match=message):

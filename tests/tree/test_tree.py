@@ -567,7 +567,7 @@ def test_one_value_for_several_next_tokens_is_warned_of(array_type):
         batch = fc.build_batch(**rows, **how, layout=layout)
         return batch.gather(batch.input_ids, align="sequence", **shift)
 
-    with pytest.warns(UserWarning, match="1 position of the tree predicts several tokens, which"):
+    with pytest.warns(UserWarning, match="at 1 fork of the tree, several tokens get"):
         gather(fc.Tree(16), shift="next_token")
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -105,11 +105,10 @@ def gather(
         may_miss=missing is not None or isinstance(x, Ragged),
     )
     if is_shifted and not state.spec.forks_early and (count := _count_forks(plan, places, per)) > 0:
-        several = "1 position of the tree predicts" if count == 1 else f"{count:,} positions predict"
         warn_user(
-            f"{several} several tokens, which all get the one value there: right for entropies and "
-            "values, but wrong for log-probabilities; take those by batch.loss_positions() and "
-            "batch.targets"
+            f"at {tally(count, 'fork')} of the tree, several tokens get the one value of the "
+            "position before them: right for entropies and values, but wrong for "
+            "log-probabilities; take those by batch.loss_positions() and batch.targets"
         )
     rows = offsets_of(lens)
     if isinstance(x, Ragged):
