@@ -5,6 +5,7 @@
 //! read; any other item is left to the parser, whose reading gives the next shape.
 
 use std::mem;
+use std::ops::Range;
 
 use super::call::UNKNOWN;
 use super::numbers::{float, id, number_end};
@@ -68,13 +69,13 @@ impl Shapes {
         })
     }
 
-    /// Learn the shape of a valid item at the end of the data, with the places of its values.
-    pub fn learn(&mut self, data: &[u8], at: usize, uses: &[(usize, Column)]) {
+    /// Learn the shape of a valid item at a span of the data, with the places of its values.
+    pub fn learn(&mut self, data: &[u8], item: Range<usize>, uses: &[(usize, Column)]) {
         let count = |slot| uses.iter().filter(|(_, one)| *one == slot).count();
         let are_single = SLOTS.into_iter().all(|slot| count(slot) < 2);
-        if data.len() - at <= MOST_BYTES
+        if item.len() <= MOST_BYTES
             && are_single
-            && let Some(shape) = shape_of(data, at, uses)
+            && let Some(shape) = shape_of(data, item, uses)
             && !self.0.contains(&shape)
         {
             self.0.truncate(MOST_SHAPES - 1);
@@ -125,9 +126,13 @@ fn read(shape: &[Part], data: &[u8], mut at: usize) -> Option<(Found, usize)> {
 
 /// The id in a text `token_id:17`; [`UNKNOWN`] in others.
 pub fn token_of(text: &[u8]) -> i32 {
-    let digits = text.strip_prefix(TOKEN_ID.as_bytes());
-    let whole = digits.and_then(|digits| id(digits, 0).filter(|(_, end)| *end == digits.len()));
-    whole.map_or(UNKNOWN, |(id, _)| id)
+    match text.strip_prefix(TOKEN_ID.as_bytes()) {
+        Some(digits @ (b"0" | [b'1'..=b'9', ..])) => {
+            let number = str::from_utf8(digits).ok().and_then(|digits| digits.parse().ok());
+            number.unwrap_or(UNKNOWN)
+        }
+        _ => UNKNOWN,
+    }
 }
 
 /// The end of a text without escapes but the short ones.
@@ -188,26 +193,26 @@ fn numbers_end(data: &[u8], at: usize) -> Option<usize> {
 }
 
 /// The shape of a valid item; None if it has parts that shapes cannot describe.
-fn shape_of(item: &[u8], mut at: usize, uses: &[(usize, Column)]) -> Option<Vec<Part>> {
+fn shape_of(data: &[u8], item: Range<usize>, uses: &[(usize, Column)]) -> Option<Vec<Part>> {
     let use_at = |at| {
         let (_, column) = uses.iter().find(|(start, _)| *start == at)?;
         SLOTS.iter().position(|slot| slot == column)
     };
     let (mut shape, mut value, mut same) = (Vec::new(), Value::Nothing, Vec::new());
-    let mut logprob = &item[..0];
-    while let Some(&byte) = item.get(at) {
-        let (next, end) = match byte {
+    let (mut logprob, mut at) = (&data[..0], item.start);
+    while at < item.end {
+        let (next, end) = match data[at] {
             b'"' => {
-                let end = text_end(item, at)?;
-                let is_key = item[end..].iter().find(|byte| !byte.is_ascii_whitespace());
+                let end = text_end(data, at)?;
+                let is_key = data[end..].iter().find(|byte| !byte.is_ascii_whitespace());
                 match is_key {
                     Some(b':') => (None, end),
                     _ => (Some(Value::Text(use_at(at))), end),
                 }
             }
             b'-' | b'0'..=b'9' => {
-                let end = number_end(item, at)?;
-                let (slot, text) = (use_at(at), &item[at..end]);
+                let end = number_end(data, at)?;
+                let (slot, text) = (use_at(at), &data[at..end]);
                 if slot == Some(0) {
                     logprob = text;
                 }
@@ -215,7 +220,7 @@ fn shape_of(item: &[u8], mut at: usize, uses: &[(usize, Column)]) -> Option<Vec<
                 let number = Value::Number(slot);
                 (Some(if is_again { Value::Again } else { number }), end)
             }
-            b'[' => match numbers_end(item, at) {
+            b'[' => match numbers_end(data, at) {
                 Some(end) if !uses.iter().any(|(start, _)| (at..end).contains(start)) => {
                     (Some(Value::Numbers), end)
                 }
@@ -224,7 +229,7 @@ fn shape_of(item: &[u8], mut at: usize, uses: &[(usize, Column)]) -> Option<Vec<
             _ => (None, at + 1),
         };
         match next {
-            None => same.extend_from_slice(&item[at..end]),
+            None => same.extend_from_slice(&data[at..end]),
             Some(next) => {
                 add_parts(&mut shape, mem::replace(&mut value, next), &same);
                 same.clear();

@@ -19,9 +19,6 @@ const LEAST: i64 = -42;
 /// and of the float64 nearest to the number: at most half an epsilon each. Rounded up.
 const ERROR: f64 = 4.0 * f64::EPSILON;
 
-/// Decimal digits of which any number fits 63 bits.
-const MOST_DIGITS: usize = 18;
-
 /// A number as written: its first digits without point and sign, and the power of ten of the last.
 struct Decimal {
     mantissa: i64,
@@ -43,11 +40,11 @@ fn digits_of(bytes: [u8; 8]) -> (u64, usize) {
     (values, others.trailing_zeros() as usize / 8)
 }
 
-/// The number of the first digits of eight, of which there are `count`, from 1 to 8.
+/// The number of the first digits of eight, of which there are `count`.
 #[inline(always)]
 fn number_of(values: u64, count: usize) -> u64 {
     // Zeros come first; then digits become pairs, pairs fours, and fours the number.
-    let word = values << (64 - 8 * count);
+    let word = values.unbounded_shl(64 - 8 * count as u32);
     let pairs = word.wrapping_mul(10).wrapping_add(word >> 8);
     let low = (pairs & 0x0000_00ff_0000_00ff).wrapping_mul(0x000f_4240_0000_0064);
     let high = ((pairs >> 16) & 0x0000_00ff_0000_00ff).wrapping_mul(0x0000_2710_0000_0001);
@@ -60,24 +57,18 @@ fn next<const N: usize>(data: &[u8], at: usize) -> Option<&[u8; N]> {
     data.get(at..)?.first_chunk()
 }
 
-/// Add up to `most` digits to a value; returns it, and their number.
-fn add_digits(data: &[u8], at: usize, mut value: u64, most: usize) -> (u64, usize) {
-    let digits = data.get(at..).unwrap_or(&[]).iter().take(most);
-    let digits = digits.take_while(|byte| byte.is_ascii_digit());
-    let mut count = 0;
-    for byte in digits {
-        value = value.wrapping_mul(10).wrapping_add(u64::from(byte - b'0'));
-        count += 1;
-    }
-    (value, count)
+/// The number of up to eight digits, and how many there are.
+#[inline(always)]
+fn digits(data: &[u8], at: usize) -> Option<(u64, usize)> {
+    let (values, count) = digits_of(*next(data, at)?);
+    Some((number_of(values, count), count))
 }
 
 /// A number in JSON's grammar, without a sign; None if it has too many digits.
 fn decimal(data: &[u8], start: usize) -> Option<Decimal> {
-    let (usual, other) = (usual_decimal(data, start), || other_decimal(data, start));
-    let number = usual.or_else(other)?;
-    match data.get(number.end) {
-        Some(b'e' | b'E') => with_exponent(data, number),
+    let number = usual_decimal(data, start).or_else(|| other_decimal(data, start))?;
+    match data.get(number.end)? {
+        b'e' | b'E' => with_exponent(data, number),
         _ => Some(number),
     }
 }
@@ -106,41 +97,40 @@ fn usual_decimal(data: &[u8], start: usize) -> Option<Decimal> {
     })
 }
 
-/// Any other decimal.
+/// Any other decimal, with up to seven digits before its point.
 fn other_decimal(data: &[u8], start: usize) -> Option<Decimal> {
-    let (whole, len) = add_digits(data, start, 0, 16);
-    if len == 0 || len == 16 || len > 1 && data[start] == b'0' {
+    let (whole, len @ 1..8) = digits(data, start)? else {
+        return None;
+    };
+    if len > 1 && data[start] == b'0' {
         return None;
     }
-    let mut end = start + len;
-    let (mut mantissa, mut count, mut more) = (whole, 0, 0);
-    if data.get(end) == Some(&b'.') {
-        (mantissa, count) = add_digits(data, end + 1, whole, MOST_DIGITS - len);
-        (_, more) = add_digits(data, end + 1 + count, 0, usize::MAX);
-        if count == 0 {
-            return None;
-        }
-        end += 1 + count + more;
+    let end = start + len;
+    if data[end] != b'.' {
+        return Some(Decimal { mantissa: whole.cast_signed(), power: 0, is_cut: false, end });
     }
+    let (fraction, count @ 1..) = digits(data, end + 1)? else {
+        return None;
+    };
+    let end = end + 1 + count;
+    let more = data[end..].iter().take_while(|byte| byte.is_ascii_digit()).count();
     Some(Decimal {
-        mantissa: mantissa.cast_signed(),
-        power: -i64::try_from(count).ok()?,
+        mantissa: (whole * TENS[count] + fraction).cast_signed(),
+        power: -count.cast_signed() as i64,
         is_cut: more > 0,
-        end,
+        end: end + more,
     })
 }
 
 fn with_exponent(data: &[u8], number: Decimal) -> Option<Decimal> {
     let sign = data.get(number.end + 1);
     let from = number.end + 1 + usize::from(matches!(sign, Some(b'+' | b'-')));
-    let (value, count) = add_digits(data, from, 0, 8);
-    if count == 0 || count == 8 {
+    let (exponent, count @ 1..8) = digits(data, from)? else {
         return None;
-    }
-    let value = value.cast_signed();
-    let power = number.power + if sign == Some(&b'-') { -value } else { value };
-    let end = from + count;
-    Some(Decimal { power, end, ..number })
+    };
+    let exponent = exponent.cast_signed();
+    let power = number.power + if sign == Some(&b'-') { -exponent } else { exponent };
+    Some(Decimal { power, end: from + count, ..number })
 }
 
 /// The end of a number that [`float`] can read.
@@ -153,27 +143,15 @@ pub fn number_end(data: &[u8], at: usize) -> Option<usize> {
     decimal(data, at + usize::from(is_negative)).map(|number| number.end)
 }
 
-/// A token id, and its end.
+/// A token id of up to seven digits, and its end.
 #[inline(always)]
 pub fn id(data: &[u8], at: usize) -> Option<(i32, usize)> {
-    if let Some(bytes) = next(data, at)
-        && let (digits, count @ 1..8) = digits_of(*bytes)
-    {
-        let is_number = count == 1 || bytes[0] != b'0';
-        let is_whole = !matches!(bytes[count], b'.' | b'e' | b'E');
-        let value = number_of(digits, count) as i32;
-        return (is_number && is_whole).then_some((value, at + count));
-    }
-    any_id(data, at)
-}
-
-fn any_id(data: &[u8], at: usize) -> Option<(i32, usize)> {
-    let (value, count) = add_digits(data, at, 0, 16);
-    let is_number = count == 1 || count > 1 && count <= 10 && data[at] != b'0';
-    let end = at + count;
-    let is_whole = !matches!(data.get(end), Some(b'.' | b'e' | b'E'));
-    let value = i32::try_from(value).ok()?;
-    (is_number && is_whole).then_some((value, end))
+    let (value, count @ 1..8) = digits(data, at)? else {
+        return None;
+    };
+    let is_number = count == 1 || data[at] != b'0';
+    let is_whole = !matches!(data[at + count], b'.' | b'e' | b'E');
+    (is_number && is_whole).then_some((value as i32, at + count))
 }
 
 /// The bits of the float32 nearest to the float64 nearest to a number, and its end.

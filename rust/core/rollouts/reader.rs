@@ -297,7 +297,7 @@ impl<'s> Reader<'s> {
         let item = mem::take(&mut self.item).unwrap_or_default();
         value?;
         if !item.is_special {
-            self.shapes[child].learn(&json.data[..json.at()], at, &item.uses);
+            self.shapes[child].learn(json.data, at..json.at(), &item.uses);
         }
         Ok(item.seen)
     }
