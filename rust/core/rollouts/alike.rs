@@ -18,9 +18,8 @@ pub struct Alike {
     arrays: u32,
     /// Number of items.
     items: usize,
-    /// The slots of which items have a value; and by slot, the places of those that items lack.
+    /// The slots of which items have a value.
     are_there: u32,
-    gaps: [Vec<usize>; SLOTS.len()],
     /// Columns that an earlier path has, with their lengths: values of items are removed again.
     others: Vec<(Column, usize)>,
 }
@@ -75,18 +74,10 @@ impl Alike {
     /// [`Error::NoMemory`](crate::Error::NoMemory).
     #[inline(always)]
     pub fn add(&mut self, seen: Seen, has: u32, frame: &mut Frame) -> Result<()> {
-        let has = has & self.read;
+        let has = has & self.read & !seen.arrays;
         let (first, lacked) = (has & !self.are_there, self.are_there & !has);
         if first | lacked != 0 {
-            for (gaps, column) in self.gaps.iter_mut().zip(SLOTS) {
-                let len = frame.column(column).values.len();
-                if first & bit(column) != 0 {
-                    resize(gaps, self.items, len - 1)?; // all items before lack it
-                } else if lacked & bit(column) != 0 {
-                    add(gaps, len)?;
-                }
-            }
-            self.are_there |= first;
+            self.fill(first, lacked, frame)?;
         }
         self.items += 1;
         self.lacked |= self.read & !seen.all;
@@ -95,11 +86,24 @@ impl Alike {
         Ok(())
     }
 
-    /// Fill what items lack. False if that cannot be filled.
-    ///
-    /// # Errors
-    /// [`Error::NoMemory`](crate::Error::NoMemory).
-    pub fn finish(self, frame: &mut Frame, node: &Node) -> Result<bool> {
+    /// Fill the slots that an item is the first to have, or lacks.
+    fn fill(&mut self, first: u32, lacked: u32, frame: &mut Frame) -> Result<()> {
+        for (column, missing) in SLOTS.into_iter().zip([MISSING, UNKNOWN, UNKNOWN]) {
+            let values = &mut frame.column(column).values;
+            let len = values.len();
+            if first & bit(column) != 0 {
+                resize(values, len + self.items, missing)?;
+                values.swap(len - 1, len - 1 + self.items);
+            } else if lacked & bit(column) != 0 {
+                add(values, missing)?;
+            }
+        }
+        self.are_there |= first;
+        Ok(())
+    }
+
+    /// End the array. False if items lack what cannot be filled.
+    pub fn finish(self, frame: &mut Frame, node: &Node) -> bool {
         let (lacked, single, arrays) = (self.lacked, self.single, self.arrays);
         for &(column, _) in &node.columns {
             // Of no items, there are no values.
@@ -107,16 +111,10 @@ impl Alike {
                 frame.column(column).state = State::Given;
             }
         }
-        let values = [MISSING, UNKNOWN, UNKNOWN].into_iter().zip(&self.gaps);
-        for (column, (value, gaps)) in SLOTS.into_iter().zip(values) {
-            if self.are_there & bit(column) != 0 && arrays == 0 {
-                frame.insert(column, gaps, value)?;
-            }
-        }
         for (column, len) in self.others {
             frame.column(column).values.truncate(len);
         }
-        Ok(single & lacked & !Seen::SLOTS.all | arrays & (lacked | single) == 0)
+        single & lacked & !Seen::SLOTS.all | arrays & (lacked | single) == 0
     }
 }
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::call::Call;
 use super::schema::{COUNT, Column, Kept, Opens, Role, Schema};
 use crate::error::Result;
-use crate::memory::{add, reserve, resize};
+use crate::memory::{add, reserve};
 
 /// What is known of a column.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -144,22 +144,6 @@ impl Frame {
     /// The one number of a column.
     pub fn number(&self, column: Column) -> Option<i32> {
         self.columns[column as usize].given()?.first().copied()
-    }
-
-    /// Insert a value at places of a column, which ascend.
-    ///
-    /// # Errors
-    /// [`Error::NoMemory`](crate::Error::NoMemory).
-    pub fn insert(&mut self, column: Column, places: &[usize], value: i32) -> Result<()> {
-        let values = &mut self.column(column).values;
-        let mut end = values.len();
-        resize(values, end + places.len(), value)?;
-        for (earlier, &place) in places.iter().enumerate().rev() {
-            values.copy_within(place..end, place + earlier + 1);
-            values[place + earlier] = value;
-            end = place;
-        }
-        Ok(())
     }
 
     /// True for a call.

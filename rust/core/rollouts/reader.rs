@@ -278,7 +278,7 @@ impl<'s> Reader<'s> {
             items.add(seen, has, &mut self.frames[current])?;
             Ok(end)
         })?;
-        if !items.finish(&mut self.frames[current], node)? {
+        if !items.finish(&mut self.frames[current], node) {
             let reason = "items of this array have no value, or other ones, where others have";
             return Err(json.wrong_at(start, reason));
         }
