@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from fastcollate._fastcollate import token_ids
 from fastcollate.common.arguments import check_choice, suggests_names, tally
-from fastcollate.common.arrays import offsets_of, ranges_of, row_and_token, to_numpy
+from fastcollate.common.arrays import row_and_token, to_numpy
 from fastcollate.common.names import INSTEAD, ListsNames, public_names
 from fastcollate.common.row_columns import IDS
 from fastcollate.common.text import show
 from fastcollate.rollouts.columns import fields_of
 from fastcollate.rows.column_input import ragged
-from fastcollate.rows.columns import Ragged
+from fastcollate.rows.columns import Ragged, pick
 
 if TYPE_CHECKING:
     from fastcollate.inspect.batch_view import BatchView
@@ -433,15 +433,8 @@ def _weights(mask: Any) -> Ragged:
 def _taken(column: Any, index: NDArray[Any]) -> Any:
     """Return some items of a column."""
     if isinstance(column, Ragged):
-        return taken(column, index)
+        return pick(column, index)
     return column[index] if isinstance(column, np.ndarray) else [column[i] for i in index.tolist()]
-
-
-def taken(rows: Ragged, index: NDArray[Any]) -> Ragged:
-    """Return some rows of a column."""
-    lengths = rows.lengths[index]
-    values = rows.values[ranges_of(rows.offsets[:-1][index], lengths)]
-    return Ragged(values, offsets_of(lengths))
 
 
 def _joined(columns: list[Any]) -> Any:

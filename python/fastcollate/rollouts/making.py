@@ -20,11 +20,10 @@ from fastcollate.rollouts.calls import (
     Unfinished,
     finished,
     ids_of,
-    taken,
 )
 from fastcollate.rollouts.schema import Schema
 from fastcollate.rows.column_input import ragged
-from fastcollate.rows.columns import Ragged
+from fastcollate.rows.columns import Ragged, pick
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -122,7 +121,7 @@ def _prompts(found: Mapping[str, Any], given: Any, place: Place) -> Ragged:
         raise ValueError(
             f"prompts has {tally(len(rows), 'row')}, but there are {count}; pass one row for each"
         )
-    rows = taken(rows, bodies)
+    rows = pick(rows, bodies)
     for call in np.flatnonzero(have):
         if not np.array_equal(rows[int(call)], own[int(call)]):
             raise ValueError(
