@@ -9,6 +9,7 @@ from fastcollate.plan.costs import Weights
 from fastcollate.rows.tokens import Tokens
 
 __all__ = [
+    "BODY_ADVICE",
     "COSTS",
     "IGNORE_INDEX",
     "LAYOUTS",
@@ -76,6 +77,7 @@ __all__ = [
 ]
 
 __version__: str
+BODY_ADVICE: str
 IGNORE_INDEX: int
 COSTS: tuple[str, ...]
 LAYOUTS: tuple[str, ...]

@@ -5,6 +5,9 @@ use std::borrow::Cow;
 use fastcollate::plan::pack::Oversized;
 use fastcollate::{Dtype, Error, TOKEN_IDS};
 
+/// The remedy for a body with other values than its schema's.
+pub const BODY_ADVICE: &str = "correct it, or pass a schema with other paths";
+
 /// The whole message of an error of the core: what is wrong, and what to do about it.
 pub fn message(error: &Error) -> String {
     let hint = hint(error);
@@ -202,9 +205,7 @@ fn hint(error: &Error) -> Cow<'static, str> {
         }
         Error::OtherShard(_) => "pass a shard of a plan for these rows",
         Error::InvalidPlan(_) => "pass the tables that to_dict returned",
-        Error::Body(reason) if !reason.contains(';') => {
-            "correct it, or pass a schema with other paths"
-        }
+        Error::Body(reason) if !reason.contains(';') => BODY_ADVICE,
         _ => "",
     })
 }

@@ -96,6 +96,7 @@ mod _fastcollate {
         let synthetic = fastcollate::plan::Row::SYNTHETIC;
         module.add("SYNTHETIC_LENS", (synthetic.prompt_len, synthetic.response_len))?;
         module.add("IGNORE_INDEX", fastcollate::batch::IGNORE_INDEX)?;
+        module.add("BODY_ADVICE", super::hints::BODY_ADVICE)?;
         module.add("PADDED_RUN", super::rows::PADDED_RUN)?;
         add_names(module)?;
         module.add("__version__", env!("CARGO_PKG_VERSION"))

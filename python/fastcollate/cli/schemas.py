@@ -9,7 +9,7 @@ from typing import Any
 from fastcollate.common.text import show
 from fastcollate.rollouts.schema import IDS, RESPONSES, Schema
 from fastcollate.rollouts.sources import COLUMNS, ENGINES, OTHER, SOURCES
-from fastcollate.rollouts.walking import Fits, fits_of, recognised
+from fastcollate.rollouts.walking import Fits, fits_of, found_paths, recognised
 
 COLUMN_OPTIONS = {
     "prompts": "Token ids of prompts.",
@@ -57,10 +57,7 @@ def schema_of_file(
         known = _with_names(known, names, fits, kinds, place)
     if schema is None:
         _check_tokens(known, fits, first, kinds, place)
-    there = (
-        [one for one in paths if fits(known, name, one)] for name, paths in known.columns.items()
-    )
-    keys = (paths[0].rpartition(".")[2] for paths in there if paths)
+    keys = (path.rpartition(".")[2] for path in found_paths(known, fits).values())
     return known, f"{source}: {', '.join(keys)}"
 
 
@@ -109,19 +106,16 @@ def _check_tokens(
     schema: Schema, fits: Fits, first: Any, kinds: dict[str, str], place: str
 ) -> None:
     """Check that there are tokens of prompts and responses."""
-
-    def has(*columns: str) -> bool:
-        paths = ((name, path) for name in columns for path in schema.columns.get(name, ()))
-        return any(fits(schema, name, path) for name, path in paths)
-
-    if has("sequences") or (has(*RESPONSES) and (has("prompts") or schema.are_nodes)):
+    there = found_paths(schema, fits)
+    have_prompts = "prompts" in there or schema.are_nodes
+    if "sequences" in there or (have_prompts and not there.keys().isdisjoint(RESPONSES)):
         return
     if (kind := _text_of(first, kinds)) is not None:
         raise ValueError(
             f"{place} has {kind}, but no token ids; tokenize them with the chat template of the "
             "model, and write prompt_ids and response_ids"
         )
-    missing = [name for name in ("prompts", "responses") if not has(name)]
+    missing = [name for name in ("prompts", "responses") if name not in there]
     options = " and ".join(f"{flag(name)} COLUMN" for name in missing)
     raise ValueError(
         f"{place} has no token ids of {' and '.join(missing)} under a known name; it has "

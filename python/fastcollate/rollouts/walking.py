@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fastcollate._fastcollate import make_calls
+from fastcollate._fastcollate import BODY_ADVICE, make_calls
 from fastcollate.common.arrays import is_tensor, to_numpy
 from fastcollate.common.text import show
 from fastcollate.rollouts.calls import Calls, ids_of, prompt_ids
@@ -74,8 +74,8 @@ def walk(
             try:
                 _columns([one], schema, are_rows=are_rows)
             except _OtherValueError as own:
-                raise ValueError(f"{place.of(body)}: {own}; {_ADVICE}") from None
-        raise ValueError(f"{error}; {_ADVICE}") from None
+                raise ValueError(f"{place.of(body)}: {own}; {BODY_ADVICE}") from None
+        raise ValueError(f"{error}; {BODY_ADVICE}") from None
     places: list[tuple[int, int, int]] = []
     body, index, trees = -1, 0, dict[Any, int]()
     for key in keys:
@@ -270,9 +270,6 @@ class _OtherValueError(ValueError):
     """A value that is not the object or the array that a path goes through."""
 
 
-_ADVICE = "correct it, or pass a schema with other paths"
-
-
 def _items(values: Any) -> Iterable[Any]:
     """Return the items of an array; none for other values."""
     if isinstance(values, (list, tuple)):  # seen at once, as are missing ones
@@ -385,12 +382,7 @@ def recognised(fits: Fits, named: Container[str] = ()) -> Schema | None:
     # Rows of plain columns are read as such, unless another schema has more of them.
     for schema in (COLUMNS, *SOURCES.values()):
         found = schema.narrowed(partial(fits, schema))
-        paths = {
-            name: path
-            for name, one in found.columns.items()
-            for path in reversed(one)  # the first of several that fit
-            if fits(found, name, path)
-        }
+        paths = found_paths(found, fits)
         there = {name: path for name, path in paths.items() if name not in _NUMBERING}
         if {*there} & {*RESPONSES} and len(there) > len(own):
             best, own = found if schema is not ENGINES else schema, there
@@ -421,6 +413,16 @@ def recognised(fits: Fits, named: Container[str] = ()) -> Schema | None:
         if path == key_of(path) and path not in used and fits(COLUMNS, name, path) is None:
             columns[name] = (*columns.get(name, ()), path)
     return best.with_columns(columns)
+
+
+def found_paths(schema: Schema, fits: Fits) -> dict[str, str]:
+    """Return the path of each column that a source has, the first of several."""
+    return {
+        name: path
+        for name, paths in schema.columns.items()
+        for path in reversed(paths)
+        if fits(schema, name, path)
+    }
 
 
 def fits_of(body: Any) -> Fits:
