@@ -684,7 +684,7 @@ def read_calls(
     place: tuple[str, int, str],
 ) -> dict[str, Any]: ...
 def make_calls(
-    given: list[tuple[str, list[Any] | tuple[NDArray[int32], NDArray[int64]]]],
+    given: list[tuple[str, list[Any]]],
     bits: int | None,
     may_have_lists: bool,
     places: list[tuple[int, int, int]],

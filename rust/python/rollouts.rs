@@ -1,12 +1,10 @@
 //! Reading calls of language models from JSON.
 
-use std::borrow::Cow;
-
 use fastcollate::rollouts::{
     BadLogprobs, Call, Calls, Column, KINDS, Kept, Place, Role, Rows, Schema, UNKNOWN, join_nodes,
     lines_of, read_bodies, token_of,
 };
-use fastcollate::{Error as Core, add, check_room, few, gathered, try_gathered};
+use fastcollate::{add, check_room, few, gathered, try_gathered};
 use numpy::{Element, PyArray1, PyArrayMethods, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
@@ -15,9 +13,7 @@ use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};
 use crate::error::{Error, Result};
 use crate::interrupt::stoppable;
 use crate::names::Names;
-use crate::plan::tables::{
-    Column as Integers, array_of, column_of, copied, to_i64, usizes, values as values_of,
-};
+use crate::plan::tables::{Column as Integers, array_of, column_of, to_i64, values as values_of};
 use crate::rows::{ids_of, to_list};
 use crate::sampled::{Numbers, wrong};
 
@@ -136,39 +132,14 @@ fn bytes_of(body: Bound<PyAny>) -> Result<PyBackedBytes> {
     Ok(body.cast_into::<PyBytes>().map_err(PyErr::from)?.into())
 }
 
-/// The values of a column: integers or bits of float32 with the offsets of calls, or an object for
-/// each call.
-#[derive(FromPyObject)]
-pub enum Given<'py> {
-    Rows((PyReadonlyArray1<'py, i32>, PyReadonlyArray1<'py, i64>)),
-    Objects(Bound<'py, PyList>),
-}
-
-/// Copied, since objects may run Python code.
-enum Source<'py> {
-    Rows(Vec<i32>, Vec<usize>),
-    Objects(Bound<'py, PyList>),
-}
-
-impl<'py> Given<'py> {
-    fn source(self) -> Result<Source<'py>> {
-        Ok(match self {
-            Self::Rows((values, offsets)) => {
-                Source::Rows(copied(&values)?, usizes("offsets", &offsets)?)
-            }
-            Self::Objects(objects) => Source::Objects(objects),
-        })
-    }
-}
-
-/// Make calls, or nodes, of the values of each column; the object of a call may be None. A loss mask
+/// Make calls, or nodes, of the objects of each column, which are None for calls without. A loss mask
 /// may be made of the `bits` of flags; for `may_have_lists`, see [`Numbers`]. `places` are the body of
 /// each call, the number of its array, and its own number.
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "called once")]
 pub fn make_calls<'py>(
     py: Python<'py>,
-    given: Vec<(String, Given<'py>)>,
+    given: Vec<(String, Bound<'py, PyList>)>,
     bits: Option<u32>,
     may_have_lists: bool,
     places: &Bound<'py, PyList>,
@@ -179,27 +150,16 @@ pub fn make_calls<'py>(
 ) -> Result<Bound<'py, PyDict>> {
     let mut calls = Calls::new(BAD_LOGPROBS.value(bad_logprobs)?, are_nodes, 0);
     let name = |Place { body, index, .. }| format!("{}: call {index}", named(&bodies, body));
-    let source = |(column, given): (String, Given<'py>)| {
-        Ok::<_, Error>((COLUMNS.value(&column)?, given.source()?))
-    };
-    let sources = try_gathered(given.into_iter().map(source))?;
+    let known = |(name, objects): (String, _)| Ok::<_, Error>((COLUMNS.value(&name)?, objects));
+    let given = try_gathered(given.into_iter().map(known))?;
     for (row, own) in places.iter().enumerate() {
         py.check_signals()?;
         let (body, tree, index) = own.extract()?;
         let place = Place { body, tree, index };
-        let mut found: [Option<Cow<[i32]>>; _] = [const { None }; Call::COLUMNS];
-        for (column, source) in &sources {
+        let mut found: [Option<Vec<i32>>; _] = [const { None }; Call::COLUMNS];
+        for (column, objects) in &given {
             let column = *column;
-            let value = match source {
-                Source::Objects(objects) => objects.get_item(row)?,
-                Source::Rows(values, ends) => {
-                    let span = ends.get(row..row + 2).map(|ends| ends[0]..ends[1]);
-                    let values = span.and_then(|span| values.get(span));
-                    let wrong = || Core::Body("a column has other rows".to_owned());
-                    found[column as usize] = Some(values.ok_or_else(wrong)?.into());
-                    continue;
-                }
-            };
+            let value = objects.get_item(row)?;
             if value.is_none() {
                 continue;
             }
@@ -234,12 +194,12 @@ pub fn make_calls<'py>(
                     read.map_err(raised)?;
                     let Numbers { values, ids, .. } = numbers;
                     if !ids.is_empty() {
-                        found[Column::LogprobIds as usize] = Some(ids.into());
+                        found[Column::LogprobIds as usize] = Some(ids);
                     }
                     values
                 }
             };
-            found[column as usize] = Some(values.into());
+            found[column as usize] = Some(values);
         }
         let columns = found.each_ref().map(|values| values.as_deref());
         calls.add(&Call { columns }, place, name)?;

@@ -113,7 +113,12 @@ def read_table(table: pa.Table, schema: Schema, options: Options, place: Place) 
     plain = [path for paths in there.values() for path in paths]
     is_plain = len(plain) == len(there) and {*plain} <= {*table.column_names}
     if is_plain and schema.calls == ("",) and not schema.are_nodes:
-        found = {name: _column(table[path], path, numbers) for name, (path,) in there.items()}
+        found = {
+            name: [
+                row for chunk in table[path].chunks for row in _items(chunk, path, [path], numbers)
+            ]
+            for name, (path,) in there.items()
+        }
         places = [(row, row, 0) for row in range(len(table))]
         return calls_from(found, places, len(table), schema, options, place)
     paths = [path.removesuffix("?") for path in schema.calls if path]
@@ -121,15 +126,6 @@ def read_table(table: pa.Table, schema: Schema, options: Options, place: Place) 
     rows = table.to_struct_array()
     rows = rows.combine_chunks() if isinstance(rows, pa.ChunkedArray) else rows
     return walk(_items(rows, "", paths, numbers), schema, options, place, are_rows=True)
-
-
-def _column(column: pa.ChunkedArray, path: str, numbers: set[str]) -> list[Any] | Ragged:
-    """Return the values of a column, rows of numbers over its memory."""
-    if path in numbers and _is_list(column.type) and not column.null_count:
-        flat = pc.list_flatten(column)
-        if _is_number(flat.type) and not flat.null_count:
-            return ragged(column)
-    return _items(column.combine_chunks(), path, [path], numbers)
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 from fastcollate._fastcollate import BODY_ADVICE, make_calls
 from fastcollate.common.arrays import is_tensor, to_numpy
 from fastcollate.common.text import show
-from fastcollate.rollouts.calls import Calls, ids_of, prompt_ids
+from fastcollate.rollouts.calls import Calls, prompt_ids
 from fastcollate.rollouts.making import Options, Place, calls_of
 from fastcollate.rollouts.schema import (
     FLAGS,
@@ -27,7 +27,6 @@ from fastcollate.rollouts.schema import (
     key_of,
 )
 from fastcollate.rollouts.sources import COLUMNS, ENGINES, OUTPUTS, ROW_PATHS, SOURCES
-from fastcollate.rows.columns import Ragged
 
 KINDS: dict[str, tuple[str, tuple[int, ...]]] = {
     **dict.fromkeys((*IDS, "labels"), ("iu", (1,))),
@@ -86,25 +85,24 @@ def walk(
 
 
 def calls_from(
-    found: Mapping[str, list[Any] | Ragged],
+    found: Mapping[str, list[Any]],
     places: list[tuple[int, int, int]],
     bodies: int,
     schema: Schema,
     options: Options,
     place: Place,
 ) -> Calls:
-    """Return calls from the values of each column, or its rows of numbers.
+    """Return calls from the values of each column.
 
     `places` are the body of each call, its tree and its number in the body.
     """
     masks = schema.paths(schema.columns.get("loss_mask", ())[:1])
     bits = masks[0].bits if masks else None
-    columns: dict[str, Any] = {}
-    for name, column in found.items():
-        if isinstance(column, Ragged):
-            columns[name] = _rows(name, column, are_flags=bits is not None and name == "loss_mask")
-        elif any(one is not ABSENT for one in column):
-            columns[name] = [None if one is ABSENT else one for one in column]
+    columns: dict[str, Any] = {
+        name: [None if one is ABSENT else one for one in column]
+        for name, column in found.items()
+        if any(one is not ABSENT for one in column)
+    }
     numbers = (*IDS, *LENGTHS, *NUMBERS, *FLAGS)
     given = [(name, columns.pop(name)) for name in found if name in columns and name in numbers]
     made = make_calls(
@@ -120,17 +118,6 @@ def calls_from(
     if schema is OUTPUTS:
         columns["uids"] = prompt_ids(made["bodies"])
     return calls_of(made, columns, schema, options, place)
-
-
-def _rows(name: str, column: Ragged, *, are_flags: bool) -> Any:
-    """Return rows of numbers for the core: one by one if an error has to name a call."""
-    if name in NUMBERS and not are_flags:
-        values: Any = to_numpy(column.values).astype(np.float32)
-        return values.view(np.int32), column.offsets
-    with contextlib.suppress(TypeError, ValueError):
-        if name in IDS and name != "logprob_tokens":
-            return to_numpy(ids_of(name, column).values), column.offsets
-    return [column[row] for row in range(len(column))]
 
 
 def _fits(body: Any, schema: Schema, column: str, path: str) -> bool | None:
