@@ -367,3 +367,16 @@ def test_events_without_log_probabilities_keep_their_place():
     calls = fc.rollouts.parse([b"\n\n".join(events)], bad_logprobs="mask", unfinished="keep")
     assert calls.logprobs.to_list() == [[0, -0.5, 0, -1]]
     assert calls.loss_mask.to_list() == [[0, 1, 0, 1]]
+
+
+def test_ids_in_texts_have_no_zero_in_front():
+    content = {"tokens": ["token_id:07"], "token_logprobs": [-0.5]}
+    body = {"choices": [{"token_ids": [8], "logprobs": content, "finish_reason": "stop"}]}
+    assert parse([json.dumps(body).encode()], prompts=[[1]]).responses.to_list() == [[8]]
+
+
+def test_an_empty_array_of_an_item_lacks_nothing():
+    schema = Schema(prompts="p", responses="items[].ids", logprobs="items[].l")
+    items = [{"ids": [], "l": []}, {"ids": [2, 3], "l": [-0.5, -0.25]}]
+    calls = parse([json.dumps({"p": [1], "items": items}).encode()], schema)
+    assert calls.logprobs.to_list() == [[-0.5, -0.25]]
