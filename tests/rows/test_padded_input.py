@@ -101,6 +101,13 @@ def test_prompts_of_chats_whose_turns_end_with_the_padding_token():
     assert "prompts has 4 rows of 64 tokens, of which 3 begin with up to 34 tokens" in message
 
 
+def test_one_token_of_padding_on_the_left_of_some_rows():
+    """No token of their own: all rows would begin with it, as with a token for their begin."""
+    block = padded([9, 10, 10, 9], 10, "left")
+    [message] = said(lambda: fc.build_batch(block, other(block), pad_token_id=PAD, **OPTIONS))
+    assert f"of which 2 begin with a token that is pad_token_id={PAD}: these count" in message
+
+
 GENUINE = {
     "all end with it": padded([9] * 8, 10, "right"),
     "some are cut off": padded([9, 10, 9, 10], 10, "right"),

@@ -70,7 +70,7 @@ ADVICE: tuple[tuple[str, str, str], ...] = (
     (_LIMITS, "max_length", "pass max_length"),
     (_LIMITS, "seq_length", "pass seq_length"),
     (_LIMITS, "layout", f"{_CUT}; layout=fc.Left(pad_to=...) fixes the width"),
-    (_LIMITS, "capacity", f"{_CUT}; capacity limits the tokens of a bin"),
+    (_LIMITS, "capacity", "pass capacity, the tokens of a bin; rows are never truncated"),
     (_LIMITS, "pad_to", f"{_CUT}; pad_to fixes the width"),
     (_LIMITS, "pad_response_to", f"{_CUT}; pad_prompt_to and pad_response_to fix the widths"),
     (

@@ -202,8 +202,8 @@ def missing_output(
 
 
 READ_ONLY = (
-    "a Batch is read-only; write into an output, as batch.loss_mask[...] = values, or pass "
-    "dict(batch), whose items may change"
+    "a Batch is read-only; pass columns to build_batch, write into an output, as "
+    "batch.loss_mask[...] = values, or pass dict(batch), whose items may change"
 )
 
 

@@ -89,6 +89,8 @@ def unpad(x: Any, lengths: Any = None, *, mask: Any = None, side: Side | None = 
         return ragged(_trim(x, lengths, side))
     x = check_dense(x)
     rows, width, *_ = x.shape
+    if is_array(lengths) and lengths.ndim == 2:
+        raise TypeError(f"lengths has shape {tuple(lengths.shape)}; pass a mask by name: mask=...")
     lengths = _lengths_of(rows, lengths)
     if (row := first_no_length(lengths, width)) is not None:
         raise _other_length(row, int(lengths[row]), width)

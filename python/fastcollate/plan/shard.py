@@ -266,8 +266,8 @@ def check_shard(shard: Any) -> None:
     """Check the argument ``shard``."""
     if not isinstance(shard, Shard):
         raise TypeError(
-            f"shard is {describe(shard)}; pass plan.shard(mini_batch, rank) of what "
-            "fastcollate.plan_step returned (shards of fastcollate.ray are for its collate)"
+            f"shard is {describe(shard)}; pass plan.shard(mini_batch, rank) of a plan of "
+            "fastcollate.plan_step (shards of fastcollate.ray are for its collate)"
         )
 
 

@@ -11,8 +11,8 @@ from fastcollate._fastcollate import PADDED_RUN, have_padded_edges
 from fastcollate.common.arguments import tally
 from fastcollate.common.arrays import is_array, is_tensor, read_array, to_numpy
 
-# Fewer tokens than PADDED_RUN may be genuine: if the padding token is also the first or last token
-# of sequences, all rows have it.
+# Fewer tokens than PADDED_RUN may be genuine: if the padding token is also the first token of
+# sequences, all rows have it; if it is the last one, rows that were cut off lack it.
 
 SHARED_RUN = 4
 """PADDED_RUN if all rows have equally many: they may share a few first or last tokens."""
@@ -36,8 +36,9 @@ def padding_message(
     """Return a warning if a block of rows looks padded; of a list, only `own` rows may be read.
 
     A block is an array of two dimensions, or a sequence of rows of one length. It looks padded if
-    one row in four begins or ends with two padding tokens or more, or one row with eight; rows of
-    padding tokens only do not count, nor do two or three tokens that all rows share. If the padding
+    one row in four begins or ends with two padding tokens or more, or one row with eight; in an
+    array, also if one row in four begins with one such token, and another row does not. Rows of
+    padding tokens only do not count, nor do up to three tokens that all rows share. If the padding
     token also occurs inside rows, the edge has to be too long for chance.
 
     The whole block is read only if a few items of each row suggest such an edge.
@@ -64,17 +65,19 @@ def padding_message(
         runs = flags.argmin(1)
         inside = flags.sum() - runs.sum()
         share = inside / max(flags.size - runs.sum(), 1)
-        padded, longest = int((runs >= PADDED_RUN).sum()), int(runs.max(initial=0))
+        run = 1 if side == "left" and is_array(rows) else PADDED_RUN
+        padded, longest = int((runs >= run).sum()), int(runs.max(initial=0))
         is_few = padded * ROWS_PER_PADDED < len(flags)
         is_shared = len(np.unique(runs)) < 2
-        least = LONG_RUN if is_few else SHARED_RUN if is_shared else PADDED_RUN
+        least = LONG_RUN if is_few else SHARED_RUN if is_shared else run
         if longest >= least and len(flags) * share**longest < CHANCE:
             edge = "end" if side == "right" else "begin"
+            tokens = "a token that is" if longest == 1 else f"up to {longest} tokens that are"
             return (
                 f"{name} has {tally(len(block), 'row')} of {block.shape[1]} tokens, of which "
-                f"{padded:,} {edge} with up to {longest} tokens that are pad_token_id="
-                f"{pad_token_id}: these count as real tokens; if they are padding, remove it with "
-                f"fc.unpad({name}, lengths=..., side={side!r})"
+                f"{padded:,} {edge} with {tokens} pad_token_id={pad_token_id}: these count as real "
+                f"tokens; if they are padding, remove it with fc.unpad({name}, lengths=..., "
+                f"side={side!r}), or by mask=attention_mask"
             )
     return None
 
@@ -90,5 +93,9 @@ def _has_edge(rows: Any, pad: int) -> bool:
     if rows.ndim != 2 or len(rows) == 0 or rows.shape[1] <= PADDED_RUN:
         return False
     some = rows[:: -(-len(rows) // SAMPLE)]
-    edges = (to_numpy(some[:, :PADDED_RUN]), to_numpy(some[:, -PADDED_RUN:]))
-    return any(edge.dtype.kind in "iu" and (edge == pad).all(1).any() for edge in edges)
+    edges = [to_numpy(edge) for edge in (some[:, :PADDED_RUN], some[:, -PADDED_RUN:])]
+    if not all(edge.dtype.kind in "iu" for edge in edges):
+        return False
+    begin, end = (edge == pad for edge in edges)
+    is_some = begin[:, 0].any() and not begin[:, 0].all()
+    return bool(is_some or begin.all(1).any() or end.all(1).any())
