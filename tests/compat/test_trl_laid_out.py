@@ -133,6 +133,7 @@ REASONS = {
         lambda model, rows: change(model, rows, output_router_logits=True),
         "balances experts",
     ),
+    "PEFT's prompts": (lambda model, rows: with_prompts(model, rows), "PEFT adds tokens of its"),
     "dropout": (lambda model, rows: drop(model, rows), "dropout is on"),
     "functional dropout": (lambda model, rows: drop(model, rows, "dropout"), "dropout is on"),
     "attention dropout": (lambda model, rows: drop(model, rows, "attention_dropout"), "dropout"),
@@ -143,6 +144,12 @@ REASONS = {
 
 def change(model, rows, **options):
     model.config = config_of(**options)
+    return rows
+
+
+def with_prompts(model, rows):
+    """Tune a prompt, as PEFT does."""
+    model.active_peft_config = types.SimpleNamespace(is_prompt_learning=True)
     return rows
 
 

@@ -11,7 +11,7 @@ from fastcollate._fastcollate import IGNORE_INDEX
 from fastcollate.compat.transformers.attention import register_tree_attention
 from fastcollate.compat.transformers.token_logprobs import score_block
 from fastcollate.ops.masks import kernel_of
-from fastcollate.ops.model_kinds import carries_state, reason_against
+from fastcollate.ops.model_kinds import carries_state, reason_against, reason_of_outputs
 from fastcollate.plan.layouts import Tree
 
 if TYPE_CHECKING:
@@ -121,7 +121,8 @@ def _reason_against(
     kernel, is_tree = kernel_of(config), isinstance(layout, Tree)
     if is_tree and kernel == "flash":
         return "its flash attention takes no trees; load it with attn_implementation='sdpa'"
-    if (reason := reason_against(config, kernel, is_tree, has_state)) is not None:
+    reason = reason_of_outputs(model) or reason_against(config, kernel, is_tree, has_state)
+    if reason is not None:
         return reason
     if inputs.get("output_router_logits") or getattr(config, "output_router_logits", False):
         return "its loss balances experts over all rows"
