@@ -56,6 +56,7 @@ ADD = fc.BatchBuilder(pad_token_id=0).add
         (fc.build_batch, "input_ids", "pass sequences, with the lengths of their prompts as prom"),
         (ADD, "input_ids", "pass sequence, with the length of its prompt as prompt_len"),
         (fc.build_batch, "completions", "pass responses"),
+        (fc.merge_turns, "uids", "pass trajectory_ids, one per turn; uids are of build_batch"),
         (fc.merge_turns, "completion_ids", "pass responses"),
         (ADD, "completion_ids", "pass response"),
         (fc.build_batch, "completion_mask", "pass loss_mask"),
@@ -488,7 +489,7 @@ def test_names_of_the_top_level_in_a_module():
 def test_unknown_attributes_of_builders_and_plans():
     builder, plan = fc.BatchBuilder(pad_token_id=0), fc.plan_step([3, 4])
     with pytest.raises(
-        AttributeError, match=r"BatchBuilder has no .*'append'; it has add, .*finish"
+        AttributeError, match=r"BatchBuilder has no .*'append'; add\(...\) .*finish\(\)"
     ):
         _ = builder.append
     with pytest.raises(AttributeError, match=r"StepPlan has no .*'rank_rows'; it has .*shard, "):
@@ -594,6 +595,8 @@ MISTAKES = {
     "with **batch.model_inputs(model=model)",
     "torch.nn.functional.cross_entropy(batch, 1)": "with an output, as batch.input_ids",
     "torch.exp(fc.ragged([[1]]))": "exp takes tensors, but got a Ragged; pass rows.values, or",
+    "batch.model_inputs(torch.nn.Linear(1, 1))": "kernel is a model; pass it by name: model=model",
+    "fc.BatchBuilder(pad_token_id=0).build()": "finish() returns the batch of all rows",
     "fc.Collator(tokenizer)": "one first, fc.Collator(pad_token_id=tokenizer.pad_token_id), then",
     "fc.build_batch([[1]], [[2]])": "pass pad_token_id=tokenizer.pad_token_id",
     "fc.build_batch(calls, pad_token_id=0)": "columns of calls by name, as **calls.batch",

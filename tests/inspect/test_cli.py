@@ -107,6 +107,11 @@ def test_an_option_that_is_nearly_one(rollouts, capsys):
         assert f"No such option: {wrong} (Possible options: --prompts)" in capsys.readouterr().err
 
 
+def test_an_option_by_its_unit(rollouts, capsys):
+    assert run(["plan", str(rollouts), "--ranks", "4"]) == 2
+    assert "No such option: --ranks (Possible options: --dp-size)" in capsys.readouterr().err
+
+
 def test_a_folder(tmp_path, capsys):
     table = pa.table(TABLE)
     write(tmp_path / "0.parquet", table.slice(0, 1))
@@ -317,7 +322,7 @@ ERRORS = {
     "no file": (["view", "absent.parquet"], "absent.parquet does not exist; pass a file"),
     "no form": (
         ["view", "text.txt"],
-        "text.txt is not a Parquet, Arrow IPC or JSON lines file; pass",
+        "text.txt is not a Parquet, Arrow IPC or JSON lines file; convert it",
     ),
     "another form": (["view", "wrong.parquet"], "named as Parquet, but has another format"),
     "broken": (["view", "broken.parquet"], "broken.parquet cannot be read as Parquet: "),
@@ -348,7 +353,10 @@ ERRORS = {
     "no lines": (["view", "empty.jsonl"], "empty.jsonl has no rows; pass a file of rollouts"),
     "null": (["plan", "null.parquet"], "null.parquet, row 2 has no prompt ids; name their"),
     "no such row": (["view", "r.parquet", "--row", "6"], "--row is 6, but r.parquet has rows 1 to"),
-    "no tokenizer": (["view", "r.parquet", "--tokenizer", "t.json"], "t.json does not exist; pass"),
+    "no tokenizer": (
+        ["view", "r.parquet", "--tokenizer", "t.json"],
+        "t.json is no file or folder; pass",
+    ),
     "bad tokenizer": (
         ["view", "r.parquet", "--tokenizer", "bad.jsonl"],
         "bad.jsonl is not a tokenizer: ",

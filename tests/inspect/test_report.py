@@ -206,6 +206,16 @@ def test_outcomes(tmp_path, monkeypatch, capsys):
     assert "nothing trains" not in text
 
 
+def test_too_few_logprobs_are_a_finding(tmp_path, capsys):
+    rows = {"prompts": [[1]] * 3, "responses": [[2, 3]] * 3, "logprobs": [[-0.5, -0.2], [-0.1], []]}
+    pq.write_table(pa.table(rows), tmp_path / "r.parquet")
+    found, page = report_of(tmp_path / "r.parquet", tmp_path / "r.html", capsys)
+    first, *_ = found["findings"]
+    assert (first["kind"], first["number"]) == ("short_logprobs", 1)
+    assert first["examples"] == ["row 2: logprobs has 1 value for 2 response tokens"]
+    assert "if the first is missing, all others are shifted" in page
+
+
 @pytest.mark.parametrize("rewards", [[1.0, float("nan"), 0.0], [[2.0], [float("-inf")], [-1.0]]])
 def test_rewards_that_are_not_finite_are_counted(tmp_path, capsys, rewards):
     rows = {"prompts": [[1]] * 3, "responses": [[2], [3], [4]], "rewards": rewards}

@@ -35,6 +35,12 @@ class Commands(TyperGroup):
                 options = [one for one in error.ctx.command.params if one.opts[0][0] == "-"]
                 own = [one.opts[0] for one in options if one.rich_help_panel is None]
                 meant = same_word(error.option_name, [one.opts[0] for one in options])
+                of = [
+                    one.opts[0]
+                    for one in options
+                    if f"--{one.metavar}".lower() == error.option_name
+                ]
+                meant = of[0] if meant is None and len(of) == 1 else meant
                 error.possibilities = own if meant is None else [meant]
             elif "valid integer" in str(getattr(error, "message", "")) and error.param.multiple:
                 name = error.param.opts[0]

@@ -341,8 +341,8 @@ def _kind(path: Path) -> str:
             "another file"
         )
     raise ValueError(
-        f"{path} is not a Parquet, Arrow IPC or JSON lines file; pass one that ends in .parquet, "
-        ".arrow or .jsonl"
+        f"{path} is not a Parquet, Arrow IPC or JSON lines file; convert it, such as by "
+        "polars.read_csv(...).write_parquet(...)"
     )
 
 

@@ -45,6 +45,10 @@ ADVICE: tuple[tuple[str, str, str], ...] = (
         "fields uids",
         "pass uids, and others as fields of fc.PerRow",
     ),
+    (
+        *("uids uid group_ids groups", "trajectory_ids policy"),
+        "pass trajectory_ids, one per turn; uids are of build_batch and plan_step",
+    ),
     ("versions weight_versions", "fields", "pass fields={'versions': fc.WeightVersions(...)}"),
     (
         *("old_logprobs old_logps old_per_token_logps policy_logprobs", "fields"),
@@ -179,6 +183,8 @@ ITEMS = {
 
 
 OF_INSTANCES = {
+    "BatchBuilder": "add(...) and extend(calls) add rows, finish() returns the batch of all rows, "
+    "and clear() drops them",
     "Ragged": "it has values (the numbers of all rows in one array), offsets and lengths, and rows "
     "by index; to_list(), to_torch_nested() and fastcollate.pad(rows) convert it",
     "Plan": "it has the positions of a batch's rows: see prompt_lens and metrics of the batch, or "
@@ -255,6 +261,7 @@ def list_names_of(module: str, advice: str = "") -> None:
         raise no_such_name(f"module {module!r} has no attribute {name!r}; {found}")
 
     own.__getattr__ = find  # type: ignore[method-assign]
+    own.__dir__ = lambda: own.__all__  # type: ignore[method-assign]
 
 
 def unknown_attribute(owner: type, name: str) -> str:

@@ -289,7 +289,8 @@ def _bad_numbers(facts: _Facts) -> Iterator[Finding]:
         yield from facts.rows_with(is_nan, spans).findings(
             "nan",
             partial("{} has NaN".format, output.key),
-            f"check where {output.key} is computed; a mask does not remove NaN",
+            f"check where {output.key} is computed: a mask does not remove NaN; pass 0 where "
+            "loss_mask is 0",
         )
         if output.key == LOGPROBS.key and values.size == len(facts.mask):
             yield from _bad_logprobs(facts, values.reshape(-1))
@@ -310,7 +311,7 @@ def _bad_logprobs(facts: _Facts, values: np.ndarray) -> Iterator[Finding]:
     yield from facts.rows_with(values > POSITIVE, spans).findings(
         "positive_logprob",
         lambda place: f"{key} has {values[place]:.4g}, a probability of more than 1",
-        "pass log-probabilities, not losses or logits",
+        "pass log-probabilities, which are at most 0, not probabilities, losses or logits",
     )
     yield from facts.rows_with((values <= PLACEHOLDER) & (facts.mask != 0), spans).findings(
         "infinite_logprob",

@@ -211,7 +211,7 @@ def broadcast(plan: Plan, loss_mask: Any, per_row: Any, on: str) -> Any:
     if tuple(per_row.shape) != (plan.num_rows,):
         raise ValueError(
             f"per_row has shape {tuple(per_row.shape)}, but the batch has {plan.num_rows} rows; "
-            f"pass shape ({plan.num_rows},)"
+            f"pass shape ({plan.num_rows},), one number per row"
         )
     places, lens = plan.gather_positions(of_sequence=False, gaps=on == "response")
     rows = np.repeat(np.arange(plan.num_rows), lens)

@@ -53,6 +53,8 @@ def check_kernel(kernel: Any, is_numpy: bool, is_tree: bool) -> None:
     """Check that a kernel fits the kind of arrays and the layout."""
     if kernel is None:
         return
+    if hasattr(kernel, "forward"):
+        raise TypeError("kernel is a model; pass it by name: model=model")
     check_choice("kernel", kernel, get_args(Kernel))
     if kernel == "block" and is_numpy:
         raise ValueError(

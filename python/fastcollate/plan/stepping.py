@@ -215,9 +215,11 @@ def _prompts(
     if uids is not None:
         return prompt_offsets(uids)
     if unit == "prompts":
-        raise ValueError(f"prompts_per_mini_batch is {size}, but uids is None; pass uids")
+        raise ValueError(
+            f"prompts_per_mini_batch is {size}, but uids is None; pass one uid per row"
+        )
     if keep_together == "prompt":
-        raise ValueError("keep_together is 'prompt', but uids is None; pass uids")
+        raise ValueError("keep_together is 'prompt', but uids is None; pass one uid per row")
     return np.arange(num_rows + 1, dtype=np.int64)
 
 

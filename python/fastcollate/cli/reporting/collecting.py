@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate.cli.reporting.outcomes import Outcomes
+from fastcollate.common.arguments import tally
 from fastcollate.inspect.batch_view import BatchView
+from fastcollate.inspect.findings import SHOWN, Finding
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.layouts import Packed, Tree
 from fastcollate.plan.merge import Policy
@@ -19,6 +21,7 @@ from fastcollate.plan.merging import MergePlan
 from fastcollate.plan.packing import pack
 from fastcollate.plan.sharing import prefix_tree
 from fastcollate.plan.stepping import plan_step
+from fastcollate.rollouts.calls import BAD_KINDS, Calls
 from fastcollate.rows.lengths import Integers
 
 if TYPE_CHECKING:
@@ -131,7 +134,7 @@ class Collector:
             self._add_merge(plan, rows.first_row)
             tree = prefix_tree(*tokens, merge=plan, **share)
             self._chunks["merged"].append(_Rows(plan.prompt_lens, plan.response_lens, tree))
-        self._check(batch, rows.first_row, lens[0] + lens[1])
+        self._check(batch, rows, lens[0] + lens[1])
 
     def _add_merge(self, plan: MergePlan, first_row: int) -> None:
         """Add the report of merging."""
@@ -149,9 +152,11 @@ class Collector:
         if first_row == 1:  # turn numbers equal those in the file
             self._trees = [str(report.tree(one)) for one in report.breaks.most_broken(MOST_TREES)]
 
-    def _check(self, batch: Batch, first_row: int, lens: Integers) -> None:
+    def _check(self, batch: Batch, rows: FileRows, lens: Integers) -> None:
         """Add the findings of a chunk, and the rows to show."""
-        for finding in batch.check(self.vocab_size, self.eos_token_ids):
+        first_row = rows.first_row
+        found_in_batch = batch.check(self.vocab_size, self.eos_token_ids)
+        for finding in (*_short_logprobs(rows.calls), *found_in_batch):
             kind = finding.kind
             start = {"kind": kind, "number": 0, "examples": [], "advice": finding.advice}
             found = self._found.setdefault(kind, start)
@@ -293,6 +298,20 @@ class Collector:
             loads.append({"name": name, "per_rank": per_rank, "idle": times.idle})
             mini_batches = plan.num_mini_batches
         return loads, mini_batches
+
+
+def _short_logprobs(calls: Calls) -> Iterator[Finding]:
+    """Find calls with fewer log-probabilities than tokens, which were filled up with NaN."""
+    lens, missing = calls.responses.lengths, calls.bad_logprobs[:, BAD_KINDS.index("missing")]
+    rows = np.flatnonzero((missing > 0) & (missing < lens))
+    reasons = [
+        f"logprobs has {tally(int(lens[row] - missing[row]), 'value')} for "
+        f"{tally(int(lens[row]), 'response token')}"
+        for row in rows[:SHOWN]
+    ]
+    if reasons:
+        advice = "write one per response token: if the first is missing, all others are shifted"
+        yield Finding("short_logprobs", rows, None, reasons, advice)
 
 
 def _spread(lens: Integers) -> dict[str, float]:
