@@ -56,6 +56,7 @@ ADD = fc.BatchBuilder(pad_token_id=0).add
         (fc.build_batch, "input_ids", "pass sequences, with the lengths of their prompts as prom"),
         (ADD, "input_ids", "pass sequence, with the length of its prompt as prompt_len"),
         (fc.build_batch, "completions", "pass responses"),
+        (fc.merge_turns, "merge", "pass policy"),
         (fc.merge_turns, "uids", "pass trajectory_ids, one per turn; uids are of build_batch"),
         (fc.merge_turns, "completion_ids", "pass responses"),
         (ADD, "completion_ids", "pass response"),
@@ -215,7 +216,7 @@ def test_typical_mistakes_are_told_what_to_do(call, message):
 def test_patch_has_no_options():
     from fastcollate.compat import verl
 
-    with pytest.raises(TypeError, match=r"no argument 'layout'; .* fc.build_batch has options"):
+    with pytest.raises(TypeError, match=r"no argument 'layout'; .* fastcollate.compat.trl.patch"):
         verl.patch(layout="packed")
 
 

@@ -77,6 +77,20 @@ def test_items_come_in_order(items, depth):
     assert list(fc.prefetch(iter(items), depth=depth)) == items
 
 
+def test_it_is_for_one_epoch():
+    batches = fc.prefetch([1, 2])
+    assert list(batches) == [1, 2]
+    assert next(batches, None) is None
+    with pytest.raises(RuntimeError, match="this prefetch is at its end; make another one for ea"):
+        list(batches)
+    found = []
+    late = threading.Thread(target=lambda: found.extend(batches))  # others took all items
+    late.start()
+    late.join(SECONDS)
+    assert found == []
+    assert not late.is_alive()
+
+
 def test_it_runs_on_another_thread_from_the_start():
     seen = []
 

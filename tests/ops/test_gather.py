@@ -126,6 +126,8 @@ def test_a_shape_of_sequences_alone_is_refused_as_that_of_responses(array_type):
         batch.gather(batch.input_ids)
     with raises("shift is 'next_token', but align is None; pass align='sequence'"):
         batch.gather(batch.input_ids, shift="next_token")
+    with pytest.raises(ValueError, match=r"one position shorter.*pass shift='next_token'"):
+        batch.gather(batch.input_ids[:, 1:], align="sequence", shift="none")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -495,7 +495,10 @@ def test_shards_that_are_not_there():
             plan.shard(*args)
     with pytest.raises(TypeError):
         plan.shard(0.5, 0)
-    with pytest.raises(IndexError, match="mini_batch is 1, but there is only one; pass 0"):
+    with pytest.raises(
+        IndexError,
+        match=r"mini_batch of shard\(mini_batch, rank\) is 1, but there is only one; pass 0",
+    ):
         fc.plan_step(ROWS, uids=PROMPTS).shard(1, 0)
 
 

@@ -63,6 +63,7 @@ ADVICE: tuple[tuple[str, str, str], ...] = (
     ("attention_mask", "x mask", "pass mask"),
     ("rows", "prompts", "pass prompts and responses, or sequences with prompt_lens"),
     ("rows", "num_bins", "pass num_bins"),
+    ("merge", "policy", "pass policy"),
     ("lengths", "x dtype", "pass x=fc.unpad(x, lengths=...)"),
     (
         *("chosen chosen_ids rejected rejected_ids", "pad_token_id"),
@@ -156,7 +157,8 @@ INSTEAD = {
     "with samples of token ids",
     "Ragged": "fc.ragged makes one of rows",
     "TreePlan": "fc.planning.prefix_tree makes one",
-    "Patcher.patch": "functions that it replaces keep their own; fc.build_batch has options",
+    "Patcher.patch": "functions that it replaces keep their own options; fc.build_batch and "
+    "fc.Collator have layouts, and fastcollate.compat.trl.patch takes one",
 }
 """What to call where arguments or attributes of a class, or arguments of a method, are wrong; with
 ``()``, where arguments lack names."""
@@ -261,7 +263,8 @@ def list_names_of(module: str, advice: str = "") -> None:
         raise no_such_name(f"module {module!r} has no attribute {name!r}; {found}")
 
     own.__getattr__ = find  # type: ignore[method-assign]
-    own.__dir__ = lambda: own.__all__  # type: ignore[method-assign]
+    if hasattr(own, "__all__"):
+        own.__dir__ = lambda: own.__all__  # type: ignore[method-assign]
 
 
 def unknown_attribute(owner: type, name: str) -> str:

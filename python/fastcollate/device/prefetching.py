@@ -60,7 +60,7 @@ def prefetch(
     Returns
     -------
     Prefetcher
-        An iterator, whose ``metrics`` include the time spent waiting. It is closed by the end of a
+        An iterator over one epoch, whose ``metrics`` include the time spent waiting. It is closed by the end of a
         ``with`` block, by ``close()``, and when it is garbage-collected; only the last does not
         wait for the thread, which may consume one more item of the iterable. Use ``with`` if the
         iterable is used again after the loop. Items that were read ahead and not returned are
@@ -137,10 +137,13 @@ class Prefetcher(Generic[T]):
         self._count, self._waited = 0, 0.0
         self._first = self._last = 0.0  # times of the first request and of the last return
         self._is_closed = False
+        self._at_end: set[int] = set()  # the threads that have seen the last item
         weakref.finalize(self, work.stop)
         work.start(iterator, move)
 
     def __iter__(self) -> Prefetcher[T]:
+        if threading.get_ident() in self._at_end:
+            raise RuntimeError("this prefetch is at its end; make another one for each epoch")
         return self
 
     def __next__(self) -> T:
@@ -155,6 +158,9 @@ class Prefetcher(Generic[T]):
         self._first = self._first or begin
         try:
             item: T = self._work.take(self._timeout)()
+        except StopIteration:
+            self._at_end.add(threading.get_ident())
+            raise
         finally:
             self._last = time.monotonic()
             self._waited += self._last - begin

@@ -350,7 +350,8 @@ def _outside_vocabulary(facts: _Facts, vocab_size: int | None) -> Iterator[Findi
     is_outside = ids < 0 if vocab_size is None else (ids < 0) | (ids >= vocab_size)
     found = facts.rows_with(is_outside, facts.places.written)
     is_label = ids[found.places] == IGNORE_INDEX
-    for some, advised in ((is_label, "pass ids, not labels"), (~is_label, advice)):
+    for_labels = "pass ids, not labels; padding is removed by fc.unpad(rows, mask=rows != -100)"
+    for some, advised in ((is_label, for_labels), (~is_label, advice)):
         yield from found.where(some).findings(
             kind, lambda place: f"the id {ids[place]} is not {limits}", advised
         )

@@ -88,10 +88,11 @@ def collate(request: Request) -> BatchState:
     if memory.pinned is not None:
         data = memory.pinned.over_slab(data)
     sources = _sources(plan, merging, shard)
+    is_written_again = merging is not None and isinstance(merging.row_source, Plan)
     merged = None if merging is None else merging.plan_of(merge)
     if [spec for _, spec in fields if not spec.is_written]:
         data |= object_outputs(table, fields, sources)
-        if merging is not None and merged is not None and not isinstance(merging.row_source, Plan):
+        if merged is not None and not is_written_again:
             check_images(fields, merged.turn_rows, merged.sources)
     if sources is not None:
         picked = {} if merging is None else merging.names_of(sources)
@@ -113,7 +114,8 @@ def collate(request: Request) -> BatchState:
         tuple(added),
         owner,
     )
-    if not trains and shard is None and cp is None and outputs is not _AS_PASSED:
+    is_new = outputs is not _AS_PASSED and not is_written_again
+    if is_new and not trains and shard is None and cp is None:
         warn_user(UNTRAINED)
     if layout.forks_early and "labels" in tree_label_keys(collated):
         check_trained_once(collated)

@@ -84,6 +84,11 @@ def gather(
                 "; if x lies along input_ids, as log-probabilities of a model do, pass "
                 "align='sequence', shift='next_token'"
             )
+        elif align == "sequence" and shape[: len(whole)] == _without_last(whole):
+            advice = (
+                "; if x is one position shorter, as log-probabilities of a model are, pass "
+                "shift='next_token'"
+            )
         if isinstance(x, Ragged):
             raise ValueError(
                 f"x has {tally(len(x), 'list')}, but align is {align!r}, and the batch has "
@@ -94,17 +99,16 @@ def gather(
             f"x has shape {shape}, but align is {align!r} and shift {shift!r}; pass x of shape "
             f"{shapes}, with or without trailing dimensions{advice}"
         )
+    # Padding rows have no positions in bins, and so no values.
+    which = {"per_turn": per == "turn", "gaps": gaps, "padding": not plan.has_bins}
     places, lens = plan.gather_positions(
         of_sequence=align == "sequence",
         next_token=is_shifted,
         width=found[-1],
-        per_turn=per == "turn",
-        gaps=gaps,
-        # Padding rows have no positions in bins, and so no values.
-        padding=not plan.has_bins,
         may_miss=missing is not None or isinstance(x, Ragged),
+        **which,
     )
-    if is_shifted and not state.spec.forks_early and (count := _count_forks(plan, places, per)) > 0:
+    if is_shifted and (count := _count_forks(state, places, which)) > 0:
         warn_user(
             f"at {tally(count, 'fork')} of the tree, several tokens get the one value of the "
             "position before them: right for entropies and values, but wrong for "
@@ -125,11 +129,12 @@ def _shape_of(plan: Plan, x: Ragged, align: str | None) -> tuple[int, ...]:
     return next((shape for shape in shapes if math.prod(shape) == len(x)), (len(x),))
 
 
-def _count_forks(plan: Plan, places: np.ndarray, per: str) -> int:
+def _count_forks(state: BatchState, places: np.ndarray, which: dict[str, bool]) -> int:
     """Count the positions that predict several of the tokens that are gathered: forks of a tree."""
-    if not plan.is_tree:
+    plan, options = state.plan, state.options
+    if not plan.is_tree or (options is not None and options.forks_early):
         return 0
-    tokens, _ = plan.gather_positions(of_sequence=True, per_turn=per == "turn", may_miss=True)
+    tokens, _ = plan.gather_positions(of_sequence=True, may_miss=True, **which)
     places, tokens = places[places >= 0], tokens[places >= 0]
     one_of = np.zeros(int(places.max(initial=-1)) + 1, np.int64)
     one_of[places] = tokens

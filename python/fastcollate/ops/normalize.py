@@ -66,6 +66,11 @@ def normalize(
     per: Literal["mini_batch", "batch", "prompt"],
 ) -> Any:
     """See :meth:`fastcollate.Batch.normalize`."""
+    if isinstance(advantages, (list, tuple)):
+        raise TypeError(
+            "advantages is a list; pass an array in the shape of batch.loss_mask, for one number "
+            "per row batch.broadcast(array)"
+        )
     x = as_floats(check_array("advantages", advantages))
     slots = _slots_of_rows(state, state.plan.num_rows, plan)
     tokens = _tokens_of(state)

@@ -240,8 +240,9 @@ class StepPlan(Table):
         IndexError
             There is no such mini-batch or rank; both are numbered from 0.
         """
-        mini_batch = check_index("mini_batch", mini_batch, self.num_mini_batches)
-        rank = check_index("rank", rank, self.dp_size)
+        of = "of shard(mini_batch, rank)"
+        mini_batch = check_index(f"mini_batch {of}", mini_batch, self.num_mini_batches)
+        rank = check_index(f"rank {of}", rank, self.dp_size)
         begin = int(self.mini_batch_offsets[mini_batch])
         start, end = self._rank_offsets[mini_batch, rank : rank + 2].tolist()
         bins = self.bin_offsets

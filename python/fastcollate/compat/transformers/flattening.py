@@ -141,7 +141,9 @@ class DataCollatorWithFlattening:
         if return_tensors is None:
             return_tensors = self.return_tensors
         if return_tensors not in ("pt", "np"):
-            raise ValueError(f"return_tensors is {return_tensors!r}; pass 'pt' or 'np'")
+            raise ValueError(
+                f"return_tensors is {return_tensors!r}; pass 'pt' or 'np' (no tokenizer)"
+            )
         return "torch" if return_tensors == "pt" else "numpy"
 
 
