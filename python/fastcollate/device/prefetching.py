@@ -60,11 +60,11 @@ def prefetch(
     Returns
     -------
     Prefetcher
-        An iterator over one epoch, whose ``metrics`` include the time spent waiting. It is closed by the end of a
-        ``with`` block, by ``close()``, and when it is garbage-collected; only the last does not
-        wait for the thread, which may consume one more item of the iterable. Use ``with`` if the
-        iterable is used again after the loop. Items that were read ahead and not returned are
-        lost.
+        An iterator over one epoch, whose ``metrics`` include the time spent waiting. It is closed
+        by the end of a ``with`` block, by ``close()``, and when it is garbage-collected; only the
+        last does not wait for the thread, which may consume one more item of the iterable. Use
+        ``with`` if the iterable is used again after the loop. Items that were read ahead and not
+        returned are lost.
 
     Raises
     ------
