@@ -11,7 +11,7 @@ import numpy as np
 from fastcollate._fastcollate import IGNORE_INDEX
 from fastcollate.common.arguments import check_count, check_int, tally
 from fastcollate.common.arrays import describe, is_array, is_float, offsets_of, on_host, ranges_of
-from fastcollate.inspect.findings import SHOWN, Finding, Findings
+from fastcollate.inspect.findings import SHOWN, Finding, Findings, whole_batch, whole_rows
 from fastcollate.ops.loss_positions import targets
 from fastcollate.ops.metrics import PLACEHOLDER
 from fastcollate.plan.dtypes import labels_key
@@ -133,19 +133,6 @@ class _Found(NamedTuple):
         yield Finding(kind, self.rows, self.positions, reasons, advice)
 
 
-def _whole_rows(
-    kind: str, rows: Integers, reason: Callable[[int], str], advice: str
-) -> Iterator[Finding]:
-    """Yield the finding of whole rows."""
-    if len(rows) > 0:
-        yield Finding(kind, rows, None, [reason(row) for row in rows[:SHOWN].tolist()], advice)
-
-
-def _whole_batch(kind: str, reason: str, advice: str) -> Finding:
-    """Return the finding of a batch."""
-    return Finding(kind, np.zeros(0, np.int64), None, [reason], advice)
-
-
 def _without_loss(facts: _Facts) -> Iterator[Finding]:
     """Find rows without trained tokens, or report once that no row has any."""
     response_lens = facts.places.response_lens
@@ -156,7 +143,7 @@ def _without_loss(facts: _Facts) -> Iterator[Finding]:
         advice = "pass a loss_mask that is 1 on response tokens that train"
         if tokens == 0:
             advice = "pass responses, or prompt_lens that are smaller than the lengths of sequences"
-        yield _whole_batch("all_masked", f"nothing trains: none of {of} has a loss", advice)
+        yield whole_batch("all_masked", f"nothing trains: none of {of} has a loss", advice)
         return
 
     def reason_of(row: int) -> str:
@@ -165,7 +152,7 @@ def _without_loss(facts: _Facts) -> Iterator[Finding]:
         return f"none of its {tally(int(response_lens[row]), 'response token')} trains"
 
     advice = "drop the row, or correct its loss_mask"
-    yield from _whole_rows("trains_nothing", rows, reason_of, advice)
+    yield from whole_rows("trains_nothing", rows, reason_of, advice)
 
 
 def _find_trained_first_tokens(facts: _Facts) -> Iterator[Finding]:
@@ -215,7 +202,7 @@ def _trained_padding(facts: _Facts) -> Iterator[Finding]:
     if (count := len(facts.trained) - int(facts.counts[facts.is_real].sum())) > 0:
         reason = f"loss_mask is not 0 on padding, at {tally(count, 'position')}"
         advice = "leave it 0 there, such as by batch.loss_mask[row] *= 0.5"
-        yield _whole_batch("trains_padding", reason, advice)
+        yield whole_batch("trains_padding", reason, advice)
 
 
 def _bad_masks(facts: _Facts) -> Iterator[Finding]:
@@ -257,7 +244,7 @@ def _bad_masks(facts: _Facts) -> Iterator[Finding]:
         weight = mask[(mask != 0) & (mask != 1)][0]
         reason = f"loss_mask has weights, such as {weight:g}, but labels hold none"
         advice = "multiply losses by loss_mask: a model's own loss ignores weights"
-        yield _whole_batch("weighted_labels", reason, advice)
+        yield whole_batch("weighted_labels", reason, advice)
 
 
 def _sampled(facts: _Facts, rows: Integers, tokens: Integers) -> Integers:
@@ -307,7 +294,7 @@ def _bad_logprobs(facts: _Facts, values: np.ndarray) -> Iterator[Finding]:
 
     rows = np.flatnonzero((counts == 0) & (facts.counts > 0) & facts.is_real)
     advice = "pass what the sampler returned, or omit the field"
-    yield from _whole_rows("zero_logprobs", rows, zero, advice)
+    yield from whole_rows("zero_logprobs", rows, zero, advice)
     yield from facts.rows_with(values > POSITIVE, spans).findings(
         "positive_logprob",
         lambda place: f"{key} has {values[place]:.4g}, a probability of more than 1",
@@ -346,7 +333,7 @@ def _outside_vocabulary(facts: _Facts, vocab_size: int | None) -> Iterator[Findi
     tokens = int(facts.places.written.lengths.sum())
     if (pad < 0 or (vocab_size is not None and pad >= vocab_size)) and tokens < len(ids):
         reason = f"pad_token_id is {pad}, but ids go {limits}"
-        yield _whole_batch(kind, reason, "pass another pad_token_id")
+        yield whole_batch(kind, reason, "pass another pad_token_id")
     is_outside = ids < 0 if vocab_size is None else (ids < 0) | (ids >= vocab_size)
     found = facts.rows_with(is_outside, facts.places.written)
     is_label = ids[found.places] == IGNORE_INDEX
@@ -367,7 +354,7 @@ def _padded_rows(facts: _Facts) -> Iterator[Finding]:
     at = np.stack([ends, ends - 1])
     places = facts.places.written.places_of(np.tile(rows, 6), at.reshape(-1)).reshape(at.shape)
     is_pad = (places >= 0) & (facts.ids[places] == pad)
-    yield from _whole_rows(
+    yield from whole_rows(
         "padded_row",
         rows[is_pad.all(0).any(0)],
         lambda _: f"its prompt begins or ends, or the row ends, with {pad} twice, the pad_token_id",
@@ -390,7 +377,7 @@ def _repeated_prompts(facts: _Facts) -> Iterator[Finding]:
         begins = offsets_of(lens)[:-1]
         if (ids[ranges_of(begins, counts)] != ids[ranges_of(begins + counts, counts)]).any():
             return
-    yield from _whole_rows(
+    yield from whole_rows(
         "repeated_prompt",
         rows,
         lambda row: f"the response begins with all {tally(int(prompt_lens[row]), 'prompt token')}",
@@ -438,7 +425,7 @@ def _duplicates(facts: _Facts) -> Iterator[Finding]:
         return
     rows, firsts = _repeated(facts, rows, lens)
     first_of = dict(zip(rows[:SHOWN].tolist(), firsts[:SHOWN].tolist(), strict=True))
-    yield from _whole_rows(
+    yield from whole_rows(
         "duplicate",
         rows,
         lambda row: f"it has the same tokens as row {first_of[row]}",
@@ -501,4 +488,4 @@ def _padding(facts: _Facts) -> Iterator[Finding]:
     packed = 1 - tokens / (bins.num_bins * int(bins.loads.max()))
     reason = f"{share:.0%} padding: packed at {plan.width:,} it would be {packed:.0%}"
     advice = f"pass layout=fc.Packed(capacity={plan.width})"
-    yield _whole_batch("padding", reason, advice)
+    yield whole_batch("padding", reason, advice)

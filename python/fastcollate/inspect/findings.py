@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import shutil
 import textwrap
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from fastcollate.common.arguments import tally
 from fastcollate.inspect import markup
@@ -68,6 +71,19 @@ class Finding:
         if self.number > len(self.reasons):
             lines.append(f"  and {self.number - len(self.reasons):,} more")
         return "\n".join([*lines, *_wrap(self.advice, width, "  -> ", "     ")])
+
+
+def whole_rows(
+    kind: str, rows: Integers, reason: Callable[[int], str], advice: str
+) -> Iterator[Finding]:
+    """Yield the finding of whole rows."""
+    if len(rows) > 0:
+        yield Finding(kind, rows, None, [reason(row) for row in rows[:SHOWN].tolist()], advice)
+
+
+def whole_batch(kind: str, reason: str, advice: str) -> Finding:
+    """Return the finding of a batch."""
+    return Finding(kind, np.zeros(0, np.int64), None, [reason], advice)
 
 
 class Findings(list[Finding]):

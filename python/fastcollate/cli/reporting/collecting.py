@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fastcollate.cli.reporting.outcomes import Outcomes
 from fastcollate.common.arguments import tally
 from fastcollate.inspect.batch_view import BatchView
-from fastcollate.inspect.findings import SHOWN, Finding
+from fastcollate.inspect.findings import Finding, whole_rows
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.layouts import Packed, Tree
 from fastcollate.plan.merge import Policy
@@ -303,15 +303,14 @@ class Collector:
 def _short_logprobs(calls: Calls) -> Iterator[Finding]:
     """Find calls with fewer log-probabilities than tokens, which were filled up with NaN."""
     lens, missing = calls.responses.lengths, calls.bad_logprobs[:, BAD_KINDS.index("missing")]
+
+    def reason(row: int) -> str:
+        values = tally(int(lens[row] - missing[row]), "value")
+        return f"logprobs has {values} for {tally(int(lens[row]), 'response token')}"
+
     rows = np.flatnonzero((missing > 0) & (missing < lens))
-    reasons = [
-        f"logprobs has {tally(int(lens[row] - missing[row]), 'value')} for "
-        f"{tally(int(lens[row]), 'response token')}"
-        for row in rows[:SHOWN]
-    ]
-    if reasons:
-        advice = "write one per response token: if the first is missing, all others are shifted"
-        yield Finding("short_logprobs", rows, None, reasons, advice)
+    advice = "write one per response token: if the first is missing, all others are shifted"
+    return whole_rows("short_logprobs", rows, reason, advice)
 
 
 def _spread(lens: Integers) -> dict[str, float]:
