@@ -149,7 +149,7 @@ fn hint(error: &Error) -> Cow<'static, str> {
         }
         Error::OtherTurns { .. } | Error::OtherTurnCount { .. } => "pass a plan of these turns",
         Error::OtherRowCount { .. } | Error::OtherRowLength { .. } | Error::OtherLengths { .. } => {
-            "pass all rows of the plan: a shard takes its own"
+            "pass the rows of the whole plan: a shard takes its own"
         }
         Error::Unstable { .. } => "do not modify inputs during the call",
         Error::NothingTrains => "pass drop_untrainable=False, or turns that train",
