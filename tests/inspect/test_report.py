@@ -2,6 +2,7 @@
 
 import json
 import re
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -204,6 +205,17 @@ def test_outcomes(tmp_path, monkeypatch, capsys):
     assert "All are 0 in 1 row: probably placeholders." in text
     assert "3 of 16 are missing, NaN, infinite or -9999." in text
     assert "nothing trains" not in text
+
+
+def test_warnings_of_the_library_are_in_the_report(tmp_path, capsys):
+    path = tmp_path / "r.parquet"
+    rows = {"prompts": [[1, 2], [3]], "responses": [[4], [5]], "trajectory_ids": ["a", "a"]}
+    pq.write_table(pa.table(rows | {"loss_mask": [[0], [0]]}), path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found, page = report_of(path, tmp_path / "r.html", capsys)
+    assert [one["kind"] for one in found["findings"]] == ["all_masked"]
+    assert "1 break" in page
 
 
 def test_too_few_logprobs_are_a_finding(tmp_path, capsys):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -139,7 +140,9 @@ def run(arguments: Sequence[str]) -> int:
     wants_traceback = "--debug" in arguments
     arguments = [one for one in arguments if one != "--debug"]
     try:
-        app(arguments)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # commands say what they would
+            app(arguments)
     except SystemExit as end:  # typer's, after help, wrong usage, success and Ctrl-C
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BrokenPipeError:  # the reader of the output has ended, as head does
