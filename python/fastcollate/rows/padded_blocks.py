@@ -97,5 +97,6 @@ def _has_edge(rows: Any, pad: int) -> bool:
     if not all(edge.dtype.kind in "iu" for edge in edges):
         return False
     begin, end = (edge == pad for edge in edges)
-    is_part = 1 / ROWS_PER_PADDED <= begin[:, 0].mean() < 1
-    return bool(is_part or begin.all(1).any() or end.all(1).any())
+    count = np.count_nonzero(begin[:, 0])
+    is_part = count < len(begin) <= ROWS_PER_PADDED * count
+    return bool(is_part or (count > 0 and begin.all(1).any()) or end.all(1).any())
