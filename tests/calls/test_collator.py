@@ -570,16 +570,16 @@ def test_first_tokens_that_train_have_no_position(options, key, marks, more):
 @pytest.mark.parametrize(
     ("key", "marks", "options", "message"),
     [
-        ("labels", [-100, -100, -100], {}, "by labels, no token of these samples does; check"),
-        ("assistant_masks", [0, 0, 0], {}, "by assistant_masks, no token .*{% generation %}"),
-        ("prompt_len", 3, {}, "by prompt_len, no token"),
-        ("labels", [-100, -100, 7], {"max_length": 2}, "by labels, .* does within max_length=2"),
+        ("labels", [-100, -100, -100], {}, "; check their labels$"),
+        ("assistant_masks", [0, 0, 0], {}, "; check their assistant_masks: .*{% generation %}$"),
+        ("prompt_len", 3, {}, "; check their prompt_len$"),
+        ("labels", [-100, -100, 7], {"max_length": 2}, " within max_length=2; check their labels$"),
     ],
 )
 def test_samples_of_which_nothing_trains(array_type, key, marks, options, message):
     collate = fc.Collator(pad_token_id=0, layout="right", array_type=array_type, **options)
     sample = {"input_ids": [5, 6, 7], key: marks}
-    with pytest.warns(UserWarning, match=f"nothing trains: {message}"):
+    with pytest.warns(UserWarning, match=f"no token of these samples trains{message}"):
         collate([sample, sample])
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -230,9 +230,9 @@ def test_a_mask_of_zeros_is_warned_of(layout, dtype):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         build(1)
+        none = [[]] * len(prompts)
+        fc.build_batch(prompts, none, loss_mask=none, **options)
         if layout == "left":
-            none = [[]] * len(prompts)
-            fc.build_batch(prompts, none, loss_mask=none, **options)
             lens = [[len(row) for row in rows] for rows in (prompts, responses)]
             plan = fc.plan_step(tuple(lens), dp_size=len(prompts))
             build(0, shard=plan.shard(0, 0))

@@ -355,7 +355,7 @@ ERRORS = {
     "no such row": (["view", "r.parquet", "--row", "6"], "--row is 6, but r.parquet has rows 1 to"),
     "no tokenizer": (
         ["view", "r.parquet", "--tokenizer", "t.json"],
-        "t.json is no file or folder; pass",
+        "t.json does not exist; pass",
     ),
     "bad tokenizer": (
         ["view", "r.parquet", "--tokenizer", "bad.jsonl"],

@@ -23,6 +23,13 @@ from fastcollate.cli.view import view
 from fastcollate.common.names import same_word
 
 
+def _option_meant(name: str, options: Sequence[Any]) -> str | None:
+    """Return the option of nearly this name, or the only one with this unit, as in its help."""
+    with_unit = [one.opts[0] for one in options if f"--{one.metavar}".lower() == name]
+    meant = same_word(name, [one.opts[0] for one in options])
+    return with_unit[0] if meant is None and len(with_unit) == 1 else meant
+
+
 class Commands(TyperGroup):
     """The commands; errors for other commands and options list them."""
 
@@ -35,18 +42,12 @@ class Commands(TyperGroup):
             if hasattr(error, "possibilities"):  # the error for an unknown option
                 options = [one for one in error.ctx.command.params if one.opts[0][0] == "-"]
                 own = [one.opts[0] for one in options if one.rich_help_panel is None]
-                meant = same_word(error.option_name, [one.opts[0] for one in options])
-                of = [
-                    one.opts[0]
-                    for one in options
-                    if f"--{one.metavar}".lower() == error.option_name
-                ]
-                meant = of[0] if meant is None and len(of) == 1 else meant
+                meant = _option_meant(error.option_name, options)
                 error.possibilities = own if meant is None else [meant]
             elif "valid integer" in str(getattr(error, "message", "")) and error.param.multiple:
                 name = error.param.opts[0]
                 what = "the id of a token, an integer" if name == "--eos" else "an integer"
-                error.message = f"{name} takes {what}; repeat {name} for several"
+                error.message = f"it takes {what}; repeat {name} for several"
             elif "extra argument" in str(getattr(error, "message", "")):
                 error.message += "; pass one file, or a folder of files"
             raise

@@ -20,7 +20,7 @@ class FileTokenizer:
         file = path / "tokenizer.json" if path.is_dir() else path
         if not file.exists():
             raise FileNotFoundError(
-                f"{file} is no file or folder; pass the path of the model's tokenizer.json"
+                f"{file} does not exist; pass the path of the model's tokenizer.json"
             )
         try:
             self._tokenizer = Tokenizer.from_file(str(file))

@@ -115,7 +115,7 @@ def collate(request: Request) -> BatchState:
         owner,
     )
     is_new = outputs is not _AS_PASSED and not is_written_again
-    if is_new and not trains and shard is None and cp is None:
+    if is_new and not trains and shard is None and cp is None and plan.response_lens.any():
         warn_user(UNTRAINED)
     if layout.forks_early and "labels" in tree_label_keys(collated):
         check_trained_once(collated)

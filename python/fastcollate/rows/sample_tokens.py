@@ -131,7 +131,8 @@ def tokens_of(columns: Mapping[str, Any], limit: Limit | None) -> SampleTokens:
     elif (trained := _find_trained(ids, columns)) is not None:
         arguments["prompt_lens"] = _first(trained, spans)
         arguments["loss_mask"] = Field(spans.mask(trained), align="sequence")
-    if (arguments.get("prompt_lens", -1) == spans.lengths).all():
+    before = arguments.get("prompt_lens")  # the tokens before the first that trains
+    if before is not None and (before == spans.lengths).all():
         warn_user(_untrained_message(columns, limit))
     is_whole = limit is None and SEQ_LENGTHS not in columns
     return SampleTokens(arguments, None if is_whole else spans, truncated)
@@ -141,10 +142,10 @@ def _untrained_message(columns: Collection[str], limit: Limit | None) -> str:
     """Return the warning for samples of which no token trains."""
     keys = in_words([key for key in ("prompt_len", *MARKS) if key in columns], "and")
     within = "" if limit is None else f" within max_length={limit.max_length}"
-    advice = "check how they are made"
+    advice = f"check their {keys}"
     if "assistant_masks" in columns:
-        advice = "chat templates mark what the assistant says by {% generation %}"
-    return f"nothing trains: by {keys}, no token of these samples does{within}; {advice}"
+        advice += ": chat templates mark what the assistant says by {% generation %}"
+    return f"no token of these samples trains{within}; {advice}"
 
 
 def check_one_mark(columns: Collection[str], key: str) -> None:
