@@ -141,13 +141,22 @@ def test_attention_and_trees(model, layout, masks, page):
         assert_same(outcome(model, loss), expected)
 
 
+@EACH_MASK
+@EACH_LAYOUT
+def test_packing(model, layout, masks):
+    found = names(model, layout, masks)
+    loss = run(recipe("docs/packing.md", "batch = fc.build_batch("), found)
+    assert found["batch"].plan.layout == layout.name
+    assert_same(outcome(model, loss), outcome(model, alone(model, masks, cross_entropy)[0]))
+
+
 @pytest.mark.parametrize("options", [{}, {"multiple_of": 4}, {"padding_as": "no_segment"}])
 @EACH_MASK
-def test_packing(model, masks, options):
+def test_packing_with_a_shift(model, masks, options):
     layout = fc.Packed(12, shift="next_token", **options)
     found = names(model, layout, masks)
     found["cross_entropy"] = torch.nn.functional.cross_entropy
-    loss = run(recipe("docs/packing.md", "batch = fc.build_batch("), found)
+    loss = run(recipe("docs/packing.md", "shifted = fc.build_batch("), found)
     assert_same(outcome(model, loss), outcome(model, alone(model, masks, cross_entropy)[0]))
 
 
