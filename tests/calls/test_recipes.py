@@ -187,6 +187,7 @@ def test_the_way_back(model, masks):
     ("page", "first", "name"),
     [
         ("docs/steps.md", "trained = mine.", "mine"),
+        ("docs/steps.md", "# (bins, W)", "mine"),
         ("docs/steps.md", "trained = part.", "part"),
         ("docs/ray.md", "trained = batch.", "batch"),
     ],
@@ -207,11 +208,10 @@ def test_shards(model, layout, masks, page, first, name):
             shard=plan.shard(0, rank), layout=layout,
         )  # fmt: skip
         new = grpo_loop.response_log_probs(model, mine)
-        found |= {name: mine, "logprobs": new, "model": lambda part, new=new: new}
-        found |= {"tokens": tokens, "token_loss": token_loss}
-        if name == "part":
-            found["tokens"] = [tokens]
-        elif name == "batch":
+        given = dict.fromkeys(("model", "log_probs_of"), lambda part, new=new: new)
+        found |= given | {name: mine, "logprobs": new, "token_loss": token_loss, "mini_batch": 0}
+        found["tokens"] = [tokens] if "tokens[" in code else tokens
+        if name == "batch":
             found["token_loss"] = lambda batch, trained, new=new: token_loss(
                 new[trained], batch.rewards[trained]
             )

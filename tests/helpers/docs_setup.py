@@ -215,11 +215,10 @@ def packing():
     columns = turns()
     prompts, responses = columns["prompts"], columns["responses"]
     return with_model() | {
-        **some(columns, "prompts", "responses", "masks", "logprobs", "uids"),
+        **some(columns, "prompts", "responses", "masks", "uids"),
         "cross_entropy": torch.nn.functional.cross_entropy,
         "lengths": [len(p) + len(r) for p, r in zip(prompts, responses, strict=True)],
         "padded": fc.build_batch(prompts, responses, pad_token_id=0),
-        "trajectories": columns["ids"],
         "capacity": 64, "dp_size": 8, "seq_len": 64, "num_train_workers": 8,
         "merge_plan": fc.merge_turns(prompts, responses, trajectory_ids=columns["ids"]),
         "cp_size": 2, "cp_rank": 1, "model_logprobs": lambda part: part.input_ids.float(),
@@ -242,7 +241,8 @@ def steps():
         "results_of_all_shards": [torch.zeros(32)] * 8,
         "model": lambda part: part.position_ids.double() - part.input_ids,
         "routes": [np.zeros((len(row), 24, 2), np.uint8) for row in sequences],
-        "cp_size": 2, "cp_rank": 1,
+        "cp_size": 2, "cp_rank": 1, "trajectories": columns["ids"],
+        "log_probs_of": lambda part: -torch.rand(part.loss_mask.shape),
     }  # fmt: skip
 
 
