@@ -30,7 +30,7 @@ WORDS = {
     "loss mask": "concepts#the-loss-and-its-mask",
     "max_length": "collators#truncation",
     "megatron": "packing#context-parallelism",
-    "moe": "batches#captured-fields",
+    "moe": "engine_fields#captured-fields",
     "nan": "troubleshooting#the-loss-is-nan",
     "nemo_rl": "frameworks/nemo_rl",
     "oom": "troubleshooting#out-of-memory",

@@ -145,8 +145,6 @@ def batches():
         "top": [np.zeros((len(row), 20), np.int32) for row in responses],
         "routes": [np.zeros((len(row), 2, 2), np.uint8) for row in sequences],
         "indices": [np.full((len(row) - 1, 2, 4), -1, np.int32) for row in sequences],
-        "support": [[[1, 2, 3][: id_ % 4] for id_ in row] for row in responses],
-        "padded_support": [np.array([[2, -1]] * len(row)) for row in responses],
         "difficulty": [0.5] * 24, "coefs": [0.1] * 24, "names": ["a"] * 24,
         "images": [np.zeros((row % 3, 4), np.float32) for row in range(24)],
         "per_row_advantages": torch.ones(24), "pad_token_id": 0,
@@ -157,6 +155,16 @@ def batches():
 
         names["pyarrow"] = pyarrow
     return names
+
+
+def engine_fields():
+    rows = {name: column[:24] for name, column in turns().items()}
+    responses = rows["responses"]
+    return with_model() | {
+        **some(rows, "prompts", "responses"),
+        "support": [[[1, 2, 3][: id_ % 4] for id_ in row] for row in responses],
+        "padded_support": [np.array([[2, -1]] * len(row)) for row in responses],
+    }  # fmt: skip
 
 
 class Dataset:
@@ -322,7 +330,8 @@ def nemo_rl():
 
 PAGES = {
     "README.md": dict, "docs/attention.md": attention, "docs/balance.md": balance,
-    "docs/batches.md": batches, "docs/concepts.md": dict, "docs/frameworks/depending.md": dict,
+    "docs/batches.md": batches, "docs/concepts.md": dict, "docs/engine_fields.md": engine_fields,
+    "docs/frameworks/depending.md": dict,
     "docs/frameworks/index.md": dict, "docs/frameworks/more.md": dict,
     "docs/frameworks/nemo_rl.md": nemo_rl,
     "docs/frameworks/skyrl.md": skyrl,
