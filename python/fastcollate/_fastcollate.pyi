@@ -240,6 +240,7 @@ class PackSpec:
         lengths: NDArray[int64],
         groups: NDArray[int64] | None,
         limited: NDArray[float64] | None,
+        first_row: int,
         ranks: tuple[int, bool, NDArray[float64] | None, float],
     ) -> tuple[NDArray[int64], NDArray[int64], int]: ...
     def dealt_in_turn(
@@ -596,7 +597,7 @@ def collate(
     Merge | None,
     int,
     list[tuple[str, int]],
-    bool,
+    tuple[bool, bool],
 ]: ...
 def write_rows(
     rows: Any, field: FieldSpec, layout: LayoutSpec, pool: BufferPool | None, torch: Any = None

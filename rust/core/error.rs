@@ -282,7 +282,7 @@ pub enum Error {
     },
 
     #[error("{}", .oversized.describe_row(*.row, *.len))]
-    OversizedRow { row: usize, len: usize, oversized: Oversized, may_split: bool },
+    OversizedRow { row: usize, len: usize, oversized: Oversized, in_tree: bool, may_split: bool },
 
     #[error("multiple_of is {multiple}, but capacity is {capacity}, so no token fits into a bin")]
     NoRoom { multiple: usize, capacity: usize },
@@ -349,6 +349,19 @@ impl Error {
     /// An error of another crate, passed on unchanged.
     pub fn external(error: impl StdError + Send + Sync + 'static) -> Self {
         Self::External(External(Box::new(error)))
+    }
+
+    /// Name the row that does not fit a bin: sequence 0 is row `first`.
+    pub(crate) fn of_rows(self, first: usize, rows_may_split: bool) -> Self {
+        let Self::Oversized { sequence, len, together, oversized, may_split } = self else {
+            return self;
+        };
+        let row = first + sequence;
+        if together > 1 {
+            return Self::Oversized { sequence: row, len, together, oversized, may_split };
+        }
+        let may_split = may_split && rows_may_split;
+        Self::OversizedRow { row, len, oversized, in_tree: false, may_split }
     }
 }
 

@@ -27,7 +27,10 @@ fn hint(error: &Error) -> Cow<'static, str> {
         Error::EmptyBatch(_) => "pass at least one",
         Error::RowCount { field, found, expected, form } => {
             let one = form.argument().trim_end_matches('s');
-            let each = format!("pass one row per {one}");
+            let each = match &**field {
+                "responses" => format!("pass one row per {one}"),
+                _ => format!("pass one for each row of {}", form.argument()),
+            };
             let is_larger = |of: usize, than: usize| of > than && of.is_multiple_of(than);
             return if field == "responses" && is_larger(*found, *expected) {
                 let times = found / expected;
@@ -149,7 +152,7 @@ fn hint(error: &Error) -> Cow<'static, str> {
         }
         Error::OtherTurns { .. } | Error::OtherTurnCount { .. } => "pass a plan of these turns",
         Error::OtherRowCount { .. } | Error::OtherRowLength { .. } | Error::OtherLengths { .. } => {
-            "pass the rows of the whole plan: a shard takes its own"
+            "pass the rows of the whole plan, of which a shard takes its own, or plan these rows"
         }
         Error::Unstable { .. } => "do not modify inputs during the call",
         Error::NothingTrains => "pass drop_untrainable=False, or turns that train",
@@ -169,10 +172,11 @@ fn hint(error: &Error) -> Cow<'static, str> {
             };
             return format!("pass {oversize}a larger {}", oversized.argument()).into();
         }
-        Error::OversizedRow { oversized, may_split, .. } => {
-            let layout = match may_split {
-                true => "fc.Packed(..., oversize='own_bin' or 'split')",
-                false => "fc.Tree(..., oversize='own_bin')",
+        Error::OversizedRow { oversized, in_tree, may_split, .. } => {
+            let layout = match (in_tree, may_split) {
+                (true, _) => "fc.Tree(..., oversize='own_bin')",
+                (false, true) => "fc.Packed(..., oversize='own_bin' or 'split')",
+                (false, false) => "fc.Packed(..., oversize='own_bin')",
             };
             return format!("pass a larger {}, or {layout}", oversized.argument()).into();
         }

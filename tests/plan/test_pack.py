@@ -345,7 +345,11 @@ def test_nothing_to_pack(algorithm):
         ({"capacity": -4}, "capacity is -4; pass a number of tokens, 1 or more"),
         ({"capacity": 4.5}, "TypeError: capacity is 4.5; pass a number of tokens"),
         ({"capacity": 1 << 70}, "capacity is .* which does not fit int64"),
-        ({"capacity": 4}, r"lengths\[0\] is 5, which exceeds capacity=4; pass"),
+        ({"lengths": [3, 9, 9, 5], "capacity": 2}, r"lengths\[1\] is 9, which exceeds"),
+        (
+            {"capacity": 4, "algorithm": "first_fit_decreasing"},
+            "algorithm is 'first_fit_decreasing'; did you mean 'ffd'",
+        ),
         (
             {"multiple_of": 8, "capacity": 7},
             r"lengths\[0\] is 5, rounded up to 8, which exceeds capacity=7",

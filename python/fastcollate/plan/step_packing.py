@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from itertools import pairwise
 from typing import Any
 
@@ -19,8 +18,6 @@ from fastcollate.plan.layout import Layout
 from fastcollate.plan.layouts import Tree
 from fastcollate.plan.tree_plan import TreePlan
 from fastcollate.rows.lengths import Integers
-
-_TOO_LONG = re.compile(r"lengths\[(\d+)\] is (\d+)")
 
 MAX_BINS = 1 << 24
 """Limit of the bins of a step required by ``min_bins``, multiples and ranks."""
@@ -123,6 +120,7 @@ def pack_slots(
                     lengths[part],
                     None if numbers is None else numbers[part] - numbers[start],
                     None if limited is None else limited[part],
+                    start,
                     ranks,
                 )
                 rows, shared = np.where(rows < 0, -1, rows + start), rows[:0]
@@ -132,8 +130,7 @@ def pack_slots(
                 )
         except ValueError as error:
             where = f"mini-batch {mini_batch}, rows {start} to {end - 1}, cannot be packed"
-            what = str(error) if tree is not None else _of_rows(str(error), start)
-            raise ValueError(f"{where}: {what}") from error
+            raise ValueError(f"{where}: {error}") from error
         if filled < len(counts) and pad_rows == "error":
             raise ValueError(
                 f"pad_rows is 'error', but mini-batch {mini_batch} fills only "
@@ -194,12 +191,3 @@ def ranks_of(
         row = np.array([sum(SYNTHETIC_LENS)], np.int64)
         synthetic = float(costs_of("shard_by", shard_by, row)[0])
     return dp_size, False, costs, synthetic
-
-
-def _of_rows(message: str, start: int) -> str:
-    """Return an error of a packer with the row of the step in place of its sequence."""
-    if found := _TOO_LONG.match(message):
-        row, tokens = start + int(found[1]), tally(int(found[2]), "token")
-        rest = message[found.end() :].replace(" or 'split'", "")  # a step keeps rows whole
-        return f"row {row} has {tokens}{rest}"
-    return message if start == 0 else f"{message} (sequence 0 is row {start})"

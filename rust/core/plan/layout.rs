@@ -285,7 +285,7 @@ impl LayoutSpec {
             }
             (None, BinSource::Lists(lists)) => (Bins::of_lists(lists, &lens)?, 1),
             (None, BinSource::Pack(spec)) => {
-                (spec.pack(&lens, None, cost, ticks).map_err(of_row)?, 1)
+                (spec.pack(&lens, None, cost, ticks).map_err(|error| error.of_rows(0, true))?, 1)
             }
         };
         let bin_layout = BinLayout {
@@ -333,16 +333,6 @@ impl LayoutSpec {
             1 => planned,
             given => given,
         }
-    }
-}
-
-/// Name the row of the batch that does not fit a bin.
-fn of_row(error: Error) -> Error {
-    match error {
-        Error::Oversized { sequence: row, len, together: 1, oversized, may_split } => {
-            Error::OversizedRow { row, len, oversized, may_split }
-        }
-        other => other,
     }
 }
 

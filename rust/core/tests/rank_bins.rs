@@ -101,7 +101,7 @@ proptest! {
         }
         let lens: Vec<_> = rows.iter().map(|row| row.len).collect();
         let limited: Vec<_> = lens.iter().map(|len| (len * len) as f64).collect();
-        let rows = PackedRows { lens: &lens, groups: None, limited: Some(&limited) };
+        let rows = PackedRows { lens: &lens, groups: None, limited: Some(&limited), first_row: 0 };
         let packed = pack(deal, rows, &spec, ranks)?;
         let of_bin = |rows: &Vec<usize>| cost_of_bin + match rows[..] {
             [] => 1.0,

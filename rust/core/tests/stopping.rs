@@ -83,7 +83,7 @@ fn packers() {
 fn bins_of_ranks() {
     let spec = pack_spec(64, 8);
     let (lens, costs) = (vec![10; 100_000], vec![1.0; 100_000]);
-    let rows = PackedRows { lens: &lens, groups: None, limited: None };
+    let rows = PackedRows { lens: &lens, groups: None, limited: None, first_row: 0 };
     let deal = Deal::Balanced { costs: &costs, synthetic: 0.0 };
     for at in [1, 21, 81] {
         stops(at, |ticks| deal.pack(rows, &spec, 8, ticks));

@@ -259,7 +259,7 @@ impl PackSpec {
         Ok((column_of(py, grown.offsets)?, column_of(py, grown.items)?))
     }
 
-    /// Pack the rows of a mini-batch for ranks with equal numbers of bins.
+    /// Pack the rows of a mini-batch, from `first_row` on, for ranks with equal numbers of bins.
     ///
     /// # Returns
     /// The rows, int64, with -1 as the one row of an empty bin; the number of rows per bin, int64
@@ -270,6 +270,7 @@ impl PackSpec {
         lengths: PyReadonlyArray1<i64>,
         groups: Option<PyReadonlyArray1<i64>>,
         limited: Option<PyReadonlyArray1<f64>>,
+        first_row: usize,
         ranks: Ranks,
     ) -> Result<(Column<'py>, Column<'py>, usize)> {
         let lens = column(&lengths)?;
@@ -283,8 +284,12 @@ impl PackSpec {
         let mut counts = counts.into_iter().flatten();
         check_fit(ranks.count > 0 && counts.all(|count| count == lens.len()))?;
         let found = stoppable(py, |ticks| {
-            let rows =
-                PackedRows { lens: &lens, groups: groups.as_deref(), limited: limited.as_deref() };
+            let rows = PackedRows {
+                lens: &lens,
+                groups: groups.as_deref(),
+                limited: limited.as_deref(),
+                first_row,
+            };
             let spec = self.core.for_ranks(ranks.count);
             ranks.deal().pack(rows, &spec, ranks.count, ticks)
         })?;
@@ -311,7 +316,7 @@ impl PackSpec {
         let (lens, places) = (column(&lengths)?, column(&places)?);
         check_fit(ranks > 0 && places.len() == lens.len())?;
         let found = stoppable(py, |ticks| {
-            let rows = PackedRows { lens: &places, groups: None, limited: None };
+            let rows = PackedRows { lens: &places, groups: None, limited: None, first_row: 0 };
             Deal::Strided.pack(rows, &self.core.for_ranks(ranks), ranks, ticks)
         })?;
         let lens_of = |rows: &Vec<usize>| column_of(py, rows.iter().map(|&row| lens[row]));

@@ -263,7 +263,7 @@ impl PackSpec {
         Ok(Packables { sizes: sums.into(), costs, members: Some(members) })
     }
 
-    /// Check that every item fits a bin, or that bins may exceed the limit.
+    /// Check that every item fits a bin, or that bins may exceed the limit; errors name the largest.
     fn check(&self, items: &Packables, pieces: &Pieces) -> Result<()> {
         let found = |item: usize, oversized: Oversized| {
             let members = items.members_of(item);
@@ -285,13 +285,17 @@ impl PackSpec {
         if self.oversize == Oversize::OwnBin {
             return Ok(());
         }
-        if let Some(item) = items.sizes.iter().position(|&size| size > self.capacity) {
-            let (tokens, limit) = (items.sizes[item], self.capacity);
+        let sizes = items.sizes.iter().enumerate().rev();
+        if let Some((item, &tokens)) = sizes.max_by_key(|(_, size)| **size)
+            && tokens > self.capacity
+        {
+            let limit = self.capacity;
             return Err(found(item, Oversized::Tokens { tokens, limit }));
         }
-        let costs = items.costs.iter().flatten();
-        let most = self.limit().cost;
-        if let Some((item, cost)) = costs.enumerate().find(|&(_, &cost)| cost > most) {
+        let costs = items.costs.iter().flatten().enumerate();
+        if let Some((item, &cost)) = costs.max_by(|(_, a), (_, b)| a.total_cmp(b))
+            && cost > self.limit().cost
+        {
             let (cost, limit) = (cost + self.bin_cost, self.max_cost);
             return Err(found(item, Oversized::Cost { cost, limit }));
         }

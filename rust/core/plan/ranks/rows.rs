@@ -25,6 +25,8 @@ pub struct PackedRows<'a> {
     pub groups: Option<&'a [usize]>,
     /// Costs of rows, if they limit bins or select the bin to split.
     pub limited: Option<&'a [f64]>,
+    /// The number of the first row, by which errors name rows.
+    pub first_row: usize,
 }
 
 /// Units of packing, as rows.
@@ -69,7 +71,8 @@ impl PackedRows<'_> {
     /// Pack all rows.
     fn pack(&self, spec: &PackSpec, ticks: &mut Ticks) -> Result<Vec<Vec<usize>>> {
         let cost = self.limited.map_or(Cost::Flops, Cost::Given);
-        let bins = spec.pack(self.lens, self.groups, &cost, ticks)?;
+        let bins = spec.pack(self.lens, self.groups, &cost, ticks);
+        let bins = bins.map_err(|error| error.of_rows(self.first_row, false))?;
         let rows = |ends: &[usize]| bins.spans[ends[0]..ends[1]].iter().map(|span| span.index);
         let mut lists = with_room(bins.count())?;
         for ends in bins.offsets.windows(2) {
@@ -99,6 +102,7 @@ impl PackedRows<'_> {
             lens: &lens,
             groups: self.groups.map(|_| &*groups),
             limited: limited.as_deref(),
+            first_row: 0,
         };
         let mut bins = part.pack(spec, ticks)?;
         for row in bins.iter_mut().flatten() {

@@ -128,7 +128,9 @@ impl Deal<'_> {
                 lens[row.row - trees.first_row] = row.len;
             }
             let limited = spec.costs(&lens, trees.cost)?;
-            let packed = PackedRows { lens: &lens, groups: None, limited: limited.as_deref() };
+            let limited = limited.as_deref();
+            let packed =
+                PackedRows { lens: &lens, groups: None, limited, first_row: trees.first_row };
             let packed = self.pack(packed, spec, ranks, ticks)?;
             let mut bin_of = vec![0; rows.len()];
             for (bin, rows) in packed.bins.iter().enumerate() {

@@ -1,5 +1,6 @@
 //! Packing trees into bins: rows that share tokens stay together unless they exceed a bin.
 
+use std::cmp::Reverse;
 use std::ops::Range;
 
 use super::cut::{Units, Weight};
@@ -138,7 +139,7 @@ impl Tree {
         }))
     }
 
-    /// Check that every row fits a bin.
+    /// Check that every row fits a bin; errors name the longest.
     fn check_rows(&self, spec: &PackSpec, rows: &Units) -> Result<()> {
         let exceeding = |(index, row): (usize, &TreeRow)| {
             let cost = rows.alone[index].load.cost + spec.bin_cost;
@@ -154,10 +155,10 @@ impl Tree {
             Some((*row, oversized))
         };
         let exceeding = self.rows.iter().enumerate().filter_map(exceeding);
-        match exceeding.min_by_key(|(row, _)| row.row) {
+        match exceeding.max_by_key(|(row, _)| (row.len, Reverse(row.row))) {
             None => Ok(()),
             Some((TreeRow { row, len, .. }, oversized)) => {
-                Err(Error::OversizedRow { row, len, oversized, may_split: false })
+                Err(Error::OversizedRow { row, len, oversized, in_tree: true, may_split: false })
             }
         }
     }
