@@ -39,7 +39,7 @@ from fastcollate.rows.fields import (
 )
 from fastcollate.rows.padded_blocks import padding_message
 from fastcollate.rows.plain_fields import with_fields, with_versions
-from fastcollate.rows.tokens import check_continued, check_sampled, check_tokens, echo_message
+from fastcollate.rows.tokens import check_continued, check_sampled, check_tokens
 
 if TYPE_CHECKING:
     import torch
@@ -322,8 +322,6 @@ def build_rows(
         if message is not None:
             warn_user(message)
             break
-    if shard is None and (message := echo_message(tokens)) is not None:
-        warn_user(message)
     if (message := split_message(collated.plan)) is not None:
         warn_user(message)
     if (message := masked_message(collated.masked_rewards)) is not None:

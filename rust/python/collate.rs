@@ -33,8 +33,8 @@ const DETACH_FROM: usize = 1 << 20;
 
 /// The plan, the fields as they are read from their outputs, the outputs by key, the owner of their
 /// memory unless an allocator gave it, the merge, the number of rewards on tokens that merging
-/// masked, the number of tokens that were added to their own values, by field, and false if a given
-/// loss mask is zero on all tokens.
+/// masked, the number of tokens that were added to their own values, by field, and what looks like a
+/// mistake.
 type Collated<'py> = (
     Plan,
     Vec<Bound<'py, FieldSpec>>,
@@ -44,8 +44,11 @@ type Collated<'py> = (
     Option<Merge>,
     usize,
     Vec<(String, usize)>,
-    bool,
+    Signs,
 );
+
+/// True if a given loss mask is zero on all tokens, and if every response begins with its prompt.
+type Signs = (bool, bool);
 
 /// Collate rows.
 ///
@@ -135,15 +138,15 @@ pub fn collate<'py>(
         assembly: rows.read(),
         placement: &placement,
     };
-    let (arrays, owner, trains) = match allocated(allocator, &planned)? {
+    let (arrays, owner, signs) = match allocated(allocator, &planned)? {
         Some(memory) => {
-            let (arrays, trains) = write.to_allocated(py, torch, &memory)?;
-            (arrays, None, trains)
+            let (arrays, signs) = write.to_allocated(py, torch, &memory)?;
+            (arrays, None, signs)
         }
         None => {
-            let (owner, trains) = write.to_slab(py, pool)?;
+            let (owner, signs) = write.to_slab(py, pool)?;
             let view = |dtype, array: &_| Owner::view(&owner, dtype, array);
-            (handed_over(py, &planned, torch, view)?, Some(owner), trains)
+            (handed_over(py, &planned, torch, view)?, Some(owner), signs)
         }
     };
     let specs = of_outputs(py, &fields, &columns.fields, &planned)?;
@@ -160,7 +163,7 @@ pub fn collate<'py>(
         _ => turns,
     };
     let plan = Plan { turns, assembly, placement };
-    Ok((plan, specs, table, arrays, owner, merge, masked_rewards, added, trains))
+    Ok((plan, specs, table, arrays, owner, merge, masked_rewards, added, signs))
 }
 
 /// Write the rows of a field by themselves as one array, or tensor of `torch`: padded or
@@ -280,33 +283,41 @@ struct Write<'a, 'py> {
 }
 
 impl<'py> Write<'_, 'py> {
-    /// Write all arrays to memory of an allocator, and return the outputs, and whether they train.
+    /// Write all arrays to memory of an allocator, and return the outputs.
     fn to_allocated(
         &self,
         py: Python<'py>,
         torch: Option<&Bound<'py, PyAny>>,
         allocated: &Bound<'py, PyArray1<u8>>,
-    ) -> Result<(Bound<'py, PyDict>, bool)> {
+    ) -> Result<(Bound<'py, PyDict>, Signs)> {
         let mut memory = allocated.try_readwrite().map_err(PyErr::from)?;
         let bytes = memory.as_slice_mut().map_err(PyErr::from)?;
         self.write(py, bytes, false)?;
-        let trains = self.planned.trains(bytes);
+        let signs = self.signs(bytes);
         let view = |dtype, array: &_| view_of_bytes(allocated, dtype, array);
-        Ok((handed_over(py, self.planned, torch, view)?, trains))
+        Ok((handed_over(py, self.planned, torch, view)?, signs))
     }
 
-    /// Write all arrays to a slab, and return its owner, and whether they train.
+    /// Write all arrays to a slab, and return its owner.
     fn to_slab(
         &self,
         py: Python<'py>,
         pool: Option<&Bound<'py, BufferPool>>,
-    ) -> Result<(Bound<'py, Owner>, bool)> {
+    ) -> Result<(Bound<'py, Owner>, Signs)> {
         let num_bytes = self.planned.num_bytes();
         let mut slab = Slab::take(num_bytes, pool.map(|pool| &pool.get().pool))?;
         let is_zeroed = slab.is_zeroed();
         self.write(py, slab.bytes_mut(), is_zeroed)?;
-        let trains = self.planned.trains(slab.bytes_mut());
-        Ok((Bound::new(py, Owner::new(slab, num_bytes))?, trains))
+        let signs = self.signs(slab.bytes_mut());
+        Ok((Bound::new(py, Owner::new(slab, num_bytes))?, signs))
+    }
+
+    /// What looks like a mistake in the written memory.
+    fn signs(&self, memory: &[u8]) -> Signs {
+        let rows = self.assembly.rows();
+        let repeats = matches!(self.columns.tokens, TokenStreams::Parts { .. })
+            && self.planned.repeats_prompts(rows, self.placement, memory);
+        (!self.planned.trains(memory), repeats)
     }
 
     /// Write all arrays; other Python threads run meanwhile if no value needs the interpreter.

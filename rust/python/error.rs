@@ -98,7 +98,12 @@ impl Error {
                 } else if is_text && is_whole && is_of_tokens {
                     "pass rows of token ids, such as the column of a table, not its name"
                 } else if object.is_none() && is_row {
-                    "fill or drop missing rows first"
+                    match is_of_tokens {
+                        true => "fill or drop missing rows first",
+                        false => {
+                            "fill or drop missing rows first, or pass fc.Field(..., default=0)"
+                        }
+                    }
                 } else if is_of_tokens && is_of_digits(object) {
                     "convert this text to integers first, as by json.loads(row) or int(id)"
                 } else if is_text && is_of_tokens {

@@ -28,7 +28,15 @@ impl<T: Copy + PartialEq> Names<T> {
         let named = self.all.iter().find(|(_, other)| *other == name);
         named.map(|(value, _)| *value).ok_or_else(|| {
             let shown: String = few(name.chars().take(80));
-            self.refused(PyValueError::new_err, &format!("'{}'", shown.escape_debug()))
+            let initials: String = few(name.split('_').filter_map(|word| word.chars().next()));
+            match self.all.iter().find(|(_, other)| *other == initials) {
+                Some((_, meant)) => PyValueError::new_err(format!(
+                    "{} is '{}'; did you mean '{meant}'?",
+                    self.option,
+                    shown.escape_debug()
+                )),
+                None => self.refused(PyValueError::new_err, &format!("'{}'", shown.escape_debug())),
+            }
         })
     }
 

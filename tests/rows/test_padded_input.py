@@ -2,6 +2,7 @@
 
 import pickle
 import warnings
+from functools import partial
 
 import numpy as np
 import pytest
@@ -200,12 +201,29 @@ def test_rows_that_another_thread_changes_make_no_error(monkeypatch, row):
     assert [] in rows
 
 
-def test_responses_that_begin_with_their_prompts():
+def tensor(row):
+    torch = pytest.importorskip("torch")
+    return torch.tensor(row)
+
+
+@pytest.mark.parametrize("kind", [list, np.array, tensor])
+@pytest.mark.parametrize(
+    "layout", ["left", "right", "two_segment", "jagged", fc.Packed(64), fc.Tree()], ids=str
+)
+def test_responses_that_begin_with_their_prompts(kind, layout):
     """As what `generate` returns: the second copies of prompts would train."""
-    prompts, responses = [[*range(5, 20)], [8, 9, 10]], [[3, 4], [2]]
+    prompts, responses = [[5, 6, 7], [8, 9, 10]], [[3, 4], [2]]
     whole = [prompt + response for prompt, response in zip(prompts, responses, strict=True)]
-    (message,) = said(lambda: fc.build_batch(prompts, whole, pad_token_id=PAD, **OPTIONS))
-    assert "every response begins with its whole prompt" in message
     short = [prompt[:2] for prompt in prompts]  # by chance
-    for given in (short, whole), (prompts, [whole[0], [8, 9, 11, 2]]), (prompts, responses):
-        assert said(lambda given=given: fc.build_batch(*given, pad_token_id=PAD, **OPTIONS)) == []
+    other = [whole[0], [8, 9, 11, 2]]
+
+    def warnings_of(*given):
+        columns = [[kind(row) for row in rows] for rows in given]
+        call = partial(fc.build_batch, *columns, pad_token_id=PAD, layout=layout, **OPTIONS)
+        return said(call)
+
+    for given in (prompts, whole), (prompts * 2, whole * 2):
+        (message,) = warnings_of(*given)
+        assert "every response begins with its whole prompt" in message
+    for given in (short, whole), (prompts, other), (prompts, responses), (prompts, prompts):
+        assert warnings_of(*given) == []

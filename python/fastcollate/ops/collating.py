@@ -36,6 +36,13 @@ UNTRAINED = (
 )
 """The warning for a loss mask of zeros; a shard or a rank may have one."""
 
+REPEATED = (
+    "every response begins with its whole prompt, like the output of generate, so prompts are in "
+    "the batch twice, and their second copies train; cut them off, or pass sequences and "
+    "prompt_lens"
+)
+"""The warning for responses that repeat prompts."""
+
 
 class Request(NamedTuple):
     """What a batch is made of: checked options, columns and the rows to write."""
@@ -70,7 +77,7 @@ def collate(request: Request) -> BatchState:
         )
     # A step's trees say which rows share tokens.
     is_planned = shard is not None and shard.shared is not None
-    plan, specs, table, data, owner, merge, masked_rewards, added, trains = _fastcollate.collate(
+    plan, specs, table, data, owner, merge, masked_rewards, added, signs = _fastcollate.collate(
         tokens,
         None if merging is None else merging.row_source,
         None if shard is None else shard.spec,
@@ -115,8 +122,12 @@ def collate(request: Request) -> BatchState:
         owner,
     )
     is_new = outputs is not _AS_PASSED and not is_written_again
-    if is_new and not trains and shard is None and cp is None and plan.response_lens.any():
-        warn_user(UNTRAINED)
+    if True in signs and is_new and shard is None and cp is None:
+        untrained, repeats = signs
+        if untrained and plan.response_lens.any():
+            warn_user(UNTRAINED)
+        if repeats:
+            warn_user(REPEATED)
     if layout.forks_early and "labels" in tree_label_keys(collated):
         check_trained_once(collated)
     return collated

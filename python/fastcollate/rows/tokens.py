@@ -51,31 +51,6 @@ def check_tokens(
     return Whole(sequences, prompt_lens)
 
 
-def echo_message(tokens: Tokens) -> str | None:
-    """Return a warning if all responses, as lists, begin with their prompts, as of `generate`."""
-    prompts, responses = tokens.prompts, getattr(tokens, "responses", None)
-    if type(prompts) is not list or type(responses) is not list:
-        return None
-    total = 0
-    for prompt, response in zip(prompts, responses, strict=False):
-        if type(prompt) is not list or type(response) is not list or prompt[:1] != response[:1]:
-            return None  # the usual case
-        total += len(prompt)
-        if len(response) <= len(prompt) or response[: len(prompt)] != prompt:
-            return None
-    if total < CHANCE:
-        return None
-    return (
-        "every response begins with its whole prompt, like the output of generate, so prompts are "
-        "in the batch twice, and their second copies train; cut them off, or pass sequences and "
-        "prompt_lens"
-    )
-
-
-CHANCE = 16
-"""Least number of prompt tokens that are not repeated by chance."""
-
-
 def check_row_tokens(
     prompt: Any | None, response: Any | None, sequence: Any | None, prompt_len: Any | None
 ) -> Tokens:

@@ -13,12 +13,15 @@ use crate::column::{AnyColumn, FieldColumn, SliceColumn, Tokens};
 use crate::dtype::{Dtype, IntDtype};
 use crate::error::{Error, Result};
 use crate::memory::{check_room, few, try_gathered, with_room};
-use crate::plan::{Align, Assembly, Chunk, CpRank, Grid, Placement, Row};
+use crate::plan::{Align, Assembly, Chunk, CpRank, Grid, Placement, Row, Segment};
 use crate::polling::Poll;
 use crate::write::{Destination, PositionPadding};
 
 /// Arrays begin on cache lines, so that one never shares a line with the next.
 pub const CACHE_LINE: usize = 64;
+
+/// Least number of prompt tokens that responses do not repeat by chance.
+const BY_CHANCE: usize = 6;
 
 /// A requested batch, without rows and their placement.
 #[derive(Debug, Clone, Copy)]
@@ -410,6 +413,45 @@ impl Planned {
             let bytes = &memory[array.bytes.clone()];
             !is_given(output) || bytes.is_empty() || bytes.iter().any(|&byte| byte != 0)
         })
+    }
+
+    /// True if every response begins with its whole prompt, in ids that were written to this memory
+    /// as whole rows; prompts of one repeated token do not count.
+    #[must_use]
+    pub fn repeats_prompts(&self, rows: &[Row], placement: &Placement, memory: &[u8]) -> bool {
+        let is_whole = |array: &Array| !matches!(array.array_grid, ArrayGrid::Part(..));
+        let of_ids =
+            |(output, array): &(&Output, &Array)| output.what == What::InputIds && is_whole(array);
+        let Some((_, ids)) = self.arrays().find(of_ids) else {
+            return false;
+        };
+        let (bytes, size) = (&memory[ids.bytes.clone()], ids.content.dtype().size());
+        let grid = placement.sequence.whole();
+        let position = |segment: &Segment| grid.position_of(segment);
+        let mut segments = placement.sequence.segments().iter().peekable();
+        let (mut repeated, mut differ) = (0, false);
+        while let Some(segment) = segments.next() {
+            let begin = position(segment);
+            let mut end = begin + segment.len;
+            // A row's prompt and response, if they lie next to each other.
+            while let Some(next) = segments.next_if(|next| next.row == segment.row) {
+                end += if position(next) == end { next.len } else { 0 };
+            }
+            if segment.from > 0 {
+                continue; // the rest of a row, or what a row of a tree does not share
+            }
+            let len = rows[segment.row].prompt_len;
+            if end - begin <= 2 * len {
+                return false;
+            }
+            let (prompt, rest) = bytes[begin * size..end * size].split_at(len * size);
+            if !rest.starts_with(prompt) {
+                return false; // usually the first row
+            }
+            repeated += len;
+            differ |= prompt.chunks(size).any(|id| id != &prompt[..size]);
+        }
+        differ && repeated >= BY_CHANCE
     }
 
     /// Write all arrays to memory of [`num_bytes`](Self::num_bytes) bytes; `is_zeroed` is true if
