@@ -511,8 +511,18 @@ def test_sequences_are_padded_as_transformers_does(samples, side):
     assert_same(found, {key: expected[key] for key in found})
 
 
+def test_all_samples_but_rollouts_have_labels(array_type):
+    collate = fc.Collator(pad_token_id=0, layout="right", array_type=array_type)
+    parts, whole = {"prompt": [1], "response": [2, 3]}, {"input_ids": [1, 2, 3], "prompt_len": 1}
+    for sample in parts, whole:
+        assert collate([sample])["labels"].tolist() == [[-100, 2, 3]]
+        for name in ("rewards", "logprobs", "advantages"):
+            assert "labels" not in collate([{**sample, name: [0.5, 0.5]}])
+
+
 def test_labels_that_outputs_name_are_made():
-    samples = [{"prompt": [1, 2], "response": [3, 4]}, {"prompt": [], "response": [5]}]
+    samples = [{"prompt": [1, 2], "response": [3, 4], "rewards": 0.5}]
+    samples += [{"prompt": [], "response": [5], "rewards": 0.5}]
     outputs = ("input_ids", "labels")
     collate = fc.Collator(pad_token_id=0, layout="right", outputs=outputs, array_type="numpy")
     assert collate(samples)["labels"].tolist() == [[-100, -100, 3, 4], [-100] * 4]

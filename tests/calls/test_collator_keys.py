@@ -77,7 +77,11 @@ def test_one_key_for_another():
         ({"columns": ["a"]}, r"TypeError: columns is \['a'\] .*pass a mapping"),
         ({"columns": {1: "prompt"}}, "TypeError: columns has 1: 'prompt'; pass strings"),
         ({"columns": {"a": 1}}, "TypeError: columns has 'a': 1; pass strings"),
-        ({"columns": {"a": "x"}}, r"columns\['a'\] is 'x', .*pass one of \['prompt',"),
+        ({"columns": {"a": "x"}}, r"columns\['a'\] is 'x'; pass one of \['prompt',"),
+        (
+            {"columns": {"prompt": "q", "response": "a"}},
+            r"columns\['prompt'\] is 'q'; .*: pass columns={'q': 'prompt', 'a': 'response'}$",
+        ),
         ({"columns": {"a": "promts"}}, "did you mean 'prompts'"),
         ({"columns": {"a": "prompt", "b": "prompts"}}, "two keys for 'prompts', 'a' and 'b'"),
         ({"columns": {"a": "prompt"}, "ignore": ["a"]}, "'a', but ignore has it"),
@@ -114,10 +118,11 @@ def test_one_error_names_all_unknown_keys(kind):
         fc.Collator(pad_token_id=0)(samples)
     assert str(raised.value) == (
         "samples have the keys 'question_ids', 'completion_ids', 'gid', 'adv', 'lp', 'text', "
-        "'mask' and 'score', which are not known (text in 'gid' and 'text' has to be tokenized "
-        "first); pass columns={'question_ids': 'prompts', 'completion_ids': 'responses', 'adv': "
-        "'advantages', 'mask': 'loss_mask', 'score': 'rewards'}, fields={'lp': "
-        "fc.Field('lp')} and ignore=['gid', 'text'], or ignore=['question_ids', "
+        "'mask' and 'score', which are not known (tokenize text in 'gid' and 'text' first, or keep "
+        "it by fields={'gid': fc.PerRow('gid')}); pass columns={'question_ids': 'prompts', "
+        "'completion_ids': 'responses', 'adv': 'advantages', 'mask': 'loss_mask', 'score': "
+        "'rewards'}, fields={'lp': fc.Field('lp')} and ignore=['gid', 'text'], or "
+        "ignore=['question_ids', "
         "'completion_ids', 'gid', 'adv', 'lp', 'text', 'mask', 'score']"
     )
 
@@ -223,7 +228,7 @@ ONE_TURN = {"prompt": [1, 2], "response": [3]}
         (TOKENS, [0, 1], "fields={'x': fc.Field('x')}, or ignore=['x']"),
         (TOKENS, [0, 1, 2, 3], "; pass ignore=['x']"),
         (TOKENS, 0.5, "fields={'x': fc.PerRow('x')}, or ignore=['x']"),
-        (TOKENS, "abc", " (text in 'x' has to be tokenized first); pass ignore=['x']"),
+        (TOKENS, "abc", " or keep it by fields={'x': fc.PerRow('x')}); pass ignore=['x']"),
         (ONE_TURN, [0, 1, 1], "fields={'x': fc.Field('x', align='sequence')}, or ignore=['x']"),
         (ONE_TURN, [0], "fields={'x': fc.Field('x')}, or ignore=['x']"),
         (ONE_TURN, [0, 1], "; pass ignore=['x']"),

@@ -172,7 +172,10 @@ def test_builders_collators_and_blocks_equal_a_batch(kind, drawn):
     if expected is None:
         return
     if not fields:
-        assert_same(by_collator(whole, **options), expected)
+        labels = {"labels": "aligned"}
+        assert_same(
+            by_collator(whole, **options, **labels), fc.build_batch(**whole, **options, **labels)
+        )
     shard = fc.plan_step(expected, dp_size=1).shard(0, 0)
     batch, _ = through_blocks([whole], lambda _: shard, options)
     assert_same(batch, fc.build_batch(**whole, **options, shard=shard))

@@ -247,6 +247,10 @@ def test_other_errors_of_calls():
     takes = r"build_batch takes prompts, responses without a name; .*by name: pad_token_id="
     with pytest.raises(TypeError, match=takes):
         fc.build_batch([[1]], [[2]], 0)
+    with pytest.raises(
+        TypeError, match=r"^plan_step takes rows .*; pass a batch, or .*len\(prompt"
+    ):
+        fc.plan_step([[1]], [[2]])
     with pytest.raises(TypeError, match=r"^Collator takes nothing without a name"):
         fc.Collator(0)
     with pytest.raises(TypeError, match="multiple values for argument 'prompts'"):
@@ -278,6 +282,7 @@ def test_ids_as_text(prompts):
         ),
         ({"advantages": [[1.0]]}, r"has 1 row, .*repeat what .*values\.reshape\(-1\)$"),
         ({"responses": [[2]] * 3}, r"has 3 rows, but prompts has 2; pass one row per prompt$"),
+        ({"rewards": [1.0] * 3}, "has 3 rows, but prompts has 2; pass one for each row of prompts"),
     ],
 )
 def test_samples_by_group(given, advice):

@@ -110,6 +110,8 @@ def test_an_option_that_is_nearly_one(rollouts, capsys):
 def test_an_option_by_its_unit(rollouts, capsys):
     assert run(["plan", str(rollouts), "--ranks", "4"]) == 2
     assert "No such option: --ranks (Possible options: --dp-size)" in capsys.readouterr().err
+    assert run(["plan", "rollouts.jsonl", "--world-size=2"]) == 2
+    assert "--world-size (Possible options: --dp-size)" in capsys.readouterr().err
 
 
 def test_a_folder(tmp_path, capsys):

@@ -96,9 +96,9 @@ def of_batch(model, layout, **options):
 
 
 def of_collator(model, layout):
-    """Return the same of a collator's batch, which came from another process."""
+    """Return the same of a collator's batch of rollouts, which came from another process."""
     samples = [
-        {"prompt": prompt, "response": response}
+        {"prompt": prompt, "response": response, "rewards": 0.5}
         for prompt, response in zip(PROMPTS, RESPONSES, strict=True)
     ]
     collate = pickle.loads(pickle.dumps(fc.Collator(pad_token_id=0, layout=layout, model=model)))

@@ -70,7 +70,8 @@ def test_batches_are_those_of_whole_rows(drawn, array_type):
     ]
     if any("values" in sample for sample in samples):
         of_samples = fc.Field("values", field.align, default=field.default, dtype=field.dtype)
-        collate = fc.Collator(**options, fields={name: of_samples})
+        collate = fc.Collator(**options, fields={name: of_samples}, labels="aligned")
+        batch = fc.build_batch(prompts, responses, **options, labels="aligned", **{name: field})
         assert_same(collate(samples)._data, batch._data)
 
 

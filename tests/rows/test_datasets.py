@@ -94,6 +94,7 @@ def test_whole_sequences(data):
     expected = fc.build_batch(data["prompt"], data["response"], **OPTIONS)
     found = fc.build_batch(sequences=whole["input_ids"], prompt_lens=whole["prompt_len"], **OPTIONS)
     assert_same(found, expected)
+    expected = fc.build_batch(data["prompt"], data["response"], **OPTIONS, labels="aligned")
     assert_same(fc.Collator(**OPTIONS)(whole), expected)
 
 
@@ -163,7 +164,8 @@ def test_formats_that_show_some_columns():
     data = datasets.Dataset.from_list(rows_of()).shuffle(seed=0)
     shown = data.with_format("numpy", columns=["prompt", "response"])
     batch = fc.Collator(**OPTIONS)(shown)
-    assert_same(batch, fc.build_batch(data["prompt"][:], data["response"][:], **OPTIONS))
+    columns = data["prompt"][:], data["response"][:]
+    assert_same(batch, fc.build_batch(*columns, **OPTIONS, labels="aligned"))
     with pytest.raises(ValueError, match="the key 'note'"):
         fc.Collator(**OPTIONS)(data.select_columns(["prompt", "response", "note"]))
     with pytest.raises(ValueError, match="samples is empty"):

@@ -19,12 +19,11 @@ PROMPTS, RESPONSES, MASKS = [[1, 2], [3], [4]], [[4], [5, 6, 7], [8, 9]], [[1], 
 pytestmark = pytest.mark.filterwarnings("ignore:.*policy=.realign. masked", "ignore:.*split")
 
 
-def build(layout="left", array_type="numpy", **fields):
+def build(layout="left", array_type="numpy", labels=None, **fields):
     """Build rows of one, three and two response tokens with loss masks."""
     masks = fields.pop("loss_mask", MASKS)
-    return make_batch(
-        PROMPTS, RESPONSES, loss_mask=masks, layout=layout, array_type=array_type, fields=fields
-    )
+    options = {"layout": layout, "array_type": array_type, "labels": labels}
+    return make_batch(PROMPTS, RESPONSES, loss_mask=masks, fields=fields, **options)
 
 
 @pytest.mark.parametrize("dtype", ["bool", "uint8", "int16", "int32", "int64"])
@@ -146,8 +145,8 @@ def test_samples_with_a_number_each():
         for p, r, m, a in zip(PROMPTS, RESPONSES, MASKS, [0.5, None, 2.0], strict=True)
     ]
     fields = {"x": fc.Field("adv", spread="trained", default=7)}
-    collate = fc.Collator(pad_token_id=0, fields=fields, array_type="numpy")
-    expected = build(x=fc.Field([0.5, 7, 2.0], spread="trained"))
+    collate = fc.Collator(pad_token_id=0, fields=fields, array_type="numpy", labels="aligned")
+    expected = build(x=fc.Field([0.5, 7, 2.0], spread="trained"), labels="aligned")
     assert_same(collate(samples), expected)
     pa = pytest.importorskip("pyarrow")
     assert_same(collate(pa.Table.from_pylist(samples)), expected)

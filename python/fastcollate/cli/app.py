@@ -20,14 +20,19 @@ from fastcollate.cli.report import report
 from fastcollate.cli.schemas import flag
 from fastcollate.cli.verify import verify
 from fastcollate.cli.view import view
-from fastcollate.common.names import same_word
+from fastcollate.common.names import advice_for, same_word
 
 
 def _option_meant(name: str, options: Sequence[Any]) -> str | None:
-    """Return the option of nearly this name, or the only one with this unit, as in its help."""
+    """Return the option of nearly this name, the only one with this unit, or ours for another's."""
     with_unit = [one.opts[0] for one in options if f"--{one.metavar}".lower() == name]
     meant = same_word(name, [one.opts[0] for one in options])
-    return with_unit[0] if meant is None and len(with_unit) == 1 else meant
+    if meant is not None or len(with_unit) == 1:
+        return meant or with_unit[0]
+    names = {one.opts[0].lstrip("-").replace("-", "_"): one.opts[0] for one in options}
+    advice = advice_for(name.lstrip("-").replace("-", "_"), names)
+    ours = re.match(r"pass (\w+)", advice or "")
+    return names.get(ours[1]) if ours else None
 
 
 class Commands(TyperGroup):

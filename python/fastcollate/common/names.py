@@ -121,7 +121,7 @@ ADVICE: tuple[tuple[str, str, str], ...] = (
         *("balance", "shard"),
         "plan balanced ranks by fc.plan_step(..., shard_by='tokens'), and pass a shard",
     ),
-    ("world_size num_ranks num_shards dp", "dp_size", "pass dp_size"),
+    ("world_size dp_world_size num_ranks num_shards num_gpus n_gpus dp", "dp_size", "pass dp_size"),
     (
         *("batch_size mini_batch_size train_batch_size", "rows_per_mini_batch"),
         "pass rows_per_mini_batch, or prompts_per_mini_batch if it counts prompts",
@@ -157,6 +157,8 @@ INSTEAD = {
     "with samples of token ids",
     "Ragged": "fc.ragged makes one of rows",
     "TreePlan": "fc.planning.prefix_tree makes one",
+    "plan_step()": "pass a batch, or the number of tokens of each row, such as [len(prompt) + "
+    "len(response) for prompt, response in zip(prompts, responses)]",
     "Patcher.patch": "functions that it replaces keep their own options; fc.build_batch and "
     "fc.Collator have layouts, and fastcollate.compat.trl.patch takes one",
 }

@@ -487,5 +487,5 @@ def _unjoined_message(plan: MergePlan) -> str | None:
     return (
         f"merging joined none of {plan.num_turns:,} turns: every prompt is shorter than the turn "
         "before it; pass the whole conversation so far as each turn's prompt, not its new part "
-        "alone, or leave merge out"
+        "alone, with the first turn first, or leave merge out"
     )

@@ -144,7 +144,10 @@ def _message(unknown: list[str], names: Mapping[str, str], first: First) -> str:
         ways.append(f"ignore={rest!r}")
     advice = in_words(ways, "and") + ("" if rest == unknown else f", or ignore={unknown!r}")
     keys, verb = ("key", "is") if len(unknown) == 1 else ("keys", "are")
-    about = f" (text in {shown(text)} has to be tokenized first)" if text else ""
+    about = ""
+    if text:
+        kept = f"fields={{{text[0]!r}: fc.PerRow({text[0]!r})}}"
+        about = f" (tokenize text in {shown(text)} first, or keep it by {kept})"
     for key in unknown:
         if same_word(str(key), _RESPONSE_LENGTHS) and "prompt_len" not in own:
             about += f" (for {key!r} pass 'prompt_len', the number of tokens before the response)"

@@ -150,11 +150,12 @@ def columns_of(
             for key, field in fields.items()
         }
         _take_values(arguments)
+    has_labels = {"rewards", "logprobs", "advantages"}.isdisjoint((*arguments, *fields))
     if "input_ids" not in columns:
-        return SampleColumns(arguments, False, {}, None)
+        return SampleColumns(arguments, has_labels, {}, None)
     is_told = (spans is not None and limit is None) or "attention_mask" in columns
     ids = {} if is_told else {"input_ids": columns["input_ids"]}
-    return SampleColumns(arguments, "prompt_len" not in columns, ids, truncated)
+    return SampleColumns(arguments, has_labels, ids, truncated)
 
 
 def _take_values(arguments: dict[str, Any]) -> None:
@@ -200,12 +201,7 @@ def check_columns(
             raise TypeError(f"columns has {key!r}: {name!r}; pass strings")
         known = ARGUMENTS.get(name, name)
         if known not in KEYS:
-            meant = same_word(name, (*KEYS, *ARGUMENTS))
-            advice = f"pass one of {[*KEYS, *ARGUMENTS]}"
-            raise ValueError(
-                f"columns[{key!r}] is {name!r}, which samples cannot have; "
-                f"{advice if meant is None else f'did you mean {meant!r}?'}"
-            )
+            raise ValueError(f"columns[{key!r}] is {name!r}; {_known_key(columns, key, name)}")
         if known in owners:
             raise ValueError(
                 f"columns has two keys for {name!r}, {owners[known]!r} and {key!r}; pass one"
@@ -215,6 +211,17 @@ def check_columns(
             raise ValueError(f"columns has {key!r}, but {other}; leave it out of one of them")
         renamed[key], owners[known] = known, key
     return renamed
+
+
+def _known_key(columns: Mapping[str, str], key: str, name: str) -> str:
+    """Return advice for a name in columns that is not one of ours."""
+    known = (*KEYS, *ARGUMENTS)
+    if key in known:
+        turned = {ours: theirs for theirs, ours in columns.items()}
+        return f"it maps the samples' keys to ours, not the reverse: pass columns={turned}"
+    if (meant := same_word(name, known)) is not None:
+        return f"did you mean {meant!r}?"
+    return f"pass one of {[*known]}"
 
 
 def check_sources(fields: Mapping[str, Any]) -> dict[str, AnyField]:

@@ -39,7 +39,7 @@ def collate_loops(
     Returns
     -------
     dict[str, object]
-        As `build_batch_loops`. Sequences without ``prompt_len`` give labels, aligned unless asked
+        As `build_batch_loops`. All samples but pairs and rollouts give labels, aligned unless asked
         otherwise.
 
     Raises
@@ -47,7 +47,8 @@ def collate_loops(
     ValueError
         If a pair would lose a response.
     """
-    if "chosen_ids" in samples[0]:
+    are_pairs = "chosen_ids" in samples[0]
+    if are_pairs:
         samples = _rows_of_pairs(samples)
         fields = {"completion_mask": Field("completion_mask", align="sequence", dtype="int64")}
     if max_length is not None:
@@ -62,7 +63,8 @@ def collate_loops(
         for key in VALUES:
             if key in sample:
                 columns.setdefault(key, []).append(sample[key])
-    if "input_ids" in samples[0] and "prompt_len" not in samples[0]:
+    of_rollouts = {"rewards", "logprobs", "advantages"}.intersection((*columns, *(fields or ())))
+    if not (are_pairs or of_rollouts):
         options["labels"] = options.get("labels") or "aligned"
     if fields is not None:
         options["fields"] = {key: _fill(field, samples) for key, field in fields.items()}
