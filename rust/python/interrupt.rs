@@ -27,13 +27,13 @@ pub fn stoppable<T: Send>(
     work: impl FnOnce(&mut Ticks) -> Result<T, Core> + Send,
 ) -> Result<T> {
     let done = py.detach(|| {
-        let mut last = Instant::now();
+        let mut last = None;
         work(&mut Ticks::new(&mut || {
-            if last.elapsed() < PATIENCE {
+            if last.get_or_insert_with(Instant::now).elapsed() < PATIENCE {
                 return Ok(());
             }
             poll()?;
-            last = Instant::now();
+            last = Some(Instant::now());
             Ok(())
         }))
     });

@@ -62,8 +62,8 @@ mod _fastcollate {
     #[pymodule_export]
     use super::rows::{
         RowSpans, RowStore, SomeTokens, StoredRow, are_computed, arrow_chunks, arrow_nested_chunks,
-        check_range, compact_ids, fix_lists, have_padded_edges, mask_spans, stored_columns,
-        token_ids,
+        check_range, compact_ids, fix_lists, have_padded_edges, mask_offsets, mask_spans,
+        stored_columns, token_ids,
     };
 
     /// Add the valid option names: the tables that also parse them.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fastcollate._fastcollate import first_no_length, mask_spans
+from fastcollate._fastcollate import first_no_length, mask_offsets, mask_spans
 from fastcollate.common.arguments import check_choice, suggests_names, tally
 from fastcollate.common.arrays import (
     check_array,
@@ -23,13 +23,14 @@ from fastcollate.common.arrays import (
     to_tensor,
 )
 from fastcollate.ops.padding import Side
-from fastcollate.ops.writing import FEW, SIDES, is_small, join, small_on_host
+from fastcollate.ops.writing import SIDES, is_small, join, small_on_host
 from fastcollate.rows.column_input import EXPECTED, check_dense, ragged
 from fastcollate.rows.columns import Ragged
 from fastcollate.rows.lengths import Integers, check_lengths
 
-SHORT_ROW = 1 << 10
-"""Bytes of a row at which taking tokens one by one takes as long as planning a copy."""
+SHORT_ROW = 1 << 8
+"""Tokens of a padded row, of 8 bytes each, of which looking at each takes as long as planning a
+copy."""
 
 
 @suggests_names
@@ -88,7 +89,7 @@ def unpad(x: Any, lengths: Any = None, *, mask: Any = None, side: Side | None = 
     if isinstance(x, (list, tuple)):
         return ragged(_trim(x, lengths, side))
     x = check_dense(x)
-    rows, width, *_ = x.shape
+    rows, width = x.shape[:2]
     if is_array(lengths) and lengths.ndim == 2:
         raise TypeError(f"lengths has shape {tuple(lengths.shape)}; pass a mask by name: mask=...")
     lengths = _lengths_of(rows, lengths)
@@ -100,11 +101,10 @@ def unpad(x: Any, lengths: Any = None, *, mask: Any = None, side: Side | None = 
     if side is None:
         row = int((lengths < width).argmax())
         _check_side(side, row, int(lengths[row]), width)
+    if _are_short(x):
+        places, ends = np.arange(width), lengths[:, None]
+        return _take(x, places >= width - ends if side == "left" else places < ends, offsets)
     columns = width - lengths if side == "left" else np.zeros(rows, np.int64)
-    if _are_short(x, lengths):
-        places = np.arange(width)
-        starts = columns[:, None]
-        return _take(x, (places >= starts) & (places < starts + lengths[:, None]), lengths)
     return Ragged._of(join(x, columns, lengths), offsets)
 
 
@@ -119,35 +119,31 @@ def _mask(x: Any, mask: Any) -> Ragged:
         shape = tuple(x.shape[:2])
         raise ValueError(f"mask has rows of different lengths; pass shape {shape}") from error
     flags = _check_mask(mask, tuple(x.shape[:2]))
-    spans = None if is_small(x) else mask_spans(_as_bytes(flags))
-    if spans is not None and not _are_short(x, spans[1]):
-        return Ragged._of(join(x, *spans), offsets_of(spans[1]))
+    if not is_small(x) and not _are_short(x):
+        bytes_ = flags.view(np.uint8) if flags.dtype.kind == "b" else flags
+        if (spans := mask_spans(bytes_)) is not None:
+            return Ragged._of(join(x, *spans), offsets_of(spans[1]))
     flags = _booleans(flags)
-    if spans is not None:
-        return _take(x, flags, spans[1])
-    # Short integers are added many at a time.
-    kind = np.uint16 if flags.shape[1] < 1 << 16 else np.int64
-    return _take(x, flags, np.add.reduce(_as_bytes(flags), 1, kind))
+    return _take(x, flags, mask_offsets(flags.view(np.uint8)))
 
 
-def _are_short(x: Any, lengths: Integers) -> bool:
+def _are_short(x: Any) -> bool:
     """Return True if rows are so short that taking tokens one by one is faster."""
-    rows, width, *_ = x.shape
-    kept = x.nbytes * int(lengths.sum())
-    return bool(rows > FEW and kept < SHORT_ROW * rows * rows * width)
+    rows, width = x.shape[:2]
+    return bool(width <= SHORT_ROW and x.nbytes <= SHORT_ROW * rows * 8)
 
 
-def _take(x: Any, flags: np.ndarray, lengths: np.ndarray) -> Ragged:
+def _take(x: Any, flags: np.ndarray, offsets: Integers) -> Ragged:
     """Take tokens one by one."""
     if (small := small_on_host(x)) is not None:
         # Of tokens of several values, a mask of all dimensions takes three times as long.
         taken = (
             small[flags] if small.ndim == 2 else flatten(small, 2).compress(flags.reshape(-1), 0)
         )
-        values = to_tensor(taken) if is_tensor(x) else taken
+        values = taken if small is x else to_tensor(taken)
     else:
         values = take(flatten(x, 2), np.flatnonzero(flags)) if is_tensor(x) else x[flags]
-    return Ragged._of(values, offsets_of(lengths))
+    return Ragged._of(values, offsets)
 
 
 def _mask_rows(column: Ragged, mask: Any) -> Ragged:
@@ -181,11 +177,6 @@ def _check_mask(mask: Any, shape: tuple[int, ...]) -> np.ndarray:
             f"mask has shape {flags.shape}; pass one of the shape of x's tokens, {shape}{advice}"
         )
     return flags
-
-
-def _as_bytes(flags: np.ndarray) -> np.ndarray:
-    """Return booleans as bytes, and other arrays as they are."""
-    return flags.view(np.uint8) if flags.dtype.kind == "b" else flags
 
 
 def _booleans(flags: np.ndarray, offsets: Any = None) -> np.ndarray:

@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
+from numpy import ndarray
 
 from fastcollate.common.arguments import check_bool, check_int
 from fastcollate.common.arrays import describe, read_array
@@ -52,8 +53,8 @@ class Table(ListsNames):
     def _trusted(cls: type[T], **values: Any) -> T:
         """Make a table of all values without checks; arrays have their dtypes and are owned."""
         for value in values.values():
-            if type(value) is np.ndarray:
-                value.setflags(write=False)
+            if type(value) is ndarray:
+                value.setflags(False)  # type: ignore[call-arg]  # by name, twice as slow
         table = object.__new__(cls)
         table.__dict__.update(values)
         return table

@@ -38,11 +38,15 @@ def check_lengths(name: str, values: Any, noun: str = "row") -> Integers:
     ValueError
         A count is negative or exceeds `MAX_TOKENS`.
     """
+    if (counts := counts_in(values, MAX_TOKENS)) is not None:
+        return counts
     return _check_integers(name, values, f"the number of tokens of each {noun}", "lengths")
 
 
 def check_indices(name: str, values: Any, nouns: str) -> Integers:
     """Return indices of rows, sequences or bins as int64, as `checked_lengths`."""
+    if (counts := counts_in(values, MAX_TOKENS)) is not None:
+        return counts
     return _check_integers(name, values, f"indices of {nouns}", "indices")
 
 
@@ -54,9 +58,6 @@ def lengths_defect(name: str, values: Integers) -> str | None:
 
 
 def _check_integers(name: str, values: Any, advice: str, noun: str) -> Integers:
-    is_plain = type(values) in (list, np.ndarray)
-    if is_plain and (counts := counts_in(values, MAX_TOKENS)) is not None:
-        return counts
     check_unmasked(name, values)
     if is_tensor(values):
         values = check_array(name, values)
@@ -69,8 +70,8 @@ def _check_integers(name: str, values: Any, advice: str, noun: str) -> Integers:
         if not is_sequence(values):
             raise TypeError(f"{name} is {show(values)}; pass {advice}")
         items = as_list(values)
-        if type(values) is not list:
-            return _check_integers(name, items, advice, noun)
+        if type(values) is not list and (counts := counts_in(items, MAX_TOKENS)) is not None:
+            return counts
         if noun == "lengths" and items and is_sequence(items[0]):
             raise TypeError(
                 f"{name}[0] is {show(items[0])}; pass {advice}, such as [len(ids) for ids in rows]"

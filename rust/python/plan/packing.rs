@@ -11,7 +11,7 @@ use fastcollate::plan::{
     AttentionSpan, BinTables, Bins as CoreBins, Costs as CoreCosts, Deal, PackedRows, Span,
 };
 use fastcollate::{Error as Core, add, check_room, gathered, try_gathered, with_room};
-use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1};
+use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1, PyUntypedArray};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyInt, PyList};
@@ -407,12 +407,13 @@ pub fn first_no_length(lengths: PyReadonlyArray1<i64>, most: i64) -> Result<Opti
 }
 
 /// Python's own integers of a list, or those of an int64 array, as a new array; `None` if an item is
-/// none or not from 0 to `most`, and for any others.
+/// none or not from 0 to `most`, and for any others, subclasses included.
 #[pyfunction]
 pub fn counts_in<'py>(given: &Bound<'py, PyAny>, most: i64) -> Result<Option<Column<'py>>> {
     let is_count = |count: &i64| (0..=most).contains(count);
     let Ok(list) = given.cast_exact::<PyList>() else {
-        let Ok(array) = given.extract::<PyReadonlyArray1<i64>>() else {
+        let array = given.cast_exact::<PyUntypedArray>().ok();
+        let Some(Ok(array)) = array.map(|it| it.extract::<PyReadonlyArray1<i64>>()) else {
             return Ok(None);
         };
         let counts = if array.data().is_aligned() { array.as_slice().ok() } else { None };

@@ -47,7 +47,7 @@ pub use py_rows::{Missing, PyRows};
 pub use ragged::RowSpans;
 pub use reader::Reader;
 pub use some_tokens::SomeTokens;
-pub use spans::mask_spans;
+pub use spans::{mask_offsets, mask_spans};
 pub use storage::{
     RowStore, StoredRow, compact_ids, ids_of, numbers_of, stored_columns, token_ids,
 };

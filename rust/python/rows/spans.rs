@@ -1,4 +1,6 @@
-//! Masks that keep one span of each row, such as attention masks.
+//! The tokens that masks keep, such as the span of each row in an attention mask.
+
+use std::iter::once;
 
 use fastcollate::with_room;
 use numpy::{Element, PyArrayMethods, PyReadonlyArray2, PyUntypedArrayMethods};
@@ -9,6 +11,26 @@ use crate::plan::tables::{Column, column_of};
 
 /// Items that are compared at once.
 const BLOCK: usize = 64;
+
+/// Offsets of the tokens that a mask of bytes, 0 or 1, keeps of each row.
+///
+/// # Errors
+/// `MemoryError`.
+#[pyfunction]
+pub fn mask_offsets<'py>(py: Python<'py>, mask: PyReadonlyArray2<u8>) -> Result<Column<'py>> {
+    let mut end = 0;
+    let mask = mask.as_array();
+    // Bytes are added many at a time, up to 255.
+    let count = |flags: &[u8]| flags.iter().fold(0_u8, |sum, flag| sum + u8::from(*flag != 0));
+    let ends = mask.rows().into_iter().map(|row| {
+        end += match row.to_slice() {
+            Some(flags) => flags.chunks(255).map(count).map(usize::from).sum(),
+            None => row.iter().filter(|flag| **flag != 0).count(),
+        };
+        end
+    });
+    column_of(py, once(0).chain(ends))
+}
 
 /// Start and length of each row's span in a mask of 0 and 1; `None` if a row has several, and for
 /// empty masks, and those of other numbers, dtypes and orders of memory.
