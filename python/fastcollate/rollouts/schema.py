@@ -124,10 +124,7 @@ class Schema:
         if calls is not None and nodes is not None:
             raise ValueError("calls and nodes are both given; pass the path of one array")
         for name in columns:
-            if name not in OWN and hasattr(Calls, name):
-                raise ValueError(f"Calls has a {name} of its own; pass another name for the column")
-            if (meant := same_word(name, (*OWN, *LENGTHS, *COLUMNS)) or name) != name:
-                raise TypeError(f"Schema has no column {name!r}; did you mean {meant!r}?")
+            _check_column(name)
         arrays = _paths("calls", (calls if nodes is None else nodes) or "")
         given = {name: _paths(name, paths) for name, paths in columns.items()}
         self.calls, self.are_nodes = arrays, nodes is not None
@@ -201,6 +198,15 @@ class Schema:
         """Return a schema of the same calls or nodes, with other columns."""
         arrays: dict[str, Any] = {"nodes" if self.are_nodes else "calls": self.calls}
         return Schema(**arrays, **columns)
+
+
+@lru_cache(maxsize=1024)
+def _check_column(name: str) -> None:
+    """Check the name of a column."""
+    if name not in OWN and hasattr(Calls, name):
+        raise ValueError(f"Calls has a {name} of its own; pass another name for the column")
+    if (meant := same_word(name, (*OWN, *LENGTHS, *COLUMNS)) or name) != name:
+        raise TypeError(f"Schema has no column {name!r}; did you mean {meant!r}?")
 
 
 def _paths(name: str, given: Any) -> tuple[str, ...]:

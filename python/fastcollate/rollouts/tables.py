@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from fastcollate.common.arguments import check_arrow
+from fastcollate.common.arrays import offsets_of
 from fastcollate.rollouts.calls import Calls
 from fastcollate.rollouts.making import Options, Place
 from fastcollate.rollouts.schema import IDS, NUMBERS, Schema, key_of
@@ -103,15 +104,16 @@ def read_table(table: pa.Table, schema: Schema, options: Options, place: Place) 
             column = pc.run_end_decode(column) if _is_run_end(field.type) else column
             table = table.set_column(index, field.name, column.cast(kind))
     # Looking for columns that the table lacks would take most of the time.
+    known = {*table.column_names}
     columns = {
-        name: tuple(path for path in given if key_of(path) in table.column_names)
+        name: tuple(path for path in given if key_of(path) in known)
         for name, given in schema.columns.items()
     }
     there = {name: given for name, given in columns.items() if given}
     schema = schema.with_columns(there)
     numbers = {path for name in _ROWS for path in schema.columns.get(name, ())}
     plain = [path for paths in there.values() for path in paths]
-    is_plain = len(plain) == len(there) and {*plain} <= {*table.column_names}
+    is_plain = len(plain) == len(there) and {*plain} <= known
     if is_plain and schema.calls == ("",) and not schema.are_nodes:
         found = {
             name: [
@@ -153,7 +155,7 @@ def _items(array: pa.Array, path: str, paths: Sequence[str], numbers: set[str]) 
             values: Any = flat.to_numpy(zero_copy_only=False)
         else:
             values = _items(flat, f"{path}[]", below, numbers)
-        offsets = np.cumsum([0, *pc.list_value_length(array).fill_null(0).to_numpy()]).tolist()
+        offsets = offsets_of(pc.list_value_length(array).fill_null(0).to_numpy()).tolist()
         found = [values[start:end] for start, end in pairwise(offsets)]
     else:
         found = array.to_pylist()

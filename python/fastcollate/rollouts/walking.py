@@ -368,11 +368,15 @@ def recognised(fits: Fits, named: Container[str] = ()) -> Schema | None:
     own: dict[str, str] = {}
     # Rows of plain columns are read as such, unless another schema has more of them.
     for schema in (COLUMNS, *SOURCES.values()):
-        found = schema.narrowed(partial(fits, schema))
-        paths = found_paths(found, fits)
+        responses = ((name, path) for name in RESPONSES for path in schema.columns.get(name, ()))
+        if not any(fits(schema, *one) for one in responses):
+            continue
+        paths = found_paths(schema, fits)
         there = {name: path for name, path in paths.items() if name not in _NUMBERING}
-        if {*there} & {*RESPONSES} and len(there) > len(own):
-            best, own = found if schema is not ENGINES else schema, there
+        if len(there) > len(own):
+            best, own = schema, there
+    if best is not None and best is not ENGINES:
+        best = best.narrowed(partial(fits, best))
     if best is None or "" not in best.calls or all("[" in own.get(name, "[") for name in RESPONSES):
         return best
     fit = {path: fits(COLUMNS, "loss_mask", path) for path in COLUMNS.columns["loss_mask"]}
