@@ -58,7 +58,9 @@ impl Numbers<'_> {
         let array = row.cast::<PyUntypedArray>();
         let is_of_objects = array.is_ok_and(|array| array.dtype().kind() == b'O');
         if !is_of_objects && as_array(row, String::new)?.is_some() {
-            for value in numbers_of(row)? {
+            let numbers = numbers_of(row)?;
+            reserve(&mut self.values, numbers.len()).map_err(Error::from)?;
+            for value in numbers {
                 let bits = self.bits_of(value);
                 added(&mut self.values, bits)?;
             }

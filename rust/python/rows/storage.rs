@@ -4,7 +4,7 @@ use std::mem::take;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fastcollate::{
-    Column as _, Error as Core, FieldColumn as _, Location, TOKEN_IDS, check_room, few, filled,
+    Column, Error as Core, FieldColumn as _, Location, TOKEN_IDS, check_room, few, filled,
     gathered, try_gathered,
 };
 use numpy::{PyArray1, PyArrayMethods, PyUntypedArrayMethods};
@@ -313,7 +313,7 @@ pub fn compact_ids<'py>(
 
 /// The values of the only row.
 fn values_of<T: DecodeExact>(row: &PyRows) -> Result<Vec<T>> {
-    let mut values = filled(row.lens()?[0], |_| T::ZERO)?;
+    let mut values = filled(Column::<T>::row_len(row, 0), |_| T::ZERO)?;
     row.read(0, 0, &mut values)?;
     Ok(values)
 }
@@ -346,7 +346,7 @@ pub fn token_ids<'py>(py: Python<'py>, name: &str, rows: &Bound<'py, PyAny>) -> 
 /// As [`token_ids`], of which it is the row of an index.
 pub fn ids_of(name: &str, index: usize, row: &Bound<PyAny>) -> Result<Vec<i32>> {
     let rows = PyRows::single::<i64>(name, index, row)?;
-    let mut values = filled(rows.lens()?[0], |_| 0)?;
+    let mut values = filled(Column::<i32>::row_len(&rows, 0), |_| 0)?;
     read_ids(name, &rows, 0, &mut values)?;
     Ok(values)
 }
