@@ -118,7 +118,8 @@ def build_batch(
         The value of padding in ``input_ids``. Masks come from lengths, so real tokens may equal it.
     rewards
         One value per response token, or one per row, written to the row's last response token (with
-        `merge`, to the last sampled token, as `merge` says). A row without one has to have 0.
+        `merge`, to the last sampled token, as `merge` says). One per row is not NaN, and 0 for a
+        row without a token.
     loss_mask, logprobs
         One value per response token. Weights in a loss mask are finite and not negative. Without a
         mask all sampled tokens train. The output ``loss_mask`` is always there, and 0 on tokens

@@ -109,7 +109,9 @@ impl Error {
                 } else if is_text && is_of_tokens {
                     "tokenize it first, and pass the ids"
                 } else if is_of_tokens && object.is_instance_of::<PyList>() {
-                    "pass integers: a row is one list of ids, and a builder takes one row per call"
+                    "pass one list of integers per row: flatten groups of samples, as by [row for \
+                     group in rows for row in group], and repeat their prompts; a builder takes one \
+                     row per call"
                 } else {
                     expected
                 },

@@ -101,6 +101,9 @@ fn hint(error: &Error) -> Cow<'static, str> {
             "pass a finite number (if all rewards of a group are equal, divide by their standard \
              deviation + 1e-6)"
         }
+        Error::NotFinite { location, .. } if location.field == "rewards" => {
+            "fill missing rewards, or drop their rows"
+        }
         Error::NotFinite { .. } => "pass a finite number",
         Error::Negative { location, .. } => {
             let field = &location.field;

@@ -186,7 +186,10 @@ PLAN = fc.plan_step([2, 3], uids=["a", "b"], dp_size=2)
         (lambda: fc.Batch(), "Batch is called without data; fc.build_batch makes one"),
         (lambda: fc.Batch(input_ids=1), "no argument 'input_ids'; fc.build_batch makes one"),
         (lambda: fc.Batch([[1, 2, 3]]), "data is [[1, 2, 3]] (list); pass a mapping of outputs"),
-        (lambda: fc.build_batch([[[1]]], [[2]], pad_token_id=0), "a row is one list of ids"),
+        (
+            lambda: fc.build_batch([[[1]]], [[2]], pad_token_id=0),
+            "pass one list of integers per row: flatten",
+        ),
         (lambda: fc.BatchBuilder(pad_token_id=0).add([[1]], [[2]]), "takes one row per call"),
         (lambda: fc.BatchBuilder(pad_token_id=0).add({"prompt": [1]}), "pass columns by name, as"),
         (

@@ -359,3 +359,78 @@ def test_weight_versions_of_calls_and_tokens(first, second):
     outcomes.add(FileRows(1, calls))
     found = outcomes.figures()["versions"]
     assert found == {"number": 2, "tokens": 3, "latest": 7, "lag_mean": 2 / 3, "lag_max": 2}
+
+
+def written(path, rows):
+    pq.write_table(pa.table(rows), path)
+    return path
+
+
+def test_breaks_have_the_rows_of_the_file(tmp_path, capsys):
+    """As all else in the report; turns of a plan count from 0."""
+    prompts = [[1, 2], [1, 2, 5, 6], [1], [1, 9, 7]]
+    rows = {"prompts": prompts, "responses": [[5], [7], [8], [3]], "trajectory_ids": list("aabb")}
+    path = written(tmp_path / "r.parquet", rows)
+    found, page = report_of(path, tmp_path / "r.html", capsys)
+    (tree,) = found["merging"]["trees"]
+    assert re.findall(r"rows? \d.*?(?=,| leaves)", tree) == ["row 3", "row 4", "row 4"]
+    assert "turn 3" not in page
+
+
+def test_findings_in_the_terminal(tmp_path, capsys):
+    rows = {"prompts": [[1, 2]] * 3, "responses": [[3], [3], [4]], "loss_mask": [[1], [1], [0]]}
+    path = written(tmp_path / "r.parquet", rows)
+    assert run(["report", str(path), "-o", str(tmp_path / "r.html")]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert re.match(r"3 rows, 2 findings; wrote \S*r\.html 1 ", text)
+    assert "1 duplicate: row 2: it has the same tokens as row 1; drop it" in text
+    assert "1 trains_nothing: row 3: none of its 1 response token" in text
+
+
+@pytest.mark.parametrize(
+    ("output", "message"), [("-", "pass the name of a file"), ("r.txt", "the report is HTML")]
+)
+def test_outputs_that_are_no_page(output, message, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = written("r.parquet", {"prompts": [[1]], "responses": [[2]]})
+    assert run(["report", path, "-o", output]) == 1
+    assert message in capsys.readouterr().err
+    assert [one.name for one in tmp_path.iterdir()] == ["r.parquet"]
+
+
+def test_the_largest_length_says_nothing_if_ends_are_known(tmp_path, capsys):
+    rows = {"prompts": [[1]] * 2, "responses": [[3, 2], [4, 2]], "rewards": [0.0, 1.0]}
+    path = written(tmp_path / "r.parquet", rows)
+    found, page = report_of(path, tmp_path / "r.html", capsys, "--eos", 2)
+    assert (found["longest_responses"], "largest length" in page) == (None, False)
+    assert report_of(path, tmp_path / "r.html", capsys)[0]["longest_responses"] == 2
+
+
+@pytest.mark.parametrize("pad", [0, 7])
+def test_padding_is_found_without_its_token(pad, tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    rows = [rng.integers(10, 90, n).tolist() for n in rng.integers(3, 20, 30)]
+    padded = {
+        "prompts": [[pad] * (20 - len(row)) + row for row in rows],
+        "responses": [row[::-1] + [pad] * (20 - len(row)) for row in rows],
+    }
+    found, _ = report_of(written(tmp_path / "r.parquet", padded), tmp_path / "r.html", capsys)
+    (finding,) = (one for one in found["findings"] if one["kind"] == "padding")
+    assert finding["number"] == 2
+    assert re.match(
+        rf"prompts has 30 rows of 20 .* begin with .* are {pad}$", finding["examples"][0]
+    )
+    whole = {"prompts": rows, "responses": [[*row[::-1], 2] for row in rows]}
+    found, _ = report_of(written(tmp_path / "r.parquet", whole), tmp_path / "r.html", capsys)
+    assert [one["kind"] for one in found["findings"]] == []
+
+
+def test_files_in_which_every_token_trains(tmp_path, capsys):
+    for rows, all_train in (
+        ({"input_ids": [[1, 2, 3], [4, 5]]}, True),
+        ({"input_ids": [[1, 2, 3], [4, 5]], "labels": [[-100, 2, 3], [-100, 5]]}, False),
+        ({"prompts": [[1], [2]], "responses": [[3], [4]]}, False),
+    ):
+        path = written(tmp_path / "r.parquet", rows)
+        _, page = report_of(path, tmp_path / "r.html", capsys)
+        assert ("Every token trains" in page) == all_train

@@ -338,6 +338,7 @@ def test_nothing_to_pack(algorithm):
         ({"lengths": [3, -1]}, r"lengths\[1\] is -1; pass lengths of 0 or more"),
         ({"lengths": [1 << 40]}, r"lengths\[0\] is 1099511627776; pass lengths of at"),
         ({"lengths": [3, 4.0]}, "TypeError: lengths.* is .*; pass an integer"),
+        ({"capacity": 9.0}, r"TypeError: capacity is 9.0, a float; pass int\(9.0\)"),
         ({"lengths": [[3], [4]]}, r"TypeError: lengths\[0\] is \[3\]; .*\[len\(ids\) for ids in"),
         ({"lengths": 3}, "TypeError: lengths is 3; pass the number of tokens"),
         ({"lengths": [True]}, "TypeError: lengths.* is .*; pass an integer"),

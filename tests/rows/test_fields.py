@@ -247,7 +247,14 @@ def test_uids_are_kept_beside_the_outputs(array_type):
         ),
         *(
             ({"fields": {"advantages": field}}, "TypeError: advantages.*Field")
-            for field in (None, [[1], [2, 3], [4]], np.zeros((3, 2)), "x", fc)
+            for field in (None, "x", fc)
+        ),
+        *(
+            (
+                {"fields": {"advantages": rows}},
+                r"ValueError: fields\['advantages'\].* most rows have one per",
+            )
+            for rows in ([[1], [2, 3], [4]], np.zeros((3, 2)))
         ),
         *(
             ({"fields": fields}, "TypeError: fields")

@@ -1,5 +1,6 @@
 """Rows of one length that look padded make a warning, as all of them counts as tokens."""
 
+import contextlib
 import pickle
 import warnings
 from functools import partial
@@ -41,6 +42,15 @@ def kinds_of(block):
     yield list(map(tuple, block.tolist()))
     yield list(block)
     yield block.astype(np.int32)
+    yield fc.ragged(block.tolist())
+    with contextlib.suppress(ImportError):
+        import pyarrow as pa
+
+        yield pa.chunked_array([block[:1].tolist(), block[1:].tolist()])
+    with contextlib.suppress(ImportError):
+        import pandas as pd
+
+        yield pd.Series(block.tolist(), index=range(len(block), 0, -1))
 
 
 def other(block):

@@ -128,6 +128,14 @@ def test_values_that_may_be_several_fields(values, message):
         build(values)
 
 
+@pytest.mark.parametrize(("count", "name"), [(2, "response"), (3, "sequence")])
+def test_one_row_that_is_not_as_long_as_most(count, name):
+    values = [[0.5] * count] * 2 + [[0.5] * 4]
+    advice = rf"x'\]\[2\] has 4 items, .* pass {count}: most rows have one per {name} token"
+    with pytest.raises(ValueError, match=advice):
+        fc.build_batch([[1]] * 3, [[2, 3]] * 3, fields={"x": values}, pad_token_id=0)
+
+
 def test_without_prompts_both_are_possible():
     advice = 'fc.Field([[0.5], [1, 2, 3]]) or fc.Field([[0.5], [1, 2, 3]], align="sequence")'
     for tokens in ({"prompts": [[], []]}, {"sequences": RESPONSES}):

@@ -226,6 +226,9 @@ def test_rows_that_train_nothing_ignore_their_number(array_type):
 def test_advantages_of_equal_rewards():
     with pytest.raises(ValueError, match=r"advantages\[0\] is NaN; .* standard deviation \+ 1e-6"):
         fc.build_batch([[1]], [[2]], advantages=[math.nan], pad_token_id=0)
+    rewards, masks = [0.5, math.nan], [[1], [0]]  # masked rewards are written, too
+    with pytest.raises(ValueError, match=r"rewards\[1\] is NaN; fill missing rewards, or drop"):
+        fc.build_batch([[1]] * 2, [[2]] * 2, rewards=rewards, loss_mask=masks, pad_token_id=0)
 
 
 def test_nan_where_something_trains():

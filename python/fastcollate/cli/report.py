@@ -24,7 +24,7 @@ from fastcollate.cli.options import (
     reads_columns,
 )
 from fastcollate.cli.printing import print_text
-from fastcollate.cli.reporting.collecting import Collector
+from fastcollate.cli.reporting.collecting import Collector, Summary
 from fastcollate.cli.reporting.page import noun_of, page_of
 from fastcollate.cli.tokenizers import FileTokenizer
 from fastcollate.cli.writing import check_writable, write_whole
@@ -54,6 +54,9 @@ def report(
     capacity: Capacity = None,
     costs: CostsPath = None,
     as_json: AsJson = False,
+    fail: Annotated[
+        bool, typer.Option("--fail-on-findings", help="Exit with 1 if there are findings.")
+    ] = False,
     debug: Debug = False,
     names: dict[str, str],
 ) -> None:
@@ -62,6 +65,8 @@ def report(
     text = None if tokenizer is None else FileTokenizer(tokenizer)
     tokenizer_file = None if text is None else text.path
     check_writable(output, [*source.paths, costs, tokenizer_file])
+    if output.suffix not in (".html", ".htm"):
+        raise ValueError(f"--output is {output}, but the report is HTML; pass a name with .html")
     collector = Collector(
         policy=merge,
         batch_rows=batch_rows,
@@ -78,13 +83,21 @@ def report(
         collector.add(rows)
     summary = collector.close(path.name, source.title)
     write_whole(output, page_of(summary))
+    findings = summary.figures["findings"]
     if as_json:
         print(json.dumps({"report": str(output), **summary.figures}, indent=2))
-        return
-    numbers = {found["kind"]: found["number"] for found in summary.figures["findings"]}
-    kinds = ", ".join(f"{number:,} {kind}" for kind, number in numbers.items())
-    print_text(
-        f"{tally(summary.figures['turns'], noun_of(summary.figures))}, "
-        f"{tally(sum(numbers.values()), 'finding')}{f' ({kinds})' if kinds else ''}; "
-        f"wrote {output}"
-    )
+    else:
+        _print_summary(summary, output)
+    if fail and findings:
+        raise typer.Exit(1)
+
+
+def _print_summary(summary: Summary, output: Path) -> None:
+    """Print how much there is, and the first finding of each kind."""
+    findings = summary.figures["findings"]
+    rows = tally(summary.figures["turns"], noun_of(summary.figures))
+    number = tally(sum(found["number"] for found in findings), "finding")
+    print_text(f"{rows}, {number}; wrote {output}")
+    for found in findings:
+        kind = f"{found['number']:,} {found['kind']}"
+        print_text(f"{kind}: {found['examples'][0]}; {found['advice']}")

@@ -38,10 +38,10 @@ class FileRows(NamedTuple):
 
     def build(self) -> Batch[Any]:
         """Return the rows as a jagged batch."""
-        tokens = self.calls.prompts, self.calls.responses
-        return build_batch(
-            *tokens, pad_token_id=-1, array_type="numpy", layout="jagged", **self.values
-        )
+        tokens, values = (self.calls.prompts, self.calls.responses), self.values
+        if "rewards" in values:
+            values["rewards"] = _with_nan(values["rewards"], tokens[1])
+        return build_batch(*tokens, pad_token_id=-1, array_type="numpy", layout="jagged", **values)
 
     def merge(self, policy: Policy, tokenizer: Tokenizer | None = None) -> MergePlan:
         """Return the plan that merges turns of trajectories."""
@@ -50,6 +50,16 @@ class FileRows(NamedTuple):
         return merge_turns(
             *tokens, **ids, policy=policy, allow_unfinished=True, tokenizer=tokenizer
         )
+
+
+def _with_nan(rewards: Any, responses: Ragged) -> Any:
+    """Return rewards that may be NaN, which is an error for one per row: on the last tokens."""
+    if isinstance(rewards, Ragged) or not np.isnan(rewards).any():
+        return rewards
+    offsets, has_last = responses.offsets, responses.lengths > 0
+    values = np.zeros(offsets[-1], np.float32)
+    values[offsets[1:][has_last] - 1] = np.asarray(rewards)[has_last]
+    return Ragged(values, offsets)
 
 
 def joined(parts: Sequence[Calls]) -> Calls:

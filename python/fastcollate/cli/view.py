@@ -29,7 +29,7 @@ def view(
     schema: SchemaName = None,
     row: Annotated[
         list[int] | None,
-        typer.Option(min=1, metavar="ROW", help="Row number, from 1; repeatable. [default: 1]"),
+        typer.Option(metavar="ROW", help="Row number, from 1; repeatable. [default: 1]"),
     ] = None,
     tokenizer: TokenizerPath = None,
     field: Annotated[

@@ -24,6 +24,8 @@ def check_writable(path: Path, inputs: Iterable[Path | None]) -> None:
                 f"--output is {path}, which is also an input ({one}); pass another file"
             )
     folder = path.parent
+    if path.name == "-":
+        raise ValueError("--output is -; pass the name of a file")
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder; pass the name of a file")
     if not folder.is_dir():

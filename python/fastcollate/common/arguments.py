@@ -246,6 +246,8 @@ def check_integer(name: str, value: Any, advice: str) -> int:
     try:
         return operator.index(value)
     except TypeError as error:
+        if isinstance(value, float) and value.is_integer() and advice != "an integer":
+            raise TypeError(f"{name} is {value}, a float; pass int({value})") from error
         raise TypeError(f"{name} is {show(value)}; pass {advice}") from error
 
 

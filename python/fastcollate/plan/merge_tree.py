@@ -91,6 +91,10 @@ class TrajectoryTree(NamedTuple):
         return f"TrajectoryTree of {self.name}: {tally(turns, 'turn')} in {rows}"
 
     def __str__(self) -> str:
+        return self.drawn()
+
+    def drawn(self, *, of_file: bool = False) -> str:
+        """Draw the tree; `of_file` numbers turns as the rows of a file, from 1."""
         turns = sum(len(branch.turns) for branch in self.branches)
         rows = tally(len(self.branches), "row")
         lines = [f"trajectory {self.name}: {tally(turns, 'turn')} in {rows}"]
@@ -101,12 +105,12 @@ class TrajectoryTree(NamedTuple):
         while todo:  # trees may be as deep as trajectories are long
             place, indent, is_last = todo.pop()
             branch, children = self.branches[place], below.get(place, [])
-            lines.append(f"{indent}{'└─ ' if is_last else '├─ '}{_head(branch)}")
+            lines.append(f"{indent}{'└─ ' if is_last else '├─ '}{_head(branch, of_file)}")
             if len(indent) < 3 * MOST_LEVELS:
                 indent += "   " if is_last else "│  "
             beside = indent + ("│    " if children else "     ")
             for broken in ([branch.broken] if branch.broken else []) + branch.realigned:
-                lines += [f"{beside}{line}" for line in _broken(broken)]
+                lines += [f"{beside}{line}" for line in _broken(broken, of_file)]
             todo += [(child, indent, child == children[-1]) for child in reversed(children)]
         return "\n".join(lines)
 
@@ -116,26 +120,29 @@ class TrajectoryTree(NamedTuple):
         return text_page(str(self))
 
 
-def _head(branch: Branch) -> str:
+def _head(branch: Branch, of_file: bool) -> str:
     """Return the heading of a row: its index, turns and size."""
+    turns = _turns(branch.turns, of_file)
     if branch.row < 0:
-        return f"dropped: {_turns(branch.turns)}"
-    return f"row {branch.row}: {_turns(branch.turns)}, {tally(branch.tokens, 'token')}"
+        return f"dropped: {turns}"
+    row = "" if of_file else f"row {branch.row}: "
+    return f"{row}{turns}, {tally(branch.tokens, 'token')}"
 
 
-def _turns(turns: list[int]) -> str:
+def _turns(turns: list[int], of_file: bool) -> str:
     """Return turns as text, consecutive ones as spans."""
+    noun, first_number = ("row", 1) if of_file else ("turn", 0)
     firsts = np.flatnonzero(np.diff(turns, prepend=turns[0] - 2) != 1).tolist()
     spans = []
     for first, end in zip(firsts, [*firsts[1:], len(turns)], strict=True):
-        begin, last = turns[first], turns[end - 1]
+        begin, last = turns[first] + first_number, turns[end - 1] + first_number
         spans.append(f"{begin}" if begin == last else f"{begin} to {last}")
-    return f"turn{'s' if len(turns) > 1 else ''} {', '.join(spans)}"
+    return f"{noun}{'s' if len(turns) > 1 else ''} {', '.join(spans)}"
 
 
-def _broken(broken: Break) -> list[str]:
+def _broken(broken: Break, of_file: bool) -> list[str]:
     """Return the lines that describe a break."""
     head, *ids = str(broken).splitlines()
     _, _, where = head.partition("): ")
     does = "is realigned" if broken.realigned else "leaves"
-    return [f"turn {broken.turn} {does} ({broken.kind}) {where}", *ids]
+    return [f"{_turns([broken.turn], of_file)} {does} ({broken.kind}) {where}", *ids]

@@ -260,10 +260,14 @@ def _align(place: str, values: Any, lengths: _Lengths | str, shown: str, align: 
     differs = (found != responses) & (found != sequences)
     row = int((differs if differs.any() else found != responses).argmax())
     subscript = "" if "of row" in place else f"[{row}]"
-    raise TypeError(
+    message = (
         f"{place}{subscript} has {tally(int(found[row]), 'item')}, but its response has "
-        f"{responses[row]}, and {sequences[row]} with the prompt; pass {in_words(choices, 'or')}"
+        f"{responses[row]}, and {sequences[row]} with the prompt"
     )
+    for name, lens in zip(("response", "sequence"), lengths, strict=True):
+        if 2 * np.count_nonzero(found == lens) > len(found):
+            raise ValueError(f"{message}; pass {lens[row]}: most rows have one per {name} token")
+    raise TypeError(f"{message}; pass {in_words(choices, 'or')}")
 
 
 def _of_numbers(shown: str) -> list[str]:

@@ -175,7 +175,7 @@ def with_fields(
 
     rewards: list[list[Number]] | list[Number] | None = field(_NUMBERS)
     if rewards is not None and all(responses) and draw(st.booleans()):
-        (rewards,) = values(_NUMBERS, [len(responses)])
+        (rewards,) = values(_NO_NAN, [len(responses)])
     return Rollouts(
         prompts=prompts,
         responses=responses,

@@ -344,11 +344,12 @@ impl FieldSpec {
     }
 }
 
-/// Refuse a turn's number if it is NaN and a token of the turn trains; elsewhere it is not written.
+/// Refuse a turn's number if it is NaN: the reward, and a number for tokens that train if one of the
+/// turn's does, since elsewhere it is not written.
 ///
 /// # Errors
 /// [`Error::NotFinite`], and errors of the loss mask.
-pub(super) fn check_trained(
+pub(super) fn check_numbers(
     fields: &[&FieldSpec],
     columns: &[&mut dyn FieldColumn],
     rows: &BatchRows,
@@ -358,26 +359,25 @@ pub(super) fn check_trained(
     let written = fields.iter().filter(|field| field.is_written());
     let mut trains: Option<Vec<bool>> = None;
     for (field, column) in written.zip(columns) {
-        let numbers = match field.spread {
-            Some(Spread::Trained) => column.numbers()?.unwrap_or_default(),
-            _ => continue,
-        };
+        let is_of_trained = field.spread == Some(Spread::Trained);
+        if !is_of_trained && field.spread != Some(Spread::LastOfRow) {
+            continue;
+        }
+        let numbers = column.numbers()?.unwrap_or_default();
         let is_nan = |turn: &usize| numbers[*turn].is_nan();
         let mut nans = (0..numbers.len()).filter(is_nan).peekable();
         if nans.peek().is_none() {
             continue;
         }
-        let trains = match &trains {
-            Some(trains) => trains,
-            None => trains.insert(turns_that_train(
-                numbers.len(),
-                columns,
-                rows.read(),
-                placement,
-                mask,
-            )?),
+        if is_of_trained && trains.is_none() {
+            let count = numbers.len();
+            trains = Some(turns_that_train(count, columns, rows.read(), placement, mask)?);
+        }
+        let is_written = |turn: &usize| match &trains {
+            Some(trains) if is_of_trained => trains[*turn],
+            _ => true,
         };
-        if let Some(turn) = nans.find(|&turn| trains[turn]) {
+        if let Some(turn) = nans.find(is_written) {
             let (field, row) = (field.name.clone(), rows.turns.number(turn));
             let position = None;
             let location = Location { field, row, position };

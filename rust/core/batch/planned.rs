@@ -6,7 +6,7 @@ use std::ops::Range;
 use super::array_grids::{ArrayGrid, Placed, Segments, check_unplaced, of_responses, row_offsets};
 use super::arrays::{Content, Derived, LossMask, Read, jobs};
 use super::execute::{self, Jobs};
-use super::field::check_trained;
+use super::field::check_numbers;
 use super::outputs::{LOSS_MASK, Output, OutputSpec, PositionIds, What, outputs};
 use super::{BatchRows, Columns, FieldKind, FieldSpec, OutputAlign};
 use crate::column::{AnyColumn, FieldColumn, SliceColumn, Tokens};
@@ -139,7 +139,7 @@ impl Request<'_> {
             assembly: mask.field.assembly.clone(),
             dtype: mask.field.dtype,
         });
-        check_trained(self.fields, columns, rows, placement, mask.as_ref())?;
+        check_numbers(self.fields, columns, rows, placement, mask.as_ref())?;
         let chunks = self.cp.map(|rank| rank.chunks(placement)).transpose()?;
         self.place_values(&mut placed, columns, rows, placement, chunks.as_deref())?;
         poll()?;

@@ -269,7 +269,8 @@ fn numbers_in<T: Element>(
     input: ArrayInput,
     rows: &mut dyn Iterator<Item = usize>,
 ) -> Result<Vec<RowNumber>> {
-    let view = ArrayView::new(input, 1, Float::before::<T>(), || field.to_owned())?;
+    // As float64, since they may be added before they are rounded.
+    let view = ArrayView::new(input, 1, Float::Double, || field.to_owned())?;
     check_room(rows.size_hint().0)?;
     let slice = view.values()?.ok_or_else(|| Error::Moved { field: field.to_owned(), row: 0 })?;
     check_type::<T>(field, 0, &slice)?;

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fastcollate.cli.reporting.outcomes import Outcomes
 from fastcollate.common.arguments import tally
 from fastcollate.inspect.batch_view import BatchView
-from fastcollate.inspect.findings import Finding, whole_rows
+from fastcollate.inspect.findings import Finding, whole_batch, whole_rows
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.layouts import Packed, Tree
 from fastcollate.plan.merge import Policy
@@ -23,6 +23,7 @@ from fastcollate.plan.sharing import prefix_tree
 from fastcollate.plan.stepping import plan_step
 from fastcollate.rollouts.calls import BAD_KINDS, Calls
 from fastcollate.rows.lengths import Integers
+from fastcollate.rows.padded_blocks import padding_message
 
 if TYPE_CHECKING:
     from fastcollate.batch import Batch
@@ -105,7 +106,7 @@ class Collector:
         self.capacity, self.costs, self.tokenizer = capacity, costs, tokenizer
         self.vocab_size, self.eos_token_ids = vocab_size, eos_token_ids
         self._chunks: dict[str, list[_Rows]] = {"turns": [], "merged": []}
-        self._trained = 0
+        self._trained, self._has_mask = 0, False
         self._outcomes = Outcomes()
         self._kinds: Counter[str] = Counter()
         self._hints: list[str] = []
@@ -122,6 +123,7 @@ class Collector:
         tokens = rows.calls.prompts, rows.calls.responses
         batch = rows.build()
         self._trained += int(batch.metrics["batch/trained_tokens"])
+        self._has_mask |= "loss_mask" in rows.values
         self._outcomes.add(rows)
         # Rows share tokens within a prompt, if prompts are known.
         share: dict[str, Any] = {}
@@ -149,14 +151,15 @@ class Collector:
         self._num_breaks += len(report.breaks)
         while len(self._hints) > MOST_BREAKS:  # keep every second one
             self._hints, self._stride = self._hints[::2], 2 * self._stride
-        if first_row == 1:  # turn numbers equal those in the file
-            self._trees = [str(report.tree(one)) for one in report.breaks.most_broken(MOST_TREES)]
+        if first_row == 1:  # turns are the rows of the file
+            most_broken = report.breaks.most_broken(MOST_TREES)
+            self._trees = [report.tree(one).drawn(of_file=True) for one in most_broken]
 
     def _check(self, batch: Batch, rows: FileRows, lens: Integers) -> None:
         """Add the findings of a chunk, and the rows to show."""
         first_row = rows.first_row
         found_in_batch = batch.check(self.vocab_size, self.eos_token_ids)
-        for finding in (*_short_logprobs(rows.calls), *found_in_batch):
+        for finding in (*_padding(rows.calls), *_short_logprobs(rows.calls), *found_in_batch):
             kind = finding.kind
             start = {"kind": kind, "number": 0, "examples": [], "advice": finding.advice}
             found = self._found.setdefault(kind, start)
@@ -206,7 +209,11 @@ class Collector:
             "prompt_tokens": int(prompt_lens.sum()),
             "response_tokens": int(response_lens.sum()),
             "trained_tokens": self._trained,
-            "longest_responses": int((response_lens == response_lens.max()).sum()),
+            "all_train": not self._has_mask and not prompt_lens.any(),
+            # With end tokens, a finding says which responses were cut off.
+            "longest_responses": None
+            if self.eos_token_ids
+            else int((response_lens == response_lens.max()).sum()),
             **self._outcomes.figures(),
             "lengths": {of: _spread(values) for of, values in lengths.items()},
             "batch_rows": min(self.batch_rows, len(row_lens)),
@@ -300,6 +307,21 @@ class Collector:
         return loads, mini_batches
 
 
+def _padding(calls: Calls) -> Iterator[Finding]:
+    """Find columns that were padded to one length, with the token at most edges of rows."""
+    for name, column in (("prompts", calls.prompts), ("responses", calls.responses)):
+        offsets = column.offsets[np.append(column.lengths > 0, True)]
+        edges = column.values[np.concatenate([offsets[:-1], offsets[1:] - 1])]
+        ids, counts = np.unique(edges, return_counts=True)
+        if len(ids) == 0:
+            continue
+        pad = int(ids[counts.argmax()])
+        if (message := padding_message(name, column, pad)) is not None:
+            reason = message.partition(":")[0].replace("pad_token_id=", "")
+            advice = "write rows without padding: here it counts as tokens, and would train"
+            yield whole_batch("padding", reason, advice)
+
+
 def _short_logprobs(calls: Calls) -> Iterator[Finding]:
     """Find calls with fewer log-probabilities than tokens, which were filled up with NaN."""
     lens, missing = calls.responses.lengths, calls.bad_logprobs[:, BAD_KINDS.index("missing")]
@@ -320,4 +342,5 @@ def _spread(lens: Integers) -> dict[str, float]:
 
 def _in_file(reason: str, first_row: int) -> str:
     """Return a reason with row numbers of the file, not of the chunk."""
+    reason = reason.removeprefix("batch: ")
     return re.sub(r"\brow (\d+)", lambda found: f"row {int(found[1]) + first_row}", reason)

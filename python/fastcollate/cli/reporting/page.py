@@ -32,6 +32,11 @@ KINDS = {
     "shorter": "the prompt ends early: a retry, or a context that was cut",
 }
 
+ALL_TRAIN = (
+    "Every token trains: the file has no prompts, masks or labels. If it should have, name their "
+    "columns."
+)
+
 EQUAL_REWARDS = (
     "Every prompt has equal rewards for all of its samples: advantages within groups are 0, and "
     "nothing trains."
@@ -102,6 +107,7 @@ def _head(figures: Mapping[str, Any]) -> str:
         + _note(f"Report of fastcollate {__version__}, read as {figures['source']}.")
         + text("p", advice(figures), "title")
         + (text("p", EQUAL_REWARDS, "title") if _are_equal(figures["rewards"]) else "")
+        + (text("p", ALL_TRAIN, "title") if figures["all_train"] else "")
         + element("div", "".join(shown), "grid")
     )
 
@@ -217,7 +223,7 @@ def _rewards(summary: Summary) -> Iterator[str]:
     )
     yield table(("tokens of the response", "mean reward"), parts)
     longest = int(summary.lengths["responses"].max())
-    if (cut := summary.figures["longest_responses"]) > 1:
+    if (cut := summary.figures["longest_responses"] or 0) > 1:
         share = cut / summary.figures["turns"]
         yield text(
             "p",
