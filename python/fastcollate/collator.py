@@ -152,8 +152,8 @@ class Collator(Generic[Made]):
         `outputs` has no mask. Only the model's config and dtype are kept.
     **options
         Options of :class:`BatchBuilder`: those of :func:`build_batch` that do not depend on the
-        rows. Samples give ``labels``, except pairs and rollouts (samples with ``rewards``,
-        ``logprobs`` or ``advantages``), which do if `outputs` names them.
+        rows. Samples give ``labels``, except in trees, and except pairs and rollouts (samples with
+        ``rewards``, ``logprobs`` or ``advantages``), which do if `outputs` names them.
 
     Raises
     ------
