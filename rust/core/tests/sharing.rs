@@ -36,10 +36,10 @@ fn chunks_are_padded_behind_them() {
 }
 
 #[test]
-fn a_row_above_the_capacity_is_named_or_has_a_bin_of_its_own() {
+fn the_longest_row_above_the_capacity_is_named_or_has_a_bin_of_its_own() {
     let tree = tree_of(&[(5, 0), (12, 5), (13, 11), (14, 5), (7, 5)]);
     let error = bins_of(&tree, 11, 1, Oversize::Error).unwrap_err();
-    assert_eq!(error.to_string(), "row 1 has 12 tokens, which exceeds capacity=11");
+    assert_eq!(error.to_string(), "row 3 has 14 tokens, which exceeds capacity=11");
     let bins = bins_of(&tree, 12, 1, Oversize::OwnBin).unwrap();
     assert_eq!(bins, [vec![3], vec![2], vec![0, 1], vec![4]]);
 }
