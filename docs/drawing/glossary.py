@@ -104,7 +104,7 @@ def step() -> Picture:
     most = max(len(plan.shard(mini, 0).rows) for mini in range(plan.num_mini_batches))
     height = 22 * most + 14
     picture = Picture(
-        left + 2 * (shard_width + gap), 50 + plan.num_mini_batches * (height + 30),
+        left + 2 * (shard_width + gap), 26 + plan.num_mini_batches * (height + 30),
         "Two mini-batches of two prompts each, as shards for two ranks. A shard has the same "
         "number of slots on every rank, and is processed in two micro-batches. Padding rows fill "
         "free slots.",
@@ -131,8 +131,6 @@ def step() -> Picture:
                     y += 22
                 picture.line(x + 106, first + 3, x + 106, y - 3)
                 picture.write(x + 114, (first + y) / 2, f"micro-batch {number}", "small dim")
-    text = "Each outlined box is a shard, each of its lines a slot; a colour is a prompt."
-    picture.write(16, picture.height - 20, text, "small dim")
     return picture
 
 
@@ -155,9 +153,10 @@ def segments() -> Picture:
         for column, token in enumerate([*prompt, *response]):
             kind = "prompt" if column < len(prompt) else "trained"
             picture.box(left + CELL * column, y, CELL, ROW, kind, str(token))
-    for row, tokens in enumerate(batch.input_ids.tolist()):
-        for column in range(len(tokens)):
-            picture.box(left + CELL * column, top + 31 * row, CELL, ROW, "padding")
+    for row, attended in enumerate(batch.attention_mask.tolist()):
+        for column, is_token in enumerate(attended):
+            if not is_token:
+                picture.box(left + CELL * column, top + 31 * row, CELL, ROW, "padding")
     picture.arrow(left + CELL * 3, 104, left + CELL * 3, top - 6)
     segments = batch.plan.read_segments().tolist()
     for row, start, length, to_row, to_column in segments:

@@ -28,13 +28,8 @@ def draw() -> dict[str, Picture]:
         picture.write(16, y + ROW / 2, name, "code bold")
         values, first = (ids, 0) if name == "input_ids" else (batch[name][0].tolist(), begin)
         for column, value in enumerate(values, first):
-            kind = "trained" if trains[column - begin] else "masked"
-            if column < begin:
-                kind = "prompt"
-            elif name != "input_ids" and not value:
-                kind = "plain"
-            elif name == "response_mask":
-                kind = "shared"
+            sampled = "trained" if trains[column - begin] else "masked"
+            kind = "prompt" if column < begin else sampled
             picture.box(LEFT + CELL * column, y, CELL, ROW, kind, f"{value:g}")
     for turn, (prompt, response) in enumerate(zip(PROMPTS, RESPONSES, strict=True)):
         start = LEFT + CELL * len(prompt)

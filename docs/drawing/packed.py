@@ -18,7 +18,7 @@ def draw() -> dict[str, Picture]:
         [[11, 12], [21]], [[13, 14], [22, 23]], pad_token_id=0, array_type="numpy", layout=layout
     )
     picture = Picture(
-        LEFT + 8 * CELL + 16, 232,
+        LEFT + 8 * CELL + 16, 236,
         "Two rows in one bin of eight positions. position_ids count from 0 in each row, "
         "sequence_ids name the row, and loss_mask is 1 on the responses.",
     )  # fmt: skip
@@ -29,14 +29,16 @@ def draw() -> dict[str, Picture]:
         for column, value in enumerate(batch[name][0].tolist()):
             kind = "padding"
             if sequences[column] >= 0:
-                untrained = "plain" if name == "loss_mask" else "prompt"
-                kind = "trained" if trains[column] else untrained
+                kind = "trained" if trains[column] else "prompt"
             picture.box(LEFT + CELL * column, y, CELL, ROW, kind, f"{value:g}")
+    y = 16.0 + 34 * 4
+    picture.write(16, y + 8, "cu_seqlens", "code bold")
     offsets = batch.cu_seqlens.tolist()
+    for offset in offsets:
+        picture.write(LEFT + CELL * offset, y + 8, str(offset), "small code", "middle")
     for number, (start, end) in enumerate(pairwise(offsets)):
         is_row = sequences[start] >= 0
-        picture.brace(LEFT + CELL * start, LEFT + CELL * end, 16 + 34 * 4,
-                      f"row {number}" if is_row else "padding")  # fmt: skip
-    picture.write(16, 16 + 34 * 4 + 16, "cu_seqlens", "code bold")
-    picture.legend(16, 212, prompt="prompt", trained="response", padding="padding")
+        text = f"row {number}" if is_row else "padding"
+        picture.brace(LEFT + CELL * start, LEFT + CELL * end, y + 19, text)
+    picture.legend(16, 216, prompt="prompt", trained="response", padding="padding")
     return {"packed": picture}

@@ -40,7 +40,7 @@ def draw() -> dict[str, Picture]:
         y = 42 + LINE * number
         picture.write(LEFT, y, name, "small")
         picture.box(LEFT, y + 8, ratio * scale, 15, "trained")
-        picture.line(LEFT + scale, y + 6, LEFT + scale, y + 25)
+        picture.line(LEFT + scale, y + 9, LEFT + scale, y + 25)
         picture.write(LEFT + ratio * scale + 6, y + 15, f"{ratio:g}x", "small bold")
     picture.write(LEFT, bottom + 15, "line at 1x: as fast as NumPy", "small dim")
     return {"speed_batches": picture}

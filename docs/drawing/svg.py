@@ -15,16 +15,15 @@ STYLE = """
 text { font: 13px ui-sans-serif, system-ui, -apple-system, "Segoe UI", sans-serif; fill: #1f2328 }
 .small { font-size: 11px } .code { font-family: ui-monospace, Menlo, Consolas, monospace }
 .dim { fill: #59636e } .bold { font-weight: 600 }
-.card { fill: #f6f8fa } .line { stroke: #8c959f; fill: none } .tip { fill: #8c959f }
+.card { fill: #f6f8fa } .line, .padding { stroke: #818b98; fill: none } .tip { fill: #818b98 }
 .prompt { fill: #b6d4fe } .trained { fill: #8fdca4 } .masked { fill: #ffd8a8 }
-.padding { fill: none; stroke: #afb8c1; stroke-dasharray: 3 2 } .plain { fill: #d8dee4 }
+.padding { stroke-dasharray: 3 2 } .plain { fill: #d8dee4 }
 .shared { fill: #d9c8fa } .other { fill: #f9c9d9 }
 @media (prefers-color-scheme: dark) {
   text { fill: #e6edf3 } .dim { fill: #9da7b1 } .card { fill: #1c2128 }
-  .line { stroke: #768390 } .tip { fill: #768390 }
+  .line, .padding { stroke: #768390 } .tip { fill: #768390 }
   .prompt { fill: #1f4f8b } .trained { fill: #1f6f3d } .masked { fill: #8a5312 }
-  .padding { stroke: #57606a } .plain { fill: #3d444d } .shared { fill: #553c8f }
-  .other { fill: #86365a }
+  .plain { fill: #3d444d } .shared { fill: #553c8f } .other { fill: #86365a }
 }
 """
 
