@@ -11,13 +11,18 @@ CODE = re.compile(r'(?<=<span class="pre">)[^<]{10,}')
 # Prefixes such as fc. and endings such as .py are not lines of their own. Quotes are entities here.
 PLACES = re.compile(
     r"(?<=\w{3}[_.])(?=[a-zA-Z0-9]\w\w)|(?<=\w\w/)(?=\w)|(?<=::)(?=\w)|(?<=\w[=(])(?=[\w&])"
+    r"|(?<=\(\()(?=\w)|(?<=[)\]]\.)(?=\w{3})"
 )
 CAPITALS = re.compile(r"(?<=[a-z]{2})(?=[A-Z][A-Za-z])|(?<=[A-Z]{2})(?=[A-Z][a-z])")
+
+# The name of a signature that has no room in a line of a phone.
+LONG = 38
 
 
 def with_breaks(code: re.Match[str]) -> str:
     """Mark the places of a name where lines may break."""
-    return CAPITALS.sub('<wbr class="capital">', PLACES.sub("<wbr>", code[0]))
+    place = "<wbr>" if len(code[0]) < LONG else '<wbr class="long">'
+    return CAPITALS.sub('<wbr class="capital">', PLACES.sub(place, code[0]))
 
 
 def add_breaks(app: Sphinx, page: str, template: str, context: dict[str, Any], tree: Any) -> None:

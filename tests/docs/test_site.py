@@ -100,7 +100,11 @@ def test_code_fits_into_a_wide_page(page):
         "Async!GRPO!Trainer",
         "Error::|External",
         "oversize=|&quot;own_|bin&quot;",
+        "Field((|ids, counts)",
+        "merge_|turns(...).|report",
+        "entry[token].|logprob",
         "prompt",
+        "get_~position_~ids_~from_~packed_~seq_~lengths",
     ],
 )
 def test_names_break_between_words(monkeypatch, parts):
@@ -109,9 +113,11 @@ def test_names_break_between_words(monkeypatch, parts):
     from word_breaks import add_breaks
 
     code = '<span class="pre">{}</span>'.format
-    context = dict.fromkeys(("body", "toc"), code(re.sub("[|!]", "", parts)))
+    context = dict.fromkeys(("body", "toc"), code(re.sub("[|!~]", "", parts)))
     add_breaks(None, "page", "page.html", context, None)
-    broken = code(parts.replace("|", "<wbr>").replace("!", '<wbr class="capital">'))
+    for mark, place in ("|", ""), ("!", ' class="capital"'), ("~", ' class="long"'):
+        parts = parts.replace(mark, f"<wbr{place}>")
+    broken = code(parts)
     assert context == {"body": broken, "toc": broken}
 
 
