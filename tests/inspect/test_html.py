@@ -1,5 +1,7 @@
 """Batches, plans and findings in a notebook."""
 
+import re
+
 import numpy as np
 import pytest
 from html_page import Html
@@ -34,6 +36,18 @@ def test_a_batch(layout, array_type):
     assert found.startswith(lines(repr(batch)))
     assert "row 0, prompt\xa02".replace("\xa0", " ") in found
     assert "and 1 more row" in found
+
+
+@pytest.mark.parametrize(("fields", "width"), [((), 10_000), ("logprobs", 100)])
+def test_the_browser_breaks_lines_but_those_with_values_below(fields, width):
+    batch = make_batch([[*range(100)]], [[200, 201]], loss_mask=[[1, 0]], logprobs=[[-1.0, -2.0]])
+    view = batch.show(fields=fields, fold=None)
+    html = view._repr_html_()
+    shown = [line.rstrip() for line in Html(html).text.splitlines()]
+    assert shown == view.text(width).splitlines()
+    assert ('class="text"' in html) == bool(fields)
+    # Nothing is coloured beyond the marks.
+    assert not re.search(r'class="(prompt|trained|masked)">[^<]* <', html)
 
 
 def test_a_batch_that_knows_little():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 HTML_WIDTH = 100
-"""Columns of a line in HTML; narrower pages break it."""
+"""Columns of a line in HTML that has values below its tokens; narrower pages scroll."""
 
 
 class BatchView:
@@ -73,14 +73,16 @@ class BatchView:
 
     def rows_html(self) -> str:
         """Return HTML without styles, which :func:`markup.page` adds."""
+        is_table = bool(self._shown.fields)
         lines = (
             "".join(
                 markup.text("span", "".join(text for text, _ in words), style)
                 for style, words in groupby(line, itemgetter(1))
             )
-            for line in lines_of(self._shown, HTML_WIDTH)
+            for line in lines_of(self._shown, HTML_WIDTH if is_table else sys.maxsize)
         )
-        return markup.element("div", "\n".join(lines), "tokens")
+        content = "".join(markup.element("div", f"{line}\n") for line in lines)
+        return markup.element("div", content, "text" if is_table else "tokens")
 
     def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
         """Yield the lines for rich."""

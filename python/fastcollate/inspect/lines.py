@@ -43,7 +43,7 @@ def lines_of(shown: Shown, width: int) -> Iterator[Line]:
                 yield from _grid(part.pieces, shown.fields, width, inner)
             else:
                 pieces = (_flowing(piece, shown.is_text) for piece in part.pieces)
-                yield from wrap(pieces, width, inner)
+                yield from wrap(chain.from_iterable(pieces), width, inner)
     for note in shown.notes:
         yield []
         yield from wrap([(note, "folded")], width, 0)
@@ -62,18 +62,17 @@ def _legend() -> Line:
     return [*words, ("…n… left out", "folded")]
 
 
-def _flowing(piece: Piece, is_text: bool) -> Styled:
-    """Return the text of a piece, between its marks."""
+def _flowing(piece: Piece, is_text: bool) -> Line:
+    """Return the text of a piece, between its marks, and the space after it."""
     [text] = piece.texts
     if piece.kind is None:
         text = text.replace(" ", NO_BREAK)
-        return f" {text} " if is_text else f"{text} ", "folded"
+        return [(f" {text} " if is_text else f"{text} ", "folded")]
     opening, closing = STYLES[piece.kind].marks
     if piece.kind == "padding":
         text = text.replace(" ", NO_BREAK)
-    elif is_text:
-        return f"{opening}{text}{closing}", piece.kind
-    return f"{opening}{text}{closing} ", piece.kind
+    shown = (f"{opening}{text}{closing}", piece.kind)
+    return [shown] if is_text and piece.kind != "padding" else [shown, (" ", "")]
 
 
 def wrap(pieces: Iterable[Styled], width: int, indent: int) -> Iterator[Line]:

@@ -13,6 +13,8 @@ CSS = """
 .fastcollate .note{opacity:.7}
 .fastcollate .tokens,.fastcollate .text{font:12px/1.7 ui-monospace,Menlo,Consolas,monospace;
 white-space:pre-wrap;border-left:2px solid rgba(128,128,128,.4);padding-left:.7em}
+.fastcollate .tokens{max-width:100ch}
+.fastcollate .tokens div{padding-left:4ch;text-indent:-4ch}
 .fastcollate .text{white-space:pre;overflow-x:auto;margin-bottom:.7em}
 .fastcollate .prompt{background:rgba(56,139,253,.18)}
 .fastcollate .trained{background:rgba(46,160,67,.36);font-weight:600;border-bottom:2px solid}
