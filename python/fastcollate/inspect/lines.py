@@ -56,7 +56,7 @@ def plain(lines: Iterable[Line]) -> str:
 
 def _legend() -> Line:
     """Return the legend of the marks."""
-    words = []
+    words: Line = []
     for kind in KINDS:
         words += [(kind.join(STYLES[kind].marks), kind), (" ", "")]
     return [*words, ("…n… left out", "folded")]
