@@ -21,8 +21,7 @@ from common.report import Effort
 from packing import CAPACITY
 
 FIGURE = Path(__file__).parent.parent / "docs" / "packing.svg"
-ALGORITHMS = {"ffd": "o", "bfd": "s", "mffd": "^", "balanced": "D", "ff": "v", "concat": "P"}
-ALGORITHMS["next_fit"] = "X"
+ALGORITHMS = ("ffd", "bfd", "mffd", "balanced", "ff", "concat", "next_fit")
 CASES = {
     "median 1,800 tokens, sigma 1": (1_800, 1.0),
     "median 5,000 tokens, sigma 0.4": (5_000, 0.4),
@@ -61,20 +60,31 @@ def points(lengths: Lengths, effort: Effort) -> list[Point]:
 
 
 def draw(cases: dict[str, list[Point]], target: Path | None) -> None:
-    """Draw the points, filled for fastcollate."""
+    """Draw a line for each algorithm: its fill, its time here and in a framework."""
     figure, grid = panels("packing", len(cases))
     for panel, (title, found) in zip(grid, cases.items(), strict=True):
-        for point in found:
+        full = {point.algorithm: point.efficiency for point in found}
+        for is_ours, color, marker in (True, "tab:blue", "o"), (False, "tab:red", "D"):
+            drawn = [point for point in found if point.is_ours is is_ours]
             panel.plot(
-                1e3 * point.seconds,
-                100 * point.efficiency,
-                ALGORITHMS[point.algorithm],
-                color="tab:blue" if point.is_ours else "tab:red",
-                fillstyle="full" if point.is_ours else "none",
-                label=f"pack {point.name!r}" if point.is_ours else f"{point.name}",
-                linestyle="",
+                [1e3 * point.seconds for point in drawn],
+                [ALGORITHMS.index(point.algorithm) for point in drawn],
+                marker,
+                color=color,
+                fillstyle="full" if is_ours else "none",
+                label="fastcollate" if is_ours else "framework",
             )
-        panel.set(xscale="log", title=title, xlabel="milliseconds", ylabel="tokens, % of capacity")
+        for point in found:
+            if not point.is_ours:
+                place = 1e3 * point.seconds, ALGORITHMS.index(point.algorithm)
+                side, shift = ("left", 7) if point.seconds < 0.1 else ("right", -7)
+                panel.annotate(
+                    point.name, place, (shift, 0),
+                    textcoords="offset points", ha=side, va="center",
+                )  # fmt: skip
+        names = [f"{name}, {full[name]:.1%} full" for name in ALGORITHMS]
+        panel.set(xscale="log", title=title, xlabel="milliseconds", ylim=(len(names) - 0.5, -0.5))
+        panel.set_yticks(range(len(names)), names)
         panel.xaxis.set_major_formatter("{x:g}")
     save(figure, grid[-1], target)
 
