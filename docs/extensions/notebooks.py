@@ -66,7 +66,7 @@ def as_markdown(notebook: str) -> str:
                 parts.append(f"````{{raw}} html\n{''.join(data['text/html'])}\n````")
             else:
                 text = "".join(output.get("text", data.get("text/plain", "")))
-                parts.append(f"```text\n{text.rstrip()}\n```")
+                parts.append(f"```{{code-block}} text\n:class: output\n\n{text.rstrip()}\n```")
     return "\n\n".join(parts) + "\n"
 
 

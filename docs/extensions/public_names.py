@@ -1,7 +1,8 @@
-"""References by short names: `Batch.select` in a docstring of any module."""
+"""References by short names: `Batch.select` in a docstring of any module. Signatures as in code."""
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from docutils import nodes
@@ -33,8 +34,18 @@ def hide(app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any) 
     return True if (getattr(obj, "__doc__", None) or "").startswith("Alias for field") else None
 
 
+def short_types(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str | None, result: Any
+) -> tuple[str, Any] | None:
+    """Write `cost=float` for a default that is a class."""
+    if signature is None:
+        return None
+    return re.sub(r"<class '([\w.]+)'>", r"\1", signature), result
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register the handlers."""
     app.connect("missing-reference", resolve)
     app.connect("autodoc-skip-member", hide)
+    app.connect("autodoc-process-signature", short_types)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

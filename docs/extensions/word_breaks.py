@@ -15,6 +15,8 @@ PLACES = re.compile(
 )
 CAPITALS = re.compile(r"(?<=[a-z]{2})(?=[A-Z][A-Za-z])|(?<=[A-Z]{2})(?=[A-Z][a-z])")
 
+# Shorter names, such as MemoryError, would read as two words, and fit a column of a phone.
+WITH_CAPITALS = 12
 # The name of a signature that has no room in a line of a phone.
 LONG = 38
 
@@ -22,7 +24,10 @@ LONG = 38
 def with_breaks(code: re.Match[str]) -> str:
     """Mark the places of a name where lines may break."""
     place = "<wbr>" if len(code[0]) < LONG else '<wbr class="long">'
-    return CAPITALS.sub('<wbr class="capital">', PLACES.sub(place, code[0]))
+    marked = PLACES.sub(place, code[0])
+    if len(code[0]) < WITH_CAPITALS:
+        return marked
+    return CAPITALS.sub('<wbr class="capital">', marked)
 
 
 def add_breaks(app: Sphinx, page: str, template: str, context: dict[str, Any], tree: Any) -> None:

@@ -98,6 +98,7 @@ def test_code_fits_into_a_wide_page(page):
         ".ci/|upstream",
         "__init__.py",
         "Async!GRPO!Trainer",
+        "MemoryError",
         "Error::|External",
         "oversize=|&quot;own_|bin&quot;",
         "Field((|ids, counts)",
