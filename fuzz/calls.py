@@ -181,6 +181,7 @@ def _draw_values(choices: Choices, call: Call) -> None:
         call.plain[name] = [some(choices, numbers, count) for count in lens]
         takes_numbers = {"rewards": True, "advantages": _all_train(call)}.get(name, False)
         if takes_numbers and all(lens) and choices.one_in(2):
+            numbers = [number for number in numbers if np.isfinite(number)]  # NaN is an error
             if call.merge is not None:  # they are summed as some kinds of input hold them
                 numbers = np.array(numbers, np.float32).tolist()
             call.plain[name] = some(choices, numbers, len(lens))
