@@ -229,6 +229,12 @@ pub enum Error {
     )]
     OtherTurnCount { found: usize, expected: usize, form: TokenForm },
 
+    #[error(
+        "merge is a plan for other tokens: token {token} of turn {turn} is another one in turn {last}, \
+         into which it was merged"
+    )]
+    OtherTurnTokens { turn: usize, last: usize, token: usize },
+
     #[error("shard is of a plan for {expected} rows, but there are {found}")]
     OtherRowCount { found: usize, expected: usize },
 

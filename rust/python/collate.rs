@@ -113,6 +113,10 @@ pub fn collate<'py>(
     let layout = layout.get();
     let mut rows = source.rows(&turns, shard, layout.core(), &mut Ticks::new(&mut poll))?;
     handle_signals()?;
+    if let (Some(RowSource::Merged(merge)), None) = (&row_source, shard) {
+        let merge = merge.get().core();
+        compared(py, &columns.tokens, &turns, |streams| merge.check_tokens(streams))?;
+    }
     if layout.core().layout().is_tree() {
         let uids = uids.map(|ids| usizes("uids", &ids)).transpose()?;
         compared(py, &columns.tokens, &turns, |streams| {

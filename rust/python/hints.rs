@@ -153,7 +153,9 @@ fn hint(error: &Error) -> Cow<'static, str> {
         Error::NotInBatch { .. } => {
             "pass missing as the value of such tokens, or gather from the batch of all rows"
         }
-        Error::OtherTurns { .. } | Error::OtherTurnCount { .. } => "pass a plan of these turns",
+        Error::OtherTurns { .. } | Error::OtherTurnCount { .. } | Error::OtherTurnTokens { .. } => {
+            "pass a plan of these turns"
+        }
         Error::OtherRowCount { .. } | Error::OtherRowLength { .. } | Error::OtherLengths { .. } => {
             "pass the rows of the whole plan, of which a shard takes its own, or plan these rows"
         }

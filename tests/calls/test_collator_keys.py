@@ -512,3 +512,13 @@ def test_a_pairs_unknown_keys_have_one_value_per_token():
 def test_samples_whose_keys_a_trainer_removed():
     with pytest.raises(ValueError, match=r"none is there; .* pass remove_unused_columns=False\)$"):
         fc.Collator(pad_token_id=0)([{}, {}])
+
+
+def test_unknown_columns_of_polars():
+    """Whose error for a column that is not there is neither a KeyError nor a TypeError."""
+    pl = pytest.importorskip("polars")
+    table = pl.DataFrame({"prompt": [[1]], "response": [[2]], "temperature": [1.0]})
+    with pytest.raises(
+        ValueError, match=r"pass fields={'temperature': fc\.PerRow\('temperature'\)}"
+    ):
+        fc.Collator(pad_token_id=0)(table)

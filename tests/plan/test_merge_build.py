@@ -323,3 +323,27 @@ def test_turns_with_images_of_their_own_are_not_merged(array_type, in_shard):
         fields = {"input_features": sounds}
         with pytest.raises(ValueError, match=r"input_features\[0\] is not the beginning"):
             store(PROMPTS, RESPONSES, trajectory_ids=["s", "s", "t"], merge="exact", fields=fields)
+
+
+@pytest.mark.parametrize("kind", [list, np.array])
+def test_plans_of_other_tokens(kind):
+    """Turns of the same lengths: their tokens would train in rows that never sampled them."""
+    turns = [[1], [1, 2, 3], [1, 2, 3, 4, 5]], [[2], [4], [6]]
+    plan = fc.merge_turns(*turns, trajectory_ids=["a"] * 3)
+
+    def built(prompts, responses):
+        columns = [[kind(row) for row in rows] for rows in (prompts, responses)]
+        return fc.build_batch(*columns, pad_token_id=0, merge=plan, array_type="numpy")
+
+    assert_same(
+        built(*turns), fc.build_batch(*turns, pad_token_id=0, merge=plan, array_type="numpy")
+    )
+    other = "merge is a plan for other tokens: token {} of turn {} is another one in turn 2"
+    for row, token, message in ((0, 0, other.format(1, 0)), (1, 0, other.format(3, 1))):
+        responses = [list(ids) for ids in turns[1]]
+        responses[row][token] = 9
+        with pytest.raises(ValueError, match=f"{message}, .*; pass a plan of these turns"):
+            built(turns[0], responses)
+    with pytest.raises(ValueError, match=other.format(0, 0)):
+        built([[9], *turns[0][1:]], turns[1])
+    assert built(turns[0], [*turns[1][:2], [9]]).input_ids[0, -1] == 9  # a row's last turn

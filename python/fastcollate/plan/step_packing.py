@@ -45,9 +45,10 @@ def check_bins(layout: Layout | None) -> BinnedLayout | None:
 def check_tree(layout: Tree, rows: Any, keep_together: str | None) -> None:
     """Check that a step with the layout `Tree` has one source of shared tokens."""
     if not isinstance(rows, TreePlan):
+        merge = ", merge=plan" if hasattr(rows, "turn_rows") else ""
         raise TypeError(
             f"layout is {layout!r}, but rows has no shared tokens; pass "
-            "rows=fc.planning.prefix_tree(prompts, responses)"
+            f"rows=fc.planning.prefix_tree(prompts, responses{merge})"
         )
     given = layout.plan is not None, layout.share != "all"
     if any(given):

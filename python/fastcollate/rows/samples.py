@@ -296,7 +296,13 @@ def _by_key(samples: Any, keys: Keys, optional: Collection[str]) -> dict[str, An
     _check_is_one_batch(samples)
     names = samples if isinstance(samples, Mapping) else _names_of_table(samples)
     if names is not None:
-        used = keys.used(names, lambda key: _readable(samples[key])[0])
+
+        def first(key: str) -> Any:
+            if key not in names:
+                raise KeyError(key)  # Polars has an error of its own
+            return _readable(samples[key])[0]
+
+        used = keys.used(names, first)
         columns = {name: _readable(samples[key]) for key, name in used.items()}
         for key in (*TURN, *PAIR, "input_ids"):
             if _is_one_row(columns.get(key)):

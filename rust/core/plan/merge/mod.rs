@@ -312,6 +312,35 @@ impl Merge {
         masked
     }
 
+    /// Check that rows have the tokens of the turns that were merged into them: those that train, and
+    /// the first prompt.
+    ///
+    /// # Errors
+    /// [`Error::OtherTurnTokens`], and errors of the columns.
+    pub fn check_tokens(&self, streams: &Streams) -> Result<()> {
+        for (number, row) in self.assembly.rows().iter().enumerate() {
+            let Some(last) = row.source else {
+                continue;
+            };
+            streams.tokens.pause()?;
+            let mut begin = 0; // with the first prompt
+            for piece in self.assembly.pieces(number) {
+                let from = self.turns.prompt_lens()[piece.turn] + piece.from;
+                let end = from + piece.len;
+                // Tokens that were realigned lie elsewhere in their row.
+                if piece.turn != last && from == row.prompt_len + piece.start {
+                    let begin = begin.min(from);
+                    let token = begin + streams.common(piece.turn, last, begin, end - begin)?;
+                    if token < end {
+                        return Err(Error::OtherTurnTokens { turn: piece.turn, last, token });
+                    }
+                }
+                begin = usize::MAX;
+            }
+        }
+        Ok(())
+    }
+
     /// Check that the data have the merged turns.
     ///
     /// # Errors
