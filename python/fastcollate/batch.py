@@ -205,7 +205,7 @@ class Batch(ModelBatch[Array]):
     ) -> Self:
         """Convert the batch to another layout.
 
-        No value is lost: converting back to the original layout gives the same outputs bit for bit.
+        Converting back to the original layout gives the same outputs bit for bit, or is an error.
 
         Parameters
         ----------

@@ -143,6 +143,8 @@ def test_all_that_has_rows_is_picked():
             assert micro_batch[key].layout is torch.jagged
             parts = [part.tolist() for part in micro_batch[key].unbind()]
             assert parts == [batch[key].unbind()[row].tolist() for row in rows]
+            # As wide as the longest row, not as all tokens.
+            assert micro_batch[key].to_padded_tensor(0).shape[-1] == max(lengths[i] for i in rows)
         assert micro_batch["ragged"].to_list() == [[lengths[row]] * lengths[row] for row in rows]
         assert micro_batch["array"].tolist() == [[2 * row, 2 * row + 1] for row in rows]
         assert micro_batch["tensor"].tolist() == rows

@@ -41,6 +41,8 @@ def test_a_loss_mask_that_differs_is_the_response_mask_of_verl(loss_mask, is_kep
     data = left_right_2_no_padding(
         {**batch, "response_mask": response_mask, "loss_mask": loss_mask}
     )
+    for key in ("input_ids", "position_ids"):
+        assert data[key].to_padded_tensor(0).shape == (2, 4)  # not as wide as all tokens
     expected = loss_mask if is_kept else response_mask
     assert data["loss_mask"] is data["response_mask"] is expected
     assert data["max_response_len"] == 3

@@ -121,6 +121,8 @@ def test_other_calls_are_those_of_trl(patched):
     assert [call["fused_lm_head"] for call in model.calls] == [False, False]
 
 
+LONG = {"original_max_position_embeddings": 3}
+
 REASONS = {
     "images": (lambda model, rows: rows | {"pixel_values": 1}, "its inputs are .*pixel_values"),
     "positions": (lambda model, rows: rows | {"position_ids": 1}, "its inputs are .*position_ids"),
@@ -132,6 +134,21 @@ REASONS = {
     "experts": (
         lambda model, rows: change(model, rows, output_router_logits=True),
         "balances experts",
+    ),
+    "long positions": (
+        lambda model, rows: change(
+            model,
+            rows,
+            max_position_embeddings=99,
+            rope_parameters=LONG | {"rope_type": "longrope"},
+        ),
+        "depends on the longest row",
+    ),
+    "long positions of some layers": (
+        lambda model, rows: change(
+            model, rows, max_position_embeddings=3, rope_parameters={"a": {"rope_type": "dynamic"}}
+        ),
+        "depends on the longest row",
     ),
     "PEFT's prompts": (lambda model, rows: with_prompts(model, rows), "PEFT adds tokens of its"),
     "dropout": (lambda model, rows: drop(model, rows), "dropout is on"),

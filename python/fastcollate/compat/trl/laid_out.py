@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 import types
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -129,11 +130,24 @@ def _reason_against(
     if model.training and any(map(_drops, model.modules())):
         return "dropout is on"
     ids, mask, labels = (inputs[name] for name in ("input_ids", "attention_mask", "labels"))
+    if ids.shape[1] > _fixed_positions(config):
+        return "its rotary embedding depends on the longest row of a call"
     is_label = labels[:, 1:] != IGNORE_INDEX
     follows = (mask.cumsum(1)[:, :-1] > 0) & (mask[:, 1:] != 0) & (labels == ids)[:, 1:]
     if (is_label & ~follows).any():
         return "labels are not the next tokens of their rows"
     return None
+
+
+def _fixed_positions(config: Any) -> float:
+    """Return the number of positions up to which rotary embeddings depend on nothing else."""
+    given = getattr(config, "rope_parameters", None) or {}
+    ropes = [given, *(one for one in given.values() if isinstance(one, dict))]  # by kind of layer
+    kinds = {one.get("rope_type") for one in ropes}
+    if kinds.isdisjoint(("dynamic", "longrope")):
+        return math.inf
+    known = [one.get("original_max_position_embeddings") for one in ropes]
+    return float(min(filter(None, known), default=config.max_position_embeddings))
 
 
 def _drops(module: Any) -> bool:

@@ -312,8 +312,7 @@ impl Merge {
         masked
     }
 
-    /// Check that rows have the tokens of the turns that were merged into them: those that train, and
-    /// the first prompt.
+    /// Check that rows have the tokens of the turns that were merged into them, as far as they train.
     ///
     /// # Errors
     /// [`Error::OtherTurnTokens`], and errors of the columns.
@@ -323,19 +322,17 @@ impl Merge {
                 continue;
             };
             streams.tokens.pause()?;
-            let mut begin = 0; // with the first prompt
             for piece in self.assembly.pieces(number) {
                 let from = self.turns.prompt_lens()[piece.turn] + piece.from;
-                let end = from + piece.len;
                 // Tokens that were realigned lie elsewhere in their row.
-                if piece.turn != last && from == row.prompt_len + piece.start {
-                    let begin = begin.min(from);
-                    let token = begin + streams.common(piece.turn, last, begin, end - begin)?;
-                    if token < end {
-                        return Err(Error::OtherTurnTokens { turn: piece.turn, last, token });
-                    }
+                if piece.turn == last || from != row.prompt_len + piece.start {
+                    continue;
                 }
-                begin = usize::MAX;
+                let common = streams.common(piece.turn, last, from, piece.len)?;
+                if common < piece.len {
+                    let token = from + common;
+                    return Err(Error::OtherTurnTokens { turn: piece.turn, last, token });
+                }
             }
         }
         Ok(())
