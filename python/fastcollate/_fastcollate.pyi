@@ -598,7 +598,7 @@ def collate(
     Merge | None,
     int,
     list[tuple[str, int]],
-    tuple[bool, bool],
+    tuple[bool, bool, bool],
 ]: ...
 def write_rows(
     rows: Any, field: FieldSpec, layout: LayoutSpec, pool: BufferPool | None, torch: Any = None

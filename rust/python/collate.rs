@@ -47,8 +47,9 @@ type Collated<'py> = (
     Signs,
 );
 
-/// True if a given loss mask is zero on all tokens, and if every response begins with its prompt.
-type Signs = (bool, bool);
+/// True if a given loss mask is zero on all tokens, if every response begins with its prompt, and if
+/// most log-probabilities are above 0.
+type Signs = (bool, bool, bool);
 
 /// Collate rows.
 ///
@@ -321,7 +322,7 @@ impl<'py> Write<'_, 'py> {
         let rows = self.assembly.rows();
         let repeats = matches!(self.columns.tokens, TokenStreams::Parts { .. })
             && self.planned.repeats_prompts(rows, self.placement, memory);
-        (!self.planned.trains(memory), repeats)
+        (!self.planned.trains(memory), repeats, self.planned.has_positive_logprobs(memory))
     }
 
     /// Write all arrays; other Python threads run meanwhile if no value needs the interpreter.

@@ -133,7 +133,8 @@ impl Error {
 fn is_of_digits(object: &Bound<PyAny>) -> bool {
     let text = object.cast::<PyString>().ok().and_then(|text| text.to_str().ok());
     text.is_some_and(|text| {
-        text.trim_start_matches(['[', ' ', '-']).starts_with(|first: char| first.is_ascii_digit())
+        let is_of_list = |one: char| one.is_ascii_digit() || "[], -'\"".contains(one);
+        text.chars().take(80).all(is_of_list)
     })
 }
 

@@ -29,7 +29,10 @@ fn hint(error: &Error) -> Cow<'static, str> {
             let one = form.argument().trim_end_matches('s');
             let each = match &**field {
                 "responses" => format!("pass one row per {one}"),
-                _ => format!("pass one for each row of {}", form.argument()),
+                _ => format!(
+                    "pass one for each row of {} (repeat what is per group)",
+                    form.argument()
+                ),
             };
             let is_larger = |of: usize, than: usize| of > than && of.is_multiple_of(than);
             return if field == "responses" && is_larger(*found, *expected) {
@@ -157,7 +160,7 @@ fn hint(error: &Error) -> Cow<'static, str> {
             "pass a plan of these turns"
         }
         Error::OtherRowCount { .. } | Error::OtherRowLength { .. } | Error::OtherLengths { .. } => {
-            "pass the rows of the whole plan, of which a shard takes its own, or plan these rows"
+            "pass the rows of the whole plan, with the same merge=, or plan these rows"
         }
         Error::Unstable { .. } => "do not modify inputs during the call",
         Error::NothingTrains => "pass drop_untrainable=False, or turns that train",

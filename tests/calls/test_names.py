@@ -254,6 +254,14 @@ def test_other_errors_of_calls():
         TypeError, match=r"^plan_step takes rows .*; pass a batch, or .*len\(prompt"
     ):
         fc.plan_step([[1]], [[2]])
+    plan = fc.merge_turns([[1]], [[2]], trajectory_ids=["a"])
+    with pytest.raises(TypeError, match=r"pass the plan as merge=, beside prompts and responses"):
+        fc.build_batch(plan, pad_token_id=0)
+    with pytest.raises(TypeError, match=r"has no argument 'num_mini_batches'; pass rows_per_mini"):
+        fc.plan_step([1], num_mini_batches=2)
+    normalizers = fc.build_batch(**SMALL).loss_normalizers(fc.plan_step([2]))
+    with pytest.raises(TypeError, match=r"divide by \.tokens\[mini_batch\]"):
+        1.0 / normalizers
     with pytest.raises(TypeError, match=r"^Collator takes nothing without a name"):
         fc.Collator(0)
     with pytest.raises(TypeError, match="multiple values for argument 'prompts'"):
@@ -293,7 +301,7 @@ def test_samples_by_group(given, advice):
         fc.build_batch(**{"prompts": [[1]] * 2, "responses": [[2]] * 2, **given}, pad_token_id=0)
 
 
-@pytest.mark.parametrize("prompts", [["hi"], [["hi"]], [[{"role": "user"}]]])
+@pytest.mark.parametrize("prompts", [["hi"], ["2+2?"], [["hi"]], [[{"role": "user"}]]])
 def test_text_in_place_of_ids(prompts):
     with pytest.raises(TypeError, match="; tokenize it first, and pass the ids"):
         fc.build_batch(prompts, [[2]], pad_token_id=0)

@@ -216,6 +216,19 @@ def test_flags_of_rows_choose_rows(model, layout, flags):
 
 
 @pytest.mark.parametrize("layout", ["left", "jagged", fc.Packed(16), fc.Tree(16)])
+@pytest.mark.parametrize("sign", [-1, 0, 1])
+def test_what_is_no_log_probability_is_warned_of(layout, sign):
+    prompts, responses = zip(*ROWS, strict=True)
+    numbers = [[sign * 0.5] * len(row) for row in responses]
+    numbers[0][0] = -0.1
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fc.build_batch(prompts, responses, logprobs=numbers, pad_token_id=0, layout=layout)
+    has_said = ["most log-probabilities are above 0" in str(one.message) for one in caught]
+    assert has_said == [True] * (sign > 0)
+
+
+@pytest.mark.parametrize("layout", ["left", "jagged", fc.Packed(16), fc.Tree(16)])
 @pytest.mark.parametrize("dtype", ["float32", "bool"])
 def test_a_mask_of_zeros_is_warned_of(layout, dtype):
     prompts, responses = zip(*ROWS, strict=True)

@@ -36,6 +36,12 @@ UNTRAINED = (
 )
 """The warning for a loss mask of zeros; a shard or a rank may have one."""
 
+POSITIVE = (
+    "most log-probabilities are above 0, as probabilities and losses are; pass log-probabilities, "
+    "which are at most 0"
+)
+"""The warning for something else in place of log-probabilities."""
+
 REPEATED = (
     "every response begins with its whole prompt, like the output of generate, so prompts are in "
     "the batch twice, and their second copies train; cut them off, or pass sequences and "
@@ -123,11 +129,13 @@ def collate(request: Request) -> BatchState:
     )
     is_new = outputs is not _AS_PASSED and not is_written_again
     if True in signs and is_new and shard is None and cp is None:
-        untrained, repeats = signs
+        untrained, repeats, is_positive = signs
         if untrained and plan.response_lens.any():
             warn_user(UNTRAINED)
         if repeats:
             warn_user(REPEATED)
+        if is_positive:
+            warn_user(POSITIVE)
     if layout.forks_early and "labels" in tree_label_keys(collated):
         check_trained_once(collated)
     return collated

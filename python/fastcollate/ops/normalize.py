@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -46,6 +46,11 @@ class LossNormalizers(NamedTuple):
 
     tokens: NDArray[np.float64]
     rows: NDArray[np.int64]
+
+    def __rtruediv__(self, loss: Any) -> NoReturn:
+        raise TypeError(
+            "LossNormalizers are no number; divide by .tokens[mini_batch] or .rows[mini_batch]"
+        )
 
 
 class _Tokens(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -99,7 +100,7 @@ class Keys(NamedTuple):
 
 def conversion_of(text: Any) -> str:
     """Return what to do with text in place of token ids."""
-    is_of_digits = str(text).lstrip("[ -")[:1].isdigit()
+    is_of_digits = re.fullmatch(r"[\d\[\], '\"-]*", str(text)[:80])
     how = "convert it to integers first, as by json.loads" if is_of_digits else "tokenize it first"
     return f"{how}, and pass the ids"
 

@@ -82,6 +82,8 @@ def _is_whole(given: tuple[Any, Any, Any, Any], names: tuple[str, str, str, str]
     first = prompts[0] if isinstance(prompts, (list, tuple)) and prompts else prompts
     if isinstance(prompts, (str, PathLike)):
         advice = "read the file first: pass **calls.batch of calls = fc.rollouts.read(...)"
+    elif hasattr(prompts, "turn_rows"):
+        advice = f"pass the plan as merge=, beside {names[0]} and {names[1]}"
     elif hasattr(prompts, "turns"):
         advice = "pass the columns of calls by name, as **calls.batch"
     elif hasattr(prompts, "to_layout"):

@@ -15,6 +15,9 @@ pub const IGNORE_INDEX: i64 = -100;
 /// The key of the loss mask.
 pub const LOSS_MASK: &str = "loss_mask";
 
+/// The key of log-probabilities of the sampler.
+pub const LOGPROBS: &str = "logprobs";
+
 /// The keys of the segment tables for attention over packed rows: offsets, longest length, and
 /// offsets in every output row.
 const SEGMENT_KEYS: [&str; 3] = ["cu_seqlens", "max_seqlen", "row_cu_seqlens"];

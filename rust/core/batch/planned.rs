@@ -7,7 +7,7 @@ use super::array_grids::{ArrayGrid, Placed, Segments, check_unplaced, of_respons
 use super::arrays::{Content, Derived, LossMask, Read, jobs};
 use super::execute::{self, Jobs};
 use super::field::check_numbers;
-use super::outputs::{LOSS_MASK, Output, OutputSpec, PositionIds, What, outputs};
+use super::outputs::{LOGPROBS, LOSS_MASK, Output, OutputSpec, PositionIds, What, outputs};
 use super::{BatchRows, Columns, FieldKind, FieldSpec, OutputAlign};
 use crate::column::{AnyColumn, FieldColumn, SliceColumn, Tokens};
 use crate::dtype::{Dtype, IntDtype};
@@ -19,6 +19,9 @@ use crate::write::{Destination, PositionPadding};
 
 /// Arrays begin on cache lines, so that one never shares a line with the next.
 pub const CACHE_LINE: usize = 64;
+
+/// Number of log-probabilities that are examined.
+const LOOKS: usize = 1 << 12;
 
 /// Least number of prompt tokens that responses do not repeat by chance.
 const BY_CHANCE: usize = 6;
@@ -413,6 +416,25 @@ impl Planned {
             let bytes = &memory[array.bytes.clone()];
             !is_given(output) || bytes.is_empty() || bytes.iter().any(|&byte| byte != 0)
         })
+    }
+
+    /// True if most of the first log-probabilities that were written to this memory are above 0.
+    #[must_use]
+    pub fn has_positive_logprobs(&self, memory: &[u8]) -> bool {
+        let is_plain = |(output, array): &(&Output, &Array)| {
+            output.key == LOGPROBS && array.content.dtype() == Dtype::F32
+        };
+        let Some((_, array)) = self.arrays().find(is_plain) else {
+            return false;
+        };
+        let bytes = &memory[array.bytes.clone()];
+        let values = bytes.as_chunks::<4>().0.iter().take(LOOKS).map(|&it| f32::from_ne_bytes(it));
+        let (mut above, mut below) = (0, 0);
+        for value in values {
+            above += usize::from(value > 0.0);
+            below += usize::from(value < 0.0);
+        }
+        above > below
     }
 
     /// True if every response begins with its whole prompt, in ids that were written to this memory
