@@ -190,13 +190,16 @@ def build_batch(
     ValueError, TypeError
         Anything that would train wrong tokens: rows that are missing, of other lengths or too long
         for a fixed width; weights that are negative or not finite; values that do not fit a dtype;
-        rewards that merging would drop; values without a place. Named by field, row and position.
+        rewards that merging would drop; a merge plan of other tokens; values without a place. Named
+        by field, row and position.
 
     Warns
     -----
     UserWarning
-        Rows look padded (all of it counts as tokens); values have no place because packing split
-        rows; rewards lie on tokens that realigning masked; or memory cannot be pinned.
+        Rows look padded (all of it counts as tokens); every response begins with its prompt; most
+        log-probabilities are above 0; the loss mask is 0 throughout; labels cannot hold its
+        weights; values have no place because packing split rows; rewards lie on tokens that
+        realigning masked; or memory cannot be pinned.
 
     Notes
     -----

@@ -26,15 +26,17 @@ fn hint(error: &Error) -> Cow<'static, str> {
     Cow::Borrowed(match error {
         Error::EmptyBatch(_) => "pass at least one",
         Error::RowCount { field, found, expected, form } => {
-            let one = form.argument().trim_end_matches('s');
-            let each = match &**field {
-                "responses" => format!("pass one row per {one}"),
-                _ => format!(
-                    "pass one for each row of {} (repeat what is per group)",
-                    form.argument()
-                ),
-            };
             let is_larger = |of: usize, than: usize| of > than && of.is_multiple_of(than);
+            let (each, groups) = match &**field {
+                "responses" => {
+                    let one = form.argument().trim_end_matches('s');
+                    (format!("pass one row per {one}"), "")
+                }
+                _ => {
+                    let each = format!("pass one for each row of {}", form.argument());
+                    (each, " (repeat what is per group)")
+                }
+            };
             return if field == "responses" && is_larger(*found, *expected) {
                 let times = found / expected;
                 format!(
@@ -47,7 +49,7 @@ fn hint(error: &Error) -> Cow<'static, str> {
                      groups, as by values.reshape(-1)"
                 )
             } else {
-                each
+                format!("{each}{groups}")
             }
             .into();
         }

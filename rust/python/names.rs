@@ -29,13 +29,13 @@ impl<T: Copy + PartialEq> Names<T> {
         named.map(|(value, _)| *value).ok_or_else(|| {
             let shown: String = few(name.chars().take(80));
             let initials: String = few(name.split('_').filter_map(|word| word.chars().next()));
+            let found = format!("'{}'", shown.escape_debug());
             match self.all.iter().find(|(_, other)| *other == initials) {
-                Some((_, meant)) => PyValueError::new_err(format!(
-                    "{} is '{}'; did you mean '{meant}'?",
-                    self.option,
-                    shown.escape_debug()
-                )),
-                None => self.refused(PyValueError::new_err, &format!("'{}'", shown.escape_debug())),
+                Some((_, meant)) => {
+                    let option = self.option;
+                    PyValueError::new_err(format!("{option} is {found}; did you mean '{meant}'?"))
+                }
+                None => self.refused(PyValueError::new_err, &found),
             }
         })
     }

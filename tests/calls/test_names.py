@@ -292,6 +292,7 @@ def test_ids_as_text(prompts):
             r"has 6 rows, .*\[row for row in prompts for _ in range\(3\)\]$",
         ),
         ({"advantages": [[1.0]]}, r"has 1 row, .*repeat what .*values\.reshape\(-1\)$"),
+        ({"advantages": [[1.0]]}, "; pass one for each row of prompts: repeat what is per group"),
         ({"responses": [[2]] * 3}, r"has 3 rows, but prompts has 2; pass one row per prompt$"),
         ({"rewards": [1.0] * 3}, "has 3 rows, but prompts has 2; pass one for each row of prompts"),
     ],

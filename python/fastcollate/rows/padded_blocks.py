@@ -35,7 +35,22 @@ SAMPLE = 1024
 def padding_message(
     name: str, rows: Any, pad_token_id: int, own: Sequence[int] | None = None
 ) -> str | None:
-    """Return a warning if a block of rows looks padded; of a list, only `own` rows may be read.
+    """Return a warning if a block of rows looks padded, as `find_padding`."""
+    if (found := find_padding(name, rows, pad_token_id, own)) is None:
+        return None
+    what, side = found
+    return (
+        f"{what} pad_token_id={pad_token_id}: these count as real tokens; if they are padding, "
+        f"remove it with fc.unpad({name}, lengths=..., side={side!r}), or by mask=attention_mask"
+    )
+
+
+def find_padding(
+    name: str, rows: Any, pad_token_id: int, own: Sequence[int] | None = None
+) -> tuple[str, str] | None:
+    """Describe the padding of a block of rows that looks padded, and return its side, too.
+
+    Of a list, only `own` rows may be read.
 
     A block is an array of two dimensions, or rows of one length in any container. It looks padded
     if one row in four begins or ends with two padding tokens or more, or one row with eight; in an
@@ -82,12 +97,11 @@ def padding_message(
         if longest >= least and len(flags) * share**longest < CHANCE:
             edge = "end" if side == "right" else "begin"
             tokens = "a token that is" if longest == 1 else f"up to {longest} tokens that are"
-            return (
+            what = (
                 f"{name} has {tally(len(block), 'row')} of {block.shape[1]} tokens, of which "
-                f"{padded:,} {edge} with {tokens} pad_token_id={pad_token_id}: these count as real "
-                f"tokens; if they are padding, remove it with fc.unpad({name}, lengths=..., "
-                f"side={side!r}), or by mask=attention_mask"
+                f"{padded:,} {edge} with {tokens}"
             )
+            return what, side
     return None
 
 

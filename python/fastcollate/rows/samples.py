@@ -150,7 +150,7 @@ def columns_of(
             for key, field in fields.items()
         }
         _take_values(arguments)
-    has_labels = {"rewards", "logprobs", "advantages"}.isdisjoint((*arguments, *fields))
+    has_labels = ({*VALUES} - {"loss_mask"}).isdisjoint((*arguments, *fields))
     if "input_ids" not in columns:
         return SampleColumns(arguments, has_labels, {}, None)
     is_told = (spans is not None and limit is None) or "attention_mask" in columns

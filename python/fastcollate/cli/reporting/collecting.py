@@ -23,7 +23,7 @@ from fastcollate.plan.sharing import prefix_tree
 from fastcollate.plan.stepping import plan_step
 from fastcollate.rollouts.calls import BAD_KINDS, Calls
 from fastcollate.rows.lengths import Integers
-from fastcollate.rows.padded_blocks import padding_message
+from fastcollate.rows.padded_blocks import find_padding
 
 if TYPE_CHECKING:
     from fastcollate.batch import Batch
@@ -316,10 +316,9 @@ def _padding(calls: Calls) -> Iterator[Finding]:
         if len(ids) == 0:
             continue
         pad = int(ids[counts.argmax()])
-        if (message := padding_message(name, column, pad)) is not None:
-            reason = message.partition(":")[0].replace("pad_token_id=", "")
+        if (found := find_padding(name, column, pad)) is not None:
             advice = "write rows without padding: here it counts as tokens, and would train"
-            yield whole_batch("padding", reason, advice)
+            yield whole_batch("padding", f"{found[0]} {pad}", advice)
 
 
 def _short_logprobs(calls: Calls) -> Iterator[Finding]:

@@ -92,20 +92,19 @@ def _pick_nested(value: Any, rows: Integers) -> Any:
     values, dim = value.values(), value._ragged_idx - 1
     places = torch.from_numpy(ranges_of(starts, lengths)).to(values.device)
     offsets = torch.from_numpy(offsets_of(lengths)).to(values.device)
-    return nested_of(values.index_select(dim, places), offsets, dim + 1)
+    return nested_of(values.index_select(dim, places), offsets, lengths, dim + 1)
 
 
-def nested_of(values: Any, offsets: Any, jagged_dim: int = 1) -> Any:
+def nested_of(values: Any, offsets: Any, lengths: Integers, jagged_dim: int = 1) -> Any:
     """Return a jagged nested tensor whose padded form is as wide as its longest row.
 
     Without known lengths, torch makes it as wide as all rows together.
     """
     import torch
 
-    counts = offsets.diff()
     known: dict[str, Any] = {}
-    if len(counts) > 0:
-        known = {"min_seqlen": int(counts.min()), "max_seqlen": int(counts.max())}
+    if len(lengths) > 0:
+        known = {"min_seqlen": int(lengths.min()), "max_seqlen": int(lengths.max())}
     return torch.nested.nested_tensor_from_jagged(values, offsets, jagged_dim=jagged_dim, **known)
 
 

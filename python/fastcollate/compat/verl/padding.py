@@ -6,7 +6,7 @@ from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
 from fastcollate.common.arguments import suggests_names
-from fastcollate.common.arrays import describe, is_tensor
+from fastcollate.common.arrays import describe, is_tensor, to_numpy
 from fastcollate.compat.verl.mappings import get_object, is_tensordict, nested_of, set_object
 from fastcollate.rows.columns import jagged_rows
 
@@ -69,18 +69,20 @@ def left_right_2_no_padding(data: Any) -> Any:
     set_object(data, "max_response_len", data["response_mask"].shape[1])
     indices = mask.flatten().nonzero().flatten()
     set_object(data, "indices", indices)
-    offsets = torch.nn.functional.pad((mask != 0).sum(-1).cumsum(0), (1, 0))
+    counts = (mask != 0).sum(-1)
+    lengths = to_numpy(counts)
+    offsets = torch.nn.functional.pad(counts.cumsum(0), (1, 0))
     cu_seqlens = offsets.to(torch.int32)  # the dtype for flash-attention
 
     def tokens(padded: torch.Tensor, offsets: torch.Tensor) -> Any:
-        return nested_of(padded.flatten(0, 1)[indices], offsets)
+        return nested_of(padded.flatten(0, 1)[indices], offsets, lengths)
 
     data["input_ids"] = tokens(input_ids, cu_seqlens)
     if position_ids.dim() == 2:
         data["position_ids"] = tokens(position_ids, offsets)
     else:
         by_token = position_ids.transpose(0, 1).flatten(1)[:, indices]
-        data["position_ids"] = nested_of(by_token, offsets, 2)
+        data["position_ids"] = nested_of(by_token, offsets, lengths, 2)
     data["response_mask"] = data["loss_mask"] = _find_trained(data)
     routed_experts = data.get("routed_experts", None)
     if routed_experts is not None and not routed_experts.is_nested:
