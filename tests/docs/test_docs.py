@@ -25,6 +25,7 @@ from snippets import (
 )
 
 import fastcollate as fc
+from fastcollate.inspect.findings import KINDS
 
 
 @pytest.fixture(scope="module")
@@ -200,3 +201,14 @@ def test_links(page):
 def test_links_of_the_readme_are_absolute():
     """It is shown on PyPI, too."""
     assert all(link.startswith("https://") for link in links(ROOT / "README.md"))
+
+
+def test_the_page_has_all_kinds_of_findings_in_their_order():
+    page = (ROOT / "docs" / "looking.md").read_text("utf-8")
+    table = page[page.index("| kind | found if |") :].partition("\n\n")[0].splitlines()[2:]
+    named = [re.findall(r"`(\w+)`", line.split("|")[1]) for line in table]
+    firsts = [min(map(KINDS.index, kinds)) for kinds in named]
+    assert firsts == sorted(firsts)
+    of_files = {"padded_column", "short_logprobs"}
+    assert sorted(KINDS) == sorted(of_files.union(*named))
+    assert all(f"`{kind}` (" in page for kind in of_files)

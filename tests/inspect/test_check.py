@@ -201,7 +201,7 @@ def test_log_probabilities_that_are_all_zero(build):
     masks = [[1, 1], [1, 1], [0, 0, 0]]
     rewards = [[0.0, 1.0], [0.0, 2.0], [0.0] * 3]
     kinds = found(build(logprobs=zeros, loss_mask=masks, rewards=rewards))
-    assert kinds == [("trains_nothing", 2, None), ("zero_logprobs", 1, None)]
+    assert kinds == [("zero_logprobs", 1, None), ("trains_nothing", 2, None)]
 
 
 def test_masks_that_are_modified(build):

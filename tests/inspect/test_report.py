@@ -89,7 +89,7 @@ def test_the_page_needs_nothing_else(recorded):
     assert "<script" not in page
     titles = re.findall(r"<title>([^<]*)</title>", page)
     assert len(titles) > 100
-    for section in ("Lengths", "Padding by layout", "Merging", "Bins", "Ranks", "Findings"):
+    for section in ("Findings", "Lengths", "Padding by layout", "Merging", "Ranks"):
         assert f"<h2>{section}</h2>" in page
 
 
@@ -120,6 +120,7 @@ def test_chunks_change_nothing(tmp_path, monkeypatch, capsys):
     parts, _ = report_of(path, tmp_path / "r.html", capsys)
     assert parts["merging"].pop("trees") != whole["merging"].pop("trees")  # of the first chunk
     for found in (whole, parts):
+        del found["advice"]  # of layouts
         for by_layout in found["layouts"].values():
             for name in ("packed", "tree"):  # chunks are packed by themselves
                 del by_layout[name]["positions"], by_layout[name]["padding"]
@@ -192,19 +193,24 @@ def test_outcomes(tmp_path, monkeypatch, capsys):
     ]
     assert rewards == {
         "number": 5, "not_finite": 0, "mean": 1.0, "least": 0.0, "most": 2.0,
-        "groups": 2, "equal_groups": 1,
+        "groups": 2, "equal_groups": 1, "equal_at_least": 0, "equal_at_most": 0, "samples": [2, 2],
     }  # fmt: skip
     assert found["logprobs"] == {
-        "number": 16, "bad": 3, "zero": 3, "rows_of_zeros": 1, "least": -2.5, "most": 0.0,
+        "number": 16, "bad": 3, "zero": 3, "rare": 0, "rows_of_zeros": 1, "least": -2.5,
+        "most": 0.0, "mean": (9 * -1.0 - 2.5) / 13,
     }  # fmt: skip
     assert found["longest_responses"] == 2
     assert found["batch_rows"] == len(turns)
     text = re.sub(r"<[^>]*>", " ", page)
-    assert "1 of 2 prompts with several samples have equal rewards" in text
+    assert "1 of 2 prompts with several samples (2 each) have equal rewards" in text
     assert "2 responses (33.3%) have the largest length, 4" in text
     assert "All are 0 in 1 row: probably placeholders." in text
     assert "3 of 16 are missing, NaN, infinite or -9999." in text
-    assert "nothing trains" not in text
+    assert "1 of 2 prompts (50%) train nothing" in text
+    titles = re.findall(r"<title>([^<]*) tokens</title>", page)
+    assert [one for one in titles if one.startswith(("-1.25", "-0.25", "-2.75"))] == [
+        *("-2.75 to -2.5: 1", "-1.25 to -1: 9", "-0.25 to 0: 3"),
+    ]
 
 
 def test_warnings_of_the_library_are_in_the_report(tmp_path, capsys):
@@ -243,7 +249,8 @@ def test_rewards_that_are_not_finite_are_counted(tmp_path, capsys, rewards):
     pq.write_table(pa.table(rows | {"rewards": [float("nan")] * 3}), tmp_path / "r.parquet")
     found, page = report_of(tmp_path / "r.parquet", tmp_path / "r.html", capsys)
     assert found["rewards"] == {
-        "number": 3, "not_finite": 3, "groups": 0, "equal_groups": 0, "by_length": [],
+        "number": 3, "not_finite": 3, "groups": 0, "equal_groups": 0, "equal_at_least": 0,
+        "equal_at_most": 0, "samples": None, "by_length": [],
     }  # fmt: skip
     assert "3 of 3 are NaN or infinite." in page
 
@@ -253,6 +260,9 @@ def test_advice(tmp_path, recorded, capsys):
     said = r"Merge turns \(merge=&quot;exact&quot;\), then layout=fc.Tree\(16_384\): 15.7 times"
     assert re.search(said, page)
     rows = {"prompts": [[1], [2]], "responses": [[3], [4]]}
+    _, page = report_of(written(tmp_path / "r.parquet", rows), tmp_path / "r.html", capsys)
+    assert "2 rows: too few to choose a layout by" in page
+    rows = {"prompts": [[n + 40] for n in range(32)], "responses": [[3], [4]] * 16}
     pq.write_table(pa.table(rows), tmp_path / "r.parquet")
     _, page = report_of(tmp_path / "r.parquet", tmp_path / "r.html", capsys)
     assert "Padding costs little here" in page
@@ -260,7 +270,7 @@ def test_advice(tmp_path, recorded, capsys):
     assert "turn" not in re.sub(r"<style>.*?</style>|No trajectory ids[^<]*", "", page)
     assert "No log-probabilities" in page
     assert "read as columns: prompts, responses." in page
-    rows["responses"] = [[3] * 99, [4]]
+    rows["responses"] = [[3] * 99, [4]] * 16
     pq.write_table(pa.table(rows), tmp_path / "r.parquet")
     _, page = report_of(tmp_path / "r.parquet", tmp_path / "r.html", capsys)
     assert "Use layout=fc.Packed(16_384): 2.0 times fewer positions than padded rows." in page
@@ -312,7 +322,7 @@ def test_text_of_rollouts_is_no_markup(tmp_path, capsys):
 
 
 def test_plots_of_few_values():
-    for values in ([0], [3], [0, 0, 5], [1.0] * 4):
+    for values in ([0], [3], [0, 0, 5], [1] * 4):
         drawn = histogram(np.array(values), "rows")
         counts = [int(n) for n in re.findall(r": (\d+) rows</title>", drawn)]
         assert sum(count > 0 for count in counts) == len(set(values))
@@ -321,9 +331,6 @@ def test_plots_of_few_values():
     even = histogram(np.arange(150), "rows")
     assert set(re.findall(r": (\d+) rows</title>", even)) <= {"2", "3", "4"}
     assert "0 to 3: 4 rows" in even
-    shares = histogram(np.array([0.5, 1.0, 1.25]), "bins", "%")
-    assert "125%" in shares
-    assert "nan" not in shares
 
 
 def test_weight_versions(tmp_path, capsys):
@@ -343,6 +350,8 @@ def test_weight_versions(tmp_path, capsys):
         calls = [response((names[0], 0, 1), (names[1], 1, 3)), response((names[2], 0, 3))]
         path.write_text("\n".join(map(json.dumps, calls)))
         found, page = report_of(path, tmp_path / "report.html", capsys)
+        by_version = {names[1]: 2, names[2]: 3, names[0]: 1}
+        assert found["versions"].pop("by_version") == by_version
         assert found["versions"] == {"number": 3, "tokens": 6, **expected}
         assert "6 tokens of 3 versions" in page
 
@@ -358,7 +367,8 @@ def test_weight_versions_of_calls_and_tokens(first, second):
     calls = Calls([[1], [2]], [[3, 3, 3][: 2 + is_part], [4]], versions=[first, second])
     outcomes.add(FileRows(1, calls))
     found = outcomes.figures()["versions"]
-    assert found == {"number": 2, "tokens": 3, "latest": 7, "lag_mean": 2 / 3, "lag_max": 2}
+    known = {"latest": 7, "lag_mean": 2 / 3, "lag_max": 2, "by_version": {"7": 2, "5": 1}}
+    assert found == {"number": 2, "tokens": 3, **known}
 
 
 def written(path, rows):
@@ -379,12 +389,15 @@ def test_breaks_have_the_rows_of_the_file(tmp_path, capsys):
 
 def test_findings_in_the_terminal(tmp_path, capsys):
     rows = {"prompts": [[1, 2]] * 3, "responses": [[3], [3], [4]], "loss_mask": [[1], [1], [0]]}
-    path = written(tmp_path / "r.parquet", rows)
+    path = written(tmp_path / "r.parquet", rows | {"note": ["a", "b", "c"]})
     assert run(["report", str(path), "-o", str(tmp_path / "r.html")]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert re.match(r"3 rows, 2 findings; wrote \S*r\.html 1 ", text)
-    assert "1 duplicate: row 2: it has the same tokens as row 1; drop it" in text
-    assert "1 trains_nothing: row 3: none of its 1 response token" in text
+    read = "read as columns: prompts, responses, loss_mask; not read: note "
+    assert re.match(rf"{read}3 rows, 2 findings; wrote \S*r\.html 1 ", text)
+    first = text.index("1 trains_nothing: row 3: none of its 1 response token")
+    second = text.index("1 duplicate: row 2: it has the same tokens as row 1; drop it")
+    assert first < second  # the worst first
+    assert text.endswith("3 rows: too few to choose a layout by. Write a report on a whole step.")
 
 
 @pytest.mark.parametrize(
@@ -415,7 +428,7 @@ def test_padding_is_found_without_its_token(pad, tmp_path, capsys):
         "responses": [row[::-1] + [pad] * (20 - len(row)) for row in rows],
     }
     found, _ = report_of(written(tmp_path / "r.parquet", padded), tmp_path / "r.html", capsys)
-    (finding,) = (one for one in found["findings"] if one["kind"] == "padding")
+    (finding,) = (one for one in found["findings"] if one["kind"] == "padded_column")
     assert finding["number"] == 2
     assert re.match(
         rf"prompts has 30 rows of 20 .* begin with .* are {pad}$", finding["examples"][0]
@@ -434,3 +447,34 @@ def test_files_in_which_every_token_trains(tmp_path, capsys):
         path = written(tmp_path / "r.parquet", rows)
         _, page = report_of(path, tmp_path / "r.html", capsys)
         assert ("Every token trains" in page) == all_train
+
+
+def test_finish_reasons(tmp_path, capsys):
+    """Each with its share, and the mean reward of the rows that it ended."""
+    rows = {
+        "prompts": [[1]] * 40,
+        "responses": [[2, 3]] * 40,
+        "rewards": [1.0, 0.0] * 20,
+        "finish_reason": ["stop", "length"] * 20,
+    }
+    path = written(tmp_path / "r.parquet", rows)
+    found, page = report_of(path, tmp_path / "r.html", capsys)
+    assert found["finish_reasons"] == {
+        "stop": {"number": 20, "mean_reward": 1.0},
+        "length": {"number": 20, "mean_reward": 0.0},
+    }
+    assert found["advice"][0].startswith('20 responses (50%) finished with "length". Raise')
+    assert "largest length" not in page
+
+
+def test_prompts_at_the_ends_of_rewards(tmp_path, capsys):
+    """Equal rewards are the lowest, where a prompt is too hard, the highest, or between."""
+    rewards = [0, 0, 1, 1, 1, 1, 0.5, 0.5, 0, 1]
+    rows = {"prompts": [[1]] * 10, "responses": [[2]] * 10, "uids": [n // 2 for n in range(10)]}
+    path = written(tmp_path / "r.parquet", rows | {"rewards": rewards})
+    found, page = report_of(path, tmp_path / "r.html", capsys)
+    of_groups = [found["rewards"][name] for name in ("equal_groups", "groups")]
+    assert (*of_groups, found["rewards"]["equal_at_least"]) == (4, 5, 1)
+    assert found["rewards"]["equal_at_most"] == 2
+    assert "1 at the lowest reward, 0, and 2 at the highest, 1" in page
+    assert "<td>0.5</td><td>2</td><td>40.0%</td>" in page  # two prompts with this mean

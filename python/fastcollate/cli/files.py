@@ -174,6 +174,8 @@ class Source(NamedTuple):
     schema: Schema
     title: str
     """The source, and the keys of its columns."""
+    unread: list[str]
+    """Columns, or keys of a body, that are not read."""
 
     @classmethod
     def of(cls, path: Path, names: Mapping[str, str], schema: str | None = None) -> Source:
@@ -197,20 +199,20 @@ class Source(NamedTuple):
                     ".jsonl files"
                 )
         files = list(map(File.of, paths))
-        found: dict[Path, tuple[Schema, str]] = {}
+        found: dict[Path, tuple[Schema, str, list[str]]] = {}
         for file in files:
             if (first := file.first()) is not None:
                 found[file.path] = schema_of_file(*first, names, schema, str(file.path))
         if not found:
             raise _no_rows(path)
-        known, title = next(iter(found.values()))
-        for other, (its, _) in found.items():
+        known, title, unread = next(iter(found.values()))
+        for other, (its, *_) in found.items():
             if its != known:
                 raise ValueError(
                     f"{other} has other columns than {next(iter(found))}; pass files with the same "
                     "columns"
                 )
-        return cls(path, files, known, title)
+        return cls(path, files, known, title, unread)
 
     @property
     def paths(self) -> list[Path]:

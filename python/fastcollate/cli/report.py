@@ -24,8 +24,9 @@ from fastcollate.cli.options import (
     reads_columns,
 )
 from fastcollate.cli.printing import print_text
+from fastcollate.cli.reporting.advice import noun_of
 from fastcollate.cli.reporting.collecting import Collector, Summary
-from fastcollate.cli.reporting.page import noun_of, page_of
+from fastcollate.cli.reporting.page import page_of
 from fastcollate.cli.tokenizers import FileTokenizer
 from fastcollate.cli.writing import check_writable, write_whole
 from fastcollate.common.arguments import tally
@@ -81,7 +82,7 @@ def report(
         if text is not None:
             text.check(rows, path)
         collector.add(rows)
-    summary = collector.close(path.name, source.title)
+    summary = collector.close(path.name, source.title, source.unread)
     write_whole(output, page_of(summary))
     findings = summary.figures["findings"]
     if as_json:
@@ -93,7 +94,10 @@ def report(
 
 
 def _print_summary(summary: Summary, output: Path) -> None:
-    """Print how much there is, and the first finding of each kind."""
+    """Print what was read, the first finding of each kind, and what to do."""
+    figures = summary.figures
+    unread = f"; not read: {', '.join(figures['unread'])}" if figures["unread"] else ""
+    print_text(f"read as {figures['source']}{unread}")
     findings = summary.figures["findings"]
     rows = tally(summary.figures["turns"], noun_of(summary.figures))
     number = tally(sum(found["number"] for found in findings), "finding")
@@ -101,3 +105,4 @@ def _print_summary(summary: Summary, output: Path) -> None:
     for found in findings:
         kind = f"{found['number']:,} {found['kind']}"
         print_text(f"{kind}: {found['examples'][0]}; {found['advice']}")
+    print_text("\n".join(figures["advice"]))

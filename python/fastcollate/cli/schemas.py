@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from fastcollate.common.text import show
-from fastcollate.rollouts.schema import IDS, RESPONSES, Schema
+from fastcollate.rollouts.schema import IDS, RESPONSES, Schema, key_of
 from fastcollate.rollouts.sources import COLUMNS, ENGINES, OTHER, SOURCES
 from fastcollate.rollouts.walking import Fits, fits_of, found_paths, recognised
 
@@ -36,10 +36,11 @@ def flag(column: str) -> str:
 
 def schema_of_file(
     first: Any, kinds: dict[str, str], names: Mapping[str, str], schema: str | None, place: str
-) -> tuple[Schema, str]:
+) -> tuple[Schema, str, list[str]]:
     """Return the schema of a file whose first body is `first`, with values of these kinds.
 
-    The text names the source and the keys of its columns.
+    The text names the source and the keys of its columns; the list has the keys of a body that are
+    not read.
 
     Raises
     ------
@@ -57,8 +58,10 @@ def schema_of_file(
         known = _with_names(known, names, fits, kinds, place)
     if schema is None:
         _check_tokens(known, fits, first, kinds, place)
-    keys = (path.rpartition(".")[2] for path in found_paths(known, fits).values())
-    return known, f"{source}: {', '.join(keys)}"
+    paths = found_paths(known, fits).values()
+    keys = (path.rpartition(".")[2] for path in paths)
+    read = {key_of(path) for path in paths}
+    return known, f"{source}: {', '.join(keys)}", [key for key in kinds if key not in read]
 
 
 def _source_of(known: Schema, fits: Fits) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 from fastcollate._fastcollate import IGNORE_INDEX
 from fastcollate.common.arguments import check_count, check_int, tally
 from fastcollate.common.arrays import describe, is_array, is_float, offsets_of, on_host, ranges_of
-from fastcollate.inspect.findings import SHOWN, Finding, Findings, whole_batch, whole_rows
+from fastcollate.inspect.findings import KINDS, SHOWN, Finding, Findings, whole_batch, whole_rows
 from fastcollate.ops.loss_positions import targets
 from fastcollate.ops.metrics import PLACEHOLDER
 from fastcollate.plan.dtypes import labels_key
@@ -39,21 +39,21 @@ def check(state: BatchState, vocab_size: int | None, eos_token_id: Any) -> Findi
         vocab_size = check_count("vocab_size", vocab_size, "the number of token ids")
     ends = None if eos_token_id is None else _parse_ids(eos_token_id)
     facts = _Facts.of(state)
-    findings = Findings()
-    findings += _without_loss(facts)
-    findings += _find_trained_first_tokens(facts)
-    findings += _trained_padding(facts)
-    findings += _bad_masks(facts)
-    findings += _bad_numbers(facts)
-    findings += _find_untrained_rewards(facts)
-    findings += _outside_vocabulary(facts, vocab_size)
-    findings += _padded_rows(facts)
-    findings += _repeated_prompts(facts)
-    if ends is not None:
-        findings += _ends_of_answers(facts, ends)
-    findings += _duplicates(facts)
-    findings += _padding(facts)
-    return findings
+    findings = [
+        *_without_loss(facts),
+        *_find_trained_first_tokens(facts),
+        *_trained_padding(facts),
+        *_bad_masks(facts),
+        *_bad_numbers(facts),
+        *_find_untrained_rewards(facts),
+        *_outside_vocabulary(facts, vocab_size),
+        *_padded_rows(facts),
+        *_repeated_prompts(facts),
+        *(() if ends is None else _ends_of_answers(facts, ends)),
+        *_duplicates(facts),
+        *_padding(facts),
+    ]
+    return Findings(sorted(findings, key=lambda one: KINDS.index(one.kind)))
 
 
 def _parse_ids(eos_token_id: Any) -> list[int]:

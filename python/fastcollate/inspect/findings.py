@@ -16,6 +16,15 @@ from fastcollate.inspect import markup
 if TYPE_CHECKING:
     from fastcollate.rows.lengths import Integers
 
+KINDS = (
+    *("padded_column", "padded_row", "repeated_prompt", "all_masked", "labels_as_mask"),
+    *("negative_mask", "trains_padding", "trains_first_token", "short_logprobs", "nan"),
+    *("positive_logprob", "infinite_logprob", "zero_logprobs", "outside_vocabulary"),
+    *("untrained_reward", "weighted_labels", "trains_nothing", "cut_off", "repeated_end"),
+    *("duplicate", "padding"),
+)
+"""All kinds of findings, those that do the most harm first."""
+
 SHOWN = 3
 """Number of rows with a finding that are described."""
 

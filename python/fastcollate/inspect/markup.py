@@ -28,13 +28,20 @@ display:block;overflow-x:auto}
 white-space:nowrap;border-bottom:1px solid rgba(128,128,128,.3)}
 .fastcollate td:first-child,.fastcollate th:first-child{text-align:left;padding-left:0;
 white-space:normal;min-width:9em}
+.fastcollate .wide{width:min(40em,45vw)}
 .fastcollate .bar{display:flex;height:.9em;max-width:40em;border:solid;border-width:0 1px}
 .fastcollate .filled{background:rgba(56,139,253,.6)}
 .fastcollate .bar>*{padding:0;border:0;border-radius:0;min-width:1px}
-.fastcollate svg{display:block;max-width:100%;fill:currentColor;opacity:.75}
+.fastcollate svg{display:block;max-width:100%;height:auto;fill:currentColor;opacity:.8}
+.fastcollate svg text{font-size:11px}
+.fastcollate svg rect{fill:rgb(56,139,253)}
+.fastcollate svg path{fill:none;stroke:currentColor;opacity:.5}
 .fastcollate summary{cursor:pointer;opacity:.7}
 """
 """Translucent colours, for light and dark pages."""
+
+PLOT_LEFT, PLOT_TOP, PLOT_WIDTH, PLOT_HEIGHT = 46, 6, 270, 72
+"""Margins and size of a column plot, in pixels."""
 
 
 def page(*parts: str) -> str:
@@ -59,10 +66,14 @@ def text(tag: str, content: object, kind: str = "") -> str:
     return element(tag, escape(str(content)), kind)
 
 
-def table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> str:
-    """Return a table of texts."""
+def table(
+    head: Sequence[object], rows: Iterable[Sequence[object]], bars: Sequence[str] = ()
+) -> str:
+    """Return a table of texts, each row with a bar at its end if there are some."""
     lines = ["".join(text("th", cell) for cell in head)]
     lines += ["".join(text("td", cell) for cell in row) for row in rows]
+    for at, bar in enumerate(bars):
+        lines[at + 1] += element("td", bar, "wide")
     return element("table", "".join(element("tr", line) for line in lines))
 
 
@@ -76,20 +87,50 @@ def shares(parts: Iterable[tuple[str, int]]) -> str:
     return element("div", "".join(pieces), "bar")
 
 
-def columns(values: Sequence[float], titles: Sequence[str]) -> str:
-    """Return a column plot; titles are shown on hover."""
-    if (most := max(values, default=0)) <= 0:
+def short(number: float) -> str:
+    """Format a number of tokens."""
+    for size, unit in ((1e9, " G"), (1e6, " M")):
+        if number >= size:
+            return f"{number / size:.1f}{unit}"
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
+
+
+def columns(
+    values: Sequence[float], titles: Sequence[str], ends: tuple[str, str], most: float | None = None
+) -> str:
+    """Return a column plot from 0 to `most`, or to the largest value; titles are shown on hover.
+
+    `ends` are the labels of the first and the last column.
+    """
+    if max(values, default=0) <= 0:
         return ""
-    each, height = min(320 / len(values), 12.0), 40
+    most = most or max(values)
+    each = min(PLOT_WIDTH / len(values), 24.0)
     bars = "".join(
-        f'<rect x="{index * each:.1f}" y="{height * (1 - value / most):.1f}" '
-        f'width="{each * 0.85:.1f}" height="{height * value / most:.1f}">'
-        f"<title>{escape(title)}</title></rect>"
+        f'<rect x="{PLOT_LEFT + index * each:.1f}" y="{PLOT_TOP + PLOT_HEIGHT - height:.1f}" '
+        f'width="{each * 0.85:.1f}" height="{height:.1f}"><title>{escape(title)}</title></rect>'
         for index, (value, title) in enumerate(zip(values, titles, strict=True))
+        # A column of a single item among thousands is still seen.
+        for height in [max(PLOT_HEIGHT * value / most, 0.8 if value > 0 else 0.0)]
     )
-    width = f"{each * len(values):.0f}"
-    size = f'width="{width}" height="{height}" viewBox="0 0 {width} {height}"'
-    return f'<svg role="img" {size}>{bars}</svg>'
+    right, bottom = PLOT_LEFT + each * len(values), PLOT_TOP + PLOT_HEIGHT
+    labels = (
+        (PLOT_LEFT - 5, PLOT_TOP + 4, "end", short(most)),
+        (PLOT_LEFT - 5, bottom, "end", "0"),
+        (PLOT_LEFT, bottom + 13, "start", ends[0]),
+        (right, bottom + 13, "end", ends[1]),
+    )
+    drawn = "".join(
+        f'<text x="{x:.0f}" y="{y}" text-anchor="{anchor}">{escape(label)}</text>'
+        for x, y, anchor, label in labels
+    )
+    axes = f'<path d="M{PLOT_LEFT} {PLOT_TOP}V{bottom}H{right:.0f}"/>'
+    size = f"{max(right, 120):.0f} {bottom + 18}"
+    width, height = size.split()
+    return (
+        f'<svg role="img" width="{width}" height="{height}" viewBox="0 0 {size}">'
+        f"{axes}{bars}{drawn}</svg>"
+    )
 
 
 def fold(summary: str, content: str) -> str:

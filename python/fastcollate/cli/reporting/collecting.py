@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fastcollate.cli.reporting.advice import advice_on
 from fastcollate.cli.reporting.outcomes import Outcomes
 from fastcollate.common.arguments import tally
 from fastcollate.inspect.batch_view import BatchView
-from fastcollate.inspect.findings import Finding, whole_batch, whole_rows
+from fastcollate.inspect.findings import KINDS, Finding, whole_batch, whole_rows
 from fastcollate.plan.costs import Costs
 from fastcollate.plan.layouts import Packed, Tree
 from fastcollate.plan.merge import Policy
@@ -57,9 +58,12 @@ class Summary(NamedTuple):
     """As ``--json`` prints them."""
     lengths: dict[str, Integers]
     """Tokens of prompts, responses and rows; rows are merged ones, if trajectories are known."""
-    bin_fill: NDArray[np.float64]
     rewards: NDArray[np.float64]
     """Of trajectories or else rows; empty if there are none."""
+    group_means: NDArray[np.float64]
+    """Mean rewards of prompts with several samples."""
+    logprob_bars: NDArray[np.int64]
+    """Tokens by log-probability, down from 0."""
     worst: list[Worst]
 
 
@@ -181,8 +185,8 @@ class Collector:
         shown = row - first_row, self.tokenizer
         return Worst(row, why, BatchView(batch._state, *shown, names={shown[0]: f"row {row:,}"}))
 
-    def close(self, name: str, source: str) -> Summary:
-        """Return the summary of all rows.
+    def close(self, name: str, source: str, unread: Sequence[str] = ()) -> Summary:
+        """Return the summary of all rows of a file, with the columns that were not read.
 
         Raises
         ------
@@ -205,6 +209,7 @@ class Collector:
         figures = {
             "name": name,
             "source": source,
+            "unread": list(unread),
             "turns": len(prompt_lens),
             "prompt_tokens": int(prompt_lens.sum()),
             "response_tokens": int(response_lens.sum()),
@@ -223,17 +228,30 @@ class Collector:
                 for of, values in lens.items()
             },
             "merging": self._merging() if "merged" in lens else None,
-            "bins": {"number": len(fill), "mean_fill": float(fill.mean()) if len(fill) else None},
+            "bins": {
+                "number": len(fill),
+                "mean_fill": float(fill.mean()) if len(fill) else None,
+                "least_fill": float(fill.min()) if len(fill) else None,
+            },
             "ranks": {
                 "number": self.dp_size,
                 "cost": "tokens" if self.costs is None else repr(self.costs),
                 "mini_batches": mini_batches,
                 "loads": loads,
             },
-            "findings": list(self._found.values()),
+            "findings": sorted(self._found.values(), key=lambda one: KINDS.index(one["kind"])),
             "worst_rows": [{"row": one.row, "why": one.why} for one in worst],
         }
-        return Summary(figures, lengths, fill, self._outcomes.rewards(), worst)
+        figures["advice"] = advice_on(figures)
+        outcomes = self._outcomes
+        return Summary(
+            figures,
+            lengths,
+            outcomes.rewards(),
+            outcomes.group_means(),
+            outcomes.logprob_bars,
+            worst,
+        )
 
     def _merging(self) -> dict[str, Any]:
         """Return the results of merging."""
@@ -318,7 +336,7 @@ def _padding(calls: Calls) -> Iterator[Finding]:
         pad = int(ids[counts.argmax()])
         if (found := find_padding(name, column, pad)) is not None:
             advice = "write rows without padding: here it counts as tokens, and would train"
-            yield whole_batch("padding", f"{found[0]} {pad}", advice)
+            yield whole_batch("padded_column", f"{found[0]} {pad}", advice)
 
 
 def _short_logprobs(calls: Calls) -> Iterator[Finding]:

@@ -10,9 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import __version__
+from fastcollate.cli.reporting.advice import cut_off, noun_of
 from fastcollate.cli.reporting.collecting import Summary
+from fastcollate.cli.reporting.outcomes import BARS, LOWEST_LOGPROB
 from fastcollate.common.arguments import tally
-from fastcollate.inspect.markup import CSS, columns, element, fold, shares, table, text
+from fastcollate.inspect.markup import CSS, columns, element, fold, shares, short, table, text
+from fastcollate.rows.lengths import Integers
 
 STYLE = """
 :root{color-scheme:light dark}
@@ -23,42 +26,34 @@ STYLE = """
 .fastcollate .row{overflow-x:auto;margin:10px 0}
 """
 
-BINS = 48
-"""Columns of a histogram."""
-
 KINDS = {
     "drift": "inside the last response, e.g. after decoded text was tokenised again",
     "diverged": "elsewhere: the tokens before were changed",
     "shorter": "the prompt ends early: a retry, or a context that was cut",
 }
 
-ALL_TRAIN = (
-    "Every token trains: the file has no prompts, masks or labels. If it should have, name their "
-    "columns."
-)
-
-EQUAL_REWARDS = (
-    "Every prompt has equal rewards for all of its samples: advantages within groups are 0, and "
-    "nothing trains."
-)
-
 MOST_LINES = 60
 """Lines of a drawn trajectory."""
+
+FEW = 6
+"""Distinct rewards that are listed; more are plotted."""
+
+MOST_VERSIONS = 12
 
 
 def page_of(summary: Summary) -> str:
     """Return the report as HTML."""
     figures = summary.figures
+    versions = figures["versions"]
     sections = {
-        "Lengths": _lengths(summary),
+        "Findings": _findings(figures),
         "Rewards": _rewards(summary),
-        "Log-probabilities": _logprobs(figures["logprobs"]),
-        **({} if (found := figures["versions"]) is None else {"Weight versions": _versions(found)}),
+        "Log-probabilities": _logprobs(summary),
+        **({} if versions is None else {"Weight versions": _versions(versions)}),
+        "Lengths": _lengths(summary),
         "Padding by layout": _layouts(figures),
         "Merging": _merging(figures["merging"]),
-        "Bins": _bins(summary),
         "Ranks": _ranks(figures),
-        "Findings": _findings(figures),
         "Rows to look at": _worst(summary),
     }
     body = "".join(
@@ -70,11 +65,6 @@ def page_of(summary: Summary) -> str:
         f"{text('title', figures['name'] + ': rollouts')}<style>{CSS}{STYLE}</style></head>"
         f'<body><main class="fastcollate">{_head(figures)}{body}</main></body></html>\n'
     )
-
-
-def noun_of(figures: Mapping[str, Any]) -> str:
-    """Return the word for the rows of a file: they are turns if trajectories are known."""
-    return "row" if figures["merging"] is None else "turn"
 
 
 def _note(content: str) -> str:
@@ -94,80 +84,56 @@ def _head(figures: Mapping[str, Any]) -> str:
     if merging is not None:
         name, number = _counted(merging["num_rows"], "row")
         cards.append((f"{name} when merged", number))
-    cards.append(("prompt tokens", _short(figures["prompt_tokens"])))
-    cards.append(("response tokens", _short(sampled)))
+    cards.append(("prompt tokens", short(figures["prompt_tokens"])))
+    cards.append(("response tokens", short(sampled)))
     share = f"{figures['trained_tokens'] / sampled:.1%}" if sampled else "0"
     cards.append(("of these train", share))
     if (rewards := figures["rewards"]) is not None and "mean" in rewards:
         cards.append(("mean reward", f"{rewards['mean']:.3g}"))
     cards.append(_counted(sum(one["number"] for one in figures["findings"]), "finding"))
     shown = (element("div", f"<b>{value}</b>{name}") for name, value in cards)
+    unread = f"; not read: {', '.join(figures['unread'])}" if figures["unread"] else ""
+    found = (f"{one['number']:,} {one['kind']}: {one['advice']}." for one in figures["findings"])
     return (
         text("h1", figures["name"])
-        + _note(f"Report of fastcollate {__version__}, read as {figures['source']}.")
-        + text("p", advice(figures), "title")
-        + (text("p", EQUAL_REWARDS, "title") if _are_equal(figures["rewards"]) else "")
-        + (text("p", ALL_TRAIN, "title") if figures["all_train"] else "")
+        + _note(f"Report of fastcollate {__version__}, read as {figures['source']}{unread}.")
+        + element("ol", "".join(text("li", one) for one in (*found, *figures["advice"])))
         + element("div", "".join(shown), "grid")
     )
 
 
-def _are_equal(rewards: Mapping[str, Any] | None) -> bool:
-    """Return True if there are groups, none of which has an advantage."""
-    return rewards is not None and 0 < rewards["groups"] == rewards["equal_groups"]
+def histogram(lens: Integers, what: str) -> str:
+    """Return a histogram of at least one length, with three of its numbers.
 
-
-def advice(figures: Mapping[str, Any]) -> str:
-    """Return a line on the layout with the fewest positions; a tree has to save a tenth."""
-    layouts, capacity = figures["layouts"], figures["capacity"]
-    turns = layouts["turns"]
-    found, merge = layouts.get("merged", turns), ""
-    if found is not turns:
-        merge = f'Merge turns (merge="{figures["merging"]["policy"]}"), then '
-    packed, tree = (found[name]["positions"] for name in ("packed", "tree"))
-    kind, positions = ("Tree", tree) if tree < 0.9 * packed else ("Packed", packed)
-    times = turns["left, right"]["positions"] / max(positions, 1)
-    if times < 1.1:
-        return "Padding costs little here: the default layout is enough."
-    layout = f"layout=fc.{kind}({capacity:,})".replace(",", "_")
-    rows = "padded rows" if not merge else "a padded row for each turn"
-    return f"{merge or 'Use '}{layout}: {times:.1f} times fewer positions than {rows}."
-
-
-def histogram(values: NDArray[Any], what: str, unit: str = "") -> str:
-    """Return a histogram of lengths, or of fractions (``"%"``), with three of its numbers.
-
-    Parameters
-    ----------
-    values
-        At least one non-negative number.
-    what
-        The items that are counted, as "prompts".
-    unit
-        "%" for fractions.
+    `what` are the items that are counted, as "prompts".
     """
-
-    def number(value: float) -> str:
-        return f"{value:.0%}" if unit else f"{value:,.0f}"
-
-    most = float(values.max())
-    if unit:
-        edges = np.linspace(0, max(1.0, most), BINS // 2 + 1)
-    else:  # bins of integer width, so that all hold equally many integers
-        step = int(most) // BINS + 1
-        edges = np.arange(0, most + step + 1, step)
-    counts, edges = np.histogram(values, edges)
-    ranges = zip(edges[:-1], edges[1:] - (0 if unit else 1), strict=True)
+    most = int(lens.max())
+    step = most // BARS + 1  # whole, so that all columns hold equally many integers
+    counts, edges = np.histogram(lens, np.arange(0, most + step + 1, step))
     titles = [
-        f"{' to '.join(map(number, dict.fromkeys(ends)))}: {count:,} {what}"
-        for ends, count in zip(ranges, counts.tolist(), strict=True)
+        f"{_span(int(edge), int(edge) + step - 1)}: {count:,} {what}"
+        for edge, count in zip(edges, counts.tolist(), strict=False)
     ]
-    middle, p95 = np.percentile(values, [50, 95]).tolist()
-    return (
-        columns(counts.tolist(), titles)
-        + _note(f"0 to {number(float(edges[-1]))}")
-        + _note(f"median {number(middle)}, p95 {number(p95)}, max {number(most)}")
+    middle, p95 = np.percentile(lens, [50, 95]).tolist()
+    return columns(counts.tolist(), titles, ("0", f"{edges[-1]:,.0f} tokens")) + _note(
+        f"median {middle:,.0f}, p95 {p95:,.0f}, max {most:,}"
     )
+
+
+def _of_rewards(rewards: NDArray[np.float64], what: str) -> str:
+    """Return a histogram of rewards, or a table of few distinct ones."""
+    distinct, number = np.unique(rewards, return_counts=True)
+    if len(distinct) <= FEW:
+        shares = number / len(rewards)
+        rows = zip(distinct.tolist(), number.tolist(), shares.tolist(), strict=True)
+        lines = [(f"{value:.4g}", f"{count:,}", f"{share:.1%}") for value, count, share in rows]
+        return table(("reward", what, "share"), lines)
+    counts, edges = np.histogram(rewards, BARS // 2)
+    titles = [
+        f"{low:.3g} to {high:.3g}: {count:,} {what}"
+        for (low, high), count in zip(pairwise(edges.tolist()), counts.tolist(), strict=True)
+    ]
+    return columns(counts.tolist(), titles, (f"{edges[0]:.3g}", f"{edges[-1]:.3g}"))
 
 
 def _span(least: int, most: int) -> str:
@@ -182,7 +148,26 @@ def _lengths(summary: Summary) -> Iterator[str]:
         for title, (what, values) in zip(titles, summary.lengths.items(), strict=True)
     )
     yield element("div", "".join(plots), "grid")
-    yield _note("In tokens.")
+    if (reasons := summary.figures["finish_reasons"]) is not None:
+        yield text("h3", "Finish reasons")
+        yield table(
+            ("finish reason", "responses", "share", "mean reward"),
+            [
+                (reason, f"{one['number']:,}", _share(one["number"], summary), _mean(one))
+                for reason, one in reasons.items()
+            ],
+        )
+    elif (cut := cut_off(summary.figures))[0]:
+        yield text("p", f"{cut[0]:,} responses ({_share(cut[0], summary)}) {cut[1]}.")
+
+
+def _share(number: int, summary: Summary) -> str:
+    return f"{number / summary.figures['turns']:.1%}"
+
+
+def _mean(of_reason: Mapping[str, Any]) -> str:
+    mean = of_reason["mean_reward"]
+    return "" if mean is None else f"{mean:.3g}"
 
 
 def _rewards(summary: Summary) -> Iterator[str]:
@@ -191,49 +176,52 @@ def _rewards(summary: Summary) -> Iterator[str]:
             "p", "No rewards: no column of a known name has numbers. Name another with --rewards."
         )
         return
-    if summary.figures["merging"] is None:
-        of = tally(rewards["number"], "row")
-    else:
-        trajectories = tally(rewards["number"], "trajectory", "trajectories")
-        of = f"{trajectories}, each from its last turn"
-    yield _note(f"Of {of}.")
+    what = "rows" if summary.figures["merging"] is None else "trajectories"
     if rewards["not_finite"]:
         number = f"{rewards['not_finite']:,} of {rewards['number']:,}"
         yield text("p", f"{number} are NaN or infinite.")
+    plots = []
     if "mean" in rewards:
-        counts, edges = np.histogram(summary.rewards[np.isfinite(summary.rewards)], BINS // 2)
-        ends = pairwise(edges.tolist())
-        titles = [
-            f"{low:.3g} to {high:.3g}: {count:,}"
-            for (low, high), count in zip(ends, counts.tolist(), strict=True)
-        ]
-        yield columns(counts.tolist(), titles)
-        yield _note(
-            f"min {rewards['least']:.3g}, mean {rewards['mean']:.3g}, max {rewards['most']:.3g}"
-        )
-    if groups := rewards["groups"]:
-        yield text(
-            "p",
-            f"{rewards['equal_groups']:,} of {tally(groups, 'prompt')} with several samples have "
-            "equal rewards: their advantages are 0.",
-        )
-    parts = (
+        plot = _of_rewards(summary.rewards[np.isfinite(summary.rewards)], what)
+        line = f"min {rewards['least']:.3g}, mean {rewards['mean']:.3g}, max {rewards['most']:.3g}"
+        of_last = "" if what == "rows" else ", each the reward of its last turn"
+        one = tally(rewards["number"], "row") if what == "rows" else _trajectories(rewards)
+        plots.append(text("h3", f"{one}{of_last}") + plot + _note(line))
+    if len(summary.group_means) > 0:
+        plot = _of_rewards(summary.group_means, "prompts")
+        title = f"Mean of each of {tally(rewards['groups'], 'prompt')} with several samples"
+        plots.append(text("h3", title) + plot)
+    lines = [
         (_span(part["shortest"], part["longest"]), f"{part['mean']:.3g}")
         for part in rewards["by_length"]
-    )
-    yield table(("tokens of the response", "mean reward"), parts)
-    longest = int(summary.lengths["responses"].max())
-    if (cut := summary.figures["longest_responses"] or 0) > 1:
-        share = cut / summary.figures["turns"]
-        yield text(
-            "p",
-            f"{cut:,} responses ({share:.1%}) have the largest length, {longest:,}: if the engine "
-            "stops there, they were cut off.",
+    ]
+    plots.append(text("h3", "By length") + table(("tokens of the response", "mean reward"), lines))
+    yield element("div", "".join(element("div", plot) for plot in plots), "grid")
+    if rewards["groups"]:
+        yield from _groups(rewards)
+
+
+def _trajectories(rewards: Mapping[str, Any]) -> str:
+    return tally(rewards["number"], "trajectory", "trajectories")
+
+
+def _groups(rewards: Mapping[str, Any]) -> Iterator[str]:
+    """Describe the prompts with several samples."""
+    ends = ""
+    if rewards["least"] < rewards["most"]:
+        ends = (
+            f" ({rewards['equal_at_least']:,} at the lowest reward, {rewards['least']:.3g}, and "
+            f"{rewards['equal_at_most']:,} at the highest, {rewards['most']:.3g})"
         )
+    yield text(
+        "p",
+        f"{rewards['equal_groups']:,} of {tally(rewards['groups'], 'prompt')} with several samples "
+        f"({_span(*rewards['samples'])} each) have equal rewards{ends}: their advantages are 0.",
+    )
 
 
-def _logprobs(logprobs: Mapping[str, Any] | None) -> Iterator[str]:
-    if logprobs is None:
+def _logprobs(summary: Summary) -> Iterator[str]:
+    if (logprobs := summary.figures["logprobs"]) is None:
         yield text(
             "p",
             "No log-probabilities: no column of a known name has numbers. Name another with "
@@ -241,7 +229,18 @@ def _logprobs(logprobs: Mapping[str, Any] | None) -> Iterator[str]:
         )
         return
     if "least" in logprobs:
-        yield text("p", f"{logprobs['least']:.4g} to {logprobs['most']:.4g}.")
+        bars = summary.logprob_bars[::-1].tolist()
+        edges = np.linspace(LOWEST_LOGPROB, 0, BARS + 1).tolist()
+        titles = [
+            f"{'below' if low == LOWEST_LOGPROB else f'{low:g} to'} {high:g}: {count:,} tokens"
+            for (low, high), count in zip(pairwise(edges), bars, strict=True)
+        ]
+        yield columns(bars, titles, (f"{LOWEST_LOGPROB:g} and below", "0"))
+        rare = f"{logprobs['rare']:,} tokens ({logprobs['rare'] / logprobs['number']:.2%})"
+        yield _note(
+            f"mean {logprobs['mean']:.3g} per token, min {logprobs['least']:.4g}, max "
+            f"{logprobs['most']:.3g}; {rare} had a probability below 1%"
+        )
     number = f"of {logprobs['number']:,}"
     if logprobs["bad"]:
         yield text("p", f"{logprobs['bad']:,} {number} are missing, NaN, infinite or -9999.")
@@ -261,6 +260,16 @@ def _versions(versions: Mapping[str, Any]) -> Iterator[str]:
         f"{tokens}, up to {versions['latest']:,}: {versions['lag_mean']:.3g} behind it on average, "
         f"at most {versions['lag_max']:,}. WeightVersions(max_lag=...) masks older ones.",
     )
+    by_version = list(versions["by_version"].items())
+    yield table(
+        ("version", "tokens", "share"),
+        [
+            (version, f"{count:,}", f"{count / versions['tokens']:.1%}")
+            for version, count in by_version[:MOST_VERSIONS]
+        ],
+    )
+    if (more := len(by_version) - MOST_VERSIONS) > 0:
+        yield _note(f"and {tally(more, 'older version')}")
 
 
 def _layouts(figures: Mapping[str, Any]) -> Iterator[str]:
@@ -274,12 +283,19 @@ def _layouts(figures: Mapping[str, Any]) -> Iterator[str]:
     for of, by_layout in layouts.items():
         if figures["merging"] is not None:
             yield text("h3", "Each turn a row" if of == "turns" else "Turns merged to rows")
+        lines, bars = [], []
         for name, found in by_layout.items():
             tokens, positions = found["tokens"], found["positions"]
-            line = f"{name}: {_short(tokens)} tokens in {_short(positions)} positions, "
-            yield text("div", f"{line}{found['padding']:.1%} padding")
+            lines.append((name, short(tokens), short(positions), f"{found['padding']:.1%}"))
             parts = ("filled", tokens), ("padding", positions - tokens), ("rest", most - positions)
-            yield shares(parts)
+            bars.append(shares(parts))
+        yield table(("layout", "tokens", "positions", "padding"), lines, bars)
+    bins = figures["bins"]
+    if bins["number"] > 0:
+        yield _note(
+            f"Packed in {tally(bins['number'], 'bin')}, {bins['mean_fill']:.1%} full on average, "
+            f"the emptiest {bins['least_fill']:.1%}."
+        )
 
 
 def _merging(merging: Mapping[str, Any] | None) -> Iterator[str]:
@@ -330,30 +346,23 @@ def _shorten(tree: str) -> str:
     return "\n".join([*lines[:MOST_LINES], *([f"... {more:,} more lines"] if more > 0 else [])])
 
 
-def _bins(summary: Summary) -> Iterator[str]:
-    fill, capacity = summary.bin_fill, summary.figures["capacity"]
-    yield text(
-        "p",
-        f"{tally(len(summary.lengths['rows']), 'row')} fill {tally(len(fill), 'bin')} of "
-        f"{capacity:,} tokens to {fill.mean():.1%} on average.",
-    )
-    yield histogram(fill, "bins", "%")
-
-
 def _ranks(figures: Mapping[str, Any]) -> Iterator[str]:
     ranks = figures["ranks"]
     yield _note(
         f"{tally(ranks['mini_batches'], 'mini-batch', 'mini-batches')} of "
-        f"{tally(figures['batch_rows'], 'row')} for {tally(ranks['number'], 'rank')}, by cost in "
-        f"{ranks['cost']}. Idle: the share of time ranks wait for the slowest in each mini-batch."
+        f"{tally(figures['batch_rows'], 'row')} (--batch-rows) for "
+        f"{tally(ranks['number'], 'rank')} (--dp-size); columns are costs in {ranks['cost']}. "
+        "Idle: the share of time that ranks wait for the slowest in each mini-batch."
     )
+    most = max(max(load["per_rank"]) for load in ranks["loads"])
     plots = []
     for load in ranks["loads"]:
         costs = load["per_rank"]
         titles = [f"rank {rank}: cost {cost:,.6g}" for rank, cost in enumerate(costs)]
-        plot = columns(costs, titles)
-        ends = _note(f"rank 0 to rank {ranks['number'] - 1}")
-        plots.append(text("h3", f"{load['name']}: {load['idle']:.1%} idle") + plot + ends)
+        plot = columns(
+            costs, titles, ("rank 0", f"rank {len(costs) - 1}" if costs[1:] else ""), most
+        )
+        plots.append(text("h3", f"{load['name']}: {load['idle']:.1%} idle") + plot)
     yield element("div", "".join(element("div", plot) for plot in plots), "grid")
 
 
@@ -379,11 +388,3 @@ def _worst(summary: Summary) -> Iterator[str]:
     )
     for worst in summary.worst:
         yield element("div", text("p", worst.why) + worst.view.rows_html(), "row")
-
-
-def _short(number: float) -> str:
-    """Format a number of tokens."""
-    for size, unit in ((1e9, " G"), (1e6, " M")):
-        if number >= size:
-            return f"{number / size:.1f}{unit}"
-    return f"{number:,.0f}"
