@@ -250,7 +250,8 @@ def steps():
         "model": lambda part: part.position_ids.double() - part.input_ids,
         "routes": [np.zeros((len(row), 24, 2), np.uint8) for row in sequences],
         "cp_size": 2, "cp_rank": 1, "trajectories": columns["ids"],
-        "log_probs_of": lambda part: -torch.rand(part.loss_mask.shape),
+        "log_probs_of": lambda part: -torch.rand(part.loss_mask.shape, requires_grad=True),
+        "optimizer": torch.optim.SGD([torch.zeros(1, requires_grad=True)]),
     }  # fmt: skip
 
 
