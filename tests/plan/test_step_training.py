@@ -24,11 +24,13 @@ def policy():
     return small_policy()
 
 
-@pytest.mark.parametrize("made_by", ["build_batch", "select", "packed"])
+@pytest.mark.parametrize("made_by", ["build_batch", "select", "packed", "micro_batches"])
 @share(2)
 @given(drawn=st.data())
 def test_shards_train_as_their_mini_batch(policy, made_by, drawn):
-    step = drawn.draw(steps(made_by == "packed"))
+    """Also if the gradients of its micro-batches are added up."""
+    is_packed = made_by in ("packed", "micro_batches")
+    step = drawn.draw(steps(is_packed))
     plan, whole = step.plan, step.whole
     normalizers = whole.loss_normalizers(plan)
     results, gathered = [], []
@@ -37,7 +39,10 @@ def test_shards_train_as_their_mini_batch(policy, made_by, drawn):
         total = torch.zeros(len(REDUCTIONS), dtype=torch.float64)
         gradients = [[torch.zeros_like(p) for p in policy.parameters()] for _ in REDUCTIONS]
         shapes = set()
-        for shard in step.shards(mini_batch):
+        shards = step.shards(mini_batch)
+        if made_by == "micro_batches":
+            shards = [part for shard in shards for part in shard.micro_batches()]
+        for shard in shards:
             batch = whole.select(shard) if made_by == "select" else step.build(shard=shard)
             shapes.add((batch.input_ids.shape, batch.response_mask.shape))
             log_probs, losses = losses_of_shard(policy, batch, tokens, rows)
@@ -62,7 +67,7 @@ def test_shards_train_as_their_mini_batch(policy, made_by, drawn):
     # Every log-probability comes back to its row.
     in_order, _ = forward(policy, whole)
     in_order = in_order.detach() * whole.response_mask
-    if made_by != "packed":
+    if not is_packed:
         by_slot = torch.cat(results)
         assert len(by_slot) == plan.num_rows
         same(by_slot[plan.inverse], in_order, "inverse")
