@@ -332,7 +332,7 @@ def nemo_rl():
 PAGES = {
     "README.md": dict, "docs/attention.md": attention, "docs/balance.md": balance,
     "docs/batches.md": batches, "docs/concepts.md": dict, "docs/engine_fields.md": engine_fields,
-    "docs/frameworks/depending.md": dict,
+    "docs/faq.md": with_model, "docs/frameworks/depending.md": dict,
     "docs/frameworks/index.md": dict, "docs/frameworks/more.md": dict,
     "docs/frameworks/nemo_rl.md": nemo_rl,
     "docs/frameworks/skyrl.md": skyrl,
