@@ -177,7 +177,8 @@ def source(address, page):
     """Return the file that a link leads to; None if it is another project's."""
     for pattern, path in PUBLISHED.items():
         if match := re.fullmatch(pattern, address):
-            return ROOT / path.format(match[1] or "index")
+            found = ROOT / path.format(match[1] or "index")
+            return found if found.exists() else found.with_suffix(".ipynb")
     if re.match(r"[a-z]+:", address):
         return None
     return page.parent / address if address else page
