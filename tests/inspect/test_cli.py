@@ -298,6 +298,10 @@ def test_a_plan(rollouts, tmp_path, capsys):
     assert "StepPlan: 3 rows of 3 prompts" in capsys.readouterr().out
     assert run(["plan", str(rollouts), "--prompts-per-mini-batch", "2"]) == 0
     assert "the last mini-batch is smaller: it has 1 of 2" in capsys.readouterr().out
+    assert run(["plan", str(rollouts), "--rows-per-mini-batch", "9"]) == 0
+    printed = capsys.readouterr().out
+    assert "the only mini-batch is smaller: it has 3 of 9" in printed
+    assert printed.count("padding rows") == 1  # figures of the description are not repeated
 
 
 def test_costs(rollouts, tmp_path, capsys):
@@ -484,6 +488,7 @@ def test_wrong_usage(rollouts, capsys):
     for arguments in (["nothing"], ["view"], ["plan", str(rollouts), "--dp-size", "0"]):
         assert run(arguments) == 2
     assert run(["report", str(rollouts), "--merge", "always"]) == 2
+    assert "--merge': 'always' is not one of" in " ".join(capsys.readouterr().err.split())
     assert run(["--version"]) == 0
     assert fc.__version__ in capsys.readouterr().out
     assert run(["report", "--help"]) == 0

@@ -53,6 +53,8 @@ class Commands(TyperGroup):
                 name = error.param.opts[0]
                 what = "the id of a token, an integer" if name == "--eos" else "an integer"
                 error.message = f"it takes {what}; repeat {name} for several"
+            elif "is not one of" in str(getattr(error, "message", "")):
+                error.message = error.message.removeprefix("Value error, ")
             elif "extra argument" in str(getattr(error, "message", "")):
                 error.message += "; pass one file, or a folder of files"
             raise

@@ -54,6 +54,7 @@ Capacity = Annotated[
 Ranks = Annotated[
     int, typer.Option("--dp-size", min=1, metavar="RANKS", help="Data-parallel ranks.")
 ]
+RANKS = 8
 BatchRows = Annotated[int, typer.Option(min=1, metavar="ROWS", help="Rows per mini-batch.")]
 CostsPath = Annotated[
     Path | None,

@@ -12,6 +12,7 @@ import typer
 
 from fastcollate.cli.files import Source
 from fastcollate.cli.options import (
+    RANKS,
     AsJson,
     CostsPath,
     Debug,
@@ -32,6 +33,9 @@ from fastcollate.plan.step_plan import StepPlan
 from fastcollate.plan.stepping import plan_step
 from fastcollate.rows.lengths import Integers
 
+DESCRIBED = ("rows", "mini_batches", "ranks", "padding_rows", "bins")
+"""Figures that the description of a plan has as well."""
+
 SHOWN_LINES = 24
 """Number of plan lines that are printed."""
 
@@ -41,7 +45,7 @@ def plan(
     *,
     path: Input,
     schema: SchemaName = None,
-    dp: Ranks = 1,
+    dp: Ranks = RANKS,
     capacity: Annotated[
         int | None,
         typer.Option(min=1, metavar="TOKENS", help="Pack rows into bins of this capacity."),
@@ -103,11 +107,16 @@ def plan(
     lines += found.describe().splitlines()
     if len(lines) > SHOWN_LINES:
         lines = [*lines[:SHOWN_LINES], f"... {len(lines) - SHOWN_LINES:,} more lines"]
-    lines += [f"{name.replace('_', ' ')}: {_text(value)}" for name, value in figures.items()]
+    lines += [
+        f"{name.replace('_', ' ')}: {_text(value)}"
+        for name, value in figures.items()
+        if name not in DESCRIBED
+    ]
     asked = prompts_per_mini_batch or rows_per_mini_batch or 0
     count = found.num_prompts if prompts_per_mini_batch else found.num_real_rows
     if asked and count % asked:
-        lines.append(f"the last mini-batch is smaller: it has {count % asked} of {asked}")
+        which = "the last mini-batch" if count > asked else "the only mini-batch"
+        lines.append(f"{which} is smaller: it has {count % asked} of {asked}")
     if output is not None:
         lines.append(f"wrote {output}")
     print_text("\n".join(lines))

@@ -10,6 +10,7 @@ import typer
 
 from fastcollate.cli.files import Source
 from fastcollate.cli.options import (
+    RANKS,
     AsJson,
     BatchRows,
     Capacity,
@@ -51,7 +52,7 @@ def report(
         ),
     ] = "exact",
     batch_rows: BatchRows = 256,
-    dp: Ranks = 8,
+    dp: Ranks = RANKS,
     capacity: Capacity = None,
     costs: CostsPath = None,
     as_json: AsJson = False,
