@@ -85,7 +85,8 @@ def test_the_recorded_rollouts(tmp_path, capsys):
 def test_the_page_needs_nothing_else(recorded):
     page = recorded.read_text("utf-8")
     assert len(page) < 2_000_000
-    assert not re.search(r"(src|href)=|@import|url\((?!#)|https?://|<link|<iframe|fetch\(", page)
+    outside = r"src=|href=(?!.#)|@import|url\((?!#)|https?://|<link|<iframe|fetch\("
+    assert not re.search(outside, page)
     assert "<script" not in page
     titles = re.findall(r"<title>([^<]*)</title>", page)
     assert len(titles) > 100
@@ -169,7 +170,7 @@ def test_outcomes(tmp_path, monkeypatch, capsys):
     nan = float("nan")
     # Prompt, trajectory, tokens of the response, rewards by token.
     turns = [
-        *[("p", "a", 2, [0.0, 0.1]), ("p", "a", 4, [0.1, 0.2, 0.3, 0.4])],
+        *[("p", "a", 2, [0.0, 0.0]), ("p", "a", 4, [0.1, 0.2, 0.3, 0.4])],
         *[("p", "b", 3, [0.5, 0.25, 0.25]), ("q", "c", 4, [0, 0, 0, 1]), ("q", "d", 1, [2.0])],
         ("alone", "e", 2, [0.0, 0.0]),
     ]
@@ -188,22 +189,29 @@ def test_outcomes(tmp_path, monkeypatch, capsys):
     found, page = report_of(tmp_path / "r.parquet", tmp_path / "r.html", capsys)
     rewards = found["rewards"]
     assert rewards.pop("by_length") == [
-        {"shortest": 1, "longest": 2, "mean": 1.0},
-        *({"shortest": n, "longest": n, "mean": 1.0} for n in (3, 4, 4)),
+        {"shortest": 1, "longest": 2, "number": 2, "mean": 1.0},
+        *({"shortest": n, "longest": n, "number": 1, "mean": 1.0} for n in (3, 4, 4)),
     ]
+    assert rewards.pop("by_turns") == [
+        {"turns": 1, "number": 4, "mean": 1.0},
+        {"turns": 2, "number": 1, "mean": 1.0},
+    ]
+    assert rewards.pop("equal_prompts") == [{"uid": "p", "samples": 2, "reward": 1.0}]
+    assert rewards.pop("std") == pytest.approx(0.4**0.5)
     assert rewards == {
-        "number": 5, "not_finite": 0, "mean": 1.0, "least": 0.0, "most": 2.0,
+        "number": 5, "not_finite": 0, "of_tokens": True, "are_summed": False,
+        "mean": 1.0, "median": 1.0, "least": 0.0, "most": 2.0,
         "groups": 2, "equal_groups": 1, "equal_at_least": 0, "equal_at_most": 0, "samples": [2, 2],
     }  # fmt: skip
+    assert found["logprobs"].pop("std") == pytest.approx(np.std([-1.0] * 9 + [-2.5] + [0.0] * 3))
     assert found["logprobs"] == {
         "number": 16, "bad": 3, "zero": 3, "rare": 0, "rows_of_zeros": 1, "least": -2.5,
         "most": 0.0, "mean": (9 * -1.0 - 2.5) / 13,
     }  # fmt: skip
     assert found["longest_responses"] == 2
-    assert found["batch_rows"] == len(turns)
     text = re.sub(r"<[^>]*>", " ", page)
-    assert "1 of 2 prompts with several samples (2 each) have equal rewards" in text
-    assert "2 responses (33.3%) have the largest length, 4" in text
+    assert "1 of 2 prompts with 2 samples have equal rewards for all of them" in text
+    assert "1 mini-batch of 6 rows for 8 ranks" in text  # as many as there are
     assert "All are 0 in 1 row: probably placeholders." in text
     assert "3 of 16 are missing, NaN, infinite or -9999." in text
     assert "1 of 2 prompts (50%) train nothing" in text
@@ -250,7 +258,8 @@ def test_rewards_that_are_not_finite_are_counted(tmp_path, capsys, rewards):
     found, page = report_of(tmp_path / "r.parquet", tmp_path / "r.html", capsys)
     assert found["rewards"] == {
         "number": 3, "not_finite": 3, "groups": 0, "equal_groups": 0, "equal_at_least": 0,
-        "equal_at_most": 0, "samples": None, "by_length": [],
+        "equal_at_most": 0, "samples": None, "by_length": [], "by_turns": [],
+        "equal_prompts": [], "of_tokens": False, "are_summed": False,
     }  # fmt: skip
     assert "3 of 3 are NaN or infinite." in page
 
@@ -273,7 +282,8 @@ def test_advice(tmp_path, recorded, capsys):
     rows["responses"] = [[3] * 99, [4]] * 16
     pq.write_table(pa.table(rows), tmp_path / "r.parquet")
     _, page = report_of(tmp_path / "r.parquet", tmp_path / "r.html", capsys)
-    assert "Use layout=fc.Packed(16_384): 2.0 times fewer positions than padded rows." in page
+    said = "Use layout=fc.Packed(16_384): 2.0 times fewer positions than padded rows in batches of "
+    assert f"{said}256 (fc.Tree: 2.0)." in page
 
 
 def test_groups_of_equal_rewards(tmp_path, capsys):
@@ -307,7 +317,7 @@ def test_reasons_are_drawn_evenly(tmp_path, monkeypatch, capsys):
     first, second = found["merging"]["hints"].values()
     assert abs(first - second) <= 1
     assert 150 <= first + second == found["merging"]["num_looked_at"] <= 300
-    assert "not known without a tokenizer" in page
+    assert re.search(r"\d not known without a tokenizer: pass --tokenizer\.", page)
     assert "drawn evenly" in page
 
 
@@ -323,12 +333,12 @@ def test_text_of_rollouts_is_no_markup(tmp_path, capsys):
 
 def test_plots_of_few_values():
     for values in ([0], [3], [0, 0, 5], [1] * 4):
-        drawn = histogram(np.array(values), "rows")
-        counts = [int(n) for n in re.findall(r": (\d+) rows</title>", drawn)]
+        drawn = histogram(np.array(values), "row")
+        counts = [int(n) for n in re.findall(r": (\d+) rows?</title>", drawn)]
         assert sum(count > 0 for count in counts) == len(set(values))
         assert sum(counts) == len(values)
         assert "nan" not in drawn
-    even = histogram(np.arange(150), "rows")
+    even = histogram(np.arange(150), "row")
     assert set(re.findall(r": (\d+) rows</title>", even)) <= {"2", "3", "4"}
     assert "0 to 3: 4 rows" in even
 
@@ -412,11 +422,12 @@ def test_outputs_that_are_no_page(output, message, tmp_path, capsys, monkeypatch
 
 
 def test_the_largest_length_says_nothing_if_ends_are_known(tmp_path, capsys):
-    rows = {"prompts": [[1]] * 2, "responses": [[3, 2], [4, 2]], "rewards": [0.0, 1.0]}
-    path = written(tmp_path / "r.parquet", rows)
+    responses = [[3, 3, 2], [4, 4, 2], [5, 5, 2], *[[6, 2]] * 4]
+    path = written(tmp_path / "r.parquet", {"prompts": [[1]] * 7, "responses": responses})
     found, page = report_of(path, tmp_path / "r.html", capsys, "--eos", 2)
     assert (found["longest_responses"], "largest length" in page) == (None, False)
-    assert report_of(path, tmp_path / "r.html", capsys)[0]["longest_responses"] == 2
+    found, page = report_of(path, tmp_path / "r.html", capsys)
+    assert (found["longest_responses"], "largest length" in page) == (3, True)
 
 
 @pytest.mark.parametrize("pad", [0, 7])
@@ -478,3 +489,116 @@ def test_prompts_at_the_ends_of_rewards(tmp_path, capsys):
     assert found["rewards"]["equal_at_most"] == 2
     assert "1 at the lowest reward, 0, and 2 at the highest, 1" in page
     assert "<td>0.5</td><td>2</td><td>40.0%</td>" in page  # two prompts with this mean
+
+
+def turns_with(rewards):
+    """Return 40 trajectories of two turns, the second of which continues the first."""
+    rows = {"prompts": [], "responses": [], "trajectory_ids": [], "uids": [], "rewards": []}
+    for number in range(40):
+        prompt = [number + 10, number % 7 + 1]
+        rows["prompts"] += [prompt, [*prompt, 5, 6, 9]]
+        rows["responses"] += [[5, 6], [7]]
+        rows["trajectory_ids"] += [number] * 2
+        rows["uids"] += [number // 2] * 2
+        rows["rewards"] += rewards(number)
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("rewards", "are_summed", "mean"),
+    [
+        (lambda n: [0.0, float(n % 2)], False, 0.5),
+        (lambda n: [float(n % 2)] * 2, False, 0.5),  # of the trajectory, on each turn
+        (lambda n: [1.0, 0.5], True, 1.5),
+    ],
+)
+def test_rewards_of_earlier_turns(tmp_path, capsys, rewards, are_summed, mean):
+    """They are added up, unless they are 0 or repeat the last one; merging is told to, too."""
+    path = written(tmp_path / "r.parquet", turns_with(rewards))
+    found, page = report_of(path, tmp_path / "r.html", capsys)
+    assert (found["rewards"]["are_summed"], found["rewards"]["mean"]) == (are_summed, mean)
+    assert ("each the sum of its turns" in page) == are_summed
+    assert ("fc.planning.Merge(&quot;exact&quot;, rewards=&quot;sum&quot;)" in page) == are_summed
+    (by_turns,) = found["rewards"]["by_turns"]
+    assert by_turns == {"turns": 2, "number": 40, "mean": mean}
+
+
+def test_turns_in_the_wrong_order(tmp_path, capsys):
+    """Nothing merges, so merging is not advised."""
+    rows = turns_with(lambda n: [0.0, 1.0])
+    order = [at ^ 1 for at in range(80)]
+    rows = {name: [values[at] for at in order] for name, values in rows.items()}
+    found, page = report_of(written(tmp_path / "r.parquet", rows), tmp_path / "r.html", capsys)
+    assert any("No turn continues the turn before it" in line for line in found["advice"])
+    assert "Merge turns" not in page
+
+
+def test_policies_are_compared_where_turns_break(tmp_path, capsys):
+    rows = turns_with(lambda n: [0.0, 1.0])
+    rows["prompts"][1] = [*rows["prompts"][0], 5, 8, 9]  # drift: 8 for 6
+    path = written(tmp_path / "r.parquet", rows)
+    found, page = report_of(path, tmp_path / "r.html", capsys, "--merge", "exact")
+    policies = found["merging"]["policies"]
+    assert [policies[name]["num_rows"] for name in ("exact", "branch", "realign")] == [41, 41, 40]
+    assert [policies[name]["masked_tokens"] for name in ("exact", "realign")] == [0, 1]
+    assert "<td>realign</td><td>40</td>" in page
+    batch = fc.build_batch(
+        rows["prompts"], rows["responses"], trajectory_ids=rows["trajectory_ids"],
+        merge="realign", pad_token_id=0, array_type="numpy",
+    )  # fmt: skip
+    lens = batch.prompt_lens + batch.response_lens
+    assert policies["realign"]["tokens_after"] == lens.sum()
+
+
+def test_bins_are_those_of_the_step(tmp_path, capsys):
+    """As many on every rank, within mini-batches: as `plan` has them."""
+    rng = np.random.default_rng(0)
+    rows = {"prompts": [[1]] * 70, "responses": [[2] * int(n) for n in rng.integers(1, 60, 70)]}
+    path = written(tmp_path / "r.parquet", rows)
+    found, page = report_of(path, tmp_path / "r.html", capsys, "--capacity", 100, "--dp-size", 4)
+    lens = [len(row) + 1 for row in rows["responses"]]
+    plan = fc.plan_step(
+        lens, rows_per_mini_batch=70, dp_size=4, allow_partial=True, layout=fc.Packed(100),
+        shard_by="tokens",
+    )  # fmt: skip
+    assert found["bins"]["number"] == len(plan.bin_offsets) - 1
+    assert found["bins"]["mean_fill"] == pytest.approx(sum(lens) / 100 / found["bins"]["number"])
+    assert f"Packed in {found['bins']['number']} bins of 100 tokens" in page
+
+
+def test_a_row_above_the_capacity_is_an_error(tmp_path, capsys):
+    rows = {"prompts": [[1]] * 3, "responses": [[2] * 5, [3] * 30, [4] * 9]}
+    path = written(tmp_path / "r.parquet", rows)
+    assert run(["report", str(path), "-o", str(tmp_path / "r.html"), "--capacity", "30"]) == 1
+    said = "row 2 has 31 tokens, more than --capacity 30; pass a larger one"
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "r.html").exists()
+
+
+def test_padding_leaves_no_other_advice(tmp_path, capsys):
+    """Layouts and lengths of padded rows say nothing; values that were filled in are no finding."""
+    rows = {"prompts": [[1, 5]] * 40, "responses": [[n + 10, *[0] * 9] for n in range(40)]}
+    path = written(tmp_path / "r.parquet", rows)
+    found, _ = report_of(path, tmp_path / "r.html", capsys)
+    assert found["findings"][0]["kind"] == "padded_column"
+    assert found["advice"] == ["Take the padding out first: all figures below count it as tokens."]
+    short = {"prompts": [[1]] * 2, "responses": [[2, 3]] * 2, "logprobs": [[-0.5, -0.2], [-0.1]]}
+    found, _ = report_of(written(path, short), tmp_path / "r.html", capsys)
+    assert [one["kind"] for one in found["findings"]] == ["short_logprobs", "duplicate"]
+
+
+def test_rows_to_look_at_have_the_values(tmp_path, capsys):
+    rows = {"prompts": [[1]] * 2, "responses": [[2, 3], [4, 5]], "logprobs": [[-0.5, 0.75]] * 2}
+    path = written(tmp_path / "r.parquet", rows)
+    _, page = report_of(path, tmp_path / "r.html", capsys)
+    shown = re.sub(r"<[^>]*>", "", page.rpartition("Rows to look at<")[2])
+    assert re.search(r"logprobs.*0\.75", shown)
+
+
+def test_advantages(tmp_path, capsys):
+    rows = {"prompts": [[1]] * 4, "responses": [[2]] * 4, "rewards": [0.0, 1.0, 0.0, 1.0]}
+    advantages = [[1.0], [-1.0], [0.0], [2.0]]
+    path = written(tmp_path / "r.parquet", rows | {"advantages": advantages})
+    found, page = report_of(path, tmp_path / "r.html", capsys)
+    assert found["advantages"]["mean"] == 0.5
+    assert "Advantages: mean 0.5, std 1.12, min -1, max 2; 25.0% are 0." in page

@@ -40,7 +40,7 @@ white-space:normal;min-width:9em}
 """
 """Translucent colours, for light and dark pages."""
 
-PLOT_LEFT, PLOT_TOP, PLOT_WIDTH, PLOT_HEIGHT = 46, 6, 270, 72
+PLOT_LEFT, PLOT_TOP, PLOT_WIDTH, PLOT_HEIGHT = 56, 6, 270, 72
 """Margins and size of a column plot, in pixels."""
 
 

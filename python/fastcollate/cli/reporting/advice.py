@@ -13,16 +13,22 @@ LEAST_ROWS = 32
 LEAST_SHARE = 0.05
 """Share of responses that were cut off, or of prompts without advantages, that is worth a line."""
 
+LEAST_EQUAL = 3
+"""Responses of the largest length from which on it is probably a limit."""
+
+LEAST_RATIO = 1.5
+"""Tokens of rows, to tokens of their tree, from which on a tree is advised."""
+
 
 def advice_on(figures: Mapping[str, Any]) -> list[str]:
     """Return what to do about the rollouts, what does most harm first."""
-    return [
-        *_training(figures),
-        *_rewards(figures["rewards"]),
-        *_lengths(figures),
-        *_breaks(figures["merging"]),
-        _layout(figures),
-    ]
+    advice = [*_training(figures), *_rewards(figures["rewards"])]
+    if any(found["kind"] == "padded_column" for found in figures["findings"]):
+        return [
+            *advice,
+            "Take the padding out first: all figures below count it as tokens.",
+        ]
+    return [*advice, *_lengths(figures), *_breaks(figures["merging"]), *_layout(figures)]
 
 
 def noun_of(figures: Mapping[str, Any]) -> str:
@@ -32,17 +38,14 @@ def noun_of(figures: Mapping[str, Any]) -> str:
 
 def cut_off(figures: Mapping[str, Any]) -> tuple[int, str]:
     """Return how many responses were cut off, or may have been, and how that is known."""
-    reasons = figures["finish_reasons"]
-    if reasons is not None and "length" in reasons:
-        return reasons["length"]["number"], 'finished with "length"'
+    reasons, lens = figures["finish_reasons"], figures["lengths"]["responses"]
+    if reasons is not None:
+        return reasons.get("length", {"number": 0})["number"], 'finished with "length"'
     longest = figures["longest_responses"] or 0
-    if reasons is not None or longest < 2:
+    if longest < LEAST_EQUAL or lens["median"] == lens["longest"]:
         return 0, ""
-    most = figures["lengths"]["responses"]["longest"]
-    return (
-        longest,
-        f"have the largest length, {most:,}: if the engine stops there, they are cut off",
-    )
+    limit = f"have the largest length, {lens['longest']:,}, probably the engine's limit"
+    return longest, f"{limit} (finish reasons, or --eos, would tell)"
 
 
 def _training(figures: Mapping[str, Any]) -> Iterator[str]:
@@ -77,28 +80,50 @@ def _lengths(figures: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _breaks(merging: Mapping[str, Any] | None) -> Iterator[str]:
-    if merging is not None and (breaks := sum(merging["kinds"].values())):
+    if merging is None:
+        return
+    if not _saves_rows(merging):
+        if merging["num_turns"] > merging["num_trajectories"]:
+            yield (
+                "No turn continues the turn before it: check that the turns of a trajectory are in "
+                "order, and that prompts hold all earlier turns."
+            )
+    elif breaks := sum(merging["kinds"].values()):
         turns = tally(merging["num_turns"], "turn")
         verb = "does" if breaks == 1 else "do"
         why = "; the report's section on merging has the reasons"
         yield f"{breaks:,} of {turns} {verb} not continue the turn before{why}."
 
 
-def _layout(figures: Mapping[str, Any]) -> str:
-    """Return a line on the layout with the fewest positions; a tree has to save a tenth."""
-    layouts, capacity = figures["layouts"], figures["capacity"]
-    turns = layouts["turns"]
+def _saves_rows(merging: Mapping[str, Any]) -> bool:
+    """Return True if merging makes fewer rows."""
+    return bool(merging["num_rows"] < merging["num_turns"])
+
+
+def _layout(figures: Mapping[str, Any]) -> Iterator[str]:
+    """Yield a line on the layout, and on merging."""
+    layouts, capacity, merging = figures["layouts"], figures["capacity"], figures["merging"]
     if figures["turns"] < LEAST_ROWS:
         rows = tally(figures["turns"], noun_of(figures))
-        return f"{rows}: too few to choose a layout by. Write a report on a whole step."
-    found, merge = layouts.get("merged", turns), ""
-    if found is not turns:
-        merge = f'Merge turns (merge="{figures["merging"]["policy"]}"), then '
-    packed, tree = (found[name]["positions"] for name in ("packed", "tree"))
-    kind, positions = ("Tree", tree) if tree < 0.9 * packed else ("Packed", packed)
-    times = turns["left, right"]["positions"] / max(positions, 1)
-    if times < 1.1:
-        return "Padding costs little here: the default layout is enough."
-    layout = f"layout=fc.{kind}({capacity:,})".replace(",", "_")
+        yield f"{rows}: too few to choose a layout by. Write a report on a whole step."
+        return
+    found, merge = layouts["turns"], ""
+    if merging is not None and _saves_rows(merging):
+        found, merge = layouts["merged"], f'Merge turns (merge="{merging["policy"]}"), then '
+        rewards = figures["rewards"]
+        if rewards is not None and rewards["are_summed"] and not rewards["of_tokens"]:
+            rule = f'fc.planning.Merge("{merging["policy"]}", rewards="sum")'
+            merge = f"Merge turns (merge={rule}), then "
+    padded = layouts["turns"]["left, right"]["positions"]
+    times = {name: padded / max(found[name]["positions"], 1) for name in ("packed", "tree")}
+    ratio = found["packed"]["tokens"] / max(found["tree"]["tokens"], 1)
+    if max(times.values()) < 1.1:
+        yield "Padding costs little here: the default layout is enough."
+        return
+    names = {name: f"fc.{name.title()}({capacity:,})".replace(",", "_") for name in times}
+    best, other = ("tree", "packed") if ratio >= LEAST_RATIO else ("packed", "tree")
     rows = "padded rows" if not merge else "a padded row for each turn"
-    return f"{merge or 'Use '}{layout}: {times:.1f} times fewer positions than {rows}."
+    yield (
+        f"{merge or 'Use '}layout={names[best]}: {times[best]:.1f} times fewer positions than "
+        f"{rows} in batches of {figures['batch_rows']:,} (fc.{other.title()}: {times[other]:.1f})."
+    )

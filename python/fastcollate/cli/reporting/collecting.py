@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fastcollate.cli.reporting.advice import advice_on
 from fastcollate.cli.reporting.outcomes import Outcomes
 from fastcollate.common.arguments import tally
+from fastcollate.common.arrays import offsets_of
 from fastcollate.inspect.batch_view import BatchView
 from fastcollate.inspect.findings import KINDS, Finding, whole_batch, whole_rows
 from fastcollate.plan.costs import Costs
@@ -30,13 +31,23 @@ if TYPE_CHECKING:
     from fastcollate.batch import Batch
     from fastcollate.cli.rows import FileRows
     from fastcollate.plan.breaks import Tokenizer
+    from fastcollate.plan.step_plan import StepPlan
     from fastcollate.plan.tree_plan import TreePlan
+
+COMPARED = ("num_rows", "tokens_after", "masked_tokens")
+"""Figures by which policies of merging are compared."""
+
+NEED_TOKENIZER = "pass --tokenizer"
+"""The hint on breaks of ids alone."""
 
 MOST_BREAKS = 300
 """Most breaks that are counted by reason, sampled evenly from all."""
 
 MOST_TREES = 5
 MOST_WORST = 12
+VALUES = ("logprobs", "rewards", "loss_mask")
+"""Outputs whose values are shown below the tokens of a row with a finding on them."""
+
 MOST_EXAMPLES = 5
 """Trajectories that are drawn, rows that are shown, and findings of a kind that are kept."""
 
@@ -81,7 +92,7 @@ class Collector:
     Parameters
     ----------
     policy
-        The merge policy for turns of trajectories.
+        The merge policy for turns of trajectories; None to leave each turn a row.
     batch_rows
         Rows of a mini-batch.
     dp_size
@@ -97,7 +108,7 @@ class Collector:
     def __init__(
         self,
         *,
-        policy: Policy = "exact",
+        policy: Policy | None = "exact",
         batch_rows: int = 256,
         dp_size: int = 8,
         capacity: int | None = None,
@@ -117,6 +128,8 @@ class Collector:
         self._num_breaks, self._stride = 0, 1
         self._spread: Counter[int] = Counter()
         self._merged: Counter[str] = Counter()
+        self._policies: dict[Policy, Counter[str]] = {one: Counter() for one in get_args(Policy)}
+        self._uids: set[Any] = set()
         self._trees: list[str] = []
         self._found: dict[str, dict[str, Any]] = {}
         self._worst: list[Worst] = []
@@ -133,29 +146,34 @@ class Collector:
         share: dict[str, Any] = {}
         if "uids" in rows.ids:
             share = {"share": "group", "uids": rows.ids["uids"]}
+            self._uids.update(rows.ids["uids"])
         lens = tokens[0].lengths, tokens[1].lengths
         self._chunks["turns"].append(_Rows(*lens, prefix_tree(*tokens, **share)))
-        if rows.ids.keys() - {"uids"}:
+        if self.policy is not None and rows.ids.keys() - {"uids"}:
             plan = rows.merge(self.policy, self.tokenizer)
-            self._add_merge(plan, rows.first_row)
+            self._add_merge(plan, rows)
             tree = prefix_tree(*tokens, merge=plan, **share)
             self._chunks["merged"].append(_Rows(plan.prompt_lens, plan.response_lens, tree))
         self._check(batch, rows, lens[0] + lens[1])
 
-    def _add_merge(self, plan: MergePlan, first_row: int) -> None:
-        """Add the report of merging."""
+    def _add_merge(self, plan: MergePlan, rows: FileRows) -> None:
+        """Add the report of merging, and what other policies would make of breaks."""
         report = plan.report
+        for policy, found in self._policies.items():
+            is_same = policy == self.policy or not report.breaks
+            other = report if is_same else rows.merge(policy).report
+            found.update({name: getattr(other, name) for name in COMPARED})
         names = ("num_trajectories", "num_turns", "num_rows", "tokens_before", "tokens_after")
         self._merged.update({name: getattr(report, name) for name in (*names, "masked_tokens")})
         self._kinds.update(dict(report.breaks.kinds))
         self._spread.update(report.rows_per_trajectory.tolist())
-        unknown = "not known without a tokenizer" if self.tokenizer is None else "of no known kind"
+        unknown = NEED_TOKENIZER if self.tokenizer is None else "of no known kind"
         first = -self._num_breaks % self._stride
         self._hints += [broken.hint or unknown for broken in report.breaks[first :: self._stride]]
         self._num_breaks += len(report.breaks)
         while len(self._hints) > MOST_BREAKS:  # keep every second one
             self._hints, self._stride = self._hints[::2], 2 * self._stride
-        if first_row == 1:  # turns are the rows of the file
+        if rows.first_row == 1:  # turns are the rows of the file
             most_broken = report.breaks.most_broken(MOST_TREES)
             self._trees = [report.tree(one).drawn(of_file=True) for one in most_broken]
 
@@ -163,8 +181,11 @@ class Collector:
         """Add the findings of a chunk, and the rows to show."""
         first_row = rows.first_row
         found_in_batch = batch.check(self.vocab_size, self.eos_token_ids)
-        for finding in (*_padding(rows.calls), *_short_logprobs(rows.calls), *found_in_batch):
+        short = [*_short_logprobs(rows.calls)]
+        for finding in (*_padding(rows.calls), *short, *found_in_batch):
             kind = finding.kind
+            if kind == "nan" and short and set(finding.rows) <= set(short[0].rows):
+                continue  # filled in for what is missing
             start = {"kind": kind, "number": 0, "examples": [], "advice": finding.advice}
             found = self._found.setdefault(kind, start)
             shown = [_in_file(one, first_row) for one in finding.shown]
@@ -174,15 +195,18 @@ class Collector:
                 is_known = any(one.row == row + first_row for one in self._worst)
                 if len(self._worst) < MOST_WORST - 1 and not is_known:
                     why = f"{kind}: {_in_file(reason, first_row)}"
-                    self._worst.append(self._view(batch, row + first_row, first_row, why))
+                    fields = [name for name in VALUES if name in reason and name in batch]
+                    self._worst.append(self._view(batch, row + first_row, first_row, why, fields))
             found["number"] += finding.number
         longest = int(lens.argmax())
         if (tokens := int(lens[longest])) > self._longest[0]:
             why = f"the longest one: {tokens:,} tokens"
             self._longest = tokens, self._view(batch, longest + first_row, first_row, why)
 
-    def _view(self, batch: Batch, row: int, first_row: int, why: str) -> Worst:
-        shown = row - first_row, self.tokenizer
+    def _view(
+        self, batch: Batch, row: int, first_row: int, why: str, fields: Sequence[str] = ()
+    ) -> Worst:
+        shown = row - first_row, self.tokenizer, fields
         return Worst(row, why, BatchView(batch._state, *shown, names={shown[0]: f"row {row:,}"}))
 
     def close(self, name: str, source: str, unread: Sequence[str] = ()) -> Summary:
@@ -191,7 +215,7 @@ class Collector:
         Raises
         ------
         ValueError
-            If rows cannot be packed or sharded.
+            If a row exceeds the capacity, or rows cannot be sharded.
         """
         lens = {
             of: [np.concatenate(column) for column in list(zip(*chunks, strict=True))[:2]]
@@ -200,17 +224,25 @@ class Collector:
         }
         prompt_lens, response_lens = lens["turns"]
         row_lens = np.add(*lens.get("merged", lens["turns"]))
-        longest = int((prompt_lens + response_lens).max())
+        longest = int((prompt_lens + response_lens).max())  # a merged row is a last turn
         capacity = self.capacity or max(SMALLEST_CAPACITY, 1 << max(longest - 1, 1).bit_length())
-        fill = pack(row_lens, Packed(capacity, oversize="own_bin")).loads / capacity
+        if longest > capacity:
+            row = int((prompt_lens + response_lens).argmax()) + 1
+            raise ValueError(
+                f"row {row} has {longest:,} tokens, more than --capacity {capacity}; pass a larger "
+                "one"
+            )
         lengths = {"prompts": prompt_lens, "responses": response_lens, "rows": row_lens}
-        loads, mini_batches = self._loads(row_lens, capacity)
+        loads, packed = self._loads(row_lens, capacity)
+        assert packed.bin_offsets is not None
+        fill = np.diff(offsets_of(packed.added_tokens)[packed.bin_offsets]) / capacity
         worst = [*self._worst, *filter(None, self._longest[1:])]
         figures = {
             "name": name,
             "source": source,
             "unread": list(unread),
             "turns": len(prompt_lens),
+            "prompts": len(self._uids) or None,
             "prompt_tokens": int(prompt_lens.sum()),
             "response_tokens": int(response_lens.sum()),
             "trained_tokens": self._trained,
@@ -221,22 +253,19 @@ class Collector:
             else int((response_lens == response_lens.max()).sum()),
             **self._outcomes.figures(),
             "lengths": {of: _spread(values) for of, values in lengths.items()},
-            "batch_rows": min(self.batch_rows, len(row_lens)),
+            "batch_rows": self.batch_rows,
             "capacity": capacity,
             "layouts": {
                 of: self._layouts(self._chunks[of], *values, capacity=capacity)
                 for of, values in lens.items()
             },
             "merging": self._merging() if "merged" in lens else None,
-            "bins": {
-                "number": len(fill),
-                "mean_fill": float(fill.mean()) if len(fill) else None,
-                "least_fill": float(fill.min()) if len(fill) else None,
-            },
+            "bins": {"number": len(fill), "mean_fill": float(fill.mean())},
             "ranks": {
                 "number": self.dp_size,
+                "rows": len(row_lens),
                 "cost": "tokens" if self.costs is None else repr(self.costs),
-                "mini_batches": mini_batches,
+                "mini_batches": packed.num_mini_batches,
                 "loads": loads,
             },
             "findings": sorted(self._found.values(), key=lambda one: KINDS.index(one["kind"])),
@@ -258,6 +287,7 @@ class Collector:
         return {
             "policy": self.policy,
             **self._merged,
+            "policies": {policy: dict(found) for policy, found in self._policies.items()},
             "kinds": dict(self._kinds.most_common()),
             "hints": dict(Counter(self._hints).most_common()),
             "num_looked_at": len(self._hints),
@@ -283,15 +313,15 @@ class Collector:
             widths = sum(np.maximum.reduceat(column, starts) for column in columns)
             return tokens, int((counts * widths).sum())
 
-        packed = [pack(one.tree.lengths, Packed(capacity, oversize="own_bin")) for one in chunks]
-        shared = [one.tree.pack(Tree(capacity, oversize="own_bin")) for one in chunks]
+        batches = np.split(lens, starts[1:])
+        packed = [pack(one, Packed(capacity)).loads for one in batches]
+        shared = [one.tree.pack(Tree(capacity)).loads for one in chunks]
         found = {
             "left, right": padded(lens),
             "two_segment": padded(prompt_lens, response_lens),
             "jagged": (tokens, tokens),
         }
-        for name, plans in (("packed", packed), ("tree", shared)):
-            loads = [plan.loads for plan in plans]
+        for name, loads in (("packed", packed), ("tree", shared)):
             positions = sum(len(one) * int(one.max()) for one in loads if len(one))
             found[name] = sum(int(one.sum()) for one in loads), positions
         return {
@@ -303,13 +333,16 @@ class Collector:
             for name, (filled, positions) in found.items()
         }
 
-    def _loads(self, lens: Integers, capacity: int) -> tuple[list[dict[str, Any]], int]:
-        """Shard rows in several ways: the load of each rank, and the idle share of their time."""
+    def _loads(self, lens: Integers, capacity: int) -> tuple[list[dict[str, Any]], StepPlan]:
+        """Shard rows in several ways: the load of each rank, and the idle share of their time.
+
+        Also return the packed plan, which is the last.
+        """
         costs = self.costs or Costs(per_token=1.0)
         rows = min(self.batch_rows, len(lens))
-        loads, mini_batches = [], 0
+        loads = []
         balanced = {"shard_by": "tokens" if self.costs is None else self.costs}
-        layout = {"layout": Packed(capacity, oversize="own_bin")}
+        layout = {"layout": Packed(capacity)}
         for name, options in (
             ("in order", {}),
             ("balanced", balanced),
@@ -321,8 +354,7 @@ class Collector:
             times = plan.forecast(costs, computes_padding=False)
             per_rank = times.rank_times.sum(0).tolist()
             loads.append({"name": name, "per_rank": per_rank, "idle": times.idle})
-            mini_batches = plan.num_mini_batches
-        return loads, mini_batches
+        return loads, plan
 
 
 def _padding(calls: Calls) -> Iterator[Finding]:

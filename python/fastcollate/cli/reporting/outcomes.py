@@ -1,4 +1,4 @@
-"""Rewards, log-probabilities, finish reasons and weight versions of a report."""
+"""Rewards, advantages, log-probabilities, finish reasons and weight versions of a report."""
 
 from __future__ import annotations
 
@@ -27,44 +27,77 @@ LOWEST_LOGPROB = -12.0
 RARE = float(np.log(0.01))
 """Log-probability below which a sampled token is counted as rare."""
 
+MOST_PROMPTS = 50
+"""Prompts with equal rewards that are listed."""
+
+
+class Numbers:
+    """The range and moments of numbers, added in parts; bad ones are counted beside them."""
+
+    def __init__(self) -> None:
+        self.number, self.bad, self.zero = 0, 0, 0
+        self._sums = np.zeros(2)
+        self._range = (np.inf, -np.inf)
+
+    def add(self, values: NDArray[Any], is_good: NDArray[np.bool_]) -> NDArray[Any]:
+        """Add numbers; return the good ones."""
+        good = values[is_good]
+        self.number += len(values)
+        self.bad += len(values) - len(good)
+        self.zero += int((good == 0).sum())
+        self._sums += good.sum(dtype=np.float64), np.square(good, dtype=np.float64).sum()
+        least, most = self._range
+        self._range = (
+            min(least, float(good.min(initial=np.inf))),
+            max(most, float(good.max(initial=-np.inf))),
+        )
+        return good
+
+    def figures(self) -> dict[str, Any]:
+        """Return the counts, and the mean, deviation and range of good numbers if there are any."""
+        found: dict[str, Any] = {"number": self.number, "bad": self.bad, "zero": self.zero}
+        if (good := self.number - self.bad) > 0:
+            mean, square = (self._sums / good).tolist()
+            deviation = max(square - mean * mean, 0.0) ** 0.5
+            least, most = self._range
+            found |= {"mean": mean, "std": deviation, "least": least, "most": most}
+        return found
+
 
 class Outcomes:
     """Collects the outcomes of rows, chunk by chunk."""
 
     def __init__(self) -> None:
-        self._rewards: list[NDArray[np.float64]] = []
+        self._lasts: list[NDArray[np.float64]] = []
+        self._sums: list[NDArray[np.float64]] = []
+        self._of_tokens, self._has_earlier, self._are_repeated = False, False, True
         self._lens: list[NDArray[Any]] = []
+        self._turns: list[NDArray[Any]] = []
         self._groups: list[Any] = []
         self._reasons: Counter[str] = Counter()
         self._last_reasons: list[str] = []
-        self._logprobs = {"number": 0, "bad": 0, "zero": 0, "rare": 0, "rows_of_zeros": 0}
-        self._logprob_sum, self._range = 0.0, (np.inf, -np.inf)
+        self._logprobs, self._advantages = Numbers(), Numbers()
+        self._rare, self._rows_of_zeros = 0, 0
         self.logprob_bars = np.zeros(BARS, np.int64)
         self._versions: Counter[str] = Counter()
 
     def add(self, rows: FileRows) -> None:
         """Add rows of whole trajectories."""
-        values, ids = rows.values, rows.ids
-        given = rows.calls.columns.get("versions", ())
-        for one, tokens in zip(given, rows.calls.responses.lengths.tolist(), strict=False):
+        values, calls = rows.values, rows.calls
+        given = calls.columns.get("versions", ())
+        for one, tokens in zip(given, calls.responses.lengths.tolist(), strict=False):
             self._add_versions(one, tokens)
         if "logprobs" in values:
             self._add_logprobs(values["logprobs"])
-        reasons = [str(one) for one in rows.calls.columns.get("finish_reasons", ())]
+        if (advantages := calls._arguments("advantages").get("advantages")) is not None:
+            is_ragged = isinstance(advantages, Ragged)
+            numbers = np.asarray(advantages.values if is_ragged else advantages, np.float64)
+            self._advantages.add(numbers, np.isfinite(numbers))
+        reasons = [str(one) for one in calls.columns.get("finish_reasons", ())]
         self._reasons.update(reasons)
-        if "rewards" not in values:
-            return
-        lens = rows.calls.responses.lengths
-        last = list(range(len(lens)))
-        if "trajectory_ids" in ids:
-            last = list({one: row for row, one in enumerate(ids["trajectory_ids"])}.values())
-        elif "is_last_step" in ids:
-            last = np.flatnonzero(ids["is_last_step"]).tolist()
-        self._rewards.append(_by_row(values["rewards"])[last])
-        self._lens.append(lens[last])
-        uids = ids.get("uids", [None] * len(lens))
-        self._groups += [uids[row] for row in last]
-        self._last_reasons += [reasons[row] for row in last] if reasons else []
+        if "rewards" in values:
+            self._of_tokens |= isinstance(values["rewards"], Ragged)
+            self._add_rewards(_by_row(values["rewards"]), rows, reasons)
 
     def _add_versions(self, given: Any, tokens: int) -> None:
         """Add the versions of a call: one, one of each of its tokens, or of spans."""
@@ -79,55 +112,75 @@ class Outcomes:
 
     def _add_logprobs(self, logprobs: Ragged) -> None:
         values = logprobs.values
-        is_good, is_zero = are_logprobs(values), values == 0
-        of_zeros = _by_row(Ragged(is_zero, logprobs.offsets)) == logprobs.lengths
-        self._logprobs["number"] += len(values)
-        self._logprobs["bad"] += int(len(values) - is_good.sum())
-        self._logprobs["zero"] += int(is_zero.sum())
-        self._logprobs["rows_of_zeros"] += int((of_zeros & (logprobs.lengths > 0)).sum())
-        found = values[is_good]
-        self._logprobs["rare"] += int((found < RARE).sum())
-        self._logprob_sum += float(found.sum(dtype=np.float64))
-        bars = (found * (BARS / LOWEST_LOGPROB)).clip(0, BARS - 1).astype(np.int64)
+        good = self._logprobs.add(values, are_logprobs(values))
+        of_zeros = _by_row(Ragged(values == 0, logprobs.offsets)) == logprobs.lengths
+        self._rows_of_zeros += int((of_zeros & (logprobs.lengths > 0)).sum())
+        self._rare += int((good < RARE).sum())
+        bars = (good * (BARS / LOWEST_LOGPROB)).clip(0, BARS - 1).astype(np.int64)
         self.logprob_bars += np.bincount(bars, minlength=BARS)
-        least, most = self._range
-        self._range = (
-            min(least, float(found.min(initial=np.inf))),
-            max(most, float(found.max(initial=-np.inf))),
-        )
+
+    def _add_rewards(
+        self, rewards: NDArray[np.float64], rows: FileRows, reasons: list[str]
+    ) -> None:
+        """Add the rewards of trajectories, or of rows."""
+        ids, lens = rows.ids, rows.calls.responses.lengths
+        of_turn = np.arange(len(lens))  # the trajectory of each
+        if "trajectory_ids" in ids:
+            numbers = {one: at for at, one in enumerate(dict.fromkeys(ids["trajectory_ids"]))}
+            of_turn = np.array([numbers[one] for one in ids["trajectory_ids"]])
+        elif "is_last_step" in ids:
+            flags = np.array(ids["is_last_step"], np.bool_)
+            of_turn = np.cumsum(flags) - flags
+        last = np.zeros(int(of_turn.max(initial=-1)) + 1, np.int64)
+        last[of_turn] = np.arange(len(of_turn))
+        is_earlier = last[of_turn] != np.arange(len(of_turn))
+        self._has_earlier |= bool((rewards[is_earlier] != 0).any())
+        self._are_repeated &= bool((rewards == rewards[last][of_turn]).all())
+        self._lasts.append(rewards[last])
+        self._sums.append(np.bincount(of_turn, rewards, len(last)).astype(np.float64, copy=False))
+        self._lens.append(lens[last])
+        self._turns.append(np.bincount(of_turn, minlength=len(last)))
+        uids = ids.get("uids", [None] * len(lens))
+        self._groups += [uids[row] for row in last.tolist()]
+        self._last_reasons += [reasons[row] for row in last.tolist()] if reasons else []
+
+    @property
+    def _are_summed(self) -> bool:
+        """True if turns before the last have rewards of their own."""
+        return self._has_earlier and not self._are_repeated
 
     def rewards(self) -> NDArray[np.float64]:
-        """Return the reward of each trajectory's last turn, or of each row."""
-        return np.concatenate(self._rewards) if self._rewards else np.empty(0)
+        """Return the reward of each trajectory, or of each row.
+
+        That of a trajectory is its last turn's, if earlier ones are 0 or the same; else the sum.
+        """
+        found = self._sums if self._are_summed else self._lasts
+        return np.concatenate(found) if found else np.empty(0)
 
     def group_means(self) -> NDArray[np.float64]:
         """Return the mean reward of each prompt with several samples."""
-        means = np.array([np.mean(found) for found in self._several()], np.float64)
+        means = np.array([np.mean(found) for found in self._several().values()], np.float64)
         return means[np.isfinite(means)]
 
-    def _several(self) -> list[list[float]]:
+    def _several(self) -> dict[Any, list[float]]:
         """Return the rewards of each prompt that has several."""
         groups: dict[Any, list[float]] = {}
         for uid, reward in zip(self._groups, self.rewards().tolist(), strict=True):
             if uid is not None:
                 groups.setdefault(uid, []).append(reward)
-        return [found for found in groups.values() if len(found) > 1]
+        return {uid: found for uid, found in groups.items() if len(found) > 1}
 
     def figures(self) -> dict[str, Any]:
-        """Return the figures on rewards and log-probabilities; None where there are none.
+        """Return the figures on all outcomes; None where there are none.
 
         Means and ranges are of finite values, and of log-probabilities above -9999; others are
         counted beside them.
         """
-        least, most = self._range
-        has_logprobs = self._logprobs["number"] > 0
-        good = self._logprobs["number"] - self._logprobs["bad"]
-        spread = {}
-        if good > 0:
-            spread = {"least": least, "most": most, "mean": self._logprob_sum / good}
+        more = {"rare": self._rare, "rows_of_zeros": self._rows_of_zeros}
         return {
             "rewards": self._of_rewards() if self._groups else None,
-            "logprobs": self._logprobs | spread if has_logprobs else None,
+            "advantages": self._advantages.figures() if self._advantages.number else None,
+            "logprobs": self._logprobs.figures() | more if self._logprobs.number else None,
             "versions": self._of_versions() if self._versions else None,
             "finish_reasons": self._of_reasons() if self._reasons else None,
         }
@@ -158,31 +211,55 @@ class Outcomes:
 
     def _of_rewards(self) -> dict[str, Any]:
         rewards, lens = self.rewards(), np.concatenate(self._lens)
+        turns = np.concatenate(self._turns)
         is_finite = np.isfinite(rewards)
         several = self._several()
-        equal = [found[0] for found in several if len(set(found)) == 1]
-        rewards, lens = rewards[is_finite], lens[is_finite]
-        parts = np.array_split(np.argsort(lens, kind="stable"), min(PARTS, len(lens)) or 1)
+        equal = {uid: found for uid, found in several.items() if len(set(found)) == 1}
+        ends = [found[0] for found in equal.values()]
+        rewards, lens, turns = rewards[is_finite], lens[is_finite], turns[is_finite]
+        order = np.argsort(lens, kind="stable")
+        parts = np.array_split(order, min(PARTS, len(lens)) or 1)
         known = {}
         if len(rewards) > 0:
-            known = {"mean": rewards.mean(), "least": rewards.min(), "most": rewards.max()}
+            known = {
+                "mean": rewards.mean(),
+                "median": np.median(rewards),
+                "std": rewards.std(),
+                "least": rewards.min(),
+                "most": rewards.max(),
+            }
         return {
             "number": len(is_finite),
             "not_finite": len(is_finite) - len(rewards),
+            "of_tokens": self._of_tokens,
+            "are_summed": self._are_summed,
             **{name: float(value) for name, value in known.items()},
             "groups": len(several),
+            "samples": [f(map(len, several.values())) for f in (min, max)] if several else None,
             "equal_groups": len(equal),
-            "equal_at_least": equal.count(float(known.get("least", np.nan))),
-            "equal_at_most": equal.count(float(known.get("most", np.nan))),
-            "samples": [min(map(len, several)), max(map(len, several))] if several else None,
+            "equal_at_least": ends.count(float(known.get("least", np.nan))),
+            "equal_at_most": ends.count(float(known.get("most", np.nan))),
+            "equal_prompts": [
+                {"uid": str(uid), "samples": len(found), "reward": found[0]}
+                for uid, found in list(equal.items())[:MOST_PROMPTS]
+            ],
             "by_length": [
                 {
                     "shortest": int(lens[part[0]]),
                     "longest": int(lens[part[-1]]),
+                    "number": len(part),
                     "mean": float(rewards[part].mean()),
                 }
                 for part in parts
                 if len(part) > 0
+            ],
+            "by_turns": [
+                {
+                    "turns": number,
+                    "number": int((turns == number).sum()),
+                    "mean": float(rewards[turns == number].mean()),
+                }
+                for number in np.unique(turns).tolist()
             ],
         }
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fastcollate._fastcollate import __version__
 from fastcollate.cli.reporting.advice import cut_off, noun_of
-from fastcollate.cli.reporting.collecting import Summary
+from fastcollate.cli.reporting.collecting import COMPARED, NEED_TOKENIZER, Summary
 from fastcollate.cli.reporting.outcomes import BARS, LOWEST_LOGPROB
 from fastcollate.common.arguments import tally
 from fastcollate.inspect.markup import CSS, columns, element, fold, shares, short, table, text
@@ -35,16 +35,20 @@ KINDS = {
 MOST_LINES = 60
 """Lines of a drawn trajectory."""
 
-FEW = 6
+FEW = 10
 """Distinct rewards that are listed; more are plotted."""
 
-MOST_VERSIONS = 12
+MOST_LISTED = 12
+"""Rows of a table of versions, or of numbers of turns."""
+
+LEAST_SHOWN = 0.001
+"""Share of log-probabilities from which on the plot begins."""
 
 
 def page_of(summary: Summary) -> str:
     """Return the report as HTML."""
     figures = summary.figures
-    versions = figures["versions"]
+    versions, merging = figures["versions"], figures["merging"]
     sections = {
         "Findings": _findings(figures),
         "Rewards": _rewards(summary),
@@ -52,28 +56,36 @@ def page_of(summary: Summary) -> str:
         **({} if versions is None else {"Weight versions": _versions(versions)}),
         "Lengths": _lengths(summary),
         "Padding by layout": _layouts(figures),
-        "Merging": _merging(figures["merging"]),
+        **({} if merging is None else {"Merging": _merging(merging)}),
         "Ranks": _ranks(figures),
         "Rows to look at": _worst(summary),
     }
     body = "".join(
-        element("section", text("h2", title) + "".join(parts)) for title, parts in sections.items()
+        f'<section id="{_anchor(title)}">{text("h2", title)}{"".join(parts)}</section>'
+        for title, parts in sections.items()
+    )
+    links = element(
+        "p", " · ".join(f'<a href="#{_anchor(title)}">{title}</a>' for title in sections), "note"
     )
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"{text('title', figures['name'] + ': rollouts')}<style>{CSS}{STYLE}</style></head>"
-        f'<body><main class="fastcollate">{_head(figures)}{body}</main></body></html>\n'
+        f'<body><main class="fastcollate">{_head(figures)}{links}{body}</main></body></html>\n'
     )
+
+
+def _anchor(title: str) -> str:
+    return title.lower().replace(" ", "-")
 
 
 def _note(content: str) -> str:
     return text("p", content, "note")
 
 
-def _counted(number: int, noun: str) -> tuple[str, str]:
+def _counted(number: int, noun: str, plural: str | None = None) -> tuple[str, str]:
     """Return a noun and its number."""
-    count, _, name = tally(number, noun).partition(" ")
+    count, _, name = tally(number, noun, plural).partition(" ")
     return name, count
 
 
@@ -82,15 +94,17 @@ def _head(figures: Mapping[str, Any]) -> str:
     sampled, merging = figures["response_tokens"], figures["merging"]
     cards = [_counted(figures["turns"], noun_of(figures))]
     if merging is not None:
+        cards.append(_counted(merging["num_trajectories"], "trajectory", "trajectories"))
         name, number = _counted(merging["num_rows"], "row")
         cards.append((f"{name} when merged", number))
+    if figures["prompts"] is not None:
+        cards.append(_counted(figures["prompts"], "prompt"))
     cards.append(("prompt tokens", short(figures["prompt_tokens"])))
     cards.append(("response tokens", short(sampled)))
     share = f"{figures['trained_tokens'] / sampled:.1%}" if sampled else "0"
     cards.append(("of these train", share))
     if (rewards := figures["rewards"]) is not None and "mean" in rewards:
         cards.append(("mean reward", f"{rewards['mean']:.3g}"))
-    cards.append(_counted(sum(one["number"] for one in figures["findings"]), "finding"))
     shown = (element("div", f"<b>{value}</b>{name}") for name, value in cards)
     unread = f"; not read: {', '.join(figures['unread'])}" if figures["unread"] else ""
     found = (f"{one['number']:,} {one['kind']}: {one['advice']}." for one in figures["findings"])
@@ -99,19 +113,29 @@ def _head(figures: Mapping[str, Any]) -> str:
         + _note(f"Report of fastcollate {__version__}, read as {figures['source']}{unread}.")
         + element("ol", "".join(text("li", one) for one in (*found, *figures["advice"])))
         + element("div", "".join(shown), "grid")
+        + _note(f"Options: {' '.join(_options(figures))}")
     )
+
+
+def _options(figures: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the options that the figures depend on."""
+    if (merging := figures["merging"]) is not None:
+        yield f"--merge {merging['policy']}"
+    yield f"--rows-per-mini-batch {figures['batch_rows']}"
+    yield f"--capacity {figures['capacity']}"
+    yield f"--dp-size {figures['ranks']['number']}"
 
 
 def histogram(lens: Integers, what: str) -> str:
     """Return a histogram of at least one length, with three of its numbers.
 
-    `what` are the items that are counted, as "prompts".
+    `what` is an item that is counted, as "prompt".
     """
     most = int(lens.max())
     step = most // BARS + 1  # whole, so that all columns hold equally many integers
     counts, edges = np.histogram(lens, np.arange(0, most + step + 1, step))
     titles = [
-        f"{_span(int(edge), int(edge) + step - 1)}: {count:,} {what}"
+        f"{_span(int(edge), int(edge) + step - 1)}: {tally(count, what)}"
         for edge, count in zip(edges, counts.tolist(), strict=False)
     ]
     middle, p95 = np.percentile(lens, [50, 95]).tolist()
@@ -144,7 +168,7 @@ def _lengths(summary: Summary) -> Iterator[str]:
     rows = "Rows, merged" if summary.figures["merging"] else "Rows"
     titles = ("Prompts", "Responses", rows)
     plots = (
-        element("div", text("h3", title) + histogram(values, what))
+        element("div", text("h3", title) + histogram(values, what.removesuffix("s")))
         for title, (what, values) in zip(titles, summary.lengths.items(), strict=True)
     )
     yield element("div", "".join(plots), "grid")
@@ -176,37 +200,56 @@ def _rewards(summary: Summary) -> Iterator[str]:
             "p", "No rewards: no column of a known name has numbers. Name another with --rewards."
         )
         return
-    what = "rows" if summary.figures["merging"] is None else "trajectories"
+    what, of = "rows", ""
+    if summary.figures["merging"] is not None:
+        what = "trajectories"
+        of = ", each the sum of its turns" if rewards["are_summed"] else ", each of its last turn"
     if rewards["not_finite"]:
         number = f"{rewards['not_finite']:,} of {rewards['number']:,}"
         yield text("p", f"{number} are NaN or infinite.")
     plots = []
     if "mean" in rewards:
         plot = _of_rewards(summary.rewards[np.isfinite(summary.rewards)], what)
-        line = f"min {rewards['least']:.3g}, mean {rewards['mean']:.3g}, max {rewards['most']:.3g}"
-        of_last = "" if what == "rows" else ", each the reward of its last turn"
-        one = tally(rewards["number"], "row") if what == "rows" else _trajectories(rewards)
-        plots.append(text("h3", f"{one}{of_last}") + plot + _note(line))
+        numbers = {"least": "min", "median": "median", "mean": "mean", "std": "std", "most": "max"}
+        line = ", ".join(f"{word} {rewards[name]:.3g}" for name, word in numbers.items())
+        plots.append(text("h3", f"Rewards of {what}{of}") + plot + _note(line))
     if len(summary.group_means) > 0:
         plot = _of_rewards(summary.group_means, "prompts")
-        title = f"Mean of each of {tally(rewards['groups'], 'prompt')} with several samples"
-        plots.append(text("h3", title) + plot)
+        plots.append(text("h3", "Mean reward of prompts with several samples") + plot)
     lines = [
-        (_span(part["shortest"], part["longest"]), f"{part['mean']:.3g}")
+        (_span(part["shortest"], part["longest"]), f"{part['number']:,}", f"{part['mean']:.3g}")
         for part in rewards["by_length"]
     ]
-    plots.append(text("h3", "By length") + table(("tokens of the response", "mean reward"), lines))
+    which = "response" if what == "rows" else "last response"
+    head = (f"tokens of the {which}", what, "mean reward")
+    plots.append(text("h3", "By length") + table(head, lines))
+    if len(by_turns := rewards["by_turns"]) > 1:
+        lines = [
+            (f"{part['turns']:,}", f"{part['number']:,}", f"{part['mean']:.3g}")
+            for part in by_turns[:MOST_LISTED]
+        ]
+        more = len(by_turns) - MOST_LISTED
+        note = _note(f"and {more:,} larger numbers of turns") if more > 0 else ""
+        head = ("turns", what, "mean reward")
+        plots.append(text("h3", "By number of turns") + table(head, lines) + note)
     yield element("div", "".join(element("div", plot) for plot in plots), "grid")
     if rewards["groups"]:
         yield from _groups(rewards)
-
-
-def _trajectories(rewards: Mapping[str, Any]) -> str:
-    return tally(rewards["number"], "trajectory", "trajectories")
+    if (advantages := summary.figures["advantages"]) is not None and "mean" in advantages:
+        zero = f"{advantages['zero'] / advantages['number']:.1%}"
+        yield text(
+            "p",
+            f"Advantages: mean {advantages['mean']:.3g}, std {advantages['std']:.3g}, min "
+            f"{advantages['least']:.3g}, max {advantages['most']:.3g}; {zero} are 0.",
+        )
 
 
 def _groups(rewards: Mapping[str, Any]) -> Iterator[str]:
     """Describe the prompts with several samples."""
+    samples = f"{tally(rewards['groups'], 'prompt')} with {_span(*rewards['samples'])} samples"
+    if rewards["equal_groups"] == 0:
+        yield text("p", f"Of {samples}, none has equal rewards for all of them.")
+        return
     ends = ""
     if rewards["least"] < rewards["most"]:
         ends = (
@@ -215,9 +258,14 @@ def _groups(rewards: Mapping[str, Any]) -> Iterator[str]:
         )
     yield text(
         "p",
-        f"{rewards['equal_groups']:,} of {tally(rewards['groups'], 'prompt')} with several samples "
-        f"({_span(*rewards['samples'])} each) have equal rewards{ends}: their advantages are 0.",
+        f"{rewards['equal_groups']:,} of {samples} have equal rewards for all of them{ends}: their "
+        "advantages are 0.",
     )
+    shown = rewards["equal_prompts"]
+    lines = [(one["uid"], f"{one['samples']:,}", f"{one['reward']:.3g}") for one in shown]
+    first = "" if len(shown) == rewards["equal_groups"] else f"The first {len(shown)} "
+    title = f"{first}prompts with equal rewards".capitalize()
+    yield fold(title, table(("prompt", "samples", "reward"), lines))
 
 
 def _logprobs(summary: Summary) -> Iterator[str]:
@@ -229,13 +277,16 @@ def _logprobs(summary: Summary) -> Iterator[str]:
         )
         return
     if "least" in logprobs:
-        bars = summary.logprob_bars[::-1].tolist()
-        edges = np.linspace(LOWEST_LOGPROB, 0, BARS + 1).tolist()
+        bars, edges = summary.logprob_bars[::-1], np.linspace(LOWEST_LOGPROB, 0, BARS + 1)
+        first = int(np.searchsorted(np.cumsum(bars), LEAST_SHOWN * bars.sum()))
+        first = min(first, BARS * 3 // 4)
+        counts = [int(bars[: first + 1].sum()), *bars[first + 1 :].tolist()]
+        ends = list(pairwise(edges[first:].tolist()))
         titles = [
-            f"{'below' if low == LOWEST_LOGPROB else f'{low:g} to'} {high:g}: {count:,} tokens"
-            for (low, high), count in zip(pairwise(edges), bars, strict=True)
+            f"{f'{low:g} to' if at else 'below'} {high:g}: {tally(count, 'token')}"
+            for at, ((low, high), count) in enumerate(zip(ends, counts, strict=True))
         ]
-        yield columns(bars, titles, (f"{LOWEST_LOGPROB:g} and below", "0"))
+        yield columns(counts, titles, (f"below {ends[0][1]:g}", "0"))
         rare = f"{logprobs['rare']:,} tokens ({logprobs['rare'] / logprobs['number']:.2%})"
         yield _note(
             f"mean {logprobs['mean']:.3g} per token, min {logprobs['least']:.4g}, max "
@@ -257,29 +308,41 @@ def _versions(versions: Mapping[str, Any]) -> Iterator[str]:
         return
     yield text(
         "p",
-        f"{tokens}, up to {versions['latest']:,}: {versions['lag_mean']:.3g} behind it on average, "
-        f"at most {versions['lag_max']:,}. WeightVersions(max_lag=...) masks older ones.",
+        f"{tokens}. They are {versions['lag_mean']:.3g} versions behind the newest, "
+        f"{versions['latest']:,}, on average, and {versions['lag_max']:,} at most. "
+        f"fc.WeightVersions(versions, current={versions['latest']}, max_lag=...) masks older ones.",
     )
     by_version = list(versions["by_version"].items())
     yield table(
-        ("version", "tokens", "share"),
+        ("version", "behind", "tokens", "share"),
         [
-            (version, f"{count:,}", f"{count / versions['tokens']:.1%}")
-            for version, count in by_version[:MOST_VERSIONS]
+            (
+                version,
+                f"{versions['latest'] - int(version):,}",
+                f"{count:,}",
+                f"{count / versions['tokens']:.1%}",
+            )
+            for version, count in by_version[:MOST_LISTED]
         ],
     )
-    if (more := len(by_version) - MOST_VERSIONS) > 0:
+    if (more := len(by_version) - MOST_LISTED) > 0:
         yield _note(f"and {tally(more, 'older version')}")
 
 
 def _layouts(figures: Mapping[str, Any]) -> Iterator[str]:
     layouts = figures["layouts"]
     most = max(found["positions"] for of in layouts.values() for found in of.values())
+    rows = figures["batch_rows"]
+    batches = "One batch of all rows" if rows >= figures["turns"] else f"Batches of {rows:,} rows"
     yield _note(
-        f"Batches of {tally(figures['batch_rows'], 'consecutive row')}; packed and tree in bins of "
-        f"{figures['capacity']:,}. Tree stores each shared prefix once. Filled: tokens; hatched: "
-        "padding."
+        f"{batches}; packed and tree in bins of {figures['capacity']:,}. Tree stores each shared "
+        "prefix once. Filled: tokens; hatched: padding."
     )
+    if figures["merging"] is None:
+        yield _note(
+            "No trajectory ids, so turns were not merged. If rows are turns, name the column with "
+            "--trajectory-ids or --is-last-step."
+        )
     for of, by_layout in layouts.items():
         if figures["merging"] is not None:
             yield text("h3", "Each turn a row" if of == "turns" else "Turns merged to rows")
@@ -290,22 +353,9 @@ def _layouts(figures: Mapping[str, Any]) -> Iterator[str]:
             parts = ("filled", tokens), ("padding", positions - tokens), ("rest", most - positions)
             bars.append(shares(parts))
         yield table(("layout", "tokens", "positions", "padding"), lines, bars)
-    bins = figures["bins"]
-    if bins["number"] > 0:
-        yield _note(
-            f"Packed in {tally(bins['number'], 'bin')}, {bins['mean_fill']:.1%} full on average, "
-            f"the emptiest {bins['least_fill']:.1%}."
-        )
 
 
-def _merging(merging: Mapping[str, Any] | None) -> Iterator[str]:
-    if merging is None:
-        yield text(
-            "p",
-            "No trajectory ids, so turns were not merged. Name the column with --trajectory-ids or "
-            "--is-last-step.",
-        )
-        return
+def _merging(merging: Mapping[str, Any]) -> Iterator[str]:
     before, after = merging["tokens_before"], merging["tokens_after"]
     trajectories = tally(merging["num_trajectories"], "trajectory", "trajectories")
     yield text(
@@ -324,9 +374,22 @@ def _merging(merging: Mapping[str, Any] | None) -> Iterator[str]:
         return
     yield text("h3", f"{tally(breaks, 'break')}: where a prompt differs from the tokens before it")
     yield _counts((f"{kind}: {KINDS[kind]}", count) for kind, count in merging["kinds"].items())
+    yield text("h3", "Policies")
+    yield table(
+        ("policy", "rows", "tokens", "masked tokens"),
+        [
+            (policy, *(f"{found[name]:,}" for name in COMPARED))
+            for policy, found in merging["policies"].items()
+        ],
+    )
     looked_at = merging["num_looked_at"]
     yield text("h3", f"Reasons{f', of {looked_at:,} drawn evenly' if looked_at < breaks else ''}")
-    yield _counts(merging["hints"].items())
+    hints = dict(merging["hints"])
+    unknown = hints.pop(NEED_TOKENIZER, 0)
+    if hints:
+        yield _counts(hints.items())
+    if unknown:
+        yield _note(f"{unknown:,} not known without a tokenizer: {NEED_TOKENIZER}.")
     if trees := merging["trees"]:
         drawn = (text("div", _shorten(tree), "tokens row") for tree in trees)
         yield fold(
@@ -350,9 +413,14 @@ def _ranks(figures: Mapping[str, Any]) -> Iterator[str]:
     ranks = figures["ranks"]
     yield _note(
         f"{tally(ranks['mini_batches'], 'mini-batch', 'mini-batches')} of "
-        f"{tally(figures['batch_rows'], 'row')} (--batch-rows) for "
+        f"{tally(min(figures['batch_rows'], ranks['rows']), 'row')} for "
         f"{tally(ranks['number'], 'rank')} (--dp-size); columns are costs in {ranks['cost']}. "
         "Idle: the share of time that ranks wait for the slowest in each mini-batch."
+    )
+    bins = figures["bins"]
+    yield _note(
+        f"Packed in {tally(bins['number'], 'bin')} of {figures['capacity']:,} tokens, the same "
+        f"number on every rank: {bins['mean_fill']:.1%} full on average."
     )
     most = max(max(load["per_rank"]) for load in ranks["loads"])
     plots = []
@@ -369,11 +437,11 @@ def _ranks(figures: Mapping[str, Any]) -> Iterator[str]:
 def _findings(figures: Mapping[str, Any]) -> Iterator[str]:
     findings = figures["findings"]
     if not findings:
-        yield text("p", "No findings.")
+        yield text("p", "batch.check() found nothing.")
         return
     yield _note(
-        f"batch.check() on {noun_of(figures)}s, with the row numbers of the file; a few findings "
-        "of each kind."
+        f"batch.check() on {noun_of(figures)}s, with the row numbers of the file, the worst kinds "
+        "first; a few findings of each kind. Tokens are counted from 0, from the prompt on."
     )
     for found in findings:
         yield text("p", f"{found['kind']} ({found['number']:,})", "title")
