@@ -54,7 +54,9 @@ def main() -> None:
             advantages = group_advantages(rewards, calls.uids)
             batch = fc.build_batch(**calls.batch, advantages=advantages, pad_token_id=0)
             log_probs = response_log_probs(model, batch.to(arguments.device))
-            loss = -(log_probs * batch.advantages)[batch.loss_mask != 0].mean()
+            trained = batch.loss_mask != 0
+            losses = -log_probs[trained] * batch.advantages[trained]
+            loss = (losses * batch.loss_mask[trained]).sum() / batch.loss_mask.sum()
             loss.backward()
             optimizer.step()
 

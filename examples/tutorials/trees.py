@@ -48,8 +48,9 @@ def loss_of(model: LlamaForCausalLM, batch: fc.Batch) -> Tensor:
     hidden = model.base_model(**batch.model_inputs(model=model)).last_hidden_state
     positions, index = batch.loss_positions()
     log_probs = model.lm_head(hidden.flatten(0, 1)[positions]).log_softmax(-1)
-    losses = -log_probs[index, batch.targets] * batch.loss_mask
-    return losses[batch.loss_mask != 0].sum() / batch.loss_mask.sum()
+    trained = batch.loss_mask != 0
+    losses = -log_probs[index, batch.targets][trained] * batch.loss_mask[trained]
+    return losses.sum() / batch.loss_mask.sum()
 
 
 def gradient_norm(model: LlamaForCausalLM) -> float:

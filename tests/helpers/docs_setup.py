@@ -242,10 +242,11 @@ def steps():
     pairs = zip(columns["prompts"], columns["responses"], strict=True)
     sequences = [[*prompt, *response] for prompt, response in pairs]
     return {
-        **some(columns, "prompts", "responses", "masks", "uids", "rewards"),
+        **some(columns, "prompts", "responses", "masks", "uids"),
+        "advantages": columns["rewards"],
         "torch": torch, "np": np, "logprobs": -torch.rand(32, width),
         "is_last_step": [False, True] * 128, "per_trajectory": np.ones(128, np.float32),
-        "token_loss": lambda log_probs, rewards: -log_probs * (rewards + 0.5),
+        "token_loss": lambda log_probs, advantages: -log_probs * advantages,
         "results_of_all_shards": [torch.zeros(32)] * 8,
         "model": lambda part: part.position_ids.double() - part.input_ids,
         "routes": [np.zeros((len(row), 24, 2), np.uint8) for row in sequences],
