@@ -133,7 +133,7 @@ def write(app: Sphinx, exception: Exception | None) -> None:
     for caption, pages in navigation(app):
         lines = [f"- [{each.title}]({each.url}): {each.about}" for each in pages]
         short.append(f"## {caption}\n\n" + "\n".join(lines))
-        for each in pages if caption != "Project" else []:
+        for each in pages if caption not in ("Project", "Contributing") else []:
             text = texts.get(each.name) or signatures(app, each)
             full.append(f"Page: {each.url}\n\n{text}")
     short.append(
