@@ -183,6 +183,10 @@ def test_keys_that_some_samples_lack():
         fc.Collator(pad_token_id=0)([{"prompt": "What", "completion": "This"}])
     with pytest.raises(ValueError, match=r"'response_ids', but .*json\.loads, and pass the ids as"):
         fc.Collator(pad_token_id=0)([{"prompt_ids": "[1, 2]", "response_ids": "[3]"}])
+    messages = {"messages": [{"role": "user", "content": "What"}]}
+    for sample in messages, {**messages, "score": 1.0}:
+        with pytest.raises(ValueError, match="; apply the chat template first.*'assistant_masks'"):
+            fc.Collator(pad_token_id=0)([sample])
 
 
 @pytest.mark.parametrize("key", ["prompt", "response"])

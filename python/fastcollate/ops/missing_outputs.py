@@ -89,8 +89,13 @@ _REQUESTS = {
         "a batch has only data; keep it beside it",
     ),
     **dict.fromkeys(
-        ("mini_batches", "micro_batches", "minibatches", "shard", "loader", "batches"),
+        ("mini_batches", "minibatches", "shard", "loader", "batches"),
         "call batch.shards(plan), of plan = fc.plan_step(batch, ...)",
+    ),
+    **dict.fromkeys(
+        ("micro_batches", "microbatches"),
+        "a shard of fc.plan_step(batch, ...) has it: shard.micro_batches(n); without a step, "
+        "fc.planning.micro_batches divides rows by their lengths",
     ),
     **dict.fromkeys(("pack", "pad", "unpad"), "call batch.to_layout(layout)"),
     **dict.fromkeys(("report", "breaks", "trajectories"), "see batch.merge_plan.report"),

@@ -118,11 +118,17 @@ def _message(unknown: list[str], names: Mapping[str, str], first: First) -> str:
     text = [key for key in unknown if _is_text(read(of_name, key))]
     columns = _columns_for(unknown, names, text)
     tokens = own.keys() & {*TURN, *PAIR, "input_ids"}
-    if text and not columns and all(_is_text(read(of_name, key)) for key in tokens):
-        return (
-            f"samples have text in {shown(text)}, but no token ids; "
-            f"{conversion_of(read(of_name, text[0]))} as 'input_ids', or 'prompt' and 'response'"
-        )
+    has_tokens = any(_known(name) in (*TURN, *PAIR, "input_ids") for name in columns.values())
+    if text and not has_tokens and all(_is_text(read(of_name, key)) for key in tokens):
+        found = read(of_name, text[0])
+        how = f"{conversion_of(found)} as 'input_ids', or 'prompt' and 'response'"
+        if not isinstance(found, str) and isinstance(found[0], Mapping):
+            how = (
+                "apply the chat template first, and pass its 'input_ids' and 'assistant_masks': "
+                "tokenizer.apply_chat_template(messages, return_dict=True, "
+                "return_assistant_tokens_mask=True)"
+            )
+        return f"samples have text in {shown(text)}, but no token ids; {how}"
     own |= {ARGUMENTS.get(name, name): key for key, name in columns.items()}
     fields: dict[str, str] = {}
     handled = {*columns, *text}
