@@ -42,7 +42,9 @@ from fastcollate.rows.per_row import PerRow
 from fastcollate.rows.versions import WeightVersions
 
 if TYPE_CHECKING:
+    from fastcollate import compat as compat
     from fastcollate import rollouts as rollouts
+    from fastcollate import testing as testing
     from fastcollate.builder import BatchBuilder
     from fastcollate.collator import Collator
     from fastcollate.device.prefetching import prefetch
@@ -85,11 +87,15 @@ _ON_USE = {
 }
 """Modules of names that are imported on use."""
 
+_MODULES = ("compat", "rollouts", "testing")
+"""Public modules that are imported on use."""
+
 if not TYPE_CHECKING:  # type checkers would take any name for one of the package
 
     def __dir__():
-        """List the public names; modules of the package are imported by their own."""
-        return [*__all__, *(name for name in globals() if name.startswith("__"))]
+        """List the public names and modules; `ray` needs an import of its own."""
+        special = (name for name in globals() if name.startswith("__"))
+        return [*__all__, *_MODULES, "memory", "planning", "ray", *special]
 
     def __getattr__(name):
         """Import a name on first use; the error of another one names its module."""
@@ -97,8 +103,8 @@ if not TYPE_CHECKING:  # type checkers would take any name for one of the packag
             value = getattr(import_module(f"fastcollate.{_ON_USE[name]}"), name)
             globals()[name] = value
             return value
-        if name == "rollouts":
-            return import_module("fastcollate.rollouts")
+        if name in _MODULES:
+            return import_module(f"fastcollate.{name}")
         from fastcollate.common.names import no_such_name, public_names, same_word
 
         for module in (planning, memory):
@@ -106,7 +112,7 @@ if not TYPE_CHECKING:  # type checkers would take any name for one of the packag
                 place = f"{module.__name__}.{name}"
                 raise no_such_name(f"fastcollate has no attribute {name!r}; it is {place}")
         advice = {
-            **dict.fromkeys(("ray", "compat", "testing"), f"; import fastcollate.{name}"),
+            "ray": "; import fastcollate.ray",
             **dict.fromkeys(("collate", "default_collate"), "; see fastcollate.build_batch"),
             **dict.fromkeys(
                 ("concat", "concatenate", "cat"),

@@ -430,8 +430,10 @@ def test_position_ids_as_a_flag(layout):
 
 def test_the_top_level_is_small():
     assert len(fc.__all__) <= 22
-    assert {name for name in dir(fc) if not name.startswith("_")} == {*fc.__all__}
+    modules = {"compat", "memory", "planning", "ray", "rollouts", "testing"}
+    assert {name for name in dir(fc) if not name.startswith("_")} == {*fc.__all__, *modules}
     assert "__version__" in dir(fc)
+    assert all(inspect.ismodule(getattr(fc, name)) for name in modules - {"ray"})
     for module in MODULES:
         for name in module.__all__:
             assert hasattr(module, name)
@@ -602,6 +604,7 @@ MISTAKES = {
     "fc.Ragged([[1], [2]])": "Ragged is called without offsets; fc.ragged makes one of rows",
     "fc.Batch(1, 2)": "Batch takes data; fc.build_batch makes one of all rows",
     "fc.skyrl": "no attribute 'skyrl'; import fastcollate.compat.skyrl",
+    "batch.micro_batches": "no micro_batches; a shard of fc.plan_step(batch, ...) has it",
     "batch + batch": "batches cannot be joined: build one batch of all rows",
     "batch | batch": "batches cannot be joined: build one batch of all rows",
     "fc.Batch.concat([batch, batch])": "attribute 'concat'; fc.build_batch makes one of all rows",
