@@ -214,3 +214,33 @@ def test_the_page_has_all_kinds_of_findings_in_their_order():
     of_files = {"padded_column", "short_logprobs"}
     assert sorted(KINDS) == sorted(of_files.union(*named))
     assert all(f"`{kind}` (" in page for kind in of_files)
+
+
+def test_the_table_of_what_a_batch_has():
+    """Each cell is the shape of that output in that layout; empty ones are not written."""
+    _, _, section = (ROOT / "docs" / "batches.md").read_text("utf-8").partition("a batch has\n")
+    kinds = {"field of responses": "gain", "field of whole": "whole", "`fc.PerRow`": "per_row"}
+    table = {}
+    for cells in re.findall(r"^\| (.*?) \|(.*?)\|(.*?)\|(.*?)\|(.*?)\|$", section, re.MULTILINE):
+        own = [key for words, key in kinds.items() if words in cells[0]]
+        for key in own or re.findall(r"`(\w+)`", cells[0]):
+            table[key] = [cell.strip() for cell in cells[1:]]
+    rows = {"prompts": [[1, 2, 3], [1, 2, 4, 5]], "responses": [[8, 9], [7]], "pad_token_id": 0}
+    fields = {"gain": [[1, 2], [3]], "whole": [[1] * 5, [2] * 5], "per_row": fc.PerRow([1, 2])}
+    values = dict.fromkeys(("rewards", "logprobs", "advantages"), ((-1, -2), (-3,)))
+    options = {"fields": fields, "position_ids": True, "array_type": "numpy", **values}
+    layouts = ("left", "jagged", fc.Packed(8, multiple_of=4), fc.Tree(8, fork_early=True))
+    for column, layout in enumerate(layouts):
+        made = [
+            fc.build_batch(**rows, **options, layout=layout, labels=labels)
+            for labels in ("aligned", "shifted")
+        ]
+        labels = {"labels": made[0].labels, "shift_labels": made[1].shift_labels}
+        batch = {**made[0], **labels}
+        width = batch["input_ids"].shape[-1]
+        sizes = {"B": 2, "R": 2, "S": 3, "T": 10, "N": 2, "W": width, "sequences": 2}
+        for key in {*table, *batch} - {"max_seqlen_padded", "row_cu_seqlens_padded"}:
+            cell = table[key][column]
+            assert bool(cell) == (key in batch), (key, layout)
+            if cell.startswith("("):
+                assert batch[key].shape == eval(cell, sizes), (key, layout)
