@@ -1,104 +1,79 @@
-"""Words that readers search for, and the page to find first; pages that the search leaves out."""
+"""What the search knows beyond Sphinx's index: words that lead to a section, and sections' texts.
+
+Sphinx finds pages, and gives nearly all the same rank. `static/site.js` ranks sections, by the file
+that is written here and read on the page of the search alone.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
-from sphinx.transforms import SphinxTransform
 
+LINES = Path(__file__).with_suffix(".txt").read_text("utf-8").splitlines()
 WORDS = {
-    "advantage": "concepts#groups-and-advantages",
-    "advantages": "concepts#groups-and-advantages",
-    "attention mask": "attention",
-    "bf16": "batches#dtypes",
-    "cuda out of memory": "troubleshooting#out-of-memory",
-    "dataloader": "collators",
-    "ddp": "steps",
-    "deepspeed": "steps",
-    "dpo": "frameworks/trl",
-    "eos": "looking#mistakes",
-    "flash attention": "attention",
-    "fsdp": "steps",
-    "gae": "faq#which-algorithms-does-it-implement",
-    "grpo": "tutorials/grpo_loop",
-    "install": "index",
-    "kl": "batches#what-trains",
-    "logprobs": "batches#from-model-outputs-back-to-rows",
-    "loss mask": "concepts#the-loss-and-its-mask",
-    "max_length": "collators#truncation",
-    "megatron": "packing#context-parallelism",
-    "moe": "engine_fields#captured-fields",
-    "nan": "troubleshooting#the-loss-is-nan",
-    "nemo_rl": "frameworks/nemo_rl",
-    "off by one": "troubleshooting#mistakes-that-raise-no-error",
-    "oom": "troubleshooting#out-of-memory",
-    "openai": "rollouts",
-    "out of memory": "troubleshooting#out-of-memory",
-    "packing": "packing",
-    "padding": "which_layout",
-    "parquet": "tables",
-    "position_ids": "batches#positions",
-    "ppo": "faq#which-algorithms-does-it-implement",
-    "prefix caching": "trees",
-    "ray": "ray",
-    "remove_unused_columns": "collators",
-    "router replay": "engine_fields#captured-fields",
-    "sft": "tutorials/sft_packing",
-    "sglang": "rollouts",
-    "skyrl": "frameworks/skyrl",
-    "tokenizer": "faq#does-it-tokenise",
-    "tool calls": "tutorials/tool_use",
-    "trl": "frameworks/trl",
-    "truncation": "faq#does-it-truncate-long-rows",
-    "verl": "frameworks/verl",
-    "vllm": "rollouts",
+    word: target
+    for target, words in (line.split(": ") for line in LINES)
+    for word in words.split(", ")
 }
-"""A word, in lower case, to a page and the id of a section."""
+"""Words, in any order and number and with any underscores, to the section to find first."""
 
 LEFT_OUT = ("architecture", "changelog", "contributing", "internals")
+"""Pages on the project itself."""
 
-
-class Words(SphinxTransform):
-    """Give each page its words, as main entries of the index."""
-
-    default_priority = 845  # before Sphinx collects the index
-
-    def apply(self, **options: Any) -> None:
-        """Add the entries of one page."""
-        entries = []
-        for word, target in WORDS.items():
-            page, _, section = target.partition("#")
-            if page == self.env.docname:
-                if section and section not in self.document.ids:
-                    raise ValueError(f"{page} has no section {section}")
-                entries.append(("single", word, section, "main", None))
-        if entries:
-            self.document.insert(0, addnodes.index(entries=entries))
-
-
-def pages_of_words(
-    app: Sphinx, env: BuildEnvironment, added: set[str], changed: set[str], removed: set[str]
-) -> list[str]:
-    """Read pages with words in every build: Sphinx drops index entries of pages not read."""
-    pages = {target.partition("#")[0] for target in WORDS.values()}
-    return sorted(pages & env.found_docs) if added | changed | removed else []
+FILE = "_static/search_words.js"
 
 
 def leave_out(app: Sphinx, env: BuildEnvironment) -> None:
-    """Leave the text of pages on the project itself out of the search."""
-    unknown = {target.partition("#")[0] for target in WORDS.values()} - env.found_docs
-    if unknown:
-        raise ValueError(f"search words lead to unknown pages: {sorted(unknown)}")
+    """Leave pages out of Sphinx's index."""
     for name in LEFT_OUT:
         env.metadata[name]["nosearch"] = ""
 
 
+def sections(document: nodes.document) -> Iterator[tuple[str, str, str]]:
+    """Return id, title and text of each section, and name of the reference, without inner ones."""
+    kinds = (nodes.section, addnodes.desc)
+    for part in document.findall(lambda node: isinstance(node, kinds)):
+        head, *own = part.children
+        ids = (part if isinstance(part, nodes.section) else head)["ids"]
+        if isinstance(part, addnodes.desc):
+            own = part[-1].children
+        hidden = (*kinds, nodes.Invisible, nodes.raw)
+        text = " ".join(node.astext() for node in own if not isinstance(node, hidden))
+        if ids:
+            title = head["fullname"] if "fullname" in head else head.astext()
+            yield ids[0], title, " ".join(text.split())
+
+
+def write(app: Sphinx, exception: Exception | None) -> None:
+    """Write the file, unless words lead nowhere."""
+    if exception or app.builder.name != "html":
+        return
+    pages = sorted(app.env.found_docs - {*LEFT_OUT})
+    texts = {name: [*sections(app.env.get_doctree(name))] for name in pages}
+    known = {*pages} | {f"{name}#{one}" for name in pages for one, *_ in texts[name]}
+    if unknown := sorted({*WORDS.values()} - known):
+        raise ValueError(f"search words lead to unknown sections: {unknown}")
+    data = {"WORDS": WORDS, "SECTIONS": texts}
+    lines = [f"const {name} = {json.dumps(of, ensure_ascii=False)};\n" for name, of in data.items()]
+    Path(app.outdir, FILE).write_text("".join(lines), "utf-8")
+
+
+def read_it(app: Sphinx, page: str, template: str, context: dict[str, Any], tree: Any) -> None:
+    """Load the file on the page of the search."""
+    if page == "search":
+        app.add_js_file(FILE.removeprefix("_static/"))
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register the transform and the handlers."""
-    app.add_transform(Words)
-    app.connect("env-get-outdated", pages_of_words)
+    """Register the handlers."""
     app.connect("env-updated", leave_out)
+    app.connect("html-page-context", read_it)
+    app.connect("build-finished", write)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

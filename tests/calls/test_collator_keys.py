@@ -185,7 +185,7 @@ def test_keys_that_some_samples_lack():
         fc.Collator(pad_token_id=0)([{"prompt_ids": "[1, 2]", "response_ids": "[3]"}])
     messages = {"messages": [{"role": "user", "content": "What"}]}
     for sample in messages, {**messages, "score": 1.0}:
-        with pytest.raises(ValueError, match="; apply the chat template first.*'assistant_masks'"):
+        with pytest.raises(ValueError, match=r"; apply the chat template first.*'assistant_masks'"):
             fc.Collator(pad_token_id=0)([sample])
 
 

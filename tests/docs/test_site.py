@@ -135,3 +135,30 @@ def test_summaries_have_the_titles_of_sections(monkeypatch):
     found = [(page, "fc.pad", "pad", "Pad"), (part, "fc.a", "a", "A"), (part, "fc.b", "b", "B")]
     rows = [row.astext().split() for row in table(found).findall(nodes.row)]
     assert rows == [["pad", "Pad"], ["verl"], ["a", "A"], ["b", "B"]]
+
+
+def test_search_words_lead_to_pages(monkeypatch):
+    """The build checks their sections."""
+    pytest.importorskip("sphinx")
+    monkeypatch.syspath_prepend(DOCS / "extensions")
+    from search_words import LINES, WORDS
+
+    words = [word for line in LINES for word in line.split(": ")[1].split(", ")]
+    assert len({word.lower().replace("_", " ") for word in words}) == len(words) == len(WORDS)
+    pages = {page.relative_to(DOCS).with_suffix("").as_posix() for page in PAGES}
+    assert {target.partition("#")[0] for target in WORDS.values()} <= pages
+
+
+def test_sections_of_the_search_have_their_own_text(monkeypatch):
+    nodes = pytest.importorskip("docutils.nodes")
+    addnodes = pytest.importorskip("sphinx.addnodes")
+    monkeypatch.syspath_prepend(DOCS / "extensions")
+    from search_words import sections
+
+    signature = addnodes.desc_signature("", "", ids=["fc.pad"], fullname="pad")
+    about = addnodes.desc_content("", nodes.paragraph(text="Pad\nrows."))
+    inner = nodes.section("", nodes.title(text="Inner"), nodes.paragraph(text="In."), ids=["in"])
+    outer = nodes.section("", nodes.title(text="Outer"), nodes.comment(text="no"), ids=["out"])
+    outer += [nodes.paragraph(text="Out."), addnodes.desc("", signature, about), inner]
+    expected = [("out", "Outer", "Out."), ("fc.pad", "pad", "Pad rows."), ("in", "Inner", "In.")]
+    assert [*sections(outer)] == expected
