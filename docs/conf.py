@@ -24,6 +24,7 @@ extensions = [
     "sphinx_copybutton",
     "llms_txt",
     "notebooks",
+    "parameter_types",
     "public_names",
     "repository_links",
     "search_words",
@@ -38,7 +39,7 @@ nitpick_ignore_regex = [("py:obj", ".*")]
 autodoc_default_options = {"members": True}
 autodoc_member_order = "bysource"
 autodoc_mock_imports = [name for name in ("ray", "torch") if find_spec(name) is None]
-# Types are in the parameters' descriptions; overloads are then one signature.
+# Types are in the parameters' descriptions (parameter_types); overloads are then one signature.
 autodoc_typehints = "none"
 numpydoc_show_class_members = False
 numpydoc_class_members_toctree = False

@@ -1,8 +1,13 @@
-"""A table at the top of each page of the reference: every name, and the first sentence on it."""
+"""A table at the top of each page of the reference: every name, and the first sentence on it.
+
+Members of a class with a table of its own have the order of that table. Classes that are received,
+not imported, have no module before their names.
+"""
 
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
@@ -63,7 +68,43 @@ def table(found: list[tuple[nodes.section, str, str, str]]) -> nodes.table:
     return nodes.table("", group, classes=["summaries"])
 
 
+class Members(SphinxTransform):
+    """Order members by the table of their class, and shorten the names of internal classes."""
+
+    default_priority = 844  # before the summaries
+
+    def apply(self, **options: Any) -> None:
+        """Change the classes of a page."""
+        for entry in self.document.findall(addnodes.desc):
+            if entry["objtype"] == "class":
+                shorten(entry[0])
+                order(entry[-1])
+
+
+def shorten(signature: addnodes.desc_signature) -> None:
+    """Remove the module of a class that it does not export."""
+    module = sys.modules.get(signature["module"])
+    if signature["fullname"] not in getattr(module, "__all__", ()):
+        for name in [*signature.findall(addnodes.desc_addname)]:
+            signature.remove(name)
+
+
+def order(content: addnodes.desc_content) -> None:
+    """Sort the members of a class by the first table of its description, if it has one."""
+    table = next((node for node in content if isinstance(node, nodes.table)), None)
+    if table is None:
+        return
+    named = [one["reftarget"] for one in table.findall(addnodes.pending_xref)]
+    rank = {name: place for place, name in reversed([*enumerate(named)])}
+    members = [node for node in content if isinstance(node, addnodes.desc)]
+    places = [content.index(node) for node in members]
+    members.sort(key=lambda one: rank.get(one[0]["fullname"].rpartition(".")[2], len(rank)))
+    for place, member in zip(places, members, strict=True):
+        content[place] = member
+
+
 def setup(app: Sphinx) -> dict[str, Any]:
-    """Register the transform."""
+    """Register the transforms."""
+    app.add_transform(Members)
     app.add_transform(Summaries)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

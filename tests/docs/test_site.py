@@ -162,3 +162,37 @@ def test_sections_of_the_search_have_their_own_text(monkeypatch):
     outer += [nodes.paragraph(text="Out."), addnodes.desc("", signature, about), inner]
     expected = [("out", "Outer", "Out."), ("fc.pad", "pad", "Pad rows."), ("in", "Inner", "In.")]
     assert [*sections(outer)] == expected
+
+
+def test_types_of_parameters(monkeypatch):
+    pytest.importorskip("sphinx")
+    monkeypatch.syspath_prepend(DOCS / "extensions")
+    from parameter_types import add_types
+
+    import fastcollate as fc
+
+    lines = ["Plan.", "", "Parameters", "----------", "rows", "    Rows.", "dp_size", "    Ranks."]
+    lines += ["keep_together", "layout", "uids, dp_size", "", "Returns", "-------", "dp_size"]
+    add_types(None, "function", "plan_step", fc.plan_step, None, lines)
+    assert lines[4:] == [
+        *("rows", "    Rows.", "dp_size : ``int``", "    Ranks."),
+        *('keep_together : ``"prompt" | "trajectory"``', "layout : ``Layout | str``"),
+        *("uids, dp_size", "", "Returns", "-------", "dp_size"),
+    ]
+
+
+def test_members_have_the_order_of_their_table(monkeypatch):
+    nodes = pytest.importorskip("docutils.nodes")
+    addnodes = pytest.importorskip("sphinx.addnodes")
+    monkeypatch.syspath_prepend(DOCS / "extensions")
+    from summaries import order
+
+    def member(name):
+        return addnodes.desc("", addnodes.desc_signature(fullname=f"Batch.{name}"), name=name)
+
+    links = [addnodes.pending_xref(reftarget=name) for name in ("show", "check", "show")]
+    about = nodes.paragraph()
+    content = addnodes.desc_content("", nodes.table("", *links), member("check"), about)
+    content += [member("pop"), member("show")]
+    order(content)
+    assert [node.get("name") for node in content] == [None, "show", None, "check", "pop"]
