@@ -83,6 +83,12 @@ def run(code, found):
     return found["loss"]
 
 
+def mean_alone(model, masks, loss_of, rows=ROWS):
+    """Return the outcome of the weighted mean of all rows' losses."""
+    total, weights = alone(model, masks, loss_of, rows)
+    return outcome(model, total / weights)
+
+
 def alone(model, masks, loss_of, rows=ROWS):
     """Return the sum over rows of weighted losses, and the sum of their weights."""
     total, weights = 0, 0
@@ -122,16 +128,16 @@ def token_loss(new, old, gain=None):
 @EACH_MASK
 @EACH_LAYOUT
 def test_readme(model, layout, masks):
-    total, weights = alone(model, masks, cross_entropy)
+    expected = mean_alone(model, masks, cross_entropy)
     loss = run(recipe("README.md", "logits = model("), names(model, layout, masks))
-    assert_same(outcome(model, loss), outcome(model, total / weights))
+    assert_same(outcome(model, loss), expected)
 
 
 @pytest.mark.parametrize("page", ["docs/attention.md", "docs/trees.md"])
 @EACH_MASK
 @EACH_LAYOUT
 def test_attention_and_trees(model, layout, masks, page):
-    expected = outcome(model, alone(model, masks, policy_gradient)[0])
+    expected = mean_alone(model, masks, policy_gradient)
     code = recipe(page, "batch = fc.build_batch(prompts")
     assert "model_inputs(model=model)" in code
     for mask in [""] if layout.spec.is_padded else ["", '"dense", ']:
@@ -147,7 +153,7 @@ def test_packing(model, layout, masks):
     found = names(model, layout, masks)
     loss = run(recipe("docs/packing.md", "batch = fc.build_batch("), found)
     assert found["batch"].plan.layout == layout.name
-    assert_same(outcome(model, loss), outcome(model, alone(model, masks, cross_entropy)[0]))
+    assert_same(outcome(model, loss), mean_alone(model, masks, cross_entropy))
 
 
 @pytest.mark.parametrize("options", [{}, {"multiple_of": 4}, {"padding_as": "no_segment"}])
@@ -157,7 +163,7 @@ def test_packing_with_a_shift(model, masks, options):
     found = names(model, layout, masks)
     found["cross_entropy"] = torch.nn.functional.cross_entropy
     loss = run(recipe("docs/packing.md", "shifted = fc.build_batch("), found)
-    assert_same(outcome(model, loss), outcome(model, alone(model, masks, cross_entropy)[0]))
+    assert_same(outcome(model, loss), mean_alone(model, masks, cross_entropy))
 
 
 @EACH_MASK
@@ -167,7 +173,7 @@ def test_what_trains(model, layout, masks):
     found["logprobs"] = grpo_loop.response_log_probs(model, found["batch"])
     found["advantages"] = found["batch"].advantages
     loss = run(recipe("docs/batches.md", "trained = batch.loss_mask"), found)
-    assert_same(outcome(model, loss), outcome(model, alone(model, masks, with_kl)[0]))
+    assert_same(outcome(model, loss), mean_alone(model, masks, with_kl))
 
 
 @EACH_MASK
@@ -180,7 +186,7 @@ def test_the_way_back(model, masks):
         return -new * gain[0]
 
     loss = run(recipe("docs/batches.md", "def model_logprobs"), found)
-    assert_same(outcome(model, loss), outcome(model, alone(model, masks, loss_of, rows)[0]))
+    assert_same(outcome(model, loss), mean_alone(model, masks, loss_of, rows))
 
 
 @pytest.mark.parametrize(
@@ -204,7 +210,7 @@ def test_shards(model, layout, masks, page, first, name):
     loss, code = 0, recipe(page, first)
     for rank in range(plan.dp_size):
         mine = fc.build_batch(
-            PROMPTS, RESPONSES, pad_token_id=0, loss_mask=masks, rewards=OLD,
+            PROMPTS, RESPONSES, pad_token_id=0, loss_mask=masks, advantages=OLD,
             shard=plan.shard(0, rank), layout=layout,
         )  # fmt: skip
         new = grpo_loop.response_log_probs(model, mine)
@@ -213,7 +219,7 @@ def test_shards(model, layout, masks, page, first, name):
         found["tokens"] = [tokens] if "tokens[" in code else tokens
         if name == "batch":
             found["token_loss"] = lambda batch, trained, new=new: token_loss(
-                new[trained], batch.rewards[trained]
+                new[trained], batch.advantages[trained]
             )
         loss = loss + run(code, found)
     total, weights = alone(model, masks, token_loss)
@@ -234,5 +240,4 @@ def test_grpo(model, layout, masks, loop):
 @EACH_LAYOUT
 def test_trees(model, layout, masks):
     loss = trees.loss_of(model, names(model, layout, masks)["batch"])
-    total, weights = alone(model, masks, cross_entropy)
-    assert_same(outcome(model, loss), outcome(model, total / weights))
+    assert_same(outcome(model, loss), mean_alone(model, masks, cross_entropy))
