@@ -13,7 +13,7 @@ import fastcollate.ray  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of Ray
 
-PROMPTS, SAMPLES, RESPONSE = 32, 2, [5, 6, 2]
+PROMPTS, SAMPLES = 32, 2
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -23,21 +23,11 @@ def cluster():
 
 
 def worker_names():
-    """Return the names that snippets use in workers: Ray pickles functions without a module."""
+    """Return what the page on Ray defines: Ray pickles functions without a module."""
 
-    def sampled_turns():
-        import uuid
-
-        for _ in range(PROMPTS):
-            uid = uuid.uuid4().hex
-            for sample in range(SAMPLES):
-                names = {"uid": uid, "trajectory_id": f"{uid}/{sample}"}
-                yield {"prompt": [1, 3, 4], "response": RESPONSE, "loss_mask": [1, 0, 1], **names}
-
-    def token_loss(batch, trained):
-        return torch.ones(int(trained.sum()), requires_grad=True)
-
-    return {"sampled_turns": sampled_turns, "token_loss": token_loss}
+    names = {"__name__": "page"}
+    run(snippet_with("docs/ray.md", "def sampled_turns"), names)
+    return names
 
 
 def snippet_with(page, text):
@@ -45,8 +35,17 @@ def snippet_with(page, text):
     return found._replace(code=found.code.replace('"cuda"', '"cpu"'))  # workers have no GPU
 
 
+def test_ray_data():
+    """First: actors of the other tests hold the CPUs that it reads with."""
+    names = {"data": [{"prompt": [1], "response": [2, 3]}], "collate": fc.Collator(pad_token_id=0)}
+    run(snippet_with("docs/collators.md", "ray.data"), names)
+    collate = names["collate"].for_ray_data()
+    (batch,) = names["dataset"].iter_torch_batches(batch_size=32, collate_fn=collate)
+    assert batch["input_ids"].tolist() == [[1, 2, 3]]
+
+
 def test_workers_and_ranks():
-    names = {"__name__": "page", "num_rollouts": 2, "dp_size": 2, **worker_names()}
+    names = worker_names()
     run(snippet_with("docs/ray.md", "class Rollout"), names)
     plan = names["plan"]
     assert (plan.num_mini_batches, plan.step.num_rows) == (1, 2 * PROMPTS * SAMPLES)

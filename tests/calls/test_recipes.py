@@ -194,7 +194,7 @@ def test_the_way_back(model, masks):
     [
         ("docs/steps.md", "trained = mine.", "mine"),
         ("docs/steps.md", "# (bins, W)", "mine"),
-        ("docs/steps.md", "trained = part.", "part"),
+        ("docs/steps.md", "# On this rank", "part"),
         ("docs/ray.md", "trained = batch.", "batch"),
     ],
 )
@@ -214,8 +214,8 @@ def test_shards(model, layout, masks, page, first, name):
             shard=plan.shard(0, rank), layout=layout,
         )  # fmt: skip
         new = grpo_loop.response_log_probs(model, mine)
-        given = dict.fromkeys(("model", "log_probs_of"), lambda part, new=new: new)
-        found |= given | {name: mine, "logprobs": new, "token_loss": token_loss, "mini_batch": 0}
+        given = dict.fromkeys(("cp_log_probs_of", "log_probs_of"), lambda part, new=new: new)
+        found |= given | {name: mine, "token_loss": token_loss, "mini_batch": 0}
         found["tokens"] = [tokens] if "tokens[" in code else tokens
         if name == "batch":
             found["token_loss"] = lambda batch, trained, new=new: token_loss(

@@ -79,23 +79,26 @@ def test_attention(layout):
         pytest.skip(SNIPPETS[page][0].skipped)
     import torch
 
-    names, hidden, losses = begin(page, SNIPPETS[page]), [], []
+    names, hidden = begin(page, SNIPPETS[page]), []
     for snippet in SNIPPETS[page]:
+        if snippet.skipped:
+            continue
         if layout == "tree":
             snippet = snippet._replace(code=snippet.code.replace("fc.Packed(", "fc.Tree("))
         run(snippet, names)
-        hidden.append(names["hidden"].detach())
-        losses.append(names["loss"].item())
+        if "hidden = " in snippet.code:
+            hidden.append(names["hidden"].detach())
     assert names["batch"].plan.layout == layout
     assert_close = torch.testing.assert_close
     assert_close(hidden[0], hidden[1])  # with the registered attention
-    assert_close(hidden[0], hidden[3])
+    assert_close(hidden[0], hidden[2])
+    names["model"].set_attn_implementation("sdpa")  # the page ends with another
     expected = 0
     for prompt, response in zip(names["prompts"], names["responses"], strict=True):
         logits = names["model"](torch.tensor([prompt + response])).logits[0, len(prompt) - 1 : -1]
         expected -= logits.log_softmax(-1).gather(-1, torch.tensor(response)[:, None]).sum()
     expected = expected.item() / sum(map(len, names["responses"]))
-    assert losses[0] == pytest.approx(expected, rel=1e-4)
+    assert names["loss"].item() == pytest.approx(expected, rel=1e-4)
     assert names["mask"].dtype == names["model"].dtype
     assert names["attn_type_map"].tolist().count(1) == len(names["q_ranges"]) or layout == "tree"
 
@@ -110,7 +113,7 @@ def test_steps(pages):
 def test_trees(pages):
     names = names_after("docs/trees.md", pages)
     assert names["batch"].plan.layout == "tree"
-    assert names["plan"].dp_size == 8
+    assert names["plan"].dp_size == 2
 
 
 @pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")

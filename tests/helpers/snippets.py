@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from docs_setup import BEFORE, NEEDS, PAGE_NEEDS, PAGES
+from docs_setup import NEEDS, PAGE_NEEDS, PAGES
 
-import fastcollate as fc
 from fastcollate.testing.reference import assert_same
 
 ROOT = Path(__file__).parents[2]
@@ -91,7 +90,7 @@ class Tables(dict):
 def begin(page, snippets):
     """Return the names of a page before its first snippet."""
     if page != "docs/tables.md":
-        return {"fc": fc, **PAGES[page]()}
+        return PAGES.get(page, dict)()
     shared = {}
     exec(snippets[0].code, shared)
     collate, table = shared["collate"], shared["table"]
@@ -99,9 +98,6 @@ def begin(page, snippets):
 
 
 def run(snippet, names):
-    for (page, text), more in BEFORE.items():
-        if page == snippet.page and text in snippet.code:
-            names.update(more(names))
     code = snippet.code.replace('"cuda"', '"cpu"') if snippet.is_moved else snippet.code
     if snippet.shows_output:
         # Empty lines of outputs are as they are on the page, not as doctests write them.
