@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import sys
 
+from fastcollate import __version__
+
 PACKAGES = {"pyarrow", "rich", "tokenizers", "typer"}
 """Packages of the extra ``cli``."""
 
 
 def main() -> int:
     """Run the command line; return the exit code."""
+    if sys.argv[1:] == ["--version"]:  # without the time to import the commands
+        print(__version__)
+        return 0
     try:
         from fastcollate.cli.app import run
     except ModuleNotFoundError as error:

@@ -280,6 +280,7 @@ fn columns<'py>(py: Python<'py>, calls: Calls, kept: &[String]) -> Result<Bound<
     columns.set_item("bad_logprobs", bad.reshape([calls.bad.len(), KINDS])?)?;
     columns.set_item("prompts", rows(py, calls.prompts)?)?;
     columns.set_item("responses", rows(py, calls.responses)?)?;
+    columns.set_item("are_whole", calls.whole.is_some())?;
     columns.set_item("have_prompts", PyArray1::from_vec(py, calls.have_prompts))?;
     Ok(columns)
 }

@@ -304,6 +304,78 @@ def test_a_plan(rollouts, tmp_path, capsys):
     assert printed.count("padding rows") == 1  # figures of the description are not repeated
 
 
+def test_rows_of_a_plan_that_are_apart(tmp_path, capsys):
+    """Only mini-batches of prompts need the rows of each next to each other."""
+    table = {name: TABLE[name] for name in ("prompts", "responses")}
+    path = write(tmp_path / "r.jsonl", table | {"uids": ["a", "b", "a", "b", "c"]})
+    assert shown(capsys, "plan", path)["rows"] == 5
+    assert run(["plan", str(path)]) == 0
+    assert "so each row counts as a prompt" in capsys.readouterr().out
+    assert run(["plan", str(path), "--prompts-per-mini-batch", "1"]) == 1
+    assert "the rows of prompt 'a' are not next to each other" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("key", ["response", "completion"])
+@pytest.mark.parametrize("options", [[], ["--schema", "engines"]])
+def test_columns_around_responses(key, options, tmp_path, capsys):
+    """The plain columns of a row belong to all calls inside it."""
+    choices = [{"token_ids": [2, at], "finish_reason": "stop"} for at in range(2)]
+    body = {"prompt_token_ids": [1], "choices": choices}
+    around = {"uid": "a", "reward": 0.5, "weight_version": 3}
+    path = tmp_path / "r.jsonl"
+    for row in ({key: body, **around}, body | around):
+        path.write_text(json.dumps(row))
+        found = shown(capsys, "view", path, "--row", 1, "--row", 2, *options)
+        assert [(row["response"], row["uids"], row["rewards"]) for row in found] == [
+            ([2, 0], "a", 0.5),
+            ([2, 1], "a", 0.5),
+        ]
+        figures = shown(capsys, "report", path, "-o", tmp_path / "r.html", *options)
+        assert (figures["versions"]["latest"], figures["unread"]) == (3, [])
+
+
+def test_values_that_are_not_numbers(tmp_path, capsys):
+    """Null is NaN, which JSON lacks; a known name with other values is not read."""
+    table = TABLE | {"rewards": [0.0, None, float("nan"), 0.5, 0.0]}
+    table["logprobs"] = [[float("-inf")] * len(row) for row in TABLE["responses"]]
+    path = write(tmp_path / "r.parquet", table)
+    rows = rows_of(path, capsys)
+    assert [row["rewards"] for row in rows] == [0.0, None, None, 0.5, 0.0]
+    assert rows[0]["logprobs"] == [None]
+    assert run(["view", str(path), "--row", "2", "--field", "rewards"]) == 0
+    assert "nan" in capsys.readouterr().out
+    assert run(["report", str(path), "-o", str(tmp_path / "r.html"), "--json"]) == 0
+    assert "NaN" not in re.sub(r'"[^"]*"', "", capsys.readouterr().out)
+    for rewards, why in (
+        (["0.5"] * 5, "reward (text, not numbers)"),
+        ([{"name": "a", "acc": 1.0}] * 5, "reward (a struct: pass --rewards reward.acc)"),
+    ):
+        table = {name: TABLE[name] for name in ("prompts", "responses")} | {"reward": rewards}
+        for name in ("r.parquet", "r.jsonl"):
+            path = write(tmp_path / name, table)
+            figures = shown(capsys, "report", path, "-o", tmp_path / "r.html")
+            assert figures["unread"] == [why]
+
+
+def test_ids_that_the_tokenizer_lacks(tmp_path, capsys):
+    table = TABLE | {"responses": [[3], [4, 5000], [6], [7, 8], [9, 9]]}
+    path = write(tmp_path / "r.parquet", table)
+    options = ["--tokenizer", str(TOKENIZER)]
+    assert run(["view", str(path), "--row", "2", *options]) == 0
+    assert "⟨?5000⟩" in capsys.readouterr().out
+    found = shown(capsys, "report", path, "-o", tmp_path / "r.html", *options)["findings"]
+    assert "outside_vocabulary" in [one["kind"] for one in found]
+
+
+def test_labels_split_sequences(tmp_path, capsys):
+    pairs = list(zip(TABLE["prompts"], TABLE["responses"], strict=True))
+    table = {"input_ids": [p + r for p, r in pairs]}
+    table["labels"] = [[-100] * len(p) + r for p, r in pairs]
+    for name in ("r.parquet", "r.jsonl"):
+        found = rows_of(write(tmp_path / name, table), capsys)
+        assert [(row["prompt"], row["response"]) for row in found] == pairs
+
+
 def test_costs(rollouts, tmp_path, capsys):
     costs = fc.planning.Costs(per_token=2.0, per_pair=1.0)
     path = tmp_path / "costs.json"
@@ -319,7 +391,10 @@ def test_a_view(rollouts, capsys):
     assert "row 13 of 1,544, uid decimal, trajectory decimal/1" in text
     assert "decimal" in text
     assert run(["view", str(rollouts), "--field", "rewards", "--all"]) == 0
-    assert "rewards" in capsys.readouterr().out
+    assert "rewards" in (text := capsys.readouterr().out)
+    named = write(rollouts.with_name("named.parquet"), {**TABLE, "reward": TABLE["rewards"]})
+    assert run(["view", str(named), "--rewards", "reward", "--field", "reward", "--all"]) == 0
+    assert capsys.readouterr().out == text
     found = shown(capsys, "view", ROLLOUTS, "--tokenizer", TOKENIZER, "--row", 13)
     assert isinstance(found[0]["response_text"], str)
 
@@ -351,7 +426,7 @@ ERRORS = {
     "empty folder": (["plan", "folder"], "folder contains no rollouts; pass a folder with"),
     "lengths": (
         ["report", "ragged.parquet"],
-        "ragged.parquet, row 4: call 0 has a loss mask of 1 item, but its response has 2 tokens",
+        "ragged.parquet, row 4 has a loss mask of 1 item, but its response has 2 tokens",
     ),
     "null lines": (["plan", "null.jsonl"], "null.jsonl cannot be read as JSON lines: it does not"),
     "packed null lines": (["view", "null.jsonl.gz"], "JSON lines: it does not begin with '{'"),
@@ -361,7 +436,7 @@ ERRORS = {
     "no such row": (["view", "r.parquet", "--row", "6"], "--row is 6, but r.parquet has rows 1 to"),
     "no tokenizer": (
         ["view", "r.parquet", "--tokenizer", "t.json"],
-        "t.json does not exist; pass",
+        "--tokenizer is t.json, but t.json does not exist; pass",
     ),
     "bad tokenizer": (
         ["view", "r.parquet", "--tokenizer", "bad.jsonl"],
@@ -369,7 +444,7 @@ ERRORS = {
     ),
     "another tokenizer": (
         ["report", "large.parquet", "--tokenizer", str(TOKENIZER)],
-        "large.parquet, row 2: its response has the id 5000, but ",
+        "large.parquet, row 1: its prompt has the id 5001, and most other ids are as high, but ",
     ),
     "no folder": (
         ["report", "r.parquet", "-o", "no/r.html"],
@@ -379,9 +454,9 @@ ERRORS = {
     "no costs": (["plan", "r.parquet", "--costs", "bad.jsonl"], "bad.jsonl has no costs: "),
     "too small": (
         ["plan", "r.parquet", "--capacity", "4"],
-        "row 1 has 6 tokens, more than --capacity 4; pass",
+        "row 2 has 6 tokens, more than --capacity 4; pass",
     ),
-    "no field": (["view", "r.parquet", "--field", "logprobs"], "--field is 'logprobs', which r."),
+    "no field": (["view", "r.parquet", "--field", "logprobs"], "--field is 'logprobs', but r."),
     "turns that are apart": (
         ["report", "apart.parquet"],
         "the turns of trajectory 'a' are not next to each other; sort the file, or name other",
@@ -390,10 +465,37 @@ ERRORS = {
         ["plan", "apart.parquet", "--merge", "none", "--prompts-per-mini-batch", "1"],
         "the rows of prompt 'x' are not next to each other; sort the file, or name other",
     ),
-    "a reward that is null": (
-        ["report", "reward.parquet"],
-        "reward.parquet, row 2: its reward is None; leave such rows out, or name other rewards",
+    "a reward that is text": (
+        ["report", "reward.jsonl"],
+        "reward.jsonl, row 2: its reward is 'good'; leave such rows out, or name other rewards",
     ),
+    "a flag that differs": (
+        ["report", "flags.parquet"],
+        "is_last_step of row 2 is False, but trajectory_ids of rows 2 and 3 differ ('a0', 'b0')",
+    ),
+    "no id": (
+        ["plan", "ids.parquet"],
+        "row 2 has no value in the column of --uids; fill it, or name another column",
+    ),
+    "pairs": (
+        ["view", "chosen.jsonl"],
+        "chosen.jsonl has preference pairs (chosen, rejected), which the commands do not read; ",
+    ),
+    "pairs of ids": (
+        ["view", "chosen_ids.parquet"],
+        "has preference pairs (chosen_input_ids, rejected_input_ids), which the commands do not",
+    ),
+    "no ids of responses": (
+        ["view", "openai.jsonl"],
+        "openai.jsonl has OpenAI responses without token ids of prompts and responses; ask the "
+        "server for return_token_ids=True",
+    ),
+    "a float": (["view", "float.jsonl"], "float.jsonl, line 2, byte 31: 1.5 is not a token id, "),
+    "a table of another source": (
+        ["view", "other.parquet", "--schema", "engines"],
+        "other.parquet has no tokens under the keys of its schema, engines; pass another one as ",
+    ),
+    "a pipe": (["view", "-"], "- is a pipe, which cannot be read twice; pass a file"),
     "chat": (["view", "chat.jsonl"], "chat.jsonl has chat messages (messages), but no token ids; "),
     "chat of prompts and completions": (
         ["view", "pairs.jsonl"],
@@ -413,7 +515,8 @@ ERRORS = {
     ),
     "another source": (
         ["view", "r.parquet", "--schema", "tinker"],
-        "row 1: call 0 has no token ids",
+        "--schema is 'tinker', but r.parquet has no tokens of responses under its keys; leave it "
+        "out: the rows are recognised as columns",
     ),
     "a long name": (["report", "r.parquet", "-o", "x" * 300], "x" * 300),
     "cut off": (["view", "cut.jsonl.gz"], "cut.jsonl.gz cannot be read as JSON lines: "),
@@ -434,7 +537,7 @@ ERRORS = {
     ),
     "no uids": (
         ["plan", "plain.parquet", "--prompts-per-mini-batch", "2"],
-        "name their column with --uids COLUMN",
+        "--prompts-per-mini-batch needs the prompts of rows; name their column with --uids COLUMN",
     ),
 }
 
@@ -448,10 +551,25 @@ def test_errors_are_one_line(arguments, message, tmp_path, monkeypatch, capsys):
     write(Path("empty.parquet"), pa.table(TABLE).slice(0, 0))
     write(Path("ragged.parquet"), TABLE | {"loss_mask": [[1], [1, 0], [1], [1], [0, 0]]})
     write(Path("null.parquet"), TABLE | {"prompts": [[1], None, [2], [3], [4]]})
-    write(Path("large.parquet"), TABLE | {"responses": [[3], [4, 5000], [6], [7, 8], [9, 9]]})
+    large = {
+        name: [[5000 + token for token in row] for row in TABLE[name]]
+        for name in ("prompts", "responses")
+    }
+    write(Path("large.parquet"), TABLE | large)
     apart = {"trajectory_ids": ["a", "b", "a", "c", "d"], "uids": ["x", "y", "x", "z", "z"]}
     write(Path("apart.parquet"), TABLE | apart)
-    write(Path("reward.parquet"), TABLE | {"rewards": [0.0, None, 0.0, 0.0, 1.0]})
+    write(Path("flags.parquet"), TABLE | {"is_last_step": [False] * 5})
+    write(Path("ids.parquet"), TABLE | {"uids": ["a", None, "b", "b", "c"]})
+    row = {"prompt_ids": [1], "response_ids": [2], "reward": 1.0}
+    Path("reward.jsonl").write_text("\n".join(map(json.dumps, [row, {**row, "reward": "good"}])))
+    lines = '{"prompts": [1], "responses": [2]}', '{"prompts": [1], "responses": [1.5]}'
+    Path("float.jsonl").write_text("\n".join(lines))
+    pairs = {"prompt": "x", "chosen": "y", "rejected": "z"}
+    Path("chosen.jsonl").write_text(json.dumps(pairs))
+    ids = ("prompt_input_ids", "chosen_input_ids", "rejected_input_ids")
+    write(Path("chosen_ids.parquet"), {key: [[1]] for key in ids})
+    choice = {"index": 0, "message": {"role": "assistant", "content": "x"}}
+    Path("openai.jsonl").write_text(json.dumps({"choices": [choice]}))
     Path("text.txt").write_text("no rollouts")
     chat = [{"role": "user", "content": "x"}]
     Path("chat.jsonl").write_text(json.dumps({"messages": chat}))
@@ -472,8 +590,9 @@ def test_errors_are_one_line(arguments, message, tmp_path, monkeypatch, capsys):
     Path("floats.jsonl").write_text(json.dumps(floats))
     Path("folder").mkdir()
     before = sorted(Path().rglob("*"))
-    assert run(arguments) == 1
+    code = run(arguments)
     found = capsys.readouterr()
+    assert code == (2 if message.startswith("--") else 1)
     assert found.out == ""
     assert found.err.startswith("fastcollate: ")
     assert found.err.count("\n") == 1
@@ -487,12 +606,29 @@ def test_errors_are_one_line(arguments, message, tmp_path, monkeypatch, capsys):
 def test_wrong_usage(rollouts, capsys):
     for arguments in (["nothing"], ["view"], ["plan", str(rollouts), "--dp-size", "0"]):
         assert run(arguments) == 2
+    capsys.readouterr()
+    for arguments in (
+        ["view", rollouts, "--schema", "foo"],
+        ["view", rollouts, "--row", "0"],
+        ["view", rollouts, "--field", "x"],
+        ["view", rollouts, "--tokenizer", "/nope"],
+        ["plan", rollouts, "--rows-per-mini-batch", "1", "--prompts-per-mini-batch", "1"],
+        ["verify", "--seconds", "0"],
+        ["verify", "--framework", "foo"],
+    ):
+        assert run([*map(str, arguments)]) == 2
+        assert capsys.readouterr().err.startswith("fastcollate: --")
+    assert run(["report", str(rollouts), "--batch-rows", "5"]) == 2
+    assert "(Possible options: --rows-per-mini-batch)" in " ".join(
+        capsys.readouterr().err.replace("│", "").split()
+    )
     assert run(["report", str(rollouts), "--merge", "always"]) == 2
     assert "--merge': 'always' is not one of" in " ".join(capsys.readouterr().err.split())
     assert run(["--version"]) == 0
     assert fc.__version__ in capsys.readouterr().out
     assert run(["report", "--help"]) == 0
-    assert "--trajectory-ids" in capsys.readouterr().out
+    assert "--trajectory-ids" in (text := capsys.readouterr().out)
+    assert text.count("fastcollate report ") == 2  # examples
 
 
 @pytest.mark.parametrize("columns", ["40", "80"])
@@ -548,6 +684,18 @@ def test_lines_are_as_wide_as_the_terminal(columns, arguments, code, tmp_path, m
     text = found.err if code else found.out
     assert text
     assert max(map(len, text.splitlines())) <= columns
+
+
+def test_commands_do_without_pandas(rollouts):
+    """PyArrow imports it on several ways to NumPy, which takes a second."""
+    program = (
+        "import sys\n"
+        "from fastcollate.cli.app import run\n"
+        f"assert run(['view', {str(rollouts)!r}]) == 0\n"
+        f"assert run(['plan', {str(rollouts)!r}]) == 0\n"
+        "assert 'pandas' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
 
 
 def test_as_a_module(tmp_path):
@@ -623,7 +771,7 @@ def test_an_output_that_is_an_input(command, link, rollouts, tmp_path, capsys):
     elif link == "costs":
         output = costs
     before = output.read_bytes()
-    assert run([command, str(path), "--costs", str(costs), "-o", str(output)]) == 1
+    assert run([command, str(path), "--costs", str(costs), "-o", str(output)]) == 2
     assert re.search(
         r"--output is .*, which is also an input \(.*\); pass", capsys.readouterr().err
     )

@@ -47,7 +47,7 @@ def test_the_recorded_rollouts(tmp_path, capsys):
     from rollouts import load_rollouts
 
     rollouts = load_rollouts()
-    options = ["--tokenizer", TOKENIZER, "--batch-rows", 2000, "--dp-size", 4]
+    options = ["--tokenizer", TOKENIZER, "--rows-per-mini-batch", 2000, "--dp-size", 4]
     found, page = report_of(ROLLOUTS, tmp_path / "r.html", capsys, *options)
     columns = rollouts.prompts, rollouts.responses
     batch = fc.build_batch(*columns, pad_token_id=0, array_type="numpy")

@@ -437,10 +437,19 @@ def test_labels_are_the_loss_mask(form):
         return read(rows if form == "dictionaries" else pa.Table.from_pylist(rows))
 
     ids = {"input_ids": [1, 2, 3]}
-    for labels in ([-100, 2, 3], [-100, -100, -100], [1, -100, 3]):
-        calls = form_of([{**ids, "labels": labels}])
-        mask = [int(label != -100) for label in labels]
-        assert (rows_of(calls)[0][1:3], hasattr(calls, "labels")) == (([1, 2, 3], mask), False)
+    all_labels = [-100, 2, 3], [-100, -100, -100], [1, -100, 3], [-100, 2, -100]
+    calls = form_of([{**ids, "labels": labels} for labels in all_labels])
+    assert [row[:3] for row in rows_of(calls)] == [
+        ([1], [2, 3], [1, 1]),
+        ([1, 2, 3], [], []),
+        ([], [1, 2, 3], [1, 0, 1]),
+        ([1], [2, 3], [1, 0]),
+    ]
+    assert not hasattr(calls, "labels")
+    values = {"logprobs": [0.0, -1.0, -2.0], "rewards": [0.0, 0.0, 1.0]}
+    calls = form_of([{**ids, "labels": [-100, 2, 3], **values}])
+    assert rows_of(calls) == [([1], [2, 3], [1, 1], [-1, -2])]
+    assert calls.rewards.to_list() == [[0, 1]]
     parts = {"prompt_ids": [1], "response_ids": [2, 3]}
     for labels in ([-100, -100, 3], [-100, 3]):
         assert rows_of(form_of([{**parts, "labels": labels}]))[0][:3] == ([1], [2, 3], [0, 1])
@@ -516,7 +525,7 @@ def test_weights_stay_floats():
 def test_masks_that_are_not_weights(weight):
     columns = Schema(prompts="p", responses="r", loss_mask="m")
     for form in FORMS.values():
-        with raises(r"call 0 has .* at item 1 of its loss mask, which are"):
+        with raises(r"call 0 has .* at item 1 of its loss mask, whose values are"):
             form({"p": [1], "r": [2, 3], "m": [1.0, weight]}, schema=columns)
     with pytest.raises(ValueError, match=r"loss_mask\[1\]\[0\] is .*; pass weights, finite and"):
         Calls([[1], [1]], [[2], [3]], loss_mask=[[1.0], [weight]])

@@ -77,8 +77,31 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (view, report, plan, verify):
-    app.command()(command)
+EXAMPLES = {
+    view: (
+        "view rollouts.jsonl --tokenizer tokenizer.json --row 13",
+        "view rollouts.parquet --responses output --field logprobs",
+    ),
+    report: (
+        "report rollouts.jsonl --tokenizer tokenizer.json -o report.html",
+        "report rollouts.parquet --rewards score --fail-on-findings",
+    ),
+    plan: (
+        "plan rollouts.jsonl --dp-size 8 --capacity 16384",
+        "plan rollouts.parquet --prompts-per-mini-batch 64 -o plan.json",
+    ),
+    verify: ("verify", "verify --framework verl --seconds 60"),
+}
+"""Commands, each with examples."""
+
+ALL_NAMES = (
+    "All names of columns: https://fastcollate.github.io/fastcollate/command-line.html#columns"
+)
+
+for command, examples in EXAMPLES.items():
+    shown = ["Examples:", *(f"fastcollate {one}" for one in examples)]
+    shown += [] if command is verify else [ALL_NAMES]
+    app.command(epilog="\n\n".join(shown))(command)
 
 
 @app.callback(invoke_without_command=True)
@@ -93,20 +116,6 @@ def options(
 
 OF_THE_LIBRARY = (
     (
-        r"^(uids|trajectory_ids)\[\d+\] is (?:None|NaN); pass .*",
-        lambda found: (
-            f"a row has no id in the column of --{found[1].replace('_', '-')}; fill it, "
-            "or name another column"
-        ),
-    ),
-    (
-        r"^mini-batch \d+, .*: row (\d+) has ([\d,]+ tokens?), which exceeds capacity=(\d+); .*",
-        lambda found: (
-            f"row {int(found[1]) + 1} has {found[2]}, more than --capacity {found[3]}; pass a "
-            "larger one"
-        ),
-    ),
-    (
         r"^trajectory id (.*) appears in non-contiguous positions.*",
         r"the turns of trajectory \1 are not next to each other; sort the file, or name other "
         "ids with --trajectory-ids COLUMN",
@@ -117,13 +126,14 @@ OF_THE_LIBRARY = (
         "ids with --uids COLUMN",
     ),
     (
-        r"^is_last_step\[\d+\] is (.*); pass True or False",
-        r"a row has \1 in the column of --is-last-step; name a column of booleans",
+        r"^is_last_step of row (\d+) is (.*); pass True or False",
+        r"row \1 has \2 in the column of --is-last-step; name a column of booleans",
     ),
     (
         r"^([^;]*, line \d+, byte \d+: [^;]*)(; (it is cut off|correct it).*)?$",
         r"\1; correct this line, or remove it",
     ),
+    (r"(?<=\d): call 0 (?=has )", " "),
     (r"or pass a schema with other paths$", "or name other columns"),
     (r"^No module named '(\w+).*", r"\1 is not installed; run pip install 'fastcollate[cli]'"),
     (r"^frameworks has", "--framework is"),
@@ -142,6 +152,7 @@ def in_flags(text: str) -> str:
 def run(arguments: Sequence[str]) -> int:
     """Run a command; return the exit code: 0, 1 for a failure, 2 for wrong usage.
 
+    An error that begins with an option is wrong usage.
     A failure is one line on standard error, wrapped in a terminal. With ``--debug`` anywhere among
     the arguments it is a traceback.
     """
@@ -164,5 +175,5 @@ def run(arguments: Sequence[str]) -> int:
             raise
         text = in_flags(" ".join(str(error).split()) or type(error).__name__)
         print_text(f"fastcollate: {text}", sys.stderr)
-        return 1
+        return 2 if text.startswith("--") else 1
     return 0

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import NoneType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -188,6 +190,9 @@ class Source(NamedTuple):
         ValueError
             If it has no rows of tokens.
         """
+        is_pipe = path.exists() and not (path.is_file() or path.is_dir())
+        if is_pipe or str(path) == "-":
+            raise ValueError(f"{path} is a pipe, which cannot be read twice; pass a file")
         if not path.exists():
             raise FileNotFoundError(f"{path} does not exist; pass a file, or a folder of files")
         paths = [path]
@@ -219,19 +224,29 @@ class Source(NamedTuple):
         """The files that are read."""
         return [file.path for file in self.files]
 
+    def column_of(self, name: str) -> str:
+        """Return the column that the file has under this name."""
+        found = (column for column, paths in self.schema.columns.items() if name in paths)
+        return next(found, name)
+
     def _calls(self) -> Iterator[Calls]:
         """Yield calls as they are read."""
-        count = 0
+        count, has_bodies = 0, False
         for file in self.files:
             for calls in file.calls(self.schema):
-                for at, reward in enumerate(calls._arguments("rewards").get("rewards", ())):
-                    if not isinstance(reward, (int, float, np.ndarray)):
+                for at, reward in enumerate(() if calls.rewards is None else calls.rewards):
+                    if not isinstance(reward, (int, float, np.ndarray, NoneType)):
                         raise ValueError(
                             f"{self.path}, row {count + at + 1}: its reward is {show(reward)}; "
                             "leave such rows out, or name other rewards with --rewards COLUMN"
                         )
-                count += len(calls)
-                yield calls
+                count, has_bodies = count + len(calls), True
+                yield _without_nulls(calls)
+        if count == 0 and has_bodies:
+            raise ValueError(
+                f"{self.path} has no tokens under the keys of its schema, "
+                f"{self.title.partition(':')[0]}; pass another one as --schema, or leave it out"
+            )
         if count == 0:
             raise _no_rows(self.path)
 
@@ -249,10 +264,10 @@ class Source(NamedTuple):
                 continue
             end = _last_start(waiting)
             if end > 0:
-                yield FileRows(first, waiting.select(np.arange(end)))
+                yield FileRows(first, waiting.select(np.arange(end))).checked()
                 waiting, first = waiting.select(np.arange(end, len(waiting))), first + end
         if waiting is not None and len(waiting) > 0:
-            yield FileRows(first, waiting)
+            yield FileRows(first, waiting).checked()
 
     def rows(self, numbers: list[int]) -> tuple[Calls, int]:
         """Return rows by their numbers from 1 on, and the number of all rows.
@@ -287,6 +302,15 @@ def _kind_of(value: Any) -> str:
     if isinstance(value, list) and value:
         return f"list of {_kind_of(value[0])}"
     return "null in the first row" if value is None else type(value).__name__
+
+
+def _without_nulls(calls: Calls) -> Calls:
+    """Return calls with NaN in place of rewards that are null, and without rewards if all are."""
+    if isinstance(calls.rewards, list) and None in calls.rewards:
+        are_null = all(one is None for one in calls.rewards)
+        known = [math.nan if one is None else one for one in calls.rewards]
+        calls.rewards = None if are_null else known
+    return calls
 
 
 def _no_rows(path: Path) -> ValueError:

@@ -7,7 +7,7 @@ import inspect
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -41,7 +41,11 @@ SchemaName = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON to standard output.")]
 EndIds = Annotated[
     list[int] | None,
-    typer.Option("--eos", metavar="ID", help="A token id that ends an answer; repeatable."),
+    typer.Option(
+        "--eos",
+        metavar="ID",
+        help="Id of a token that ends a response; repeat for several.",
+    ),
 ]
 Capacity = Annotated[
     int | None,
@@ -55,7 +59,20 @@ Ranks = Annotated[
     int, typer.Option("--dp-size", min=1, metavar="RANKS", help="Data-parallel ranks.")
 ]
 RANKS = 8
-BatchRows = Annotated[int, typer.Option(min=1, metavar="ROWS", help="Rows per mini-batch.")]
+ROWS_PER_MINI_BATCH: Any = typer.Option(
+    "--rows-per-mini-batch",
+    min=1,
+    metavar="ROWS",
+    help="Rows per mini-batch (of a plan, by default all), and per padded batch of a report.",
+)
+MergePolicy = Annotated[
+    Literal["exact", "branch", "realign", "none"],
+    typer.Option(
+        "--merge",
+        metavar="POLICY",
+        help="How turns of trajectories are merged: exact, branch, realign, or none to leave them.",
+    ),
+]
 CostsPath = Annotated[
     Path | None,
     typer.Option(
@@ -87,6 +104,11 @@ def costs_of(path: Path | None) -> Costs | None:
         ) from error
 
 
+def _first_names(names: tuple[str, ...]) -> str:
+    """Name the first columns that are looked for."""
+    return f"{', '.join(names[:3])}{', ...' if len(names) > 3 else '.'}"
+
+
 def reads_columns(command: Callable[..., None]) -> Callable[..., None]:
     """Add one option per column to a command, which gets the given names as `names`."""
     signature = inspect.signature(command, eval_str=True)
@@ -101,7 +123,7 @@ def reads_columns(command: Callable[..., None]) -> Callable[..., None]:
                 typer.Option(
                     flag(role),
                     metavar="COLUMN",
-                    help=f"{what} By default: {', '.join(COLUMNS.columns[role])}.",
+                    help=f"{what} By default {_first_names(COLUMNS.columns[role])}",
                     rich_help_panel="Columns",
                 ),
             ],

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -13,16 +14,18 @@ import typer
 from fastcollate.cli.files import Source
 from fastcollate.cli.options import (
     RANKS,
+    ROWS_PER_MINI_BATCH,
     AsJson,
     CostsPath,
     Debug,
     Input,
+    MergePolicy,
     Ranks,
     SchemaName,
     costs_of,
     reads_columns,
 )
-from fastcollate.cli.printing import print_text
+from fastcollate.cli.printing import print_json, print_text
 from fastcollate.cli.rows import FileRows
 from fastcollate.cli.writing import check_writable, write_whole
 from fastcollate.common.arrays import offsets_of
@@ -55,17 +58,8 @@ def plan(
         int | None,
         typer.Option(min=1, metavar="PROMPTS", help="Prompts per mini-batch; needs uids."),
     ] = None,
-    rows_per_mini_batch: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="ROWS", help="Rows per mini-batch; by default all."),
-    ] = None,
-    merge: Annotated[
-        Literal["exact", "branch", "realign", "none"],
-        typer.Option(
-            metavar="POLICY",
-            help="How turns of trajectories are merged: exact, branch, realign or none.",
-        ),
-    ] = "exact",
+    rows_per_mini_batch: Annotated[int | None, ROWS_PER_MINI_BATCH] = None,
+    merge: MergePolicy = "exact",
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", help="Write the plan here, as JSON."),
@@ -80,15 +74,23 @@ def plan(
     if output is not None:
         check_writable(output, [*source.paths, costs])
     policy = None if merge == "none" else merge
-    lens, uids, is_merged = _rows(source.chunks(), policy)
+    lens, numbers, uids, is_merged = _rows(source.chunks(), policy)
     if prompts_per_mini_batch is not None and uids is None:
         raise ValueError(
             "--prompts-per-mini-batch needs the prompts of rows; name their column with --uids "
             "COLUMN"
         )
+    are_apart = prompts_per_mini_batch is None and uids is not None and not _are_together(uids)
+    tokens = lens.sum(1)
+    if capacity is not None and tokens.max() > capacity:
+        row = int(tokens.argmax())
+        raise ValueError(
+            f"row {numbers[row]:,} has {tokens[row]:,} tokens, more than --capacity {capacity}; "
+            "pass a larger one"
+        )
     found = plan_step(
         (lens[:, 0], lens[:, 1]),
-        uids=uids,
+        uids=None if are_apart else uids,
         prompts_per_mini_batch=prompts_per_mini_batch,
         rows_per_mini_batch=rows_per_mini_batch,
         dp_size=dp,
@@ -101,9 +103,11 @@ def plan(
         write_whole(output, json.dumps(found.to_dict()))
     if as_json:
         rows_are = "merged turns" if is_merged else "turns"
-        print(json.dumps({"rows_are": rows_are, **figures}, indent=2))
+        print_json({"rows_are": rows_are, **figures}, indent=2)
         return
     lines = [f"rows are merged turns (--merge {merge})"] if is_merged else []
+    if are_apart:
+        lines.append("rows of a prompt are apart in the file, so each row counts as a prompt")
     lines += found.describe().splitlines()
     if len(lines) > SHOWN_LINES:
         lines = [*lines[:SHOWN_LINES], f"... {len(lines) - SHOWN_LINES:,} more lines"]
@@ -124,20 +128,30 @@ def plan(
 
 def _rows(
     chunks: Iterable[FileRows], policy: Policy | None
-) -> tuple[Integers, list[Any] | None, bool]:
-    """Return prompt and response tokens of rows, their uids, and True for merged turns."""
-    lens, uids, is_merged = [], [], False
+) -> tuple[Integers, list[int], list[Any] | None, bool]:
+    """Return prompt and response tokens of rows, their numbers, uids, and True for merged turns.
+
+    The number of a merged row is that of its last turn.
+    """
+    lens, numbers, uids, is_merged = [], list[int](), [], False
     for rows in chunks:
         ids, calls = rows.ids, rows.calls
         of_chunk = ids.get("uids", [])
         if policy is None or not ids.keys() - {"uids"}:
             lens.append(np.stack([calls.prompts.lengths, calls.responses.lengths], 1))
+            numbers += range(rows.first_row, rows.first_row + len(calls))
             uids += of_chunk
             continue
         is_merged, merged = True, rows.merge(policy)
         lens.append(np.stack([merged.prompt_lens, merged.response_lens], 1))
+        numbers += (merged.sources + rows.first_row).tolist()
         uids += [of_chunk[turn] for turn in merged.sources.tolist() if of_chunk]
-    return np.concatenate(lens), uids or None, is_merged
+    return np.concatenate(lens), numbers, uids or None, is_merged
+
+
+def _are_together(uids: list[Any]) -> bool:
+    """Return True if the rows of each prompt are next to each other."""
+    return len(list(groupby(uids))) == len({*uids})
 
 
 def _figures(plan: StepPlan, costs: Costs | None) -> dict[str, Any]:

@@ -1,12 +1,14 @@
-"""Lines that fit the terminal."""
+"""Lines that fit the terminal, and JSON."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import shutil
 import sys
 import textwrap
-from typing import TextIO
+from typing import Any, TextIO
 
 from fastcollate.common.text import printable
 
@@ -23,6 +25,19 @@ def print_text(text: str, stream: TextIO | None = None) -> None:
         lines = (_wrapped(line, is_terminal) for line in text.split("\n"))
         text = "\n".join(lines)
     print(printable(text), file=stream, flush=True)
+
+
+def print_json(value: Any, indent: int | None = None) -> None:
+    """Print JSON, with null for numbers that it cannot write: NaN and infinite ones."""
+    print(json.dumps(_finite(value), indent=indent, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(one) for key, one in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(one) for one in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _wrapped(line: str, keeps_words: bool) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -11,27 +10,27 @@ import typer
 from fastcollate.cli.files import Source
 from fastcollate.cli.options import (
     RANKS,
+    ROWS_PER_MINI_BATCH,
     AsJson,
-    BatchRows,
     Capacity,
     CostsPath,
     Debug,
     EndIds,
     Input,
+    MergePolicy,
     Ranks,
     SchemaName,
     TokenizerPath,
     costs_of,
     reads_columns,
 )
-from fastcollate.cli.printing import print_text
+from fastcollate.cli.printing import print_json, print_text
 from fastcollate.cli.reporting.advice import noun_of
 from fastcollate.cli.reporting.collecting import Collector, Summary
 from fastcollate.cli.reporting.page import page_of
 from fastcollate.cli.tokenizers import FileTokenizer
 from fastcollate.cli.writing import check_writable, write_whole
 from fastcollate.common.arguments import tally
-from fastcollate.plan.merge import Policy
 
 
 @reads_columns
@@ -44,14 +43,8 @@ def report(
     ] = Path("report.html"),
     tokenizer: TokenizerPath = None,
     eos: EndIds = None,
-    merge: Annotated[
-        Policy,
-        typer.Option(
-            metavar="POLICY",
-            help="How turns of trajectories are merged: exact, branch or realign.",
-        ),
-    ] = "exact",
-    batch_rows: BatchRows = 256,
+    merge: MergePolicy = "exact",
+    rows_per_mini_batch: Annotated[int, ROWS_PER_MINI_BATCH] = 256,
     dp: Ranks = RANKS,
     capacity: Capacity = None,
     costs: CostsPath = None,
@@ -62,7 +55,7 @@ def report(
     debug: Debug = False,
     names: dict[str, str],
 ) -> None:
-    """Write a report as one HTML file: lengths, padding, merging, bins, ranks and findings."""
+    """Write an HTML report: advice, findings, rewards, log-probabilities, lengths and layouts."""
     source = Source.of(path, names, schema)
     text = None if tokenizer is None else FileTokenizer(tokenizer)
     tokenizer_file = None if text is None else text.path
@@ -70,8 +63,8 @@ def report(
     if output.suffix not in (".html", ".htm"):
         raise ValueError(f"--output is {output}, but the report is HTML; pass a name with .html")
     collector = Collector(
-        policy=merge,
-        batch_rows=batch_rows,
+        policy=None if merge == "none" else merge,
+        batch_rows=rows_per_mini_batch,
         dp_size=dp,
         capacity=capacity,
         costs=costs_of(costs),
@@ -87,7 +80,7 @@ def report(
     write_whole(output, page_of(summary))
     findings = summary.figures["findings"]
     if as_json:
-        print(json.dumps({"report": str(output), **summary.figures}, indent=2))
+        print_json({"report": str(output), **summary.figures}, indent=2)
     else:
         _print_summary(summary, output)
     if fail and findings:

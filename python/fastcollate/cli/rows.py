@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from fastcollate.build import build_batch
+from fastcollate.cli.schemas import flag
 from fastcollate.common.row_columns import IDS
 from fastcollate.plan.merge import Policy
 from fastcollate.plan.merging import MergePlan, merge_turns
@@ -36,23 +38,52 @@ class FileRows(NamedTuple):
         columns = {name: list(self.calls.columns.get(name, ())) for name in IDS}
         return {name: ids for name, ids in columns.items() if any(one is not None for one in ids)}
 
+    def checked(self) -> FileRows:
+        """Return the rows, which all have an id if any has.
+
+        Raises
+        ------
+        ValueError
+            If one has none.
+        """
+        for name, ids in self.ids.items():
+            for row, one in enumerate(ids, self.first_row):
+                if one is None or one != one:
+                    raise ValueError(
+                        f"row {row} has no value in the column of {flag(name)}; fill it, or name "
+                        "another column"
+                    )
+        return self
+
     def build(self) -> Batch[Any]:
         """Return the rows as a jagged batch."""
         tokens, values = (self.calls.prompts, self.calls.responses), self.values
         if "rewards" in values:
-            values["rewards"] = _with_nan(values["rewards"], tokens[1])
+            values["rewards"] = with_nan(values["rewards"], tokens[1])
         return build_batch(*tokens, pad_token_id=-1, array_type="numpy", layout="jagged", **values)
 
     def merge(self, policy: Policy, tokenizer: Tokenizer | None = None) -> MergePlan:
         """Return the plan that merges turns of trajectories."""
         ids: dict[str, Any] = {name: one for name, one in self.ids.items() if name != "uids"}
         tokens = self.calls.prompts, self.calls.responses
-        return merge_turns(
-            *tokens, **ids, policy=policy, allow_unfinished=True, tokenizer=tokenizer
-        )
+        try:
+            return merge_turns(
+                *tokens, **ids, policy=policy, allow_unfinished=True, tokenizer=tokenizer
+            )
+        except (TypeError, ValueError) as error:
+            raise ValueError(_INDEX.sub(self._rows_of_file, str(error))) from error
+
+    def _rows_of_file(self, turns: re.Match[str]) -> str:
+        """Name a column and its rows."""
+        rows = [str(int(turn) + self.first_row) for turn in turns.groups()[1:] if turn]
+        return f"{turns[1]} of {'row' if len(rows) == 1 else 'rows'} {' and '.join(rows)}"
 
 
-def _with_nan(rewards: Any, responses: Ragged) -> Any:
+_INDEX = re.compile(r"\b(is_last_step|trajectory_ids)\[(\d+)\](?: and \[(\d+)\])?")
+"""Turns in errors of merging, counted from 0 in a chunk."""
+
+
+def with_nan(rewards: Any, responses: Ragged) -> Any:
     """Return rewards that may be NaN, which is an error for one per row: on the last tokens."""
     if isinstance(rewards, Ragged) or not np.isnan(rewards).any():
         return rewards
@@ -76,6 +107,7 @@ def _with_columns(calls: Calls, names: list[str]) -> Calls:
     plain = {
         "logprobs": Ragged(np.full(offsets[-1], np.nan, np.float32), offsets),
         "loss_mask": Ragged(np.ones(offsets[-1], np.int32), offsets),
+        "rewards": [np.nan] * len(calls),
     }
     known = calls._names()
     columns: dict[str, Any] = {

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
 from fastcollate.common.text import show
-from fastcollate.rollouts.schema import IDS, RESPONSES, Schema, key_of
-from fastcollate.rollouts.sources import COLUMNS, ENGINES, OTHER, SOURCES
+from fastcollate.rollouts.schema import IDS, NUMBERS, RESPONSES, Schema, key_of
+from fastcollate.rollouts.sources import COLUMNS, ENGINES, OTHER, ROW_PATHS, SOURCES
 from fastcollate.rollouts.walking import Fits, fits_of, found_paths, recognised
 
 COLUMN_OPTIONS = {
@@ -26,7 +27,10 @@ COLUMN_OPTIONS = {
 }
 """Columns that options name, each with a description."""
 
-CHAT = ("messages", "conversations", "conversation", "chosen", "prompt_messages")
+CHAT = ("messages", "conversations", "conversation", "prompt_messages")
+
+OF_ROWS = ("rewards", "uids", "trajectory_ids", "is_last_step", "versions", "finish_reasons")
+"""Columns that rows may have around the calls of a source."""
 
 
 def flag(column: str) -> str:
@@ -50,18 +54,77 @@ def schema_of_file(
     if schema is not None and schema not in SOURCES:
         raise ValueError(f"--schema is {schema!r}; {OTHER}")
     fits = fits_of(first)
-    known = (recognised(fits, names) if schema is None else SOURCES[schema]) or COLUMNS
+    known = recognised(fits, names) if schema is None else SOURCES[schema]
+    source = schema
+    if (known is None or (schema == "engines" and not _has_responses(known, fits))) and (
+        nested := _nested(first)
+    ):
+        known, source = nested, "engines"
+    known = known or COLUMNS
     if known is not ENGINES:
         known = known.narrowed(partial(fits, known))
-    source = schema or _source_of(known, fits)
+    source = source or _source_of(known, fits)
+    known = _with_columns_of_rows(known, fits, first, kinds)
     if names:
         known = _with_names(known, names, fits, kinds, place)
     if schema is None:
         _check_tokens(known, fits, first, kinds, place)
+    elif not _has_responses(known, fits) and (other := recognised(fits, names)) is not None:
+        raise ValueError(
+            f"--schema is {schema!r}, but {place} has no tokens of responses under its keys; leave "
+            f"it out: the rows are recognised as {_source_of(other, fits)}"
+        )
     paths = found_paths(known, fits).values()
     keys = (path.rpartition(".")[2] for path in paths)
     read = {key_of(path) for path in paths}
-    return known, f"{source}: {', '.join(keys)}", [key for key in kinds if key not in read]
+    unread = [key + _why(key, first, kinds, fits) for key in kinds if key not in read]
+    return known, f"{source}: {', '.join(keys)}", unread
+
+
+def _has_responses(schema: Schema, fits: Fits) -> bool:
+    """Return True if there are tokens of responses."""
+    return not found_paths(schema, fits).keys().isdisjoint(RESPONSES)
+
+
+def _nested(first: Any) -> Schema | None:
+    """Return the schema of a row with the response of an engine under one of its keys."""
+    swift = SOURCES["ms-swift"]
+    for key, value in first.items() if isinstance(first, dict) else ():
+        if isinstance(value, dict) and isinstance(value.get("choices"), list):
+            arrays, columns = (
+                [tuple(path.replace("response.", f"{key}.", 1) for path in one) for one in paths]
+                for paths in ([swift.calls], swift.columns.values())
+            )
+            return Schema(arrays[0], **dict(zip(swift.columns, columns, strict=True)))
+    return None
+
+
+def _with_columns_of_rows(
+    known: Schema, fits: Fits, first: Any, kinds: Mapping[str, str]
+) -> Schema:
+    """Return a schema with the plain columns of rows around its calls that it lacks itself."""
+    columns: dict[str, Any] = {**known.columns}
+    read = {*found_paths(known, fits)}
+    used = {path for paths in columns.values() for path in paths}
+    for path, name in ROW_PATHS.items():
+        if name not in OF_ROWS or name in read or path in used or key_of(path) not in kinds:
+            continue
+        if not isinstance(first[key_of(path)], list) and fits(known, name, path):
+            columns[name] = (*columns.get(name, ()), path)
+            read.add(name)
+    return known if columns == known.columns else known.with_columns(columns)
+
+
+def _why(key: str, first: Any, kinds: Mapping[str, str], fits: Fits) -> str:
+    """Return why a column of a known name is not read, in parentheses; else nothing."""
+    names = {path: name for name in ("rewards", *NUMBERS) for path in COLUMNS.columns[name]}
+    if key not in names or fits(COLUMNS, names[key], key) is not False:
+        return ""
+    value = first[key]
+    if isinstance(value, dict):
+        inner = next((one for one in value if fits(COLUMNS, names[key], f"{key}.{one}")), None)
+        return " (a struct" + (f": pass {flag(names[key])} {key}.{inner})" if inner else ")")
+    return f" ({'text' if isinstance(value, str) else kinds[key]}, not numbers)"
 
 
 def _source_of(known: Schema, fits: Fits) -> str:
@@ -113,12 +176,24 @@ def _check_tokens(
     have_prompts = "prompts" in there or schema.are_nodes
     if "sequences" in there or (have_prompts and not there.keys().isdisjoint(RESPONSES)):
         return
+    missing = [name for name in ("prompts", "responses") if name not in there]
+    pair = [name for name in kinds if re.match("chosen|rejected", name)]
+    if len({name[:6] for name in pair}) == 2:
+        raise ValueError(
+            f"{place} has preference pairs ({', '.join(pair)}), which the commands do not read; "
+            "write each answer as a row of its own (a Collator reads pairs)"
+        )
+    bodies = [first, *(first.values() if isinstance(first, dict) else ())]
+    if any(isinstance(one, dict) and isinstance(one.get("choices"), list) for one in bodies):
+        raise ValueError(
+            f"{place} has OpenAI responses without token ids of {' and '.join(missing)}; ask the "
+            "server for return_token_ids=True"
+        )
     if (kind := _text_of(first, kinds)) is not None:
         raise ValueError(
             f"{place} has {kind}, but no token ids; tokenize them with the chat template of the "
             "model, and write prompt_ids and response_ids"
         )
-    missing = [name for name in ("prompts", "responses") if name not in there]
     options = " and ".join(f"{flag(name)} COLUMN" for name in missing)
     raise ValueError(
         f"{place} has no token ids of {' and '.join(missing)} under a known name; it has "

@@ -20,7 +20,8 @@ class FileTokenizer:
         file = path / "tokenizer.json" if path.is_dir() else path
         if not file.exists():
             raise FileNotFoundError(
-                f"{file} does not exist; pass the path of the model's tokenizer.json"
+                f"--tokenizer is {path}, but {file} does not exist; pass the path of the "
+                "model's tokenizer.json"
             )
         try:
             self._tokenizer = Tokenizer.from_file(str(file))
@@ -31,27 +32,36 @@ class FileTokenizer:
         self.path = file
         self.vocab_size = max(self._tokenizer.get_vocab(True).values(), default=-1) + 1
 
+    def __len__(self) -> int:
+        """Return the number of ids, of which views do not decode others."""
+        return self.vocab_size
+
     def decode(self, ids: Any) -> str:
         """Return the text of ids."""
         text: str = self._tokenizer.decode(list(ids), skip_special_tokens=False)
         return text
 
     def check(self, rows: FileRows, path: Path, numbers: Sequence[int] | None = None) -> None:
-        """Check that the tokenizer has all ids; `numbers` are the numbers of rows.
+        """Check that the tokenizer has most ids; `numbers` are the numbers of rows.
 
         Raises
         ------
         ValueError
-            If an id is missing.
+            If more than half of the ids are missing.
         """
-        for name, column in (("prompt", rows.calls.prompts), ("response", rows.calls.responses)):
-            ids = np.asarray(column.values)
-            if len(ids) == 0 or int(ids.max()) < self.vocab_size:
-                continue
-            place = int((ids >= self.vocab_size).argmax())
-            at = int(np.searchsorted(column.offsets, place, side="right")) - 1
-            row = rows.first_row + at if numbers is None else numbers[at]
-            raise ValueError(
-                f"{path}, row {row}: its {name} has the id {ids[place]}, but {self.path} knows ids "
-                f"below {self.vocab_size:,}; pass the tokenizer of the model that sampled these"
-            )
+        columns = {"prompt": rows.calls.prompts, "response": rows.calls.responses}
+        is_missing = {
+            name: np.asarray(column.values) >= self.vocab_size for name, column in columns.items()
+        }
+        missing = int(sum(map(np.sum, is_missing.values())))
+        if 2 * missing <= sum(map(len, is_missing.values())):
+            return
+        name = next(name for name, one in is_missing.items() if one.any())
+        column, place = columns[name], int(is_missing[name].argmax())
+        at = int(np.searchsorted(column.offsets, place, side="right")) - 1
+        row = rows.first_row + at if numbers is None else numbers[at]
+        raise ValueError(
+            f"{path}, row {row}: its {name} has the id {column.values[place]}, and most other ids "
+            f"are as high, but {self.path} knows ids below {self.vocab_size:,}; pass the tokenizer "
+            "of the model that sampled these"
+        )

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
 from fastcollate.cli.options import AsJson, Debug
-from fastcollate.cli.printing import print_text
+from fastcollate.cli.printing import print_json, print_text
 
 
 def verify(
@@ -40,7 +39,7 @@ def verify(
             for line in lines
         ]
         differs = any(line.outcome.difference for line in lines)
-        print(json.dumps({"ok": not differs, "machine": machine, "functions": functions}, indent=2))
+        print_json({"ok": not differs, "machine": machine, "functions": functions}, indent=2)
     else:
         differs = verification.print_lines(machine, run, print_text)
     if differs:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import numpy as np
@@ -11,7 +10,8 @@ from rich.console import Console
 
 from fastcollate.cli.files import Source
 from fastcollate.cli.options import AsJson, Debug, Input, SchemaName, TokenizerPath, reads_columns
-from fastcollate.cli.rows import FileRows
+from fastcollate.cli.printing import print_json
+from fastcollate.cli.rows import FileRows, with_nan
 from fastcollate.cli.tokenizers import FileTokenizer
 from fastcollate.inspect.call_view import view_calls
 from fastcollate.inspect.row_view import FOLD
@@ -53,14 +53,14 @@ def view(
     rows = FileRows(1, calls)
     if text is not None:
         text.check(rows, path, numbers)
-    for name in field or []:
+    fields = [source.column_of(name) for name in field or []]
+    for given, name in zip(field or [], fields, strict=True):
         if name not in rows.values:
-            known = (
-                f"pass {' or '.join(rows.values)}" if rows.values else "leave it out: it has none"
-            )
-            raise ValueError(f"--field is {name!r}, which {path} does not have; {known}")
+            known = ", ".join(rows.values)
+            advice = f"pass one of {known}" if known else "leave it out"
+            raise ValueError(f"--field is {given!r}, but {path} has {known or 'none'}; {advice}")
     if as_json:
-        print(json.dumps([_plain(calls.select([at]), row, text) for at, row in enumerate(numbers)]))
+        print_json([_plain(calls.select([at]), row, text) for at, row in enumerate(numbers)])
         return
     ids = rows.ids
     titles = {
@@ -71,7 +71,9 @@ def view(
         for at, row in enumerate(numbers)
     }
     fold = None if all_tokens else FOLD
-    view = view_calls(calls, range(len(numbers)), text, field or (), fold, titles)
+    if calls.rewards is not None:
+        calls.rewards = with_nan(calls.rewards, calls.responses)
+    view = view_calls(calls, range(len(numbers)), text, fields, fold, titles)
     Console(highlight=False).print(view)
 
 

@@ -123,7 +123,7 @@ ADVICE: tuple[tuple[str, str, str], ...] = (
     ),
     ("world_size dp_world_size num_ranks num_shards num_gpus n_gpus dp", "dp_size", "pass dp_size"),
     (
-        "batch_size mini_batch_size train_batch_size num_mini_batches num_minibatches",
+        "batch_size batch_rows mini_batch_size train_batch_size num_mini_batches num_minibatches",
         "rows_per_mini_batch",
         "pass rows_per_mini_batch, or prompts_per_mini_batch if it counts prompts",
     ),

@@ -9,7 +9,7 @@ import numpy as np
 
 from fastcollate._fastcollate import IGNORE_INDEX
 from fastcollate.common.arguments import check_choice, tally
-from fastcollate.common.arrays import ranges_of, row_and_token
+from fastcollate.common.arrays import offsets_of, ranges_of, row_and_token
 from fastcollate.common.text import show
 from fastcollate.rollouts.calls import (
     BAD_LOGPROBS,
@@ -79,12 +79,17 @@ def calls_of(
     for name in ("uids", "trajectory_ids"):
         if isinstance(kept.get(name), list):
             kept[name] = list(map(_id, kept[name]))
+    numbers, mask = found["logprobs"], found["loss_mask"]
+    labels = kept.pop("labels", ())
+    have_labels = any(one is not None for one in labels)
+    if have_labels and found.get("are_whole"):
+        rows = _of_responses("labels", _rows_of("labels", labels), prompts, responses)
+        prompts, responses, is_kept = _split_by_labels(rows, responses)
+        numbers, mask = (one if one is None else one[is_kept] for one in (numbers, mask))
     for name in ("rewards", "advantages"):
         if name in kept:
             kept[name] = _along(name, kept[name], prompts, responses)
-    numbers, mask = found["logprobs"], found["loss_mask"]
-    labels = kept.pop("labels", ())
-    if any(one is not None for one in labels):
+    if have_labels:
         mask = _mask_of_labels(labels, mask, prompts, responses)
     if mask is not None and ((mask == 0) | (mask == 1)).all():
         mask = mask.astype(np.int32)
@@ -161,6 +166,17 @@ def _of_responses(name: str, rows: Ragged, prompts: Ragged, responses: Ragged) -
         )
     values = rows.values[ranges_of(rows.offsets[1:] - lengths, lengths)]
     return Ragged(values, responses.offsets)
+
+
+def _split_by_labels(labels: Ragged, sequences: Ragged) -> tuple[Ragged, Ragged, NDArray[np.bool_]]:
+    """Split sequences at their first label: prompts, responses, and which tokens are theirs."""
+    starts, ends = sequences.offsets[:-1], sequences.offsets[1:]
+    labeled = np.append(np.flatnonzero(labels.values != IGNORE_INDEX), ends[-1:])
+    splits = np.minimum(labeled[np.searchsorted(labeled, starts)], ends)
+    is_kept = np.arange(len(sequences.values)) >= np.repeat(splits, sequences.lengths)
+    tokens = sequences.values
+    prompts = Ragged(tokens[~is_kept], offsets_of(splits - starts))
+    return prompts, Ragged(tokens[is_kept], offsets_of(ends - splits)), is_kept
 
 
 def _mask_of_labels(

@@ -25,7 +25,7 @@ HEADER = 1 << 12
 
 
 def engine_columns(found: dict[str, Any], columns: dict[str, Any]) -> dict[str, Any]:
-    """Return all columns of engines' responses: their own, and groups."""
+    """Return all columns of engines' responses: their own, and groups unless they have ids."""
     numbers = found["indices"].tolist()
     for name in ("versions", "routed_experts"):
         # SGLang's chat has the routes of its first choice only.
@@ -35,6 +35,8 @@ def engine_columns(found: dict[str, Any], columns: dict[str, Any]) -> dict[str, 
                 its if one is None and number == 0 else one
                 for one, its, number in zip(own, first, numbers, strict=False)
             ]
+    if "uids" in columns:
+        return columns
     return columns | {"uids": prompt_ids(_groups(found))}
 
 

@@ -119,14 +119,15 @@ def read_bodies(
 ) -> Calls:
     """Read the calls of bodies; errors name these by `place`."""
     found = read_calls(bodies, schema._core, options.bad_logprobs, place)
+    are_of_engines = "event.index" in schema.columns
     # Objects of the JSON of each column, in one call; routes are read from bytes.
     kept: dict[str, Any] = {
         name: [None if text == b"null" else text for text in texts]
-        if schema is ENGINES and name.endswith("routed_experts")
+        if are_of_engines and name.endswith("routed_experts")
         else json.loads(b"[" + b",".join(text or b"null" for text in texts) + b"]")
         for name, texts in found["kept"].items()
     }
-    if schema is ENGINES:
+    if are_of_engines:
         kept = engine_columns(found, kept)
     return calls_of(found, kept, schema, options, place)
 

@@ -152,16 +152,25 @@ def _items(array: pa.Array, path: str, paths: Sequence[str], numbers: set[str]) 
         flat = pc.list_flatten(array)
         has_gaps = pa.types.is_integer(flat.type) and flat.null_count
         if path in numbers and _is_number(flat.type) and not has_gaps:
-            values: Any = flat.to_numpy(zero_copy_only=False)
+            values: Any = _numpy(flat)
         else:
             values = _items(flat, f"{path}[]", below, numbers)
-        offsets = offsets_of(pc.list_value_length(array).fill_null(0).to_numpy()).tolist()
+        lengths = pc.list_value_length(array)
+        lengths = lengths.fill_null(0) if lengths.null_count else lengths
+        offsets = offsets_of(_numpy(lengths)).tolist()
         found = [values[start:end] for start, end in pairwise(offsets)]
     else:
         found = array.to_pylist()
     if array.null_count and found:
         have = array.is_valid().to_numpy(zero_copy_only=False).tolist()
         found = [row if is_there else None for row, is_there in zip(found, have, strict=True)]
+    return found
+
+
+def _numpy(array: pa.Array) -> np.ndarray:
+    """Return numbers as NumPy's. PyArrow's own way imports pandas, which takes a second."""
+    has_nulls = array.null_count > 0
+    found: np.ndarray = array.to_numpy(zero_copy_only=False) if has_nulls else np.from_dlpack(array)
     return found
 
 

@@ -87,7 +87,7 @@ impl<'a> Call<'a> {
             let is_wrong = |one: &f32| !(0.0..f32::INFINITY).contains(one);
             if let Some(at) = mask.iter().position(is_wrong) {
                 return Err(format!(
-                    "has {} at item {at} of its {name}, which are finite numbers from 0 on",
+                    "has {} at item {at} of its {name}, whose values are finite numbers from 0 on",
                     mask[at]
                 ));
             }

@@ -77,7 +77,7 @@ pub struct Calls {
     /// True if a column of any call tells its prompt from its response.
     are_split: bool,
     /// The first sequence that trains, of which no column does.
-    whole: Option<Place>,
+    pub whole: Option<Place>,
     /// Number of bodies.
     pub num_bodies: usize,
     /// The place of each call.

@@ -381,8 +381,13 @@ impl<'s> Reader<'s> {
                 bits_of(value.ok_or_else(|| json.wrong_at(at, reason))?)
             }
             _ if column.is_ids() => {
-                let NumberInt::Int(value) = json.with(|json| json.known_int(peek))?;
-                let Some(value) = i32::try_from(value).ok().filter(|id| *id >= 0) else {
+                let int = json.with(|json| json.known_int(peek)).ok();
+                let id = int.and_then(|NumberInt::Int(value)| i32::try_from(value).ok());
+                let Some(value) = id.filter(|id| *id >= 0) else {
+                    json.seek(at);
+                    json.skip(peek)?;
+                    let value = &json.data[at..json.at()];
+                    let value = String::from_utf8_lossy(&value[..value.len().min(MOST_SHOWN)]);
                     let name = if column.is_per_token() { "token id" } else { "length or index" };
                     let reason = format!("{value} is not a {name}, which are from 0 to 2147483647");
                     return Err(json.wrong_at(at, &reason));
@@ -441,3 +446,6 @@ pub fn flag_of(flags: f64, bits: u32) -> f64 {
 
 /// Up to this, float64 has all integers.
 const MOST_FLAGS: f64 = (1_u64 << 53) as f64;
+
+/// Most bytes of a wrong value in an error.
+const MOST_SHOWN: usize = 40;
