@@ -408,6 +408,9 @@ def test_findings_in_the_terminal(tmp_path, capsys):
     second = text.index("1 duplicate: row 2: it has the same tokens as row 1; drop it")
     assert first < second  # the worst first
     assert text.endswith("3 rows: too few to choose a layout by. Write a report on a whole step.")
+    assert run(["report", str(path), "-o", str(tmp_path / "r.html"), "--fail-on-findings"]) == 3
+    good = written(tmp_path / "g.parquet", {"prompts": [[1]], "responses": [[2]]})
+    assert run(["report", str(good), "-o", str(tmp_path / "r.html"), "--fail-on-findings"]) == 0
 
 
 @pytest.mark.parametrize(
@@ -416,7 +419,7 @@ def test_findings_in_the_terminal(tmp_path, capsys):
 def test_outputs_that_are_no_page(output, message, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     path = written("r.parquet", {"prompts": [[1]], "responses": [[2]]})
-    assert run(["report", path, "-o", output]) == 1
+    assert run(["report", path, "-o", output]) == 2
     assert message in capsys.readouterr().err
     assert [one.name for one in tmp_path.iterdir()] == ["r.parquet"]
 

@@ -50,7 +50,7 @@ def report(
     costs: CostsPath = None,
     as_json: AsJson = False,
     fail: Annotated[
-        bool, typer.Option("--fail-on-findings", help="Exit with 1 if there are findings.")
+        bool, typer.Option("--fail-on-findings", help="Exit with 3 if there are findings.")
     ] = False,
     debug: Debug = False,
     names: dict[str, str],
@@ -84,7 +84,7 @@ def report(
     else:
         _print_summary(summary, output)
     if fail and findings:
-        raise typer.Exit(1)
+        raise typer.Exit(3)
 
 
 def _print_summary(summary: Summary, output: Path) -> None:
