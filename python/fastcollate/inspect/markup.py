@@ -28,6 +28,8 @@ display:block;overflow-x:auto}
 white-space:nowrap;border-bottom:1px solid rgba(128,128,128,.3)}
 .fastcollate td:first-child,.fastcollate th:first-child{text-align:left;padding-left:0;
 white-space:normal;min-width:9em}
+.fastcollate th{white-space:normal}
+.fastcollate a{color:inherit}
 .fastcollate .wide{width:min(40em,45vw)}
 .fastcollate .bar{display:flex;height:.9em;max-width:40em;border:solid;border-width:0 1px}
 .fastcollate .filled{background:rgba(56,139,253,.6)}
