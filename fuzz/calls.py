@@ -168,7 +168,7 @@ def _merge_arguments(choices: Choices, call: Call) -> dict[str, Any]:
 
 
 def _draw_values(choices: Choices, call: Call) -> None:
-    call.plain["pad_token_id"] = choices.pick([0, 1, -1, 2**31 - 1])
+    call.plain["pad_token_id"] = choices.pick([0, 1, 2**31 - 1])
     for name in KEYS:
         if not choices.one_in(2):
             continue

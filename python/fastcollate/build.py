@@ -196,10 +196,10 @@ def build_batch(
     Warns
     -----
     UserWarning
-        Rows look padded (all of it counts as tokens); every response begins with its prompt; most
-        log-probabilities are above 0; the loss mask is 0 throughout; labels cannot hold its
-        weights; values have no place because packing split rows; rewards lie on tokens that
-        realigning masked; or memory cannot be pinned.
+        `pad_token_id` is negative; rows look padded (all of it counts as tokens); every response
+        begins with its prompt; most log-probabilities are above 0; the loss mask is 0 throughout;
+        labels cannot hold its weights; values have no place because packing split rows; rewards lie
+        on tokens that realigning masked; or memory cannot be pinned.
 
     Notes
     -----

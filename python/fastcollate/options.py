@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 
-from fastcollate.common.arguments import check_choice
+from fastcollate.common.arguments import check_choice, warn_user
 from fastcollate.memory.pools import PoolArgument, check_memory
 from fastcollate.ops.collating import check_pad
 from fastcollate.plan.dtypes import ARRAY_TYPES, ArrayType, Outputs
 from fastcollate.plan.layout import Layout
-from fastcollate.plan.layouts import LEFT, Tree, check_layout
+from fastcollate.plan.layouts import LEFT, Jagged, Tree, check_layout
 from fastcollate.plan.merge import Merge
 from fastcollate.plan.merging import MergePlan, check_merge
 
@@ -95,8 +95,14 @@ class Options(NamedTuple):
         """
         check_choice("array_type", array_type, ARRAY_TYPES)
         outputs = Outputs.check(dtypes, position_ids, labels)
+        pad = check_pad(pad_token_id, outputs.spec)
+        if pad < 0 and layout != "jagged" and not isinstance(layout, Jagged):
+            warn_user(
+                f"pad_token_id is {pad}, which no model has an embedding for; pass "
+                "tokenizer.pad_token_id, or 0: labels are -100 on padding by themselves"
+            )
         return cls(
-            check_pad(pad_token_id, outputs.spec),
+            pad,
             array_type,
             layout,
             outputs,

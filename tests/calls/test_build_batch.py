@@ -1,5 +1,6 @@
 """build_batch has the results of both references: values, dtypes, shapes and contiguity."""
 
+import warnings
 from array import array
 
 import numpy as np
@@ -203,3 +204,22 @@ def test_many_rows(array_type):
     rows = [[n] * (n % 4 + 1) for n in range(10_000)]
     batch = make_batch(rows, rows, rewards=range(10_000), array_type=array_type)
     assert_same(batch, build_batch_numpy(rows, rows, pad_token_id=0, rewards=range(10_000)))
+
+
+@pytest.mark.parametrize("layout", ["left", "right", fc.Packed(8), "jagged", fc.Jagged()])
+@pytest.mark.parametrize("pad_token_id", [-100, -1, 0])
+def test_a_negative_padding_id_is_a_warning(layout, pad_token_id):
+    """No embedding has it. Jagged batches have no padding."""
+    warned = []
+    for build in (
+        lambda **options: fc.build_batch([[1]], [[2]], **options),
+        fc.BatchBuilder,
+        lambda **options: fc.Collator(kernel="flash", **options),
+    ):
+        with warnings.catch_warnings(record=True) as record:
+            warnings.simplefilter("always")
+            build(pad_token_id=pad_token_id, layout=layout)
+        warned.append([str(one.message).partition(",")[0] for one in record])
+    is_padded = layout != "jagged" and not isinstance(layout, fc.Jagged)
+    expected = [f"pad_token_id is {pad_token_id}"] if is_padded and pad_token_id < 0 else []
+    assert warned == [expected] * 3
