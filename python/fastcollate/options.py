@@ -12,8 +12,8 @@ from fastcollate.common.arguments import check_choice, warn_user
 from fastcollate.memory.pools import PoolArgument, check_memory
 from fastcollate.ops.collating import check_pad
 from fastcollate.plan.dtypes import ARRAY_TYPES, ArrayType, Outputs
-from fastcollate.plan.layout import Layout
-from fastcollate.plan.layouts import LEFT, Jagged, Tree, check_layout
+from fastcollate.plan.layout import Jagged, Layout
+from fastcollate.plan.layouts import LEFT, Tree, check_layout
 from fastcollate.plan.merge import Merge
 from fastcollate.plan.merging import MergePlan, check_merge
 

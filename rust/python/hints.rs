@@ -61,6 +61,9 @@ fn hint(error: &Error) -> Cow<'static, str> {
         Error::RowLength { field, found: 1, .. } if field == "rewards" || field == "advantages" => {
             "pass one value per response token, or a flat list of one number per row"
         }
+        Error::RowLength { found, expected, .. } if found > expected => {
+            "pass one value per response token (fc.unpad(values, lengths) takes padding out)"
+        }
         Error::RowLength { .. } => "pass one value per response token",
         Error::StreamLength { may_lack_last: true, found, expected, .. } if found < expected => {
             "pass starts=, the first captured token of each row (0 if these are the first ones)"

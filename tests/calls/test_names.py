@@ -693,3 +693,18 @@ def test_errors_of_mistakes_name_what_to_do(mistake):
     with pytest.raises((AttributeError, LookupError, TypeError, ValueError)) as caught:
         eval(mistake, known)
     assert MISTAKES[mistake] in str(caught.value)
+
+
+def test_remedies_of_slips():
+    """Each names what was meant: padding beside rows, values one short, swapped ranks, forks."""
+    rows = {"prompts": [[1], [2]], "responses": [[1, 2, 3], [4]], "pad_token_id": 0}
+    for given, message in (
+        ({"loss_mask": np.ones((2, 5))}, r"loss_mask\[0\] has 5 .* \(fc.unpad\(values, lengths\)"),
+        ({"fields": {"ref": [[-1.0, -2.0], []]}}, "all rows lack one, as of values whose first or"),
+        ({"cp": (0, 2), "layout": fc.Packed(8)}, r"cp_size of cp is 0; .* cp=\(cp_size, cp_rank\)"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            fc.build_batch(**rows, **given)
+    tree = fc.build_batch(**rows, layout=fc.Tree(8))
+    with pytest.raises(ValueError, match=r"log-probabilities by batch.loss_positions\(\) and"):
+        tree.gather(tree.input_ids.double())

@@ -806,3 +806,15 @@ def test_names_that_a_terminal_would_obey(tmp_path, capsys):
 def test_wrong_usage_names_what_there_is(arguments, message, capsys):
     assert run(arguments) == 2
     assert message in " ".join(capsys.readouterr().err.replace("│", "").split())
+
+
+def test_verify_takes_no_file(rollouts, capsys):
+    assert run(["verify", str(rollouts)]) == 2
+    said = "verify takes no file; use view, report or plan for files"
+    assert said in " ".join(capsys.readouterr().err.replace("\u2502", " ").split())
+
+
+def test_view_says_how_to_see_other_rows(rollouts, capsys):
+    for options, is_said in ([], True), (["--row", "2"], False):
+        assert run(["view", str(rollouts), *options]) == 0
+        assert ("row 1 of 5; pass --row N for another" in capsys.readouterr().out) == is_said

@@ -103,9 +103,9 @@ def test_the_command(monkeypatch, capsys):
 def test_what_cannot_be_compared(capsys):
     pytest.importorskip("typer")
     run = import_module("fastcollate.cli.app").run
-    assert run(["verify", "--framework", "slime"]) == 1
+    assert run(["verify", "--framework", "slime"]) == 2
     assert "--framework is 'slime'; pass some of" in capsys.readouterr().err
-    assert run(["verify", "--seconds", "0"]) == 1
+    assert run(["verify", "--seconds", "0"]) == 2
     assert "--seconds is 0.0; pass a finite number of seconds above 0" in capsys.readouterr().err
     if find_installed("skyrl") is None:
         assert run(["verify", "--framework", "skyrl"]) == 1

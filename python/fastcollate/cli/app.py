@@ -56,7 +56,12 @@ class Commands(TyperGroup):
             elif "is not one of" in str(getattr(error, "message", "")):
                 error.message = error.message.removeprefix("Value error, ")
             elif "extra argument" in str(getattr(error, "message", "")):
-                error.message += "; pass one file, or a folder of files"
+                takes_file = any(one.opts[0] == "path" for one in error.ctx.command.params)
+                advice = "pass one file, or a folder of files"
+                other = (
+                    f"{error.ctx.command.name} takes no file; use view, report or plan for files"
+                )
+                error.message += f"; {advice if takes_file else other}"
             raise
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

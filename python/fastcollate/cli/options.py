@@ -59,12 +59,13 @@ Ranks = Annotated[
     int, typer.Option("--dp-size", min=1, metavar="RANKS", help="Data-parallel ranks.")
 ]
 RANKS = 8
-ROWS_PER_MINI_BATCH: Any = typer.Option(
-    "--rows-per-mini-batch",
-    min=1,
-    metavar="ROWS",
-    help="Rows per mini-batch (of a plan, by default all), and per padded batch of a report.",
-)
+
+
+def rows_option(what: str) -> Any:
+    """Return the option, with its help."""
+    return typer.Option("--rows-per-mini-batch", min=1, metavar="ROWS", help=what)
+
+
 MergePolicy = Annotated[
     Literal["exact", "branch", "realign", "none"],
     typer.Option(

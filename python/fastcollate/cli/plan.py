@@ -14,7 +14,6 @@ import typer
 from fastcollate.cli.files import Source
 from fastcollate.cli.options import (
     RANKS,
-    ROWS_PER_MINI_BATCH,
     AsJson,
     CostsPath,
     Debug,
@@ -24,6 +23,7 @@ from fastcollate.cli.options import (
     SchemaName,
     costs_of,
     reads_columns,
+    rows_option,
 )
 from fastcollate.cli.printing import print_json, print_text
 from fastcollate.cli.rows import FileRows
@@ -58,7 +58,9 @@ def plan(
         int | None,
         typer.Option(min=1, metavar="PROMPTS", help="Prompts per mini-batch; needs uids."),
     ] = None,
-    rows_per_mini_batch: Annotated[int | None, ROWS_PER_MINI_BATCH] = None,
+    rows_per_mini_batch: Annotated[
+        int | None, rows_option("Rows per mini-batch; by default all.")
+    ] = None,
     merge: MergePolicy = "exact",
     output: Annotated[
         Path | None,

@@ -10,7 +10,6 @@ import typer
 from fastcollate.cli.files import Source
 from fastcollate.cli.options import (
     RANKS,
-    ROWS_PER_MINI_BATCH,
     AsJson,
     Capacity,
     CostsPath,
@@ -23,6 +22,7 @@ from fastcollate.cli.options import (
     TokenizerPath,
     costs_of,
     reads_columns,
+    rows_option,
 )
 from fastcollate.cli.printing import print_json, print_text
 from fastcollate.cli.reporting.advice import noun_of
@@ -44,7 +44,9 @@ def report(
     tokenizer: TokenizerPath = None,
     eos: EndIds = None,
     merge: MergePolicy = "exact",
-    rows_per_mini_batch: Annotated[int, ROWS_PER_MINI_BATCH] = 256,
+    rows_per_mini_batch: Annotated[
+        int, rows_option("Rows per mini-batch, and per padded batch.")
+    ] = 256,
     dp: Ranks = RANKS,
     capacity: Capacity = None,
     costs: CostsPath = None,
@@ -97,6 +99,6 @@ def _print_summary(summary: Summary, output: Path) -> None:
     number = tally(sum(found["number"] for found in findings), "finding")
     print_text(f"{rows}, {number}; wrote {output}")
     for found in findings:
-        kind = f"{found['number']:,} {found['kind']}"
+        kind = f"{found['kind']} ({found['number']:,})"
         print_text(f"{kind}: {found['examples'][0]}; {found['advice']}")
     print_text("\n".join(figures["advice"]))

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from fastcollate.cli.files import Source
 from fastcollate.cli.options import AsJson, Debug, Input, SchemaName, TokenizerPath, reads_columns
-from fastcollate.cli.printing import print_json
+from fastcollate.cli.printing import print_json, print_text
 from fastcollate.cli.rows import FileRows, with_nan
 from fastcollate.cli.tokenizers import FileTokenizer
 from fastcollate.inspect.call_view import view_calls
@@ -75,6 +75,8 @@ def view(
         calls.rewards = with_nan(calls.rewards, calls.responses)
     view = view_calls(calls, range(len(numbers)), text, fields, fold, titles)
     Console(highlight=False).print(view)
+    if row is None and count > 1:
+        print_text(f"row 1 of {count:,}; pass --row N for another, repeatedly for several")
 
 
 def _plain(calls: Calls, row: int, tokenizer: FileTokenizer | None) -> dict[str, Any]:

@@ -429,7 +429,7 @@ def _duplicates(facts: _Facts) -> Iterator[Finding]:
         "duplicate",
         rows,
         lambda row: f"it has the same tokens as row {first_of[row]}",
-        "drop it unless it should count twice",
+        "drop it unless it should count twice, as equal samples of a prompt do",
     )
 
 

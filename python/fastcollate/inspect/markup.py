@@ -98,11 +98,11 @@ def short(number: float) -> str:
 
 
 def columns(
-    values: Sequence[float], titles: Sequence[str], ends: tuple[str, str], most: float | None = None
+    values: Sequence[float], titles: Sequence[str], ticks: Sequence[str], most: float | None = None
 ) -> str:
     """Return a column plot from 0 to `most`, or to the largest value; titles are shown on hover.
 
-    `ends` are the labels of the first and the last column.
+    `ticks` are labels from the first to the last column.
     """
     if max(values, default=0) <= 0:
         return ""
@@ -116,12 +116,14 @@ def columns(
         for height in [max(PLOT_HEIGHT * value / most, 0.8 if value > 0 else 0.0)]
     )
     right, bottom = PLOT_LEFT + each * len(values), PLOT_TOP + PLOT_HEIGHT
-    labels = (
+    labels: list[tuple[float, float, str, str]] = [
         (PLOT_LEFT - 5, PLOT_TOP + 4, "end", short(most)),
         (PLOT_LEFT - 5, bottom, "end", "0"),
-        (PLOT_LEFT, bottom + 13, "start", ends[0]),
-        (right, bottom + 13, "end", ends[1]),
-    )
+    ]
+    for at, tick in enumerate(ticks):
+        anchor = "middle" if 0 < at < len(ticks) - 1 else ("end" if at else "start")
+        x = PLOT_LEFT + (right - PLOT_LEFT) * at / (len(ticks) - 1)
+        labels.append((x, bottom + 13, anchor, tick))
     drawn = "".join(
         f'<text x="{x:.0f}" y="{y}" text-anchor="{anchor}">{escape(label)}</text>'
         for x, y, anchor, label in labels

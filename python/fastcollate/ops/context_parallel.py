@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 def check_rank(size: Any, rank: Any, of: str, form: str) -> tuple[int, int]:
     """Return ``(cp_size, cp_rank)``, checked; `of` and `form` name in errors what they are of."""
-    size = check_count(f"cp_size{of}", size, "a number of ranks")
+    size = check_count(f"cp_size{of}", size, f"a number of ranks, as in {form}")
     rank = check_int(f"cp_rank{of}", rank, "a rank")
     if not 0 <= rank < size:
         raise ValueError(f"cp_rank{of} is {rank}; pass a rank from 0 to {size - 1}, as in {form}")

@@ -80,9 +80,12 @@ def gather(
         whole = plan.leading_shape(of_sequence=True)
         advice = ""
         if align == "response" and shape[: len(whole)] in (whole, _without_last(whole)):
-            advice = (
-                "; if x lies along input_ids, as log-probabilities of a model do, pass "
-                "align='sequence', shift='next_token'"
+            advice = "; if x lies along input_ids, pass align='sequence'"
+            advice += (
+                " for entropies and values, and take log-probabilities by batch.loss_positions() "
+                "and batch.targets: a position of a tree can predict several tokens"
+                if plan.is_tree
+                else ", and for log-probabilities of a model shift='next_token'"
             )
         elif align == "sequence" and shape[: len(whole)] == _without_last(whole):
             advice = (

@@ -267,6 +267,11 @@ def _align(place: str, values: Any, lengths: _Lengths | str, shown: str, align: 
     for name, lens in zip(("response", "sequence"), lengths, strict=True):
         if 2 * np.count_nonzero(found == lens) > len(found):
             raise ValueError(f"{message}; pass {lens[row]}: most rows have one per {name} token")
+    if (lacks := found - responses).min() == lacks.max() == -1:
+        raise ValueError(
+            f"{message}; pass one value per response token: all rows lack one, as of values whose "
+            "first or last token was cut off"
+        )
     raise TypeError(f"{message}; pass {in_words(choices, 'or')}")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastcollate.common.arguments import tally
 
@@ -16,18 +16,26 @@ LEAST_SHARE = 0.05
 LEAST_EQUAL = 3
 """Responses of the largest length from which on it is probably a limit."""
 
+LEAST_WORTH_NAMING = 1.05
+"""The same ratio from which on the line on packing names the tree."""
+
 LEAST_RATIO = 1.5
 """Tokens of rows, to tokens of their tree, from which on a tree is advised."""
 
 
-def advice_on(figures: Mapping[str, Any]) -> list[str]:
+class Advice(NamedTuple):
+    """A line on what to do, and the section of the page that has more."""
+
+    text: str
+    section: str
+
+
+def advice_on(figures: Mapping[str, Any]) -> list[Advice]:
     """Return what to do about the rollouts, what does most harm first."""
     advice = [*_training(figures), *_rewards(figures["rewards"])]
     if any(found["kind"] == "padded_column" for found in figures["findings"]):
-        return [
-            *advice,
-            "Take the padding out first: all figures below count it as tokens.",
-        ]
+        first = "Take the padding out first: all figures below count it as tokens."
+        return [*advice, Advice(first, "findings")]
     return [*advice, *_lengths(figures), *_breaks(figures["merging"]), *_layout(figures)]
 
 
@@ -48,51 +56,57 @@ def cut_off(figures: Mapping[str, Any]) -> tuple[int, str]:
     return longest, f"{limit} (finish reasons, or --eos, would tell)"
 
 
-def _training(figures: Mapping[str, Any]) -> Iterator[str]:
+def _training(figures: Mapping[str, Any]) -> Iterator[Advice]:
     if figures["all_train"]:
-        yield (
+        yield Advice(
             "Every token trains: the file has no prompts, masks or labels. If it should have, name "
-            "their columns."
+            "their columns.",
+            "lengths",
         )
 
 
-def _rewards(rewards: Mapping[str, Any] | None) -> Iterator[str]:
+def _rewards(rewards: Mapping[str, Any] | None) -> Iterator[Advice]:
     if rewards is None or rewards["equal_groups"] < LEAST_SHARE * rewards["groups"]:
         return
     equal, groups = rewards["equal_groups"], rewards["groups"]
     if equal == groups > 0:
-        yield (
+        yield Advice(
             "Every prompt has equal rewards for all of its samples: advantages within groups are "
-            "0, and nothing trains."
+            "0, and nothing trains.",
+            "rewards",
         )
     elif equal > 0:
-        yield (
+        yield Advice(
             f"With advantages within groups (GRPO), {equal:,} of {groups:,} prompts "
-            f"({equal / groups:.0%}) train nothing: all of their samples have the same reward."
+            f"({equal / groups:.0%}) train nothing: all of their samples have the same reward.",
+            "rewards",
         )
 
 
-def _lengths(figures: Mapping[str, Any]) -> Iterator[str]:
+def _lengths(figures: Mapping[str, Any]) -> Iterator[Advice]:
     number, how = cut_off(figures)
     if number > LEAST_SHARE * figures["turns"]:
         share = number / figures["turns"]
-        yield f"{number:,} responses ({share:.0%}) {how}. Raise the limit, or mask them."
+        yield Advice(
+            f"{number:,} responses ({share:.0%}) {how}. Raise the limit, or mask them.", "lengths"
+        )
 
 
-def _breaks(merging: Mapping[str, Any] | None) -> Iterator[str]:
+def _breaks(merging: Mapping[str, Any] | None) -> Iterator[Advice]:
     if merging is None:
         return
     if not _saves_rows(merging):
         if merging["num_turns"] > merging["num_trajectories"]:
-            yield (
+            yield Advice(
                 "No turn continues the turn before it: check that the turns of a trajectory are in "
-                "order, and that prompts hold all earlier turns."
+                "order, and that prompts hold all earlier turns.",
+                "merging",
             )
     elif breaks := sum(merging["kinds"].values()):
         turns = tally(merging["num_turns"], "turn")
         verb = "does" if breaks == 1 else "do"
         why = "; the report's section on merging has the reasons"
-        yield f"{breaks:,} of {turns} {verb} not continue the turn before{why}."
+        yield Advice(f"{breaks:,} of {turns} {verb} not continue the turn before{why}.", "merging")
 
 
 def _saves_rows(merging: Mapping[str, Any]) -> bool:
@@ -100,12 +114,15 @@ def _saves_rows(merging: Mapping[str, Any]) -> bool:
     return bool(merging["num_rows"] < merging["num_turns"])
 
 
-def _layout(figures: Mapping[str, Any]) -> Iterator[str]:
+def _layout(figures: Mapping[str, Any]) -> Iterator[Advice]:
     """Yield a line on the layout, and on merging."""
     layouts, capacity, merging = figures["layouts"], figures["capacity"], figures["merging"]
     if figures["turns"] < LEAST_ROWS:
         rows = tally(figures["turns"], noun_of(figures))
-        yield f"{rows}: too few to choose a layout by. Write a report on a whole step."
+        yield Advice(
+            f"{rows}: too few to choose a layout by. Write a report on a whole step.",
+            "padding-by-layout",
+        )
         return
     found, merge = layouts["turns"], ""
     if merging is not None and _saves_rows(merging):
@@ -118,12 +135,21 @@ def _layout(figures: Mapping[str, Any]) -> Iterator[str]:
     times = {name: padded / max(found[name]["positions"], 1) for name in ("packed", "tree")}
     ratio = found["packed"]["tokens"] / max(found["tree"]["tokens"], 1)
     if max(times.values()) < 1.1:
-        yield "Padding costs little here: the default layout is enough."
+        yield Advice(
+            "Padding costs little here: the default layout is enough.", "padding-by-layout"
+        )
         return
     names = {name: f"fc.{name.title()}({capacity:,})".replace(",", "_") for name in times}
-    best, other = ("tree", "packed") if ratio >= LEAST_RATIO else ("packed", "tree")
+    if ratio >= LEAST_RATIO:
+        best, other = "tree", f" (fc.Packed: {times['packed']:.1f})"
+    elif ratio < LEAST_WORTH_NAMING:
+        best, other = "packed", ""
+    else:
+        saved = f"it saves {1 - 1 / ratio:.1%} of the tokens, and less than a third seldom pays"
+        best, other = "packed", f" (fc.Tree: {times['tree']:.1f}, but {saved})"
     rows = "padded rows" if not merge else "a padded row for each turn"
-    yield (
+    yield Advice(
         f"{merge or 'Use '}layout={names[best]}: {times[best]:.1f} times fewer positions than "
-        f"{rows} in batches of {figures['batch_rows']:,} (fc.{other.title()}: {times[other]:.1f})."
+        f"{rows} in batches of {figures['batch_rows']:,}{other}.",
+        "padding-by-layout",
     )

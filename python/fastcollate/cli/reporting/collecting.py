@@ -271,7 +271,7 @@ class Collector:
             "findings": sorted(self._found.values(), key=lambda one: KINDS.index(one["kind"])),
             "worst_rows": [{"row": one.row, "why": one.why} for one in worst],
         }
-        figures["advice"] = advice_on(figures)
+        figures["advice"] = [one.text for one in advice_on(figures)]
         outcomes = self._outcomes
         return Summary(
             figures,

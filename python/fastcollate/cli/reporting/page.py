@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from html import escape
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fastcollate._fastcollate import __version__
-from fastcollate.cli.reporting.advice import cut_off, noun_of
+from fastcollate.cli.reporting.advice import advice_on, cut_off, noun_of
 from fastcollate.cli.reporting.collecting import COMPARED, NEED_TOKENIZER, Summary
 from fastcollate.cli.reporting.outcomes import BARS, LOWEST_LOGPROB
 from fastcollate.common.arguments import tally
@@ -20,7 +22,9 @@ from fastcollate.rows.lengths import Integers
 STYLE = """
 :root{color-scheme:light dark}
 .fastcollate{font-size:15px;max-width:1080px;margin:0 auto;padding:16px}
-.fastcollate h2{font-size:1.15rem;border-top:1px solid rgba(128,128,128,.4);padding-top:12px}
+.fastcollate h2{font-size:1.3rem;border-top:1px solid rgba(128,128,128,.4);padding-top:12px}
+.fastcollate h3{font-size:1rem}
+.fastcollate .grid>div{min-width:0;max-width:100%}
 .fastcollate .grid{display:flex;flex-wrap:wrap;gap:10px 32px}
 .fastcollate .grid b{display:block;font-size:1.25rem}
 .fastcollate .row{overflow-x:auto;margin:10px 0}
@@ -71,7 +75,8 @@ def page_of(summary: Summary) -> str:
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"{text('title', figures['name'] + ': rollouts')}<style>{CSS}{STYLE}</style></head>"
-        f'<body><main class="fastcollate">{_head(figures)}{links}{body}</main></body></html>\n'
+        f'<body><main class="fastcollate">{_head(figures)}{links}{_to_do(figures)}{body}'
+        "</main></body></html>\n"
     )
 
 
@@ -107,14 +112,31 @@ def _head(figures: Mapping[str, Any]) -> str:
         cards.append(("mean reward", f"{rewards['mean']:.3g}"))
     shown = (element("div", f"<b>{value}</b>{name}") for name, value in cards)
     unread = f"; not read: {', '.join(figures['unread'])}" if figures["unread"] else ""
-    found = (f"{one['number']:,} {one['kind']}: {one['advice']}." for one in figures["findings"])
     return (
         text("h1", figures["name"])
         + _note(f"Report of fastcollate {__version__}, read as {figures['source']}{unread}.")
-        + element("ol", "".join(text("li", one) for one in (*found, *figures["advice"])))
         + element("div", "".join(shown), "grid")
         + _note(f"Options: {' '.join(_options(figures))}")
     )
+
+
+def _to_do(figures: Mapping[str, Any]) -> str:
+    """Return what to do, with links to sections; equal samples come last, which are often right."""
+    found = [
+        (one["kind"] == "duplicate", f"{_of_kind(one)}: {one['advice']}.", "findings")
+        for one in figures["findings"]
+    ]
+    lines = [*found, *((False, *one) for one in advice_on(figures))]
+    items = (
+        element("li", f'{escape(line)} <a href="#{section}">More</a>')
+        for _, line, section in sorted(lines, key=itemgetter(0))
+    )
+    return text("h2", "What to do") + element("ol", "".join(items))
+
+
+def _of_kind(found: Mapping[str, Any]) -> str:
+    """Name a kind of finding, with its number."""
+    return f"{found['kind']} ({found['number']:,})"
 
 
 def _options(figures: Mapping[str, Any]) -> Iterator[str]:
@@ -139,7 +161,8 @@ def histogram(lens: Integers, what: str) -> str:
         for edge, count in zip(edges, counts.tolist(), strict=False)
     ]
     middle, p95 = np.percentile(lens, [50, 95]).tolist()
-    return columns(counts.tolist(), titles, ("0", f"{edges[-1]:,.0f} tokens")) + _note(
+    ticks = ("0", f"{edges[-1] / 2:,.0f}", f"{edges[-1]:,.0f} tokens")
+    return columns(counts.tolist(), titles, ticks) + _note(
         f"median {middle:,.0f}, p95 {p95:,.0f}, max {most:,}"
     )
 
@@ -286,7 +309,8 @@ def _logprobs(summary: Summary) -> Iterator[str]:
             f"{f'{low:g} to' if at else 'below'} {high:g}: {tally(count, 'token')}"
             for at, ((low, high), count) in enumerate(zip(ends, counts, strict=True))
         ]
-        yield columns(counts, titles, (f"below {ends[0][1]:g}", "0"))
+        middle = f"{ends[len(ends) // 2][0]:g}"
+        yield columns(counts, titles, (f"below {ends[0][1]:g}", middle, "0"))
         rare = f"{logprobs['rare']:,} tokens ({logprobs['rare'] / logprobs['number']:.2%})"
         yield _note(
             f"mean {logprobs['mean']:.3g} per token, min {logprobs['least']:.4g}, max "
@@ -382,6 +406,7 @@ def _merging(merging: Mapping[str, Any]) -> Iterator[str]:
             for policy, found in merging["policies"].items()
         ],
     )
+    yield _note("Masked tokens do not train.")
     looked_at = merging["num_looked_at"]
     yield text("h3", f"Reasons{f', of {looked_at:,} drawn evenly' if looked_at < breaks else ''}")
     hints = dict(merging["hints"])
@@ -444,7 +469,7 @@ def _findings(figures: Mapping[str, Any]) -> Iterator[str]:
         "first; a few findings of each kind. Tokens are counted from 0, from the prompt on."
     )
     for found in findings:
-        yield text("p", f"{found['kind']} ({found['number']:,})", "title")
+        yield text("p", _of_kind(found), "title")
         for line in (*found["examples"], f"→ {found['advice']}"):
             yield text("div", line, "part")
 
