@@ -182,7 +182,8 @@ def source(address, page):
     for pattern, path in PUBLISHED.items():
         if match := re.fullmatch(pattern, address):
             found = ROOT / path.format(match[1] or "index")
-            return found if found.exists() else found.with_suffix(".ipynb")
+            others = (found.with_suffix(one) for one in (".ipynb", ".rst"))
+            return found if found.exists() else next((one for one in others if one.exists()), found)
     if re.match(r"[a-z]+:", address):
         return None
     return page.parent / address if address else page
@@ -214,7 +215,7 @@ def test_the_page_has_all_kinds_of_findings_in_their_order():
     named = [re.findall(r"`(\w+)`", line.split("|")[1]) for line in table]
     firsts = [min(map(KINDS.index, kinds)) for kinds in named]
     assert firsts == sorted(firsts)
-    of_files = {"padded_column", "short_logprobs"}
+    of_files = {"padded_column", "equal_rewards", "short_logprobs"}
     assert sorted(KINDS) == sorted(of_files.union(*named))
     assert all(f"`{kind}` (" in page for kind in of_files)
 

@@ -121,5 +121,5 @@ def skyrl():
 
 PAGES = {
     "docs/frameworks/skyrl.md": skyrl, "docs/frameworks/trl.md": trl,
-    "docs/frameworks/verl.md": verl, "docs/troubleshooting.md": with_model,
+    "docs/frameworks/verl.md": verl,
 }  # fmt: skip

@@ -294,8 +294,10 @@ def test_groups_of_equal_rewards(tmp_path, capsys):
     rows = {"prompts": [[1]] * 4, "responses": [[2]] * 4, "uids": list("aabb")}
     for rewards, is_said in ([1, 1, 0, 0], True), ([1, 1, 0, 1], False):
         pq.write_table(pa.table(rows | {"rewards": rewards}), tmp_path / "r.parquet")
-        _, page = report_of(tmp_path / "r.parquet", tmp_path / "r.html", capsys)
-        assert ("Every prompt has equal rewards for all of its samples" in page) == is_said
+        found, page = report_of(tmp_path / "r.parquet", tmp_path / "r.html", capsys)
+        assert ("equal_rewards" in [one["kind"] for one in found["findings"]]) == is_said
+        assert ("every prompt has equal rewards for all of its samples" in page) == is_said
+        assert ("1 kind of probable mistakes: equal_rewards" in page) == is_said
 
 
 def test_one_row(tmp_path, capsys):
@@ -609,3 +611,13 @@ def test_advantages(tmp_path, capsys):
     found, page = report_of(path, tmp_path / "r.html", capsys)
     assert found["advantages"]["mean"] == 0.5
     assert "Advantages: mean 0.5, std 1.12, min -1, max 2; 25.0% are 0." in page
+
+
+@pytest.mark.parametrize("reward", [0.5, float("nan")])
+def test_a_reward_without_a_token(tmp_path, capsys, reward):
+    """Aborted samples are ordinary data: a finding, and no error."""
+    rows = {"prompts": [[1], [2]], "responses": [[3], []], "rewards": [1.0, reward]}
+    path = written(tmp_path / "r.parquet", rows)
+    found, _ = report_of(path, tmp_path / "r.html", capsys)
+    assert [one["kind"] for one in found["findings"]] == ["trains_nothing"]
+    assert run(["view", str(path), "--row", "2", "--field", "rewards"]) == 0

@@ -84,10 +84,10 @@ _INDEX = re.compile(r"\b(is_last_step|trajectory_ids)\[(\d+)\](?: and \[(\d+)\])
 
 
 def with_nan(rewards: Any, responses: Ragged) -> Any:
-    """Return rewards that may be NaN, which is an error for one per row: on the last tokens."""
-    if isinstance(rewards, Ragged) or not np.isnan(rewards).any():
-        return rewards
+    """Return rewards on last tokens, if one per row would be an error: NaN, or without a token."""
     offsets, has_last = responses.offsets, responses.lengths > 0
+    if isinstance(rewards, Ragged) or (has_last.all() and not np.isnan(rewards).any()):
+        return rewards
     values = np.zeros(offsets[-1], np.float32)
     values[offsets[1:][has_last] - 1] = np.asarray(rewards)[has_last]
     return Ragged(values, offsets)

@@ -28,7 +28,7 @@ display:block;overflow-x:auto}
 white-space:nowrap;border-bottom:1px solid rgba(128,128,128,.3)}
 .fastcollate td:first-child,.fastcollate th:first-child{text-align:left;padding-left:0;
 white-space:normal;min-width:9em}
-.fastcollate th{white-space:normal}
+.fastcollate th{white-space:normal;overflow-wrap:normal}
 .fastcollate a{color:inherit}
 .fastcollate .wide{width:min(40em,45vw)}
 .fastcollate .bar{display:flex;height:.9em;max-width:40em;border:solid;border-width:0 1px}
@@ -38,11 +38,12 @@ white-space:normal;min-width:9em}
 .fastcollate svg text{font-size:11px}
 .fastcollate svg rect{fill:rgb(56,139,253)}
 .fastcollate svg path{fill:none;stroke:currentColor;opacity:.5}
+.fastcollate svg .mark{stroke-dasharray:3 3;opacity:.9}
 .fastcollate summary{cursor:pointer;opacity:.7}
 """
 """Translucent colours, for light and dark pages."""
 
-PLOT_LEFT, PLOT_TOP, PLOT_WIDTH, PLOT_HEIGHT = 56, 6, 270, 72
+PLOT_LEFT, PLOT_TOP, PLOT_WIDTH, PLOT_HEIGHT = 56, 18, 290, 110
 """Margins and size of a column plot, in pixels."""
 
 
@@ -98,11 +99,16 @@ def short(number: float) -> str:
 
 
 def columns(
-    values: Sequence[float], titles: Sequence[str], ticks: Sequence[str], most: float | None = None
+    values: Sequence[float],
+    titles: Sequence[str],
+    ticks: Sequence[str],
+    most: float | None = None,
+    marks: Iterable[tuple[str, float]] = (),
 ) -> str:
     """Return a column plot from 0 to `most`, or to the largest value; titles are shown on hover.
 
-    `ticks` are labels from the first to the last column.
+    `ticks` are labels from the first to the last column; `marks` are named lines at fractions of
+    the width.
     """
     if max(values, default=0) <= 0:
         return ""
@@ -124,6 +130,12 @@ def columns(
         anchor = "middle" if 0 < at < len(ticks) - 1 else ("end" if at else "start")
         x = PLOT_LEFT + (right - PLOT_LEFT) * at / (len(ticks) - 1)
         labels.append((x, bottom + 13, anchor, tick))
+    lines = ""
+    for at, (name, fraction) in enumerate(marks):
+        x = PLOT_LEFT + (right - PLOT_LEFT) * min(fraction, 1.0)
+        lines += f'<path class="mark" d="M{x:.1f} {PLOT_TOP - 4}V{bottom}"/>'
+        is_left = fraction > 0.9 or (at == 0 and fraction > 0.2)
+        labels.append((x, PLOT_TOP - 7, "end" if is_left else "start", name))
     drawn = "".join(
         f'<text x="{x:.0f}" y="{y}" text-anchor="{anchor}">{escape(label)}</text>'
         for x, y, anchor, label in labels
@@ -133,7 +145,7 @@ def columns(
     width, height = size.split()
     return (
         f'<svg role="img" width="{width}" height="{height}" viewBox="0 0 {size}">'
-        f"{axes}{bars}{drawn}</svg>"
+        f"{axes}{bars}{lines}{drawn}</svg>"
     )
 
 

@@ -388,6 +388,6 @@ def _write(value: Any) -> str:
     if isinstance(value, np.ndarray) and value.ndim > 0:
         return ",".join(_write(one) for one in value)
     number = value.item() if hasattr(value, "item") else value
-    if isinstance(number, float):
-        return f"{number:.3g}"
+    if isinstance(number, float):  # placeholders such as -9999 whole
+        return f"{number:.5g}" if number.is_integer() else f"{number:.3g}"
     return str(int(number)) if isinstance(number, bool) else str(number)

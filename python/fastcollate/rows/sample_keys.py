@@ -121,7 +121,10 @@ def _message(unknown: list[str], names: Mapping[str, str], first: First) -> str:
     has_tokens = any(_known(name) in (*TURN, *PAIR, "input_ids") for name in columns.values())
     if text and not has_tokens and all(_is_text(read(of_name, key)) for key in tokens):
         found = read(of_name, text[0])
-        how = f"{conversion_of(found)} as 'input_ids', or 'prompt' and 'response'"
+        keys = "'input_ids', or 'prompt' and 'response'"
+        if {"chosen", "rejected"} <= set(text):
+            keys = ", ".join(map(repr, PAIR))
+        how = f"{conversion_of(found)} as {keys}"
         if not isinstance(found, str) and isinstance(found[0], Mapping):
             how = (
                 "apply the chat template first, and pass its 'input_ids' and 'assistant_masks': "

@@ -69,13 +69,7 @@ def _rewards(rewards: Mapping[str, Any] | None) -> Iterator[Advice]:
     if rewards is None or rewards["equal_groups"] < LEAST_SHARE * rewards["groups"]:
         return
     equal, groups = rewards["equal_groups"], rewards["groups"]
-    if equal == groups > 0:
-        yield Advice(
-            "Every prompt has equal rewards for all of its samples: advantages within groups are "
-            "0, and nothing trains.",
-            "rewards",
-        )
-    elif equal > 0:
+    if 0 < equal < groups:
         yield Advice(
             f"With advantages within groups (GRPO), {equal:,} of {groups:,} prompts "
             f"({equal / groups:.0%}) train nothing: all of their samples have the same reward.",

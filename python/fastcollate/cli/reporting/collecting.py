@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import numpy as np
@@ -268,9 +268,10 @@ class Collector:
                 "mini_batches": packed.num_mini_batches,
                 "loads": loads,
             },
-            "findings": sorted(self._found.values(), key=lambda one: KINDS.index(one["kind"])),
             "worst_rows": [{"row": one.row, "why": one.why} for one in worst],
         }
+        found = [*self._found.values(), *_equal_rewards(figures["rewards"])]
+        figures["findings"] = sorted(found, key=lambda one: KINDS.index(one["kind"]))
         figures["advice"] = [one.text for one in advice_on(figures)]
         outcomes = self._outcomes
         return Summary(
@@ -369,6 +370,19 @@ def _padding(calls: Calls) -> Iterator[Finding]:
         if (found := find_padding(name, column, pad)) is not None:
             advice = "write rows without padding: here it counts as tokens, and would train"
             yield whole_batch("padded_column", f"{found[0]} {pad}", advice)
+
+
+def _equal_rewards(rewards: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
+    """Yield a finding if no prompt has samples with different rewards."""
+    if rewards is not None and 0 < rewards["groups"] == rewards["equal_groups"]:
+        example = "every prompt has equal rewards for all of its samples"
+        advice = "check the rewards: advantages within groups (GRPO) are 0, and nothing trains"
+        yield {
+            "kind": "equal_rewards",
+            "number": rewards["groups"],
+            "examples": [example],
+            "advice": advice,
+        }
 
 
 def _short_logprobs(calls: Calls) -> Iterator[Finding]:

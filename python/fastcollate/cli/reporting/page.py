@@ -21,9 +21,13 @@ from fastcollate.rows.lengths import Integers
 
 STYLE = """
 :root{color-scheme:light dark}
-.fastcollate{font-size:15px;max-width:1080px;margin:0 auto;padding:16px}
+.fastcollate{font-size:15px;max-width:1140px;margin:0 auto;padding:16px}
 .fastcollate h2{font-size:1.3rem;border-top:1px solid rgba(128,128,128,.4);padding-top:12px}
 .fastcollate h3{font-size:1rem}
+.fastcollate .verdict{border-left:6px solid #2da44e;padding:2px 10px;font-weight:600}
+.fastcollate .verdict.bad{border-color:#cf222e}
+@media(max-width:600px){.fastcollate td,.fastcollate th{padding:.1em .3em;font-size:12px}
+.fastcollate .wide{width:22vw}.fastcollate td:first-child{min-width:5em}}
 .fastcollate .grid>div{min-width:0;max-width:100%}
 .fastcollate .grid{display:flex;flex-wrap:wrap;gap:10px 32px}
 .fastcollate .grid b{display:block;font-size:1.25rem}
@@ -131,7 +135,13 @@ def _to_do(figures: Mapping[str, Any]) -> str:
         element("li", f'{escape(line)} <a href="#{section}">More</a>')
         for _, line, section in sorted(lines, key=itemgetter(0))
     )
-    return text("h2", "What to do") + element("ol", "".join(items))
+    kinds = [one["kind"] for one in figures["findings"] if one["kind"] != "duplicate"]
+    verdict = f"{tally(len(kinds), 'kind')} of probable mistakes: {', '.join(kinds)}"
+    return (
+        text("h2", "What to do")
+        + text("p", verdict if kinds else "No probable mistakes.", f"verdict{' bad' * bool(kinds)}")
+        + element("ol", "".join(items))
+    )
 
 
 def _of_kind(found: Mapping[str, Any]) -> str:
@@ -161,16 +171,18 @@ def histogram(lens: Integers, what: str) -> str:
         for edge, count in zip(edges, counts.tolist(), strict=False)
     ]
     middle, p95 = np.percentile(lens, [50, 95]).tolist()
-    ticks = ("0", f"{edges[-1] / 2:,.0f}", f"{edges[-1]:,.0f} tokens")
-    return columns(counts.tolist(), titles, ticks) + _note(
-        f"median {middle:,.0f}, p95 {p95:,.0f}, max {most:,}"
+    end = float(edges[-1])
+    ticks = (*(f"{end * part / 4:,.0f}" for part in range(4)), f"{end:,.0f}")
+    marks = ("median", middle / end), ("p95", p95 / end)
+    return columns(counts.tolist(), titles, ticks, marks=marks) + _note(
+        f"tokens: median {middle:,.0f}, p95 {p95:,.0f}, max {most:,}"
     )
 
 
 def _of_rewards(rewards: NDArray[np.float64], what: str) -> str:
     """Return a histogram of rewards, or a table of few distinct ones."""
     distinct, number = np.unique(rewards, return_counts=True)
-    if len(distinct) <= FEW:
+    if len(distinct) <= min(FEW, max(len(rewards) // 2, 3)):
         shares = number / len(rewards)
         rows = zip(distinct.tolist(), number.tolist(), shares.tolist(), strict=True)
         lines = [(f"{value:.4g}", f"{count:,}", f"{share:.1%}") for value, count, share in rows]
@@ -310,7 +322,8 @@ def _logprobs(summary: Summary) -> Iterator[str]:
             for at, ((low, high), count) in enumerate(zip(ends, counts, strict=True))
         ]
         middle = f"{ends[len(ends) // 2][0]:g}"
-        yield columns(counts, titles, (f"below {ends[0][1]:g}", middle, "0"))
+        last = "0 and above" if logprobs["most"] > 0 else "0"
+        yield columns(counts, titles, (f"below {ends[0][1]:g}", middle, last))
         rare = f"{logprobs['rare']:,} tokens ({logprobs['rare'] / logprobs['number']:.2%})"
         yield _note(
             f"mean {logprobs['mean']:.3g} per token, min {logprobs['least']:.4g}, max "
