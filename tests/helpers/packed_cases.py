@@ -39,7 +39,7 @@ def cases(draw, array_type, **limits):
     """
     data = draw(rollouts(max_long_len=30).flatmap(with_prompts))
     options, reference = draw(packed_options(lens_of(data), **limits))
-    more = draw(extras(data, array_type)) | {"pad_token_id": draw(st.integers(-2, 2))}
+    more = draw(extras(data, array_type)) | {"pad_token_id": draw(st.integers(0, 2))}
     if options["layout"].shift == "next_token" and "labels" in more:
         more["labels"] = "aligned"
     return data, draw(as_inputs(data)), options, reference, more
