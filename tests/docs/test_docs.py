@@ -215,7 +215,7 @@ def test_the_page_has_all_kinds_of_findings_in_their_order():
     named = [re.findall(r"`(\w+)`", line.split("|")[1]) for line in table]
     firsts = [min(map(KINDS.index, kinds)) for kinds in named]
     assert firsts == sorted(firsts)
-    of_files = {"padded_column", "equal_rewards", "short_logprobs"}
+    of_files = {"padded_column", "unmerged_turns", "equal_rewards", "short_logprobs"}
     assert sorted(KINDS) == sorted(of_files.union(*named))
     assert all(f"`{kind}` (" in page for kind in of_files)
 

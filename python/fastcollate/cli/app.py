@@ -7,6 +7,7 @@ import shutil
 import sys
 import warnings
 from collections.abc import Sequence
+from difflib import get_close_matches
 from typing import Any
 
 import pyarrow as pa
@@ -67,8 +68,10 @@ class Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the first argument names."""
         if args[0] not in self.commands:
+            near = get_close_matches(args[0], self.commands, 1)
             names = ", ".join(self.commands)
-            ctx.fail(f"No such command {args[0]!r}; use one of {names}, before the file.")
+            meant = f"did you mean {near[0]}?" if near else f"use one of {names}, before the file."
+            ctx.fail(f"No such command {args[0]!r}; {meant}")
         return super().resolve_command(ctx, args)
 
 

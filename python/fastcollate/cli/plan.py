@@ -88,7 +88,7 @@ def plan(
         row = int(tokens.argmax())
         raise ValueError(
             f"row {numbers[row]:,} has {tokens[row]:,} tokens, more than --capacity {capacity}; "
-            "pass a larger one"
+            f"pass at least {tokens[row]}"
         )
     found = plan_step(
         (lens[:, 0], lens[:, 1]),

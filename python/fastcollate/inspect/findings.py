@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 KINDS = (
     *("padded_column", "padded_row", "repeated_prompt", "all_masked", "labels_as_mask"),
-    *("equal_rewards", "negative_mask", "trains_padding", "trains_first_token"),
+    *("unmerged_turns", "equal_rewards", "negative_mask", "trains_padding", "trains_first_token"),
     *("short_logprobs", "nan"),
     *("positive_logprob", "infinite_logprob", "zero_logprobs", "outside_vocabulary"),
     *("untrained_reward", "weighted_labels", "trains_nothing", "cut_off", "repeated_end"),

@@ -23,6 +23,13 @@ LEAST_RATIO = 1.5
 """Tokens of rows, to tokens of their tree, from which on a tree is advised."""
 
 
+FIRST = {
+    "padded_column": "Take the padding out first: all figures below count it as tokens.",
+    "unmerged_turns": "Put the turns in order first: rows and layouts below depend on it.",
+}
+"""Findings without which other advice means nothing."""
+
+
 class Advice(NamedTuple):
     """A line on what to do, and the section of the page that has more."""
 
@@ -33,9 +40,10 @@ class Advice(NamedTuple):
 def advice_on(figures: Mapping[str, Any]) -> list[Advice]:
     """Return what to do about the rollouts, what does most harm first."""
     advice = [*_training(figures), *_rewards(figures["rewards"])]
-    if any(found["kind"] == "padded_column" for found in figures["findings"]):
-        first = "Take the padding out first: all figures below count it as tokens."
-        return [*advice, Advice(first, "findings")]
+    kinds = {found["kind"] for found in figures["findings"]}
+    for kind, first in FIRST.items():
+        if kind in kinds:
+            return [*advice, Advice(first, "findings")]
     return [*advice, *_lengths(figures), *_breaks(figures["merging"]), *_layout(figures)]
 
 
@@ -87,16 +95,7 @@ def _lengths(figures: Mapping[str, Any]) -> Iterator[Advice]:
 
 
 def _breaks(merging: Mapping[str, Any] | None) -> Iterator[Advice]:
-    if merging is None:
-        return
-    if not _saves_rows(merging):
-        if merging["num_turns"] > merging["num_trajectories"]:
-            yield Advice(
-                "No turn continues the turn before it: check that the turns of a trajectory are in "
-                "order, and that prompts hold all earlier turns.",
-                "merging",
-            )
-    elif breaks := sum(merging["kinds"].values()):
+    if merging is not None and (breaks := sum(merging["kinds"].values())):
         turns = tally(merging["num_turns"], "turn")
         verb = "does" if breaks == 1 else "do"
         why = "; the report's section on merging has the reasons"

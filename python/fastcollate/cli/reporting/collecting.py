@@ -229,8 +229,8 @@ class Collector:
         if longest > capacity:
             row = int((prompt_lens + response_lens).argmax()) + 1
             raise ValueError(
-                f"row {row} has {longest:,} tokens, more than --capacity {capacity}; pass a larger "
-                "one"
+                f"row {row} has {longest:,} tokens, more than --capacity {capacity}; pass at "
+                f"least {longest}"
             )
         lengths = {"prompts": prompt_lens, "responses": response_lens, "rows": row_lens}
         loads, packed = self._loads(row_lens, capacity)
@@ -270,7 +270,11 @@ class Collector:
             },
             "worst_rows": [{"row": one.row, "why": one.why} for one in worst],
         }
-        found = [*self._found.values(), *_equal_rewards(figures["rewards"])]
+        found = [
+            *self._found.values(),
+            *_equal_rewards(figures["rewards"]),
+            *_unmerged(figures["merging"]),
+        ]
         figures["findings"] = sorted(found, key=lambda one: KINDS.index(one["kind"]))
         figures["advice"] = [one.text for one in advice_on(figures)]
         outcomes = self._outcomes
@@ -382,6 +386,20 @@ def _equal_rewards(rewards: Mapping[str, Any] | None) -> Iterator[dict[str, Any]
             "number": rewards["groups"],
             "examples": [example],
             "advice": advice,
+        }
+
+
+def _unmerged(merging: Mapping[str, Any] | None) -> Iterator[dict[str, Any]]:
+    """Yield a finding if no turn of several continues the one before it."""
+    if merging is None or merging["num_rows"] < merging["num_turns"]:
+        return
+    if merging["num_turns"] > merging["num_trajectories"]:
+        yield {
+            "kind": "unmerged_turns",
+            "number": merging["num_turns"] - merging["num_trajectories"],
+            "examples": ["no turn continues the turn before it"],
+            "advice": "check that the turns of a trajectory are in order, and that prompts hold "
+            "all earlier turns",
         }
 
 

@@ -215,10 +215,12 @@ class Outcomes:
         is_finite = np.isfinite(rewards)
         several = self._several()
         equal = {uid: found for uid, found in several.items() if len(set(found)) == 1}
-        ends = [found[0] for found in equal.values()]
+        at = [found[0] for found in equal.values()]
         rewards, lens, turns = rewards[is_finite], lens[is_finite], turns[is_finite]
-        order = np.argsort(lens, kind="stable")
-        parts = np.array_split(order, min(PARTS, len(lens)) or 1)
+        # Rows of equal lengths stay together.
+        ends = np.quantile(lens, np.arange(1, PARTS) / PARTS, method="lower") if len(lens) else []
+        part_of = np.searchsorted(np.unique(ends), lens)
+        parts = [np.flatnonzero(part_of == part) for part in range(PARTS)]
         known = {}
         if len(rewards) > 0:
             known = {
@@ -237,16 +239,16 @@ class Outcomes:
             "groups": len(several),
             "samples": [f(map(len, several.values())) for f in (min, max)] if several else None,
             "equal_groups": len(equal),
-            "equal_at_least": ends.count(float(known.get("least", np.nan))),
-            "equal_at_most": ends.count(float(known.get("most", np.nan))),
+            "equal_at_least": at.count(float(known.get("least", np.nan))),
+            "equal_at_most": at.count(float(known.get("most", np.nan))),
             "equal_prompts": [
                 {"uid": str(uid), "samples": len(found), "reward": found[0]}
                 for uid, found in list(equal.items())[:MOST_PROMPTS]
             ],
             "by_length": [
                 {
-                    "shortest": int(lens[part[0]]),
-                    "longest": int(lens[part[-1]]),
+                    "shortest": int(lens[part].min()),
+                    "longest": int(lens[part].max()),
                     "number": len(part),
                     "mean": float(rewards[part].mean()),
                 }

@@ -257,7 +257,8 @@ def _rewards(summary: Summary) -> Iterator[str]:
     ]
     which = "response" if what == "rows" else "last response"
     head = (f"tokens of the {which}", what, "mean reward")
-    plots.append(text("h3", "By length") + table(head, lines))
+    if len(lines) > 1:
+        plots.append(text("h3", "By length") + table(head, lines))
     if len(by_turns := rewards["by_turns"]) > 1:
         lines = [
             (f"{part['turns']:,}", f"{part['number']:,}", f"{part['mean']:.3g}")
@@ -324,7 +325,7 @@ def _logprobs(summary: Summary) -> Iterator[str]:
         middle = f"{ends[len(ends) // 2][0]:g}"
         last = "0 and above" if logprobs["most"] > 0 else "0"
         yield columns(counts, titles, (f"below {ends[0][1]:g}", middle, last))
-        rare = f"{logprobs['rare']:,} tokens ({logprobs['rare'] / logprobs['number']:.2%})"
+        rare = f"{tally(logprobs['rare'], 'token')} ({logprobs['rare'] / logprobs['number']:.2%})"
         yield _note(
             f"mean {logprobs['mean']:.3g} per token, min {logprobs['least']:.4g}, max "
             f"{logprobs['most']:.3g}; {rare} had a probability below 1%"
@@ -451,6 +452,7 @@ def _ranks(figures: Mapping[str, Any]) -> Iterator[str]:
     ranks = figures["ranks"]
     yield _note(
         f"{tally(ranks['mini_batches'], 'mini-batch', 'mini-batches')} of "
+        f"{'up to ' * (ranks['mini_batches'] > 1)}"
         f"{tally(min(figures['batch_rows'], ranks['rows']), 'row')} for "
         f"{tally(ranks['number'], 'rank')} (--dp-size); columns are costs in {ranks['cost']}. "
         "Idle: the share of time that ranks wait for the slowest in each mini-batch."
